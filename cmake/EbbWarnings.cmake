@@ -1,0 +1,14 @@
+# ebb_options: what every target of ours is compiled with. -ffp-contract=off because the bits of a
+# step must not depend on whether a compiler found a fused multiply-add (docs/adr).
+add_library(ebb_options INTERFACE)
+target_compile_options(ebb_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wold-style-cast -ffp-contract=off)
+target_include_directories(ebb_options INTERFACE ${PROJECT_SOURCE_DIR})
+if(EBB_WERROR)
+  target_compile_options(ebb_options INTERFACE -Werror)
+endif()
+if(EBB_SANITIZE)
+  target_compile_options(ebb_options INTERFACE -fsanitize=${EBB_SANITIZE}
+    -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(ebb_options INTERFACE -fsanitize=${EBB_SANITIZE})
+endif()

@@ -1,0 +1,90 @@
+// Catalog: a checkpoint as a value - which tensors and values it holds and where every shard lies.
+// Every format's describe() produces one; coverage proofs, inspection and conversion read nothing else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "formats/catalog/value.h"
+#include "formats/core/byte_source.h"
+#include "formats/core/dtype.h"
+#include "formats/core/units.h"
+#include "formats/layout/box.h"
+
+namespace formats {
+
+// One stored piece of a tensor. `offset` and `length` are the encoded bytes inside the file.
+struct Chunk {
+  Box box;
+  std::uint32_t file = 0;  // index into Catalog::files
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  Rank holder{};           // the rank that wrote it
+  std::uint64_t tag = 0;   // the format's own: which payload decoding applies
+};
+
+using PathItem = std::variant<std::string, std::int64_t>;  // dict key or list index
+
+struct TensorEntry {
+  std::optional<std::string> key;  // the format's own key, if it has one
+  std::vector<PathItem> path;      // nested position, if the format records one
+  std::string name;                // the parameter it belongs to
+  std::string state;               // "param", "master", "momentum_buffer", ...: data, never an enum
+  DType dtype = DType::f32;
+  Shape shape;
+  std::vector<Chunk> chunks;
+};
+
+struct ValueEntry {
+  std::string key;
+  std::vector<PathItem> path;
+  Value value;
+};
+
+struct GroupEntry {  // one optimizer parameter group
+  std::string optimizer;  // "muon", "adamw", "" when the format does not say
+  std::vector<std::pair<std::string, Value>> settings;
+  std::vector<std::string> params;  // names
+};
+
+struct FileEntry {
+  std::string name;
+  std::uint64_t size = 0;
+  std::optional<Rank> rank;
+};
+
+struct Catalog {
+  std::string format;    // "dcp", "safetensors", "ebb", "deepspeed", ...
+  std::string producer;  // "torch 2.9 or newer", "DeepSpeed 0.19.8", ... as far as the bytes tell
+  std::optional<std::int64_t> step;
+  std::uint32_t world = 1;      // ranks that wrote it
+  std::string partition;        // one line for people: "zero3 over 2 ranks", "rows over 3 ranks"
+  std::uint64_t padding_elems = 0;
+  std::vector<FileEntry> files;
+  std::vector<TensorEntry> tensors;  // in the format's own order
+  std::vector<ValueEntry> values;
+  std::vector<GroupEntry> groups;
+  std::vector<std::string> notes;  // what a reader should know, one line each
+};
+
+// A described checkpoint: its catalog and access to the decoded elements. Thread-safe after describe.
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+  virtual const Catalog& catalog() const = 0;
+  // Fills `into` with decoded, row-major, little-endian bytes of the chunk, from its byte `first` on.
+  // Verifies whatever checksum the format has over what it reads; errors name file, offset, tensor.
+  virtual Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                        std::span<std::byte> into) const = 0;
+};
+
+// Every element of every tensor is stored exactly once: holes, overlaps and boxes outside the tensor
+// are named by tensor and rows. O(chunks log chunks) per tensor, never quadratic.
+Result<> prove_coverage(const TensorEntry& tensor, const Catalog& catalog);
+Result<> prove_coverage(const Catalog& catalog);
+
+}  // namespace formats

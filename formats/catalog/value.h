@@ -1,0 +1,44 @@
+// Value: what is not a tensor in a checkpoint (step counters, hyper-parameters, RNG blobs), inert.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/core/bytes.h"
+#include "formats/core/dtype.h"
+
+namespace formats {
+
+struct Value {
+  enum class Kind : std::uint8_t {
+    none, boolean, integer, big_integer, real, complex, string, bytes, list, tuple, set, dict,
+    size,    // torch.Size
+    dtype,   // torch.float32
+    tensor,  // a small tensor inside a value: dtype, size items, sha256 in text
+    object,  // an object we do not interpret: text = "module.Class"; never constructed
+  };
+  Kind kind = Kind::none;
+  std::int64_t integer = 0;   // boolean, integer
+  double real = 0;            // real; complex: real part
+  double imaginary = 0;       // complex
+  std::string text;           // string, big_integer (decimal), object, tensor (sha256), dtype via name
+  ByteVector raw;             // bytes
+  DType dtype = DType::f32;   // dtype, tensor
+  std::vector<Value> items;   // list, tuple, set, size, tensor (its shape)
+  std::vector<std::pair<Value, Value>> entries;  // dict, in stored order
+
+  static Value of_bool(bool value);
+  static Value of_int(std::int64_t value);
+  static Value of_real(double value);
+  static Value of_string(std::string value);
+  static Value of_bytes(ByteVector value);
+  const Value* find(std::string_view key) const;  // dict entry with that string key, else nullptr
+};
+
+// JSON with the conventions of tests/fixtures/dcp/README.md: {"$tuple": [...]}, {"$bytes": hex}, ...
+std::string to_json(const Value& value);
+
+
+}  // namespace formats

@@ -1,0 +1,35 @@
+#include "formats/core/byte_source.h"
+
+#include <algorithm>
+
+namespace formats {
+
+Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, std::uint64_t count,
+                              std::uint64_t limit) {
+  const std::string place = std::string(source.name()) + ":" + std::to_string(offset);
+  if (count > limit)
+    return Error{Code::limit,
+                 place + ": " + std::to_string(count) + " bytes are more than the limit of " +
+                     std::to_string(limit),
+                 {}};
+  if (offset > source.size() || count > source.size() - offset)
+    return Error{Code::corrupt,
+                 place + ": " + std::to_string(count) + " bytes wanted, but the file ends at " +
+                     std::to_string(source.size()),
+                 {}};
+  ByteVector bytes(static_cast<std::size_t>(count));
+  TRY(source.read(offset, bytes));
+  return bytes;
+}
+
+Result<> MemorySource::read(std::uint64_t offset, std::span<std::byte> into) const {
+  if (offset > bytes_.size() || into.size() > bytes_.size() - offset)
+    return Error{Code::corrupt,
+                 name_ + ":" + std::to_string(offset) + ": read past the end at " +
+                     std::to_string(bytes_.size()),
+                 {}};
+  std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
+  return {};
+}
+
+}  // namespace formats

@@ -1,0 +1,65 @@
+// Where decoders read from: random access to one file, and the files of one checkpoint.
+// Decoders stay pure: libswap implements these over real files, tests and fuzzers over memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/core/bytes.h"
+#include "formats/core/result.h"
+
+namespace formats {
+
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual std::uint64_t size() const = 0;
+  // Fills all of `into` or fails naming the file and the offset; never a short read.
+  virtual Result<> read(std::uint64_t offset, std::span<std::byte> into) const = 0;
+  // How messages call this file: its path as the user gave it.
+  virtual std::string_view name() const = 0;
+};
+
+// The files below one checkpoint directory (or a single file, then one entry). Names are relative,
+// '/'-separated, sorted bytewise; nothing outside the directory can be opened through it.
+class SourceTree {
+ public:
+  struct Entry {
+    std::string name;
+    std::uint64_t size = 0;
+  };
+  virtual ~SourceTree() = default;
+  virtual std::string_view root() const = 0;           // as the user gave it
+  virtual const std::vector<Entry>& entries() const = 0;
+  virtual Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const = 0;
+
+  const Entry* find(std::string_view name) const {
+    for (const Entry& entry : entries())
+      if (entry.name == name) return &entry;
+    return nullptr;
+  }
+};
+
+// Reads [offset, offset+count) into a fresh vector; refuses counts above `limit` with Code::limit.
+Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, std::uint64_t count,
+                              std::uint64_t limit);
+
+// A file in memory: tests, fuzzers, decoded payloads.
+class MemorySource : public ByteSource {
+ public:
+  MemorySource(std::string name, ByteVector bytes)
+      : name_(std::move(name)), bytes_(std::move(bytes)) {}
+  std::uint64_t size() const override { return bytes_.size(); }
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override;
+  std::string_view name() const override { return name_; }
+
+ private:
+  std::string name_;
+  ByteVector bytes_;
+};
+
+}  // namespace formats

@@ -1,0 +1,37 @@
+// Error: what failed, as a value. One code for programs, one sentence for people, one hint to type.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace formats {
+
+enum class Code : std::uint8_t {
+  usage,        // the caller asked for something impossible; nothing was touched
+  io,           // the operating system refused; errno is in the sentence
+  no_space,     // ENOSPC or EDQUOT
+  no_memory,    // a budget or an allocation is too small
+  corrupt,      // bytes contradict their checksum or their own structure
+  incomplete,   // a part is missing: a rank's file, a tensor's rows, the commit record
+  unsupported,  // valid, but not by this version
+  limit,        // a stated limit was exceeded; the sentence names the limit and its value
+  busy,         // held by somebody else; try later
+  state,        // not now: an earlier failure or the order of calls forbids it
+  layout,       // two descriptions of the same state disagree
+  peer,         // another rank failed
+  cancelled,    // stopped on request; can be continued
+};
+
+std::string_view name_of(Code code);
+
+struct Error {
+  Code code = Code::io;
+  std::string message;  // "what, in file:offset, tensor, because why"; no trailing newline
+  std::string hint;     // the next command to type; may be empty
+
+  // Prepends where it happened: "<context>: <message>".
+  Error within(std::string_view context) &&;
+};
+
+}  // namespace formats

@@ -1,0 +1,61 @@
+// Boxes: N-d offset + extent inside a tensor, and what a flat range of a row-major tensor looks like.
+// Units are elements everywhere. Source of the splitting rule: docs/architecture.md, "flat ranges".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/core/bytes.h"
+
+namespace formats {
+
+using Shape = std::vector<std::uint64_t>;  // slowest dimension first; empty = a scalar
+
+struct Box {
+  std::vector<std::uint64_t> offset;
+  std::vector<std::uint64_t> extent;  // same length as offset
+  bool operator==(const Box&) const = default;
+};
+
+struct FlatRange {  // elements [first, first + count) of the row-major tensor
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  bool operator==(const FlatRange&) const = default;
+};
+
+// Product of the extents, 1 for a scalar; nullopt when it does not fit 64 bits.
+std::optional<std::uint64_t> checked_volume(std::span<const std::uint64_t> extent);
+// REQUIRES: it fits.
+std::uint64_t volume(std::span<const std::uint64_t> extent);
+
+Box whole(const Shape& shape);
+bool inside(const Box& box, const Shape& shape);  // also false on a rank mismatch
+
+// Empty boxes intersect nothing; scalars always intersect. REQUIRES: same number of dimensions.
+std::optional<Box> intersect(const Box& a, const Box& b);
+
+// At most 2N-1 boxes which concatenate to exactly the range's byte order. REQUIRES: range inside.
+std::vector<Box> boxes_of(const Shape& shape, FlatRange range);
+
+// The range a box covers when its elements are contiguous in the row-major tensor, else nullopt.
+std::optional<FlatRange> flat_range_of(const Shape& shape, const Box& box);
+
+// A box whose elements lie row-major and dense in `data` (mutable or not).
+struct ConstBoxView {
+  const Box& box;
+  ByteView data;
+};
+struct BoxView {
+  const Box& box;
+  std::span<std::byte> data;
+};
+// Copies `region` (inside both boxes), element by element size. Longest contiguous runs are memcpy'd.
+void copy_region(const Box& region, ConstBoxView source, BoxView target, std::uint32_t elem_bytes);
+
+std::string to_string(const Shape& shape);  // "[512, 2048]"
+std::string to_string(const Box& box);      // "[0:512, 128:256]"
+
+}  // namespace formats

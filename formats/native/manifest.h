@@ -1,0 +1,106 @@
+// The store's own format as values: superblock and manifest. docs/formats/native.md is the byte layout
+// (decisions 3.1 became that page); this header is what the rest of the code sees of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/core/bytes.h"
+#include "formats/core/dtype.h"
+#include "formats/core/result.h"
+#include "formats/core/units.h"
+#include "formats/layout/box.h"
+
+namespace formats::native {
+
+using Uuid = std::array<std::byte, 16>;
+std::string to_string(const Uuid& uuid);  // 32 hex digits
+
+// `count` elements of a parameter's state, elements [first, first+count) of the row-major tensor,
+// stored dense at byte `offset` of the tile.
+struct Segment {
+  std::uint32_t param = 0;
+  std::uint32_t state = 0;  // index into Manifest::states
+  DType dtype = DType::f32;
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  std::uint64_t offset = 0;
+  bool operator==(const Segment&) const = default;
+};
+
+struct Tile {
+  std::uint8_t slot = 0;
+  std::uint64_t used_bytes = 0;
+  std::uint64_t written_step = 0;
+  std::vector<Segment> segments;
+  std::vector<std::uint32_t> crcs;  // one per block of block_bytes, see block_crc
+};
+
+struct Param {
+  std::string name;
+  Shape shape;
+  std::uint32_t group = 0;
+};
+
+struct Group {
+  std::string optimizer;  // "muon", "adamw"
+  // every hyper-parameter explicit, in a fixed order: value is a number or a short word
+  std::vector<std::pair<std::string, std::string>> settings;
+  bool operator==(const Group&) const = default;
+};
+
+struct Blob {
+  std::string key;
+  ByteVector bytes;
+};
+
+struct Superblock {
+  std::uint32_t version = 1;
+  Uuid store{};
+  Uuid parent{};  // the store this one was loaded from; zeros: none
+  Rank rank{};
+  std::uint32_t world = 1;
+  std::uint64_t tile_bytes = 0;
+  std::uint64_t block_bytes = 0;
+  std::uint32_t slots = 3;
+  std::uint64_t tiles = 0;
+  std::uint64_t region_bytes = 0;     // one manifest region; there are slots + 1
+  std::uint64_t layout_digest = 0;    // equal on all ranks
+};
+
+struct Manifest {
+  Uuid store{};
+  Rank rank{};
+  std::uint32_t world = 1;
+  std::uint64_t generation = 0;  // starts at 1, never reused
+  std::uint64_t step = 0;
+  std::string fingerprint;       // kernel library, version, ISA path, precision mode
+  std::vector<std::string> states;
+  std::vector<Param> params;     // all parameters of the model, the same on every rank
+  std::vector<Group> groups;
+  std::vector<Tile> tiles;
+  std::vector<Blob> blobs;
+};
+
+ByteVector encode(const Superblock& superblock);  // exactly 4096 bytes
+Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std::uint64_t offset);
+
+// Size is a multiple of 4096 bytes; the trailer's CRC covers everything before it.
+ByteVector encode(const Manifest& manifest);
+Result<Manifest> decode_manifest(ByteView bytes, std::string_view file, std::uint64_t offset);
+
+// crc32c(store | rank | tile | slot | block | written_step | bytes): a misdirected, stale or foreign
+// block fails.
+struct BlockPlace {
+  Uuid store{};
+  Rank rank{};
+  std::uint64_t tile = 0;
+  std::uint32_t slot = 0;
+  std::uint64_t block = 0;
+  std::uint64_t written_step = 0;
+};
+std::uint32_t block_crc(const BlockPlace& place, ByteView bytes);
+
+}  // namespace formats::native

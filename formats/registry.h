@@ -1,0 +1,29 @@
+// The formats this build reads and writes: one line each in registry.cpp; adding a format touches its
+// folder and that table.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "formats/catalog/catalog.h"
+#include "formats/catalog/emit.h"
+
+namespace formats {
+
+struct Format {
+  std::string_view name;     // what --to and --from say
+  std::string_view summary;  // one line for help
+  // True when the tree looks like this format, whole or damaged. Cheap; reads a few bytes at most.
+  bool (*detect)(const SourceTree& tree);
+  Result<std::unique_ptr<Checkpoint>> (*describe)(std::shared_ptr<const SourceTree> tree);
+  Result<EmitPlan> (*emit)(const EmitRequest& request);  // nullptr: not written by this version
+};
+
+std::span<const Format> registered_formats();
+const Format* format_named(std::string_view name);
+
+// Detects and describes; Code::unsupported with what was found when no format claims the tree.
+Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree);
+
+}  // namespace formats

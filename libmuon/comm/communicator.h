@@ -1,0 +1,45 @@
+// Communicator: the three verbs a step needs. Implementations: ranks as threads (here), MPI (header
+// adapter), NCCL (plugin). Calls come from the thread that drives the engine, in the same order on all
+// ranks. An error on one rank is an error on all: nobody is left waiting.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "formats/core/units.h"
+#include "libswap/store/agreement.h"
+
+namespace libmuon {
+
+using formats::Rank;
+using formats::Result;
+
+struct SendBuffer {
+  Rank peer{};
+  std::span<const std::byte> data;
+};
+struct ReceiveBuffer {
+  Rank peer{};
+  std::span<std::byte> data;
+};
+
+class Communicator : public libswap::Agreement {
+ public:
+  virtual Rank rank() const = 0;
+  virtual std::uint32_t world() const = 0;
+  // Element-wise exact sum over all ranks, the same on every rank; order-free.
+  virtual Result<> sum(std::span<std::int64_t> numbers) = 0;
+  // One round of at most 256 MiB a rank. Between a pair of ranks, sends match receives in order and size
+  // (Code::layout names the pair otherwise).
+  virtual Result<> exchange(std::span<const SendBuffer> sends,
+                            std::span<const ReceiveBuffer> receives) = 0;
+  // This rank gives up: every present and future call on every rank answers Code::peer.
+  virtual void abort() = 0;
+};
+
+// `world` ranks in one process; element r is for the thread of rank r.
+std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::uint32_t world);
+
+}  // namespace libmuon

@@ -1,0 +1,23 @@
+// Agreement: the one thing the store needs from other ranks. libmuon's Communicator is one.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/core/result.h"
+
+namespace libswap {
+
+class Agreement {
+ public:
+  virtual ~Agreement() = default;
+  // The smallest of all ranks' numbers, the same on every rank. Collective.
+  virtual formats::Result<std::int64_t> agree(std::int64_t mine) = 0;
+};
+
+// A world of one rank.
+class Alone : public Agreement {
+ public:
+  formats::Result<std::int64_t> agree(std::int64_t mine) override { return mine; }
+};
+
+}  // namespace libswap

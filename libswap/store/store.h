@@ -1,0 +1,93 @@
+// Store: k fixed slots per tile in preallocated files, committed without rename (docs/formats/commit.md).
+// One Store per rank. A slot that recovery could choose, or that a pin holds, is never written (I1).
+//
+// Threading: every call from any thread; calls that say "collective" in the same order on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "formats/native/manifest.h"
+#include "libswap/store/agreement.h"
+#include "libswap/sys/io_queue.h"
+
+namespace libswap {
+
+using formats::Rank;
+using formats::native::Manifest;
+using formats::native::Uuid;
+
+class Store {
+ public:
+  struct Config {
+    fs::path directory;                   // <swap dir>/store-<uuid>; made if absent
+    Uuid uuid{};
+    Uuid parent{};
+    Rank rank{};
+    std::uint32_t world = 1;
+    std::uint64_t tile_bytes = 4u << 20;  // multiple of 4096
+    std::uint64_t block_bytes = 256u << 10;
+    std::uint32_t slots = 3;
+    std::uint64_t tiles = 0;
+    std::uint64_t manifest_bytes = 0;     // worst case of encode(Manifest), rounded up
+    std::uint64_t layout_digest = 0;
+  };
+  struct Place {
+    FileId file{};
+    std::uint64_t offset = 0;
+    std::uint32_t slot = 0;
+  };
+
+  // Bytes create() will reserve on this rank: to be checked against the disk before anything is made.
+  static std::uint64_t disk_bytes(const Config& config);
+  // Preallocates and writes every byte once. ENOSPC can only happen here; nothing is left behind then.
+  static Result<std::unique_ptr<Store>> create(IoQueue& io, const Config& config);
+  static Result<std::unique_ptr<Store>> open(IoQueue& io, const fs::path& directory, Rank rank,
+                                             std::uint32_t world);
+  ~Store();
+
+  const formats::native::Superblock& superblock() const;
+
+  // Collective. The newest generation prepared on all ranks; newer ones are invalidated. nullopt after
+  // create. Only then may tiles be written. Code::incomplete names what each rank has when none is common.
+  Result<std::optional<Manifest>> recover(Agreement& ranks);
+
+  // Where the tile's newest bytes are, and where its next version may go (by I1). write_place is stable
+  // until wrote() and is refused (Code::busy) only when a pin leaves no free slot.
+  Place read_place(std::uint64_t tile) const;
+  Result<Place> write_place(std::uint64_t tile);
+  void wrote(std::uint64_t tile, std::uint32_t slot, std::uint64_t step, std::vector<std::uint32_t> crcs);
+  // CRCs of a whole tile at a place; and the check every page-in makes. The error names file and offset.
+  std::vector<std::uint32_t> crcs_of(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
+                                     std::span<const std::byte> bytes) const;
+  Result<> verify(std::uint64_t tile, std::span<const std::byte> bytes) const;
+
+  // Whether a cut taken now could commit: false when slots are pinned or a generation is still pending.
+  bool can_cut() const;
+  // Step 1 of the protocol: freezes which slot each tile is in. Fill everything of `manifest` except
+  // store, rank, world, generation and the tiles' slot/written_step/crcs. REQUIRES: can_cut(), all
+  // writes of the cut's tiles will be reported by wrote() before prepare().
+  // Returns the generation number. Collective in effect: all ranks cut at the same step.
+  std::uint64_t cut(std::uint64_t step);
+  // A cut's own write of a resident tile goes here, not to write_place: the working copy is newer.
+  // Steps 2-4: data durable, then the manifest, then the manifest durable. Blocks; any thread.
+  Result<> prepare(Manifest manifest);
+  // Steps 5-6', collective. `prepared`: what prepare() answered on this rank. True: committed.
+  // False: abandoned, the previous generation stays. Code::state: poisoned, reopen to recover.
+  Result<bool> agree(Agreement& ranks, const Result<>& prepared);
+
+  // The committed generation stays readable until unpinned: its slots are not written.
+  std::uint64_t committed_generation() const;
+  Result<> pin(std::uint64_t generation);
+  void unpin(std::uint64_t generation);
+
+ private:
+  struct Impl;
+  explicit Store(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace libswap
