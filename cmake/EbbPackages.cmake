@@ -3,7 +3,12 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(Boost REQUIRED COMPONENTS program_options)
-find_package(dnnl REQUIRED)
+# Debian's dnnl-config.cmake asks for OpenCL's development files, which nothing here uses.
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(DNNL::dnnl UNKNOWN IMPORTED)
+set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+  INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
