@@ -1,0 +1,1 @@
+#include "libmuon/comm/communicator.h"

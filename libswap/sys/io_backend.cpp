@@ -1,0 +1,1 @@
+#include "libswap/sys/io_backend.h"
