@@ -37,6 +37,7 @@ struct OutputFile {
 struct EmitPlan {
   std::vector<OutputFile> files;        // shards, any order
   std::vector<OutputFile> commit_files; // written after all shards are durable, in this order
+  std::vector<std::string> dropped;     // what the format cannot hold, one line each; never silent
 };
 
 struct EmitRequest {
