@@ -1,5 +1,5 @@
-// The store's own format as values: superblock and manifest. docs/formats/native.md is the byte layout
-// (decisions 3.1 became that page); this header is what the rest of the code sees of it.
+// The store's own format as values: superblock and manifest. docs/formats/native.md is the byte
+// layout (decisions 3.1 became that page); this header is what the rest of the code sees of it.
 #pragma once
 
 #include <array>
@@ -66,8 +66,8 @@ struct Superblock {
   std::uint64_t block_bytes = 0;
   std::uint32_t slots = 3;
   std::uint64_t tiles = 0;
-  std::uint64_t region_bytes = 0;     // one manifest region; there are slots + 1
-  std::uint64_t layout_digest = 0;    // equal on all ranks
+  std::uint64_t region_bytes = 0;   // one manifest region; there are slots + 1
+  std::uint64_t layout_digest = 0;  // equal on all ranks
 };
 
 struct Manifest {
@@ -76,9 +76,9 @@ struct Manifest {
   std::uint32_t world = 1;
   std::uint64_t generation = 0;  // starts at 1, never reused
   std::uint64_t step = 0;
-  std::string fingerprint;       // kernel library, version, ISA path, precision mode
+  std::string fingerprint;  // kernel library, version, ISA path, precision mode
   std::vector<std::string> states;
-  std::vector<Param> params;     // all parameters of the model, the same on every rank
+  std::vector<Param> params;  // all parameters of the model, the same on every rank
   std::vector<Group> groups;
   std::vector<Tile> tiles;
   std::vector<Blob> blobs;
@@ -91,8 +91,25 @@ Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std:
 ByteVector encode(const Manifest& manifest);
 Result<Manifest> decode_manifest(ByteView bytes, std::string_view file, std::uint64_t offset);
 
-// crc32c(store | rank | tile | slot | block | written_step | bytes): a misdirected, stale or foreign
-// block fails.
+// The first 64 bytes of a region, before the rest is known to be there: what to read next. A void
+// header is an abandoned generation's: only its number counts.
+struct ManifestHeader {
+  Uuid store{};
+  Rank rank{};
+  std::uint32_t world = 1;
+  std::uint64_t generation = 0;
+  std::uint64_t step = 0;
+  std::uint64_t bytes = 0;  // the encoded manifest, whole; 0 when void
+  bool is_void = false;
+};
+constexpr std::uint64_t kManifestHeaderBytes = 64;
+Result<ManifestHeader> decode_manifest_header(ByteView bytes, std::string_view file,
+                                              std::uint64_t offset);
+// 4096 bytes to write over a manifest's beginning: the generation can never be chosen again.
+ByteVector encode_void_header(const ManifestHeader& abandoned);
+
+// crc32c(store | rank | tile | slot | block | written_step | bytes): a misdirected, stale or
+// foreign block fails.
 struct BlockPlace {
   Uuid store{};
   Rank rank{};

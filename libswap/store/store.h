@@ -1,7 +1,9 @@
-// Store: k fixed slots per tile in preallocated files, committed without rename (docs/formats/commit.md).
-// One Store per rank. A slot that recovery could choose, or that a pin holds, is never written (I1).
+// Store: k fixed slots per tile in preallocated files, committed without rename
+// (docs/formats/commit.md). One Store per rank. A slot that recovery could choose, or that a pin
+// holds, is never written (I1).
 //
-// Threading: every call from any thread; calls that say "collective" in the same order on all ranks.
+// Threading: every call from any thread; calls that say "collective" in the same order on all
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,7 @@ using formats::native::Uuid;
 class Store {
  public:
   struct Config {
-    fs::path directory;                   // <swap dir>/store-<uuid>; made if absent
+    fs::path directory;  // <swap dir>/store-<uuid>; made if absent
     Uuid uuid{};
     Uuid parent{};
     Rank rank{};
@@ -32,7 +34,7 @@ class Store {
     std::uint64_t block_bytes = 256u << 10;
     std::uint32_t slots = 3;
     std::uint64_t tiles = 0;
-    std::uint64_t manifest_bytes = 0;     // worst case of encode(Manifest), rounded up
+    std::uint64_t manifest_bytes = 0;  // worst case of encode(Manifest), rounded up
     std::uint64_t layout_digest = 0;
   };
   struct Place {
@@ -41,9 +43,11 @@ class Store {
     std::uint32_t slot = 0;
   };
 
-  // Bytes create() will reserve on this rank: to be checked against the disk before anything is made.
+  // Bytes create() will reserve on this rank: to be checked against the disk before anything is
+  // made.
   static std::uint64_t disk_bytes(const Config& config);
-  // Preallocates and writes every byte once. ENOSPC can only happen here; nothing is left behind then.
+  // Preallocates and writes every byte once. ENOSPC can only happen here; nothing is left behind
+  // then.
   static Result<std::unique_ptr<Store>> create(IoQueue& io, const Config& config);
   static Result<std::unique_ptr<Store>> open(IoQueue& io, const fs::path& directory, Rank rank,
                                              std::uint32_t world);
@@ -51,32 +55,52 @@ class Store {
 
   const formats::native::Superblock& superblock() const;
 
-  // Collective. The newest generation prepared on all ranks; newer ones are invalidated. nullopt after
-  // create. Only then may tiles be written. Code::incomplete names what each rank has when none is common.
+  // Collective. The newest generation prepared on all ranks; newer ones are invalidated. nullopt
+  // after create. Only then may tiles be written. Code::incomplete names what each rank has when
+  // none is common.
   Result<std::optional<Manifest>> recover(Agreement& ranks);
 
-  // Where the tile's newest bytes are, and where its next version may go (by I1). write_place is stable
-  // until wrote() and is refused (Code::busy) only when a pin leaves no free slot.
+  // Where the tile's newest bytes are, and where its next version may go (by I1). `step` is the
+  // step the new bytes are at, the one wrote() will report: up to the step of a pending cut it is
+  // the cut's own write of that tile (a resident tile that was dirty), above it the next step's.
+  // write_place answers the same until wrote() and is refused (Code::busy) only when pins and
+  // generations leave no free slot: never while room_to_sweep().
   Place read_place(std::uint64_t tile) const;
-  Result<Place> write_place(std::uint64_t tile);
-  void wrote(std::uint64_t tile, std::uint32_t slot, std::uint64_t step, std::vector<std::uint32_t> crcs);
-  // CRCs of a whole tile at a place; and the check every page-in makes. The error names file and offset.
+  Result<Place> write_place(std::uint64_t tile, std::uint64_t step);
+  // The write to that place is complete (not: durable). REQUIRES: slot and step of write_place.
+  void wrote(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
+             std::vector<std::uint32_t> crcs);
+  // CRCs of a tile at a place; and the check every page-in makes. The error names file, offset,
+  // tile, block. `bytes`: the tile from its start, whole blocks, at least the blocks that hold used
+  // bytes.
   std::vector<std::uint32_t> crcs_of(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
                                      std::span<const std::byte> bytes) const;
   Result<> verify(std::uint64_t tile, std::span<const std::byte> bytes) const;
 
-  // Whether a cut taken now could commit: false when slots are pinned or a generation is still pending.
+  // Whether a cut taken now could commit and leave every tile a free slot: false while slots are
+  // pinned that would be missed, and while a generation is pending.
   bool can_cut() const;
-  // Step 1 of the protocol: freezes which slot each tile is in. Fill everything of `manifest` except
-  // store, rank, world, generation and the tiles' slot/written_step/crcs. REQUIRES: can_cut(), all
-  // writes of the cut's tiles will be reported by wrote() before prepare().
-  // Returns the generation number. Collective in effect: all ranks cut at the same step.
+  // Whether every tile has a slot for its next version. False only while a pending generation holds
+  // the last one (always with 2 slots, with 3 beside an export): agree() before the next sweep
+  // writes.
+  bool room_to_sweep() const;
+  // Step 1 of the protocol: freezes which slot each tile is in, and with which CRCs. Afterwards
+  //  - a write at a step <= `step` replaces the tile's version inside the cut (writes in flight at
+  //  the
+  //    cut, and dirty resident tiles). All of them must be reported by wrote() before prepare();
+  //  - a write at a later step goes to another slot and leaves the cut alone. A tile that still
+  //  owes the
+  //    cut its write must not be changed in memory before that write is complete.
+  // Returns the generation number. REQUIRES: can_cut(). Collective in effect: all ranks cut at the
+  // same step.
   std::uint64_t cut(std::uint64_t step);
-  // A cut's own write of a resident tile goes here, not to write_place: the working copy is newer.
-  // Steps 2-4: data durable, then the manifest, then the manifest durable. Blocks; any thread.
+  // Steps 2-4: data durable, then the manifest, then the manifest durable. Blocks; any thread. Fill
+  // all of `manifest` but store, rank, world, generation, step and the tiles' slot, written_step
+  // and crcs.
   Result<> prepare(Manifest manifest);
-  // Steps 5-6', collective. `prepared`: what prepare() answered on this rank. True: committed.
-  // False: abandoned, the previous generation stays. Code::state: poisoned, reopen to recover.
+  // Steps 5-6', collective. `prepared`: what prepare() answered on this rank, or why it was not
+  // called (a write of the cut failed). True: committed. False: abandoned, the previous generation
+  // stays. Code::state: a disk of some rank did not keep its promise; reopen to recover.
   Result<bool> agree(Agreement& ranks, const Result<>& prepared);
 
   // The committed generation stays readable until unpinned: its slots are not written.
