@@ -1,6 +1,6 @@
 // Communicator: the three verbs a step needs. Implementations: ranks as threads (here), MPI (header
-// adapter), NCCL (plugin). Calls come from the thread that drives the engine, in the same order on all
-// ranks. An error on one rank is an error on all: nobody is left waiting.
+// adapter), NCCL (plugin). Calls come from the thread that drives the engine, in the same order on
+// all ranks. An error on one rank is an error on all: nobody is left waiting.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class Communicator : public libswap::Agreement {
   virtual std::uint32_t world() const = 0;
   // Element-wise exact sum over all ranks, the same on every rank; order-free.
   virtual Result<> sum(std::span<std::int64_t> numbers) = 0;
-  // One round of at most 256 MiB a rank. Between a pair of ranks, sends match receives in order and size
-  // (Code::layout names the pair otherwise).
+  // One round of at most 256 MiB a rank. Between a pair of ranks, sends match receives in order and
+  // size (Code::layout names the pair otherwise).
   virtual Result<> exchange(std::span<const SendBuffer> sends,
                             std::span<const ReceiveBuffer> receives) = 0;
   // This rank gives up: every present and future call on every rank answers Code::peer.

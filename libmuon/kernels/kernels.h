@@ -1,5 +1,5 @@
-// The arithmetic of a step over spans. Bits depend on values and shapes only: never on where a range
-// is cut, on threads or on addresses (docs/numerics.md).
+// The arithmetic of a step over spans. Bits depend on values and shapes only: never on where a
+// range is cut, on threads or on addresses (docs/numerics.md).
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace libmuon {
 
-// A few worker threads; run() calls job(0..count-1) once each, on them and on the caller, and returns
-// when all are done. Several threads may call run() at once.
+// A few worker threads; run() calls job(0..count-1) once each, on them and on the caller, and
+// returns when all are done. Several threads may call run() at once.
 class Pool {
  public:
   explicit Pool(std::uint32_t threads);  // 1: no workers, the caller does all
@@ -28,12 +28,16 @@ class Pool {
   std::unique_ptr<Impl> impl_;
 };
 
-// C (m x n) = alpha * op(A) * op(B) + beta * C, row-major, single-threaded inside, bits a function of the
-// arguments' values, shapes and leading dimensions only. Backed by oneDNN.
+// C (m x n) = alpha * op(A) * op(B) + beta * C, row-major, single-threaded inside, bits a function
+// of the arguments' values, shapes and leading dimensions only. Backed by oneDNN.
 enum class Transpose : std::uint8_t { no, yes };
-struct MatrixView { const float* data; std::uint64_t ld; Transpose transpose = Transpose::no; };
-void gemm(std::uint64_t m, std::uint64_t n, std::uint64_t k, float alpha, MatrixView a, MatrixView b,
-          float beta, float* c, std::uint64_t ldc);
+struct MatrixView {
+  const float* data;
+  std::uint64_t ld;
+  Transpose transpose = Transpose::no;
+};
+void gemm(std::uint64_t m, std::uint64_t n, std::uint64_t k, float alpha, MatrixView a,
+          MatrixView b, float beta, float* c, std::uint64_t ldc);
 
 // "oneDNN 2.6.3 avx512_core fp32 clones=..." : recorded in the manifest.
 std::string kernel_fingerprint();
@@ -62,17 +66,18 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
 void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
                  std::span<const float> o, std::span<float> w);
 // AdamW at 1-based step `step`. Elementwise.
-void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale, std::span<const float> g,
-                 std::span<float> w, std::span<float> exp_avg, std::span<float> exp_avg_sq);
+void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale,
+                 std::span<const float> g, std::span<float> w, std::span<float> exp_avg,
+                 std::span<float> exp_avg_sq);
 
-// The exact sum of squares: 20 limbs of 32 bits in int64, unit 2^-298 (docs/numerics.md). Merging is
-// adding limbs; any partition of the elements gives the same limbs.
+// The exact sum of squares: 20 limbs of 32 bits in int64, unit 2^-298 (docs/numerics.md). Merging
+// is adding limbs; any partition of the elements gives the same limbs.
 struct ExactSum {
   std::array<std::int64_t, 20> limbs{};
   bool finite = true;
   void add(std::span<const float> values);
   void merge(const ExactSum& other);
-  void carry();        // propagate; before and after a sum over ranks
+  void carry();          // propagate; before and after a sum over ranks
   double value() const;  // correctly rounded sum of squares
 };
 

@@ -1,4 +1,5 @@
-// What an optimizer step means, every choice an explicit value. Presets name the framework they follow.
+// What an optimizer step means, every choice an explicit value. Presets name the framework they
+// follow.
 #pragma once
 
 #include <array>
@@ -13,20 +14,22 @@ namespace libmuon {
 
 using formats::Result;
 
-enum class Momentum : std::uint8_t { ema, sum };       // M <- bM + (1-b)G, or M <- bM + G
-enum class Precision : std::uint8_t { fp32, bf16 };    // of Newton-Schulz
+enum class Momentum : std::uint8_t { ema, sum };     // M <- bM + (1-b)G, or M <- bM + G
+enum class Precision : std::uint8_t { fp32, bf16 };  // of Newton-Schulz
 enum class ScaleRule : std::uint8_t { sqrt_max_1_rows_over_cols, match_rms_adamw };
-enum class EpsRule : std::uint8_t { add, clamp };      // X / (||X|| + eps), or X / max(||X||, eps)
+enum class EpsRule : std::uint8_t { add, clamp };  // X / (||X|| + eps), or X / max(||X||, eps)
 
-struct Coefficients { float a = 0, b = 0, c = 0; };
+struct Coefficients {
+  float a = 0, b = 0, c = 0;
+};
 
 struct MuonSpec {
   double lr = 0.02;
   double beta = 0.95;
   Momentum momentum = Momentum::ema;
   bool nesterov = true;
-  double weight_decay = 0.0;              // decoupled, base lr, applied before the update
-  std::vector<Coefficients> iterations;   // one per Newton-Schulz step
+  double weight_decay = 0.0;             // decoupled, base lr, applied before the update
+  std::vector<Coefficients> iterations;  // one per Newton-Schulz step
   double eps = 1e-7;
   EpsRule eps_rule = EpsRule::add;
   Precision precision = Precision::fp32;

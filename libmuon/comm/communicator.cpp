@@ -1,1 +1,0 @@
-#include "libmuon/comm/communicator.h"
