@@ -45,14 +45,21 @@ struct AdamSpec {  // torch.optim.AdamW's formula
   double beta2 = 0.95;
   double eps = 1e-10;
   double weight_decay = 0.0;
+
+  // torch.optim.AdamW's defaults: lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight decay 0.01.
+  static AdamSpec torch();
 };
 
-// Ranges are checked here: beta in [0,1), lr >= 0, ... the error names the setting and its value.
+constexpr std::size_t kMaxIterations = 32;
+
+// Ranges are checked here: beta in [0,1), lr >= 0, ... Code::usage names the setting and its value;
+// Precision::bf16 is Code::unsupported.
 Result<> validate(const MuonSpec& spec);
 Result<> validate(const AdamSpec& spec);
 
-// To and from the manifest's GROUPS section: all numbers explicit, exact (%.17g). A setting that is
-// missing or unknown is Code::unsupported by name.
+// To and from the manifest's GROUPS section: all numbers explicit and exact (the shortest decimal
+// that reads back as the same number). A setting that is missing, unknown or unreadable is
+// Code::unsupported by name; what comes back has passed validate().
 formats::native::Group to_group(const MuonSpec& spec);
 formats::native::Group to_group(const AdamSpec& spec);
 Result<MuonSpec> muon_from(const formats::native::Group& group);
