@@ -1,0 +1,41 @@
+// What the trainer describes: parameters, optimizer groups, and how its gradients and weights are cut.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "formats/layout/layout.h"
+#include "libmuon/spec/spec.h"
+
+namespace libmuon {
+
+using GroupSpec = std::variant<MuonSpec, AdamSpec>;
+
+struct ParamSpec {
+  std::string name;
+  formats::Shape shape;
+  std::uint32_t group = 0;  // index into ModelSpec::groups
+};
+
+struct ModelSpec {
+  std::vector<ParamSpec> params;  // forward order: the order of the sweep
+  std::vector<GroupSpec> groups;
+};
+
+// Where a Muon matrix's state lives. `shard` keeps the trainer's own partition; it is refused until its
+// own issue builds it.
+enum class Placement : std::uint8_t { owner, shard };
+
+struct PartitionSpec {
+  formats::Layout::Spec gradients;  // how reduced gradients are handed in
+  formats::Layout::Spec weights;    // how new weights are handed out
+  Placement placement = Placement::owner;
+};
+
+inline bool is_muon(const ModelSpec& model, std::uint32_t param) {
+  return std::holds_alternative<MuonSpec>(model.groups[model.params[param].group]);
+}
+
+}  // namespace libmuon

@@ -1,0 +1,281 @@
+#include "libmuon/plan/state_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "libmuon/kernels/kernels.h"
+
+namespace libmuon {
+namespace {
+
+using formats::Code;
+using formats::Error;
+using formats::Layout;
+using formats::Policy;
+using formats::native::Segment;
+
+constexpr std::uint64_t kElemBytes = sizeof(float);
+constexpr std::uint64_t kAdamStates = 3;
+constexpr std::uint64_t kAdamAlignElems = 16;  // each state begins on a cache line
+
+std::uint64_t rows_of(const formats::Shape& shape) { return shape.front(); }
+std::uint64_t cols_of(const formats::Shape& shape) {
+  return formats::volume(shape) / std::max<std::uint64_t>(1, shape.front());
+}
+
+Result<> check_params(const ModelSpec& model) {
+  std::vector<std::string_view> names;
+  for (const ParamSpec& param : model.params) {
+    const std::string what = "parameter " + param.name;
+    if (param.group >= model.groups.size())
+      return Error{Code::usage, what + " names group " + std::to_string(param.group) + " of " +
+                                    std::to_string(model.groups.size()), {}};
+    const auto elems = formats::checked_volume(param.shape);
+    if (!elems || *elems == 0)
+      return Error{Code::layout, what + " has no elements: shape " + formats::to_string(param.shape), {}};
+    if (std::holds_alternative<MuonSpec>(model.groups[param.group]) && param.shape.size() != 2)
+      return Error{Code::layout, what + " is in a Muon group but is no matrix: shape " +
+                                     formats::to_string(param.shape),
+                   "put it into an AdamW group"};
+    names.push_back(param.name);
+  }
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice != names.end())
+    return Error{Code::layout, "parameter " + std::string(*twice) + " is named twice", {}};
+  return {};
+}
+
+// Longest processing time first onto the least loaded rank; ties go to the lower number, so that every
+// rank computes the same table.
+std::vector<std::uint32_t> assign_owners(const ModelSpec& model, std::uint32_t world) {
+  std::vector<std::uint32_t> order;
+  std::vector<double> cost(model.params.size(), 0);
+  for (std::uint32_t i = 0; i < model.params.size(); ++i) {
+    if (!is_muon(model, i)) continue;
+    const auto& spec = std::get<MuonSpec>(model.groups[model.params[i].group]);
+    const formats::Shape& shape = model.params[i].shape;
+    cost[i] = newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
+    order.push_back(i);
+  }
+  std::ranges::stable_sort(order, [&](auto a, auto b) { return cost[a] > cost[b]; });
+  std::vector<std::uint32_t> owners(model.params.size(), 0);
+  std::vector<double> load(world, 0);
+  for (const std::uint32_t param : order) {
+    const auto least = std::ranges::min_element(load);
+    owners[param] = static_cast<std::uint32_t>(least - load.begin());
+    *least += cost[param];
+  }
+  return owners;
+}
+
+class Digest {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) mix(static_cast<unsigned char>(c));
+    mix(0xff);
+  }
+  void add(std::uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) mix((number >> shift) & 0xff);
+  }
+  std::uint64_t value() const { return state_; }
+
+ private:
+  void mix(std::uint64_t byte) { state_ = (state_ ^ byte) * 0x100000001b3ull; }  // FNV-1a
+  std::uint64_t state_ = 0xcbf29ce484222325ull;
+};
+
+std::uint64_t digest_of(const ModelSpec& model, const Layout& owners, const Layout& shards,
+                        std::uint64_t tile_bytes) {
+  Digest digest;
+  for (std::uint32_t i = 0; i < model.params.size(); ++i) {
+    digest.add(model.params[i].name);
+    for (const std::uint64_t extent : model.params[i].shape) digest.add(extent);
+    digest.add(is_muon(model, i) ? "muon" : "adamw");
+  }
+  for (const Layout* layout : {&owners, &shards}) {
+    digest.add(static_cast<std::uint64_t>(layout->spec().policy));
+    digest.add(layout->spec().mesh.world());
+    digest.add(layout->spec().align_elems);
+    for (const std::uint32_t owner : layout->spec().owners) digest.add(owner);
+  }
+  digest.add(tile_bytes);
+  return digest.value();
+}
+
+}  // namespace
+
+std::vector<std::string> state_names() {
+  return {"master", "momentum_buffer", "exp_avg", "exp_avg_sq"};
+}
+
+FlatRange flat_range_held(const Layout& layout, std::size_t tensor, Rank rank) {
+  const auto pieces = layout.pieces(tensor, rank);
+  if (pieces.empty()) return {};
+  const auto first = formats::flat_range_of(layout.tensors()[tensor], pieces.front().box);
+  CHECK(first.has_value());
+  return {first->first, layout.local_elems(tensor, rank)};
+}
+
+Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
+                                  std::uint64_t tile_bytes, Rank rank) {
+  if (partition.placement == Placement::shard)
+    return Error{Code::unsupported, "placement of Muon state on shards is not built yet",
+                 "use Placement::owner"};
+  if (tile_bytes < 4096 || tile_bytes % 4096 != 0)
+    return Error{Code::usage, "tile size " + std::to_string(tile_bytes) +
+                                  " is not a multiple of 4096 bytes", {}};
+  TRY(check_params(model));
+  std::vector<formats::Shape> shapes;
+  for (const ParamSpec& param : model.params) shapes.push_back(param.shape);
+
+  StatePlan plan;
+  plan.rank_ = rank;
+  plan.tile_bytes_ = tile_bytes;
+  TRY_ASSIGN(plan.gradients_, Layout::make(partition.gradients, shapes));
+  TRY_ASSIGN(plan.weights_, Layout::make(partition.weights, shapes));
+  const std::uint32_t world = plan.gradients_->spec().mesh.world();
+  if (plan.weights_->spec().mesh.world() != world)
+    return Error{Code::layout, "gradients are cut over " + std::to_string(world) +
+                                   " ranks, weights over " +
+                                   std::to_string(plan.weights_->spec().mesh.world()), {}};
+
+  Layout::Spec owners{.policy = Policy::layer_wise, .mesh = {world, 1}};
+  owners.owners = assign_owners(model, world);
+  TRY_ASSIGN(plan.owners_, Layout::make(std::move(owners), shapes));
+  // State must lie at one rank only: where gradients are replicated, AdamW ranges are cut evenly.
+  const Layout::Spec& spec = plan.gradients_->spec();
+  const bool unique = spec.mesh.replicas == 1 && spec.policy != Policy::replicated;
+  TRY_ASSIGN(plan.shards_,
+             Layout::make(unique ? spec : Layout::Spec{.policy = Policy::zero3, .mesh = {world, 1}},
+                          shapes));
+  for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
+  plan.add_muon_items(model);
+  plan.add_adam_item(model);
+  plan.order_visits();
+  plan.digest_ = digest_of(model, *plan.owners_, *plan.shards_, tile_bytes);
+  return plan;
+}
+
+FlatRange StatePlan::own_range(std::uint32_t param) const {
+  return flat_range_held(muon_[param] ? *owners_ : *shards_, param, rank_);
+}
+
+// Small matrices share an item as long as one tile holds them, so a model of many small matrices does
+// not pay a tile for each.
+void StatePlan::add_muon_items(const ModelSpec& model) {
+  const std::uint64_t capacity = tile_bytes_ / kElemBytes;
+  bool open = false;
+  for (std::uint32_t param = 0; param < muon_.size(); ++param) {
+    const FlatRange range = muon_[param] ? own_range(param) : FlatRange{};
+    if (range.count == 0) continue;
+    if (!open || items_.back().elems + range.count > capacity) items_.emplace_back();
+    open = true;
+    Item& item = items_.back();
+    item.parts.push_back({param, range, item.elems});
+    item.elems += range.count;
+    const formats::Shape& shape = model.params[param].shape;
+    const auto& spec = std::get<MuonSpec>(model.groups[model.params[param].group]);
+    flops_ += libmuon::newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
+  }
+}
+
+void StatePlan::add_adam_item(const ModelSpec& model) {
+  Item item;
+  for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+    const FlatRange range = muon_[param] ? FlatRange{} : own_range(param);
+    if (range.count == 0) continue;
+    item.parts.push_back({param, range, item.elems});
+    item.elems += range.count;
+  }
+  adam_elems_ = item.elems;
+  if (item.elems > 0) items_.push_back(std::move(item));
+}
+
+// Momentum tiles of an item, then its master tiles; AdamW tiles spread evenly between, so that the disk
+// has work while a Newton-Schulz runs.
+void StatePlan::order_visits() {
+  std::vector<Visit> muon_visits, adam_visits;
+  const std::uint64_t adam_capacity =
+      tile_bytes_ / kElemBytes / kAdamStates / kAdamAlignElems * kAdamAlignElems;
+  for (std::uint32_t i = 0; i < items_.size(); ++i) {
+    const bool adam = adam_elems_ > 0 && i + 1 == items_.size();
+    const auto cut = [&](std::vector<Visit>& into, VisitKind kind, std::uint64_t capacity) {
+      for (std::uint64_t first = 0; first < items_[i].elems; first += capacity)
+        into.push_back({kind, i, first, std::min(capacity, items_[i].elems - first)});
+    };
+    if (adam) {
+      cut(adam_visits, VisitKind::adam, adam_capacity);
+    } else {
+      cut(muon_visits, VisitKind::momentum, tile_bytes_ / kElemBytes);
+      cut(muon_visits, VisitKind::master, tile_bytes_ / kElemBytes);
+    }
+  }
+  std::size_t next_adam = 0;
+  for (std::size_t i = 0; i < muon_visits.size(); ++i) {
+    visits_.push_back(muon_visits[i]);
+    const std::size_t due = (i + 1) * adam_visits.size() / muon_visits.size();
+    for (; next_adam < due; ++next_adam) visits_.push_back(adam_visits[next_adam]);
+  }
+  for (; next_adam < adam_visits.size(); ++next_adam) visits_.push_back(adam_visits[next_adam]);
+}
+
+std::vector<StatePlan::Span> StatePlan::spans(const Visit& visit) const {
+  std::vector<Span> spans;
+  for (const ItemPart& part : items_[visit.item].parts) {
+    const std::uint64_t first = std::max(visit.first, part.item_first);
+    const std::uint64_t end =
+        std::min(visit.first + visit.count, part.item_first + part.range.count);
+    if (first >= end) continue;
+    spans.push_back({part.param,
+                     {part.range.first + (first - part.item_first), end - first},
+                     first - visit.first});
+  }
+  return spans;
+}
+
+std::uint64_t StatePlan::adam_stride(const Visit& visit) {
+  return formats::align_up(visit.count, kAdamAlignElems) * kElemBytes;
+}
+
+std::vector<Segment> StatePlan::segments(const Visit& visit) const {
+  std::vector<Segment> segments;
+  const auto add = [&](StateId state, std::uint64_t offset) {
+    for (const Span& span : spans(visit))
+      segments.push_back({.param = span.param,
+                          .state = static_cast<std::uint32_t>(state),
+                          .dtype = formats::DType::f32,
+                          .first = span.range.first,
+                          .count = span.range.count,
+                          .offset = offset + span.visit_first * kElemBytes});
+  };
+  switch (visit.kind) {
+    case VisitKind::momentum: add(StateId::momentum_buffer, 0); break;
+    case VisitKind::master: add(StateId::master, 0); break;
+    case VisitKind::adam:
+      add(StateId::master, 0);
+      add(StateId::exp_avg, adam_stride(visit));
+      add(StateId::exp_avg_sq, 2 * adam_stride(visit));
+      break;
+  }
+  return segments;
+}
+
+std::uint64_t StatePlan::state_elems() const {
+  std::uint64_t elems = 0;
+  for (const Visit& visit : visits_)
+    elems += visit.count * (visit.kind == VisitKind::adam ? kAdamStates : 1);
+  return elems;
+}
+
+std::uint64_t StatePlan::largest_item() const {
+  std::uint64_t largest = 0;
+  const std::size_t muon_items = items_.size() - (adam_elems_ > 0 ? 1 : 0);
+  for (std::size_t i = 0; i < muon_items; ++i) largest = std::max(largest, items_[i].elems);
+  return largest;
+}
+
+double StatePlan::newton_schulz_flops() const { return flops_; }
+std::uint64_t StatePlan::adam_elems() const { return adam_elems_; }
+
+}  // namespace libmuon

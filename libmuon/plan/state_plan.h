@@ -1,0 +1,105 @@
+// The plan of a rank's state: who owns which matrix, which tile holds what, in which order the sweep
+// visits tiles, and what that costs. Pure arithmetic; the manifest's tables are made from it.
+//
+// Muon matrices live whole at one rank (longest-processing-time on Newton-Schulz cost); AdamW state lives
+// on the gradient's own shard. All state is fp32.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "formats/layout/layout.h"
+#include "formats/native/manifest.h"
+#include "libmuon/plan/model.h"
+
+namespace libmuon {
+
+using formats::FlatRange;
+using formats::Rank;
+
+// Indices into Manifest::states; the names are what other formats call them.
+enum class StateId : std::uint32_t { master = 0, momentum_buffer = 1, exp_avg = 2, exp_avg_sq = 3 };
+std::vector<std::string> state_names();
+
+// A range of a parameter inside an item's stream of elements.
+struct ItemPart {
+  std::uint32_t param = 0;
+  FlatRange range;               // of the row-major parameter
+  std::uint64_t item_first = 0;  // where it begins in the item
+};
+
+// What is computed at once: one large matrix or several small ones; or this rank's AdamW ranges.
+struct Item {
+  std::vector<ItemPart> parts;
+  std::uint64_t elems = 0;
+};
+
+enum class VisitKind : std::uint8_t { momentum, master, adam };
+
+// Tile i of the rank is visit i of the sweep: elements [first, first + count) of its item.
+struct Visit {
+  VisitKind kind = VisitKind::momentum;
+  std::uint32_t item = 0;
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+};
+
+class StatePlan {
+ public:
+  // Fails (Code::layout, Code::usage, Code::unsupported) naming the parameter or the setting.
+  static Result<StatePlan> make(const ModelSpec& model, const PartitionSpec& partition,
+                                std::uint64_t tile_bytes, Rank rank);
+
+  Rank rank() const { return rank_; }
+  std::uint32_t world() const { return gradients_->spec().mesh.world(); }
+  std::uint64_t tile_bytes() const { return tile_bytes_; }
+  const formats::Layout& gradients() const { return *gradients_; }
+  const formats::Layout& weights() const { return *weights_; }
+  const formats::Layout& owners() const { return *owners_; }  // of Muon matrices
+  const formats::Layout& shards() const { return *shards_; }  // of AdamW ranges
+  bool muon(std::uint32_t param) const { return muon_[param]; }
+  // The elements of a parameter whose state this rank keeps; count 0 if none.
+  FlatRange own_range(std::uint32_t param) const;
+
+  const std::vector<Item>& items() const { return items_; }
+  const std::vector<Visit>& visits() const { return visits_; }  // sweep order; one per tile
+
+  // The parts of a visit: (part, its range inside the parameter, where it begins in the visit).
+  struct Span {
+    std::uint32_t param = 0;
+    FlatRange range;
+    std::uint64_t visit_first = 0;
+  };
+  std::vector<Span> spans(const Visit& visit) const;
+  // Bytes one state of an AdamW visit takes in its tile: w, exp_avg, exp_avg_sq lie one after another.
+  static std::uint64_t adam_stride(const Visit& visit);
+  std::vector<formats::native::Segment> segments(const Visit& visit) const;
+
+  std::uint64_t state_elems() const;      // fp32 elements of state on this rank
+  std::uint64_t largest_item() const;     // elements of U (and of O)
+  double newton_schulz_flops() const;     // of this rank, one step
+  std::uint64_t adam_elems() const;
+  // Equal on all ranks that describe the same state in the same places.
+  std::uint64_t digest() const { return digest_; }
+
+ private:
+  StatePlan() = default;
+  void add_muon_items(const ModelSpec& model);
+  void add_adam_item(const ModelSpec& model);
+  void order_visits();
+
+  Rank rank_{};
+  std::uint64_t tile_bytes_ = 0;
+  std::optional<formats::Layout> gradients_, weights_, owners_, shards_;
+  std::vector<bool> muon_;
+  std::vector<Item> items_;
+  std::vector<Visit> visits_;
+  double flops_ = 0;
+  std::uint64_t adam_elems_ = 0;
+  std::uint64_t digest_ = 0;
+};
+
+// The range a rank's pieces of a tensor cover: every policy's pieces are one flat run.
+FlatRange flat_range_held(const formats::Layout& layout, std::size_t tensor, Rank rank);
+
+}  // namespace libmuon

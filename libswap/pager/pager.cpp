@@ -1,0 +1,304 @@
+#include "libswap/pager/pager.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace libswap {
+namespace {
+
+using formats::Code;
+using formats::Error;
+
+// Frames beyond this buy nothing on disks measured here; the rest of a budget becomes residency.
+constexpr std::uint64_t kMostFrames = 16;
+constexpr std::uint64_t kFrameBytesWorthHaving = 64u << 20;
+
+// Tile i of n is resident when the even spread of R over n passes a whole number there.
+bool spread(std::uint64_t tile, std::uint64_t tiles, std::uint64_t resident) {
+  return (tile + 1) * resident / tiles > tile * resident / tiles;
+}
+
+double seconds_since(Trace::Clock::time_point begin) {
+  return std::chrono::duration<double>(Trace::Clock::now() - begin).count();
+}
+
+}  // namespace
+
+Result<Pager::Split> Pager::split(std::uint64_t tiles, std::uint64_t tile_bytes,
+                                  std::uint64_t budget_bytes) {
+  const std::uint64_t affordable = budget_bytes / tile_bytes;
+  if (tiles <= affordable) return Split{tiles, 0};
+  if (affordable == 0)
+    return Error{Code::no_memory,
+                 "a state budget of " + std::to_string(budget_bytes) +
+                     " bytes a rank holds no tile; the smallest that works is one tile, " +
+                     std::to_string(tile_bytes) + " bytes a rank",
+                 "give a larger --budget or a smaller --tile"};
+  // A third of a small budget, never more than helps; the rest saves traffic for good.
+  const std::uint64_t most =
+      std::max<std::uint64_t>(kMostFrames, kFrameBytesWorthHaving / tile_bytes);
+  const std::uint64_t wanted = std::clamp<std::uint64_t>(affordable / 3, 6, most);
+  const std::uint64_t frames = std::min(affordable, wanted);
+  return Split{affordable - frames, frames};
+}
+
+Result<std::unique_ptr<Pager>> Pager::open(IoQueue& io, Store& store, const Split& split,
+                                           Trace* trace) {
+  std::unique_ptr<Pager> pager(new Pager(io, store, split, trace));
+  const std::uint64_t bytes = split.bytes(pager->tile_bytes_);
+  if (bytes > 0) {
+    TRY_ASSIGN(pager->memory_, AlignedBuffer::allocate(bytes));
+  }
+  return pager;
+}
+
+Pager::Pager(IoQueue& io, Store& store, const Split& split, Trace* trace)
+    : io_(io),
+      store_(store),
+      trace_(trace),
+      tile_bytes_(store.superblock().tile_bytes),
+      rank_(store.superblock().rank),
+      tiles_(store.superblock().tiles) {
+  CHECK(split.resident == tiles_.size() || split.frames > 0);
+  std::uint64_t next_frame = 0;
+  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
+    tiles_[tile].resident = spread(tile, tiles_.size(), split.resident);
+    if (tiles_[tile].resident)
+      tiles_[tile].frame = next_frame++;
+    else
+      paged_.push_back(tile);
+  }
+  CHECK(next_frame == split.resident);
+  for (std::uint64_t i = 0; i < split.frames; ++i) free_frames_.push_back(next_frame++);
+}
+
+Pager::~Pager() {
+  std::unique_lock lock(mutex_);
+  reading_ = false;
+  changed_.wait(lock, [&] { return in_flight_ == 0; });
+}
+
+std::span<std::byte> Pager::frame(std::uint64_t index) {
+  return memory_.bytes().subspan(index * tile_bytes_, tile_bytes_);
+}
+
+Result<> Pager::sticky() const {
+  if (error_) return *error_;
+  return {};
+}
+
+void Pager::fail(Error error) {
+  if (!error_) error_ = std::move(error);
+  changed_.notify_all();
+}
+
+void Pager::wait(std::unique_lock<std::mutex>& lock, double& stall, const char* what,
+                 const std::function<bool()>& ready) {
+  if (ready() || error_) return;
+  const auto begin = Trace::Clock::now();
+  const TraceSpan span(trace_, rank_, Lane::wait, what);
+  changed_.wait(lock, [&] { return ready() || error_.has_value(); });
+  stall += seconds_since(begin);
+}
+
+// Reads go out strictly in order: a tile that is still being written holds back those after it.
+void Pager::start_reads(std::unique_lock<std::mutex>& lock) {
+  CHECK(lock.owns_lock());
+  while (reading_ && !error_ && !free_frames_.empty() && !paged_.empty()) {
+    const std::uint64_t tile = paged_[next_read_];
+    TileState& state = tiles_[tile];
+    if (state.state != State::on_disk) return;
+    next_read_ = (next_read_ + 1) % paged_.size();
+    state.state = State::reading;
+    state.frame = free_frames_.back();
+    free_frames_.pop_back();
+    ++in_flight_;
+    const Store::Place place = store_.read_place(tile);
+    io_.submit({.kind = RawOp::Kind::read,
+                .file = place.file,
+                .offset = place.offset,
+                .data = frame(state.frame),
+                .priority = Priority::step,
+                .done = [this, tile](Result<> result) { read_done(tile, std::move(result)); }});
+  }
+}
+
+void Pager::read_done(std::uint64_t tile, Result<> result) {
+  const std::lock_guard lock(mutex_);
+  --in_flight_;
+  if (!result) return fail(std::move(result).error());
+  CHECK(tiles_[tile].state == State::reading);
+  tiles_[tile].state = State::in_memory;
+  tiles_[tile].fresh = true;
+  changed_.notify_all();
+}
+
+// Returns the tile's bytes, in memory, verified and allowed to change.
+Result<std::span<std::byte>> Pager::arrive(Mode mode, std::uint64_t tile) {
+  std::unique_lock lock(mutex_);
+  TileState& state = tiles_[tile];
+  if (state.resident) {
+    wait(lock, stats_.stall_cut_s, "cut", [&] { return !state.cut_pending || mode == Mode::look; });
+    TRY(sticky());
+    return frame(state.frame);
+  }
+  if (mode == Mode::create) {
+    wait(lock, stats_.stall_read_s, "frame",
+         [&] { return !free_frames_.empty() && state.state == State::on_disk; });
+    TRY(sticky());
+    state.state = State::in_memory;
+    state.frame = free_frames_.back();
+    free_frames_.pop_back();
+    std::ranges::fill(frame(state.frame), std::byte{0});
+    return frame(state.frame);
+  }
+  reading_ = true;
+  start_reads(lock);
+  wait(lock, stats_.stall_read_s, "page-in", [&] { return state.state == State::in_memory; });
+  TRY(sticky());
+  const bool fresh = std::exchange(state.fresh, false);
+  stats_.read_bytes += tile_bytes_;
+  lock.unlock();
+  if (fresh) {
+    const TraceSpan span(trace_, rank_, Lane::compute, "verify");
+    TRY(store_.verify(tile, frame(state.frame)));
+  }
+  return frame(state.frame);
+}
+
+Result<> Pager::leave(Mode mode, std::uint64_t tile, std::uint64_t step) {
+  TileState& state = tiles_[tile];
+  if (mode != Mode::look && !state.resident) return write_behind(tile, step);
+  std::unique_lock lock(mutex_);
+  if (mode != Mode::look) {
+    state.dirty = true;
+    state.step = step;
+    return {};
+  }
+  if (!state.resident) {
+    state.state = State::on_disk;
+    free_frames_.push_back(state.frame);
+    start_reads(lock);
+  }
+  return {};
+}
+
+Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step) {
+  TileState& state = tiles_[tile];
+  TRY_ASSIGN(const Store::Place place, store_.write_place(tile));
+  std::vector<std::uint32_t> crcs;
+  {
+    const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
+    crcs = store_.crcs_of(tile, place.slot, step, frame(state.frame));
+  }
+  std::uint64_t epoch = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    CHECK(state.state == State::in_memory);
+    state.state = State::writing;
+    state.step = step;
+    ++in_flight_;
+    epoch = epoch_;
+    stats_.written_bytes += tile_bytes_;
+  }
+  auto done = [this, tile, place, step, epoch, crcs = std::move(crcs)](Result<> result) mutable {
+    std::unique_lock lock(mutex_);
+    --in_flight_;
+    if (epoch != epoch_) --cut_writes_;
+    if (!result) return fail(std::move(result).error());
+    store_.wrote(tile, place.slot, step, std::move(crcs));
+    tiles_[tile].state = State::on_disk;
+    free_frames_.push_back(tiles_[tile].frame);
+    start_reads(lock);
+    changed_.notify_all();
+  };
+  io_.submit({.kind = RawOp::Kind::write,
+              .file = place.file,
+              .offset = place.offset,
+              .data = frame(state.frame),
+              .priority = Priority::step,
+              .done = std::move(done)});
+  return {};
+}
+
+Result<> Pager::sweep(Mode mode, std::uint64_t step, const Visitor& visitor) {
+  {
+    std::unique_lock lock(mutex_);
+    TRY(sticky());
+    CHECK(mode != Mode::create || !reading_);
+  }
+  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
+    TRY_ASSIGN(const std::span<std::byte> bytes, arrive(mode, tile));
+    Result<> visited = visitor(tile, bytes);
+    if (!visited) {
+      // The tile may be half changed: nothing of this sweep may be used any more.
+      const std::lock_guard lock(mutex_);
+      fail(visited.error());
+      return visited;
+    }
+    TRY(leave(mode, tile, step));
+  }
+  return {};
+}
+
+Result<> Pager::load_residents() {
+  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
+    TileState& state = tiles_[tile];
+    if (!state.resident) continue;
+    const Store::Place place = store_.read_place(tile);
+    TRY(io_.read(place.file, place.offset, frame(state.frame)));
+    TRY(store_.verify(tile, frame(state.frame)));
+  }
+  return {};
+}
+
+void Pager::begin_cut() {
+  const std::lock_guard lock(mutex_);
+  CHECK(cut_writes_ == 0);
+  ++epoch_;
+  for (TileState& state : tiles_) {
+    if (state.resident && state.dirty) state.cut_pending = true;
+    if (!state.resident && state.state == State::writing) ++cut_writes_;
+  }
+}
+
+Result<> Pager::write_cut_tile(std::uint64_t tile) {
+  TileState& state = tiles_[tile];
+  TRY_ASSIGN(const Store::Place place, store_.write_place(tile));
+  auto crcs = store_.crcs_of(tile, place.slot, state.step, frame(state.frame));
+  TRY(io_.write(place.file, place.offset, frame(state.frame), Priority::background));
+  store_.wrote(tile, place.slot, state.step, std::move(crcs));
+  return {};
+}
+
+Result<> Pager::finish_cut() {
+  const TraceSpan span(trace_, rank_, Lane::commit, "cut writes");
+  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
+    {
+      const std::lock_guard lock(mutex_);
+      TRY(sticky());
+      if (!tiles_[tile].cut_pending) continue;
+    }
+    Result<> written = write_cut_tile(tile);
+    const std::lock_guard lock(mutex_);
+    if (!written) {
+      fail(written.error());
+      return written;
+    }
+    tiles_[tile].cut_pending = false;
+    tiles_[tile].dirty = false;
+    stats_.cut_bytes += tile_bytes_;
+    changed_.notify_all();
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return cut_writes_ == 0 || error_.has_value(); });
+  return sticky();
+}
+
+PagerStats Pager::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace libswap

@@ -1,0 +1,64 @@
+// Trace: what happened when, as a list of spans that becomes Chrome trace JSON (loads in Perfetto).
+// One process per rank, one lane per kind of work. Cheap enough to stay on: a span is 40 bytes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/core/units.h"
+
+namespace libswap {
+
+enum class Lane : std::uint8_t { step, wait, compute, read, write, exchange, commit };
+std::string_view name_of(Lane lane);
+
+class Trace {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Trace(std::size_t most_spans = 1u << 18) : most_spans_(most_spans) {}
+
+  // `name` must outlive the trace (a literal). Spans beyond the limit are counted, not kept.
+  void add(formats::Rank rank, Lane lane, const char* name, Clock::time_point begin,
+           Clock::time_point end);
+  std::string to_chrome_json() const;
+
+ private:
+  struct Span {
+    const char* name;
+    Clock::time_point begin;
+    Clock::time_point end;
+    formats::Rank rank;
+    Lane lane;
+  };
+  const std::size_t most_spans_;
+  const Clock::time_point start_ = Clock::now();
+  mutable std::mutex mutex_;
+  std::vector<Span> spans_;
+  std::uint64_t dropped_ = 0;
+};
+
+// Adds a span from construction to destruction; a null trace costs one branch.
+class TraceSpan {
+ public:
+  TraceSpan(Trace* trace, formats::Rank rank, Lane lane, const char* name)
+      : trace_(trace), name_(name), begin_(Trace::Clock::now()), rank_(rank), lane_(lane) {}
+  ~TraceSpan() {
+    if (trace_ != nullptr) trace_->add(rank_, lane_, name_, begin_, Trace::Clock::now());
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  Trace* trace_;
+  const char* name_;
+  Trace::Clock::time_point begin_;
+  formats::Rank rank_;
+  Lane lane_;
+};
+
+}  // namespace libswap
