@@ -186,7 +186,7 @@ Result<> Pager::leave(Mode mode, std::uint64_t tile, std::uint64_t step) {
 
 Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step) {
   TileState& state = tiles_[tile];
-  TRY_ASSIGN(const Store::Place place, store_.write_place(tile));
+  TRY_ASSIGN(const Store::Place place, store_.write_place(tile, step));
   std::vector<std::uint32_t> crcs;
   {
     const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
@@ -265,7 +265,7 @@ void Pager::begin_cut() {
 
 Result<> Pager::write_cut_tile(std::uint64_t tile) {
   TileState& state = tiles_[tile];
-  TRY_ASSIGN(const Store::Place place, store_.write_place(tile));
+  TRY_ASSIGN(const Store::Place place, store_.write_place(tile, state.step));
   auto crcs = store_.crcs_of(tile, place.slot, state.step, frame(state.frame));
   TRY(io_.write(place.file, place.offset, frame(state.frame), Priority::background));
   store_.wrote(tile, place.slot, state.step, std::move(crcs));

@@ -1,0 +1,126 @@
+// Engine: a trainer's optimizer as one object per rank. Gradients in, one Muon/AdamW step on state that
+// is paged between memory and the store, weights out; snapshots of the store while training goes on.
+//
+// Threading: one thread per engine drives it. Calls marked [C] are collective: all ranks, same order.
+// A step: 0 check (finite, exact norm, agree) -> 1 gradients to owners -> 2 local sweep -> 3 weights out.
+// Nothing is written before all ranks agreed that the gradient is finite (decisions 4.4).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/catalog/catalog.h"
+#include "libmuon/comm/communicator.h"
+#include "libmuon/plan/state_plan.h"
+#include "libswap/pager/pager.h"
+#include "libswap/store/store_set.h"
+#include "libswap/trace.h"
+
+namespace libmuon {
+
+struct EngineConfig {
+  ModelSpec model;
+  PartitionSpec partition;
+  std::uint64_t budget_bytes = 0;          // this rank's frames and resident tiles together
+  std::uint64_t tile_bytes = 4u << 20;
+  std::uint32_t slots = 3;
+  std::uint32_t threads = 1;               // that compute, this rank
+  libswap::Trace* trace = nullptr;         // borrowed
+};
+
+// Elements [range.first, + count) of a parameter's fp32 initial weights, the same on every rank.
+using InitialWeights =
+    std::function<void(std::uint32_t param, FlatRange range, std::span<float> into)>;
+
+// What the engine will take and move, known before anything is allocated; bytes of this rank.
+struct EnginePlan {
+  std::uint64_t state_bytes = 0;      // all state
+  std::uint64_t tiles = 0;
+  libswap::Pager::Split split;
+  std::uint64_t frame_bytes = 0;      // frames + resident tiles: within the budget
+  std::uint64_t workspace_bytes = 0;  // U, O, Newton-Schulz scratch
+  std::uint64_t gradient_bytes = 0;   // own matrices' gradients, gathered
+  std::uint64_t weight_bytes = 0;     // new weights waiting for the exchange
+  std::uint64_t exchange_bytes = 0;   // packing of one round
+  std::uint64_t disk_bytes = 0;       // reserved in the store
+  std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
+  double newton_schulz_flops = 0;     // of one step
+  std::uint64_t adam_elems = 0;
+};
+
+struct StepArgs {
+  double inv_scale = 1;  // gradients are multiplied by this
+  double max_norm = 0;   // 0: no clipping
+};
+struct StepResult {
+  bool skipped = false;  // a gradient was not finite on some rank; no bit of state moved
+  double norm = 0;       // of the whole unscaled gradient, exact, before clipping
+  double clip = 1;
+};
+struct EngineStats {
+  std::uint64_t steps = 0, read_bytes = 0, written_bytes = 0, cut_bytes = 0, sent_bytes = 0;
+  double step_s = 0, stall_read_s = 0, stall_cut_s = 0, exchange_s = 0, compute_s = 0;
+  double snapshot_s = 0;  // the caller's thread inside snapshot()
+};
+
+class Engine {
+ public:
+  // Predicts; allocates nothing. Fails as open would on sizes: the budget too small, unknown layouts.
+  static Result<EnginePlan> plan(const EngineConfig& config, Rank rank);
+
+  // [C] The state comes from, in this order: the directory's current store (any world size, layout or
+  // tile size: if they differ it is transferred into a new store), `checkpoint` if given (any format
+  // that describes), `initial` otherwise. The directory and the queue outlive the engine.
+  static Result<std::unique_ptr<Engine>> open(const EngineConfig& config, Communicator& ranks,
+                                              libswap::IoQueue& io,
+                                              libswap::SwapDirectory& directory,
+                                              const InitialWeights& initial,
+                                              const formats::Checkpoint* checkpoint);
+  ~Engine();  // waits for I/O; uncommitted steps are lost, committed generations are not
+
+  std::uint64_t step_count() const;
+  const StatePlan& state_plan() const;
+  // "created", "resumed the store at step 12", "transferred from 4 ranks at step 12", ...
+  const std::string& origin() const;
+
+  // Where new weights go, in the weights layout's pieces; borrowed until destroy.
+  Result<> bind_weights(std::uint32_t param, std::span<float> my_pieces);
+  // [C] Fills the bound weights from the state: after open, before the first forward.
+  Result<> install_weights();
+
+  // In the gradients layout's pieces; borrowed until the step is done, never written.
+  Result<> set_gradient(std::uint32_t param, std::span<const float> my_pieces);
+  Result<> set_learning_rate(std::uint32_t group, double lr);
+  // [C] Every bound parameter needs a gradient (Code::usage names the first that has none).
+  Result<StepResult> step(const StepArgs& args);
+
+  // What the trainer wants back after a resume (data position, RNG): stored with every generation.
+  Result<> set_blob(std::string key, formats::ByteVector bytes);
+  const formats::ByteVector* blob(std::string_view key) const;
+
+  // [C] Marks the present state as a generation and returns at once; false: one is still under way.
+  // It becomes durable behind the next steps and is committed at a later step() or wait_snapshot().
+  Result<bool> snapshot();
+  // [C] Waits until the last snapshot is committed; its generation number, 0 if there was none.
+  Result<std::uint64_t> wait_snapshot();
+  // Committed generations stay readable while pinned.
+  std::uint64_t committed_generation() const;
+  Result<> pin(std::uint64_t generation);
+  void unpin(std::uint64_t generation);
+  // The folder of this engine's store: what ckpt-inspect reads.
+  const std::filesystem::path& store_directory() const;
+
+  EngineStats stats() const;
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace libmuon

@@ -1,0 +1,134 @@
+#include "libmuon/step/exchange.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace libmuon {
+namespace {
+
+using formats::Box;
+using formats::Move;
+using formats::Piece;
+
+std::uint64_t bytes_of(const Move& move) { return move.elems() * sizeof(float); }
+
+std::span<const float> piece_data(std::span<const float> buffer, const Piece& piece) {
+  return buffer.subspan(piece.local_first, formats::volume(piece.box.extent));
+}
+std::span<float> piece_data(std::span<float> buffer, const Piece& piece) {
+  return buffer.subspan(piece.local_first, formats::volume(piece.box.extent));
+}
+
+// Where the region begins in the piece's buffer if its elements lie there without gaps.
+std::optional<std::uint64_t> dense_first(const Piece& piece, const Box& region) {
+  Box inner = region;
+  for (std::size_t d = 0; d < inner.offset.size(); ++d) inner.offset[d] -= piece.box.offset[d];
+  const auto range = formats::flat_range_of(piece.box.extent, inner);
+  if (!range) return std::nullopt;
+  return piece.local_first + range->first;
+}
+
+void copy(const Box& region, const Box& source_box, std::span<const float> source,
+          const Box& target_box, std::span<float> target) {
+  formats::copy_region(region, {source_box, std::as_bytes(source)},
+                       {target_box, std::as_writable_bytes(target)}, sizeof(float));
+}
+
+void append(std::vector<Move>& into, const std::vector<Move>& moves,
+            const Exchange::Selection& selected) {
+  std::ranges::copy_if(moves, std::back_inserter(into),
+                       [&](const Move& move) { return selected(move.tensor); });
+}
+
+// Between a pair of ranks both sides must list messages in one order: by tensor, then as planned.
+void order(std::vector<Move>& moves) {
+  std::ranges::stable_sort(moves, {}, &Move::tensor);
+}
+
+}  // namespace
+
+void Exchange::add(const formats::ReshardPlan& plan, const Selection& selected) {
+  append(sends_, plan.sends, selected);
+  append(receives_, plan.receives, selected);
+  append(keeps_, plan.keeps, selected);
+}
+
+void Exchange::plan_rounds(std::span<const formats::Shape> tensors, std::uint64_t round_bytes) {
+  order(sends_);
+  order(receives_);
+  std::vector<std::size_t> round_of(tensors.size());
+  std::uint64_t filled = 0;
+  std::size_t round = 0;
+  for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    const std::uint64_t bytes = formats::volume(tensors[tensor]) * sizeof(float);
+    if (filled > 0 && filled + bytes > round_bytes) {
+      ++round;
+      filled = 0;
+    }
+    filled += bytes;
+    round_of[tensor] = round;
+  }
+  rounds_.resize(round + 1);
+  for (Move& move : sends_) {
+    sent_bytes_ += bytes_of(move);
+    rounds_[round_of[move.tensor]].sends.push_back(std::move(move));
+  }
+  for (Move& move : receives_) rounds_[round_of[move.tensor]].receives.push_back(std::move(move));
+  for (const Round& planned : rounds_) {
+    std::uint64_t packed = 0;
+    for (const Move& move : planned.sends)
+      if (!dense_first(move.source, move.region)) packed += bytes_of(move);
+    for (const Move& move : planned.receives)
+      if (!dense_first(move.target, move.region)) packed += bytes_of(move);
+    workspace_bytes_ = std::max(workspace_bytes_, packed);
+  }
+  sends_.clear();
+  receives_.clear();
+}
+
+Result<> Exchange::run(Communicator& ranks, const Source& source, const Target& target) {
+  for (const Move& move : keeps_) {
+    const auto from = piece_data(source(move.tensor), move.source);
+    const auto to = piece_data(target(move.tensor), move.target);
+    if (from.data() != to.data()) copy(move.region, move.source.box, from, move.target.box, to);
+  }
+  if (ranks.world() == 1) return {};
+  for (const Round& round : rounds_) TRY(run_round(round, ranks, source, target));
+  return {};
+}
+
+Result<> Exchange::run_round(const Round& round, Communicator& ranks, const Source& source,
+                             const Target& target) {
+  std::vector<std::vector<float>> packed;
+  packed.reserve(round.sends.size() + round.receives.size());
+  std::vector<SendBuffer> sends;
+  for (const Move& move : round.sends) {
+    const auto buffer = source(move.tensor);
+    if (const auto first = dense_first(move.source, move.region)) {
+      sends.push_back({move.to, std::as_bytes(buffer.subspan(*first, move.elems()))});
+      continue;
+    }
+    auto& dense = packed.emplace_back(move.elems());
+    copy(move.region, move.source.box, piece_data(buffer, move.source), move.region, dense);
+    sends.push_back({move.to, std::as_bytes(std::span<const float>(dense))});
+  }
+  std::vector<ReceiveBuffer> receives;
+  std::vector<std::pair<const Move*, std::span<const float>>> unpack;
+  for (const Move& move : round.receives) {
+    const auto buffer = target(move.tensor);
+    if (const auto first = dense_first(move.target, move.region)) {
+      receives.push_back({move.from, std::as_writable_bytes(buffer.subspan(*first, move.elems()))});
+      continue;
+    }
+    auto& dense = packed.emplace_back(move.elems());
+    receives.push_back({move.from, std::as_writable_bytes(std::span(dense))});
+    unpack.push_back({&move, dense});
+  }
+  TRY(ranks.exchange(sends, receives));
+  for (const auto& [move, dense] : unpack)
+    copy(move->region, move->region, dense, move->target.box,
+         piece_data(target(move->tensor), move->target));
+  return {};
+}
+
+}  // namespace libmuon

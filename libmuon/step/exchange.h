@@ -1,0 +1,48 @@
+// Exchange: one ReshardPlan's moves of some tensors, run in bounded rounds over a Communicator.
+// Gradients-in and weights-out of a step are both one of these. fp32 elements.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "formats/layout/reshard_plan.h"
+#include "libmuon/comm/communicator.h"
+
+namespace libmuon {
+
+class Exchange {
+ public:
+  // This rank's buffer of a tensor: the concatenated pieces of its layout.
+  using Source = std::function<std::span<const float>(std::uint32_t tensor)>;
+  using Target = std::function<std::span<float>(std::uint32_t tensor)>;
+  // Whether a tensor takes part: Muon matrices and AdamW ranges have different layouts.
+  using Selection = std::function<bool(std::uint32_t tensor)>;
+
+  // Adds the moves of `plan` for the selected tensors. `round_bytes` bounds what one round moves of the
+  // model: borders depend on the tensors alone, so all ranks run the same number of rounds.
+  void add(const formats::ReshardPlan& plan, const Selection& selected);
+  // REQUIRES: called once, after the last add().
+  void plan_rounds(std::span<const formats::Shape> tensors, std::uint64_t round_bytes);
+
+  // Collective. Keeps are copied unless source and target are the same memory.
+  Result<> run(Communicator& ranks, const Source& source, const Target& target);
+
+  std::uint64_t sent_bytes() const { return sent_bytes_; }          // one run, this rank
+  std::uint64_t workspace_bytes() const { return workspace_bytes_; }  // packing, largest round
+
+ private:
+  struct Round {
+    std::vector<formats::Move> sends, receives;
+  };
+  static Result<> run_round(const Round& round, Communicator& ranks, const Source& source,
+                            const Target& target);
+
+  std::vector<formats::Move> sends_, receives_, keeps_;
+  std::vector<Round> rounds_;
+  std::uint64_t sent_bytes_ = 0;
+  std::uint64_t workspace_bytes_ = 0;
+};
+
+}  // namespace libmuon
