@@ -1,0 +1,79 @@
+#include "libswap/sys/aligned_buffer.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "formats/core/units.h"
+#include "libswap/sys/errno_error.h"
+
+namespace libswap {
+namespace {
+
+constexpr std::uint64_t kPage = 4 * formats::KiB;
+constexpr std::uint64_t kHugePage = 2 * formats::MiB;
+
+std::uint64_t alignment_of(std::uint64_t bytes) { return bytes >= kHugePage ? kHugePage : kPage; }
+std::uint64_t mapped_size(std::uint64_t bytes) {
+  return formats::align_up(bytes, alignment_of(bytes));
+}
+
+// Maps `bytes` at a multiple of `alignment` by mapping more and giving back the ends.
+std::byte* map_aligned(std::uint64_t bytes, std::uint64_t alignment) {
+  const std::uint64_t extra = alignment > kPage ? alignment : 0;
+  void* raw =
+      ::mmap(nullptr, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  auto* first = static_cast<std::byte*>(raw);
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(first);
+  const std::uint64_t before = formats::align_up(address, alignment) - address;
+  if (before > 0) ::munmap(first, before);
+  if (extra > before) ::munmap(first + before + bytes, extra - before);
+  return first + before;
+}
+
+}  // namespace
+
+formats::Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes) {
+  if (bytes == 0) return AlignedBuffer();
+  const std::string what = "cannot map " + std::to_string(bytes) + " bytes of memory";
+  if (bytes > std::numeric_limits<std::uint64_t>::max() / 4) return errno_error(ENOMEM, what);
+  const std::uint64_t mapped = mapped_size(bytes);
+  std::byte* data = map_aligned(mapped, alignment_of(bytes));
+  if (data == nullptr) return errno_error(errno, what);
+  AlignedBuffer buffer(data, bytes, ::getpid());
+  if (::madvise(data, mapped, MADV_DONTFORK) != 0) {
+    return errno_error(errno, "cannot keep a buffer out of forked children (MADV_DONTFORK)");
+  }
+  // Advice only: a kernel without transparent huge pages or core dumps refuses, and works.
+  if (bytes >= kHugePage) static_cast<void>(::madvise(data, mapped, MADV_HUGEPAGE));
+  static_cast<void>(::madvise(data, mapped, MADV_DONTDUMP));
+  return buffer;
+}
+
+AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      owner_(other.owner_) {}
+
+AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
+  if (this != &other) {
+    release();
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    owner_ = other.owner_;
+  }
+  return *this;
+}
+
+AlignedBuffer::~AlignedBuffer() { release(); }
+
+void AlignedBuffer::release() {
+  if (data_ != nullptr && owner_ == ::getpid()) ::munmap(data_, mapped_size(size_));
+}
+
+}  // namespace libswap

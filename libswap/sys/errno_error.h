@@ -1,0 +1,14 @@
+// errno values as Errors: one place decides which Code a refusal of the kernel is.
+#pragma once
+
+#include <string>
+
+#include "formats/core/error.h"
+
+namespace libswap {
+
+std::string errno_text(int number);  // "No space left on device (ENOSPC)"
+formats::Code code_of_errno(int number);
+formats::Error errno_error(int number, const std::string& what);  // "<what>: <errno_text>"
+
+}  // namespace libswap

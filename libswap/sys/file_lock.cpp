@@ -1,0 +1,82 @@
+#include "libswap/sys/file_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "libswap/sys/errno_error.h"
+#include "libswap/sys/unique.h"
+
+namespace libswap {
+namespace {
+
+constexpr int kAttempts = 7;
+constexpr std::chrono::milliseconds kPause(50);
+
+std::string read_start(int descriptor) {
+  std::array<char, 1024> text{};
+  const ssize_t count = ::pread(descriptor, text.data(), text.size(), 0);
+  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
+}
+
+std::string read_start(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return file ? read_start(file.get()) : std::string();
+}
+
+std::string first_word(std::string_view text) {
+  return std::string(text.substr(0, text.find_first_of(" \n")));
+}
+
+// Field 22 of /proc/<pid>/stat, counted behind the command, which may hold spaces.
+std::string start_time(const std::string& pid) {
+  const std::string stat = read_start("/proc/" + pid + "/stat");
+  std::size_t at = stat.rfind(')');
+  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+  return at == std::string::npos ? "0" : first_word(std::string_view(stat).substr(at + 1));
+}
+
+std::string record_of(const std::string& pid) {
+  const std::string boot = first_word(read_start("/proc/sys/kernel/random/boot_id"));
+  return pid + " " + start_time(pid) + " " + (boot.empty() ? "unknown" : boot) + "\n";
+}
+
+formats::Error held(const std::string& path, const std::string& record) {
+  const std::string pid = first_word(record);
+  const bool number = !pid.empty() && pid.find_first_not_of("0123456789") == std::string::npos;
+  if (!number) return {formats::Code::busy, path + " is locked by another process", "lsof " + path};
+  const bool here = record_of(pid) == record;
+  return {formats::Code::busy,
+          path + " is locked by process " + pid + (here ? "" : " (of another machine, or gone)"),
+          here ? "ps -fp " + pid : "lsof " + path};
+}
+
+}  // namespace
+
+formats::Result<> lock_file(int descriptor, const std::string& path) {
+  for (int attempt = 1; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0; ++attempt) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return errno_error(errno, "cannot lock " + path);
+    if (attempt == kAttempts) return held(path, read_start(descriptor));
+    std::this_thread::sleep_for(kPause);
+  }
+  const std::string record = record_of(std::to_string(::getpid()));
+  if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, record.data(), record.size(), 0) !=
+                                             static_cast<ssize_t>(record.size())) {
+    const int error = errno;
+    unlock_file(descriptor);
+    return errno_error(error, "cannot write the lock's holder to " + path);
+  }
+  return {};
+}
+
+void unlock_file(int descriptor) { ::flock(descriptor, LOCK_UN); }
+
+}  // namespace libswap

@@ -1,1 +1,0 @@
-#include "libswap/sys/io_backend.h"

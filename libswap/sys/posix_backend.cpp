@@ -1,0 +1,221 @@
+#include "libswap/sys/posix_backend.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <limits>
+#include <system_error>
+
+#include "libswap/sys/errno_error.h"
+#include "libswap/sys/file_lock.h"
+
+namespace libswap {
+namespace {
+
+constexpr std::size_t kMaxEntries = 1'000'000;
+constexpr std::uint64_t kMaxFileBytes = std::numeric_limits<off_t>::max();
+
+formats::Error too_big(const OpenFile& file, std::uint64_t bytes) {
+  return {formats::Code::usage,
+          "cannot make " + file.path + " " + std::to_string(bytes) + " bytes long: over 2^63 - 1",
+          ""};
+}
+
+// For file systems without fallocate: the bytes are reserved by being written. Buffered, because
+// the length need not be a multiple of what direct I/O wants.
+int fill_with_zeros(const OpenFile& file, std::uint64_t from, std::uint64_t to) {
+  const int descriptor = file.descriptor.get();
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  if (file.direct && ::fcntl(descriptor, F_SETFL, flags & ~O_DIRECT) != 0) return errno;
+  const std::vector<std::byte> zeros(std::size_t{1} << 20);
+  int error = 0;
+  while (from < to && error == 0) {
+    const std::size_t count = std::min<std::uint64_t>(zeros.size(), to - from);
+    const ssize_t written = ::pwrite(descriptor, zeros.data(), count, static_cast<off_t>(from));
+    if (written > 0) {
+      from += static_cast<std::uint64_t>(written);
+    } else if (written == 0 || errno != EINTR) {
+      error = written == 0 ? EIO : errno;
+    }
+  }
+  if (file.direct) ::fcntl(descriptor, F_SETFL, flags);
+  return error;
+}
+
+int reserve(const OpenFile& file, std::uint64_t size, std::uint64_t bytes) {
+  while (::fallocate(file.descriptor.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
+    if (errno == EOPNOTSUPP) return fill_with_zeros(file, size, bytes);
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
+// Where renameat2 knows no RENAME_NOREPLACE. A directory's plain rename replaces only an empty one.
+int rename_without_flag(const fs::path& from, const fs::path& to) {
+  struct stat status {};
+  if (::lstat(to.c_str(), &status) == 0) return EEXIST;
+  if (::lstat(from.c_str(), &status) != 0) return errno;
+  if (S_ISDIR(status.st_mode)) return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  if (::link(from.c_str(), to.c_str()) != 0) return errno;
+  return ::unlink(from.c_str()) == 0 ? 0 : errno;
+}
+
+std::string from_to(const fs::path& from, const fs::path& to) {
+  return "cannot rename " + from.string() + " to " + to.string();
+}
+
+}  // namespace
+
+Result<FileId> PosixBackend::open(const fs::path& path, const OpenOptions& options) {
+  TRY_ASSIGN(OpenFile file, open_regular_file(path, options));
+  const std::lock_guard guard(mutex_);
+  const FileId id{next_++};
+  files_.emplace(id, std::make_shared<const OpenFile>(std::move(file)));
+  return id;
+}
+
+Result<> PosixBackend::close(FileId file) {
+  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  // A forked child may still hold the descriptor; the lock must not outlive this close.
+  unlock_file(open->descriptor.get());
+  const std::lock_guard guard(mutex_);
+  files_.erase(file);
+  return {};
+}
+
+Result<FileInfo> PosixBackend::info(FileId file) {
+  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  struct stat status {};
+  if (::fstat(open->descriptor.get(), &status) != 0) {
+    return errno_error(errno, "cannot ask for the size of " + open->path);
+  }
+  return FileInfo{static_cast<std::uint64_t>(status.st_size), open->direct, open->alignment};
+}
+
+std::string PosixBackend::path_of(FileId file) const {
+  const std::shared_ptr<const OpenFile> open = find(file);
+  if (open == nullptr) return "file #" + std::to_string(static_cast<std::int32_t>(file));
+  return open->path;
+}
+
+Result<> PosixBackend::allocate(FileId file, std::uint64_t bytes) {
+  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  if (bytes == 0) return {};
+  if (bytes > kMaxFileBytes) return too_big(*open, bytes);
+  TRY_ASSIGN(const FileInfo before, info(file));
+  const int error = reserve(*open, before.size, bytes);
+  if (error == 0) return {};
+  // What a refused reservation leaves behind would keep the disk full.
+  if (::ftruncate(open->descriptor.get(), static_cast<off_t>(before.size)) != 0) {
+    return errno_error(errno, "cannot give back the space of " + open->path);
+  }
+  return errno_error(error, "cannot reserve " + std::to_string(bytes) + " bytes for " + open->path);
+}
+
+Result<> PosixBackend::truncate(FileId file, std::uint64_t bytes) {
+  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  if (bytes > kMaxFileBytes) return too_big(*open, bytes);
+  while (::ftruncate(open->descriptor.get(), static_cast<off_t>(bytes)) != 0) {
+    if (errno == EINTR) continue;
+    return errno_error(errno,
+                       "cannot make " + open->path + " " + std::to_string(bytes) + " bytes long");
+  }
+  return {};
+}
+
+Result<> PosixBackend::sync(FileId file) {
+  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  if (::fsync(open->descriptor.get()) != 0) return errno_error(errno, "cannot sync " + open->path);
+  return {};
+}
+
+Result<> PosixBackend::lock(FileId file) {
+  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  return lock_file(open->descriptor.get(), open->path);
+}
+
+Result<> PosixBackend::make_directory(const fs::path& path, Visibility visibility) {
+  const mode_t mode = visibility == Visibility::owner ? 0700 : 0777;
+  if (::mkdir(path.c_str(), mode) == 0) return {};
+  const int error = errno;
+  struct stat status {};
+  if (error == EEXIST && ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
+  return errno_error(error, "cannot make the directory " + path.string());
+}
+
+Result<> PosixBackend::sync_directory(const fs::path& path) {
+  const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return errno_error(errno, "cannot open the directory " + path.string());
+  if (::fsync(directory.get()) != 0) {
+    return errno_error(errno, "cannot sync the directory " + path.string());
+  }
+  return {};
+}
+
+Result<> PosixBackend::rename(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) return errno_error(errno, from_to(from, to));
+  return {};
+}
+
+Result<> PosixBackend::rename_new(const fs::path& from, const fs::path& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return {};
+  int error = errno;
+  if (error == EINVAL || error == ENOSYS) error = rename_without_flag(from, to);
+  if (error != 0) return errno_error(error, from_to(from, to));
+  return {};
+}
+
+Result<> PosixBackend::remove(const fs::path& path) {
+  if (::remove(path.c_str()) != 0) return errno_error(errno, "cannot remove " + path.string());
+  return {};
+}
+
+Result<std::vector<std::string>> PosixBackend::list(const fs::path& directory) {
+  std::error_code code;
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(directory, code), end; !code && entry != end;
+       entry.increment(code)) {
+    if (names.size() == kMaxEntries) {
+      return formats::Error{formats::Code::limit,
+                            directory.string() + " has more than 1000000 entries, the limit", ""};
+    }
+    names.push_back(entry->path().filename().string());
+  }
+  if (code) return errno_error(code.value(), "cannot list " + directory.string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<bool> PosixBackend::exists(const fs::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  return errno_error(errno, "cannot look at " + path.string());
+}
+
+Result<std::uint64_t> PosixBackend::free_bytes(const fs::path& directory) {
+  struct statvfs status {};
+  if (::statvfs(directory.c_str(), &status) != 0) {
+    return errno_error(errno, "cannot ask for the free space of " + directory.string());
+  }
+  return std::uint64_t{status.f_bavail} * status.f_frsize;
+}
+
+std::shared_ptr<const OpenFile> PosixBackend::find(FileId file) const {
+  const std::lock_guard guard(mutex_);
+  const auto found = files_.find(file);
+  return found == files_.end() ? nullptr : found->second;
+}
+
+Result<std::shared_ptr<const OpenFile>> PosixBackend::get(FileId file) const {
+  std::shared_ptr<const OpenFile> open = find(file);
+  if (open != nullptr) return open;
+  return formats::Error{formats::Code::state, path_of(file) + " is not open", ""};
+}
+
+}  // namespace libswap
