@@ -39,6 +39,9 @@ struct TensorEntry {
   std::vector<Chunk> chunks;
 };
 
+// How messages call the tensor: its key, else "name (state)".
+std::string label_of(const TensorEntry& tensor);
+
 struct ValueEntry {
   std::string key;
   std::vector<PathItem> path;

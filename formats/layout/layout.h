@@ -1,6 +1,7 @@
-// How a list of tensors is cut over ranks: the partition policies of ZeRO, FSDP and Megatron as pure
-// arithmetic, and the mesh they live on. Sources: DeepSpeed stage_1_and_2.py/stage3.py
-// (zero12, zero12_boundary, zero3), torch DTensor Shard(0) (rows), Megatron layer-wise (layer_wise).
+// How a list of tensors is cut over ranks: the partition policies of ZeRO, FSDP and Megatron as
+// pure arithmetic, and the mesh they live on. Sources: DeepSpeed stage_1_and_2.py/stage3.py
+// (zero12, zero12_boundary, zero3), torch DTensor Shard(0) (rows), Megatron layer-wise
+// (layer_wise).
 #pragma once
 
 #include <cstdint>
@@ -14,15 +15,21 @@
 namespace formats {
 
 enum class Policy : std::uint8_t {  // numbers are stored: never renumber
-  replicated = 0,       // every rank holds everything
-  zero12 = 1,           // one flat buffer of all tensors in order, tail pad to world * align_elems, cut evenly
-  zero12_boundary = 2,  // as zero12, but a cut never splits a tensor; every partition padded to the largest
-  zero3 = 3,            // per tensor: ceil(numel / world) elements a rank, padding inside the tensor
-  rows = 4,             // per tensor: ceil(rows / world) rows a rank (torch.chunk), trailing ranks may be empty
-  layer_wise = 5,       // whole tensors, owners[tensor] says where
+  replicated = 0,                   // every rank holds everything
+  zero12 =
+      1,  // one flat buffer of all tensors in order, tail pad to world * align_elems, cut evenly
+  zero12_boundary =
+      2,      // as zero12, but a cut never splits a tensor; every partition padded to the largest.
+              // Cuts: runs of tensors in order, with the smallest possible largest run, each
+              // run taking all that fits; trailing partitions may be empty
+  zero3 = 3,  // per tensor: ceil(numel / world) elements a rank, padding inside the tensor
+  rows =
+      4,  // per tensor: ceil(rows / world) rows a rank (torch.chunk), trailing ranks may be empty;
+          // a scalar counts as one row. The buffer pads every part to ceil(rows / world) rows
+  layer_wise = 5,  // whole tensors, owners[tensor] says where
 };
-std::string_view name_of(Policy policy);                        // "zero12", "zero12-boundary", ...
-std::optional<Policy> policy_named(std::string_view name);      // takes '-' and '_'
+std::string_view name_of(Policy policy);                    // "zero12", "zero12-boundary", ...
+std::optional<Policy> policy_named(std::string_view name);  // takes '-' and '_'
 
 // Replica groups of an HSDP run are one more axis: ranks r and r + shard_world hold the same piece.
 struct Mesh {
@@ -32,7 +39,8 @@ struct Mesh {
   std::uint32_t shard_of(Rank rank) const { return index_of(rank) % shard_world; }
 };
 
-// A box this rank holds, and where its row-major elements begin in the rank's buffer for that tensor.
+// A box this rank holds, and where its row-major elements begin in the rank's buffer for that
+// tensor.
 struct Piece {
   Box box;
   std::uint64_t local_first = 0;
@@ -42,31 +50,52 @@ class Layout {
  public:
   struct Spec {
     Policy policy = Policy::replicated;
-    Mesh mesh;
-    std::uint64_t align_elems = 1;        // zero12*: partitions start on a multiple of this
-    std::vector<std::uint32_t> owners;    // layer_wise: a shard index per tensor
+    Mesh mesh = {};
+    std::uint64_t align_elems = 1;           // zero12*: partitions start on a multiple of this
+    std::vector<std::uint32_t> owners = {};  // layer_wise: a shard index per tensor
   };
-  // Tensors in bucket order. Fails (Code::layout) when the spec cannot hold them, naming which and why.
+  // Tensors in bucket order. Fails (Code::layout) when the spec cannot hold them, naming which and
+  // why.
   static Result<Layout> make(Spec spec, std::vector<Shape> tensors);
 
   const Spec& spec() const { return spec_; }
   const std::vector<Shape>& tensors() const { return tensors_; }
 
+  // All policies give a rank one flat range of a tensor; its boxes are pieces(). {0, 0} if nothing.
+  FlatRange held(std::size_t tensor, Rank rank) const;
+  // Shards (not ranks: see Mesh) that hold something of `range`: [first, last]. REQUIRES: range not
+  // empty, inside the tensor; policy is not replicated.
+  struct ShardSpan {
+    std::uint32_t first = 0;
+    std::uint32_t last = 0;
+  };
+  ShardSpan shards_of(std::size_t tensor, FlatRange range) const;
+
   // What `rank` holds of `tensor`, ascending in local_first, padding left out; empty if nothing.
   std::vector<Piece> pieces(std::size_t tensor, Rank rank) const;
   // Elements of the rank's buffer for that tensor, without padding.
   std::uint64_t local_elems(std::size_t tensor, Rank rank) const;
-  // The rank's whole flat partition: where the tensor's part begins in it, its length, its padding.
+  // The rank's whole flat partition: where the tensor's part begins in it (0 if it holds nothing of
+  // it), its length, its padding.
   std::uint64_t buffer_first(std::size_t tensor, Rank rank) const;
   std::uint64_t buffer_elems(Rank rank) const;
   std::uint64_t padding_elems(Rank rank) const;
 
  private:
   Layout() = default;
+  void lay_parts();
+  void lay_flat();
+  void lay_boundary();
+  std::uint64_t elems(std::size_t tensor) const { return volume(tensors_[tensor]); }
+  std::uint64_t part_elems(std::size_t tensor) const;
+
   Spec spec_;
   std::vector<Shape> tensors_;
-  std::vector<std::uint64_t> flat_first_;   // zero12*: first element of each tensor in the flat order
-  std::vector<std::uint64_t> cut_;          // zero12_boundary: index of the first tensor per shard, + end
+  // Where each tensor begins, + end: in the flat order (zero12*), else in the buffer of its
+  // holders.
+  std::vector<std::uint64_t> first_;
+  std::vector<std::uint64_t> cut_;  // zero12_boundary: index of the first tensor per shard, + end
+  std::vector<std::uint64_t> shard_elems_;  // layer_wise: elements of each shard's buffer
   std::uint64_t partition_elems_ = 0;       // zero12*: elements of one partition, padding included
 };
 

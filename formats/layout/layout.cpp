@@ -1,0 +1,270 @@
+#include "formats/layout/layout.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "formats/core/check.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kMaxElems = std::uint64_t{1} << 60;
+constexpr std::uint64_t kMaxWorld = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxAlign = std::uint64_t{1} << 30;
+
+struct NamedPolicy {
+  Policy policy;
+  std::string_view name;
+};
+constexpr std::array kPolicies = {
+    NamedPolicy{Policy::replicated, "replicated"},
+    NamedPolicy{Policy::zero12, "zero12"},
+    NamedPolicy{Policy::zero12_boundary, "zero12-boundary"},
+    NamedPolicy{Policy::zero3, "zero3"},
+    NamedPolicy{Policy::rows, "rows"},
+    NamedPolicy{Policy::layer_wise, "layer-wise"},
+};
+
+Error layout_error(std::string message) { return {Code::layout, std::move(message), {}}; }
+
+Result<> check_mesh(const Layout::Spec& spec) {
+  const std::uint64_t world = std::uint64_t{spec.mesh.shard_world} * spec.mesh.replicas;
+  if (world == 0) return layout_error("a mesh needs at least 1 rank and 1 copy");
+  if (world > kMaxWorld)
+    return Error{
+        Code::limit,
+        std::to_string(world) + " ranks are more than the limit of " + std::to_string(kMaxWorld),
+        {}};
+  if (spec.align_elems == 0 || spec.align_elems > kMaxAlign)
+    return layout_error("partitions aligned to " + std::to_string(spec.align_elems) +
+                        " elements: must be 1 to " + std::to_string(kMaxAlign));
+  return {};
+}
+
+Result<> check_tensors(const std::vector<Shape>& tensors) {
+  std::uint64_t total = 0;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const auto elems = checked_volume(tensors[t]);
+    if (!elems || *elems > kMaxElems - total)
+      return layout_error("tensor " + std::to_string(t) + " of shape " + to_string(tensors[t]) +
+                          ": with it there are more than 2^60 elements");
+    total += *elems;
+  }
+  return {};
+}
+
+Result<> check_owners(const Layout::Spec& spec, std::size_t tensors) {
+  const std::size_t wanted = spec.policy == Policy::layer_wise ? tensors : 0;
+  if (spec.owners.size() != wanted)
+    return layout_error(std::string(name_of(spec.policy)) + ": " +
+                        std::to_string(spec.owners.size()) + " owners given, " +
+                        std::to_string(wanted) + " wanted");
+  for (std::size_t t = 0; t < tensors && t < spec.owners.size(); ++t)
+    if (spec.owners[t] >= spec.mesh.shard_world)
+      return layout_error("tensor " + std::to_string(t) + ": owner " +
+                          std::to_string(spec.owners[t]) + " of " +
+                          std::to_string(spec.mesh.shard_world) + " shards");
+  return {};
+}
+
+// Splits runs of tensors greedily so that none exceeds `capacity`: the first tensor of each run.
+std::vector<std::uint64_t> runs_within(const std::vector<std::uint64_t>& first,
+                                       std::uint64_t capacity) {
+  std::vector<std::uint64_t> starts = {0};
+  for (std::size_t t = 0; t + 1 < first.size(); ++t)
+    if (first[t + 1] - first[starts.back()] > capacity) starts.push_back(t);
+  return starts;
+}
+
+}  // namespace
+
+std::string_view name_of(Policy policy) {
+  for (const NamedPolicy& row : kPolicies)
+    if (row.policy == policy) return row.name;
+  check_failed("a known Policy", __FILE__, __LINE__);
+}
+
+std::optional<Policy> policy_named(std::string_view name) {
+  std::string dashed(name);
+  std::ranges::replace(dashed, '_', '-');
+  for (const NamedPolicy& row : kPolicies)
+    if (row.name == dashed) return row.policy;
+  return std::nullopt;
+}
+
+Result<Layout> Layout::make(Spec spec, std::vector<Shape> tensors) {
+  TRY(check_mesh(spec));
+  TRY(check_tensors(tensors));
+  TRY(check_owners(spec, tensors.size()));
+  Layout layout;
+  layout.spec_ = std::move(spec);
+  layout.tensors_ = std::move(tensors);
+  switch (layout.spec_.policy) {
+    case Policy::zero12:
+      layout.lay_flat();
+      break;
+    case Policy::zero12_boundary:
+      layout.lay_boundary();
+      break;
+    default:
+      layout.lay_parts();
+  }
+  return layout;
+}
+
+void Layout::lay_parts() {
+  if (spec_.policy == Policy::layer_wise) {
+    shard_elems_.assign(spec_.mesh.shard_world, 0);
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      std::uint64_t& used = shard_elems_[spec_.owners[t]];
+      first_.push_back(used);
+      used += elems(t);
+    }
+    return;
+  }
+  first_.push_back(0);
+  for (std::size_t t = 0; t < tensors_.size(); ++t) first_.push_back(first_.back() + part_elems(t));
+}
+
+void Layout::lay_flat() {
+  first_.push_back(0);
+  for (std::size_t t = 0; t < tensors_.size(); ++t) first_.push_back(first_.back() + elems(t));
+  const std::uint64_t shards = spec_.mesh.shard_world;
+  partition_elems_ = align_up(first_.back(), shards * spec_.align_elems) / shards;
+}
+
+void Layout::lay_boundary() {
+  first_.push_back(0);
+  std::uint64_t low = 0;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    first_.push_back(first_.back() + elems(t));
+    low = std::max(low, elems(t));
+  }
+  // The smallest capacity that needs no more runs than there are shards.
+  std::uint64_t high = first_.back();
+  while (low < high) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    if (runs_within(first_, middle).size() <= spec_.mesh.shard_world)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  cut_ = runs_within(first_, low);
+  cut_.resize(spec_.mesh.shard_world + std::size_t{1}, tensors_.size());
+  partition_elems_ = align_up(low, spec_.align_elems);
+}
+
+// What every shard's buffer reserves for the tensor, padding included.
+std::uint64_t Layout::part_elems(std::size_t tensor) const {
+  const Shape& shape = tensors_[tensor];
+  const std::uint64_t shards = spec_.mesh.shard_world;
+  if (spec_.policy == Policy::zero3) return div_ceil(elems(tensor), shards);
+  if (spec_.policy != Policy::rows || elems(tensor) == 0) return elems(tensor);
+  const std::uint64_t rows = shape.empty() ? 1 : shape[0];
+  return div_ceil(rows, shards) * (elems(tensor) / rows);
+}
+
+FlatRange Layout::held(std::size_t tensor, Rank rank) const {
+  CHECK(tensor < tensors_.size() && index_of(rank) < spec_.mesh.world());
+  const std::uint64_t count = elems(tensor);
+  const std::uint64_t shard = spec_.mesh.shard_of(rank);
+  std::uint64_t begin = 0;  // of the shard's range, in elements of the tensor
+  std::uint64_t end = count;
+  switch (spec_.policy) {
+    case Policy::replicated:
+      break;
+    case Policy::zero12: {
+      const std::uint64_t from = std::max(shard * partition_elems_, first_[tensor]);
+      const std::uint64_t to = std::min((shard + 1) * partition_elems_, first_[tensor] + count);
+      begin = from - first_[tensor];
+      end = std::max(from, to) - first_[tensor];
+      break;
+    }
+    case Policy::zero12_boundary:
+      if (tensor < cut_[shard] || tensor >= cut_[shard + 1]) end = 0;
+      break;
+    case Policy::zero3:
+    case Policy::rows:
+      begin = std::min(shard * part_elems(tensor), count);
+      end = std::min(begin + part_elems(tensor), count);
+      break;
+    case Policy::layer_wise:
+      if (spec_.owners[tensor] != shard) end = 0;
+      break;
+  }
+  return begin < end ? FlatRange{begin, end - begin} : FlatRange{};
+}
+
+Layout::ShardSpan Layout::shards_of(std::size_t tensor, FlatRange range) const {
+  CHECK(spec_.policy != Policy::replicated && range.count > 0);
+  CHECK(range.first + range.count <= elems(tensor));
+  const std::uint64_t last = range.first + range.count - 1;
+  const auto span = [](std::uint64_t a, std::uint64_t b) {
+    return ShardSpan{static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(b)};
+  };
+  switch (spec_.policy) {
+    case Policy::zero12:
+      return span((first_[tensor] + range.first) / partition_elems_,
+                  (first_[tensor] + last) / partition_elems_);
+    case Policy::zero12_boundary: {
+      const auto after = std::ranges::upper_bound(cut_, tensor);
+      const auto shard = static_cast<std::uint64_t>(after - cut_.begin() - 1);
+      return span(shard, shard);
+    }
+    case Policy::layer_wise:
+      return span(spec_.owners[tensor], spec_.owners[tensor]);
+    default:
+      return span(range.first / part_elems(tensor), last / part_elems(tensor));
+  }
+}
+
+std::vector<Piece> Layout::pieces(std::size_t tensor, Rank rank) const {
+  std::vector<Piece> pieces;
+  std::uint64_t local = 0;
+  for (Box& box : boxes_of(tensors_[tensor], held(tensor, rank))) {
+    const std::uint64_t count = volume(box.extent);
+    pieces.push_back({std::move(box), local});
+    local += count;
+  }
+  return pieces;
+}
+
+std::uint64_t Layout::local_elems(std::size_t tensor, Rank rank) const {
+  return held(tensor, rank).count;
+}
+
+std::uint64_t Layout::buffer_first(std::size_t tensor, Rank rank) const {
+  const FlatRange range = held(tensor, rank);
+  if (range.count == 0) return 0;
+  const std::uint64_t shard = spec_.mesh.shard_of(rank);
+  switch (spec_.policy) {
+    case Policy::zero12:
+      return first_[tensor] + range.first - shard * partition_elems_;
+    case Policy::zero12_boundary:
+      return first_[tensor] - first_[cut_[shard]];
+    default:
+      return first_[tensor];
+  }
+}
+
+std::uint64_t Layout::buffer_elems(Rank rank) const {
+  CHECK(index_of(rank) < spec_.mesh.world());
+  switch (spec_.policy) {
+    case Policy::zero12:
+    case Policy::zero12_boundary:
+      return partition_elems_;
+    case Policy::layer_wise:
+      return shard_elems_[spec_.mesh.shard_of(rank)];
+    default:
+      return first_.back();
+  }
+}
+
+std::uint64_t Layout::padding_elems(Rank rank) const {
+  std::uint64_t held_elems = 0;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) held_elems += local_elems(t, rank);
+  return buffer_elems(rank) - held_elems;
+}
+
+}  // namespace formats

@@ -1,0 +1,111 @@
+#include "formats/layout/reshard_plan.h"
+
+#include <algorithm>
+#include <string>
+
+namespace formats {
+namespace {
+
+// One direction of one tensor: self's own pieces against those of every rank it exchanges with.
+class TensorMoves {
+ public:
+  TensorMoves(const Layout& a, const Layout& b, std::uint32_t tensor)
+      : a_(a), b_(b), tensor_(tensor) {}
+
+  // Everything `from` hands to `to`, in flat order: both piece lists ascend.
+  void append(Rank from, Rank to, std::vector<Move>& out) const {
+    const std::vector<Piece> wanted = b_.pieces(tensor_, to);
+    for (const Piece& source : a_.pieces(tensor_, from))
+      for (const Piece& target : wanted)
+        if (auto region = intersect(source.box, target.box))
+          out.push_back({tensor_, from, to, source, target, std::move(*region)});
+  }
+
+  // The rank that hands shard `shard` of A to `to`: itself if it can, else the lowest that holds
+  // it.
+  Rank source_for(Rank to, std::uint32_t shard) const {
+    const Mesh& mesh = a_.spec().mesh;
+    if (index_of(to) < mesh.world() && (replicated_source() || mesh.shard_of(to) == shard))
+      return to;
+    return replicated_source() ? Rank{0} : Rank{shard};
+  }
+
+  void append_receives(Rank self, ReshardPlan& plan) const {
+    if (index_of(self) >= b_.spec().mesh.world()) return;
+    const FlatRange wanted = b_.held(tensor_, self);
+    if (wanted.count == 0) return;
+    Layout::ShardSpan span;
+    if (!replicated_source()) span = a_.shards_of(tensor_, wanted);
+    for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
+      const Rank from = source_for(self, shard);
+      append(from, self, from == self ? plan.keeps : plan.receives);
+    }
+  }
+
+  void append_sends(Rank self, ReshardPlan& plan) const {
+    const Mesh& mesh = a_.spec().mesh;
+    if (index_of(self) >= mesh.world()) return;
+    // Ranks above the first copy serve only themselves, which append_receives() has listed.
+    const std::uint32_t shard = replicated_source() ? 0 : mesh.shard_of(self);
+    if (index_of(self) != shard) return;
+    const FlatRange offered = a_.held(tensor_, self);
+    if (offered.count == 0) return;
+    for (const Rank to : targets_of(offered))
+      if (to != self && source_for(to, shard) == self) append(self, to, plan.sends);
+  }
+
+ private:
+  bool replicated_source() const { return a_.spec().policy == Policy::replicated; }
+
+  // Ranks of B that hold something of `range`, ascending.
+  std::vector<Rank> targets_of(FlatRange range) const {
+    const Mesh& mesh = b_.spec().mesh;
+    Layout::ShardSpan span{0, mesh.shard_world - 1};
+    if (b_.spec().policy != Policy::replicated) span = b_.shards_of(tensor_, range);
+    std::vector<Rank> ranks;
+    for (std::uint32_t copy = 0; copy < mesh.replicas; ++copy)
+      for (std::uint32_t shard = span.first; shard <= span.last; ++shard)
+        ranks.push_back(Rank{copy * mesh.shard_world + shard});
+    return ranks;
+  }
+
+  const Layout& a_;
+  const Layout& b_;
+  std::uint32_t tensor_;
+};
+
+Result<> check_same_tensors(const Layout& a, const Layout& b) {
+  if (a.tensors().size() != b.tensors().size())
+    return Error{Code::layout,
+                 "one layout has " + std::to_string(a.tensors().size()) +
+                     " tensors, the other has " + std::to_string(b.tensors().size()),
+                 {}};
+  for (std::size_t t = 0; t < a.tensors().size(); ++t)
+    if (a.tensors()[t] != b.tensors()[t])
+      return Error{Code::layout,
+                   "tensor " + std::to_string(t) + " has shape " + to_string(a.tensors()[t]) +
+                       " in one layout and " + to_string(b.tensors()[t]) + " in the other",
+                   {}};
+  return {};
+}
+
+}  // namespace
+
+Result<ReshardPlan> ReshardPlan::between(const Layout& a, const Layout& b, Rank self) {
+  TRY(check_same_tensors(a, b));
+  ReshardPlan plan;
+  for (std::size_t t = 0; t < a.tensors().size(); ++t) {
+    const TensorMoves moves(a, b, static_cast<std::uint32_t>(t));
+    moves.append_receives(self, plan);
+    moves.append_sends(self, plan);
+  }
+  return plan;
+}
+
+std::uint64_t sent_elems(const ReshardPlan& plan) {
+  std::uint64_t elems = 0;
+  for (const Move& move : plan.sends) elems += move.elems();
+  return elems;
+}
+
+}  // namespace formats
