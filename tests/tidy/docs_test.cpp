@@ -1,0 +1,131 @@
+// Pages and build files say what is there: links, acceptance rows, the header guide, source lists.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <set>
+
+#include "tests/tidy/source_tree.h"
+
+namespace tidy {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Tidy, EverySourceIsListedInACMakeLists) {
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (file.extension() != ".cpp") continue;
+    bool listed = false;
+    fs::path folder = file.path;
+    while (!listed && folder.has_relative_path()) {
+      folder = folder.parent_path();
+      const SourceFile* build = find_file((folder / "CMakeLists.txt").generic_string());
+      if (build == nullptr) continue;
+      const std::string name = fs::path(file.path).lexically_relative(folder).generic_string();
+      const std::regex token("(^|[\\s(\"/])" + std::regex_replace(name, std::regex("\\."), "\\.") +
+                             "($|[\\s)\"])");
+      listed = std::regex_search(build->text, token);
+    }
+    if (!listed) offenders.add(file, 1, "is in no CMakeLists.txt: nobody compiles it");
+  }
+  EXPECT_EQ(offenders.list(), "");
+}
+
+TEST(Tidy, EveryRelativeLinkOfADocumentResolves) {
+  const std::regex link("\\]\\(([^)\\s#]+)(#[^)]*)?\\)");
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (file.extension() != ".md") continue;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      const std::string& line = file.lines[i];
+      for (std::sregex_iterator it(line.begin(), line.end(), link), end; it != end; ++it) {
+        const std::string target = (*it)[1];
+        if (target.find(':') != std::string::npos) continue;  // http:, mailto:
+        const fs::path path = root() / fs::path(file.path).parent_path() / target;
+        if (!fs::exists(path)) offenders.add(file, i + 1, target);
+      }
+    }
+  }
+  EXPECT_EQ(offenders.list(), "");
+}
+
+std::set<std::string> names_of_tests() {
+  const std::regex declared("^TEST(_F|_P)?\\(\\s*(\\w+),\\s*(\\w+)\\s*\\)", std::regex::multiline);
+  std::set<std::string> names;
+  for (const SourceFile& file : source_files()) {
+    if (file.top() != "tests" || file.extension() != ".cpp") continue;
+    for (std::sregex_iterator it(file.text.begin(), file.text.end(), declared), end; it != end;
+         ++it) {
+      names.insert(it->str(2) + "." + it->str(3));
+    }
+  }
+  return names;
+}
+
+// Row identifier -> its last column.
+std::map<std::string, std::string> acceptance_rows(const SourceFile& page, Offenders& offenders) {
+  const std::regex row("^\\| ([ABC]\\d+) \\|.*\\| ([^|]+) \\|$");
+  std::map<std::string, std::string> rows;
+  for (std::size_t i = 0; i < page.lines.size(); ++i) {
+    std::smatch match;
+    if (!std::regex_match(page.lines[i], match, row)) continue;
+    if (!rows.emplace(match[1], match[2]).second) offenders.add(page, i + 1, "row given twice");
+  }
+  return rows;
+}
+
+TEST(Tidy, EveryAcceptanceRowNamesATestOrSaysOpen) {
+  const SourceFile* page = find_file("tests/acceptance.md");
+  ASSERT_NE(page, nullptr);
+  Offenders offenders;
+  const auto rows = acceptance_rows(*page, offenders);
+  const auto tests = names_of_tests();
+  const std::regex name("`(\\w+\\.\\w+)`");
+  for (const auto& [id, proof] : rows) {
+    std::size_t named = 0;
+    for (std::sregex_iterator it(proof.begin(), proof.end(), name), end; it != end; ++it, ++named) {
+      if (!tests.contains(it->str(1))) offenders.add(id + ": no test " + it->str(1));
+    }
+    if (named == 0 && !proof.starts_with("open")) offenders.add(id + ": " + proof);
+  }
+  for (const auto& [letter, count] : std::map<char, int>{{'A', 23}, {'B', 30}, {'C', 18}}) {
+    for (int i = 1; i <= count; ++i) {
+      const std::string id = letter + std::to_string(i);
+      if (!rows.contains(id)) offenders.add(id + ": missing");
+    }
+  }
+  EXPECT_EQ(offenders.list(), "");
+}
+
+// A header that the example includes is part of the public face.
+TEST(Tidy, TheHeaderGuideListsEveryHeaderTheExampleUses) {
+  const SourceFile* guide = find_file("docs/architecture.md");
+  ASSERT_NE(guide, nullptr);
+  std::set<std::string> missing;
+  for (const SourceFile& file : source_files()) {
+    if (file.top() != "examples") continue;
+    for (const Include& include : includes_of(file)) {
+      const bool public_face = include.quoted && !include.path.starts_with("examples/");
+      if (public_face && guide->text.find(include.path) == std::string::npos) {
+        missing.insert(include.path);
+      }
+    }
+  }
+  EXPECT_EQ(missing, std::set<std::string>{});
+}
+
+TEST(Tidy, TheMapNamesEveryFolderWithSources) {
+  const SourceFile* map = find_file("docs/architecture.md");
+  ASSERT_NE(map, nullptr);
+  std::set<std::string> missing;
+  for (const SourceFile& file : source_files()) {
+    if (!file.is_cpp() || file.top() == "tests") continue;
+    const std::string folder = fs::path(file.path).parent_path().generic_string() + "/";
+    if (map->text.find(folder) == std::string::npos) missing.insert(folder);
+  }
+  EXPECT_EQ(missing, std::set<std::string>{});
+}
+
+}  // namespace
+}  // namespace tidy

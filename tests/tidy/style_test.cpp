@@ -1,0 +1,142 @@
+// Sizes and forbidden words.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+
+#include "tests/tidy/source_tree.h"
+
+namespace tidy {
+namespace {
+
+constexpr std::size_t kFileLines = 500;
+constexpr std::size_t kFunctionLines = 70;
+constexpr std::size_t kLineColumns = 100;
+
+std::size_t columns_of(const std::string& line) {
+  // UTF-8 continuation bytes take no column.
+  return static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
+}
+
+// `pattern` in the code (not in comments or literals) of every C++ file that `wanted` accepts.
+template <typename Wanted>
+std::string code_matches(const char* pattern, Wanted wanted) {
+  const std::regex expression(pattern);
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (!file.is_cpp() || !wanted(file)) continue;
+    for (std::size_t i = 0; i < file.code.size(); ++i) {
+      if (std::regex_search(file.code[i], expression)) offenders.add(file, i + 1, file.lines[i]);
+    }
+  }
+  return offenders.list();
+}
+
+bool everywhere(const SourceFile&) { return true; }
+
+// `pattern` in any line, comments included, of every file of ours.
+std::string text_matches(const std::string& pattern) {
+  const std::regex expression(pattern);
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      if (std::regex_search(file.lines[i], expression)) offenders.add(file, i + 1, file.lines[i]);
+    }
+  }
+  return offenders.list();
+}
+
+TEST(Tidy, FilesHaveAtMost500Lines) {
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (!file.is_cpp() && !file.is_script()) continue;
+    if (file.lines.size() <= kFileLines) continue;
+    offenders.add(file, file.lines.size(), "which two things does it do?");
+  }
+  EXPECT_EQ(offenders.list(), "");
+}
+
+TEST(Tidy, FunctionsHaveAtMost70Lines) {
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    for (const Function& function : find_functions(file.code)) {
+      if (function.line_count <= kFunctionLines) continue;
+      offenders.add(file, function.first_line, std::to_string(function.line_count) + " lines");
+    }
+  }
+  EXPECT_EQ(offenders.list(), "");
+}
+
+TEST(Tidy, LinesHaveAtMost100Columns) {
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (!file.is_cpp() && !file.is_script()) continue;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      const std::size_t columns = columns_of(file.lines[i]);
+      if (columns > kLineColumns) offenders.add(file, i + 1, std::to_string(columns) + " columns");
+    }
+  }
+  EXPECT_EQ(offenders.list(), "");
+}
+
+TEST(Tidy, HeadersStartWithAComment) {
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (!file.is_header()) continue;
+    const bool comment = !file.lines.empty() && file.lines[0].starts_with("// ");
+    if (!comment) offenders.add(file, 1, "says nothing about itself");
+  }
+  EXPECT_EQ(offenders.list(), "");
+}
+
+TEST(Tidy, HeadersHavePragmaOnceAsFirstDirective) {
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (!file.is_header()) continue;
+    const auto first = std::find_if(file.lines.begin(), file.lines.end(),
+                                    [](const std::string& line) { return line.starts_with("#"); });
+    const bool once = first != file.lines.end() && *first == "#pragma once";
+    if (!once) offenders.add(file, 1, "no #pragma once, or something before it");
+  }
+  EXPECT_EQ(offenders.list(), "");
+}
+
+TEST(Tidy, HeadersHaveNoConditionalCode) {
+  EXPECT_EQ(code_matches("^\\s*#\\s*(if|ifdef|ifndef)\\b",
+                         [](const SourceFile& file) { return file.is_header(); }),
+            "");
+}
+
+TEST(Tidy, BrokenInvariantsUseCheckNotAssert) {
+  EXPECT_EQ(code_matches("(^|[^_\\w])assert\\s*\\(", everywhere), "");
+}
+
+TEST(Tidy, NothingIsThrown) { EXPECT_EQ(code_matches("\\bthrow\\b", everywhere), ""); }
+
+TEST(Tidy, NoUsingNamespace) {
+  EXPECT_EQ(code_matches("\\busing\\s+namespace\\b", everywhere), "");
+}
+
+TEST(Tidy, OnlyToolsReadTheEnvironment) {
+  EXPECT_EQ(code_matches("\\b(secure_)?getenv\\b",
+                         [](const SourceFile& file) {
+                           return file.top() != "tools" && file.top() != "tests";
+                         }),
+            "");
+}
+
+// The words below are put together so that this file does not offend itself.
+TEST(Tidy, NothingIsLeftForLater) {
+  EXPECT_EQ(text_matches(std::string("\\b(TO") + "DO|FIX" + "ME|XX" + "X)\\b"), "");
+}
+
+TEST(Tidy, NoPathOfADevelopersMachine) {
+  EXPECT_EQ(text_matches(std::string("/wo") + "rk/|/ho" + "me/[a-z]|/tmp/ba" + "sh_jobs|\\bcca" +
+                         "che\\b"),
+            "");
+}
+
+}  // namespace
+}  // namespace tidy
