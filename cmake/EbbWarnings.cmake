@@ -2,7 +2,8 @@
 # step must not depend on whether a compiler found a fused multiply-add (docs/adr).
 add_library(ebb_options INTERFACE)
 target_compile_options(ebb_options INTERFACE
-  -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wconversion -Wold-style-cast -ffp-contract=off)
+  -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wconversion
+  -Wold-style-cast -ffp-contract=off)
 target_include_directories(ebb_options INTERFACE ${PROJECT_SOURCE_DIR})
 if(EBB_WERROR)
   target_compile_options(ebb_options INTERFACE -Werror)

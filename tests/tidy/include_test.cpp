@@ -40,7 +40,7 @@ TEST(Tidy, IncludesFollowTheStraightLine) {
       if (!ok) offenders.add(file, include.line, "may not include " + include.path);
     }
   }
-  EXPECT_EQ(offenders.list(), "");
+  EXPECT_TRUE(offenders.none());
 }
 
 TEST(Tidy, QuotedIncludesAreFilesOfTheProjectNamedFromItsRoot) {
@@ -51,7 +51,7 @@ TEST(Tidy, QuotedIncludesAreFilesOfTheProjectNamedFromItsRoot) {
       offenders.add(file, include.line, "no such file: " + include.path);
     }
   }
-  EXPECT_EQ(offenders.list(), "");
+  EXPECT_TRUE(offenders.none());
 }
 
 struct Room {
@@ -59,7 +59,7 @@ struct Room {
   Folders folders;     // the only places below which it may be included; tests may always
 };
 
-std::string outside_of(const std::vector<Room>& rooms) {
+Offenders outside_of(const std::vector<Room>& rooms) {
   Offenders offenders;
   for (const SourceFile& file : source_files()) {
     if (file.top() == "tests") continue;
@@ -70,37 +70,38 @@ std::string outside_of(const std::vector<Room>& rooms) {
       }
     }
   }
-  return offenders.list();
+  return offenders;
 }
 
 TEST(Tidy, OnlyTheSysFolderMakesSystemCalls) {
-  EXPECT_EQ(outside_of({
-                {"fcntl.h", {"libswap/sys/"}},
-                {"unistd.h", {"libswap/sys/"}},
-                {"liburing", {"libswap/sys/"}},
-                {"linux/", {"libswap/sys/"}},
-                {"sys/", {"libswap/sys/"}},
-                {"dirent.h", {"libswap/sys/"}},
-                {"fstream", {"libswap/sys/"}},
-                // Stopping cleanly on a signal is the business of a program, not of a library.
-                {"csignal", {"libswap/sys/", "tools/cli/", "examples/"}},
-                {"signal.h", {"libswap/sys/", "tools/cli/", "examples/"}},
-            }),
-            "");
+  EXPECT_TRUE(
+      outside_of({
+                     {"fcntl.h", {"libswap/sys/"}},
+                     {"unistd.h", {"libswap/sys/"}},
+                     {"liburing", {"libswap/sys/"}},
+                     {"linux/", {"libswap/sys/"}},
+                     {"sys/", {"libswap/sys/"}},
+                     {"dirent.h", {"libswap/sys/"}},
+                     {"fstream", {"libswap/sys/"}},
+                     // Stopping cleanly on a signal is the business of a program, not of a library.
+                     {"csignal", {"libswap/sys/", "tools/cli/", "examples/"}},
+                     {"signal.h", {"libswap/sys/", "tools/cli/", "examples/"}},
+                 })
+          .none());
 }
 
 TEST(Tidy, EachThirdPartyLibraryHasItsFolder) {
-  EXPECT_EQ(outside_of({
-                {"simdjson", {"formats/safetensors/"}},
-                {"zstd", {"formats/dcp/"}},
-                {"zlib.h", {"formats/torch/"}},
-                {"isa-l", {"formats/core/"}},
-                {"openssl/", {"libswap/transfer/"}},
-                {"oneapi/", {"libmuon/kernels/"}},
-                {"dnnl", {"libmuon/kernels/"}},
-                {"boost/", {"tools/cli/"}},
-            }),
-            "");
+  EXPECT_TRUE(outside_of({
+                             {"simdjson", {"formats/safetensors/"}},
+                             {"zstd", {"formats/dcp/"}},
+                             {"zlib.h", {"formats/torch/"}},
+                             {"isa-l", {"formats/core/"}},
+                             {"openssl/", {"libswap/transfer/"}},
+                             {"oneapi/", {"libmuon/kernels/"}},
+                             {"dnnl", {"libmuon/kernels/"}},
+                             {"boost/", {"tools/cli/"}},
+                         })
+                  .none());
 }
 
 TEST(Tidy, FormatsIsPure) {
@@ -119,7 +120,7 @@ TEST(Tidy, FormatsIsPure) {
       }
     }
   }
-  EXPECT_EQ(offenders.list(), "");
+  EXPECT_TRUE(offenders.none());
 }
 
 }  // namespace

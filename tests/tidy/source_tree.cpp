@@ -104,6 +104,11 @@ void Offenders::add(const SourceFile& file, std::size_t line, std::string_view w
   list_ += file.path + ":" + std::to_string(line) + ": " + std::string(what) + "\n";
 }
 
+testing::AssertionResult Offenders::none() const {
+  if (list_.empty()) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "offenders:\n" << list_;
+}
+
 void Offenders::add(std::string_view what) { list_ += std::string(what) + "\n"; }
 
 }  // namespace tidy

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 namespace tidy {
 
 struct SourceFile {
@@ -51,8 +53,7 @@ class Offenders {
  public:
   void add(const SourceFile& file, std::size_t line, std::string_view what);
   void add(std::string_view what);
-  bool empty() const { return list_.empty(); }
-  const std::string& list() const { return list_; }
+  testing::AssertionResult none() const;
 
  private:
   std::string list_;

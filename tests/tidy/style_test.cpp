@@ -22,7 +22,7 @@ std::size_t columns_of(const std::string& line) {
 
 // `pattern` in the code (not in comments or literals) of every C++ file that `wanted` accepts.
 template <typename Wanted>
-std::string code_matches(const char* pattern, Wanted wanted) {
+Offenders code_matches(const char* pattern, Wanted wanted) {
   const std::regex expression(pattern);
   Offenders offenders;
   for (const SourceFile& file : source_files()) {
@@ -31,13 +31,13 @@ std::string code_matches(const char* pattern, Wanted wanted) {
       if (std::regex_search(file.code[i], expression)) offenders.add(file, i + 1, file.lines[i]);
     }
   }
-  return offenders.list();
+  return offenders;
 }
 
 bool everywhere(const SourceFile&) { return true; }
 
 // `pattern` in any line, comments included, of every file of ours.
-std::string text_matches(const std::string& pattern) {
+Offenders text_matches(const std::string& pattern) {
   const std::regex expression(pattern);
   Offenders offenders;
   for (const SourceFile& file : source_files()) {
@@ -45,7 +45,7 @@ std::string text_matches(const std::string& pattern) {
       if (std::regex_search(file.lines[i], expression)) offenders.add(file, i + 1, file.lines[i]);
     }
   }
-  return offenders.list();
+  return offenders;
 }
 
 TEST(Tidy, FilesHaveAtMost500Lines) {
@@ -55,7 +55,7 @@ TEST(Tidy, FilesHaveAtMost500Lines) {
     if (file.lines.size() <= kFileLines) continue;
     offenders.add(file, file.lines.size(), "which two things does it do?");
   }
-  EXPECT_EQ(offenders.list(), "");
+  EXPECT_TRUE(offenders.none());
 }
 
 TEST(Tidy, FunctionsHaveAtMost70Lines) {
@@ -66,7 +66,7 @@ TEST(Tidy, FunctionsHaveAtMost70Lines) {
       offenders.add(file, function.first_line, std::to_string(function.line_count) + " lines");
     }
   }
-  EXPECT_EQ(offenders.list(), "");
+  EXPECT_TRUE(offenders.none());
 }
 
 TEST(Tidy, LinesHaveAtMost100Columns) {
@@ -78,7 +78,7 @@ TEST(Tidy, LinesHaveAtMost100Columns) {
       if (columns > kLineColumns) offenders.add(file, i + 1, std::to_string(columns) + " columns");
     }
   }
-  EXPECT_EQ(offenders.list(), "");
+  EXPECT_TRUE(offenders.none());
 }
 
 TEST(Tidy, HeadersStartWithAComment) {
@@ -88,7 +88,7 @@ TEST(Tidy, HeadersStartWithAComment) {
     const bool comment = !file.lines.empty() && file.lines[0].starts_with("// ");
     if (!comment) offenders.add(file, 1, "says nothing about itself");
   }
-  EXPECT_EQ(offenders.list(), "");
+  EXPECT_TRUE(offenders.none());
 }
 
 TEST(Tidy, HeadersHavePragmaOnceAsFirstDirective) {
@@ -100,42 +100,40 @@ TEST(Tidy, HeadersHavePragmaOnceAsFirstDirective) {
     const bool once = first != file.lines.end() && *first == "#pragma once";
     if (!once) offenders.add(file, 1, "no #pragma once, or something before it");
   }
-  EXPECT_EQ(offenders.list(), "");
+  EXPECT_TRUE(offenders.none());
 }
 
 TEST(Tidy, HeadersHaveNoConditionalCode) {
-  EXPECT_EQ(code_matches("^\\s*#\\s*(if|ifdef|ifndef)\\b",
-                         [](const SourceFile& file) { return file.is_header(); }),
-            "");
+  EXPECT_TRUE(code_matches("^\\s*#\\s*(if|ifdef|ifndef)\\b", [](const SourceFile& file) {
+                return file.is_header();
+              }).none());
 }
 
 TEST(Tidy, BrokenInvariantsUseCheckNotAssert) {
-  EXPECT_EQ(code_matches("(^|[^_\\w])assert\\s*\\(", everywhere), "");
+  EXPECT_TRUE(code_matches("(^|[^_\\w])assert\\s*\\(", everywhere).none());
 }
 
-TEST(Tidy, NothingIsThrown) { EXPECT_EQ(code_matches("\\bthrow\\b", everywhere), ""); }
+TEST(Tidy, NothingIsThrown) { EXPECT_TRUE(code_matches("\\bthrow\\b", everywhere).none()); }
 
 TEST(Tidy, NoUsingNamespace) {
-  EXPECT_EQ(code_matches("\\busing\\s+namespace\\b", everywhere), "");
+  EXPECT_TRUE(code_matches("\\busing\\s+namespace\\b", everywhere).none());
 }
 
 TEST(Tidy, OnlyToolsReadTheEnvironment) {
-  EXPECT_EQ(code_matches("\\b(secure_)?getenv\\b",
-                         [](const SourceFile& file) {
-                           return file.top() != "tools" && file.top() != "tests";
-                         }),
-            "");
+  EXPECT_TRUE(code_matches("\\b(secure_)?getenv\\b", [](const SourceFile& file) {
+                return file.top() != "tools" && file.top() != "tests";
+              }).none());
 }
 
 // The words below are put together so that this file does not offend itself.
 TEST(Tidy, NothingIsLeftForLater) {
-  EXPECT_EQ(text_matches(std::string("\\b(TO") + "DO|FIX" + "ME|XX" + "X)\\b"), "");
+  EXPECT_TRUE(text_matches(std::string("\\b(TO") + "DO|FIX" + "ME|XX" + "X)\\b").none());
 }
 
 TEST(Tidy, NoPathOfADevelopersMachine) {
-  EXPECT_EQ(text_matches(std::string("/wo") + "rk/|/ho" + "me/[a-z]|/tmp/ba" + "sh_jobs|\\bcca" +
-                         "che\\b"),
-            "");
+  EXPECT_TRUE(text_matches(std::string("/wo") + "rk/|/ho" + "me/[a-z]|/tmp/ba" + "sh_jobs|\\bcca" +
+                           "che\\b")
+                  .none());
 }
 
 }  // namespace
