@@ -1,0 +1,150 @@
+#include "formats/torch/archive.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "formats/core/units.h"
+#include "formats/torch/refuse.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kMaxPickle = 1 * GiB;
+constexpr std::uint64_t kMaxSmallRecord = 64;
+
+Error bad_archive(const ZipReader& zip, std::string_view why) {
+  return refuse(Code::corrupt, zip.source().name(), zip.offset(), why);
+}
+
+// The old stream and the oldest tar are valid checkpoints of a kind this version does not read.
+Result<> refuse_old_forms(const ByteSource& source, std::uint64_t offset, std::uint64_t length) {
+  constexpr std::array<unsigned char, 15> kLegacy = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
+                                                     0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
+  constexpr std::uint64_t kTarMagicAt = 257;
+  if (offset > source.size() || length > source.size() - offset || length < kLegacy.size())
+    return {};
+  const std::uint64_t wanted = std::min<std::uint64_t>(length, kTarMagicAt + 5);
+  TRY_ASSIGN(const ByteVector head, read_bytes(source, offset, wanted, wanted));
+  if (std::memcmp(head.data(), kLegacy.data(), kLegacy.size()) == 0)
+    return refuse(Code::unsupported, source.name(), offset,
+                  "a torch.save stream older than torch 1.6; save it again with a newer torch");
+  if (wanted == kTarMagicAt + 5 && text_of(ByteView(head).subspan(kTarMagicAt, 5)) == "ustar")
+    return refuse(Code::unsupported, source.name(), offset,
+                  "a tar archive of torch 0.1; save it again with a newer torch");
+  return {};
+}
+
+Result<> check_version(const ZipReader& zip) {
+  if (zip.find("constants.pkl") != nullptr)
+    return refuse(Code::unsupported, zip.source().name(), zip.offset(),
+                  "a TorchScript archive holds code, not a checkpoint");
+  const ZipEntry* entry = zip.find("version");
+  if (entry == nullptr) entry = zip.find(".data/version");
+  if (entry == nullptr) return bad_archive(zip, "the archive has no record 'version'");
+  TRY_ASSIGN(const ByteVector bytes, zip.read(*entry, kMaxSmallRecord));
+  const std::string_view text = text_of(bytes);
+  const bool known = (text.size() == 1 || (text.size() == 2 && text[1] == '\n')) &&
+                     text[0] >= '1' && text[0] <= '9';
+  if (known || text == "10" || text == "10\n") return {};
+  return refuse(Code::unsupported, zip.source().name(), zip.offset(),
+                "an archive of unknown version; this version reads 1 to 10");
+}
+
+Result<bool> is_big_endian(const ZipReader& zip) {
+  const ZipEntry* entry = zip.find("byteorder");
+  if (entry == nullptr) return false;
+  TRY_ASSIGN(const ByteVector bytes, zip.read(*entry, kMaxSmallRecord));
+  if (text_of(bytes) == "little") return false;
+  if (text_of(bytes) == "big") return true;
+  return bad_archive(zip, "record 'byteorder' is neither 'little' nor 'big'");
+}
+
+// Complex numbers swap their real and imaginary part each.
+std::size_t swap_unit(DType dtype) {
+  const std::uint32_t bytes = bytes_of(dtype);
+  return dtype == DType::c64 || dtype == DType::c128 ? bytes / 2 : bytes;
+}
+
+void swap_bytes(ByteVector& bytes, std::size_t unit) {
+  for (std::size_t at = 0; at + unit <= bytes.size(); at += unit)
+    std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(at),
+                 bytes.begin() + static_cast<std::ptrdiff_t>(at + unit));
+}
+
+// Walks the tensor in row-major order, copying element by element along the last dimension.
+void gather(const TorchTensor& tensor, ByteView storage, ByteVector& into) {
+  const std::size_t width = bytes_of(tensor.dtype);
+  const std::size_t dims = tensor.shape.size();
+  std::vector<std::uint64_t> index(dims, 0);
+  std::uint64_t from = tensor.first;
+  for (std::size_t to = 0; to < into.size(); to += width) {
+    std::memcpy(into.data() + to, storage.data() + from * width, width);
+    for (std::size_t d = dims; d-- > 0;) {
+      from += tensor.strides[d];
+      if (++index[d] < tensor.shape[d]) break;
+      from -= tensor.strides[d] * tensor.shape[d];
+      index[d] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+Result<TorchArchive> TorchArchive::open(std::shared_ptr<const ByteSource> source,
+                                        std::uint64_t offset, std::uint64_t length) {
+  TRY(refuse_old_forms(*source, offset, length));
+  TRY_ASSIGN(ZipReader zip, ZipReader::open(source, offset, length));
+  TRY(check_version(zip));
+  const ZipEntry* pickle = zip.find("data.pkl");
+  if (pickle == nullptr) return bad_archive(zip, "the archive has no record 'data.pkl'");
+  TRY_ASSIGN(ByteVector bytes, zip.read(*pickle, kMaxPickle));
+  std::string where(source->name());
+  where += ':' + std::to_string(offset) + ": " + pickle->name;
+  TRY_ASSIGN(PickleGraph graph, PickleGraph::parse(std::move(bytes), std::move(where)));
+  TRY_ASSIGN(const bool big_endian, is_big_endian(zip));
+  TorchArchive archive(std::move(zip), std::move(graph));
+  archive.big_endian_ = big_endian;
+  return archive;
+}
+
+Result<const ZipEntry*> TorchArchive::record_of(const TorchTensor& tensor) const {
+  const ZipEntry* record = zip_.find("data/" + tensor.storage.key);
+  if (record == nullptr)
+    return bad_archive(zip_, "storage '" + tensor.storage.key + "' has no record in the archive");
+  if (record->size < tensor.storage.bytes)
+    return bad_archive(zip_, "storage '" + tensor.storage.key + "' is declared with " +
+                                 std::to_string(tensor.storage.bytes) +
+                                 " bytes but its record has " + std::to_string(record->size) +
+                                 " bytes");
+  return record;
+}
+
+Result<std::optional<TorchArchive::Plain>> TorchArchive::plain(const TorchTensor& tensor) const {
+  TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
+  const bool as_wanted =
+      !record->deflated && tensor.row_major() && (!big_endian_ || swap_unit(tensor.dtype) == 1);
+  if (!as_wanted) return std::optional<Plain>{};
+  TRY_ASSIGN(const std::uint64_t at, zip_.data_offset(*record));
+  return std::optional<Plain>{Plain{at, tensor.first * bytes_of(tensor.dtype), record}};
+}
+
+Result<ByteVector> TorchArchive::elements(const TorchTensor& tensor, std::uint64_t limit) const {
+  TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
+  const std::uint64_t bytes = tensor.bytes();
+  if (bytes > limit)
+    return refuse(
+        Code::limit, zip_.source().name(), zip_.offset(),
+        "a tensor of " + std::to_string(bytes) + " bytes; the limit is " + std::to_string(limit));
+  TRY_ASSIGN(const ByteVector storage, zip_.read(*record, limit));
+  ByteVector into(static_cast<std::size_t>(bytes));
+  if (into.empty()) return into;
+  if (tensor.row_major())
+    std::memcpy(into.data(), storage.data() + tensor.first * bytes_of(tensor.dtype), into.size());
+  else
+    gather(tensor, storage, into);
+  if (big_endian_) swap_bytes(into, swap_unit(tensor.dtype));
+  return into;
+}
+
+}  // namespace formats

@@ -1,0 +1,120 @@
+// A restricted pickle machine: turns a protocol 2-5 stream into an inert graph. It never imports,
+// never calls, never resolves a name; what Python would execute becomes an `object` node that only
+// remembers the name and the arguments. Iterative, bounded by PickleLimits, cycles are
+// representable. Source of the opcode set: CPython's pickletools; what real producers emit:
+// docs/formats/torch.md.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "formats/core/bytes.h"
+#include "formats/core/result.h"
+
+namespace formats {
+
+using PickleId = std::uint32_t;  // index of a node; stable for the life of its graph
+constexpr PickleId kNoPickle = 0xffffffffu;
+
+enum class PickleKind : std::uint8_t {
+  none,
+  boolean,
+  integer,
+  big_integer,
+  real,
+  string,
+  bytes,
+  tuple,
+  list,
+  dict,
+  set,
+  global,
+  object,
+  persistent,
+};
+std::string_view name_of(PickleKind kind);
+
+struct PickleLimits {
+  std::uint64_t nodes = 1u << 28;    // values built
+  std::uint64_t memo = 1u << 28;     // memo entries
+  std::uint64_t marks = 1u << 20;    // containers open at once
+  std::uint64_t big_integer = 1024;  // bytes of one integer
+};
+
+// The nodes of one stream. Owns the stream's bytes; texts are views into them.
+class PickleGraph {
+ public:
+  // Reads exactly one pickle, which must fill `bytes` to the end. `where` names it in messages.
+  static Result<PickleGraph> parse(ByteVector bytes, std::string where, PickleLimits limits = {});
+
+  PickleId root() const { return root_; }
+  const std::string& where() const { return where_; }
+  PickleKind kind(PickleId id) const { return nodes_[id].kind; }
+  bool is(PickleId id, PickleKind kind) const { return nodes_[id].kind == kind; }
+
+  std::int64_t integer(PickleId id) const;  // boolean, integer
+  double real(PickleId id) const;           // real
+  // string, bytes, big_integer (its two's complement, little-endian), global ("module.name").
+  std::string_view text(PickleId id) const;
+  // tuple, list, set: the elements; dict: key, value, key, value...; persistent: its one id.
+  std::span<const PickleId> items(PickleId id) const;
+  // object: what would have been called, with what, and what BUILD gave it (kNoPickle: nothing).
+  PickleId callee(PickleId id) const;
+  PickleId args(PickleId id) const;
+  PickleId state(PickleId id) const;
+
+  // True for an object whose callee is the global "module.name".
+  bool is_object_of(PickleId id, std::string_view name) const;
+  // The callee's name, "" when the callee is not a global.
+  std::string_view class_name(PickleId id) const;
+  // A dict's value under a string key, kNoPickle when absent. Linear.
+  PickleId find(PickleId dict, std::string_view key) const;
+
+  // Every name the stream refers to, in order of appearance, with the offset of its first use.
+  struct Name {
+    std::string name;
+    std::uint64_t offset = 0;
+  };
+  const std::vector<Name>& names() const { return names_; }
+  std::size_t node_count() const { return nodes_.size(); }
+
+ private:
+  friend class PickleMachine;
+  // a, b, c and n mean: text: a = length, n = offset, c = 1 when in owned_[b];
+  // tuple: a = count, n = first in pool_; list, dict, set: a = index in boxes_;
+  // global: a = index in names_; object: a = callee, b = args, c = state; persistent: a.
+  struct Node {
+    PickleKind kind = PickleKind::none;
+    std::uint32_t a = 0, b = 0, c = 0;
+    std::uint64_t n = 0;
+  };
+
+  PickleGraph() = default;
+  const Node& node(PickleId id, PickleKind kind) const {
+    CHECK(nodes_[id].kind == kind);
+    return nodes_[id];
+  }
+
+  std::string where_;
+  ByteVector bytes_;
+  std::vector<Node> nodes_;
+  std::vector<PickleId> pool_;
+  std::vector<std::vector<PickleId>> boxes_;
+  std::deque<std::string> owned_;
+  std::vector<Name> names_;
+  PickleId root_ = kNoPickle;
+};
+
+// True for the names our readers know the meaning of; everything else stays an inert object.
+bool is_known_global(std::string_view name);
+
+// For indexes, where an unknown name means that the file wants something called: refuses it by
+// name.
+Result<> require_known_globals(const PickleGraph& graph);
+
+}  // namespace formats

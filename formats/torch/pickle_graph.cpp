@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "formats/core/json_text.h"
+#include "formats/torch/pickle.h"
+#include "formats/torch/refuse.h"
+
+namespace formats {
+
+std::string_view name_of(PickleKind kind) {
+  constexpr std::array<std::string_view, 14> kNames = {
+      "None",  "bool", "int",  "int", "float",       "str",    "bytes",
+      "tuple", "list", "dict", "set", "global name", "object", "persistent id"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::int64_t PickleGraph::integer(PickleId id) const {
+  const Node& at = nodes_[id];
+  CHECK(at.kind == PickleKind::integer || at.kind == PickleKind::boolean);
+  return std::bit_cast<std::int64_t>(at.n);
+}
+
+double PickleGraph::real(PickleId id) const {
+  return std::bit_cast<double>(node(id, PickleKind::real).n);
+}
+
+std::string_view PickleGraph::text(PickleId id) const {
+  const Node& at = nodes_[id];
+  if (at.kind == PickleKind::global) return names_[at.a].name;
+  CHECK(at.kind == PickleKind::string || at.kind == PickleKind::bytes ||
+        at.kind == PickleKind::big_integer);
+  if (at.c != 0) return owned_[at.b];
+  return text_of(ByteView(bytes_).subspan(at.n, at.a));
+}
+
+std::span<const PickleId> PickleGraph::items(PickleId id) const {
+  const Node& at = nodes_[id];
+  if (at.kind == PickleKind::tuple) return std::span(pool_).subspan(at.n, at.a);
+  if (at.kind == PickleKind::persistent) return {&at.a, 1};
+  CHECK(at.kind == PickleKind::list || at.kind == PickleKind::dict || at.kind == PickleKind::set);
+  return boxes_[at.a];
+}
+
+PickleId PickleGraph::callee(PickleId id) const { return node(id, PickleKind::object).a; }
+PickleId PickleGraph::args(PickleId id) const { return node(id, PickleKind::object).b; }
+PickleId PickleGraph::state(PickleId id) const { return node(id, PickleKind::object).c; }
+
+std::string_view PickleGraph::class_name(PickleId id) const {
+  const PickleId what = callee(id);
+  return is(what, PickleKind::global) ? text(what) : std::string_view{};
+}
+
+bool PickleGraph::is_object_of(PickleId id, std::string_view name) const {
+  return is(id, PickleKind::object) && class_name(id) == name;
+}
+
+PickleId PickleGraph::find(PickleId dict, std::string_view key) const {
+  const std::span<const PickleId> entries = items(dict);
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+    if (is(entries[i], PickleKind::string) && text(entries[i]) == key) return entries[i + 1];
+  return kNoPickle;
+}
+
+namespace {
+
+constexpr std::string_view kKnownGlobals[] = {
+    "collections.OrderedDict",
+    "collections.defaultdict",
+    "collections.Counter",
+    "_codecs.encode",
+    "torch.Size",
+    "torch.device",
+    "torch.Tensor",
+    "torch.serialization._get_layout",
+    "torch.storage.UntypedStorage",
+    "torch.storage.TypedStorage",
+    "torch.storage._load_from_bytes",
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_tensor_v3",
+    "torch._utils._rebuild_parameter",
+    "torch._utils._rebuild_parameter_with_state",
+    "torch._utils._rebuild_meta_tensor_no_storage",
+    "torch._tensor._rebuild_from_type_v2",
+    "torch.nn.parameter.Parameter",
+    "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
+    "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+    "torch.distributed._shard.sharded_tensor.metadata.ShardedTensorMetadata",
+    "torch.distributed.checkpoint.filesystem._StorageInfo",
+    "torch.distributed.checkpoint.filesystem._StoragePrefix",
+    "torch.distributed.checkpoint._fsspec_filesystem._StorageInfo",
+    "torch.distributed.checkpoint.planner.SavePlan",
+    "torch.distributed.checkpoint.planner.WriteItem",
+    "torch.distributed.checkpoint.planner.WriteItemType",
+    "torch.distributed.checkpoint.planner.TensorWriteData",
+    "megatron.core.dist_checkpointing.strategies.torch.MCoreMetadata",
+    "megatron.core.dist_checkpointing.strategies.torch.MCoreSavePlan",
+    "pathlib.PosixPath",
+    "pathlib.PurePosixPath",
+    "pathlib.Path",
+    "pathlib.WindowsPath",
+    "pathlib._local.PosixPath",
+    "pathlib._local.PurePosixPath",
+    "pathlib._local.Path",
+    "pathlib._local.WindowsPath",
+    "deepspeed.runtime.zero.config.ZeroStageEnum",
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+    "deepspeed.checkpoint.universal_checkpoint.SubparamShape",
+    "argparse.Namespace",
+    "numpy.dtype",
+    "numpy.ndarray",
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+};
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata.";
+constexpr std::string_view kMetadataNames[] = {
+    "Metadata",      "TensorStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
+    "MetadataIndex", "BytesStorageMetadata",  "StorageMeta",          "_MEM_FORMAT_ENCODING"};
+constexpr std::string_view kBuiltins[] = {"set",   "frozenset", "complex", "bytearray",
+                                          "dict",  "list",      "tuple",   "int",
+                                          "float", "str",       "getattr"};
+
+template <typename Names>
+bool contains(const Names& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+// torch.float32, torch.FloatStorage: one lower-case word, or a word that ends in Storage.
+bool is_torch_atom(std::string_view rest) {
+  if (rest.empty() || rest.find('.') != std::string_view::npos) return false;
+  if (rest.ends_with("Storage")) return true;
+  constexpr std::string_view kDtypeStems[] = {"float", "bfloat",  "int",  "uint",
+                                              "bool",  "complex", "qint", "quint",
+                                              "bits",  "double",  "half", "long"};
+  return std::any_of(std::begin(kDtypeStems), std::end(kDtypeStems),
+                     [&](std::string_view stem) { return rest.starts_with(stem); });
+}
+
+}  // namespace
+
+bool is_known_global(std::string_view name) {
+  const auto under = [&](std::string_view prefix) {
+    return name.starts_with(prefix) ? name.substr(prefix.size()) : std::string_view{};
+  };
+  return contains(kKnownGlobals, name) || contains(kBuiltins, under("builtins.")) ||
+         contains(kBuiltins, under("__builtin__.")) ||
+         contains(kMetadataNames, under(kMetadataModule)) || is_torch_atom(under("torch."));
+}
+
+Result<> require_known_globals(const PickleGraph& graph) {
+  for (const PickleGraph::Name& used : graph.names()) {
+    if (is_known_global(used.name)) continue;
+    std::string quoted;
+    append_json_string(quoted, used.name);
+    return refuse(
+        Code::corrupt, graph.where(), used.offset,
+        "the pickle names " + quoted + ", which no checkpoint index needs; nothing was executed");
+  }
+  return {};
+}
+
+}  // namespace formats

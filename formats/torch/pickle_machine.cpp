@@ -1,0 +1,262 @@
+#include "formats/torch/pickle_machine.h"
+
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <limits>
+
+#include "formats/core/json_text.h"
+#include "formats/torch/refuse.h"
+
+namespace formats {
+namespace {
+
+// Opcodes that exist but that no checkpoint we read needs: refused by name.
+std::string_view refused_name(std::uint8_t opcode) {
+  switch (opcode) {
+    case 'i':
+      return "INST";
+    case 'o':
+      return "OBJ";
+    case 'P':
+      return "PERSID";
+    case '2':
+      return "DUP";
+    case 'd':
+      return "DICT";
+    case 'l':
+      return "LIST";
+    case 'I':
+      return "INT";
+    case 'L':
+      return "LONG";
+    case 'F':
+      return "FLOAT";
+    case 'S':
+      return "STRING";
+    case 'V':
+      return "UNICODE";
+    case 'p':
+      return "PUT";
+    case 'g':
+      return "GET";
+    case 0x82:
+      return "EXT1";
+    case 0x83:
+      return "EXT2";
+    case 0x84:
+      return "EXT4";
+    case 0x97:
+      return "NEXT_BUFFER";
+    case 0x98:
+      return "READONLY_BUFFER";
+    default:
+      return "unknown";
+  }
+}
+
+std::string hex_of(std::uint8_t byte) {
+  std::array<char, 8> text{};
+  std::snprintf(text.data(), text.size(), "0x%02x", byte);
+  return text.data();
+}
+
+}  // namespace
+
+Result<PickleGraph> PickleGraph::parse(ByteVector bytes, std::string where, PickleLimits limits) {
+  PickleGraph graph;
+  graph.where_ = std::move(where);
+  graph.bytes_ = std::move(bytes);
+  TRY(PickleMachine(graph, limits).run());
+  return graph;
+}
+
+Result<> PickleMachine::run() {
+  if (reader_.left() == 0) return refuse(Code::corrupt, graph_.where_, 0, "the pickle is empty");
+  if (const auto first = text_of(graph_.bytes_).front(); first != '\x80')
+    return refuse(Code::unsupported, graph_.where_, 0,
+                  "no PROTO opcode: a pickle of protocol 0 or 1, or no pickle at all");
+  while (true) {
+    opcode_at_ = reader_.position();
+    const auto opcode = reader_.number<std::uint8_t>();
+    if (!opcode) {
+      cut_off("an opcode");
+      return std::move(*failure_);
+    }
+    if (*opcode == '.') break;
+    if (!step(*opcode)) return std::move(*failure_);
+  }
+  PickleId root = kNoPickle;
+  if (!pop(root, "STOP")) return std::move(*failure_);
+  if (!stack_.empty() || !marks_.empty())
+    return refuse(Code::corrupt, graph_.where_, opcode_at_,
+                  "STOP leaves " + std::to_string(stack_.size()) + " values on the stack");
+  if (reader_.left() != 0)
+    return refuse(Code::corrupt, graph_.where_, reader_.position(),
+                  std::to_string(reader_.left()) + " bytes follow the end of the pickle");
+  graph_.root_ = root;
+  return {};
+}
+
+bool PickleMachine::step(std::uint8_t opcode) {
+  const Handler handler = handlers()[opcode];
+  if (handler != nullptr) return (this->*handler)();
+  return fail(Code::corrupt, "opcode " + hex_of(opcode) + " (" + std::string(refused_name(opcode)) +
+                                 ") has no place in a checkpoint");
+}
+
+bool PickleMachine::fail(Code code, std::string_view why) {
+  failure_ = refuse(code, graph_.where_, opcode_at_, why);
+  return false;
+}
+
+bool PickleMachine::cut_off(std::string_view what) {
+  return fail(Code::corrupt, "the pickle ends at byte " + std::to_string(graph_.bytes_.size()) +
+                                 " in the middle of " + std::string(what));
+}
+
+bool PickleMachine::line(std::string_view& into) {
+  const std::string_view rest = text_of(graph_.bytes_).substr(reader_.position());
+  const std::size_t end = rest.find('\n');
+  if (end == std::string_view::npos) return cut_off("a name");
+  into = rest.substr(0, end);
+  return reader_.take(end + 1).has_value();
+}
+
+bool PickleMachine::push(Node node) {
+  if (graph_.nodes_.size() >= limits_.nodes)
+    return fail(Code::limit,
+                "more than " + std::to_string(limits_.nodes) + " values, which is the limit");
+  graph_.nodes_.push_back(node);
+  stack_.push_back(static_cast<PickleId>(graph_.nodes_.size() - 1));
+  return true;
+}
+
+bool PickleMachine::push_id(PickleId id) {
+  // Each push costs at least one byte of input, so the stack is bounded by the stream's length.
+  stack_.push_back(id);
+  return true;
+}
+
+bool PickleMachine::top(PickleId& into, std::string_view what) {
+  const std::size_t floor = marks_.empty() ? 0 : marks_.back();
+  if (stack_.size() <= floor)
+    return fail(Code::corrupt, std::string(what) + " finds nothing on the stack");
+  into = stack_.back();
+  return true;
+}
+
+bool PickleMachine::pop(PickleId& into, std::string_view what) {
+  if (!top(into, what)) return false;
+  stack_.pop_back();
+  return true;
+}
+
+bool PickleMachine::pop_mark(std::vector<PickleId>& into) {
+  if (marks_.empty()) return fail(Code::corrupt, "no MARK was set");
+  const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
+  into.assign(first, stack_.end());
+  stack_.erase(first, stack_.end());
+  marks_.pop_back();
+  return true;
+}
+
+bool PickleMachine::put(std::uint64_t index) {
+  PickleId value = kNoPickle;
+  if (!top(value, "a memo store")) return false;
+  if (index > memo_.size() + 1)  // Python 2 began to count at 1
+    return fail(Code::corrupt, "memo index " + std::to_string(index) + " while only " +
+                                   std::to_string(memo_.size()) + " are set");
+  if (index >= limits_.memo)
+    return fail(Code::limit,
+                "more than " + std::to_string(limits_.memo) + " memo entries, which is the limit");
+  if (index >= memo_.size()) memo_.resize(index + 1, kNoPickle);
+  memo_[index] = value;
+  return true;
+}
+
+bool PickleMachine::get(std::uint64_t index) {
+  if (index >= memo_.size() || memo_[index] == kNoPickle)
+    return fail(Code::corrupt, "memo entry " + std::to_string(index) + " was never set");
+  return push_id(memo_[index]);
+}
+
+bool PickleMachine::integer(std::int64_t value) {
+  return push({.kind = PickleKind::integer, .n = std::bit_cast<std::uint64_t>(value)});
+}
+
+bool PickleMachine::long_bytes(std::uint64_t length) {
+  if (length > limits_.big_integer)
+    return fail(Code::limit, "an integer of " + std::to_string(length) + " bytes; the limit is " +
+                                 std::to_string(limits_.big_integer));
+  if (length > 8) return text_node(PickleKind::big_integer, length);
+  const std::optional<ByteView> bytes = reader_.take(length);
+  if (!bytes) return cut_off("an integer");
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < bytes->size(); ++i)
+    value |= std::uint64_t{std::to_integer<std::uint8_t>((*bytes)[i])} << (8 * i);
+  if (length > 0 && length < 8 && (value >> (8 * length - 1)) != 0)
+    value |= ~std::uint64_t{0} << (8 * length);
+  return integer(std::bit_cast<std::int64_t>(value));
+}
+
+bool PickleMachine::text_node(PickleKind kind, std::uint64_t length) {
+  const std::uint64_t start = reader_.position();
+  if (length > reader_.left() || length > std::numeric_limits<std::uint32_t>::max())
+    return fail(Code::corrupt, "a " + std::string(name_of(kind)) + " of " + std::to_string(length) +
+                                   " bytes, but the pickle ends at byte " +
+                                   std::to_string(graph_.bytes_.size()));
+  const std::string_view text = text_of(*reader_.take(length));
+  if (kind == PickleKind::string) {
+    for (std::size_t i = 0; i < text.size();) {
+      const std::size_t step = utf8_length(text.substr(i));
+      if (step == 0) return fail(Code::corrupt, "a string is not valid UTF-8");
+      i += step;
+    }
+  }
+  return push({.kind = kind, .a = static_cast<std::uint32_t>(length), .n = start});
+}
+
+bool PickleMachine::tuple_of(const std::vector<PickleId>& items) {
+  const std::uint64_t first = graph_.pool_.size();
+  graph_.pool_.insert(graph_.pool_.end(), items.begin(), items.end());
+  return push(
+      {.kind = PickleKind::tuple, .a = static_cast<std::uint32_t>(items.size()), .n = first});
+}
+
+bool PickleMachine::tuple_of_top(std::size_t count) {
+  const std::size_t floor = marks_.empty() ? 0 : marks_.back();
+  if (stack_.size() - floor < count)
+    return fail(Code::corrupt, "a tuple of " + std::to_string(count) + " finds too few values");
+  const auto first = stack_.end() - static_cast<std::ptrdiff_t>(count);
+  const std::uint64_t begin = graph_.pool_.size();
+  graph_.pool_.insert(graph_.pool_.end(), first, stack_.end());
+  stack_.erase(first, stack_.end());
+  return push({.kind = PickleKind::tuple, .a = static_cast<std::uint32_t>(count), .n = begin});
+}
+
+bool PickleMachine::empty_box(PickleKind kind) { return box_of(kind, {}); }
+
+bool PickleMachine::box_of(PickleKind kind, std::vector<PickleId> items) {
+  graph_.boxes_.push_back(std::move(items));
+  return push({.kind = kind, .a = static_cast<std::uint32_t>(graph_.boxes_.size() - 1)});
+}
+
+bool PickleMachine::own_bytes(std::string bytes) {
+  graph_.owned_.push_back(std::move(bytes));
+  return push({.kind = PickleKind::bytes,
+               .b = static_cast<std::uint32_t>(graph_.owned_.size() - 1),
+               .c = 1});
+}
+
+bool PickleMachine::global(std::string_view module, std::string_view name) {
+  std::string full(module);
+  full += '.';
+  full += name;
+  const auto [entry, fresh] =
+      names_.try_emplace(full, static_cast<std::uint32_t>(graph_.names_.size()));
+  if (fresh) graph_.names_.push_back({std::move(full), opcode_at_});
+  return push({.kind = PickleKind::global, .a = entry->second});
+}
+
+}  // namespace formats

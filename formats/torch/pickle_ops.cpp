@@ -1,0 +1,367 @@
+// What each opcode of the restricted pickle machine does.
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "formats/core/json_text.h"
+#include "formats/torch/pickle_machine.h"
+
+namespace formats {
+
+bool PickleMachine::op_proto() {
+  std::uint8_t version = 0;
+  if (!operand(version, "PROTO")) return false;
+  if (opcode_at_ != 0) return fail(Code::corrupt, "a second PROTO opcode");
+  if (version < 2 || version > 5)
+    return fail(Code::unsupported,
+                "pickle protocol " + std::to_string(version) + "; this version reads 2 to 5");
+  return true;
+}
+
+bool PickleMachine::op_frame() {
+  std::uint64_t length = 0;
+  if (!operand(length, "FRAME")) return false;
+  if (length <= reader_.left()) return true;
+  return fail(Code::corrupt, "a frame of " + std::to_string(length) +
+                                 " bytes, but the pickle ends at byte " +
+                                 std::to_string(graph_.bytes_.size()) + ": it was cut off");
+}
+
+bool PickleMachine::op_none() { return push({.kind = PickleKind::none}); }
+bool PickleMachine::op_true() { return push({.kind = PickleKind::boolean, .n = 1}); }
+bool PickleMachine::op_false() { return push({.kind = PickleKind::boolean, .n = 0}); }
+
+bool PickleMachine::op_binint() {
+  std::int32_t value = 0;
+  return operand(value, "BININT") && integer(value);
+}
+bool PickleMachine::op_binint1() {
+  std::uint8_t value = 0;
+  return operand(value, "BININT1") && integer(value);
+}
+bool PickleMachine::op_binint2() {
+  std::uint16_t value = 0;
+  return operand(value, "BININT2") && integer(value);
+}
+bool PickleMachine::op_long1() {
+  std::uint8_t length = 0;
+  return operand(length, "LONG1") && long_bytes(length);
+}
+bool PickleMachine::op_long4() {
+  std::int32_t length = 0;
+  if (!operand(length, "LONG4")) return false;
+  if (length < 0) return fail(Code::corrupt, "an integer of negative length");
+  return long_bytes(static_cast<std::uint64_t>(length));
+}
+bool PickleMachine::op_binfloat() {
+  std::uint64_t bits = 0;
+  if (!operand(bits, "BINFLOAT")) return false;
+  return push({.kind = PickleKind::real, .n = __builtin_bswap64(bits)});
+}
+
+template <typename Length>
+bool PickleMachine::counted(PickleKind kind) {
+  Length length = 0;
+  return operand(length, "a length") && text_node(kind, length);
+}
+bool PickleMachine::op_binunicode() { return counted<std::uint32_t>(PickleKind::string); }
+bool PickleMachine::op_short_binunicode() { return counted<std::uint8_t>(PickleKind::string); }
+bool PickleMachine::op_binunicode8() { return counted<std::uint64_t>(PickleKind::string); }
+// Python 2's byte strings: text in practice, and refused when they are not.
+bool PickleMachine::op_binstring() {
+  std::int32_t length = 0;
+  if (!operand(length, "BINSTRING")) return false;
+  if (length < 0) return fail(Code::corrupt, "a string of negative length");
+  return text_node(PickleKind::string, static_cast<std::uint64_t>(length));
+}
+bool PickleMachine::op_short_binstring() { return counted<std::uint8_t>(PickleKind::string); }
+bool PickleMachine::op_binbytes() { return counted<std::uint32_t>(PickleKind::bytes); }
+bool PickleMachine::op_short_binbytes() { return counted<std::uint8_t>(PickleKind::bytes); }
+bool PickleMachine::op_binbytes8() { return counted<std::uint64_t>(PickleKind::bytes); }
+
+bool PickleMachine::op_empty_tuple() { return tuple_of_top(0); }
+bool PickleMachine::op_tuple1() { return tuple_of_top(1); }
+bool PickleMachine::op_tuple2() { return tuple_of_top(2); }
+bool PickleMachine::op_tuple3() { return tuple_of_top(3); }
+bool PickleMachine::op_tuple() {
+  std::vector<PickleId> items;
+  return pop_mark(items) && tuple_of(items);
+}
+
+bool PickleMachine::op_empty_list() { return empty_box(PickleKind::list); }
+bool PickleMachine::op_empty_dict() { return empty_box(PickleKind::dict); }
+bool PickleMachine::op_empty_set() { return empty_box(PickleKind::set); }
+bool PickleMachine::op_frozenset() {
+  std::vector<PickleId> items;
+  return pop_mark(items) && box_of(PickleKind::set, std::move(items));
+}
+
+// Objects of classes we do not know may be lists or dicts underneath; they stay closed books.
+bool PickleMachine::inert_target(PickleId target) const {
+  return graph_.is(target, PickleKind::object) && !is_known_global(graph_.class_name(target));
+}
+
+bool PickleMachine::extend_list(const std::vector<PickleId>& items) {
+  PickleId list = kNoPickle;
+  if (!top(list, "APPEND")) return false;
+  if (inert_target(list)) return true;
+  if (!graph_.is(list, PickleKind::list))
+    return fail(Code::corrupt,
+                "APPEND to a " + std::string(name_of(graph_.kind(list))) + ", not to a list");
+  std::vector<PickleId>& box = graph_.boxes_[graph_.nodes_[list].a];
+  box.insert(box.end(), items.begin(), items.end());
+  return true;
+}
+
+bool PickleMachine::extend_dict(const std::vector<PickleId>& items) {
+  PickleId dict = kNoPickle;
+  if (!top(dict, "SETITEM")) return false;
+  if (items.size() % 2 != 0) return fail(Code::corrupt, "a dict key without its value");
+  if (inert_target(dict)) return true;
+  if (!graph_.is(dict, PickleKind::dict))
+    return fail(Code::corrupt,
+                "SETITEM on a " + std::string(name_of(graph_.kind(dict))) + ", not on a dict");
+  std::vector<PickleId>& box = graph_.boxes_[graph_.nodes_[dict].a];
+  box.insert(box.end(), items.begin(), items.end());
+  return true;
+}
+
+bool PickleMachine::op_append() {
+  PickleId item = kNoPickle;
+  return pop(item, "APPEND") && extend_list({item});
+}
+bool PickleMachine::op_appends() {
+  std::vector<PickleId> items;
+  return pop_mark(items) && extend_list(items);
+}
+bool PickleMachine::op_setitem() {
+  PickleId value = kNoPickle;
+  PickleId key = kNoPickle;
+  return pop(value, "SETITEM") && pop(key, "SETITEM") && extend_dict({key, value});
+}
+bool PickleMachine::op_setitems() {
+  std::vector<PickleId> items;
+  return pop_mark(items) && extend_dict(items);
+}
+bool PickleMachine::op_additems() {
+  std::vector<PickleId> items;
+  PickleId set = kNoPickle;
+  if (!pop_mark(items) || !top(set, "ADDITEMS")) return false;
+  if (!graph_.is(set, PickleKind::set)) return fail(Code::corrupt, "ADDITEMS on no set");
+  std::vector<PickleId>& box = graph_.boxes_[graph_.nodes_[set].a];
+  box.insert(box.end(), items.begin(), items.end());
+  return true;
+}
+
+bool PickleMachine::op_mark() {
+  if (marks_.size() >= limits_.marks)
+    return fail(Code::limit, "more than " + std::to_string(limits_.marks) +
+                                 " open containers, which is the limit");
+  marks_.push_back(stack_.size());
+  return true;
+}
+bool PickleMachine::op_pop() {
+  PickleId dropped = kNoPickle;
+  return pop(dropped, "POP");
+}
+bool PickleMachine::op_pop_mark() {
+  std::vector<PickleId> dropped;
+  return pop_mark(dropped);
+}
+
+bool PickleMachine::op_binput() {
+  std::uint8_t index = 0;
+  return operand(index, "BINPUT") && put(index);
+}
+bool PickleMachine::op_long_binput() {
+  std::uint32_t index = 0;
+  return operand(index, "LONG_BINPUT") && put(index);
+}
+bool PickleMachine::op_memoize() { return put(memo_.size()); }
+bool PickleMachine::op_binget() {
+  std::uint8_t index = 0;
+  return operand(index, "BINGET") && get(index);
+}
+bool PickleMachine::op_long_binget() {
+  std::uint32_t index = 0;
+  return operand(index, "LONG_BINGET") && get(index);
+}
+
+bool PickleMachine::op_global() {
+  std::string_view module;
+  std::string_view name;
+  return line(module) && line(name) && global(module, name);
+}
+bool PickleMachine::op_stack_global() {
+  PickleId name = kNoPickle;
+  PickleId module = kNoPickle;
+  if (!pop(name, "STACK_GLOBAL") || !pop(module, "STACK_GLOBAL")) return false;
+  if (!graph_.is(name, PickleKind::string) || !graph_.is(module, PickleKind::string))
+    return fail(Code::corrupt, "STACK_GLOBAL of something that is not two strings");
+  return global(graph_.text(module), graph_.text(name));
+}
+
+bool PickleMachine::call(PickleId callee, PickleId args) {
+  const PickleKind kind = graph_.kind(callee);
+  if (kind != PickleKind::global && kind != PickleKind::object)
+    return fail(Code::corrupt, "a call of a " + std::string(name_of(kind)));
+  if (!graph_.is(args, PickleKind::tuple))
+    return fail(Code::corrupt, "arguments that are no tuple");
+  if (kind == PickleKind::global) return fold(graph_.text(callee), callee, args);
+  return push({.kind = PickleKind::object, .a = callee, .b = args, .c = kNoPickle});
+}
+
+// Containers that protocol 2 spells as calls become what they mean; all else stays inert.
+bool PickleMachine::fold(std::string_view name, PickleId callee, PickleId args) {
+  const std::span<const PickleId> given = graph_.items(args);
+  if (name == "collections.OrderedDict" || name == "collections.Counter")
+    return fold_mapping(given);
+  if (name == "collections.defaultdict") return empty_box(PickleKind::dict);
+  if (name == "_codecs.encode" && given.size() == 2 && graph_.is(given[0], PickleKind::string))
+    return fold_latin1(graph_.text(given[0]));
+  const bool builtin = name.starts_with("builtins.") || name.starts_with("__builtin__.");
+  const std::string_view word = builtin ? name.substr(name.find('.') + 1) : std::string_view{};
+  if (word == "bytes" && given.empty()) return own_bytes({});
+  if (word == "bytearray" && given.empty()) return own_bytes({});
+  if (word == "bytearray" && graph_.is(given[0], PickleKind::string))
+    return fold_latin1(graph_.text(given[0]));
+  if (word == "bytearray" && graph_.is(given[0], PickleKind::bytes)) return push_id(given[0]);
+  if (word == "set" || word == "frozenset") {
+    if (given.empty()) return empty_box(PickleKind::set);
+    if (given.size() == 1 &&
+        (graph_.is(given[0], PickleKind::list) || graph_.is(given[0], PickleKind::tuple))) {
+      const std::span<const PickleId> items = graph_.items(given[0]);
+      return box_of(PickleKind::set, {items.begin(), items.end()});
+    }
+  }
+  return push({.kind = PickleKind::object, .a = callee, .b = args, .c = kNoPickle});
+}
+
+bool PickleMachine::fold_mapping(std::span<const PickleId> args) {
+  std::vector<PickleId> entries;
+  if (!args.empty() && graph_.is(args[0], PickleKind::dict)) {
+    const std::span<const PickleId> given = graph_.items(args[0]);
+    entries.assign(given.begin(), given.end());
+  } else if (!args.empty() && graph_.is(args[0], PickleKind::list)) {
+    for (const PickleId pair : graph_.items(args[0])) {
+      const PickleKind kind = graph_.kind(pair);
+      if ((kind != PickleKind::tuple && kind != PickleKind::list) || graph_.items(pair).size() != 2)
+        return fail(Code::corrupt, "an OrderedDict of something that is not pairs");
+      entries.push_back(graph_.items(pair)[0]);
+      entries.push_back(graph_.items(pair)[1]);
+    }
+  } else if (!args.empty()) {
+    return fail(Code::corrupt, "an OrderedDict of something that is not pairs");
+  }
+  return box_of(PickleKind::dict, std::move(entries));
+}
+
+// Protocol 2 writes bytes as text of the code points 0..255.
+bool PickleMachine::fold_latin1(std::string_view text) {
+  std::string bytes;
+  bytes.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    if (lead < 0x80) {
+      bytes += text[i];
+    } else if (lead <= 0xc3 && i + 1 < text.size()) {
+      const auto next = static_cast<unsigned char>(text[++i]);
+      bytes += static_cast<char>(((lead & 3u) << 6) | (next & 0x3fu));
+    } else {
+      return fail(Code::corrupt, "bytes are spelled with a character above U+00FF");
+    }
+  }
+  return own_bytes(std::move(bytes));
+}
+
+bool PickleMachine::op_newobj() { return op_reduce(); }
+bool PickleMachine::op_newobj_ex() {
+  PickleId keywords = kNoPickle;
+  if (!pop(keywords, "NEWOBJ_EX")) return false;
+  if (!graph_.is(keywords, PickleKind::dict))
+    return fail(Code::corrupt, "keyword arguments that are no dict");
+  return op_reduce();
+}
+bool PickleMachine::op_reduce() {
+  PickleId args = kNoPickle;
+  PickleId callee = kNoPickle;
+  return pop(args, "a call") && pop(callee, "a call") && call(callee, args);
+}
+
+bool PickleMachine::op_build() {
+  PickleId state = kNoPickle;
+  PickleId target = kNoPickle;
+  if (!pop(state, "BUILD") || !top(target, "BUILD")) return false;
+  if (graph_.is(target, PickleKind::dict)) return true;  // attributes of an OrderedDict
+  if (!graph_.is(target, PickleKind::object))
+    return fail(Code::corrupt, "BUILD on a " + std::string(name_of(graph_.kind(target))));
+  PickleGraph::Node& object = graph_.nodes_[target];
+  if (object.c != kNoPickle) return fail(Code::corrupt, "BUILD twice on one object");
+  object.c = state;
+  return true;
+}
+
+bool PickleMachine::op_binpersid() {
+  PickleId id = kNoPickle;
+  return pop(id, "BINPERSID") && push({.kind = PickleKind::persistent, .a = id});
+}
+
+const PickleMachine::Handler* PickleMachine::handlers() {
+  using M = PickleMachine;
+  static constexpr auto kTable = [] {
+    std::array<Handler, 256> table{};
+    table[0x80] = &M::op_proto;
+    table[0x95] = &M::op_frame;
+    table['N'] = &M::op_none;
+    table[0x88] = &M::op_true;
+    table[0x89] = &M::op_false;
+    table['J'] = &M::op_binint;
+    table['K'] = &M::op_binint1;
+    table['M'] = &M::op_binint2;
+    table[0x8a] = &M::op_long1;
+    table[0x8b] = &M::op_long4;
+    table['G'] = &M::op_binfloat;
+    table['X'] = &M::op_binunicode;
+    table[0x8c] = &M::op_short_binunicode;
+    table[0x8d] = &M::op_binunicode8;
+    table['T'] = &M::op_binstring;
+    table['U'] = &M::op_short_binstring;
+    table['B'] = &M::op_binbytes;
+    table['C'] = &M::op_short_binbytes;
+    table[0x8e] = &M::op_binbytes8;
+    table[0x96] = &M::op_binbytes8;  // BYTEARRAY8: bytes that Python would let you change
+    table[')'] = &M::op_empty_tuple;
+    table[0x85] = &M::op_tuple1;
+    table[0x86] = &M::op_tuple2;
+    table[0x87] = &M::op_tuple3;
+    table['t'] = &M::op_tuple;
+    table[']'] = &M::op_empty_list;
+    table['a'] = &M::op_append;
+    table['e'] = &M::op_appends;
+    table['}'] = &M::op_empty_dict;
+    table['s'] = &M::op_setitem;
+    table['u'] = &M::op_setitems;
+    table[0x8f] = &M::op_empty_set;
+    table[0x90] = &M::op_additems;
+    table[0x91] = &M::op_frozenset;
+    table['('] = &M::op_mark;
+    table['0'] = &M::op_pop;
+    table['1'] = &M::op_pop_mark;
+    table['q'] = &M::op_binput;
+    table['r'] = &M::op_long_binput;
+    table[0x94] = &M::op_memoize;
+    table['h'] = &M::op_binget;
+    table['j'] = &M::op_long_binget;
+    table['c'] = &M::op_global;
+    table[0x93] = &M::op_stack_global;
+    table[0x81] = &M::op_newobj;
+    table[0x92] = &M::op_newobj_ex;
+    table['R'] = &M::op_reduce;
+    table['b'] = &M::op_build;
+    table['Q'] = &M::op_binpersid;
+    return table;
+  }();
+  return kTable.data();
+}
+
+}  // namespace formats
