@@ -30,15 +30,11 @@ T load_le(ByteView bytes) {
   return value;
 }
 
+void append_bytes(ByteVector& out, ByteView bytes);
 template <typename T>
 void append_le(ByteVector& out, T value) {
   static_assert(std::is_trivially_copyable_v<T>);
-  const auto* raw = reinterpret_cast<const std::byte*>(&value);
-  out.insert(out.end(), raw, raw + sizeof(T));
-}
-
-inline void append_bytes(ByteVector& out, ByteView bytes) {
-  out.insert(out.end(), bytes.begin(), bytes.end());
+  append_bytes(out, {reinterpret_cast<const std::byte*>(&value), sizeof(T)});
 }
 inline ByteView view_of(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
@@ -46,7 +42,9 @@ inline ByteView view_of(std::string_view text) {
 inline std::string_view text_of(ByteView bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
-inline void append_text(ByteVector& out, std::string_view text) { append_bytes(out, view_of(text)); }
+inline void append_text(ByteVector& out, std::string_view text) {
+  append_bytes(out, view_of(text));
+}
 
 // Reads forward through bytes; nullopt, and no movement, when too few are left.
 class ByteReader {

@@ -1,0 +1,308 @@
+#include <algorithm>
+
+#include "formats/core/crc32c.h"
+#include "formats/native/manifest_wire.h"
+
+namespace formats::native {
+namespace {
+
+constexpr std::uint32_t kMaxText = 64 * 1024;
+constexpr std::uint32_t kMaxStates = 256;
+constexpr std::uint32_t kMaxGroups = 65536;
+constexpr std::uint32_t kMaxParams = 1u << 24;
+constexpr std::uint32_t kMaxDimensions = 16;
+constexpr std::uint32_t kMaxBlobs = 65536;
+
+// Reads forward and fails with the absolute place in the file.
+class Wire {
+ public:
+  Wire(ByteView bytes, std::string_view file, std::uint64_t offset)
+      : reader_(bytes), file_(file), offset_(offset) {}
+
+  Error error(Code code, const std::string& what) const {
+    return {code,
+            std::string(file_) + ":" + std::to_string(offset_ + reader_.position()) + ": " + what,
+            {}};
+  }
+  Error corrupt(const std::string& what) const { return error(Code::corrupt, what); }
+  std::size_t left() const { return reader_.left(); }
+  std::uint64_t place() const { return offset_ + reader_.position(); }
+
+  template <typename T>
+  Result<T> number(std::string_view what) {
+    if (const auto value = reader_.number<T>()) return *value;
+    return corrupt("the manifest ends inside " + std::string(what));
+  }
+  Result<ByteView> bytes(std::uint64_t count, std::string_view what) {
+    if (const auto taken = reader_.take(count)) return *taken;
+    return corrupt(std::string(what) + " of " + std::to_string(count) + " bytes, but only " +
+                   std::to_string(reader_.left()) + " are left");
+  }
+  Result<std::string> text(std::string_view what) {
+    TRY_ASSIGN(const auto size, number<std::uint32_t>(what));
+    if (size > kMaxText)
+      return error(Code::limit, std::string(what) + " of " + std::to_string(size) +
+                                    " bytes is over the limit of 65536");
+    TRY_ASSIGN(const ByteView taken, bytes(size, what));
+    return std::string(text_of(taken));
+  }
+  // A count of things that take at least `each` bytes: bounded before anything is allocated.
+  template <typename T>
+  Result<T> count(std::string_view what, T limit, std::size_t each) {
+    TRY_ASSIGN(const auto value, number<T>(what));
+    if (value > limit)
+      return error(Code::limit, std::to_string(value) + " " + std::string(what) +
+                                    " are over the limit of " + std::to_string(limit));
+    if (value > reader_.left() / each)
+      return corrupt(std::to_string(value) + " " + std::string(what) + " do not fit the " +
+                     std::to_string(reader_.left()) + " bytes that are left");
+    return value;
+  }
+  Result<> finished() const {
+    if (reader_.left() == 0) return {};
+    return corrupt(std::to_string(reader_.left()) + " bytes too many in this section");
+  }
+
+ private:
+  ByteReader reader_;
+  std::string_view file_;
+  std::uint64_t offset_ = 0;
+};
+
+Result<> read_fingerprint(Wire& wire, Manifest& manifest) {
+  if (wire.left() > kMaxText)
+    return wire.error(Code::limit, "a fingerprint over the limit of 65536 bytes");
+  TRY_ASSIGN(const ByteView text, wire.bytes(wire.left(), "fingerprint"));
+  manifest.fingerprint = std::string(text_of(text));
+  return {};
+}
+
+Result<> read_states(Wire& wire, Manifest& manifest) {
+  TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("states", kMaxStates, 4));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    TRY_ASSIGN(auto name, wire.text("a state's name"));
+    manifest.states.push_back(std::move(name));
+  }
+  return {};
+}
+
+Result<> read_groups(Wire& wire, Manifest& manifest) {
+  TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("groups", kMaxGroups, 8));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Group group;
+    TRY_ASSIGN(group.optimizer, wire.text("an optimizer's name"));
+    TRY_ASSIGN(const auto settings, wire.count<std::uint32_t>("settings", kMaxGroups, 8));
+    for (std::uint32_t k = 0; k < settings; ++k) {
+      TRY_ASSIGN(auto key, wire.text("a setting's name"));
+      TRY_ASSIGN(auto value, wire.text("a setting's value"));
+      group.settings.emplace_back(std::move(key), std::move(value));
+    }
+    manifest.groups.push_back(std::move(group));
+  }
+  return {};
+}
+
+Result<> read_params(Wire& wire, Manifest& manifest) {
+  TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("parameters", kMaxParams, 12));
+  manifest.params.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Param param;
+    TRY_ASSIGN(param.name, wire.text("a parameter's name"));
+    TRY_ASSIGN(param.group, wire.number<std::uint32_t>("a parameter's group"));
+    if (param.group >= manifest.groups.size())
+      return wire.corrupt("parameter " + param.name + " is in group " +
+                          std::to_string(param.group) + " of " +
+                          std::to_string(manifest.groups.size()));
+    TRY_ASSIGN(const auto dims, wire.count<std::uint32_t>("dimensions", kMaxDimensions, 8));
+    for (std::uint32_t d = 0; d < dims; ++d) {
+      TRY_ASSIGN(const auto extent, wire.number<std::uint64_t>("a shape"));
+      param.shape.push_back(extent);
+    }
+    if (!checked_volume(param.shape))
+      return wire.corrupt("parameter " + param.name + " has more than 2^64 elements");
+    manifest.params.push_back(std::move(param));
+  }
+  return {};
+}
+
+Result<Segment> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t used_bytes) {
+  Segment segment;
+  TRY_ASSIGN(segment.param, wire.number<std::uint32_t>("a segment"));
+  TRY_ASSIGN(segment.state, wire.number<std::uint32_t>("a segment"));
+  TRY_ASSIGN(const auto dtype_number, wire.number<std::uint32_t>("a segment"));
+  TRY_ASSIGN(const auto zero, wire.number<std::uint32_t>("a segment"));
+  TRY_ASSIGN(segment.first, wire.number<std::uint64_t>("a segment"));
+  TRY_ASSIGN(segment.count, wire.number<std::uint64_t>("a segment"));
+  TRY_ASSIGN(segment.offset, wire.number<std::uint64_t>("a segment"));
+  if (segment.param >= manifest.params.size() || segment.state >= manifest.states.size())
+    return wire.corrupt("a segment of parameter " + std::to_string(segment.param) + ", state " +
+                        std::to_string(segment.state) + "; there are " +
+                        std::to_string(manifest.params.size()) + " and " +
+                        std::to_string(manifest.states.size()));
+  const Param& param = manifest.params[segment.param];
+  const auto dtype =
+      dtype_number < 256 ? dtype_numbered(static_cast<std::uint8_t>(dtype_number)) : std::nullopt;
+  if (!dtype || bits_of(*dtype) % 8 != 0 || zero != 0)
+    return wire.error(Code::unsupported, "parameter " + param.name + " is stored as dtype number " +
+                                             std::to_string(dtype_number) +
+                                             ", unknown to this version");
+  segment.dtype = *dtype;
+  const std::uint64_t elems = volume(param.shape);
+  if (segment.first > elems || segment.count > elems - segment.first)
+    return wire.corrupt("a segment of parameter " + param.name + " has elements " +
+                        std::to_string(segment.first) + " + " + std::to_string(segment.count) +
+                        " of " + std::to_string(elems));
+  const auto bytes = checked_mul(segment.count, bytes_of(*dtype));
+  if (!bytes || segment.offset > used_bytes || *bytes > used_bytes - segment.offset)
+    return wire.corrupt("a segment of parameter " + param.name + " leaves its tile");
+  return segment;
+}
+
+Result<> read_tiles(Wire& wire, Manifest& manifest) {
+  TRY_ASSIGN(const auto count, wire.count<std::uint64_t>("tiles", kMaxTiles, 24));
+  manifest.tiles.reserve(static_cast<std::size_t>(count));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Tile tile;
+    TRY_ASSIGN(const auto slot, wire.number<std::uint32_t>("a tile"));
+    TRY_ASSIGN(const auto segments, wire.number<std::uint32_t>("a tile"));
+    TRY_ASSIGN(tile.used_bytes, wire.number<std::uint64_t>("a tile"));
+    TRY_ASSIGN(tile.written_step, wire.number<std::uint64_t>("a tile"));
+    if (slot >= kMaxSlots || tile.used_bytes > kMaxTileBytes || segments > wire.left() / 40)
+      return wire.corrupt("tile " + std::to_string(i) + " in slot " + std::to_string(slot) +
+                          " with " + std::to_string(tile.used_bytes) + " bytes and " +
+                          std::to_string(segments) + " segments is impossible");
+    tile.slot = static_cast<std::uint8_t>(slot);
+    tile.segments.reserve(segments);
+    for (std::uint32_t k = 0; k < segments; ++k) {
+      TRY_ASSIGN(const Segment segment, read_segment(wire, manifest, tile.used_bytes));
+      tile.segments.push_back(segment);
+    }
+    manifest.tiles.push_back(std::move(tile));
+  }
+  return {};
+}
+
+Result<> read_crcs(Wire& wire, Manifest& manifest) {
+  for (Tile& tile : manifest.tiles) {
+    TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("checksums", 1u << 20, 4));
+    tile.crcs.reserve(count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      TRY_ASSIGN(const auto crc, wire.number<std::uint32_t>("a checksum"));
+      tile.crcs.push_back(crc);
+    }
+  }
+  return {};
+}
+
+Result<> read_blobs(Wire& wire, Manifest& manifest) {
+  TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("blobs", kMaxBlobs, 12));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Blob blob;
+    TRY_ASSIGN(blob.key, wire.text("a blob's key"));
+    TRY_ASSIGN(const auto size, wire.number<std::uint64_t>("a blob"));
+    TRY_ASSIGN(const ByteView bytes, wire.bytes(size, "a blob"));
+    blob.bytes.assign(bytes.begin(), bytes.end());
+    manifest.blobs.push_back(std::move(blob));
+  }
+  return {};
+}
+
+using SectionReader = Result<> (*)(Wire&, Manifest&);
+constexpr std::array<SectionReader, kSectionTags.size()> kSectionReaders = {
+    read_fingerprint, read_states, read_groups, read_params, read_tiles, read_crcs, read_blobs};
+
+Result<> read_section(Wire& wire, std::size_t index, std::string_view file, Manifest& manifest) {
+  TRY_ASSIGN(const ByteView tag, wire.bytes(4, "a section's tag"));
+  if (text_of(tag) != kSectionTags[index])
+    return wire.error(Code::unsupported, "section \"" + std::string(text_of(tag)) +
+                                             "\" where this version expects \"" +
+                                             std::string(kSectionTags[index]) +
+                                             "\": written by a newer version of Ebb");
+  TRY_ASSIGN(const auto crc, wire.number<std::uint32_t>("a section"));
+  TRY_ASSIGN(const auto size, wire.number<std::uint64_t>("a section"));
+  const std::uint64_t content_at = wire.place();
+  TRY_ASSIGN(const ByteView content, wire.bytes(size, "section " + std::string(text_of(tag))));
+  Wire inner(content, file, content_at);
+  if (crc32c(0, content) != crc)
+    return inner.corrupt("section " + std::string(text_of(tag)) + " does not match its checksum");
+  TRY(kSectionReaders[index](inner, manifest));
+  return inner.finished();
+}
+
+Error corrupt_at(std::string_view file, std::uint64_t offset, const std::string& what) {
+  return {Code::corrupt, std::string(file) + ":" + std::to_string(offset) + ": " + what, {}};
+}
+
+}  // namespace
+
+Result<ManifestHeader> decode_manifest_header(ByteView bytes, std::string_view file,
+                                              std::uint64_t offset) {
+  if (bytes.size() < kManifestHeaderBytes)
+    return corrupt_at(file, offset,
+                      "a manifest's header has 64 bytes, here are " + std::to_string(bytes.size()));
+  const std::string_view magic = text_of(bytes.first(8));
+  ManifestHeader header;
+  header.is_void = magic == kVoidMagic;
+  if (magic != kManifestMagic && !header.is_void)
+    return corrupt_at(file, offset, "no manifest of an Ebb store begins here");
+  const auto version = load_le<std::uint32_t>(bytes.subspan(8));
+  const auto sections = load_le<std::uint32_t>(bytes.subspan(36));
+  header.rank = Rank{load_le<std::uint32_t>(bytes.subspan(12))};
+  std::ranges::copy(bytes.subspan(16, 16), header.store.begin());
+  header.world = load_le<std::uint32_t>(bytes.subspan(32));
+  header.generation = load_le<std::uint64_t>(bytes.subspan(40));
+  header.step = load_le<std::uint64_t>(bytes.subspan(48));
+  header.bytes = load_le<std::uint64_t>(bytes.subspan(56));
+  if (version != kManifestVersion || (!header.is_void && sections != kSectionTags.size()))
+    return Error{Code::unsupported,
+                 std::string(file) + ":" + std::to_string(offset) +
+                     ": written by a newer version of Ebb (manifest version " +
+                     std::to_string(version) + ", " + std::to_string(sections) + " sections)",
+                 {}};
+  if (header.world == 0 || index_of(header.rank) >= header.world || header.generation == 0 ||
+      header.generation > kMaxGeneration)
+    return corrupt_at(file, offset,
+                      "a manifest of generation " + std::to_string(header.generation) + ", rank " +
+                          std::to_string(index_of(header.rank)) + " of " +
+                          std::to_string(header.world) + " is impossible");
+  const bool size_possible =
+      header.is_void
+          ? header.bytes == 0
+          : header.bytes >= kBlock && header.bytes % kBlock == 0 && header.bytes <= kMaxRegionBytes;
+  if (!size_possible)
+    return corrupt_at(file, offset,
+                      "a manifest of " + std::to_string(header.bytes) + " bytes is impossible");
+  return header;
+}
+
+Result<Manifest> decode_manifest(ByteView bytes, std::string_view file, std::uint64_t offset) {
+  TRY_ASSIGN(const ManifestHeader header, decode_manifest_header(bytes, file, offset));
+  if (header.is_void)
+    return corrupt_at(file, offset,
+                      "generation " + std::to_string(header.generation) + " was abandoned");
+  if (bytes.size() != header.bytes)
+    return corrupt_at(file, offset,
+                      "a manifest of " + std::to_string(header.bytes) + " bytes, here are " +
+                          std::to_string(bytes.size()));
+  const ByteView trailer = bytes.last(kManifestTrailerBytes);
+  if (load_le<std::uint32_t>(trailer.subspan(12)) != crc32c(0, bytes.first(bytes.size() - 4)))
+    return corrupt_at(file, offset + bytes.size() - 4,
+                      "the manifest of generation " + std::to_string(header.generation) +
+                          " does not match its checksum: torn or damaged");
+  if (load_le<std::uint64_t>(trailer) != header.generation)
+    return corrupt_at(file, offset + bytes.size() - kManifestTrailerBytes,
+                      "the manifest's header and trailer name different generations");
+  Manifest manifest;
+  manifest.store = header.store;
+  manifest.rank = header.rank;
+  manifest.world = header.world;
+  manifest.generation = header.generation;
+  manifest.step = header.step;
+  Wire wire(bytes.subspan(kManifestHeaderBytes,
+                          bytes.size() - kManifestHeaderBytes - kManifestTrailerBytes),
+            file, offset + kManifestHeaderBytes);
+  for (std::size_t i = 0; i < kSectionTags.size(); ++i) TRY(read_section(wire, i, file, manifest));
+  return manifest;
+}
+
+}  // namespace formats::native

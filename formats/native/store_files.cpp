@@ -1,0 +1,130 @@
+#include "formats/native/store_files.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "formats/core/crc32c.h"
+
+namespace formats::native {
+namespace {
+
+constexpr std::string_view kDataMagic = "EBBDATA1";
+constexpr std::string_view kStorePrefix = "store-";
+
+std::string five_digits(std::uint32_t number) {
+  std::array<char, 16> text{};
+  const int length = std::snprintf(text.data(), text.size(), "%05u", number);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+std::optional<unsigned> hex_digit(char c) {
+  if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
+  if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a' + 10);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string to_string(const Uuid& uuid) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : uuid) {
+    text += kDigits[std::to_integer<std::size_t>(byte >> 4)];
+    text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  return text;
+}
+
+std::string store_directory(const Uuid& store) {
+  return std::string(kStorePrefix) + to_string(store);
+}
+
+std::optional<Uuid> store_in_directory_name(std::string_view name) {
+  if (!name.starts_with(kStorePrefix)) return std::nullopt;
+  name.remove_prefix(kStorePrefix.size());
+  Uuid uuid{};
+  if (name.size() != 2 * uuid.size()) return std::nullopt;
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    const auto high = hex_digit(name[2 * i]);
+    const auto low = hex_digit(name[2 * i + 1]);
+    if (!high || !low) return std::nullopt;
+    uuid[i] = static_cast<std::byte>(*high * 16 + *low);
+  }
+  return uuid;
+}
+
+std::string rank_directory(Rank rank, std::uint32_t world) {
+  return "rank-" + five_digits(index_of(rank)) + "-of-" + five_digits(world);
+}
+
+std::string data_file(const Uuid& store, Rank rank) {
+  return to_string(store) + "-" + five_digits(index_of(rank)) + ".data";
+}
+
+std::uint64_t region_offset(const Superblock& superblock, std::uint32_t region) {
+  return kRegionsOffset + region * superblock.region_bytes;
+}
+
+std::uint64_t tile_offset(const Superblock& superblock, std::uint64_t tile, std::uint32_t slot) {
+  return kBlock + (slot * superblock.tiles + tile) * superblock.tile_bytes;
+}
+
+std::uint64_t meta_file_bytes(const Superblock& superblock) {
+  return region_offset(superblock, superblock.slots + 1);
+}
+
+std::uint64_t data_file_bytes(const Superblock& superblock) {
+  return tile_offset(superblock, 0, superblock.slots);
+}
+
+Result<> check_geometry(const Superblock& s, const std::string& where) {
+  const auto refuse = [&](const std::string& what) {
+    return Error{Code::corrupt, where + ": " + what, {}};
+  };
+  if (s.world == 0 || s.world > kMaxWorld)
+    return refuse("a world of " + std::to_string(s.world) + " ranks; 1 to 65536 are possible");
+  if (index_of(s.rank) >= s.world)
+    return refuse("rank " + std::to_string(index_of(s.rank)) + " in a world of " +
+                  std::to_string(s.world));
+  if (s.slots < 2 || s.slots > kMaxSlots)
+    return refuse(std::to_string(s.slots) + " slots for a tile; 2 to 8 are possible");
+  if (s.block_bytes == 0 || s.block_bytes % kBlock != 0 || s.block_bytes > kMaxTileBytes)
+    return refuse("checksum blocks of " + std::to_string(s.block_bytes) +
+                  " bytes are no multiple of 4096 up to 1 GiB");
+  if (s.tile_bytes == 0 || s.tile_bytes % s.block_bytes != 0 || s.tile_bytes > kMaxTileBytes)
+    return refuse("tiles of " + std::to_string(s.tile_bytes) + " bytes are no multiple of " +
+                  std::to_string(s.block_bytes) + " up to 1 GiB");
+  if (s.tiles > kMaxTiles)
+    return refuse(std::to_string(s.tiles) + " tiles are more than the limit of 2^32");
+  if (s.region_bytes == 0 || s.region_bytes % kBlock != 0 || s.region_bytes > kMaxRegionBytes)
+    return refuse("manifest regions of " + std::to_string(s.region_bytes) +
+                  " bytes are no multiple of 4096 up to 64 GiB");
+  // 2^3 slots, 2^32 tiles and 2^30 bytes do not fit an off_t together.
+  if (s.tiles * s.slots > (std::uint64_t{1} << 62) / s.tile_bytes)
+    return refuse(std::to_string(s.tiles) + " tiles of " + std::to_string(s.tile_bytes) +
+                  " bytes do not fit one file");
+  return {};
+}
+
+ByteVector encode_data_header(const Superblock& superblock) {
+  ByteVector out;
+  out.reserve(kBlock);
+  append_text(out, kDataMagic);
+  append_bytes(out, superblock.store);
+  append_le(out, index_of(superblock.rank));
+  out.resize(kBlock - 4);
+  append_le(out, crc32c(0, out));
+  return out;
+}
+
+Result<> check_data_header(ByteView bytes, const Superblock& superblock, std::string_view file) {
+  const ByteVector wanted = encode_data_header(superblock);
+  if (std::ranges::equal(bytes, wanted)) return {};
+  return Error{Code::corrupt,
+               std::string(file) + ":0: not the data of rank " +
+                   std::to_string(index_of(superblock.rank)) + " of store " +
+                   to_string(superblock.store) + ", or its first 4096 bytes are damaged",
+               {}};
+}
+
+}  // namespace formats::native

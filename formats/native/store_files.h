@@ -1,0 +1,40 @@
+// Where things lie in a store: names of its directories and files, and offsets inside them. The one
+// place that knows (docs/formats/native.md); the engine writes by it and the tools read by it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "formats/native/manifest.h"
+
+namespace formats::native {
+
+constexpr std::uint64_t kBlock = 4096;                // alignment of everything
+constexpr std::uint64_t kRegionsOffset = 2 * kBlock;  // after superblocks A and B
+constexpr std::uint32_t kMaxSlots = 8;
+constexpr std::uint32_t kMaxWorld = 65536;
+constexpr std::uint64_t kMaxTileBytes = GiB;
+constexpr std::uint64_t kMaxTiles = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMaxRegionBytes = 64 * GiB;
+constexpr std::uint64_t kMaxGeneration = std::uint64_t{1} << 62;  // ranks agree on them as int64
+
+constexpr std::string_view kMetaFile = "meta.ebb";
+constexpr std::string_view kLockFile = "lock";
+std::string store_directory(const Uuid& store);                      // "store-<32 hex>"
+std::optional<Uuid> store_in_directory_name(std::string_view name);  // inverse of store_directory
+std::string rank_directory(Rank rank, std::uint32_t world);          // "rank-00005-of-00008"
+std::string data_file(const Uuid& store, Rank rank);                 // "<32 hex>-00005.data"
+
+std::uint64_t region_offset(const Superblock& superblock, std::uint32_t region);
+std::uint64_t tile_offset(const Superblock& superblock, std::uint64_t tile, std::uint32_t slot);
+std::uint64_t meta_file_bytes(const Superblock& superblock);
+std::uint64_t data_file_bytes(const Superblock& superblock);
+// The numbers of a superblock are in range and fit together; `where` begins the message.
+Result<> check_geometry(const Superblock& superblock, const std::string& where);
+
+ByteVector encode_data_header(const Superblock& superblock);  // exactly 4096 bytes
+Result<> check_data_header(ByteView bytes, const Superblock& superblock, std::string_view file);
+
+}  // namespace formats::native
