@@ -153,7 +153,7 @@ TEST(Manifest, HasTheBytesOfThePage) {
     return hex(ByteView(bytes).subspan(find_tag(bytes, tag) + 8, size + 8));
   };
   EXPECT_EQ(section("FNGR", 11), "0b00000000000000" + hex(view_of("onednn fp32")));
-  EXPECT_EQ(section("PARM", 50),
+  EXPECT_EQ(section("PARM", 54),
             "3600000000000000"
             "02000000"
             "05000000682e302e77"  // h.0.w
@@ -164,9 +164,9 @@ TEST(Manifest, HasTheBytesOfThePage) {
             "05000000"
             "7363616c65"  // scale
             "01000000"
-            "00");
+            "00000000");
   EXPECT_EQ(section("TILE", 72),
-            "a800000000000000"
+            "b000000000000000"
             "0200000000000000"
             "02000000"
             "02000000"
