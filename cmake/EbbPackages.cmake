@@ -1,5 +1,6 @@
 # Third-party libraries, all from the distribution's packages; ./dev setup installs them.
 find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # the runtime that oneDNN uses
 find_package(PkgConfig REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(Boost REQUIRED COMPONENTS program_options)

@@ -70,15 +70,16 @@ void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale,
                  std::span<const float> g, std::span<float> w, std::span<float> exp_avg,
                  std::span<float> exp_avg_sq);
 
-// The exact sum of squares: 20 limbs of 32 bits in int64, unit 2^-298 (docs/numerics.md). Merging
-// is adding limbs; any partition of the elements gives the same limbs.
+// The exact sum of squares: 20 limbs of 32 bits in int64, unit 2^-298 (docs/numerics.md). add(),
+// merge() and carry() leave every limb but the last in [0, 2^32), so any partition of the elements,
+// merged in any order, gives the same limbs. A sum over ranks adds limbs; then carry().
 struct ExactSum {
   std::array<std::int64_t, 20> limbs{};
-  bool finite = true;
+  bool finite = true;  // no infinity or NaN was seen; those add nothing to the limbs
   void add(std::span<const float> values);
   void merge(const ExactSum& other);
-  void carry();          // propagate; before and after a sum over ranks
-  double value() const;  // correctly rounded sum of squares
+  void carry();
+  double value() const;  // the correctly rounded sum of squares; NaN unless finite
 };
 
 }  // namespace libmuon

@@ -1,0 +1,135 @@
+// Loops the compiler vectorises. Each element goes through the same IEEE operations whatever the
+// instruction set, because contraction is off, so clones and cuts give equal bits.
+#include <algorithm>
+#include <cmath>
+
+#include "libmuon/kernels/kernels.h"
+
+namespace libmuon {
+namespace {
+
+// M += (1-b)(G - M), not bM + (1-b)G: with the constants rounded to fp32 only the former keeps M =
+// G.
+EBB_CLONES void ema(float scale, float blend, std::size_t count, const float* __restrict g,
+                    float* __restrict m) {
+  for (std::size_t i = 0; i < count; ++i) m[i] += blend * (scale * g[i] - m[i]);
+}
+
+EBB_CLONES void ema_nesterov(float scale, float blend, std::size_t count, const float* __restrict g,
+                             float* __restrict m, float* __restrict u) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float gradient = scale * g[i];
+    const float momentum = m[i] + blend * (gradient - m[i]);
+    m[i] = momentum;
+    u[i] = momentum + blend * (gradient - momentum);
+  }
+}
+
+EBB_CLONES void sum(float scale, float beta, std::size_t count, const float* __restrict g,
+                    float* __restrict m) {
+  for (std::size_t i = 0; i < count; ++i) m[i] = beta * m[i] + scale * g[i];
+}
+
+EBB_CLONES void sum_nesterov(float scale, float beta, std::size_t count, const float* __restrict g,
+                             float* __restrict m, float* __restrict u) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float gradient = scale * g[i];
+    const float momentum = beta * m[i] + gradient;
+    m[i] = momentum;
+    u[i] = gradient + beta * momentum;
+  }
+}
+
+EBB_CLONES void apply(float decay, float rate, std::size_t count, const float* __restrict o,
+                      float* __restrict w) {
+  for (std::size_t i = 0; i < count; ++i) w[i] = decay * w[i] - rate * o[i];
+}
+
+// One AdamW step's numbers, each rounded to fp32 once.
+struct AdamFactors {
+  float scale, decay, blend1, keep2, blend2, inverse_root2, eps, rate;
+};
+
+EBB_CLONES void adamw(AdamFactors f, std::size_t count, const float* __restrict g,
+                      float* __restrict w, float* __restrict m, float* __restrict v) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float gradient = f.scale * g[i];
+    const float first = m[i] + f.blend1 * (gradient - m[i]);
+    const float second = f.keep2 * v[i] + f.blend2 * gradient * gradient;
+    m[i] = first;
+    v[i] = second;
+    w[i] = f.decay * w[i] - f.rate * (first / (std::sqrt(second) * f.inverse_root2 + f.eps));
+  }
+}
+
+float to_float(double value) { return static_cast<float>(value); }
+
+// base^exponent by squaring: the same bits with every C library, unlike pow().
+double power(double base, std::uint64_t exponent) {
+  double result = 1;
+  for (; exponent != 0; exponent >>= 1) {
+    if (exponent & 1) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
+double update_scale(ScaleRule rule, std::uint64_t rows, std::uint64_t cols) {
+  const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
+  switch (rule) {
+    case ScaleRule::sqrt_max_1_rows_over_cols:
+      return std::sqrt(std::max(1.0, r / c));
+    case ScaleRule::match_rms_adamw:
+      return 0.2 * std::sqrt(std::max(r, c));
+  }
+  return 1;
+}
+
+}  // namespace
+
+void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                    std::span<float> m, std::span<float> u) {
+  CHECK(g.size() == m.size() && g.size() == u.size());
+  const float beta = to_float(spec.beta);
+  const float blend = to_float(1 - spec.beta);
+  const std::size_t count = g.size();
+  if (spec.nesterov) {
+    if (spec.momentum == Momentum::ema)
+      ema_nesterov(grad_scale, blend, count, g.data(), m.data(), u.data());
+    else
+      sum_nesterov(grad_scale, beta, count, g.data(), m.data(), u.data());
+    return;
+  }
+  if (spec.momentum == Momentum::ema)
+    ema(grad_scale, blend, count, g.data(), m.data());
+  else
+    sum(grad_scale, beta, count, g.data(), m.data());
+  std::copy(m.begin(), m.end(), u.begin());
+}
+
+void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
+                 std::span<const float> o, std::span<float> w) {
+  CHECK(o.size() == w.size());
+  apply(to_float(1 - spec.lr * spec.weight_decay),
+        to_float(spec.lr * update_scale(spec.scale, rows, cols)), o.size(), o.data(), w.data());
+}
+
+void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale,
+                 std::span<const float> g, std::span<float> w, std::span<float> exp_avg,
+                 std::span<float> exp_avg_sq) {
+  CHECK(step > 0 && g.size() == w.size() && g.size() == exp_avg.size() &&
+        g.size() == exp_avg_sq.size());
+  const double correction1 = 1 - power(spec.beta1, step);
+  const double correction2 = 1 - power(spec.beta2, step);
+  const AdamFactors factors = {.scale = grad_scale,
+                               .decay = to_float(1 - spec.lr * spec.weight_decay),
+                               .blend1 = to_float(1 - spec.beta1),
+                               .keep2 = to_float(spec.beta2),
+                               .blend2 = to_float(1 - spec.beta2),
+                               .inverse_root2 = to_float(1 / std::sqrt(correction2)),
+                               .eps = to_float(spec.eps),
+                               .rate = to_float(spec.lr / correction1)};
+  adamw(factors, g.size(), g.data(), w.data(), exp_avg.data(), exp_avg_sq.data());
+}
+
+}  // namespace libmuon

@@ -1,0 +1,169 @@
+// The exact sum of squares (decisions 5). A square of an fp32 number is an integer of at most 48
+// bits times a power of two not below 2^-298.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "libmuon/kernels/kernels.h"
+
+namespace libmuon {
+namespace {
+
+constexpr std::size_t kBlock = 1024;  // 2^10 windows of 42 bits sum up exactly in a double
+constexpr int kWindowBits = 42;
+constexpr int kUnit = -298;         // exponent of a limb's lowest bit
+constexpr std::size_t kShort = 64;  // below: the plain path
+constexpr std::size_t kLanes = 16;
+constexpr std::uint32_t kMagnitude = 0x7fffffffu;
+constexpr std::uint32_t kInfinity = 0x7f800000u;
+
+using Limbs = std::array<std::int64_t, 20>;
+__extension__ using Wide = __int128;
+
+// limbs += value * 2^(shift + kUnit). REQUIRES: |value| < 2^63, shift < 17 * 32.
+void add_shifted(Limbs& limbs, std::int64_t value, int shift) {
+  const auto limb = static_cast<std::size_t>(shift / 32);
+  const Wide wide = static_cast<Wide>(value) * (Wide{1} << (shift % 32));
+  limbs[limb] += static_cast<std::uint32_t>(wide);
+  limbs[limb + 1] += static_cast<std::uint32_t>(wide >> 32);
+  limbs[limb + 2] += static_cast<std::int64_t>(wide >> 64);
+}
+
+// The plain path: one number at a time. True if all are finite.
+bool add_plain(Limbs& limbs, std::span<const float> values) {
+  bool finite = true;
+  for (const float value : values) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(value) & kMagnitude;
+    if (magnitude >= kInfinity) {
+      finite = false;
+      continue;
+    }
+    const std::uint32_t exponent = magnitude >> 23;
+    const std::uint64_t fraction = magnitude & 0x7fffffu;
+    const std::uint64_t significand = exponent == 0 ? fraction : fraction | 0x800000u;
+    add_shifted(limbs, static_cast<std::int64_t>(significand * significand),
+                2 * static_cast<int>(std::max(exponent, 1u)) - 2);
+  }
+  return finite;
+}
+
+EBB_CLONES std::uint32_t largest_magnitude(const float* values) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < kBlock; ++i)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(values[i]) & kMagnitude);
+  return largest;
+}
+
+EBB_CLONES void squares_of(const float* __restrict values, double* __restrict squares) {
+  for (std::size_t i = 0; i < kBlock; ++i)
+    squares[i] = static_cast<double>(values[i]) * static_cast<double>(values[i]);
+}
+
+struct Window {
+  double sum;          // of what was cut off, exact
+  std::uint64_t rest;  // zero if nothing is left of any number
+};
+
+// Cuts each number at the multiples of a power of two that adding and taking away `splitter` rounds
+// to.
+EBB_CLONES Window cut(double splitter, double* numbers) {
+  double sums[kLanes] = {};
+  std::uint64_t rests[kLanes] = {};
+  for (std::size_t i = 0; i < kBlock; i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const double number = numbers[i + lane];
+      const double high = (number + splitter) - splitter;
+      const double rest = number - high;
+      sums[lane] += high;
+      rests[lane] |= std::bit_cast<std::uint64_t>(rest);
+      numbers[i + lane] = rest;
+    }
+  Window window{.sum = 0, .rest = 0};
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    window.sum += sums[lane];
+    window.rest |= rests[lane];
+  }
+  return window;
+}
+
+// The fast path: a block's squares in windows from the top down; false if a number is not finite.
+bool add_block(Limbs& limbs, const float* values) {
+  const std::uint32_t largest = largest_magnitude(values);
+  if (largest >= kInfinity) return false;
+  if (largest == 0) return true;
+  alignas(64) double numbers[kBlock];
+  squares_of(values, numbers);
+  // Every square is below 2^top.
+  const int top = 2 * (static_cast<int>(std::max(largest >> 23, 1u)) - 126);
+  int low = std::max(top - kWindowBits, kUnit);
+  while (true) {
+    const Window window = cut(std::ldexp(1.5, low + 52), numbers);
+    add_shifted(limbs, static_cast<std::int64_t>(std::ldexp(window.sum, -low)), low - kUnit);
+    if (window.rest == 0) return true;
+    low = std::max(low - kWindowBits, kUnit);
+  }
+}
+
+}  // namespace
+
+void ExactSum::carry() {
+  for (std::size_t i = 0; i + 1 < limbs.size(); ++i) {
+    limbs[i + 1] += limbs[i] >> 32;
+    limbs[i] &= 0xffffffff;
+  }
+}
+
+void ExactSum::add(std::span<const float> values) {
+  while (!values.empty()) {
+    const std::size_t count = std::min(values.size(), kBlock);
+    const std::span<const float> part = values.first(count);
+    values = values.subspan(count);
+    if (count < kShort) {
+      finite &= add_plain(limbs, part);
+    } else {
+      float padded[kBlock];
+      const float* block = part.data();
+      if (count < kBlock) {
+        std::fill(std::copy(part.begin(), part.end(), padded), padded + kBlock, 0.0f);
+        block = padded;
+      }
+      // A block with an infinity keeps its finite numbers: that costs nobody but a bad step.
+      if (!add_block(limbs, block)) finite &= add_plain(limbs, part);
+    }
+    carry();
+  }
+}
+
+void ExactSum::merge(const ExactSum& other) {
+  for (std::size_t i = 0; i < limbs.size(); ++i) limbs[i] += other.limbs[i];
+  finite &= other.finite;
+  carry();
+}
+
+double ExactSum::value() const {
+  if (!finite) return std::numeric_limits<double>::quiet_NaN();
+  ExactSum sum = *this;
+  sum.carry();
+  std::size_t top = sum.limbs.size() - 1;
+  while (top > 0 && sum.limbs[top] == 0) --top;
+  // The three highest limbs hold at least 65 bits from the first one on (the last limb may hold
+  // more than 32); whatever is below only matters as "not zero".
+  Wide high = sum.limbs[top];
+  const std::size_t taken = std::min<std::size_t>(top, 2);
+  for (std::size_t i = 1; i <= taken; ++i) high = (high << 32) | sum.limbs[top - i];
+  CHECK(high >= 0);
+  int exponent = kUnit + 32 * static_cast<int>(top - taken);
+  bool sticky = false;
+  for (std::size_t i = 0; i + taken < top; ++i) sticky |= sum.limbs[i] != 0;
+  while (high >> 63 != 0) {
+    sticky |= (high & 1) != 0;
+    high >>= 1;
+    ++exponent;
+  }
+  // 63 bits and a sticky one below the rounding position: the conversion rounds to nearest even.
+  const auto bits = static_cast<std::int64_t>(high) | (sticky ? 1 : 0);
+  return std::ldexp(static_cast<double>(bits), exponent);
+}
+
+}  // namespace libmuon

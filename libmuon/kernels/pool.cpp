@@ -1,0 +1,81 @@
+#include <condition_variable>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "libmuon/kernels/kernels.h"
+
+namespace libmuon {
+namespace {
+
+// One run() call. `next` jobs were handed out, `done` have returned.
+struct Batch {
+  const std::function<void(std::size_t)>& job;
+  std::size_t count;
+  std::size_t next = 0;
+  std::size_t done = 0;
+};
+
+}  // namespace
+
+struct Pool::Impl {
+  std::mutex mutex;
+  std::condition_variable work;      // a batch arrived, or the end
+  std::condition_variable finished;  // a batch is done
+  std::list<Batch*> batches;         // those with jobs left to hand out
+  bool ending = false;
+  std::vector<std::thread> workers;
+
+  // Takes one job of `batch` and runs it outside the lock.
+  void run_one(std::unique_lock<std::mutex>& lock, Batch& batch) {
+    const std::size_t index = batch.next++;
+    if (batch.next == batch.count) batches.remove(&batch);
+    lock.unlock();
+    batch.job(index);
+    lock.lock();
+    if (++batch.done == batch.count) finished.notify_all();
+  }
+
+  void work_loop() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      work.wait(lock, [this] { return ending || !batches.empty(); });
+      if (batches.empty()) return;
+      run_one(lock, *batches.front());
+    }
+  }
+};
+
+Pool::Pool(std::uint32_t threads) : impl_(std::make_unique<Impl>()) {
+  for (std::uint32_t i = 1; i < threads; ++i)
+    impl_->workers.emplace_back([impl = impl_.get()] { impl->work_loop(); });
+}
+
+Pool::~Pool() {
+  {
+    const std::scoped_lock lock(impl_->mutex);
+    impl_->ending = true;
+  }
+  impl_->work.notify_all();
+  for (std::thread& worker : impl_->workers) worker.join();
+}
+
+std::uint32_t Pool::threads() const {
+  return static_cast<std::uint32_t>(impl_->workers.size()) + 1;
+}
+
+void Pool::run(std::size_t count, const std::function<void(std::size_t)>& job) {
+  if (count <= 1 || impl_->workers.empty()) {
+    for (std::size_t i = 0; i < count; ++i) job(i);
+    return;
+  }
+  Batch batch{.job = job, .count = count};
+  std::unique_lock lock(impl_->mutex);
+  impl_->batches.push_back(&batch);
+  impl_->work.notify_all();
+  // The caller works too: run() from inside a job cannot wait for a worker that waits for it.
+  while (batch.next < batch.count) impl_->run_one(lock, batch);
+  impl_->finished.wait(lock, [&batch] { return batch.done == batch.count; });
+}
+
+}  // namespace libmuon

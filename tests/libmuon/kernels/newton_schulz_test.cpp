@@ -1,0 +1,198 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "libmuon/kernels/kernels.h"
+#include "tests/libmuon/kernels/numbers.h"
+
+namespace libmuon {
+namespace {
+
+using testing::gaussian;
+using testing::relative_distance;
+using testing::same_bits;
+
+struct Shape {
+  std::size_t rows, cols;
+};
+
+// The textbook in fp64: C = A B with A m x k, B k x n, dense.
+std::vector<double> product(std::size_t m, std::size_t k, std::size_t n,
+                            const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> c(m * n);
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t l = 0; l < k; ++l)
+      for (std::size_t j = 0; j < n; ++j) c[i * n + j] += a[i * k + l] * b[l * n + j];
+  return c;
+}
+
+template <typename T>
+std::vector<T> transposed(std::size_t rows, std::size_t cols, const std::vector<T>& from) {
+  std::vector<T> to(from.size());
+  for (std::size_t r = 0; r < rows; ++r)
+    for (std::size_t c = 0; c < cols; ++c) to[c * rows + r] = from[r * cols + c];
+  return to;
+}
+
+std::vector<double> oracle(const MuonSpec& spec, Shape shape, const std::vector<float>& u) {
+  const auto [rows, cols] = shape;
+  std::vector<double> x(u.begin(), u.end());
+  if (rows > cols) x = transposed(rows, cols, x);
+  const std::size_t m = std::min(rows, cols), n = std::max(rows, cols);
+  double norm = 0;
+  for (const double value : x) norm += value * value;
+  norm = std::sqrt(norm);
+  norm = spec.eps_rule == EpsRule::add ? norm + spec.eps : std::max(norm, spec.eps);
+  for (double& value : x) value /= norm;
+  for (const Coefficients& step : spec.iterations) {
+    const auto a = product(m, n, m, x, transposed(m, n, x));
+    const auto aa = product(m, m, m, a, a);
+    std::vector<double> q(m * m);
+    for (std::size_t i = 0; i < q.size(); ++i)
+      q[i] = static_cast<double>(step.b) * a[i] + static_cast<double>(step.c) * aa[i];
+    for (std::size_t i = 0; i < m; ++i) q[i * m + i] += static_cast<double>(step.a);
+    x = product(m, m, n, q, x);
+  }
+  return rows > cols ? transposed(n == rows ? cols : rows, n, x) : x;
+}
+
+std::vector<float> run(const MuonSpec& spec, Shape shape, std::span<const float> u,
+                       std::uint32_t threads) {
+  Pool pool(threads);
+  NewtonSchulz newton_schulz(spec, pool);
+  std::vector<float> o(u.size(), -1.0f);
+  newton_schulz.run(shape.rows, shape.cols, u, o);
+  return o;
+}
+
+// A matrix whose singular values fall from 1 to `last` on a log scale, nearly: gaussian times rows
+// of falling size.
+std::vector<float> decaying(Shape shape, double last) {
+  auto u = gaussian(shape.rows * shape.cols, 9);
+  const double side = static_cast<double>(std::max<std::size_t>(shape.rows - 1, 1));
+  for (std::size_t r = 0; r < shape.rows; ++r)
+    for (std::size_t c = 0; c < shape.cols; ++c)
+      u[r * shape.cols + c] *= static_cast<float>(std::pow(last, static_cast<double>(r) / side));
+  return u;
+}
+
+constexpr std::array kShapes = {Shape{96, 160},  Shape{160, 96}, Shape{264, 530}, Shape{530, 264},
+                                Shape{257, 257}, Shape{1, 40},   Shape{40, 1},    Shape{1, 1},
+                                Shape{17, 1100}, Shape{600, 31}, Shape{64, 64}};
+
+TEST(NewtonSchulz, AgreesWithFp64OnGaussianMatrices) {
+  for (const Shape shape : kShapes) {
+    const auto u = gaussian(shape.rows * shape.cols, 7);
+    const MuonSpec spec = MuonSpec::keller();
+    EXPECT_LE(relative_distance(run(spec, shape, u, 2), oracle(spec, shape, u)), 2e-5)
+        << shape.rows << " x " << shape.cols;
+  }
+}
+
+TEST(NewtonSchulz, AgreesWithFp64OnDecayingSpectra) {
+  for (const Shape shape : {Shape{96, 160}, Shape{264, 300}, Shape{128, 128}})
+    for (const double last : {1e-3, 1e-6}) {
+      const auto u = decaying(shape, last);
+      const MuonSpec spec = MuonSpec::keller();
+      EXPECT_LE(relative_distance(run(spec, shape, u, 2), oracle(spec, shape, u)), 2e-4)
+          << shape.rows << " x " << shape.cols << " down to " << last;
+    }
+}
+
+TEST(NewtonSchulz, BitsDependOnNeitherThreadsNorAddressesNorEarlierCalls) {
+  const MuonSpec spec = MuonSpec::keller();
+  for (const Shape shape : kShapes) {
+    const std::size_t count = shape.rows * shape.cols;
+    const auto u = gaussian(count, 7);
+    const auto expected = run(spec, shape, u, 1);
+    for (const std::uint32_t threads : {2u, 5u})
+      EXPECT_TRUE(same_bits(run(spec, shape, u, threads), expected));
+
+    Pool pool(2);
+    NewtonSchulz used(spec, pool);
+    std::vector<float> other(200 * 300, 0.5f), shifted(count + 3), o(count + 5);
+    used.run(200, 300, other, other);
+    std::copy(u.begin(), u.end(), shifted.begin() + 3);
+    const auto output = std::span(o).subspan(5);
+    used.run(shape.rows, shape.cols, std::span(shifted).subspan(3), output);
+    EXPECT_TRUE(same_bits(output, expected)) << shape.rows << " x " << shape.cols;
+  }
+}
+
+TEST(NewtonSchulz, EightPanelsAboveTwoThousandRows) {
+  // One number in each row and column: the result is the scalar polynomial in each place.
+  constexpr std::size_t kSide = 2053;
+  MuonSpec spec = MuonSpec::keller();
+  spec.iterations.resize(2);
+  std::vector<float> u(kSide * kSide);
+  const auto place = [](std::size_t row) { return row * kSide + (row * 977 + 5) % kSide; };
+  double norm = 0;
+  for (std::size_t row = 0; row < kSide; ++row) {
+    u[place(row)] = static_cast<float>(row % 7 + 1);
+    norm += static_cast<double>(u[place(row)]) * static_cast<double>(u[place(row)]);
+  }
+  auto o = run(spec, {kSide, kSide}, u, 2);
+  for (std::size_t row = 0; row < kSide; ++row) {
+    double x = static_cast<double>(u[place(row)]) / (std::sqrt(norm) + spec.eps);
+    for (const Coefficients& step : spec.iterations)
+      x = x * (static_cast<double>(step.a) +
+               x * x * (static_cast<double>(step.b) + x * x * static_cast<double>(step.c)));
+    ASSERT_NEAR(static_cast<double>(o[place(row)]), x, 1e-5 * std::abs(x)) << row;
+    o[place(row)] = 0;
+  }
+  EXPECT_TRUE(std::all_of(o.begin(), o.end(), [](float value) { return value == 0; }));
+}
+
+TEST(NewtonSchulz, AZeroMatrixGivesZeros) {
+  for (const double eps : {1e-7, 0.0}) {
+    MuonSpec spec = MuonSpec::keller();
+    spec.eps = eps;
+    const std::vector<float> u(30 * 20, 0.0f);
+    EXPECT_TRUE(same_bits(run(spec, {30, 20}, u, 1), u));
+  }
+}
+
+TEST(NewtonSchulz, EpsIsAddedToTheNormOrIsItsLeastValue) {
+  const Shape shape{20, 30};
+  for (const EpsRule rule : {EpsRule::add, EpsRule::clamp})
+    for (const double size : {1e-9, 1e-7, 1.0}) {
+      MuonSpec spec = MuonSpec::keller();
+      spec.eps_rule = rule;
+      auto u = gaussian(600, 8);
+      for (float& value : u) value *= static_cast<float>(size / std::sqrt(600.0));
+      EXPECT_LE(relative_distance(run(spec, shape, u, 1), oracle(spec, shape, u)), 2e-5) << size;
+    }
+}
+
+TEST(NewtonSchulz, TheScaleOfTheInputDoesNotMatterWithoutEps) {
+  MuonSpec spec = MuonSpec::keller();
+  spec.eps = 0;
+  const auto u = gaussian(40 * 60, 8);
+  const auto expected = run(spec, {40, 60}, u, 1);
+  for (const int shift : {-100, 100}) {
+    auto scaled = u;
+    for (float& value : scaled) value = std::ldexp(value, shift);
+    EXPECT_LE(relative_distance(run(spec, {40, 60}, scaled, 1), expected), 1e-6) << shift;
+  }
+}
+
+TEST(NewtonSchulz, CountsItsWorkAndItsMemory) {
+  EXPECT_EQ(newton_schulz_flops(100, 200, 5),
+            5 * 2 * (2.0 * 100 * 100 * 200 + 1.0 * 100 * 100 * 100));
+  EXPECT_EQ(newton_schulz_flops(512, 2048, 5), newton_schulz_flops(2048, 512, 5));
+  // Four panels: ten of sixteen blocks of the symmetric products.
+  EXPECT_EQ(newton_schulz_flops(512, 2048, 1),
+            2 * (0.625 * 512 * 512 * (2048 + 512) + 512.0 * 512 * 2048));
+  EXPECT_EQ(NewtonSchulz::scratch_bytes(100, 201), 4u * 2 * 100 * (208 + 112));
+}
+
+TEST(Kernels, TheFingerprintNamesTheLibraryItsInstructionsAndThePrecision) {
+  const std::string text = kernel_fingerprint();
+  EXPECT_TRUE(text.starts_with("oneDNN ")) << text;
+  EXPECT_NE(text.find(" fp32 "), std::string::npos) << text;
+  std::printf("%s\n", text.c_str());
+}
+
+}  // namespace
+}  // namespace libmuon

@@ -1,0 +1,48 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "libmuon/kernels/kernels.h"
+
+namespace libmuon {
+namespace {
+
+TEST(Pool, RunsEachJobOnceAndReturnsWhenAllAreDone) {
+  for (const std::uint32_t threads : {1u, 2u, 5u}) {
+    Pool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (const std::size_t count : {0u, 1u, 2u, 7u, 300u}) {
+      std::vector<std::atomic<int>> runs(count);
+      pool.run(count, [&](std::size_t i) { ++runs[i]; });
+      for (const auto& times : runs) EXPECT_EQ(times, 1);
+    }
+  }
+}
+
+TEST(Pool, ServesSeveralCallersAtOnce) {
+  Pool pool(3);
+  std::atomic<int> total = 0;
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller)
+    callers.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        std::atomic<int> mine = 0;
+        pool.run(9, [&](std::size_t) { ++mine; });
+        EXPECT_EQ(mine, 9);
+        total += mine;
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(total, 4 * 50 * 9);
+}
+
+TEST(Pool, AJobMayRunJobsOfItsOwn) {
+  Pool pool(2);
+  std::atomic<int> total = 0;
+  pool.run(4, [&](std::size_t) { pool.run(4, [&](std::size_t) { ++total; }); });
+  EXPECT_EQ(total, 16);
+}
+
+}  // namespace
+}  // namespace libmuon
