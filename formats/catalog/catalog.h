@@ -1,5 +1,6 @@
 // Catalog: a checkpoint as a value - which tensors and values it holds and where every shard lies.
-// Every format's describe() produces one; coverage proofs, inspection and conversion read nothing else.
+// Every format's describe() produces one; coverage proofs, inspection and conversion read nothing
+// else.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ struct Chunk {
   std::uint32_t file = 0;  // index into Catalog::files
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  Rank holder{};           // the rank that wrote it
-  std::uint64_t tag = 0;   // the format's own: which payload decoding applies
+  Rank holder{};          // the rank that wrote it
+  std::uint64_t tag = 0;  // the format's own: which payload decoding applies
 };
 
 using PathItem = std::variant<std::string, std::int64_t>;  // dict key or list index
@@ -48,7 +49,7 @@ struct ValueEntry {
   Value value;
 };
 
-struct GroupEntry {  // one optimizer parameter group
+struct GroupEntry {       // one optimizer parameter group
   std::string optimizer;  // "muon", "adamw", "" when the format does not say
   std::vector<std::pair<std::string, Value>> settings;
   std::vector<std::string> params;  // names
@@ -64,8 +65,8 @@ struct Catalog {
   std::string format;    // "dcp", "safetensors", "ebb", "deepspeed", ...
   std::string producer;  // "torch 2.9 or newer", "DeepSpeed 0.19.8", ... as far as the bytes tell
   std::optional<std::int64_t> step;
-  std::uint32_t world = 1;      // ranks that wrote it
-  std::string partition;        // one line for people: "zero3 over 2 ranks", "rows over 3 ranks"
+  std::uint32_t world = 1;  // ranks that wrote it
+  std::string partition;    // one line for people: "zero3 over 2 ranks", "rows over 3 ranks"
   std::uint64_t padding_elems = 0;
   std::vector<FileEntry> files;
   std::vector<TensorEntry> tensors;  // in the format's own order
@@ -74,19 +75,21 @@ struct Catalog {
   std::vector<std::string> notes;  // what a reader should know, one line each
 };
 
-// A described checkpoint: its catalog and access to the decoded elements. Thread-safe after describe.
+// A described checkpoint: its catalog and access to the decoded elements. Thread-safe after
+// describe.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
   virtual const Catalog& catalog() const = 0;
-  // Fills `into` with decoded, row-major, little-endian bytes of the chunk, from its byte `first` on.
-  // Verifies whatever checksum the format has over what it reads; errors name file, offset, tensor.
+  // Fills `into` with decoded, row-major, little-endian bytes of the chunk, from its byte `first`
+  // on. Verifies whatever checksum the format has over what it reads; errors name file, offset,
+  // tensor.
   virtual Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                         std::span<std::byte> into) const = 0;
 };
 
-// Every element of every tensor is stored exactly once: holes, overlaps and boxes outside the tensor
-// are named by tensor and rows. O(chunks log chunks) per tensor, never quadratic.
+// Every element of every tensor is stored exactly once: holes, overlaps and boxes outside the
+// tensor are named by tensor and rows. O(chunks log chunks) per tensor, never quadratic.
 Result<> prove_coverage(const TensorEntry& tensor, const Catalog& catalog);
 Result<> prove_coverage(const Catalog& catalog);
 

@@ -13,20 +13,31 @@ namespace formats {
 
 struct Value {
   enum class Kind : std::uint8_t {
-    none, boolean, integer, big_integer, real, complex, string, bytes, list, tuple, set, dict,
+    none,
+    boolean,
+    integer,
+    big_integer,
+    real,
+    complex,
+    string,
+    bytes,
+    list,
+    tuple,
+    set,
+    dict,
     size,    // torch.Size
     dtype,   // torch.float32
     tensor,  // a small tensor inside a value: dtype, size items, sha256 in text
     object,  // an object we do not interpret: text = "module.Class"; never constructed
   };
   Kind kind = Kind::none;
-  std::int64_t integer = 0;   // boolean, integer
-  double real = 0;            // real; complex: real part
-  double imaginary = 0;       // complex
-  std::string text;           // string, big_integer (decimal), object, tensor (sha256), dtype via name
-  ByteVector raw;             // bytes
-  DType dtype = DType::f32;   // dtype, tensor
-  std::vector<Value> items;   // list, tuple, set, size, tensor (its shape)
+  std::int64_t integer = 0;  // boolean, integer
+  double real = 0;           // real; complex: real part
+  double imaginary = 0;      // complex
+  std::string text;  // string, big_integer (decimal), object, tensor (sha256), dtype via name
+  ByteVector raw;    // bytes
+  DType dtype = DType::f32;                      // dtype, tensor
+  std::vector<Value> items;                      // list, tuple, set, size, tensor (its shape)
   std::vector<std::pair<Value, Value>> entries;  // dict, in stored order
 
   static Value of_bool(bool value);
@@ -37,8 +48,8 @@ struct Value {
   const Value* find(std::string_view key) const;  // dict entry with that string key, else nullptr
 };
 
-// JSON with the conventions of tests/fixtures/dcp/README.md: {"$tuple": [...]}, {"$bytes": hex}, ...
+// JSON with the conventions of tests/fixtures/dcp/README.md: {"$tuple": [...]}, {"$bytes": hex},
+// ...
 std::string to_json(const Value& value);
-
 
 }  // namespace formats

@@ -33,7 +33,7 @@ class SourceTree {
     std::uint64_t size = 0;
   };
   virtual ~SourceTree() = default;
-  virtual std::string_view root() const = 0;           // as the user gave it
+  virtual std::string_view root() const = 0;  // as the user gave it
   virtual const std::vector<Entry>& entries() const = 0;
   virtual Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const = 0;
 

@@ -63,16 +63,16 @@ class [[nodiscard]] Result<void> {
 
 #define EBB_CONCAT_INNER(a, b) a##b
 #define EBB_CONCAT(a, b) EBB_CONCAT_INNER(a, b)
-#define EBB_TRY_ASSIGN_IMPL(temporary, target, expression)       \
-  auto temporary = (expression);                                 \
-  if (!temporary) return std::move(temporary).error();           \
+#define EBB_TRY_ASSIGN_IMPL(temporary, target, expression) \
+  auto temporary = (expression);                           \
+  if (!temporary) return std::move(temporary).error();     \
   target = std::move(*temporary)
 
-// TRY(f()) returns f's error from the enclosing function; TRY_ASSIGN(auto x, f()) also takes its value.
-#define TRY(expression)                                               \
-  do {                                                                \
-    if (auto try_result_ = (expression); !try_result_)                \
-      return std::move(try_result_).error();                          \
+// TRY(f()) returns f's error from the enclosing function; TRY_ASSIGN(auto x, f()) also takes its
+// value.
+#define TRY(expression)                                                                       \
+  do {                                                                                        \
+    if (auto try_result_ = (expression); !try_result_) return std::move(try_result_).error(); \
   } while (false)
 #define TRY_ASSIGN(target, expression) \
   EBB_TRY_ASSIGN_IMPL(EBB_CONCAT(try_assign_, __COUNTER__), target, expression)

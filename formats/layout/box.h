@@ -1,5 +1,6 @@
-// Boxes: N-d offset + extent inside a tensor, and what a flat range of a row-major tensor looks like.
-// Units are elements everywhere. Source of the splitting rule: docs/architecture.md, "flat ranges".
+// Boxes: N-d offset + extent inside a tensor, and what a flat range of a row-major tensor looks
+// like. Units are elements everywhere. Source of the splitting rule: docs/architecture.md, "flat
+// ranges".
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,8 @@ struct BoxView {
   const Box& box;
   std::span<std::byte> data;
 };
-// Copies `region` (inside both boxes), element by element size. Longest contiguous runs are memcpy'd.
+// Copies `region` (inside both boxes), element by element size. Longest contiguous runs are
+// memcpy'd.
 void copy_region(const Box& region, ConstBoxView source, BoxView target, std::uint32_t elem_bytes);
 
 std::string to_string(const Shape& shape);  // "[512, 2048]"
