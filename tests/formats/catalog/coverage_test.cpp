@@ -196,7 +196,7 @@ TEST(Coverage, AgreesWithCountingEveryElement) {
           << proof.error().message;
     }
   }
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(refused, 500);  // both answers are really tried
 }
 
 TEST(Coverage, EveryPolicyStoresEveryElementOnce) {
