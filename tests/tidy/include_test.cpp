@@ -96,7 +96,7 @@ TEST(Tidy, EachThirdPartyLibraryHasItsFolder) {
                              {"zstd", {"formats/dcp/"}},
                              {"zlib.h", {"formats/torch/"}},
                              {"isa-l", {"formats/core/"}},
-                             {"openssl/", {"libswap/transfer/"}},
+                             {"openssl/", {"formats/core/"}},
                              {"oneapi/", {"libmuon/kernels/"}},
                              {"dnnl", {"libmuon/kernels/"}},
                              {"boost/", {"tools/cli/"}},
