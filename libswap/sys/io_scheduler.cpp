@@ -65,10 +65,12 @@ const std::vector<RawOp>& IoScheduler::next_operations() {
   }
   bool issued = true;
   while (issued) {
-    issued = issue_chunk(Priority::step, Direction::read);
-    issued |= issue_chunk(Priority::step, Direction::write);
-    issued |= issue_chunk(Priority::background, Direction::read);
+    // Background first: it has earned its credit, and a busy step would leave it no bytes in
+    // flight.
+    issued = issue_chunk(Priority::background, Direction::read);
     issued |= issue_chunk(Priority::background, Direction::write);
+    issued |= issue_chunk(Priority::step, Direction::read);
+    issued |= issue_chunk(Priority::step, Direction::write);
   }
   stats_.operations += next_.size();
   CHECK(requests_.empty() || free_tags_.size() < operations_.size());  // nothing waits for ever
