@@ -1,10 +1,22 @@
 #include "formats/registry.h"
 
+#include <array>
 #include <string>
 
-namespace formats {
+#include "formats/safetensors/safetensors.h"
 
-std::span<const Format> registered_formats() { return {}; }
+namespace formats {
+namespace {
+
+// The first one whose detect() says yes reads a checkpoint.
+constexpr std::array kFormats = {
+    Format{"safetensors", "one file, several with an index, or torch DCP's shards",
+           detect_safetensors, describe_safetensors, emit_safetensors},
+};
+
+}  // namespace
+
+std::span<const Format> registered_formats() { return kFormats; }
 
 const Format* format_named(std::string_view name) {
   for (const Format& format : registered_formats())

@@ -3,6 +3,11 @@
 #include <cstdint>
 
 namespace formats {
+namespace {
+
+constexpr std::string_view kHex = "0123456789abcdef";
+
+}  // namespace
 
 std::size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
@@ -21,7 +26,6 @@ std::size_t utf8_length(std::string_view text) {
 }
 
 void append_json_string(std::string& out, std::string_view text) {
-  constexpr std::string_view kHex = "0123456789abcdef";
   out += '"';
   while (!text.empty()) {
     const std::size_t length = utf8_length(text);
@@ -40,6 +44,25 @@ void append_json_string(std::string& out, std::string_view text) {
     text.remove_prefix(length == 0 ? 1 : length);
   }
   out += '"';
+}
+
+std::string printable(std::string_view text, std::size_t limit) {
+  std::string out;
+  while (!text.empty()) {
+    if (out.size() >= limit) return out + "...";
+    const std::size_t length = utf8_length(text);
+    const auto code = static_cast<std::uint8_t>(text.front());
+    const bool c1_control =
+        length == 2 && code == 0xc2 && static_cast<std::uint8_t>(text[1]) < 0xa0;
+    if (length == 0 || code < 0x20 || code == 0x7f || c1_control) {
+      ((out += "\\x") += kHex[code >> 4]) += kHex[code & 15];
+      text.remove_prefix(1);
+    } else {
+      out += text.substr(0, length);
+      text.remove_prefix(length);
+    }
+  }
+  return out;
 }
 
 std::string json_string(std::string_view text) {

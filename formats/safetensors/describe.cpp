@@ -1,0 +1,338 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "formats/core/json_text.h"
+#include "formats/safetensors/header.h"
+#include "formats/safetensors/index.h"
+#include "formats/safetensors/naming.h"
+#include "formats/safetensors/safetensors.h"
+
+namespace formats {
+namespace safetensors {
+namespace {
+
+constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+
+bool is_top_level(std::string_view name) { return name.find('/') == std::string_view::npos; }
+
+std::optional<std::uint32_t> number_of(std::string_view digits) {
+  if (digits.empty() || digits.size() > 9) return std::nullopt;
+  std::uint32_t value = 0;
+  for (const char c : digits) {
+    if (c < '0' || c > '9') return std::nullopt;
+    value = value * 10 + static_cast<std::uint32_t>(c - '0');
+  }
+  return value;
+}
+
+// "shard-00002-model-00001-of-00001.safetensors" -> rank 1.
+std::optional<Rank> rank_of(std::string_view name) {
+  constexpr std::string_view kShard = "shard-";
+  const std::size_t dash = name.find("-model-");
+  if (!name.starts_with(kShard) || dash == std::string_view::npos) return std::nullopt;
+  const auto number = number_of(name.substr(kShard.size(), dash - kShard.size()));
+  if (!number || *number == 0) return std::nullopt;
+  return Rank{*number - 1};
+}
+
+class SafetensorsCheckpoint : public Checkpoint {
+ public:
+  SafetensorsCheckpoint(Catalog catalog, std::shared_ptr<const SourceTree> tree)
+      : catalog_(std::move(catalog)), tree_(std::move(tree)) {}
+
+  const Catalog& catalog() const override { return catalog_; }
+
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override {
+    const std::string& file = catalog_.files[chunk.file].name;
+    if (first > chunk.length || into.size() > chunk.length - first)
+      return Error{
+          Code::usage, file + ": '" + printable(tensor.name) + "': read past its chunk", {}};
+    TRY_ASSIGN(const auto source, tree_->open(file));
+    if (auto done = source->read(chunk.offset + first, into); !done)
+      return std::move(done).error().within("'" + printable(tensor.name) + "'");
+    return {};
+  }
+
+ private:
+  Catalog catalog_;
+  std::shared_ptr<const SourceTree> tree_;
+};
+
+class Describer {
+ public:
+  explicit Describer(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
+
+  Result<std::unique_ptr<Checkpoint>> run() {
+    catalog_.format = "safetensors";
+    catalog_.producer = "safetensors";
+    TRY(choose_files());
+    for (std::uint32_t file = 0; file < catalog_.files.size(); ++file) TRY(add_file(file));
+    TRY(check_index());
+    TRY(check_numbers());
+    summarize();
+    return std::unique_ptr<Checkpoint>(
+        std::make_unique<SafetensorsCheckpoint>(std::move(catalog_), tree_));
+  }
+
+ private:
+  std::string path_of(std::string_view name) const {
+    const std::string root(tree_->root());
+    return root.ends_with(name) ? root : root + "/" + std::string(name);
+  }
+
+  Result<> choose_files();
+  Result<> add_file(std::uint32_t file);
+  Result<> add_tensor(std::uint32_t file, const HeaderTensor& tensor, const ShardingInfo* info);
+  Result<> grow(TensorEntry& entry, Chunk chunk, const HeaderTensor& tensor);
+  void add_values(const Header& header, std::string_view file);
+  Result<> check_index() const;
+  Result<> check_numbers() const;
+  void summarize();
+
+  std::shared_ptr<const SourceTree> tree_;
+  Catalog catalog_;
+  std::string index_name_;  // empty: there is none
+  std::optional<Index> index_;
+  std::unordered_map<std::string, std::size_t> tensor_of_key_;
+  std::set<std::pair<std::string, std::uint32_t>> keys_in_files_;
+  std::uint64_t data_bytes_ = 0;
+  bool sharded_ = false;
+};
+
+Result<> Describer::choose_files() {
+  std::set<std::string> names;
+  for (const SourceTree::Entry& entry : tree_->entries()) {
+    if (!is_top_level(entry.name)) continue;
+    if (entry.name.ends_with(kIndexSuffix)) {
+      if (!index_name_.empty())
+        return Error{
+            Code::unsupported, path_of(entry.name) + ": a second index beside " + index_name_, {}};
+      index_name_ = entry.name;
+    } else if (entry.name.ends_with(kSuffix) || tree_->entries().size() == 1) {
+      names.insert(entry.name);
+    }
+  }
+  if (!index_name_.empty()) {
+    TRY_ASSIGN(const auto source, tree_->open(index_name_));
+    TRY_ASSIGN(index_, read_index(*source));
+    std::set<std::string> listed;
+    for (const Index::Weight& weight : index_->weights) listed.insert(weight.file);
+    for (const std::string& name : names)
+      if (!listed.contains(name)) catalog_.notes.push_back(name + " is not in the index; left out");
+    names = std::move(listed);
+  }
+  for (const std::string& name : names) {
+    const SourceTree::Entry* entry = tree_->find(name);
+    if (entry == nullptr)
+      return Error{Code::incomplete,
+                   path_of(name) + ": missing, though " + index_name_ + " says tensors are there",
+                   {}};
+    catalog_.files.push_back({name, entry->size, rank_of(name)});
+  }
+  return {};
+}
+
+Result<> Describer::add_file(std::uint32_t file) {
+  const std::string& name = catalog_.files[file].name;
+  TRY_ASSIGN(const auto source, tree_->open(name));
+  TRY_ASSIGN(const Header header, read_header(*source));
+  std::optional<ShardingInfo> info;
+  if (const std::string* text = header.find_metadata("DCP_SHARDING_INFO")) {
+    TRY_ASSIGN(info, read_sharding_info(std::string(source->name()), *text));
+    sharded_ = true;
+  }
+  add_values(header, name);
+  for (HeaderTensor tensor : header.tensors) {
+    data_bytes_ += tensor.end - tensor.begin;
+    tensor.begin += header.data_start;
+    tensor.end += header.data_start;
+    if (auto added = add_tensor(file, tensor, info ? &*info : nullptr); !added)
+      return std::move(added).error().within(std::string(source->name()) + ":" +
+                                             std::to_string(tensor.begin));
+  }
+  return {};
+}
+
+Result<> Describer::add_tensor(std::uint32_t file, const HeaderTensor& tensor,
+                               const ShardingInfo* info) {
+  Chunk chunk{whole(tensor.shape),
+              file,
+              tensor.begin,
+              tensor.end - tensor.begin,
+              catalog_.files[file].rank.value_or(Rank{0}),
+              0};
+  std::string key = tensor.key;
+  const auto saved = info == nullptr ? ShardingInfo::const_iterator{} : info->find(tensor.key);
+  const bool placed = info != nullptr && saved != info->end();
+  if (placed) {
+    if (saved->second.offsets.size() != tensor.shape.size())
+      return Error{Code::corrupt,
+                   "tensor '" + printable(tensor.key) + "': saved_offsets has " +
+                       std::to_string(saved->second.offsets.size()) + " numbers for the shape " +
+                       to_string(tensor.shape),
+                   {}};
+    chunk.box.offset = saved->second.offsets;
+    key = saved->second.logical_fqn.value_or(key);
+  }
+  keys_in_files_.emplace(key, file);
+  const auto [found, fresh] = tensor_of_key_.emplace(key, catalog_.tensors.size());
+  if (fresh) {
+    safetensors::NamedState named = named_state_of(key);
+    TensorEntry entry{key,
+                      {},
+                      std::move(named.name),
+                      std::move(named.state),
+                      tensor.dtype,
+                      Shape(tensor.shape.size(), 0),
+                      {}};
+    catalog_.tensors.push_back(std::move(entry));
+  } else if (!placed) {
+    const Chunk& first = catalog_.tensors[found->second].chunks.front();
+    return Error{Code::corrupt,
+                 "tensor '" + printable(key) + "' is already in " + catalog_.files[first.file].name,
+                 {}};
+  }
+  return grow(catalog_.tensors[found->second], std::move(chunk), tensor);
+}
+
+// The whole shape is nowhere recorded: it is what the shards reach.
+Result<> Describer::grow(TensorEntry& entry, Chunk chunk, const HeaderTensor& tensor) {
+  if (entry.dtype != tensor.dtype || entry.shape.size() != tensor.shape.size())
+    return Error{Code::corrupt,
+                 "tensor '" + printable(*entry.key) + "' is " + std::string(name_of(tensor.dtype)) +
+                     " " + to_string(tensor.shape) + " here, but " +
+                     std::string(name_of(entry.dtype)) + " of " +
+                     std::to_string(entry.shape.size()) + " dimensions in another shard",
+                 {}};
+  for (std::size_t d = 0; d < entry.shape.size(); ++d) {
+    const auto reach = checked_add(chunk.box.offset[d], chunk.box.extent[d]);
+    if (!reach)
+      return Error{Code::corrupt, "tensor '" + printable(*entry.key) + "': offsets wrap", {}};
+    entry.shape[d] = std::max(entry.shape[d], *reach);
+  }
+  if (!checked_volume(entry.shape))
+    return Error{Code::corrupt,
+                 "tensor '" + printable(*entry.key) + "': " + to_string(entry.shape) +
+                     " does not fit 64 bits",
+                 {}};
+  entry.chunks.push_back(std::move(chunk));
+  return {};
+}
+
+void Describer::add_values(const Header& header, std::string_view file) {
+  const bool dcp = header.find_metadata("DCP_SHARDING_INFO") != nullptr;
+  if (const std::string* version = header.find_metadata("DCP_VERSION"))
+    catalog_.producer = "torch DCP safetensors writer " + printable(*version, 20);
+  for (const auto& [key, text] : header.metadata) {
+    if (dcp && (key == "DCP_SHARDING_INFO" || key == "DCP_VERSION" || key == "format")) continue;
+    const auto same_key = [&key = key](const ValueEntry& entry) { return entry.key == key; };
+    const auto known = std::find_if(catalog_.values.begin(), catalog_.values.end(), same_key);
+    if (known != catalog_.values.end() && known->value.text == text) continue;
+    std::string name = key;
+    if (known != catalog_.values.end()) name.append("@").append(file);
+    Value value;
+    value.kind = Value::Kind::string;
+    value.text = text;
+    catalog_.values.push_back({name, {name}, std::move(value)});
+  }
+}
+
+Result<> Describer::check_index() const {
+  if (!index_) return {};
+  const std::string index = path_of(index_name_) + ":0: ";
+  std::map<std::string, std::uint32_t> number_of_file;
+  for (std::uint32_t i = 0; i < catalog_.files.size(); ++i)
+    number_of_file[catalog_.files[i].name] = i;
+  for (const Index::Weight& weight : index_->weights)
+    if (!keys_in_files_.contains({weight.key, number_of_file.at(weight.file)}))
+      return Error{Code::incomplete,
+                   index + "tensor '" + printable(weight.key) + "' should lie in " + weight.file +
+                       ", but that file does not hold it",
+                   {}};
+  if (index_->total_size && *index_->total_size != data_bytes_)
+    return Error{Code::corrupt,
+                 index + "total_size is " + std::to_string(*index_->total_size) +
+                     " but the tensors have " + std::to_string(data_bytes_) + " bytes",
+                 {}};
+  return {};
+}
+
+// Numbered names say how many files there must be: shard-0000R-... from 1 without a gap,
+// ...-0000i-of-0000N all N of them.
+Result<> Describer::check_numbers() const {
+  std::set<std::uint32_t> ranks;
+  std::map<std::string, std::set<std::uint32_t>> parts;  // "model-" ... "-of-00003" -> numbers
+  for (const FileEntry& file : catalog_.files) {
+    if (file.rank) ranks.insert(index_of(*file.rank) + 1);
+    const std::string stem = file.name.substr(0, file.name.rfind(kSuffix));
+    const std::size_t of = stem.rfind("-of-");
+    if (of == std::string::npos || of < 5 || tree_->entries().size() == 1) continue;
+    if (const auto part = number_of(stem.substr(of - 5, 5)))
+      parts[stem.substr(0, of - 5) + '\n' + stem.substr(of)].insert(*part);
+  }
+  const auto gaps = [](const std::set<std::uint32_t>& have, std::uint32_t last) {
+    std::string out;
+    for (std::uint32_t i = 1; i <= last && out.size() < 60; ++i)
+      if (!have.contains(i)) out.append(out.empty() ? "" : ", ").append(std::to_string(i));
+    return out;
+  };
+  const std::string root(tree_->root());
+  if (tree_->entries().size() > 1 && !ranks.empty())
+    if (const std::string missing = gaps(ranks, *ranks.rbegin()); !missing.empty())
+      return Error{Code::incomplete, root + ": shard files missing: " + missing, {}};
+  for (const auto& [name, have] : parts) {
+    const auto total = number_of(std::string_view(name).substr(name.rfind("-of-") + 4));
+    if (!total) continue;
+    if (const std::string missing = gaps(have, *total); !missing.empty())
+      return Error{Code::incomplete,
+                   root + ": of the " + std::to_string(*total) + " files of " +
+                       name.substr(0, name.find('\n')) + "*, these are missing: " + missing,
+                   {}};
+  }
+  return {};
+}
+
+void Describer::summarize() {
+  for (const FileEntry& file : catalog_.files)
+    if (file.rank) catalog_.world = std::max(catalog_.world, index_of(*file.rank) + 1);
+  const std::size_t files = catalog_.files.size();
+  catalog_.partition =
+      catalog_.world > 1
+          ? "boxes over " + std::to_string(catalog_.world) + " ranks"
+          : "whole tensors in " + std::to_string(files) + (files == 1 ? " file" : " files");
+  if (catalog_.world > 1)
+    catalog_.notes.push_back(
+        "this format records no number of ranks: a missing last shard cannot be noticed");
+  if (index_)
+    for (const std::string& name : index_->unread)
+      catalog_.notes.push_back(index_name_ + ": metadata '" + printable(name) + "' is not read");
+}
+
+}  // namespace
+}  // namespace safetensors
+
+bool detect_safetensors(const SourceTree& tree) {
+  const auto& entries = tree.entries();
+  const bool by_name = std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
+    return safetensors::is_top_level(entry.name) &&
+           (entry.name.ends_with(safetensors::kSuffix) ||
+            entry.name.ends_with(safetensors::kIndexSuffix));
+  });
+  if (by_name || entries.size() != 1 || entries.front().size < 10) return by_name;
+  const auto source = tree.open(entries.front().name);
+  if (!source) return false;
+  const auto head = read_bytes(**source, 0, 10, 10);
+  return head && load_le<std::uint64_t>(*head) < entries.front().size &&
+         text_of(*head).substr(8) == "{\"";
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_safetensors(std::shared_ptr<const SourceTree> tree) {
+  return safetensors::Describer(std::move(tree)).run();
+}
+
+}  // namespace formats

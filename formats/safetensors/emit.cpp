@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "formats/core/json_text.h"
+#include "formats/safetensors/header.h"
+#include "formats/safetensors/naming.h"
+#include "formats/safetensors/safetensors.h"
+
+namespace formats {
+namespace safetensors {
+namespace {
+
+constexpr std::uint64_t kDirectIo = 4096;
+
+// The library's alignment order: widest first.
+constexpr std::array kDTypeOrder = {
+    DType::u64,     DType::i64,         DType::f64,         DType::c64,     DType::f32,
+    DType::u32,     DType::i32,         DType::bf16,        DType::f16,     DType::u16,
+    DType::i16,     DType::f8_e5m2fnuz, DType::f8_e4m3fnuz, DType::f8_e8m0, DType::f8_e4m3,
+    DType::f8_e5m2, DType::i8,          DType::u8,          DType::f6_e3m2, DType::f6_e2m3,
+    DType::f4,      DType::boolean};
+
+struct Item {
+  std::string key;
+  std::string logical;  // the tensor's key where `key` names only one of its boxes
+  DType dtype = DType::f32;
+  TensorData data;
+};
+
+std::size_t order_of(DType dtype) {
+  return static_cast<std::size_t>(std::find(kDTypeOrder.begin(), kDTypeOrder.end(), dtype) -
+                                  kDTypeOrder.begin());
+}
+
+std::string numbers(const std::vector<std::uint64_t>& values) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i != 0) out += ",";
+    out += std::to_string(values[i]);
+  }
+  return out + "]";
+}
+
+// __metadata__: the strings the content has, and where each stored box lies in its tensor.
+std::string metadata_json(const Catalog& content, const std::vector<Item>& items, bool sharded) {
+  std::string out = "{\"format\":\"pt\"";
+  for (const ValueEntry& value : content.values)
+    if (value.value.kind == Value::Kind::string && value.key != "format")
+      out += "," + json_string(value.key) + ":" + json_string(value.value.text);
+  if (!sharded) return out + "}";
+  std::string info = "{";
+  for (const Item& item : items) {
+    if (info.size() > 1) info += ",";
+    info += json_string(item.key) + ":{\"saved_offsets\":" + numbers(item.data.box.offset);
+    if (item.logical != item.key) info += ",\"logical_fqn\":" + json_string(item.logical);
+    info += "}";
+  }
+  return out + ",\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":" + json_string(info + "}") + "}";
+}
+
+Result<OutputFile> file_of(const Catalog& content, std::vector<Item> items, bool sharded) {
+  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return std::pair(order_of(a.dtype), std::string_view(a.key)) <
+           std::pair(order_of(b.dtype), std::string_view(b.key));
+  });
+  std::string header = "{\"__metadata__\":" + metadata_json(content, items, sharded);
+  OutputFile file;
+  std::uint64_t end = 0;
+  for (const Item& item : items) {
+    TRY_ASSIGN(const std::uint64_t bytes, tensor_bytes(item.dtype, item.data.box.extent));
+    header += "," + json_string(item.key) + ":{\"dtype\":\"" + std::string(name_of(item.dtype)) +
+              "\",\"shape\":" + numbers(item.data.box.extent) +
+              ",\"data_offsets\":" + numbers({end, end + bytes}) + "}";
+    if (bytes != 0) file.fragments.push_back({end, item.data});
+    end += bytes;
+  }
+  header += "}";
+  const std::uint64_t start = align_up(8 + header.size(), end < kDirectIo ? 8 : kDirectIo);
+  header.resize(static_cast<std::size_t>(start - 8), ' ');
+  if (header.size() > kMaxHeaderBytes)
+    return Error{Code::limit,
+                 "the header would have " + std::to_string(header.size()) +
+                     " bytes, the limit of the format is " + std::to_string(kMaxHeaderBytes),
+                 {}};
+  ByteVector head;
+  append_le<std::uint64_t>(head, header.size());
+  append_text(head, header);
+  for (Fragment& fragment : file.fragments) fragment.offset += start;
+  file.fragments.insert(file.fragments.begin(), Fragment{0, std::move(head)});
+  file.size = start + end;
+  return file;
+}
+
+std::string five_digits(std::uint32_t number) {
+  const std::string text = std::to_string(number);
+  return std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
+}
+
+std::vector<std::string> what_is_lost(const Catalog& content) {
+  std::vector<std::string> lost;
+  for (const ValueEntry& value : content.values)
+    if (value.value.kind != Value::Kind::string)
+      lost.push_back("value '" + printable(value.key) + "'");
+  for (std::size_t i = 0; i < content.groups.size(); ++i)
+    lost.push_back("parameter group " + std::to_string(i) + " with " +
+                   std::to_string(content.groups[i].settings.size()) + " settings");
+  for (const TensorEntry& tensor : content.tensors)
+    if (order_of(tensor.dtype) == kDTypeOrder.size())
+      lost.push_back("tensor '" + printable(key_of(tensor)) + "' of dtype " +
+                     std::string(name_of(tensor.dtype)));
+  return lost;
+}
+
+Result<std::vector<std::string>> keys_of(const Catalog& content) {
+  std::vector<std::string> keys;
+  std::set<std::string_view> seen;
+  keys.reserve(content.tensors.size());
+  for (const TensorEntry& tensor : content.tensors) {
+    keys.push_back(key_of(tensor));
+    if (keys.back() == "__metadata__" || !seen.insert(keys.back()).second)
+      return Error{Code::layout,
+                   "two tensors would be called '" + printable(keys.back()) + "' in safetensors",
+                   "--exclude or --states leaves one of them out"};
+  }
+  return keys;
+}
+
+std::vector<Item> items_of(const EmitRequest& request, const std::vector<std::string>& keys,
+                           Rank rank) {
+  std::vector<Item> items;
+  for (std::uint32_t t = 0; t < keys.size(); ++t) {
+    const DType dtype = request.content.tensors[t].dtype;
+    if (order_of(dtype) == kDTypeOrder.size()) continue;
+    const std::vector<Piece> pieces = request.layout.pieces(t, rank);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      std::string key = keys[t];
+      if (i != 0) key.append(".__dcp_shard_").append(std::to_string(i));
+      items.push_back({std::move(key), keys[t], dtype, {t, pieces[i].box}});
+    }
+  }
+  return items;
+}
+
+}  // namespace
+}  // namespace safetensors
+
+Result<EmitPlan> emit_safetensors(const EmitRequest& request) {
+  TRY_ASSIGN(const std::vector<std::string> keys, safetensors::keys_of(request.content));
+  const Layout::Spec& spec = request.layout.spec();
+  const std::uint32_t writers =
+      spec.policy == Policy::replicated ? 1 : spec.mesh.shard_world;  // one copy is enough
+  EmitPlan plan;
+  plan.dropped = safetensors::what_is_lost(request.content);
+  for (std::uint32_t writer = 0; writer < writers; ++writer) {
+    TRY_ASSIGN(
+        OutputFile file,
+        safetensors::file_of(request.content, safetensors::items_of(request, keys, Rank{writer}),
+                             writers > 1));
+    file.name = writers == 1 ? "model.safetensors"
+                             : "shard-" + safetensors::five_digits(writer + 1) +
+                                   "-model-00001-of-00001.safetensors";
+    file.writer = Rank{writer};
+    plan.files.push_back(std::move(file));
+  }
+  return plan;
+}
+
+}  // namespace formats

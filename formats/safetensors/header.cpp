@@ -1,0 +1,184 @@
+#include "formats/safetensors/header.h"
+
+#include <algorithm>
+#include <array>
+
+#include "formats/core/units.h"
+#include "formats/safetensors/json_reader.h"
+
+namespace formats::safetensors {
+namespace {
+
+std::string interval(const HeaderTensor& tensor) {
+  return "'" + printable(tensor.key) + "' [" + std::to_string(tensor.begin) + "," +
+         std::to_string(tensor.end) + ")";
+}
+
+Result<> check_size(const HeaderTensor& tensor, const JsonReader& json, ondemand::value where) {
+  const std::string name = "tensor '" + printable(tensor.key) + "': ";
+  if (tensor.end < tensor.begin)
+    return json.at(where, name + "data_offsets [" + std::to_string(tensor.begin) + "," +
+                              std::to_string(tensor.end) + ") run backwards");
+  const auto need = tensor_bytes(tensor.dtype, tensor.shape);
+  if (!need) return json.at(where, name + need.error().message);
+  if (*need != tensor.end - tensor.begin)
+    return json.at(where, name + std::string(name_of(tensor.dtype)) + " " +
+                              to_string(tensor.shape) + " needs " + std::to_string(*need) +
+                              " bytes but data_offsets give " +
+                              std::to_string(tensor.end - tensor.begin));
+  return {};
+}
+
+Result<HeaderTensor> read_tensor(JsonReader& json, const std::string& key, ondemand::value value) {
+  const std::string name = "tensor '" + printable(key) + "'";
+  if (key.size() > kMaxKeyBytes)
+    return Error{Code::limit,
+                 json.at(value, name).message + ": its name has " + std::to_string(key.size()) +
+                     " bytes, the limit is " + std::to_string(kMaxKeyBytes),
+                 {}};
+  HeaderTensor tensor{key, DType::f32, {}, 0, 0};
+  int found = 0;
+  const auto visit = [&](const std::string& field, ondemand::value item) -> Result<> {
+    if (field == "dtype") {
+      TRY_ASSIGN(const std::string dtype, json.string(item, name + ": dtype"));
+      const auto known = dtype_named(dtype);
+      if (!known || *known == DType::c128)
+        return Error{Code::unsupported,
+                     json.at(item, name).message + ": dtype '" + printable(dtype) +
+                         "' is not one of safetensors'",
+                     {}};
+      tensor.dtype = *known;
+      ++found;
+    } else if (field == "shape") {
+      TRY_ASSIGN(tensor.shape, json.wholes(item, name + ": shape"));
+      if (tensor.shape.size() > kMaxDims)
+        return Error{Code::limit,
+                     json.at(item, name).message + ": " + std::to_string(tensor.shape.size()) +
+                         " dimensions, the limit is " + std::to_string(kMaxDims),
+                     {}};
+      ++found;
+    } else if (field == "data_offsets") {
+      TRY_ASSIGN(const auto offsets, json.wholes(item, name + ": data_offsets"));
+      if (offsets.size() != 2)
+        return json.at(item, name + ": data_offsets has " + std::to_string(offsets.size()) +
+                                 " numbers instead of 2");
+      tensor.begin = offsets[0];
+      tensor.end = offsets[1];
+      ++found;
+    } else {
+      return json.at(item, name + ": unknown field '" + printable(field) + "'");
+    }
+    return {};
+  };
+  TRY(json.fields(value, name, visit));
+  if (found != 3) return json.at(value, name + " lacks dtype, shape or data_offsets");
+  TRY(check_size(tensor, json, value));
+  return tensor;
+}
+
+// The data is exactly the tensors, one after the other: no holes, overlaps or trailing bytes.
+Result<> check_data(const Header& header, const ByteSource& source) {
+  const std::uint64_t size = source.size() - header.data_start;
+  std::vector<const HeaderTensor*> order;
+  for (const HeaderTensor& tensor : header.tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](const HeaderTensor* a, const HeaderTensor* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
+  const auto refuse = [&](std::uint64_t at, const std::string& why) {
+    const auto offset = checked_add(header.data_start, at).value_or(source.size());
+    return Error{
+        Code::corrupt, std::string(source.name()) + ":" + std::to_string(offset) + ": " + why, {}};
+  };
+  const auto hole = [&](std::uint64_t from, std::uint64_t to) {
+    return refuse(from, "bytes [" + std::to_string(from) + "," + std::to_string(to) +
+                            ") of the data belong to no tensor");
+  };
+  std::uint64_t covered = 0;
+  const HeaderTensor* last = nullptr;
+  for (const HeaderTensor* tensor : order) {
+    if (tensor->begin < covered)
+      return refuse(tensor->begin,
+                    "tensors " + interval(*last) + " and " + interval(*tensor) + " overlap");
+    if (tensor->begin > covered) return hole(covered, tensor->begin);
+    if (tensor->end > size) {
+      Error error = refuse(size, "the file ends at byte " + std::to_string(size) +
+                                     " of the data, inside tensor " + interval(*tensor));
+      error.code = Code::incomplete;
+      return error;
+    }
+    covered = tensor->end;
+    last = tensor;
+  }
+  if (covered < size) return hole(covered, size);
+  return {};
+}
+
+Result<std::uint64_t> header_length(const ByteSource& source) {
+  const std::string file(source.name());
+  if (source.size() < 8)
+    return Error{Code::incomplete,
+                 file + ":0: " + std::to_string(source.size()) +
+                     " bytes are too few for a safetensors file (8 for the header's length)",
+                 {}};
+  std::array<std::byte, 8> raw{};
+  TRY(source.read(0, raw));
+  const auto length = load_le<std::uint64_t>(raw);
+  if (length == 0) return Error{Code::corrupt, file + ":0: the header's length is 0", {}};
+  if (length > source.size() - 8)
+    return Error{
+        Code::incomplete,
+        file + ":0: the header claims " + std::to_string(length) + " bytes but the file has fewer",
+        {}};
+  if (length > kMaxHeaderBytes)
+    return Error{Code::limit,
+                 file + ":0: the header claims " + std::to_string(length) +
+                     " bytes, the limit is " + std::to_string(kMaxHeaderBytes),
+                 {}};
+  return length;
+}
+
+}  // namespace
+
+const std::string* Header::find_metadata(std::string_view key) const {
+  for (const auto& [name, value] : metadata)
+    if (name == key) return &value;
+  return nullptr;
+}
+
+Result<std::uint64_t> tensor_bytes(DType dtype, const Shape& shape) {
+  const std::string what = std::string(name_of(dtype)) + " " + to_string(shape);
+  const auto elems = checked_volume(shape);
+  const auto bits = elems ? checked_mul(*elems, bits_of(dtype)) : std::nullopt;
+  if (!bits) return Error{Code::corrupt, what + " does not fit 64 bits", {}};
+  if (*bits % 8 != 0) return Error{Code::corrupt, what + " is not a whole number of bytes", {}};
+  return *bits / 8;
+}
+
+Result<Header> read_header(const ByteSource& source) {
+  TRY_ASSIGN(const std::uint64_t length, header_length(source));
+  TRY_ASSIGN(const ByteVector text, read_bytes(source, 8, length, kMaxHeaderBytes));
+  if (text.front() != std::byte{'{'})
+    return Error{
+        Code::corrupt, std::string(source.name()) + ":8: the header does not begin with '{'", {}};
+  JsonReader json({std::string(source.name()), 8, "the header"}, text_of(text));
+  Header header;
+  header.data_start = 8 + length;
+  const auto visit = [&](const std::string& key, ondemand::value value) -> Result<> {
+    if (key != "__metadata__") {
+      TRY_ASSIGN(HeaderTensor tensor, read_tensor(json, key, value));
+      header.tensors.push_back(std::move(tensor));
+      return {};
+    }
+    return json.fields(value, "__metadata__", [&](const std::string& name, ondemand::value item) {
+      auto string = json.string(item, "__metadata__: '" + printable(name) + "'");
+      if (!string) return Result<>(std::move(string).error());
+      header.metadata.emplace_back(name, std::move(*string));
+      return Result<>();
+    });
+  };
+  TRY(json.read(visit));
+  TRY(check_data(header, source));
+  return header;
+}
+
+}  // namespace formats::safetensors

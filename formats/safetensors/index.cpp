@@ -1,0 +1,75 @@
+#include "formats/safetensors/index.h"
+
+#include <algorithm>
+
+#include "formats/safetensors/json_reader.h"
+
+namespace formats::safetensors {
+namespace {
+
+bool is_plain_file_name(std::string_view name) {
+  return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
+         std::none_of(name.begin(), name.end(), [](char c) {
+           return c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20;
+         });
+}
+
+Result<> read_weights(JsonReader& json, ondemand::value value, Index& index) {
+  return json.fields(
+      value, "weight_map", [&](const std::string& key, ondemand::value item) -> Result<> {
+        TRY_ASSIGN(std::string file, json.string(item, "weight_map: '" + printable(key) + "'"));
+        if (!is_plain_file_name(file))
+          return json.at(item, "weight_map: '" + printable(key) + "' lies in '" + printable(file) +
+                                   "', which is no plain file name");
+        index.weights.push_back({key, std::move(file)});
+        return {};
+      });
+}
+
+}  // namespace
+
+Result<Index> read_index(const ByteSource& source) {
+  TRY_ASSIGN(const ByteVector text, read_bytes(source, 0, source.size(), kMaxIndexBytes));
+  JsonReader json({std::string(source.name()), 0, "the index"}, text_of(text));
+  Index index;
+  int maps = 0;
+  TRY(json.read([&](const std::string& key, ondemand::value value) -> Result<> {
+    if (key == "weight_map") {
+      ++maps;
+      return read_weights(json, value, index);
+    }
+    if (key != "metadata") return {};
+    return json.fields(value, "metadata",
+                       [&](const std::string& name, ondemand::value item) -> Result<> {
+                         if (name != "total_size") {
+                           index.unread.push_back(name);
+                           return {};
+                         }
+                         TRY_ASSIGN(index.total_size, json.whole(item, "metadata: total_size"));
+                         return {};
+                       });
+  }));
+  if (maps == 0)
+    return Error{Code::corrupt, std::string(source.name()) + ":0: the index has no weight_map", {}};
+  return index;
+}
+
+Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_view text) {
+  JsonReader json({file + ": DCP_SHARDING_INFO", 0, "DCP_SHARDING_INFO"}, text);
+  ShardingInfo info;
+  TRY(json.read([&](const std::string& key, ondemand::value value) -> Result<> {
+    SavedShard& shard = info[key];
+    const std::string what = "'" + printable(key) + "'";
+    return json.fields(value, what, [&](const std::string& name, ondemand::value item) -> Result<> {
+      if (name == "saved_offsets") {
+        TRY_ASSIGN(shard.offsets, json.wholes(item, what + ": saved_offsets"));
+      } else if (name == "logical_fqn") {
+        TRY_ASSIGN(shard.logical_fqn, json.string(item, what + ": logical_fqn"));
+      }
+      return {};
+    });
+  }));
+  return info;
+}
+
+}  // namespace formats::safetensors

@@ -1,0 +1,39 @@
+// The two small JSON documents beside or inside sharded files: model.safetensors.index.json and the
+// DCP_SHARDING_INFO that torch DCP's HuggingFaceStorageWriter puts into __metadata__.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "formats/core/byte_source.h"
+
+namespace formats::safetensors {
+
+constexpr std::uint64_t kMaxIndexBytes = 256'000'000;
+
+struct Index {
+  struct Weight {
+    std::string key;
+    std::string file;
+  };
+  std::vector<Weight> weights;              // in the index's order
+  std::optional<std::uint64_t> total_size;  // bytes of all tensors, where it says so
+  std::vector<std::string> unread;          // other fields of its metadata
+};
+
+// File names are plain: nothing outside the checkpoint's own directory can be named.
+Result<Index> read_index(const ByteSource& source);
+
+struct SavedShard {
+  std::vector<std::uint64_t> offsets;      // of the stored box in the whole tensor
+  std::optional<std::string> logical_fqn;  // where several boxes of one tensor lie in one file
+};
+using ShardingInfo = std::unordered_map<std::string, SavedShard>;
+
+// `file` is for messages.
+Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_view json);
+
+}  // namespace formats::safetensors

@@ -1,0 +1,152 @@
+#include "formats/safetensors/json_reader.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace formats::safetensors {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+std::size_t digits(std::string_view text) {
+  return static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_digit) -
+                                  text.begin());
+}
+
+// RFC 8259, section 6.
+bool is_json_number(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  const std::size_t whole = digits(text);
+  if (whole == 0 || (whole > 1 && text.front() == '0')) return false;
+  text.remove_prefix(whole);
+  if (text.starts_with('.')) {
+    const std::size_t fraction = digits(text.substr(1));
+    if (fraction == 0) return false;
+    text.remove_prefix(1 + fraction);
+  }
+  if (text.starts_with('e') || text.starts_with('E')) {
+    text.remove_prefix(1);
+    if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+    const std::size_t exponent = digits(text);
+    if (exponent == 0) return false;
+    text.remove_prefix(exponent);
+  }
+  return text.empty();
+}
+
+bool is_json_value(std::string_view token) {
+  if (token.empty()) return false;
+  return token == "true" || token == "false" || token == "null" || token.front() == '"' ||
+         token.front() == '{' || token.front() == '[' || is_json_number(token);
+}
+
+std::optional<std::size_t> first_not_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = utf8_length(text.substr(i));
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<> JsonReader::begin() {
+  const std::string_view text = text_;
+  if (const auto bad = first_not_utf8(text))
+    return at(text.data() + *bad, place_.what + " is not UTF-8");
+  if (text.find('{') != text.find_first_not_of(" \t\r\n"))
+    return at(text.data(), place_.what + " does not begin with '{'");
+  if (parser_.iterate(text_).get(document_) != simdjson::SUCCESS)
+    return at(text.data(), place_.what + " is not valid JSON");
+  return {};
+}
+
+Result<> JsonReader::end() {
+  const char* rest = nullptr;
+  if (document_.current_location().get(rest) != simdjson::SUCCESS) return {};
+  if (token_at(rest).empty()) return {};
+  return invalid(rest);
+}
+
+std::string_view JsonReader::token_at(const char* where) const {
+  const std::string_view text = text_;
+  if (where < text.data() || where >= text.data() + text.size()) return {};
+  const std::string_view rest = text.substr(static_cast<std::size_t>(where - text.data()));
+  if (std::string_view("{}[],:").find(rest.front()) != std::string_view::npos)
+    return rest.substr(0, 1);
+  return rest.substr(0, rest.find_first_of(" \t\r\n{}[],:"));
+}
+
+Error JsonReader::at(const char* where, std::string message) const {
+  const auto byte = static_cast<std::uint64_t>(where - std::string_view(text_).data());
+  return {Code::corrupt,
+          place_.file + ":" + std::to_string(place_.offset + byte) + ": " + std::move(message),
+          {}};
+}
+
+Error JsonReader::at(ondemand::value value, std::string message) const {
+  return at(value.raw_json_token().data(), std::move(message));
+}
+
+Error JsonReader::invalid() {
+  const char* where = nullptr;
+  const std::string_view text = text_;
+  if (document_.current_location().get(where) != simdjson::SUCCESS || where < text.data() ||
+      where > text.data() + text.size())
+    where = text.data() + text.size();
+  return invalid(where);
+}
+
+Error JsonReader::invalid(const char* where) const {
+  const auto byte = static_cast<std::uint64_t>(where - std::string_view(text_).data());
+  const std::string_view token = token_at(where);
+  return at(where, place_.what + " is not valid JSON (" +
+                       (token.empty() ? "the end" : printable(token, 40)) + " at byte " +
+                       std::to_string(byte) + " of " + place_.what + ")");
+}
+
+Error JsonReader::unexpected(ondemand::value value, std::string_view of,
+                             std::string_view due) const {
+  const char* where = value.raw_json_token().data();
+  const std::string_view token = token_at(where);
+  if (!is_json_value(token)) return invalid(where);
+  return at(where, std::string(of) + " holds " + printable(token, 40) + " where " +
+                       std::string(due) + " is due");
+}
+
+Result<std::string> JsonReader::string(ondemand::value value, std::string_view of) {
+  if (!token_at(value.raw_json_token().data()).starts_with('"'))
+    return unexpected(value, of, "a string");
+  std::string_view text;
+  if (value.get_string().get(text) != simdjson::SUCCESS) return invalid();
+  return std::string(text);
+}
+
+Result<std::uint64_t> JsonReader::whole(ondemand::value value, std::string_view of) {
+  const std::string_view token = token_at(value.raw_json_token().data());
+  if (!is_json_number(token) || digits(token) != token.size())
+    return unexpected(value, of, "a whole number");
+  std::uint64_t number = 0;
+  if (std::from_chars(token.data(), token.data() + token.size(), number).ec != std::errc{})
+    return at(value,
+              std::string(of) + " holds " + printable(token, 40) + ", which does not fit 64 bits");
+  if (value.get_uint64().error() != simdjson::SUCCESS) return invalid();
+  return number;
+}
+
+Result<std::vector<std::uint64_t>> JsonReader::wholes(ondemand::value value, std::string_view of) {
+  if (token_at(value.raw_json_token().data()) != "[") return unexpected(value, of, "a list");
+  ondemand::array array;
+  if (value.get_array().get(array) != simdjson::SUCCESS) return invalid();
+  std::vector<std::uint64_t> numbers;
+  for (auto element : array) {
+    ondemand::value item;
+    if (element.get(item) != simdjson::SUCCESS) return invalid();
+    TRY_ASSIGN(const std::uint64_t number, whole(item, of));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+}  // namespace formats::safetensors

@@ -1,0 +1,22 @@
+// The safetensors format: one file, several with model.safetensors.index.json, and the shards torch
+// DCP's HuggingFaceStorageWriter leaves (DCP_SHARDING_INFO). docs/formats/safetensors.md.
+#pragma once
+
+#include <memory>
+
+#include "formats/catalog/catalog.h"
+#include "formats/catalog/emit.h"
+
+namespace formats {
+
+bool detect_safetensors(const SourceTree& tree);
+
+// Every header and the index are read and checked against each other and the file sizes.
+Result<std::unique_ptr<Checkpoint>> describe_safetensors(std::shared_ptr<const SourceTree> tree);
+
+// One rank: model.safetensors. Several: shard-0000R-model-00001-of-00001.safetensors each, with
+// DCP_SHARDING_INFO. Params are called by name, other states by key. Data starts on a multiple of
+// 4096 so that O_DIRECT can read it.
+Result<EmitPlan> emit_safetensors(const EmitRequest& request);
+
+}  // namespace formats

@@ -1,0 +1,25 @@
+// expected.json of a fixture (its fields: tests/fixtures/README.md) against what a decoder says.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "formats/catalog/catalog.h"
+
+namespace test_support {
+
+// The whole logical tensor, row-major, little-endian, as lower-case hex. Reads every chunk.
+formats::Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
+                                       const formats::TensorEntry& tensor);
+
+enum class Compare { tensors, tensors_and_values };
+
+// Empty when name, state, dtype, shape and sha256 of all tensors (and the values) agree; otherwise
+// one line per difference.
+std::string differences(const formats::Checkpoint& checkpoint,
+                        const std::filesystem::path& expected_json, Compare compare);
+
+// The "error" of an expected.json, "" when it has none.
+std::string expected_error(const std::filesystem::path& expected_json);
+
+}  // namespace test_support

@@ -1,0 +1,37 @@
+// Checkpoints for tests: a SourceTree in memory, filled by hand or from a folder on disk.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/core/byte_source.h"
+
+namespace test_support {
+
+class MemoryTree : public formats::SourceTree {
+ public:
+  explicit MemoryTree(std::string root) : root_(std::move(root)) {}
+
+  void add(std::string name, formats::ByteVector bytes);
+  void add(std::string name, std::string_view text);
+  formats::ByteVector& bytes_of(std::string_view name);  // REQUIRES: it was added
+
+  std::string_view root() const override { return root_; }
+  const std::vector<Entry>& entries() const override { return entries_; }
+  formats::Result<std::shared_ptr<const formats::ByteSource>> open(
+      std::string_view name) const override;
+
+ private:
+  std::string root_;
+  std::vector<Entry> entries_;
+  std::vector<std::pair<std::string, formats::ByteVector>> files_;
+};
+
+// Every regular file below `path` (or `path` itself). REQUIRES: it can be read.
+std::shared_ptr<MemoryTree> load_tree(const std::filesystem::path& path);
+
+}  // namespace test_support
