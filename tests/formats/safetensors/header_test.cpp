@@ -95,7 +95,7 @@ const Refusal kRefusals[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(Malformed, HeaderRefusal, testing::ValuesIn(kRefusals),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& one_case) { return std::string(one_case.param.name); });
 
 TEST(HeaderLength, TooFewBytesForIt) {
   const auto header = read_header(MemorySource("m", ByteVector(7)));
