@@ -125,6 +125,16 @@ TEST(Tidy, OnlyToolsReadTheEnvironment) {
               }).none());
 }
 
+TEST(Tidy, FormatsOpensAndPrintsNothing) {
+  EXPECT_TRUE(code_matches("\\b(fopen|printf|fprintf|puts|fputs|system|popen)\\s*\\(",
+                           [](const SourceFile& file) {
+                             // CHECK says why before it aborts.
+                             return file.top() == "formats" &&
+                                    file.path != "formats/core/check.cpp";
+                           })
+                  .none());
+}
+
 // The words below are put together so that this file does not offend itself.
 TEST(Tidy, NothingIsLeftForLater) {
   EXPECT_TRUE(text_matches(std::string("\\b(TO") + "DO|FIX" + "ME|XX" + "X)\\b").none());
