@@ -1,0 +1,77 @@
+#include "examples/gpt/model.h"
+
+#include <cmath>
+
+#include "examples/gpt/random.h"
+
+namespace gpt {
+namespace {
+
+Result<> check(const Config& c) {
+  if (c.sequence == 0 || c.width == 0 || c.layers == 0 || c.heads == 0 || c.hidden == 0)
+    return formats::Error{formats::Code::usage, "model: every size must be at least 1", ""};
+  if (c.width % (2 * c.heads) != 0)
+    return formats::Error{formats::Code::usage,
+                          "model: width " + std::to_string(c.width) + " is not a multiple of 2 x " +
+                              std::to_string(c.heads) + " heads",
+                          ""};
+  return {};
+}
+
+std::uint64_t add(Model& model, std::string name, formats::Shape shape, Optimizer optimizer) {
+  const std::uint64_t first = model.elems;
+  const std::uint64_t elems = formats::volume(shape);
+  model.parameters.push_back({std::move(name), std::move(shape), optimizer, first, elems});
+  model.elems += elems;
+  return first;
+}
+
+// The scale of a parameter's initial values; its name says what it is.
+float initial_scale(const Model& model, const Parameter& parameter) {
+  const auto ends_with = [&](std::string_view end) { return parameter.name.ends_with(end); };
+  const double uniform = std::sqrt(3.0 / static_cast<double>(parameter.shape.back()));
+  if (ends_with("head.weight")) return 0.0f;
+  const double residual = std::sqrt(1.0 / (2.0 * model.config.layers));
+  if (ends_with("output.weight") || ends_with("down.weight"))
+    return static_cast<float>(uniform * residual);
+  return static_cast<float>(uniform);
+}
+
+}  // namespace
+
+Result<Model> Model::make(const Config& config) {
+  TRY(check(config));
+  Model model;
+  model.config = config;
+  const std::uint64_t d = config.width, h = config.hidden;
+  model.embedding = add(model, "embedding.weight", {kVocabulary, d}, Optimizer::adamw);
+  for (std::uint32_t i = 0; i < config.layers; ++i) {
+    const std::string block = "blocks." + std::to_string(i) + ".";
+    BlockPlaces at;
+    at.attention_gain = add(model, block + "attention.gain", {d}, Optimizer::adamw);
+    at.query = add(model, block + "attention.query.weight", {d, d}, Optimizer::muon);
+    at.key = add(model, block + "attention.key.weight", {d, d}, Optimizer::muon);
+    at.value = add(model, block + "attention.value.weight", {d, d}, Optimizer::muon);
+    at.output = add(model, block + "attention.output.weight", {d, d}, Optimizer::muon);
+    at.mlp_gain = add(model, block + "mlp.gain", {d}, Optimizer::adamw);
+    at.up = add(model, block + "mlp.up.weight", {h, d}, Optimizer::muon);
+    at.down = add(model, block + "mlp.down.weight", {d, h}, Optimizer::muon);
+    model.blocks.push_back(at);
+  }
+  model.final_gain = add(model, "final.gain", {d}, Optimizer::adamw);
+  model.head = add(model, "head.weight", {kVocabulary, d}, Optimizer::adamw);
+  return model;
+}
+
+std::vector<float> initial_weights(const Model& model, std::uint64_t seed) {
+  std::vector<float> weights(model.elems);
+  for (const Parameter& parameter : model.parameters) {
+    const float scale = initial_scale(model, parameter);
+    const bool gain = parameter.shape.size() == 1;
+    for (std::uint64_t i = parameter.first; i < parameter.first + parameter.elems; ++i)
+      weights[i] = gain ? 1.0f : scale * random_float(seed, i);
+  }
+  return weights;
+}
+
+}  // namespace gpt

@@ -1,0 +1,65 @@
+// A byte-level GPT: what its parameters are called, how they are shaped and which optimizer each one
+// belongs to. All of them lie in one flat vector, in the order of Model::parameters.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/core/result.h"
+#include "formats/layout/box.h"
+
+namespace gpt {
+
+using formats::Result;
+
+constexpr std::uint32_t kVocabulary = 256;  // a token is a byte
+
+struct Config {
+  std::uint32_t sequence = 128;  // tokens seen at once
+  std::uint32_t width = 128;     // of the residual stream
+  std::uint32_t layers = 4;
+  std::uint32_t heads = 4;       // width / heads must be even: rotary positions turn pairs
+  std::uint32_t hidden = 512;    // of the MLP
+};
+
+// Muon orthogonalises the update of a matrix that maps activations to activations; lookups (embedding),
+// the classifier and gains are not such maps and stay with AdamW.
+enum class Optimizer : std::uint8_t { muon, adamw };
+
+struct Parameter {
+  std::string name;
+  formats::Shape shape;  // (rows out, columns in) for matrices: y = x W^T
+  Optimizer optimizer = Optimizer::adamw;
+  std::uint64_t first = 0;  // where it begins in the flat vector
+  std::uint64_t elems = 0;
+};
+
+// First elements of one block's parameters in the flat vector.
+struct BlockPlaces {
+  std::uint64_t attention_gain = 0;
+  std::uint64_t query = 0, key = 0, value = 0, output = 0;
+  std::uint64_t mlp_gain = 0;
+  std::uint64_t up = 0, down = 0;
+};
+
+struct Model {
+  Config config;
+  std::vector<Parameter> parameters;  // in forward order
+  std::uint64_t elems = 0;            // of all parameters together
+
+  std::uint64_t embedding = 0;
+  std::vector<BlockPlaces> blocks;
+  std::uint64_t final_gain = 0;
+  std::uint64_t head = 0;
+
+  // Code::usage when the sizes do not fit together.
+  static Result<Model> make(const Config& config);
+};
+
+// The initial weights: element i is a function of `seed` and i only, so ranks may fill any part.
+// Gains are 1; embedding and matrices uniform with variance 1/columns (the two that write into the
+// residual stream smaller by the square root of their number); the classifier starts at zero.
+std::vector<float> initial_weights(const Model& model, std::uint64_t seed);
+
+}  // namespace gpt
