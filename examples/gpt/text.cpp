@@ -1,0 +1,116 @@
+#include "examples/gpt/text.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "formats/core/bytes.h"
+#include "formats/core/units.h"
+
+namespace gpt {
+namespace {
+
+namespace fs = std::filesystem;
+using formats::Code;
+using formats::Error;
+
+constexpr std::uint64_t kMostText = formats::GiB;
+constexpr std::uint64_t kTrainSequences = 20;
+
+void append(std::vector<std::uint8_t>& to, std::string_view text) {
+  to.insert(to.end(), text.begin(), text.end());
+}
+
+Result<std::string> read_text(libswap::IoQueue& io, const fs::path& path) {
+  TRY_ASSIGN(const libswap::FileId file, io.backend().open(path, {}));
+  const auto content = [&]() -> Result<std::string> {
+    TRY_ASSIGN(const libswap::FileInfo info, io.backend().info(file));
+    if (info.size > kMostText)
+      return Error{Code::limit,
+                   path.string() + ": " + std::to_string(info.size) +
+                       " bytes of text, the limit is " + std::to_string(kMostText),
+                   "give a smaller file with --text"};
+    std::string text(static_cast<std::size_t>(info.size), '\0');
+    TRY(io.read(file, 0, std::as_writable_bytes(std::span(text))));
+    return text;
+  }();
+  TRY(io.backend().close(file));
+  return content;
+}
+
+std::string kilobytes(std::size_t bytes) { return std::to_string((bytes + 500) / 1000) + " kB"; }
+
+}  // namespace
+
+Result<Corpus> hold_out_licences(const std::vector<NamedText>& texts, std::size_t length) {
+  Corpus corpus;
+  std::size_t trained = 0;
+  std::string held;
+  for (const NamedText& text : texts) {
+    const bool hold = text.name == "Apache-2.0" || text.name == "CC0-1.0";
+    append(hold ? corpus.held_out : corpus.train, text.text);
+    if (hold) held += (held.empty() ? "" : " and ") + text.name;
+    if (!hold) ++trained;
+  }
+  if (corpus.held_out.size() < length || corpus.train.size() < kTrainSequences * length)
+    return Error{Code::usage,
+                 "the licence texts are too short: " + std::to_string(corpus.train.size()) +
+                     " bytes to train on, " + std::to_string(corpus.held_out.size()) +
+                     " held out (Apache-2.0, CC0-1.0); the minimum is " +
+                     std::to_string(kTrainSequences * length) + " and " + std::to_string(length),
+                 "give a text with --text FILE"};
+  corpus.description = std::to_string(trained) + " licence texts, " +
+                       kilobytes(corpus.train.size()) + "; held out: " + held + ", " +
+                       kilobytes(corpus.held_out.size());
+  return corpus;
+}
+
+Result<Corpus> hold_out_tail(const NamedText& text, std::size_t length) {
+  // Nine tenths must hold twenty sequences; a tenth then holds more than one.
+  const std::size_t minimum = (kTrainSequences * length * 10 + 8) / 9;
+  if (text.text.size() < minimum)
+    return Error{Code::usage,
+                 text.name + ": " + std::to_string(text.text.size()) +
+                     " bytes of text are too few, the minimum is " + std::to_string(minimum),
+                 "give a longer file, or leave --text out to train on the licence texts"};
+  const std::size_t held = text.text.size() / 10;
+  Corpus corpus;
+  append(corpus.train, std::string_view(text.text).substr(0, text.text.size() - held));
+  append(corpus.held_out, std::string_view(text.text).substr(text.text.size() - held));
+  corpus.description = text.name + ", " + kilobytes(corpus.train.size()) +
+                       "; held out: its last tenth, " + kilobytes(held);
+  return corpus;
+}
+
+Result<Corpus> load_text(libswap::IoQueue& io, const fs::path& file, std::size_t length) {
+  auto text = read_text(io, file);
+  if (!text) {
+    Error error = std::move(text).error().within("--text");
+    if (error.hint.empty()) error.hint = "give a readable file, or leave --text out";
+    return error;
+  }
+  return hold_out_tail({file.string(), std::move(*text)}, length);
+}
+
+Result<Corpus> load_licences(libswap::IoQueue& io, const fs::path& directory, std::size_t length) {
+  auto names = io.backend().list(directory);
+  if (!names) {
+    Error error = std::move(names).error();
+    error.hint = "give a text with --text FILE";
+    return error;
+  }
+  std::vector<NamedText> texts;
+  std::set<fs::path> seen;  // GPL is a link to GPL-3: one text, one place in the order
+  for (const std::string& name : *names) {
+    std::error_code failed;
+    const fs::path real = fs::canonical(directory / name, failed);
+    if (failed || !fs::is_regular_file(real, failed) || !seen.insert(real).second) continue;
+    TRY_ASSIGN(std::string text, read_text(io, real));
+    texts.push_back({real.filename().string(), std::move(text)});
+  }
+  std::sort(texts.begin(), texts.end(),
+            [](const NamedText& a, const NamedText& b) { return a.name < b.name; });
+  return hold_out_licences(texts, length);
+}
+
+}  // namespace gpt
