@@ -1,5 +1,5 @@
-// The yardstick: how well the next byte is predicted from the one before it, by counting pairs in the
-// training text. A language model that has learned anything beyond that must be better.
+// The yardstick: how well the next byte is predicted from the one before it, by counting pairs in
+// the training text. A language model that has learned anything beyond that must be better.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,8 @@ void rotate(const Config& config, const std::vector<Real>& table, Real* x) {
       }
 }
 
-// Row t of the scores becomes weights over positions 0..t that sum to one; later positions get zero.
+// Row t of the scores becomes weights over positions 0..t that sum to one; later positions get
+// zero.
 template <typename Real>
 void causal_softmax(std::uint64_t length, Real* scores) {
   for (std::uint64_t t = 0; t < length; ++t, scores += length) {

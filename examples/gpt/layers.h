@@ -1,5 +1,6 @@
-// The forward and the backward pass of one sequence. Nothing here depends on other sequences, on the
-// rank count or on threads: the bits of a sequence's gradient are a function of weights and tokens.
+// The forward and the backward pass of one sequence. Nothing here depends on other sequences, on
+// the rank count or on threads: the bits of a sequence's gradient are a function of weights and
+// tokens.
 //
 // Real is float in training; the tests run the same code in double against finite differences.
 // Shapes: T = sequence, d = width, h = hidden, H = heads. Everything is row-major and dense.
@@ -16,17 +17,17 @@ namespace gpt {
 // What the backward pass needs of one block.
 template <typename Real>
 struct BlockActivations {
-  std::vector<Real> input;           // (T, d) the residual stream on entry
-  std::vector<Real> normed;          // (T, d)
-  std::vector<Real> inverse_rms;     // (T)
+  std::vector<Real> input;              // (T, d) the residual stream on entry
+  std::vector<Real> normed;             // (T, d)
+  std::vector<Real> inverse_rms;        // (T)
   std::vector<Real> query, key, value;  // (T, d); query and key after the rotation
-  std::vector<Real> attention;       // (H, T, T) softmax weights, zero above the diagonal
-  std::vector<Real> mixed;           // (T, d) heads side by side
-  std::vector<Real> middle;          // (T, d) the residual stream after attention
-  std::vector<Real> mlp_normed;      // (T, d)
-  std::vector<Real> mlp_inverse_rms; // (T)
-  std::vector<Real> raised;          // (T, h) before the nonlinearity
-  std::vector<Real> squared;         // (T, h) relu(raised)^2
+  std::vector<Real> attention;          // (H, T, T) softmax weights, zero above the diagonal
+  std::vector<Real> mixed;              // (T, d) heads side by side
+  std::vector<Real> middle;             // (T, d) the residual stream after attention
+  std::vector<Real> mlp_normed;         // (T, d)
+  std::vector<Real> mlp_inverse_rms;    // (T)
+  std::vector<Real> raised;             // (T, h) before the nonlinearity
+  std::vector<Real> squared;            // (T, h) relu(raised)^2
 };
 
 // All of one sequence's numbers; reused from sequence to sequence.
@@ -36,17 +37,17 @@ struct Activations {
   // Bytes of all buffers, for the memory plan.
   static std::uint64_t bytes(const Model& model);
 
-  std::vector<Real> rotation;     // (T, d/H) cosine and sine per pair: a constant table
+  std::vector<Real> rotation;  // (T, d/H) cosine and sine per pair: a constant table
   std::vector<BlockActivations<Real>> blocks;
-  std::vector<Real> output;       // (T, d) the residual stream after the last block
-  std::vector<Real> final_normed; // (T, d)
+  std::vector<Real> output;             // (T, d) the residual stream after the last block
+  std::vector<Real> final_normed;       // (T, d)
   std::vector<Real> final_inverse_rms;  // (T)
   std::vector<Real> probabilities;      // (T, 256)
 
   // Scratch of the backward pass.
   std::vector<Real> d_stream, d_normed, d_query, d_key, d_value, d_mixed;  // (T, d)
-  std::vector<Real> d_hidden;     // (T, h)
-  std::vector<Real> d_scores;     // (T, T)
+  std::vector<Real> d_hidden;                                              // (T, h)
+  std::vector<Real> d_scores;                                              // (T, T)
 };
 
 // Mean cross entropy in nats of predicting tokens[1..T] from tokens[0..T-1].

@@ -1,5 +1,5 @@
-// A byte-level GPT: what its parameters are called, how they are shaped and which optimizer each one
-// belongs to. All of them lie in one flat vector, in the order of Model::parameters.
+// A byte-level GPT: what its parameters are called, how they are shaped and which optimizer each
+// one belongs to. All of them lie in one flat vector, in the order of Model::parameters.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct Config {
   std::uint32_t sequence = 128;  // tokens seen at once
   std::uint32_t width = 128;     // of the residual stream
   std::uint32_t layers = 4;
-  std::uint32_t heads = 4;       // width / heads must be even: rotary positions turn pairs
-  std::uint32_t hidden = 512;    // of the MLP
+  std::uint32_t heads = 4;     // width / heads must be even: rotary positions turn pairs
+  std::uint32_t hidden = 512;  // of the MLP
 };
 
-// Muon orthogonalises the update of a matrix that maps activations to activations; lookups (embedding),
-// the classifier and gains are not such maps and stay with AdamW.
+// Muon orthogonalises the update of a matrix that maps activations to activations; lookups
+// (embedding), the classifier and gains are not such maps and stay with AdamW.
 enum class Optimizer : std::uint8_t { muon, adamw };
 
 struct Parameter {

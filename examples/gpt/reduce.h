@@ -1,6 +1,7 @@
 // The mean gradient of a step, with bits that do not depend on the rank count: every rank keeps the
 // gradient of each of its sequences apart; the owner of a slice of the flat parameter vector (the
-// `zero12` partition: equal cuts in rank order) collects all twelve and adds them in ascending order.
+// `zero12` partition: equal cuts in rank order) collects all twelve and adds them in ascending
+// order.
 #pragma once
 
 #include <cstdint>
