@@ -155,9 +155,10 @@ Activations<Real>::Activations(const Model& model) : rotation(rotation_table<Rea
 template <typename Real>
 std::uint64_t Activations<Real>::bytes(const Model& model) {
   const Config& c = model.config;
-  const std::uint64_t per_token =
-      c.layers * (8ull * c.width + 2 + 2ull * c.hidden + std::uint64_t{c.heads} * c.sequence) +
-      9ull * c.width + 1 + kVocabulary + c.hidden + c.sequence;  // one width is the rotation table
+  const std::uint64_t d = c.width, h = c.hidden, length = c.sequence;
+  const std::uint64_t block = 8 * d + 2 + 2 * h + c.heads * length;
+  const std::uint64_t rest = 8 * d + d / c.heads + 1 + kVocabulary + h + length;
+  const std::uint64_t per_token = c.layers * block + rest;
   return per_token * c.sequence * sizeof(Real);
 }
 

@@ -51,12 +51,13 @@ TEST(Model, InitialWeightsFollowFromTheSeedAlone) {
     }
     const double variance = square / static_cast<double>(parameter.elems);
     const double columns = static_cast<double>(parameter.shape.back());
-    if (parameter.name.ends_with("gain"))
+    if (parameter.name.ends_with("gain")) {
       EXPECT_EQ(variance, 1.0) << parameter.name;
-    else if (parameter.name == "embedding.weight" || parameter.name.ends_with("up.weight"))
+    } else if (parameter.name == "embedding.weight" || parameter.name.ends_with("up.weight")) {
       EXPECT_NEAR(variance * columns, 1.0, 0.05) << parameter.name;
-    else if (parameter.name == "head.weight")
+    } else if (parameter.name == "head.weight") {
       EXPECT_EQ(variance, 0.0);
+    }
   }
 }
 

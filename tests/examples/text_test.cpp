@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <algorithm>
+
 #include <filesystem>
 #include <fstream>
+
+#include "libswap/sys/posix_backend.h"
 
 namespace gpt {
 namespace {
@@ -16,9 +20,9 @@ class Text : public testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("gpt_text_" + std::to_string(::getpid()));
     fs::create_directory(folder_);
-    auto backend = libswap::open_backend(libswap::BackendChoice::threads);
+    auto backend = libswap::make_threads_backend(1);
     CHECK(backend.has_value());
-    auto io = libswap::IoQueue::start(std::move(backend->backend), {});
+    auto io = libswap::IoQueue::start(std::move(*backend), {});
     CHECK(io.has_value());
     io_ = std::move(*io);
   }
