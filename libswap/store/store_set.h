@@ -17,13 +17,14 @@ class SwapDirectory {
  public:
   struct Entry {
     Uuid uuid{};
-    fs::path path;                    // <swap dir>/store-<uuid>
+    fs::path path;  // <swap dir>/store-<uuid>
     std::uint32_t world = 0;
     std::uint64_t tile_bytes = 0;
     std::uint64_t layout_digest = 0;
   };
-  // Makes the folder if its parent exists; takes <dir>/lock, else Code::busy naming the holder's pid.
-  // Removes leftovers: stores without a committed generation, and stores their child superseded.
+  // Makes the folder if its parent exists; takes <dir>/lock, else Code::busy naming the holder's
+  // pid. Removes leftovers: stores without a committed generation, and stores their child
+  // superseded.
   static Result<std::unique_ptr<SwapDirectory>> open(IoQueue& io, const fs::path& directory);
   ~SwapDirectory();
 

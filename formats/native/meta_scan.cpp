@@ -1,0 +1,154 @@
+#include "formats/native/meta_scan.h"
+
+#include <algorithm>
+
+namespace formats::native {
+namespace {
+
+std::string place_of(const ByteSource& meta, std::uint64_t offset) {
+  return std::string(meta.name()) + ":" + std::to_string(offset);
+}
+
+struct SuperblockRead {
+  std::optional<Superblock> superblock;
+  std::optional<Error> damage;
+};
+
+Result<SuperblockRead> read_superblock(const ByteSource& meta, std::uint64_t offset) {
+  if (meta.size() < offset + kBlock)
+    return SuperblockRead{std::nullopt,
+                          Error{Code::corrupt,
+                                place_of(meta, offset) + ": the file ends at " +
+                                    std::to_string(meta.size()) + ", inside its superblocks",
+                                {}}};
+  ByteVector bytes(kBlock);
+  TRY(meta.read(offset, bytes));
+  auto decoded = decode_superblock(bytes, meta.name(), offset);
+  if (!decoded) return SuperblockRead{std::nullopt, std::move(decoded).error()};
+  return SuperblockRead{*decoded, std::nullopt};
+}
+
+// Damage is a value here; only a disk that cannot be read is an error.
+bool is_damage(Code code) {
+  return code == Code::corrupt || code == Code::unsupported || code == Code::limit;
+}
+
+Result<Manifest> read_whole(const ByteSource& meta, const Superblock& superblock,
+                            const ManifestHeader& header, std::uint64_t offset) {
+  if (header.bytes > superblock.region_bytes)
+    return Error{Code::corrupt,
+                 place_of(meta, offset) + ": a manifest of " + std::to_string(header.bytes) +
+                     " bytes in a region of " + std::to_string(superblock.region_bytes),
+                 {}};
+  TRY_ASSIGN(const ByteVector bytes, read_bytes(meta, offset, header.bytes, kMaxRegionBytes));
+  TRY_ASSIGN(Manifest manifest, decode_manifest(bytes, meta.name(), offset));
+  TRY(check_fits(manifest, superblock, place_of(meta, offset)));
+  return manifest;
+}
+
+Result<ManifestHeader> read_header(const ByteSource& meta, std::uint64_t offset) {
+  TRY_ASSIGN(const ByteVector bytes,
+             read_bytes(meta, offset, kManifestHeaderBytes, kManifestHeaderBytes));
+  return decode_manifest_header(bytes, meta.name(), offset);
+}
+
+bool belongs(const ManifestHeader& header, const Superblock& superblock) {
+  return header.store == superblock.store && header.rank == superblock.rank &&
+         header.world == superblock.world;
+}
+
+Result<std::optional<RegionFinding>> look_at_region(const ByteSource& meta,
+                                                    const Superblock& superblock,
+                                                    std::uint32_t region) {
+  const std::uint64_t offset = region_offset(superblock, region);
+  auto header = read_header(meta, offset);
+  if (!header) {
+    if (is_damage(header.error().code)) return std::optional<RegionFinding>();
+    return std::move(header).error();
+  }
+  if (!belongs(*header, superblock)) return std::optional<RegionFinding>();
+  RegionFinding finding{region, *header, std::nullopt};
+  if (header->is_void) return std::optional(std::move(finding));
+  if (auto manifest = read_whole(meta, superblock, *header, offset); !manifest) {
+    if (!is_damage(manifest.error().code)) return std::move(manifest).error();
+    finding.damage = std::move(manifest).error();
+  }
+  return std::optional(std::move(finding));
+}
+
+}  // namespace
+
+std::uint64_t MetaScan::newest_seen() const {
+  std::uint64_t newest = 0;
+  for (const RegionFinding& found : regions) newest = std::max(newest, found.header.generation);
+  return newest;
+}
+
+std::uint64_t MetaScan::newest_in_use() const {
+  std::uint64_t newest = 0;
+  for (const RegionFinding& found : regions)
+    if (!found.header.is_void) newest = std::max(newest, found.header.generation);
+  return newest;
+}
+
+const RegionFinding* MetaScan::newest_valid(std::uint64_t limit) const {
+  const RegionFinding* newest = nullptr;
+  for (const RegionFinding& found : regions) {
+    if (!found.valid() || found.header.generation > limit) continue;
+    if (newest == nullptr || found.header.generation > newest->header.generation) newest = &found;
+  }
+  return newest;
+}
+
+Result<MetaScan> scan_meta(const ByteSource& meta) {
+  TRY_ASSIGN(SuperblockRead a, read_superblock(meta, 0));
+  TRY_ASSIGN(SuperblockRead b, read_superblock(meta, kBlock));
+  if (!a.superblock && !b.superblock) return std::move(*a.damage);
+  MetaScan scan;
+  scan.superblock = a.superblock ? *a.superblock : *b.superblock;
+  scan.damage_a = std::move(a.damage);
+  scan.damage_b = std::move(b.damage);
+  if (meta.size() < meta_file_bytes(scan.superblock))
+    return Error{Code::corrupt,
+                 place_of(meta, meta.size()) + ": the file ends here; its manifests need " +
+                     std::to_string(meta_file_bytes(scan.superblock)) + " bytes",
+                 {}};
+  for (std::uint32_t region = 0; region <= scan.superblock.slots; ++region) {
+    TRY_ASSIGN(auto finding, look_at_region(meta, scan.superblock, region));
+    if (finding) scan.regions.push_back(std::move(*finding));
+  }
+  return scan;
+}
+
+Result<Manifest> read_manifest(const ByteSource& meta, const Superblock& superblock,
+                               std::uint32_t region) {
+  const std::uint64_t offset = region_offset(superblock, region);
+  TRY_ASSIGN(const ManifestHeader header, read_header(meta, offset));
+  if (!belongs(header, superblock))
+    return Error{
+        Code::corrupt, place_of(meta, offset) + ": a manifest of another store or rank", {}};
+  return read_whole(meta, superblock, header, offset);
+}
+
+Result<> check_fits(const Manifest& manifest, const Superblock& superblock,
+                    const std::string& where) {
+  if (manifest.tiles.size() != superblock.tiles)
+    return Error{Code::corrupt,
+                 where + ": a manifest of " + std::to_string(manifest.tiles.size()) +
+                     " tiles in a store of " + std::to_string(superblock.tiles),
+                 {}};
+  for (std::size_t i = 0; i < manifest.tiles.size(); ++i) {
+    const Tile& tile = manifest.tiles[i];
+    if (tile.slot < superblock.slots && tile.used_bytes <= superblock.tile_bytes &&
+        tile.crcs.size() == div_ceil(tile.used_bytes, superblock.block_bytes))
+      continue;
+    return Error{Code::corrupt,
+                 where + ": tile " + std::to_string(i) + " with slot " + std::to_string(tile.slot) +
+                     ", " + std::to_string(tile.used_bytes) + " bytes and " +
+                     std::to_string(tile.crcs.size()) + " checksums does not fit the store",
+                 {}};
+  }
+  return {};
+}
+
+}  // namespace formats::native

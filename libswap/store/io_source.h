@@ -1,0 +1,30 @@
+// IoSource: an open file as the ByteSource that decoders read.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "formats/core/byte_source.h"
+#include "libswap/sys/io_queue.h"
+
+namespace libswap {
+
+// Borrows the queue; the file stays open longer. Opened without O_DIRECT: any offset and size.
+class IoSource : public formats::ByteSource {
+ public:
+  IoSource(IoQueue& io, FileId file, std::string name, std::uint64_t size)
+      : io_(io), file_(file), name_(std::move(name)), size_(size) {}
+  std::uint64_t size() const override { return size_; }
+  std::string_view name() const override { return name_; }
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    return io_.read(file_, offset, into);
+  }
+
+ private:
+  IoQueue& io_;
+  FileId file_;
+  std::string name_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace libswap

@@ -1,0 +1,229 @@
+#include "libswap/store/rank_files.h"
+
+#include "libswap/store/zero_fill.h"
+#include "libswap/sys/aligned_buffer.h"
+
+namespace libswap {
+namespace {
+
+using formats::ByteVector;
+using formats::Code;
+using formats::Error;
+using formats::native::kBlock;
+using formats::native::Superblock;
+
+constexpr OpenOptions kNew{.access = Access::read_write, .creation = Creation::create_new};
+constexpr OpenOptions kExisting{.access = Access::read_write};
+
+}  // namespace
+
+RankFiles::RankFiles(IoQueue& io, const fs::path& store, formats::Rank rank, std::uint32_t world)
+    : io_(io), folder_(store / formats::native::rank_directory(rank, world)) {}
+
+RankFiles::~RankFiles() {
+  close(data_file_);
+  close(meta_file_);
+  close(lock_file_);
+}
+
+void RankFiles::close(std::optional<FileId>& file) {
+  // What had to be durable was synced before; a failing close says nothing more.
+  if (file) static_cast<void>(io_.backend().close(*file).has_value());
+  file.reset();
+}
+
+Result<> RankFiles::lock() {
+  const fs::path path = folder_ / formats::native::kLockFile;
+  TRY_ASSIGN(lock_file_, io_.backend().open(path, {.access = Access::read_write,
+                                                   .creation = Creation::create_or_open}));
+  return io_.backend().lock(*lock_file_);
+}
+
+Result<std::unique_ptr<RankFiles>> RankFiles::create(IoQueue& io, const fs::path& store,
+                                                     const Superblock& superblock) {
+  std::unique_ptr<RankFiles> files(new RankFiles(io, store, superblock.rank, superblock.world));
+  files->found_.superblock = superblock;
+  files->data_name_ = formats::native::data_file(superblock.store, superblock.rank);
+  if (Result<> made = files->make(store); !made) {
+    files->remove_made(store);
+    return std::move(made).error();
+  }
+  return files;
+}
+
+Result<> RankFiles::make(const fs::path& store) {
+  IoBackend& backend = io_.backend();
+  TRY(backend.make_directory(store));
+  const Superblock& superblock = found_.superblock;
+  const std::uint64_t wanted = formats::native::data_file_bytes(superblock) +
+                               formats::native::meta_file_bytes(superblock) + kBlock;
+  TRY_ASSIGN(const std::uint64_t available, backend.free_bytes(store));
+  if (available < wanted)
+    return Error{Code::no_space,
+                 store.string() + ": rank " + std::to_string(index_of(superblock.rank)) +
+                     " of the swap store needs " + std::to_string(wanted) +
+                     " bytes, the disk has " + std::to_string(available) + " left",
+                 "free space there, take 2 slots, or name a directory on a larger disk"};
+  TRY(backend.make_directory(folder_));
+  TRY(lock());
+  TRY_ASSIGN(const bool used, backend.exists(folder_ / formats::native::kMetaFile));
+  if (used) return Error{Code::state, folder_.string() + ": a store lies here already", {}};
+  made_files_ = true;
+  TRY(make_data());
+  TRY(make_meta());
+  TRY(backend.sync_directory(folder_));
+  TRY(backend.sync_directory(store));
+  return store.has_parent_path() ? backend.sync_directory(store.parent_path()) : Result<>();
+}
+
+Result<> RankFiles::make_data() {
+  OpenOptions options = kNew;
+  options.direct = Direct::preferred;
+  TRY_ASSIGN(data_file_, io_.backend().open(folder_ / data_name_, options));
+  data_ = *data_file_;
+  const std::uint64_t bytes = formats::native::data_file_bytes(found_.superblock);
+  TRY(io_.backend().allocate(data_, bytes));
+  TRY(zero_fill(io_, data_, kBlock, bytes));
+  TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(kBlock));
+  std::ranges::copy(formats::native::encode_data_header(found_.superblock), buffer.bytes().begin());
+  TRY(io_.write(data_, 0, buffer.bytes()));
+  return io_.backend().sync(data_);
+}
+
+Result<> RankFiles::make_meta() {
+  TRY_ASSIGN(meta_file_, io_.backend().open(folder_ / formats::native::kMetaFile, kNew));
+  meta_ = *meta_file_;
+  meta_bytes_ = formats::native::meta_file_bytes(found_.superblock);
+  TRY(io_.backend().allocate(meta_, meta_bytes_));
+  TRY(zero_fill(io_, meta_, 2 * kBlock, meta_bytes_));
+  const ByteVector superblock = encode(found_.superblock);
+  TRY(io_.write(meta_, 0, superblock));
+  TRY(io_.write(meta_, kBlock, superblock));
+  return io_.backend().sync(meta_);
+}
+
+void RankFiles::remove_made(const fs::path& store) {
+  close(data_file_);
+  close(meta_file_);
+  const auto remove = [&](const fs::path& path) {
+    static_cast<void>(io_.backend().remove(path).has_value());  // the first failure is the news
+  };
+  if (made_files_) {
+    remove(folder_ / data_name_);
+    remove(folder_ / formats::native::kMetaFile);
+    remove(folder_ / formats::native::kLockFile);
+  }
+  close(lock_file_);
+  remove(folder_);
+  remove(store);  // refused while another rank's folder is in it
+}
+
+Result<std::unique_ptr<RankFiles>> RankFiles::open(IoQueue& io, const fs::path& store,
+                                                   formats::Rank rank, std::uint32_t world) {
+  std::unique_ptr<RankFiles> files(new RankFiles(io, store, rank, world));
+  TRY_ASSIGN(const bool there, io.backend().exists(files->folder_));
+  if (!there)
+    return Error{Code::incomplete, files->folder_.string() + ": the folder of this rank is missing",
+                 "ckpt-inspect " + store.string()};
+  TRY(files->lock());
+  TRY(files->read_everything());
+  return files;
+}
+
+Result<> RankFiles::read_everything() {
+  TRY_ASSIGN(meta_file_, io_.backend().open(folder_ / formats::native::kMetaFile, kExisting));
+  meta_ = *meta_file_;
+  TRY(io_.backend().sync(meta_));
+  TRY_ASSIGN(const FileInfo meta_info, io_.backend().info(meta_));
+  meta_bytes_ = meta_info.size;
+  TRY_ASSIGN(found_, formats::native::scan_meta(meta_source()));
+  const Superblock& superblock = found_.superblock;
+  if (folder_.filename() != formats::native::rank_directory(superblock.rank, superblock.world))
+    return Error{Code::layout,
+                 folder_.string() + ": these are the files of rank " +
+                     std::to_string(index_of(superblock.rank)) + " of " +
+                     std::to_string(superblock.world),
+                 {}};
+  TRY(repair_superblock());
+  data_name_ = formats::native::data_file(superblock.store, superblock.rank);
+  OpenOptions options = kExisting;
+  options.direct = Direct::preferred;
+  TRY_ASSIGN(data_file_, io_.backend().open(folder_ / data_name_, options));
+  data_ = *data_file_;
+  TRY(io_.backend().sync(data_));
+  TRY_ASSIGN(const FileInfo data_info, io_.backend().info(data_));
+  if (data_info.size < formats::native::data_file_bytes(superblock))
+    return Error{Code::corrupt,
+                 data_name() + ":" + std::to_string(data_info.size) +
+                     ": the file ends here; its tiles need " +
+                     std::to_string(formats::native::data_file_bytes(superblock)) + " bytes",
+                 {}};
+  TRY_ASSIGN(AlignedBuffer header, AlignedBuffer::allocate(kBlock));
+  TRY(io_.read(data_, 0, header.bytes()));
+  return formats::native::check_data_header(header.bytes(), superblock, data_name());
+}
+
+Result<> RankFiles::repair_superblock() {
+  if (!found_.damage_a && !found_.damage_b) return {};
+  const ByteVector good = encode(found_.superblock);
+  TRY(io_.write(meta_, found_.damage_a ? 0 : kBlock, good));
+  return sync_meta();
+}
+
+IoSource RankFiles::meta_source() const {
+  return {io_, meta_, (folder_ / formats::native::kMetaFile).string(), meta_bytes_};
+}
+
+Result<formats::native::Manifest> RankFiles::read_manifest(std::uint32_t region) const {
+  return formats::native::read_manifest(meta_source(), superblock(), region);
+}
+
+Result<> RankFiles::write_manifest(std::uint32_t region, formats::ByteView bytes) {
+  return io_.write(meta_, formats::native::region_offset(superblock(), region), bytes,
+                   Priority::background);
+}
+
+Result<> RankFiles::void_manifest(std::uint32_t region,
+                                  const formats::native::ManifestHeader& header) {
+  TRY(io_.write(meta_, formats::native::region_offset(superblock(), region),
+                formats::native::encode_void_header(header)));
+  return sync_meta();
+}
+
+Result<> RankFiles::sync(FileId file) {
+  if (!trusted_)
+    return Error{
+        Code::state, folder_.string() + ": the disk failed to make data durable before", {}};
+  Result<> synced = io_.sync_data(file);
+  if (!synced) trusted_ = false;
+  return synced;
+}
+
+Result<> RankFiles::verify(const formats::native::Manifest& manifest) {
+  const Superblock& s = superblock();
+  TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(s.tile_bytes));
+  for (std::uint64_t i = 0; i < manifest.tiles.size(); ++i) {
+    const formats::native::Tile& tile = manifest.tiles[i];
+    const std::uint64_t offset = formats::native::tile_offset(s, i, tile.slot);
+    const std::uint64_t bytes = tile.crcs.size() * s.block_bytes;
+    TRY(io_.read(data_, offset, buffer.bytes().first(bytes)));
+    for (std::uint64_t block = 0; block < tile.crcs.size(); ++block) {
+      const formats::native::BlockPlace place{s.store,   s.rank, i,
+                                              tile.slot, block,  tile.written_step};
+      const auto view = buffer.bytes().subspan(block * s.block_bytes, s.block_bytes);
+      if (formats::native::block_crc(place, view) != tile.crcs[block])
+        return damaged_block(data_name(), offset + block * s.block_bytes, i, block);
+    }
+  }
+  return {};
+}
+
+Error damaged_block(const std::string& file, std::uint64_t offset, std::uint64_t tile,
+                    std::uint64_t block) {
+  return {Code::corrupt,
+          file + ":" + std::to_string(offset) + ": block " + std::to_string(block) + " of tile " +
+              std::to_string(tile) + " does not match its checksum",
+          "ckpt-inspect " + fs::path(file).parent_path().parent_path().string() + " --verify"};
+}
+
+}  // namespace libswap

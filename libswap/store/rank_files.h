@@ -1,0 +1,72 @@
+// RankFiles: one rank's lock, meta.ebb and data file (docs/formats/native.md), open and locked.
+//
+// Threading: every call from any thread but the queue's; calls block.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "formats/native/meta_scan.h"
+#include "libswap/store/io_source.h"
+
+namespace libswap {
+
+class RankFiles {
+ public:
+  // Reserves and writes every byte, durably. On failure what was made is removed again.
+  static Result<std::unique_ptr<RankFiles>> create(IoQueue& io, const fs::path& store,
+                                                   const formats::native::Superblock& superblock);
+  // Makes durable what it is about to believe, and repairs a torn superblock.
+  static Result<std::unique_ptr<RankFiles>> open(IoQueue& io, const fs::path& store,
+                                                 formats::Rank rank, std::uint32_t world);
+  ~RankFiles();
+  RankFiles(const RankFiles&) = delete;
+  RankFiles& operator=(const RankFiles&) = delete;
+
+  const formats::native::MetaScan& found() const { return found_; }  // by open()
+  const formats::native::Superblock& superblock() const { return found_.superblock; }
+  FileId data() const { return data_; }
+  std::string data_name() const { return (folder_ / data_name_).string(); }
+
+  Result<formats::native::Manifest> read_manifest(std::uint32_t region) const;
+  Result<> write_manifest(std::uint32_t region, formats::ByteView bytes);
+  // Durably: the generation in that region can never be chosen again.
+  Result<> void_manifest(std::uint32_t region, const formats::native::ManifestHeader& header);
+  // fdatasync. One failure and neither file is ever trusted again.
+  Result<> sync_data() { return sync(data_); }
+  Result<> sync_meta() { return sync(meta_); }
+  bool trusted() const { return trusted_; }
+
+  // Reads every tile and checks every block.
+  Result<> verify(const formats::native::Manifest& manifest);
+
+ private:
+  RankFiles(IoQueue& io, const fs::path& store, formats::Rank rank, std::uint32_t world);
+  Result<> lock();
+  Result<> make(const fs::path& store);
+  Result<> make_data();
+  Result<> make_meta();
+  Result<> read_everything();
+  Result<> repair_superblock();
+  Result<> sync(FileId file);
+  IoSource meta_source() const;
+  void close(std::optional<FileId>& file);
+  void remove_made(const fs::path& store);
+
+  IoQueue& io_;
+  const fs::path folder_;
+  std::string data_name_;
+  formats::native::MetaScan found_;
+  std::optional<FileId> lock_file_, meta_file_, data_file_;
+  FileId meta_{}, data_{};
+  std::uint64_t meta_bytes_ = 0;
+  bool made_files_ = false;
+  std::atomic<bool> trusted_ = true;
+};
+
+// The error for a block that is not what its checksum says; `tile` numbers from the rank's first.
+formats::Error damaged_block(const std::string& file, std::uint64_t offset, std::uint64_t tile,
+                             std::uint64_t block);
+
+}  // namespace libswap

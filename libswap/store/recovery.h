@@ -1,0 +1,22 @@
+// Recovery: which generation all ranks go on from (docs/formats/commit.md, "Recovery" 3 to 7).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "formats/native/manifest.h"
+#include "libswap/store/agreement.h"
+#include "libswap/store/rank_files.h"
+
+namespace libswap {
+
+struct Recovered {
+  std::optional<formats::native::Manifest> manifest;  // nullopt: nothing was ever committed
+  std::uint32_t region = 0;                           // of the manifest
+  std::uint64_t next_generation = 1;                  // equal on all ranks
+};
+
+// Collective. An error on one rank is an error on all: Code::peer on those that are well.
+Result<Recovered> recover_generation(RankFiles& files, Agreement& ranks);
+
+}  // namespace libswap

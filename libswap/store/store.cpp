@@ -1,0 +1,324 @@
+#include "libswap/store/store.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "libswap/store/rank_files.h"
+#include "libswap/store/recovery.h"
+#include "libswap/store/slot_table.h"
+
+namespace libswap {
+namespace {
+
+using formats::ByteVector;
+using formats::Code;
+using formats::Error;
+using formats::native::BlockPlace;
+using formats::native::Superblock;
+
+Superblock superblock_of(const Store::Config& config) {
+  Superblock s;
+  s.store = config.uuid;
+  s.parent = config.parent;
+  s.rank = config.rank;
+  s.world = config.world;
+  s.tile_bytes = config.tile_bytes;
+  s.block_bytes = std::min(config.block_bytes, config.tile_bytes);
+  s.slots = config.slots;
+  s.tiles = config.tiles;
+  s.region_bytes = formats::align_up(std::max(config.manifest_bytes, formats::native::kBlock),
+                                     formats::native::kBlock);
+  s.layout_digest = config.layout_digest;
+  return s;
+}
+
+// What ranks tell each other in step 5, the worst lowest, and in step 7.
+enum Prepared : std::int64_t { distrusted = 0, failed = 1, prepared = 2 };
+enum Abandoned : std::int64_t { unusable = 0, impossible_here = 1, still_possible = 2 };
+
+}  // namespace
+
+struct Store::Impl {
+  Impl(std::unique_ptr<RankFiles> opened, std::uint64_t next)
+      : files(std::move(opened)),
+        slots(files->superblock().tiles, files->superblock().slots),
+        next_generation(next) {}
+
+  BlockPlace block_place(std::uint64_t tile, std::uint32_t slot, std::uint64_t step) const {
+    const Superblock& s = files->superblock();
+    return {s.store, s.rank, tile, slot, 0, step};
+  }
+  Place place_at(std::uint64_t tile, std::uint32_t slot) const {
+    return {files->data(), formats::native::tile_offset(files->superblock(), tile, slot), slot};
+  }
+  Result<> fill(Manifest& manifest);
+  Result<> write_manifest(const Manifest& manifest);
+  Abandoned abandon_here();
+  Error stop(std::string why);
+
+  const std::unique_ptr<RankFiles> files;
+  mutable std::mutex mutex;  // guards what follows
+  SlotTable slots;
+  std::uint64_t next_generation = 1;
+  bool manifest_issued = false;  // the pending generation's: it may be on the disk
+  std::optional<Error> stopped;
+};
+
+Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Store::~Store() = default;
+
+std::uint64_t Store::disk_bytes(const Config& config) {
+  const Superblock superblock = superblock_of(config);
+  return formats::native::data_file_bytes(superblock) +
+         formats::native::meta_file_bytes(superblock) + formats::native::kBlock;
+}
+
+Result<std::unique_ptr<Store>> Store::create(IoQueue& io, const Config& config) {
+  const Superblock superblock = superblock_of(config);
+  if (auto possible = formats::native::check_geometry(superblock, config.directory.string());
+      !possible)
+    return Error{Code::usage, possible.error().message, {}};
+  TRY_ASSIGN(auto files, RankFiles::create(io, config.directory, superblock));
+  return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(std::move(files), 1)));
+}
+
+Result<std::unique_ptr<Store>> Store::open(IoQueue& io, const fs::path& directory, Rank rank,
+                                           std::uint32_t world) {
+  TRY_ASSIGN(auto files, RankFiles::open(io, directory, rank, world));
+  const std::uint64_t next = files->found().newest_seen() + 1;
+  return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(std::move(files), next)));
+}
+
+const Superblock& Store::superblock() const { return impl_->files->superblock(); }
+
+Result<std::optional<Manifest>> Store::recover(Agreement& ranks) {
+  TRY_ASSIGN(Recovered recovered, recover_generation(*impl_->files, ranks));
+  const std::lock_guard lock(impl_->mutex);
+  impl_->next_generation = recovered.next_generation;
+  if (!recovered.manifest) return std::optional<Manifest>();
+  std::vector<TileVersion> tiles;
+  tiles.reserve(recovered.manifest->tiles.size());
+  for (const formats::native::Tile& tile : recovered.manifest->tiles)
+    tiles.push_back({tile.slot, true, tile.written_step,
+                     std::make_shared<const std::vector<std::uint32_t>>(tile.crcs)});
+  impl_->slots.restore(recovered.manifest->generation, recovered.region, std::move(tiles));
+  return std::move(recovered.manifest);
+}
+
+Store::Place Store::read_place(std::uint64_t tile) const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->place_at(tile, impl_->slots.newest(tile).slot);
+}
+
+Result<Store::Place> Store::write_place(std::uint64_t tile, std::uint64_t step) {
+  const std::lock_guard lock(impl_->mutex);
+  if (const auto slot = impl_->slots.place(tile, step)) return impl_->place_at(tile, *slot);
+  return Error{Code::busy,
+               impl_->files->data_name() + ": tile " + std::to_string(tile) +
+                   " has no free slot: pinned generations and a pending one hold all " +
+                   std::to_string(superblock().slots),
+               "release the export, or create the store with more slots"};
+}
+
+void Store::wrote(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
+                  std::vector<std::uint32_t> crcs) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->slots.wrote(tile, step,
+                     {static_cast<std::uint8_t>(slot), true, step,
+                      std::make_shared<const std::vector<std::uint32_t>>(std::move(crcs))});
+}
+
+std::vector<std::uint32_t> Store::crcs_of(std::uint64_t tile, std::uint32_t slot,
+                                          std::uint64_t step,
+                                          std::span<const std::byte> bytes) const {
+  const std::uint64_t block_bytes = superblock().block_bytes;
+  CHECK(bytes.size() % block_bytes == 0);
+  BlockPlace place = impl_->block_place(tile, slot, step);
+  std::vector<std::uint32_t> crcs;
+  crcs.reserve(bytes.size() / block_bytes);
+  for (; place.block < bytes.size() / block_bytes; ++place.block)
+    crcs.push_back(
+        formats::native::block_crc(place, bytes.subspan(place.block * block_bytes, block_bytes)));
+  return crcs;
+}
+
+Result<> Store::verify(std::uint64_t tile, std::span<const std::byte> bytes) const {
+  TileVersion version;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    version = impl_->slots.newest(tile);
+  }
+  if (!version.written)
+    return Error{
+        Code::state,
+        impl_->files->data_name() + ": tile " + std::to_string(tile) + " was never written",
+        {}};
+  const auto crcs = crcs_of(tile, version.slot, version.step, bytes);
+  const std::size_t blocks = std::min(crcs.size(), version.crcs->size());
+  for (std::size_t block = 0; block < blocks; ++block)
+    if (crcs[block] != (*version.crcs)[block])
+      return damaged_block(
+          impl_->files->data_name(),
+          impl_->place_at(tile, version.slot).offset + block * superblock().block_bytes, tile,
+          block);
+  return {};
+}
+
+bool Store::can_cut() const {
+  const std::lock_guard lock(impl_->mutex);
+  return !impl_->stopped && impl_->files->trusted() && impl_->slots.can_cut();
+}
+
+bool Store::room_to_sweep() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->slots.room_to_sweep();
+}
+
+std::uint64_t Store::cut(std::uint64_t step) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->slots.cut(impl_->next_generation, step);
+  impl_->manifest_issued = false;
+  return impl_->next_generation++;
+}
+
+// The part of the manifest that the cut knows.
+Result<> Store::Impl::fill(Manifest& manifest) {
+  const std::lock_guard lock(mutex);
+  if (stopped) return *stopped;
+  if (!slots.pending()) return Error{Code::state, files->data_name() + ": no cut to prepare", {}};
+  const SlotTable::Cut& cut = *slots.pending();
+  const Superblock& s = files->superblock();
+  manifest.store = s.store;
+  manifest.rank = s.rank;
+  manifest.world = s.world;
+  manifest.generation = cut.generation;
+  manifest.step = cut.step;
+  if (manifest.tiles.size() != cut.tiles.size())
+    return Error{Code::layout,
+                 files->data_name() + ": a manifest of " + std::to_string(manifest.tiles.size()) +
+                     " tiles for a store of " + std::to_string(cut.tiles.size()),
+                 {}};
+  for (std::size_t i = 0; i < cut.tiles.size(); ++i) {
+    formats::native::Tile& tile = manifest.tiles[i];
+    const TileVersion& version = cut.tiles[i];
+    const std::uint64_t blocks = formats::div_ceil(tile.used_bytes, s.block_bytes);
+    if (blocks > 0 && (!version.written || version.crcs->size() < blocks))
+      return Error{Code::state,
+                   files->data_name() + ": tile " + std::to_string(i) +
+                       " was not written completely before the cut was prepared",
+                   {}};
+    tile.slot = version.slot;
+    tile.written_step = version.step;
+    tile.crcs.clear();
+    if (blocks > 0)
+      tile.crcs.assign(version.crcs->begin(),
+                       version.crcs->begin() + static_cast<std::ptrdiff_t>(blocks));
+  }
+  return {};
+}
+
+Result<> Store::Impl::write_manifest(const Manifest& manifest) {
+  const ByteVector bytes = encode(manifest);
+  std::uint32_t region = 0;
+  {
+    const std::lock_guard lock(mutex);
+    if (bytes.size() > files->superblock().region_bytes)
+      return Error{Code::limit,
+                   files->data_name() + ": a manifest of " + std::to_string(bytes.size()) +
+                       " bytes does not fit its region of " +
+                       std::to_string(files->superblock().region_bytes),
+                   {}};
+    manifest_issued = true;
+    region = slots.pending()->region;
+  }
+  return files->write_manifest(region, bytes);
+}
+
+Result<> Store::prepare(Manifest manifest) {
+  TRY(impl_->fill(manifest));
+  TRY(impl_->files->sync_data());  // I3: before the manifest that names these slots
+  TRY(impl_->write_manifest(manifest));
+  return impl_->files->sync_meta();
+}
+
+Error Store::Impl::stop(std::string why) {
+  const std::lock_guard lock(mutex);
+  stopped = Error{Code::state,
+                  files->data_name() + ": generation " +
+                      std::to_string(slots.pending() ? slots.pending()->generation : 0) + ": " +
+                      std::move(why) + "; nothing can be committed here any more",
+                  "start again: the last committed generation will be recovered"};
+  return *stopped;
+}
+
+// Step 7 on this rank: whether the pending generation can still be chosen from what lies here.
+Abandoned Store::Impl::abandon_here() {
+  std::uint32_t region = 0;
+  formats::native::ManifestHeader header;
+  {
+    const std::lock_guard lock(mutex);
+    if (!manifest_issued) return files->trusted() ? impossible_here : unusable;
+    region = slots.pending()->region;
+    header = {files->superblock().store,
+              files->superblock().rank,
+              files->superblock().world,
+              slots.pending()->generation,
+              slots.pending()->step,
+              0,
+              true};
+  }
+  if (files->void_manifest(region, header)) return impossible_here;
+  return files->trusted() ? still_possible : unusable;
+}
+
+Result<bool> Store::agree(Agreement& ranks, const Result<>& mine) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->stopped) return *impl_->stopped;
+    CHECK(impl_->slots.pending().has_value());
+  }
+  const Prepared answer = !impl_->files->trusted() ? distrusted : mine ? prepared : failed;
+  const Result<std::int64_t> worst = ranks.agree(answer);
+  if (!worst) return impl_->stop("ranks could not agree: " + worst.error().message);
+  if (*worst == prepared) {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->slots.commit();
+    return true;
+  }
+  if (*worst == distrusted)
+    return impl_->stop(answer == distrusted && !mine
+                           ? mine.error().message
+                           : "the disk of another rank failed to make data durable");
+  const Result<std::int64_t> abandoned = ranks.agree(impl_->abandon_here());
+  if (!abandoned) return impl_->stop("ranks could not agree: " + abandoned.error().message);
+  if (*abandoned != impossible_here)
+    return impl_->stop("it could be neither committed nor abandoned durably");
+  const std::lock_guard lock(impl_->mutex);
+  impl_->slots.abandon();
+  return false;
+}
+
+std::uint64_t Store::committed_generation() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->slots.committed();
+}
+
+Result<> Store::pin(std::uint64_t generation) {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->slots.pin(generation)) return {};
+  return Error{Code::state,
+               impl_->files->data_name() + ": generation " + std::to_string(generation) +
+                   " cannot be pinned: the committed one is " +
+                   std::to_string(impl_->slots.committed()),
+               {}};
+}
+
+void Store::unpin(std::uint64_t generation) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->slots.unpin(generation);
+}
+
+}  // namespace libswap

@@ -1,0 +1,61 @@
+#include "libswap/store/zero_fill.h"
+
+#include <algorithm>
+
+#include "libswap/sys/aligned_buffer.h"
+
+namespace libswap {
+namespace {
+
+constexpr std::uint64_t kPiece = 4u << 20;
+constexpr std::uint32_t kInFlight = 8;
+
+// Counts writes in flight and keeps the first failure in outcome_. Outlives them: finish() waits
+// for all.
+class Writes {
+ public:
+  // False: a write failed, start no more.
+  bool wait_for_room() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return in_flight_ < kInFlight; });
+    if (!outcome_) return false;
+    ++in_flight_;
+    return true;
+  }
+  void done(Result<> result) {
+    const std::lock_guard lock(mutex_);
+    --in_flight_;
+    if (!result && outcome_) outcome_ = std::move(result);
+    changed_.notify_all();
+  }
+  Result<> finish() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return in_flight_ == 0; });
+    return outcome_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint32_t in_flight_ = 0;
+  Result<> outcome_;
+};
+
+}  // namespace
+
+Result<> zero_fill(IoQueue& io, FileId file, std::uint64_t begin, std::uint64_t end) {
+  TRY_ASSIGN(AlignedBuffer zeros, AlignedBuffer::allocate(kPiece));
+  Writes writes;
+  for (std::uint64_t at = begin; at < end && writes.wait_for_room(); at += kPiece) {
+    const auto size = static_cast<std::size_t>(std::min(kPiece, end - at));
+    io.submit({.kind = RawOp::Kind::write,
+               .file = file,
+               .offset = at,
+               .data = zeros.bytes().first(size),
+               .priority = Priority::background,
+               .done = [&writes](Result<> result) { writes.done(std::move(result)); }});
+  }
+  return writes.finish();
+}
+
+}  // namespace libswap

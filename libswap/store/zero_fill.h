@@ -1,0 +1,12 @@
+// Writes zeros over bytes [begin, end) of a file with several large writes in flight, at background
+// priority: the first write to a reserved extent costs journal work that no step should pay.
+#pragma once
+
+#include "libswap/sys/io_queue.h"
+
+namespace libswap {
+
+// Blocks. REQUIRES: begin and end are multiples of 4096; not the queue's thread.
+Result<> zero_fill(IoQueue& io, FileId file, std::uint64_t begin, std::uint64_t end);
+
+}  // namespace libswap
