@@ -85,19 +85,23 @@ Result<> nothing_lost(const RankFiles& files, Agreement& ranks) {
                {}};
 }
 
+bool in_the_way(const RegionFinding& finding, std::uint64_t generation) {
+  return !finding.header.is_void && finding.header.generation > generation;
+}
+
 // A generation newer than the common one was prepared by some ranks only, or it was committed and a
 // rank lost it since. Then slots of the common one may have been reused: only its blocks can tell.
 Result<> check_if_newer(RankFiles& files, const formats::native::Manifest& common) {
   bool newer = false;
   for (const RegionFinding& finding : files.found().regions)
-    newer |= finding.valid() && finding.header.generation > common.generation;
+    newer |= in_the_way(finding, common.generation);
   if (!newer) return {};
   return files.verify(common);
 }
 
 Result<> void_newer(RankFiles& files, std::uint64_t generation) {
   for (const RegionFinding& finding : files.found().regions)
-    if (finding.valid() && finding.header.generation > generation)
+    if (in_the_way(finding, generation))
       TRY(files.void_manifest(finding.region, finding.header));
   return {};
 }

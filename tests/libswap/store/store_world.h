@@ -1,0 +1,186 @@
+// A world of ranks on one memory disk, for tests of the store: ranks are threads, their agreement
+// is a barrier, tiles are filled from (rank, tile, step) so that any mix of steps is seen.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "libswap/store/store.h"
+#include "libswap/sys/aligned_buffer.h"
+#include "libswap/sys/memory_backend.h"
+
+namespace libswap {
+
+// The agreement of `world` threads. A rank that leaves (its thread ended, or it "crashed") makes
+// every agreement of the others fail with Code::peer, now and later.
+class ThreadAgreement {
+ public:
+  explicit ThreadAgreement(std::uint32_t world) : world_(world) {}
+
+  Result<std::int64_t> agree(std::int64_t mine) {
+    std::unique_lock lock(mutex_);
+    if (gone_) return peer();
+    lowest_ = arrived_ == 0 ? mine : std::min(lowest_, mine);
+    if (++arrived_ == world_) {
+      arrived_ = 0;
+      answer_ = lowest_;
+      ++round_;
+      changed_.notify_all();
+      return answer_;
+    }
+    const std::uint64_t round = round_;
+    changed_.wait(lock, [&] { return gone_ || round_ != round; });
+    // An answer that is complete counts, even if somebody left since.
+    return round_ != round ? Result<std::int64_t>(answer_) : peer();
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  static formats::Error peer() { return {formats::Code::peer, "another rank is gone", {}}; }
+
+  const std::uint32_t world_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint32_t arrived_ = 0;
+  std::uint64_t round_ = 0;
+  std::int64_t lowest_ = 0;
+  std::int64_t answer_ = 0;
+  bool gone_ = false;
+};
+
+class RankAgreement : public Agreement {
+ public:
+  explicit RankAgreement(ThreadAgreement& all) : all_(all) {}
+  Result<std::int64_t> agree(std::int64_t mine) override { return all_.agree(mine); }
+
+ private:
+  ThreadAgreement& all_;
+};
+
+// Runs `body(rank, agreement)` on one thread a rank and waits for all.
+inline void run_ranks(std::uint32_t world,
+                      const std::function<void(std::uint32_t, Agreement&)>& body) {
+  ThreadAgreement all(world);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < world; ++rank)
+    threads.emplace_back([&, rank] {
+      RankAgreement agreement(all);
+      body(rank, agreement);
+      all.leave();
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+constexpr std::uint64_t kTestTile = 8192;
+constexpr std::uint64_t kTestBlock = 4096;
+constexpr std::uint64_t kTestTiles = 3;
+
+inline Store::Config test_config(std::uint32_t rank, std::uint32_t world, std::uint32_t slots = 3) {
+  Store::Config config;
+  config.directory = "/swap/store-" + std::string(32, '7');
+  config.uuid.fill(std::byte{0x77});
+  config.rank = Rank{rank};
+  config.world = world;
+  config.tile_bytes = kTestTile;
+  config.block_bytes = kTestBlock;
+  config.slots = slots;
+  config.tiles = kTestTiles;
+  config.manifest_bytes = 4096;
+  config.layout_digest = 99;
+  return config;
+}
+
+// What a tile holds at a step. The step's number stands in each 8 bytes: torn or stale parts show.
+inline void fill_tile(std::uint32_t rank, std::uint64_t tile, std::uint64_t step,
+                      std::span<std::byte> into) {
+  for (std::size_t i = 0; i < into.size() / 8; ++i) {
+    const std::uint64_t word = (step << 32) ^ (std::uint64_t{rank} << 24) ^ (tile << 16) ^ i;
+    std::memcpy(into.data() + 8 * i, &word, 8);
+  }
+}
+
+// The manifest of a step as an engine would fill it: one tensor [tiles, 2048] in f32.
+inline Manifest test_manifest(std::uint64_t tiles = kTestTiles) {
+  Manifest manifest;
+  manifest.fingerprint = "test";
+  manifest.states = {"master"};
+  manifest.groups = {{"adamw", {{"lr", "0.1"}}}};
+  manifest.params = {{"w", {tiles, kTestTile / 4}, 0}};
+  for (std::uint64_t tile = 0; tile < tiles; ++tile) {
+    formats::native::Tile entry;
+    entry.used_bytes = kTestTile;
+    entry.segments = {{0, 0, formats::DType::f32, tile * kTestTile / 4, kTestTile / 4, 0}};
+    manifest.tiles.push_back(std::move(entry));
+  }
+  return manifest;
+}
+
+// One tile to its place; the step is also the sweep that wrote it.
+inline Result<> write_tile(IoQueue& io, Store& store, std::uint64_t tile, std::uint64_t step) {
+  TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(kTestTile));
+  fill_tile(index_of(store.superblock().rank), tile, step, buffer.bytes());
+  TRY_ASSIGN(const Store::Place place, store.write_place(tile, step));
+  auto crcs = store.crcs_of(tile, place.slot, step, buffer.bytes());
+  TRY(io.write(place.file, place.offset, buffer.bytes()));
+  store.wrote(tile, place.slot, step, std::move(crcs));
+  return {};
+}
+
+inline Result<> write_tiles(IoQueue& io, Store& store, std::uint64_t step) {
+  for (std::uint64_t tile = 0; tile < kTestTiles; ++tile) TRY(write_tile(io, store, tile, step));
+  return {};
+}
+
+// A whole step with its commit.
+inline Result<bool> write_and_commit(IoQueue& io, Store& store, Agreement& ranks,
+                                     std::uint64_t step) {
+  Result<> written = write_tiles(io, store, step);
+  store.cut(step);
+  Result<> prepared = written ? store.prepare(test_manifest()) : std::move(written);
+  return store.agree(ranks, prepared);
+}
+
+// Every tile is as its newest version says, and exactly what fill_tile gave at `step`.
+inline Result<> check_tiles(IoQueue& io, Store& store, std::uint64_t step) {
+  TRY_ASSIGN(AlignedBuffer read, AlignedBuffer::allocate(kTestTile));
+  TRY_ASSIGN(AlignedBuffer wanted, AlignedBuffer::allocate(kTestTile));
+  for (std::uint64_t tile = 0; tile < kTestTiles; ++tile) {
+    const Store::Place place = store.read_place(tile);
+    TRY(io.read(place.file, place.offset, read.bytes()));
+    TRY(store.verify(tile, read.bytes()));
+    fill_tile(index_of(store.superblock().rank), tile, step, wanted.bytes());
+    if (!std::ranges::equal(read.bytes(), wanted.bytes()))
+      return formats::Error{
+          formats::Code::corrupt,
+          "tile " + std::to_string(tile) + " is not at step " + std::to_string(step),
+          {}};
+  }
+  return {};
+}
+
+inline std::unique_ptr<IoQueue> start_queue(std::unique_ptr<IoBackend> backend) {
+  auto queue = IoQueue::start(std::move(backend), {});
+  CHECK(queue.has_value());
+  return std::move(*queue);
+}
+inline std::unique_ptr<IoQueue> start_queue(const std::shared_ptr<MemoryDisk>& disk) {
+  return start_queue(make_memory_backend(disk));
+}
+inline std::shared_ptr<MemoryDisk> disk_with_swap_folder(std::uint64_t capacity = 64u << 20) {
+  auto disk = MemoryDisk::create(capacity);
+  auto backend = make_memory_backend(disk);
+  CHECK(backend->make_directory("/swap").has_value());
+  CHECK(backend->sync_directory("/").has_value());
+  return disk;
+}
+
+}  // namespace libswap
