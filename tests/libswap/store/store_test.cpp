@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "store_world.h"
+#include "tests/libswap/store/store_world.h"
 
 namespace libswap {
 namespace {
