@@ -14,7 +14,7 @@ constexpr std::size_t kBlock = 1024;  // 2^10 windows of 42 bits sum up exactly 
 constexpr int kWindowBits = 42;
 constexpr int kUnit = -298;         // exponent of a limb's lowest bit
 constexpr std::size_t kShort = 64;  // below: the plain path
-constexpr std::size_t kLanes = 16;
+constexpr std::size_t kQuarter = kBlock / 4;
 constexpr std::uint32_t kMagnitude = 0x7fffffffu;
 constexpr std::uint32_t kInfinity = 0x7f800000u;
 
@@ -66,23 +66,35 @@ struct Window {
 };
 
 // Cuts each number at the multiples of a power of two that adding and taking away `splitter` rounds
-// to.
-EBB_CLONES Window cut(double splitter, double* numbers) {
-  double sums[kLanes] = {};
-  std::uint64_t rests[kLanes] = {};
-  for (std::size_t i = 0; i < kBlock; i += kLanes)
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const double number = numbers[i + lane];
-      const double high = (number + splitter) - splitter;
-      const double rest = number - high;
-      sums[lane] += high;
-      rests[lane] |= std::bit_cast<std::uint64_t>(rest);
-      numbers[i + lane] = rest;
+// to, and leaves the rest. The sums are exact, so their order is free: quarters side by side.
+EBB_CLONES void cut(double splitter, double* __restrict numbers, double* __restrict sums,
+                    std::uint64_t* __restrict rests) {
+  for (std::size_t i = 0; i < kQuarter; ++i) {
+    double* const quarter[] = {numbers + i, numbers + i + kQuarter, numbers + i + 2 * kQuarter,
+                               numbers + i + 3 * kQuarter};
+    double sum = 0;
+    std::uint64_t rest = 0;
+    for (double* const number : quarter) {
+      const double high = (*number + splitter) - splitter;
+      *number -= high;
+      sum += high;
+      rest |= std::bit_cast<std::uint64_t>(*number);
+    }
+    sums[i] = sum;
+    rests[i] = rest;
+  }
+}
+
+EBB_CLONES Window fold(double* __restrict sums, std::uint64_t* __restrict rests) {
+  for (std::size_t half = kQuarter / 2; half >= 8; half /= 2)
+    for (std::size_t i = 0; i < half; ++i) {
+      sums[i] += sums[i + half];
+      rests[i] |= rests[i + half];
     }
   Window window{.sum = 0, .rest = 0};
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    window.sum += sums[lane];
-    window.rest |= rests[lane];
+  for (std::size_t i = 0; i < 8; ++i) {
+    window.sum += sums[i];
+    window.rest |= rests[i];
   }
   return window;
 }
@@ -93,12 +105,15 @@ bool add_block(Limbs& limbs, const float* values) {
   if (largest >= kInfinity) return false;
   if (largest == 0) return true;
   alignas(64) double numbers[kBlock];
+  alignas(64) double sums[kQuarter];
+  alignas(64) std::uint64_t rests[kQuarter];
   squares_of(values, numbers);
   // Every square is below 2^top.
   const int top = 2 * (static_cast<int>(std::max(largest >> 23, 1u)) - 126);
   int low = std::max(top - kWindowBits, kUnit);
   while (true) {
-    const Window window = cut(std::ldexp(1.5, low + 52), numbers);
+    cut(std::ldexp(1.5, low + 52), numbers, sums, rests);
+    const Window window = fold(sums, rests);
     add_shifted(limbs, static_cast<std::int64_t>(std::ldexp(window.sum, -low)), low - kUnit);
     if (window.rest == 0) return true;
     low = std::max(low - kWindowBits, kUnit);

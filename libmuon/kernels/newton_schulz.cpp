@@ -63,14 +63,18 @@ EBB_CLONES void add_scaled_row(const float* __restrict from, float factor, std::
   for (std::uint64_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-// to(cols x rows) = transposed from(rows x cols).
+// to(cols x rows) = transposed from(rows x cols). Tiles go through a buffer, so each line of memory
+// is touched once: strides are often multiples of 4 KiB.
 void transpose(const float* from, std::uint64_t from_ld, std::uint64_t rows, std::uint64_t cols,
                float* to, std::uint64_t to_ld) {
+  float tile[kTile][kTile];
   for (std::uint64_t r0 = 0; r0 < rows; r0 += kTile)
     for (std::uint64_t c0 = 0; c0 < cols; c0 += kTile) {
-      const std::uint64_t r1 = std::min(rows, r0 + kTile), c1 = std::min(cols, c0 + kTile);
-      for (std::uint64_t c = c0; c < c1; ++c)
-        for (std::uint64_t r = r0; r < r1; ++r) to[c * to_ld + r] = from[r * from_ld + c];
+      const std::uint64_t high = std::min(kTile, rows - r0), wide = std::min(kTile, cols - c0);
+      for (std::uint64_t r = 0; r < high; ++r)
+        std::copy_n(from + (r0 + r) * from_ld + c0, wide, tile[r]);
+      for (std::uint64_t c = 0; c < wide; ++c)
+        for (std::uint64_t r = 0; r < high; ++r) to[(c0 + c) * to_ld + r0 + r] = tile[r][c];
     }
 }
 
