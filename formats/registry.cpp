@@ -3,6 +3,7 @@
 #include <array>
 #include <string>
 
+#include "formats/dcp/dcp.h"
 #include "formats/safetensors/safetensors.h"
 
 namespace formats {
@@ -10,6 +11,8 @@ namespace {
 
 // The first one whose detect() says yes reads a checkpoint.
 constexpr std::array kFormats = {
+    Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
+           describe_dcp, nullptr},
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",
            detect_safetensors, describe_safetensors, emit_safetensors},
 };

@@ -100,7 +100,9 @@ Result<TorchArchive> TorchArchive::open(std::shared_ptr<const ByteSource> source
   if (pickle == nullptr) return bad_archive(zip, "the archive has no record 'data.pkl'");
   TRY_ASSIGN(ByteVector bytes, zip.read(*pickle, kMaxPickle));
   std::string where(source->name());
-  where += ':' + std::to_string(offset) + ": " + pickle->name;
+  where += ':';
+  where += std::to_string(offset);
+  where += ": " + pickle->name;
   TRY_ASSIGN(PickleGraph graph, PickleGraph::parse(std::move(bytes), std::move(where)));
   TRY_ASSIGN(const bool big_endian, is_big_endian(zip));
   TorchArchive archive(std::move(zip), std::move(graph));

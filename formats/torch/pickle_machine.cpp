@@ -1,8 +1,6 @@
 #include "formats/torch/pickle_machine.h"
 
-#include <array>
 #include <bit>
-#include <cstdio>
 #include <limits>
 
 #include "formats/core/json_text.h"
@@ -56,9 +54,11 @@ std::string_view refused_name(std::uint8_t opcode) {
 }
 
 std::string hex_of(std::uint8_t byte) {
-  std::array<char, 8> text{};
-  std::snprintf(text.data(), text.size(), "0x%02x", byte);
-  return text.data();
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text("0x");
+  text += kDigits[byte >> 4];
+  text += kDigits[byte & 15];
+  return text;
 }
 
 }  // namespace

@@ -1,0 +1,304 @@
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "formats/core/json_text.h"
+#include "formats/core/units.h"
+#include "formats/dcp/dcp.h"
+#include "formats/dcp/index.h"
+#include "formats/dcp/meaning.h"
+#include "formats/dcp/payload.h"
+#include "formats/torch/refuse.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kMaxIndex = 4 * GiB;  // bytes of one metadata file
+constexpr std::uint32_t kMaxRanks = 1u << 20;
+constexpr std::string_view kIndexName = ".metadata";
+
+// "__3_0.distcp" -> 3
+std::optional<std::uint32_t> rank_of_payload(std::string_view name) {
+  if (!name.starts_with("__") || !name.ends_with(".distcp")) return std::nullopt;
+  const char* const end = name.data() + name.size();
+  std::uint32_t rank = 0;
+  const auto [stop, error] = std::from_chars(name.data() + 2, end, rank);
+  if (error != std::errc{} || stop == end || *stop != '_' || rank >= kMaxRanks) return std::nullopt;
+  return rank;
+}
+
+// "__3.metadata" -> 3
+std::optional<std::uint32_t> rank_of_index(std::string_view name) {
+  if (!name.starts_with("__") || !name.ends_with(".metadata")) return std::nullopt;
+  const std::string_view digits = name.substr(2, name.size() - 2 - kIndexName.size());
+  std::uint32_t rank = 0;
+  const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+  if (error != std::errc{} || stop != digits.data() + digits.size() || rank >= kMaxRanks)
+    return std::nullopt;
+  return rank;
+}
+
+class DcpCheckpoint : public Checkpoint {
+ public:
+  explicit DcpCheckpoint(std::shared_ptr<const SourceTree> tree) : payloads_(std::move(tree)) {}
+
+  const Catalog& catalog() const override { return catalog_; }
+
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override {
+    const std::uint64_t bytes = volume(chunk.box.extent) * bytes_of(tensor.dtype);
+    const std::string label = "tensor " + json_string(*tensor.key) + " " + to_string(chunk.box);
+    if (first > bytes || into.size() > bytes - first)
+      return Error{
+          Code::usage, label + ": a read past its " + std::to_string(bytes) + " bytes", {}};
+    if (into.empty()) return {};
+    return payloads_.read({catalog_.files[chunk.file].name, chunk.offset, chunk.length, chunk.tag},
+                          chunk.box.extent, tensor.dtype, label, first, into);
+  }
+
+ private:
+  friend class Describer;
+  Catalog catalog_;
+  DcpPayloads payloads_;
+};
+
+class Describer {
+ public:
+  explicit Describer(std::shared_ptr<const SourceTree> tree)
+      : tree_(tree), checkpoint_(std::make_unique<DcpCheckpoint>(std::move(tree))) {}
+
+  Result<std::unique_ptr<Checkpoint>> run() {
+    TRY(read_indexes());
+    catalog().format = "dcp";
+    catalog().producer = index_.producer;
+    TRY(list_files());
+    for (DcpTensor& tensor : index_.tensors) TRY(add_tensor(std::move(tensor)));
+    TRY(check_no_overlap());
+    for (const TensorEntry& tensor : catalog().tensors)
+      if (auto covered = prove_coverage(tensor, catalog()); !covered)
+        return std::move(covered).error().within(at_root(kIndexName) + ": tensor");
+    for (const std::string& key : index_.values) TRY(add_value(key));
+    catalog().groups = torch_groups(catalog().values);
+    catalog().step = torch_step(catalog().values);
+    catalog().partition = partition();
+    catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
+    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+  }
+
+ private:
+  Catalog& catalog() { return checkpoint_->catalog_; }
+  std::string at_root(std::string_view name) const {
+    return std::string(tree_->root()) + "/" + std::string(name);
+  }
+
+  Result<DcpIndex> read_index(std::string_view name) {
+    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
+    TRY_ASSIGN(ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxIndex));
+    TRY_ASSIGN(const PickleGraph graph,
+               PickleGraph::parse(std::move(bytes), std::string(source->name())));
+    TRY(require_known_globals(graph));
+    catalog().files.push_back({std::string(name), source->size(), std::nullopt});
+    return read_dcp_index(graph);
+  }
+
+  Result<> read_indexes() {
+    if (tree_->find(kIndexName) != nullptr) {
+      TRY_ASSIGN(index_, read_index(kIndexName));
+      return {};
+    }
+    std::map<std::uint32_t, std::string> ranks;
+    for (const SourceTree::Entry& entry : tree_->entries())
+      if (const auto rank = rank_of_index(entry.name)) ranks.emplace(*rank, entry.name);
+    if (ranks.empty()) return never_committed();
+    std::uint32_t expected = 0;
+    for (const auto& [rank, name] : ranks) {
+      if (rank != expected++)
+        return Error{Code::incomplete,
+                     at_root(name) + ": the metadata of rank " + std::to_string(expected - 1) +
+                         " is missing: no file __" + std::to_string(expected - 1) + ".metadata",
+                     {}};
+      TRY_ASSIGN(DcpIndex part, read_index(name));
+      if (rank == 0) {
+        index_ = std::move(part);
+      } else {
+        TRY(merge_dcp_index(index_, std::move(part)));
+      }
+    }
+    return {};
+  }
+
+  Error never_committed() const {
+    if (tree_->find(".metadata.tmp") != nullptr)
+      return Error{Code::incomplete,
+                   std::string(tree_->root()) +
+                       ": the checkpoint was never committed: only .metadata.tmp exists, no "
+                       ".metadata",
+                   "use the checkpoint before this one"};
+    return Error{
+        Code::incomplete,
+        std::string(tree_->root()) + ": payload files but no .metadata: the save did not finish",
+        "use the checkpoint before this one"};
+  }
+
+  Result<> list_files() {
+    std::set<std::string> used;
+    for (const auto& [key, item] : index_.items) used.insert(item.file);
+    std::set<std::uint32_t> ranks;
+    for (const SourceTree::Entry& entry : tree_->entries()) {
+      const auto rank = rank_of_payload(entry.name);
+      if (!rank && !used.contains(entry.name)) continue;
+      const bool unused = !used.contains(entry.name);
+      if (unused && entry.size != 0) {
+        catalog().notes.push_back(entry.name + " is referred to by nothing: left by another save");
+        continue;
+      }
+      if (rank) ranks.insert(*rank);
+      file_numbers_.emplace(entry.name, static_cast<std::uint32_t>(catalog().files.size()));
+      catalog().files.push_back(
+          {entry.name, entry.size, rank ? std::optional<Rank>(Rank{*rank}) : std::nullopt});
+    }
+    catalog().world = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(ranks.size()));
+    for (const std::string& name : used)
+      if (!file_numbers_.contains(name)) return missing_file(name);
+    return {};
+  }
+
+  // Names what lived in it: the reader decides whether the rest is of use.
+  Error missing_file(const std::string& name) const {
+    constexpr std::size_t kShown = 8;
+    std::vector<std::string> lost;
+    for (const DcpTensor& tensor : index_.tensors)
+      for (const Box& box : tensor.chunks)
+        if (const DcpItem* item = index_.item(tensor.key, &box.offset); item && item->file == name)
+          lost.push_back(json_string(tensor.key) + " " + to_string(box));
+    for (const std::string& key : index_.values)
+      if (const DcpItem* item = index_.item(key, nullptr); item && item->file == name)
+        lost.push_back("value " + json_string(key));
+    std::string text = at_root(name) + ": payload file " + name + " is missing; it held";
+    for (std::size_t i = 0; i < std::min(lost.size(), kShown); ++i)
+      text += (i == 0 ? " " : ", ") + lost[i];
+    if (lost.size() > kShown) text += " and " + std::to_string(lost.size() - kShown) + " more";
+    return Error{Code::incomplete, std::move(text), {}};
+  }
+
+  Result<std::uint32_t> place(const DcpItem& item, const std::string& what) {
+    const std::uint32_t number = file_numbers_.at(item.file);
+    const FileEntry& file = catalog().files[number];
+    const auto end = checked_add(item.offset, item.length);
+    if (!end || *end > file.size)
+      return refuse(Code::corrupt, at_root(file.name), item.offset,
+                    "the item of " + what + " is " + std::to_string(item.length) +
+                        " bytes long and lies past the end of its file of " +
+                        std::to_string(file.size) + " bytes");
+    return number;
+  }
+
+  Result<> add_tensor(DcpTensor tensor) {
+    TensorEntry entry;
+    if (const auto path = index_.paths.find(tensor.key); path != index_.paths.end())
+      entry.path = path->second;
+    std::tie(entry.name, entry.state) = torch_identity(tensor.key, entry.path);
+    entry.dtype = tensor.dtype;
+    entry.shape = std::move(tensor.shape);
+    const std::string label = "tensor " + json_string(tensor.key);
+    for (Box& box : tensor.chunks) {
+      const DcpItem* item = index_.item(tensor.key, &box.offset);
+      if (item == nullptr)
+        return Error{Code::incomplete,
+                     at_root(kIndexName) + ": storage_data has no entry for the chunk of " + label +
+                         " at offset " + to_string(box.offset),
+                     {}};
+      TRY_ASSIGN(const std::uint32_t file, place(*item, label));
+      const std::optional<Rank> holder = catalog().files[file].rank;
+      entry.chunks.push_back(
+          {std::move(box), file, item->offset, item->length, holder.value_or(Rank{0}), item->zstd});
+    }
+    entry.key = std::move(tensor.key);
+    catalog().tensors.push_back(std::move(entry));
+    return {};
+  }
+
+  // Two chunks may not share bytes of a payload file.
+  Result<> check_no_overlap() {
+    struct Extent {
+      std::uint32_t file;
+      std::uint64_t offset, length;
+      const TensorEntry* tensor;
+      auto order() const { return std::tie(file, offset); }
+    };
+    std::vector<Extent> extents;
+    for (const TensorEntry& tensor : catalog().tensors)
+      for (const Chunk& chunk : tensor.chunks)
+        extents.push_back({chunk.file, chunk.offset, chunk.length, &tensor});
+    std::sort(extents.begin(), extents.end(),
+              [](const Extent& a, const Extent& b) { return a.order() < b.order(); });
+    for (std::size_t i = 1; i < extents.size(); ++i) {
+      const Extent& a = extents[i - 1];
+      const Extent& b = extents[i];
+      if (a.file == b.file && a.offset + a.length > b.offset)
+        return refuse(Code::corrupt, at_root(catalog().files[a.file].name), b.offset,
+                      "the items of tensors " + json_string(*a.tensor->key) + " and " +
+                          json_string(*b.tensor->key) + " overlap in the file");
+    }
+    return {};
+  }
+
+  Result<> add_value(const std::string& key) {
+    const DcpItem* item = index_.item(key, nullptr);
+    if (item == nullptr)
+      return Error{
+          Code::incomplete,
+          at_root(kIndexName) + ": storage_data has no entry for value " + json_string(key),
+          {}};
+    TRY(place(*item, "value " + json_string(key)));
+    ValueEntry entry{key, {key}, {}};
+    if (const auto path = index_.paths.find(key); path != index_.paths.end())
+      entry.path = path->second;
+    auto value = checkpoint_->payloads_.value({item->file, item->offset, item->length, item->zstd});
+    if (!value) return std::move(value).error().within("value " + json_string(key));
+    entry.value = std::move(*value);
+    catalog().values.push_back(std::move(entry));
+    return {};
+  }
+
+  // How tensors are cut, in words; from the chunks, since the format does not say.
+  std::string partition() {
+    bool rows = false;
+    bool boxes = false;
+    for (const TensorEntry& tensor : catalog().tensors) {
+      if (tensor.chunks.size() < 2) continue;
+      const bool by_rows =
+          std::all_of(tensor.chunks.begin(), tensor.chunks.end(), [&](const Chunk& chunk) {
+            return std::equal(tensor.shape.begin() + 1, tensor.shape.end(),
+                              chunk.box.extent.begin() + 1);
+          });
+      (by_rows ? rows : boxes) = true;
+    }
+    const std::string over = " over " + std::to_string(catalog().world) + " ranks";
+    if (rows && boxes) return "rows and other boxes" + over;
+    if (boxes) return "boxes" + over;
+    if (rows) return "rows" + over;
+    return catalog().world == 1 ? "whole tensors at one rank" : "whole tensors" + over;
+  }
+
+  std::shared_ptr<const SourceTree> tree_;
+  std::unique_ptr<DcpCheckpoint> checkpoint_;
+  DcpIndex index_;
+  std::map<std::string, std::uint32_t> file_numbers_;
+};
+
+}  // namespace
+
+bool detect_dcp(const SourceTree& tree) {
+  return std::any_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
+    return entry.name == kIndexName || entry.name == ".metadata.tmp" ||
+           rank_of_payload(entry.name) || rank_of_index(entry.name);
+  });
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTree> tree) {
+  return Describer(std::move(tree)).run();
+}
+
+}  // namespace formats

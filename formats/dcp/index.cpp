@@ -1,0 +1,321 @@
+#include "formats/dcp/index.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "formats/core/json_text.h"
+#include "formats/torch/tensor.h"
+
+namespace formats {
+namespace {
+
+constexpr std::string_view kCheckpointModule = "torch.distributed.checkpoint.metadata.";
+constexpr std::string_view kOldShardModule = "torch.distributed._shard.sharded_tensor.metadata.";
+
+class Reader {
+ public:
+  explicit Reader(const PickleGraph& graph) : graph_(graph) {}
+
+  Result<DcpIndex> read() {
+    const PickleId root = graph_.root();
+    const bool metadata =
+        graph_.is(root, PickleKind::object) &&
+        (graph_.class_name(root) == "torch.distributed.checkpoint.metadata.Metadata" ||
+         graph_.class_name(root).ends_with(".MCoreMetadata"));
+    if (!metadata) return bad("", "the pickle is no DCP Metadata object");
+    TRY_ASSIGN(const PickleId state, attributes(root, ""));
+    const PickleId described = graph_.find(state, "state_dict_metadata");
+    const PickleId stored = graph_.find(state, "storage_data");
+    if (described == kNoPickle || !graph_.is(described, PickleKind::dict))
+      return bad("", "the Metadata object has no dict state_dict_metadata");
+    if (stored == kNoPickle || !graph_.is(stored, PickleKind::dict))
+      return bad("", "the Metadata object has no dict storage_data");
+    TRY(read_described(described));
+    TRY(read_stored(stored));
+    read_paths(graph_.find(state, "planner_data"));
+    note_unknown(state);
+    name_producer(state);
+    return std::move(index_);
+  }
+
+ private:
+  Error bad(std::string_view key, std::string_view why) const {
+    std::string message = graph_.where();
+    if (!key.empty()) (message += ": ") += json_string(key);
+    (message += ": ") += why;
+    return Error{Code::corrupt, std::move(message), {}};
+  }
+
+  // The dict that BUILD gave to an object.
+  Result<PickleId> attributes(PickleId object, std::string_view key) const {
+    if (!graph_.is(object, PickleKind::object)) return bad(key, "an object is expected here");
+    const PickleId state = graph_.state(object);
+    if (state == kNoPickle || !graph_.is(state, PickleKind::dict))
+      return bad(key, "an object of class " + std::string(graph_.class_name(object)) +
+                          " has no attributes");
+    return state;
+  }
+
+  Result<> read_described(PickleId dict) {
+    const std::span<const PickleId> entries = graph_.items(dict);
+    std::unordered_set<std::string_view> seen;
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      if (!graph_.is(entries[i], PickleKind::string))
+        return bad("", "a key of state_dict_metadata is no string");
+      const std::string_view key = graph_.text(entries[i]);
+      if (!seen.insert(key).second) return bad(key, "the key is listed twice");
+      const PickleId what = entries[i + 1];
+      if (!graph_.is(what, PickleKind::object)) return bad(key, "neither tensor nor bytes");
+      const std::string_view kind = graph_.class_name(what);
+      if (kind == "torch.distributed.checkpoint.metadata.BytesStorageMetadata") {
+        index_.values.emplace_back(key);
+      } else if (kind == "torch.distributed.checkpoint.metadata.TensorStorageMetadata") {
+        TRY_ASSIGN(DcpTensor tensor, read_tensor(key, what));
+        index_.tensors.push_back(std::move(tensor));
+      } else {
+        return bad(key, "is a " + std::string(kind) + ", neither tensor nor bytes");
+      }
+    }
+    return {};
+  }
+
+  Result<DcpTensor> read_tensor(std::string_view key, PickleId object) {
+    TRY_ASSIGN(const PickleId state, attributes(object, key));
+    const PickleId properties = graph_.find(state, "properties");
+    const PickleId size = graph_.find(state, "size");
+    const PickleId chunks = graph_.find(state, "chunks");
+    if (properties == kNoPickle || size == kNoPickle || chunks == kNoPickle)
+      return bad(key, "properties, size or chunks are missing");
+    TRY_ASSIGN(const DType dtype, read_properties(key, properties));
+    const std::optional<Shape> shape = torch_shape(graph_, size);
+    if (!shape) return bad(key, "its size is not made of counts");
+    const auto elems = checked_volume(*shape);
+    if (!elems || !checked_mul(*elems, bytes_of(dtype)))
+      return bad(key, "its size " + to_string(*shape) + " does not fit 64 bits");
+    DcpTensor tensor{std::string(key), dtype, *shape, {}};
+    if (!graph_.is(chunks, PickleKind::list)) return bad(key, "its chunks are no list");
+    for (const PickleId chunk : graph_.items(chunks)) {
+      TRY_ASSIGN(Box box, read_chunk(key, chunk, *shape));
+      // Ranks without rows write a chunk of nothing; it holds nothing to read.
+      if (volume(box.extent) != 0) tensor.chunks.push_back(std::move(box));
+    }
+    return tensor;
+  }
+
+  Result<DType> read_properties(std::string_view key, PickleId object) {
+    if (!graph_.is(object, PickleKind::object) || graph_.state(object) == kNoPickle ||
+        !graph_.is(graph_.state(object), PickleKind::tuple) ||
+        graph_.items(graph_.state(object)).size() < 5)
+      return bad(key, "its properties are in an unknown form");
+    old_properties_ |= graph_.class_name(object).starts_with(kOldShardModule);
+    const std::span<const PickleId> fields = graph_.items(graph_.state(object));
+    strides_ |= fields.size() > 5;
+    if (!graph_.is(fields[0], PickleKind::global)) return bad(key, "its dtype is no name");
+    const std::string_view name = graph_.text(fields[0]);
+    if (const std::optional<DType> dtype = torch_dtype_named(name)) return *dtype;
+    return Error{Code::unsupported,
+                 graph_.where() + ": " + json_string(key) + ": dtype " + std::string(name) +
+                     " is not read by this version",
+                 {}};
+  }
+
+  Result<Box> read_chunk(std::string_view key, PickleId object, const Shape& shape) {
+    TRY_ASSIGN(const PickleId state, attributes(object, key));
+    const PickleId offsets = graph_.find(state, "offsets");
+    const PickleId sizes = graph_.find(state, "sizes");
+    const auto offset = offsets == kNoPickle ? std::nullopt : torch_shape(graph_, offsets);
+    const auto extent = sizes == kNoPickle ? std::nullopt : torch_shape(graph_, sizes);
+    if (!offset || !extent) return bad(key, "a chunk's offsets or sizes are not made of counts");
+    if (offset->size() != shape.size() || extent->size() != shape.size())
+      return bad(key, "a chunk has " + std::to_string(offset->size()) + " offsets and " +
+                          std::to_string(extent->size()) + " sizes, but the tensor has " +
+                          std::to_string(shape.size()) + " dimensions");
+    Box box{*offset, *extent};
+    if (!inside(box, shape))
+      return bad(
+          key, "chunk " + to_string(box) + " lies outside the tensor's shape " + to_string(shape));
+    return box;
+  }
+
+  Result<> read_stored(PickleId dict) {
+    const std::span<const PickleId> entries = graph_.items(dict);
+    index_.items.reserve(entries.size() / 2);
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      TRY_ASSIGN(const PickleId state, attributes(entries[i], "storage_data"));
+      const PickleId fqn = graph_.find(state, "fqn");
+      if (fqn == kNoPickle || !graph_.is(fqn, PickleKind::string))
+        return bad("storage_data", "an entry without a key");
+      const std::string_view key = graph_.text(fqn);
+      const PickleId at = graph_.find(state, "offset");
+      const bool tensor = at != kNoPickle && !graph_.is(at, PickleKind::none);
+      const std::optional<Shape> offset = tensor ? torch_shape(graph_, at) : std::nullopt;
+      if (tensor && !offset)
+        return bad(key, "the offset of its storage entry is not made of counts");
+      TRY_ASSIGN(DcpItem item, read_item(key, entries[i + 1]));
+      index_.items.insert_or_assign(DcpIndex::item_key(key, offset ? &*offset : nullptr),
+                                    std::move(item));
+    }
+    return {};
+  }
+
+  Result<DcpItem> read_item(std::string_view key, PickleId object) {
+    TRY_ASSIGN(const PickleId state, attributes(object, key));
+    const PickleId path = graph_.find(state, "relative_path");
+    const PickleId offset = graph_.find(state, "offset");
+    const PickleId length = graph_.find(state, "length");
+    const auto count = [this](PickleId id) {
+      return id != kNoPickle && graph_.is(id, PickleKind::integer) && graph_.integer(id) >= 0;
+    };
+    if (path == kNoPickle || !graph_.is(path, PickleKind::string))
+      return bad(key, "its storage entry names no file");
+    if (!count(offset) || !count(length))
+      return bad(key, "the offset or length of its storage entry is no count");
+    DcpItem item{std::string(graph_.text(path)), static_cast<std::uint64_t>(graph_.integer(offset)),
+                 static_cast<std::uint64_t>(graph_.integer(length)), 0};
+    TRY(check_file_name(key, item.file));
+    TRY_ASSIGN(item.zstd, read_transforms(key, graph_.find(state, "transform_descriptors")));
+    return item;
+  }
+
+  Result<> check_file_name(std::string_view key, std::string_view name) const {
+    const bool plain = !name.empty() && name != "." && name != ".." && name.size() <= 255 &&
+                       std::all_of(name.begin(), name.end(), [](char c) {
+                         return c != '/' && c != '\\' && static_cast<unsigned char>(c) >= 0x20;
+                       });
+    if (plain) return {};
+    return bad(key, "its payload file " + json_string(name) +
+                        " is not a plain file name: it would leave the checkpoint");
+  }
+
+  Result<std::uint64_t> read_transforms(std::string_view key, PickleId list) {
+    if (list == kNoPickle || graph_.is(list, PickleKind::none)) return std::uint64_t{0};
+    if (!graph_.is(list, PickleKind::list) && !graph_.is(list, PickleKind::tuple))
+      return bad(key, "its transform descriptors are no list");
+    std::uint64_t passes = 0;
+    for (const PickleId item : graph_.items(list)) {
+      const std::string_view name =
+          graph_.is(item, PickleKind::string) ? graph_.text(item) : std::string_view{};
+      if (name != "stream.zstd/1" && name != "stream.zstd" && !name.starts_with("stream.zstd/1."))
+        return Error{Code::unsupported,
+                     graph_.where() + ": " + json_string(key) + ": stored with extension " +
+                         json_string(name) + "; this version reads stream.zstd/1",
+                     {}};
+      if (++passes > 4) return bad(key, "compressed more than four times");
+    }
+    return passes;
+  }
+
+  void read_paths(PickleId dict) {
+    if (dict == kNoPickle || graph_.is(dict, PickleKind::none)) return;
+    bool understood = graph_.is(dict, PickleKind::dict);
+    const std::span<const PickleId> entries =
+        understood ? graph_.items(dict) : std::span<const PickleId>{};
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      const bool typed =
+          graph_.is(entries[i], PickleKind::string) && graph_.is(entries[i + 1], PickleKind::tuple);
+      std::vector<PathItem> path;
+      for (const PickleId part :
+           typed ? graph_.items(entries[i + 1]) : std::span<const PickleId>{}) {
+        if (graph_.is(part, PickleKind::string))
+          path.emplace_back(std::string(graph_.text(part)));
+        else if (graph_.is(part, PickleKind::integer))
+          path.emplace_back(graph_.integer(part));
+        else
+          understood = false;
+      }
+      understood = understood && typed;
+      if (typed)
+        index_.paths.insert_or_assign(std::string(graph_.text(entries[i])), std::move(path));
+    }
+    if (!understood)
+      index_.notes.emplace_back("planner_data is not a map of key paths; parts of it are ignored");
+  }
+
+  void note_unknown(PickleId state) {
+    constexpr std::string_view kKnown[] = {"state_dict_metadata", "planner_data", "storage_data",
+                                           "storage_meta",        "version",      "mcore_data",
+                                           "all_local_plans"};
+    const std::span<const PickleId> entries = graph_.items(state);
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      const std::string_view name = graph_.is(entries[i], PickleKind::string)
+                                        ? graph_.text(entries[i])
+                                        : std::string_view("?");
+      if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
+        index_.notes.push_back("the metadata has a part this version does not know: " +
+                               json_string(name));
+    }
+  }
+
+  // Each release added something; formats.md's table of versions.
+  void name_producer(PickleId state) {
+    const PickleId storage = graph_.find(state, "storage_meta");
+    const bool has_storage = storage != kNoPickle && graph_.is(storage, PickleKind::object) &&
+                             graph_.state(storage) != kNoPickle &&
+                             graph_.is(graph_.state(storage), PickleKind::dict);
+    if (strides_)
+      index_.producer = "torch 2.15 or newer";
+    else if (graph_.find(state, "version") != kNoPickle)
+      index_.producer = "torch 2.9 to 2.14";
+    else if (has_storage && graph_.find(graph_.state(storage), "modules") != kNoPickle)
+      index_.producer = "torch 2.7 or 2.8";
+    else if (has_storage)
+      index_.producer = "torch 2.4 to 2.6";
+    else
+      index_.producer = old_properties_ ? "torch 2.0 to 2.2" : "torch 2.3";
+  }
+
+  const PickleGraph& graph_;
+  DcpIndex index_;
+  bool old_properties_ = false;
+  bool strides_ = false;
+};
+
+}  // namespace
+
+std::string DcpIndex::item_key(std::string_view key, const std::vector<std::uint64_t>* offset) {
+  std::string text(key);
+  text += offset == nullptr ? '\0' : '\1';
+  if (offset != nullptr)
+    text.append(reinterpret_cast<const char*>(offset->data()), offset->size() * 8);
+  return text;
+}
+
+const DcpItem* DcpIndex::item(std::string_view key,
+                              const std::vector<std::uint64_t>* offset) const {
+  const auto found = items.find(item_key(key, offset));
+  return found == items.end() ? nullptr : &found->second;
+}
+
+Result<DcpIndex> read_dcp_index(const PickleGraph& graph) { return Reader(graph).read(); }
+
+Result<> merge_dcp_index(DcpIndex& into, DcpIndex other) {
+  std::unordered_map<std::string_view, DcpTensor*> known;
+  for (DcpTensor& tensor : into.tensors) known.emplace(tensor.key, &tensor);
+  std::vector<DcpTensor> fresh;
+  for (DcpTensor& tensor : other.tensors) {
+    const auto found = known.find(tensor.key);
+    if (found == known.end()) {
+      fresh.push_back(std::move(tensor));
+      continue;
+    }
+    DcpTensor& have = *found->second;
+    if (have.shape != tensor.shape || have.dtype != tensor.dtype)
+      return Error{
+          Code::layout,
+          json_string(tensor.key) + ": two ranks' metadata disagree about its shape or dtype",
+          {}};
+    for (Box& box : tensor.chunks)
+      if (std::find(have.chunks.begin(), have.chunks.end(), box) == have.chunks.end())
+        have.chunks.push_back(std::move(box));
+  }
+  for (DcpTensor& tensor : fresh) into.tensors.push_back(std::move(tensor));
+  for (std::string& key : other.values)
+    if (std::find(into.values.begin(), into.values.end(), key) == into.values.end())
+      into.values.push_back(std::move(key));
+  into.paths.merge(other.paths);
+  into.items.merge(other.items);
+  into.notes.insert(into.notes.end(), other.notes.begin(), other.notes.end());
+  return {};
+}
+
+}  // namespace formats

@@ -1,0 +1,26 @@
+// What keys and values of torch state dicts mean: which parameter and which state a tensor is, the
+// optimizer's groups, the step. By convention, from key paths. Internal to formats/dcp.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/catalog/catalog.h"
+
+namespace formats {
+
+// (name, state) of a tensor: `optim*.state.<name>.<state>`, `model.<name>` -> "param", everything
+// else (key, "tensor"). A path of one element, or none, is split at its dots.
+std::pair<std::string, std::string> torch_identity(std::string_view key,
+                                                   const std::vector<PathItem>& path);
+
+// Parameter groups found under `param_groups` in the values, in order.
+std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values);
+
+// A whole number called step, iteration or global_step(s) at the top of the state dict.
+std::optional<std::int64_t> torch_step(const std::vector<ValueEntry>& values);
+
+}  // namespace formats

@@ -1,0 +1,40 @@
+// torch.save archives in the making: stored records, data 64-byte aligned, real CRC32s, zip64 where
+// sizes need it. The bytes around one streamed tensor are known before its elements are; only the
+// CRC32 is filled in afterwards (zip's data descriptor), so nothing is buffered or patched.
+// Records as torch 2.7 and newer write them: data.pkl, .format_version, .storage_alignment,
+// byteorder, data/0..., version.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/catalog/value.h"
+#include "formats/core/bytes.h"
+#include "formats/core/dtype.h"
+#include "formats/core/result.h"
+#include "formats/layout/box.h"
+
+namespace formats {
+
+// An archive of one dense tensor: head, then its row-major elements, then tail(crc32 of them).
+class TensorArchiveWriter {
+ public:
+  // REQUIRES: torch_name_of(dtype) is not empty, and the shape's volume fits.
+  TensorArchiveWriter(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)) {}
+
+  ByteVector head() const;  // a multiple of 64 bytes
+  std::uint64_t data_bytes() const { return volume(shape_) * bytes_of(dtype_); }
+  ByteVector tail(std::uint32_t crc32_zip) const;  // its size does not depend on the CRC
+
+ private:
+  DType dtype_;
+  Shape shape_;
+};
+
+// A whole archive of one value, as torch.save(value) would make it. Fails (Code::unsupported) for
+// what cannot be written back: an object of which only the class name is known.
+Result<ByteVector> value_archive(const Value& value);
+
+// The name of the class that keeps `value` from being written; "" when it can be.
+std::string_view unwritable_part(const Value& value);
+
+}  // namespace formats
