@@ -18,7 +18,7 @@ namespace libswap {
 enum class FaultOn : std::uint8_t {
   durable,  // whatever changes the disk: open that may create, allocate, truncate, sync, lock,
             // names, writes, sync_data
-  data,  // reads, writes, sync_data
+  data,     // reads, writes, sync_data
   read,
   write,
   sync,  // sync, sync_data, sync_directory

@@ -1,0 +1,19 @@
+// A checkpoint directory on disk as a SourceTree: what decoders read from.
+//
+// Lists regular files up to 8 levels deep, at most a million; one file alone is a tree of one
+// entry. Symbolic links are followed while they stay inside (the root itself may be a link); links
+// that lead outside and special files are refused, so that opening a checkpoint never touches
+// anything else. Files are opened when first read and closed again under the process's limit of
+// open files; one that was replaced meanwhile is an error. Thread-safe; reads are plain pread.
+#pragma once
+
+#include <memory>
+
+#include "formats/core/byte_source.h"
+#include "libswap/sys/io_backend.h"
+
+namespace libswap {
+
+Result<std::shared_ptr<const formats::SourceTree>> open_tree(const fs::path& path);
+
+}  // namespace libswap

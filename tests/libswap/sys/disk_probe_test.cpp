@@ -1,0 +1,52 @@
+#include "libswap/sys/disk_probe.h"
+
+#include <gtest/gtest.h>
+
+#include "libswap/sys/memory_backend.h"
+#include "tests/libswap/sys/test_files.h"
+
+namespace libswap {
+namespace {
+
+TEST(DiskProbe, MovesTheSameBytesEachWayAndLeavesNothingBehind) {
+  const TemporaryDirectory directory;
+  auto chosen = value_of(open_backend(BackendChoice::automatic));
+  auto queue = value_of(IoQueue::start(std::move(chosen.backend), {}));
+  DiskProbe probe;
+  probe.bytes = (8u << 20) + 4096;  // the last 4 KiB do not make an operation
+  probe.operation_bytes = 1u << 20;
+  const DiskLimit limit = value_of(measure_disk(*queue, directory.path(), probe));
+  EXPECT_GT(limit.read, 0);
+  EXPECT_GT(limit.write, 0);
+  EXPECT_GT(limit.mixed, 0);
+  const IoStats stats = queue->stats();
+  EXPECT_EQ(stats.read_bytes, 2u * (8u << 20));
+  EXPECT_EQ(stats.written_bytes, 4u * (8u << 20));
+  EXPECT_TRUE(fs::is_empty(directory.path()));
+}
+
+TEST(DiskProbe, AFullDiskIsAnErrorAndLeavesNothingBehind) {
+  auto queue = value_of(IoQueue::start(make_memory_backend(MemoryDisk::create(4u << 20)), {}));
+  DiskProbe probe;
+  probe.bytes = 4u << 20;
+  const Result<DiskLimit> refused = measure_disk(*queue, "/", probe);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, formats::Code::no_space);
+  EXPECT_TRUE(value_of(queue->backend().list("/")).empty());
+}
+
+TEST(DiskProbe, RefusesImpossibleSettings) {
+  auto queue = value_of(IoQueue::start(make_memory_backend(MemoryDisk::create(1u << 20)), {}));
+  DiskProbe probe;
+  probe.operation_bytes = 1000;
+  EXPECT_FALSE(measure_disk(*queue, "/", probe));
+  probe = {};
+  probe.depth = 0;
+  EXPECT_FALSE(measure_disk(*queue, "/", probe));
+  probe = {};
+  probe.bytes = 0;
+  EXPECT_FALSE(measure_disk(*queue, "/", probe));
+}
+
+}  // namespace
+}  // namespace libswap

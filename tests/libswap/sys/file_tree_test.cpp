@@ -1,0 +1,176 @@
+#include "libswap/sys/file_tree.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "formats/core/byte_source.h"
+#include "tests/libswap/sys/test_files.h"
+
+namespace libswap {
+namespace {
+
+void write_file(const fs::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string read_all(const formats::SourceTree& tree, std::string_view name) {
+  const auto source = value_of(tree.open(name));
+  std::string text(source->size(), '?');
+  EXPECT_TRUE(
+      succeeded(source->read(0, std::as_writable_bytes(std::span(text.data(), text.size())))));
+  return text;
+}
+
+class Tree : public testing::Test {
+ protected:
+  TemporaryDirectory directory_;
+};
+
+TEST_F(Tree, ListsFilesBelowTheRootInBytewiseOrder) {
+  fs::create_directories(directory_ / "b/deep");
+  fs::create_directories(directory_ / "empty");
+  write_file(directory_ / "b/deep/x", "12");
+  write_file(directory_ / "b.txt", "1");
+  write_file(directory_ / "Z", "");
+  const auto tree = value_of(open_tree(directory_.path()));
+  EXPECT_EQ(tree->root(), directory_.path().string());
+  ASSERT_EQ(tree->entries().size(), 3u);
+  EXPECT_EQ(tree->entries()[0].name, "Z");
+  EXPECT_EQ(tree->entries()[1].name, "b.txt");
+  EXPECT_EQ(tree->entries()[2].name, "b/deep/x");
+  EXPECT_EQ(tree->entries()[2].size, 2u);
+  EXPECT_EQ(read_all(*tree, "b/deep/x"), "12");
+  EXPECT_EQ(value_of(tree->open("b.txt"))->name(), (directory_ / "b.txt").string());
+}
+
+TEST_F(Tree, OfOneFileHasOneEntryEvenBehindALink) {
+  write_file(directory_ / "blob", "abc");
+  fs::create_directory(directory_ / "links");
+  fs::create_symlink("../blob", directory_ / "links/model.safetensors");
+  const auto tree = value_of(open_tree(directory_ / "links/model.safetensors"));
+  ASSERT_EQ(tree->entries().size(), 1u);
+  EXPECT_EQ(tree->entries()[0].name, "model.safetensors");
+  EXPECT_EQ(read_all(*tree, "model.safetensors"), "abc");
+  EXPECT_EQ(value_of(tree->open("model.safetensors"))->name(),
+            (directory_ / "links/model.safetensors").string());
+}
+
+TEST_F(Tree, AReadBeyondTheEndNamesFileAndOffset) {
+  write_file(directory_ / "f", "0123456789");
+  const auto source = value_of(value_of(open_tree(directory_.path()))->open("f"));
+  std::vector<std::byte> bytes(4);
+  const Result<> result = source->read(8, bytes);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().message,
+            "cannot read 4 bytes at " + (directory_ / "f").string() + ":8: the file ends at 10");
+  EXPECT_FALSE(source->read(~std::uint64_t{0} - 1, bytes));
+}
+
+TEST_F(Tree, AFileCutMeanwhileIsAnError) {
+  write_file(directory_ / "f", "0123456789");
+  const auto source = value_of(value_of(open_tree(directory_.path()))->open("f"));
+  fs::resize_file(directory_ / "f", 5);
+  std::vector<std::byte> bytes(10);
+  const Result<> result = source->read(0, bytes);
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("was cut at 5 meanwhile"), std::string::npos);
+}
+
+TEST_F(Tree, NamesThatAreNotListedCannotBeOpened) {
+  write_file(directory_ / "f", "");
+  const auto tree = value_of(open_tree(directory_.path()));
+  for (const char* name : {"g", "../f", "/etc/passwd", "", "./f"}) {
+    EXPECT_FALSE(tree->open(name)) << name;
+  }
+}
+
+TEST_F(Tree, LinksInsideAreFollowedAndLinksOutsideRefused) {
+  const TemporaryDirectory outside;
+  write_file(outside / "secret", "s");
+  write_file(directory_ / "f", "inside");
+  fs::create_symlink("f", directory_ / "link");
+  EXPECT_EQ(read_all(*value_of(open_tree(directory_.path())), "link"), "inside");
+  fs::create_symlink(outside / "secret", directory_ / "leak");
+  const auto refused = open_tree(directory_.path());
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("leads outside"), std::string::npos);
+}
+
+TEST_F(Tree, ALinkPutInAfterTheListingIsNotFollowed) {
+  const TemporaryDirectory outside;
+  write_file(outside / "secret", "s");
+  write_file(directory_ / "f", "x");
+  const auto tree = value_of(open_tree(directory_.path()));
+  fs::remove(directory_ / "f");
+  fs::create_symlink(outside / "secret", directory_ / "f");
+  EXPECT_FALSE(tree->open("f"));
+}
+
+TEST_F(Tree, SpecialFilesAreRefusedWithoutWaitingForThem) {
+  ASSERT_EQ(::mkfifo((directory_ / "pipe").c_str(), 0600), 0);
+  const auto refused = open_tree(directory_.path());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, formats::Code::unsupported);
+  EXPECT_FALSE(open_tree(directory_ / "pipe"));
+  EXPECT_FALSE(open_tree(directory_ / "nothing"));
+}
+
+TEST_F(Tree, DirectoriesAreAtMostEightDeep) {
+  fs::create_directories(directory_ / "1/2/3/4/5/6/7");
+  write_file(directory_ / "1/2/3/4/5/6/7/f", "");
+  EXPECT_TRUE(succeeded(open_tree(directory_.path())));
+  fs::create_directories(directory_ / "1/2/3/4/5/6/7/8");
+  const auto refused = open_tree(directory_.path());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, formats::Code::limit);
+}
+
+TEST_F(Tree, MoreFilesThanMayBeOpenAreReadInTurn) {
+  constexpr int kFiles = 100;
+  for (int i = 0; i < kFiles; ++i) write_file(directory_ / std::to_string(i), std::to_string(i));
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  struct rlimit few = before;
+  few.rlim_cur = 40;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto tree = value_of(open_tree(directory_.path()));
+  std::vector<std::shared_ptr<const formats::ByteSource>> sources;
+  for (int i = 0; i < kFiles; ++i) sources.push_back(value_of(tree->open(std::to_string(i))));
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < kFiles; ++i) {
+      const std::string expected = std::to_string(i);
+      std::string text(expected.size(), '?');
+      EXPECT_TRUE(succeeded(sources[static_cast<std::size_t>(i)]->read(
+          0, std::as_writable_bytes(std::span(text.data(), text.size())))));
+      EXPECT_EQ(text, expected);
+    }
+  }
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST_F(Tree, AFileReplacedWhileItsDescriptorWasClosedIsAnError) {
+  write_file(directory_ / "f", "old");
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (int i = 0; i < 20; ++i) write_file(directory_ / std::to_string(i), "x");
+  struct rlimit few = before;
+  few.rlim_cur = 32;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto tree = value_of(open_tree(directory_.path()));
+  const auto source = value_of(tree->open("f"));
+  write_file(directory_ / "new", "new");
+  fs::rename(directory_ / "new", directory_ / "f");
+  std::vector<std::shared_ptr<const formats::ByteSource>> others;
+  for (int i = 0; i < 20; ++i) others.push_back(value_of(tree->open(std::to_string(i))));
+  std::vector<std::byte> bytes(3);
+  const Result<> result = source->read(0, bytes);
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("was replaced"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace libswap
