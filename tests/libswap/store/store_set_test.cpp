@@ -5,7 +5,7 @@
 
 #include "libswap/sys/fault_backend.h"
 #include "tests/libswap/store/store_world.h"
-#include "tests/libswap/sys/temporary_directory.h"
+#include "tests/libswap/sys/test_files.h"
 
 namespace libswap {
 namespace {
