@@ -12,7 +12,7 @@ namespace {
 // The first one whose detect() says yes reads a checkpoint.
 constexpr std::array kFormats = {
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
-           describe_dcp, nullptr},
+           describe_dcp, emit_dcp},
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",
            detect_safetensors, describe_safetensors, emit_safetensors},
 };

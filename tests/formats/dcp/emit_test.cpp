@@ -1,0 +1,183 @@
+// What emit() plans, carried out in memory, is what describe() finds again, under every partition.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "formats/core/units.h"
+#include "formats/dcp/dcp.h"
+#include "tests/support/emit_in_memory.h"
+#include "tests/support/expected.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using formats::Checkpoint;
+using formats::describe_dcp;
+using formats::Layout;
+using formats::Policy;
+using test_support::Compare;
+
+const fs::path kFixtures = fs::path(EBB_FIXTURES) / "dcp";
+
+std::unique_ptr<Checkpoint> fixture(std::string_view name) {
+  auto checkpoint = describe_dcp(test_support::load_tree(kFixtures / name / "data"));
+  CHECK(checkpoint.has_value());
+  return std::move(*checkpoint);
+}
+
+Layout layout_of(const formats::Catalog& catalog, Policy policy, formats::Mesh mesh) {
+  Layout::Spec spec;
+  spec.policy = policy;
+  spec.mesh = mesh;
+  spec.align_elems = 2;
+  std::vector<formats::Shape> shapes;
+  for (const formats::TensorEntry& tensor : catalog.tensors) {
+    shapes.push_back(tensor.shape);
+    if (policy == Policy::layer_wise)
+      spec.owners.push_back(static_cast<std::uint32_t>(shapes.size() % mesh.shard_world));
+  }
+  auto layout = Layout::make(spec, shapes);
+  CHECK(layout.has_value());
+  return std::move(*layout);
+}
+
+struct Emitted {
+  formats::EmitPlan plan;
+  std::unique_ptr<Checkpoint> checkpoint;
+};
+
+Emitted emit(const Checkpoint& content, Policy policy, formats::Mesh mesh) {
+  const Layout layout = layout_of(content.catalog(), policy, mesh);
+  auto plan = formats::emit_dcp({content.catalog(), layout});
+  CHECK(plan.has_value());
+  auto tree = test_support::carry_out(*plan, content, "out");
+  CHECK(tree.has_value());
+  auto again = describe_dcp(*tree);
+  EXPECT_TRUE(again.has_value()) << again.error().message;
+  return {std::move(*plan), again ? std::move(*again) : nullptr};
+}
+
+struct Cut {
+  Policy policy;
+  formats::Mesh mesh;
+};
+
+class DcpEmit : public testing::TestWithParam<Cut> {};
+
+TEST_P(DcpEmit, WritesWhatItReadsBack) {
+  for (const std::string_view name : {"zoo_w1", "fsdp2_w2_odd_rows_tied", "tp_fsdp_2x2_strided"}) {
+    const auto content = fixture(name);
+    const Emitted emitted = emit(*content, GetParam().policy, GetParam().mesh);
+    ASSERT_NE(emitted.checkpoint, nullptr);
+    EXPECT_TRUE(emitted.plan.dropped.empty());
+    EXPECT_EQ(emitted.checkpoint->catalog().world, GetParam().mesh.world());
+    EXPECT_EQ(test_support::differences(*emitted.checkpoint, kFixtures / name / "expected.json",
+                                        Compare::tensors_and_values),
+              "");
+    ASSERT_EQ(emitted.checkpoint->catalog().tensors.size(), content->catalog().tensors.size());
+    for (std::size_t i = 0; i < content->catalog().tensors.size(); ++i)
+      EXPECT_EQ(emitted.checkpoint->catalog().tensors[i].path, content->catalog().tensors[i].path);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, DcpEmit,
+                         testing::Values(Cut{Policy::replicated, {3, 1}}, Cut{Policy::rows, {3, 1}},
+                                         Cut{Policy::rows, {2, 2}}, Cut{Policy::zero3, {4, 1}},
+                                         Cut{Policy::zero12, {3, 1}},
+                                         Cut{Policy::zero12_boundary, {2, 1}},
+                                         Cut{Policy::layer_wise, {3, 1}}));
+
+TEST(DcpEmitFiles, StoreReplicatedPiecesOnce) {
+  const auto content = fixture("fsdp2_w1");
+  const Emitted whole = emit(*content, Policy::replicated, {4, 1});
+  for (const formats::TensorEntry& tensor : whole.checkpoint->catalog().tensors)
+    EXPECT_EQ(tensor.chunks.size(), 1u) << tensor.name;
+  std::uint64_t least = whole.plan.files[0].size;
+  for (const formats::OutputFile& file : whole.plan.files) least = std::min(least, file.size);
+  EXPECT_GT(least, 0u) << "the ranks share the writing";
+}
+
+TEST(DcpEmitFiles, PlaceLargeItemsOnPagesAndAllItemsOnLines) {
+  const auto content = fixture("zstd_w2");
+  formats::Catalog catalog = content->catalog();
+  catalog.tensors = {{"big", {}, "big", "tensor", formats::DType::f32, {64, 32}, {}},
+                     {"small", {}, "small", "tensor", formats::DType::bf16, {3}, {}}};
+  const Layout layout = layout_of(catalog, Policy::replicated, {1, 1});
+  const auto plan = formats::emit_dcp({catalog, layout});
+  ASSERT_TRUE(plan.has_value());
+  std::vector<std::uint64_t> data;
+  for (const formats::Fragment& fragment : plan->files[0].fragments)
+    if (std::holds_alternative<formats::TensorData>(fragment.data)) data.push_back(fragment.offset);
+  ASSERT_EQ(data.size(), 2u);
+  EXPECT_EQ(data[0] % 4096, 0u);
+  EXPECT_EQ(data[1] % 64, 0u);
+}
+
+TEST(DcpEmitNames, AreTheOnesTorchStateDictsUse) {
+  formats::Catalog catalog;
+  catalog.tensors = {{std::nullopt, {}, "a.w", "param", formats::DType::bf16, {2}, {}},
+                     {std::nullopt, {}, "a.w", "master", formats::DType::f32, {2}, {}},
+                     {std::nullopt, {}, "b.w", "master", formats::DType::f32, {2}, {}},
+                     {std::nullopt, {}, "b.w", "momentum_buffer", formats::DType::f32, {2}, {}}};
+  catalog.step = 7;
+  catalog.groups = {{"muon", {{"lr", formats::Value::of_real(0.02)}}, {"a.w", "b.w"}}};
+  const Layout layout = layout_of(catalog, Policy::rows, {2, 1});
+  const auto plan = formats::emit_dcp({catalog, layout});
+  ASSERT_TRUE(plan.has_value());
+  class Zeros : public Checkpoint {
+   public:
+    explicit Zeros(const formats::Catalog& catalog) : catalog_(catalog) {
+      for (formats::TensorEntry& tensor : catalog_.tensors)
+        tensor.chunks = {{formats::whole(tensor.shape), 0, 0, 0, {}, 0}};
+    }
+    const formats::Catalog& catalog() const override { return catalog_; }
+    formats::Result<> read(const formats::TensorEntry&, const formats::Chunk&, std::uint64_t,
+                           std::span<std::byte>) const override {
+      return {};
+    }
+
+   private:
+    formats::Catalog catalog_;
+  };
+  const auto tree = test_support::carry_out(*plan, Zeros(catalog), "out");
+  ASSERT_TRUE(tree.has_value());
+  const auto again = describe_dcp(*tree);
+  ASSERT_TRUE(again.has_value()) << again.error().message;
+  const formats::Catalog& found = (*again)->catalog();
+  std::vector<std::string> keys;
+  for (const formats::TensorEntry& tensor : found.tensors) keys.push_back(*tensor.key);
+  EXPECT_EQ(keys, (std::vector<std::string>{"model.a.w", "optimizer.state.a.w.master", "model.b.w",
+                                            "optimizer.state.b.w.momentum_buffer"}));
+  EXPECT_EQ(found.tensors[3].name, "b.w");
+  EXPECT_EQ(found.tensors[3].state, "momentum_buffer");
+  EXPECT_EQ(found.step, 7);
+  ASSERT_EQ(found.groups.size(), 1u);
+  EXPECT_EQ(found.groups[0].optimizer, "muon");
+  EXPECT_EQ(found.groups[0].params, (std::vector<std::string>{"a.w", "b.w"}));
+}
+
+TEST(DcpEmitNames, MayNotRepeat) {
+  formats::Catalog catalog;
+  catalog.tensors = {{"k", {}, "k", "tensor", formats::DType::f32, {2}, {}},
+                     {"k", {}, "k", "tensor", formats::DType::f32, {2}, {}}};
+  const Layout layout = layout_of(catalog, Policy::rows, {1, 1});
+  const auto plan = formats::emit_dcp({catalog, layout});
+  ASSERT_FALSE(plan.has_value());
+  EXPECT_EQ(plan.error().message, "two entries would be stored under the key \"k\"");
+}
+
+TEST(DcpEmitValues, ListsWhatItCannotHold) {
+  formats::Catalog catalog;
+  formats::Value object;
+  object.kind = formats::Value::Kind::object;
+  object.text = "numpy.random.RandomState";
+  catalog.values = {{"rng", {}, object}};
+  const Layout layout = layout_of(catalog, Policy::rows, {1, 1});
+  const auto plan = formats::emit_dcp({catalog, layout});
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->dropped,
+            (std::vector<std::string>{
+                "value \"rng\": holds an object of class numpy.random.RandomState"}));
+}
+
+}  // namespace
