@@ -1,5 +1,5 @@
-// The formats this build reads and writes: one line each in registry.cpp; adding a format touches its
-// folder and that table.
+// The formats this build reads and writes: one line each in registry.cpp; adding a format touches
+// its folder and that table.
 #pragma once
 
 #include <memory>

@@ -27,7 +27,7 @@ TEST(Tidy, IncludesFollowTheStraightLine) {
       {"libswap", {"formats", "libswap"}},
       {"libmuon", {"formats", "libswap", "libmuon"}},
       {"tools", {"formats", "libswap", "tools"}},
-      {"examples", {"formats", "libswap", "libmuon", "examples"}},
+      {"examples", {"formats", "libswap", "libmuon", "tools", "examples"}},
       {"tests", {"formats", "libswap", "libmuon", "tools", "examples", "tests"}},
   };
   Offenders offenders;
