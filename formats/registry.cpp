@@ -4,6 +4,7 @@
 #include <string>
 
 #include "formats/dcp/dcp.h"
+#include "formats/native/ebb.h"
 #include "formats/safetensors/safetensors.h"
 
 namespace formats {
@@ -11,6 +12,8 @@ namespace {
 
 // The first one whose detect() says yes reads a checkpoint.
 constexpr std::array kFormats = {
+    Format{"ebb", "a swap store of this library, or the swap directory that holds one", detect_ebb,
+           describe_ebb, nullptr},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
            describe_dcp, emit_dcp},
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",

@@ -260,7 +260,7 @@ Result<ManifestHeader> decode_manifest_header(ByteView bytes, std::string_view f
                      std::to_string(version) + ", " + std::to_string(sections) + " sections)",
                  {}};
   if (header.world == 0 || index_of(header.rank) >= header.world || header.generation == 0 ||
-      header.generation > kMaxGeneration)
+      header.generation > kMaxGeneration || header.step > kMaxGeneration)
     return corrupt_at(file, offset,
                       "a manifest of generation " + std::to_string(header.generation) + ", rank " +
                           std::to_string(index_of(header.rank)) + " of " +

@@ -18,7 +18,8 @@ constexpr std::uint32_t kMaxWorld = 65536;
 constexpr std::uint64_t kMaxTileBytes = GiB;
 constexpr std::uint64_t kMaxTiles = std::uint64_t{1} << 32;
 constexpr std::uint64_t kMaxRegionBytes = 64 * GiB;
-constexpr std::uint64_t kMaxGeneration = std::uint64_t{1} << 62;  // ranks agree on them as int64
+// Of generations and of steps: both travel as int64.
+constexpr std::uint64_t kMaxGeneration = std::uint64_t{1} << 62;
 
 constexpr std::string_view kMetaFile = "meta.ebb";
 constexpr std::string_view kLockFile = "lock";

@@ -1,15 +1,17 @@
-// IoSource: an open file as the ByteSource that decoders read.
+// Files behind an IoQueue as the sources that decoders read.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "formats/core/byte_source.h"
 #include "libswap/sys/io_queue.h"
 
 namespace libswap {
 
-// Borrows the queue; the file stays open longer. Opened without O_DIRECT: any offset and size.
+// Borrows the queue and the file, which was opened without O_DIRECT: any offset and size.
 class IoSource : public formats::ByteSource {
  public:
   IoSource(IoQueue& io, FileId file, std::string name, std::uint64_t size)
@@ -26,5 +28,9 @@ class IoSource : public formats::ByteSource {
   std::string name_;
   std::uint64_t size_ = 0;
 };
+
+// The files of one store's rank folders. Borrows the queue.
+Result<std::unique_ptr<const formats::SourceTree>> open_store_tree(IoQueue& io,
+                                                                   const fs::path& store);
 
 }  // namespace libswap

@@ -101,8 +101,7 @@ Result<> check_if_newer(RankFiles& files, const formats::native::Manifest& commo
 
 Result<> void_newer(RankFiles& files, std::uint64_t generation) {
   for (const RegionFinding& finding : files.found().regions)
-    if (in_the_way(finding, generation))
-      TRY(files.void_manifest(finding.region, finding.header));
+    if (in_the_way(finding, generation)) TRY(files.void_manifest(finding.region, finding.header));
   return {};
 }
 

@@ -30,13 +30,13 @@ class SwapDirectory {
 
   const fs::path& path() const;
   // The store to resume: it has a committed generation and no committed child. Several such stores
-  // are Code::state, naming them.
-  const std::optional<Entry>& current() const;
+  // are Code::state at open(), naming them.
+  std::optional<Entry> current() const;
 
   // A new store's name, drawn once: the same for every rank thread until adopt().
   Result<Entry> fresh();
   // The fresh store has a committed generation: it becomes current, what it supersedes is removed.
-  // Idempotent: every rank thread may call it.
+  // Code::state if it has none. Idempotent: every rank thread may call it.
   Result<> adopt();
 
  private:

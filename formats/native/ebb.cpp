@@ -1,0 +1,166 @@
+#include "formats/native/ebb.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "formats/native/store_catalog.h"
+
+namespace formats {
+namespace {
+
+using native::Manifest;
+using native::StoreCatalog;
+using native::Superblock;
+using native::Survey;
+using native::Tile;
+
+class EbbCheckpoint : public Checkpoint {
+ public:
+  EbbCheckpoint(StoreCatalog catalog, std::vector<std::shared_ptr<const ByteSource>> data)
+      : store_(std::move(catalog)), data_(std::move(data)) {}
+  const Catalog& catalog() const override { return store_.catalog; }
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override;
+
+ private:
+  StoreCatalog store_;
+  std::vector<std::shared_ptr<const ByteSource>> data_;  // by rank
+};
+
+// Whole blocks are read and checked; what is wanted of the first and the last is copied out.
+Result<> EbbCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                             std::span<std::byte> into) const {
+  const std::uint32_t rank = index_of(chunk.holder);
+  const Superblock& s = store_.superblocks[rank];
+  const Tile& tile = store_.tiles[rank][chunk.tag];
+  const ByteSource& data = *data_[rank];
+  const std::uint64_t tile_at = native::tile_offset(s, chunk.tag, tile.slot);
+  std::uint64_t at = chunk.offset - tile_at + first;  // inside the tile
+  ByteVector scratch;
+  while (!into.empty()) {
+    const std::uint64_t block = at / s.block_bytes;
+    const std::uint64_t begin = at - block * s.block_bytes;
+    const auto wanted =
+        static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), s.block_bytes - begin));
+    std::span<std::byte> whole = into.first(wanted);
+    if (wanted != s.block_bytes) {
+      scratch.resize(static_cast<std::size_t>(s.block_bytes));
+      whole = scratch;
+    }
+    const std::uint64_t block_at = tile_at + block * s.block_bytes;
+    TRY(data.read(block_at, whole));
+    const std::uint32_t crc =
+        native::block_crc({s.store, s.rank, chunk.tag, tile.slot, block, tile.written_step}, whole);
+    if (crc != tile.crcs[static_cast<std::size_t>(block)])
+      return Error{Code::corrupt,
+                   std::string(data.name()) + ":" + std::to_string(block_at) + ": block " +
+                       std::to_string(block) + " of tile " + std::to_string(chunk.tag) + ", in " +
+                       label_of(tensor) + ", does not match its checksum",
+                   {}};
+    if (whole.data() != into.data())
+      std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(begin), wanted, into.begin());
+    into = into.subspan(wanted);
+    at += wanted;
+  }
+  return {};
+}
+
+// What each rank has, for the message that nothing is common.
+std::string newest_of_each(const Survey& survey) {
+  std::string text;
+  for (std::size_t rank = 0; rank < survey.ranks.size(); ++rank) {
+    const auto* newest = survey.ranks[rank].scan->newest_valid(native::kMaxGeneration);
+    text += (rank == 0 ? "rank " : ", rank ") + std::to_string(rank) + " has " +
+            (newest == nullptr ? "none" : std::to_string(newest->header.generation));
+  }
+  return text;
+}
+
+Result<Survey> choose_store(const SourceTree& tree) {
+  std::vector<Survey> surveys;
+  for (const std::string& folder : native::store_folders(tree)) {
+    TRY_ASSIGN(Survey survey, native::survey_store(tree, folder));
+    surveys.push_back(std::move(survey));
+  }
+  if (surveys.empty())
+    return Error{Code::incomplete, std::string(tree.root()) + ": no rank's folder is here", {}};
+  const auto current = native::current_stores(surveys);
+  if (current.size() > 1)
+    return Error{Code::state,
+                 std::string(tree.root()) + ": two stores could be meant, " +
+                     surveys[current[0]].where + " and " + surveys[current[1]].where,
+                 "name one of them"};
+  if (!current.empty()) return std::move(surveys[current.front()]);
+  for (const Survey& survey : surveys) TRY(survey.complete());
+  return std::move(surveys.front());
+}
+
+Result<std::uint64_t> choose_generation(const Survey& survey, std::optional<std::uint64_t> wanted) {
+  TRY(survey.complete());
+  const std::uint64_t newest = survey.newest_common(wanted.value_or(native::kMaxGeneration));
+  if (wanted ? newest == *wanted : newest != 0) return newest;
+  return Error{Code::incomplete,
+               survey.where + ": " +
+                   (wanted ? "generation " + std::to_string(*wanted) + " is not valid on all ranks"
+                           : std::string("no generation is valid on all ranks")) +
+                   ": newest " + newest_of_each(survey),
+               {}};
+}
+
+Result<std::shared_ptr<const ByteSource>> open_data(const SourceTree& tree, const Survey& survey,
+                                                    const Superblock& s) {
+  const std::string name = survey.folder + native::rank_directory(s.rank, s.world) + "/" +
+                           native::data_file(s.store, s.rank);
+  if (tree.find(name) == nullptr)
+    return Error{Code::incomplete,
+                 std::string(tree.root()) + "/" + name + ": this rank's file is missing",
+                 {}};
+  TRY_ASSIGN(auto data, tree.open(name));
+  if (data->size() < native::data_file_bytes(s))
+    return Error{Code::corrupt,
+                 std::string(data->name()) + ":" + std::to_string(data->size()) +
+                     ": the file ends here; its tiles need " +
+                     std::to_string(native::data_file_bytes(s)) + " bytes",
+                 {}};
+  ByteVector header(native::kBlock);
+  TRY(data->read(0, header));
+  TRY(native::check_data_header(header, s, data->name()));
+  return data;
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_chosen(const SourceTree& tree,
+                                                    std::optional<std::uint64_t> wanted) {
+  TRY_ASSIGN(const Survey survey, choose_store(tree));
+  TRY_ASSIGN(const std::uint64_t generation, choose_generation(survey, wanted));
+  native::StoreCatalogBuilder builder(survey, generation);
+  std::vector<std::shared_ptr<const ByteSource>> sources;
+  for (const native::RankSurvey& rank : survey.ranks) {
+    const Superblock& s = rank.scan->superblock;
+    TRY_ASSIGN(auto data, open_data(tree, survey, s));
+    const std::string folder = survey.folder + native::rank_directory(s.rank, s.world) + "/";
+    TRY_ASSIGN(const auto meta, tree.open(folder + std::string(native::kMetaFile)));
+    const auto* found = rank.scan->newest_valid(generation);
+    TRY_ASSIGN(Manifest manifest, native::read_manifest(*meta, s, found->region));
+    TRY(builder.add({folder, data->size(), meta->size(), std::string(meta->name())}, s,
+                    std::move(manifest)));
+    sources.push_back(std::move(data));
+  }
+  return std::unique_ptr<Checkpoint>(
+      std::make_unique<EbbCheckpoint>(std::move(builder).finish(), std::move(sources)));
+}
+
+}  // namespace
+
+bool detect_ebb(const SourceTree& tree) { return !native::store_folders(tree).empty(); }
+
+Result<std::unique_ptr<Checkpoint>> describe_ebb(std::shared_ptr<const SourceTree> tree) {
+  return describe_chosen(*tree, std::nullopt);
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_ebb_generation(std::shared_ptr<const SourceTree> tree,
+                                                            std::uint64_t generation) {
+  return describe_chosen(*tree, generation);
+}
+
+}  // namespace formats

@@ -1,0 +1,21 @@
+// The format "ebb": a swap store, or the swap directory that holds one, as a checkpoint.
+// docs/formats/native.md. Read only; the engine writes it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "formats/catalog/catalog.h"
+
+namespace formats {
+
+bool detect_ebb(const SourceTree& tree);
+
+// The newest generation valid on all ranks. Code::incomplete names the rank folder that is missing.
+Result<std::unique_ptr<Checkpoint>> describe_ebb(std::shared_ptr<const SourceTree> tree);
+
+// That generation and no other: exports of a pinned one while training goes on.
+Result<std::unique_ptr<Checkpoint>> describe_ebb_generation(std::shared_ptr<const SourceTree> tree,
+                                                            std::uint64_t generation);
+
+}  // namespace formats

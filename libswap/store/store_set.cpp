@@ -1,0 +1,193 @@
+#include "libswap/store/store_set.h"
+
+#include <algorithm>
+#include <mutex>
+#include <random>
+#include <string>
+
+#include "formats/native/survey.h"
+#include "libswap/store/io_source.h"
+
+namespace libswap {
+namespace {
+
+using formats::Code;
+using formats::Error;
+using formats::native::Survey;
+
+// A store is renamed before its files are removed: half removed, it could look half lost.
+constexpr std::string_view kRemovedPrefix = "removed-";
+
+Uuid draw_uuid() {
+  std::random_device source;  // getrandom; needs no file
+  Uuid uuid{};
+  for (std::byte& byte : uuid) byte = static_cast<std::byte>(source() & 0xff);
+  return uuid;
+}
+
+}  // namespace
+
+struct SwapDirectory::Impl {
+  Impl(IoQueue& queue, fs::path directory) : io(queue), path(std::move(directory)) {}
+  ~Impl() {
+    if (lock_file) static_cast<void>(io.backend().close(*lock_file).has_value());
+  }
+
+  Result<> take_lock();
+  Result<std::vector<Uuid>> stores() const;
+  fs::path path_of(const Uuid& store) const {
+    return path / formats::native::store_directory(store);
+  }
+  Result<Survey> survey(const Uuid& store) const;
+  Entry entry_of(const Survey& survey) const;
+  Result<> find_current();
+  Result<> remove_store(const Uuid& store);
+  Result<> remove_folder(const fs::path& folder);
+  Result<> remove_tree(const fs::path& folder);
+  Result<> finish_removals();
+
+  IoQueue& io;
+  const fs::path path;
+  std::optional<FileId> lock_file;
+  mutable std::mutex mutex;  // guards what follows
+  std::optional<Entry> current;
+  std::optional<Uuid> fresh;
+};
+
+SwapDirectory::SwapDirectory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SwapDirectory::~SwapDirectory() = default;
+
+Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs::path& directory) {
+  auto impl = std::make_unique<Impl>(io, directory);
+  TRY(io.backend().make_directory(directory));
+  TRY(impl->take_lock());
+  TRY(impl->finish_removals());
+  TRY(impl->find_current());
+  return std::unique_ptr<SwapDirectory>(new SwapDirectory(std::move(impl)));
+}
+
+Result<> SwapDirectory::Impl::take_lock() {
+  TRY_ASSIGN(lock_file, io.backend().open(
+                            path / formats::native::kLockFile,
+                            {.access = Access::read_write, .creation = Creation::create_or_open}));
+  Result<> locked = io.backend().lock(*lock_file);
+  if (locked || locked.error().code != Code::busy) return locked;
+  return std::move(locked).error().within("swap directory " + path.string());
+}
+
+Result<std::vector<Uuid>> SwapDirectory::Impl::stores() const {
+  TRY_ASSIGN(const auto names, io.backend().list(path));
+  std::vector<Uuid> uuids;
+  for (const std::string& name : names)
+    if (const auto uuid = formats::native::store_in_directory_name(name)) uuids.push_back(*uuid);
+  return uuids;
+}
+
+Result<Survey> SwapDirectory::Impl::survey(const Uuid& store) const {
+  TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(store)));
+  return formats::native::survey_store(*tree, "");
+}
+
+SwapDirectory::Entry SwapDirectory::Impl::entry_of(const Survey& survey) const {
+  const formats::native::Superblock& s = survey.superblock();
+  return {s.store, path_of(s.store), s.world, s.tile_bytes, s.layout_digest};
+}
+
+Result<> SwapDirectory::Impl::find_current() {
+  TRY_ASSIGN(const std::vector<Uuid> uuids, stores());
+  std::vector<Survey> surveys;
+  std::vector<Uuid> empty;  // a folder that create had only just made
+  for (const Uuid& uuid : uuids) {
+    TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(uuid)));
+    if (tree->entries().empty()) {
+      empty.push_back(uuid);
+      continue;
+    }
+    TRY_ASSIGN(Survey one, formats::native::survey_store(*tree, ""));
+    surveys.push_back(std::move(one));
+  }
+  const auto used = formats::native::current_stores(surveys);
+  const auto superseded = [&](const Uuid& store) {
+    return std::ranges::any_of(surveys, [&](const Survey& other) {
+      return other.complete() && other.committed() != 0 && other.superblock().parent == store;
+    });
+  };
+  if (used.size() > 1)
+    return Error{Code::state,
+                 path.string() + ": two stores could be resumed, " + surveys[used[0]].where +
+                     " and " + surveys[used[1]].where,
+                 "move one of them away"};
+  for (const Uuid& uuid : empty) TRY(remove_store(uuid));
+  for (const Survey& one : surveys) {
+    const auto uuid =
+        formats::native::store_in_directory_name(fs::path(one.where).filename().string());
+    const bool is_current = !used.empty() && &one == &surveys[used[0]];
+    if (is_current)
+      current = entry_of(one);
+    else if (superseded(*uuid) || one.leftover())
+      TRY(remove_store(*uuid));
+    else if (auto complete = one.complete(); !complete)
+      return complete;
+    else
+      return Error{Code::incomplete, one.where + ": no generation is valid on all ranks",
+                   "ckpt-inspect " + one.where};
+  }
+  return {};
+}
+
+Result<> SwapDirectory::Impl::remove_store(const Uuid& store) {
+  const fs::path removed = path / (std::string(kRemovedPrefix) + formats::native::to_string(store));
+  TRY(io.backend().rename_new(path_of(store), removed));
+  TRY(io.backend().sync_directory(path));
+  return remove_tree(removed);
+}
+
+Result<> SwapDirectory::Impl::finish_removals() {
+  TRY_ASSIGN(const auto names, io.backend().list(path));
+  for (const std::string& name : names)
+    if (name.starts_with(kRemovedPrefix)) TRY(remove_tree(path / name));
+  return {};
+}
+
+Result<> SwapDirectory::Impl::remove_tree(const fs::path& folder) {
+  TRY_ASSIGN(const auto ranks, io.backend().list(folder));
+  for (const std::string& rank : ranks) TRY(remove_folder(folder / rank));
+  return io.backend().remove(folder);
+}
+
+Result<> SwapDirectory::Impl::remove_folder(const fs::path& folder) {
+  TRY_ASSIGN(const auto files, io.backend().list(folder));
+  for (const std::string& file : files) TRY(io.backend().remove(folder / file));
+  return io.backend().remove(folder);
+}
+
+const fs::path& SwapDirectory::path() const { return impl_->path; }
+
+std::optional<SwapDirectory::Entry> SwapDirectory::current() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->current;
+}
+
+Result<SwapDirectory::Entry> SwapDirectory::fresh() {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->fresh) impl_->fresh = draw_uuid();
+  Entry entry;
+  entry.uuid = *impl_->fresh;
+  entry.path = impl_->path_of(entry.uuid);
+  return entry;
+}
+
+Result<> SwapDirectory::adopt() {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->fresh) return {};
+  TRY_ASSIGN(const Survey survey, impl_->survey(*impl_->fresh));
+  TRY(survey.complete());
+  if (survey.committed() == 0)
+    return Error{Code::state, survey.where + ": no generation was committed yet", {}};
+  const std::optional<Entry> old = impl_->current;
+  impl_->current = impl_->entry_of(survey);
+  impl_->fresh.reset();
+  return old ? impl_->remove_store(old->uuid) : Result<>();
+}
+
+}  // namespace libswap

@@ -1,0 +1,175 @@
+#include "libswap/store/store_set.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "libswap/sys/fault_backend.h"
+#include "tests/libswap/store/store_world.h"
+#include "tests/libswap/sys/test_files.h"
+
+namespace libswap {
+namespace {
+
+using formats::Code;
+using formats::native::Uuid;
+
+// A directory in memory that is opened, used and opened again, as by one process after another.
+class SwapDirectoryTest : public testing::Test {
+ protected:
+  std::shared_ptr<MemoryDisk> disk_ = disk_with_swap_folder();
+  std::unique_ptr<IoQueue> io_;
+  std::unique_ptr<SwapDirectory> directory_;
+
+  void reopen() {
+    directory_.reset();
+    io_ = start_queue(disk_);
+    auto opened = SwapDirectory::open(*io_, "/swap");
+    ASSERT_TRUE(opened) << opened.error().message;
+    directory_ = std::move(*opened);
+  }
+  // Creates the fresh store with `generations` commits on each of `world` ranks.
+  void make_fresh(std::uint32_t world, std::uint64_t generations, const Uuid& parent = {}) {
+    const auto fresh = directory_->fresh();
+    ASSERT_TRUE(fresh);
+    run_ranks(world, [&](std::uint32_t rank, Agreement& ranks) {
+      Store::Config config = test_config(rank, world);
+      config.directory = fresh->path;
+      config.uuid = fresh->uuid;
+      config.parent = parent;
+      auto store = Store::create(*io_, config);
+      ASSERT_TRUE(store) << store.error().message;
+      for (std::uint64_t step = 1; step <= generations; ++step)
+        ASSERT_TRUE(*write_and_commit(*io_, **store, ranks, step));
+    });
+  }
+  std::vector<std::string> names() { return *io_->backend().list("/swap"); }
+};
+
+TEST_F(SwapDirectoryTest, IsEmptyAtFirstAndTakesTheStoreThatWasCommitted) {
+  reopen();
+  EXPECT_FALSE(directory_->current());
+  const auto fresh = directory_->fresh();
+  EXPECT_EQ(directory_->fresh()->uuid, fresh->uuid);
+  const auto too_early = directory_->adopt();
+  EXPECT_FALSE(too_early);
+  make_fresh(2, 1);
+  ASSERT_TRUE(directory_->adopt());
+  ASSERT_TRUE(directory_->adopt());
+  ASSERT_TRUE(directory_->current());
+  EXPECT_EQ(directory_->current()->uuid, fresh->uuid);
+  EXPECT_EQ(directory_->current()->world, 2u);
+  EXPECT_NE(directory_->fresh()->uuid, fresh->uuid);
+  reopen();
+  EXPECT_EQ(directory_->current()->uuid, fresh->uuid);
+  EXPECT_EQ(directory_->current()->tile_bytes, kTestTile);
+  EXPECT_EQ(directory_->current()->layout_digest, 99u);
+}
+
+TEST_F(SwapDirectoryTest, ReplacesAStoreOnlyOnceItsSuccessorIsCommitted) {
+  reopen();
+  make_fresh(2, 2);
+  ASSERT_TRUE(directory_->adopt());
+  const Uuid first = directory_->current()->uuid;
+  make_fresh(3, 0, first);
+  reopen();  // a crash before the successor's first commit
+  EXPECT_EQ(directory_->current()->uuid, first);
+  EXPECT_EQ(names().size(), 2u);  // lock and the first store: the leftover is gone
+  make_fresh(3, 1, first);
+  const Uuid second = directory_->fresh()->uuid;
+  reopen();  // a crash after it, before the first was removed
+  EXPECT_EQ(directory_->current()->uuid, second);
+  EXPECT_EQ(directory_->current()->world, 3u);
+  EXPECT_EQ(names().size(), 2u);
+}
+
+TEST_F(SwapDirectoryTest, NeverRemovesAStoreThatMayHaveBeenCommitted) {
+  reopen();
+  make_fresh(2, 2);
+  ASSERT_TRUE(directory_->adopt());
+  const fs::path rank = directory_->current()->path / "rank-00001-of-00002";
+  ASSERT_TRUE(io_->backend().remove(rank / "meta.ebb"));
+  directory_.reset();
+  io_ = start_queue(disk_);
+  const auto opened = SwapDirectory::open(*io_, "/swap");
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::incomplete);
+  EXPECT_NE(opened.error().message.find("rank-00001-of-00002/meta.ebb"), std::string::npos)
+      << opened.error().message;
+  EXPECT_EQ(names().size(), 2u);
+}
+
+TEST_F(SwapDirectoryTest, RefusesToChooseBetweenTwoStores) {
+  reopen();
+  make_fresh(1, 1);
+  ASSERT_TRUE(directory_->adopt());
+  make_fresh(1, 1);  // no parent: somebody copied it here
+  directory_.reset();
+  io_ = start_queue(disk_);
+  const auto opened = SwapDirectory::open(*io_, "/swap");
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::state);
+}
+
+// Kills the process before each durable operation of {open, create a successor, commit, adopt} in
+// turn.
+TEST_F(SwapDirectoryTest, AtEveryCrashExactlyOneStoreIsCurrent) {
+  reopen();
+  make_fresh(2, 1);
+  ASSERT_TRUE(directory_->adopt());
+  const Uuid first = directory_->current()->uuid;
+  directory_.reset();
+  io_.reset();
+  const auto before = disk_;
+  std::uint64_t survived_old = 0, survived_new = 0;
+  for (std::uint64_t kill_at = 0;; ++kill_at) {
+    disk_ = before->after({PowerLoss::Unsynced::kept, 0});
+    auto plan = std::make_shared<FaultPlan>();
+    plan->add({.on = FaultOn::durable, .at = kill_at, .kind = FaultKind::die});
+    {
+      const auto io = start_queue(make_fault_backend(make_memory_backend(disk_), plan));
+      auto opened = SwapDirectory::open(*io, "/swap");
+      if (opened) {
+        const auto fresh = (*opened)->fresh();
+        run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+          Store::Config config = test_config(rank, 2);
+          config.directory = fresh->path;
+          config.uuid = fresh->uuid;
+          config.parent = first;
+          auto store = Store::create(*io, config);
+          if (!store) return;
+          static_cast<void>(write_and_commit(*io, **store, ranks, 1).has_value());
+        });
+        static_cast<void>((*opened)->adopt().has_value());
+      }
+    }
+    if (!plan->died()) break;
+    for (const auto unsynced : {PowerLoss::Unsynced::lost, PowerLoss::Unsynced::kept}) {
+      const auto disk = disk_->after({unsynced, kill_at});
+      const auto io = start_queue(disk);
+      const auto opened = SwapDirectory::open(*io, "/swap");
+      ASSERT_TRUE(opened) << kill_at << ": " << opened.error().message;
+      ASSERT_TRUE((*opened)->current()) << kill_at;
+      (*opened)->current()->uuid == first ? ++survived_old : ++survived_new;
+      EXPECT_EQ(io->backend().list("/swap")->size(), 2u) << kill_at;
+    }
+  }
+  EXPECT_GT(survived_old, 20u);
+  EXPECT_GT(survived_new, 5u);
+}
+
+TEST(SwapDirectoryOnDisk, ASecondTrainerIsRefusedWithThePidOfTheFirst) {
+  const TemporaryDirectory folder;
+  auto backend = open_backend(BackendChoice::threads);
+  ASSERT_TRUE(backend);
+  const auto io = start_queue(std::move(backend->backend));
+  const auto first = SwapDirectory::open(*io, folder / "swap");
+  ASSERT_TRUE(first) << first.error().message;
+  const auto second = SwapDirectory::open(*io, folder / "swap");
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::busy);
+  EXPECT_NE(second.error().message.find("process " + std::to_string(::getpid())), std::string::npos)
+      << second.error().message;
+}
+
+}  // namespace
+}  // namespace libswap
