@@ -149,7 +149,8 @@ inline Result<bool> write_and_commit(IoQueue& io, Store& store, Agreement& ranks
   return store.agree(ranks, prepared);
 }
 
-// Every tile is as its newest version says, and exactly what fill_tile gave at `step`.
+// Every tile is as its newest version says (Code::corrupt otherwise), and exactly what fill_tile
+// gave at `step` (Code::layout otherwise: wrong bytes that nothing noticed).
 inline Result<> check_tiles(IoQueue& io, Store& store, std::uint64_t step) {
   TRY_ASSIGN(AlignedBuffer read, AlignedBuffer::allocate(kTestTile));
   TRY_ASSIGN(AlignedBuffer wanted, AlignedBuffer::allocate(kTestTile));
@@ -160,7 +161,7 @@ inline Result<> check_tiles(IoQueue& io, Store& store, std::uint64_t step) {
     fill_tile(index_of(store.superblock().rank), tile, step, wanted.bytes());
     if (!std::ranges::equal(read.bytes(), wanted.bytes()))
       return formats::Error{
-          formats::Code::corrupt,
+          formats::Code::layout,
           "tile " + std::to_string(tile) + " is not at step " + std::to_string(step),
           {}};
   }
