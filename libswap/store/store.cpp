@@ -62,6 +62,7 @@ struct Store::Impl {
   const std::unique_ptr<RankFiles> files;
   mutable std::mutex mutex;  // guards what follows
   SlotTable slots;
+  bool recovered = false;
   std::uint64_t next_generation = 1;
   bool manifest_issued = false;  // the pending generation's: it may be on the disk
   std::optional<Error> stopped;
@@ -97,6 +98,7 @@ const Superblock& Store::superblock() const { return impl_->files->superblock();
 Result<std::optional<Manifest>> Store::recover(Agreement& ranks) {
   TRY_ASSIGN(Recovered recovered, recover_generation(*impl_->files, ranks));
   const std::lock_guard lock(impl_->mutex);
+  impl_->recovered = true;
   impl_->next_generation = recovered.next_generation;
   if (!recovered.manifest) return std::optional<Manifest>();
   std::vector<TileVersion> tiles;
@@ -115,6 +117,10 @@ Store::Place Store::read_place(std::uint64_t tile) const {
 
 Result<Store::Place> Store::write_place(std::uint64_t tile, std::uint64_t step) {
   const std::lock_guard lock(impl_->mutex);
+  if (!impl_->recovered)
+    return Error{Code::state,
+                 impl_->files->data_name() + ": no tile can be written before the ranks recovered",
+                 {}};
   if (const auto slot = impl_->slots.place(tile, step)) return impl_->place_at(tile, *slot);
   return Error{Code::busy,
                impl_->files->data_name() + ": tile " + std::to_string(tile) +
@@ -169,7 +175,7 @@ Result<> Store::verify(std::uint64_t tile, std::span<const std::byte> bytes) con
 
 bool Store::can_cut() const {
   const std::lock_guard lock(impl_->mutex);
-  return !impl_->stopped && impl_->files->trusted() && impl_->slots.can_cut();
+  return impl_->recovered && !impl_->stopped && impl_->files->trusted() && impl_->slots.can_cut();
 }
 
 bool Store::room_to_sweep() const {

@@ -55,9 +55,10 @@ class Store {
 
   const formats::native::Superblock& superblock() const;
 
-  // Collective. The newest generation prepared on all ranks; newer ones are invalidated. nullopt
-  // after create. Only then may tiles be written. Code::incomplete names what each rank has when
-  // none is common.
+  // Collective, and the first call after create() and open() alike: no tile may be written and
+  // nothing cut before every rank is there. The newest generation prepared on all ranks; newer ones
+  // are invalidated. nullopt after create. Code::incomplete names what each rank has when none is
+  // common.
   Result<std::optional<Manifest>> recover(Agreement& ranks);
 
   // Where the tile's newest bytes are, and where its next version may go (by I1). `step` is the

@@ -38,6 +38,7 @@ class SwapDirectoryTest : public testing::Test {
       config.parent = parent;
       auto store = Store::create(*io_, config);
       ASSERT_TRUE(store) << store.error().message;
+      ASSERT_TRUE((*store)->recover(ranks));
       for (std::uint64_t step = 1; step <= generations; ++step)
         ASSERT_TRUE(*write_and_commit(*io_, **store, ranks, step));
     });
@@ -136,7 +137,7 @@ TEST_F(SwapDirectoryTest, AtEveryCrashExactlyOneStoreIsCurrent) {
           config.uuid = fresh->uuid;
           config.parent = first;
           auto store = Store::create(*io, config);
-          if (!store) return;
+          if (!store || !(*store)->recover(ranks)) return;
           static_cast<void>(write_and_commit(*io, **store, ranks, 1).has_value());
         });
         static_cast<void>((*opened)->adopt().has_value());

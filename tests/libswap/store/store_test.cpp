@@ -21,7 +21,11 @@ class StoreTest : public testing::Test {
   Alone alone_;
 
   std::unique_ptr<Store> create(std::uint32_t slots = 3) {
-    return must(Store::create(*io_, test_config(0, 1, slots)));
+    auto store = must(Store::create(*io_, test_config(0, 1, slots)));
+    if (store) {
+      EXPECT_TRUE(store->recover(alone_));
+    }
+    return store;
   }
   std::unique_ptr<Store> reopen() {
     return must(Store::open(*io_, test_config(0, 1).directory, Rank{0}, 1));
@@ -39,6 +43,14 @@ TEST_F(StoreTest, IsNewAfterCreate) {
   ASSERT_TRUE(recovered) << recovered.error().message;
   EXPECT_FALSE(recovered->has_value());
   EXPECT_EQ(store->committed_generation(), 0u);
+}
+
+TEST_F(StoreTest, WritesNothingBeforeTheRanksRecovered) {
+  const auto store = must(Store::create(*io_, test_config(0, 1)));
+  EXPECT_FALSE(store->can_cut());
+  const auto refused = store->write_place(0, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::state);
 }
 
 TEST_F(StoreTest, ComesBackAtTheCommittedStepAndForgetsWhatCameAfter) {
@@ -262,6 +274,7 @@ TEST(StoreRanks, CommitTogetherAndRecoverTogether) {
   const auto io = start_queue(disk);
   run_ranks(3, [&](std::uint32_t rank, Agreement& ranks) {
     const auto store = must(Store::create(*io, test_config(rank, 3)));
+    ASSERT_TRUE(store->recover(ranks));
     for (std::uint64_t step = 1; step < 4; ++step) {
       const auto committed = write_and_commit(*io, *store, ranks, step);
       ASSERT_TRUE(committed && *committed);
@@ -281,6 +294,7 @@ TEST(StoreRanks, OneRankThatFailsMakesAllAbandon) {
   const auto io = start_queue(disk);
   run_ranks(3, [&](std::uint32_t rank, Agreement& ranks) {
     const auto store = must(Store::create(*io, test_config(rank, 3)));
+    ASSERT_TRUE(store->recover(ranks));
     ASSERT_TRUE(*write_and_commit(*io, *store, ranks, 1));
     ASSERT_TRUE(write_tiles(*io, *store, 2));
     store->cut(2);
