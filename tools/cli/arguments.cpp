@@ -1,0 +1,184 @@
+#include "tools/cli/arguments.h"
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+
+#include "formats/core/json_text.h"
+
+namespace tools {
+
+namespace po = boost::program_options;
+using formats::Code;
+using formats::Error;
+using formats::printable;
+using formats::Result;
+
+namespace {
+
+constexpr std::string_view kPositionals = "(positionals)";
+
+Error usage(const Program& program, std::string message) {
+  return {Code::usage, std::move(message), std::string(program.name) + " -h shows all flags"};
+}
+
+std::string joined(std::span<const std::string_view> words) {
+  std::string out;
+  for (const std::string_view word : words) out.append(out.empty() ? "" : ", ").append(word);
+  return out;
+}
+
+}  // namespace
+
+class ArgumentParser {
+ public:
+  explicit ArgumentParser(const Program& program) : program_(program) {}
+
+  Result<Invocation> run(const std::vector<std::string>& words) {
+    Invocation invocation;
+    TRY_ASSIGN(const po::parsed_options parsed, parse(words));
+    for (const po::option& option : parsed.options) {
+      if (option.string_key == kPositionals) {
+        for (const std::string& word : option.value)
+          invocation.arguments.positionals_.push_back(word);
+        continue;
+      }
+      if (option.string_key == "help" || option.string_key == "version") {
+        invocation.wanted = option.string_key == "version" ? Invocation::Wanted::version
+                            : option.original_tokens.front().starts_with("--")
+                                ? Invocation::Wanted::full_help
+                                : Invocation::Wanted::brief_help;
+        return invocation;
+      }
+      TRY(take(option, invocation.arguments));
+    }
+    TRY(check_positionals(invocation.arguments.positionals_));
+    return invocation;
+  }
+
+ private:
+  // The only place where a library's exceptions are met; they stay inside.
+  Result<po::parsed_options> parse(const std::vector<std::string>& words) const {
+    po::options_description options;
+    options.add_options()("help,h", "")("version,V", "");
+    for (const Flag& flag : program_.flags) {
+      std::string name(flag.name);
+      if (flag.letter != '\0') (name += ',') += flag.letter;
+      if (flag.type == FlagType::on) {
+        options.add_options()(name.c_str(), "");
+      } else {
+        options.add_options()(name.c_str(), po::value<std::string>(), "");
+      }
+    }
+    const std::string positionals(kPositionals);
+    options.add_options()(positionals.c_str(), po::value<std::vector<std::string>>(), "");
+    po::positional_options_description rest;
+    rest.add(positionals.c_str(), -1);
+    try {
+      return po::command_line_parser(words)
+          .options(options)
+          .positional(rest)
+          .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
+          .run();
+    } catch (const po::unknown_option& error) {
+      return unknown(error.get_option_name());
+    } catch (const po::invalid_command_line_syntax& error) {
+      return bad_syntax(error);
+    } catch (const po::error& error) {
+      return usage(program_, error.what());
+    }
+  }
+
+  Error unknown(const std::string& option) const {
+    std::vector<std::string> names = {"help", "version"};
+    for (const Flag& flag : program_.flags) names.emplace_back(flag.name);
+    Error error = usage(program_, "unknown flag " + printable(option));
+    const std::string bare = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+    if (const auto meant = nearest(bare.substr(0, bare.find('=')), names))
+      error.hint = "did you mean --" + *meant + "?";
+    return error;
+  }
+
+  Error bad_syntax(const po::invalid_command_line_syntax& error) const {
+    const std::string option = printable(error.get_option_name());
+    using Kind = po::invalid_command_line_syntax;
+    if (error.kind() == Kind::extra_parameter) return usage(program_, option + " takes no value");
+    if (error.kind() == Kind::missing_parameter || error.kind() == Kind::empty_adjacent_parameter)
+      return usage(program_, option + " needs a value");
+    return usage(program_, error.what());
+  }
+
+  Result<> take(const po::option& option, Arguments& arguments) const {
+    const auto flag = std::find_if(program_.flags.begin(), program_.flags.end(),
+                                   [&](const Flag& f) { return f.name == option.string_key; });
+    CHECK(flag != program_.flags.end());
+    std::vector<std::string>& values = arguments.values_[std::string(flag->name)];
+    if (!values.empty() && flag->repeat == Repeat::once)
+      return usage(program_, "--" + std::string(flag->name) + " is given twice");
+    const std::string value = option.value.empty() ? std::string() : option.value.front();
+    TRY(check(*flag, value));
+    values.push_back(value);
+    return {};
+  }
+
+  Result<> check(const Flag& flag, const std::string& value) const {
+    const std::string name = "--" + std::string(flag.name);
+    const std::string found = ", not '" + printable(value) + "'";
+    if (flag.type != FlagType::on && value.empty())
+      return usage(program_, name + " needs a value that is not empty");
+    if (flag.type == FlagType::count && !parse_count(value))
+      return usage(program_, name + " takes a whole number" + found);
+    if (flag.type == FlagType::size && !parse_size(value))
+      return usage(program_, name + " takes a size such as 64KiB or 5GB" + found);
+    if (flag.type != FlagType::choice) return {};
+    if (std::find(flag.choices.begin(), flag.choices.end(), value) != flag.choices.end()) return {};
+    Error error = usage(program_, name + " takes one of " + joined(flag.choices) + found);
+    if (const auto meant =
+            nearest(value, std::vector<std::string>(flag.choices.begin(), flag.choices.end())))
+      error.hint = "did you mean " + name + " " + *meant + "?";
+    return error;
+  }
+
+  Result<> check_positionals(const std::vector<std::string>& found) const {
+    for (const std::string& word : found)
+      if (word.empty()) return usage(program_, "an empty path");
+    if (found.size() < program_.positionals.size())
+      return usage(program_,
+                   std::string(program_.positionals[found.size()].metavar) + " is missing");
+    if (found.size() > program_.positionals.size())
+      return usage(program_,
+                   "one argument too many: " + printable(found[program_.positionals.size()]));
+    return {};
+  }
+
+  const Program& program_;
+};
+
+bool Arguments::has(std::string_view flag) const { return values_.find(flag) != values_.end(); }
+
+std::optional<std::string> Arguments::text(std::string_view flag) const {
+  const auto found = values_.find(flag);
+  if (found == values_.end()) return std::nullopt;
+  return found->second.back();
+}
+
+std::vector<std::string> Arguments::texts(std::string_view flag) const {
+  const auto found = values_.find(flag);
+  return found == values_.end() ? std::vector<std::string>{} : found->second;
+}
+
+std::optional<std::uint64_t> Arguments::count(std::string_view flag) const {
+  const auto value = text(flag);
+  return value ? parse_count(*value) : std::nullopt;
+}
+
+std::optional<std::uint64_t> Arguments::size(std::string_view flag) const {
+  const auto value = text(flag);
+  return value ? parse_size(*value) : std::nullopt;
+}
+
+Result<Invocation> parse_command_line(const Program& program,
+                                      const std::vector<std::string>& words) {
+  return ArgumentParser(program).run(words);
+}
+
+}  // namespace tools

@@ -1,0 +1,100 @@
+#include "tools/cli/console.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "formats/core/json_text.h"
+#include "libswap/sys/terminal.h"
+
+namespace tools {
+namespace {
+
+// A signal handler has no other way to reach the program; nothing else is kept here.
+std::atomic<bool> stop{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+extern "C" void on_stop_signal(int number) {
+  if (stop.exchange(true)) std::_Exit(128 + number);
+}
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+}  // namespace
+
+Exit exit_for(formats::Code code) {
+  using formats::Code;
+  switch (code) {
+    case Code::usage:
+    case Code::io:
+    case Code::busy:
+    case Code::state:
+    case Code::layout:
+    case Code::peer:
+      return Exit::usage;
+    case Code::corrupt:
+    case Code::incomplete:
+    case Code::limit:
+      return Exit::damaged;
+    case Code::unsupported:
+      return Exit::unsupported;
+    case Code::no_space:
+    case Code::no_memory:
+      return Exit::environment;
+    case Code::cancelled:
+      return Exit::interrupted;
+  }
+  return Exit::usage;
+}
+
+Console::Console(std::string_view program)
+    : program_(program),
+      output_is_terminal_(libswap::is_terminal(libswap::StandardStream::output)),
+      errors_are_terminal_(libswap::is_terminal(libswap::StandardStream::error)) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const bool plain = !environment("NO_COLOR").empty() || environment("TERM") == "dumb";
+  if (output_is_terminal_ && !plain) colour_ = Colour::on;
+  if (const auto columns = libswap::terminal_columns(libswap::StandardStream::output); columns != 0)
+    columns_ = std::max<std::uint32_t>(columns, 60);
+}
+
+void Console::print(std::string_view text) {
+  if (output_error_ != 0) return;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) output_error_ = errno;
+}
+
+Exit Console::fail(const formats::Error& error) {
+  std::fflush(stdout);
+  constexpr std::size_t kLongest = 4000;
+  std::fprintf(stderr, "%s: error: %s\n", program_.c_str(),
+               formats::printable(error.message, kLongest).c_str());
+  if (!error.hint.empty())
+    std::fprintf(stderr, "hint: %s\n", formats::printable(error.hint, kLongest).c_str());
+  return exit_for(error.code);
+}
+
+void Console::warn(std::string_view message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", program_.c_str(), formats::printable(message, 4000).c_str());
+}
+
+Exit Console::finish(Exit exit) {
+  if (output_error_ == 0 && std::fflush(stdout) != 0) output_error_ = errno;
+  if (output_error_ == 0 || output_error_ == EPIPE) return exit;
+  warn("cannot write the output (errno " + std::to_string(output_error_) + ")");
+  return exit == Exit::success ? Exit::environment : exit;
+}
+
+const std::atomic<bool>& stop_requested() { return stop; }
+
+void catch_stop_signals() {
+  std::signal(SIGINT, on_stop_signal);
+  std::signal(SIGTERM, on_stop_signal);
+}
+
+}  // namespace tools

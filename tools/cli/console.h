@@ -1,0 +1,59 @@
+// How a program speaks: data to stdout, messages to stderr, one exit code per kind of failure.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "formats/core/error.h"
+
+namespace tools {
+
+enum class Exit : int {
+  success = 0,
+  different = 1,    // checked, and found different or damaged
+  usage = 2,        // wrong usage, or an ordinary input/output error
+  damaged = 3,      // the checkpoint is damaged or incomplete
+  unsupported = 4,  // the checkpoint is valid but not supported
+  environment = 5,  // no space, too little memory
+  interrupted = 130,
+};
+
+// The one place where error codes become exit codes.
+Exit exit_for(formats::Code code);
+
+enum class Colour : std::uint8_t { off, on };
+
+class Console {
+ public:
+  // Looks at the terminal, NO_COLOR and TERM; makes a closed pipe an error value, not a signal.
+  explicit Console(std::string_view program);
+
+  // A reader that went away (`| head`) is no failure: the rest is dropped.
+  void print(std::string_view text);
+  // "program: error: message" and "hint: ...", control characters escaped.
+  Exit fail(const formats::Error& error);
+  void warn(std::string_view message);
+
+  bool output_is_terminal() const { return output_is_terminal_; }
+  bool errors_are_terminal() const { return errors_are_terminal_; }
+  Colour colour() const { return colour_; }
+  std::uint32_t columns() const { return columns_; }
+  // Flushes; success unless what was printed could not be written.
+  Exit finish(Exit exit);
+
+ private:
+  std::string program_;
+  bool output_is_terminal_ = false;
+  bool errors_are_terminal_ = false;
+  int output_error_ = 0;  // errno of the first write that failed
+  Colour colour_ = Colour::off;
+  std::uint32_t columns_ = 100;
+};
+
+// Set by the first SIGINT or SIGTERM; a second one ends the process at once.
+const std::atomic<bool>& stop_requested();
+void catch_stop_signals();
+
+}  // namespace tools

@@ -1,0 +1,73 @@
+#include "tools/cli/json.h"
+
+#include <utility>
+
+#include "formats/core/check.h"
+#include "formats/core/json_text.h"
+
+namespace tools {
+
+void JsonWriter::begin_value() {
+  if (comma_) out_ += ", ";
+  comma_ = true;
+}
+
+JsonWriter& JsonWriter::open_object() {
+  begin_value();
+  out_ += '{';
+  comma_ = false;
+  ++depth_;
+  return *this;
+}
+
+JsonWriter& JsonWriter::close_object() {
+  out_ += '}';
+  comma_ = true;
+  --depth_;
+  return *this;
+}
+
+JsonWriter& JsonWriter::open_list() {
+  begin_value();
+  out_ += '[';
+  comma_ = false;
+  ++depth_;
+  return *this;
+}
+
+JsonWriter& JsonWriter::close_list() {
+  out_ += ']';
+  comma_ = true;
+  --depth_;
+  return *this;
+}
+
+JsonWriter& JsonWriter::key(std::string_view name) {
+  begin_value();
+  formats::append_json_string(out_, name);
+  out_ += ": ";
+  comma_ = false;
+  return *this;
+}
+
+JsonWriter& JsonWriter::text(std::string_view value) {
+  begin_value();
+  formats::append_json_string(out_, value);
+  return *this;
+}
+
+JsonWriter& JsonWriter::number(std::uint64_t value) { return raw(std::to_string(value)); }
+
+JsonWriter& JsonWriter::raw(std::string_view json) {
+  begin_value();
+  out_ += json;
+  return *this;
+}
+
+std::string JsonWriter::take() {
+  CHECK(depth_ == 0);
+  out_ += '\n';
+  return std::exchange(out_, {});
+}
+
+}  // namespace tools

@@ -1,0 +1,33 @@
+// JSON output, compact, in the order it is written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tools {
+
+// {"a": 1, "b": [..]}: key() before each value inside an object; commas are put where they belong.
+class JsonWriter {
+ public:
+  JsonWriter& open_object();
+  JsonWriter& close_object();
+  JsonWriter& open_list();
+  JsonWriter& close_list();
+  JsonWriter& key(std::string_view name);
+  JsonWriter& text(std::string_view value);
+  JsonWriter& number(std::uint64_t value);
+  JsonWriter& raw(std::string_view json);  // a value that is JSON already
+  JsonWriter& null() { return raw("null"); }
+
+  // With a newline at the end. REQUIRES: everything opened is closed.
+  std::string take();
+
+ private:
+  void begin_value();
+  std::string out_;
+  bool comma_ = false;
+  int depth_ = 0;
+};
+
+}  // namespace tools

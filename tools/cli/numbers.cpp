@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "formats/core/units.h"
+#include "tools/cli/arguments.h"
+
+namespace tools {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+std::optional<std::uint64_t> unit_factor(std::string_view unit) {
+  struct Unit {
+    std::string_view name;
+    std::uint64_t factor;
+  };
+  constexpr std::uint64_t k = 1000;
+  using formats::GiB, formats::KiB, formats::MiB;
+  constexpr std::array kUnits = {Unit{"", 1},
+                                 Unit{"B", 1},
+                                 Unit{"K", KiB},
+                                 Unit{"KiB", KiB},
+                                 Unit{"KB", k},
+                                 Unit{"M", MiB},
+                                 Unit{"MiB", MiB},
+                                 Unit{"MB", k * k},
+                                 Unit{"G", GiB},
+                                 Unit{"GiB", GiB},
+                                 Unit{"GB", k * k * k},
+                                 Unit{"T", 1024 * GiB},
+                                 Unit{"TiB", 1024 * GiB},
+                                 Unit{"TB", k * k * k * k}};
+  for (const Unit& known : kUnits)
+    if (known.name == unit) return known.factor;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> parse_count(std::string_view text) {
+  if (text.empty() || !std::all_of(text.begin(), text.end(), is_digit)) return std::nullopt;
+  std::uint64_t value = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc{})
+    return std::nullopt;
+  return value;
+}
+
+std::optional<std::uint64_t> parse_size(std::string_view text) {
+  const auto is_number = [](char c) { return is_digit(c) || c == '.'; };
+  const auto split = static_cast<std::size_t>(
+      std::find_if_not(text.begin(), text.end(), is_number) - text.begin());
+  const auto factor = unit_factor(text.substr(split));
+  const std::string_view number = text.substr(0, split);
+  if (!factor) return std::nullopt;
+  if (number.find('.') == std::string_view::npos) {
+    const auto whole = parse_count(number);
+    return whole ? formats::checked_mul(*whole, *factor) : std::nullopt;
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value,
+                                            std::chars_format::fixed);
+  if (error != std::errc{} || end != number.data() + number.size()) return std::nullopt;
+  const double bytes = std::round(value * static_cast<double>(*factor));
+  if (bytes >= 9e18) return std::nullopt;
+  return static_cast<std::uint64_t>(bytes);
+}
+
+std::optional<std::string> nearest(std::string_view text,
+                                   const std::vector<std::string>& candidates) {
+  const auto distance = [text](std::string_view other) {
+    std::vector<std::size_t> row(other.size() + 1);
+    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= text.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j < row.size(); ++j) {
+        const std::size_t change = diagonal + (text[i - 1] == other[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+      }
+    }
+    return row.back();
+  };
+  std::optional<std::string> best;
+  std::size_t best_distance = std::max<std::size_t>(text.size() / 3, 1) + 1;
+  for (const std::string& candidate : candidates) {
+    const bool longer = text.size() >= 3 && std::string_view(candidate).starts_with(text);
+    const std::size_t away = longer ? 1 : distance(candidate);
+    if (away >= best_distance) continue;
+    best = candidate;
+    best_distance = away;
+  }
+  return best;
+}
+
+}  // namespace tools

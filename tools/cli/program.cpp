@@ -1,0 +1,130 @@
+#include "tools/cli/program.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "formats/registry.h"
+
+namespace tools {
+namespace {
+
+constexpr std::size_t kWidth = 80;
+constexpr std::string_view kVersion = EBB_VERSION;
+
+constexpr std::string_view kExitCodes =
+    "EXIT CODES\n"
+    "  0  success\n"
+    "  1  checked, and found different or damaged (--verify, --diff)\n"
+    "  2  wrong usage, or an ordinary input/output error\n"
+    "  3  the checkpoint is damaged or incomplete\n"
+    "  4  the checkpoint is valid but not supported\n"
+    "  5  the environment refuses: no space, too little memory\n"
+    "  130  stopped by Ctrl-C\n";
+
+// Words of `text` in lines of at most kWidth, every line indented.
+std::string wrapped(std::string_view text, std::size_t indent) {
+  std::string out, line(indent, ' ');
+  const auto flush = [&] {
+    out += line + "\n";
+    line.assign(indent, ' ');
+  };
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    if (line.size() > indent && line.size() + 1 + word.size() > kWidth) flush();
+    if (line.size() > indent) line += ' ';
+    line += word;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  flush();
+  return out;
+}
+
+std::string spelling(const Flag& flag) {
+  std::string out = flag.letter == '\0' ? "    " : std::string("-") + flag.letter + ", ";
+  out.append("--").append(flag.name);
+  if (!flag.metavar.empty()) out.append(" ").append(flag.metavar);
+  return out;
+}
+
+std::string flag_text(const Flag& flag, std::size_t column, HelpLength length) {
+  std::string line(flag.line);
+  if (!flag.choices.empty()) {
+    line += ": ";
+    for (std::size_t i = 0; i < flag.choices.size(); ++i)
+      line.append(i == 0 ? "" : ", ").append(flag.choices[i]);
+  }
+  if (!flag.default_value.empty()) line.append(" [").append(flag.default_value).append("]");
+  std::string head = "  " + spelling(flag);
+  std::string body = wrapped(line, column);
+  head.resize(std::max(column, head.size() + 2), ' ');
+  std::string out = head.size() > column
+                        ? head.substr(0, head.find_last_not_of(' ') + 1) + "\n" + body
+                        : head + body.substr(column);
+  if (length == HelpLength::full && !flag.more.empty()) out += wrapped(flag.more, 6) + "\n";
+  return out;
+}
+
+std::vector<Flag> all_flags(const Program& program) {
+  std::vector<Flag> flags(program.flags.begin(), program.flags.end());
+  flags.push_back({"help",
+                   'h',
+                   FlagType::on,
+                   {},
+                   {},
+                   "Other",
+                   {},
+                   "-h in short, --help in full",
+                   {},
+                   Repeat::once});
+  flags.push_back(
+      {"version", 'V', FlagType::on, {}, {}, "Other", {}, "version and formats", {}, Repeat::once});
+  return flags;
+}
+
+}  // namespace
+
+std::string help_text(const Program& program, HelpLength length) {
+  std::string out = std::string(program.name) + " - " + std::string(program.summary) + "\n\n";
+  for (const Example& example : program.examples) {
+    std::string line = "  " + std::string(example.command);
+    line.resize(std::max<std::size_t>(line.size() + 2, 46), ' ');
+    out += line + std::string(example.what) + "\n";
+  }
+  out += "\nUsage: " + std::string(program.name) + " [FLAGS]";
+  for (const Positional& positional : program.positionals)
+    out.append(" ").append(positional.metavar);
+  out += "\n";
+  for (const Positional& positional : program.positionals) {
+    std::string head = "  " + std::string(positional.metavar);
+    head.resize(std::max<std::size_t>(head.size() + 2, 12), ' ');
+    out += head + std::string(positional.line) + "\n";
+  }
+  const std::vector<Flag> flags = all_flags(program);
+  std::size_t column = 0;
+  for (const Flag& flag : flags) column = std::max(column, spelling(flag).size() + 4);
+  column = std::min<std::size_t>(column, 30);
+  std::string_view group;
+  for (const Flag& flag : flags) {
+    if (flag.group != group) out += "\n" + std::string(flag.group) + "\n";
+    group = flag.group;
+    out += flag_text(flag, column, length);
+  }
+  if (length == HelpLength::brief)
+    return out + "\n" + std::string(program.name) + " --help says more.\n";
+  out += "\n" + std::string(kExitCodes);
+  if (!program.closing.empty()) out += "\n" + wrapped(program.closing, 0);
+  return out;
+}
+
+std::string version_text(const Program& program) {
+  std::string reads, writes;
+  for (const formats::Format& format : formats::registered_formats()) {
+    reads.append(reads.empty() ? "" : ", ").append(format.name);
+    if (format.emit != nullptr) writes.append(writes.empty() ? "" : ", ").append(format.name);
+  }
+  return std::string(program.name) + " (Ebb) " + std::string(kVersion) + "\nreads   " + reads +
+         "\nwrites  " + writes + "\n";
+}
+
+}  // namespace tools

@@ -1,0 +1,57 @@
+// A command line program as one table: its flags, examples and exit codes. The table feeds
+// Boost.Program_options and writes the help; nothing about a flag is said twice.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tools {
+
+enum class FlagType : std::uint8_t {
+  on,      // present or not; takes no value
+  text,    // any non-empty text
+  choice,  // one of Flag::choices
+  count,   // a whole number >= 0
+  size,    // bytes: 4096, 64KiB, 5GB, 1.5GiB
+};
+enum class Repeat : std::uint8_t { once, many };
+
+struct Flag {
+  std::string_view name;  // without the dashes
+  char letter = '\0';     // '\0': no short form
+  FlagType type = FlagType::on;
+  std::string_view metavar;        // empty for FlagType::on
+  std::string_view default_value;  // empty: none
+  std::string_view group;          // heading in the help
+  std::span<const std::string_view> choices;
+  std::string_view line;  // what it does, in one line
+  std::string_view more;  // for --help only; may be empty
+  Repeat repeat = Repeat::once;
+};
+
+struct Positional {
+  std::string_view metavar;
+  std::string_view line;
+};
+
+struct Example {
+  std::string_view command;
+  std::string_view what;
+};
+
+struct Program {
+  std::string_view name;
+  std::string_view summary;
+  std::span<const Positional> positionals;  // all required
+  std::span<const Flag> flags;              // besides --help and --version, which every program has
+  std::span<const Example> examples;
+  std::string_view closing;  // the last paragraph of --help
+};
+
+enum class HelpLength : std::uint8_t { brief, full };  // -h, --help
+std::string help_text(const Program& program, HelpLength length);
+std::string version_text(const Program& program);
+
+}  // namespace tools

@@ -1,0 +1,38 @@
+#include "tools/cli/run.h"
+
+#include <string>
+#include <vector>
+
+namespace tools {
+namespace {
+
+Exit run_work(const Program& program, Console& console, const std::vector<std::string>& words,
+              const Work& work) {
+  const auto invocation = parse_command_line(program, words);
+  if (!invocation) return console.fail(invocation.error());
+  switch (invocation->wanted) {
+    case Invocation::Wanted::brief_help:
+      console.print(help_text(program, HelpLength::brief));
+      return Exit::success;
+    case Invocation::Wanted::full_help:
+      console.print(help_text(program, HelpLength::full));
+      return Exit::success;
+    case Invocation::Wanted::version:
+      console.print(version_text(program));
+      return Exit::success;
+    case Invocation::Wanted::work:
+      break;
+  }
+  const auto exit = work(console, invocation->arguments);
+  return exit ? *exit : console.fail(exit.error());
+}
+
+}  // namespace
+
+int run_program(const Program& program, int argc, char** argv, const Work& work) {
+  Console console(program.name);
+  const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  return static_cast<int>(console.finish(run_work(program, console, words, work)));
+}
+
+}  // namespace tools

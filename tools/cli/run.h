@@ -1,0 +1,17 @@
+// The frame of every program's main(): command line, help, errors and exit code in one way.
+#pragma once
+
+#include <functional>
+
+#include "tools/cli/arguments.h"
+#include "tools/cli/console.h"
+#include "tools/cli/program.h"
+
+namespace tools {
+
+using Work = std::function<formats::Result<Exit>(Console&, const Arguments&)>;
+
+// Returns what main() returns.
+int run_program(const Program& program, int argc, char** argv, const Work& work);
+
+}  // namespace tools

@@ -1,0 +1,52 @@
+#include "tools/cli/selection.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "formats/core/units.h"
+#include "tools/cli/text.h"
+
+namespace tools {
+
+using formats::TensorEntry;
+
+bool Selection::wants(const TensorEntry& tensor) const {
+  const auto matches = [&](const std::string& glob) {
+    return glob_match(glob, tensor.name) || (tensor.key && glob_match(glob, *tensor.key));
+  };
+  if (!include.empty() && std::none_of(include.begin(), include.end(), matches)) return false;
+  if (std::any_of(exclude.begin(), exclude.end(), matches)) return false;
+  if (!states.empty() && std::find(states.begin(), states.end(), tensor.state) == states.end())
+    return false;
+  return !rank || std::any_of(tensor.chunks.begin(), tensor.chunks.end(),
+                              [&](const formats::Chunk& chunk) { return chunk.holder == *rank; });
+}
+
+formats::Result<std::vector<const TensorEntry*>> select(const formats::Catalog& catalog,
+                                                        const Selection& selection) {
+  std::vector<const TensorEntry*> chosen;
+  for (const TensorEntry& tensor : catalog.tensors)
+    if (selection.wants(tensor)) chosen.push_back(&tensor);
+  if (chosen.empty() && !catalog.tensors.empty())
+    return formats::Error{formats::Code::usage,
+                          "none of the " + plural(catalog.tensors.size(), "tensor") + " matches",
+                          "--tensors without a filter lists their names, states and keys"};
+  std::stable_sort(chosen.begin(), chosen.end(), [](const TensorEntry* a, const TensorEntry* b) {
+    if (a->name != b->name) return natural_less(a->name, b->name);
+    const bool a_param = a->state == "param", b_param = b->state == "param";
+    return std::tuple(!a_param, std::string_view(a->state)) <
+           std::tuple(!b_param, std::string_view(b->state));
+  });
+  return chosen;
+}
+
+std::uint64_t elements_of(const TensorEntry& tensor) {
+  return formats::checked_volume(tensor.shape).value_or(0);
+}
+
+std::uint64_t bytes_of(const TensorEntry& tensor) {
+  const auto bits = formats::checked_mul(elements_of(tensor), formats::bits_of(tensor.dtype));
+  return formats::div_ceil(bits.value_or(0), 8);
+}
+
+}  // namespace tools

@@ -1,0 +1,29 @@
+// Which tensors of a checkpoint a command speaks of: globs over key and name, state, rank.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/catalog/catalog.h"
+
+namespace tools {
+
+struct Selection {
+  std::vector<std::string> include;   // globs; none: everything
+  std::vector<std::string> exclude;   // globs
+  std::vector<std::string> states;    // none: every state
+  std::optional<formats::Rank> rank;  // only what this rank wrote something of
+
+  bool wants(const formats::TensorEntry& tensor) const;
+};
+
+// In natural order of name, then state. Fails (Code::usage) when a filter leaves nothing.
+formats::Result<std::vector<const formats::TensorEntry*>> select(const formats::Catalog& catalog,
+                                                                 const Selection& selection);
+
+// 0 where a damaged catalog gives a shape that does not fit 64 bits.
+std::uint64_t elements_of(const formats::TensorEntry& tensor);
+std::uint64_t bytes_of(const formats::TensorEntry& tensor);  // decoded
+
+}  // namespace tools

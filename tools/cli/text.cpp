@@ -1,0 +1,128 @@
+#include "tools/cli/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "formats/core/check.h"
+#include "formats/core/json_text.h"
+
+namespace tools {
+namespace {
+
+constexpr std::size_t kWidestCell = 60;
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Code points, which is columns for the scripts that names of tensors use.
+std::size_t columns_of(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
+
+std::string_view take_digits(std::string_view& text) {
+  const auto end = std::find_if_not(text.begin(), text.end(), is_digit);
+  const auto length = static_cast<std::size_t>(end - text.begin());
+  std::string_view digits = text.substr(0, length);
+  text.remove_prefix(length);
+  while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);
+  return digits;
+}
+
+}  // namespace
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  std::array<char, 32> out{};
+  std::snprintf(out.data(), out.size(), "%.1f %s", value, kUnits[unit]);
+  return out.data();
+}
+
+std::string count_text(std::uint64_t count) {
+  std::string digits = std::to_string(count);
+  for (std::size_t at = digits.size(); at > 3;) {
+    at -= 3;
+    digits.insert(at, ",");
+  }
+  return digits;
+}
+
+std::string plural(std::uint64_t count, std::string_view one) {
+  return count_text(count) + " " + std::string(one) + (count == 1 ? "" : "s");
+}
+
+bool natural_less(std::string_view a, std::string_view b) {
+  const std::string_view whole_a = a, whole_b = b;
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a.front()) && is_digit(b.front())) {
+      const std::string_view x = take_digits(a), y = take_digits(b);
+      if (x.size() != y.size()) return x.size() < y.size();
+      if (x != y) return x < y;
+      continue;
+    }
+    if (a.front() != b.front()) return a.front() < b.front();
+    a.remove_prefix(1);
+    b.remove_prefix(1);
+  }
+  if (a.empty() != b.empty()) return a.empty();
+  return whole_a < whole_b;
+}
+
+bool glob_match(std::string_view pattern, std::string_view text) {
+  std::size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      mark = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++mark;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+void Table::add(std::vector<std::string> cells) {
+  CHECK(cells.size() == columns_.size());
+  for (std::string& cell : cells) cell = formats::printable(cell, kWidestCell);
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::text() const {
+  std::vector<std::size_t> widths;
+  for (const Column& column : columns_) widths.push_back(columns_of(column.heading));
+  for (const auto& row : rows_)
+    for (std::size_t c = 0; c < row.size(); ++c)
+      widths[c] = std::max(widths[c], columns_of(row[c]));
+  std::string out;
+  const auto append = [&](const auto& cell_of) {
+    std::string line = " ";
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      const std::string& cell = cell_of(c);
+      const std::string fill(widths[c] - columns_of(cell), ' ');
+      line += columns_[c].align == Align::right ? " " + fill + cell : " " + cell + fill;
+      if (c + 1 < columns_.size()) line += " ";
+    }
+    line.resize(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  };
+  append([&](std::size_t c) -> const std::string& { return columns_[c].heading; });
+  for (const auto& row : rows_) append([&](std::size_t c) -> const std::string& { return row[c]; });
+  return out;
+}
+
+}  // namespace tools
