@@ -1,0 +1,175 @@
+// The list modes: --tensors, --shards, --groups.
+#include <optional>
+
+#include "formats/core/json_text.h"
+#include "libswap/transfer/digest.h"
+#include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/text.h"
+
+namespace tools::inspect {
+
+using formats::Chunk;
+using formats::GroupEntry;
+using formats::Result;
+using formats::TensorEntry;
+
+namespace {
+
+constexpr std::size_t kEverything = ~std::size_t{0};
+
+std::string more_line(std::size_t shown, std::size_t total) {
+  if (shown >= total) return {};
+  return "  ... " + count_text(total - shown) + " more (--limit " + std::to_string(total) +
+         " shows all)\n";
+}
+
+Result<std::optional<std::string>> digest_of(const View& view, const TensorEntry& tensor,
+                                             Digest digest) {
+  if (digest == Digest::none) return std::optional<std::string>();
+  TRY_ASSIGN(std::string sha256, libswap::sha256_of(view.checkpoint, tensor));
+  return std::optional<std::string>(std::move(sha256));
+}
+
+// The document of tests/fixtures/README.md: comparable across formats.
+Result<Exit> tensors_json(Console& console, const View& view, Digest digest) {
+  JsonWriter json;
+  json.open_object().key("tensors").open_list();
+  for (std::size_t i = 0; i < shown_of(view, view.tensors.size(), kEverything); ++i) {
+    const TensorEntry& tensor = *view.tensors[i];
+    TRY_ASSIGN(const auto sha256, digest_of(view, tensor, digest));
+    json.open_object().key("key");
+    if (tensor.key) {
+      json.text(*tensor.key);
+    } else {
+      json.null();
+    }
+    json.key("name").text(tensor.name).key("state").text(tensor.state);
+    json.key("dtype").text(name_of(tensor.dtype)).key("shape");
+    write_shape(json, tensor.shape);
+    if (sha256) json.key("sha256").text(*sha256);
+    json.close_object();
+  }
+  json.close_list().key("values").open_object();
+  for (const formats::ValueEntry& value : view.catalog().values)
+    json.key(value.key).raw(formats::to_json(value.value));
+  json.close_object().close_object();
+  console.print(json.take());
+  return Exit::success;
+}
+
+void shard_json(JsonWriter& json, const View& view, const TensorEntry& tensor, const Chunk& chunk) {
+  json.open_object().key("name").text(tensor.name).key("state").text(tensor.state);
+  json.key("rank").number(index_of(chunk.holder));
+  json.key("file").text(view.catalog().files.at(chunk.file).name);
+  json.key("offset").number(chunk.offset).key("length").number(chunk.length);
+  json.key("box").open_object().key("offset");
+  write_shape(json, chunk.box.offset);
+  json.key("extent");
+  write_shape(json, chunk.box.extent);
+  json.close_object().close_object();
+}
+
+}  // namespace
+
+Result<Exit> show_tensors(Console& console, const View& view, Digest digest) {
+  if (view.output == Output::json) return tensors_json(console, view, digest);
+  std::vector<Column> columns = {{"tensor"},
+                                 {"state"},
+                                 {"dtype"},
+                                 {"shape"},
+                                 {"bytes", Align::right},
+                                 {"chunks", Align::right}};
+  if (digest == Digest::sha256) columns.push_back({"sha256"});
+  Table table(std::move(columns));
+  const std::size_t shown = shown_of(view, view.tensors.size(), kEverything);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const TensorEntry& tensor = *view.tensors[i];
+    TRY_ASSIGN(auto sha256, digest_of(view, tensor, digest));
+    std::vector<std::string> cells = {tensor.name,
+                                      tensor.state,
+                                      std::string(name_of(tensor.dtype)),
+                                      formats::to_string(tensor.shape),
+                                      bytes_text(bytes_of(tensor)),
+                                      std::to_string(tensor.chunks.size())};
+    if (sha256) cells.push_back(std::move(*sha256));
+    table.add(std::move(cells));
+  }
+  console.print(table.text() + more_line(shown, view.tensors.size()));
+  return Exit::success;
+}
+
+Result<Exit> show_shards(Console& console, const View& view) {
+  struct Shard {
+    const TensorEntry* tensor;
+    const Chunk* chunk;
+  };
+  std::vector<Shard> shards;
+  for (const TensorEntry* tensor : view.tensors)
+    for (const Chunk& chunk : tensor->chunks)
+      if (!view.selection.rank || chunk.holder == *view.selection.rank)
+        shards.push_back({tensor, &chunk});
+  const std::size_t shown = shown_of(view, shards.size(), kEverything);
+  if (view.output == Output::json) {
+    JsonWriter json;
+    open_document(json, "shards");
+    json.key("shards").open_list();
+    for (std::size_t i = 0; i < shown; ++i)
+      shard_json(json, view, *shards[i].tensor, *shards[i].chunk);
+    json.close_list().close_object();
+    console.print(json.take());
+    return Exit::success;
+  }
+  Table table({{"tensor"},
+               {"state"},
+               {"rank", Align::right},
+               {"rows"},
+               {"file"},
+               {"from byte", Align::right},
+               {"to byte", Align::right}});
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& [tensor, chunk] = shards[i];
+    table.add({tensor->name, tensor->state, std::to_string(index_of(chunk->holder)),
+               rows_text(chunk->box, tensor->shape), view.catalog().files.at(chunk->file).name,
+               std::to_string(chunk->offset), std::to_string(chunk->offset + chunk->length)});
+  }
+  console.print(table.text() + more_line(shown, shards.size()));
+  return Exit::success;
+}
+
+Result<Exit> show_groups(Console& console, const View& view) {
+  const auto& groups = view.catalog().groups;
+  if (view.output == Output::json) {
+    JsonWriter json;
+    open_document(json, "groups");
+    json.key("groups").open_list();
+    for (const GroupEntry& group : groups) {
+      json.open_object().key("optimizer").text(group.optimizer).key("settings").open_object();
+      for (const auto& [name, value] : group.settings) json.key(name).raw(formats::to_json(value));
+      json.close_object().key("params").open_list();
+      for (const std::string& param : group.params) json.text(param);
+      json.close_list().close_object();
+    }
+    json.close_list().close_object();
+    console.print(json.take());
+    return Exit::success;
+  }
+  std::string out;
+  if (groups.empty()) out = "  no parameter groups are recorded\n";
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const GroupEntry& group = groups[i];
+    out += "  group " + std::to_string(i) + "  " +
+           (group.optimizer.empty() ? "optimizer not recorded"
+                                    : formats::printable(group.optimizer, 40)) +
+           ", " + plural(group.params.size(), "parameter") + "\n";
+    for (const auto& [name, value] : group.settings)
+      out += "    " + formats::printable(name, 40) + " = " + value_text(value) + "\n";
+    const std::size_t shown = shown_of(view, group.params.size(), kEverything);
+    for (std::size_t p = 0; p < shown; ++p)
+      out += "    - " + formats::printable(group.params[p], 100) + "\n";
+    out += more_line(shown, group.params.size());
+  }
+  console.print(out);
+  return Exit::success;
+}
+
+}  // namespace tools::inspect

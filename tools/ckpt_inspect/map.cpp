@@ -1,0 +1,296 @@
+// The shard map: one strip per rank and state, width is bytes, colour is the layer; hovering names
+// tensor, rows, file and byte. One HTML file without scripts or network, light and dark.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+
+#include "formats/core/json_text.h"
+#include "libswap/sys/io_queue.h"
+#include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/text.h"
+
+namespace tools::inspect {
+
+using formats::Chunk;
+using formats::Rank;
+using formats::Result;
+using formats::TensorEntry;
+
+namespace {
+
+constexpr std::size_t kMaxRects = 5000;   // above: neighbours of one layer become one
+constexpr std::uint32_t kMaxRanks = 128;  // strips of one state
+constexpr double kStrip = 820;            // units of the fullest rank's strip
+constexpr double kLeft = 80;
+
+// Paul Tol's "bright" scheme, told apart with any colour vision; grey: no layer number.
+constexpr std::array kColours = {"#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377"};
+constexpr std::string_view kNoLayer = "#999999";
+
+struct Mark {
+  std::string label;
+  std::string hover;
+  std::string layer;  // first number of the name
+  std::uint64_t bytes = 0;
+};
+using Strip = std::vector<Mark>;
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : formats::printable(text, 400)) {
+    switch (c) {
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string fixed(double value) {
+  std::array<char, 32> out{};
+  std::snprintf(out.data(), out.size(), "%.2f", value);
+  return out.data();
+}
+
+std::string layer_of(std::string_view name) {
+  const std::size_t first = name.find_first_of("0123456789");
+  if (first == std::string_view::npos) return {};
+  const std::size_t end = std::min(name.find_first_not_of("0123456789", first), name.size());
+  return std::string(name.substr(first, end - first));
+}
+
+std::string_view colour_of(const std::string& layer) {
+  if (layer.empty()) return kNoLayer;
+  std::size_t number = 0;
+  for (const char digit : layer) number = number * 10 + static_cast<std::size_t>(digit - '0');
+  return kColours[number % kColours.size()];
+}
+
+std::string short_name(std::string_view name) {
+  const std::size_t last = name.rfind('.');
+  if (last == std::string_view::npos || last == 0) return std::string(name);
+  const std::size_t before = name.rfind('.', last - 1);
+  return std::string(name.substr(before == std::string_view::npos ? 0 : before + 1));
+}
+
+std::string bytes_range(const Chunk& chunk) {
+  return "bytes " + std::to_string(chunk.offset) + "-" +
+         std::to_string(chunk.offset + chunk.length);
+}
+
+std::map<std::uint32_t, Strip> strips_of(const View& view, std::string_view state) {
+  std::map<std::uint32_t, Strip> strips;
+  for (const TensorEntry* tensor : view.tensors) {
+    if (tensor->state != state) continue;
+    for (const Chunk& chunk : tensor->chunks) {
+      if (view.selection.rank && chunk.holder != *view.selection.rank) continue;
+      const std::uint64_t elements = formats::checked_volume(chunk.box.extent).value_or(0);
+      if (elements == 0) continue;
+      strips[index_of(chunk.holder)].push_back(
+          {short_name(tensor->name),
+           tensor->name + " " + formats::to_string(tensor->shape) + " " +
+               std::string(name_of(tensor->dtype)) + "\nrows " +
+               rows_text(chunk.box, tensor->shape) + "\n" +
+               view.catalog().files.at(chunk.file).name + " " + bytes_range(chunk),
+           layer_of(tensor->name), elements * formats::bits_of(tensor->dtype) / 8});
+    }
+  }
+  return strips;
+}
+
+// Neighbours of the same layer become one mark.
+Strip merged(const Strip& strip) {
+  Strip out;
+  for (const Mark& mark : strip) {
+    if (out.empty() || out.back().layer != mark.layer) {
+      out.push_back(mark);
+      out.back().label = mark.layer.empty() ? "" : mark.layer;
+      out.back().hover = mark.layer.empty() ? "outside the layers" : "layer " + mark.layer;
+    } else {
+      out.back().bytes += mark.bytes;
+    }
+  }
+  return out;
+}
+
+std::uint64_t bytes_of(const Strip& strip) {
+  std::uint64_t bytes = 0;
+  for (const Mark& mark : strip) bytes += mark.bytes;
+  return bytes;
+}
+
+std::string strip_svg(std::uint32_t rank, const Strip& strip, double y, double scale) {
+  const std::string top = fixed(y);
+  std::string out =
+      "<text x=\"4\" y=\"" + fixed(y + 19) + "\">rank " + std::to_string(rank) + "</text>\n";
+  double x = kLeft;
+  for (const Mark& mark : strip) {
+    const double width = static_cast<double>(mark.bytes) * scale;
+    out += "<rect x=\"" + fixed(x) + "\" y=\"" + top + "\" width=\"" + fixed(width) +
+           "\" height=\"28\" fill=\"" + std::string(colour_of(mark.layer)) + "\"><title>" +
+           escaped(mark.hover) + ", " + bytes_text(mark.bytes) + "</title></rect>\n";
+    if (width > 7.0 * static_cast<double>(mark.label.size()) + 4)
+      out += "<text class=\"in\" x=\"" + fixed(x + width / 2) + "\" y=\"" + fixed(y + 18) + "\">" +
+             escaped(mark.label) + "</text>\n";
+    x += width;
+  }
+  return out + "<text x=\"" + fixed(x + 6) + "\" y=\"" + fixed(y + 19) + "\">" +
+         bytes_text(bytes_of(strip)) + "</text>\n";
+}
+
+std::string section(const View& view, std::string_view state) {
+  std::map<std::uint32_t, Strip> strips = strips_of(view, state);
+  std::size_t rects = 0;
+  std::uint64_t fullest = 1, total = 0;
+  for (const auto& [rank, strip] : strips) rects += strip.size();
+  for (auto& [rank, strip] : strips) {
+    if (rects > kMaxRects) strip = merged(strip);
+    fullest = std::max(fullest, bytes_of(strip));
+    total += bytes_of(strip);
+  }
+  const std::size_t shown = std::min<std::size_t>(strips.size(), kMaxRanks);
+  std::string out = "<h2>" + escaped(state) + "</h2>\n<p>" + bytes_text(total) + " on " +
+                    plural(strips.size(), "rank");
+  if (shown < strips.size()) out += ", the first " + std::to_string(shown) + " are drawn";
+  if (rects > kMaxRects) out += "; tensors of one layer are drawn as one";
+  const double height = 34 * static_cast<double>(shown) + 6;
+  out += "</p>\n<svg viewBox=\"0 0 1000 " + fixed(height) + "\" role=\"img\">\n";
+  double y = 2;
+  std::size_t drawn = 0;
+  for (const auto& [rank, strip] : strips) {
+    if (drawn++ == shown) break;
+    out += strip_svg(rank, strip, y, kStrip / static_cast<double>(fullest));
+    y += 34;
+  }
+  return out + "</svg>\n";
+}
+
+// The same in words, for those who cannot see or search a picture.
+std::string table_of(const View& view) {
+  std::string out =
+      "<details><summary>The same as a table</summary><table><tr><th>tensor<th>state<th>rank<th>"
+      "rows<th>file<th>bytes</tr>\n";
+  std::size_t lines = 0;
+  for (const TensorEntry* tensor : view.tensors) {
+    for (const Chunk& chunk : tensor->chunks) {
+      if (++lines > kMaxRects) continue;
+      out += "<tr><td>" + escaped(tensor->name) + "<td>" + escaped(tensor->state) + "<td>" +
+             std::to_string(index_of(chunk.holder)) + "<td>" +
+             escaped(rows_text(chunk.box, tensor->shape)) + "<td>" +
+             escaped(view.catalog().files.at(chunk.file).name) + "<td>" +
+             std::to_string(chunk.offset) + "-" + std::to_string(chunk.offset + chunk.length) +
+             "</tr>\n";
+    }
+  }
+  out += "</table>";
+  if (lines > kMaxRects) out += "<p>" + count_text(lines - kMaxRects) + " more lines left out.</p>";
+  return out + "</details>\n";
+}
+
+constexpr std::string_view kStyle =
+    "<style>:root{color-scheme:light dark;--ink:#222;--paper:#fff;--soft:#666}"
+    "@media(prefers-color-scheme:dark){:root{--ink:#ddd;--paper:#16181c;--soft:#999}}"
+    "body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);"
+    "max-width:1040px;margin:2em auto;padding:0 1em}h1{font-size:20px;margin-bottom:0}"
+    "h2{font-size:15px;margin:1.4em 0 0}p{color:var(--soft);margin:.2em 0}"
+    "svg{width:100%;height:auto;display:block}text{font-size:11px;fill:var(--ink)}"
+    "text.in{fill:#fff;text-anchor:middle;font-size:10px;pointer-events:none}"
+    "rect{stroke:var(--paper);stroke-width:.7}table{border-collapse:collapse;font-size:12px}"
+    "td,th{text-align:left;padding:1px 10px 1px 0}</style>\n";
+
+std::string headline(const View& view) {
+  std::map<Rank, std::uint64_t> held;
+  std::uint64_t elements = 0;
+  for (const TensorEntry* tensor : view.tensors) {
+    elements += elements_of(*tensor);
+    for (const Chunk& chunk : tensor->chunks)
+      held[chunk.holder] += formats::checked_volume(chunk.box.extent).value_or(0);
+  }
+  std::uint64_t fullest = 0, sum = 0;
+  for (const auto& [rank, count] : held) {
+    fullest = std::max(fullest, count);
+    sum += count;
+  }
+  const double mean =
+      held.empty() ? 0 : static_cast<double>(sum) / static_cast<double>(held.size());
+  const double above = mean > 0 ? 100.0 * (static_cast<double>(fullest) / mean - 1) : 0;
+  const std::uint64_t padding = view.catalog().padding_elems;
+  const double whole = static_cast<double>(elements + padding);
+  const double padded = whole > 0 ? 100.0 * static_cast<double>(padding) / whole : 0;
+  return plural(held.size(), "rank") + (held.size() == 1 ? " holds " : " hold ") +
+         plural(elements, "element") + "; the fullest has " + fixed(above) +
+         " % more than the mean; padding " + fixed(padded) + " %";
+}
+
+std::string page(const View& view) {
+  const formats::Catalog& catalog = view.catalog();
+  const Result<> coverage = prove_coverage(catalog);
+  std::string out =
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Shard map: " +
+      escaped(view.path) + "</title>\n" + std::string(kStyle) + "</head><body>\n<h1>" +
+      headline(view) + "</h1>\n<p>" + escaped(view.path) + " &middot; " + escaped(catalog.format) +
+      (catalog.step ? " &middot; step " + std::to_string(*catalog.step) : "") + " &middot; " +
+      escaped(catalog.partition) + " &middot; " +
+      (coverage ? std::string("every element is stored exactly once")
+                : "<strong>incomplete: " + escaped(coverage.error().message) + "</strong>") +
+      "</p>\n";
+  std::vector<std::string_view> states;
+  for (const TensorEntry* tensor : view.tensors)
+    if (std::find(states.begin(), states.end(), tensor->state) == states.end())
+      states.push_back(tensor->state);
+  for (const std::string_view state : states) out += section(view, state);
+  return out + table_of(view) + "</body></html>\n";
+}
+
+Result<> write_text(const std::string& file, const std::string& text) {
+  TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::threads));
+  TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
+  const std::string part = file + ".part";
+  TRY_ASSIGN(const libswap::FileId id,
+             io->backend().open(part, {.access = libswap::Access::read_write,
+                                       .creation = libswap::Creation::create_or_open}));
+  const auto put = [&]() -> Result<> {
+    TRY(io->write(id, 0, std::as_bytes(std::span(text))));
+    TRY(io->backend().truncate(id, text.size()));
+    return io->backend().sync(id);
+  };
+  Result<> done = put();
+  if (auto closed = io->backend().close(id); done && !closed) done = std::move(closed);
+  if (done) done = io->backend().rename(part, file);
+  if (!done) {
+    // The first failure is the one to report.
+    if (auto removed = io->backend().remove(part); !removed) return done;
+  }
+  return done;
+}
+
+}  // namespace
+
+Result<Exit> write_map(Console& console, const View& view, const std::string& file) {
+  const std::string html = page(view);
+  TRY(write_text(file, html));
+  if (view.output == Output::json) {
+    JsonWriter json;
+    open_document(json, "map");
+    json.key("file").text(file).key("bytes").number(html.size()).close_object();
+    console.print(json.take());
+  } else {
+    console.print("shard map: " + formats::printable(file) + ", " + bytes_text(html.size()) + "\n");
+  }
+  return Exit::success;
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,53 @@
+// What ckpt-inspect can show of a checkpoint: one function per mode. Text goes to people, JSON
+// (schema "ckpt.inspect/1", fields only ever added) to programs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/catalog/catalog.h"
+#include "tools/cli/console.h"
+#include "tools/cli/json.h"
+#include "tools/cli/selection.h"
+
+namespace tools::inspect {
+
+enum class Output : std::uint8_t { text, json };
+enum class Digest : std::uint8_t { none, sha256 };
+
+struct View {
+  std::string path;  // as the user gave it
+  const formats::Checkpoint& checkpoint;
+  std::vector<const formats::TensorEntry*> tensors;  // selected, in natural order
+  Selection selection;
+  Output output = Output::text;
+  std::optional<std::uint64_t> limit;  // lines of a list
+
+  const formats::Catalog& catalog() const { return checkpoint.catalog(); }
+};
+
+formats::Result<Exit> show_summary(Console& console, const View& view);
+formats::Result<Exit> show_tensors(Console& console, const View& view, Digest digest);
+formats::Result<Exit> show_shards(Console& console, const View& view);
+formats::Result<Exit> show_groups(Console& console, const View& view);
+// Proves coverage and reads every byte of the selected tensors, so that whatever checksum the
+// format has is verified. Exit::different when something is wrong.
+formats::Result<Exit> verify(Console& console, const View& view);
+// Tensors are matched by name and state, or by key where that is not unique.
+formats::Result<Exit> show_difference(Console& console, const View& view, const View& other);
+// One self-contained HTML page; written whole or not at all.
+formats::Result<Exit> write_map(Console& console, const View& view, const std::string& file);
+
+// Shared by the modes.
+void open_document(JsonWriter& json, std::string_view mode);
+void write_shape(JsonWriter& json, const formats::Shape& shape);
+std::string value_text(const formats::Value& value);  // short, for people
+// "0-511" where whole rows are stored, "all" for a whole tensor, else the box.
+std::string rows_text(const formats::Box& box, const formats::Shape& shape);
+// The chunks of `rank` in one cell: "-", rows, or "3 boxes".
+std::string held_text(const formats::TensorEntry& tensor, formats::Rank rank);
+// How many of `total` lines to show.
+std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise);
+
+}  // namespace tools::inspect

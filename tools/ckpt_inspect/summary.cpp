@@ -1,0 +1,231 @@
+// The default screen: what the checkpoint is, whether it is complete, who holds which rows of what.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "formats/core/json_text.h"
+#include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/text.h"
+
+namespace tools::inspect {
+
+using formats::Catalog;
+using formats::GroupEntry;
+using formats::printable;
+using formats::Rank;
+using formats::Result;
+using formats::TensorEntry;
+
+namespace {
+
+struct Totals {
+  std::set<std::string_view> params;
+  std::map<std::string_view, std::uint64_t> states;
+  std::map<std::string_view, std::uint64_t> dtypes;
+  std::uint64_t elements = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t file_bytes = 0;
+};
+
+Totals totals_of(const View& view) {
+  Totals totals;
+  for (const TensorEntry* tensor : view.tensors) {
+    totals.params.insert(tensor->name);
+    ++totals.states[tensor->state];
+    ++totals.dtypes[name_of(tensor->dtype)];
+    totals.elements += elements_of(*tensor);
+    totals.bytes += bytes_of(*tensor);
+  }
+  for (const formats::FileEntry& file : view.catalog().files) totals.file_bytes += file.size;
+  return totals;
+}
+
+std::string counts_text(const std::map<std::string_view, std::uint64_t>& counts) {
+  std::string out;
+  for (const auto& [name, count] : counts)
+    out.append(out.empty() ? "" : ", ")
+        .append(printable(name, 40))
+        .append(" ")
+        .append(count_text(count));
+  return out;
+}
+
+std::string line(std::string_view label, std::string_view text) {
+  std::string out = "  " + std::string(label);
+  out.resize(12, ' ');
+  return out + std::string(text) + "\n";
+}
+
+std::string title(const View& view) {
+  const Catalog& catalog = view.catalog();
+  std::string out = printable(view.path) + ": " + catalog.format;
+  if (!catalog.producer.empty() && catalog.producer != catalog.format)
+    out += ", written by " + printable(catalog.producer);
+  if (catalog.step) out += ", step " + std::to_string(*catalog.step);
+  return out + "\n";
+}
+
+std::string group_text(const GroupEntry& group) {
+  std::string out =
+      group.optimizer.empty() ? "(optimizer not recorded)" : printable(group.optimizer, 40);
+  out += ", " + plural(group.params.size(), "parameter") + ":";
+  std::size_t left_out = 0;
+  for (const auto& [name, value] : group.settings) {
+    if (value.kind == formats::Value::Kind::none) continue;
+    const std::string item = " " + printable(name, 30) + "=" + value_text(value);
+    if (out.size() + item.size() > 86) {
+      ++left_out;
+    } else {
+      out += item;
+    }
+  }
+  return left_out == 0 ? out : out + " and " + count_text(left_out) + " more";
+}
+
+std::string groups_text(const View& view) {
+  constexpr std::size_t kGroups = 4;
+  const auto& groups = view.catalog().groups;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(groups.size(), kGroups); ++i)
+    out += line("group " + std::to_string(i), group_text(groups[i]));
+  if (groups.size() > kGroups)
+    out += line("", count_text(groups.size() - kGroups) + " more groups: --groups");
+  return out;
+}
+
+// "layers.0.w" and "layers.11.w" -> "layers.#.w"
+std::string pattern_of(std::string_view name) {
+  std::string out;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool digit = name[i] >= '0' && name[i] <= '9';
+    if (digit && i != 0 && name[i - 1] != '.' && !out.ends_with('#')) {
+      out += name[i];
+    } else if (!digit) {
+      out += name[i];
+    } else if (!out.ends_with('#')) {
+      out += '#';
+    }
+  }
+  return out;
+}
+
+std::vector<Rank> shown_ranks(const View& view) {
+  constexpr std::uint32_t kRanks = 6;
+  std::vector<Rank> ranks;
+  if (view.selection.rank) return {*view.selection.rank};
+  const std::uint32_t world = view.catalog().world;
+  for (std::uint32_t r = 0; r < std::min(world, kRanks); ++r) ranks.push_back(Rank{r});
+  if (world > kRanks) ranks.back() = Rank{world - 1};
+  return ranks;
+}
+
+// Tensors whose names differ only in a number and that lie alike make one line.
+std::string holders_text(const View& view) {
+  const std::vector<Rank> ranks = shown_ranks(view);
+  std::vector<Column> columns = {{"tensor"}, {"state"}, {"dtype"}, {"shape"}};
+  for (const Rank rank : ranks) columns.push_back({"rank " + std::to_string(index_of(rank))});
+  std::vector<std::vector<std::string>> lines;
+  std::map<std::vector<std::string>, std::size_t> line_of;
+  std::vector<std::pair<const TensorEntry*, std::uint64_t>> members;
+  for (const TensorEntry* tensor : view.tensors) {
+    std::vector<std::string> cells = {pattern_of(tensor->name), tensor->state,
+                                      std::string(name_of(tensor->dtype)),
+                                      formats::to_string(tensor->shape)};
+    for (const Rank rank : ranks) cells.push_back(held_text(*tensor, rank));
+    const auto [found, fresh] = line_of.emplace(cells, lines.size());
+    if (fresh) {
+      lines.push_back(std::move(cells));
+      members.emplace_back(tensor, 0);
+    }
+    ++members[found->second].second;
+  }
+  Table table(std::move(columns));
+  const std::size_t shown = shown_of(view, lines.size(), 16);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& [first, count] = members[i];
+    if (count == 1) {
+      lines[i][0] = first->name;
+    } else {
+      lines[i][0] += " x" + count_text(count);
+    }
+    table.add(std::move(lines[i]));
+  }
+  std::string out = "\n  who holds which rows\n" + table.text();
+  if (view.catalog().world > ranks.size() && !view.selection.rank)
+    out += "  (" + count_text(view.catalog().world - ranks.size()) +
+           " ranks between are left out: --shards or --rank R)\n";
+  if (shown < lines.size())
+    out += "  ... " + count_text(lines.size() - shown) + " more lines: --limit " +
+           std::to_string(lines.size()) + ", or -k GLOB\n";
+  return out;
+}
+
+std::string summary_text(const View& view, const Result<>& coverage) {
+  const Catalog& catalog = view.catalog();
+  const Totals totals = totals_of(view);
+  std::string out = title(view);
+  out += line("holds", plural(totals.params.size(), "parameter") + ", " +
+                           plural(view.tensors.size(), "tensor") + ", " +
+                           plural(totals.elements, "element") + ", " + bytes_text(totals.bytes));
+  out += line("states", counts_text(totals.states));
+  out += line("dtypes", counts_text(totals.dtypes));
+  out += line("ranks", count_text(catalog.world) +
+                           (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)) +
+                           ", padding " + plural(catalog.padding_elems, "element"));
+  out += line("files", count_text(catalog.files.size()) + ", " + bytes_text(totals.file_bytes));
+  out += line("complete", coverage ? "yes: every element of every tensor is stored exactly once"
+                                   : "NO: " + printable(coverage.error().message));
+  out += groups_text(view);
+  if (!catalog.values.empty())
+    out += line("values", count_text(catalog.values.size()) + " (--tensors --json lists them)");
+  for (const std::string& note : catalog.notes) out += line("note", printable(note));
+  return view.tensors.empty() ? out : out + holders_text(view);
+}
+
+std::string summary_json(const View& view, const Result<>& coverage) {
+  const Catalog& catalog = view.catalog();
+  const Totals totals = totals_of(view);
+  JsonWriter json;
+  open_document(json, "summary");
+  json.key("path").text(view.path).key("format").text(catalog.format);
+  json.key("producer").text(catalog.producer).key("step");
+  json.raw(catalog.step ? std::to_string(*catalog.step) : "null");
+  json.key("world").number(catalog.world).key("partition").text(catalog.partition);
+  json.key("padding_elems").number(catalog.padding_elems);
+  json.key("parameters").number(totals.params.size());
+  json.key("tensors").number(view.tensors.size());
+  json.key("elements").number(totals.elements).key("bytes").number(totals.bytes);
+  const auto counts = [&](std::string_view name, const auto& map) {
+    json.key(name).open_object();
+    for (const auto& [key, count] : map) json.key(key).number(count);
+    json.close_object();
+  };
+  counts("states", totals.states);
+  counts("dtypes", totals.dtypes);
+  json.key("files").open_list();
+  for (const formats::FileEntry& file : catalog.files) {
+    json.open_object().key("name").text(file.name).key("size").number(file.size).key("rank");
+    json.raw(file.rank ? std::to_string(index_of(*file.rank)) : "null").close_object();
+  }
+  json.close_list().key("groups").number(catalog.groups.size());
+  json.key("values").number(catalog.values.size()).key("notes").open_list();
+  for (const std::string& note : catalog.notes) json.text(note);
+  json.close_list().key("complete").raw(coverage ? "true" : "false");
+  if (!coverage) json.key("incomplete_because").text(coverage.error().message);
+  json.close_object();
+  return json.take();
+}
+
+}  // namespace
+
+Result<Exit> show_summary(Console& console, const View& view) {
+  const Result<> coverage = prove_coverage(view.catalog());
+  console.print(view.output == Output::json ? summary_json(view, coverage)
+                                            : summary_text(view, coverage));
+  if (coverage) return Exit::success;
+  formats::Error error = coverage.error();
+  error.hint = "ckpt-inspect --verify " + view.path + " lists everything that is missing";
+  return error;
+}
+
+}  // namespace tools::inspect
