@@ -228,7 +228,11 @@ void Describer::add_values(const Header& header, std::string_view file) {
   const bool dcp = header.find_metadata("DCP_SHARDING_INFO") != nullptr;
   if (const std::string* version = header.find_metadata("DCP_VERSION"))
     catalog_.producer = "torch DCP safetensors writer " + printable(*version, 20);
+  const std::string* marker = header.find_metadata(kMarkerKey);
+  if (marker != nullptr) catalog_.producer = "Ebb";
   for (const auto& [key, text] : header.metadata) {
+    if (marker != nullptr && (key == kMarkerKey || (key == "format" && *marker == kFormatAdded)))
+      continue;
     if (dcp && (key == "DCP_SHARDING_INFO" || key == "DCP_VERSION" || key == "format")) continue;
     const auto same_key = [&key = key](const ValueEntry& entry) { return entry.key == key; };
     const auto known = std::find_if(catalog_.values.begin(), catalog_.values.end(), same_key);
@@ -305,6 +309,7 @@ void Describer::summarize() {
       catalog_.world > 1
           ? "boxes over " + std::to_string(catalog_.world) + " ranks"
           : "whole tensors in " + std::to_string(files) + (files == 1 ? " file" : " files");
+  catalog_.notes.push_back("this format has no checksums: a changed byte of data cannot be seen");
   if (catalog_.world > 1)
     catalog_.notes.push_back(
         "this format records no number of ranks: a missing last shard cannot be noticed");

@@ -21,6 +21,8 @@ constexpr std::array kDTypeOrder = {
     DType::f8_e5m2, DType::i8,          DType::u8,          DType::f6_e3m2, DType::f6_e2m3,
     DType::f4,      DType::boolean};
 
+enum class Placement : std::uint8_t { whole, boxes };  // boxes: DCP_SHARDING_INFO says where
+
 struct Item {
   std::string key;
   std::string logical;  // the tensor's key where `key` names only one of its boxes
@@ -42,13 +44,27 @@ std::string numbers(const std::vector<std::uint64_t>& values) {
   return out + "]";
 }
 
+// __metadata__ holds strings, and a few names are taken.
+bool is_held(const ValueEntry& value) {
+  return value.value.kind == Value::Kind::string && value.key != kMarkerKey &&
+         !value.key.starts_with("DCP_");
+}
+
 // __metadata__: the strings the content has, and where each stored box lies in its tensor.
-std::string metadata_json(const Catalog& content, const std::vector<Item>& items, bool sharded) {
-  std::string out = "{\"format\":\"pt\"";
-  for (const ValueEntry& value : content.values)
-    if (value.value.kind == Value::Kind::string && value.key != "format")
-      out += "," + json_string(value.key) + ":" + json_string(value.value.text);
-  if (!sharded) return out + "}";
+std::string metadata_json(const Catalog& content, const std::vector<Item>& items,
+                          Placement placement) {
+  std::string strings;
+  bool has_format = false;
+  for (const ValueEntry& value : content.values) {
+    if (!is_held(value)) continue;
+    has_format = has_format || value.key == "format";
+    strings += "," + json_string(value.key) + ":" + json_string(value.value.text);
+  }
+  const std::string_view marker = has_format ? kNothingAdded : kFormatAdded;
+  // Loaders of transformers insist on a "format".
+  std::string out = "{" + json_string(kMarkerKey) + ":" + json_string(marker) +
+                    (has_format ? "" : ",\"format\":\"pt\"") + strings;
+  if (placement == Placement::whole) return out + "}";
   std::string info = "{";
   for (const Item& item : items) {
     if (info.size() > 1) info += ",";
@@ -59,12 +75,12 @@ std::string metadata_json(const Catalog& content, const std::vector<Item>& items
   return out + ",\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":" + json_string(info + "}") + "}";
 }
 
-Result<OutputFile> file_of(const Catalog& content, std::vector<Item> items, bool sharded) {
+Result<OutputFile> file_of(const Catalog& content, std::vector<Item> items, Placement placement) {
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return std::pair(order_of(a.dtype), std::string_view(a.key)) <
            std::pair(order_of(b.dtype), std::string_view(b.key));
   });
-  std::string header = "{\"__metadata__\":" + metadata_json(content, items, sharded);
+  std::string header = "{\"__metadata__\":" + metadata_json(content, items, placement);
   OutputFile file;
   std::uint64_t end = 0;
   for (const Item& item : items) {
@@ -100,8 +116,7 @@ std::string five_digits(std::uint32_t number) {
 std::vector<std::string> what_is_lost(const Catalog& content) {
   std::vector<std::string> lost;
   for (const ValueEntry& value : content.values)
-    if (value.value.kind != Value::Kind::string)
-      lost.push_back("value '" + printable(value.key) + "'");
+    if (!is_held(value)) lost.push_back("value '" + printable(value.key) + "'");
   for (std::size_t i = 0; i < content.groups.size(); ++i)
     lost.push_back("parameter group " + std::to_string(i) + " with " +
                    std::to_string(content.groups[i].settings.size()) + " settings");
@@ -156,7 +171,7 @@ Result<EmitPlan> emit_safetensors(const EmitRequest& request) {
     TRY_ASSIGN(
         OutputFile file,
         safetensors::file_of(request.content, safetensors::items_of(request, keys, Rank{writer}),
-                             writers > 1));
+                             writers > 1 ? Placement::boxes : Placement::whole));
     file.name = writers == 1 ? "model.safetensors"
                              : "shard-" + safetensors::five_digits(writer + 1) +
                                    "-model-00001-of-00001.safetensors";

@@ -8,6 +8,12 @@
 
 namespace formats::safetensors {
 
+// A file of ours says so in __metadata__, and whether its "format" is ours or came with the
+// content.
+constexpr std::string_view kMarkerKey = "ebb";
+constexpr std::string_view kFormatAdded = "1 added:format";
+constexpr std::string_view kNothingAdded = "1 added:";
+
 struct NamedState {
   std::string name;
   std::string state;
@@ -17,7 +23,7 @@ struct NamedState {
 // other key is a parameter of that name.
 NamedState named_state_of(std::string_view key);
 
-// Params are called by their name, other states by their key.
+// Params, and tensors of no known convention, are called by their name, other states by their key.
 std::string key_of(const TensorEntry& tensor);
 
 }  // namespace formats::safetensors

@@ -50,6 +50,14 @@ std::string counts_text(const std::map<std::string_view, std::uint64_t>& counts)
   return out;
 }
 
+// "param" first: it is what everybody looks for.
+std::string states_text(std::map<std::string_view, std::uint64_t> states) {
+  const auto param = states.extract("param");
+  const std::string rest = counts_text(states);
+  if (param.empty()) return rest;
+  return "param " + count_text(param.mapped()) + (rest.empty() ? "" : ", " + rest);
+}
+
 std::string line(std::string_view label, std::string_view text) {
   std::string out = "  " + std::string(label);
   out.resize(12, ' ');
@@ -167,7 +175,7 @@ std::string summary_text(const View& view, const Result<>& coverage) {
   out += line("holds", plural(totals.params.size(), "parameter") + ", " +
                            plural(view.tensors.size(), "tensor") + ", " +
                            plural(totals.elements, "element") + ", " + bytes_text(totals.bytes));
-  out += line("states", counts_text(totals.states));
+  out += line("states", states_text(totals.states));
   out += line("dtypes", counts_text(totals.dtypes));
   out += line("ranks", count_text(catalog.world) +
                            (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)) +

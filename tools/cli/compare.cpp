@@ -14,6 +14,7 @@ using formats::TensorEntry;
 
 namespace {
 
+enum class Match : std::uint8_t { name_and_state, key };
 using ByIdentity = std::map<std::string, const TensorEntry*>;
 
 std::string name_and_state(const TensorEntry& tensor) {
@@ -27,10 +28,11 @@ bool names_are_unique(const Side& side) {
   return true;
 }
 
-ByIdentity by_identity(const Side& side, bool by_name) {
+ByIdentity by_identity(const Side& side, Match match) {
   ByIdentity out;
   for (const TensorEntry* tensor : side.tensors)
-    out.emplace(by_name ? name_and_state(*tensor) : label_of(*tensor), tensor);
+    out.emplace(match == Match::name_and_state ? name_and_state(*tensor) : label_of(*tensor),
+                tensor);
   return out;
 }
 
@@ -38,7 +40,8 @@ Result<std::string> difference_of(const Side& left, const TensorEntry& a, const 
                                   const TensorEntry& b) {
   if (a.dtype != b.dtype)
     return std::string(name_of(a.dtype)) + " against " + std::string(name_of(b.dtype));
-  if (a.shape != b.shape) return formats::to_string(a.shape) + " against " + to_string(b.shape);
+  if (a.shape != b.shape)
+    return formats::to_string(a.shape) + " against " + formats::to_string(b.shape);
   TRY_ASSIGN(const std::string x, libswap::sha256_of(left.checkpoint, a));
   TRY_ASSIGN(const std::string y, libswap::sha256_of(right.checkpoint, b));
   return x == y ? std::string()
@@ -68,10 +71,11 @@ void compare_values(const formats::Catalog& left, const formats::Catalog& right,
 }  // namespace
 
 Result<Comparison> compare(const Side& left, const Side& right, const Step& step) {
-  const bool by_name = names_are_unique(left) && names_are_unique(right);
-  const ByIdentity rights = by_identity(right, by_name);
+  const bool unique = names_are_unique(left) && names_are_unique(right);
+  const Match match = unique ? Match::name_and_state : Match::key;
+  const ByIdentity rights = by_identity(right, match);
   Comparison comparison;
-  for (const auto& [identity, tensor] : by_identity(left, by_name)) {
+  for (const auto& [identity, tensor] : by_identity(left, match)) {
     const auto other = rights.find(identity);
     if (other == rights.end()) {
       comparison.differences.push_back(identity + ": only on the left");
@@ -86,7 +90,7 @@ Result<Comparison> compare(const Side& left, const Side& right, const Step& step
       comparison.differences.push_back(identity + ": " + difference);
     }
   }
-  const ByIdentity lefts = by_identity(left, by_name);
+  const ByIdentity lefts = by_identity(left, match);
   for (const auto& [identity, tensor] : rights)
     if (!lefts.contains(identity))
       comparison.differences.push_back(identity + ": only on the right");

@@ -14,9 +14,11 @@ namespace {
 
 // A signal handler has no other way to reach the program; nothing else is kept here.
 std::atomic<bool> stop{false};
+std::atomic<int> stop_signal{SIGINT};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_stop_signal(int number) {
+  stop_signal = number;
   if (stop.exchange(true)) std::_Exit(128 + number);
 }
 
@@ -47,7 +49,8 @@ Exit exit_for(formats::Code code) {
     case Code::no_memory:
       return Exit::environment;
     case Code::cancelled:
-      return Exit::interrupted;
+
+      return stop_signal == SIGTERM ? Exit::terminated : Exit::interrupted;
   }
   return Exit::usage;
 }

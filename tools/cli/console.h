@@ -12,12 +12,13 @@ namespace tools {
 
 enum class Exit : int {
   success = 0,
-  different = 1,    // checked, and found different or damaged
-  usage = 2,        // wrong usage, or an ordinary input/output error
-  damaged = 3,      // the checkpoint is damaged or incomplete
-  unsupported = 4,  // the checkpoint is valid but not supported
-  environment = 5,  // no space, too little memory
-  interrupted = 130,
+  different = 1,      // checked, and found different or damaged
+  usage = 2,          // wrong usage, or an ordinary input/output error
+  damaged = 3,        // the checkpoint is damaged or incomplete
+  unsupported = 4,    // the checkpoint is valid but not supported
+  environment = 5,    // no space, too little memory
+  interrupted = 130,  // by SIGINT
+  terminated = 143,   // by SIGTERM
 };
 
 // The one place where error codes become exit codes.

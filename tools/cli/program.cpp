@@ -19,7 +19,7 @@ constexpr std::string_view kExitCodes =
     "  3  the checkpoint is damaged or incomplete\n"
     "  4  the checkpoint is valid but not supported\n"
     "  5  the environment refuses: no space, too little memory\n"
-    "  130  stopped by Ctrl-C\n";
+    "  130  stopped by Ctrl-C (143: by SIGTERM); nothing half written is left\n";
 
 // Words of `text` in lines of at most kWidth, every line indented.
 std::string wrapped(std::string_view text, std::size_t indent) {
@@ -65,6 +65,16 @@ std::string flag_text(const Flag& flag, std::size_t column, HelpLength length) {
   return out;
 }
 
+std::string formats_text() {
+  std::string out;
+  for (const formats::Format& format : formats::registered_formats()) {
+    std::string line = "  " + std::string(format.name);
+    line.resize(std::max<std::size_t>(line.size() + 2, 16), ' ');
+    out += line + std::string(format.summary) + (format.emit == nullptr ? " (read only)\n" : "\n");
+  }
+  return out;
+}
+
 std::vector<Flag> all_flags(const Program& program) {
   std::vector<Flag> flags(program.flags.begin(), program.flags.end());
   flags.push_back({"help",
@@ -86,9 +96,11 @@ std::vector<Flag> all_flags(const Program& program) {
 
 std::string help_text(const Program& program, HelpLength length) {
   std::string out = std::string(program.name) + " - " + std::string(program.summary) + "\n\n";
+  std::size_t widest = 0;
+  for (const Example& example : program.examples) widest = std::max(widest, example.command.size());
   for (const Example& example : program.examples) {
     std::string line = "  " + std::string(example.command);
-    line.resize(std::max<std::size_t>(line.size() + 2, 46), ' ');
+    line.resize(widest + 4, ' ');
     out += line + std::string(example.what) + "\n";
   }
   out += "\nUsage: " + std::string(program.name) + " [FLAGS]";
@@ -112,7 +124,7 @@ std::string help_text(const Program& program, HelpLength length) {
   }
   if (length == HelpLength::brief)
     return out + "\n" + std::string(program.name) + " --help says more.\n";
-  out += "\n" + std::string(kExitCodes);
+  out += "\nFORMATS\n" + formats_text() + "\n" + std::string(kExitCodes);
   if (!program.closing.empty()) out += "\n" + wrapped(program.closing, 0);
   return out;
 }

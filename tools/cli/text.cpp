@@ -10,7 +10,7 @@
 namespace tools {
 namespace {
 
-constexpr std::size_t kWidestCell = 60;
+constexpr std::size_t kWidestCell = 72;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 

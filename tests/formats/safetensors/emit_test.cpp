@@ -136,8 +136,23 @@ TEST(SafetensorsEmit, KeepsStringsAndListsWhatItCannotHold) {
   EXPECT_EQ(plan->dropped, std::vector<std::string>{"value 'step'"});
   const auto checkpoint = formats::describe_safetensors(write(*plan, catalog));
   ASSERT_TRUE(checkpoint);
-  ASSERT_EQ((*checkpoint)->catalog().values.size(), 2u);
-  EXPECT_EQ((*checkpoint)->catalog().values[1].value.text, "kept \"as is\"");
+  EXPECT_EQ((*checkpoint)->catalog().producer, "Ebb");
+  ASSERT_EQ((*checkpoint)->catalog().values.size(), 1u);
+  EXPECT_EQ((*checkpoint)->catalog().values[0].value.text, "kept \"as is\"");
+}
+
+TEST(SafetensorsEmit, KeepsAFormatThatCameWithTheContent) {
+  Catalog catalog = content();
+  formats::ValueEntry format;
+  format.key = "format";
+  format.value = formats::Value::of_string("tf");
+  catalog.values = {format};
+  const auto plan = emit(catalog, Policy::replicated, 1);
+  ASSERT_TRUE(plan);
+  const auto checkpoint = formats::describe_safetensors(write(*plan, catalog));
+  ASSERT_TRUE(checkpoint);
+  ASSERT_EQ((*checkpoint)->catalog().values.size(), 1u);
+  EXPECT_EQ((*checkpoint)->catalog().values[0].value.text, "tf");
 }
 
 TEST(SafetensorsEmit, TwoTensorsOfOneNameAreRefused) {

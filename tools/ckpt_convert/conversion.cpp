@@ -1,0 +1,186 @@
+#include "tools/ckpt_convert/conversion.h"
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "formats/core/json_text.h"
+#include "formats/registry.h"
+#include "libswap/sys/file_tree.h"
+#include "libswap/transfer/digest.h"
+#include "tools/ckpt_convert/progress.h"
+#include "tools/cli/text.h"
+
+namespace tools::convert {
+
+namespace fs = std::filesystem;
+using formats::Catalog;
+using formats::Code;
+using formats::Error;
+using formats::printable;
+using formats::Result;
+using formats::TensorEntry;
+
+namespace {
+
+// Without a slash at the end, without "." and "..".
+fs::path tidied(const std::string& text) {
+  const fs::path path = fs::path(text).lexically_normal();
+  return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
+}
+
+bool begins_with(const fs::path& path, const fs::path& folder) {
+  const auto [in_path, in_folder] =
+      std::mismatch(path.begin(), path.end(), folder.begin(), folder.end());
+  return in_folder == folder.end();
+}
+
+Result<> check_places(const Request& request) {
+  std::error_code failure;
+  const fs::path source = fs::weakly_canonical(tidied(request.source), failure);
+  if (failure) return Error{Code::io, printable(request.source) + ": " + failure.message(), {}};
+  const fs::path destination = fs::weakly_canonical(tidied(request.destination), failure);
+  if (failure)
+    return Error{Code::io, printable(request.destination) + ": " + failure.message(), {}};
+  const std::string both = printable(request.destination) + " and " + printable(request.source);
+  if (source == destination)
+    return Error{Code::usage, "source and destination are the same place: " + both,
+                 "name another directory; a checkpoint is never converted in place"};
+  if (begins_with(destination, source))
+    return Error{Code::usage, "the destination lies inside the source: " + both,
+                 "name a directory outside; the source is never touched"};
+  if (begins_with(source, destination))
+    return Error{Code::usage, "the source lies inside the destination: " + both,
+                 "name another directory; replacing it would remove the source"};
+  return {};
+}
+
+// Complaints of one kind in one line: "3 things: value 'a', value 'b', ...".
+std::string in_one_line(const std::vector<std::string>& items) {
+  constexpr std::size_t kShown = 6;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(items.size(), kShown); ++i)
+    out.append(i == 0 ? "" : ", ").append(items[i]);
+  return items.size() <= kShown ? out : out + " and " + count_text(items.size() - kShown) + " more";
+}
+
+std::set<std::uint32_t> stored_tensors(const formats::EmitPlan& plan) {
+  std::set<std::uint32_t> stored;
+  for (const auto* files : {&plan.files, &plan.commit_files})
+    for (const formats::OutputFile& file : *files)
+      for (const formats::Fragment& fragment : file.fragments)
+        if (const auto* data = std::get_if<formats::TensorData>(&fragment.data))
+          stored.insert(data->tensor);
+  return stored;
+}
+
+// The written tensor that holds `wanted`: by name and state, or, where the format's own convention
+// cannot express the state, the only one of that name.
+const TensorEntry* find_written(const Catalog& written, const TensorEntry& wanted) {
+  const TensorEntry* of_name = nullptr;
+  std::size_t count = 0;
+  for (const TensorEntry& tensor : written.tensors) {
+    if (tensor.name != wanted.name) continue;
+    if (tensor.state == wanted.state) return &tensor;
+    of_name = &tensor;
+    ++count;
+  }
+  return count == 1 ? of_name : nullptr;
+}
+
+class ReadBack {
+ public:
+  explicit ReadBack(const Prepared& prepared) : prepared_(prepared) {}
+
+  Result<> run(const fs::path& directory, std::span<const std::uint64_t> fingerprints) const {
+    TRY_ASSIGN(auto tree, libswap::open_tree(directory));
+    TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
+    TRY(prove_coverage(written->catalog()));
+    const auto& tensors = prepared_.conversion.content.tensors;
+    for (const std::uint32_t number : stored_tensors(prepared_.conversion.plan)) {
+      const TensorEntry& wanted = tensors[number];
+      const TensorEntry* found = find_written(written->catalog(), wanted);
+      if (found == nullptr || found->dtype != wanted.dtype || found->shape != wanted.shape)
+        return differs(wanted, "is not in what was written");
+      TRY_ASSIGN(const std::uint64_t fingerprint, libswap::fingerprint_of(*written, *found));
+      if (fingerprint != fingerprints[number]) return differs(wanted, "was read back different");
+    }
+    return {};
+  }
+
+ private:
+  static Error differs(const TensorEntry& tensor, const std::string& how) {
+    return {Code::corrupt,
+            "tensor '" + printable(tensor.name) + "' (" + printable(tensor.state) + ") " + how +
+                "; nothing was published",
+            "try again; if it happens again, the disk or the memory is at fault"};
+  }
+
+  const Prepared& prepared_;
+};
+
+}  // namespace
+
+std::uint64_t Prepared::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
+    for (const formats::OutputFile& file : *files) bytes += file.size;
+  return bytes;
+}
+
+std::size_t Prepared::files() const {
+  return conversion.plan.files.size() + conversion.plan.commit_files.size();
+}
+
+Result<Prepared> prepare(const Request& request) {
+  TRY(check_places(request));
+  TRY_ASSIGN(auto tree, libswap::open_tree(request.source));
+  TRY_ASSIGN(auto source, formats::describe(std::move(tree)));
+  TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
+  for (const TensorEntry* tensor : chosen) {
+    if (auto proof = prove_coverage(*tensor, source->catalog()); !proof) {
+      Error error = proof.error();
+      error.hint = "ckpt-inspect --verify " + request.source + " lists everything that is missing";
+      return error;
+    }
+  }
+  TRY_ASSIGN(libswap::Conversion conversion,
+             libswap::plan_conversion(source->catalog(), {.format = request.format,
+                                                          .world = request.world,
+                                                          .policy = request.policy,
+                                                          .wanted = [&](const TensorEntry& t) {
+                                                            return request.selection.wants(t);
+                                                          }}));
+  if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
+    return Error{
+        Code::unsupported,
+        std::string(request.format->name) + " cannot hold " + in_one_line(conversion.plan.dropped),
+        "--drop goes on without; -n --drop lists all of it; dcp holds everything"};
+  return Prepared{std::move(source), std::move(conversion)};
+}
+
+Result<libswap::WriteReport> carry_out(Console& console, const Request& request,
+                                       const Prepared& prepared) {
+  TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
+  TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
+  ProgressLine progress(console);
+  const ReadBack read_back(prepared);
+  libswap::WriteOptions options;
+  options.overwrite = request.overwrite;
+  options.priority = libswap::Priority::step;
+  options.cancel = &stop_requested();
+  options.progress = [&](const libswap::WriteProgress& now) {
+    progress.show(now.bytes_done, now.bytes_total);
+  };
+  options.check = [&](const fs::path& directory, std::span<const std::uint64_t> fingerprints) {
+    progress.say("reading back");
+    return read_back.run(directory, fingerprints);
+  };
+  auto report =
+      libswap::write_checkpoint(*io, *prepared.source, prepared.conversion.source_tensor_of,
+                                prepared.conversion.plan, tidied(request.destination), options);
+  progress.clear();
+  return report;
+}
+
+}  // namespace tools::convert

@@ -1,0 +1,285 @@
+// ckpt-convert: writes the content of any checkpoint this version reads as another format, for
+// another number of ranks, bit for bit, and proves it before the result gets its name.
+#include <array>
+
+#include "formats/core/json_text.h"
+#include "formats/registry.h"
+#include "tools/ckpt_convert/conversion.h"
+#include "tools/cli/json.h"
+#include "tools/cli/run.h"
+#include "tools/cli/text.h"
+
+namespace tools::convert {
+namespace {
+
+using formats::Code;
+using formats::Error;
+using formats::Policy;
+using formats::printable;
+using formats::Result;
+
+constexpr std::uint64_t kMaxWorld = 1u << 20;
+
+constexpr std::array kPositionals = {
+    Positional{"SRC", "the checkpoint to read; never touched"},
+    Positional{"DST", "the directory to make; appears whole or not at all"}};
+
+constexpr std::array<std::string_view, 6> kPolicies = {"replicated", "zero12", "zero12-boundary",
+                                                       "zero3",      "rows",   "layer-wise"};
+
+constexpr std::string_view kResult = "What to write";
+constexpr std::string_view kFilters = "Which tensors";
+constexpr std::string_view kHow = "How";
+
+constexpr std::array kFlags = {
+    Flag{"to",
+         't',
+         FlagType::text,
+         "FORMAT",
+         {},
+         kResult,
+         {},
+         "dcp, safetensors, ...: --version lists them",
+         {},
+         Repeat::once},
+    Flag{"world-size",
+         'w',
+         FlagType::count,
+         "N",
+         "1",
+         kResult,
+         {},
+         "ranks the result is for",
+         {},
+         Repeat::once},
+    Flag{"partition", 'p', FlagType::choice, "P", "rows", kResult, kPolicies,
+         "how tensors are cut over the ranks",
+         "rows: equal numbers of rows (FSDP). zero3: equal numbers of elements of each tensor. "
+         "zero12: one flat buffer cut evenly; zero12-boundary: the same, never inside a tensor. "
+         "layer-wise: whole tensors, spread by size. replicated: one copy, at rank 0.",
+         Repeat::once},
+    Flag{"include",
+         'k',
+         FlagType::text,
+         "GLOB",
+         {},
+         kFilters,
+         {},
+         "only tensors whose name or key matches; repeatable",
+         {},
+         Repeat::many},
+    Flag{"exclude",
+         'x',
+         FlagType::text,
+         "GLOB",
+         {},
+         kFilters,
+         {},
+         "not these; repeatable",
+         {},
+         Repeat::many},
+    Flag{"states",
+         '\0',
+         FlagType::text,
+         "LIST",
+         {},
+         kFilters,
+         {},
+         "only these states, as in param,momentum_buffer",
+         {},
+         Repeat::many},
+    Flag{"dry-run",
+         'n',
+         FlagType::on,
+         {},
+         {},
+         kHow,
+         {},
+         "say what would be written and stop",
+         {},
+         Repeat::once},
+    Flag{"force",
+         'f',
+         FlagType::on,
+         {},
+         {},
+         kHow,
+         {},
+         "replace DST, once the new one is complete",
+         {},
+         Repeat::once},
+    Flag{"drop",
+         '\0',
+         FlagType::on,
+         {},
+         {},
+         kHow,
+         {},
+         "go on without what FORMAT cannot hold",
+         {},
+         Repeat::once},
+    Flag{"json",
+         '\0',
+         FlagType::on,
+         {},
+         {},
+         kHow,
+         {},
+         "for programs: one JSON document",
+         {},
+         Repeat::once},
+};
+
+constexpr std::array kExamples = {
+    Example{"ckpt-convert ckpt/ out/ --to safetensors", "one file that everything can load"},
+    Example{"ckpt-convert ckpt/ out/ --to dcp --world-size 2", "resume on two ranks"},
+    Example{"ckpt-convert ckpt/ out/ --to dcp -n", "what would be written, and how much"},
+    Example{"ckpt-convert a/ b/ -t safetensors --states param", "the weights alone"},
+};
+
+constexpr Program kProgram = {
+    "ckpt-convert",
+    "writes a checkpoint as another format or for other ranks",
+    kPositionals,
+    kFlags,
+    kExamples,
+    "Every tensor is read back and compared with the source before DST gets its name. Ctrl-C "
+    "leaves nothing behind; the same command starts again."};
+
+std::vector<std::string> split_list(const std::vector<std::string>& lists) {
+  std::vector<std::string> out;
+  for (std::string_view list : lists) {
+    while (!list.empty()) {
+      const std::size_t comma = std::min(list.find(','), list.size());
+      if (comma != 0) out.emplace_back(list.substr(0, comma));
+      list.remove_prefix(std::min(comma + 1, list.size()));
+    }
+  }
+  return out;
+}
+
+Result<const formats::Format*> format_of(const Arguments& arguments) {
+  const auto name = arguments.text("to");
+  std::vector<std::string> known;
+  for (const formats::Format& format : formats::registered_formats())
+    if (format.emit != nullptr) known.emplace_back(format.name);
+  std::string list;
+  for (const std::string& one : known) list.append(list.empty() ? "" : ", ").append(one);
+  if (!name) return Error{Code::usage, "--to is missing: which format to write?", "one of " + list};
+  const formats::Format* format = formats::format_named(*name);
+  if (format != nullptr && format->emit != nullptr) return format;
+  if (format != nullptr)
+    return Error{Code::unsupported, *name + " is read but not written by this version",
+                 "one of " + list};
+  const auto meant = nearest(*name, known);
+  return Error{Code::usage, "--to takes one of " + list + ", not '" + printable(*name) + "'",
+               meant ? "did you mean --to " + *meant + "?" : std::string()};
+}
+
+Result<Request> request_of(const Arguments& arguments) {
+  Request request;
+  request.source = arguments.positional(0);
+  request.destination = arguments.positional(1);
+  TRY_ASSIGN(request.format, format_of(arguments));
+  const std::uint64_t world = arguments.count("world-size").value_or(1);
+  if (world == 0 || world > kMaxWorld)
+    return Error{Code::usage,
+                 "--world-size takes 1 to " + std::to_string(kMaxWorld) + " ranks, not " +
+                     std::to_string(world),
+                 {}};
+  request.world = static_cast<std::uint32_t>(world);
+  if (const auto policy = arguments.text("partition"))
+    request.policy = formats::policy_named(*policy).value_or(Policy::rows);
+  request.selection.include = arguments.texts("include");
+  request.selection.exclude = arguments.texts("exclude");
+  request.selection.states = split_list(arguments.texts("states"));
+  if (arguments.has("drop")) request.dropping = Dropping::allowed;
+  if (arguments.has("force")) request.overwrite = libswap::Overwrite::replace;
+  return request;
+}
+
+std::string plan_text(const Request& request, const Prepared& prepared) {
+  const libswap::Conversion& conversion = prepared.conversion;
+  std::string out = "would write " + printable(request.destination) + ": " +
+                    std::string(request.format->name) + " for " + plural(request.world, "rank") +
+                    ", " + plural(conversion.content.tensors.size(), "tensor") + ", " +
+                    plural(prepared.files(), "file") + ", " + bytes_text(prepared.bytes()) + "\n";
+  Table table({{"file"}, {"rank", Align::right}, {"bytes", Align::right}});
+  constexpr std::size_t kShown = 16;
+  for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
+    for (const formats::OutputFile& file : *files)
+      if (table.rows() < kShown)
+        table.add({file.name, std::to_string(index_of(file.writer)), bytes_text(file.size)});
+  out += table.text();
+  if (prepared.files() > kShown)
+    out += "  ... " + count_text(prepared.files() - kShown) + " more files\n";
+  for (const std::string& dropped : conversion.plan.dropped) out += "  drops " + dropped + "\n";
+  return out;
+}
+
+std::string done_text(const Request& request, const Prepared& prepared,
+                      const libswap::WriteReport& report) {
+  std::array<char, 64> speed{};
+  std::snprintf(speed.data(), speed.size(), " in %.2f s (%.2f GB/s)", report.seconds,
+                static_cast<double>(report.bytes) / std::max(report.seconds, 1e-9) / 1e9);
+  std::string out = printable(request.destination) + ": " + std::string(request.format->name) +
+                    " for " + plural(request.world, "rank") + ", " +
+                    plural(prepared.conversion.content.tensors.size(), "tensor") + ", " +
+                    plural(report.files, "file") + ", " + bytes_text(report.bytes) + speed.data() +
+                    ", verified bit for bit\n";
+  for (const std::string& dropped : prepared.conversion.plan.dropped)
+    out += "  dropped " + dropped + "\n";
+  return out;
+}
+
+std::string report_json(const Request& request, const Prepared& prepared,
+                        const libswap::WriteReport* report) {
+  JsonWriter json;
+  json.open_object().key("schema").text("ckpt.convert/1");
+  json.key("dry_run").raw(report == nullptr ? "true" : "false");
+  json.key("source").text(request.source).key("destination").text(request.destination);
+  json.key("format").text(request.format->name).key("world").number(request.world);
+  json.key("partition").text(formats::name_of(request.policy));
+  json.key("tensors").number(prepared.conversion.content.tensors.size());
+  json.key("files").open_list();
+  for (const auto* files :
+       {&prepared.conversion.plan.files, &prepared.conversion.plan.commit_files})
+    for (const formats::OutputFile& file : *files)
+      json.open_object()
+          .key("name")
+          .text(file.name)
+          .key("rank")
+          .number(index_of(file.writer))
+          .key("bytes")
+          .number(file.size)
+          .close_object();
+  json.close_list().key("bytes").number(prepared.bytes()).key("dropped").open_list();
+  for (const std::string& dropped : prepared.conversion.plan.dropped) json.text(dropped);
+  json.close_list();
+  if (report != nullptr)
+    json.key("seconds").raw(std::to_string(report->seconds)).key("verified").raw("true");
+  json.close_object();
+  return json.take();
+}
+
+Result<Exit> work(Console& console, const Arguments& arguments) {
+  catch_stop_signals();
+  TRY_ASSIGN(const Request request, request_of(arguments));
+  TRY_ASSIGN(const Prepared prepared, prepare(request));
+  const bool as_json = arguments.has("json");
+  if (arguments.has("dry-run")) {
+    console.print(as_json ? report_json(request, prepared, nullptr) : plan_text(request, prepared));
+    return Exit::success;
+  }
+  TRY_ASSIGN(const libswap::WriteReport report, carry_out(console, request, prepared));
+  console.print(as_json ? report_json(request, prepared, &report)
+                        : done_text(request, prepared, report));
+  return Exit::success;
+}
+
+}  // namespace
+}  // namespace tools::convert
+
+int main(int argc, char** argv) {
+  return tools::run_program(tools::convert::kProgram, argc, argv, tools::convert::work);
+}
