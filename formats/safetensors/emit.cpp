@@ -168,10 +168,10 @@ Result<EmitPlan> emit_safetensors(const EmitRequest& request) {
   EmitPlan plan;
   plan.dropped = safetensors::what_is_lost(request.content);
   for (std::uint32_t writer = 0; writer < writers; ++writer) {
-    TRY_ASSIGN(
-        OutputFile file,
-        safetensors::file_of(request.content, safetensors::items_of(request, keys, Rank{writer}),
-                             writers > 1 ? Placement::boxes : Placement::whole));
+    TRY_ASSIGN(OutputFile file,
+               safetensors::file_of(
+                   request.content, safetensors::items_of(request, keys, Rank{writer}),
+                   writers > 1 ? safetensors::Placement::boxes : safetensors::Placement::whole));
     file.name = writers == 1 ? "model.safetensors"
                              : "shard-" + safetensors::five_digits(writer + 1) +
                                    "-model-00001-of-00001.safetensors";

@@ -12,7 +12,8 @@ struct Outcome {
   std::string err;
 };
 
-// `program` is looked up in the folder of built programs. Environment: the caller's, with NO_COLOR.
+// `program` is looked up in the folder of built programs, and runs in the folder of fixtures,
+// without colours.
 Outcome run_program(const std::string& program, const std::vector<std::string>& arguments);
 
 // A new empty directory below the system's temporary one, removed with everything in it.

@@ -91,10 +91,10 @@ class ArgumentParser {
   Error unknown(const std::string& option) const {
     std::vector<std::string> names = {"help", "version"};
     for (const Flag& flag : program_.flags) names.emplace_back(flag.name);
-    Error error = usage(program_, "unknown flag " + printable(option));
-    const std::string bare = option.substr(std::min(option.find_first_not_of('-'), option.size()));
-    if (const auto meant = nearest(bare.substr(0, bare.find('=')), names))
-      error.hint = "did you mean --" + *meant + "?";
+    const std::string_view name = std::string_view(option).substr(0, option.find('='));
+    Error error = usage(program_, "unknown flag " + printable(name));
+    const auto bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+    if (const auto meant = nearest(bare, names)) error.hint = "did you mean --" + *meant + "?";
     return error;
   }
 

@@ -1,0 +1,93 @@
+#include "tests/support/program.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+
+#include "formats/core/check.h"
+
+namespace test_support {
+namespace {
+
+struct Pipe {
+  int read_end = -1;
+  int write_end = -1;
+};
+
+Pipe open_pipe() {
+  std::array<int, 2> ends{};
+  CHECK(pipe2(ends.data(), O_CLOEXEC) == 0);
+  return {ends[0], ends[1]};
+}
+
+// Both streams at once: a program that fills one while we read the other would wait for ever.
+void read_both(int out, int err, Outcome& outcome) {
+  std::array<pollfd, 2> polled = {pollfd{out, POLLIN, 0}, pollfd{err, POLLIN, 0}};
+  std::array<char, 65536> buffer{};
+  for (int open = 2; open > 0;) {
+    CHECK(poll(polled.data(), polled.size(), -1) > 0);
+    for (std::size_t i = 0; i < polled.size(); ++i) {
+      if (polled[i].fd < 0 || polled[i].revents == 0) continue;
+      const ssize_t count = read(polled[i].fd, buffer.data(), buffer.size());
+      if (count > 0) {
+        (i == 0 ? outcome.out : outcome.err).append(buffer.data(), static_cast<std::size_t>(count));
+        continue;
+      }
+      close(polled[i].fd);
+      polled[i].fd = -1;
+      --open;
+    }
+  }
+}
+
+}  // namespace
+
+Outcome run_program(const std::string& program, const std::vector<std::string>& arguments) {
+  const std::string path = std::string(EBB_BIN) + "/" + program;
+  std::vector<std::string> words = {program};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  setenv("NO_COLOR", "1", 1);
+
+  const Pipe out = open_pipe(), err = open_pipe();
+  posix_spawn_file_actions_t actions;
+  CHECK(posix_spawn_file_actions_init(&actions) == 0);
+  CHECK(posix_spawn_file_actions_adddup2(&actions, out.write_end, STDOUT_FILENO) == 0);
+  CHECK(posix_spawn_file_actions_adddup2(&actions, err.write_end, STDERR_FILENO) == 0);
+  CHECK(posix_spawn_file_actions_addchdir_np(&actions, EBB_FIXTURES) == 0);
+  pid_t child = 0;
+  Outcome outcome;
+  const int failure = posix_spawn(&child, path.c_str(), &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(out.write_end);
+  close(err.write_end);
+  read_both(out.read_end, err.read_end, outcome);
+  if (failure != 0) {
+    outcome.err = "cannot start " + path;
+    return outcome;
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  outcome.exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+ScratchDirectory::ScratchDirectory() {
+  path_ = (std::filesystem::temp_directory_path() / "ebb-test-XXXXXX").string();
+  CHECK(mkdtemp(path_.data()) != nullptr);
+}
+
+ScratchDirectory::~ScratchDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace test_support

@@ -1,0 +1,131 @@
+// The command line every program shares, as values.
+#include <gtest/gtest.h>
+
+#include "tools/cli/arguments.h"
+#include "tools/cli/json.h"
+#include "tools/cli/text.h"
+
+namespace tools {
+namespace {
+
+constexpr std::array<std::string_view, 2> kChoices = {"rows", "zero3"};
+constexpr std::array kPositionals = {Positional{"PATH", "where"}};
+constexpr std::array kFlags = {
+    Flag{"json", '\0', FlagType::on, {}, {}, "G", {}, "j", {}, Repeat::once},
+    Flag{"threads", 'j', FlagType::count, "N", "2", "G", {}, "t", {}, Repeat::once},
+    Flag{"memory", 'M', FlagType::size, "SIZE", {}, "G", {}, "m", {}, Repeat::once},
+    Flag{"partition", 'p', FlagType::choice, "P", "rows", "G", kChoices, "p", {}, Repeat::once},
+    Flag{"key", 'k', FlagType::text, "GLOB", {}, "G", {}, "k", {}, Repeat::many},
+};
+constexpr Program kProgram = {"prog", "does things", kPositionals, kFlags, {}, {}};
+
+std::string refusal(const std::vector<std::string>& words) {
+  const auto parsed = parse_command_line(kProgram, words);
+  if (parsed) return "accepted";
+  EXPECT_EQ(parsed.error().code, formats::Code::usage);
+  return parsed.error().message + " | " + parsed.error().hint;
+}
+
+TEST(CommandLine, GivesEveryFlagItsValue) {
+  const auto parsed = parse_command_line(
+      kProgram, {"a/b", "--json", "-j", "3", "--memory=1.5KiB", "-k", "x*", "-k", "y"});
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  const Arguments& arguments = parsed->arguments;
+  EXPECT_EQ(arguments.positional(0), "a/b");
+  EXPECT_TRUE(arguments.has("json"));
+  EXPECT_EQ(arguments.count("threads"), 3u);
+  EXPECT_EQ(arguments.size("memory"), 1536u);
+  EXPECT_EQ(arguments.texts("key"), (std::vector<std::string>{"x*", "y"}));
+  EXPECT_FALSE(arguments.has("partition"));
+}
+
+TEST(CommandLine, SuggestsTheNearestFlag) {
+  EXPECT_EQ(refusal({"--jsno", "p"}), "unknown flag --jsno | did you mean --json?");
+  EXPECT_EQ(refusal({"--thread=3", "p"}), "unknown flag --thread | did you mean --threads?");
+  EXPECT_EQ(refusal({"--qqqqqq", "p"}), "unknown flag --qqqqqq | prog -h shows all flags");
+}
+
+TEST(CommandLine, NeverGuessesAFlagFromItsBeginning) {
+  EXPECT_EQ(refusal({"--mem", "4K", "p"}), "unknown flag --mem | did you mean --memory?");
+}
+
+TEST(CommandLine, RefusesValuesOfTheWrongKind) {
+  EXPECT_EQ(refusal({"-j", "-1", "p"}),
+            "--threads takes a whole number, not '-1' | prog -h shows all flags");
+  EXPECT_EQ(refusal({"-j", "1e9", "p"}),
+            "--threads takes a whole number, not '1e9' | prog -h shows all flags");
+  EXPECT_EQ(refusal({"-M", "1GiBB", "p"}),
+            "--memory takes a size such as 64KiB or 5GB, not '1GiBB' | prog -h shows all flags");
+  EXPECT_EQ(refusal({"-p", "zero", "p"}),
+            "--partition takes one of rows, zero3, not 'zero' | did you mean --partition zero3?");
+  EXPECT_EQ(refusal({"--key=", "p"}), "--key needs a value | prog -h shows all flags");
+}
+
+TEST(CommandLine, RefusesWhatIsMissingRepeatedOrTooMuch) {
+  EXPECT_EQ(refusal({}), "PATH is missing | prog -h shows all flags");
+  EXPECT_EQ(refusal({"a", "b"}), "one argument too many: b | prog -h shows all flags");
+  EXPECT_EQ(refusal({""}), "an empty path | prog -h shows all flags");
+  EXPECT_EQ(refusal({"--json", "--json", "p"}), "--json is given twice | prog -h shows all flags");
+  EXPECT_EQ(refusal({"p", "--threads"}), "--threads needs a value | prog -h shows all flags");
+  EXPECT_EQ(refusal({"--json=3", "p"}), "--json takes no value | prog -h shows all flags");
+}
+
+TEST(CommandLine, APathMayBeginWithADashAfterTwoDashes) {
+  const auto parsed = parse_command_line(kProgram, {"--", "--json"});
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(parsed->arguments.positional(0), "--json");
+  EXPECT_FALSE(parsed->arguments.has("json"));
+}
+
+TEST(CommandLine, HelpComesInTwoLengths) {
+  EXPECT_EQ(parse_command_line(kProgram, {"-h"})->wanted, Invocation::Wanted::brief_help);
+  EXPECT_EQ(parse_command_line(kProgram, {"--help"})->wanted, Invocation::Wanted::full_help);
+  EXPECT_EQ(parse_command_line(kProgram, {"-V"})->wanted, Invocation::Wanted::version);
+}
+
+TEST(CommandLine, SizesHaveDecimalAndBinaryUnits) {
+  EXPECT_EQ(parse_size("4096"), 4096u);
+  EXPECT_EQ(parse_size("5GB"), 5'000'000'000u);
+  EXPECT_EQ(parse_size("2K"), 2048u);
+  EXPECT_EQ(parse_size("16777216TiB"), std::nullopt);
+  EXPECT_EQ(parse_size("0x10"), std::nullopt);
+  EXPECT_EQ(parse_size(""), std::nullopt);
+  EXPECT_EQ(parse_size("-1"), std::nullopt);
+  EXPECT_EQ(parse_size("1,5K"), std::nullopt);
+}
+
+TEST(Text, CountsLayersLikePeople) {
+  EXPECT_TRUE(natural_less("layers.2.w", "layers.10.w"));
+  EXPECT_FALSE(natural_less("layers.10.w", "layers.2.w"));
+  EXPECT_TRUE(natural_less("a", "a.b"));
+}
+
+TEST(Text, GlobsMatchWholeNames) {
+  EXPECT_TRUE(glob_match("layers.*.w", "layers.0.attn.w"));
+  EXPECT_TRUE(glob_match("*", ""));
+  EXPECT_FALSE(glob_match("layers.?.w", "layers.10.w"));
+  EXPECT_FALSE(glob_match("w", "w2"));
+}
+
+TEST(Text, SizesAreInBinaryUnits) {
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1024), "1.0 KiB");
+  EXPECT_EQ(bytes_text(1024 * 1024 - 1), "1.0 MiB");
+  EXPECT_EQ(count_text(1234567), "1,234,567");
+}
+
+TEST(Text, TablesEscapeWhatATerminalWouldObey) {
+  Table table({{"name"}, {"n", Align::right}});
+  table.add({"a\x1b[31m", "7"});
+  EXPECT_EQ(table.text(), "  name       n\n  a\\x1b[31m  7\n");
+}
+
+TEST(Json, CommasStandBetweenValuesOnly) {
+  JsonWriter json;
+  json.open_object().key("a").open_list().number(1).number(2).close_list();
+  json.key("b").open_object().close_object().key("c").null().close_object();
+  EXPECT_EQ(json.take(), "{\"a\": [1, 2], \"b\": {}, \"c\": null}\n");
+}
+
+}  // namespace
+}  // namespace tools
