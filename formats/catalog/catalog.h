@@ -40,7 +40,7 @@ struct TensorEntry {
   std::vector<Chunk> chunks;
 };
 
-// How messages call the tensor: its key, else "name (state)".
+// How messages call the tensor: its key, else "name (state)"; safe to print.
 std::string label_of(const TensorEntry& tensor);
 
 struct ValueEntry {

@@ -9,6 +9,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/core/check.h"
+#include "formats/core/json_text.h"
 
 namespace formats {
 namespace {
@@ -17,7 +18,7 @@ constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 28;
 
 std::string place_of(const Chunk& chunk, const Catalog& catalog) {
   if (chunk.file >= catalog.files.size()) return "file " + std::to_string(chunk.file);
-  return catalog.files[chunk.file].name + ":" + std::to_string(chunk.offset);
+  return printable(catalog.files[chunk.file].name) + ":" + std::to_string(chunk.offset);
 }
 
 // "rows 3-4 are", and the columns too when the box is narrower than the tensor.
@@ -178,9 +179,9 @@ class Proof {
 }  // namespace
 
 std::string label_of(const TensorEntry& tensor) {
-  if (tensor.key) return *tensor.key;
-  if (tensor.state.empty()) return tensor.name;
-  return tensor.name + " (" + tensor.state + ")";
+  if (tensor.key) return printable(*tensor.key);
+  if (tensor.state.empty()) return printable(tensor.name);
+  return printable(tensor.name) + " (" + printable(tensor.state) + ")";
 }
 
 Result<> prove_coverage(const TensorEntry& tensor, const Catalog& catalog) {

@@ -19,6 +19,9 @@ enum class DType : std::uint8_t {  // numbers are stored in our own formats: nev
 // 4 and 6 for the sub-byte types, a multiple of 8 otherwise.
 std::uint32_t bits_of(DType dtype);
 
+// Bytes of `elems` packed elements, the last byte perhaps part used; nullopt when more than 2^64.
+std::optional<std::uint64_t> packed_bytes(DType dtype, std::uint64_t elems);
+
 // REQUIRES: not a sub-byte type.
 std::uint32_t bytes_of(DType dtype);
 

@@ -57,6 +57,25 @@ struct BoxView {
 // memcpy'd.
 void copy_region(const Box& region, ConstBoxView source, BoxView target, std::uint32_t elem_bytes);
 
+// Calls visit(FlatRange) for each run of consecutive elements of the row-major tensor that the box
+// consists of, ascending; the runs in order are the box's own row-major order. REQUIRES: inside.
+template <typename Visit>
+void for_each_run(const Shape& shape, const Box& box, Visit visit) {
+  if (volume(box.extent) == 0) return;
+  std::size_t run_dim = shape.size();  // dimensions from here on are one run
+  while (run_dim > 0 && box.extent[run_dim - 1] == shape[run_dim - 1]) --run_dim;
+  if (run_dim > 0) --run_dim;
+  const std::uint64_t count = volume(std::span(box.extent).subspan(run_dim));
+  std::vector<std::uint64_t> position = box.offset;
+  for (std::size_t d = 1; d > 0;) {
+    std::uint64_t first = 0;
+    for (std::size_t i = 0; i < shape.size(); ++i) first = first * shape[i] + position[i];
+    visit(FlatRange{first, count});
+    for (d = run_dim; d > 0 && ++position[d - 1] == box.offset[d - 1] + box.extent[d - 1]; --d)
+      position[d - 1] = box.offset[d - 1];
+  }
+}
+
 std::string to_string(const Shape& shape);  // "[512, 2048]"
 std::string to_string(const Box& box);      // "[0:512, 128:256]"
 

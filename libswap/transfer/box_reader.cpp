@@ -1,0 +1,259 @@
+#include "libswap/transfer/box_reader.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "formats/core/check.h"
+#include "libswap/transfer/fingerprint.h"
+
+namespace libswap {
+
+using formats::Box;
+using formats::Chunk;
+using formats::Code;
+using formats::Error;
+using formats::TensorEntry;
+
+namespace {
+
+// Runs shorter than this are read together with what lies between them.
+constexpr std::uint64_t kWorthItsOwnRead = std::uint64_t{256} << 10;
+
+// `box` as seen from the corner of `frame`. REQUIRES: box inside frame.
+Box within(const Box& box, const Box& frame) {
+  Box relative = box;
+  for (std::size_t d = 0; d < box.offset.size(); ++d) relative.offset[d] -= frame.offset[d];
+  return relative;
+}
+
+}  // namespace
+
+// One read(): its scratch memory and where it puts what it finds.
+class BoxReader::Gather {
+ public:
+  Gather(const BoxReader& reader, const Box& box, std::span<std::byte> into)
+      : reader_(reader), box_(box), into_(into) {}
+
+  // Copies `region`, which lies inside both the chunk and the box.
+  Result<> copy(const Chunk& chunk, const Box& region) {
+    const std::uint64_t elem = reader_.elem_bytes_;
+    std::size_t dim = 0;
+    while (dim < region.extent.size() && region.extent[dim] == 1) ++dim;
+    // What lies between the first and the last element of the region in the chunk.
+    Box enclosing = region;
+    for (std::size_t d = dim + 1; d < region.extent.size(); ++d) {
+      enclosing.offset[d] = chunk.box.offset[d];
+      enclosing.extent[d] = chunk.box.extent[d];
+    }
+    const std::uint64_t bytes = formats::volume(enclosing.extent) * elem;
+    if (dim == region.extent.size()) return copy_enclosed(chunk, region, enclosing);
+    const std::uint64_t row = bytes / region.extent[dim];
+    const std::uint64_t wanted_row = formats::volume(region.extent) / region.extent[dim] * elem;
+    const bool sparse = wanted_row < row && wanted_row >= kWorthItsOwnRead;
+    if (bytes <= kMaxRun && !(sparse && region.extent[dim] > 1))
+      return copy_enclosed(chunk, region, enclosing);
+    const std::uint64_t rows = sparse ? 1 : std::max<std::uint64_t>(1, kMaxRun / row);
+    const std::uint64_t end = region.offset[dim] + region.extent[dim];
+    Box part = region;
+    for (; part.offset[dim] < end; part.offset[dim] += rows) {
+      part.extent[dim] = std::min(rows, end - part.offset[dim]);
+      TRY(copy(chunk, part));
+    }
+    return {};
+  }
+
+ private:
+  Result<> copy_enclosed(const Chunk& chunk, const Box& region, const Box& enclosing) {
+    const std::uint64_t elem = reader_.elem_bytes_;
+    const auto stored = flat_range_of(chunk.box.extent, within(enclosing, chunk.box));
+    CHECK(stored.has_value());
+    const auto placed = flat_range_of(box_.extent, within(region, box_));
+    if (region == enclosing && placed)
+      return reader_.read_chunk(chunk, stored->first * elem,
+                                into_.subspan(placed->first * elem, placed->count * elem));
+    const std::uint64_t bytes = stored->count * elem;
+    if (scratch_ == nullptr || scratch_bytes_ < bytes) {
+      scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      scratch_bytes_ = bytes;
+    }
+    const std::span<std::byte> found(scratch_.get(), bytes);
+    TRY(reader_.read_chunk(chunk, stored->first * elem, found));
+    copy_region(region, {enclosing, found}, {box_, into_}, reader_.elem_bytes_);
+    return {};
+  }
+
+  const BoxReader& reader_;
+  const Box& box_;
+  std::span<std::byte> into_;
+  std::unique_ptr<std::byte[]> scratch_;
+  std::uint64_t scratch_bytes_ = 0;
+};
+
+BoxReader::BoxReader(const formats::Checkpoint& checkpoint, const TensorEntry& tensor)
+    : checkpoint_(&checkpoint), tensor_(&tensor) {}
+
+Result<BoxReader> BoxReader::open(const formats::Checkpoint& checkpoint,
+                                  const TensorEntry& tensor) {
+  BoxReader reader(checkpoint, tensor);
+  const auto elems = formats::checked_volume(tensor.shape);
+  if (!elems || !formats::packed_bytes(tensor.dtype, *elems))
+    return Error{Code::limit,
+                 label_of(tensor) + ": shape " + formats::to_string(tensor.shape) +
+                     " has more than 2^64 bytes",
+                 {}};
+  reader.packed_ = bits_of(tensor.dtype) % 8 != 0;
+  reader.elem_bytes_ = reader.packed_ ? 1 : bytes_of(tensor.dtype);
+  for (const Chunk& chunk : tensor.chunks) {
+    if (!inside(chunk.box, tensor.shape))
+      return Error{Code::corrupt,
+                   label_of(tensor) + ": shard " + to_string(chunk.box) +
+                       " lies outside the tensor's shape " + formats::to_string(tensor.shape),
+                   {}};
+    if (formats::volume(chunk.box.extent) != 0) reader.chunks_.push_back(&chunk);
+  }
+  reader.build_index();
+  return reader;
+}
+
+void BoxReader::build_index() {
+  std::size_t most = 0;
+  std::vector<std::uint64_t> offsets(chunks_.size());
+  for (std::size_t d = 0; d < tensor_->shape.size(); ++d) {
+    for (std::size_t i = 0; i < chunks_.size(); ++i) offsets[i] = chunks_[i]->box.offset[d];
+    std::ranges::sort(offsets);
+    const auto repeated = std::ranges::unique(offsets);
+    const auto distinct = static_cast<std::size_t>(repeated.begin() - offsets.begin());
+    if (distinct <= most) continue;
+    most = distinct;
+    dim_ = d;
+  }
+  if (tensor_->shape.empty()) return;
+  std::ranges::stable_sort(chunks_, [this](const Chunk* a, const Chunk* b) {
+    return a->box.offset[dim_] < b->box.offset[dim_];
+  });
+  std::uint64_t furthest = 0;
+  for (const Chunk* chunk : chunks_) {
+    furthest = std::max(furthest, chunk->box.offset[dim_] + chunk->box.extent[dim_]);
+    furthest_.push_back(furthest);
+  }
+}
+
+// All chunks that may overlap the box: those that begin before its end, from the first on that
+// reaches beyond its start.
+std::span<const Chunk* const> BoxReader::candidates(const Box& box) const {
+  if (tensor_->shape.empty()) return chunks_;
+  const std::uint64_t first = box.offset[dim_];
+  const std::uint64_t end = first + box.extent[dim_];
+  const auto from = std::ranges::upper_bound(furthest_, first) - furthest_.begin();
+  const auto to = std::ranges::partition_point(
+                      chunks_, [&](const Chunk* chunk) { return chunk->box.offset[dim_] < end; }) -
+                  chunks_.begin();
+  if (from >= to) return {};
+  return std::span(chunks_).subspan(static_cast<std::size_t>(from),
+                                    static_cast<std::size_t>(to - from));
+}
+
+Result<> BoxReader::read(const Box& box, std::span<std::byte> into) const {
+  CHECK(inside(box, tensor_->shape) && !packed_);
+  const std::uint64_t wanted = formats::volume(box.extent);
+  CHECK(into.size() == wanted * elem_bytes_);
+  Gather gather(*this, box, into);
+  std::uint64_t found = 0;
+  for (const Chunk* chunk : candidates(box)) {
+    const auto region = intersect(chunk->box, box);
+    if (!region) continue;
+    found += formats::volume(region->extent);
+    if (found > wanted)
+      return Error{Code::corrupt,
+                   label_of(*tensor_) + ": elements of " + to_string(*region) +
+                       " are in more than one shard",
+                   {}};
+    TRY(gather.copy(*chunk, *region));
+  }
+  if (found == wanted) return {};
+  return Error{Code::incomplete,
+               label_of(*tensor_) + ": " + std::to_string(wanted - found) + " of the " +
+                   std::to_string(wanted) + " elements of " + to_string(box) + " are in no shard",
+               {}};
+}
+
+const Chunk* BoxReader::chunk_of(const Box& box) const {
+  for (const Chunk* chunk : candidates(box))
+    if (chunk->box == box) return chunk;
+  return nullptr;
+}
+
+Result<> BoxReader::read_chunk(const Chunk& chunk, std::uint64_t first,
+                               std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const std::size_t run = std::min<std::size_t>(into.size(), kMaxRun);
+    TRY(checkpoint_->read(*tensor_, chunk, first, into.first(run)));
+    first += run;
+    into = into.subspan(run);
+  }
+  return {};
+}
+
+Result<> read_box(const formats::Checkpoint& checkpoint, const TensorEntry& tensor, const Box& box,
+                  std::span<std::byte> into) {
+  TRY_ASSIGN(const BoxReader reader, BoxReader::open(checkpoint, tensor));
+  return reader.read(box, into);
+}
+
+Result<BoxStream> BoxStream::open(const BoxReader& reader, Box box) {
+  const TensorEntry& tensor = reader.tensor();
+  CHECK(inside(box, tensor.shape));
+  const auto size = formats::packed_bytes(tensor.dtype, formats::volume(box.extent));
+  CHECK(size.has_value());
+  BoxStream stream(reader, std::move(box), *size);
+  if (!reader.packed() || *size == 0) return stream;
+  stream.chunk_ = reader.chunk_of(stream.box_);
+  if (stream.chunk_ == nullptr)
+    return Error{Code::unsupported,
+                 label_of(tensor) + ": " + to_string(stream.box_) + " of " +
+                     std::string(name_of(tensor.dtype)) +
+                     " elements, smaller than a byte, is not stored in one piece",
+                 {}};
+  return stream;
+}
+
+Result<> BoxStream::read(std::span<std::byte> into) {
+  CHECK(into.size() <= bytes_left());
+  const std::uint64_t elem = reader_->elem_bytes();
+  while (!into.empty()) {
+    const std::uint64_t into_element = next_ % elem;
+    if (into_element == 0 && into.size() >= elem) {
+      const std::size_t bytes = into.size() - into.size() % elem;
+      TRY(read_elements(next_ / elem, into.first(bytes)));
+      next_ += bytes;
+      into = into.subspan(bytes);
+      continue;
+    }
+    if (into_element == 0) TRY(read_elements(next_ / elem, std::span(element_).first(elem)));
+    const std::size_t bytes = std::min<std::size_t>(into.size(), elem - into_element);
+    std::copy_n(element_.begin() + static_cast<std::ptrdiff_t>(into_element), bytes, into.begin());
+    next_ += bytes;
+    into = into.subspan(bytes);
+  }
+  return {};
+}
+
+Result<> BoxStream::read_elements(std::uint64_t first, std::span<std::byte> into) {
+  const std::uint32_t elem = reader_->elem_bytes();
+  if (chunk_ != nullptr) {
+    TRY(reader_->read_chunk(*chunk_, first, into));
+    fingerprint_ += libswap::fingerprint(first, into, elem);
+    return {};
+  }
+  const formats::Shape& shape = reader_->tensor().shape;
+  for (Box& part : formats::boxes_of(box_.extent, {first, into.size() / elem})) {
+    for (std::size_t d = 0; d < shape.size(); ++d) part.offset[d] += box_.offset[d];
+    const std::span<std::byte> bytes = into.first(formats::volume(part.extent) * elem);
+    TRY(reader_->read(part, bytes));
+    fingerprint_ += libswap::fingerprint(shape, part, bytes, elem);
+    into = into.subspan(bytes.size());
+  }
+  return {};
+}
+
+}  // namespace libswap

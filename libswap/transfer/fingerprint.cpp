@@ -1,0 +1,65 @@
+#include "libswap/transfer/fingerprint.h"
+
+#include <cstring>
+
+#include "formats/core/check.h"
+
+namespace libswap {
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+// Both halves of a 64 x 64 product: every bit of either input reaches every bit of the result.
+// The constants are odd, dense and unrelated: digits of the golden ratio, sqrt(3) and sqrt(5).
+std::uint64_t mixed(std::uint64_t index, std::uint64_t bits) {
+  const std::uint64_t a = bits ^ 0x9e3779b97f4a7c15u;
+  const std::uint64_t b = index * 0xbb67ae8584caa73bu + 0x3c6ef372fe94f82bu;
+  const Wide product = static_cast<Wide>(a) * b;
+  const auto low = static_cast<std::uint64_t>(product);
+  return low ^ static_cast<std::uint64_t>(product >> 64) ^ (bits * 0xbb67ae8584caa73bu);
+}
+
+template <typename Bits>
+std::uint64_t sum_of(std::uint64_t first, formats::ByteView data) {
+  std::uint64_t sum = 0;
+  const std::size_t count = data.size() / sizeof(Bits);
+  for (std::size_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, data.data() + i * sizeof(Bits), sizeof(Bits));
+    sum += mixed(first + i, bits);
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::uint64_t fingerprint(std::uint64_t first, formats::ByteView data, std::uint32_t elem_bytes) {
+  CHECK(elem_bytes != 0 && data.size() % elem_bytes == 0);
+  switch (elem_bytes) {
+    case 1:
+      return sum_of<std::uint8_t>(first, data);
+    case 2:
+      return sum_of<std::uint16_t>(first, data);
+    case 4:
+      return sum_of<std::uint32_t>(first, data);
+    case 8:
+      return sum_of<std::uint64_t>(first, data);
+    default:
+      CHECK(elem_bytes == 16);  // as twice as many elements of 8 bytes
+      return sum_of<std::uint64_t>(first * 2, data);
+  }
+}
+
+std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box,
+                          formats::ByteView data, std::uint32_t elem_bytes) {
+  CHECK(data.size() == formats::volume(box.extent) * elem_bytes);
+  std::uint64_t sum = 0;
+  formats::for_each_run(shape, box, [&](formats::FlatRange run) {
+    const std::size_t bytes = run.count * elem_bytes;
+    sum += fingerprint(run.first, data.first(bytes), elem_bytes);
+    data = data.subspan(bytes);
+  });
+  return sum;
+}
+
+}  // namespace libswap

@@ -1,0 +1,22 @@
+// Fingerprint: 64 bits that two copies of a tensor share if and (almost) only if every element is
+// equal, however each copy is cut, ordered or encoded. It is the sum, modulo 2^64, of one mixed
+// hash of (flat index, bits) per element; so fingerprints of disjoint boxes add up to the whole's.
+// Not a defence against forgery: that is what SHA-256 is for.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/core/bytes.h"
+#include "formats/layout/box.h"
+
+namespace libswap {
+
+// Elements [first, first + data.size() / elem_bytes) of the row-major tensor, dense in `data`.
+// REQUIRES: elem_bytes is 1, 2, 4, 8 or 16 and divides data.size().
+std::uint64_t fingerprint(std::uint64_t first, formats::ByteView data, std::uint32_t elem_bytes);
+
+// The elements of `box`, row-major and dense in `data`. REQUIRES: as above; box inside shape.
+std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box,
+                          formats::ByteView data, std::uint32_t elem_bytes);
+
+}  // namespace libswap

@@ -1,0 +1,79 @@
+// Writes a planned checkpoint and publishes it: the destination appears whole or not at all.
+//
+// The protocol, one durable step after another; N is a temporary beside the destination D, on the
+// same file system (temporaries.h), P their parent:
+//   1. Nothing is touched until the plan is sound, D is free (or may be replaced) and P has space.
+//   2. Leftovers of crashed attempts in P are cleared; N's name is taken and locked.
+//   3. N and its subdirectories are made.
+//   4. Every shard file: created, space reserved, written, cut to its length, fsync.
+//   5. fsync of the subdirectories of N, then of N.
+//   6. Every commit file, in order: as 4, then fsync of the directory that holds it.
+//   7. The caller's own check of N, if it asked for one.
+//   8. If D is there and may be replaced: rename D to O. Otherwise nothing.
+//   9. rename N to D, refused by the kernel when D has appeared meanwhile.
+//  10. fsync P. From here on D is durable.
+//  11. O is removed; the lock is removed.
+// A failure before 9 removes N (and gives D back its name): nothing half written stays. A crash
+// before 9 leaves D absent or old, between 8 and 9 under the name O; the next attempt or
+// remove_stale_temporaries() gives it back. A crash after 9 leaves the new D, or, before 10,
+// either.
+//
+// Memory: at most FileStream's buffers and one run of BoxReader (16 MiB together), and the indexes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/catalog/catalog.h"
+#include "formats/catalog/emit.h"
+#include "libswap/sys/io_queue.h"
+#include "libswap/transfer/temporaries.h"
+
+namespace libswap {
+
+enum class Overwrite : std::uint8_t { refuse, replace };
+
+// full: the plan stores every element of every tensor exactly once (repeats of whole boxes apart),
+// and what was written has the fingerprint of the source, computed a second time from its chunks.
+// Reading the result back is the caller's, through `check`.
+enum class Verify : std::uint8_t { none, full };
+
+struct WriteProgress {
+  std::uint64_t bytes_done = 0;
+  std::uint64_t bytes_total = 0;  // of all files
+};
+
+struct WriteOptions {
+  Overwrite overwrite = Overwrite::refuse;
+  Verify verify = Verify::full;
+  Priority priority = Priority::background;
+  const std::atomic<bool>* cancel = nullptr;                     // polled once per buffer
+  std::function<void(const WriteProgress&)> progress = nullptr;  // on the calling thread
+  // Sees the finished files in their temporary directory, before they get their name; an error
+  // stops the publication. `fingerprints`: as in WriteReport.
+  std::function<Result<>(const fs::path& directory, std::span<const std::uint64_t> fingerprints)>
+      check = nullptr;
+};
+
+struct WriteReport {
+  std::uint64_t bytes = 0;  // of all files
+  std::uint64_t files = 0;
+  double seconds = 0;  // the whole call, fsyncs included
+  // Per content tensor: fingerprint.h over what was written. 0 for one the plan does not store.
+  std::vector<std::uint64_t> fingerprints;
+};
+
+// `source_tensor_of`: content tensor -> tensor of the source; shapes and dtypes are the source's.
+// Blocks. The destination's parent must exist. Errors: usage (D exists, the plan's names), no_space
+// (both numbers), layout (the plan does not fit the source), cancelled, and those of reading and
+// writing.
+Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& source,
+                                     std::span<const std::uint32_t> source_tensor_of,
+                                     const formats::EmitPlan& plan, const fs::path& destination,
+                                     const WriteOptions& options);
+
+}  // namespace libswap

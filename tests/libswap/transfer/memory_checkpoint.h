@@ -1,0 +1,111 @@
+// A described checkpoint in memory whose tensors are cut any way a test likes.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "formats/catalog/catalog.h"
+#include "formats/core/check.h"
+#include "formats/layout/layout.h"
+
+namespace libswap::testing {
+
+using Random = std::mt19937_64;
+
+class MemoryCheckpoint : public formats::Checkpoint {
+ public:
+  // The tensor's row-major bytes, random. Returns its index.
+  std::uint32_t add(std::string name, formats::DType dtype, formats::Shape shape, Random& random) {
+    formats::TensorEntry entry;
+    entry.name = std::move(name);
+    entry.state = "master";
+    entry.dtype = dtype;
+    entry.shape = std::move(shape);
+    formats::ByteVector bytes(*formats::packed_bytes(dtype, formats::volume(entry.shape)));
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+    catalog_.tensors.push_back(std::move(entry));
+    content_.push_back(std::move(bytes));
+    return static_cast<std::uint32_t>(content_.size() - 1);
+  }
+  void add_chunk(std::uint32_t tensor, formats::Box box, std::uint32_t rank) {
+    formats::Chunk chunk;
+    chunk.box = std::move(box);
+    chunk.holder = formats::Rank{rank};
+    chunk.offset = tensor;
+    catalog_.tensors[tensor].chunks.push_back(std::move(chunk));
+  }
+  // Cuts all tensors the way the layout's first copy holds them, in a random order of chunks.
+  void cut(const formats::Layout& layout, Random& random) {
+    for (std::uint32_t t = 0; t < catalog_.tensors.size(); ++t) {
+      catalog_.tensors[t].chunks.clear();
+      for (std::uint32_t r = 0; r < layout.spec().mesh.shard_world; ++r)
+        for (const formats::Piece& piece : layout.pieces(t, formats::Rank{r}))
+          add_chunk(t, piece.box, r);
+      std::ranges::shuffle(catalog_.tensors[t].chunks, random);
+    }
+  }
+
+  formats::Catalog& catalog() { return catalog_; }
+  const formats::Catalog& catalog() const override { return catalog_; }
+  const formats::TensorEntry& tensor(std::uint32_t index) const { return catalog_.tensors[index]; }
+  formats::ByteVector& bytes(std::uint32_t tensor) { return content_[tensor]; }
+
+  // Row-major elements of a box, gathered the slow way: element by element.
+  formats::ByteVector elements(std::uint32_t tensor, const formats::Box& box) const {
+    const formats::TensorEntry& entry = catalog_.tensors[tensor];
+    if (formats::bits_of(entry.dtype) % 8 != 0) {  // only whole tensors in these tests
+      CHECK(box == formats::whole(entry.shape));
+      return content_[tensor];
+    }
+    const std::uint64_t elem = formats::bytes_of(entry.dtype);
+    formats::ByteVector out;
+    for (std::uint64_t i = 0; i < formats::volume(box.extent); ++i) {
+      std::uint64_t rest = i;
+      std::uint64_t flat = 0;
+      std::uint64_t stride = 1;
+      for (std::size_t d = entry.shape.size(); d-- > 0;) {
+        flat += (box.offset[d] + rest % box.extent[d]) * stride;
+        rest /= box.extent[d];
+        stride *= entry.shape[d];
+      }
+      const auto first = content_[tensor].begin() + static_cast<std::ptrdiff_t>(flat * elem);
+      out.insert(out.end(), first, first + static_cast<std::ptrdiff_t>(elem));
+    }
+    return out;
+  }
+
+  formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
+                         std::uint64_t first, std::span<std::byte> into) const override {
+    if (fail_after_ > 0 && --fail_after_ == 0)
+      return formats::Error{formats::Code::corrupt, "shard.bin:77: checksum does not match", {}};
+    const auto index = static_cast<std::uint32_t>(&tensor - catalog_.tensors.data());
+    largest_read_ = std::max<std::uint64_t>(largest_read_, into.size());
+    bytes_read_ += into.size();
+    ++reads_;
+    // Whole-tensor chunks need no gathering, however large.
+    const formats::ByteVector gathered = chunk.box == formats::whole(tensor.shape)
+                                             ? formats::ByteVector()
+                                             : elements(index, chunk.box);
+    const formats::ByteView stored =
+        gathered.empty() ? formats::ByteView(content_[index]) : gathered;
+    CHECK(first + into.size() <= stored.size());
+    std::ranges::copy(stored.subspan(first, into.size()), into.begin());
+    return {};
+  }
+
+  void fail_on_read(int count) { fail_after_ = count; }
+  std::uint64_t largest_read() const { return largest_read_; }
+  std::uint64_t bytes_read() const { return bytes_read_; }
+  std::uint64_t reads() const { return reads_; }
+
+ private:
+  formats::Catalog catalog_;
+  std::vector<formats::ByteVector> content_;
+  mutable std::atomic<int> fail_after_ = 0;
+  mutable std::uint64_t largest_read_ = 0;
+  mutable std::uint64_t bytes_read_ = 0;
+  mutable std::uint64_t reads_ = 0;
+};
+
+}  // namespace libswap::testing
