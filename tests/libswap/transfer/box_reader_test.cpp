@@ -31,7 +31,7 @@ Layout layout_of(Policy policy, std::uint32_t world) {
 
 MemoryCheckpoint& fill(MemoryCheckpoint& checkpoint, DType dtype, Random& random) {
   for (std::size_t t = 0; t < kShapes.size(); ++t)
-    checkpoint.add("w" + std::to_string(t), dtype, kShapes[t], random);
+    checkpoint.add(std::to_string(t), dtype, kShapes[t], random);
   return checkpoint;
 }
 

@@ -1,0 +1,132 @@
+// A checkpoint format for tests of writing: one file a rank with every kind of fragment, and two
+// files that commit it. And a disk in memory to write it to.
+#pragma once
+
+#include <map>
+
+#include "formats/catalog/emit.h"
+#include "formats/core/crc32c.h"
+#include "libswap/sys/io_queue.h"
+#include "libswap/sys/memory_backend.h"
+#include "tests/libswap/transfer/memory_checkpoint.h"
+
+namespace libswap::testing {
+
+inline formats::ByteVector text_bytes(std::string_view text) {
+  const formats::ByteView view = formats::view_of(text);
+  return {view.begin(), view.end()};
+}
+
+inline std::vector<std::uint32_t> identity(std::size_t count) {
+  std::vector<std::uint32_t> out;
+  for (std::size_t i = 0; i < count; ++i) out.push_back(static_cast<std::uint32_t>(i));
+  return out;
+}
+
+template <typename Data>
+void add_fragment(formats::OutputFile& file, std::uint64_t offset, Data data) {
+  formats::Fragment& fragment = file.fragments.emplace_back();
+  fragment.offset = offset;
+  fragment.data.emplace<Data>(std::move(data));
+}
+
+inline formats::OutputFile literal_file(std::string name, std::string_view text) {
+  formats::OutputFile file;
+  file.name = std::move(name);
+  file.size = text.size();
+  if (!text.empty()) add_fragment(file, 0, text_bytes(text));
+  return file;
+}
+
+// Every piece is aligned to 64 bytes and followed by its CRC.
+inline formats::OutputFile toy_shard(const formats::Catalog& content, const formats::Layout& layout,
+                                     formats::Rank rank) {
+  formats::OutputFile file;
+  file.name = "data/rank" + std::to_string(index_of(rank)) + ".bin";
+  file.writer = rank;
+  add_fragment(file, 0, text_bytes("TOY"));
+  std::uint64_t end = 3;
+  for (std::uint32_t t = 0; t < content.tensors.size(); ++t)
+    for (const formats::Piece& piece : layout.pieces(t, rank)) {
+      const std::uint64_t size =
+          *formats::packed_bytes(content.tensors[t].dtype, formats::volume(piece.box.extent));
+      const std::uint64_t offset = formats::align_up(end, 64);
+      add_fragment(file, offset, formats::TensorData{t, piece.box});
+      const auto seal = [](std::uint32_t crc) {
+        formats::ByteVector bytes;
+        formats::append_le(bytes, crc);
+        return bytes;
+      };
+      add_fragment(file, offset + size, formats::Sealed{4, seal});
+      end = offset + size + 4;
+    }
+  file.size = end + 5;  // ends with a gap
+  return file;
+}
+
+inline formats::EmitPlan toy_plan(const formats::Catalog& content, const formats::Layout& layout) {
+  formats::EmitPlan plan;
+  for (std::uint32_t r = 0; r < layout.spec().mesh.shard_world; ++r)
+    plan.files.push_back(toy_shard(content, layout, formats::Rank{r}));
+  plan.files.push_back(literal_file("empty", ""));
+  plan.commit_files.push_back(literal_file("meta/index", "index"));
+  plan.commit_files.push_back(literal_file(".done", "done"));
+  return plan;
+}
+
+using Files = std::map<std::string, formats::ByteVector>;
+
+// What write_checkpoint must make of a plan, the slow way.
+inline Files expected_files(const formats::EmitPlan& plan, const MemoryCheckpoint& source) {
+  Files files;
+  for (const auto* list : {&plan.files, &plan.commit_files})
+    for (const formats::OutputFile& file : *list) {
+      formats::ByteVector& bytes = files[file.name];
+      formats::ByteVector data;
+      for (const formats::Fragment& fragment : file.fragments) {
+        bytes.resize(fragment.offset);
+        if (const auto* literal = std::get_if<formats::ByteVector>(&fragment.data)) {
+          formats::append_bytes(bytes, *literal);
+        } else if (const auto* box = std::get_if<formats::TensorData>(&fragment.data)) {
+          data = source.elements(box->tensor, box->box);
+          formats::append_bytes(bytes, data);
+        } else {
+          formats::append_le(bytes, formats::crc32_zip(0, data));
+        }
+      }
+      bytes.resize(file.size);
+    }
+  return files;
+}
+
+inline void collect(IoQueue& io, const fs::path& path, const std::string& prefix, Files& out) {
+  const auto names = io.backend().list(path);
+  if (names) {
+    for (const std::string& name : *names)
+      collect(io, path / name, prefix.empty() ? name : prefix + "/" + name, out);
+    return;
+  }
+  const FileId file = *io.backend().open(path, {});
+  formats::ByteVector& bytes = out[prefix];
+  bytes.resize(io.backend().info(file)->size);
+  if (!bytes.empty()) CHECK(io.read(file, 0, bytes).has_value());
+  CHECK(io.backend().close(file).has_value());
+}
+
+// Every file below a directory, by its relative name; empty when it is not there.
+inline Files files_below(IoQueue& io, const fs::path& directory) {
+  Files files;
+  if (*io.backend().exists(directory)) collect(io, directory, "", files);
+  return files;
+}
+
+inline std::unique_ptr<IoQueue> queue_over(std::unique_ptr<IoBackend> backend) {
+  auto queue = IoQueue::start(std::move(backend), {});
+  CHECK(queue.has_value());
+  return *std::move(queue);
+}
+inline std::unique_ptr<IoQueue> queue_on(const std::shared_ptr<MemoryDisk>& disk) {
+  return queue_over(make_memory_backend(disk));
+}
+
+}  // namespace libswap::testing

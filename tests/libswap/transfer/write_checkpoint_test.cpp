@@ -1,0 +1,281 @@
+#include "libswap/transfer/write_checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include "libswap/sys/fault_backend.h"
+#include "libswap/transfer/digest.h"
+#include "tests/libswap/transfer/toy_format.h"
+
+namespace libswap {
+namespace {
+
+using formats::Box;
+using formats::Code;
+using formats::DType;
+using formats::EmitPlan;
+using formats::Layout;
+using formats::Policy;
+using formats::Shape;
+using testing::Files;
+using testing::MemoryCheckpoint;
+using testing::Random;
+
+constexpr std::uint64_t kDisk = std::uint64_t{64} << 20;
+
+Layout layout_of(Policy policy, std::uint32_t world, const formats::Catalog& catalog) {
+  std::vector<Shape> shapes;
+  for (const formats::TensorEntry& tensor : catalog.tensors) shapes.push_back(tensor.shape);
+  auto layout = Layout::make({.policy = policy, .mesh = {world, 1}}, shapes);
+  EXPECT_TRUE(layout);
+  return *std::move(layout);
+}
+
+// A source cut by ZeRO-3 over 3 ranks, a disk with the directory /out, and a plan to write rows
+// over 2 ranks.
+class WriteCheckpoint : public ::testing::Test {
+ protected:
+  WriteCheckpoint() {
+    source_.add("a", DType::f32, {13, 7}, random_);
+    source_.add("b", DType::bf16, {2, 3, 5}, random_);
+    source_.add("scalar", DType::i64, {}, random_);
+    source_.add("none", DType::f32, {0, 4}, random_);
+    source_.cut(layout_of(Policy::zero3, 3, source_.catalog()), random_);
+    plan_ = testing::toy_plan(source_.catalog(), layout_of(Policy::rows, 2, source_.catalog()));
+    EXPECT_TRUE(queue_->backend().make_directory("/out"));
+    EXPECT_TRUE(queue_->backend().sync_directory("/"));
+  }
+
+  Result<WriteReport> write(const WriteOptions& options = {}) {
+    return write_checkpoint(*queue_, source_, testing::identity(source_.catalog().tensors.size()),
+                            plan_, "/out/ckpt", options);
+  }
+  Files written() { return testing::files_below(*queue_, "/out/ckpt"); }
+  Files expected() { return testing::expected_files(plan_, source_); }
+  std::vector<std::string> beside() { return *queue_->backend().list("/out"); }
+  // From here on, operations go wrong as planned.
+  void inject(const Fault& fault) {
+    faults_->add(fault);
+    queue_ = testing::queue_over(make_fault_backend(make_memory_backend(disk_), faults_));
+  }
+  void add_large_tensor() {  // more than all buffers of a FileStream hold
+    source_.add("large", DType::f32, {2300, 2048}, random_);
+    source_.add_chunk(4, formats::whole({2300, 2048}), 0);
+    plan_ = testing::toy_plan(source_.catalog(), layout_of(Policy::zero12, 1, source_.catalog()));
+  }
+
+  Random random_{61};
+  MemoryCheckpoint source_;
+  EmitPlan plan_;
+  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(kDisk);
+  std::shared_ptr<FaultPlan> faults_ = std::make_shared<FaultPlan>();
+  std::unique_ptr<IoQueue> queue_ = testing::queue_on(disk_);
+};
+
+TEST_F(WriteCheckpoint, WritesThePlanByteForByteFromAnyCutToAnyLayout) {
+  for (const Policy from : {Policy::zero12, Policy::zero3, Policy::rows})
+    for (const Policy to : {Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows})
+      for (const std::uint32_t world : {1u, 2u, 5u}) {
+        source_.cut(layout_of(from, 4, source_.catalog()), random_);
+        plan_ = testing::toy_plan(source_.catalog(), layout_of(to, world, source_.catalog()));
+        const auto report = write({.overwrite = Overwrite::replace});
+        ASSERT_TRUE(report) << report.error().message;
+        ASSERT_EQ(written(), expected()) << name_of(from) << " to " << name_of(to);
+        for (std::uint32_t t = 0; t < 4; ++t)
+          EXPECT_EQ(report->fingerprints[t], *fingerprint_of(source_, source_.tensor(t)));
+        EXPECT_EQ(report->files, plan_.files.size() + 2);
+        EXPECT_EQ(beside(), std::vector<std::string>{"ckpt"});
+      }
+}
+
+TEST_F(WriteCheckpoint, StreamsWhatIsLargerThanItsBuffers) {
+  add_large_tensor();
+  std::vector<std::uint64_t> seen;
+  std::uint64_t total = 0;
+  const auto report = write({.progress = [&](const WriteProgress& progress) {
+    seen.push_back(progress.bytes_done);
+    total = progress.bytes_total;
+  }});
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(written(), expected());
+  EXPECT_TRUE(std::ranges::is_sorted(seen));
+  EXPECT_EQ(seen.back(), total);
+  EXPECT_EQ(total, report->bytes);
+  EXPECT_GT(seen.size(), 5u);
+}
+
+TEST_F(WriteCheckpoint, LeavesAnExistingDestinationAsItIs) {
+  ASSERT_TRUE(write());
+  const Files before = written();
+  source_.bytes(0)[0] ^= std::byte{1};
+  const auto again = write();
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, Code::usage);
+  EXPECT_EQ(again.error().message, "/out/ckpt: exists already and was left as it is");
+  EXPECT_EQ(written(), before);
+  ASSERT_TRUE(write({.overwrite = Overwrite::replace}));
+  EXPECT_NE(written(), before);
+  EXPECT_EQ(written(), expected());
+  EXPECT_EQ(beside(), std::vector<std::string>{"ckpt"});
+}
+
+TEST_F(WriteCheckpoint, SaysBothNumbersWhenTheDiskIsTooSmall) {
+  disk_ = MemoryDisk::create(20000);
+  queue_ = testing::queue_on(disk_);
+  ASSERT_TRUE(queue_->backend().make_directory("/out"));
+  const auto report = write();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, Code::no_space);
+  std::uint64_t needed = 0;
+  for (const auto& [name, bytes] : expected()) needed += bytes.size() + 4096;
+  EXPECT_EQ(report.error().message,
+            "/out/ckpt: needs " + std::to_string(needed) + " bytes, but /out has 20000 free");
+  EXPECT_TRUE(beside().empty());
+}
+
+TEST_F(WriteCheckpoint, AnyFailingOperationLeavesNothingAndTheOldOne) {
+  ASSERT_TRUE(write());
+  const Files old = written();
+  source_.bytes(0)[0] ^= std::byte{1};
+  const std::shared_ptr<MemoryDisk> base = disk_;
+  for (const bool replace : {false, true}) {
+    for (std::uint64_t at = 0;; ++at) {
+      disk_ = base->after({.unsynced = PowerLoss::Unsynced::kept});
+      if (!replace) {
+        queue_ = testing::queue_on(disk_);
+        ASSERT_TRUE(remove_tree(queue_->backend(), "/out/ckpt"));
+      }
+      faults_ = std::make_shared<FaultPlan>();
+      inject({.on = FaultOn::durable, .at = at, .error = ENOSPC});
+      const auto report = write({.overwrite = Overwrite::replace});
+      if (report && faults_->durable_operations() <= at) break;  // there is no at-th operation
+      const Files now = written();
+      const std::vector<std::string> names = beside();
+      // The last operations come after publication: there the new one stays.
+      const bool published = now == expected();
+      EXPECT_TRUE(published || now == (replace ? old : Files())) << at;
+      if (report || published) continue;
+      EXPECT_EQ(report.error().code, Code::no_space) << at << ": " << report.error().message;
+      EXPECT_EQ(names, replace ? std::vector<std::string>{"ckpt"} : std::vector<std::string>{})
+          << at;
+    }
+  }
+}
+
+TEST_F(WriteCheckpoint, AFailureInTheMiddleOfALargeFileIsReportedOnce) {
+  add_large_tensor();
+  for (const std::uint64_t at : {0u, 2u, 4u}) {
+    faults_ = std::make_shared<FaultPlan>();
+    inject({.on = FaultOn::write, .at = at});
+    const auto report = write();
+    ASSERT_FALSE(report);
+    EXPECT_EQ(report.error().code, Code::io);
+    EXPECT_NE(report.error().message.find("rank0.bin"), std::string::npos)
+        << report.error().message;
+    EXPECT_TRUE(beside().empty());
+  }
+}
+
+TEST_F(WriteCheckpoint, WhatReadingTheSourceSaysIsPassedOn) {
+  source_.fail_on_read(3);
+  const auto report = write();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().message, "shard.bin:77: checksum does not match");
+  EXPECT_TRUE(beside().empty());
+}
+
+TEST_F(WriteCheckpoint, StopsOnRequestWithoutATrace) {
+  std::atomic<bool> cancel = false;
+  const auto report = write({.cancel = &cancel, .progress = [&](const WriteProgress& progress) {
+                               cancel = progress.bytes_done > 200;
+                             }});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, Code::cancelled);
+  EXPECT_TRUE(beside().empty());
+}
+
+TEST_F(WriteCheckpoint, TheCallersCheckSeesTheFilesBeforeTheyArePublished) {
+  const auto refused =
+      write({.check = [&](const fs::path& directory, std::span<const std::uint64_t> fingerprints) {
+        EXPECT_EQ(testing::files_below(*queue_, directory), expected());
+        EXPECT_EQ(fingerprints.size(), 4u);
+        return Result<>(formats::Error{Code::corrupt, "not what I wanted", {}});
+      }});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "not what I wanted");
+  EXPECT_TRUE(beside().empty());
+}
+
+// A source whose bytes change between two reads.
+class Fickle : public MemoryCheckpoint {
+ public:
+  Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
+                std::uint64_t first, std::span<std::byte> into) const override {
+    TRY(MemoryCheckpoint::read(tensor, chunk, first, into));
+    if (reads() == 2) into[0] ^= std::byte{1};
+    return {};
+  }
+};
+
+TEST_F(WriteCheckpoint, ComparesWhatWasWrittenWithTheSource) {
+  Fickle source;
+  source.add("a", DType::f32, {4}, random_);
+  source.add_chunk(0, formats::whole({4}), 0);
+  plan_ = testing::toy_plan(source.catalog(), layout_of(Policy::rows, 1, source.catalog()));
+  const auto report = write_checkpoint(*queue_, source, testing::identity(1), plan_, "/out/ckpt",
+                                       {.verify = Verify::full});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().message,
+            "a (master): what was written is not what the source holds; nothing was published");
+  EXPECT_TRUE(beside().empty());
+}
+
+TEST_F(WriteCheckpoint, RefusesAPlanThatForgetsRowsAndTakesOneThatRepeatsThem) {
+  const auto copy = plan_.files[1];
+  plan_.files[1].name = "data/copy.bin";
+  plan_.files.push_back(copy);
+  const auto repeated = write();
+  ASSERT_TRUE(repeated) << repeated.error().message;
+  EXPECT_EQ(written(), expected());
+  EXPECT_EQ(repeated->fingerprints[0], *fingerprint_of(source_, source_.tensor(0)));
+  plan_.files.erase(plan_.files.begin());
+  const auto forgetful = write({.overwrite = Overwrite::replace});
+  ASSERT_FALSE(forgetful);
+  EXPECT_EQ(forgetful.error().code, Code::layout);
+  EXPECT_EQ(forgetful.error().message, "the planned files: a (master): rows 0-6 are in no shard");
+}
+
+TEST_F(WriteCheckpoint, RefusesNamesThatLeaveTheDirectoryOrMeet) {
+  for (const std::string name : {"../x", "/x", "", "a/../../x", "a/", "."}) {
+    plan_.files = {testing::literal_file(name, "")};
+    EXPECT_EQ(write().error().message, "'" + name + "' cannot be a file of a checkpoint directory");
+  }
+  plan_.files = {testing::literal_file("x", ""), testing::literal_file("x", "")};
+  EXPECT_EQ(write().error().message, "x: planned twice");
+  EXPECT_TRUE(beside().empty());
+}
+
+TEST_F(WriteCheckpoint, RefusesPartsThatDoNotFit) {
+  const auto message = [&](std::uint64_t size, auto... parts) {
+    formats::OutputFile file = testing::literal_file("x", "");
+    file.size = size;
+    (testing::add_fragment(file, parts.first, parts.second), ...);
+    plan_.files = {file};
+    const auto report = write({.verify = Verify::none});
+    return report ? "written" : report.error().message;
+  };
+  const auto at = [](std::uint64_t offset, auto data) { return std::pair(offset, data); };
+  EXPECT_EQ(message(2, at(0, testing::text_bytes("abc"))),
+            "x:0: the planned part of 3 bytes ends beyond the file's 2");
+  EXPECT_EQ(message(9, at(0, testing::text_bytes("abc")), at(2, testing::text_bytes("d"))),
+            "x:2: the planned part begins inside the one before it");
+  EXPECT_EQ(message(9, at(1, formats::Sealed{4, {}})),
+            "x:1: the planned part seals data that is not there");
+  EXPECT_EQ(message(9, at(0, formats::TensorData{7, {}})),
+            "x:0: the planned part is of tensor 7 of 4");
+  EXPECT_EQ(message(9, at(0, formats::TensorData{0, Box{{12, 0}, {2, 7}}})),
+            "x:0: the planned part [12:14, 0:7] lies outside a (master) of shape [13, 7]");
+  EXPECT_TRUE(beside().empty());
+}
+
+}  // namespace
+}  // namespace libswap
