@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "formats/native/store_files.h"
 #include "libswap/sys/fault_backend.h"
 #include "tests/libswap/store/store_world.h"
 
@@ -14,11 +15,17 @@ namespace {
 using formats::Code;
 using Plans = std::vector<std::shared_ptr<FaultPlan>>;
 
+// How the last rank fails in kAbandonedStep.
+enum class Failure : std::uint8_t {
+  before_prepare,  // a write failed: it has no manifest
+  after_prepare,   // its manifest is as durable as those of the others, but it says no
+};
 struct Scenario {
   std::uint32_t world = 1;
   std::uint32_t slots = 2;
+  Failure failure = Failure::before_prepare;
 };
-constexpr std::uint64_t kAbandonedStep = 2;  // the last rank reports a failed write there
+constexpr std::uint64_t kAbandonedStep = 2;
 constexpr std::uint64_t kSteps = 4;
 constexpr std::uint64_t kNever = std::uint64_t{1} << 40;  // no scenario has so many operations
 
@@ -39,30 +46,42 @@ std::unique_ptr<IoQueue> faulty_queue(const std::shared_ptr<MemoryDisk>& disk,
   return start_queue(make_fault_backend(make_memory_backend(disk), plan));
 }
 
-// Creates and trains until something goes wrong. Returns the newest step any rank was told is
-// committed.
-std::uint64_t train(const Scenario& scenario, const std::shared_ptr<MemoryDisk>& disk,
-                    const Plans& plans) {
-  std::atomic<std::uint64_t> promised = 0;
+// What the ranks were told until something went wrong.
+struct Told {
+  std::atomic<std::uint64_t> committed = 0;  // the newest step
+  std::atomic<bool> abandoned = false;       // kAbandonedStep is over
+};
+
+Result<bool> train_one_step(const Scenario& scenario, IoQueue& io, Store& store, Agreement& ranks,
+                            std::uint64_t step) {
+  const formats::Error failure{Code::io, "this rank says no", {}};
+  const bool fails =
+      step == kAbandonedStep && index_of(store.superblock().rank) == scenario.world - 1;
+  Result<> written = write_tiles(io, store, step);
+  if (!store.can_cut()) return failure;
+  store.cut(step);
+  if (fails && scenario.failure == Failure::before_prepare) written = failure;
+  Result<> prepared = written ? store.prepare(test_manifest()) : std::move(written);
+  if (fails && prepared) prepared = failure;
+  return store.agree(ranks, prepared);
+}
+
+void train(const Scenario& scenario, const std::shared_ptr<MemoryDisk>& disk, const Plans& plans,
+           Told& told) {
   run_ranks(scenario.world, [&](std::uint32_t rank, Agreement& ranks) {
     const auto io = faulty_queue(disk, plans[rank]);
     const auto store = Store::create(*io, test_config(rank, scenario.world, scenario.slots));
     if (!store) return;
     if (!(*store)->recover(ranks)) return;
     for (std::uint64_t step = 1; step <= kSteps; ++step) {
-      Result<> written = write_tiles(*io, **store, step);
-      if (step == kAbandonedStep && rank == scenario.world - 1)
-        written = formats::Error{Code::io, "this write failed", {}};
-      if (!(*store)->can_cut()) return;
-      (*store)->cut(step);
-      // As with two slots, the next sweep waits; without the wait the order of operations varies.
-      const Result<> prepared = written ? (*store)->prepare(test_manifest()) : std::move(written);
-      const auto committed = (*store)->agree(ranks, prepared);
+      const auto committed = train_one_step(scenario, *io, **store, ranks, step);
       if (!committed) return;
-      if (*committed) raise_to(promised, step);
+      if (*committed)
+        raise_to(told.committed, step);
+      else
+        told.abandoned = true;
     }
   });
-  return promised;
 }
 
 struct Found {
@@ -95,7 +114,7 @@ void recover_all(const Scenario& scenario, const std::shared_ptr<MemoryDisk>& di
 // Recovery; before it, one that is killed, at each of its operations in turn if `most_kills`
 // allows.
 void check_image(const Scenario& scenario, const std::shared_ptr<MemoryDisk>& image,
-                 std::uint64_t promised, std::uint64_t most_kills) {
+                 const Told& told, std::uint64_t most_kills) {
   for (std::uint64_t kill_at = most_kills == 0 ? kNever : 0;; ++kill_at) {
     const auto disk = image->after({PowerLoss::Unsynced::kept, 0});
     const Plans plans = fresh_plans(scenario.world);
@@ -112,9 +131,11 @@ void check_image(const Scenario& scenario, const std::shared_ptr<MemoryDisk>& im
     const Found& last = died ? again : first;
     ASSERT_FALSE(last.mixed) << "kill " << kill_at;
     ASSERT_FALSE(last.corrupt) << "kill " << kill_at;
-    ASSERT_GE(last.step, promised) << "kill " << kill_at;
+    ASSERT_GE(last.step, told.committed) << "kill " << kill_at;
     ASSERT_LE(last.step, kSteps + 1);
-    ASSERT_NE(last.step, kAbandonedStep);
+    if (told.abandoned) {
+      ASSERT_NE(last.step, kAbandonedStep) << "kill " << kill_at;
+    }
     if (last.step != 0) {
       ASSERT_EQ(last.recovered, scenario.world);
     }
@@ -132,18 +153,19 @@ TEST_P(CrashSweep, EveryRankAtEveryDurableOperationLeavesOneWholeGeneration) {
       const auto disk = disk_with_swap_folder();
       const Plans plans = fresh_plans(scenario.world);
       plans[victim]->add({.on = FaultOn::durable, .at = kill_at, .kind = FaultKind::die});
-      const std::uint64_t promised = train(scenario, disk, plans);
+      Told told;
+      train(scenario, disk, plans, told);
       if (!plans[victim]->died()) {
-        EXPECT_EQ(promised, kSteps);
+        EXPECT_EQ(told.committed, kSteps);
         break;
       }
       ++kills;
-      with_state += promised > 0 ? 1 : 0;
+      with_state += told.committed > 0 ? 1 : 0;
       SCOPED_TRACE("rank " + std::to_string(victim) + " killed at " + std::to_string(kill_at));
       for (const auto unsynced :
            {PowerLoss::Unsynced::kept, PowerLoss::Unsynced::lost, PowerLoss::Unsynced::drawn}) {
         const std::uint64_t most = unsynced == PowerLoss::Unsynced::drawn ? 8 * scenario.world : 0;
-        check_image(scenario, disk->after({unsynced, kill_at}), promised, most);
+        check_image(scenario, disk->after({unsynced, kill_at}), told, most);
         if (HasFatalFailure()) return;
       }
     }
@@ -169,13 +191,14 @@ TEST_P(CrashSweep, EveryOperationThatFailsGivesSuccessOrAnErrorAndTheOldStateSta
       Fault fault = kind;
       fault.at = at;
       plans[victim]->add(fault);
-      const std::uint64_t promised = train(scenario, disk, plans);
+      Told told;
+      train(scenario, disk, plans, told);
       for (const auto unsynced : {PowerLoss::Unsynced::kept, PowerLoss::Unsynced::lost}) {
         Found found;
         recover_all(scenario, disk->after({unsynced, 0}), fresh_plans(scenario.world), found);
         ASSERT_FALSE(found.mixed) << "fault " << at;
         ASSERT_FALSE(found.corrupt) << "fault " << at;
-        ASSERT_GE(found.step, promised) << "fault " << at;
+        ASSERT_GE(found.step, told.committed) << "fault " << at;
       }
     }
 }
@@ -189,7 +212,8 @@ TEST_P(CrashSweep, TornAndMisdirectedWritesAreNoticedOrHarmless) {
       const auto disk = disk_with_swap_folder();
       const Plans plans = fresh_plans(scenario.world);
       plans[0]->add({.on = FaultOn::write, .at = at, .kind = kind});
-      train(scenario, disk, plans);
+      Told told;
+      train(scenario, disk, plans, told);
       Found found;
       recover_all(scenario, disk, fresh_plans(scenario.world), found);
       ASSERT_FALSE(found.mixed) << "fault " << at;
@@ -198,13 +222,87 @@ TEST_P(CrashSweep, TornAndMisdirectedWritesAreNoticedOrHarmless) {
   EXPECT_GT(noticed, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, CrashSweep,
-                         testing::Values(Scenario{1, 2}, Scenario{1, 3}, Scenario{2, 2},
-                                         Scenario{3, 3}),
-                         [](const testing::TestParamInfo<Scenario>& scenario) {
-                           return "Ranks" + std::to_string(scenario.param.world) + "Slots" +
-                                  std::to_string(scenario.param.slots);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, CrashSweep,
+    testing::Values(Scenario{1, 2, Failure::before_prepare}, Scenario{1, 3, Failure::after_prepare},
+                    Scenario{2, 2, Failure::before_prepare}, Scenario{2, 2, Failure::after_prepare},
+                    Scenario{3, 3, Failure::after_prepare}),
+    [](const testing::TestParamInfo<Scenario>& scenario) {
+      return "Ranks" + std::to_string(scenario.param.world) + "Slots" +
+             std::to_string(scenario.param.slots) +
+             (scenario.param.failure == Failure::before_prepare ? "Early" : "Late");
+    });
+
+// --- a rank's folder restored from a backup
+// --------------------------------------------------------
+
+void copy_rank_folder(const std::shared_ptr<MemoryDisk>& from,
+                      const std::shared_ptr<MemoryDisk>& to, std::uint32_t rank,
+                      std::uint32_t world) {
+  const auto source = start_queue(from);
+  const auto target = start_queue(to);
+  const fs::path folder =
+      test_config(0, 1).directory / formats::native::rank_directory(Rank{rank}, world);
+  const auto names = source->backend().list(folder);
+  ASSERT_TRUE(names);
+  for (const std::string& name : *names) {
+    const auto in = source->backend().open(folder / name, {});
+    const auto out = target->backend().open(folder / name, {.access = Access::read_write});
+    ASSERT_TRUE(in && out);
+    formats::ByteVector bytes(source->backend().info(*in)->size);
+    if (bytes.empty()) continue;
+    ASSERT_TRUE(source->read(*in, 0, bytes));
+    ASSERT_TRUE(target->write(*out, 0, bytes));
+    ASSERT_TRUE(target->backend().sync(*out));
+  }
+}
+
+// Commits steps 1 to 3 on two ranks, with a copy of the disk after step 2, and then writes step 4.
+struct RolledBack {
+  std::shared_ptr<MemoryDisk> disk = disk_with_swap_folder();
+  std::shared_ptr<MemoryDisk> at_two;
+
+  void train(const Scenario& scenario, std::uint64_t last_step) {
+    const auto io = start_queue(disk);
+    std::vector<std::unique_ptr<Store>> stores(2);
+    for (std::uint64_t step = 1; step <= last_step; ++step) {
+      run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+        if (step == 1) {
+          stores[rank] = *Store::create(*io, test_config(rank, 2, scenario.slots));
+          ASSERT_TRUE(stores[rank]->recover(ranks));
+        }
+        if (step == 4)
+          ASSERT_TRUE(write_tiles(*io, *stores[rank], step));
+        else
+          ASSERT_TRUE(*write_and_commit(*io, *stores[rank], ranks, step));
+      });
+      if (step == 2) at_two = disk->after({PowerLoss::Unsynced::kept, 0});
+    }
+  }
+};
+
+TEST(RestoredBackup, IsTakenWhenTheOthersStillHaveThatGenerationWhole) {
+  RolledBack ranks;
+  ranks.train({2, 3}, 3);
+  copy_rank_folder(ranks.at_two, ranks.disk, 1, 2);
+  Found found;
+  recover_all({2, 3}, ranks.disk, fresh_plans(2), found);
+  EXPECT_EQ(found.step, 2u);
+  EXPECT_EQ(found.recovered, 2u);
+  EXPECT_FALSE(found.mixed);
+  EXPECT_FALSE(found.corrupt);
+}
+
+TEST(RestoredBackup, IsRefusedWhenTheOthersHaveReusedItsSlots) {
+  RolledBack ranks;
+  ranks.train({2, 2}, 4);
+  copy_rank_folder(ranks.at_two, ranks.disk, 1, 2);
+  Found found;
+  recover_all({2, 2}, ranks.disk, fresh_plans(2), found);
+  EXPECT_EQ(found.step, 0u);
+  EXPECT_TRUE(found.corrupt);
+  EXPECT_EQ(found.recovered, 0u);
+}
 
 }  // namespace
 }  // namespace libswap
