@@ -269,6 +269,42 @@ TEST_F(StoreTest, AManifestThatDoesNotFitItsRegionIsRefusedAndTheGenerationAband
   commit(*store, 3);
 }
 
+// As an engine uses it: one thread a rank sweeps, another prepares behind it, an export pins, reads
+// and releases. Meant for the thread sanitizer; the state at the end is checked anyway.
+TEST(StoreThreads, SweepCommitAndExportRunBesideEachOther) {
+  const auto disk = disk_with_swap_folder();
+  const auto io = start_queue(disk);
+  constexpr std::uint64_t kLast = 40;
+  run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+    const auto store = must(Store::create(*io, test_config(rank, 2, 4)));
+    ASSERT_TRUE(store->recover(ranks));
+    ASSERT_TRUE(*write_and_commit(*io, *store, ranks, 0));
+    for (std::uint64_t step = 1; step <= kLast; ++step) {
+      ASSERT_TRUE(store->can_cut());
+      store->cut(step - 1);
+      Result<> prepared;
+      std::thread committer([&] { prepared = store->prepare(test_manifest()); });
+      std::thread exporter([&] {
+        const std::uint64_t generation = store->committed_generation();
+        if (store->pin(generation)) store->unpin(generation);
+      });
+      ASSERT_TRUE(store->room_to_sweep());
+      ASSERT_TRUE(write_tiles(*io, *store, step));
+      ASSERT_TRUE(check_tiles(*io, *store, step));
+      committer.join();
+      exporter.join();
+      const auto committed = store->agree(ranks, prepared);
+      ASSERT_TRUE(committed && *committed);
+    }
+  });
+  run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+    const auto store = must(Store::open(*io, test_config(0, 2).directory, Rank{rank}, 2));
+    const auto recovered = store->recover(ranks);
+    ASSERT_TRUE(recovered && recovered->has_value());
+    EXPECT_TRUE(check_tiles(*io, *store, kLast - 1));
+  });
+}
+
 TEST(StoreRanks, CommitTogetherAndRecoverTogether) {
   const auto disk = disk_with_swap_folder();
   const auto io = start_queue(disk);
