@@ -101,7 +101,7 @@ class Describer {
   std::unordered_map<std::string, std::size_t> tensor_of_key_;
   std::set<std::pair<std::string, std::uint32_t>> keys_in_files_;
   std::uint64_t data_bytes_ = 0;
-  bool sharded_ = false;
+  IdentityMap identity_;
 };
 
 Result<> Describer::choose_files() {
@@ -144,7 +144,10 @@ Result<> Describer::add_file(std::uint32_t file) {
   std::optional<ShardingInfo> info;
   if (const std::string* text = header.find_metadata("DCP_SHARDING_INFO")) {
     TRY_ASSIGN(info, read_sharding_info(std::string(source->name()), *text));
-    sharded_ = true;
+  }
+  if (const std::string* text = header.find_metadata(kIdentityKey)) {
+    TRY_ASSIGN(IdentityMap more, read_identity(std::string(source->name()), *text));
+    identity_.merge(std::move(more));
   }
   add_values(header, name);
   for (HeaderTensor tensor : header.tensors) {
@@ -182,7 +185,8 @@ Result<> Describer::add_tensor(std::uint32_t file, const HeaderTensor& tensor,
   keys_in_files_.emplace(key, file);
   const auto [found, fresh] = tensor_of_key_.emplace(key, catalog_.tensors.size());
   if (fresh) {
-    safetensors::NamedState named = named_state_of(key);
+    const auto told = identity_.find(key);
+    NamedState named = told == identity_.end() ? named_state_of(key) : told->second;
     TensorEntry entry{key,
                       {},
                       std::move(named.name),
@@ -231,7 +235,8 @@ void Describer::add_values(const Header& header, std::string_view file) {
   const std::string* marker = header.find_metadata(kMarkerKey);
   if (marker != nullptr) catalog_.producer = "Ebb";
   for (const auto& [key, text] : header.metadata) {
-    if (marker != nullptr && (key == kMarkerKey || (key == "format" && *marker == kFormatAdded)))
+    if (marker != nullptr &&
+        (key == kMarkerKey || key == kIdentityKey || (key == "format" && *marker == kFormatAdded)))
       continue;
     if (dcp && (key == "DCP_SHARDING_INFO" || key == "DCP_VERSION" || key == "format")) continue;
     const auto same_key = [&key = key](const ValueEntry& entry) { return entry.key == key; };

@@ -46,8 +46,25 @@ std::string numbers(const std::vector<std::uint64_t>& values) {
 
 // __metadata__ holds strings, and a few names are taken.
 bool is_held(const ValueEntry& value) {
-  return value.value.kind == Value::Kind::string && value.key != kMarkerKey &&
+  return value.value.kind == Value::Kind::string && !value.key.starts_with(kMarkerKey) &&
          !value.key.starts_with("DCP_");
+}
+
+// What a reader could not tell from the keys; "" when it can tell everything.
+std::string identity_json(const Catalog& content, const std::vector<Item>& items) {
+  std::set<std::string_view> told;
+  std::string out;
+  for (const Item& item : items) {
+    const TensorEntry& tensor = content.tensors[item.data.tensor];
+    const NamedState guess = named_state_of(item.logical);
+    if ((guess.name == tensor.name && guess.state == tensor.state) ||
+        !told.insert(item.logical).second)
+      continue;
+    out += (out.empty() ? "{" : ",") + json_string(item.logical) +
+           ":{\"name\":" + json_string(tensor.name) + ",\"state\":" + json_string(tensor.state) +
+           "}";
+  }
+  return out.empty() ? out : out + "}";
 }
 
 // __metadata__: the strings the content has, and where each stored box lies in its tensor.
@@ -64,6 +81,8 @@ std::string metadata_json(const Catalog& content, const std::vector<Item>& items
   // Loaders of transformers insist on a "format".
   std::string out = "{" + json_string(kMarkerKey) + ":" + json_string(marker) +
                     (has_format ? "" : ",\"format\":\"pt\"") + strings;
+  if (const std::string identity = identity_json(content, items); !identity.empty())
+    out += "," + json_string(kIdentityKey) + ":" + json_string(identity);
   if (placement == Placement::whole) return out + "}";
   std::string info = "{";
   for (const Item& item : items) {

@@ -72,4 +72,20 @@ Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_vie
   return info;
 }
 
+Result<IdentityMap> read_identity(const std::string& file, std::string_view text) {
+  JsonReader json({file + ": " + std::string(kIdentityKey), 0, std::string(kIdentityKey)}, text);
+  IdentityMap identity;
+  TRY(json.read([&](const std::string& key, ondemand::value value) -> Result<> {
+    NamedState& named = identity[key];
+    const std::string what = "'" + printable(key) + "'";
+    return json.fields(value, what, [&](const std::string& name, ondemand::value item) -> Result<> {
+      TRY_ASSIGN(std::string text_of_field, json.string(item, what + ": " + printable(name)));
+      if (name == "name") named.name = std::move(text_of_field);
+      if (name == "state") named.state = std::move(text_of_field);
+      return {};
+    });
+  }));
+  return identity;
+}
+
 }  // namespace formats::safetensors

@@ -1,5 +1,6 @@
-// The two small JSON documents beside or inside sharded files: model.safetensors.index.json and the
-// DCP_SHARDING_INFO that torch DCP's HuggingFaceStorageWriter puts into __metadata__.
+// The small JSON documents beside or inside the files: model.safetensors.index.json, the
+// DCP_SHARDING_INFO that torch DCP's HuggingFaceStorageWriter puts into __metadata__, and our own
+// note about tensors whose key does not tell their name and state.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "formats/core/byte_source.h"
+#include "formats/safetensors/naming.h"
 
 namespace formats::safetensors {
 
@@ -35,5 +37,7 @@ using ShardingInfo = std::unordered_map<std::string, SavedShard>;
 
 // `file` is for messages.
 Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_view json);
+
+Result<IdentityMap> read_identity(const std::string& file, std::string_view json);
 
 }  // namespace formats::safetensors

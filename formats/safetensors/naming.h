@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "formats/catalog/catalog.h"
 
@@ -11,6 +12,8 @@ namespace formats::safetensors {
 // A file of ours says so in __metadata__, and whether its "format" is ours or came with the
 // content.
 constexpr std::string_view kMarkerKey = "ebb";
+constexpr std::string_view kIdentityKey =
+    "ebb.identity";  // {key: {"name", "state"}}, see IdentityMap
 constexpr std::string_view kFormatAdded = "1 added:format";
 constexpr std::string_view kNothingAdded = "1 added:";
 
@@ -18,6 +21,9 @@ struct NamedState {
   std::string name;
   std::string state;
 };
+
+// Tensors whose name and state their key does not tell.
+using IdentityMap = std::unordered_map<std::string, NamedState>;
 
 // "<anything>.state.<name>.<state>" and "opt[im[izer]].<name>.<state>" are optimizer state, every
 // other key is a parameter of that name.

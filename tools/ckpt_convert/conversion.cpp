@@ -74,18 +74,14 @@ std::set<std::uint32_t> stored_tensors(const formats::EmitPlan& plan) {
   return stored;
 }
 
-// The written tensor that holds `wanted`: by name and state, or, where the format's own convention
-// cannot express the state, the only one of that name.
-const TensorEntry* find_written(const Catalog& written, const TensorEntry& wanted) {
-  const TensorEntry* of_name = nullptr;
-  std::size_t count = 0;
-  for (const TensorEntry& tensor : written.tensors) {
-    if (tensor.name != wanted.name) continue;
-    if (tensor.state == wanted.state) return &tensor;
-    of_name = &tensor;
-    ++count;
-  }
-  return count == 1 ? of_name : nullptr;
+// By name and state: every format carries both. Several where the source has several.
+using ByIdentity = std::multimap<std::pair<std::string_view, std::string_view>, const TensorEntry*>;
+
+ByIdentity by_identity(const Catalog& catalog) {
+  ByIdentity out;
+  for (const TensorEntry& tensor : catalog.tensors)
+    out.emplace(std::pair(std::string_view(tensor.name), std::string_view(tensor.state)), &tensor);
+  return out;
 }
 
 class ReadBack {
@@ -96,24 +92,31 @@ class ReadBack {
     TRY_ASSIGN(auto tree, libswap::open_tree(directory));
     TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
     TRY(prove_coverage(written->catalog()));
+    const ByIdentity written_tensors = by_identity(written->catalog());
     const auto& tensors = prepared_.conversion.content.tensors;
     for (const std::uint32_t number : stored_tensors(prepared_.conversion.plan)) {
       const TensorEntry& wanted = tensors[number];
-      const TensorEntry* found = find_written(written->catalog(), wanted);
-      if (found == nullptr || found->dtype != wanted.dtype || found->shape != wanted.shape)
-        return differs(wanted, "is not in what was written");
-      TRY_ASSIGN(const std::uint64_t fingerprint, libswap::fingerprint_of(*written, *found));
-      if (fingerprint != fingerprints[number]) return differs(wanted, "was read back different");
+      TRY_ASSIGN(const bool same, holds(*written, written_tensors, wanted, fingerprints[number]));
+      if (!same)
+        return Error{Code::corrupt,
+                     "tensor '" + printable(wanted.name) + "' (" + printable(wanted.state) +
+                         ") was read back different; nothing was published",
+                     "try again; if it happens again, the disk or the memory is at fault"};
     }
     return {};
   }
 
  private:
-  static Error differs(const TensorEntry& tensor, const std::string& how) {
-    return {Code::corrupt,
-            "tensor '" + printable(tensor.name) + "' (" + printable(tensor.state) + ") " + how +
-                "; nothing was published",
-            "try again; if it happens again, the disk or the memory is at fault"};
+  static Result<bool> holds(const formats::Checkpoint& written, const ByIdentity& tensors,
+                            const TensorEntry& wanted, std::uint64_t fingerprint) {
+    const auto [first, last] = tensors.equal_range({wanted.name, wanted.state});
+    for (auto candidate = first; candidate != last; ++candidate) {
+      const TensorEntry& found = *candidate->second;
+      if (found.dtype != wanted.dtype || found.shape != wanted.shape) continue;
+      TRY_ASSIGN(const std::uint64_t read, libswap::fingerprint_of(written, found));
+      if (read == fingerprint) return true;
+    }
+    return false;
   }
 
   const Prepared& prepared_;

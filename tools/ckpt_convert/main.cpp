@@ -220,8 +220,8 @@ std::string plan_text(const Request& request, const Prepared& prepared) {
 std::string done_text(const Request& request, const Prepared& prepared,
                       const libswap::WriteReport& report) {
   std::array<char, 64> speed{};
-  std::snprintf(speed.data(), speed.size(), " in %.2f s (%.2f GB/s)", report.seconds,
-                static_cast<double>(report.bytes) / std::max(report.seconds, 1e-9) / 1e9);
+  std::snprintf(speed.data(), speed.size(), " in %.2f s (%.0f MB/s)", report.seconds,
+                static_cast<double>(report.bytes) / std::max(report.seconds, 1e-9) / 1e6);
   std::string out = printable(request.destination) + ": " + std::string(request.format->name) +
                     " for " + plural(request.world, "rank") + ", " +
                     plural(prepared.conversion.content.tensors.size(), "tensor") + ", " +

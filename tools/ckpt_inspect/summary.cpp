@@ -30,7 +30,7 @@ struct Totals {
 Totals totals_of(const View& view) {
   Totals totals;
   for (const TensorEntry* tensor : view.tensors) {
-    totals.params.insert(tensor->name);
+    if (tensor->state != "tensor") totals.params.insert(tensor->name);
     ++totals.states[tensor->state];
     ++totals.dtypes[name_of(tensor->dtype)];
     totals.elements += elements_of(*tensor);

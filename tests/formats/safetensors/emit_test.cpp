@@ -141,6 +141,15 @@ TEST(SafetensorsEmit, KeepsStringsAndListsWhatItCannotHold) {
   EXPECT_EQ((*checkpoint)->catalog().values[0].value.text, "kept \"as is\"");
 }
 
+TEST(SafetensorsEmit, RemembersNamesAndStatesThatKeysDoNotTell) {
+  Catalog catalog;
+  catalog.tensors = {tensor("rng.state.0", "tensor", {3}), tensor("odd.exp", "buffer", {2})};
+  catalog.tensors[1].key = "odd";
+  const auto plan = emit(catalog, Policy::rows, 2);
+  ASSERT_TRUE(plan) << plan.error().message;
+  expect_same_content(catalog, write(*plan, catalog));
+}
+
 TEST(SafetensorsEmit, KeepsAFormatThatCameWithTheContent) {
   Catalog catalog = content();
   formats::ValueEntry format;
