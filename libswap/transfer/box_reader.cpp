@@ -154,8 +154,13 @@ std::span<const Chunk* const> BoxReader::candidates(const Box& box) const {
 }
 
 Result<> BoxReader::read(const Box& box, std::span<std::byte> into) const {
-  CHECK(inside(box, tensor_->shape) && !packed_);
+  CHECK(inside(box, tensor_->shape));
   const std::uint64_t wanted = formats::volume(box.extent);
+  if (packed_)
+    return Error{Code::unsupported,
+                 label_of(*tensor_) + ": elements of " + std::string(name_of(tensor_->dtype)) +
+                     ", smaller than a byte, are only read whole",
+                 {}};
   CHECK(into.size() == wanted * elem_bytes_);
   Gather gather(*this, box, into);
   std::uint64_t found = 0;

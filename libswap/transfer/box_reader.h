@@ -26,13 +26,13 @@ class BoxReader {
 
   const formats::TensorEntry& tensor() const { return *tensor_; }
   // Bytes of one element; sub-byte types count as their packed bytes, and then only boxes that are
-  // stored as one chunk can be read (Code::unsupported otherwise).
+  // stored as one chunk can be read, by BoxStream (Code::unsupported otherwise).
   std::uint32_t elem_bytes() const { return elem_bytes_; }
   bool packed() const { return packed_; }
 
   // Fills `into` with the row-major elements of `box`. Code::incomplete when part of it is in no
   // chunk, Code::corrupt when part of it is in several; neither is found out before the end.
-  // REQUIRES: box inside the tensor, into.size() its bytes, not packed().
+  // REQUIRES: box inside the tensor, into.size() its bytes.
   Result<> read(const formats::Box& box, std::span<std::byte> into) const;
 
   // The chunk that is exactly `box`, if there is one.

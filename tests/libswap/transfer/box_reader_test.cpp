@@ -192,6 +192,9 @@ TEST(BoxStream, ReadsElementsSmallerThanAByteOnlyAsTheyAreStored) {
   EXPECT_EQ(*sha256_of(checkpoint, checkpoint.tensor(0)), formats::sha256_hex(checkpoint.bytes(0)));
   const auto reader = BoxReader::open(checkpoint, checkpoint.tensor(0));
   ASSERT_TRUE(reader);
+  ByteVector bytes(8);
+  EXPECT_EQ(reader->read(formats::whole({5, 3}), bytes).error().message,
+            "q (master): elements of F4, smaller than a byte, are only read whole");
   const auto half = BoxStream::open(*reader, {{0, 0}, {2, 3}});
   ASSERT_FALSE(half);
   EXPECT_EQ(half.error().code, Code::unsupported);

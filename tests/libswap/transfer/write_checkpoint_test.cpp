@@ -103,6 +103,26 @@ TEST_F(WriteCheckpoint, StreamsWhatIsLargerThanItsBuffers) {
   EXPECT_GT(seen.size(), 5u);
 }
 
+TEST_F(WriteCheckpoint, WritesToARealDirectoryAsToMemory) {
+  add_large_tensor();
+  for (const BackendChoice choice : {BackendChoice::automatic, BackendChoice::threads}) {
+    auto chosen = open_backend(choice);
+    ASSERT_TRUE(chosen) << chosen.error().message;
+    const auto real = testing::queue_over(std::move(chosen->backend));
+    const fs::path parent = fs::path(::testing::TempDir()) / "ebb_write_checkpoint";
+    ASSERT_TRUE(remove_tree(real->backend(), parent));
+    ASSERT_TRUE(real->backend().make_directory(parent));
+    for (int round = 0; round < 2; ++round) {  // the second replaces the first
+      const auto report = write_checkpoint(*real, source_, testing::identity(5), plan_,
+                                           parent / "ckpt", {.overwrite = Overwrite::replace});
+      ASSERT_TRUE(report) << report.error().message;
+    }
+    EXPECT_EQ(testing::files_below(*real, parent / "ckpt"), expected());
+    EXPECT_EQ(*real->backend().list(parent), std::vector<std::string>{"ckpt"});
+    ASSERT_TRUE(remove_tree(real->backend(), parent));
+  }
+}
+
 TEST_F(WriteCheckpoint, LeavesAnExistingDestinationAsItIs) {
   ASSERT_TRUE(write());
   const Files before = written();
