@@ -4,6 +4,7 @@
 #include <string>
 
 #include "formats/dcp/dcp.h"
+#include "formats/deepspeed/deepspeed.h"
 #include "formats/native/ebb.h"
 #include "formats/safetensors/safetensors.h"
 
@@ -16,6 +17,8 @@ constexpr std::array kFormats = {
            describe_ebb, nullptr},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
            describe_dcp, emit_dcp},
+    Format{"deepspeed", "DeepSpeed ZeRO stages 1 to 3, Adam and Muon", detect_deepspeed,
+           describe_deepspeed, nullptr},
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",
            detect_safetensors, describe_safetensors, emit_safetensors},
 };

@@ -103,14 +103,16 @@ class Emitter {
     return {};
   }
 
-  // The key and path torch's own state dicts would use.
+  // The content's own key where it means the same to a reader of DCP; else the key and path that
+  // torch's state dicts would use.
   void name_tensor(const TensorEntry& tensor, DcpWrittenTensor& written) const {
-    const bool parameter =
-        tensor.state == "param" || (tensor.state == "master" && !has_param_.contains(tensor.name));
-    if (tensor.key) {
+    const bool in_model = tensor.state == "param" || tensor.state == "buffer" ||
+                          (tensor.state == "master" && !has_param_.contains(tensor.name));
+    if (tensor.key &&
+        torch_identity(*tensor.key, tensor.path) == std::pair(tensor.name, tensor.state)) {
       written.key = *tensor.key;
       written.path = tensor.path.empty() ? std::vector<PathItem>{*tensor.key} : tensor.path;
-    } else if (parameter) {
+    } else if (in_model) {
       written.key = "model." + tensor.name;
       written.path = {"model", tensor.name};
     } else if (tensor.state == "tensor") {
@@ -192,9 +194,9 @@ class Emitter {
     file.fragments.push_back({start, std::move(head)});
     if (data_bytes != 0) {
       file.fragments.push_back({data, TensorData{number, piece.box}});
-      file.fragments.push_back(
-          {data + data_bytes,
-           Sealed{tail_bytes, [archive](std::uint32_t crc) { return archive.tail(crc); }}});
+      file.fragments.push_back({data + data_bytes, Sealed{tail_bytes, [archive](std::uint32_t crc) {
+                                                            return archive.tail(crc);
+                                                          }}});
     }
     file.size = data + data_bytes + tail_bytes;
     return {file.name, start, file.size - start};

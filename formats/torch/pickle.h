@@ -72,8 +72,9 @@ class PickleGraph {
   bool is_object_of(PickleId id, std::string_view name) const;
   // The callee's name, "" when the callee is not a global.
   std::string_view class_name(PickleId id) const;
-  // A dict's value under a string key, kNoPickle when absent. Linear.
+  // A dict's value under a key, kNoPickle when absent or when `dict` is none. Linear.
   PickleId find(PickleId dict, std::string_view key) const;
+  PickleId find(PickleId dict, std::int64_t key) const;
 
   // Every name the stream refers to, in order of appearance, with the offset of its first use.
   struct Name {

@@ -56,9 +56,18 @@ bool PickleGraph::is_object_of(PickleId id, std::string_view name) const {
 }
 
 PickleId PickleGraph::find(PickleId dict, std::string_view key) const {
+  if (dict == kNoPickle || !is(dict, PickleKind::dict)) return kNoPickle;
   const std::span<const PickleId> entries = items(dict);
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
     if (is(entries[i], PickleKind::string) && text(entries[i]) == key) return entries[i + 1];
+  return kNoPickle;
+}
+
+PickleId PickleGraph::find(PickleId dict, std::int64_t key) const {
+  if (dict == kNoPickle || !is(dict, PickleKind::dict)) return kNoPickle;
+  const std::span<const PickleId> entries = items(dict);
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+    if (is(entries[i], PickleKind::integer) && integer(entries[i]) == key) return entries[i + 1];
   return kNoPickle;
 }
 

@@ -1,0 +1,59 @@
+// A described DeepSpeed checkpoint: chunks are slices of archive records. Internal to
+// formats/deepspeed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/catalog/catalog.h"
+#include "formats/torch/archive.h"
+
+namespace formats {
+
+// Elements that lie dense in one file: a tensor of an archive or a swap file.
+struct DsFlat {
+  std::uint32_t file = 0;    // index into Catalog::files
+  std::uint32_t record = 0;  // index into DsCheckpoint's records
+  std::uint64_t at = 0;      // absolute offset of the first element
+  std::uint64_t elems = 0;
+  DType dtype = DType::f32;
+  Shape shape;
+};
+
+// One record holds many parameters' pieces, and zip's CRC32 covers the whole record: reading the
+// last piece in it checks all of it, so that whoever reads everything has everything checked once.
+class DsCheckpoint : public Checkpoint {
+ public:
+  explicit DsCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
+
+  const Catalog& catalog() const override { return catalog_; }
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override;
+
+  Catalog& building() { return catalog_; }
+  // A tensor of an archive, which must be stored plainly.
+  Result<DsFlat> add_flat(const TorchArchive& archive, std::uint32_t file,
+                          const TorchTensor& tensor);
+  // A swap file: raw fp32 elements, padded at the end, no checksum.
+  DsFlat add_raw(std::uint32_t file, std::uint64_t elems);
+  // Marks the last piece of every record; call when all chunks are there.
+  void finish();
+
+ private:
+  struct Record {
+    std::uint64_t at = 0;
+    std::uint64_t size = 0;  // 0: nothing to check
+    std::uint32_t crc = 0;
+    std::string name;
+  };
+  Result<> check(const Record& record, const ByteSource& source) const;
+
+  std::shared_ptr<const SourceTree> tree_;
+  Catalog catalog_;
+  std::vector<Record> records_;  // Chunk::tag = 2 * record + (last piece of it ? 1 : 0)
+};
+
+}  // namespace formats

@@ -1,0 +1,118 @@
+#include "formats/deepspeed/names.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "formats/core/json_text.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kMaxTag = 4096;
+
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+bool take_number(std::string_view& text, std::uint32_t& into) {
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), into);
+  if (error != std::errc{} || stop == text.data()) return false;
+  text.remove_prefix(static_cast<std::size_t>(stop - text.data()));
+  return true;
+}
+
+std::string_view folder_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? std::string_view{} : path.substr(0, slash + 1);
+}
+
+Error refused(const SourceTree& tree, Code code, const std::string& why) {
+  return Error{code, std::string(tree.root()) + ": " + why, {}};
+}
+
+// What `latest` says, without the line end an editor may have added.
+Result<std::string> read_latest(const SourceTree& tree) {
+  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open("latest"));
+  TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTag));
+  std::string tag(text_of(bytes));
+  while (!tag.empty() && (tag.back() == '\n' || tag.back() == '\r' || tag.back() == ' '))
+    tag.pop_back();
+  const bool plain =
+      !tag.empty() && tag != "." && tag != ".." && std::all_of(tag.begin(), tag.end(), [](char c) {
+        return c != '/' && c != '\\' && static_cast<unsigned char>(c) >= 0x20;
+      });
+  if (plain) return tag;
+  return refused(tree, Code::corrupt, "latest names " + json_string(tag) + ", which is no folder");
+}
+
+// The tag's folder with its '/', "" for the root: from `latest`, or the only one there is.
+Result<std::string> find_folder(const SourceTree& tree) {
+  std::set<std::string> folders;
+  for (const SourceTree::Entry& entry : tree.entries()) {
+    const std::string_view folder = folder_of(entry.name);
+    if (parse_ds_name(std::string_view(entry.name).substr(folder.size()))) folders.emplace(folder);
+  }
+  if (tree.find("latest") != nullptr) {
+    TRY_ASSIGN(const std::string tag, read_latest(tree));
+    if (folders.contains(tag + "/")) return tag + "/";
+    return refused(tree, Code::incomplete,
+                   "latest names " + json_string(tag) + ", which holds no checkpoint");
+  }
+  if (folders.size() == 1) return *folders.begin();
+  return refused(tree, Code::incomplete,
+                 "no file latest says which of " + std::to_string(folders.size()) +
+                     " folders is the checkpoint");
+}
+
+}  // namespace
+
+std::optional<DsName> parse_ds_name(std::string_view file) {
+  DsName name;
+  std::uint32_t number = 0;
+  take(file, "bf16_");
+  if (take(file, "zero_pp_rank_")) {
+    if (!take_number(file, number) || !take(file, "_")) return std::nullopt;
+    name.data_rank = number;
+  }
+  if (!take(file, "mp_rank_") || !take_number(file, name.model_rank)) return std::nullopt;
+  take(file, "_");  // old releases left it out
+  if (file == "model_states.pt") return name;
+  name.kind = DsName::Kind::optimizer;
+  if (file == "optim_states.pt" && name.data_rank) return name;
+  return std::nullopt;
+}
+
+Result<DsFiles> find_ds_files(const SourceTree& tree) {
+  DsFiles files;
+  TRY_ASSIGN(files.folder, find_folder(tree));
+  files.tag = files.folder.empty() ? "" : files.folder.substr(0, files.folder.size() - 1);
+  for (const SourceTree::Entry& entry : tree.entries()) {
+    if (folder_of(entry.name) != files.folder) continue;
+    const std::string_view base = std::string_view(entry.name).substr(files.folder.size());
+    const bool other_axis = base.starts_with("layer_") || base.starts_with("expp_rank_");
+    const auto name = parse_ds_name(base);
+    if (other_axis || (name && name->model_rank != 0))
+      return refused(tree, Code::unsupported,
+                     "a checkpoint with tensor, pipeline or expert parallelism (" +
+                         std::string(base) + ") is not read by this version");
+    if (!name) continue;
+    auto& of_kind = name->kind == DsName::Kind::model ? files.model : files.optimizer;
+    const auto [place, fresh] = of_kind.emplace(name->data_rank.value_or(0), entry.name);
+    if (!fresh)
+      return refused(tree, Code::layout,
+                     "two files for one rank: " + place->second + " and " + entry.name);
+  }
+  if (files.model.empty())
+    return refused(tree, Code::incomplete, files.tag + ": no model_states.pt file");
+  if (files.optimizer.empty())
+    return refused(tree, Code::unsupported,
+                   files.tag +
+                       ": no optim_states.pt file: a DeepSpeed checkpoint without ZeRO, or "
+                       "a universal one, is not read by this version");
+  return files;
+}
+
+}  // namespace formats

@@ -1,0 +1,136 @@
+// DeepSpeed checkpoints that DeepSpeed itself wrote, read and compared with the training objects.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "formats/deepspeed/deepspeed.h"
+#include "tests/support/expected.h"
+#include "tests/support/source_tree.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using formats::Code;
+using formats::describe_deepspeed;
+using test_support::Compare;
+
+const fs::path kFixtures = fs::path(EBB_FIXTURES) / "deepspeed";
+
+class DeepSpeedFixture : public testing::TestWithParam<std::string> {};
+
+TEST_P(DeepSpeedFixture, HoldsWhatTheEngineHeld) {
+  const fs::path folder = kFixtures / GetParam();
+  const auto tree = test_support::load_tree(folder / "data");
+  ASSERT_TRUE(formats::detect_deepspeed(*tree));
+  const auto checkpoint = describe_deepspeed(tree);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto covered = prove_coverage((*checkpoint)->catalog());
+  EXPECT_TRUE(covered.has_value()) << covered.error().message;
+  EXPECT_EQ(test_support::differences(**checkpoint, folder / "expected.json", Compare::tensors),
+            "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Stage3, DeepSpeedFixture,
+                         testing::Values("z3_muon_bf16_w4", "z3_muon_inmem_bf16_w2",
+                                         "z3_muon_nvme_w2", "z3_adamw_bf16_w4",
+                                         "z3_adam_cpuoffload_w2"));
+INSTANTIATE_TEST_SUITE_P(Stages1And2, DeepSpeedFixture,
+                         testing::Values("old_z2_adamw_w2", "z1_adamw_bf16_w2", "z1_muon_bf16_w3",
+                                         "z1_muon_bf16opt_w2", "z2_adam_fp32_w3",
+                                         "z2_adamw_fp16_w2", "z2_adamw_resume_w4",
+                                         "z2_muon_bf16_w2"));
+
+std::string refusal_of(std::shared_ptr<const formats::SourceTree> tree, Code code) {
+  const auto checkpoint = describe_deepspeed(std::move(tree));
+  if (!checkpoint) {
+    EXPECT_EQ(checkpoint.error().code, code) << checkpoint.error().message;
+    return checkpoint.error().message;
+  }
+  return "";
+}
+
+TEST(DeepSpeedDamage, DS02MissingRankIsNamed) {
+  const std::string message = refusal_of(
+      test_support::load_tree(kFixtures / "bad_missing_rank" / "data"), Code::incomplete);
+  EXPECT_TRUE(
+      message.ends_with("global_step3: optimizer file of rank 1 is missing (partition_count is 3)"))
+      << message;
+}
+
+TEST(DeepSpeedDamage, P09CallsAreRefusedByName) {
+  const std::string message =
+      refusal_of(test_support::load_tree(kFixtures / "bad_pickle" / "data"), Code::corrupt);
+  EXPECT_NE(message.find("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"), std::string::npos);
+  EXPECT_NE(message.find("\"posix.system\""), std::string::npos) << message;
+  EXPECT_FALSE(fs::exists("PWNED"));
+}
+
+TEST(DeepSpeedDamage, UniversalFoldersAreUnsupportedByName) {
+  const auto tree = test_support::load_tree(kFixtures / "universal_z1_adamw" / "data");
+  ASSERT_TRUE(formats::detect_deepspeed(*tree));
+  EXPECT_NE(refusal_of(tree, Code::unsupported).find("a universal one"), std::string::npos);
+}
+
+std::shared_ptr<test_support::MemoryTree> with_latest(std::string_view latest) {
+  const auto good = test_support::load_tree(kFixtures / "z3_muon_inmem_bf16_w2" / "data");
+  auto tree = std::make_shared<test_support::MemoryTree>("ck");
+  for (const auto& entry : good->entries())
+    if (entry.name != "latest") tree->add(entry.name, good->bytes_of(entry.name));
+  if (!latest.empty()) tree->add("latest", latest);
+  return tree;
+}
+
+TEST(DeepSpeedDamage, DS01LatestMayNotLeaveTheFolder) {
+  EXPECT_EQ(refusal_of(with_latest("../x"), Code::corrupt),
+            "ck: latest names \"../x\", which is no folder");
+  EXPECT_EQ(refusal_of(with_latest("\n"), Code::corrupt),
+            "ck: latest names \"\", which is no folder");
+  EXPECT_EQ(refusal_of(with_latest("global_step9"), Code::incomplete),
+            "ck: latest names \"global_step9\", which holds no checkpoint");
+  EXPECT_EQ(refusal_of(with_latest("global_step3\r\n"), Code::corrupt), "");
+  EXPECT_EQ(refusal_of(with_latest(""), Code::corrupt), "") << "one folder needs no latest";
+}
+
+TEST(DeepSpeedDamage, DS03TwoFilesForOneRankAreRefused) {
+  const auto tree = with_latest("global_step3");
+  const std::string name = "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt";
+  tree->add("global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt", tree->bytes_of(name));
+  EXPECT_NE(refusal_of(tree, Code::layout).find("two files for one rank"), std::string::npos);
+}
+
+TEST(DeepSpeedDamage, FlippedBitInAPartitionIsNoticed) {
+  const auto tree = with_latest("global_step3");
+  const auto checkpoint = describe_deepspeed(tree);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  const formats::Chunk& chunk = catalog.tensors.front().chunks.front();
+  tree->bytes_of(catalog.files[chunk.file].name)[chunk.offset] ^= std::byte{1};
+  std::string messages;
+  for (const formats::TensorEntry& tensor : catalog.tensors)
+    if (const auto digest = test_support::sha256_of(**checkpoint, tensor); !digest)
+      messages += digest.error().message;
+  EXPECT_NE(messages.find("fails its CRC32 check"), std::string::npos) << messages;
+}
+
+TEST(DeepSpeedCatalog, ExplainsAZero3MuonCheckpoint) {
+  const auto checkpoint =
+      describe_deepspeed(test_support::load_tree(kFixtures / "z3_muon_bf16_w4" / "data"));
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  EXPECT_EQ(catalog.producer, "DeepSpeed 0.19.8");
+  EXPECT_EQ(catalog.step, 3);
+  EXPECT_EQ(catalog.world, 4u);
+  EXPECT_EQ(catalog.partition, "zero3 over 4 ranks");
+  EXPECT_EQ(catalog.files.size(), 8u);
+  // ceil(n / 4) * 4 - n over 39, 45, 45, 35, 66, 13, 1, 7 and 1 elements.
+  EXPECT_EQ(catalog.padding_elems, 1u + 3 + 3 + 1 + 2 + 3 + 3 + 1 + 3);
+  ASSERT_EQ(catalog.groups.size(), 2u);
+  EXPECT_EQ(catalog.groups[0].optimizer, "muon");
+  EXPECT_EQ(catalog.groups[0].params,
+            (std::vector<std::string>{"blocks.0.attn.wk", "blocks.0.mlp.up", "blocks.0.mlp.down",
+                                      "blocks.0.attn.wq"}));
+  EXPECT_EQ(catalog.groups[1].optimizer, "adamw");
+}
+
+}  // namespace
