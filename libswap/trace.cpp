@@ -25,13 +25,20 @@ std::string lane_name_event(formats::Rank rank, Lane lane) {
 
 std::string_view name_of(Lane lane) {
   switch (lane) {
-    case Lane::step: return "step";
-    case Lane::wait: return "wait";
-    case Lane::compute: return "compute";
-    case Lane::read: return "read";
-    case Lane::write: return "write";
-    case Lane::exchange: return "exchange";
-    case Lane::commit: return "commit";
+    case Lane::step:
+      return "step";
+    case Lane::wait:
+      return "wait";
+    case Lane::compute:
+      return "compute";
+    case Lane::read:
+      return "read";
+    case Lane::write:
+      return "write";
+    case Lane::exchange:
+      return "exchange";
+    case Lane::commit:
+      return "commit";
   }
   return "?";
 }
@@ -47,8 +54,9 @@ void Trace::add(formats::Rank rank, Lane lane, const char* name, Clock::time_poi
 
 std::string Trace::to_chrome_json() const {
   const std::lock_guard lock(mutex_);
-  std::string json = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":" +
-                     std::to_string(dropped_) + "},\n\"traceEvents\":[\n";
+  std::string json =
+      "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":" + std::to_string(dropped_) +
+      "},\n\"traceEvents\":[\n";
   std::set<std::pair<formats::Rank, Lane>> lanes;
   for (const Span& span : spans_) lanes.insert({span.rank, span.lane});
   const char* separator = "";

@@ -1,4 +1,5 @@
-// What the trainer describes: parameters, optimizer groups, and how its gradients and weights are cut.
+// What the trainer describes: parameters, optimizer groups, and how its gradients and weights are
+// cut.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct ModelSpec {
   std::vector<GroupSpec> groups;
 };
 
-// Where a Muon matrix's state lives. `shard` keeps the trainer's own partition; it is refused until its
-// own issue builds it.
+// Where a Muon matrix's state lives. `shard` keeps the trainer's own partition; it is refused until
+// its own issue builds it.
 enum class Placement : std::uint8_t { owner, shard };
 
 struct PartitionSpec {

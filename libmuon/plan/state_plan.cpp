@@ -28,15 +28,19 @@ Result<> check_params(const ModelSpec& model) {
   for (const ParamSpec& param : model.params) {
     const std::string what = "parameter " + param.name;
     if (param.group >= model.groups.size())
-      return Error{Code::usage, what + " names group " + std::to_string(param.group) + " of " +
-                                    std::to_string(model.groups.size()), {}};
+      return Error{Code::usage,
+                   what + " names group " + std::to_string(param.group) + " of " +
+                       std::to_string(model.groups.size()),
+                   {}};
     const auto elems = formats::checked_volume(param.shape);
     if (!elems || *elems == 0)
-      return Error{Code::layout, what + " has no elements: shape " + formats::to_string(param.shape), {}};
+      return Error{
+          Code::layout, what + " has no elements: shape " + formats::to_string(param.shape), {}};
     if (std::holds_alternative<MuonSpec>(model.groups[param.group]) && param.shape.size() != 2)
-      return Error{Code::layout, what + " is in a Muon group but is no matrix: shape " +
-                                     formats::to_string(param.shape),
-                   "put it into an AdamW group"};
+      return Error{
+          Code::layout,
+          what + " is in a Muon group but is no matrix: shape " + formats::to_string(param.shape),
+          "put it into an AdamW group"};
     names.push_back(param.name);
   }
   std::ranges::sort(names);
@@ -46,8 +50,8 @@ Result<> check_params(const ModelSpec& model) {
   return {};
 }
 
-// Longest processing time first onto the least loaded rank; ties go to the lower number, so that every
-// rank computes the same table.
+// Longest processing time first onto the least loaded rank; ties go to the lower number, so that
+// every rank computes the same table.
 std::vector<std::uint32_t> assign_owners(const ModelSpec& model, std::uint32_t world) {
   std::vector<std::uint32_t> order;
   std::vector<double> cost(model.params.size(), 0);
@@ -109,22 +113,15 @@ std::vector<std::string> state_names() {
   return {"master", "momentum_buffer", "exp_avg", "exp_avg_sq"};
 }
 
-FlatRange flat_range_held(const Layout& layout, std::size_t tensor, Rank rank) {
-  const auto pieces = layout.pieces(tensor, rank);
-  if (pieces.empty()) return {};
-  const auto first = formats::flat_range_of(layout.tensors()[tensor], pieces.front().box);
-  CHECK(first.has_value());
-  return {first->first, layout.local_elems(tensor, rank)};
-}
-
 Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
                                   std::uint64_t tile_bytes, Rank rank) {
   if (partition.placement == Placement::shard)
     return Error{Code::unsupported, "placement of Muon state on shards is not built yet",
                  "use Placement::owner"};
   if (tile_bytes < 4096 || tile_bytes % 4096 != 0)
-    return Error{Code::usage, "tile size " + std::to_string(tile_bytes) +
-                                  " is not a multiple of 4096 bytes", {}};
+    return Error{Code::usage,
+                 "tile size " + std::to_string(tile_bytes) + " is not a multiple of 4096 bytes",
+                 {}};
   TRY(check_params(model));
   std::vector<formats::Shape> shapes;
   for (const ParamSpec& param : model.params) shapes.push_back(param.shape);
@@ -136,9 +133,10 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   TRY_ASSIGN(plan.weights_, Layout::make(partition.weights, shapes));
   const std::uint32_t world = plan.gradients_->spec().mesh.world();
   if (plan.weights_->spec().mesh.world() != world)
-    return Error{Code::layout, "gradients are cut over " + std::to_string(world) +
-                                   " ranks, weights over " +
-                                   std::to_string(plan.weights_->spec().mesh.world()), {}};
+    return Error{Code::layout,
+                 "gradients are cut over " + std::to_string(world) + " ranks, weights over " +
+                     std::to_string(plan.weights_->spec().mesh.world()),
+                 {}};
 
   Layout::Spec owners{.policy = Policy::layer_wise, .mesh = {world, 1}};
   owners.owners = assign_owners(model, world);
@@ -158,11 +156,11 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
 }
 
 FlatRange StatePlan::own_range(std::uint32_t param) const {
-  return flat_range_held(muon_[param] ? *owners_ : *shards_, param, rank_);
+  return (muon_[param] ? *owners_ : *shards_).held(param, rank_);
 }
 
-// Small matrices share an item as long as one tile holds them, so a model of many small matrices does
-// not pay a tile for each.
+// Small matrices share an item as long as one tile holds them, so a model of many small matrices
+// does not pay a tile for each.
 void StatePlan::add_muon_items(const ModelSpec& model) {
   const std::uint64_t capacity = tile_bytes_ / kElemBytes;
   bool open = false;
@@ -192,8 +190,8 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
   if (item.elems > 0) items_.push_back(std::move(item));
 }
 
-// Momentum tiles of an item, then its master tiles; AdamW tiles spread evenly between, so that the disk
-// has work while a Newton-Schulz runs.
+// Momentum tiles of an item, then its master tiles; AdamW tiles spread evenly between, so that the
+// disk has work while a Newton-Schulz runs.
 void StatePlan::order_visits() {
   std::vector<Visit> muon_visits, adam_visits;
   const std::uint64_t adam_capacity =
@@ -250,8 +248,12 @@ std::vector<Segment> StatePlan::segments(const Visit& visit) const {
                           .offset = offset + span.visit_first * kElemBytes});
   };
   switch (visit.kind) {
-    case VisitKind::momentum: add(StateId::momentum_buffer, 0); break;
-    case VisitKind::master: add(StateId::master, 0); break;
+    case VisitKind::momentum:
+      add(StateId::momentum_buffer, 0);
+      break;
+    case VisitKind::master:
+      add(StateId::master, 0);
+      break;
     case VisitKind::adam:
       add(StateId::master, 0);
       add(StateId::exp_avg, adam_stride(visit));

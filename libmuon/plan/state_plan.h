@@ -1,8 +1,8 @@
-// The plan of a rank's state: who owns which matrix, which tile holds what, in which order the sweep
-// visits tiles, and what that costs. Pure arithmetic; the manifest's tables are made from it.
+// The plan of a rank's state: who owns which matrix, which tile holds what, in which order the
+// sweep visits tiles, and what that costs. Pure arithmetic; the manifest's tables are made from it.
 //
-// Muon matrices live whole at one rank (longest-processing-time on Newton-Schulz cost); AdamW state lives
-// on the gradient's own shard. All state is fp32.
+// Muon matrices live whole at one rank (longest-processing-time on Newton-Schulz cost); AdamW state
+// lives on the gradient's own shard. All state is fp32.
 #pragma once
 
 #include <cstdint>
@@ -71,13 +71,14 @@ class StatePlan {
     std::uint64_t visit_first = 0;
   };
   std::vector<Span> spans(const Visit& visit) const;
-  // Bytes one state of an AdamW visit takes in its tile: w, exp_avg, exp_avg_sq lie one after another.
+  // Bytes one state of an AdamW visit takes in its tile: w, exp_avg, exp_avg_sq lie one after
+  // another.
   static std::uint64_t adam_stride(const Visit& visit);
   std::vector<formats::native::Segment> segments(const Visit& visit) const;
 
-  std::uint64_t state_elems() const;      // fp32 elements of state on this rank
-  std::uint64_t largest_item() const;     // elements of U (and of O)
-  double newton_schulz_flops() const;     // of this rank, one step
+  std::uint64_t state_elems() const;   // fp32 elements of state on this rank
+  std::uint64_t largest_item() const;  // elements of U (and of O)
+  double newton_schulz_flops() const;  // of this rank, one step
   std::uint64_t adam_elems() const;
   // Equal on all ranks that describe the same state in the same places.
   std::uint64_t digest() const { return digest_; }
@@ -98,8 +99,5 @@ class StatePlan {
   std::uint64_t adam_elems_ = 0;
   std::uint64_t digest_ = 0;
 };
-
-// The range a rank's pieces of a tensor cover: every policy's pieces are one flat run.
-FlatRange flat_range_held(const formats::Layout& layout, std::size_t tensor, Rank rank);
 
 }  // namespace libmuon

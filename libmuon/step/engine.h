@@ -1,9 +1,11 @@
-// Engine: a trainer's optimizer as one object per rank. Gradients in, one Muon/AdamW step on state that
-// is paged between memory and the store, weights out; snapshots of the store while training goes on.
+// Engine: a trainer's optimizer as one object per rank. Gradients in, one Muon/AdamW step on state
+// that is paged between memory and the store, weights out; snapshots of the store while training
+// goes on.
 //
-// Threading: one thread per engine drives it. Calls marked [C] are collective: all ranks, same order.
-// A step: 0 check (finite, exact norm, agree) -> 1 gradients to owners -> 2 local sweep -> 3 weights out.
-// Nothing is written before all ranks agreed that the gradient is finite (decisions 4.4).
+// Threading: one thread per engine drives it. Calls marked [C] are collective: all ranks, same
+// order. A step: 0 check (finite, exact norm, agree) -> 1 gradients to owners -> 2 local sweep -> 3
+// weights out. Nothing is written before all ranks agreed that the gradient is finite
+// (decisions 4.4).
 #pragma once
 
 #include <cstdint>
@@ -26,11 +28,11 @@ namespace libmuon {
 struct EngineConfig {
   ModelSpec model;
   PartitionSpec partition;
-  std::uint64_t budget_bytes = 0;          // this rank's frames and resident tiles together
+  std::uint64_t budget_bytes = 0;  // this rank's frames and resident tiles together
   std::uint64_t tile_bytes = 4u << 20;
   std::uint32_t slots = 3;
-  std::uint32_t threads = 1;               // that compute, this rank
-  libswap::Trace* trace = nullptr;         // borrowed
+  std::uint32_t threads = 1;        // that compute, this rank
+  libswap::Trace* trace = nullptr;  // borrowed
 };
 
 // Elements [range.first, + count) of a parameter's fp32 initial weights, the same on every rank.
@@ -39,7 +41,7 @@ using InitialWeights =
 
 // What the engine will take and move, known before anything is allocated; bytes of this rank.
 struct EnginePlan {
-  std::uint64_t state_bytes = 0;      // all state
+  std::uint64_t state_bytes = 0;  // all state
   std::uint64_t tiles = 0;
   libswap::Pager::Split split;
   std::uint64_t frame_bytes = 0;      // frames + resident tiles: within the budget
@@ -49,7 +51,7 @@ struct EnginePlan {
   std::uint64_t exchange_bytes = 0;   // packing of one round
   std::uint64_t disk_bytes = 0;       // reserved in the store
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
-  double newton_schulz_flops = 0;     // of one step
+  double newton_schulz_flops = 0;  // of one step
   std::uint64_t adam_elems = 0;
 };
 
@@ -70,12 +72,13 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Predicts; allocates nothing. Fails as open would on sizes: the budget too small, unknown layouts.
+  // Predicts; allocates nothing. Fails as open would on sizes: the budget too small, unknown
+  // layouts.
   static Result<EnginePlan> plan(const EngineConfig& config, Rank rank);
 
-  // [C] The state comes from, in this order: the directory's current store (any world size, layout or
-  // tile size: if they differ it is transferred into a new store), `checkpoint` if given (any format
-  // that describes), `initial` otherwise. The directory and the queue outlive the engine.
+  // [C] The state comes from, in this order: the directory's current store (any world size, layout
+  // or tile size: if they differ it is transferred into a new store), `checkpoint` if given (any
+  // format that describes), `initial` otherwise. The directory and the queue outlive the engine.
   static Result<std::unique_ptr<Engine>> open(const EngineConfig& config, Communicator& ranks,
                                               libswap::IoQueue& io,
                                               libswap::SwapDirectory& directory,

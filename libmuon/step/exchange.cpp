@@ -41,16 +41,16 @@ void append(std::vector<Move>& into, const std::vector<Move>& moves,
 }
 
 // Between a pair of ranks both sides must list messages in one order: by tensor, then as planned.
-void order(std::vector<Move>& moves) {
-  std::ranges::stable_sort(moves, {}, &Move::tensor);
-}
+void order(std::vector<Move>& moves) { std::ranges::stable_sort(moves, {}, &Move::tensor); }
 
 }  // namespace
 
-void Exchange::add(const formats::ReshardPlan& plan, const Selection& selected) {
+void Exchange::add(const formats::ReshardPlan& plan, const Selection& selected,
+                   const Selection& in_place) {
   append(sends_, plan.sends, selected);
   append(receives_, plan.receives, selected);
-  append(keeps_, plan.keeps, selected);
+  append(keeps_, plan.keeps,
+         [&](std::uint32_t tensor) { return selected(tensor) && !in_place(tensor); });
 }
 
 void Exchange::plan_rounds(std::span<const formats::Shape> tensors, std::uint64_t round_bytes) {
@@ -87,11 +87,9 @@ void Exchange::plan_rounds(std::span<const formats::Shape> tensors, std::uint64_
 }
 
 Result<> Exchange::run(Communicator& ranks, const Source& source, const Target& target) {
-  for (const Move& move : keeps_) {
-    const auto from = piece_data(source(move.tensor), move.source);
-    const auto to = piece_data(target(move.tensor), move.target);
-    if (from.data() != to.data()) copy(move.region, move.source.box, from, move.target.box, to);
-  }
+  for (const Move& move : keeps_)
+    copy(move.region, move.source.box, piece_data(source(move.tensor), move.source),
+         move.target.box, piece_data(target(move.tensor), move.target));
   if (ranks.world() == 1) return {};
   for (const Round& round : rounds_) TRY(run_round(round, ranks, source, target));
   return {};

@@ -20,16 +20,17 @@ class Exchange {
   // Whether a tensor takes part: Muon matrices and AdamW ranges have different layouts.
   using Selection = std::function<bool(std::uint32_t tensor)>;
 
-  // Adds the moves of `plan` for the selected tensors. `round_bytes` bounds what one round moves of the
-  // model: borders depend on the tensors alone, so all ranks run the same number of rounds.
-  void add(const formats::ReshardPlan& plan, const Selection& selected);
-  // REQUIRES: called once, after the last add().
+  // Adds the moves of `plan` for the selected tensors. `in_place`: tensors whose own part needs no
+  // copy, because this rank's source and target are one memory.
+  void add(const formats::ReshardPlan& plan, const Selection& selected, const Selection& in_place);
+  // `round_bytes` bounds what one round moves of the model: borders depend on the tensors alone, so
+  // all ranks run the same number of rounds. REQUIRES: called once, after the last add().
   void plan_rounds(std::span<const formats::Shape> tensors, std::uint64_t round_bytes);
 
-  // Collective. Keeps are copied unless source and target are the same memory.
+  // Collective.
   Result<> run(Communicator& ranks, const Source& source, const Target& target);
 
-  std::uint64_t sent_bytes() const { return sent_bytes_; }          // one run, this rank
+  std::uint64_t sent_bytes() const { return sent_bytes_; }            // one run, this rank
   std::uint64_t workspace_bytes() const { return workspace_bytes_; }  // packing, largest round
 
  private:

@@ -1,12 +1,13 @@
 // Pager: a rank's tiles between memory and the store, in one known order, under a hard byte budget.
 //
-// Every sweep visits tile 0, 1, ... n-1 once. R tiles stay resident for ever, spread evenly over the
-// order; the others stream through F frames: read ahead strictly in order, written back behind the
-// visit. The next sweep's head is read as soon as frames are free, so a step starts warm.
-// Bytes per update sweep are exactly 2 * paged * tile_bytes.
+// Every sweep visits tile 0, 1, ... n-1 once. R tiles stay resident for ever, spread evenly over
+// the order; the others stream through F frames: read ahead strictly in order, written back behind
+// the visit. The next sweep's head is read as soon as frames are free, so a step starts warm. Bytes
+// per update sweep are exactly 2 * paged * tile_bytes.
 //
-// One thread sweeps and cuts; finish_cut() may run on another. Every wait is on an event earlier in the
-// order, so F = 1 is enough (decisions 4.2). An I/O error is sticky: reopen the store to recover.
+// One thread sweeps and cuts; finish_cut() may run on another. Every wait is on an event earlier in
+// the order, so F = 1 is enough (decisions 4.2). An I/O error is sticky: reopen the store to
+// recover.
 #pragma once
 
 #include <condition_variable>
@@ -25,11 +26,11 @@
 namespace libswap {
 
 struct PagerStats {
-  std::uint64_t read_bytes = 0;      // of tiles visited
-  std::uint64_t written_bytes = 0;   // by sweeps
-  std::uint64_t cut_bytes = 0;       // resident tiles written for a cut
-  double stall_read_s = 0;           // the sweep waited for a page-in or a free frame
-  double stall_cut_s = 0;            // the sweep waited because of a cut (write before modify)
+  std::uint64_t read_bytes = 0;     // of tiles visited
+  std::uint64_t written_bytes = 0;  // by sweeps
+  std::uint64_t cut_bytes = 0;      // resident tiles written for a cut
+  double stall_read_s = 0;          // the sweep waited for a page-in or a free frame
+  double stall_cut_s = 0;           // the sweep waited because of a cut (write before modify)
 };
 
 class Pager {
@@ -62,10 +63,11 @@ class Pager {
   // Reads the resident tiles of a recovered store. REQUIRES: before any sweep.
   Result<> load_residents();
 
-  // Marks the cut: the tiles' present contents belong to it. REQUIRES: between sweeps, store.can_cut().
+  // Marks the cut: the tiles' present contents belong to it. REQUIRES: between sweeps,
+  // store.can_cut().
   void begin_cut();
-  // Any one thread, once after begin_cut(): writes dirty residents at background priority and waits for
-  // the cut's writes in flight. A sweep that reaches a resident first waits for its write.
+  // Any one thread, once after begin_cut(): writes dirty residents at background priority and waits
+  // for the cut's writes in flight. A sweep that reaches a resident first waits for its write.
   Result<> finish_cut();
 
   PagerStats stats() const;
@@ -79,7 +81,7 @@ class Pager {
     bool cut_pending = false;  // resident only: must be written before it is modified
     bool fresh = false;        // just read: to be verified at the visit
     std::uint64_t frame = 0;
-    std::uint64_t step = 0;    // of the contents
+    std::uint64_t step = 0;  // of the contents
   };
 
   Pager(IoQueue& io, Store& store, const Split& split, Trace* trace);
@@ -106,12 +108,12 @@ class Pager {
   std::condition_variable changed_;
   std::vector<TileState> tiles_;
   std::vector<std::uint64_t> free_frames_;
-  std::vector<std::uint64_t> paged_;      // tile numbers, in order
-  std::uint64_t next_read_ = 0;           // index into paged_, of the tile to be read next
-  bool reading_ = false;                  // reads may be started
-  std::uint64_t in_flight_ = 0;           // requests whose completion will call us
-  std::uint64_t cut_writes_ = 0;          // writes in flight that belong to the present cut
-  std::uint64_t epoch_ = 0;               // number of cuts begun
+  std::vector<std::uint64_t> paged_;  // tile numbers, in order
+  std::uint64_t next_read_ = 0;       // index into paged_, of the tile to be read next
+  bool reading_ = false;              // reads may be started
+  std::uint64_t in_flight_ = 0;       // requests whose completion will call us
+  std::uint64_t cut_writes_ = 0;      // writes in flight that belong to the present cut
+  std::uint64_t epoch_ = 0;           // number of cuts begun
   std::optional<formats::Error> error_;
   PagerStats stats_;
 };

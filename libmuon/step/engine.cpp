@@ -1,0 +1,263 @@
+#include "libmuon/step/engine.h"
+
+#include <algorithm>
+#include <string>
+
+#include "libmuon/step/engine_impl.h"
+
+namespace libmuon {
+
+using formats::Code;
+using formats::Error;
+using formats::Layout;
+using formats::ReshardPlan;
+
+namespace {
+
+bool within(FlatRange inner, FlatRange outer) {
+  return inner.first >= outer.first && inner.first + inner.count <= outer.first + outer.count;
+}
+
+// The AdamW part and the Muon part of one direction have different layouts: two plans, one
+// exchange.
+Result<> plan_exchange(Exchange& exchange, const StatePlan& plan, const Layout& trainer,
+                       bool inwards) {
+  const auto in_place = [&](std::uint32_t tensor) {
+    return within(plan.own_range(tensor), trainer.held(tensor, plan.rank()));
+  };
+  for (const bool muon : {true, false}) {
+    const Layout& state = muon ? plan.owners() : plan.shards();
+    TRY_ASSIGN(const ReshardPlan moves, inwards
+                                            ? ReshardPlan::between(trainer, state, plan.rank())
+                                            : ReshardPlan::between(state, trainer, plan.rank()));
+    exchange.add(
+        moves, [&](std::uint32_t tensor) { return plan.muon(tensor) == muon; }, in_place);
+  }
+  exchange.plan_rounds(trainer.tensors(), kRoundBytes);
+  return {};
+}
+
+std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
+  auto manifest = manifest_template(config, plan);
+  const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
+  for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
+  return formats::align_up(encode(manifest).size() + kMostBlobBytes, 4096);
+}
+
+std::uint64_t workspace_bytes(const EngineConfig& config, const StatePlan& plan) {
+  std::uint64_t scratch = 0;
+  for (std::uint32_t i = 0; i < config.model.params.size(); ++i) {
+    const formats::Shape& shape = config.model.params[i].shape;
+    if (plan.muon(i) && plan.own_range(i).count > 0)
+      scratch = std::max(scratch, NewtonSchulz::scratch_bytes(shape[0], shape[1]));
+  }
+  return 2 * plan.largest_item() * sizeof(float) + scratch;
+}
+
+// What must be gathered (or kept for sending) because the trainer's own buffer does not hold it.
+std::uint64_t staged_bytes(const StatePlan& plan, const Layout& trainer) {
+  std::uint64_t elems = 0;
+  for (std::uint32_t i = 0; i < trainer.tensors().size(); ++i) {
+    const FlatRange own = plan.own_range(i);
+    if (!within(own, trainer.held(i, plan.rank()))) elems += own.count;
+  }
+  return elems * sizeof(float);
+}
+
+}  // namespace
+
+formats::native::Manifest manifest_template(const EngineConfig& config, const StatePlan& plan) {
+  formats::native::Manifest manifest;
+  manifest.fingerprint = kernel_fingerprint();
+  manifest.states = state_names();
+  for (const ParamSpec& param : config.model.params)
+    manifest.params.push_back({param.name, param.shape, param.group});
+  for (const GroupSpec& group : config.model.groups)
+    manifest.groups.push_back(std::visit([](const auto& spec) { return to_group(spec); }, group));
+  for (const Visit& visit : plan.visits()) {
+    formats::native::Tile tile;
+    tile.segments = plan.segments(visit);
+    const auto& last = tile.segments.back();
+    tile.used_bytes = last.offset + last.count * sizeof(float);
+    manifest.tiles.push_back(std::move(tile));
+  }
+  return manifest;
+}
+
+Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
+  for (const GroupSpec& group : config.model.groups)
+    TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
+  TRY_ASSIGN(StatePlan plan,
+             StatePlan::make(config.model, config.partition, config.tile_bytes, rank));
+  TRY_ASSIGN(const auto split,
+             libswap::Pager::split(plan.visits().size(), config.tile_bytes, config.budget_bytes));
+  Exchange gradients_in, weights_out;
+  TRY(plan_exchange(gradients_in, plan, plan.gradients(), true));
+  TRY(plan_exchange(weights_out, plan, plan.weights(), false));
+  libswap::Store::Config store{.rank = rank,
+                               .world = plan.world(),
+                               .tile_bytes = config.tile_bytes,
+                               .block_bytes = std::min(config.tile_bytes, kBlockBytes),
+                               .slots = config.slots,
+                               .tiles = plan.visits().size(),
+                               .manifest_bytes = manifest_bytes(config, plan),
+                               .layout_digest = plan.digest()};
+  return Prepared{std::move(plan), split, std::move(gradients_in), std::move(weights_out), store};
+}
+
+Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
+  TRY_ASSIGN(const Prepared parts, prepare(config, rank));
+  const StatePlan& plan = parts.plan;
+  const std::uint64_t paged = plan.visits().size() - parts.split.resident;
+  EnginePlan result;
+  result.state_bytes = plan.state_elems() * sizeof(float);
+  result.tiles = plan.visits().size();
+  result.split = parts.split;
+  result.frame_bytes = parts.split.bytes(config.tile_bytes);
+  result.workspace_bytes = workspace_bytes(config, plan);
+  result.gradient_bytes = staged_bytes(plan, plan.gradients());
+  result.weight_bytes = staged_bytes(plan, plan.weights());
+  result.exchange_bytes =
+      std::max(parts.gradients_in.workspace_bytes(), parts.weights_out.workspace_bytes());
+  result.disk_bytes = libswap::Store::disk_bytes(parts.store);
+  result.step_read_bytes = paged * config.tile_bytes;
+  result.step_written_bytes = paged * config.tile_bytes;
+  result.step_sent_bytes = parts.gradients_in.sent_bytes() + parts.weights_out.sent_bytes();
+  result.newton_schulz_flops = plan.newton_schulz_flops();
+  result.adam_elems = plan.adam_elems();
+  return result;
+}
+
+Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
+                   libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
+                   Prepared prepared)
+    : config(engine_config),
+      ranks(communicator),
+      io(queue),
+      directory(swap_directory),
+      parts(std::move(prepared)),
+      pool(engine_config.threads),
+      gradients(engine_config.model.params.size()),
+      gradient_given(engine_config.model.params.size(), false),
+      weights(engine_config.model.params.size()),
+      bound(engine_config.model.params.size(), false) {
+  for (const GroupSpec& group : config.model.groups) {
+    const auto* muon = std::get_if<MuonSpec>(&group);
+    newton_schulz.push_back(muon ? std::make_unique<NewtonSchulz>(*muon, pool) : nullptr);
+  }
+  reserve_buffers();
+}
+
+Engine::Impl::~Impl() {
+  if (pending && pending->thread.joinable()) pending->thread.join();
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communicator& ranks,
+                                             libswap::IoQueue& io,
+                                             libswap::SwapDirectory& directory,
+                                             const InitialWeights& initial,
+                                             const formats::Checkpoint* checkpoint) {
+  Result<Prepared> parts = prepare(config, ranks.rank());
+  TRY_ASSIGN(const std::int64_t all_planned, ranks.agree(parts ? 1 : 0));
+  if (!parts) return std::move(parts).error();
+  if (all_planned == 0) return Error{Code::peer, "another rank could not plan its state", {}};
+  if ((*parts).plan.world() != ranks.world())
+    return Error{Code::layout,
+                 "the layouts are for " + std::to_string((*parts).plan.world()) + " ranks, " +
+                     std::to_string(ranks.world()) + " are here",
+                 {}};
+  auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(*parts));
+  if (Result<> attached = impl->attach(initial, checkpoint); !attached) {
+    ranks.abort();  // nobody may wait for this rank in a collective it never reaches
+    return std::move(attached).error();
+  }
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+std::uint64_t Engine::step_count() const { return impl_->step; }
+const StatePlan& Engine::state_plan() const { return impl_->parts.plan; }
+const std::string& Engine::origin() const { return impl_->origin; }
+
+namespace {
+
+Result<> check_span(const EngineConfig& config, const Layout& layout, Rank rank,
+                    std::uint32_t param, std::size_t given, std::string_view what) {
+  if (param >= config.model.params.size())
+    return Error{Code::usage, "there is no parameter " + std::to_string(param), {}};
+  const std::uint64_t wanted = layout.local_elems(param, rank);
+  if (given == wanted) return {};
+  return Error{Code::layout,
+               std::string(what) + " of " + config.model.params[param].name + " on rank " +
+                   std::to_string(index_of(rank)) + ": " + std::to_string(given) +
+                   " elements handed in, the layout gives this rank " + std::to_string(wanted),
+               {}};
+}
+
+}  // namespace
+
+Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
+  const StatePlan& plan = impl_->parts.plan;
+  TRY(check_span(impl_->config, plan.weights(), plan.rank(), param, my_pieces.size(), "weights"));
+  impl_->weights[param] = my_pieces;
+  impl_->bound[param] = true;
+  return {};
+}
+
+Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pieces) {
+  const StatePlan& plan = impl_->parts.plan;
+  TRY(check_span(impl_->config, plan.gradients(), plan.rank(), param, my_pieces.size(),
+                 "gradient"));
+  impl_->gradients[param] = my_pieces;
+  impl_->gradient_given[param] = true;
+  return {};
+}
+
+Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
+  if (group >= impl_->config.model.groups.size())
+    return Error{Code::usage, "there is no group " + std::to_string(group), {}};
+  GroupSpec changed = impl_->config.model.groups[group];
+  std::visit([&](auto& spec) { spec.lr = lr; }, changed);
+  TRY(std::visit([](const auto& spec) { return validate(spec); }, changed));
+  impl_->config.model.groups[group] = std::move(changed);
+  return {};
+}
+
+Result<> Engine::set_blob(std::string key, formats::ByteVector bytes) {
+  std::erase_if(impl_->blobs, [&](const auto& blob) { return blob.key == key; });
+  std::uint64_t total = key.size() + bytes.size() + 64;
+  for (const auto& blob : impl_->blobs) total += blob.key.size() + blob.bytes.size() + 64;
+  if (total > kMostBlobBytes)
+    return Error{Code::limit,
+                 "blobs take " + std::to_string(total) + " bytes with " + key + "; the limit is " +
+                     std::to_string(kMostBlobBytes),
+                 {}};
+  impl_->blobs.push_back({std::move(key), std::move(bytes)});
+  return {};
+}
+
+const formats::ByteVector* Engine::blob(std::string_view key) const {
+  for (const auto& blob : impl_->blobs)
+    if (blob.key == key) return &blob.bytes;
+  return nullptr;
+}
+
+std::uint64_t Engine::committed_generation() const { return impl_->store->committed_generation(); }
+Result<> Engine::pin(std::uint64_t generation) { return impl_->store->pin(generation); }
+void Engine::unpin(std::uint64_t generation) { impl_->store->unpin(generation); }
+const std::filesystem::path& Engine::store_directory() const { return impl_->store_path; }
+
+EngineStats Engine::stats() const {
+  EngineStats stats = impl_->stats;
+  const libswap::PagerStats pager = impl_->pager->stats();
+  stats.read_bytes = pager.read_bytes;
+  stats.written_bytes = pager.written_bytes;
+  stats.cut_bytes = pager.cut_bytes;
+  stats.stall_read_s = pager.stall_read_s;
+  stats.stall_cut_s = pager.stall_cut_s;
+  return stats;
+}
+
+}  // namespace libmuon

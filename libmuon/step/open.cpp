@@ -1,0 +1,218 @@
+// Where an engine's state comes from: the store, another store, a checkpoint, initial weights.
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "formats/core/bf16.h"
+#include "formats/registry.h"
+#include "libmuon/step/engine_impl.h"
+#include "libswap/sys/file_tree.h"
+#include "libswap/transfer/box_reader.h"
+
+namespace libmuon {
+
+using formats::Code;
+using formats::DType;
+using formats::Error;
+using formats::TensorEntry;
+using libswap::Pager;
+
+namespace {
+
+std::span<float> segment_floats(std::span<std::byte> tile,
+                                const formats::native::Segment& segment) {
+  auto* data = reinterpret_cast<float*>(tile.data() + segment.offset);
+  return {data, segment.count};
+}
+
+// Formats that keep no separate master weights hold the same numbers as parameters.
+const TensorEntry* find_state(const formats::Catalog& catalog, std::string_view param,
+                              std::string_view state) {
+  const auto find = [&](std::string_view wanted) -> const TensorEntry* {
+    for (const TensorEntry& tensor : catalog.tensors)
+      if (tensor.name == param && tensor.state == wanted) return &tensor;
+    return nullptr;
+  };
+  const TensorEntry* tensor = find(state);
+  return tensor == nullptr && state == "master" ? find("param") : tensor;
+}
+
+Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::string_view state,
+                     const formats::Catalog& catalog) {
+  const std::string what = std::string(state) + " of " + param.name;
+  if (tensor == nullptr)
+    return Error{Code::incomplete, "the " + catalog.format + " checkpoint has no " + what,
+                 "ckpt-inspect --tensors lists what it has"};
+  if (tensor->shape != param.shape)
+    return Error{Code::layout,
+                 what + " has shape " + formats::to_string(tensor->shape) + " in the checkpoint, " +
+                     formats::to_string(param.shape) + " in the model",
+                 {}};
+  if (tensor->dtype != DType::f32 && tensor->dtype != DType::bf16)
+    return Error{Code::unsupported,
+                 what + " is stored as " + std::string(name_of(tensor->dtype)) +
+                     "; F32 and BF16 can be resumed",
+                 {}};
+  return {};
+}
+
+Result<> read_range(const libswap::BoxReader& reader, FlatRange range, std::span<float> into) {
+  std::uint64_t filled = 0;
+  for (const formats::Box& box : formats::boxes_of(reader.tensor().shape, range)) {
+    const std::uint64_t elems = formats::volume(box.extent);
+    const auto target = into.subspan(filled, elems);
+    filled += elems;
+    if (reader.tensor().dtype == DType::f32) {
+      TRY(reader.read(box, std::as_writable_bytes(target)));
+      continue;
+    }
+    std::vector<std::uint16_t> narrow(elems);
+    TRY(reader.read(box, std::as_writable_bytes(std::span(narrow))));
+    std::ranges::transform(narrow, target.begin(), formats::bf16_to_f32);
+  }
+  return {};
+}
+
+// A checkpoint's tensors as this engine's states; a reader is made for each when it is first
+// needed.
+class StateSource {
+ public:
+  StateSource(const formats::Checkpoint& checkpoint, const ModelSpec& model)
+      : checkpoint_(checkpoint), model_(model) {}
+
+  Result<> read(const formats::native::Segment& segment, std::span<float> into) {
+    const std::pair key(segment.param, segment.state);
+    auto found = readers_.find(key);
+    if (found == readers_.end()) {
+      const ParamSpec& param = model_.params[segment.param];
+      const std::string& state = names_[segment.state];
+      const TensorEntry* tensor = find_state(checkpoint_.catalog(), param.name, state);
+      TRY(check_state(tensor, param, state, checkpoint_.catalog()));
+      TRY_ASSIGN(auto reader, libswap::BoxReader::open(checkpoint_, *tensor));
+      found = readers_.emplace(key, std::move(reader)).first;
+    }
+    return read_range(found->second, {segment.first, segment.count}, into);
+  }
+
+ private:
+  const formats::Checkpoint& checkpoint_;
+  const ModelSpec& model_;
+  const std::vector<std::string> names_ = state_names();
+  std::map<std::pair<std::uint32_t, std::uint32_t>, libswap::BoxReader> readers_;
+};
+
+// A store on a disk that is too small is refused before a byte is written, for all ranks together.
+Result<> check_disk(Communicator& ranks, libswap::IoBackend& backend,
+                    const std::filesystem::path& directory, std::uint64_t mine) {
+  std::array<std::int64_t, 1> all{static_cast<std::int64_t>(mine)};
+  TRY(ranks.sum(all));
+  TRY_ASSIGN(const std::uint64_t free, backend.free_bytes(directory));
+  const auto wanted = static_cast<std::uint64_t>(all[0]);
+  if (wanted <= free) return {};
+  return Error{Code::no_space,
+               directory.string() + ": the store needs " + std::to_string(wanted) + " bytes, " +
+                   std::to_string(free) + " are free",
+               "name another directory, or use fewer slots"};
+}
+
+}  // namespace
+
+Result<> Engine::Impl::attach(const InitialWeights& initial,
+                              const formats::Checkpoint* checkpoint) {
+  const auto& current = directory.current();
+  const bool same = current && current->world == ranks.world() &&
+                    current->layout_digest == parts.plan.digest() &&
+                    current->tile_bytes == config.tile_bytes;
+  if (same) return agree_all(resume(*current), "resuming its store");
+  std::unique_ptr<formats::Checkpoint> previous;
+  formats::native::Uuid parent{};
+  if (current) {
+    parent = current->uuid;
+    TRY_ASSIGN(auto tree, libswap::open_tree(current->path));
+    TRY_ASSIGN(previous, formats::describe(std::move(tree)));
+    checkpoint = previous.get();
+  }
+  TRY(agree_all(make_store(parent), "making its store"));
+  const Result<> filled = checkpoint != nullptr ? fill_from(*checkpoint) : fill_from(initial);
+  TRY(agree_all(filled, "filling its store"));
+  TRY_ASSIGN(const bool begun, begin_snapshot());
+  CHECK(begun);
+  TRY(settle_snapshot(Patience::wait));
+  TRY(agree_all(directory.adopt(), "replacing the previous store"));
+  if (current)
+    origin = "transferred the store of " + std::to_string(current->world) + " ranks";
+  else if (checkpoint != nullptr)
+    origin = "loaded a " + checkpoint->catalog().format + " checkpoint of " +
+             std::to_string(checkpoint->catalog().world) + " ranks";
+  else
+    origin = "created";
+  origin += " at step " + std::to_string(step);
+  return {};
+}
+
+Result<> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
+  store_path = current.path;
+  Result<std::unique_ptr<libswap::Store>> opened =
+      libswap::Store::open(io, current.path, parts.plan.rank(), ranks.world());
+  TRY_ASSIGN(const std::int64_t all_open, ranks.agree(opened ? 1 : 0));
+  if (!opened) return std::move(opened).error();
+  if (all_open == 0) return Error{Code::peer, "another rank could not open its store", {}};
+  store = std::move(*opened);
+  TRY_ASSIGN(const auto manifest, store->recover(ranks));
+  if (!manifest)
+    return Error{Code::incomplete, current.path.string() + ": no generation was committed", {}};
+  TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
+  TRY(pager->load_residents());
+  step = manifest->step;
+  blobs = manifest->blobs;
+  origin = "resumed the store at step " + std::to_string(step);
+  if (manifest->fingerprint != kernel_fingerprint())
+    origin += " (it was written with other kernels: " + manifest->fingerprint + ")";
+  return {};
+}
+
+Result<> Engine::Impl::make_store(const formats::native::Uuid& parent) {
+  TRY(check_disk(ranks, io.backend(), directory.path(), libswap::Store::disk_bytes(parts.store)));
+  TRY_ASSIGN(const auto fresh, directory.fresh());
+  libswap::Store::Config wanted = parts.store;
+  wanted.directory = fresh.path;
+  wanted.uuid = fresh.uuid;
+  wanted.parent = parent;
+  store_path = fresh.path;
+  Result<std::unique_ptr<libswap::Store>> created = libswap::Store::create(io, wanted);
+  TRY_ASSIGN(const std::int64_t all_made, ranks.agree(created ? 1 : 0));
+  if (!created) return std::move(created).error();
+  if (all_made == 0) return Error{Code::peer, "another rank could not make its store", {}};
+  store = std::move(*created);
+  TRY(store->recover(ranks));
+  TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
+  return {};
+}
+
+Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
+  step = 0;
+  return pager->sweep(
+      Pager::Mode::create, step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
+        for (const auto& segment : parts.plan.segments(parts.plan.visits()[tile]))
+          if (segment.state == static_cast<std::uint32_t>(StateId::master))
+            initial(segment.param, {segment.first, segment.count}, segment_floats(bytes, segment));
+        return {};
+      });
+}
+
+Result<> Engine::Impl::fill_from(const formats::Checkpoint& checkpoint) {
+  const formats::Catalog& catalog = checkpoint.catalog();
+  step = static_cast<std::uint64_t>(std::max<std::int64_t>(0, catalog.step.value_or(0)));
+  for (const formats::ValueEntry& value : catalog.values)
+    if (value.value.kind == formats::Value::Kind::bytes)
+      blobs.push_back({value.key, value.value.raw});
+  StateSource source(checkpoint, config.model);
+  return pager->sweep(Pager::Mode::create, step,
+                      [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
+                        for (const auto& segment : parts.plan.segments(parts.plan.visits()[tile]))
+                          TRY(source.read(segment, segment_floats(bytes, segment)));
+                        return {};
+                      });
+}
+
+}  // namespace libmuon

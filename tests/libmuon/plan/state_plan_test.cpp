@@ -1,0 +1,137 @@
+#include "libmuon/plan/state_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace {
+
+using formats::Code;
+using formats::Policy;
+using formats::Rank;
+using libmuon::AdamSpec;
+using libmuon::ModelSpec;
+using libmuon::MuonSpec;
+using libmuon::StatePlan;
+using libmuon::Visit;
+using libmuon::VisitKind;
+
+ModelSpec model_of_many_shapes() {
+  ModelSpec model;
+  model.groups = {MuonSpec::keller(), AdamSpec{}};
+  model.params = {{"a", {64, 32}, 0}, {"norm", {33}, 1},    {"b", {100, 100}, 0}, {"c", {8, 8}, 0},
+                  {"d", {7, 3}, 0},   {"emb", {50, 16}, 1}, {"e", {1, 5}, 0}};
+  return model;
+}
+
+libmuon::PartitionSpec over(std::uint32_t ranks, Policy policy) {
+  return {.gradients = {.policy = policy, .mesh = {ranks, 1}},
+          .weights = {.policy = Policy::replicated, .mesh = {ranks, 1}}};
+}
+
+// (param, state) -> how often each element is held, over all ranks.
+using Counts = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>>;
+
+Counts count_elements(const ModelSpec& model, std::uint32_t ranks, Policy policy,
+                      std::uint64_t tile_bytes) {
+  Counts counts;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto plan = StatePlan::make(model, over(ranks, policy), tile_bytes, Rank{rank});
+    EXPECT_TRUE(plan) << plan.error().message;
+    for (const Visit& visit : (*plan).visits()) {
+      for (const auto& segment : (*plan).segments(visit)) {
+        EXPECT_LE(segment.offset + segment.count * 4, tile_bytes);
+        auto& held = counts[{segment.param, segment.state}];
+        held.resize(formats::volume(model.params[segment.param].shape));
+        for (std::uint64_t i = 0; i < segment.count; ++i) ++held[segment.first + i];
+      }
+    }
+  }
+  return counts;
+}
+
+TEST(StatePlan, HoldsEveryElementOfEveryStateOnceOverAllRanks) {
+  const ModelSpec model = model_of_many_shapes();
+  for (const Policy policy :
+       {Policy::replicated, Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows})
+    for (const std::uint32_t ranks : {1u, 2u, 3u, 8u})
+      for (const std::uint64_t tile : {4096u, 65536u}) {
+        const Counts counts = count_elements(model, ranks, policy, tile);
+        EXPECT_EQ(counts.size(), 5u * 2 + 2u * 3) << "two states a matrix, three a vector";
+        for (const auto& [key, held] : counts)
+          for (const int times : held) ASSERT_EQ(times, 1) << model.params[key.first].name;
+      }
+}
+
+TEST(StatePlan, VisitsMomentumOfAMatrixBeforeItsMaster) {
+  const auto plan = StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), 4096, Rank{0});
+  ASSERT_TRUE(plan);
+  std::map<std::uint32_t, bool> master_seen;
+  for (const Visit& visit : (*plan).visits()) {
+    if (visit.kind == VisitKind::master) master_seen[visit.item] = true;
+    if (visit.kind == VisitKind::momentum) {
+      EXPECT_FALSE(master_seen[visit.item]);
+    }
+  }
+}
+
+TEST(StatePlan, PutsSmallMatricesIntoOneItem) {
+  const auto plan =
+      StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), 65536, Rank{0});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ((*plan).visits().size(), 3u) << "all matrices' momentum, all masters, all AdamW";
+}
+
+TEST(StatePlan, BalancesOwnersWithinTheLargestMatrix) {
+  ModelSpec model;
+  model.groups = {MuonSpec::keller()};
+  for (int i = 0; i < 40; ++i)
+    model.params.push_back(
+        {std::to_string(i), {256u + 16u * static_cast<unsigned>(i % 5), 256}, 0});
+  double most = 0, total = 0;
+  for (std::uint32_t rank = 0; rank < 8; ++rank) {
+    const auto plan = StatePlan::make(model, over(8, Policy::zero12), 65536, Rank{rank});
+    ASSERT_TRUE(plan);
+    most = std::max(most, (*plan).newton_schulz_flops());
+    total += (*plan).newton_schulz_flops();
+  }
+  EXPECT_LE(most, 1.05 * total / 8);
+}
+
+TEST(StatePlan, IsIdenticalOnAllRanksAsFarAsItsDigestGoes) {
+  std::uint64_t first = 0;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const auto plan =
+        StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 4096, Rank{rank});
+    ASSERT_TRUE(plan);
+    if (rank == 0) first = (*plan).digest();
+    EXPECT_EQ((*plan).digest(), first);
+  }
+  const auto other = StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 8192, Rank{0});
+  ASSERT_TRUE(other);
+  EXPECT_NE((*other).digest(), first);
+}
+
+TEST(StatePlan, RefusesWhatCannotBePlannedByName) {
+  ModelSpec model = model_of_many_shapes();
+  model.params.push_back({"cube", {2, 3, 4}, 0});
+  auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0});
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().message,
+            "parameter cube is in a Muon group but is no matrix: shape [2, 3, 4]");
+
+  model = model_of_many_shapes();
+  model.params.push_back({"a", {2}, 1});
+  plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0});
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().message, "parameter a is named twice");
+
+  model = model_of_many_shapes();
+  model.params.push_back({"none", {0, 4}, 0});
+  plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0});
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, Code::layout);
+}
+
+}  // namespace

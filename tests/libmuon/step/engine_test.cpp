@@ -1,0 +1,163 @@
+// What a step promises whatever the partition: the same bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "tests/libmuon/support/training.h"
+
+namespace {
+
+using formats::Policy;
+using test::Finish;
+using test::Outcome;
+using test::TempDir;
+using test::train;
+using test::Training;
+
+constexpr std::uint64_t kSteps = 6;
+
+Outcome reference() {
+  static const Outcome outcome = [] {
+    const TempDir directory;
+    return train(Training{}, directory.path(), kSteps);
+  }();
+  return outcome;
+}
+
+void expect_same_bits(const Outcome& outcome, const std::string& what) {
+  ASSERT_EQ(outcome.error, "") << what;
+  ASSERT_EQ(reference().error, "");
+  ASSERT_FALSE(reference().weights.empty());
+  EXPECT_TRUE(outcome == reference()) << what;
+}
+
+TEST(Engine, MovesTheWeights) {
+  const TempDir directory;
+  const Outcome start = train(Training{}, directory.path(), 0);
+  ASSERT_EQ(start.error, "");
+  ASSERT_EQ(start.weights.size(), reference().weights.size());
+  EXPECT_FALSE(start == reference());
+  EXPECT_TRUE(std::ranges::all_of(reference().weights, [](float w) { return std::isfinite(w); }));
+}
+
+TEST(Engine, GivesTheSameBitsOnAnyNumberOfRanks) {
+  for (const std::uint32_t ranks : {2u, 3u, 4u, 8u}) {
+    const TempDir directory;
+    expect_same_bits(train(Training{.ranks = ranks}, directory.path(), kSteps),
+                     std::to_string(ranks) + " ranks");
+  }
+}
+
+TEST(Engine, GivesTheSameBitsWhateverTheGradientLayout) {
+  for (const Policy policy : {Policy::replicated, Policy::zero12_boundary, Policy::zero3,
+                              Policy::rows, Policy::layer_wise}) {
+    const TempDir directory;
+    expect_same_bits(train(Training{.ranks = 3, .gradients = policy}, directory.path(), kSteps),
+                     std::string(name_of(policy)));
+  }
+}
+
+TEST(Engine, GivesTheSameBitsUnderAnyBudgetTileAndThreadCount) {
+  for (const std::uint64_t tile : {4096u, 16384u})
+    for (const std::uint64_t tiles : {1u, 3u, 8u})
+      for (const std::uint32_t threads : {1u, 2u}) {
+        const TempDir directory;
+        const Training setup{
+            .ranks = 2, .tile_bytes = tile, .budget_bytes = tiles * tile, .threads = threads};
+        expect_same_bits(train(setup, directory.path(), kSteps),
+                         std::to_string(tiles) + " tiles of " + std::to_string(tile));
+      }
+}
+
+TEST(Engine, MovesExactlyThePredictedBytes) {
+  const TempDir directory;
+  const Training setup{.ranks = 3, .budget_bytes = 4 * 4096};
+  const Outcome outcome = train(setup, directory.path(), kSteps, Finish::just_stop);
+  ASSERT_EQ(outcome.error, "");
+  const std::uint64_t installs =
+      1;  // install_weights() reads everything paged once and sends it out
+  for (std::size_t rank = 0; rank < outcome.plans.size(); ++rank) {
+    const auto& plan = outcome.plans[rank];
+    const auto& stats = outcome.stats[rank];
+    EXPECT_GT(plan.step_read_bytes, 0u);
+    EXPECT_LE(plan.frame_bytes, setup.budget_bytes);
+    EXPECT_EQ(stats.read_bytes, (kSteps + installs) * plan.step_read_bytes);
+    EXPECT_GE(stats.written_bytes, kSteps * plan.step_written_bytes);
+    EXPECT_GT(stats.sent_bytes, kSteps * plan.step_sent_bytes);
+    EXPECT_LT(stats.sent_bytes, (kSteps + installs) * plan.step_sent_bytes);
+  }
+}
+
+TEST(Engine, ResumesTheStoreWithTheSameBits) {
+  const TempDir directory;
+  const Training setup{.ranks = 2, .budget_bytes = 4 * 4096, .snapshot_every = 1};
+  ASSERT_EQ(train(setup, directory.path(), 3).error, "");
+  const Outcome resumed = train(setup, directory.path(), kSteps);
+  EXPECT_EQ(resumed.origin, "resumed the store at step 3");
+  expect_same_bits(resumed, "resumed");
+}
+
+TEST(Engine, LosesOnlyStepsAfterTheLastCommittedGeneration) {
+  const TempDir directory;
+  const Training setup{.ranks = 2, .budget_bytes = 4 * 4096};
+  ASSERT_EQ(train(setup, directory.path(), 2).error, "");
+  ASSERT_EQ(train(setup, directory.path(), 5, Finish::just_stop).error, "");
+  const Outcome resumed = train(setup, directory.path(), kSteps);
+  EXPECT_EQ(resumed.origin, "resumed the store at step 2");
+  expect_same_bits(resumed, "resumed");
+}
+
+TEST(Engine, ResumesOnOtherRanksTilesAndBudgetsWithTheSameBits) {
+  const TempDir directory;
+  ASSERT_EQ(
+      train({.ranks = 4, .budget_bytes = 4 * 4096, .snapshot_every = 1}, directory.path(), 2).error,
+      "");
+  const Outcome three =
+      train({.ranks = 3, .tile_bytes = 8192, .budget_bytes = 3 * 8192}, directory.path(), 4);
+  EXPECT_EQ(three.origin, "transferred the store of 4 ranks at step 2");
+  const Outcome two = train({.ranks = 2, .gradients = Policy::rows}, directory.path(), kSteps);
+  EXPECT_EQ(two.origin, "transferred the store of 3 ranks at step 4");
+  expect_same_bits(two, "4, then 3, then 2 ranks");
+}
+
+TEST(Engine, SkipsANonFiniteStepOnAllRanksWithoutTouchingState) {
+  const TempDir poisoned_directory, short_directory;
+  const Training setup{.ranks = 3, .budget_bytes = 4 * 4096, .poison_step = 4};
+  const Outcome poisoned = train(setup, poisoned_directory.path(), 4);
+  const Outcome three = train({.ranks = 3}, short_directory.path(), 3);
+  ASSERT_EQ(poisoned.error, "");
+  EXPECT_TRUE(poisoned.results.back().skipped);
+  EXPECT_EQ(poisoned.step, 3u);
+  EXPECT_TRUE(poisoned == three);
+}
+
+TEST(Engine, ClipsByTheExactGlobalNormOnAnyPartition) {
+  const TempDir one_directory, many_directory;
+  const Outcome one = train({.max_norm = 0.5}, one_directory.path(), 3);
+  const Outcome many =
+      train({.ranks = 4, .gradients = Policy::zero3, .max_norm = 0.5}, many_directory.path(), 3);
+  ASSERT_EQ(one.error, "");
+  ASSERT_EQ(many.error, "");
+  EXPECT_EQ(one.results.back().norm, many.results.back().norm);
+  EXPECT_LT(one.results.back().clip, 1.0);
+  EXPECT_TRUE(one == many);
+}
+
+TEST(Engine, NamesTheSmallestBudgetThatWorks) {
+  const TempDir directory;
+  const Outcome outcome = train({.ranks = 2, .budget_bytes = 100}, directory.path(), 1);
+  EXPECT_NE(outcome.error.find("4096 bytes"), std::string::npos) << outcome.error;
+}
+
+TEST(Engine, RefusesStateOnShardsUntilItIsBuilt) {
+  const auto model = test::nuisance_model();
+  auto config = test::config_of(Training{}, model);
+  config.partition.placement = libmuon::Placement::shard;
+  const auto plan = libmuon::Engine::plan(config, formats::Rank{0});
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, formats::Code::unsupported);
+}
+
+}  // namespace

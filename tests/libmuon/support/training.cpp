@@ -1,0 +1,172 @@
+#include "tests/libmuon/support/training.h"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "libswap/store/store_set.h"
+
+namespace test {
+namespace {
+
+using formats::FlatRange;
+using libmuon::Engine;
+
+// A number in (-1, 1) that depends on its three arguments alone.
+float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+  std::uint64_t x = a * 0x9e3779b97f4a7c15ull + b * 0xbf58476d1ce4e5b9ull + c + 1;
+  for (int round = 0; round < 3; ++round) {
+    x ^= x >> 31;
+    x *= 0x94d049bb133111ebull;
+  }
+  return static_cast<float>(static_cast<std::int64_t>(x >> 40) - (1 << 23)) * 0x1p-23f;
+}
+
+struct RankRun {
+  const Training& setup;
+  const libmuon::ModelSpec model = nuisance_model();
+  std::vector<std::vector<float>> weights, gradients;
+
+  std::uint64_t elems(std::size_t param) const {
+    return formats::volume(model.params[param].shape);
+  }
+
+  formats::Result<> make_gradients(const libmuon::StatePlan& plan, std::uint64_t step,
+                                   Engine& engine) {
+    const std::uint64_t poisoned = setup.poison_step;
+    for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+      const FlatRange held = plan.gradients().held(param, plan.rank());
+      gradients[param].resize(held.count);
+      for (std::uint64_t i = 0; i < held.count; ++i)
+        gradients[param][i] = noise(param, step, held.first + i);
+      if (step == poisoned && held.count > 0 && held.first == 0 && param == 3)
+        gradients[param][0] = std::numeric_limits<float>::quiet_NaN();
+      TRY(engine.set_gradient(param, gradients[param]));
+    }
+    return {};
+  }
+
+  formats::Result<> run(libmuon::Communicator& ranks, libswap::IoQueue& io,
+                        libswap::SwapDirectory& directory, std::uint64_t last_step, Finish finish,
+                        const formats::Checkpoint* checkpoint, Outcome& outcome) {
+    const auto config = config_of(setup, model);
+    const std::uint32_t rank = index_of(ranks.rank());
+    TRY_ASSIGN(outcome.plans[rank], Engine::plan(config, ranks.rank()));
+    const auto initial = [](std::uint32_t param, FlatRange range, std::span<float> into) {
+      for (std::uint64_t i = 0; i < range.count; ++i)
+        into[i] = noise(1000 + param, 0, range.first + i);
+    };
+    TRY_ASSIGN(const auto engine, Engine::open(config, ranks, io, directory, initial, checkpoint));
+    weights.resize(model.params.size());
+    gradients.resize(model.params.size());
+    const auto& plan = engine->state_plan();
+    for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+      weights[param].resize(plan.weights().local_elems(param, ranks.rank()));
+      TRY(engine->bind_weights(param, weights[param]));
+    }
+    TRY(engine->install_weights());
+    if (rank == 0) outcome.origin = engine->origin();
+    std::uint64_t tried = engine->step_count();
+    while (tried < last_step) {
+      TRY(make_gradients(plan, ++tried, *engine));
+      TRY_ASSIGN(const auto result, engine->step({.max_norm = setup.max_norm}));
+      if (rank == 0) outcome.results.push_back(result);
+      if (setup.snapshot_every != 0 && tried % setup.snapshot_every == 0) {
+        TRY_ASSIGN([[maybe_unused]] const bool begun, engine->snapshot());
+      }
+    }
+    if (finish == Finish::snapshot) {
+      TRY_ASSIGN([[maybe_unused]] const auto before, engine->wait_snapshot());
+      TRY_ASSIGN([[maybe_unused]] const bool begun, engine->snapshot());
+      TRY_ASSIGN(const auto generation, engine->wait_snapshot());
+      if (rank == 0) outcome.generation = generation;
+    }
+    outcome.stats[rank] = engine->stats();
+    if (rank != 0) return {};
+    outcome.step = engine->step_count();
+    for (const auto& weight : weights)
+      outcome.weights.insert(outcome.weights.end(), weight.begin(), weight.end());
+    return {};
+  }
+};
+
+std::uint64_t next_directory() {
+  static std::atomic<std::uint64_t> count = 0;
+  return count++;
+}
+
+}  // namespace
+
+libmuon::ModelSpec nuisance_model() {
+  libmuon::ModelSpec model;
+  auto muon = libmuon::MuonSpec::keller();
+  muon.weight_decay = 0.1;
+  model.groups = {muon, libmuon::AdamSpec{.lr = 1e-2, .weight_decay = 0.01}};
+  model.params = {
+      {"emb", {37, 24}, 1},        {"blk.0.norm", {24}, 1},   {"blk.0.qkv", {72, 24}, 0},
+      {"blk.0.proj", {24, 24}, 0}, {"scale", {}, 1},          {"blk.0.up", {96, 24}, 0},
+      {"blk.0.down", {24, 96}, 0}, {"conv", {3, 5, 2, 2}, 1}, {"row", {1, 24}, 0},
+      {"prime", {31, 13}, 0},      {"head", {37, 24}, 1}};
+  return model;
+}
+
+libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec& model) {
+  const auto layout = [&](formats::Policy policy) {
+    formats::Layout::Spec spec{.policy = policy, .mesh = {setup.ranks, 1}, .align_elems = 16};
+    for (std::uint32_t i = 0; policy == formats::Policy::layer_wise && i < model.params.size(); ++i)
+      spec.owners.push_back(i % setup.ranks);
+    return spec;
+  };
+  return {.model = model,
+          .partition = {.gradients = layout(setup.gradients), .weights = layout(setup.weights)},
+          .budget_bytes = setup.budget_bytes,
+          .tile_bytes = setup.tile_bytes,
+          .slots = setup.slots,
+          .threads = setup.threads};
+}
+
+Outcome train(const Training& setup, const std::filesystem::path& directory,
+              std::uint64_t last_step, Finish finish, const formats::Checkpoint* checkpoint) {
+  Outcome outcome;
+  outcome.stats.resize(setup.ranks);
+  outcome.plans.resize(setup.ranks);
+  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
+  if (!chosen) return outcome.error = chosen.error().message, outcome;
+  auto io = libswap::IoQueue::start(std::move((*chosen).backend), {});
+  if (!io) return outcome.error = io.error().message, outcome;
+  auto swap = libswap::SwapDirectory::open(**io, directory);
+  if (!swap) return outcome.error = swap.error().message, outcome;
+  auto ranks = libmuon::make_thread_ranks(setup.ranks);
+  std::vector<std::string> errors(setup.ranks);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < setup.ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      RankRun run{setup};
+      const auto result =
+          run.run(*ranks[rank], **io, **swap, last_step, finish, checkpoint, outcome);
+      if (!result) {
+        errors[rank] = result.error().message;
+        ranks[rank]->abort();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors)
+    if (outcome.error.empty()) outcome.error = error;
+  return outcome;
+}
+
+TempDir::TempDir()
+    : path_(std::filesystem::current_path() /
+            ("engine-test-" +
+             std::to_string(std::hash<std::thread::id>{}(std::this_thread::get_id()) % 100000) +
+             "-" + std::to_string(next_directory()))) {
+  std::filesystem::create_directories(path_);
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace test

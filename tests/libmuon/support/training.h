@@ -1,0 +1,60 @@
+// A tiny trainer for engine tests: ranks as threads, gradients that are a function of (parameter,
+// step, element) alone, weights replicated. Everything about the partition is a knob.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "libmuon/step/engine.h"
+
+namespace test {
+
+struct Training {
+  std::uint32_t ranks = 1;
+  formats::Policy gradients = formats::Policy::zero12;
+  formats::Policy weights = formats::Policy::replicated;
+  std::uint64_t tile_bytes = 4096;
+  std::uint64_t budget_bytes = 1u << 30;  // a rank
+  std::uint32_t slots = 3;
+  std::uint32_t threads = 1;
+  std::uint64_t snapshot_every = 0;  // 0: only where the test asks
+  std::uint64_t poison_step = 0;     // one gradient of that step is NaN on one rank
+  double max_norm = 0;
+};
+
+struct Outcome {
+  std::vector<float> weights;                // of all parameters, concatenated
+  std::vector<libmuon::EngineStats> stats;   // per rank
+  std::vector<libmuon::EnginePlan> plans;    // per rank
+  std::vector<libmuon::StepResult> results;  // rank 0, per step
+  std::string origin;                        // rank 0
+  std::uint64_t step = 0;
+  std::uint64_t generation = 0;
+  std::string error;  // the first rank's, if any failed
+  bool operator==(const Outcome& other) const { return weights == other.weights; }
+};
+
+// Shapes with every nuisance: tall, wide, prime sizes, one row, one element, vectors, a 4-d tensor.
+libmuon::ModelSpec nuisance_model();
+libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec& model);
+
+// Opens (or resumes) in `directory`, trains until `last_step`, takes a final snapshot if asked.
+enum class Finish : std::uint8_t { snapshot, just_stop };
+Outcome train(const Training& setup, const std::filesystem::path& directory,
+              std::uint64_t last_step, Finish finish = Finish::snapshot,
+              const formats::Checkpoint* checkpoint = nullptr);
+
+// A fresh folder below the build's temporary directory, removed with the object.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace test

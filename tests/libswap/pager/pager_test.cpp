@@ -1,0 +1,192 @@
+// The sweep over a real store on a disk in memory: order, budget, bytes, cuts, errors.
+#include "libswap/pager/pager.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "libswap/sys/fault_backend.h"
+#include "libswap/sys/memory_backend.h"
+
+namespace {
+
+using formats::Code;
+using libswap::Alone;
+using libswap::IoQueue;
+using libswap::Pager;
+using libswap::Result;
+using libswap::Store;
+
+constexpr std::uint64_t kTile = 4096;
+
+struct Rig {
+  std::shared_ptr<libswap::MemoryDisk> disk = libswap::MemoryDisk::create(1u << 28);
+  std::unique_ptr<IoQueue> io;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<Pager> pager;
+  Pager::Split split;
+
+  Rig(std::uint64_t tiles, std::uint64_t budget_tiles, std::uint32_t slots = 3) {
+    io = std::move(*IoQueue::start(libswap::make_memory_backend(disk), {}));
+    Store::Config config{.directory = "/store",
+                         .tile_bytes = kTile,
+                         .block_bytes = kTile,
+                         .slots = slots,
+                         .tiles = tiles,
+                         .manifest_bytes = 1u << 20};
+    config.uuid[0] = std::byte{1};
+    auto created = Store::create(*io, config);
+    EXPECT_TRUE(created) << created.error().message;
+    store = std::move(*created);
+    Alone alone;
+    EXPECT_TRUE(store->recover(alone));
+    split = *Pager::split(tiles, kTile, budget_tiles * kTile);
+    pager = std::move(*Pager::open(*io, *store, split, nullptr));
+  }
+
+  std::uint64_t paged() const { return store->superblock().tiles - split.resident; }
+
+  Result<> create() {
+    return pager->sweep(Pager::Mode::create, 0, [](std::uint64_t tile, auto bytes) -> Result<> {
+      std::memcpy(bytes.data(), &tile, sizeof tile);
+      return {};
+    });
+  }
+  // Adds one to the number in each tile; expects what `step` earlier updates left.
+  Result<> update(std::uint64_t step) {
+    return pager->sweep(Pager::Mode::update, step, [&](std::uint64_t tile, auto bytes) -> Result<> {
+      std::uint64_t value = 0;
+      std::memcpy(&value, bytes.data(), sizeof value);
+      EXPECT_EQ(value, tile + (step - 1)) << "tile " << tile;
+      ++value;
+      std::memcpy(bytes.data(), &value, sizeof value);
+      return {};
+    });
+  }
+  Result<bool> commit(std::uint64_t step) {
+    EXPECT_TRUE(store->can_cut());
+    store->cut(step);
+    pager->begin_cut();
+    TRY(pager->finish_cut());
+    Alone alone;
+    return store->agree(alone, store->prepare(manifest()));
+  }
+  formats::native::Manifest manifest() const {
+    formats::native::Manifest manifest;
+    manifest.states = {"master"};
+    manifest.params = {{"p", {store->superblock().tiles * kTile / 4}, 0}};
+    manifest.groups = {{"adamw", {}}};
+    for (std::uint64_t tile = 0; tile < store->superblock().tiles; ++tile) {
+      formats::native::Tile entry;
+      entry.used_bytes = kTile;
+      entry.segments = {{.first = tile * kTile / 4, .count = kTile / 4}};
+      manifest.tiles.push_back(entry);
+    }
+    return manifest;
+  }
+};
+
+TEST(Pager, SpendsABudgetOnFramesAndResidentTiles) {
+  EXPECT_EQ((*Pager::split(10, kTile, 10 * kTile)).resident, 10u);
+  EXPECT_EQ((*Pager::split(10, kTile, 10 * kTile)).frames, 0u);
+  for (std::uint64_t budget = 1; budget < 100; ++budget) {
+    const Pager::Split split = *Pager::split(100, kTile, budget * kTile);
+    EXPECT_LE(split.bytes(kTile), budget * kTile);
+    EXPECT_GE(split.frames, 1u);
+  }
+}
+
+TEST(Pager, RefusesABudgetBelowOneTileAndSaysWhatWorks) {
+  const auto split = Pager::split(10, kTile, kTile - 1);
+  ASSERT_FALSE(split);
+  EXPECT_EQ(split.error().code, Code::no_memory);
+  EXPECT_NE(split.error().message.find("4096 bytes"), std::string::npos);
+}
+
+TEST(Pager, SweepsInOrderAndMovesExactlyThePagedTilesForAnyBudget) {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 40; ++round) {
+    const std::uint64_t tiles = 1 + random() % 60;
+    Rig rig(tiles, 1 + random() % 20);
+    ASSERT_TRUE(rig.create());
+    const std::uint64_t before = rig.pager->stats().written_bytes;
+    constexpr std::uint64_t kSweeps = 5;
+    for (std::uint64_t step = 1; step <= kSweeps; ++step) {
+      std::uint64_t expected = 0;
+      ASSERT_TRUE(rig.update(step));
+      ASSERT_TRUE(rig.pager->sweep(Pager::Mode::look, step, [&](std::uint64_t tile, auto) {
+        EXPECT_EQ(tile, expected++);
+        return Result<>();
+      }));
+      EXPECT_EQ(expected, tiles);
+    }
+    EXPECT_EQ(rig.pager->stats().read_bytes, 2 * kSweeps * rig.paged() * kTile);
+    EXPECT_EQ(rig.pager->stats().written_bytes - before, kSweeps * rig.paged() * kTile);
+  }
+}
+
+TEST(Pager, WritesAResidentTileOfACutBeforeItIsModified) {
+  for (const std::uint64_t budget : {1u, 7u, 12u, 30u}) {
+    Rig rig(30, budget);
+    ASSERT_TRUE(rig.create());
+    ASSERT_TRUE(rig.update(1));
+    rig.store->cut(1);
+    rig.pager->begin_cut();
+    // The next step runs while the cut is being written.
+    Result<> finished, prepared;
+    std::thread committer([&] {
+      finished = rig.pager->finish_cut();
+      if (finished) prepared = rig.store->prepare(rig.manifest());
+    });
+    ASSERT_TRUE(rig.update(2));
+    committer.join();
+    ASSERT_TRUE(finished) << finished.error().message;
+    ASSERT_TRUE(prepared) << prepared.error().message;
+    Alone alone;
+    ASSERT_TRUE(*rig.store->agree(alone, prepared));
+    // What recovers is step 1, not step 2.
+    const auto split = rig.split;
+    rig.pager.reset();
+    rig.store.reset();
+    rig.store = std::move(*Store::open(*rig.io, "/store", formats::Rank{0}, 1));
+    const auto manifest = rig.store->recover(alone);
+    ASSERT_TRUE(manifest) << manifest.error().message;
+    ASSERT_TRUE((*manifest).has_value());
+    EXPECT_EQ((**manifest).step, 1u);
+    rig.pager = std::move(*Pager::open(*rig.io, *rig.store, split, nullptr));
+    ASSERT_TRUE(rig.pager->load_residents());
+    ASSERT_TRUE(rig.update(2)) << "finds step 1 in every tile";
+  }
+}
+
+TEST(Pager, ManyCutsUnderWayNeverLoseATile) {
+  Rig rig(25, 8);
+  ASSERT_TRUE(rig.create());
+  for (std::uint64_t step = 1; step <= 30; ++step) {
+    ASSERT_TRUE(rig.update(step));
+    if (step % 3 == 0) {
+      const auto committed = rig.commit(step);
+      ASSERT_TRUE(committed) << committed.error().message;
+      EXPECT_TRUE(*committed);
+    }
+  }
+  EXPECT_EQ(rig.store->committed_generation(), 10u);
+}
+
+TEST(Pager, AVisitorsErrorStopsTheSweepForGood) {
+  Rig rig(10, 3);
+  ASSERT_TRUE(rig.create());
+  const auto failed =
+      rig.pager->sweep(Pager::Mode::update, 1, [](std::uint64_t tile, auto) -> Result<> {
+        if (tile == 4) return formats::Error{Code::io, "no more", {}};
+        return {};
+      });
+  ASSERT_FALSE(failed);
+  const auto again = rig.pager->sweep(Pager::Mode::look, 1, [](auto, auto) { return Result<>(); });
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().message, "no more");
+}
+
+}  // namespace
