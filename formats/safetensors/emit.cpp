@@ -166,7 +166,10 @@ std::vector<Item> items_of(const EmitRequest& request, const std::vector<std::st
   for (std::uint32_t t = 0; t < keys.size(); ++t) {
     const DType dtype = request.content.tensors[t].dtype;
     if (order_of(dtype) == kDTypeOrder.size()) continue;
-    const std::vector<Piece> pieces = request.layout.pieces(t, rank);
+    std::vector<Piece> pieces = request.layout.pieces(t, rank);
+    const Shape& shape = request.content.tensors[t].shape;
+    if (pieces.empty() && volume(shape) == 0 && index_of(rank) == 0)
+      pieces.push_back({whole(shape), 0});  // nobody holds nothing, but it has a name and a shape
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       std::string key = keys[t];
       if (i != 0) key.append(".__dcp_shard_").append(std::to_string(i));

@@ -4,6 +4,7 @@
 #include <simdjson.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -165,6 +166,32 @@ std::string differences(const formats::Checkpoint& checkpoint,
     return "cannot read " + expected_json.string();
   std::string out = compare_tensors(checkpoint, root);
   if (compare == Compare::tensors_and_values) out += compare_values(checkpoint.catalog(), root);
+  return out;
+}
+
+std::string content_differences(const std::string& json,
+                                const std::filesystem::path& expected_json) {
+  simdjson::dom::parser expected_parser, parser;
+  element expected, found;
+  if (expected_parser.load(expected_json.string()).get(expected) != simdjson::SUCCESS)
+    return "cannot read " + expected_json.string();
+  if (parser.parse(json).get(found) != simdjson::SUCCESS) return "not JSON: " + json;
+  std::map<std::string, element> tensors;
+  for (const element tensor : found["tensors"].get_array()) tensors[identity(tensor)] = tensor;
+  std::string out;
+  for (const element tensor : expected["tensors"].get_array()) {
+    const auto match = tensors.find(identity(tensor));
+    element ignored;
+    const bool derived = tensor["derived"].get(ignored) == simdjson::SUCCESS;
+    if (match == tensors.end() && derived) continue;
+    bool equal = match != tensors.end();
+    for (const char* field : {"name", "state", "dtype", "shape", "sha256"})
+      equal = equal && same(match->second[field], tensor[field]);
+    if (!equal) out += identity(tensor) + ": missing or different\n";
+    tensors.erase(identity(tensor));
+  }
+  for (const auto& [name, tensor] : tensors) out += name + ": not expected\n";
+  if (!same(found["values"], expected["values"])) out += "values differ\n";
   return out;
 }
 

@@ -19,6 +19,10 @@ enum class Compare { tensors, tensors_and_values };
 std::string differences(const formats::Checkpoint& checkpoint,
                         const std::filesystem::path& expected_json, Compare compare);
 
+// The same for what `ckpt-inspect --tensors --digest --json` printed; values are compared too.
+std::string content_differences(const std::string& json,
+                                const std::filesystem::path& expected_json);
+
 // The "error" of an expected.json, "" when it has none.
 std::string expected_error(const std::filesystem::path& expected_json);
 

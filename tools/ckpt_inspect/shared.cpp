@@ -25,7 +25,17 @@ void write_shape(JsonWriter& json, const Shape& shape) {
 
 std::string value_text(const Value& value) {
   if (value.kind == Value::Kind::string) return formats::printable(value.text, 40);
-  return formats::printable(formats::to_json(value), 60);
+  if (value.kind != Value::Kind::tuple && value.kind != Value::Kind::list)
+    return formats::printable(formats::to_json(value), 60);
+  constexpr std::size_t kItems = 6;
+  const bool tuple = value.kind == Value::Kind::tuple;
+  std::string out = tuple ? "(" : "[";
+  for (std::size_t i = 0; i < std::min(value.items.size(), kItems); ++i) {
+    if (i != 0) out += ", ";
+    out += formats::printable(formats::to_json(value.items[i]), 40);
+  }
+  if (value.items.size() > kItems) out += ", ...";
+  return out + (tuple ? ")" : "]");
 }
 
 std::string rows_text(const Box& box, const Shape& shape) {

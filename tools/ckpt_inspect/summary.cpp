@@ -81,7 +81,7 @@ std::string group_text(const GroupEntry& group) {
   for (const auto& [name, value] : group.settings) {
     if (value.kind == formats::Value::Kind::none) continue;
     const std::string item = " " + printable(name, 30) + "=" + value_text(value);
-    if (out.size() + item.size() > 86) {
+    if (out.size() + item.size() > 80) {
       ++left_out;
     } else {
       out += item;

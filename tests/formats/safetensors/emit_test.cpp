@@ -80,6 +80,7 @@ void expect_same_content(const Catalog& catalog, std::shared_ptr<const MemoryTre
   const auto checkpoint = formats::describe_safetensors(tree);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   EXPECT_TRUE(prove_coverage((*checkpoint)->catalog()));
+  EXPECT_EQ((*checkpoint)->catalog().tensors.size(), catalog.tensors.size());
   for (const TensorEntry& entry : (*checkpoint)->catalog().tensors) {
     const auto original =
         std::find_if(catalog.tensors.begin(), catalog.tensors.end(), [&](const auto& candidate) {
@@ -141,10 +142,11 @@ TEST(SafetensorsEmit, KeepsStringsAndListsWhatItCannotHold) {
   EXPECT_EQ((*checkpoint)->catalog().values[0].value.text, "kept \"as is\"");
 }
 
-TEST(SafetensorsEmit, RemembersNamesAndStatesThatKeysDoNotTell) {
+TEST(SafetensorsEmit, KeepsEmptyTensorsAndNamesThatKeysDoNotTell) {
   Catalog catalog;
   catalog.tensors = {tensor("rng.state.0", "tensor", {3}), tensor("odd.exp", "buffer", {2})};
   catalog.tensors[1].key = "odd";
+  catalog.tensors.push_back(tensor("empty", "param", {0, 3}));
   const auto plan = emit(catalog, Policy::rows, 2);
   ASSERT_TRUE(plan) << plan.error().message;
   expect_same_content(catalog, write(*plan, catalog));

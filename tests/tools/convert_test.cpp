@@ -1,0 +1,189 @@
+// ckpt-convert as a user runs it: what arrives is what was there, and what must not happen does
+// not.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <iterator>
+#include <sstream>
+
+#include "tests/support/program.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using test_support::Outcome;
+using test_support::run_program;
+using test_support::ScratchDirectory;
+
+constexpr const char* kHsdp = "dcp/hsdp_2x2/data";
+constexpr const char* kSharded = "safetensors/dcp_hf_sharded_w3/data";
+
+Outcome convert(const std::vector<std::string>& arguments) {
+  return run_program("ckpt-convert", arguments);
+}
+
+// name, state, dtype, shape, sha256 of every tensor; keys are each format's own.
+std::string content(const std::string& path) {
+  const Outcome run = run_program("ckpt-inspect", {path, "--tensors", "--digest"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  std::string out;
+  std::istringstream lines(run.out);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::vector<std::string> cells{std::istream_iterator<std::string>(words), {}};
+    // The number of chunks is how it is stored, not what.
+    if (cells.size() > 2) cells.erase(cells.end() - 2);
+    for (const std::string& cell : cells) out += cell + " ";
+    out += "\n";
+  }
+  return out;
+}
+
+TEST(Convert, DcpToSafetensorsToDcpKeepsEveryBit) {
+  const ScratchDirectory scratch;
+  const std::string one = scratch / "one", two = scratch / "two";
+  const Outcome there = convert({kHsdp, one, "--to", "safetensors", "--drop"});
+  ASSERT_EQ(there.exit, 0) << there.err;
+  EXPECT_NE(there.out.find("41 tensors, 1 file, "), std::string::npos) << there.out;
+  EXPECT_NE(there.out.find("verified bit for bit"), std::string::npos);
+  const Outcome back = convert({one, two, "--to", "dcp", "--world-size", "2"});
+  ASSERT_EQ(back.exit, 0) << back.err;
+  EXPECT_EQ(content(one), content(kHsdp));
+  EXPECT_EQ(content(two), content(kHsdp));
+}
+
+class ConvertPartition : public testing::TestWithParam<const char*> {};
+
+TEST_P(ConvertPartition, KeepsEveryBitAndValue) {
+  const ScratchDirectory scratch;
+  for (const char* source : {"dcp/zoo_w1/data", "dcp/fsdp2_w4_fewer_rows_flat_optim/data"}) {
+    const std::string out = scratch / "out";
+    const Outcome run = convert({source, out, "-t", "dcp", "-w", "3", "-p", GetParam(), "--force"});
+    ASSERT_EQ(run.exit, 0) << run.err;
+    const Outcome diff = run_program("ckpt-inspect", {source, "--diff", out});
+    EXPECT_EQ(diff.exit, 0) << diff.out << diff.err;
+    const std::string shards = scratch / "shards";
+    const Outcome torn =
+        convert({source, shards, "-t", "safetensors", "-w", "3", "-p", GetParam(), "--drop", "-f"});
+    ASSERT_EQ(torn.exit, 0) << torn.err;
+    EXPECT_EQ(content(shards), content(source));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, ConvertPartition,
+                         testing::Values("replicated", "zero12", "zero12-boundary", "zero3", "rows",
+                                         "layer-wise"));
+
+TEST(Convert, FiltersByGlobAndState) {
+  const ScratchDirectory scratch;
+  const Outcome run = convert({kHsdp, scratch / "out", "-t", "safetensors", "--states",
+                               "param,momentum_buffer", "-x", "blk.1.*", "--drop", "--json"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_NE(run.out.find("\"schema\": \"ckpt.convert/1\""), std::string::npos);
+  const std::string tensors = content(scratch / "out");
+  EXPECT_NE(tensors.find("blk.0.up.weight momentum_buffer"), std::string::npos);
+  EXPECT_EQ(tensors.find("blk.1."), std::string::npos);
+  EXPECT_EQ(tensors.find("exp_avg"), std::string::npos);
+}
+
+TEST(Convert, DryRunWritesNothing) {
+  const ScratchDirectory scratch;
+  const Outcome run = convert({kSharded, scratch / "out", "-t", "dcp", "-w", "2", "-n"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_NE(run.out.find("would write " + (scratch / "out") + ": dcp for 2 ranks, 5 tensors"),
+            std::string::npos)
+      << run.out;
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+TEST(ConvertRefuses, ToLoseSomethingSilently) {
+  const ScratchDirectory scratch;
+  const Outcome run = convert({kHsdp, scratch / "out", "--to", "safetensors"});
+  EXPECT_EQ(run.exit, 4);
+  EXPECT_NE(run.err.find("safetensors cannot hold value 'optim.param_groups.0.lr'"),
+            std::string::npos)
+      << run.err;
+  EXPECT_NE(run.err.find("hint: --drop goes on without"), std::string::npos);
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+TEST(ConvertRefuses, ToReplaceWithoutForce) {
+  const ScratchDirectory scratch;
+  const std::string out = scratch / "out";
+  ASSERT_EQ(convert({kSharded, out, "-t", "dcp"}).exit, 0);
+  const std::string before = content(out);
+  const Outcome again = convert({kSharded, out, "-t", "dcp", "-w", "2"});
+  EXPECT_EQ(again.exit, 2);
+  EXPECT_NE(again.err.find("exists already"), std::string::npos) << again.err;
+  EXPECT_EQ(content(out), before);
+  EXPECT_EQ(convert({kSharded, out, "-t", "dcp", "-w", "2", "-f"}).exit, 0);
+}
+
+TEST(ConvertRefuses, ToTouchTheSource) {
+  const ScratchDirectory scratch;
+  const std::string source = scratch / "a/source";
+  fs::create_directories(scratch / "a");
+  fs::copy(fs::path(EBB_FIXTURES) / kSharded, source);
+  const std::string before = content(source);
+  struct Case {
+    std::string destination;
+    std::string says;
+  };
+  for (const Case& one : {Case{source + "/", "source and destination are the same place"},
+                          Case{source + "/inner", "the destination lies inside the source"},
+                          Case{scratch / "a/b/../source/x", "the destination lies inside"},
+                          Case{scratch / "a", "the source lies inside the destination"}}) {
+    const Outcome run = convert({source, one.destination, "-t", "dcp", "-f"});
+    EXPECT_EQ(run.exit, 2) << one.destination;
+    EXPECT_NE(run.err.find(one.says), std::string::npos) << run.err;
+  }
+  EXPECT_EQ(content(source), before);
+}
+
+TEST(ConvertRefuses, AnIncompleteSource) {
+  const ScratchDirectory scratch;
+  const Outcome run = convert({"dcp/bad_hole/data", scratch / "out", "-t", "dcp"});
+  EXPECT_EQ(run.exit, 3);
+  EXPECT_NE(run.err.find("model.big"), std::string::npos) << run.err;
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+TEST(ConvertRefuses, WrongWords) {
+  struct Case {
+    std::vector<std::string> words;
+    std::string says;
+  };
+  const std::vector<Case> cases = {
+      {{kSharded, "out"}, "--to is missing: which format to write?"},
+      {{kSharded, "out", "--to", "safetensor"}, "hint: did you mean --to safetensors?"},
+      {{kSharded, "out", "--to", "dcp", "-w", "0"}, "--world-size takes 1 to 1048576 ranks, not 0"},
+      {{kSharded, "out", "--to", "dcp", "-w", "-2"}, "--world-size takes a whole number, not '-2'"},
+      {{kSharded, "out", "--to", "dcp", "-p", "row"}, "hint: did you mean --partition rows?"},
+      {{kSharded, "--to", "dcp"}, "DST is missing"},
+      {{"nowhere", "out", "--to", "dcp"}, "cannot open nowhere"},
+  };
+  for (const Case& one : cases) {
+    const Outcome run = convert(one.words);
+    EXPECT_EQ(run.exit, 2) << one.says;
+    EXPECT_EQ(run.out, "");
+    EXPECT_NE(run.err.find(one.says), std::string::npos) << run.err;
+  }
+}
+
+TEST(ConvertRefuses, AFolderItCannotWriteTo) {
+  const ScratchDirectory scratch;
+  const Outcome run = convert({kSharded, scratch / "no/such/out", "-t", "dcp"});
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_NE(run.err.find("no/such"), std::string::npos) << run.err;
+}
+
+TEST(ConvertHelp, BeginsWithExamples) {
+  const Outcome run = convert({"-h"});
+  EXPECT_EQ(run.exit, 0);
+  EXPECT_TRUE(
+      run.out.starts_with("ckpt-convert - writes a checkpoint as another format or for "
+                          "other ranks\n\n  ckpt-convert ckpt/ out/ --to safetensors"))
+      << run.out;
+}
+
+}  // namespace
