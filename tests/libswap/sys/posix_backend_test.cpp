@@ -11,6 +11,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "libswap/sys/file_lock.h"
 #include "tests/libswap/sys/test_files.h"
 
 namespace libswap {
@@ -173,10 +174,9 @@ TEST_F(PosixFiles, ARefusedLockNamesTheProcessThatHoldsIt) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    auto own = make_threads_backend(1);
     ::close(stop[1]);
-    const Result<FileId> file = (*own)->open(directory_ / "lock", writable());
-    char byte = file && (*own)->lock(*file) ? 'y' : 'n';
+    const Result<OpenFile> file = open_regular_file(directory_ / "lock", writable());
+    char byte = file && lock_file(file->descriptor.get(), file->path) ? 'y' : 'n';
     if (::write(ready[1], &byte, 1) != 1 || ::read(stop[0], &byte, 1) < 0) ::_exit(1);
     ::_exit(0);
   }
