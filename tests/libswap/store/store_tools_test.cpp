@@ -1,0 +1,130 @@
+// A store on a real disk, read the way the tools read it: the engine's files are the checkpoint.
+#include <gtest/gtest.h>
+
+#include "formats/native/ebb.h"
+#include "formats/registry.h"
+#include "libswap/store/store_set.h"
+#include "libswap/sys/file_tree.h"
+#include "tests/libswap/store/store_world.h"
+#include "tests/libswap/sys/test_files.h"
+
+namespace libswap {
+namespace {
+
+using formats::Checkpoint;
+
+// Two ranks that train in `directory`, in step with the test.
+class StoreOnDisk : public testing::Test {
+ protected:
+  const TemporaryDirectory folder_;
+  std::unique_ptr<IoQueue> io_;
+  std::unique_ptr<SwapDirectory> directory_;
+  std::array<std::unique_ptr<Store>, 2> stores_;
+
+  void SetUp() override {
+    auto backend = open_backend(BackendChoice::automatic);
+    ASSERT_TRUE(backend);
+    io_ = start_queue(std::move(backend->backend));
+    auto opened = SwapDirectory::open(*io_, folder_ / "swap");
+    ASSERT_TRUE(opened) << opened.error().message;
+    directory_ = std::move(*opened);
+    const auto fresh = *directory_->fresh();
+    run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+      Store::Config config = test_config(rank, 2);
+      config.directory = fresh.path;
+      config.uuid = fresh.uuid;
+      auto store = Store::create(*io_, config);
+      ASSERT_TRUE(store) << store.error().message;
+      ASSERT_TRUE((*store)->recover(ranks));
+      stores_[rank] = std::move(*store);
+    });
+    train(1);
+    ASSERT_TRUE(directory_->adopt());
+  }
+  void train(std::uint64_t step) {
+    run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+      const auto committed = write_rank(rank, ranks, step);
+      ASSERT_TRUE(committed && *committed);
+    });
+  }
+  // Each rank holds one half of "w": its tiles are its rows.
+  Result<bool> write_rank(std::uint32_t rank, Agreement& ranks, std::uint64_t step) {
+    TRY(write_tiles(*io_, *stores_[rank], step));
+    stores_[rank]->cut(step);
+    Manifest manifest = test_manifest(2 * kTestTiles);
+    manifest.tiles.resize(kTestTiles);
+    for (formats::native::Tile& tile : manifest.tiles)
+      tile.segments[0].first += rank * kTestTiles * kTestTile / 4;
+    return stores_[rank]->agree(ranks, stores_[rank]->prepare(manifest));
+  }
+  std::shared_ptr<const formats::SourceTree> tree() const {
+    auto opened = open_tree(folder_ / "swap");
+    CHECK(opened.has_value());
+    return *opened;
+  }
+  // "" when the checkpoint holds exactly what fill_tile gave at `step`.
+  static std::string differs(const Checkpoint& checkpoint, std::uint64_t step) {
+    const formats::TensorEntry& w = checkpoint.catalog().tensors.at(0);
+    std::uint64_t row = 0;
+    for (const formats::Chunk& chunk : w.chunks) {
+      formats::ByteVector read(kTestTile), wanted(kTestTile);
+      if (auto done = checkpoint.read(w, chunk, 0, read); !done) return done.error().message;
+      fill_tile(static_cast<std::uint32_t>(row / kTestTiles), row % kTestTiles, step, wanted);
+      if (read != wanted) return "row " + std::to_string(row);
+      ++row;
+    }
+    return row == 2 * kTestTiles ? "" : "rows are missing";
+  }
+};
+
+TEST_F(StoreOnDisk, IsACheckpointWhileTheTrainerHoldsIt) {
+  const auto described = formats::describe(tree());
+  ASSERT_TRUE(described) << described.error().message;
+  const formats::Catalog& catalog = (*described)->catalog();
+  EXPECT_EQ(catalog.format, "ebb");
+  EXPECT_EQ(catalog.world, 2u);
+  EXPECT_EQ(catalog.step, 1);
+  EXPECT_TRUE(formats::prove_coverage(catalog));
+  EXPECT_EQ(differs(**described, 1), "");
+}
+
+TEST_F(StoreOnDisk, APinnedGenerationIsReadWholeWhileTrainingGoesOn) {
+  train(2);
+  ASSERT_TRUE(stores_[0]->pin(2) && stores_[1]->pin(2));
+  const auto pinned = formats::describe_ebb_generation(tree(), 2);
+  ASSERT_TRUE(pinned) << pinned.error().message;
+  for (std::uint64_t step = 3; step < 9; ++step) {
+    train(step);
+    EXPECT_EQ(differs(**pinned, 2), "") << step;
+    const auto again = formats::describe_ebb_generation(tree(), 2);
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(differs(**again, 2), "") << step;
+  }
+  stores_[0]->unpin(2);
+  stores_[1]->unpin(2);
+  train(9);
+  train(10);
+  EXPECT_NE(differs(**pinned, 2), "");  // its slots were reused, and a checksum says so
+  EXPECT_EQ(differs(**formats::describe(tree()), 10), "");
+}
+
+TEST_F(StoreOnDisk, AFlippedBitIsNamedByFileBlockAndTensor) {
+  const Store::Place place = stores_[1]->read_place(2);
+  const auto data = io_->backend().path_of(place.file);
+  const auto file = io_->backend().open(data, {.access = Access::read_write});
+  ASSERT_TRUE(file);
+  std::array<std::byte, 1> byte{};
+  const std::uint64_t at = place.offset + kTestBlock + 77;
+  ASSERT_TRUE(io_->read(*file, at, byte));
+  byte[0] ^= std::byte{4};
+  ASSERT_TRUE(io_->write(*file, at, byte));
+  ASSERT_TRUE(io_->backend().close(*file));
+  const auto described = formats::describe(tree());
+  ASSERT_TRUE(described);
+  EXPECT_EQ(differs(**described, 1),
+            data + ":" + std::to_string(place.offset + kTestBlock) +
+                ": block 1 of tile 2, in master.w, does not match its checksum");
+}
+
+}  // namespace
+}  // namespace libswap
