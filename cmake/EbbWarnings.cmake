@@ -6,8 +6,9 @@ target_compile_options(ebb_options INTERFACE
   -Wold-style-cast -ffp-contract=off)
 target_include_directories(ebb_options INTERFACE ${PROJECT_SOURCE_DIR})
 # GCC 12 sees an overlapping or endless copy in `"text" + std::to_string(n)` (its bug 105651).
-target_compile_options(ebb_options INTERFACE
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict$<SEMICOLON>-Wno-stringop-overflow>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(ebb_options INTERFACE -Wno-restrict -Wno-stringop-overflow)
+endif()
 if(EBB_WERROR)
   target_compile_options(ebb_options INTERFACE -Werror)
 endif()
