@@ -182,7 +182,7 @@ Result<> Describer::add_tensor(std::uint32_t file, const HeaderTensor& tensor,
     chunk.box.offset = saved->second.offsets;
     key = saved->second.logical_fqn.value_or(key);
   }
-  keys_in_files_.emplace(key, file);
+  if (index_) keys_in_files_.emplace(key, file);
   const auto [found, fresh] = tensor_of_key_.emplace(key, catalog_.tensors.size());
   if (fresh) {
     const auto told = identity_.find(key);

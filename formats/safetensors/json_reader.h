@@ -6,6 +6,7 @@
 #define SIMDJSON_EXCEPTIONS 0
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,6 +19,22 @@
 namespace formats::safetensors {
 
 namespace ondemand = simdjson::ondemand;
+
+// Keys of one object. Most objects have three or four: those are not worth a hash table.
+class SeenKeys {
+ public:
+  bool insert(const std::string& key) {  // false: it was there
+    if (!many_.empty()) return many_.insert(key).second;
+    if (std::find(few_.begin(), few_.end(), key) != few_.end()) return false;
+    few_.push_back(key);
+    if (few_.size() > 16) many_.insert(few_.begin(), few_.end());
+    return true;
+  }
+
+ private:
+  std::vector<std::string> few_;
+  std::unordered_set<std::string> many_;
+};
 
 class JsonReader {
  public:
@@ -63,14 +80,14 @@ class JsonReader {
 
 template <typename Visit>
 Result<> JsonReader::each(ondemand::object object, std::string_view of, Visit visit) {
-  std::unordered_set<std::string> seen;
+  SeenKeys seen;
   for (auto field : object) {
     std::string_view raw;
     ondemand::value value;
     if (field.unescaped_key().get(raw) != simdjson::SUCCESS) return invalid();
     if (field.value().get(value) != simdjson::SUCCESS) return invalid();
     const std::string key(raw);
-    if (!seen.insert(key).second)
+    if (!seen.insert(key))
       return at(value, "key '" + printable(key) + "' appears twice in " + std::string(of));
     TRY(visit(key, value));
   }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -30,7 +31,7 @@ Pipe open_pipe() {
 void read_both(int out, int err, Outcome& outcome) {
   std::array<pollfd, 2> polled = {pollfd{out, POLLIN, 0}, pollfd{err, POLLIN, 0}};
   std::array<char, 65536> buffer{};
-  for (int open = 2; open > 0;) {
+  for (int open = out < 0 ? 1 : 2; open > 0;) {
     CHECK(poll(polled.data(), polled.size(), -1) > 0);
     for (std::size_t i = 0; i < polled.size(); ++i) {
       if (polled[i].fd < 0 || polled[i].revents == 0) continue;
@@ -48,7 +49,8 @@ void read_both(int out, int err, Outcome& outcome) {
 
 }  // namespace
 
-Outcome run_program(const std::string& program, const std::vector<std::string>& arguments) {
+RunningProgram::RunningProgram(const std::string& program,
+                               const std::vector<std::string>& arguments) {
   const std::string path = std::string(EBB_BIN) + "/" + program;
   std::vector<std::string> words = {program};
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -63,21 +65,32 @@ Outcome run_program(const std::string& program, const std::vector<std::string>& 
   CHECK(posix_spawn_file_actions_adddup2(&actions, out.write_end, STDOUT_FILENO) == 0);
   CHECK(posix_spawn_file_actions_adddup2(&actions, err.write_end, STDERR_FILENO) == 0);
   CHECK(posix_spawn_file_actions_addchdir_np(&actions, EBB_FIXTURES) == 0);
-  pid_t child = 0;
-  Outcome outcome;
-  const int failure = posix_spawn(&child, path.c_str(), &actions, nullptr, argv.data(), environ);
+  CHECK(posix_spawn(&child_, path.c_str(), &actions, nullptr, argv.data(), environ) == 0);
   posix_spawn_file_actions_destroy(&actions);
   close(out.write_end);
   close(err.write_end);
-  read_both(out.read_end, err.read_end, outcome);
-  if (failure != 0) {
-    outcome.err = "cannot start " + path;
-    return outcome;
-  }
+  out_ = out.read_end;
+  err_ = err.read_end;
+}
+
+void RunningProgram::signal(int number) const { CHECK(kill(child_, number) == 0); }
+
+void RunningProgram::close_output() {
+  close(out_);
+  out_ = -1;
+}
+
+Outcome RunningProgram::wait() {
+  Outcome outcome;
+  read_both(out_, err_, outcome);
   int status = 0;
-  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(waitpid(child_, &status, 0) == child_);
   outcome.exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return outcome;
+}
+
+Outcome run_program(const std::string& program, const std::vector<std::string>& arguments) {
+  return RunningProgram(program, arguments).wait();
 }
 
 ScratchDirectory::ScratchDirectory() {

@@ -12,6 +12,20 @@ struct Outcome {
   std::string err;
 };
 
+// A program that is still running. REQUIRES: wait() is called once.
+class RunningProgram {
+ public:
+  RunningProgram(const std::string& program, const std::vector<std::string>& arguments);
+  void signal(int number) const;
+  void close_output();  // as `| head` does; what it prints after that is lost
+  Outcome wait();
+
+ private:
+  int child_ = 0;
+  int out_ = -1;
+  int err_ = -1;
+};
+
 // `program` is looked up in the folder of built programs, and runs in the folder of fixtures,
 // without colours.
 Outcome run_program(const std::string& program, const std::vector<std::string>& arguments);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tools/cli/arguments.h"
+#include "tools/cli/console.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
@@ -92,6 +93,18 @@ TEST(CommandLine, SizesHaveDecimalAndBinaryUnits) {
   EXPECT_EQ(parse_size(""), std::nullopt);
   EXPECT_EQ(parse_size("-1"), std::nullopt);
   EXPECT_EQ(parse_size("1,5K"), std::nullopt);
+}
+
+TEST(ExitCodes, EveryKindOfFailureHasOne) {
+  using formats::Code;
+  EXPECT_EQ(exit_for(Code::usage), Exit::usage);
+  EXPECT_EQ(exit_for(Code::io), Exit::usage);
+  EXPECT_EQ(exit_for(Code::corrupt), Exit::damaged);
+  EXPECT_EQ(exit_for(Code::incomplete), Exit::damaged);
+  EXPECT_EQ(exit_for(Code::limit), Exit::damaged);
+  EXPECT_EQ(exit_for(Code::unsupported), Exit::unsupported);
+  EXPECT_EQ(exit_for(Code::no_space), Exit::environment);
+  EXPECT_EQ(exit_for(Code::cancelled), Exit::interrupted);
 }
 
 TEST(Text, CountsLayersLikePeople) {

@@ -2,9 +2,13 @@
 // not.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <sstream>
+#include <thread>
 
 #include "tests/support/program.h"
 
@@ -73,6 +77,42 @@ TEST_P(ConvertPartition, KeepsEveryBitAndValue) {
 INSTANTIATE_TEST_SUITE_P(Policies, ConvertPartition,
                          testing::Values("replicated", "zero12", "zero12-boundary", "zero3", "rows",
                                          "layer-wise"));
+
+TEST(Convert, BringsDeepSpeedZero3MuonToAnyNumberOfRanks) {
+  const ScratchDirectory scratch;
+  const std::string source = "deepspeed/z3_muon_bf16_w4/data", out = scratch / "out";
+  const Outcome run = convert({source, out, "-t", "dcp", "-w", "3", "-p", "zero3"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  // Stage 3 has no 16-bit weights: the masters become the model.
+  const Outcome diff = run_program("ckpt-inspect", {source, "--diff", out});
+  EXPECT_EQ(diff.exit, 0) << diff.out;
+  EXPECT_TRUE(diff.out.starts_with("same: 23 tensors")) << diff.out;
+}
+
+TEST(Convert, EveryReadableFixtureReachesEveryWritableFormat) {
+  const ScratchDirectory scratch;
+  const std::string out = scratch / "out";
+  std::size_t converted = 0;
+  for (const char* family : {"dcp", "deepspeed", "safetensors"}) {
+    for (const auto& entry : fs::directory_iterator(fs::path(EBB_FIXTURES) / family)) {
+      const std::string source = entry.path().string() + "/data";
+      const std::string name = entry.path().filename().string();
+      if (!fs::exists(source) || name.starts_with("bad_") || name.starts_with("universal_"))
+        continue;
+      for (const char* format : {"dcp", "safetensors"}) {
+        const Outcome run =
+            convert({source, out, "-t", format, "-w", "3", "-p", "zero12", "--drop", "-f"});
+        ASSERT_EQ(run.exit, 0) << source << " " << format << ": " << run.err;
+        const Outcome diff = run_program("ckpt-inspect", {source, "--diff", out});
+        // The same format lost values where --drop was needed; a tensor is never lost.
+        EXPECT_TRUE(diff.exit == 0 || diff.out.find("value") < diff.out.find(" only on one side"))
+            << source << " " << format << ": " << diff.out;
+        ++converted;
+      }
+    }
+  }
+  EXPECT_GE(converted, 70u);
+}
 
 TEST(Convert, FiltersByGlobAndState) {
   const ScratchDirectory scratch;
@@ -175,6 +215,37 @@ TEST(ConvertRefuses, AFolderItCannotWriteTo) {
   const Outcome run = convert({kSharded, scratch / "no/such/out", "-t", "dcp"});
   EXPECT_EQ(run.exit, 2);
   EXPECT_NE(run.err.find("no/such"), std::string::npos) << run.err;
+}
+
+// 1 GiB of zeros that take no space on the disk.
+void make_big_checkpoint(const std::string& directory) {
+  constexpr std::uint64_t kBytes = std::uint64_t{1} << 30;
+  const std::string header =
+      "{\"w\":{\"dtype\":\"F32\",\"shape\":[16384,16384],\"data_offsets\":[0," +
+      std::to_string(kBytes) + "]}}";
+  fs::create_directory(directory);
+  const std::string file = directory + "/model.safetensors";
+  std::ofstream out(file, std::ios::binary);
+  const std::uint64_t length = header.size();
+  out.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  out << header;
+  out.close();
+  fs::resize_file(file, 8 + header.size() + kBytes);
+}
+
+TEST(ConvertStops, OnCtrlCWithoutLeavingAnything) {
+  const ScratchDirectory scratch;
+  const std::string source = scratch / "source", folder = scratch / "results";
+  make_big_checkpoint(source);
+  fs::create_directory(folder);
+  test_support::RunningProgram run("ckpt-convert", {source, folder + "/out", "-t", "dcp"});
+  while (fs::is_empty(folder)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  run.signal(SIGINT);
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.exit, 130) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err.find("ckpt-convert: error: "), std::string::npos) << outcome.err;
+  EXPECT_TRUE(fs::is_empty(folder));
 }
 
 TEST(ConvertHelp, BeginsWithExamples) {

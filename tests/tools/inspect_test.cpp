@@ -179,6 +179,14 @@ TEST(InspectVerify, NamesFileAndTensorOfOneFlippedBit) {
   EXPECT_NE(run.out.find("1 problem"), std::string::npos) << run.out;
 }
 
+TEST(InspectOutput, AReaderThatGoesAwayIsNoFailure) {
+  test_support::RunningProgram run("ckpt-inspect", {kHsdp, "--tensors", "--digest", "--json"});
+  run.close_output();
+  const Outcome outcome = run.wait();
+  EXPECT_EQ(outcome.exit, 0);
+  EXPECT_EQ(outcome.err, "");
+}
+
 TEST(InspectDamage, ExitCodeThreeAndOneLine) {
   const Outcome run = inspect({"safetensors/bad_overlap/data"});
   EXPECT_EQ(run.exit, 3);

@@ -78,13 +78,13 @@ std::set<std::uint32_t> stored_tensors(const Catalog& content, const formats::Em
   return stored;
 }
 
-// By name and state: every format carries both. Several where the source has several.
-using ByIdentity = std::multimap<std::pair<std::string_view, std::string_view>, const TensorEntry*>;
+// By name. A format without a word for a state stores it under another one: master weights as the
+// parameters, for example.
+using ByName = std::multimap<std::string_view, const TensorEntry*>;
 
-ByIdentity by_identity(const Catalog& catalog) {
-  ByIdentity out;
-  for (const TensorEntry& tensor : catalog.tensors)
-    out.emplace(std::pair(std::string_view(tensor.name), std::string_view(tensor.state)), &tensor);
+ByName by_name(const Catalog& catalog) {
+  ByName out;
+  for (const TensorEntry& tensor : catalog.tensors) out.emplace(tensor.name, &tensor);
   return out;
 }
 
@@ -96,10 +96,15 @@ class ReadBack {
     TRY_ASSIGN(auto tree, libswap::open_tree(directory));
     TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
     TRY(prove_coverage(written->catalog()));
-    const ByIdentity written_tensors = by_identity(written->catalog());
+    const ByName written_tensors = by_name(written->catalog());
     const auto& tensors = prepared_.conversion.content.tensors;
-    for (const std::uint32_t number :
-         stored_tensors(prepared_.conversion.content, prepared_.conversion.plan)) {
+    const auto stored = stored_tensors(prepared_.conversion.content, prepared_.conversion.plan);
+    if (stored.size() > written_tensors.size())
+      return Error{Code::corrupt,
+                   count_text(stored.size()) + " tensors were written but " +
+                       count_text(written_tensors.size()) + " are read back",
+                   {}};
+    for (const std::uint32_t number : stored) {
       const TensorEntry& wanted = tensors[number];
       TRY_ASSIGN(const bool same, holds(*written, written_tensors, wanted, fingerprints[number]));
       if (!same)
@@ -112,9 +117,9 @@ class ReadBack {
   }
 
  private:
-  static Result<bool> holds(const formats::Checkpoint& written, const ByIdentity& tensors,
+  static Result<bool> holds(const formats::Checkpoint& written, const ByName& tensors,
                             const TensorEntry& wanted, std::uint64_t fingerprint) {
-    const auto [first, last] = tensors.equal_range({wanted.name, wanted.state});
+    const auto [first, last] = tensors.equal_range(wanted.name);
     for (auto candidate = first; candidate != last; ++candidate) {
       const TensorEntry& found = *candidate->second;
       if (found.dtype != wanted.dtype || found.shape != wanted.shape) continue;

@@ -261,7 +261,8 @@ Result<> write_text(const std::string& file, const std::string& text) {
   const std::string part = file + ".part";
   TRY_ASSIGN(const libswap::FileId id,
              io->backend().open(part, {.access = libswap::Access::read_write,
-                                       .creation = libswap::Creation::create_or_open}));
+                                       .creation = libswap::Creation::create_or_open,
+                                       .visibility = libswap::Visibility::by_umask}));
   const auto put = [&]() -> Result<> {
     TRY(io->write(id, 0, std::as_bytes(std::span(text))));
     TRY(io->backend().truncate(id, text.size()));

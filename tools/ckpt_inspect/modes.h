@@ -45,7 +45,7 @@ void write_shape(JsonWriter& json, const formats::Shape& shape);
 std::string value_text(const formats::Value& value);  // short, for people
 // "0-511" where whole rows are stored, "all" for a whole tensor, else the box.
 std::string rows_text(const formats::Box& box, const formats::Shape& shape);
-// The chunks of `rank` in one cell: "-", rows, or "3 boxes".
+// The chunks of `rank` in one cell: "-", rows, "el 0-18" for a run of elements, or "3 boxes".
 std::string held_text(const formats::TensorEntry& tensor, formats::Rank rank);
 // How many of `total` lines to show.
 std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise);

@@ -50,16 +50,27 @@ std::string rows_text(const Box& box, const Shape& shape) {
 }
 
 std::string held_text(const TensorEntry& tensor, Rank rank) {
-  const Chunk* only = nullptr;
-  std::size_t boxes = 0;
+  std::vector<const Chunk*> held;
   for (const Chunk& chunk : tensor.chunks) {
     const auto elements = formats::checked_volume(chunk.box.extent);
-    if (chunk.holder != rank || (elements && *elements == 0)) continue;
-    only = &chunk;
-    ++boxes;
+    if (chunk.holder == rank && (!elements || *elements != 0)) held.push_back(&chunk);
   }
-  if (boxes == 0) return "-";
-  return boxes == 1 ? rows_text(only->box, tensor.shape) : std::to_string(boxes) + " boxes";
+  if (held.empty()) return "-";
+  if (held.size() == 1) return rows_text(held.front()->box, tensor.shape);
+  // What a flat partition cuts is several boxes, but one run of elements.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> runs;
+  for (const Chunk* chunk : held) {
+    if (!formats::inside(chunk->box, tensor.shape)) break;
+    const auto range = formats::flat_range_of(tensor.shape, chunk->box);
+    if (!range) break;
+    runs.emplace_back(range->first, range->first + range->count);
+  }
+  std::sort(runs.begin(), runs.end());
+  bool one_run = runs.size() == held.size();
+  for (std::size_t i = 1; i < runs.size(); ++i)
+    one_run = one_run && runs[i].first == runs[i - 1].second;
+  if (!one_run) return std::to_string(held.size()) + " boxes";
+  return "el " + std::to_string(runs.front().first) + "-" + std::to_string(runs.back().second - 1);
 }
 
 std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise) {

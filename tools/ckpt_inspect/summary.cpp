@@ -158,7 +158,7 @@ std::string holders_text(const View& view) {
     }
     table.add(std::move(lines[i]));
   }
-  std::string out = "\n  who holds which rows\n" + table.text();
+  std::string out = "\n  who holds which rows (el: elements)\n" + table.text();
   if (view.catalog().world > ranks.size() && !view.selection.rank)
     out += "  (" + count_text(view.catalog().world - ranks.size()) +
            " ranks between are left out: --shards or --rank R)\n";

@@ -17,22 +17,39 @@ namespace {
 enum class Match : std::uint8_t { name_and_state, key };
 using ByIdentity = std::map<std::string, const TensorEntry*>;
 
-std::string name_and_state(const TensorEntry& tensor) {
-  return formats::printable(tensor.name) + " (" + formats::printable(tensor.state) + ")";
+// What a model's state dict calls a tensor: formats without 16-bit weights, or without a word for
+// buffers, put masters and buffers where the parameter would be.
+std::vector<std::string> states_of(const Side& side) {
+  std::set<std::string_view> with_param;
+  for (const TensorEntry* tensor : side.tensors)
+    if (tensor->state == "param" || tensor->state == "buffer") with_param.insert(tensor->name);
+  std::vector<std::string> states;
+  for (const TensorEntry* tensor : side.tensors) {
+    const bool model = tensor->state == "buffer" ||
+                       (tensor->state == "master" && !with_param.contains(tensor->name));
+    states.push_back(model ? "param" : tensor->state);
+  }
+  return states;
 }
 
 bool names_are_unique(const Side& side) {
+  const std::vector<std::string> states = states_of(side);
   std::set<std::pair<std::string_view, std::string_view>> seen;
-  for (const TensorEntry* tensor : side.tensors)
-    if (!seen.emplace(tensor->name, tensor->state).second) return false;
+  for (std::size_t i = 0; i < states.size(); ++i)
+    if (!seen.emplace(side.tensors[i]->name, states[i]).second) return false;
   return true;
 }
 
 ByIdentity by_identity(const Side& side, Match match) {
+  const std::vector<std::string> states = states_of(side);
   ByIdentity out;
-  for (const TensorEntry* tensor : side.tensors)
-    out.emplace(match == Match::name_and_state ? name_and_state(*tensor) : label_of(*tensor),
-                tensor);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const TensorEntry& tensor = *side.tensors[i];
+    std::string name = label_of(tensor);
+    if (match == Match::name_and_state)
+      name = formats::printable(tensor.name) + " (" + formats::printable(states[i]) + ")";
+    out.emplace(std::move(name), &tensor);
+  }
   return out;
 }
 

@@ -29,8 +29,9 @@ struct Side {
 // Called before each tensor's bits are compared; an error ends the comparison.
 using Step = std::function<formats::Result<>(const formats::TensorEntry&)>;
 
-// Tensors are matched by name and state; where those are not unique on both sides, by key. Bits are
-// compared through SHA-256. Reads both sides once.
+// Tensors are matched by name and state, a master or buffer that stands for the parameter being
+// one; where those are not unique on both sides, by key. Bits are compared through SHA-256. Reads
+// both sides once.
 formats::Result<Comparison> compare(const Side& left, const Side& right, const Step& step);
 
 }  // namespace tools
