@@ -1,5 +1,6 @@
 #include "libswap/transfer/fingerprint.h"
 
+#include <array>
 #include <cstring>
 
 #include "formats/core/check.h"
@@ -9,26 +10,34 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-// Both halves of a 64 x 64 product: every bit of either input reaches every bit of the result.
-// The constants are odd, dense and unrelated: digits of the golden ratio, sqrt(3) and sqrt(5).
+// Both halves of a 64 x 64 product, folded: every bit of either input reaches every bit of the
+// result. The constants are odd and dense: digits of the golden ratio, sqrt(3) and sqrt(5).
 std::uint64_t mixed(std::uint64_t index, std::uint64_t bits) {
   const std::uint64_t a = bits ^ 0x9e3779b97f4a7c15u;
   const std::uint64_t b = index * 0xbb67ae8584caa73bu + 0x3c6ef372fe94f82bu;
   const Wide product = static_cast<Wide>(a) * b;
-  const auto low = static_cast<std::uint64_t>(product);
-  return low ^ static_cast<std::uint64_t>(product >> 64) ^ (bits * 0xbb67ae8584caa73bu);
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+template <typename Bits>
+std::uint64_t element(const std::byte* data, std::size_t index) {
+  Bits bits;
+  std::memcpy(&bits, data + index * sizeof(Bits), sizeof(Bits));
+  return bits;
 }
 
 template <typename Bits>
 std::uint64_t sum_of(std::uint64_t first, formats::ByteView data) {
-  std::uint64_t sum = 0;
+  // Independent sums: one alone is as slow as a multiplication's latency.
+  constexpr std::size_t kLanes = 4;
+  std::array<std::uint64_t, kLanes> sums{};
   const std::size_t count = data.size() / sizeof(Bits);
-  for (std::size_t i = 0; i < count; ++i) {
-    Bits bits;
-    std::memcpy(&bits, data.data() + i * sizeof(Bits), sizeof(Bits));
-    sum += mixed(first + i, bits);
-  }
-  return sum;
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane)
+      sums[lane] += mixed(first + i + lane, element<Bits>(data.data(), i + lane));
+  for (; i < count; ++i) sums[0] += mixed(first + i, element<Bits>(data.data(), i));
+  return sums[0] + sums[1] + sums[2] + sums[3];
 }
 
 }  // namespace
