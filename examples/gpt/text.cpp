@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "formats/core/bytes.h"
+#include "examples/gpt/files.h"
 #include "formats/core/units.h"
 
 namespace gpt {
@@ -19,23 +19,6 @@ constexpr std::uint64_t kTrainSequences = 20;
 
 void append(std::vector<std::uint8_t>& to, std::string_view text) {
   to.insert(to.end(), text.begin(), text.end());
-}
-
-Result<std::string> read_text(libswap::IoQueue& io, const fs::path& path) {
-  TRY_ASSIGN(const libswap::FileId file, io.backend().open(path, {}));
-  const auto content = [&]() -> Result<std::string> {
-    TRY_ASSIGN(const libswap::FileInfo info, io.backend().info(file));
-    if (info.size > kMostText)
-      return Error{Code::limit,
-                   path.string() + ": " + std::to_string(info.size) +
-                       " bytes of text, the limit is " + std::to_string(kMostText),
-                   "give a smaller file with --text"};
-    std::string text(static_cast<std::size_t>(info.size), '\0');
-    TRY(io.read(file, 0, std::as_writable_bytes(std::span(text))));
-    return text;
-  }();
-  TRY(io.backend().close(file));
-  return content;
 }
 
 std::string kilobytes(std::size_t bytes) { return std::to_string((bytes + 500) / 1000) + " kB"; }
@@ -83,7 +66,7 @@ Result<Corpus> hold_out_tail(const NamedText& text, std::size_t length) {
 }
 
 Result<Corpus> load_text(libswap::IoQueue& io, const fs::path& file, std::size_t length) {
-  auto text = read_text(io, file);
+  auto text = read_text(io, file, kMostText);
   if (!text) {
     Error error = std::move(text).error().within("--text");
     if (error.hint.empty()) error.hint = "give a readable file, or leave --text out";
@@ -105,7 +88,7 @@ Result<Corpus> load_licences(libswap::IoQueue& io, const fs::path& directory, st
     std::error_code failed;
     const fs::path real = fs::canonical(directory / name, failed);
     if (failed || !fs::is_regular_file(real, failed) || !seen.insert(real).second) continue;
-    TRY_ASSIGN(std::string text, read_text(io, real));
+    TRY_ASSIGN(std::string text, read_text(io, real, kMostText));
     texts.push_back({real.filename().string(), std::move(text)});
   }
   std::sort(texts.begin(), texts.end(),

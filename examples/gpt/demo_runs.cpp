@@ -1,0 +1,217 @@
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <random>
+
+#include "examples/gpt/demo.h"
+#include "examples/gpt/files.h"
+
+namespace gpt {
+namespace {
+
+using formats::Code;
+using formats::Error;
+using libswap::ChildProcess;
+
+void show(const std::string& name, const std::string& line) {
+  std::fprintf(stderr, "  [%s] %s\n", name.c_str(), line.c_str());
+}
+
+std::uint64_t random_below(std::uint64_t limit) {
+  std::random_device device;
+  return std::uniform_int_distribution<std::uint64_t>(0, limit - 1)(device);
+}
+
+// "step  30/150  loss ...": 30.
+std::optional<std::uint64_t> step_in(const std::string& line) {
+  if (!line.starts_with("step ")) return std::nullopt;
+  const std::size_t first = line.find_first_not_of(' ', 5);
+  if (first == std::string::npos) return std::nullopt;
+  std::uint64_t step = 0;
+  const auto parsed = std::from_chars(line.data() + first, line.data() + line.size(), step);
+  if (parsed.ec != std::errc()) return std::nullopt;
+  return step;
+}
+
+Result<ChildProcess> start(const Demo& demo, const TrainingRun& run) {
+  const std::vector<std::string> command = command_of(demo, run);
+  std::fprintf(stderr, "$ %s\n", shell(command).c_str());
+  return ChildProcess::start(command, ChildProcess::Stream::messages);
+}
+
+// Shows messages until the program ends.
+Result<ChildProcess::Exit> show_to_end(const TrainingRun& run, ChildProcess& child) {
+  for (;;) {
+    TRY_ASSIGN(const auto line, child.read_line());
+    if (!line) return child.wait();
+    show(run.name, *line);
+  }
+}
+
+Error ended_with(const TrainingRun& run, const ChildProcess::Exit& exit) {
+  const std::string how = exit.signal != 0 ? "signal " + std::to_string(exit.signal)
+                                           : "exit code " + std::to_string(exit.code);
+  return {exit.code == 130 ? Code::cancelled : Code::state,
+          "the training run '" + run.name + "' ended with " + how,
+          {}};
+}
+
+}  // namespace
+
+std::vector<std::string> command_of(const Demo& demo, const TrainingRun& run) {
+  std::vector<std::string> command = {demo.program("gpt-train"), "--swap", demo.path(run.name)};
+  const auto add = [&](const std::string& flag, const std::string& value) {
+    command.push_back(flag);
+    command.push_back(value);
+  };
+  if (demo.text) add("--text", *demo.text);
+  add("--ranks", std::to_string(run.ranks));
+  add("--budget", run.budget);
+  add("--tile", run.tile);
+  add("--steps", std::to_string(run.steps));
+  add("--json", run.json(demo));
+  command.insert(command.end(), run.more.begin(), run.more.end());
+  return command;
+}
+
+Result<Results> train_to_end(const Demo& demo, const TrainingRun& run) {
+  TRY_ASSIGN(ChildProcess child, start(demo, run));
+  TRY_ASSIGN(const ChildProcess::Exit exit, show_to_end(run, child));
+  if (exit.signal != 0 || exit.code != 0) return ended_with(run, exit);
+  return Results::read(demo.io, run.json(demo));
+}
+
+Result<Killed> train_and_kill(const Demo& demo, const TrainingRun& run, std::uint64_t step) {
+  TRY_ASSIGN(ChildProcess child, start(demo, run));
+  Killed killed;
+  while (killed.after_step < step) {
+    TRY_ASSIGN(const auto line, child.read_line());
+    if (!line) {
+      TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
+      return ended_with(run, exit);
+    }
+    show(run.name, *line);
+    if (const auto now = step_in(*line)) killed.after_step = *now;
+  }
+  killed.milliseconds = static_cast<double>(random_below(600));
+  libswap::sleep_for_seconds(killed.milliseconds / 1e3);
+  child.kill();
+  TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
+  if (exit.signal != SIGKILL) return ended_with(run, exit);
+  show(run.name, "SIGKILL " + std::to_string(static_cast<int>(killed.milliseconds)) +
+                     " ms after step " + std::to_string(killed.after_step));
+  return killed;
+}
+
+namespace {
+
+// 4 ranks, killed; 3 ranks and another tile size, killed; 2 ranks to the end, exporting on the way.
+Result<> train_killed(const Demo& demo, Story& story) {
+  const std::uint64_t steps = demo.scale.steps;
+  const auto some_step = [&](std::uint64_t percent) {
+    return steps * (percent + random_below(15)) / 100 / 10 * 10;
+  };
+  TrainingRun run{.name = "killed", .ranks = 4, .steps = steps, .more = {"--print-pid"}};
+  TRY_ASSIGN(const Killed first, train_and_kill(demo, run, some_step(20)));
+  run.ranks = 3;
+  run.tile = "32KiB";
+  TRY_ASSIGN(const Killed second, train_and_kill(demo, run, some_step(45)));
+  run.ranks = 2;
+  const std::string at = std::to_string(steps * 8 / 10);
+  run.more = {"--export", "dcp:" + demo.path("export"), "--export-at", at,
+              "--trace",  demo.path("timeline.json")};
+  TRY_ASSIGN(story.killed, train_to_end(demo, run));
+  story.kills = {first, second};
+  story.killed_run = run;
+  return {};
+}
+
+Result<> train_from_export(const Demo& demo, Story& story) {
+  TrainingRun run{.name = "resumed",
+                  .ranks = 3,
+                  .steps = demo.scale.steps,
+                  .more = {"--resume-from", demo.path("export")}};
+  TRY_ASSIGN(story.from_export, train_to_end(demo, run));
+  story.from_export_run = run;
+  return {};
+}
+
+}  // namespace
+
+Result<Story> tell_story(const Demo& demo) {
+  Story story;
+  story.resident_run = {.name = "resident", .budget = "all", .ranks = 4, .steps = demo.scale.steps};
+  TRY_ASSIGN(story.resident, train_to_end(demo, story.resident_run));
+  TRY(train_killed(demo, story));
+  TRY(train_from_export(demo, story));
+  return story;
+}
+
+Result<Lines> let_user_kill(const Demo& demo) {
+  TrainingRun quiet{.name = "resident", .budget = "all", .ranks = 4, .steps = demo.scale.steps};
+  TrainingRun yours{.name = "yours",
+                    .ranks = 4,
+                    .steps = demo.scale.steps,
+                    .more = {"--print-pid", "--snapshot-every", "5"}};
+  std::uint64_t kills = 0;
+  for (;;) {
+    TRY_ASSIGN(ChildProcess child, start(demo, yours));
+    std::fprintf(stderr, "\n  kill it from another terminal, any time:  kill -9 %llu\n\n",
+                 static_cast<unsigned long long>(child.id()));
+    TRY_ASSIGN(const ChildProcess::Exit exit, show_to_end(yours, child));
+    if (exit.signal == 0 && exit.code == 0) break;
+    if (exit.signal == 0) return ended_with(yours, exit);
+    show(yours.name, "you killed it; going on from the store");
+    ++kills;
+  }
+  std::fprintf(stderr, "the same without kills, all in memory, to compare:\n");
+  TRY_ASSIGN(const Results plain, train_to_end(demo, quiet));
+  TRY_ASSIGN(const Results mine, Results::read(demo.io, yours.json(demo)));
+  TRY_ASSIGN(const std::string plain_store, plain.text("store"));
+  TRY_ASSIGN(const std::string my_store, mine.text("store"));
+  TRY_ASSIGN(const std::string wanted, hash_of(demo, plain_store));
+  TRY_ASSIGN(const std::string got, hash_of(demo, my_store));
+  if (wanted != got)
+    return Error{
+        Code::state,
+        "killed " + std::to_string(kills) + " times: hash " + got + ", never killed: " + wanted,
+        {}};
+  return Lines{{"killed " + std::to_string(kills) + " times, hash " + got.substr(0, 16) +
+                    " = never killed, all in memory",
+                shell({demo.program("ebb-demo"), "--you-kill"})}};
+}
+
+Result<Results> Results::read(libswap::IoQueue& io, const fs::path& file) {
+  TRY_ASSIGN(const std::string text, read_text(io, file, formats::MiB));
+  Results results;
+  results.file_ = file.string();
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t colon = line.find("\": ");
+    if (!line.starts_with("  \"") || colon == std::string::npos) continue;
+    if (line.ends_with(',')) line.pop_back();
+    results.values_[line.substr(3, colon - 3)] = line.substr(colon + 3);
+  }
+  return results;
+}
+
+Result<std::string> Results::text(const std::string& key) const {
+  const auto found = values_.find(key);
+  if (found == values_.end()) return Error{Code::state, file_ + ": no \"" + key + "\"", {}};
+  const std::string& value = found->second;
+  return value.starts_with('"') ? value.substr(1, value.size() - 2) : value;
+}
+
+Result<double> Results::number(const std::string& key) const {
+  TRY_ASSIGN(const std::string value, text(key));
+  double number = 0;
+  const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (parsed.ec != std::errc())
+    return Error{Code::state, file_ + ": \"" + key + "\" is no number: " + value, {}};
+  return number;
+}
+
+}  // namespace gpt

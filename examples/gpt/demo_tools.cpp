@@ -1,0 +1,234 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <random>
+
+#include "examples/gpt/demo.h"
+#include "formats/core/sha256.h"
+#include "tools/cli/arguments.h"
+
+namespace gpt {
+namespace {
+
+using formats::Code;
+using formats::Error;
+using libswap::ChildProcess;
+
+constexpr std::uint64_t kMostOutput = 256 * formats::MiB;
+
+Error untrue(std::string what) { return {Code::state, std::move(what), {}}; }
+
+// The JSON string or number after `"key": `, from `at` on, which moves behind it. The tools write
+// their JSON in one way; what matters here comes in a known order.
+std::optional<std::string> next_value(const std::string& json, const std::string& key,
+                                      std::size_t& at) {
+  const std::string wanted = "\"" + key + "\": ";
+  const std::size_t found = json.find(wanted, at);
+  if (found == std::string::npos) return std::nullopt;
+  std::size_t begin = found + wanted.size();
+  const bool quoted = json[begin] == '"';
+  if (quoted) ++begin;
+  const std::size_t end = quoted ? json.find('"', begin) : json.find_first_of(",}] \n", begin);
+  if (end == std::string::npos) return std::nullopt;
+  at = end + 1;
+  return json.substr(begin, end - begin);
+}
+
+struct StoredPiece {
+  std::string tensor, state, file;
+  std::uint64_t offset = 0, length = 0;
+};
+
+Result<std::vector<StoredPiece>> pieces_of(const Demo& demo, const std::string& checkpoint) {
+  TRY_ASSIGN(const ToolRun run,
+             run_tool({demo.program("ckpt-inspect"), checkpoint, "--shards", "--json"}));
+  if (run.code != 0) return untrue("ckpt-inspect --shards " + checkpoint + " failed");
+  std::vector<StoredPiece> pieces;
+  std::size_t at = run.output.find("\"shards\": [");
+  while (at != std::string::npos) {
+    const auto name = next_value(run.output, "name", at);
+    if (!name) break;
+    const auto state = next_value(run.output, "state", at);
+    const auto file = next_value(run.output, "file", at);
+    const auto offset = next_value(run.output, "offset", at);
+    const auto length = next_value(run.output, "length", at);
+    if (!state || !file || !offset || !length) break;
+    const auto first = tools::parse_count(*offset), count = tools::parse_count(*length);
+    if (!first || !count) break;
+    pieces.push_back({*name, *state, *file, *first, *count});
+  }
+  if (pieces.empty()) return untrue("ckpt-inspect --shards lists nothing of " + checkpoint);
+  return pieces;
+}
+
+struct FlippedBit {
+  StoredPiece piece;
+  std::uint64_t offset = 0;  // in the file
+  std::uint32_t bit = 0;
+};
+
+// Any bit of any tensor's bytes, each equally likely.
+Result<FlippedBit> flip_random_bit(const Demo& demo, const std::string& checkpoint) {
+  TRY_ASSIGN(const auto pieces, pieces_of(demo, checkpoint));
+  std::uint64_t bytes = 0;
+  for (const StoredPiece& piece : pieces) bytes += piece.length;
+  std::random_device device;
+  std::uint64_t place = std::uniform_int_distribution<std::uint64_t>(0, bytes - 1)(device);
+  std::size_t i = 0;
+  for (; place >= pieces[i].length; ++i) place -= pieces[i].length;
+  const FlippedBit flipped{pieces[i], pieces[i].offset + place, device() % 8};
+
+  const fs::path path = fs::path(checkpoint) / flipped.piece.file;
+  TRY_ASSIGN(const auto file,
+             demo.io.backend().open(path, {.access = libswap::Access::read_write}));
+  std::array<std::byte, 1> byte{};
+  Result<> done = demo.io.read(file, flipped.offset, byte);
+  byte[0] ^= static_cast<std::byte>(1u << flipped.bit);
+  if (done) done = demo.io.write(file, flipped.offset, byte);
+  TRY(demo.io.backend().close(file));
+  if (!done) return std::move(done).error();
+  return flipped;
+}
+
+Result<Line> shown_by_inspect(const Demo& demo, const std::string& store) {
+  const std::vector<std::string> command = {demo.program("ckpt-inspect"), store};
+  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  if (run.code != 0)
+    return untrue("ckpt-inspect " + store + " ended with code " + std::to_string(run.code));
+  std::fprintf(stderr, "%s", run.output.c_str());
+  TRY_ASSIGN(const ToolRun verified, run_tool({demo.program("ckpt-inspect"), store, "--verify"}));
+  if (verified.code != 0) return untrue("ckpt-inspect --verify finds the store damaged");
+  return Line{"5 the store is a checkpoint: ranks, rows, groups, step shown; complete and sound",
+              shell(command)};
+}
+
+Result<Line> converted(const Demo& demo) {
+  const std::string source = demo.path("export");
+  TRY_ASSIGN(const std::string wanted, hash_of(demo, source));
+  std::vector<std::string> last;
+  for (const std::string format : {"safetensors", "dcp"}) {
+    const std::string target = demo.path("converted-" + format);
+    std::vector<std::string> command = {demo.program("ckpt-convert"), source, target, "--to",
+                                        format};
+    if (format == "dcp") command.insert(command.end(), {"--world-size", "2"});
+    TRY_ASSIGN(const ToolRun run, run_tool(command));
+    if (run.code != 0) return untrue("ckpt-convert --to " + format + " failed");
+    TRY_ASSIGN(const std::string got, hash_of(demo, target));
+    if (got != wanted)
+      return untrue("ckpt-convert --to " + format + ": hash " + got + ", the source has " + wanted);
+    last = std::move(command);
+  }
+  return Line{"5 converted to safetensors and to DCP for 2 ranks, every tensor bit-exact",
+              shell(last)};
+}
+
+Result<Line> flipped_bit_named(const Demo& demo, const std::string& store) {
+  const std::string copy = demo.path("damaged");
+  std::error_code failed;
+  fs::remove_all(copy, failed);
+  fs::copy(store, copy, fs::copy_options::recursive, failed);
+  if (failed) return untrue("copying " + store + ": " + failed.message());
+  TRY_ASSIGN(const FlippedBit flipped, flip_random_bit(demo, copy));
+  const std::vector<std::string> command = {demo.program("ckpt-inspect"), copy, "--verify"};
+  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  std::fprintf(stderr, "%s", run.output.c_str());
+  const std::string where = "bit " + std::to_string(flipped.bit) + " of byte " +
+                            std::to_string(flipped.offset) + " of " + flipped.piece.file;
+  if (run.code != 1)
+    return untrue(where + " was flipped, ckpt-inspect --verify ended with code " +
+                  std::to_string(run.code) + " instead of 1");
+  const std::string file = fs::path(flipped.piece.file).filename().string();
+  for (const std::string& wanted : {flipped.piece.tensor, file})
+    if (run.output.find(wanted) == std::string::npos)
+      return untrue(where + " was flipped, ckpt-inspect --verify does not name " + wanted);
+  return Line{"5 " + where + " flipped in a copy: found, names " + flipped.piece.tensor,
+              shell(command)};
+}
+
+}  // namespace
+
+std::string shell(const std::vector<std::string>& command) {
+  std::string out;
+  for (const std::string& word : command) {
+    if (!out.empty()) out += ' ';
+    const bool plain = word.find_first_of(" '\"$*?()&;<>|\\`") == std::string::npos;
+    out += plain && !word.empty() ? word : "'" + word + "'";
+  }
+  return out;
+}
+
+Result<ToolRun> run_tool(const std::vector<std::string>& command) {
+  std::fprintf(stderr, "$ %s\n", shell(command).c_str());
+  TRY_ASSIGN(ChildProcess child, ChildProcess::start(command, ChildProcess::Stream::output));
+  ToolRun run;
+  TRY_ASSIGN(run.output, child.read_all(kMostOutput));
+  TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
+  if (exit.signal != 0)
+    return untrue(command[0] + " was ended by signal " + std::to_string(exit.signal));
+  run.code = exit.code;
+  return run;
+}
+
+Result<std::string> hash_of(const Demo& demo, const std::string& checkpoint) {
+  TRY_ASSIGN(const ToolRun run, run_tool({demo.program("ckpt-inspect"), checkpoint, "--tensors",
+                                          "--digest", "--json"}));
+  if (run.code != 0)
+    return untrue("ckpt-inspect " + checkpoint + " ended with code " + std::to_string(run.code));
+  std::vector<std::string> tensors;  // sorted: formats order them in their own ways
+  std::size_t at = 0;
+  while (const auto name = next_value(run.output, "name", at)) {
+    const auto state = next_value(run.output, "state", at);
+    const auto sha256 = next_value(run.output, "sha256", at);
+    if (!state || !sha256) return untrue("ckpt-inspect gives no sha256 of " + *name);
+    tensors.push_back(*name + " " + *state + " " + *sha256 + "\n");
+  }
+  if (tensors.empty()) return untrue("ckpt-inspect lists no tensors of " + checkpoint);
+  std::sort(tensors.begin(), tensors.end());
+  formats::Sha256 hash;
+  for (const std::string& tensor : tensors) hash.update(formats::view_of(tensor));
+  return hash.hex();
+}
+
+Result<Lines> claim_tools(const Demo& demo, const Story& story) {
+  TRY_ASSIGN(const std::string store, story.killed.text("store"));
+  Lines lines;
+  TRY_ASSIGN(Line shown, shown_by_inspect(demo, store));
+  lines.push_back(std::move(shown));
+  TRY_ASSIGN(Line written, converted(demo));
+  lines.push_back(std::move(written));
+  TRY_ASSIGN(Line named, flipped_bit_named(demo, store));
+  lines.push_back(std::move(named));
+  return lines;
+}
+
+Result<Lines> claim_deepspeed(const Demo& demo, const Story&) {
+  const std::vector<std::string> command = {demo.program("ckpt-inspect"),
+                                            (demo.fixtures / "deepspeed/z3_muon_bf16_w4").string()};
+  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  std::fprintf(stderr, "%s", run.output.c_str());
+  if (run.code != 0)
+    return untrue("ckpt-inspect of the DeepSpeed checkpoint ended with code " +
+                  std::to_string(run.code));
+  for (const std::string wanted : {"deepspeed", "muon", "4 ranks"})
+    if (run.output.find(wanted) == std::string::npos)
+      return untrue("ckpt-inspect of the DeepSpeed checkpoint does not say '" + wanted + "'");
+  return Lines{{"6 a real DeepSpeed ZeRO-3 Muon checkpoint: files, groups and shards explained",
+                shell(command)}};
+}
+
+Result<Lines> claim_pictures(const Demo& demo, const Story& story) {
+  TRY_ASSIGN(const std::string store, story.killed.text("store"));
+  const std::string map = demo.path("shards.html");
+  const std::vector<std::string> command = {demo.program("ckpt-inspect"), store, "--map", map};
+  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  if (run.code != 0)
+    return untrue("ckpt-inspect --map ended with code " + std::to_string(run.code));
+  for (const std::string& file : {map, demo.path("timeline.json")}) {
+    std::error_code failed;
+    if (fs::file_size(file, failed) == 0 || failed) return untrue(file + " was not written");
+  }
+  return Lines{{"7 shard map " + map + ", timeline " + demo.path("timeline.json") + " (Perfetto)",
+                shell(command)}};
+}
+
+}  // namespace gpt

@@ -1,0 +1,74 @@
+#include "examples/gpt/export.h"
+
+#include "formats/registry.h"
+#include "libswap/sys/file_tree.h"
+#include "libswap/sys/thread.h"
+#include "libswap/transfer/convert.h"
+#include "libswap/transfer/write_checkpoint.h"
+
+namespace gpt {
+
+using formats::Rank;
+
+Exporter::Exporter(const ExportRequest& request, std::uint32_t world, libswap::IoQueue& io,
+                   libmuon::Engine& engine, Rank rank, std::atomic<bool>& written)
+    : request_(request), world_(world), io_(io), engine_(engine), rank_(rank), written_(written) {
+  if (engine.step_count() > request.step) phase_ = Phase::done;  // a resumed run is past it
+}
+
+Exporter::~Exporter() {
+  if (writer_.joinable()) writer_.join();
+}
+
+bool Exporter::wants_snapshot() const {
+  return phase_ == Phase::waiting && engine_.step_count() >= request_.step;
+}
+
+void Exporter::took_snapshot(bool taken, std::uint64_t before) {
+  if (!taken || !wants_snapshot()) return;
+  phase_ = Phase::cut;
+  before_ = before;
+  step_ = engine_.step_count();
+}
+
+Result<> Exporter::advance() {
+  if (phase_ == Phase::cut && engine_.committed_generation() != before_) return start_writing();
+  if (phase_ == Phase::writing && written_.load()) {
+    engine_.unpin(pinned_);
+    phase_ = Phase::done;
+  }
+  return {};
+}
+
+Result<> Exporter::start_writing() {
+  pinned_ = engine_.committed_generation();
+  TRY(engine_.pin(pinned_));
+  phase_ = Phase::writing;
+  if (rank_ != Rank{0}) return {};
+  TRY_ASSIGN(auto tree, libswap::open_tree(engine_.store_directory()));
+  TRY_ASSIGN(source_, formats::describe(std::move(tree)));
+  TRY_ASSIGN(writer_, libswap::start_thread([this] {
+               result_ = write(*source_);
+               written_.store(true);
+             }));
+  return {};
+}
+
+Result<Exported> Exporter::write(const formats::Checkpoint& source) const {
+  const libswap::ConvertRequest wanted{.format = formats::format_named(request_.format),
+                                       .world = world_};
+  TRY_ASSIGN(const auto conversion, libswap::plan_conversion(source.catalog(), wanted));
+  TRY_ASSIGN(const auto report, libswap::write_checkpoint(io_, source, conversion.source_tensor_of,
+                                                          conversion.plan, request_.directory, {}));
+  return Exported{step_, report.bytes, report.seconds, request_.directory};
+}
+
+Result<std::optional<Exported>> Exporter::finish() {
+  if (writer_.joinable()) writer_.join();
+  if (phase_ == Phase::writing && rank_ == Rank{0}) TRY(advance());
+  if (!result_) return std::optional<Exported>();
+  if (!*result_) return result_->error();
+  return std::optional<Exported>(**result_);
+}
+
+}  // namespace gpt

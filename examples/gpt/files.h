@@ -1,0 +1,20 @@
+// Whole small files, through the same seam as everything else.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "formats/core/result.h"
+#include "libswap/sys/io_queue.h"
+
+namespace gpt {
+
+// Code::limit above `most` bytes.
+formats::Result<std::string> read_text(libswap::IoQueue& io, const std::filesystem::path& path,
+                                       std::uint64_t most);
+// Makes the file or replaces what is in it; not crash-safe, for reports only.
+formats::Result<> write_text(libswap::IoQueue& io, const std::filesystem::path& path,
+                             std::string_view text);
+
+}  // namespace gpt

@@ -1,0 +1,168 @@
+#include "examples/gpt/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "examples/gpt/batches.h"
+#include "tools/cli/json.h"
+#include "tools/cli/text.h"
+
+namespace gpt {
+namespace {
+
+using tools::bytes_text;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::string fixed(double value, int digits) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return text.data();
+}
+
+std::string milliseconds(double seconds) { return fixed(1e3 * seconds, 1) + " ms"; }
+
+std::uint64_t steps_of(const Outcome& outcome) {
+  return std::max<std::uint64_t>(1, outcome.last_step - outcome.first_step);
+}
+
+double tokens_per_second(const Facts& facts, const Outcome& outcome) {
+  const double tokens =
+      static_cast<double>(steps_of(outcome) * kBatch * facts.model.config.sequence);
+  return outcome.seconds > 0 ? tokens / outcome.seconds : 0;
+}
+
+class FlatJson {  // one key a line, so that a script can grep it
+ public:
+  FlatJson& number(std::string_view key, double value) {
+    std::array<char, 64> text{};
+    std::snprintf(text.data(), text.size(), "%.17g", value);
+    return raw(key, text.data());
+  }
+  FlatJson& count(std::string_view key, std::uint64_t value) {
+    return raw(key, std::to_string(value));
+  }
+  FlatJson& text(std::string_view key, std::string_view value) {
+    return raw(key, tools::JsonWriter().text(value).take());
+  }
+  std::string take() { return "{\n" + body_ + "\n}\n"; }
+
+ private:
+  FlatJson& raw(std::string_view key, std::string value) {
+    while (!value.empty() && value.back() == '\n') value.pop_back();
+    if (!body_.empty()) body_ += ",\n";
+    body_.append("  \"").append(key).append("\": ").append(value);
+    return *this;
+  }
+  std::string body_;
+};
+
+}  // namespace
+
+Typical typical_step(const Outcome& outcome) {
+  std::vector<double> gradients, engine;
+  for (const StepTimes& step : outcome.steps) {
+    gradients.push_back(step.gradients_s);
+    engine.push_back(step.engine_s);
+  }
+  return {median(gradients), median(engine)};
+}
+
+Measured measured_per_step(const Outcome& outcome) {
+  Measured all;
+  const auto steps = static_cast<double>(steps_of(outcome));
+  for (const libmuon::EngineStats& engine : outcome.engines) {
+    all.read_bytes += static_cast<double>(engine.read_bytes) / steps;
+    all.written_bytes += static_cast<double>(engine.written_bytes) / steps;
+    all.sent_bytes += static_cast<double>(engine.sent_bytes) / steps;
+  }
+  return all;
+}
+
+std::string plan_text(const Facts& facts) {
+  const Predicted& plan = facts.predicted;
+  std::string out = "text: " + facts.corpus.description + "\n";
+  out +=
+      "model: " + tools::count_text(facts.model.elems) + " parameters; " +
+      std::to_string(facts.settings.ranks) + " ranks; state " + bytes_text(plan.state_bytes) +
+      ", budget used " + bytes_text(plan.frame_bytes) + " (" +
+      fixed(100.0 * static_cast<double>(plan.frame_bytes) / static_cast<double>(plan.state_bytes),
+            1) +
+      " %), disk " + bytes_text(plan.disk_bytes) + "\n";
+  out += "predicted a step: read " + bytes_text(plan.step_read_bytes) + ", written " +
+         bytes_text(plan.step_written_bytes) + ", sent " + bytes_text(plan.step_sent_bytes) +
+         ", optimizer " + milliseconds(facts.predicted_engine_s) + "\n";
+  out += "predicted memory, at most:\n";
+  tools::Table table({{"", tools::Align::right}, {"", tools::Align::left}});
+  for (const auto& [what, bytes] : plan.memory) table.add({bytes_text(bytes), what});
+  table.add({bytes_text(plan.memory_total()), "together"});
+  return out + table.text();
+}
+
+std::string outcome_text(const Facts& facts, const Outcome& outcome) {
+  const Typical typical = typical_step(outcome);
+  const Measured measured = measured_per_step(outcome);
+  const auto bytes = [](double value) { return bytes_text(static_cast<std::uint64_t>(value)); };
+  std::string out = "steps " + std::to_string(outcome.first_step) + " to " +
+                    std::to_string(outcome.last_step) + " in " + fixed(outcome.seconds, 1) +
+                    " s, " + fixed(tokens_per_second(facts, outcome), 0) + " tokens/s\n";
+  out += "held-out loss " + fixed(outcome.held_out_loss, 4) + " nats a byte; bigram counts " +
+         fixed(facts.bigram_loss, 4) + "\n";
+  out += "measured a step: read " + bytes(measured.read_bytes) + ", written " +
+         bytes(measured.written_bytes) + ", sent " + bytes(measured.sent_bytes) + ", optimizer " +
+         milliseconds(typical.engine_s) + " of " + milliseconds(typical.step_s()) + "\n";
+  out += "peak memory " + bytes_text(facts.peak_rss_bytes) + " of " +
+         bytes_text(facts.predicted.memory_total()) + "\n";
+  out += std::to_string(outcome.snapshots) + " snapshots, longest stall " +
+         milliseconds(outcome.longest_snapshot_stall_s) + "; the store is " + outcome.store + "\n";
+  if (outcome.exported && *outcome.exported)
+    out += "exported step " + std::to_string((*outcome.exported)->step) + " to " +
+           (*outcome.exported)->directory.string() +
+           " behind training: " + bytes_text((*outcome.exported)->bytes) + " in " +
+           fixed((*outcome.exported)->seconds, 2) + " s\n";
+  return out;
+}
+
+std::string outcome_json(const Facts& facts, const Outcome& outcome) {
+  const Typical typical = typical_step(outcome);
+  const Measured measured = measured_per_step(outcome);
+  const Predicted& plan = facts.predicted;
+  FlatJson json;
+  json.text("origin", outcome.origin).text("store", outcome.store);
+  json.count("ranks", facts.settings.ranks).count("tile_bytes", facts.settings.tile_bytes);
+  json.count("first_step", outcome.first_step).count("last_step", outcome.last_step);
+  json.count("stopped", outcome.stopped ? 1 : 0).count("parameters", facts.model.elems);
+  json.number("first_loss", outcome.first_loss).number("train_loss", outcome.train_loss);
+  json.number("held_out_loss", outcome.held_out_loss).number("bigram_loss", facts.bigram_loss);
+  json.number("seconds", outcome.seconds);
+  json.number("tokens_per_second", tokens_per_second(facts, outcome));
+  json.number("step_s", typical.step_s()).number("gradients_s", typical.gradients_s);
+  json.number("engine_s", typical.engine_s);
+  json.number("predicted_engine_s", facts.predicted_engine_s);
+  json.count("state_bytes", plan.state_bytes).count("frame_bytes", plan.frame_bytes);
+  json.count("disk_bytes", plan.disk_bytes);
+  json.count("predicted_read_bytes", plan.step_read_bytes)
+      .number("read_bytes", measured.read_bytes);
+  json.count("predicted_written_bytes", plan.step_written_bytes)
+      .number("written_bytes", measured.written_bytes);
+  json.count("predicted_sent_bytes", plan.step_sent_bytes)
+      .number("sent_bytes", measured.sent_bytes);
+  json.count("predicted_memory_bytes", plan.memory_total());
+  json.count("peak_rss_bytes", facts.peak_rss_bytes);
+  json.count("snapshots", outcome.snapshots).count("generation", outcome.generation);
+  json.number("snapshot_stall_s", outcome.longest_snapshot_stall_s);
+  if (outcome.exported && *outcome.exported) {
+    json.count("export_step", (*outcome.exported)->step);
+    json.count("export_bytes", (*outcome.exported)->bytes);
+    json.number("export_s", (*outcome.exported)->seconds);
+  }
+  return json.take();
+}
+
+}  // namespace gpt

@@ -1,0 +1,40 @@
+// What a run says at its end: lines for people, one flat JSON object for programs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "examples/gpt/setup.h"
+#include "examples/gpt/train.h"
+
+namespace gpt {
+
+struct Facts {
+  const Settings& settings;
+  const Model& model;
+  const Corpus& corpus;
+  const Predicted& predicted;
+  double predicted_engine_s = 0;  // one optimizer step
+  double bigram_loss = 0;
+  std::uint64_t peak_rss_bytes = 0;
+};
+
+// Medians over the steps of a run.
+struct Typical {
+  double gradients_s = 0;
+  double engine_s = 0;
+  double step_s() const { return gradients_s + engine_s; }
+};
+Typical typical_step(const Outcome& outcome);
+
+// Per step over all ranks, snapshots left out.
+struct Measured {
+  double read_bytes = 0, written_bytes = 0, sent_bytes = 0;
+};
+Measured measured_per_step(const Outcome& outcome);
+
+std::string plan_text(const Facts& facts);
+std::string outcome_text(const Facts& facts, const Outcome& outcome);
+std::string outcome_json(const Facts& facts, const Outcome& outcome);
+
+}  // namespace gpt

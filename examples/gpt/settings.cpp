@@ -1,0 +1,156 @@
+#include "examples/gpt/settings.h"
+
+#include <array>
+
+#include "examples/gpt/batches.h"
+#include "formats/registry.h"
+
+namespace gpt {
+namespace {
+
+using formats::Code;
+using formats::Error;
+using tools::Flag;
+using tools::FlagType;
+
+constexpr std::array kFlags = {
+    Flag{.name = "swap",
+         .type = FlagType::text,
+         .metavar = "DIR",
+         .group = "state",
+         .line = "where optimizer state lives; a store found there is resumed (required)"},
+    Flag{.name = "budget",
+         .type = FlagType::text,
+         .metavar = "SIZE",
+         .default_value = "quarter",
+         .group = "state",
+         .line = "memory for state, all ranks together: quarter, all, or a size"},
+    Flag{.name = "tile",
+         .type = FlagType::size,
+         .metavar = "SIZE",
+         .default_value = "64KiB",
+         .group = "state",
+         .line = "unit of paging, a multiple of 4 KiB"},
+    Flag{.name = "snapshot-every",
+         .type = FlagType::count,
+         .metavar = "K",
+         .default_value = "10",
+         .group = "state",
+         .line = "steps from one snapshot to the next"},
+    Flag{.name = "resume-from",
+         .type = FlagType::text,
+         .metavar = "CHECKPOINT",
+         .group = "state",
+         .line = "start from this checkpoint, any readable format, when DIR has no store"},
+    Flag{.name = "text",
+         .type = FlagType::text,
+         .metavar = "FILE",
+         .group = "training",
+         .line = "train on this file (default: the licence texts every Debian has)"},
+    Flag{.name = "ranks",
+         .type = FlagType::count,
+         .metavar = "N",
+         .default_value = "4",
+         .group = "training",
+         .line = "data-parallel ranks, threads of this process"},
+    Flag{.name = "steps",
+         .type = FlagType::count,
+         .metavar = "N",
+         .default_value = "150",
+         .group = "training",
+         .line = "train until this step"},
+    Flag{.name = "export",
+         .type = FlagType::text,
+         .metavar = "FORMAT:DIR",
+         .group = "output",
+         .line = "write the snapshot of one step as this format, behind training"},
+    Flag{.name = "export-at",
+         .type = FlagType::count,
+         .metavar = "STEP",
+         .group = "output",
+         .line = "the step to export (default: half of --steps)"},
+    Flag{.name = "trace",
+         .type = FlagType::text,
+         .metavar = "FILE",
+         .group = "output",
+         .line = "step timeline as Chrome trace JSON"},
+    Flag{.name = "json",
+         .type = FlagType::text,
+         .metavar = "FILE",
+         .group = "output",
+         .line = "results for programs"},
+    Flag{.name = "print-pid",
+         .type = FlagType::on,
+         .group = "output",
+         .line = "say which process to kill"},
+};
+
+constexpr std::array kExamples = {
+    tools::Example{"gpt-train --swap state", "train, or go on where it was killed"},
+    tools::Example{"gpt-train --swap state --ranks 3 --budget all",
+                   "go on with other ranks and more memory; the result has the same bits"},
+};
+
+constexpr tools::Program kProgram = {
+    .name = "gpt-train",
+    .summary = "Trains a small GPT with Muon, its optimizer state paged from a directory.",
+    .positionals = {},
+    .flags = kFlags,
+    .examples = kExamples,
+    .closing = "Ctrl-C stops after the step, with a snapshot; the same command goes on.",
+};
+
+Error usage(std::string message) { return {Code::usage, std::move(message), "gpt-train -h"}; }
+
+Result<Budget> budget_from(const std::string& text) {
+  if (text == "all") return Budget{Budget::Kind::all, 0};
+  if (text == "quarter") return Budget{Budget::Kind::quarter, 0};
+  const auto bytes = tools::parse_size(text);
+  if (!bytes || *bytes == 0)
+    return usage("--budget " + text + ": not a size such as 2MiB, nor quarter, nor all");
+  return Budget{Budget::Kind::bytes, *bytes};
+}
+
+Result<ExportRequest> export_from(const std::string& text, std::uint64_t step) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string::npos || colon + 1 == text.size())
+    return usage("--export " + text + ": wanted FORMAT:DIR, as in dcp:checkpoint");
+  ExportRequest wanted{text.substr(0, colon), text.substr(colon + 1), step};
+  const formats::Format* format = formats::format_named(wanted.format);
+  if (format == nullptr || format->emit == nullptr)
+    return usage("--export " + text + ": no format '" + wanted.format + "' that can be written");
+  return wanted;
+}
+
+}  // namespace
+
+const tools::Program& train_program() { return kProgram; }
+
+Result<Settings> settings_from(const tools::Arguments& arguments) {
+  Settings settings;
+  if (!arguments.has("swap")) return usage("--swap DIR is missing: where state is to live");
+  settings.swap = *arguments.text("swap");
+  const std::uint64_t ranks = arguments.count("ranks").value_or(settings.ranks);
+  TRY(check_ranks(ranks));
+  settings.ranks = static_cast<std::uint32_t>(ranks);
+  settings.steps = arguments.count("steps").value_or(settings.steps);
+  TRY_ASSIGN(settings.budget, budget_from(arguments.text("budget").value_or("quarter")));
+  settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
+  settings.snapshot_every = arguments.count("snapshot-every").value_or(settings.snapshot_every);
+  if (settings.snapshot_every == 0) return usage("--snapshot-every 0: wanted at least 1");
+  const std::uint64_t export_step = arguments.count("export-at").value_or(settings.steps / 2);
+  if (export_step > settings.steps)
+    return usage("--export-at " + std::to_string(export_step) + ": training ends at step " +
+                 std::to_string(settings.steps));
+  if (const auto text = arguments.text("export")) {
+    TRY_ASSIGN(settings.exported, export_from(*text, export_step));
+  }
+  settings.text = arguments.text("text");
+  settings.resume_from = arguments.text("resume-from");
+  settings.trace = arguments.text("trace");
+  settings.json = arguments.text("json");
+  if (arguments.has("print-pid")) settings.print_pid = Report::on;
+  return settings;
+}
+
+}  // namespace gpt

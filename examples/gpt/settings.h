@@ -1,0 +1,52 @@
+// What gpt-train was asked to do: its flags as values.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "formats/core/result.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/program.h"
+
+namespace gpt {
+
+using formats::Result;
+
+// Memory for optimizer state, of all ranks together.
+struct Budget {
+  enum class Kind : std::uint8_t { all, quarter, bytes };
+  Kind kind = Kind::quarter;
+  std::uint64_t bytes = 0;  // Kind::bytes
+};
+
+// A checkpoint in a foreign format, written behind training from the snapshot of one step.
+struct ExportRequest {
+  std::string format;
+  std::filesystem::path directory;
+  std::uint64_t step = 0;
+};
+
+enum class Report : std::uint8_t { off, on };
+
+struct Settings {
+  std::optional<std::filesystem::path> text;  // none: the licence texts
+  std::filesystem::path swap;
+  std::uint32_t ranks = 4;
+  std::uint64_t steps = 150;
+  Budget budget;
+  std::uint64_t tile_bytes = 64 * 1024;
+  std::uint64_t snapshot_every = 10;
+  std::optional<std::filesystem::path> resume_from;
+  std::optional<ExportRequest> exported;
+  std::optional<std::filesystem::path> trace;
+  std::optional<std::filesystem::path> json;
+  Report print_pid = Report::off;
+};
+
+const tools::Program& train_program();
+// Code::usage names the flag and what it takes.
+Result<Settings> settings_from(const tools::Arguments& arguments);
+
+}  // namespace gpt

@@ -1,0 +1,121 @@
+#include "examples/gpt/setup.h"
+
+#include <algorithm>
+
+#include "examples/gpt/layers.h"
+#include "examples/gpt/reduce.h"
+#include "formats/core/units.h"
+
+namespace gpt {
+namespace {
+
+using formats::Policy;
+using formats::Rank;
+using libmuon::EngineConfig;
+using libmuon::EnginePlan;
+
+// Code, libraries, thread stacks, the I/O queue and what oneDNN and malloc keep: measured, rounded
+// up.
+constexpr std::uint64_t kProgramBytes = 96 * formats::MiB;
+
+libmuon::ModelSpec model_spec(const Model& model) {
+  libmuon::MuonSpec muon = libmuon::MuonSpec::keller();
+  muon.lr = kMuonRate;
+  libmuon::AdamSpec adam;
+  adam.lr = kAdamRate;
+  libmuon::ModelSpec spec;
+  spec.groups = {muon, adam};
+  for (const Parameter& parameter : model.parameters)
+    spec.params.push_back({parameter.name, parameter.shape,
+                           parameter.optimizer == Optimizer::muon ? kMuonGroup : kAdamGroup});
+  return spec;
+}
+
+// How much of the wanted budget one rank gets; `unlimited` is its plan with everything in memory.
+std::uint64_t share_of_budget(const Budget& budget, const EnginePlan& unlimited,
+                              std::uint64_t all_state) {
+  switch (budget.kind) {
+    case Budget::Kind::all:
+      return unlimited.frame_bytes;
+    case Budget::Kind::quarter:
+      return unlimited.state_bytes / 4;
+    case Budget::Kind::bytes:
+      break;
+  }
+  const double share = static_cast<double>(unlimited.state_bytes) / static_cast<double>(all_state);
+  return static_cast<std::uint64_t>(static_cast<double>(budget.bytes) * share);
+}
+
+}  // namespace
+
+double schedule(std::uint64_t step) {
+  constexpr double kWarm = 10, kFull = 60, kEnd = 150, kLeast = 0.05;
+  const auto s = static_cast<double>(step);
+  const double up = std::min(1.0, (s + 1) / kWarm);
+  const double down = 1 - (1 - kLeast) * std::clamp((s - kFull) / (kEnd - kFull), 0.0, 1.0);
+  return up * down;
+}
+
+Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const Model& model,
+                                                 libswap::Trace* trace) {
+  EngineConfig common;
+  common.model = model_spec(model);
+  const formats::Mesh mesh{.shard_world = settings.ranks, .replicas = 1};
+  common.partition.gradients = {.policy = Policy::zero12, .mesh = mesh};
+  common.partition.weights = {.policy = Policy::replicated, .mesh = mesh};
+  common.tile_bytes = settings.tile_bytes;
+  common.trace = trace;
+  common.budget_bytes = ~std::uint64_t{0};
+
+  std::vector<EnginePlan> unlimited;
+  std::uint64_t all_state = 0;
+  for (std::uint32_t rank = 0; rank < settings.ranks; ++rank) {
+    TRY_ASSIGN(EnginePlan plan, libmuon::Engine::plan(common, Rank{rank}));
+    all_state += plan.state_bytes;
+    unlimited.push_back(plan);
+  }
+  std::vector<EngineConfig> configs(settings.ranks, common);
+  for (std::uint32_t rank = 0; rank < settings.ranks; ++rank)
+    configs[rank].budget_bytes = share_of_budget(settings.budget, unlimited[rank], all_state);
+  return configs;
+}
+
+std::uint64_t Predicted::memory_total() const {
+  std::uint64_t total = 0;
+  for (const auto& line : memory) total += line.second;
+  return total;
+}
+
+Result<Predicted> predict(const std::vector<EngineConfig>& engines, const Model& model,
+                          const Corpus& corpus) {
+  Predicted all;
+  const auto world = static_cast<std::uint32_t>(engines.size());
+  const std::uint64_t vector_bytes = model.elems * sizeof(float);
+  std::uint64_t workspace = 0, gradients = kBatch * vector_bytes, exchange = 0;
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    TRY_ASSIGN(const EnginePlan plan, libmuon::Engine::plan(engines[rank], Rank{rank}));
+    all.state_bytes += plan.state_bytes;
+    all.disk_bytes += plan.disk_bytes;
+    all.step_read_bytes += plan.step_read_bytes;
+    all.step_written_bytes += plan.step_written_bytes;
+    all.step_sent_bytes += plan.step_sent_bytes;
+    all.frame_bytes += plan.frame_bytes;
+    workspace += plan.workspace_bytes;
+    gradients += plan.gradient_bytes;
+    exchange += plan.exchange_bytes + plan.weight_bytes;
+    exchange += GradientMean::bytes(model.elems, Rank{rank}, world);
+  }
+  all.memory = {
+      {"state: frames and resident tiles", all.frame_bytes},
+      {"engine workspace", workspace},
+      {"gradients, one a sequence", gradients},
+      {"exchange rounds", exchange},
+      {"weights, a copy a rank", world * vector_bytes},
+      {"activations, one sequence a rank", world * Activations<float>::bytes(model)},
+      {"text", corpus.train.size() + corpus.held_out.size()},
+      {"program, libraries and their own", kProgramBytes},
+  };
+  return all;
+}
+
+}  // namespace gpt

@@ -1,0 +1,47 @@
+// From settings to what the engine is told: its model, its partition and each rank's budget; and
+// what all of it will take, before anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/gpt/model.h"
+#include "examples/gpt/settings.h"
+#include "examples/gpt/text.h"
+#include "libmuon/step/engine.h"
+
+namespace gpt {
+
+// Groups of the engine's model.
+constexpr std::uint32_t kMuonGroup = 0;
+constexpr std::uint32_t kAdamGroup = 1;
+
+// Both groups' rates are these times schedule(step).
+constexpr double kMuonRate = 0.02;
+constexpr double kAdamRate = 0.01;
+// Ten steps of warm-up, full rate to step 60, then linearly down to a twentieth at step 150. A
+// function of the step alone: where training was interrupted, or will end, does not change it.
+double schedule(std::uint64_t step);
+
+// Gradients come in `zero12` (reduce.h), weights go to every rank. One rank's budget is its share
+// of Settings::budget, in proportion to its state. Code::no_memory names the smallest that works.
+Result<std::vector<libmuon::EngineConfig>> engine_configs(const Settings& settings,
+                                                          const Model& model,
+                                                          libswap::Trace* trace);
+
+// All ranks together.
+struct Predicted {
+  std::uint64_t state_bytes = 0;
+  std::uint64_t disk_bytes = 0;
+  std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
+  std::uint64_t frame_bytes = 0;                              // the budget's use
+  std::vector<std::pair<std::string, std::uint64_t>> memory;  // line by line, frames first
+
+  std::uint64_t memory_total() const;
+};
+Result<Predicted> predict(const std::vector<libmuon::EngineConfig>& engines, const Model& model,
+                          const Corpus& corpus);
+
+}  // namespace gpt

@@ -1,0 +1,290 @@
+#include "examples/gpt/train.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "examples/gpt/batches.h"
+#include "examples/gpt/layers.h"
+#include "examples/gpt/loss.h"
+#include "examples/gpt/reduce.h"
+#include "examples/gpt/setup.h"
+#include "libmuon/comm/communicator.h"
+#include "libswap/sys/thread.h"
+
+namespace gpt {
+namespace {
+
+using formats::Code;
+using formats::Error;
+using formats::Rank;
+using libmuon::Communicator;
+using libmuon::Engine;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kInitialSeed = 1;
+constexpr std::uint64_t kBatchSeed = 7;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// What the steps between two readings did.
+libmuon::EngineStats difference(libmuon::EngineStats after, const libmuon::EngineStats& before) {
+  after.steps -= before.steps;
+  after.read_bytes -= before.read_bytes;
+  after.written_bytes -= before.written_bytes;
+  after.cut_bytes -= before.cut_bytes;
+  after.sent_bytes -= before.sent_bytes;
+  after.stall_read_s -= before.stall_read_s;
+  after.stall_cut_s -= before.stall_cut_s;
+  return after;
+}
+
+class RankTrainer {
+ public:
+  RankTrainer(const Run& run, Communicator& ranks, std::atomic<bool>& exported)
+      : run_(run),
+        ranks_(ranks),
+        exported_(exported),
+        share_(share_of(ranks.rank(), ranks.world())),
+        weights_(run.model.elems),
+        gradients_(share_.count, std::vector<float>(run.model.elems)),
+        mean_(ranks, run.model.elems),
+        activations_(run.model) {}
+
+  Result<Outcome> run();
+
+ private:
+  bool leads() const { return ranks_.rank() == Rank{0}; }
+  Result<> open();
+  Result<> train_steps();
+  Result<> one_step();
+  ExactLoss compute_gradients(std::uint64_t step);
+  Result<> hand_in(std::span<const float> mean);
+  Result<> snapshot_if_due();
+  Result<> finish_state();
+  Result<> settle();
+  Result<bool> asked_to_stop();
+  void report_progress(const StepTimes& times);
+
+  const Run& run_;
+  Communicator& ranks_;
+  std::atomic<bool>& exported_;
+  const Share share_;
+  std::vector<float> weights_;                 // of the whole model
+  std::vector<std::vector<float>> gradients_;  // one a sequence
+  GradientMean mean_;
+  Activations<float> activations_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<Exporter> exporter_;  // borrows the engine
+  std::optional<std::uint64_t> snapshot_step_;
+  Outcome outcome_;
+};
+
+Result<Outcome> RankTrainer::run() {
+  TRY(open());
+  TRY(train_steps());
+  TRY(finish_state());
+  TRY_ASSIGN(outcome_.held_out_loss,
+             held_out_loss(run_.model, weights_, run_.corpus.held_out, ranks_, activations_));
+  outcome_.last_step = engine_->step_count();
+  outcome_.generation = engine_->committed_generation();
+  outcome_.store = engine_->store_directory().string();
+  return outcome_;
+}
+
+Result<> RankTrainer::open() {
+  const std::vector<float> initial = initial_weights(run_.model, kInitialSeed);
+  const auto part_of_initial = [&](std::uint32_t param, formats::FlatRange range,
+                                   std::span<float> into) {
+    const std::uint64_t first = run_.model.parameters[param].first + range.first;
+    std::copy_n(initial.begin() + static_cast<std::ptrdiff_t>(first), range.count, into.begin());
+  };
+  TRY_ASSIGN(engine_, Engine::open(run_.engines[formats::index_of(ranks_.rank())], ranks_, run_.io,
+                                   run_.swap, part_of_initial, run_.resume_from));
+  for (std::uint32_t i = 0; i < run_.model.parameters.size(); ++i) {
+    const Parameter& parameter = run_.model.parameters[i];
+    TRY(engine_->bind_weights(i, std::span(weights_).subspan(parameter.first, parameter.elems)));
+  }
+  TRY(engine_->install_weights());
+  if (run_.settings.exported)
+    exporter_.emplace(*run_.settings.exported, run_.settings.ranks, run_.io, *engine_,
+                      ranks_.rank(), exported_);
+  outcome_.origin = engine_->origin();
+  outcome_.first_step = engine_->step_count();
+  if (leads()) run_.say(outcome_.origin);
+  return {};
+}
+
+Result<> RankTrainer::train_steps() {
+  const libmuon::EngineStats before = engine_->stats();
+  const Clock::time_point begin = Clock::now();
+  while (engine_->step_count() < run_.settings.steps) {
+    TRY_ASSIGN(outcome_.stopped, asked_to_stop());
+    if (outcome_.stopped) break;
+    TRY(one_step());
+    TRY(snapshot_if_due());
+  }
+  outcome_.seconds = seconds_since(begin);
+  outcome_.engines = {difference(engine_->stats(), before)};
+  return {};
+}
+
+Result<> RankTrainer::one_step() {
+  const std::uint64_t step = engine_->step_count();
+  StepTimes times;
+  const Clock::time_point begin = Clock::now();
+  const ExactLoss my_loss = compute_gradients(step);
+  TRY_ASSIGN(const std::span<const float> mean, mean_.reduce(gradients_));
+  TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));
+  times.gradients_s = seconds_since(begin);
+
+  const Clock::time_point reduced = Clock::now();
+  TRY(hand_in(mean));
+  TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(step)));
+  TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(step)));
+  TRY_ASSIGN(const libmuon::StepResult result, engine_->step({}));
+  if (result.skipped)
+    return Error{Code::state, "step " + std::to_string(step) + ": the gradient is not finite",
+                 "the state is as it was; lower the learning rates in setup.h"};
+  times.engine_s = seconds_since(reduced);
+
+  outcome_.train_loss = loss / kBatch;
+  if (step == outcome_.first_step) outcome_.first_loss = outcome_.train_loss;
+  constexpr std::uint64_t kWarmUp = 2;
+  if (step >= outcome_.first_step + kWarmUp) outcome_.steps.push_back(times);
+  report_progress(times);
+  return {};
+}
+
+// Fills gradients_; returns the sum of this rank's losses.
+ExactLoss RankTrainer::compute_gradients(std::uint64_t step) {
+  const std::size_t length = run_.model.config.sequence + 1;
+  ExactLoss loss;
+  for (std::uint32_t i = 0; i < share_.count; ++i) {
+    const auto tokens = sequence_of(run_.corpus.train, kBatchSeed, step, share_.first + i, length);
+    loss.add(forward<float>(run_.model, weights_, tokens, activations_));
+    backward<float>(run_.model, weights_, tokens, activations_, gradients_[i]);
+  }
+  return loss;
+}
+
+// The engine takes, parameter by parameter, what this rank's slice of the flat vector holds of it.
+Result<> RankTrainer::hand_in(std::span<const float> mean) {
+  const Slice slice = slice_of(run_.model.elems, ranks_.rank(), ranks_.world());
+  for (std::uint32_t i = 0; i < run_.model.parameters.size(); ++i) {
+    const Parameter& parameter = run_.model.parameters[i];
+    const std::uint64_t begin = std::max(parameter.first, slice.first);
+    const std::uint64_t end =
+        std::min(parameter.first + parameter.elems, slice.first + slice.count);
+    const std::uint64_t count = end > begin ? end - begin : 0;
+    TRY(engine_->set_gradient(
+        i, count > 0 ? mean.subspan(begin - slice.first, count) : std::span<const float>()));
+  }
+  return {};
+}
+
+Result<> RankTrainer::snapshot_if_due() {
+  if (exporter_) TRY(exporter_->advance());
+  const std::uint64_t step = engine_->step_count();
+  const bool due = step % run_.settings.snapshot_every == 0;
+  if (!due && !(exporter_ && exporter_->wants_snapshot())) return {};
+  const std::uint64_t before = engine_->committed_generation();
+  const Clock::time_point begin = Clock::now();
+  TRY_ASSIGN(const bool taken, engine_->snapshot());  // false: the last one is still being written
+  outcome_.longest_snapshot_stall_s =
+      std::max(outcome_.longest_snapshot_stall_s, seconds_since(begin));
+  if (taken) {
+    snapshot_step_ = step;
+    ++outcome_.snapshots;
+  }
+  if (exporter_) exporter_->took_snapshot(taken, before);
+  return {};
+}
+
+// The last step is durable and everything that ran behind the steps is done.
+Result<> RankTrainer::finish_state() {
+  TRY(settle());
+  if (snapshot_step_ == engine_->step_count() || engine_->step_count() == outcome_.first_step)
+    return {};
+  const std::uint64_t before = engine_->committed_generation();
+  TRY_ASSIGN(const bool taken, engine_->snapshot());
+  CHECK(taken);  // nothing is pending or pinned
+  ++outcome_.snapshots;
+  if (exporter_) exporter_->took_snapshot(taken, before);
+  return settle();
+}
+
+Result<> RankTrainer::settle() {
+  TRY(engine_->wait_snapshot());
+  if (!exporter_) return {};
+  TRY(exporter_->advance());
+  outcome_.exported = exporter_->finish();
+  TRY(ranks_.agree(0));  // rank 0 has written; now every rank may unpin
+  return exporter_->advance();
+}
+
+// All ranks stop at the same step: when one saw the request.
+Result<bool> RankTrainer::asked_to_stop() {
+  TRY_ASSIGN(const std::int64_t go_on, ranks_.agree(run_.stop.load() ? 0 : 1));
+  return go_on == 0;
+}
+
+void RankTrainer::report_progress(const StepTimes& times) {
+  const std::uint64_t step = engine_->step_count();
+  if (!leads() || (step % 10 != 0 && step != run_.settings.steps)) return;
+  std::array<char, 160> line{};
+  std::snprintf(line.data(), line.size(),
+                "step %3llu/%llu  loss %.3f  %.0f ms: gradients %.0f, optimizer %.0f",
+                static_cast<unsigned long long>(step),
+                static_cast<unsigned long long>(run_.settings.steps), outcome_.train_loss,
+                1e3 * (times.gradients_s + times.engine_s), 1e3 * times.gradients_s,
+                1e3 * times.engine_s);
+  run_.say(line.data());
+}
+
+// Rank 0's view, with what only the others know.
+Outcome together(std::vector<Result<Outcome>>& outcomes) {
+  Outcome all = std::move(*outcomes[0]);
+  for (std::size_t rank = 1; rank < outcomes.size(); ++rank) {
+    const Outcome& other = *outcomes[rank];
+    all.engines.push_back(other.engines.front());
+    all.longest_snapshot_stall_s =
+        std::max(all.longest_snapshot_stall_s, other.longest_snapshot_stall_s);
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<Outcome> train(const Run& run) {
+  auto ranks = libmuon::make_thread_ranks(run.settings.ranks);
+  std::atomic<bool> exported = false;
+  std::vector<Result<Outcome>> outcomes(ranks.size(), Outcome());
+  std::vector<std::thread> threads;
+  std::optional<Error> not_started;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    auto thread = libswap::start_thread([&, rank] {
+      outcomes[rank] = RankTrainer(run, *ranks[rank], exported).run();
+      if (!outcomes[rank]) ranks[rank]->abort();  // nobody waits for this rank
+    });
+    if (!thread) {
+      not_started = std::move(thread).error();
+      ranks[rank]->abort();
+      break;
+    }
+    threads.push_back(std::move(*thread));
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (not_started) return *not_started;
+  const Error* first = nullptr;
+  for (const Result<Outcome>& outcome : outcomes)
+    if (!outcome && (first == nullptr || first->code == Code::peer)) first = &outcome.error();
+  if (first != nullptr) return *first;
+  return together(outcomes);
+}
+
+}  // namespace gpt

@@ -1,0 +1,58 @@
+// Training over rank threads: each computes the gradients of its share of the batch, the slices of
+// their mean go to the engine, new weights come back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "examples/gpt/export.h"
+#include "examples/gpt/model.h"
+#include "examples/gpt/settings.h"
+#include "examples/gpt/text.h"
+#include "libmuon/step/engine.h"
+
+namespace gpt {
+
+// What the rank threads of one run share; everything is borrowed.
+struct Run {
+  const Settings& settings;
+  const Model& model;
+  const Corpus& corpus;
+  const std::vector<libmuon::EngineConfig>& engines;  // one a rank
+  libswap::IoQueue& io;
+  libswap::SwapDirectory& swap;
+  const formats::Checkpoint* resume_from;       // null: none
+  const std::atomic<bool>& stop;                // the user asked to stop
+  std::function<void(const std::string&)> say;  // one line of progress; called by rank 0
+};
+
+struct StepTimes {
+  double gradients_s = 0;  // forward, backward, the ordered mean
+  double engine_s = 0;     // the optimizer's step
+};
+
+struct Outcome {
+  std::string origin;  // "created at step 0", "resumed ...", of the engine
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+  double first_loss = 0;                      // of the first batch of this run, nats per byte
+  double train_loss = 0;                      // of the last batch
+  double held_out_loss = 0;                   // at the end
+  double seconds = 0;                         // of all steps, evaluation and opening left out
+  std::vector<StepTimes> steps;               // of rank 0, after the warm-up of two
+  std::vector<libmuon::EngineStats> engines;  // one a rank
+  double longest_snapshot_stall_s = 0;        // one snapshot() call, any rank
+  std::uint64_t snapshots = 0;
+  std::uint64_t generation = 0;  // committed last
+  std::string store;             // its folder
+  Result<std::optional<Exported>> exported = std::optional<Exported>();
+  bool stopped = false;  // before settings.steps, on request
+};
+
+// The first error of any rank; the others' "a peer failed" are left out.
+Result<Outcome> train(const Run& run);
+
+}  // namespace gpt

@@ -1,0 +1,105 @@
+// gpt-train: trains the GPT, resumable at any moment. The seven things a trainer does with Ebb are
+// open, install, set_gradient, set_learning_rate, step, snapshot and wait: train.cpp.
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "examples/gpt/bigram.h"
+#include "examples/gpt/files.h"
+#include "examples/gpt/report.h"
+#include "examples/gpt/settings.h"
+#include "examples/gpt/setup.h"
+#include "examples/gpt/train.h"
+#include "formats/registry.h"
+#include "libmuon/step/forecast.h"
+#include "libswap/sys/disk_probe.h"
+#include "libswap/sys/file_tree.h"
+#include "libswap/sys/process.h"
+#include "libswap/trace.h"
+#include "tools/cli/run.h"
+
+namespace gpt {
+namespace {
+
+using formats::Code;
+using formats::Error;
+using tools::Exit;
+
+void say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+
+Result<std::unique_ptr<libswap::IoQueue>> open_io() {
+  TRY_ASSIGN(libswap::ChosenBackend chosen,
+             libswap::open_backend(libswap::BackendChoice::automatic));
+  if (!chosen.note.empty()) say("note: " + chosen.note);
+  return libswap::IoQueue::start(std::move(chosen.backend), {});
+}
+
+Result<std::unique_ptr<formats::Checkpoint>> open_source(const Settings& settings) {
+  if (!settings.resume_from) return std::unique_ptr<formats::Checkpoint>();
+  TRY_ASSIGN(auto tree, libswap::open_tree(*settings.resume_from));
+  return formats::describe(std::move(tree));
+}
+
+// Seconds of one optimizer step: this machine's cores and this disk, probed now.
+Result<double> predict_engine_seconds(const std::vector<libmuon::EngineConfig>& engines,
+                                      libswap::IoQueue& io, const std::filesystem::path& swap) {
+  const libswap::DiskProbe probe{
+      .bytes = 64 * formats::MiB,
+      .operation_bytes = static_cast<std::uint32_t>(engines.front().tile_bytes)};
+  TRY_ASSIGN(const libswap::DiskLimit disk, libswap::measure_disk(io, swap, probe));
+  if (!disk.direct) say("note: " + swap.string() + ": no O_DIRECT here, the page cache is used");
+  const auto rates = libmuon::probe_compute(engines.front().model);
+  const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  TRY_ASSIGN(const auto forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));
+  return forecast.step_s;
+}
+
+// The held-out bytes that the model is judged on: whole windows.
+std::span<const std::uint8_t> judged(const Corpus& corpus, std::size_t length) {
+  const std::size_t windows = (corpus.held_out.size() - 1) / length;
+  return std::span(corpus.held_out).first(windows * length + 1);
+}
+
+Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
+  TRY_ASSIGN(const Settings settings, settings_from(arguments));
+  tools::catch_stop_signals();
+  if (settings.print_pid == Report::on) say("pid " + std::to_string(libswap::process_id()));
+  TRY_ASSIGN(const auto io, open_io());
+  TRY_ASSIGN(const Model model, Model::make({}));
+  const std::size_t length = model.config.sequence + 1;
+  TRY_ASSIGN(const Corpus corpus, settings.text ? load_text(*io, *settings.text, length)
+                                                : load_licences(*io, kLicences, length));
+  std::optional<libswap::Trace> trace;
+  if (settings.trace) trace.emplace();
+  TRY_ASSIGN(const auto engines, engine_configs(settings, model, trace ? &*trace : nullptr));
+  TRY_ASSIGN(const Predicted predicted, predict(engines, model, corpus));
+  TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, settings.swap));
+  TRY_ASSIGN(const auto source, open_source(settings));
+
+  Facts facts{settings, model, corpus, predicted};
+  facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
+  TRY_ASSIGN(facts.predicted_engine_s, predict_engine_seconds(engines, *io, settings.swap));
+  console.print(plan_text(facts));
+
+  const Run run{settings, model, corpus, engines, *io, *swap, source.get(), tools::stop_requested(),
+                say};
+  TRY_ASSIGN(const Outcome outcome, train(run));
+  facts.peak_rss_bytes = libswap::peak_resident_bytes();
+  console.print(outcome_text(facts, outcome));
+  if (settings.json) TRY(write_text(*io, *settings.json, outcome_json(facts, outcome)));
+  if (trace) TRY(write_text(*io, *settings.trace, trace->to_chrome_json()));
+  if (!outcome.exported) return outcome.exported.error();
+  if (outcome.stopped) {
+    say("stopped at step " + std::to_string(outcome.last_step) +
+        ", nothing is lost; the same command goes on");
+    return Exit::interrupted;
+  }
+  return Exit::success;
+}
+
+}  // namespace
+}  // namespace gpt
+
+int main(int argc, char** argv) {
+  return tools::run_program(gpt::train_program(), argc, argv, gpt::work);
+}

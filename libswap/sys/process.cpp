@@ -1,0 +1,145 @@
+#include "libswap/sys/process.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "libswap/sys/errno_error.h"
+
+namespace libswap {
+
+using formats::Code;
+using formats::Error;
+
+namespace {
+
+constexpr std::size_t kMostLine = 1u << 20;
+
+struct Pipe {
+  Descriptor reading;
+  Descriptor writing;
+};
+
+Result<Pipe> make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return errno_error(errno, "pipe2");
+  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+}  // namespace
+
+std::uint64_t process_id() { return static_cast<std::uint64_t>(::getpid()); }
+
+std::uint64_t peak_resident_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);  // cannot fail with these arguments
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+Result<fs::path> program_directory() {
+  std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
+  if (failed) return errno_error(failed.value(), "/proc/self/exe");
+  return program.parent_path();
+}
+
+void sleep_for_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& command, Stream captured) {
+  CHECK(!command.empty());
+  TRY_ASSIGN(Pipe pipe, make_pipe());
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, pipe.writing.get(),
+                                     captured == Stream::output ? 1 : 2);
+  pid_t id = 0;
+  const int failed = ::posix_spawn(&id, words[0], &actions, nullptr, words.data(), ::environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) return errno_error(failed, command[0] + ": cannot be started");
+  return ChildProcess(id, std::move(pipe.reading));
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : id_(std::exchange(other.id_, 0)),
+      stream_(std::move(other.stream_)),
+      buffer_(std::move(other.buffer_)) {}
+
+ChildProcess::~ChildProcess() {
+  if (id_ == 0) return;
+  kill();
+  ::waitpid(id_, nullptr, 0);
+}
+
+// False at the end of the stream.
+Result<bool> ChildProcess::read_more() {
+  std::array<char, 65536> bytes;
+  ssize_t got = 0;
+  do {
+    got = ::read(stream_.get(), bytes.data(), bytes.size());
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return errno_error(errno, "reading from a child process");
+  buffer_.append(bytes.data(), static_cast<std::size_t>(got));
+  return got > 0;
+}
+
+Result<std::optional<std::string>> ChildProcess::read_line() {
+  for (;;) {
+    const std::size_t end = buffer_.find('\n');
+    if (end != std::string::npos) {
+      std::optional<std::string> line = buffer_.substr(0, end);
+      buffer_.erase(0, end + 1);
+      return line;
+    }
+    if (buffer_.size() > kMostLine)
+      return Error{Code::limit, "a child process wrote a line longer than 1 MiB", {}};
+    TRY_ASSIGN(const bool more, read_more());
+    if (more) continue;
+    if (buffer_.empty()) return std::optional<std::string>();
+    return std::optional<std::string>(std::exchange(buffer_, {}));
+  }
+}
+
+Result<std::string> ChildProcess::read_all(std::uint64_t most) {
+  for (;;) {
+    if (buffer_.size() > most)
+      return Error{
+          Code::limit, "a child process wrote more than " + std::to_string(most) + " bytes", {}};
+    TRY_ASSIGN(const bool more, read_more());
+    if (!more) return std::exchange(buffer_, {});
+  }
+}
+
+void ChildProcess::kill() {
+  if (id_ != 0) ::kill(id_, SIGKILL);
+}
+
+void ChildProcess::interrupt() {
+  if (id_ != 0) ::kill(id_, SIGINT);
+}
+
+Result<ChildProcess::Exit> ChildProcess::wait() {
+  CHECK(id_ != 0);
+  int status = 0;
+  pid_t got = 0;
+  do {
+    got = ::waitpid(id_, &status, 0);
+  } while (got < 0 && errno == EINTR);
+  id_ = 0;
+  if (got < 0) return errno_error(errno, "waitpid");
+  if (WIFSIGNALED(status)) return Exit{.code = -1, .signal = WTERMSIG(status)};
+  return Exit{.code = WEXITSTATUS(status), .signal = 0};
+}
+
+}  // namespace libswap

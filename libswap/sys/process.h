@@ -1,0 +1,57 @@
+// This process as the kernel sees it, and child processes: for programs that drive other programs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/core/result.h"
+#include "libswap/sys/io_backend.h"
+#include "libswap/sys/unique.h"
+
+namespace libswap {
+
+std::uint64_t process_id();
+// The most memory this process ever had resident. After exec it starts from the starter's size.
+std::uint64_t peak_resident_bytes();
+// The folder of the running program: where its sister programs are.
+Result<fs::path> program_directory();
+void sleep_for_seconds(double seconds);
+
+// One child; its standard output or its messages come to us line by line, the other stream and its
+// input are ours. One thread.
+class ChildProcess {
+ public:
+  enum class Stream : std::uint8_t { output, messages };
+  struct Exit {
+    int code = 0;    // of a normal exit
+    int signal = 0;  // not 0: what ended it
+  };
+
+  // `command[0]`: the program's path; no search, no shell.
+  static Result<ChildProcess> start(const std::vector<std::string>& command, Stream captured);
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess();  // kills it if it is still there
+
+  std::uint64_t id() const { return static_cast<std::uint64_t>(id_); }
+  // The next line without its newline, at most 1 MiB; nullopt when the stream has ended.
+  Result<std::optional<std::string>> read_line();
+  // Everything until the stream ends; Code::limit above `most` bytes.
+  Result<std::string> read_all(std::uint64_t most);
+  void kill();       // SIGKILL
+  void interrupt();  // SIGINT
+  // Blocks until it has ended. Call once.
+  Result<Exit> wait();
+
+ private:
+  ChildProcess(int id, Descriptor stream) : id_(id), stream_(std::move(stream)) {}
+  Result<bool> read_more();
+
+  int id_ = 0;  // 0: waited for, or moved from
+  Descriptor stream_;
+  std::string buffer_;
+};
+
+}  // namespace libswap

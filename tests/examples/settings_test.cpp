@@ -1,0 +1,114 @@
+#include "examples/gpt/settings.h"
+
+#include <gtest/gtest.h>
+
+#include "examples/gpt/setup.h"
+
+namespace gpt {
+namespace {
+
+Result<Settings> parse(const std::vector<std::string>& words) {
+  TRY_ASSIGN(const auto invocation, tools::parse_command_line(train_program(), words));
+  return settings_from(invocation.arguments);
+}
+
+TEST(Settings, DefaultsAreFourRanksAQuarterAndTheLicenceTexts) {
+  const auto settings = parse({"--swap", "state"});
+  ASSERT_TRUE(settings) << settings.error().message;
+  EXPECT_EQ(settings->swap, "state");
+  EXPECT_EQ(settings->ranks, 4u);
+  EXPECT_EQ(settings->steps, 150u);
+  EXPECT_EQ(settings->budget.kind, Budget::Kind::quarter);
+  EXPECT_EQ(settings->tile_bytes, 65536u);
+  EXPECT_FALSE(settings->text);
+  EXPECT_FALSE(settings->exported);
+}
+
+TEST(Settings, AnExportNamesFormatFolderAndStep) {
+  const auto settings = parse({"--swap", "s", "--export", "dcp:out/a:b", "--export-at", "30"});
+  ASSERT_TRUE(settings) << settings.error().message;
+  EXPECT_EQ(settings->exported->format, "dcp");
+  EXPECT_EQ(settings->exported->directory, "out/a:b");
+  EXPECT_EQ(settings->exported->step, 30u);
+}
+
+TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "--swap DIR is missing: where state is to live"},
+      {{"--swap", "s", "--ranks", "5"},
+       "--ranks 5: the 12 sequences of a step cannot be shared evenly"},
+      {{"--swap", "s", "--budget", "half"},
+       "--budget half: not a size such as 2MiB, nor quarter, nor all"},
+      {{"--swap", "s", "--export", "dcp"}, "--export dcp: wanted FORMAT:DIR, as in dcp:checkpoint"},
+      {{"--swap", "s", "--export", "tar:out"},
+       "--export tar:out: no format 'tar' that can be written"},
+      {{"--swap", "s", "--export", "dcp:out", "--export-at", "151"},
+       "--export-at 151: training ends at step 150"},
+      {{"--swap", "s", "--snapshot-every", "0"}, "--snapshot-every 0: wanted at least 1"},
+  };
+  for (const auto& [words, message] : cases) {
+    const auto settings = parse(words);
+    ASSERT_FALSE(settings) << message;
+    EXPECT_EQ(settings.error().message, message);
+    EXPECT_EQ(settings.error().code, formats::Code::usage);
+  }
+}
+
+TEST(Schedule, WarmsUpStaysAndComesDownByTheStepAlone) {
+  EXPECT_DOUBLE_EQ(schedule(0), 0.1);
+  EXPECT_DOUBLE_EQ(schedule(9), 1.0);
+  EXPECT_DOUBLE_EQ(schedule(60), 1.0);
+  EXPECT_NEAR(schedule(105), 0.525, 1e-12);
+  EXPECT_NEAR(schedule(150), 0.05, 1e-12);
+  EXPECT_NEAR(schedule(100'000), 0.05, 1e-12);
+}
+
+class Configs : public testing::Test {
+ protected:
+  Configs() : model_(*Model::make({})) {}
+  Result<Predicted> predicted(const Budget& budget, std::uint32_t ranks) {
+    Settings settings;
+    settings.ranks = ranks;
+    settings.budget = budget;
+    TRY_ASSIGN(const auto engines, engine_configs(settings, model_, nullptr));
+    return predict(engines, model_, Corpus());
+  }
+  Model model_;
+};
+
+TEST_F(Configs, AQuarterIsAtMostAQuarterOfTheStateForAnyRankCount) {
+  for (const std::uint32_t ranks : {1u, 2u, 3u, 4u, 6u}) {
+    const auto plan = predicted({Budget::Kind::quarter, 0}, ranks);
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_LE(plan->frame_bytes, plan->state_bytes / 4) << ranks;
+    EXPECT_GT(plan->step_read_bytes, plan->state_bytes / 2) << ranks;
+  }
+}
+
+TEST_F(Configs, AllInMemoryPagesNothing) {
+  const auto plan = predicted({Budget::Kind::all, 0}, 4);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->frame_bytes, plan->state_bytes);
+  EXPECT_EQ(plan->step_read_bytes, 0u);
+  EXPECT_EQ(plan->step_written_bytes, 0u);
+}
+
+TEST_F(Configs, StateIsTheSameSizeForAnyRankCount) {
+  const auto alone = predicted({Budget::Kind::all, 0}, 1);
+  ASSERT_TRUE(alone) << alone.error().message;
+  std::uint64_t bytes = 0;
+  for (const Parameter& parameter : model_.parameters)
+    bytes += parameter.elems * sizeof(float) * (parameter.optimizer == Optimizer::muon ? 2 : 3);
+  EXPECT_EQ(alone->state_bytes, bytes);
+  EXPECT_EQ(predicted({Budget::Kind::all, 0}, 3)->state_bytes, bytes);
+}
+
+TEST_F(Configs, ATooSmallBudgetIsRefusedWithTheMinimum) {
+  const auto plan = predicted({Budget::Kind::bytes, 100'000}, 4);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, formats::Code::no_memory);
+  EXPECT_NE(plan.error().message.find("65536"), std::string::npos) << plan.error().message;
+}
+
+}  // namespace
+}  // namespace gpt
