@@ -8,7 +8,5 @@ namespace libswap {
 enum class StandardStream : std::uint8_t { output, error };
 
 bool is_terminal(StandardStream stream);
-// Columns of the terminal behind the stream; 0 when it is none or does not say.
-std::uint32_t terminal_columns(StandardStream stream);
 
 }  // namespace libswap

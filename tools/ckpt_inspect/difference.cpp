@@ -25,13 +25,16 @@ std::string difference_json(const View& view, const View& other, const Compariso
   return json.take();
 }
 
-std::string difference_text(const View& view, const Comparison& comparison) {
+std::string difference_text(const Console& console, const View& view,
+                            const Comparison& comparison) {
   std::string out;
   const std::size_t shown = shown_of(view, comparison.differences.size(), 20);
   for (std::size_t i = 0; i < shown; ++i) out += "  " + comparison.differences[i] + "\n";
   if (shown < comparison.differences.size())
     out += "  ... " + count_text(comparison.differences.size() - shown) + " more\n";
-  out += comparison.same() ? "same: " : plural(comparison.differences.size(), "difference") + "; ";
+  out += comparison.same()
+             ? console.good("same") + ": "
+             : console.bad(plural(comparison.differences.size(), "difference")) + "; ";
   out += plural(comparison.equal_tensors, "tensor") + " (" + bytes_text(comparison.equal_bytes) +
          ") equal bit for bit, " + plural(comparison.values_in_both, "value") + " compared\n";
   if (comparison.values_only_left + comparison.values_only_right != 0)
@@ -52,7 +55,7 @@ Result<Exit> show_difference(Console& console, const View& view, const View& oth
   if (unmatched != 0 && view.catalog().format == other.catalog().format)
     comparison.differences.push_back(plural(unmatched, "value") + " only on one side");
   console.print(view.output == Output::json ? difference_json(view, other, comparison)
-                                            : difference_text(view, comparison));
+                                            : difference_text(console, view, comparison));
   return comparison.same() ? Exit::success : Exit::different;
 }
 

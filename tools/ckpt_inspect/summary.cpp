@@ -168,7 +168,7 @@ std::string holders_text(const View& view) {
   return out;
 }
 
-std::string summary_text(const View& view, const Result<>& coverage) {
+std::string summary_text(const Console& console, const View& view, const Result<>& coverage) {
   const Catalog& catalog = view.catalog();
   const Totals totals = totals_of(view);
   std::string out = title(view);
@@ -181,8 +181,10 @@ std::string summary_text(const View& view, const Result<>& coverage) {
                            (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)) +
                            ", padding " + plural(catalog.padding_elems, "element"));
   out += line("files", count_text(catalog.files.size()) + ", " + bytes_text(totals.file_bytes));
-  out += line("complete", coverage ? "yes: every element of every tensor is stored exactly once"
-                                   : "NO: " + printable(coverage.error().message));
+  out +=
+      line("complete",
+           coverage ? console.good("yes") + ": every element of every tensor is stored exactly once"
+                    : console.bad("NO") + ": " + printable(coverage.error().message));
   out += groups_text(view);
   if (!catalog.values.empty())
     out += line("values", count_text(catalog.values.size()) + " (--tensors --json lists them)");
@@ -229,7 +231,7 @@ std::string summary_json(const View& view, const Result<>& coverage) {
 Result<Exit> show_summary(Console& console, const View& view) {
   const Result<> coverage = prove_coverage(view.catalog());
   console.print(view.output == Output::json ? summary_json(view, coverage)
-                                            : summary_text(view, coverage));
+                                            : summary_text(console, view, coverage));
   if (coverage) return Exit::success;
   formats::Error error = coverage.error();
   error.hint = "ckpt-inspect --verify " + view.path + " lists everything that is missing";

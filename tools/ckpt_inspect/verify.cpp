@@ -67,7 +67,7 @@ std::string findings_json(const Findings& findings) {
   return json.take();
 }
 
-std::string findings_text(const View& view, const Findings& findings) {
+std::string findings_text(const Console& console, const View& view, const Findings& findings) {
   std::string out;
   const std::size_t shown = shown_of(view, findings.problems.size(), 20);
   for (std::size_t i = 0; i < shown; ++i)
@@ -76,7 +76,8 @@ std::string findings_text(const View& view, const Findings& findings) {
   if (shown < findings.problems.size())
     out += "  ... " + count_text(findings.problems.size() - shown) + " more\n";
   out += formats::printable(view.path) + ": ";
-  out += findings.problems.empty() ? "sound" : plural(findings.problems.size(), "problem");
+  out += findings.problems.empty() ? console.good("sound")
+                                   : console.bad(plural(findings.problems.size(), "problem"));
   out += ", " + plural(view.tensors.size(), "tensor") + " in " + plural(findings.chunks, "chunk") +
          " checked, " + bytes_text(findings.bytes_read) + " read\n";
   for (const std::string& note : view.catalog().notes)
@@ -93,7 +94,7 @@ Result<Exit> verify(Console& console, const View& view) {
       findings.problems.push_back(proof.error());
   read_everything(view, findings);
   console.print(view.output == Output::json ? findings_json(findings)
-                                            : findings_text(view, findings));
+                                            : findings_text(console, view, findings));
   return findings.problems.empty() ? Exit::success : Exit::different;
 }
 

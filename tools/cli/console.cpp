@@ -1,6 +1,5 @@
 #include "tools/cli/console.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -57,13 +56,18 @@ Exit exit_for(formats::Code code) {
 
 Console::Console(std::string_view program)
     : program_(program),
-      output_is_terminal_(libswap::is_terminal(libswap::StandardStream::output)),
       errors_are_terminal_(libswap::is_terminal(libswap::StandardStream::error)) {
   std::signal(SIGPIPE, SIG_IGN);
   const bool plain = !environment("NO_COLOR").empty() || environment("TERM") == "dumb";
-  if (output_is_terminal_ && !plain) colour_ = Colour::on;
-  if (const auto columns = libswap::terminal_columns(libswap::StandardStream::output); columns != 0)
-    columns_ = std::max<std::uint32_t>(columns, 60);
+  if (libswap::is_terminal(libswap::StandardStream::output) && !plain) colour_ = Colour::on;
+}
+
+std::string Console::good(std::string_view text) const {
+  return colour_ == Colour::on ? "\x1b[32m" + std::string(text) + "\x1b[0m" : std::string(text);
+}
+
+std::string Console::bad(std::string_view text) const {
+  return colour_ == Colour::on ? "\x1b[1;31m" + std::string(text) + "\x1b[0m" : std::string(text);
 }
 
 void Console::print(std::string_view text) {

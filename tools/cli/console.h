@@ -37,20 +37,18 @@ class Console {
   Exit fail(const formats::Error& error);
   void warn(std::string_view message);
 
-  bool output_is_terminal() const { return output_is_terminal_; }
   bool errors_are_terminal() const { return errors_are_terminal_; }
-  Colour colour() const { return colour_; }
-  std::uint32_t columns() const { return columns_; }
+  // Green and red on a terminal that wants colours, as it is elsewhere: for verdicts only.
+  std::string good(std::string_view text) const;
+  std::string bad(std::string_view text) const;
   // Flushes; success unless what was printed could not be written.
   Exit finish(Exit exit);
 
  private:
   std::string program_;
-  bool output_is_terminal_ = false;
   bool errors_are_terminal_ = false;
   int output_error_ = 0;  // errno of the first write that failed
   Colour colour_ = Colour::off;
-  std::uint32_t columns_ = 100;
 };
 
 // Set by the first SIGINT or SIGTERM; a second one ends the process at once.

@@ -1,10 +1,12 @@
 // What emit() plans, put together in memory, is what describe() and the library's rules accept.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "formats/safetensors/safetensors.h"
-#include "tests/support/expected.h"
+#include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"
 
 namespace {
@@ -35,34 +37,33 @@ Catalog content() {
   return catalog;
 }
 
-float element(std::size_t tensor, std::size_t index) {
-  return static_cast<float>(tensor * 1000 + index);
-}
-
-// Carries a plan out: literal bytes and the elements of each box.
-std::shared_ptr<MemoryTree> write(const formats::EmitPlan& plan, const Catalog& catalog) {
-  auto tree = std::make_shared<MemoryTree>("out");
-  for (const formats::OutputFile& file : plan.files) {
-    formats::ByteVector bytes(file.size);
-    for (const formats::Fragment& fragment : file.fragments) {
-      formats::ByteVector data;
-      if (const auto* literal = std::get_if<formats::ByteVector>(&fragment.data)) data = *literal;
-      if (const auto* reference = std::get_if<formats::TensorData>(&fragment.data)) {
-        const formats::Shape& shape = catalog.tensors[reference->tensor].shape;
-        std::vector<float> whole(formats::volume(shape));
-        for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = element(reference->tensor, i);
-        data.resize(formats::volume(reference->box.extent) * sizeof(float));
-        formats::copy_region(reference->box,
-                             {formats::whole(shape), std::as_bytes(std::span(whole))},
-                             {reference->box, data}, sizeof(float));
-      }
-      CHECK(fragment.offset + data.size() <= bytes.size());
-      std::copy(data.begin(), data.end(),
-                bytes.begin() + static_cast<std::ptrdiff_t>(fragment.offset));
+// Element i of tensor t is 1000 t + i.
+class Numbered : public formats::Checkpoint {
+ public:
+  explicit Numbered(Catalog catalog) : catalog_(std::move(catalog)) {
+    for (std::uint32_t t = 0; t < catalog_.tensors.size(); ++t) {
+      TensorEntry& tensor = catalog_.tensors[t];
+      const formats::Box all = formats::whole(tensor.shape);
+      tensor.chunks = {{all, 0, 0, formats::volume(tensor.shape) * sizeof(float), {}, t}};
     }
-    tree->add(file.name, std::move(bytes));
   }
-  return tree;
+  const Catalog& catalog() const override { return catalog_; }
+  formats::Result<> read(const TensorEntry& tensor, const formats::Chunk& chunk,
+                         std::uint64_t first, std::span<std::byte> into) const override {
+    std::vector<float> all(formats::volume(tensor.shape));
+    std::iota(all.begin(), all.end(), static_cast<float>(chunk.tag * 1000));
+    std::memcpy(into.data(), std::as_bytes(std::span(all)).data() + first, into.size());
+    return {};
+  }
+
+ private:
+  Catalog catalog_;
+};
+
+std::shared_ptr<const MemoryTree> write(const formats::EmitPlan& plan, const Catalog& catalog) {
+  auto tree = test_support::carry_out(plan, Numbered(catalog), "out");
+  CHECK(tree);
+  return *tree;
 }
 
 formats::Result<formats::EmitPlan> emit(const Catalog& catalog, Policy policy,
@@ -81,23 +82,16 @@ void expect_same_content(const Catalog& catalog, std::shared_ptr<const MemoryTre
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   EXPECT_TRUE(prove_coverage((*checkpoint)->catalog()));
   EXPECT_EQ((*checkpoint)->catalog().tensors.size(), catalog.tensors.size());
-  for (const TensorEntry& entry : (*checkpoint)->catalog().tensors) {
-    const auto original =
-        std::find_if(catalog.tensors.begin(), catalog.tensors.end(), [&](const auto& candidate) {
-          return candidate.name == entry.name && candidate.state == entry.state;
-        });
-    ASSERT_NE(original, catalog.tensors.end()) << entry.name << " " << entry.state;
-    EXPECT_EQ(entry.shape, original->shape);
-    std::vector<float> whole(formats::volume(entry.shape));
-    for (const formats::Chunk& chunk : entry.chunks) {
-      formats::ByteVector part(chunk.length);
-      ASSERT_TRUE((*checkpoint)->read(entry, chunk, 0, part));
-      formats::copy_region(chunk.box, {chunk.box, part},
-                           {formats::whole(entry.shape), std::as_writable_bytes(std::span(whole))},
-                           sizeof(float));
-    }
-    const auto number = static_cast<std::size_t>(original - catalog.tensors.begin());
-    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(whole[i], element(number, i));
+  const Numbered original(catalog);
+  for (const TensorEntry& found : (*checkpoint)->catalog().tensors) {
+    const auto& wanted = original.catalog().tensors;
+    const auto match = std::find_if(wanted.begin(), wanted.end(), [&](const TensorEntry& entry) {
+      return entry.name == found.name && entry.state == found.state;
+    });
+    ASSERT_NE(match, wanted.end()) << found.name << " " << found.state;
+    EXPECT_EQ(found.shape, match->shape);
+    EXPECT_EQ(*test_support::elements_of(**checkpoint, found),
+              *test_support::elements_of(original, *match));
   }
 }
 

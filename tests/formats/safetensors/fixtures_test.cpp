@@ -68,6 +68,29 @@ TEST(SafetensorsSharded, NoticesAMissingShardInTheMiddle) {
   EXPECT_EQ(checkpoint.error().message, "ckpt: shard files missing: 2");
 }
 
+TEST(SafetensorsFixtures, AnyChangedByteOfTheHeaderIsReadOrRefused) {
+  const auto whole = test_support::load_tree(fixture("dcp_hf_sharded_w3") / "data");
+  const std::string name = "shard-00001-model-00001-of-00001.safetensors";
+  const formats::ByteVector bytes = whole->bytes_of(name);
+  std::size_t refused = 0, read = 0;
+  for (std::size_t at = 0; at < 600; ++at) {
+    for (const unsigned flip : {0x01u, 0x20u, 0x80u}) {
+      whole->bytes_of(name)[at] = bytes[at] ^ static_cast<std::byte>(flip);
+      const auto checkpoint = formats::describe_safetensors(whole);
+      ++(checkpoint ? read : refused);
+      if (!checkpoint) {
+        EXPECT_NE(checkpoint.error().message, "");
+        continue;
+      }
+      const auto proof = prove_coverage((*checkpoint)->catalog());
+      EXPECT_TRUE(proof || !proof.error().message.empty());
+    }
+    whole->bytes_of(name)[at] = bytes[at];
+  }
+  EXPECT_GT(refused, 1000u);
+  EXPECT_GT(read, 100u);
+}
+
 TEST(SafetensorsFixtures, EveryPrefixOfAFileIsRefused) {
   const auto whole = test_support::load_tree(fixture("all_dtypes") / "data");
   const formats::ByteVector& bytes = whole->bytes_of("model.safetensors");
