@@ -61,6 +61,8 @@ ComputeRates probe_compute(const ModelSpec& model) {
   const double adam = seconds_of([&] { adamw_range(AdamSpec{}, 1, 1, g, a, b, c); });
   const double crc =
       seconds_of([&] { c[0] += formats::crc32c(0, std::as_bytes(std::span(g))) != 0; });
+  const double copy = seconds_of([&] { std::ranges::copy(g, c.begin()); });
+  rates.sent_byte = copy / (kProbeElems * sizeof(float));
   rates.muon_elem = (norm + muon) / kProbeElems;
   rates.adam_elem = (norm + adam) / kProbeElems;
   rates.paged_byte = crc / (kProbeElems * sizeof(float));
@@ -69,7 +71,7 @@ ComputeRates probe_compute(const ModelSpec& model) {
 
 Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
                           double disk_bytes_per_s, std::uint32_t cores) {
-  double all = 0, busiest = 0, bytes = 0;
+  double all = 0, busiest = 0, bytes = 0, sent = 0;
   const std::uint32_t world = config.partition.gradients.mesh.world();
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     TRY_ASSIGN(const StatePlan plan,
@@ -86,13 +88,15 @@ Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
     const auto paged = static_cast<double>(costs.step_read_bytes + costs.step_written_bytes);
     seconds += paged * rates.paged_byte;
     bytes += paged;
+    sent += static_cast<double>(costs.step_sent_bytes);
     all += seconds;
     busiest = std::max(busiest, seconds);
   }
   Forecast result;
   result.compute_s = std::max(busiest, all / std::max(1u, cores));
   result.disk_s = disk_bytes_per_s > 0 ? bytes / disk_bytes_per_s : 0;
-  result.step_s = std::max(result.compute_s, result.disk_s);
+  result.exchange_s = sent * rates.sent_byte / std::max(1u, std::min(cores, world));
+  result.step_s = std::max(result.compute_s, result.disk_s) + result.exchange_s;
   return result;
 }
 
