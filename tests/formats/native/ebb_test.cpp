@@ -314,6 +314,35 @@ TEST(EbbCheckpoint, ATruncatedFileIsNamedWithItsEnd) {
   }
 }
 
+// Any byte of meta.ebb: the checkpoint is refused, or what it shows is right.
+TEST(EbbCheckpoint, ADamagedMetaFileIsRefusedOrStillRight) {
+  Sample sample;
+  sample.uuid = uuid_of(7);
+  const auto tree = tree_of(sample);
+  std::size_t refused = 0, right = 0;
+  const auto check = [&](std::size_t at) {
+    const auto described = describe_ebb(tree);
+    if (!described) {
+      ++refused;
+      EXPECT_NE(described.error().message.find("run/swap"), std::string::npos) << at;
+      return;
+    }
+    ++right;
+    EXPECT_EQ(check_contents(**described), "") << at;
+  };
+  const std::string name = "rank-00001-of-00002/meta.ebb";
+  const std::size_t size = tree->bytes_of(name).size();
+  for (std::size_t at = 0; at < size; at += at % 4096 < 700 ? 1 : 97)
+    for (const unsigned value : {0x00u, 0xffu, 0x01u}) {
+      std::byte& byte = tree->bytes_of(name)[at];
+      const std::byte before = std::exchange(byte, static_cast<std::byte>(value));
+      check(at);
+      tree->bytes_of(name)[at] = before;
+    }
+  EXPECT_GT(refused, 500u);  // the one valid manifest
+  EXPECT_GT(right, 5000u);   // one of two superblocks, empty regions
+}
+
 TEST(EbbCheckpoint, SwappedRankFoldersAreRefused) {
   Sample sample;
   sample.uuid = uuid_of(7);
