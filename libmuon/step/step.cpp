@@ -28,6 +28,20 @@ std::span<T> own_part(std::span<T> held, FlatRange held_range, FlatRange own) {
   return inside ? held.subspan(own.first - held_range.first, own.count) : std::span<T>{};
 }
 
+// The sum is exact, so it may be cut anywhere.
+ExactSum sum_of_squares(std::span<const std::span<const float>> gradients, Pool& pool) {
+  constexpr std::size_t kChunk = 1u << 20;
+  std::vector<std::span<const float>> chunks;
+  for (std::span<const float> rest : gradients)
+    for (; !rest.empty(); rest = rest.subspan(std::min(kChunk, rest.size())))
+      chunks.push_back(rest.first(std::min(kChunk, rest.size())));
+  std::vector<ExactSum> sums(chunks.size());
+  pool.run(chunks.size(), [&](std::size_t chunk) { sums[chunk].add(chunks[chunk]); });
+  ExactSum total;
+  for (const ExactSum& sum : sums) total.merge(sum);
+  return total;
+}
+
 }  // namespace
 
 void Engine::Impl::reserve_buffers() {
@@ -99,9 +113,7 @@ bool Engine::Impl::counts_for_norm() const {
 
 Result<StepResult> Engine::Impl::check_step(const StepArgs& args) {
   const TraceSpan span(config.trace, parts.plan.rank(), Lane::compute, "exact norm");
-  ExactSum sum;
-  if (counts_for_norm())
-    for (const auto& gradient : gradients) sum.add(gradient);
+  ExactSum sum = counts_for_norm() ? sum_of_squares(gradients, pool) : ExactSum{};
   sum.carry();
   std::array<std::int64_t, 21> numbers{};
   std::ranges::copy(sum.limbs, numbers.begin());
