@@ -115,6 +115,9 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   for (std::size_t i = 0; i < gradient.size(); ++i)
     gradient[i] = static_cast<float>(i % 1024) / 1024.0f - 0.5f;
 
+  std::vector<float> weights(gradient.size());
+  TRY(engine->bind_weights(0, weights));
+
   std::vector<Round> rounds;
   const std::uint64_t wanted = std::max<std::uint64_t>(1, arguments.count("rounds").value_or(3));
   for (std::uint64_t i = 0; i < wanted; ++i) {
