@@ -13,6 +13,49 @@ namespace {
 
 using formats::Checkpoint;
 
+constexpr std::uint32_t kWorld = 2;
+
+// Each rank holds one half of "w": its tiles are its rows.
+Manifest manifest_of(std::uint32_t rank) {
+  Manifest manifest = test_manifest(kWorld * kTestTiles);
+  manifest.tiles.resize(kTestTiles);
+  for (formats::native::Tile& tile : manifest.tiles)
+    tile.segments[0].first += rank * kTestTiles * kTestTile / 4;
+  return manifest;
+}
+
+Result<bool> write_rank(IoQueue& io, Store& store, Agreement& ranks, std::uint64_t step) {
+  TRY(write_tiles(io, store, step));
+  store.cut(step);
+  return store.agree(ranks, store.prepare(manifest_of(index_of(store.superblock().rank))));
+}
+
+// "" when the checkpoint holds exactly what fill_tile gave at `step`.
+std::string differs(const Checkpoint& checkpoint, std::uint64_t step) {
+  const formats::TensorEntry& w = checkpoint.catalog().tensors.at(0);
+  std::uint64_t row = 0;
+  for (const formats::Chunk& chunk : w.chunks) {
+    formats::ByteVector read(kTestTile), wanted(kTestTile);
+    if (auto done = checkpoint.read(w, chunk, 0, read); !done) return done.error().message;
+    fill_tile(static_cast<std::uint32_t>(row / kTestTiles), row % kTestTiles, step, wanted);
+    if (read != wanted) return "row " + std::to_string(row);
+    ++row;
+  }
+  return row == kWorld * kTestTiles ? "" : "rows are missing";
+}
+
+std::shared_ptr<const formats::SourceTree> tree_at(const fs::path& path) {
+  auto opened = open_tree(path);
+  CHECK(opened.has_value());
+  return *opened;
+}
+
+std::unique_ptr<IoQueue> best_queue() {
+  auto backend = open_backend(BackendChoice::automatic);
+  CHECK(backend.has_value());
+  return start_queue(std::move(backend->backend));
+}
+
 // Two ranks that train in `directory`, in step with the test.
 class StoreOnDisk : public testing::Test {
  protected:
@@ -22,9 +65,7 @@ class StoreOnDisk : public testing::Test {
   std::array<std::unique_ptr<Store>, 2> stores_;
 
   void SetUp() override {
-    auto backend = open_backend(BackendChoice::automatic);
-    ASSERT_TRUE(backend);
-    io_ = start_queue(std::move(backend->backend));
+    io_ = best_queue();
     auto opened = SwapDirectory::open(*io_, folder_ / "swap");
     ASSERT_TRUE(opened) << opened.error().message;
     directory_ = std::move(*opened);
@@ -43,38 +84,11 @@ class StoreOnDisk : public testing::Test {
   }
   void train(std::uint64_t step) {
     run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
-      const auto committed = write_rank(rank, ranks, step);
+      const auto committed = write_rank(*io_, *stores_[rank], ranks, step);
       ASSERT_TRUE(committed && *committed);
     });
   }
-  // Each rank holds one half of "w": its tiles are its rows.
-  Result<bool> write_rank(std::uint32_t rank, Agreement& ranks, std::uint64_t step) {
-    TRY(write_tiles(*io_, *stores_[rank], step));
-    stores_[rank]->cut(step);
-    Manifest manifest = test_manifest(2 * kTestTiles);
-    manifest.tiles.resize(kTestTiles);
-    for (formats::native::Tile& tile : manifest.tiles)
-      tile.segments[0].first += rank * kTestTiles * kTestTile / 4;
-    return stores_[rank]->agree(ranks, stores_[rank]->prepare(manifest));
-  }
-  std::shared_ptr<const formats::SourceTree> tree() const {
-    auto opened = open_tree(folder_ / "swap");
-    CHECK(opened.has_value());
-    return *opened;
-  }
-  // "" when the checkpoint holds exactly what fill_tile gave at `step`.
-  static std::string differs(const Checkpoint& checkpoint, std::uint64_t step) {
-    const formats::TensorEntry& w = checkpoint.catalog().tensors.at(0);
-    std::uint64_t row = 0;
-    for (const formats::Chunk& chunk : w.chunks) {
-      formats::ByteVector read(kTestTile), wanted(kTestTile);
-      if (auto done = checkpoint.read(w, chunk, 0, read); !done) return done.error().message;
-      fill_tile(static_cast<std::uint32_t>(row / kTestTiles), row % kTestTiles, step, wanted);
-      if (read != wanted) return "row " + std::to_string(row);
-      ++row;
-    }
-    return row == 2 * kTestTiles ? "" : "rows are missing";
-  }
+  std::shared_ptr<const formats::SourceTree> tree() const { return tree_at(folder_ / "swap"); }
 };
 
 TEST_F(StoreOnDisk, IsACheckpointWhileTheTrainerHoldsIt) {
@@ -124,6 +138,33 @@ TEST_F(StoreOnDisk, AFlippedBitIsNamedByFileBlockAndTensor) {
   EXPECT_EQ(differs(**described, 1),
             data + ":" + std::to_string(place.offset + kTestBlock) +
                 ": block 1 of tile 2, in master.w, does not match its checksum");
+}
+
+TEST(GoldenStore, OfVersion1IsReadResumedAndStepped) {
+  const TemporaryDirectory folder;
+  const fs::path swap = folder / "swap";
+  fs::copy(fs::path(EBB_FIXTURES) / "ebb" / "v1_w2" / "data", swap, fs::copy_options::recursive);
+  const auto described = formats::describe(tree_at(swap));
+  ASSERT_TRUE(described) << described.error().message;
+  EXPECT_EQ((*described)->catalog().step, 12);
+  EXPECT_EQ(differs(**described, 12), "");
+  EXPECT_EQ((*described)->catalog().values.at(1).key, "data_position");
+  const auto io = best_queue();
+  const auto directory = SwapDirectory::open(*io, swap);
+  ASSERT_TRUE(directory) << directory.error().message;
+  const auto current = (*directory)->current();
+  ASSERT_TRUE(current);
+  run_ranks(current->world, [&](std::uint32_t rank, Agreement& ranks) {
+    const auto store = Store::open(*io, current->path, Rank{rank}, current->world);
+    ASSERT_TRUE(store) << store.error().message;
+    const auto recovered = (*store)->recover(ranks);
+    ASSERT_TRUE(recovered && *recovered);
+    EXPECT_EQ((*recovered)->generation, 3u);
+    EXPECT_TRUE(check_tiles(*io, **store, 12));
+    const auto committed = write_rank(*io, **store, ranks, 13);
+    ASSERT_TRUE(committed && *committed);
+  });
+  EXPECT_EQ(differs(**formats::describe(tree_at(swap)), 13), "");
 }
 
 }  // namespace
