@@ -47,7 +47,10 @@ Result<double> predict_engine_seconds(const std::vector<libmuon::EngineConfig>& 
       .bytes = 64 * formats::MiB,
       .operation_bytes = static_cast<std::uint32_t>(engines.front().tile_bytes)};
   TRY_ASSIGN(const libswap::DiskLimit disk, libswap::measure_disk(io, swap, probe));
-  if (!disk.direct) say("note: " + swap.string() + ": no O_DIRECT here, the page cache is used");
+  if (disk.in_memory)
+    say("note: " + swap.string() + " is in memory: its state survives a kill, not a power loss");
+  else if (!disk.direct)
+    say("note: " + swap.string() + ": no O_DIRECT here, the page cache is used");
   const auto rates = libmuon::probe_compute(engines.front().model);
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   TRY_ASSIGN(const auto forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));

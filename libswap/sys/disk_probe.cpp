@@ -111,6 +111,7 @@ class Measurement {
     TRY_ASSIGN(limit.mixed, timed({{RawOp::Kind::read, 0}, {RawOp::Kind::write, 1}}));
     TRY_ASSIGN(const FileInfo info, queue_.backend().info(file_));
     limit.direct = info.direct;
+    limit.in_memory = info.in_memory;
     return limit;
   }
 

@@ -12,10 +12,11 @@ struct DiskProbe {
 };
 
 struct DiskLimit {
-  double read = 0;      // bytes per second, alone
-  double write = 0;     // alone
-  double mixed = 0;     // read plus written, equal bytes each way at the same time
-  bool direct = false;  // false: these are the page cache's figures
+  double read = 0;         // bytes per second, alone
+  double write = 0;        // alone
+  double mixed = 0;        // read plus written, equal bytes each way at the same time
+  bool direct = false;     // false: these are the page cache's figures
+  bool in_memory = false;  // tmpfs: no disk at all
 };
 
 // Reads one half of a preallocated file that was written once and writes the other, from huge

@@ -38,6 +38,7 @@ struct FileInfo {
   std::uint64_t size = 0;
   bool direct = false;             // O_DIRECT is really on
   std::uint32_t alignment = 4096;  // of offsets, sizes and memory when direct
+  bool in_memory = false;          // tmpfs: nothing of it survives a power loss
 };
 
 struct RawOp {

@@ -22,6 +22,7 @@ struct OpenFile {
 
 // Opens a regular file. Direct::preferred falls back to buffered silently; OpenFile::direct tells.
 // Never follows a symbolic link to something it may write, never waits on a FIFO.
+bool in_memory(int descriptor);  // on tmpfs
 Result<OpenFile> open_regular_file(const fs::path& path, const OpenOptions& options);
 
 class PosixBackend : public IoBackend {

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,9 +22,13 @@ int flags_of(const OpenOptions& options) {
   return flags;
 }
 
+// tmpfs accepts O_DIRECT since Linux 6.6, but there is no device to be direct with.
+constexpr decltype(statfs::f_type) kTmpfs = 0x01021994;
+
 // What direct I/O on this file needs; 0 when the kernel says that the file cannot do it, 4096 when
 // it does not say.
 std::uint32_t direct_alignment(int descriptor) {
+  if (in_memory(descriptor)) return 0;
   struct statx status {};
   if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return kBlock;
   if ((status.stx_mask & STATX_DIOALIGN) == 0) return kBlock;
@@ -53,6 +58,11 @@ bool switch_direct_on(OpenFile& file, int flags) {
 }
 
 }  // namespace
+
+bool in_memory(int descriptor) {
+  struct statfs system {};
+  return ::fstatfs(descriptor, &system) == 0 && system.f_type == kTmpfs;
+}
 
 Result<OpenFile> open_regular_file(const fs::path& path, const OpenOptions& options) {
   const std::string what = "cannot open " + path.string();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,6 +80,20 @@ TEST_F(PosixFiles, InfoTellsAlignmentOfDirectFiles) {
   EXPECT_EQ(info.size, 0u);
   EXPECT_GE(info.alignment, 4096u);
   EXPECT_EQ(info.alignment & (info.alignment - 1), 0u);
+}
+
+TEST_F(PosixFiles, ATmpfsIsMemoryAndNeverDirect) {
+  struct statfs system {};
+  if (::statfs("/dev/shm", &system) != 0 || system.f_type != 0x01021994)
+    GTEST_SKIP() << "/dev/shm is no tmpfs here";
+  const std::string path = "/dev/shm/ebb-test-" + std::to_string(::getpid());
+  OpenOptions options = writable();
+  options.direct = Direct::preferred;
+  const FileId file = value_of(backend_->open(path, options));
+  const FileInfo info = value_of(backend_->info(file));
+  EXPECT_TRUE(backend_->remove(path));
+  EXPECT_TRUE(info.in_memory);
+  EXPECT_FALSE(info.direct);
 }
 
 TEST_F(PosixFiles, LinksAndPipesAreNotWrittenThrough) {
