@@ -332,15 +332,13 @@ TEST(EbbCheckpoint, ADamagedMetaFileIsRefusedOrStillRight) {
   };
   const std::string name = "rank-00001-of-00002/meta.ebb";
   const std::size_t size = tree->bytes_of(name).size();
-  for (std::size_t at = 0; at < size; at += at % 4096 < 700 ? 1 : 97)
-    for (const unsigned value : {0x00u, 0xffu, 0x01u}) {
-      std::byte& byte = tree->bytes_of(name)[at];
-      const std::byte before = std::exchange(byte, static_cast<std::byte>(value));
-      check(at);
-      tree->bytes_of(name)[at] = before;
-    }
-  EXPECT_GT(refused, 500u);  // the one valid manifest
-  EXPECT_GT(right, 5000u);   // one of two superblocks, empty regions
+  for (std::size_t at = 0; at < size; at += at % 4096 < 700 ? 1 : 97) {
+    tree->bytes_of(name)[at] ^= std::byte{0x41};
+    check(at);
+    tree->bytes_of(name)[at] ^= std::byte{0x41};
+  }
+  EXPECT_GT(refused, 400u);  // the one valid manifest
+  EXPECT_GT(right, 2000u);   // one of two superblocks, empty regions
 }
 
 TEST(EbbCheckpoint, SwappedRankFoldersAreRefused) {
