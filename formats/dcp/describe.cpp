@@ -142,8 +142,8 @@ class Describer {
   }
 
   Result<> list_files() {
-    std::set<std::string> used;
-    for (const auto& [key, item] : index_.items) used.insert(item.file);
+    const std::set<std::string> used(index_.files.begin(), index_.files.end());
+    std::map<std::string, std::uint32_t> numbers;
     std::set<std::uint32_t> ranks;
     for (const SourceTree::Entry& entry : tree_->entries()) {
       const auto rank = rank_of_payload(entry.name);
@@ -154,13 +154,16 @@ class Describer {
         continue;
       }
       if (rank) ranks.insert(*rank);
-      file_numbers_.emplace(entry.name, static_cast<std::uint32_t>(catalog().files.size()));
+      numbers.emplace(entry.name, static_cast<std::uint32_t>(catalog().files.size()));
       catalog().files.push_back(
           {entry.name, entry.size, rank ? std::optional<Rank>(Rank{*rank}) : std::nullopt});
     }
     catalog().world = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(ranks.size()));
-    for (const std::string& name : used)
-      if (!file_numbers_.contains(name)) return missing_file(name);
+    for (const std::string& name : index_.files) {
+      const auto found = numbers.find(name);
+      if (found == numbers.end()) return missing_file(name);
+      file_numbers_.push_back(found->second);
+    }
     return {};
   }
 
@@ -170,10 +173,11 @@ class Describer {
     std::vector<std::string> lost;
     for (const DcpTensor& tensor : index_.tensors)
       for (const Box& box : tensor.chunks)
-        if (const DcpItem* item = index_.item(tensor.key, &box.offset); item && item->file == name)
+        if (const DcpItem* item = index_.item(tensor.key, &box.offset);
+            item && index_.files[item->file] == name)
           lost.push_back(json_string(tensor.key) + " " + to_string(box));
     for (const std::string& key : index_.values)
-      if (const DcpItem* item = index_.item(key, nullptr); item && item->file == name)
+      if (const DcpItem* item = index_.item(key, nullptr); item && index_.files[item->file] == name)
         lost.push_back("value " + json_string(key));
     std::string text = at_root(name) + ": payload file " + name + " is missing; it held";
     for (std::size_t i = 0; i < std::min(lost.size(), kShown); ++i)
@@ -183,7 +187,7 @@ class Describer {
   }
 
   Result<std::uint32_t> place(const DcpItem& item, const std::string& what) {
-    const std::uint32_t number = file_numbers_.at(item.file);
+    const std::uint32_t number = file_numbers_[item.file];
     const FileEntry& file = catalog().files[number];
     const auto end = checked_add(item.offset, item.length);
     if (!end || *end > file.size)
@@ -255,7 +259,8 @@ class Describer {
     ValueEntry entry{key, {key}, {}};
     if (const auto path = index_.paths.find(key); path != index_.paths.end())
       entry.path = path->second;
-    auto value = checkpoint_->payloads_.value({item->file, item->offset, item->length, item->zstd});
+    auto value = checkpoint_->payloads_.value(
+        {index_.files[item->file], item->offset, item->length, item->zstd});
     if (!value) return std::move(value).error().within("value " + json_string(key));
     entry.value = std::move(*value);
     catalog().values.push_back(std::move(entry));
@@ -285,7 +290,7 @@ class Describer {
   std::shared_ptr<const SourceTree> tree_;
   std::unique_ptr<DcpCheckpoint> checkpoint_;
   DcpIndex index_;
-  std::map<std::string, std::uint32_t> file_numbers_;
+  std::vector<std::uint32_t> file_numbers_;  // of DcpIndex::files, in Catalog::files
 };
 
 }  // namespace

@@ -170,11 +170,21 @@ class Reader {
       return bad(key, "its storage entry names no file");
     if (!count(offset) || !count(length))
       return bad(key, "the offset or length of its storage entry is no count");
-    DcpItem item{std::string(graph_.text(path)), static_cast<std::uint64_t>(graph_.integer(offset)),
-                 static_cast<std::uint64_t>(graph_.integer(length)), 0};
-    TRY(check_file_name(key, item.file));
+    TRY_ASSIGN(const std::uint32_t file, file_number(key, graph_.text(path)));
+    DcpItem item{file, 0, static_cast<std::uint64_t>(graph_.integer(offset)),
+                 static_cast<std::uint64_t>(graph_.integer(length))};
     TRY_ASSIGN(item.zstd, read_transforms(key, graph_.find(state, "transform_descriptors")));
     return item;
+  }
+
+  Result<std::uint32_t> file_number(std::string_view key, std::string_view name) {
+    if (const auto known = file_numbers_.find(name); known != file_numbers_.end())
+      return known->second;
+    TRY(check_file_name(key, name));
+    const auto number = static_cast<std::uint32_t>(index_.files.size());
+    file_numbers_.emplace(name, number);
+    index_.files.emplace_back(name);
+    return number;
   }
 
   Result<> check_file_name(std::string_view key, std::string_view name) const {
@@ -187,11 +197,11 @@ class Reader {
                         " is not a plain file name: it would leave the checkpoint");
   }
 
-  Result<std::uint64_t> read_transforms(std::string_view key, PickleId list) {
-    if (list == kNoPickle || graph_.is(list, PickleKind::none)) return std::uint64_t{0};
+  Result<std::uint32_t> read_transforms(std::string_view key, PickleId list) {
+    if (list == kNoPickle || graph_.is(list, PickleKind::none)) return std::uint32_t{0};
     if (!graph_.is(list, PickleKind::list) && !graph_.is(list, PickleKind::tuple))
       return bad(key, "its transform descriptors are no list");
-    std::uint64_t passes = 0;
+    std::uint32_t passes = 0;
     for (const PickleId item : graph_.items(list)) {
       const std::string_view name =
           graph_.is(item, PickleKind::string) ? graph_.text(item) : std::string_view{};
@@ -266,6 +276,7 @@ class Reader {
 
   const PickleGraph& graph_;
   DcpIndex index_;
+  std::unordered_map<std::string_view, std::uint32_t> file_numbers_;
   bool old_properties_ = false;
   bool strides_ = false;
 };
@@ -313,7 +324,12 @@ Result<> merge_dcp_index(DcpIndex& into, DcpIndex other) {
     if (std::find(into.values.begin(), into.values.end(), key) == into.values.end())
       into.values.push_back(std::move(key));
   into.paths.merge(other.paths);
-  into.items.merge(other.items);
+  const auto first = static_cast<std::uint32_t>(into.files.size());
+  for (std::string& name : other.files) into.files.push_back(std::move(name));
+  for (auto& [key, item] : other.items) {
+    item.file += first;
+    into.items.emplace(key, item);
+  }
   into.notes.insert(into.notes.end(), other.notes.begin(), other.notes.end());
   return {};
 }

@@ -15,11 +15,11 @@
 
 namespace formats {
 
-struct DcpItem {  // _StorageInfo
-  std::string file;
+struct DcpItem {           // _StorageInfo
+  std::uint32_t file = 0;  // index into DcpIndex::files
+  std::uint32_t zstd = 0;  // how many times the bytes were compressed
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  std::uint64_t zstd = 0;  // how many times the bytes were compressed
 };
 
 struct DcpTensor {  // TensorStorageMetadata
@@ -34,6 +34,7 @@ struct DcpIndex {
   std::vector<std::string> values;  // keys of BYTE_IO items
   std::unordered_map<std::string, std::vector<PathItem>> paths;
   std::unordered_map<std::string, DcpItem> items;  // by item_key
+  std::vector<std::string> files;                  // the payload files
   std::string producer;
   std::vector<std::string> notes;
 

@@ -97,6 +97,20 @@ TEST(DcpEmitFiles, StoreReplicatedPiecesOnce) {
   EXPECT_GT(least, 0u) << "the ranks share the writing";
 }
 
+TEST(DcpEmitFiles, HoldALayerWiseMatrixWholeAtItsOwnerOnly) {
+  const auto content = fixture("fsdp2_w2_odd_rows_tied");
+  const Layout layout = layout_of(content->catalog(), Policy::layer_wise, {3, 1});
+  const Emitted emitted = emit(*content, Policy::layer_wise, {3, 1});
+  const formats::Catalog& catalog = emitted.checkpoint->catalog();
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    const formats::TensorEntry& tensor = catalog.tensors[i];
+    ASSERT_EQ(tensor.chunks.size(), 1u) << tensor.name;
+    EXPECT_EQ(tensor.chunks[0].box, formats::whole(tensor.shape));
+    EXPECT_EQ(index_of(tensor.chunks[0].holder), layout.spec().owners[i]);
+    EXPECT_TRUE(prove_coverage(tensor, catalog).has_value());
+  }
+}
+
 TEST(DcpEmitFiles, PlaceLargeItemsOnPagesAndAllItemsOnLines) {
   const auto content = fixture("zstd_w2");
   formats::Catalog catalog = content->catalog();
