@@ -77,7 +77,7 @@ class Describer {
     TRY(check_no_overlap());
     for (const TensorEntry& tensor : catalog().tensors)
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
-        return std::move(covered).error().within(at_root(kIndexName) + ": tensor");
+        return std::move(covered).error().within(at_root(kIndexName));
     for (const std::string& key : index_.values) TRY(add_value(key));
     catalog().groups = torch_groups(catalog().values);
     catalog().step = torch_step(catalog().values);

@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "formats/core/bytes.h"
@@ -82,7 +81,6 @@ class PickleGraph {
     std::uint64_t offset = 0;
   };
   const std::vector<Name>& names() const { return names_; }
-  std::size_t node_count() const { return nodes_.size(); }
 
  private:
   friend class PickleMachine;

@@ -84,7 +84,6 @@ constexpr std::string_view kKnownGlobals[] = {
     "torch.serialization._get_layout",
     "torch.storage.UntypedStorage",
     "torch.storage.TypedStorage",
-    "torch.storage._load_from_bytes",
     "torch._utils._rebuild_tensor",
     "torch._utils._rebuild_tensor_v2",
     "torch._utils._rebuild_tensor_v3",
