@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <list>
 #include <vector>
 
@@ -65,14 +66,14 @@ class Stream {
   Result<> result_;
 };
 
-// Bytes a disk cannot compress away or recognise.
+// Bytes a disk cannot compress away or recognise. REQUIRES: a multiple of 8 bytes.
 void fill_with_noise(std::span<std::byte> bytes) {
   std::uint64_t state = 0x9e3779b97f4a7c15;
-  for (std::byte& byte : bytes) {
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(state)) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
-    byte = static_cast<std::byte>(state >> 56);
+    std::memcpy(&bytes[at], &state, sizeof(state));
   }
 }
 

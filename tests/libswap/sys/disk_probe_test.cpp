@@ -1,8 +1,11 @@
 #include "libswap/sys/disk_probe.h"
 
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include "libswap/sys/memory_backend.h"
+#include "libswap/sys/posix_backend.h"
 #include "tests/libswap/sys/test_files.h"
 
 namespace libswap {
@@ -33,6 +36,23 @@ TEST(DiskProbe, AFullDiskIsAnErrorAndLeavesNothingBehind) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, formats::Code::no_space);
   EXPECT_TRUE(value_of(queue->backend().list("/")).empty());
+}
+
+TEST(DiskProbe, SaysWhenTheDiskIsMemory) {
+  struct statfs status {};
+  const fs::path shared_memory = "/dev/shm";
+  if (::statfs(shared_memory.c_str(), &status) != 0 || status.f_type != TMPFS_MAGIC) {
+    GTEST_SKIP() << "no tmpfs at /dev/shm";
+  }
+  auto queue = value_of(IoQueue::start(value_of(make_threads_backend(2)), {}));
+  DiskProbe probe;
+  probe.bytes = 1u << 20;
+  probe.operation_bytes = 64u << 10;
+  EXPECT_TRUE(value_of(measure_disk(*queue, shared_memory, probe)).in_memory);
+  const TemporaryDirectory directory;
+  const bool in_memory = value_of(measure_disk(*queue, directory.path(), probe)).in_memory;
+  ASSERT_EQ(::statfs(directory.path().c_str(), &status), 0);
+  EXPECT_EQ(in_memory, status.f_type == TMPFS_MAGIC);
 }
 
 TEST(DiskProbe, RefusesImpossibleSettings) {
