@@ -22,9 +22,9 @@ std::string fixed(double value, int digits) {
 
 std::string bytes(double value) { return bytes_text(static_cast<std::uint64_t>(value)); }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+// Of the same work done several times: the round that other programs disturbed least.
+double fastest(const std::vector<double>& seconds) {
+  return *std::min_element(seconds.begin(), seconds.end());
 }
 
 std::string training_command(const Demo& demo, const TrainingRun& run) {
@@ -59,18 +59,18 @@ Result<Line> paged_against_resident(const Demo& demo) {
       const TrainingRun run{.name = "pair-" + budget,
                             .budget = budget,
                             .steps = round * demo.scale.pair_steps,
-                            .more = {"--snapshot-every", "1000000"}};
+                            .more = {"--snapshot-every", "1000000", "--quiet"}};
       TRY_ASSIGN(const Results results, train_to_end(demo, run));
       TRY_ASSIGN(const double step, results.number("step_s"));
       (budget == "all" ? resident : paged).push_back(step);
       last = command_of(demo, run);
     }
-  const double ratio = median(paged) / median(resident);
+  const double ratio = fastest(paged) / fastest(resident);
   if (ratio > 1.10)
     return untrue("a paged step takes " + fixed(ratio, 3) + " times an all-resident one, " +
-                  fixed(1e3 * median(paged), 1) + " ms; at most 1.10 was promised");
+                  fixed(1e3 * fastest(paged), 1) + " ms; at most 1.10 was promised");
   return Line{"2 a paged step takes " + fixed(ratio, 2) + " times an all-resident one (" +
-                  fixed(1e3 * median(paged), 0) + " and " + fixed(1e3 * median(resident), 0) +
+                  fixed(1e3 * fastest(paged), 0) + " and " + fixed(1e3 * fastest(resident), 0) +
                   " ms; at most 1.10)",
               shell(last)};
 }

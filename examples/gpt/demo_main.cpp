@@ -57,12 +57,8 @@ constexpr std::array kClaims = {
 };
 
 void print_screen(tools::Console& console, const Lines& lines, double seconds) {
-  std::size_t width = 0;
-  for (const Line& line : lines) width = std::max(width, line.what.size());
   console.print("\n");
-  for (const Line& line : lines)
-    console.print(line.what + std::string(width - line.what.size(), ' ') + "  $ " + line.command +
-                  "\n");
+  for (const Line& line : lines) console.print(line.what + "  $ " + line.command + "\n");
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "every claim holds; %.0f seconds\n", seconds);
   console.print(text.data());

@@ -79,6 +79,10 @@ constexpr std::array kFlags = {
          .metavar = "FILE",
          .group = "output",
          .line = "results for programs"},
+    Flag{.name = "quiet",
+         .type = FlagType::on,
+         .group = "output",
+         .line = "progress only: no plan before, no results after"},
     Flag{.name = "print-pid",
          .type = FlagType::on,
          .group = "output",
@@ -149,6 +153,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
   settings.resume_from = arguments.text("resume-from");
   settings.trace = arguments.text("trace");
   settings.json = arguments.text("json");
+  if (arguments.has("quiet")) settings.texts = Report::off;
   if (arguments.has("print-pid")) settings.print_pid = Report::on;
   return settings;
 }

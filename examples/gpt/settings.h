@@ -43,6 +43,7 @@ struct Settings {
   std::optional<std::filesystem::path> trace;
   std::optional<std::filesystem::path> json;
   Report print_pid = Report::off;
+  Report texts = Report::on;  // the plan before, the results after
 };
 
 const tools::Program& train_program();

@@ -89,11 +89,15 @@ Result<Round> measure(libswap::IoQueue& io, const std::filesystem::path& swap,
   return round;
 }
 
-template <typename Value>
-double median_of(std::vector<Round> rounds, Value value) {
-  std::sort(rounds.begin(), rounds.end(),
-            [&](const Round& a, const Round& b) { return value(a) < value(b); });
-  return value(rounds[rounds.size() / 2]);
+// The rounds that other programs disturbed least.
+Round best_of(const std::vector<Round>& rounds) {
+  Round best = rounds.front();
+  for (const Round& round : rounds) {
+    best.sweep_s = std::min(best.sweep_s, round.sweep_s);
+    best.sweep_bytes_per_s = std::max(best.sweep_bytes_per_s, round.sweep_bytes_per_s);
+    best.disk_bytes_per_s = std::max(best.disk_bytes_per_s, round.disk_bytes_per_s);
+  }
+  return best;
 }
 
 Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
@@ -125,9 +129,7 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
     TRY_ASSIGN(const Round round, measure(*io, swap, *engine, std::min(state / 4, formats::GiB)));
     rounds.push_back(round);
   }
-  const double sweep_s = median_of(rounds, [](const Round& r) { return r.sweep_s; });
-  const double sweep = median_of(rounds, [](const Round& r) { return r.sweep_bytes_per_s; });
-  const double disk = median_of(rounds, [](const Round& r) { return r.disk_bytes_per_s; });
+  const auto [sweep_s, sweep, disk] = best_of(rounds);
   std::array<char, 400> text{};
   std::snprintf(
       text.data(), text.size(),

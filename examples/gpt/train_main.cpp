@@ -82,13 +82,13 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   Facts facts{settings, model, corpus, predicted};
   facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
   TRY_ASSIGN(facts.predicted_engine_s, predict_engine_seconds(engines, *io, settings.swap));
-  console.print(plan_text(facts));
+  if (settings.texts == Report::on) console.print(plan_text(facts));
 
   const Run run{settings, model, corpus, engines, *io, *swap, source.get(), tools::stop_requested(),
                 say};
   TRY_ASSIGN(const Outcome outcome, train(run));
   facts.peak_rss_bytes = libswap::peak_resident_bytes();
-  console.print(outcome_text(facts, outcome));
+  if (settings.texts == Report::on) console.print(outcome_text(facts, outcome));
   if (settings.json) TRY(write_text(*io, *settings.json, outcome_json(facts, outcome)));
   if (trace) TRY(write_text(*io, *settings.trace, trace->to_chrome_json()));
   if (!outcome.exported) return outcome.exported.error();

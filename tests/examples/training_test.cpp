@@ -1,0 +1,129 @@
+// gpt-train as a user runs it: same bits whatever memory, ranks, tiles and interruptions; and what
+// it refuses.
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "examples/gpt/demo.h"
+#include "libswap/sys/posix_backend.h"
+#include "libswap/sys/process.h"
+#include "tests/support/program.h"
+
+namespace gpt {
+namespace {
+
+using libswap::ChildProcess;
+
+std::string program(const std::string& name) { return std::string(EBB_BIN) + "/" + name; }
+
+class GptTrain : public testing::Test {
+ protected:
+  std::string swap(const std::string& name) const { return folder_ / name; }
+  static test_support::Outcome train(std::vector<std::string> flags) {
+    flags.push_back("--quiet");
+    return test_support::run_program("gpt-train", flags);
+  }
+  // Every tensor's name, state and sha256, as the tool gives them.
+  static std::string content(const std::string& checkpoint) {
+    const auto shown =
+        test_support::run_program("ckpt-inspect", {checkpoint, "--tensors", "--digest", "--json"});
+    EXPECT_EQ(shown.exit, 0) << shown.err;
+    return shown.out.substr(0, shown.out.find("\"values\""));
+  }
+  static ChildProcess start(const std::string& directory, const std::string& steps) {
+    auto child = ChildProcess::start({program("gpt-train"), "--swap", directory, "--steps", steps,
+                                      "--snapshot-every", "1", "--quiet"},
+                                     ChildProcess::Stream::messages);
+    CHECK(child.has_value());
+    return std::move(*child);
+  }
+  static void wait_for(ChildProcess& child, const std::string& beginning) {
+    for (;;) {
+      const auto line = child.read_line();
+      ASSERT_TRUE(line && *line) << "ended before it said " << beginning;
+      if ((*line)->starts_with(beginning)) return;
+    }
+  }
+
+  test_support::ScratchDirectory folder_;
+};
+
+TEST_F(GptTrain, GivesTheSameBitsForAnyRanksBudgetTileAndPlaceOfResume) {
+  const auto plain = train({"--swap", swap("plain"), "--steps", "4", "--budget", "all"});
+  ASSERT_EQ(plain.exit, 0) << plain.err;
+  const std::string wanted = content(swap("plain"));
+
+  const auto begun = train({"--swap", swap("parts"), "--steps", "2", "--ranks", "3", "--tile",
+                            "32KiB", "--export", "dcp:" + (folder_ / "exported")});
+  ASSERT_EQ(begun.exit, 0) << begun.err;
+  EXPECT_NE(content(swap("parts")), wanted);
+  const auto ended = train({"--swap", swap("parts"), "--steps", "4", "--ranks", "2"});
+  ASSERT_EQ(ended.exit, 0) << ended.err;
+  EXPECT_EQ(content(swap("parts")), wanted);
+
+  const auto loaded = train({"--swap", swap("loaded"), "--steps", "4", "--ranks", "1",
+                             "--resume-from", folder_ / "exported"});
+  ASSERT_EQ(loaded.exit, 0) << loaded.err;
+  EXPECT_NE(loaded.err.find("at step 1"), std::string::npos) << loaded.err;
+  EXPECT_EQ(content(swap("loaded")), wanted);
+}
+
+TEST_F(GptTrain, GoesOnWhereSigkillLeftIt) {
+  {
+    ChildProcess child = start(swap("killed"), "100000");
+    wait_for(child, "step  10/");
+    child.kill();
+    const auto exit = child.wait();
+    ASSERT_TRUE(exit);
+    EXPECT_EQ(exit->signal, SIGKILL);
+  }
+  const auto resumed = train({"--swap", swap("killed"), "--steps", "15"});
+  ASSERT_EQ(resumed.exit, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("resumed the store at step "), std::string::npos) << resumed.err;
+  const auto plain = train({"--swap", swap("plain"), "--steps", "15", "--budget", "all"});
+  ASSERT_EQ(plain.exit, 0) << plain.err;
+  EXPECT_EQ(content(swap("killed")), content(swap("plain")));
+}
+
+TEST_F(GptTrain, CtrlCStopsAfterTheStepAndASecondTrainerIsRefusedMeanwhile) {
+  ChildProcess child = start(swap("busy"), "100000");
+  wait_for(child, "step  10/");
+  const auto second = train({"--swap", swap("busy")});
+  EXPECT_EQ(second.exit, 2);
+  EXPECT_NE(second.err.find(std::to_string(child.id())), std::string::npos) << second.err;
+  child.interrupt();
+  wait_for(child, "stopped at step ");
+  const auto exit = child.wait();
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->code, 130);
+  EXPECT_EQ(exit->signal, 0);
+  EXPECT_EQ(test_support::run_program("ckpt-inspect", {swap("busy"), "--verify"}).exit, 0);
+}
+
+TEST_F(GptTrain, DamageInTheStoreIsRefusedWithFileAndOffset) {
+  ASSERT_EQ(train({"--swap", swap("damaged"), "--steps", "1"}).exit, 0);
+  const auto shards =
+      test_support::run_program("ckpt-inspect", {swap("damaged"), "--shards", "--json"});
+  ASSERT_EQ(shards.exit, 0) << shards.err;
+  const auto after = [&](const std::string& key) {
+    const std::size_t at = shards.out.find(key) + key.size();
+    return shards.out.substr(at, shards.out.find_first_of(",\"", at) - at);
+  };
+  const std::string file = after("\"file\": \"");
+  auto backend = libswap::make_threads_backend(1);
+  ASSERT_TRUE(backend);
+  auto io = libswap::IoQueue::start(std::move(*backend), {});
+  ASSERT_TRUE(io);
+  const auto opened = (*io)->backend().open(fs::path(swap("damaged")) / file,
+                                            {.access = libswap::Access::read_write});
+  ASSERT_TRUE(opened) << opened.error().message;
+  const std::array<std::byte, 1> wrong{std::byte{0xa5}};
+  ASSERT_TRUE((*io)->write(*opened, std::stoull(after("\"offset\": ")) + 3, wrong));
+
+  const auto refused = train({"--swap", swap("damaged"), "--steps", "2"});
+  EXPECT_EQ(refused.exit, 3) << refused.err;
+  EXPECT_NE(refused.err.find(fs::path(file).filename().string()), std::string::npos) << refused.err;
+}
+
+}  // namespace
+}  // namespace gpt
