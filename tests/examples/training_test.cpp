@@ -2,6 +2,7 @@
 // it refuses.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <csignal>
 
 #include "examples/gpt/demo.h"
@@ -14,7 +15,7 @@ namespace {
 
 using libswap::ChildProcess;
 
-std::string program(const std::string& name) { return std::string(EBB_BIN) + "/" + name; }
+const std::string kGptTrain = EBB_BIN "/gpt-train";
 
 class GptTrain : public testing::Test {
  protected:
@@ -31,9 +32,9 @@ class GptTrain : public testing::Test {
     return shown.out.substr(0, shown.out.find("\"values\""));
   }
   static ChildProcess start(const std::string& directory, const std::string& steps) {
-    auto child = ChildProcess::start({program("gpt-train"), "--swap", directory, "--steps", steps,
-                                      "--snapshot-every", "1", "--quiet"},
-                                     ChildProcess::Stream::messages);
+    auto child = ChildProcess::start(
+        {kGptTrain, "--swap", directory, "--steps", steps, "--snapshot-every", "1", "--quiet"},
+        ChildProcess::Stream::messages);
     CHECK(child.has_value());
     return std::move(*child);
   }
@@ -53,16 +54,17 @@ TEST_F(GptTrain, GivesTheSameBitsForAnyRanksBudgetTileAndPlaceOfResume) {
   ASSERT_EQ(plain.exit, 0) << plain.err;
   const std::string wanted = content(swap("plain"));
 
+  const std::string exported = folder_ / "exported";
   const auto begun = train({"--swap", swap("parts"), "--steps", "2", "--ranks", "3", "--tile",
-                            "32KiB", "--export", "dcp:" + (folder_ / "exported")});
+                            "32KiB", "--export", std::string("dcp:").append(exported)});
   ASSERT_EQ(begun.exit, 0) << begun.err;
   EXPECT_NE(content(swap("parts")), wanted);
   const auto ended = train({"--swap", swap("parts"), "--steps", "4", "--ranks", "2"});
   ASSERT_EQ(ended.exit, 0) << ended.err;
   EXPECT_EQ(content(swap("parts")), wanted);
 
-  const auto loaded = train({"--swap", swap("loaded"), "--steps", "4", "--ranks", "1",
-                             "--resume-from", folder_ / "exported"});
+  const auto loaded =
+      train({"--swap", swap("loaded"), "--steps", "4", "--ranks", "1", "--resume-from", exported});
   ASSERT_EQ(loaded.exit, 0) << loaded.err;
   EXPECT_NE(loaded.err.find("at step 1"), std::string::npos) << loaded.err;
   EXPECT_EQ(content(swap("loaded")), wanted);
