@@ -140,11 +140,12 @@ Result<Line> flipped_bit_named(const Demo& demo, const std::string& store) {
     return untrue(where + " was flipped, ckpt-inspect --verify ended with code " +
                   std::to_string(run.code) + " instead of 1");
   const std::string file = fs::path(flipped.piece.file).filename().string();
-  for (const std::string& wanted : {flipped.piece.tensor, file})
+  for (const std::string& wanted : {flipped.piece.tensor, file, std::string(": block ")})
     if (run.output.find(wanted) == std::string::npos)
       return untrue(where + " was flipped, ckpt-inspect --verify does not name " + wanted);
-  return Line{"5 " + where + " flipped in a copy: found, names " + flipped.piece.tensor,
-              shell(command)};
+  return Line{
+      "5 " + where + " flipped in a copy: file, block and " + flipped.piece.tensor + " named",
+      shell(command)};
 }
 
 }  // namespace

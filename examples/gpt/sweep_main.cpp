@@ -60,7 +60,7 @@ libmuon::EngineConfig config_for(std::uint64_t state_bytes) {
   config.model.params = {{"swept.weight", {rows, kColumns}, 0}};
   config.partition.gradients = {.policy = formats::Policy::replicated};
   config.partition.weights = {.policy = formats::Policy::replicated};
-  config.budget_bytes = state_bytes / 4;
+  config.budget_bytes = state_bytes / 16;  // nearly all of it has to move
   config.slots = 2;
   config.threads = std::max(1u, std::thread::hardware_concurrency());
   return config;
