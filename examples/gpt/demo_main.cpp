@@ -118,7 +118,7 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
             .io = *io};
   if (arguments.has("quick"))
     demo.scale = {
-        .steps = 60, .pair_rounds = 1, .pair_steps = 10, .swept_bytes = 256 * formats::MiB};
+        .steps = 60, .pair_rounds = 2, .pair_steps = 8, .swept_bytes = 256 * formats::MiB};
   TRY(prepare(demo.directory));
   tools::catch_stop_signals();
   if (!arguments.has("you-kill")) return check_claims(console, demo);
