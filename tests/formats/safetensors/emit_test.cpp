@@ -52,7 +52,7 @@ class Numbered : public formats::Checkpoint {
                          std::uint64_t first, std::span<std::byte> into) const override {
     std::vector<float> all(formats::volume(tensor.shape));
     std::iota(all.begin(), all.end(), static_cast<float>(chunk.tag * 1000));
-    std::memcpy(into.data(), std::as_bytes(std::span(all)).data() + first, into.size());
+    std::ranges::copy(std::as_bytes(std::span(all)).subspan(first, into.size()), into.begin());
     return {};
   }
 
