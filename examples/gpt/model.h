@@ -16,7 +16,7 @@ using formats::Result;
 constexpr std::uint32_t kVocabulary = 256;  // a token is a byte
 
 struct Config {
-  std::uint32_t sequence = 192;  // tokens seen at once
+  std::uint32_t sequence = 256;  // tokens seen at once
   std::uint32_t width = 128;     // of the residual stream
   std::uint32_t layers = 4;
   std::uint32_t heads = 4;     // width / heads must be even: rotary positions turn pairs
