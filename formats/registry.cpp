@@ -14,13 +14,13 @@ namespace {
 // The first one whose detect() says yes reads a checkpoint.
 constexpr std::array kFormats = {
     Format{"ebb", "a swap store of this library, or the swap directory that holds one", detect_ebb,
-           describe_ebb, nullptr},
+           describe_ebb, nullptr, Policy::layer_wise},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
-           describe_dcp, emit_dcp},
+           describe_dcp, emit_dcp, Policy::rows},
     Format{"deepspeed", "DeepSpeed ZeRO stages 1 to 3, Adam and Muon", detect_deepspeed,
-           describe_deepspeed, nullptr},
+           describe_deepspeed, nullptr, Policy::zero3},
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",
-           detect_safetensors, describe_safetensors, emit_safetensors},
+           detect_safetensors, describe_safetensors, emit_safetensors, Policy::rows},
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ struct Format {
   bool (*detect)(const SourceTree& tree);
   Result<std::unique_ptr<Checkpoint>> (*describe)(std::shared_ptr<const SourceTree> tree);
   Result<EmitPlan> (*emit)(const EmitRequest& request);  // nullptr: not written by this version
+  Policy default_policy = Policy::rows;                  // how emit cuts when nobody says
 };
 
 std::span<const Format> registered_formats();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,8 @@ struct ValueEntry {
   std::string key;
   std::vector<PathItem> path;
   Value value;
+  bool echoed =
+      false;  // groups, step or param_steps say the same: other formats take it from there
 };
 
 struct GroupEntry {       // one optimizer parameter group
@@ -72,6 +75,8 @@ struct Catalog {
   std::vector<TensorEntry> tensors;  // in the format's own order
   std::vector<ValueEntry> values;
   std::vector<GroupEntry> groups;
+  // Optimizer steps each parameter has taken, where the format counts them outside its tensors.
+  std::map<std::string, std::int64_t> param_steps;
   std::vector<std::string> notes;  // what a reader should know, one line each
 };
 

@@ -31,13 +31,13 @@ struct Fragment {
 struct OutputFile {
   std::string name;  // relative to the checkpoint directory
   std::uint64_t size = 0;
-  Rank writer{};     // the rank that would write it in a distributed save
+  Rank writer{};  // the rank that would write it in a distributed save
   std::vector<Fragment> fragments;
 };
 struct EmitPlan {
-  std::vector<OutputFile> files;        // shards, any order
-  std::vector<OutputFile> commit_files; // written after all shards are durable, in this order
-  std::vector<std::string> dropped;     // what the format cannot hold, one line each; never silent
+  std::vector<OutputFile> files;         // shards, any order
+  std::vector<OutputFile> commit_files;  // written after all shards are durable, in this order
+  std::vector<std::string> dropped;      // what the format cannot hold, one line each; never silent
 };
 
 struct EmitRequest {
