@@ -18,7 +18,7 @@ constexpr std::array kFormats = {
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
            describe_dcp, emit_dcp, Policy::rows},
     Format{"deepspeed", "DeepSpeed ZeRO stages 1 to 3, Adam and Muon", detect_deepspeed,
-           describe_deepspeed, nullptr, Policy::zero3},
+           describe_deepspeed, nullptr, Policy::zero3, StepCounters::values},
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",
            detect_safetensors, describe_safetensors, emit_safetensors, Policy::rows},
 };

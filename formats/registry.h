@@ -11,6 +11,10 @@
 
 namespace formats {
 
+// Where a format counts the optimizer steps of each parameter: in one-element tensors of the state
+// "step", as torch does, or elsewhere, from Catalog::param_steps. Content comes to emit that way.
+enum class StepCounters : std::uint8_t { tensors, values };
+
 struct Format {
   std::string_view name;     // what --to and --from say
   std::string_view summary;  // one line for help
@@ -19,6 +23,7 @@ struct Format {
   Result<std::unique_ptr<Checkpoint>> (*describe)(std::shared_ptr<const SourceTree> tree);
   Result<EmitPlan> (*emit)(const EmitRequest& request);  // nullptr: not written by this version
   Policy default_policy = Policy::rows;                  // how emit cuts when nobody says
+  StepCounters steps = StepCounters::tensors;
 };
 
 std::span<const Format> registered_formats();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,11 +19,22 @@ namespace formats {
 struct TensorData {
   std::uint32_t tensor = 0;  // index into EmitRequest::content.tensors
   Box box;
+  // Rounded to this dtype on the way (core/float_cast.h); both are floating then. Unset: as it is.
+  std::optional<DType> as = std::nullopt;
 };
-// Bytes of known size that need the CRC32 (zip's) of the TensorData fragment directly before them.
+DType written_dtype(const TensorData& data, const Catalog& content);
+
+struct FileRange {
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+  friend auto operator<=>(const FileRange&, const FileRange&) = default;
+};
+// Bytes of known size that need CRC32s (zip's) of what was written before them in the same file.
 struct Sealed {
   std::uint64_t size = 0;
-  std::function<ByteVector(std::uint32_t crc32_zip)> bytes;
+  std::vector<FileRange>
+      over;  // end before this fragment; ranges of one file are equal or disjoint
+  std::function<ByteVector(std::span<const std::uint32_t> crcs)> bytes;  // one CRC a range
 };
 struct Fragment {
   std::uint64_t offset = 0;  // in the file; fragments ascend; gaps are zeros
@@ -34,10 +46,17 @@ struct OutputFile {
   Rank writer{};  // the rank that would write it in a distributed save
   std::vector<Fragment> fragments;
 };
+// A content tensor that is not stored because readers of the format round another one to its dtype.
+struct Derived {
+  std::uint32_t tensor = 0;
+  std::uint32_t from = 0;
+};
 struct EmitPlan {
   std::vector<OutputFile> files;         // shards, any order
   std::vector<OutputFile> commit_files;  // written after all shards are durable, in this order
   std::vector<std::string> dropped;      // what the format cannot hold, one line each; never silent
+  std::vector<std::uint32_t> omitted;    // the tensors among them, by number
+  std::vector<Derived> derived;          // proven bit for bit while writing
 };
 
 struct EmitRequest {

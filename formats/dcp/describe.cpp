@@ -81,6 +81,7 @@ class Describer {
     for (const std::string& key : index_.values) TRY(add_value(key));
     catalog().groups = torch_groups(catalog().values);
     catalog().step = torch_step(catalog().values);
+    mark_echoes(catalog().values);
     catalog().partition = partition();
     catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));

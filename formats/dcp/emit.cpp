@@ -6,6 +6,7 @@
 #include "formats/dcp/dcp.h"
 #include "formats/dcp/emit_index.h"
 #include "formats/dcp/meaning.h"
+#include "formats/torch/file_writer.h"
 #include "formats/torch/tensor.h"
 #include "formats/torch/writer.h"
 
@@ -132,6 +133,7 @@ class Emitter {
     if (torch_name_of(tensor.dtype).empty()) {
       plan_.dropped.push_back("tensor " + json_string(written.key) + ": torch has no dtype " +
                               std::string(name_of(tensor.dtype)));
+      plan_.omitted.push_back(number);
       return {};
     }
     if (layout_.tensors()[number] != tensor.shape)
@@ -194,9 +196,11 @@ class Emitter {
     file.fragments.push_back({start, std::move(head)});
     if (data_bytes != 0) {
       file.fragments.push_back({data, TensorData{number, piece.box}});
-      file.fragments.push_back({data + data_bytes, Sealed{tail_bytes, [archive](std::uint32_t crc) {
-                                                            return archive.tail(crc);
-                                                          }}});
+      file.fragments.push_back(
+          {data + data_bytes,
+           Sealed{tail_bytes, {{data, data_bytes}}, [archive](std::span<const std::uint32_t> crcs) {
+                    return archive.tail(crcs[0]);
+                  }}});
     }
     file.size = data + data_bytes + tail_bytes;
     return {file.name, start, file.size - start};

@@ -69,6 +69,12 @@ std::size_t groups_at(const std::vector<PathItem>& path) {
   return std::string::npos;
 }
 
+bool counts_steps(const ValueEntry& entry) {
+  constexpr std::string_view kNames[] = {"step", "iteration", "global_step", "global_steps"};
+  return entry.value.kind == Value::Kind::integer &&
+         std::find(std::begin(kNames), std::end(kNames), entry.key) != std::end(kNames);
+}
+
 }  // namespace
 
 std::pair<std::string, std::string> torch_identity(std::string_view key,
@@ -109,12 +115,16 @@ std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values) {
 }
 
 std::optional<std::int64_t> torch_step(const std::vector<ValueEntry>& values) {
-  constexpr std::string_view kNames[] = {"step", "iteration", "global_step", "global_steps"};
-  for (const ValueEntry& entry : values)
-    if (entry.value.kind == Value::Kind::integer &&
-        std::find(std::begin(kNames), std::end(kNames), entry.key) != std::end(kNames))
-      return entry.value.integer;
-  return std::nullopt;
+  const auto found = std::find_if(values.begin(), values.end(), counts_steps);
+  if (found == values.end()) return std::nullopt;
+  return found->value.integer;
+}
+
+void mark_echoes(std::vector<ValueEntry>& values) {
+  const auto step = std::find_if(values.begin(), values.end(), counts_steps);
+  if (step != values.end()) step->echoed = true;
+  for (ValueEntry& entry : values)
+    if (groups_at(entry.path) != std::string::npos) entry.echoed = true;
 }
 
 }  // namespace formats

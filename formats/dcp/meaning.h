@@ -17,6 +17,9 @@ namespace formats {
 std::pair<std::string, std::string> torch_identity(std::string_view key,
                                                    const std::vector<PathItem>& path);
 
+// Marks the values that torch_groups and torch_step take theirs from.
+void mark_echoes(std::vector<ValueEntry>& values);
+
 // Parameter groups found under `param_groups` in the values, in order.
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values);
 

@@ -132,18 +132,20 @@ std::string five_digits(std::uint32_t number) {
   return std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
 }
 
-std::vector<std::string> what_is_lost(const Catalog& content) {
-  std::vector<std::string> lost;
+void add_what_is_lost(const Catalog& content, EmitPlan& plan) {
+  std::vector<std::string>& lost = plan.dropped;
   for (const ValueEntry& value : content.values)
     if (!is_held(value)) lost.push_back("value '" + printable(value.key) + "'");
   for (std::size_t i = 0; i < content.groups.size(); ++i)
     lost.push_back("parameter group " + std::to_string(i) + " with " +
                    std::to_string(content.groups[i].settings.size()) + " settings");
-  for (const TensorEntry& tensor : content.tensors)
-    if (order_of(tensor.dtype) == kDTypeOrder.size())
-      lost.push_back("tensor '" + printable(key_of(tensor)) + "' of dtype " +
-                     std::string(name_of(tensor.dtype)));
-  return lost;
+  for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
+    const TensorEntry& tensor = content.tensors[i];
+    if (order_of(tensor.dtype) != kDTypeOrder.size()) continue;
+    lost.push_back("tensor '" + printable(key_of(tensor)) + "' of dtype " +
+                   std::string(name_of(tensor.dtype)));
+    plan.omitted.push_back(i);
+  }
 }
 
 Result<std::vector<std::string>> keys_of(const Catalog& content) {
@@ -188,7 +190,7 @@ Result<EmitPlan> emit_safetensors(const EmitRequest& request) {
   const std::uint32_t writers =
       spec.policy == Policy::replicated ? 1 : spec.mesh.shard_world;  // one copy is enough
   EmitPlan plan;
-  plan.dropped = safetensors::what_is_lost(request.content);
+  safetensors::add_what_is_lost(request.content, plan);
   for (std::uint32_t writer = 0; writer < writers; ++writer) {
     TRY_ASSIGN(OutputFile file,
                safetensors::file_of(

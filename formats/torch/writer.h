@@ -1,8 +1,6 @@
-// torch.save archives in the making: stored records, data 64-byte aligned, real CRC32s, zip64 where
-// sizes need it. The bytes around one streamed tensor are known before its elements are; only the
-// CRC32 is filled in afterwards (zip's data descriptor), so nothing is buffered or patched.
-// Records as torch 2.7 and newer write them: data.pkl, .format_version, .storage_alignment,
-// byteorder, data/0..., version.
+// Small torch.save archives inside other files: one tensor, whose elements may come later, or one
+// value. The bytes around the tensor are known before its elements are; only the CRC32 is filled in
+// afterwards (zip's data descriptor), so nothing is buffered or patched. file_writer.h makes files.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +31,5 @@ class TensorArchiveWriter {
 // A whole archive of one value, as torch.save(value) would make it. Fails (Code::unsupported) for
 // what cannot be written back: an object of which only the class name is known.
 Result<ByteVector> value_archive(const Value& value);
-
-// The name of the class that keeps `value` from being written; "" when it can be.
-std::string_view unwritable_part(const Value& value);
 
 }  // namespace formats

@@ -1,16 +1,25 @@
 #include "libswap/transfer/convert.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <utility>
+
+#include "formats/core/bytes.h"
+#include "formats/core/float_cast.h"
+#include "libswap/transfer/box_reader.h"
 
 namespace libswap {
 
 using formats::Catalog;
+using formats::Checkpoint;
 using formats::Code;
+using formats::DType;
 using formats::Error;
 using formats::Layout;
 using formats::Policy;
 using formats::Result;
+using formats::StepCounters;
 using formats::TensorEntry;
 
 namespace {
@@ -37,39 +46,114 @@ std::vector<std::uint32_t> owners_by_size(const std::vector<TensorEntry>& tensor
   return owners;
 }
 
+// The count in a one-element tensor called "step"; nullopt when it is no whole number.
+using Steps = std::optional<std::int64_t>;
+Result<Steps> step_in(const Checkpoint& source, const TensorEntry& tensor) {
+  formats::ByteVector bytes(bytes_of(tensor.dtype));
+  TRY(read_box(source, tensor, formats::whole(tensor.shape), bytes));
+  if (tensor.dtype == DType::i64) return Steps(formats::load_le<std::int64_t>(bytes));
+  if (tensor.dtype == DType::i32) return Steps(formats::load_le<std::int32_t>(bytes));
+  if (!formats::is_floating(tensor.dtype)) return Steps();
+  formats::ByteVector wide(8);
+  formats::cast_floats(tensor.dtype, bytes, DType::f64, wide);
+  const auto steps = formats::load_le<double>(wide);
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (!(steps >= 0 && steps <= kExact) || steps != std::floor(steps)) return Steps();
+  return Steps(static_cast<std::int64_t>(steps));
+}
+
+// True when the tensor is a step counter and has become one of the content.
+Result<bool> lift_step(const Checkpoint& source, const TensorEntry& tensor, Catalog& content) {
+  if (tensor.state != "step" || formats::volume(tensor.shape) != 1 ||
+      bits_of(tensor.dtype) % 8 != 0)
+    return false;
+  TRY_ASSIGN(const auto steps, step_in(source, tensor));
+  return steps && content.param_steps.emplace(tensor.name, *steps).second;
+}
+
+// The other way: counters become tensors, as torch's optimizers keep them.
+void lower_steps(const ConvertRequest& request, Catalog& content, std::vector<MadeOf>& made_of) {
+  for (const auto& [name, steps] : std::exchange(content.param_steps, {})) {
+    TensorEntry tensor;
+    tensor.name = name;
+    tensor.state = "step";
+    tensor.dtype = DType::f32;
+    if (request.wanted && !request.wanted(tensor)) continue;
+    MadeOf counter;
+    formats::append_le(counter.constant.emplace(), static_cast<float>(steps));
+    content.tensors.push_back(std::move(tensor));
+    made_of.push_back(std::move(counter));
+  }
+}
+
+TensorEntry without_chunks(const TensorEntry& tensor) {
+  TensorEntry out;
+  out.key = tensor.key;
+  out.path = tensor.path;
+  out.name = tensor.name;
+  out.state = tensor.state;
+  out.dtype = tensor.dtype;
+  out.shape = tensor.shape;
+  return out;
+}
+
+Catalog without_tensors(const Catalog& catalog) {
+  Catalog out;
+  out.format = catalog.format;
+  out.producer = catalog.producer;
+  out.step = catalog.step;
+  out.world = catalog.world;
+  out.values = catalog.values;
+  out.groups = catalog.groups;
+  out.param_steps = catalog.param_steps;
+  return out;
+}
+
+Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) {
+  std::vector<formats::Shape> shapes;
+  for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
+  Layout::Spec spec{.policy = request.policy, .mesh = {request.world, 1}};
+  if (request.policy == Policy::layer_wise)
+    spec.owners = owners_by_size(content.tensors, request.world);
+  return Layout::make(std::move(spec), std::move(shapes));
+}
+
 }  // namespace
 
-Result<Conversion> plan_conversion(const Catalog& source, const ConvertRequest& request) {
+Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
   if (request.format == nullptr || request.format->emit == nullptr)
     return Error{Code::unsupported,
                  std::string(request.format ? request.format->name : "this format") +
                      " is read but not written by this version",
                  {}};
   if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing", {}};
-  Conversion conversion;
-  Catalog& content = conversion.content;
-  content = source;
-  content.files.clear();
-  content.tensors.clear();
-  const bool same_format = source.format == request.format->name;
-  for (std::uint32_t i = 0; i < source.tensors.size(); ++i) {
-    if (request.wanted && !request.wanted(source.tensors[i])) continue;
-    TensorEntry tensor = source.tensors[i];
-    tensor.chunks.clear();
-    if (!same_format) {
+  const Catalog& all = source.catalog();
+  Catalog content = without_tensors(all);
+  std::vector<MadeOf> made_of;
+  const bool crossing = all.format != request.format->name;
+  if (crossing) std::erase_if(content.values, [](const auto& value) { return value.echoed; });
+  for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
+    if (request.wanted && !request.wanted(all.tensors[i])) continue;
+    TensorEntry tensor = without_chunks(all.tensors[i]);
+    if (crossing) {
+      if (request.format->steps == StepCounters::values) {
+        TRY_ASSIGN(const bool lifted, lift_step(source, all.tensors[i], content));
+        if (lifted) continue;
+      }
       tensor.key.reset();
       tensor.path.clear();
     }
     content.tensors.push_back(std::move(tensor));
-    conversion.source_tensor_of.push_back(i);
+    made_of.push_back({i});
   }
-  std::vector<formats::Shape> shapes;
-  for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
-  Layout::Spec spec{.policy = request.policy, .mesh = {request.world, 1}};
-  if (request.policy == Policy::layer_wise)
-    spec.owners = owners_by_size(content.tensors, request.world);
-  TRY_ASSIGN(const Layout layout, Layout::make(std::move(spec), std::move(shapes)));
-  TRY_ASSIGN(conversion.plan, request.format->emit({.content = content, .layout = layout}));
+  if (crossing && request.format->steps == StepCounters::tensors)
+    lower_steps(request, content, made_of);
+  TRY_ASSIGN(const Layout layout, layout_of(content, request));
+  Conversion conversion;
+  conversion.content =
+      std::make_unique<ContentView>(source, std::move(content), std::move(made_of));
+  TRY_ASSIGN(conversion.plan,
+             request.format->emit({.content = conversion.content->catalog(), .layout = layout}));
   return conversion;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "formats/catalog/emit.h"
 #include "formats/layout/layout.h"
 #include "formats/registry.h"
+#include "libswap/transfer/content_view.h"
 
 namespace libswap {
 
@@ -21,16 +23,16 @@ struct ConvertRequest {
   std::function<bool(const formats::TensorEntry&)> wanted = nullptr;  // null: everything
 };
 
-// The content to write and where each of its tensors is in the source; then the files to be.
+// The content to write - a view of the source, which must outlive it - and the files to be.
 struct Conversion {
-  formats::Catalog content;                     // tensors without chunks
-  std::vector<std::uint32_t> source_tensor_of;  // content tensor -> source tensor
+  std::unique_ptr<ContentView> content;
   formats::EmitPlan plan;
 };
 
-// Pure. A format's own keys and paths are kept only where source and target are the same format:
-// elsewhere names and states say the same and the target spells them its own way.
-formats::Result<Conversion> plan_conversion(const formats::Catalog& source,
+// Reads the source only where step counters move from tensors to values. A format's own keys, paths
+// and echoed values are kept only where source and target are the same format: elsewhere names,
+// states, groups and step counters say the same and the target spells them its own way.
+formats::Result<Conversion> plan_conversion(const formats::Checkpoint& source,
                                             const ConvertRequest& request);
 
 }  // namespace libswap

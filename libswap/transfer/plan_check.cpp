@@ -1,10 +1,11 @@
 #include "libswap/transfer/plan_check.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <tuple>
 
-#include "formats/core/check.h"
+#include "formats/core/float_cast.h"
 #include "formats/core/json_text.h"
 
 namespace libswap {
@@ -46,22 +47,19 @@ Result<> check_name(const std::string& name) {
 
 class FragmentCheck {
  public:
-  FragmentCheck(const OutputFile& file, const formats::Catalog& source,
-                std::span<const std::uint32_t> source_tensor_of)
-      : file_(file), source_(source), source_tensor_of_(source_tensor_of) {}
+  FragmentCheck(const OutputFile& file, const formats::Catalog& content)
+      : file_(file), content_(content) {}
 
   Result<> run() {
     std::uint64_t end = 0;
-    bool after_data = false;
     for (const Fragment& fragment : file_.fragments) {
       TRY_ASSIGN(const std::uint64_t size, size_of(fragment));
       if (fragment.offset < end) return failure(fragment, "begins inside the one before it");
       if (fragment.offset > file_.size || size > file_.size - fragment.offset)
         return failure(fragment, "of " + std::to_string(size) + " bytes ends beyond the file's " +
                                      std::to_string(file_.size));
-      if (std::holds_alternative<formats::Sealed>(fragment.data) && !after_data)
-        return failure(fragment, "seals data that is not there");
-      after_data = std::holds_alternative<TensorData>(fragment.data);
+      if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data))
+        TRY(check_seal(fragment, *sealed));
       end = fragment.offset + size;
     }
     return {};
@@ -75,68 +73,112 @@ class FragmentCheck {
             {}};
   }
 
+  Result<> check_seal(const Fragment& fragment, const formats::Sealed& sealed) {
+    if (sealed.over.empty()) return failure(fragment, "seals nothing");
+    for (const formats::FileRange& range : sealed.over) {
+      if (range.size > fragment.offset || range.offset > fragment.offset - range.size)
+        return failure(fragment, "seals data that is not there");
+      // Every range is named twice: in the record's own seal and in the directory's.
+      const auto [place, fresh] = ranges_.insert(range);
+      const bool cuts_before = place != ranges_.begin() &&
+                               std::prev(place)->offset + std::prev(place)->size > range.offset;
+      const bool cuts_after =
+          std::next(place) != ranges_.end() && range.offset + range.size > std::next(place)->offset;
+      if (fresh && (cuts_before || cuts_after))
+        return failure(fragment, "seals data that overlaps what another one seals");
+    }
+    return {};
+  }
+
   Result<std::uint64_t> size_of(const Fragment& fragment) const {
     if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data)) return bytes->size();
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) return sealed->size;
     const auto& data = std::get<TensorData>(fragment.data);
-    if (data.tensor >= source_tensor_of_.size() ||
-        source_tensor_of_[data.tensor] >= source_.tensors.size())
+    if (data.tensor >= content_.tensors.size())
       return failure(fragment, "is of tensor " + std::to_string(data.tensor) + " of " +
-                                   std::to_string(source_tensor_of_.size()));
-    const TensorEntry& tensor = source_.tensors[source_tensor_of_[data.tensor]];
+                                   std::to_string(content_.tensors.size()));
+    const TensorEntry& tensor = content_.tensors[data.tensor];
     if (!inside(data.box, tensor.shape))
       return failure(fragment, formats::to_string(data.box) + " lies outside " + label_of(tensor) +
                                    " of shape " + formats::to_string(tensor.shape));
+    const formats::DType dtype = written_dtype(data, content_);
+    if (dtype != tensor.dtype && !(is_floating(dtype) && is_floating(tensor.dtype)))
+      return failure(fragment, "would cast " + label_of(tensor) + " from " +
+                                   std::string(name_of(tensor.dtype)) + " to " +
+                                   std::string(name_of(dtype)));
     const auto elems = formats::checked_volume(data.box.extent);
-    const auto size = elems ? formats::packed_bytes(tensor.dtype, *elems) : std::nullopt;
+    const auto size = elems ? formats::packed_bytes(dtype, *elems) : std::nullopt;
     if (!size) return failure(fragment, "has more than 2^64 bytes");
     return *size;
   }
 
   const OutputFile& file_;
-  const formats::Catalog& source_;
-  std::span<const std::uint32_t> source_tensor_of_;
+  const formats::Catalog& content_;
+  std::set<formats::FileRange> ranges_;  // that are sealed
 };
+
+Result<> check_derived(const formats::Derived& derived, const formats::Catalog& content) {
+  if (std::max(derived.tensor, derived.from) >= content.tensors.size())
+    return Error{Code::layout, "the plan derives a tensor that is not there", {}};
+  const TensorEntry& to = content.tensors[derived.tensor];
+  const TensorEntry& from = content.tensors[derived.from];
+  if (to.shape == from.shape &&
+      (to.dtype == from.dtype || (is_floating(to.dtype) && is_floating(from.dtype))))
+    return {};
+  return Error{Code::layout, label_of(to) + " cannot be derived from " + label_of(from), {}};
+}
 
 }  // namespace
 
-Result<> check_plan(const EmitPlan& plan, const formats::Catalog& source,
-                    std::span<const std::uint32_t> source_tensor_of) {
+Result<> check_plan(const EmitPlan& plan, const formats::Catalog& content) {
   std::set<std::string> names;
   Result<> result;
   for_each_file(plan, [&](const OutputFile& file) {
     if (result) result = check_name(file.name);
     if (result && !names.insert(file.name).second)
       result = Error{Code::usage, formats::printable(file.name) + ": planned twice", {}};
-    if (result) result = FragmentCheck(file, source, source_tensor_of).run();
+    if (result) result = FragmentCheck(file, content).run();
   });
+  for (const formats::Derived& derived : plan.derived)
+    if (result) result = check_derived(derived, content);
   return result;
 }
 
-Repeats repeats_of(const EmitPlan& plan) {
+Stores stores_of(const EmitPlan& plan, const formats::Catalog& content) {
+  std::set<std::uint32_t> as_they_are;
+  for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
+    if (written_dtype(data, content) == content.tensors[data.tensor].dtype)
+      as_they_are.insert(data.tensor);
+  });
   using Key = std::tuple<std::uint32_t, std::vector<std::uint64_t>, std::vector<std::uint64_t>>;
   std::set<Key> seen;
-  Repeats repeats;
+  Stores stores;
   for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
-    if (!seen.emplace(data.tensor, data.box.offset, data.box.extent).second) repeats.insert(&data);
+    const formats::DType held = content.tensors[data.tensor].dtype;
+    const formats::DType written = written_dtype(data, content);
+    const bool counts = written == held ||
+                        (!as_they_are.contains(data.tensor) && formats::is_widening(held, written));
+    if (counts && seen.emplace(data.tensor, data.box.offset, data.box.extent).second)
+      stores.insert(&data);
   });
-  return repeats;
+  return stores;
 }
 
-Result<> check_stores_everything(const EmitPlan& plan, const formats::Catalog& source,
-                                 std::span<const std::uint32_t> source_tensor_of,
-                                 const Repeats& repeats) {
+Result<> check_stores_everything(const EmitPlan& plan, const formats::Catalog& content,
+                                 const Stores& stores) {
   formats::Catalog planned;
-  for (const std::uint32_t index : source_tensor_of) {
-    if (index >= source.tensors.size())
-      return Error{Code::layout, "the source has no tensor " + std::to_string(index), {}};
-    TensorEntry tensor = source.tensors[index];
-    tensor.chunks.clear();
+  for (const TensorEntry& entry : content.tensors) {
+    TensorEntry tensor;
+    tensor.key = entry.key;
+    tensor.name = entry.name;
+    tensor.state = entry.state;
+    tensor.dtype = entry.dtype;
+    tensor.shape = entry.shape;
     planned.tensors.push_back(std::move(tensor));
   }
   std::map<const OutputFile*, std::uint32_t> number_of;
   for_each_data(plan, [&](const OutputFile& file, const TensorData& data) {
-    if (repeats.contains(&data)) return;
+    if (!stores.contains(&data)) return;
     const auto [place, made] =
         number_of.emplace(&file, static_cast<std::uint32_t>(planned.files.size()));
     if (made) planned.files.push_back({file.name, file.size, file.writer});
@@ -146,8 +188,13 @@ Result<> check_stores_everything(const EmitPlan& plan, const formats::Catalog& s
     chunk.holder = file.writer;
     planned.tensors[data.tensor].chunks.push_back(std::move(chunk));
   });
-  if (Result<> proof = prove_coverage(planned); !proof)
-    return Error{Code::layout, "the planned files: " + proof.error().message, {}};
+  std::set<std::uint32_t> elsewhere(plan.omitted.begin(), plan.omitted.end());
+  for (const formats::Derived& derived : plan.derived) elsewhere.insert(derived.tensor);
+  for (std::uint32_t i = 0; i < planned.tensors.size(); ++i) {
+    if (elsewhere.contains(i)) continue;
+    if (Result<> proof = prove_coverage(planned.tensors[i], planned); !proof)
+      return Error{Code::layout, "the planned files: " + proof.error().message, {}};
+  }
   return {};
 }
 

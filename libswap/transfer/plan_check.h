@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <set>
-#include <span>
 #include <string>
 
 #include "formats/catalog/catalog.h"
@@ -12,19 +11,19 @@
 namespace libswap {
 
 // Names stay inside the directory and are unique, fragments ascend and end inside their file, boxes
-// lie inside their tensors, a seal follows the data it seals. Errors name file, offset and reason.
-formats::Result<> check_plan(const formats::EmitPlan& plan, const formats::Catalog& source,
-                             std::span<const std::uint32_t> source_tensor_of);
+// lie inside their tensors, casts are between floating types, a seal follows what it seals. Errors
+// name file, offset and reason.
+formats::Result<> check_plan(const formats::EmitPlan& plan, const formats::Catalog& content);
 
-// Fragments that store a box again which an earlier one stores already.
-using Repeats = std::set<const formats::TensorData*>;
-Repeats repeats_of(const formats::EmitPlan& plan);
+// The fragments that store the content: of a box that is stored several times the first one, and
+// copies in a narrower dtype not at all. Copies in a wider dtype count where no other copy does.
+using Stores = std::set<const formats::TensorData*>;
+Stores stores_of(const formats::EmitPlan& plan, const formats::Catalog& content);
 
-// Repeats apart, the plan stores each element of every content tensor exactly once.
+// They store each element of every content tensor exactly once, but for those that are omitted or
+// derived.
 formats::Result<> check_stores_everything(const formats::EmitPlan& plan,
-                                          const formats::Catalog& source,
-                                          std::span<const std::uint32_t> source_tensor_of,
-                                          const Repeats& repeats);
+                                          const formats::Catalog& content, const Stores& stores);
 
 std::uint64_t bytes_of(const formats::EmitPlan& plan);
 

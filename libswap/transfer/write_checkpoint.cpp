@@ -5,9 +5,12 @@
 #include <memory>
 #include <set>
 
+#include "formats/catalog/range_crcs.h"
 #include "formats/core/check.h"
-#include "formats/core/crc32c.h"
+#include "formats/core/float_cast.h"
+#include "formats/core/units.h"
 #include "libswap/transfer/box_reader.h"
+#include "libswap/transfer/content_view.h"
 #include "libswap/transfer/digest.h"
 #include "libswap/transfer/file_stream.h"
 #include "libswap/transfer/plan_check.h"
@@ -15,35 +18,37 @@
 namespace libswap {
 
 using formats::Code;
+using formats::DType;
 using formats::EmitPlan;
 using formats::Error;
 using formats::Fragment;
 using formats::OutputFile;
+using formats::RangeCrcs;
 using formats::TensorData;
 
 namespace {
 
 constexpr std::uint64_t kBlock = 4096;  // what a file system gives out at least
+constexpr std::uint64_t kCastBytes = 512 * formats::KiB;
 
 // Steps 3 to 6: the files of a plan, below one directory.
 class FileWriter {
  public:
-  FileWriter(IoQueue& io, const formats::Checkpoint& source,
-             std::span<const std::uint32_t> source_tensor_of, const EmitPlan& plan,
+  FileWriter(IoQueue& io, const formats::Checkpoint& content, const EmitPlan& plan,
              const WriteOptions& options)
       : io_(io),
-        source_(source),
-        source_tensor_of_(source_tensor_of),
+        content_(content),
         plan_(plan),
         options_(options),
-        repeats_(repeats_of(plan)),
-        readers_(source_tensor_of.size()),
-        fingerprints_(source_tensor_of.size(), 0),
+        stores_(stores_of(plan, content.catalog())),
+        readers_(content.catalog().tensors.size()),
+        fingerprints_(content.catalog().tensors.size(), 0),
         total_(bytes_of(plan)) {}
 
   Result<> write_all(const fs::path& directory);
-  Result<> verify_source() const;
-  const Repeats& repeats() const { return repeats_; }
+  Result<> verify_content() const;
+  Result<> verify_derived() const;
+  const Stores& stores() const { return stores_; }
   std::vector<std::uint64_t> take_fingerprints() { return std::move(fingerprints_); }
 
  private:
@@ -51,21 +56,24 @@ class FileWriter {
   Result<> write_file(const fs::path& directory, const OutputFile& file);
   Result<> write_fragment(const Fragment& fragment);
   Result<> write_data(const TensorData& data);
+  Result<> write_as_is(BoxStream& elements);
+  Result<> write_cast(BoxStream& elements, DType from, DType to);
+  Result<> append(formats::ByteView bytes);
+  Result<> append_zeros(std::uint64_t count);
   Result<> check_cancelled() const;
   Result<const BoxReader*> reader_of(std::uint32_t tensor);
   void report(std::uint64_t position_in_file) const;
 
   IoQueue& io_;
-  const formats::Checkpoint& source_;
-  std::span<const std::uint32_t> source_tensor_of_;
+  const formats::Checkpoint& content_;
   const EmitPlan& plan_;
   const WriteOptions& options_;
-  Repeats repeats_;
+  Stores stores_;
   std::unique_ptr<FileStream> stream_;
   std::vector<std::unique_ptr<BoxReader>> readers_;  // made when first needed
   std::vector<std::uint64_t> fingerprints_;
   std::set<fs::path> subdirectories_;  // parents sort before their children
-  std::uint32_t crc_ = 0;              // of the tensor data written last
+  std::optional<RangeCrcs> crcs_;      // of the file being written
   std::uint64_t finished_ = 0;         // bytes of the files that are complete
   std::uint64_t total_ = 0;
 };
@@ -98,42 +106,73 @@ Result<> FileWriter::make_directories(const fs::path& directory) {
 Result<> FileWriter::write_file(const fs::path& directory, const OutputFile& file) {
   TRY(check_cancelled());
   TRY(stream_->open(directory / file.name, file.size));
+  crcs_.emplace(file);
   for (const Fragment& fragment : file.fragments) {
-    TRY(stream_->append_zeros(fragment.offset - stream_->position()));
+    TRY(append_zeros(fragment.offset - stream_->position()));
     TRY(write_fragment(fragment));
     report(stream_->position());
   }
-  TRY(stream_->append_zeros(file.size - stream_->position()));
+  TRY(append_zeros(file.size - stream_->position()));
   TRY(stream_->finish());
   finished_ += file.size;
   report(0);
   return {};
 }
 
+Result<> FileWriter::append(formats::ByteView bytes) {
+  crcs_->feed(bytes);
+  return stream_->append(bytes);
+}
+
+Result<> FileWriter::append_zeros(std::uint64_t count) {
+  crcs_->feed_zeros(count);
+  return stream_->append_zeros(count);
+}
+
 Result<> FileWriter::write_fragment(const Fragment& fragment) {
-  if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data))
-    return stream_->append(*bytes);
+  if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data)) return append(*bytes);
   if (const auto* data = std::get_if<TensorData>(&fragment.data)) return write_data(*data);
   const auto& sealed = std::get<formats::Sealed>(fragment.data);
-  const formats::ByteVector bytes = sealed.bytes(crc_);
+  const formats::ByteVector bytes = sealed.bytes(crcs_->of(sealed.over));
   CHECK(bytes.size() == sealed.size);
-  return stream_->append(bytes);
+  return append(bytes);
 }
 
 Result<> FileWriter::write_data(const TensorData& data) {
   TRY_ASSIGN(const BoxReader* reader, reader_of(data.tensor));
   TRY_ASSIGN(BoxStream elements, BoxStream::open(*reader, data.box));
-  crc_ = 0;
+  const DType held = reader->tensor().dtype;
+  const DType written = written_dtype(data, content_.catalog());
+  TRY(held == written ? write_as_is(elements) : write_cast(elements, held, written));
+  if (stores_.contains(&data)) fingerprints_[data.tensor] += elements.fingerprint();
+  return {};
+}
+
+Result<> FileWriter::write_as_is(BoxStream& elements) {
   while (elements.bytes_left() > 0) {
     TRY(check_cancelled());
     TRY_ASSIGN(std::span<std::byte> room, stream_->space());
     room = room.first(std::min<std::uint64_t>(room.size(), elements.bytes_left()));
     TRY(elements.read(room));
-    crc_ = formats::crc32_zip(crc_, room);
+    crcs_->feed(room);
     TRY(stream_->advance(room.size()));
     report(stream_->position());
   }
-  if (!repeats_.contains(&data)) fingerprints_[data.tensor] += elements.fingerprint();
+  return {};
+}
+
+Result<> FileWriter::write_cast(BoxStream& elements, DType from, DType to) {
+  formats::ByteVector in;
+  formats::ByteVector out;
+  while (elements.bytes_left() > 0) {
+    TRY(check_cancelled());
+    in.resize(std::min(kCastBytes, elements.bytes_left()));
+    out.resize(in.size() / bytes_of(from) * bytes_of(to));
+    TRY(elements.read(in));
+    formats::cast_floats(from, in, to, out);
+    TRY(append(out));
+    report(stream_->position());
+  }
   return {};
 }
 
@@ -146,8 +185,7 @@ Result<> FileWriter::check_cancelled() const {
 Result<const BoxReader*> FileWriter::reader_of(std::uint32_t tensor) {
   std::unique_ptr<BoxReader>& reader = readers_[tensor];
   if (reader == nullptr) {
-    const formats::TensorEntry& entry = source_.catalog().tensors[source_tensor_of_[tensor]];
-    TRY_ASSIGN(BoxReader made, BoxReader::open(source_, entry));
+    TRY_ASSIGN(BoxReader made, BoxReader::open(content_, content_.catalog().tensors[tensor]));
     reader = std::make_unique<BoxReader>(std::move(made));
   }
   return reader.get();
@@ -157,17 +195,39 @@ void FileWriter::report(std::uint64_t position_in_file) const {
   if (options_.progress) options_.progress({finished_ + position_in_file, total_});
 }
 
-Result<> FileWriter::verify_source() const {
-  for (std::size_t t = 0; t < fingerprints_.size(); ++t) {
+Result<> FileWriter::verify_content() const {
+  std::set<std::uint32_t> stored;
+  for (const TensorData* data : stores_) stored.insert(data->tensor);
+  for (const std::uint32_t tensor : stored) {
     TRY(check_cancelled());
-    const formats::TensorEntry& entry = source_.catalog().tensors[source_tensor_of_[t]];
-    TRY_ASSIGN(const std::uint64_t fingerprint, fingerprint_of(source_, entry));
-    if (fingerprint != fingerprints_[t])
+    const formats::TensorEntry& entry = content_.catalog().tensors[tensor];
+    TRY_ASSIGN(const std::uint64_t fingerprint, fingerprint_of(content_, entry));
+    if (fingerprint != fingerprints_[tensor])
       return Error{Code::corrupt,
                    label_of(entry) +
                        ": what was written is not what the source holds; nothing was "
                        "published",
                    {}};
+  }
+  return {};
+}
+
+Result<> FileWriter::verify_derived() const {
+  for (const auto& [tensor, from] : plan_.derived) {
+    TRY(check_cancelled());
+    const formats::TensorEntry& entry = content_.catalog().tensors[tensor];
+    formats::Catalog rounded;
+    rounded.tensors.push_back(entry);
+    const ContentView derived(content_, std::move(rounded), {{from}});
+    TRY_ASSIGN(const std::uint64_t wanted, fingerprint_of(content_, entry));
+    TRY_ASSIGN(const std::uint64_t found,
+               fingerprint_of(derived, derived.catalog().tensors.front()));
+    if (wanted != found)
+      return Error{Code::unsupported,
+                   label_of(entry) + ": the format keeps only " +
+                       label_of(content_.catalog().tensors[from]) +
+                       ", and that one rounds to other values; nothing was published",
+                   "--drop goes on without it"};
   }
   return {};
 }
@@ -219,17 +279,16 @@ fs::path with_parent(const fs::path& destination) {
 
 }  // namespace
 
-Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& source,
-                                     std::span<const std::uint32_t> source_tensor_of,
+Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
                                      const EmitPlan& plan, const fs::path& destination,
                                      const WriteOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path target = with_parent(destination);
   IoBackend& files = io.backend();
-  TRY(check_plan(plan, source.catalog(), source_tensor_of));
-  FileWriter writer(io, source, source_tensor_of, plan, options);
+  TRY(check_plan(plan, content.catalog()));
+  FileWriter writer(io, content, plan, options);
   if (options.verify == Verify::full)
-    TRY(check_stores_everything(plan, source.catalog(), source_tensor_of, writer.repeats()));
+    TRY(check_stores_everything(plan, content.catalog(), writer.stores()));
   TRY(remove_stale_temporaries(files, target.parent_path()));
   WriteReport report;
   report.files = plan.files.size() + plan.commit_files.size();
@@ -238,7 +297,8 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& sou
 
   TRY_ASSIGN(const Temporary temporary, Temporary::reserve(files, target));
   TRY(writer.write_all(temporary.fresh()));
-  if (options.verify == Verify::full) TRY(writer.verify_source());
+  if (options.verify == Verify::full) TRY(writer.verify_content());
+  if (options.derived == Derivation::proven) TRY(writer.verify_derived());
   report.fingerprints = writer.take_fingerprints();
   if (options.check) TRY(options.check(temporary.fresh(), report.fingerprints));
   TRY(publish(files, temporary, target, options.overwrite));

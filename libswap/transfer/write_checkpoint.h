@@ -38,9 +38,12 @@ namespace libswap {
 enum class Overwrite : std::uint8_t { refuse, replace };
 
 // full: the plan stores every element of every tensor exactly once (repeats of whole boxes apart),
-// and what was written has the fingerprint of the source, computed a second time from its chunks.
+// and what was written has the fingerprint of the content, computed a second time from its chunks.
 // Reading the result back is the caller's, through `check`.
 enum class Verify : std::uint8_t { none, full };
+
+// Whether a derived tensor must be what readers will derive.
+enum class Derivation : std::uint8_t { proven, assumed };
 
 struct WriteProgress {
   std::uint64_t bytes_done = 0;
@@ -50,6 +53,7 @@ struct WriteProgress {
 struct WriteOptions {
   Overwrite overwrite = Overwrite::refuse;
   Verify verify = Verify::full;
+  Derivation derived = Derivation::proven;
   Priority priority = Priority::background;
   const std::atomic<bool>* cancel = nullptr;                     // polled once per buffer
   std::function<void(const WriteProgress&)> progress = nullptr;  // on the calling thread
@@ -63,16 +67,16 @@ struct WriteReport {
   std::uint64_t bytes = 0;  // of all files
   std::uint64_t files = 0;
   double seconds = 0;  // the whole call, fsyncs included
-  // Per content tensor: fingerprint.h over what was written. 0 for one the plan does not store.
+  // Per content tensor: fingerprint.h of its elements in the content's dtype, as they were
+  // written. 0 for one the plan does not store.
   std::vector<std::uint64_t> fingerprints;
 };
 
-// `source_tensor_of`: content tensor -> tensor of the source; shapes and dtypes are the source's.
-// Blocks. The destination's parent must exist. Errors: usage (D exists, the plan's names), no_space
-// (both numbers), layout (the plan does not fit the source), cancelled, and those of reading and
+// `plan` is of `content`. Blocks. The destination's parent must exist. Errors: usage (D exists, the
+// plan's names), no_space (both numbers), layout (the plan does not fit the content), unsupported
+// (a derived tensor is not what it would be derived to), cancelled, and those of reading and
 // writing.
-Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& source,
-                                     std::span<const std::uint32_t> source_tensor_of,
+Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
                                      const formats::EmitPlan& plan, const fs::path& destination,
                                      const WriteOptions& options);
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "formats/core/crc32c.h"
+#include "formats/catalog/range_crcs.h"
+#include "formats/core/float_cast.h"
 
 namespace test_support {
 namespace {
@@ -16,11 +17,15 @@ class Writer {
 
   Result<ByteVector> file(const formats::OutputFile& file) {
     ByteVector bytes(file.size);
-    std::uint32_t crc = 0;
+    formats::RangeCrcs crcs(file);
+    std::uint64_t end = 0;
     for (const formats::Fragment& fragment : file.fragments) {
-      TRY_ASSIGN(const ByteVector data, fragment_bytes(fragment, crc));
-      crc = formats::crc32_zip(0, data);
-      CHECK(fragment.offset + data.size() <= bytes.size());
+      CHECK(fragment.offset >= end);
+      crcs.feed_zeros(fragment.offset - end);
+      TRY_ASSIGN(const ByteVector data, fragment_bytes(fragment, crcs));
+      crcs.feed(data);
+      end = fragment.offset + data.size();
+      CHECK(end <= bytes.size());
       std::copy(data.begin(), data.end(),
                 bytes.begin() + static_cast<std::ptrdiff_t>(fragment.offset));
     }
@@ -28,10 +33,11 @@ class Writer {
   }
 
  private:
-  Result<ByteVector> fragment_bytes(const formats::Fragment& fragment, std::uint32_t crc) {
+  Result<ByteVector> fragment_bytes(const formats::Fragment& fragment,
+                                    const formats::RangeCrcs& crcs) {
     if (const auto* literal = std::get_if<ByteVector>(&fragment.data)) return *literal;
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) {
-      ByteVector bytes = sealed->bytes(crc);
+      ByteVector bytes = sealed->bytes(crcs.of(sealed->over));
       CHECK(bytes.size() == sealed->size);
       return bytes;
     }
@@ -42,7 +48,11 @@ class Writer {
     ByteVector part(formats::volume(wanted.box.extent) * width);
     formats::copy_region(wanted.box, {formats::whole(tensor.shape), all}, {wanted.box, part},
                          width);
-    return part;
+    const formats::DType dtype = written_dtype(wanted, content_.catalog());
+    if (dtype == tensor.dtype) return part;
+    ByteVector cast(part.size() / width * formats::bytes_of(dtype));
+    formats::cast_floats(tensor.dtype, part, dtype, cast);
+    return cast;
   }
 
   const formats::Checkpoint& content_;

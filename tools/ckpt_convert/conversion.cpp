@@ -64,12 +64,13 @@ std::string in_one_line(const std::vector<std::string>& items) {
   return items.size() <= kShown ? out : out + " and " + count_text(items.size() - kShown) + " more";
 }
 
-// Tensors the result must hold: all that have elements in the plan, and, unless things are dropped,
-// the ones that have none.
+// Tensors the result must hold: all that have elements in the plan, and the ones that have none.
 std::set<std::uint32_t> stored_tensors(const Catalog& content, const formats::EmitPlan& plan) {
+  std::set<std::uint32_t> elsewhere(plan.omitted.begin(), plan.omitted.end());
+  for (const formats::Derived& derived : plan.derived) elsewhere.insert(derived.tensor);
   std::set<std::uint32_t> stored;
-  for (std::uint32_t i = 0; i < content.tensors.size() && plan.dropped.empty(); ++i)
-    if (elements_of(content.tensors[i]) == 0) stored.insert(i);
+  for (std::uint32_t i = 0; i < content.tensors.size(); ++i)
+    if (elements_of(content.tensors[i]) == 0 && !elsewhere.contains(i)) stored.insert(i);
   for (const auto* files : {&plan.files, &plan.commit_files})
     for (const formats::OutputFile& file : *files)
       for (const formats::Fragment& fragment : file.fragments)
@@ -97,8 +98,9 @@ class ReadBack {
     TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
     TRY(prove_coverage(written->catalog()));
     const ByName written_tensors = by_name(written->catalog());
-    const auto& tensors = prepared_.conversion.content.tensors;
-    const auto stored = stored_tensors(prepared_.conversion.content, prepared_.conversion.plan);
+    const Catalog& content = prepared_.conversion.content->catalog();
+    const auto& tensors = content.tensors;
+    const auto stored = stored_tensors(content, prepared_.conversion.plan);
     if (stored.size() > written_tensors.size())
       return Error{Code::corrupt,
                    count_text(stored.size()) + " tensors were written but " +
@@ -158,12 +160,12 @@ Result<Prepared> prepare(const Request& request) {
     }
   }
   TRY_ASSIGN(libswap::Conversion conversion,
-             libswap::plan_conversion(source->catalog(), {.format = request.format,
-                                                          .world = request.world,
-                                                          .policy = request.policy,
-                                                          .wanted = [&](const TensorEntry& t) {
-                                                            return request.selection.wants(t);
-                                                          }}));
+             libswap::plan_conversion(*source, {.format = request.format,
+                                                .world = request.world,
+                                                .policy = request.policy,
+                                                .wanted = [&](const TensorEntry& t) {
+                                                  return request.selection.wants(t);
+                                                }}));
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
     return Error{
         Code::unsupported,
@@ -180,6 +182,7 @@ Result<libswap::WriteReport> carry_out(Console& console, const Request& request,
   const ReadBack read_back(prepared);
   libswap::WriteOptions options;
   options.overwrite = request.overwrite;
+  if (request.dropping == Dropping::allowed) options.derived = libswap::Derivation::assumed;
   options.priority = libswap::Priority::step;
   options.cancel = &stop_requested();
   options.progress = [&](const libswap::WriteProgress& now) {
@@ -190,8 +193,8 @@ Result<libswap::WriteReport> carry_out(Console& console, const Request& request,
     return read_back.run(directory, fingerprints);
   };
   auto report =
-      libswap::write_checkpoint(*io, *prepared.source, prepared.conversion.source_tensor_of,
-                                prepared.conversion.plan, tidied(request.destination), options);
+      libswap::write_checkpoint(*io, *prepared.conversion.content, prepared.conversion.plan,
+                                tidied(request.destination), options);
   progress.clear();
   return report;
 }

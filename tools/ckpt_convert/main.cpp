@@ -202,7 +202,7 @@ std::string plan_text(const Request& request, const Prepared& prepared) {
   const libswap::Conversion& conversion = prepared.conversion;
   std::string out = "would write " + printable(request.destination) + ": " +
                     std::string(request.format->name) + " for " + plural(request.world, "rank") +
-                    ", " + plural(conversion.content.tensors.size(), "tensor") + ", " +
+                    ", " + plural(conversion.content->catalog().tensors.size(), "tensor") + ", " +
                     plural(prepared.files(), "file") + ", " + bytes_text(prepared.bytes()) + "\n";
   Table table({{"file"}, {"rank", Align::right}, {"bytes", Align::right}});
   constexpr std::size_t kShown = 16;
@@ -224,7 +224,7 @@ std::string done_text(const Request& request, const Prepared& prepared,
                 static_cast<double>(report.bytes) / std::max(report.seconds, 1e-9) / 1e6);
   std::string out = printable(request.destination) + ": " + std::string(request.format->name) +
                     " for " + plural(request.world, "rank") + ", " +
-                    plural(prepared.conversion.content.tensors.size(), "tensor") + ", " +
+                    plural(prepared.conversion.content->catalog().tensors.size(), "tensor") + ", " +
                     plural(report.files, "file") + ", " + bytes_text(report.bytes) + speed.data() +
                     ", verified bit for bit\n";
   for (const std::string& dropped : prepared.conversion.plan.dropped)
@@ -240,7 +240,7 @@ std::string report_json(const Request& request, const Prepared& prepared,
   json.key("source").text(request.source).key("destination").text(request.destination);
   json.key("format").text(request.format->name).key("world").number(request.world);
   json.key("partition").text(formats::name_of(request.policy));
-  json.key("tensors").number(prepared.conversion.content.tensors.size());
+  json.key("tensors").number(prepared.conversion.content->catalog().tensors.size());
   json.key("files").open_list();
   for (const auto* files :
        {&prepared.conversion.plan.files, &prepared.conversion.plan.commit_files})

@@ -36,7 +36,7 @@ void make(Version& version, std::uint32_t world, Random& random) {
 }
 
 Result<WriteReport> write(IoQueue& io, const Version& version) {
-  return write_checkpoint(io, version.source, testing::identity(2), version.plan, "/out/ckpt",
+  return write_checkpoint(io, version.source, version.plan, "/out/ckpt",
                           {.overwrite = Overwrite::replace});
 }
 

@@ -17,12 +17,6 @@ inline formats::ByteVector text_bytes(std::string_view text) {
   return {view.begin(), view.end()};
 }
 
-inline std::vector<std::uint32_t> identity(std::size_t count) {
-  std::vector<std::uint32_t> out;
-  for (std::size_t i = 0; i < count; ++i) out.push_back(static_cast<std::uint32_t>(i));
-  return out;
-}
-
 template <typename Data>
 void add_fragment(formats::OutputFile& file, std::uint64_t offset, Data data) {
   formats::Fragment& fragment = file.fragments.emplace_back();
@@ -52,12 +46,12 @@ inline formats::OutputFile toy_shard(const formats::Catalog& content, const form
           *formats::packed_bytes(content.tensors[t].dtype, formats::volume(piece.box.extent));
       const std::uint64_t offset = formats::align_up(end, 64);
       add_fragment(file, offset, formats::TensorData{t, piece.box});
-      const auto seal = [](std::uint32_t crc) {
+      const auto seal = [](std::span<const std::uint32_t> crcs) {
         formats::ByteVector bytes;
-        formats::append_le(bytes, crc);
+        formats::append_le(bytes, crcs[0]);
         return bytes;
       };
-      add_fragment(file, offset + size, formats::Sealed{4, seal});
+      add_fragment(file, offset + size, formats::Sealed{4, {{offset, size}}, seal});
       end = offset + size + 4;
     }
   file.size = end + 5;  // ends with a gap

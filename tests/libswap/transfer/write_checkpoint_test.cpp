@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/core/float_cast.h"
 #include "libswap/sys/fault_backend.h"
 #include "libswap/transfer/digest.h"
 #include "tests/libswap/transfer/toy_format.h"
@@ -46,8 +47,7 @@ class WriteCheckpoint : public ::testing::Test {
   }
 
   Result<WriteReport> write(const WriteOptions& options = {}) {
-    return write_checkpoint(*queue_, source_, testing::identity(source_.catalog().tensors.size()),
-                            plan_, "/out/ckpt", options);
+    return write_checkpoint(*queue_, source_, plan_, "/out/ckpt", options);
   }
   Files written() { return testing::files_below(*queue_, "/out/ckpt"); }
   Files expected() { return testing::expected_files(plan_, source_); }
@@ -113,8 +113,8 @@ TEST_F(WriteCheckpoint, WritesToARealDirectoryAsToMemory) {
     ASSERT_TRUE(remove_tree(real->backend(), parent));
     ASSERT_TRUE(real->backend().make_directory(parent));
     for (int round = 0; round < 2; ++round) {  // the second replaces the first
-      const auto report = write_checkpoint(*real, source_, testing::identity(5), plan_,
-                                           parent / "ckpt", {.overwrite = Overwrite::replace});
+      const auto report = write_checkpoint(*real, source_, plan_, parent / "ckpt",
+                                           {.overwrite = Overwrite::replace});
       ASSERT_TRUE(report) << report.error().message;
     }
     EXPECT_EQ(testing::files_below(*real, parent / "ckpt"), expected());
@@ -241,8 +241,8 @@ TEST_F(WriteCheckpoint, ComparesWhatWasWrittenWithTheSource) {
   source.add("a", DType::f32, {4}, random_);
   source.add_chunk(0, formats::whole({4}), 0);
   plan_ = testing::toy_plan(source.catalog(), layout_of(Policy::rows, 1, source.catalog()));
-  const auto report = write_checkpoint(*queue_, source, testing::identity(1), plan_, "/out/ckpt",
-                                       {.verify = Verify::full});
+  const auto report =
+      write_checkpoint(*queue_, source, plan_, "/out/ckpt", {.verify = Verify::full});
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().message,
             "a (master): what was written is not what the source holds; nothing was published");
@@ -262,6 +262,82 @@ TEST_F(WriteCheckpoint, RefusesAPlanThatForgetsRowsAndTakesOneThatRepeatsThem) {
   ASSERT_FALSE(forgetful);
   EXPECT_EQ(forgetful.error().code, Code::layout);
   EXPECT_EQ(forgetful.error().message, "the planned files: a (master): rows 0-6 are in no shard");
+}
+
+formats::OutputFile file_of(std::string name, std::uint64_t size, formats::TensorData data) {
+  formats::OutputFile file = testing::literal_file(std::move(name), "");
+  file.size = size;
+  testing::add_fragment(file, 0, std::move(data));
+  return file;
+}
+
+TEST_F(WriteCheckpoint, RoundsToTheDTypeThePlanAsksForAndTakesAWiderCopyForTheContent) {
+  MemoryCheckpoint source;
+  source.add("w", DType::f32, {300, 1000}, random_);
+  source.add_chunk(0, formats::whole({300, 1000}), 0);
+  source.add("h", DType::bf16, {6}, random_);
+  source.add_chunk(1, formats::whole({6}), 0);
+  plan_ = {};
+  plan_.files = {file_of("w", 1200000, {0, formats::whole({300, 1000})}),
+                 file_of("w16", 600000, {0, formats::whole({300, 1000}), DType::bf16}),
+                 file_of("h32", 24, {1, formats::whole({6}), DType::f32})};
+  const auto report = write_checkpoint(*queue_, source, plan_, "/out/ckpt", {});
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->fingerprints[1], *fingerprint_of(source, source.tensor(1)));
+  Files files = written();
+  formats::ByteVector narrow(600000);
+  formats::cast_floats(DType::f32, source.bytes(0), DType::bf16, narrow);
+  formats::ByteVector wide(24);
+  formats::cast_floats(DType::bf16, source.bytes(1), DType::f32, wide);
+  EXPECT_EQ(files["w"], source.bytes(0));
+  EXPECT_EQ(files["w16"], narrow);
+  EXPECT_EQ(files["h32"], wide);
+}
+
+TEST_F(WriteCheckpoint, ProvesThatWhatIsLeftOutIsWhatReadersDerive) {
+  MemoryCheckpoint source;
+  source.add("w", DType::f32, {40}, random_);
+  source.add("w", DType::bf16, {40}, random_);
+  for (std::uint32_t t = 0; t < 2; ++t) source.add_chunk(t, formats::whole({40}), 0);
+  for (std::size_t i = 0; i < 40; ++i) source.bytes(0)[4 * i + 3] &= std::byte{0x3f};  // no NaN
+  formats::cast_floats(DType::f32, source.bytes(0), DType::bf16, source.bytes(1));
+  plan_ = {};
+  plan_.files = {file_of("w", 160, {0, formats::whole({40})})};
+  plan_.derived = {{1, 0}};
+  const auto same = write_checkpoint(*queue_, source, plan_, "/out/ckpt", {});
+  ASSERT_TRUE(same) << same.error().message;
+  source.bytes(1)[7] ^= std::byte{1};
+  const auto other = write_checkpoint(*queue_, source, plan_, "/out/other", {});
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().message,
+            "w (master): the format keeps only w (master), and that one rounds to other values; "
+            "nothing was published");
+  EXPECT_TRUE(
+      write_checkpoint(*queue_, source, plan_, "/out/other", {.derived = Derivation::assumed}));
+}
+
+TEST_F(WriteCheckpoint, SealsRangesThatHoldDataLiteralsAndZeros) {
+  const std::uint64_t bytes = 13 * 7 * 4;
+  formats::OutputFile file = testing::literal_file("x", "abc");
+  testing::add_fragment(file, 10, formats::TensorData{0, formats::whole({13, 7})});
+  const auto seal = [](std::span<const std::uint32_t> crcs) {
+    formats::ByteVector out;
+    for (const std::uint32_t crc : crcs) formats::append_le(out, crc);
+    return out;
+  };
+  testing::add_fragment(file, 20 + bytes, formats::Sealed{8, {{0, 2}, {2, 15 + bytes}}, seal});
+  testing::add_fragment(file, 28 + bytes, formats::Sealed{4, {{2, 15 + bytes}}, seal});
+  file.size = 32 + bytes;
+  plan_.files = {file};
+  const auto report = write({.verify = Verify::none});
+  ASSERT_TRUE(report) << report.error().message;
+  const formats::ByteVector made = written()["x"];
+  const formats::ByteView view(made);
+  const std::uint32_t second = formats::crc32_zip(0, view.subspan(2, 15 + bytes));
+  EXPECT_EQ(formats::load_le<std::uint32_t>(view.subspan(20 + bytes)),
+            formats::crc32_zip(0, view.first(2)));
+  EXPECT_EQ(formats::load_le<std::uint32_t>(view.subspan(24 + bytes)), second);
+  EXPECT_EQ(formats::load_le<std::uint32_t>(view.subspan(28 + bytes)), second);
 }
 
 TEST_F(WriteCheckpoint, RefusesNamesThatLeaveTheDirectoryOrMeet) {
@@ -288,8 +364,13 @@ TEST_F(WriteCheckpoint, RefusesPartsThatDoNotFit) {
             "x:0: the planned part of 3 bytes ends beyond the file's 2");
   EXPECT_EQ(message(9, at(0, testing::text_bytes("abc")), at(2, testing::text_bytes("d"))),
             "x:2: the planned part begins inside the one before it");
-  EXPECT_EQ(message(9, at(1, formats::Sealed{4, {}})),
+  EXPECT_EQ(message(9, at(1, formats::Sealed{4, {{0, 2}}, {}})),
             "x:1: the planned part seals data that is not there");
+  EXPECT_EQ(message(9, at(1, formats::Sealed{4, {}, {}})), "x:1: the planned part seals nothing");
+  EXPECT_EQ(message(9, at(5, formats::Sealed{4, {{0, 3}, {2, 2}}, {}})),
+            "x:5: the planned part seals data that overlaps what another one seals");
+  EXPECT_EQ(message(9, at(0, formats::TensorData{2, {}, DType::f32})),
+            "x:0: the planned part would cast scalar (master) from I64 to F32");
   EXPECT_EQ(message(9, at(0, formats::TensorData{7, {}})),
             "x:0: the planned part is of tensor 7 of 4");
   EXPECT_EQ(message(9, at(0, formats::TensorData{0, Box{{12, 0}, {2, 7}}})),

@@ -1,0 +1,66 @@
+// torch.save files in the making: an object graph that the caller pickles, with tensors whose
+// elements are streamed later. Records as torch 2.7 and newer write them: data.pkl,
+// .format_version, .storage_alignment, byteorder, data/0..., version. Protocol 2 and only opcodes
+// that torch.load(weights_only=True) knows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "formats/catalog/emit.h"
+#include "formats/torch/pickle_writer.h"
+
+namespace formats {
+
+// Elements of a storage: of the content, known ones, or zeros.
+struct ZeroElems {
+  std::uint64_t count = 0;
+};
+using StoragePart = std::variant<TensorData, ByteVector, ZeroElems>;
+
+class TorchFileWriter {
+ public:
+  // `content`: what TensorData refers to; borrowed. `folder`: torch.save calls it by the file's
+  // stem.
+  explicit TorchFileWriter(const Catalog& content, std::string folder = "archive")
+      : content_(content), folder_(std::move(folder)) {}
+
+  // The object graph: one object, written in order by the caller and by the calls below.
+  PickleWriter& pickle() { return pickle_; }
+
+  // A dense storage of `dtype`, its parts one after another. Returns the number that tensor()
+  // takes. REQUIRES: written_dtype of TensorData parts is dtype; torch has a name for it.
+  std::uint32_t add_storage(DType dtype, std::vector<StoragePart> parts);
+  std::uint64_t storage_elems(std::uint32_t storage) const { return storages_[storage].elems; }
+  // Pickles a dense tensor of `shape` that begins at element `first` of the storage.
+  void tensor(std::uint32_t storage, std::uint64_t first, const Shape& shape);
+  // The same for one content tensor with a storage of its own.
+  void tensor(std::uint32_t content_tensor);
+  // Pickles a value; tensors in it get storages of their own. REQUIRES: unwritable_part(value) is
+  // empty.
+  void value(const Value& value);
+
+  // Call once, last.
+  OutputFile finish(std::string name, Rank writer);
+
+ private:
+  struct Storage {
+    DType dtype = DType::f32;
+    std::uint64_t elems = 0;
+    std::vector<StoragePart> parts;
+  };
+  std::uint64_t elems_of(DType dtype, const StoragePart& part) const;
+
+  const Catalog& content_;
+  std::string folder_;
+  PickleWriter pickle_;
+  std::vector<Storage> storages_;
+};
+
+// The name of the class that keeps `value` from being written; "" when it can be.
+std::string_view unwritable_part(const Value& value);
+
+}  // namespace formats

@@ -1,0 +1,112 @@
+// What crosses from one format to another, and in which form.
+#include "libswap/transfer/convert.h"
+
+#include <gtest/gtest.h>
+
+#include "formats/core/float_cast.h"
+#include "libswap/transfer/box_reader.h"
+#include "libswap/transfer/digest.h"
+#include "tests/libswap/transfer/memory_checkpoint.h"
+
+namespace libswap {
+namespace {
+
+using formats::Catalog;
+using formats::DType;
+using formats::EmitPlan;
+using formats::EmitRequest;
+using testing::MemoryCheckpoint;
+using testing::Random;
+
+Result<EmitPlan> emit_nothing(const EmitRequest&) { return EmitPlan{}; }
+
+constexpr formats::Format kCountsInValues{"toy",
+                                          "",
+                                          nullptr,
+                                          nullptr,
+                                          emit_nothing,
+                                          formats::Policy::rows,
+                                          formats::StepCounters::values};
+constexpr formats::Format kCountsInTensors{"toy", "", nullptr, nullptr, emit_nothing};
+
+class Crossing : public ::testing::Test {
+ protected:
+  Crossing() {
+    Catalog& catalog = source_.catalog();
+    catalog.format = "elsewhere";
+    add("w", "param", DType::bf16, {3, 5});
+    const float steps = 17;
+    std::memcpy(source_.bytes(add("w", "step", DType::f32, {})).data(), &steps, 4);
+    const float half = 2.5;
+    std::memcpy(source_.bytes(add("v", "step", DType::f32, {})).data(), &half, 4);
+    catalog.tensors[0].key = "model.w";
+    catalog.values.push_back({"lr", {"lr"}, formats::Value::of_real(0.5), true});
+    catalog.values.push_back({"note", {"note"}, formats::Value::of_string("x")});
+  }
+  std::uint32_t add(std::string name, std::string state, DType dtype, formats::Shape shape) {
+    const std::uint32_t number = source_.add(std::move(name), dtype, shape, random_);
+    source_.catalog().tensors[number].state = std::move(state);
+    source_.add_chunk(number, formats::whole(shape), 0);
+    return number;
+  }
+  Random random_{3};
+  MemoryCheckpoint source_;
+};
+
+TEST_F(Crossing, StepCountersBecomeValuesAndEchoesKeysAndFractionsDoNot) {
+  const auto made = plan_conversion(source_, {.format = &kCountsInValues});
+  ASSERT_TRUE(made) << made.error().message;
+  const Catalog& content = made->content->catalog();
+  EXPECT_EQ(content.param_steps, (std::map<std::string, std::int64_t>{{"w", 17}}));
+  ASSERT_EQ(content.tensors.size(), 2u);
+  EXPECT_FALSE(content.tensors[0].key.has_value());
+  EXPECT_EQ(content.tensors[1].name, "v");
+  ASSERT_EQ(content.values.size(), 1u);
+  EXPECT_EQ(content.values[0].key, "note");
+}
+
+TEST_F(Crossing, StepCountersBecomeTensorsWhereTheTargetKeepsThemSo) {
+  source_.catalog().param_steps = {{"x", 9}};
+  const auto made = plan_conversion(source_, {.format = &kCountsInTensors});
+  ASSERT_TRUE(made) << made.error().message;
+  const Catalog& content = made->content->catalog();
+  EXPECT_TRUE(content.param_steps.empty());
+  ASSERT_EQ(content.tensors.size(), 4u);
+  EXPECT_EQ(label_of(content.tensors[3]), "x (step)");
+  formats::ByteVector bytes(4);
+  ASSERT_TRUE(read_box(*made->content, content.tensors[3], {}, bytes));
+  EXPECT_EQ(formats::load_le<float>(bytes), 9);
+}
+
+TEST_F(Crossing, TheSameFormatKeepsEverythingAsItWas) {
+  source_.catalog().format = "toy";
+  const auto made = plan_conversion(source_, {.format = &kCountsInValues});
+  ASSERT_TRUE(made) << made.error().message;
+  const Catalog& content = made->content->catalog();
+  EXPECT_TRUE(content.param_steps.empty());
+  EXPECT_EQ(content.tensors.size(), 3u);
+  EXPECT_EQ(content.tensors[0].key, "model.w");
+  EXPECT_EQ(content.values.size(), 2u);
+}
+
+TEST(ContentView, CastsAndScalesWhatItReadsWhereverTheReadBegins) {
+  Random random{5};
+  MemoryCheckpoint source;
+  source.add("m", DType::bf16, {40, 7}, random);
+  for (std::uint64_t row = 0; row < 40; row += 10) source.add_chunk(0, {{row, 0}, {10, 7}}, 0);
+  for (std::size_t i = 1; i < source.bytes(0).size(); i += 2)
+    source.bytes(0)[i] &= std::byte{0x3f};  // no NaN
+  Catalog content;
+  content.tensors.push_back(source.tensor(0));
+  content.tensors[0].dtype = DType::f32;
+  const ContentView view(source, content, {{0, 0.5}});
+  const formats::Box box{{7, 2}, {20, 3}};
+  formats::ByteVector got(20 * 3 * 4);
+  ASSERT_TRUE(read_box(view, view.catalog().tensors[0], box, got));
+  formats::ByteVector wanted(got.size());
+  formats::cast_floats(DType::bf16, source.elements(0, box), DType::f32, wanted, 0.5);
+  EXPECT_EQ(got, wanted);
+}
+
+}  // namespace
+}  // namespace libswap
