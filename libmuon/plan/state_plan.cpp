@@ -159,6 +159,12 @@ FlatRange StatePlan::own_range(std::uint32_t param) const {
   return (muon_[param] ? *owners_ : *shards_).held(param, rank_);
 }
 
+bool StatePlan::in_place(std::uint32_t param, const formats::Layout& trainer) const {
+  const FlatRange own = own_range(param);
+  const FlatRange held = trainer.held(param, rank_);
+  return own.first >= held.first && own.first + own.count <= held.first + held.count;
+}
+
 // Small matrices share an item as long as one tile holds them, so a model of many small matrices
 // does not pay a tile for each.
 void StatePlan::add_muon_items(const ModelSpec& model) {

@@ -60,6 +60,8 @@ class StatePlan {
   bool muon(std::uint32_t param) const { return muon_[param]; }
   // The elements of a parameter whose state this rank keeps; count 0 if none.
   FlatRange own_range(std::uint32_t param) const;
+  // Whether what this rank holds of it in `trainer` (gradients() or weights()) is all of that.
+  bool in_place(std::uint32_t param, const formats::Layout& trainer) const;
 
   const std::vector<Item>& items() const { return items_; }
   const std::vector<Visit>& visits() const { return visits_; }  // sweep order; one per tile

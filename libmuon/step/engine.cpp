@@ -14,17 +14,11 @@ using formats::ReshardPlan;
 
 namespace {
 
-bool within(FlatRange inner, FlatRange outer) {
-  return inner.first >= outer.first && inner.first + inner.count <= outer.first + outer.count;
-}
-
 // The AdamW part and the Muon part of one direction have different layouts: two plans, one
 // exchange.
 Result<> plan_exchange(Exchange& exchange, const StatePlan& plan, const Layout& trainer,
                        bool inwards) {
-  const auto in_place = [&](std::uint32_t tensor) {
-    return within(plan.own_range(tensor), trainer.held(tensor, plan.rank()));
-  };
+  const auto in_place = [&](std::uint32_t tensor) { return plan.in_place(tensor, trainer); };
   for (const bool muon : {true, false}) {
     const Layout& state = muon ? plan.owners() : plan.shards();
     TRY_ASSIGN(const ReshardPlan moves, inwards
@@ -57,10 +51,8 @@ std::uint64_t workspace_bytes(const EngineConfig& config, const StatePlan& plan)
 // What must be gathered (or kept for sending) because the trainer's own buffer does not hold it.
 std::uint64_t staged_bytes(const StatePlan& plan, const Layout& trainer) {
   std::uint64_t elems = 0;
-  for (std::uint32_t i = 0; i < trainer.tensors().size(); ++i) {
-    const FlatRange own = plan.own_range(i);
-    if (!within(own, trainer.held(i, plan.rank()))) elems += own.count;
-  }
+  for (std::uint32_t i = 0; i < trainer.tensors().size(); ++i)
+    if (!plan.in_place(i, trainer)) elems += plan.own_range(i).count;
   return elems * sizeof(float);
 }
 

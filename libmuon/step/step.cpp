@@ -22,10 +22,11 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 // The part of a trainer's buffer that is this rank's own range; empty when the buffer lacks it.
 template <typename T>
-std::span<T> own_part(std::span<T> held, FlatRange held_range, FlatRange own) {
-  const bool inside =
-      own.first >= held_range.first && own.first + own.count <= held_range.first + held_range.count;
-  return inside ? held.subspan(own.first - held_range.first, own.count) : std::span<T>{};
+std::span<T> own_part(std::span<T> held, const StatePlan& plan, const Layout& trainer,
+                      std::uint32_t param) {
+  if (!plan.in_place(param, trainer)) return {};
+  const FlatRange own = plan.own_range(param);
+  return held.subspan(own.first - trainer.held(param, plan.rank()).first, own.count);
 }
 
 // The sum is exact, so it may be cut anywhere.
@@ -50,13 +51,9 @@ void Engine::Impl::reserve_buffers() {
   own_gradients.resize(params);
   own_weights.resize(params);
   for (std::uint32_t i = 0; i < params; ++i) {
-    const FlatRange own = plan.own_range(i);
-    const auto missing = [&](const Layout& trainer) {
-      const FlatRange held = trainer.held(i, plan.rank());
-      return own.first < held.first || own.first + own.count > held.first + held.count;
-    };
-    if (missing(plan.gradients())) own_gradients[i].resize(own.count);
-    if (missing(plan.weights())) own_weights[i].resize(own.count);
+    const std::uint64_t own = plan.own_range(i).count;
+    if (!plan.in_place(i, plan.gradients())) own_gradients[i].resize(own);
+    if (!plan.in_place(i, plan.weights())) own_weights[i].resize(own);
   }
   u.resize(plan.largest_item());
   o.resize(plan.largest_item());
@@ -65,15 +62,14 @@ void Engine::Impl::reserve_buffers() {
 std::span<const float> Engine::Impl::own_gradient(std::uint32_t param) const {
   const StatePlan& plan = parts.plan;
   if (!own_gradients[param].empty()) return own_gradients[param];
-  return own_part(gradients[param], plan.gradients().held(param, plan.rank()),
-                  plan.own_range(param));
+  return own_part(gradients[param], plan, plan.gradients(), param);
 }
 
 std::span<float> Engine::Impl::own_weight(std::uint32_t param) {
   const StatePlan& plan = parts.plan;
   if (!own_weights[param].empty()) return own_weights[param];
   if (!bound[param]) return {};
-  return own_part(weights[param], plan.weights().held(param, plan.rank()), plan.own_range(param));
+  return own_part(weights[param], plan, plan.weights(), param);
 }
 
 Result<> Engine::Impl::agree_all(const Result<>& mine, std::string_view doing) {

@@ -71,6 +71,97 @@ TEST(Engine, GivesTheSameBitsUnderAnyBudgetTileAndThreadCount) {
       }
 }
 
+// The weights of one parameter, out of all concatenated.
+std::vector<float> weights_of(const Outcome& outcome, const libmuon::ModelSpec& model,
+                              std::string_view name) {
+  std::size_t first = 0;
+  for (const libmuon::ParamSpec& param : model.params) {
+    const std::size_t count = formats::volume(param.shape);
+    if (param.name == name)
+      return {outcome.weights.begin() + static_cast<std::ptrdiff_t>(first),
+              outcome.weights.begin() + static_cast<std::ptrdiff_t>(first + count)};
+    first += count;
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+TEST(Engine, GivesTheSameBitsWhereRanksHoldNoRowsAtAll) {
+  const TempDir directory;
+  expect_same_bits(train(Training{.ranks = 8, .gradients = Policy::rows}, directory.path(), kSteps),
+                   "a matrix of one row on eight ranks");
+}
+
+TEST(Engine, OneMatrixOnEightRanksEqualsOneRank) {
+  libmuon::ModelSpec model;
+  model.groups = {libmuon::MuonSpec::keller()};
+  model.params = {{"only", {31, 13}, 0}};
+  const TempDir alone, together;
+  const Outcome one = train(Training{.model = model}, alone.path(), kSteps);
+  const Outcome eight = train(Training{.ranks = 8, .model = model}, together.path(), kSteps);
+  ASSERT_EQ(one.error, "");
+  ASSERT_EQ(eight.error, "");
+  EXPECT_TRUE(one == eight);
+}
+
+TEST(Engine, GroupsMayComeInAnyOrder) {
+  libmuon::ModelSpec model = test::nuisance_model();
+  std::swap(model.groups[0], model.groups[1]);
+  for (libmuon::ParamSpec& param : model.params) param.group = 1 - param.group;
+  const TempDir directory;
+  expect_same_bits(train(Training{.ranks = 3, .model = model}, directory.path(), kSteps),
+                   "AdamW's group before Muon's");
+}
+
+TEST(Engine, EveryGroupHasItsOwnMomentumAndLearningRate) {
+  libmuon::ModelSpec model = test::nuisance_model();
+  auto slower = std::get<libmuon::MuonSpec>(model.groups[0]);
+  slower.beta = 0.5;
+  slower.lr = 0.001;
+  model.groups.push_back(slower);
+  for (libmuon::ParamSpec& param : model.params)
+    if (param.name == "blk.0.up") param.group = 2;
+  const TempDir alone, together;
+  const Outcome one = train(Training{.model = model}, alone.path(), kSteps);
+  const Outcome three = train(Training{.ranks = 3, .model = model}, together.path(), kSteps);
+  ASSERT_EQ(one.error, "");
+  EXPECT_TRUE(one == three);
+  EXPECT_NE(weights_of(one, model, "blk.0.up"), weights_of(reference(), model, "blk.0.up"));
+  for (const std::string_view other : {"blk.0.down", "prime", "emb", "scale"})
+    EXPECT_EQ(weights_of(one, model, other), weights_of(reference(), model, other)) << other;
+}
+
+// One group only: the other optimizer has no parameter, no tile and no state.
+Outcome train_and_resume_with(const libmuon::GroupSpec& group) {
+  libmuon::ModelSpec model;
+  model.groups = {group};
+  model.params = {{"a", {20, 12}, 0}, {"b", {12, 30}, 0}};
+  const TempDir whole, parts;
+  const Training setup{.ranks = 2, .budget_bytes = 4 * 4096, .model = model};
+  const Outcome through = train(setup, whole.path(), kSteps);
+  EXPECT_EQ(train(setup, parts.path(), 2).error, "");
+  const Outcome resumed = train(setup, parts.path(), kSteps);
+  EXPECT_EQ(resumed.origin, "resumed the store at step 2");
+  EXPECT_EQ(through.error, "");
+  EXPECT_TRUE(through == resumed);
+  return through;
+}
+
+TEST(Engine, TrainsAndResumesWithoutAnyAdamGroup) {
+  const Outcome outcome = train_and_resume_with(libmuon::MuonSpec::keller());
+  for (const libmuon::EnginePlan& plan : outcome.plans) EXPECT_EQ(plan.adam_elems, 0u);
+}
+
+TEST(Engine, TrainsAndResumesWithoutAnyMuonGroupAndKeepsNoMomentum) {
+  const Outcome outcome = train_and_resume_with(libmuon::AdamSpec{.lr = 1e-2});
+  std::uint64_t bytes = 0;
+  for (const libmuon::EnginePlan& plan : outcome.plans) {
+    EXPECT_EQ(plan.newton_schulz_flops, 0);
+    bytes += plan.state_bytes;
+  }
+  EXPECT_EQ(bytes, 3 * sizeof(float) * (20 * 12 + 12 * 30));  // master, exp_avg, exp_avg_sq
+}
+
 TEST(Engine, MovesExactlyThePredictedBytes) {
   const TempDir directory;
   const Training setup{.ranks = 3, .budget_bytes = 4 * 4096};

@@ -25,7 +25,7 @@ float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
 
 struct RankRun {
   const Training& setup;
-  const libmuon::ModelSpec model = nuisance_model();
+  const libmuon::ModelSpec model = setup.model;
   std::vector<std::vector<float>> weights, gradients;
 
   std::uint64_t elems(std::size_t param) const {

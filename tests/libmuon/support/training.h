@@ -11,6 +11,9 @@
 
 namespace test {
 
+// Shapes with every nuisance: tall, wide, prime sizes, one row, one element, vectors, a 4-d tensor.
+libmuon::ModelSpec nuisance_model();
+
 struct Training {
   std::uint32_t ranks = 1;
   formats::Policy gradients = formats::Policy::zero12;
@@ -22,6 +25,7 @@ struct Training {
   std::uint64_t snapshot_every = 0;  // 0: only where the test asks
   std::uint64_t poison_step = 0;     // one gradient of that step is NaN on one rank
   double max_norm = 0;
+  libmuon::ModelSpec model = nuisance_model();
 };
 
 struct Outcome {
@@ -36,8 +40,6 @@ struct Outcome {
   bool operator==(const Outcome& other) const { return weights == other.weights; }
 };
 
-// Shapes with every nuisance: tall, wide, prime sizes, one row, one element, vectors, a 4-d tensor.
-libmuon::ModelSpec nuisance_model();
 libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec& model);
 
 // Opens (or resumes) in `directory`, trains until `last_step`, takes a final snapshot if asked.
