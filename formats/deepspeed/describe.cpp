@@ -1,28 +1,13 @@
 #include <algorithm>
-#include <set>
 
-#include "formats/core/json_text.h"
 #include "formats/deepspeed/deepspeed.h"
+#include "formats/deepspeed/model.h"
 #include "formats/deepspeed/names.h"
 #include "formats/deepspeed/optimizer.h"
-#include "formats/deepspeed/partition.h"
+#include "formats/deepspeed/values.h"
 
 namespace formats {
 namespace {
-
-// Top-level entries of a model file that have a meaning of their own; the rest are values.
-constexpr std::string_view kModelParts[] = {"module",
-                                            "buffer_names",
-                                            "optimizer",
-                                            "param_shapes",
-                                            "frozen_param_shapes",
-                                            "shared_params",
-                                            "data_sampler",
-                                            "random_ltd",
-                                            "frozen_param_fragments",
-                                            "sparse_tensor_module_names",
-                                            "ds_version",
-                                            "universal_checkpoint_info"};
 
 class Describer {
  public:
@@ -36,27 +21,17 @@ class Describer {
     catalog().format = "deepspeed";
     TRY(check_ranks());
     for (const auto& [rank, name] : files_.optimizer) TRY(read_optimizer(Rank{rank}, name));
-    for (const auto& [rank, name] : files_.model) TRY(read_model(Rank{rank}, name));
-    finish();
+    DsModelReader models(*checkpoint_, partitions_, facts_.stage, world_);
+    for (const auto& [rank, name] : files_.model) TRY(read_model(models, Rank{rank}, name));
+    finish(models.facts());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
 
  private:
-  struct Opened {
-    TorchArchive archive;
-    std::uint32_t file = 0;
-    std::string where;  // the file's name for messages
-    const PickleGraph& graph() const { return archive.graph(); }
-  };
-
   Catalog& catalog() { return checkpoint_->building(); }
 
-  Result<Opened> open(const std::string& name, std::optional<Rank> rank) {
-    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
-    TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
-    catalog().files.push_back({name, source->size(), rank});
-    return Opened{std::move(archive), static_cast<std::uint32_t>(catalog().files.size() - 1),
-                  std::string(source->name())};
+  Error of_tag(Code code, const std::string& why) const {
+    return Error{code, std::string(tree_->root()) + ": " + files_.tag + ": " + why, {}};
   }
 
   // Before anything else: are all ranks there? The first optimizer file knows how many there were.
@@ -66,179 +41,101 @@ class Describer {
     TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
     TRY(require_known_globals(archive.graph()));
     TRY_ASSIGN(world_, ds_partition_count(archive.graph()));
+    const std::string count = "partition_count is " + std::to_string(world_);
     for (std::uint32_t rank = 0; rank < world_; ++rank)
       if (!files_.optimizer.contains(rank))
-        return Error{Code::incomplete,
-                     std::string(tree_->root()) + ": " + files_.tag + ": optimizer file of rank " +
-                         std::to_string(rank) + " is missing (partition_count is " +
-                         std::to_string(world_) + ")",
-                     {}};
+        return of_tag(Code::incomplete, "optimizer file of rank " + std::to_string(rank) +
+                                            " is missing (" + count + ")");
     if (files_.optimizer.size() > world_)
-      return Error{Code::layout,
-                   std::string(tree_->root()) + ": " + files_.tag + ": " +
-                       std::to_string(files_.optimizer.size()) +
-                       " optimizer files, but partition_count is " + std::to_string(world_),
-                   {}};
+      return of_tag(Code::layout, count + " but " + std::to_string(files_.optimizer.size()) +
+                                      " rank files exist");
     catalog().world = world_;
     return read_shapes();
   }
 
-  // The first model file says which parameters the flat buffers hold, in which order.
   Result<> read_shapes() {
-    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
-               tree_->open(files_.model.begin()->second));
+    const auto first = files_.model.begin();
+    if (first->first != 0) return of_tag(Code::incomplete, "model file of rank 0 is missing");
+    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(first->second));
     TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
-    const PickleGraph& graph = archive.graph();
-    const PickleId shapes = graph.find(graph.root(), "param_shapes");
-    if (shapes == kNoPickle || !graph.is(shapes, PickleKind::list))
-      return bad(source->name(), "no list param_shapes: not a ZeRO checkpoint");
-    for (const PickleId group : graph.items(shapes)) {
-      TRY_ASSIGN(std::vector<DsParam> params, named_shapes(graph, group, source->name()));
-      shapes_.push_back(std::move(params));
-    }
+    TRY_ASSIGN(state_.groups, read_ds_shapes(archive.graph(), source->name()));
+    state_.starts.assign(state_.groups.size(), 0);
+    state_.partition.assign(state_.groups.size(), 0);
     return {};
-  }
-
-  static Error bad(std::string_view where, std::string_view why) {
-    return Error{Code::corrupt, std::string(where) + ": " + std::string(why), {}};
-  }
-
-  static Result<std::vector<DsParam>> named_shapes(const PickleGraph& graph, PickleId dict,
-                                                   std::string_view where) {
-    if (!graph.is(dict, PickleKind::dict)) return bad(where, "a group of shapes that is no dict");
-    std::vector<DsParam> params;
-    std::set<std::string_view> seen;
-    const std::span<const PickleId> entries = graph.items(dict);
-    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      const auto shape = torch_shape(graph, entries[i + 1]);
-      if (!graph.is(entries[i], PickleKind::string) || graph.text(entries[i]).empty() || !shape)
-        return bad(where, "a parameter without a name or a shape");
-      const std::string_view name = graph.text(entries[i]);
-      if (!seen.insert(name).second)
-        return bad(where, "parameter " + json_string(name) + " is listed twice");
-      params.push_back({std::string(name), *shape});
-    }
-    return params;
   }
 
   Result<> read_optimizer(Rank rank, const std::string& name) {
-    TRY_ASSIGN(const Opened opened, open(name, rank));
+    TRY_ASSIGN(const DsFile opened, open_ds_file(*tree_, *checkpoint_, name, rank));
     TRY(require_known_globals(opened.graph()));
     const DsRankFile file{*tree_,        opened.archive, opened.file, opened.where,
                           files_.folder, rank,           world_};
-    DsOptimizer optimizer(file, shapes_, *checkpoint_, partitions_);
+    DsOptimizer optimizer(file, state_, *checkpoint_, partitions_);
     TRY(optimizer.read());
+    DsOptimizerFacts facts = optimizer.take_facts();
     if (rank == Rank{0}) {
-      stage_ = optimizer.stage();
-      catalog().groups = optimizer.groups();
+      facts_ = std::move(facts);
+      return stage3_has_all_models();
     }
-    for (ValueEntry& value : optimizer.take_values())
-      if (rank == Rank{0}) catalog().values.push_back(std::move(value));
+    return check_same_save(facts, opened.where);
+  }
+
+  Result<> stage3_has_all_models() const {
+    if (facts_.stage != 3) return {};
+    for (std::uint32_t rank = 0; rank < world_; ++rank)
+      if (!files_.model.contains(rank))
+        return of_tag(Code::incomplete, "model file of rank " + std::to_string(rank) +
+                                            " is missing (partition_count is " +
+                                            std::to_string(world_) + ")");
     return {};
   }
 
-  Result<> read_model(Rank rank, const std::string& name) {
-    TRY_ASSIGN(const Opened opened,
-               open(name, files_.model.size() > 1 ? std::optional<Rank>(rank) : std::nullopt));
-    const PickleGraph& graph = opened.graph();
-    if (!graph.is(graph.root(), PickleKind::dict)) return bad(opened.where, "no dict at the top");
-    TRY(read_frozen(opened, rank));
-    if (rank != Rank{0}) return {};
-    const PickleId version = graph.find(graph.root(), "ds_version");
-    catalog().producer = "DeepSpeed";
-    if (version != kNoPickle && graph.is(version, PickleKind::string))
-      catalog().producer += " " + std::string(graph.text(version));
-    const PickleId steps = graph.find(graph.root(), "global_steps");
-    if (steps != kNoPickle && graph.is(steps, PickleKind::integer))
-      catalog().step = graph.integer(steps);
-    note_tied(graph);
-    TRY(read_module(opened));
-    return read_values(opened);
-  }
-
-  void note_tied(const PickleGraph& graph) {
-    const PickleId shared = graph.find(graph.root(), "shared_params");
-    if (shared == kNoPickle || !graph.is(shared, PickleKind::dict)) return;
-    const std::span<const PickleId> entries = graph.items(shared);
-    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      if (!graph.is(entries[i], PickleKind::string) ||
-          !graph.is(entries[i + 1], PickleKind::string))
-        continue;
-      tied_.emplace(graph.text(entries[i]));
-      catalog().notes.push_back(json_string(graph.text(entries[i])) + " is tied to " +
-                                json_string(graph.text(entries[i + 1])));
-    }
-  }
-
-  // Stage 3 cuts frozen parameters over the ranks like the others; stages 1 and 2 keep them in
-  // module.
-  Result<> read_frozen(const Opened& opened, Rank rank) {
-    const PickleGraph& graph = opened.graph();
-    const PickleId shapes = graph.find(graph.root(), "frozen_param_shapes");
-    const PickleId parts = graph.find(graph.root(), "frozen_param_fragments");
-    if (stage_ != 3 || shapes == kNoPickle || parts == kNoPickle ||
-        !graph.is(shapes, PickleKind::dict))
-      return {};
-    TRY_ASSIGN(const std::vector<DsParam> params, named_shapes(graph, shapes, opened.where));
-    for (const DsParam& param : params) {
-      const PickleId part = graph.find(parts, param.name);
-      if (part == kNoPickle)
-        return bad(opened.where,
-                   "frozen parameter " + json_string(param.name) + " has no fragment");
-      TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, part));
-      TRY_ASSIGN(const DsFlat flat, checkpoint_->add_flat(opened.archive, opened.file, tensor));
-      TRY_ASSIGN(const DsGroup group, DsGroup::make({param}, Policy::zero3, world_));
-      TRY(partitions_.add(group, "param", rank, flat, opened.where));
+  // Files of one save agree about everything that is not a partition.
+  Result<> check_same_save(const DsOptimizerFacts& facts, const std::string& where) const {
+    const auto differs = [&](std::string_view what) {
+      return Error{
+          Code::layout,
+          where + ": " + std::string(what) + " differs from the other ranks (file of another save)",
+          {}};
+    };
+    if (facts.stage != facts_.stage) return differs("zero_stage");
+    for (std::size_t i = 0; i < facts.steps.size(); ++i)
+      if (facts.steps[i] && facts_.steps[i] && *facts.steps[i] != *facts_.steps[i])
+        return differs("optimizer step");
+    if (facts.groups.size() != facts_.groups.size()) return differs("the number of param_groups");
+    for (std::size_t i = 0; i < facts.groups.size(); ++i) {
+      const auto& mine = facts.groups[i].settings;
+      const auto& first = facts_.groups[i].settings;
+      if (!std::equal(mine.begin(), mine.end(), first.begin(), first.end(),
+                      [](const auto& a, const auto& b) {
+                        return a.first == b.first && to_json(a.second) == to_json(b.second);
+                      }))
+        return differs("param_groups");
     }
     return {};
   }
 
-  // Whole tensors: 16-bit weights and frozen parameters of stages 1 and 2, buffers of all stages.
-  Result<> read_module(const Opened& opened) {
-    const PickleGraph& graph = opened.graph();
-    const PickleId module = graph.find(graph.root(), "module");
-    if (module == kNoPickle || !graph.is(module, PickleKind::dict))
-      return bad(opened.where, "no dict module");
-    std::set<std::string_view> buffers;
-    const PickleId names = graph.find(graph.root(), "buffer_names");
-    if (names != kNoPickle && graph.is(names, PickleKind::list))
-      for (const PickleId name : graph.items(names))
-        if (graph.is(name, PickleKind::string)) buffers.insert(graph.text(name));
-    const std::span<const PickleId> entries = graph.items(module);
-    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      if (!graph.is(entries[i], PickleKind::string) || !is_torch_tensor(graph, entries[i + 1]))
-        continue;
-      const std::string name(graph.text(entries[i]));
-      const bool buffer = buffers.contains(name);
-      TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, entries[i + 1]));
-      const bool placeholder = stage_ == 3 && !buffer;
-      if (placeholder || tied_.contains(name)) continue;
-      TRY_ASSIGN(const DsFlat flat, checkpoint_->add_flat(opened.archive, opened.file, tensor));
-      TRY(partitions_.add_module(name, buffer ? "buffer" : "param", Rank{0}, flat, opened.where));
-    }
+  Result<> read_model(DsModelReader& models, Rank rank, const std::string& name) {
+    TRY_ASSIGN(const DsFile opened,
+               open_ds_file(*tree_, *checkpoint_, name,
+                            files_.model.size() > 1 ? std::optional<Rank>(rank) : std::nullopt));
+    TRY(models.read(opened, rank));
+    const auto ranks = models.facts().ranks;
+    if (rank == Rank{0} && ranks && *ranks != static_cast<std::int64_t>(world_))
+      return Error{Code::layout,
+                   opened.where + ": dp_world_size is " + std::to_string(*ranks) +
+                       ", but partition_count is " + std::to_string(world_),
+                   {}};
     return {};
   }
 
-  Result<> read_values(const Opened& opened) {
-    const PickleGraph& graph = opened.graph();
-    const std::span<const PickleId> entries = graph.items(graph.root());
-    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      if (!graph.is(entries[i], PickleKind::string)) continue;
-      const std::string key(graph.text(entries[i]));
-      if (std::find(std::begin(kModelParts), std::end(kModelParts), key) != std::end(kModelParts))
-        continue;
-      TRY_ASSIGN(Value value, value_of(graph, entries[i + 1], &opened.archive));
-      catalog().values.push_back({key, {key}, std::move(value)});
-    }
-    return {};
-  }
-
-  void finish() {
+  void finish(const DsModelFacts& model) {
     checkpoint_->finish();
-    catalog().partition = std::string(stage_ == 3 ? "zero3" : "zero12") + " over " +
+    const std::int64_t stage = facts_.stage;
+    catalog().partition = std::string(stage == 3 ? "zero3" : "zero12") + " over " +
                           std::to_string(world_) + (world_ == 1 ? " rank" : " ranks") +
-                          (stage_ == 3 ? "" : " (stage " + std::to_string(stage_) + ")");
-    if (stage_ == 3)
+                          (stage == 3 ? "" : " (stage " + std::to_string(stage) + ")");
+    set_ds_values(catalog(), files_.tag, state_.groups, model, std::move(facts_));
+    if (stage == 3)
       catalog().notes.emplace_back(
           "stage 3 keeps no 16-bit weights: they are the master weights, rounded");
   }
@@ -248,16 +145,15 @@ class Describer {
   DsPartitions partitions_;
   DsFiles files_;
   std::uint32_t world_ = 1;
-  std::int64_t stage_ = 0;
-  std::vector<std::vector<DsParam>> shapes_;  // a group each, in flat order
-  std::set<std::string> tied_;
+  DsFlatState state_;
+  DsOptimizerFacts facts_;  // rank 0's
 };
 
 }  // namespace
 
 bool detect_deepspeed(const SourceTree& tree) {
   return std::any_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
-    return parse_ds_name(std::string_view(entry.name).substr(entry.name.rfind('/') + 1))
+    return parse_ds_name(std::string_view(entry.name).substr(ds_folder_of(entry.name).size()))
         .has_value();
   });
 }

@@ -24,39 +24,19 @@ bool take_number(std::string_view& text, std::uint32_t& into) {
   return true;
 }
 
-std::string_view folder_of(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? std::string_view{} : path.substr(0, slash + 1);
-}
-
 Error refused(const SourceTree& tree, Code code, const std::string& why) {
   return Error{code, std::string(tree.root()) + ": " + why, {}};
-}
-
-// What `latest` says, without the line end an editor may have added.
-Result<std::string> read_latest(const SourceTree& tree) {
-  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open("latest"));
-  TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTag));
-  std::string tag(text_of(bytes));
-  while (!tag.empty() && (tag.back() == '\n' || tag.back() == '\r' || tag.back() == ' '))
-    tag.pop_back();
-  const bool plain =
-      !tag.empty() && tag != "." && tag != ".." && std::all_of(tag.begin(), tag.end(), [](char c) {
-        return c != '/' && c != '\\' && static_cast<unsigned char>(c) >= 0x20;
-      });
-  if (plain) return tag;
-  return refused(tree, Code::corrupt, "latest names " + json_string(tag) + ", which is no folder");
 }
 
 // The tag's folder with its '/', "" for the root: from `latest`, or the only one there is.
 Result<std::string> find_folder(const SourceTree& tree) {
   std::set<std::string> folders;
   for (const SourceTree::Entry& entry : tree.entries()) {
-    const std::string_view folder = folder_of(entry.name);
+    const std::string_view folder = ds_folder_of(entry.name);
     if (parse_ds_name(std::string_view(entry.name).substr(folder.size()))) folders.emplace(folder);
   }
   if (tree.find("latest") != nullptr) {
-    TRY_ASSIGN(const std::string tag, read_latest(tree));
+    TRY_ASSIGN(const std::string tag, read_ds_latest(tree, "latest"));
     if (folders.contains(tag + "/")) return tag + "/";
     return refused(tree, Code::incomplete,
                    "latest names " + json_string(tag) + ", which holds no checkpoint");
@@ -69,10 +49,42 @@ Result<std::string> find_folder(const SourceTree& tree) {
 
 }  // namespace
 
+// Without the line end an editor may have added.
+Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file) {
+  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
+  if (source->size() > kMaxTag)
+    return refused(tree, Code::limit,
+                   std::string(file) + " has " + std::to_string(source->size()) +
+                       " bytes; a tag has at most " + std::to_string(kMaxTag));
+  TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTag));
+  std::string tag(text_of(bytes));
+  while (!tag.empty() && (tag.back() == '\n' || tag.back() == '\r' || tag.back() == ' '))
+    tag.pop_back();
+  const bool plain =
+      !tag.empty() && tag != "." && tag != ".." && std::all_of(tag.begin(), tag.end(), [](char c) {
+        return c != '/' && c != '\\' && static_cast<unsigned char>(c) >= 0x20;
+      });
+  if (plain) return tag;
+  return refused(tree, Code::corrupt,
+                 std::string(file) + " names " + json_string(tag) + ", which is no folder");
+}
+
+std::string ds_tag_of(const SourceTree& tree, std::string_view folder) {
+  std::string_view path = folder.empty() ? tree.root() : folder;
+  while (path.ends_with('/')) path.remove_suffix(1);
+  const std::string_view last = path.substr(path.rfind('/') + 1);
+  return last == "." || last == ".." ? std::string() : std::string(last);
+}
+
+std::string_view ds_folder_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? std::string_view{} : path.substr(0, slash + 1);
+}
+
 std::optional<DsName> parse_ds_name(std::string_view file) {
   DsName name;
   std::uint32_t number = 0;
-  take(file, "bf16_");
+  name.bf16 = take(file, "bf16_");
   if (take(file, "zero_pp_rank_")) {
     if (!take_number(file, number) || !take(file, "_")) return std::nullopt;
     name.data_rank = number;
@@ -88,9 +100,10 @@ std::optional<DsName> parse_ds_name(std::string_view file) {
 Result<DsFiles> find_ds_files(const SourceTree& tree) {
   DsFiles files;
   TRY_ASSIGN(files.folder, find_folder(tree));
-  files.tag = files.folder.empty() ? "" : files.folder.substr(0, files.folder.size() - 1);
+  files.tag = ds_tag_of(tree, files.folder);
+  std::optional<DsName> first_optimizer;
   for (const SourceTree::Entry& entry : tree.entries()) {
-    if (folder_of(entry.name) != files.folder) continue;
+    if (ds_folder_of(entry.name) != files.folder) continue;
     const std::string_view base = std::string_view(entry.name).substr(files.folder.size());
     const bool other_axis = base.starts_with("layer_") || base.starts_with("expp_rank_");
     const auto name = parse_ds_name(base);
@@ -104,14 +117,20 @@ Result<DsFiles> find_ds_files(const SourceTree& tree) {
     if (!fresh)
       return refused(tree, Code::layout,
                      "two files for one rank: " + place->second + " and " + entry.name);
+    if (name->kind == DsName::Kind::model) continue;
+    if (!first_optimizer) first_optimizer = name;
+    if (first_optimizer->bf16 != name->bf16)
+      return refused(tree, Code::layout,
+                     std::string(base) +
+                         ": optimizer files with and without \"bf16_\": two saves in one folder");
   }
   if (files.model.empty())
     return refused(tree, Code::incomplete, files.tag + ": no model_states.pt file");
   if (files.optimizer.empty())
     return refused(tree, Code::unsupported,
                    files.tag +
-                       ": no optim_states.pt file: a DeepSpeed checkpoint without ZeRO, or "
-                       "a universal one, is not read by this version");
+                       ": no optim_states.pt file: a DeepSpeed checkpoint without ZeRO is not "
+                       "read by this version");
   return files;
 }
 

@@ -17,17 +17,25 @@ struct DsName {
   enum class Kind { model, optimizer } kind = Kind::model;
   std::optional<std::uint32_t> data_rank;  // absent in the one model file of stages 1 and 2
   std::uint32_t model_rank = 0;            // tensor parallelism
+  bool bf16 = false;                       // begins with "bf16_"
 };
 // The last component of a path; nullopt for names of other files.
 std::optional<DsName> parse_ds_name(std::string_view file);
 
 // The files of the tag that `latest` names, by data-parallel rank.
 struct DsFiles {
-  std::string tag;                             // "" when the tree is the tag's folder itself
+  std::string tag;                             // the folder's name, "" when nothing says it
   std::string folder;                          // "" or "<tag>/"
   std::map<std::uint32_t, std::string> model;  // stages 1 and 2: one, as rank 0
   std::map<std::uint32_t, std::string> optimizer;
 };
 Result<DsFiles> find_ds_files(const SourceTree& tree);
+
+// What `latest` or `latest_universal` says; refused when that cannot be the name of a folder.
+Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file);
+// The name of a tag's folder given with its '/', or of the tree itself when that is "".
+std::string ds_tag_of(const SourceTree& tree, std::string_view folder);
+// "a/b/" of "a/b/c", "" of "c".
+std::string_view ds_folder_of(std::string_view path);
 
 }  // namespace formats

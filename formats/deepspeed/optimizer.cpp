@@ -11,20 +11,6 @@ namespace {
 constexpr std::string_view kStage3Masters = "fp32_flat_groups";
 constexpr std::string_view kStage12Masters = "single_partition_of_fp32_groups";
 
-// ZeroStageEnum(3), getattr(ZeroStageEnum, 'weights') or a plain number.
-std::int64_t stage_number(const PickleGraph& graph, PickleId id) {
-  constexpr std::string_view kNames[] = {"disabled", "optimizer_states", "gradients", "weights"};
-  if (id == kNoPickle) return 1;  // BF16_Optimizer does not say; it is stage 1
-  if (graph.is(id, PickleKind::integer)) return graph.integer(id);
-  if (!graph.is(id, PickleKind::object)) return 1;
-  const std::span<const PickleId> args = graph.items(graph.args(id));
-  if (args.size() == 1 && graph.is(args[0], PickleKind::integer)) return graph.integer(args[0]);
-  if (args.size() == 2 && graph.is(args[1], PickleKind::string))
-    for (std::size_t i = 0; i < std::size(kNames); ++i)
-      if (graph.text(args[1]) == kNames[i]) return static_cast<std::int64_t>(i);
-  return 1;
-}
-
 // The `ds_id` attribute that stage 3 sets on its flat buffers: the name of their swap files.
 std::string_view swap_id(const PickleGraph& graph, PickleId tensor) {
   if (!graph.is_object_of(tensor, "torch._tensor._rebuild_from_type_v2")) return {};
@@ -35,18 +21,6 @@ std::string_view swap_id(const PickleGraph& graph, PickleId tensor) {
     state = graph.items(state)[0];
   const PickleId id = graph.find(state, "ds_id");
   return id != kNoPickle && graph.is(id, PickleKind::string) ? graph.text(id) : std::string_view{};
-}
-
-std::string optimizer_kind(const PickleGraph& graph, PickleId top, const GroupEntry& group) {
-  for (const auto& [name, value] : group.settings)
-    if (name == "use_muon" && value.kind == Value::Kind::boolean)
-      return value.integer != 0 ? "muon" : "adamw";
-  const PickleId type = graph.find(graph.find(graph.find(top, "ds_config"), "optimizer"), "type");
-  if (type == kNoPickle || !graph.is(type, PickleKind::string)) return {};
-  std::string kind(graph.text(type));
-  std::transform(kind.begin(), kind.end(), kind.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return kind;
 }
 
 }  // namespace
@@ -75,29 +49,59 @@ Error DsOptimizer::bad(Code code, std::string_view why) const {
   return Error{code, file_.where + ": " + std::string(why), {}};
 }
 
+std::string DsOptimizer::where(std::size_t number) const {
+  return file_.where + ": group " + std::to_string(number);
+}
+
 Result<> DsOptimizer::read() {
   top_ = graph_.find(graph_.root(), "optimizer_state_dict");
   if (top_ == kNoPickle) return bad(Code::corrupt, "no optimizer_state_dict");
   TRY_ASSIGN(const std::uint32_t world, ds_partition_count(graph_));
   if (world != file_.world)
     return bad(Code::layout, "partition_count is " + std::to_string(world) +
-                                 ", in the file of "
-                                 "the first rank it is " +
+                                 ", in the file of the first rank it is " +
                                  std::to_string(file_.world));
+  TRY_ASSIGN(config_, ds_config_of(graph_));
   const bool stage3 = graph_.find(top_, kStage3Masters) != kNoPickle;
-  stage_ = stage3 ? 3 : stage_number(graph_, graph_.find(top_, "zero_stage"));
+  const PickleId stage = graph_.find(top_, "zero_stage");
+  facts_.stage = stage3 ? 3 : ds_stage_number(graph_, stage);
+  facts_.zero_optimizer = stage3               ? "DeepSpeedZeroOptimizer_Stage3"
+                          : stage == kNoPickle ? "BF16_Optimizer"
+                                               : "DeepSpeedZeroOptimizer";
+  if (stage3) TRY(refuse_experts());
   const PickleId base = graph_.find(top_, stage3 ? "optimizer_state_dict" : "base_optimizer_state");
-  if (base == kNoPickle || !graph_.is(base, PickleKind::dict))
-    return bad(Code::unsupported,
-               "optimizer state in the elastic form is not read by this version");
-  TRY(read_groups(base));
-  read_values();
+  const std::size_t buffers = state_.groups.size();
+  whole_momentum_.assign(buffers, 0);
+  facts_.steps.assign(buffers, std::nullopt);
+  if (base != kNoPickle && graph_.is(base, PickleKind::dict)) {
+    TRY(read_groups(base));
+  } else if (base != kNoPickle && graph_.is(base, PickleKind::list) && !stage3) {
+    TRY(name_groups_of_elastic(graph_.items(base).size()));
+  } else {
+    return bad(Code::corrupt, "no optimizer state");
+  }
+  facts_.optimizer = ds_optimizer_class(config_, facts_.groups);
+  TRY(read_values());
   return read_partitions(stage3 ? kStage3Masters : kStage12Masters, base);
+}
+
+// Experts have their own, smaller data-parallel groups.
+Result<> DsOptimizer::refuse_experts() const {
+  const PickleId list = graph_.find(top_, "ds_zero_partition_groups");
+  if (list == kNoPickle || !graph_.is(list, PickleKind::list)) return {};
+  for (const PickleId item : graph_.items(list)) {
+    const PickleId count = graph_.find(item, "partition_count");
+    if (count != kNoPickle && graph_.is(count, PickleKind::integer) &&
+        graph_.integer(count) != static_cast<std::int64_t>(file_.world))
+      return bad(Code::unsupported,
+                 "sub-groups cut over different numbers of ranks: expert parallelism is not read "
+                 "by this version");
+  }
+  return {};
 }
 
 // param_groups[i]["params"] lists the flat buffers that belong to the group.
 Result<> DsOptimizer::read_groups(PickleId base) {
-  whole_momentum_.assign(shapes_.size(), 0);
   const PickleId list = graph_.find(base, "param_groups");
   if (list == kNoPickle || !graph_.is(list, PickleKind::list))
     return bad(Code::corrupt, "no list param_groups");
@@ -106,33 +110,52 @@ Result<> DsOptimizer::read_groups(PickleId base) {
     GroupEntry group;
     for (const auto& [key, setting] : value.entries)
       if (key.text != "params") group.settings.emplace_back(key.text, setting);
-    group.optimizer = optimizer_kind(graph_, graph_.root(), group);
+    group.optimizer = ds_group_optimizer(config_, group);
     const Value* params = value.find("params");
     for (const Value& buffer : params == nullptr ? std::vector<Value>{} : params->items) {
       if (buffer.kind != Value::Kind::integer || buffer.integer < 0 ||
-          static_cast<std::uint64_t>(buffer.integer) >= shapes_.size())
+          static_cast<std::uint64_t>(buffer.integer) >= state_.groups.size())
         return bad(Code::layout,
                    "a parameter group refers to a flat buffer that param_shapes "
                    "does not describe");
       const auto number = static_cast<std::size_t>(buffer.integer);
-      whole_momentum_[number] = stage_ != 3 && group.optimizer == "muon" ? 1 : 0;
-      for (const DsParam& param : shapes_[number]) group.params.push_back(param.name);
+      // BF16_Optimizer and offloading keep the momentum cut like the master weights.
+      const bool whole = facts_.zero_optimizer == "DeepSpeedZeroOptimizer" && !config_.offload;
+      whole_momentum_[number] = whole && group.optimizer == "muon" ? 1 : 0;
+      for (const DsParam& param : state_.groups[number]) group.params.push_back(param.name);
     }
-    groups_.push_back(std::move(group));
+    facts_.groups.push_back(std::move(group));
   }
   return {};
 }
 
-void DsOptimizer::read_values() {
-  for (const std::string_view name :
-       {"loss_scaler", "dynamic_loss_scale", "overflow", "clip_grad"}) {
+// The elastic form keeps the state of each group, but none of its hyper-parameters.
+Result<> DsOptimizer::name_groups_of_elastic(std::size_t count) {
+  if (count != state_.groups.size())
+    return bad(Code::layout, "base_optimizer_state has " + std::to_string(count) +
+                                 " groups, param_shapes describes " +
+                                 std::to_string(state_.groups.size()));
+  for (const DsGroup& params : state_.groups) {
+    GroupEntry group;
+    group.optimizer = ds_group_optimizer(config_, group);
+    for (const DsParam& param : params) group.params.push_back(param.name);
+    facts_.groups.push_back(std::move(group));
+  }
+  if (file_.rank == Rank{0})
+    checkpoint_.building().notes.emplace_back(
+        "elastic optimizer state: the hyper-parameters of the groups are not stored");
+  return {};
+}
+
+Result<> DsOptimizer::read_values() {
+  TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph_, graph_.find(top_, "loss_scaler")));
+  for (const std::string_view name : {"overflow", "clip_grad"}) {
     const PickleId id = graph_.find(top_, name);
     if (id == kNoPickle) continue;
-    // Scalers are objects whose state is a dict of numbers.
-    const bool object = graph_.is(id, PickleKind::object) && graph_.state(id) != kNoPickle;
-    const auto value = value_of(graph_, object ? graph_.state(id) : id, nullptr);
-    if (value) values_.push_back({std::string(name), {std::string(name)}, *value});
+    TRY_ASSIGN(Value value, value_of(graph_, id, nullptr));
+    facts_.values.push_back({std::string(name), {std::string(name)}, std::move(value)});
   }
+  return {};
 }
 
 Result<std::vector<PickleId>> DsOptimizer::tensors_of(std::string_view name) const {
@@ -140,16 +163,16 @@ Result<std::vector<PickleId>> DsOptimizer::tensors_of(std::string_view name) con
   if (list == kNoPickle || !graph_.is(list, PickleKind::list))
     return bad(Code::corrupt, "no list " + std::string(name));
   const std::span<const PickleId> items = graph_.items(list);
-  if (items.size() != shapes_.size())
+  if (items.size() != state_.groups.size())
     return bad(Code::layout, std::string(name) + " has " + std::to_string(items.size()) +
                                  " buffers, param_shapes describes " +
-                                 std::to_string(shapes_.size()));
+                                 std::to_string(state_.groups.size()));
   return std::vector<PickleId>(items.begin(), items.end());
 }
 
 // Alignment gaps between parameters become nameless parameters of their own.
-Result<DsGroup> DsOptimizer::group_of(std::size_t number) {
-  std::vector<DsParam> params;
+DsGroup DsOptimizer::with_gaps(std::size_t number) const {
+  const DsGroup& params = state_.groups[number];
   const PickleId lists = graph_.find(top_, "param_alignment_paddings");
   const std::span<const PickleId> groups = lists != kNoPickle && graph_.is(lists, PickleKind::list)
                                                ? graph_.items(lists)
@@ -158,29 +181,91 @@ Result<DsGroup> DsOptimizer::group_of(std::size_t number) {
       number < groups.size() && graph_.is(groups[number], PickleKind::list)
           ? graph_.items(groups[number])
           : std::span<const PickleId>{};
-  for (std::size_t i = 0; i < shapes_[number].size(); ++i) {
-    params.push_back(shapes_[number][i]);
-    const bool gap =
-        i < gaps.size() && graph_.is(gaps[i], PickleKind::integer) && graph_.integer(gaps[i]) > 0;
-    if (gap) params.push_back({"", {static_cast<std::uint64_t>(graph_.integer(gaps[i]))}});
+  DsGroup group;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    group.push_back(params[i]);
+    constexpr std::int64_t kMaxGap = 1 << 20;  // elements; real ones are below 16
+    const std::int64_t gap =
+        i < gaps.size() && graph_.is(gaps[i], PickleKind::integer) ? graph_.integer(gaps[i]) : 0;
+    if (gap > 0) group.push_back({"", {static_cast<std::uint64_t>(std::min(gap, kMaxGap))}});
   }
-  return DsGroup::make(std::move(params), stage_ == 3 ? Policy::zero3 : Policy::zero12,
-                       file_.world);
+  return group;
+}
+
+// Stages 1 and 2: partitions, less the padding at each one's end, laid end to end are the group.
+Result<DsCut> DsOptimizer::cut_of(std::size_t number, const DsGroup& group, PickleId master) {
+  if (facts_.stage == 3) return cut_each(group, file_.rank, file_.world);
+  TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, master));
+  const std::uint64_t elems = tensor.elems();
+  const std::uint64_t total = elems_of(group);
+  std::uint64_t& start = state_.starts[number];
+  if (start > total)
+    return bad(Code::layout, "param_alignment_paddings are not those of the other ranks' files");
+  const std::uint64_t left = total - start;
+  const PickleId paddings = graph_.find(top_, "group_paddings");
+  std::uint64_t padding = elems > left ? elems - left : 0;
+  std::uint64_t lean = elems - padding;
+  std::uint64_t full = elems;
+  if (paddings != kNoPickle && graph_.is(paddings, PickleKind::list) &&
+      number < graph_.items(paddings).size()) {
+    const PickleId stored = graph_.items(paddings)[number];
+    constexpr std::int64_t kMaxPadding = std::int64_t{1} << 50;
+    if (!graph_.is(stored, PickleKind::integer) || graph_.integer(stored) < 0 ||
+        graph_.integer(stored) > kMaxPadding)
+      return bad(Code::corrupt, "group_paddings holds something that is no length");
+    padding = static_cast<std::uint64_t>(graph_.integer(stored));
+    const bool padded = facts_.zero_optimizer == "BF16_Optimizer";
+    if (padded && padding > elems)
+      return Error{Code::layout,
+                   where(number) + ": its partition has " + std::to_string(elems) +
+                       " elements, fewer than the padding of " + std::to_string(padding),
+                   {}};
+    lean = padded ? elems - padding : elems;
+    full = lean + padding;
+  }
+  if (lean > left)
+    return Error{Code::layout,
+                 where(number) + ": its parameters take " + std::to_string(total) +
+                     " elements, but the partitions up to this rank hold " +
+                     std::to_string(start + lean),
+                 {}};
+  if (file_.rank == Rank{0}) state_.partition[number] = full;
+  if (state_.partition[number] != full)
+    return Error{Code::layout,
+                 where(number) + ": its partition has " + std::to_string(full) +
+                     " elements, in the file of rank 0 it has " +
+                     std::to_string(state_.partition[number]),
+                 {}};
+  DsCut cut = cut_flat(group, {start, lean}, padding);
+  start += lean;
+  return cut;
 }
 
 Result<> DsOptimizer::read_partitions(std::string_view masters, PickleId base) {
   TRY_ASSIGN(const std::vector<PickleId> tensors, tensors_of(masters));
-  const PickleId states = graph_.find(base, "state");
+  const bool elastic = graph_.is(base, PickleKind::list);
+  const PickleId states = elastic ? kNoPickle : graph_.find(base, "state");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    TRY_ASSIGN(const DsGroup group, group_of(i));
-    checkpoint_.building().padding_elems += group.layout().padding_elems(file_.rank);
-    TRY(add_state(group, i, "master", tensors[i], tensors[i]));
-    TRY(read_states(group, i, graph_.find(states, static_cast<std::int64_t>(i)), tensors[i]));
+    group_ = with_gaps(i);
+    TRY_ASSIGN(const DsCut cut, cut_of(i, group_, tensors[i]));
+    checkpoint_.building().padding_elems += cut.padding;
+    TRY(add_state(i, cut, "master", tensors[i], tensors[i]));
+    const PickleId of_buffer =
+        elastic ? graph_.items(base)[i] : graph_.find(states, static_cast<std::int64_t>(i));
+    TRY(read_states(i, cut, of_buffer, tensors[i]));
+    const bool last = index_of(file_.rank) + 1 == file_.world;
+    if (const std::uint64_t total = elems_of(group_);
+        last && facts_.stage != 3 && state_.starts[i] != total)
+      return Error{Code::layout,
+                   where(i) + ": its parameters take " + std::to_string(total) +
+                       " elements, but the partitions of all ranks hold " +
+                       std::to_string(state_.starts[i]),
+                   {}};
   }
   return {};
 }
 
-Result<> DsOptimizer::read_states(const DsGroup& group, std::size_t number, PickleId states,
+Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId states,
                                   PickleId master) {
   if (states == kNoPickle || !graph_.is(states, PickleKind::dict)) return {};
   const std::span<const PickleId> entries = graph_.items(states);
@@ -194,31 +279,33 @@ Result<> DsOptimizer::read_states(const DsGroup& group, std::size_t number, Pick
       flat = tensor.shape.size() == 1;
     }
     if (flat) {
-      TRY(add_state(group, number, state, what, master));
+      TRY(add_state(number, cut, state, what, master));
       continue;
     }
     TRY_ASSIGN(Value value, value_of(graph_, what, &file_.archive));
-    values_.push_back({"optimizer.state." + std::to_string(number) + "." + state,
-                       {"optimizer", "state", static_cast<std::int64_t>(number), state},
-                       std::move(value)});
+    if (const auto steps = state == "step" ? ds_number(value) : std::nullopt) {
+      facts_.steps[number] = *steps;
+      continue;
+    }
+    facts_.values.push_back({"optimizer.state." + std::to_string(number) + "." + state,
+                             {"optimizer", "state", static_cast<std::int64_t>(number), state},
+                             std::move(value)});
   }
   return {};
 }
 
-Result<> DsOptimizer::add_state(const DsGroup& group, std::size_t number, const std::string& state,
+Result<> DsOptimizer::add_state(std::size_t number, const DsCut& cut, const std::string& state,
                                 PickleId tensor, PickleId master) {
   TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, tensor));
-  const std::string where = file_.where + ": group " + std::to_string(number);
-  const std::uint64_t wanted = group.layout().buffer_elems(file_.rank);
-  if (stage_ == 3 && what.elems() == 0 && wanted != 0) {
-    TRY_ASSIGN(const DsFlat raw, swapped(state, master, wanted));
-    return partitions_.add(group, state, file_.rank, raw, where);
+  if (facts_.stage == 3 && what.elems() == 0 && cut.full != 0) {
+    TRY_ASSIGN(const DsFlat raw, swapped(state, master, cut.full));
+    return partitions_.add(group_, cut, state, file_.rank, raw, where(number));
   }
   TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file_.archive, file_.file, what));
-  const bool touched = whole_momentum_[number] != 0 && state != "master" &&
-                       flat.elems == group.touched_elems(file_.rank);
-  if (touched) return partitions_.add_touched(group, state, file_.rank, flat, where);
-  return partitions_.add(group, state, file_.rank, flat, where);
+  const bool touched =
+      whole_momentum_[number] != 0 && state != "master" && flat.elems == touched_elems(group_, cut);
+  if (touched) return partitions_.add_touched(group_, cut, state, file_.rank, flat, where(number));
+  return partitions_.add(group_, cut, state, file_.rank, flat, where(number));
 }
 
 // A buffer that lives on NVMe: offloaded_tensors/rankRR/[<state>-]<ds_id>.tensor.swp, raw fp32.

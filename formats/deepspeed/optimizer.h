@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "formats/deepspeed/meaning.h"
 #include "formats/deepspeed/partition.h"
 
 namespace formats {
@@ -23,46 +25,65 @@ struct DsRankFile {
 // The number of ranks, as an optimizer file records it.
 Result<std::uint32_t> ds_partition_count(const PickleGraph& graph);
 
+// What the files of all ranks must agree about, and where the next rank's partitions begin.
+struct DsFlatState {
+  std::vector<DsGroup> groups;           // as param_shapes lists them
+  std::vector<std::uint64_t> starts;     // stages 1 and 2: elements of the group before this rank
+  std::vector<std::uint64_t> partition;  // stages 1 and 2: length of every rank's buffer, 0 unknown
+};
+
+// What an optimizer file says beside its tensors.
+struct DsOptimizerFacts {
+  std::int64_t stage = 0;
+  std::string zero_optimizer;  // class names
+  std::string optimizer;
+  std::vector<GroupEntry> groups;
+  std::vector<std::optional<double>> steps;  // per flat buffer
+  Value loss_scaler;
+  std::vector<ValueEntry> values;  // everything else
+};
+
 class DsOptimizer {
  public:
-  DsOptimizer(const DsRankFile& file, const std::vector<std::vector<DsParam>>& shapes,
-              DsCheckpoint& checkpoint, DsPartitions& partitions)
+  DsOptimizer(const DsRankFile& file, DsFlatState& state, DsCheckpoint& checkpoint,
+              DsPartitions& partitions)
       : file_(file),
         graph_(file.archive.graph()),
-        shapes_(shapes),
+        state_(state),
         checkpoint_(checkpoint),
         partitions_(partitions) {}
 
   // Adds the rank's master weights and optimizer state to the checkpoint.
   Result<> read();
 
-  std::int64_t stage() const { return stage_; }
-  const std::vector<GroupEntry>& groups() const { return groups_; }
-  // What is not a tensor: step counters, the loss scaler.
-  std::vector<ValueEntry> take_values() { return std::move(values_); }
+  DsOptimizerFacts take_facts() { return std::move(facts_); }
 
  private:
   Error bad(Code code, std::string_view why) const;
+  std::string where(std::size_t number) const;
   Result<std::vector<PickleId>> tensors_of(std::string_view name) const;
-  Result<> read_groups(PickleId state);
+  Result<> refuse_experts() const;
+  Result<> read_groups(PickleId base);
+  Result<> name_groups_of_elastic(std::size_t count);
+  Result<> read_values();
   Result<> read_partitions(std::string_view masters, PickleId base);
-  Result<> read_states(const DsGroup& group, std::size_t number, PickleId states, PickleId master);
-  Result<> add_state(const DsGroup& group, std::size_t number, const std::string& state,
+  Result<> read_states(std::size_t number, const DsCut& cut, PickleId states, PickleId master);
+  Result<> add_state(std::size_t number, const DsCut& cut, const std::string& state,
                      PickleId tensor, PickleId master);
   Result<DsFlat> swapped(std::string_view state, PickleId master, std::uint64_t elems);
-  Result<DsGroup> group_of(std::size_t number);
-  void read_values();
+  DsGroup with_gaps(std::size_t number) const;
+  Result<DsCut> cut_of(std::size_t number, const DsGroup& group, PickleId master);
 
   const DsRankFile& file_;
   const PickleGraph& graph_;
-  const std::vector<std::vector<DsParam>>& shapes_;
+  DsFlatState& state_;
   DsCheckpoint& checkpoint_;
   DsPartitions& partitions_;
   PickleId top_ = kNoPickle;  // the dict under "optimizer_state_dict"
-  std::int64_t stage_ = 0;
-  std::vector<GroupEntry> groups_;
-  std::vector<std::uint8_t> whole_momentum_;  // per flat buffer: its group runs Muon
-  std::vector<ValueEntry> values_;
+  DsConfig config_;
+  DsOptimizerFacts facts_;
+  DsGroup group_;                             // the one being read, with alignment gaps
+  std::vector<std::uint8_t> whole_momentum_;  // per flat buffer: its parameters' momentum is whole
 };
 
 }  // namespace formats

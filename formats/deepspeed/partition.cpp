@@ -1,9 +1,9 @@
 #include "formats/deepspeed/partition.h"
 
+#include <algorithm>
+
 namespace formats {
 namespace {
-
-constexpr std::uint64_t kNcclAlign = 2;  // stages 1 and 2: partitions hold whole pairs of elements
 
 Chunk chunk_of(const DsFlat& flat, Box box, std::uint64_t first_elem, Rank rank) {
   const std::uint64_t width = bytes_of(flat.dtype);
@@ -14,22 +14,49 @@ Chunk chunk_of(const DsFlat& flat, Box box, std::uint64_t first_elem, Rank rank)
 
 }  // namespace
 
-Result<DsGroup> DsGroup::make(std::vector<DsParam> params, Policy policy, std::uint32_t world) {
-  Layout::Spec spec;
-  spec.policy = policy;
-  spec.mesh.shard_world = world;
-  spec.align_elems = policy == Policy::zero12 ? kNcclAlign : 1;
-  std::vector<Shape> shapes;
-  for (const DsParam& param : params) shapes.push_back(param.shape);
-  TRY_ASSIGN(Layout layout, Layout::make(std::move(spec), std::move(shapes)));
-  return DsGroup(std::move(params), std::move(layout));
+std::uint64_t elems_of(const DsGroup& group) {
+  std::uint64_t elems = 0;
+  for (const DsParam& param : group) elems += volume(param.shape);
+  return elems;
 }
 
-std::uint64_t DsGroup::touched_elems(Rank rank) const {
+DsCut cut_flat(const DsGroup& group, FlatRange held, std::uint64_t tail) {
+  DsCut cut;
+  cut.lean = held.count;
+  cut.full = held.count + tail;
+  cut.padding = tail;
+  std::uint64_t first = 0;
+  for (std::size_t p = 0; p < group.size(); ++p) {
+    const std::uint64_t elems = volume(group[p].shape);
+    const std::uint64_t from = std::max(first, held.first);
+    const std::uint64_t to = std::min(first + elems, held.first + held.count);
+    if (from < to && group[p].name.empty()) cut.padding += to - from;
+    if (from < to && !group[p].name.empty())
+      cut.runs.push_back({p, {from - first, to - from}, from - held.first});
+    first += elems;
+  }
+  return cut;
+}
+
+Result<DsCut> cut_each(const DsGroup& group, Rank rank, std::uint32_t world) {
+  Layout::Spec spec;
+  spec.policy = Policy::zero3;
+  spec.mesh.shard_world = world;
+  std::vector<Shape> shapes;
+  for (const DsParam& param : group) shapes.push_back(param.shape);
+  TRY_ASSIGN(const Layout layout, Layout::make(std::move(spec), std::move(shapes)));
+  DsCut cut;
+  cut.lean = cut.full = layout.buffer_elems(rank);
+  cut.padding = layout.padding_elems(rank);
+  for (std::size_t p = 0; p < group.size(); ++p)
+    if (const FlatRange held = layout.held(p, rank); held.count > 0)
+      cut.runs.push_back({p, held, layout.buffer_first(p, rank)});
+  return cut;
+}
+
+std::uint64_t touched_elems(const DsGroup& group, const DsCut& cut) {
   std::uint64_t elems = 0;
-  for (std::size_t t = 0; t < params_.size(); ++t)
-    if (!params_[t].name.empty() && layout_.local_elems(t, rank) > 0)
-      elems += volume(params_[t].shape);
+  for (const DsCut::Run& run : cut.runs) elems += volume(group[run.param].shape);
   return elems;
 }
 
@@ -48,36 +75,37 @@ Result<TensorEntry*> DsPartitions::entry(const std::string& name, const std::str
                {}};
 }
 
-Result<> DsPartitions::add(const DsGroup& group, const std::string& state, Rank rank,
-                           const DsFlat& flat, const std::string& where) {
-  const Layout& layout = group.layout();
-  const std::uint64_t full = layout.buffer_elems(rank);
-  const std::uint64_t lean = full - layout.padding_elems(rank);
-  const bool whole_only = layout.spec().policy == Policy::zero3;
-  if (flat.elems != full && (whole_only || flat.elems != lean))
-    return Error{Code::layout,
-                 where + ": " + state + " has " + std::to_string(flat.elems) +
-                     " elements, but the parameters of the group take " + std::to_string(full) +
-                     (whole_only ? "" : " (" + std::to_string(lean) + " without padding)"),
-                 {}};
-  for (std::size_t t = 0; t < group.params().size(); ++t) {
-    const DsParam& param = group.params()[t];
-    if (param.name.empty()) continue;
+Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::string& state,
+                           Rank rank, const DsFlat& flat, const std::string& where) {
+  if (flat.elems != cut.full && flat.elems != cut.lean)
+    return Error{
+        Code::layout,
+        where + ": " + state + " has " + std::to_string(flat.elems) +
+            " elements, but the parameters of the group take " + std::to_string(cut.full) +
+            (cut.full == cut.lean ? "" : " (" + std::to_string(cut.lean) + " without padding)"),
+        {}};
+  // Every rank names every tensor, also those it holds nothing of: their order is the group's.
+  for (const DsParam& param : group)
+    if (!param.name.empty()) TRY(entry(param.name, state, flat.dtype, param.shape, where));
+  for (const DsCut::Run& run : cut.runs) {
+    const DsParam& param = group[run.param];
     TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
-    for (Piece& piece : layout.pieces(t, rank))
-      tensor->chunks.push_back(chunk_of(flat, std::move(piece.box),
-                                        layout.buffer_first(t, rank) + piece.local_first, rank));
+    std::uint64_t at = run.at;
+    for (Box& box : boxes_of(param.shape, run.range)) {
+      const std::uint64_t elems = volume(box.extent);
+      tensor->chunks.push_back(chunk_of(flat, std::move(box), at, rank));
+      at += elems;
+    }
   }
   return {};
 }
 
-Result<> DsPartitions::add_touched(const DsGroup& group, const std::string& state, Rank rank,
-                                   const DsFlat& flat, const std::string& where) {
-  CHECK(flat.elems == group.touched_elems(rank));
+Result<> DsPartitions::add_touched(const DsGroup& group, const DsCut& cut, const std::string& state,
+                                   Rank rank, const DsFlat& flat, const std::string& where) {
+  CHECK(flat.elems == touched_elems(group, cut));
   std::uint64_t first = 0;
-  for (std::size_t t = 0; t < group.params().size(); ++t) {
-    const DsParam& param = group.params()[t];
-    if (param.name.empty() || group.layout().local_elems(t, rank) == 0) continue;
+  for (const DsCut::Run& run : cut.runs) {
+    const DsParam& param = group[run.param];
     TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
     if (tensor->chunks.empty())
       tensor->chunks.push_back(chunk_of(flat, whole(param.shape), first, rank));
@@ -86,12 +114,25 @@ Result<> DsPartitions::add_touched(const DsGroup& group, const std::string& stat
   return {};
 }
 
-Result<> DsPartitions::add_module(const std::string& name, const std::string& state, Rank rank,
+Result<> DsPartitions::add_whole(const std::string& name, const std::string& state,
+                                 const Shape& shape, const DsFlat& flat, const std::string& where) {
+  if (volume(shape) != flat.elems)
+    return Error{Code::layout,
+                 where + ": " + name + " " + state + " has " + std::to_string(flat.elems) +
+                     " elements, its parameter " + to_string(shape) + " has " +
+                     std::to_string(volume(shape)),
+                 {}};
+  TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, shape, where));
+  if (tensor->chunks.empty() && flat.elems > 0)
+    tensor->chunks.push_back(chunk_of(flat, whole(shape), 0, Rank{0}));
+  return {};
+}
+
+Result<> DsPartitions::add_module(const std::string& name, const std::string& state,
                                   const DsFlat& flat, const std::string& where) {
+  TRY(add_whole(name, state, flat.shape, flat, where));
   TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, flat.shape, where));
   tensor->key = "module." + name;
-  if (tensor->chunks.empty() && volume(flat.shape) > 0)
-    tensor->chunks.push_back(chunk_of(flat, whole(flat.shape), 0, rank));
   return {};
 }
 

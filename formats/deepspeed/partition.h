@@ -17,38 +17,47 @@ struct DsParam {
   std::string name;  // "": alignment padding between parameters
   Shape shape;
 };
+// Parameters that share flat buffers, in flat order: a parameter group in stages 1 and 2, a
+// sub-group in stage 3. Volumes, and their sum, fit 64 bits.
+using DsGroup = std::vector<DsParam>;
 
-// Parameters that share flat buffers: a parameter group in stages 1 and 2, a sub-group in stage 3.
-class DsGroup {
- public:
-  static Result<DsGroup> make(std::vector<DsParam> params, Policy policy, std::uint32_t world);
+std::uint64_t elems_of(const DsGroup& group);
 
-  const std::vector<DsParam>& params() const { return params_; }
-  const Layout& layout() const { return layout_; }
-  // All elements of the parameters this rank holds any part of.
-  std::uint64_t touched_elems(Rank rank) const;
-
- private:
-  DsGroup(std::vector<DsParam> params, Layout layout)
-      : params_(std::move(params)), layout_(std::move(layout)) {}
-  std::vector<DsParam> params_;
-  Layout layout_;
+// What of a group lies where in one rank's flat buffer.
+struct DsCut {
+  struct Run {
+    std::size_t param = 0;  // index into the group
+    FlatRange range;        // of the parameter; not empty
+    std::uint64_t at = 0;   // elements into the buffer
+  };
+  std::vector<Run> runs;      // ascending
+  std::uint64_t lean = 0;     // elements before the padding at the buffer's end
+  std::uint64_t full = 0;     // with it
+  std::uint64_t padding = 0;  // elements that are no parameter's, wherever they lie
 };
+// Stages 1 and 2: the rank holds elements [first, first + count) of all parameters laid end to end,
+// then `tail` elements of padding. REQUIRES: the range is inside the group.
+DsCut cut_flat(const DsGroup& group, FlatRange held, std::uint64_t tail);
+// Stage 3: of each parameter ceil(n / world) elements, padded inside the buffer.
+Result<DsCut> cut_each(const DsGroup& group, Rank rank, std::uint32_t world);
 
 class DsPartitions {
  public:
   explicit DsPartitions(DsCheckpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // The rank's partition of one state, cut like the layout; `where` names file and group.
-  Result<> add(const DsGroup& group, const std::string& state, Rank rank, const DsFlat& flat,
-               const std::string& where);
+  // The rank's buffer of one state, cut like `cut`; `where` names file and group.
+  Result<> add(const DsGroup& group, const DsCut& cut, const std::string& state, Rank rank,
+               const DsFlat& flat, const std::string& where);
   // DeepSpeed's Muon in stages 1 and 2 keeps the momentum of every parameter the rank touches,
   // whole. The lowest rank's copy is used.
-  Result<> add_touched(const DsGroup& group, const std::string& state, Rank rank,
+  Result<> add_touched(const DsGroup& group, const DsCut& cut, const std::string& state, Rank rank,
                        const DsFlat& flat, const std::string& where);
-  // A tensor that one rank holds whole: an entry of the dict `module`.
-  Result<> add_module(const std::string& name, const std::string& state, Rank rank,
-                      const DsFlat& flat, const std::string& where);
+  // A tensor that one file holds whole.
+  Result<> add_whole(const std::string& name, const std::string& state, const Shape& shape,
+                     const DsFlat& flat, const std::string& where);
+  // The same for an entry of the dict `module`, which gives it a key.
+  Result<> add_module(const std::string& name, const std::string& state, const DsFlat& flat,
+                      const std::string& where);
 
  private:
   Result<TensorEntry*> entry(const std::string& name, const std::string& state, DType dtype,
@@ -57,5 +66,8 @@ class DsPartitions {
   DsCheckpoint& checkpoint_;
   std::map<std::pair<std::string, std::string>, std::size_t> numbers_;
 };
+
+// All elements of the parameters of which the cut has any part.
+std::uint64_t touched_elems(const DsGroup& group, const DsCut& cut);
 
 }  // namespace formats

@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -120,21 +121,25 @@ std::string compare_tensors(const formats::Checkpoint& checkpoint, element root)
   return out;
 }
 
+// One expected value against the catalog's, "" when they agree.
+std::string compare_value(const formats::Catalog& catalog, std::string_view key, element expected) {
+  const formats::ValueEntry* match = nullptr;
+  for (const formats::ValueEntry& value : catalog.values)
+    if (value.key == key) match = &value;
+  const std::string have = match == nullptr ? "missing" : to_json(match->value);
+  simdjson::dom::parser parser;
+  element parsed;
+  if (match != nullptr && parser.parse(have).get(parsed) == simdjson::SUCCESS &&
+      same(parsed, expected))
+    return {};
+  return "value " + std::string(key) + ": " + have + ", expected " + simdjson::minify(expected) +
+         "\n";
+}
+
 std::string compare_values(const formats::Catalog& catalog, element root) {
   std::string out;
   simdjson::dom::object expected = root["values"].get_object();
-  for (const auto& field : expected) {
-    const formats::ValueEntry* match = nullptr;
-    for (const formats::ValueEntry& value : catalog.values)
-      if (value.key == field.key) match = &value;
-    const std::string have = match == nullptr ? "missing" : to_json(match->value);
-    simdjson::dom::parser parser;
-    element parsed;
-    if (match == nullptr || parser.parse(have).get(parsed) != simdjson::SUCCESS ||
-        !same(parsed, field.value))
-      out += "value " + std::string(field.key) + ": " + have + ", expected " +
-             simdjson::minify(field.value) + "\n";
-  }
+  for (const auto& field : expected) out += compare_value(catalog, field.key, field.value);
   for (const formats::ValueEntry& value : catalog.values) {
     element ignored;
     if (expected.at_key(value.key).get(ignored) != simdjson::SUCCESS)
@@ -166,6 +171,20 @@ std::string differences(const formats::Checkpoint& checkpoint,
     return "cannot read " + expected_json.string();
   std::string out = compare_tensors(checkpoint, root);
   if (compare == Compare::tensors_and_values) out += compare_values(checkpoint.catalog(), root);
+  return out;
+}
+
+std::string value_differences(const formats::Catalog& catalog,
+                              const std::filesystem::path& expected_json,
+                              std::span<const std::string_view> but_not) {
+  simdjson::dom::parser parser;
+  element root;
+  if (parser.load(expected_json.string()).get(root) != simdjson::SUCCESS)
+    return "cannot read " + expected_json.string();
+  std::string out;
+  for (const auto& field : simdjson::dom::object(root["values"].get_object()))
+    if (std::find(but_not.begin(), but_not.end(), field.key) == but_not.end())
+      out += compare_value(catalog, field.key, field.value);
   return out;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "formats/catalog/catalog.h"
 
@@ -18,6 +20,12 @@ enum class Compare { tensors, tensors_and_values };
 // one line per difference.
 std::string differences(const formats::Checkpoint& checkpoint,
                         const std::filesystem::path& expected_json, Compare compare);
+
+// Values of expected.json that the catalog lacks or holds differently; it may hold more. `but_not`:
+// keys that are no part of a checkpoint. One line per difference.
+std::string value_differences(const formats::Catalog& catalog,
+                              const std::filesystem::path& expected_json,
+                              std::span<const std::string_view> but_not);
 
 // The same for what `ckpt-inspect --tensors --digest --json` printed; values are compared too.
 std::string content_differences(const std::string& json,

@@ -1,8 +1,10 @@
 // DeepSpeed checkpoints that DeepSpeed itself wrote, read and compared with the training objects.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "formats/deepspeed/deepspeed.h"
 #include "tests/support/expected.h"
@@ -17,6 +19,12 @@ using test_support::Compare;
 
 const fs::path kFixtures = fs::path(EBB_FIXTURES) / "deepspeed";
 
+// What the engine does next, and what its observer noticed, are in no checkpoint.
+constexpr std::string_view kNotStored[] = {"next_loss", "next_loss2", "notes", "from"};
+// Cases whose groups differ in form: elastic files keep no hyper-parameters, and round-robin runs
+// list parameters in flat order where the engine's own list has the model's order.
+constexpr std::string_view kOtherGroups[] = {"z1_elastic_w2", "z2_roundrobin_w3"};
+
 class DeepSpeedFixture : public testing::TestWithParam<std::string> {};
 
 TEST_P(DeepSpeedFixture, HoldsWhatTheEngineHeld) {
@@ -29,17 +37,25 @@ TEST_P(DeepSpeedFixture, HoldsWhatTheEngineHeld) {
   EXPECT_TRUE(covered.has_value()) << covered.error().message;
   EXPECT_EQ(test_support::differences(**checkpoint, folder / "expected.json", Compare::tensors),
             "");
+  std::vector<std::string_view> but_not(std::begin(kNotStored), std::end(kNotStored));
+  if (std::count(std::begin(kOtherGroups), std::end(kOtherGroups), GetParam()) > 0)
+    but_not.push_back("param_groups");
+  EXPECT_EQ(
+      test_support::value_differences((*checkpoint)->catalog(), folder / "expected.json", but_not),
+      "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Stage3, DeepSpeedFixture,
                          testing::Values("z3_muon_bf16_w4", "z3_muon_inmem_bf16_w2",
                                          "z3_muon_nvme_w2", "z3_adamw_bf16_w4",
-                                         "z3_adam_cpuoffload_w2"));
+                                         "z3_adam_cpuoffload_w2", "z3_muon_fp16_resume_w2"));
 INSTANTIATE_TEST_SUITE_P(Stages1And2, DeepSpeedFixture,
                          testing::Values("old_z2_adamw_w2", "z1_adamw_bf16_w2", "z1_muon_bf16_w3",
                                          "z1_muon_bf16opt_w2", "z2_adam_fp32_w3",
                                          "z2_adamw_fp16_w2", "z2_adamw_resume_w4",
-                                         "z2_muon_bf16_w2"));
+                                         "z2_muon_bf16_w2", "z1_elastic_w2", "z2_nofrozen_w2",
+                                         "z2_roundrobin_w3", "z1_muon_offload_w2", "z2_aligned_w2",
+                                         "z1_muon_w4"));
 
 std::string refusal_of(std::shared_ptr<const formats::SourceTree> tree, Code code) {
   const auto checkpoint = describe_deepspeed(std::move(tree));
@@ -69,7 +85,7 @@ TEST(DeepSpeedDamage, P09CallsAreRefusedByName) {
 TEST(DeepSpeedDamage, UniversalFoldersAreUnsupportedByName) {
   const auto tree = test_support::load_tree(kFixtures / "universal_z1_adamw" / "data");
   ASSERT_TRUE(formats::detect_deepspeed(*tree));
-  EXPECT_NE(refusal_of(tree, Code::unsupported).find("a universal one"), std::string::npos);
+  EXPECT_NE(refusal_of(tree, Code::unsupported).find("no optim_states.pt file"), std::string::npos);
 }
 
 std::shared_ptr<test_support::MemoryTree> with_latest(std::string_view latest) {

@@ -1,0 +1,203 @@
+#include "formats/deepspeed/model.h"
+
+#include <algorithm>
+
+#include "formats/core/json_text.h"
+#include "formats/core/units.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kMaxElems = std::uint64_t{1} << 56;  // of one group
+
+// Entries of a model file that describe tensors, files or ranks.
+constexpr std::string_view kStructure[] = {"module",
+                                           "buffer_names",
+                                           "optimizer",
+                                           "param_shapes",
+                                           "frozen_param_shapes",
+                                           "shared_params",
+                                           "frozen_param_fragments",
+                                           "sparse_tensor_module_names",
+                                           "ds_version",
+                                           "universal_checkpoint_info",
+                                           "global_steps",
+                                           "dp_world_size",
+                                           "mp_world_size",
+                                           "checkpoint_parallel_dimensions",
+                                           "ds_autoep_layers",
+                                           "num_experts"};
+// Entries the engine itself reads back.
+constexpr std::string_view kEngine[] = {"global_samples", "skipped_steps", "lr_scheduler",
+                                        "data_sampler",   "random_ltd",    "ds_config"};
+
+template <std::size_t N>
+bool one_of(const std::string_view (&names)[N], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+Result<DsGroup> named_shapes(const PickleGraph& graph, PickleId dict, std::string_view where) {
+  if (!graph.is(dict, PickleKind::dict))
+    return ds_corrupt(where, "a group of shapes that is no dict");
+  DsGroup params;
+  std::set<std::string_view> seen;
+  std::uint64_t total = 0;
+  const std::span<const PickleId> entries = graph.items(dict);
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+    const auto shape = torch_shape(graph, entries[i + 1]);
+    if (!graph.is(entries[i], PickleKind::string) || graph.text(entries[i]).empty() || !shape)
+      return ds_corrupt(where, "a parameter without a name or a shape");
+    const std::string_view name = graph.text(entries[i]);
+    if (!seen.insert(name).second)
+      return ds_corrupt(where, "parameter " + json_string(name) + " is listed twice");
+    const auto elems = checked_volume(*shape);
+    if (!elems || *elems > kMaxElems - total)
+      return ds_corrupt(where, "parameter " + json_string(name) + " of shape " + to_string(*shape) +
+                                   " is larger than any file");
+    total += *elems;
+    params.push_back({std::string(name), *shape});
+  }
+  return params;
+}
+
+std::optional<std::int64_t> integer_at(const PickleGraph& graph, std::string_view key) {
+  const PickleId id = graph.find(graph.root(), key);
+  if (id == kNoPickle || !graph.is(id, PickleKind::integer)) return std::nullopt;
+  return graph.integer(id);
+}
+
+}  // namespace
+
+Error ds_corrupt(std::string_view where, std::string_view why) {
+  return Error{Code::corrupt, std::string(where) + ": " + std::string(why), {}};
+}
+
+Result<DsFile> open_ds_file(const SourceTree& tree, DsCheckpoint& checkpoint,
+                            const std::string& name, std::optional<Rank> rank) {
+  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(name));
+  TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+  std::vector<FileEntry>& files = checkpoint.building().files;
+  files.push_back({name, source->size(), rank});
+  return DsFile{std::move(archive), static_cast<std::uint32_t>(files.size() - 1),
+                std::string(source->name())};
+}
+
+Result<std::vector<DsGroup>> read_ds_shapes(const PickleGraph& graph, std::string_view where) {
+  const PickleId shapes = graph.find(graph.root(), "param_shapes");
+  if (shapes == kNoPickle || !graph.is(shapes, PickleKind::list))
+    return ds_corrupt(where, "no list param_shapes: not a ZeRO checkpoint");
+  std::vector<DsGroup> groups;
+  for (const PickleId group : graph.items(shapes)) {
+    TRY_ASSIGN(DsGroup params, named_shapes(graph, group, where));
+    groups.push_back(std::move(params));
+  }
+  return groups;
+}
+
+Result<> DsModelReader::read(const DsFile& file, Rank rank) {
+  const PickleGraph& graph = file.graph();
+  if (!graph.is(graph.root(), PickleKind::dict))
+    return ds_corrupt(file.where, "no dict at the top");
+  TRY(read_frozen(file, rank));
+  if (rank != Rank{0}) return check_same_save(file);
+  read_tied(graph);
+  TRY(read_facts(file));
+  return read_module(file);
+}
+
+Result<> DsModelReader::check_same_save(const DsFile& file) {
+  const auto steps = integer_at(file.graph(), "global_steps");
+  if (!steps || !facts_.global_steps || *steps == *facts_.global_steps) return {};
+  return Error{Code::layout,
+               file.where + ": global_steps is " + std::to_string(*steps) +
+                   ", in the file of rank 0 it is " + std::to_string(*facts_.global_steps) +
+                   " (file of another save)",
+               {}};
+}
+
+void DsModelReader::read_tied(const PickleGraph& graph) {
+  const PickleId shared = graph.find(graph.root(), "shared_params");
+  if (shared == kNoPickle || !graph.is(shared, PickleKind::dict)) return;
+  const std::span<const PickleId> entries = graph.items(shared);
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+    if (!graph.is(entries[i], PickleKind::string) || !graph.is(entries[i + 1], PickleKind::string))
+      continue;
+    facts_.tied.emplace(graph.text(entries[i]), graph.text(entries[i + 1]));
+    checkpoint_.building().notes.push_back(json_string(graph.text(entries[i])) + " is tied to " +
+                                           json_string(graph.text(entries[i + 1])));
+  }
+}
+
+// Stage 3 cuts frozen parameters over the ranks like the others; stages 1 and 2 keep them in
+// module.
+Result<> DsModelReader::read_frozen(const DsFile& file, Rank rank) {
+  const PickleGraph& graph = file.graph();
+  const PickleId shapes = graph.find(graph.root(), "frozen_param_shapes");
+  const PickleId parts = graph.find(graph.root(), "frozen_param_fragments");
+  if (stage_ != 3 || shapes == kNoPickle || parts == kNoPickle ||
+      !graph.is(shapes, PickleKind::dict))
+    return {};
+  TRY_ASSIGN(const DsGroup params, named_shapes(graph, shapes, file.where));
+  for (const DsParam& param : params) {
+    const PickleId part = graph.find(parts, param.name);
+    if (part == kNoPickle)
+      return ds_corrupt(file.where,
+                        "frozen parameter " + json_string(param.name) + " has no fragment");
+    TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, part));
+    TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
+    const DsGroup group = {param};
+    TRY_ASSIGN(const DsCut cut, cut_each(group, rank, world_));
+    TRY(partitions_.add(group, cut, "param", rank, flat, file.where));
+  }
+  return {};
+}
+
+// Whole tensors: 16-bit weights and frozen parameters of stages 1 and 2, buffers of all stages.
+Result<> DsModelReader::read_module(const DsFile& file) {
+  const PickleGraph& graph = file.graph();
+  const PickleId module = graph.find(graph.root(), "module");
+  if (module == kNoPickle || !graph.is(module, PickleKind::dict))
+    return ds_corrupt(file.where, "no dict module");
+  std::set<std::string_view> buffers;
+  const PickleId names = graph.find(graph.root(), "buffer_names");
+  if (names != kNoPickle && graph.is(names, PickleKind::list))
+    for (const PickleId name : graph.items(names))
+      if (graph.is(name, PickleKind::string)) buffers.insert(graph.text(name));
+  const std::span<const PickleId> entries = graph.items(module);
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+    if (!graph.is(entries[i], PickleKind::string) || !is_torch_tensor(graph, entries[i + 1]))
+      continue;
+    const std::string name(graph.text(entries[i]));
+    const bool buffer = buffers.contains(name);
+    const bool placeholder = stage_ == 3 && !buffer;
+    if (placeholder || facts_.tied.contains(name)) continue;
+    TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, entries[i + 1]));
+    TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
+    TRY(partitions_.add_module(name, buffer ? "buffer" : "param", flat, file.where));
+  }
+  return {};
+}
+
+Result<> DsModelReader::read_facts(const DsFile& file) {
+  const PickleGraph& graph = file.graph();
+  const PickleId version = graph.find(graph.root(), "ds_version");
+  if (version != kNoPickle && graph.is(version, PickleKind::string))
+    facts_.version = graph.text(version);
+  facts_.global_steps = integer_at(graph, "global_steps");
+  const PickleId ranks = graph.find(graph.root(), "dp_world_size");
+  facts_.ranks = integer_at(graph, "dp_world_size");
+  if (ranks != kNoPickle && (!facts_.ranks || *facts_.ranks < 1))
+    return ds_corrupt(file.where, "dp_world_size is no number of ranks");
+  const std::span<const PickleId> entries = graph.items(graph.root());
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+    if (!graph.is(entries[i], PickleKind::string)) continue;
+    const std::string key(graph.text(entries[i]));
+    if (one_of(kStructure, key)) continue;
+    TRY_ASSIGN(Value value, value_of(graph, entries[i + 1], &file.archive));
+    auto& kind = one_of(kEngine, key) ? facts_.engine : facts_.client;
+    kind.push_back({key, {key}, std::move(value)});
+  }
+  return {};
+}
+
+}  // namespace formats

@@ -1,0 +1,66 @@
+// The model files of a checkpoint: 16-bit weights, buffers, shapes, and everything that the engine
+// and its caller keep beside them. Internal to formats/deepspeed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "formats/deepspeed/partition.h"
+
+namespace formats {
+
+// A .pt file of the checkpoint that is being described; it is listed in the catalog.
+struct DsFile {
+  TorchArchive archive;
+  std::uint32_t file = 0;  // index into Catalog::files
+  std::string where;       // the file's name for messages
+  const PickleGraph& graph() const { return archive.graph(); }
+};
+Result<DsFile> open_ds_file(const SourceTree& tree, DsCheckpoint& checkpoint,
+                            const std::string& name, std::optional<Rank> rank);
+
+Error ds_corrupt(std::string_view where, std::string_view why);
+
+// param_shapes: the only description of what lies in the flat buffers, and in which order.
+Result<std::vector<DsGroup>> read_ds_shapes(const PickleGraph& graph, std::string_view where);
+
+// What the file of rank 0 says that is no tensor.
+struct DsModelFacts {
+  std::string version;
+  std::optional<std::int64_t> global_steps;
+  std::optional<std::int64_t> ranks;        // dp_world_size
+  std::map<std::string, std::string> tied;  // alias -> owner
+  std::vector<ValueEntry> engine;           // global_samples, skipped_steps, lr_scheduler, ...
+  std::vector<ValueEntry> client;           // what the caller handed over to be kept
+};
+
+class DsModelReader {
+ public:
+  DsModelReader(DsCheckpoint& checkpoint, DsPartitions& partitions, std::int64_t stage,
+                std::uint32_t world)
+      : checkpoint_(checkpoint), partitions_(partitions), stage_(stage), world_(world) {}
+
+  // Ranks ascending. Only rank 0's file gives facts and whole tensors.
+  Result<> read(const DsFile& file, Rank rank);
+
+  const DsModelFacts& facts() const { return facts_; }
+
+ private:
+  Result<> read_frozen(const DsFile& file, Rank rank);
+  Result<> read_module(const DsFile& file);
+  Result<> read_facts(const DsFile& file);
+  Result<> check_same_save(const DsFile& file);
+  void read_tied(const PickleGraph& graph);
+
+  DsCheckpoint& checkpoint_;
+  DsPartitions& partitions_;
+  std::int64_t stage_;
+  std::uint32_t world_;
+  DsModelFacts facts_;
+};
+
+}  // namespace formats

@@ -1,0 +1,131 @@
+#include "formats/deepspeed/values.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace formats {
+namespace {
+
+// What a value means to other formats: something of its own, or what the catalog says already.
+enum class Kind { own, echoed };
+
+Value empty_dict() {
+  Value dict;
+  dict.kind = Value::Kind::dict;
+  return dict;
+}
+
+void put(Value& dict, std::string key, Value value) {
+  dict.entries.emplace_back(Value::of_string(std::move(key)), std::move(value));
+}
+
+// The groups as a list of dicts; tuples become lists, as JSON readers expect of betas.
+Value groups_value(const std::vector<GroupEntry>& groups) {
+  Value list;
+  list.kind = Value::Kind::list;
+  for (const GroupEntry& group : groups) {
+    Value names;
+    names.kind = Value::Kind::list;
+    for (const std::string& name : group.params) names.items.push_back(Value::of_string(name));
+    Value dict = empty_dict();
+    put(dict, "names", std::move(names));
+    for (const auto& [key, setting] : group.settings) {
+      Value value = setting;
+      if (value.kind == Value::Kind::tuple) value.kind = Value::Kind::list;
+      put(dict, key, std::move(value));
+    }
+    list.items.push_back(std::move(dict));
+  }
+  return list;
+}
+
+Value steps_value(const std::vector<std::optional<double>>& steps) {
+  Value dict = empty_dict();
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    put(dict, std::to_string(i), steps[i] ? Value::of_real(*steps[i]) : Value{});
+  return dict;
+}
+
+Value text_or_none(const std::string& text) {
+  return text.empty() ? Value{} : Value::of_string(text);
+}
+
+class Values {
+ public:
+  explicit Values(Catalog& catalog) : list_(catalog.values) {}
+
+  void add(const std::string& key, Value value, Kind kind) {
+    list_.push_back({key, {key}, std::move(value), kind == Kind::echoed});
+  }
+  // Nothing is nothing to keep.
+  void add_if_any(const std::string& key, Value value) {
+    const bool nothing = value.kind == Value::Kind::none ||
+                         (value.kind == Value::Kind::dict && value.entries.empty());
+    add(key, std::move(value), nothing ? Kind::echoed : Kind::own);
+  }
+  bool has(std::string_view key) const {
+    return std::any_of(list_.begin(), list_.end(),
+                       [&](const ValueEntry& entry) { return entry.key == key; });
+  }
+
+ private:
+  std::vector<ValueEntry>& list_;
+};
+
+void add_client(Values& values, const std::vector<ValueEntry>& client) {
+  Value all = empty_dict();
+  for (const ValueEntry& entry : client) put(all, entry.key, entry.value);
+  values.add("client_state", std::move(all), Kind::echoed);
+  for (const ValueEntry& entry : client)
+    values.add(values.has(entry.key) ? "client_state." + entry.key : entry.key, entry.value,
+               Kind::own);
+}
+
+Value tied_value(const std::map<std::string, std::string>& tied) {
+  Value dict = empty_dict();
+  for (const auto& [alias, owner] : tied) put(dict, alias, Value::of_string(owner));
+  return dict;
+}
+
+void set_param_steps(Catalog& catalog, const std::vector<DsGroup>& groups,
+                     const std::vector<std::optional<double>>& steps) {
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    if (steps[i] && std::abs(*steps[i]) < 9e15)
+      for (const DsParam& param : groups[i])
+        catalog.param_steps.emplace(param.name, static_cast<std::int64_t>(*steps[i]));
+}
+
+}  // namespace
+
+void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<DsGroup>& groups,
+                   const DsModelFacts& model, DsOptimizerFacts optimizer) {
+  catalog.producer = model.version.empty() ? "DeepSpeed" : "DeepSpeed " + model.version;
+  catalog.step = model.global_steps;
+  set_param_steps(catalog, groups, optimizer.steps);
+  Values values(catalog);
+  if (catalog.step) {
+    values.add("step", Value::of_int(*catalog.step), Kind::echoed);
+    values.add("global_steps", Value::of_int(*catalog.step), Kind::echoed);
+  }
+  const bool usual_tag = catalog.step && tag == "global_step" + std::to_string(*catalog.step);
+  if (!tag.empty()) values.add("tag", Value::of_string(tag), usual_tag ? Kind::echoed : Kind::own);
+  for (const ValueEntry& entry : model.engine)
+    if (entry.value.kind != Value::Kind::none || entry.key == "lr_scheduler")
+      values.add_if_any(entry.key, entry.value);
+  values.add("param_groups", groups_value(optimizer.groups), Kind::echoed);
+  values.add("state_step", steps_value(optimizer.steps), Kind::echoed);
+  values.add_if_any("tied", tied_value(model.tied));
+  values.add("zero_stage", Value::of_int(optimizer.stage), Kind::echoed);
+  values.add("optimizer", text_or_none(optimizer.optimizer), Kind::echoed);
+  values.add("zero_optimizer", text_or_none(optimizer.zero_optimizer), Kind::echoed);
+  const Value* scale = optimizer.loss_scaler.kind == Value::Kind::dict
+                           ? optimizer.loss_scaler.find("cur_scale")
+                           : nullptr;
+  values.add("loss_scale", scale == nullptr ? Value{} : *scale, Kind::echoed);
+  values.add_if_any("loss_scaler", std::move(optimizer.loss_scaler));
+  for (ValueEntry& entry : optimizer.values) catalog.values.push_back(std::move(entry));
+  add_client(values, model.client);
+  catalog.groups = std::move(optimizer.groups);
+}
+
+}  // namespace formats

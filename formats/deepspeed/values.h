@@ -1,0 +1,17 @@
+// Everything of a DeepSpeed checkpoint that is no tensor, as values of the catalog. Their keys and
+// meanings: docs/formats/deepspeed.md. Internal to formats/deepspeed.
+#pragma once
+
+#include <string>
+
+#include "formats/deepspeed/model.h"
+#include "formats/deepspeed/optimizer.h"
+
+namespace formats {
+
+// Fills step, groups, param_steps, producer and values. `groups`: as param_shapes lists them; the
+// facts' steps belong to these.
+void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<DsGroup>& groups,
+                   const DsModelFacts& model, DsOptimizerFacts optimizer);
+
+}  // namespace formats
