@@ -7,6 +7,7 @@
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/native/ebb.h"
 #include "formats/safetensors/safetensors.h"
+#include "formats/torch/torch.h"
 
 namespace formats {
 namespace {
@@ -21,6 +22,9 @@ constexpr std::array kFormats = {
            describe_deepspeed, nullptr, Policy::zero3, StepCounters::values},
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",
            detect_safetensors, describe_safetensors, emit_safetensors, Policy::rows},
+    // Last: other formats are made of such files.
+    Format{"torch", "one torch.save file: .pt, .pth or .bin, zip or the older stream", detect_torch,
+           describe_torch, nullptr, Policy::replicated},
 };
 
 }  // namespace

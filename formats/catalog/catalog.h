@@ -52,6 +52,13 @@ struct ValueEntry {
       false;  // groups, step or param_steps say the same: other formats take it from there
 };
 
+// A place of the nesting whose kind the paths below it do not tell: a dict with whole numbers for
+// keys (a list otherwise), a dict of nothing, a tuple.
+struct ContainerEntry {
+  std::vector<PathItem> path;
+  Value::Kind kind = Value::Kind::dict;
+};
+
 struct GroupEntry {       // one optimizer parameter group
   std::string optimizer;  // "muon", "adamw", "" when the format does not say
   std::vector<std::pair<std::string, Value>> settings;
@@ -74,6 +81,7 @@ struct Catalog {
   std::vector<FileEntry> files;
   std::vector<TensorEntry> tensors;  // in the format's own order
   std::vector<ValueEntry> values;
+  std::vector<ContainerEntry> containers;
   std::vector<GroupEntry> groups;
   // Optimizer steps each parameter has taken, where the format counts them outside its tensors.
   std::map<std::string, std::int64_t> param_steps;

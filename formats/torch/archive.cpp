@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "formats/core/units.h"
+#include "formats/torch/elements.h"
 #include "formats/torch/refuse.h"
 
 namespace formats {
@@ -58,12 +59,6 @@ Result<bool> is_big_endian(const ZipReader& zip) {
   if (text_of(bytes) == "little") return false;
   if (text_of(bytes) == "big") return true;
   return bad_archive(zip, "record 'byteorder' is neither 'little' nor 'big'");
-}
-
-// Complex numbers swap their real and imaginary part each.
-std::size_t swap_unit(DType dtype) {
-  const std::uint32_t bytes = bytes_of(dtype);
-  return dtype == DType::c64 || dtype == DType::c128 ? bytes / 2 : bytes;
 }
 
 void swap_bytes(ByteVector& bytes, std::size_t unit) {

@@ -51,8 +51,18 @@ class PickleGraph {
   // Reads exactly one pickle, which must fill `bytes` to the end. `where` names it in messages.
   static Result<PickleGraph> parse(ByteVector bytes, std::string where, PickleLimits limits = {});
 
+  // Reads the pickle that `bytes` begin with; `end` says where it ended, or, when it failed,
+  // whether that was for want of bytes.
+  struct End {
+    std::uint64_t at = 0;
+    bool ran_out = false;
+  };
+  static Result<PickleGraph> parse_front(ByteVector bytes, std::string where, End& end,
+                                         PickleLimits limits = {});
+
   PickleId root() const { return root_; }
   const std::string& where() const { return where_; }
+  PickleId size() const { return static_cast<PickleId>(nodes_.size()); }  // ids are below this
   PickleKind kind(PickleId id) const { return nodes_[id].kind; }
   bool is(PickleId id, PickleKind kind) const { return nodes_[id].kind == kind; }
 
@@ -79,6 +89,7 @@ class PickleGraph {
   struct Name {
     std::string name;
     std::uint64_t offset = 0;
+    bool called = false;  // as a function; making an instance of a class does not count
   };
   const std::vector<Name>& names() const { return names_; }
 

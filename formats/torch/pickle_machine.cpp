@@ -71,7 +71,26 @@ Result<PickleGraph> PickleGraph::parse(ByteVector bytes, std::string where, Pick
   return graph;
 }
 
+Result<PickleGraph> PickleGraph::parse_front(ByteVector bytes, std::string where, End& end,
+                                             PickleLimits limits) {
+  PickleGraph graph;
+  graph.where_ = std::move(where);
+  graph.bytes_ = std::move(bytes);
+  PickleMachine machine(graph, limits);
+  const Result<> done = machine.run_front();
+  end = {machine.position(), machine.ran_out()};
+  if (!done) return done.error();
+  return graph;
+}
+
 Result<> PickleMachine::run() {
+  TRY(run_front());
+  if (reader_.left() == 0) return {};
+  return refuse(Code::corrupt, graph_.where_, reader_.position(),
+                std::to_string(reader_.left()) + " bytes follow the end of the pickle");
+}
+
+Result<> PickleMachine::run_front() {
   if (reader_.left() == 0) return refuse(Code::corrupt, graph_.where_, 0, "the pickle is empty");
   if (const auto first = text_of(graph_.bytes_).front(); first != '\x80')
     return refuse(Code::unsupported, graph_.where_, 0,
@@ -91,9 +110,6 @@ Result<> PickleMachine::run() {
   if (!stack_.empty() || !marks_.empty())
     return refuse(Code::corrupt, graph_.where_, opcode_at_,
                   "STOP leaves " + std::to_string(stack_.size()) + " values on the stack");
-  if (reader_.left() != 0)
-    return refuse(Code::corrupt, graph_.where_, reader_.position(),
-                  std::to_string(reader_.left()) + " bytes follow the end of the pickle");
   graph_.root_ = root;
   return {};
 }
@@ -111,6 +127,7 @@ bool PickleMachine::fail(Code code, std::string_view why) {
 }
 
 bool PickleMachine::cut_off(std::string_view what) {
+  ran_out_ = true;
   return fail(Code::corrupt, "the pickle ends at byte " + std::to_string(graph_.bytes_.size()) +
                                  " in the middle of " + std::string(what));
 }
@@ -202,7 +219,8 @@ bool PickleMachine::long_bytes(std::uint64_t length) {
 
 bool PickleMachine::text_node(PickleKind kind, std::uint64_t length) {
   const std::uint64_t start = reader_.position();
-  if (length > reader_.left() || length > std::numeric_limits<std::uint32_t>::max())
+  ran_out_ = length > reader_.left();
+  if (ran_out_ || length > std::numeric_limits<std::uint32_t>::max())
     return fail(Code::corrupt, "a " + std::string(name_of(kind)) + " of " + std::to_string(length) +
                                    " bytes, but the pickle ends at byte " +
                                    std::to_string(graph_.bytes_.size()));

@@ -17,7 +17,10 @@ class PickleMachine {
   PickleMachine(PickleGraph& graph, PickleLimits limits)
       : graph_(graph), limits_(limits), reader_(graph.bytes_) {}
 
-  Result<> run();
+  Result<> run();        // the whole of the bytes
+  Result<> run_front();  // up to the first STOP
+  std::uint64_t position() const { return reader_.position(); }
+  bool ran_out() const { return ran_out_; }
 
  private:
   using Node = PickleGraph::Node;
@@ -127,6 +130,7 @@ class PickleMachine {
   std::vector<PickleId> memo_;
   std::unordered_map<std::string, std::uint32_t> names_;
   std::optional<Error> failure_;
+  bool ran_out_ = false;  // failed because the bytes end too early
 };
 
 }  // namespace formats

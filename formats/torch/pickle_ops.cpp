@@ -22,6 +22,7 @@ bool PickleMachine::op_frame() {
   std::uint64_t length = 0;
   if (!operand(length, "FRAME")) return false;
   if (length <= reader_.left()) return true;
+  ran_out_ = true;
   return fail(Code::corrupt, "a frame of " + std::to_string(length) +
                                  " bytes, but the pickle ends at byte " +
                                  std::to_string(graph_.bytes_.size()) + ": it was cut off");
@@ -274,18 +275,24 @@ bool PickleMachine::fold_latin1(std::string_view text) {
   return own_bytes(std::move(bytes));
 }
 
-bool PickleMachine::op_newobj() { return op_reduce(); }
+bool PickleMachine::op_newobj() {
+  PickleId args = kNoPickle;
+  PickleId callee = kNoPickle;
+  return pop(args, "a class") && pop(callee, "a class") && call(callee, args);
+}
 bool PickleMachine::op_newobj_ex() {
   PickleId keywords = kNoPickle;
   if (!pop(keywords, "NEWOBJ_EX")) return false;
   if (!graph_.is(keywords, PickleKind::dict))
     return fail(Code::corrupt, "keyword arguments that are no dict");
-  return op_reduce();
+  return op_newobj();
 }
 bool PickleMachine::op_reduce() {
   PickleId args = kNoPickle;
   PickleId callee = kNoPickle;
-  return pop(args, "a call") && pop(callee, "a call") && call(callee, args);
+  if (!pop(args, "a call") || !pop(callee, "a call")) return false;
+  if (graph_.is(callee, PickleKind::global)) graph_.names_[graph_.nodes_[callee].a].called = true;
+  return call(callee, args);
 }
 
 bool PickleMachine::op_build() {

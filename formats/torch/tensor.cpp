@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "formats/core/json_text.h"
 #include "formats/core/units.h"
 
 namespace formats {
@@ -87,14 +88,18 @@ Result<ParsedStorage> parse_storage(const PickleGraph& graph, PickleId id) {
       graph.items(tuple).size() > 6)
     return bad_tensor(graph, "a persistent id that is not (storage, class, key, location, count)");
   const std::span<const PickleId> parts = graph.items(tuple);
-  const bool typed = graph.is(parts[0], PickleKind::string) && graph.text(parts[0]) == "storage" &&
-                     graph.is(parts[2], PickleKind::string);
   const std::optional<std::uint64_t> numel = count(graph, parts[4]);
-  if (!typed || !numel) return bad_tensor(graph, "a persistent id with wrong types in it");
+  if (!is_torch_storage(graph, id) || !graph.is(parts[2], PickleKind::string) || !numel)
+    return bad_tensor(graph, "a persistent id with wrong types in it");
   TRY_ASSIGN(const StorageClass kind, storage_class(graph, parts[1]));
-  const auto bytes = checked_mul(*numel, kind.dtype ? bytes_of(*kind.dtype) : 1);
+  const std::uint32_t width = kind.dtype ? bytes_of(*kind.dtype) : 1;
+  const auto bytes = checked_mul(*numel, width);
   if (!bytes) return bad_tensor(graph, "a storage larger than 2^64 bytes");
-  return ParsedStorage{{std::string(graph.text(parts[2])), *bytes}, kind.dtype};
+  if (parts.size() == 6 && !graph.is(parts[5], PickleKind::none))
+    return Error{Code::unsupported,
+                 graph.where() + ": a storage that is a view of another, as torch 0.3 wrote it",
+                 "save it again with a newer torch"};
+  return ParsedStorage{{std::string(graph.text(parts[2])), *bytes, width}, kind.dtype};
 }
 
 // The last element the strides reach must lie inside the storage.
@@ -137,7 +142,12 @@ Result<TorchTensor> rebuilt(const PickleGraph& graph, std::span<const PickleId> 
                            ? torch_dtype_named(graph.text(args[6]))
                            : std::nullopt;
     if (!dtype)
-      return Error{Code::unsupported, graph.where() + ": a tensor of an unknown dtype", {}};
+      return Error{Code::unsupported,
+                   graph.where() + ": a tensor of dtype " +
+                       (graph.is(args[6], PickleKind::global) ? printable(graph.text(args[6]))
+                                                              : "that is no name") +
+                       ", which is not read",
+                   {}};
     tensor.dtype = *dtype;
   }
   TRY(check_inside(graph, tensor));
@@ -145,6 +155,18 @@ Result<TorchTensor> rebuilt(const PickleGraph& graph, std::span<const PickleId> 
 }
 
 }  // namespace
+
+bool is_torch_storage(const PickleGraph& graph, PickleId persistent) {
+  const PickleId tuple = graph.items(persistent)[0];
+  if (!graph.is(tuple, PickleKind::tuple) || graph.items(tuple).empty()) return false;
+  const PickleId kind = graph.items(tuple)[0];
+  return graph.is(kind, PickleKind::string) && graph.text(kind) == "storage";
+}
+
+Result<TorchStorage> torch_storage(const PickleGraph& graph, PickleId persistent) {
+  TRY_ASSIGN(ParsedStorage parsed, parse_storage(graph, persistent));
+  return std::move(parsed.storage);
+}
 
 bool TorchTensor::row_major() const {
   std::uint64_t dense = 1;
@@ -197,8 +219,7 @@ std::optional<Shape> torch_shape(const PickleGraph& graph, PickleId id) {
 bool is_torch_tensor(const PickleGraph& graph, PickleId id) {
   if (!graph.is(id, PickleKind::object)) return false;
   const std::string_view name = graph.class_name(id);
-  return name.starts_with("torch._utils._rebuild_tensor") ||
-         name.starts_with("torch._utils._rebuild_parameter") ||
+  return name.starts_with("torch._utils._rebuild_") ||
          name == "torch._tensor._rebuild_from_type_v2" || name == "torch.nn.parameter.Parameter";
 }
 
@@ -227,7 +248,12 @@ Result<TorchTensor> torch_tensor(const PickleGraph& graph, PickleId id) {
     if (args.empty() || !is_torch_tensor(graph, id)) break;
     id = args[0];
   }
-  return Error{Code::unsupported, graph.where() + ": a tensor in a form that is not read", {}};
+  return Error{
+      Code::unsupported,
+      graph.where() + ": a tensor rebuilt by " +
+          (graph.is(id, PickleKind::object) ? printable(graph.class_name(id)) : "nothing") +
+          " is of a kind that is not read (quantised, sparse, nested or without data)",
+      {}};
 }
 
 }  // namespace formats

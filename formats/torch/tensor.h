@@ -18,6 +18,7 @@ namespace formats {
 struct TorchStorage {
   std::string key;          // record "data/<key>"
   std::uint64_t bytes = 0;  // what the pickle declares
+  std::uint32_t width = 1;  // bytes of an element of the storage's type; 1 when it has none
 };
 
 struct TorchTensor {
@@ -34,6 +35,10 @@ struct TorchTensor {
 
 // True for an object that is a tensor or a parameter, however it is wrapped.
 bool is_torch_tensor(const PickleGraph& graph, PickleId id);
+
+// ('storage', type, key, location, count): what stands for a storage in the pickle.
+bool is_torch_storage(const PickleGraph& graph, PickleId persistent);
+Result<TorchStorage> torch_storage(const PickleGraph& graph, PickleId persistent);
 
 // Proves that every element lies inside the declared storage and that no product overflows.
 Result<TorchTensor> torch_tensor(const PickleGraph& graph, PickleId id);

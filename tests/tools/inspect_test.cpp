@@ -140,7 +140,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "dcp/torch2.0.1_w2", "dcp/torch2.15.0_w2", "dcp/torch2.2.2_w2",
                     "dcp/torch2.3.1_w2", "dcp/torch2.5.1_w2", "dcp/torch2.6.0_w2",
                     "dcp/torch2.8.0_w2", "dcp/torch2.9.1_w2", "dcp/tp_fsdp_2x2_strided",
-                    "dcp/zoo_w1", "dcp/zstd_w2"),
+                    "dcp/zoo_w1", "dcp/zstd_w2", "torch/deflated", "torch/dtypes_views",
+                    "torch/file_object_ordered_dict", "torch/legacy_stream", "torch/memo_past_256",
+                    "torch/muon_adamw_state", "torch/pickle_protocol4"),
     [](const auto& one_case) {
       std::string name = one_case.param;
       for (char& c : name)

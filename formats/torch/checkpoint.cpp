@@ -1,0 +1,72 @@
+#include "formats/torch/checkpoint.h"
+
+#include "formats/core/check.h"
+
+namespace formats {
+
+std::uint32_t TorchCheckpoint::add_record(TorchRecord record) {
+  records_.push_back({std::move(record), 0});
+  return static_cast<std::uint32_t>(records_.size() - 1);
+}
+
+void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record) {
+  const TorchRecord& place = records_[record].place;
+  const bool plain = !place.entry.deflated && tensor.row_major();
+  Chunk chunk{.box = whole(tensor.shape), .tag = stored_.size()};
+  chunk.offset = place.at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
+  chunk.length = plain ? tensor.bytes() : place.entry.stored_size;
+  if (tensor.elems() != 0) entry.chunks.push_back(std::move(chunk));
+  records_[record].last = stored_.size();
+  stored_.push_back({std::move(tensor), record});
+  catalog_.tensors.push_back(std::move(entry));
+}
+
+Result<> TorchCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                               std::span<std::byte> into) const {
+  CHECK(chunk.tag < stored_.size());
+  const Stored& stored = stored_[chunk.tag];
+  const std::uint64_t bytes = stored.tensor.bytes();
+  if (first > bytes || into.size() > bytes - first)
+    return Error{Code::usage,
+                 label_of(tensor) + ": a read past its " + std::to_string(bytes) + " bytes",
+                 {}};
+  if (into.empty()) return {};
+  const TorchRecord& place = records_[stored.record].place;
+  Result<> done = place.entry.deflated
+                      ? read_inflated(stored, chunk.tag, first, into)
+                      : read_elements(*source_, place.at, stored.tensor, order_, first, into);
+  if (done && !place.entry.deflated) done = check(stored, chunk.tag, first, into);
+  if (!done) return std::move(done).error().within(label_of(tensor));
+  return {};
+}
+
+Result<> TorchCheckpoint::read_inflated(const Stored& stored, std::uint64_t number,
+                                        std::uint64_t first, std::span<std::byte> into) const {
+  std::shared_ptr<const Inflating> open = inflating_.load();
+  if (open == nullptr || open->record != stored.record) {
+    const TorchRecord& place = records_[stored.record].place;
+    open = std::shared_ptr<const Inflating>(
+        new Inflating{stored.record, InflateSource(source_, place.at, place.entry)});
+    inflating_.store(open);
+  }
+  TRY(read_elements(open->source, 0, stored.tensor, order_, first, into));
+  const bool last_of_all =
+      records_[stored.record].last == number && first + into.size() == stored.tensor.bytes();
+  return last_of_all ? open->source.finish() : Result<>();
+}
+
+Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std::uint64_t first,
+                                ByteView bytes) const {
+  const Record& record = records_[stored.record];
+  const ZipEntry& entry = record.place.entry;
+  if (!entry.has_crc()) return {};
+  const TorchTensor& tensor = stored.tensor;
+  const CheckedRecord checked{entry.name, entry.header_at, record.place.at, entry.size, entry.crc};
+  const bool as_stored = tensor.row_major() && tensor.bytes() == entry.size &&
+                         (order_ == ByteOrder::little || swap_unit(tensor.dtype) == 1);
+  if (as_stored) return progress_.saw(*source_, checked, first, bytes);
+  const bool last_of_all = record.last == number && first + bytes.size() == tensor.bytes();
+  return last_of_all ? RecordCheck::read_through(*source_, checked) : Result<>();
+}
+
+}  // namespace formats

@@ -1,0 +1,62 @@
+// A described torch.save file: every tensor is one chunk of one storage. Internal to formats/torch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/catalog/catalog.h"
+#include "formats/torch/inflate.h"
+#include "formats/torch/record_check.h"
+#include "formats/torch/torch_file.h"
+
+namespace formats {
+
+// Storages may be shared: the last tensor of one has its CRC32 checked when it was read, so that
+// whoever reads everything has everything checked once; a tensor that is its whole storage is
+// checked on the way.
+class TorchCheckpoint : public Checkpoint {
+ public:
+  TorchCheckpoint(std::shared_ptr<const ByteSource> source, ByteOrder order)
+      : source_(std::move(source)), order_(order) {}
+
+  const Catalog& catalog() const override { return catalog_; }
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override;
+
+  Catalog& building() { return catalog_; }
+  // Records are numbered in the order they are added.
+  std::uint32_t add_record(TorchRecord record);
+  // `entry` gets its chunk. REQUIRES: the tensor lies inside the record.
+  void add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record);
+
+ private:
+  struct Record {
+    TorchRecord place;
+    std::size_t last = 0;  // the tensor that was added last
+  };
+  struct Stored {
+    TorchTensor tensor;
+    std::uint32_t record = 0;
+  };
+  struct Inflating {
+    std::uint32_t record = 0;
+    InflateSource source;
+  };
+
+  Result<> read_inflated(const Stored& stored, std::uint64_t number, std::uint64_t first,
+                         std::span<std::byte> into) const;
+  Result<> check(const Stored& stored, std::uint64_t number, std::uint64_t first,
+                 ByteView bytes) const;
+
+  std::shared_ptr<const ByteSource> source_;
+  ByteOrder order_;
+  Catalog catalog_;
+  std::vector<Record> records_;
+  std::vector<Stored> stored_;  // Chunk::tag is an index into it
+  RecordCheck progress_;
+  mutable std::atomic<std::shared_ptr<const Inflating>> inflating_;  // the one used last
+};
+
+}  // namespace formats

@@ -1,0 +1,254 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "formats/core/json_text.h"
+#include "formats/dcp/meaning.h"
+#include "formats/torch/calls.h"
+#include "formats/torch/checkpoint.h"
+#include "formats/torch/refuse.h"
+#include "formats/torch/torch.h"
+
+namespace formats {
+namespace {
+
+constexpr std::size_t kMaxDepth = 256;
+constexpr std::uint64_t kMaxLeaves = 1u << 24;
+constexpr std::string_view kSuffixes[] = {".pt", ".pth", ".bin", ".ckpt"};
+constexpr std::uint64_t kTarMagicAt = 257;
+
+bool has_suffix(std::string_view name) {
+  return std::any_of(std::begin(kSuffixes), std::end(kSuffixes),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+// A zip archive, the old stream, or the tar of torch 0.1.
+bool begins_like_torch(const SourceTree& tree, const SourceTree::Entry& entry) {
+  const std::uint64_t wanted = std::min<std::uint64_t>(entry.size, kTarMagicAt + 5);
+  const auto source = tree.open(entry.name);
+  if (!source || wanted < 4) return false;
+  const auto head = read_bytes(**source, 0, wanted, wanted);
+  if (!head) return false;
+  const bool tar = head->size() == wanted && wanted > kTarMagicAt &&
+                   text_of(ByteView(*head).subspan(kTarMagicAt)) == "ustar";
+  return load_le<std::uint32_t>(*head) == 0x04034b50 || is_legacy_magic(*head) || tar;
+}
+
+// The files that could be meant: the only one there is, or those on top that look like it.
+std::vector<std::string> candidates(const SourceTree& tree) {
+  std::vector<std::string> names;
+  const bool alone = tree.entries().size() == 1;
+  for (const SourceTree::Entry& entry : tree.entries()) {
+    if (entry.name.find('/') != std::string::npos) continue;
+    const bool named = has_suffix(entry.name);
+    if (alone ? named || begins_like_torch(tree, entry) : named && begins_like_torch(tree, entry))
+      names.push_back(entry.name);
+  }
+  return names;
+}
+
+bool is_container(const PickleGraph& graph, PickleId id) {
+  return graph.is(id, PickleKind::dict) || graph.is(id, PickleKind::list) ||
+         graph.is(id, PickleKind::tuple);
+}
+
+// Whole numbers and words lead somewhere; other keys have no place in a path.
+bool is_step(const PickleGraph& graph, PickleId key) {
+  return graph.is(key, PickleKind::string) || graph.is(key, PickleKind::integer);
+}
+
+std::string joined(const std::vector<PathItem>& path) {
+  std::string key;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (i > 0) key += '.';
+    if (const auto* text = std::get_if<std::string>(&path[i]))
+      key += *text;
+    else
+      key += std::to_string(std::get<std::int64_t>(path[i]));
+  }
+  return key;
+}
+
+class Describer {
+ public:
+  Describer(const TorchFile& file, std::string name, std::shared_ptr<const ByteSource> source)
+      : file_(file),
+        graph_(file.graph()),
+        where_(source->name()),
+        checkpoint_(std::make_unique<TorchCheckpoint>(source, file.order())) {
+    catalog().format = "torch";
+    catalog().producer = file.producer();
+    catalog().partition = "whole tensors in one file";
+    catalog().files.push_back({std::move(name), source->size(), std::nullopt});
+  }
+
+  Result<std::unique_ptr<Checkpoint>> run() {
+    TRY(refuse_calls(graph_));
+    TRY(walk(graph_.root()));
+    catalog().groups = torch_groups(catalog().values);
+    catalog().step = torch_step(catalog().values);
+    mark_echoes(catalog().values);
+    add_notes();
+    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+  }
+
+ private:
+  Catalog& catalog() { return checkpoint_->building(); }
+  Error bad(Code code, std::string_view why) const {
+    std::string message = where_ + ": ";
+    if (!path_.empty()) message += json_string(joined(path_)) + ": ";
+    return Error{code, message + std::string(why), {}};
+  }
+
+  Result<> walk(PickleId id) {
+    if (++leaves_ > kMaxLeaves)
+      return bad(Code::limit, "more than 16777216 parts in one object, which is the limit");
+    if (path_.size() >= kMaxDepth)
+      return bad(Code::limit, "nested deeper than 256 levels, or inside itself");
+    if (graph_.is(id, PickleKind::dict)) return walk_dict(id);
+    const bool sequence = graph_.is(id, PickleKind::list) || graph_.is(id, PickleKind::tuple);
+    if (sequence && holds_more(id)) return walk_sequence(id);
+    if (is_torch_tensor(graph_, id)) return add_tensor(id);
+    return add_value(id);
+  }
+
+  // A list is entered when something in it could hold tensors; [0.9, 0.95] is a value.
+  bool holds_more(PickleId id) const {
+    const std::span<const PickleId> items = graph_.items(id);
+    return std::any_of(items.begin(), items.end(), [&](PickleId item) {
+      return is_container(graph_, item) || is_torch_tensor(graph_, item);
+    });
+  }
+
+  Result<> walk_dict(PickleId id) {
+    const std::span<const PickleId> entries = graph_.items(id);
+    std::set<PathItem> seen;
+    bool numbers = entries.empty();
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      if (!is_step(graph_, entries[i])) return add_odd_dict(id);
+      PathItem item = item_of(entries[i]);
+      if (!seen.insert(item).second)
+        return bad(Code::corrupt, "a dict holds the key " + json_string(joined({item})) + " twice");
+      numbers |= item.index() == 1;
+    }
+    if (numbers) catalog().containers.push_back({path_, Value::Kind::dict});
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+      TRY(enter(item_of(entries[i]), entries[i + 1]));
+    return {};
+  }
+
+  PathItem item_of(PickleId key) const {
+    if (graph_.is(key, PickleKind::string)) return std::string(graph_.text(key));
+    return graph_.integer(key);
+  }
+
+  // Keyed by tuples, None, ...: a value as a whole, as long as no tensor is in it.
+  Result<> add_odd_dict(PickleId id) {
+    const std::span<const PickleId> entries = graph_.items(id);
+    for (std::size_t i = 1; i < entries.size(); i += 2)
+      if (is_torch_tensor(graph_, entries[i]))
+        return bad(Code::unsupported, "a tensor under a dict key of type " +
+                                          std::string(name_of(graph_.kind(entries[i - 1]))));
+    return add_value(id);
+  }
+
+  Result<> walk_sequence(PickleId id) {
+    if (graph_.is(id, PickleKind::tuple))
+      catalog().containers.push_back({path_, Value::Kind::tuple});
+    const std::span<const PickleId> items = graph_.items(id);
+    for (std::size_t i = 0; i < items.size(); ++i)
+      TRY(enter(static_cast<std::int64_t>(i), items[i]));
+    return {};
+  }
+
+  Result<> enter(PathItem item, PickleId id) {
+    path_.push_back(std::move(item));
+    TRY(walk(id));
+    path_.pop_back();
+    return {};
+  }
+
+  Result<> add_value(PickleId id) {
+    auto value = value_of(graph_, id, nullptr);
+    if (!value) return std::move(value).error().within(json_string(joined(path_)));
+    if (value->kind == Value::Kind::object) inert_.push_back(value->text);
+    catalog().values.push_back({joined(path_), path_, std::move(*value)});
+    return {};
+  }
+
+  Result<> add_tensor(PickleId id) {
+    auto tensor = torch_tensor(graph_, id);
+    if (!tensor) return std::move(tensor).error().within(json_string(joined(path_)));
+    TRY_ASSIGN(const std::uint32_t record, record_of(*tensor));
+    TensorEntry entry;
+    entry.key = joined(path_);
+    entry.path = path_;
+    entry.name = *entry.key;
+    const bool of_state = std::find(path_.begin(), path_.end(), PathItem("state")) != path_.end();
+    entry.state = of_state ? joined({path_.back()}) : "tensor";
+    entry.dtype = tensor->dtype;
+    entry.shape = tensor->shape;
+    checkpoint_->add_tensor(std::move(entry), std::move(*tensor), record);
+    return {};
+  }
+
+  Result<std::uint32_t> record_of(const TorchTensor& tensor) {
+    const auto known = records_.find(tensor.storage.key);
+    if (known != records_.end() && known->second.bytes >= tensor.storage.bytes) {
+      ++sharing_;
+      return known->second.number;
+    }
+    auto record = file_.record_of(tensor);
+    if (!record) return std::move(record).error().within(json_string(joined(path_)));
+    const Known fresh{checkpoint_->add_record(std::move(*record)), tensor.storage.bytes};
+    records_.insert_or_assign(tensor.storage.key, fresh);
+    return fresh.number;
+  }
+
+  void add_notes() {
+    if (sharing_ > 0)
+      catalog().notes.push_back(std::to_string(sharing_) +
+                                (sharing_ == 1 ? " tensor shares its storage with another"
+                                               : " tensors share their storage with others") +
+                                ": each is shown whole");
+    if (inert_.empty()) return;
+    catalog().notes.push_back(std::to_string(inert_.size()) +
+                              (inert_.size() == 1 ? " value is an object" : " values are objects") +
+                              " (" + printable(inert_.front()) +
+                              (inert_.size() == 1 ? "" : ", ...") +
+                              "): known by the name of their class only; nothing was executed");
+  }
+
+  struct Known {
+    std::uint32_t number = 0;
+    std::uint64_t bytes = 0;  // as far as it was checked to reach
+  };
+  const TorchFile& file_;
+  const PickleGraph& graph_;
+  std::string where_;
+  std::unique_ptr<TorchCheckpoint> checkpoint_;
+  std::vector<PathItem> path_;
+  std::map<std::string, Known, std::less<>> records_;
+  std::vector<std::string> inert_;
+  std::size_t sharing_ = 0;
+  std::uint64_t leaves_ = 0;
+};
+
+}  // namespace
+
+bool detect_torch(const SourceTree& tree) { return !candidates(tree).empty(); }
+
+Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree) {
+  const std::vector<std::string> names = candidates(*tree);
+  if (names.size() != 1)
+    return Error{Code::unsupported,
+                 std::string(tree->root()) + ": " + std::to_string(names.size()) +
+                     " torch.save files, " + printable(names.front()) + " and " +
+                     printable(names.back()) + " among them: which one is meant?",
+                 "name one of the files"};
+  TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree->open(names.front()));
+  TRY_ASSIGN(const TorchFile file, TorchFile::open(source));
+  return Describer(file, names.front(), std::move(source)).run();
+}
+
+}  // namespace formats

@@ -1,0 +1,18 @@
+// torch.save files as a format of their own: one .pt, .pth or .bin file, alone or the only one of
+// its kind in a directory. Keys, names and states follow the nesting of the saved object; layout,
+// what is read and what is lost: docs/formats/torch.md.
+#pragma once
+
+#include <memory>
+
+#include "formats/catalog/catalog.h"
+#include "formats/catalog/emit.h"
+
+namespace formats {
+
+bool detect_torch(const SourceTree& tree);
+
+// Reads the pickle and the places of the storages; elements only when asked for, a part at a time.
+Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree);
+
+}  // namespace formats

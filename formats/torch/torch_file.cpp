@@ -1,0 +1,62 @@
+#include "formats/torch/torch_file.h"
+
+#include "formats/core/json_text.h"
+#include "formats/torch/refuse.h"
+
+namespace formats {
+
+Result<TorchFile> TorchFile::open(std::shared_ptr<const ByteSource> source) {
+  if (source->size() == 0) return refuse(Code::incomplete, source->name(), 0, "the file is empty");
+  if (source->size() >= kLegacyMagicBytes) {
+    TRY_ASSIGN(const ByteVector head, read_bytes(*source, 0, kLegacyMagicBytes, kLegacyMagicBytes));
+    if (is_legacy_magic(head)) {
+      TRY_ASSIGN(LegacyStream stream, read_legacy_stream(*source));
+      return TorchFile(std::move(source), std::move(stream));
+    }
+  }
+  TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+  return TorchFile(std::move(source), std::move(archive));
+}
+
+const PickleGraph& TorchFile::graph() const {
+  const auto* archive = std::get_if<TorchArchive>(&content_);
+  return archive != nullptr ? archive->graph() : std::get<LegacyStream>(content_).graph;
+}
+
+ByteOrder TorchFile::order() const {
+  const auto* archive = std::get_if<TorchArchive>(&content_);
+  return archive != nullptr && archive->big_endian() ? ByteOrder::big : ByteOrder::little;
+}
+
+std::string TorchFile::producer() const {
+  const auto* archive = std::get_if<TorchArchive>(&content_);
+  if (archive == nullptr) return "torch before 1.6, or asked for its stream";
+  if (archive->zip().find(".format_version") != nullptr) return "torch 2.7 or newer";
+  if (archive->zip().find("byteorder") != nullptr) return "torch 2.1 to 2.6";
+  return "torch 1.6 to 2.0";
+}
+
+Result<TorchRecord> TorchFile::record_of(const TorchTensor& tensor) const {
+  if (const auto* archive = std::get_if<TorchArchive>(&content_)) {
+    TRY_ASSIGN(const ZipEntry* entry, archive->record_of(tensor));
+    TRY_ASSIGN(const std::uint64_t at, archive->zip().data_offset(*entry));
+    return TorchRecord{at, *entry};
+  }
+  const LegacyStream& stream = std::get<LegacyStream>(content_);
+  const auto found = stream.storages.find(tensor.storage.key);
+  const std::string name = "storage '" + printable(tensor.storage.key) + "'";
+  if (found == stream.storages.end())
+    return refuse(Code::corrupt, source_->name(), 0, name + " is not in the list of storages");
+  const LegacyStorage& storage = found->second;
+  if (storage.bytes < tensor.storage.bytes)
+    return refuse(Code::corrupt, source_->name(), storage.at,
+                  name + " is declared with " + std::to_string(tensor.storage.bytes) +
+                      " bytes but has " + std::to_string(storage.bytes));
+  return TorchRecord{storage.at,
+                     {.name = tensor.storage.key,
+                      .stored_size = storage.bytes,
+                      .size = storage.bytes,
+                      .header_at = storage.at}};
+}
+
+}  // namespace formats

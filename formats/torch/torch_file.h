@@ -1,0 +1,43 @@
+// A torch.save file as a whole, the zip archive of torch 1.6 and newer or the stream before it: its
+// object graph, and where the storages lie.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "formats/torch/archive.h"
+#include "formats/torch/elements.h"
+#include "formats/torch/legacy.h"
+
+namespace formats {
+
+// Where a storage's bytes lie in the file.
+struct TorchRecord {
+  std::uint64_t at = 0;  // absolute; of the stored bytes
+  ZipEntry entry;        // in a stream: its sizes alone, and no CRC32
+};
+
+class TorchFile {
+ public:
+  // Reads the pickle and the directory. TorchScript archives and the tar files of torch 0.1 are
+  // Code::unsupported.
+  static Result<TorchFile> open(std::shared_ptr<const ByteSource> source);
+
+  const PickleGraph& graph() const;
+  ByteOrder order() const;
+  std::string producer() const;  // "torch 2.7 or newer", as far as the records tell
+  // Refused when there is none, or a shorter one than the pickle declares.
+  Result<TorchRecord> record_of(const TorchTensor& tensor) const;
+
+ private:
+  explicit TorchFile(std::shared_ptr<const ByteSource> source,
+                     std::variant<TorchArchive, LegacyStream> content)
+      : source_(std::move(source)), content_(std::move(content)) {}
+
+  std::shared_ptr<const ByteSource> source_;
+  std::variant<TorchArchive, LegacyStream> content_;
+};
+
+}  // namespace formats

@@ -1,0 +1,197 @@
+// torch.save files as checkpoints: what torch said they hold, in whole and in parts, and what is
+// refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "formats/torch/pickle_writer.h"
+#include "formats/torch/torch.h"
+#include "tests/support/expected.h"
+#include "tests/support/source_tree.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using formats::ByteVector;
+using formats::Checkpoint;
+using formats::Code;
+using formats::describe_torch;
+using formats::Error;
+using formats::Result;
+using formats::TensorEntry;
+
+const fs::path kFixtures = fs::path(EBB_FIXTURES) / "torch";
+
+class TorchFile : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(TorchFile, HoldsWhatTorchSaidItHolds) {
+  const fs::path folder = kFixtures / GetParam();
+  const auto tree = test_support::load_tree(folder / "data");
+  ASSERT_TRUE(formats::detect_torch(*tree));
+  const auto checkpoint = describe_torch(tree);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  EXPECT_EQ(test_support::differences(**checkpoint, folder / "expected.json",
+                                      test_support::Compare::tensors_and_values),
+            "");
+}
+
+// Every tensor in pieces of 7 bytes from the back to the front, beside all of it at once.
+TEST_P(TorchFile, ReadsTheSameInPartsAndBackwards) {
+  const auto checkpoint = describe_torch(test_support::load_tree(kFixtures / GetParam() / "data"));
+  ASSERT_TRUE(checkpoint.has_value());
+  for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors) {
+    for (const formats::Chunk& chunk : tensor.chunks) {
+      ByteVector whole(formats::volume(chunk.box.extent) * bytes_of(tensor.dtype));
+      ByteVector parts(whole.size());
+      ASSERT_TRUE((*checkpoint)->read(tensor, chunk, 0, whole).has_value());
+      for (std::size_t end = parts.size(); end > 0;) {
+        const std::size_t begin = end < 7 ? 0 : end - 7;
+        const auto part = std::span(parts).subspan(begin, end - begin);
+        ASSERT_TRUE((*checkpoint)->read(tensor, chunk, begin, part).has_value());
+        end = begin;
+      }
+      EXPECT_EQ(parts, whole) << *tensor.key;
+    }
+  }
+}
+
+TEST_P(TorchFile, EveryPrefixIsRefused) {
+  const auto tree = test_support::load_tree(kFixtures / GetParam() / "data");
+  ByteVector& bytes = tree->bytes_of(tree->entries().front().name);
+  const ByteVector whole = bytes;
+  for (std::size_t size = 0; size < whole.size(); size += whole.size() < 9000 ? 1 : 211) {
+    bytes.assign(whole.begin(), whole.begin() + std::ptrdiff_t(size));
+    EXPECT_FALSE(describe_torch(tree).has_value()) << size;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TorchFile,
+                         testing::Values("deflated", "dtypes_views", "file_object_ordered_dict",
+                                         "legacy_stream", "memo_past_256", "muon_adamw_state",
+                                         "pickle_protocol4"));
+
+TEST(TorchDescribe, KnowsTheGroupsTheStepAndWhatRepeatsThem) {
+  const auto checkpoint =
+      describe_torch(test_support::load_tree(kFixtures / "muon_adamw_state" / "data"));
+  ASSERT_TRUE(checkpoint.has_value());
+  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  EXPECT_EQ(catalog.step, 3);
+  ASSERT_EQ(catalog.groups.size(), 2u);
+  EXPECT_EQ(catalog.groups[0].optimizer, "adamw");
+  EXPECT_EQ(catalog.groups[1].optimizer, "muon");
+  for (const formats::ValueEntry& value : catalog.values) EXPECT_TRUE(value.echoed) << value.key;
+  const auto numbered = std::ranges::count(catalog.containers, formats::Value::Kind::dict,
+                                           &formats::ContainerEntry::kind);
+  EXPECT_EQ(numbered, 2);  // the two dicts called state; param_groups are lists
+}
+
+std::shared_ptr<test_support::MemoryTree> tree_of(std::string name, ByteVector bytes) {
+  auto tree = std::make_shared<test_support::MemoryTree>("ckpt");
+  tree->add(std::move(name), std::move(bytes));
+  return tree;
+}
+
+// Describes, then reads everything; the first error.
+Error refusal_of(std::shared_ptr<const formats::SourceTree> tree) {
+  const auto checkpoint = describe_torch(std::move(tree));
+  if (!checkpoint) return checkpoint.error();
+  for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors)
+    if (const auto digest = test_support::sha256_of(**checkpoint, tensor); !digest)
+      return digest.error();
+  return {};
+}
+
+TEST(TorchDescribe, NoticesEveryFlippedBitOfADeflatedRecord) {
+  const auto tree = test_support::load_tree(kFixtures / "deflated" / "data");
+  const fs::path expected = kFixtures / "deflated" / "expected.json";
+  ByteVector& bytes = tree->bytes_of("deflated.pt");
+  std::size_t noticed = 0;
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    bytes[at] ^= std::byte{16};
+    if (refusal_of(tree).message.empty()) {
+      const auto checkpoint = describe_torch(tree);
+      EXPECT_EQ(test_support::differences(**checkpoint, expected, test_support::Compare::tensors),
+                "")
+          << at;
+    } else {
+      ++noticed;
+    }
+    bytes[at] ^= std::byte{16};
+  }
+  EXPECT_GT(noticed, bytes.size() / 2);
+}
+
+TEST(TorchDescribe, RefusesWhatIsNoCheckpointByName) {
+  ByteVector tar(512, std::byte{0});
+  const formats::ByteView magic = formats::view_of("ustar");
+  std::copy(magic.begin(), magic.end(), tar.begin() + 257);
+  const Error old = refusal_of(tree_of("old.pth", std::move(tar)));
+  EXPECT_EQ(old.code, Code::unsupported);
+  EXPECT_NE(old.message.find("a tar archive of torch 0.1"), std::string::npos) << old.message;
+  const Error empty = refusal_of(tree_of("empty.pt", {}));
+  EXPECT_EQ(empty.code, Code::incomplete);
+  EXPECT_EQ(empty.message, "ckpt/empty.pt:0: the file is empty");
+}
+
+TEST(TorchDescribe, AsksWhichOneOfSeveralFilesIsMeant) {
+  const auto one = test_support::load_tree(kFixtures / "pickle_protocol4" / "data");
+  const auto several = tree_of("a.pt", one->bytes_of("ckpt.pt"));
+  several->add("b.pt", one->bytes_of("ckpt.pt"));
+  ASSERT_TRUE(formats::detect_torch(*several));
+  EXPECT_EQ(refusal_of(several).message,
+            "ckpt: 2 torch.save files, a.pt and b.pt among them: which one is meant?");
+  several->add("notes.txt", "PK\x03\x04 is how zip files begin");
+  EXPECT_TRUE(formats::detect_torch(*several));
+}
+
+// The old stream around one pickled object with no storages.
+Error refusal_of_object(const std::function<void(formats::PickleWriter&)>& write) {
+  const auto legacy = test_support::load_tree(kFixtures / "legacy_stream" / "data");
+  const ByteVector& model = legacy->bytes_of("ckpt.pt");
+  ByteVector bytes(model.begin(), model.begin() + 15);
+  const auto append = [&](const std::function<void(formats::PickleWriter&)>& part) {
+    formats::PickleWriter pickle;
+    part(pickle);
+    formats::append_bytes(bytes, pickle.finish());
+  };
+  append([](auto& pickle) { pickle.integer(1001); });
+  append([](auto& pickle) { pickle.empty_dict(); });
+  append(write);
+  append([](auto& pickle) { pickle.empty_list(); });
+  return refusal_of(tree_of("m.pt", std::move(bytes)));
+}
+
+TEST(TorchDescribe, P31QuantisedTensorsAreUnsupportedByName) {
+  const Error error = refusal_of_object([](formats::PickleWriter& pickle) {
+    pickle.global("torch._utils", "_rebuild_qtensor");
+    pickle.empty_tuple();
+    pickle.reduce();
+  });
+  EXPECT_EQ(error.code, Code::unsupported);
+  EXPECT_NE(error.message.find("_rebuild_qtensor"), std::string::npos) << error.message;
+}
+
+TEST(TorchDescribe, P32ObjectsOfUnknownClassesStayInertAndCallsAreRefused) {
+  const auto make = [](const char* module, const char* name) {
+    return refusal_of_object([=](formats::PickleWriter& pickle) {
+      pickle.global(module, name);
+      pickle.empty_tuple();
+      pickle.reduce();
+    });
+  };
+  EXPECT_EQ(make("argparse", "Namespace").message, "");
+  EXPECT_EQ(make("somebody.config", "TrainingArguments").message, "");
+  EXPECT_EQ(make("datetime", "timedelta").message, "");
+  for (const auto& [module, name] : std::vector<std::pair<const char*, const char*>>{
+           {"os", "system"}, {"subprocess", "Popen"}, {"__builtin__", "eval"}, {"a.b", "run"}}) {
+    const Error error = make(module, name);
+    EXPECT_EQ(error.code, Code::corrupt) << name;
+    EXPECT_NE(error.message.find(std::string("calls \"") + module + "." + name), std::string::npos)
+        << error.message;
+  }
+}
+
+}  // namespace
