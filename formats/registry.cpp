@@ -15,13 +15,14 @@ namespace {
 // The first one whose detect() says yes reads a checkpoint.
 constexpr std::array kFormats = {
     Format{"ebb", "a swap store of this library, or the swap directory that holds one", detect_ebb,
-           describe_ebb, nullptr, Policy::layer_wise},
+           describe_ebb, nullptr, Policy::layer_wise, StepCounters::tensors, ebb_resume},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
-           describe_dcp, emit_dcp, Policy::rows},
+           describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume},
     Format{"deepspeed", "DeepSpeed ZeRO stages 1 to 3, Adam and Muon", detect_deepspeed,
-           describe_deepspeed, nullptr, Policy::zero3, StepCounters::values},
+           describe_deepspeed, nullptr, Policy::zero3, StepCounters::values, deepspeed_resume},
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",
-           detect_safetensors, describe_safetensors, emit_safetensors, Policy::rows},
+           detect_safetensors, describe_safetensors, emit_safetensors, Policy::rows,
+           StepCounters::tensors, safetensors_resume},
     // Last: other formats are made of such files.
     Format{"torch", "one torch.save file: .pt, .pth or .bin, zip or the older stream", detect_torch,
            describe_torch, nullptr, Policy::replicated},

@@ -8,6 +8,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
+#include "formats/resume.h"
 
 namespace formats {
 
@@ -24,6 +25,7 @@ struct Format {
   Result<EmitPlan> (*emit)(const EmitRequest& request);  // nullptr: not written by this version
   Policy default_policy = Policy::rows;                  // how emit cuts when nobody says
   StepCounters steps = StepCounters::tensors;
+  ResumeRules (*resume)() = nullptr;  // nullptr: nothing is known
 };
 
 std::span<const Format> registered_formats();

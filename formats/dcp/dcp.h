@@ -7,6 +7,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
+#include "formats/resume.h"
 
 namespace formats {
 
@@ -19,5 +20,7 @@ Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTre
 // One payload file a rank, one item per piece of the layout, replicated pieces once, `.metadata` as
 // the commit file. Data lies 4096-aligned in the file except for items smaller than that.
 Result<EmitPlan> emit_dcp(const EmitRequest& request);
+
+ResumeRules dcp_resume();
 
 }  // namespace formats

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "formats/catalog/catalog.h"
+#include "formats/resume.h"
 
 namespace formats {
 
@@ -13,5 +14,7 @@ bool detect_deepspeed(const SourceTree& tree);
 
 // Reads the pickles of all ranks' files; elements only when asked for.
 Result<std::unique_ptr<Checkpoint>> describe_deepspeed(std::shared_ptr<const SourceTree> tree);
+
+ResumeRules deepspeed_resume();
 
 }  // namespace formats

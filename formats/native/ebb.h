@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "formats/catalog/catalog.h"
+#include "formats/resume.h"
 
 namespace formats {
 
@@ -17,5 +18,7 @@ Result<std::unique_ptr<Checkpoint>> describe_ebb(std::shared_ptr<const SourceTre
 // That generation and no other: exports of a pinned one while training goes on.
 Result<std::unique_ptr<Checkpoint>> describe_ebb_generation(std::shared_ptr<const SourceTree> tree,
                                                             std::uint64_t generation);
+
+ResumeRules ebb_resume();
 
 }  // namespace formats

@@ -6,6 +6,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
+#include "formats/resume.h"
 
 namespace formats {
 
@@ -18,5 +19,7 @@ Result<std::unique_ptr<Checkpoint>> describe_safetensors(std::shared_ptr<const S
 // DCP_SHARDING_INFO. Params are called by name, other states by key. Data starts on a multiple of
 // 4096 so that O_DIRECT can read it.
 Result<EmitPlan> emit_safetensors(const EmitRequest& request);
+
+ResumeRules safetensors_resume();
 
 }  // namespace formats

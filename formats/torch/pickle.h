@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,6 +71,8 @@ class PickleGraph {
   double real(PickleId id) const;           // real
   // string, bytes, big_integer (its two's complement, little-endian), global ("module.name").
   std::string_view text(PickleId id) const;
+  // Where in the stream a string, bytes or a global (its first use) stands; nullopt for the others.
+  std::optional<std::uint64_t> offset(PickleId id) const;
   // tuple, list, set: the elements; dict: key, value, key, value...; persistent: its one id.
   std::span<const PickleId> items(PickleId id) const;
   // object: what would have been called, with what, and what BUILD gave it (kNoPickle: nothing).

@@ -34,6 +34,13 @@ std::string_view PickleGraph::text(PickleId id) const {
   return text_of(ByteView(bytes_).subspan(at.n, at.a));
 }
 
+std::optional<std::uint64_t> PickleGraph::offset(PickleId id) const {
+  const Node& at = nodes_[id];
+  if (at.kind == PickleKind::global) return names_[at.a].offset;
+  const bool text = at.kind == PickleKind::string || at.kind == PickleKind::bytes;
+  return text && at.c == 0 ? std::optional(at.n) : std::nullopt;
+}
+
 std::span<const PickleId> PickleGraph::items(PickleId id) const {
   const Node& at = nodes_[id];
   if (at.kind == PickleKind::tuple) return std::span(pool_).subspan(at.n, at.a);

@@ -1,11 +1,11 @@
 // ckpt-inspect: reads, checks and explains any checkpoint this version knows. It never executes
 // anything from a checkpoint and never writes into one.
-#include <array>
-
 #include "formats/registry.h"
 #include "libswap/sys/file_tree.h"
+#include "tools/ckpt_inspect/flags.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/run.h"
+#include "tools/cli/text.h"
 
 namespace tools::inspect {
 namespace {
@@ -14,153 +14,9 @@ using formats::Code;
 using formats::Error;
 using formats::Result;
 
-constexpr std::array kPositionals = {
-    Positional{"PATH", "a checkpoint's directory, a single file, or a swap store"}};
-
-constexpr std::string_view kModes = "What to show (without one of these: one screen about all)";
-constexpr std::string_view kFilters = "Which tensors";
-constexpr std::string_view kOutput = "How";
-
-constexpr std::array kFlags = {
-    Flag{"tensors",
-         'l',
-         FlagType::on,
-         {},
-         {},
-         kModes,
-         {},
-         "every tensor and value",
-         "With --json, the document is {\"tensors\": [...], \"values\": {...}}: the logical "
-         "content, "
-         "the same for the same content in any format.",
-         Repeat::once},
-    Flag{"digest",
-         '\0',
-         FlagType::on,
-         {},
-         {},
-         kModes,
-         {},
-         "with --tensors: sha256 of each whole tensor",
-         "Row-major, little-endian, whatever the partition: equal content has equal digests in "
-         "every format and at every number of ranks.",
-         Repeat::once},
-    Flag{"shards",
-         's',
-         FlagType::on,
-         {},
-         {},
-         kModes,
-         {},
-         "every stored piece: rank, rows, file, bytes",
-         {},
-         Repeat::once},
-    Flag{"groups",
-         'g',
-         FlagType::on,
-         {},
-         {},
-         kModes,
-         {},
-         "parameter groups with all their settings",
-         {},
-         Repeat::once},
-    Flag{"verify",
-         '\0',
-         FlagType::on,
-         {},
-         {},
-         kModes,
-         {},
-         "prove coverage, read all, check checksums",
-         "Holes, overlaps and damaged bytes are named by tensor, file and offset. Goes on after a "
-         "problem. Exit code 1 when there is one.",
-         Repeat::once},
-    Flag{"diff",
-         'd',
-         FlagType::text,
-         "OTHER",
-         {},
-         kModes,
-         {},
-         "compare with another checkpoint, in any format",
-         "Tensors are matched by parameter and state and compared bit for bit, across formats and "
-         "numbers of ranks. Exit code 1 when they differ.",
-         Repeat::once},
-    Flag{"map",
-         '\0',
-         FlagType::text,
-         "FILE.html",
-         {},
-         kModes,
-         {},
-         "draw who holds what into one HTML file",
-         {},
-         Repeat::once},
-    Flag{"key",
-         'k',
-         FlagType::text,
-         "GLOB",
-         {},
-         kFilters,
-         {},
-         "tensors whose name or key matches; repeatable",
-         "'*' stands for any run of characters, '?' for one. Quote it.",
-         Repeat::many},
-    Flag{"state",
-         '\0',
-         FlagType::text,
-         "NAME",
-         {},
-         kFilters,
-         {},
-         "param, master, momentum_buffer, ...; repeatable",
-         {},
-         Repeat::many},
-    Flag{"rank",
-         'r',
-         FlagType::count,
-         "R",
-         {},
-         kFilters,
-         {},
-         "only what this rank wrote",
-         {},
-         Repeat::once},
-    Flag{"json",
-         '\0',
-         FlagType::on,
-         {},
-         {},
-         kOutput,
-         {},
-         "for programs: one JSON document",
-         {},
-         Repeat::once},
-    Flag{"limit",
-         'n',
-         FlagType::count,
-         "N",
-         {},
-         kOutput,
-         {},
-         "at most N lines of a list",
-         {},
-         Repeat::once},
-};
-
-constexpr std::array kExamples = {
-    Example{"ckpt-inspect ckpt/", "what is it, is it complete, who holds what"},
-    Example{"ckpt-inspect ckpt/ --shards -k 'layers.0.*'", "where each piece lies"},
-    Example{"ckpt-inspect ckpt/ --verify", "is every byte as it was written"},
-    Example{"ckpt-inspect a/ --diff b/", "do two checkpoints hold the same"},
-    Example{"ckpt-inspect ckpt/ --map map.html", "the same as a picture"},
-};
-
-constexpr Program kProgram = {
-    "ckpt-inspect", "reads, checks and explains a checkpoint",
-    kPositionals,   kFlags,
-    kExamples,      "A checkpoint is only ever read, and nothing in it is executed."};
+Output output_of(const Arguments& arguments) {
+  return arguments.has("json") ? Output::json : Output::text;
+}
 
 Result<Selection> selection_of(const Arguments& arguments) {
   Selection selection;
@@ -182,49 +38,70 @@ Result<std::unique_ptr<formats::Checkpoint>> open_checkpoint(const std::string& 
 Result<View> view_of(const std::string& path, const formats::Checkpoint& checkpoint,
                      const Arguments& arguments) {
   TRY_ASSIGN(Selection selection, selection_of(arguments));
+  const std::uint32_t world = checkpoint.catalog().world;
+  if (selection.rank && index_of(*selection.rank) >= world)
+    return Error{Code::usage,
+                 "--rank " + std::to_string(index_of(*selection.rank)) + ", but " +
+                     plural(world, "rank") + " wrote " + path,
+                 "the first rank is 0"};
   TRY_ASSIGN(auto tensors, select(checkpoint.catalog(), selection));
-  const Output output = arguments.has("json") ? Output::json : Output::text;
-  return View{
-      path, checkpoint, std::move(tensors), std::move(selection), output, arguments.count("limit")};
+  return View{path,
+              checkpoint,
+              std::move(tensors),
+              std::move(selection),
+              output_of(arguments),
+              arguments.count("limit")};
 }
 
-Result<> check_modes(const Arguments& arguments) {
-  std::string first;
-  for (const std::string_view mode : {"tensors", "shards", "groups", "verify", "diff", "map"}) {
-    if (!arguments.has(mode)) continue;
-    if (!first.empty())
-      return Error{Code::usage,
-                   "--" + first + " and --" + std::string(mode) + " cannot be shown together",
-                   "run ckpt-inspect once for each"};
-    first = mode;
+// Modes that have something to say where there is no catalog to show.
+Result<Exit> show_undescribed(Console& console, const Arguments& arguments, std::string_view mode,
+                              const Error& error) {
+  const Unreadable what{arguments.positional(0), error, output_of(arguments)};
+  if (mode == "explain-resume") {
+    TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
+    return explain_unreadable(console, what, world);
   }
-  if (arguments.has("digest") && !arguments.has("tensors"))
-    return Error{Code::usage, "--digest is a part of --tensors", "add --tensors"};
-  return {};
+  if (mode == "verify") verify_unreadable(console, what);
+  return error;
+}
+
+Result<Exit> show(Console& console, const View& view, const Arguments& arguments,
+                  std::string_view mode) {
+  if (mode == "tensors")
+    return show_tensors(console, view, arguments.has("digest") ? Digest::sha256 : Digest::none);
+  if (mode == "shards") return show_shards(console, view);
+  if (mode == "groups") return show_groups(console, view);
+  if (mode == "verify") return verify(console, view);
+  if (mode == "map") return write_map(console, view, *arguments.text("map"));
+  if (mode == "explain-resume") {
+    TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
+    return explain_resume(console, view, world);
+  }
+  if (mode == "diff") {
+    const std::string other_path = *arguments.text("diff");
+    TRY_ASSIGN(const auto other, open_checkpoint(other_path));
+    TRY_ASSIGN(const View other_view, view_of(other_path, *other, arguments));
+    return show_difference(console, view, other_view);
+  }
+  return show_summary(console, view);
 }
 
 Result<Exit> work(Console& console, const Arguments& arguments) {
-  TRY(check_modes(arguments));
+  TRY_ASSIGN(const std::string_view mode, mode_of(arguments));
   const std::string& path = arguments.positional(0);
-  TRY_ASSIGN(const auto checkpoint, open_checkpoint(path));
-  TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));
-  if (arguments.has("tensors"))
-    return show_tensors(console, view, arguments.has("digest") ? Digest::sha256 : Digest::none);
-  if (arguments.has("shards")) return show_shards(console, view);
-  if (arguments.has("groups")) return show_groups(console, view);
-  if (arguments.has("verify")) return verify(console, view);
-  if (const auto other_path = arguments.text("diff")) {
-    TRY_ASSIGN(const auto other, open_checkpoint(*other_path));
-    TRY_ASSIGN(const View other_view, view_of(*other_path, *other, arguments));
-    return show_difference(console, view, other_view);
-  }
-  if (const auto file = arguments.text("map")) return write_map(console, view, *file);
-  return show_summary(console, view);
+  TRY_ASSIGN(auto tree, libswap::open_tree(path));
+  if (mode == "raw")
+    return show_raw(console, {path, tree, arguments.texts("key"), output_of(arguments),
+                              arguments.count("limit")});
+  const auto checkpoint = formats::describe(std::move(tree));
+  if (!checkpoint) return show_undescribed(console, arguments, mode, checkpoint.error());
+  TRY_ASSIGN(const View view, view_of(path, **checkpoint, arguments));
+  return show(console, view, arguments, mode);
 }
 
 }  // namespace
 }  // namespace tools::inspect
 
 int main(int argc, char** argv) {
-  return tools::run_program(tools::inspect::kProgram, argc, argv, tools::inspect::work);
+  return tools::run_program(tools::inspect::command_line(), argc, argv, tools::inspect::work);
 }

@@ -2,11 +2,13 @@
 // (schema "ckpt.inspect/1", fields only ever added) to programs.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "formats/catalog/catalog.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/console.h"
 #include "tools/cli/json.h"
 #include "tools/cli/selection.h"
@@ -27,6 +29,13 @@ struct View {
   const formats::Catalog& catalog() const { return checkpoint.catalog(); }
 };
 
+// Where a checkpoint cannot be described: the reason, for the modes that make an answer of it.
+struct Unreadable {
+  std::string path;
+  formats::Error error;
+  Output output = Output::text;
+};
+
 formats::Result<Exit> show_summary(Console& console, const View& view);
 formats::Result<Exit> show_tensors(Console& console, const View& view, Digest digest);
 formats::Result<Exit> show_shards(Console& console, const View& view);
@@ -34,14 +43,33 @@ formats::Result<Exit> show_groups(Console& console, const View& view);
 // Proves coverage and reads every byte of the selected tensors, so that whatever checksum the
 // format has is verified. Exit::different when something is wrong.
 formats::Result<Exit> verify(Console& console, const View& view);
+// With JSON only: the document that says so; the message is the caller's.
+void verify_unreadable(Console& console, const Unreadable& what);
+// Exit::different when a NaN or an infinity was found.
+formats::Result<Exit> show_statistics(Console& console, const View& view);
 // Tensors are matched by name and state, or by key where that is not unique.
 formats::Result<Exit> show_difference(Console& console, const View& view, const View& other);
+// Exit::different when the framework could not resume it on that many ranks.
+formats::Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t world);
+formats::Result<Exit> explain_unreadable(Console& console, const Unreadable& what,
+                                         std::uint32_t world);
+formats::Result<std::uint32_t> world_of(const Arguments& arguments);  // of --explain-resume
+struct RawRequest {
+  std::string path;
+  std::shared_ptr<const formats::SourceTree> tree;
+  std::vector<std::string> files;  // globs; none: all
+  Output output = Output::text;
+  std::optional<std::uint64_t> limit;  // lines of each file
+};
+formats::Result<Exit> show_raw(Console& console, const RawRequest& request);
 // One self-contained HTML page; written whole or not at all.
 formats::Result<Exit> write_map(Console& console, const View& view, const std::string& file);
 
 // Shared by the modes.
 void open_document(JsonWriter& json, std::string_view mode);
 void write_shape(JsonWriter& json, const formats::Shape& shape);
+// "  label     text\n": a line of a screen about one thing.
+std::string labelled(std::string_view label, std::string_view text);
 std::string value_text(const formats::Value& value);  // short, for people
 // "0-511" where whole rows are stored, "all" for a whole tensor, else the box.
 std::string rows_text(const formats::Box& box, const formats::Shape& shape);

@@ -23,6 +23,12 @@ void write_shape(JsonWriter& json, const Shape& shape) {
   json.close_list();
 }
 
+std::string labelled(std::string_view label, std::string_view text) {
+  std::string out = "  " + std::string(label);
+  out.resize(12, ' ');
+  return out + std::string(text) + "\n";
+}
+
 std::string value_text(const Value& value) {
   if (value.kind == Value::Kind::string) return formats::printable(value.text, 40);
   if (value.kind != Value::Kind::tuple && value.kind != Value::Kind::list)

@@ -58,12 +58,6 @@ std::string states_text(std::map<std::string_view, std::uint64_t> states) {
   return "param " + count_text(param.mapped()) + (rest.empty() ? "" : ", " + rest);
 }
 
-std::string line(std::string_view label, std::string_view text) {
-  std::string out = "  " + std::string(label);
-  out.resize(12, ' ');
-  return out + std::string(text) + "\n";
-}
-
 std::string title(const View& view) {
   const Catalog& catalog = view.catalog();
   std::string out = printable(view.path) + ": " + catalog.format;
@@ -95,9 +89,9 @@ std::string groups_text(const View& view) {
   const auto& groups = view.catalog().groups;
   std::string out;
   for (std::size_t i = 0; i < std::min(groups.size(), kGroups); ++i)
-    out += line("group " + std::to_string(i), group_text(groups[i]));
+    out += labelled("group " + std::to_string(i), group_text(groups[i]));
   if (groups.size() > kGroups)
-    out += line("", count_text(groups.size() - kGroups) + " more groups: --groups");
+    out += labelled("", count_text(groups.size() - kGroups) + " more groups: --groups");
   return out;
 }
 
@@ -172,23 +166,25 @@ std::string summary_text(const Console& console, const View& view, const Result<
   const Catalog& catalog = view.catalog();
   const Totals totals = totals_of(view);
   std::string out = title(view);
-  out += line("holds", plural(totals.params.size(), "parameter") + ", " +
-                           plural(view.tensors.size(), "tensor") + ", " +
-                           plural(totals.elements, "element") + ", " + bytes_text(totals.bytes));
-  out += line("states", states_text(totals.states));
-  out += line("dtypes", counts_text(totals.dtypes));
-  out += line("ranks", count_text(catalog.world) +
-                           (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)) +
-                           ", padding " + plural(catalog.padding_elems, "element"));
-  out += line("files", count_text(catalog.files.size()) + ", " + bytes_text(totals.file_bytes));
   out +=
-      line("complete",
-           coverage ? console.good("yes") + ": every element of every tensor is stored exactly once"
-                    : console.bad("NO") + ": " + printable(coverage.error().message));
+      labelled("holds", plural(totals.params.size(), "parameter") + ", " +
+                            plural(view.tensors.size(), "tensor") + ", " +
+                            plural(totals.elements, "element") + ", " + bytes_text(totals.bytes));
+  out += labelled("states", states_text(totals.states));
+  out += labelled("dtypes", counts_text(totals.dtypes));
+  out +=
+      labelled("ranks", count_text(catalog.world) +
+                            (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)) +
+                            ", padding " + plural(catalog.padding_elems, "element"));
+  out += labelled("files", count_text(catalog.files.size()) + ", " + bytes_text(totals.file_bytes));
+  out += labelled("complete", coverage
+                                  ? console.good("yes") +
+                                        ": every element of every tensor is stored exactly once"
+                                  : console.bad("NO") + ": " + printable(coverage.error().message));
   out += groups_text(view);
   if (!catalog.values.empty())
-    out += line("values", count_text(catalog.values.size()) + " (--tensors --json lists them)");
-  for (const std::string& note : catalog.notes) out += line("note", printable(note));
+    out += labelled("values", count_text(catalog.values.size()) + " (--tensors --json lists them)");
+  for (const std::string& note : catalog.notes) out += labelled("note", printable(note));
   return view.tensors.empty() ? out : out + holders_text(view);
 }
 

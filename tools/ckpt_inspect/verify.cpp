@@ -98,4 +98,11 @@ Result<Exit> verify(Console& console, const View& view) {
   return findings.problems.empty() ? Exit::success : Exit::different;
 }
 
+void verify_unreadable(Console& console, const Unreadable& what) {
+  if (what.output != Output::json) return;
+  Findings findings;
+  findings.problems.push_back(what.error);
+  console.print(findings_json(findings));
+}
+
 }  // namespace tools::inspect

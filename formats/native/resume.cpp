@@ -1,0 +1,21 @@
+#include <array>
+
+#include "formats/native/ebb.h"
+
+namespace formats {
+namespace {
+
+constexpr std::array kRules = {
+    ResumeRule{
+        ResumeRule::Says::yes,
+        always,
+        "the engine takes over a store of {saved} on any number of ranks, with the same bits",
+        {},
+        {}},
+};
+
+}  // namespace
+
+ResumeRules ebb_resume() { return {"Ebb's engine", kRules}; }
+
+}  // namespace formats

@@ -1,0 +1,33 @@
+#include <array>
+
+#include "formats/safetensors/safetensors.h"
+
+namespace formats {
+namespace {
+
+bool weights_only(const ResumeQuestion& question) { return !has_optimizer_state(question.catalog); }
+
+using Says = ResumeRule::Says;
+constexpr std::array kRules = {
+    ResumeRule{Says::no,
+               weights_only,
+               "it holds weights only: loading it starts a new optimizer, which is no resume",
+               {},
+               {}},
+    ResumeRule{Says::no,
+               always,
+               "no framework's optimizer loads safetensors; as DCP the tensors can be loaded",
+               "dcp",
+               {}},
+    ResumeRule{Says::note,
+               always,
+               "safetensors holds no step, hyper-parameters or schedule: set them by hand",
+               {},
+               {}},
+};
+
+}  // namespace
+
+ResumeRules safetensors_resume() { return {"a training framework", kRules}; }
+
+}  // namespace formats

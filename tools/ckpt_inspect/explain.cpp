@@ -1,0 +1,144 @@
+// --explain-resume: the rules of the format, applied to this checkpoint.
+#include <algorithm>
+
+#include "formats/core/json_text.h"
+#include "formats/registry.h"
+#include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/text.h"
+
+namespace tools::inspect {
+
+using formats::Code;
+using formats::Error;
+using formats::printable;
+using formats::Result;
+using formats::ResumeAnswer;
+
+namespace {
+
+constexpr std::uint64_t kMaxWorld = std::uint64_t{1} << 20;
+
+struct Explained {
+  ResumeAnswer answer;
+  std::string command;  // "": none helps
+  std::string saved;    // "by 4 ranks, step 3"
+  std::string hint;     // where there is no command
+};
+
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string out = "'";
+  for (const char c : word) {
+    if (c == '\'')
+      out += "'\\''";
+    else
+      out += c;
+  }
+  return out + "'";
+}
+
+std::string command_for(const std::string& path, const ResumeAnswer& answer, std::uint32_t world) {
+  std::string source = path;
+  while (source.size() > 1 && source.back() == '/') source.pop_back();
+  const std::string ranks = std::to_string(world);
+  std::string out = "ckpt-convert " + quoted(source) + " " +
+                    quoted(source + "-" + ranks + "ranks") + " --to " + answer.to +
+                    " --world-size " + ranks;
+  if (!answer.partition.empty()) out += " --partition " + answer.partition;
+  return out;
+}
+
+std::string json_of(const std::string& path, std::uint32_t world, const Explained& explained) {
+  const ResumeAnswer& answer = explained.answer;
+  JsonWriter json;
+  open_document(json, "explain-resume");
+  json.key("path").text(path).key("world").number(world);
+  json.key("resumable").raw(answer.resumable ? "true" : "false");
+  json.key("loader").text(answer.loader).key("why").text(answer.why).key("command");
+  if (explained.command.empty())
+    json.null();
+  else
+    json.text(explained.command);
+  json.key("notes").open_list();
+  for (const std::string& note : answer.notes) json.text(note);
+  json.close_list().close_object();
+  return json.take();
+}
+
+std::string text_of(const Console& console, const std::string& path, std::uint32_t world,
+                    const Explained& explained) {
+  const ResumeAnswer& answer = explained.answer;
+  std::string out = printable(path) + " on " + plural(world, "rank") + ": ";
+  out += answer.resumable ? console.good("yes") : console.bad("no");
+  out += ", " + answer.loader + (answer.resumable ? " resumes it\n" : " cannot resume it\n");
+  out += labelled("why", printable(answer.why, 1000));
+  if (!explained.saved.empty()) out += labelled("saved", explained.saved);
+  if (!explained.command.empty()) out += labelled("command", printable(explained.command, 2000));
+  if (explained.command.empty() && !explained.hint.empty()) out += labelled("hint", explained.hint);
+  for (const std::string& note : answer.notes) out += labelled("note", printable(note, 1000));
+  return out;
+}
+
+Exit print(Console& console, Output output, const std::string& path, std::uint32_t world,
+           const Explained& explained) {
+  console.print(output == Output::json ? json_of(path, world, explained)
+                                       : text_of(console, path, world, explained));
+  return explained.answer.resumable ? Exit::success : Exit::different;
+}
+
+}  // namespace
+
+Result<std::uint32_t> world_of(const Arguments& arguments) {
+  const std::uint64_t world = arguments.count("explain-resume").value_or(0);
+  if (world == 0 || world > kMaxWorld)
+    return Error{Code::usage,
+                 "--explain-resume " + std::to_string(world) + ": a number of ranks is 1 to " +
+                     std::to_string(kMaxWorld),
+                 {}};
+  return static_cast<std::uint32_t>(world);
+}
+
+Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t world) {
+  const formats::Catalog& catalog = view.catalog();
+  const formats::Format* format = formats::format_named(catalog.format);
+  if (format == nullptr || format->resume == nullptr)
+    return Error{Code::unsupported,
+                 view.path + ": who resumes from a checkpoint of format " + catalog.format +
+                     " is not known to this version",
+                 {}};
+  Explained explained;
+  explained.saved = "by " + plural(catalog.world, "rank");
+  if (catalog.step) explained.saved += ", step " + std::to_string(*catalog.step);
+  explained.answer = resume_answer(format->resume(), {catalog, world});
+  ResumeAnswer& answer = explained.answer;
+  if (const auto covered = prove_coverage(catalog); !covered) {
+    answer.resumable = false;
+    answer.why = covered.error().message;
+    answer.to.clear();
+  }
+  if (!answer.to.empty()) {
+    const formats::Format* target = formats::format_named(answer.to);
+    if (target != nullptr && target->emit != nullptr)
+      explained.command = command_for(view.path, answer, world);
+    else
+      explained.hint =
+          "it would have to be converted to " + answer.to + ", which this version does not write";
+  }
+  return print(console, view.output, view.path, world, explained);
+}
+
+Result<Exit> explain_unreadable(Console& console, const Unreadable& what, std::uint32_t world) {
+  const bool damaged = what.error.code == Code::corrupt || what.error.code == Code::incomplete ||
+                       what.error.code == Code::layout;
+  if (!damaged) return what.error;
+  Explained explained;
+  explained.answer.loader = "its framework";
+  explained.answer.why = what.error.message;
+  explained.hint = what.error.hint.empty() ? "use the checkpoint before this one" : what.error.hint;
+  return print(console, what.output, what.path, world, explained);
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,146 @@
+#include "tools/ckpt_inspect/flags.h"
+
+#include <array>
+
+namespace tools::inspect {
+
+using formats::Code;
+using formats::Error;
+using formats::Result;
+
+namespace {
+
+constexpr std::string_view kModes = "What to show (without one of these: one screen about all)";
+constexpr std::string_view kFilters = "Which tensors";
+constexpr std::string_view kOutput = "How";
+
+struct Spelling {
+  std::string_view name;
+  char letter = '\0';
+  std::string_view metavar = {};  // "": takes no value
+};
+constexpr Flag mode(Spelling spelling, std::string_view line, std::string_view more = {}) {
+  const FlagType type = spelling.metavar.empty() ? FlagType::on : FlagType::text;
+  return {spelling.name, spelling.letter, type, spelling.metavar, {}, kModes, {}, line,
+          more,          Repeat::once};
+}
+constexpr Flag filter(Spelling spelling, FlagType type, Repeat repeat, std::string_view line,
+                      std::string_view more = {}) {
+  return {spelling.name, spelling.letter, type, spelling.metavar, {}, kFilters, {}, line,
+          more,          repeat};
+}
+constexpr Flag count(Flag flag) {
+  flag.type = FlagType::count;
+  return flag;
+}
+
+constexpr std::array kPositionals = {
+    Positional{"PATH", "a checkpoint's directory, a single file, or a swap store"}};
+
+constexpr std::array kFlags = {
+    mode({"tensors", 'l'}, "every tensor and value",
+         "With --json, the document is {\"tensors\": [...], \"values\": {...}}: the logical "
+         "content, the same for the same content in any format."),
+    mode({"digest"}, "with --tensors: sha256 of each whole tensor",
+         "Row-major, little-endian, whatever the partition: equal content has equal digests in "
+         "every format and at every number of ranks."),
+    mode({"shards", 's'}, "every stored piece: rank, rows, file, bytes"),
+    mode({"groups", 'g'}, "parameter groups with all their settings"),
+    mode({"verify"}, "prove coverage, read all, check checksums",
+         "Holes, overlaps and damaged bytes are named by tensor, file and offset. Goes on after a "
+         "problem. Exit code 1 when there is one."),
+    mode({"stats"}, "smallest, largest, mean, norm, zeros, NaN",
+         "Reads every element once, a few MiB at a time. Computed in double; of complex numbers "
+         "the real and imaginary parts. Exit code 1 when a NaN or an infinity was found."),
+    mode({"diff", 'd', "OTHER"}, "compare with another checkpoint, in any format",
+         "Tensors are matched by parameter and state and compared bit for bit, across formats and "
+         "numbers of ranks; so are step, settings and values. Exit code 1 when they differ."),
+    count(mode({"explain-resume", '\0', "W"}, "can the framework resume it on W ranks",
+               "If not, says why and which ckpt-convert command makes it possible, and the exit "
+               "code is 1.")),
+    mode({"raw"}, "what the files hold, not interpreted",
+         "Zip entries, pickles as an inert tree, headers, each with its offset; also of damaged "
+         "checkpoints. -k picks files by name, --limit the lines of each file."),
+    mode({"map", '\0', "FILE.html"}, "draw who holds what into one HTML file"),
+    filter({"key", 'k', "GLOB"}, FlagType::text, Repeat::many,
+           "tensors whose name or key matches; repeatable",
+           "'*' stands for any run of characters, '?' for one. Quote it."),
+    filter({"state", '\0', "NAME"}, FlagType::text, Repeat::many,
+           "param, master, momentum_buffer, ...; repeatable"),
+    filter({"rank", 'r', "R"}, FlagType::count, Repeat::once, "only what this rank wrote"),
+    Flag{"json",
+         '\0',
+         FlagType::on,
+         {},
+         {},
+         kOutput,
+         {},
+         "for programs: one JSON document",
+         {},
+         Repeat::once},
+    Flag{"limit",
+         'n',
+         FlagType::count,
+         "N",
+         {},
+         kOutput,
+         {},
+         "at most N lines of a list",
+         {},
+         Repeat::once},
+};
+
+constexpr std::array kExamples = {
+    Example{"ckpt-inspect ckpt/", "what is it, is it complete, who holds what"},
+    Example{"ckpt-inspect ckpt/ --shards -k 'layers.0.*'", "where each piece lies"},
+    Example{"ckpt-inspect ckpt/ --verify", "is every byte as it was written"},
+    Example{"ckpt-inspect ckpt/ --explain-resume 16", "would it load on 16 ranks, and if not?"},
+    Example{"ckpt-inspect a/ --diff b/", "do two checkpoints hold the same"},
+    Example{"ckpt-inspect ckpt/ --map map.html", "the same as a picture"},
+};
+
+constexpr Program kProgram = {
+    "ckpt-inspect", "reads, checks and explains a checkpoint",
+    kPositionals,   kFlags,
+    kExamples,      "A checkpoint is only ever read, and nothing in it is executed."};
+
+// Which filters say something in a mode.
+struct Mode {
+  std::string_view flag;
+  std::string_view filters;  // names, each with a blank before and behind it
+};
+constexpr std::string_view kAll = " key state rank limit ";
+constexpr std::array kModeTable = {
+    Mode{"tensors", kAll},       Mode{"shards", kAll},       Mode{"groups", " key limit "},
+    Mode{"verify", kAll},        Mode{"stats", kAll},        Mode{"diff", " key state limit "},
+    Mode{"explain-resume", " "}, Mode{"raw", " key limit "}, Mode{"map", " key state rank "},
+};
+
+}  // namespace
+
+const Program& command_line() { return kProgram; }
+
+Result<std::string_view> mode_of(const Arguments& arguments) {
+  const Mode* chosen = nullptr;
+  for (const Mode& one : kModeTable) {
+    if (!arguments.has(one.flag)) continue;
+    if (chosen != nullptr)
+      return Error{Code::usage,
+                   "--" + std::string(chosen->flag) + " and --" + std::string(one.flag) +
+                       " cannot be shown together",
+                   "run ckpt-inspect once for each"};
+    chosen = &one;
+  }
+  if (arguments.has("digest") && !arguments.has("tensors"))
+    return Error{Code::usage, "--digest is a part of --tensors", "add --tensors"};
+  if (chosen == nullptr) return std::string_view();
+  for (const std::string_view name : {"key", "state", "rank", "limit"})
+    if (arguments.has(name) &&
+        chosen->filters.find(" " + std::string(name) + " ") == std::string_view::npos)
+      return Error{Code::usage,
+                   "--" + std::string(name) + " says nothing with --" + std::string(chosen->flag),
+                   "leave it out"};
+  return chosen->flag;
+}
+
+}  // namespace tools::inspect

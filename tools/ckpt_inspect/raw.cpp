@@ -1,0 +1,100 @@
+#include "tools/ckpt_inspect/raw.h"
+
+#include <algorithm>
+#include <map>
+
+#include "formats/core/json_text.h"
+#include "formats/registry.h"
+#include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/text.h"
+
+namespace tools::inspect {
+
+using formats::Error;
+using formats::Result;
+
+namespace {
+
+constexpr std::uint64_t kTextNodes = 400;     // of one file, unless --limit says otherwise
+constexpr std::uint64_t kJsonNodes = 100000;  // of one file
+constexpr std::size_t kMaxFiles = 10000;
+
+void append_text(std::string& out, const RawNode& node, std::size_t depth) {
+  std::string at = node.at && depth != 0 ? count_text(*node.at) : std::string();
+  if (depth != 0) at.insert(0, at.size() < 12 ? 12 - at.size() : 0, ' ');
+  out += at + std::string(depth == 0 ? 0 : 2 * depth, ' ') + node.text + "\n";
+  for (const RawNode& child : node.children) append_text(out, child, depth + 1);
+  if (node.more) out += std::string(14 + 2 * depth, ' ') + "... more: --limit N, or --json\n";
+}
+
+void write_node(JsonWriter& json, const RawNode& node) {
+  json.open_object().key("at");
+  if (node.at)
+    json.number(*node.at);
+  else
+    json.null();
+  json.key("text").text(node.text);
+  json.key("more").raw(node.more ? "true" : "false").key("children").open_list();
+  for (const RawNode& child : node.children) write_node(json, child);
+  json.close_list().close_object();
+}
+
+// Payload files that hold several archives, by file name: where each begins only the catalog knows.
+std::map<std::string, std::vector<RawItem>> items_of(const formats::Checkpoint* checkpoint) {
+  std::map<std::string, std::vector<RawItem>> out;
+  if (checkpoint == nullptr || checkpoint->catalog().format != "dcp") return out;
+  const formats::Catalog& catalog = checkpoint->catalog();
+  for (const formats::TensorEntry& tensor : catalog.tensors)
+    for (const formats::Chunk& chunk : tensor.chunks)
+      out[catalog.files[chunk.file].name].push_back(
+          {chunk.offset, chunk.length, label_of(tensor) + " " + formats::to_string(chunk.box)});
+  for (auto& [name, items] : out)
+    std::sort(items.begin(), items.end(),
+              [](const RawItem& a, const RawItem& b) { return a.offset < b.offset; });
+  return out;
+}
+
+bool wanted(const std::vector<std::string>& globs, const std::string& name) {
+  return globs.empty() || std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
+           return glob_match(glob, name) || glob_match(glob, name.substr(name.rfind('/') + 1));
+         });
+}
+
+}  // namespace
+
+Result<Exit> show_raw(Console& console, const RawRequest& request) {
+  const auto described = formats::describe(request.tree);
+  const auto items = items_of(described ? described->get() : nullptr);
+  const std::uint64_t nodes =
+      request.limit.value_or(request.output == Output::json ? kJsonNodes : kTextNodes);
+  JsonWriter json;
+  open_document(json, "raw");
+  json.key("path").text(request.path).key("files").open_list();
+  std::size_t shown = 0;
+  for (const auto& entry : request.tree->entries()) {
+    if (!wanted(request.files, entry.name)) continue;
+    if (++shown > kMaxFiles) break;
+    TRY_ASSIGN(const auto source, request.tree->open(entry.name));
+    RawBudget budget(nodes);
+    const auto of_file = items.find(entry.name);
+    const RawNode node =
+        raw_file(source, of_file == items.end() ? std::vector<RawItem>() : of_file->second, budget);
+    if (request.output == Output::json) {
+      write_node(json, node);
+    } else {
+      std::string text;
+      append_text(text, node, 0);
+      console.print(text);
+    }
+  }
+  if (shown == 0)
+    return Error{formats::Code::usage,
+                 "none of the " + plural(request.tree->entries().size(), "file") + " of " +
+                     request.path + " matches",
+                 "with --raw, -k picks files by name"};
+  json.close_list().close_object();
+  if (request.output == Output::json) console.print(json.take());
+  return Exit::success;
+}
+
+}  // namespace tools::inspect
