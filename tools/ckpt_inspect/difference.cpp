@@ -1,13 +1,98 @@
+// --diff: what is not the same in two checkpoints.
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
 #include "formats/core/json_text.h"
+#include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
-#include "tools/cli/compare.h"
 #include "tools/cli/text.h"
 
 namespace tools::inspect {
 
 using formats::Result;
+using formats::TensorEntry;
+using Kind = TensorDifference::Kind;
 
 namespace {
+
+const TensorEntry& shown_tensor(const TensorDifference& difference) {
+  return *(difference.left != nullptr ? difference.left : difference.right);
+}
+
+std::string_view name_of_kind(Kind kind) {
+  constexpr std::array<std::string_view, 5> kNames = {"only_left", "only_right", "shape", "dtype",
+                                                      "values"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string index_text(const std::vector<std::uint64_t>& index) {
+  return formats::to_string(formats::Shape(index));
+}
+
+std::string values_text(const TensorDifference& difference) {
+  const auto elements = formats::checked_volume(difference.left->shape).value_or(0);
+  if (!difference.largest) return difference.differing == 0 ? "values equal" : "bits differ";
+  std::array<char, 32> largest{};
+  std::snprintf(largest.data(), largest.size(), "%.6g", *difference.largest);
+  return count_text(difference.differing) + " of " + plural(elements, "element") +
+         (difference.differing == 1 ? " differs" : " differ") + ", first at " +
+         index_text(difference.first) + ", largest difference " + largest.data();
+}
+
+// "w (param): F32 against BF16; 3 of 28 elements differ, first at [1, 2], largest difference 0.5"
+std::string line_of(const TensorDifference& difference) {
+  const TensorEntry& tensor = shown_tensor(difference);
+  std::string out =
+      formats::printable(tensor.name) + " (" + formats::printable(tensor.state, 40) + "): ";
+  switch (difference.kind) {
+    case Kind::only_left:
+      return out + "only on the left";
+    case Kind::only_right:
+      return out + "only on the right";
+    case Kind::shape:
+      return out + formats::to_string(difference.left->shape) + " against " +
+             formats::to_string(difference.right->shape);
+    case Kind::dtype:
+      return out + std::string(name_of(difference.left->dtype)) + " against " +
+             std::string(name_of(difference.right->dtype)) + "; " + values_text(difference);
+    case Kind::values:
+      break;
+  }
+  if (difference.derived) out += "not the other side's master rounded: ";
+  return out + values_text(difference);
+}
+
+void write_side(JsonWriter& json, std::string_view name, const TensorEntry* tensor) {
+  json.key(name);
+  if (tensor == nullptr) {
+    json.null();
+    return;
+  }
+  json.open_object().key("state").text(tensor->state).key("dtype").text(name_of(tensor->dtype));
+  json.key("shape");
+  write_shape(json, tensor->shape);
+  json.close_object();
+}
+
+void write_difference(JsonWriter& json, const TensorDifference& difference) {
+  json.open_object().key("name").text(shown_tensor(difference).name);
+  json.key("kind").text(name_of_kind(difference.kind));
+  write_side(json, "left", difference.left);
+  write_side(json, "right", difference.right);
+  json.key("differing_elements").number(difference.differing).key("first_index");
+  write_shape(json, difference.first);
+  json.key("largest_difference");
+  if (difference.largest && std::isfinite(*difference.largest)) {
+    std::array<char, 32> out{};
+    const auto end = std::to_chars(out.data(), out.data() + out.size(), *difference.largest).ptr;
+    json.raw({out.data(), static_cast<std::size_t>(end - out.data())});
+  } else {
+    json.null();
+  }
+  json.key("text").text(line_of(difference)).close_object();
+}
 
 std::string difference_json(const View& view, const View& other, const Comparison& comparison) {
   JsonWriter json;
@@ -16,25 +101,30 @@ std::string difference_json(const View& view, const View& other, const Compariso
   json.key("same").raw(comparison.same() ? "true" : "false");
   json.key("equal_tensors").number(comparison.equal_tensors);
   json.key("equal_bytes").number(comparison.equal_bytes);
-  json.key("values_in_both").number(comparison.values_in_both);
+  json.key("tensors").open_list();
+  for (const TensorDifference& difference : comparison.tensors) write_difference(json, difference);
+  json.close_list().key("values").open_list();
+  for (const std::string& difference : comparison.values) json.text(difference);
+  json.close_list().key("values_in_both").number(comparison.values_in_both);
   json.key("values_only_left").number(comparison.values_only_left);
   json.key("values_only_right").number(comparison.values_only_right);
-  json.key("differences").open_list();
-  for (const std::string& difference : comparison.differences) json.text(difference);
-  json.close_list().close_object();
+  json.close_object();
   return json.take();
 }
 
 std::string difference_text(const Console& console, const View& view,
                             const Comparison& comparison) {
+  const std::size_t total = comparison.tensors.size() + comparison.values.size();
+  const std::size_t shown = shown_of(view, total, 20);
   std::string out;
-  const std::size_t shown = shown_of(view, comparison.differences.size(), 20);
-  for (std::size_t i = 0; i < shown; ++i) out += "  " + comparison.differences[i] + "\n";
-  if (shown < comparison.differences.size())
-    out += "  ... " + count_text(comparison.differences.size() - shown) + " more\n";
-  out += comparison.same()
-             ? console.good("same") + ": "
-             : console.bad(plural(comparison.differences.size(), "difference")) + "; ";
+  for (std::size_t i = 0; i < shown; ++i)
+    out += "  " +
+           (i < comparison.tensors.size() ? line_of(comparison.tensors[i])
+                                          : comparison.values[i - comparison.tensors.size()]) +
+           "\n";
+  if (shown < total) out += "  ... " + count_text(total - shown) + " more\n";
+  out += comparison.same() ? console.good("same") + ": "
+                           : console.bad(plural(total, "difference")) + "; ";
   out += plural(comparison.equal_tensors, "tensor") + " (" + bytes_text(comparison.equal_bytes) +
          ") equal bit for bit, " + plural(comparison.values_in_both, "value") + " compared\n";
   if (comparison.values_only_left + comparison.values_only_right != 0)
@@ -47,13 +137,23 @@ std::string difference_text(const Console& console, const View& view,
 }  // namespace
 
 Result<Exit> show_difference(Console& console, const View& view, const View& other) {
-  const auto always = [](const formats::TensorEntry&) { return Result<>(); };
-  TRY_ASSIGN(Comparison comparison,
-             compare({view.checkpoint, view.tensors}, {other.checkpoint, other.tensors}, always));
+  const Side left{view.checkpoint, view.tensors}, right{other.checkpoint, other.tensors};
+  Comparison comparison;
+  for (const Match& match : match_tensors(left, right)) {
+    TRY_ASSIGN(const auto difference, compare_tensors(left, right, match));
+    if (difference) {
+      comparison.tensors.push_back(*difference);
+    } else {
+      ++comparison.equal_tensors;
+      comparison.equal_bytes += bytes_of(match.left != nullptr ? *match.left : *match.right);
+    }
+  }
+  const bool everything = view.selection.include.empty() && view.selection.states.empty();
+  if (everything) TRY(compare_values(left, right, comparison));
   // Another format may not be able to hold a value; the same one lost it.
   const std::uint64_t unmatched = comparison.values_only_left + comparison.values_only_right;
-  if (unmatched != 0 && view.catalog().format == other.catalog().format)
-    comparison.differences.push_back(plural(unmatched, "value") + " only on one side");
+  if (unmatched != 0 && left.catalog().format == right.catalog().format)
+    comparison.values.push_back(plural(unmatched, "value") + " only on one side");
   console.print(view.output == Output::json ? difference_json(view, other, comparison)
                                             : difference_text(console, view, comparison));
   return comparison.same() ? Exit::success : Exit::different;

@@ -50,8 +50,8 @@ constexpr std::array kFlags = {
          "Holes, overlaps and damaged bytes are named by tensor, file and offset. Goes on after a "
          "problem. Exit code 1 when there is one."),
     mode({"stats"}, "smallest, largest, mean, norm, zeros, NaN",
-         "Reads every element once, a few MiB at a time. Computed in double; of complex numbers "
-         "the real and imaginary parts. Exit code 1 when a NaN or an infinity was found."),
+         "Reads every element once, a few MiB at a time. NaN and infinities are counted and left "
+         "out of the rest; of complex numbers, real and imaginary parts count one by one."),
     mode({"diff", 'd', "OTHER"}, "compare with another checkpoint, in any format",
          "Tensors are matched by parameter and state and compared bit for bit, across formats and "
          "numbers of ranks; so are step, settings and values. Exit code 1 when they differ."),

@@ -53,6 +53,14 @@ Result<View> view_of(const std::string& path, const formats::Checkpoint& checkpo
               arguments.count("limit")};
 }
 
+// The same selection of the other checkpoint; it may have nothing of it.
+View other_side(const std::string& path, const formats::Checkpoint& checkpoint, const View& view) {
+  View other{path, checkpoint, {}, view.selection, view.output, view.limit};
+  for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors)
+    if (view.selection.wants(tensor)) other.tensors.push_back(&tensor);
+  return other;
+}
+
 // Modes that have something to say where there is no catalog to show.
 Result<Exit> show_undescribed(Console& console, const Arguments& arguments, std::string_view mode,
                               const Error& error) {
@@ -72,6 +80,7 @@ Result<Exit> show(Console& console, const View& view, const Arguments& arguments
   if (mode == "shards") return show_shards(console, view);
   if (mode == "groups") return show_groups(console, view);
   if (mode == "verify") return verify(console, view);
+  if (mode == "stats") return show_statistics(console, view);
   if (mode == "map") return write_map(console, view, *arguments.text("map"));
   if (mode == "explain-resume") {
     TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
@@ -80,8 +89,7 @@ Result<Exit> show(Console& console, const View& view, const Arguments& arguments
   if (mode == "diff") {
     const std::string other_path = *arguments.text("diff");
     TRY_ASSIGN(const auto other, open_checkpoint(other_path));
-    TRY_ASSIGN(const View other_view, view_of(other_path, *other, arguments));
-    return show_difference(console, view, other_view);
+    return show_difference(console, view, other_side(other_path, *other, view));
   }
   return show_summary(console, view);
 }

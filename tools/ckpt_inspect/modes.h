@@ -45,7 +45,6 @@ formats::Result<Exit> show_groups(Console& console, const View& view);
 formats::Result<Exit> verify(Console& console, const View& view);
 // With JSON only: the document that says so; the message is the caller's.
 void verify_unreadable(Console& console, const Unreadable& what);
-// Exit::different when a NaN or an infinity was found.
 formats::Result<Exit> show_statistics(Console& console, const View& view);
 // Tensors are matched by name and state, or by key where that is not unique.
 formats::Result<Exit> show_difference(Console& console, const View& view, const View& other);

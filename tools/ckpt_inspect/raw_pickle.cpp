@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kInline = 72;  // characters of a container shown on its parent's line
 constexpr std::size_t kText = 120;   // bytes shown of one string
-constexpr int kInlineDepth = 4;  // of containers in it
+constexpr int kInlineDepth = 4;      // of containers in it
 
 std::string hex_of(std::string_view bytes, std::size_t limit) {
   constexpr std::string_view kHex = "0123456789abcdef";
@@ -154,8 +154,8 @@ class Printer {
       if (!graph_.is(graph_.callee(id), PickleKind::global) &&
           !add(out, graph_.callee(id), "callee ", depth))
         return;
-      const bool bare = graph_.is(graph_.args(id), PickleKind::tuple) &&
-                        graph_.items(graph_.args(id)).empty();
+      const bool bare =
+          graph_.is(graph_.args(id), PickleKind::tuple) && graph_.items(graph_.args(id)).empty();
       if (!bare && !add(out, graph_.args(id), "with ", depth)) return;
       if (graph_.state(id) != kNoPickle) add(out, graph_.state(id), "state ", depth);
       return;
