@@ -1,14 +1,34 @@
 #include "tools/cli/selection.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
+#include "formats/core/json_text.h"
 #include "formats/core/units.h"
 #include "tools/cli/text.h"
 
 namespace tools {
 
 using formats::TensorEntry;
+
+namespace {
+
+// What there is instead, where a state was asked for that nothing has.
+std::string states_hint(const formats::Catalog& catalog, const Selection& selection) {
+  std::set<std::string_view> states;
+  for (const TensorEntry& tensor : catalog.tensors) states.insert(tensor.state);
+  const bool known = std::all_of(selection.states.begin(), selection.states.end(),
+                                 [&](const std::string& state) { return states.contains(state); });
+  if (known) return "--tensors without a filter lists their names, states and keys";
+  std::string hint = "states here:";
+  if (states.erase("param") != 0) hint += " param,";
+  for (const std::string_view state : states) hint += " " + formats::printable(state, 40) + ",";
+  hint.pop_back();
+  return hint;
+}
+
+}  // namespace
 
 bool Selection::wants(const TensorEntry& tensor) const {
   const auto matches = [&](const std::string& glob) {
@@ -30,7 +50,7 @@ formats::Result<std::vector<const TensorEntry*>> select(const formats::Catalog& 
   if (chosen.empty() && !catalog.tensors.empty())
     return formats::Error{formats::Code::usage,
                           "none of the " + plural(catalog.tensors.size(), "tensor") + " matches",
-                          "--tensors without a filter lists their names, states and keys"};
+                          states_hint(catalog, selection)};
   std::stable_sort(chosen.begin(), chosen.end(), [](const TensorEntry* a, const TensorEntry* b) {
     if (a->name != b->name) return natural_less(a->name, b->name);
     const bool a_param = a->state == "param", b_param = b->state == "param";

@@ -1,0 +1,106 @@
+// ckpt-inspect --explain-resume: yes or no, why, and a command that really makes it possible.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "tests/tools/ckpt_inspect/inspect.h"
+
+namespace {
+
+using inspect_test::inspect;
+using test_support::Outcome;
+using test_support::ScratchDirectory;
+
+Outcome explain(const std::string& path, const std::string& world) {
+  return inspect({path, "--explain-resume", world});
+}
+
+TEST(InspectExplain, DcpResumesOnAnyNumberOfRanks) {
+  for (const char* world : {"1", "2", "4", "64"}) {
+    const Outcome run = explain("dcp/fsdp1_sharded_tensor_w2/data", world);
+    EXPECT_EQ(run.exit, 0) << run.err;
+    EXPECT_NE(run.out.find("yes, torch.distributed.checkpoint resumes it"), std::string::npos);
+  }
+}
+
+TEST(InspectExplain, DcpWithoutCommonMetadataNeedsTheSameRanks) {
+  EXPECT_EQ(explain("dcp/no_collectives_w2/data", "2").exit, 0);
+  const Outcome run = explain("dcp/no_collectives_w2/data", "3");
+  EXPECT_EQ(run.exit, 1);
+  EXPECT_NE(run.out.find("saved without collectives"), std::string::npos) << run.out;
+}
+
+TEST(InspectExplain, DeepSpeedResumesOnAsManyRanksOnly) {
+  EXPECT_EQ(explain("deepspeed/z3_muon_bf16_w4/data", "4").exit, 0);
+  EXPECT_EQ(explain("deepspeed/z2_adamw_fp16_w2/data", "2").exit, 0);
+  const Outcome run = explain("deepspeed/z3_muon_bf16_w4/data", "2");
+  EXPECT_EQ(run.exit, 1);
+  EXPECT_NE(run.out.find("saved by 4 ranks, and DeepSpeed loads ZeRO state on as many ranks only"),
+            std::string::npos)
+      << run.out;
+}
+
+TEST(InspectExplain, KnowsWhatDeepSpeedLosesWithoutAWord) {
+  const Outcome swapped = explain("deepspeed/z3_muon_nvme_w2/data", "2");
+  EXPECT_EQ(swapped.exit, 1);
+  EXPECT_NE(swapped.out.find("lies on NVMe"), std::string::npos) << swapped.out;
+  const Outcome memory = explain("deepspeed/z3_muon_inmem_bf16_w2/data", "2");
+  EXPECT_EQ(memory.exit, 0);
+  EXPECT_NE(memory.out.find("note      save_muon_momentum_buffer_in_memory"), std::string::npos)
+      << memory.out;
+}
+
+TEST(InspectExplain, MissingRanksAreTheReason) {
+  const Outcome run = explain("deepspeed/bad_missing_rank/data", "3");
+  EXPECT_EQ(run.exit, 1);
+  EXPECT_EQ(run.err, "");
+  EXPECT_NE(run.out.find("rank 1"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("missing"), std::string::npos) << run.out;
+}
+
+TEST(InspectExplain, WeightsAloneAreNoResume) {
+  const Outcome run = explain("safetensors/odd_header_spaces/data", "1");
+  EXPECT_EQ(run.exit, 1);
+  EXPECT_NE(run.out.find("weights only"), std::string::npos) << run.out;
+  EXPECT_EQ(run.out.find("ckpt-convert"), std::string::npos) << run.out;
+}
+
+TEST(InspectExplain, EbbsStoreResumesOnAnyNumberOfRanks) {
+  EXPECT_EQ(explain("ebb/v1_w2/data", "7").exit, 0);
+}
+
+// The command that is printed, run as it is printed, gives what the answer to is yes.
+TEST(InspectExplain, TheCommandItNamesMakesItPossible) {
+  const ScratchDirectory scratch;
+  const std::string answer = inspect({"dcp/no_collectives_w2/data", "--explain-resume", "3"}).out;
+  const std::size_t at = answer.find("ckpt-convert ");
+  ASSERT_NE(at, std::string::npos) << answer;
+  std::istringstream words(answer.substr(at, answer.find('\n', at) - at));
+  std::vector<std::string> command{std::istream_iterator<std::string>(words), {}};
+  ASSERT_GT(command.size(), 3u);
+  command[2] = scratch / "out";  // not beside the fixture
+  const Outcome convert =
+      test_support::run_program(command[0], {command.begin() + 1, command.end()});
+  ASSERT_EQ(convert.exit, 0) << convert.err;
+  EXPECT_EQ(explain(command[2], "3").exit, 0);
+}
+
+TEST(InspectExplain, IsOneJsonDocumentForPrograms) {
+  const Outcome run = inspect({"dcp/no_collectives_w2/data", "--explain-resume", "2", "--json"});
+  EXPECT_EQ(run.exit, 0);
+  EXPECT_EQ(
+      run.out,
+      "{\"schema\": \"ckpt.inspect/1\", \"mode\": \"explain-resume\", \"path\": "
+      "\"dcp/no_collectives_w2/data\", \"world\": 2, \"resumable\": true, \"loader\": "
+      "\"torch.distributed.checkpoint\", \"why\": \"each rank falls back to its own metadata, "
+      "and must want the parts it saved\", \"command\": null, \"notes\": [\"no optimizer "
+      "state is recognised in it: if there is none, the optimizer starts anew\"]}\n");
+}
+
+TEST(InspectExplain, ANumberOfRanksIsAtLeastOne) {
+  const Outcome run = explain("dcp/no_collectives_w2/data", "0");
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_EQ(run.out, "");
+}
+
+}  // namespace

@@ -1,0 +1,17 @@
+#include "tests/tools/ckpt_inspect/inspect.h"
+
+#include <fstream>
+
+namespace inspect_test {
+
+void write_safetensors(const std::string& path, const std::string& dtype, const std::string& shape,
+                       const std::string& bytes) {
+  const std::string header = "{\"w\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
+                             ",\"data_offsets\":[0," + std::to_string(bytes.size()) + "]}}";
+  const auto length = static_cast<std::uint64_t>(header.size());
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
+  file << header << bytes;
+}
+
+}  // namespace inspect_test

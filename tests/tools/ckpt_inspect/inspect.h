@@ -1,0 +1,26 @@
+// Runs ckpt-inspect, and makes small safetensors files for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/support/program.h"
+
+namespace inspect_test {
+
+inline test_support::Outcome inspect(const std::vector<std::string>& arguments) {
+  return test_support::run_program("ckpt-inspect", arguments);
+}
+
+// Writes a file of one tensor "w" whose elements are `bytes`.
+void write_safetensors(const std::string& path, const std::string& dtype, const std::string& shape,
+                       const std::string& bytes);
+
+// The little-endian bytes of numbers.
+template <typename Number>
+std::string bytes_of(const std::vector<Number>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
+}
+
+}  // namespace inspect_test
