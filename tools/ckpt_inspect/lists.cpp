@@ -1,4 +1,5 @@
 // The list modes: --tensors, --shards, --groups.
+#include <algorithm>
 #include <optional>
 
 #include "formats/core/json_text.h"
@@ -136,6 +137,15 @@ Result<Exit> show_shards(Console& console, const View& view) {
   return Exit::success;
 }
 
+// -k: the groups that hold a parameter of that name.
+bool wants_group(const View& view, const GroupEntry& group) {
+  const auto& globs = view.selection.include;
+  return globs.empty() || std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
+           return std::any_of(group.params.begin(), group.params.end(),
+                              [&](const std::string& name) { return glob_match(glob, name); });
+         });
+}
+
 Result<Exit> show_groups(Console& console, const View& view) {
   const auto& groups = view.catalog().groups;
   if (view.output == Output::json) {
@@ -143,6 +153,7 @@ Result<Exit> show_groups(Console& console, const View& view) {
     open_document(json, "groups");
     json.key("groups").open_list();
     for (const GroupEntry& group : groups) {
+      if (!wants_group(view, group)) continue;
       json.open_object().key("optimizer").text(group.optimizer).key("settings").open_object();
       for (const auto& [name, value] : group.settings) json.key(name).raw(formats::to_json(value));
       json.close_object().key("params").open_list();
@@ -157,6 +168,7 @@ Result<Exit> show_groups(Console& console, const View& view) {
   if (groups.empty()) out = "  no parameter groups are recorded\n";
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const GroupEntry& group = groups[i];
+    if (!wants_group(view, group)) continue;
     out += "  group " + std::to_string(i) + "  " +
            (group.optimizer.empty() ? "optimizer not recorded"
                                     : formats::printable(group.optimizer, 40)) +
