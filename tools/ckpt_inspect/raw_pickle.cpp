@@ -169,7 +169,7 @@ class Printer {
     }
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       const auto key = short_text(items[i], 0);
-      if (!add(out, items[i + 1], key.value_or("a " + head(items[i])) + ": ", depth)) return;
+      if (!add(out, items[i + 1], (key ? *key : "a " + head(items[i])) + ": ", depth)) return;
       const auto at = graph_.offset(items[i]);
       if (at) out.children.back().at = base_ + *at;
       if (!key && !add(out, items[i], "its key ", depth)) return;
