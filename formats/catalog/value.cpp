@@ -93,6 +93,14 @@ std::string dict_to_json(const Value& value) {
   return list;
 }
 
+std::string object_to_json(const Value& value) {
+  if (value.items.size() != 2) return tagged("object", json_string(value.text));
+  std::string json = "{\"class\": " + json_string(value.text);
+  if (!value.items[0].items.empty()) json += ", \"arguments\": " + to_json(value.items[0]);
+  if (value.items[1].kind != Value::Kind::none) json += ", \"state\": " + to_json(value.items[1]);
+  return tagged("object", json + "}");
+}
+
 std::string tensor_to_json(const Value& value) {
   return tagged("tensor", "{\"dtype\": " + json_string(name_of(value.dtype)) +
                               ", \"shape\": " + list_to_json(value.items) +
@@ -136,6 +144,13 @@ Value Value::of_bytes(ByteVector value) {
   return out;
 }
 
+Value Value::of_list(std::vector<Value> items) {
+  Value out;
+  out.kind = Kind::list;
+  out.items = std::move(items);
+  return out;
+}
+
 const Value* Value::find(std::string_view key) const {
   for (const auto& [name, value] : entries)
     if (name.kind == Kind::string && name.text == key) return &value;
@@ -176,7 +191,7 @@ std::string to_json(const Value& value) {
     case Kind::tensor:
       return tensor_to_json(value);
     case Kind::object:
-      return tagged("object", json_string(value.text));
+      return object_to_json(value);
   }
   check_failed("a known Value::Kind", __FILE__, __LINE__);
 }

@@ -28,7 +28,8 @@ struct Value {
     size,    // torch.Size
     dtype,   // torch.float32
     tensor,  // a small tensor inside a value: dtype, size items, sha256 in text
-    object,  // an object we do not interpret: text = "module.Class"; never constructed
+    object,  // never constructed: text = "module.Class"; of data classes also items = {arguments,
+             // attributes}, of others only the name
   };
   Kind kind = Kind::none;
   std::int64_t integer = 0;  // boolean, integer
@@ -36,8 +37,8 @@ struct Value {
   double imaginary = 0;      // complex
   std::string text;  // string, big_integer (decimal), object, tensor (sha256), dtype via name
   ByteVector raw;    // bytes
-  DType dtype = DType::f32;                      // dtype, tensor
-  std::vector<Value> items;                      // list, tuple, set, size, tensor (its shape)
+  DType dtype = DType::f32;  // dtype, tensor
+  std::vector<Value> items;  // list, tuple, set, size, tensor (its shape), object
   std::vector<std::pair<Value, Value>> entries;  // dict, in stored order
 
   static Value of_bool(bool value);
@@ -45,6 +46,7 @@ struct Value {
   static Value of_real(double value);
   static Value of_string(std::string value);
   static Value of_bytes(ByteVector value);
+  static Value of_list(std::vector<Value> items);
   const Value* find(std::string_view key) const;  // dict entry with that string key, else nullptr
 };
 

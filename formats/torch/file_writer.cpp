@@ -5,6 +5,7 @@
 
 #include "formats/core/check.h"
 #include "formats/core/crc32c.h"
+#include "formats/torch/pickle.h"
 #include "formats/torch/tensor.h"
 #include "formats/torch/torch_records.h"
 #include "formats/torch/zip_layout.h"
@@ -59,7 +60,7 @@ class ValueWriter {
       case Value::Kind::tensor:
         return file_.tensor(file_.add_storage(value.dtype, {value.raw}), 0, shape_of(value));
       case Value::Kind::object:
-        CHECK(false);
+        return object(value);
     }
   }
 
@@ -71,6 +72,17 @@ class ValueWriter {
     pickle_.real(value.imaginary);
     pickle_.tuple();
     pickle_.reduce();
+  }
+  // Of a data class: its constructor's arguments, then its attributes.
+  void object(const Value& value) {
+    CHECK(value.items.size() == 2);
+    const std::size_t dot = value.text.rfind('.');
+    pickle_.global(value.text.substr(0, dot), value.text.substr(dot + 1));
+    tuple(value.items[0]);
+    pickle_.reduce();
+    if (value.items[1].kind == Value::Kind::none) return;
+    write(value.items[1]);
+    pickle_.build();
   }
   void list(const Value& value) {
     pickle_.empty_list();
@@ -241,7 +253,8 @@ OutputFile TorchFileWriter::finish(std::string name, Rank writer) {
 }
 
 std::string_view unwritable_part(const Value& value) {
-  if (value.kind == Value::Kind::object) return value.text;
+  if (value.kind == Value::Kind::object && !(is_data_class(value.text) && value.items.size() == 2))
+    return value.text;
   const bool has_dtype = value.kind == Value::Kind::dtype || value.kind == Value::Kind::tensor;
   if (has_dtype && torch_name_of(value.dtype).empty()) return name_of(value.dtype);
   // A tensor known by its digest only.

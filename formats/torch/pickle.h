@@ -126,6 +126,11 @@ class PickleGraph {
 // True for the names our readers know the meaning of; everything else stays an inert object.
 bool is_known_global(std::string_view name);
 
+// True for the plain data classes among them that checkpoints keep values in (argparse.Namespace,
+// io.BytesIO, Megatron's enums): arguments and attributes are all there is to them, so a value of
+// one can be written back as it was found. Nothing that does more when constructed belongs here.
+bool is_data_class(std::string_view name);
+
 // For indexes, where an unknown name means that the file wants something called: refuses it by
 // name.
 Result<> require_known_globals(const PickleGraph& graph);

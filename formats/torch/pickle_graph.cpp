@@ -111,6 +111,23 @@ constexpr std::string_view kKnownGlobals[] = {
     "torch.distributed.checkpoint.planner.TensorWriteData",
     "megatron.core.dist_checkpointing.strategies.torch.MCoreMetadata",
     "megatron.core.dist_checkpointing.strategies.torch.MCoreSavePlan",
+    "deepspeed.runtime.zero.config.ZeroStageEnum",
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+    "deepspeed.checkpoint.universal_checkpoint.SubparamShape",
+    "numpy.dtype",
+    "numpy.ndarray",
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+};
+constexpr std::string_view kDataClasses[] = {
+    "argparse.Namespace",
+    "types.SimpleNamespace",
+    "_io.BytesIO",
+    "signal.Signals",
     "pathlib.PosixPath",
     "pathlib.PurePosixPath",
     "pathlib.Path",
@@ -119,18 +136,15 @@ constexpr std::string_view kKnownGlobals[] = {
     "pathlib._local.PurePosixPath",
     "pathlib._local.Path",
     "pathlib._local.WindowsPath",
-    "deepspeed.runtime.zero.config.ZeroStageEnum",
-    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-    "deepspeed.utils.tensor_fragment.fragment_address",
-    "deepspeed.checkpoint.universal_checkpoint.SubparamShape",
-    "argparse.Namespace",
-    "numpy.dtype",
-    "numpy.ndarray",
-    "numpy.core.multiarray._reconstruct",
-    "numpy._core.multiarray._reconstruct",
-    "numpy.core.multiarray.scalar",
-    "numpy._core.multiarray.scalar",
+    "megatron.core.enums.ModelType",
+    "megatron.core.transformer.enums.AttnBackend",
+    "megatron.core.transformer.enums.CudaGraphModule",
+    "megatron.core.transformer.enums.CudaGraphScope",
+    "megatron.core.transformer.enums.InferenceCudaGraphScope",
+    "megatron.core.optimizer.optimizer_config.OptimizerConfig",
+    "megatron.core.rerun_state_machine.RerunDiagnostic",
+    "megatron.core.rerun_state_machine.RerunMode",
+    "megatron.core.rerun_state_machine.RerunState",
 };
 constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata.";
 constexpr std::string_view kMetadataNames[] = {
@@ -162,10 +176,12 @@ bool is_known_global(std::string_view name) {
   const auto under = [&](std::string_view prefix) {
     return name.starts_with(prefix) ? name.substr(prefix.size()) : std::string_view{};
   };
-  return contains(kKnownGlobals, name) || contains(kBuiltins, under("builtins.")) ||
-         contains(kBuiltins, under("__builtin__.")) ||
+  return contains(kKnownGlobals, name) || is_data_class(name) ||
+         contains(kBuiltins, under("builtins.")) || contains(kBuiltins, under("__builtin__.")) ||
          contains(kMetadataNames, under(kMetadataModule)) || is_torch_atom(under("torch."));
 }
+
+bool is_data_class(std::string_view name) { return contains(kDataClasses, name); }
 
 Result<> require_known_globals(const PickleGraph& graph) {
   for (const PickleGraph::Name& used : graph.names()) {

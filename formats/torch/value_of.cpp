@@ -161,7 +161,19 @@ class Converter {
     const bool member = callee == "builtins.getattr" || callee == "__builtin__.getattr";
     if (member && args.size() == 2 && graph_.is(args[0], PickleKind::global))
       return name(graph_.text(args[0]));
-    return name(callee);
+    return is_data_class(callee) ? data_object(id) : name(callee);
+  }
+
+  Result<Value> data_object(PickleId id) {
+    TRY_ASSIGN(Value value, name(graph_.class_name(id)));
+    TRY_ASSIGN(Value arguments, sequence(graph_.args(id), Value::Kind::tuple));
+    Value state;
+    if (graph_.state(id) != kNoPickle) {
+      TRY_ASSIGN(state, convert(graph_.state(id)));
+    }
+    value.items.push_back(std::move(arguments));
+    value.items.push_back(std::move(state));
+    return value;
   }
 
   static Value size(const Shape& shape, Value::Kind kind) {

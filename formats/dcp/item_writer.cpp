@@ -1,0 +1,169 @@
+#include "formats/dcp/item_writer.h"
+
+#include <algorithm>
+
+#include "formats/core/json_text.h"
+#include "formats/core/units.h"
+#include "formats/torch/file_writer.h"
+#include "formats/torch/tensor.h"
+#include "formats/torch/writer.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kItemAlign = 64;
+constexpr std::uint64_t kDataAlign = 4096;  // of data in the file, for items of at least that size
+
+}  // namespace
+
+Result<DcpItemWriter> DcpItemWriter::make(const EmitRequest& request, std::string folder) {
+  if (request.layout.tensors().size() != request.content.tensors.size())
+    return Error{Code::layout,
+                 "the layout is of " + std::to_string(request.layout.tensors().size()) +
+                     " tensors, the content of " + std::to_string(request.content.tensors.size()),
+                 {}};
+  return DcpItemWriter(request, std::move(folder));
+}
+
+DcpItemWriter::DcpItemWriter(const EmitRequest& request, std::string folder)
+    : content_(request.content), layout_(request.layout), folder_(std::move(folder)) {
+  const std::uint32_t world = layout_.spec().mesh.world();
+  plan_.files.resize(world);
+  load_.resize(world);
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    plan_.files[rank].name = folder_ + "__" + std::to_string(rank) + "_0.distcp";
+    plan_.files[rank].writer = Rank{rank};
+  }
+}
+
+Result<> DcpItemWriter::claim(const std::string& key) {
+  if (keys_.insert(key).second) return {};
+  return Error{Code::layout, "two entries would be stored under the key " + json_string(key), {}};
+}
+
+DcpWrittenItem DcpItemWriter::add_archive(ByteVector bytes) {
+  OutputFile& file = plan_.files.front();
+  const std::uint64_t offset = align_up(file.size, kItemAlign);
+  const std::uint64_t size = bytes.size();
+  file.size = offset + size;
+  file.fragments.push_back({offset, std::move(bytes)});
+  return {relative(file), offset, size};
+}
+
+Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, const Value& value) {
+  TRY(claim(key));
+  if (const std::string_view part = unwritable_part(value); !part.empty()) {
+    plan_.dropped.push_back("value " + json_string(key) + ": holds an object of class " +
+                            std::string(part));
+    return {};
+  }
+  TRY_ASSIGN(ByteVector bytes, value_archive(value));
+  DcpWrittenItem item = add_archive(std::move(bytes));
+  if (path.empty()) path = {key};
+  values_.push_back({std::move(key), std::move(path), std::move(item)});
+  return {};
+}
+
+Result<> DcpItemWriter::add_small_tensor(std::string key, std::vector<PathItem> path,
+                                         const Value& value) {
+  CHECK(value.kind == Value::Kind::tensor);
+  TRY(claim(key));
+  TRY_ASSIGN(ByteVector bytes, value_archive(value));
+  DcpWrittenTensor written{std::move(key), std::move(path), value.dtype, {}, {}};
+  for (const Value& item : value.items)
+    written.shape.push_back(static_cast<std::uint64_t>(item.integer));
+  written.chunks.push_back({whole(written.shape), add_archive(std::move(bytes))});
+  tensors_.push_back(std::move(written));
+  return {};
+}
+
+Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
+                                   std::uint32_t number) {
+  const TensorEntry& tensor = content_.tensors[number];
+  TRY(claim(key));
+  if (torch_name_of(tensor.dtype).empty()) {
+    plan_.dropped.push_back("tensor " + json_string(key) + ": torch has no dtype " +
+                            std::string(name_of(tensor.dtype)));
+    plan_.omitted.push_back(number);
+    return {};
+  }
+  if (layout_.tensors()[number] != tensor.shape)
+    return Error{Code::layout,
+                 "tensor " + json_string(key) + " has shape " + to_string(tensor.shape) +
+                     " but the layout cuts " + to_string(layout_.tensors()[number]),
+                 {}};
+  DcpWrittenTensor written{std::move(key), std::move(path), tensor.dtype, tensor.shape, {}};
+  for (Assigned& piece : assign(number)) {
+    DcpWrittenItem item = add_piece(number, tensor.dtype, piece);
+    written.chunks.push_back({std::move(piece.box), std::move(item)});
+  }
+  tensors_.push_back(std::move(written));
+  return {};
+}
+
+// Each distinct piece once, by the least loaded of the ranks that hold it.
+std::vector<DcpItemWriter::Assigned> DcpItemWriter::assign(std::uint32_t number) {
+  const Shape& shape = layout_.tensors()[number];
+  if (volume(shape) == 0) return {{whole(shape), Rank{0}}};
+  std::vector<Assigned> held;
+  for (std::uint32_t rank = 0; rank < plan_.files.size(); ++rank)
+    for (Piece& piece : layout_.pieces(number, Rank{rank}))
+      if (volume(piece.box.extent) != 0) held.push_back({std::move(piece.box), Rank{rank}});
+  std::stable_sort(held.begin(), held.end(), [](const Assigned& a, const Assigned& b) {
+    return a.box.offset < b.box.offset;
+  });
+  std::vector<Assigned> chosen;
+  for (Assigned& piece : held) {
+    if (chosen.empty() || chosen.back().box != piece.box) {
+      settle(number, chosen);
+      chosen.push_back(std::move(piece));
+    } else if (load_[index_of(piece.writer)] < load_[index_of(chosen.back().writer)]) {
+      chosen.back().writer = piece.writer;
+    }
+  }
+  settle(number, chosen);
+  return chosen;
+}
+
+void DcpItemWriter::settle(std::uint32_t number, const std::vector<Assigned>& chosen) {
+  if (chosen.empty()) return;
+  const Assigned& last = chosen.back();
+  load_[index_of(last.writer)] +=
+      volume(last.box.extent) * bytes_of(content_.tensors[number].dtype);
+}
+
+DcpWrittenItem DcpItemWriter::add_piece(std::uint32_t number, DType dtype, const Assigned& piece) {
+  OutputFile& file = plan_.files[index_of(piece.writer)];
+  const TensorArchiveWriter archive(dtype, piece.box.extent);
+  ByteVector head = archive.head();
+  const std::uint64_t tail_bytes = archive.tail(0).size();
+  const std::uint64_t head_bytes = head.size();
+  const std::uint64_t data_bytes = archive.data_bytes();
+  const std::uint64_t align = data_bytes >= kDataAlign ? kDataAlign : kItemAlign;
+  const std::uint64_t data = align_up(align_up(file.size, kItemAlign) + head_bytes, align);
+  const std::uint64_t start = data - head_bytes;
+  if (data_bytes == 0) append_bytes(head, archive.tail(0));
+  file.fragments.push_back({start, std::move(head)});
+  if (data_bytes != 0) {
+    file.fragments.push_back({data, TensorData{number, piece.box}});
+    file.fragments.push_back(
+        {data + data_bytes,
+         Sealed{tail_bytes, {{data, data_bytes}}, [archive](std::span<const std::uint32_t> crcs) {
+                  return archive.tail(crcs[0]);
+                }}});
+  }
+  file.size = data + data_bytes + tail_bytes;
+  return {relative(file), start, file.size - start};
+}
+
+EmitPlan DcpItemWriter::finish() {
+  OutputFile index;
+  index.name = folder_ + ".metadata";
+  ByteVector bytes = dcp_index_bytes(tensors_, values_);
+  index.size = bytes.size();
+  index.fragments.push_back({0, std::move(bytes)});
+  plan_.commit_files.push_back(std::move(index));
+  return std::move(plan_);
+}
+
+}  // namespace formats

@@ -1,0 +1,61 @@
+// Lays items out in the payload files of a DCP checkpoint to be written: what every format that is
+// DCP underneath emits through. Internal to formats.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "formats/catalog/emit.h"
+#include "formats/core/result.h"
+#include "formats/dcp/emit_index.h"
+
+namespace formats {
+
+// One payload file a rank, `folder` + "__<rank>_0.distcp"; values in rank 0's. Keys are claimed as
+// they are added: the second entry under one key is Code::layout. What torch cannot hold is listed
+// in the plan's `dropped`.
+class DcpItemWriter {
+ public:
+  // `folder` is "" or ends in '/'.
+  static Result<DcpItemWriter> make(const EmitRequest& request, std::string folder);
+
+  Result<> add_value(std::string key, std::vector<PathItem> path, const Value& value);
+  // A tensor the content holds as a value (Kind::tensor): a step counter.
+  Result<> add_small_tensor(std::string key, std::vector<PathItem> path, const Value& value);
+  // Content tensor `number`: one item per piece of the layout; a piece that several ranks hold is
+  // written once, by the least loaded of them.
+  Result<> add_tensor(std::string key, std::vector<PathItem> path, std::uint32_t number);
+
+  bool has(const std::string& key) const { return keys_.contains(key); }
+  std::vector<std::string>& dropped() { return plan_.dropped; }
+
+  // The payload files, and `folder` + ".metadata" as the commit file. Call once, last.
+  EmitPlan finish();
+
+ private:
+  struct Assigned {  // a piece and the one rank that writes it
+    Box box;
+    Rank writer{};
+  };
+
+  DcpItemWriter(const EmitRequest& request, std::string folder);
+  Result<> claim(const std::string& key);
+  DcpWrittenItem add_archive(ByteVector bytes);
+  DcpWrittenItem add_piece(std::uint32_t number, DType dtype, const Assigned& piece);
+  std::vector<Assigned> assign(std::uint32_t number);
+  void settle(std::uint32_t number, const std::vector<Assigned>& chosen);
+  std::string relative(const OutputFile& file) const { return file.name.substr(folder_.size()); }
+
+  const Catalog& content_;
+  const Layout& layout_;
+  std::string folder_;
+  EmitPlan plan_;
+  std::vector<std::uint64_t> load_;  // bytes of tensors each rank writes
+  std::set<std::string> keys_;
+  std::vector<DcpWrittenTensor> tensors_;
+  std::vector<DcpWrittenValue> values_;
+};
+
+}  // namespace formats
