@@ -5,6 +5,7 @@
 
 #include "formats/dcp/dcp.h"
 #include "formats/deepspeed/deepspeed.h"
+#include "formats/megatron/megatron.h"
 #include "formats/native/ebb.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
@@ -16,6 +17,11 @@ namespace {
 constexpr std::array kFormats = {
     Format{"ebb", "a swap store of this library, or the swap directory that holds one", detect_ebb,
            describe_ebb, nullptr, Policy::layer_wise, StepCounters::tensors, ebb_resume},
+    // DCP underneath, so before it.
+    Format{"megatron", "Megatron torch_dist, megatron-core 0.12 to 0.19", detect_megatron,
+           describe_megatron, nullptr, Policy::rows, StepCounters::values, nullptr},
+    Format{"megatron-fsdp", "Megatron-FSDP fsdp_dtensor", detect_megatron_fsdp,
+           describe_megatron_fsdp, nullptr, Policy::rows},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
            describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume},
     Format{"deepspeed", "DeepSpeed ZeRO stages 1 to 3, Adam and Muon", detect_deepspeed,

@@ -8,6 +8,7 @@
 #include "formats/dcp/dcp.h"
 #include "formats/dcp/index.h"
 #include "formats/dcp/meaning.h"
+#include "formats/dcp/open.h"
 #include "formats/dcp/payload.h"
 #include "formats/torch/refuse.h"
 
@@ -18,12 +19,15 @@ constexpr std::uint64_t kMaxIndex = 4 * GiB;  // bytes of one metadata file
 constexpr std::uint32_t kMaxRanks = 1u << 20;
 constexpr std::string_view kIndexName = ".metadata";
 
-// "__3_0.distcp" -> 3
+// "__3_0.distcp" -> 3; Megatron can put a word before it: "optimizer.__3_1.distcp".
 std::optional<std::uint32_t> rank_of_payload(std::string_view name) {
-  if (!name.starts_with("__") || !name.ends_with(".distcp")) return std::nullopt;
+  const std::size_t at = name.rfind("__");
+  if (at == std::string_view::npos || !name.ends_with(".distcp") ||
+      name.find('/') != std::string_view::npos)
+    return std::nullopt;
   const char* const end = name.data() + name.size();
   std::uint32_t rank = 0;
-  const auto [stop, error] = std::from_chars(name.data() + 2, end, rank);
+  const auto [stop, error] = std::from_chars(name.data() + at + 2, end, rank);
   if (error != std::errc{} || stop == end || *stop != '_' || rank >= kMaxRanks) return std::nullopt;
   return rank;
 }
@@ -68,7 +72,7 @@ class Describer {
   explicit Describer(std::shared_ptr<const SourceTree> tree)
       : tree_(tree), checkpoint_(std::make_unique<DcpCheckpoint>(std::move(tree))) {}
 
-  Result<std::unique_ptr<Checkpoint>> run() {
+  Result<OpenedDcp> run() {
     TRY(read_indexes());
     catalog().format = "dcp";
     catalog().producer = index_.producer;
@@ -84,7 +88,7 @@ class Describer {
     mark_echoes(catalog().values);
     catalog().partition = partition();
     catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
-    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+    return OpenedDcp{std::move(checkpoint_), std::move(index_.flat_boxes_of)};
   }
 
  private:
@@ -159,7 +163,8 @@ class Describer {
       catalog().files.push_back(
           {entry.name, entry.size, rank ? std::optional<Rank>(Rank{*rank}) : std::nullopt});
     }
-    catalog().world = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(ranks.size()));
+    catalog().world =
+        std::max({std::uint32_t{1}, index_.ranks, static_cast<std::uint32_t>(ranks.size())});
     for (const std::string& name : index_.files) {
       const auto found = numbers.find(name);
       if (found == numbers.end()) return missing_file(name);
@@ -296,6 +301,10 @@ class Describer {
 
 }  // namespace
 
+Result<OpenedDcp> open_dcp(std::shared_ptr<const SourceTree> tree) {
+  return Describer(std::move(tree)).run();
+}
+
 bool detect_dcp(const SourceTree& tree) {
   return std::any_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
     return entry.name == kIndexName || entry.name == ".metadata.tmp" ||
@@ -304,7 +313,8 @@ bool detect_dcp(const SourceTree& tree) {
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTree> tree) {
-  return Describer(std::move(tree)).run();
+  TRY_ASSIGN(OpenedDcp opened, open_dcp(std::move(tree)));
+  return std::move(opened.checkpoint);
 }
 
 }  // namespace formats

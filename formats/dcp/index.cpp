@@ -33,6 +33,11 @@ class Reader {
     TRY(read_described(described));
     TRY(read_stored(stored));
     read_paths(graph_.find(state, "planner_data"));
+    TRY(read_flat_boxes(graph_.find(state, "mcore_data")));
+    // One plan a rank, also of ranks that wrote nothing.
+    if (const PickleId plans = graph_.find(state, "all_local_plans");
+        plans != kNoPickle && graph_.is(plans, PickleKind::list))
+      index_.ranks = static_cast<std::uint32_t>(graph_.items(plans).size());
     note_unknown(state);
     name_producer(state);
     return std::move(index_);
@@ -239,6 +244,22 @@ class Reader {
     }
     if (!understood)
       index_.notes.emplace_back("planner_data is not a map of key paths; parts of it are ignored");
+  }
+
+  Result<> read_flat_boxes(PickleId dict) {
+    if (dict == kNoPickle || !graph_.is(dict, PickleKind::dict)) return {};
+    const std::span<const PickleId> entries = graph_.items(dict);
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      const PickleId shape = graph_.find(entries[i + 1], "nd_reformulated_orig_global_shape");
+      if (shape == kNoPickle) continue;
+      const std::string_view key =
+          graph_.is(entries[i], PickleKind::string) ? graph_.text(entries[i]) : std::string_view{};
+      const std::optional<Shape> own = torch_shape(graph_, shape);
+      if (!own || !checked_volume(*own))
+        return bad(key, "nd_reformulated_orig_global_shape is not made of counts");
+      index_.flat_boxes_of.emplace(key, *own);
+    }
+    return {};
   }
 
   void note_unknown(PickleId state) {

@@ -35,6 +35,10 @@ struct DcpIndex {
   std::unordered_map<std::string, std::vector<PathItem>> paths;
   std::unordered_map<std::string, DcpItem> items;  // by item_key
   std::vector<std::string> files;                  // the payload files
+  // Megatron-core up to 0.15: tensors whose tensor-parallel boxes are stored flat, and their own
+  // shapes (docs/formats/megatron.md, "flat boxes").
+  std::unordered_map<std::string, Shape> flat_boxes_of;
+  std::uint32_t ranks = 0;  // of the job that saved, where the index says so
   std::string producer;
   std::vector<std::string> notes;
 

@@ -1,0 +1,281 @@
+#include "formats/megatron/common_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "formats/core/json_text.h"
+#include "formats/megatron/names.h"
+
+namespace formats {
+namespace {
+
+constexpr std::string_view kIteration = "iteration";
+constexpr std::string_view kOptimizer = "optimizer";
+constexpr std::string_view kParamNames = "param_names";  // ours; Megatron carries it along
+
+bool is_dict(const Value* value) { return value != nullptr && value->kind == Value::Kind::dict; }
+bool is_list(const Value* value) { return value != nullptr && value->kind == Value::Kind::list; }
+
+// A number, or a tensor of one fp32 element.
+std::optional<double> number_in(const Value* value) {
+  if (value == nullptr) return std::nullopt;
+  if (value->kind == Value::Kind::integer) return static_cast<double>(value->integer);
+  if (value->kind == Value::Kind::real) return value->real;
+  if (value->kind == Value::Kind::tensor && value->dtype == DType::f32 && value->raw.size() == 4)
+    return load_le<float>(value->raw);
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> steps_in(const Value* value) {
+  const auto number = number_in(value);
+  constexpr double kMost = 9e15;  // whole numbers up to here are exact
+  if (!number || !(*number >= 0) || *number > kMost || *number != std::floor(*number))
+    return std::nullopt;
+  return static_cast<std::int64_t>(*number);
+}
+
+std::string optimizer_name(const Value& group) {
+  const Value* adam = group.find("betas");
+  const Value* decoupled = group.find("decoupled_weight_decay");
+  const bool adamw = decoupled != nullptr && decoupled->integer != 0;
+  if (const Value* said = group.find(kOptimizer); said && said->kind == Value::Kind::string)
+    return said->text == "adam" && adamw ? "adamw" : said->text;
+  if (adam != nullptr) return adamw ? "adamw" : "adam";
+  // Muon's groups do not say: they have a momentum, and nothing of what torch's SGD has beside it.
+  const bool muon = group.find("momentum") != nullptr && group.find("dampening") == nullptr;
+  return muon ? "muon" : "";
+}
+
+class Reader {
+ public:
+  explicit Reader(Catalog& catalog) : catalog_(catalog) {
+    for (const TensorEntry& tensor : catalog_.tensors)
+      if (tensor.key && is_optimizer_key(*tensor.key))
+        of_optimizer_[megatron_key(*tensor.key).optimizer].emplace(tensor.name, &tensor);
+  }
+
+  void read_optimizers(const Value& optimizer) {
+    bool chained = false;
+    for (const auto& [key, part] : optimizer.entries)
+      if (key.kind == Value::Kind::integer && key.integer >= 0) {
+        chained = true;
+        read_optimizer(static_cast<std::uint32_t>(key.integer), part);
+      }
+    if (!chained) read_optimizer(0, optimizer);
+  }
+
+  // A dict with param_groups: a flat bucket's groups lie in a sharded object of their own.
+  void read_groups(std::uint32_t number, const Value& inner) {
+    const Value* list = inner.find("param_groups");
+    if (!is_list(list)) return;
+    const std::size_t first = catalog_.groups.size();
+    for (const Value& group : list->items) catalog_.groups.push_back(group_of(group));
+    if (const auto members = of_optimizer_.find(number); members != of_optimizer_.end())
+      name_members(members->second, *list, first);
+    const Value* state = inner.find("state");
+    const auto common = steps_in(is_dict(state) ? state->find("common_step") : nullptr);
+    for (std::size_t i = 0; i < list->items.size(); ++i) {
+      const auto steps = steps_in(list->items[i].find("step"));
+      if (!steps && !common) continue;
+      for (const std::string& name : catalog_.groups[first + i].params)
+        catalog_.param_steps[name] = steps ? *steps : *common;
+    }
+  }
+
+ private:
+  using Members = std::map<std::string, const TensorEntry*>;
+
+  void read_optimizer(std::uint32_t number, const Value& part) {
+    const Value* inner = part.find(kOptimizer);
+    read_groups(number, is_dict(inner) ? *inner : part);
+    if (const Value* scaler = part.find("grad_scaler"))
+      catalog_.values.push_back(
+          {"loss_scaler", {"common", std::string(kOptimizer), "grad_scaler"}, *scaler});
+  }
+
+  static GroupEntry group_of(const Value& group) {
+    GroupEntry entry;
+    entry.optimizer = optimizer_name(group);
+    for (const auto& [name, value] : group.entries) {
+      if (name.kind != Value::Kind::string) continue;
+      if (name.text == kParamNames && value.kind == Value::Kind::list) {
+        for (const Value& param : value.items) entry.params.push_back(param.text);
+      } else if (name.text != "params" && name.text != "step") {
+        entry.settings.emplace_back(name.text, value);
+      }
+    }
+    return entry;
+  }
+
+  // Megatron stores no names: an optimizer with one group has all of its own; of several,
+  // Megatron's default rule decides (docs/formats/megatron.md, "groups").
+  void name_members(const Members& members, const Value& list, std::size_t first) {
+    const std::size_t count = list.items.size();
+    for (std::size_t i = 0; i < count; ++i)
+      if (!catalog_.groups[first + i].params.empty()) return;
+    for (const auto& [name, tensor] : members) {
+      std::optional<std::size_t> found;
+      for (std::size_t i = 0; i < count; ++i) {
+        if (count > 1 && !fits(*tensor, list.items[i])) continue;
+        if (found) {
+          found.reset();
+          break;
+        }
+        found = i;
+      }
+      if (found)
+        catalog_.groups[first + *found].params.push_back(name);
+      else
+        ++unplaced_;
+    }
+    if (unplaced_ != 0)
+      catalog_.notes.push_back(std::to_string(unplaced_) +
+                               " parameters fit no group by Megatron's default rule");
+  }
+
+  // Experts have groups of their own; biases and vectors have those without weight decay.
+  static bool fits(const TensorEntry& tensor, const Value& group) {
+    const bool expert = tensor.name.find(".experts.") != std::string::npos;
+    const Value* for_experts = group.find("is_expert_parallel");
+    if (for_experts != nullptr && (for_experts->integer != 0) != expert) return false;
+    const auto decay = number_in(group.find("wd_mult"));
+    const std::size_t dims = tensor.shape.size();
+    const bool vector = dims <= 1 + std::min(dims, stacked_axes(tensor.name));
+    const bool undecayed = tensor.name.ends_with(".bias") || vector;
+    return !decay || (*decay == 0) == undecayed;
+  }
+
+  Catalog& catalog_;
+  std::map<std::uint32_t, Members> of_optimizer_;
+  std::size_t unplaced_ = 0;
+};
+
+void set(Value& dict, std::string key, Value value) {
+  dict.entries.emplace_back(Value::of_string(std::move(key)), std::move(value));
+}
+
+Value empty_dict() {
+  Value dict;
+  dict.kind = Value::Kind::dict;
+  return dict;
+}
+
+// One group as Megatron keeps it; `dropped` hears of step counters that differ inside it.
+Value stored_group(const GroupEntry& group, const Catalog& content,
+                   std::vector<std::string>& dropped) {
+  Value dict = empty_dict();
+  bool named = false;
+  for (const auto& [name, value] : group.settings) {
+    named = named || name == kOptimizer;
+    set(dict, name, value);
+  }
+  // "adamw" is "adam" with a setting here.
+  const bool adamw = group.optimizer == "adamw";
+  if (!named && !group.optimizer.empty())
+    set(dict, std::string(kOptimizer), Value::of_string(adamw ? "adam" : group.optimizer));
+  if (adamw && dict.find("decoupled_weight_decay") == nullptr)
+    set(dict, "decoupled_weight_decay", Value::of_bool(true));
+  std::set<std::int64_t> steps;
+  std::vector<Value> names;
+  for (const std::string& name : group.params) {
+    names.push_back(Value::of_string(name));
+    if (const auto found = content.param_steps.find(name); found != content.param_steps.end())
+      steps.insert(found->second);
+  }
+  if (!names.empty()) set(dict, std::string(kParamNames), Value::of_list(std::move(names)));
+  if (steps.size() == 1) set(dict, "step", Value::of_real(static_cast<double>(*steps.begin())));
+  if (steps.size() > 1)
+    dropped.push_back("the steps of each parameter of the " +
+                      (group.optimizer.empty() ? "optimizer" : printable(group.optimizer)) +
+                      " group: Megatron counts them per group, and they differ");
+  return dict;
+}
+
+Value stored_optimizer(const Catalog& content, std::vector<std::string>& dropped) {
+  const std::vector<std::uint32_t> numbers = chained_numbers(content.groups);
+  const std::uint32_t count = *std::max_element(numbers.begin(), numbers.end()) + 1;
+  Value all = empty_dict();
+  for (std::uint32_t number = 0; number < count; ++number) {
+    Value groups = Value::of_list({});
+    for (std::size_t i = 0; i < content.groups.size(); ++i)
+      if (numbers[i] == number)
+        groups.items.push_back(stored_group(content.groups[i], content, dropped));
+    Value inner = empty_dict();
+    set(inner, "param_groups", std::move(groups));
+    Value part = empty_dict();
+    set(part, std::string(kOptimizer), std::move(inner));
+    if (count == 1) return part;
+    all.entries.emplace_back(Value::of_int(number), std::move(part));
+  }
+  return all;
+}
+
+}  // namespace
+
+void add_common_state(Catalog& catalog, const Value& common) {
+  Reader reader(catalog);
+  for (const ValueEntry& entry : std::vector<ValueEntry>(catalog.values)) {
+    const bool groups = entry.key.find("optimizer.distributed.dp_group_idx_") == 0 &&
+                        entry.key.find(".optimizer/shard_") != std::string::npos;
+    if (groups && is_list(&entry.value) && entry.value.items.size() == 1)
+      reader.read_groups(0, entry.value.items[0]);
+  }
+  for (const auto& [key, value] : common.entries) {
+    const bool number = key.kind == Value::Kind::integer;
+    if (!number && key.kind != Value::Kind::string) {
+      catalog.notes.push_back("the common state has a key that is neither text nor a whole number");
+      continue;
+    }
+    const PathItem item = number ? PathItem(key.integer) : PathItem(key.text);
+    ValueEntry entry{number ? std::to_string(key.integer) : key.text, {"common", item}, value};
+    if (entry.key == kIteration && value.kind == Value::Kind::integer) {
+      catalog.step = value.integer;
+      entry.echoed = true;
+    }
+    if (entry.key == kOptimizer && value.kind == Value::Kind::dict) {
+      reader.read_optimizers(value);
+      entry.echoed = true;
+    }
+    catalog.values.push_back(std::move(entry));
+  }
+}
+
+Value common_state_of(const Catalog& content, std::vector<std::string>& dropped) {
+  Value common = empty_dict();
+  for (const ValueEntry& entry : content.values) {
+    const bool read_here = !entry.path.empty() && entry.path[0] == PathItem("common");
+    if (read_here && entry.path.size() == 2) {
+      const auto* text = std::get_if<std::string>(&entry.path[1]);
+      common.entries.emplace_back(
+          text ? Value::of_string(*text) : Value::of_int(std::get<std::int64_t>(entry.path[1])),
+          entry.value);
+    } else if (read_here && common.find(kOptimizer) != nullptr) {
+      continue;  // a part of the optimizer's own value, shown beside it
+    } else if (!is_object_key(entry.key) && entry.key != "folder") {
+      set(common, entry.key, entry.value);
+    }
+  }
+  if (content.step && common.find(kIteration) == nullptr)
+    set(common, std::string(kIteration), Value::of_int(*content.step));
+  if (common.find("checkpoint_version") == nullptr)
+    set(common, "checkpoint_version", Value::of_real(3.0));
+  if (!content.groups.empty() && common.find(kOptimizer) == nullptr)
+    set(common, std::string(kOptimizer), stored_optimizer(content, dropped));
+  return common;
+}
+
+std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups) {
+  std::vector<std::string> names;
+  std::vector<std::uint32_t> numbers;
+  for (const GroupEntry& group : groups) {
+    const auto found = std::find(names.begin(), names.end(), group.optimizer);
+    numbers.push_back(static_cast<std::uint32_t>(found - names.begin()));
+    if (found == names.end()) names.push_back(group.optimizer);
+  }
+  return numbers;
+}
+
+}  // namespace formats

@@ -1,0 +1,23 @@
+// The common state dict of a torch_dist checkpoint: iteration, args, the optimizers' groups - read
+// into a catalog, and made from one. Internal to formats/megatron.
+#pragma once
+
+#include "formats/catalog/catalog.h"
+#include "formats/core/result.h"
+
+namespace formats {
+
+// Adds values, groups, step and param_steps. REQUIRES: common is a dict; the catalog's tensors and
+// sharded objects are there (a group's parameters are found among the tensors).
+void add_common_state(Catalog& catalog, const Value& common);
+
+// The dict to store: values read from a common state as they were, all others under their own keys;
+// iteration and optimizer from step, groups and param_steps unless a value says them. What has no
+// place is added to `dropped`.
+Value common_state_of(const Catalog& content, std::vector<std::string>& dropped);
+
+// In which chained optimizer each group is: groups of one optimizer's name share a number, in order
+// of appearance.
+std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups);
+
+}  // namespace formats

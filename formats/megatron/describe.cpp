@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <utility>
+
+#include "formats/core/json_text.h"
+#include "formats/core/units.h"
+#include "formats/dcp/open.h"
+#include "formats/megatron/common_state.h"
+#include "formats/megatron/flat_boxes.h"
+#include "formats/megatron/folder.h"
+#include "formats/megatron/megatron.h"
+#include "formats/megatron/names.h"
+#include "formats/safetensors/json_reader.h"
+#include "formats/torch/archive.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kMaxConfig = 64 * KiB;
+constexpr std::uint64_t kMaxCommon = 256 * MiB;
+
+// The DCP checkpoint below, with Megatron's names, and flat boxes put back into shape.
+class MegatronCheckpoint : public Checkpoint {
+ public:
+  explicit MegatronCheckpoint(std::unique_ptr<Checkpoint> stored) : stored_(std::move(stored)) {}
+
+  const Catalog& catalog() const override { return catalog_; }
+
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override {
+    if (chunk.tag < kPieces) return stored_->read(tensor, chunk, first, into);
+    const Piece& piece = pieces_[chunk.tag - kPieces];
+    const std::uint64_t bytes = volume(chunk.box.extent) * bytes_of(tensor.dtype);
+    if (first > bytes || into.size() > bytes - first)
+      return Error{Code::usage,
+                   "tensor " + json_string(*tensor.key) + ": a read past its " +
+                       std::to_string(bytes) + " bytes",
+                   {}};
+    return stored_->read(tensor, flat_[piece.flat], piece.first + first, into);
+  }
+
+ private:
+  friend class MegatronReader;
+  static constexpr std::uint64_t kPieces = 1u << 16;  // tags below are DCP's own
+  struct Piece {
+    std::uint32_t flat = 0;   // index into flat_
+    std::uint64_t first = 0;  // bytes into it
+  };
+
+  Catalog catalog_;
+  std::unique_ptr<Checkpoint> stored_;
+  std::vector<Chunk> flat_;  // chunks as they are stored
+  std::vector<Piece> pieces_;
+};
+
+class MegatronReader {
+ public:
+  explicit MegatronReader(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
+
+  Result<std::unique_ptr<Checkpoint>> run(const std::string& folder) {
+    TRY(check_config());
+    TRY_ASSIGN(OpenedDcp opened, open_dcp(tree_));
+    checkpoint_ = std::make_unique<MegatronCheckpoint>(std::move(opened.checkpoint));
+    catalog() = checkpoint_->stored_->catalog();
+    catalog().groups.clear();
+    catalog().step.reset();
+    for (TensorEntry& tensor : catalog().tensors) {
+      MegatronKey key = megatron_key(*tensor.key);
+      tensor.name = std::move(key.name);
+      tensor.state = std::move(key.state);
+      tensor.path.clear();
+      const auto own = opened.flat_boxes_of.find(*tensor.key);
+      if (own != opened.flat_boxes_of.end()) TRY(put_into_shape(tensor, own->second));
+    }
+    TRY_ASSIGN(const Value common, common_state());
+    add_common_state(catalog(), common);
+    if (!folder.empty())
+      catalog().values.push_back({"folder", {"folder"}, Value::of_string(folder), true});
+    say_what_it_is(common, folder);
+    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+  }
+
+ private:
+  Catalog& catalog() { return checkpoint_->catalog_; }
+  std::string at_root(std::string_view name) const {
+    return std::string(tree_->root()) + "/" + std::string(name);
+  }
+
+  // metadata.json is written last: without it the save did not finish.
+  Result<> check_config() const {
+    if (tree_->find(kMegatronConfig) == nullptr)
+      return Error{Code::incomplete,
+                   std::string(tree_->root()) +
+                       ": metadata.json is missing: the save did not finish (or this is not a "
+                       "torch_dist checkpoint)",
+                   "use the checkpoint before this one"};
+    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronConfig));
+    TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxConfig));
+    safetensors::JsonReader json({std::string(source->name()), 0, "metadata.json"}, text_of(text));
+    std::string backend;
+    std::uint64_t version = 1;
+    TRY(json.read([&](const std::string& key, safetensors::ondemand::value value) -> Result<> {
+      if (key == "sharded_backend") {
+        TRY_ASSIGN(backend, json.string(value, "sharded_backend"));
+      } else if (key == "sharded_backend_version") {
+        TRY_ASSIGN(version, json.whole(value, "sharded_backend_version"));
+      }
+      return {};
+    }));
+    if (backend == "torch_dist" && version == 1) return {};
+    return Error{Code::unsupported,
+                 at_root(kMegatronConfig) + ":0: sharded_backend '" + printable(backend) +
+                     "' version " + std::to_string(version) +
+                     " is not read by this version; torch_dist version 1 is",
+                 {}};
+  }
+
+  Result<> put_into_shape(TensorEntry& tensor, const Shape& own) {
+    const std::string label = at_root(".metadata") + ": tensor " + json_string(*tensor.key);
+    std::vector<Chunk> chunks;
+    for (Chunk& stored : tensor.chunks) {
+      TRY_ASSIGN(std::vector<FlatPiece> pieces,
+                 pieces_of_flat_boxes(own, tensor.shape, stored.box, label));
+      const auto flat = static_cast<std::uint32_t>(checkpoint_->flat_.size());
+      for (FlatPiece& piece : pieces) {
+        Chunk chunk = stored;
+        chunk.box = std::move(piece.box);
+        chunk.tag = MegatronCheckpoint::kPieces + checkpoint_->pieces_.size();
+        checkpoint_->pieces_.push_back({flat, piece.first * bytes_of(tensor.dtype)});
+        chunks.push_back(std::move(chunk));
+      }
+      checkpoint_->flat_.push_back(std::move(stored));
+    }
+    tensor.chunks = std::move(chunks);
+    tensor.shape = own;
+    if (auto covered = prove_coverage(tensor, catalog()); !covered)
+      return std::move(covered).error().within(at_root(".metadata"));
+    return {};
+  }
+
+  // common.pt where there is one, as megatron-core's own reader does it; else the item.
+  Result<Value> common_state() {
+    auto& values = catalog().values;
+    const auto item = std::find_if(values.begin(), values.end(), [](const ValueEntry& entry) {
+      return entry.key == kMegatronCommonKey;
+    });
+    Value common;
+    std::string where = at_root(kMegatronCommon);
+    if (tree_->find(kMegatronCommon) != nullptr) {
+      TRY_ASSIGN(common, common_file());
+    } else if (item != values.end()) {
+      where = at_root(".metadata") + ": " + json_string(kMegatronCommonKey);
+      if (item->value.kind != Value::Kind::list || item->value.items.size() != 1)
+        return Error{Code::corrupt, where + ": is no list of one dict", {}};
+      common = item->value.items[0];
+      values.erase(item);
+    } else {
+      return Error{Code::incomplete,
+                   std::string(tree_->root()) +
+                       ": the common state is missing: neither common.pt nor the item " +
+                       std::string(kMegatronCommonKey),
+                   "use the checkpoint before this one"};
+    }
+    if (common.kind == Value::Kind::dict) return common;
+    return Error{Code::corrupt, where + ": the common state is no dict", {}};
+  }
+
+  Result<Value> common_file() {
+    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronCommon));
+    if (source->size() > kMaxCommon)
+      return Error{Code::limit,
+                   std::string(source->name()) + ": " + std::to_string(source->size()) +
+                       " bytes; the limit for a common state is " + std::to_string(kMaxCommon),
+                   {}};
+    TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+    catalog().files.push_back({std::string(kMegatronCommon), source->size(), std::nullopt});
+    return value_of(archive.graph(), archive.graph().root(), &archive);
+  }
+
+  void say_what_it_is(const Value& common, const std::string& folder) {
+    catalog().format = "megatron";
+    const bool in_item = tree_->find(kMegatronCommon) == nullptr;
+    catalog().producer =
+        (in_item ? "Megatron-core newer than 0.15, " : "Megatron-core, ") + catalog().producer;
+    if (!folder.empty())
+      for (FileEntry& file : catalog().files) file.name.insert(0, folder + "/");
+    const Value* args = common.find("args");
+    if (args == nullptr || args->kind != Value::Kind::object || args->items.size() != 2) return;
+    const auto whole = [&](std::string_view name) -> std::int64_t {
+      const Value* value = args->items[1].find(name);
+      return value != nullptr && value->kind == Value::Kind::integer ? value->integer : 0;
+    };
+    const std::int64_t tp = whole("tensor_model_parallel_size");
+    const std::int64_t pp = whole("pipeline_model_parallel_size");
+    if (tp > 1) catalog().partition += ", tensor parallel " + std::to_string(tp);
+    if (pp > 1) catalog().partition += ", pipeline parallel " + std::to_string(pp);
+    const std::int64_t words = whole("vocab_size"), stored = whole("padded_vocab_size");
+    if (words > 0 && stored > words)
+      catalog().notes.push_back("the vocabulary is padded from " + std::to_string(words) + " to " +
+                                std::to_string(stored) + " rows");
+  }
+
+  std::shared_ptr<const SourceTree> tree_;
+  std::unique_ptr<MegatronCheckpoint> checkpoint_;
+};
+
+}  // namespace
+
+bool detect_megatron(const SourceTree& tree) {
+  return look_for_megatron(tree).kind == MegatronKind::torch_dist;
+}
+
+bool is_megatron_bucket(const TensorEntry& tensor) { return is_bucket_name(tensor.name); }
+
+Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree) {
+  TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
+  return MegatronReader(folder_of(std::move(tree), place.folder)).run(place.folder);
+}
+
+}  // namespace formats

@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "formats/core/json_text.h"
+#include "formats/dcp/item_writer.h"
+#include "formats/megatron/common_state.h"
+#include "formats/megatron/folder.h"
+#include "formats/megatron/megatron.h"
+#include "formats/megatron/names.h"
+#include "formats/torch/writer.h"
+
+namespace formats {
+namespace {
+
+// All four fields that megatron-core 0.12 wants; newer versions read the two they know.
+constexpr std::string_view kConfig =
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
+    R"("common_backend": "torch", "common_backend_version": 1})";
+
+OutputFile literal_file(std::string name, ByteVector bytes) {
+  OutputFile file;
+  file.name = std::move(name);
+  file.size = bytes.size();
+  file.fragments.emplace_back().data = std::move(bytes);
+  return file;
+}
+
+OutputFile text_file(std::string name, std::string_view text) {
+  ByteVector bytes;
+  append_text(bytes, text);
+  return literal_file(std::move(name), std::move(bytes));
+}
+
+// Leaves out of the common state, at its top, what cannot be written, and says so.
+Value writable_part(Value common, std::vector<std::string>& dropped) {
+  std::erase_if(common.entries, [&](const auto& entry) {
+    const std::string_view key_part = unwritable_part(entry.first);
+    const std::string_view part = key_part.empty() ? unwritable_part(entry.second) : key_part;
+    if (part.empty()) return false;
+    dropped.push_back("value " + json_string(entry.first.text) + ": holds an object of class " +
+                      std::string(part));
+    return true;
+  });
+  return common;
+}
+
+class Emitter {
+ public:
+  Emitter(const Catalog& content, std::string folder, DcpItemWriter items)
+      : content_(content), folder_(std::move(folder)), items_(std::move(items)) {
+    const std::vector<std::uint32_t> numbers = chained_numbers(content.groups);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      chained_ = chained_ || numbers[i] != 0;
+      muon_ = muon_ || content.groups[i].optimizer == "muon";
+      for (const std::string& name : content.groups[i].params) optimizer_of_[name] = numbers[i];
+    }
+  }
+
+  Result<EmitPlan> run() {
+    for (const ValueEntry& entry : content_.values)
+      if (is_object_key(entry.key)) TRY(items_.add_value(entry.key, {}, entry.value));
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
+      std::string key = key_of(content_.tensors[i]);
+      std::vector<PathItem> path{key};
+      TRY(items_.add_tensor(std::move(key), std::move(path), i));
+    }
+    const Value common =
+        writable_part(common_state_of(content_, items_.dropped()), items_.dropped());
+    TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
+    EmitPlan plan = items_.finish();
+    // A rank without items writes no file.
+    std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });
+    plan.files.push_back(
+        literal_file(folder_ + "/" + std::string(kMegatronCommon), std::move(common_bytes)));
+    plan.commit_files.push_back(text_file(folder_ + "/" + std::string(kMegatronConfig), kConfig));
+    const bool numbered = folder_.starts_with("iter_");
+    const std::string said =
+        numbered ? folder_.substr(std::min(folder_.find_first_not_of('0', 5), folder_.size() - 1))
+                 : folder_;
+    plan.commit_files.push_back(text_file(std::string(kMegatronTracker), said));
+    return plan;
+  }
+
+ private:
+  // The content's own key where it says the same to Megatron; else the one its optimizers use:
+  // layer-wise and plain ones call master weights fp32_param, the distributed optimizer param.
+  std::string key_of(const TensorEntry& tensor) const {
+    if (tensor.key) {
+      const MegatronKey own = megatron_key(*tensor.key);
+      if (own.name == tensor.name && own.state == tensor.state) return *tensor.key;
+    }
+    if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "tensor" ||
+        is_bucket_name(tensor.name))
+      return tensor.name;
+    std::string key;
+    if (chained_) {
+      const auto number = optimizer_of_.find(tensor.name);
+      key = "chained_" + std::to_string(number == optimizer_of_.end() ? 0 : number->second) + ".";
+    }
+    std::string state = tensor.state;
+    if (state == "master") state = muon_ ? "fp32_param" : "param";
+    return key + "optimizer.state." + state + "." + tensor.name;
+  }
+
+  const Catalog& content_;
+  std::string folder_;
+  DcpItemWriter items_;
+  std::map<std::string, std::uint32_t> optimizer_of_;
+  bool chained_ = false;
+  bool muon_ = false;
+};
+
+// "release" stays; an iteration's folder follows from the step.
+std::string folder_for(const Catalog& content) {
+  for (const ValueEntry& entry : content.values)
+    if (entry.key == "folder" && entry.value.text == "release") return "release";
+  return iteration_folder(std::max<std::int64_t>(0, content.step.value_or(0)));
+}
+
+}  // namespace
+
+Result<EmitPlan> emit_megatron(const EmitRequest& request) {
+  std::string folder = folder_for(request.content);
+  TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, folder + "/"));
+  return Emitter(request.content, std::move(folder), std::move(items)).run();
+}
+
+}  // namespace formats

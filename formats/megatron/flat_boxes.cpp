@@ -1,0 +1,51 @@
+#include "formats/megatron/flat_boxes.h"
+
+#include "formats/core/units.h"
+
+namespace formats {
+namespace {
+
+// The local boxes' shape; fails when `own` is not cut evenly or the flat length is another.
+Result<Shape> box_shape(const Shape& own, const Shape& stored, const std::string& label) {
+  const auto bad = [&](std::string_view why) {
+    return Error{Code::corrupt,
+                 label + ": stored as " + to_string(stored) + ", but its own shape " +
+                     to_string(own) + " " + std::string(why),
+                 {}};
+  };
+  if (stored.size() != own.size() + 1) return bad("has not one dimension less");
+  Shape box;
+  for (std::size_t d = 0; d < own.size(); ++d) {
+    if (stored[d] == 0 || own[d] % stored[d] != 0)
+      return bad("does not divide into that many boxes");
+    box.push_back(own[d] / stored[d]);
+  }
+  if (volume(box) != stored.back()) return bad("gives boxes of another size");
+  return box;
+}
+
+}  // namespace
+
+Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shape& stored,
+                                                    const Box& chunk, const std::string& label) {
+  TRY_ASSIGN(const Shape local, box_shape(own, stored, label));
+  std::vector<FlatPiece> pieces;
+  if (volume(chunk.extent) == 0) return pieces;
+  const FlatRange range{chunk.offset.back(), chunk.extent.back()};
+  std::uint64_t first = 0;
+  // Over the boxes the chunk touches, in row-major order of their grid.
+  std::vector<std::uint64_t> grid(chunk.offset.begin(), chunk.offset.end() - 1);
+  for (std::size_t d = 1; d > 0;) {
+    for (Box& box : boxes_of(local, range)) {
+      for (std::size_t i = 0; i < own.size(); ++i) box.offset[i] += grid[i] * local[i];
+      const std::uint64_t elems = volume(box.extent);
+      pieces.push_back({std::move(box), first});
+      first += elems;
+    }
+    for (d = own.size(); d > 0 && ++grid[d - 1] == chunk.offset[d - 1] + chunk.extent[d - 1]; --d)
+      grid[d - 1] = chunk.offset[d - 1];
+  }
+  return pieces;
+}
+
+}  // namespace formats

@@ -1,0 +1,185 @@
+#include "formats/megatron/folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "formats/core/json_text.h"
+#include "formats/core/units.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kMaxTracker = 64;
+constexpr std::uint64_t kMaxConfig = 64 * KiB;
+constexpr std::uint64_t kMaxLook = 64 * MiB;  // of .metadata
+constexpr std::uint64_t kPass = 1 * MiB;
+constexpr std::string_view kRelease = "release";
+
+class FolderTree : public SourceTree {
+ public:
+  FolderTree(std::shared_ptr<const SourceTree> tree, const std::string& folder)
+      : tree_(std::move(tree)),
+        prefix_(folder + "/"),
+        root_(std::string(tree_->root()) + "/" + folder) {
+    for (const Entry& entry : tree_->entries())
+      if (entry.name.starts_with(prefix_))
+        entries_.push_back({entry.name.substr(prefix_.size()), entry.size});
+  }
+  std::string_view root() const override { return root_; }
+  const std::vector<Entry>& entries() const override { return entries_; }
+  Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const override {
+    return tree_->open(prefix_ + std::string(name));
+  }
+
+ private:
+  std::shared_ptr<const SourceTree> tree_;
+  std::string prefix_;
+  std::string root_;
+  std::vector<Entry> entries_;
+};
+
+std::string path_in(const std::string& folder, std::string_view name) {
+  return folder.empty() ? std::string(name) : folder + "/" + std::string(name);
+}
+
+std::string at_root(const SourceTree& tree, std::string_view name) {
+  return std::string(tree.root()) + "/" + std::string(name);
+}
+
+Result<std::string> tracked_folder(const SourceTree& tree) {
+  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kMegatronTracker));
+  if (source->size() > kMaxTracker)
+    return Error{Code::limit,
+                 at_root(tree, kMegatronTracker) + ": " + std::to_string(source->size()) +
+                     " bytes; the limit for an iteration is " + std::to_string(kMaxTracker),
+                 {}};
+  TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTracker));
+  std::string_view text = text_of(bytes);
+  constexpr std::string_view kSpace = " \t\r\n";
+  text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+  text.remove_suffix(text.size() - (text.find_last_not_of(kSpace) + 1));
+  if (text == kRelease) return std::string(kRelease);
+  std::int64_t iteration = -1;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
+  if (error != std::errc{} || stop != text.data() + text.size() || iteration < 0)
+    return Error{Code::corrupt,
+                 at_root(tree, kMegatronTracker) + ":0: names no iteration: it says '" +
+                     printable(text) + "', due is a number or 'release'",
+                 "name the folder of the iteration itself"};
+  return iteration_folder(iteration);
+}
+
+bool has_folder(const SourceTree& tree, const std::string& folder) {
+  const std::string prefix = folder + "/";
+  return std::any_of(tree.entries().begin(), tree.entries().end(),
+                     [&](const auto& entry) { return entry.name.starts_with(prefix); });
+}
+
+// The iterations that lie there, newest last.
+std::vector<std::string> iterations(const SourceTree& tree) {
+  std::vector<std::string> folders;
+  for (const SourceTree::Entry& entry : tree.entries()) {
+    std::string folder = entry.name.substr(0, entry.name.find('/'));
+    if (folder.size() == entry.name.size() || !folder.starts_with("iter_")) continue;
+    if (folders.empty() || folders.back() != folder) folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+bool says_sharded_backend(const SourceTree& tree, const std::string& folder) {
+  const auto source = tree.open(path_in(folder, kMegatronConfig));
+  if (!source || (*source)->size() > kMaxConfig) return false;
+  const auto bytes = read_bytes(**source, 0, (*source)->size(), kMaxConfig);
+  return bytes && text_of(*bytes).find("\"sharded_backend\"") != std::string_view::npos;
+}
+
+// Which kind the keys in .metadata belong to: they stand in the pickle as they are.
+MegatronKind kind_of_keys(const SourceTree& tree, const std::string& folder) {
+  constexpr std::string_view kObject = "common_state/shard_";
+  constexpr std::string_view kMeta = "param_to_group_meta";
+  const std::string name = path_in(folder, ".metadata");
+  if (tree.find(name) == nullptr) return MegatronKind::none;
+  const auto source = tree.open(name);
+  if (!source) return MegatronKind::none;
+  const std::uint64_t end = std::min((*source)->size(), kMaxLook);
+  MegatronKind kind = MegatronKind::none;
+  for (std::uint64_t at = 0; at < end;) {
+    const std::uint64_t count = std::min(kPass, end - at);
+    const auto bytes = read_bytes(**source, at, count, kPass);
+    if (!bytes) return MegatronKind::none;
+    if (text_of(*bytes).find(kObject) != std::string_view::npos) return MegatronKind::torch_dist;
+    if (text_of(*bytes).find(kMeta) != std::string_view::npos) kind = MegatronKind::fsdp;
+    if (at + count == end) break;
+    at += count - kMeta.size();  // a word may lie across two passes
+  }
+  return kind;
+}
+
+MegatronKind kind_of(const SourceTree& tree, const std::string& folder) {
+  if (tree.find(path_in(folder, kMegatronConfig)) != nullptr && says_sharded_backend(tree, folder))
+    return MegatronKind::torch_dist;
+  const bool dcp = std::any_of(tree.entries().begin(), tree.entries().end(),
+                               [](const auto& entry) { return entry.name.ends_with(".distcp"); });
+  if (dcp && tree.find(path_in(folder, kMegatronCommon)) != nullptr)
+    return MegatronKind::torch_dist;
+  return kind_of_keys(tree, folder);
+}
+
+bool holds_dcp(const SourceTree& tree, const std::string& folder) {
+  const std::string prefix = folder + "/";
+  return std::any_of(tree.entries().begin(), tree.entries().end(), [&](const auto& entry) {
+    return entry.name.starts_with(prefix) &&
+           (entry.name.ends_with(".distcp") || entry.name.ends_with("/.metadata"));
+  });
+}
+
+}  // namespace
+
+MegatronPlace look_for_megatron(const SourceTree& tree) {
+  if (tree.find(kMegatronTracker) == nullptr) {
+    if (const MegatronKind kind = kind_of(tree, ""); kind != MegatronKind::none) return {kind, ""};
+    for (const std::string& folder : iterations(tree))
+      if (holds_dcp(tree, folder)) return {MegatronKind::torch_dist, ""};
+    return {};
+  }
+  const auto folder = tracked_folder(tree);
+  if (!folder || !has_folder(tree, *folder)) return {MegatronKind::torch_dist, ""};
+  MegatronKind kind = kind_of(tree, *folder);
+  // Saved without an optimizer, fsdp_dtensor has no key of its own; torch_dist always has.
+  const bool index = tree.find(path_in(*folder, ".metadata")) != nullptr;
+  if (kind == MegatronKind::none) kind = index ? MegatronKind::fsdp : MegatronKind::torch_dist;
+  return {kind, *folder};
+}
+
+Result<MegatronPlace> find_megatron(const SourceTree& tree) {
+  if (tree.find(kMegatronTracker) != nullptr) {
+    TRY_ASSIGN(const std::string folder, tracked_folder(tree));
+    if (!has_folder(tree, folder))
+      return Error{
+          Code::incomplete,
+          at_root(tree, kMegatronTracker) + ":0: names " + folder + ", but there is no such folder",
+          "ckpt-inspect on the folder of an older iteration"};
+  } else if (const auto folders = iterations(tree);
+             !folders.empty() && kind_of(tree, "") == MegatronKind::none) {
+    return Error{Code::incomplete,
+                 at_root(tree, kMegatronTracker) +
+                     " is missing: which of the iterations is whole is not known",
+                 "name one: " + at_root(tree, folders.back())};
+  }
+  return look_for_megatron(tree);
+}
+
+std::string iteration_folder(std::int64_t iteration) {
+  std::string digits = std::to_string(iteration);
+  if (digits.size() < 7) digits.insert(0, 7 - digits.size(), '0');
+  return "iter_" + digits;
+}
+
+std::shared_ptr<const SourceTree> folder_of(std::shared_ptr<const SourceTree> tree,
+                                            const std::string& folder) {
+  if (folder.empty()) return tree;
+  return std::make_shared<FolderTree>(std::move(tree), folder);
+}
+
+}  // namespace formats

@@ -1,0 +1,253 @@
+// fsdp_dtensor: plain DCP with Megatron's keys. Uneven shards, HSDP and experts are only boxes
+// here.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "formats/core/json_text.h"
+#include "formats/dcp/item_writer.h"
+#include "formats/dcp/meaning.h"
+#include "formats/dcp/open.h"
+#include "formats/megatron/common_state.h"
+#include "formats/megatron/folder.h"
+#include "formats/megatron/megatron.h"
+
+namespace formats {
+namespace {
+
+constexpr std::string_view kMeta = "param_to_group_meta";
+
+class FsdpCheckpoint : public Checkpoint {
+ public:
+  FsdpCheckpoint(std::unique_ptr<Checkpoint> stored, Catalog catalog)
+      : stored_(std::move(stored)), catalog_(std::move(catalog)) {}
+  const Catalog& catalog() const override { return catalog_; }
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override {
+    return stored_->read(tensor, chunk, first, into);
+  }
+
+ private:
+  std::unique_ptr<Checkpoint> stored_;
+  Catalog catalog_;
+};
+
+// `optimizer[.<i>].param_to_group_meta.<parameter>.<setting>`
+struct Meta {
+  std::string optimizer;  // "" or "<i>"
+  std::string param;
+  std::string setting;
+};
+
+std::optional<Meta> meta_of(const std::vector<PathItem>& path) {
+  std::vector<std::string> words;
+  for (const PathItem& item : path) {
+    const auto* text = std::get_if<std::string>(&item);
+    words.push_back(text ? *text : std::to_string(std::get<std::int64_t>(item)));
+  }
+  const bool several = words.size() == 5 && words[2] == kMeta;
+  if (!several && !(words.size() == 4 && words[1] == kMeta)) return std::nullopt;
+  return Meta{several ? words[1] : "", words[words.size() - 2], words.back()};
+}
+
+std::string optimizer_name(const GroupEntry& group, const std::set<std::string>& states) {
+  const auto setting = [&](std::string_view name) -> const Value* {
+    for (const auto& [key, value] : group.settings)
+      if (key == name) return &value;
+    return nullptr;
+  };
+  if (const Value* said = setting("optimizer"); said && said->kind == Value::Kind::string)
+    return said->text;
+  const Value* decoupled = setting("decoupled_weight_decay");
+  if (setting("betas") != nullptr)
+    return decoupled != nullptr && decoupled->integer != 0 ? "adamw" : "adam";
+  return states.contains("momentum_buffer") ? "muon" : "";
+}
+
+// Parameters of one optimizer with the same settings are one group.
+void read_groups(Catalog& catalog) {
+  struct Settings {
+    std::vector<std::pair<std::string, Value>> list;
+    std::set<std::string> lines;  // to compare: ranks list them in different orders
+  };
+  std::vector<std::pair<std::string, std::string>> order;  // (optimizer, parameter)
+  std::map<std::pair<std::string, std::string>, Settings> of_param;
+  for (ValueEntry& entry : catalog.values) {
+    const auto meta = meta_of(entry.path);
+    if (!meta) continue;
+    entry.echoed = true;
+    auto [at, fresh] = of_param.try_emplace({meta->optimizer, meta->param});
+    if (fresh) order.push_back(at->first);
+    at->second.list.emplace_back(meta->setting, entry.value);
+    at->second.lines.insert(meta->setting + "=" + to_json(entry.value));
+  }
+  std::map<std::string, std::set<std::string>> states;  // of each parameter
+  for (const TensorEntry& tensor : catalog.tensors) states[tensor.name].insert(tensor.state);
+  std::map<std::pair<std::string, std::set<std::string>>, std::size_t> group_of;
+  for (const auto& place : order) {
+    Settings& settings = of_param[place];
+    const auto [at, fresh] =
+        group_of.try_emplace({place.first, settings.lines}, catalog.groups.size());
+    if (fresh) {
+      GroupEntry group{"", std::move(settings.list), {}};
+      group.optimizer = optimizer_name(group, states[place.second]);
+      catalog.groups.push_back(std::move(group));
+    }
+    // SwiGLU's two halves are stored apart; the settings keep the name of the whole.
+    auto& params = catalog.groups[at->second].params;
+    const std::string &whole = place.second, gate = whole + "_w", up = whole + "_v";
+    const bool split = !states.contains(whole) && states.contains(gate) && states.contains(up);
+    if (split)
+      params.insert(params.end(), {gate, up});
+    else
+      params.push_back(whole);
+  }
+}
+
+class FsdpEmitter {
+ public:
+  FsdpEmitter(const Catalog& content, DcpItemWriter items)
+      : content_(content),
+        items_(std::move(items)),
+        numbers_(chained_numbers(content.groups)),
+        several_(std::any_of(numbers_.begin(), numbers_.end(), [](auto n) { return n != 0; })) {
+    for (std::size_t i = 0; i < numbers_.size(); ++i)
+      for (const std::string& name : content.groups[i].params) optimizer_of_[name] = numbers_[i];
+    for (std::uint32_t i = 0; i < content.tensors.size(); ++i)
+      if (content.tensors[i].state == "master") masters_[content.tensors[i].name] = i;
+  }
+
+  // Returns the plan and which of its tensors are rounded from which.
+  Result<EmitPlan> run() {
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
+      const TensorEntry& tensor = content_.tensors[i];
+      if (const auto master = masters_.find(tensor.name);
+          tensor.state == "param" && !tensor.key && master != masters_.end()) {
+        continue;
+      }
+      Key key = key_of(tensor);
+      TRY(items_.add_tensor(std::move(key.text), std::move(key.path), i));
+    }
+    bool has_meta = false;
+    for (const ValueEntry& entry : content_.values) {
+      if (entry.key == "folder") continue;
+      has_meta = has_meta || meta_of(entry.path);
+      TRY(items_.add_value(entry.key, entry.path, entry.value));
+    }
+    if (!has_meta) TRY(add_groups());
+    for (const auto& [name, steps] : content_.param_steps) TRY(add_steps(name, steps));
+    if (content_.step && !items_.has("iteration"))
+      TRY(items_.add_value("iteration", {}, Value::of_int(*content_.step)));
+    if (!items_.has("checkpoint_version"))
+      TRY(items_.add_value("checkpoint_version", {}, Value::of_real(3.0)));
+    EmitPlan plan = items_.finish();
+    return plan;
+  }
+
+ private:
+  struct Key {
+    std::string text;
+    std::vector<PathItem> path;
+  };
+  static Key joined(std::vector<std::string> words) {
+    Key key;
+    for (const std::string& word : words) {
+      if (!key.text.empty()) key.text += '.';
+      key.text += word;
+      key.path.emplace_back(word);
+    }
+    return key;
+  }
+
+  // `optimizer[.<i>].<part>.<name>.<last>`
+  Key optimizer_key(const std::string& name, std::string_view part, const std::string& last) const {
+    std::vector<std::string> words{"optimizer"};
+    const auto number = optimizer_of_.find(name);
+    if (several_)
+      words.push_back(std::to_string(number == optimizer_of_.end() ? 0 : number->second));
+    words.insert(words.end(), {std::string(part), name, last});
+    return joined(std::move(words));
+  }
+
+  // Megatron-FSDP's model weights are the master weights: fp32 whatever the model computes in.
+  Key key_of(const TensorEntry& tensor) const {
+    if (tensor.key &&
+        torch_identity(*tensor.key, tensor.path) == std::pair(tensor.name, tensor.state))
+      return {*tensor.key, tensor.path.empty() ? std::vector<PathItem>{*tensor.key} : tensor.path};
+    if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "master")
+      return joined({"model", tensor.name});
+    if (tensor.state == "tensor") return joined({tensor.name});
+    return optimizer_key(tensor.name, "state", tensor.state);
+  }
+
+  Result<> add_groups() {
+    for (std::size_t i = 0; i < content_.groups.size(); ++i) {
+      const GroupEntry& group = content_.groups[i];
+      if (group.params.empty() && !group.settings.empty())
+        items_.dropped().push_back("settings of group " + std::to_string(i) +
+                                   ": stored for each parameter, and whose they are is not known");
+      for (const std::string& name : group.params) {
+        bool named = false;
+        for (const auto& [setting, value] : group.settings) {
+          named = named || setting == "optimizer";
+          Key key = optimizer_key(name, kMeta, setting);
+          TRY(items_.add_value(std::move(key.text), std::move(key.path), value));
+        }
+        if (named || group.optimizer.empty()) continue;
+        Key key = optimizer_key(name, kMeta, "optimizer");
+        TRY(items_.add_value(std::move(key.text), std::move(key.path),
+                             Value::of_string(group.optimizer)));
+      }
+    }
+    return {};
+  }
+
+  Result<> add_steps(const std::string& name, std::int64_t steps) {
+    Key key = optimizer_key(name, "state", "step");
+    if (items_.has(key.text)) return {};
+    Value value;
+    value.kind = Value::Kind::tensor;
+    value.dtype = DType::f32;
+    append_le(value.raw, static_cast<float>(steps));
+    return items_.add_small_tensor(std::move(key.text), std::move(key.path), value);
+  }
+
+  const Catalog& content_;
+  DcpItemWriter items_;
+  std::vector<std::uint32_t> numbers_;  // chained optimizer of each group
+  bool several_ = false;
+  std::map<std::string, std::uint32_t> optimizer_of_;
+  std::map<std::string, std::uint32_t> masters_;
+};
+
+}  // namespace
+
+bool detect_megatron_fsdp(const SourceTree& tree) {
+  return look_for_megatron(tree).kind == MegatronKind::fsdp;
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const SourceTree> tree) {
+  TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
+  TRY_ASSIGN(OpenedDcp opened, open_dcp(folder_of(std::move(tree), place.folder)));
+  Catalog catalog = opened.checkpoint->catalog();
+  catalog.format = "megatron-fsdp";
+  catalog.producer = "Megatron-FSDP, " + catalog.producer;
+  catalog.groups.clear();
+  read_groups(catalog);
+  for (ValueEntry& entry : catalog.values)
+    if (entry.key == "iteration") entry.echoed = true;
+  if (!place.folder.empty()) {
+    for (FileEntry& file : catalog.files) file.name.insert(0, place.folder + "/");
+    catalog.values.push_back({"folder", {"folder"}, Value::of_string(place.folder), true});
+  }
+  return std::unique_ptr<Checkpoint>(
+      std::make_unique<FsdpCheckpoint>(std::move(opened.checkpoint), std::move(catalog)));
+}
+
+Result<EmitPlan> emit_megatron_fsdp(const EmitRequest& request) {
+  TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
+  return FsdpEmitter(request.content, std::move(items)).run();
+}
+
+}  // namespace formats

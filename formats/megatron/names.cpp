@@ -1,0 +1,94 @@
+#include "formats/megatron/names.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+namespace formats {
+namespace {
+
+constexpr std::string_view kStates = "optimizer.state.";
+constexpr std::string_view kChained = "chained_";
+
+// Takes "<digits>." off the front.
+std::optional<std::uint32_t> take_number(std::string_view& text) {
+  std::uint32_t number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto digits = static_cast<std::size_t>(stop - text.data());
+  if (error != std::errc{} || digits == text.size() || *stop != '.') return std::nullopt;
+  text.remove_prefix(digits + 1);
+  return number;
+}
+
+std::string state_of(std::string_view stored) {
+  return std::string(stored == "param" || stored == "fp32_param" ? "master" : stored);
+}
+
+struct OptimizerKey {
+  std::uint32_t optimizer = 0;
+  std::string_view state;
+  std::string_view name;
+};
+
+std::optional<OptimizerKey> optimizer_key(std::string_view key) {
+  OptimizerKey found;
+  if (key.starts_with(kChained)) {
+    key.remove_prefix(kChained.size());
+    const auto number = take_number(key);
+    if (!number) return std::nullopt;
+    found.optimizer = *number;
+  }
+  if (!key.starts_with(kStates)) return std::nullopt;
+  key.remove_prefix(kStates.size());
+  const std::size_t dot = key.find('.');
+  if (dot == 0 || dot == std::string_view::npos || dot + 1 == key.size()) return std::nullopt;
+  found.state = key.substr(0, dot);
+  found.name = key.substr(dot + 1);
+  return found;
+}
+
+bool all_of_set(std::string_view text, std::string_view set) {
+  return !text.empty() && text.find_first_not_of(set) == std::string_view::npos;
+}
+
+}  // namespace
+
+MegatronKey megatron_key(std::string_view key) {
+  if (const auto found = optimizer_key(key))
+    return {std::string(found->name), state_of(found->state), found->optimizer};
+  if (const std::size_t dot = key.rfind('.');
+      dot != std::string_view::npos && is_bucket_name(key.substr(0, dot)))
+    return {std::string(key.substr(0, dot)), state_of(key.substr(dot + 1)), 0};
+  return {std::string(key), "param", 0};
+}
+
+bool is_optimizer_key(std::string_view key) { return optimizer_key(key).has_value(); }
+
+bool is_bucket_name(std::string_view name) {
+  constexpr std::string_view kBucket = ".bucket_idx_";
+  const std::size_t at = name.rfind(kBucket);
+  return at != std::string_view::npos &&
+         all_of_set(name.substr(at + kBucket.size()), "0123456789") &&
+         name.find("dp_group_idx_") < at && name.find(".gbuf_idx_") < at;
+}
+
+bool is_object_key(std::string_view key) {
+  constexpr std::string_view kShard = "/shard_";
+  const std::size_t at = key.rfind(kShard);
+  if (at == std::string_view::npos) return false;
+  const std::string_view place = key.substr(at + kShard.size());
+  const std::size_t middle = place.find('_');
+  return middle != std::string_view::npos && all_of_set(place.substr(0, middle), "0123456789.") &&
+         all_of_set(place.substr(middle + 1), "0123456789.");
+}
+
+std::size_t stacked_axes(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.";
+  std::size_t axes = name.find(".experts.experts.") == std::string_view::npos ? 0 : 1;
+  const std::size_t at = name.find(kLayers);
+  if (at == std::string_view::npos || at + kLayers.size() >= name.size()) return axes;
+  const char next = name[at + kLayers.size()];
+  return next >= '0' && next <= '9' ? axes : axes + 1;
+}
+
+}  // namespace formats

@@ -1,0 +1,36 @@
+// Megatron's keys: which parameter and which state a torch_dist key is, and the other way round.
+// Internal to formats/megatron.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "formats/layout/box.h"
+
+namespace formats {
+
+struct MegatronKey {
+  std::string name;
+  std::string state;
+  std::uint32_t optimizer = 0;  // N of chained_N; 0 where there is one optimizer, or none
+};
+
+// `[chained_N.]optimizer.state.<state>.<name>`, where the states `param` and `fp32_param` are
+// master weights; `<bucket>.<state>` of dp_reshardable; everything else is a parameter of that
+// name.
+MegatronKey megatron_key(std::string_view key);
+
+// True when the key's state belongs to an optimizer.
+bool is_optimizer_key(std::string_view key);
+
+// `...dp_group_idx_N.gbuf_idx_N.dtype_(...).bucket_idx_N`: a flat bucket of dp_reshardable.
+bool is_bucket_name(std::string_view name);
+
+// `<key>/shard_<offsets>_<shape>`: a sharded object.
+bool is_object_key(std::string_view key);
+
+// Axes in front of a parameter's own shape: homogeneous layers and experts are stacked.
+std::size_t stacked_axes(std::string_view name);
+
+}  // namespace formats

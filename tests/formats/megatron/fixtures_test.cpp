@@ -1,0 +1,146 @@
+// Every Megatron checkpoint that Megatron itself wrote, read and compared with what it said.
+#include <gtest/gtest.h>
+#include <simdjson.h>
+
+#include <algorithm>
+
+#include "formats/registry.h"
+#include "tests/formats/megatron/support.h"
+#include "tests/support/expected.h"
+#include "tests/support/source_tree.h"
+
+namespace {
+
+using formats::Catalog;
+using formats::GroupEntry;
+using megatron_test::case_folder;
+using megatron_test::describe_case;
+
+class MegatronFixture : public testing::TestWithParam<std::string> {};
+
+TEST_P(MegatronFixture, HoldsWhatMegatronSaidItHolds) {
+  const auto checkpoint = describe_case(GetParam());
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const Catalog& catalog = (*checkpoint)->catalog();
+  EXPECT_EQ(catalog.format, GetParam().starts_with("fsdp_") ? "megatron-fsdp" : "megatron");
+  const auto expected = case_folder(GetParam()) / "expected.json";
+  EXPECT_EQ(test_support::differences(**checkpoint, expected, test_support::Compare::tensors), "");
+  EXPECT_EQ(megatron_test::value_differences(catalog, expected), "");
+  EXPECT_TRUE(prove_coverage(catalog).has_value());
+}
+
+TEST_P(MegatronFixture, IsTheSameFromItsOwnFolder) {
+  const auto parent = describe_case(GetParam());
+  ASSERT_TRUE(parent.has_value());
+  std::string folder;
+  for (const formats::ValueEntry& value : (*parent)->catalog().values)
+    if (value.key == "folder") folder = value.value.text;
+  if (folder.empty()) GTEST_SKIP() << "no folder above it";
+  const auto own =
+      formats::describe(test_support::load_tree(case_folder(GetParam()) / "data" / folder));
+  ASSERT_TRUE(own.has_value()) << own.error().message;
+  const auto expected = case_folder(GetParam()) / "expected.json";
+  EXPECT_EQ(test_support::differences(**own, expected, test_support::Compare::tensors), "");
+  EXPECT_EQ((*own)->catalog().step, (*parent)->catalog().step);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, MegatronFixture, testing::ValuesIn(megatron_test::cases()),
+                         [](const auto& one_case) { return one_case.param; });
+
+using Summary = std::vector<std::pair<std::string, std::size_t>>;  // optimizer, parameters
+
+Summary groups_of(const Catalog& catalog) {
+  Summary out;
+  for (const GroupEntry& group : catalog.groups) out.emplace_back(group.optimizer, group.params.size());
+  return out;
+}
+
+// Megatron stores no names: its default rule tells biases and vectors, and experts, apart.
+TEST(MegatronGroups, KnowTheirParametersWhereMegatronsRuleTells) {
+  const auto adam = describe_case("adam_fully_reshardable_tp2_dp2");
+  ASSERT_TRUE(adam.has_value());
+  EXPECT_EQ(groups_of((*adam)->catalog()), (Summary{{"adamw", 7}, {"adamw", 6}}));
+  for (const std::string& name : (*adam)->catalog().groups[1].params)
+    EXPECT_TRUE(name.find("norm") != std::string::npos || name.ends_with(".bias")) << name;
+  const auto experts = describe_case("moe_muon_ep2");
+  ASSERT_TRUE(experts.has_value());
+  EXPECT_EQ(groups_of((*experts)->catalog()), (Summary{{"muon", 4}, {"muon", 2}, {"adamw", 8}}));
+  for (const std::string& name : (*experts)->catalog().groups[1].params)
+    EXPECT_NE(name.find(".experts."), std::string::npos) << name;
+}
+
+TEST(MegatronGroups, CountStepsPerParameterForAdamOnly) {
+  const auto checkpoint = describe_case("muon_layerwise_tp2_dp2");
+  ASSERT_TRUE(checkpoint.has_value());
+  const Catalog& catalog = (*checkpoint)->catalog();
+  EXPECT_EQ(catalog.step, 3);
+  ASSERT_EQ(groups_of(catalog), (Summary{{"muon", 5}, {"adamw", 8}}));
+  EXPECT_EQ(catalog.param_steps.size(), 8u);
+  for (const std::string& name : catalog.groups[1].params)
+    EXPECT_EQ(catalog.param_steps.at(name), 3) << name;
+}
+
+TEST(MegatronGroups, OfFsdpAreTheParametersWithTheSameSettings) {
+  const auto checkpoint = describe_case("fsdp_uneven_w3_muon");
+  ASSERT_TRUE(checkpoint.has_value());
+  EXPECT_EQ(groups_of((*checkpoint)->catalog()), (Summary{{"muon", 5}, {"adamw", 9}}));
+}
+
+// B24: layer-wise state is one whole chunk per TP-local matrix, from its owner only.
+TEST(MegatronLayerWise, StateIsWholeAtItsOwnerAtTheModelsTensorParallelOffset) {
+  const auto checkpoint = describe_case("muon_layerwise_tp2_dp2");
+  ASSERT_TRUE(checkpoint.has_value());
+  const Catalog& catalog = (*checkpoint)->catalog();
+  for (const formats::TensorEntry& tensor : catalog.tensors) {
+    if (tensor.state != "momentum_buffer") continue;
+    const auto model = std::find_if(
+        catalog.tensors.begin(), catalog.tensors.end(),
+        [&](const auto& other) { return other.name == tensor.name && other.state == "param"; });
+    ASSERT_NE(model, catalog.tensors.end());
+    const auto boxes = [](const formats::TensorEntry& entry) {
+      std::vector<std::vector<std::uint64_t>> out;
+      for (const formats::Chunk& chunk : entry.chunks) out.push_back(chunk.box.offset);
+      std::sort(out.begin(), out.end());
+      return out;
+    };
+    EXPECT_EQ(boxes(tensor), boxes(*model)) << tensor.name;
+    EXPECT_TRUE(prove_coverage(tensor, catalog).has_value()) << tensor.name;
+  }
+}
+
+// B3, B4, B19: offsets are sums of lower ranks' rows, and a rank without rows has no chunk.
+TEST(MegatronFsdp, ChunksAreTheRowsThatMegatronFsdpSaidEachRankHas) {
+  for (const std::string& name : megatron_test::cases("fsdp_")) {
+    const auto checkpoint = describe_case(name);
+    ASSERT_TRUE(checkpoint.has_value());
+    simdjson::dom::parser parser;
+    simdjson::dom::element root;
+    ASSERT_EQ(parser.load((case_folder(name) / "expected.json").string()).get(root),
+              simdjson::SUCCESS);
+    for (const auto& field : root["values"]["offsets_and_sizes_per_rank"].get_object()) {
+      std::vector<std::string> wanted;
+      for (const simdjson::dom::element rank : field.value.get_array())
+        if (std::uint64_t rows = 0; rank.at(1).at(0).get(rows) == simdjson::SUCCESS && rows != 0)
+          wanted.push_back(simdjson::minify(rank));
+      std::sort(wanted.begin(), wanted.end());
+      wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+      std::vector<std::string> found;
+      for (const formats::TensorEntry& tensor : (*checkpoint)->catalog().tensors) {
+        if (*tensor.key != field.key) continue;
+        for (const formats::Chunk& chunk : tensor.chunks) {
+          simdjson::dom::parser again;
+          simdjson::dom::element pair;
+          ASSERT_EQ(again.parse("[" + to_string(chunk.box.offset) + "," +
+                                to_string(chunk.box.extent) + "]")
+                        .get(pair),
+                    simdjson::SUCCESS);
+          found.push_back(simdjson::minify(pair));
+        }
+      }
+      std::sort(found.begin(), found.end());
+      EXPECT_EQ(found, wanted) << name << " " << field.key;
+    }
+  }
+}
+
+}  // namespace
