@@ -19,9 +19,10 @@ constexpr std::array kFormats = {
            describe_ebb, nullptr, Policy::layer_wise, StepCounters::tensors, ebb_resume},
     // DCP underneath, so before it.
     Format{"megatron", "Megatron torch_dist, megatron-core 0.12 to 0.19", detect_megatron,
-           describe_megatron, nullptr, Policy::rows, StepCounters::values, nullptr},
+           describe_megatron, emit_megatron, Policy::rows, StepCounters::values, nullptr,
+           why_bound_to_megatron},
     Format{"megatron-fsdp", "Megatron-FSDP fsdp_dtensor", detect_megatron_fsdp,
-           describe_megatron_fsdp, nullptr, Policy::rows},
+           describe_megatron_fsdp, emit_megatron_fsdp, Policy::rows},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
            describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume},
     Format{"deepspeed", "DeepSpeed ZeRO stages 1 to 3, Adam and Muon", detect_deepspeed,

@@ -26,6 +26,8 @@ struct Format {
   Policy default_policy = Policy::rows;                  // how emit cuts when nobody says
   StepCounters steps = StepCounters::tensors;
   ResumeRules (*resume)() = nullptr;  // nullptr: nothing is known
+  // Why a tensor means nothing outside this format, "" when it does; nullptr: all of them do.
+  std::string_view (*bound)(const TensorEntry& tensor) = nullptr;
 };
 
 std::span<const Format> registered_formats();

@@ -64,19 +64,6 @@ Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, c
   return {};
 }
 
-Result<> DcpItemWriter::add_small_tensor(std::string key, std::vector<PathItem> path,
-                                         const Value& value) {
-  CHECK(value.kind == Value::Kind::tensor);
-  TRY(claim(key));
-  TRY_ASSIGN(ByteVector bytes, value_archive(value));
-  DcpWrittenTensor written{std::move(key), std::move(path), value.dtype, {}, {}};
-  for (const Value& item : value.items)
-    written.shape.push_back(static_cast<std::uint64_t>(item.integer));
-  written.chunks.push_back({whole(written.shape), add_archive(std::move(bytes))});
-  tensors_.push_back(std::move(written));
-  return {};
-}
-
 Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
                                    std::uint32_t number) {
   const TensorEntry& tensor = content_.tensors[number];

@@ -22,8 +22,6 @@ class DcpItemWriter {
   static Result<DcpItemWriter> make(const EmitRequest& request, std::string folder);
 
   Result<> add_value(std::string key, std::vector<PathItem> path, const Value& value);
-  // A tensor the content holds as a value (Kind::tensor): a step counter.
-  Result<> add_small_tensor(std::string key, std::vector<PathItem> path, const Value& value);
   // Content tensor `number`: one item per piece of the layout; a piece that several ranks hold is
   // written once, by the least loaded of them.
   Result<> add_tensor(std::string key, std::vector<PathItem> path, std::uint32_t number);

@@ -209,7 +209,11 @@ bool detect_megatron(const SourceTree& tree) {
   return look_for_megatron(tree).kind == MegatronKind::torch_dist;
 }
 
-bool is_megatron_bucket(const TensorEntry& tensor) { return is_bucket_name(tensor.name); }
+std::string_view why_bound_to_megatron(const TensorEntry& tensor) {
+  if (!is_bucket_name(tensor.name)) return {};
+  return "it is a flat bucket of dp_reshardable, and which of its elements are whose is known only "
+         "to the job that wrote it; save with --dist-ckpt-optim-fully-reshardable";
+}
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree) {
   TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));

@@ -8,6 +8,7 @@
 #include "formats/megatron/folder.h"
 #include "formats/megatron/megatron.h"
 #include "formats/megatron/names.h"
+#include "formats/torch/file_writer.h"
 #include "formats/torch/writer.h"
 
 namespace formats {

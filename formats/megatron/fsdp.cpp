@@ -118,12 +118,12 @@ class FsdpEmitter {
       if (content.tensors[i].state == "master") masters_[content.tensors[i].name] = i;
   }
 
-  // Returns the plan and which of its tensors are rounded from which.
   Result<EmitPlan> run() {
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       const TensorEntry& tensor = content_.tensors[i];
       if (const auto master = masters_.find(tensor.name);
           tensor.state == "param" && !tensor.key && master != masters_.end()) {
+        derived_.push_back({i, master->second});
         continue;
       }
       Key key = key_of(tensor);
@@ -136,12 +136,12 @@ class FsdpEmitter {
       TRY(items_.add_value(entry.key, entry.path, entry.value));
     }
     if (!has_meta) TRY(add_groups());
-    for (const auto& [name, steps] : content_.param_steps) TRY(add_steps(name, steps));
     if (content_.step && !items_.has("iteration"))
       TRY(items_.add_value("iteration", {}, Value::of_int(*content_.step)));
     if (!items_.has("checkpoint_version"))
       TRY(items_.add_value("checkpoint_version", {}, Value::of_real(3.0)));
     EmitPlan plan = items_.finish();
+    plan.derived = std::move(derived_);
     return plan;
   }
 
@@ -203,22 +203,13 @@ class FsdpEmitter {
     return {};
   }
 
-  Result<> add_steps(const std::string& name, std::int64_t steps) {
-    Key key = optimizer_key(name, "state", "step");
-    if (items_.has(key.text)) return {};
-    Value value;
-    value.kind = Value::Kind::tensor;
-    value.dtype = DType::f32;
-    append_le(value.raw, static_cast<float>(steps));
-    return items_.add_small_tensor(std::move(key.text), std::move(key.path), value);
-  }
-
   const Catalog& content_;
   DcpItemWriter items_;
   std::vector<std::uint32_t> numbers_;  // chained optimizer of each group
   bool several_ = false;
   std::map<std::string, std::uint32_t> optimizer_of_;
   std::map<std::string, std::uint32_t> masters_;
+  std::vector<Derived> derived_;
 };
 
 }  // namespace

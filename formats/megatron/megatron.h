@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
@@ -25,8 +26,7 @@ Result<EmitPlan> emit_megatron(const EmitRequest& request);
 // A DCP directory; below iter_NNNNNNN/ with the tracker when it was read so.
 Result<EmitPlan> emit_megatron_fsdp(const EmitRequest& request);
 
-// False for the flat buckets of dp_reshardable: only the job that wrote them knows which elements
-// are whose.
-bool is_megatron_bucket(const TensorEntry& tensor);
+// The flat buckets of dp_reshardable: only the job that wrote them knows whose elements are where.
+std::string_view why_bound_to_megatron(const TensorEntry& tensor);
 
 }  // namespace formats

@@ -86,6 +86,18 @@ void lower_steps(const ConvertRequest& request, Catalog& content, std::vector<Ma
   }
 }
 
+// Fails for a tensor that means nothing in another format.
+Result<> check_free(const Catalog& catalog, const TensorEntry& tensor) {
+  const formats::Format* from = formats::format_named(catalog.format);
+  if (from == nullptr || from->bound == nullptr) return {};
+  const std::string_view why = from->bound(tensor);
+  if (why.empty()) return {};
+  return Error{
+      Code::unsupported,
+      "tensor '" + label_of(tensor) + "' cannot leave " + catalog.format + ": " + std::string(why),
+      "--states param converts the weights alone"};
+}
+
 TensorEntry without_chunks(const TensorEntry& tensor) {
   TensorEntry out;
   out.key = tensor.key;
@@ -136,6 +148,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     if (request.wanted && !request.wanted(all.tensors[i])) continue;
     TensorEntry tensor = without_chunks(all.tensors[i]);
     if (crossing) {
+      TRY(check_free(all, tensor));
       if (request.format->steps == StepCounters::values) {
         TRY_ASSIGN(const bool lifted, lift_step(source, all.tensors[i], content));
         if (lifted) continue;

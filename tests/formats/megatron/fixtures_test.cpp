@@ -51,7 +51,8 @@ using Summary = std::vector<std::pair<std::string, std::size_t>>;  // optimizer,
 
 Summary groups_of(const Catalog& catalog) {
   Summary out;
-  for (const GroupEntry& group : catalog.groups) out.emplace_back(group.optimizer, group.params.size());
+  for (const GroupEntry& group : catalog.groups)
+    out.emplace_back(group.optimizer, group.params.size());
   return out;
 }
 
@@ -130,8 +131,9 @@ TEST(MegatronFsdp, ChunksAreTheRowsThatMegatronFsdpSaidEachRankHas) {
         for (const formats::Chunk& chunk : tensor.chunks) {
           simdjson::dom::parser again;
           simdjson::dom::element pair;
-          ASSERT_EQ(again.parse("[" + to_string(chunk.box.offset) + "," +
-                                to_string(chunk.box.extent) + "]")
+          ASSERT_EQ(again
+                        .parse("[" + formats::to_string(chunk.box.offset) + "," +
+                               formats::to_string(chunk.box.extent) + "]")
                         .get(pair),
                     simdjson::SUCCESS);
           found.push_back(simdjson::minify(pair));

@@ -74,9 +74,7 @@ const Value* value_named(const formats::Catalog& catalog, std::string_view key) 
 
 }  // namespace
 
-fs::path case_folder(const std::string& name) {
-  return fs::path(EBB_FIXTURES) / "megatron" / name;
-}
+fs::path case_folder(const std::string& name) { return fs::path(EBB_FIXTURES) / "megatron" / name; }
 
 std::vector<std::string> cases(std::string_view prefix) {
   std::vector<std::string> names;
