@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "formats/catalog/catalog.h"
+#include "formats/catalog/emit.h"
 #include "formats/resume.h"
 
 namespace formats {
@@ -16,5 +17,10 @@ bool detect_deepspeed(const SourceTree& tree);
 Result<std::unique_ptr<Checkpoint>> describe_deepspeed(std::shared_ptr<const SourceTree> tree);
 
 ResumeRules deepspeed_resume();
+// Files that DeepSpeed 0.19.8 loads on as many ranks as the layout has: policy zero3 is stage 3,
+// zero12 is stage 2 (stage 1 where the content says so), zero12_boundary the same with Muon's
+// matrices whole; any other is Code::usage. What else decides about them: `ds_config` in the
+// values. Fails (Code::unsupported) where parameters of one buffer have different states.
+Result<EmitPlan> emit_deepspeed(const EmitRequest& request);
 
 }  // namespace formats

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "formats/core/float_cast.h"
 #include "formats/core/json_text.h"
 #include "formats/registry.h"
 #include "libswap/sys/file_tree.h"
@@ -119,16 +120,40 @@ class ReadBack {
   }
 
  private:
-  static Result<bool> holds(const formats::Checkpoint& written, const ByName& tensors,
-                            const TensorEntry& wanted, std::uint64_t fingerprint) {
+  // Under its own name and state it must be what was written; where the format has another word for
+  // the state, or holds it wider, a tensor that nobody else claims may be it.
+  Result<bool> holds(const formats::Checkpoint& written, const ByName& tensors,
+                     const TensorEntry& wanted, std::uint64_t fingerprint) const {
     const auto [first, last] = tensors.equal_range(wanted.name);
     for (auto candidate = first; candidate != last; ++candidate) {
       const TensorEntry& found = *candidate->second;
-      if (found.dtype != wanted.dtype || found.shape != wanted.shape) continue;
-      TRY_ASSIGN(const std::uint64_t read, libswap::fingerprint_of(written, found));
+      if (found.shape != wanted.shape || !formats::is_widening(wanted.dtype, found.dtype)) continue;
+      const bool same_state = found.state == wanted.state && found.dtype == wanted.dtype;
+      if (!same_state && claimed(found)) continue;
+      TRY_ASSIGN(const std::uint64_t read, fingerprint_as(written, found, wanted));
       if (read == fingerprint) return true;
+      if (same_state) return false;
     }
     return false;
+  }
+
+  bool claimed(const TensorEntry& found) const {
+    return std::ranges::any_of(prepared_.conversion.content->catalog().tensors,
+                               [&](const TensorEntry& tensor) {
+                                 return tensor.name == found.name && tensor.state == found.state &&
+                                        tensor.dtype == found.dtype;
+                               });
+  }
+
+  // Of `found` in the dtype of `wanted`.
+  static Result<std::uint64_t> fingerprint_as(const formats::Checkpoint& written,
+                                              const TensorEntry& found, const TensorEntry& wanted) {
+    if (found.dtype == wanted.dtype) return libswap::fingerprint_of(written, found);
+    Catalog narrow;
+    narrow.tensors.push_back(wanted);
+    const auto number = static_cast<std::uint32_t>(&found - written.catalog().tensors.data());
+    const libswap::ContentView view(written, std::move(narrow), {{number}});
+    return libswap::fingerprint_of(view, view.catalog().tensors.front());
   }
 
   const Prepared& prepared_;

@@ -52,8 +52,14 @@ constexpr std::array kFlags = {
          "ranks the result is for",
          {},
          Repeat::once},
-    Flag{"partition", 'p', FlagType::choice, "P", "rows", kResult, kPolicies,
-         "how tensors are cut over the ranks",
+    Flag{"partition",
+         'p',
+         FlagType::choice,
+         "P",
+         {},
+         kResult,
+         kPolicies,
+         "how tensors are cut over the ranks; default: as FORMAT does",
          "rows: equal numbers of rows (FSDP). zero3: equal numbers of elements of each tensor. "
          "zero12: one flat buffer cut evenly; zero12-boundary: the same, never inside a tensor. "
          "layer-wise: whole tensors, spread by size. replicated: one copy, at rank 0.",
@@ -188,8 +194,9 @@ Result<Request> request_of(const Arguments& arguments) {
                      std::to_string(world),
                  {}};
   request.world = static_cast<std::uint32_t>(world);
+  request.policy = request.format->default_policy;
   if (const auto policy = arguments.text("partition"))
-    request.policy = formats::policy_named(*policy).value_or(Policy::rows);
+    request.policy = formats::policy_named(*policy).value_or(request.policy);
   request.selection.include = arguments.texts("include");
   request.selection.exclude = arguments.texts("exclude");
   request.selection.states = split_list(arguments.texts("states"));

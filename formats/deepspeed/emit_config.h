@@ -1,0 +1,33 @@
+// What `ds_config`, the user's own configuration of the run, decides about the files. Internal to
+// formats/deepspeed. Source: DeepSpeed 0.19.8 engine.py, stage_1_and_2.py, stage3.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "formats/catalog/catalog.h"
+#include "formats/catalog/value.h"
+
+namespace formats {
+
+// config[section][key]; nullptr when either is missing.
+const Value* ds_setting(const Value& config, std::string_view section, std::string_view key);
+
+std::optional<DType> ds_model_dtype(const Value& config);  // bf16, fp16; nullopt: neither is on
+// Stage 3: elements of a rank's flat buffer after which the next one begins.
+std::uint64_t ds_sub_group_elems(const Value& config);
+// Stages 1 and 2: parameters are dealt to the ranks in turn.
+bool ds_round_robin(const Value& config);
+// Stages 1 and 2: elements that parameters begin on a multiple of, 1 if they need not.
+std::uint64_t ds_param_alignment(const Value& config, DType model);
+// Stage 1 under BF16_Optimizer, which is used where gradients are summed in fp32.
+bool ds_is_bf16_optimizer(const Value& config, std::int64_t stage);
+// Stages 1 and 2: Muon's momentum is cut like the master weights, not kept whole where touched.
+bool ds_cuts_momentum(const Value& config, std::int64_t stage);
+
+// The configuration with this stage; made from the groups when the content brings none.
+Value ds_config_for(const Value* given, std::int64_t stage, DType model,
+                    const std::vector<GroupEntry>& groups);
+
+}  // namespace formats

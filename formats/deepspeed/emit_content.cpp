@@ -1,0 +1,378 @@
+#include "formats/deepspeed/emit_content.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "formats/core/float_cast.h"
+#include "formats/core/json_text.h"
+#include "formats/deepspeed/emit_config.h"
+#include "formats/torch/file_writer.h"
+
+namespace formats {
+namespace {
+
+constexpr std::string_view kVersion = "0.19.8";  // whose layout is written
+constexpr std::string_view kProducer = "DeepSpeed ";
+
+// What the engine itself writes at the top of a model file; everything else there is the client's.
+constexpr std::string_view kEngineKeys[] = {"module",
+                                            "buffer_names",
+                                            "optimizer",
+                                            "param_shapes",
+                                            "frozen_param_shapes",
+                                            "frozen_param_fragments",
+                                            "shared_params",
+                                            "tied",
+                                            "lr_scheduler",
+                                            "data_sampler",
+                                            "random_ltd",
+                                            "skipped_steps",
+                                            "global_steps",
+                                            "global_samples",
+                                            "dp_world_size",
+                                            "mp_world_size",
+                                            "checkpoint_parallel_dimensions",
+                                            "ds_config",
+                                            "ds_version",
+                                            "loss_scaler",
+                                            "dynamic_loss_scale",
+                                            "overflow",
+                                            "clip_grad",
+                                            "zero_stage"};
+
+bool is_optimizer_state(const ValueEntry& entry) {
+  if (entry.path.size() < 4) return false;
+  const auto* first = std::get_if<std::string>(&entry.path[0]);
+  const auto* second = std::get_if<std::string>(&entry.path[1]);
+  return first != nullptr && second != nullptr && *first == "optimizer" && *second == "state";
+}
+
+// The reader's name for a client's key that is also one of the engine's.
+std::string client_key(const std::string& key) {
+  constexpr std::string_view kPrefix = "client_state.";
+  return key.starts_with(kPrefix) ? key.substr(kPrefix.size()) : key;
+}
+
+bool names_a_folder(const Value& tag) {
+  return tag.kind == Value::Kind::string && !tag.text.empty() && !tag.text.starts_with('.') &&
+         tag.text.find('/') == std::string::npos;
+}
+
+class Gatherer {
+ public:
+  Gatherer(const EmitRequest& request, EmitPlan& plan)
+      : content_(request.content), layout_(request.layout), plan_(plan) {}
+
+  Result<DsContent> run() {
+    sort_values();
+    TRY(choose_stage());
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i)
+      tensors_[content_.tensors[i].name].try_emplace(content_.tensors[i].state, i);
+    choose_dtype();
+    out_.config =
+        ds_config_for(out_.value("ds_config"), out_.stage, out_.model_dtype, content_.groups);
+    TRY(take_groups());
+    order_groups();
+    take_whole_tensors();
+    take_tied();
+    out_.step = content_.step.value_or(most_steps());
+    drop_the_rest();
+    return std::move(out_);
+  }
+
+ private:
+  void drop(std::string line) { plan_.dropped.push_back(std::move(line)); }
+
+  bool from_deepspeed() const { return content_.format == "deepspeed"; }
+
+  void sort_values() {
+    for (const ValueEntry& entry : content_.values) {
+      if (is_optimizer_state(entry)) {
+        if (!entry.echoed && std::get_if<std::string>(&entry.path.back()) != nullptr &&
+            std::get<std::string>(entry.path.back()) != "step")
+          drop("value " + json_string(entry.key) +
+               ": DeepSpeed counts steps only, a flat buffer each");
+        continue;
+      }
+      if (const std::string_view part = unwritable_part(entry.value); !part.empty()) {
+        drop("value " + json_string(entry.key) + ": holds an object of class " + std::string(part));
+        continue;
+      }
+      const bool own = std::ranges::find(kEngineKeys, entry.key) != std::end(kEngineKeys);
+      if (entry.echoed && !own) continue;  // other words for what stands elsewhere
+      const bool scaler = entry.key == "loss_scaler";
+      if (scaler && entry.value.kind == Value::Kind::none) continue;
+      if (scaler && entry.value.find("cur_scale") == nullptr)
+        drop("value \"loss_scaler\": not a scaler of DeepSpeed's");
+      else if (own)
+        out_.engine.try_emplace(entry.key, &entry.value);
+      else if (entry.key == "tag" && names_a_folder(entry.value))
+        out_.tag = entry.value.text;
+      else
+        out_.client.emplace_back(client_key(entry.key), &entry.value);
+    }
+    out_.version = from_deepspeed() && content_.producer.starts_with(kProducer)
+                       ? content_.producer.substr(kProducer.size())
+                       : std::string(kVersion);
+  }
+
+  Result<> choose_stage() {
+    const Layout::Spec& spec = layout_.spec();
+    out_.policy = spec.policy;
+    out_.world = spec.mesh.shard_world;
+    if (spec.mesh.replicas != 1)
+      return Error{
+          Code::usage,
+          "DeepSpeed's ZeRO keeps one copy of the state, not " + std::to_string(spec.mesh.replicas),
+          {}};
+    if (spec.policy == Policy::zero3) {
+      out_.stage = 3;
+      return {};
+    }
+    if (spec.policy != Policy::zero12 && spec.policy != Policy::zero12_boundary)
+      return Error{Code::usage,
+                   "DeepSpeed cannot hold the partition " + std::string(name_of(spec.policy)),
+                   "use --partition zero3 (stage 3), zero12 or zero12-boundary (stages 1 and 2)"};
+    out_.stage = source_stage() == 1 ? 1 : 2;
+    return {};
+  }
+
+  std::int64_t source_stage() const {
+    const Value* stage = out_.value("zero_stage");
+    if (stage == nullptr && out_.value("ds_config") != nullptr)
+      stage = ds_setting(*out_.value("ds_config"), "zero_optimization", "stage");
+    return stage != nullptr && stage->kind == Value::Kind::integer ? stage->integer : 0;
+  }
+
+  std::optional<std::uint32_t> find(const std::string& name, const std::string& state) const {
+    const auto states = tensors_.find(name);
+    if (states == tensors_.end()) return std::nullopt;
+    const auto tensor = states->second.find(state);
+    if (tensor == states->second.end()) return std::nullopt;
+    return tensor->second;
+  }
+
+  // The model's dtype is that of its trained parameters; stage 3 and content with masters only do
+  // not have them, there the configuration knows.
+  void choose_dtype() {
+    for (const GroupEntry& group : content_.groups)
+      for (const std::string& name : group.params)
+        if (const auto param = find(name, "param")) {
+          out_.model_dtype = content_.tensors[*param].dtype;
+          return;
+        }
+    if (const Value* config = out_.value("ds_config")) {
+      out_.model_dtype = ds_model_dtype(*config).value_or(DType::f32);
+      return;
+    }
+    for (const TensorEntry& tensor : content_.tensors)
+      if (tensor.state == "param" && is_floating(tensor.dtype)) {
+        out_.model_dtype = tensor.dtype;
+        return;
+      }
+  }
+
+  Result<> take_groups() {
+    std::vector<GroupEntry> groups = content_.groups;
+    const bool named = std::ranges::any_of(groups, [](const auto& g) { return !g.params.empty(); });
+    if (!named && groups.size() > 1)
+      return Error{Code::unsupported,
+                   "the content has " + std::to_string(groups.size()) +
+                       " optimizer groups and does not say which parameters are in which",
+                   {}};
+    if (!named) {
+      groups.resize(1);
+      groups[0].params = stateful_names();
+    }
+    for (const GroupEntry& group : groups) TRY(take_group(group));
+    if (trained_.empty())
+      return Error{Code::unsupported,
+                   "nothing in this content is trained: DeepSpeed's ZeRO files hold optimizer "
+                   "groups with at least one parameter",
+                   {}};
+    return {};
+  }
+
+  // Parameters with any state beside their own value; all of them when none has.
+  std::vector<std::string> stateful_names() const {
+    std::vector<std::string> names;
+    std::vector<std::string> every;
+    std::set<std::string> seen;
+    for (const TensorEntry& tensor : content_.tensors) {
+      const bool weights = tensor.state == "param" || tensor.state == "master";
+      if (!weights || !is_floating(tensor.dtype) || !seen.insert(tensor.name).second) continue;
+      every.push_back(tensor.name);
+      const auto& states = tensors_.at(tensor.name);
+      if (states.size() > states.count("param")) names.push_back(tensor.name);
+    }
+    return names.empty() ? every : names;
+  }
+
+  Result<> take_group(const GroupEntry& group) {
+    DsOutGroup out;
+    out.muon = group.optimizer == "muon";
+    for (const std::string& name : group.params) {
+      const auto master = find(name, "master");
+      const auto param = find(name, "param");
+      if (!master && !param) continue;  // left out on purpose
+      const std::uint32_t source = master ? *master : *param;
+      const TensorEntry& tensor = content_.tensors[source];
+      if (!is_floating(tensor.dtype))
+        return Error{Code::unsupported,
+                     label_of(tensor) + " is " + std::string(name_of(tensor.dtype)) +
+                         ": no optimizer trains that",
+                     {}};
+      if (volume(tensor.shape) == 0) continue;  // to the engine such a parameter is frozen
+      if (!trained_.insert(name).second)
+        return Error{
+            Code::layout, "parameter " + json_string(name) + " is in two optimizer groups", {}};
+      DsTrained& trained = out.params.emplace_back();
+      trained = {name, tensor.shape, param, source, {}, steps_of(name)};
+      for (const auto& [state, number] : tensors_.at(name))
+        if (state != "param" && state != "master" && content_.tensors[number].shape == tensor.shape)
+          trained.states.emplace(state, number);
+    }
+    if (out.params.empty()) return {};
+    take_settings(group, out);
+    out_.groups.push_back(std::move(out));
+    return {};
+  }
+
+  std::optional<std::int64_t> steps_of(const std::string& name) const {
+    const auto found = content_.param_steps.find(name);
+    if (found == content_.param_steps.end()) return std::nullopt;
+    return found->second;
+  }
+
+  void take_settings(const GroupEntry& group, DsOutGroup& out) {
+    const auto has = [&](std::string_view name) {
+      return std::ranges::any_of(out.settings, [&](const auto& s) { return s.first == name; });
+    };
+    for (const auto& [name, value] : group.settings) {
+      const std::string_view part = unwritable_part(value);
+      if (part.empty())
+        out.settings.emplace_back(name, value);
+      else
+        drop("setting " + json_string(name) + " of a group: holds an object of class " +
+             std::string(part));
+    }
+    if (from_deepspeed()) return;
+    // What DeepSpeed's own optimizers ask of every group, whatever trained it before.
+    const bool muon_run = std::ranges::any_of(
+        content_.groups, [](const GroupEntry& g) { return g.optimizer == "muon"; });
+    if (muon_run && !has("use_muon"))
+      out.settings.emplace_back("use_muon", Value::of_bool(out.muon));
+    const bool adam = group.optimizer == "adam" || group.optimizer == "adamw";
+    if (adam && !has("bias_correction"))
+      out.settings.emplace_back("bias_correction", Value::of_bool(true));
+  }
+
+  // The engine sorts a Muon group by shape, the largest first, and may deal the parameters of
+  // stages 1 and 2 to the ranks in turn; the order in the file must be the engine's.
+  void order_groups() {
+    const bool round_robin = ds_round_robin(out_.config);
+    const bool as_stored = from_deepspeed() && source_stage() == 3 && out_.stage == 3;
+    for (DsOutGroup& group : out_.groups) {
+      if (round_robin && from_deepspeed() && source_stage() < 3)
+        group.params = dealt_back(std::move(group.params), content_.world);
+      if (group.muon && !as_stored)
+        std::ranges::stable_sort(
+            group.params, [](const DsTrained& a, const DsTrained& b) { return a.shape > b.shape; });
+      if (round_robin && out_.stage < 3) group.params = dealt(std::move(group.params), out_.world);
+    }
+    if (!from_deepspeed())
+      std::ranges::stable_sort(
+          out_.groups, [](const DsOutGroup& a, const DsOutGroup& b) { return a.muon && !b.muon; });
+  }
+
+  // Where the i-th of `count` parameters comes from when they are dealt to `world` ranks in turn.
+  static std::vector<std::size_t> deal_order(std::size_t count, std::uint32_t world) {
+    std::vector<std::size_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order,
+                             [&](std::size_t a, std::size_t b) { return a % world < b % world; });
+    return order;
+  }
+  static std::vector<DsTrained> dealt(std::vector<DsTrained> params, std::uint32_t world) {
+    std::vector<DsTrained> out;
+    for (const std::size_t from : deal_order(params.size(), world))
+      out.push_back(std::move(params[from]));
+    return out;
+  }
+  static std::vector<DsTrained> dealt_back(std::vector<DsTrained> params, std::uint32_t world) {
+    const std::vector<std::size_t> order = deal_order(params.size(), world);
+    std::vector<DsTrained> out(params.size());
+    for (std::size_t i = 0; i < order.size(); ++i) out[order[i]] = std::move(params[i]);
+    return out;
+  }
+
+  void take_whole_tensors() {
+    std::set<std::string> buffers;
+    if (const Value* names = out_.value("buffer_names"))
+      for (const Value& name : names->items) buffers.insert(name.text);
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
+      const TensorEntry& tensor = content_.tensors[i];
+      if (trained_.contains(tensor.name)) continue;
+      // Formats without buffers call them parameters; the model's dtype tells most of them.
+      const bool odd = !is_floating(tensor.dtype) ||
+                       (tensor.dtype != out_.model_dtype && out_.model_dtype != DType::f32);
+      const bool named = buffers.contains(tensor.name);
+      if (tensor.state == "buffer" || (tensor.state == "param" && (named || odd)))
+        out_.buffers.push_back({tensor.name, i});
+      else if (tensor.state == "param")
+        out_.frozen.push_back({tensor.name, i});
+    }
+  }
+
+  void take_tied() {
+    const Value* shared = out_.value("tied");
+    if (shared == nullptr) return;
+    for (const auto& [alias, owner] : shared->entries)
+      if (find(owner.text, "param") || find(owner.text, "master"))
+        if (!tensors_.contains(alias.text)) out_.tied.emplace_back(alias.text, owner.text);
+  }
+
+  std::int64_t most_steps() const {
+    std::int64_t most = 0;
+    for (const auto& [name, steps] : content_.param_steps) most = std::max(most, steps);
+    return most;
+  }
+
+  void drop_the_rest() {
+    std::set<std::uint32_t> kept;
+    for (const DsOutGroup& group : out_.groups)
+      for (const DsTrained& param : group.params) {
+        kept.insert(param.source);
+        if (param.param) kept.insert(*param.param);
+        for (const auto& [state, number] : param.states) kept.insert(number);
+      }
+    for (const auto* wholes : {&out_.frozen, &out_.buffers})
+      for (const DsWhole& whole : *wholes) kept.insert(whole.tensor);
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
+      if (kept.contains(i)) continue;
+      const TensorEntry& tensor = content_.tensors[i];
+      const bool odd_shape = trained_.contains(tensor.name);
+      drop(label_of(tensor) + " " + to_string(tensor.shape) +
+           (odd_shape
+                ? ": not of its parameter's shape, DeepSpeed's flat buffers have no place for it"
+                : ": belongs to no parameter of an optimizer group"));
+      plan_.omitted.push_back(i);
+    }
+  }
+
+  const Catalog& content_;
+  const Layout& layout_;
+  EmitPlan& plan_;
+  DsContent out_;
+  std::map<std::string, std::map<std::string, std::uint32_t>> tensors_;  // name -> state -> number
+  std::set<std::string> trained_;
+};
+
+}  // namespace
+
+Result<DsContent> gather_ds_content(const EmitRequest& request, EmitPlan& plan) {
+  return Gatherer(request, plan).run();
+}
+
+}  // namespace formats

@@ -1,0 +1,64 @@
+// What of a catalog a DeepSpeed checkpoint holds, sorted into DeepSpeed's own categories: groups of
+// trained parameters in flat order, frozen ones, buffers, tied names, and values. Internal to
+// formats/deepspeed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/catalog/emit.h"
+
+namespace formats {
+
+struct DsTrained {  // a parameter that an optimizer group trains
+  std::string name;
+  Shape shape;
+  std::optional<std::uint32_t> param;  // content tensor with the model's own copy
+  std::uint32_t source = 0;            // content tensor the master is made of; may be `param`
+  std::map<std::string, std::uint32_t> states;  // state name -> content tensor
+  std::optional<std::int64_t> steps;
+};
+
+struct DsOutGroup {
+  std::vector<std::pair<std::string, Value>> settings;
+  std::vector<DsTrained> params;  // in the order of the engine's flat buffers
+  bool muon = false;
+};
+
+struct DsWhole {  // a tensor that is not trained
+  std::string name;
+  std::uint32_t tensor = 0;
+};
+
+struct DsContent {
+  std::int64_t stage = 2;
+  std::uint32_t world = 1;
+  Policy policy = Policy::zero12;
+  DType model_dtype = DType::bf16;
+  std::vector<DsOutGroup> groups;
+  std::vector<DsWhole> frozen;
+  std::vector<DsWhole> buffers;
+  std::vector<std::pair<std::string, std::string>> tied;  // alias -> owner, the owner is written
+  std::int64_t step = 0;
+  std::string tag;                             // of the folder; "": the usual one
+  std::string version;                         // of DeepSpeed, as the files will say
+  Value config;                                // ds_config
+  std::map<std::string, const Value*> engine;  // values with a place of their own, by DeepSpeed key
+  std::vector<std::pair<std::string, const Value*>> client;  // the rest, in stored order
+
+  const Value* value(std::string_view key) const {
+    const auto found = engine.find(std::string(key));
+    return found == engine.end() ? nullptr : found->second;
+  }
+};
+
+// Fills `plan` with what the format cannot hold. Fails (Code::unsupported, Code::layout) for
+// content that has no DeepSpeed form, naming the parameter and why.
+Result<DsContent> gather_ds_content(const EmitRequest& request, EmitPlan& plan);
+
+}  // namespace formats

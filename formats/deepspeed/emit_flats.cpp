@@ -1,0 +1,201 @@
+#include "formats/deepspeed/emit_flats.h"
+
+#include <algorithm>
+#include <set>
+
+#include "formats/core/float_cast.h"
+#include "formats/core/json_text.h"
+#include "formats/core/units.h"
+#include "formats/deepspeed/emit_config.h"
+
+namespace formats {
+namespace {
+
+constexpr std::uint64_t kNcclAlign = 2;  // stages 1 and 2: partitions hold whole pairs of elements
+
+// A flat buffer has one dtype: the parameters' own, or F32 where they differ.
+class CommonDType {
+ public:
+  void add(DType dtype) {
+    if (dtype_ && *dtype_ != dtype)
+      dtype_ = is_widening(dtype, DType::f32) && is_widening(*dtype_, DType::f32) ? DType::f32
+                                                                                  : DType::f64;
+    else
+      dtype_ = dtype;
+  }
+  DType get() const { return dtype_.value_or(DType::f32); }
+
+ private:
+  std::optional<DType> dtype_;
+};
+
+std::uint32_t tensor_of(const DsTrained& param, const DsField& field) {
+  return field.state.empty() ? param.source : param.states.at(field.state);
+}
+
+TensorData data_of(std::uint32_t tensor, Box box, DType dtype, const Catalog& content) {
+  TensorData data{tensor, std::move(box)};
+  if (content.tensors[tensor].dtype != dtype) data.as = dtype;
+  return data;
+}
+
+Result<std::vector<DsField>> states_of(const std::vector<const DsTrained*>& params, bool touched,
+                                       const Catalog& content) {
+  std::set<std::string> names;
+  for (const DsTrained* param : params)
+    for (const auto& [state, tensor] : param->states) names.insert(state);
+  std::vector<DsField> fields;
+  for (const std::string& state : names) {
+    CommonDType dtype;
+    for (const DsTrained* param : params) {
+      const auto found = param->states.find(state);
+      if (found == param->states.end())
+        return Error{
+            Code::unsupported,
+            json_string(param->name) + " has no " + state +
+                ", other parameters of its group have: DeepSpeed keeps one buffer for all",
+            "leave the state out of all of them with --states, or the parameter with --exclude"};
+      const TensorEntry& tensor = content.tensors[found->second];
+      if (!is_floating(tensor.dtype))
+        return Error{Code::unsupported,
+                     label_of(tensor) + " is " + std::string(name_of(tensor.dtype)) +
+                         ": DeepSpeed's state buffers hold floating point",
+                     {}};
+      dtype.add(tensor.dtype);
+    }
+    fields.push_back({state, dtype.get(), touched});
+  }
+  return fields;
+}
+
+// Masters that come from the model's own copy are at least F32.
+DType master_dtype(const std::vector<const DsTrained*>& params, const Catalog& content) {
+  CommonDType dtype;
+  for (const DsTrained* param : params) {
+    const TensorEntry& tensor = content.tensors[param->source];
+    const bool own = tensor.state != "master" && is_widening(tensor.dtype, DType::f32);
+    dtype.add(own ? DType::f32 : tensor.dtype);
+  }
+  return dtype.get();
+}
+
+// One counter a buffer. Content that counts steps for the whole run only says so for everything
+// that an optimizer with a counter has touched; DeepSpeed's Muon has none.
+std::optional<std::int64_t> steps_of(const std::vector<const DsTrained*>& params,
+                                     const DsContent& what, bool has_state, std::size_t group,
+                                     EmitPlan& plan) {
+  std::optional<std::int64_t> steps;
+  for (const DsTrained* param : params)
+    if (param->steps) steps = std::max(steps.value_or(*param->steps), *param->steps);
+  for (const DsTrained* param : params)
+    if (param->steps && *param->steps != *steps)
+      plan.dropped.push_back("step of " + json_string(param->name) + ", " +
+                             std::to_string(*param->steps) + ": its buffer counts " +
+                             std::to_string(*steps) + " for all parameters in it");
+  if (!steps && has_state && !what.groups[group].muon && what.step > 0) steps = what.step;
+  return steps;
+}
+
+// Buffers of at least `limit` elements a rank, the parameter that reaches it included.
+std::vector<std::vector<const DsTrained*>> sub_groups_of(const DsOutGroup& group,
+                                                         const DsContent& what) {
+  const std::uint64_t limit = ds_sub_group_elems(what.config);
+  std::vector<std::vector<const DsTrained*>> out(1);
+  std::uint64_t elems = 0;
+  for (const DsTrained& param : group.params) {
+    if (what.stage == 3 && elems >= limit) {
+      out.emplace_back();
+      elems = 0;
+    }
+    out.back().push_back(&param);
+    elems += div_ceil(volume(param.shape), what.world);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<DsOutFlat> DsOutFlat::make(std::size_t group, std::vector<const DsTrained*> params,
+                                  const DsContent& what, const Catalog& content, EmitPlan& plan) {
+  const std::uint64_t align =
+      what.stage == 3 ? 1 : ds_param_alignment(what.config, what.model_dtype);
+  const bool touched =
+      what.groups[group].muon && what.stage != 3 && !ds_cuts_momentum(what.config, what.stage);
+  TRY_ASSIGN(std::vector<DsField> states, states_of(params, touched, content));
+  const std::optional<std::int64_t> steps = steps_of(params, what, !states.empty(), group, plan);
+  const DsField master{"", master_dtype(params, content)};
+  std::vector<Shape> shapes;
+  std::vector<std::size_t> places;
+  std::vector<std::uint64_t> gaps;
+  std::uint64_t end = 0;
+  for (const DsTrained* param : params) {
+    places.push_back(shapes.size());
+    shapes.push_back(param->shape);
+    end += volume(param->shape);
+    gaps.push_back(param == params.back() ? 0 : align_up(end, align) - end);
+    if (gaps.back() > 0) shapes.push_back({gaps.back()});
+    end += gaps.back();
+  }
+  Layout::Spec spec;
+  // Only matrices must not be split: the other groups are cut as always.
+  const bool flat_cut = what.policy == Policy::zero12_boundary && !what.groups[group].muon;
+  spec.policy = flat_cut ? Policy::zero12 : what.policy;
+  spec.mesh.shard_world = what.world;
+  spec.align_elems = what.stage == 3 ? 1 : kNcclAlign;
+  TRY_ASSIGN(Layout layout, Layout::make(std::move(spec), std::move(shapes)));
+  DsOutFlat flat(group, std::move(params), std::move(layout));
+  flat.places_ = std::move(places);
+  flat.gaps_ = std::move(gaps);
+  flat.steps_ = steps;
+  flat.master_ = master;
+  flat.states_ = std::move(states);
+  return flat;
+}
+
+DsOutFlat::Slice DsOutFlat::slice(std::size_t p, Rank rank) const {
+  return {layout_.local_elems(places_[p], rank), layout_.buffer_first(places_[p], rank)};
+}
+
+std::vector<StoragePart> DsOutFlat::partition(const DsField& field, Rank rank, std::uint64_t elems,
+                                              const Catalog& content) const {
+  std::vector<StoragePart> parts;
+  std::uint64_t end = 0;
+  const auto fill = [&](std::uint64_t to) {
+    if (to > end) parts.emplace_back(ZeroElems{to - end});
+    end = std::max(end, to);
+  };
+  for (std::size_t p = 0; p < params_.size(); ++p) {
+    const Slice place = slice(p, rank);
+    if (place.count == 0) continue;
+    fill(place.first);
+    for (Piece& piece : layout_.pieces(places_[p], rank))
+      parts.emplace_back(
+          data_of(tensor_of(*params_[p], field), std::move(piece.box), field.dtype, content));
+    end += place.count;
+  }
+  fill(elems);
+  return parts;
+}
+
+std::vector<StoragePart> DsOutFlat::touched(const DsField& field, Rank rank,
+                                            const Catalog& content) const {
+  std::vector<StoragePart> parts;
+  for (std::size_t p = 0; p < params_.size(); ++p)
+    if (slice(p, rank).count > 0)
+      parts.emplace_back(
+          data_of(tensor_of(*params_[p], field), whole(params_[p]->shape), field.dtype, content));
+  return parts;
+}
+
+Result<std::vector<DsOutFlat>> cut_ds_flats(const DsContent& what, const Catalog& content,
+                                            EmitPlan& plan) {
+  std::vector<DsOutFlat> flats;
+  for (std::size_t g = 0; g < what.groups.size(); ++g)
+    for (std::vector<const DsTrained*>& params : sub_groups_of(what.groups[g], what)) {
+      TRY_ASSIGN(DsOutFlat flat, DsOutFlat::make(g, std::move(params), what, content, plan));
+      flats.push_back(std::move(flat));
+    }
+  return flats;
+}
+
+}  // namespace formats

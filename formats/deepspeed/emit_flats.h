@@ -1,0 +1,70 @@
+// The flat buffers of a DeepSpeed checkpoint to be written: which parameters share one, how it is
+// cut over the ranks, and which bytes of the content a rank's partition consists of. Internal to
+// formats/deepspeed. Arithmetic: DeepSpeed 0.19.8 stage_1_and_2.py and stage3.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/deepspeed/emit_content.h"
+#include "formats/layout/layout.h"
+#include "formats/torch/file_writer.h"
+
+namespace formats {
+
+// What of each parameter a buffer holds.
+struct DsField {
+  std::string state;  // "" for the master weights
+  DType dtype = DType::f32;
+  bool touched = false;  // whole parameters, all that the rank's partition touches
+};
+
+class DsOutFlat {
+ public:
+  // `params` stay where they are while this lives. What the buffer cannot hold goes to `plan`.
+  static Result<DsOutFlat> make(std::size_t group, std::vector<const DsTrained*> params,
+                                const DsContent& what, const Catalog& content, EmitPlan& plan);
+
+  std::size_t group() const { return group_; }
+  const std::vector<const DsTrained*>& params() const { return params_; }
+  // Elements of padding after each parameter, for alignment.
+  const std::vector<std::uint64_t>& gaps() const { return gaps_; }
+  std::optional<std::int64_t> steps() const { return steps_; }
+  const DsField& master() const { return master_; }
+  const std::vector<DsField>& states() const { return states_; }
+
+  // The part of parameter `p` that lies in the rank's partition: elements, and where they begin.
+  struct Slice {
+    std::uint64_t count = 0;
+    std::uint64_t first = 0;
+  };
+  Slice slice(std::size_t p, Rank rank) const;
+  // The rank's partition; with zeros wherever no parameter lies, up to `elems`.
+  std::vector<StoragePart> partition(const DsField& field, Rank rank, std::uint64_t elems,
+                                     const Catalog& content) const;
+  std::vector<StoragePart> touched(const DsField& field, Rank rank, const Catalog& content) const;
+  std::uint64_t full_elems(Rank rank) const { return layout_.buffer_elems(rank); }
+  std::uint64_t padding_elems(Rank rank) const { return layout_.padding_elems(rank); }
+
+ private:
+  DsOutFlat(std::size_t group, std::vector<const DsTrained*> params, Layout layout)
+      : group_(group), params_(std::move(params)), layout_(std::move(layout)) {}
+
+  std::size_t group_ = 0;
+  std::vector<const DsTrained*> params_;
+  Layout layout_;                    // gaps are tensors of it as well
+  std::vector<std::size_t> places_;  // parameter -> its number in layout_
+  std::vector<std::uint64_t> gaps_;
+  std::optional<std::int64_t> steps_;
+  DsField master_;
+  std::vector<DsField> states_;
+};
+
+// All buffers in DeepSpeed's order: one a group in stages 1 and 2, sub-groups in stage 3. Fails
+// (Code::unsupported) when the parameters of a buffer do not have the same states.
+Result<std::vector<DsOutFlat>> cut_ds_flats(const DsContent& what, const Catalog& content,
+                                            EmitPlan& plan);
+
+}  // namespace formats
