@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "formats/core/float_cast.h"
 #include "formats/core/json_text.h"
@@ -92,7 +93,10 @@ ByName by_name(const Catalog& catalog) {
 
 class ReadBack {
  public:
-  explicit ReadBack(const Prepared& prepared) : prepared_(prepared) {}
+  explicit ReadBack(const Prepared& prepared) : prepared_(prepared) {
+    for (const TensorEntry& tensor : prepared.conversion.content->catalog().tensors)
+      claimed_.insert(identity(tensor));
+  }
 
   Result<> run(const fs::path& directory, std::span<const std::uint64_t> fingerprints) const {
     TRY_ASSIGN(auto tree, libswap::open_tree(directory));
@@ -137,13 +141,11 @@ class ReadBack {
     return false;
   }
 
-  bool claimed(const TensorEntry& found) const {
-    return std::ranges::any_of(prepared_.conversion.content->catalog().tensors,
-                               [&](const TensorEntry& tensor) {
-                                 return tensor.name == found.name && tensor.state == found.state &&
-                                        tensor.dtype == found.dtype;
-                               });
+  using Identity = std::tuple<std::string_view, std::string_view, formats::DType>;
+  static Identity identity(const TensorEntry& tensor) {
+    return {tensor.name, tensor.state, tensor.dtype};
   }
+  bool claimed(const TensorEntry& found) const { return claimed_.contains(identity(found)); }
 
   // Of `found` in the dtype of `wanted`.
   static Result<std::uint64_t> fingerprint_as(const formats::Checkpoint& written,
@@ -157,6 +159,7 @@ class ReadBack {
   }
 
   const Prepared& prepared_;
+  std::set<Identity> claimed_;  // by tensors of the content
 };
 
 }  // namespace
