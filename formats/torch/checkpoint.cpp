@@ -4,13 +4,13 @@
 
 namespace formats {
 
-std::uint32_t TorchCheckpoint::add_record(TorchRecord record) {
+std::uint32_t TorchCheckpoint::add_record(StoredRecord record) {
   records_.push_back({std::move(record), 0});
   return static_cast<std::uint32_t>(records_.size() - 1);
 }
 
 void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record) {
-  const TorchRecord& place = records_[record].place;
+  const StoredRecord& place = records_[record].place;
   const bool plain = !place.entry.deflated && tensor.row_major();
   Chunk chunk{.box = whole(tensor.shape), .tag = stored_.size()};
   chunk.offset = place.at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
@@ -31,7 +31,7 @@ Result<> TorchCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, st
                  label_of(tensor) + ": a read past its " + std::to_string(bytes) + " bytes",
                  {}};
   if (into.empty()) return {};
-  const TorchRecord& place = records_[stored.record].place;
+  const StoredRecord& place = records_[stored.record].place;
   Result<> done = place.entry.deflated
                       ? read_inflated(stored, chunk.tag, first, into)
                       : read_elements(*source_, place.at, stored.tensor, order_, first, into);
@@ -44,7 +44,7 @@ Result<> TorchCheckpoint::read_inflated(const Stored& stored, std::uint64_t numb
                                         std::uint64_t first, std::span<std::byte> into) const {
   std::shared_ptr<const Inflating> open = inflating_.load();
   if (open == nullptr || open->record != stored.record) {
-    const TorchRecord& place = records_[stored.record].place;
+    const StoredRecord& place = records_[stored.record].place;
     open = std::shared_ptr<const Inflating>(
         new Inflating{stored.record, InflateSource(source_, place.at, place.entry)});
     inflating_.store(open);

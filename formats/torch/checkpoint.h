@@ -27,13 +27,13 @@ class TorchCheckpoint : public Checkpoint {
 
   Catalog& building() { return catalog_; }
   // Records are numbered in the order they are added.
-  std::uint32_t add_record(TorchRecord record);
+  std::uint32_t add_record(StoredRecord record);
   // `entry` gets its chunk. REQUIRES: the tensor lies inside the record.
   void add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record);
 
  private:
   struct Record {
-    TorchRecord place;
+    StoredRecord place;
     std::size_t last = 0;  // the tensor that was added last
   };
   struct Stored {

@@ -36,11 +36,11 @@ std::string TorchFile::producer() const {
   return "torch 1.6 to 2.0";
 }
 
-Result<TorchRecord> TorchFile::record_of(const TorchTensor& tensor) const {
+Result<StoredRecord> TorchFile::record_of(const TorchTensor& tensor) const {
   if (const auto* archive = std::get_if<TorchArchive>(&content_)) {
     TRY_ASSIGN(const ZipEntry* entry, archive->record_of(tensor));
     TRY_ASSIGN(const std::uint64_t at, archive->zip().data_offset(*entry));
-    return TorchRecord{at, *entry};
+    return StoredRecord{at, *entry};
   }
   const LegacyStream& stream = std::get<LegacyStream>(content_);
   const auto found = stream.storages.find(tensor.storage.key);
@@ -52,11 +52,11 @@ Result<TorchRecord> TorchFile::record_of(const TorchTensor& tensor) const {
     return refuse(Code::corrupt, source_->name(), storage.at,
                   name + " is declared with " + std::to_string(tensor.storage.bytes) +
                       " bytes but has " + std::to_string(storage.bytes));
-  return TorchRecord{storage.at,
-                     {.name = tensor.storage.key,
-                      .stored_size = storage.bytes,
-                      .size = storage.bytes,
-                      .header_at = storage.at}};
+  return StoredRecord{storage.at,
+                      {.name = tensor.storage.key,
+                       .stored_size = storage.bytes,
+                       .size = storage.bytes,
+                       .header_at = storage.at}};
 }
 
 }  // namespace formats

@@ -14,7 +14,7 @@
 namespace formats {
 
 // Where a storage's bytes lie in the file.
-struct TorchRecord {
+struct StoredRecord {
   std::uint64_t at = 0;  // absolute; of the stored bytes
   ZipEntry entry;        // in a stream: its sizes alone, and no CRC32
 };
@@ -29,7 +29,7 @@ class TorchFile {
   ByteOrder order() const;
   std::string producer() const;  // "torch 2.7 or newer", as far as the records tell
   // Refused when there is none, or a shorter one than the pickle declares.
-  Result<TorchRecord> record_of(const TorchTensor& tensor) const;
+  Result<StoredRecord> record_of(const TorchTensor& tensor) const;
 
  private:
   explicit TorchFile(std::shared_ptr<const ByteSource> source,
