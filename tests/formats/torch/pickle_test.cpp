@@ -113,7 +113,7 @@ TEST(Pickle, P11NamesWithControlCharactersAreShownEscaped) {
 
 TEST(Pickle, P12BuildOnlyRemembersTheState) {
   EXPECT_EQ(json(p2("cargparse\nNamespace\n)\x81}X\x0c\0\0\0__setstate__K\x01sb."sv)),
-            R"({"$object": "argparse.Namespace"})");
+            R"({"$object": {"class": "argparse.Namespace", "state": {"__setstate__": 1}}})");
   EXPECT_EQ(refusal(p2("K\x01}b."sv)), "p:5: BUILD on a int");
 }
 
