@@ -153,19 +153,22 @@ class Gatherer {
     return tensor->second;
   }
 
-  // The model's dtype is that of its trained parameters; stage 3 and content with masters only do
-  // not have them, there the configuration knows.
+  // What the configuration asks for; without it, what the trained parameters are, else any.
   void choose_dtype() {
+    if (const Value* config = out_.value("ds_config")) {
+      if (const auto dtype = ds_model_dtype(*config)) {
+        out_.model_dtype = *dtype;
+        return;
+      }
+      out_.model_dtype = DType::f32;
+    }
     for (const GroupEntry& group : content_.groups)
       for (const std::string& name : group.params)
         if (const auto param = find(name, "param")) {
           out_.model_dtype = content_.tensors[*param].dtype;
           return;
         }
-    if (const Value* config = out_.value("ds_config")) {
-      out_.model_dtype = ds_model_dtype(*config).value_or(DType::f32);
-      return;
-    }
+    if (out_.value("ds_config") != nullptr) return;
     for (const TensorEntry& tensor : content_.tensors)
       if (tensor.state == "param" && is_floating(tensor.dtype)) {
         out_.model_dtype = tensor.dtype;

@@ -85,8 +85,11 @@ class ModelFile {
     for (const DsWhole& frozen : what_.frozen) place(frozen.name, whole_tensor(frozen.tensor));
   }
 
+  // A parameter that is also the master is what other formats made of one; the model's own copy
+  // has the model's dtype.
   DType dtype_of(const DsTrained& param) const {
-    return param.param ? content_.tensors[*param.param].dtype : what_.model_dtype;
+    const bool own_copy = param.param && *param.param != param.source;
+    return own_copy ? content_.tensors[*param.param].dtype : what_.model_dtype;
   }
   StoragePart weights(const DsTrained& param) const {
     TensorData data{param.param.value_or(param.source), whole(param.shape)};

@@ -29,7 +29,7 @@ bool alike(const Value& a, const Value& b) {
   const auto sequence = [](const Value& value) {
     return value.kind == Kind::tuple || value.kind == Kind::list;
   };
-  if (number(a) && number(b)) return *number(a) == *number(b);
+  if (a.kind != b.kind && number(a) && number(b)) return *number(a) == *number(b);
   if (sequence(a) && sequence(b))
     return std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), alike);
   return to_json(a) == to_json(b);
