@@ -15,3 +15,6 @@ pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(SIMDJSON REQUIRED IMPORTED_TARGET simdjson)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
+# HDF5 is optional: without it everything else builds, and no .h5 file is read (writing needs no
+# library). The serial flavour: Debian and Ubuntu call it so, others just hdf5.
+pkg_search_module(HDF5 IMPORTED_TARGET hdf5-serial hdf5)

@@ -6,6 +6,7 @@
 #include "formats/dcp/dcp.h"
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/megatron/megatron.h"
+#include "formats/hdf5/hdf5.h"
 #include "formats/native/ebb.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
@@ -31,6 +32,8 @@ constexpr std::array kFormats = {
     Format{"safetensors", "one file, several with an index, or torch DCP's shards",
            detect_safetensors, describe_safetensors, emit_safetensors, Policy::rows,
            StepCounters::tensors, safetensors_resume},
+    Format{"hdf5", "one file, or one per rank under virtual datasets", detect_hdf5, describe_hdf5,
+           nullptr, Policy::rows},
     // Last: other formats are made of such files.
     Format{"torch", "one torch.save file: .pt, .pth or .bin, zip or the older stream", detect_torch,
            describe_torch, nullptr, Policy::replicated},

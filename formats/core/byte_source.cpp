@@ -22,6 +22,12 @@ Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, st
   return bytes;
 }
 
+Result<ByteVector> SourceTree::probe(std::string_view program, const ByteSource& file) const {
+  return Error{Code::unsupported,
+               std::string(file.name()) + ": " + std::string(program) + " cannot be run here",
+               {}};
+}
+
 Result<> MemorySource::read(std::uint64_t offset, std::span<std::byte> into) const {
   if (offset > bytes_.size() || into.size() > bytes_.size() - offset)
     return Error{Code::corrupt,

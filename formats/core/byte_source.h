@@ -36,6 +36,10 @@ class SourceTree {
   virtual std::string_view root() const = 0;  // as the user gave it
   virtual const std::vector<Entry>& entries() const = 0;
   virtual Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const = 0;
+  // What the helper program `program` reports about `file`: for containers that a library reads
+  // which is not to be trusted with hostile bytes. The program runs in a confined process of its
+  // own and gets no bytes but the file's. Code::unsupported where there are no such programs.
+  virtual Result<ByteVector> probe(std::string_view program, const ByteSource& file) const;
 
   const Entry* find(std::string_view name) const {
     for (const Entry& entry : entries())

@@ -1,10 +1,9 @@
 #include "formats/dcp/payload.h"
 
-#include <zstd.h>
-
 #include <algorithm>
 
 #include "formats/core/crc32c.h"
+#include "formats/core/decompress.h"
 #include "formats/core/units.h"
 #include "formats/torch/refuse.h"
 
@@ -14,10 +13,6 @@ namespace {
 constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decoded
 constexpr std::uint64_t kArchiveOverhead = 64 * KiB;  // what an archive of one tensor adds to it
 constexpr std::uint64_t kCrcPass = 1 * MiB;
-
-struct FreeStream {
-  void operator()(ZSTD_DStream* stream) const { ZSTD_freeDStream(stream); }
-};
 
 Result<> check_crc(const TorchArchive& archive, const TorchArchive::Plain& plain) {
   std::uint32_t crc = 0;
@@ -33,33 +28,6 @@ Result<> check_crc(const TorchArchive& archive, const TorchArchive::Plain& plain
 }
 
 }  // namespace
-
-Result<ByteVector> unzstd(ByteView packed, std::uint64_t limit, std::string_view where) {
-  const auto bad = [&](std::string_view why) {
-    return Error{Code::corrupt, std::string(where) + ": " + std::string(why), {}};
-  };
-  const std::unique_ptr<ZSTD_DStream, FreeStream> stream(ZSTD_createDStream());
-  if (stream == nullptr) return Error{Code::no_memory, "no memory for a zstd stream", {}};
-  ByteVector out;
-  ByteVector pass(ZSTD_DStreamOutSize());
-  ZSTD_inBuffer input{packed.data(), packed.size(), 0};
-  std::size_t state = 1;
-  while (input.pos < input.size || state != 0) {
-    ZSTD_outBuffer output{pass.data(), pass.size(), 0};
-    const std::size_t before = input.pos;
-    state = ZSTD_decompressStream(stream.get(), &output, &input);
-    if (ZSTD_isError(state) != 0) return bad(ZSTD_getErrorName(state));
-    append_bytes(out, ByteView(pass).first(output.pos));
-    if (out.size() > limit)
-      return Error{Code::limit,
-                   std::string(where) + ": decompresses to more than " + std::to_string(limit) +
-                       " bytes, which is the limit for what it should hold",
-                   {}};
-    if (state != 0 && input.pos == before && output.pos == 0)
-      return bad("the zstd stream is cut off");
-  }
-  return out;
-}
 
 std::string DcpPayloads::path_of(const DcpPlace& place) const {
   return std::string(tree_->root()) + "/" + place.file;

@@ -47,8 +47,4 @@ class DcpPayloads {
   std::shared_ptr<const SourceTree> tree_;
 };
 
-// A zstd stream of any number of frames, decoded into at most `limit` bytes. nullopt: damaged or
-// cut off; Code::limit is the caller's to report when `over` comes back 1.
-Result<ByteVector> unzstd(ByteView packed, std::uint64_t limit, std::string_view where);
-
 }  // namespace formats

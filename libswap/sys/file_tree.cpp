@@ -12,10 +12,14 @@
 
 #include "libswap/sys/descriptor_cache.h"
 #include "libswap/sys/errno_error.h"
+#include "libswap/sys/probe.h"
+#include "libswap/sys/process.h"
 
 namespace libswap {
 namespace {
 
+using formats::ByteSource;
+using formats::ByteVector;
 using formats::Code;
 using formats::Error;
 using Entry = formats::SourceTree::Entry;
@@ -63,7 +67,7 @@ Result<Descriptor> Files::open(const std::string& name) const {
   return file;
 }
 
-class FileSource : public formats::ByteSource {
+class FileSource : public ByteSource {
  public:
   static Result<std::shared_ptr<const ByteSource>> open(std::shared_ptr<const Files> files,
                                                         const Entry& entry) {
@@ -141,7 +145,7 @@ class FileTree : public formats::SourceTree {
 
   std::string_view root() const override { return files_->root; }
   const std::vector<Entry>& entries() const override { return entries_; }
-  Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
+  Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const override {
     const auto found = std::lower_bound(
         entries_.begin(), entries_.end(), name,
         [](const Entry& entry, std::string_view wanted) { return entry.name < wanted; });
@@ -149,6 +153,19 @@ class FileTree : public formats::SourceTree {
       return Error{Code::incomplete, files_->path_of(std::string(name)) + " does not exist", ""};
     }
     return FileSource::open(files_, *found);
+  }
+  // Helper programs lie beside the running one.
+  Result<ByteVector> probe(std::string_view program, const ByteSource& file) const override {
+    TRY_ASSIGN(const fs::path folder, program_directory());
+    const fs::path path = folder / program;
+    std::error_code failed;
+    if (!fs::exists(path, failed)) {
+      return Error{Code::unsupported,
+                   std::string(file.name()) + ": reading this needs " + path.string() +
+                       ", which this build does not have",
+                   "./dev setup && ./dev build"};
+    }
+    return run_probe({path.string()}, file, ProbeLimits{});
   }
 
  private:

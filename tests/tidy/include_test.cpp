@@ -92,9 +92,11 @@ TEST(Tidy, OnlyTheSysFolderMakesSystemCalls) {
 
 TEST(Tidy, EachThirdPartyLibraryHasItsFolder) {
   EXPECT_TRUE(outside_of({
-                             {"simdjson", {"formats/safetensors/"}},
-                             {"zstd", {"formats/dcp/"}},
-                             {"zlib.h", {"formats/torch/"}},
+                             {"simdjson", {"formats/safetensors/", "formats/hdf5/"}},
+                             {"zstd", {"formats/core/"}},
+                             {"zlib.h", {"formats/core/", "formats/torch/"}},
+                             {"hdf5", {"tools/hdf5_reader/"}},
+                             {"H5", {"tools/hdf5_reader/"}},
                              {"isa-l", {"formats/core/"}},
                              {"openssl/", {"formats/core/"}},
                              {"oneapi/", {"libmuon/kernels/"}},

@@ -1,0 +1,67 @@
+#include "formats/hdf5/naming.h"
+
+#include <algorithm>
+
+namespace formats::hdf5 {
+namespace {
+
+std::string joined(const std::vector<std::string>& parts, std::size_t first, std::size_t end) {
+  std::string out;
+  for (std::size_t i = first; i < end; ++i) (out += i == first ? "" : "/") += parts[i];
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> parts_of(std::string_view path) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at < path.size();) {
+    const std::size_t end = std::min(path.find('/', at), path.size());
+    if (end > at) parts.emplace_back(path.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+bool is_link_name(std::string_view part) {
+  constexpr std::string_view kNotInNames("/\0", 2);
+  return !part.empty() && part != "." && part != ".." &&
+         part.find_first_of(kNotInNames) == std::string_view::npos;
+}
+
+std::pair<std::string, std::string> identity_of(std::string_view path) {
+  const std::vector<std::string> parts = parts_of(path);
+  if (parts.size() < 3 || parts.front() != "state") return {std::string(path), "tensor"};
+  return {joined(parts, 1, parts.size() - 1), parts.back()};
+}
+
+std::string path_of(std::string_view name, std::string_view state) {
+  const std::string path = state == "tensor" && name.starts_with('/')
+                               ? std::string(name)
+                               : "/state/" + std::string(name) + "/" + std::string(state);
+  const std::vector<std::string> parts = parts_of(path);
+  if (path.ends_with('/') || path.find("//") != std::string::npos ||
+      !std::all_of(parts.begin(), parts.end(), is_link_name) ||
+      identity_of(path) != std::pair(std::string(name), std::string(state)))
+    return {};
+  return path;
+}
+
+std::string beside(std::string_view from, std::string_view name) {
+  if (name.empty() || name.starts_with('/') || name.find('\0') != std::string_view::npos) return {};
+  std::vector<std::string> folder = parts_of(from);
+  if (!folder.empty()) folder.pop_back();
+  for (const std::string& part : parts_of(name)) {
+    if (part == ".") continue;
+    if (part != "..") {
+      folder.push_back(part);
+    } else if (folder.empty()) {
+      return {};
+    } else {
+      folder.pop_back();
+    }
+  }
+  return joined(folder, 0, folder.size());
+}
+
+}  // namespace formats::hdf5

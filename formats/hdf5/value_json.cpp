@@ -1,0 +1,365 @@
+#include "formats/hdf5/value_json.h"
+
+#define SIMDJSON_EXCEPTIONS 0
+#include <simdjson.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "formats/core/json_text.h"
+
+namespace formats::hdf5 {
+namespace {
+
+namespace dom = simdjson::dom;
+using Kind = Value::Kind;
+
+// simdjson's own limit of nesting is 1024: what recurses over a document is bounded by it.
+
+std::string list(const std::vector<std::string>& items) {
+  std::string out = "[";
+  for (const std::string& item : items) out.append(out.size() > 1 ? ", " : "").append(item);
+  return out + "]";
+}
+
+std::optional<Value> value_from(dom::element json);
+
+std::optional<std::vector<Value>> values_from(dom::element json) {
+  dom::array array;
+  if (json.get(array) != simdjson::SUCCESS) return std::nullopt;
+  std::vector<Value> values;
+  for (const dom::element item : array) {
+    std::optional<Value> value = value_from(item);
+    if (!value) return std::nullopt;
+    values.push_back(std::move(*value));
+  }
+  return values;
+}
+
+std::optional<std::string> text_from(dom::element json) {
+  std::string_view text;
+  if (json.get(text) != simdjson::SUCCESS) return std::nullopt;
+  return std::string(text);
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+std::optional<Value> bytes_from(dom::element json) {
+  const std::optional<std::string> text = text_from(json);
+  if (!text || text->size() % 2 != 0) return std::nullopt;
+  ByteVector bytes;
+  for (std::size_t i = 0; i < text->size(); i += 2) {
+    const int high = hex_digit((*text)[i]), low = hex_digit((*text)[i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    bytes.push_back(static_cast<std::byte>(high * 16 + low));
+  }
+  return Value::of_bytes(std::move(bytes));
+}
+
+std::optional<Value> big_from(dom::element json) {
+  const std::optional<std::string> digits = text_from(json);
+  if (!digits || digits->empty()) return std::nullopt;
+  const std::size_t first = digits->front() == '-' ? 1 : 0;
+  if (digits->size() == first || digits->find_first_not_of("0123456789", first) != digits->npos)
+    return std::nullopt;
+  std::int64_t number = 0;
+  const char* const end = digits->data() + digits->size();
+  if (std::from_chars(digits->data(), end, number).ec == std::errc{}) return Value::of_int(number);
+  Value value;
+  value.kind = Kind::big_integer;
+  value.text = *digits;
+  return value;
+}
+
+std::optional<double> real_from(dom::element json) {
+  double real = 0;
+  if (json.is_number())
+    return json.get(real) == simdjson::SUCCESS ? std::optional(real) : std::nullopt;
+  std::string_view text;
+  if (json["$float"].get(text) != simdjson::SUCCESS) return std::nullopt;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "inf") return kInfinity;
+  return text == "-inf" ? std::optional(-kInfinity) : std::nullopt;
+}
+
+std::optional<Value> complex_from(dom::element json) {
+  dom::array parts;
+  if (json.get(parts) != simdjson::SUCCESS || parts.size() != 2) return std::nullopt;
+  const std::optional<double> real = real_from(parts.at(0).value_unsafe());
+  const std::optional<double> imaginary = real_from(parts.at(1).value_unsafe());
+  if (!real || !imaginary) return std::nullopt;
+  Value value;
+  value.kind = Kind::complex;
+  value.real = *real;
+  value.imaginary = *imaginary;
+  return value;
+}
+
+std::optional<Value> items_from(Kind kind, dom::element json) {
+  std::optional<std::vector<Value>> items = values_from(json);
+  if (!items) return std::nullopt;
+  Value value;
+  value.kind = kind;
+  value.items = std::move(*items);
+  return value;
+}
+
+std::optional<Value> pairs_from(dom::element json) {
+  std::optional<std::vector<Value>> pairs = values_from(json);
+  if (!pairs) return std::nullopt;
+  Value value;
+  value.kind = Kind::dict;
+  for (Value& pair : *pairs) {
+    if (pair.kind != Kind::list || pair.items.size() != 2) return std::nullopt;
+    value.entries.emplace_back(std::move(pair.items[0]), std::move(pair.items[1]));
+  }
+  return value;
+}
+
+std::optional<Value> text_value(Kind kind, dom::element json) {
+  std::optional<std::string> text = text_from(json);
+  if (!text) return std::nullopt;
+  Value value;
+  value.kind = kind;
+  value.text = std::move(*text);
+  if (kind != Kind::dtype) return value;
+  const std::optional<DType> dtype = dtype_named(std::exchange(value.text, {}));
+  if (!dtype) return std::nullopt;
+  value.dtype = *dtype;
+  return value;
+}
+
+std::optional<Value> tensor_from(dom::element json) {
+  dom::element dtype, shape, sha256;
+  if (json["dtype"].get(dtype) != simdjson::SUCCESS ||
+      json["shape"].get(shape) != simdjson::SUCCESS ||
+      json["sha256"].get(sha256) != simdjson::SUCCESS)
+    return std::nullopt;
+  std::optional<Value> type = text_value(Kind::dtype, dtype);
+  std::optional<Value> value = items_from(Kind::tensor, shape);
+  const std::optional<std::string> digest = text_from(sha256);
+  if (!type || !value || !digest) return std::nullopt;
+  value->dtype = type->dtype;
+  value->text = *digest;
+  return value;
+}
+
+// One of to_json()'s tags: {"$tuple": [...]}.
+std::optional<Value> tagged_from(std::string_view tag, dom::element content, dom::element whole) {
+  if (tag == "$tuple") return items_from(Kind::tuple, content);
+  if (tag == "$set") return items_from(Kind::set, content);
+  if (tag == "$size") return items_from(Kind::size, content);
+  if (tag == "$dict") return pairs_from(content);
+  if (tag == "$bytes") return bytes_from(content);
+  if (tag == "$int") return big_from(content);
+  if (tag == "$complex") return complex_from(content);
+  if (tag == "$dtype") return text_value(Kind::dtype, content);
+  if (tag == "$object") return text_value(Kind::object, content);
+  if (tag == "$tensor") return tensor_from(content);
+  if (tag != "$float") return std::nullopt;
+  const std::optional<double> real = real_from(whole);
+  return real ? std::optional(Value::of_real(*real)) : std::nullopt;
+}
+
+std::optional<Value> object_from(dom::element json) {
+  dom::object object;
+  if (json.get(object) != simdjson::SUCCESS) return std::nullopt;
+  if (object.size() == 1 && object.begin().key().starts_with('$'))
+    return tagged_from(object.begin().key(), object.begin().value(), json);
+  Value value;
+  value.kind = Kind::dict;
+  for (const auto& [key, item] : object) {
+    std::optional<Value> content = value_from(item);
+    if (!content) return std::nullopt;
+    value.entries.emplace_back(Value::of_string(std::string(key)), std::move(*content));
+  }
+  return value;
+}
+
+std::optional<Value> value_from(dom::element json) {
+  std::int64_t integer = 0;
+  double real = 0;
+  bool boolean = false;
+  switch (json.type()) {
+    case dom::element_type::NULL_VALUE:
+      return Value{};
+    case dom::element_type::BOOL:
+      if (json.get(boolean) != simdjson::SUCCESS) return std::nullopt;
+      return Value::of_bool(boolean);
+    case dom::element_type::INT64:
+      if (json.get(integer) != simdjson::SUCCESS) return std::nullopt;
+      return Value::of_int(integer);
+    case dom::element_type::DOUBLE:
+      if (json.get(real) != simdjson::SUCCESS) return std::nullopt;
+      return Value::of_real(real);
+    case dom::element_type::STRING:
+      return text_value(Kind::string, json);
+    case dom::element_type::ARRAY:
+      return items_from(Kind::list, json);
+    case dom::element_type::OBJECT:
+      return object_from(json);
+    default:
+      return std::nullopt;  // above 2^63: never written, those are tagged
+  }
+}
+
+std::optional<std::vector<PathItem>> path_from(dom::element json) {
+  dom::array array;
+  if (json.get(array) != simdjson::SUCCESS) return std::nullopt;
+  std::vector<PathItem> path;
+  for (const dom::element item : array) {
+    std::int64_t index = 0;
+    if (item.get(index) == simdjson::SUCCESS) {
+      path.emplace_back(index);
+    } else if (std::optional<std::string> text = text_from(item)) {
+      path.emplace_back(std::move(*text));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return path;
+}
+
+Error malformed(const std::string& where, std::string_view why) {
+  return {Code::corrupt, where + ": " + std::string(why), {}};
+}
+
+// Parses `json` and calls visit(element), which says whether the element is what it should be.
+template <typename Visit>
+Result<> read_document(std::string_view json, const std::string& where, Visit visit) {
+  if (json.size() > kMaxJson)
+    return Error{Code::limit,
+                 where + ": " + std::to_string(json.size()) + " bytes of JSON; the limit is " +
+                     std::to_string(kMaxJson),
+                 {}};
+  dom::parser parser;
+  dom::element root;
+  const simdjson::padded_string text(json);
+  if (const auto error = parser.parse(text).get(root); error != simdjson::SUCCESS)
+    return malformed(where, std::string("not JSON: ") + simdjson::error_message(error));
+  if (!visit(root)) return malformed(where, "JSON, but not of the form that belongs here");
+  return {};
+}
+
+template <typename Visit>
+bool each_item(dom::element json, Visit visit) {
+  dom::array array;
+  if (json.get(array) != simdjson::SUCCESS) return false;
+  return std::ranges::all_of(array, visit);
+}
+
+bool read_value_entry(dom::element json, std::vector<ValueEntry>& values) {
+  dom::array entry;
+  if (json.get(entry) != simdjson::SUCCESS || entry.size() != 3) return false;
+  auto item = entry.begin();
+  std::optional<std::string> key = text_from(*item);
+  std::optional<std::vector<PathItem>> path = path_from(*++item);
+  std::optional<Value> value = value_from(*++item);
+  if (!key || !path || !value) return false;
+  values.push_back({std::move(*key), std::move(*path), std::move(*value)});
+  return true;
+}
+
+bool read_group(dom::element json, std::vector<GroupEntry>& groups) {
+  GroupEntry group;
+  dom::element optimizer, settings, params;
+  if (json["optimizer"].get(optimizer) != simdjson::SUCCESS ||
+      json["settings"].get(settings) != simdjson::SUCCESS ||
+      json["params"].get(params) != simdjson::SUCCESS)
+    return false;
+  const std::optional<std::string> name = text_from(optimizer);
+  const bool settings_read = each_item(settings, [&](dom::element setting) {
+    std::optional<Value> pair = value_from(setting);
+    if (!pair || pair->kind != Kind::list || pair->items.size() != 2 ||
+        pair->items[0].kind != Kind::string)
+      return false;
+    group.settings.emplace_back(std::move(pair->items[0].text), std::move(pair->items[1]));
+    return true;
+  });
+  const bool params_read = each_item(params, [&](dom::element param) {
+    std::optional<std::string> text = text_from(param);
+    if (text) group.params.push_back(std::move(*text));
+    return text.has_value();
+  });
+  group.optimizer = name.value_or("");
+  groups.push_back(std::move(group));
+  return name && settings_read && params_read;
+}
+
+}  // namespace
+
+std::string values_json(const std::vector<ValueEntry>& values) {
+  std::vector<std::string> items;
+  for (const ValueEntry& entry : values) {
+    std::vector<std::string> path;
+    for (const PathItem& item : entry.path) {
+      const auto* text = std::get_if<std::string>(&item);
+      path.push_back(text ? json_string(*text) : std::to_string(std::get<std::int64_t>(item)));
+    }
+    items.push_back(list({json_string(entry.key), list(path), to_json(entry.value)}));
+  }
+  return list(items);
+}
+
+std::string groups_json(const std::vector<GroupEntry>& groups) {
+  std::vector<std::string> items;
+  for (const GroupEntry& group : groups) {
+    std::vector<std::string> settings, params;
+    for (const auto& [name, value] : group.settings)
+      settings.push_back(list({json_string(name), to_json(value)}));
+    for (const std::string& name : group.params) params.push_back(json_string(name));
+    items.push_back("{\"optimizer\": " + json_string(group.optimizer) +
+                    ", \"settings\": " + list(settings) + ", \"params\": " + list(params) + "}");
+  }
+  return list(items);
+}
+
+std::string param_steps_json(const std::map<std::string, std::int64_t>& steps) {
+  std::string out = "{";
+  for (const auto& [name, count] : steps)
+    out.append(out.size() > 1 ? ", " : "")
+        .append(json_string(name))
+        .append(": ")
+        .append(std::to_string(count));
+  return out + "}";
+}
+
+Result<std::vector<ValueEntry>> read_values_json(std::string_view json, const std::string& where) {
+  std::vector<ValueEntry> values;
+  TRY(read_document(json, where, [&](dom::element root) {
+    return each_item(root, [&](dom::element item) { return read_value_entry(item, values); });
+  }));
+  return values;
+}
+
+Result<std::vector<GroupEntry>> read_groups_json(std::string_view json, const std::string& where) {
+  std::vector<GroupEntry> groups;
+  TRY(read_document(json, where, [&](dom::element root) {
+    return each_item(root, [&](dom::element item) { return read_group(item, groups); });
+  }));
+  return groups;
+}
+
+Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_view json,
+                                                                  const std::string& where) {
+  std::map<std::string, std::int64_t> steps;
+  TRY(read_document(json, where, [&](dom::element root) {
+    dom::object object;
+    if (root.get(object) != simdjson::SUCCESS) return false;
+    for (const auto& [key, value] : object) {
+      std::int64_t count = 0;
+      if (value.get(count) != simdjson::SUCCESS) return false;
+      steps.emplace(std::string(key), count);
+    }
+    return true;
+  }));
+  return steps;
+}
+
+}  // namespace formats::hdf5

@@ -1,0 +1,29 @@
+// Values as JSON text and back, without loss: to_json() of formats/catalog/value.h is the one
+// direction, this is the other. And the three documents that a file of ours carries.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/catalog/catalog.h"
+
+namespace formats::hdf5 {
+
+constexpr std::uint64_t kMaxJson = 256ull << 20;  // bytes of one document
+
+// [[key, [path item, ...], value], ...]
+std::string values_json(const std::vector<ValueEntry>& values);
+// [{"optimizer": "muon", "settings": [[name, value], ...], "params": [name, ...]}, ...]
+std::string groups_json(const std::vector<GroupEntry>& groups);
+// {parameter: steps, ...}
+std::string param_steps_json(const std::map<std::string, std::int64_t>& steps);
+
+// `where` begins messages: "state.h5: attribute 'ebb.values'".
+Result<std::vector<ValueEntry>> read_values_json(std::string_view json, const std::string& where);
+Result<std::vector<GroupEntry>> read_groups_json(std::string_view json, const std::string& where);
+Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_view json,
+                                                                  const std::string& where);
+
+}  // namespace formats::hdf5

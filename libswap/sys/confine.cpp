@@ -1,0 +1,154 @@
+#include "libswap/sys/confine.h"
+
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include "libswap/sys/errno_error.h"
+
+namespace libswap {
+namespace {
+
+using Filter = std::vector<sock_filter>;
+
+#if defined(__x86_64__)
+constexpr std::uint32_t kArchitecture = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr std::uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
+#else
+constexpr std::uint32_t kArchitecture = 0;  // no filter is known for this machine
+#endif
+
+constexpr std::uint32_t kRefuse = SECCOMP_RET_ERRNO | EPERM;
+
+sock_filter statement(std::uint16_t code, std::uint32_t value) { return {code, 0, 0, value}; }
+sock_filter jump(std::uint16_t code, std::uint32_t value, std::uint8_t yes, std::uint8_t no) {
+  return {code, yes, no, value};
+}
+// The low half of a call's argument: descriptors and flags fit it.
+std::uint32_t argument(int number) {
+  return static_cast<std::uint32_t>(offsetof(seccomp_data, args)) +
+         static_cast<std::uint32_t>(number) * 8;
+}
+
+void load(Filter& filter, std::uint32_t offset) {
+  filter.push_back(statement(BPF_LD | BPF_W | BPF_ABS, offset));
+}
+void answer(Filter& filter, std::uint32_t what) {
+  filter.push_back(statement(BPF_RET | BPF_K, what));
+}
+
+// REQUIRES: the call's number is loaded, for all of these.
+void allow(Filter& filter, long call) {
+  filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 1));
+  answer(filter, SECCOMP_RET_ALLOW);
+}
+void allow_where_equal(Filter& filter, long call, int number, std::uint32_t value) {
+  filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 4));
+  load(filter, argument(number));
+  filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1));
+  answer(filter, SECCOMP_RET_ALLOW);
+  answer(filter, kRefuse);
+}
+void allow_without_bits(Filter& filter, long call, int number, std::uint32_t bits) {
+  filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 4));
+  load(filter, argument(number));
+  filter.push_back(jump(BPF_JMP | BPF_JSET | BPF_K, bits, 1, 0));
+  answer(filter, SECCOMP_RET_ALLOW);
+  answer(filter, kRefuse);
+}
+// Memory that is nobody's file and can never be executed.
+void allow_anonymous_memory(Filter& filter) {
+  filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 6));
+  load(filter, argument(3));
+  filter.push_back(jump(BPF_JMP | BPF_JSET | BPF_K, MAP_ANONYMOUS, 0, 3));
+  load(filter, argument(2));
+  filter.push_back(jump(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 1, 0));
+  answer(filter, SECCOMP_RET_ALLOW);
+  answer(filter, kRefuse);
+}
+
+Filter filter_for(const Confinement& confinement) {
+  Filter filter;
+  load(filter, offsetof(seccomp_data, arch));
+  filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0));
+  answer(filter, SECCOMP_RET_KILL_PROCESS);
+  load(filter, offsetof(seccomp_data, nr));
+  const auto descriptor = static_cast<std::uint32_t>(confinement.descriptor);
+  allow_where_equal(filter, SYS_read, 0, descriptor);
+  allow_where_equal(filter, SYS_write, 0, descriptor);
+  allow_anonymous_memory(filter);
+  allow_without_bits(filter, SYS_mprotect, 2, PROT_EXEC);
+  constexpr std::array kHarmless = {
+      SYS_munmap,        SYS_mremap,         SYS_brk,          SYS_madvise,      SYS_futex,
+      SYS_clock_gettime, SYS_gettimeofday,   SYS_getrandom,    SYS_getpid,       SYS_gettid,
+      SYS_tgkill,        SYS_rt_sigprocmask, SYS_rt_sigaction, SYS_rt_sigreturn, SYS_sched_yield,
+      SYS_exit,          SYS_exit_group};
+  for (const long call : kHarmless) allow(filter, call);
+  answer(filter, kRefuse);
+  return filter;
+}
+
+Result<> limit(decltype(RLIMIT_AS) what, std::uint64_t value, const char* name) {
+  const rlimit both{value, value};
+  if (::setrlimit(what, &both) == 0) return {};
+  return errno_error(errno, std::string("setrlimit ") + name);
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> confine_this_process(const Confinement& confinement) {
+  std::vector<std::string> missing;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  missing.push_back("memory is not limited: a sanitizer needs terabytes of address space");
+#else
+  TRY(limit(RLIMIT_AS, confinement.memory, "RLIMIT_AS"));
+#endif
+  TRY(limit(RLIMIT_CPU, confinement.cpu_seconds, "RLIMIT_CPU"));
+  TRY(limit(RLIMIT_FSIZE, 0, "RLIMIT_FSIZE"));
+  TRY(limit(RLIMIT_NOFILE, 0, "RLIMIT_NOFILE"));
+  TRY(limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
+  Filter filter = filter_for(confinement);
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  if (kArchitecture == 0 || ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    missing.push_back("no seccomp here (" +
+                      (kArchitecture == 0 ? "no filter for this machine" : errno_text(errno)) +
+                      "): only resource limits hold");
+  return missing;
+}
+
+bool read_exactly(int descriptor, std::byte* into, std::size_t count) {
+  while (count > 0) {
+    const ssize_t got = ::read(descriptor, into, count);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    into += got;
+    count -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+bool write_exactly(int descriptor, const std::byte* from, std::size_t count) {
+  while (count > 0) {
+    const ssize_t put = ::write(descriptor, from, count);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    from += put;
+    count -= static_cast<std::size_t>(put);
+  }
+  return true;
+}
+
+void leave_at_once(int code) { ::_exit(code); }
+
+}  // namespace libswap

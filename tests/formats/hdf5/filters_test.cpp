@@ -1,0 +1,68 @@
+#include "formats/hdf5/filters.h"
+
+#include <gtest/gtest.h>
+
+#include "formats/core/decompress.h"
+
+namespace {
+
+using formats::ByteVector;
+using formats::Code;
+using formats::hdf5::Filter;
+using formats::hdf5::undo_filters;
+
+ByteVector bytes_of(std::initializer_list<int> numbers) {
+  ByteVector out;
+  for (const int number : numbers) out.push_back(static_cast<std::byte>(number));
+  return out;
+}
+
+// zlib's own output for "aaaaaaaaaa".
+const ByteVector kDeflated = bytes_of({0x78, 0x9c, 0x4b, 0x84, 0x81, 0x00, 0x14, 0xe1, 0x03, 0xcb});
+
+// From the library's own test of it (dt_arith.c and tchecksum.c use such tables).
+TEST(Hdf5Filters, FletcherIsOfBigEndianWords) {
+  EXPECT_EQ(formats::hdf5::fletcher32(bytes_of({0, 1})), 0x00010001u);
+  EXPECT_EQ(formats::hdf5::fletcher32(bytes_of({0, 1, 0, 2})), 0x00040003u);
+  EXPECT_EQ(formats::hdf5::fletcher32(bytes_of({1})), 0x01000100u);
+}
+
+TEST(Hdf5Filters, ShuffleIsUndoneWithARestAtTheEnd) {
+  const std::vector<Filter> shuffle = {{formats::hdf5::kShuffle, {2}}};
+  const auto plain = undo_filters(shuffle, 0, 2, bytes_of({1, 2, 11, 12, 9}), 5, "x");
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(*plain, bytes_of({1, 11, 2, 12, 9}));
+}
+
+TEST(Hdf5Filters, AFilterThatWasSkippedIsNotUndone) {
+  const std::vector<Filter> filters = {{formats::hdf5::kShuffle, {2}},
+                                       {formats::hdf5::kDeflate, {4}}};
+  const auto plain = undo_filters(filters, 2, 2, bytes_of({1, 2, 11, 12}), 4, "x");
+  ASSERT_TRUE(plain) << plain.error().message;
+  EXPECT_EQ(*plain, bytes_of({1, 11, 2, 12}));
+}
+
+TEST(Hdf5Filters, DeflateIsBoundedByTheChunk) {
+  const std::vector<Filter> deflate = {{formats::hdf5::kDeflate, {4}}};
+  const auto plain = undo_filters(deflate, 0, 1, kDeflated, 10, "x");
+  ASSERT_TRUE(plain) << plain.error().message;
+  EXPECT_EQ(*plain, ByteVector(10, std::byte{'a'}));
+  const auto wrong = undo_filters(deflate, 0, 1, kDeflated, 9, "x");
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().message, "x: holds 10 bytes, not the 9 of a chunk");
+  EXPECT_EQ(formats::unzlib(kDeflated, 5, "x").error().code, Code::limit);
+}
+
+TEST(Hdf5Filters, EveryPrefixAndEveryBitOfAStreamIsNoticed) {
+  for (std::size_t size = 0; size < kDeflated.size(); ++size)
+    EXPECT_FALSE(formats::unzlib(formats::ByteView(kDeflated).first(size), 100, "x")) << size;
+  for (std::size_t bit = 0; bit < kDeflated.size() * 8; ++bit) {
+    ByteVector changed = kDeflated;
+    changed[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    const auto plain = formats::unzlib(changed, 100, "x");
+    // A bit of the header says how hard the compressor tried: that one changes nothing.
+    EXPECT_TRUE(!plain || *plain == ByteVector(10, std::byte{'a'})) << bit;
+  }
+}
+
+}  // namespace

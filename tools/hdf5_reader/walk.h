@@ -1,0 +1,16 @@
+// Everything a file declares, without reading element data.
+#pragma once
+
+#include <hdf5.h>
+
+#include "formats/core/result.h"
+#include "formats/hdf5/description.h"
+#include "tools/hdf5_reader/driver.h"
+
+namespace hdf5_reader {
+
+// Hard links are followed, each group once; soft, external and other links are listed, not
+// followed.
+formats::Result<formats::hdf5::Description> describe_file(hid_t file, Bytes& bytes);
+
+}  // namespace hdf5_reader
