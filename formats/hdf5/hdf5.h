@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
 
 namespace formats {
 
@@ -14,10 +13,5 @@ bool detect_hdf5(const SourceTree& tree);
 // What each file declares comes from the helper program ebb-hdf5-reader (SourceTree::probe), and
 // is checked against the files here; elements are then read from the files directly.
 Result<std::unique_ptr<Checkpoint>> describe_hdf5(std::shared_ptr<const SourceTree> tree);
-
-// One writer: checkpoint.h5. Several: rank-<r>-of-<n>.h5, and checkpoint.h5 with one virtual
-// dataset per tensor over them, written last. Element data starts on a multiple of 4096. No library
-// is needed to write.
-Result<EmitPlan> emit_hdf5(const EmitRequest& request);
 
 }  // namespace formats

@@ -23,28 +23,10 @@ std::vector<std::string> parts_of(std::string_view path) {
   return parts;
 }
 
-bool is_link_name(std::string_view part) {
-  constexpr std::string_view kNotInNames("/\0", 2);
-  return !part.empty() && part != "." && part != ".." &&
-         part.find_first_of(kNotInNames) == std::string_view::npos;
-}
-
 std::pair<std::string, std::string> identity_of(std::string_view path) {
   const std::vector<std::string> parts = parts_of(path);
   if (parts.size() < 3 || parts.front() != "state") return {std::string(path), "tensor"};
   return {joined(parts, 1, parts.size() - 1), parts.back()};
-}
-
-std::string path_of(std::string_view name, std::string_view state) {
-  const std::string path = state == "tensor" && name.starts_with('/')
-                               ? std::string(name)
-                               : "/state/" + std::string(name) + "/" + std::string(state);
-  const std::vector<std::string> parts = parts_of(path);
-  if (path.ends_with('/') || path.find("//") != std::string::npos ||
-      !std::all_of(parts.begin(), parts.end(), is_link_name) ||
-      identity_of(path) != std::pair(std::string(name), std::string(state)))
-    return {};
-  return path;
 }
 
 std::string beside(std::string_view from, std::string_view name) {

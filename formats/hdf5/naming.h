@@ -18,13 +18,8 @@ constexpr std::string_view kParamStepsAttribute = "ebb.param_steps";
 // {parameter, state}; a path of another shape names itself, with state "tensor".
 std::pair<std::string, std::string> identity_of(std::string_view path);
 
-// A path that names itself or follows the convention; "" when its parts cannot be names of links.
-std::string path_of(std::string_view name, std::string_view state);
-
 // "/a/b" -> {"a", "b"}
 std::vector<std::string> parts_of(std::string_view path);
-// False for "", ".", "..", and what holds a slash or a NUL.
-bool is_link_name(std::string_view part);
 // The file a stored name means, seen from file `from` of the same folder tree: "sub/a.h5" names
 // "rank0.h5" -> "sub/rank0.h5". "" when it is absolute or leads outside.
 std::string beside(std::string_view from, std::string_view name);
