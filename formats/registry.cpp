@@ -5,8 +5,8 @@
 
 #include "formats/dcp/dcp.h"
 #include "formats/deepspeed/deepspeed.h"
-#include "formats/megatron/megatron.h"
 #include "formats/hdf5/hdf5.h"
+#include "formats/megatron/megatron.h"
 #include "formats/native/ebb.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
@@ -26,6 +26,10 @@ constexpr std::array kFormats = {
            describe_megatron_fsdp, emit_megatron_fsdp, Policy::rows},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
            describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume},
+    // Has model files of the same names, so before it.
+    Format{"deepspeed-universal", "DeepSpeed universal, Adam and Muon", detect_deepspeed_universal,
+           describe_deepspeed_universal, emit_deepspeed_universal, Policy::replicated,
+           StepCounters::values, deepspeed_universal_resume},
     Format{"deepspeed", "DeepSpeed ZeRO stages 1 to 3, Adam and Muon", detect_deepspeed,
            describe_deepspeed, emit_deepspeed, Policy::zero3, StepCounters::values,
            deepspeed_resume},

@@ -17,6 +17,19 @@ bool detect_deepspeed(const SourceTree& tree);
 Result<std::unique_ptr<Checkpoint>> describe_deepspeed(std::shared_ptr<const SourceTree> tree);
 
 ResumeRules deepspeed_resume();
+
+// The universal form: `latest_universal`, `<tag>/zero/<parameter>/{fp32,exp_avg,...}.pt` with whole
+// tensors, any state under its own name, and the engine's own files beside them. A folder that
+// holds rank files as well is taken for those.
+bool detect_deepspeed_universal(const SourceTree& tree);
+Result<std::unique_ptr<Checkpoint>> describe_deepspeed_universal(
+    std::shared_ptr<const SourceTree> tree);
+ResumeRules deepspeed_universal_resume();
+// Files that `load_universal` of DeepSpeed 0.19.8 takes on any number of ranks and in any stage;
+// the layout's partition does not matter. Fails like emit_deepspeed, and (Code::unsupported) for
+// names that can be no folder.
+Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request);
+
 // Files that DeepSpeed 0.19.8 loads on as many ranks as the layout has: policy zero3 is stage 3,
 // zero12 is stage 2 (stage 1 where the content says so), zero12_boundary the same with Muon's
 // matrices whole; any other is Code::usage. What else decides about them: `ds_config` in the

@@ -5,32 +5,24 @@
 
 namespace formats {
 
-std::string ds_tag_folder(const DsContent& what) {
-  return (what.tag.empty() ? "global_step" + std::to_string(what.step) : what.tag) + "/";
+std::string ds_written_tag(const DsContent& what) {
+  return what.tag.empty() ? "global_step" + std::to_string(what.step) : what.tag;
 }
 
-namespace {
-
-// Names the folder that loaders read; written last.
-OutputFile latest_file(const DsContent& what) {
-  std::string tag = ds_tag_folder(what);
-  tag.pop_back();
+OutputFile ds_latest_file(std::string name, std::string_view tag) {
   const ByteView bytes = view_of(tag);
   OutputFile file;
-  file.name = "latest";
+  file.name = std::move(name);
   file.size = bytes.size();
-  Fragment& all = file.fragments.emplace_back();
-  all.data = ByteVector(bytes.begin(), bytes.end());
+  file.fragments.emplace_back().data = ByteVector(bytes.begin(), bytes.end());
   return file;
 }
 
-}  // namespace
-
 Result<EmitPlan> emit_deepspeed(const EmitRequest& request) {
   EmitPlan plan;
-  TRY_ASSIGN(const DsContent what, gather_ds_content(request, plan));
+  TRY_ASSIGN(const DsContent what, gather_ds_content(request, DsForm::ranks, plan));
   TRY_ASSIGN(const std::vector<DsOutFlat> flats, cut_ds_flats(what, request.content, plan));
-  const DsOutput output{what, request.content, flats};
+  const DsOutput output{what, request.content, flats, ds_written_tag(what) + "/"};
   for (std::uint32_t rank = 0; rank < what.world; ++rank) {
     plan.files.push_back(ds_optimizer_file(output, Rank{rank}));
     if (what.stage == 3 || rank == 0) plan.files.push_back(ds_model_file(output, Rank{rank}));
@@ -40,7 +32,7 @@ Result<EmitPlan> emit_deepspeed(const EmitRequest& request) {
     for (const DsTrained& param : group.params)
       if (what.stage == 3 && param.param && *param.param != param.source)
         plan.derived.push_back({*param.param, param.source});
-  plan.commit_files.push_back(latest_file(what));
+  plan.commit_files.push_back(ds_latest_file("latest", ds_written_tag(what)));
   return plan;
 }
 

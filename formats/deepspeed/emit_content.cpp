@@ -61,8 +61,8 @@ bool names_a_folder(const Value& tag) {
 
 class Gatherer {
  public:
-  Gatherer(const EmitRequest& request, EmitPlan& plan)
-      : content_(request.content), layout_(request.layout), plan_(plan) {}
+  Gatherer(const EmitRequest& request, DsForm form, EmitPlan& plan)
+      : content_(request.content), layout_(request.layout), form_(form), plan_(plan) {}
 
   Result<DsContent> run() {
     sort_values();
@@ -84,7 +84,9 @@ class Gatherer {
  private:
   void drop(std::string line) { plan_.dropped.push_back(std::move(line)); }
 
-  bool from_deepspeed() const { return content_.format == "deepspeed"; }
+  bool from_deepspeed() const {
+    return content_.format == "deepspeed" || content_.format == "deepspeed-universal";
+  }
 
   void sort_values() {
     for (const ValueEntry& entry : content_.values) {
@@ -121,6 +123,13 @@ class Gatherer {
     const Layout::Spec& spec = layout_.spec();
     out_.policy = spec.policy;
     out_.world = spec.mesh.shard_world;
+    if (form_ == DsForm::universal) {  // whole tensors, whatever the partition
+      out_.policy = Policy::zero12;
+      out_.world = spec.mesh.world();
+      const std::int64_t stage = source_stage();
+      out_.stage = stage >= 1 && stage <= 3 ? stage : 2;
+      return {};
+    }
     if (spec.mesh.replicas != 1)
       return Error{
           Code::usage,
@@ -366,6 +375,7 @@ class Gatherer {
 
   const Catalog& content_;
   const Layout& layout_;
+  DsForm form_;
   EmitPlan& plan_;
   DsContent out_;
   std::map<std::string, std::map<std::string, std::uint32_t>> tensors_;  // name -> state -> number
@@ -374,8 +384,8 @@ class Gatherer {
 
 }  // namespace
 
-Result<DsContent> gather_ds_content(const EmitRequest& request, EmitPlan& plan) {
-  return Gatherer(request, plan).run();
+Result<DsContent> gather_ds_content(const EmitRequest& request, DsForm form, EmitPlan& plan) {
+  return Gatherer(request, form, plan).run();
 }
 
 }  // namespace formats

@@ -57,8 +57,10 @@ struct DsContent {
   }
 };
 
+enum class DsForm : std::uint8_t { ranks, universal };
+
 // Fills `plan` with what the format cannot hold. Fails (Code::unsupported, Code::layout) for
 // content that has no DeepSpeed form, naming the parameter and why.
-Result<DsContent> gather_ds_content(const EmitRequest& request, EmitPlan& plan);
+Result<DsContent> gather_ds_content(const EmitRequest& request, DsForm form, EmitPlan& plan);
 
 }  // namespace formats

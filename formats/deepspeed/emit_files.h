@@ -12,12 +12,18 @@ struct DsOutput {  // borrows all of it
   const DsContent& what;
   const Catalog& content;
   const std::vector<DsOutFlat>& flats;
+  std::string folder;  // "<tag>/", relative to the checkpoint's
 };
 
-// Relative to the checkpoint's folder.
-std::string ds_tag_folder(const DsContent& what);
+std::string ds_written_tag(const DsContent& what);
+// `latest` or `latest_universal`: the name of the folder, which loaders read first.
+OutputFile ds_latest_file(std::string name, std::string_view tag);
+// A step counter the way the group's optimizer keeps it.
+void pickle_ds_steps(TorchFileWriter& file, const DsOutGroup& group, std::int64_t steps);
 // One a rank: master weights, optimizer state, groups, the loss scaler.
 OutputFile ds_optimizer_file(const DsOutput& output, Rank rank);
+// The part of the optimizer's state that belongs to no parameter, for all stages.
+OutputFile ds_global_state_file(const DsOutput& output);
 // Stages 1 and 2: one, of rank 0; stage 3: one a rank.
 OutputFile ds_model_file(const DsOutput& output, Rank rank);
 

@@ -187,6 +187,13 @@ std::vector<StoragePart> DsOutFlat::touched(const DsField& field, Rank rank,
   return parts;
 }
 
+TensorData DsOutFlat::whole_of(std::size_t p, const DsField& field, const Catalog& content) const {
+  const std::uint32_t tensor = tensor_of(*params_[p], field);
+  const DType dtype =
+      field.state.empty() ? master_dtype({params_[p]}, content) : content.tensors[tensor].dtype;
+  return data_of(tensor, whole(params_[p]->shape), dtype, content);
+}
+
 Result<std::vector<DsOutFlat>> cut_ds_flats(const DsContent& what, const Catalog& content,
                                             EmitPlan& plan) {
   std::vector<DsOutFlat> flats;

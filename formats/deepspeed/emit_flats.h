@@ -34,6 +34,8 @@ class DsOutFlat {
   std::optional<std::int64_t> steps() const { return steps_; }
   const DsField& master() const { return master_; }
   const std::vector<DsField>& states() const { return states_; }
+  // All of parameter `p` for a file of its own: masters at least F32, states as they are.
+  TensorData whole_of(std::size_t p, const DsField& field, const Catalog& content) const;
 
   // The part of parameter `p` that lies in the rank's partition: elements, and where they begin.
   struct Slice {

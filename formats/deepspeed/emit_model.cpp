@@ -222,7 +222,7 @@ OutputFile ds_model_file(const DsOutput& output, Rank rank) {
   const std::string stem =
       (output.what.stage == 3 ? "zero_pp_rank_" + std::to_string(index_of(rank)) + "_" : "") +
       "mp_rank_00_model_states";
-  return ModelFile(output, rank, stem).write(ds_tag_folder(output.what) + stem + ".pt");
+  return ModelFile(output, rank, stem).write(output.folder + stem + ".pt");
 }
 
 }  // namespace formats

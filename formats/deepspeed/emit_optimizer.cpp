@@ -10,11 +10,6 @@ namespace {
 
 constexpr std::string_view kScalerModule = "deepspeed.runtime.fp16.loss_scaler";
 
-// torch's own Adam counts steps in a tensor; its groups have this setting.
-bool counts_in_tensors(const DsOutGroup& group) {
-  return std::ranges::any_of(group.settings, [](const auto& s) { return s.first == "foreach"; });
-}
-
 class OptimizerFile {
  public:
   OptimizerFile(const DsOutput& output, Rank rank, std::string folder)
@@ -33,6 +28,33 @@ class OptimizerFile {
       file_.value(what_.config);
       pickle_.string("ds_version");
       pickle_.string(what_.version);
+    });
+    return file_.finish(std::move(name), rank_);
+  }
+
+  // Stages 1 and 2 take the groups from the top, stage 3 groups and steps from the inner dict.
+  OutputFile write_global(std::string name) {
+    const bool plain = !ds_is_bf16_optimizer(what_.config, what_.stage);
+    pickle_dict(pickle_, [&] {
+      if (plain) scaler();
+      if (const Value* clip = what_.value("clip_grad")) entry("clip_grad", *clip);
+      if (plain) stage_number();
+      numbers("partition_count", [&](const DsOutFlat&) { return std::uint64_t{what_.world}; });
+      pickle_.string("ds_version");
+      pickle_.string(what_.version);
+      param_groups();
+      pickle_.string("optimizer_state_dict");
+      pickle_dict(pickle_, [&] {
+        pickle_.string("state");
+        pickle_dict(pickle_, [&] {
+          for (std::size_t i = 0; i < flats_.size(); ++i) {
+            if (!flats_[i].steps()) continue;
+            pickle_.integer(static_cast<std::int64_t>(i));
+            pickle_dict(pickle_, [&] { step_entry(flats_[i]); });
+          }
+        });
+        param_groups();
+      });
     });
     return file_.finish(std::move(name), rank_);
   }
@@ -179,19 +201,20 @@ class OptimizerFile {
           buffer_state(flats_[i]);
         }
       });
-      pickle_.string("param_groups");
-      pickle_list(pickle_, [&] {
-        for (std::size_t g = 0; g < what_.groups.size(); ++g) param_group(g);
-      });
+      param_groups();
+    });
+  }
+
+  void param_groups() {
+    pickle_.string("param_groups");
+    pickle_list(pickle_, [&] {
+      for (std::size_t g = 0; g < what_.groups.size(); ++g) param_group(g);
     });
   }
 
   void buffer_state(const DsOutFlat& flat) {
     pickle_dict(pickle_, [&] {
-      if (flat.steps()) {
-        pickle_.string("step");
-        steps(flat);
-      }
+      if (flat.steps()) step_entry(flat);
       for (const DsField& state : flat.states()) {
         pickle_.string(state.state);
         if (state.touched) {
@@ -205,11 +228,9 @@ class OptimizerFile {
     });
   }
 
-  void steps(const DsOutFlat& flat) {
-    if (!counts_in_tensors(what_.groups[flat.group()])) return pickle_.integer(*flat.steps());
-    ByteVector bytes;
-    append_le(bytes, static_cast<float>(*flat.steps()));
-    file_.tensor(file_.add_storage(DType::f32, {std::move(bytes)}), 0, {});
+  void step_entry(const DsOutFlat& flat) {
+    pickle_.string("step");
+    pickle_ds_steps(file_, what_.groups[flat.group()], *flat.steps());
   }
 
   void param_group(std::size_t number) {
@@ -253,11 +274,26 @@ class OptimizerFile {
 
 }  // namespace
 
+// torch's own Adam counts steps in a tensor; its groups have this setting.
+void pickle_ds_steps(TorchFileWriter& file, const DsOutGroup& group, std::int64_t steps) {
+  const bool in_tensor =
+      std::ranges::any_of(group.settings, [](const auto& s) { return s.first == "foreach"; });
+  if (!in_tensor) return file.pickle().integer(steps);
+  ByteVector bytes;
+  append_le(bytes, static_cast<float>(steps));
+  file.tensor(file.add_storage(DType::f32, {std::move(bytes)}), 0, {});
+}
+
+OutputFile ds_global_state_file(const DsOutput& output) {
+  return OptimizerFile(output, Rank{0}, "optimizer_state")
+      .write_global(output.folder + "zero/optimizer_state.pt");
+}
+
 OutputFile ds_optimizer_file(const DsOutput& output, Rank rank) {
   const std::string stem = (output.what.model_dtype == DType::bf16 ? "bf16_" : "") +
                            std::string("zero_pp_rank_") + std::to_string(index_of(rank)) +
                            "_mp_rank_00_optim_states";
-  return OptimizerFile(output, rank, stem).write(ds_tag_folder(output.what) + stem + ".pt");
+  return OptimizerFile(output, rank, stem).write(output.folder + stem + ".pt");
 }
 
 }  // namespace formats

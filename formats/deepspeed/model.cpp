@@ -100,7 +100,6 @@ Result<> DsModelReader::read(const DsFile& file, Rank rank) {
     return ds_corrupt(file.where, "no dict at the top");
   TRY(read_frozen(file, rank));
   if (rank != Rank{0}) return check_same_save(file);
-  read_tied(graph);
   TRY(read_facts(file));
   return read_module(file);
 }
@@ -138,12 +137,19 @@ Result<> DsModelReader::read_frozen(const DsFile& file, Rank rank) {
       !graph.is(shapes, PickleKind::dict))
     return {};
   TRY_ASSIGN(const DsGroup params, named_shapes(graph, shapes, file.where));
+  std::map<std::string_view, PickleId> fragments;
+  if (graph.is(parts, PickleKind::dict)) {
+    const std::span<const PickleId> entries = graph.items(parts);
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+      if (graph.is(entries[i], PickleKind::string))
+        fragments.emplace(graph.text(entries[i]), entries[i + 1]);
+  }
   for (const DsParam& param : params) {
-    const PickleId part = graph.find(parts, param.name);
-    if (part == kNoPickle)
+    const auto part = fragments.find(param.name);
+    if (part == fragments.end())
       return ds_corrupt(file.where,
                         "frozen parameter " + json_string(param.name) + " has no fragment");
-    TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, part));
+    TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, part->second));
     TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
     const DsGroup group = {param};
     TRY_ASSIGN(const DsCut cut, cut_each(group, rank, world_));
@@ -180,6 +186,7 @@ Result<> DsModelReader::read_module(const DsFile& file) {
 
 Result<> DsModelReader::read_facts(const DsFile& file) {
   const PickleGraph& graph = file.graph();
+  read_tied(graph);
   const PickleId version = graph.find(graph.root(), "ds_version");
   if (version != kNoPickle && graph.is(version, PickleKind::string))
     facts_.version = graph.text(version);

@@ -46,13 +46,14 @@ class DsModelReader {
 
   // Ranks ascending. Only rank 0's file gives facts and whole tensors.
   Result<> read(const DsFile& file, Rank rank);
+  // The facts alone, for a file whose tensors are parts of larger ones.
+  Result<> read_facts(const DsFile& file);
 
   const DsModelFacts& facts() const { return facts_; }
 
  private:
   Result<> read_frozen(const DsFile& file, Rank rank);
   Result<> read_module(const DsFile& file);
-  Result<> read_facts(const DsFile& file);
   Result<> check_same_save(const DsFile& file);
   void read_tied(const PickleGraph& graph);
 

@@ -35,6 +35,8 @@ Result<DsFiles> find_ds_files(const SourceTree& tree);
 Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file);
 // The name of a tag's folder given with its '/', or of the tree itself when that is "".
 std::string ds_tag_of(const SourceTree& tree, std::string_view folder);
+// What the folder of a universal checkpoint adds to the tag of the one it was made from.
+constexpr std::string_view kDsUniversalSuffix = "_universal";
 // "a/b/" of "a/b/c", "" of "c".
 std::string_view ds_folder_of(std::string_view path);
 

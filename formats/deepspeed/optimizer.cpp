@@ -25,6 +25,51 @@ std::string_view swap_id(const PickleGraph& graph, PickleId tensor) {
 
 }  // namespace
 
+std::string_view ds_zero12_class(PickleId stage) {
+  return stage == kNoPickle ? "BF16_Optimizer" : "DeepSpeedZeroOptimizer";
+}
+
+// param_groups[i]["params"] lists the flat buffers that belong to the group.
+Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, PickleId list,
+                                                const DsConfig& config,
+                                                const std::vector<DsGroup>& shapes) {
+  if (list == kNoPickle || !graph.is(list, PickleKind::list))
+    return Error{Code::corrupt, graph.where() + ": no list param_groups", {}};
+  std::vector<DsReadGroup> groups;
+  for (const PickleId item : graph.items(list)) {
+    TRY_ASSIGN(const Value value, value_of(graph, item, nullptr));
+    DsReadGroup& group = groups.emplace_back();
+    for (const auto& [key, setting] : value.entries)
+      if (key.text != "params") group.entry.settings.emplace_back(key.text, setting);
+    group.entry.optimizer = ds_group_optimizer(config, group.entry);
+    const Value* params = value.find("params");
+    for (const Value& buffer : params == nullptr ? std::vector<Value>{} : params->items) {
+      if (buffer.kind != Value::Kind::integer || buffer.integer < 0 ||
+          static_cast<std::uint64_t>(buffer.integer) >= shapes.size())
+        return Error{Code::layout,
+                     graph.where() +
+                         ": a parameter group refers to a flat buffer that param_shapes does not "
+                         "describe",
+                     {}};
+      group.buffers.push_back(static_cast<std::size_t>(buffer.integer));
+      for (const DsParam& param : shapes[group.buffers.back()])
+        group.entry.params.push_back(param.name);
+    }
+  }
+  return groups;
+}
+
+Result<std::vector<ValueEntry>> read_ds_engine_values(const PickleGraph& graph, PickleId dict) {
+  std::vector<ValueEntry> values;
+  for (const std::string_view name : {"overflow", "clip_grad"}) {
+    const PickleId id = graph.find(dict, name);
+    if (id == kNoPickle) continue;
+    TRY_ASSIGN(Value value, value_of(graph, id, nullptr));
+    values.push_back({std::string(name), {std::string(name)}, std::move(value)});
+  }
+  return values;
+}
+
 Result<std::uint32_t> ds_partition_count(const PickleGraph& graph) {
   const PickleId top = graph.find(graph.root(), "optimizer_state_dict");
   PickleId count = graph.find(top, "partition_count");
@@ -65,9 +110,7 @@ Result<> DsOptimizer::read() {
   const bool stage3 = graph_.find(top_, kStage3Masters) != kNoPickle;
   const PickleId stage = graph_.find(top_, "zero_stage");
   facts_.stage = stage3 ? 3 : ds_stage_number(graph_, stage);
-  facts_.zero_optimizer = stage3               ? "DeepSpeedZeroOptimizer_Stage3"
-                          : stage == kNoPickle ? "BF16_Optimizer"
-                                               : "DeepSpeedZeroOptimizer";
+  facts_.zero_optimizer = stage3 ? "DeepSpeedZeroOptimizer_Stage3" : ds_zero12_class(stage);
   if (stage3) TRY(refuse_experts());
   const PickleId base = graph_.find(top_, stage3 ? "optimizer_state_dict" : "base_optimizer_state");
   const std::size_t buffers = state_.groups.size();
@@ -81,7 +124,8 @@ Result<> DsOptimizer::read() {
     return bad(Code::corrupt, "no optimizer state");
   }
   facts_.optimizer = ds_optimizer_class(config_, facts_.groups);
-  TRY(read_values());
+  TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph_, graph_.find(top_, "loss_scaler")));
+  TRY_ASSIGN(facts_.values, read_ds_engine_values(graph_, top_));
   return read_partitions(stage3 ? kStage3Masters : kStage12Masters, base);
 }
 
@@ -100,31 +144,15 @@ Result<> DsOptimizer::refuse_experts() const {
   return {};
 }
 
-// param_groups[i]["params"] lists the flat buffers that belong to the group.
 Result<> DsOptimizer::read_groups(PickleId base) {
-  const PickleId list = graph_.find(base, "param_groups");
-  if (list == kNoPickle || !graph_.is(list, PickleKind::list))
-    return bad(Code::corrupt, "no list param_groups");
-  for (const PickleId item : graph_.items(list)) {
-    TRY_ASSIGN(const Value value, value_of(graph_, item, nullptr));
-    GroupEntry group;
-    for (const auto& [key, setting] : value.entries)
-      if (key.text != "params") group.settings.emplace_back(key.text, setting);
-    group.optimizer = ds_group_optimizer(config_, group);
-    const Value* params = value.find("params");
-    for (const Value& buffer : params == nullptr ? std::vector<Value>{} : params->items) {
-      if (buffer.kind != Value::Kind::integer || buffer.integer < 0 ||
-          static_cast<std::uint64_t>(buffer.integer) >= state_.groups.size())
-        return bad(Code::layout,
-                   "a parameter group refers to a flat buffer that param_shapes "
-                   "does not describe");
-      const auto number = static_cast<std::size_t>(buffer.integer);
-      // BF16_Optimizer and offloading keep the momentum cut like the master weights.
-      const bool whole = facts_.zero_optimizer == "DeepSpeedZeroOptimizer" && !config_.offload;
-      whole_momentum_[number] = whole && group.optimizer == "muon" ? 1 : 0;
-      for (const DsParam& param : state_.groups[number]) group.params.push_back(param.name);
-    }
-    facts_.groups.push_back(std::move(group));
+  TRY_ASSIGN(std::vector<DsReadGroup> groups,
+             read_ds_groups(graph_, graph_.find(base, "param_groups"), config_, state_.groups));
+  // BF16_Optimizer and offloading keep the momentum cut like the master weights.
+  const bool whole = facts_.zero_optimizer == "DeepSpeedZeroOptimizer" && !config_.offload;
+  for (DsReadGroup& group : groups) {
+    for (const std::size_t buffer : group.buffers)
+      whole_momentum_[buffer] = whole && group.entry.optimizer == "muon" ? 1 : 0;
+    facts_.groups.push_back(std::move(group.entry));
   }
   return {};
 }
@@ -144,17 +172,6 @@ Result<> DsOptimizer::name_groups_of_elastic(std::size_t count) {
   if (file_.rank == Rank{0})
     checkpoint_.building().notes.emplace_back(
         "elastic optimizer state: the hyper-parameters of the groups are not stored");
-  return {};
-}
-
-Result<> DsOptimizer::read_values() {
-  TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph_, graph_.find(top_, "loss_scaler")));
-  for (const std::string_view name : {"overflow", "clip_grad"}) {
-    const PickleId id = graph_.find(top_, name);
-    if (id == kNoPickle) continue;
-    TRY_ASSIGN(Value value, value_of(graph_, id, nullptr));
-    facts_.values.push_back({std::string(name), {std::string(name)}, std::move(value)});
-  }
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,20 @@ struct DsOptimizerFacts {
   std::vector<ValueEntry> values;  // everything else
 };
 
+// An entry of a list param_groups, and the flat buffers it owns.
+struct DsReadGroup {
+  GroupEntry entry;
+  std::vector<std::size_t> buffers;
+};
+// `shapes`: as param_shapes lists the buffers.
+Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, PickleId list,
+                                                const DsConfig& config,
+                                                const std::vector<DsGroup>& shapes);
+// What the engine keeps beside its partitions: overflow, clip_grad.
+Result<std::vector<ValueEntry>> read_ds_engine_values(const PickleGraph& graph, PickleId dict);
+// The class of stages 1 and 2, which the files do not name: `stage` is their entry zero_stage.
+std::string_view ds_zero12_class(PickleId stage);
+
 class DsOptimizer {
  public:
   DsOptimizer(const DsRankFile& file, DsFlatState& state, DsCheckpoint& checkpoint,
@@ -65,7 +80,6 @@ class DsOptimizer {
   Result<> refuse_experts() const;
   Result<> read_groups(PickleId base);
   Result<> name_groups_of_elastic(std::size_t count);
-  Result<> read_values();
   Result<> read_partitions(std::string_view masters, PickleId base);
   Result<> read_states(std::size_t number, const DsCut& cut, PickleId states, PickleId master);
   Result<> add_state(std::size_t number, const DsCut& cut, const std::string& state,

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "formats/deepspeed/deepspeed.h"
+#include "formats/deepspeed/emit_config.h"
 
 namespace formats {
 namespace {
@@ -47,8 +48,38 @@ constexpr std::array kRules = {
                {}},
 };
 
+// Stage 3's loader of universal checkpoints asks for exp_avg and exp_avg_sq of every parameter.
+bool muon_in_stage3(const ResumeQuestion& question) {
+  const Value* stage = value_at(question.catalog, {"ds_config", "zero_optimization", "stage"});
+  return has_optimizer(question.catalog, "muon") && stage != nullptr &&
+         stage->kind == Value::Kind::integer && stage->integer == 3;
+}
+
+// Stages 1 and 2 keep whole matrices of momentum where they do not offload it; the loader of
+// universal checkpoints cuts it like the masters all the same, and the next step runs past its end.
+bool muon_on_ranks(const ResumeQuestion& question) {
+  const Value* config = value_at(question.catalog, {"ds_config"});
+  const Value* stage = value_at(question.catalog, {"ds_config", "zero_optimization", "stage"});
+  return question.world > 1 && has_optimizer(question.catalog, "muon") && stage != nullptr &&
+         !ds_cuts_momentum(*config, stage->integer);
+}
+
+constexpr std::array kUniversalRules = {
+    ResumeRule{Says::no, muon_in_stage3,
+               "its configuration asks for stage 3, whose loader of universal checkpoints knows "
+               "Adam's state only",
+               "deepspeed", "zero3"},
+    ResumeRule{Says::no, muon_on_ranks,
+               "DeepSpeed cuts Muon's momentum like the masters when it loads a universal "
+               "checkpoint, and then steps on whole matrices; with grad_accum_dtype fp32 in stage "
+               "1, with CPU offload or on one rank it works",
+               "deepspeed", "zero12"},
+    ResumeRule{Says::yes, always, "a universal checkpoint, for any number of ranks", {}, {}},
+};
+
 }  // namespace
 
 ResumeRules deepspeed_resume() { return {"DeepSpeed 0.19", kRules}; }
+ResumeRules deepspeed_universal_resume() { return {"DeepSpeed 0.19", kUniversalRules}; }
 
 }  // namespace formats

@@ -82,12 +82,6 @@ TEST(DeepSpeedDamage, P09CallsAreRefusedByName) {
   EXPECT_FALSE(fs::exists("PWNED"));
 }
 
-TEST(DeepSpeedDamage, UniversalFoldersAreUnsupportedByName) {
-  const auto tree = test_support::load_tree(kFixtures / "universal_z1_adamw" / "data");
-  ASSERT_TRUE(formats::detect_deepspeed(*tree));
-  EXPECT_NE(refusal_of(tree, Code::unsupported).find("no optim_states.pt file"), std::string::npos);
-}
-
 std::shared_ptr<test_support::MemoryTree> with_latest(std::string_view latest) {
   const auto good = test_support::load_tree(kFixtures / "z3_muon_inmem_bf16_w2" / "data");
   auto tree = std::make_shared<test_support::MemoryTree>("ck");

@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "formats/core/json_text.h"
+#include "formats/deepspeed/deepspeed.h"
+#include "formats/deepspeed/emit_files.h"
+#include "formats/deepspeed/emit_pickle.h"
+#include "formats/deepspeed/names.h"
+
+namespace formats {
+namespace {
+
+constexpr std::string_view kMasters = "fp32";
+constexpr std::string_view kReserved[] = {kMasters, "step"};  // names of files that are no state
+
+// Loaders take a name for that of a folder below zero/, or of a file in it, as it stands.
+bool names_a_file(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name != "optimizer_state.pt" &&
+         std::ranges::none_of(name, [](char c) { return c == '/' || c == '\0'; });
+}
+
+Result<> check_names(const std::vector<DsOutFlat>& flats) {
+  for (const DsOutFlat& flat : flats) {
+    for (const DsTrained* param : flat.params())
+      if (!names_a_file(param->name))
+        return Error{Code::unsupported,
+                     "parameter " + json_string(param->name) +
+                         ": a universal checkpoint keeps each parameter in a folder of its name, "
+                         "and that is none",
+                     "--rename gives it another one"};
+    for (const DsField& state : flat.states())
+      if (!names_a_file(state.state) || std::ranges::count(kReserved, state.state) > 0)
+        return Error{Code::unsupported,
+                     "state " + json_string(state.state) +
+                         ": a universal checkpoint keeps each state in a file of its name, and "
+                         "that one means something else",
+                     {}};
+  }
+  return {};
+}
+
+class UniversalFiles {
+ public:
+  UniversalFiles(const DsOutput& output, EmitPlan& plan) : output_(output), plan_(plan) {}
+
+  void add_all() {
+    for (const DsOutFlat& flat : output_.flats)
+      for (std::size_t p = 0; p < flat.params().size(); ++p) {
+        add_tensor(flat, p, flat.master(), kMasters);
+        for (const DsField& state : flat.states()) add_tensor(flat, p, state, state.state);
+        if (flat.steps()) add_steps(flat, p);
+      }
+  }
+
+ private:
+  std::string path(const DsOutFlat& flat, std::size_t p, std::string_view state) const {
+    return output_.folder + "zero/" + flat.params()[p]->name + "/" + std::string(state) + ".pt";
+  }
+  // Ranks share the writing.
+  Rank writer() const {
+    return Rank{static_cast<std::uint32_t>(plan_.files.size() % output_.what.world)};
+  }
+
+  void add_tensor(const DsOutFlat& flat, std::size_t p, const DsField& field,
+                  std::string_view name) {
+    TorchFileWriter file(output_.content, std::string(name));
+    const Shape& shape = flat.params()[p]->shape;
+    TensorData data = flat.whole_of(p, field, output_.content);
+    const DType dtype = written_dtype(data, output_.content);
+    const std::uint32_t storage = file.add_storage(dtype, {std::move(data)});
+    pickle_dict(file.pickle(), [&] {
+      file.pickle().string("param");
+      file.tensor(storage, 0, shape);
+      pickle_entry(file.pickle(), "cat_dim", 0);
+    });
+    plan_.files.push_back(file.finish(path(flat, p, name), writer()));
+  }
+
+  void add_steps(const DsOutFlat& flat, std::size_t p) {
+    TorchFileWriter file(output_.content, "step");
+    pickle_ds_steps(file, output_.what.groups[flat.group()], *flat.steps());
+    plan_.files.push_back(file.finish(path(flat, p, "step"), writer()));
+  }
+
+  const DsOutput& output_;
+  EmitPlan& plan_;
+};
+
+// Stage 3's loader asks for a model file by another name, and takes nothing but values from it.
+OutputFile values_of_stage3(const DsOutput& output) {
+  DsContent what = output.what;
+  what.stage = 3;
+  what.frozen.clear();
+  what.buffers.clear();
+  return ds_model_file({what, output.content, output.flats, output.folder}, Rank{0});
+}
+
+}  // namespace
+
+Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request) {
+  EmitPlan plan;
+  TRY_ASSIGN(const DsContent what, gather_ds_content(request, DsForm::universal, plan));
+  DsContent whole = what;  // as stages 1 and 2 keep a model: in one file
+  whole.stage = std::min<std::int64_t>(what.stage, 2);
+  TRY_ASSIGN(const std::vector<DsOutFlat> flats, cut_ds_flats(whole, request.content, plan));
+  TRY(check_names(flats));
+  const std::string tag = ds_written_tag(what) + std::string(kDsUniversalSuffix);
+  const DsOutput output{whole, request.content, flats, tag + "/"};
+  UniversalFiles(output, plan).add_all();
+  plan.files.push_back(ds_global_state_file({what, request.content, flats, tag + "/"}));
+  plan.files.push_back(ds_model_file(output, Rank{0}));
+  plan.files.push_back(values_of_stage3(output));
+  plan.commit_files.push_back(ds_latest_file("latest_universal", tag));
+  return plan;
+}
+
+}  // namespace formats

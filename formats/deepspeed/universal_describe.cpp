@@ -1,0 +1,285 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "formats/core/json_text.h"
+#include "formats/deepspeed/deepspeed.h"
+#include "formats/deepspeed/model.h"
+#include "formats/deepspeed/names.h"
+#include "formats/deepspeed/optimizer.h"
+#include "formats/deepspeed/values.h"
+
+namespace formats {
+namespace {
+
+constexpr std::string_view kGlobalState = "zero/optimizer_state.pt";
+constexpr std::string_view kSuffix = ".pt";
+constexpr std::string_view kLatest = "latest_universal";
+constexpr std::string_view kMasters = "fp32";  // what the masters' files are called
+
+// The folders of tags, each with its '/', "" for the root.
+std::set<std::string> universal_folders(const SourceTree& tree) {
+  std::set<std::string> folders;
+  for (const SourceTree::Entry& entry : tree.entries()) {
+    const std::string_view name = entry.name;
+    if (!name.ends_with(kGlobalState)) continue;
+    const std::string_view folder = name.substr(0, name.size() - kGlobalState.size());
+    if (folder.empty() || folder.ends_with('/')) folders.emplace(folder);
+  }
+  return folders;
+}
+
+class UniversalDescriber {
+ public:
+  explicit UniversalDescriber(std::shared_ptr<const SourceTree> tree)
+      : tree_(tree),
+        checkpoint_(std::make_unique<DsCheckpoint>(std::move(tree))),
+        partitions_(*checkpoint_) {}
+
+  Result<std::unique_ptr<Checkpoint>> run() {
+    TRY(find_folder());
+    TRY(find_models());
+    catalog().format = "deepspeed-universal";
+    TRY_ASSIGN(const DsFile first, open_model(0));
+    TRY_ASSIGN(groups_, read_ds_shapes(first.graph(), first.where));
+    TRY_ASSIGN(config_, ds_config_of(first.graph()));
+    TRY(read_global_state());
+    TRY(read_parameters());
+    TRY(check_states());
+    TRY(read_models(first));
+    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+  }
+
+ private:
+  Catalog& catalog() { return checkpoint_->building(); }
+
+  Error refused(Code code, const std::string& why) const {
+    return Error{code, std::string(tree_->root()) + ": " + why, {}};
+  }
+
+  // Of the checkpoint it was made from: converters add a suffix.
+  std::string tag() const {
+    std::string tag = ds_tag_of(*tree_, folder_);
+    if (tag.ends_with(kDsUniversalSuffix) && tag.size() > kDsUniversalSuffix.size())
+      tag.resize(tag.size() - kDsUniversalSuffix.size());
+    return tag;
+  }
+
+  Result<> find_folder() {
+    const std::set<std::string> folders = universal_folders(*tree_);
+    if (tree_->find(kLatest) != nullptr) {
+      TRY_ASSIGN(const std::string tag, read_ds_latest(*tree_, kLatest));
+      if (!folders.contains(tag + "/"))
+        return refused(Code::incomplete, "latest_universal names " + json_string(tag) +
+                                             ", which has no " + std::string(kGlobalState));
+      folder_ = tag + "/";
+    } else if (folders.size() == 1) {
+      folder_ = *folders.begin();
+    } else {
+      return refused(Code::incomplete, "no file latest_universal says which of " +
+                                           std::to_string(folders.size()) +
+                                           " folders is the checkpoint");
+    }
+    return {};
+  }
+
+  // One model file for all ranks (stages 1 and 2), or one a rank (stage 3). Where both kinds are,
+  // the first says everything.
+  Result<> find_models() {
+    for (const SourceTree::Entry& entry : tree_->entries()) {
+      if (ds_folder_of(entry.name) != folder_) continue;
+      const auto name = parse_ds_name(std::string_view(entry.name).substr(folder_.size()));
+      if (!name || name->kind != DsName::Kind::model) continue;
+      if (name->model_rank != 0) {
+        model_parallel_ = true;
+      } else if (name->data_rank) {
+        models_.emplace(*name->data_rank, entry.name);
+      } else {
+        whole_model_ = entry.name;
+      }
+    }
+    if (whole_model_) models_ = {{0, *whole_model_}};
+    if (models_.empty() || models_.begin()->first != 0)
+      return refused(Code::incomplete,
+                     ds_tag_of(*tree_, folder_) + ": model file of rank 0 is missing");
+    return {};
+  }
+
+  Result<DsFile> open_model(std::uint32_t rank) {
+    return open_ds_file(*tree_, *checkpoint_, models_.at(rank),
+                        whole_model_ ? std::nullopt : std::optional<Rank>(Rank{rank}));
+  }
+
+  // The part of the optimizer's state that belongs to no parameter.
+  Result<> read_global_state() {
+    TRY_ASSIGN(const DsFile file, open_ds_file(*tree_, *checkpoint_,
+                                               folder_ + std::string(kGlobalState), std::nullopt));
+    TRY(require_known_globals(file.graph()));
+    const PickleGraph& graph = file.graph();
+    const PickleId root = graph.root();
+    const PickleId stage = graph.find(root, "zero_stage");
+    const PickleId inner = graph.find(root, "optimizer_state_dict");
+    facts_.stage = ds_stage_number(graph, stage);
+    facts_.zero_optimizer =
+        facts_.stage == 3 ? "DeepSpeedZeroOptimizer_Stage3" : ds_zero12_class(stage);
+    facts_.steps.assign(groups_.size(), std::nullopt);
+    PickleId list = graph.find(root, "param_groups");
+    if (list == kNoPickle) list = graph.find(inner, "param_groups");
+    TRY_ASSIGN(std::vector<DsReadGroup> groups, read_ds_groups(graph, list, config_, groups_));
+    for (DsReadGroup& group : groups) facts_.groups.push_back(std::move(group.entry));
+    facts_.optimizer = ds_optimizer_class(config_, facts_.groups);
+    const PickleId states = graph.find(inner, "state");
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      const PickleId step = graph.find(graph.find(states, static_cast<std::int64_t>(i)), "step");
+      if (step == kNoPickle) continue;
+      TRY_ASSIGN(const Value value, value_of(graph, step, &file.archive));
+      facts_.steps[i] = ds_number(value);
+    }
+    TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph, graph.find(root, "loss_scaler")));
+    TRY_ASSIGN(facts_.values, read_ds_engine_values(graph, root));
+    return {};
+  }
+
+  // zero/<parameter>/<state>.pt. Folders of buffers, frozen and tied parameters hold widened copies
+  // of what the model file has.
+  Result<> read_parameters() {
+    std::map<std::string_view, std::size_t> group_of;
+    std::map<std::string_view, const Shape*> shapes;
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+      for (const DsParam& param : groups_[g]) {
+        group_of.emplace(param.name, g);
+        shapes.emplace(param.name, &param.shape);
+      }
+    const std::string zero = folder_ + "zero/";
+    std::set<std::string> others;
+    for (const SourceTree::Entry& entry : tree_->entries()) {
+      const std::string_view path = entry.name;
+      if (!path.starts_with(zero) || !path.ends_with(kSuffix)) continue;
+      const std::string_view folder = ds_folder_of(path).substr(zero.size());
+      if (folder.empty()) continue;
+      const std::string name(folder.substr(0, folder.size() - 1));
+      const auto shape = shapes.find(name);
+      if (shape == shapes.end()) {
+        others.insert(name);
+        continue;
+      }
+      std::string state(path.substr(zero.size() + folder.size()));
+      state.resize(state.size() - kSuffix.size());
+      TRY(read_state(entry.name, name, state, *shape->second, group_of.at(name)));
+    }
+    if (!others.empty())
+      catalog().notes.push_back(std::to_string(others.size()) +
+                                " folders repeat buffers, frozen or tied parameters of the model "
+                                "file, widened: they are left out");
+    return {};
+  }
+
+  Result<> read_state(const std::string& path, const std::string& name, const std::string& state,
+                      const Shape& shape, std::size_t group) {
+    TRY_ASSIGN(const DsFile file, open_ds_file(*tree_, *checkpoint_, path, std::nullopt));
+    TRY(require_known_globals(file.graph()));
+    const PickleGraph& graph = file.graph();
+    if (state == "step") return read_step(file, name, group);
+    PickleId tensor = graph.root();
+    if (graph.is(tensor, PickleKind::dict)) tensor = graph.find(tensor, "param");
+    if (tensor == kNoPickle || !is_torch_tensor(graph, tensor))
+      return ds_corrupt(file.where, "no tensor 'param'");
+    TRY_ASSIGN(const TorchTensor what, torch_tensor(graph, tensor));
+    TRY_ASSIGN(const DsFlat flat, checkpoint_->add_flat(file.archive, file.file, what));
+    states_[group][name].insert(state);
+    // Tensors merged over tensor-parallel ranks are larger than param_shapes says, which is of one.
+    const Shape& real = model_parallel_ && what.shape.size() == shape.size() ? what.shape : shape;
+    return partitions_.add_whole(name, state == kMasters ? "master" : state, real, flat,
+                                 file.where);
+  }
+
+  Result<> read_step(const DsFile& file, const std::string& name, std::size_t group) {
+    TRY_ASSIGN(const Value value, value_of(file.graph(), file.graph().root(), &file.archive));
+    const auto steps = ds_number(value);
+    if (!steps) return ds_corrupt(file.where, "no number of steps");
+    if (facts_.steps[group] && *facts_.steps[group] != *steps)
+      return Error{Code::layout,
+                   file.where + ": parameter " + json_string(name) + " has taken " +
+                       to_json(Value::of_real(*steps)) + " steps, others of its group " +
+                       to_json(Value::of_real(*facts_.steps[group])),
+                   {}};
+    facts_.steps[group] = steps;
+    return {};
+  }
+
+  // A loader takes the states of a group's first parameter for those of all.
+  Result<> check_states() const {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      std::set<std::string> all = {std::string(kMasters)};
+      const auto of_group = states_.find(g);
+      if (of_group != states_.end())
+        for (const auto& [name, states] : of_group->second)
+          all.insert(states.begin(), states.end());
+      for (const DsParam& param : groups_[g])
+        for (const std::string& state : all)
+          if (of_group == states_.end() || !of_group->second.contains(param.name) ||
+              !of_group->second.at(param.name).contains(state))
+            return refused(Code::incomplete,
+                           folder_ + "zero/" + param.name + "/" + state + ".pt is missing");
+    }
+    return {};
+  }
+
+  Result<> read_models(const DsFile& first) {
+    const std::int64_t stage = whole_model_ ? std::min<std::int64_t>(facts_.stage, 2) : 3;
+    const auto ranks = static_cast<std::uint32_t>(models_.size());
+    DsModelReader models(*checkpoint_, partitions_, stage, ranks);
+    if (model_parallel_) {
+      TRY(models.read_facts(first));
+      catalog().notes.emplace_back(
+          "the weights of tensor-parallel ranks' model files are left out: the masters are whole");
+    } else {
+      TRY(models.read(first, Rank{0}));
+      for (std::uint32_t rank = 1; rank < ranks; ++rank) {
+        if (!models_.contains(rank))
+          return refused(Code::incomplete, ds_tag_of(*tree_, folder_) + ": model file of rank " +
+                                               std::to_string(rank) + " is missing");
+        TRY_ASSIGN(const DsFile file, open_model(rank));
+        TRY(models.read(file, Rank{rank}));
+      }
+    }
+    checkpoint_->finish();
+    const std::int64_t world = models.facts().ranks.value_or(ranks);
+    catalog().world = world < (1 << 20) ? static_cast<std::uint32_t>(world) : 1;
+    catalog().partition = "whole tensors, for any stage and number of ranks; written from stage " +
+                          std::to_string(facts_.stage);
+    set_ds_values(catalog(), tag(), groups_, models.facts(), std::move(facts_));
+    return {};
+  }
+
+  std::shared_ptr<const SourceTree> tree_;
+  std::unique_ptr<DsCheckpoint> checkpoint_;
+  DsPartitions partitions_;
+  std::string folder_;
+  std::map<std::uint32_t, std::string> models_;
+  std::optional<std::string> whole_model_;
+  bool model_parallel_ = false;
+  std::vector<DsGroup> groups_;
+  DsConfig config_;
+  DsOptimizerFacts facts_;
+  std::map<std::size_t, std::map<std::string, std::set<std::string>>> states_;  // per group
+};
+
+}  // namespace
+
+bool detect_deepspeed_universal(const SourceTree& tree) {
+  if (universal_folders(tree).empty() && tree.find(kLatest) == nullptr) return false;
+  // A folder that holds both kinds is read as what `latest` names.
+  return std::none_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
+    const auto name =
+        parse_ds_name(std::string_view(entry.name).substr(ds_folder_of(entry.name).size()));
+    return name && name->kind == DsName::Kind::optimizer;
+  });
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_deepspeed_universal(
+    std::shared_ptr<const SourceTree> tree) {
+  return UniversalDescriber(std::move(tree)).run();
+}
+
+}  // namespace formats
