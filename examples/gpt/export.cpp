@@ -58,8 +58,9 @@ Result<Exported> Exporter::write(const formats::Checkpoint& source) const {
   const libswap::ConvertRequest wanted{.format = formats::format_named(request_.format),
                                        .world = world_};
   TRY_ASSIGN(const auto conversion, libswap::plan_conversion(source, wanted));
-  TRY_ASSIGN(const auto report, libswap::write_checkpoint(io_, *conversion.content, conversion.plan,
-                                                          request_.directory, {}));
+  TRY_ASSIGN(const auto report,
+             libswap::write_checkpoint(io_, *conversion.content, conversion.plan,
+                                       request_.directory, {.workers = 1}));  // training goes on
   return Exported{step_, report.bytes, report.seconds, request_.directory};
 }
 

@@ -1,6 +1,7 @@
 #include "formats/core/crc32c.h"
 
 #include <isa-l/crc.h>
+#include <zlib.h>
 
 #include <algorithm>
 
@@ -26,6 +27,12 @@ std::uint32_t crc32c(std::uint32_t crc, ByteView bytes) {
 std::uint32_t crc32_zip(std::uint32_t crc, ByteView bytes) {
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   return bytes.empty() ? crc : crc32_gzip_refl(crc, data, bytes.size());
+}
+
+std::uint32_t crc32_zip_of_both(std::uint32_t first, std::uint32_t second,
+                                std::uint64_t second_bytes) {
+  return static_cast<std::uint32_t>(
+      ::crc32_combine(first, second, static_cast<z_off_t>(second_bytes)));
 }
 
 }  // namespace formats

@@ -31,8 +31,8 @@ Box within(const Box& box, const Box& frame) {
 // One read(): its scratch memory and where it puts what it finds.
 class BoxReader::Gather {
  public:
-  Gather(const BoxReader& reader, const Box& box, std::span<std::byte> into)
-      : reader_(reader), box_(box), into_(into) {}
+  Gather(const BoxReader& reader, const Box& box, std::span<std::byte> into, std::uint64_t* came)
+      : reader_(reader), box_(box), into_(into), came_(came) {}
 
   // Copies `region`, which lies inside both the chunk and the box.
   Result<> copy(const Chunk& chunk, const Box& region) {
@@ -68,9 +68,12 @@ class BoxReader::Gather {
     const auto stored = flat_range_of(chunk.box.extent, within(enclosing, chunk.box));
     CHECK(stored.has_value());
     const auto placed = flat_range_of(box_.extent, within(region, box_));
-    if (region == enclosing && placed)
-      return reader_.read_chunk(chunk, stored->first * elem,
-                                into_.subspan(placed->first * elem, placed->count * elem));
+    if (region == enclosing && placed) {
+      const auto place = into_.subspan(placed->first * elem, placed->count * elem);
+      TRY(reader_.read_chunk(chunk, stored->first * elem, place));
+      count(chunk, *stored, region, place);
+      return {};
+    }
     const std::uint64_t bytes = stored->count * elem;
     if (scratch_ == nullptr || scratch_bytes_ < bytes) {
       scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -78,13 +81,29 @@ class BoxReader::Gather {
     }
     const std::span<std::byte> found(scratch_.get(), bytes);
     TRY(reader_.read_chunk(chunk, stored->first * elem, found));
+    count(chunk, *stored, region, found);
     copy_region(region, {enclosing, found}, {box_, into_}, reader_.elem_bytes_);
     return {};
+  }
+
+  // Where an element is follows from its position in the chunk alone, not from what was asked for.
+  void count(const Chunk& chunk, formats::FlatRange stored, const Box& region,
+             formats::ByteView found) {
+    if (came_ == nullptr) return;
+    for (Box& part : formats::boxes_of(chunk.box.extent, stored)) {
+      for (std::size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += chunk.box.offset[d];
+      const auto of_part = found.first(formats::volume(part.extent) * reader_.elem_bytes_);
+      if (const auto wanted = intersect(part, region))
+        *came_ += libswap::fingerprint(reader_.tensor_->shape, *wanted, {part, of_part},
+                                       reader_.elem_bytes_);
+      found = found.subspan(of_part.size());
+    }
   }
 
   const BoxReader& reader_;
   const Box& box_;
   std::span<std::byte> into_;
+  std::uint64_t* came_;
   std::unique_ptr<std::byte[]> scratch_;
   std::uint64_t scratch_bytes_ = 0;
 };
@@ -153,7 +172,7 @@ std::span<const Chunk* const> BoxReader::candidates(const Box& box) const {
                                     static_cast<std::size_t>(to - from));
 }
 
-Result<> BoxReader::read(const Box& box, std::span<std::byte> into) const {
+Result<> BoxReader::read(const Box& box, std::span<std::byte> into, std::uint64_t* came) const {
   CHECK(inside(box, tensor_->shape));
   const std::uint64_t wanted = formats::volume(box.extent);
   if (packed_)
@@ -162,7 +181,7 @@ Result<> BoxReader::read(const Box& box, std::span<std::byte> into) const {
                      ", smaller than a byte, are only read whole",
                  {}};
   CHECK(into.size() == wanted * elem_bytes_);
-  Gather gather(*this, box, into);
+  Gather gather(*this, box, into, came);
   std::uint64_t found = 0;
   for (const Chunk* chunk : candidates(box)) {
     const auto region = intersect(chunk->box, box);
@@ -205,12 +224,12 @@ Result<> read_box(const formats::Checkpoint& checkpoint, const TensorEntry& tens
   return reader.read(box, into);
 }
 
-Result<BoxStream> BoxStream::open(const BoxReader& reader, Box box) {
+Result<BoxStream> BoxStream::open(const BoxReader& reader, Box box, Fingerprint wanted) {
   const TensorEntry& tensor = reader.tensor();
   CHECK(inside(box, tensor.shape));
   const auto size = formats::packed_bytes(tensor.dtype, formats::volume(box.extent));
   CHECK(size.has_value());
-  BoxStream stream(reader, std::move(box), *size);
+  BoxStream stream(reader, std::move(box), *size, wanted);
   if (!reader.packed() || *size == 0) return stream;
   stream.chunk_ = reader.chunk_of(stream.box_);
   if (stream.chunk_ == nullptr)
@@ -243,19 +262,37 @@ Result<> BoxStream::read(std::span<std::byte> into) {
   return {};
 }
 
+void BoxStream::seek(std::uint64_t byte) {
+  CHECK(byte <= size_ && byte % reader_->elem_bytes() == 0);
+  next_ = byte;
+}
+
+Result<> BoxStream::read_part(const Box& part, std::span<std::byte> into) {
+  if (wanted_ == Fingerprint::none) return reader_->read(part, into);
+  std::uint64_t came = 0;
+  TRY(reader_->read(part, into, &came));
+  const TensorEntry& tensor = reader_->tensor();
+  const std::uint64_t put = libswap::fingerprint(tensor.shape, part, into, reader_->elem_bytes());
+  if (came != put)
+    return Error{Code::corrupt,
+                 label_of(tensor) + ": what was gathered of " + to_string(part) +
+                     " is not what the source holds",
+                 "try again; if it happens again, the memory is at fault"};
+  fingerprint_ += put;
+  return {};
+}
+
 Result<> BoxStream::read_elements(std::uint64_t first, std::span<std::byte> into) {
   const std::uint32_t elem = reader_->elem_bytes();
   if (chunk_ != nullptr) {
     TRY(reader_->read_chunk(*chunk_, first, into));
-    fingerprint_ += libswap::fingerprint(first, into, elem);
+    if (wanted_ == Fingerprint::checked) fingerprint_ += libswap::fingerprint(first, into, elem);
     return {};
   }
-  const formats::Shape& shape = reader_->tensor().shape;
   for (Box& part : formats::boxes_of(box_.extent, {first, into.size() / elem})) {
-    for (std::size_t d = 0; d < shape.size(); ++d) part.offset[d] += box_.offset[d];
+    for (std::size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += box_.offset[d];
     const std::span<std::byte> bytes = into.first(formats::volume(part.extent) * elem);
-    TRY(reader_->read(part, bytes));
-    fingerprint_ += libswap::fingerprint(shape, part, bytes, elem);
+    TRY(read_part(part, bytes));
     into = into.subspan(bytes.size());
   }
   return {};

@@ -1,6 +1,10 @@
 // BoxReader: any box of a described tensor, gathered from the chunks that overlap it. What load,
 // convert, export and digests read through.
 //
+// What is gathered can be proven right on the way: the fingerprint of the elements where the chunks
+// say that they are, taken as they come out of the source, must be that of the box where the
+// caller put it.
+//
 // Borrows the checkpoint and the tensor. Thread-safe. Memory: the index (24 bytes a chunk) and, per
 // call, at most one run of kMaxRun bytes.
 #pragma once
@@ -32,8 +36,10 @@ class BoxReader {
 
   // Fills `into` with the row-major elements of `box`. Code::incomplete when part of it is in no
   // chunk, Code::corrupt when part of it is in several; neither is found out before the end.
+  // `came`, when given, is increased by the fingerprint of the elements as their chunks place them.
   // REQUIRES: box inside the tensor, into.size() its bytes.
-  Result<> read(const formats::Box& box, std::span<std::byte> into) const;
+  Result<> read(const formats::Box& box, std::span<std::byte> into,
+                std::uint64_t* came = nullptr) const;
 
   // The chunk that is exactly `box`, if there is one.
   const formats::Chunk* chunk_of(const formats::Box& box) const;
@@ -64,25 +70,32 @@ Result<> read_box(const formats::Checkpoint& checkpoint, const formats::TensorEn
                   const formats::Box& box, std::span<std::byte> into);
 
 // The row-major bytes of a box in order, as many at a time as the caller has room for, with their
-// fingerprint. Borrows the reader.
+// fingerprint if it is wanted. Borrows the reader.
 class BoxStream {
  public:
+  // checked: Code::corrupt when what was gathered is not what the chunks hold.
+  enum class Fingerprint : std::uint8_t { none, checked };
   // REQUIRES: box inside the tensor.
-  static Result<BoxStream> open(const BoxReader& reader, formats::Box box);
+  static Result<BoxStream> open(const BoxReader& reader, formats::Box box,
+                                Fingerprint wanted = Fingerprint::none);
 
   std::uint64_t bytes_left() const { return size_ - next_; }
+  // Goes on at this byte of the box, the first one of an element.
+  void seek(std::uint64_t byte);
   // Fills exactly `into`. REQUIRES: into.size() <= bytes_left().
   Result<> read(std::span<std::byte> into);
-  // Of all elements begun so far; of the whole box when bytes_left() is 0.
+  // Of all elements begun so far; of the whole box when all of it was read.
   std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:
-  BoxStream(const BoxReader& reader, formats::Box box, std::uint64_t size)
-      : reader_(&reader), box_(std::move(box)), size_(size) {}
+  BoxStream(const BoxReader& reader, formats::Box box, std::uint64_t size, Fingerprint wanted)
+      : reader_(&reader), box_(std::move(box)), wanted_(wanted), size_(size) {}
+  Result<> read_part(const formats::Box& part, std::span<std::byte> into);
   Result<> read_elements(std::uint64_t first, std::span<std::byte> into);
 
   const BoxReader* reader_;
   formats::Box box_;
+  Fingerprint wanted_;
   const formats::Chunk* chunk_ = nullptr;  // packed types only
   std::uint64_t size_ = 0;
   std::uint64_t next_ = 0;  // byte of the box

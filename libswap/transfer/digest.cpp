@@ -1,34 +1,19 @@
 #include "libswap/transfer/digest.h"
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
 
 #include "formats/core/check.h"
 #include "formats/core/sha256.h"
 #include "libswap/transfer/box_reader.h"
 #include "libswap/transfer/fingerprint.h"
+#include "libswap/transfer/in_parallel.h"
 
 namespace libswap {
 
 using formats::ByteVector;
 using formats::Result;
-
-namespace {
-
-// Of the elements that lie in `bytes`, which begin at byte `at` of the chunk.
-std::uint64_t chunk_part(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
-                         std::uint64_t at, formats::ByteView bytes, std::uint32_t elem_bytes) {
-  std::uint64_t sum = 0;
-  for (formats::Box& part :
-       formats::boxes_of(chunk.box.extent, {at / elem_bytes, bytes.size() / elem_bytes})) {
-    for (std::size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += chunk.box.offset[d];
-    const auto of_part = bytes.first(formats::volume(part.extent) * elem_bytes);
-    sum += fingerprint(tensor.shape, part, of_part, elem_bytes);
-    bytes = bytes.subspan(of_part.size());
-  }
-  return sum;
-}
-
-}  // namespace
 
 Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
                               const formats::TensorEntry& tensor) {
@@ -45,22 +30,83 @@ Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
   return sha.hex();
 }
 
+namespace {
+
+// Hands out runs of all chunks, tensor by tensor.
+class Runs {
+ public:
+  explicit Runs(std::span<const TensorOf> tensors) : tensors_(tensors) {}
+
+  struct Run {
+    std::size_t tensor = 0;
+    const formats::Chunk* chunk = nullptr;
+    std::uint64_t at = 0;  // byte of the chunk
+    std::uint64_t size = 0;
+  };
+  std::optional<Run> next() {
+    const std::lock_guard guard(mutex_);
+    for (; tensor_ < tensors_.size(); ++tensor_, chunk_ = 0) {
+      const formats::TensorEntry& tensor = *tensors_[tensor_].tensor;
+      for (; chunk_ < tensor.chunks.size(); ++chunk_, at_ = 0) {
+        const formats::Chunk& chunk = tensor.chunks[chunk_];
+        const auto size = formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent));
+        CHECK(size.has_value());  // the whole tensor's fits
+        if (at_ == *size) continue;
+        const Run run{tensor_, &chunk, at_, std::min(*size - at_, BoxReader::kMaxRun)};
+        at_ += run.size;
+        return run;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::span<const TensorOf> tensors_;
+  std::mutex mutex_;
+  std::size_t tensor_ = 0;
+  std::size_t chunk_ = 0;
+  std::uint64_t at_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> tensors,
+                                                   std::uint32_t workers,
+                                                   const std::atomic<bool>* cancel) {
+  for (const TensorOf& one : tensors)  // its chunks lie inside it, its bytes can be counted
+    TRY(BoxReader::open(*one.checkpoint, *one.tensor));
+  Runs runs(tensors);
+  std::mutex mutex;
+  std::vector<std::uint64_t> sums(tensors.size(), 0);
+  const auto work = [&](const std::atomic<bool>& stop) -> Result<> {
+    ByteVector bytes;
+    while (!stop.load(std::memory_order_relaxed)) {
+      if (cancel != nullptr && cancel->load(std::memory_order_relaxed))
+        return formats::Error{formats::Code::cancelled, "stopped on request", {}};
+      const auto run = runs.next();
+      if (!run) break;
+      const TensorOf& of = tensors[run->tensor];
+      bytes.resize(run->size);
+      TRY(of.checkpoint->read(*of.tensor, *run->chunk, run->at, bytes));
+      const bool packed = bits_of(of.tensor->dtype) % 8 != 0;
+      const std::uint32_t elem = packed ? 1 : bytes_of(of.tensor->dtype);
+      const std::uint64_t sum =
+          packed ? fingerprint(run->at, bytes, 1)
+                 : fingerprint(of.tensor->shape, run->chunk->box, run->at / elem, bytes, elem);
+      const std::lock_guard guard(mutex);
+      sums[run->tensor] += sum;
+    }
+    return {};
+  };
+  TRY(in_parallel(workers, work));
+  return sums;
+}
+
 Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
                                      const formats::TensorEntry& tensor) {
-  TRY_ASSIGN(const BoxReader reader, BoxReader::open(checkpoint, tensor));
-  ByteVector bytes;
-  std::uint64_t sum = 0;
-  for (const formats::Chunk& chunk : tensor.chunks) {
-    const auto size = formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent));
-    CHECK(size.has_value());  // the whole tensor's fits
-    for (std::uint64_t at = 0; at < *size; at += bytes.size()) {
-      bytes.resize(std::min(*size - at, BoxReader::kMaxRun));
-      TRY(checkpoint.read(tensor, chunk, at, bytes));
-      sum += reader.packed() ? fingerprint(at, bytes, 1)
-                             : chunk_part(tensor, chunk, at, bytes, reader.elem_bytes());
-    }
-  }
-  return sum;
+  const TensorOf one{&checkpoint, &tensor};
+  TRY_ASSIGN(const auto fingerprints, fingerprints_of({&one, 1}, 1, nullptr));
+  return fingerprints.front();
 }
 
 }  // namespace libswap

@@ -1,8 +1,12 @@
-// What identifies a tensor's content whatever its shards look like. Memory: one run at a time.
+// What identifies a tensor's content whatever its shards look like. Memory: one run of BoxReader at
+// a time, for each worker.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "formats/catalog/catalog.h"
 
@@ -16,5 +20,14 @@ formats::Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
 // through BoxReader, so it also checks what was read through one. REQUIRES: coverage proven.
 formats::Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
                                               const formats::TensorEntry& tensor);
+
+struct TensorOf {
+  const formats::Checkpoint* checkpoint = nullptr;
+  const formats::TensorEntry* tensor = nullptr;  // one of the checkpoint's
+};
+// The same of many tensors, by several workers at a time, in order. `cancel` may be null.
+formats::Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> tensors,
+                                                            std::uint32_t workers,
+                                                            const std::atomic<bool>* cancel);
 
 }  // namespace libswap

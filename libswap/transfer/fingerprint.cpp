@@ -71,4 +71,36 @@ std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box,
   return sum;
 }
 
+std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box, std::uint64_t first,
+                          formats::ByteView data, std::uint32_t elem_bytes) {
+  std::uint64_t sum = 0;
+  for (formats::Box& part : formats::boxes_of(box.extent, {first, data.size() / elem_bytes})) {
+    for (std::size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += box.offset[d];
+    const auto of_part = data.first(formats::volume(part.extent) * elem_bytes);
+    sum += fingerprint(shape, part, of_part, elem_bytes);
+    data = data.subspan(of_part.size());
+  }
+  return sum;
+}
+
+std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& region,
+                          formats::ConstBoxView frame, std::uint32_t elem_bytes) {
+  CHECK(frame.data.size() == formats::volume(frame.box.extent) * elem_bytes);
+  std::uint64_t sum = 0;
+  formats::for_each_run(shape, region, [&](formats::FlatRange run) {
+    // The run's first element, seen from the corner of the frame.
+    std::uint64_t rest = run.first;
+    std::uint64_t at = 0;
+    std::uint64_t stride = 1;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      at += (rest % shape[d] - frame.box.offset[d]) * stride;
+      stride *= frame.box.extent[d];
+      rest /= shape[d];
+    }
+    sum += fingerprint(run.first, frame.data.subspan(at * elem_bytes, run.count * elem_bytes),
+                       elem_bytes);
+  });
+  return sum;
+}
+
 }  // namespace libswap

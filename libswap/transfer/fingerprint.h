@@ -19,4 +19,12 @@ std::uint64_t fingerprint(std::uint64_t first, formats::ByteView data, std::uint
 std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box,
                           formats::ByteView data, std::uint32_t elem_bytes);
 
+// The elements of `box` from its `first`-th on. REQUIRES: as above.
+std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box, std::uint64_t first,
+                          formats::ByteView data, std::uint32_t elem_bytes);
+
+// Of `region` alone, out of the elements of `frame`. REQUIRES: as above; region inside frame.
+std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& region,
+                          formats::ConstBoxView frame, std::uint32_t elem_bytes);
+
 }  // namespace libswap

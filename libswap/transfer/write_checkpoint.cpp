@@ -2,97 +2,76 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <set>
 
-#include "formats/catalog/range_crcs.h"
-#include "formats/core/check.h"
-#include "formats/core/float_cast.h"
-#include "formats/core/units.h"
-#include "libswap/transfer/box_reader.h"
-#include "libswap/transfer/content_view.h"
 #include "libswap/transfer/digest.h"
-#include "libswap/transfer/file_stream.h"
+#include "libswap/transfer/in_parallel.h"
+#include "libswap/transfer/piece_writer.h"
 #include "libswap/transfer/plan_check.h"
 
 namespace libswap {
 
 using formats::Code;
-using formats::DType;
 using formats::EmitPlan;
 using formats::Error;
-using formats::Fragment;
 using formats::OutputFile;
-using formats::RangeCrcs;
-using formats::TensorData;
 
 namespace {
 
 constexpr std::uint64_t kBlock = 4096;  // what a file system gives out at least
-constexpr std::uint64_t kCastBytes = 512 * formats::KiB;
 
 // Steps 3 to 6: the files of a plan, below one directory.
-class FileWriter {
+class PlanWriter {
  public:
-  FileWriter(IoQueue& io, const formats::Checkpoint& content, const EmitPlan& plan,
+  PlanWriter(IoQueue& io, const formats::Checkpoint& content, const EmitPlan& plan,
              const WriteOptions& options)
       : io_(io),
         content_(content),
         plan_(plan),
         options_(options),
         stores_(stores_of(plan, content.catalog())),
-        readers_(content.catalog().tensors.size()),
+        filler_(content, plan, stores_),
         fingerprints_(content.catalog().tensors.size(), 0),
+        derived_(plan.derived.size(), 0),
         total_(bytes_of(plan)) {}
 
   Result<> write_all(const fs::path& directory);
-  Result<> verify_content() const;
   Result<> verify_derived() const;
   const Stores& stores() const { return stores_; }
   std::vector<std::uint64_t> take_fingerprints() { return std::move(fingerprints_); }
 
  private:
   Result<> make_directories(const fs::path& directory);
-  Result<> write_file(const fs::path& directory, const OutputFile& file);
-  Result<> write_fragment(const Fragment& fragment);
-  Result<> write_data(const TensorData& data);
-  Result<> write_as_is(BoxStream& elements);
-  Result<> write_cast(BoxStream& elements, DType from, DType to);
-  Result<> append(formats::ByteView bytes);
-  Result<> append_zeros(std::uint64_t count);
-  Result<> check_cancelled() const;
-  Result<const BoxReader*> reader_of(std::uint32_t tensor);
-  void report(std::uint64_t position_in_file) const;
+  Result<> write(std::span<const OutputFile> files, const fs::path& directory);
+  void count(const Piece& piece, const Shares& shares);
 
   IoQueue& io_;
   const formats::Checkpoint& content_;
   const EmitPlan& plan_;
   const WriteOptions& options_;
   Stores stores_;
-  std::unique_ptr<FileStream> stream_;
-  std::vector<std::unique_ptr<BoxReader>> readers_;  // made when first needed
+  PieceFiller filler_;
   std::vector<std::uint64_t> fingerprints_;
-  std::set<fs::path> subdirectories_;  // parents sort before their children
-  std::optional<RangeCrcs> crcs_;      // of the file being written
-  std::uint64_t finished_ = 0;         // bytes of the files that are complete
+  std::vector<std::uint64_t> derived_;  // fingerprints of what readers will derive
+  std::set<fs::path> subdirectories_;   // parents sort before their children
+  std::uint64_t finished_ = 0;          // bytes
   std::uint64_t total_ = 0;
 };
 
-Result<> FileWriter::write_all(const fs::path& directory) {
-  TRY_ASSIGN(stream_, FileStream::create(io_, options_.priority));
+Result<> PlanWriter::write_all(const fs::path& directory) {
   TRY(make_directories(directory));
-  for (const OutputFile& file : plan_.files) TRY(write_file(directory, file));
+  TRY(write(plan_.files, directory));
   for (auto sub = subdirectories_.rbegin(); sub != subdirectories_.rend(); ++sub)
     TRY(io_.backend().sync_directory(directory / *sub));
   TRY(io_.backend().sync_directory(directory));
   for (const OutputFile& file : plan_.commit_files) {
-    TRY(write_file(directory, file));
+    TRY(write({&file, 1}, directory));
     TRY(io_.backend().sync_directory((directory / file.name).parent_path()));
   }
   return {};
 }
 
-Result<> FileWriter::make_directories(const fs::path& directory) {
+Result<> PlanWriter::make_directories(const fs::path& directory) {
   for (const auto* files : {&plan_.files, &plan_.commit_files})
     for (const OutputFile& file : *files)
       for (fs::path sub = fs::path(file.name).parent_path(); !sub.empty(); sub = sub.parent_path())
@@ -103,132 +82,37 @@ Result<> FileWriter::make_directories(const fs::path& directory) {
   return {};
 }
 
-Result<> FileWriter::write_file(const fs::path& directory, const OutputFile& file) {
-  TRY(check_cancelled());
-  TRY(stream_->open(directory / file.name, file.size));
-  crcs_.emplace(file);
-  for (const Fragment& fragment : file.fragments) {
-    TRY(append_zeros(fragment.offset - stream_->position()));
-    TRY(write_fragment(fragment));
-    report(stream_->position());
-  }
-  TRY(append_zeros(file.size - stream_->position()));
-  TRY(stream_->finish());
-  finished_ += file.size;
-  report(0);
-  return {};
+Result<> PlanWriter::write(std::span<const OutputFile> files, const fs::path& directory) {
+  return write_pieces(
+      io_, filler_, files, directory,
+      {.workers = workers_or_cores(options_.workers),
+       .piece_bytes = options_.piece_bytes,
+       .priority = options_.priority,
+       .cancel = options_.cancel,
+       .written = [this](const Piece& piece, const Shares& shares) { count(piece, shares); }});
 }
 
-Result<> FileWriter::append(formats::ByteView bytes) {
-  crcs_->feed(bytes);
-  return stream_->append(bytes);
+void PlanWriter::count(const Piece& piece, const Shares& shares) {
+  for (const Share& share : shares.stored) fingerprints_[share.number] += share.fingerprint;
+  for (const Share& share : shares.derived) derived_[share.number] += share.fingerprint;
+  finished_ += piece.size;
+  if (options_.progress) options_.progress({finished_, total_});
 }
 
-Result<> FileWriter::append_zeros(std::uint64_t count) {
-  crcs_->feed_zeros(count);
-  return stream_->append_zeros(count);
-}
-
-Result<> FileWriter::write_fragment(const Fragment& fragment) {
-  if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data)) return append(*bytes);
-  if (const auto* data = std::get_if<TensorData>(&fragment.data)) return write_data(*data);
-  const auto& sealed = std::get<formats::Sealed>(fragment.data);
-  const formats::ByteVector bytes = sealed.bytes(crcs_->of(sealed.over));
-  CHECK(bytes.size() == sealed.size);
-  return append(bytes);
-}
-
-Result<> FileWriter::write_data(const TensorData& data) {
-  TRY_ASSIGN(const BoxReader* reader, reader_of(data.tensor));
-  TRY_ASSIGN(BoxStream elements, BoxStream::open(*reader, data.box));
-  const DType held = reader->tensor().dtype;
-  const DType written = written_dtype(data, content_.catalog());
-  TRY(held == written ? write_as_is(elements) : write_cast(elements, held, written));
-  if (stores_.contains(&data)) fingerprints_[data.tensor] += elements.fingerprint();
-  return {};
-}
-
-Result<> FileWriter::write_as_is(BoxStream& elements) {
-  while (elements.bytes_left() > 0) {
-    TRY(check_cancelled());
-    TRY_ASSIGN(std::span<std::byte> room, stream_->space());
-    room = room.first(std::min<std::uint64_t>(room.size(), elements.bytes_left()));
-    TRY(elements.read(room));
-    crcs_->feed(room);
-    TRY(stream_->advance(room.size()));
-    report(stream_->position());
-  }
-  return {};
-}
-
-Result<> FileWriter::write_cast(BoxStream& elements, DType from, DType to) {
-  formats::ByteVector in;
-  formats::ByteVector out;
-  while (elements.bytes_left() > 0) {
-    TRY(check_cancelled());
-    in.resize(std::min(kCastBytes, elements.bytes_left()));
-    out.resize(in.size() / bytes_of(from) * bytes_of(to));
-    TRY(elements.read(in));
-    formats::cast_floats(from, in, to, out);
-    TRY(append(out));
-    report(stream_->position());
-  }
-  return {};
-}
-
-Result<> FileWriter::check_cancelled() const {
-  if (options_.cancel == nullptr || !options_.cancel->load(std::memory_order_relaxed)) return {};
-  return Error{Code::cancelled, "stopped on request before anything was published",
-               "the same command starts again"};
-}
-
-Result<const BoxReader*> FileWriter::reader_of(std::uint32_t tensor) {
-  std::unique_ptr<BoxReader>& reader = readers_[tensor];
-  if (reader == nullptr) {
-    TRY_ASSIGN(BoxReader made, BoxReader::open(content_, content_.catalog().tensors[tensor]));
-    reader = std::make_unique<BoxReader>(std::move(made));
-  }
-  return reader.get();
-}
-
-void FileWriter::report(std::uint64_t position_in_file) const {
-  if (options_.progress) options_.progress({finished_ + position_in_file, total_});
-}
-
-Result<> FileWriter::verify_content() const {
-  std::set<std::uint32_t> stored;
-  for (const TensorData* data : stores_) stored.insert(data->tensor);
-  for (const std::uint32_t tensor : stored) {
-    TRY(check_cancelled());
-    const formats::TensorEntry& entry = content_.catalog().tensors[tensor];
-    TRY_ASSIGN(const std::uint64_t fingerprint, fingerprint_of(content_, entry));
-    if (fingerprint != fingerprints_[tensor])
-      return Error{Code::corrupt,
-                   label_of(entry) +
-                       ": what was written is not what the source holds; nothing was "
-                       "published",
-                   {}};
-  }
-  return {};
-}
-
-Result<> FileWriter::verify_derived() const {
-  for (const auto& [tensor, from] : plan_.derived) {
-    TRY(check_cancelled());
-    const formats::TensorEntry& entry = content_.catalog().tensors[tensor];
-    formats::Catalog rounded;
-    rounded.tensors.push_back(entry);
-    const ContentView derived(content_, std::move(rounded), {{from}});
-    TRY_ASSIGN(const std::uint64_t wanted, fingerprint_of(content_, entry));
-    TRY_ASSIGN(const std::uint64_t found,
-               fingerprint_of(derived, derived.catalog().tensors.front()));
-    if (wanted != found)
+// The tensors that are not stored are read once, for this alone.
+Result<> PlanWriter::verify_derived() const {
+  std::vector<TensorOf> tensors;
+  for (const formats::Derived& derived : plan_.derived)
+    tensors.push_back({&content_, &content_.catalog().tensors[derived.tensor]});
+  TRY_ASSIGN(const auto wanted,
+             fingerprints_of(tensors, workers_or_cores(options_.workers), options_.cancel));
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (wanted[i] != derived_[i])
       return Error{Code::unsupported,
-                   label_of(entry) + ": the format keeps only " +
-                       label_of(content_.catalog().tensors[from]) +
+                   label_of(*tensors[i].tensor) + ": the format keeps only " +
+                       label_of(content_.catalog().tensors[plan_.derived[i].from]) +
                        ", and that one rounds to other values; nothing was published",
                    "--drop goes on without it"};
-  }
   return {};
 }
 
@@ -285,8 +169,9 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
   const auto start = std::chrono::steady_clock::now();
   const fs::path target = with_parent(destination);
   IoBackend& files = io.backend();
+  if (options.piece_bytes == 0) return Error{Code::usage, "pieces of 0 bytes hold nothing", {}};
   TRY(check_plan(plan, content.catalog()));
-  FileWriter writer(io, content, plan, options);
+  PlanWriter writer(io, content, plan, options);
   if (options.verify == Verify::full)
     TRY(check_stores_everything(plan, content.catalog(), writer.stores()));
   TRY(remove_stale_temporaries(files, target.parent_path()));
@@ -297,10 +182,11 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
 
   TRY_ASSIGN(const Temporary temporary, Temporary::reserve(files, target));
   TRY(writer.write_all(temporary.fresh()));
-  if (options.verify == Verify::full) TRY(writer.verify_content());
   if (options.derived == Derivation::proven) TRY(writer.verify_derived());
   report.fingerprints = writer.take_fingerprints();
   if (options.check) TRY(options.check(temporary.fresh(), report.fingerprints));
+  if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed))
+    return stopped_on_request();
   TRY(publish(files, temporary, target, options.overwrite));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

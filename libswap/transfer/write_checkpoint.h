@@ -18,7 +18,11 @@
 // remove_stale_temporaries() gives it back. A crash after 9 leaves the new D, or, before 10,
 // either.
 //
-// Memory: at most FileStream's buffers and one run of BoxReader (16 MiB together), and the indexes.
+// Steps 4 and 6 go piece by piece, with several workers (piece_writer.h); the shards are made
+// durable together, then each commit file.
+//
+// Memory: for each worker two pieces, one run of BoxReader and a block that is cast; and the
+// indexes.
 #pragma once
 
 #include <atomic>
@@ -37,9 +41,9 @@ namespace libswap {
 
 enum class Overwrite : std::uint8_t { refuse, replace };
 
-// full: the plan stores every element of every tensor exactly once (repeats of whole boxes apart),
-// and what was written has the fingerprint of the content, computed a second time from its chunks.
-// Reading the result back is the caller's, through `check`.
+// full: the plan stores every element of every tensor exactly once (repeats of whole boxes apart).
+// Always: what was put where the plan says has the fingerprint of what the content's chunks say
+// they hold, taken on the way. Reading the result back is the caller's, through `check`.
 enum class Verify : std::uint8_t { none, full };
 
 // Whether a derived tensor must be what readers will derive.
@@ -55,7 +59,9 @@ struct WriteOptions {
   Verify verify = Verify::full;
   Derivation derived = Derivation::proven;
   Priority priority = Priority::background;
-  const std::atomic<bool>* cancel = nullptr;                     // polled once per buffer
+  std::uint32_t workers = 0;                                     // 0: as many as there are cores
+  std::uint64_t piece_bytes = std::uint64_t{4} << 20;            // any; multiples of 4 KiB are fast
+  const std::atomic<bool>* cancel = nullptr;                     // polled once per piece
   std::function<void(const WriteProgress&)> progress = nullptr;  // on the calling thread
   // Sees the finished files in their temporary directory, before they get their name; an error
   // stops the publication. `fingerprints`: as in WriteReport.
@@ -75,7 +81,7 @@ struct WriteReport {
 // `plan` is of `content`. Blocks. The destination's parent must exist. Errors: usage (D exists, the
 // plan's names), no_space (both numbers), layout (the plan does not fit the content), unsupported
 // (a derived tensor is not what it would be derived to), cancelled, and those of reading and
-// writing.
+// writing; corrupt (what was gathered is not what the source holds).
 Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
                                      const formats::EmitPlan& plan, const fs::path& destination,
                                      const WriteOptions& options);

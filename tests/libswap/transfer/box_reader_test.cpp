@@ -168,7 +168,7 @@ TEST(BoxStream, GivesTheSameBytesInPiecesOfAnySize) {
       const Box box = random_box(kShapes[t], random);
       const auto reader = BoxReader::open(checkpoint, checkpoint.tensor(t));
       ASSERT_TRUE(reader);
-      auto stream = BoxStream::open(*reader, box);
+      auto stream = BoxStream::open(*reader, box, BoxStream::Fingerprint::checked);
       ASSERT_TRUE(stream);
       ByteVector all;
       while (stream->bytes_left() > 0) {

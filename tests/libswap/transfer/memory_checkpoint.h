@@ -80,7 +80,9 @@ class MemoryCheckpoint : public formats::Checkpoint {
     if (fail_after_ > 0 && --fail_after_ == 0)
       return formats::Error{formats::Code::corrupt, "shard.bin:77: checksum does not match", {}};
     const auto index = static_cast<std::uint32_t>(&tensor - catalog_.tensors.data());
-    largest_read_ = std::max<std::uint64_t>(largest_read_, into.size());
+    std::uint64_t largest = largest_read_;
+    while (largest < into.size() && !largest_read_.compare_exchange_weak(largest, into.size())) {
+    }
     bytes_read_ += into.size();
     ++reads_;
     // Whole-tensor chunks need no gathering, however large.
@@ -103,9 +105,9 @@ class MemoryCheckpoint : public formats::Checkpoint {
   formats::Catalog catalog_;
   std::vector<formats::ByteVector> content_;
   mutable std::atomic<int> fail_after_ = 0;
-  mutable std::uint64_t largest_read_ = 0;
-  mutable std::uint64_t bytes_read_ = 0;
-  mutable std::uint64_t reads_ = 0;
+  mutable std::atomic<std::uint64_t> largest_read_ = 0;
+  mutable std::atomic<std::uint64_t> bytes_read_ = 0;
+  mutable std::atomic<std::uint64_t> reads_ = 0;
 };
 
 }  // namespace libswap::testing

@@ -1,0 +1,21 @@
+// in_parallel: the same work by several threads, until all of them are through or one fails.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "formats/core/result.h"
+
+namespace libswap {
+
+// Calls work(stop) `workers` times, at least once, each on a thread of its own but for one on the
+// caller's. `stop` becomes true when one of them has failed; the first failure is the answer.
+formats::Result<> in_parallel(
+    std::uint32_t workers,
+    const std::function<formats::Result<>(const std::atomic<bool>& stop)>& work);
+
+// `asked`, or as many as the machine has cores when that is 0.
+std::uint32_t workers_or_cores(std::uint32_t asked);
+
+}  // namespace libswap

@@ -1,0 +1,306 @@
+#include "libswap/transfer/piece_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "formats/core/check.h"
+#include "formats/core/units.h"
+#include "libswap/sys/aligned_buffer.h"
+#include "libswap/sys/thread.h"
+
+namespace libswap {
+
+using formats::Code;
+using formats::Error;
+using formats::Fragment;
+using formats::OutputFile;
+using formats::Sealed;
+
+namespace {
+
+constexpr auto kCommitInterval = std::chrono::seconds(1);
+constexpr auto kLookInterval = std::chrono::milliseconds(100);  // for a cancellation
+constexpr std::size_t kFilesInBatch = OutputFiles::kMostOpen / 2;
+constexpr std::size_t kBuffers = 2;  // of a worker
+
+struct Written {
+  Piece piece;
+  Shares shares;
+};
+
+class Writing {
+ public:
+  Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputFile> files,
+          const fs::path& directory, const PieceWork& work);
+  Result<> run();
+
+ private:
+  struct Buffer {
+    std::span<std::byte> bytes;
+    bool in_flight = false;  // guarded by mutex_
+  };
+  struct Worker {
+    AlignedBuffer memory;
+    std::array<Buffer, kBuffers> buffers;
+    std::thread thread;
+  };
+
+  Result<> start();
+  void work(Worker& worker);
+  Result<> make(const Piece& piece, Buffer& buffer);
+  Result<> seal(const Piece& piece, std::span<std::byte> bytes);
+  std::optional<Piece> next_piece();
+  bool wait_for(const Buffer& buffer);
+  void finished(Buffer& buffer, Written written, Result<> result);
+  void fail(Error error);
+
+  Result<> oversee();
+  Result<> take(std::vector<Written> written);
+  Result<> commit();
+  void join();
+
+  const PieceFiller& filler_;
+  std::span<const OutputFile> files_;
+  const PieceWork& options_;
+  Pieces pieces_;
+  OutputFiles outputs_;
+  std::vector<std::unique_ptr<RangeParts>> ranges_;  // by file
+  std::vector<Worker> workers_;
+
+  // The committer's own.
+  std::vector<std::uint64_t> missing_;   // pieces not written, by file
+  std::vector<std::uint32_t> touched_;   // files written to since the last commit
+  std::vector<std::uint32_t> complete_;  // those of them with nothing missing
+  std::uint64_t written_pieces_ = 0;
+  std::chrono::steady_clock::time_point committed_ = std::chrono::steady_clock::now();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;  // what the workers wait for
+  std::condition_variable news_;     // what the committer waits for
+  std::uint64_t next_ = 0;
+  std::uint32_t working_ = 0;
+  std::vector<Written> done_;
+  std::optional<Error> failure_;  // the first one
+};
+
+Writing::Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputFile> files,
+                 const fs::path& directory, const PieceWork& work)
+    : filler_(filler),
+      files_(files),
+      options_(work),
+      pieces_(files, work.piece_bytes),
+      outputs_(io, directory, files, work.piece_bytes, work.priority) {
+  for (std::uint32_t file = 0; file < files.size(); ++file) {
+    ranges_.push_back(std::make_unique<RangeParts>(files[file], work.piece_bytes));
+    missing_.push_back(pieces_.count_of(file));
+  }
+}
+
+Result<> Writing::run() {
+  Result<> started = start();
+  if (!started) fail(started.error());
+  Result<> overseen = oversee();
+  if (!overseen) fail(overseen.error());
+  join();
+  const std::lock_guard guard(mutex_);
+  if (failure_) return *failure_;
+  return {};
+}
+
+Result<> Writing::start() {
+  std::uint64_t largest = 0;
+  for (const OutputFile& file : files_) largest = std::max(largest, file.size);
+  const std::uint64_t buffer = formats::align_up(
+      std::clamp<std::uint64_t>(largest, 1, options_.piece_bytes), OutputFiles::kLargestBlock);
+  workers_.resize(std::min<std::uint64_t>(std::max(options_.workers, 1u), pieces_.count()));
+  for (Worker& worker : workers_) {
+    TRY_ASSIGN(worker.memory, AlignedBuffer::allocate(buffer * kBuffers));
+    for (std::size_t i = 0; i < kBuffers; ++i)
+      worker.buffers[i].bytes = worker.memory.bytes().subspan(i * buffer, buffer);
+  }
+  for (Worker& worker : workers_) {
+    {
+      const std::lock_guard guard(mutex_);
+      ++working_;
+    }
+    auto thread = start_thread([this, &worker] { work(worker); });
+    if (!thread) {
+      const std::lock_guard guard(mutex_);
+      --working_;
+      return std::move(thread).error();
+    }
+    worker.thread = *std::move(thread);
+  }
+  return {};
+}
+
+void Writing::work(Worker& worker) {
+  for (std::size_t turn = 0;; turn = (turn + 1) % kBuffers) {
+    Buffer& buffer = worker.buffers[turn];
+    if (!wait_for(buffer)) break;
+    const std::optional<Piece> piece = next_piece();
+    if (!piece) break;
+    if (Result<> made = make(*piece, buffer); !made) {
+      fail(std::move(made).error());
+      break;
+    }
+  }
+  for (const Buffer& buffer : worker.buffers) static_cast<void>(wait_for(buffer));
+  const std::lock_guard guard(mutex_);
+  --working_;
+  news_.notify_all();
+}
+
+std::optional<Piece> Writing::next_piece() {
+  const std::lock_guard guard(mutex_);
+  if (failure_ || next_ == pieces_.count()) return std::nullopt;
+  return pieces_.at(next_++);
+}
+
+// False when there is no reason to go on.
+bool Writing::wait_for(const Buffer& buffer) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !buffer.in_flight; });
+  return !failure_;
+}
+
+Result<> Writing::make(const Piece& piece, Buffer& buffer) {
+  TRY(outputs_.ensure_open(piece.file));
+  const std::span<std::byte> bytes = buffer.bytes.first(piece.size);
+  TRY_ASSIGN(Shares shares, filler_.fill(files_[piece.file], piece.offset, bytes));
+  if (!ranges_[piece.file]->empty()) TRY(seal(piece, bytes));
+  Written written{piece, std::move(shares)};
+  {
+    const std::lock_guard guard(mutex_);
+    buffer.in_flight = true;
+  }
+  if (piece.size == 0) {
+    finished(buffer, std::move(written), {});
+    return {};
+  }
+  outputs_.write(piece.file, piece.offset, bytes,
+                 [this, &buffer, written = std::move(written)](Result<> result) mutable {
+                   finished(buffer, std::move(written), std::move(result));
+                 });
+  return {};
+}
+
+// The CRCs of the piece, and its Sealed bytes out of those of others.
+Result<> Writing::seal(const Piece& piece, std::span<std::byte> bytes) {
+  RangeParts& ranges = *ranges_[piece.file];
+  std::vector<const Fragment*> seals;
+  bool sealed_twice = false;  // some range covers what is only put in here
+  for (const Fragment& fragment : fragments_in(files_[piece.file], piece.offset, piece.size)) {
+    const auto* sealed = std::get_if<Sealed>(&fragment.data);
+    if (sealed == nullptr || fragment.offset + sealed->size <= piece.offset) continue;
+    seals.push_back(&fragment);
+    sealed_twice = sealed_twice || ranges.touches({fragment.offset, sealed->size});
+  }
+  if (!sealed_twice) ranges.publish(piece.number, ranges.parts_of(piece.offset, bytes));
+  if (!seals.empty() && !ranges.wait_before(piece.number))
+    return Error{Code::cancelled, "another piece could not be written", {}};
+  for (const Fragment* fragment : seals) {
+    const auto& sealed = std::get<Sealed>(fragment->data);
+    const formats::ByteVector seal = sealed.bytes(ranges.crcs_of(sealed.over, piece.number, bytes));
+    CHECK(seal.size() == sealed.size);
+    const std::uint64_t first = std::max(fragment->offset, piece.offset);
+    const std::uint64_t last = std::min(fragment->offset + sealed.size, piece.offset + piece.size);
+    std::ranges::copy(std::span(seal).subspan(first - fragment->offset, last - first),
+                      bytes.subspan(first - piece.offset).begin());
+  }
+  if (sealed_twice) ranges.publish(piece.number, ranges.parts_of(piece.offset, bytes));
+  return {};
+}
+
+// On the queue's thread, too.
+void Writing::finished(Buffer& buffer, Written written, Result<> result) {
+  if (!result) fail(std::move(result).error());
+  const std::lock_guard guard(mutex_);
+  buffer.in_flight = false;
+  if (!failure_) done_.push_back(std::move(written));
+  changed_.notify_all();
+  news_.notify_all();  // inside the lock: who waits may end this object
+}
+
+void Writing::fail(Error error) {
+  {
+    const std::lock_guard guard(mutex_);
+    if (!failure_) failure_ = std::move(error);
+    changed_.notify_all();
+    news_.notify_all();
+  }
+  outputs_.stop();
+  for (const auto& ranges : ranges_) ranges->stop();
+}
+
+// --- the committer ---------------------------------------------------------------------------
+
+Result<> Writing::oversee() {
+  while (written_pieces_ < pieces_.count()) {
+    std::vector<Written> written;
+    {
+      std::unique_lock lock(mutex_);
+      news_.wait_for(lock, kLookInterval,
+                     [this] { return failure_ || !done_.empty() || working_ == 0; });
+      if (failure_) return *failure_;
+      written.swap(done_);
+    }
+    TRY(take(std::move(written)));
+    if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed))
+      return stopped_on_request();
+    if (complete_.size() >= kFilesInBatch ||
+        std::chrono::steady_clock::now() - committed_ >= kCommitInterval)
+      TRY(commit());
+  }
+  return commit();
+}
+
+Result<> Writing::take(std::vector<Written> written) {
+  for (const Written& one : written) {
+    const std::uint32_t file = one.piece.file;
+    ++written_pieces_;
+    touched_.push_back(file);
+    if (--missing_[file] == 0) {
+      TRY(outputs_.cut(file));
+      complete_.push_back(file);
+    }
+    if (options_.written) options_.written(one.piece, one.shares);
+  }
+  return {};
+}
+
+// Everything that was taken so far becomes durable; complete files are closed.
+Result<> Writing::commit() {
+  std::ranges::sort(touched_);
+  const auto repeated = std::ranges::unique(touched_);
+  touched_.erase(repeated.begin(), repeated.end());
+  TRY(outputs_.sync(touched_));
+  for (const std::uint32_t file : complete_) TRY(outputs_.close(file));
+  touched_.clear();
+  complete_.clear();
+  committed_ = std::chrono::steady_clock::now();
+  return {};
+}
+
+void Writing::join() {
+  for (Worker& worker : workers_)
+    if (worker.thread.joinable()) worker.thread.join();
+}
+
+}  // namespace
+
+Error stopped_on_request() {
+  return {Code::cancelled, "stopped on request before anything was published",
+          "the same command starts again"};
+}
+
+Result<> write_pieces(IoQueue& io, const PieceFiller& filler, std::span<const OutputFile> files,
+                      const fs::path& directory, const PieceWork& work) {
+  if (files.empty()) return {};
+  return Writing(io, filler, files, directory, work).run();
+}
+
+}  // namespace libswap

@@ -1,0 +1,42 @@
+// PieceWriter: writes files of a plan with several workers, piece by piece.
+//
+// The workers take the pieces in order. Each has two buffers: while one is being written through
+// the I/O queue it fills the other, so that reading, computing and writing go on at a time, across
+// files too. A piece with Sealed bytes fills everything else first, publishes its part of the CRCs
+// and then waits for those of the pieces before it; they were all taken earlier, so somebody is at
+// them. The calling thread is the committer: it collects what was written, makes it durable in
+// batches and reports.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "libswap/transfer/output_files.h"
+#include "libswap/transfer/piece_filler.h"
+#include "libswap/transfer/pieces.h"
+#include "libswap/transfer/range_parts.h"
+
+namespace libswap {
+
+struct PieceWork {
+  std::uint32_t workers = 1;
+  std::uint64_t piece_bytes = 0;
+  Priority priority = Priority::background;
+  const std::atomic<bool>* cancel = nullptr;  // polled once per piece
+  // On the calling thread, each piece once, when it is written.
+  std::function<void(const Piece& piece, const Shares& shares)> written = nullptr;
+};
+
+// Blocks until all of the files below `directory`, which holds their subdirectories, are durable;
+// then they are closed. After an error or Code::cancelled nothing of it runs any more.
+// Memory: two pieces a worker, and what PieceFiller says for each.
+Result<> write_pieces(IoQueue& io, const PieceFiller& filler,
+                      std::span<const formats::OutputFile> files, const fs::path& directory,
+                      const PieceWork& work);
+
+formats::Error stopped_on_request();  // Code::cancelled
+
+}  // namespace libswap

@@ -1,0 +1,36 @@
+// The pieces that output files are written in: ranges of equal size, the last one of a file what is
+// left. An empty file is one empty piece, so that somebody makes it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "formats/catalog/emit.h"
+
+namespace libswap {
+
+struct Piece {
+  std::uint32_t file = 0;
+  std::uint64_t number = 0;  // among those of its file
+  std::uint64_t offset = 0;  // in the file, bytes
+  std::uint64_t size = 0;
+};
+
+class Pieces {
+ public:
+  // REQUIRES: piece_bytes > 0. Borrows the files.
+  Pieces(std::span<const formats::OutputFile> files, std::uint64_t piece_bytes);
+
+  std::uint64_t count() const { return firsts_.back(); }
+  std::uint64_t count_of(std::uint32_t file) const { return firsts_[file + 1] - firsts_[file]; }
+  std::uint64_t index_of(const Piece& piece) const { return firsts_[piece.file] + piece.number; }
+  Piece at(std::uint64_t index) const;  // file by file, ascending
+
+ private:
+  std::span<const formats::OutputFile> files_;
+  std::uint64_t piece_bytes_;
+  std::vector<std::uint64_t> firsts_;  // of each file, and the end
+};
+
+}  // namespace libswap
