@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "libswap/sys/cold_reads.h"
 #include "libswap/sys/descriptor_cache.h"
 #include "libswap/sys/errno_error.h"
 #include "libswap/sys/probe.h"
@@ -42,6 +43,7 @@ struct Files {
   Descriptor directory;
   std::string target;  // a single file's real name, which may be behind a link; empty: a directory
   mutable DescriptorCache cache{open_files_allowed()};
+  mutable BounceBuffers buffers;
 
   std::string path_of(const std::string& name) const { return below + name; }
   Result<Descriptor> open(const std::string& name) const;
@@ -84,7 +86,10 @@ class FileSource : public ByteSource {
   }
   FileSource(std::shared_ptr<const Files> files, std::string name)
       : files_(std::move(files)), entry_(std::move(name)), path_(files_->path_of(entry_)) {}
-  ~FileSource() override { files_->cache.forget(this); }
+  ~FileSource() override {
+    files_->cache.forget(this);
+    files_->cache.forget(&inode_);
+  }
 
   std::uint64_t size() const override { return size_; }
   std::string_view name() const override { return path_; }
@@ -92,6 +97,8 @@ class FileSource : public ByteSource {
 
  private:
   Result<std::shared_ptr<const Descriptor>> open_file() const;
+  Result<std::size_t> read_large(const Descriptor& file, std::uint64_t offset,
+                                 std::span<std::byte> into) const;
   Result<> still_the_same(const Descriptor& file) const;
 
   std::shared_ptr<const Files> files_;
@@ -116,6 +123,20 @@ Result<> FileSource::still_the_same(const Descriptor& file) const {
   return Error{Code::busy, path_ + " was replaced while it was being read", ""};
 }
 
+// What the page cache holds, and the rest past it. How many bytes: all, or up to where neither
+// goes.
+Result<std::size_t> FileSource::read_large(const Descriptor& file, std::uint64_t offset,
+                                           std::span<std::byte> into) const {
+  const std::size_t cached = read_cached(file.get(), offset, into);
+  if (into.size() - cached < kColdRead) return cached;
+  DescriptorCache::Shared uncached = files_->cache.find(&inode_);
+  if (uncached == nullptr) uncached = files_->cache.insert(&inode_, open_uncached(file.get()));
+  if (!*uncached) return cached;
+  TRY_ASSIGN(const std::size_t rest, read_uncached(uncached->get(), files_->buffers,
+                                                   offset + cached, into.subspan(cached)));
+  return cached + rest;
+}
+
 Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const {
   const std::string what = "cannot read " + std::to_string(into.size()) + " bytes at " + path_ +
                            ":" + std::to_string(offset);
@@ -123,6 +144,11 @@ Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const
     return Error{Code::incomplete, what + ": the file ends at " + std::to_string(size_), ""};
   }
   TRY_ASSIGN(const std::shared_ptr<const Descriptor> file, open_file());
+  if (into.size() >= kColdRead) {
+    TRY_ASSIGN(const std::size_t done, read_large(*file, offset, into));
+    offset += done;
+    into = into.subspan(done);
+  }
   while (!into.empty()) {
     const ssize_t count = ::pread(file->get(), into.data(), std::min(into.size(), kMaxRead),
                                   static_cast<off_t>(offset));

@@ -4,7 +4,8 @@
 // entry. Symbolic links are followed while they stay inside (the root itself may be a link); links
 // that lead outside and special files are refused, so that opening a checkpoint never touches
 // anything else. Files are opened when first read and closed again under the process's limit of
-// open files; one that was replaced meanwhile is an error. Thread-safe; reads are plain pread.
+// open files; one that was replaced meanwhile is an error. Thread-safe. Large reads take what is in
+// memory and the rest past the page cache (cold_reads.h); that memory is 4 MiB for each reader.
 #pragma once
 
 #include <memory>

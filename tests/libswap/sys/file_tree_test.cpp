@@ -1,12 +1,15 @@
 #include "libswap/sys/file_tree.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 
 #include "formats/core/byte_source.h"
+#include "libswap/sys/unique.h"
 #include "tests/libswap/sys/test_files.h"
 
 namespace libswap {
@@ -67,6 +70,37 @@ TEST_F(Tree, AReadBeyondTheEndNamesFileAndOffset) {
   EXPECT_EQ(result.error().message,
             "cannot read 4 bytes at " + (directory_ / "f").string() + ":8: the file ends at 10");
   EXPECT_FALSE(source->read(~std::uint64_t{0} - 1, bytes));
+}
+
+// Drops the file from the page cache, all of it or what lies behind `from`.
+void forget_cached(const fs::path& path, off_t from) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::fsync(file.get()), 0);
+  ASSERT_EQ(::posix_fadvise(file.get(), from, 0, POSIX_FADV_DONTNEED), 0);
+}
+
+TEST_F(Tree, LargeReadsGiveTheSameBytesWhateverIsInMemory) {
+  std::string text(9'000'001, 0);
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2654435761u >> 13);
+  write_file(directory_ / "f", text);
+  const auto source = value_of(value_of(open_tree(directory_.path()))->open("f"));
+  for (const off_t cached : {off_t{0}, off_t{1} << 20, off_t{9} << 20})
+    for (const std::size_t first : {0u, 1u, 4096u, 70'001u, 4'500'003u})
+      for (const std::size_t size : {131'072u, 200'003u, 4'194'304u, 4'499'998u, 8'900'000u}) {
+        if (first + size > text.size()) continue;
+        forget_cached(directory_ / "f", cached);
+        std::string read(size, 0);
+        ASSERT_TRUE(succeeded(
+            source->read(first, std::as_writable_bytes(std::span(read.data(), read.size())))));
+        ASSERT_TRUE(read == text.substr(first, size)) << first << ", " << size << ", " << cached;
+      }
+  std::vector<std::byte> bytes(200'000);
+  EXPECT_FALSE(source->read(text.size() - 199'999, bytes));
+  fs::resize_file(directory_ / "f", 1'000'000);
+  const Result<> cut = source->read(900'000, bytes);
+  ASSERT_FALSE(cut);
+  EXPECT_NE(cut.error().message.find("was cut at 1000000 meanwhile"), std::string::npos)
+      << cut.error().message;
 }
 
 TEST_F(Tree, AFileCutMeanwhileIsAnError) {

@@ -1,0 +1,83 @@
+#include "libswap/sys/cold_reads.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "formats/core/units.h"
+#include "libswap/sys/posix_backend.h"
+
+namespace libswap {
+
+using formats::Result;
+
+namespace {
+
+constexpr std::uint64_t kBlock = 4096;
+
+}  // namespace
+
+BounceBuffers::Lease::~Lease() {
+  if (memory_.size() == 0) return;  // moved from
+  const std::lock_guard guard(owner_->mutex_);
+  owner_->free_.push_back(std::move(memory_));
+}
+
+Result<BounceBuffers::Lease> BounceBuffers::take() {
+  {
+    const std::lock_guard guard(mutex_);
+    if (!free_.empty()) {
+      AlignedBuffer memory = std::move(free_.back());
+      free_.pop_back();
+      return Lease(*this, std::move(memory));
+    }
+  }
+  TRY_ASSIGN(AlignedBuffer memory, AlignedBuffer::allocate(kBytes));
+  return Lease(*this, std::move(memory));
+}
+
+std::size_t read_cached(int descriptor, std::uint64_t offset, std::span<std::byte> into) {
+  std::size_t found = 0;
+  while (found < into.size()) {
+    const iovec part{into.data() + found, into.size() - found};
+    const ssize_t count =
+        ::preadv2(descriptor, &part, 1, static_cast<off_t>(offset + found), RWF_NOWAIT);
+    if (count <= 0) break;
+    found += static_cast<std::size_t>(count);
+  }
+  return found;
+}
+
+Descriptor open_uncached(int descriptor) {
+  if (in_memory(descriptor)) return {};
+  const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+  return Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_DIRECT));
+}
+
+Result<std::size_t> read_uncached(int descriptor, BounceBuffers& buffers, std::uint64_t offset,
+                                  std::span<std::byte> into) {
+  TRY_ASSIGN(BounceBuffers::Lease lease, buffers.take());
+  std::size_t done = 0;
+  while (done < into.size()) {
+    const std::uint64_t at = offset + done;
+    const std::uint64_t first = at / kBlock * kBlock;
+    const std::uint64_t wanted = std::min<std::uint64_t>(
+        formats::align_up(offset + into.size(), kBlock) - first, BounceBuffers::kBytes);
+    const ssize_t count =
+        ::pread(descriptor, lease.bytes().data(), wanted, static_cast<off_t>(first));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 || static_cast<std::uint64_t>(count) <= at - first) break;
+    const std::size_t got = std::min<std::size_t>(
+        static_cast<std::size_t>(count) - static_cast<std::size_t>(at - first), into.size() - done);
+    std::copy_n(lease.bytes().begin() + static_cast<std::ptrdiff_t>(at - first), got,
+                into.begin() + static_cast<std::ptrdiff_t>(done));
+    done += got;
+    if (static_cast<std::uint64_t>(count) < wanted) break;  // the end, or a disk that refuses more
+  }
+  return done;
+}
+
+}  // namespace libswap

@@ -1,0 +1,28 @@
+// A checkpoint of any size that lies nowhere: its elements are computed when they are read. What
+// benchmarks and memory tests convert.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/catalog/catalog.h"
+
+namespace bench {
+
+// A transformer's matrices and vectors, trained with AdamW: bf16 weights, fp32 master weights and
+// both moments, one chunk each. Thread-safe.
+class SyntheticCheckpoint : public formats::Checkpoint {
+ public:
+  // About that many bytes, at least one layer.
+  explicit SyntheticCheckpoint(std::uint64_t bytes);
+
+  const formats::Catalog& catalog() const override { return catalog_; }
+  formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
+                         std::uint64_t first, std::span<std::byte> into) const override;
+
+ private:
+  std::uint64_t add(const std::string& name, const formats::Shape& shape);  // bytes
+
+  formats::Catalog catalog_;
+};
+
+}  // namespace bench
