@@ -59,6 +59,17 @@ Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, Pickle
   return groups;
 }
 
+std::map<std::int64_t, PickleId> ds_states_of(const PickleGraph& graph, PickleId base) {
+  std::map<std::int64_t, PickleId> states;
+  const PickleId dict = graph.find(base, "state");
+  if (dict == kNoPickle || !graph.is(dict, PickleKind::dict)) return states;
+  const std::span<const PickleId> entries = graph.items(dict);
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+    if (graph.is(entries[i], PickleKind::integer))
+      states.emplace(graph.integer(entries[i]), entries[i + 1]);
+  return states;
+}
+
 Result<std::vector<ValueEntry>> read_ds_engine_values(const PickleGraph& graph, PickleId dict) {
   std::vector<ValueEntry> values;
   for (const std::string_view name : {"overflow", "clip_grad"}) {
@@ -261,14 +272,16 @@ Result<DsCut> DsOptimizer::cut_of(std::size_t number, const DsGroup& group, Pick
 Result<> DsOptimizer::read_partitions(std::string_view masters, PickleId base) {
   TRY_ASSIGN(const std::vector<PickleId> tensors, tensors_of(masters));
   const bool elastic = graph_.is(base, PickleKind::list);
-  const PickleId states = elastic ? kNoPickle : graph_.find(base, "state");
+  const std::map<std::int64_t, PickleId> states = ds_states_of(graph_, elastic ? kNoPickle : base);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     group_ = with_gaps(i);
     TRY_ASSIGN(const DsCut cut, cut_of(i, group_, tensors[i]));
     checkpoint_.building().padding_elems += cut.padding;
     TRY(add_state(i, cut, "master", tensors[i], tensors[i]));
-    const PickleId of_buffer =
-        elastic ? graph_.items(base)[i] : graph_.find(states, static_cast<std::int64_t>(i));
+    const auto found = states.find(static_cast<std::int64_t>(i));
+    const PickleId of_buffer = elastic                 ? graph_.items(base)[i]
+                               : found == states.end() ? kNoPickle
+                                                       : found->second;
     TRY(read_states(i, cut, of_buffer, tensors[i]));
     const bool last = index_of(file_.rank) + 1 == file_.world;
     if (const std::uint64_t total = elems_of(group_);

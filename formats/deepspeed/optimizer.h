@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,6 +54,9 @@ struct DsReadGroup {
 Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, PickleId list,
                                                 const DsConfig& config,
                                                 const std::vector<DsGroup>& shapes);
+// The entries of base's dict `state`, by flat buffer; in the pickle they come in the order in which
+// an engine made them.
+std::map<std::int64_t, PickleId> ds_states_of(const PickleGraph& graph, PickleId base);
 // What the engine keeps beside its partitions: overflow, clip_grad.
 Result<std::vector<ValueEntry>> read_ds_engine_values(const PickleGraph& graph, PickleId dict);
 // The class of stages 1 and 2, which the files do not name: `stage` is their entry zero_stage.

@@ -84,9 +84,11 @@ Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::st
             " elements, but the parameters of the group take " + std::to_string(cut.full) +
             (cut.full == cut.lean ? "" : " (" + std::to_string(cut.lean) + " without padding)"),
         {}};
-  // Every rank names every tensor, also those it holds nothing of: their order is the group's.
+  // The first rank names every tensor, also those it holds nothing of: their order is the group's.
+  const bool named = !group.empty() && numbers_.contains({group.front().name, state});
   for (const DsParam& param : group)
-    if (!param.name.empty()) TRY(entry(param.name, state, flat.dtype, param.shape, where));
+    if (!named && !param.name.empty())
+      TRY(entry(param.name, state, flat.dtype, param.shape, where));
   for (const DsCut::Run& run : cut.runs) {
     const DsParam& param = group[run.param];
     TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));

@@ -128,12 +128,11 @@ class UniversalDescriber {
     TRY_ASSIGN(std::vector<DsReadGroup> groups, read_ds_groups(graph, list, config_, groups_));
     for (DsReadGroup& group : groups) facts_.groups.push_back(std::move(group.entry));
     facts_.optimizer = ds_optimizer_class(config_, facts_.groups);
-    const PickleId states = graph.find(inner, "state");
-    for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const PickleId step = graph.find(graph.find(states, static_cast<std::int64_t>(i)), "step");
-      if (step == kNoPickle) continue;
+    for (const auto& [buffer, state] : ds_states_of(graph, inner)) {
+      const PickleId step = graph.find(state, "step");
+      if (step == kNoPickle || buffer < 0 || std::size_t(buffer) >= groups_.size()) continue;
       TRY_ASSIGN(const Value value, value_of(graph, step, &file.archive));
-      facts_.steps[i] = ds_number(value);
+      facts_.steps[std::size_t(buffer)] = ds_number(value);
     }
     TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph, graph.find(root, "loss_scaler")));
     TRY_ASSIGN(facts_.values, read_ds_engine_values(graph, root));

@@ -1,0 +1,78 @@
+# shellcheck shell=bash
+# DeepSpeed's part of ./run, which sources it: real engines load what ckpt-convert wrote, hold the
+# expected tensors and values, and take two more steps with the losses of the uninterrupted run.
+
+ds_cases=$fixtures/deepspeed
+
+# What the Python lacks, "" when it can judge.
+deepspeed_lacks() {
+  "$python" - 2>/dev/null <<'END' || echo "this Python cannot even say what it lacks"
+try:
+    import deepspeed
+    print("" if deepspeed.__version__ == "0.19.8" else f"DeepSpeed is {deepspeed.__version__}, not 0.19.8")
+except ImportError as error:
+    print(f"{error}; ./dev judge installs it")
+END
+}
+
+# The verdict's lines of judge_ds.py without what engines print.
+engine_loads() {  # FOLDER CASE ARGUMENT...
+  local said status=0
+  said=$(timeout 300 "$python" "$here/judge_ds.py" "$1" "$ds_cases/$2/expected.json" "${@:3}" 2>&1) ||
+    status=$?
+  printf '%s\n' "$said" | grep -E '^(OK|FAIL|  [(a-z]|[A-Za-z]*Error)' | head -n 20
+  return $status
+}
+
+# LABEL CASE "CONVERT-ARGUMENTS" "JUDGE-ARGUMENTS" [CASE-WITH-THE-SOURCE]
+deepspeed_case() {
+  local label=$1 case=$2 source=${5:-$2} convert_arguments judge_arguments
+  read -ra convert_arguments <<<"$3"
+  read -ra judge_arguments <<<"$4"
+  rm -rf one.ds
+  verdict "deepspeed/$source, $label" \
+    convert "$ds_cases/$source/data" one.ds "${convert_arguments[@]}" &&
+    verdict "deepspeed/$source, DeepSpeed trains on" \
+      engine_loads one.ds "$case" "${judge_arguments[@]}"
+  rm -rf one.ds
+}
+
+deepspeed_ranks() {
+  local to='--to deepspeed -p'
+  deepspeed_case "to 3 ranks" z1_adamw_bf16_w2 "$to zero12 -w 3" '--ranks 3'
+  deepspeed_case "written again" z2_adam_fp32_w3 "$to zero12 -w 3" ''
+  deepspeed_case "to 3 ranks" z2_adamw_fp16_w2 "$to zero12 -w 3" '--ranks 3'
+  deepspeed_case "to 3 ranks" z3_adamw_bf16_w4 "$to zero3 -w 3" '--ranks 3'
+  deepspeed_case "to 3 ranks" z3_adam_cpuoffload_w2 "$to zero3 -w 3" '--ranks 3'
+  deepspeed_case "to stage 3 on 3 ranks" z2_muon_bf16_w2 "$to zero3 -w 3" '--ranks 3 --stage 3'
+  deepspeed_case "to stage 2 on 3 ranks" z3_muon_bf16_w4 "$to zero12 -w 3" '--ranks 3 --stage 2'
+  deepspeed_case "to 3 ranks" z1_muon_bf16opt_w2 "$to zero12 -w 3" '--ranks 3'
+  deepspeed_case "out of NVMe" z3_muon_nvme_w2 "$to zero3 -w 2" '--plain'
+}
+
+deepspeed_universal() {
+  local to='--to deepspeed-universal'
+  deepspeed_case "universal" z1_adamw_bf16_w2 "$to" '--universal --ranks 3 --stage 2'
+  deepspeed_case "universal" z1_adamw_bf16_w2 "$to" '--universal --ranks 3 --stage 3'
+  deepspeed_case "universal" z3_adamw_bf16_w4 "$to" '--universal --ranks 3 --stage 2'
+  deepspeed_case "universal" z3_adamw_bf16_w4 "$to" '--universal --ranks 2'
+  deepspeed_case "universal" z1_muon_bf16opt_w2 "$to" '--universal --ranks 3'
+  deepspeed_case "universal" z2_muon_bf16_w2 "$to" '--universal --ranks 1'
+  deepspeed_case "universal" z3_muon_bf16_w4 "$to" '--universal --ranks 1 --stage 2'
+  # Back from what DeepSpeed's own converter wrote.
+  deepspeed_case "to 3 ranks" z1_adamw_bf16_w2 '--to deepspeed -p zero12 -w 3' '--ranks 3' \
+    universal_z1_adamw
+}
+
+judge_deepspeed() {
+  local lacks
+  lacks=$(deepspeed_lacks)
+  if [ -n "$lacks" ]; then
+    skipped=$((skipped + 1))
+    printf '%-6s %-64s %s\n' skip deepspeed "$lacks"
+    return 0
+  fi
+  export DS_ACCELERATOR=cpu PATH="$(dirname "$python"):$PATH"
+  deepspeed_ranks
+  deepspeed_universal
+}
