@@ -57,6 +57,7 @@ struct EmitPlan {
   std::vector<std::string> dropped;      // what the format cannot hold, one line each; never silent
   std::vector<std::uint32_t> omitted;    // the tensors among them, by number
   std::vector<Derived> derived;          // proven bit for bit while writing
+  std::vector<std::string> notes;        // what is stored that the content does not have
 };
 
 struct EmitRequest {

@@ -65,12 +65,13 @@ Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, c
 }
 
 Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
-                                   std::uint32_t number) {
+                                   std::uint32_t number, std::optional<DType> as) {
   const TensorEntry& tensor = content_.tensors[number];
+  const DType dtype = as.value_or(tensor.dtype);
   TRY(claim(key));
-  if (torch_name_of(tensor.dtype).empty()) {
+  if (torch_name_of(dtype).empty()) {
     plan_.dropped.push_back("tensor " + json_string(key) + ": torch has no dtype " +
-                            std::string(name_of(tensor.dtype)));
+                            std::string(name_of(dtype)));
     plan_.omitted.push_back(number);
     return {};
   }
@@ -79,9 +80,9 @@ Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
                  "tensor " + json_string(key) + " has shape " + to_string(tensor.shape) +
                      " but the layout cuts " + to_string(layout_.tensors()[number]),
                  {}};
-  DcpWrittenTensor written{std::move(key), std::move(path), tensor.dtype, tensor.shape, {}};
+  DcpWrittenTensor written{std::move(key), std::move(path), dtype, tensor.shape, {}};
   for (Assigned& piece : assign(number)) {
-    DcpWrittenItem item = add_piece(number, tensor.dtype, piece);
+    DcpWrittenItem item = add_piece(number, dtype, piece);
     written.chunks.push_back({std::move(piece.box), std::move(item)});
   }
   tensors_.push_back(std::move(written));
@@ -132,7 +133,7 @@ DcpWrittenItem DcpItemWriter::add_piece(std::uint32_t number, DType dtype, const
   if (data_bytes == 0) append_bytes(head, archive.tail(0));
   file.fragments.push_back({start, std::move(head)});
   if (data_bytes != 0) {
-    file.fragments.push_back({data, TensorData{number, piece.box}});
+    file.fragments.push_back({data, TensorData{number, piece.box, dtype}});
     file.fragments.push_back(
         {data + data_bytes,
          Sealed{tail_bytes, {{data, data_bytes}}, [archive](std::span<const std::uint32_t> crcs) {

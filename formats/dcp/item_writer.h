@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,9 +23,10 @@ class DcpItemWriter {
   static Result<DcpItemWriter> make(const EmitRequest& request, std::string folder);
 
   Result<> add_value(std::string key, std::vector<PathItem> path, const Value& value);
-  // Content tensor `number`: one item per piece of the layout; a piece that several ranks hold is
-  // written once, by the least loaded of them.
-  Result<> add_tensor(std::string key, std::vector<PathItem> path, std::uint32_t number);
+  // Content tensor `number`, rounded to `as` when that is given: one item per piece of the layout;
+  // a piece that several ranks hold is written once, by the least loaded of them.
+  Result<> add_tensor(std::string key, std::vector<PathItem> path, std::uint32_t number,
+                      std::optional<DType> as = std::nullopt);
 
   bool has(const std::string& key) const { return keys_.contains(key); }
   std::vector<std::string>& dropped() { return plan_.dropped; }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "formats/core/json_text.h"
+#include "formats/core/sha256.h"
 #include "formats/megatron/names.h"
 
 namespace formats {
@@ -15,6 +16,12 @@ namespace {
 constexpr std::string_view kIteration = "iteration";
 constexpr std::string_view kOptimizer = "optimizer";
 constexpr std::string_view kParamNames = "param_names";  // ours; Megatron carries it along
+// A group's "step" counts its parameters' steps here; a setting of that name, which DeepSpeed's
+// Adam has beside the real counters, is kept under this one.
+constexpr std::string_view kStep = "step";
+constexpr std::string_view kStepSetting = "step_setting";
+constexpr std::string_view kState = "state";
+constexpr std::string_view kCommonStep = "common_step";
 
 bool is_dict(const Value* value) { return value != nullptr && value->kind == Value::Kind::dict; }
 bool is_list(const Value* value) { return value != nullptr && value->kind == Value::Kind::list; }
@@ -75,10 +82,10 @@ class Reader {
     for (const Value& group : list->items) catalog_.groups.push_back(group_of(group));
     if (const auto members = of_optimizer_.find(number); members != of_optimizer_.end())
       name_members(members->second, *list, first);
-    const Value* state = inner.find("state");
-    const auto common = steps_in(is_dict(state) ? state->find("common_step") : nullptr);
+    const Value* state = inner.find(kState);
+    const auto common = steps_in(is_dict(state) ? state->find(kCommonStep) : nullptr);
     for (std::size_t i = 0; i < list->items.size(); ++i) {
-      const auto steps = steps_in(list->items[i].find("step"));
+      const auto steps = steps_in(list->items[i].find(kStep));
       if (!steps && !common) continue;
       for (const std::string& name : catalog_.groups[first + i].params)
         catalog_.param_steps[name] = steps ? *steps : *common;
@@ -103,7 +110,9 @@ class Reader {
       if (name.kind != Value::Kind::string) continue;
       if (name.text == kParamNames && value.kind == Value::Kind::list) {
         for (const Value& param : value.items) entry.params.push_back(param.text);
-      } else if (name.text != "params" && name.text != "step") {
+      } else if (name.text == kStepSetting) {
+        entry.settings.emplace_back(kStep, value);
+      } else if (name.text != "params" && name.text != kStep) {
         entry.settings.emplace_back(name.text, value);
       }
     }
@@ -163,14 +172,22 @@ Value empty_dict() {
   return dict;
 }
 
-// One group as Megatron keeps it; `dropped` hears of step counters that differ inside it.
-Value stored_group(const GroupEntry& group, const Catalog& content,
-                   std::vector<std::string>& dropped) {
+Value scalar(float number) {
+  Value value;
+  value.kind = Value::Kind::tensor;
+  value.dtype = DType::f32;
+  append_le(value.raw, number);
+  value.text = sha256_hex(value.raw);
+  return value;
+}
+
+// One group as Megatron keeps it, without its steps.
+Value stored_group(const GroupEntry& group) {
   Value dict = empty_dict();
   bool named = false;
   for (const auto& [name, value] : group.settings) {
     named = named || name == kOptimizer;
-    set(dict, name, value);
+    set(dict, name == kStep ? std::string(kStepSetting) : name, value);
   }
   // "adamw" is "adam" with a setting here.
   const bool adamw = group.optimizer == "adamw";
@@ -178,20 +195,53 @@ Value stored_group(const GroupEntry& group, const Catalog& content,
     set(dict, std::string(kOptimizer), Value::of_string(adamw ? "adam" : group.optimizer));
   if (adamw && dict.find("decoupled_weight_decay") == nullptr)
     set(dict, "decoupled_weight_decay", Value::of_bool(true));
-  std::set<std::int64_t> steps;
   std::vector<Value> names;
-  for (const std::string& name : group.params) {
-    names.push_back(Value::of_string(name));
+  for (const std::string& name : group.params) names.push_back(Value::of_string(name));
+  if (!names.empty()) set(dict, std::string(kParamNames), Value::of_list(std::move(names)));
+  return dict;
+}
+
+// The steps that a group's parameters have taken; `dropped` hears of ones that differ inside it.
+std::optional<std::int64_t> steps_of(const GroupEntry& group, const Catalog& content,
+                                     std::vector<std::string>& dropped) {
+  std::set<std::int64_t> steps;
+  for (const std::string& name : group.params)
     if (const auto found = content.param_steps.find(name); found != content.param_steps.end())
       steps.insert(found->second);
-  }
-  if (!names.empty()) set(dict, std::string(kParamNames), Value::of_list(std::move(names)));
-  if (steps.size() == 1) set(dict, "step", Value::of_real(static_cast<double>(*steps.begin())));
   if (steps.size() > 1)
     dropped.push_back("the steps of each parameter of the " +
                       (group.optimizer.empty() ? "optimizer" : printable(group.optimizer)) +
                       " group: Megatron counts them per group, and they differ");
-  return dict;
+  if (steps.size() != 1) return std::nullopt;
+  return *steps.begin();
+}
+
+// The groups of one optimizer, each with its steps. Beside Muon, whose optimizers are not the
+// distributed one, Megatron looks for one count of all of them.
+Value stored_groups(const Catalog& content, const std::vector<std::size_t>& members,
+                    std::vector<std::string>& dropped) {
+  const bool beside_muon = std::any_of(content.groups.begin(), content.groups.end(),
+                                       [](const GroupEntry& g) { return g.optimizer == "muon"; });
+  std::vector<std::optional<std::int64_t>> steps;
+  for (const std::size_t i : members)
+    steps.push_back(steps_of(content.groups[i], content, dropped));
+  constexpr std::int64_t kExact = 1 << 24;  // whole numbers up to here are exact in fp32
+  const bool one_count =
+      beside_muon && steps.front() && *steps.front() <= kExact &&
+      std::all_of(steps.begin(), steps.end(), [&](const auto& s) { return s == steps.front(); });
+  Value inner = empty_dict();
+  Value state = empty_dict();
+  if (one_count) set(state, std::string(kCommonStep), scalar(static_cast<float>(*steps.front())));
+  if (one_count) set(inner, std::string(kState), std::move(state));
+  Value groups = Value::of_list({});
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    Value group = stored_group(content.groups[members[i]]);
+    if (steps[i] && !one_count)
+      set(group, std::string(kStep), Value::of_real(static_cast<double>(*steps[i])));
+    groups.items.push_back(std::move(group));
+  }
+  set(inner, "param_groups", std::move(groups));
+  return inner;
 }
 
 Value stored_optimizer(const Catalog& content, std::vector<std::string>& dropped) {
@@ -199,14 +249,11 @@ Value stored_optimizer(const Catalog& content, std::vector<std::string>& dropped
   const std::uint32_t count = *std::max_element(numbers.begin(), numbers.end()) + 1;
   Value all = empty_dict();
   for (std::uint32_t number = 0; number < count; ++number) {
-    Value groups = Value::of_list({});
-    for (std::size_t i = 0; i < content.groups.size(); ++i)
-      if (numbers[i] == number)
-        groups.items.push_back(stored_group(content.groups[i], content, dropped));
-    Value inner = empty_dict();
-    set(inner, "param_groups", std::move(groups));
+    std::vector<std::size_t> members;
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      if (numbers[i] == number) members.push_back(i);
     Value part = empty_dict();
-    set(part, std::string(kOptimizer), std::move(inner));
+    set(part, std::string(kOptimizer), stored_groups(content, members, dropped));
     if (count == 1) return part;
     all.entries.emplace_back(Value::of_int(number), std::move(part));
   }
@@ -269,12 +316,15 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
 
 std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups) {
   std::vector<std::string> names;
+  for (const GroupEntry& group : groups)
+    if (std::find(names.begin(), names.end(), group.optimizer) == names.end())
+      names.push_back(group.optimizer);
+  std::stable_partition(names.begin(), names.end(),
+                        [](const std::string& name) { return name == "muon"; });
   std::vector<std::uint32_t> numbers;
-  for (const GroupEntry& group : groups) {
-    const auto found = std::find(names.begin(), names.end(), group.optimizer);
-    numbers.push_back(static_cast<std::uint32_t>(found - names.begin()));
-    if (found == names.end()) names.push_back(group.optimizer);
-  }
+  for (const GroupEntry& group : groups)
+    numbers.push_back(static_cast<std::uint32_t>(
+        std::find(names.begin(), names.end(), group.optimizer) - names.begin()));
   return numbers;
 }
 

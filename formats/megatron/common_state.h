@@ -16,8 +16,8 @@ void add_common_state(Catalog& catalog, const Value& common);
 // place is added to `dropped`.
 Value common_state_of(const Catalog& content, std::vector<std::string>& dropped);
 
-// In which chained optimizer each group is: groups of one optimizer's name share a number, in order
-// of appearance.
+// In which chained optimizer each group is: groups of one optimizer's name share a number, Muon's
+// the first as in Megatron, else in order of appearance.
 std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups);
 
 }  // namespace formats

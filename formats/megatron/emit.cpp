@@ -1,13 +1,17 @@
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
+#include "formats/core/float_cast.h"
 #include "formats/core/json_text.h"
 #include "formats/dcp/item_writer.h"
 #include "formats/megatron/common_state.h"
 #include "formats/megatron/folder.h"
 #include "formats/megatron/megatron.h"
 #include "formats/megatron/names.h"
+#include "formats/resume.h"
 #include "formats/torch/file_writer.h"
 #include "formats/torch/writer.h"
 
@@ -46,6 +50,18 @@ Value writable_part(Value common, std::vector<std::string>& dropped) {
   return common;
 }
 
+// What the model computes in, where its own weights are not in the content: as those that are, or
+// as DeepSpeed's configuration says; else as the master weights.
+std::optional<DType> model_dtype(const Catalog& content) {
+  for (const std::string_view mode : {"bf16", "fp16"})
+    if (const Value* on = value_at(content, {"ds_config", mode, "enabled"}))
+      if (on->kind == Value::Kind::boolean && on->integer != 0)
+        return mode == "bf16" ? DType::bf16 : DType::f16;
+  for (const TensorEntry& tensor : content.tensors)
+    if (tensor.state == "param" && is_floating(tensor.dtype)) return tensor.dtype;
+  return std::nullopt;
+}
+
 class Emitter {
  public:
   Emitter(const Catalog& content, std::string folder, DcpItemWriter items)
@@ -66,10 +82,12 @@ class Emitter {
       std::vector<PathItem> path{key};
       TRY(items_.add_tensor(std::move(key), std::move(path), i));
     }
+    TRY_ASSIGN(std::string note, add_model_weights());
     const Value common =
         writable_part(common_state_of(content_, items_.dropped()), items_.dropped());
     TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
     EmitPlan plan = items_.finish();
+    if (!note.empty()) plan.notes.push_back(std::move(note));
     // A rank without items writes no file.
     std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });
     plan.files.push_back(
@@ -84,6 +102,27 @@ class Emitter {
   }
 
  private:
+  // Megatron loads the model from its own weights: where only the masters are there, as in ZeRO
+  // stage 3, those are rounded. Says how many, "" for none.
+  Result<std::string> add_model_weights() {
+    std::set<std::string> have;
+    for (const TensorEntry& tensor : content_.tensors)
+      if (tensor.state == "param") have.insert(tensor.name);
+    const std::optional<DType> dtype = model_dtype(content_);
+    std::size_t added = 0;
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
+      const TensorEntry& master = content_.tensors[i];
+      const bool lacks_model = master.state == "master" && !master.key &&
+                               is_floating(master.dtype) && !have.contains(master.name);
+      if (!lacks_model) continue;
+      TRY(items_.add_tensor(master.name, {master.name}, i, dtype.value_or(master.dtype)));
+      ++added;
+    }
+    if (added == 0) return std::string();
+    return std::to_string(added) + " model weights were not in the source: its master weights, " +
+           (dtype ? "rounded to " + std::string(name_of(*dtype)) : "as they are");
+  }
+
   // The content's own key where it says the same to Megatron; else the one its optimizers use:
   // layer-wise and plain ones call master weights fp32_param, the distributed optimizer param.
   std::string key_of(const TensorEntry& tensor) const {

@@ -114,16 +114,18 @@ class FsdpEmitter {
         several_(std::any_of(numbers_.begin(), numbers_.end(), [](auto n) { return n != 0; })) {
     for (std::size_t i = 0; i < numbers_.size(); ++i)
       for (const std::string& name : content.groups[i].params) optimizer_of_[name] = numbers_[i];
-    for (std::uint32_t i = 0; i < content.tensors.size(); ++i)
-      if (content.tensors[i].state == "master") masters_[content.tensors[i].name] = i;
+    for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
+      const TensorEntry& tensor = content.tensors[i];
+      if (tensor.state == "master") masters_[tensor.name] = i;
+      if (tensor.state == "param") params_[tensor.name] = i;
+    }
   }
 
   Result<EmitPlan> run() {
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       const TensorEntry& tensor = content_.tensors[i];
-      if (const auto master = masters_.find(tensor.name);
-          tensor.state == "param" && !tensor.key && master != masters_.end()) {
-        derived_.push_back({i, master->second});
+      if (const auto from = made_of(i)) {
+        derived_.push_back({i, *from});
         continue;
       }
       Key key = key_of(tensor);
@@ -150,6 +152,20 @@ class FsdpEmitter {
     std::string text;
     std::vector<PathItem> path;
   };
+
+  // The one of a parameter's two copies that is not stored, here of another format: the model's
+  // when it is rounded from the master, the master when the model's is as wide.
+  std::optional<std::uint32_t> made_of(std::uint32_t number) const {
+    const TensorEntry& tensor = content_.tensors[number];
+    const auto master = masters_.find(tensor.name), param = params_.find(tensor.name);
+    if (tensor.key || master == masters_.end() || param == params_.end()) return std::nullopt;
+    const bool as_wide =
+        content_.tensors[master->second].dtype == content_.tensors[param->second].dtype;
+    if (tensor.state == "param" && !as_wide) return master->second;
+    if (tensor.state == "master" && as_wide) return param->second;
+    return std::nullopt;
+  }
+
   static Key joined(std::vector<std::string> words) {
     Key key;
     for (const std::string& word : words) {
@@ -170,6 +186,15 @@ class FsdpEmitter {
     return joined(std::move(words));
   }
 
+  // A path by which `name` is read as no parameter's.
+  static Key key_of_itself(const std::string& name) {
+    Key key{name, {name}};
+    const std::size_t dot = name.find('.');
+    if (torch_identity(name, key.path).second != "tensor" && dot != std::string::npos)
+      key.path = {name.substr(0, dot), name.substr(dot + 1)};
+    return key;
+  }
+
   // Megatron-FSDP's model weights are the master weights: fp32 whatever the model computes in.
   Key key_of(const TensorEntry& tensor) const {
     if (tensor.key &&
@@ -177,7 +202,7 @@ class FsdpEmitter {
       return {*tensor.key, tensor.path.empty() ? std::vector<PathItem>{*tensor.key} : tensor.path};
     if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "master")
       return joined({"model", tensor.name});
-    if (tensor.state == "tensor") return joined({tensor.name});
+    if (tensor.state == "tensor") return key_of_itself(tensor.name);
     return optimizer_key(tensor.name, "state", tensor.state);
   }
 
@@ -209,6 +234,7 @@ class FsdpEmitter {
   bool several_ = false;
   std::map<std::string, std::uint32_t> optimizer_of_;
   std::map<std::string, std::uint32_t> masters_;
+  std::map<std::string, std::uint32_t> params_;
   std::vector<Derived> derived_;
 };
 

@@ -220,6 +220,7 @@ std::string plan_text(const Request& request, const Prepared& prepared) {
   out += table.text();
   if (prepared.files() > kShown)
     out += "  ... " + count_text(prepared.files() - kShown) + " more files\n";
+  for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
   for (const std::string& dropped : conversion.plan.dropped) out += "  drops " + dropped + "\n";
   return out;
 }
@@ -234,6 +235,7 @@ std::string done_text(const Request& request, const Prepared& prepared,
                     plural(prepared.conversion.content->catalog().tensors.size(), "tensor") + ", " +
                     plural(report.files, "file") + ", " + bytes_text(report.bytes) + speed.data() +
                     ", verified bit for bit\n";
+  for (const std::string& note : prepared.conversion.plan.notes) out += "  " + note + "\n";
   for (const std::string& dropped : prepared.conversion.plan.dropped)
     out += "  dropped " + dropped + "\n";
   return out;
