@@ -131,8 +131,11 @@ class Describer {
   void finish(const DsModelFacts& model) {
     checkpoint_->finish();
     const std::int64_t stage = facts_.stage;
-    catalog().partition = std::string(stage == 3 ? "zero3" : "zero12") + " over " +
-                          std::to_string(world_) + (world_ == 1 ? " rank" : " ranks") +
+    const std::string policy = stage == 3              ? "zero3"
+                               : state_.padded_between ? "zero12-boundary"
+                                                       : "zero12";
+    catalog().partition = policy + " over " + std::to_string(world_) +
+                          (world_ == 1 ? " rank" : " ranks") +
                           (stage == 3 ? "" : " (stage " + std::to_string(stage) + ")");
     set_ds_values(catalog(), files_.tag, state_.groups, model, std::move(facts_));
     if (stage == 3)

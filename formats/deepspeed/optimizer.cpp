@@ -264,6 +264,9 @@ Result<DsCut> DsOptimizer::cut_of(std::size_t number, const DsGroup& group, Pick
                      " elements, in the file of rank 0 it has " +
                      std::to_string(state_.partition[number]),
                  {}};
+  const std::uint64_t even =
+      std::min(checked_mul(full, index_of(file_.rank)).value_or(total), total);
+  state_.padded_between = state_.padded_between || start != even;
   DsCut cut = cut_flat(group, {start, lean}, padding);
   start += lean;
   return cut;

@@ -32,6 +32,9 @@ struct DsFlatState {
   std::vector<DsGroup> groups;           // as param_shapes lists them
   std::vector<std::uint64_t> starts;     // stages 1 and 2: elements of the group before this rank
   std::vector<std::uint64_t> partition;  // stages 1 and 2: length of every rank's buffer, 0 unknown
+  // Stages 1 and 2: padding lies between partitions and not at the tail only, as where no cut may
+  // split a parameter.
+  bool padded_between = false;
 };
 
 // What an optimizer file says beside its tensors.

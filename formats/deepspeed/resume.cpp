@@ -27,6 +27,10 @@ bool momentum_kept_in_memory(const ResumeQuestion& question) {
   return value != nullptr && value->kind == Value::Kind::boolean && value->integer != 0;
 }
 
+bool padded_between(const ResumeQuestion& question) {
+  return question.catalog.partition.starts_with("zero12-boundary");
+}
+
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
     ResumeRule{Says::no, other_world_stage3,
@@ -34,6 +38,9 @@ constexpr std::array kRules = {
                "deepspeed", "zero3"},
     ResumeRule{Says::no, [](const ResumeQuestion& question) { return !same_world(question); },
                "saved by {saved}, and DeepSpeed loads ZeRO state on as many ranks only",
+               "deepspeed", "zero12"},
+    ResumeRule{Says::no, padded_between,
+               "its partitions end where parameters do, which no released DeepSpeed reads",
                "deepspeed", "zero12"},
     ResumeRule{Says::no, partly_swapped,
                "a part of its state lies on NVMe: DeepSpeed then skips what the .pt files hold - "

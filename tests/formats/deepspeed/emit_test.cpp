@@ -209,6 +209,7 @@ TEST(DeepSpeedBoundary, PadsEveryPartitionToTheLargest) {
         << "each rank's own matrices and no others";
   }
   EXPECT_EQ(emitted.checkpoint->catalog().padding_elems, 8u);
+  EXPECT_EQ(emitted.checkpoint->catalog().partition, "zero12-boundary over 3 ranks (stage 2)");
   for (const formats::TensorEntry& tensor : emitted.checkpoint->catalog().tensors)
     EXPECT_EQ(tensor.chunks.size(), 1u) << tensor.name << " " << tensor.state;
 }
@@ -236,6 +237,17 @@ TEST(DeepSpeedBoundary, EveryGroupHasItsOwnLayoutAndPadding) {
                        inner(optimizer_of(emitted, rank, "bf16_"), "group_paddings")),
               padding[rank]);
   EXPECT_EQ(test_support::content_differences(content, *emitted.checkpoint), "");
+}
+
+TEST(DeepSpeedBoundary, IsNotWhatDeepSpeedItselfResumes) {
+  const auto answer = [](const Emitted& emitted) {
+    return formats::resume_answer(formats::deepspeed_resume(), {emitted.checkpoint->catalog(), 3});
+  };
+  EXPECT_TRUE(answer(emit(muon_of_4_5_1(), Policy::zero12, 3)).resumable);
+  const formats::ResumeAnswer no = answer(emit(muon_of_4_5_1(), Policy::zero12_boundary, 3));
+  EXPECT_FALSE(no.resumable);
+  EXPECT_EQ(no.why, "its partitions end where parameters do, which no released DeepSpeed reads");
+  EXPECT_EQ(no.partition, "zero12");
 }
 
 TEST(DeepSpeedBoundary, BecomesTheFlatLayoutAndBack) {
