@@ -147,9 +147,14 @@ class Describer {
     const std::span<const PickleId> entries = graph_.items(id);
     for (std::size_t i = 1; i < entries.size(); i += 2)
       if (is_torch_tensor(graph_, entries[i]))
-        return bad(Code::unsupported, "a tensor under a dict key of type " +
-                                          std::string(name_of(graph_.kind(entries[i - 1]))));
+        return bad(Code::unsupported, "a tensor in a dict with a key of type " + odd_key(entries));
     return add_value(id);
+  }
+
+  std::string odd_key(std::span<const PickleId> entries) const {
+    std::size_t i = 0;
+    while (is_step(graph_, entries[i])) i += 2;
+    return std::string(name_of(graph_.kind(entries[i])));
   }
 
   Result<> walk_sequence(PickleId id) {

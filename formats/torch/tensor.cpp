@@ -122,6 +122,16 @@ Result<> check_inside(const PickleGraph& graph, const TorchTensor& tensor) {
   return {};
 }
 
+// torch keeps x.conj() and the like as a mark on the tensor, over elements that are not changed.
+Result<> check_plain(const PickleGraph& graph, std::span<const PickleId> args, std::size_t marks) {
+  if (args.size() <= marks || !graph.is(args[marks], PickleKind::dict)) return {};
+  const std::span<const PickleId> entries = graph.items(args[marks]);
+  if (entries.empty()) return {};
+  return Error{Code::unsupported,
+               graph.where() + ": a tensor whose elements are stored conjugated or negated",
+               "save it after resolve_conj() and resolve_neg()"};
+}
+
 // (storage, offset, size, stride, ...) of _rebuild_tensor*, with v3's dtype at position 6.
 Result<TorchTensor> rebuilt(const PickleGraph& graph, std::span<const PickleId> args,
                             bool has_dtype) {
@@ -150,6 +160,7 @@ Result<TorchTensor> rebuilt(const PickleGraph& graph, std::span<const PickleId> 
                    {}};
     tensor.dtype = *dtype;
   }
+  TRY(check_plain(graph, args, has_dtype ? 7 : 6));
   TRY(check_inside(graph, tensor));
   return tensor;
 }

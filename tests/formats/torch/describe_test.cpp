@@ -174,6 +174,12 @@ TEST(TorchDescribe, P31QuantisedTensorsAreUnsupportedByName) {
   EXPECT_NE(error.message.find("_rebuild_qtensor"), std::string::npos) << error.message;
 }
 
+TEST(TorchDescribe, MarksOverTheElementsAreNotIgnored) {
+  const Error error = refusal_of(test_support::load_tree(kFixtures / "bad_conjugated" / "data"));
+  EXPECT_EQ(error.code, Code::unsupported);
+  EXPECT_NE(error.message.find("stored conjugated or negated"), std::string::npos) << error.message;
+}
+
 TEST(TorchDescribe, P32ObjectsOfUnknownClassesStayInertAndCallsAreRefused) {
   const auto make = [](const char* module, const char* name) {
     return refusal_of_object([=](formats::PickleWriter& pickle) {
