@@ -1,11 +1,21 @@
 #include "formats/core/json_text.h"
 
 #include <cstdint>
+#include <cstring>
 
 namespace formats {
 namespace {
 
 constexpr std::string_view kHex = "0123456789abcdef";
+
+// The bytes at the front that both functions below copy as they are.
+std::size_t plain_length(std::string_view text) {
+  std::size_t length = 0;
+  while (length < text.size() && text[length] >= 0x20 && text[length] < 0x7f &&
+         text[length] != '"' && text[length] != '\\')
+    ++length;
+  return length;
+}
 
 }  // namespace
 
@@ -25,9 +35,23 @@ std::size_t utf8_length(std::string_view text) {
   return length;
 }
 
+std::size_t ascii_length(std::string_view text) {
+  std::size_t length = 0;
+  for (std::uint64_t eight = 0; length + 8 <= text.size(); length += 8) {
+    std::memcpy(&eight, text.data() + length, 8);
+    if ((eight & 0x8080'8080'8080'8080u) != 0) break;
+  }
+  return length;
+}
+
 void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   while (!text.empty()) {
+    if (const std::size_t plain = plain_length(text); plain != 0) {
+      out += text.substr(0, plain);
+      text.remove_prefix(plain);
+      continue;
+    }
     const std::size_t length = utf8_length(text);
     const char c = text.front();
     if (length == 0) {
@@ -50,6 +74,11 @@ std::string printable(std::string_view text, std::size_t limit) {
   std::string out;
   while (!text.empty()) {
     if (out.size() >= limit) return out + "...";
+    if (const std::size_t plain = plain_length(text.substr(0, limit - out.size())); plain != 0) {
+      out += text.substr(0, plain);
+      text.remove_prefix(plain);
+      continue;
+    }
     const std::size_t length = utf8_length(text);
     const auto code = static_cast<std::uint8_t>(text.front());
     const bool c1_control =

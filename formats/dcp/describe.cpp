@@ -77,12 +77,13 @@ class Describer {
     catalog().format = "dcp";
     catalog().producer = index_.producer;
     TRY(list_files());
+    catalog().tensors.reserve(index_.tensors.size());
     for (DcpTensor& tensor : index_.tensors) TRY(add_tensor(std::move(tensor)));
     TRY(check_no_overlap());
     for (const TensorEntry& tensor : catalog().tensors)
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
         return std::move(covered).error().within(at_root(kIndexName));
-    for (const std::string& key : index_.values) TRY(add_value(key));
+    for (DcpValue& value : index_.values) TRY(add_value(std::move(value)));
     catalog().groups = torch_groups(catalog().values);
     catalog().step = torch_step(catalog().values);
     mark_echoes(catalog().values);
@@ -116,20 +117,18 @@ class Describer {
     for (const SourceTree::Entry& entry : tree_->entries())
       if (const auto rank = rank_of_index(entry.name)) ranks.emplace(*rank, entry.name);
     if (ranks.empty()) return never_committed();
-    std::uint32_t expected = 0;
+    std::vector<DcpIndex> parts;
     for (const auto& [rank, name] : ranks) {
-      if (rank != expected++)
+      const std::string expected = std::to_string(parts.size());
+      if (rank != parts.size())
         return Error{Code::incomplete,
-                     at_root(name) + ": the metadata of rank " + std::to_string(expected - 1) +
-                         " is missing: no file __" + std::to_string(expected - 1) + ".metadata",
+                     at_root(name) + ": the metadata of rank " + expected +
+                         " is missing: no file __" + expected + ".metadata",
                      {}};
       TRY_ASSIGN(DcpIndex part, read_index(name));
-      if (rank == 0) {
-        index_ = std::move(part);
-      } else {
-        TRY(merge_dcp_index(index_, std::move(part)));
-      }
+      parts.push_back(std::move(part));
     }
+    TRY_ASSIGN(index_, merged_dcp_index(std::move(parts)));
     return {};
   }
 
@@ -178,13 +177,12 @@ class Describer {
     constexpr std::size_t kShown = 8;
     std::vector<std::string> lost;
     for (const DcpTensor& tensor : index_.tensors)
-      for (const Box& box : tensor.chunks)
-        if (const DcpItem* item = index_.item(tensor.key, &box.offset);
-            item && index_.files[item->file] == name)
-          lost.push_back(json_string(tensor.key) + " " + to_string(box));
-    for (const std::string& key : index_.values)
-      if (const DcpItem* item = index_.item(key, nullptr); item && index_.files[item->file] == name)
-        lost.push_back("value " + json_string(key));
+      for (const DcpChunk& chunk : tensor.chunks)
+        if (chunk.item && index_.files[chunk.item->file] == name)
+          lost.push_back(json_string(tensor.key) + " " + to_string(chunk.box));
+    for (const DcpValue& value : index_.values)
+      if (value.item && index_.files[value.item->file] == name)
+        lost.push_back("value " + json_string(value.key));
     std::string text = at_root(name) + ": payload file " + name + " is missing; it held";
     for (std::size_t i = 0; i < std::min(lost.size(), kShown); ++i)
       text += (i == 0 ? " " : ", ") + lost[i];
@@ -192,13 +190,14 @@ class Describer {
     return Error{Code::incomplete, std::move(text), {}};
   }
 
-  Result<std::uint32_t> place(const DcpItem& item, const std::string& what) {
+  Result<std::uint32_t> place(const DcpItem& item, std::string_view kind, std::string_view key) {
     const std::uint32_t number = file_numbers_[item.file];
     const FileEntry& file = catalog().files[number];
     const auto end = checked_add(item.offset, item.length);
     if (!end || *end > file.size)
       return refuse(Code::corrupt, at_root(file.name), item.offset,
-                    "the item of " + what + " is " + std::to_string(item.length) +
+                    "the item of " + std::string(kind) + " " + json_string(key) + " is " +
+                        std::to_string(item.length) +
                         " bytes long and lies past the end of its file of " +
                         std::to_string(file.size) + " bytes");
     return number;
@@ -206,23 +205,22 @@ class Describer {
 
   Result<> add_tensor(DcpTensor tensor) {
     TensorEntry entry;
-    if (const auto path = index_.paths.find(tensor.key); path != index_.paths.end())
-      entry.path = path->second;
+    entry.path = std::move(tensor.path);
     std::tie(entry.name, entry.state) = torch_identity(tensor.key, entry.path);
     entry.dtype = tensor.dtype;
     entry.shape = std::move(tensor.shape);
-    const std::string label = "tensor " + json_string(tensor.key);
-    for (Box& box : tensor.chunks) {
-      const DcpItem* item = index_.item(tensor.key, &box.offset);
-      if (item == nullptr)
+    entry.chunks.reserve(tensor.chunks.size());
+    for (DcpChunk& chunk : tensor.chunks) {
+      if (!chunk.item)
         return Error{Code::incomplete,
-                     at_root(kIndexName) + ": storage_data has no entry for the chunk of " + label +
-                         " at offset " + to_string(box.offset),
+                     at_root(kIndexName) + ": storage_data has no entry for the chunk of tensor " +
+                         json_string(tensor.key) + " at offset " + to_string(chunk.box.offset),
                      {}};
-      TRY_ASSIGN(const std::uint32_t file, place(*item, label));
+      const DcpItem& item = *chunk.item;
+      TRY_ASSIGN(const std::uint32_t file, place(item, "tensor", tensor.key));
       const std::optional<Rank> holder = catalog().files[file].rank;
-      entry.chunks.push_back(
-          {std::move(box), file, item->offset, item->length, holder.value_or(Rank{0}), item->zstd});
+      entry.chunks.push_back({std::move(chunk.box), file, item.offset, item.length,
+                              holder.value_or(Rank{0}), item.zstd});
     }
     entry.key = std::move(tensor.key);
     catalog().tensors.push_back(std::move(entry));
@@ -254,21 +252,19 @@ class Describer {
     return {};
   }
 
-  Result<> add_value(const std::string& key) {
-    const DcpItem* item = index_.item(key, nullptr);
-    if (item == nullptr)
+  Result<> add_value(DcpValue stored) {
+    if (!stored.item)
       return Error{
           Code::incomplete,
-          at_root(kIndexName) + ": storage_data has no entry for value " + json_string(key),
+          at_root(kIndexName) + ": storage_data has no entry for value " + json_string(stored.key),
           {}};
-    TRY(place(*item, "value " + json_string(key)));
-    ValueEntry entry{key, {key}, {}};
-    if (const auto path = index_.paths.find(key); path != index_.paths.end())
-      entry.path = path->second;
+    const DcpItem& item = *stored.item;
+    TRY(place(item, "value", stored.key));
     auto value = checkpoint_->payloads_.value(
-        {index_.files[item->file], item->offset, item->length, item->zstd});
-    if (!value) return std::move(value).error().within("value " + json_string(key));
-    entry.value = std::move(*value);
+        {index_.files[item.file], item.offset, item.length, item.zstd});
+    if (!value) return std::move(value).error().within("value " + json_string(stored.key));
+    ValueEntry entry{std::move(stored.key), std::move(stored.path), std::move(*value)};
+    if (entry.path.empty()) entry.path = {entry.key};
     catalog().values.push_back(std::move(entry));
     return {};
   }

@@ -1,7 +1,8 @@
 #include "formats/dcp/index.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <numeric>
+#include <unordered_map>
 
 #include "formats/core/json_text.h"
 #include "formats/torch/tensor.h"
@@ -32,6 +33,7 @@ class Reader {
       return bad("", "the Metadata object has no dict storage_data");
     TRY(read_described(described));
     TRY(read_stored(stored));
+    share_items();
     read_paths(graph_.find(state, "planner_data"));
     TRY(read_flat_boxes(graph_.find(state, "mcore_data")));
     // One plan a rank, also of ranks that wrote nothing.
@@ -63,24 +65,28 @@ class Reader {
 
   Result<> read_described(PickleId dict) {
     const std::span<const PickleId> entries = graph_.items(dict);
-    std::unordered_set<std::string_view> seen;
+    places_.reserve(entries.size() / 2);
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       if (!graph_.is(entries[i], PickleKind::string))
         return bad("", "a key of state_dict_metadata is no string");
       const std::string_view key = graph_.text(entries[i]);
-      if (!seen.insert(key).second) return bad(key, "the key is listed twice");
+      const auto [place, fresh] = places_.try_emplace(key);
+      if (!fresh) return bad(key, "the key is listed twice");
       const PickleId what = entries[i + 1];
       if (!graph_.is(what, PickleKind::object)) return bad(key, "neither tensor nor bytes");
       const std::string_view kind = graph_.class_name(what);
       if (kind == "torch.distributed.checkpoint.metadata.BytesStorageMetadata") {
-        index_.values.emplace_back(key);
+        place->second = {Place::Kind::value, index_.values.size()};
+        index_.values.push_back({std::string(key), {}, std::nullopt});
       } else if (kind == "torch.distributed.checkpoint.metadata.TensorStorageMetadata") {
+        place->second = {Place::Kind::tensor, index_.tensors.size()};
         TRY_ASSIGN(DcpTensor tensor, read_tensor(key, what));
         index_.tensors.push_back(std::move(tensor));
       } else {
         return bad(key, "is a " + std::string(kind) + ", neither tensor nor bytes");
       }
     }
+    chunk_orders_.resize(index_.tensors.size());
     return {};
   }
 
@@ -97,12 +103,13 @@ class Reader {
     const auto elems = checked_volume(*shape);
     if (!elems || !checked_mul(*elems, bytes_of(dtype)))
       return bad(key, "its size " + to_string(*shape) + " does not fit 64 bits");
-    DcpTensor tensor{std::string(key), dtype, *shape, {}};
+    DcpTensor tensor{std::string(key), {}, dtype, *shape, {}};
     if (!graph_.is(chunks, PickleKind::list)) return bad(key, "its chunks are no list");
+    tensor.chunks.reserve(graph_.items(chunks).size());
     for (const PickleId chunk : graph_.items(chunks)) {
       TRY_ASSIGN(Box box, read_chunk(key, chunk, *shape));
       // Ranks without rows write a chunk of nothing; it holds nothing to read.
-      if (volume(box.extent) != 0) tensor.chunks.push_back(std::move(box));
+      if (volume(box.extent) != 0) tensor.chunks.push_back({std::move(box), std::nullopt});
     }
     return tensor;
   }
@@ -128,14 +135,15 @@ class Reader {
     TRY_ASSIGN(const PickleId state, attributes(object, key));
     const PickleId offsets = graph_.find(state, "offsets");
     const PickleId sizes = graph_.find(state, "sizes");
-    const auto offset = offsets == kNoPickle ? std::nullopt : torch_shape(graph_, offsets);
-    const auto extent = sizes == kNoPickle ? std::nullopt : torch_shape(graph_, sizes);
-    if (!offset || !extent) return bad(key, "a chunk's offsets or sizes are not made of counts");
-    if (offset->size() != shape.size() || extent->size() != shape.size())
-      return bad(key, "a chunk has " + std::to_string(offset->size()) + " offsets and " +
-                          std::to_string(extent->size()) + " sizes, but the tensor has " +
+    Box box;
+    if (offsets == kNoPickle || sizes == kNoPickle ||
+        !read_torch_shape(graph_, offsets, box.offset) ||
+        !read_torch_shape(graph_, sizes, box.extent))
+      return bad(key, "a chunk's offsets or sizes are not made of counts");
+    if (box.offset.size() != shape.size() || box.extent.size() != shape.size())
+      return bad(key, "a chunk has " + std::to_string(box.offset.size()) + " offsets and " +
+                          std::to_string(box.extent.size()) + " sizes, but the tensor has " +
                           std::to_string(shape.size()) + " dimensions");
-    Box box{*offset, *extent};
     if (!inside(box, shape))
       return bad(
           key, "chunk " + to_string(box) + " lies outside the tensor's shape " + to_string(shape));
@@ -144,7 +152,7 @@ class Reader {
 
   Result<> read_stored(PickleId dict) {
     const std::span<const PickleId> entries = graph_.items(dict);
-    index_.items.reserve(entries.size() / 2);
+    Shape offset;
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       TRY_ASSIGN(const PickleId state, attributes(entries[i], "storage_data"));
       const PickleId fqn = graph_.find(state, "fqn");
@@ -153,14 +161,52 @@ class Reader {
       const std::string_view key = graph_.text(fqn);
       const PickleId at = graph_.find(state, "offset");
       const bool tensor = at != kNoPickle && !graph_.is(at, PickleKind::none);
-      const std::optional<Shape> offset = tensor ? torch_shape(graph_, at) : std::nullopt;
-      if (tensor && !offset)
+      if (tensor && !read_torch_shape(graph_, at, offset))
         return bad(key, "the offset of its storage entry is not made of counts");
-      TRY_ASSIGN(DcpItem item, read_item(key, entries[i + 1]));
-      index_.items.insert_or_assign(DcpIndex::item_key(key, offset ? &*offset : nullptr),
-                                    std::move(item));
+      TRY_ASSIGN(const DcpItem item, read_item(key, entries[i + 1]));
+      const auto place = places_.find(key);
+      if (place == places_.end()) continue;
+      if (tensor && place->second.kind == Place::Kind::tensor) {
+        if (DcpChunk* chunk = chunk_at(place->second.index, offset)) chunk->item = item;
+      } else if (!tensor && place->second.kind == Place::Kind::value) {
+        index_.values[place->second.index].item = item;
+      }
     }
     return {};
+  }
+
+  // Entries mostly come in the order of the chunks; a tensor where they do not gets its chunks
+  // sorted. nullptr: no chunk begins there.
+  DcpChunk* chunk_at(std::size_t tensor, const Shape& offset) {
+    std::vector<DcpChunk>& chunks = index_.tensors[tensor].chunks;
+    ChunkOrder& order = chunk_orders_[tensor];
+    if (order.next < chunks.size() && chunks[order.next].box.offset == offset)
+      return &chunks[order.next++];
+    order.sort(chunks);
+    const auto found = order.find(chunks, offset);
+    if (found == order.sorted.end()) return nullptr;
+    order.next = *found + 1;
+    return &chunks[*found];
+  }
+
+  // Chunks that begin at the same place have the same item: storage_data knows no other difference.
+  void share_items() {
+    for (std::size_t t = 0; t < index_.tensors.size(); ++t) {
+      std::vector<DcpChunk>& chunks = index_.tensors[t].chunks;
+      if (std::all_of(chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.item; }))
+        continue;
+      chunk_orders_[t].sort(chunks);
+      const std::vector<std::uint32_t>& sorted = chunk_orders_[t].sorted;
+      for (std::size_t first = 0, end = 0; first < sorted.size(); first = end) {
+        std::optional<DcpItem> item;
+        for (; end < sorted.size() &&
+               chunks[sorted[end]].box.offset == chunks[sorted[first]].box.offset;
+             ++end)
+          if (!item) item = chunks[sorted[end]].item;
+        for (std::size_t i = first; i < end; ++i)
+          if (!chunks[sorted[i]].item) chunks[sorted[i]].item = item;
+      }
+    }
   }
 
   Result<DcpItem> read_item(std::string_view key, PickleId object) {
@@ -239,11 +285,20 @@ class Reader {
           understood = false;
       }
       understood = understood && typed;
-      if (typed)
-        index_.paths.insert_or_assign(std::string(graph_.text(entries[i])), std::move(path));
+      if (typed) set_path(graph_.text(entries[i]), std::move(path));
     }
     if (!understood)
       index_.notes.emplace_back("planner_data is not a map of key paths; parts of it are ignored");
+  }
+
+  void set_path(std::string_view key, std::vector<PathItem> path) {
+    const auto place = places_.find(key);
+    if (place == places_.end()) return;
+    const std::size_t index = place->second.index;
+    if (place->second.kind == Place::Kind::tensor)
+      index_.tensors[index].path = std::move(path);
+    else
+      index_.values[index].path = std::move(path);
   }
 
   Result<> read_flat_boxes(PickleId dict) {
@@ -295,8 +350,39 @@ class Reader {
       index_.producer = old_properties_ ? "torch 2.0 to 2.2" : "torch 2.3";
   }
 
+  struct Place {  // of a key
+    enum class Kind : std::uint8_t { tensor, value };
+    Kind kind = Kind::tensor;
+    std::size_t index = 0;
+  };
+
+  // Finds chunks by where they begin.
+  struct ChunkOrder {
+    std::uint32_t next = 0;             // behind the chunk that was found last
+    std::vector<std::uint32_t> sorted;  // numbers of chunks by offset; empty until needed
+
+    void sort(const std::vector<DcpChunk>& chunks) {
+      if (!sorted.empty()) return;
+      sorted.resize(chunks.size());
+      std::iota(sorted.begin(), sorted.end(), 0u);
+      std::stable_sort(sorted.begin(), sorted.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return chunks[a].box.offset < chunks[b].box.offset;
+      });
+    }
+    // The first of those that begin there, else the end.
+    std::vector<std::uint32_t>::const_iterator find(const std::vector<DcpChunk>& chunks,
+                                                    const Shape& offset) const {
+      const auto found = std::lower_bound(
+          sorted.begin(), sorted.end(), offset,
+          [&](std::uint32_t a, const Shape& wanted) { return chunks[a].box.offset < wanted; });
+      return found != sorted.end() && chunks[*found].box.offset == offset ? found : sorted.end();
+    }
+  };
+
   const PickleGraph& graph_;
   DcpIndex index_;
+  std::unordered_map<std::string_view, Place> places_;
+  std::vector<ChunkOrder> chunk_orders_;  // of DcpIndex::tensors
   std::unordered_map<std::string_view, std::uint32_t> file_numbers_;
   bool old_properties_ = false;
   bool strides_ = false;
@@ -304,55 +390,6 @@ class Reader {
 
 }  // namespace
 
-std::string DcpIndex::item_key(std::string_view key, const std::vector<std::uint64_t>* offset) {
-  std::string text(key);
-  text += offset == nullptr ? '\0' : '\1';
-  if (offset != nullptr)
-    text.append(reinterpret_cast<const char*>(offset->data()), offset->size() * 8);
-  return text;
-}
-
-const DcpItem* DcpIndex::item(std::string_view key,
-                              const std::vector<std::uint64_t>* offset) const {
-  const auto found = items.find(item_key(key, offset));
-  return found == items.end() ? nullptr : &found->second;
-}
-
 Result<DcpIndex> read_dcp_index(const PickleGraph& graph) { return Reader(graph).read(); }
-
-Result<> merge_dcp_index(DcpIndex& into, DcpIndex other) {
-  std::unordered_map<std::string_view, DcpTensor*> known;
-  for (DcpTensor& tensor : into.tensors) known.emplace(tensor.key, &tensor);
-  std::vector<DcpTensor> fresh;
-  for (DcpTensor& tensor : other.tensors) {
-    const auto found = known.find(tensor.key);
-    if (found == known.end()) {
-      fresh.push_back(std::move(tensor));
-      continue;
-    }
-    DcpTensor& have = *found->second;
-    if (have.shape != tensor.shape || have.dtype != tensor.dtype)
-      return Error{
-          Code::layout,
-          json_string(tensor.key) + ": two ranks' metadata disagree about its shape or dtype",
-          {}};
-    for (Box& box : tensor.chunks)
-      if (std::find(have.chunks.begin(), have.chunks.end(), box) == have.chunks.end())
-        have.chunks.push_back(std::move(box));
-  }
-  for (DcpTensor& tensor : fresh) into.tensors.push_back(std::move(tensor));
-  for (std::string& key : other.values)
-    if (std::find(into.values.begin(), into.values.end(), key) == into.values.end())
-      into.values.push_back(std::move(key));
-  into.paths.merge(other.paths);
-  const auto first = static_cast<std::uint32_t>(into.files.size());
-  for (std::string& name : other.files) into.files.push_back(std::move(name));
-  for (auto& [key, item] : other.items) {
-    item.file += first;
-    into.items.emplace(key, item);
-  }
-  into.notes.insert(into.notes.end(), other.notes.begin(), other.notes.end());
-  return {};
-}
 
 }  // namespace formats

@@ -22,36 +22,42 @@ struct DcpItem {           // _StorageInfo
   std::uint64_t length = 0;
 };
 
+struct DcpChunk {  // ChunkStorageMetadata
+  Box box;
+  std::optional<DcpItem> item;  // nullopt: storage_data has none for this key and offset
+};
+
 struct DcpTensor {  // TensorStorageMetadata
   std::string key;
+  std::vector<PathItem> path;  // empty: none is recorded
   DType dtype = DType::f32;
   Shape shape;
-  std::vector<Box> chunks;
+  std::vector<DcpChunk> chunks;
+};
+
+struct DcpValue {  // BytesStorageMetadata
+  std::string key;
+  std::vector<PathItem> path;
+  std::optional<DcpItem> item;
 };
 
 struct DcpIndex {
   std::vector<DcpTensor> tensors;
-  std::vector<std::string> values;  // keys of BYTE_IO items
-  std::unordered_map<std::string, std::vector<PathItem>> paths;
-  std::unordered_map<std::string, DcpItem> items;  // by item_key
-  std::vector<std::string> files;                  // the payload files
+  std::vector<DcpValue> values;
+  std::vector<std::string> files;  // the payload files
   // Megatron-core up to 0.15: tensors whose tensor-parallel boxes are stored flat, and their own
   // shapes (docs/formats/megatron.md, "flat boxes").
   std::unordered_map<std::string, Shape> flat_boxes_of;
   std::uint32_t ranks = 0;  // of the job that saved, where the index says so
   std::string producer;
   std::vector<std::string> notes;
-
-  // What torch calls a MetadataIndex: a key and, for tensors, the chunk's offset.
-  static std::string item_key(std::string_view key, const std::vector<std::uint64_t>* offset);
-  const DcpItem* item(std::string_view key, const std::vector<std::uint64_t>* offset) const;
 };
 
 // Reads one metadata pickle. `graph` must have passed require_known_globals.
 Result<DcpIndex> read_dcp_index(const PickleGraph& graph);
 
-// Adds the chunks and items of another rank's index of the same checkpoint; what both list stays
-// once.
-Result<> merge_dcp_index(DcpIndex& into, DcpIndex other);
+// One index of those that ranks wrote of the same checkpoint, rank 0's first; what several list
+// stays once, as the first has it. Keeps rank 0's producer. REQUIRES: at least one.
+Result<DcpIndex> merged_dcp_index(std::vector<DcpIndex> parts);
 
 }  // namespace formats

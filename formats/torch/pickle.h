@@ -98,13 +98,22 @@ class PickleGraph {
 
  private:
   friend class PickleMachine;
-  // a, b, c and n mean: text: a = length, n = offset, c = 1 when in owned_[b];
-  // tuple: a = count, n = first in pool_; list, dict, set: a = index in boxes_;
-  // global: a = index in names_; object: a = callee, b = args, c = state; persistent: a.
+  enum class Text : std::uint8_t { in_stream, owned };
+  // 16 bytes, because an index of a million chunks has tens of millions of them. a and n mean:
+  // number: n = bits; text: a = length, n = offset, or n = index in owned_;
+  // tuple, list, dict, set: a = count, n = Room in pool_; global: a = index in names_;
+  // object: a = callee, n = Built; persistent: a = its id.
   struct Node {
     PickleKind kind = PickleKind::none;
-    std::uint32_t a = 0, b = 0, c = 0;
+    Text text = Text::in_stream;
+    std::uint32_t a = 0;
     std::uint64_t n = 0;
+  };
+  struct Room {  // pool_[first, first + capacity)
+    std::uint32_t first = 0, capacity = 0;
+  };
+  struct Built {
+    PickleId args = kNoPickle, state = kNoPickle;
   };
 
   PickleGraph() = default;
@@ -117,7 +126,6 @@ class PickleGraph {
   ByteVector bytes_;
   std::vector<Node> nodes_;
   std::vector<PickleId> pool_;
-  std::vector<std::vector<PickleId>> boxes_;
   std::deque<std::string> owned_;
   std::vector<Name> names_;
   PickleId root_ = kNoPickle;

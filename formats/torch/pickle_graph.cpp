@@ -30,7 +30,7 @@ std::string_view PickleGraph::text(PickleId id) const {
   if (at.kind == PickleKind::global) return names_[at.a].name;
   CHECK(at.kind == PickleKind::string || at.kind == PickleKind::bytes ||
         at.kind == PickleKind::big_integer);
-  if (at.c != 0) return owned_[at.b];
+  if (at.text == Text::owned) return owned_[at.n];
   return text_of(ByteView(bytes_).subspan(at.n, at.a));
 }
 
@@ -38,20 +38,24 @@ std::optional<std::uint64_t> PickleGraph::offset(PickleId id) const {
   const Node& at = nodes_[id];
   if (at.kind == PickleKind::global) return names_[at.a].offset;
   const bool text = at.kind == PickleKind::string || at.kind == PickleKind::bytes;
-  return text && at.c == 0 ? std::optional(at.n) : std::nullopt;
+  return text && at.text == Text::in_stream ? std::optional(at.n) : std::nullopt;
 }
 
 std::span<const PickleId> PickleGraph::items(PickleId id) const {
   const Node& at = nodes_[id];
-  if (at.kind == PickleKind::tuple) return std::span(pool_).subspan(at.n, at.a);
   if (at.kind == PickleKind::persistent) return {&at.a, 1};
-  CHECK(at.kind == PickleKind::list || at.kind == PickleKind::dict || at.kind == PickleKind::set);
-  return boxes_[at.a];
+  CHECK(at.kind == PickleKind::tuple || at.kind == PickleKind::list ||
+        at.kind == PickleKind::dict || at.kind == PickleKind::set);
+  return std::span(pool_).subspan(std::bit_cast<Room>(at.n).first, at.a);
 }
 
 PickleId PickleGraph::callee(PickleId id) const { return node(id, PickleKind::object).a; }
-PickleId PickleGraph::args(PickleId id) const { return node(id, PickleKind::object).b; }
-PickleId PickleGraph::state(PickleId id) const { return node(id, PickleKind::object).c; }
+PickleId PickleGraph::args(PickleId id) const {
+  return std::bit_cast<Built>(node(id, PickleKind::object).n).args;
+}
+PickleId PickleGraph::state(PickleId id) const {
+  return std::bit_cast<Built>(node(id, PickleKind::object).n).state;
+}
 
 std::string_view PickleGraph::class_name(PickleId id) const {
   const PickleId what = callee(id);

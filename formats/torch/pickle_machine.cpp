@@ -1,5 +1,7 @@
 #include "formats/torch/pickle_machine.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 
@@ -140,39 +142,23 @@ bool PickleMachine::line(std::string_view& into) {
   return reader_.take(end + 1).has_value();
 }
 
-bool PickleMachine::push(Node node) {
-  if (graph_.nodes_.size() >= limits_.nodes)
-    return fail(Code::limit,
-                "more than " + std::to_string(limits_.nodes) + " values, which is the limit");
-  graph_.nodes_.push_back(node);
-  stack_.push_back(static_cast<PickleId>(graph_.nodes_.size() - 1));
-  return true;
+bool PickleMachine::too_many_nodes() {
+  return fail(Code::limit,
+              "more than " + std::to_string(limits_.nodes) + " values, which is the limit");
 }
 
-bool PickleMachine::push_id(PickleId id) {
-  // Each push costs at least one byte of input, so the stack is bounded by the stream's length.
-  stack_.push_back(id);
-  return true;
+bool PickleMachine::nothing_there(std::string_view what) {
+  return fail(Code::corrupt, std::string(what) + " finds nothing on the stack");
 }
 
-bool PickleMachine::top(PickleId& into, std::string_view what) {
-  const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-  if (stack_.size() <= floor)
-    return fail(Code::corrupt, std::string(what) + " finds nothing on the stack");
-  into = stack_.back();
-  return true;
+bool PickleMachine::never_set(std::uint64_t index) {
+  return fail(Code::corrupt, "memo entry " + std::to_string(index) + " was never set");
 }
 
-bool PickleMachine::pop(PickleId& into, std::string_view what) {
-  if (!top(into, what)) return false;
-  stack_.pop_back();
-  return true;
-}
-
-bool PickleMachine::pop_mark(std::vector<PickleId>& into) {
+bool PickleMachine::pop_mark() {
   if (marks_.empty()) return fail(Code::corrupt, "no MARK was set");
   const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
-  into.assign(first, stack_.end());
+  marked_.assign(first, stack_.end());
   stack_.erase(first, stack_.end());
   marks_.pop_back();
   return true;
@@ -192,13 +178,19 @@ bool PickleMachine::put(std::uint64_t index) {
   return true;
 }
 
-bool PickleMachine::get(std::uint64_t index) {
-  if (index >= memo_.size() || memo_[index] == kNoPickle)
-    return fail(Code::corrupt, "memo entry " + std::to_string(index) + " was never set");
-  return push_id(memo_[index]);
+bool PickleMachine::shared(PickleKind kind, std::uint8_t value) {
+  const std::size_t place = kind == PickleKind::none      ? 0
+                            : kind == PickleKind::boolean ? 1 + std::size_t{value}
+                                                          : 3 + std::size_t{value};
+  if (shared_[place] != kNoPickle) return push_id(shared_[place]);
+  if (!push({.kind = kind, .n = value})) return false;
+  shared_[place] = stack_.back();
+  return true;
 }
 
 bool PickleMachine::integer(std::int64_t value) {
+  if (value >= 0 && value < 256)
+    return shared(PickleKind::integer, static_cast<std::uint8_t>(value));
   return push({.kind = PickleKind::integer, .n = std::bit_cast<std::uint64_t>(value)});
 }
 
@@ -226,7 +218,7 @@ bool PickleMachine::text_node(PickleKind kind, std::uint64_t length) {
                                    std::to_string(graph_.bytes_.size()));
   const std::string_view text = text_of(*reader_.take(length));
   if (kind == PickleKind::string) {
-    for (std::size_t i = 0; i < text.size();) {
+    for (std::size_t i = ascii_length(text); i < text.size();) {
       const std::size_t step = utf8_length(text.substr(i));
       if (step == 0) return fail(Code::corrupt, "a string is not valid UTF-8");
       i += step;
@@ -235,36 +227,57 @@ bool PickleMachine::text_node(PickleKind kind, std::uint64_t length) {
   return push({.kind = kind, .a = static_cast<std::uint32_t>(length), .n = start});
 }
 
-bool PickleMachine::tuple_of(const std::vector<PickleId>& items) {
-  const std::uint64_t first = graph_.pool_.size();
-  graph_.pool_.insert(graph_.pool_.end(), items.begin(), items.end());
-  return push(
-      {.kind = PickleKind::tuple, .a = static_cast<std::uint32_t>(items.size()), .n = first});
-}
-
 bool PickleMachine::tuple_of_top(std::size_t count) {
   const std::size_t floor = marks_.empty() ? 0 : marks_.back();
   if (stack_.size() - floor < count)
     return fail(Code::corrupt, "a tuple of " + std::to_string(count) + " finds too few values");
+  std::array<PickleId, 3> items{};
+  CHECK(count <= items.size());
   const auto first = stack_.end() - static_cast<std::ptrdiff_t>(count);
-  const std::uint64_t begin = graph_.pool_.size();
-  graph_.pool_.insert(graph_.pool_.end(), first, stack_.end());
+  std::copy(first, stack_.end(), items.begin());
   stack_.erase(first, stack_.end());
-  return push({.kind = PickleKind::tuple, .a = static_cast<std::uint32_t>(count), .n = begin});
+  return container_of(PickleKind::tuple, std::span(items).first(count));
 }
 
-bool PickleMachine::empty_box(PickleKind kind) { return box_of(kind, {}); }
+bool PickleMachine::container_of(PickleKind kind, std::span<const PickleId> items) {
+  if (!push({.kind = kind})) return false;
+  return items.empty() || extend(stack_.back(), items);
+}
 
-bool PickleMachine::box_of(PickleKind kind, std::vector<PickleId> items) {
-  graph_.boxes_.push_back(std::move(items));
-  return push({.kind = kind, .a = static_cast<std::uint32_t>(graph_.boxes_.size() - 1)});
+// A container that outgrows its room moves to the end of the pool, with as much room again: what is
+// copied stays in proportion to what was added, in any order of adding.
+bool PickleMachine::extend(PickleId container, std::span<const PickleId> items) {
+  constexpr std::uint64_t kMaxPool = std::numeric_limits<std::uint32_t>::max();
+  std::vector<PickleId>& pool = graph_.pool_;
+  Node& at = graph_.nodes_[container];
+  Room room = std::bit_cast<Room>(at.n);
+  const std::uint64_t count = std::uint64_t{at.a} + items.size();
+  if (count > room.capacity) {
+    const std::uint64_t capacity =
+        at.a == 0 ? count : std::max<std::uint64_t>(count, std::uint64_t{2} * room.capacity);
+    if (pool.size() + capacity > kMaxPool)
+      return fail(Code::limit, "containers of more than 2^32 values in all, which is the limit");
+    const auto moved = static_cast<std::uint32_t>(pool.size());
+    pool.resize(pool.size() + capacity, kNoPickle);
+    std::copy_n(pool.begin() + room.first, at.a, pool.begin() + moved);
+    room = {moved, static_cast<std::uint32_t>(capacity)};
+    at.n = std::bit_cast<std::uint64_t>(room);
+  }
+  std::copy(items.begin(), items.end(), pool.begin() + room.first + at.a);
+  at.a = static_cast<std::uint32_t>(count);
+  return true;
+}
+
+bool PickleMachine::object(PickleId callee, PickleId args) {
+  return push({.kind = PickleKind::object,
+               .a = callee,
+               .n = std::bit_cast<std::uint64_t>(Built{args, kNoPickle})});
 }
 
 bool PickleMachine::own_bytes(std::string bytes) {
   graph_.owned_.push_back(std::move(bytes));
-  return push({.kind = PickleKind::bytes,
-               .b = static_cast<std::uint32_t>(graph_.owned_.size() - 1),
-               .c = 1});
+  return push(
+      {.kind = PickleKind::bytes, .text = PickleGraph::Text::owned, .n = graph_.owned_.size() - 1});
 }
 
 bool PickleMachine::global(std::string_view module, std::string_view name) {
@@ -273,7 +286,10 @@ bool PickleMachine::global(std::string_view module, std::string_view name) {
   full += name;
   const auto [entry, fresh] =
       names_.try_emplace(full, static_cast<std::uint32_t>(graph_.names_.size()));
-  if (fresh) graph_.names_.push_back({std::move(full), opcode_at_});
+  if (fresh) {
+    folds_.push_back(fold_of(full));
+    graph_.names_.push_back({std::move(full), opcode_at_});
+  }
   return push({.kind = PickleKind::global, .a = entry->second});
 }
 

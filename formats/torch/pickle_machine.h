@@ -1,7 +1,9 @@
 // The machine behind PickleGraph::parse. Internal to formats/torch.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -15,7 +17,9 @@ namespace formats {
 class PickleMachine {
  public:
   PickleMachine(PickleGraph& graph, PickleLimits limits)
-      : graph_(graph), limits_(limits), reader_(graph.bytes_) {}
+      : graph_(graph), limits_(limits), reader_(graph.bytes_) {
+    shared_.fill(kNoPickle);
+  }
 
   Result<> run();        // the whole of the bytes
   Result<> run_front();  // up to the first STOP
@@ -24,6 +28,11 @@ class PickleMachine {
 
  private:
   using Node = PickleGraph::Node;
+  using Room = PickleGraph::Room;
+  using Built = PickleGraph::Built;
+  // Containers that old protocols spell as calls.
+  enum class Fold : std::uint8_t { none, mapping, empty_mapping, latin1, bytes, bytearray, set };
+  static Fold fold_of(std::string_view name);
   // Handlers return false after fail(); run() then returns the stored error.
   using Handler = bool (PickleMachine::*)();
   static const Handler* handlers();  // 256 of them; nullptr: refused
@@ -46,28 +55,52 @@ class PickleMachine {
   bool text_node(PickleKind kind, std::uint64_t length);
 
   // The stack, its marks and the memo.
-  bool push(Node node);
-  bool push_id(PickleId id);
-  bool pop(PickleId& into, std::string_view what);
-  bool top(PickleId& into, std::string_view what);
-  bool pop_mark(std::vector<PickleId>& into);
+  bool push(Node node) {
+    if (graph_.nodes_.size() >= limits_.nodes) return too_many_nodes();
+    graph_.nodes_.push_back(node);
+    return push_id(static_cast<PickleId>(graph_.nodes_.size() - 1));
+  }
+  bool push_id(PickleId id) {
+    // Each push costs at least one byte of input, so the stack is bounded by the stream's length.
+    stack_.push_back(id);
+    return true;
+  }
+  bool top(PickleId& into, std::string_view what) {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) return nothing_there(what);
+    into = stack_.back();
+    return true;
+  }
+  bool pop(PickleId& into, std::string_view what) {
+    if (!top(into, what)) return false;
+    stack_.pop_back();
+    return true;
+  }
+  bool get(std::uint64_t index) {
+    if (index >= memo_.size() || memo_[index] == kNoPickle) return never_set(index);
+    return push_id(memo_[index]);
+  }
   bool put(std::uint64_t index);
-  bool get(std::uint64_t index);
+  bool pop_mark();  // what lies above the newest mark goes to marked_
+  bool too_many_nodes();
+  bool nothing_there(std::string_view what);
+  bool never_set(std::uint64_t index);
 
   // Building nodes.
   bool integer(std::int64_t value);
   bool long_bytes(std::uint64_t length);
-  bool tuple_of(const std::vector<PickleId>& items);
+  bool shared(PickleKind kind, std::uint8_t value);
   bool tuple_of_top(std::size_t count);
-  bool empty_box(PickleKind kind);
-  bool box_of(PickleKind kind, std::vector<PickleId> items);
+  bool container_of(PickleKind kind, std::span<const PickleId> items);
+  bool empty_container(PickleKind kind) { return container_of(kind, {}); }
+  bool extend(PickleId container, std::span<const PickleId> items);
   bool own_bytes(std::string bytes);
   bool global(std::string_view module, std::string_view name);
-  bool extend_list(const std::vector<PickleId>& items);
-  bool extend_dict(const std::vector<PickleId>& items);
+  bool object(PickleId callee, PickleId args);
+  bool extend_list(std::span<const PickleId> items);
+  bool extend_dict(std::span<const PickleId> items);
   bool inert_target(PickleId target) const;
   bool call(PickleId callee, PickleId args);
-  bool fold(std::string_view name, PickleId callee, PickleId args);
+  bool fold(Fold how, PickleId callee, PickleId args);
   bool fold_mapping(std::span<const PickleId> args);
   bool fold_latin1(std::string_view text);
 
@@ -127,8 +160,12 @@ class PickleMachine {
   std::uint64_t opcode_at_ = 0;
   std::vector<PickleId> stack_;
   std::vector<std::size_t> marks_;
+  std::vector<PickleId> marked_;
   std::vector<PickleId> memo_;
+  // None, False and True, and the integers of one byte: each is one node, however often it is used.
+  std::array<PickleId, 3 + 256> shared_;
   std::unordered_map<std::string, std::uint32_t> names_;
+  std::vector<Fold> folds_;  // of PickleGraph::names_
   std::optional<Error> failure_;
   bool ran_out_ = false;  // failed because the bytes end too early
 };

@@ -28,9 +28,9 @@ bool PickleMachine::op_frame() {
                                  std::to_string(graph_.bytes_.size()) + ": it was cut off");
 }
 
-bool PickleMachine::op_none() { return push({.kind = PickleKind::none}); }
-bool PickleMachine::op_true() { return push({.kind = PickleKind::boolean, .n = 1}); }
-bool PickleMachine::op_false() { return push({.kind = PickleKind::boolean, .n = 0}); }
+bool PickleMachine::op_none() { return shared(PickleKind::none, 0); }
+bool PickleMachine::op_true() { return shared(PickleKind::boolean, 1); }
+bool PickleMachine::op_false() { return shared(PickleKind::boolean, 0); }
 
 bool PickleMachine::op_binint() {
   std::int32_t value = 0;
@@ -84,37 +84,29 @@ bool PickleMachine::op_empty_tuple() { return tuple_of_top(0); }
 bool PickleMachine::op_tuple1() { return tuple_of_top(1); }
 bool PickleMachine::op_tuple2() { return tuple_of_top(2); }
 bool PickleMachine::op_tuple3() { return tuple_of_top(3); }
-bool PickleMachine::op_tuple() {
-  std::vector<PickleId> items;
-  return pop_mark(items) && tuple_of(items);
-}
+bool PickleMachine::op_tuple() { return pop_mark() && container_of(PickleKind::tuple, marked_); }
 
-bool PickleMachine::op_empty_list() { return empty_box(PickleKind::list); }
-bool PickleMachine::op_empty_dict() { return empty_box(PickleKind::dict); }
-bool PickleMachine::op_empty_set() { return empty_box(PickleKind::set); }
-bool PickleMachine::op_frozenset() {
-  std::vector<PickleId> items;
-  return pop_mark(items) && box_of(PickleKind::set, std::move(items));
-}
+bool PickleMachine::op_empty_list() { return empty_container(PickleKind::list); }
+bool PickleMachine::op_empty_dict() { return empty_container(PickleKind::dict); }
+bool PickleMachine::op_empty_set() { return empty_container(PickleKind::set); }
+bool PickleMachine::op_frozenset() { return pop_mark() && container_of(PickleKind::set, marked_); }
 
 // Objects of classes we do not know may be lists or dicts underneath; they stay closed books.
 bool PickleMachine::inert_target(PickleId target) const {
   return graph_.is(target, PickleKind::object) && !is_known_global(graph_.class_name(target));
 }
 
-bool PickleMachine::extend_list(const std::vector<PickleId>& items) {
+bool PickleMachine::extend_list(std::span<const PickleId> items) {
   PickleId list = kNoPickle;
   if (!top(list, "APPEND")) return false;
   if (inert_target(list)) return true;
   if (!graph_.is(list, PickleKind::list))
     return fail(Code::corrupt,
                 "APPEND to a " + std::string(name_of(graph_.kind(list))) + ", not to a list");
-  std::vector<PickleId>& box = graph_.boxes_[graph_.nodes_[list].a];
-  box.insert(box.end(), items.begin(), items.end());
-  return true;
+  return extend(list, items);
 }
 
-bool PickleMachine::extend_dict(const std::vector<PickleId>& items) {
+bool PickleMachine::extend_dict(std::span<const PickleId> items) {
   PickleId dict = kNoPickle;
   if (!top(dict, "SETITEM")) return false;
   if (items.size() % 2 != 0) return fail(Code::corrupt, "a dict key without its value");
@@ -122,36 +114,26 @@ bool PickleMachine::extend_dict(const std::vector<PickleId>& items) {
   if (!graph_.is(dict, PickleKind::dict))
     return fail(Code::corrupt,
                 "SETITEM on a " + std::string(name_of(graph_.kind(dict))) + ", not on a dict");
-  std::vector<PickleId>& box = graph_.boxes_[graph_.nodes_[dict].a];
-  box.insert(box.end(), items.begin(), items.end());
-  return true;
+  return extend(dict, items);
 }
 
 bool PickleMachine::op_append() {
   PickleId item = kNoPickle;
-  return pop(item, "APPEND") && extend_list({item});
+  return pop(item, "APPEND") && extend_list({&item, 1});
 }
-bool PickleMachine::op_appends() {
-  std::vector<PickleId> items;
-  return pop_mark(items) && extend_list(items);
-}
+bool PickleMachine::op_appends() { return pop_mark() && extend_list(marked_); }
 bool PickleMachine::op_setitem() {
   PickleId value = kNoPickle;
   PickleId key = kNoPickle;
-  return pop(value, "SETITEM") && pop(key, "SETITEM") && extend_dict({key, value});
+  if (!pop(value, "SETITEM") || !pop(key, "SETITEM")) return false;
+  return extend_dict(std::array{key, value});
 }
-bool PickleMachine::op_setitems() {
-  std::vector<PickleId> items;
-  return pop_mark(items) && extend_dict(items);
-}
+bool PickleMachine::op_setitems() { return pop_mark() && extend_dict(marked_); }
 bool PickleMachine::op_additems() {
-  std::vector<PickleId> items;
   PickleId set = kNoPickle;
-  if (!pop_mark(items) || !top(set, "ADDITEMS")) return false;
+  if (!pop_mark() || !top(set, "ADDITEMS")) return false;
   if (!graph_.is(set, PickleKind::set)) return fail(Code::corrupt, "ADDITEMS on no set");
-  std::vector<PickleId>& box = graph_.boxes_[graph_.nodes_[set].a];
-  box.insert(box.end(), items.begin(), items.end());
-  return true;
+  return extend(set, marked_);
 }
 
 bool PickleMachine::op_mark() {
@@ -165,10 +147,7 @@ bool PickleMachine::op_pop() {
   PickleId dropped = kNoPickle;
   return pop(dropped, "POP");
 }
-bool PickleMachine::op_pop_mark() {
-  std::vector<PickleId> dropped;
-  return pop_mark(dropped);
-}
+bool PickleMachine::op_pop_mark() { return pop_mark(); }
 
 bool PickleMachine::op_binput() {
   std::uint8_t index = 0;
@@ -208,34 +187,53 @@ bool PickleMachine::call(PickleId callee, PickleId args) {
     return fail(Code::corrupt, "a call of a " + std::string(name_of(kind)));
   if (!graph_.is(args, PickleKind::tuple))
     return fail(Code::corrupt, "arguments that are no tuple");
-  if (kind == PickleKind::global) return fold(graph_.text(callee), callee, args);
-  return push({.kind = PickleKind::object, .a = callee, .b = args, .c = kNoPickle});
+  const Fold how = kind == PickleKind::global ? folds_[graph_.nodes_[callee].a] : Fold::none;
+  return how == Fold::none ? object(callee, args) : fold(how, callee, args);
+}
+
+PickleMachine::Fold PickleMachine::fold_of(std::string_view name) {
+  if (name == "collections.OrderedDict" || name == "collections.Counter") return Fold::mapping;
+  if (name == "collections.defaultdict") return Fold::empty_mapping;
+  if (name == "_codecs.encode") return Fold::latin1;
+  if (!name.starts_with("builtins.") && !name.starts_with("__builtin__.")) return Fold::none;
+  const std::string_view word = name.substr(name.find('.') + 1);
+  if (word == "bytes") return Fold::bytes;
+  if (word == "bytearray") return Fold::bytearray;
+  return word == "set" || word == "frozenset" ? Fold::set : Fold::none;
 }
 
 // Containers that protocol 2 spells as calls become what they mean; all else stays inert.
-bool PickleMachine::fold(std::string_view name, PickleId callee, PickleId args) {
+bool PickleMachine::fold(Fold how, PickleId callee, PickleId args) {
   const std::span<const PickleId> given = graph_.items(args);
-  if (name == "collections.OrderedDict" || name == "collections.Counter")
-    return fold_mapping(given);
-  if (name == "collections.defaultdict") return empty_box(PickleKind::dict);
-  if (name == "_codecs.encode" && given.size() == 2 && graph_.is(given[0], PickleKind::string))
-    return fold_latin1(graph_.text(given[0]));
-  const bool builtin = name.starts_with("builtins.") || name.starts_with("__builtin__.");
-  const std::string_view word = builtin ? name.substr(name.find('.') + 1) : std::string_view{};
-  if (word == "bytes" && given.empty()) return own_bytes({});
-  if (word == "bytearray" && given.empty()) return own_bytes({});
-  if (word == "bytearray" && graph_.is(given[0], PickleKind::string))
-    return fold_latin1(graph_.text(given[0]));
-  if (word == "bytearray" && graph_.is(given[0], PickleKind::bytes)) return push_id(given[0]);
-  if (word == "set" || word == "frozenset") {
-    if (given.empty()) return empty_box(PickleKind::set);
-    if (given.size() == 1 &&
-        (graph_.is(given[0], PickleKind::list) || graph_.is(given[0], PickleKind::tuple))) {
-      const std::span<const PickleId> items = graph_.items(given[0]);
-      return box_of(PickleKind::set, {items.begin(), items.end()});
-    }
+  const auto first_is = [&](PickleKind kind) {
+    return !given.empty() && graph_.is(given[0], kind);
+  };
+  switch (how) {
+    case Fold::none:
+      break;
+    case Fold::mapping:
+      return fold_mapping(given);
+    case Fold::empty_mapping:
+      return empty_container(PickleKind::dict);
+    case Fold::latin1:
+      if (given.size() == 2 && first_is(PickleKind::string))
+        return fold_latin1(graph_.text(given[0]));
+      break;
+    case Fold::bytes:
+      if (given.empty()) return own_bytes({});
+      break;
+    case Fold::bytearray:
+      if (given.empty()) return own_bytes({});
+      if (first_is(PickleKind::string)) return fold_latin1(graph_.text(given[0]));
+      if (first_is(PickleKind::bytes)) return push_id(given[0]);
+      break;
+    case Fold::set:
+      if (given.empty()) return empty_container(PickleKind::set);
+      if (given.size() != 1 || (!first_is(PickleKind::list) && !first_is(PickleKind::tuple))) break;
+      marked_.assign(graph_.items(given[0]).begin(), graph_.items(given[0]).end());
+      return container_of(PickleKind::set, marked_);
   }
-  return push({.kind = PickleKind::object, .a = callee, .b = args, .c = kNoPickle});
+  return object(callee, args);
 }
 
 bool PickleMachine::fold_mapping(std::span<const PickleId> args) {
@@ -254,7 +252,7 @@ bool PickleMachine::fold_mapping(std::span<const PickleId> args) {
   } else if (!args.empty()) {
     return fail(Code::corrupt, "an OrderedDict of something that is not pairs");
   }
-  return box_of(PickleKind::dict, std::move(entries));
+  return container_of(PickleKind::dict, entries);
 }
 
 // Protocol 2 writes bytes as text of the code points 0..255.
@@ -302,9 +300,11 @@ bool PickleMachine::op_build() {
   if (graph_.is(target, PickleKind::dict)) return true;  // attributes of an OrderedDict
   if (!graph_.is(target, PickleKind::object))
     return fail(Code::corrupt, "BUILD on a " + std::string(name_of(graph_.kind(target))));
-  PickleGraph::Node& object = graph_.nodes_[target];
-  if (object.c != kNoPickle) return fail(Code::corrupt, "BUILD twice on one object");
-  object.c = state;
+  Node& object = graph_.nodes_[target];
+  auto built = std::bit_cast<Built>(object.n);
+  if (built.state != kNoPickle) return fail(Code::corrupt, "BUILD twice on one object");
+  built.state = state;
+  object.n = std::bit_cast<std::uint64_t>(built);
   return true;
 }
 

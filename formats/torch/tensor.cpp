@@ -63,11 +63,12 @@ Result<StorageClass> storage_class(const PickleGraph& graph, PickleId id) {
   const std::string_view name = graph.text(id);
   if (name == "torch.storage.UntypedStorage" || name == "torch.UntypedStorage")
     return StorageClass{};
+  const std::string_view type = name.starts_with("torch.cuda.") ? name.substr(11)
+                                : name.starts_with("torch.")    ? name.substr(6)
+                                                                : std::string_view{};
   for (const Names& row : kNames) {
     if (row.storage.empty()) continue;
-    if (name == "torch." + std::string(row.storage) ||
-        name == "torch.cuda." + std::string(row.storage))
-      return StorageClass{row.dtype};
+    if (row.storage == type) return StorageClass{row.dtype};
   }
   return Error{Code::unsupported,
                graph.where() + ": storage class " + std::string(name) + " is not read",
@@ -211,19 +212,28 @@ std::string_view torch_storage_of(DType dtype) {
   return row == nullptr ? std::string_view{} : row->storage;
 }
 
-std::optional<Shape> torch_shape(const PickleGraph& graph, PickleId id) {
+bool read_torch_shape(const PickleGraph& graph, PickleId id, Shape& into) {
+  into.clear();
   if (graph.is_object_of(id, "torch.Size")) {
     const std::span<const PickleId> args = graph.items(graph.args(id));
-    if (args.empty()) return Shape{};
+    if (args.empty()) return true;
     id = args[0];
   }
-  if (!graph.is(id, PickleKind::tuple) && !graph.is(id, PickleKind::list)) return std::nullopt;
-  Shape shape;
-  for (const PickleId item : graph.items(id)) {
+  if (!graph.is(id, PickleKind::tuple) && !graph.is(id, PickleKind::list)) return false;
+  const std::span<const PickleId> items = graph.items(id);
+  if (items.size() > kMaxDims) return false;
+  into.reserve(items.size());
+  for (const PickleId item : items) {
     const auto extent = count(graph, item);
-    if (!extent || shape.size() == kMaxDims) return std::nullopt;
-    shape.push_back(*extent);
+    if (!extent) return false;
+    into.push_back(*extent);
   }
+  return true;
+}
+
+std::optional<Shape> torch_shape(const PickleGraph& graph, PickleId id) {
+  Shape shape;
+  if (!read_torch_shape(graph, id, shape)) return std::nullopt;
   return shape;
 }
 

@@ -50,5 +50,7 @@ std::string_view torch_storage_of(DType dtype);  // "FloatStorage"; "" when only
 
 // torch.Size(...), a tuple or a list of non-negative integers.
 std::optional<Shape> torch_shape(const PickleGraph& graph, PickleId id);
+// The same into a shape that is there; false: it is none, and `into` is anything.
+bool read_torch_shape(const PickleGraph& graph, PickleId id, Shape& into);
 
 }  // namespace formats

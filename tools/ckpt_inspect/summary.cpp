@@ -1,7 +1,8 @@
 // The default screen: what the checkpoint is, whether it is complete, who holds which rows of what.
 #include <algorithm>
 #include <map>
-#include <set>
+#include <span>
+#include <unordered_map>
 
 #include "formats/core/json_text.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -19,7 +20,7 @@ using formats::TensorEntry;
 namespace {
 
 struct Totals {
-  std::set<std::string_view> params;
+  std::uint64_t params = 0;
   std::map<std::string_view, std::uint64_t> states;
   std::map<std::string_view, std::uint64_t> dtypes;
   std::uint64_t elements = 0;
@@ -29,8 +30,12 @@ struct Totals {
 
 Totals totals_of(const View& view) {
   Totals totals;
+  std::string_view last;  // tensors of one name stand together
   for (const TensorEntry* tensor : view.tensors) {
-    if (tensor->state != "tensor") totals.params.insert(tensor->name);
+    if (tensor->state != "tensor" && (totals.params == 0 || last != tensor->name)) {
+      ++totals.params;
+      last = tensor->name;
+    }
     ++totals.states[tensor->state];
     ++totals.dtypes[name_of(tensor->dtype)];
     totals.elements += elements_of(*tensor);
@@ -121,36 +126,55 @@ std::vector<Rank> shown_ranks(const View& view) {
   return ranks;
 }
 
-// Tensors whose names differ only in a number and that lie alike make one line.
+// The same bytes for tensors whose names differ only in numbers and that lie alike at these ranks.
+std::string likeness_of(const TensorEntry& tensor, const std::vector<Rank>& ranks) {
+  std::string key = pattern_of(tensor.name);
+  const auto add = [&](std::span<const std::uint64_t> numbers) {
+    key.append(reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes());
+  };
+  key.append(1, '\0').append(tensor.state).append(1, '\0').append(name_of(tensor.dtype));
+  add(tensor.shape);
+  for (const formats::Chunk& chunk : tensor.chunks) {
+    if (std::find(ranks.begin(), ranks.end(), chunk.holder) == ranks.end()) continue;
+    const std::uint64_t holder = index_of(chunk.holder);
+    add({&holder, 1});
+    add(chunk.box.offset);
+    add(chunk.box.extent);
+  }
+  return key;
+}
+
+struct Line {
+  const TensorEntry* first;
+  std::uint64_t tensors = 0;
+};
+
+std::vector<Line> lines_of(const View& view, const std::vector<Rank>& ranks) {
+  std::vector<Line> lines;
+  std::unordered_map<std::string, std::size_t> line_of;
+  for (const TensorEntry* tensor : view.tensors) {
+    const auto [found, fresh] = line_of.try_emplace(likeness_of(*tensor, ranks), lines.size());
+    if (fresh) lines.push_back({tensor});
+    ++lines[found->second].tensors;
+  }
+  return lines;
+}
+
+// Tensors that are alike make one line.
 std::string holders_text(const View& view) {
   const std::vector<Rank> ranks = shown_ranks(view);
   std::vector<Column> columns = {{"tensor"}, {"state"}, {"dtype"}, {"shape"}};
   for (const Rank rank : ranks) columns.push_back({"rank " + std::to_string(index_of(rank))});
-  std::vector<std::vector<std::string>> lines;
-  std::map<std::vector<std::string>, std::size_t> line_of;
-  std::vector<std::pair<const TensorEntry*, std::uint64_t>> members;
-  for (const TensorEntry* tensor : view.tensors) {
-    std::vector<std::string> cells = {pattern_of(tensor->name), tensor->state,
-                                      std::string(name_of(tensor->dtype)),
-                                      formats::to_string(tensor->shape)};
-    for (const Rank rank : ranks) cells.push_back(held_text(*tensor, rank));
-    const auto [found, fresh] = line_of.emplace(cells, lines.size());
-    if (fresh) {
-      lines.push_back(std::move(cells));
-      members.emplace_back(tensor, 0);
-    }
-    ++members[found->second].second;
-  }
   Table table(std::move(columns));
+  const std::vector<Line> lines = lines_of(view, ranks);
   const std::size_t shown = shown_of(view, lines.size(), 16);
   for (std::size_t i = 0; i < shown; ++i) {
-    const auto& [first, count] = members[i];
-    if (count == 1) {
-      lines[i][0] = first->name;
-    } else {
-      lines[i][0] += " x" + count_text(count);
-    }
-    table.add(std::move(lines[i]));
+    const auto& [tensor, count] = lines[i];
+    std::vector<std::string> cells = {
+        count == 1 ? tensor->name : pattern_of(tensor->name) + " x" + count_text(count),
+        tensor->state, std::string(name_of(tensor->dtype)), formats::to_string(tensor->shape)};
+    for (const Rank rank : ranks) cells.push_back(held_text(*tensor, rank));
+    table.add(std::move(cells));
   }
   std::string out = "\n  who holds which rows (el: elements)\n" + table.text();
   if (view.catalog().world > ranks.size() && !view.selection.rank)
@@ -166,10 +190,9 @@ std::string summary_text(const Console& console, const View& view, const Result<
   const Catalog& catalog = view.catalog();
   const Totals totals = totals_of(view);
   std::string out = title(view);
-  out +=
-      labelled("holds", plural(totals.params.size(), "parameter") + ", " +
-                            plural(view.tensors.size(), "tensor") + ", " +
-                            plural(totals.elements, "element") + ", " + bytes_text(totals.bytes));
+  out += labelled(
+      "holds", plural(totals.params, "parameter") + ", " + plural(view.tensors.size(), "tensor") +
+                   ", " + plural(totals.elements, "element") + ", " + bytes_text(totals.bytes));
   out += labelled("states", states_text(totals.states));
   out += labelled("dtypes", counts_text(totals.dtypes));
   out +=
@@ -198,7 +221,7 @@ std::string summary_json(const View& view, const Result<>& coverage) {
   json.raw(catalog.step ? std::to_string(*catalog.step) : "null");
   json.key("world").number(catalog.world).key("partition").text(catalog.partition);
   json.key("padding_elems").number(catalog.padding_elems);
-  json.key("parameters").number(totals.params.size());
+  json.key("parameters").number(totals.params);
   json.key("tensors").number(view.tensors.size());
   json.key("elements").number(totals.elements).key("bytes").number(totals.bytes);
   const auto counts = [&](std::string_view name, const auto& map) {

@@ -28,6 +28,26 @@ std::string states_hint(const formats::Catalog& catalog, const Selection& select
   return hint;
 }
 
+std::vector<const TensorEntry*> in_natural_order(const std::vector<const TensorEntry*>& tensors) {
+  struct Keyed {
+    std::string name;
+    const TensorEntry* tensor;
+    auto order() const {
+      return std::tuple(std::string_view(name), std::string_view(tensor->name),
+                        tensor->state != "param", std::string_view(tensor->state));
+    }
+  };
+  std::vector<Keyed> keyed;
+  keyed.reserve(tensors.size());
+  for (const TensorEntry* tensor : tensors) keyed.push_back({natural_key(tensor->name), tensor});
+  std::stable_sort(keyed.begin(), keyed.end(),
+                   [](const Keyed& a, const Keyed& b) { return a.order() < b.order(); });
+  std::vector<const TensorEntry*> sorted;
+  sorted.reserve(keyed.size());
+  for (const Keyed& one : keyed) sorted.push_back(one.tensor);
+  return sorted;
+}
+
 }  // namespace
 
 bool Selection::wants(const TensorEntry& tensor) const {
@@ -51,13 +71,7 @@ formats::Result<std::vector<const TensorEntry*>> select(const formats::Catalog& 
     return formats::Error{formats::Code::usage,
                           "none of the " + plural(catalog.tensors.size(), "tensor") + " matches",
                           states_hint(catalog, selection)};
-  std::stable_sort(chosen.begin(), chosen.end(), [](const TensorEntry* a, const TensorEntry* b) {
-    if (a->name != b->name) return natural_less(a->name, b->name);
-    const bool a_param = a->state == "param", b_param = b->state == "param";
-    return std::tuple(!a_param, std::string_view(a->state)) <
-           std::tuple(!b_param, std::string_view(b->state));
-  });
-  return chosen;
+  return in_natural_order(chosen);
 }
 
 std::uint64_t elements_of(const TensorEntry& tensor) {

@@ -59,21 +59,29 @@ std::string plural(std::uint64_t count, std::string_view one) {
   return count_text(count) + " " + std::string(one) + (count == 1 ? "" : "s");
 }
 
-bool natural_less(std::string_view a, std::string_view b) {
-  const std::string_view whole_a = a, whole_b = b;
-  while (!a.empty() && !b.empty()) {
-    if (is_digit(a.front()) && is_digit(b.front())) {
-      const std::string_view x = take_digits(a), y = take_digits(b);
-      if (x.size() != y.size()) return x.size() < y.size();
-      if (x != y) return x < y;
+// A run of digits is written as its length, then itself; both stay in the range of digits, so that
+// runs keep their place among other characters.
+std::string natural_key(std::string_view text) {
+  std::string key;
+  key.reserve(text.size() + 8);
+  while (!text.empty()) {
+    if (!is_digit(text.front())) {
+      key += text.front();
+      text.remove_prefix(1);
       continue;
     }
-    if (a.front() != b.front()) return a.front() < b.front();
-    a.remove_prefix(1);
-    b.remove_prefix(1);
+    const std::string_view digits = take_digits(text);
+    std::size_t length = digits.size();
+    for (; length >= 9; length -= 9) key += '9';
+    key += static_cast<char>('0' + length);
+    key += digits;
   }
-  if (a.empty() != b.empty()) return a.empty();
-  return whole_a < whole_b;
+  return key;
+}
+
+bool natural_less(std::string_view a, std::string_view b) {
+  const std::string key_a = natural_key(a), key_b = natural_key(b);
+  return key_a != key_b ? key_a < key_b : a < b;
 }
 
 bool glob_match(std::string_view pattern, std::string_view text) {
