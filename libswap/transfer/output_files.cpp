@@ -19,13 +19,12 @@ constexpr std::uint64_t kBlock = 4096;
 }  // namespace
 
 OutputFiles::OutputFiles(IoQueue& io, fs::path directory, std::span<const OutputFile> files,
-                         std::uint64_t piece_bytes, Priority priority)
+                         const Settings& settings)
     : io_(io),
       directory_(std::move(directory)),
       files_(files),
-      direct_(piece_bytes % kBlock == 0 ? Direct::preferred : Direct::off),
-      piece_bytes_(piece_bytes),
-      priority_(priority),
+      settings_(settings),
+      direct_(settings.piece_bytes % kBlock == 0 ? Direct::preferred : Direct::off),
       outputs_(files.size()) {}
 
 OutputFiles::~OutputFiles() {
@@ -64,13 +63,14 @@ Result<OutputFiles::Output> OutputFiles::make(const OutputFile& file) {
   Output output;
   IoBackend& files = io_.backend();
   TRY_ASSIGN(output.id, files.open(directory_ / file.name, {.access = Access::read_write,
-                                                            .creation = Creation::create_new,
+                                                            .creation = settings_.creation,
                                                             .direct = direct_,
                                                             .visibility = Visibility::by_umask}));
   const auto prepare = [&]() -> Result<> {
     TRY_ASSIGN(const FileInfo info, files.info(output.id));
     if (info.direct) output.granule = info.alignment;
-    if (output.granule > kLargestBlock || (info.direct && piece_bytes_ % info.alignment != 0))
+    if (output.granule > kLargestBlock ||
+        (info.direct && settings_.piece_bytes % info.alignment != 0))
       return Error{Code::unsupported,
                    files.path_of(output.id) + ": this disk wants blocks of " +
                        std::to_string(info.alignment) + " bytes",
@@ -98,7 +98,7 @@ void OutputFiles::write(std::uint32_t file, std::uint64_t offset, std::span<std:
   const std::size_t used = formats::align_up(data.size(), output.granule);
   const std::span<std::byte> whole(data.data(), used);
   std::ranges::fill(whole.subspan(data.size()), std::byte{0});
-  io_.submit({RawOp::Kind::write, output.id, offset, whole, priority_, std::move(done)});
+  io_.submit({RawOp::Kind::write, output.id, offset, whole, settings_.priority, std::move(done)});
 }
 
 Result<> OutputFiles::sync(std::span<const std::uint32_t> files) {
@@ -107,11 +107,12 @@ Result<> OutputFiles::sync(std::span<const std::uint32_t> files) {
   std::size_t missing = files.size();
   std::optional<Error> failure;
   for (const std::uint32_t file : files) {
-    io_.submit({RawOp::Kind::sync_data, get(file).id, 0, {}, priority_, [&](Result<> result) {
-                  const std::lock_guard guard(mutex);
-                  if (!result && !failure) failure = std::move(result).error();
-                  if (--missing == 0) all_back.notify_all();  // inside: the waiter ends the mutex
-                }});
+    io_.submit(
+        {RawOp::Kind::sync_data, get(file).id, 0, {}, settings_.priority, [&](Result<> result) {
+           const std::lock_guard guard(mutex);
+           if (!result && !failure) failure = std::move(result).error();
+           if (--missing == 0) all_back.notify_all();  // inside: the waiter ends the mutex
+         }});
   }
   std::unique_lock lock(mutex);
   all_back.wait(lock, [&] { return missing == 0; });

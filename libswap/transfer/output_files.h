@@ -21,12 +21,18 @@ class OutputFiles {
   // Disks with larger blocks are refused.
   static constexpr std::uint64_t kLargestBlock = std::uint64_t{64} << 10;
 
+  struct Settings {
+    std::uint64_t piece_bytes = 0;
+    Priority priority = Priority::background;
+    Creation creation = Creation::create_new;
+  };
   // Files are written past the page cache where the file system allows it and `piece_bytes` does.
   OutputFiles(IoQueue& io, fs::path directory, std::span<const formats::OutputFile> files,
-              std::uint64_t piece_bytes, Priority priority);
+              const Settings& settings);
   ~OutputFiles();  // closes
 
-  // Makes the file (it must not exist) and reserves its space, once. Several may ask at a time.
+  // Makes or opens the file, as `creation` says, and reserves its space, once. Several may ask at a
+  // time.
   Result<> ensure_open(std::uint32_t file);
   // Writes `data`, which must stay, and zeros up to the next block's border, put behind it.
   // REQUIRES: ensure_open(); room up to the next multiple of kLargestBlock behind `data`.
@@ -55,9 +61,8 @@ class OutputFiles {
   IoQueue& io_;
   fs::path directory_;
   std::span<const formats::OutputFile> files_;
+  Settings settings_;
   Direct direct_;
-  std::uint64_t piece_bytes_;
-  Priority priority_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Output> outputs_;

@@ -12,19 +12,10 @@
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
 #include "libswap/transfer/box_reader.h"
+#include "libswap/transfer/finished_piece.h"
 #include "libswap/transfer/plan_check.h"
 
 namespace libswap {
-
-// What one piece adds to a sum of fingerprints.
-struct Share {
-  std::uint32_t number = 0;
-  std::uint64_t fingerprint = 0;
-};
-struct Shares {
-  std::vector<Share> stored;   // by content tensor, of fragments that count (stores_of)
-  std::vector<Share> derived;  // by EmitPlan::derived: what readers will round
-};
 
 // Borrows everything. Thread-safe. Memory: BoxReader's indexes, and per call one run of BoxReader
 // and what kCastBytes says.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "formats/core/check.h"
 #include "formats/core/units.h"
@@ -21,7 +22,6 @@ using formats::Sealed;
 
 namespace {
 
-constexpr auto kCommitInterval = std::chrono::seconds(1);
 constexpr auto kLookInterval = std::chrono::milliseconds(100);  // for a cancellation
 constexpr std::size_t kFilesInBatch = OutputFiles::kMostOpen / 2;
 constexpr std::size_t kBuffers = 2;  // of a worker
@@ -30,6 +30,10 @@ struct Written {
   Piece piece;
   Shares shares;
 };
+
+bool is_cancelled(const std::optional<Error>& error) {
+  return error && error->code == Code::cancelled;
+}
 
 class Writing {
  public:
@@ -66,6 +70,7 @@ class Writing {
   std::span<const OutputFile> files_;
   const PieceWork& options_;
   Pieces pieces_;
+  std::vector<bool> skipped_;  // pieces that are finished already
   OutputFiles outputs_;
   std::vector<std::unique_ptr<RangeParts>> ranges_;  // by file
   std::vector<Worker> workers_;
@@ -74,7 +79,8 @@ class Writing {
   std::vector<std::uint64_t> missing_;   // pieces not written, by file
   std::vector<std::uint32_t> touched_;   // files written to since the last commit
   std::vector<std::uint32_t> complete_;  // those of them with nothing missing
-  std::uint64_t written_pieces_ = 0;
+  std::vector<FinishedPiece> written_;   // since the last commit
+  std::uint64_t left_ = 0;               // pieces not written
   std::chrono::steady_clock::time_point committed_ = std::chrono::steady_clock::now();
 
   std::mutex mutex_;
@@ -92,10 +98,20 @@ Writing::Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputF
       files_(files),
       options_(work),
       pieces_(files, work.piece_bytes),
-      outputs_(io, directory, files, work.piece_bytes, work.priority) {
+      skipped_(pieces_.count(), false),
+      outputs_(io, directory, files, {work.piece_bytes, work.priority, work.creation}),
+      left_(pieces_.count()) {
   for (std::uint32_t file = 0; file < files.size(); ++file) {
     ranges_.push_back(std::make_unique<RangeParts>(files[file], work.piece_bytes));
     missing_.push_back(pieces_.count_of(file));
+  }
+  for (const FinishedPiece& finished : work.finished) {
+    const Piece piece = pieces_.at(finished.index);
+    skipped_[finished.index] = true;
+    --missing_[piece.file];
+    --left_;
+    RangeParts& ranges = *ranges_[piece.file];
+    if (!ranges.empty()) ranges.publish(piece.number, finished.ranges);
   }
 }
 
@@ -105,12 +121,15 @@ Result<> Writing::run() {
   Result<> overseen = oversee();
   if (!overseen) fail(overseen.error());
   join();
-  const std::lock_guard guard(mutex_);
+  if (is_cancelled(failure_)) {  // by now nobody else is here
+    if (Result<> taken = take(std::exchange(done_, {})); taken) static_cast<void>(commit());
+  }
   if (failure_) return *failure_;
   return {};
 }
 
 Result<> Writing::start() {
+  if (left_ == 0) return {};
   std::uint64_t largest = 0;
   for (const OutputFile& file : files_) largest = std::max(largest, file.size);
   const std::uint64_t buffer = formats::align_up(
@@ -156,6 +175,7 @@ void Writing::work(Worker& worker) {
 
 std::optional<Piece> Writing::next_piece() {
   const std::lock_guard guard(mutex_);
+  while (next_ < pieces_.count() && skipped_[next_]) ++next_;
   if (failure_ || next_ == pieces_.count()) return std::nullopt;
   return pieces_.at(next_++);
 }
@@ -217,10 +237,11 @@ Result<> Writing::seal(const Piece& piece, std::span<std::byte> bytes) {
 
 // On the queue's thread, too.
 void Writing::finished(Buffer& buffer, Written written, Result<> result) {
-  if (!result) fail(std::move(result).error());
+  const bool good = result.has_value();
+  if (!good) fail(std::move(result).error());
   const std::lock_guard guard(mutex_);
   buffer.in_flight = false;
-  if (!failure_) done_.push_back(std::move(written));
+  if (good) done_.push_back(std::move(written));
   changed_.notify_all();
   news_.notify_all();  // inside the lock: who waits may end this object
 }
@@ -239,7 +260,7 @@ void Writing::fail(Error error) {
 // --- the committer ---------------------------------------------------------------------------
 
 Result<> Writing::oversee() {
-  while (written_pieces_ < pieces_.count()) {
+  while (left_ > 0) {
     std::vector<Written> written;
     {
       std::unique_lock lock(mutex_);
@@ -252,22 +273,25 @@ Result<> Writing::oversee() {
     if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed))
       return stopped_on_request();
     if (complete_.size() >= kFilesInBatch ||
-        std::chrono::steady_clock::now() - committed_ >= kCommitInterval)
+        std::chrono::steady_clock::now() - committed_ >= options_.commit_interval)
       TRY(commit());
   }
   return commit();
 }
 
 Result<> Writing::take(std::vector<Written> written) {
-  for (const Written& one : written) {
+  for (Written& one : written) {
     const std::uint32_t file = one.piece.file;
-    ++written_pieces_;
+    --left_;
     touched_.push_back(file);
     if (--missing_[file] == 0) {
       TRY(outputs_.cut(file));
       complete_.push_back(file);
     }
     if (options_.written) options_.written(one.piece, one.shares);
+    if (options_.durable)
+      written_.push_back({pieces_.index_of(one.piece), std::move(one.shares),
+                          ranges_[file]->published(one.piece.number)});
   }
   return {};
 }
@@ -281,6 +305,8 @@ Result<> Writing::commit() {
   for (const std::uint32_t file : complete_) TRY(outputs_.close(file));
   touched_.clear();
   complete_.clear();
+  if (options_.durable && !written_.empty()) TRY(options_.durable(written_));
+  written_.clear();
   committed_ = std::chrono::steady_clock::now();
   return {};
 }

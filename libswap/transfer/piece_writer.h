@@ -1,11 +1,11 @@
 // PieceWriter: writes files of a plan with several workers, piece by piece.
 //
-// The workers take the pieces in order. Each has two buffers: while one is being written through
-// the I/O queue it fills the other, so that reading, computing and writing go on at a time, across
-// files too. A piece with Sealed bytes fills everything else first, publishes its part of the CRCs
-// and then waits for those of the pieces before it; they were all taken earlier, so somebody is at
-// them. The calling thread is the committer: it collects what was written, makes it durable in
-// batches and reports.
+// The workers take the pieces in order, but for those that an earlier attempt has made. Each has
+// two buffers: while one is being written through the I/O queue it fills the other, so that
+// reading, computing and writing go on at a time, across files too. A piece with Sealed bytes fills
+// everything else first, publishes its part of the CRCs and then waits for those of the pieces
+// before it; they were all taken earlier, so somebody is at them. The calling thread is the
+// committer: it collects what was written, makes it durable in batches and reports.
 #pragma once
 
 #include <atomic>
@@ -26,12 +26,20 @@ struct PieceWork {
   std::uint64_t piece_bytes = 0;
   Priority priority = Priority::background;
   const std::atomic<bool>* cancel = nullptr;  // polled once per piece
+  Creation creation = Creation::create_new;   // of the files
+  std::chrono::milliseconds commit_interval{1000};
+  // Pieces that are durable already: they are not made, and count as neither written nor durable.
+  // REQUIRES: each once, of these files, with parts of ranges that they name.
+  std::span<const FinishedPiece> finished = {};
   // On the calling thread, each piece once, when it is written.
   std::function<void(const Piece& piece, const Shares& shares)> written = nullptr;
+  // On the calling thread, each piece once, when its data is durable; an error ends everything.
+  std::function<Result<>(std::span<const FinishedPiece> pieces)> durable = nullptr;
 };
 
 // Blocks until all of the files below `directory`, which holds their subdirectories, are durable;
-// then they are closed. After an error or Code::cancelled nothing of it runs any more.
+// then they are closed. After an error or Code::cancelled nothing of it runs any more; what was
+// written before a cancellation becomes durable first.
 // Memory: two pieces a worker, and what PieceFiller says for each.
 Result<> write_pieces(IoQueue& io, const PieceFiller& filler,
                       std::span<const formats::OutputFile> files, const fs::path& directory,

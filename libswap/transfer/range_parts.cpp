@@ -56,19 +56,25 @@ void RangeParts::publish(std::uint64_t piece, std::vector<RangePart> parts) {
   parts_[piece] = std::move(parts);
   known_[piece] = true;
   while (complete_ < known_.size() && known_[complete_]) ++complete_;
-  published_.notify_all();
+  grown_.notify_all();
+}
+
+std::vector<RangePart> RangeParts::published(std::uint64_t piece) const {
+  if (ranges_.empty()) return {};
+  const std::lock_guard guard(mutex_);
+  return parts_[piece];
 }
 
 bool RangeParts::wait_before(std::uint64_t piece) {
   std::unique_lock lock(mutex_);
-  published_.wait(lock, [&] { return stopped_ || complete_ >= piece; });
+  grown_.wait(lock, [&] { return stopped_ || complete_ >= piece; });
   return !stopped_;
 }
 
 void RangeParts::stop() {
   const std::lock_guard guard(mutex_);
   stopped_ = true;
-  published_.notify_all();
+  grown_.notify_all();
 }
 
 std::uint32_t RangeParts::crc_of(std::size_t range, std::uint64_t piece, ByteView bytes) const {

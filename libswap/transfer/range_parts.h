@@ -10,15 +10,9 @@
 #include <vector>
 
 #include "formats/catalog/emit.h"
+#include "libswap/transfer/finished_piece.h"
 
 namespace libswap {
-
-// What one piece holds of one range.
-struct RangePart {
-  std::uint32_t range = 0;
-  std::uint32_t crc = 0;
-  std::uint64_t bytes = 0;
-};
 
 class RangeParts {
  public:
@@ -32,6 +26,9 @@ class RangeParts {
 
   // Once for each piece, in any order.
   void publish(std::uint64_t piece, std::vector<RangePart> parts);
+  // Of a piece that is published.
+  std::vector<RangePart> published(std::uint64_t piece) const;
+  std::size_t ranges() const { return ranges_.size(); }
   // Blocks until all pieces before this one are published; false after stop().
   bool wait_before(std::uint64_t piece);
   void stop();
@@ -47,7 +44,7 @@ class RangeParts {
   std::uint64_t piece_bytes_;
   std::vector<formats::FileRange> ranges_;  // ascending, disjoint
   mutable std::mutex mutex_;
-  std::condition_variable published_;
+  std::condition_variable grown_;
   std::vector<std::vector<RangePart>> parts_;  // by piece
   std::vector<bool> known_;                    // by piece
   std::uint64_t complete_ = 0;                 // pieces before this one are published

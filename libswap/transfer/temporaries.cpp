@@ -16,6 +16,7 @@ namespace {
 constexpr std::string_view kNew = ".ebb-new-";
 constexpr std::string_view kOld = ".ebb-old-";
 constexpr std::string_view kLock = ".ebb-lock-";
+constexpr std::string_view kJournal = ".ebb-journal-";
 constexpr std::size_t kIdDigits = 16;
 constexpr int kAttempts = 16;
 constexpr int kMaxDepth = 64;
@@ -68,9 +69,9 @@ Result<> remove_below(IoBackend& files, const fs::path& path, int depth) {
   return files.remove(path);
 }
 
-// One attempt's leftovers, with its lock held.
-Result<> clear(IoBackend& files, const fs::path& parent, const Parsed& attempt,
-               StaleTemporaries& report) {
+// One attempt's leftovers, with its lock held. False when it can be gone on with, and stays.
+Result<bool> clear(IoBackend& files, const fs::path& parent, const Parsed& attempt,
+                   StaleTemporaries& report) {
   const std::string fresh = name_of(attempt.destination, kNew, attempt.id);
   const std::string old = name_of(attempt.destination, kOld, attempt.id);
   const fs::path destination = parent / attempt.destination;
@@ -84,35 +85,49 @@ Result<> clear(IoBackend& files, const fs::path& parent, const Parsed& attempt,
     TRY(remove_tree(files, parent / old));
     report.removed.push_back(old);
   }
+  const std::string journal = name_of(attempt.destination, kJournal, attempt.id);
   TRY_ASSIGN(const bool was_written, files.exists(parent / fresh));
-  if (!was_written) return {};
-  TRY(remove_tree(files, parent / fresh));
-  report.removed.push_back(fresh);
-  return {};
+  TRY_ASSIGN(const bool has_journal, files.exists(parent / journal));
+  if (was_written && has_journal) return false;
+  for (const auto& [there, name] : {std::pair(has_journal, journal), {was_written, fresh}}) {
+    if (!there) continue;
+    TRY(remove_tree(files, parent / name));
+    report.removed.push_back(name);
+  }
+  return true;
 }
 
 }  // namespace
 
-Temporary::Temporary(IoBackend& files, FileId lock, fs::path lock_path, fs::path fresh,
-                     fs::path old)
-    : files_(&files),
-      lock_(lock),
-      lock_path_(std::move(lock_path)),
-      fresh_(std::move(fresh)),
-      old_(std::move(old)) {}
+Temporary::Temporary(IoBackend& files, FileId lock, const fs::path& destination,
+                     const std::string& id)
+    : files_(&files), lock_(lock) {
+  const fs::path parent = destination.parent_path();
+  const std::string name = destination.filename().string();
+  lock_path_ = parent / name_of(name, kLock, id);
+  fresh_ = parent / name_of(name, kNew, id);
+  old_ = parent / name_of(name, kOld, id);
+  journal_ = parent / name_of(name, kJournal, id);
+}
 
 Temporary::Temporary(Temporary&& other) noexcept
     : files_(std::exchange(other.files_, nullptr)),
       lock_(other.lock_),
       lock_path_(std::move(other.lock_path_)),
       fresh_(std::move(other.fresh_)),
-      old_(std::move(other.old_)) {}
+      old_(std::move(other.old_)),
+      journal_(std::move(other.journal_)),
+      kept_(other.kept_) {}
 
 Temporary::~Temporary() {
   if (files_ == nullptr) return;
-  static_cast<void>(remove_tree(*files_, fresh_));
-  // Removed while held, so that nobody finds it free and believes the rest stale.
-  static_cast<void>(files_->remove(lock_path_));
+  if (!kept_) {
+    // The journal first: without it nobody believes what is left of the directory.
+    static_cast<void>(remove_tree(*files_, journal_));
+    static_cast<void>(remove_tree(*files_, fresh_));
+    // Removed while held, so that nobody finds it free and believes the rest stale.
+    static_cast<void>(files_->remove(lock_path_));
+  }
   static_cast<void>(files_->close(lock_));
 }
 
@@ -132,14 +147,42 @@ Result<Temporary> Temporary::reserve(IoBackend& files, const fs::path& destinati
     const Result<> locked = files.lock(*lock);
     // Between its making and its locking somebody may have taken the file for a leftover.
     const Result<bool> still_there = files.exists(lock_path);
-    if (locked && still_there && *still_there)
-      return Temporary(files, *lock, lock_path, parent / name_of(name, kNew, id),
-                       parent / name_of(name, kOld, id));
+    if (locked && still_there && *still_there) return Temporary(files, *lock, destination, id);
     if (!locked) last = locked.error();
     static_cast<void>(files.remove(lock_path));
     static_cast<void>(files.close(*lock));
   }
   return last.value_or(Error{Code::busy, parent.string() + ": no temporary name stays free", {}});
+}
+
+Result<std::optional<Temporary>> Temporary::adopt(IoBackend& files, const fs::path& destination,
+                                                  const std::string& id) {
+  const fs::path lock_path =
+      destination.parent_path() / name_of(destination.filename().string(), kLock, id);
+  TRY_ASSIGN(const FileId lock, files.open(lock_path, {.access = Access::read_write,
+                                                       .creation = Creation::create_or_open}));
+  const Result<> locked = files.lock(lock);
+  if (!locked) {
+    static_cast<void>(files.close(lock));
+    if (locked.error().code == Code::busy) return std::optional<Temporary>();
+    return locked.error();
+  }
+  Temporary taken(files, lock, destination, id);
+  // Whoever held it before may have finished, and removed lock and all.
+  TRY_ASSIGN(const bool lock_there, files.exists(lock_path));
+  TRY_ASSIGN(const bool fresh_there, files.exists(taken.fresh_));
+  if (lock_there && fresh_there) return std::optional(std::move(taken));
+  return std::optional<Temporary>();
+}
+
+Result<std::vector<std::string>> journaled_attempts(IoBackend& files, const fs::path& destination) {
+  TRY_ASSIGN(const std::vector<std::string> names, files.list(destination.parent_path()));
+  std::vector<std::string> ids;
+  for (const std::string& name : names) {
+    const auto found = parsed(name, kJournal);
+    if (found && found->destination == destination.filename().string()) ids.push_back(found->id);
+  }
+  return ids;
 }
 
 Result<> remove_tree(IoBackend& files, const fs::path& path) {
@@ -151,7 +194,7 @@ Result<StaleTemporaries> remove_stale_temporaries(IoBackend& files, const fs::pa
   TRY_ASSIGN(const std::vector<std::string> names, files.list(parent));
   std::set<std::pair<std::string, std::string>> attempts;
   for (const std::string& name : names)
-    for (const std::string_view kind : {kNew, kOld, kLock})
+    for (const std::string_view kind : {kNew, kOld, kLock, kJournal})
       if (auto found = parsed(name, kind)) attempts.emplace(found->destination, found->id);
   StaleTemporaries report;
   for (const auto& [destination, id] : attempts) {
@@ -164,7 +207,8 @@ Result<StaleTemporaries> remove_stale_temporaries(IoBackend& files, const fs::pa
     const Result<> locked = files.lock(*lock);
     if (!locked && locked.error().code == Code::busy) continue;
     TRY(locked);
-    TRY(clear(files, parent, {destination, id}, report));
+    TRY_ASSIGN(const bool cleared, clear(files, parent, {destination, id}, report));
+    if (!cleared) continue;
     TRY(remove_tree(files, parent / lock_name));
     report.removed.push_back(lock_name);
   }

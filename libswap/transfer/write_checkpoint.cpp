@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <utility>
 
+#include "libswap/transfer/attempt.h"
 #include "libswap/transfer/digest.h"
 #include "libswap/transfer/in_parallel.h"
 #include "libswap/transfer/piece_writer.h"
@@ -26,6 +28,7 @@ class PlanWriter {
   PlanWriter(IoQueue& io, const formats::Checkpoint& content, const EmitPlan& plan,
              const WriteOptions& options)
       : io_(io),
+        pieces_(plan.files, options.piece_bytes),
         content_(content),
         plan_(plan),
         options_(options),
@@ -35,17 +38,25 @@ class PlanWriter {
         derived_(plan.derived.size(), 0),
         total_(bytes_of(plan)) {}
 
-  Result<> write_all(const fs::path& directory);
+  // Goes on from what the attempt has finished, where that is there.
+  Result<> go_on(Attempt& attempt);
+  Result<> write_all(Attempt& attempt);
   Result<> verify_derived() const;
+  // What was written so far can be gone on with.
+  Result<> save(Attempt& attempt);
+  std::uint64_t bytes_found() const { return found_; }
   const Stores& stores() const { return stores_; }
-  std::vector<std::uint64_t> take_fingerprints() { return std::move(fingerprints_); }
+  const std::vector<std::uint64_t>& fingerprints() const { return fingerprints_; }
 
  private:
   Result<> make_directories(const fs::path& directory);
-  Result<> write(std::span<const OutputFile> files, const fs::path& directory);
-  void count(const Piece& piece, const Shares& shares);
+  PieceWork work();
+  Result<bool> usable(const FinishedPiece& finished, const fs::path& directory);
+  void add(const Shares& shares);
+  void report() const;
 
   IoQueue& io_;
+  Pieces pieces_;  // of the shard files
   const formats::Checkpoint& content_;
   const EmitPlan& plan_;
   const WriteOptions& options_;
@@ -54,18 +65,30 @@ class PlanWriter {
   std::vector<std::uint64_t> fingerprints_;
   std::vector<std::uint64_t> derived_;  // fingerprints of what readers will derive
   std::set<fs::path> subdirectories_;   // parents sort before their children
+  std::set<std::uint32_t> begun_;       // shard files with pieces that are noted
+  std::set<fs::path> named_;            // directories whose names are durable
   std::uint64_t finished_ = 0;          // bytes
+  std::uint64_t found_ = 0;             // of them, by an earlier attempt
   std::uint64_t total_ = 0;
 };
 
-Result<> PlanWriter::write_all(const fs::path& directory) {
+Result<> PlanWriter::write_all(Attempt& attempt) {
+  const fs::path& directory = attempt.temporary().fresh();
   TRY(make_directories(directory));
-  TRY(write(plan_.files, directory));
+  if (found_ > 0) report();
+  PieceWork shards = work();
+  shards.finished = attempt.finished();
+  if (attempt.can_be_kept())
+    shards.durable = [&](std::span<const FinishedPiece> pieces) -> Result<> {
+      for (const FinishedPiece& piece : pieces) begun_.insert(pieces_.at(piece.index).file);
+      return attempt.note(pieces) ? save(attempt) : Result<>();
+    };
+  TRY(write_pieces(io_, filler_, plan_.files, directory, shards));
   for (auto sub = subdirectories_.rbegin(); sub != subdirectories_.rend(); ++sub)
     TRY(io_.backend().sync_directory(directory / *sub));
   TRY(io_.backend().sync_directory(directory));
   for (const OutputFile& file : plan_.commit_files) {
-    TRY(write({&file, 1}, directory));
+    TRY(write_pieces(io_, filler_, {&file, 1}, directory, work()));
     TRY(io_.backend().sync_directory((directory / file.name).parent_path()));
   }
   return {};
@@ -82,21 +105,74 @@ Result<> PlanWriter::make_directories(const fs::path& directory) {
   return {};
 }
 
-Result<> PlanWriter::write(std::span<const OutputFile> files, const fs::path& directory) {
-  return write_pieces(
-      io_, filler_, files, directory,
-      {.workers = workers_or_cores(options_.workers),
-       .piece_bytes = options_.piece_bytes,
-       .priority = options_.priority,
-       .cancel = options_.cancel,
-       .written = [this](const Piece& piece, const Shares& shares) { count(piece, shares); }});
+PieceWork PlanWriter::work() {
+  PieceWork work{.workers = workers_or_cores(options_.workers),
+                 .piece_bytes = options_.piece_bytes,
+                 .priority = options_.priority,
+                 .cancel = options_.cancel,
+                 .commit_interval = options_.journal_interval};
+  if (found_ > 0) work.creation = Creation::create_or_open;
+  work.written = [this](const Piece& piece, const Shares& shares) {
+    add(shares);
+    finished_ += piece.size;
+    report();
+  };
+  return work;
 }
 
-void PlanWriter::count(const Piece& piece, const Shares& shares) {
+void PlanWriter::add(const Shares& shares) {
   for (const Share& share : shares.stored) fingerprints_[share.number] += share.fingerprint;
   for (const Share& share : shares.derived) derived_[share.number] += share.fingerprint;
-  finished_ += piece.size;
-  if (options_.progress) options_.progress({finished_, total_});
+}
+
+void PlanWriter::report() const {
+  if (options_.progress) options_.progress({finished_, total_, found_});
+}
+
+// The names of what the journal speaks of become durable before it does.
+Result<> PlanWriter::save(Attempt& attempt) {
+  const fs::path& directory = attempt.temporary().fresh();
+  std::set<fs::path> folders;
+  for (const std::uint32_t file : std::exchange(begun_, {}))
+    folders.insert((directory / plan_.files[file].name).parent_path());
+  for (const fs::path& sub : subdirectories_)
+    if (named_.insert(sub).second) folders.insert((directory / sub).parent_path());
+  for (const fs::path& folder : folders) TRY(io_.backend().sync_directory(folder));
+  return attempt.save();
+}
+
+// A journal is a file like others: what it says must fit.
+Result<bool> PlanWriter::usable(const FinishedPiece& finished, const fs::path& directory) {
+  if (finished.index >= pieces_.count()) return false;
+  const Piece piece = pieces_.at(finished.index);
+  const auto known = [](const std::vector<Share>& shares, std::size_t count) {
+    return std::ranges::all_of(shares, [&](const Share& share) { return share.number < count; });
+  };
+  if (!known(finished.shares.stored, fingerprints_.size()) ||
+      !known(finished.shares.derived, derived_.size()))
+    return false;
+  if (!begun_.insert(piece.file).second) return true;
+  return io_.backend().exists(directory / plan_.files[piece.file].name);
+}
+
+Result<> PlanWriter::go_on(Attempt& attempt) {
+  if (attempt.finished().empty()) return attempt.start_over();
+  std::set<std::uint64_t> seen;
+  for (const FinishedPiece& finished : attempt.finished()) {
+    TRY_ASSIGN(const bool good, usable(finished, attempt.temporary().fresh()));
+    if (!good || !seen.insert(finished.index).second) {
+      TRY(attempt.start_over());
+      seen.clear();
+      break;
+    }
+  }
+  begun_.clear();
+  for (const FinishedPiece& finished : attempt.finished()) {
+    add(finished.shares);
+    found_ += pieces_.at(finished.index).size;
+  }
+  finished_ = found_;
+  return {};
 }
 
 // The tensors that are not stored are read once, for this alone.
@@ -117,12 +193,27 @@ Result<> PlanWriter::verify_derived() const {
 }
 
 // Step 1's questions to the disk.
-Result<> check_destination(IoBackend& files, const fs::path& destination, std::uint64_t needed,
-                           Overwrite overwrite) {
+Result<> check_free(IoBackend& files, const fs::path& destination, Overwrite overwrite) {
   TRY_ASSIGN(const bool there, files.exists(destination));
   if (there && overwrite == Overwrite::refuse)
     return Error{Code::usage, destination.string() + ": exists already and was left as it is",
                  "choose another destination, or allow it to be replaced with -f"};
+  return {};
+}
+
+// For the files that are not in `fresh` yet.
+Result<> check_space(IoBackend& files, const fs::path& destination, const EmitPlan& plan,
+                     const fs::path& fresh) {
+  TRY_ASSIGN(const bool begun, files.exists(fresh));
+  std::uint64_t needed = 0;
+  for (const auto* list : {&plan.files, &plan.commit_files})
+    for (const OutputFile& file : *list) {
+      bool there = false;
+      if (begun) {
+        TRY_ASSIGN(there, files.exists(fresh / file.name));
+      }
+      if (!there) needed += file.size + kBlock;
+    }
   TRY_ASSIGN(const std::uint64_t free, files.free_bytes(destination.parent_path()));
   if (free >= needed) return {};
   return Error{Code::no_space,
@@ -161,6 +252,27 @@ fs::path with_parent(const fs::path& destination) {
   return path.has_parent_path() ? path : fs::path(".") / path;
 }
 
+// Steps 3 to 7.
+Result<> write_and_check(PlanWriter& writer, Attempt& attempt, const WriteOptions& options,
+                         std::vector<std::uint64_t>& fingerprints) {
+  TRY(writer.write_all(attempt));
+  if (options.derived == Derivation::proven) TRY(writer.verify_derived());
+  fingerprints = writer.fingerprints();
+  if (options.check) TRY(options.check(attempt.temporary().fresh(), fingerprints));
+  if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed))
+    return stopped_on_request();
+  return {};
+}
+
+// Who was asked to stop leaves what the next one can go on from.
+Error given_up(Error error, PlanWriter& writer, Attempt& attempt) {
+  if (error.code != Code::cancelled || !attempt.can_be_kept()) return error;
+  if (!writer.save(attempt)) return error;
+  attempt.keep();
+  error.hint = "the same command goes on from here";
+  return error;
+}
+
 }  // namespace
 
 Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
@@ -175,19 +287,22 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
   if (options.verify == Verify::full)
     TRY(check_stores_everything(plan, content.catalog(), writer.stores()));
   TRY(remove_stale_temporaries(files, target.parent_path()));
+  TRY(check_free(files, target, options.overwrite));
+  std::string identity;
+  if (!options.source_identity.empty())
+    identity = identity_of(plan, content.catalog(), options.piece_bytes) + options.source_identity;
+  TRY_ASSIGN(Attempt attempt,
+             Attempt::begin(io, target, std::move(identity), options.journal_interval));
+  TRY(writer.go_on(attempt));
+  TRY(check_space(files, target, plan, attempt.temporary().fresh()));
+
   WriteReport report;
   report.files = plan.files.size() + plan.commit_files.size();
   report.bytes = bytes_of(plan);
-  TRY(check_destination(files, target, report.bytes + report.files * kBlock, options.overwrite));
-
-  TRY_ASSIGN(const Temporary temporary, Temporary::reserve(files, target));
-  TRY(writer.write_all(temporary.fresh()));
-  if (options.derived == Derivation::proven) TRY(writer.verify_derived());
-  report.fingerprints = writer.take_fingerprints();
-  if (options.check) TRY(options.check(temporary.fresh(), report.fingerprints));
-  if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed))
-    return stopped_on_request();
-  TRY(publish(files, temporary, target, options.overwrite));
+  report.bytes_found = writer.bytes_found();
+  if (Result<> done = write_and_check(writer, attempt, options, report.fingerprints); !done)
+    return given_up(std::move(done).error(), writer, attempt);
+  TRY(publish(files, attempt.temporary(), target, options.overwrite));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

@@ -13,8 +13,12 @@
 //   9. rename N to D, refused by the kernel when D has appeared meanwhile.
 //  10. fsync P. From here on D is durable.
 //  11. O is removed; the lock is removed.
-// A failure before 9 removes N (and gives D back its name): nothing half written stays. A crash
-// before 9 leaves D absent or old, between 8 and 9 under the name O; the next attempt or
+// A failure before 9 removes N (and gives D back its name): nothing half written stays. Where the
+// source can be told from others (WriteOptions::source_identity), a crash or a cancellation leaves
+// N and a journal of what of it is durable (attempt.h), and the next attempt of the same plan at
+// the same destination goes on from there: in 2 it takes N over, in 4 it leaves out the pieces that
+// are done. The commit files are written again.
+// A crash before 9 leaves D absent or old, between 8 and 9 under the name O; the next attempt or
 // remove_stale_temporaries() gives it back. A crash after 9 leaves the new D, or, before 10,
 // either.
 //
@@ -26,6 +30,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -50,8 +55,9 @@ enum class Verify : std::uint8_t { none, full };
 enum class Derivation : std::uint8_t { proven, assumed };
 
 struct WriteProgress {
-  std::uint64_t bytes_done = 0;
+  std::uint64_t bytes_done = 0;   // those of an earlier attempt among them
   std::uint64_t bytes_total = 0;  // of all files
+  std::uint64_t bytes_found = 0;  // done by an earlier attempt
 };
 
 struct WriteOptions {
@@ -59,8 +65,13 @@ struct WriteOptions {
   Verify verify = Verify::full;
   Derivation derived = Derivation::proven;
   Priority priority = Priority::background;
-  std::uint32_t workers = 0;                                     // 0: as many as there are cores
-  std::uint64_t piece_bytes = std::uint64_t{4} << 20;            // any; multiples of 4 KiB are fast
+  std::uint32_t workers = 0;                           // 0: as many as there are cores
+  std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // any; multiples of 4 KiB are fast
+  // Of the source's files and of everything else that decides about the elements and is not in the
+  // content's catalog: what is interrupted is gone on with only where this is the same. "": what is
+  // interrupted leaves nothing.
+  std::string source_identity;
+  std::chrono::milliseconds journal_interval{1000};
   const std::atomic<bool>* cancel = nullptr;                     // polled once per piece
   std::function<void(const WriteProgress&)> progress = nullptr;  // on the calling thread
   // Sees the finished files in their temporary directory, before they get their name; an error
@@ -72,7 +83,8 @@ struct WriteOptions {
 struct WriteReport {
   std::uint64_t bytes = 0;  // of all files
   std::uint64_t files = 0;
-  double seconds = 0;  // the whole call, fsyncs included
+  std::uint64_t bytes_found = 0;  // done by an earlier attempt
+  double seconds = 0;             // the whole call, fsyncs included
   // Per content tensor: fingerprint.h of its elements in the content's dtype, as they were
   // written. 0 for one the plan does not store.
   std::vector<std::uint64_t> fingerprints;

@@ -1,0 +1,239 @@
+// What is interrupted is gone on with by the same call: after a crash at any step, after a
+// cancellation, with a journal that is cut or damaged - and never with anything else.
+#include <gtest/gtest.h>
+
+#include "libswap/sys/fault_backend.h"
+#include "libswap/transfer/digest.h"
+#include "libswap/transfer/plan_check.h"
+#include "libswap/transfer/write_checkpoint.h"
+#include "tests/libswap/transfer/toy_format.h"
+
+namespace libswap {
+namespace {
+
+using formats::DType;
+using formats::Layout;
+using formats::Policy;
+using testing::Files;
+using testing::MemoryCheckpoint;
+using testing::Random;
+
+constexpr std::uint64_t kPiece = 64;
+
+class Resume : public ::testing::Test {
+ protected:
+  Resume() {
+    source_.add("a", DType::f32, {13, 7}, random_);
+    source_.add("b", DType::bf16, {4, 3}, random_);
+    source_.add("c", DType::f32, {50}, random_);
+    for (std::uint32_t t = 0; t < 3; ++t)
+      source_.add_chunk(t, formats::whole(source_.tensor(t).shape), 0);
+    const auto layout =
+        Layout::make({.policy = Policy::rows, .mesh = {2, 1}}, {{13, 7}, {4, 3}, {50}});
+    plan_ = testing::toy_plan(source_.catalog(), *layout);
+    wanted_ = testing::expected_files(plan_, source_);
+    EXPECT_TRUE(queue_->backend().make_directory("/out"));
+    EXPECT_TRUE(queue_->backend().sync_directory("/"));
+  }
+
+  WriteOptions options() const {
+    return {.workers = 2,
+            .piece_bytes = kPiece,
+            .source_identity = "the source as it was",
+            .journal_interval = std::chrono::milliseconds(0)};
+  }
+  Result<WriteReport> write(IoQueue& io, const WriteOptions& options) {
+    return write_checkpoint(io, source_, plan_, "/out/ckpt", options);
+  }
+  Result<WriteReport> write(const WriteOptions& options) { return write(*queue_, options); }
+  std::vector<std::string> beside() { return *queue_->backend().list("/out"); }
+  void expect_result(IoQueue& io, const Result<WriteReport>& report) {
+    ASSERT_TRUE(report) << report.error().message;
+    ASSERT_EQ(testing::files_below(io, "/out/ckpt"), wanted_);
+    ASSERT_EQ(*io.backend().list("/out"), std::vector<std::string>{"ckpt"});
+    for (std::uint32_t t = 0; t < 3; ++t)
+      ASSERT_EQ(report->fingerprints[t], *fingerprint_of(source_, source_.tensor(t)));
+  }
+  // Stops when so many bytes are written.
+  void interrupt(std::uint64_t at) {
+    std::atomic<bool> cancel = false;
+    WriteOptions stopped = options();
+    stopped.cancel = &cancel;
+    stopped.progress = [&](const WriteProgress& now) {
+      if (now.bytes_done >= at) cancel.store(true);
+    };
+    const auto report = write(stopped);
+    ASSERT_FALSE(report);
+    EXPECT_EQ(report.error().code, formats::Code::cancelled);
+    EXPECT_EQ(report.error().hint, "the same command goes on from here");
+  }
+  std::uint64_t bytes_of_all() const { return bytes_of(plan_); }
+  fs::path journal() {
+    for (const std::string& name : beside())
+      if (name.find(".ebb-journal-") != std::string::npos) return fs::path("/out") / name;
+    return {};
+  }
+
+  Random random_{81};
+  MemoryCheckpoint source_;
+  formats::EmitPlan plan_;
+  Files wanted_;
+  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(std::uint64_t{16} << 20);
+  std::unique_ptr<IoQueue> queue_ = testing::queue_on(disk_);
+};
+
+TEST_F(Resume, GoesOnAfterACrashBeforeAnyOperationWhateverTheDiskKept) {
+  std::uint64_t gone_on = 0;
+  for (std::uint64_t at = 0;; ++at) {
+    const auto disk = disk_->after({.unsynced = PowerLoss::Unsynced::kept});
+    const auto faults = std::make_shared<FaultPlan>();
+    faults->add({.on = FaultOn::durable, .at = at, .kind = FaultKind::die});
+    {
+      const auto queue = testing::queue_over(make_fault_backend(make_memory_backend(disk), faults));
+      static_cast<void>(write(*queue, options()));
+    }
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      PowerLoss loss{.unsynced = PowerLoss::Unsynced::drawn, .seed = seed};
+      if (seed == 0) loss.unsynced = PowerLoss::Unsynced::lost;
+      if (seed == 1) loss.unsynced = PowerLoss::Unsynced::kept;
+      const auto queue = testing::queue_on(disk->after(loss));
+      WriteOptions again = options();
+      again.overwrite = Overwrite::replace;
+      const auto report = write(*queue, again);
+      expect_result(*queue, report);
+      ASSERT_FALSE(HasFatalFailure()) << "crash before operation " << at << ", loss " << seed;
+      gone_on += report->bytes_found > 0 ? 1 : 0;
+    }
+    if (!faults->died()) break;
+  }
+  EXPECT_GT(gone_on, 50u);
+}
+
+TEST_F(Resume, ReadsAndWritesOnlyWhatIsMissing) {
+  interrupt(bytes_of_all() * 2 / 3);
+  EXPECT_EQ(beside().size(), 3u);  // directory, journal, lock
+  const std::uint64_t before = source_.bytes_read();
+  std::uint64_t first = 0;
+  WriteOptions again = options();
+  again.progress = [&](const WriteProgress& now) {
+    if (first == 0) first = now.bytes_done;
+    EXPECT_EQ(now.bytes_found, first);
+  };
+  const auto report = write(again);
+  expect_result(*queue_, report);
+  EXPECT_GE(report->bytes_found, bytes_of_all() / 2);
+  EXPECT_EQ(report->bytes_found, first);
+  // The checks of this test read the content once; the rest is what was gathered.
+  EXPECT_LT(source_.bytes_read() - before, bytes_of_all() + bytes_of_all() / 2);
+}
+
+TEST_F(Resume, MayBeInterruptedAgainAndAgain) {
+  std::uint64_t at = 0;
+  for (int round = 0; round < 3; ++round) interrupt(at += bytes_of_all() / 5);
+  EXPECT_EQ(beside().size(), 3u);
+  const auto report = write(options());
+  expect_result(*queue_, report);
+  EXPECT_GT(report->bytes_found, 0u);
+}
+
+TEST_F(Resume, StartsFromNothingWhereSourceOrPlanAreOthers) {
+  for (const int what : {0, 1, 2, 3}) {
+    interrupt(bytes_of_all() / 2);
+    WriteOptions other = options();
+    other.overwrite = Overwrite::replace;
+    if (what == 0) other.source_identity = "another source";
+    if (what == 1) other.source_identity.clear();
+    if (what == 2) other.piece_bytes = 2 * kPiece;
+    if (what == 3) {
+      plan_.commit_files[0] = testing::literal_file("meta/index", "other");
+      wanted_ = testing::expected_files(plan_, source_);
+    }
+    const auto report = write(other);
+    expect_result(*queue_, report);
+    ASSERT_FALSE(HasFatalFailure()) << what;
+    EXPECT_EQ(report->bytes_found, 0u);
+    ASSERT_TRUE(remove_tree(queue_->backend(), "/out/ckpt"));
+  }
+}
+
+TEST_F(Resume, LeavesWhatBelongsToOtherDestinationsAlone) {
+  interrupt(bytes_of_all() / 2);
+  const std::vector<std::string> left = beside();
+  const auto other = write_checkpoint(*queue_, source_, plan_, "/out/other", options());
+  ASSERT_TRUE(other) << other.error().message;
+  EXPECT_EQ(other->bytes_found, 0u);
+  std::vector<std::string> now = beside();
+  std::erase(now, "other");
+  EXPECT_EQ(now, left);
+  ASSERT_TRUE(remove_tree(queue_->backend(), "/out/other"));
+  expect_result(*queue_, write(options()));
+}
+
+TEST_F(Resume, LeavesAnAttemptThatIsAliveAlone) {
+  interrupt(bytes_of_all() / 2);
+  const auto other = testing::queue_on(disk_);
+  const std::string name = journal().filename().string();
+  const auto alive = Temporary::adopt(other->backend(), "/out/ckpt", name.substr(name.size() - 16));
+  ASSERT_TRUE(alive && *alive);
+  const auto report = write(options());
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->bytes_found, 0u);
+  EXPECT_TRUE(*queue_->backend().exists((*alive)->fresh()));
+  EXPECT_EQ(testing::files_below(*queue_, "/out/ckpt"), wanted_);
+}
+
+TEST_F(Resume, IsRightWhateverBecameOfTheJournal) {
+  interrupt(bytes_of_all() / 2);
+  const auto interrupted = disk_->after({.unsynced = PowerLoss::Unsynced::kept});
+  const fs::path path = journal();
+  const FileId file = *queue_->backend().open(path, {});
+  const std::uint64_t size = queue_->backend().info(file)->size;
+  for (std::uint64_t at = 0; at < size; at += 3)
+    for (const bool cut : {true, false}) {
+      const auto queue = testing::queue_on(interrupted->after({}));
+      const FileId damaged = *queue->backend().open(path, {.access = Access::read_write});
+      if (cut) {
+        ASSERT_TRUE(queue->backend().truncate(damaged, at));
+      } else {
+        std::byte byte{};
+        ASSERT_TRUE(queue->read(damaged, at, {&byte, 1}));
+        byte ^= std::byte{0x10};
+        ASSERT_TRUE(queue->write(damaged, at, {&byte, 1}));
+      }
+      ASSERT_TRUE(queue->backend().close(damaged));
+      expect_result(*queue, write(*queue, options()));
+      ASSERT_FALSE(HasFatalFailure()) << (cut ? "cut at " : "changed at ") << at;
+    }
+}
+
+TEST_F(Resume, StartsFromNothingWhereAFileIsGone) {
+  interrupt(bytes_of_all() * 2 / 3);
+  std::string fresh;
+  for (const std::string& name : beside())
+    if (name.find(".ebb-new-") != std::string::npos) fresh = name;
+  ASSERT_TRUE(queue_->backend().remove(fs::path("/out") / fresh / "data/rank0.bin"));
+  const auto report = write(options());
+  expect_result(*queue_, report);
+  EXPECT_EQ(report->bytes_found, 0u);
+}
+
+TEST_F(Resume, AnErrorThatIsNoInterruptionLeavesNothing) {
+  source_.fail_on_read(5);
+  const auto report = write(options());
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().message, "shard.bin:77: checksum does not match");
+  EXPECT_TRUE(beside().empty());
+}
+
+TEST_F(Resume, ShortWorkLeavesNoJournal) {
+  WriteOptions calm = options();
+  calm.journal_interval = std::chrono::hours(1);
+  calm.progress = [&](const WriteProgress&) {
+    for (const std::string& name : beside())
+      EXPECT_EQ(name.find(".ebb-journal-"), std::string::npos);
+  };
+  expect_result(*queue_, write(calm));
+}
+
+}  // namespace
+}  // namespace libswap
