@@ -15,6 +15,7 @@ namespace formats {
 namespace {
 
 constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 28;
+constexpr std::size_t kMaxCut = 8;  // each doubles the corners; a mesh has five axes at most
 
 std::string place_of(const Chunk& chunk, const Catalog& catalog) {
   if (chunk.file >= catalog.files.size()) return "file " + std::to_string(chunk.file);
@@ -92,10 +93,10 @@ class Proof {
                                         " dimensions that span more than 2^63 positions");
       grid = *wider;
     }
-    if (cut_.size() >= 28 || ((boxes_.size() + 1) << cut_.size()) > kMaxCorners)
+    if (cut_.size() > kMaxCut || ((boxes_.size() + 1) << cut_.size()) > kMaxCorners)
       return failure(Code::limit, std::to_string(boxes_.size()) + " shards cut in " +
                                       std::to_string(cut_.size()) +
-                                      " dimensions have more than 2^28 corners");
+                                      " dimensions; the limits are 8 dimensions and 2^28 corners");
     corners_.reserve((boxes_.size() + 1) << cut_.size());
     for (const Chunk* chunk : boxes_) append_corners(chunk->box, 0);
     append_corners(whole(tensor_.shape), 1);

@@ -14,97 +14,175 @@ namespace {
 
 constexpr std::int64_t kExactJsonInteger = std::int64_t{1} << 53;
 
-std::string tagged(std::string_view tag, std::string_view json) {
-  std::string out = "{\"$";
-  ((out += tag) += "\": ") += json;
-  return out + "}";
+// Everything is appended to one text, so that a value of any depth is written in linear time.
+void append(std::string& out, const Value& value);
+
+void append_tagged(std::string& out, std::string_view tag, const auto& content) {
+  ((out += "{\"$") += tag) += "\": ";
+  content();
+  out += '}';
 }
 
-std::string real_to_json(double value) {
-  if (std::isnan(value)) return tagged("float", "\"nan\"");
-  if (std::isinf(value)) return tagged("float", value < 0 ? "\"-inf\"" : "\"inf\"");
+void append_joined(std::string& out, std::size_t count, const auto& item) {
+  out += '[';
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i != 0) out += ", ";
+    item(i);
+  }
+  out += ']';
+}
+
+void append_real(std::string& out, double value) {
+  if (std::isnan(value) || std::isinf(value)) {
+    const std::string_view name = std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
+    return append_tagged(out, "float", [&] { append_json_string(out, name); });
+  }
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value);
   CHECK(end.ec == std::errc{});
-  std::string text(digits.data(), end.ptr);
+  const std::string_view text(digits.data(), static_cast<std::size_t>(end.ptr - digits.data()));
+  out += text;
   // A real stays a real for readers that tell 2 from 2.0.
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
+  if (text.find_first_of(".e") == std::string::npos) out += ".0";
 }
 
-std::string integer_to_json(std::int64_t value) {
+void append_integer(std::string& out, std::int64_t value) {
   const std::string digits = std::to_string(value);
-  if (value < kExactJsonInteger && value > -kExactJsonInteger) return digits;
-  return tagged("int", "\"" + digits + "\"");
+  if (value < kExactJsonInteger && value > -kExactJsonInteger)
+    out += digits;
+  else
+    append_tagged(out, "int", [&] { append_json_string(out, digits); });
 }
 
-std::string hex_json(ByteView bytes) {
+void append_hex(std::string& out, ByteView bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string out = "\"";
+  out += '"';
   for (const std::byte b : bytes) {
     out += kDigits[std::to_integer<std::size_t>(b >> 4)];
     out += kDigits[std::to_integer<std::size_t>(b & std::byte{15})];
   }
-  return out + "\"";
+  out += '"';
 }
 
-std::string joined(const std::vector<std::string>& items) {
-  std::string out = "[";
-  for (std::size_t i = 0; i < items.size(); ++i) (out += i == 0 ? "" : ", ") += items[i];
-  return out + "]";
-}
-
-std::string list_to_json(const std::vector<Value>& items) {
-  std::vector<std::string> texts;
-  for (const Value& item : items) texts.push_back(to_json(item));
-  return joined(texts);
+void append_list(std::string& out, const std::vector<Value>& items) {
+  append_joined(out, items.size(), [&](std::size_t i) { append(out, items[i]); });
 }
 
 // Python keeps no order in a set: numbers ascend, then everything else by its text.
-std::string set_to_json(std::vector<Value> items) {
-  const auto number = [](const Value& v) {
-    return v.kind == Value::Kind::real ? v.real : static_cast<double>(v.integer);
-  };
-  const auto is_number = [](const Value& v) {
-    return (v.kind == Value::Kind::real && !std::isnan(v.real)) || v.kind == Value::Kind::integer ||
-           v.kind == Value::Kind::boolean;
-  };
-  const auto rest = std::ranges::stable_partition(items, is_number).begin();
-  std::stable_sort(items.begin(), rest,
-                   [&](const Value& a, const Value& b) { return number(a) < number(b); });
-  std::stable_sort(rest, items.end(),
-                   [](const Value& a, const Value& b) { return to_json(a) < to_json(b); });
-  return list_to_json(items);
+void append_set(std::string& out, const std::vector<Value>& items) {
+  std::vector<std::pair<double, const Value*>> numbers;
+  std::vector<std::string> rest;
+  for (const Value& item : items) {
+    if (item.kind == Value::Kind::real && !std::isnan(item.real))
+      numbers.emplace_back(item.real, &item);
+    else if (item.kind == Value::Kind::integer || item.kind == Value::Kind::boolean)
+      numbers.emplace_back(static_cast<double>(item.integer), &item);
+    else
+      rest.push_back(to_json(item));
+  }
+  std::stable_sort(numbers.begin(), numbers.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(rest.begin(), rest.end());
+  append_joined(out, items.size(), [&](std::size_t i) {
+    if (i < numbers.size())
+      append(out, *numbers[i].second);
+    else
+      out += rest[i - numbers.size()];
+  });
 }
 
-std::string dict_to_json(const Value& value) {
+void append_dict(std::string& out, const Value& value) {
+  const auto& entries = value.entries;
   // A key that looks like one of our tags would be read back as the tag.
-  const bool plain = std::ranges::all_of(value.entries, [](const auto& entry) {
+  const bool plain = std::all_of(entries.begin(), entries.end(), [](const auto& entry) {
     return entry.first.kind == Value::Kind::string && !entry.first.text.starts_with('$');
   });
-  std::vector<std::string> items;
-  for (const auto& [key, item] : value.entries)
-    items.push_back(plain ? json_string(key.text) + ": " + to_json(item)
-                          : joined({to_json(key), to_json(item)}));
-  std::string list = joined(items);
-  if (!plain) return tagged("dict", list);
-  list.front() = '{';
-  list.back() = '}';
-  return list;
+  if (!plain)
+    return append_tagged(out, "dict", [&] {
+      append_joined(out, entries.size(), [&](std::size_t i) {
+        append_joined(out, 2, [&](std::size_t part) {
+          append(out, part == 0 ? entries[i].first : entries[i].second);
+        });
+      });
+    });
+  const std::size_t begin = out.size();
+  append_joined(out, entries.size(), [&](std::size_t i) {
+    append_json_string(out, entries[i].first.text);
+    out += ": ";
+    append(out, entries[i].second);
+  });
+  out[begin] = '{';
+  out.back() = '}';
 }
 
-std::string object_to_json(const Value& value) {
-  if (value.items.size() != 2) return tagged("object", json_string(value.text));
-  std::string json = "{\"class\": " + json_string(value.text);
-  if (!value.items[0].items.empty()) json += ", \"arguments\": " + to_json(value.items[0]);
-  if (value.items[1].kind != Value::Kind::none) json += ", \"state\": " + to_json(value.items[1]);
-  return tagged("object", json + "}");
+void append_object(std::string& out, const Value& value) {
+  append_tagged(out, "object", [&] {
+    if (value.items.size() != 2) return append_json_string(out, value.text);
+    out += "{\"class\": ";
+    append_json_string(out, value.text);
+    if (!value.items[0].items.empty()) append(out += ", \"arguments\": ", value.items[0]);
+    if (value.items[1].kind != Value::Kind::none) append(out += ", \"state\": ", value.items[1]);
+    out += '}';
+  });
 }
 
-std::string tensor_to_json(const Value& value) {
-  return tagged("tensor", "{\"dtype\": " + json_string(name_of(value.dtype)) +
-                              ", \"shape\": " + list_to_json(value.items) +
-                              ", \"sha256\": " + json_string(value.text) + "}");
+void append_tensor(std::string& out, const Value& value) {
+  append_tagged(out, "tensor", [&] {
+    append_json_string(out += "{\"dtype\": ", name_of(value.dtype));
+    append_list(out += ", \"shape\": ", value.items);
+    append_json_string(out += ", \"sha256\": ", value.text);
+    out += '}';
+  });
+}
+
+void append_complex(std::string& out, const Value& value) {
+  append_tagged(out, "complex", [&] {
+    append_joined(out, 2,
+                  [&](std::size_t i) { append_real(out, i == 0 ? value.real : value.imaginary); });
+  });
+}
+
+void append(std::string& out, const Value& value) {
+  using Kind = Value::Kind;
+  const auto text = [&] { append_json_string(out, value.text); };
+  const auto list = [&] { append_list(out, value.items); };
+  switch (value.kind) {
+    case Kind::none:
+      out += "null";
+      return;
+    case Kind::boolean:
+      out += value.integer != 0 ? "true" : "false";
+      return;
+    case Kind::integer:
+      return append_integer(out, value.integer);
+    case Kind::big_integer:
+      return append_tagged(out, "int", text);
+    case Kind::real:
+      return append_real(out, value.real);
+    case Kind::complex:
+      return append_complex(out, value);
+    case Kind::string:
+      return text();
+    case Kind::bytes:
+      return append_tagged(out, "bytes", [&] { append_hex(out, value.raw); });
+    case Kind::list:
+      return list();
+    case Kind::tuple:
+      return append_tagged(out, "tuple", list);
+    case Kind::set:
+      return append_tagged(out, "set", [&] { append_set(out, value.items); });
+    case Kind::dict:
+      return append_dict(out, value);
+    case Kind::size:
+      return append_tagged(out, "size", list);
+    case Kind::dtype:
+      return append_tagged(out, "dtype", [&] { append_json_string(out, name_of(value.dtype)); });
+    case Kind::tensor:
+      return append_tensor(out, value);
+    case Kind::object:
+      return append_object(out, value);
+  }
+  check_failed("a known Value::Kind", __FILE__, __LINE__);
 }
 
 }  // namespace
@@ -158,42 +236,9 @@ const Value* Value::find(std::string_view key) const {
 }
 
 std::string to_json(const Value& value) {
-  using Kind = Value::Kind;
-  switch (value.kind) {
-    case Kind::none:
-      return "null";
-    case Kind::boolean:
-      return value.integer != 0 ? "true" : "false";
-    case Kind::integer:
-      return integer_to_json(value.integer);
-    case Kind::big_integer:
-      return tagged("int", json_string(value.text));
-    case Kind::real:
-      return real_to_json(value.real);
-    case Kind::complex:
-      return tagged("complex", joined({real_to_json(value.real), real_to_json(value.imaginary)}));
-    case Kind::string:
-      return json_string(value.text);
-    case Kind::bytes:
-      return tagged("bytes", hex_json(value.raw));
-    case Kind::list:
-      return list_to_json(value.items);
-    case Kind::tuple:
-      return tagged("tuple", list_to_json(value.items));
-    case Kind::set:
-      return tagged("set", set_to_json(value.items));
-    case Kind::dict:
-      return dict_to_json(value);
-    case Kind::size:
-      return tagged("size", list_to_json(value.items));
-    case Kind::dtype:
-      return tagged("dtype", json_string(name_of(value.dtype)));
-    case Kind::tensor:
-      return tensor_to_json(value);
-    case Kind::object:
-      return object_to_json(value);
-  }
-  check_failed("a known Value::Kind", __FILE__, __LINE__);
+  std::string out;
+  append(out, value);
+  return out;
 }
 
 }  // namespace formats

@@ -168,6 +168,7 @@ class Describer {
       const auto found = numbers.find(name);
       if (found == numbers.end()) return missing_file(name);
       file_numbers_.push_back(found->second);
+      payload_bytes_ += catalog().files[found->second].size;
     }
     return {};
   }
@@ -175,18 +176,19 @@ class Describer {
   // Names what lived in it: the reader decides whether the rest is of use.
   Error missing_file(const std::string& name) const {
     constexpr std::size_t kShown = 8;
-    std::vector<std::string> lost;
+    std::size_t lost = 0;
+    std::string text = at_root(name) + ": payload file " + name + " is missing; it held";
+    const auto add = [&](const std::optional<DcpItem>& item, const auto& spelled) {
+      if (!item || index_.files[item->file] != name) return;
+      if (lost < kShown) text += (lost == 0 ? " " : ", ") + spelled();
+      ++lost;
+    };
     for (const DcpTensor& tensor : index_.tensors)
       for (const DcpChunk& chunk : tensor.chunks)
-        if (chunk.item && index_.files[chunk.item->file] == name)
-          lost.push_back(json_string(tensor.key) + " " + to_string(chunk.box));
+        add(chunk.item, [&] { return json_string(tensor.key) + " " + to_string(chunk.box); });
     for (const DcpValue& value : index_.values)
-      if (value.item && index_.files[value.item->file] == name)
-        lost.push_back("value " + json_string(value.key));
-    std::string text = at_root(name) + ": payload file " + name + " is missing; it held";
-    for (std::size_t i = 0; i < std::min(lost.size(), kShown); ++i)
-      text += (i == 0 ? " " : ", ") + lost[i];
-    if (lost.size() > kShown) text += " and " + std::to_string(lost.size() - kShown) + " more";
+      add(value.item, [&] { return "value " + json_string(value.key); });
+    if (lost > kShown) text += " and " + std::to_string(lost - kShown) + " more";
     return Error{Code::incomplete, std::move(text), {}};
   }
 
@@ -260,8 +262,13 @@ class Describer {
           {}};
     const DcpItem& item = *stored.item;
     TRY(place(item, "value", stored.key));
+    value_bytes_ += item.length;
+    if (value_bytes_ > payload_bytes_)
+      return refuse(Code::corrupt, at_root(index_.files[item.file]), item.offset,
+                    "value " + json_string(stored.key) +
+                        " shares its bytes with others: together they are longer than all files");
     auto value = checkpoint_->payloads_.value(
-        {index_.files[item.file], item.offset, item.length, item.zstd});
+        {index_.files[item.file], item.offset, item.length, item.zstd}, purse_);
     if (!value) return std::move(value).error().within("value " + json_string(stored.key));
     ValueEntry entry{std::move(stored.key), std::move(stored.path), std::move(*value)};
     if (entry.path.empty()) entry.path = {entry.key};
@@ -293,6 +300,9 @@ class Describer {
   std::unique_ptr<DcpCheckpoint> checkpoint_;
   DcpIndex index_;
   std::vector<std::uint32_t> file_numbers_;  // of DcpIndex::files, in Catalog::files
+  std::uint64_t payload_bytes_ = 0;          // of all payload files
+  std::uint64_t value_bytes_ = 0;            // of the items of values so far
+  std::uint64_t purse_ = 64 * MiB;           // for what values unfold to
 };
 
 }  // namespace

@@ -10,6 +10,8 @@
 namespace formats {
 namespace {
 
+constexpr std::size_t kMaxAttributes = 64;  // of one object; the largest has seven
+constexpr std::size_t kMaxPath = 256;       // parts of a key
 constexpr std::string_view kCheckpointModule = "torch.distributed.checkpoint.metadata.";
 constexpr std::string_view kOldShardModule = "torch.distributed._shard.sharded_tensor.metadata.";
 
@@ -34,7 +36,7 @@ class Reader {
     TRY(read_described(described));
     TRY(read_stored(stored));
     share_items();
-    read_paths(graph_.find(state, "planner_data"));
+    TRY(read_paths(graph_.find(state, "planner_data")));
     TRY(read_flat_boxes(graph_.find(state, "mcore_data")));
     // One plan a rank, also of ranks that wrote nothing.
     if (const PickleId plans = graph_.find(state, "all_local_plans");
@@ -60,6 +62,9 @@ class Reader {
     if (state == kNoPickle || !graph_.is(state, PickleKind::dict))
       return bad(key, "an object of class " + std::string(graph_.class_name(object)) +
                           " has no attributes");
+    if (graph_.items(state).size() > 2 * kMaxAttributes)
+      return bad(key, "an object of class " + std::string(graph_.class_name(object)) +
+                          " has more than 64 attributes");
     return state;
   }
 
@@ -107,6 +112,7 @@ class Reader {
     if (!graph_.is(chunks, PickleKind::list)) return bad(key, "its chunks are no list");
     tensor.chunks.reserve(graph_.items(chunks).size());
     for (const PickleId chunk : graph_.items(chunks)) {
+      TRY(graph_.charge(sizeof(DcpChunk) + 16 * shape->size()));
       TRY_ASSIGN(Box box, read_chunk(key, chunk, *shape));
       // Ranks without rows write a chunk of nothing; it holds nothing to read.
       if (volume(box.extent) != 0) tensor.chunks.push_back({std::move(box), std::nullopt});
@@ -164,6 +170,7 @@ class Reader {
       if (tensor && !read_torch_shape(graph_, at, offset))
         return bad(key, "the offset of its storage entry is not made of counts");
       TRY_ASSIGN(const DcpItem item, read_item(key, entries[i + 1]));
+      TRY(graph_.charge(key.size()));  // one long key may be looked up for every item
       const auto place = places_.find(key);
       if (place == places_.end()) continue;
       if (tensor && place->second.kind == Place::Kind::tensor) {
@@ -266,20 +273,23 @@ class Reader {
     return passes;
   }
 
-  void read_paths(PickleId dict) {
-    if (dict == kNoPickle || graph_.is(dict, PickleKind::none)) return;
+  Result<> read_paths(PickleId dict) {
+    if (dict == kNoPickle || graph_.is(dict, PickleKind::none)) return {};
     bool understood = graph_.is(dict, PickleKind::dict);
     const std::span<const PickleId> entries =
         understood ? graph_.items(dict) : std::span<const PickleId>{};
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      const bool typed =
-          graph_.is(entries[i], PickleKind::string) && graph_.is(entries[i + 1], PickleKind::tuple);
+      const bool typed = graph_.is(entries[i], PickleKind::string) &&
+                         graph_.is(entries[i + 1], PickleKind::tuple) &&
+                         graph_.items(entries[i + 1]).size() <= kMaxPath;
       std::vector<PathItem> path;
       for (const PickleId part :
            typed ? graph_.items(entries[i + 1]) : std::span<const PickleId>{}) {
-        if (graph_.is(part, PickleKind::string))
+        TRY(graph_.charge(sizeof(PathItem)));
+        if (graph_.is(part, PickleKind::string)) {
+          TRY(graph_.charge(graph_.text(part).size()));
           path.emplace_back(std::string(graph_.text(part)));
-        else if (graph_.is(part, PickleKind::integer))
+        } else if (graph_.is(part, PickleKind::integer))
           path.emplace_back(graph_.integer(part));
         else
           understood = false;
@@ -289,6 +299,7 @@ class Reader {
     }
     if (!understood)
       index_.notes.emplace_back("planner_data is not a map of key paths; parts of it are ignored");
+    return {};
   }
 
   void set_path(std::string_view key, std::vector<PathItem> path) {

@@ -11,6 +11,7 @@ namespace formats {
 namespace {
 
 constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decoded
+constexpr std::uint64_t kExpansion = 64;              // of a compressed value, at no charge
 constexpr std::uint64_t kArchiveOverhead = 64 * KiB;  // what an archive of one tensor adds to it
 constexpr std::uint64_t kCrcPass = 1 * MiB;
 
@@ -33,9 +34,11 @@ std::string DcpPayloads::path_of(const DcpPlace& place) const {
   return std::string(tree_->root()) + "/" + place.file;
 }
 
-Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_limit) const {
+Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_limit,
+                                       PickleLimits limits) const {
   TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(place.file));
-  if (place.zstd == 0) return TorchArchive::open(std::move(source), place.offset, place.length);
+  if (place.zstd == 0)
+    return TorchArchive::open(std::move(source), place.offset, place.length, limits);
   std::string where(source->name());
   where += ':';
   where += std::to_string(place.offset);
@@ -46,8 +49,9 @@ Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plai
     TRY_ASSIGN(bytes, unzstd(bytes, packed_limit, where));
   }
   const std::uint64_t size = bytes.size();
+  limits.nodes = std::min(limits.nodes, kMaxCompressedNodes);
   return TorchArchive::open(
-      std::make_shared<MemorySource>(where + " (decompressed)", std::move(bytes)), 0, size);
+      std::make_shared<MemorySource>(where + " (decompressed)", std::move(bytes)), 0, size, limits);
 }
 
 Result<> DcpPayloads::read(const DcpPlace& place, const Shape& shape, DType dtype,
@@ -83,13 +87,18 @@ Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DTy
   return {};
 }
 
-Result<Value> DcpPayloads::value(const DcpPlace& place) const {
+Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) const {
   if (place.length > kMaxValue)
     return refuse(Code::limit, path_of(place), place.offset,
                   "a value of " + std::to_string(place.length) + " bytes; the limit is " +
                       std::to_string(kMaxValue));
-  TRY_ASSIGN(const TorchArchive archive, open(place, kMaxValue));
-  return value_of(archive.graph(), archive.graph().root(), &archive);
+  const std::uint64_t free = place.length * kExpansion;
+  TRY_ASSIGN(const TorchArchive archive,
+             open(place, std::min(kMaxValue, free + purse), {.unfold = purse}));
+  TRY_ASSIGN(Value value, value_of(archive.graph(), archive.graph().root(), &archive));
+  const std::uint64_t decoded = archive.length() - std::min(archive.length(), free);
+  purse -= std::min(purse, decoded + archive.graph().unfolded());
+  return value;
 }
 
 }  // namespace formats

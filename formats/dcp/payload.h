@@ -36,11 +36,13 @@ class DcpPayloads {
   Result<> read(const DcpPlace& place, const Shape& shape, DType dtype, std::string_view label,
                 std::uint64_t first, std::span<std::byte> into) const;
 
-  Result<Value> value(const DcpPlace& place) const;
+  // Pays for what it unfolds to beyond its length out of `purse`, which all values share.
+  Result<Value> value(const DcpPlace& place, std::uint64_t& purse) const;
 
  private:
   std::string path_of(const DcpPlace& place) const;
-  Result<TorchArchive> open(const DcpPlace& place, std::uint64_t plain_limit) const;
+  Result<TorchArchive> open(const DcpPlace& place, std::uint64_t plain_limit,
+                            PickleLimits limits = {}) const;
   Result<> read_tensor(const DcpPlace& place, const Shape& shape, DType dtype, std::uint64_t first,
                        std::span<std::byte> into) const;
 

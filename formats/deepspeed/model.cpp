@@ -8,6 +8,7 @@
 namespace formats {
 namespace {
 
+constexpr std::size_t kMaxGroups = 4096;
 constexpr std::uint64_t kMaxElems = std::uint64_t{1} << 56;  // of one group
 
 // Entries of a model file that describe tensors, files or ranks.
@@ -36,11 +37,12 @@ bool one_of(const std::string_view (&names)[N], std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-Result<DsGroup> named_shapes(const PickleGraph& graph, PickleId dict, std::string_view where) {
+// `seen` holds the names of all groups: a parameter is in one of them.
+Result<DsGroup> named_shapes(const PickleGraph& graph, PickleId dict, std::string_view where,
+                             std::set<std::string_view>& seen) {
   if (!graph.is(dict, PickleKind::dict))
     return ds_corrupt(where, "a group of shapes that is no dict");
   DsGroup params;
-  std::set<std::string_view> seen;
   std::uint64_t total = 0;
   const std::span<const PickleId> entries = graph.items(dict);
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
@@ -86,9 +88,16 @@ Result<std::vector<DsGroup>> read_ds_shapes(const PickleGraph& graph, std::strin
   const PickleId shapes = graph.find(graph.root(), "param_shapes");
   if (shapes == kNoPickle || !graph.is(shapes, PickleKind::list))
     return ds_corrupt(where, "no list param_shapes: not a ZeRO checkpoint");
+  if (graph.items(shapes).size() > kMaxGroups)
+    return Error{Code::limit,
+                 std::string(where) + ": param_shapes has " +
+                     std::to_string(graph.items(shapes).size()) + " groups; the limit is " +
+                     std::to_string(kMaxGroups),
+                 {}};
   std::vector<DsGroup> groups;
+  std::set<std::string_view> seen;
   for (const PickleId group : graph.items(shapes)) {
-    TRY_ASSIGN(DsGroup params, named_shapes(graph, group, where));
+    TRY_ASSIGN(DsGroup params, named_shapes(graph, group, where, seen));
     groups.push_back(std::move(params));
   }
   return groups;
@@ -136,14 +145,14 @@ Result<> DsModelReader::read_frozen(const DsFile& file, Rank rank) {
   if (stage_ != 3 || shapes == kNoPickle || parts == kNoPickle ||
       !graph.is(shapes, PickleKind::dict))
     return {};
-  TRY_ASSIGN(const DsGroup params, named_shapes(graph, shapes, file.where));
+  std::set<std::string_view> seen;
+  TRY_ASSIGN(const DsGroup params, named_shapes(graph, shapes, file.where, seen));
   std::map<std::string_view, PickleId> fragments;
-  if (graph.is(parts, PickleKind::dict)) {
-    const std::span<const PickleId> entries = graph.items(parts);
-    for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
-      if (graph.is(entries[i], PickleKind::string))
-        fragments.emplace(graph.text(entries[i]), entries[i + 1]);
-  }
+  const std::span<const PickleId> entries =
+      graph.is(parts, PickleKind::dict) ? graph.items(parts) : std::span<const PickleId>{};
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+    if (graph.is(entries[i], PickleKind::string))
+      fragments.emplace(graph.text(entries[i]), entries[i + 1]);
   for (const DsParam& param : params) {
     const auto part = fragments.find(param.name);
     if (part == fragments.end())

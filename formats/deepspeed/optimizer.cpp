@@ -1,6 +1,7 @@
 #include "formats/deepspeed/optimizer.h"
 
 #include <algorithm>
+#include <set>
 
 #include "formats/core/json_text.h"
 #include "formats/core/units.h"
@@ -8,6 +9,7 @@
 namespace formats {
 namespace {
 
+constexpr std::size_t kMaxStates = 16;  // of one flat buffer; each names all its parameters
 constexpr std::string_view kStage3Masters = "fp32_flat_groups";
 constexpr std::string_view kStage12Masters = "single_partition_of_fp32_groups";
 
@@ -36,6 +38,7 @@ Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, Pickle
   if (list == kNoPickle || !graph.is(list, PickleKind::list))
     return Error{Code::corrupt, graph.where() + ": no list param_groups", {}};
   std::vector<DsReadGroup> groups;
+  std::set<std::int64_t> taken;
   for (const PickleId item : graph.items(list)) {
     TRY_ASSIGN(const Value value, value_of(graph, item, nullptr));
     DsReadGroup& group = groups.emplace_back();
@@ -50,6 +53,11 @@ Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, Pickle
                      graph.where() +
                          ": a parameter group refers to a flat buffer that param_shapes does not "
                          "describe",
+                     {}};
+      if (!taken.insert(buffer.integer).second)
+        return Error{Code::corrupt,
+                     graph.where() + ": flat buffer " + std::to_string(buffer.integer) +
+                         " is in two parameter groups",
                      {}};
       group.buffers.push_back(static_cast<std::size_t>(buffer.integer));
       for (const DsParam& param : shapes[group.buffers.back()])
@@ -302,6 +310,11 @@ Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId
                                   PickleId master) {
   if (states == kNoPickle || !graph_.is(states, PickleKind::dict)) return {};
   const std::span<const PickleId> entries = graph_.items(states);
+  if (entries.size() > 2 * kMaxStates)
+    return Error{Code::limit,
+                 where(number) + ": " + std::to_string(entries.size() / 2) +
+                     " states; the limit is " + std::to_string(kMaxStates),
+                 {}};
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     if (!graph_.is(entries[i], PickleKind::string)) continue;
     const std::string state(graph_.text(entries[i]));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "formats/core/json_text.h"
 #include "formats/core/units.h"
@@ -129,12 +130,10 @@ class Values {
   }
 
   void add(const File& file, ValueEntry entry) {
-    const auto same_key =
-        std::find_if(catalog_.values.begin(), catalog_.values.end(),
-                     [&](const ValueEntry& other) { return other.key == entry.key; });
-    if (same_key == catalog_.values.end()) return catalog_.values.push_back(std::move(entry));
+    const auto [known, fresh] = number_of_.emplace(entry.key, catalog_.values.size());
+    if (fresh) return catalog_.values.push_back(std::move(entry));
     // Rank files repeat what all ranks share; what differs is each file's own.
-    if (to_json(same_key->value) == to_json(entry.value)) return;
+    if (to_json(catalog_.values[known->second].value) == to_json(entry.value)) return;
     entry.key = file.name + ":" + entry.key;
     entry.path.clear();
     catalog_.values.push_back(std::move(entry));
@@ -180,6 +179,7 @@ class Values {
   }
 
   Catalog& catalog_;
+  std::unordered_map<std::string, std::size_t> number_of_;  // by key, in Catalog::values
 };
 
 }  // namespace

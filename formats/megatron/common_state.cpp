@@ -13,6 +13,7 @@
 namespace formats {
 namespace {
 
+constexpr std::size_t kMaxGuessed = 256;  // groups: each is held against each parameter
 constexpr std::string_view kIteration = "iteration";
 constexpr std::string_view kOptimizer = "optimizer";
 constexpr std::string_view kParamNames = "param_names";  // ours; Megatron carries it along
@@ -125,6 +126,12 @@ class Reader {
     const std::size_t count = list.items.size();
     for (std::size_t i = 0; i < count; ++i)
       if (!catalog_.groups[first + i].params.empty()) return;
+    if (count > kMaxGuessed) {
+      catalog_.notes.push_back("which of " + std::to_string(count) +
+                               " groups a parameter is in is not looked for: more than " +
+                               std::to_string(kMaxGuessed));
+      return;
+    }
     for (const auto& [name, tensor] : members) {
       std::optional<std::size_t> found;
       for (std::size_t i = 0; i < count; ++i) {

@@ -5,6 +5,8 @@
 namespace formats {
 namespace {
 
+constexpr std::uint64_t kMaxBoxes = 64;  // under one chunk
+
 // The local boxes' shape; fails when `own` is not cut evenly or the flat length is another.
 Result<Shape> box_shape(const Shape& own, const Shape& stored, const std::string& label) {
   const auto bad = [&](std::string_view why) {
@@ -31,6 +33,15 @@ Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shap
   TRY_ASSIGN(const Shape local, box_shape(own, stored, label));
   std::vector<FlatPiece> pieces;
   if (volume(chunk.extent) == 0) return pieces;
+  // Ranks write parts of their own box; a chunk over many is nothing Megatron makes.
+  std::uint64_t boxes = 1;
+  for (std::size_t d = 0; d < own.size(); ++d)
+    boxes = checked_mul(boxes, chunk.extent[d]).value_or(kMaxBoxes + 1);
+  if (boxes > kMaxBoxes)
+    return Error{Code::limit,
+                 label + ": chunk " + to_string(chunk) + " covers more than " +
+                     std::to_string(kMaxBoxes) + " boxes, which is the limit",
+                 {}};
   const FlatRange range{chunk.offset.back(), chunk.extent.back()};
   std::uint64_t first = 0;
   // Over the boxes the chunk touches, in row-major order of their grid.

@@ -99,6 +99,7 @@ class Describer {
   std::string index_name_;  // empty: there is none
   std::optional<Index> index_;
   std::unordered_map<std::string, std::size_t> tensor_of_key_;
+  std::unordered_map<std::string, std::size_t> value_of_key_;
   std::set<std::pair<std::string, std::uint32_t>> keys_in_files_;
   std::uint64_t data_bytes_ = 0;
   IdentityMap identity_;
@@ -239,11 +240,10 @@ void Describer::add_values(const Header& header, std::string_view file) {
         (key == kMarkerKey || key == kIdentityKey || (key == "format" && *marker == kFormatAdded)))
       continue;
     if (dcp && (key == "DCP_SHARDING_INFO" || key == "DCP_VERSION" || key == "format")) continue;
-    const auto same_key = [&key = key](const ValueEntry& entry) { return entry.key == key; };
-    const auto known = std::find_if(catalog_.values.begin(), catalog_.values.end(), same_key);
-    if (known != catalog_.values.end() && known->value.text == text) continue;
+    const auto [known, fresh] = value_of_key_.emplace(key, catalog_.values.size());
+    if (!fresh && catalog_.values[known->second].value.text == text) continue;
     std::string name = key;
-    if (known != catalog_.values.end()) name.append("@").append(file);
+    if (!fresh) name.append("@").append(file);
     Value value;
     value.kind = Value::Kind::string;
     value.text = text;

@@ -12,6 +12,8 @@ namespace formats {
 namespace {
 
 constexpr std::uint64_t kMaxPickle = 1 * GiB;
+constexpr std::uint64_t kMaxInflatedPickle = 32 * MiB;  // no torch deflates it, and repackers may
+constexpr std::uint64_t kMaxTensors = 256 * MiB;        // one in a value
 constexpr std::uint64_t kMaxSmallRecord = 64;
 
 Error bad_archive(const ZipReader& zip, std::string_view why) {
@@ -87,21 +89,25 @@ void gather(const TorchTensor& tensor, ByteView storage, ByteVector& into) {
 }  // namespace
 
 Result<TorchArchive> TorchArchive::open(std::shared_ptr<const ByteSource> source,
-                                        std::uint64_t offset, std::uint64_t length) {
+                                        std::uint64_t offset, std::uint64_t length,
+                                        PickleLimits limits) {
   TRY(refuse_old_forms(*source, offset, length));
   TRY_ASSIGN(ZipReader zip, ZipReader::open(source, offset, length));
   TRY(check_version(zip));
   const ZipEntry* pickle = zip.find("data.pkl");
   if (pickle == nullptr) return bad_archive(zip, "the archive has no record 'data.pkl'");
-  TRY_ASSIGN(ByteVector bytes, zip.read(*pickle, kMaxPickle));
+  if (pickle->deflated) limits.nodes = std::min(limits.nodes, kMaxCompressedNodes);
+  TRY_ASSIGN(ByteVector bytes,
+             zip.read(*pickle, pickle->deflated ? kMaxInflatedPickle : kMaxPickle));
   std::string where(source->name());
   where += ':';
   where += std::to_string(offset);
   where += ": " + pickle->name;
-  TRY_ASSIGN(PickleGraph graph, PickleGraph::parse(std::move(bytes), std::move(where)));
+  TRY_ASSIGN(PickleGraph graph, PickleGraph::parse(std::move(bytes), std::move(where), limits));
   TRY_ASSIGN(const bool big_endian, is_big_endian(zip));
   TorchArchive archive(std::move(zip), std::move(graph));
   archive.big_endian_ = big_endian;
+  archive.length_ = length;
   return archive;
 }
 
@@ -142,6 +148,15 @@ Result<ByteVector> TorchArchive::elements(const TorchTensor& tensor, std::uint64
     gather(tensor, storage, into);
   if (big_endian_) swap_bytes(into, swap_unit(tensor.dtype));
   return into;
+}
+
+Result<ByteVector> TorchArchive::value_elements(const TorchTensor& tensor) const {
+  TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
+  const std::uint64_t cost =
+      std::min(record->size, kMaxTensors) + std::min(tensor.bytes(), kMaxTensors);
+  made_ += cost;
+  if (made_ / 2 > length_) TRY(graph_.charge(std::min(cost, made_ - 2 * length_)));
+  return elements(tensor, kMaxTensors);
 }
 
 }  // namespace formats

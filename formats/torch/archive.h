@@ -17,11 +17,12 @@ class TorchArchive {
  public:
   // Reads the zip directory and data.pkl of bytes [offset, offset + length) of `source`.
   static Result<TorchArchive> open(std::shared_ptr<const ByteSource> source, std::uint64_t offset,
-                                   std::uint64_t length);
+                                   std::uint64_t length, PickleLimits limits = {});
 
   const PickleGraph& graph() const { return graph_; }
   const ZipReader& zip() const { return zip_; }
   bool big_endian() const { return big_endian_; }
+  std::uint64_t length() const { return length_; }
 
   // The record behind a tensor; refused when missing or shorter than the pickle declares.
   Result<const ZipEntry*> record_of(const TorchTensor& tensor) const;
@@ -38,11 +39,18 @@ class TorchArchive {
   // record and of tensor.
   Result<ByteVector> elements(const TorchTensor& tensor, std::uint64_t limit) const;
 
+  // elements() for values, at most 256 MiB. Together they may read and make twice the archive's
+  // length; beyond that the graph is charged: tensors may share a record, or repeat one element
+  // without end. Not for two threads at once.
+  Result<ByteVector> value_elements(const TorchTensor& tensor) const;
+
  private:
   TorchArchive(ZipReader zip, PickleGraph graph) : zip_(std::move(zip)), graph_(std::move(graph)) {}
   ZipReader zip_;
   PickleGraph graph_;
   bool big_endian_ = false;
+  std::uint64_t length_ = 0;
+  mutable std::uint64_t made_ = 0;
 };
 
 // A node as an inert Value. Tensors inside become Kind::tensor with their elements in `raw` and

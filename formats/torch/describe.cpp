@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxDepth = 256;
 constexpr std::uint64_t kMaxLeaves = 1u << 24;
+constexpr std::uint64_t kPartBytes = 128;  // about what an entry takes beside its path
 constexpr std::string_view kSuffixes[] = {".pt", ".pth", ".bin", ".ckpt"};
 constexpr std::uint64_t kTarMagicAt = 257;
 
@@ -105,6 +106,7 @@ class Describer {
       return bad(Code::limit, "more than 16777216 parts in one object, which is the limit");
     if (path_.size() >= kMaxDepth)
       return bad(Code::limit, "nested deeper than 256 levels, or inside itself");
+    TRY(graph_.charge(kPartBytes + 2 * path_bytes_ + path_.size() * sizeof(PathItem)));
     if (graph_.is(id, PickleKind::dict)) return walk_dict(id);
     const bool sequence = graph_.is(id, PickleKind::list) || graph_.is(id, PickleKind::tuple);
     if (sequence && holds_more(id)) return walk_sequence(id);
@@ -167,9 +169,13 @@ class Describer {
   }
 
   Result<> enter(PathItem item, PickleId id) {
+    const auto* text = std::get_if<std::string>(&item);
+    const std::uint64_t bytes = text == nullptr ? sizeof(std::int64_t) : text->size() + 1;
+    path_bytes_ += bytes;
     path_.push_back(std::move(item));
     TRY(walk(id));
     path_.pop_back();
+    path_bytes_ -= bytes;
     return {};
   }
 
@@ -233,6 +239,7 @@ class Describer {
   std::string where_;
   std::unique_ptr<TorchCheckpoint> checkpoint_;
   std::vector<PathItem> path_;
+  std::uint64_t path_bytes_ = 0;
   std::map<std::string, Known, std::less<>> records_;
   std::vector<std::string> inert_;
   std::size_t sharing_ = 0;

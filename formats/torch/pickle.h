@@ -15,6 +15,7 @@
 
 #include "formats/core/bytes.h"
 #include "formats/core/result.h"
+#include "formats/core/units.h"
 
 namespace formats {
 
@@ -39,11 +40,15 @@ enum class PickleKind : std::uint8_t {
 };
 std::string_view name_of(PickleKind kind);
 
+// Values in a stream that was compressed: what was written as a few bytes may hold millions.
+constexpr std::uint64_t kMaxCompressedNodes = 1u << 21;
+
 struct PickleLimits {
   std::uint64_t nodes = 1u << 28;    // values built
   std::uint64_t memo = 1u << 28;     // memo entries
   std::uint64_t marks = 1u << 20;    // containers open at once
   std::uint64_t big_integer = 1024;  // bytes of one integer
+  std::uint64_t unfold = 64 * MiB;   // bytes of charge() above 32 for each byte of the stream
 };
 
 // The nodes of one stream. Owns the stream's bytes; texts are views into them.
@@ -88,6 +93,13 @@ class PickleGraph {
   PickleId find(PickleId dict, std::string_view key) const;
   PickleId find(PickleId dict, std::int64_t key) const;
 
+  // Pays for `bytes` that a reader makes out of the graph. A stream can refer to one node any
+  // number of times, so that a small file unfolds without end: all readers of one graph pay from
+  // one purse (PickleLimits::unfold), and Code::limit says that it is empty. Not for two threads at
+  // once.
+  Result<> charge(std::uint64_t bytes) const;
+  std::uint64_t unfolded() const;  // how much of PickleLimits::unfold was spent
+
   // Every name the stream refers to, in order of appearance, with the offset of its first use.
   struct Name {
     std::string name;
@@ -117,6 +129,7 @@ class PickleGraph {
   };
 
   PickleGraph() = default;
+  std::uint64_t allowance() const;
   const Node& node(PickleId id, PickleKind kind) const {
     CHECK(nodes_[id].kind == kind);
     return nodes_[id];
@@ -129,6 +142,8 @@ class PickleGraph {
   std::deque<std::string> owned_;
   std::vector<Name> names_;
   PickleId root_ = kNoPickle;
+  std::uint64_t unfold_ = 0;
+  mutable std::uint64_t charged_ = 0;
 };
 
 // True for the names our readers know the meaning of; everything else stays an inert object.

@@ -82,6 +82,22 @@ PickleId PickleGraph::find(PickleId dict, std::int64_t key) const {
   return kNoPickle;
 }
 
+// Honest streams spend a few bytes for each byte they have; a number costs a Value of 150.
+std::uint64_t PickleGraph::allowance() const { return 32 * std::uint64_t{bytes_.size()}; }
+
+Result<> PickleGraph::charge(std::uint64_t bytes) const {
+  const std::uint64_t purse = allowance() + unfold_;
+  if (bytes > purse - charged_)
+    return Error{Code::limit,
+                 where_ + ": its values refer to each other until they take more than " +
+                     std::to_string(purse) + " bytes, which is the limit",
+                 {}};
+  charged_ += bytes;
+  return {};
+}
+
+std::uint64_t PickleGraph::unfolded() const { return charged_ - std::min(charged_, allowance()); }
+
 namespace {
 
 constexpr std::string_view kKnownGlobals[] = {

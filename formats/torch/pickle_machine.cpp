@@ -11,6 +11,8 @@
 namespace formats {
 namespace {
 
+constexpr std::size_t kMaxGlobal = 1024;  // bytes of module and name
+
 // Opcodes that exist but that no checkpoint we read needs: refused by name.
 std::string_view refused_name(std::uint8_t opcode) {
   switch (opcode) {
@@ -69,6 +71,7 @@ Result<PickleGraph> PickleGraph::parse(ByteVector bytes, std::string where, Pick
   PickleGraph graph;
   graph.where_ = std::move(where);
   graph.bytes_ = std::move(bytes);
+  graph.unfold_ = limits.unfold;
   TRY(PickleMachine(graph, limits).run());
   return graph;
 }
@@ -78,6 +81,7 @@ Result<PickleGraph> PickleGraph::parse_front(ByteVector bytes, std::string where
   PickleGraph graph;
   graph.where_ = std::move(where);
   graph.bytes_ = std::move(bytes);
+  graph.unfold_ = limits.unfold;
   PickleMachine machine(graph, limits);
   const Result<> done = machine.run_front();
   end = {machine.position(), machine.ran_out()};
@@ -274,6 +278,16 @@ bool PickleMachine::object(PickleId callee, PickleId args) {
                .n = std::bit_cast<std::uint64_t>(Built{args, kNoPickle})});
 }
 
+// Writers hand each container and each text to one call only, so that all copies together are no
+// longer than the stream; through the memo one could be copied at every byte.
+bool PickleMachine::copy(std::uint64_t count) {
+  copied_ += count;
+  if (copied_ <= graph_.bytes_.size()) return true;
+  return fail(Code::limit, "one container or text is copied again and again: more than " +
+                               std::to_string(graph_.bytes_.size()) +
+                               " items, as many as the pickle has bytes");
+}
+
 bool PickleMachine::own_bytes(std::string bytes) {
   graph_.owned_.push_back(std::move(bytes));
   return push(
@@ -281,6 +295,9 @@ bool PickleMachine::own_bytes(std::string bytes) {
 }
 
 bool PickleMachine::global(std::string_view module, std::string_view name) {
+  if (module.size() + name.size() > kMaxGlobal)
+    return fail(Code::limit, "a name of " + std::to_string(module.size() + name.size()) +
+                                 " bytes; the limit is " + std::to_string(kMaxGlobal));
   std::string full(module);
   full += '.';
   full += name;

@@ -99,6 +99,7 @@ class PickleMachine {
   bool extend_list(std::span<const PickleId> items);
   bool extend_dict(std::span<const PickleId> items);
   bool inert_target(PickleId target) const;
+  bool copy(std::uint64_t count);
   bool call(PickleId callee, PickleId args);
   bool fold(Fold how, PickleId callee, PickleId args);
   bool fold_mapping(std::span<const PickleId> args);
@@ -165,7 +166,8 @@ class PickleMachine {
   // None, False and True, and the integers of one byte: each is one node, however often it is used.
   std::array<PickleId, 3 + 256> shared_;
   std::unordered_map<std::string, std::uint32_t> names_;
-  std::vector<Fold> folds_;  // of PickleGraph::names_
+  std::vector<Fold> folds_;   // of PickleGraph::names_
+  std::uint64_t copied_ = 0;  // ids and bytes that calls made again out of what was there
   std::optional<Error> failure_;
   bool ran_out_ = false;  // failed because the bytes end too early
 };

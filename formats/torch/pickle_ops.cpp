@@ -230,6 +230,7 @@ bool PickleMachine::fold(Fold how, PickleId callee, PickleId args) {
     case Fold::set:
       if (given.empty()) return empty_container(PickleKind::set);
       if (given.size() != 1 || (!first_is(PickleKind::list) && !first_is(PickleKind::tuple))) break;
+      if (!copy(graph_.items(given[0]).size())) return false;
       marked_.assign(graph_.items(given[0]).begin(), graph_.items(given[0]).end());
       return container_of(PickleKind::set, marked_);
   }
@@ -252,11 +253,12 @@ bool PickleMachine::fold_mapping(std::span<const PickleId> args) {
   } else if (!args.empty()) {
     return fail(Code::corrupt, "an OrderedDict of something that is not pairs");
   }
-  return container_of(PickleKind::dict, entries);
+  return copy(entries.size()) && container_of(PickleKind::dict, entries);
 }
 
 // Protocol 2 writes bytes as text of the code points 0..255.
 bool PickleMachine::fold_latin1(std::string_view text) {
+  if (!copy(text.size())) return false;
   std::string bytes;
   bytes.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {

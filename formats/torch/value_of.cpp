@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "formats/core/sha256.h"
-#include "formats/core/units.h"
 #include "formats/torch/archive.h"
 
 namespace formats {
@@ -9,7 +8,6 @@ namespace {
 
 constexpr std::size_t kMaxDepth = 256;
 constexpr std::uint64_t kMaxParts = 1u << 20;
-constexpr std::uint64_t kMaxTensors = 256 * MiB;  // of all tensors in one value
 
 // Two's complement, little-endian, to decimal.
 std::string decimal_of(std::string_view bytes) {
@@ -49,6 +47,7 @@ class Converter {
       return bad(Code::limit, "more than 1048576 parts in one value, which is the limit");
     if (path_.size() >= kMaxDepth)
       return bad(Code::limit, "a value nested deeper than 256 levels, or inside itself");
+    TRY(graph_.charge(sizeof(Value) + text_bytes(id)));
     path_.push_back(id);
     Result<Value> value = of_kind(id);
     path_.pop_back();
@@ -58,6 +57,13 @@ class Converter {
  private:
   Error bad(Code code, std::string_view why) const {
     return Error{code, graph_.where() + ": " + std::string(why), {}};
+  }
+
+  std::uint64_t text_bytes(PickleId id) const {
+    const PickleKind kind = graph_.kind(id);
+    const bool text = kind == PickleKind::string || kind == PickleKind::bytes ||
+                      kind == PickleKind::big_integer || kind == PickleKind::global;
+    return text ? graph_.text(id).size() : 0;
   }
 
   Result<Value> of_kind(PickleId id) {
@@ -102,6 +108,7 @@ class Converter {
   Result<Value> sequence(PickleId id, Value::Kind kind) {
     Value value;
     value.kind = kind;
+    value.items.reserve(std::min<std::size_t>(graph_.items(id).size(), kMaxParts));
     for (const PickleId item : graph_.items(id)) {
       TRY_ASSIGN(Value part, convert(item));
       value.items.push_back(std::move(part));
@@ -113,6 +120,7 @@ class Converter {
     Value value;
     value.kind = Value::Kind::dict;
     const std::span<const PickleId> entries = graph_.items(id);
+    value.entries.reserve(std::min<std::size_t>(entries.size() / 2, kMaxParts));
     std::vector<std::string_view> keys;
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       if (graph_.is(entries[i], PickleKind::string)) keys.push_back(graph_.text(entries[i]));
@@ -186,8 +194,7 @@ class Converter {
 
   Result<Value> tensor(PickleId id) {
     TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, id));
-    TRY_ASSIGN(ByteVector elements, archive_->elements(what, kMaxTensors - tensor_bytes_));
-    tensor_bytes_ += elements.size();
+    TRY_ASSIGN(ByteVector elements, archive_->value_elements(what));
     Value value = size(what.shape, Value::Kind::tensor);
     value.dtype = what.dtype;
     value.text = sha256_hex(elements);
@@ -199,7 +206,6 @@ class Converter {
   const TorchArchive* archive_;
   std::vector<PickleId> path_;
   std::uint64_t parts_ = 0;
-  std::uint64_t tensor_bytes_ = 0;
 };
 
 }  // namespace

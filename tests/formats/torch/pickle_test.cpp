@@ -161,7 +161,9 @@ TEST(Pickle, P20DoublingThroughTheMemoHitsTheBudget) {
     for (const char c : {']', '(', 'h', char(i - 1), 'h', char(i - 1), 'e', 'q', i})
       stream.push_back(c);
   stream.append("t.");
-  EXPECT_EQ(json(p2(stream)), "p: more than 1048576 parts in one value, which is the limit");
+  EXPECT_EQ(json(p2(stream)),
+            "p: its values refer to each other until they take more than 67126112 bytes, which is "
+            "the limit");
 }
 
 TEST(Pickle, P21FrameBeyondTheEndIsRefused) {

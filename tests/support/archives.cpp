@@ -1,0 +1,142 @@
+#include "tests/support/archives.h"
+
+#include <zlib.h>
+
+#include "formats/core/check.h"
+#include "formats/core/crc32c.h"
+#include "formats/torch/zip_layout.h"
+
+namespace test_support {
+namespace {
+
+using formats::append_le;
+using formats::ByteVector;
+using formats::ByteView;
+
+std::string deflated(std::string_view text) {
+  z_stream stream{};
+  CHECK(deflateInit2(&stream, 9, Z_DEFLATED, -MAX_WBITS, 9, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+struct Record {
+  std::string name, stored;
+  std::uint16_t method;
+  std::uint32_t crc, size;
+};
+
+// What local headers and the directory have in common.
+void append_fields(ByteVector& out, const Record& record) {
+  append_le<std::uint16_t>(out, 20);  // version
+  append_le<std::uint16_t>(out, 0);   // flags
+  append_le<std::uint16_t>(out, record.method);
+  append_le<std::uint32_t>(out, 0);  // time
+  append_le<std::uint32_t>(out, record.crc);
+  append_le<std::uint32_t>(out, static_cast<std::uint32_t>(record.stored.size()));
+  append_le<std::uint32_t>(out, record.size);
+  append_le<std::uint16_t>(out, static_cast<std::uint16_t>(record.name.size()));
+  append_le<std::uint16_t>(out, 0);  // extra
+}
+
+ByteVector zip_of(const std::vector<Record>& records) {
+  ByteVector out, directory;
+  for (const Record& record : records) {
+    append_le<std::uint32_t>(directory, 0x02014b50);
+    append_le<std::uint16_t>(directory, 20);
+    append_fields(directory, record);
+    directory.resize(directory.size() + 10);  // comment, disk, attributes
+    append_le<std::uint32_t>(directory, static_cast<std::uint32_t>(out.size()));
+    formats::append_text(directory, record.name);
+    append_le<std::uint32_t>(out, 0x04034b50);
+    append_fields(out, record);
+    formats::append_text(out, record.name);
+    formats::append_text(out, record.stored);
+  }
+  const auto at = static_cast<std::uint32_t>(out.size());
+  formats::append_bytes(out, directory);
+  append_le<std::uint32_t>(out, 0x06054b50);
+  append_le<std::uint32_t>(out, 0);  // disks
+  append_le<std::uint16_t>(out, static_cast<std::uint16_t>(records.size()));
+  append_le<std::uint16_t>(out, static_cast<std::uint16_t>(records.size()));
+  append_le<std::uint32_t>(out, static_cast<std::uint32_t>(directory.size()));
+  append_le<std::uint32_t>(out, at);
+  append_le<std::uint16_t>(out, 0);
+  return out;
+}
+
+}  // namespace
+
+ByteVector archive_around(ByteView pickle, const std::vector<std::size_t>& storages) {
+  formats::ZipLayout layout;
+  ByteVector out;
+  std::vector<std::uint32_t> crcs;
+  const auto add = [&](std::string_view name, ByteView bytes) {
+    formats::append_bytes(out, layout.record(name, bytes));
+    crcs.push_back(formats::crc32_zip(0, bytes));
+  };
+  add("data.pkl", pickle);
+  add("byteorder", formats::view_of("little"));
+  for (std::size_t i = 0; i < storages.size(); ++i)
+    add("data/" + std::to_string(i), ByteVector(storages[i]));
+  add("version", formats::view_of("3\n"));
+  formats::append_bytes(out, layout.directory(crcs));
+  return out;
+}
+
+ByteVector deflated_archive_around(std::string_view pickle) {
+  const auto record = [](const char* name, std::string_view text, std::uint16_t method) {
+    return Record{name, method == 0 ? std::string(text) : deflated(text), method,
+                  formats::crc32_zip(0, formats::view_of(text)),
+                  static_cast<std::uint32_t>(text.size())};
+  };
+  return zip_of({record("a/data.pkl", pickle, 8), record("a/version", "3\n", 0)});
+}
+
+PickleText& PickleText::raw(std::string_view opcodes) {
+  out_ += opcodes;
+  return *this;
+}
+
+PickleText& PickleText::text(std::string_view text) {
+  out_ += 'X';
+  const auto length = static_cast<std::uint32_t>(text.size());
+  out_.append(reinterpret_cast<const char*>(&length), sizeof length);
+  return raw(text);
+}
+
+PickleText& PickleText::number(std::int32_t value) {
+  out_ += 'J';
+  out_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  return *this;
+}
+
+PickleText& PickleText::global(std::string_view module, std::string_view name) {
+  return raw("c").raw(module).raw("\n").raw(name).raw("\n");
+}
+
+PickleText& PickleText::put(std::uint32_t memo) {
+  out_ += 'r';
+  out_.append(reinterpret_cast<const char*>(&memo), sizeof memo);
+  return *this;
+}
+
+PickleText& PickleText::get(std::uint32_t memo) {
+  if (memo < 256) {
+    out_ += 'h';
+    out_ += static_cast<char>(memo);
+  } else {
+    out_ += 'j';
+    out_.append(reinterpret_cast<const char*>(&memo), sizeof memo);
+  }
+  return *this;
+}
+
+}  // namespace test_support

@@ -1,0 +1,45 @@
+// torch.save archives made of parts a test chooses.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/core/bytes.h"
+
+namespace test_support {
+
+// The archive torch.save would write around `pickle`, its checksums right, with one storage of each
+// given size: "0", "1", ... filled with zeros.
+formats::ByteVector archive_around(formats::ByteView pickle,
+                                   const std::vector<std::size_t>& storages = {64, 64, 64, 64});
+
+// The same around a pickle that is deflated, as no torch does it.
+formats::ByteVector deflated_archive_around(std::string_view pickle);
+
+// Writes pickles by hand: what a well-behaved writer would never put together. Texts and names are
+// not memoised by themselves.
+class PickleText {
+ public:
+  PickleText() : out_("\x80\x04") {}
+
+  PickleText& raw(std::string_view opcodes);
+  PickleText& text(std::string_view text);
+  PickleText& number(std::int32_t value);
+  PickleText& global(std::string_view module, std::string_view name);
+  PickleText& put(std::uint32_t memo);  // the top of the stack
+  PickleText& get(std::uint32_t memo);
+  // An object of class memo `type` whose attributes are what `fields` adds: key, value, ...
+  PickleText& object(std::uint32_t type, const auto& fields) {
+    get(type).raw(")\x81}(");
+    fields();
+    return raw("ub");
+  }
+  std::string done() const { return out_ + "."; }
+  std::size_t size() const { return out_.size(); }
+
+ private:
+  std::string out_;
+};
+
+}  // namespace test_support
