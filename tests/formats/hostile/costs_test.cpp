@@ -332,7 +332,7 @@ ByteVector compressed_zeros(std::size_t count) {
 }
 
 TEST(Costs, AValueThatDecompressesToMuchMoreIsRefused) {
-  const Tree tree = values_tree(1, compressed_zeros(250000000), [](PickleText& text) {
+  const Tree tree = values_tree(1, compressed_zeros(100000000), [](PickleText& text) {
     text.text("transform_descriptors").raw("]").text("stream.zstd/1").raw("a");
   });
   expect_refused(tree, "decompresses to more than");
