@@ -54,10 +54,14 @@ struct Derived {
 struct EmitPlan {
   std::vector<OutputFile> files;         // shards, any order
   std::vector<OutputFile> commit_files;  // written after all shards are durable, in this order
-  std::vector<std::string> dropped;      // what the format cannot hold, one line each; never silent
-  std::vector<std::uint32_t> omitted;    // the tensors among them, by number
-  std::vector<Derived> derived;          // proven bit for bit while writing
-  std::vector<std::string> notes;        // what is stored that the content does not have
+  // What the format cannot hold, one line each; never silent. "parameter group N ..." and "the
+  // steps of ..." speak of all of it, other lines have the key or name in quotes.
+  std::vector<std::string> dropped;
+  std::vector<std::uint32_t> omitted;  // the tensors among them, by number
+  // Keys of values that are stored changed, because they say how or where the content is stored.
+  std::vector<std::string> rewritten;
+  std::vector<Derived> derived;    // proven bit for bit while writing
+  std::vector<std::string> notes;  // what is stored that the content does not have
 };
 
 struct EmitRequest {

@@ -39,15 +39,15 @@ std::string optimizer_of(const GroupEntry& group) {
     return std::any_of(group.settings.begin(), group.settings.end(),
                        [&](const auto& setting) { return setting.first == name; });
   };
+  const bool decoupled = std::ranges::any_of(group.settings, [](const auto& setting) {
+    return setting.first == "decoupled_weight_decay" && setting.second.integer != 0;
+  });
   for (const auto& [name, value] : group.settings)
     if ((name == "optimizer" || name == "optimizer_type") && value.kind == Value::Kind::string)
-      return value.text;
+      return value.text == "adam" && decoupled ? "adamw" : value.text;
   // torch.optim's own groups do not say; these settings exist in one optimizer only.
   if (has("ns_steps") || has("ns_coefficients")) return "muon";
-  if (has("decoupled_weight_decay")) {
-    for (const auto& [name, value] : group.settings)
-      if (name == "decoupled_weight_decay") return value.integer != 0 ? "adamw" : "adam";
-  }
+  if (has("decoupled_weight_decay")) return decoupled ? "adamw" : "adam";
   return {};
 }
 

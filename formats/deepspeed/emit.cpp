@@ -32,6 +32,7 @@ Result<EmitPlan> emit_deepspeed(const EmitRequest& request) {
     for (const DsTrained& param : group.params)
       if (what.stage == 3 && param.param && *param.param != param.source)
         plan.derived.push_back({*param.param, param.source});
+  plan.rewritten = {"ds_config"};  // it names the stage
   plan.commit_files.push_back(ds_latest_file("latest", ds_written_tag(what)));
   return plan;
 }

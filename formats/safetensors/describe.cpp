@@ -239,7 +239,8 @@ void Describer::add_values(const Header& header, std::string_view file) {
     if (marker != nullptr &&
         (key == kMarkerKey || key == kIdentityKey || (key == "format" && *marker == kFormatAdded)))
       continue;
-    if (dcp && (key == "DCP_SHARDING_INFO" || key == "DCP_VERSION" || key == "format")) continue;
+    const bool torchs_own = marker == nullptr && key == "format";
+    if (dcp && (key == "DCP_SHARDING_INFO" || key == "DCP_VERSION" || torchs_own)) continue;
     const auto [known, fresh] = value_of_key_.emplace(key, catalog_.values.size());
     if (!fresh && catalog_.values[known->second].value.text == text) continue;
     std::string name = key;

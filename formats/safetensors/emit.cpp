@@ -134,6 +134,9 @@ std::string five_digits(std::uint32_t number) {
 
 void add_what_is_lost(const Catalog& content, EmitPlan& plan) {
   std::vector<std::string>& lost = plan.dropped;
+  const bool step_is_a_value = std::ranges::any_of(
+      content.values, [](const ValueEntry& value) { return value.key == "step"; });
+  if (content.step && !step_is_a_value) lost.push_back("value 'step'");
   for (const ValueEntry& value : content.values)
     if (!is_held(value)) lost.push_back("value '" + printable(value.key) + "'");
   for (std::size_t i = 0; i < content.groups.size(); ++i)

@@ -145,21 +145,31 @@ Result<> check_plan(const EmitPlan& plan, const formats::Catalog& content) {
 }
 
 Stores stores_of(const EmitPlan& plan, const formats::Catalog& content) {
+  const auto is_as_it_is = [&](const TensorData& data) {
+    return written_dtype(data, content) == content.tensors[data.tensor].dtype;
+  };
   std::set<std::uint32_t> as_they_are;
   for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
-    if (written_dtype(data, content) == content.tensors[data.tensor].dtype)
-      as_they_are.insert(data.tensor);
+    if (is_as_it_is(data)) as_they_are.insert(data.tensor);
+  });
+  const auto counts = [&](const TensorData& data) {
+    return is_as_it_is(data) ||
+           (!as_they_are.contains(data.tensor) &&
+            formats::is_widening(content.tensors[data.tensor].dtype, written_dtype(data, content)));
+  };
+  const auto is_whole = [&](const TensorData& data) {
+    return data.box == formats::whole(content.tensors[data.tensor].shape);
+  };
+  std::set<std::uint32_t> whole;  // perhaps beside the same elements in parts
+  for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
+    if (counts(data) && is_whole(data)) whole.insert(data.tensor);
   });
   using Key = std::tuple<std::uint32_t, std::vector<std::uint64_t>, std::vector<std::uint64_t>>;
   std::set<Key> seen;
   Stores stores;
   for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
-    const formats::DType held = content.tensors[data.tensor].dtype;
-    const formats::DType written = written_dtype(data, content);
-    const bool counts = written == held ||
-                        (!as_they_are.contains(data.tensor) && formats::is_widening(held, written));
-    if (counts && seen.emplace(data.tensor, data.box.offset, data.box.extent).second)
-      stores.insert(&data);
+    if (!counts(data) || (whole.contains(data.tensor) && !is_whole(data))) return;
+    if (seen.emplace(data.tensor, data.box.offset, data.box.extent).second) stores.insert(&data);
   });
   return stores;
 }

@@ -15,8 +15,9 @@ namespace libswap {
 // name file, offset and reason.
 formats::Result<> check_plan(const formats::EmitPlan& plan, const formats::Catalog& content);
 
-// The fragments that store the content: of a box that is stored several times the first one, and
-// copies in a narrower dtype not at all. Copies in a wider dtype count where no other copy does.
+// The fragments that store the content: of a box that is stored several times the first one, of a
+// tensor that is stored whole and in parts the whole one, and copies in a narrower dtype not at
+// all. Copies in a wider dtype count where no other copy does.
 using Stores = std::set<const formats::TensorData*>;
 Stores stores_of(const formats::EmitPlan& plan, const formats::Catalog& content);
 

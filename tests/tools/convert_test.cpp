@@ -83,11 +83,8 @@ TEST(Convert, BringsDeepSpeedZero3MuonToAnyNumberOfRanks) {
   const std::string source = "deepspeed/z3_muon_bf16_w4/data", out = scratch / "out";
   const Outcome run = convert({source, out, "-t", "dcp", "-w", "3", "-p", "zero3"});
   ASSERT_EQ(run.exit, 0) << run.err;
-  // Stage 3 has no 16-bit weights: the masters become the model.
   const Outcome diff = run_program("ckpt-inspect", {source, "--diff", out});
-  // DeepSpeed counts steps in the optimizer's state, DCP in tensors: those are not the same ones.
-  EXPECT_NE(diff.out.find("23 tensors"), std::string::npos) << diff.out;
-  EXPECT_EQ(diff.out.find(": only on the left"), std::string::npos) << diff.out;
+  EXPECT_EQ(diff.exit, 0) << diff.out << diff.err;
 }
 
 TEST(Convert, EveryReadableFixtureReachesEveryWritableFormat) {
@@ -140,7 +137,7 @@ TEST(ConvertRefuses, ToLoseSomethingSilently) {
   const ScratchDirectory scratch;
   const Outcome run = convert({kHsdp, scratch / "out", "--to", "safetensors"});
   EXPECT_EQ(run.exit, 4);
-  EXPECT_NE(run.err.find("safetensors cannot hold parameter group 0 with 8 settings"),
+  EXPECT_NE(run.err.find("safetensors cannot hold value 'step', parameter group 0 with 8 settings"),
             std::string::npos)
       << run.err;
   EXPECT_NE(run.err.find("hint: --drop goes on without"), std::string::npos);

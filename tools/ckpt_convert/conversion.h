@@ -41,9 +41,17 @@ struct Prepared {
 // hold unless dropping is allowed.
 formats::Result<Prepared> prepare(const Request& request);
 
-// Writes, reads back and publishes. Every tensor is compared with the source by fingerprint before
-// the destination gets its name.
-formats::Result<libswap::WriteReport> carry_out(Console& console, const Request& request,
-                                                const Prepared& prepared);
+struct Outcome {
+  libswap::WriteReport report;
+  // Tensors that are not stored and that readers will derive with other values: allowed by
+  // Dropping alone. One line each.
+  std::vector<std::string> rounded_otherwise;
+};
+
+// Writes, reads back and publishes. Everything that the plan does not drop is compared with the
+// source before the destination gets its name: tensors by fingerprint, values, groups and step
+// counters as they are.
+formats::Result<Outcome> carry_out(Console& console, const Request& request,
+                                   const Prepared& prepared);
 
 }  // namespace tools::convert

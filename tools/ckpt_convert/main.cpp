@@ -225,27 +225,39 @@ std::string plan_text(const Request& request, const Prepared& prepared) {
   return out;
 }
 
-std::string done_text(const Request& request, const Prepared& prepared,
-                      const libswap::WriteReport& report) {
-  std::array<char, 64> speed{};
-  std::snprintf(speed.data(), speed.size(), " in %.2f s (%.0f MB/s)", report.seconds,
-                static_cast<double>(report.bytes) / std::max(report.seconds, 1e-9) / 1e6);
-  std::string out = printable(request.destination) + ": " + std::string(request.format->name) +
-                    " for " + plural(request.world, "rank") + ", " +
-                    plural(prepared.conversion.content->catalog().tensors.size(), "tensor") + ", " +
-                    plural(report.files, "file") + ", " + bytes_text(report.bytes) + speed.data() +
-                    ", verified bit for bit\n";
-  for (const std::string& note : prepared.conversion.plan.notes) out += "  " + note + "\n";
-  for (const std::string& dropped : prepared.conversion.plan.dropped)
-    out += "  dropped " + dropped + "\n";
+// What the reading back has shown, and what it cannot have shown.
+std::string verified_text(const Prepared& prepared, const Outcome& outcome) {
+  const libswap::Conversion& conversion = prepared.conversion;
+  const std::size_t derived = conversion.plan.derived.size();
+  const std::size_t otherwise = outcome.rounded_otherwise.size();
+  std::string out;
+  if (derived > otherwise)
+    out += "  " + plural(derived - otherwise, "tensor") +
+           " not stored: readers round the master weights, with the same result\n";
+  for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
+  for (const std::string& dropped : conversion.plan.dropped) out += "  dropped " + dropped + "\n";
+  for (const std::string& line : outcome.rounded_otherwise) out += "  dropped " + line + "\n";
   return out;
 }
 
-std::string report_json(const Request& request, const Prepared& prepared,
-                        const libswap::WriteReport* report) {
+std::string done_text(const Request& request, const Prepared& prepared, const Outcome& outcome) {
+  const libswap::WriteReport& report = outcome.report;
+  const std::size_t tensors = prepared.conversion.content->catalog().tensors.size();
+  const std::size_t lost =
+      prepared.conversion.plan.omitted.size() + outcome.rounded_otherwise.size();
+  std::array<char, 64> speed{};
+  std::snprintf(speed.data(), speed.size(), " in %.2f s (%.0f MB/s)", report.seconds,
+                static_cast<double>(report.bytes) / std::max(report.seconds, 1e-9) / 1e6);
+  return printable(request.destination) + ": " + std::string(request.format->name) + " for " +
+         plural(request.world, "rank") + ", " + plural(tensors - lost, "tensor") + ", " +
+         plural(report.files, "file") + ", " + bytes_text(report.bytes) + speed.data() +
+         ", verified bit for bit\n" + verified_text(prepared, outcome);
+}
+
+std::string report_json(const Request& request, const Prepared& prepared, const Outcome* outcome) {
   JsonWriter json;
   json.open_object().key("schema").text("ckpt.convert/1");
-  json.key("dry_run").raw(report == nullptr ? "true" : "false");
+  json.key("dry_run").raw(outcome == nullptr ? "true" : "false");
   json.key("source").text(request.source).key("destination").text(request.destination);
   json.key("format").text(request.format->name).key("world").number(request.world);
   json.key("partition").text(formats::name_of(request.policy));
@@ -264,9 +276,11 @@ std::string report_json(const Request& request, const Prepared& prepared,
           .close_object();
   json.close_list().key("bytes").number(prepared.bytes()).key("dropped").open_list();
   for (const std::string& dropped : prepared.conversion.plan.dropped) json.text(dropped);
+  if (outcome != nullptr)
+    for (const std::string& line : outcome->rounded_otherwise) json.text(line);
   json.close_list();
-  if (report != nullptr)
-    json.key("seconds").raw(std::to_string(report->seconds)).key("verified").raw("true");
+  if (outcome != nullptr)
+    json.key("seconds").raw(std::to_string(outcome->report.seconds)).key("verified").raw("true");
   json.close_object();
   return json.take();
 }
@@ -280,9 +294,9 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
     console.print(as_json ? report_json(request, prepared, nullptr) : plan_text(request, prepared));
     return Exit::success;
   }
-  TRY_ASSIGN(const libswap::WriteReport report, carry_out(console, request, prepared));
-  console.print(as_json ? report_json(request, prepared, &report)
-                        : done_text(request, prepared, report));
+  TRY_ASSIGN(const Outcome outcome, carry_out(console, request, prepared));
+  console.print(as_json ? report_json(request, prepared, &outcome)
+                        : done_text(request, prepared, outcome));
   return Exit::success;
 }
 

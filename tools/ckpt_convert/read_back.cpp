@@ -1,0 +1,149 @@
+#include "tools/ckpt_convert/read_back.h"
+
+#include "formats/core/float_cast.h"
+#include "formats/core/json_text.h"
+#include "formats/registry.h"
+#include "libswap/sys/file_tree.h"
+#include "libswap/transfer/content_check.h"
+#include "libswap/transfer/content_view.h"
+#include "libswap/transfer/digest.h"
+#include "tools/cli/console.h"
+#include "tools/cli/selection.h"
+#include "tools/cli/text.h"
+
+namespace tools::convert {
+
+using formats::Catalog;
+using formats::Checkpoint;
+using formats::Code;
+using formats::Error;
+using formats::printable;
+using formats::Result;
+using formats::TensorEntry;
+
+namespace {
+
+constexpr std::string_view kWhatNow =
+    "try again; if it happens again, the disk or the memory is at fault";
+
+// Tensors the result must hold: all that have elements in the plan, and the ones that have none.
+std::set<std::uint32_t> stored_tensors(const Catalog& content, const formats::EmitPlan& plan) {
+  std::set<std::uint32_t> elsewhere(plan.omitted.begin(), plan.omitted.end());
+  for (const formats::Derived& derived : plan.derived) elsewhere.insert(derived.tensor);
+  std::set<std::uint32_t> stored;
+  for (std::uint32_t i = 0; i < content.tensors.size(); ++i)
+    if (elements_of(content.tensors[i]) == 0 && !elsewhere.contains(i)) stored.insert(i);
+  for (const auto* files : {&plan.files, &plan.commit_files})
+    for (const formats::OutputFile& file : *files)
+      for (const formats::Fragment& fragment : file.fragments)
+        if (const auto* data = std::get_if<formats::TensorData>(&fragment.data))
+          stored.insert(data->tensor);
+  return stored;
+}
+
+// Of `found` in the dtype of `wanted`.
+Result<std::uint64_t> fingerprint_as(const Checkpoint& written, const TensorEntry& found,
+                                     const TensorEntry& wanted) {
+  if (found.dtype == wanted.dtype) return libswap::fingerprint_of(written, found);
+  Catalog narrow;
+  narrow.tensors.push_back(wanted);
+  const auto number = static_cast<std::uint32_t>(&found - written.catalog().tensors.data());
+  const libswap::ContentView view(written, std::move(narrow), {{number}});
+  return libswap::fingerprint_of(view, view.catalog().tensors.front());
+}
+
+Result<> check_cancelled() {
+  if (!stop_requested().load(std::memory_order_relaxed)) return {};
+  return Error{Code::cancelled, "stopped on request before anything was published",
+               "the same command starts again"};
+}
+
+}  // namespace
+
+ReadBack::ReadBack(const libswap::Conversion& conversion) : conversion_(conversion) {
+  for (const TensorEntry& tensor : conversion.content->catalog().tensors)
+    claimed_.insert(identity(tensor));
+}
+
+ReadBack::Identity ReadBack::identity(const TensorEntry& tensor) {
+  return {tensor.name, tensor.state, tensor.dtype};
+}
+
+Result<> ReadBack::run(const std::filesystem::path& directory,
+                       std::span<const std::uint64_t> fingerprints) const {
+  TRY_ASSIGN(auto tree, libswap::open_tree(directory));
+  TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
+  TRY(prove_coverage(written->catalog()));
+  const auto lost =
+      libswap::lost_content(conversion_.content->catalog(), conversion_.plan, written->catalog());
+  if (!lost.empty())
+    return Error{
+        Code::corrupt,
+        lost.front() + " in what was read back" +
+            (lost.size() == 1 ? "" : " (and " + plural(lost.size() - 1, "more such thing") + ")") +
+            "; nothing was published",
+        "this is a defect of the writer of " + written->catalog().format +
+            "; please report it. -n --drop lists what it knows it cannot hold"};
+  return compare_tensors(*written, fingerprints);
+}
+
+Result<> ReadBack::compare_tensors(const Checkpoint& written,
+                                   std::span<const std::uint64_t> fingerprints) const {
+  ByName written_tensors;
+  for (const TensorEntry& tensor : written.catalog().tensors)
+    written_tensors.emplace(tensor.name, &tensor);
+  const Catalog& content = conversion_.content->catalog();
+  const auto stored = stored_tensors(content, conversion_.plan);
+  if (stored.size() > written_tensors.size())
+    return Error{Code::corrupt,
+                 count_text(stored.size()) + " tensors were written but " +
+                     count_text(written_tensors.size()) + " are read back",
+                 {}};
+  for (const std::uint32_t number : stored) {
+    TRY(check_cancelled());
+    const TensorEntry& wanted = content.tensors[number];
+    TRY_ASSIGN(const bool same, holds(written, written_tensors, wanted, fingerprints[number]));
+    if (!same)
+      return Error{Code::corrupt,
+                   "tensor '" + printable(wanted.name) + "' (" + printable(wanted.state) +
+                       ") was read back different; nothing was published",
+                   std::string(kWhatNow)};
+  }
+  return {};
+}
+
+// Under its own name and state it must be what was written; where the format has another word for
+// the state, or holds it wider, a tensor that nobody else claims may be it.
+Result<bool> ReadBack::holds(const Checkpoint& written, const ByName& tensors,
+                             const TensorEntry& wanted, std::uint64_t fingerprint) const {
+  const auto [first, last] = tensors.equal_range(wanted.name);
+  for (auto candidate = first; candidate != last; ++candidate) {
+    const TensorEntry& found = *candidate->second;
+    if (found.shape != wanted.shape || !formats::is_widening(wanted.dtype, found.dtype)) continue;
+    const bool same_state = found.state == wanted.state && found.dtype == wanted.dtype;
+    if (!same_state && claimed_.contains(identity(found))) continue;
+    TRY_ASSIGN(const std::uint64_t read, fingerprint_as(written, found, wanted));
+    if (read == fingerprint) return true;
+    if (same_state) return false;
+  }
+  return false;
+}
+
+Result<std::vector<std::string>> ReadBack::rounded_otherwise() const {
+  std::vector<std::string> lines;
+  const libswap::ContentView& content = *conversion_.content;
+  const auto& tensors = content.catalog().tensors;
+  for (const auto& [number, from] : conversion_.plan.derived) {
+    TRY(check_cancelled());
+    TRY_ASSIGN(const std::uint64_t wanted, libswap::fingerprint_of(content, tensors[number]));
+    TRY_ASSIGN(const std::uint64_t derived,
+               fingerprint_as(content, tensors[from], tensors[number]));
+    if (wanted != derived)
+      lines.push_back("tensor '" + printable(tensors[number].name) + "' (" +
+                      printable(tensors[number].state) + "): " + label_of(tensors[from]) +
+                      ", which stands for it, rounds to other values");
+  }
+  return lines;
+}
+
+}  // namespace tools::convert

@@ -1,0 +1,48 @@
+// The proof that what was written is what was to be written, taken from the files alone.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "libswap/transfer/convert.h"
+
+namespace tools::convert {
+
+class ReadBack {
+ public:
+  // Borrows the conversion.
+  explicit ReadBack(const libswap::Conversion& conversion);
+
+  // Describes the finished files and compares everything that the plan does not drop with the
+  // content: tensors by fingerprint, values, groups, the step and the steps of parameters as they
+  // are. Errors name the tensor or key: corrupt, cancelled, and those of reading.
+  formats::Result<> run(const std::filesystem::path& directory,
+                        std::span<const std::uint64_t> fingerprints) const;
+
+  // Derived tensors of the plan whose source rounds to other values, one line each. Reads both.
+  formats::Result<std::vector<std::string>> rounded_otherwise() const;
+
+ private:
+  using TensorEntry = formats::TensorEntry;
+  // By name. A format without a word for a state stores it under another one: master weights as
+  // the parameters, for example.
+  using ByName = std::multimap<std::string_view, const TensorEntry*>;
+  using Identity = std::tuple<std::string_view, std::string_view, formats::DType>;
+
+  formats::Result<> compare_tensors(const formats::Checkpoint& written,
+                                    std::span<const std::uint64_t> fingerprints) const;
+  formats::Result<bool> holds(const formats::Checkpoint& written, const ByName& tensors,
+                              const TensorEntry& wanted, std::uint64_t fingerprint) const;
+  static Identity identity(const TensorEntry& tensor);
+
+  const libswap::Conversion& conversion_;
+  std::set<Identity> claimed_;  // by tensors of the content
+};
+
+}  // namespace tools::convert
