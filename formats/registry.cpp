@@ -25,7 +25,8 @@ constexpr std::array kFormats = {
     Format{"megatron-fsdp", "Megatron-FSDP fsdp_dtensor", detect_megatron_fsdp,
            describe_megatron_fsdp, emit_megatron_fsdp, Policy::rows},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
-           describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume},
+           describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume,
+           nullptr, respell_for_dcp},
     // Has model files of the same names, so before it.
     Format{"deepspeed-universal", "DeepSpeed universal, Adam and Muon", detect_deepspeed_universal,
            describe_deepspeed_universal, emit_deepspeed_universal, Policy::replicated,
@@ -40,7 +41,8 @@ constexpr std::array kFormats = {
            nullptr, Policy::rows},
     // Last: other formats are made of such files.
     Format{"torch", "one torch.save file: .pt, .pth or .bin, zip or the older stream", detect_torch,
-           describe_torch, nullptr, Policy::replicated},
+           describe_torch, emit_torch, Policy::replicated, StepCounters::tensors, nullptr, nullptr,
+           respell_for_torch, torch_common_names},
 };
 
 }  // namespace

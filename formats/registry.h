@@ -8,6 +8,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
+#include "formats/common_names.h"
 #include "formats/resume.h"
 
 namespace formats {
@@ -28,6 +29,12 @@ struct Format {
   ResumeRules (*resume)() = nullptr;  // nullptr: nothing is known
   // Why a tensor means nothing outside this format, "" when it does; nullptr: all of them do.
   std::string_view (*bound)(const TensorEntry& tensor) = nullptr;
+  // For formats that hold torch state dicts: gives content the keys, paths, names and states under
+  // which this format will be found to hold it. Between two such formats keys, paths and values
+  // stay; nullptr: a key says nothing outside its format.
+  void (*respell)(Catalog& content) = nullptr;
+  // For formats whose describe() names tensors by their keys alone; nullptr: as the catalog says.
+  CommonNames (*common_names)(const Catalog& catalog) = nullptr;
 };
 
 std::span<const Format> registered_formats();

@@ -4,6 +4,7 @@
 
 #include "formats/core/json_text.h"
 #include "formats/dcp/meaning.h"
+#include "formats/dcp/state_dict.h"
 #include "formats/torch/calls.h"
 #include "formats/torch/checkpoint.h"
 #include "formats/torch/refuse.h"
@@ -68,6 +69,13 @@ std::string joined(const std::vector<PathItem>& path) {
       key += std::to_string(std::get<std::int64_t>(path[i]));
   }
   return key;
+}
+
+void name_by_place(TensorEntry& tensor) {
+  const auto& path = tensor.path;
+  const bool of_state = std::find(path.begin(), path.end(), PathItem("state")) != path.end();
+  tensor.name = *tensor.key;
+  tensor.state = of_state ? joined({path.back()}) : "tensor";
 }
 
 class Describer {
@@ -194,9 +202,7 @@ class Describer {
     TensorEntry entry;
     entry.key = joined(path_);
     entry.path = path_;
-    entry.name = *entry.key;
-    const bool of_state = std::find(path_.begin(), path_.end(), PathItem("state")) != path_.end();
-    entry.state = of_state ? joined({path_.back()}) : "tensor";
+    name_by_place(entry);
     entry.dtype = tensor->dtype;
     entry.shape = tensor->shape;
     checkpoint_->add_tensor(std::move(entry), std::move(*tensor), record);
@@ -247,6 +253,16 @@ class Describer {
 };
 
 }  // namespace
+
+void respell_for_torch(Catalog& content) {
+  StateDict dict = state_dict_of(content);
+  for (std::size_t i = 0; i < content.tensors.size(); ++i) {
+    TensorEntry& tensor = content.tensors[i];
+    tensor.path = std::move(dict.tensors[i].path);
+    tensor.key = joined(tensor.path);
+    name_by_place(tensor);
+  }
+}
 
 bool detect_torch(const SourceTree& tree) { return !candidates(tree).empty(); }
 

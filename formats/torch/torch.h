@@ -7,6 +7,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
+#include "formats/common_names.h"
 
 namespace formats {
 
@@ -14,5 +15,17 @@ bool detect_torch(const SourceTree& tree);
 
 // Reads the pickle and the places of the storages; elements only when asked for, a part at a time.
 Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree);
+
+// One file, checkpoint.pt, that torch.load(weights_only=True) reads; how it is cut does not matter.
+// Code::layout when two entries belong at one place of the nesting.
+Result<EmitPlan> emit_torch(const EmitRequest& request);
+
+// Places in the nested object, and the names that describe_torch() gives them.
+void respell_for_torch(Catalog& content);
+
+// Parameters as the model's state dict calls them: `model`, `state_dict` and `module` lead to
+// parameters, an optimizer's numbers become names through its param_names or, where that leaves no
+// choice, through the shapes of the model's parameters in their order.
+CommonNames torch_common_names(const Catalog& catalog);
 
 }  // namespace formats

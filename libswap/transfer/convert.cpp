@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "formats/core/bytes.h"
@@ -62,12 +63,13 @@ Result<Steps> step_in(const Checkpoint& source, const TensorEntry& tensor) {
   return Steps(static_cast<std::int64_t>(steps));
 }
 
-// True when the tensor is a step counter and has become one of the content.
-Result<bool> lift_step(const Checkpoint& source, const TensorEntry& tensor, Catalog& content) {
+// True when the tensor is a step counter and has become one of the content. `stored`: the source's.
+Result<bool> lift_step(const Checkpoint& source, const TensorEntry& stored,
+                       const TensorEntry& tensor, Catalog& content) {
   if (tensor.state != "step" || formats::volume(tensor.shape) != 1 ||
       bits_of(tensor.dtype) % 8 != 0)
     return false;
-  TRY_ASSIGN(const auto steps, step_in(source, tensor));
+  TRY_ASSIGN(const auto steps, step_in(source, stored));
   return steps && content.param_steps.emplace(tensor.name, *steps).second;
 }
 
@@ -117,8 +119,29 @@ Catalog without_tensors(const Catalog& catalog) {
   out.world = catalog.world;
   out.values = catalog.values;
   out.groups = catalog.groups;
+  out.containers = catalog.containers;
   out.param_steps = catalog.param_steps;
   return out;
+}
+
+// What two formats mean to each other.
+enum class Kinship : std::uint8_t {
+  same,
+  state_dicts,  // both hold torch state dicts: keys, paths and values stay, names are respelled
+  none,
+};
+
+Kinship kinship(const Catalog& catalog, const formats::Format& to) {
+  if (catalog.format == to.name) return Kinship::same;
+  const formats::Format* from = formats::format_named(catalog.format);
+  const bool state_dicts = from != nullptr && from->respell != nullptr && to.respell != nullptr;
+  return state_dicts ? Kinship::state_dicts : Kinship::none;
+}
+
+std::optional<formats::CommonNames> common_names(const Catalog& catalog) {
+  const formats::Format* from = formats::format_named(catalog.format);
+  if (from == nullptr || from->common_names == nullptr) return std::nullopt;
+  return from->common_names(catalog);
 }
 
 Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) {
@@ -142,15 +165,22 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   const Catalog& all = source.catalog();
   Catalog content = without_tensors(all);
   std::vector<MadeOf> made_of;
-  const bool crossing = all.format != request.format->name;
-  if (crossing) std::erase_if(content.values, [](const auto& value) { return value.echoed; });
+  const Kinship kin = kinship(all, *request.format);
+  const bool crossing = kin == Kinship::none;
+  if (crossing) {
+    std::erase_if(content.values, [](const auto& value) { return value.echoed; });
+    content.containers.clear();
+  }
+  const std::optional<formats::CommonNames> names = crossing ? common_names(all) : std::nullopt;
+  if (names) content.groups = names->groups;
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
     if (request.wanted && !request.wanted(all.tensors[i])) continue;
     TensorEntry tensor = without_chunks(all.tensors[i]);
+    if (names) std::tie(tensor.name, tensor.state) = names->tensors[i];
     if (crossing) {
       TRY(check_free(all, tensor));
       if (request.format->steps == StepCounters::values) {
-        TRY_ASSIGN(const bool lifted, lift_step(source, all.tensors[i], content));
+        TRY_ASSIGN(const bool lifted, lift_step(source, all.tensors[i], tensor, content));
         if (lifted) continue;
       }
       tensor.key.reset();
@@ -161,6 +191,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   }
   if (crossing && request.format->steps == StepCounters::tensors)
     lower_steps(request, content, made_of);
+  if (kin != Kinship::same && request.format->respell != nullptr) request.format->respell(content);
   TRY_ASSIGN(const Layout layout, layout_of(content, request));
   Conversion conversion;
   conversion.content =

@@ -31,7 +31,8 @@ struct Conversion {
 
 // Reads the source only where step counters move from tensors to values. A format's own keys, paths
 // and echoed values are kept only where source and target are the same format: elsewhere names,
-// states, groups and step counters say the same and the target spells them its own way.
+// states, groups and step counters say the same and the target spells them its own way. Two formats
+// of torch state dicts (DCP, torch.save) keep the nesting too.
 formats::Result<Conversion> plan_conversion(const formats::Checkpoint& source,
                                             const ConvertRequest& request);
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/core/float_cast.h"
+#include "formats/registry.h"
 #include "libswap/transfer/box_reader.h"
 #include "libswap/transfer/digest.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
@@ -87,6 +88,51 @@ TEST_F(Crossing, TheSameFormatKeepsEverythingAsItWas) {
   EXPECT_EQ(content.tensors.size(), 3u);
   EXPECT_EQ(content.tensors[0].key, "model.w");
   EXPECT_EQ(content.values.size(), 2u);
+}
+
+// DCP and torch.save hold the same kind of thing.
+TEST_F(Crossing, BetweenStateDictsPlacesAndValuesStayAndNamesAreTheTargets) {
+  Catalog& catalog = source_.catalog();
+  catalog.format = "dcp";
+  for (formats::TensorEntry& tensor : catalog.tensors) tensor.key = tensor.name + tensor.state;
+  catalog.tensors[0].key = "model.w";
+  catalog.tensors[0].path = {"model", "w"};
+  catalog.containers = {{{"empty"}, formats::Value::Kind::dict}};
+  const formats::Format* torch = formats::format_named("torch");
+  const auto made = plan_conversion(source_, {.format = torch});
+  ASSERT_TRUE(made) << made.error().message;
+  const Catalog& content = made->content->catalog();
+  EXPECT_EQ(content.values.size(), 2u);
+  EXPECT_EQ(content.containers.size(), 1u);
+  EXPECT_EQ(content.tensors.size(), 3u);
+  EXPECT_EQ(content.tensors[0].path, (std::vector<formats::PathItem>{"model", "w"}));
+  EXPECT_EQ(label_of(content.tensors[0]), "model.w");
+  EXPECT_EQ(content.tensors[0].name, "model.w");
+}
+
+TEST_F(Crossing, ATorchFileLeavesWithTheNamesOfItsParameters) {
+  Catalog& catalog = source_.catalog();
+  catalog.format = "torch";
+  catalog.tensors[0].path = {"model", "w"};
+  catalog.tensors[1].path = {"opt", "state", 0, "step"};
+  catalog.tensors[2].path = {"opt", "state", 1, "step"};
+  catalog.values = {{"",
+                     {"opt", "param_groups", 0, "params"},
+                     formats::Value::of_list({formats::Value::of_int(0)}),
+                     true},
+                    {"",
+                     {"opt", "param_groups", 0, "param_names"},
+                     formats::Value::of_list({formats::Value::of_string("w")}),
+                     true}};
+  const auto made = plan_conversion(source_, {.format = &kCountsInValues});
+  ASSERT_TRUE(made) << made.error().message;
+  const Catalog& content = made->content->catalog();
+  EXPECT_EQ(content.param_steps, (std::map<std::string, std::int64_t>{{"w", 17}}));
+  ASSERT_EQ(content.tensors.size(), 2u);
+  EXPECT_EQ(label_of(content.tensors[0]), "w (param)");
+  EXPECT_EQ(label_of(content.tensors[1]), "opt.1 (step)");
+  ASSERT_EQ(content.groups.size(), 1u);
+  EXPECT_EQ(content.groups[0].params, std::vector<std::string>{"w"});
 }
 
 TEST(ContentView, CastsAndScalesWhatItReadsWhereverTheReadBegins) {

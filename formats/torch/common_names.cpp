@@ -1,0 +1,213 @@
+#include "formats/common_names.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <tuple>
+
+#include "formats/dcp/meaning.h"
+#include "formats/torch/torch.h"
+
+namespace formats {
+namespace {
+
+using Path = std::vector<PathItem>;
+
+constexpr std::array<std::string_view, 4> kModels = {"model", "state_dict", "model_state_dict",
+                                                     "module"};
+
+std::string word_of(const PathItem& item) {
+  const auto* text = std::get_if<std::string>(&item);
+  return text ? *text : std::to_string(std::get<std::int64_t>(item));
+}
+
+std::string joined(Path::const_iterator first, Path::const_iterator last) {
+  std::string text;
+  for (; first != last; ++first) (text += text.empty() ? "" : ".") += word_of(*first);
+  return text;
+}
+
+// `<optimizer>.state.<param>.<state>`
+struct Slot {
+  Path optimizer;
+  PathItem param;
+  std::string state;
+};
+
+std::optional<Slot> slot_of(const Path& path) {
+  const auto at = std::find(path.begin(), path.end(), PathItem("state"));
+  if (path.end() - at < 3) return std::nullopt;
+  return Slot{{path.begin(), at}, at[1], joined(at + 2, path.end())};
+}
+
+// The path below the word that says "a model"; "" when there is no such word.
+std::string param_name(const Path& path) {
+  const auto at = std::find_if(path.begin(), path.end(), [](const PathItem& item) {
+    const auto* text = std::get_if<std::string>(&item);
+    return text && std::find(kModels.begin(), kModels.end(), *text) != kModels.end();
+  });
+  return path.end() - at < 2 ? "" : joined(at + 1, path.end());
+}
+
+struct Param {
+  std::string_view name;
+  const Shape* shape = nullptr;
+};
+
+// Which of `params` the shapes are, in order; nullopt when there is not exactly one way.
+std::optional<std::vector<std::string_view>> matched(const std::vector<Param>& params,
+                                                     const std::vector<const Shape*>& shapes) {
+  std::vector<std::size_t> first, last;
+  std::size_t next = 0;
+  for (std::size_t p = 0; p < params.size() && next < shapes.size(); ++p)
+    if (*params[p].shape == *shapes[next]) first.push_back(p), ++next;
+  next = shapes.size();
+  for (std::size_t p = params.size(); p-- > 0 && next > 0;)
+    if (*params[p].shape == *shapes[next - 1]) last.push_back(p), --next;
+  std::reverse(last.begin(), last.end());
+  if (first.size() != shapes.size() || first != last) return std::nullopt;
+  std::vector<std::string_view> names;
+  for (const std::size_t p : first) names.push_back(params[p].name);
+  return names;
+}
+
+class Naming {
+ public:
+  explicit Naming(const Catalog& catalog) : catalog_(catalog) {}
+
+  CommonNames run() {
+    name_params();
+    find_slots();
+    find_groups();
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
+      if (slots_[i])
+        names_.tensors[i] = {name_in(slots_[i]->optimizer, slots_[i]->param), slots_[i]->state};
+    take_back_repeats();
+    return std::move(names_);
+  }
+
+ private:
+  // A file that is nothing but tensors by name is a model's.
+  void name_params() {
+    const bool bare = std::all_of(catalog_.tensors.begin(), catalog_.tensors.end(),
+                                  [](const auto& tensor) { return tensor.path.size() == 1; });
+    for (const TensorEntry& tensor : catalog_.tensors) {
+      slots_.push_back(slot_of(tensor.path));
+      names_.tensors.emplace_back(tensor.name, tensor.state);
+      auto& [name, state] = names_.tensors.back();
+      if (slots_.back()) continue;
+      if (bare) std::tie(name, state) = torch_identity(tensor.name, tensor.path);
+      if (bare && state == "tensor") state = "param";
+      if (std::string below = param_name(tensor.path); !below.empty())
+        name = std::move(below), state = "param";
+    }
+    std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> places;
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
+      const TensorEntry& tensor = catalog_.tensors[i];
+      if (names_.tensors[i].second != "param") continue;
+      // Tied parameters are one parameter to the optimizer.
+      const bool is_new = std::all_of(tensor.chunks.begin(), tensor.chunks.end(), [&](auto& chunk) {
+        return places.emplace(chunk.file, chunk.offset, chunk.length).second;
+      });
+      if (is_new) params_.push_back({names_.tensors[i].first, &tensor.shape});
+    }
+  }
+
+  // The shape of a parameter is that of its largest state.
+  void find_slots() {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (!slots_[i] || slots_[i]->state == "step") continue;
+      const Shape& shape = catalog_.tensors[i].shape;
+      const Shape*& known = shapes_[{slots_[i]->optimizer, slots_[i]->param}];
+      if (known == nullptr || volume(shape) > volume(*known)) known = &shape;
+    }
+  }
+
+  void find_groups() {
+    std::vector<Path> optimizers;  // as they come
+    std::map<Path, std::vector<ValueEntry>> settings;
+    for (const ValueEntry& value : catalog_.values) {
+      const auto at = std::find(value.path.begin(), value.path.end(), PathItem("param_groups"));
+      if (at == value.path.end()) continue;
+      const Path optimizer(value.path.begin(), at);
+      if (!settings.contains(optimizer)) optimizers.push_back(optimizer);
+      settings[optimizer].push_back(value);
+    }
+    for (const Path& optimizer : optimizers)
+      for (GroupEntry& group : torch_groups(settings[optimizer]))
+        add_group(optimizer, std::move(group));
+  }
+
+  void add_group(const Path& optimizer, GroupEntry group) {
+    std::vector<std::string> told;
+    const auto listed = std::find_if(group.settings.begin(), group.settings.end(),
+                                     [](const auto& pair) { return pair.first == "param_names"; });
+    if (listed != group.settings.end()) {
+      for (const Value& name : listed->second.items) told.push_back(name.text);
+      group.settings.erase(listed);
+    } else {
+      told = names_by_shape(optimizer, group);
+    }
+    for (std::size_t i = 0; i < group.params.size(); ++i) {
+      const PathItem param = item_of(optimizer, group.params[i]);
+      if (told.size() == group.params.size() && !told[i].empty())
+        by_number_.emplace(std::pair(optimizer, param), told[i]);
+      group.params[i] = name_in(optimizer, param);
+    }
+    names_.groups.push_back(std::move(group));
+  }
+
+  // torch_groups() spells numbers; the state has them as they are.
+  PathItem item_of(const Path& optimizer, const std::string& param) const {
+    const bool digits = !param.empty() && param.size() < 19 &&
+                        param.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || shapes_.contains({optimizer, param})) return param;
+    return static_cast<std::int64_t>(std::stoll(param));
+  }
+
+  std::vector<std::string> names_by_shape(const Path& optimizer, const GroupEntry& group) const {
+    std::vector<const Shape*> shapes;
+    for (const std::string& param : group.params) {
+      const PathItem item = item_of(optimizer, param);
+      const auto known = shapes_.find({optimizer, item});
+      if (known == shapes_.end() || std::holds_alternative<std::string>(item)) return {};
+      shapes.push_back(known->second);
+    }
+    const auto names = matched(params_, shapes);
+    return names ? std::vector<std::string>(names->begin(), names->end())
+                 : std::vector<std::string>();
+  }
+
+  std::string name_in(const Path& optimizer, const PathItem& param) const {
+    const auto known = by_number_.find({optimizer, param});
+    if (known != by_number_.end()) return known->second;
+    if (std::holds_alternative<std::string>(param)) return std::get<std::string>(param);
+    const std::string prefix = joined(optimizer.begin(), optimizer.end());
+    return prefix + (prefix.empty() ? "" : ".") + word_of(param);
+  }
+
+  // What two tensors would be called they are not called.
+  void take_back_repeats() {
+    std::map<std::pair<std::string, std::string>, std::size_t> uses;
+    for (const auto& name : names_.tensors) ++uses[name];
+    for (std::size_t i = 0; i < names_.tensors.size(); ++i)
+      if (uses[names_.tensors[i]] > 1)
+        names_.tensors[i] = {catalog_.tensors[i].name, catalog_.tensors[i].state};
+  }
+
+  const Catalog& catalog_;
+  CommonNames names_;
+  std::vector<std::optional<Slot>> slots_;                    // of each tensor
+  std::vector<Param> params_;                                 // of the model, in its order
+  std::map<std::pair<Path, PathItem>, const Shape*> shapes_;  // {optimizer, param}
+  std::map<std::pair<Path, PathItem>, std::string> by_number_;
+};
+
+}  // namespace
+
+CommonNames torch_common_names(const Catalog& catalog) { return Naming(catalog).run(); }
+
+}  // namespace formats

@@ -1,0 +1,259 @@
+// What emit_torch() plans, carried out in memory, is what describe_torch() finds again; and the
+// nesting, which tests/judges lets torch itself read.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "formats/dcp/dcp.h"
+#include "formats/torch/torch.h"
+#include "tests/libswap/transfer/memory_checkpoint.h"
+#include "tests/support/emit_in_memory.h"
+#include "tests/support/expected.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using formats::Catalog;
+using formats::Checkpoint;
+using formats::describe_torch;
+using formats::DType;
+using formats::EmitPlan;
+using formats::Layout;
+using formats::PathItem;
+using formats::Policy;
+using formats::Result;
+using formats::Value;
+using libswap::testing::MemoryCheckpoint;
+using libswap::testing::Random;
+
+const fs::path kFixtures = fs::path(EBB_FIXTURES);
+
+Result<EmitPlan> planned(const Catalog& content) {
+  std::vector<formats::Shape> shapes;
+  for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
+  const auto layout = Layout::make({.policy = Policy::replicated}, std::move(shapes));
+  CHECK(layout.has_value());
+  return formats::emit_torch({content, *layout});
+}
+
+std::unique_ptr<Checkpoint> written(const Checkpoint& content) {
+  const auto plan = planned(content.catalog());
+  EXPECT_TRUE(plan.has_value()) << plan.error().message;
+  EXPECT_TRUE(plan->dropped.empty());
+  const auto tree = test_support::carry_out(*plan, content, "out");
+  CHECK(tree.has_value());
+  auto again = describe_torch(*tree);
+  EXPECT_TRUE(again.has_value()) << again.error().message;
+  return again ? std::move(*again) : nullptr;
+}
+
+class TorchEmit : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(TorchEmit, WritesWhatItReadsBack) {
+  const fs::path folder = kFixtures / "torch" / GetParam();
+  const auto content = describe_torch(test_support::load_tree(folder / "data"));
+  ASSERT_TRUE(content.has_value());
+  const auto again = written(**content);
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(test_support::differences(*again, folder / "expected.json",
+                                      test_support::Compare::tensors_and_values),
+            "");
+  const auto places = [](const Catalog& catalog) {
+    std::set<std::vector<PathItem>> paths;
+    for (const auto& tensor : catalog.tensors) paths.insert(tensor.path);
+    for (const auto& value : catalog.values) paths.insert(value.path);
+    return paths;
+  };
+  EXPECT_EQ(places(again->catalog()), places((*content)->catalog()));
+  const auto kinds = [](const Catalog& catalog) {
+    std::set<std::pair<std::vector<PathItem>, Value::Kind>> found;
+    for (const auto& container : catalog.containers) found.insert({container.path, container.kind});
+    return found;
+  };
+  EXPECT_EQ(kinds(again->catalog()), kinds((*content)->catalog()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TorchEmit,
+                         testing::Values("deflated", "dtypes_views", "file_object_ordered_dict",
+                                         "legacy_stream", "memo_past_256", "muon_adamw_state",
+                                         "pickle_protocol4"));
+
+Catalog of_values(std::vector<std::vector<PathItem>> paths) {
+  Catalog catalog;
+  for (std::vector<PathItem>& path : paths)
+    catalog.values.push_back({"v", std::move(path), Value::of_int(1)});
+  return catalog;
+}
+
+TEST(TorchEmitNesting, KnowsListsTuplesNumberedDictsAndGaps) {
+  Catalog catalog = of_values({{"list", 1, "x"},
+                               {"list", 3},
+                               {"tuple", 0},
+                               {"tuple", 1, 0},
+                               {"numbered", 0, "a"},
+                               {"far", std::int64_t{1} << 40}});
+  catalog.containers = {{{"numbered"}, Value::Kind::dict},
+                        {{"empty"}, Value::Kind::dict},
+                        {{"tuple"}, Value::Kind::tuple},
+                        {{"tuple", 1}, Value::Kind::tuple}};
+  MemoryCheckpoint content;
+  content.catalog() = std::move(catalog);
+  const auto again = written(content);
+  ASSERT_NE(again, nullptr);
+  std::map<std::string, std::string> found;
+  for (const auto& value : again->catalog().values) found[value.key] = to_json(value.value);
+  EXPECT_EQ(found, (std::map<std::string, std::string>{{"list.0", "null"},
+                                                       {"list.1.x", "1"},
+                                                       {"list.2", "null"},
+                                                       {"list.3", "1"},
+                                                       {"tuple.0", "1"},
+                                                       {"tuple.1", "{\"$tuple\": [1]}"},
+                                                       {"numbered.0.a", "1"},
+                                                       {"far.1099511627776", "1"}}));
+  const auto& kinds = again->catalog().containers;
+  const auto is_dict = [&](const std::vector<PathItem>& path) {
+    return std::any_of(kinds.begin(), kinds.end(), [&](const auto& container) {
+      return container.path == path && container.kind == Value::Kind::dict;
+    });
+  };
+  EXPECT_TRUE(is_dict({"numbered"}));
+  EXPECT_TRUE(is_dict({"empty"}));
+  EXPECT_TRUE(is_dict({"far"}));
+  EXPECT_FALSE(is_dict({"list"}));
+}
+
+TEST(TorchEmitNesting, RefusesTwoEntriesAtOnePlaceAndBottomlessPaths) {
+  for (Catalog catalog : {of_values({{"a"}, {"a"}}), of_values({{"a"}, {"a", "b"}}),
+                          of_values({{"a", "b"}, {"a"}})}) {
+    const auto plan = planned(catalog);
+    ASSERT_FALSE(plan.has_value());
+    EXPECT_EQ(plan.error().code, formats::Code::layout);
+    EXPECT_TRUE(plan.error().message.starts_with("two entries would be stored under the key \"a"));
+  }
+  const auto deep = planned(of_values({std::vector<PathItem>(257, "x")}));
+  ASSERT_FALSE(deep.has_value());
+  EXPECT_EQ(deep.error().code, formats::Code::limit);
+}
+
+TEST(TorchEmitNesting, OfOtherContentIsAModelAndAnOptimizer) {
+  Random random{3};
+  MemoryCheckpoint content;
+  const auto add = [&](std::string name, std::string state, DType dtype, formats::Shape shape) {
+    const std::uint32_t number = content.add(std::move(name), dtype, shape, random);
+    content.catalog().tensors[number].state = std::move(state);
+    content.add_chunk(number, formats::whole(shape), 0);
+  };
+  add("a.w", "param", DType::bf16, {4, 3});
+  add("a.w", "master", DType::f32, {4, 3});
+  add("a.w", "momentum_buffer", DType::f32, {4, 3});
+  add("b", "master", DType::f8_e4m3, {});
+  content.catalog().step = 9;
+  content.catalog().groups = {{"muon", {{"lr", Value::of_real(0.02)}}, {"a.w", "b"}}};
+  content.catalog().values = {{"lr_scheduler", {}, Value::of_string("x")}};
+  const auto again = written(content);
+  ASSERT_NE(again, nullptr);
+  std::vector<std::string> keys;
+  for (const auto& tensor : again->catalog().tensors) keys.push_back(*tensor.key);
+  EXPECT_EQ(keys, (std::vector<std::string>{"model.a.w", "model.b", "optimizer.state.a.w.master",
+                                            "optimizer.state.a.w.momentum_buffer"}));
+  EXPECT_EQ(again->catalog().tensors[3].path,
+            (std::vector<PathItem>{"optimizer", "state", "a.w", "momentum_buffer"}));
+  EXPECT_EQ(again->catalog().step, 9);
+  ASSERT_EQ(again->catalog().groups.size(), 1u);
+  EXPECT_EQ(again->catalog().groups[0].optimizer, "muon");
+  EXPECT_EQ(again->catalog().groups[0].params, (std::vector<std::string>{"a.w", "b"}));
+}
+
+TEST(TorchEmitValues, ListWhatWeightsOnlyWouldNotLoad) {
+  Catalog catalog;
+  Value object;
+  object.kind = Value::Kind::object;
+  object.text = "argparse.Namespace";
+  object.items = {Value::of_list({}), Value{}};
+  object.items[0].kind = Value::Kind::tuple;
+  catalog.values = {{"args", {}, Value::of_list({object})}};
+  catalog.tensors = {{"t", {}, "t", "tensor", DType::f4, {2}, {}}};
+  const auto plan = planned(catalog);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->dropped, (std::vector<std::string>{
+                               "tensor \"t\": torch has no dtype F4",
+                               "value \"args\": holds an object of class argparse.Namespace"}));
+  EXPECT_EQ(plan->omitted, std::vector<std::uint32_t>{0});
+}
+
+// Keys of a dict are words to DCP, positions of a list numbers.
+TEST(TorchEmitDcp, NumberedDictsStayDicts) {
+  const auto content =
+      describe_torch(test_support::load_tree(kFixtures / "torch" / "muon_adamw_state" / "data"));
+  ASSERT_TRUE(content.has_value());
+  Catalog catalog = (*content)->catalog();
+  formats::respell_for_dcp(catalog);
+  std::vector<formats::Shape> shapes;
+  for (const formats::TensorEntry& tensor : catalog.tensors) shapes.push_back(tensor.shape);
+  const auto layout = Layout::make({.policy = Policy::replicated}, std::move(shapes));
+  const auto plan = formats::emit_dcp({catalog, *layout});
+  ASSERT_TRUE(plan.has_value());
+  const auto tree = test_support::carry_out(*plan, **content, "out");
+  const auto again = formats::describe_dcp(*tree);
+  ASSERT_TRUE(again.has_value()) << again.error().message;
+  std::set<std::vector<PathItem>> paths;
+  for (const auto& tensor : (*again)->catalog().tensors) paths.insert(tensor.path);
+  EXPECT_TRUE(paths.contains({"muon", "state", "1", "momentum_buffer"}));
+  EXPECT_EQ((*again)->catalog().groups.size(), 2u);
+}
+
+using Names = std::vector<std::pair<std::string, std::string>>;
+
+Catalog state_dict(std::vector<std::pair<std::vector<PathItem>, formats::Shape>> tensors) {
+  Catalog catalog;
+  for (auto& [path, shape] : tensors) {
+    formats::TensorEntry tensor{.key = "k", .path = std::move(path), .name = "k"};
+    tensor.state = "tensor";
+    tensor.shape = std::move(shape);
+    catalog.tensors.push_back(std::move(tensor));
+  }
+  return catalog;
+}
+
+TEST(TorchCommonNames, FollowTheShapesOfTheModelWhereTheyLeaveNoChoice) {
+  const auto content =
+      describe_torch(test_support::load_tree(kFixtures / "torch" / "muon_adamw_state" / "data"));
+  ASSERT_TRUE(content.has_value());
+  const formats::CommonNames names = formats::torch_common_names((*content)->catalog());
+  EXPECT_EQ(names.tensors[0], (Names::value_type{"a.weight", "param"}));
+  EXPECT_EQ(names.tensors[5], (Names::value_type{"a.weight", "momentum_buffer"}));
+  EXPECT_EQ(names.tensors[6], (Names::value_type{"b.weight", "momentum_buffer"}));
+  ASSERT_EQ(names.groups.size(), 2u);
+  EXPECT_EQ(names.groups[0].params, (std::vector<std::string>{"a.weight", "b.weight"}));
+  EXPECT_EQ(names.groups[1].params, (std::vector<std::string>{"a.bias", "n.weight", "n.bias"}));
+}
+
+TEST(TorchCommonNames, StayNumbersWhereSeveralParametersFit) {
+  Catalog catalog = state_dict({{{"model", "a"}, {3}},
+                                {{"model", "b"}, {3}},
+                                {{"opt", "state", 0, "momentum_buffer"}, {3}}});
+  catalog.values = {{"", {"opt", "param_groups", 0, "params"}, Value::of_list({Value::of_int(0)})}};
+  EXPECT_EQ(formats::torch_common_names(catalog).tensors,
+            (Names{{"a", "param"}, {"b", "param"}, {"opt.0", "momentum_buffer"}}));
+  // torch 2.6 and newer can say it.
+  catalog.values.push_back(
+      {"", {"opt", "param_groups", 0, "param_names"}, Value::of_list({Value::of_string("b")})});
+  const formats::CommonNames told = formats::torch_common_names(catalog);
+  EXPECT_EQ(told.tensors[2], (Names::value_type{"b", "momentum_buffer"}));
+  EXPECT_EQ(told.groups[0].params, std::vector<std::string>{"b"});
+  EXPECT_TRUE(told.groups[0].settings.empty());
+}
+
+TEST(TorchCommonNames, OfAFileOfTensorsAloneAreItsKeysAndOfRepeatsThePlaces) {
+  Catalog bare = state_dict({{{"a.w"}, {3}}, {{"b"}, {}}});
+  bare.tensors[0].name = "a.w";
+  bare.tensors[1].name = "b";
+  EXPECT_EQ(formats::torch_common_names(bare).tensors, (Names{{"a.w", "param"}, {"b", "param"}}));
+  Catalog twice = state_dict({{{"model", "a"}, {3}}, {{"ema", "model", "a"}, {3}}});
+  twice.tensors[0].name = "model.a";
+  twice.tensors[1].name = "ema.model.a";
+  EXPECT_EQ(formats::torch_common_names(twice).tensors,
+            (Names{{"model.a", "tensor"}, {"ema.model.a", "tensor"}}));
+}
+
+}  // namespace
