@@ -38,7 +38,7 @@ constexpr std::array kFormats = {
            detect_safetensors, describe_safetensors, emit_safetensors, Policy::rows,
            StepCounters::tensors, safetensors_resume},
     Format{"hdf5", "one file, or one per rank under virtual datasets", detect_hdf5, describe_hdf5,
-           nullptr, Policy::rows},
+           emit_hdf5, Policy::rows},
     // Last: other formats are made of such files.
     Format{"torch", "one torch.save file: .pt, .pth or .bin, zip or the older stream", detect_torch,
            describe_torch, emit_torch, Policy::replicated, StepCounters::tensors, nullptr, nullptr,

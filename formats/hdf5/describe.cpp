@@ -255,9 +255,10 @@ class Describer {
       if (stored.layout == Dataset::Layout::mapped)
         return bad_mapping(Code::unsupported, "is virtual itself, which is not read");
       TRY_ASSIGN(const Elements types, elements(source.file, stored));
-      if (types.dtype != tensor.dtype)
+      TRY_ASSIGN(const Elements shown, elements(file, dataset));
+      if (types.dtype != shown.dtype)
         return bad_mapping(Code::unsupported, "holds " + std::string(name_of(types.dtype)) +
-                                                  ", not " + std::string(name_of(tensor.dtype)));
+                                                  ", not " + std::string(name_of(shown.dtype)));
       const std::optional<Box> from = box_of(mapping.source, stored.shape);
       const std::optional<Box> target = box_of(mapping.target, dataset.shape);
       if (!from || !target)

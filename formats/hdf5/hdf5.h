@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "formats/catalog/catalog.h"
+#include "formats/catalog/emit.h"
 
 namespace formats {
 
@@ -13,5 +14,8 @@ bool detect_hdf5(const SourceTree& tree);
 // What each file declares comes from the helper program ebb-hdf5-reader (SourceTree::probe), and
 // is checked against the files here; elements are then read from the files directly.
 Result<std::unique_ptr<Checkpoint>> describe_hdf5(std::shared_ptr<const SourceTree> tree);
+
+// state.h5; with several ranks a file of each, rank<N>.h5, under state.h5's virtual datasets.
+Result<EmitPlan> emit_hdf5(const EmitRequest& request);
 
 }  // namespace formats

@@ -9,12 +9,88 @@
 #include <optional>
 
 #include "formats/core/json_text.h"
+#include "formats/core/sha256.h"
+#include "formats/core/units.h"
 
 namespace formats::hdf5 {
 namespace {
 
 namespace dom = simdjson::dom;
 using Kind = Value::Kind;
+
+// to_json() shows a tensor by its digest and an object by its class; here they are dicts under a
+// key of their own, which it writes in full.
+constexpr std::string_view kTensor = "$ebb.tensor";  // {"dtype", "shape", "bytes"}
+constexpr std::string_view kObject = "$ebb.object";  // [class, arguments, attributes]
+
+Value marked(std::string_view key, Value content) {
+  Value value;
+  value.kind = Kind::dict;
+  value.entries.emplace_back(Value::of_string(std::string(key)), std::move(content));
+  return value;
+}
+
+Value packed(const Value& value) {
+  Value out = value;
+  for (Value& item : out.items) item = packed(item);
+  for (auto& [key, item] : out.entries) {
+    key = packed(key);
+    item = packed(item);
+  }
+  if (value.kind == Kind::object && value.items.size() == 2) {
+    out.items.insert(out.items.begin(), Value::of_string(value.text));
+    return marked(kObject, Value::of_list(std::move(out.items)));
+  }
+  if (value.kind != Kind::tensor || value.raw.empty()) return out;
+  Value dtype;
+  dtype.kind = Kind::dtype;
+  dtype.dtype = value.dtype;
+  Value content;
+  content.kind = Kind::dict;
+  content.entries = {{Value::of_string("dtype"), std::move(dtype)},
+                     {Value::of_string("shape"), Value::of_list(value.items)},
+                     {Value::of_string("bytes"), Value::of_bytes(value.raw)}};
+  return marked(kTensor, std::move(content));
+}
+
+std::optional<Value> tensor_unpacked(const Value& content) {
+  const Value* dtype = content.find("dtype");
+  const Value* shape = content.find("shape");
+  const Value* bytes = content.find("bytes");
+  if (dtype == nullptr || dtype->kind != Kind::dtype || bits_of(dtype->dtype) % 8 != 0 ||
+      shape == nullptr || shape->kind != Kind::list || bytes == nullptr)
+    return std::nullopt;
+  std::optional<std::uint64_t> size = bytes_of(dtype->dtype);
+  for (const Value& extent : shape->items)
+    size = extent.kind == Kind::integer && extent.integer >= 0 && size
+               ? checked_mul(*size, static_cast<std::uint64_t>(extent.integer))
+               : std::nullopt;
+  if (size != bytes->raw.size()) return std::nullopt;
+  Value value;
+  value.kind = Kind::tensor;
+  value.dtype = dtype->dtype;
+  value.items = shape->items;
+  value.raw = bytes->raw;
+  value.text = sha256_hex(value.raw);
+  return value;
+}
+
+// nullopt: marked, but not what the mark says.
+std::optional<Value> unpacked(Value dict) {
+  if (dict.entries.size() != 1 || dict.entries.front().first.kind != Kind::string) return dict;
+  const std::string& key = dict.entries.front().first.text;
+  Value& content = dict.entries.front().second;
+  if (key == kTensor) return tensor_unpacked(content);
+  if (key != kObject) return dict;
+  if (content.kind != Kind::list || content.items.size() != 3 ||
+      content.items[0].kind != Kind::string || content.items[1].kind != Kind::tuple)
+    return std::nullopt;
+  Value value;
+  value.kind = Kind::object;
+  value.text = content.items[0].text;
+  value.items = {std::move(content.items[1]), std::move(content.items[2])};
+  return value;
+}
 
 // simdjson's own limit of nesting is 1024: what recurses over a document is bounded by it.
 
@@ -119,7 +195,7 @@ std::optional<Value> pairs_from(dom::element json) {
     if (pair.kind != Kind::list || pair.items.size() != 2) return std::nullopt;
     value.entries.emplace_back(std::move(pair.items[0]), std::move(pair.items[1]));
   }
-  return value;
+  return unpacked(std::move(value));
 }
 
 std::optional<Value> text_value(Kind kind, dom::element json) {
@@ -302,7 +378,7 @@ std::string values_json(const std::vector<ValueEntry>& values) {
       const auto* text = std::get_if<std::string>(&item);
       path.push_back(text ? json_string(*text) : std::to_string(std::get<std::int64_t>(item)));
     }
-    items.push_back(list({json_string(entry.key), list(path), to_json(entry.value)}));
+    items.push_back(list({json_string(entry.key), list(path), to_json(packed(entry.value))}));
   }
   return list(items);
 }
@@ -312,7 +388,7 @@ std::string groups_json(const std::vector<GroupEntry>& groups) {
   for (const GroupEntry& group : groups) {
     std::vector<std::string> settings, params;
     for (const auto& [name, value] : group.settings)
-      settings.push_back(list({json_string(name), to_json(value)}));
+      settings.push_back(list({json_string(name), to_json(packed(value))}));
     for (const std::string& name : group.params) params.push_back(json_string(name));
     items.push_back("{\"optimizer\": " + json_string(group.optimizer) +
                     ", \"settings\": " + list(settings) + ", \"params\": " + list(params) + "}");

@@ -1,5 +1,6 @@
-// Values as JSON text and back, without loss: to_json() of formats/catalog/value.h is the one
-// direction, this is the other. And the three documents that a file of ours carries.
+// Values as JSON text and back, without loss: as to_json() of formats/catalog/value.h has them, but
+// with the bytes of tensors and the attributes of objects. And the three documents that a file of
+// ours carries.
 #pragma once
 
 #include <map>

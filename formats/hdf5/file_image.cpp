@@ -1,0 +1,256 @@
+#include "formats/hdf5/file_image.h"
+
+#include <algorithm>
+
+#include "formats/core/check.h"
+#include "formats/core/units.h"
+#include "formats/hdf5/elements.h"
+#include "formats/hdf5/messages.h"
+
+namespace formats::hdf5 {
+namespace {
+
+constexpr std::uint64_t kSuperblock = 48;
+constexpr std::uint64_t kHeaderAround = 4 + 1 + 1 + 4 + 4;  // of an object header without messages
+constexpr std::uint64_t kMessageHead = 4;
+constexpr std::uint64_t kMostMessage = 60'000;  // 64 KiB end a message
+constexpr std::uint64_t kCollectionHead = 16;   // of the heap, and of each of its items
+constexpr std::uint64_t kLeastCollection = 4096;
+constexpr std::size_t kMostItems = 32'000;  // of a collection: their numbers have 16 bits
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kLine = 64;
+
+void append_message(ByteVector& out, MessageType type, ByteView bytes) {
+  append_le(out, static_cast<std::uint8_t>(type));
+  append_le(out, static_cast<std::uint16_t>(bytes.size()));
+  append_le<std::uint8_t>(out, 0);
+  append_bytes(out, bytes);
+}
+
+bool all_are(const Value& list, Value::Kind kind) {
+  return !list.items.empty() && std::all_of(list.items.begin(), list.items.end(),
+                                            [&](const Value& item) { return item.kind == kind; });
+}
+
+bool is_text(const Value& value) {
+  return value.kind == Value::Kind::string && value.text.find('\0') == std::string::npos;
+}
+
+std::uint64_t item_bytes(std::uint64_t bytes) { return kCollectionHead + align_up(bytes, 8); }
+
+}  // namespace
+
+bool has_type(DType dtype) { return bits_of(dtype) % 8 == 0; }
+
+bool fits_attribute(std::string_view name, const Value& value) {
+  if (name.empty() || name.size() > 1024 || name.find('\0') != std::string_view::npos) return false;
+  switch (value.kind) {
+    case Value::Kind::boolean:
+    case Value::Kind::integer:
+    case Value::Kind::real:
+      return true;
+    case Value::Kind::string:
+      return is_text(value);
+    case Value::Kind::list:
+      if (value.items.size() > (kMostMessage - 2048) / 16) return false;
+      return all_are(value, Value::Kind::integer) || all_are(value, Value::Kind::real) ||
+             (all_are(value, Value::Kind::string) &&
+              std::all_of(value.items.begin(), value.items.end(), is_text));
+    default:
+      return false;
+  }
+}
+
+FileImage::FileImage() { objects_.emplace_back(); }
+
+std::optional<std::uint32_t> FileImage::add(std::uint32_t group, const std::string& name) {
+  const auto number = static_cast<std::uint32_t>(objects_.size());
+  Object& parent = objects_[group];
+  if (!parent.is_group || !parent.links.emplace(name, number).second) return std::nullopt;
+  parent.in_order.emplace_back(name, number);
+  objects_.emplace_back();
+  return number;
+}
+
+std::optional<std::uint32_t> FileImage::group(const std::vector<std::string>& path) {
+  std::uint32_t at = kRoot;
+  for (const std::string& word : path) {
+    const auto known = objects_[at].links.find(word);
+    if (known == objects_[at].links.end()) {
+      const auto made = add(at, word);
+      if (!made) return std::nullopt;
+      at = *made;
+    } else {
+      at = known->second;
+    }
+    if (!objects_[at].is_group) return std::nullopt;
+  }
+  return at;
+}
+
+std::optional<std::uint32_t> FileImage::dataset(std::uint32_t group, const std::string& name,
+                                                DType dtype, const Shape& shape) {
+  CHECK(has_type(dtype) && shape.size() <= kMostDims);
+  const auto number = add(group, name);
+  if (!number) return std::nullopt;
+  Object& object = objects_[*number];
+  object.is_group = false;
+  object.stored = volume(shape) * bytes_of(dtype);
+  object.messages = {
+      {static_cast<std::uint8_t>(MessageType::dataspace), dataspace(shape)},
+      {static_cast<std::uint8_t>(MessageType::datatype), datatype(dtype)},
+      {static_cast<std::uint8_t>(MessageType::fill_value), fill_value()},
+  };
+  return number;
+}
+
+std::optional<std::uint32_t> FileImage::virtual_dataset(std::uint32_t group,
+                                                        const std::string& name, DType dtype,
+                                                        const Shape& shape,
+                                                        const std::vector<Mapping>& mappings) {
+  CHECK(!shape.empty());
+  const auto number = dataset(group, name, dtype, shape);
+  if (!number) return std::nullopt;
+  Object& object = objects_[*number];
+  object.stored.reset();
+  const auto [at, index] = to_heap(mappings_block(mappings));
+  object.messages.push_back(
+      {static_cast<std::uint8_t>(MessageType::layout), virtual_layout(at, index)});
+  return number;
+}
+
+void FileImage::attribute(std::uint32_t object, std::string_view name, const Value& value) {
+  CHECK(fits_attribute(name, value));
+  const bool is_list = value.kind == Value::Kind::list;
+  const std::vector<Value> items = is_list ? value.items : std::vector<Value>{value};
+  const Value::Kind kind = items.front().kind;
+  ByteVector type = kind == Value::Kind::string    ? text_type()
+                    : kind == Value::Kind::boolean ? datatype(DType::boolean)
+                    : kind == Value::Kind::real    ? datatype(DType::f64)
+                                                   : datatype(DType::i64);
+  ByteVector data;
+  for (const Value& item : items) {
+    if (kind == Value::Kind::string)
+      append_text_reference(data, item.text);
+    else if (kind == Value::Kind::boolean)
+      append_le(data, static_cast<std::uint8_t>(item.integer != 0 ? 1 : 0));
+    else if (kind == Value::Kind::real)
+      append_le(data, item.real);
+    else
+      append_le(data, item.integer);
+  }
+  const ByteVector space = dataspace(is_list ? Shape{items.size()} : Shape{});
+  objects_[object].messages.push_back({static_cast<std::uint8_t>(MessageType::attribute),
+                                       attribute_message(name, type, space, data)});
+}
+
+std::pair<std::uint64_t, std::uint32_t> FileImage::to_heap(ByteVector bytes) {
+  if (heap_.empty() || heap_.back().items.size() >= kMostItems) {
+    const std::uint64_t at = heap_.empty()
+                                 ? kSuperblock
+                                 : heap_.back().at + std::max(kLeastCollection, heap_.back().bytes);
+    heap_.push_back({{}, at, kCollectionHead});
+  }
+  Collection& collection = heap_.back();
+  collection.bytes += item_bytes(bytes.size());
+  collection.items.push_back(std::move(bytes));
+  return {collection.at, static_cast<std::uint32_t>(collection.items.size())};
+}
+
+void FileImage::append_text_reference(ByteVector& out, std::string_view text) {
+  append_le(out, static_cast<std::uint32_t>(text.size()));
+  // The heap holds nothing of no bytes: such a text lies nowhere.
+  const ByteView bytes = view_of(text);
+  const auto [at, index] = text.empty() ? std::pair<std::uint64_t, std::uint32_t>()
+                                        : to_heap({bytes.begin(), bytes.end()});
+  append_le(out, at);
+  append_le(out, index);
+}
+
+void FileImage::append_heap(ByteVector& out) const {
+  for (const Collection& collection : heap_) {
+    CHECK(out.size() == collection.at);
+    const std::uint64_t size = std::max(kLeastCollection, collection.bytes);
+    append_text(out, std::string_view("GCOL\1\0\0\0", 8));
+    append_le(out, size);
+    for (std::size_t i = 0; i < collection.items.size(); ++i) {
+      append_le(out, static_cast<std::uint16_t>(i + 1));
+      append_le<std::uint16_t>(out, 1);  // references
+      append_le<std::uint32_t>(out, 0);
+      append_le<std::uint64_t>(out, collection.items[i].size());
+      append_bytes(out, collection.items[i]);
+      out.resize(align_up(out.size() - collection.at, 8) + collection.at);
+    }
+    // What is left is item 0, the free space.
+    const std::uint64_t left = collection.at + size - out.size();
+    if (left >= kCollectionHead) {
+      append_le<std::uint64_t>(out, 0);
+      append_le(out, left);
+    }
+    out.resize(collection.at + size);
+  }
+}
+
+std::uint64_t FileImage::header_size(const Object& object) const {
+  std::uint64_t size = kHeaderAround;
+  for (const Message& message : object.messages) size += kMessageHead + message.bytes.size();
+  if (object.stored) size += kMessageHead + contiguous_layout(0, 0).size();
+  if (!object.is_group) return size;
+  size += kMessageHead + link_info(0).size() + kMessageHead + group_info().size();
+  for (const auto& [name, number] : object.in_order) size += kMessageHead + link_size(name);
+  return size;
+}
+
+void FileImage::append_header(ByteVector& out, const Object& object) const {
+  CHECK(out.size() == object.header_at);
+  append_text(out, "OHDR\2");
+  append_le<std::uint8_t>(out, 2);  // the size has 4 bytes
+  append_le(out, static_cast<std::uint32_t>(header_size(object) - kHeaderAround));
+  if (object.is_group) {
+    append_message(out, MessageType::link_info, link_info(object.in_order.size()));
+    append_message(out, MessageType::group_info, group_info());
+  }
+  for (const Message& message : object.messages)
+    append_message(out, static_cast<MessageType>(message.type), message.bytes);
+  if (object.stored)
+    append_message(
+        out, MessageType::layout,
+        contiguous_layout(*object.stored == 0 ? kNowhere : object.elements_at, *object.stored));
+  std::uint64_t order = 0;
+  for (const auto& [name, number] : object.in_order)
+    append_message(out, MessageType::link, link(order++, name, objects_[number].header_at));
+  append_le(out, lookup3(ByteView(out).subspan(static_cast<std::size_t>(object.header_at))));
+}
+
+void FileImage::lay_out() {
+  std::uint64_t at = kSuperblock;
+  if (!heap_.empty()) at = heap_.back().at + std::max(kLeastCollection, heap_.back().bytes);
+  for (Object& object : objects_) {
+    object.header_at = at;
+    at += header_size(object);
+  }
+  metadata_size_ = at;
+  for (Object& object : objects_) {
+    if (object.stored.value_or(0) == 0) continue;
+    object.elements_at = align_up(at, *object.stored >= kPage ? kPage : kLine);
+    at = object.elements_at + *object.stored;
+  }
+  file_size_ = at;
+}
+
+ByteVector FileImage::metadata() const {
+  ByteVector out;
+  out.reserve(static_cast<std::size_t>(metadata_size_));
+  append_text(out, std::string_view("\x89HDF\r\n\x1a\n\2\x08\x08\0", 12));
+  append_le<std::uint64_t>(out, 0);  // where addresses count from
+  append_le(out, kNowhere);          // no extension
+  append_le(out, file_size_);
+  append_le(out, objects_[kRoot].header_at);
+  append_le(out, lookup3(out));
+  append_heap(out);
+  for (const Object& object : objects_) append_header(out, object);
+  CHECK(out.size() == metadata_size_);
+  return out;
+}
+
+}  // namespace formats::hdf5

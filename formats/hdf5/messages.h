@@ -1,0 +1,50 @@
+// Pieces of HDF5 object headers as bytes. Source: HDF5 File Format Specification 3.0, "Disk Format:
+// Level 2". Internal to formats/hdf5.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "formats/core/bytes.h"
+#include "formats/core/dtype.h"
+#include "formats/hdf5/description.h"
+#include "formats/layout/box.h"
+
+namespace formats::hdf5 {
+
+enum class MessageType : std::uint8_t {
+  dataspace = 1,
+  link_info = 2,
+  datatype = 3,
+  fill_value = 5,
+  link = 6,
+  layout = 8,
+  group_info = 10,
+  attribute = 12,
+};
+
+// Bob Jenkins' lookup3, hashlittle() from 0: the checksum of metadata.
+std::uint32_t lookup3(ByteView bytes);
+
+ByteVector dataspace(const Shape& shape);  // scalar without dimensions
+// REQUIRES: float_bits_of() knows it, or it is a number of whole bytes.
+ByteVector datatype(DType dtype);
+ByteVector text_type();  // of variable length, UTF-8
+
+ByteVector link_info(std::uint64_t links);
+ByteVector group_info();
+ByteVector link(std::uint64_t number, std::string_view name, std::uint64_t header_at);
+std::uint64_t link_size(std::string_view name);
+
+ByteVector fill_value();  // storage at once, filled with nothing
+ByteVector contiguous_layout(std::uint64_t at, std::uint64_t bytes);
+ByteVector virtual_layout(std::uint64_t heap_at, std::uint32_t index);
+// What the heap holds for a virtual dataset.
+ByteVector mappings_block(const std::vector<Mapping>& mappings);
+
+ByteVector attribute_message(std::string_view name, ByteView type, ByteView space, ByteView data);
+std::uint64_t attribute_size(std::string_view name, std::uint64_t type, std::uint64_t space,
+                             std::uint64_t data);
+
+}  // namespace formats::hdf5
