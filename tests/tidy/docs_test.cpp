@@ -63,9 +63,10 @@ std::set<std::string> names_of_tests() {
   return names;
 }
 
-// Row identifier -> its last column.
-std::map<std::string, std::string> acceptance_rows(const SourceFile& page, Offenders& offenders) {
-  const std::regex row("^\\| ([ABC]\\d+) \\|.*\\| ([^|]+) \\|$");
+// Row identifier -> its last column. `letters` are those that rows begin with.
+std::map<std::string, std::string> rows_of(const SourceFile& page, const std::string& letters,
+                                           Offenders& offenders) {
+  const std::regex row("^\\| ((?:" + letters + ")\\d+) \\|.*\\| ([^|]+) \\|$");
   std::map<std::string, std::string> rows;
   for (std::size_t i = 0; i < page.lines.size(); ++i) {
     std::smatch match;
@@ -75,11 +76,7 @@ std::map<std::string, std::string> acceptance_rows(const SourceFile& page, Offen
   return rows;
 }
 
-TEST(Tidy, EveryAcceptanceRowNamesATestOrSaysOpen) {
-  const SourceFile* page = find_file("tests/acceptance.md");
-  ASSERT_NE(page, nullptr);
-  Offenders offenders;
-  const auto rows = acceptance_rows(*page, offenders);
+void check_proofs(const std::map<std::string, std::string>& rows, Offenders& offenders) {
   const auto tests = names_of_tests();
   const std::regex name("`(\\w+\\.\\w+)`");
   for (const auto& [id, proof] : rows) {
@@ -89,9 +86,33 @@ TEST(Tidy, EveryAcceptanceRowNamesATestOrSaysOpen) {
     }
     if (named == 0 && !proof.starts_with("open")) offenders.add(id + ": " + proof);
   }
+}
+
+TEST(Tidy, EveryAcceptanceRowNamesATestOrSaysOpen) {
+  const SourceFile* page = find_file("tests/acceptance.md");
+  ASSERT_NE(page, nullptr);
+  Offenders offenders;
+  const auto rows = rows_of(*page, "A|B|C", offenders);
+  check_proofs(rows, offenders);
   for (const auto& [letter, count] : std::map<char, int>{{'A', 23}, {'B', 30}, {'C', 18}}) {
     for (int i = 1; i <= count; ++i) {
       const std::string id = letter + std::to_string(i);
+      if (!rows.contains(id)) offenders.add(id + ": missing");
+    }
+  }
+  EXPECT_TRUE(offenders.none());
+}
+
+TEST(Tidy, EveryWayToBreakInputNamesATestOrSaysOpen) {
+  const SourceFile* page = find_file("tests/malformed.md");
+  ASSERT_NE(page, nullptr);
+  Offenders offenders;
+  const auto rows = rows_of(*page, "P|Z|DS|D|S|H|M|C", offenders);
+  check_proofs(rows, offenders);
+  for (const auto& [letters, count] : std::map<std::string, int>{
+           {"P", 32}, {"Z", 14}, {"D", 16}, {"S", 12}, {"H", 9}, {"DS", 9}, {"M", 5}, {"C", 10}}) {
+    for (int i = 1; i <= count; ++i) {
+      const std::string id = letters + (i < 10 ? "0" : "") + std::to_string(i);
       if (!rows.contains(id)) offenders.add(id + ": missing");
     }
   }
