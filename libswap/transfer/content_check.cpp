@@ -44,6 +44,20 @@ bool alike(const Value& a, const Value& b) {
   return to_json(a) == to_json(b);
 }
 
+std::string key_text(const Value& key) {
+  return key.kind == Value::Kind::string ? key.text : to_json(key);
+}
+
+std::string joined(const std::vector<formats::PathItem>& path) {
+  std::string out;
+  for (const formats::PathItem& item : path) {
+    if (&item != path.data()) out += '.';
+    const auto* name = std::get_if<std::string>(&item);
+    out += name != nullptr ? *name : std::to_string(std::get<std::int64_t>(item));
+  }
+  return out;
+}
+
 class ContentCheck {
  public:
   ContentCheck(const Catalog& content, const EmitPlan& plan, const Catalog& written)
@@ -98,19 +112,42 @@ class ContentCheck {
   }
 
   void check_values() {
-    std::map<std::string_view, const Value*> found;
-    for (const formats::ValueEntry& entry : written_.values) found[entry.key] = &entry.value;
+    for (const formats::ValueEntry& entry : written_.values)
+      found_.emplace(entry.key, &entry.value);
+    for (const formats::ContainerEntry& entry : written_.containers)
+      containers_.insert(joined(entry.path));
     const std::set<std::string_view> rewritten(plan_.rewritten.begin(), plan_.rewritten.end());
     for (const formats::ValueEntry& entry : content_.values) {
       // What echoes the groups and steps is compared there.
       if (entry.echoed || rewritten.contains(entry.key) || is_dropped(entry.key)) continue;
-      const auto other = found.find(entry.key);
-      const std::string what = "value '" + printable(entry.key) + "'";
-      if (other == found.end())
-        missing(what);
-      else if (!same(entry.value, *other->second))
-        differs(what, to_json(entry.value), to_json(*other->second));
+      check_value(entry.key, entry.value);
     }
+  }
+
+  // As a whole, or item by item: formats differ in how deep into a value they still give keys.
+  void check_value(const std::string& key, const Value& wanted) {
+    const std::string what = "value '" + printable(key) + "'";
+    if (const auto found = found_.find(key); found != found_.end()) {
+      if (!same(wanted, *found->second)) differs(what, to_json(wanted), to_json(*found->second));
+    } else if (wanted.kind == Value::Kind::dict && !wanted.entries.empty()) {
+      for (const auto& [name, value] : wanted.entries)
+        check_value(key + "." + key_text(name), value);
+    } else if (is_sequence(wanted) && !wanted.items.empty()) {
+      for (std::size_t i = 0; i < wanted.items.size(); ++i)
+        check_value(key + "." + std::to_string(i), wanted.items[i]);
+    } else if (!is_there_as_another_kind(key, wanted)) {
+      missing(what);
+    }
+  }
+
+  // An empty dict or list leaves only its place; a tensor in a value may come back as a tensor.
+  bool is_there_as_another_kind(const std::string& key, const Value& wanted) const {
+    if (wanted.kind == Value::Kind::dict || is_sequence(wanted)) return containers_.contains(key);
+    return wanted.kind == Value::Kind::tensor &&
+           std::ranges::any_of(written_.tensors, [&](const formats::TensorEntry& tensor) {
+             return tensor.key == key && tensor.dtype == wanted.dtype &&
+                    tensor.shape.size() == wanted.items.size();
+           });
   }
 
   // The one of the same number if it shares a parameter - names may be mere numbers, the same in
@@ -175,7 +212,7 @@ class ContentCheck {
   void check_param_steps() {
     if (drops_line_of("the steps of ")) return;
     for (const auto& [name, steps] : content_.param_steps) {
-      if (is_dropped(name)) continue;
+      if (is_dropped(name) || !stored_names_.contains(name)) continue;
       const auto found = written_.param_steps.find(name);
       const std::string what = "the steps of '" + printable(name) + "'";
       if (found == written_.param_steps.end())
@@ -190,6 +227,8 @@ class ContentCheck {
   const Catalog& written_;
   bool one_format_ = false;
   std::set<std::string_view> stored_names_;
+  std::map<std::string_view, const Value*> found_;  // what was written
+  std::set<std::string> containers_;
   std::vector<std::string> lost_;
 };
 

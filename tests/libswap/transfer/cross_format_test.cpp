@@ -115,6 +115,10 @@ constexpr Expected kExpected[] = {
     {"", "deepspeed", "dropped: rng (tensor) [17]: belongs to no parameter"},
     {"dcp/fsdp2_w4_fewer_rows_flat_optim", "deepspeed", "dropped: optim.state."},
     {"megatron/api_uneven_prepend2_w3", "deepspeed", "dropped: decoder.uneven (momentum_buffer)"},
+    {"hdf5/plain", "deepspeed", "dropped: bias ("},
+    {"hdf5/deflate_fletcher", "deepspeed", "refused: \"s\" has no momentum_buffer"},
+    {"safetensors/all_dtypes", "deepspeed-universal", "refused: parameter \"\""},
+    {"megatron/", "torch", "dropped: value \"args\": holds an object of class argparse"},
     // Megatron-FSDP without optimizer state is plain DCP.
     {"", "megatron-fsdp", "read as dcp"},
     {"", "safetensors", "dropped: value '"},
@@ -126,6 +130,7 @@ constexpr Expected kDefects[] = {
     {"safetensors/all_dtypes", "deepspeed", "reading: "},
     {"dcp/fsdp2_w4_fewer_rows_flat_optim", "megatron-fsdp", "lost: tensor optim.state."},
     {"megatron/", "megatron-fsdp", "lost: parameter group "},
+    {"hdf5/plain", "megatron", "lost: the steps of 'bias'"},
 };
 
 bool covers(const Expected& expected, std::string_view source, std::string_view target,
@@ -193,10 +198,11 @@ TEST_P(CrossFormat, EveryFixtureArrivesWholeOnAnyRanksInAnyPartition) {
   EXPECT_GT(cases, 1000u);
 }
 
+// HDF5 is described by a program of its own, which needs files: tools_convert_hdf5_test.
 std::vector<std::string_view> writable_formats() {
   std::vector<std::string_view> names;
   for (const formats::Format& format : formats::registered_formats())
-    if (format.emit != nullptr) names.push_back(format.name);
+    if (format.emit != nullptr && format.name != "hdf5") names.push_back(format.name);
   return names;
 }
 
