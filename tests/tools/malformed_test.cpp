@@ -64,10 +64,6 @@ const std::vector<Refusal> kRefusals = {
     {"safetensors/bad_shape_product",
      "safetensors/bad_shape_product/data/model.safetensors:14: tensor 'a': F32 [3, 2] needs 24 "
      "bytes but data_offsets give 20"},
-    {"torch/bad_conjugated",
-     "\"w\": torch/bad_conjugated/data/ckpt.pt:0: ckpt/data.pkl: a tensor whose elements are "
-     "stored "
-     "conjugated or negated"},
     {"torch/bad_crc",
      "w: torch/bad_crc/data/ckpt.pt:598: record 'ckpt/data/0' fails its CRC32 check"},
     {"torch/bad_duplicate_record",

@@ -175,7 +175,7 @@ TEST(TorchDescribe, P31QuantisedTensorsAreUnsupportedByName) {
 }
 
 TEST(TorchDescribe, MarksOverTheElementsAreNotIgnored) {
-  const Error error = refusal_of(test_support::load_tree(kFixtures / "bad_conjugated" / "data"));
+  const Error error = refusal_of(test_support::load_tree(kFixtures / "conjugated" / "data"));
   EXPECT_EQ(error.code, Code::unsupported);
   EXPECT_NE(error.message.find("stored conjugated or negated"), std::string::npos) << error.message;
 }
