@@ -138,6 +138,16 @@ Kinship kinship(const Catalog& catalog, const formats::Format& to) {
   return state_dicts ? Kinship::state_dicts : Kinship::none;
 }
 
+// What only the source's own format means. Places of values say something elsewhere only where they
+// are those of a torch state dict.
+void leave_format(const Catalog& source, Catalog& content) {
+  std::erase_if(content.values, [](const auto& value) { return value.echoed; });
+  content.containers.clear();
+  const formats::Format* from = formats::format_named(source.format);
+  if (from != nullptr && from->respell != nullptr) return;
+  for (formats::ValueEntry& value : content.values) value.path.clear();
+}
+
 std::optional<formats::CommonNames> common_names(const Catalog& catalog) {
   const formats::Format* from = formats::format_named(catalog.format);
   if (from == nullptr || from->common_names == nullptr) return std::nullopt;
@@ -167,10 +177,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   std::vector<MadeOf> made_of;
   const Kinship kin = kinship(all, *request.format);
   const bool crossing = kin == Kinship::none;
-  if (crossing) {
-    std::erase_if(content.values, [](const auto& value) { return value.echoed; });
-    content.containers.clear();
-  }
+  if (crossing) leave_format(all, content);
   const std::optional<formats::CommonNames> names = crossing ? common_names(all) : std::nullopt;
   if (names) content.groups = names->groups;
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
