@@ -96,6 +96,20 @@ bool ds_cuts_momentum(const Value& config, std::int64_t stage) {
   return ds_offloads(config) || ds_is_bf16_optimizer(config, stage);
 }
 
+void ds_default_settings(const Value& config,
+                         std::vector<std::pair<std::string, Value>>& settings) {
+  constexpr std::string_view kOfNoGroup[] = {"torch_adam", "adam_w_mode"};
+  const Value* params = ds_setting(config, "optimizer", "params");
+  if (params == nullptr) return;
+  for (const auto& [name, value] : params->entries)
+    if (std::ranges::find(kOfNoGroup, name.text) == std::end(kOfNoGroup))
+      settings.emplace_back(name.text, value);
+  const Value* optimizer = config.find("optimizer");
+  const std::string_view type = text_of(optimizer->find("type"));
+  if (type == "Adam" || type == "AdamW")
+    settings.emplace_back("bias_correction", Value::of_bool(true));
+}
+
 Value ds_config_for(const Value* given, std::int64_t stage, DType model,
                     const std::vector<GroupEntry>& groups) {
   Value config = given != nullptr && given->kind == Value::Kind::dict ? *given : dict_of({});

@@ -4,7 +4,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/value.h"
@@ -25,6 +28,10 @@ std::uint64_t ds_param_alignment(const Value& config, DType model);
 bool ds_is_bf16_optimizer(const Value& config, std::int64_t stage);
 // Stages 1 and 2: Muon's momentum is cut like the master weights, not kept whole where touched.
 bool ds_cuts_momentum(const Value& config, std::int64_t stage);
+
+// What an engine with this configuration gives a group that says nothing of its own; elastic
+// checkpoints keep no more.
+void ds_default_settings(const Value& config, std::vector<std::pair<std::string, Value>>& settings);
 
 // The configuration with this stage; made from the groups when the content brings none.
 Value ds_config_for(const Value* given, std::int64_t stage, DType model,

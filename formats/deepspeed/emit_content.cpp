@@ -269,7 +269,11 @@ class Gatherer {
         drop("setting " + json_string(name) + " of a group: holds an object of class " +
              std::string(part));
     }
-    if (from_deepspeed()) return;
+    if (from_deepspeed()) {
+      out.tensor_steps = has("foreach");
+      if (group.settings.empty()) ds_default_settings(out_.config, out.settings);
+      return;
+    }
     // What DeepSpeed's own optimizers ask of every group, whatever trained it before.
     const bool muon_run = std::ranges::any_of(
         content_.groups, [](const GroupEntry& g) { return g.optimizer == "muon"; });

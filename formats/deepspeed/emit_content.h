@@ -28,6 +28,8 @@ struct DsOutGroup {
   std::vector<std::pair<std::string, Value>> settings;
   std::vector<DsTrained> params;  // in the order of the engine's flat buffers
   bool muon = false;
+  bool tensor_steps =
+      false;  // torch's own Adam counts steps in a tensor, DeepSpeed's in an integer
 };
 
 struct DsWhole {  // a tensor that is not trained

@@ -274,11 +274,8 @@ class OptimizerFile {
 
 }  // namespace
 
-// torch's own Adam counts steps in a tensor; its groups have this setting.
 void pickle_ds_steps(TorchFileWriter& file, const DsOutGroup& group, std::int64_t steps) {
-  const bool in_tensor =
-      std::ranges::any_of(group.settings, [](const auto& s) { return s.first == "foreach"; });
-  if (!in_tensor) return file.pickle().integer(steps);
+  if (!group.tensor_steps) return file.pickle().integer(steps);
   ByteVector bytes;
   append_le(bytes, static_cast<float>(steps));
   file.tensor(file.add_storage(DType::f32, {std::move(bytes)}), 0, {});

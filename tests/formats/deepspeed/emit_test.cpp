@@ -272,6 +272,40 @@ TEST(DeepSpeedZero3, PadsInsideEveryParameterAndCutsMomentumLikeMasters) {
   EXPECT_EQ(emitted.checkpoint->catalog().padding_elems, 15u - 10);
 }
 
+// DeepSpeed's Adam hands its counter to C++ as an integer; torch's, which a configuration may ask
+// for, keeps it in a tensor and takes either.
+TEST(DeepSpeedEmit, CountsStepsInTensorsOnlyWhereTheRunItselfDid) {
+  MadeContent content = adam_of_4_5_1(DType::f32);
+  content.edit().groups[0].settings.emplace_back("foreach", Value{});
+  for (const bool from_deepspeed : {false, true}) {
+    if (from_deepspeed) content.edit().format = "deepspeed";
+    const PickleGraph graph = optimizer_of(emit(content, Policy::zero12, 2), 0);
+    const PickleId states = graph.find(inner(graph, "base_optimizer_state"), "state");
+    const PickleId step = graph.find(graph.find(states, 0), "step");
+    EXPECT_EQ(graph.is(step, formats::PickleKind::integer), !from_deepspeed);
+    EXPECT_EQ(is_torch_tensor(graph, step), from_deepspeed);
+  }
+}
+
+// An elastic checkpoint keeps no settings; a group without any could take no step.
+TEST(DeepSpeedEmit, GivesGroupsWithoutSettingsThoseOfTheConfiguration) {
+  MadeContent content = adam_of_4_5_1(DType::f32);
+  content.edit().format = "deepspeed";
+  content.edit().groups[0].settings.clear();
+  const Value params =
+      dict_value({{"lr", Value::of_real(0.5)}, {"torch_adam", Value::of_bool(false)}});
+  content.add_value(
+      "ds_config",
+      dict_value(
+          {{"optimizer", dict_value({{"type", Value::of_string("AdamW")}, {"params", params}})},
+           {"zero_optimization", dict_value({{"stage", Value::of_int(2)}})}}));
+  const Emitted emitted = emit(content, Policy::zero12, 2);
+  const auto& settings = emitted.checkpoint->catalog().groups[0].settings;
+  ASSERT_EQ(settings.size(), 2u);
+  EXPECT_EQ(settings[0].first + to_json(settings[0].second), "lr0.5");
+  EXPECT_EQ(settings[1].first + to_json(settings[1].second), "bias_correctiontrue");
+}
+
 // What a group of parameters lacks cannot be made up: zeros would train on as if they were state.
 TEST(DeepSpeedEmitRefuses, AStateThatSomeParametersOfAGroupLack) {
   MadeContent content = adam_of_4_5_1(DType::f32);
