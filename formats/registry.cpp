@@ -25,8 +25,8 @@ constexpr std::array kFormats = {
     Format{"megatron-fsdp", "Megatron-FSDP fsdp_dtensor", detect_megatron_fsdp,
            describe_megatron_fsdp, emit_megatron_fsdp, Policy::rows},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
-           describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume,
-           nullptr, respell_for_dcp},
+           describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume, nullptr,
+           respell_for_dcp},
     // Has model files of the same names, so before it.
     Format{"deepspeed-universal", "DeepSpeed universal, Adam and Muon", detect_deepspeed_universal,
            describe_deepspeed_universal, emit_deepspeed_universal, Policy::replicated,
@@ -38,11 +38,11 @@ constexpr std::array kFormats = {
            detect_safetensors, describe_safetensors, emit_safetensors, Policy::rows,
            StepCounters::tensors, safetensors_resume},
     Format{"hdf5", "one file, or one per rank under virtual datasets", detect_hdf5, describe_hdf5,
-           emit_hdf5, Policy::rows},
+           emit_hdf5, Policy::rows, StepCounters::tensors, hdf5_resume},
     // Last: other formats are made of such files.
     Format{"torch", "one torch.save file: .pt, .pth or .bin, zip or the older stream", detect_torch,
-           describe_torch, emit_torch, Policy::replicated, StepCounters::tensors, nullptr, nullptr,
-           respell_for_torch, torch_common_names},
+           describe_torch, emit_torch, Policy::replicated, StepCounters::tensors, torch_resume,
+           nullptr, respell_for_torch, torch_common_names},
 };
 
 }  // namespace
@@ -56,8 +56,16 @@ const Format* format_named(std::string_view name) {
 }
 
 Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree) {
-  for (const Format& format : registered_formats())
-    if (format.detect(*tree)) return format.describe(tree);
+  for (const Format& format : registered_formats()) {
+    if (!format.detect(*tree)) continue;
+    auto described = format.describe(tree);
+    if (described || described.error().code != Code::layout) return described;
+    // Parts that do not fit together are damage here; elsewhere it is what was asked for that does
+    // not fit.
+    Error error = std::move(described).error();
+    error.code = Code::corrupt;
+    return error;
+  }
   return Error{Code::unsupported,
                std::string(tree->root()) + ": no checkpoint of a known format is here",
                "ckpt-inspect --help lists the formats this version reads"};

@@ -6,6 +6,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
+#include "formats/resume.h"
 
 namespace formats {
 
@@ -14,6 +15,7 @@ bool detect_hdf5(const SourceTree& tree);
 // What each file declares comes from the helper program ebb-hdf5-reader (SourceTree::probe), and
 // is checked against the files here; elements are then read from the files directly.
 Result<std::unique_ptr<Checkpoint>> describe_hdf5(std::shared_ptr<const SourceTree> tree);
+ResumeRules hdf5_resume();
 
 // state.h5; with several ranks a file of each, rank<N>.h5, under state.h5's virtual datasets.
 Result<EmitPlan> emit_hdf5(const EmitRequest& request);

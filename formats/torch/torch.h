@@ -8,6 +8,7 @@
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
 #include "formats/common_names.h"
+#include "formats/resume.h"
 
 namespace formats {
 
@@ -15,6 +16,7 @@ bool detect_torch(const SourceTree& tree);
 
 // Reads the pickle and the places of the storages; elements only when asked for, a part at a time.
 Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree);
+ResumeRules torch_resume();
 
 // One file, checkpoint.pt, that torch.load(weights_only=True) reads; how it is cut does not matter.
 // Code::layout when two entries belong at one place of the nesting.

@@ -1,5 +1,9 @@
 #include <algorithm>
+#include <map>
+#include <optional>
 
+#include "formats/core/bytes.h"
+#include "formats/core/float_cast.h"
 #include "formats/core/json_text.h"
 #include "formats/core/units.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -50,6 +54,55 @@ void read_everything(const View& view, Findings& findings) {
   }
 }
 
+// Step counters of one file, where all of them say the same.
+struct FileSteps {
+  double steps = 0;
+  bool agree = true;
+  std::string tensor;
+};
+
+Result<double> counted(const formats::Checkpoint& checkpoint, const TensorEntry& tensor) {
+  formats::ByteVector bytes(bytes_of(tensor.dtype));
+  TRY(checkpoint.read(tensor, tensor.chunks[0], 0, bytes));
+  if (tensor.dtype == formats::DType::i64)
+    return static_cast<double>(formats::load_le<std::int64_t>(bytes));
+  formats::ByteVector wide(sizeof(double));
+  formats::cast_floats(tensor.dtype, bytes, formats::DType::f64, wide);
+  return formats::load_le<double>(wide);
+}
+
+// Files of two saves in one checkpoint, in formats that have no number of a save: each file's
+// counters agree among themselves and not with another file's. A parameter that is trained less
+// often than others of the same file is none of that.
+void compare_steps(const View& view, Findings& findings) {
+  std::map<std::uint32_t, FileSteps> files;
+  for (const TensorEntry* tensor : view.tensors) {
+    const bool counts =
+        tensor->state == "step" && tensor->chunks.size() == 1 && elements_of(*tensor) == 1 &&
+        (formats::is_floating(tensor->dtype) || tensor->dtype == formats::DType::i64);
+    if (!counts) continue;
+    const auto steps = counted(view.checkpoint, *tensor);
+    if (!steps) continue;  // told already
+    const auto [file, fresh] = files.try_emplace(tensor->chunks[0].file);
+    if (fresh) file->second = {*steps, true, label_of(*tensor)};
+    file->second.agree &= file->second.steps == *steps;
+  }
+  const auto told = [&](std::uint32_t file) {
+    return files.at(file).tensor + " in " + view.catalog().files.at(file).name + " " +
+           formats::to_json(formats::Value::of_real(files.at(file).steps));
+  };
+  std::optional<std::uint32_t> first;
+  for (const auto& [file, own] : files) {
+    if (!own.agree) continue;
+    if (!first) first = file;
+    if (own.steps == files.at(*first).steps) continue;
+    findings.problems.push_back({formats::Code::corrupt,
+                                 view.path + ": files of two saves: steps counted of " +
+                                     told(*first) + ", of " + told(file),
+                                 "use the checkpoint before this one"});
+  }
+}
+
 std::string findings_json(const Findings& findings) {
   JsonWriter json;
   open_document(json, "verify");
@@ -93,6 +146,7 @@ Result<Exit> verify(Console& console, const View& view) {
     if (auto proof = prove_coverage(*tensor, view.catalog()); !proof)
       findings.problems.push_back(proof.error());
   read_everything(view, findings);
+  compare_steps(view, findings);
   console.print(view.output == Output::json ? findings_json(findings)
                                             : findings_text(console, view, findings));
   return findings.problems.empty() ? Exit::success : Exit::different;

@@ -154,7 +154,7 @@ TEST(UniversalDamage, AParameterOfAnotherStepIsNamed) {
   const auto tree = written(muon_and_adam(), 1);
   const std::string step = "global_step7_universal/zero/emb/step.pt";
   tree->bytes_of(step) = written(later, 1)->bytes_of(step);
-  const std::string message = refusal_of(tree, Code::layout);
+  const std::string message = refusal_of(tree, Code::corrupt);
   EXPECT_NE(message.find("emb/step.pt: parameter \"emb\" has taken 8.0 steps, others of its group "
                          "7.0"),
             std::string::npos)
@@ -165,7 +165,7 @@ TEST(UniversalDamage, ATensorOfAnotherSizeIsNamed) {
   const auto tree = fixture_without("nothing");
   const std::string zero = "global_step3_universal/zero/";
   tree->bytes_of(zero + "norm.scale/fp32.pt") = tree->bytes_of(zero + "norm.temp/fp32.pt");
-  const std::string message = refusal_of(tree, Code::layout);
+  const std::string message = refusal_of(tree, Code::corrupt);
   EXPECT_NE(message.find("norm.scale master has 1 elements, its parameter [7] has 7"),
             std::string::npos)
       << message;
