@@ -49,9 +49,10 @@ bool has_optimizer(const Catalog& catalog, std::string_view name) {
                      [&](const GroupEntry& group) { return group.optimizer == name; });
 }
 
-bool has_optimizer_state(const Catalog& catalog) {
-  return std::any_of(catalog.tensors.begin(), catalog.tensors.end(), [](const TensorEntry& tensor) {
-    return tensor.state != "param" && tensor.state != "buffer" && tensor.state != "tensor";
+bool weights_only(const ResumeQuestion& question) {
+  const auto& tensors = question.catalog.tensors;
+  return std::all_of(tensors.begin(), tensors.end(), [](const TensorEntry& tensor) {
+    return tensor.state == "param" || tensor.state == "buffer" || tensor.state == "tensor";
   });
 }
 

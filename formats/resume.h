@@ -54,8 +54,8 @@ ResumeAnswer resume_answer(const ResumeRules& rules, const ResumeQuestion& quest
 // What rules ask.
 bool same_world(const ResumeQuestion& question);
 bool always(const ResumeQuestion& question);
+bool weights_only(const ResumeQuestion& question);  // nothing besides weights and buffers
 bool has_optimizer(const Catalog& catalog, std::string_view name);  // in any group
-bool has_optimizer_state(const Catalog& catalog);  // anything besides weights and buffers
 // The value at a path of dict keys, below the value that has the first key; nullptr: not there.
 const Value* value_at(const Catalog& catalog, std::initializer_list<std::string_view> path);
 

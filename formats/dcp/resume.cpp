@@ -32,8 +32,6 @@ bool muon_without_rows(const ResumeQuestion& question) {
          has_optimizer(catalog, "muon");
 }
 
-bool no_state(const ResumeQuestion& question) { return !has_optimizer_state(question.catalog); }
-
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
     ResumeRule{Says::no,
@@ -65,7 +63,7 @@ constexpr std::array kRules = {
                {}},
     ResumeRule{
         Says::note,
-        no_state,
+        weights_only,
         "no optimizer state is recognised in it: if there is none, the optimizer starts anew",
         {},
         {}},

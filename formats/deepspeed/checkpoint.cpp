@@ -2,16 +2,7 @@
 
 #include <algorithm>
 
-#include "formats/core/crc32c.h"
-#include "formats/core/units.h"
-#include "formats/torch/refuse.h"
-
 namespace formats {
-namespace {
-
-constexpr std::uint64_t kCrcPass = 1 * MiB;
-
-}  // namespace
 
 Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                             std::span<std::byte> into) const {
@@ -21,29 +12,15 @@ Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::
     return Error{
         Code::usage, label + ": a read past its " + std::to_string(chunk.length) + " bytes", {}};
   if (into.empty()) return {};
-  const Record& record = records_[chunk.tag / 2];
+  const CheckedRecord& record = records_[chunk.tag / 2];
   TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
              tree_->open(catalog_.files[chunk.file].name));
   TRY(source->read(chunk.offset + first, into));
   const bool ends_record = chunk.tag % 2 == 1 && first + into.size() == chunk.length;
   if (!ends_record || record.size == 0) return {};
-  auto checked = check(record, *source);
+  auto checked = RecordCheck::read_through(*source, record);
   if (!checked) return std::move(checked).error().within(label);
   return {};
-}
-
-Result<> DsCheckpoint::check(const Record& record, const ByteSource& source) const {
-  ByteVector pass(static_cast<std::size_t>(std::min(kCrcPass, record.size)));
-  std::uint32_t crc = 0;
-  for (std::uint64_t at = 0; at < record.size; at += pass.size()) {
-    const std::span<std::byte> part =
-        std::span(pass).first(std::min<std::uint64_t>(pass.size(), record.size - at));
-    TRY(source.read(record.at + at, part));
-    crc = crc32_zip(crc, part);
-  }
-  if (crc == record.crc) return {};
-  return refuse(Code::corrupt, source.name(), record.at,
-                "record '" + record.name + "' fails its CRC32 check");
 }
 
 Result<DsFlat> DsCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t file,
@@ -55,7 +32,11 @@ Result<DsFlat> DsCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t
                      "' is compressed, big-endian or strided: not a file DeepSpeed writes",
                  {}};
   const ZipEntry& entry = *plain->record;
-  records_.push_back({plain->record_at, entry.has_crc() ? entry.size : 0, entry.crc, entry.name});
+  records_.push_back({.name = entry.name,
+                      .header_at = plain->record_at,
+                      .at = plain->record_at,
+                      .size = entry.has_crc() ? entry.size : 0,
+                      .crc = entry.crc});
   return DsFlat{file,
                 static_cast<std::uint32_t>(records_.size() - 1),
                 plain->record_at + plain->first,

@@ -10,6 +10,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/torch/archive.h"
+#include "formats/torch/record_check.h"
 
 namespace formats {
 
@@ -43,17 +44,10 @@ class DsCheckpoint : public Checkpoint {
   void finish();
 
  private:
-  struct Record {
-    std::uint64_t at = 0;
-    std::uint64_t size = 0;  // 0: nothing to check
-    std::uint32_t crc = 0;
-    std::string name;
-  };
-  Result<> check(const Record& record, const ByteSource& source) const;
-
   std::shared_ptr<const SourceTree> tree_;
   Catalog catalog_;
-  std::vector<Record> records_;  // Chunk::tag = 2 * record + (last piece of it ? 1 : 0)
+  // Size 0: nothing to check. Chunk::tag = 2 * record + (last piece of it ? 1 : 0).
+  std::vector<CheckedRecord> records_;
 };
 
 }  // namespace formats

@@ -5,8 +5,6 @@
 namespace formats {
 namespace {
 
-bool weights_only(const ResumeQuestion& question) { return !has_optimizer_state(question.catalog); }
-
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
     ResumeRule{Says::no,

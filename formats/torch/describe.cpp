@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "formats/catalog/key_path.h"
 #include "formats/core/json_text.h"
 #include "formats/dcp/meaning.h"
 #include "formats/dcp/state_dict.h"
@@ -57,18 +58,6 @@ bool is_container(const PickleGraph& graph, PickleId id) {
 // Whole numbers and words lead somewhere; other keys have no place in a path.
 bool is_step(const PickleGraph& graph, PickleId key) {
   return graph.is(key, PickleKind::string) || graph.is(key, PickleKind::integer);
-}
-
-std::string joined(const std::vector<PathItem>& path) {
-  std::string key;
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    if (i > 0) key += '.';
-    if (const auto* text = std::get_if<std::string>(&path[i]))
-      key += *text;
-    else
-      key += std::to_string(std::get<std::int64_t>(path[i]));
-  }
-  return key;
 }
 
 void name_by_place(TensorEntry& tensor) {

@@ -6,7 +6,6 @@
 namespace formats {
 namespace {
 
-bool weights_only(const ResumeQuestion& question) { return !has_optimizer_state(question.catalog); }
 bool one_rank(const ResumeQuestion& question) { return question.world == 1; }
 
 using Says = ResumeRule::Says;

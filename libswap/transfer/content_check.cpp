@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "formats/catalog/key_path.h"
 #include "formats/core/json_text.h"
 
 namespace libswap {
@@ -46,16 +47,6 @@ bool alike(const Value& a, const Value& b) {
 
 std::string key_text(const Value& key) {
   return key.kind == Value::Kind::string ? key.text : to_json(key);
-}
-
-std::string joined(const std::vector<formats::PathItem>& path) {
-  std::string out;
-  for (const formats::PathItem& item : path) {
-    if (&item != path.data()) out += '.';
-    const auto* name = std::get_if<std::string>(&item);
-    out += name != nullptr ? *name : std::to_string(std::get<std::int64_t>(item));
-  }
-  return out;
 }
 
 class ContentCheck {
@@ -115,7 +106,7 @@ class ContentCheck {
     for (const formats::ValueEntry& entry : written_.values)
       found_.emplace(entry.key, &entry.value);
     for (const formats::ContainerEntry& entry : written_.containers)
-      containers_.insert(joined(entry.path));
+      containers_.insert(formats::joined(entry.path));
     const std::set<std::string_view> rewritten(plan_.rewritten.begin(), plan_.rewritten.end());
     for (const formats::ValueEntry& entry : content_.values) {
       // What echoes the groups and steps is compared there.

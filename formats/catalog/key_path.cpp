@@ -1,0 +1,17 @@
+#include "formats/catalog/key_path.h"
+
+namespace formats {
+
+std::string joined(const std::vector<PathItem>& path) {
+  std::string key;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    if (i > 0) key += '.';
+    if (const auto* text = std::get_if<std::string>(&path[i]))
+      key += *text;
+    else
+      key += std::to_string(std::get<std::int64_t>(path[i]));
+  }
+  return key;
+}
+
+}  // namespace formats
