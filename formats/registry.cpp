@@ -17,7 +17,7 @@ namespace {
 // The first one whose detect() says yes reads a checkpoint.
 constexpr std::array kFormats = {
     Format{"ebb", "a swap store of this library, or the swap directory that holds one", detect_ebb,
-           describe_ebb, nullptr, Policy::layer_wise, StepCounters::tensors, ebb_resume},
+           describe_ebb, emit_ebb, Policy::layer_wise, StepCounters::values, ebb_resume},
     // DCP underneath, so before it.
     Format{"megatron", "Megatron torch_dist, megatron-core 0.12 to 0.19", detect_megatron,
            describe_megatron, emit_megatron, Policy::rows, StepCounters::values, nullptr,

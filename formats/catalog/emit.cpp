@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "formats/catalog/range_crcs.h"
 #include "formats/core/check.h"
@@ -49,6 +50,41 @@ std::vector<std::uint32_t> RangeCrcs::of(const std::vector<FileRange>& ranges) c
     out.push_back(found->second);
   }
   return out;
+}
+
+BlockCrcs::BlockCrcs(const EmitPlan& plan) : plan_(plan) {
+  for (const OutputFile& file : plan.files) {
+    if (!file.blocks) continue;
+    const Crc32cOfParts parts(file.blocks->bytes);
+    files_.try_emplace(&file,
+                       OfFile{*file.blocks, parts, std::vector(file.blocks->count, parts.zeros())});
+  }
+}
+
+void BlockCrcs::feed(const OutputFile& file, std::uint64_t offset, ByteView bytes) {
+  const auto found = files_.find(&file);
+  if (found == files_.end()) return;
+  auto& [blocks, parts, crcs] = found->second;
+  if (offset < blocks.first) {
+    const std::uint64_t before = std::min<std::uint64_t>(blocks.first - offset, bytes.size());
+    offset += before;
+    bytes = bytes.subspan(before);
+  }
+  while (!bytes.empty()) {
+    const std::uint64_t block = (offset - blocks.first) / blocks.bytes;
+    if (block >= blocks.count) return;
+    const std::uint64_t inside = offset - blocks.first - block * blocks.bytes;
+    const ByteView part = bytes.first(std::min<std::uint64_t>(bytes.size(), blocks.bytes - inside));
+    std::atomic_ref(crcs[block]).fetch_xor(parts.contribution(inside, part));
+    offset += part.size();
+    bytes = bytes.subspan(part.size());
+  }
+}
+
+std::span<const std::uint32_t> BlockCrcs::of(std::uint32_t file) const {
+  const auto found = files_.find(&plan_.files[file]);
+  CHECK(found != files_.end());
+  return found->second.crcs;
 }
 
 }  // namespace formats

@@ -29,12 +29,21 @@ struct FileRange {
   std::uint64_t size = 0;
   friend auto operator<=>(const FileRange&, const FileRange&) = default;
 };
-// Bytes of known size that need CRC32s (zip's) of what was written before them in the same file.
+// Bytes of known size that need checksums of what was written before them: CRC32s (zip's) of ranges
+// of the same file, or, in a commit file, the CRC32Cs of a shard file's blocks.
 struct Sealed {
   std::uint64_t size = 0;
   std::vector<FileRange>
       over;  // end before this fragment; ranges of one file are equal or disjoint
-  std::function<ByteVector(std::span<const std::uint32_t> crcs)> bytes;  // one CRC a range
+  std::function<ByteVector(std::span<const std::uint32_t> crcs)> bytes;  // one CRC a range or block
+  std::optional<std::uint32_t> blocks_of = std::nullopt;  // EmitPlan::files; `over` is empty then
+};
+// Parts of a file whose CRC32Cs are taken while it is written: `count` of `bytes` each from
+// `first`.
+struct CheckedBlocks {
+  std::uint64_t first = 0;
+  std::uint64_t bytes = 1;
+  std::uint64_t count = 0;
 };
 struct Fragment {
   std::uint64_t offset = 0;  // in the file; fragments ascend; gaps are zeros
@@ -45,6 +54,7 @@ struct OutputFile {
   std::uint64_t size = 0;
   Rank writer{};  // the rank that would write it in a distributed save
   std::vector<Fragment> fragments;
+  std::optional<CheckedBlocks> blocks = std::nullopt;
 };
 // A content tensor that is not stored because readers of the format round another one to its dtype.
 struct Derived {

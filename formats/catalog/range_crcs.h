@@ -1,4 +1,5 @@
-// CRC32s of ranges of a file that is written from front to back: what Sealed fragments ask for.
+// Checksums of what is written, for Sealed fragments: CRC32s of ranges of one file that is written
+// from front to back; CRC32Cs of blocks of several files, written in any order.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "formats/catalog/emit.h"
+#include "formats/core/crc32c.h"
 
 namespace formats {
 
@@ -24,6 +26,27 @@ class RangeCrcs {
   std::map<FileRange, std::uint32_t> crcs_;
   std::map<FileRange, std::uint32_t>::iterator next_;  // the first range that is not complete
   std::uint64_t position_ = 0;
+};
+
+// Of every file that has OutputFile::blocks. What is not fed counts as zeros, so gaps need no call.
+// feed() may be called from any thread.
+class BlockCrcs {
+ public:
+  explicit BlockCrcs(const EmitPlan& plan);  // borrowed
+
+  // Bytes of one of the plan's files; each at most once, in any order.
+  void feed(const OutputFile& file, std::uint64_t offset, ByteView bytes);
+  // One CRC32C a block. REQUIRES: the shard file has blocks and is written.
+  std::span<const std::uint32_t> of(std::uint32_t file) const;
+
+ private:
+  struct OfFile {
+    CheckedBlocks blocks;
+    Crc32cOfParts parts;
+    std::vector<std::uint32_t> crcs;
+  };
+  std::map<const OutputFile*, OfFile> files_;
+  const EmitPlan& plan_;
 };
 
 }  // namespace formats

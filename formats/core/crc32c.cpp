@@ -10,7 +10,43 @@ namespace {
 
 constexpr std::size_t kMaxPass = 1u << 30;  // ISA-L's length is an int in crc32_iscsi
 
+// x^(8 * bytes) modulo CRC32C's polynomial; bits are reflected, the highest one is x^0.
+constexpr std::uint32_t kPolynomial = 0x82f63b78;
+constexpr std::uint32_t kOne = 0x80000000;
+
+std::uint32_t product(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t sum = 0;
+  for (std::uint32_t bit = kOne; bit != 0; bit >>= 1) {
+    if ((a & bit) != 0) sum ^= b;
+    b = (b & 1) != 0 ? (b >> 1) ^ kPolynomial : b >> 1;
+  }
+  return sum;
+}
+
+std::uint32_t power_of_x8(std::uint64_t bytes) {
+  std::uint32_t result = kOne;
+  std::uint32_t square = kOne >> 8;
+  for (; bytes != 0; bytes >>= 1) {
+    if ((bytes & 1) != 0) result = product(result, square);
+    square = product(square, square);
+  }
+  return result;
+}
+
 }  // namespace
+
+Crc32cOfParts::Crc32cOfParts(std::uint64_t bytes)
+    : bytes_(bytes), zeros_(~product(~0u, power_of_x8(bytes))) {}
+
+std::uint32_t Crc32cOfParts::contribution(std::uint64_t offset, ByteView part) const {
+  const std::uint32_t alone = ~crc32c(~0u, part);  // the register, begun at zero
+  const std::uint64_t after = bytes_ - offset - part.size();
+  return after == 0 ? alone : product(alone, power_of_x8(after));
+}
+
+std::uint32_t Crc32cOfParts::begun_with(std::uint32_t seed, std::uint32_t crc) const {
+  return crc ^ product(seed, power_of_x8(bytes_));
+}
 
 std::uint32_t crc32c(std::uint32_t crc, ByteView bytes) {
   std::uint32_t state = ~crc;

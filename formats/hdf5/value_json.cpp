@@ -370,6 +370,8 @@ bool read_group(dom::element json, std::vector<GroupEntry>& groups) {
 
 }  // namespace
 
+std::string value_json(const Value& value) { return to_json(packed(value)); }
+
 std::string values_json(const std::vector<ValueEntry>& values) {
   std::vector<std::string> items;
   for (const ValueEntry& entry : values) {
@@ -404,6 +406,15 @@ std::string param_steps_json(const std::map<std::string, std::int64_t>& steps) {
         .append(": ")
         .append(std::to_string(count));
   return out + "}";
+}
+
+Result<Value> read_value_json(std::string_view json, const std::string& where) {
+  std::optional<Value> value;
+  TRY(read_document(json, where, [&](dom::element root) {
+    value = value_from(root);
+    return value.has_value();
+  }));
+  return std::move(*value);
 }
 
 Result<std::vector<ValueEntry>> read_values_json(std::string_view json, const std::string& where) {

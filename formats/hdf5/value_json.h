@@ -14,6 +14,7 @@ namespace formats::hdf5 {
 
 constexpr std::uint64_t kMaxJson = 256ull << 20;  // bytes of one document
 
+std::string value_json(const Value& value);
 // [[key, [path item, ...], value], ...]
 std::string values_json(const std::vector<ValueEntry>& values);
 // [{"optimizer": "muon", "settings": [[name, value], ...], "params": [name, ...]}, ...]
@@ -22,6 +23,7 @@ std::string groups_json(const std::vector<GroupEntry>& groups);
 std::string param_steps_json(const std::map<std::string, std::int64_t>& steps);
 
 // `where` begins messages: "state.h5: attribute 'ebb.values'".
+Result<Value> read_value_json(std::string_view json, const std::string& where);
 Result<std::vector<ValueEntry>> read_values_json(std::string_view json, const std::string& where);
 Result<std::vector<GroupEntry>> read_groups_json(std::string_view json, const std::string& where);
 Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_view json,

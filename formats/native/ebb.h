@@ -1,11 +1,12 @@
 // The format "ebb": a swap store, or the swap directory that holds one, as a checkpoint.
-// docs/formats/native.md. Read only; the engine writes it.
+// docs/formats/native.md.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "formats/catalog/catalog.h"
+#include "formats/catalog/emit.h"
 #include "formats/resume.h"
 
 namespace formats {
@@ -18,6 +19,11 @@ Result<std::unique_ptr<Checkpoint>> describe_ebb(std::shared_ptr<const SourceTre
 // That generation and no other: exports of a pinned one while training goes on.
 Result<std::unique_ptr<Checkpoint>> describe_ebb_generation(std::shared_ptr<const SourceTree> tree,
                                                             std::uint64_t generation);
+
+// A swap directory with one store of one committed generation, which the engine takes over like one
+// of another number of ranks. Two slots a tile; the store's name follows from the content, so that
+// the same content gives the same bytes.
+Result<EmitPlan> emit_ebb(const EmitRequest& request);
 
 ResumeRules ebb_resume();
 

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "formats/catalog/catalog.h"
 #include "formats/core/bytes.h"
 #include "formats/core/dtype.h"
 #include "formats/core/result.h"
@@ -37,6 +39,8 @@ struct Tile {
   std::vector<Segment> segments;
   std::vector<std::uint32_t> crcs;  // one per block of block_bytes, see block_crc
 };
+
+constexpr std::uint32_t kNoGroup = 0xffffffff;  // of what no optimizer steps: frozen, a buffer
 
 struct Param {
   std::string name;
@@ -82,6 +86,9 @@ struct Manifest {
   std::vector<Group> groups;
   std::vector<Tile> tiles;
   std::vector<Blob> blobs;
+  // What only a converted checkpoint has; rank 0's count.
+  std::vector<ValueEntry> values;
+  std::map<std::string, std::int64_t> param_steps;
 };
 
 ByteVector encode(const Superblock& superblock);  // exactly 4096 bytes

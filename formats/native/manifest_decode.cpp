@@ -1,17 +1,11 @@
 #include <algorithm>
 
+#include "formats/hdf5/value_json.h"
 #include "formats/core/crc32c.h"
 #include "formats/native/manifest_wire.h"
 
 namespace formats::native {
 namespace {
-
-constexpr std::uint32_t kMaxText = 64 * 1024;
-constexpr std::uint32_t kMaxStates = 256;
-constexpr std::uint32_t kMaxGroups = 65536;
-constexpr std::uint32_t kMaxParams = 1u << 24;
-constexpr std::uint32_t kMaxDimensions = 16;
-constexpr std::uint32_t kMaxBlobs = 65536;
 
 // Reads forward and fails with the absolute place in the file.
 class Wire {
@@ -19,11 +13,8 @@ class Wire {
   Wire(ByteView bytes, std::string_view file, std::uint64_t offset)
       : reader_(bytes), file_(file), offset_(offset) {}
 
-  Error error(Code code, const std::string& what) const {
-    return {code,
-            std::string(file_) + ":" + std::to_string(offset_ + reader_.position()) + ": " + what,
-            {}};
-  }
+  Error error(Code code, const std::string& what) const { return {code, here() + ": " + what, {}}; }
+  std::string here() const { return std::string(file_) + ":" + std::to_string(place()); }
   Error corrupt(const std::string& what) const { return error(Code::corrupt, what); }
   std::size_t left() const { return reader_.left(); }
   std::uint64_t place() const { return offset_ + reader_.position(); }
@@ -109,7 +100,7 @@ Result<> read_params(Wire& wire, Manifest& manifest) {
     Param param;
     TRY_ASSIGN(param.name, wire.text("a parameter's name"));
     TRY_ASSIGN(param.group, wire.number<std::uint32_t>("a parameter's group"));
-    if (param.group >= manifest.groups.size())
+    if (param.group >= manifest.groups.size() && param.group != kNoGroup)
       return wire.corrupt("parameter " + param.name + " is in group " +
                           std::to_string(param.group) + " of " +
                           std::to_string(manifest.groups.size()));
@@ -207,9 +198,29 @@ Result<> read_blobs(Wire& wire, Manifest& manifest) {
   return {};
 }
 
+Result<std::string_view> read_json(Wire& wire, std::string_view what) {
+  TRY_ASSIGN(const ByteView text, wire.bytes(wire.left(), what));
+  return text_of(text);
+}
+
+Result<> read_values(Wire& wire, Manifest& manifest) {
+  const std::string where = wire.here();
+  TRY_ASSIGN(const std::string_view json, read_json(wire, "values"));
+  TRY_ASSIGN(manifest.values, hdf5::read_values_json(json, where));
+  return {};
+}
+
+Result<> read_param_steps(Wire& wire, Manifest& manifest) {
+  const std::string where = wire.here();
+  TRY_ASSIGN(const std::string_view json, read_json(wire, "step counters"));
+  TRY_ASSIGN(manifest.param_steps, hdf5::read_param_steps_json(json, where));
+  return {};
+}
+
 using SectionReader = Result<> (*)(Wire&, Manifest&);
 constexpr std::array<SectionReader, kSectionTags.size()> kSectionReaders = {
-    read_fingerprint, read_states, read_groups, read_params, read_tiles, read_crcs, read_blobs};
+    read_fingerprint, read_states, read_groups, read_params,     read_tiles,
+    read_crcs,        read_blobs,  read_values, read_param_steps};
 
 Result<> read_section(Wire& wire, std::size_t index, std::string_view file, Manifest& manifest) {
   TRY_ASSIGN(const ByteView tag, wire.bytes(4, "a section's tag"));
@@ -253,7 +264,7 @@ Result<ManifestHeader> decode_manifest_header(ByteView bytes, std::string_view f
   header.generation = load_le<std::uint64_t>(bytes.subspan(40));
   header.step = load_le<std::uint64_t>(bytes.subspan(48));
   header.bytes = load_le<std::uint64_t>(bytes.subspan(56));
-  if (version != kManifestVersion || (!header.is_void && sections != kSectionTags.size()))
+  if (version != kManifestVersion || (!header.is_void && !possible_sections(sections)))
     return Error{Code::unsupported,
                  std::string(file) + ":" + std::to_string(offset) +
                      ": written by a newer version of Ebb (manifest version " +
@@ -301,7 +312,8 @@ Result<Manifest> decode_manifest(ByteView bytes, std::string_view file, std::uin
   Wire wire(bytes.subspan(kManifestHeaderBytes,
                           bytes.size() - kManifestHeaderBytes - kManifestTrailerBytes),
             file, offset + kManifestHeaderBytes);
-  for (std::size_t i = 0; i < kSectionTags.size(); ++i) TRY(read_section(wire, i, file, manifest));
+  const auto sections = load_le<std::uint32_t>(bytes.subspan(36));
+  for (std::size_t i = 0; i < sections; ++i) TRY(read_section(wire, i, file, manifest));
   return manifest;
 }
 

@@ -1,3 +1,4 @@
+#include "formats/hdf5/value_json.h"
 #include "formats/core/crc32c.h"
 #include "formats/native/manifest_wire.h"
 
@@ -115,6 +116,11 @@ ByteVector encode(const Manifest& manifest) {
   append_section(body, kSectionTags[4], tiles_section(manifest));
   append_section(body, kSectionTags[5], crcs_section(manifest));
   append_section(body, kSectionTags[6], blobs_section(manifest));
+  const bool converted = !manifest.values.empty() || !manifest.param_steps.empty();
+  if (converted) {
+    append_section(body, kSectionTags[7], view_of(hdf5::values_json(manifest.values)));
+    append_section(body, kSectionTags[8], view_of(hdf5::param_steps_json(manifest.param_steps)));
+  }
   const std::uint64_t size =
       align_up(kManifestHeaderBytes + body.size() + kManifestTrailerBytes, kBlock);
   ByteVector out;
@@ -122,7 +128,7 @@ ByteVector encode(const Manifest& manifest) {
   append_header(out, kManifestMagic,
                 {manifest.store, manifest.rank, manifest.world, manifest.generation, manifest.step,
                  size, false},
-                static_cast<std::uint32_t>(kSectionTags.size()));
+                static_cast<std::uint32_t>(converted ? kSectionTags.size() : kSectionsOfAnEngine));
   append_bytes(out, body);
   out.resize(static_cast<std::size_t>(size - kManifestTrailerBytes));
   append_le(out, manifest.generation);

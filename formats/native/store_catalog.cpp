@@ -1,26 +1,12 @@
 #include "formats/native/store_catalog.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
+#include <set>
+
+#include "formats/native/setting_text.h"
 
 namespace formats::native {
 namespace {
-
-// Settings are stored as text: numbers come back as numbers.
-Value value_of(const std::string& text) {
-  if (text == "true" || text == "false") return Value::of_bool(text == "true");
-  const char* const end = text.data() + text.size();
-  std::int64_t integer = 0;
-  if (const auto [at, error] = std::from_chars(text.data(), end, integer);
-      error == std::errc() && at == end)
-    return Value::of_int(integer);
-  double real = 0;
-  if (const auto [at, error] = std::from_chars(text.data(), end, real);
-      error == std::errc() && at == end && std::isfinite(real))
-    return Value::of_real(real);
-  return Value::of_string(text);
-}
 
 bool same_params(const std::vector<Param>& a, const std::vector<Param>& b) {
   return std::ranges::equal(a, b, [](const Param& x, const Param& y) {
@@ -135,16 +121,21 @@ void StoreCatalogBuilder::add_model() {
     GroupEntry entry;
     entry.optimizer = group.optimizer;
     for (const auto& [key, value] : group.settings)
-      entry.settings.emplace_back(key, value_of(value));
+      entry.settings.emplace_back(key, setting_value(value));
     catalog.groups.push_back(std::move(entry));
   }
-  for (const Param& param : model_.params) catalog.groups[param.group].params.push_back(param.name);
+  std::set<std::string_view> seen;  // a parameter has an entry for each shape of its states
+  for (const Param& param : model_.params)
+    if (param.group != kNoGroup && seen.insert(param.name).second)
+      catalog.groups[param.group].params.push_back(param.name);
 }
 
 // One value when all ranks stored the same bytes, one a rank otherwise.
 void StoreCatalogBuilder::add_blobs() {
   Catalog& catalog = store_.catalog;
-  catalog.values.push_back({"step", {}, Value::of_int(*catalog.step)});
+  catalog.values.push_back({"step", {}, Value::of_int(*catalog.step), true});
+  std::ranges::move(model_.values, std::back_inserter(catalog.values));
+  catalog.param_steps = std::move(model_.param_steps);
   for (std::size_t rank = 0; rank < blobs_.size(); ++rank)
     for (Blob& blob : blobs_[rank]) {
       const bool shared = std::ranges::all_of(

@@ -73,6 +73,7 @@ class Writing {
   std::vector<bool> skipped_;  // pieces that are finished already
   OutputFiles outputs_;
   std::vector<std::unique_ptr<RangeParts>> ranges_;  // by file
+  std::vector<bool> sealed_;                         // by file: whether any of it is
   std::vector<Worker> workers_;
 
   // The committer's own.
@@ -103,6 +104,9 @@ Writing::Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputF
       left_(pieces_.count()) {
   for (std::uint32_t file = 0; file < files.size(); ++file) {
     ranges_.push_back(std::make_unique<RangeParts>(files[file], work.piece_bytes));
+    sealed_.push_back(std::ranges::any_of(files[file].fragments, [](const Fragment& fragment) {
+      return std::holds_alternative<Sealed>(fragment.data);
+    }));
     missing_.push_back(pieces_.count_of(file));
   }
   for (const FinishedPiece& finished : work.finished) {
@@ -191,7 +195,8 @@ Result<> Writing::make(const Piece& piece, Buffer& buffer) {
   TRY(outputs_.ensure_open(piece.file));
   const std::span<std::byte> bytes = buffer.bytes.first(piece.size);
   TRY_ASSIGN(Shares shares, filler_.fill(files_[piece.file], piece.offset, bytes));
-  if (!ranges_[piece.file]->empty()) TRY(seal(piece, bytes));
+  if (sealed_[piece.file]) TRY(seal(piece, bytes));
+  if (options_.blocks != nullptr) options_.blocks->feed(files_[piece.file], piece.offset, bytes);
   Written written{piece, std::move(shares)};
   {
     const std::lock_guard guard(mutex_);
@@ -224,7 +229,9 @@ Result<> Writing::seal(const Piece& piece, std::span<std::byte> bytes) {
     return Error{Code::cancelled, "another piece could not be written", {}};
   for (const Fragment* fragment : seals) {
     const auto& sealed = std::get<Sealed>(fragment->data);
-    const formats::ByteVector seal = sealed.bytes(ranges.crcs_of(sealed.over, piece.number, bytes));
+    const formats::ByteVector seal =
+        sealed.blocks_of ? sealed.bytes(options_.blocks->of(*sealed.blocks_of))
+                         : sealed.bytes(ranges.crcs_of(sealed.over, piece.number, bytes));
     CHECK(seal.size() == sealed.size);
     const std::uint64_t first = std::max(fragment->offset, piece.offset);
     const std::uint64_t last = std::min(fragment->offset + sealed.size, piece.offset + piece.size);

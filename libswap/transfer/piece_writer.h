@@ -14,6 +14,7 @@
 #include <functional>
 #include <span>
 
+#include "formats/catalog/range_crcs.h"
 #include "libswap/transfer/output_files.h"
 #include "libswap/transfer/piece_filler.h"
 #include "libswap/transfer/pieces.h"
@@ -31,6 +32,7 @@ struct PieceWork {
   // Pieces that are durable already: they are not made, and count as neither written nor durable.
   // REQUIRES: each once, of these files, with parts of ranges that they name.
   std::span<const FinishedPiece> finished = {};
+  formats::BlockCrcs* blocks = nullptr;  // borrowed; those of files written before are complete
   // On the calling thread, each piece once, when it is written.
   std::function<void(const Piece& piece, const Shares& shares)> written = nullptr;
   // On the calling thread, each piece once, when its data is durable; an error ends everything.

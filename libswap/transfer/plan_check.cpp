@@ -47,10 +47,11 @@ Result<> check_name(const std::string& name) {
 
 class FragmentCheck {
  public:
-  FragmentCheck(const OutputFile& file, const formats::Catalog& content)
-      : file_(file), content_(content) {}
+  FragmentCheck(const EmitPlan& plan, const OutputFile& file, const formats::Catalog& content)
+      : plan_(plan), file_(file), content_(content) {}
 
   Result<> run() {
+    if (file_.blocks) TRY(check_own_blocks());
     std::uint64_t end = 0;
     for (const Fragment& fragment : file_.fragments) {
       TRY_ASSIGN(const std::uint64_t size, size_of(fragment));
@@ -74,6 +75,7 @@ class FragmentCheck {
   }
 
   Result<> check_seal(const Fragment& fragment, const formats::Sealed& sealed) {
+    if (sealed.blocks_of) return check_blocks(fragment, *sealed.blocks_of);
     if (sealed.over.empty()) return failure(fragment, "seals nothing");
     for (const formats::FileRange& range : sealed.over) {
       if (range.size > fragment.offset || range.offset > fragment.offset - range.size)
@@ -88,6 +90,20 @@ class FragmentCheck {
         return failure(fragment, "seals data that overlaps what another one seals");
     }
     return {};
+  }
+
+  // They are complete only when all shard files are.
+  Result<> check_blocks(const Fragment& fragment, std::uint32_t shard) const {
+    const bool commits = !plan_.commit_files.empty() && &file_ >= plan_.commit_files.data() &&
+                         &file_ <= &plan_.commit_files.back();
+    if (commits && shard < plan_.files.size() && plan_.files[shard].blocks) return {};
+    return failure(fragment, "seals blocks that no shard file has");
+  }
+
+  Result<> check_own_blocks() const {
+    const auto& [first, bytes, count] = *file_.blocks;
+    if (bytes != 0 && first <= file_.size && count <= (file_.size - first) / bytes) return {};
+    return Error{Code::layout, formats::printable(file_.name) + ": its blocks end beyond it", {}};
   }
 
   Result<std::uint64_t> size_of(const Fragment& fragment) const {
@@ -112,6 +128,7 @@ class FragmentCheck {
     return *size;
   }
 
+  const EmitPlan& plan_;
   const OutputFile& file_;
   const formats::Catalog& content_;
   std::set<formats::FileRange> ranges_;  // that are sealed
@@ -137,7 +154,7 @@ Result<> check_plan(const EmitPlan& plan, const formats::Catalog& content) {
     if (result) result = check_name(file.name);
     if (result && !names.insert(file.name).second)
       result = Error{Code::usage, formats::printable(file.name) + ": planned twice", {}};
-    if (result) result = FragmentCheck(file, content).run();
+    if (result) result = FragmentCheck(plan, file, content).run();
   });
   for (const formats::Derived& derived : plan.derived)
     if (result) result = check_derived(derived, content);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "libswap/transfer/attempt.h"
+#include "formats/catalog/range_crcs.h"
 #include "libswap/transfer/digest.h"
 #include "libswap/transfer/in_parallel.h"
 #include "libswap/transfer/piece_writer.h"
@@ -34,6 +35,7 @@ class PlanWriter {
         options_(options),
         stores_(stores_of(plan, content.catalog())),
         filler_(content, plan, stores_),
+        blocks_(plan),
         fingerprints_(content.catalog().tensors.size(), 0),
         derived_(plan.derived.size(), 0),
         total_(bytes_of(plan)) {}
@@ -62,6 +64,7 @@ class PlanWriter {
   const WriteOptions& options_;
   Stores stores_;
   PieceFiller filler_;
+  formats::BlockCrcs blocks_;
   std::vector<std::uint64_t> fingerprints_;
   std::vector<std::uint64_t> derived_;  // fingerprints of what readers will derive
   std::set<fs::path> subdirectories_;   // parents sort before their children
@@ -110,7 +113,8 @@ PieceWork PlanWriter::work() {
                  .piece_bytes = options_.piece_bytes,
                  .priority = options_.priority,
                  .cancel = options_.cancel,
-                 .commit_interval = options_.journal_interval};
+                 .commit_interval = options_.journal_interval,
+                 .blocks = &blocks_};
   if (found_ > 0) work.creation = Creation::create_or_open;
   work.written = [this](const Piece& piece, const Shares& shares) {
     add(shares);
@@ -156,7 +160,10 @@ Result<bool> PlanWriter::usable(const FinishedPiece& finished, const fs::path& d
 }
 
 Result<> PlanWriter::go_on(Attempt& attempt) {
-  if (attempt.finished().empty()) return attempt.start_over();
+  // A journal does not tell the checksums of blocks.
+  const bool checked = std::ranges::any_of(
+      plan_.files, [](const OutputFile& file) { return file.blocks.has_value(); });
+  if (checked || attempt.finished().empty()) return attempt.start_over();
   std::set<std::uint64_t> seen;
   for (const FinishedPiece& finished : attempt.finished()) {
     TRY_ASSIGN(const bool good, usable(finished, attempt.temporary().fresh()));

@@ -13,7 +13,8 @@ using formats::Result;
 
 class Writer {
  public:
-  explicit Writer(const formats::Checkpoint& content) : content_(content) {}
+  Writer(const formats::EmitPlan& plan, const formats::Checkpoint& content)
+      : content_(content), blocks_(plan) {}
 
   Result<ByteVector> file(const formats::OutputFile& file) {
     ByteVector bytes(file.size);
@@ -24,6 +25,7 @@ class Writer {
       crcs.feed_zeros(fragment.offset - end);
       TRY_ASSIGN(const ByteVector data, fragment_bytes(fragment, crcs));
       crcs.feed(data);
+      blocks_.feed(file, fragment.offset, data);
       end = fragment.offset + data.size();
       CHECK(end <= bytes.size());
       std::copy(data.begin(), data.end(),
@@ -37,7 +39,8 @@ class Writer {
                                     const formats::RangeCrcs& crcs) {
     if (const auto* literal = std::get_if<ByteVector>(&fragment.data)) return *literal;
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) {
-      ByteVector bytes = sealed->bytes(crcs.of(sealed->over));
+      ByteVector bytes = sealed->blocks_of ? sealed->bytes(blocks_.of(*sealed->blocks_of))
+                                           : sealed->bytes(crcs.of(sealed->over));
       CHECK(bytes.size() == sealed->size);
       return bytes;
     }
@@ -56,6 +59,7 @@ class Writer {
   }
 
   const formats::Checkpoint& content_;
+  formats::BlockCrcs blocks_;
 };
 
 }  // namespace
@@ -64,9 +68,10 @@ Result<std::shared_ptr<MemoryTree>> carry_out(const formats::EmitPlan& plan,
                                               const formats::Checkpoint& content,
                                               std::string root) {
   auto tree = std::make_shared<MemoryTree>(std::move(root));
+  Writer writer(plan, content);
   for (const auto* files : {&plan.files, &plan.commit_files}) {
     for (const formats::OutputFile& file : *files) {
-      TRY_ASSIGN(ByteVector bytes, Writer(content).file(file));
+      TRY_ASSIGN(ByteVector bytes, writer.file(file));
       tree->add(file.name, std::move(bytes));
     }
   }

@@ -103,6 +103,20 @@ TEST(Crc, ContinuesOverPieces) {
   }
 }
 
+TEST(Crc, TheCrcOfARunFollowsFromItsPartsInAnyOrder) {
+  ByteVector run(1000);
+  for (std::size_t i = 0; i < run.size(); ++i) run[i] = static_cast<std::byte>(i * 31);
+  std::fill(run.begin() + 300, run.begin() + 400, std::byte{0});  // a part nobody tells of
+  const formats::Crc32cOfParts parts(run.size());
+  const ByteView bytes(run);
+  std::uint32_t crc = parts.zeros();
+  crc ^= parts.contribution(400, bytes.subspan(400));
+  crc ^= parts.contribution(0, bytes.first(7));
+  crc ^= parts.contribution(7, bytes.subspan(7, 293));
+  EXPECT_EQ(crc, crc32c(0, bytes));
+  EXPECT_EQ(parts.begun_with(0x12345678, crc), crc32c(0x12345678, bytes));
+}
+
 TEST(DType, NamesAndNumbersGoBothWays) {
   int known = 0;
   for (std::uint32_t number = 0; number < 256; ++number) {

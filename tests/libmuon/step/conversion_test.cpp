@@ -1,0 +1,90 @@
+// A run that leaves Ebb's store for another format, comes back into a store by conversion and goes
+// on: the same bits as one that was never interrupted.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "formats/registry.h"
+#include "libswap/sys/file_tree.h"
+#include "libswap/sys/io_queue.h"
+#include "libswap/transfer/convert.h"
+#include "libswap/transfer/write_checkpoint.h"
+#include "tests/libmuon/support/training.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using test::Outcome;
+using test::TempDir;
+using test::train;
+using test::Training;
+
+constexpr std::uint64_t kStop = 4;
+constexpr std::uint64_t kSteps = 6;
+
+struct Into {
+  std::string format;
+  std::uint32_t world = 1;
+};
+
+// "" or what went wrong.
+std::string convert(const fs::path& from, const fs::path& to, const Into& into) {
+  const auto run = [&]() -> formats::Result<> {
+    TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
+    TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
+    TRY_ASSIGN(auto tree, libswap::open_tree(from));
+    TRY_ASSIGN(const auto source, formats::describe(std::move(tree)));
+    const formats::Format* format = formats::format_named(into.format);
+    TRY_ASSIGN(
+        const auto conversion,
+        libswap::plan_conversion(
+            *source, {.format = format, .world = into.world, .policy = format->default_policy}));
+    for (const std::string& line : conversion.plan.dropped)
+      return formats::Error{formats::Code::unsupported, line, {}};
+    TRY_ASSIGN(const auto report,
+               libswap::write_checkpoint(*io, *conversion.content, conversion.plan, to, {}));
+    return report.bytes > 0 ? formats::Result<>()
+                            : formats::Error{formats::Code::state, "nothing was written", {}};
+  };
+  const auto result = run();
+  return result ? "" : result.error().message;
+}
+
+// Four steps on two ranks, the conversions one after another, and on to step six on three ranks.
+void expect_the_bits_of_an_uninterrupted_run(const std::vector<Into>& way) {
+  const TempDir uninterrupted, work;
+  const Outcome reference = train(Training{}, uninterrupted.path(), kSteps);
+  ASSERT_EQ(reference.error, "");
+  fs::path at = work.path() / "start";
+  ASSERT_EQ(train(Training{.ranks = 2}, at, kStop).error, "");
+  for (const Into& into : way) {
+    const fs::path next = work.path() / (std::to_string(at.string().size()) + into.format);
+    ASSERT_EQ(convert(at, next, into), "") << into.format;
+    at = next;
+  }
+  const Outcome resumed = train(Training{.ranks = 3}, at, kSteps);
+  ASSERT_EQ(resumed.error, "");
+  EXPECT_EQ(resumed.origin, "transferred the store of " + std::to_string(way.back().world) +
+                                " ranks at step " + std::to_string(kStop));
+  EXPECT_TRUE(resumed == reference);
+}
+
+TEST(EngineConversion, AStoreCutForOtherRanksContinuesBitForBit) {
+  expect_the_bits_of_an_uninterrupted_run({{"ebb", 5}});
+}
+
+TEST(EngineConversion, DcpAndBackContinuesBitForBit) {
+  expect_the_bits_of_an_uninterrupted_run({{"dcp", 3}, {"ebb", 4}});
+}
+
+TEST(EngineConversion, DeepSpeedAndBackContinuesBitForBit) {
+  expect_the_bits_of_an_uninterrupted_run({{"deepspeed", 2}, {"ebb", 3}});
+}
+
+TEST(EngineConversion, MoreRanksThanTilesAreHarmless) {
+  expect_the_bits_of_an_uninterrupted_run({{"dcp", 1}, {"ebb", 40}});
+}
+
+}  // namespace
