@@ -13,6 +13,8 @@ namespace formats {
 namespace {
 
 constexpr std::size_t kPass = 64 * 1024;
+constexpr std::uint64_t kPiece = 256 * 1024;
+constexpr std::uint64_t kLikely = 64;  // how far a stream expands
 
 Error too_much(std::string_view where, std::uint64_t limit) {
   return {Code::limit,
@@ -25,6 +27,51 @@ struct FreeStream {
   void operator()(ZSTD_DStream* stream) const { ZSTD_freeDStream(stream); }
 };
 
+// A stream of zstd frames, decoded as its bytes come.
+class ZstdFrames {
+ public:
+  static Result<ZstdFrames> begin(std::uint64_t expected, std::uint64_t limit,
+                                  std::string_view where) {
+    ZstdFrames frames(limit, where);
+    if (frames.stream_ == nullptr) return Error{Code::no_memory, "no memory for a zstd stream", {}};
+    frames.out_.reserve(static_cast<std::size_t>(expected));
+    return frames;
+  }
+
+  Result<> feed(ByteView packed) {
+    ZSTD_inBuffer input{packed.data(), packed.size(), 0};
+    bool full = false;  // the decoder may hold more than fitted the last pass
+    while (input.pos < input.size || full) {
+      ZSTD_outBuffer output{pass_.data(), pass_.size(), 0};
+      state_ = ZSTD_decompressStream(stream_.get(), &output, &input);
+      if (ZSTD_isError(state_) != 0) return bad(ZSTD_getErrorName(state_));
+      append_bytes(out_, ByteView(pass_).first(output.pos));
+      if (out_.size() > limit_) return too_much(where_, limit_);
+      full = output.pos == output.size;
+    }
+    return {};
+  }
+
+  Result<ByteVector> finish() {
+    if (state_ != 0) return bad("the zstd stream is cut off");
+    return std::move(out_);
+  }
+
+ private:
+  ZstdFrames(std::uint64_t limit, std::string_view where)
+      : stream_(ZSTD_createDStream()), pass_(ZSTD_DStreamOutSize()), limit_(limit), where_(where) {}
+  Error bad(std::string_view why) const {
+    return {Code::corrupt, std::string(where_) + ": " + std::string(why), {}};
+  }
+
+  std::unique_ptr<ZSTD_DStream, FreeStream> stream_;
+  ByteVector out_;
+  ByteVector pass_;
+  std::uint64_t limit_;
+  std::string_view where_;
+  std::size_t state_ = 1;  // 0 between frames
+};
+
 struct EndInflate {
   void operator()(z_stream* stream) const { inflateEnd(stream); }
 };
@@ -32,26 +79,26 @@ struct EndInflate {
 }  // namespace
 
 Result<ByteVector> unzstd(ByteView packed, std::uint64_t limit, std::string_view where) {
-  const auto bad = [&](std::string_view why) {
-    return Error{Code::corrupt, std::string(where) + ": " + std::string(why), {}};
-  };
-  const std::unique_ptr<ZSTD_DStream, FreeStream> stream(ZSTD_createDStream());
-  if (stream == nullptr) return Error{Code::no_memory, "no memory for a zstd stream", {}};
-  ByteVector out;
-  ByteVector pass(ZSTD_DStreamOutSize());
-  ZSTD_inBuffer input{packed.data(), packed.size(), 0};
-  std::size_t state = 1;
-  while (input.pos < input.size || state != 0) {
-    ZSTD_outBuffer output{pass.data(), pass.size(), 0};
-    const std::size_t before = input.pos;
-    state = ZSTD_decompressStream(stream.get(), &output, &input);
-    if (ZSTD_isError(state) != 0) return bad(ZSTD_getErrorName(state));
-    append_bytes(out, ByteView(pass).first(output.pos));
-    if (out.size() > limit) return too_much(where, limit);
-    if (state != 0 && input.pos == before && output.pos == 0)
-      return bad("the zstd stream is cut off");
+  TRY_ASSIGN(ZstdFrames frames, ZstdFrames::begin(0, limit, where));
+  TRY(frames.feed(packed));
+  return frames.finish();
+}
+
+Result<ByteVector> unzstd(const ByteSource& source, std::uint64_t offset, std::uint64_t length,
+                          std::uint64_t expected, std::uint64_t limit, std::string_view where) {
+  // What is declared is not believed beyond what the bytes make likely.
+  const std::uint64_t likely =
+      std::max(kPiece, length > limit / kLikely ? limit : length * kLikely);
+  TRY_ASSIGN(ZstdFrames frames,
+             ZstdFrames::begin(std::min({expected, limit, likely}), limit, where));
+  ByteVector piece(static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, length)));
+  for (std::uint64_t at = 0; at < length; at += piece.size()) {
+    const auto part = std::span(piece).first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), length - at)));
+    TRY(source.read(offset + at, part));
+    TRY(frames.feed(part));
   }
-  return out;
+  return frames.finish();
 }
 
 Result<ByteVector> unzlib(ByteView packed, std::uint64_t limit, std::string_view where) {

@@ -10,6 +10,7 @@
 #include "formats/dcp/meaning.h"
 #include "formats/dcp/open.h"
 #include "formats/dcp/payload.h"
+#include "formats/dcp/raw_items.h"
 #include "formats/torch/refuse.h"
 
 namespace formats {
@@ -70,7 +71,9 @@ class DcpCheckpoint : public Checkpoint {
 class Describer {
  public:
   explicit Describer(std::shared_ptr<const SourceTree> tree)
-      : tree_(tree), checkpoint_(std::make_unique<DcpCheckpoint>(std::move(tree))) {}
+      : tree_(tree),
+        raw_items_(tree),
+        checkpoint_(std::make_unique<DcpCheckpoint>(std::move(tree))) {}
 
   Result<OpenedDcp> run() {
     TRY(read_indexes());
@@ -221,26 +224,41 @@ class Describer {
       const DcpItem& item = *chunk.item;
       TRY_ASSIGN(const std::uint32_t file, place(item, "tensor", tensor.key));
       const std::optional<Rank> holder = catalog().files[file].rank;
-      entry.chunks.push_back({std::move(chunk.box), file, item.offset, item.length,
-                              holder.value_or(Rank{0}), item.zstd});
+      std::uint64_t offset = item.offset;
+      std::uint64_t coding = item.zstd;
+      if (DcpRawItems::is_raw(item, tensor.dtype, chunk.box)) {
+        coding = kRawItem;
+        TRY_ASSIGN(offset, raw_items_.offset_of(catalog().files[file].name, item, tensor.key,
+                                                tensor.dtype, chunk.box));
+      }
+      entry.chunks.push_back(
+          {std::move(chunk.box), file, offset, item.length, holder.value_or(Rank{0}), coding});
     }
     entry.key = std::move(tensor.key);
     catalog().tensors.push_back(std::move(entry));
     return {};
   }
 
-  // Two chunks may not share bytes of a payload file.
+  // No two items may share bytes of a payload file.
   Result<> check_no_overlap() {
     struct Extent {
       std::uint32_t file;
       std::uint64_t offset, length;
-      const TensorEntry* tensor;
+      const TensorEntry* tensor;  // null: a value
+      const std::string* key;
       auto order() const { return std::tie(file, offset); }
+      std::string name() const {
+        return (tensor == nullptr ? "value " : "tensor ") + json_string(*key);
+      }
     };
     std::vector<Extent> extents;
     for (const TensorEntry& tensor : catalog().tensors)
       for (const Chunk& chunk : tensor.chunks)
-        extents.push_back({chunk.file, chunk.offset, chunk.length, &tensor});
+        extents.push_back({chunk.file, chunk.offset, chunk.length, &tensor, &*tensor.key});
+    for (const DcpValue& value : index_.values)
+      if (value.item)
+        extents.push_back({file_numbers_[value.item->file], value.item->offset, value.item->length,
+                           nullptr, &value.key});
     std::sort(extents.begin(), extents.end(),
               [](const Extent& a, const Extent& b) { return a.order() < b.order(); });
     for (std::size_t i = 1; i < extents.size(); ++i) {
@@ -248,8 +266,7 @@ class Describer {
       const Extent& b = extents[i];
       if (a.file == b.file && a.offset + a.length > b.offset)
         return refuse(Code::corrupt, at_root(catalog().files[a.file].name), b.offset,
-                      "the items of tensors " + json_string(*a.tensor->key) + " and " +
-                          json_string(*b.tensor->key) + " overlap in the file");
+                      "the items of " + a.name() + " and " + b.name() + " overlap in the file");
     }
     return {};
   }
@@ -297,6 +314,7 @@ class Describer {
   }
 
   std::shared_ptr<const SourceTree> tree_;
+  DcpRawItems raw_items_;
   std::unique_ptr<DcpCheckpoint> checkpoint_;
   DcpIndex index_;
   std::vector<std::uint32_t> file_numbers_;  // of DcpIndex::files, in Catalog::files

@@ -5,6 +5,7 @@
 #include "formats/core/crc32c.h"
 #include "formats/core/decompress.h"
 #include "formats/core/units.h"
+#include "formats/torch/elements.h"
 #include "formats/torch/refuse.h"
 
 namespace formats {
@@ -14,18 +15,31 @@ constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decod
 constexpr std::uint64_t kExpansion = 64;              // of a compressed value, at no charge
 constexpr std::uint64_t kArchiveOverhead = 64 * KiB;  // what an archive of one tensor adds to it
 constexpr std::uint64_t kCrcPass = 1 * MiB;
+constexpr std::uint64_t kMostKept = 64 * MiB;  // of decoded items, unless one alone is larger
 
-Result<> check_crc(const TorchArchive& archive, const TorchArchive::Plain& plain) {
+Result<> check_crc(const TorchArchive& archive, const ZipEntry& record, std::uint64_t record_at) {
   std::uint32_t crc = 0;
-  ByteVector pass(static_cast<std::size_t>(std::min(kCrcPass, plain.record->size)));
-  for (std::uint64_t at = 0; at < plain.record->size; at += pass.size()) {
+  ByteVector pass(static_cast<std::size_t>(std::min(kCrcPass, record.size)));
+  for (std::uint64_t at = 0; at < record.size; at += pass.size()) {
     const std::span<std::byte> part =
-        std::span(pass).first(std::min<std::uint64_t>(pass.size(), plain.record->size - at));
-    TRY(archive.zip().source().read(plain.record_at + at, part));
+        std::span(pass).first(std::min<std::uint64_t>(pass.size(), record.size - at));
+    TRY(archive.zip().source().read(record_at + at, part));
     crc = crc32_zip(crc, part);
   }
-  if (crc != plain.record->crc) return archive.zip().crc_failure(*plain.record);
+  if (crc != record.crc) return archive.zip().crc_failure(record);
   return {};
+}
+
+// Out of an archive whose records lie as they are: any part, whatever the tensor's strides.
+Result<> read_stored(const TorchArchive& archive, const TorchTensor& tensor, const ZipEntry& record,
+                     std::uint64_t first, std::span<std::byte> into) {
+  TRY_ASSIGN(const std::uint64_t at, archive.zip().data_offset(record));
+  const ByteOrder order = archive.big_endian() ? ByteOrder::big : ByteOrder::little;
+  TRY(read_elements(archive.zip().source(), at, tensor, order, first, into));
+  if (!record.has_crc() || first + into.size() != tensor.bytes()) return {};
+  const bool all = into.size() == record.size && tensor.row_major() && order == ByteOrder::little;
+  if (!all) return check_crc(archive, record, at);
+  return crc32_zip(0, into) == record.crc ? Result<>() : archive.zip().crc_failure(record);
 }
 
 }  // namespace
@@ -34,18 +48,19 @@ std::string DcpPayloads::path_of(const DcpPlace& place) const {
   return std::string(tree_->root()) + "/" + place.file;
 }
 
-Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_limit,
-                                       PickleLimits limits) const {
+Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_bytes,
+                                       std::uint64_t plain_limit, PickleLimits limits) const {
   TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(place.file));
-  if (place.zstd == 0)
+  if (place.coding == 0)
     return TorchArchive::open(std::move(source), place.offset, place.length, limits);
   std::string where(source->name());
   where += ':';
   where += std::to_string(place.offset);
   // zstd never expands what it cannot compress by more than one part in 256, plus its headers.
   const std::uint64_t packed_limit = plain_limit + plain_limit / 128 + kArchiveOverhead;
-  TRY_ASSIGN(ByteVector bytes, read_bytes(*source, place.offset, place.length, packed_limit));
-  for (std::uint64_t pass = 0; pass < place.zstd; ++pass) {
+  TRY_ASSIGN(ByteVector bytes, unzstd(*source, place.offset, place.length,
+                                      plain_bytes + kArchiveOverhead, packed_limit, where));
+  for (std::uint64_t pass = 1; pass < place.coding; ++pass) {
     TRY_ASSIGN(bytes, unzstd(bytes, packed_limit, where));
   }
   const std::uint64_t size = bytes.size();
@@ -57,34 +72,67 @@ Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plai
 Result<> DcpPayloads::read(const DcpPlace& place, const Shape& shape, DType dtype,
                            std::string_view label, std::uint64_t first,
                            std::span<std::byte> into) const {
-  auto done = read_tensor(place, shape, dtype, first, into);
+  auto done = place.coding == kRawItem ? read_raw(place, first, into)
+                                       : read_tensor(place, shape, dtype, first, into);
   if (!done) return std::move(done).error().within(label);
   return {};
 }
 
-Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DType dtype,
-                                  std::uint64_t first, std::span<std::byte> into) const {
+Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, const Shape& shape,
+                                                     DType dtype) const {
   const std::uint64_t bytes = volume(shape) * bytes_of(dtype);
-  TRY_ASSIGN(const TorchArchive archive, open(place, bytes + kArchiveOverhead));
-  TRY_ASSIGN(const TorchTensor tensor, torch_tensor(archive.graph(), archive.graph().root()));
+  TRY_ASSIGN(TorchArchive archive, open(place, bytes, bytes + kArchiveOverhead));
+  TRY_ASSIGN(TorchTensor tensor, torch_tensor(archive.graph(), archive.graph().root()));
   if (tensor.shape != shape || tensor.dtype != dtype)
     return refuse(Code::corrupt, path_of(place), place.offset,
                   "the metadata declares " + std::string(name_of(dtype)) + " of shape " +
                       to_string(shape) + " but the file holds a tensor of " +
                       std::string(name_of(tensor.dtype)) + " and shape " + to_string(tensor.shape));
-  TRY_ASSIGN(const std::optional<TorchArchive::Plain> plain, archive.plain(tensor));
-  if (!plain) {
-    TRY_ASSIGN(const ByteVector elements,
-               archive.elements(tensor, std::max(bytes + kArchiveOverhead, place.length)));
-    std::copy_n(elements.begin() + static_cast<std::ptrdiff_t>(first), into.size(), into.begin());
-    return {};
+  TRY_ASSIGN(const ZipEntry* record, archive.record_of(tensor));
+  return Opened{std::move(archive), std::move(tensor), record, std::nullopt};
+}
+
+// REQUIRES: decoding_ is locked.
+Result<const DcpPayloads::Opened*> DcpPayloads::kept(const DcpPlace& place, const Shape& shape,
+                                                     DType dtype) const {
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) {
+    return kept.offset == place.offset && kept.file == place.file;
+  });
+  if (found != kept_.end()) {
+    kept_.splice(kept_.begin(), kept_, found);
+    return &found->item;
   }
-  TRY(archive.zip().source().read(plain->record_at + plain->first + first, into));
-  if (!plain->record->has_crc()) return {};
-  if (into.size() < plain->record->size)
-    return first + into.size() == bytes ? check_crc(archive, *plain) : Result<>();
-  if (crc32_zip(0, into) != plain->record->crc) return archive.zip().crc_failure(*plain->record);
+  std::uint64_t bytes = volume(shape) * bytes_of(dtype);
+  for (const Kept& kept : kept_) bytes += kept.bytes();
+  for (; bytes > kMostKept && !kept_.empty(); kept_.pop_back()) bytes -= kept_.back().bytes();
+  TRY_ASSIGN(Opened item, open_tensor(place, shape, dtype));
+  if (item.record->deflated) {
+    const std::uint64_t limit = item.tensor.bytes() + kArchiveOverhead;
+    TRY_ASSIGN(item.elements, item.archive.elements(item.tensor, std::max(limit, place.length)));
+  }
+  kept_.push_front(Kept{place.file, place.offset, std::move(item)});
+  return &kept_.front().item;
+}
+
+Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DType dtype,
+                                  std::uint64_t first, std::span<std::byte> into) const {
+  if (place.coding == 0) {
+    TRY_ASSIGN(const Opened item, open_tensor(place, shape, dtype));
+    if (!item.record->deflated)
+      return read_stored(item.archive, item.tensor, *item.record, first, into);
+  }
+  const std::lock_guard lock(decoding_);
+  TRY_ASSIGN(const Opened* item, kept(place, shape, dtype));
+  if (!item->elements) return read_stored(item->archive, item->tensor, *item->record, first, into);
+  std::copy_n(item->elements->begin() + static_cast<std::ptrdiff_t>(first), into.size(),
+              into.begin());
   return {};
+}
+
+Result<> DcpPayloads::read_raw(const DcpPlace& place, std::uint64_t first,
+                               std::span<std::byte> into) const {
+  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(place.file));
+  return source->read(place.offset + first, into);
 }
 
 Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) const {
@@ -94,7 +142,7 @@ Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) co
                       std::to_string(kMaxValue));
   const std::uint64_t free = place.length * kExpansion;
   TRY_ASSIGN(const TorchArchive archive,
-             open(place, std::min(kMaxValue, free + purse), {.unfold = purse}));
+             open(place, 0, std::min(kMaxValue, free + purse), {.unfold = purse}));
   TRY_ASSIGN(Value value, value_of(archive.graph(), archive.graph().root(), &archive));
   const std::uint64_t decoded = archive.length() - std::min(archive.length(), free);
   purse -= std::min(purse, decoded + archive.graph().unfolded());

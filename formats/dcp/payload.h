@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,16 +16,21 @@
 
 namespace formats {
 
+// How the bytes of an item are to be understood: what a chunk's tag says.
+constexpr std::uint64_t kRawItem = ~std::uint64_t{0};  // the elements themselves
+
 // Where an item lies and what it must be.
 struct DcpPlace {
   std::string file;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
-  std::uint64_t zstd = 0;
+  std::uint64_t coding = 0;  // an archive, compressed so many times; or kRawItem
 };
 
-// Stateless, so safe from any thread. Files are opened for each read and not kept: a checkpoint may
-// have a file per item.
+// Safe from any thread. Files are opened for each read and not kept: a checkpoint may have a file
+// per item. Items that cannot be read in parts as they lie (compressed ones) are kept decoded: the
+// latest ones that fit 64 MiB together, or one that is larger. So whoever reads parts of an item,
+// or of several by turns, has each decoded once. Those reads wait for each other.
 class DcpPayloads {
  public:
   explicit DcpPayloads(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
@@ -31,8 +39,7 @@ class DcpPayloads {
   // from byte `first` on. `label` names the tensor and its rows. The archive's CRC32 covers the
   // whole item. Reading all of it checks it on the way; a read of a part checks it, in a second
   // pass, when the part holds the item's last byte: whoever reads an item in parts, in any order,
-  // has it checked once. Compressed items, and those not stored row-major, are decoded whole at
-  // each read: read them whole.
+  // has it checked once.
   Result<> read(const DcpPlace& place, const Shape& shape, DType dtype, std::string_view label,
                 std::uint64_t first, std::span<std::byte> into) const;
 
@@ -40,13 +47,31 @@ class DcpPayloads {
   Result<Value> value(const DcpPlace& place, std::uint64_t& purse) const;
 
  private:
+  struct Opened {  // an item that is one tensor
+    TorchArchive archive;
+    TorchTensor tensor;
+    const ZipEntry* record = nullptr;    // of the archive
+    std::optional<ByteVector> elements;  // all of them, decoded, where the record is deflated
+  };
+  struct Kept {
+    std::string file;
+    std::uint64_t offset = 0;
+    Opened item;
+    std::uint64_t bytes() const { return item.tensor.bytes(); }
+  };
+
   std::string path_of(const DcpPlace& place) const;
-  Result<TorchArchive> open(const DcpPlace& place, std::uint64_t plain_limit,
-                            PickleLimits limits = {}) const;
+  Result<TorchArchive> open(const DcpPlace& place, std::uint64_t plain_bytes,
+                            std::uint64_t plain_limit, PickleLimits limits = {}) const;
+  Result<Opened> open_tensor(const DcpPlace& place, const Shape& shape, DType dtype) const;
   Result<> read_tensor(const DcpPlace& place, const Shape& shape, DType dtype, std::uint64_t first,
                        std::span<std::byte> into) const;
+  Result<const Opened*> kept(const DcpPlace& place, const Shape& shape, DType dtype) const;
+  Result<> read_raw(const DcpPlace& place, std::uint64_t first, std::span<std::byte> into) const;
 
   std::shared_ptr<const SourceTree> tree_;
+  mutable std::mutex decoding_;
+  mutable std::list<Kept> kept_;  // guarded by decoding_; the latest first
 };
 
 }  // namespace formats

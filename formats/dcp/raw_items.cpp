@@ -1,0 +1,91 @@
+#include "formats/dcp/raw_items.h"
+
+#include <algorithm>
+
+#include "formats/hdf5/value_json.h"
+#include "formats/core/json_text.h"
+#include "formats/torch/refuse.h"
+
+namespace formats {
+namespace {
+
+constexpr const char* kPlacesKey = "DCP_SHARDING_INFO";
+
+// A file's bytes from `first` on, as a file of their own.
+class TailSource : public ByteSource {
+ public:
+  TailSource(std::shared_ptr<const ByteSource> source, std::uint64_t first)
+      : source_(std::move(source)),
+        first_(first),
+        name_(std::string(source_->name()) + ":" + std::to_string(first)) {}
+  std::uint64_t size() const override { return source_->size() - first_; }
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    return source_->read(first_ + offset, into);
+  }
+  std::string_view name() const override { return name_; }
+
+ private:
+  std::shared_ptr<const ByteSource> source_;
+  std::uint64_t first_;
+  std::string name_;
+};
+
+bool lies_at(const Value& places, const std::string& key, const Box& box) {
+  const Value* place = places.find(key);
+  const Value* offsets = place == nullptr ? nullptr : place->find("saved_offsets");
+  return offsets != nullptr &&
+         std::equal(offsets->items.begin(), offsets->items.end(), box.offset.begin(),
+                    box.offset.end(), [](const Value& saved, std::uint64_t wanted) {
+                      return saved.kind == Value::Kind::integer && saved.integer >= 0 &&
+                             static_cast<std::uint64_t>(saved.integer) == wanted;
+                    });
+}
+
+}  // namespace
+
+bool DcpRawItems::is_raw(const DcpItem& item, DType dtype, const Box& box) {
+  return item.zstd == 0 && item.length == volume(box.extent) * bytes_of(dtype);
+}
+
+Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& file,
+                                                            std::uint64_t offset) {
+  std::unique_ptr<Tensors>& tensors = read_[{file, offset}];
+  if (tensors != nullptr) return tensors.get();
+  TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(file));
+  const TailSource tail(std::move(source), offset);
+  auto made = std::make_unique<Tensors>();
+  TRY_ASSIGN(made->header, safetensors::read_header(tail));
+  const std::string* places = made->header.find_metadata(kPlacesKey);
+  if (places == nullptr)
+    return refuse(Code::corrupt, tail.name(), 0,
+                  std::string("the safetensors header has no ") + kPlacesKey);
+  TRY_ASSIGN(made->places, hdf5::read_value_json(*places, std::string(tail.name()) + ": " + kPlacesKey));
+  for (const safetensors::HeaderTensor& tensor : made->header.tensors)
+    made->by_key.emplace(tensor.key, &tensor);
+  tensors = std::move(made);
+  return tensors.get();
+}
+
+Result<std::uint64_t> DcpRawItems::offset_of(const std::string& file, const DcpItem& item,
+                                             const std::string& key, DType dtype, const Box& box) {
+  TRY_ASSIGN(const Tensors* tensors, tensors_at(file, item.offset));
+  const std::string where = std::string(tree_->root()) + "/" + file;
+  const auto found = tensors->by_key.find(key);
+  if (found == tensors->by_key.end())
+    return refuse(Code::incomplete, where, item.offset,
+                  "the safetensors header has no tensor " + json_string(key));
+  const safetensors::HeaderTensor& tensor = *found->second;
+  if (!lies_at(tensors->places, key, box))
+    return refuse(Code::incomplete, where, item.offset,
+                  "the chunk " + to_string(box) + " of tensor " + json_string(key) +
+                      " is not there: in this serialization torch keeps the last chunk that a "
+                      "rank writes of a tensor, and loses the others");
+  if (tensor.dtype != dtype || tensor.shape != box.extent)
+    return refuse(Code::corrupt, where, item.offset,
+                  "the metadata declares " + std::string(name_of(dtype)) + " of shape " +
+                      to_string(box.extent) + " but the file holds " + json_string(key) + " as " +
+                      std::string(name_of(tensor.dtype)) + " of shape " + to_string(tensor.shape));
+  return item.offset + tensors->header.data_start + tensor.begin;
+}
+
+}  // namespace formats
