@@ -102,8 +102,15 @@ class FragmentCheck {
 
   Result<> check_own_blocks() const {
     const auto& [first, bytes, count] = *file_.blocks;
-    if (bytes != 0 && first <= file_.size && count <= (file_.size - first) / bytes) return {};
-    return Error{Code::layout, formats::printable(file_.name) + ": its blocks end beyond it", {}};
+    const bool fit = bytes != 0 && first <= file_.size && count <= (file_.size - first) / bytes;
+    const bool sealed = std::ranges::any_of(file_.fragments, [](const Fragment& fragment) {
+      return std::holds_alternative<formats::Sealed>(fragment.data);
+    });
+    if (fit && !sealed) return {};
+    return Error{Code::layout,
+                 formats::printable(file_.name) +
+                     (fit ? ": has blocks and seals" : ": its blocks end beyond it"),
+                 {}};
   }
 
   Result<std::uint64_t> size_of(const Fragment& fragment) const {

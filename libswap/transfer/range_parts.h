@@ -19,7 +19,6 @@ class RangeParts {
   // The ranges that the file's Sealed fragments name. REQUIRES: equal or disjoint (check_plan).
   RangeParts(const formats::OutputFile& file, std::uint64_t piece_bytes);
 
-  bool empty() const { return ranges_.empty(); }
   bool touches(formats::FileRange bytes) const;
   // Of the file's bytes from `offset` on, ascending.
   std::vector<RangePart> parts_of(std::uint64_t offset, formats::ByteView bytes) const;
