@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "libswap/transfer/attempt.h"
 #include "formats/catalog/range_crcs.h"
+#include "libswap/transfer/attempt.h"
 #include "libswap/transfer/digest.h"
 #include "libswap/transfer/in_parallel.h"
 #include "libswap/transfer/piece_writer.h"

@@ -100,7 +100,8 @@ TEST(DcpIndex, D09ItemsPastTheEndOfTheirFileAreRefused) {
 
 TEST(DcpIndex, ItemsOnEachOtherAreRefused) {
   const std::string text = message({tensor({4}, {chunk({{0}, {2}}), chunk({{2}, {2}}, 50)})});
-  EXPECT_EQ(text, "ck/__0_0.distcp:50: the items of tensor \"w\" and tensor \"w\" overlap in the file");
+  EXPECT_EQ(text,
+            "ck/__0_0.distcp:50: the items of tensor \"w\" and tensor \"w\" overlap in the file");
 }
 
 TEST(DcpIndex, D10MissingFilesNameWhatLivedInThem) {
