@@ -115,7 +115,7 @@ Writing::Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputF
     --missing_[piece.file];
     --left_;
     RangeParts& ranges = *ranges_[piece.file];
-    if (!ranges.empty()) ranges.publish(piece.number, finished.ranges);
+    if (ranges.ranges() > 0) ranges.publish(piece.number, finished.ranges);
   }
 }
 
