@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 
 #include "formats/catalog/range_crcs.h"
 #include "formats/core/check.h"
@@ -61,10 +60,12 @@ BlockCrcs::BlockCrcs(const EmitPlan& plan) : plan_(plan) {
   }
 }
 
-void BlockCrcs::feed(const OutputFile& file, std::uint64_t offset, ByteView bytes) {
+std::vector<BlockShare> BlockCrcs::shares(const OutputFile& file, std::uint64_t offset,
+                                          ByteView bytes) const {
+  std::vector<BlockShare> shares;
   const auto found = files_.find(&file);
-  if (found == files_.end()) return;
-  auto& [blocks, parts, crcs] = found->second;
+  if (found == files_.end()) return shares;
+  const auto& [blocks, parts, crcs] = found->second;
   if (offset < blocks.first) {
     const std::uint64_t before = std::min<std::uint64_t>(blocks.first - offset, bytes.size());
     offset += before;
@@ -72,13 +73,18 @@ void BlockCrcs::feed(const OutputFile& file, std::uint64_t offset, ByteView byte
   }
   while (!bytes.empty()) {
     const std::uint64_t block = (offset - blocks.first) / blocks.bytes;
-    if (block >= blocks.count) return;
+    if (block >= blocks.count) break;
     const std::uint64_t inside = offset - blocks.first - block * blocks.bytes;
     const ByteView part = bytes.first(std::min<std::uint64_t>(bytes.size(), blocks.bytes - inside));
-    std::atomic_ref(crcs[block]).fetch_xor(parts.contribution(inside, part));
+    shares.push_back({block, parts.contribution(inside, part)});
     offset += part.size();
     bytes = bytes.subspan(part.size());
   }
+  return shares;
+}
+
+void BlockCrcs::add(const OutputFile& file, std::span<const BlockShare> shares) {
+  for (const BlockShare& share : shares) files_.at(&file).crcs[share.block] ^= share.crc;
 }
 
 std::span<const std::uint32_t> BlockCrcs::of(std::uint32_t file) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "formats/catalog/emit.h"
@@ -29,13 +30,19 @@ class RangeCrcs {
 };
 
 // Of every file that has OutputFile::blocks. What is not fed counts as zeros, so gaps need no call.
-// feed() may be called from any thread.
+struct BlockShare {  // what some bytes contribute to a block's CRC32C
+  std::uint64_t block = 0;
+  std::uint32_t crc = 0;
+};
 class BlockCrcs {
  public:
   explicit BlockCrcs(const EmitPlan& plan);  // borrowed
 
-  // Bytes of one of the plan's files; each at most once, in any order.
-  void feed(const OutputFile& file, std::uint64_t offset, ByteView bytes);
+  // Of bytes of one of the plan's files; safe from any thread, also beside add().
+  std::vector<BlockShare> shares(const OutputFile& file, std::uint64_t offset,
+                                 ByteView bytes) const;
+  // Each byte's at most once, in any order. Not thread-safe.
+  void add(const OutputFile& file, std::span<const BlockShare> shares);
   // One CRC32C a block. REQUIRES: the shard file has blocks and is written.
   std::span<const std::uint32_t> of(std::uint32_t file) const;
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -40,6 +41,12 @@ class SourceTree {
   // which is not to be trusted with hostile bytes. The program runs in a confined process of its
   // own and gets no bytes but the file's. Code::unsupported where there are no such programs.
   virtual Result<ByteVector> probe(std::string_view program, const ByteSource& file) const;
+  // What can only be decoded whole and is read in parts, `bytes` long: `make` gives it, or an
+  // earlier call with the same key and type did and the tree still keeps it. This one keeps
+  // nothing. Safe from any thread.
+  using Decoded = std::shared_ptr<const void>;
+  virtual Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
+                                  const std::function<Result<Decoded>()>& make) const;
 
   const Entry* find(std::string_view name) const {
     for (const Entry& entry : entries())

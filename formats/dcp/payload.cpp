@@ -15,7 +15,6 @@ constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decod
 constexpr std::uint64_t kExpansion = 64;              // of a compressed value, at no charge
 constexpr std::uint64_t kArchiveOverhead = 64 * KiB;  // what an archive of one tensor adds to it
 constexpr std::uint64_t kCrcPass = 1 * MiB;
-constexpr std::uint64_t kMostKept = 64 * MiB;  // of decoded items, unless one alone is larger
 
 Result<> check_crc(const TorchArchive& archive, const ZipEntry& record, std::uint64_t record_at) {
   std::uint32_t crc = 0;
@@ -92,26 +91,21 @@ Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, cons
   return Opened{std::move(archive), std::move(tensor), record, std::nullopt};
 }
 
-// REQUIRES: decoding_ is locked.
-Result<const DcpPayloads::Opened*> DcpPayloads::kept(const DcpPlace& place, const Shape& shape,
-                                                     DType dtype) const {
-  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) {
-    return kept.offset == place.offset && kept.file == place.file;
-  });
-  if (found != kept_.end()) {
-    kept_.splice(kept_.begin(), kept_, found);
-    return &found->item;
-  }
-  std::uint64_t bytes = volume(shape) * bytes_of(dtype);
-  for (const Kept& kept : kept_) bytes += kept.bytes();
-  for (; bytes > kMostKept && !kept_.empty(); kept_.pop_back()) bytes -= kept_.back().bytes();
-  TRY_ASSIGN(Opened item, open_tensor(place, shape, dtype));
-  if (item.record->deflated) {
-    const std::uint64_t limit = item.tensor.bytes() + kArchiveOverhead;
-    TRY_ASSIGN(item.elements, item.archive.elements(item.tensor, std::max(limit, place.length)));
-  }
-  kept_.push_front(Kept{place.file, place.offset, std::move(item)});
-  return &kept_.front().item;
+Result<std::shared_ptr<const DcpPayloads::Opened>> DcpPayloads::decoded(const DcpPlace& place,
+                                                                        const Shape& shape,
+                                                                        DType dtype) const {
+  const auto make = [&]() -> Result<SourceTree::Decoded> {
+    TRY_ASSIGN(Opened item, open_tensor(place, shape, dtype));
+    if (item.record->deflated) {
+      const std::uint64_t limit = item.tensor.bytes() + kArchiveOverhead;
+      TRY_ASSIGN(item.elements, item.archive.elements(item.tensor, std::max(limit, place.length)));
+    }
+    return SourceTree::Decoded(std::make_shared<const Opened>(std::move(item)));
+  };
+  const std::string key = place.file + ":" + std::to_string(place.offset);
+  TRY_ASSIGN(const SourceTree::Decoded item,
+             tree_->decoded(key, volume(shape) * bytes_of(dtype), make));
+  return std::static_pointer_cast<const Opened>(item);
 }
 
 Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DType dtype,
@@ -121,8 +115,7 @@ Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DTy
     if (!item.record->deflated)
       return read_stored(item.archive, item.tensor, *item.record, first, into);
   }
-  const std::lock_guard lock(decoding_);
-  TRY_ASSIGN(const Opened* item, kept(place, shape, dtype));
+  TRY_ASSIGN(const std::shared_ptr<const Opened> item, decoded(place, shape, dtype));
   if (!item->elements) return read_stored(item->archive, item->tensor, *item->record, first, into);
   std::copy_n(item->elements->begin() + static_cast<std::ptrdiff_t>(first), into.size(),
               into.begin());

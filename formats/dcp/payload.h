@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,9 +26,8 @@ struct DcpPlace {
 };
 
 // Safe from any thread. Files are opened for each read and not kept: a checkpoint may have a file
-// per item. Items that cannot be read in parts as they lie (compressed ones) are kept decoded: the
-// latest ones that fit 64 MiB together, or one that is larger. So whoever reads parts of an item,
-// or of several by turns, has each decoded once. Those reads wait for each other.
+// per item. Items that cannot be read in parts as they lie (compressed ones) are decoded whole and
+// left to the tree to keep (SourceTree::decoded).
 class DcpPayloads {
  public:
   explicit DcpPayloads(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
@@ -53,12 +50,6 @@ class DcpPayloads {
     const ZipEntry* record = nullptr;    // of the archive
     std::optional<ByteVector> elements;  // all of them, decoded, where the record is deflated
   };
-  struct Kept {
-    std::string file;
-    std::uint64_t offset = 0;
-    Opened item;
-    std::uint64_t bytes() const { return item.tensor.bytes(); }
-  };
 
   std::string path_of(const DcpPlace& place) const;
   Result<TorchArchive> open(const DcpPlace& place, std::uint64_t plain_bytes,
@@ -66,12 +57,11 @@ class DcpPayloads {
   Result<Opened> open_tensor(const DcpPlace& place, const Shape& shape, DType dtype) const;
   Result<> read_tensor(const DcpPlace& place, const Shape& shape, DType dtype, std::uint64_t first,
                        std::span<std::byte> into) const;
-  Result<const Opened*> kept(const DcpPlace& place, const Shape& shape, DType dtype) const;
+  Result<std::shared_ptr<const Opened>> decoded(const DcpPlace& place, const Shape& shape,
+                                                DType dtype) const;
   Result<> read_raw(const DcpPlace& place, std::uint64_t first, std::span<std::byte> into) const;
 
   std::shared_ptr<const SourceTree> tree_;
-  mutable std::mutex decoding_;
-  mutable std::list<Kept> kept_;  // guarded by decoding_; the latest first
 };
 
 }  // namespace formats

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "formats/hdf5/value_json.h"
 #include "formats/core/json_text.h"
+#include "formats/hdf5/value_json.h"
 #include "formats/torch/refuse.h"
 
 namespace formats {
@@ -59,7 +59,8 @@ Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& f
   if (places == nullptr)
     return refuse(Code::corrupt, tail.name(), 0,
                   std::string("the safetensors header has no ") + kPlacesKey);
-  TRY_ASSIGN(made->places, hdf5::read_value_json(*places, std::string(tail.name()) + ": " + kPlacesKey));
+  const std::string where = std::string(tail.name()) + ": " + kPlacesKey;
+  TRY_ASSIGN(made->places, hdf5::read_value_json(*places, where));
   for (const safetensors::HeaderTensor& tensor : made->header.tensors)
     made->by_key.emplace(tensor.key, &tensor);
   tensors = std::move(made);

@@ -31,6 +31,10 @@ class FolderTree : public SourceTree {
   Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const override {
     return tree_->open(prefix_ + std::string(name));
   }
+  Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
+                          const std::function<Result<Decoded>()>& make) const override {
+    return tree_->decoded(prefix_ + key, bytes, make);
+  }
 
  private:
   std::shared_ptr<const SourceTree> tree_;

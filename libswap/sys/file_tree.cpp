@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "formats/core/units.h"
 #include "libswap/sys/cold_reads.h"
+#include "libswap/sys/decoded_items.h"
 #include "libswap/sys/descriptor_cache.h"
 #include "libswap/sys/errno_error.h"
 #include "libswap/sys/probe.h"
@@ -26,6 +28,7 @@ using formats::Error;
 using Entry = formats::SourceTree::Entry;
 
 constexpr int kMaxDepth = 8;
+constexpr std::uint64_t kMostDecoded = 64 * formats::MiB;
 constexpr std::size_t kMaxEntries = 1'000'000;
 constexpr std::size_t kMaxRead = std::size_t{1} << 30;  // the kernel moves a little less than 2 GiB
 
@@ -193,10 +196,15 @@ class FileTree : public formats::SourceTree {
     }
     return run_probe({path.string()}, file, ProbeLimits{});
   }
+  Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
+                          const std::function<Result<Decoded>()>& make) const override {
+    return decoded_.get(key, bytes, make);
+  }
 
  private:
   std::shared_ptr<const Files> files_;
   std::vector<Entry> entries_;
+  mutable DecodedItems decoded_{kMostDecoded};
 };
 
 bool is_inside(const fs::path& target, const fs::path& root) {

@@ -29,6 +29,7 @@ constexpr std::size_t kBuffers = 2;  // of a worker
 struct Written {
   Piece piece;
   Shares shares;
+  std::vector<formats::BlockShare> blocks;
 };
 
 bool is_cancelled(const std::optional<Error>& error) {
@@ -114,8 +115,7 @@ Writing::Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputF
     skipped_[finished.index] = true;
     --missing_[piece.file];
     --left_;
-    RangeParts& ranges = *ranges_[piece.file];
-    if (ranges.ranges() > 0) ranges.publish(piece.number, finished.ranges);
+    ranges_[piece.file]->publish(piece.number, finished.ranges);
   }
 }
 
@@ -196,8 +196,9 @@ Result<> Writing::make(const Piece& piece, Buffer& buffer) {
   const std::span<std::byte> bytes = buffer.bytes.first(piece.size);
   TRY_ASSIGN(Shares shares, filler_.fill(files_[piece.file], piece.offset, bytes));
   if (sealed_[piece.file]) TRY(seal(piece, bytes));
-  if (options_.blocks != nullptr) options_.blocks->feed(files_[piece.file], piece.offset, bytes);
-  Written written{piece, std::move(shares)};
+  Written written{piece, std::move(shares), {}};
+  if (options_.blocks != nullptr)
+    written.blocks = options_.blocks->shares(files_[piece.file], piece.offset, bytes);
   {
     const std::lock_guard guard(mutex_);
     buffer.in_flight = true;
@@ -295,6 +296,7 @@ Result<> Writing::take(std::vector<Written> written) {
       TRY(outputs_.cut(file));
       complete_.push_back(file);
     }
+    if (options_.blocks != nullptr) options_.blocks->add(files_[file], one.blocks);
     if (options_.written) options_.written(one.piece, one.shares);
     if (options_.durable)
       written_.push_back({pieces_.index_of(one.piece), std::move(one.shares),

@@ -51,6 +51,7 @@ std::vector<RangePart> RangeParts::parts_of(std::uint64_t offset, ByteView bytes
 }
 
 void RangeParts::publish(std::uint64_t piece, std::vector<RangePart> parts) {
+  if (ranges_.empty()) return;
   const std::lock_guard guard(mutex_);
   CHECK(piece < known_.size() && !known_[piece]);
   parts_[piece] = std::move(parts);
@@ -67,7 +68,7 @@ std::vector<RangePart> RangeParts::published(std::uint64_t piece) const {
 
 bool RangeParts::wait_before(std::uint64_t piece) {
   std::unique_lock lock(mutex_);
-  grown_.wait(lock, [&] { return stopped_ || complete_ >= piece; });
+  grown_.wait(lock, [&] { return stopped_ || ranges_.empty() || complete_ >= piece; });
   return !stopped_;
 }
 

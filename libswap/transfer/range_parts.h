@@ -23,11 +23,10 @@ class RangeParts {
   // Of the file's bytes from `offset` on, ascending.
   std::vector<RangePart> parts_of(std::uint64_t offset, formats::ByteView bytes) const;
 
-  // Once for each piece, in any order.
+  // Once for each piece, in any order. A file without ranges needs none and waits for none.
   void publish(std::uint64_t piece, std::vector<RangePart> parts);
   // Of a piece that is published.
   std::vector<RangePart> published(std::uint64_t piece) const;
-  std::size_t ranges() const { return ranges_.size(); }
   // Blocks until all pieces before this one are published; false after stop().
   bool wait_before(std::uint64_t piece);
   void stop();

@@ -25,7 +25,7 @@ class Writer {
       crcs.feed_zeros(fragment.offset - end);
       TRY_ASSIGN(const ByteVector data, fragment_bytes(fragment, crcs));
       crcs.feed(data);
-      blocks_.feed(file, fragment.offset, data);
+      blocks_.add(file, blocks_.shares(file, fragment.offset, data));
       end = fragment.offset + data.size();
       CHECK(end <= bytes.size());
       std::copy(data.begin(), data.end(),

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "formats/core/units.h"
 #include "formats/dcp/dcp.h"
@@ -14,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using formats::ByteVector;
 
-// Counts the bytes that are read out of a tree.
+// Counts the bytes that are read out of a tree, which keeps all that is decoded.
 class CountingTree : public formats::SourceTree {
  public:
   explicit CountingTree(const fs::path& path) : tree_(test_support::load_tree(path)) {}
@@ -25,6 +27,15 @@ class CountingTree : public formats::SourceTree {
     TRY_ASSIGN(auto source, tree_->open(name));
     return std::shared_ptr<const formats::ByteSource>(
         std::make_shared<Counted>(std::move(source), read_));
+  }
+  formats::Result<Decoded> decoded(
+      const std::string& key, std::uint64_t bytes,
+      const std::function<formats::Result<Decoded>()>& make) const override {
+    EXPECT_GT(bytes, 0u);
+    if (!decoded_.contains(key)) {
+      TRY_ASSIGN(decoded_[key], make());
+    }
+    return decoded_[key];
   }
   std::uint64_t read() const { return read_; }
 
@@ -47,6 +58,7 @@ class CountingTree : public formats::SourceTree {
 
   std::shared_ptr<test_support::MemoryTree> tree_;
   mutable std::uint64_t read_ = 0;
+  mutable std::map<std::string, Decoded> decoded_;
 };
 
 TEST(DcpPayload, PartsOfACompressedItemDecodeItOnce) {

@@ -321,7 +321,7 @@ TEST(Costs, ValuesThatShareTheirBytesAreRefused) {
   ASSERT_TRUE(payload.has_value());
   const Tree tree = values_tree(5000, *payload);
   expect_cheap(tree);
-  expect_refused(tree, "shares its bytes with others");
+  expect_refused(tree, "overlap in the file");
 }
 
 ByteVector compressed_zeros(std::size_t count) {

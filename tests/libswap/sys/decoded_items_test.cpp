@@ -1,0 +1,79 @@
+#include "libswap/sys/decoded_items.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using formats::Result;
+using libswap::DecodedItems;
+using Item = DecodedItems::Item;
+
+// Asks for items that are their own keys and counts how often one is made.
+class Asking {
+ public:
+  explicit Asking(std::uint64_t limit) : items_(limit) {}
+
+  std::string ask(const std::string& key, std::uint64_t bytes) {
+    const Result<Item> item = items_.get(key, bytes, [&]() -> Result<Item> {
+      ++made_;
+      return Item(std::make_shared<const std::string>(key));
+    });
+    return item ? *static_cast<const std::string*>(item->get()) : item.error().message;
+  }
+  int made() const { return made_; }
+
+ private:
+  DecodedItems items_;
+  std::atomic<int> made_ = 0;
+};
+
+TEST(DecodedItems, TheLatestThatFitTogetherAreKept) {
+  Asking items(10);
+  for (const char* key : {"a", "b", "a", "b"}) EXPECT_EQ(items.ask(key, 5), key);
+  EXPECT_EQ(items.made(), 2);
+  EXPECT_EQ(items.ask("c", 5), "c");  // a goes
+  EXPECT_EQ(items.ask("b", 5), "b");
+  EXPECT_EQ(items.made(), 3);
+  EXPECT_EQ(items.ask("a", 5), "a");
+  EXPECT_EQ(items.made(), 4);
+}
+
+TEST(DecodedItems, OneThatIsLargerIsKeptAlone) {
+  Asking items(10);
+  items.ask("small", 1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(items.ask("large", 1000), "large");
+  EXPECT_EQ(items.made(), 2);
+  items.ask("small", 1);
+  EXPECT_EQ(items.made(), 3);
+}
+
+TEST(DecodedItems, AnErrorIsTriedAgain) {
+  DecodedItems items(10);
+  int made = 0;
+  const auto fail = [&]() -> Result<Item> {
+    ++made;
+    return formats::Error{formats::Code::io, "worn out", {}};
+  };
+  EXPECT_FALSE(items.get("a", 1, fail));
+  EXPECT_FALSE(items.get("a", 1, fail));
+  EXPECT_EQ(made, 2);
+}
+
+TEST(DecodedItems, ThreadsThatAskAtOnceHaveItMadeOnce) {
+  Asking items(1000);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&items] {
+      for (int key = 0; key < 100; ++key)
+        EXPECT_EQ(items.ask(std::to_string(key), 10), std::to_string(key));
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(items.made(), 100);
+}
+
+}  // namespace
