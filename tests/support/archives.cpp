@@ -91,13 +91,16 @@ ByteVector archive_around(ByteView pickle, const std::vector<std::size_t>& stora
   return out;
 }
 
-ByteVector deflated_archive_around(std::string_view pickle) {
-  const auto record = [](const char* name, std::string_view text, std::uint16_t method) {
-    return Record{name, method == 0 ? std::string(text) : deflated(text), method,
-                  formats::crc32_zip(0, formats::view_of(text)),
-                  static_cast<std::uint32_t>(text.size())};
-  };
-  return zip_of({record("a/data.pkl", pickle, 8), record("a/version", "3\n", 0)});
+ByteVector archive_of(const std::vector<ArchiveRecord>& records) {
+  std::vector<Record> stored;
+  for (const ArchiveRecord& record : records)
+    stored.push_back(
+        {record.name,
+         record.method == ArchiveRecord::Method::deflated ? deflated(record.text) : record.text,
+         static_cast<std::uint16_t>(record.method),
+         formats::crc32_zip(0, formats::view_of(record.text)),
+         static_cast<std::uint32_t>(record.text.size())});
+  return zip_of(stored);
 }
 
 PickleText& PickleText::raw(std::string_view opcodes) {

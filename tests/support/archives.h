@@ -1,6 +1,7 @@
 // torch.save archives made of parts a test chooses.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,14 @@ namespace test_support {
 formats::ByteVector archive_around(formats::ByteView pickle,
                                    const std::vector<std::size_t>& storages = {64, 64, 64, 64});
 
-// The same around a pickle that is deflated, as no torch does it.
-formats::ByteVector deflated_archive_around(std::string_view pickle);
+// A zip of these records as other tools write it: nothing aligned, CRC32s in the headers.
+struct ArchiveRecord {
+  enum class Method : std::uint16_t { stored = 0, deflated = 8, bzip2 = 12 };  // bzip2 in name only
+  std::string name;
+  std::string text;
+  Method method = Method::stored;
+};
+formats::ByteVector archive_of(const std::vector<ArchiveRecord>& records);
 
 // Writes pickles by hand: what a well-behaved writer would never put together. Texts and names are
 // not memoised by themselves.

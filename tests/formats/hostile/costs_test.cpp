@@ -145,7 +145,9 @@ TEST(Costs, AMillionSmallPartsStayBounded) {
 
 TEST(Costs, ADeflatedPickleOfMillionsOfValuesIsRefused) {
   auto tree = std::make_shared<MemoryTree>("t");
-  tree->add("c.pt", test_support::deflated_archive_around(list_of(PickleText(), 30000000, "]")));
+  tree->add("c.pt", test_support::archive_of({{"a/data.pkl", list_of(PickleText(), 30000000, "]"),
+                                               test_support::ArchiveRecord::Method::deflated},
+                                              {"a/version", "3\n"}}));
   expect_refused(tree, "more than 2097152 values");
   expect_cheap(tree);
 }
