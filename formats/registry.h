@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
@@ -35,6 +36,10 @@ struct Format {
   void (*respell)(Catalog& content) = nullptr;
   // For formats whose describe() names tensors by their keys alone; nullptr: as the catalog says.
   CommonNames (*common_names)(const Catalog& catalog) = nullptr;
+  // What is wrong beside coverage and the elements' own checksums: digests of whole files, missing
+  // objects, parts of two saves. May read every file. nullptr: there is nothing more to look for.
+  std::vector<Error> (*problems)(const std::shared_ptr<const SourceTree>& tree,
+                                 const Catalog& catalog) = nullptr;
 };
 
 std::span<const Format> registered_formats();

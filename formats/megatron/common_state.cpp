@@ -9,6 +9,7 @@
 #include "formats/core/json_text.h"
 #include "formats/core/sha256.h"
 #include "formats/megatron/names.h"
+#include "formats/resume.h"
 
 namespace formats {
 namespace {
@@ -23,6 +24,9 @@ constexpr std::string_view kStep = "step";
 constexpr std::string_view kStepSetting = "step_setting";
 constexpr std::string_view kState = "state";
 constexpr std::string_view kCommonStep = "common_step";
+constexpr std::string_view kVersion = "checkpoint_version";
+constexpr std::string_view kLayout = "content_metadata";  // how the optimizer's state is laid out
+constexpr std::string_view kModelSpace = "fully_reshardable";
 
 bool is_dict(const Value* value) { return value != nullptr && value->kind == Value::Kind::dict; }
 bool is_list(const Value* value) { return value != nullptr && value->kind == Value::Kind::list; }
@@ -227,14 +231,12 @@ std::optional<std::int64_t> steps_of(const GroupEntry& group, const Catalog& con
 // distributed one, Megatron looks for one count of all of them.
 Value stored_groups(const Catalog& content, const std::vector<std::size_t>& members,
                     std::vector<std::string>& dropped) {
-  const bool beside_muon = std::any_of(content.groups.begin(), content.groups.end(),
-                                       [](const GroupEntry& g) { return g.optimizer == "muon"; });
   std::vector<std::optional<std::int64_t>> steps;
   for (const std::size_t i : members)
     steps.push_back(steps_of(content.groups[i], content, dropped));
   constexpr std::int64_t kExact = 1 << 24;  // whole numbers up to here are exact in fp32
   const bool one_count =
-      beside_muon && steps.front() && *steps.front() <= kExact &&
+      has_optimizer(content, "muon") && steps.front() && *steps.front() <= kExact &&
       std::all_of(steps.begin(), steps.end(), [&](const auto& s) { return s == steps.front(); });
   Value inner = empty_dict();
   Value state = empty_dict();
@@ -261,6 +263,8 @@ Value stored_optimizer(const Catalog& content, std::vector<std::string>& dropped
       if (numbers[i] == number) members.push_back(i);
     Value part = empty_dict();
     set(part, std::string(kOptimizer), stored_groups(content, members, dropped));
+    if (!has_optimizer(content, "muon"))
+      set(part, "param_state_sharding_type", Value::of_string(std::string(kModelSpace)));
     if (count == 1) return part;
     all.entries.emplace_back(Value::of_int(number), std::move(part));
   }
@@ -293,6 +297,7 @@ void add_common_state(Catalog& catalog, const Value& common) {
       reader.read_optimizers(value);
       entry.echoed = true;
     }
+    if (entry.key == kVersion || entry.key == kLayout) entry.echoed = true;  // Megatron's own
     catalog.values.push_back(std::move(entry));
   }
 }
@@ -314,11 +319,25 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
   }
   if (content.step && common.find(kIteration) == nullptr)
     set(common, std::string(kIteration), Value::of_int(*content.step));
-  if (common.find("checkpoint_version") == nullptr)
-    set(common, "checkpoint_version", Value::of_real(3.0));
-  if (!content.groups.empty() && common.find(kOptimizer) == nullptr)
-    set(common, std::string(kOptimizer), stored_optimizer(content, dropped));
+  if (common.find(kVersion) == nullptr) set(common, std::string(kVersion), Value::of_real(3.0));
+  if (content.groups.empty() || common.find(kOptimizer) != nullptr) return common;
+  set(common, std::string(kOptimizer), stored_optimizer(content, dropped));
+  if (common.find(kLayout) == nullptr) {
+    Value layout = empty_dict();
+    set(layout, "distrib_optim_sharding_type", Value::of_string(std::string(kModelSpace)));
+    set(common, std::string(kLayout), std::move(layout));
+  }
   return common;
+}
+
+std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_view name) {
+  const Value* args = value_at(catalog, {"args"});
+  // A namespace: the class's arguments, and its attributes.
+  if (args == nullptr || args->kind != Value::Kind::object || args->items.size() != 2)
+    return std::nullopt;
+  const Value* value = args->items[1].find(name);
+  if (value == nullptr || value->kind != Value::Kind::integer) return std::nullopt;
+  return value->integer;
 }
 
 std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups) {

@@ -2,6 +2,10 @@
 // into a catalog, and made from one. Internal to formats/megatron.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
 #include "formats/catalog/catalog.h"
 #include "formats/core/result.h"
 
@@ -15,6 +19,12 @@ void add_common_state(Catalog& catalog, const Value& common);
 // iteration and optimizer from step, groups and param_steps unless a value says them. What has no
 // place is added to `dropped`.
 Value common_state_of(const Catalog& content, std::vector<std::string>& dropped);
+
+// A whole number among the `args` of the run; nullopt when it is not said.
+std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_view name);
+
+// Words of Catalog::partition where optimizer state lies flat inside tensor-parallel boxes.
+constexpr std::string_view kMegatronFlat = "flat optimizer state";
 
 // In which chained optimizer each group is: groups of one optimizer's name share a number, Muon's
 // the first as in Megatron, else in order of appearance.

@@ -9,6 +9,7 @@
 #include "formats/megatron/folder.h"
 #include "formats/megatron/megatron.h"
 #include "formats/megatron/names.h"
+#include "formats/megatron/soundness.h"
 #include "formats/safetensors/json_reader.h"
 #include "formats/torch/archive.h"
 
@@ -75,7 +76,9 @@ class MegatronReader {
     add_common_state(catalog(), common);
     if (!folder.empty())
       catalog().values.push_back({"folder", {"folder"}, Value::of_string(folder), true});
-    say_what_it_is(common, folder);
+    if (std::string differ = iterations_that_differ(catalog()); !differ.empty())
+      catalog().notes.push_back(std::move(differ));
+    say_what_it_is(folder);
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
 
@@ -176,18 +179,16 @@ class MegatronReader {
     return value_of(archive.graph(), archive.graph().root(), &archive);
   }
 
-  void say_what_it_is(const Value& common, const std::string& folder) {
+  void say_what_it_is(const std::string& folder) {
     catalog().format = "megatron";
     const bool in_item = tree_->find(kMegatronCommon) == nullptr;
     catalog().producer =
         (in_item ? "Megatron-core newer than 0.15, " : "Megatron-core, ") + catalog().producer;
     if (!folder.empty())
       for (FileEntry& file : catalog().files) file.name.insert(0, folder + "/");
-    const Value* args = common.find("args");
-    if (args == nullptr || args->kind != Value::Kind::object || args->items.size() != 2) return;
-    const auto whole = [&](std::string_view name) -> std::int64_t {
-      const Value* value = args->items[1].find(name);
-      return value != nullptr && value->kind == Value::Kind::integer ? value->integer : 0;
+    if (!checkpoint_->flat_.empty()) catalog().partition += ", " + std::string(kMegatronFlat);
+    const auto whole = [&](std::string_view name) {
+      return megatron_arg(catalog(), name).value_or(0);
     };
     const std::int64_t tp = whole("tensor_model_parallel_size");
     const std::int64_t pp = whole("pipeline_model_parallel_size");

@@ -12,6 +12,7 @@
 #include "formats/megatron/common_state.h"
 #include "formats/megatron/folder.h"
 #include "formats/megatron/megatron.h"
+#include "formats/megatron/soundness.h"
 
 namespace formats {
 namespace {
@@ -113,7 +114,8 @@ class FsdpEmitter {
         numbers_(chained_numbers(content.groups)),
         several_(std::any_of(numbers_.begin(), numbers_.end(), [](auto n) { return n != 0; })) {
     for (std::size_t i = 0; i < numbers_.size(); ++i)
-      for (const std::string& name : content.groups[i].params) optimizer_of_[name] = numbers_[i];
+      for (const auto& names : {content.groups[i].params, unsplit(content.groups[i].params)})
+        for (const std::string& name : names) optimizer_of_[name] = numbers_[i];
     for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
       const TensorEntry& tensor = content.tensors[i];
       if (tensor.state == "master") masters_[tensor.name] = i;
@@ -206,13 +208,26 @@ class FsdpEmitter {
     return optimizer_key(tensor.name, "state", tensor.state);
   }
 
+  // SwiGLU's two halves have one entry, under the name of the whole.
+  static std::vector<std::string> unsplit(const std::vector<std::string>& params) {
+    const std::set<std::string> names(params.begin(), params.end());
+    std::vector<std::string> out;
+    for (const std::string& name : params) {
+      const std::string whole = name.substr(0, std::max<std::size_t>(name.size(), 2) - 2);
+      const bool halves = names.contains(whole + "_w") && names.contains(whole + "_v");
+      if (halves && name.ends_with("_v")) continue;
+      out.push_back(halves && name.ends_with("_w") ? whole : name);
+    }
+    return out;
+  }
+
   Result<> add_groups() {
     for (std::size_t i = 0; i < content_.groups.size(); ++i) {
       const GroupEntry& group = content_.groups[i];
       if (group.params.empty() && !group.settings.empty())
         items_.dropped().push_back("settings of group " + std::to_string(i) +
                                    ": stored for each parameter, and whose they are is not known");
-      for (const std::string& name : group.params) {
+      for (const std::string& name : unsplit(group.params)) {
         bool named = false;
         for (const auto& [setting, value] : group.settings) {
           named = named || setting == "optimizer";
@@ -253,13 +268,32 @@ Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const
   catalog.groups.clear();
   read_groups(catalog);
   for (ValueEntry& entry : catalog.values)
-    if (entry.key == "iteration") entry.echoed = true;
+    if (entry.key == "iteration" || entry.key == "checkpoint_version") entry.echoed = true;
   if (!place.folder.empty()) {
     for (FileEntry& file : catalog.files) file.name.insert(0, place.folder + "/");
     catalog.values.push_back({"folder", {"folder"}, Value::of_string(place.folder), true});
   }
+  if (std::string differ = iterations_that_differ(catalog); !differ.empty())
+    catalog.notes.push_back(std::move(differ));
   return std::unique_ptr<Checkpoint>(
       std::make_unique<FsdpCheckpoint>(std::move(opened.checkpoint), std::move(catalog)));
+}
+
+CommonNames megatron_fsdp_names(const Catalog& catalog) {
+  constexpr std::string_view kWrapper = "module.";
+  CommonNames names;
+  names.groups = catalog.groups;
+  const auto is_model = [](std::string_view state) {
+    return state == "param" || state == "buffer";
+  };
+  bool unwrap = has_optimizer_state(catalog);
+  for (const TensorEntry& tensor : catalog.tensors) {
+    names.tensors.emplace_back(tensor.name, tensor.state);
+    unwrap = unwrap && is_model(tensor.state) == tensor.name.starts_with(kWrapper);
+  }
+  for (auto& [name, state] : names.tensors)
+    if (unwrap && is_model(state)) name.erase(0, kWrapper.size());
+  return names;
 }
 
 Result<EmitPlan> emit_megatron_fsdp(const EmitRequest& request) {

@@ -7,9 +7,12 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
+#include "formats/common_names.h"
+#include "formats/resume.h"
 
 namespace formats {
 
@@ -20,11 +23,23 @@ bool detect_megatron_fsdp(const SourceTree& tree);
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree);
 Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const SourceTree> tree);
 
-// iter_NNNNNNN/ with one payload file a rank that has pieces, common.pt, .metadata, metadata.json;
-// latest_checkpointed_iteration.txt last.
+// iter_NNNNNNN/ (or release/) with common.pt, one payload file for each rank that has pieces, and
+// after them .metadata, metadata.json; latest_checkpointed_iteration.txt last.
 Result<EmitPlan> emit_megatron(const EmitRequest& request);
-// A DCP directory; below iter_NNNNNNN/ with the tracker when it was read so.
+// A DCP directory, without tracker and iteration folder however it was read: `.metadata` last.
 Result<EmitPlan> emit_megatron_fsdp(const EmitRequest& request);
+
+ResumeRules megatron_resume();
+ResumeRules megatron_fsdp_resume();
+
+// What --verify finds in either beside holes and damaged elements: files that are not what
+// integrity.json says, missing sharded objects, parts of two saves.
+std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tree,
+                                     const Catalog& catalog);
+
+// fsdp_dtensor's model keys may have a wrapper's "module." in front that its optimizer's keys have
+// not: without it, where that is so.
+CommonNames megatron_fsdp_names(const Catalog& catalog);
 
 // The flat buckets of dp_reshardable: only the job that wrote them knows whose elements are where.
 std::string_view why_bound_to_megatron(const TensorEntry& tensor);

@@ -6,6 +6,8 @@
 #include "formats/core/float_cast.h"
 #include "formats/core/json_text.h"
 #include "formats/core/units.h"
+#include "formats/registry.h"
+#include "libswap/sys/file_tree.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
@@ -142,6 +144,11 @@ std::string findings_text(const Console& console, const View& view, const Findin
 
 Result<Exit> verify(Console& console, const View& view) {
   Findings findings;
+  const formats::Format* format = formats::format_named(view.catalog().format);
+  if (format != nullptr && format->problems != nullptr) {
+    TRY_ASSIGN(const auto tree, libswap::open_tree(view.path));
+    findings.problems = format->problems(tree, view.catalog());
+  }
   for (const TensorEntry* tensor : view.tensors)
     if (auto proof = prove_coverage(*tensor, view.catalog()); !proof)
       findings.problems.push_back(proof.error());

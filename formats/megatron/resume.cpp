@@ -1,0 +1,117 @@
+// Source: megatron-core 0.19.2 (dist_checkpointing/mapping.py, optimizer/distrib_optimizer.py,
+// optimizer/layer_wise_optimizer.py), megatron-fsdp 0.6.1, and runs of them:
+// docs/formats/megatron.md.
+#include <algorithm>
+#include <array>
+
+#include "formats/megatron/common_state.h"
+#include "formats/megatron/megatron.h"
+#include "formats/megatron/names.h"
+
+namespace formats {
+namespace {
+
+bool has_buckets(const ResumeQuestion& question) {
+  const auto& tensors = question.catalog.tensors;
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const TensorEntry& tensor) { return is_bucket_name(tensor.name); });
+}
+
+std::int64_t model_parallel(const Catalog& catalog) {
+  return megatron_arg(catalog, "tensor_model_parallel_size").value_or(1) *
+         megatron_arg(catalog, "pipeline_model_parallel_size").value_or(1);
+}
+
+bool buckets_of_another_cut(const ResumeQuestion& question) {
+  const std::int64_t cut = std::max<std::int64_t>(1, model_parallel(question.catalog));
+  return has_buckets(question) && question.world % cut != 0;
+}
+
+bool has_flat_boxes(const ResumeQuestion& question) {
+  return question.catalog.partition.find(kMegatronFlat) != std::string::npos;
+}
+
+bool layer_wise_elsewhere(const ResumeQuestion& question) {
+  return !same_world(question) && has_optimizer(question.catalog, "muon");
+}
+
+bool has_no_name_of_megatrons(const ResumeQuestion& question) {
+  constexpr std::string_view kWords[] = {"decoder.", "encoder.", "embedding.", "output_layer."};
+  const auto& tensors = question.catalog.tensors;
+  return std::none_of(tensors.begin(), tensors.end(), [&](const TensorEntry& tensor) {
+    return std::any_of(std::begin(kWords), std::end(kWords), [&](std::string_view word) {
+      return tensor.name.find(word) != std::string::npos;
+    });
+  });
+}
+
+bool no_state(const ResumeQuestion& question) { return !has_optimizer_state(question.catalog); }
+
+using Says = ResumeRule::Says;
+constexpr ResumeRule kNoState{
+    Says::note,
+    no_state,
+    "no optimizer state is recognised in it: if there is none, the optimizer starts anew",
+    {},
+    {}};
+
+constexpr std::array kTorchDist = {
+    ResumeRule{Says::no,
+               buckets_of_another_cut,
+               "its optimizer state lies in the flat buckets (dp_reshardable) of one tensor- and "
+               "pipeline-parallel cut, which {wanted} cannot have; whose elements they are is not "
+               "stored: save again with --dist-ckpt-optim-fully-reshardable",
+               {},
+               {}},
+    ResumeRule{Says::yes,
+               has_buckets,
+               "as long as its tensor- and pipeline-parallel sizes stay: its flat buckets "
+               "(dp_reshardable) can be dealt to another number of data-parallel ranks only",
+               {},
+               {}},
+    ResumeRule{Says::no,
+               has_flat_boxes,
+               "megatron-core 0.15 or older stored the optimizer's state flat inside each "
+               "tensor-parallel box (flattened_range), which newer ones refuse",
+               "megatron",
+               {}},
+    ResumeRule{
+        Says::yes,
+        always,
+        "each of {wanted} reads its part of every tensor from whichever file holds it, at any "
+        "tensor-, pipeline- and data-parallel sizes",
+        {},
+        {}},
+    ResumeRule{
+        Says::note,
+        layer_wise_elsewhere,
+        "Megatron documents its layer-wise Muon optimizer for a fixed number of data-parallel "
+        "ranks; what is stored does not depend on it",
+        {},
+        {}},
+    ResumeRule{
+        Says::note,
+        has_no_name_of_megatrons,
+        "none of its parameters has a name of Megatron's (decoder., embedding., ...): the model "
+        "that resumes has to call its own by these",
+        {},
+        {}},
+    kNoState,
+};
+
+constexpr std::array kFsdp = {
+    ResumeRule{Says::yes,
+               always,
+               "each of {wanted} reads its rows of every tensor from whichever file holds them, "
+               "however unevenly they are cut",
+               {},
+               {}},
+    kNoState,
+};
+
+}  // namespace
+
+ResumeRules megatron_resume() { return {"megatron-core 0.19", kTorchDist}; }
+ResumeRules megatron_fsdp_resume() { return {"Megatron-FSDP 0.6", kFsdp}; }
+
+}  // namespace formats

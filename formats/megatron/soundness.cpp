@@ -1,0 +1,168 @@
+#include "formats/megatron/soundness.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "formats/core/json_text.h"
+#include "formats/core/sha256.h"
+#include "formats/core/units.h"
+#include "formats/megatron/folder.h"
+#include "formats/megatron/megatron.h"
+#include "formats/megatron/names.h"
+#include "formats/safetensors/json_reader.h"
+
+namespace formats {
+namespace {
+
+constexpr std::string_view kIntegrity = "integrity.json";
+constexpr std::uint64_t kMaxIntegrity = 64 * MiB;
+constexpr std::uint64_t kPass = 4 * MiB;
+
+namespace ondemand = safetensors::ondemand;
+using Digests = std::vector<std::pair<std::string, std::string>>;  // file, SHA-256 in hex
+
+// Written by save(verify_integrity=True): {"algorithm": "sha256", "files": {name: hex}}.
+Result<Digests> read_digests(const SourceTree& tree) {
+  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kIntegrity));
+  TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxIntegrity));
+  safetensors::JsonReader json({std::string(source->name()), 0, std::string(kIntegrity)},
+                               text_of(text));
+  std::string algorithm = "sha256";
+  Digests digests;
+  const auto add_file = [&](const std::string& file, ondemand::value hex) -> Result<> {
+    TRY_ASSIGN(std::string digest, json.string(hex, file));
+    digests.emplace_back(file, std::move(digest));
+    return {};
+  };
+  TRY(json.read([&](const std::string& key, ondemand::value value) -> Result<> {
+    if (key == "files") return json.fields(value, "files", add_file);
+    if (key == "algorithm") {
+      TRY_ASSIGN(algorithm, json.string(value, "algorithm"));
+    }
+    return {};
+  }));
+  if (algorithm == "sha256") return digests;
+  return Error{Code::unsupported,
+               std::string(source->name()) + ":0: algorithm '" + printable(algorithm) +
+                   "' is not known to this version; sha256 is",
+               {}};
+}
+
+Result<> check_digest(const SourceTree& tree, const std::string& file, const std::string& said) {
+  const std::string where = std::string(tree.root()) + "/" + printable(file);
+  if (tree.find(file) == nullptr)
+    return Error{Code::incomplete, where + ": missing; integrity.json lists it", {}};
+  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
+  Sha256 digest;
+  for (std::uint64_t at = 0; at < source->size(); at += kPass) {
+    TRY_ASSIGN(const ByteVector bytes,
+               read_bytes(*source, at, std::min(kPass, source->size() - at), kPass));
+    digest.update(bytes);
+  }
+  const std::string found = digest.hex();
+  if (found == said) return {};
+  return Error{Code::corrupt,
+               where + ": its SHA-256 is " + found + ", integrity.json says " + printable(said),
+               {}};
+}
+
+void check_files(const SourceTree& tree, std::vector<Error>& problems) {
+  if (tree.find(kIntegrity) == nullptr) return;
+  const auto digests = read_digests(tree);
+  if (!digests) {
+    problems.push_back(digests.error());
+    return;
+  }
+  for (const auto& [file, digest] : *digests)
+    if (const auto checked = check_digest(tree, file, digest); !checked)
+      problems.push_back(checked.error());
+}
+
+std::vector<std::uint64_t> numbers_in(std::string_view text) {
+  std::vector<std::uint64_t> numbers;
+  while (!text.empty()) {
+    std::uint64_t number = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{}) return {};
+    numbers.push_back(number);
+    const auto digits = static_cast<std::size_t>(stop - text.data());
+    text.remove_prefix(std::min(digits + 1, text.size()));
+  }
+  return numbers;
+}
+
+std::string dotted(const std::vector<std::uint64_t>& numbers) {
+  std::string out;
+  for (const std::uint64_t number : numbers) {
+    if (!out.empty()) out += '.';
+    out += std::to_string(number);
+  }
+  return out;
+}
+
+// The first place of a grid, in row-major order, that is not among those there.
+std::vector<std::uint64_t> first_missing(const std::vector<std::uint64_t>& grid,
+                                         const std::set<std::vector<std::uint64_t>>& there) {
+  std::vector<std::uint64_t> at(grid.size(), 0);
+  while (there.contains(at))
+    for (std::size_t d = grid.size(); d > 0 && ++at[d - 1] == grid[d - 1]; --d) at[d - 1] = 0;
+  return at;
+}
+
+// Of an object that is cut over ranks, every part must be there: `<key>/shard_<at>_<grid>`.
+void check_objects(const Catalog& catalog, std::vector<Error>& problems) {
+  using Numbers = std::vector<std::uint64_t>;
+  std::map<std::pair<std::string, Numbers>, std::set<Numbers>> objects;
+  for (const ValueEntry& entry : catalog.values) {
+    if (!is_object_key(entry.key)) continue;
+    const std::size_t shard = entry.key.rfind("/shard_");
+    const std::string_view place = std::string_view(entry.key).substr(shard + 7);
+    const std::size_t middle = place.find('_');
+    const Numbers at = numbers_in(place.substr(0, middle));
+    Numbers grid = numbers_in(place.substr(middle + 1));
+    if (at.size() != grid.size() || grid.empty()) continue;
+    objects[{entry.key.substr(0, shard), std::move(grid)}].insert(at);
+  }
+  for (const auto& [object, there] : objects) {
+    const auto parts = checked_volume(object.second);
+    if (parts && *parts <= there.size()) continue;
+    problems.push_back({Code::incomplete,
+                        "object " + json_string(object.first) + ": part " +
+                            dotted(first_missing(object.second, there)) + " of " +
+                            dotted(object.second) + " is missing; " + std::to_string(there.size()) +
+                            " are there",
+                        {}});
+  }
+}
+
+}  // namespace
+
+std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tree,
+                                     const Catalog& catalog) {
+  std::vector<Error> problems;
+  const auto place = find_megatron(*tree);
+  if (!place) return {place.error()};
+  const auto folder = folder_of(tree, place->folder);
+  check_files(*folder, problems);
+  check_objects(catalog, problems);
+  if (std::string differ = iterations_that_differ(catalog); !differ.empty())
+    problems.push_back({Code::layout, std::string(folder->root()) + ": " + std::move(differ), {}});
+  return problems;
+}
+
+std::string iterations_that_differ(const Catalog& catalog) {
+  for (const ValueEntry& entry : catalog.values) {
+    if (entry.key != "folder" || !catalog.step ||
+        entry.value.text == iteration_folder(*catalog.step))
+      continue;
+    if (entry.value.text.starts_with("iter_"))
+      return "the folder is " + printable(entry.value.text) +
+             ", but what is stored is of iteration " + std::to_string(*catalog.step) +
+             ": renamed, or parts of two saves";
+  }
+  return {};
+}
+
+}  // namespace formats

@@ -1,0 +1,372 @@
+// What is written as Megatron, read again: its own fixtures cut any way, and other formats'
+// content.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "formats/core/float_cast.h"
+#include "formats/megatron/megatron.h"
+#include "formats/registry.h"
+#include "libswap/transfer/convert.h"
+#include "tests/formats/megatron/support.h"
+#include "tests/libswap/transfer/memory_checkpoint.h"
+#include "tests/support/emit_in_memory.h"
+#include "tests/support/expected.h"
+#include "tests/support/source_tree.h"
+
+namespace {
+
+using formats::Catalog;
+using formats::Checkpoint;
+using formats::DType;
+using formats::Policy;
+using formats::Result;
+using formats::TensorEntry;
+using formats::Value;
+using megatron_test::case_folder;
+using megatron_test::cases;
+using megatron_test::describe_case;
+
+struct Written {
+  formats::EmitPlan plan;
+  std::shared_ptr<const formats::SourceTree> tree;
+  std::unique_ptr<Checkpoint> checkpoint;
+};
+
+// Converts, carries the plan out in memory and describes the result.
+Result<Written> written_as(const Checkpoint& source, std::string_view format,
+                           std::uint32_t world = 3, std::optional<Policy> policy = std::nullopt) {
+  libswap::ConvertRequest request;
+  request.format = formats::format_named(format);
+  request.world = world;
+  request.policy = policy.value_or(request.format->default_policy);
+  TRY_ASSIGN(libswap::Conversion conversion, plan_conversion(source, request));
+  TRY_ASSIGN(auto tree, test_support::carry_out(conversion.plan, *conversion.content, "out"));
+  TRY_ASSIGN(auto checkpoint, formats::describe(tree));
+  if (checkpoint->catalog().format != format)
+    return formats::Error{formats::Code::corrupt, "read as " + checkpoint->catalog().format, {}};
+  TRY(prove_coverage(checkpoint->catalog()));
+  return Written{std::move(conversion.plan), std::move(tree), std::move(checkpoint)};
+}
+
+// "name state" -> "dtype [shape] sha256"
+using Content = std::map<std::string, std::string>;
+Content content_of(const Checkpoint& checkpoint) {
+  Content out;
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
+    const auto digest = test_support::sha256_of(checkpoint, tensor);
+    EXPECT_TRUE(digest.has_value());
+    out[tensor.name + " " + tensor.state] =
+        std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) + " " + *digest;
+  }
+  return out;
+}
+
+std::map<std::string, std::string> values_of(const Catalog& catalog) {
+  std::map<std::string, std::string> out;
+  for (const formats::ValueEntry& entry : catalog.values)
+    if (entry.key != "folder") out[entry.key] = to_json(entry.value);
+  return out;
+}
+
+const TensorEntry* find(const Catalog& catalog, std::string_view name, std::string_view state) {
+  for (const TensorEntry& tensor : catalog.tensors)
+    if (tensor.name == name && tensor.state == state) return &tensor;
+  return nullptr;
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_deepspeed(const std::string& name) {
+  return formats::describe(
+      test_support::load_tree(std::filesystem::path(EBB_FIXTURES) / "deepspeed" / name / "data"));
+}
+
+class MegatronWriter : public testing::TestWithParam<std::string> {};
+
+// Tensor parallel, padded vocabulary, expert axes, uneven shards, HSDP, flat boxes and buckets:
+// whatever a fixture has, cut every way.
+TEST_P(MegatronWriter, RoundTripKeepsEveryTensorValueAndGroup) {
+  const auto source = describe_case(GetParam());
+  ASSERT_TRUE(source.has_value()) << source.error().message;
+  const Catalog& catalog = (*source)->catalog();
+  for (const Policy policy : {Policy::rows, Policy::zero3, Policy::zero12, Policy::layer_wise}) {
+    for (const std::uint32_t world : {1u, 5u}) {
+      const auto out = written_as(**source, catalog.format, world, policy);
+      ASSERT_TRUE(out.has_value()) << out.error().message;
+      EXPECT_TRUE(out->plan.dropped.empty()) << out->plan.dropped.front();
+      EXPECT_TRUE(out->plan.notes.empty());
+      EXPECT_EQ(content_of(*out->checkpoint), content_of(**source));
+      EXPECT_EQ(values_of(out->checkpoint->catalog()), values_of(catalog));
+      EXPECT_EQ(out->checkpoint->catalog().step, catalog.step);
+      EXPECT_EQ(out->checkpoint->catalog().param_steps, catalog.param_steps);
+      EXPECT_TRUE(megatron_problems(out->tree, out->checkpoint->catalog()).empty());
+      ASSERT_EQ(out->checkpoint->catalog().groups.size(), catalog.groups.size());
+      for (std::size_t i = 0; i < catalog.groups.size(); ++i)
+        EXPECT_EQ(out->checkpoint->catalog().groups[i].params, catalog.groups[i].params);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, MegatronWriter, testing::ValuesIn(cases()),
+                         [](const auto& one_case) { return one_case.param; });
+
+TEST(MegatronWritten, LayerWiseStateIsWholeInItsOwnersFile) {
+  const auto source = describe_case("muon_layerwise_tp2_dp2");
+  ASSERT_TRUE(source.has_value());
+  const auto out = written_as(**source, "megatron", 4, Policy::layer_wise);
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  std::set<std::uint32_t> owners;
+  for (const TensorEntry& tensor : out->checkpoint->catalog().tensors) {
+    ASSERT_EQ(tensor.chunks.size(), 1u) << tensor.name;
+    owners.insert(index_of(tensor.chunks[0].holder));
+  }
+  EXPECT_EQ(owners.size(), 4u);
+}
+
+// What 0.19 refuses to load (flattened_range) is loadable after a conversion.
+TEST(MegatronWritten, FlatBoxesAreOfTheTensorsOwnShape) {
+  const auto source = describe_case("legacy012_flattened_tp2_dp2");
+  ASSERT_TRUE(source.has_value());
+  const auto rules = formats::megatron_resume();
+  const auto before = resume_answer(rules, {(*source)->catalog(), 3});
+  EXPECT_FALSE(before.resumable);
+  EXPECT_EQ(before.to, "megatron");
+  const auto out = written_as(**source, "megatron");
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  EXPECT_TRUE(resume_answer(rules, {out->checkpoint->catalog(), 3}).resumable);
+  for (const TensorEntry& tensor : out->checkpoint->catalog().tensors)
+    for (const formats::Chunk& chunk : tensor.chunks)
+      EXPECT_EQ(chunk.box.extent.size(), tensor.shape.size()) << tensor.name;
+}
+
+TEST(MegatronWritten, RanksWithoutPiecesHaveNoFile) {
+  const auto source = describe_case("api_uneven_prepend2_w3");
+  ASSERT_TRUE(source.has_value());
+  const auto out = written_as(**source, "megatron", 16, Policy::layer_wise);
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  for (const formats::OutputFile& file : out->plan.files) EXPECT_NE(file.size, 0u) << file.name;
+  EXPECT_EQ(out->plan.commit_files.back().name, "latest_checkpointed_iteration.txt");
+}
+
+class FromDeepSpeed : public testing::TestWithParam<const char*> {};
+
+TEST_P(FromDeepSpeed, EveryStateAndStepIsThereAndComesBack) {
+  const auto source = describe_deepspeed(GetParam());
+  ASSERT_TRUE(source.has_value()) << source.error().message;
+  const Content wanted = content_of(**source);
+  const auto there = written_as(**source, "megatron");
+  ASSERT_TRUE(there.has_value()) << there.error().message;
+  EXPECT_TRUE(there->plan.dropped.empty()) << there->plan.dropped.front();
+  Content found = content_of(*there->checkpoint);
+  for (const auto& [key, what] : wanted) {
+    const bool buffer = key.ends_with(" buffer");  // a word that Megatron has not
+    EXPECT_EQ(found[buffer ? key.substr(0, key.size() - 6) + "param" : key], what) << key;
+  }
+  const auto back = written_as(
+      *there->checkpoint, "deepspeed", 2,
+      (*source)->catalog().partition.starts_with("zero3") ? Policy::zero3 : Policy::zero12);
+  ASSERT_TRUE(back.has_value()) << back.error().message;
+  const Catalog& catalog = back->checkpoint->catalog();
+  EXPECT_EQ(content_of(*back->checkpoint), wanted);
+  EXPECT_EQ(catalog.step, (*source)->catalog().step);
+  EXPECT_EQ(catalog.param_steps, (*source)->catalog().param_steps);
+  ASSERT_EQ(catalog.groups.size(), (*source)->catalog().groups.size());
+  for (std::size_t i = 0; i < catalog.groups.size(); ++i) {
+    EXPECT_EQ(catalog.groups[i].optimizer, (*source)->catalog().groups[i].optimizer);
+    EXPECT_EQ(catalog.groups[i].params, (*source)->catalog().groups[i].params);
+    for (const auto& setting : (*source)->catalog().groups[i].settings) {
+      const auto& all = catalog.groups[i].settings;
+      EXPECT_TRUE(std::ranges::any_of(all, [&](const auto& other) {
+        return other.first == setting.first && to_json(other.second) == to_json(setting.second);
+      })) << setting.first;
+    }
+  }
+}
+
+TEST_P(FromDeepSpeed, TheModelInFsdpDtensorIsItsMasterWeights) {
+  const auto source = describe_deepspeed(GetParam());
+  ASSERT_TRUE(source.has_value()) << source.error().message;
+  const auto there = written_as(**source, "megatron-fsdp");
+  ASSERT_TRUE(there.has_value()) << there.error().message;
+  EXPECT_TRUE(there->plan.dropped.empty()) << there->plan.dropped.front();
+  Content found = content_of(*there->checkpoint);
+  for (const auto& [key, what] : content_of(**source)) {
+    if (key.ends_with(" master")) {
+      EXPECT_EQ(found[key.substr(0, key.size() - 6) + "param"], what) << key;
+    } else if (!key.ends_with(" param") && !key.ends_with(" buffer")) {
+      EXPECT_EQ(found[key], what) << key;
+    }
+  }
+  // The counters are tensors there.
+  for (const auto& [name, steps] : (*source)->catalog().param_steps)
+    EXPECT_NE(find(there->checkpoint->catalog(), name, "step"), nullptr) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, FromDeepSpeed,
+                         testing::Values("z1_adamw_bf16_w2", "z1_muon_bf16_w3", "z2_muon_bf16_w2",
+                                         "z2_adamw_fp16_w2", "z3_adamw_bf16_w4", "z3_muon_bf16_w4",
+                                         "z3_muon_fp16_resume_w2"),
+                         [](const auto& one_case) { return std::string(one_case.param); });
+
+// ZeRO stage 3 stores no 16-bit weights; Megatron loads its model from nothing else.
+TEST(MegatronWritten, ModelWeightsThatAreMissingAreTheMastersRounded) {
+  const auto source = describe_deepspeed("z3_muon_bf16_w4");
+  ASSERT_TRUE(source.has_value());
+  const auto out = written_as(**source, "megatron");
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  ASSERT_EQ(out->plan.notes.size(), 1u);
+  EXPECT_EQ(out->plan.notes[0],
+            "9 model weights were not in the source: its master weights, rounded to BF16");
+  std::size_t rounded = 0;
+  for (const TensorEntry& master : out->checkpoint->catalog().tensors) {
+    if (master.state != "master") continue;
+    const TensorEntry* param = find(out->checkpoint->catalog(), master.name, "param");
+    ASSERT_NE(param, nullptr) << master.name;
+    ASSERT_EQ(param->dtype, DType::bf16);
+    const auto wide = test_support::elements_of(*out->checkpoint, master);
+    const auto narrow = test_support::elements_of(*out->checkpoint, *param);
+    formats::ByteVector due(narrow->size());
+    formats::cast_floats(master.dtype, *wide, DType::bf16, due);
+    EXPECT_EQ(*narrow, due) << master.name;
+    ++rounded;
+  }
+  EXPECT_EQ(rounded, 9u);
+}
+
+TEST(MegatronWritten, MuonIsTheFirstOfChainedOptimizers) {
+  const auto source = describe_deepspeed("z2_muon_bf16_w2");
+  ASSERT_TRUE(source.has_value());
+  const auto out = written_as(**source, "megatron");
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  for (const TensorEntry& tensor : out->checkpoint->catalog().tensors) {
+    if (tensor.state == "momentum_buffer")
+      EXPECT_EQ(*tensor.key, "chained_0.optimizer.state.momentum_buffer." + tensor.name);
+    if (tensor.state == "exp_avg")
+      EXPECT_EQ(*tensor.key, "chained_1.optimizer.state.exp_avg." + tensor.name);
+  }
+  const Value* one = formats::value_at(out->checkpoint->catalog(), {"optimizer"});
+  ASSERT_NE(one, nullptr);
+  ASSERT_EQ(one->entries.size(), 2u);
+  const Value* state = one->entries[1].second.find("optimizer")->find("state");
+  ASSERT_NE(state, nullptr) << "beside Muon, Adam's steps are one count of the optimizer";
+  EXPECT_EQ(formats::load_le<float>(state->find("common_step")->raw), 3);
+}
+
+// The wrapper's "module." is in the model's keys only.
+TEST(MegatronFsdpLeaves, WithOneNameForAParameterAndItsStates) {
+  const auto source = describe_case("fsdp_uneven_w3_muon");
+  ASSERT_TRUE(source.has_value());
+  const auto out = written_as(**source, "deepspeed", 2);
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  EXPECT_TRUE(out->plan.dropped.empty()) << out->plan.dropped.front();
+  const TensorEntry* momentum = find(out->checkpoint->catalog(), "tiny", "momentum_buffer");
+  EXPECT_NE(momentum, nullptr);
+  EXPECT_EQ(find(out->checkpoint->catalog(), "module.tiny", "param"), nullptr);
+}
+
+class Made : public testing::Test {
+ protected:
+  std::uint32_t add(std::string name, std::string state, DType dtype, formats::Shape shape) {
+    const std::uint32_t number = source_.add(std::move(name), dtype, shape, random_);
+    source_.catalog().tensors[number].state = std::move(state);
+    source_.add_chunk(number, formats::whole(shape), 0);
+    return number;
+  }
+  void group(std::string optimizer, std::vector<std::string> params) {
+    source_.catalog().groups.push_back(
+        {std::move(optimizer), {{"lr", Value::of_real(0.5)}}, std::move(params)});
+  }
+  Made() { source_.catalog().format = "elsewhere"; }
+
+  libswap::testing::Random random_{7};
+  libswap::testing::MemoryCheckpoint source_;
+};
+
+using MegatronMade = Made;
+
+TEST_F(MegatronMade, HalvesOfSwigluHaveOneEntryOfSettingsUnderTheNameOfTheWhole) {
+  for (const char* half : {"fc1.weight_w", "fc1.weight_v"}) {
+    add(half, "param", DType::f32, {3, 2});
+    add(half, "momentum_buffer", DType::f32, {3, 2});
+  }
+  add("norm", "param", DType::f32, {2});
+  add("norm", "exp_avg", DType::f32, {2});
+  group("muon", {"fc1.weight_w", "fc1.weight_v"});
+  group("adamw", {"norm"});
+  const auto out = written_as(source_, "megatron-fsdp", 2);
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  const Catalog& catalog = out->checkpoint->catalog();
+  const auto values = values_of(catalog);
+  EXPECT_TRUE(values.contains("optimizer.0.param_to_group_meta.fc1.weight.lr"));
+  EXPECT_FALSE(values.contains("optimizer.0.param_to_group_meta.fc1.weight_w.lr"));
+  ASSERT_EQ(catalog.groups.size(), 2u);
+  EXPECT_EQ(catalog.groups[0].params, (std::vector<std::string>{"fc1.weight_w", "fc1.weight_v"}));
+  EXPECT_EQ(content_of(*out->checkpoint), content_of(source_));
+}
+
+TEST_F(MegatronMade, StatesNobodyHasHeardOfAreStatesLikeOthers) {
+  add("w", "param", DType::bf16, {5, 3});
+  add("w", "master", DType::f32, {5, 3});
+  add("w", "second_thoughts", DType::f64, {5, 3});
+  group("ponder", {"w"});
+  source_.catalog().step = 12;
+  for (const char* format : {"megatron", "megatron-fsdp"}) {
+    const auto out = written_as(source_, format, 2);
+    ASSERT_TRUE(out.has_value()) << out.error().message;
+    EXPECT_NE(find(out->checkpoint->catalog(), "w", "second_thoughts"), nullptr) << format;
+    EXPECT_EQ(out->checkpoint->catalog().groups[0].optimizer, "ponder") << format;
+    EXPECT_EQ(out->checkpoint->catalog().step, 12) << format;
+  }
+}
+
+TEST_F(MegatronMade, WhatCannotBeWrittenIsSaidInOneLineEach) {
+  add("w", "param", DType::f32, {4});
+  add("v", "param", DType::f32, {4});
+  add("odd", "param", DType::f8_e8m0, {4});
+  group("adamw", {"w", "v"});
+  source_.catalog().param_steps = {{"w", 3}, {"v", 4}};
+  Value thing;
+  thing.kind = Value::Kind::object;
+  thing.text = "some.Class";
+  source_.catalog().values.push_back({"thing", {}, thing});
+  const auto out = written_as(source_, "megatron");
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  const auto says = [&](std::string_view part) {
+    return std::ranges::any_of(out->plan.dropped, [&](const std::string& line) {
+      return line.find(part) != std::string::npos && line.find('\n') == std::string::npos;
+    });
+  };
+  EXPECT_TRUE(says("the steps of each parameter of the adamw group"));
+  EXPECT_TRUE(says("value \"thing\": holds an object of class some.Class"));
+  source_.catalog().groups[0].params.clear();
+  const auto fsdp = written_as(source_, "megatron-fsdp");
+  ASSERT_TRUE(fsdp.has_value()) << fsdp.error().message;
+  EXPECT_TRUE(std::ranges::any_of(fsdp->plan.dropped, [](const std::string& line) {
+    return line.starts_with("settings of group 0: ");
+  }));
+}
+
+TEST_F(MegatronMade, TwoTensorsUnderOneKeyAreRefused) {
+  add("w", "param", DType::f32, {4});
+  add("w", "buffer", DType::f32, {4});
+  for (const char* format : {"megatron", "megatron-fsdp"}) {
+    const auto out = written_as(source_, format);
+    ASSERT_FALSE(out.has_value()) << format;
+    EXPECT_EQ(out.error().code, formats::Code::layout);
+    EXPECT_NE(out.error().message.find("two entries would be stored under the key"),
+              std::string::npos);
+  }
+}
+
+TEST(MegatronWritten, FlatBucketsAreRefusedByEveryOtherFormat) {
+  const auto source = describe_case("adam_dp_reshardable_dp3");
+  ASSERT_TRUE(source.has_value());
+  for (const char* format : {"megatron-fsdp", "dcp", "deepspeed", "safetensors"}) {
+    const auto out = written_as(**source, format);
+    ASSERT_FALSE(out.has_value()) << format;
+    EXPECT_NE(out.error().message.find("flat bucket of dp_reshardable"), std::string::npos);
+  }
+}
+
+}  // namespace
