@@ -225,8 +225,9 @@ class FsdpEmitter {
     for (std::size_t i = 0; i < content_.groups.size(); ++i) {
       const GroupEntry& group = content_.groups[i];
       if (group.params.empty() && !group.settings.empty())
-        items_.dropped().push_back("settings of group " + std::to_string(i) +
-                                   ": stored for each parameter, and whose they are is not known");
+        items_.dropped().push_back("parameter group " + std::to_string(i) +
+                                   " does not say whose it is, and settings are stored for each "
+                                   "parameter");
       for (const std::string& name : unsplit(group.params)) {
         bool named = false;
         for (const auto& [setting, value] : group.settings) {

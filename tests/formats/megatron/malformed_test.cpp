@@ -138,7 +138,7 @@ TEST(MegatronMalformed, FlatBoxesThatBelongToNoShapeAreRefused) {
   for (const formats::Shape& stored : std::vector<formats::Shape>{
            {2, 12}, {3, 1, 12}, {0, 1, 12}, {2, 1, 13}, {2, 1, 1, 12}, {5, 1, 4}}) {
     const auto pieces = pieces_of_flat_boxes(own, stored, formats::whole(stored), "t");
-    ASSERT_FALSE(pieces.has_value()) << to_string(stored);
+    ASSERT_FALSE(pieces.has_value()) << formats::to_string(stored);
     EXPECT_EQ(pieces.error().code, Code::corrupt);
     EXPECT_TRUE(pieces.error().message.starts_with("t: stored as ")) << pieces.error().message;
   }
@@ -208,7 +208,7 @@ std::vector<std::string> problems_after(const std::function<void(Catalog&)>& cha
   for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
   const auto layout =
       formats::Layout::make({.policy = formats::Policy::rows, .mesh = {2, 1}}, shapes);
-  const auto plan = emit_megatron({.content = content, .layout = *layout});
+  const auto plan = formats::emit_megatron({.content = content, .layout = *layout});
   EXPECT_TRUE(plan.has_value()) << plan.error().message;
   return problems_of(*test_support::carry_out(*plan, **source, "ckpt"));
 }

@@ -59,9 +59,21 @@ Content content_of(const Checkpoint& checkpoint) {
     const auto digest = test_support::sha256_of(checkpoint, tensor);
     EXPECT_TRUE(digest.has_value());
     out[tensor.name + " " + tensor.state] =
-        std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape) + " " + *digest;
+        std::string(name_of(tensor.dtype)) + " " + formats::to_string(tensor.shape) + " " + *digest;
   }
   return out;
+}
+
+// Buffers as parameters: Megatron has no word for them.
+Content without_buffers(const Content& content) {
+  Content out;
+  for (const auto& [key, what] : content)
+    out[key.ends_with(" buffer") ? key.substr(0, key.size() - 6) + "param" : key] = what;
+  return out;
+}
+
+std::multiset<std::string> set_of(const std::vector<std::string>& names) {
+  return {names.begin(), names.end()};
 }
 
 std::map<std::string, std::string> values_of(const Catalog& catalog) {
@@ -159,22 +171,21 @@ TEST_P(FromDeepSpeed, EveryStateAndStepIsThereAndComesBack) {
   ASSERT_TRUE(there.has_value()) << there.error().message;
   EXPECT_TRUE(there->plan.dropped.empty()) << there->plan.dropped.front();
   Content found = content_of(*there->checkpoint);
-  for (const auto& [key, what] : wanted) {
-    const bool buffer = key.ends_with(" buffer");  // a word that Megatron has not
-    EXPECT_EQ(found[buffer ? key.substr(0, key.size() - 6) + "param" : key], what) << key;
+  for (const auto& [key, what] : without_buffers(wanted)) {
+    EXPECT_EQ(found[key], what) << key;
   }
   const auto back = written_as(
       *there->checkpoint, "deepspeed", 2,
       (*source)->catalog().partition.starts_with("zero3") ? Policy::zero3 : Policy::zero12);
   ASSERT_TRUE(back.has_value()) << back.error().message;
   const Catalog& catalog = back->checkpoint->catalog();
-  EXPECT_EQ(content_of(*back->checkpoint), wanted);
+  EXPECT_EQ(without_buffers(content_of(*back->checkpoint)), without_buffers(wanted));
   EXPECT_EQ(catalog.step, (*source)->catalog().step);
   EXPECT_EQ(catalog.param_steps, (*source)->catalog().param_steps);
   ASSERT_EQ(catalog.groups.size(), (*source)->catalog().groups.size());
   for (std::size_t i = 0; i < catalog.groups.size(); ++i) {
     EXPECT_EQ(catalog.groups[i].optimizer, (*source)->catalog().groups[i].optimizer);
-    EXPECT_EQ(catalog.groups[i].params, (*source)->catalog().groups[i].params);
+    EXPECT_EQ(set_of(catalog.groups[i].params), set_of((*source)->catalog().groups[i].params));
     for (const auto& setting : (*source)->catalog().groups[i].settings) {
       const auto& all = catalog.groups[i].settings;
       EXPECT_TRUE(std::ranges::any_of(all, [&](const auto& other) {
@@ -343,7 +354,7 @@ TEST_F(MegatronMade, WhatCannotBeWrittenIsSaidInOneLineEach) {
   const auto fsdp = written_as(source_, "megatron-fsdp");
   ASSERT_TRUE(fsdp.has_value()) << fsdp.error().message;
   EXPECT_TRUE(std::ranges::any_of(fsdp->plan.dropped, [](const std::string& line) {
-    return line.starts_with("settings of group 0: ");
+    return line.starts_with("parameter group 0 ");
   }));
 }
 
