@@ -21,10 +21,10 @@ constexpr std::array kFormats = {
     // DCP underneath, so before it.
     Format{"megatron", "Megatron torch_dist, megatron-core 0.12 to 0.19", detect_megatron,
            describe_megatron, emit_megatron, Policy::rows, StepCounters::values, megatron_resume,
-           why_bound_to_megatron, nullptr, megatron_problems},
+           why_bound_to_megatron, nullptr, nullptr, megatron_problems},
     Format{"megatron-fsdp", "Megatron-FSDP fsdp_dtensor", detect_megatron_fsdp,
            describe_megatron_fsdp, emit_megatron_fsdp, Policy::rows, StepCounters::tensors,
-           megatron_fsdp_resume, nullptr, unwrap_megatron_fsdp, megatron_problems},
+           megatron_fsdp_resume, nullptr, nullptr, megatron_fsdp_names, megatron_problems},
     Format{"dcp", "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15", detect_dcp,
            describe_dcp, emit_dcp, Policy::rows, StepCounters::tensors, dcp_resume, nullptr,
            respell_for_dcp},
