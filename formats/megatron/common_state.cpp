@@ -304,8 +304,10 @@ void add_common_state(Catalog& catalog, const Value& common) {
 
 Value common_state_of(const Catalog& content, std::vector<std::string>& dropped) {
   Value common = empty_dict();
+  bool has_own = false;  // read from a common state: nothing is missing in it
   for (const ValueEntry& entry : content.values) {
     const bool read_here = !entry.path.empty() && entry.path[0] == PathItem("common");
+    has_own = has_own || read_here;
     if (read_here && entry.path.size() == 2) {
       const auto* text = std::get_if<std::string>(&entry.path[1]);
       common.entries.emplace_back(
@@ -317,9 +319,10 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
       set(common, entry.key, entry.value);
     }
   }
+  if (!has_own && common.find(kVersion) == nullptr)
+    set(common, std::string(kVersion), Value::of_real(3.0));
   if (content.step && common.find(kIteration) == nullptr)
     set(common, std::string(kIteration), Value::of_int(*content.step));
-  if (common.find(kVersion) == nullptr) set(common, std::string(kVersion), Value::of_real(3.0));
   if (content.groups.empty() || common.find(kOptimizer) != nullptr) return common;
   set(common, std::string(kOptimizer), stored_optimizer(content, dropped));
   if (common.find(kLayout) == nullptr) {

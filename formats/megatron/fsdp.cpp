@@ -1,11 +1,12 @@
 // fsdp_dtensor: plain DCP with Megatron's keys. Uneven shards, HSDP and experts are only boxes
 // here.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
-#include "formats/core/json_text.h"
+#include "formats/catalog/key_path.h"
 #include "formats/dcp/item_writer.h"
 #include "formats/dcp/meaning.h"
 #include "formats/dcp/open.h"
@@ -66,6 +67,16 @@ std::string optimizer_name(const GroupEntry& group, const std::set<std::string>&
   return states.contains("momentum_buffer") ? "muon" : "";
 }
 
+using States = std::map<std::string, std::set<std::string>>;  // of each parameter
+
+// SwiGLU's two halves are stored apart; the settings keep the name of the whole.
+std::vector<std::string> stored_names(const std::string& param, const States& states) {
+  std::vector<std::string> halves{param + "_w", param + "_v"};
+  if (states.contains(param) || !states.contains(halves[0]) || !states.contains(halves[1]))
+    return {param};
+  return halves;
+}
+
 // Parameters of one optimizer with the same settings are one group.
 void read_groups(Catalog& catalog) {
   struct Settings {
@@ -83,26 +94,21 @@ void read_groups(Catalog& catalog) {
     at->second.list.emplace_back(meta->setting, entry.value);
     at->second.lines.insert(meta->setting + "=" + to_json(entry.value));
   }
-  std::map<std::string, std::set<std::string>> states;  // of each parameter
+  States states;
   for (const TensorEntry& tensor : catalog.tensors) states[tensor.name].insert(tensor.state);
   std::map<std::pair<std::string, std::set<std::string>>, std::size_t> group_of;
   for (const auto& place : order) {
     Settings& settings = of_param[place];
+    std::vector<std::string> names = stored_names(place.second, states);
     const auto [at, fresh] =
         group_of.try_emplace({place.first, settings.lines}, catalog.groups.size());
     if (fresh) {
       GroupEntry group{"", std::move(settings.list), {}};
-      group.optimizer = optimizer_name(group, states[place.second]);
+      group.optimizer = optimizer_name(group, states[names.front()]);
       catalog.groups.push_back(std::move(group));
     }
-    // SwiGLU's two halves are stored apart; the settings keep the name of the whole.
     auto& params = catalog.groups[at->second].params;
-    const std::string &whole = place.second, gate = whole + "_w", up = whole + "_v";
-    const bool split = !states.contains(whole) && states.contains(gate) && states.contains(up);
-    if (split)
-      params.insert(params.end(), {gate, up});
-    else
-      params.push_back(whole);
+    std::move(names.begin(), names.end(), std::back_inserter(params));
   }
 }
 
@@ -168,13 +174,9 @@ class FsdpEmitter {
     return std::nullopt;
   }
 
-  static Key joined(std::vector<std::string> words) {
-    Key key;
-    for (const std::string& word : words) {
-      if (!key.text.empty()) key.text += '.';
-      key.text += word;
-      key.path.emplace_back(word);
-    }
+  static Key key_at(const std::vector<std::string>& words) {
+    Key key{{}, {words.begin(), words.end()}};
+    key.text = joined(key.path);
     return key;
   }
 
@@ -185,7 +187,7 @@ class FsdpEmitter {
     if (several_)
       words.push_back(std::to_string(number == optimizer_of_.end() ? 0 : number->second));
     words.insert(words.end(), {std::string(part), name, last});
-    return joined(std::move(words));
+    return key_at(words);
   }
 
   // A path by which `name` is read as no parameter's.
@@ -203,7 +205,7 @@ class FsdpEmitter {
         torch_identity(*tensor.key, tensor.path) == std::pair(tensor.name, tensor.state))
       return {*tensor.key, tensor.path.empty() ? std::vector<PathItem>{*tensor.key} : tensor.path};
     if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "master")
-      return joined({"model", tensor.name});
+      return key_at({"model", tensor.name});
     if (tensor.state == "tensor") return key_of_itself(tensor.name);
     return optimizer_key(tensor.name, "state", tensor.state);
   }
@@ -287,7 +289,7 @@ CommonNames megatron_fsdp_names(const Catalog& catalog) {
   const auto is_model = [](std::string_view state) {
     return state == "param" || state == "buffer";
   };
-  bool unwrap = has_optimizer_state(catalog);
+  bool unwrap = !weights_only({catalog});
   for (const TensorEntry& tensor : catalog.tensors) {
     names.tensors.emplace_back(tensor.name, tensor.state);
     unwrap = unwrap && is_model(tensor.state) == tensor.name.starts_with(kWrapper);

@@ -45,12 +45,10 @@ bool has_no_name_of_megatrons(const ResumeQuestion& question) {
   });
 }
 
-bool no_state(const ResumeQuestion& question) { return !has_optimizer_state(question.catalog); }
-
 using Says = ResumeRule::Says;
 constexpr ResumeRule kNoState{
     Says::note,
-    no_state,
+    weights_only,
     "no optimizer state is recognised in it: if there is none, the optimizer starts anew",
     {},
     {}};
