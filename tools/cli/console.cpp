@@ -26,6 +26,14 @@ std::string_view environment(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
+// Of a line that is too long the middle is left out: its end says why.
+std::string one_line(std::string_view text) {
+  constexpr std::size_t kHalf = 2000;
+  if (text.size() <= 2 * kHalf) return formats::printable(text, 4 * kHalf);
+  return formats::printable(text.substr(0, kHalf), 4 * kHalf) + "..." +
+         formats::printable(text.substr(text.size() - kHalf), 4 * kHalf);
+}
+
 }  // namespace
 
 Exit exit_for(formats::Code code) {
@@ -77,17 +85,14 @@ void Console::print(std::string_view text) {
 
 Exit Console::fail(const formats::Error& error) {
   std::fflush(stdout);
-  constexpr std::size_t kLongest = 4000;
-  std::fprintf(stderr, "%s: error: %s\n", program_.c_str(),
-               formats::printable(error.message, kLongest).c_str());
-  if (!error.hint.empty())
-    std::fprintf(stderr, "hint: %s\n", formats::printable(error.hint, kLongest).c_str());
+  std::fprintf(stderr, "%s: error: %s\n", program_.c_str(), one_line(error.message).c_str());
+  if (!error.hint.empty()) std::fprintf(stderr, "hint: %s\n", one_line(error.hint).c_str());
   return exit_for(error.code);
 }
 
 void Console::warn(std::string_view message) {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program_.c_str(), formats::printable(message, 4000).c_str());
+  std::fprintf(stderr, "%s: %s\n", program_.c_str(), one_line(message).c_str());
 }
 
 Exit Console::finish(Exit exit) {

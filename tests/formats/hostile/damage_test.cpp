@@ -1,10 +1,15 @@
 // Every small fixture, cut off and with flipped bits, file by file: read as before, or refused;
-// never something else. Places are sampled evenly, the same ones each time.
+// never something else. Short files are cut at every length; long ones at every length near a place
+// where a piece begins or ends, and at evenly spread ones, the same each time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <cstddef>
 #include <filesystem>
+#include <locale>
+#include <set>
 #include <string>
 
 #include "formats/catalog/catalog.h"
@@ -18,30 +23,41 @@ namespace fs = std::filesystem;
 using formats::ByteVector;
 using test_support::MemoryTree;
 
-constexpr std::size_t kCuts = 16;   // of one file
-constexpr std::size_t kFlips = 24;  // of one file
+constexpr std::uint64_t kSmall = 100000;  // bytes of a fixture
+constexpr std::size_t kAllCuts = 400;     // files up to here are cut at every length
+constexpr std::size_t kSpreadCuts = 48;   // of one longer file, beside those near its pieces
+constexpr std::size_t kPieces = 64;       // of one file
+constexpr std::size_t kFlips = 24;        // of one file
 constexpr std::uint64_t kMaxRead = 1 << 20;
 
-// Passes a tree on and fails the test when a file is asked for that it did not list.
-class WatchedTree : public formats::SourceTree {
+// A tree with one file replaced. Fails the test when a file is asked for that it does not list.
+class ChangedTree : public formats::SourceTree {
  public:
-  explicit WatchedTree(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
-  std::string_view root() const override { return tree_->root(); }
-  const std::vector<Entry>& entries() const override { return tree_->entries(); }
+  ChangedTree(const SourceTree& tree, std::string_view name, ByteVector bytes)
+      : tree_(tree), entries_(tree.entries()), name_(name), bytes_(std::move(bytes)) {
+    for (Entry& entry : entries_)
+      if (entry.name == name_) entry.size = bytes_.size();
+  }
+  std::string_view root() const override { return tree_.root(); }
+  const std::vector<Entry>& entries() const override { return entries_; }
   formats::Result<std::shared_ptr<const formats::ByteSource>> open(
       std::string_view name) const override {
-    EXPECT_NE(tree_->find(name), nullptr) << "not in the checkpoint: " << name;
-    return tree_->open(name);
+    EXPECT_NE(tree_.find(name), nullptr) << "not in the checkpoint: " << name;
+    if (name != name_) return tree_.open(name);
+    return std::shared_ptr<const formats::ByteSource>(
+        std::make_shared<formats::MemorySource>("t/" + name_, bytes_));
   }
 
  private:
-  std::shared_ptr<const SourceTree> tree_;
+  const SourceTree& tree_;  // outlives this one
+  std::vector<Entry> entries_;
+  std::string name_;
+  ByteVector bytes_;
 };
 
 // Everything that can be read as one text; an error where something is refused.
 formats::Result<std::string> content_of(std::shared_ptr<const formats::SourceTree> tree) {
-  TRY_ASSIGN(const auto checkpoint,
-             formats::describe(std::make_shared<WatchedTree>(std::move(tree))));
+  TRY_ASSIGN(const auto checkpoint, formats::describe(std::move(tree)));
   const formats::Catalog& catalog = checkpoint->catalog();
   TRY(prove_coverage(catalog));
   std::string text;
@@ -99,25 +115,59 @@ std::string test_name(std::string fixture) {
 
 class Damage : public testing::TestWithParam<std::string> {};
 
+// Where the pieces of a file begin and end, as far as its bytes show it: the records and directory
+// entries of zips, the lines of text.
+std::vector<std::size_t> pieces_of(formats::ByteView file) {
+  constexpr std::array<std::string_view, 5> kMarks = {"PK\1\2", "PK\3\4", "PK\5\6", "PK\6\6", "\n"};
+  const std::string_view text = formats::text_of(file);
+  std::vector<std::size_t> places;
+  for (const std::string_view mark : kMarks)
+    for (auto at = text.find(mark); at != text.npos && places.size() < kPieces;
+         at = text.find(mark, at + 1))
+      places.push_back(at);
+  return places;
+}
+
+std::set<std::size_t> cuts_of(formats::ByteView file, const formats::Catalog* catalog,
+                              std::string_view name) {
+  std::set<std::size_t> cuts;
+  const auto add_spread = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) cuts.insert(i * file.size() / count);
+  };
+  if (file.size() <= kAllCuts) {
+    add_spread(file.size());
+    return cuts;
+  }
+  std::vector<std::size_t> places = pieces_of(file);
+  places.insert(places.end(), {8, file.size() - 1});
+  if (catalog != nullptr)
+    for (const formats::TensorEntry& tensor : catalog->tensors)
+      for (const formats::Chunk& chunk : tensor.chunks)
+        if (catalog->files[chunk.file].name == name && places.size() < 2 * kPieces) {
+          places.push_back(static_cast<std::size_t>(chunk.offset));
+          places.push_back(static_cast<std::size_t>(chunk.offset + chunk.length));
+        }
+  for (const std::size_t place : places)
+    for (const std::size_t near : {place - 1, place, place + 1})
+      if (near < file.size()) cuts.insert(near);
+  add_spread(kSpreadCuts);
+  return cuts;
+}
+
 TEST_P(Damage, CutOffFilesAreReadAsBeforeOrRefused) {
   const auto whole = fixture(GetParam());
-  const auto before = content_of(whole);
-  if (!before || bytes_of(*whole) > 100000) GTEST_SKIP() << "refused as it is, or large";
+  if (bytes_of(*whole) > kSmall) GTEST_SKIP() << "large";
+  const auto before = content_of(whole);  // an error: a fixture that is damaged as it is
+  const auto checkpoint = formats::describe(whole);
+  const formats::Catalog* catalog = checkpoint ? &(*checkpoint)->catalog() : nullptr;
   for (const auto& entry : whole->entries()) {
-    const std::size_t step = std::max<std::size_t>(1, entry.size / kCuts);
-    for (std::size_t length = 0; length < entry.size; length += step) {
-      const auto cut = fixture(GetParam());
-      const ByteVector bytes = cut->bytes_of(entry.name);
-      auto tree = std::make_shared<MemoryTree>("t");
-      for (const auto& other : cut->entries())
-        tree->add(other.name, other.name == entry.name
-                                  ? ByteVector(bytes.begin(),
-                                               bytes.begin() + static_cast<std::ptrdiff_t>(length))
-                                  : cut->bytes_of(other.name));
-      const auto after = content_of(tree);
-      EXPECT_TRUE(!after || *after == *before) << entry.name << " cut at " << length;
+    const ByteVector& bytes = whole->bytes_of(entry.name);
+    for (const std::size_t length : cuts_of(bytes, catalog, entry.name)) {
+      const auto after = content_of(std::make_shared<ChangedTree>(
+          *whole, entry.name, ByteVector(bytes.begin(), bytes.begin() + std::ptrdiff_t(length))));
+      ASSERT_TRUE(!after || (before && *after == *before)) << entry.name << " cut at " << length;
       if (!after) {
-        EXPECT_EQ(after.error().message.find('\n'), std::string::npos);
+        ASSERT_EQ(after.error().message.find('\n'), std::string::npos);
       }
     }
   }
@@ -125,21 +175,37 @@ TEST_P(Damage, CutOffFilesAreReadAsBeforeOrRefused) {
 
 TEST_P(Damage, FlippedBitsAreNoticedWhereThereAreChecksums) {
   const auto tree = fixture(GetParam());
+  if (bytes_of(*tree) > kSmall) GTEST_SKIP() << "large";
   const auto before = content_of(tree);
-  if (!before || bytes_of(*tree) > 100000) GTEST_SKIP() << "refused as it is, or large";
-  for (const auto& entry : std::vector(tree->entries())) {
-    ByteVector& bytes = tree->bytes_of(entry.name);
+  for (const auto& entry : tree->entries()) {
+    ByteVector bytes = tree->bytes_of(entry.name);
     const std::size_t step = std::max<std::size_t>(1, bytes.size() / kFlips);
     for (std::size_t at = 0; at < bytes.size(); at += step) {
       const auto bit = std::byte{1} << (at / step % 8);
       bytes[at] ^= bit;
-      const auto after = content_of(tree);
-      if (is_checked(GetParam(), entry.name)) {
+      const auto after = content_of(std::make_shared<ChangedTree>(*tree, entry.name, bytes));
+      if (before && is_checked(GetParam(), entry.name)) {
         EXPECT_TRUE(!after || *after == *before) << entry.name << ": bit of byte " << at;
       }
       bytes[at] ^= bit;
     }
   }
+}
+
+class DecimalCommas : public std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+TEST_P(Damage, C07ALocaleWithDecimalCommasIsNone) {
+  const auto before = content_of(fixture(GetParam()));
+  const std::locale usual =
+      std::locale::global(std::locale(std::locale::classic(), new DecimalCommas));
+  const auto after = content_of(fixture(GetParam()));
+  std::locale::global(usual);
+  ASSERT_EQ(after.has_value(), before.has_value());
+  EXPECT_EQ(after ? *after : after.error().message, before ? *before : before.error().message);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Damage, testing::ValuesIn(small_fixtures()),
