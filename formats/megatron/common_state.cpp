@@ -49,16 +49,17 @@ std::optional<std::int64_t> steps_in(const Value* value) {
   return static_cast<std::int64_t>(*number);
 }
 
-std::string optimizer_name(const Value& group) {
-  const Value* adam = group.find("betas");
-  const Value* decoupled = group.find("decoupled_weight_decay");
-  const bool adamw = decoupled != nullptr && decoupled->integer != 0;
-  if (const Value* said = group.find(kOptimizer); said && said->kind == Value::Kind::string)
-    return said->text == "adam" && adamw ? "adamw" : said->text;
-  if (adam != nullptr) return adamw ? "adamw" : "adam";
+const Value* setting_of(const GroupEntry& group, std::string_view name) {
+  for (const auto& [key, value] : group.settings)
+    if (key == name) return &value;
+  return nullptr;
+}
+
+std::string optimizer_name(const GroupEntry& group) {
+  std::string said = said_optimizer(group);
   // Muon's groups do not say: they have a momentum, and nothing of what torch's SGD has beside it.
-  const bool muon = group.find("momentum") != nullptr && group.find("dampening") == nullptr;
-  return muon ? "muon" : "";
+  const bool muon = setting_of(group, "momentum") != nullptr && !setting_of(group, "dampening");
+  return said.empty() && muon ? "muon" : said;
 }
 
 class Reader {
@@ -110,7 +111,6 @@ class Reader {
 
   static GroupEntry group_of(const Value& group) {
     GroupEntry entry;
-    entry.optimizer = optimizer_name(group);
     for (const auto& [name, value] : group.entries) {
       if (name.kind != Value::Kind::string) continue;
       if (name.text == kParamNames && value.kind == Value::Kind::list) {
@@ -121,6 +121,7 @@ class Reader {
         entry.settings.emplace_back(name.text, value);
       }
     }
+    entry.optimizer = optimizer_name(entry);
     return entry;
   }
 
@@ -227,13 +228,26 @@ std::optional<std::int64_t> steps_of(const GroupEntry& group, const Catalog& con
   return *steps.begin();
 }
 
+// The content's groups; parameters in none of them, whose steps are counted, are in one without
+// settings for each count.
+std::vector<GroupEntry> groups_with_steps(const Catalog& content) {
+  std::set<std::string_view> placed;
+  for (const GroupEntry& group : content.groups)
+    placed.insert(group.params.begin(), group.params.end());
+  std::map<std::int64_t, GroupEntry> others;
+  for (const auto& [name, steps] : content.param_steps)
+    if (!placed.contains(name)) others[steps].params.push_back(name);
+  std::vector<GroupEntry> groups = content.groups;
+  for (auto& [steps, group] : others) groups.push_back(std::move(group));
+  return groups;
+}
+
 // The groups of one optimizer, each with its steps. Beside Muon, whose optimizers are not the
 // distributed one, Megatron looks for one count of all of them.
-Value stored_groups(const Catalog& content, const std::vector<std::size_t>& members,
+Value stored_groups(const Catalog& content, const std::vector<const GroupEntry*>& members,
                     std::vector<std::string>& dropped) {
   std::vector<std::optional<std::int64_t>> steps;
-  for (const std::size_t i : members)
-    steps.push_back(steps_of(content.groups[i], content, dropped));
+  for (const GroupEntry* group : members) steps.push_back(steps_of(*group, content, dropped));
   constexpr std::int64_t kExact = 1 << 24;  // whole numbers up to here are exact in fp32
   const bool one_count =
       has_optimizer(content, "muon") && steps.front() && *steps.front() <= kExact &&
@@ -244,7 +258,7 @@ Value stored_groups(const Catalog& content, const std::vector<std::size_t>& memb
   if (one_count) set(inner, std::string(kState), std::move(state));
   Value groups = Value::of_list({});
   for (std::size_t i = 0; i < members.size(); ++i) {
-    Value group = stored_group(content.groups[members[i]]);
+    Value group = stored_group(*members[i]);
     if (steps[i] && !one_count)
       set(group, std::string(kStep), Value::of_real(static_cast<double>(*steps[i])));
     groups.items.push_back(std::move(group));
@@ -253,14 +267,15 @@ Value stored_groups(const Catalog& content, const std::vector<std::size_t>& memb
   return inner;
 }
 
-Value stored_optimizer(const Catalog& content, std::vector<std::string>& dropped) {
-  const std::vector<std::uint32_t> numbers = chained_numbers(content.groups);
+Value stored_optimizer(const Catalog& content, const std::vector<GroupEntry>& groups,
+                       std::vector<std::string>& dropped) {
+  const std::vector<std::uint32_t> numbers = chained_numbers(groups);
   const std::uint32_t count = *std::max_element(numbers.begin(), numbers.end()) + 1;
   Value all = empty_dict();
   for (std::uint32_t number = 0; number < count; ++number) {
-    std::vector<std::size_t> members;
+    std::vector<const GroupEntry*> members;
     for (std::size_t i = 0; i < numbers.size(); ++i)
-      if (numbers[i] == number) members.push_back(i);
+      if (numbers[i] == number) members.push_back(&groups[i]);
     Value part = empty_dict();
     set(part, std::string(kOptimizer), stored_groups(content, members, dropped));
     if (!has_optimizer(content, "muon"))
@@ -323,8 +338,9 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
     set(common, std::string(kVersion), Value::of_real(3.0));
   if (content.step && common.find(kIteration) == nullptr)
     set(common, std::string(kIteration), Value::of_int(*content.step));
-  if (content.groups.empty() || common.find(kOptimizer) != nullptr) return common;
-  set(common, std::string(kOptimizer), stored_optimizer(content, dropped));
+  const std::vector<GroupEntry> groups = groups_with_steps(content);
+  if (groups.empty() || common.find(kOptimizer) != nullptr) return common;
+  set(common, std::string(kOptimizer), stored_optimizer(content, groups, dropped));
   if (common.find(kLayout) == nullptr) {
     Value layout = empty_dict();
     set(layout, "distrib_optim_sharding_type", Value::of_string(std::string(kModelSpace)));
@@ -341,6 +357,14 @@ std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_vie
   const Value* value = args->items[1].find(name);
   if (value == nullptr || value->kind != Value::Kind::integer) return std::nullopt;
   return value->integer;
+}
+
+std::string said_optimizer(const GroupEntry& group) {
+  const Value* decoupled = setting_of(group, "decoupled_weight_decay");
+  const std::string adam = decoupled != nullptr && decoupled->integer != 0 ? "adamw" : "adam";
+  if (const Value* said = setting_of(group, kOptimizer); said && said->kind == Value::Kind::string)
+    return said->text == "adam" ? adam : said->text;
+  return setting_of(group, "betas") != nullptr ? adam : std::string();
 }
 
 std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups) {

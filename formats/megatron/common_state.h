@@ -26,6 +26,10 @@ std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_vie
 // Words of Catalog::partition where optimizer state lies flat inside tensor-parallel boxes.
 constexpr std::string_view kMegatronFlat = "flat optimizer state";
 
+// The optimizer of a group as its settings have it: "adamw" is Megatron's "adam" with
+// decoupled_weight_decay. "" when they do not say.
+std::string said_optimizer(const GroupEntry& group);
+
 // In which chained optimizer each group is: groups of one optimizer's name share a number, Muon's
 // the first as in Megatron, else in order of appearance.
 std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups);

@@ -53,20 +53,6 @@ std::optional<Meta> meta_of(const std::vector<PathItem>& path) {
   return Meta{several ? words[1] : "", words[words.size() - 2], words.back()};
 }
 
-std::string optimizer_name(const GroupEntry& group, const std::set<std::string>& states) {
-  const auto setting = [&](std::string_view name) -> const Value* {
-    for (const auto& [key, value] : group.settings)
-      if (key == name) return &value;
-    return nullptr;
-  };
-  if (const Value* said = setting("optimizer"); said && said->kind == Value::Kind::string)
-    return said->text;
-  const Value* decoupled = setting("decoupled_weight_decay");
-  if (setting("betas") != nullptr)
-    return decoupled != nullptr && decoupled->integer != 0 ? "adamw" : "adam";
-  return states.contains("momentum_buffer") ? "muon" : "";
-}
-
 using States = std::map<std::string, std::set<std::string>>;  // of each parameter
 
 // SwiGLU's two halves are stored apart; the settings keep the name of the whole.
@@ -104,7 +90,9 @@ void read_groups(Catalog& catalog) {
         group_of.try_emplace({place.first, settings.lines}, catalog.groups.size());
     if (fresh) {
       GroupEntry group{"", std::move(settings.list), {}};
-      group.optimizer = optimizer_name(group, states[names.front()]);
+      group.optimizer = said_optimizer(group);
+      const bool muon = states[names.front()].contains("momentum_buffer");
+      if (group.optimizer.empty() && muon) group.optimizer = "muon";
       catalog.groups.push_back(std::move(group));
     }
     auto& params = catalog.groups[at->second].params;

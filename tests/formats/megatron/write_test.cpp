@@ -265,6 +265,17 @@ TEST(MegatronWritten, MuonIsTheFirstOfChainedOptimizers) {
   EXPECT_EQ(formats::load_le<float>(state->find("common_step")->raw), 3);
 }
 
+// Megatron's word for it is "adam", with a setting beside it.
+TEST(MegatronWritten, AdamWIsTheSameOptimizerInFsdpDtensor) {
+  const auto source = describe_case("adam_fully_reshardable_tp2_dp2");
+  ASSERT_TRUE(source.has_value());
+  const auto out = written_as(**source, "megatron-fsdp");
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  ASSERT_EQ(out->checkpoint->catalog().groups.size(), 2u);
+  for (const formats::GroupEntry& group : out->checkpoint->catalog().groups)
+    EXPECT_EQ(group.optimizer, "adamw");
+}
+
 // The wrapper's "module." is in the model's keys only.
 TEST(MegatronFsdpLeaves, WithOneNameForAParameterAndItsStates) {
   const auto source = describe_case("fsdp_uneven_w3_muon");
@@ -328,6 +339,20 @@ TEST_F(MegatronMade, StatesNobodyHasHeardOfAreStatesLikeOthers) {
     EXPECT_EQ(out->checkpoint->catalog().groups[0].optimizer, "ponder") << format;
     EXPECT_EQ(out->checkpoint->catalog().step, 12) << format;
   }
+}
+
+TEST_F(MegatronMade, StepsOfParametersInNoGroupAreCountedInOneWithoutSettings) {
+  for (const char* name : {"v", "w", "x"}) {
+    add(name, "param", DType::f32, {4});
+    add(name, "exp_avg", DType::f32, {4});
+  }
+  group("adamw", {"v"});
+  source_.catalog().param_steps = {{"v", 3}, {"w", 3}, {"x", 4}};
+  const auto out = written_as(source_, "megatron");
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  EXPECT_TRUE(out->plan.dropped.empty());
+  EXPECT_EQ(out->checkpoint->catalog().param_steps, source_.catalog().param_steps);
+  EXPECT_EQ(content_of(*out->checkpoint), content_of(source_));
 }
 
 TEST_F(MegatronMade, WhatCannotBeWrittenIsSaidInOneLineEach) {
