@@ -32,10 +32,10 @@ TEST_P(MegatronFixture, HoldsWhatMegatronSaidItHolds) {
 TEST_P(MegatronFixture, IsTheSameFromItsOwnFolder) {
   const auto parent = describe_case(GetParam());
   ASSERT_TRUE(parent.has_value());
-  std::string folder;
+  std::string folder;  // "": there is none above it
   for (const formats::ValueEntry& value : (*parent)->catalog().values)
     if (value.key == "folder") folder = value.value.text;
-  if (folder.empty()) GTEST_SKIP() << "no folder above it";
+  EXPECT_EQ(folder.empty(), GetParam().starts_with("fsdp_"));
   const auto own =
       formats::describe(test_support::load_tree(case_folder(GetParam()) / "data" / folder));
   ASSERT_TRUE(own.has_value()) << own.error().message;
@@ -87,9 +87,22 @@ TEST(MegatronGroups, OfFsdpAreTheParametersWithTheSameSettings) {
   EXPECT_EQ(groups_of((*checkpoint)->catalog()), (Summary{{"muon", 5}, {"adamw", 9}}));
 }
 
-// B24: layer-wise state is one whole chunk per TP-local matrix, from its owner only.
-TEST(MegatronLayerWise, StateIsWholeAtItsOwnerAtTheModelsTensorParallelOffset) {
-  const auto checkpoint = describe_case("muon_layerwise_tp2_dp2");
+// Their settings are stored under the name of the whole.
+TEST(MegatronGroups, HalvesOfSwigluAreInTheGroupOfTheirWhole) {
+  const auto checkpoint = describe_case("fsdp_swiglu_hsdp_outer_2x2_muon");
+  ASSERT_TRUE(checkpoint.has_value());
+  const auto& groups = (*checkpoint)->catalog().groups;
+  ASSERT_EQ(groups_of((*checkpoint)->catalog()), (Summary{{"muon", 4}, {"adamw", 7}}));
+  for (const char* half : {"layers.0.linear_fc1.weight_w", "layers.0.linear_fc1.weight_v"})
+    EXPECT_EQ(std::count(groups[0].params.begin(), groups[0].params.end(), half), 1) << half;
+}
+
+class MegatronLayerWise : public testing::TestWithParam<const char*> {};
+
+// B24, B12: layer-wise state is one whole chunk per TP-local matrix, or of each half of its SwiGLU,
+// from its owner only; an expert's owner is one of the expert's own ranks.
+TEST_P(MegatronLayerWise, StateIsWholeAtItsOwnerAtTheModelsOwnOffsets) {
+  const auto checkpoint = describe_case(GetParam());
   ASSERT_TRUE(checkpoint.has_value());
   const Catalog& catalog = (*checkpoint)->catalog();
   for (const formats::TensorEntry& tensor : catalog.tensors) {
@@ -109,7 +122,12 @@ TEST(MegatronLayerWise, StateIsWholeAtItsOwnerAtTheModelsTensorParallelOffset) {
   }
 }
 
-// B3, B4, B19: offsets are sums of lower ranks' rows, and a rank without rows has no chunk.
+INSTANTIATE_TEST_SUITE_P(Cases, MegatronLayerWise,
+                         testing::Values("muon_layerwise_tp2_dp2", "moe_muon_ep2_dp2"),
+                         [](const auto& one_case) { return std::string(one_case.param); });
+
+// B3, B4, B13, B14, B19: offsets are sums of lower ranks' rows, in HSDP of those with the outer
+// dimension first or of one replica, and a rank without rows has no chunk.
 TEST(MegatronFsdp, ChunksAreTheRowsThatMegatronFsdpSaidEachRankHas) {
   for (const std::string& name : megatron_test::cases("fsdp_")) {
     const auto checkpoint = describe_case(name);
