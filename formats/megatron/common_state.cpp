@@ -203,7 +203,9 @@ Value stored_group(const GroupEntry& group) {
   }
   // "adamw" is "adam" with a setting here.
   const bool adamw = group.optimizer == "adamw";
-  if (!named && !group.optimizer.empty())
+  // A job finds its groups by what they say, and its Muon's do not say whose they are.
+  const bool untold = group.optimizer == "muon" && optimizer_name(group) == "muon";
+  if (!named && !untold && !group.optimizer.empty())
     set(dict, std::string(kOptimizer), Value::of_string(adamw ? "adam" : group.optimizer));
   if (adamw && dict.find("decoupled_weight_decay") == nullptr)
     set(dict, "decoupled_weight_decay", Value::of_bool(true));

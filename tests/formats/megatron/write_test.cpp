@@ -276,6 +276,30 @@ TEST(MegatronWritten, AdamWIsTheSameOptimizerInFsdpDtensor) {
     EXPECT_EQ(group.optimizer, "adamw");
 }
 
+// Megatron's job finds its groups by these settings: after a journey they are what they were.
+TEST(MegatronWritten, GroupsThatWereElsewhereAreFoundAgain) {
+  const auto source = describe_case("muon_layerwise_tp2_dp2");
+  ASSERT_TRUE(source.has_value());
+  const auto there = written_as(**source, "deepspeed", 2);
+  ASSERT_TRUE(there.has_value()) << there.error().message;
+  const auto back = written_as(*there->checkpoint, "megatron");
+  ASSERT_TRUE(back.has_value()) << back.error().message;
+  const auto identities = [](const Checkpoint& checkpoint) {
+    const std::set<std::string> kKeys = {
+        "end_wd",         "max_lr",  "min_lr",  "optimizer",
+        "start_wd",       "wd_mult", "lr_mult", "is_expert_parallel",
+        "is_decoupled_lr"};
+    std::vector<std::map<std::string, std::string>> out;
+    for (const formats::GroupEntry& group : checkpoint.catalog().groups) {
+      auto& identity = out.emplace_back();
+      for (const auto& [name, value] : group.settings)
+        if (kKeys.contains(name)) identity[name] = to_json(value);
+    }
+    return out;
+  };
+  EXPECT_EQ(identities(*back->checkpoint), identities(**source));
+}
+
 // The wrapper's "module." is in the model's keys only.
 TEST(MegatronFsdpLeaves, WithOneNameForAParameterAndItsStates) {
   const auto source = describe_case("fsdp_uneven_w3_muon");
