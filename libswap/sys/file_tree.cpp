@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "formats/core/sha256.h"
 #include "formats/core/units.h"
 #include "libswap/sys/cold_reads.h"
 #include "libswap/sys/decoded_items.h"
@@ -304,6 +305,27 @@ Result<std::shared_ptr<const formats::SourceTree>> open_tree(const fs::path& pat
   files->directory = std::move(opened);
   return std::shared_ptr<const formats::SourceTree>(
       std::make_shared<FileTree>(std::move(files), std::move(entries)));
+}
+
+Result<std::string> identity_of_tree(const fs::path& path) {
+  TRY_ASSIGN(const auto tree, open_tree(path));
+  std::error_code failed;
+  const bool single = !fs::is_directory(path, failed);
+  std::string all;
+  for (const Entry& entry : tree->entries()) {
+    const fs::path file = single ? path : path / entry.name;
+    struct stat status {};
+    if (::stat(file.c_str(), &status) != 0)
+      return errno_error(errno, "cannot look at " + file.string());
+    for (const std::int64_t number :
+         {static_cast<std::int64_t>(entry.name.size()), static_cast<std::int64_t>(status.st_size),
+          static_cast<std::int64_t>(status.st_mtim.tv_sec),
+          static_cast<std::int64_t>(status.st_mtim.tv_nsec),
+          static_cast<std::int64_t>(status.st_ino)})
+      all += std::to_string(number) + " ";
+    all += entry.name;
+  }
+  return formats::sha256_hex(formats::view_of(all));
 }
 
 }  // namespace libswap

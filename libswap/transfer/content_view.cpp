@@ -4,6 +4,7 @@
 
 #include "formats/core/check.h"
 #include "formats/core/float_cast.h"
+#include "formats/core/sha256.h"
 #include "formats/core/units.h"
 
 namespace libswap {
@@ -35,6 +36,17 @@ ContentView::ContentView(const formats::Checkpoint& source, formats::Catalog con
     to.chunks = from.chunks;
   }
   content_.files = source.catalog().files;
+}
+
+std::string ContentView::identity() const {
+  formats::ByteVector all;
+  for (const MadeOf& made_of : made_of_) {
+    formats::append_le(all, made_of.source_tensor);
+    formats::append_le(all, made_of.scale);
+    formats::append_le(all, made_of.constant ? made_of.constant->size() + 1 : std::size_t{0});
+    if (made_of.constant) formats::append_bytes(all, *made_of.constant);
+  }
+  return formats::sha256_hex(all);
 }
 
 Result<> ContentView::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "formats/catalog/catalog.h"
@@ -27,6 +28,8 @@ class ContentView : public formats::Checkpoint {
               std::vector<MadeOf> made_of);
 
   const formats::Catalog& catalog() const override { return content_; }
+  // The same for two views of one source only if they make the same elements of it.
+  std::string identity() const;
   // REQUIRES: `tensor` is one of catalog()'s; whole elements where they are cast.
   formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
                          std::uint64_t first, std::span<std::byte> into) const override;

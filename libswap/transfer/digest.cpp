@@ -6,6 +6,7 @@
 
 #include "formats/core/check.h"
 #include "formats/core/sha256.h"
+#include "formats/core/units.h"
 #include "libswap/transfer/box_reader.h"
 #include "libswap/transfer/fingerprint.h"
 #include "libswap/transfer/in_parallel.h"
@@ -32,6 +33,10 @@ Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
 
 namespace {
 
+// Formats that check a chunk's sum as it is read in one go need not read it again.
+constexpr std::uint64_t kRun = 16 * formats::MiB;
+constexpr std::uint32_t kMostWorkers = 4;  // times kRun: the memory of fingerprint_of()
+
 // Hands out runs of all chunks, tensor by tensor.
 class Runs {
  public:
@@ -52,7 +57,7 @@ class Runs {
         const auto size = formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent));
         CHECK(size.has_value());  // the whole tensor's fits
         if (at_ == *size) continue;
-        const Run run{tensor_, &chunk, at_, std::min(*size - at_, BoxReader::kMaxRun)};
+        const Run run{tensor_, &chunk, at_, std::min(*size - at_, kRun)};
         at_ += run.size;
         return run;
       }
@@ -105,7 +110,14 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
 Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
                                      const formats::TensorEntry& tensor) {
   const TensorOf one{&checkpoint, &tensor};
-  TRY_ASSIGN(const auto fingerprints, fingerprints_of({&one, 1}, 1, nullptr));
+  std::uint64_t runs = 0;
+  for (const formats::Chunk& chunk : tensor.chunks)
+    runs +=
+        formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent)).value_or(0) / kRun +
+        1;
+  const std::uint64_t small = runs < 2 ? 1 : std::min<std::uint64_t>(runs, kMostWorkers);
+  const auto workers = std::min(workers_or_cores(0), static_cast<std::uint32_t>(small));
+  TRY_ASSIGN(const auto fingerprints, fingerprints_of({&one, 1}, workers, nullptr));
   return fingerprints.front();
 }
 

@@ -1,5 +1,5 @@
-// What identifies a tensor's content whatever its shards look like. Memory: one run of BoxReader at
-// a time, for each worker.
+// What identifies a tensor's content whatever its shards look like. Memory: a run of 16 MiB at most
+// for each worker.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@ formats::Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
                                        const formats::TensorEntry& tensor);
 
 // The fingerprint of fingerprint.h, chunk by chunk in the order they are stored: it does not go
-// through BoxReader, so it also checks what was read through one. REQUIRES: coverage proven.
+// through BoxReader, so it also checks what was read through one. Several workers, 4 at most, share
+// the chunks of a large tensor. REQUIRES: coverage proven.
 formats::Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
                                               const formats::TensorEntry& tensor);
 

@@ -6,7 +6,10 @@
 #include <utility>
 
 #include "formats/catalog/range_crcs.h"
+#include "formats/core/units.h"
+#include "libswap/sys/cold_reads.h"
 #include "libswap/transfer/attempt.h"
+#include "libswap/transfer/box_reader.h"
 #include "libswap/transfer/digest.h"
 #include "libswap/transfer/in_parallel.h"
 #include "libswap/transfer/piece_writer.h"
@@ -27,8 +30,9 @@ constexpr std::uint64_t kBlock = 4096;  // what a file system gives out at least
 class PlanWriter {
  public:
   PlanWriter(IoQueue& io, const formats::Checkpoint& content, const EmitPlan& plan,
-             const WriteOptions& options)
+             const WriteOptions& options, std::uint32_t workers)
       : io_(io),
+        workers_(workers),
         pieces_(plan.files, options.piece_bytes),
         content_(content),
         plan_(plan),
@@ -58,6 +62,7 @@ class PlanWriter {
   void report() const;
 
   IoQueue& io_;
+  std::uint32_t workers_;
   Pieces pieces_;  // of the shard files
   const formats::Checkpoint& content_;
   const EmitPlan& plan_;
@@ -109,7 +114,7 @@ Result<> PlanWriter::make_directories(const fs::path& directory) {
 }
 
 PieceWork PlanWriter::work() {
-  PieceWork work{.workers = workers_or_cores(options_.workers),
+  PieceWork work{.workers = workers_,
                  .piece_bytes = options_.piece_bytes,
                  .priority = options_.priority,
                  .cancel = options_.cancel,
@@ -187,8 +192,7 @@ Result<> PlanWriter::verify_derived() const {
   std::vector<TensorOf> tensors;
   for (const formats::Derived& derived : plan_.derived)
     tensors.push_back({&content_, &content_.catalog().tensors[derived.tensor]});
-  TRY_ASSIGN(const auto wanted,
-             fingerprints_of(tensors, workers_or_cores(options_.workers), options_.cancel));
+  TRY_ASSIGN(const auto wanted, fingerprints_of(tensors, workers_, options_.cancel));
   for (std::size_t i = 0; i < wanted.size(); ++i)
     if (wanted[i] != derived_[i])
       return Error{Code::unsupported,
@@ -197,6 +201,23 @@ Result<> PlanWriter::verify_derived() const {
                        ", and that one rounds to other values; nothing was published",
                    "--drop goes on without it"};
   return {};
+}
+
+// As many workers as are asked for and the memory holds.
+Result<std::uint32_t> workers_within(const WriteOptions& options) {
+  if (options.piece_bytes == 0) return Error{Code::usage, "pieces of 0 bytes hold nothing", {}};
+  // Two pieces; a run that is gathered from and the bounce buffer it comes through; a cast's sides.
+  const std::uint64_t each = 2 * formats::align_up(options.piece_bytes, kBlock) +
+                             BoxReader::kMaxRun + BounceBuffers::kBytes +
+                             2 * PieceFiller::kCastBytes;
+  const std::uint64_t held = options.memory_bytes / each;
+  if (held == 0)
+    return Error{Code::usage,
+                 "a memory budget of " + std::to_string(options.memory_bytes) +
+                     " bytes is too small: one worker needs " + std::to_string(each),
+                 "--memory " + std::to_string(formats::div_ceil(each, formats::MiB)) + "MiB"};
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(workers_or_cores(options.workers), held));
 }
 
 // Step 1's questions to the disk.
@@ -288,9 +309,9 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
   const auto start = std::chrono::steady_clock::now();
   const fs::path target = with_parent(destination);
   IoBackend& files = io.backend();
-  if (options.piece_bytes == 0) return Error{Code::usage, "pieces of 0 bytes hold nothing", {}};
+  TRY_ASSIGN(const std::uint32_t workers, workers_within(options));
   TRY(check_plan(plan, content.catalog()));
-  PlanWriter writer(io, content, plan, options);
+  PlanWriter writer(io, content, plan, options, workers);
   if (options.verify == Verify::full)
     TRY(check_stores_everything(plan, content.catalog(), writer.stores()));
   TRY(remove_stale_temporaries(files, target.parent_path()));

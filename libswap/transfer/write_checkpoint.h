@@ -67,6 +67,9 @@ struct WriteOptions {
   Priority priority = Priority::background;
   std::uint32_t workers = 0;                           // 0: as many as there are cores
   std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // any; multiples of 4 KiB are fast
+  // For pieces, runs and casts of all workers together, and the bounce buffers of their source;
+  // fewer workers than asked for where it is short. What one worker needs, at least.
+  std::uint64_t memory_bytes = std::uint64_t{128} << 20;
   // Of the source's files and of everything else that decides about the elements and is not in the
   // content's catalog: what is interrupted is gone on with only where this is the same. "": what is
   // interrupted leaves nothing.
@@ -91,9 +94,9 @@ struct WriteReport {
 };
 
 // `plan` is of `content`. Blocks. The destination's parent must exist. Errors: usage (D exists, the
-// plan's names), no_space (both numbers), layout (the plan does not fit the content), unsupported
-// (a derived tensor is not what it would be derived to), cancelled, and those of reading and
-// writing; corrupt (what was gathered is not what the source holds).
+// plan's names, too little memory), no_space (both numbers), layout (the plan does not fit the
+// content), unsupported (a derived tensor is not what it would be derived to), cancelled, and those
+// of reading and writing; corrupt (what was gathered is not what the source holds).
 Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
                                      const formats::EmitPlan& plan, const fs::path& destination,
                                      const WriteOptions& options);

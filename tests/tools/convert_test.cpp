@@ -230,7 +230,7 @@ void make_big_checkpoint(const std::string& directory) {
   fs::resize_file(file, 8 + header.size() + kBytes);
 }
 
-TEST(ConvertStops, OnCtrlCWithoutLeavingAnything) {
+TEST(ConvertStops, OnCtrlCAndTheSameCommandGoesOn) {
   const ScratchDirectory scratch;
   const std::string source = scratch / "source", folder = scratch / "results";
   make_big_checkpoint(source);
@@ -242,7 +242,48 @@ TEST(ConvertStops, OnCtrlCWithoutLeavingAnything) {
   EXPECT_EQ(outcome.exit, 130) << outcome.err;
   EXPECT_EQ(outcome.out, "");
   EXPECT_NE(outcome.err.find("ckpt-convert: error: "), std::string::npos) << outcome.err;
-  EXPECT_TRUE(fs::is_empty(folder));
+  EXPECT_NE(outcome.err.find("the same command goes on from here"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder + "/out"));
+  const Outcome again = convert({source, folder + "/out", "-t", "dcp"});
+  EXPECT_EQ(again.exit, 0) << again.err;
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1);
+}
+
+bool has_journal(const std::string& folder) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (entry.path().filename().string().find(".ebb-journal-") != std::string::npos) return true;
+  return false;
+}
+
+TEST(ConvertStops, OnSigkillAndTheSameCommandGoesOn) {
+  const ScratchDirectory scratch;
+  const std::string source = scratch / "source", folder = scratch / "results";
+  make_big_checkpoint(source);
+  fs::create_directory(folder);
+  const std::vector<std::string> command = {source, folder + "/out", "-t", "dcp", "--json"};
+  test_support::RunningProgram run("ckpt-convert", command);
+  while (!has_journal(folder) && !fs::exists(folder + "/out"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  run.signal(SIGKILL);
+  const Outcome killed = run.wait();
+  if (killed.exit == 0) GTEST_SKIP() << "this machine writes a GiB in less than a second";
+  EXPECT_FALSE(fs::exists(folder + "/out"));
+  const Outcome again = convert(command);
+  EXPECT_EQ(again.exit, 0) << again.err;
+  EXPECT_EQ(again.out.find("\"resumed_bytes\":0,"), std::string::npos) << again.out;
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1);
+}
+
+TEST(ConvertMemory, ATooSmallBudgetIsRefusedWithBothFigures) {
+  const ScratchDirectory scratch;
+  make_big_checkpoint(scratch / "source");
+  const Outcome run =
+      convert({scratch / "source", scratch / "out", "-t", "dcp", "--memory", "1MiB"});
+  EXPECT_EQ(run.exit, 2) << run.err;
+  EXPECT_NE(run.err.find("a memory budget of 1048576 bytes is too small: one worker needs "),
+            std::string::npos)
+      << run.err;
+  EXPECT_NE(run.err.find("--memory 18MiB"), std::string::npos) << run.err;
 }
 
 TEST(ConvertHelp, BeginsWithExamples) {

@@ -113,9 +113,11 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   if (request.dropping == Dropping::allowed) options.derived = libswap::Derivation::assumed;
   options.priority = libswap::Priority::step;
   options.cancel = &stop_requested();
-  options.progress = [&](const libswap::WriteProgress& now) {
-    progress.show(now.bytes_done, now.bytes_total);
-  };
+  options.workers = request.workers;
+  options.memory_bytes = request.memory_bytes;
+  TRY_ASSIGN(options.source_identity, libswap::identity_of_tree(request.source));
+  options.source_identity += prepared.conversion.content->identity();
+  options.progress = [&](const libswap::WriteProgress& now) { progress.show(now); };
   options.check = [&](const fs::path& directory,
                       std::span<const std::uint64_t> fingerprints) -> Result<> {
     progress.say("reading back");

@@ -26,6 +26,8 @@ struct Request {
   Selection selection;
   Dropping dropping = Dropping::refused;
   libswap::Overwrite overwrite = libswap::Overwrite::refuse;
+  std::uint32_t workers = 0;  // 0: as many as there are cores
+  std::uint64_t memory_bytes = std::uint64_t{128} << 20;
 };
 
 struct Prepared {

@@ -19,6 +19,7 @@ using formats::printable;
 using formats::Result;
 
 constexpr std::uint64_t kMaxWorld = 1u << 20;
+constexpr std::uint64_t kMaxJobs = 256;
 
 constexpr std::array kPositionals = {
     Positional{"SRC", "the checkpoint to read; never touched"},
@@ -124,6 +125,26 @@ constexpr std::array kFlags = {
          "go on without what FORMAT cannot hold",
          {},
          Repeat::once},
+    Flag{"jobs",
+         'j',
+         FlagType::count,
+         "N",
+         {},
+         kHow,
+         {},
+         "workers that read, compute and write; default: one a core",
+         {},
+         Repeat::once},
+    Flag{"memory",
+         '\0',
+         FlagType::size,
+         "SIZE",
+         "128MiB",
+         kHow,
+         {},
+         "for all workers together; fewer of them where it is short",
+         {},
+         Repeat::once},
     Flag{"json",
          '\0',
          FlagType::on,
@@ -200,6 +221,14 @@ Result<Request> request_of(const Arguments& arguments) {
   request.selection.include = arguments.texts("include");
   request.selection.exclude = arguments.texts("exclude");
   request.selection.states = split_list(arguments.texts("states"));
+  const std::uint64_t jobs = arguments.count("jobs").value_or(0);
+  if (arguments.count("jobs") && (jobs == 0 || jobs > kMaxJobs))
+    return Error{
+        Code::usage,
+        "--jobs takes 1 to " + std::to_string(kMaxJobs) + " workers, not " + std::to_string(jobs),
+        {}};
+  request.workers = static_cast<std::uint32_t>(jobs);
+  request.memory_bytes = arguments.size("memory").value_or(request.memory_bytes);
   if (arguments.has("drop")) request.dropping = Dropping::allowed;
   if (arguments.has("force")) request.overwrite = libswap::Overwrite::replace;
   return request;
@@ -280,7 +309,12 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
     for (const std::string& line : outcome->rounded_otherwise) json.text(line);
   json.close_list();
   if (outcome != nullptr)
-    json.key("seconds").raw(std::to_string(outcome->report.seconds)).key("verified").raw("true");
+    json.key("seconds")
+        .raw(std::to_string(outcome->report.seconds))
+        .key("resumed_bytes")
+        .number(outcome->report.bytes_found)
+        .key("verified")
+        .raw("true");
   json.close_object();
   return json.take();
 }

@@ -17,19 +17,30 @@ void ProgressLine::put(const std::string& line) {
   drawn_ = true;
 }
 
-void ProgressLine::show(std::uint64_t done, std::uint64_t total) {
+void ProgressLine::show(const libswap::WriteProgress& progress) {
   const Clock::time_point now = Clock::now();
+  const std::uint64_t total = progress.bytes_total;
   if (!visible_ || total == 0 || now - last_ < std::chrono::milliseconds(100)) return;
   last_ = now;
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  const double rate = static_cast<double>(done) / seconds;
+  const double rate = static_cast<double>(progress.bytes_done - progress.bytes_found) / seconds;
+  const auto percent = [total](std::uint64_t bytes) {
+    return 100.0 * static_cast<double>(bytes) / static_cast<double>(total);
+  };
   std::array<char, 96> tail{};
-  std::snprintf(tail.data(), tail.size(), "  %3.0f %%  %.2f GB/s",
-                100.0 * static_cast<double>(done) / static_cast<double>(total), rate / 1e9);
-  std::string line = "writing " + bytes_text(done) + " of " + bytes_text(total) + tail.data();
+  std::snprintf(tail.data(), tail.size(), "  %3.0f %%  %.2f GB/s", percent(progress.bytes_done),
+                rate / 1e9);
+  std::string line =
+      "writing " + bytes_text(progress.bytes_done) + " of " + bytes_text(total) + tail.data();
   if (seconds > 2 && rate > 0) {
-    const auto left = static_cast<unsigned>(static_cast<double>(total - done) / rate);
+    const auto left =
+        static_cast<unsigned>(static_cast<double>(total - progress.bytes_done) / rate);
     std::snprintf(tail.data(), tail.size(), "  ETA %02u:%02u", left / 60, left % 60);
+    line += tail.data();
+  }
+  if (progress.bytes_found > 0) {
+    std::snprintf(tail.data(), tail.size(), "  (went on at %.0f %%)",
+                  percent(progress.bytes_found));
     line += tail.data();
   }
   put(line);

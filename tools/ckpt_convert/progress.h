@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "libswap/transfer/write_checkpoint.h"
 #include "tools/cli/console.h"
 
 namespace tools::convert {
@@ -14,7 +15,8 @@ class ProgressLine {
  public:
   explicit ProgressLine(const Console& console);
 
-  void show(std::uint64_t done, std::uint64_t total);  // at most ten times a second
+  // At most ten times a second. The rate is of what this run has written.
+  void show(const libswap::WriteProgress& now);
   void say(std::string_view what);
   void clear();
 
