@@ -199,8 +199,11 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing && request.format->steps == StepCounters::tensors)
     lower_steps(request, content, made_of);
   if (kin != Kinship::same && request.format->respell != nullptr) request.format->respell(content);
-  TRY_ASSIGN(const Layout layout, layout_of(content, request));
   Conversion conversion;
+  if (request.revision != nullptr && !request.revision->empty()) {
+    TRY_ASSIGN(conversion.changes, revise(*request.revision, content, made_of));
+  }
+  TRY_ASSIGN(const Layout layout, layout_of(content, request));
   conversion.content =
       std::make_unique<ContentView>(source, std::move(content), std::move(made_of));
   TRY_ASSIGN(conversion.plan,

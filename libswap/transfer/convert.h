@@ -13,6 +13,7 @@
 #include "formats/layout/layout.h"
 #include "formats/registry.h"
 #include "libswap/transfer/content_view.h"
+#include "libswap/transfer/revision.h"
 
 namespace libswap {
 
@@ -21,12 +22,14 @@ struct ConvertRequest {
   std::uint32_t world = 1;                               // ranks the result is for
   formats::Policy policy = formats::Policy::layer_wise;  // whole tensors, spread by size
   std::function<bool(const formats::TensorEntry&)> wanted = nullptr;  // null: everything
+  const Revision* revision = nullptr;                                 // null: nothing is changed
 };
 
 // The content to write - a view of the source, which must outlive it - and the files to be.
 struct Conversion {
   std::unique_ptr<ContentView> content;
   formats::EmitPlan plan;
+  std::vector<std::string> changes;  // made by the revision, one line each
 };
 
 // Reads the source only where step counters move from tensors to values. A format's own keys, paths

@@ -87,13 +87,14 @@ Result<Prepared> prepare(const Request& request) {
       return error;
     }
   }
-  TRY_ASSIGN(libswap::Conversion conversion,
-             libswap::plan_conversion(*source, {.format = request.format,
-                                                .world = request.world,
-                                                .policy = request.policy,
-                                                .wanted = [&](const TensorEntry& t) {
-                                                  return request.selection.wants(t);
-                                                }}));
+  TRY_ASSIGN(
+      libswap::Conversion conversion,
+      libswap::plan_conversion(
+          *source, {.format = request.format,
+                    .world = request.world,
+                    .policy = request.policy,
+                    .wanted = [&](const TensorEntry& t) { return request.selection.wants(t); },
+                    .revision = &request.revision}));
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
     return Error{
         Code::unsupported,

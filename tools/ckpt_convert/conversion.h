@@ -24,6 +24,7 @@ struct Request {
   std::uint32_t world = 1;
   formats::Policy policy = formats::Policy::rows;
   Selection selection;
+  libswap::Revision revision;
   Dropping dropping = Dropping::refused;
   libswap::Overwrite overwrite = libswap::Overwrite::refuse;
   std::uint32_t workers = 0;  // 0: as many as there are cores

@@ -4,6 +4,7 @@
 
 #include "formats/core/json_text.h"
 #include "formats/registry.h"
+#include "tools/ckpt_convert/changes.h"
 #include "tools/ckpt_convert/conversion.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run.h"
@@ -30,6 +31,7 @@ constexpr std::array<std::string_view, 6> kPolicies = {"replicated", "zero12", "
 
 constexpr std::string_view kResult = "What to write";
 constexpr std::string_view kFilters = "Which tensors";
+constexpr std::string_view kChanges = "What to change";
 constexpr std::string_view kHow = "How";
 
 constexpr std::array kFlags = {
@@ -95,6 +97,40 @@ constexpr std::array kFlags = {
          "only these states, as in param,momentum_buffer",
          {},
          Repeat::many},
+    Flag{"rename",
+         '\0',
+         FlagType::text,
+         "RULES",
+         {},
+         kChanges,
+         {},
+         "give parameters other names: OLD=NEW,... or @FILE",
+         "'*' in OLD is any run of characters, and in NEW what that run was ($1, $2, ... pick "
+         "one). The first rule that fits a name counts. A rule that fits nothing and names that "
+         "would collide are errors. FILE has one rule a line.",
+         Repeat::many},
+    Flag{"dtype",
+         '\0',
+         FlagType::text,
+         "RULES",
+         {},
+         kChanges,
+         {},
+         "cast floating tensors: bf16, or param=bf16,exp_avg*=f32",
+         "The pattern is of a state, or else of a name. A dtype alone is for everything that no "
+         "pattern fits, but for step counters. Rounded to nearest, ties to even.",
+         Repeat::many},
+    Flag{"momentum",
+         '\0',
+         FlagType::text,
+         "FORM",
+         {},
+         kChanges,
+         {},
+         "ema or sum: scale momentum buffers by their group's 1 - beta",
+         "What a buffer is now follows from its optimizer; sum:ema says it where nothing tells. "
+         "The groups note the new form.",
+         Repeat::once},
     Flag{"dry-run",
          'n',
          FlagType::on,
@@ -229,6 +265,7 @@ Result<Request> request_of(const Arguments& arguments) {
         {}};
   request.workers = static_cast<std::uint32_t>(jobs);
   request.memory_bytes = arguments.size("memory").value_or(request.memory_bytes);
+  TRY_ASSIGN(request.revision, revision_of(arguments));
   if (arguments.has("drop")) request.dropping = Dropping::allowed;
   if (arguments.has("force")) request.overwrite = libswap::Overwrite::replace;
   return request;
@@ -250,6 +287,7 @@ std::string plan_text(const Request& request, const Prepared& prepared) {
   if (prepared.files() > kShown)
     out += "  ... " + count_text(prepared.files() - kShown) + " more files\n";
   for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
+  for (const std::string& change : conversion.changes) out += "  " + change + "\n";
   for (const std::string& dropped : conversion.plan.dropped) out += "  drops " + dropped + "\n";
   return out;
 }
@@ -263,6 +301,7 @@ std::string verified_text(const Prepared& prepared, const Outcome& outcome) {
   if (derived > otherwise)
     out += "  " + plural(derived - otherwise, "tensor") +
            " not stored: readers round the master weights, with the same result\n";
+  for (const std::string& change : conversion.changes) out += "  " + change + "\n";
   for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
   for (const std::string& dropped : conversion.plan.dropped) out += "  dropped " + dropped + "\n";
   for (const std::string& line : outcome.rounded_otherwise) out += "  dropped " + line + "\n";
@@ -303,6 +342,8 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
           .key("bytes")
           .number(file.size)
           .close_object();
+  json.close_list().key("changes").open_list();
+  for (const std::string& change : prepared.conversion.changes) json.text(change);
   json.close_list().key("bytes").number(prepared.bytes()).key("dropped").open_list();
   for (const std::string& dropped : prepared.conversion.plan.dropped) json.text(dropped);
   if (outcome != nullptr)

@@ -1,0 +1,168 @@
+// What a conversion may change on request, and what it refuses to.
+#include "libswap/transfer/revision.h"
+
+#include <gtest/gtest.h>
+
+#include "formats/registry.h"
+#include "libswap/transfer/convert.h"
+#include "libswap/transfer/glob.h"
+#include "tests/libswap/transfer/memory_checkpoint.h"
+#include "tests/support/emit_in_memory.h"
+
+namespace libswap {
+namespace {
+
+using formats::Catalog;
+using formats::DType;
+using formats::Value;
+using testing::MemoryCheckpoint;
+using testing::Random;
+using Lines = std::vector<std::string>;
+using Names = std::map<std::string, std::string>;
+
+RenameRules renames(const std::string& text) {
+  auto rules = RenameRules::parse(Lines{text});
+  EXPECT_TRUE(rules) << rules.error().message;
+  return std::move(*rules);
+}
+
+std::string complaint(const formats::Result<Names>& result) {
+  return result ? "none" : result.error().message;
+}
+
+TEST(Glob, CapturesWhatEachStarStandsFor) {
+  EXPECT_EQ(*glob_captures("a.*.b.*", "a.x.b.y.z"), (std::vector<std::string_view>{"x", "y.z"}));
+  EXPECT_EQ(*glob_captures("*ab", "abab"), (std::vector<std::string_view>{"ab"}));
+  EXPECT_TRUE(glob_captures("a?c", "abc"));
+  EXPECT_FALSE(glob_captures("a*", "ba"));
+  EXPECT_FALSE(glob_captures("ab*ba", "aba"));
+  EXPECT_FALSE(glob_captures("a", "ab"));
+}
+
+TEST(Rename, TakesStarsInOrderOrByNumberAndTheFirstRuleThatFits) {
+  const RenameRules rules =
+      renames("# a comment\nmodule.head=out, module.*=*\n a.*.b.* = $2.of.$1 ");
+  const auto names = rules.apply({"module.head", "module.w", "a.1.b.2", "other"});
+  ASSERT_TRUE(names) << names.error().message;
+  EXPECT_EQ(*names, (Names{{"module.head", "out"}, {"module.w", "w"}, {"a.1.b.2", "2.of.1"}}));
+}
+
+TEST(Rename, NamesTheRuleOrTheNamesThatAreWrong) {
+  EXPECT_EQ(complaint(renames("x.*=y.*").apply({"w"})),
+            "rename rule 'x.*=y.*' fits none of the 1 names");
+  EXPECT_EQ(complaint(renames("*=a.*,w=b").apply({"w"})),
+            "rename rule 'w=b' fits only names that a rule before it takes");
+  EXPECT_EQ(complaint(renames("?=one").apply({"v", "w"})),
+            "'v' and 'w' would both be called 'one'");
+  EXPECT_EQ(complaint(renames("v=w").apply({"v", "w"})), "'v' and 'w' would both be called 'w'");
+  EXPECT_FALSE(RenameRules::parse(Lines{"module"}));
+  EXPECT_FALSE(RenameRules::parse(Lines{"a=$1"}));
+  EXPECT_FALSE(RenameRules::parse(Lines{"=a"}));
+}
+
+class Revising : public ::testing::Test {
+ protected:
+  Revising() {
+    Catalog& catalog = source_.catalog();
+    catalog.format = "elsewhere";
+    add("w", "param", DType::f32, 1.0F);
+    add("w", "momentum_buffer", DType::f32, 3.0F);
+    add("w", "step", DType::f32, 7.0F);
+    catalog.groups.push_back({"muon", {{"momentum", Value::of_real(0.75)}}, {"w"}});
+    catalog.values.push_back({"tied", {"tied"}, Value::of_list({Value::of_string("w")})});
+    catalog.values.push_back({"note", {"note"}, Value::of_string("w")});
+  }
+  void add(std::string name, std::string state, DType dtype, float value) {
+    const std::uint32_t number = source_.add(std::move(name), dtype, {2}, random_);
+    source_.catalog().tensors[number].state = std::move(state);
+    source_.add_chunk(number, formats::whole({2}), 0);
+    std::memcpy(source_.bytes(number).data(), &value, sizeof(value));
+    std::memcpy(source_.bytes(number).data() + 4, &value, sizeof(value));
+  }
+  formats::Result<Conversion> convert(const Revision& revision) {
+    return plan_conversion(source_,
+                           {.format = formats::format_named("dcp"), .revision = &revision});
+  }
+  static Revision momentum(MomentumRule rule) {
+    Revision revision;
+    revision.momentum = rule;
+    return revision;
+  }
+  static float first(const Conversion& conversion, std::size_t tensor) {
+    const auto bytes = test_support::elements_of(*conversion.content,
+                                                 conversion.content->catalog().tensors[tensor]);
+    EXPECT_TRUE(bytes);
+    return formats::load_le<float>(*bytes);
+  }
+  Random random_{3};
+  MemoryCheckpoint source_;
+};
+
+TEST_F(Revising, RenamesTensorsGroupsAndWhatSpeaksOfParameters) {
+  source_.catalog().param_steps = {{"w", 7}};
+  Revision revision;
+  revision.rename = renames("*=model.*");
+  Catalog content = source_.catalog();
+  std::vector<MadeOf> made_of{{0}, {1}, {2}};
+  const auto changes = revise(revision, content, made_of);
+  ASSERT_TRUE(changes) << changes.error().message;
+  EXPECT_EQ(*changes, Lines{"renames 1 of 1 names"});
+  for (const auto& tensor : content.tensors) EXPECT_EQ(tensor.name, "model.w");
+  EXPECT_EQ(content.groups[0].params, Lines{"model.w"});
+  EXPECT_EQ(content.param_steps, (std::map<std::string, std::int64_t>{{"model.w", 7}}));
+  EXPECT_EQ(to_json(content.values[0].value), "[\"model.w\"]");
+  EXPECT_EQ(to_json(content.values[1].value), "\"w\"");
+}
+
+TEST_F(Revising, CastsWhatARuleFitsButNoStepCounter) {
+  Revision revision;
+  auto rules = DTypeRules::parse(Lines{"bf16,momentum*=f64"});
+  ASSERT_TRUE(rules);
+  revision.dtypes = std::move(*rules);
+  const auto made = convert(revision);
+  ASSERT_TRUE(made) << made.error().message;
+  const auto& tensors = made->content->catalog().tensors;
+  EXPECT_EQ(tensors[0].dtype, DType::bf16);
+  EXPECT_EQ(tensors[1].dtype, DType::f64);
+  EXPECT_EQ(tensors[2].dtype, DType::f32);
+  EXPECT_EQ(made->changes,
+            (Lines{"casts 1 tensors (momentum_buffer) from F32 to F64, exact",
+                   "casts 1 tensors (param) from F32 to BF16, rounded to nearest: lossy"}));
+  auto nothing = DTypeRules::parse(Lines{"exp_avg*=f32"});
+  ASSERT_TRUE(nothing);
+  revision.dtypes = std::move(*nothing);
+  EXPECT_EQ(convert(revision).error().message, "dtype rule 'exp_avg*=f32' fits no floating tensor");
+  EXPECT_FALSE(DTypeRules::parse(Lines{"param=i8"}));
+}
+
+TEST_F(Revising, ScalesTheMomentumByItsGroupsBetaAndNotesTheForm) {
+  const auto made = convert(momentum({MomentumForm::sum}));
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(first(*made, 1), 12.0F);  // 3 / (1 - 0.75)
+  EXPECT_EQ(first(*made, 0), 1.0F);
+  EXPECT_EQ(made->changes, Lines{"momentum of 1 tensors becomes sum: times 4, exact"});
+  EXPECT_EQ(to_json(made->content->catalog().groups[0].settings.back().second), "\"sum\"");
+  source_.catalog().groups = made->content->catalog().groups;
+  const auto back = convert(momentum({MomentumForm::ema}));
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(first(*back, 1), 0.75F);  // it said it was a sum
+}
+
+TEST_F(Revising, RefusesAMomentumThatNobodyCanTell) {
+  Catalog& catalog = source_.catalog();
+  catalog.groups[0].optimizer = "lion";
+  EXPECT_NE(convert(momentum({MomentumForm::sum})).error().message.find("nothing tells whether"),
+            std::string::npos);
+  EXPECT_TRUE(convert(momentum({MomentumForm::sum, MomentumForm::ema})));
+  catalog.groups[0].settings.clear();
+  EXPECT_NE(convert(momentum({MomentumForm::sum, MomentumForm::ema}))
+                .error()
+                .message.find("holds no beta"),
+            std::string::npos);
+  catalog.groups.clear();
+  EXPECT_NE(convert(momentum({MomentumForm::sum})).error().message.find("in no parameter group"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace libswap

@@ -1,0 +1,69 @@
+#include "tools/ckpt_convert/changes.h"
+
+#include "formats/core/json_text.h"
+#include "libswap/sys/file_tree.h"
+
+namespace tools::convert {
+
+using formats::Code;
+using formats::Error;
+using formats::Result;
+using libswap::MomentumForm;
+
+namespace {
+
+constexpr std::uint64_t kMaxRules = 16 << 20;  // bytes of a file of rules
+
+Result<std::string> text_of_file(const std::string& path) {
+  TRY_ASSIGN(const auto tree, libswap::open_tree(path));
+  if (tree->entries().size() != 1)
+    return Error{Code::usage, "--rename @" + formats::printable(path) + ": not one file", {}};
+  TRY_ASSIGN(const auto source, tree->open(tree->entries().front().name));
+  TRY_ASSIGN(const formats::ByteVector bytes,
+             formats::read_bytes(*source, 0, source->size(), kMaxRules));
+  return std::string(formats::text_of(bytes));
+}
+
+std::optional<MomentumForm> form_named(std::string_view word) {
+  for (const MomentumForm form : {MomentumForm::ema, MomentumForm::sum})
+    if (libswap::name_of(form) == word) return form;
+  return std::nullopt;
+}
+
+Result<libswap::MomentumRule> momentum_of(std::string_view text) {
+  libswap::MomentumRule rule;
+  const std::size_t colon = text.find(':');
+  const auto to = form_named(colon == std::string_view::npos ? text : text.substr(colon + 1));
+  if (colon != std::string_view::npos) rule.from = form_named(text.substr(0, colon));
+  if (!to || (colon != std::string_view::npos && !rule.from))
+    return Error{Code::usage,
+                 "--momentum takes ema or sum, or what it is and what it shall be, as in sum:ema, "
+                 "not '" +
+                     formats::printable(text) + "'",
+                 {}};
+  rule.to = *to;
+  return rule;
+}
+
+}  // namespace
+
+Result<libswap::Revision> revision_of(const Arguments& arguments) {
+  libswap::Revision revision;
+  std::vector<std::string> rules;
+  for (const std::string& given : arguments.texts("rename")) {
+    if (!given.starts_with('@')) {
+      rules.push_back(given);
+      continue;
+    }
+    TRY_ASSIGN(std::string text, text_of_file(given.substr(1)));
+    rules.push_back(std::move(text));
+  }
+  TRY_ASSIGN(revision.rename, libswap::RenameRules::parse(rules));
+  TRY_ASSIGN(revision.dtypes, libswap::DTypeRules::parse(arguments.texts("dtype")));
+  if (const auto momentum = arguments.text("momentum")) {
+    TRY_ASSIGN(revision.momentum, momentum_of(*momentum));
+  }
+  return revision;
+}
+
+}  // namespace tools::convert
