@@ -14,6 +14,9 @@
 
 namespace formats {
 
+// Whether --shard-size means something: the writers' files are cut, or each is one file.
+enum class FileSize : std::uint8_t { as_it_comes, limited };
+
 // Where a format counts the optimizer steps of each parameter: in one-element tensors of the state
 // "step", as torch does, or elsewhere, from Catalog::param_steps. Content comes to emit that way.
 enum class StepCounters : std::uint8_t { tensors, values };
@@ -40,6 +43,7 @@ struct Format {
   // objects, parts of two saves. May read every file. nullptr: there is nothing more to look for.
   std::vector<Error> (*problems)(const std::shared_ptr<const SourceTree>& tree,
                                  const Catalog& catalog) = nullptr;
+  FileSize file_size = FileSize::as_it_comes;
 };
 
 std::span<const Format> registered_formats();

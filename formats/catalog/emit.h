@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -78,6 +79,9 @@ struct EmitRequest {
   const Catalog& content;  // tensors (chunks are ignored), values, groups, step
   // How tensors are cut: one Layout over content.tensors in order.
   const Layout& layout;
+  // Of the tensors in one file, except where one alone is larger. For formats that cut files
+  // (Format::file_size); others ignore it.
+  std::uint64_t file_bytes = std::numeric_limits<std::uint64_t>::max();
 };
 
 }  // namespace formats

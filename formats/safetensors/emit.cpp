@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "formats/core/json_text.h"
@@ -12,6 +13,7 @@ namespace safetensors {
 namespace {
 
 constexpr std::uint64_t kDirectIo = 4096;
+constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
 // The library's alignment order: widest first.
 constexpr std::array kDTypeOrder = {
@@ -127,7 +129,7 @@ Result<OutputFile> file_of(const Catalog& content, std::vector<Item> items, Plac
   return file;
 }
 
-std::string five_digits(std::uint32_t number) {
+std::string five_digits(std::size_t number) {
   const std::string text = std::to_string(number);
   return std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
 }
@@ -184,6 +186,65 @@ std::vector<Item> items_of(const EmitRequest& request, const std::vector<std::st
   return items;
 }
 
+// In order, as many as a file holds.
+std::vector<std::vector<Item>> cut(std::vector<Item> items, std::uint64_t file_bytes) {
+  std::vector<std::vector<Item>> files(1);
+  std::uint64_t held = 0;
+  for (Item& item : items) {
+    const std::uint64_t bytes = packed_bytes(item.dtype, volume(item.data.box.extent)).value_or(0);
+    if (!files.back().empty() && (held > file_bytes || bytes > file_bytes - held)) {
+      files.emplace_back();
+      held = 0;
+    }
+    files.back().push_back(std::move(item));
+    held += bytes;
+  }
+  return files;
+}
+
+std::string one_of(std::size_t number, std::size_t count) {
+  return "-" + five_digits(number + 1) + "-of-" + five_digits(count) + ".safetensors";
+}
+
+// What loaders of transformers look for.
+OutputFile index_of_files(const std::vector<std::vector<Item>>& files) {
+  std::map<std::string_view, std::size_t> file_of;
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < files.size(); ++i)
+    for (const Item& item : files[i]) {
+      file_of.emplace(item.key, i);
+      total += packed_bytes(item.dtype, volume(item.data.box.extent)).value_or(0);
+    }
+  std::string text =
+      "{\"metadata\":{\"total_size\":" + std::to_string(total) + "},\"weight_map\":{";
+  for (const auto& [key, file] : file_of) {
+    if (key != file_of.begin()->first) text += ",";
+    text += json_string(key) + ":" + json_string("model" + one_of(file, files.size()));
+  }
+  ByteVector bytes;
+  append_text(bytes, text + "}}\n");
+  OutputFile index{.name = std::string(kIndexFile), .size = bytes.size()};
+  index.fragments.push_back({0, std::move(bytes)});
+  return index;
+}
+
+Result<> add_files(const EmitRequest& request, const std::vector<std::string>& keys, Rank writer,
+                   std::uint32_t writers, EmitPlan& plan) {
+  auto files = cut(items_of(request, keys, writer), request.file_bytes);
+  const std::size_t count = files.size();
+  if (writers == 1 && count > 1) plan.commit_files.push_back(index_of_files(files));
+  for (std::size_t i = 0; i < count; ++i) {
+    TRY_ASSIGN(OutputFile file, file_of(request.content, std::move(files[i]),
+                                        writers > 1 ? Placement::boxes : Placement::whole));
+    file.name = "model" + one_of(i, count);
+    if (writers > 1) file.name = "shard-" + five_digits(index_of(writer) + 1) + "-" + file.name;
+    if (writers == 1 && count == 1) file.name = "model.safetensors";
+    file.writer = writer;
+    plan.files.push_back(std::move(file));
+  }
+  return {};
+}
+
 }  // namespace
 }  // namespace safetensors
 
@@ -194,17 +255,8 @@ Result<EmitPlan> emit_safetensors(const EmitRequest& request) {
       spec.policy == Policy::replicated ? 1 : spec.mesh.shard_world;  // one copy is enough
   EmitPlan plan;
   safetensors::add_what_is_lost(request.content, plan);
-  for (std::uint32_t writer = 0; writer < writers; ++writer) {
-    TRY_ASSIGN(OutputFile file,
-               safetensors::file_of(
-                   request.content, safetensors::items_of(request, keys, Rank{writer}),
-                   writers > 1 ? safetensors::Placement::boxes : safetensors::Placement::whole));
-    file.name = writers == 1 ? "model.safetensors"
-                             : "shard-" + safetensors::five_digits(writer + 1) +
-                                   "-model-00001-of-00001.safetensors";
-    file.writer = Rank{writer};
-    plan.files.push_back(std::move(file));
-  }
+  for (std::uint32_t writer = 0; writer < writers; ++writer)
+    TRY(safetensors::add_files(request, keys, Rank{writer}, writers, plan));
   return plan;
 }
 

@@ -29,7 +29,7 @@ using formats::Error;
 using Entry = formats::SourceTree::Entry;
 
 constexpr int kMaxDepth = 8;
-constexpr std::uint64_t kMostDecoded = 64 * formats::MiB;
+constexpr std::uint64_t kMostDecoded = 32 * formats::MiB;
 constexpr std::size_t kMaxEntries = 1'000'000;
 constexpr std::size_t kMaxRead = std::size_t{1} << 30;  // the kernel moves a little less than 2 GiB
 

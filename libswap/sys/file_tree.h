@@ -6,7 +6,7 @@
 // anything else. Files are opened when first read and closed again under the process's limit of
 // open files; one that was replaced meanwhile is an error. Thread-safe. Large reads take what is in
 // memory and the rest past the page cache (cold_reads.h); that memory is 4 MiB for each reader.
-// What formats can only decode whole is kept while it fits 64 MiB together, or alone.
+// What formats can only decode whole is kept while it fits 32 MiB together, or alone.
 #pragma once
 
 #include <memory>

@@ -206,8 +206,9 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   TRY_ASSIGN(const Layout layout, layout_of(content, request));
   conversion.content =
       std::make_unique<ContentView>(source, std::move(content), std::move(made_of));
-  TRY_ASSIGN(conversion.plan,
-             request.format->emit({.content = conversion.content->catalog(), .layout = layout}));
+  formats::EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
+  if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
+  TRY_ASSIGN(conversion.plan, request.format->emit(wanted));
   return conversion;
 }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "formats/catalog/range_crcs.h"
+
 namespace libswap {
 
 // What one piece adds to a sum of fingerprints.
@@ -27,6 +29,7 @@ struct FinishedPiece {
   std::uint64_t index = 0;  // among all pieces of the shard files (Pieces)
   Shares shares;
   std::vector<RangePart> ranges;
+  std::vector<formats::BlockShare> blocks;
 };
 
 }  // namespace libswap

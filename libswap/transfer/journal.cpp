@@ -14,7 +14,7 @@ using formats::ByteView;
 
 namespace {
 
-constexpr std::string_view kMagic = "ebb journal 1\n";
+constexpr std::string_view kMagic = "ebb journal 2\n";
 constexpr std::uint64_t kMaxJournal = formats::GiB;  // a piece takes some 40 bytes
 constexpr std::size_t kHead = 8;
 
@@ -36,6 +36,11 @@ void append_piece(ByteVector& out, const FinishedPiece& piece) {
     append_le(out, part.crc);
     append_le(out, part.bytes);
   }
+  append_le(out, static_cast<std::uint32_t>(piece.blocks.size()));
+  for (const formats::BlockShare& share : piece.blocks) {
+    append_le(out, share.block);
+    append_le(out, share.crc);
+  }
 }
 
 bool take_shares(ByteReader& in, std::vector<Share>& shares) {
@@ -49,21 +54,37 @@ bool take_shares(ByteReader& in, std::vector<Share>& shares) {
   return count.has_value();
 }
 
-std::optional<FinishedPiece> take_piece(ByteReader& in) {
-  FinishedPiece piece;
-  const auto index = in.number<std::uint64_t>();
-  if (!index || !take_shares(in, piece.shares.stored) || !take_shares(in, piece.shares.derived))
-    return std::nullopt;
-  piece.index = *index;
+bool take_ranges(ByteReader& in, std::vector<RangePart>& ranges) {
   const auto count = in.number<std::uint32_t>();
   for (std::uint32_t i = 0; count && i < *count; ++i) {
     const auto range = in.number<std::uint32_t>();
     const auto crc = in.number<std::uint32_t>();
     const auto bytes = in.number<std::uint64_t>();
-    if (!bytes) return std::nullopt;
-    piece.ranges.push_back({*range, *crc, *bytes});
+    if (!bytes) return false;
+    ranges.push_back({*range, *crc, *bytes});
   }
-  return count ? std::optional(std::move(piece)) : std::nullopt;
+  return count.has_value();
+}
+
+bool take_blocks(ByteReader& in, std::vector<formats::BlockShare>& blocks) {
+  const auto count = in.number<std::uint32_t>();
+  for (std::uint32_t i = 0; count && i < *count; ++i) {
+    const auto block = in.number<std::uint64_t>();
+    const auto crc = in.number<std::uint32_t>();
+    if (!crc) return false;
+    blocks.push_back({*block, *crc});
+  }
+  return count.has_value();
+}
+
+std::optional<FinishedPiece> take_piece(ByteReader& in) {
+  FinishedPiece piece;
+  const auto index = in.number<std::uint64_t>();
+  if (!index || !take_shares(in, piece.shares.stored) || !take_shares(in, piece.shares.derived) ||
+      !take_ranges(in, piece.ranges) || !take_blocks(in, piece.blocks))
+    return std::nullopt;
+  piece.index = *index;
+  return piece;
 }
 
 // The next record; nullopt where the whole ones end.

@@ -116,6 +116,7 @@ Writing::Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputF
     --missing_[piece.file];
     --left_;
     ranges_[piece.file]->publish(piece.number, finished.ranges);
+    if (options_.blocks != nullptr) options_.blocks->add(files_[piece.file], finished.blocks);
   }
 }
 
@@ -300,7 +301,7 @@ Result<> Writing::take(std::vector<Written> written) {
     if (options_.written) options_.written(one.piece, one.shares);
     if (options_.durable)
       written_.push_back({pieces_.index_of(one.piece), std::move(one.shares),
-                          ranges_[file]->published(one.piece.number)});
+                          ranges_[file]->published(one.piece.number), std::move(one.blocks)});
   }
   return {};
 }

@@ -58,6 +58,7 @@ void add(Hash& hash, const Fragment& fragment) {
       hash.number(range.offset);
       hash.number(range.size);
     }
+    hash.number(sealed.blocks_of ? 1 + std::uint64_t{*sealed.blocks_of} : 0);
   }
 }
 
@@ -86,6 +87,9 @@ std::string identity_of(const formats::EmitPlan& plan, const formats::Catalog& c
     for (const formats::OutputFile& file : *files) {
       hash.text(file.name);
       hash.number(file.size);
+      const formats::CheckedBlocks blocks = file.blocks.value_or(formats::CheckedBlocks{0, 0, 0});
+      for (const std::uint64_t number : {blocks.first, blocks.bytes, blocks.count})
+        hash.number(number);
       hash.number(file.fragments.size());
       for (const Fragment& fragment : file.fragments) add(hash, fragment);
     }

@@ -157,18 +157,19 @@ Result<bool> PlanWriter::usable(const FinishedPiece& finished, const fs::path& d
   const auto known = [](const std::vector<Share>& shares, std::size_t count) {
     return std::ranges::all_of(shares, [&](const Share& share) { return share.number < count; });
   };
+  const auto& checked = plan_.files[piece.file].blocks;
+  const std::uint64_t blocks = checked ? checked->count : 0;
   if (!known(finished.shares.stored, fingerprints_.size()) ||
-      !known(finished.shares.derived, derived_.size()))
+      !known(finished.shares.derived, derived_.size()) ||
+      std::ranges::any_of(finished.blocks,
+                          [&](const auto& share) { return share.block >= blocks; }))
     return false;
   if (!begun_.insert(piece.file).second) return true;
   return io_.backend().exists(directory / plan_.files[piece.file].name);
 }
 
 Result<> PlanWriter::go_on(Attempt& attempt) {
-  // A journal does not tell the checksums of blocks.
-  const bool checked = std::ranges::any_of(
-      plan_.files, [](const OutputFile& file) { return file.blocks.has_value(); });
-  if (checked || attempt.finished().empty()) return attempt.start_over();
+  if (attempt.finished().empty()) return attempt.start_over();
   std::set<std::uint64_t> seen;
   for (const FinishedPiece& finished : attempt.finished()) {
     TRY_ASSIGN(const bool good, usable(finished, attempt.temporary().fresh()));

@@ -53,7 +53,7 @@ TEST(InspectHelp, LongFormNamesExitCodesAndFormats) {
   const Outcome run = inspect({"--help"});
   EXPECT_EQ(run.exit, 0);
   EXPECT_NE(run.out.find("EXIT CODES\n  0  success\n"), std::string::npos);
-  EXPECT_NE(run.out.find("  safetensors   one file"), std::string::npos);
+  EXPECT_NE(run.out.find("  safetensors          one file"), std::string::npos);
 }
 
 TEST(InspectUsage, UnknownFlagsGetASuggestion) {

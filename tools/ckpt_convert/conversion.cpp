@@ -94,6 +94,7 @@ Result<Prepared> prepare(const Request& request) {
                     .world = request.world,
                     .policy = request.policy,
                     .wanted = [&](const TensorEntry& t) { return request.selection.wants(t); },
+                    .file_bytes = request.file_bytes,
                     .revision = &request.revision}));
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
     return Error{

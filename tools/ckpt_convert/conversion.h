@@ -23,6 +23,7 @@ struct Request {
   const formats::Format* format = nullptr;
   std::uint32_t world = 1;
   formats::Policy policy = formats::Policy::rows;
+  std::optional<std::uint64_t> file_bytes;  // where the format cuts files
   Selection selection;
   libswap::Revision revision;
   Dropping dropping = Dropping::refused;

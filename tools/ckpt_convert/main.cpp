@@ -67,6 +67,16 @@ constexpr std::array kFlags = {
          "zero12: one flat buffer cut evenly; zero12-boundary: the same, never inside a tensor. "
          "layer-wise: whole tensors, spread by size. replicated: one copy, at rank 0.",
          Repeat::once},
+    Flag{"shard-size",
+         '\0',
+         FlagType::size,
+         "SIZE",
+         {},
+         kResult,
+         {},
+         "cut safetensors into files of at most SIZE, with an index",
+         {},
+         Repeat::once},
     Flag{"include",
          'k',
          FlagType::text,
@@ -206,8 +216,9 @@ constexpr Program kProgram = {
     kPositionals,
     kFlags,
     kExamples,
-    "Every tensor is read back and compared with the source before DST gets its name. Ctrl-C "
-    "leaves nothing behind; the same command starts again."};
+    "Every tensor is read back and compared with the source before DST gets its name. After "
+    "Ctrl-C, a kill or a crash the same command goes on from where it was: what is finished waits "
+    "beside DST in a folder .DST.ebb-new-*."};
 
 std::vector<std::string> split_list(const std::vector<std::string>& lists) {
   std::vector<std::string> out;
@@ -254,6 +265,12 @@ Result<Request> request_of(const Arguments& arguments) {
   request.policy = request.format->default_policy;
   if (const auto policy = arguments.text("partition"))
     request.policy = formats::policy_named(*policy).value_or(request.policy);
+  request.file_bytes = arguments.size("shard-size");
+  if (request.file_bytes && request.format->file_size != formats::FileSize::limited)
+    return Error{Code::usage,
+                 "--shard-size: a file of " + std::string(request.format->name) +
+                     " holds what its rank has, whatever the size",
+                 "more ranks (--world-size) make smaller files; safetensors takes --shard-size"};
   request.selection.include = arguments.texts("include");
   request.selection.exclude = arguments.texts("exclude");
   request.selection.states = split_list(arguments.texts("states"));

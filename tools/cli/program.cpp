@@ -19,7 +19,7 @@ constexpr std::string_view kExitCodes =
     "  3  the checkpoint is damaged or incomplete\n"
     "  4  the checkpoint is valid but not supported\n"
     "  5  the environment refuses: no space, too little memory\n"
-    "  130  stopped by Ctrl-C (143: by SIGTERM); nothing half written is left\n";
+    "  130  stopped by Ctrl-C (143: by SIGTERM)\n";
 
 // Words of `text` in lines of at most kWidth, every line indented.
 std::string wrapped(std::string_view text, std::size_t indent) {
@@ -69,7 +69,7 @@ std::string formats_text() {
   std::string out;
   for (const formats::Format& format : formats::registered_formats()) {
     std::string line = "  " + std::string(format.name);
-    line.resize(std::max<std::size_t>(line.size() + 2, 16), ' ');
+    line.resize(std::max<std::size_t>(line.size() + 2, 23), ' ');
     out += line + std::string(format.summary) + (format.emit == nullptr ? " (read only)\n" : "\n");
   }
   return out;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "formats/safetensors/safetensors.h"
 #include "tests/support/emit_in_memory.h"
@@ -65,15 +66,17 @@ std::shared_ptr<const MemoryTree> write(const formats::EmitPlan& plan, const Cat
   return *tree;
 }
 
-formats::Result<formats::EmitPlan> emit(const Catalog& catalog, Policy policy,
-                                        std::uint32_t ranks) {
+formats::Result<formats::EmitPlan> emit(const Catalog& catalog, Policy policy, std::uint32_t ranks,
+                                        std::optional<std::uint64_t> file_bytes = {}) {
   std::vector<formats::Shape> shapes;
   for (const TensorEntry& entry : catalog.tensors) shapes.push_back(entry.shape);
   Layout::Spec spec;
   spec.policy = policy;
   spec.mesh.shard_world = ranks;
   TRY_ASSIGN(const Layout layout, Layout::make(spec, shapes));
-  return formats::emit_safetensors({catalog, layout});
+  formats::EmitRequest request{catalog, layout};
+  if (file_bytes) request.file_bytes = *file_bytes;
+  return formats::emit_safetensors(request);
 }
 
 void expect_same_content(const Catalog& catalog, std::shared_ptr<const MemoryTree> tree) {
@@ -165,6 +168,25 @@ TEST(SafetensorsEmit, TwoTensorsOfOneNameAreRefused) {
   const auto plan = emit(catalog, Policy::replicated, 1);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().message, "two tensors would be called 'norm' in safetensors");
+}
+
+TEST(SafetensorsEmit, CutsFilesOfTheAskedSizeAndNamesThemInAnIndex) {
+  const Catalog catalog = content();  // 60, 60 and 16 bytes
+  for (const auto& [bytes, files] : std::vector<std::pair<std::uint64_t, std::size_t>>{
+           {1, 3}, {60, 3}, {76, 2}, {119, 2}, {136, 1}}) {
+    const auto plan = emit(catalog, Policy::rows, 1, bytes);
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->files.size(), files) << bytes;
+    EXPECT_EQ(plan->commit_files.size(), files > 1 ? 1u : 0u) << bytes;
+    for (std::size_t i = 0; i < files && files > 1; ++i)
+      EXPECT_EQ(plan->files[i].name, "model-0000" + std::to_string(i + 1) + "-of-0000" +
+                                         std::to_string(files) + ".safetensors");
+    expect_same_content(catalog, write(*plan, catalog));
+    const auto shards = emit(catalog, Policy::rows, 2, bytes);
+    ASSERT_TRUE(shards) << shards.error().message;
+    EXPECT_TRUE(shards->commit_files.empty());
+    expect_same_content(catalog, write(*shards, catalog));
+  }
 }
 
 }  // namespace

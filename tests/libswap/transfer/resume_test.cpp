@@ -31,6 +31,7 @@ class Resume : public ::testing::Test {
     const auto layout =
         Layout::make({.policy = Policy::rows, .mesh = {2, 1}}, {{13, 7}, {4, 3}, {50}});
     plan_ = testing::toy_plan(source_.catalog(), *layout);
+    testing::add_blocks(plan_);
     wanted_ = testing::expected_files(plan_, source_);
     EXPECT_TRUE(queue_->backend().make_directory("/out"));
     EXPECT_TRUE(queue_->backend().sync_directory("/"));

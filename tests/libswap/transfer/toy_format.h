@@ -58,6 +58,32 @@ inline formats::OutputFile toy_shard(const formats::Catalog& content, const form
   return file;
 }
 
+// A file with checked blocks, the last of them a gap, and the one that tells their CRC32Cs.
+inline void add_blocks(formats::EmitPlan& plan) {
+  formats::OutputFile file = literal_file("blocks", std::string(300, 'b'));
+  file.size = 407;
+  file.blocks = formats::CheckedBlocks{7, 100, 4};
+  formats::OutputFile sums = literal_file("meta/sums", "");
+  sums.size = 16;
+  const auto seal = [](std::span<const std::uint32_t> crcs) {
+    formats::ByteVector bytes;
+    for (const std::uint32_t crc : crcs) formats::append_le(bytes, crc);
+    return bytes;
+  };
+  const auto number = static_cast<std::uint32_t>(plan.files.size());
+  add_fragment(sums, 0, formats::Sealed{16, {}, seal, number});
+  plan.files.push_back(std::move(file));
+  plan.commit_files.push_back(std::move(sums));
+}
+
+inline formats::ByteVector sums_of(const formats::CheckedBlocks& blocks, formats::ByteView file) {
+  formats::ByteVector sums;
+  for (std::uint64_t block = 0; block < blocks.count; ++block)
+    formats::append_le(
+        sums, formats::crc32c(0, file.subspan(blocks.first + block * blocks.bytes, blocks.bytes)));
+  return sums;
+}
+
 inline formats::EmitPlan toy_plan(const formats::Catalog& content, const formats::Layout& layout) {
   formats::EmitPlan plan;
   for (std::uint32_t r = 0; r < layout.spec().mesh.shard_world; ++r)
@@ -84,6 +110,9 @@ inline Files expected_files(const formats::EmitPlan& plan, const MemoryCheckpoin
         } else if (const auto* box = std::get_if<formats::TensorData>(&fragment.data)) {
           data = source.elements(box->tensor, box->box);
           formats::append_bytes(bytes, data);
+        } else if (const auto of = std::get<formats::Sealed>(fragment.data).blocks_of) {
+          const formats::OutputFile& blocks = plan.files[*of];
+          formats::append_bytes(bytes, sums_of(*blocks.blocks, files.at(blocks.name)));
         } else {
           formats::append_le(bytes, formats::crc32_zip(0, data));
         }
