@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "formats/catalog/key_path.h"
+#include "formats/catalog/value_alike.h"
 #include "formats/core/json_text.h"
 
 namespace libswap {
@@ -29,20 +30,6 @@ std::optional<double> number_in(const Value& value) {
 
 bool is_sequence(const Value& value) {
   return value.kind == Value::Kind::tuple || value.kind == Value::Kind::list;
-}
-
-// Formats differ in whether a pair is a tuple or a list and whether 0 is an integer or a real.
-bool alike(const Value& a, const Value& b) {
-  const auto x = number_in(a), y = number_in(b);
-  if (x && y && a.kind != b.kind) return *x == *y;
-  if (is_sequence(a) && is_sequence(b))
-    return std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), alike);
-  if (a.kind == Value::Kind::dict && b.kind == Value::Kind::dict)
-    return std::equal(a.entries.begin(), a.entries.end(), b.entries.begin(), b.entries.end(),
-                      [](const auto& one, const auto& other) {
-                        return alike(one.first, other.first) && alike(one.second, other.second);
-                      });
-  return to_json(a) == to_json(b);
 }
 
 std::string key_text(const Value& key) {

@@ -148,6 +148,15 @@ void leave_format(const Catalog& source, Catalog& content) {
   for (formats::ValueEntry& value : content.values) value.path.clear();
 }
 
+// A setting that repeats the group's optimizer is how formats without another place for it say it.
+void leave_repetitions(std::vector<formats::GroupEntry>& groups) {
+  for (formats::GroupEntry& group : groups)
+    std::erase_if(group.settings, [&](const auto& setting) {
+      return setting.first == "optimizer" && setting.second.kind == formats::Value::Kind::string &&
+             setting.second.text == group.optimizer;
+    });
+}
+
 std::optional<formats::CommonNames> common_names(const Catalog& catalog) {
   const formats::Format* from = formats::format_named(catalog.format);
   if (from == nullptr || from->common_names == nullptr) return std::nullopt;
@@ -180,6 +189,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing) leave_format(all, content);
   const std::optional<formats::CommonNames> names = crossing ? common_names(all) : std::nullopt;
   if (names) content.groups = names->groups;
+  if (crossing) leave_repetitions(content.groups);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
     if (request.wanted && !request.wanted(all.tensors[i])) continue;
     TensorEntry tensor = without_chunks(all.tensors[i]);
@@ -196,13 +206,14 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     content.tensors.push_back(std::move(tensor));
     made_of.push_back({i});
   }
-  if (crossing && request.format->steps == StepCounters::tensors)
-    lower_steps(request, content, made_of);
-  if (kin != Kinship::same && request.format->respell != nullptr) request.format->respell(content);
   Conversion conversion;
+  // By the names and states that inspection shows, so before the target has its own.
   if (request.revision != nullptr && !request.revision->empty()) {
     TRY_ASSIGN(conversion.changes, revise(*request.revision, content, made_of));
   }
+  if (crossing && request.format->steps == StepCounters::tensors)
+    lower_steps(request, content, made_of);
+  if (kin != Kinship::same && request.format->respell != nullptr) request.format->respell(content);
   TRY_ASSIGN(const Layout layout, layout_of(content, request));
   conversion.content =
       std::make_unique<ContentView>(source, std::move(content), std::move(made_of));

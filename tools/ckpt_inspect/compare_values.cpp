@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "formats/catalog/value_alike.h"
 #include "formats/core/element_values.h"
 #include "formats/core/json_text.h"
 #include "libswap/transfer/box_reader.h"
@@ -18,44 +19,61 @@ using formats::Value;
 
 namespace {
 
-// Formats differ in whether a pair is a tuple or a list and whether 0 is an integer or a real.
-bool alike(const Value& a, const Value& b) {
-  using Kind = Value::Kind;
-  const auto number = [](const Value& value) -> std::optional<double> {
-    if (value.kind == Kind::integer) return static_cast<double>(value.integer);
-    if (value.kind == Kind::real) return value.real;
-    return std::nullopt;
-  };
-  const auto sequence = [](const Value& value) {
-    return value.kind == Kind::tuple || value.kind == Kind::list;
-  };
-  if (a.kind != b.kind && number(a) && number(b)) return *number(a) == *number(b);
-  if (sequence(a) && sequence(b))
-    return std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), alike);
-  return to_json(a) == to_json(b);
+constexpr std::size_t kShown = 60;       // bytes of a value
+constexpr std::size_t kMostInValue = 4;  // differences of one value that are told
+
+std::string text_of(const Value* value) {
+  return value == nullptr ? "nothing" : printable(to_json(*value), kShown);
 }
 
 void compare_one(const std::string& what, const Value& a, const Value& b, Comparison& comparison) {
   ++comparison.values_in_both;
-  if (!alike(a, b))
-    comparison.values.push_back(what + ": " + printable(to_json(a), 60) + " against " +
-                                printable(to_json(b), 60));
+  for (const auto& [path, left, right] : formats::differences(a, b, kMostInValue))
+    comparison.values.push_back(what + printable(path, kShown) + ": " + text_of(left) +
+                                " against " + text_of(right));
 }
 
-// The group of `catalog` that holds the same parameters, or one of them.
-const GroupEntry* group_like(const Catalog& catalog, const GroupEntry& wanted) {
+// The group of `catalog` that holds a parameter of `wanted`: the one of the same number if it does,
+// as names may be mere numbers, the same in several groups.
+const GroupEntry* group_like(const Catalog& catalog, const GroupEntry& wanted, std::size_t number) {
   const std::set<std::string_view> names(wanted.params.begin(), wanted.params.end());
-  for (const GroupEntry& group : catalog.groups)
-    if (std::any_of(group.params.begin(), group.params.end(),
-                    [&](const std::string& name) { return names.contains(name); }))
-      return &group;
-  return nullptr;
+  const auto shares = [&](const GroupEntry& group) {
+    return std::ranges::any_of(group.params,
+                               [&](const std::string& name) { return names.contains(name); });
+  };
+  if (number < catalog.groups.size() && shares(catalog.groups[number]))
+    return &catalog.groups[number];
+  const auto found = std::ranges::find_if(catalog.groups, shares);
+  if (found != catalog.groups.end()) return &*found;
+  // Other models have groups of the same kind.
+  return number < catalog.groups.size() ? &catalog.groups[number] : nullptr;
+}
+
+// What one of two groups has and the other has not.
+void compare_sets(const std::string& group, const GroupEntry& a, const GroupEntry& b,
+                  Comparison& comparison) {
+  const auto names = [](const GroupEntry& of) {
+    std::set<std::string> all;
+    for (const std::string& param : of.params) all.insert("parameter " + printable(param, 40));
+    for (const auto& [setting, value] : of.settings)
+      if (setting != "optimizer" || value.text != of.optimizer)
+        all.insert("setting " + printable(setting, 40));
+    return all;
+  };
+  const auto tell = [&](const auto& from, const auto& other, std::string_view side) {
+    for (const std::string& name : from)
+      if (!other.contains(name))
+        comparison.values.push_back(group + ": " + name + " only on the " + std::string(side));
+  };
+  const std::set<std::string> left = names(a), right = names(b);
+  tell(left, right, "left");
+  tell(right, left, "right");
 }
 
 void compare_groups(const Catalog& left, const Catalog& right, Comparison& comparison) {
   for (std::size_t i = 0; i < left.groups.size(); ++i) {
     const GroupEntry& a = left.groups[i];
-    const GroupEntry* b = group_like(right, a);
+    const GroupEntry* b = group_like(right, a, i);
     if (b == nullptr) continue;
     const std::string group = "group " + std::to_string(i);
     if (!a.optimizer.empty() && !b->optimizer.empty())
@@ -65,18 +83,18 @@ void compare_groups(const Catalog& left, const Catalog& right, Comparison& compa
       for (const auto& [other_name, other] : b->settings)
         if (name == other_name)
           compare_one(group + ": " + printable(name, 40), value, other, comparison);
+    if (left.format == right.format) compare_sets(group, a, *b, comparison);
   }
 }
 
-// Of values by key. Between formats those that only repeat what groups and steps say stay out.
+// Of values by key. Those that only repeat what groups and steps say are compared there.
 void compare_keyed(const Catalog& left, const Catalog& right, Comparison& comparison) {
-  const bool one_format = left.format == right.format;
   std::map<std::string_view, const Value*> others;
   for (const formats::ValueEntry& value : right.values)
-    if (one_format || !value.echoed) others[value.key] = &value.value;
+    if (!value.echoed) others[value.key] = &value.value;
   std::uint64_t found = 0;
   for (const formats::ValueEntry& value : left.values) {
-    if (!one_format && value.echoed) continue;
+    if (value.echoed) continue;
     const auto other = others.find(value.key);
     if (other == others.end()) {
       ++comparison.values_only_left;
@@ -112,7 +130,7 @@ Result<> compare_values(const Side& left, const Side& right, Comparison& compari
   if (a.step && b.step)
     compare_one("step", Value::of_int(*a.step), Value::of_int(*b.step), comparison);
   compare_keyed(a, b, comparison);
-  if (a.format != b.format) compare_groups(a, b, comparison);
+  compare_groups(a, b, comparison);
   for (const auto& [name, steps] : a.param_steps)
     if (const auto other = b.param_steps.find(name); other != b.param_steps.end())
       compare_one("steps of " + printable(name), Value::of_int(steps), Value::of_int(other->second),

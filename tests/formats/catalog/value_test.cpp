@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "formats/catalog/value_alike.h"
+
 namespace formats {
 namespace {
 
@@ -95,6 +97,28 @@ TEST(Value, FindsEntriesByTheirStringKey) {
   ASSERT_NE(value.find("step"), nullptr);
   EXPECT_EQ(value.find("step")->integer, 3);
   EXPECT_EQ(value.find("1"), nullptr);
+}
+
+TEST(ValuesAlike, AreNumbersAndSequencesWhateverTheirKindAndDictsInAnyOrder) {
+  EXPECT_TRUE(alike(Value::of_int(2), Value::of_real(2)));
+  EXPECT_FALSE(alike(Value::of_int(2), Value::of_real(2.5)));
+  EXPECT_FALSE(alike(Value::of_int(1), Value::of_bool(true)));
+  const std::vector<Value> pair = {Value::of_real(0.9), Value::of_int(1)};
+  EXPECT_TRUE(alike(of_kind(Kind::tuple, pair), of_kind(Kind::list, pair)));
+  const Value a = Value::of_string("a"), b = Value::of_string("b");
+  EXPECT_TRUE(alike(dict({{a, pair[0]}, {b, pair[1]}}), dict({{b, pair[1]}, {a, pair[0]}})));
+  EXPECT_FALSE(alike(dict({{a, pair[0]}}), dict({{b, pair[0]}})));
+}
+
+TEST(ValuesAlike, TellsWhereTheyAreNot) {
+  const Value a = Value::of_string("a"), b = Value::of_string("b"), c = Value::of_string("c");
+  const Value left = dict({{a, of_kind(Kind::list, {a, b})}, {b, a}});
+  const Value right = dict({{a, of_kind(Kind::tuple, {a, c, c})}, {c, a}});
+  std::vector<std::string> paths;
+  for (const auto& [path, one, other] : differences(left, right, 10))
+    paths.push_back(path + (one == nullptr ? " right" : other == nullptr ? " left" : " both"));
+  EXPECT_EQ(paths, (std::vector<std::string>{".a.1 both", ".a.2 right", ".b left", ".c right"}));
+  EXPECT_EQ(differences(left, right, 2).size(), 2u);
 }
 
 }  // namespace

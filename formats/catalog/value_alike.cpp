@@ -1,0 +1,91 @@
+#include "formats/catalog/value_alike.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+namespace formats {
+namespace {
+
+std::optional<double> number_in(const Value& value) {
+  if (value.kind == Value::Kind::integer) return static_cast<double>(value.integer);
+  if (value.kind == Value::Kind::real) return value.real;
+  return std::nullopt;
+}
+
+bool is_sequence(const Value& value) {
+  return value.kind == Value::Kind::tuple || value.kind == Value::Kind::list;
+}
+
+std::string name_of_key(const Value& key) {
+  return key.kind == Value::Kind::string ? key.text : to_json(key);
+}
+
+class Comparing {
+ public:
+  explicit Comparing(std::size_t most) : most_(most) {}
+
+  void compare(const std::string& path, const Value& left, const Value& right) {
+    if (found_.size() >= most_) return;
+    if (left.kind == Value::Kind::dict && right.kind == Value::Kind::dict)
+      compare_dicts(path, left, right);
+    else if (is_sequence(left) && is_sequence(right))
+      compare_sequences(path, left, right);
+    else if (!same(left, right))
+      add({path, &left, &right});
+  }
+  std::vector<ValueDifference> take() { return std::move(found_); }
+
+ private:
+  static bool same(const Value& left, const Value& right) {
+    const auto x = number_in(left), y = number_in(right);
+    if (x && y && left.kind != right.kind) return *x == *y;
+    return to_json(left) == to_json(right);
+  }
+
+  void add(ValueDifference difference) {
+    if (found_.size() < most_) found_.push_back(std::move(difference));
+  }
+
+  void compare_dicts(const std::string& path, const Value& left, const Value& right) {
+    std::map<std::string, const Value*> others;
+    for (const auto& [key, value] : right.entries) others.emplace(to_json(key), &value);
+    for (const auto& [key, value] : left.entries) {
+      const std::string below = path + "." + name_of_key(key);
+      const auto other = others.find(to_json(key));
+      if (other == others.end()) {
+        add({below, &value, nullptr});
+        continue;
+      }
+      compare(below, value, *other->second);
+      others.erase(other);
+    }
+    for (const auto& [key, value] : right.entries)
+      if (others.contains(to_json(key))) add({path + "." + name_of_key(key), nullptr, &value});
+  }
+
+  void compare_sequences(const std::string& path, const Value& left, const Value& right) {
+    const std::size_t both = std::min(left.items.size(), right.items.size());
+    for (std::size_t i = 0; i < both; ++i)
+      compare(path + "." + std::to_string(i), left.items[i], right.items[i]);
+    for (std::size_t i = both; i < left.items.size(); ++i)
+      add({path + "." + std::to_string(i), &left.items[i], nullptr});
+    for (std::size_t i = both; i < right.items.size(); ++i)
+      add({path + "." + std::to_string(i), nullptr, &right.items[i]});
+  }
+
+  std::size_t most_;
+  std::vector<ValueDifference> found_;
+};
+
+}  // namespace
+
+std::vector<ValueDifference> differences(const Value& left, const Value& right, std::size_t most) {
+  Comparing comparing(most);
+  comparing.compare("", left, right);
+  return comparing.take();
+}
+
+bool alike(const Value& left, const Value& right) { return differences(left, right, 1).empty(); }
+
+}  // namespace formats

@@ -1,0 +1,24 @@
+// Whether two values say the same, in formats that spell them differently: 2 is 2.0, a tuple is a
+// list of the same items, and the order of a dict's keys means nothing.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "formats/catalog/value.h"
+
+namespace formats {
+
+struct ValueDifference {
+  std::string path;              // from the value to what differs: ".betas.0"; "": all of it
+  const Value* left = nullptr;   // nullptr: only on the right
+  const Value* right = nullptr;  // nullptr: only on the left
+};
+
+// The first ones, `most` at most; they point into the values.
+std::vector<ValueDifference> differences(const Value& left, const Value& right, std::size_t most);
+
+bool alike(const Value& left, const Value& right);
+
+}  // namespace formats
