@@ -8,6 +8,7 @@
 
 #include "formats/core/bytes.h"
 #include "formats/core/float_cast.h"
+#include "formats/torch/torch.h"
 #include "libswap/transfer/box_reader.h"
 
 namespace libswap {
@@ -138,14 +139,19 @@ Kinship kinship(const Catalog& catalog, const formats::Format& to) {
   return state_dicts ? Kinship::state_dicts : Kinship::none;
 }
 
-// What only the source's own format means. Places of values say something elsewhere only where they
-// are those of a torch state dict.
-void leave_format(const Catalog& source, Catalog& content) {
+// What only the source's own format means. Of a torch state dict the places of values say something
+// elsewhere, too, once its leaves are put together.
+Result<> leave_format(const Catalog& source, Catalog& content) {
+  const formats::Format* from = formats::format_named(source.format);
+  const bool nested = from != nullptr && from->respell != nullptr;
+  if (nested) {
+    TRY_ASSIGN(content.values, formats::values_in_one_piece(source));
+  }
   std::erase_if(content.values, [](const auto& value) { return value.echoed; });
   content.containers.clear();
-  const formats::Format* from = formats::format_named(source.format);
-  if (from != nullptr && from->respell != nullptr) return;
+  if (nested) return {};
   for (formats::ValueEntry& value : content.values) value.path.clear();
+  return {};
 }
 
 // A setting that repeats the group's optimizer is how formats without another place for it say it.
@@ -186,7 +192,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   std::vector<MadeOf> made_of;
   const Kinship kin = kinship(all, *request.format);
   const bool crossing = kin == Kinship::none;
-  if (crossing) leave_format(all, content);
+  if (crossing) TRY(leave_format(all, content));
   const std::optional<formats::CommonNames> names = crossing ? common_names(all) : std::nullopt;
   if (names) content.groups = names->groups;
   if (crossing) leave_repetitions(content.groups);
