@@ -21,7 +21,8 @@ Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTre
 // the commit file. Data lies 4096-aligned in the file except for items smaller than that.
 Result<EmitPlan> emit_dcp(const EmitRequest& request);
 
-// Keys and paths of a state dict, and the names that describe_dcp() gives them.
+// Keys and paths of a state dict, flattened as torch does, and the names that describe_dcp() gives
+// them.
 void respell_for_dcp(Catalog& content);
 
 ResumeRules dcp_resume();

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -32,9 +34,43 @@ class Paths {
   std::set<std::vector<PathItem>> dicts_;
 };
 
+std::optional<std::string> word_of(const Value& key) {
+  if (key.kind == Value::Kind::string) return key.text;
+  if (key.kind == Value::Kind::integer) return std::to_string(key.integer);
+  return std::nullopt;
+}
+
+bool is_flattened(const Value& value) {
+  if (value.kind == Value::Kind::dict)
+    return !value.entries.empty() && std::ranges::all_of(value.entries, [](const auto& entry) {
+      return word_of(entry.first).has_value();
+    });
+  return value.kind == Value::Kind::list && std::ranges::any_of(value.items, [](const auto& item) {
+           return item.kind == Value::Kind::dict;
+         });
+}
+
+// As torch flattens what it saves: dicts always, lists where they hold a dict.
+void flatten(ValueEntry entry, std::vector<ValueEntry>& out) {
+  if (!is_flattened(entry.value)) return out.push_back(std::move(entry));
+  if (entry.path.empty()) entry.path = {entry.key};
+  const auto below = [&](std::string word, PathItem item, Value value) {
+    ValueEntry part{entry.key + "." + std::move(word), entry.path, std::move(value), entry.echoed};
+    part.path.push_back(std::move(item));
+    flatten(std::move(part), out);
+  };
+  for (auto& [key, value] : entry.value.entries)
+    below(*word_of(key), *word_of(key), std::move(value));
+  for (std::size_t i = 0; i < entry.value.items.size(); ++i)
+    below(std::to_string(i), static_cast<std::int64_t>(i), std::move(entry.value.items[i]));
+}
+
 }  // namespace
 
 void respell_for_dcp(Catalog& content) {
+  std::vector<ValueEntry> values;
+  for (ValueEntry& entry : content.values) flatten(std::move(entry), values);
+  content.values = std::move(values);
   StateDict dict = state_dict_of(content);
   for (std::size_t i = 0; i < content.tensors.size(); ++i) {
     TensorEntry& tensor = content.tensors[i];
