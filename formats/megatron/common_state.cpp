@@ -22,6 +22,7 @@ constexpr std::string_view kParamNames = "param_names";  // ours; Megatron carri
 // Adam has beside the real counters, is kept under this one.
 constexpr std::string_view kStep = "step";
 constexpr std::string_view kStepSetting = "step_setting";
+constexpr std::string_view kDecoupled = "decoupled_weight_decay";
 constexpr std::string_view kState = "state";
 constexpr std::string_view kCommonStep = "common_step";
 constexpr std::string_view kVersion = "checkpoint_version";
@@ -193,24 +194,24 @@ Value scalar(float number) {
   return value;
 }
 
-// One group as Megatron keeps it, without its steps.
-Value stored_group(const GroupEntry& group) {
+// One group as Megatron keeps it, without its steps. A job finds its groups by these settings: the
+// optimizer's name is among them where Megatron has it, and where they would not tell.
+Value stored_group(GroupEntry group, const Catalog& content) {
+  const bool adamw = group.optimizer == "adamw";  // "adam" with a setting here
+  const bool adam_beside_muon =
+      (adamw || group.optimizer == "adam") && has_optimizer(content, "muon");
+  std::erase_if(group.settings, [](const auto& setting) {
+    return setting.first == kOptimizer && setting.second.kind == Value::Kind::string;
+  });
+  if (adamw && setting_of(group, kDecoupled) == nullptr)
+    group.settings.emplace_back(kDecoupled, Value::of_bool(true));
+  if (adam_beside_muon || optimizer_name(group) != group.optimizer)
+    group.settings.emplace_back(kOptimizer, Value::of_string(adamw ? "adam" : group.optimizer));
   Value dict = empty_dict();
-  bool named = false;
-  for (const auto& [name, value] : group.settings) {
-    named = named || name == kOptimizer;
-    set(dict, name == kStep ? std::string(kStepSetting) : name, value);
-  }
-  // "adamw" is "adam" with a setting here.
-  const bool adamw = group.optimizer == "adamw";
-  // A job finds its groups by what they say, and its Muon's do not say whose they are.
-  const bool untold = group.optimizer == "muon" && optimizer_name(group) == "muon";
-  if (!named && !untold && !group.optimizer.empty())
-    set(dict, std::string(kOptimizer), Value::of_string(adamw ? "adam" : group.optimizer));
-  if (adamw && dict.find("decoupled_weight_decay") == nullptr)
-    set(dict, "decoupled_weight_decay", Value::of_bool(true));
+  for (auto& [name, value] : group.settings)
+    set(dict, name == kStep ? std::string(kStepSetting) : name, std::move(value));
   std::vector<Value> names;
-  for (const std::string& name : group.params) names.push_back(Value::of_string(name));
+  for (std::string& name : group.params) names.push_back(Value::of_string(std::move(name)));
   if (!names.empty()) set(dict, std::string(kParamNames), Value::of_list(std::move(names)));
   return dict;
 }
@@ -260,7 +261,7 @@ Value stored_groups(const Catalog& content, const std::vector<const GroupEntry*>
   if (one_count) set(inner, std::string(kState), std::move(state));
   Value groups = Value::of_list({});
   for (std::size_t i = 0; i < members.size(); ++i) {
-    Value group = stored_group(*members[i]);
+    Value group = stored_group(*members[i], content);
     if (steps[i] && !one_count)
       set(group, std::string(kStep), Value::of_real(static_cast<double>(*steps[i])));
     groups.items.push_back(std::move(group));
@@ -362,7 +363,7 @@ std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_vie
 }
 
 std::string said_optimizer(const GroupEntry& group) {
-  const Value* decoupled = setting_of(group, "decoupled_weight_decay");
+  const Value* decoupled = setting_of(group, kDecoupled);
   const std::string adam = decoupled != nullptr && decoupled->integer != 0 ? "adamw" : "adam";
   if (const Value* said = setting_of(group, kOptimizer); said && said->kind == Value::Kind::string)
     return said->text == "adam" ? adam : said->text;

@@ -23,9 +23,6 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
 // A whole number among the `args` of the run; nullopt when it is not said.
 std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_view name);
 
-// Words of Catalog::partition where optimizer state lies flat inside tensor-parallel boxes.
-constexpr std::string_view kMegatronFlat = "flat optimizer state";
-
 // The optimizer of a group as its settings have it: "adamw" is Megatron's "adam" with
 // decoupled_weight_decay. "" when they do not say.
 std::string said_optimizer(const GroupEntry& group);

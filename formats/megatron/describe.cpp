@@ -186,7 +186,7 @@ class MegatronReader {
         (in_item ? "Megatron-core newer than 0.15, " : "Megatron-core, ") + catalog().producer;
     if (!folder.empty())
       for (FileEntry& file : catalog().files) file.name.insert(0, folder + "/");
-    if (!checkpoint_->flat_.empty()) catalog().partition += ", " + std::string(kMegatronFlat);
+    if (!checkpoint_->flat_.empty()) catalog().partition += ", flat optimizer state";
     const auto whole = [&](std::string_view name) {
       return megatron_arg(catalog(), name).value_or(0);
     };

@@ -27,8 +27,16 @@ bool buckets_of_another_cut(const ResumeQuestion& question) {
   return has_buckets(question) && question.world % cut != 0;
 }
 
-bool has_flat_boxes(const ResumeQuestion& question) {
-  return question.catalog.partition.find(kMegatronFlat) != std::string::npos;
+// As a conversion keeps it: the boxes are whole then, but under keys that no newer job looks for.
+bool of_flat_model_space(const ResumeQuestion& question) {
+  const auto says = [](const Value& part) {
+    const Value* type = part.find("param_state_sharding_type");
+    return type != nullptr && type->text == "fully_sharded_model_space";
+  };
+  const Value* optimizer = value_at(question.catalog, {"optimizer"});
+  return optimizer != nullptr &&
+         (says(*optimizer) || std::any_of(optimizer->entries.begin(), optimizer->entries.end(),
+                                          [&](const auto& entry) { return says(entry.second); }));
 }
 
 bool layer_wise_elsewhere(const ResumeQuestion& question) {
@@ -68,10 +76,11 @@ constexpr std::array kTorchDist = {
                {},
                {}},
     ResumeRule{Says::no,
-               has_flat_boxes,
-               "megatron-core 0.15 or older stored the optimizer's state flat inside each "
-               "tensor-parallel box (flattened_range), which newer ones refuse",
-               "megatron",
+               of_flat_model_space,
+               "its optimizer state is of fully_sharded_model_space, flat inside each "
+               "tensor-parallel box up to 0.15, which newer ones refuse to lay out "
+               "(flattened_range); made dcp, and that made megatron, it is fully_reshardable",
+               "dcp",
                {}},
     ResumeRule{
         Says::yes,

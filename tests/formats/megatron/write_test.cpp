@@ -136,20 +136,27 @@ TEST(MegatronWritten, LayerWiseStateIsWholeInItsOwnersFile) {
   EXPECT_EQ(owners.size(), 4u);
 }
 
-// What 0.19 refuses to load (flattened_range) is loadable after a conversion.
+// A conversion keeps the keys; by way of a format without them, newer jobs find theirs.
 TEST(MegatronWritten, FlatBoxesAreOfTheTensorsOwnShape) {
   const auto source = describe_case("legacy012_flattened_tp2_dp2");
   ASSERT_TRUE(source.has_value());
+  const auto same = written_as(**source, "megatron");
+  ASSERT_TRUE(same.has_value()) << same.error().message;
+  for (const TensorEntry& tensor : same->checkpoint->catalog().tensors)
+    for (const formats::Chunk& chunk : tensor.chunks)
+      EXPECT_EQ(chunk.box.extent.size(), tensor.shape.size()) << tensor.name;
+  const auto dcp = written_as(**source, "dcp");
+  ASSERT_TRUE(dcp.has_value()) << dcp.error().message;
+  const auto anew = written_as(*dcp->checkpoint, "megatron");
+  ASSERT_TRUE(anew.has_value()) << anew.error().message;
+  EXPECT_EQ(content_of(*anew->checkpoint), content_of(**source));
+
   const auto rules = formats::megatron_resume();
   const auto before = resume_answer(rules, {(*source)->catalog(), 3});
   EXPECT_FALSE(before.resumable);
-  EXPECT_EQ(before.to, "megatron");
-  const auto out = written_as(**source, "megatron");
-  ASSERT_TRUE(out.has_value()) << out.error().message;
-  EXPECT_TRUE(resume_answer(rules, {out->checkpoint->catalog(), 3}).resumable);
-  for (const TensorEntry& tensor : out->checkpoint->catalog().tensors)
-    for (const formats::Chunk& chunk : tensor.chunks)
-      EXPECT_EQ(chunk.box.extent.size(), tensor.shape.size()) << tensor.name;
+  EXPECT_EQ(before.to, "dcp");
+  EXPECT_FALSE(resume_answer(rules, {same->checkpoint->catalog(), 3}).resumable);
+  EXPECT_TRUE(resume_answer(rules, {anew->checkpoint->catalog(), 3}).resumable);
 }
 
 TEST(MegatronWritten, RanksWithoutPiecesHaveNoFile) {
@@ -276,11 +283,14 @@ TEST(MegatronWritten, AdamWIsTheSameOptimizerInFsdpDtensor) {
     EXPECT_EQ(group.optimizer, "adamw");
 }
 
+using Journey = std::tuple<const char*, const char*>;  // fixture, format between
+class MegatronGroupsElsewhere : public testing::TestWithParam<Journey> {};
+
 // Megatron's job finds its groups by these settings: after a journey they are what they were.
-TEST(MegatronWritten, GroupsThatWereElsewhereAreFoundAgain) {
-  const auto source = describe_case("muon_layerwise_tp2_dp2");
+TEST_P(MegatronGroupsElsewhere, AreFoundAgain) {
+  const auto source = describe_case(std::get<0>(GetParam()));
   ASSERT_TRUE(source.has_value());
-  const auto there = written_as(**source, "deepspeed", 2);
+  const auto there = written_as(**source, std::get<1>(GetParam()), 2);
   ASSERT_TRUE(there.has_value()) << there.error().message;
   const auto back = written_as(*there->checkpoint, "megatron");
   ASSERT_TRUE(back.has_value()) << back.error().message;
@@ -299,6 +309,12 @@ TEST(MegatronWritten, GroupsThatWereElsewhereAreFoundAgain) {
   };
   EXPECT_EQ(identities(*back->checkpoint), identities(**source));
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, MegatronGroupsElsewhere,
+    testing::Combine(testing::Values("muon_layerwise_tp2_dp2", "adam_fully_reshardable_tp2_dp2",
+                                     "flattened015_tied_dp3"),
+                     testing::Values("deepspeed", "dcp", "ebb", "megatron-fsdp")));
 
 // The wrapper's "module." is in the model's keys only.
 TEST(MegatronFsdpLeaves, WithOneNameForAParameterAndItsStates) {
