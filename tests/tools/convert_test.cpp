@@ -87,6 +87,22 @@ TEST(Convert, BringsDeepSpeedZero3MuonToAnyNumberOfRanks) {
   EXPECT_EQ(diff.exit, 0) << diff.out << diff.err;
 }
 
+// A wrapper's prefix in one, numbers of parameters in the other: the parameters are the same.
+TEST(Convert, DiffKnowsParametersUnderTheNamesOfEitherFormat) {
+  const ScratchDirectory scratch;
+  const std::string out = scratch / "out";
+  for (const char* name : {"fsdp_uneven_w3_muon", "fsdp_swiglu_hsdp_outer_2x2_muon"})
+    for (const char* format : {"dcp", "torch", "megatron"}) {
+      const std::string source = std::string("megatron/") + name + "/data";
+      const Outcome run = convert({source, out, "-t", format, "-w", "2", "-f"});
+      ASSERT_EQ(run.exit, 0) << source << " " << format << ": " << run.err;
+      const Outcome diff = run_program("ckpt-inspect", {source, "--diff", out});
+      EXPECT_EQ(diff.exit, 0) << source << " " << format << ": " << diff.out << diff.err;
+      const Outcome back = run_program("ckpt-inspect", {out, "--diff", source});
+      EXPECT_EQ(back.exit, 0) << source << " " << format << ": " << back.out << back.err;
+    }
+}
+
 TEST(Convert, EveryReadableFixtureReachesEveryWritableFormat) {
   const ScratchDirectory scratch;
   const std::string out = scratch / "out";

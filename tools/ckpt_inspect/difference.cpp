@@ -7,6 +7,7 @@
 #include "formats/core/json_text.h"
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
+#include "tools/ckpt_inspect/renamed.h"
 #include "tools/cli/text.h"
 
 namespace tools::inspect {
@@ -134,10 +135,12 @@ std::string difference_text(const Console& console, const View& view,
   return out;
 }
 
-}  // namespace
+struct Shown {
+  const View& left;
+  const View& right;
+};
 
-Result<Exit> show_difference(Console& console, const View& view, const View& other) {
-  const Side left{view.checkpoint, view.tensors}, right{other.checkpoint, other.tensors};
+Result<Exit> show_sides(Console& console, const Shown& shown, const Side& left, const Side& right) {
   Comparison comparison;
   for (const Match& match : match_tensors(left, right)) {
     TRY_ASSIGN(const auto difference, compare_tensors(left, right, match));
@@ -148,15 +151,28 @@ Result<Exit> show_difference(Console& console, const View& view, const View& oth
       comparison.equal_bytes += bytes_of(match.left != nullptr ? *match.left : *match.right);
     }
   }
-  const bool everything = view.selection.include.empty() && view.selection.states.empty();
+  const bool everything =
+      shown.left.selection.include.empty() && shown.left.selection.states.empty();
   if (everything) TRY(compare_values(left, right, comparison));
   // Another format may not be able to hold a value; the same one lost it.
   const std::uint64_t unmatched = comparison.values_only_left + comparison.values_only_right;
   if (unmatched != 0 && left.catalog().format == right.catalog().format)
     comparison.values.push_back(plural(unmatched, "value") + " only on one side");
-  console.print(view.output == Output::json ? difference_json(view, other, comparison)
-                                            : difference_text(console, view, comparison));
+  console.print(shown.left.output == Output::json
+                    ? difference_json(shown.left, shown.right, comparison)
+                    : difference_text(console, shown.left, comparison));
   return comparison.same() ? Exit::success : Exit::different;
+}
+
+}  // namespace
+
+Result<Exit> show_difference(Console& console, const View& view, const View& other) {
+  if (view.catalog().format == other.catalog().format)
+    return show_sides(console, {view, other}, {view.checkpoint, view.tensors},
+                      {other.checkpoint, other.tensors});
+  const Renamed left(view.checkpoint), right(other.checkpoint);
+  return show_sides(console, {view, other}, {left, left.here(view.tensors)},
+                    {right, right.here(other.tensors)});
 }
 
 }  // namespace tools::inspect
