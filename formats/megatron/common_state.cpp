@@ -25,6 +25,8 @@ constexpr std::string_view kStepSetting = "step_setting";
 constexpr std::string_view kDecoupled = "decoupled_weight_decay";
 constexpr std::string_view kState = "state";
 constexpr std::string_view kCommonStep = "common_step";
+constexpr std::string_view kScaler = "grad_scaler";
+constexpr std::string_view kLossScaler = "loss_scaler";
 constexpr std::string_view kVersion = "checkpoint_version";
 constexpr std::string_view kLayout = "content_metadata";  // how the optimizer's state is laid out
 constexpr std::string_view kModelSpace = "fully_reshardable";
@@ -105,9 +107,6 @@ class Reader {
   void read_optimizer(std::uint32_t number, const Value& part) {
     const Value* inner = part.find(kOptimizer);
     read_groups(number, is_dict(inner) ? *inner : part);
-    if (const Value* scaler = part.find("grad_scaler"))
-      catalog_.values.push_back(
-          {"loss_scaler", {"common", std::string(kOptimizer), "grad_scaler"}, *scaler});
   }
 
   static GroupEntry group_of(const Value& group) {
@@ -270,10 +269,33 @@ Value stored_groups(const Catalog& content, const std::vector<const GroupEntry*>
   return inner;
 }
 
+// Megatron's scaler as it is; one of DeepSpeed's in Megatron's words: it grows after scale_window
+// steps without overflow. nullopt: of neither.
+std::optional<Value> grad_scaler_of(const Catalog& content) {
+  const Value* scaler = value_at(content, {kLossScaler});
+  if (scaler == nullptr || scaler->find("scale") != nullptr)
+    return scaler == nullptr ? std::nullopt : std::optional(*scaler);
+  const auto scale = number_in(scaler->find("cur_scale"));
+  if (!scale) return std::nullopt;
+  const auto whole = [&](std::string_view name, double otherwise) {
+    return static_cast<std::int64_t>(number_in(scaler->find(name)).value_or(otherwise));
+  };
+  const std::int64_t stable = whole("cur_iter", 0) - whole("last_overflow_iter", -1) - 1;
+  const std::int64_t window = std::max<std::int64_t>(1, whole("scale_window", 1));
+  Value dict = empty_dict();
+  Value tensor = scalar(static_cast<float>(*scale));
+  tensor.items.push_back(Value::of_int(1));
+  set(dict, "scale", std::move(tensor));
+  set(dict, "growth_tracker", Value::of_int(std::max<std::int64_t>(0, stable) % window));
+  set(dict, "hysteresis_tracker", Value::of_int(whole("cur_hysteresis", 1)));
+  return dict;
+}
+
 Value stored_optimizer(const Catalog& content, const std::vector<GroupEntry>& groups,
                        std::vector<std::string>& dropped) {
   const std::vector<std::uint32_t> numbers = chained_numbers(groups);
   const std::uint32_t count = *std::max_element(numbers.begin(), numbers.end()) + 1;
+  const std::optional<Value> scaler = grad_scaler_of(content);
   Value all = empty_dict();
   for (std::uint32_t number = 0; number < count; ++number) {
     std::vector<const GroupEntry*> members;
@@ -283,10 +305,25 @@ Value stored_optimizer(const Catalog& content, const std::vector<GroupEntry>& gr
     set(part, std::string(kOptimizer), stored_groups(content, members, dropped));
     if (!has_optimizer(content, "muon"))
       set(part, "param_state_sharding_type", Value::of_string(std::string(kModelSpace)));
+    if (scaler) set(part, std::string(kScaler), *scaler);
     if (count == 1) return part;
     all.entries.emplace_back(Value::of_int(number), std::move(part));
   }
   return all;
+}
+
+}  // namespace
+
+namespace {
+
+// Of the first optimizer: chained ones have their own, which go up and down together.
+const Value* scaler_in(const Value& common) {
+  const Value* optimizer = common.find(kOptimizer);
+  if (!is_dict(optimizer)) return nullptr;
+  const Value* scaler = optimizer->find(kScaler);
+  for (const auto& [key, part] : optimizer->entries)
+    if (scaler == nullptr && key.kind == Value::Kind::integer) scaler = part.find(kScaler);
+  return scaler;
 }
 
 }  // namespace
@@ -318,11 +355,17 @@ void add_common_state(Catalog& catalog, const Value& common) {
     if (entry.key == kVersion || entry.key == kLayout) entry.echoed = true;  // Megatron's own
     catalog.values.push_back(std::move(entry));
   }
+  const Value* scaler = scaler_in(common);
+  if (scaler != nullptr && common.find(kLossScaler) == nullptr)
+    catalog.values.push_back({std::string(kLossScaler),
+                              {"common", std::string(kOptimizer), std::string(kScaler)},
+                              *scaler});
 }
 
 Value common_state_of(const Catalog& content, std::vector<std::string>& dropped) {
   Value common = empty_dict();
   bool has_own = false;  // read from a common state: nothing is missing in it
+  const std::vector<GroupEntry> groups = groups_with_steps(content);
   for (const ValueEntry& entry : content.values) {
     const bool read_here = !entry.path.empty() && entry.path[0] == PathItem("common");
     has_own = has_own || read_here;
@@ -333,6 +376,8 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
           entry.value);
     } else if (read_here && common.find(kOptimizer) != nullptr) {
       continue;  // a part of the optimizer's own value, shown beside it
+    } else if (entry.key == kLossScaler && entry.value.find("scale") && !groups.empty()) {
+      continue;  // the optimizer's
     } else if (!is_object_key(entry.key) && entry.key != "folder") {
       set(common, entry.key, entry.value);
     }
@@ -341,7 +386,6 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
     set(common, std::string(kVersion), Value::of_real(3.0));
   if (content.step && common.find(kIteration) == nullptr)
     set(common, std::string(kIteration), Value::of_int(*content.step));
-  const std::vector<GroupEntry> groups = groups_with_steps(content);
   if (groups.empty() || common.find(kOptimizer) != nullptr) return common;
   set(common, std::string(kOptimizer), stored_optimizer(content, groups, dropped));
   if (common.find(kLayout) == nullptr) {
@@ -371,16 +415,23 @@ std::string said_optimizer(const GroupEntry& group) {
 }
 
 std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups) {
-  std::vector<std::string> names;
+  const auto is_muon = [](const GroupEntry& group) { return group.optimizer == "muon"; };
+  const bool layer_wise = std::any_of(groups.begin(), groups.end(), is_muon);
+  using Optimizer = std::pair<std::string, bool>;  // name, of experts
+  const auto optimizer_of = [&](const GroupEntry& group) {
+    const Value* experts = setting_of(group, "is_expert_parallel");
+    return Optimizer(group.optimizer, !layer_wise && experts != nullptr && experts->integer != 0);
+  };
+  std::vector<Optimizer> order;
   for (const GroupEntry& group : groups)
-    if (std::find(names.begin(), names.end(), group.optimizer) == names.end())
-      names.push_back(group.optimizer);
-  std::stable_partition(names.begin(), names.end(),
-                        [](const std::string& name) { return name == "muon"; });
+    if (std::find(order.begin(), order.end(), optimizer_of(group)) == order.end())
+      order.push_back(optimizer_of(group));
+  std::stable_partition(order.begin(), order.end(),
+                        [](const Optimizer& optimizer) { return optimizer.first == "muon"; });
   std::vector<std::uint32_t> numbers;
   for (const GroupEntry& group : groups)
     numbers.push_back(static_cast<std::uint32_t>(
-        std::find(names.begin(), names.end(), group.optimizer) - names.begin()));
+        std::find(order.begin(), order.end(), optimizer_of(group)) - order.begin()));
   return numbers;
 }
 

@@ -27,8 +27,9 @@ std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_vie
 // decoupled_weight_decay. "" when they do not say.
 std::string said_optimizer(const GroupEntry& group);
 
-// In which chained optimizer each group is: groups of one optimizer's name share a number, Muon's
-// the first as in Megatron, else in order of appearance.
+// In which chained optimizer each group is. Groups of one optimizer's name share a number, Muon's
+// the first, else in order of appearance; without Muon, whose layer-wise optimizer has them all,
+// experts have one of their own.
 std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups);
 
 }  // namespace formats

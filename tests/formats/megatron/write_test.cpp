@@ -1,5 +1,4 @@
-// What is written as Megatron, read again: its own fixtures cut any way, and other formats'
-// content.
+// What is written as Megatron, read again: its own fixtures cut any way, and DeepSpeed's content.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,9 +8,8 @@
 #include "formats/core/float_cast.h"
 #include "formats/megatron/megatron.h"
 #include "formats/registry.h"
-#include "libswap/transfer/convert.h"
 #include "tests/formats/megatron/support.h"
-#include "tests/libswap/transfer/memory_checkpoint.h"
+#include "tests/formats/megatron/written.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
@@ -25,44 +23,13 @@ using formats::Policy;
 using formats::Result;
 using formats::TensorEntry;
 using formats::Value;
-using megatron_test::case_folder;
 using megatron_test::cases;
+using megatron_test::Content;
+using megatron_test::content_of;
 using megatron_test::describe_case;
-
-struct Written {
-  formats::EmitPlan plan;
-  std::shared_ptr<const formats::SourceTree> tree;
-  std::unique_ptr<Checkpoint> checkpoint;
-};
-
-// Converts, carries the plan out in memory and describes the result.
-Result<Written> written_as(const Checkpoint& source, std::string_view format,
-                           std::uint32_t world = 3, std::optional<Policy> policy = std::nullopt) {
-  libswap::ConvertRequest request;
-  request.format = formats::format_named(format);
-  request.world = world;
-  request.policy = policy.value_or(request.format->default_policy);
-  TRY_ASSIGN(libswap::Conversion conversion, plan_conversion(source, request));
-  TRY_ASSIGN(auto tree, test_support::carry_out(conversion.plan, *conversion.content, "out"));
-  TRY_ASSIGN(auto checkpoint, formats::describe(tree));
-  if (checkpoint->catalog().format != format)
-    return formats::Error{formats::Code::corrupt, "read as " + checkpoint->catalog().format, {}};
-  TRY(prove_coverage(checkpoint->catalog()));
-  return Written{std::move(conversion.plan), std::move(tree), std::move(checkpoint)};
-}
-
-// "name state" -> "dtype [shape] sha256"
-using Content = std::map<std::string, std::string>;
-Content content_of(const Checkpoint& checkpoint) {
-  Content out;
-  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
-    const auto digest = test_support::sha256_of(checkpoint, tensor);
-    EXPECT_TRUE(digest.has_value());
-    out[tensor.name + " " + tensor.state] =
-        std::string(name_of(tensor.dtype)) + " " + formats::to_string(tensor.shape) + " " + *digest;
-  }
-  return out;
-}
+using megatron_test::find;
+using megatron_test::values_of;
+using megatron_test::written_as;
 
 // Buffers as parameters: Megatron has no word for them.
 Content without_buffers(const Content& content) {
@@ -74,19 +41,6 @@ Content without_buffers(const Content& content) {
 
 std::multiset<std::string> set_of(const std::vector<std::string>& names) {
   return {names.begin(), names.end()};
-}
-
-std::map<std::string, std::string> values_of(const Catalog& catalog) {
-  std::map<std::string, std::string> out;
-  for (const formats::ValueEntry& entry : catalog.values)
-    if (entry.key != "folder") out[entry.key] = to_json(entry.value);
-  return out;
-}
-
-const TensorEntry* find(const Catalog& catalog, std::string_view name, std::string_view state) {
-  for (const TensorEntry& tensor : catalog.tensors)
-    if (tensor.name == name && tensor.state == state) return &tensor;
-  return nullptr;
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_deepspeed(const std::string& name) {
@@ -252,6 +206,25 @@ TEST(MegatronWritten, ModelWeightsThatAreMissingAreTheMastersRounded) {
   EXPECT_EQ(rounded, 9u);
 }
 
+// Megatron keeps it with the optimizer; each of chained ones has it.
+TEST(MegatronWritten, TheLossScaleIsTheOptimizers) {
+  const auto source = describe_deepspeed("z2_adamw_fp16_w2");
+  ASSERT_TRUE(source.has_value());
+  const auto out = written_as(**source, "megatron");
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  const Catalog& catalog = out->checkpoint->catalog();
+  const Value* scaler = formats::value_at(catalog, {"optimizer", "grad_scaler"});
+  ASSERT_NE(scaler, nullptr);
+  const Value* known = formats::value_at((*source)->catalog(), {"loss_scaler", "cur_scale"});
+  ASSERT_NE(known, nullptr);
+  EXPECT_EQ(formats::load_le<float>(scaler->find("scale")->raw), known->real);
+  EXPECT_EQ(values_of(catalog).at("loss_scaler"),
+            to_json(*formats::value_at((*source)->catalog(), {"loss_scaler"})));
+  const auto back = written_as(*out->checkpoint, "deepspeed", 2);
+  ASSERT_TRUE(back.has_value()) << back.error().message;
+  EXPECT_TRUE(back->plan.dropped.empty()) << back->plan.dropped.front();
+}
+
 TEST(MegatronWritten, MuonIsTheFirstOfChainedOptimizers) {
   const auto source = describe_deepspeed("z2_muon_bf16_w2");
   ASSERT_TRUE(source.has_value());
@@ -326,113 +299,6 @@ TEST(MegatronFsdpLeaves, WithOneNameForAParameterAndItsStates) {
   const TensorEntry* momentum = find(out->checkpoint->catalog(), "tiny", "momentum_buffer");
   EXPECT_NE(momentum, nullptr);
   EXPECT_EQ(find(out->checkpoint->catalog(), "module.tiny", "param"), nullptr);
-}
-
-class MegatronMade : public testing::Test {
- protected:
-  std::uint32_t add(std::string name, std::string state, DType dtype, formats::Shape shape) {
-    const std::uint32_t number = source_.add(std::move(name), dtype, shape, random_);
-    source_.catalog().tensors[number].state = std::move(state);
-    source_.add_chunk(number, formats::whole(shape), 0);
-    return number;
-  }
-  void group(std::string optimizer, std::vector<std::string> params) {
-    source_.catalog().groups.push_back(
-        {std::move(optimizer), {{"lr", Value::of_real(0.5)}}, std::move(params)});
-  }
-  MegatronMade() { source_.catalog().format = "elsewhere"; }
-
-  libswap::testing::Random random_{7};
-  libswap::testing::MemoryCheckpoint source_;
-};
-
-TEST_F(MegatronMade, HalvesOfSwigluHaveOneEntryOfSettingsUnderTheNameOfTheWhole) {
-  for (const char* half : {"fc1.weight_w", "fc1.weight_v"}) {
-    add(half, "param", DType::f32, {3, 2});
-    add(half, "momentum_buffer", DType::f32, {3, 2});
-  }
-  add("norm", "param", DType::f32, {2});
-  add("norm", "exp_avg", DType::f32, {2});
-  group("muon", {"fc1.weight_w", "fc1.weight_v"});
-  group("adamw", {"norm"});
-  const auto out = written_as(source_, "megatron-fsdp", 2);
-  ASSERT_TRUE(out.has_value()) << out.error().message;
-  const Catalog& catalog = out->checkpoint->catalog();
-  const auto values = values_of(catalog);
-  EXPECT_TRUE(values.contains("optimizer.0.param_to_group_meta.fc1.weight.lr"));
-  EXPECT_FALSE(values.contains("optimizer.0.param_to_group_meta.fc1.weight_w.lr"));
-  ASSERT_EQ(catalog.groups.size(), 2u);
-  EXPECT_EQ(catalog.groups[0].params, (std::vector<std::string>{"fc1.weight_w", "fc1.weight_v"}));
-  EXPECT_EQ(content_of(*out->checkpoint), content_of(source_));
-}
-
-TEST_F(MegatronMade, StatesNobodyHasHeardOfAreStatesLikeOthers) {
-  add("w", "param", DType::bf16, {5, 3});
-  add("w", "master", DType::f32, {5, 3});
-  add("w", "second_thoughts", DType::f64, {5, 3});
-  group("ponder", {"w"});
-  source_.catalog().step = 12;
-  for (const char* format : {"megatron", "megatron-fsdp"}) {
-    const auto out = written_as(source_, format, 2);
-    ASSERT_TRUE(out.has_value()) << out.error().message;
-    EXPECT_NE(find(out->checkpoint->catalog(), "w", "second_thoughts"), nullptr) << format;
-    EXPECT_EQ(out->checkpoint->catalog().groups[0].optimizer, "ponder") << format;
-    EXPECT_EQ(out->checkpoint->catalog().step, 12) << format;
-  }
-}
-
-TEST_F(MegatronMade, StepsOfParametersInNoGroupAreCountedInOneWithoutSettings) {
-  for (const char* name : {"v", "w", "x"}) {
-    add(name, "param", DType::f32, {4});
-    add(name, "exp_avg", DType::f32, {4});
-  }
-  group("adamw", {"v"});
-  source_.catalog().param_steps = {{"v", 3}, {"w", 3}, {"x", 4}};
-  const auto out = written_as(source_, "megatron");
-  ASSERT_TRUE(out.has_value()) << out.error().message;
-  EXPECT_TRUE(out->plan.dropped.empty());
-  EXPECT_EQ(out->checkpoint->catalog().param_steps, source_.catalog().param_steps);
-  EXPECT_EQ(content_of(*out->checkpoint), content_of(source_));
-}
-
-TEST_F(MegatronMade, WhatCannotBeWrittenIsSaidInOneLineEach) {
-  add("w", "param", DType::f32, {4});
-  add("v", "param", DType::f32, {4});
-  add("odd", "param", DType::f8_e8m0, {4});
-  group("adamw", {"w", "v"});
-  source_.catalog().param_steps = {{"w", 3}, {"v", 4}};
-  Value thing;
-  thing.kind = Value::Kind::object;
-  thing.text = "some.Class";
-  source_.catalog().values.push_back({"thing", {}, thing});
-  const auto out = written_as(source_, "megatron");
-  ASSERT_TRUE(out.has_value()) << out.error().message;
-  const auto says = [&](std::string_view part) {
-    return std::ranges::any_of(out->plan.dropped, [&](const std::string& line) {
-      return line.find(part) != std::string::npos && line.find('\n') == std::string::npos;
-    });
-  };
-  EXPECT_TRUE(says("the steps of each parameter of the adamw group"));
-  EXPECT_TRUE(says("value \"thing\": holds an object of class some.Class"));
-  source_.catalog().groups[0].params.clear();
-  group("adamw", {"v"});
-  const auto fsdp = written_as(source_, "megatron-fsdp");
-  ASSERT_TRUE(fsdp.has_value()) << fsdp.error().message;
-  EXPECT_TRUE(std::ranges::any_of(fsdp->plan.dropped, [](const std::string& line) {
-    return line.starts_with("parameter group 0 ");
-  }));
-}
-
-TEST_F(MegatronMade, TwoTensorsUnderOneKeyAreRefused) {
-  add("w", "param", DType::f32, {4});
-  add("w", "buffer", DType::f32, {4});
-  for (const char* format : {"megatron", "megatron-fsdp"}) {
-    const auto out = written_as(source_, format);
-    ASSERT_FALSE(out.has_value()) << format;
-    EXPECT_EQ(out.error().code, formats::Code::layout);
-    EXPECT_NE(out.error().message.find("two entries would be stored under the key"),
-              std::string::npos);
-  }
 }
 
 TEST(MegatronWritten, FlatBucketsAreRefusedByEveryOtherFormat) {

@@ -1,0 +1,55 @@
+#include "tests/formats/megatron/written.h"
+
+#include <gtest/gtest.h>
+
+#include "libswap/transfer/convert.h"
+#include "tests/support/emit_in_memory.h"
+#include "tests/support/expected.h"
+
+namespace megatron_test {
+
+using formats::Catalog;
+using formats::Checkpoint;
+using formats::Result;
+using formats::TensorEntry;
+
+Result<Written> written_as(const Checkpoint& source, std::string_view format, std::uint32_t world,
+                           std::optional<formats::Policy> policy) {
+  libswap::ConvertRequest request;
+  request.format = formats::format_named(format);
+  request.world = world;
+  request.policy = policy.value_or(request.format->default_policy);
+  TRY_ASSIGN(libswap::Conversion conversion, plan_conversion(source, request));
+  TRY_ASSIGN(auto tree, test_support::carry_out(conversion.plan, *conversion.content, "out"));
+  TRY_ASSIGN(auto checkpoint, formats::describe(tree));
+  if (checkpoint->catalog().format != format)
+    return formats::Error{formats::Code::corrupt, "read as " + checkpoint->catalog().format, {}};
+  TRY(prove_coverage(checkpoint->catalog()));
+  return Written{std::move(conversion.plan), std::move(tree), std::move(checkpoint)};
+}
+
+Content content_of(const Checkpoint& checkpoint) {
+  Content out;
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
+    const auto digest = test_support::sha256_of(checkpoint, tensor);
+    EXPECT_TRUE(digest.has_value());
+    out[tensor.name + " " + tensor.state] =
+        std::string(name_of(tensor.dtype)) + " " + formats::to_string(tensor.shape) + " " + *digest;
+  }
+  return out;
+}
+
+std::map<std::string, std::string> values_of(const Catalog& catalog) {
+  std::map<std::string, std::string> out;
+  for (const formats::ValueEntry& entry : catalog.values)
+    if (entry.key != "folder") out[entry.key] = to_json(entry.value);
+  return out;
+}
+
+const TensorEntry* find(const Catalog& catalog, std::string_view name, std::string_view state) {
+  for (const TensorEntry& tensor : catalog.tensors)
+    if (tensor.name == name && tensor.state == state) return &tensor;
+  return nullptr;
+}
+
+}  // namespace megatron_test

@@ -1,0 +1,38 @@
+// What is written as Megatron and read again, and how tests look at it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "formats/catalog/emit.h"
+#include "formats/registry.h"
+
+namespace megatron_test {
+
+struct Written {
+  formats::EmitPlan plan;
+  std::shared_ptr<const formats::SourceTree> tree;
+  std::unique_ptr<formats::Checkpoint> checkpoint;
+};
+
+// Converts, carries the plan out in memory and describes the result; an error where that is of
+// another format or has holes. Without a policy: the format's own.
+formats::Result<Written> written_as(const formats::Checkpoint& source, std::string_view format,
+                                    std::uint32_t world = 3,
+                                    std::optional<formats::Policy> policy = std::nullopt);
+
+// "name state" -> "dtype [shape] sha256"
+using Content = std::map<std::string, std::string>;
+Content content_of(const formats::Checkpoint& checkpoint);
+
+// Key -> JSON, but for the folder's name.
+std::map<std::string, std::string> values_of(const formats::Catalog& catalog);
+
+// nullptr: not there.
+const formats::TensorEntry* find(const formats::Catalog& catalog, std::string_view name,
+                                 std::string_view state);
+
+}  // namespace megatron_test
