@@ -186,18 +186,16 @@ class Gatherer {
   }
 
   Result<> take_groups() {
-    std::vector<GroupEntry> groups = content_.groups;
-    const bool named = std::ranges::any_of(groups, [](const auto& g) { return !g.params.empty(); });
-    if (!named && groups.size() > 1)
+    groups_ = content_.groups;
+    const bool named =
+        std::ranges::any_of(groups_, [](const auto& g) { return !g.params.empty(); });
+    if (!named && groups_.size() > 1)
       return Error{Code::unsupported,
-                   "the content has " + std::to_string(groups.size()) +
+                   "the content has " + std::to_string(groups_.size()) +
                        " optimizer groups and does not say which parameters are in which",
                    {}};
-    if (!named) {
-      groups.resize(1);
-      groups[0].params = stateful_names();
-    }
-    for (const GroupEntry& group : groups) TRY(take_group(group));
+    if (!named) groups_ = groups_by_states();
+    for (const GroupEntry& group : groups_) TRY(take_group(group));
     if (trained_.empty())
       return Error{Code::unsupported,
                    "nothing in this content is trained: DeepSpeed's ZeRO files hold optimizer "
@@ -219,6 +217,26 @@ class Gatherer {
       if (states.size() > states.count("param")) names.push_back(tensor.name);
     }
     return names.empty() ? every : names;
+  }
+
+  // Where nothing says who is in which group: one for each set of states, as DeepSpeed keeps one
+  // buffer of a state for all of a group. Of its optimizers only Muon keeps momentum alone.
+  std::vector<GroupEntry> groups_by_states() const {
+    std::map<std::set<std::string_view>, GroupEntry> groups;
+    for (const std::string& name : stateful_names()) {
+      std::set<std::string_view> states;
+      for (const auto& [state, number] : tensors_.at(name))
+        if (state != "param" && state != "master" && state != "step") states.insert(state);
+      const auto [group, is_new] = groups.try_emplace(states);
+      if (is_new && !content_.groups.empty()) group->second = content_.groups.front();
+      if (is_new && content_.groups.empty() &&
+          states == std::set<std::string_view>{"momentum_buffer"})
+        group->second.optimizer = "muon";
+      group->second.params.push_back(name);
+    }
+    std::vector<GroupEntry> out;
+    for (auto& [states, group] : groups) out.push_back(std::move(group));
+    return out;
   }
 
   Result<> take_group(const GroupEntry& group) {
@@ -275,8 +293,8 @@ class Gatherer {
       return;
     }
     // What DeepSpeed's own optimizers ask of every group, whatever trained it before.
-    const bool muon_run = std::ranges::any_of(
-        content_.groups, [](const GroupEntry& g) { return g.optimizer == "muon"; });
+    const bool muon_run =
+        std::ranges::any_of(groups_, [](const GroupEntry& g) { return g.optimizer == "muon"; });
     if (muon_run && !has("use_muon"))
       out.settings.emplace_back("use_muon", Value::of_bool(out.muon));
     const bool adam = group.optimizer == "adam" || group.optimizer == "adamw";
@@ -378,6 +396,7 @@ class Gatherer {
   }
 
   const Catalog& content_;
+  std::vector<GroupEntry> groups_;  // with their parameters
   const Layout& layout_;
   DsForm form_;
   EmitPlan& plan_;

@@ -5,6 +5,7 @@
 #include "formats/catalog/value_alike.h"
 #include "formats/core/element_values.h"
 #include "formats/core/json_text.h"
+#include "formats/torch/torch.h"
 #include "libswap/transfer/box_reader.h"
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -16,6 +17,7 @@ using formats::GroupEntry;
 using formats::printable;
 using formats::Result;
 using formats::Value;
+using formats::ValueEntry;
 
 namespace {
 
@@ -88,12 +90,13 @@ void compare_groups(const Catalog& left, const Catalog& right, Comparison& compa
 }
 
 // Of values by key. Those that only repeat what groups and steps say are compared there.
-void compare_keyed(const Catalog& left, const Catalog& right, Comparison& comparison) {
+void compare_keyed(const std::vector<ValueEntry>& left, const std::vector<ValueEntry>& right,
+                   Comparison& comparison) {
   std::map<std::string_view, const Value*> others;
-  for (const formats::ValueEntry& value : right.values)
+  for (const ValueEntry& value : right)
     if (!value.echoed) others[value.key] = &value.value;
   std::uint64_t found = 0;
-  for (const formats::ValueEntry& value : left.values) {
+  for (const ValueEntry& value : left) {
     if (value.echoed) continue;
     const auto other = others.find(value.key);
     if (other == others.end()) {
@@ -104,6 +107,18 @@ void compare_keyed(const Catalog& left, const Catalog& right, Comparison& compar
     compare_one("value " + printable(value.key), value.value, *other->second, comparison);
   }
   comparison.values_only_right = others.size() - found;
+}
+
+// Formats differ in how deep into a value they give keys.
+Result<> compare_all(const Catalog& left, const Catalog& right, Comparison& comparison) {
+  if (left.format == right.format) {
+    compare_keyed(left.values, right.values, comparison);
+    return {};
+  }
+  TRY_ASSIGN(const auto ours, formats::values_in_one_piece(left));
+  TRY_ASSIGN(const auto theirs, formats::values_in_one_piece(right));
+  compare_keyed(ours, theirs, comparison);
+  return {};
 }
 
 // A step that `side` keeps in a tensor and `other` outside.
@@ -129,7 +144,7 @@ Result<> compare_values(const Side& left, const Side& right, Comparison& compari
   const Catalog& b = right.catalog();
   if (a.step && b.step)
     compare_one("step", Value::of_int(*a.step), Value::of_int(*b.step), comparison);
-  compare_keyed(a, b, comparison);
+  TRY(compare_all(a, b, comparison));
   compare_groups(a, b, comparison);
   for (const auto& [name, steps] : a.param_steps)
     if (const auto other = b.param_steps.find(name); other != b.param_steps.end())
