@@ -116,7 +116,7 @@ constexpr Expected kExpected[] = {
     {"dcp/fsdp2_w4_fewer_rows_flat_optim", "deepspeed", "dropped: optim.state."},
     {"megatron/api_uneven_prepend2_w3", "deepspeed", "dropped: decoder.uneven (momentum_buffer)"},
     {"hdf5/plain", "deepspeed", "dropped: bias ("},
-    {"hdf5/deflate_fletcher", "deepspeed", "refused: \"s\" has no momentum_buffer"},
+    {"hdf5/deflate_fletcher", "deepspeed", "dropped: b ("},
     {"safetensors/all_dtypes", "deepspeed-universal", "refused: parameter \"\""},
     {"megatron/", "torch", "dropped: value \"args\": holds an object of class argparse"},
     // Megatron-FSDP without optimizer state is plain DCP.
