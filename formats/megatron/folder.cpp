@@ -160,10 +160,10 @@ Result<MegatronPlace> find_megatron(const SourceTree& tree) {
   if (tree.find(kMegatronTracker) != nullptr) {
     TRY_ASSIGN(const std::string folder, tracked_folder(tree));
     if (!has_folder(tree, folder))
-      return Error{
-          Code::incomplete,
-          at_root(tree, kMegatronTracker) + ":0: names " + folder + ", but there is no such folder",
-          "ckpt-inspect on the folder of an older iteration"};
+      return Error{Code::incomplete,
+                   at_root(tree, kMegatronTracker) + ":0: names " + folder +
+                       ", but there is no such folder, or it is empty",
+                   "ckpt-inspect on the folder of an older iteration"};
   } else if (const auto folders = iterations(tree);
              !folders.empty() && kind_of(tree, "") == MegatronKind::none) {
     return Error{Code::incomplete,
