@@ -27,9 +27,9 @@ std::string value_differences(const formats::Catalog& catalog,
                               const std::filesystem::path& expected_json,
                               std::span<const std::string_view> but_not);
 
-// The same for what `ckpt-inspect --tensors --digest --json` printed; values are compared too.
-std::string content_differences(const std::string& json,
-                                const std::filesystem::path& expected_json);
+// The same for what `ckpt-inspect --tensors --digest --json` printed.
+std::string content_differences(const std::string& json, const std::filesystem::path& expected_json,
+                                Compare compare);
 
 // The "error" of an expected.json, "" when it has none.
 std::string expected_error(const std::filesystem::path& expected_json);

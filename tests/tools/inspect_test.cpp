@@ -6,7 +6,6 @@
 #include <iterator>
 #include <sstream>
 
-#include "tests/support/expected.h"
 #include "tests/support/program.h"
 
 namespace {
@@ -119,36 +118,6 @@ TEST(InspectGroups, ListsEverySetting) {
   EXPECT_EQ(run.exit, 0);
   EXPECT_EQ(run.out, golden("inspect_groups.txt"));
 }
-
-class InspectDigest : public testing::TestWithParam<std::string> {};
-
-TEST_P(InspectDigest, AgreesWithTheFrameworkThatWroteIt) {
-  const Outcome run = inspect({GetParam() + "/data", "--tensors", "--digest", "--json"});
-  ASSERT_EQ(run.exit, 0) << run.err;
-  EXPECT_EQ(test_support::content_differences(
-                run.out, fs::path(EBB_FIXTURES) / GetParam() / "expected.json"),
-            "");
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Fixtures, InspectDigest,
-    testing::Values("safetensors/all_dtypes", "safetensors/odd_header_spaces",
-                    "safetensors/dcp_hf_index", "safetensors/dcp_hf_sharded_w3", "dcp/ddp_async_w2",
-                    "dcp/file_per_item_nodist", "dcp/fsdp1_sharded_tensor_w2", "dcp/fsdp2_w1",
-                    "dcp/fsdp2_w2_odd_rows_tied", "dcp/fsdp2_w3_bf16_fp32_master",
-                    "dcp/fsdp2_w4_fewer_rows_flat_optim", "dcp/hsdp_2x2", "dcp/no_collectives_w2",
-                    "dcp/torch2.0.1_w2", "dcp/torch2.15.0_w2", "dcp/torch2.2.2_w2",
-                    "dcp/torch2.3.1_w2", "dcp/torch2.5.1_w2", "dcp/torch2.6.0_w2",
-                    "dcp/torch2.8.0_w2", "dcp/torch2.9.1_w2", "dcp/tp_fsdp_2x2_strided",
-                    "dcp/zoo_w1", "dcp/zstd_w2", "torch/deflated", "torch/dtypes_views",
-                    "torch/file_object_ordered_dict", "torch/legacy_stream", "torch/memo_past_256",
-                    "torch/muon_adamw_state", "torch/pickle_protocol4"),
-    [](const auto& one_case) {
-      std::string name = one_case.param;
-      for (char& c : name)
-        if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-      return name;
-    });
 
 TEST(InspectVerify, SaysWhatWasChecked) {
   const Outcome run = inspect({kHsdp, "--verify"});

@@ -22,11 +22,14 @@ std::string number_text(double value) {
   return out.data();
 }
 
-// The shortest text that reads back as the same double.
+// The shortest text that reads back as the same double. No whole number of more digits than
+// readers of JSON have in an integer.
 std::string number_json(double value) {
   std::array<char, 32> out{};
   const auto [end, error] = std::to_chars(out.data(), out.data() + out.size(), value);
-  return std::string(out.data(), end);
+  std::string text(out.data(), end);
+  if (text.size() > 15 && text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
 }
 
 std::string share_text(std::uint64_t part, std::uint64_t whole) {

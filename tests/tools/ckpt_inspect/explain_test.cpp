@@ -70,20 +70,42 @@ TEST(InspectExplain, EbbsStoreResumesOnAnyNumberOfRanks) {
 }
 
 // The command that is printed, run as it is printed, gives what the answer to is yes.
-TEST(InspectExplain, TheCommandItNamesMakesItPossible) {
+struct Wanted {
+  const char* checkpoint;
+  const char* world;
+};
+class InspectExplainCommand : public testing::TestWithParam<Wanted> {};
+
+TEST_P(InspectExplainCommand, MakesItPossible) {
   const ScratchDirectory scratch;
-  const std::string answer = inspect({"dcp/no_collectives_w2/data", "--explain-resume", "3"}).out;
-  const std::size_t at = answer.find("ckpt-convert ");
-  ASSERT_NE(at, std::string::npos) << answer;
-  std::istringstream words(answer.substr(at, answer.find('\n', at) - at));
+  const auto& [checkpoint, world] = GetParam();
+  const Outcome asked = explain(checkpoint, world);
+  EXPECT_EQ(asked.exit, 1) << asked.err;
+  const std::size_t at = asked.out.find("ckpt-convert ");
+  ASSERT_NE(at, std::string::npos) << asked.out;
+  std::istringstream words(asked.out.substr(at, asked.out.find('\n', at) - at));
   std::vector<std::string> command{std::istream_iterator<std::string>(words), {}};
   ASSERT_GT(command.size(), 3u);
   command[2] = scratch / "out";  // not beside the fixture
   const Outcome convert =
       test_support::run_program(command[0], {command.begin() + 1, command.end()});
   ASSERT_EQ(convert.exit, 0) << convert.err;
-  EXPECT_EQ(explain(command[2], "3").exit, 0);
+  const Outcome then = explain(command[2], world);
+  EXPECT_EQ(then.exit, 0) << then.out;
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, InspectExplainCommand,
+                         testing::Values(Wanted{"dcp/no_collectives_w2/data", "3"},
+                                         Wanted{"deepspeed/z3_muon_bf16_w4/data", "2"},
+                                         Wanted{"deepspeed/z3_adamw_bf16_w4/data", "3"},
+                                         Wanted{"deepspeed/z2_adamw_fp16_w2/data", "3"},
+                                         Wanted{"safetensors/dcp_hf_sharded_w3/data", "2"}),
+                         [](const auto& one) {
+                           std::string name = one.param.checkpoint;
+                           for (char& c : name)
+                             if (c == '/') c = '_';
+                           return name + "_on_" + one.param.world;
+                         });
 
 TEST(InspectExplain, IsOneJsonDocumentForPrograms) {
   const Outcome run = inspect({"dcp/no_collectives_w2/data", "--explain-resume", "2", "--json"});

@@ -1,0 +1,122 @@
+// ebb-inspect-bench: how long ckpt-inspect takes to show what large checkpoints are, beside
+// programs that people wait for anyway, in the same run: h5ls of an HDF5 file with as many
+// datasets, and Python's `import torch`.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/registry.h"
+#include "tests/support/program.h"
+#include "tests/support/synthetic.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Command = std::vector<std::string>;
+using test_support::Payload;
+using test_support::Synthetic;
+
+struct Measured {
+  double seconds = 0;  // the shortest of the rounds
+  long resident_kib = 0;
+};
+
+// nullopt: it could not be run, or failed. Output goes nowhere.
+std::optional<Measured> once(const Command& command) {
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  const auto start = Clock::now();
+  const pid_t child = fork();
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stdout) == nullptr) _exit(127);
+    execvp(words[0], words.data());
+    _exit(127);
+  }
+  int status = 0;
+  rusage usage{};
+  if (child < 0 || wait4(child, &status, 0, &usage) != child || status != 0) return std::nullopt;
+  return Measured{std::chrono::duration<double>(Clock::now() - start).count(), usage.ru_maxrss};
+}
+
+std::optional<Measured> best_of(int rounds, const Command& command) {
+  std::optional<Measured> best;
+  for (int i = 0; i < rounds; ++i) {
+    const auto one = once(command);
+    if (!one) return std::nullopt;
+    if (!best || one->seconds < best->seconds) best = one;
+  }
+  return best;
+}
+
+struct Peers {
+  std::optional<Measured> h5ls, torch;
+};
+
+std::string ratio(const Measured& ours, const std::optional<Measured>& theirs) {
+  if (!theirs) return "not here";
+  std::array<char, 32> out{};
+  std::snprintf(out.data(), out.size(), "%.2f", ours.seconds / theirs->seconds);
+  return out.data();
+}
+
+void print(const std::string& what, const Measured& ours, const Peers& peers) {
+  std::printf("  %-44s %9.1f ms %7ld MiB  %8s  %8s\n", what.c_str(), ours.seconds * 1000,
+              ours.resident_kib / 1024, ratio(ours, peers.h5ls).c_str(),
+              ratio(ours, peers.torch).c_str());
+}
+
+struct Case {
+  const char* what;
+  Synthetic checkpoint;
+  int rounds;
+};
+
+// Both of a parameter's tensors count.
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"dcp: 10,000 tensors, 10,000 chunks", {"dcp", 5000, 1, 8, Payload::whole}, 9},
+      {"safetensors: 10,000 tensors", {"safetensors", 5000, 1, 8, Payload::whole}, 9},
+      {"deepspeed: 10,000 tensors, 4 ranks", {"deepspeed", 5000, 4, 8, Payload::whole}, 9},
+      {"megatron: 10,000 tensors", {"megatron", 5000, 1, 8, Payload::whole}, 5},
+      {"dcp: 10,000 tensors, 1,000,000 chunks", {"dcp", 5000, 100, 100, Payload::holes}, 3},
+  };
+  return all;
+}
+
+bool show(const Case& one, const Peers& peers) {
+  const test_support::ScratchDirectory scratch;
+  if (const auto made = test_support::make_synthetic(one.checkpoint, scratch.path()); !made) {
+    std::fprintf(stderr, "%s: %s\n", one.what, made.error().message.c_str());
+    return false;
+  }
+  const auto ours = best_of(one.rounds, {std::string(EBB_BIN) + "/ckpt-inspect", scratch.path()});
+  if (!ours) std::fprintf(stderr, "%s: ckpt-inspect failed\n", one.what);
+  if (ours) print(one.what, *ours, peers);
+  return ours.has_value();
+}
+
+}  // namespace
+
+// ebb-inspect-bench [HDF5-FILE-OF-10,000-DATASETS [PYTHON]]
+int main(int argc, char** argv) {
+  Peers peers;
+  if (argc > 1) peers.h5ls = best_of(5, {"h5ls", "-r", argv[1]});
+  if (argc > 2) peers.torch = best_of(3, {argv[2], "-c", "import torch"});
+  std::printf("  %-44s %12s %11s  %8s  %8s\n", "shortest of several runs, resident memory", "time",
+              "memory", "of h5ls", "of torch");
+  if (peers.h5ls) print("h5ls -r, 10,000 datasets", *peers.h5ls, peers);
+  if (peers.torch) print("python -c 'import torch'", *peers.torch, peers);
+  bool good = true;
+  for (const Case& one : cases()) good &= show(one, peers);
+  return good ? 0 : 1;
+}
