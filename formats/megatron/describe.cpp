@@ -101,7 +101,7 @@ class MegatronReader {
     safetensors::JsonReader json({std::string(source->name()), 0, "metadata.json"}, text_of(text));
     std::string backend;
     std::uint64_t version = 1;
-    TRY(json.read([&](const std::string& key, safetensors::ondemand::value value) -> Result<> {
+    TRY(json.read([&](std::string_view key, safetensors::ondemand::value value) -> Result<> {
       if (key == "sharded_backend") {
         TRY_ASSIGN(backend, json.string(value, "sharded_backend"));
       } else if (key == "sharded_backend_version") {

@@ -87,8 +87,12 @@ class Describer {
 
   Result<> choose_files();
   Result<> add_file(std::uint32_t file);
-  Result<> add_tensor(std::uint32_t file, const HeaderTensor& tensor, const ShardingInfo* info);
-  Result<> grow(TensorEntry& entry, Chunk chunk, const HeaderTensor& tensor);
+  struct Place {
+    std::uint32_t file = 0;
+    std::uint64_t begin = 0;
+  };
+  Result<> add_tensor(Place place, HeaderTensor tensor, const ShardingInfo* info);
+  Result<> grow(TensorEntry& entry, Chunk chunk, DType dtype);
   void add_values(const Header& header, std::string_view file);
   Result<> check_index() const;
   Result<> check_numbers() const;
@@ -141,7 +145,7 @@ Result<> Describer::choose_files() {
 Result<> Describer::add_file(std::uint32_t file) {
   const std::string& name = catalog_.files[file].name;
   TRY_ASSIGN(const auto source, tree_->open(name));
-  TRY_ASSIGN(const Header header, read_header(*source));
+  TRY_ASSIGN(Header header, read_header(*source));
   std::optional<ShardingInfo> info;
   if (const std::string* text = header.find_metadata("DCP_SHARDING_INFO")) {
     TRY_ASSIGN(info, read_sharding_info(std::string(source->name()), *text));
@@ -151,68 +155,70 @@ Result<> Describer::add_file(std::uint32_t file) {
     identity_.merge(std::move(more));
   }
   add_values(header, name);
-  for (HeaderTensor tensor : header.tensors) {
+  if (catalog_.tensors.empty()) catalog_.tensors.reserve(header.tensors.size());
+  for (HeaderTensor& tensor : header.tensors) {
     data_bytes_ += tensor.end - tensor.begin;
-    tensor.begin += header.data_start;
-    tensor.end += header.data_start;
-    if (auto added = add_tensor(file, tensor, info ? &*info : nullptr); !added)
+    const std::uint64_t begin = header.data_start + tensor.begin;
+    if (auto added = add_tensor({file, begin}, std::move(tensor), info ? &*info : nullptr); !added)
       return std::move(added).error().within(std::string(source->name()) + ":" +
-                                             std::to_string(tensor.begin));
+                                             std::to_string(begin));
   }
   return {};
 }
 
-Result<> Describer::add_tensor(std::uint32_t file, const HeaderTensor& tensor,
-                               const ShardingInfo* info) {
-  Chunk chunk{whole(tensor.shape),
-              file,
-              tensor.begin,
+Result<> Describer::add_tensor(Place place, HeaderTensor tensor, const ShardingInfo* info) {
+  const std::size_t dimensions = tensor.shape.size();
+  Chunk chunk{{Shape(dimensions, 0), std::move(tensor.shape)},
+              place.file,
+              place.begin,
               tensor.end - tensor.begin,
-              catalog_.files[file].rank.value_or(Rank{0}),
+              catalog_.files[place.file].rank.value_or(Rank{0}),
               0};
-  std::string key = tensor.key;
-  const auto saved = info == nullptr ? ShardingInfo::const_iterator{} : info->find(tensor.key);
+  std::string key = std::move(tensor.key);
+  const auto saved = info == nullptr ? ShardingInfo::const_iterator{} : info->find(key);
   const bool placed = info != nullptr && saved != info->end();
   if (placed) {
-    if (saved->second.offsets.size() != tensor.shape.size())
+    if (saved->second.offsets.size() != dimensions)
       return Error{Code::corrupt,
-                   "tensor '" + printable(tensor.key) + "': saved_offsets has " +
+                   "tensor '" + printable(key) + "': saved_offsets has " +
                        std::to_string(saved->second.offsets.size()) + " numbers for the shape " +
-                       to_string(tensor.shape),
+                       to_string(chunk.box.extent),
                    {}};
     chunk.box.offset = saved->second.offsets;
-    key = saved->second.logical_fqn.value_or(key);
+    if (saved->second.logical_fqn) key = *saved->second.logical_fqn;
   }
-  if (index_) keys_in_files_.emplace(key, file);
-  const auto [found, fresh] = tensor_of_key_.emplace(key, catalog_.tensors.size());
-  if (fresh) {
+  if (index_) keys_in_files_.emplace(key, place.file);
+  // The keys of one header differ, so one file needs no table of them.
+  std::size_t number = catalog_.tensors.size();
+  if (info != nullptr || catalog_.files.size() > 1)
+    number = tensor_of_key_.emplace(key, number).first->second;
+  if (number == catalog_.tensors.size()) {
     const auto told = identity_.find(key);
     NamedState named = told == identity_.end() ? named_state_of(key) : told->second;
-    TensorEntry entry{key,
-                      {},
-                      std::move(named.name),
-                      std::move(named.state),
-                      tensor.dtype,
-                      Shape(tensor.shape.size(), 0),
-                      {}};
-    catalog_.tensors.push_back(std::move(entry));
+    catalog_.tensors.push_back({std::move(key),
+                                {},
+                                std::move(named.name),
+                                std::move(named.state),
+                                tensor.dtype,
+                                Shape(dimensions, 0),
+                                {}});
   } else if (!placed) {
-    const Chunk& first = catalog_.tensors[found->second].chunks.front();
+    const Chunk& first = catalog_.tensors[number].chunks.front();
     return Error{Code::corrupt,
                  "tensor '" + printable(key) + "' is already in " + catalog_.files[first.file].name,
                  {}};
   }
-  return grow(catalog_.tensors[found->second], std::move(chunk), tensor);
+  return grow(catalog_.tensors[number], std::move(chunk), tensor.dtype);
 }
 
 // The whole shape is nowhere recorded: it is what the shards reach.
-Result<> Describer::grow(TensorEntry& entry, Chunk chunk, const HeaderTensor& tensor) {
-  if (entry.dtype != tensor.dtype || entry.shape.size() != tensor.shape.size())
+Result<> Describer::grow(TensorEntry& entry, Chunk chunk, DType dtype) {
+  const Shape& extent = chunk.box.extent;
+  if (entry.dtype != dtype || entry.shape.size() != extent.size())
     return Error{Code::corrupt,
-                 "tensor '" + printable(*entry.key) + "' is " + std::string(name_of(tensor.dtype)) +
-                     " " + to_string(tensor.shape) + " here, but " +
-                     std::string(name_of(entry.dtype)) + " of " +
-                     std::to_string(entry.shape.size()) + " dimensions in another shard",
+                 "tensor '" + printable(*entry.key) + "' is " + std::string(name_of(dtype)) + " " +
+                     to_string(extent) + " here, but " + std::string(name_of(entry.dtype)) +
+                     " of " + std::to_string(entry.shape.size()) + " dimensions in another shard",
                  {}};
   for (std::size_t d = 0; d < entry.shape.size(); ++d) {
     const auto reach = checked_add(chunk.box.offset[d], chunk.box.extent[d]);

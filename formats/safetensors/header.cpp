@@ -15,66 +15,83 @@ std::string interval(const HeaderTensor& tensor) {
 }
 
 Result<> check_size(const HeaderTensor& tensor, const JsonReader& json, ondemand::value where) {
-  const std::string name = "tensor '" + printable(tensor.key) + "': ";
+  const auto name = [&] { return Subject("tensor", tensor.key, ": ").text(); };
   if (tensor.end < tensor.begin)
-    return json.at(where, name + "data_offsets [" + std::to_string(tensor.begin) + "," +
+    return json.at(where, name() + "data_offsets [" + std::to_string(tensor.begin) + "," +
                               std::to_string(tensor.end) + ") run backwards");
   const auto need = tensor_bytes(tensor.dtype, tensor.shape);
-  if (!need) return json.at(where, name + need.error().message);
+  if (!need) return json.at(where, name() + need.error().message);
   if (*need != tensor.end - tensor.begin)
-    return json.at(where, name + std::string(name_of(tensor.dtype)) + " " +
+    return json.at(where, name() + std::string(name_of(tensor.dtype)) + " " +
                               to_string(tensor.shape) + " needs " + std::to_string(*need) +
                               " bytes but data_offsets give " +
                               std::to_string(tensor.end - tensor.begin));
   return {};
 }
 
-Result<HeaderTensor> read_tensor(JsonReader& json, const std::string& key, ondemand::value value) {
-  const std::string name = "tensor '" + printable(key) + "'";
-  if (key.size() > kMaxKeyBytes)
-    return Error{Code::limit,
-                 json.at(value, name).message + ": its name has " + std::to_string(key.size()) +
-                     " bytes, the limit is " + std::to_string(kMaxKeyBytes),
-                 {}};
-  HeaderTensor tensor{key, DType::f32, {}, 0, 0};
-  int found = 0;
-  const auto visit = [&](const std::string& field, ondemand::value item) -> Result<> {
-    if (field == "dtype") {
-      TRY_ASSIGN(const std::string dtype, json.string(item, name + ": dtype"));
-      const auto known = dtype_named(dtype);
-      if (!known || *known == DType::c128)
-        return Error{Code::unsupported,
-                     json.at(item, name).message + ": dtype '" + printable(dtype) +
-                         "' is not one of safetensors'",
-                     {}};
-      tensor.dtype = *known;
-      ++found;
-    } else if (field == "shape") {
-      TRY_ASSIGN(tensor.shape, json.wholes(item, name + ": shape"));
-      if (tensor.shape.size() > kMaxDims)
-        return Error{Code::limit,
-                     json.at(item, name).message + ": " + std::to_string(tensor.shape.size()) +
-                         " dimensions, the limit is " + std::to_string(kMaxDims),
-                     {}};
-      ++found;
-    } else if (field == "data_offsets") {
-      TRY_ASSIGN(const auto offsets, json.wholes(item, name + ": data_offsets"));
-      if (offsets.size() != 2)
-        return json.at(item, name + ": data_offsets has " + std::to_string(offsets.size()) +
-                                 " numbers instead of 2");
-      tensor.begin = offsets[0];
-      tensor.end = offsets[1];
-      ++found;
-    } else {
-      return json.at(item, name + ": unknown field '" + printable(field) + "'");
+// Reads one tensor's fields.
+class TensorReader {
+ public:
+  TensorReader(JsonReader& json, std::string_view key) : json_(json), name_("tensor", key) {
+    tensor_.key = key;
+  }
+
+  Result<HeaderTensor> read(ondemand::value value) {
+    const std::size_t length = tensor_.key.size();
+    if (length > kMaxKeyBytes)
+      return limit(value, ": its name has " + std::to_string(length) + " bytes, the limit is " +
+                              std::to_string(kMaxKeyBytes));
+    TRY(json_.fields(value, name_, [this](std::string_view field, ondemand::value item) {
+      return take(field, item);
+    }));
+    if (found_ != 3) return json_.at(value, name_.text() + " lacks dtype, shape or data_offsets");
+    TRY(check_size(tensor_, json_, value));
+    return std::move(tensor_);
+  }
+
+ private:
+  Result<> take(std::string_view field, ondemand::value item) {
+    ++found_;
+    if (field == "dtype") return take_dtype(item);
+    if (field == "shape") {
+      TRY_ASSIGN(tensor_.shape, json_.wholes(item, part(": shape")));
+      if (tensor_.shape.size() <= kMaxDims) return {};
+      return limit(item, ": " + std::to_string(tensor_.shape.size()) +
+                             " dimensions, the limit is " + std::to_string(kMaxDims));
     }
+    if (field != "data_offsets")
+      return json_.at(item, name_.text() + ": unknown field '" + printable(field) + "'");
+    TRY_ASSIGN(const auto offsets, json_.wholes(item, part(": data_offsets")));
+    if (offsets.size() != 2)
+      return json_.at(item, name_.text() + ": data_offsets has " + std::to_string(offsets.size()) +
+                                " numbers instead of 2");
+    tensor_.begin = offsets[0];
+    tensor_.end = offsets[1];
     return {};
-  };
-  TRY(json.fields(value, name, visit));
-  if (found != 3) return json.at(value, name + " lacks dtype, shape or data_offsets");
-  TRY(check_size(tensor, json, value));
-  return tensor;
-}
+  }
+
+  Result<> take_dtype(ondemand::value item) {
+    TRY_ASSIGN(const std::string dtype, json_.string(item, part(": dtype")));
+    const auto known = dtype_named(dtype);
+    if (!known || *known == DType::c128)
+      return Error{Code::unsupported,
+                   json_.at(item, name_.text()).message + ": dtype '" + printable(dtype) +
+                       "' is not one of safetensors'",
+                   {}};
+    tensor_.dtype = *known;
+    return {};
+  }
+
+  Subject part(std::string_view of_it) const { return {name_.kind, *name_.key, of_it}; }
+  Error limit(ondemand::value where, const std::string& what) const {
+    return {Code::limit, json_.at(where, name_.text()).message + what, {}};
+  }
+
+  JsonReader& json_;
+  Subject name_;
+  HeaderTensor tensor_;
+  int found_ = 0;
+};
 
 // The data is exactly the tensors, one after the other: no holes, overlaps or trailing bytes.
 Result<> check_data(const Header& header, const ByteSource& source) {
@@ -146,11 +163,14 @@ const std::string* Header::find_metadata(std::string_view key) const {
 }
 
 Result<std::uint64_t> tensor_bytes(DType dtype, const Shape& shape) {
-  const std::string what = std::string(name_of(dtype)) + " " + to_string(shape);
+  const auto refuse = [&](std::string_view why) {
+    return Error{
+        Code::corrupt, std::string(name_of(dtype)) + " " + to_string(shape) + std::string(why), {}};
+  };
   const auto elems = checked_volume(shape);
   const auto bits = elems ? checked_mul(*elems, bits_of(dtype)) : std::nullopt;
-  if (!bits) return Error{Code::corrupt, what + " does not fit 64 bits", {}};
-  if (*bits % 8 != 0) return Error{Code::corrupt, what + " is not a whole number of bytes", {}};
+  if (!bits) return refuse(" does not fit 64 bits");
+  if (*bits % 8 != 0) return refuse(" is not a whole number of bytes");
   return *bits / 8;
 }
 
@@ -163,14 +183,14 @@ Result<Header> read_header(const ByteSource& source) {
   JsonReader json({std::string(source.name()), 8, "the header"}, text_of(text));
   Header header;
   header.data_start = 8 + length;
-  const auto visit = [&](const std::string& key, ondemand::value value) -> Result<> {
+  const auto visit = [&](std::string_view key, ondemand::value value) -> Result<> {
     if (key != "__metadata__") {
-      TRY_ASSIGN(HeaderTensor tensor, read_tensor(json, key, value));
+      TRY_ASSIGN(HeaderTensor tensor, TensorReader(json, key).read(value));
       header.tensors.push_back(std::move(tensor));
       return {};
     }
-    return json.fields(value, "__metadata__", [&](const std::string& name, ondemand::value item) {
-      auto string = json.string(item, "__metadata__: '" + printable(name) + "'");
+    return json.fields(value, "__metadata__", [&](std::string_view name, ondemand::value item) {
+      auto string = json.string(item, {"__metadata__:", name});
       if (!string) return Result<>(std::move(string).error());
       header.metadata.emplace_back(name, std::move(*string));
       return Result<>();

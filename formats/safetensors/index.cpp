@@ -16,12 +16,12 @@ bool is_plain_file_name(std::string_view name) {
 
 Result<> read_weights(JsonReader& json, ondemand::value value, Index& index) {
   return json.fields(
-      value, "weight_map", [&](const std::string& key, ondemand::value item) -> Result<> {
-        TRY_ASSIGN(std::string file, json.string(item, "weight_map: '" + printable(key) + "'"));
+      value, "weight_map", [&](std::string_view key, ondemand::value item) -> Result<> {
+        TRY_ASSIGN(std::string file, json.string(item, {"weight_map:", key}));
         if (!is_plain_file_name(file))
           return json.at(item, "weight_map: '" + printable(key) + "' lies in '" + printable(file) +
                                    "', which is no plain file name");
-        index.weights.push_back({key, std::move(file)});
+        index.weights.push_back({std::string(key), std::move(file)});
         return {};
       });
 }
@@ -33,16 +33,16 @@ Result<Index> read_index(const ByteSource& source) {
   JsonReader json({std::string(source.name()), 0, "the index"}, text_of(text));
   Index index;
   int maps = 0;
-  TRY(json.read([&](const std::string& key, ondemand::value value) -> Result<> {
+  TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
     if (key == "weight_map") {
       ++maps;
       return read_weights(json, value, index);
     }
     if (key != "metadata") return {};
     return json.fields(value, "metadata",
-                       [&](const std::string& name, ondemand::value item) -> Result<> {
+                       [&](std::string_view name, ondemand::value item) -> Result<> {
                          if (name != "total_size") {
-                           index.unread.push_back(name);
+                           index.unread.emplace_back(name);
                            return {};
                          }
                          TRY_ASSIGN(index.total_size, json.whole(item, "metadata: total_size"));
@@ -57,17 +57,17 @@ Result<Index> read_index(const ByteSource& source) {
 Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_view text) {
   JsonReader json({file + ": DCP_SHARDING_INFO", 0, "DCP_SHARDING_INFO"}, text);
   ShardingInfo info;
-  TRY(json.read([&](const std::string& key, ondemand::value value) -> Result<> {
-    SavedShard& shard = info[key];
-    const std::string what = "'" + printable(key) + "'";
-    return json.fields(value, what, [&](const std::string& name, ondemand::value item) -> Result<> {
-      if (name == "saved_offsets") {
-        TRY_ASSIGN(shard.offsets, json.wholes(item, what + ": saved_offsets"));
-      } else if (name == "logical_fqn") {
-        TRY_ASSIGN(shard.logical_fqn, json.string(item, what + ": logical_fqn"));
-      }
-      return {};
-    });
+  TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
+    SavedShard& shard = info[std::string(key)];
+    return json.fields(
+        value, {"", key}, [&](std::string_view name, ondemand::value item) -> Result<> {
+          if (name == "saved_offsets") {
+            TRY_ASSIGN(shard.offsets, json.wholes(item, {"", key, ": saved_offsets"}));
+          } else if (name == "logical_fqn") {
+            TRY_ASSIGN(shard.logical_fqn, json.string(item, {"", key, ": logical_fqn"}));
+          }
+          return {};
+        });
   }));
   return info;
 }
@@ -75,15 +75,17 @@ Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_vie
 Result<IdentityMap> read_identity(const std::string& file, std::string_view text) {
   JsonReader json({file + ": " + std::string(kIdentityKey), 0, std::string(kIdentityKey)}, text);
   IdentityMap identity;
-  TRY(json.read([&](const std::string& key, ondemand::value value) -> Result<> {
-    NamedState& named = identity[key];
-    const std::string what = "'" + printable(key) + "'";
-    return json.fields(value, what, [&](const std::string& name, ondemand::value item) -> Result<> {
-      TRY_ASSIGN(std::string text_of_field, json.string(item, what + ": " + printable(name)));
-      if (name == "name") named.name = std::move(text_of_field);
-      if (name == "state") named.state = std::move(text_of_field);
-      return {};
-    });
+  TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
+    NamedState& named = identity[std::string(key)];
+    return json.fields(value, {"", key},
+                       [&](std::string_view name, ondemand::value item) -> Result<> {
+                         if (name == "name") {
+                           TRY_ASSIGN(named.name, json.string(item, {"", key, ": name"}));
+                         } else if (name == "state") {
+                           TRY_ASSIGN(named.state, json.string(item, {"", key, ": state"}));
+                         }
+                         return {};
+                       });
   }));
   return identity;
 }

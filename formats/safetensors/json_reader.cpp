@@ -41,6 +41,7 @@ bool is_json_value(std::string_view token) {
 }
 
 std::optional<std::size_t> first_not_utf8(std::string_view text) {
+  if (simdjson::validate_utf8(text.data(), text.size())) return std::nullopt;
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t length = utf8_length(text.substr(i));
     if (length == 0) return i;
@@ -50,6 +51,15 @@ std::optional<std::size_t> first_not_utf8(std::string_view text) {
 }
 
 }  // namespace
+
+std::string Subject::text() const {
+  std::string out(kind);
+  if (key) {
+    if (!out.empty()) out += ' ';
+    out += "'" + printable(*key) + "'";
+  }
+  return out.append(part);
+}
 
 Result<> JsonReader::begin() {
   const std::string_view text = text_;
@@ -76,6 +86,12 @@ std::string_view JsonReader::token_at(const char* where) const {
   if (std::string_view("{}[],:").find(rest.front()) != std::string_view::npos)
     return rest.substr(0, 1);
   return rest.substr(0, rest.find_first_of(" \t\r\n{}[],:"));
+}
+
+bool JsonReader::begins_with(ondemand::value value, char c) const {
+  const char* where = value.raw_json_token().data();
+  const std::string_view text = text_;
+  return where >= text.data() && where < text.data() + text.size() && *where == c;
 }
 
 Error JsonReader::at(const char* where, std::string message) const {
@@ -106,37 +122,34 @@ Error JsonReader::invalid(const char* where) const {
                        std::to_string(byte) + " of " + place_.what + ")");
 }
 
-Error JsonReader::unexpected(ondemand::value value, std::string_view of,
-                             std::string_view due) const {
+Error JsonReader::unexpected(ondemand::value value, const Subject& of, std::string_view due) const {
   const char* where = value.raw_json_token().data();
   const std::string_view token = token_at(where);
   if (!is_json_value(token)) return invalid(where);
-  return at(where, std::string(of) + " holds " + printable(token, 40) + " where " +
-                       std::string(due) + " is due");
+  return at(where, of.text() + " holds " + printable(token, 40) + " where " + std::string(due) +
+                       " is due");
 }
 
-Result<std::string> JsonReader::string(ondemand::value value, std::string_view of) {
-  if (!token_at(value.raw_json_token().data()).starts_with('"'))
-    return unexpected(value, of, "a string");
+Result<std::string> JsonReader::string(ondemand::value value, const Subject& of) {
+  if (!begins_with(value, '"')) return unexpected(value, of, "a string");
   std::string_view text;
   if (value.get_string().get(text) != simdjson::SUCCESS) return invalid();
   return std::string(text);
 }
 
-Result<std::uint64_t> JsonReader::whole(ondemand::value value, std::string_view of) {
+Result<std::uint64_t> JsonReader::whole(ondemand::value value, const Subject& of) {
   const std::string_view token = token_at(value.raw_json_token().data());
   if (!is_json_number(token) || digits(token) != token.size())
     return unexpected(value, of, "a whole number");
   std::uint64_t number = 0;
   if (std::from_chars(token.data(), token.data() + token.size(), number).ec != std::errc{})
-    return at(value,
-              std::string(of) + " holds " + printable(token, 40) + ", which does not fit 64 bits");
+    return at(value, of.text() + " holds " + printable(token, 40) + ", which does not fit 64 bits");
   if (value.get_uint64().error() != simdjson::SUCCESS) return invalid();
   return number;
 }
 
-Result<std::vector<std::uint64_t>> JsonReader::wholes(ondemand::value value, std::string_view of) {
-  if (token_at(value.raw_json_token().data()) != "[") return unexpected(value, of, "a list");
+Result<std::vector<std::uint64_t>> JsonReader::wholes(ondemand::value value, const Subject& of) {
+  if (!begins_with(value, '[')) return unexpected(value, of, "a list");
   ondemand::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return invalid();
   std::vector<std::uint64_t> numbers;

@@ -100,19 +100,23 @@ std::string groups_text(const View& view) {
   return out;
 }
 
-// "layers.0.w" and "layers.11.w" -> "layers.#.w"
+// "layers.0.w" and "layers.11.w" -> "layers.#.w": a run of digits at the start or behind a dot.
+void append_pattern(std::string& out, std::string_view name) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (std::size_t i = 0; i < name.size();) {
+    const std::size_t dot = std::min(name.find('.', i), name.size());
+    const std::string_view word = name.substr(i, dot - i);
+    const auto rest = std::find_if_not(word.begin(), word.end(), is_digit);
+    if (rest != word.begin()) out += '#';
+    out.append(rest, word.end());
+    if (dot < name.size()) out += '.';
+    i = dot + 1;
+  }
+}
+
 std::string pattern_of(std::string_view name) {
   std::string out;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const bool digit = name[i] >= '0' && name[i] <= '9';
-    if (digit && i != 0 && name[i - 1] != '.' && !out.ends_with('#')) {
-      out += name[i];
-    } else if (!digit) {
-      out += name[i];
-    } else if (!out.ends_with('#')) {
-      out += '#';
-    }
-  }
+  append_pattern(out, name);
   return out;
 }
 
@@ -126,12 +130,14 @@ std::vector<Rank> shown_ranks(const View& view) {
   return ranks;
 }
 
-// The same bytes for tensors whose names differ only in numbers and that lie alike at these ranks.
-std::string likeness_of(const TensorEntry& tensor, const std::vector<Rank>& ranks) {
-  std::string key = pattern_of(tensor.name);
+// Writes the same bytes for tensors whose names differ only in numbers and that lie alike at these
+// ranks.
+void write_likeness(std::string& key, const TensorEntry& tensor, const std::vector<Rank>& ranks) {
   const auto add = [&](std::span<const std::uint64_t> numbers) {
     key.append(reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes());
   };
+  key.clear();
+  append_pattern(key, tensor.name);
   key.append(1, '\0').append(tensor.state).append(1, '\0').append(name_of(tensor.dtype));
   add(tensor.shape);
   for (const formats::Chunk& chunk : tensor.chunks) {
@@ -141,7 +147,6 @@ std::string likeness_of(const TensorEntry& tensor, const std::vector<Rank>& rank
     add(chunk.box.offset);
     add(chunk.box.extent);
   }
-  return key;
 }
 
 struct Line {
@@ -152,8 +157,10 @@ struct Line {
 std::vector<Line> lines_of(const View& view, const std::vector<Rank>& ranks) {
   std::vector<Line> lines;
   std::unordered_map<std::string, std::size_t> line_of;
+  std::string key;
   for (const TensorEntry* tensor : view.tensors) {
-    const auto [found, fresh] = line_of.try_emplace(likeness_of(*tensor, ranks), lines.size());
+    write_likeness(key, *tensor, ranks);
+    const auto [found, fresh] = line_of.try_emplace(key, lines.size());
     if (fresh) lines.push_back({tensor});
     ++lines[found->second].tensors;
   }

@@ -30,18 +30,26 @@ std::string states_hint(const formats::Catalog& catalog, const Selection& select
 
 std::vector<const TensorEntry*> in_natural_order(const std::vector<const TensorEntry*>& tensors) {
   struct Keyed {
-    std::string name;
+    std::string_view name;
     const TensorEntry* tensor;
     auto order() const {
-      return std::tuple(std::string_view(name), std::string_view(tensor->name),
-                        tensor->state != "param", std::string_view(tensor->state));
+      return std::tuple(name, std::string_view(tensor->name), tensor->state != "param",
+                        std::string_view(tensor->state));
     }
+    bool operator<(const Keyed& other) const { return order() < other.order(); }
   };
+  std::string names;  // the keys of all, one after the other
+  std::vector<std::size_t> ends;
+  ends.reserve(tensors.size());
+  for (const TensorEntry* tensor : tensors) {
+    append_natural_key(names, tensor->name);
+    ends.push_back(names.size());
+  }
   std::vector<Keyed> keyed;
   keyed.reserve(tensors.size());
-  for (const TensorEntry* tensor : tensors) keyed.push_back({natural_key(tensor->name), tensor});
-  std::stable_sort(keyed.begin(), keyed.end(),
-                   [](const Keyed& a, const Keyed& b) { return a.order() < b.order(); });
+  for (std::size_t i = 0, first = 0; i < tensors.size(); first = ends[i++])
+    keyed.push_back({std::string_view(names).substr(first, ends[i] - first), tensors[i]});
+  if (!std::is_sorted(keyed.begin(), keyed.end())) std::stable_sort(keyed.begin(), keyed.end());
   std::vector<const TensorEntry*> sorted;
   sorted.reserve(keyed.size());
   for (const Keyed& one : keyed) sorted.push_back(one.tensor);

@@ -61,26 +61,24 @@ std::string plural(std::uint64_t count, std::string_view one) {
 
 // A run of digits is written as its length, then itself; both stay in the range of digits, so that
 // runs keep their place among other characters.
-std::string natural_key(std::string_view text) {
-  std::string key;
-  key.reserve(text.size() + 8);
+void append_natural_key(std::string& key, std::string_view text) {
   while (!text.empty()) {
-    if (!is_digit(text.front())) {
-      key += text.front();
-      text.remove_prefix(1);
-      continue;
-    }
+    const auto digit = std::find_if(text.begin(), text.end(), is_digit);
+    key.append(text.begin(), digit);
+    text.remove_prefix(static_cast<std::size_t>(digit - text.begin()));
+    if (text.empty()) return;
     const std::string_view digits = take_digits(text);
     std::size_t length = digits.size();
     for (; length >= 9; length -= 9) key += '9';
     key += static_cast<char>('0' + length);
     key += digits;
   }
-  return key;
 }
 
 bool natural_less(std::string_view a, std::string_view b) {
-  const std::string key_a = natural_key(a), key_b = natural_key(b);
+  std::string key_a, key_b;
+  append_natural_key(key_a, a);
+  append_natural_key(key_b, b);
   return key_a != key_b ? key_a < key_b : a < b;
 }
 

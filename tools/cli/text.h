@@ -14,8 +14,9 @@ std::string plural(std::uint64_t count, std::string_view one);  // "1 file", "3 
 
 // "layers.2" before "layers.10".
 bool natural_less(std::string_view a, std::string_view b);
-// What natural_less compares, byte by byte; for sorting many. Leading zeros make no difference.
-std::string natural_key(std::string_view text);
+// Appends what natural_less compares, byte by byte; for sorting many. Leading zeros make no
+// difference.
+void append_natural_key(std::string& key, std::string_view text);
 
 // '*' any run of characters, '?' one; the whole text must match.
 bool glob_match(std::string_view pattern, std::string_view text);
