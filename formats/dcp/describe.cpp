@@ -211,7 +211,7 @@ class Describer {
   Result<> add_tensor(DcpTensor tensor) {
     TensorEntry entry;
     entry.path = std::move(tensor.path);
-    std::tie(entry.name, entry.state) = torch_identity(tensor.key, entry.path);
+    std::tie(entry.name, entry.state) = torch_identity(tensor.key);
     entry.dtype = tensor.dtype;
     entry.shape = std::move(tensor.shape);
     entry.chunks.reserve(tensor.chunks.size());
@@ -242,31 +242,33 @@ class Describer {
   // No two items may share bytes of a payload file.
   Result<> check_no_overlap() {
     struct Extent {
-      std::uint32_t file;
       std::uint64_t offset, length;
-      const TensorEntry* tensor;  // null: a value
-      const std::string* key;
-      auto order() const { return std::tie(file, offset); }
+      const TensorEntry* tensor;  // one of the two
+      const DcpValue* value;
+      bool operator<(const Extent& other) const { return offset < other.offset; }
       std::string name() const {
-        return (tensor == nullptr ? "value " : "tensor ") + json_string(*key);
+        return tensor == nullptr ? "value " + json_string(value->key)
+                                 : "tensor " + json_string(*tensor->key);
       }
     };
-    std::vector<Extent> extents;
+    std::vector<std::vector<Extent>> of_file(catalog().files.size());
     for (const TensorEntry& tensor : catalog().tensors)
       for (const Chunk& chunk : tensor.chunks)
-        extents.push_back({chunk.file, chunk.offset, chunk.length, &tensor, &*tensor.key});
+        of_file[chunk.file].push_back({chunk.offset, chunk.length, &tensor, nullptr});
     for (const DcpValue& value : index_.values)
       if (value.item)
-        extents.push_back({file_numbers_[value.item->file], value.item->offset, value.item->length,
-                           nullptr, &value.key});
-    std::sort(extents.begin(), extents.end(),
-              [](const Extent& a, const Extent& b) { return a.order() < b.order(); });
-    for (std::size_t i = 1; i < extents.size(); ++i) {
-      const Extent& a = extents[i - 1];
-      const Extent& b = extents[i];
-      if (a.file == b.file && a.offset + a.length > b.offset)
-        return refuse(Code::corrupt, at_root(catalog().files[a.file].name), b.offset,
-                      "the items of " + a.name() + " and " + b.name() + " overlap in the file");
+        of_file[file_numbers_[value.item->file]].push_back(
+            {value.item->offset, value.item->length, nullptr, &value});
+    for (std::size_t file = 0; file < of_file.size(); ++file) {
+      std::vector<Extent>& extents = of_file[file];
+      // A rank writes in the order in which its index lists.
+      if (!std::is_sorted(extents.begin(), extents.end()))
+        std::sort(extents.begin(), extents.end());
+      for (std::size_t i = 1; i < extents.size(); ++i)
+        if (extents[i - 1].offset + extents[i - 1].length > extents[i].offset)
+          return refuse(Code::corrupt, at_root(catalog().files[file].name), extents[i].offset,
+                        "the items of " + extents[i - 1].name() + " and " + extents[i].name() +
+                            " overlap in the file");
     }
     return {};
   }

@@ -76,7 +76,7 @@ void respell_for_dcp(Catalog& content) {
     TensorEntry& tensor = content.tensors[i];
     tensor.key = std::move(dict.tensors[i].key);
     tensor.path = std::move(dict.tensors[i].path);
-    std::tie(tensor.name, tensor.state) = torch_identity(*tensor.key, tensor.path);
+    std::tie(tensor.name, tensor.state) = torch_identity(*tensor.key);
   }
 }
 

@@ -48,6 +48,13 @@ class Reader {
   }
 
  private:
+  struct Place {  // of a key
+    enum class Kind : std::uint8_t { tensor, value };
+    PickleId key = kNoPickle;
+    Kind kind = Kind::tensor;
+    std::size_t index = 0;  // in DcpIndex::tensors or values
+  };
+
   Error bad(std::string_view key, std::string_view why) const {
     std::string message = graph_.where();
     if (!key.empty()) (message += ": ") += json_string(key);
@@ -70,21 +77,24 @@ class Reader {
 
   Result<> read_described(PickleId dict) {
     const std::span<const PickleId> entries = graph_.items(dict);
+    numbers_.reserve(entries.size() / 2);
     places_.reserve(entries.size() / 2);
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       if (!graph_.is(entries[i], PickleKind::string))
         return bad("", "a key of state_dict_metadata is no string");
       const std::string_view key = graph_.text(entries[i]);
-      const auto [place, fresh] = places_.try_emplace(key);
-      if (!fresh) return bad(key, "the key is listed twice");
+      if (!numbers_.try_emplace(key, places_.size()).second)
+        return bad(key, "the key is listed twice");
+      Place& place = places_.emplace_back(Place{.key = entries[i]});
       const PickleId what = entries[i + 1];
       if (!graph_.is(what, PickleKind::object)) return bad(key, "neither tensor nor bytes");
       const std::string_view kind = graph_.class_name(what);
       if (kind == "torch.distributed.checkpoint.metadata.BytesStorageMetadata") {
-        place->second = {Place::Kind::value, index_.values.size()};
+        place.kind = Place::Kind::value;
+        place.index = index_.values.size();
         index_.values.push_back({std::string(key), {}, std::nullopt});
       } else if (kind == "torch.distributed.checkpoint.metadata.TensorStorageMetadata") {
-        place->second = {Place::Kind::tensor, index_.tensors.size()};
+        place.index = index_.tensors.size();
         TRY_ASSIGN(DcpTensor tensor, read_tensor(key, what));
         index_.tensors.push_back(std::move(tensor));
       } else {
@@ -97,9 +107,9 @@ class Reader {
 
   Result<DcpTensor> read_tensor(std::string_view key, PickleId object) {
     TRY_ASSIGN(const PickleId state, attributes(object, key));
-    const PickleId properties = graph_.find(state, "properties");
-    const PickleId size = graph_.find(state, "size");
-    const PickleId chunks = graph_.find(state, "chunks");
+    const PickleId properties = graph_.find(state, names_.properties);
+    const PickleId size = graph_.find(state, names_.size);
+    const PickleId chunks = graph_.find(state, names_.chunks);
     if (properties == kNoPickle || size == kNoPickle || chunks == kNoPickle)
       return bad(key, "properties, size or chunks are missing");
     TRY_ASSIGN(const DType dtype, read_properties(key, properties));
@@ -139,8 +149,8 @@ class Reader {
 
   Result<Box> read_chunk(std::string_view key, PickleId object, const Shape& shape) {
     TRY_ASSIGN(const PickleId state, attributes(object, key));
-    const PickleId offsets = graph_.find(state, "offsets");
-    const PickleId sizes = graph_.find(state, "sizes");
+    const PickleId offsets = graph_.find(state, names_.offsets);
+    const PickleId sizes = graph_.find(state, names_.sizes);
     Box box;
     if (offsets == kNoPickle || sizes == kNoPickle ||
         !read_torch_shape(graph_, offsets, box.offset) ||
@@ -161,25 +171,36 @@ class Reader {
     Shape offset;
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       TRY_ASSIGN(const PickleId state, attributes(entries[i], "storage_data"));
-      const PickleId fqn = graph_.find(state, "fqn");
+      const PickleId fqn = graph_.find(state, names_.fqn);
       if (fqn == kNoPickle || !graph_.is(fqn, PickleKind::string))
         return bad("storage_data", "an entry without a key");
       const std::string_view key = graph_.text(fqn);
-      const PickleId at = graph_.find(state, "offset");
+      const PickleId at = graph_.find(state, names_.offset);
       const bool tensor = at != kNoPickle && !graph_.is(at, PickleKind::none);
       if (tensor && !read_torch_shape(graph_, at, offset))
         return bad(key, "the offset of its storage entry is not made of counts");
       TRY_ASSIGN(const DcpItem item, read_item(key, entries[i + 1]));
-      TRY(graph_.charge(key.size()));  // one long key may be looked up for every item
-      const auto place = places_.find(key);
-      if (place == places_.end()) continue;
-      if (tensor && place->second.kind == Place::Kind::tensor) {
-        if (DcpChunk* chunk = chunk_at(place->second.index, offset)) chunk->item = item;
-      } else if (!tensor && place->second.kind == Place::Kind::value) {
-        index_.values[place->second.index].item = item;
+      TRY_ASSIGN(const Place* place, place_of(fqn));
+      if (place == nullptr) continue;
+      if (tensor && place->kind == Place::Kind::tensor) {
+        if (DcpChunk* chunk = chunk_at(place->index, offset)) chunk->item = item;
+      } else if (!tensor && place->kind == Place::Kind::value) {
+        index_.values[place->index].item = item;
       }
     }
     return {};
+  }
+
+  // Entries mostly come in the order in which the keys were described. nullptr: the key was not.
+  Result<const Place*> place_of(PickleId key) {
+    if (next_place_ < places_.size() && places_[next_place_].key == key)
+      return &places_[next_place_++];
+    const std::string_view text = graph_.text(key);
+    TRY(graph_.charge(text.size()));  // one long key may be looked up for every entry
+    const auto found = numbers_.find(text);
+    if (found == numbers_.end()) return nullptr;
+    next_place_ = found->second + 1;
+    return &places_[found->second];
   }
 
   // Entries mostly come in the order of the chunks; a tensor where they do not gets its chunks
@@ -218,9 +239,9 @@ class Reader {
 
   Result<DcpItem> read_item(std::string_view key, PickleId object) {
     TRY_ASSIGN(const PickleId state, attributes(object, key));
-    const PickleId path = graph_.find(state, "relative_path");
-    const PickleId offset = graph_.find(state, "offset");
-    const PickleId length = graph_.find(state, "length");
+    const PickleId path = graph_.find(state, names_.relative_path);
+    const PickleId offset = graph_.find(state, names_.offset);
+    const PickleId length = graph_.find(state, names_.length);
     const auto count = [this](PickleId id) {
       return id != kNoPickle && graph_.is(id, PickleKind::integer) && graph_.integer(id) >= 0;
     };
@@ -228,10 +249,13 @@ class Reader {
       return bad(key, "its storage entry names no file");
     if (!count(offset) || !count(length))
       return bad(key, "the offset or length of its storage entry is no count");
-    TRY_ASSIGN(const std::uint32_t file, file_number(key, graph_.text(path)));
-    DcpItem item{file, 0, static_cast<std::uint64_t>(graph_.integer(offset)),
+    if (path != last_path_) {
+      TRY_ASSIGN(last_file_, file_number(key, graph_.text(path)));
+      last_path_ = path;
+    }
+    DcpItem item{last_file_, 0, static_cast<std::uint64_t>(graph_.integer(offset)),
                  static_cast<std::uint64_t>(graph_.integer(length))};
-    TRY_ASSIGN(item.zstd, read_transforms(key, graph_.find(state, "transform_descriptors")));
+    TRY_ASSIGN(item.zstd, read_transforms(key, graph_.find(state, names_.transform_descriptors)));
     return item;
   }
 
@@ -295,21 +319,21 @@ class Reader {
           understood = false;
       }
       understood = understood && typed;
-      if (typed) set_path(graph_.text(entries[i]), std::move(path));
+      if (typed) TRY(set_path(entries[i], std::move(path)));
     }
     if (!understood)
       index_.notes.emplace_back("planner_data is not a map of key paths; parts of it are ignored");
     return {};
   }
 
-  void set_path(std::string_view key, std::vector<PathItem> path) {
-    const auto place = places_.find(key);
-    if (place == places_.end()) return;
-    const std::size_t index = place->second.index;
-    if (place->second.kind == Place::Kind::tensor)
-      index_.tensors[index].path = std::move(path);
+  Result<> set_path(PickleId key, std::vector<PathItem> path) {
+    TRY_ASSIGN(const Place* place, place_of(key));
+    if (place == nullptr) return {};
+    if (place->kind == Place::Kind::tensor)
+      index_.tensors[place->index].path = std::move(path);
     else
-      index_.values[index].path = std::move(path);
+      index_.values[place->index].path = std::move(path);
+    return {};
   }
 
   Result<> read_flat_boxes(PickleId dict) {
@@ -361,10 +385,12 @@ class Reader {
       index_.producer = old_properties_ ? "torch 2.0 to 2.2" : "torch 2.3";
   }
 
-  struct Place {  // of a key
-    enum class Kind : std::uint8_t { tensor, value };
-    Kind kind = Kind::tensor;
-    std::size_t index = 0;
+  // Attributes of the objects that there are many of.
+  struct Names {
+    PickleName properties{"properties"}, size{"size"}, chunks{"chunks"};
+    PickleName offsets{"offsets"}, sizes{"sizes"};
+    PickleName fqn{"fqn"}, offset{"offset"}, relative_path{"relative_path"}, length{"length"};
+    PickleName transform_descriptors{"transform_descriptors"};
   };
 
   // Finds chunks by where they begin.
@@ -392,9 +418,14 @@ class Reader {
 
   const PickleGraph& graph_;
   DcpIndex index_;
-  std::unordered_map<std::string_view, Place> places_;
-  std::vector<ChunkOrder> chunk_orders_;  // of DcpIndex::tensors
+  Names names_;
+  std::vector<Place> places_;   // in the order of state_dict_metadata
+  std::size_t next_place_ = 0;  // behind the one that was found last
+  std::unordered_map<std::string_view, std::size_t> numbers_;  // in places_
+  std::vector<ChunkOrder> chunk_orders_;                       // of DcpIndex::tensors
   std::unordered_map<std::string_view, std::uint32_t> file_numbers_;
+  PickleId last_path_ = kNoPickle;  // of the entry that was read last
+  std::uint32_t last_file_ = 0;
   bool old_properties_ = false;
   bool strides_ = false;
 };

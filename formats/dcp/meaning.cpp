@@ -1,37 +1,27 @@
 #include "formats/dcp/meaning.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
+#include <unordered_map>
 
 namespace formats {
 namespace {
 
-std::vector<std::string> words_of(std::string_view key, const std::vector<PathItem>& path) {
-  std::vector<std::string> words;
-  if (path.size() > 1) {
-    for (const PathItem& item : path) {
-      if (const auto* text = std::get_if<std::string>(&item))
-        words.push_back(*text);
-      else
-        words.push_back(std::to_string(std::get<std::int64_t>(item)));
-    }
-    return words;
+// Where `word` stands between dots in `key`; npos when it does not.
+std::size_t word_at(std::string_view key, std::string_view word) {
+  for (std::size_t at = key.find(word); at != std::string_view::npos; at = key.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || key[at - 1] == '.') && (end == key.size() || key[end] == '.')) return at;
   }
-  for (std::size_t first = 0; first <= key.size();) {
-    const std::size_t end = std::min(key.find('.', first), key.size());
-    words.emplace_back(key.substr(first, end - first));
-    first = end + 1;
-  }
-  return words;
+  return std::string_view::npos;
 }
 
-std::string joined(const std::vector<std::string>& words, std::size_t first, std::size_t end) {
-  std::string text;
-  for (std::size_t i = first; i < end; ++i) {
-    if (i > first) text += '.';
-    text += words[i];
-  }
-  return text;
+bool has_word_that_begins(std::string_view key, std::string_view beginning) {
+  for (std::size_t at = key.find(beginning); at != std::string_view::npos;
+       at = key.find(beginning, at + 1))
+    if (at == 0 || key[at - 1] == '.') return true;
+  return false;
 }
 
 std::string optimizer_of(const GroupEntry& group) {
@@ -61,13 +51,77 @@ void add_setting(GroupEntry& group, const std::string& name, const Value& value)
                                                              : item.text);
 }
 
-// Position of "param_groups" in a path; npos when it is not there.
-std::size_t groups_at(const std::vector<PathItem>& path) {
-  for (std::size_t i = 0; i < path.size(); ++i)
-    if (const auto* text = std::get_if<std::string>(&path[i]); text && *text == "param_groups")
-      return i;
-  return std::string::npos;
+// What a value below "param_groups" says. torch spells groups in three ways: all in one list, a
+// value for each setting of each group, or, flattened, of each parameter.
+struct GroupPlace {
+  std::string_view optimizer;  // the key before "param_groups"
+  std::optional<std::uint32_t> number;
+  std::string_view param;
+  std::string_view setting;  // "": the value is the list of all
+};
+
+std::optional<GroupPlace> group_place(const ValueEntry& entry) {
+  constexpr std::string_view kGroups = "param_groups";
+  const std::string_view key = entry.key;
+  const std::size_t at = word_at(key, kGroups);
+  if (at == std::string_view::npos) return std::nullopt;
+  GroupPlace place{.optimizer = key.substr(0, at)};
+  std::string_view rest = key.substr(at + kGroups.size());
+  if (rest.empty())
+    return entry.value.kind == Value::Kind::list ? std::optional(place) : std::nullopt;
+  rest.remove_prefix(1);
+  const std::size_t dot = rest.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  place.setting = rest.substr(dot + 1);
+  place.param = rest.substr(0, dot);
+  std::uint32_t number = 0;
+  const char* const end = place.param.data() + place.param.size();
+  const auto [stop, error] = std::from_chars(place.param.data(), end, number);
+  if (error == std::errc{} && stop == end) place.number = number;
+  return place;
 }
+
+// One optimizer's groups, in whichever way they are spelled.
+class GroupCollector {
+ public:
+  void add(const GroupPlace& place, const Value& value) {
+    if (place.setting.empty()) {
+      for (std::size_t i = 0; i < value.items.size(); ++i)
+        for (const auto& [name, setting] : value.items[i].entries)
+          add_setting(numbered_[static_cast<std::uint32_t>(i)], name.text, setting);
+    } else if (place.number) {
+      add_setting(numbered_[*place.number], std::string(place.setting), value);
+    } else {
+      const auto [found, fresh] = number_of_.try_emplace(place.param, params_.size());
+      if (fresh) params_.push_back({{}, {}, {std::string(place.param)}});
+      params_[found->second].settings.emplace_back(place.setting, value);
+    }
+  }
+
+  void give(std::vector<GroupEntry>& list) {
+    for (auto& [number, group] : numbered_) list.push_back(std::move(group));
+    give_flattened(list);
+  }
+
+ private:
+  // Parameters of the same settings were one group, as far as anybody can tell.
+  void give_flattened(std::vector<GroupEntry>& list) {
+    std::map<std::map<std::string_view, std::string>, std::size_t> group_of;
+    for (GroupEntry& param : params_) {
+      std::map<std::string_view, std::string> settings;
+      for (const auto& [name, value] : param.settings) settings[name] = to_json(value);
+      const auto [found, fresh] = group_of.try_emplace(std::move(settings), list.size());
+      if (fresh)
+        list.push_back(std::move(param));
+      else
+        list[found->second].params.push_back(std::move(param.params.front()));
+    }
+  }
+
+  std::map<std::uint32_t, GroupEntry> numbered_;
+  std::vector<GroupEntry> params_;  // one each, where they are flattened
+  std::unordered_map<std::string_view, std::size_t> number_of_;  // of a parameter in params_
+};
 
 bool counts_steps(const ValueEntry& entry) {
   constexpr std::string_view kNames[] = {"step", "iteration", "global_step", "global_steps"};
@@ -77,40 +131,29 @@ bool counts_steps(const ValueEntry& entry) {
 
 }  // namespace
 
-std::pair<std::string, std::string> torch_identity(std::string_view key,
-                                                   const std::vector<PathItem>& path) {
-  const std::vector<std::string> words = words_of(key, path);
-  const bool optimizer = words[0].starts_with("optim") || words[0].starts_with("state");
-  const auto state = std::find(words.begin(), words.end(), "state");
-  const auto at = static_cast<std::size_t>(state - words.begin());
-  if (optimizer && at + 2 < words.size())
-    return {joined(words, at + 1, words.size() - 1), words.back()};
-  if (words[0] == "model" && words.size() > 1) return {joined(words, 1, words.size()), "param"};
+std::pair<std::string, std::string> torch_identity(std::string_view key) {
+  constexpr std::string_view kModel = "model.", kState = "state";
+  if (key.starts_with(kModel)) return {std::string(key.substr(kModel.size())), "param"};
+  const std::size_t at = word_at(key, kState);
+  const bool optimizer =
+      at == 0 || key.starts_with(kState) || has_word_that_begins(key.substr(0, at), "optim");
+  if (at != std::string_view::npos && optimizer) {
+    const std::size_t first = at + kState.size() + 1;
+    const std::size_t last = key.rfind('.');
+    if (last != std::string_view::npos && last >= first)
+      return {std::string(key.substr(first, last - first)), std::string(key.substr(last + 1))};
+  }
   return {std::string(key), "tensor"};
 }
 
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values) {
-  // One optimizer's groups share the path before "param_groups".
-  std::map<std::pair<std::string, std::int64_t>, GroupEntry> groups;
-  for (const ValueEntry& entry : values) {
-    const std::size_t at = groups_at(entry.path);
-    if (at == std::string::npos) continue;
-    std::string prefix = entry.key.substr(0, entry.key.find("param_groups"));
-    if (entry.path.size() == at + 1 && entry.value.kind == Value::Kind::list) {
-      for (std::size_t i = 0; i < entry.value.items.size(); ++i)
-        for (const auto& [name, value] : entry.value.items[i].entries)
-          add_setting(groups[{prefix, static_cast<std::int64_t>(i)}], name.text, value);
-    } else if (entry.path.size() == at + 3) {
-      const auto* number = std::get_if<std::int64_t>(&entry.path[at + 1]);
-      const auto* name = std::get_if<std::string>(&entry.path[at + 2]);
-      if (number && name) add_setting(groups[{std::move(prefix), *number}], *name, entry.value);
-    }
-  }
+  std::map<std::string_view, GroupCollector> optimizers;
+  for (const ValueEntry& entry : values)
+    if (const auto place = group_place(entry))
+      optimizers[place->optimizer].add(*place, entry.value);
   std::vector<GroupEntry> list;
-  for (auto& [place, group] : groups) {
-    group.optimizer = optimizer_of(group);
-    list.push_back(std::move(group));
-  }
+  for (auto& [prefix, groups] : optimizers) groups.give(list);
+  for (GroupEntry& group : list) group.optimizer = optimizer_of(group);
   return list;
 }
 
@@ -124,7 +167,7 @@ void mark_echoes(std::vector<ValueEntry>& values) {
   const auto step = std::find_if(values.begin(), values.end(), counts_steps);
   if (step != values.end()) step->echoed = true;
   for (ValueEntry& entry : values)
-    if (groups_at(entry.path) != std::string::npos) entry.echoed = true;
+    if (group_place(entry)) entry.echoed = true;
 }
 
 }  // namespace formats

@@ -12,15 +12,15 @@
 
 namespace formats {
 
-// (name, state) of a tensor: `optim*.state.<name>.<state>`, `model.<name>` -> "param", everything
-// else (key, "tensor"). A path of one element, or none, is split at its dots.
-std::pair<std::string, std::string> torch_identity(std::string_view key,
-                                                   const std::vector<PathItem>& path);
+// (name, state) of a tensor: `model.<name>` -> "param", `<optimizer>.state.<name>.<state>`, nested
+// in the state dict or flattened, everything else (key, "tensor").
+std::pair<std::string, std::string> torch_identity(std::string_view key);
 
 // Marks the values that torch_groups and torch_step take theirs from.
 void mark_echoes(std::vector<ValueEntry>& values);
 
-// Parameter groups found under `param_groups` in the values, in order.
+// Parameter groups found under `param_groups` in the values, in order. Flattened ones, which are
+// settings of parameters, are put together again: equal settings make one group.
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values);
 
 // A whole number called step, iteration or global_step(s) at the top of the state dict.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <optional>
 
 #include "formats/core/json_text.h"
@@ -98,6 +99,13 @@ bool says_sharded_backend(const SourceTree& tree, const std::string& folder) {
   return bytes && text_of(*bytes).find("\"sharded_backend\"") != std::string_view::npos;
 }
 
+// Skips most of the bytes, which is why it is not find().
+bool holds(ByteView bytes, std::string_view word) {
+  const std::string_view text = text_of(bytes);
+  const std::boyer_moore_horspool_searcher searcher(word.begin(), word.end());
+  return std::search(text.begin(), text.end(), searcher) != text.end();
+}
+
 // Which kind the keys in .metadata belong to: they stand in the pickle as they are.
 MegatronKind kind_of_keys(const SourceTree& tree, const std::string& folder) {
   constexpr std::string_view kObject = "common_state/shard_";
@@ -108,14 +116,14 @@ MegatronKind kind_of_keys(const SourceTree& tree, const std::string& folder) {
   if (!source) return MegatronKind::none;
   const std::uint64_t end = std::min((*source)->size(), kMaxLook);
   MegatronKind kind = MegatronKind::none;
+  ByteVector bytes(static_cast<std::size_t>(std::min(kPass, end)));
   for (std::uint64_t at = 0; at < end;) {
-    const std::uint64_t count = std::min(kPass, end - at);
-    const auto bytes = read_bytes(**source, at, count, kPass);
-    if (!bytes) return MegatronKind::none;
-    if (text_of(*bytes).find(kObject) != std::string_view::npos) return MegatronKind::torch_dist;
-    if (text_of(*bytes).find(kMeta) != std::string_view::npos) kind = MegatronKind::fsdp;
-    if (at + count == end) break;
-    at += count - kMeta.size();  // a word may lie across two passes
+    const auto part = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), end - at));
+    if (!(*source)->read(at, part)) return MegatronKind::none;
+    if (holds(part, kObject)) return MegatronKind::torch_dist;
+    if (holds(part, kMeta)) kind = MegatronKind::fsdp;
+    if (at + part.size() == end) break;
+    at += part.size() - kMeta.size();  // a word may lie across two passes
   }
   return kind;
 }

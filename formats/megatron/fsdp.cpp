@@ -178,23 +178,13 @@ class FsdpEmitter {
     return key_at(words);
   }
 
-  // A path by which `name` is read as no parameter's.
-  static Key key_of_itself(const std::string& name) {
-    Key key{name, {name}};
-    const std::size_t dot = name.find('.');
-    if (torch_identity(name, key.path).second != "tensor" && dot != std::string::npos)
-      key.path = {name.substr(0, dot), name.substr(dot + 1)};
-    return key;
-  }
-
   // Megatron-FSDP's model weights are the master weights: fp32 whatever the model computes in.
   Key key_of(const TensorEntry& tensor) const {
-    if (tensor.key &&
-        torch_identity(*tensor.key, tensor.path) == std::pair(tensor.name, tensor.state))
+    if (tensor.key && torch_identity(*tensor.key) == std::pair(tensor.name, tensor.state))
       return {*tensor.key, tensor.path.empty() ? std::vector<PathItem>{*tensor.key} : tensor.path};
     if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "master")
       return key_at({"model", tensor.name});
-    if (tensor.state == "tensor") return key_of_itself(tensor.name);
+    if (tensor.state == "tensor") return {tensor.name, {tensor.name}};
     return optimizer_key(tensor.name, "state", tensor.state);
   }
 

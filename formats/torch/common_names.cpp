@@ -99,7 +99,7 @@ class Naming {
       names_.tensors.emplace_back(tensor.name, tensor.state);
       auto& [name, state] = names_.tensors.back();
       if (slots_.back()) continue;
-      if (bare) std::tie(name, state) = torch_identity(tensor.name, tensor.path);
+      if (bare) std::tie(name, state) = torch_identity(tensor.name);
       if (bare && state == "tensor") state = "param";
       if (std::string below = param_name(tensor.path); !below.empty())
         name = std::move(below), state = "param";

@@ -40,6 +40,13 @@ enum class PickleKind : std::uint8_t {
 };
 std::string_view name_of(PickleKind kind);
 
+// A key that is looked up in many dicts, objects' attributes above all: writers give it one node,
+// which is remembered and then compared by its number.
+struct PickleName {
+  std::string_view text;
+  PickleId last = kNoPickle;
+};
+
 // Values in a stream that was compressed: what was written as a few bytes may hold millions.
 constexpr std::uint64_t kMaxCompressedNodes = 1u << 21;
 
@@ -92,6 +99,7 @@ class PickleGraph {
   // A dict's value under a key, kNoPickle when absent or when `dict` is none. Linear.
   PickleId find(PickleId dict, std::string_view key) const;
   PickleId find(PickleId dict, std::int64_t key) const;
+  PickleId find(PickleId dict, PickleName& key) const;
 
   // Pays for `bytes` that a reader makes out of the graph. A stream can refer to one node any
   // number of times, so that a small file unfolds without end: all readers of one graph pay from

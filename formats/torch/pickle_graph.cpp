@@ -74,6 +74,19 @@ PickleId PickleGraph::find(PickleId dict, std::string_view key) const {
   return kNoPickle;
 }
 
+PickleId PickleGraph::find(PickleId dict, PickleName& key) const {
+  if (dict == kNoPickle || !is(dict, PickleKind::dict)) return kNoPickle;
+  const std::span<const PickleId> entries = items(dict);
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+    if (entries[i] == key.last) return entries[i + 1];
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+    if (is(entries[i], PickleKind::string) && text(entries[i]) == key.text) {
+      key.last = entries[i];
+      return entries[i + 1];
+    }
+  return kNoPickle;
+}
+
 PickleId PickleGraph::find(PickleId dict, std::int64_t key) const {
   if (dict == kNoPickle || !is(dict, PickleKind::dict)) return kNoPickle;
   const std::span<const PickleId> entries = items(dict);

@@ -12,6 +12,7 @@ namespace formats {
 namespace {
 
 constexpr std::size_t kMaxGlobal = 1024;  // bytes of module and name
+constexpr std::uint64_t kMaxPool = std::numeric_limits<std::uint32_t>::max();
 
 // Opcodes that exist but that no checkpoint we read needs: refused by name.
 std::string_view refused_name(std::uint8_t opcode) {
@@ -101,16 +102,8 @@ Result<> PickleMachine::run_front() {
   if (const auto first = text_of(graph_.bytes_).front(); first != '\x80')
     return refuse(Code::unsupported, graph_.where_, 0,
                   "no PROTO opcode: a pickle of protocol 0 or 1, or no pickle at all");
-  while (true) {
-    opcode_at_ = reader_.position();
-    const auto opcode = reader_.number<std::uint8_t>();
-    if (!opcode) {
-      cut_off("an opcode");
-      return std::move(*failure_);
-    }
-    if (*opcode == '.') break;
-    if (!step(*opcode)) return std::move(*failure_);
-  }
+  make_room();
+  if (!run_opcodes()) return std::move(*failure_);
   PickleId root = kNoPickle;
   if (!pop(root, "STOP")) return std::move(*failure_);
   if (!stack_.empty() || !marks_.empty())
@@ -120,9 +113,15 @@ Result<> PickleMachine::run_front() {
   return {};
 }
 
-bool PickleMachine::step(std::uint8_t opcode) {
-  const Handler handler = handlers()[opcode];
-  if (handler != nullptr) return (this->*handler)();
+// Memory that is not touched costs nothing; growing would touch, and copy, all of it again.
+void PickleMachine::make_room() {
+  constexpr std::size_t kMost = std::size_t{1} << 25;
+  const std::size_t expected = std::min(kMost, graph_.bytes_.size() / 6);  // as indexes have them
+  graph_.nodes_.reserve(expected);
+  graph_.pool_.reserve(expected);
+}
+
+bool PickleMachine::refuse_opcode(std::uint8_t opcode) {
   return fail(Code::corrupt, "opcode " + hex_of(opcode) + " (" + std::string(refused_name(opcode)) +
                                  ") has no place in a checkpoint");
 }
@@ -159,12 +158,18 @@ bool PickleMachine::never_set(std::uint64_t index) {
   return fail(Code::corrupt, "memo entry " + std::to_string(index) + " was never set");
 }
 
-bool PickleMachine::pop_mark() {
+bool PickleMachine::take_mark(std::size_t& first) {
   if (marks_.empty()) return fail(Code::corrupt, "no MARK was set");
-  const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
-  marked_.assign(first, stack_.end());
-  stack_.erase(first, stack_.end());
+  first = marks_.back();
   marks_.pop_back();
+  return true;
+}
+
+bool PickleMachine::pop_mark() {
+  std::size_t first = 0;
+  if (!take_mark(first)) return false;
+  marked_.assign(stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end());
+  stack_.resize(first);
   return true;
 }
 
@@ -235,12 +240,20 @@ bool PickleMachine::tuple_of_top(std::size_t count) {
   const std::size_t floor = marks_.empty() ? 0 : marks_.back();
   if (stack_.size() - floor < count)
     return fail(Code::corrupt, "a tuple of " + std::to_string(count) + " finds too few values");
-  std::array<PickleId, 3> items{};
-  CHECK(count <= items.size());
-  const auto first = stack_.end() - static_cast<std::ptrdiff_t>(count);
-  std::copy(first, stack_.end(), items.begin());
-  stack_.erase(first, stack_.end());
-  return container_of(PickleKind::tuple, std::span(items).first(count));
+  return container_of_top(PickleKind::tuple, stack_.size() - count);
+}
+
+// What lies on the stack from `first` on becomes the items of a container.
+bool PickleMachine::container_of_top(PickleKind kind, std::size_t first) {
+  const std::span<const PickleId> items = std::span(stack_).subspan(first);
+  const std::size_t at = graph_.pool_.size();
+  if (at + items.size() > kMaxPool) return too_many_items();
+  graph_.pool_.insert(graph_.pool_.end(), items.begin(), items.end());
+  const auto count = static_cast<std::uint32_t>(items.size());
+  stack_.resize(first);
+  return push({.kind = kind,
+               .a = count,
+               .n = std::bit_cast<std::uint64_t>(Room{static_cast<std::uint32_t>(at), count})});
 }
 
 bool PickleMachine::container_of(PickleKind kind, std::span<const PickleId> items) {
@@ -248,10 +261,13 @@ bool PickleMachine::container_of(PickleKind kind, std::span<const PickleId> item
   return items.empty() || extend(stack_.back(), items);
 }
 
+bool PickleMachine::too_many_items() {
+  return fail(Code::limit, "containers of more than 2^32 values in all, which is the limit");
+}
+
 // A container that outgrows its room moves to the end of the pool, with as much room again: what is
 // copied stays in proportion to what was added, in any order of adding.
 bool PickleMachine::extend(PickleId container, std::span<const PickleId> items) {
-  constexpr std::uint64_t kMaxPool = std::numeric_limits<std::uint32_t>::max();
   std::vector<PickleId>& pool = graph_.pool_;
   Node& at = graph_.nodes_[container];
   Room room = std::bit_cast<Room>(at.n);
@@ -259,8 +275,7 @@ bool PickleMachine::extend(PickleId container, std::span<const PickleId> items) 
   if (count > room.capacity) {
     const std::uint64_t capacity =
         at.a == 0 ? count : std::max<std::uint64_t>(count, std::uint64_t{2} * room.capacity);
-    if (pool.size() + capacity > kMaxPool)
-      return fail(Code::limit, "containers of more than 2^32 values in all, which is the limit");
+    if (pool.size() + capacity > kMaxPool) return too_many_items();
     const auto moved = static_cast<std::uint32_t>(pool.size());
     pool.resize(pool.size() + capacity, kNoPickle);
     std::copy_n(pool.begin() + room.first, at.a, pool.begin() + moved);

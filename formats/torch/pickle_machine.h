@@ -35,11 +35,12 @@ class PickleMachine {
   static Fold fold_of(std::string_view name);
   // Handlers return false after fail(); run() then returns the stored error.
   using Handler = bool (PickleMachine::*)();
-  static const Handler* handlers();  // 256 of them; nullptr: refused
 
   bool fail(Code code, std::string_view why);
   bool cut_off(std::string_view what);
-  bool step(std::uint8_t opcode);
+  void make_room();
+  bool run_opcodes();  // up to STOP
+  bool refuse_opcode(std::uint8_t opcode);
 
   // Reading operands.
   template <typename T>
@@ -80,7 +81,8 @@ class PickleMachine {
     return push_id(memo_[index]);
   }
   bool put(std::uint64_t index);
-  bool pop_mark();  // what lies above the newest mark goes to marked_
+  bool pop_mark();                     // what lies above the newest mark goes to marked_
+  bool take_mark(std::size_t& first);  // where on the stack the newest mark lies
   bool too_many_nodes();
   bool nothing_there(std::string_view what);
   bool never_set(std::uint64_t index);
@@ -90,6 +92,8 @@ class PickleMachine {
   bool long_bytes(std::uint64_t length);
   bool shared(PickleKind kind, std::uint8_t value);
   bool tuple_of_top(std::size_t count);
+  bool container_of_top(PickleKind kind, std::size_t first);
+  bool too_many_items();
   bool container_of(PickleKind kind, std::span<const PickleId> items);
   bool empty_container(PickleKind kind) { return container_of(kind, {}); }
   bool extend(PickleId container, std::span<const PickleId> items);

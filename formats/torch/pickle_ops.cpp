@@ -84,7 +84,10 @@ bool PickleMachine::op_empty_tuple() { return tuple_of_top(0); }
 bool PickleMachine::op_tuple1() { return tuple_of_top(1); }
 bool PickleMachine::op_tuple2() { return tuple_of_top(2); }
 bool PickleMachine::op_tuple3() { return tuple_of_top(3); }
-bool PickleMachine::op_tuple() { return pop_mark() && container_of(PickleKind::tuple, marked_); }
+bool PickleMachine::op_tuple() {
+  std::size_t first = 0;
+  return take_mark(first) && container_of_top(PickleKind::tuple, first);
+}
 
 bool PickleMachine::op_empty_list() { return empty_container(PickleKind::list); }
 bool PickleMachine::op_empty_dict() { return empty_container(PickleKind::dict); }
@@ -315,7 +318,7 @@ bool PickleMachine::op_binpersid() {
   return pop(id, "BINPERSID") && push({.kind = PickleKind::persistent, .a = id});
 }
 
-const PickleMachine::Handler* PickleMachine::handlers() {
+bool PickleMachine::run_opcodes() {
   using M = PickleMachine;
   static constexpr auto kTable = [] {
     std::array<Handler, 256> table{};
@@ -370,7 +373,15 @@ const PickleMachine::Handler* PickleMachine::handlers() {
     table['Q'] = &M::op_binpersid;
     return table;
   }();
-  return kTable.data();
+  while (true) {
+    opcode_at_ = reader_.position();
+    const auto opcode = reader_.number<std::uint8_t>();
+    if (!opcode) return cut_off("an opcode");
+    if (*opcode == '.') return true;
+    const Handler handler = kTable[*opcode];
+    if (handler == nullptr) return refuse_opcode(*opcode);
+    if (!(this->*handler)()) return false;
+  }
 }
 
 }  // namespace formats

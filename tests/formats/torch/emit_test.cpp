@@ -232,12 +232,15 @@ TEST(TorchCommonNames, StayNumbersWhereSeveralParametersFit) {
   Catalog catalog = state_dict({{{"model", "a"}, {3}},
                                 {{"model", "b"}, {3}},
                                 {{"opt", "state", 0, "momentum_buffer"}, {3}}});
-  catalog.values = {{"", {"opt", "param_groups", 0, "params"}, Value::of_list({Value::of_int(0)})}};
+  catalog.values = {{"opt.param_groups.0.params",
+                     {"opt", "param_groups", 0, "params"},
+                     Value::of_list({Value::of_int(0)})}};
   EXPECT_EQ(formats::torch_common_names(catalog).tensors,
             (Names{{"a", "param"}, {"b", "param"}, {"opt.0", "momentum_buffer"}}));
   // torch 2.6 and newer can say it.
-  catalog.values.push_back(
-      {"", {"opt", "param_groups", 0, "param_names"}, Value::of_list({Value::of_string("b")})});
+  catalog.values.push_back({"opt.param_groups.0.param_names",
+                            {"opt", "param_groups", 0, "param_names"},
+                            Value::of_list({Value::of_string("b")})});
   const formats::CommonNames told = formats::torch_common_names(catalog);
   EXPECT_EQ(told.tensors[2], (Names::value_type{"b", "momentum_buffer"}));
   EXPECT_EQ(told.groups[0].params, std::vector<std::string>{"b"});

@@ -113,7 +113,6 @@ constexpr Expected kExpected[] = {
     {"", "deepspeed", "refused: DeepSpeed cannot hold the partition layer-wise"},
     {"", "deepspeed", "refused: nothing in this content is trained"},
     {"", "deepspeed", "dropped: rng (tensor) [17]: belongs to no parameter"},
-    {"dcp/fsdp2_w4_fewer_rows_flat_optim", "deepspeed", "dropped: optim.state."},
     {"megatron/api_uneven_prepend2_w3", "deepspeed", "dropped: decoder.uneven (momentum_buffer)"},
     {"hdf5/plain", "deepspeed", "dropped: bias ("},
     {"hdf5/deflate_fletcher", "deepspeed", "dropped: b ("},
