@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "formats/core/json_text.h"
@@ -128,6 +129,15 @@ MegatronKind kind_of_keys(const SourceTree& tree, const std::string& folder) {
   return kind;
 }
 
+// Both formats ask, and a large index takes a while to look through.
+MegatronKind kept_kind_of_keys(const SourceTree& tree, const std::string& folder) {
+  const auto kind = tree.decoded("megatron kind of " + folder, sizeof(MegatronKind), [&] {
+    return Result<SourceTree::Decoded>(
+        std::make_shared<const MegatronKind>(kind_of_keys(tree, folder)));
+  });
+  return kind ? *static_cast<const MegatronKind*>(kind->get()) : MegatronKind::none;
+}
+
 MegatronKind kind_of(const SourceTree& tree, const std::string& folder) {
   if (tree.find(path_in(folder, kMegatronConfig)) != nullptr && says_sharded_backend(tree, folder))
     return MegatronKind::torch_dist;
@@ -135,7 +145,7 @@ MegatronKind kind_of(const SourceTree& tree, const std::string& folder) {
                                [](const auto& entry) { return entry.name.ends_with(".distcp"); });
   if (dcp && tree.find(path_in(folder, kMegatronCommon)) != nullptr)
     return MegatronKind::torch_dist;
-  return kind_of_keys(tree, folder);
+  return kept_kind_of_keys(tree, folder);
 }
 
 bool holds_dcp(const SourceTree& tree, const std::string& folder) {

@@ -31,12 +31,12 @@ Result<Digests> read_digests(const SourceTree& tree) {
                                text_of(text));
   std::string algorithm = "sha256";
   Digests digests;
-  const auto add_file = [&](const std::string& file, ondemand::value hex) -> Result<> {
-    TRY_ASSIGN(std::string digest, json.string(hex, file));
+  const auto add_file = [&](std::string_view file, ondemand::value hex) -> Result<> {
+    TRY_ASSIGN(std::string digest, json.string(hex, {"", file}));
     digests.emplace_back(file, std::move(digest));
     return {};
   };
-  TRY(json.read([&](const std::string& key, ondemand::value value) -> Result<> {
+  TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
     if (key == "files") return json.fields(value, "files", add_file);
     if (key == "algorithm") {
       TRY_ASSIGN(algorithm, json.string(value, "algorithm"));

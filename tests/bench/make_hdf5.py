@@ -6,4 +6,5 @@ import numpy
 
 with h5py.File(sys.argv[1], "w") as file:
     for i in range(int(sys.argv[2])):
-        file.create_dataset(f"model.layers.{i // 8}.mlp.experts.{i % 8}.weight", data=numpy.zeros((8, 2), "f4"))
+        name = f"model.layers.{i // 8}.mlp.experts.{i % 8}.weight"
+        file.create_dataset(name, data=numpy.zeros((8, 2), "f4"))

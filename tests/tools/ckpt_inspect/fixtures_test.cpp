@@ -132,6 +132,7 @@ struct Refusal {
   int exit;
   const char* says;  // after the path of the checkpoint's folder
 };
+void PrintTo(const Refusal& one, std::ostream* out) { *out << one.fixture; }
 
 constexpr Refusal kRefusals[] = {
     {"dcp/bad_hole", 3, "/.metadata: model.big: rows 5-8 are in no shard"},
