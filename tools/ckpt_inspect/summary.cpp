@@ -1,10 +1,13 @@
 // The default screen: what the checkpoint is, whether it is complete, who holds which rows of what.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "formats/core/json_text.h"
+#include "formats/registry.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
@@ -19,6 +22,8 @@ using formats::TensorEntry;
 
 namespace {
 
+using Setting = std::pair<std::string, formats::Value>;
+
 struct Totals {
   std::uint64_t params = 0;
   std::map<std::string_view, std::uint64_t> states;
@@ -28,14 +33,35 @@ struct Totals {
   std::uint64_t file_bytes = 0;
 };
 
-Totals totals_of(const View& view) {
-  Totals totals;
-  std::string_view last;  // tensors of one name stand together
-  for (const TensorEntry* tensor : view.tensors) {
-    if (tensor->state != "tensor" && (totals.params == 0 || last != tensor->name)) {
-      ++totals.params;
+// Names that a format's own conventions give may be places; then parameters are counted by the
+// names that mean the same everywhere.
+std::uint64_t parameters_of(const View& view) {
+  const Catalog& catalog = view.catalog();
+  const formats::Format* format = formats::format_named(catalog.format);
+  if (format == nullptr || format->common_names == nullptr) {
+    std::uint64_t count = 0;
+    std::string_view last;  // tensors of one name stand together
+    for (const TensorEntry* tensor : view.tensors) {
+      if (tensor->state == "tensor" || (count != 0 && last == tensor->name)) continue;
+      ++count;
       last = tensor->name;
     }
+    return count;
+  }
+  const formats::CommonNames names = format->common_names(catalog);
+  std::unordered_set<std::string_view> distinct;
+  for (const TensorEntry* tensor : view.tensors) {
+    const auto& [name, state] =
+        names.tensors[static_cast<std::size_t>(tensor - catalog.tensors.data())];
+    if (state != "tensor") distinct.insert(name);
+  }
+  return distinct.size();
+}
+
+Totals totals_of(const View& view) {
+  Totals totals;
+  totals.params = parameters_of(view);
+  for (const TensorEntry* tensor : view.tensors) {
     ++totals.states[tensor->state];
     ++totals.dtypes[name_of(tensor->dtype)];
     totals.elements += elements_of(*tensor);
@@ -72,26 +98,47 @@ std::string title(const View& view) {
   return out + "\n";
 }
 
+// What people ask for first, then the rest as it is stored.
+std::vector<const Setting*> settings_to_show(const GroupEntry& group) {
+  constexpr std::array<std::string_view, 7> kFirst = {
+      "lr", "momentum", "betas", "weight_decay", "nesterov", "ns_steps", "eps"};
+  const auto place = [&](const Setting* setting) {
+    return std::find(kFirst.begin(), kFirst.end(), setting->first) - kFirst.begin();
+  };
+  std::vector<const Setting*> settings;
+  for (const Setting& setting : group.settings) {
+    const bool said = setting.first == "optimizer" && setting.second.text == group.optimizer;
+    if (setting.second.kind != formats::Value::Kind::none && !said) settings.push_back(&setting);
+  }
+  std::stable_sort(settings.begin(), settings.end(),
+                   [&](const Setting* a, const Setting* b) { return place(a) < place(b); });
+  return settings;
+}
+
 std::string group_text(const GroupEntry& group) {
   std::string out =
       group.optimizer.empty() ? "(optimizer not recorded)" : printable(group.optimizer, 40);
-  out += ", " + plural(group.params.size(), "parameter") + ":";
+  out += group.params.empty() ? ", parameters not recorded"
+                              : ", " + plural(group.params.size(), "parameter");
   std::size_t left_out = 0;
-  for (const auto& [name, value] : group.settings) {
-    if (value.kind == formats::Value::Kind::none) continue;
-    const std::string item = " " + printable(name, 30) + "=" + value_text(value);
-    if (out.size() + item.size() > 80) {
+  std::string settings;
+  for (const Setting* setting : settings_to_show(group)) {
+    const std::string item =
+        " " + printable(setting->first, 30) + "=" + value_text(setting->second);
+    if (out.size() + settings.size() + item.size() > 80)
       ++left_out;
-    } else {
-      out += item;
-    }
+    else
+      settings += item;
   }
+  if (!settings.empty()) out += ":" + settings;
   return left_out == 0 ? out : out + " and " + count_text(left_out) + " more";
 }
 
 std::string groups_text(const View& view) {
   constexpr std::size_t kGroups = 4;
   const auto& groups = view.catalog().groups;
+  const bool optimizer = !formats::weights_only({view.catalog()});
+  if (groups.empty()) return optimizer ? labelled("groups", "none recorded") : "";
   std::string out;
   for (std::size_t i = 0; i < std::min(groups.size(), kGroups); ++i)
     out += labelled("group " + std::to_string(i), group_text(groups[i]));
