@@ -158,18 +158,26 @@ bool PickleMachine::never_set(std::uint64_t index) {
   return fail(Code::corrupt, "memo entry " + std::to_string(index) + " was never set");
 }
 
+bool PickleMachine::push(Node node) {
+  if (graph_.nodes_.size() >= limits_.nodes) return too_many_nodes();
+  graph_.nodes_.push_back(node);
+  return push_id(static_cast<PickleId>(graph_.nodes_.size() - 1));
+}
+
 bool PickleMachine::take_mark(std::size_t& first) {
   if (marks_.empty()) return fail(Code::corrupt, "no MARK was set");
-  first = marks_.back();
-  marks_.pop_back();
+  first = floor_;
+  marks_.cut(marks_.size() - 1);
+  floor_ = marks_.empty() ? 0 : marks_.back();
   return true;
 }
 
 bool PickleMachine::pop_mark() {
   std::size_t first = 0;
   if (!take_mark(first)) return false;
-  marked_.assign(stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end());
-  stack_.resize(first);
+  const std::span<const PickleId> items = stack_.from(first);
+  marked_.assign(items.begin(), items.end());
+  stack_.cut(first);
   return true;
 }
 
@@ -189,8 +197,9 @@ bool PickleMachine::put(std::uint64_t index) {
 
 bool PickleMachine::shared(PickleKind kind, std::uint8_t value) {
   const std::size_t place = kind == PickleKind::none      ? 0
-                            : kind == PickleKind::boolean ? 1 + std::size_t{value}
-                                                          : 3 + std::size_t{value};
+                            : kind == PickleKind::tuple   ? 1
+                            : kind == PickleKind::boolean ? 2 + std::size_t{value}
+                                                          : 4 + std::size_t{value};
   if (shared_[place] != kNoPickle) return push_id(shared_[place]);
   if (!push({.kind = kind, .n = value})) return false;
   shared_[place] = stack_.back();
@@ -237,20 +246,19 @@ bool PickleMachine::text_node(PickleKind kind, std::uint64_t length) {
 }
 
 bool PickleMachine::tuple_of_top(std::size_t count) {
-  const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-  if (stack_.size() - floor < count)
+  if (stack_.size() - floor_ < count)
     return fail(Code::corrupt, "a tuple of " + std::to_string(count) + " finds too few values");
   return container_of_top(PickleKind::tuple, stack_.size() - count);
 }
 
 // What lies on the stack from `first` on becomes the items of a container.
 bool PickleMachine::container_of_top(PickleKind kind, std::size_t first) {
-  const std::span<const PickleId> items = std::span(stack_).subspan(first);
+  const std::span<const PickleId> items = stack_.from(first);
   const std::size_t at = graph_.pool_.size();
   if (at + items.size() > kMaxPool) return too_many_items();
-  graph_.pool_.insert(graph_.pool_.end(), items.begin(), items.end());
+  for (const PickleId item : items) graph_.pool_.push_back(item);  // mostly one to five
   const auto count = static_cast<std::uint32_t>(items.size());
-  stack_.resize(first);
+  stack_.cut(first);
   return push({.kind = kind,
                .a = count,
                .n = std::bit_cast<std::uint64_t>(Room{static_cast<std::uint32_t>(at), count})});

@@ -1,6 +1,7 @@
 // The machine behind PickleGraph::parse. Internal to formats/torch.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -13,6 +14,29 @@
 #include "formats/torch/pickle.h"
 
 namespace formats {
+
+// A stack that grows out of line: a push is a few instructions wherever it is inlined.
+template <typename T>
+class PickleStack {
+ public:
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  const T& back() const { return items_[size_ - 1]; }  // REQUIRES: !empty()
+  std::span<const T> from(std::size_t first) const {   // REQUIRES: first <= size()
+    return std::span(items_).subspan(first, size_ - first);
+  }
+  void push(T item) {
+    if (size_ == items_.size()) grow();
+    items_[size_++] = item;
+  }
+  void cut(std::size_t size) { size_ = size; }  // REQUIRES: size <= size()
+
+ private:
+  [[gnu::noinline]] void grow() { items_.resize(std::max<std::size_t>(256, 2 * items_.size())); }
+
+  std::vector<T> items_;
+  std::size_t size_ = 0;
+};
 
 class PickleMachine {
  public:
@@ -56,24 +80,20 @@ class PickleMachine {
   bool text_node(PickleKind kind, std::uint64_t length);
 
   // The stack, its marks and the memo.
-  bool push(Node node) {
-    if (graph_.nodes_.size() >= limits_.nodes) return too_many_nodes();
-    graph_.nodes_.push_back(node);
-    return push_id(static_cast<PickleId>(graph_.nodes_.size() - 1));
-  }
+  bool push(Node node);
   bool push_id(PickleId id) {
     // Each push costs at least one byte of input, so the stack is bounded by the stream's length.
-    stack_.push_back(id);
+    stack_.push(id);
     return true;
   }
   bool top(PickleId& into, std::string_view what) {
-    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) return nothing_there(what);
+    if (stack_.size() <= floor_) return nothing_there(what);
     into = stack_.back();
     return true;
   }
   bool pop(PickleId& into, std::string_view what) {
     if (!top(into, what)) return false;
-    stack_.pop_back();
+    stack_.cut(stack_.size() - 1);
     return true;
   }
   bool get(std::uint64_t index) {
@@ -163,12 +183,14 @@ class PickleMachine {
   PickleLimits limits_;
   ByteReader reader_;
   std::uint64_t opcode_at_ = 0;
-  std::vector<PickleId> stack_;
-  std::vector<std::size_t> marks_;
+  PickleStack<PickleId> stack_;
+  PickleStack<std::size_t> marks_;
+  std::size_t floor_ = 0;  // the newest mark; nothing below it can be taken
   std::vector<PickleId> marked_;
   std::vector<PickleId> memo_;
-  // None, False and True, and the integers of one byte: each is one node, however often it is used.
-  std::array<PickleId, 3 + 256> shared_;
+  // None, the empty tuple, False and True, and the integers of one byte: each is one node, however
+  // often it is used.
+  std::array<PickleId, 4 + 256> shared_;
   std::unordered_map<std::string, std::uint32_t> names_;
   std::vector<Fold> folds_;   // of PickleGraph::names_
   std::uint64_t copied_ = 0;  // ids and bytes that calls made again out of what was there

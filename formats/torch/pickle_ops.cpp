@@ -80,7 +80,7 @@ bool PickleMachine::op_binbytes() { return counted<std::uint32_t>(PickleKind::by
 bool PickleMachine::op_short_binbytes() { return counted<std::uint8_t>(PickleKind::bytes); }
 bool PickleMachine::op_binbytes8() { return counted<std::uint64_t>(PickleKind::bytes); }
 
-bool PickleMachine::op_empty_tuple() { return tuple_of_top(0); }
+bool PickleMachine::op_empty_tuple() { return shared(PickleKind::tuple, 0); }
 bool PickleMachine::op_tuple1() { return tuple_of_top(1); }
 bool PickleMachine::op_tuple2() { return tuple_of_top(2); }
 bool PickleMachine::op_tuple3() { return tuple_of_top(3); }
@@ -143,7 +143,8 @@ bool PickleMachine::op_mark() {
   if (marks_.size() >= limits_.marks)
     return fail(Code::limit, "more than " + std::to_string(limits_.marks) +
                                  " open containers, which is the limit");
-  marks_.push_back(stack_.size());
+  floor_ = stack_.size();
+  marks_.push(floor_);
   return true;
 }
 bool PickleMachine::op_pop() {
