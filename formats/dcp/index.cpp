@@ -191,8 +191,10 @@ class Reader {
     return {};
   }
 
-  // Entries mostly come in the order in which the keys were described. nullptr: the key was not.
+  // Entries mostly come in the order in which the keys were described, one or more of a key.
+  // nullptr: the key was not.
   Result<const Place*> place_of(PickleId key) {
+    if (next_place_ != 0 && places_[next_place_ - 1].key == key) return &places_[next_place_ - 1];
     if (next_place_ < places_.size() && places_[next_place_].key == key)
       return &places_[next_place_++];
     const std::string_view text = graph_.text(key);
