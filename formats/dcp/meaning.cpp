@@ -17,13 +17,6 @@ std::size_t word_at(std::string_view key, std::string_view word) {
   return std::string_view::npos;
 }
 
-bool has_word_that_begins(std::string_view key, std::string_view beginning) {
-  for (std::size_t at = key.find(beginning); at != std::string_view::npos;
-       at = key.find(beginning, at + 1))
-    if (at == 0 || key[at - 1] == '.') return true;
-  return false;
-}
-
 std::string optimizer_of(const GroupEntry& group) {
   const auto has = [&](std::string_view name) {
     return std::any_of(group.settings.begin(), group.settings.end(),
@@ -135,8 +128,7 @@ std::pair<std::string, std::string> torch_identity(std::string_view key) {
   constexpr std::string_view kModel = "model.", kState = "state";
   if (key.starts_with(kModel)) return {std::string(key.substr(kModel.size())), "param"};
   const std::size_t at = word_at(key, kState);
-  const bool optimizer =
-      at == 0 || key.starts_with(kState) || has_word_that_begins(key.substr(0, at), "optim");
+  const bool optimizer = key.starts_with("optim") || key.starts_with(kState);
   if (at != std::string_view::npos && optimizer) {
     const std::size_t first = at + kState.size() + 1;
     const std::size_t last = key.rfind('.');

@@ -170,7 +170,8 @@ Result<Exit> show_difference(Console& console, const View& view, const View& oth
   if (view.catalog().format == other.catalog().format)
     return show_sides(console, {view, other}, {view.checkpoint, view.tensors},
                       {other.checkpoint, other.tensors});
-  const Renamed left(view.checkpoint), right(other.checkpoint);
+  const Naming naming = naming_for(view.catalog(), other.catalog());
+  const Renamed left(view.checkpoint, naming), right(other.checkpoint, naming);
   return show_sides(console, {view, other}, {left, left.here(view.tensors)},
                     {right, right.here(other.tensors)});
 }

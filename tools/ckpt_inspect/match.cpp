@@ -30,14 +30,15 @@ const TensorEntry* take(std::vector<const TensorEntry*>& from, const auto& wante
   return taken;
 }
 
-// A weight that one side alone holds, but whose master is on both.
+// What a weight that one side alone holds is a copy of: one of the same dtype or a wider one, that
+// both sides hold.
 const TensorEntry* master_of(const TensorEntry& weight, const std::vector<Match>& matched,
                              bool weight_is_left) {
   for (const Match& match : matched) {
     const TensorEntry* other = weight_is_left ? match.right : match.left;
     if (match.left != nullptr && match.right != nullptr && is_weight(*other) &&
-        other->name == weight.name && other->dtype != weight.dtype &&
-        formats::is_widening(weight.dtype, other->dtype) && other->shape == weight.shape)
+        other->name == weight.name && formats::is_widening(weight.dtype, other->dtype) &&
+        other->shape == weight.shape)
       return other;
   }
   return nullptr;

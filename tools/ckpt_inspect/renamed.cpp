@@ -10,7 +10,42 @@ namespace tools::inspect {
 
 using formats::TensorEntry;
 
-Renamed::Renamed(const formats::Checkpoint& stored) : stored_(stored), catalog_(stored.catalog()) {
+namespace {
+
+// Empty where a tensor has no key.
+std::vector<std::string_view> sorted_keys(const formats::Catalog& catalog) {
+  std::vector<std::string_view> keys;
+  for (const TensorEntry& tensor : catalog.tensors) {
+    if (!tensor.key) return {};
+    keys.push_back(*tensor.key);
+  }
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+bool is_state_dict(const formats::Catalog& catalog) {
+  const formats::Format* format = formats::format_named(catalog.format);
+  return format != nullptr && format->respell != nullptr;
+}
+
+}  // namespace
+
+// A state dict that went from one of its formats to another kept its keys.
+Naming naming_for(const formats::Catalog& left, const formats::Catalog& right) {
+  if (!is_state_dict(left) || !is_state_dict(right)) return Naming::common;
+  const std::vector<std::string_view> keys = sorted_keys(left);
+  return !keys.empty() && keys == sorted_keys(right) ? Naming::keys : Naming::common;
+}
+
+Renamed::Renamed(const formats::Checkpoint& stored, Naming naming)
+    : stored_(stored), catalog_(stored.catalog()) {
+  if (naming == Naming::keys) {
+    for (TensorEntry& tensor : catalog_.tensors) {
+      tensor.name = *tensor.key;
+      tensor.state = "tensor";
+    }
+    return;
+  }
   const formats::Format* format = formats::format_named(catalog_.format);
   if (format == nullptr || format->common_names == nullptr) return;
   formats::CommonNames names = format->common_names(stored.catalog());

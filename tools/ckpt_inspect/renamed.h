@@ -1,7 +1,7 @@
-// A checkpoint under the names that mean the same in every format, for comparing it with one of
-// another format.
+// A checkpoint under names that mean the same in another format, for comparing it with one of that.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -9,9 +9,13 @@
 
 namespace tools::inspect {
 
+// The names that mean the same in every format, or, between torch's state dicts, the keys.
+enum class Naming : std::uint8_t { common, keys };
+Naming naming_for(const formats::Catalog& left, const formats::Catalog& right);
+
 class Renamed : public formats::Checkpoint {
  public:
-  explicit Renamed(const formats::Checkpoint& stored);  // borrowed
+  Renamed(const formats::Checkpoint& stored, Naming naming);  // borrowed
   const formats::Catalog& catalog() const override { return catalog_; }
   // REQUIRES: the tensor is one of catalog().
   formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,

@@ -90,4 +90,20 @@ TEST(InspectDiff, AFilterMayLeaveNothingOfTheOtherSide) {
   EXPECT_NE(run.out.find("head.weight (param): only on the left\n"), std::string::npos) << run.out;
 }
 
+// torch.save names optimizer state by number, other formats by parameter.
+TEST(InspectDiff, FindsTheSameTensorUnderItsNameInEveryFormat) {
+  const ScratchDirectory scratch;
+  const std::string source = "torch/muon_adamw_state/data";
+  for (const char* format : {"dcp", "deepspeed-universal", "ebb"}) {
+    const std::string out = scratch / format;
+    const Outcome convert = test_support::run_program(
+        "ckpt-convert", {source, out, "--to", format, "--world-size", "2", "--drop"});
+    ASSERT_EQ(convert.exit, 0) << convert.err;
+    for (const auto& [left, right] : {std::pair(source, out), std::pair(out, source)}) {
+      const Outcome run = inspect({left, "--diff", right});
+      EXPECT_EQ(run.exit, 0) << format << "\n" << run.out << run.err;
+    }
+  }
+}
+
 }  // namespace
