@@ -116,11 +116,11 @@ TEST_F(Crossing, ATorchFileLeavesWithTheNamesOfItsParameters) {
   catalog.tensors[0].path = {"model", "w"};
   catalog.tensors[1].path = {"opt", "state", 0, "step"};
   catalog.tensors[2].path = {"opt", "state", 1, "step"};
-  catalog.values = {{"",
+  catalog.values = {{"opt.param_groups.0.params",
                      {"opt", "param_groups", 0, "params"},
                      formats::Value::of_list({formats::Value::of_int(0)}),
                      true},
-                    {"",
+                    {"opt.param_groups.0.param_names",
                      {"opt", "param_groups", 0, "param_names"},
                      formats::Value::of_list({formats::Value::of_string("w")}),
                      true}};
