@@ -14,8 +14,13 @@ if(EBB_WERROR)
 endif()
 if(EBB_SANITIZE)
   target_compile_options(ebb_options INTERFACE -fsanitize=${EBB_SANITIZE}
-    -fno-sanitize-recover=all -fno-omit-frame-pointer
-    # gcc 12 takes std::regex's own moves for uses before initialisation when instrumented.
-    -Wno-maybe-uninitialized)
+    -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # gcc 12 takes std::regex's own moves for uses before initialisation when instrumented.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(ebb_options INTERFACE -Wno-maybe-uninitialized)
+  endif()
   target_link_options(ebb_options INTERFACE -fsanitize=${EBB_SANITIZE})
+endif()
+if(EBB_FUZZ)
+  target_compile_options(ebb_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()

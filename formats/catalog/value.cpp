@@ -70,22 +70,22 @@ void append_list(std::string& out, const std::vector<Value>& items) {
 
 // Python keeps no order in a set: numbers ascend, then everything else by its text.
 void append_set(std::string& out, const std::vector<Value>& items) {
-  std::vector<std::pair<double, const Value*>> numbers;
+  std::vector<std::pair<double, std::size_t>> numbers;  // and where they stand, for equal ones
   std::vector<std::string> rest;
-  for (const Value& item : items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Value& item = items[i];
     if (item.kind == Value::Kind::real && !std::isnan(item.real))
-      numbers.emplace_back(item.real, &item);
+      numbers.emplace_back(item.real, i);
     else if (item.kind == Value::Kind::integer || item.kind == Value::Kind::boolean)
-      numbers.emplace_back(static_cast<double>(item.integer), &item);
+      numbers.emplace_back(static_cast<double>(item.integer), i);
     else
       rest.push_back(to_json(item));
   }
-  std::stable_sort(numbers.begin(), numbers.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(numbers.begin(), numbers.end());
   std::sort(rest.begin(), rest.end());
   append_joined(out, items.size(), [&](std::size_t i) {
     if (i < numbers.size())
-      append(out, *numbers[i].second);
+      append(out, items[numbers[i].second]);
     else
       out += rest[i - numbers.size()];
   });
@@ -186,6 +186,13 @@ void append(std::string& out, const Value& value) {
 }
 
 }  // namespace
+
+Value::Value() = default;
+Value::Value(const Value&) = default;
+Value::Value(Value&&) noexcept = default;
+Value& Value::operator=(const Value&) = default;
+Value& Value::operator=(Value&&) noexcept = default;
+Value::~Value() = default;
 
 Value Value::of_bool(bool value) {
   Value out;

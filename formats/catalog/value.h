@@ -41,6 +41,14 @@ struct Value {
   std::vector<Value> items;  // list, tuple, set, size, tensor (its shape), object
   std::vector<std::pair<Value, Value>> entries;  // dict, in stored order
 
+  // Out of line: here the pairs above are of a type that is not complete yet, which clang minds.
+  Value();
+  Value(const Value&);
+  Value(Value&&) noexcept;
+  Value& operator=(const Value&);
+  Value& operator=(Value&&) noexcept;
+  ~Value();
+
   static Value of_bool(bool value);
   static Value of_int(std::int64_t value);
   static Value of_real(double value);

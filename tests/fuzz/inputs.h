@@ -1,0 +1,26 @@
+// From one input to the files of a checkpoint, in a form that survives mutation.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/core/byte_source.h"
+#include "tests/support/source_tree.h"
+
+namespace fuzz {
+
+// An input is the bytes of file `first`, then any number of
+//     "\n==> NAME\n" BYTES     a file as it is
+//     "\n=P> NAME\n" PICKLE    the torch.save archive around that pickle: see
+//     tests/support/archives.h
+// Names that come again are left out; at most 16 files.
+std::shared_ptr<test_support::MemoryTree> tree_of(formats::ByteView input, std::string first);
+
+// Describes the tree and looks at everything a tool would: coverage, every chunk (whole, then in
+// two parts, which must agree), every value as JSON. CHECKs that all chunks of a catalog lie inside
+// its files, and that only files of the tree were opened.
+void look_at(std::shared_ptr<const formats::SourceTree> tree);
+
+}  // namespace fuzz

@@ -1,0 +1,47 @@
+// Every input ever worth keeping, through the functions the fuzzers call. A regression is a file in
+// tests/fuzz/corpus/<target>/ named after what it broke.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "tests/fuzz/targets.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class FuzzReplay : public testing::TestWithParam<fuzz::Target> {};
+
+TEST_P(FuzzReplay, KeptInputsCrashNothingAndEndSoon) {
+  constexpr std::chrono::seconds kSoon(10);
+  std::size_t inputs = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(EBB_CORPUS) / GetParam().name)) {
+    SCOPED_TRACE(entry.path().filename().string());
+    std::ifstream in(entry.path(), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    const auto begin = std::chrono::steady_clock::now();
+    GetParam().run(formats::view_of(bytes));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, kSoon);
+    ++inputs;
+  }
+  EXPECT_GT(inputs, 0u);
+}
+
+std::string name_of_target(const testing::TestParamInfo<fuzz::Target>& info) {
+  return std::string(info.param.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, FuzzReplay,
+                         testing::ValuesIn(fuzz::all_targets().begin(), fuzz::all_targets().end()),
+                         name_of_target);
+
+TEST(FuzzCorpus, HasAFolderForEachTargetAndNoOther) {
+  for (const auto& entry : fs::directory_iterator(EBB_CORPUS))
+    EXPECT_NE(fuzz::target_named(entry.path().filename().string()), nullptr) << entry.path();
+}
+
+}  // namespace
