@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <memory>
 #include <string>
+
+#include "formats/core/check.h"
 
 namespace formats {
 namespace {
@@ -72,10 +73,6 @@ class ZstdFrames {
   std::size_t state_ = 1;  // 0 between frames
 };
 
-struct EndInflate {
-  void operator()(z_stream* stream) const { inflateEnd(stream); }
-};
-
 }  // namespace
 
 Result<ByteVector> unzstd(ByteView packed, std::uint64_t limit, std::string_view where) {
@@ -101,31 +98,61 @@ Result<ByteVector> unzstd(const ByteSource& source, std::uint64_t offset, std::u
   return frames.finish();
 }
 
+void Inflater::End::operator()(z_stream_s* stream) const {
+  inflateEnd(stream);
+  delete stream;
+}
+
+void Inflater::feed(ByteView packed) {
+  CHECK(packed_.empty());
+  packed_ = packed;
+}
+
+Result<std::size_t> Inflater::next(std::span<std::byte> into) {
+  CHECK(!into.empty());
+  if (stream_ == nullptr) {
+    auto stream = std::make_unique<z_stream>();
+    const int bits = wrapping_ == Wrapping::zlib ? MAX_WBITS : -MAX_WBITS;
+    if (inflateInit2(stream.get(), bits) != Z_OK)
+      return Error{Code::no_memory, "no memory to decompress", {}};
+    stream_.reset(stream.release());
+  }
+  constexpr std::size_t kMost = 1u << 30;  // zlib counts in 32 bits
+  const std::size_t room = std::min(into.size(), kMost);
+  std::size_t made = 0;
+  do {
+    const std::size_t given = std::min(packed_.size(), kMost);
+    // zlib does not write to its input, but its types do not say so.
+    stream_->next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(packed_.data()));
+    stream_->avail_in = static_cast<uInt>(given);
+    stream_->next_out = reinterpret_cast<Bytef*>(into.data());
+    stream_->avail_out = static_cast<uInt>(room);
+    const int state = inflate(stream_.get(), Z_NO_FLUSH);
+    if (state != Z_OK && state != Z_STREAM_END && state != Z_BUF_ERROR)
+      return Error{Code::corrupt, stream_->msg == nullptr ? "not deflated" : stream_->msg, {}};
+    ended_ = state == Z_STREAM_END;
+    packed_ = packed_.subspan(given - stream_->avail_in);
+    made = room - stream_->avail_out;
+  } while (made == 0 && !ended_ && !packed_.empty());
+  return made;
+}
+
 Result<ByteVector> unzlib(ByteView packed, std::uint64_t limit, std::string_view where) {
   const auto bad = [&](std::string_view why) {
     return Error{Code::corrupt, std::string(where) + ": " + std::string(why), {}};
   };
-  z_stream stream{};
-  if (inflateInit(&stream) != Z_OK) return Error{Code::no_memory, "no memory for zlib", {}};
-  const std::unique_ptr<z_stream, EndInflate> end(&stream);
-  if (packed.size() > std::numeric_limits<uInt>::max())
-    return bad("a zlib stream of more than 4 GiB");
-  // zlib does not write to its input, but its types do not say so.
-  stream.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(packed.data()));
-  stream.avail_in = static_cast<uInt>(packed.size());
+  Inflater inflater(Inflater::Wrapping::zlib);
+  inflater.feed(packed);
   ByteVector out;
   std::array<std::byte, kPass> pass;
-  for (int state = Z_OK; state != Z_STREAM_END;) {
-    stream.next_out = reinterpret_cast<Bytef*>(pass.data());
-    stream.avail_out = static_cast<uInt>(pass.size());
-    state = inflate(&stream, Z_NO_FLUSH);
-    if (state == Z_BUF_ERROR) return bad("the zlib stream is cut off");
-    if (state != Z_OK && state != Z_STREAM_END)
-      return bad(stream.msg == nullptr ? "not a zlib stream" : stream.msg);
-    append_bytes(out, ByteView(pass).first(pass.size() - stream.avail_out));
+  while (!inflater.ended()) {
+    const auto made = inflater.next(pass);
+    if (!made) return made.error().code == Code::corrupt ? bad(made.error().message) : made.error();
+    if (*made == 0 && !inflater.ended()) return bad("the zlib stream is cut off");
+    append_bytes(out, ByteView(pass).first(*made));
     if (out.size() > limit) return too_much(where, limit);
   }
-  if (stream.avail_in != 0) return bad("bytes behind the end of the zlib stream");
+  if (inflater.unused() != 0) return bad("bytes behind the end of the zlib stream");
   return out;
 }
 

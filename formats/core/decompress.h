@@ -3,13 +3,43 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string_view>
 
 #include "formats/core/byte_source.h"
 #include "formats/core/bytes.h"
 #include "formats/core/result.h"
 
+struct z_stream_s;  // zlib's
+
 namespace formats {
+
+// One deflate stream, taken and given a piece at a time. Memory: about 50 KiB from the first bytes
+// on. Not thread-safe.
+class Inflater {
+ public:
+  enum class Wrapping : std::uint8_t { none, zlib };  // RFC 1951; RFC 1950, with its checksum
+  explicit Inflater(Wrapping wrapping) : wrapping_(wrapping) {}
+
+  // The stream's next bytes; they must live until they are taken. REQUIRES: unused() == 0.
+  void feed(ByteView packed);
+  std::size_t unused() const { return packed_.size(); }  // fed and not taken
+  bool ended() const { return ended_; }
+  // Fills the front of `into`, as far as what was fed goes, and returns how far; 0 when it wants
+  // more or has ended. Code::corrupt, and why, when these are no such bytes. REQUIRES: room.
+  Result<std::size_t> next(std::span<std::byte> into);
+
+ private:
+  struct End {
+    void operator()(z_stream_s* stream) const;
+  };
+
+  Wrapping wrapping_;
+  std::unique_ptr<z_stream_s, End> stream_;  // from the first bytes on
+  ByteView packed_;
+  bool ended_ = false;
+};
 
 // A zstd stream of any number of frames, decoded into at most `limit` bytes. Code::corrupt when it
 // is damaged or cut off, Code::limit when it holds more; `where` begins the message.

@@ -1,13 +1,12 @@
 #include "formats/torch/zip.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <numeric>
 
 #include "formats/core/crc32c.h"
 #include "formats/core/json_text.h"
 #include "formats/core/units.h"
+#include "formats/torch/inflate.h"
 #include "formats/torch/refuse.h"
 
 namespace formats {
@@ -56,31 +55,6 @@ bool apply_zip64(ByteView extra, ZipEntry& entry) {
     return true;
   }
   return !wants[0] && !wants[1] && !wants[2];
-}
-
-bool inflate_into(ByteView packed, ByteVector& into) {
-  z_stream stream{};
-  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return false;
-  std::size_t taken = 0;
-  std::size_t made = 0;
-  int state = Z_OK;
-  std::byte spare{};  // so that an entry of no bytes, and one that is too long, are noticed
-  while (state == Z_OK) {
-    const std::size_t in = std::min<std::size_t>(packed.size() - taken, 1u << 30);
-    const std::size_t room = std::min<std::size_t>(into.size() - made, 1u << 30);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(packed.data() + taken));
-    stream.avail_in = static_cast<uInt>(in);
-    stream.next_out = reinterpret_cast<Bytef*>(room == 0 ? &spare : into.data() + made);
-    stream.avail_out = room == 0 ? 1 : static_cast<uInt>(room);
-    const uInt before = stream.avail_out;
-    state = inflate(&stream, Z_NO_FLUSH);
-    taken += in - stream.avail_in;
-    const std::size_t fresh = before - stream.avail_out;
-    if (room == 0 && fresh != 0) state = Z_DATA_ERROR;
-    made += room == 0 ? 0 : fresh;
-  }
-  inflateEnd(&stream);
-  return state == Z_STREAM_END && made == into.size() && taken == packed.size();
 }
 
 }  // namespace
@@ -301,13 +275,14 @@ Result<ByteVector> ZipReader::read(const ZipEntry& entry, std::uint64_t limit) c
   if (entry.deflated && entry.size / kMaxInflation > entry.stored_size)
     return bad(entry.header_at, "record '" + entry.name + "' claims more than deflate can expand");
   TRY_ASSIGN(const std::uint64_t from, data_offset(entry));
-  TRY_ASSIGN(ByteVector bytes, read_bytes(*source_, from, entry.stored_size, limit));
   if (entry.deflated) {
     ByteVector inflated(static_cast<std::size_t>(entry.size));
-    if (!inflate_into(bytes, inflated))
-      return bad(entry.header_at, "record '" + entry.name + "' cannot be decompressed");
-    bytes = std::move(inflated);
+    const InflateSource source(source_, from, entry);
+    TRY(source.read(0, inflated));
+    TRY(source.finish());
+    return inflated;
   }
+  TRY_ASSIGN(ByteVector bytes, read_bytes(*source_, from, entry.stored_size, limit));
   if (entry.has_crc() && crc32_zip(0, bytes) != entry.crc) return crc_failure(entry);
   return bytes;
 }

@@ -9,6 +9,7 @@
 #include "formats/core/units.h"
 #include "formats/torch/archive.h"
 #include "formats/torch/writer.h"
+#include "tests/support/archives.h"
 
 namespace {
 
@@ -106,6 +107,27 @@ TEST(Zip, Z09SizesBeyondTheArchiveAreRefused) {
       << complaint(bytes);
   put(bytes, entry + 20, "\xff\xff\xff\xff\xff\xff\xff\xff");
   EXPECT_NE(complaint(bytes).find("damaged zip64 field"), std::string::npos) << complaint(bytes);
+}
+
+TEST(Zip, Z09DeflatedRecordsHoldWhatTheySay) {
+  const std::string text(200, 'x');
+  const ByteVector good = test_support::archive_of(
+      {{"a/x", text, test_support::ArchiveRecord::Method::deflated}, {"a/version", "3\n"}});
+  const auto read_as = [&](std::uint32_t declared) {
+    ByteVector bytes = good;
+    const std::string size = {static_cast<char>(declared & 0xff), static_cast<char>(declared >> 8)};
+    put(bytes, 22, size);
+    put(bytes, find_text(bytes, "PK\1\2", 1) + 24, size);
+    const auto source = std::make_shared<MemorySource>("z", std::move(bytes));
+    const auto archive = ZipReader::open(source, 0, source->size());
+    if (!archive) return archive.error().message;
+    const auto record = archive->read(*archive->find("x"), 1000);
+    return record ? std::string(formats::text_of(*record)) : record.error().message;
+  };
+  EXPECT_EQ(read_as(200), text);
+  EXPECT_EQ(read_as(199), "z:33: record 'a/x' decompresses to more bytes than it says");
+  EXPECT_EQ(read_as(201), "z:33: record 'a/x' decompresses to fewer bytes than it says");
+  EXPECT_EQ(read_as(0), "z:33: record 'a/x' decompresses to more bytes than it says");
 }
 
 TEST(Zip, Z10PrefixBytesAreRefused) {
