@@ -14,6 +14,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/core/sha256.h"
+#include "formats/hdf5/superblock.h"
 #include "formats/registry.h"
 #include "tests/support/source_tree.h"
 
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 using formats::ByteVector;
 using test_support::MemoryTree;
 
-constexpr std::uint64_t kSmall = 100000;  // bytes of a fixture
+constexpr std::uint64_t kSmall = 150000;  // bytes of a fixture
 constexpr std::size_t kAllCuts = 400;     // files up to here are cut at every length
 constexpr std::size_t kSpreadCuts = 48;   // of one longer file, beside those near its pieces
 constexpr std::size_t kPieces = 64;       // of one file
@@ -55,6 +56,23 @@ class ChangedTree : public formats::SourceTree {
   ByteVector bytes_;
 };
 
+// The first bytes of a file.
+class Beginning : public formats::ByteSource {
+ public:
+  Beginning(const ByteSource& file, std::uint64_t size) : file_(file), size_(size) {}
+  std::uint64_t size() const override { return size_; }
+  formats::Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    if (offset > size_ || into.size() > size_ - offset)
+      return formats::Error{formats::Code::corrupt, "a read past the end", {}};
+    return file_.read(offset, into);
+  }
+  std::string_view name() const override { return file_.name(); }
+
+ private:
+  const ByteSource& file_;  // outlives this one
+  std::uint64_t size_;
+};
+
 // Everything that can be read as one text; an error where something is refused.
 formats::Result<std::string> content_of(std::shared_ptr<const formats::SourceTree> tree) {
   TRY_ASSIGN(const auto checkpoint, formats::describe(std::move(tree)));
@@ -78,11 +96,9 @@ formats::Result<std::string> content_of(std::shared_ptr<const formats::SourceTre
   return text;
 }
 
-// Not HDF5, which needs the confined reader, and not Ebb's store, which falls back to the
-// generation before; both have tests of their own that damage them.
-std::vector<std::string> small_fixtures() {
+std::vector<std::string> fixtures_of(std::initializer_list<const char*> families) {
   std::vector<std::string> names;
-  for (const char* family : {"dcp", "deepspeed", "megatron", "safetensors", "torch"})
+  for (const char* family : families)
     for (const auto& entry : fs::directory_iterator(fs::path(EBB_FIXTURES) / family))
       if (entry.is_directory() && fs::exists(entry.path() / "data"))
         names.push_back(std::string(family) + "/" + entry.path().filename().string());
@@ -192,6 +208,20 @@ TEST_P(Damage, FlippedBitsAreNoticedWhereThereAreChecksums) {
   }
 }
 
+// libhdf5 sees no file that is not whole: its superblock says where it ends.
+TEST(DamageHdf5, EveryPrefixOfEveryFixtureIsRefused) {
+  for (const std::string& name : fixtures_of({"hdf5"})) {
+    const auto tree = fixture(name);
+    for (const auto& entry : tree->entries()) {
+      const auto source = tree->open(entry.name);
+      for (std::size_t length = 0; length < entry.size; ++length) {
+        ASSERT_FALSE(formats::hdf5::read_superblock(Beginning(**source, length)))
+            << name << "/" << entry.name << " cut at " << length;
+      }
+    }
+  }
+}
+
 class DecimalCommas : public std::numpunct<char> {
   char do_decimal_point() const override { return ','; }
   char do_thousands_sep() const override { return '.'; }
@@ -208,7 +238,9 @@ TEST_P(Damage, C07ALocaleWithDecimalCommasIsNone) {
   EXPECT_EQ(after ? *after : after.error().message, before ? *before : before.error().message);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Damage, testing::ValuesIn(small_fixtures()),
+INSTANTIATE_TEST_SUITE_P(Fixtures, Damage,
+                         testing::ValuesIn(fixtures_of({"dcp", "deepspeed", "ebb", "megatron",
+                                                        "safetensors", "torch"})),
                          [](const auto& param) { return test_name(param.param); });
 
 }  // namespace
