@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "formats/catalog/catalog.h"
 #include "formats/core/units.h"
 #include "formats/registry.h"
+#include "formats/torch/tensor.h"
 #include "tests/support/archives.h"
 
 namespace fuzz {
@@ -19,10 +21,13 @@ using formats::Chunk;
 using formats::Result;
 using formats::TensorEntry;
 
-constexpr std::size_t kMaxFiles = 16;
+constexpr std::size_t kMaxFiles = 64;
 constexpr std::uint64_t kMaxRead = 1 << 20;  // of all chunks of one input
 constexpr std::string_view kRaw = "\n==> ";
 constexpr std::string_view kPickled = "\n=P> ";
+constexpr std::string_view kZeros = "\n=0> ";
+constexpr std::uint64_t kMaxZeros = 1 << 20;  // of one file
+constexpr std::uint64_t kMaxStorages = 1 << 16;
 
 // Passes on to a tree and aborts when a decoder asks for a file that the tree did not list.
 class WatchedTree : public formats::SourceTree {
@@ -78,22 +83,56 @@ void read_chunks(const Checkpoint& checkpoint) {
     }
 }
 
+bool is_plain(std::string_view key) {
+  return !key.empty() && key.size() < 32 &&
+         std::ranges::all_of(key, [](char c) { return c >= '0' && c <= 'z'; });
+}
+
+// The archive that torch.save would have made: a record for each storage that the pickle names, of
+// the size it says, so that what reads tensors is reached.
+ByteVector archive_fitting(ByteView pickle) {
+  const std::string text(formats::text_of(pickle));
+  std::vector<test_support::ArchiveRecord> records = {
+      {"a/data.pkl", text}, {"a/byteorder", "little"}, {"a/version", "3\n"}};
+  const auto graph = formats::PickleGraph::parse(ByteVector(pickle.begin(), pickle.end()), "m");
+  std::set<std::string> keys;
+  std::uint64_t left = kMaxStorages;
+  for (formats::PickleId id = 0; graph && id < graph->size(); ++id) {
+    if (!graph->is(id, formats::PickleKind::persistent) || !is_torch_storage(*graph, id)) continue;
+    const auto storage = torch_storage(*graph, id);
+    if (!storage || storage->bytes > left || !is_plain(storage->key)) continue;
+    if (!keys.insert(storage->key).second) continue;
+    left -= storage->bytes;
+    records.push_back({"a/data/" + storage->key, std::string(storage->bytes, '\x01')});
+  }
+  return test_support::archive_of(records);
+}
+
+ByteVector zeros(ByteView digits) {
+  std::uint64_t size = 0;
+  for (const char c : formats::text_of(digits))
+    if (c >= '0' && c <= '9' && size < kMaxZeros)
+      size = size * 10 + static_cast<std::uint64_t>(c - '0');
+  return ByteVector(static_cast<std::size_t>(std::min(size, kMaxZeros)));
+}
+
 }  // namespace
 
 std::shared_ptr<test_support::MemoryTree> tree_of(ByteView input, std::string first) {
   auto tree = std::make_shared<test_support::MemoryTree>("t");
   std::string_view rest = formats::text_of(input);
   std::string name = std::move(first);
-  bool pickled = false;
+  std::string_view mark = kRaw;
   for (std::size_t files = 0; files < kMaxFiles; ++files) {
-    const std::size_t end = std::min(rest.find(kRaw), rest.find(kPickled));
+    const std::size_t end = std::min({rest.find(kRaw), rest.find(kPickled), rest.find(kZeros)});
     const ByteView bytes = formats::view_of(rest.substr(0, end));
     if (!name.empty() && tree->find(name) == nullptr)
-      tree->add(name, pickled ? test_support::archive_around(bytes)
-                              : ByteVector(bytes.begin(), bytes.end()));
+      tree->add(name, mark == kPickled ? archive_fitting(bytes)
+                      : mark == kZeros ? zeros(bytes)
+                                       : ByteVector(bytes.begin(), bytes.end()));
     if (end == std::string_view::npos) break;
-    pickled = rest.substr(end, kPickled.size()) == kPickled;
-    rest.remove_prefix(end + kRaw.size());
+    mark = rest.substr(end, kRaw.size());
+    rest.remove_prefix(end + mark.size());
     const std::size_t line = std::min(rest.find('\n'), rest.size());
     name = rest.substr(0, line);
     rest.remove_prefix(std::min(line + 1, rest.size()));

@@ -13,9 +13,9 @@ namespace fuzz {
 
 // An input is the bytes of file `first`, then any number of
 //     "\n==> NAME\n" BYTES     a file as it is
-//     "\n=P> NAME\n" PICKLE    the torch.save archive around that pickle: see
-//     tests/support/archives.h
-// Names that come again are left out; at most 16 files.
+//     "\n=P> NAME\n" PICKLE    the torch.save archive of that pickle, its storages full of ones
+//     "\n=0> NAME\n" DIGITS    so many zeros, 1 MiB at most
+// Names that come again are left out; at most 64 files.
 std::shared_ptr<test_support::MemoryTree> tree_of(formats::ByteView input, std::string first);
 
 // Describes the tree and looks at everything a tool would: coverage, every chunk (whole, then in
