@@ -42,7 +42,7 @@ void deepspeed(ByteView input) { look_at(tree_of(input, "latest")); }
 
 // A line each: the name of an empty file.
 void deepspeed_names(ByteView input) {
-  constexpr std::size_t kMaxNames = 256;
+  constexpr std::size_t kMaxNames = 64;
   test_support::MemoryTree tree("t");
   std::string_view rest = formats::text_of(input);
   for (std::size_t i = 0; i < kMaxNames && !rest.empty(); ++i) {
