@@ -53,6 +53,15 @@ bool has_no_name_of_megatrons(const ResumeQuestion& question) {
   });
 }
 
+// A job's optimizer looks for groups of its own identity; 0.19.2 raises where it finds none.
+bool has_groups_of_others(const ResumeQuestion& question) {
+  const auto& groups = question.catalog.groups;
+  return std::any_of(groups.begin(), groups.end(), [](const GroupEntry& group) {
+    return std::none_of(group.settings.begin(), group.settings.end(),
+                        [](const auto& setting) { return setting.first.ends_with("wd_mult"); });
+  });
+}
+
 using Says = ResumeRule::Says;
 constexpr ResumeRule kNoState{
     Says::note,
@@ -94,6 +103,14 @@ constexpr std::array kTorchDist = {
         layer_wise_elsewhere,
         "Megatron documents its layer-wise Muon optimizer for a fixed number of data-parallel "
         "ranks; what is stored does not depend on it",
+        {},
+        {}},
+    ResumeRule{
+        Says::note,
+        has_groups_of_others,
+        "some of its parameter groups never were Megatron's and lack the settings (wd_mult, "
+        "max_lr, "
+        "...) by which a job finds its own: the job's optimizer does not take them as they are",
         {},
         {}},
     ResumeRule{

@@ -281,6 +281,23 @@ TEST_P(MegatronGroupsElsewhere, AreFoundAgain) {
     return out;
   };
   EXPECT_EQ(identities(*back->checkpoint), identities(**source));
+  const auto notes =
+      resume_answer(formats::megatron_resume(), {back->checkpoint->catalog(), 2}).notes;
+  EXPECT_TRUE(std::ranges::none_of(notes, [](const std::string& note) {
+    return note.find("never were Megatron's") != std::string::npos;
+  }));
+}
+
+TEST(MegatronWritten, GroupsThatNeverWereMegatronsAreSpokenOf) {
+  const auto source = describe_deepspeed("z2_adamw_fp16_w2");
+  ASSERT_TRUE(source.has_value());
+  const auto out = written_as(**source, "megatron");
+  ASSERT_TRUE(out.has_value()) << out.error().message;
+  const auto notes =
+      resume_answer(formats::megatron_resume(), {out->checkpoint->catalog(), 2}).notes;
+  EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
+    return note.find("never were Megatron's") != std::string::npos;
+  }));
 }
 
 INSTANTIATE_TEST_SUITE_P(
