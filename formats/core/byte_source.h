@@ -25,6 +25,13 @@ class ByteSource {
   virtual std::string_view name() const = 0;
 };
 
+// A part of something that has one checksum, and the part's own CRC32 (zip's).
+struct SeenPart {
+  std::uint64_t first = 0;
+  std::uint64_t size = 0;
+  std::uint32_t crc = 0;
+};
+
 // The files below one checkpoint directory (or a single file, then one entry). Names are relative,
 // '/'-separated, sorted bytewise; nothing outside the directory can be opened through it.
 class SourceTree {
@@ -47,6 +54,10 @@ class SourceTree {
   using Decoded = std::shared_ptr<const void>;
   virtual Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
                                   const std::function<Result<Decoded>()>& make) const;
+
+  // All parts of `key` that readers told of, ascending and disjoint, and this one. This tree
+  // remembers nothing. Safe from any thread.
+  virtual std::vector<SeenPart> seen(const std::string& key, const SeenPart& part) const;
 
   const Entry* find(std::string_view name) const {
     for (const Entry& entry : entries())

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "formats/core/crc32c.h"
 #include "formats/core/decompress.h"
 #include "formats/core/units.h"
 #include "formats/torch/elements.h"
+#include "formats/torch/record_check.h"
 #include "formats/torch/refuse.h"
 
 namespace formats {
@@ -14,31 +14,22 @@ namespace {
 constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decoded
 constexpr std::uint64_t kExpansion = 64;              // of a compressed value, at no charge
 constexpr std::uint64_t kArchiveOverhead = 64 * KiB;  // what an archive of one tensor adds to it
-constexpr std::uint64_t kCrcPass = 1 * MiB;
-
-Result<> check_crc(const TorchArchive& archive, const ZipEntry& record, std::uint64_t record_at) {
-  std::uint32_t crc = 0;
-  ByteVector pass(static_cast<std::size_t>(std::min(kCrcPass, record.size)));
-  for (std::uint64_t at = 0; at < record.size; at += pass.size()) {
-    const std::span<std::byte> part =
-        std::span(pass).first(std::min<std::uint64_t>(pass.size(), record.size - at));
-    TRY(archive.zip().source().read(record_at + at, part));
-    crc = crc32_zip(crc, part);
-  }
-  if (crc != record.crc) return archive.zip().crc_failure(record);
-  return {};
-}
 
 // Out of an archive whose records lie as they are: any part, whatever the tensor's strides.
-Result<> read_stored(const TorchArchive& archive, const TorchTensor& tensor, const ZipEntry& record,
-                     std::uint64_t first, std::span<std::byte> into) {
+Result<> read_stored(const SourceTree& tree, const TorchArchive& archive, const TorchTensor& tensor,
+                     const ZipEntry& record, std::uint64_t first, std::span<std::byte> into) {
+  const ByteSource& source = archive.zip().source();
   TRY_ASSIGN(const std::uint64_t at, archive.zip().data_offset(record));
   const ByteOrder order = archive.big_endian() ? ByteOrder::big : ByteOrder::little;
-  TRY(read_elements(archive.zip().source(), at, tensor, order, first, into));
-  if (!record.has_crc() || first + into.size() != tensor.bytes()) return {};
-  const bool all = into.size() == record.size && tensor.row_major() && order == ByteOrder::little;
-  if (!all) return check_crc(archive, record, at);
-  return crc32_zip(0, into) == record.crc ? Result<>() : archive.zip().crc_failure(record);
+  TRY(read_elements(source, at, tensor, order, first, into));
+  if (!record.has_crc()) return {};
+  const CheckedRecord checked{record.name, archive.zip().offset() + record.header_at, at,
+                              record.size, record.crc};
+  const bool last = first + into.size() == tensor.bytes();
+  if (!tensor.row_major() || order != ByteOrder::little)
+    return last ? check_record(source, checked) : Result<>();
+  return check_part(tree, source, checked, tensor.first * bytes_of(tensor.dtype) + first, into,
+                    last ? Closing::now : Closing::not_yet);
 }
 
 }  // namespace
@@ -113,10 +104,11 @@ Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DTy
   if (place.coding == 0) {
     TRY_ASSIGN(const Opened item, open_tensor(place, shape, dtype));
     if (!item.record->deflated)
-      return read_stored(item.archive, item.tensor, *item.record, first, into);
+      return read_stored(*tree_, item.archive, item.tensor, *item.record, first, into);
   }
   TRY_ASSIGN(const std::shared_ptr<const Opened> item, decoded(place, shape, dtype));
-  if (!item->elements) return read_stored(item->archive, item->tensor, *item->record, first, into);
+  if (!item->elements)
+    return read_stored(*tree_, item->archive, item->tensor, *item->record, first, into);
   std::copy_n(item->elements->begin() + static_cast<std::ptrdiff_t>(first), into.size(),
               into.begin());
   return {};

@@ -34,9 +34,7 @@ class DcpPayloads {
 
   // The item must hold one tensor of `shape` and `dtype`; fills `into` with its row-major bytes
   // from byte `first` on. `label` names the tensor and its rows. The archive's CRC32 covers the
-  // whole item. Reading all of it checks it on the way; a read of a part checks it, in a second
-  // pass, when the part holds the item's last byte: whoever reads an item in parts, in any order,
-  // has it checked once.
+  // whole item: whoever reads all of it, in any parts, has it checked (record_check.h).
   Result<> read(const DcpPlace& place, const Shape& shape, DType dtype, std::string_view label,
                 std::uint64_t first, std::span<std::byte> into) const;
 

@@ -16,9 +16,10 @@ Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::
   TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
              tree_->open(catalog_.files[chunk.file].name));
   TRY(source->read(chunk.offset + first, into));
-  const bool ends_record = chunk.tag % 2 == 1 && first + into.size() == chunk.length;
-  if (!ends_record || record.size == 0) return {};
-  auto checked = RecordCheck::read_through(*source, record);
+  if (record.size == 0) return {};
+  const bool last = chunk.tag % 2 == 1 && first + into.size() == chunk.length;
+  auto checked = check_part(*tree_, *source, record, chunk.offset + first - record.at, into,
+                            last ? Closing::now : Closing::not_yet);
   if (!checked) return std::move(checked).error().within(label);
   return {};
 }

@@ -37,6 +37,9 @@ class FolderTree : public SourceTree {
                           const std::function<Result<Decoded>()>& make) const override {
     return tree_->decoded(prefix_ + key, bytes, make);
   }
+  std::vector<SeenPart> seen(const std::string& key, const SeenPart& part) const override {
+    return tree_->seen(key, part);  // keys begin with the source's name
+  }
 
  private:
   std::shared_ptr<const SourceTree> tree_;

@@ -62,11 +62,13 @@ Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std:
   if (!entry.has_crc()) return {};
   const TorchTensor& tensor = stored.tensor;
   const CheckedRecord checked{entry.name, entry.header_at, record.place.at, entry.size, entry.crc};
-  const bool as_stored = tensor.row_major() && tensor.bytes() == entry.size &&
-                         (order_ == ByteOrder::little || swap_unit(tensor.dtype) == 1);
-  if (as_stored) return progress_.saw(*source_, checked, first, bytes);
+  const bool as_stored =
+      tensor.row_major() && (order_ == ByteOrder::little || swap_unit(tensor.dtype) == 1);
   const bool last_of_all = record.last == number && first + bytes.size() == tensor.bytes();
-  return last_of_all ? RecordCheck::read_through(*source_, checked) : Result<>();
+  if (as_stored)
+    return check_part(*tree_, *source_, checked, tensor.first * bytes_of(tensor.dtype) + first,
+                      bytes, last_of_all ? Closing::now : Closing::not_yet);
+  return last_of_all ? check_record(*source_, checked) : Result<>();
 }
 
 }  // namespace formats

@@ -13,13 +13,14 @@
 
 namespace formats {
 
-// Storages may be shared: the last tensor of one has its CRC32 checked when it was read, so that
-// whoever reads everything has everything checked once; a tensor that is its whole storage is
-// checked on the way.
+// Storages may be shared: the last tensor of one closes the check of its CRC32, so that whoever
+// reads everything has everything checked once, on the way where elements lie as they are wanted.
 class TorchCheckpoint : public Checkpoint {
  public:
-  TorchCheckpoint(std::shared_ptr<const ByteSource> source, ByteOrder order)
-      : source_(std::move(source)), order_(order) {}
+  // `source` is of `tree`.
+  TorchCheckpoint(std::shared_ptr<const SourceTree> tree, std::shared_ptr<const ByteSource> source,
+                  ByteOrder order)
+      : tree_(std::move(tree)), source_(std::move(source)), order_(order) {}
 
   const Catalog& catalog() const override { return catalog_; }
   Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
@@ -50,12 +51,12 @@ class TorchCheckpoint : public Checkpoint {
   Result<> check(const Stored& stored, std::uint64_t number, std::uint64_t first,
                  ByteView bytes) const;
 
+  std::shared_ptr<const SourceTree> tree_;
   std::shared_ptr<const ByteSource> source_;
   ByteOrder order_;
   Catalog catalog_;
   std::vector<Record> records_;
   std::vector<Stored> stored_;  // Chunk::tag is an index into it
-  RecordCheck progress_;
   mutable std::atomic<std::shared_ptr<const Inflating>> inflating_;  // the one used last
 };
 

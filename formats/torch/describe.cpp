@@ -69,11 +69,12 @@ void name_by_place(TensorEntry& tensor) {
 
 class Describer {
  public:
-  Describer(const TorchFile& file, std::string name, std::shared_ptr<const ByteSource> source)
+  Describer(const TorchFile& file, std::string name, std::shared_ptr<const SourceTree> tree,
+            std::shared_ptr<const ByteSource> source)
       : file_(file),
         graph_(file.graph()),
         where_(source->name()),
-        checkpoint_(std::make_unique<TorchCheckpoint>(source, file.order())) {
+        checkpoint_(std::make_unique<TorchCheckpoint>(std::move(tree), source, file.order())) {
     catalog().format = "torch";
     catalog().producer = file.producer();
     catalog().partition = "whole tensors in one file";
@@ -265,7 +266,7 @@ Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceT
                  "name one of the files"};
   TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree->open(names.front()));
   TRY_ASSIGN(const TorchFile file, TorchFile::open(source));
-  return Describer(file, names.front(), std::move(source)).run();
+  return Describer(file, names.front(), std::move(tree), std::move(source)).run();
 }
 
 }  // namespace formats

@@ -18,33 +18,42 @@ Result<> compare(const ByteSource& source, const CheckedRecord& record, std::uin
                 "record '" + printable(record.name) + "' fails its CRC32 check");
 }
 
-}  // namespace
-
-Result<> RecordCheck::saw(const ByteSource& source, const CheckedRecord& record,
-                          std::uint64_t first, ByteView bytes) const {
-  const bool ends = first + bytes.size() == record.size;
-  if (first == 0 && ends) return compare(source, record, crc32_zip(0, bytes));
-  auto& slot = slots_[(record.at >> 6) % slots_.size()];
-  const std::shared_ptr<const Progress> before = slot.load();
-  const bool goes_on = before != nullptr && before->at == record.at && before->next == first &&
-                       before->file == source.name();
-  if (first != 0 && !goes_on) return ends ? read_through(source, record) : Result<>();
-  const std::uint32_t crc = crc32_zip(first == 0 ? 0 : before->crc, bytes);
-  if (ends) return compare(source, record, crc);
-  slot.store(std::make_shared<const Progress>(
-      Progress{std::string(source.name()), record.at, first + bytes.size(), crc}));
-  return {};
-}
-
-Result<> RecordCheck::read_through(const ByteSource& source, const CheckedRecord& record) {
-  ByteVector pass(static_cast<std::size_t>(std::min(kPass, record.size)));
-  std::uint32_t crc = 0;
-  for (std::uint64_t at = 0; at < record.size; at += pass.size()) {
+// Continues `crc` over the record's bytes [first, end).
+Result<std::uint32_t> read_on(const ByteSource& source, const CheckedRecord& record,
+                              std::uint32_t crc, std::uint64_t first, std::uint64_t end) {
+  ByteVector pass(static_cast<std::size_t>(std::min(kPass, end - first)));
+  for (; first < end; first += pass.size()) {
     const std::span<std::byte> part =
-        std::span(pass).first(std::min<std::uint64_t>(pass.size(), record.size - at));
-    TRY(source.read(record.at + at, part));
+        std::span(pass).first(std::min<std::uint64_t>(pass.size(), end - first));
+    TRY(source.read(record.at + first, part));
     crc = crc32_zip(crc, part);
   }
+  return crc;
+}
+
+}  // namespace
+
+Result<> check_part(const SourceTree& tree, const ByteSource& source, const CheckedRecord& record,
+                    std::uint64_t first, ByteView bytes, Closing closing) {
+  const SeenPart part{first, bytes.size(), crc32_zip(0, bytes)};
+  if (part.size == record.size) return compare(source, record, part.crc);
+  const std::string key = std::string(source.name()) + ":" + std::to_string(record.at);
+  const std::vector<SeenPart> seen = tree.seen(key, part);
+  const bool all = seen.size() == 1 && seen.front().size == record.size;
+  if (!all && closing == Closing::not_yet) return {};
+  std::uint64_t at = 0;
+  std::uint32_t crc = 0;
+  for (const SeenPart& one : seen) {
+    TRY_ASSIGN(crc, read_on(source, record, crc, at, one.first));
+    crc = crc32_zip_of_both(crc, one.crc, one.size);
+    at = one.first + one.size;
+  }
+  TRY_ASSIGN(crc, read_on(source, record, crc, at, record.size));
+  return compare(source, record, crc);
+}
+
+Result<> check_record(const ByteSource& source, const CheckedRecord& record) {
+  TRY_ASSIGN(const std::uint32_t crc, read_on(source, record, 0, 0, record.size));
   return compare(source, record, crc);
 }
 

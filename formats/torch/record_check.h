@@ -1,10 +1,7 @@
-// The CRC32 of zip records that are read in parts: on the way where the parts come in order, in a
-// second pass where they do not.
+// The CRC32 of zip records that are read in parts, in any order and by several readers at once.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "formats/core/byte_source.h"
@@ -20,24 +17,16 @@ struct CheckedRecord {
   std::uint32_t crc = 0;
 };
 
-// Thread-safe. Remembers how far a few records were read.
-class RecordCheck {
- public:
-  // `bytes` were just read from byte `first` of the record. The part that ends the record decides:
-  // Code::corrupt when the whole does not have the record's CRC32.
-  Result<> saw(const ByteSource& source, const CheckedRecord& record, std::uint64_t first,
-               ByteView bytes) const;
-  // Reads all of it.
-  static Result<> read_through(const ByteSource& source, const CheckedRecord& record);
+// Whether this read is the last one that whoever reads everything asks for.
+enum class Closing : std::uint8_t { not_yet, now };
 
- private:
-  struct Progress {
-    std::string file;
-    std::uint64_t at = 0;  // the record's
-    std::uint64_t next = 0;
-    std::uint32_t crc = 0;
-  };
-  mutable std::array<std::atomic<std::shared_ptr<const Progress>>, 8> slots_;
-};
+// `bytes` were just read from byte `first` of the record. Once all of it was seen (SourceTree::seen)
+// its CRC32 decides: Code::corrupt where it is another. The closing part does not wait for that: it
+// reads what nobody has seen.
+Result<> check_part(const SourceTree& tree, const ByteSource& source, const CheckedRecord& record,
+                    std::uint64_t first, ByteView bytes, Closing closing);
+
+// Reads all of it.
+Result<> check_record(const ByteSource& source, const CheckedRecord& record);
 
 }  // namespace formats

@@ -18,6 +18,7 @@
 #include "libswap/sys/errno_error.h"
 #include "libswap/sys/probe.h"
 #include "libswap/sys/process.h"
+#include "libswap/sys/seen_parts.h"
 
 namespace libswap {
 namespace {
@@ -201,11 +202,16 @@ class FileTree : public formats::SourceTree {
                           const std::function<Result<Decoded>()>& make) const override {
     return decoded_.get(key, bytes, make);
   }
+  std::vector<formats::SeenPart> seen(const std::string& key,
+                                      const formats::SeenPart& part) const override {
+    return seen_.add(key, part);
+  }
 
  private:
   std::shared_ptr<const Files> files_;
   std::vector<Entry> entries_;
   mutable DecodedItems decoded_{kMostDecoded};
+  mutable SeenParts seen_;
 };
 
 bool is_inside(const fs::path& target, const fs::path& root) {

@@ -34,7 +34,7 @@ Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
 namespace {
 
 // Formats that check a chunk's sum as it is read in one go need not read it again.
-constexpr std::uint64_t kRun = 16 * formats::MiB;
+constexpr std::uint64_t kRun = 4 * formats::MiB;
 constexpr std::uint32_t kMostWorkers = 4;  // times kRun: the memory of fingerprint_of()
 
 // Hands out runs of all chunks, tensor by tensor.
