@@ -48,7 +48,8 @@ constexpr std::array kFormats = {
            .describe = describe_dcp,
            .emit = emit_dcp,
            .resume = dcp_resume,
-           .respell = respell_for_dcp},
+           .respell = respell_for_dcp,
+           .common_names = dcp_common_names},
     // Has model files of the same names, so before it.
     Format{.name = "deepspeed-universal",
            .summary = "DeepSpeed universal, Adam and Muon",

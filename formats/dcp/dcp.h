@@ -7,6 +7,7 @@
 
 #include "formats/catalog/catalog.h"
 #include "formats/catalog/emit.h"
+#include "formats/common_names.h"
 #include "formats/resume.h"
 
 namespace formats {
@@ -24,6 +25,10 @@ Result<EmitPlan> emit_dcp(const EmitRequest& request);
 // Keys and paths of a state dict, flattened as torch does, and the names that describe_dcp() gives
 // them.
 void respell_for_dcp(Catalog& content);
+
+// Those of the catalog, but for optimizer states that torch flattened into their keys: they are
+// states of parameters.
+CommonNames dcp_common_names(const Catalog& catalog);
 
 ResumeRules dcp_resume();
 

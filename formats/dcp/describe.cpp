@@ -211,7 +211,7 @@ class Describer {
   Result<> add_tensor(DcpTensor tensor) {
     TensorEntry entry;
     entry.path = std::move(tensor.path);
-    std::tie(entry.name, entry.state) = torch_identity(tensor.key);
+    std::tie(entry.name, entry.state) = placed_identity(tensor.key, entry.path);
     entry.dtype = tensor.dtype;
     entry.shape = std::move(tensor.shape);
     entry.chunks.reserve(tensor.chunks.size());

@@ -76,8 +76,18 @@ void respell_for_dcp(Catalog& content) {
     TensorEntry& tensor = content.tensors[i];
     tensor.key = std::move(dict.tensors[i].key);
     tensor.path = std::move(dict.tensors[i].path);
-    std::tie(tensor.name, tensor.state) = torch_identity(*tensor.key);
+    std::tie(tensor.name, tensor.state) = placed_identity(*tensor.key, tensor.path);
   }
+}
+
+CommonNames dcp_common_names(const Catalog& catalog) {
+  CommonNames names{{}, catalog.groups};
+  names.tensors.reserve(catalog.tensors.size());
+  for (const TensorEntry& tensor : catalog.tensors)
+    names.tensors.push_back(tensor.state == "tensor" && tensor.key
+                                ? torch_identity(*tensor.key)
+                                : std::pair(tensor.name, tensor.state));
+  return names;
 }
 
 Result<EmitPlan> emit_dcp(const EmitRequest& request) {

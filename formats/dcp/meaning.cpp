@@ -138,6 +138,14 @@ std::pair<std::string, std::string> torch_identity(std::string_view key) {
   return {std::string(key), "tensor"};
 }
 
+std::pair<std::string, std::string> placed_identity(std::string_view key,
+                                                    const std::vector<PathItem>& path) {
+  const bool nested = path.size() < 2 || path.front() == PathItem("model") ||
+                      std::ranges::find(path, PathItem("state")) != path.end();
+  if (nested) return torch_identity(key);
+  return {std::string(key), "tensor"};
+}
+
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values) {
   std::map<std::string_view, GroupCollector> optimizers;
   for (const ValueEntry& entry : values)
