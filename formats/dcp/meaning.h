@@ -16,8 +16,8 @@ namespace formats {
 // in the state dict or flattened, everything else (key, "tensor").
 std::pair<std::string, std::string> torch_identity(std::string_view key);
 
-// The same where the format's own nesting says it; a key that the optimizer flattened before DCP saw
-// it is a mere name: (key, "tensor"). dcp_common_names() looks through it.
+// The same where the format's own nesting says it; a key that the optimizer flattened before DCP
+// saw it is a mere name: (key, "tensor"). dcp_common_names() looks through it.
 std::pair<std::string, std::string> placed_identity(std::string_view key,
                                                     const std::vector<PathItem>& path);
 

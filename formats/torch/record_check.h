@@ -20,9 +20,9 @@ struct CheckedRecord {
 // Whether this read is the last one that whoever reads everything asks for.
 enum class Closing : std::uint8_t { not_yet, now };
 
-// `bytes` were just read from byte `first` of the record. Once all of it was seen (SourceTree::seen)
-// its CRC32 decides: Code::corrupt where it is another. The closing part does not wait for that: it
-// reads what nobody has seen.
+// `bytes` were just read from byte `first` of the record. Once all of it was seen
+// (SourceTree::seen) its CRC32 decides: Code::corrupt where it is another. The closing part does
+// not wait for that: it reads what nobody has seen.
 Result<> check_part(const SourceTree& tree, const ByteSource& source, const CheckedRecord& record,
                     std::uint64_t first, ByteView bytes, Closing closing);
 
