@@ -1,10 +1,12 @@
 #include "libswap/sys/cold_reads.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "formats/core/units.h"
@@ -17,6 +19,26 @@ using formats::Result;
 namespace {
 
 constexpr std::uint64_t kBlock = 4096;
+constexpr std::size_t kWindow = std::size_t{4} << 20;  // of a file that is looked at at once
+
+// How many bytes at `offset` are in the page cache before the first that is not. To try a read that
+// does not wait is no way to ask: the kernel begins to read ahead then, megabytes on some disks.
+std::size_t resident_bytes(int descriptor, std::uint64_t offset, std::size_t size) {
+  const std::uint64_t first = offset / kBlock * kBlock;
+  const std::size_t length = static_cast<std::size_t>(offset - first) + size;
+  void* const mapped =
+      ::mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor, static_cast<off_t>(first));
+  if (mapped == MAP_FAILED) return 0;
+  std::array<unsigned char, kWindow / kBlock + 1> pages{};
+  const bool known = ::mincore(mapped, length, pages.data()) == 0;
+  ::munmap(mapped, length);
+  if (!known) return 0;
+  const auto count = static_cast<std::ptrdiff_t>(formats::div_ceil(length, kBlock));
+  const auto gap = std::find_if(pages.begin(), pages.begin() + count,
+                                [](unsigned char page) { return (page & 1) == 0; });
+  const std::uint64_t end = first + static_cast<std::uint64_t>(gap - pages.begin()) * kBlock;
+  return end <= offset ? 0 : static_cast<std::size_t>(std::min<std::uint64_t>(end - offset, size));
+}
 
 }  // namespace
 
@@ -42,7 +64,10 @@ Result<BounceBuffers::Lease> BounceBuffers::take() {
 std::size_t read_cached(int descriptor, std::uint64_t offset, std::span<std::byte> into) {
   std::size_t found = 0;
   while (found < into.size()) {
-    const iovec part{into.data() + found, into.size() - found};
+    const std::size_t there =
+        resident_bytes(descriptor, offset + found, std::min(kWindow, into.size() - found));
+    if (there == 0) break;
+    const iovec part{into.data() + found, there};
     const ssize_t count =
         ::preadv2(descriptor, &part, 1, static_cast<off_t>(offset + found), RWF_NOWAIT);
     if (count <= 0) break;

@@ -23,7 +23,7 @@ struct ConvertRequest {
   formats::Policy policy = formats::Policy::layer_wise;  // whole tensors, spread by size
   std::function<bool(const formats::TensorEntry&)> wanted = nullptr;  // null: everything
   std::optional<std::uint64_t> file_bytes = std::nullopt;  // EmitRequest's; unset: no limit
-  const Revision* revision = nullptr;                                 // null: nothing is changed
+  const Revision* revision = nullptr;                      // null: nothing is changed
 };
 
 // The content to write - a view of the source, which must outlive it - and the files to be.

@@ -116,7 +116,7 @@ Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
         formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent)).value_or(0) / kRun +
         1;
   const std::uint64_t small = runs < 2 ? 1 : std::min<std::uint64_t>(runs, kMostWorkers);
-  const auto workers = std::min(workers_or_cores(0), static_cast<std::uint32_t>(small));
+  const auto workers = std::min(workers_or_default(0), static_cast<std::uint32_t>(small));
   TRY_ASSIGN(const auto fingerprints, fingerprints_of({&one, 1}, workers, nullptr));
   return fingerprints.front();
 }

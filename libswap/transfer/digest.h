@@ -1,4 +1,4 @@
-// What identifies a tensor's content whatever its shards look like. Memory: a run of 16 MiB at most
+// What identifies a tensor's content whatever its shards look like. Memory: a run of 4 MiB at most
 // for each worker.
 #pragma once
 

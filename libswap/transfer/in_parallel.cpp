@@ -38,8 +38,8 @@ Result<> in_parallel(std::uint32_t workers,
   return {};
 }
 
-std::uint32_t workers_or_cores(std::uint32_t asked) {
-  return asked != 0 ? asked : std::max(1u, std::thread::hardware_concurrency());
+std::uint32_t workers_or_default(std::uint32_t asked) {
+  return asked != 0 ? asked : std::clamp(2 * std::thread::hardware_concurrency(), 1u, 16u);
 }
 
 }  // namespace libswap

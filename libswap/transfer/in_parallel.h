@@ -15,7 +15,7 @@ formats::Result<> in_parallel(
     std::uint32_t workers,
     const std::function<formats::Result<>(const std::atomic<bool>& stop)>& work);
 
-// `asked`, or as many as the machine has cores when that is 0.
-std::uint32_t workers_or_cores(std::uint32_t asked);
+// `asked`; 0: two for each core, of which one can wait for the disk, and no more than 16.
+std::uint32_t workers_or_default(std::uint32_t asked);
 
 }  // namespace libswap

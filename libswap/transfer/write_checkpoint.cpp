@@ -218,7 +218,7 @@ Result<std::uint32_t> workers_within(const WriteOptions& options) {
                      " bytes is too small: one worker needs " + std::to_string(each),
                  "--memory " + std::to_string(formats::div_ceil(each, formats::MiB)) + "MiB"};
   return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(workers_or_cores(options.workers), held));
+      std::min<std::uint64_t>(workers_or_default(options.workers), held));
 }
 
 // Step 1's questions to the disk.

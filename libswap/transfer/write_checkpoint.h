@@ -65,7 +65,7 @@ struct WriteOptions {
   Verify verify = Verify::full;
   Derivation derived = Derivation::proven;
   Priority priority = Priority::background;
-  std::uint32_t workers = 0;                           // 0: as many as there are cores
+  std::uint32_t workers = 0;                           // 0: two for each core
   std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // any; multiples of 4 KiB are fast
   // For pieces, runs and casts of all workers together, and the bounce buffers of their source;
   // fewer workers than asked for where it is short. What one worker needs, at least.

@@ -108,7 +108,7 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
   TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
   ProgressLine progress(console);
-  const ReadBack read_back(prepared.conversion);
+  const ReadBack read_back(prepared.conversion, request.workers);
   Outcome outcome;
   libswap::WriteOptions options;
   options.overwrite = request.overwrite;

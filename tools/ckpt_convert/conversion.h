@@ -28,7 +28,7 @@ struct Request {
   libswap::Revision revision;
   Dropping dropping = Dropping::refused;
   libswap::Overwrite overwrite = libswap::Overwrite::refuse;
-  std::uint32_t workers = 0;  // 0: as many as there are cores
+  std::uint32_t workers = 0;  // 0: two for each core
   std::uint64_t memory_bytes = std::uint64_t{128} << 20;
 };
 

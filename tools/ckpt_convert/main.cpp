@@ -178,7 +178,7 @@ constexpr std::array kFlags = {
          {},
          kHow,
          {},
-         "workers that read, compute and write; default: one a core",
+         "workers that read, compute and write; default: two for each core",
          {},
          Repeat::once},
     Flag{"memory",

@@ -7,6 +7,7 @@
 #include "libswap/transfer/content_check.h"
 #include "libswap/transfer/content_view.h"
 #include "libswap/transfer/digest.h"
+#include "libswap/transfer/in_parallel.h"
 #include "tools/cli/console.h"
 #include "tools/cli/selection.h"
 #include "tools/cli/text.h"
@@ -52,15 +53,26 @@ Result<std::uint64_t> fingerprint_as(const Checkpoint& written, const TensorEntr
   return libswap::fingerprint_of(view, view.catalog().tensors.front());
 }
 
+Error stopped() {
+  return {Code::cancelled, "stopped on request before anything was published",
+          "the same command starts again"};
+}
+
 Result<> check_cancelled() {
-  if (!stop_requested().load(std::memory_order_relaxed)) return {};
-  return Error{Code::cancelled, "stopped on request before anything was published",
-               "the same command starts again"};
+  return stop_requested().load(std::memory_order_relaxed) ? Result<>(stopped()) : Result<>();
+}
+
+Error read_back_different(const TensorEntry& wanted) {
+  return {Code::corrupt,
+          "tensor '" + printable(wanted.name) + "' (" + printable(wanted.state) +
+              ") was read back different; nothing was published",
+          std::string(kWhatNow)};
 }
 
 }  // namespace
 
-ReadBack::ReadBack(const libswap::Conversion& conversion) : conversion_(conversion) {
+ReadBack::ReadBack(const libswap::Conversion& conversion, std::uint32_t workers)
+    : conversion_(conversion), workers_(libswap::workers_or_default(workers)) {
   for (const TensorEntry& tensor : conversion.content->catalog().tensors)
     claimed_.insert(identity(tensor));
 }
@@ -99,32 +111,48 @@ Result<> ReadBack::compare_tensors(const Checkpoint& written,
                  count_text(stored.size()) + " tensors were written but " +
                      count_text(written_tensors.size()) + " are read back",
                  {}};
+  // Most are there under their own name and state: those are read together.
+  std::vector<std::uint32_t> numbers;
+  std::vector<libswap::TensorOf> exact;
   for (const std::uint32_t number : stored) {
-    TRY(check_cancelled());
     const TensorEntry& wanted = content.tensors[number];
+    if (const TensorEntry* found = exactly(written_tensors, wanted)) {
+      numbers.push_back(number);
+      exact.push_back({&written, found});
+      continue;
+    }
+    TRY(check_cancelled());
     TRY_ASSIGN(const bool same, holds(written, written_tensors, wanted, fingerprints[number]));
-    if (!same)
-      return Error{Code::corrupt,
-                   "tensor '" + printable(wanted.name) + "' (" + printable(wanted.state) +
-                       ") was read back different; nothing was published",
-                   std::string(kWhatNow)};
+    if (!same) return read_back_different(wanted);
   }
+  auto read = libswap::fingerprints_of(exact, workers_, &stop_requested());
+  if (!read) return read.error().code == Code::cancelled ? stopped() : std::move(read).error();
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    if ((*read)[i] != fingerprints[numbers[i]])
+      return read_back_different(content.tensors[numbers[i]]);
   return {};
 }
 
-// Under its own name and state it must be what was written; where the format has another word for
-// the state, or holds it wider, a tensor that nobody else claims may be it.
+const formats::TensorEntry* ReadBack::exactly(const ByName& tensors, const TensorEntry& wanted) {
+  const auto [first, last] = tensors.equal_range(wanted.name);
+  for (auto candidate = first; candidate != last; ++candidate)
+    if (identity(*candidate->second) == identity(wanted) &&
+        candidate->second->shape == wanted.shape)
+      return candidate->second;
+  return nullptr;
+}
+
+// Where the format has another word for the state, or holds it wider, a tensor that nobody else
+// claims may be it.
 Result<bool> ReadBack::holds(const Checkpoint& written, const ByName& tensors,
                              const TensorEntry& wanted, std::uint64_t fingerprint) const {
   const auto [first, last] = tensors.equal_range(wanted.name);
   for (auto candidate = first; candidate != last; ++candidate) {
     const TensorEntry& found = *candidate->second;
     if (found.shape != wanted.shape || !formats::is_widening(wanted.dtype, found.dtype)) continue;
-    const bool same_state = found.state == wanted.state && found.dtype == wanted.dtype;
-    if (!same_state && claimed_.contains(identity(found))) continue;
+    if (claimed_.contains(identity(found))) continue;
     TRY_ASSIGN(const std::uint64_t read, fingerprint_as(written, found, wanted));
     if (read == fingerprint) return true;
-    if (same_state) return false;
   }
   return false;
 }

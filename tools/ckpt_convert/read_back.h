@@ -16,8 +16,8 @@ namespace tools::convert {
 
 class ReadBack {
  public:
-  // Borrows the conversion.
-  explicit ReadBack(const libswap::Conversion& conversion);
+  // Borrows the conversion. Workers that read, 0: two for each core.
+  ReadBack(const libswap::Conversion& conversion, std::uint32_t workers);
 
   // Describes the finished files and compares everything that the plan does not drop with the
   // content: tensors by fingerprint, values, groups, the step and the steps of parameters as they
@@ -37,11 +37,14 @@ class ReadBack {
 
   formats::Result<> compare_tensors(const formats::Checkpoint& written,
                                     std::span<const std::uint64_t> fingerprints) const;
+  // The tensor of the same name, state, dtype and shape; nullptr: none.
+  static const TensorEntry* exactly(const ByName& tensors, const TensorEntry& wanted);
   formats::Result<bool> holds(const formats::Checkpoint& written, const ByName& tensors,
                               const TensorEntry& wanted, std::uint64_t fingerprint) const;
   static Identity identity(const TensorEntry& tensor);
 
   const libswap::Conversion& conversion_;
+  std::uint32_t workers_;
   std::set<Identity> claimed_;  // by tensors of the content
 };
 
