@@ -17,6 +17,13 @@ namespace formats {
 // Whether --shard-size means something: the writers' files are cut, or each is one file.
 enum class FileSize : std::uint8_t { as_it_comes, limited };
 
+// What a format is a place for: parameters with their states, or tensors under whatever keys.
+enum class Holds : std::uint8_t { parameters, keyed_tensors };
+
+// Where a format's common names replace its own: in every other format, or only in those that hold
+// parameters.
+enum class NamesFor : std::uint8_t { every_format, formats_of_parameters };
+
 // Where a format counts the optimizer steps of each parameter: in one-element tensors of the state
 // "step", as torch does, or elsewhere, from Catalog::param_steps. Content comes to emit that way.
 enum class StepCounters : std::uint8_t { tensors, values };
@@ -39,10 +46,12 @@ struct Format {
   void (*respell)(Catalog& content) = nullptr;
   // For formats whose describe() names tensors by their keys alone; nullptr: as the catalog says.
   CommonNames (*common_names)(const Catalog& catalog) = nullptr;
+  NamesFor names_for = NamesFor::every_format;
   // What is wrong beside coverage and the elements' own checksums: digests of whole files, missing
   // objects, parts of two saves. May read every file. nullptr: there is nothing more to look for.
   std::vector<Error> (*problems)(const std::shared_ptr<const SourceTree>& tree,
                                  const Catalog& catalog) = nullptr;
+  Holds holds = Holds::parameters;
   FileSize file_size = FileSize::as_it_comes;
 };
 

@@ -163,9 +163,13 @@ void leave_repetitions(std::vector<formats::GroupEntry>& groups) {
     });
 }
 
-std::optional<formats::CommonNames> common_names(const Catalog& catalog) {
+std::optional<formats::CommonNames> common_names(const Catalog& catalog,
+                                                 const formats::Format& to) {
   const formats::Format* from = formats::format_named(catalog.format);
   if (from == nullptr || from->common_names == nullptr) return std::nullopt;
+  if (from->names_for == formats::NamesFor::formats_of_parameters &&
+      to.holds == formats::Holds::keyed_tensors)
+    return std::nullopt;
   return from->common_names(catalog);
 }
 
@@ -193,7 +197,8 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   const Kinship kin = kinship(all, *request.format);
   const bool crossing = kin == Kinship::none;
   if (crossing) TRY(leave_format(all, content));
-  const std::optional<formats::CommonNames> names = crossing ? common_names(all) : std::nullopt;
+  const std::optional<formats::CommonNames> names =
+      crossing ? common_names(all, *request.format) : std::nullopt;
   if (names) content.groups = names->groups;
   if (crossing) leave_repetitions(content.groups);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {

@@ -45,6 +45,8 @@ judge_megatron() {  # MEGATRON: a folder with megatron-core, for PYTHONPATH
   for case in "$fixtures"/deepspeed/z*/ "$fixtures"/dcp/{fsdp,hsdp,tp}*/; do
     case=$(basename "$(dirname "$case")")/$(basename "$case")
     is_whole "$case" || continue
+    # Its expected.json has the keys that the optimizer flattened; here they are states of parameters.
+    [[ $case != *flat_optim* ]] || continue
     meg_case "$case" megatron 3 --names
     meg_case "$case" megatron-fsdp 3 --names
   done
