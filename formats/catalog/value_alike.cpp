@@ -2,20 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 namespace formats {
 namespace {
-
-std::optional<double> number_in(const Value& value) {
-  if (value.kind == Value::Kind::integer) return static_cast<double>(value.integer);
-  if (value.kind == Value::Kind::real) return value.real;
-  return std::nullopt;
-}
-
-bool is_sequence(const Value& value) {
-  return value.kind == Value::Kind::tuple || value.kind == Value::Kind::list;
-}
 
 std::string name_of_key(const Value& key) {
   return key.kind == Value::Kind::string ? key.text : to_json(key);
@@ -79,6 +68,16 @@ class Comparing {
 };
 
 }  // namespace
+
+std::optional<double> number_in(const Value& value) {
+  if (value.kind == Value::Kind::integer) return static_cast<double>(value.integer);
+  if (value.kind == Value::Kind::real) return value.real;
+  return std::nullopt;
+}
+
+bool is_sequence(const Value& value) {
+  return value.kind == Value::Kind::tuple || value.kind == Value::Kind::list;
+}
 
 std::vector<ValueDifference> differences(const Value& left, const Value& right, std::size_t most) {
   Comparing comparing(most);

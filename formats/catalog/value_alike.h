@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,5 +21,8 @@ struct ValueDifference {
 std::vector<ValueDifference> differences(const Value& left, const Value& right, std::size_t most);
 
 bool alike(const Value& left, const Value& right);
+
+std::optional<double> number_in(const Value& value);  // an integer or a real
+bool is_sequence(const Value& value);                 // a list or a tuple
 
 }  // namespace formats

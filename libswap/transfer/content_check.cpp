@@ -22,16 +22,6 @@ namespace {
 
 constexpr std::size_t kShown = 60;  // bytes of a value in a message
 
-std::optional<double> number_in(const Value& value) {
-  if (value.kind == Value::Kind::integer) return static_cast<double>(value.integer);
-  if (value.kind == Value::Kind::real) return value.real;
-  return std::nullopt;
-}
-
-bool is_sequence(const Value& value) {
-  return value.kind == Value::Kind::tuple || value.kind == Value::Kind::list;
-}
-
 std::string key_text(const Value& key) {
   return key.kind == Value::Kind::string ? key.text : to_json(key);
 }
