@@ -56,6 +56,19 @@ bool same_world(const ResumeQuestion& question);
 bool always(const ResumeQuestion& question);
 bool weights_only(const ResumeQuestion& question);  // nothing besides weights and buffers
 bool has_optimizer(const Catalog& catalog, std::string_view name);  // in any group
+// Of weights alone: loading them is a start, or, where others may hold the rest, worth a note.
+inline constexpr ResumeRule kWeightsStartAnew{
+    ResumeRule::Says::no,
+    weights_only,
+    "no optimizer state is recognised in it: loading it starts a new optimizer, which is no resume",
+    {},
+    {}};
+inline constexpr ResumeRule kWeightsNoted{
+    ResumeRule::Says::note,
+    weights_only,
+    "no optimizer state is recognised in it: if there is none, the optimizer starts anew",
+    {},
+    {}};
 // The value at a path of dict keys, below the value that has the first key; nullptr: not there.
 const Value* value_at(const Catalog& catalog, std::initializer_list<std::string_view> path);
 

@@ -6,10 +6,6 @@
 namespace formats {
 namespace {
 
-std::string name_of_key(const Value& key) {
-  return key.kind == Value::Kind::string ? key.text : to_json(key);
-}
-
 class Comparing {
  public:
   explicit Comparing(std::size_t most) : most_(most) {}
@@ -40,7 +36,7 @@ class Comparing {
     std::map<std::string, const Value*> others;
     for (const auto& [key, value] : right.entries) others.emplace(to_json(key), &value);
     for (const auto& [key, value] : left.entries) {
-      const std::string below = path + "." + name_of_key(key);
+      const std::string below = path + "." + key_text(key);
       const auto other = others.find(to_json(key));
       if (other == others.end()) {
         add({below, &value, nullptr});
@@ -50,7 +46,7 @@ class Comparing {
       others.erase(other);
     }
     for (const auto& [key, value] : right.entries)
-      if (others.contains(to_json(key))) add({path + "." + name_of_key(key), nullptr, &value});
+      if (others.contains(to_json(key))) add({path + "." + key_text(key), nullptr, &value});
   }
 
   void compare_sequences(const std::string& path, const Value& left, const Value& right) {
@@ -77,6 +73,10 @@ std::optional<double> number_in(const Value& value) {
 
 bool is_sequence(const Value& value) {
   return value.kind == Value::Kind::tuple || value.kind == Value::Kind::list;
+}
+
+std::string key_text(const Value& key) {
+  return key.kind == Value::Kind::string ? key.text : to_json(key);
 }
 
 std::vector<ValueDifference> differences(const Value& left, const Value& right, std::size_t most) {

@@ -24,5 +24,6 @@ bool alike(const Value& left, const Value& right);
 
 std::optional<double> number_in(const Value& value);  // an integer or a real
 bool is_sequence(const Value& value);                 // a list or a tuple
+std::string key_text(const Value& key);               // of a dict, as paths have it
 
 }  // namespace formats

@@ -61,12 +61,7 @@ constexpr std::array kRules = {
                "some matrices have fewer rows than {wanted}: torch 2.13's Muon cannot step those",
                {},
                {}},
-    ResumeRule{
-        Says::note,
-        weights_only,
-        "no optimizer state is recognised in it: if there is none, the optimizer starts anew",
-        {},
-        {}},
+    kWeightsNoted,
 };
 
 }  // namespace

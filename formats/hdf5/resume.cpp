@@ -7,13 +7,7 @@ namespace {
 
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
-    ResumeRule{
-        Says::no,
-        weights_only,
-        "no optimizer state is recognised in it: loading it starts a new optimizer, which is "
-        "no resume",
-        {},
-        {}},
+    kWeightsStartAnew,
     ResumeRule{Says::no,
                always,
                "no framework's optimizer loads HDF5; as DCP the tensors can be loaded",

@@ -63,13 +63,6 @@ bool has_groups_of_others(const ResumeQuestion& question) {
 }
 
 using Says = ResumeRule::Says;
-constexpr ResumeRule kNoState{
-    Says::note,
-    weights_only,
-    "no optimizer state is recognised in it: if there is none, the optimizer starts anew",
-    {},
-    {}};
-
 constexpr std::array kTorchDist = {
     ResumeRule{Says::no,
                buckets_of_another_cut,
@@ -120,7 +113,7 @@ constexpr std::array kTorchDist = {
         "that resumes has to call its own by these",
         {},
         {}},
-    kNoState,
+    kWeightsNoted,
 };
 
 constexpr std::array kFsdp = {
@@ -130,7 +123,7 @@ constexpr std::array kFsdp = {
                "however unevenly they are cut",
                {},
                {}},
-    kNoState,
+    kWeightsNoted,
 };
 
 }  // namespace

@@ -10,13 +10,7 @@ bool one_rank(const ResumeQuestion& question) { return question.world == 1; }
 
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
-    ResumeRule{
-        Says::no,
-        weights_only,
-        "no optimizer state is recognised in it: loading it starts a new optimizer, which is "
-        "no resume",
-        {},
-        {}},
+    kWeightsStartAnew,
     ResumeRule{Says::yes, one_rank, "one rank loads the whole file", {}, {}},
     ResumeRule{Says::yes,
                always,

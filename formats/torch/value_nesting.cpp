@@ -2,7 +2,7 @@
 #include <set>
 #include <vector>
 
-#include "formats/core/check.h"
+#include "formats/catalog/key_path.h"
 #include "formats/torch/nesting.h"
 #include "formats/torch/torch.h"
 
@@ -14,11 +14,6 @@ using Kind = Value::Kind;
 Value value_of_item(const PathItem& item) {
   const auto* text = std::get_if<std::string>(&item);
   return text ? Value::of_string(*text) : Value::of_int(std::get<std::int64_t>(item));
-}
-
-std::string text_of_item(const PathItem& item) {
-  const auto* text = std::get_if<std::string>(&item);
-  return text ? *text : std::to_string(std::get<std::int64_t>(item));
 }
 
 Value gathered(const Nesting& nesting, const Nesting::Place& place) {
@@ -70,7 +65,7 @@ Result<std::vector<ValueEntry>> values_in_one_piece(const Catalog& content) {
   for (const ContainerEntry& container : content.containers)
     if (nests(container.path)) TRY(nesting.add(container));
   for (const auto& [item, child] : nesting.root().children)
-    values.push_back({text_of_item(item), {item}, gathered(nesting, nesting.at(child))});
+    values.push_back({joined({item}), {item}, gathered(nesting, nesting.at(child))});
   return values;
 }
 

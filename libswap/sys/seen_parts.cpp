@@ -28,14 +28,16 @@ std::vector<SeenPart> SeenParts::add(const std::string& key, const SeenPart& par
   if (things_.size() >= kMostThings && !things_.contains(key)) things_.clear();
   std::vector<SeenPart>& parts = things_[key];
   if (part.size == 0) return parts;
-  const auto after = std::ranges::upper_bound(parts, part.first, {}, &SeenPart::first);
+  auto after = std::ranges::upper_bound(parts, part.first, {}, &SeenPart::first);
   const bool overlaps = (after != parts.begin() && end_of(*(after - 1)) > part.first) ||
                         (after != parts.end() && end_of(part) > after->first);
   if (overlaps) return parts;
-  if (parts.size() >= kMostParts) parts.clear();
-  const auto number = static_cast<std::size_t>(
-      std::ranges::upper_bound(parts, part.first, {}, &SeenPart::first) - parts.begin());
-  parts.insert(parts.begin() + static_cast<std::ptrdiff_t>(number), part);
+  if (parts.size() >= kMostParts) {
+    parts.clear();
+    after = parts.end();
+  }
+  const auto put = parts.insert(after, part);
+  const auto number = static_cast<std::size_t>(put - parts.begin());
   join(parts, number + 1);
   join(parts, number);
   return parts;

@@ -22,10 +22,6 @@ namespace {
 
 constexpr std::size_t kShown = 60;  // bytes of a value in a message
 
-std::string key_text(const Value& key) {
-  return key.kind == Value::Kind::string ? key.text : to_json(key);
-}
-
 class ContentCheck {
  public:
   ContentCheck(const Catalog& content, const EmitPlan& plan, const Catalog& written)
@@ -159,7 +155,6 @@ class ContentCheck {
   void check_setting(const std::string& group, const std::string& name, const Value& value,
                      const GroupEntry& found) {
     if (is_dropped(name) || is_counter(name, value, found)) return;
-    if (name == "optimizer" && !one_format_) return;  // formats add it; the group's own is compared
     const std::string what = group + ": setting '" + printable(name) + "'";
     const auto other = std::ranges::find_if(
         found.settings, [&](const auto& setting) { return setting.first == name; });

@@ -6,7 +6,6 @@
 
 #include "formats/core/check.h"
 #include "formats/core/sha256.h"
-#include "formats/core/units.h"
 #include "libswap/transfer/box_reader.h"
 #include "libswap/transfer/fingerprint.h"
 #include "libswap/transfer/in_parallel.h"
@@ -33,9 +32,7 @@ Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
 
 namespace {
 
-// Formats that check a chunk's sum as it is read in one go need not read it again.
-constexpr std::uint64_t kRun = 4 * formats::MiB;
-constexpr std::uint32_t kMostWorkers = 4;  // times kRun: the memory of fingerprint_of()
+constexpr std::uint32_t kMostWorkers = 4;  // of fingerprint_of()
 
 // Hands out runs of all chunks, tensor by tensor.
 class Runs {
@@ -57,7 +54,7 @@ class Runs {
         const auto size = formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent));
         CHECK(size.has_value());  // the whole tensor's fits
         if (at_ == *size) continue;
-        const Run run{tensor_, &chunk, at_, std::min(*size - at_, kRun)};
+        const Run run{tensor_, &chunk, at_, std::min(*size - at_, BoxReader::kMaxRun)};
         at_ += run.size;
         return run;
       }
@@ -112,9 +109,9 @@ Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
   const TensorOf one{&checkpoint, &tensor};
   std::uint64_t runs = 0;
   for (const formats::Chunk& chunk : tensor.chunks)
-    runs +=
-        formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent)).value_or(0) / kRun +
-        1;
+    runs += formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent)).value_or(0) /
+                BoxReader::kMaxRun +
+            1;
   const std::uint64_t small = runs < 2 ? 1 : std::min<std::uint64_t>(runs, kMostWorkers);
   const auto workers = std::min(workers_or_default(0), static_cast<std::uint32_t>(small));
   TRY_ASSIGN(const auto fingerprints, fingerprints_of({&one, 1}, workers, nullptr));

@@ -43,45 +43,41 @@ void append_piece(ByteVector& out, const FinishedPiece& piece) {
   }
 }
 
-bool take_shares(ByteReader& in, std::vector<Share>& shares) {
-  const auto count = in.number<std::uint32_t>();
-  for (std::uint32_t i = 0; count && i < *count; ++i) {
-    const auto number = in.number<std::uint32_t>();
-    const auto fingerprint = in.number<std::uint64_t>();
-    if (!fingerprint) return false;
-    shares.push_back({*number, *fingerprint});
-  }
-  return count.has_value();
+bool take(ByteReader& in, Share& share) {
+  const auto number = in.number<std::uint32_t>();
+  const auto fingerprint = in.number<std::uint64_t>();
+  if (fingerprint) share = {*number, *fingerprint};
+  return fingerprint.has_value();
 }
 
-bool take_ranges(ByteReader& in, std::vector<RangePart>& ranges) {
-  const auto count = in.number<std::uint32_t>();
-  for (std::uint32_t i = 0; count && i < *count; ++i) {
-    const auto range = in.number<std::uint32_t>();
-    const auto crc = in.number<std::uint32_t>();
-    const auto bytes = in.number<std::uint64_t>();
-    if (!bytes) return false;
-    ranges.push_back({*range, *crc, *bytes});
-  }
-  return count.has_value();
+bool take(ByteReader& in, RangePart& part) {
+  const auto range = in.number<std::uint32_t>();
+  const auto crc = in.number<std::uint32_t>();
+  const auto bytes = in.number<std::uint64_t>();
+  if (bytes) part = {*range, *crc, *bytes};
+  return bytes.has_value();
 }
 
-bool take_blocks(ByteReader& in, std::vector<formats::BlockShare>& blocks) {
+bool take(ByteReader& in, formats::BlockShare& share) {
+  const auto block = in.number<std::uint64_t>();
+  const auto crc = in.number<std::uint32_t>();
+  if (crc) share = {*block, *crc};
+  return crc.has_value();
+}
+
+template <typename Item>
+bool take(ByteReader& in, std::vector<Item>& items) {
   const auto count = in.number<std::uint32_t>();
-  for (std::uint32_t i = 0; count && i < *count; ++i) {
-    const auto block = in.number<std::uint64_t>();
-    const auto crc = in.number<std::uint32_t>();
-    if (!crc) return false;
-    blocks.push_back({*block, *crc});
-  }
+  for (std::uint32_t i = 0; count && i < *count; ++i)
+    if (!take(in, items.emplace_back())) return false;
   return count.has_value();
 }
 
 std::optional<FinishedPiece> take_piece(ByteReader& in) {
   FinishedPiece piece;
   const auto index = in.number<std::uint64_t>();
-  if (!index || !take_shares(in, piece.shares.stored) || !take_shares(in, piece.shares.derived) ||
-      !take_ranges(in, piece.ranges) || !take_blocks(in, piece.blocks))
+  if (!index || !take(in, piece.shares.stored) || !take(in, piece.shares.derived) ||
+      !take(in, piece.ranges) || !take(in, piece.blocks))
     return std::nullopt;
   piece.index = *index;
   return piece;

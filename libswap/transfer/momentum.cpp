@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "formats/catalog/value_alike.h"
 #include "formats/core/float_cast.h"
 #include "formats/core/json_text.h"
 
@@ -32,9 +33,7 @@ const Value* setting(const GroupEntry& group, std::string_view name) {
 
 std::optional<double> number_in(const Value* value) {
   if (value == nullptr) return std::nullopt;
-  if (value->kind == Value::Kind::real) return value->real;
-  if (value->kind == Value::Kind::integer) return static_cast<double>(value->integer);
-  if (value->kind != Value::Kind::string) return std::nullopt;
+  if (value->kind != Value::Kind::string) return formats::number_in(*value);
   double number = 0;
   const char* end = value->text.data() + value->text.size();
   const auto [stop, failure] = std::from_chars(value->text.data(), end, number);
