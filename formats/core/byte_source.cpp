@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "formats/core/crc32c.h"
+
 namespace formats {
 
 Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, std::uint64_t count,
@@ -36,9 +38,12 @@ Result<SourceTree::Decoded> SourceTree::decoded(
   return make();
 }
 
-std::vector<SeenPart> SourceTree::seen(const std::string& key, const SeenPart& part) const {
+std::optional<std::uint32_t> SourceTree::seen(const std::string& key, std::uint64_t size,
+                                              std::uint64_t first, ByteView bytes) const {
   static_cast<void>(key);
-  return {part};
+  static_cast<void>(first);
+  if (bytes.size() != size) return std::nullopt;
+  return crc32_zip(0, bytes);
 }
 
 Result<> MemorySource::read(std::uint64_t offset, std::span<std::byte> into) const {

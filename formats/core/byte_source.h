@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,13 +24,6 @@ class ByteSource {
   virtual Result<> read(std::uint64_t offset, std::span<std::byte> into) const = 0;
   // How messages call this file: its path as the user gave it.
   virtual std::string_view name() const = 0;
-};
-
-// A part of something that has one checksum, and the part's own CRC32 (zip's).
-struct SeenPart {
-  std::uint64_t first = 0;
-  std::uint64_t size = 0;
-  std::uint32_t crc = 0;
 };
 
 // The files below one checkpoint directory (or a single file, then one entry). Names are relative,
@@ -55,9 +49,11 @@ class SourceTree {
   virtual Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
                                   const std::function<Result<Decoded>()>& make) const;
 
-  // All parts of `key` that readers told of, ascending and disjoint, and this one. This tree
-  // remembers nothing. Safe from any thread.
-  virtual std::vector<SeenPart> seen(const std::string& key, const SeenPart& part) const;
+  // `bytes` of `key`, from byte `first` of its `size`, were read. When that was the last of it that
+  // nobody had seen: the CRC32 (zip's) of all of it, and the tree forgets it. This one remembers
+  // nothing. Safe from any thread.
+  virtual std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size,
+                                            std::uint64_t first, ByteView bytes) const;
 
   const Entry* find(std::string_view name) const {
     for (const Entry& entry : entries())

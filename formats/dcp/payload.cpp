@@ -28,8 +28,13 @@ Result<> read_stored(const SourceTree& tree, const TorchArchive& archive, const 
   const bool last = first + into.size() == tensor.bytes();
   if (!tensor.row_major() || order != ByteOrder::little)
     return last ? check_record(source, checked) : Result<>();
-  return check_part(tree, source, checked, tensor.first * bytes_of(tensor.dtype) + first, into,
-                    last ? Closing::now : Closing::not_yet);
+  // The archive holds this tensor alone: what lies around it is nobody's.
+  const std::uint64_t begin = tensor.first * bytes_of(tensor.dtype);
+  const std::uint64_t end = begin + tensor.bytes();
+  std::vector<FlatRange> gaps;
+  if (first == 0 && begin > 0) gaps.push_back({0, begin});
+  if (last && end < record.size) gaps.push_back({end, record.size - end});
+  return check_part(tree, source, checked, begin + first, into, gaps);
 }
 
 }  // namespace

@@ -12,14 +12,14 @@ Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::
     return Error{
         Code::usage, label + ": a read past its " + std::to_string(chunk.length) + " bytes", {}};
   if (into.empty()) return {};
-  const CheckedRecord& record = records_[chunk.tag / 2];
+  const auto number = static_cast<std::uint32_t>(chunk.tag);
+  const CheckedRecord& record = records_[number];
   TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
              tree_->open(catalog_.files[chunk.file].name));
   TRY(source->read(chunk.offset + first, into));
   if (record.size == 0) return {};
-  const bool last = chunk.tag % 2 == 1 && first + into.size() == chunk.length;
-  auto checked = check_part(*tree_, *source, record, chunk.offset + first - record.at, into,
-                            last ? Closing::now : Closing::not_yet);
+  const FlatRange part{chunk.offset + first - record.at, into.size()};
+  auto checked = check_part(*tree_, *source, record, part.first, into, gaps_.beside(number, part));
   if (!checked) return std::move(checked).error().within(label);
   return {};
 }
@@ -53,13 +53,13 @@ DsFlat DsCheckpoint::add_raw(std::uint32_t file, std::uint64_t elems) {
 }
 
 void DsCheckpoint::finish() {
-  std::vector<Chunk*> last(records_.size(), nullptr);
-  for (TensorEntry& tensor : catalog_.tensors)
-    for (Chunk& chunk : tensor.chunks)
-      if (Chunk*& best = last[chunk.tag / 2]; best == nullptr || best->offset < chunk.offset)
-        best = &chunk;
-  for (Chunk* chunk : last)
-    if (chunk != nullptr) chunk->tag |= 1;
+  std::vector<std::uint64_t> sizes;
+  for (const CheckedRecord& record : records_) sizes.push_back(record.size);
+  for (const TensorEntry& tensor : catalog_.tensors)
+    for (const Chunk& chunk : tensor.chunks)
+      if (const CheckedRecord& record = records_[chunk.tag]; record.size != 0)
+        gaps_.hold(static_cast<std::uint32_t>(chunk.tag), {chunk.offset - record.at, chunk.length});
+  gaps_.close(sizes);
 }
 
 }  // namespace formats

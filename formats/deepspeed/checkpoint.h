@@ -24,8 +24,8 @@ struct DsFlat {
   Shape shape;
 };
 
-// One record holds many parameters' pieces, and zip's CRC32 covers the whole record: reading the
-// last piece in it checks all of it, so that whoever reads everything has everything checked once.
+// One record holds many parameters' pieces, and zip's CRC32 covers the whole record: it is checked
+// when all pieces were read, so that whoever reads everything has everything checked once.
 class DsCheckpoint : public Checkpoint {
  public:
   explicit DsCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
@@ -40,14 +40,14 @@ class DsCheckpoint : public Checkpoint {
                           const TorchTensor& tensor);
   // A swap file: raw fp32 elements, padded at the end, no checksum.
   DsFlat add_raw(std::uint32_t file, std::uint64_t elems);
-  // Marks the last piece of every record; call when all chunks are there.
+  // Call when all chunks are there.
   void finish();
 
  private:
   std::shared_ptr<const SourceTree> tree_;
   Catalog catalog_;
-  // Size 0: nothing to check. Chunk::tag = 2 * record + (last piece of it ? 1 : 0).
-  std::vector<CheckedRecord> records_;
+  std::vector<CheckedRecord> records_;  // by Chunk::tag; size 0: nothing to check
+  RecordGaps gaps_;
 };
 
 }  // namespace formats

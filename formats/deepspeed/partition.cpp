@@ -8,8 +8,7 @@ namespace {
 Chunk chunk_of(const DsFlat& flat, Box box, std::uint64_t first_elem, Rank rank) {
   const std::uint64_t width = bytes_of(flat.dtype);
   const std::uint64_t bytes = volume(box.extent) * width;
-  return {std::move(box), flat.file, flat.at + first_elem * width,
-          bytes,          rank,      std::uint64_t{flat.record} * 2};
+  return {std::move(box), flat.file, flat.at + first_elem * width, bytes, rank, flat.record};
 }
 
 }  // namespace

@@ -37,8 +37,9 @@ class FolderTree : public SourceTree {
                           const std::function<Result<Decoded>()>& make) const override {
     return tree_->decoded(prefix_ + key, bytes, make);
   }
-  std::vector<SeenPart> seen(const std::string& key, const SeenPart& part) const override {
-    return tree_->seen(key, part);  // keys begin with the source's name
+  std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
+                                    ByteView bytes) const override {
+    return tree_->seen(key, size, first, bytes);  // keys begin with the source's name
   }
 
  private:

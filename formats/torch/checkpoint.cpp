@@ -21,6 +21,15 @@ void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uin
   catalog_.tensors.push_back(std::move(entry));
 }
 
+void TorchCheckpoint::finish() {
+  std::vector<std::uint64_t> sizes;
+  for (const Record& record : records_) sizes.push_back(record.place.entry.size);
+  for (const Stored& stored : stored_)
+    if (const TorchTensor& tensor = stored.tensor; lies_as_wanted(stored) && tensor.elems() != 0)
+      gaps_.hold(stored.record, {tensor.first * bytes_of(tensor.dtype), tensor.bytes()});
+  gaps_.close(sizes);
+}
+
 Result<> TorchCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                                std::span<std::byte> into) const {
   CHECK(chunk.tag < stored_.size());
@@ -62,13 +71,18 @@ Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std:
   if (!entry.has_crc()) return {};
   const TorchTensor& tensor = stored.tensor;
   const CheckedRecord checked{entry.name, entry.header_at, record.place.at, entry.size, entry.crc};
-  const bool as_stored =
-      tensor.row_major() && (order_ == ByteOrder::little || swap_unit(tensor.dtype) == 1);
+  if (lies_as_wanted(stored)) {
+    const FlatRange part{tensor.first * bytes_of(tensor.dtype) + first, bytes.size()};
+    return check_part(*tree_, *source_, checked, part.first, bytes,
+                      gaps_.beside(stored.record, part));
+  }
   const bool last_of_all = record.last == number && first + bytes.size() == tensor.bytes();
-  if (as_stored)
-    return check_part(*tree_, *source_, checked, tensor.first * bytes_of(tensor.dtype) + first,
-                      bytes, last_of_all ? Closing::now : Closing::not_yet);
   return last_of_all ? check_record(*source_, checked) : Result<>();
+}
+
+bool TorchCheckpoint::lies_as_wanted(const Stored& stored) const {
+  return stored.tensor.row_major() &&
+         (order_ == ByteOrder::little || swap_unit(stored.tensor.dtype) == 1);
 }
 
 }  // namespace formats

@@ -13,8 +13,9 @@
 
 namespace formats {
 
-// Storages may be shared: the last tensor of one closes the check of its CRC32, so that whoever
-// reads everything has everything checked once, on the way where elements lie as they are wanted.
+// Storages may be shared, and zip's CRC32 covers the whole storage: it is checked when all tensors
+// in it were read, on the way where elements lie as they are wanted, so that whoever reads
+// everything has everything checked once.
 class TorchCheckpoint : public Checkpoint {
  public:
   // `source` is of `tree`.
@@ -31,6 +32,8 @@ class TorchCheckpoint : public Checkpoint {
   std::uint32_t add_record(StoredRecord record);
   // `entry` gets its chunk. REQUIRES: the tensor lies inside the record.
   void add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record);
+  // Call when all tensors are there.
+  void finish();
 
  private:
   struct Record {
@@ -50,6 +53,7 @@ class TorchCheckpoint : public Checkpoint {
                          std::span<std::byte> into) const;
   Result<> check(const Stored& stored, std::uint64_t number, std::uint64_t first,
                  ByteView bytes) const;
+  bool lies_as_wanted(const Stored& stored) const;
 
   std::shared_ptr<const SourceTree> tree_;
   std::shared_ptr<const ByteSource> source_;
@@ -57,6 +61,7 @@ class TorchCheckpoint : public Checkpoint {
   Catalog catalog_;
   std::vector<Record> records_;
   std::vector<Stored> stored_;  // Chunk::tag is an index into it
+  RecordGaps gaps_;             // between tensors that lie as they are wanted
   mutable std::atomic<std::shared_ptr<const Inflating>> inflating_;  // the one used last
 };
 

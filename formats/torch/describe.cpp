@@ -84,6 +84,7 @@ class Describer {
   Result<std::unique_ptr<Checkpoint>> run() {
     TRY(refuse_calls(graph_));
     TRY(walk(graph_.root()));
+    checkpoint_->finish();
     catalog().groups = torch_groups(catalog().values);
     catalog().step = torch_step(catalog().values);
     mark_echoes(catalog().values);

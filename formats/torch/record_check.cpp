@@ -1,6 +1,7 @@
 #include "formats/torch/record_check.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "formats/core/crc32c.h"
 #include "formats/core/json_text.h"
@@ -18,42 +19,73 @@ Result<> compare(const ByteSource& source, const CheckedRecord& record, std::uin
                 "record '" + printable(record.name) + "' fails its CRC32 check");
 }
 
-// Continues `crc` over the record's bytes [first, end).
-Result<std::uint32_t> read_on(const ByteSource& source, const CheckedRecord& record,
-                              std::uint32_t crc, std::uint64_t first, std::uint64_t end) {
+// The record's bytes [first, end), some at a time: take(first, bytes).
+template <typename Take>
+Result<> in_passes(const ByteSource& source, const CheckedRecord& record, std::uint64_t first,
+                   std::uint64_t end, Take take) {
   ByteVector pass(static_cast<std::size_t>(std::min(kPass, end - first)));
   for (; first < end; first += pass.size()) {
     const std::span<std::byte> part =
         std::span(pass).first(std::min<std::uint64_t>(pass.size(), end - first));
     TRY(source.read(record.at + first, part));
-    crc = crc32_zip(crc, part);
+    TRY(take(first, part));
   }
-  return crc;
+  return {};
 }
 
 }  // namespace
 
-Result<> check_part(const SourceTree& tree, const ByteSource& source, const CheckedRecord& record,
-                    std::uint64_t first, ByteView bytes, Closing closing) {
-  const SeenPart part{first, bytes.size(), crc32_zip(0, bytes)};
-  if (part.size == record.size) return compare(source, record, part.crc);
-  const std::string key = std::string(source.name()) + ":" + std::to_string(record.at);
-  const std::vector<SeenPart> seen = tree.seen(key, part);
-  const bool all = seen.size() == 1 && seen.front().size == record.size;
-  if (!all && closing == Closing::not_yet) return {};
-  std::uint64_t at = 0;
-  std::uint32_t crc = 0;
-  for (const SeenPart& one : seen) {
-    TRY_ASSIGN(crc, read_on(source, record, crc, at, one.first));
-    crc = crc32_zip_of_both(crc, one.crc, one.size);
-    at = one.first + one.size;
+void RecordGaps::close(std::span<const std::uint64_t> sizes) {
+  std::ranges::sort(ranges_, [](const InRecord& a, const InRecord& b) {
+    return std::pair(a.record, a.bytes.first) < std::pair(b.record, b.bytes.first);
+  });
+  std::vector<InRecord> gaps;
+  for (auto at = ranges_.begin(); at != ranges_.end();) {
+    const std::uint32_t record = at->record;
+    std::uint64_t held = 0;  // up to here
+    const auto gap_until = [&](std::uint64_t next) {
+      if (held < next) gaps.push_back({record, {held, next - held}});
+    };
+    for (; at != ranges_.end() && at->record == record; ++at) {
+      gap_until(at->bytes.first);
+      held = std::max(held, at->bytes.first + at->bytes.count);
+    }
+    gap_until(sizes[record]);
   }
-  TRY_ASSIGN(crc, read_on(source, record, crc, at, record.size));
-  return compare(source, record, crc);
+  gaps.shrink_to_fit();
+  ranges_ = std::move(gaps);
+}
+
+std::vector<FlatRange> RecordGaps::beside(std::uint32_t record, FlatRange part) const {
+  std::vector<FlatRange> found;
+  const auto [first, last] = std::ranges::equal_range(ranges_, record, {}, &InRecord::record);
+  if (first == last) return found;
+  if (first->bytes.first == 0 && first->bytes.count == part.first) found.push_back(first->bytes);
+  const std::uint64_t end = part.first + part.count;
+  const auto after = std::ranges::lower_bound(first, last, end, {},
+                                              [](const InRecord& gap) { return gap.bytes.first; });
+  if (after != last && after->bytes.first == end) found.push_back(after->bytes);
+  return found;
+}
+
+Result<> check_part(const SourceTree& tree, const ByteSource& source, const CheckedRecord& record,
+                    std::uint64_t first, ByteView bytes, std::span<const FlatRange> gaps) {
+  const std::string key = std::string(source.name()) + ":" + std::to_string(record.at);
+  const auto see = [&](std::uint64_t at, ByteView part) -> Result<> {
+    const auto crc = tree.seen(key, record.size, at, part);
+    return crc ? compare(source, record, *crc) : Result<>();
+  };
+  for (const FlatRange& gap : gaps)
+    TRY(in_passes(source, record, gap.first, gap.first + gap.count, see));
+  return see(first, bytes);
 }
 
 Result<> check_record(const ByteSource& source, const CheckedRecord& record) {
-  TRY_ASSIGN(const std::uint32_t crc, read_on(source, record, 0, 0, record.size));
+  std::uint32_t crc = 0;
+  TRY(in_passes(source, record, 0, record.size, [&](std::uint64_t, ByteView part) -> Result<> {
+    crc = crc32_zip(crc, part);
+    return {};
+  }));
   return compare(source, record, crc);
 }
 

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "formats/core/byte_source.h"
+#include "formats/layout/box.h"
 
 namespace formats {
 
@@ -17,14 +20,30 @@ struct CheckedRecord {
   std::uint32_t crc = 0;
 };
 
-// Whether this read is the last one that whoever reads everything asks for.
-enum class Closing : std::uint8_t { not_yet, now };
+// Bytes of records that no reader will ask for, such as padding between tensors. Whoever reads what
+// lies before them (at a record's start: after them) reads them along, for the checksum's sake.
+class RecordGaps {
+ public:
+  // Some reader will ask for these bytes of the record. REQUIRES: not closed.
+  void hold(std::uint32_t record, FlatRange bytes) { ranges_.push_back({record, bytes}); }
+  // All was told. `sizes`: of the records, by number.
+  void close(std::span<const std::uint64_t> sizes);
+  // Those next to `part`, ascending. REQUIRES: closed.
+  std::vector<FlatRange> beside(std::uint32_t record, FlatRange part) const;
+
+ private:
+  struct InRecord {
+    std::uint32_t record = 0;
+    FlatRange bytes;
+  };
+  std::vector<InRecord> ranges_;  // what is held; once closed, what is not: by record and place
+};
 
 // `bytes` were just read from byte `first` of the record. Once all of it was seen
-// (SourceTree::seen) its CRC32 decides: Code::corrupt where it is another. The closing part does
-// not wait for that: it reads what nobody has seen.
+// (SourceTree::seen) its CRC32 decides: Code::corrupt where it is another. `gaps` of the record
+// nobody else reads.
 Result<> check_part(const SourceTree& tree, const ByteSource& source, const CheckedRecord& record,
-                    std::uint64_t first, ByteView bytes, Closing closing);
+                    std::uint64_t first, ByteView bytes, std::span<const FlatRange> gaps);
 
 // Reads all of it.
 Result<> check_record(const ByteSource& source, const CheckedRecord& record);

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "formats/core/crc32c.h"
+#include "formats/core/seen_parts.h"
 #include "formats/core/sha256.h"
 #include "formats/core/units.h"
 #include "libswap/sys/cold_reads.h"
@@ -18,7 +20,6 @@
 #include "libswap/sys/errno_error.h"
 #include "libswap/sys/probe.h"
 #include "libswap/sys/process.h"
-#include "libswap/sys/seen_parts.h"
 
 namespace libswap {
 namespace {
@@ -71,6 +72,9 @@ Result<Descriptor> Files::open(const std::string& name) const {
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return Error{Code::unsupported, path_of(name) + " is not a regular file", ""};
   }
+  // What is small is a header here and a header there; megabytes read ahead of each are read again
+  // with the data. What is large goes by ColdReads.
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
   return file;
 }
 
@@ -202,16 +206,19 @@ class FileTree : public formats::SourceTree {
                           const std::function<Result<Decoded>()>& make) const override {
     return decoded_.get(key, bytes, make);
   }
-  std::vector<formats::SeenPart> seen(const std::string& key,
-                                      const formats::SeenPart& part) const override {
-    return seen_.add(key, part);
+  std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
+                                    formats::ByteView bytes) const override {
+    const std::uint32_t crc = formats::crc32_zip(0, bytes);
+    const std::lock_guard lock(seen_mutex_);
+    return seen_.add(key, size, first, bytes, crc);
   }
 
  private:
   std::shared_ptr<const Files> files_;
   std::vector<Entry> entries_;
   mutable DecodedItems decoded_{kMostDecoded};
-  mutable SeenParts seen_;
+  mutable std::mutex seen_mutex_;
+  mutable formats::SeenParts seen_;  // guarded by seen_mutex_
 };
 
 bool is_inside(const fs::path& target, const fs::path& root) {

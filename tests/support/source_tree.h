@@ -3,16 +3,31 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "formats/core/byte_source.h"
+#include "formats/core/crc32c.h"
+#include "formats/core/seen_parts.h"
 
 namespace test_support {
 
-class MemoryTree : public formats::SourceTree {
+// Remembers what was read, as trees of files do. For one thread at a time.
+class RememberingTree : public formats::SourceTree {
+ public:
+  std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
+                                    formats::ByteView bytes) const override {
+    return seen_.add(key, size, first, bytes, formats::crc32_zip(0, bytes));
+  }
+
+ private:
+  mutable formats::SeenParts seen_;
+};
+
+class MemoryTree : public RememberingTree {
  public:
   explicit MemoryTree(std::string root) : root_(std::move(root)) {}
 

@@ -32,7 +32,7 @@ constexpr std::size_t kFlips = 24;        // of one file
 constexpr std::uint64_t kMaxRead = 1 << 20;
 
 // A tree with one file replaced. Fails the test when a file is asked for that it does not list.
-class ChangedTree : public formats::SourceTree {
+class ChangedTree : public test_support::RememberingTree {
  public:
   ChangedTree(const SourceTree& tree, std::string_view name, ByteVector bytes)
       : tree_(tree), entries_(tree.entries()), name_(name), bytes_(std::move(bytes)) {
