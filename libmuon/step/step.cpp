@@ -73,12 +73,7 @@ std::span<float> Engine::Impl::own_weight(std::uint32_t param) {
 }
 
 Result<> Engine::Impl::agree_all(const Result<>& mine, std::string_view doing) {
-  TRY_ASSIGN(const std::int64_t worst, ranks.agree(mine ? 1 : 0));
-  if (!mine) return mine;
-  if (worst == 0)
-    return Error{Code::peer, "another rank failed while " + std::string(doing),
-                 "its own message says why"};
-  return {};
+  return libswap::agree_all(ranks, mine, doing);
 }
 
 Result<> Engine::Impl::check_gradients() const {

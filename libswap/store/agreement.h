@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "formats/core/result.h"
 
@@ -19,5 +20,10 @@ class Alone : public Agreement {
  public:
   formats::Result<std::int64_t> agree(std::int64_t mine) override { return mine; }
 };
+
+// Whether all ranks got through: mine if it is an error, Code::peer if another's is. Collective.
+// `doing` says with what, for the message.
+formats::Result<> agree_all(Agreement& ranks, const formats::Result<>& mine,
+                            std::string_view doing);
 
 }  // namespace libswap

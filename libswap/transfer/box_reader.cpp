@@ -207,6 +207,12 @@ const Chunk* BoxReader::chunk_of(const Box& box) const {
   return nullptr;
 }
 
+const Chunk* BoxReader::chunk_with(const Box& box) const {
+  for (const Chunk* chunk : candidates(box))
+    if (intersect(chunk->box, box)) return chunk;
+  return nullptr;
+}
+
 Result<> BoxReader::read_chunk(const Chunk& chunk, std::uint64_t first,
                                std::span<std::byte> into) const {
   while (!into.empty()) {

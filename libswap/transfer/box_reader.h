@@ -43,6 +43,8 @@ class BoxReader {
 
   // The chunk that is exactly `box`, if there is one.
   const formats::Chunk* chunk_of(const formats::Box& box) const;
+  // A chunk that holds something of `box`, if there is one.
+  const formats::Chunk* chunk_with(const formats::Box& box) const;
   // Fills `into` from the chunk's decoded bytes, from byte `first` on, at most kMaxRun at a time.
   Result<> read_chunk(const formats::Chunk& chunk, std::uint64_t first,
                       std::span<std::byte> into) const;

@@ -99,13 +99,23 @@ Result<bool> clear(IoBackend& files, const fs::path& parent, const Parsed& attem
 
 }  // namespace
 
+fs::path with_parent(const fs::path& destination) {
+  fs::path path = destination.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.has_parent_path() ? path : fs::path(".") / path;
+}
+
+fs::path fresh_directory(const fs::path& destination, std::string_view id) {
+  return destination.parent_path() / name_of(destination.filename().string(), kNew, id);
+}
+
 Temporary::Temporary(IoBackend& files, FileId lock, const fs::path& destination,
                      const std::string& id)
-    : files_(&files), lock_(lock) {
+    : files_(&files), lock_(lock), id_(id) {
   const fs::path parent = destination.parent_path();
   const std::string name = destination.filename().string();
   lock_path_ = parent / name_of(name, kLock, id);
-  fresh_ = parent / name_of(name, kNew, id);
+  fresh_ = fresh_directory(destination, id);
   old_ = parent / name_of(name, kOld, id);
   journal_ = parent / name_of(name, kJournal, id);
 }
@@ -113,6 +123,7 @@ Temporary::Temporary(IoBackend& files, FileId lock, const fs::path& destination,
 Temporary::Temporary(Temporary&& other) noexcept
     : files_(std::exchange(other.files_, nullptr)),
       lock_(other.lock_),
+      id_(std::move(other.id_)),
       lock_path_(std::move(other.lock_path_)),
       fresh_(std::move(other.fresh_)),
       old_(std::move(other.old_)),

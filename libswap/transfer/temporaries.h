@@ -11,11 +11,18 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "libswap/sys/io_backend.h"
 
 namespace libswap {
+
+// The destination normalised, so that it has a name and a parent.
+fs::path with_parent(const fs::path& destination);
+
+// The directory that an attempt with this id writes. REQUIRES: with_parent().
+fs::path fresh_directory(const fs::path& destination, std::string_view id);
 
 // The names of one attempt, and the lock that says it is alive. Borrows the backend.
 class Temporary {
@@ -32,6 +39,7 @@ class Temporary {
   ~Temporary();
   void keep() { kept_ = true; }
 
+  const std::string& id() const { return id_; }
   const fs::path& fresh() const { return fresh_; }
   const fs::path& moved_aside() const { return old_; }
   const fs::path& journal() const { return journal_; }
@@ -41,6 +49,7 @@ class Temporary {
 
   IoBackend* files_;  // null once moved from
   FileId lock_;
+  std::string id_;
   fs::path lock_path_;
   fs::path fresh_;
   fs::path old_;

@@ -46,7 +46,9 @@ class PlanWriter {
 
   // Goes on from what the attempt has finished, where that is there.
   Result<> go_on(Attempt& attempt);
-  Result<> write_all(Attempt& attempt);
+  // Noted in the attempt, if there is one.
+  Result<> write_shards(const fs::path& directory, Attempt* attempt);
+  Result<> write_commit_files(const fs::path& directory);
   Result<> verify_derived() const;
   // What was written so far can be gone on with.
   Result<> save(Attempt& attempt);
@@ -80,21 +82,23 @@ class PlanWriter {
   std::uint64_t total_ = 0;
 };
 
-Result<> PlanWriter::write_all(Attempt& attempt) {
-  const fs::path& directory = attempt.temporary().fresh();
+Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
   TRY(make_directories(directory));
   if (found_ > 0) report();
   PieceWork shards = work();
-  shards.finished = attempt.finished();
-  if (attempt.can_be_kept())
+  if (attempt != nullptr) shards.finished = attempt->finished();
+  if (attempt != nullptr && attempt->can_be_kept())
     shards.durable = [&](std::span<const FinishedPiece> pieces) -> Result<> {
       for (const FinishedPiece& piece : pieces) begun_.insert(pieces_.at(piece.index).file);
-      return attempt.note(pieces) ? save(attempt) : Result<>();
+      return attempt->note(pieces) ? save(*attempt) : Result<>();
     };
   TRY(write_pieces(io_, filler_, plan_.files, directory, shards));
   for (auto sub = subdirectories_.rbegin(); sub != subdirectories_.rend(); ++sub)
     TRY(io_.backend().sync_directory(directory / *sub));
-  TRY(io_.backend().sync_directory(directory));
+  return io_.backend().sync_directory(directory);
+}
+
+Result<> PlanWriter::write_commit_files(const fs::path& directory) {
   for (const OutputFile& file : plan_.commit_files) {
     TRY(write_pieces(io_, filler_, {&file, 1}, directory, work()));
     TRY(io_.backend().sync_directory((directory / file.name).parent_path()));
@@ -274,20 +278,17 @@ Result<> publish(IoBackend& files, const Temporary& temporary, const fs::path& d
   return {};
 }
 
-// Absolute enough to have a parent and a name.
-fs::path with_parent(const fs::path& destination) {
-  fs::path path = destination.lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path.has_parent_path() ? path : fs::path(".") / path;
-}
-
 // Steps 3 to 7.
 Result<> write_and_check(PlanWriter& writer, Attempt& attempt, const WriteOptions& options,
-                         std::vector<std::uint64_t>& fingerprints) {
-  TRY(writer.write_all(attempt));
+                         const Companions& companions, std::vector<std::uint64_t>& fingerprints) {
+  const fs::path& directory = attempt.temporary().fresh();
+  Result<> shards = writer.write_shards(directory, &attempt);
+  if (companions.shards_written) shards = companions.shards_written(std::move(shards));
+  TRY(shards);
+  TRY(writer.write_commit_files(directory));
   if (options.derived == Derivation::proven) TRY(writer.verify_derived());
   fingerprints = writer.fingerprints();
-  if (options.check) TRY(options.check(attempt.temporary().fresh(), fingerprints));
+  if (options.check) TRY(options.check(directory, fingerprints));
   if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed))
     return stopped_on_request();
   return {};
@@ -307,6 +308,12 @@ Error given_up(Error error, PlanWriter& writer, Attempt& attempt) {
 Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
                                      const EmitPlan& plan, const fs::path& destination,
                                      const WriteOptions& options) {
+  return write_checkpoint(io, content, plan, destination, options, {});
+}
+
+Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
+                                     const EmitPlan& plan, const fs::path& destination,
+                                     const WriteOptions& options, const Companions& companions) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path target = with_parent(destination);
   IoBackend& files = io.backend();
@@ -329,9 +336,24 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
   report.files = plan.files.size() + plan.commit_files.size();
   report.bytes = bytes_of(plan);
   report.bytes_found = writer.bytes_found();
-  if (Result<> done = write_and_check(writer, attempt, options, report.fingerprints); !done)
+  if (companions.begun) TRY(companions.begun(attempt.temporary()));
+  if (Result<> done = write_and_check(writer, attempt, options, companions, report.fingerprints);
+      !done)
     return given_up(std::move(done).error(), writer, attempt);
   TRY(publish(files, attempt.temporary(), target, options.overwrite));
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+Result<WriteReport> write_shards(IoQueue& io, const formats::Checkpoint& content,
+                                 const EmitPlan& plan, const fs::path& directory,
+                                 const WriteOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  TRY_ASSIGN(const std::uint32_t workers, workers_within(options));
+  PlanWriter writer(io, content, plan, options, workers);
+  TRY(writer.write_shards(directory, nullptr));
+  WriteReport report{.bytes = bytes_of(plan), .files = plan.files.size()};
+  report.fingerprints = writer.fingerprints();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

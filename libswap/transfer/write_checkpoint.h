@@ -101,4 +101,24 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
                                      const formats::EmitPlan& plan, const fs::path& destination,
                                      const WriteOptions& options);
 
+// What a rank has to do with others that write files of the same checkpoint (save.h). On the
+// calling thread; an error ends everything.
+struct Companions {
+  // Nothing but the temporary's lock is there; from now on others may write below fresh().
+  std::function<Result<>(const Temporary& temporary)> begun;
+  // Whatever came of this rank's own files, once, after begun(): the directory must stay until
+  // nobody else writes into it. No commit file is there yet.
+  std::function<Result<>(Result<> mine)> shards_written;
+};
+Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
+                                     const formats::EmitPlan& plan, const fs::path& destination,
+                                     const WriteOptions& options, const Companions& companions);
+
+// Steps 3 to 5 for the shard files of a plan that has passed check_plan(), below a directory that
+// somebody else publishes and removes. options: piece_bytes, workers, memory_bytes, priority,
+// cancel.
+Result<WriteReport> write_shards(IoQueue& io, const formats::Checkpoint& content,
+                                 const formats::EmitPlan& plan, const fs::path& directory,
+                                 const WriteOptions& options);
+
 }  // namespace libswap

@@ -1,0 +1,20 @@
+#include "libswap/store/agreement.h"
+
+#include <string>
+
+namespace libswap {
+
+using formats::Code;
+using formats::Error;
+using formats::Result;
+
+Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_view doing) {
+  TRY_ASSIGN(const std::int64_t worst, ranks.agree(mine ? 1 : 0));
+  if (!mine) return mine;
+  if (worst == 0)
+    return Error{Code::peer, "another rank failed while " + std::string(doing),
+                 "its own message says why"};
+  return {};
+}
+
+}  // namespace libswap
