@@ -110,4 +110,19 @@ class MemoryCheckpoint : public formats::Checkpoint {
   mutable std::atomic<std::uint64_t> reads_ = 0;
 };
 
+// A source that changes what it gave out before.
+class Fickle : public MemoryCheckpoint {
+ public:
+  formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
+                         std::uint64_t first, std::span<std::byte> into) const override {
+    TRY(MemoryCheckpoint::read(tensor, chunk, first, into));
+    if (!before_.empty()) before_[0] ^= std::byte{1};
+    before_ = into;
+    return {};
+  }
+
+ private:
+  mutable std::span<std::byte> before_;
+};
+
 }  // namespace libswap::testing

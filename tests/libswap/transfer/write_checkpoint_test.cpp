@@ -17,6 +17,7 @@ using formats::EmitPlan;
 using formats::Layout;
 using formats::Policy;
 using formats::Shape;
+using testing::Fickle;
 using testing::Files;
 using testing::MemoryCheckpoint;
 using testing::Random;
@@ -224,21 +225,6 @@ TEST_F(WriteCheckpoint, TheCallersCheckSeesTheFilesBeforeTheyArePublished) {
   EXPECT_EQ(refused.error().message, "not what I wanted");
   EXPECT_TRUE(beside().empty());
 }
-
-// A source that changes what it gave out before.
-class Fickle : public MemoryCheckpoint {
- public:
-  Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
-                std::uint64_t first, std::span<std::byte> into) const override {
-    TRY(MemoryCheckpoint::read(tensor, chunk, first, into));
-    if (!before_.empty()) before_[0] ^= std::byte{1};
-    before_ = into;
-    return {};
-  }
-
- private:
-  mutable std::span<std::byte> before_;
-};
 
 TEST_F(WriteCheckpoint, ComparesWhatWasGatheredWithTheSource) {
   Fickle source;
