@@ -20,6 +20,14 @@ namespace libswap {
 
 using formats::Result;
 
+// What a read found.
+struct Came {
+  std::uint64_t fingerprint = 0;  // of the elements as their chunks place them
+  // Whether all of it is runs of chunks that were read to where the same elements are wanted, one
+  // behind the other. There is nothing then that could have been put elsewhere.
+  bool in_place = false;
+};
+
 class BoxReader {
  public:
   static constexpr std::uint64_t kMaxRun = std::uint64_t{4} << 20;  // bytes asked for at once
@@ -36,10 +44,8 @@ class BoxReader {
 
   // Fills `into` with the row-major elements of `box`. Code::incomplete when part of it is in no
   // chunk, Code::corrupt when part of it is in several; neither is found out before the end.
-  // `came`, when given, is increased by the fingerprint of the elements as their chunks place them.
   // REQUIRES: box inside the tensor, into.size() its bytes.
-  Result<> read(const formats::Box& box, std::span<std::byte> into,
-                std::uint64_t* came = nullptr) const;
+  Result<> read(const formats::Box& box, std::span<std::byte> into, Came* came = nullptr) const;
 
   // The chunk that is exactly `box`, if there is one.
   const formats::Chunk* chunk_of(const formats::Box& box) const;

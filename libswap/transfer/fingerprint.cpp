@@ -1,5 +1,6 @@
 #include "libswap/transfer/fingerprint.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -8,36 +9,81 @@
 namespace libswap {
 namespace {
 
-__extension__ using Wide = unsigned __int128;
+constexpr std::size_t kBlock = 256;  // words that share one multiplier
+constexpr std::size_t kFew = 16;     // words that are not worth a vector loop
 
-// Both halves of a 64 x 64 product, folded: every bit of either input reaches every bit of the
-// result. The constants are odd and dense: digits of the golden ratio, sqrt(3) and sqrt(5).
-std::uint64_t mixed(std::uint64_t index, std::uint64_t bits) {
-  const std::uint64_t a = bits ^ 0x9e3779b97f4a7c15u;
-  const std::uint64_t b = index * 0xbb67ae8584caa73bu + 0x3c6ef372fe94f82bu;
-  const Wide product = static_cast<Wide>(a) * b;
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+// SplitMix64's finisher: every bit of the input reaches every bit of the result.
+constexpr std::uint64_t mixed(std::uint64_t number) {
+  number += 0x9e3779b97f4a7c15u;
+  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9u;
+  number = (number ^ (number >> 27)) * 0x94d049bb133111ebu;
+  return number ^ (number >> 31);
 }
 
+// Odd, so that no key loses a bit of a word. In halves, as vector units multiply.
+struct Keys {
+  constexpr Keys() {
+    for (std::size_t i = 0; i < kBlock; ++i) {
+      const std::uint64_t key = mixed(i) | 1;
+      low[i] = static_cast<std::uint32_t>(key);
+      high[i] = static_cast<std::uint32_t>(key >> 32);
+      sums[i + 1] = sums[i] + key;
+    }
+  }
+  std::array<std::uint32_t, kBlock> low{};
+  std::array<std::uint32_t, kBlock> high{};
+  std::array<std::uint64_t, kBlock + 1> sums{};  // of the keys before each
+};
+constexpr Keys kKeys;
+
 template <typename Bits>
-std::uint64_t element(const std::byte* data, std::size_t index) {
+std::uint32_t word(const std::byte* data, std::size_t index) {
   Bits bits;
   std::memcpy(&bits, data + index * sizeof(Bits), sizeof(Bits));
+  // What only changes high bits, as a sign, changes low ones too: products lose the highest.
+  if constexpr (sizeof(Bits) == 4) bits ^= bits >> 16;
   return bits;
 }
 
+// Of `count` words, the first of which is word `first` of its block; before its multiplier.
 template <typename Bits>
-std::uint64_t sum_of(std::uint64_t first, formats::ByteView data) {
-  // Independent sums: one alone is as slow as a multiplication's latency.
-  constexpr std::size_t kLanes = 4;
-  std::array<std::uint64_t, kLanes> sums{};
-  const std::size_t count = data.size() / sizeof(Bits);
-  std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (std::size_t lane = 0; lane < kLanes; ++lane)
-      sums[lane] += mixed(first + i + lane, element<Bits>(data.data(), i + lane));
-  for (; i < count; ++i) sums[0] += mixed(first + i, element<Bits>(data.data(), i));
-  return sums[0] + sums[1] + sums[2] + sums[3];
+[[gnu::always_inline]] inline std::uint64_t sum_of(const std::byte* data, std::size_t first,
+                                                   std::size_t count) {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t bits = word<Bits>(data, i);
+    low += std::uint64_t{bits} * kKeys.low[first + i];
+    high += std::uint64_t{bits} * kKeys.high[first + i];
+  }
+  return low + (high << 32);
+}
+
+EBB_CLONES std::uint64_t sum_of_1(const std::byte* data, std::size_t first, std::size_t count) {
+  return sum_of<std::uint8_t>(data, first, count);
+}
+EBB_CLONES std::uint64_t sum_of_2(const std::byte* data, std::size_t first, std::size_t count) {
+  return sum_of<std::uint16_t>(data, first, count);
+}
+EBB_CLONES std::uint64_t sum_of_4(const std::byte* data, std::size_t first, std::size_t count) {
+  return sum_of<std::uint32_t>(data, first, count);
+}
+
+template <typename Bits, std::uint64_t (*kMany)(const std::byte*, std::size_t, std::size_t)>
+std::uint64_t sum_of_blocks(std::uint64_t first, formats::ByteView data) {
+  std::uint64_t sum = 0;
+  for (std::size_t left = data.size() / sizeof(Bits); left > 0;) {
+    const std::size_t in_block = first % kBlock;
+    const std::size_t count = std::min(left, kBlock - in_block);
+    const std::uint64_t part = count < kFew ? sum_of<Bits>(data.data(), in_block, count)
+                                            : kMany(data.data(), in_block, count);
+    const std::uint64_t ones = kKeys.sums[in_block + count] - kKeys.sums[in_block];
+    sum += (part + ones) * (mixed(~(first / kBlock)) | 1);
+    data = data.subspan(count * sizeof(Bits));
+    first += count;
+    left -= count;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -46,16 +92,12 @@ std::uint64_t fingerprint(std::uint64_t first, formats::ByteView data, std::uint
   CHECK(elem_bytes != 0 && data.size() % elem_bytes == 0);
   switch (elem_bytes) {
     case 1:
-      return sum_of<std::uint8_t>(first, data);
+      return sum_of_blocks<std::uint8_t, sum_of_1>(first, data);
     case 2:
-      return sum_of<std::uint16_t>(first, data);
-    case 4:
-      return sum_of<std::uint32_t>(first, data);
-    case 8:
-      return sum_of<std::uint64_t>(first, data);
+      return sum_of_blocks<std::uint16_t, sum_of_2>(first, data);
     default:
-      CHECK(elem_bytes == 16);  // as twice as many elements of 8 bytes
-      return sum_of<std::uint64_t>(first * 2, data);
+      CHECK(elem_bytes == 4 || elem_bytes == 8 || elem_bytes == 16);
+      return sum_of_blocks<std::uint32_t, sum_of_4>(first * (elem_bytes / 4), data);
   }
 }
 

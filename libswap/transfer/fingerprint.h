@@ -1,7 +1,9 @@
 // Fingerprint: 64 bits that two copies of a tensor share if and (almost) only if every element is
-// equal, however each copy is cut, ordered or encoded. It is the sum, modulo 2^64, of one mixed
-// hash of (flat index, bits) per element; so fingerprints of disjoint boxes add up to the whole's.
-// Not a defence against forgery: that is what SHA-256 is for.
+// equal, however each copy is cut, ordered or encoded. It is the sum, modulo 2^64, of a product for
+// each word: its bits plus one, times a key that follows from its flat index. A word is an element,
+// or 4 bytes of a larger one. So fingerprints of disjoint boxes add up to the whole's, and one
+// wrong word is always seen. (Multilinear hashing: Carter and Wegman 1979; in vector units: Lemire
+// and Kaser 2014.) Not a defence against forgery: that is what SHA-256 is for.
 #pragma once
 
 #include <cstdint>

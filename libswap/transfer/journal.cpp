@@ -14,7 +14,7 @@ using formats::ByteView;
 
 namespace {
 
-constexpr std::string_view kMagic = "ebb journal 2\n";
+constexpr std::string_view kMagic = "ebb journal 3\n";
 constexpr std::uint64_t kMaxJournal = formats::GiB;  // a piece takes some 40 bytes
 constexpr std::size_t kHead = 8;
 

@@ -246,6 +246,21 @@ TEST(Fingerprint, ChangesWithEveryBitAndEverySwapOfElements) {
     }
     EXPECT_NE(fingerprint(1, bytes, elem), original);
   }
+  // Many words, in several vectors and blocks, whose signs change.
+  ByteVector many(4 * 1000);
+  for (std::byte& b : many) b = static_cast<std::byte>(random());
+  const std::uint64_t original = fingerprint(300, many, 4);
+  for (std::size_t i = 3; i + 4 < many.size(); i += 4) {
+    ByteVector flipped = many;
+    flipped[i] ^= std::byte{0x80};
+    flipped[i + 4] ^= std::byte{0x80};
+    EXPECT_NE(fingerprint(300, flipped, 4), original);
+  }
+  // Any cut adds up.
+  for (std::size_t cut = 0; cut <= many.size(); cut += 4)
+    EXPECT_EQ(fingerprint(300, formats::ByteView(many).first(cut), 4) +
+                  fingerprint(300 + cut / 4, formats::ByteView(many).subspan(cut), 4),
+              original);
   // Zeros in other places are other tensors too.
   EXPECT_NE(fingerprint(0, ByteVector(8), 4), fingerprint(0, ByteVector(12), 4));
 }

@@ -229,8 +229,9 @@ TEST_F(WriteCheckpoint, TheCallersCheckSeesTheFilesBeforeTheyArePublished) {
 TEST_F(WriteCheckpoint, ComparesWhatWasGatheredWithTheSource) {
   Fickle source;
   source.add("a", DType::f32, {4, 2}, random_);
-  source.add_chunk(0, {{0, 0}, {1, 2}}, 0);
-  source.add_chunk(0, {{1, 0}, {3, 2}}, 1);
+  source.add_chunk(0, {{0, 0}, {2, 2}}, 0);
+  source.add_chunk(0, {{2, 0}, {2, 1}}, 1);  // columns: not read to where they are wanted
+  source.add_chunk(0, {{2, 1}, {2, 1}}, 2);
   plan_ = testing::toy_plan(source.catalog(), layout_of(Policy::rows, 1, source.catalog()));
   const auto report = write_checkpoint(*queue_, source, plan_, "/out/ckpt", {.workers = 1});
   ASSERT_FALSE(report);
