@@ -193,8 +193,9 @@ TEST_F(Load, StopsOnRequest) {
 TEST_F(Load, ProvesThatWhatArrivedIsWhatTheShardsHold) {
   Fickle source;
   source.add("a", DType::f32, {4, 2}, random_);
-  source.add_chunk(0, {{0, 0}, {1, 2}}, 0);
-  source.add_chunk(0, {{1, 0}, {3, 2}}, 1);
+  source.add_chunk(0, {{0, 0}, {2, 2}}, 0);
+  source.add_chunk(0, {{2, 0}, {2, 1}}, 1);  // columns: not read to where they are wanted
+  source.add_chunk(0, {{2, 1}, {2, 1}}, 2);
   formats::ByteVector memory(32);
   const Wanted wanted{0, formats::whole({4, 2}), memory};
   const auto loaded = load(source, {&wanted, 1}, {.workers = 1});
