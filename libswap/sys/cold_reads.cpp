@@ -82,6 +82,27 @@ Descriptor open_uncached(int descriptor) {
   return Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_DIRECT));
 }
 
+std::optional<std::size_t> before_blocks(std::uint64_t offset, const std::byte* into) {
+  const std::uint64_t in_block = offset % kBlock;
+  if (reinterpret_cast<std::uintptr_t>(into) % kBlock != in_block) return std::nullopt;
+  return static_cast<std::size_t>((kBlock - in_block) % kBlock);
+}
+
+std::size_t read_blocks(int descriptor, std::uint64_t offset, std::span<std::byte> into) {
+  const std::size_t wanted = into.size() / kBlock * kBlock;
+  std::size_t done = 0;
+  while (done < wanted) {
+    const std::size_t size = std::min<std::size_t>(wanted - done, kWindow);
+    const ssize_t count =
+        ::pread(descriptor, into.data() + done, size, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    done += static_cast<std::size_t>(count) / kBlock * kBlock;
+    if (static_cast<std::size_t>(count) < size) break;
+  }
+  return done;
+}
+
 Result<std::size_t> read_uncached(int descriptor, BounceBuffers& buffers, std::uint64_t offset,
                                   std::span<std::byte> into) {
   TRY_ASSIGN(BounceBuffers::Lease lease, buffers.take());

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,14 @@ std::size_t read_cached(int descriptor, std::uint64_t offset, std::span<std::byt
 
 // The same file again, for reads past the page cache; none where the file system has no such reads.
 Descriptor open_uncached(int descriptor);
+
+// How many bytes before the first block of the file that memory at `into` can take as it lies; none
+// where addresses and places in the file do not fall on such borders together.
+std::optional<std::size_t> before_blocks(std::uint64_t offset, const std::byte* into);
+
+// Reads whole blocks past the page cache, straight to where they are wanted; how many bytes, fewer
+// at the file's end or where such reads do not work. REQUIRES: before_blocks(offset, into) is 0.
+std::size_t read_blocks(int descriptor, std::uint64_t offset, std::span<std::byte> into);
 
 // Reads past the page cache, by way of a bounce buffer; how many bytes, fewer at the file's end or
 // where such reads do not work: the rest is read another way.

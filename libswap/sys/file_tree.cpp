@@ -141,8 +141,14 @@ Result<std::size_t> FileSource::read_large(const Descriptor& file, std::uint64_t
   DescriptorCache::Shared uncached = files_->cache.find(&inode_);
   if (uncached == nullptr) uncached = files_->cache.insert(&inode_, open_uncached(file.get()));
   if (!*uncached) return cached;
-  TRY_ASSIGN(const std::size_t rest, read_uncached(uncached->get(), files_->buffers,
-                                                   offset + cached, into.subspan(cached)));
+  offset += cached;
+  into = into.subspan(cached);
+  if (const auto before = before_blocks(offset, into.data()); before && *before < into.size()) {
+    const ssize_t begun = ::pread(file.get(), into.data(), *before, static_cast<off_t>(offset));
+    if (begun != static_cast<ssize_t>(*before)) return cached;
+    return cached + *before + read_blocks(uncached->get(), offset + *before, into.subspan(*before));
+  }
+  TRY_ASSIGN(const std::size_t rest, read_uncached(uncached->get(), files_->buffers, offset, into));
   return cached + rest;
 }
 

@@ -6,6 +6,8 @@
 
 #include "formats/core/check.h"
 #include "formats/core/sha256.h"
+#include "formats/core/units.h"
+#include "libswap/sys/aligned_buffer.h"
 #include "libswap/transfer/box_reader.h"
 #include "libswap/transfer/fingerprint.h"
 #include "libswap/transfer/in_parallel.h"
@@ -33,6 +35,7 @@ Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
 namespace {
 
 constexpr std::uint32_t kMostWorkers = 4;  // of fingerprint_of()
+constexpr std::uint64_t kBlock = 4096;     // of a file
 
 // Hands out runs of all chunks, tensor by tensor.
 class Runs {
@@ -54,7 +57,7 @@ class Runs {
         const auto size = formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent));
         CHECK(size.has_value());  // the whole tensor's fits
         if (at_ == *size) continue;
-        const Run run{tensor_, &chunk, at_, std::min(*size - at_, BoxReader::kMaxRun)};
+        const Run run{tensor_, &chunk, at_, std::min(*size - at_, until_border(tensor, chunk))};
         at_ += run.size;
         return run;
       }
@@ -63,6 +66,13 @@ class Runs {
   }
 
  private:
+  // The runs that follow begin where a block of the file does.
+  std::uint64_t until_border(const formats::TensorEntry& tensor,
+                             const formats::Chunk& chunk) const {
+    const std::uint64_t size = BoxReader::kMaxRun - (chunk.offset + at_) % kBlock;
+    return size - size % formats::div_ceil(bits_of(tensor.dtype), 8);
+  }
+
   std::span<const TensorOf> tensors_;
   std::mutex mutex_;
   std::size_t tensor_ = 0;
@@ -81,14 +91,16 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
   std::mutex mutex;
   std::vector<std::uint64_t> sums(tensors.size(), 0);
   const auto work = [&](const std::atomic<bool>& stop) -> Result<> {
-    ByteVector bytes;
+    TRY_ASSIGN(AlignedBuffer memory, AlignedBuffer::allocate(BoxReader::kMaxRun + kBlock));
     while (!stop.load(std::memory_order_relaxed)) {
       if (cancel != nullptr && cancel->load(std::memory_order_relaxed))
         return formats::Error{formats::Code::cancelled, "stopped on request", {}};
       const auto run = runs.next();
       if (!run) break;
       const TensorOf& of = tensors[run->tensor];
-      bytes.resize(run->size);
+      // Where a format stores elements as they are, they come from the disk without a copy.
+      const std::uint64_t in_block = (run->chunk->offset + run->at) % kBlock;
+      const std::span<std::byte> bytes = memory.bytes().subspan(in_block, run->size);
       TRY(of.checkpoint->read(*of.tensor, *run->chunk, run->at, bytes));
       const bool packed = bits_of(of.tensor->dtype) % 8 != 0;
       const std::uint32_t elem = packed ? 1 : bytes_of(of.tensor->dtype);
