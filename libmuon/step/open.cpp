@@ -3,11 +3,11 @@
 #include <array>
 #include <map>
 
-#include "formats/core/bf16.h"
 #include "formats/registry.h"
 #include "libmuon/step/engine_impl.h"
 #include "libswap/sys/file_tree.h"
-#include "libswap/transfer/box_reader.h"
+#include "libswap/transfer/content_view.h"
+#include "libswap/transfer/load.h"
 
 namespace libmuon {
 
@@ -56,49 +56,60 @@ Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::str
   return {};
 }
 
-Result<> read_range(const libswap::BoxReader& reader, FlatRange range, std::span<float> into) {
-  std::uint64_t filled = 0;
-  for (const formats::Box& box : formats::boxes_of(reader.tensor().shape, range)) {
-    const std::uint64_t elems = formats::volume(box.extent);
-    const auto target = into.subspan(filled, elems);
-    filled += elems;
-    if (reader.tensor().dtype == DType::f32) {
-      TRY(reader.read(box, std::as_writable_bytes(target)));
-      continue;
-    }
-    std::vector<std::uint16_t> narrow(elems);
-    TRY(reader.read(box, std::as_writable_bytes(std::span(narrow))));
-    std::ranges::transform(narrow, target.begin(), formats::bf16_to_f32);
+// Everything that is kept as bf16 reads as fp32.
+libswap::ContentView widened(const formats::Checkpoint& checkpoint) {
+  formats::Catalog content;
+  std::vector<libswap::MadeOf> made_of;
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
+    TensorEntry& wide = content.tensors.emplace_back(tensor);
+    if (tensor.dtype == DType::bf16) wide.dtype = DType::f32;
+    made_of.push_back({static_cast<std::uint32_t>(made_of.size())});
   }
-  return {};
+  return {checkpoint, std::move(content), std::move(made_of)};
 }
 
-// A checkpoint's tensors as this engine's states; a reader is made for each when it is first
-// needed.
+// A checkpoint's tensors as this engine's states.
 class StateSource {
  public:
   StateSource(const formats::Checkpoint& checkpoint, const ModelSpec& model)
       : checkpoint_(checkpoint), model_(model) {}
 
-  Result<> read(const formats::native::Segment& segment, std::span<float> into) {
-    const std::pair key(segment.param, segment.state);
-    auto found = readers_.find(key);
-    if (found == readers_.end()) {
-      const ParamSpec& param = model_.params[segment.param];
-      const std::string& state = names_[segment.state];
-      const TensorEntry* tensor = find_state(checkpoint_.catalog(), param.name, state);
-      TRY(check_state(tensor, param, state, checkpoint_.catalog()));
-      TRY_ASSIGN(auto reader, libswap::BoxReader::open(checkpoint_, *tensor));
-      found = readers_.emplace(key, std::move(reader)).first;
+  Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile) {
+    std::vector<libswap::Wanted> wanted;
+    for (const auto& segment : segments) {
+      TRY_ASSIGN(const std::uint32_t tensor, tensor_of(segment));
+      std::span<std::byte> into = std::as_writable_bytes(segment_floats(tile, segment));
+      const formats::Shape& shape = checkpoint_.catalog().tensors[tensor].shape;
+      for (formats::Box& box : formats::boxes_of(shape, {segment.first, segment.count})) {
+        const std::uint64_t bytes = formats::volume(box.extent) * sizeof(float);
+        wanted.push_back({tensor, std::move(box), into.first(bytes)});
+        into = into.subspan(bytes);
+      }
     }
-    return read_range(found->second, {segment.first, segment.count}, into);
+    TRY(loader_.load(wanted));
+    return {};
   }
 
  private:
+  Result<std::uint32_t> tensor_of(const formats::native::Segment& segment) {
+    const std::pair key(segment.param, segment.state);
+    if (const auto known = tensors_.find(key); known != tensors_.end()) return known->second;
+    const formats::Catalog& catalog = checkpoint_.catalog();
+    const ParamSpec& param = model_.params[segment.param];
+    const std::string& state = names_[segment.state];
+    const TensorEntry* tensor = find_state(catalog, param.name, state);
+    TRY(check_state(tensor, param, state, catalog));
+    const auto number = static_cast<std::uint32_t>(tensor - catalog.tensors.data());
+    tensors_.emplace(key, number);
+    return number;
+  }
+
   const formats::Checkpoint& checkpoint_;
   const ModelSpec& model_;
   const std::vector<std::string> names_ = state_names();
-  std::map<std::pair<std::uint32_t, std::uint32_t>, libswap::BoxReader> readers_;
+  const libswap::ContentView content_ = widened(checkpoint_);
+  libswap::Loader loader_{content_};
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> tensors_;
 };
 
 // A store on a disk that is too small is refused before a byte is written, for all ranks together.
@@ -208,10 +219,8 @@ Result<> Engine::Impl::fill_from(const formats::Checkpoint& checkpoint) {
       blobs.push_back({value.key, value.value.raw});
   StateSource source(checkpoint, config.model);
   return pager->sweep(Pager::Mode::create, step,
-                      [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
-                        for (const auto& segment : parts.plan.segments(parts.plan.visits()[tile]))
-                          TRY(source.read(segment, segment_floats(bytes, segment)));
-                        return {};
+                      [&](std::uint64_t tile, std::span<std::byte> bytes) {
+                        return source.fill(parts.plan.segments(parts.plan.visits()[tile]), bytes);
                       });
 }
 

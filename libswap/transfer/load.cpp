@@ -1,11 +1,9 @@
 #include "libswap/transfer/load.h"
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <tuple>
 
-#include "libswap/transfer/box_reader.h"
 #include "libswap/transfer/in_parallel.h"
 
 namespace libswap {
@@ -28,40 +26,7 @@ struct Run {
   std::uint64_t offset = 0;
 };
 
-class Loading {
- public:
-  Loading(const formats::Checkpoint& checkpoint, std::span<const Wanted> wanted)
-      : checkpoint_(checkpoint), wanted_(wanted), fingerprints_(wanted.size(), 0) {}
-
-  Result<> plan();
-  Result<> run(const LoadOptions& options);
-  std::vector<std::uint64_t> take_fingerprints() { return std::move(fingerprints_); }
-
- private:
-  const TensorEntry& tensor_of(const Wanted& one) const {
-    return checkpoint_.catalog().tensors[one.tensor];
-  }
-  Result<> check(const Wanted& one) const;
-  void cut(std::size_t number);
-  void place(Run& run) const;
-  Result<> read(const Run& run);
-
-  const formats::Checkpoint& checkpoint_;
-  std::span<const Wanted> wanted_;
-  std::map<std::uint32_t, BoxReader> readers_;  // by tensor
-  std::vector<Run> runs_;
-  std::mutex mutex_;
-  std::vector<std::uint64_t> fingerprints_;  // guarded by mutex_
-};
-
-Result<> Loading::check(const Wanted& one) const {
-  const auto& tensors = checkpoint_.catalog().tensors;
-  if (one.tensor >= tensors.size())
-    return Error{Code::layout,
-                 "tensor " + std::to_string(one.tensor) + " is wanted of a checkpoint that has " +
-                     std::to_string(tensors.size()),
-                 {}};
-  const TensorEntry& tensor = tensors[one.tensor];
+Result<> check(const Wanted& one, const TensorEntry& tensor) {
   if (!inside(one.box, tensor.shape))
     return Error{Code::layout,
                  label_of(tensor) + ": " + to_string(one.box) + " is wanted of a tensor of shape " +
@@ -76,23 +41,45 @@ Result<> Loading::check(const Wanted& one) const {
                {}};
 }
 
-Result<> Loading::plan() {
+}  // namespace
+
+// What one call loads.
+class Loader::Portion {
+ public:
+  explicit Portion(std::span<const Wanted> wanted) : wanted_(wanted) {
+    report_.fingerprints.resize(wanted.size());
+  }
+
+  Result<> plan(Loader& loader);
+  Result<> run(const LoadOptions& options);
+  LoadReport take_report() { return std::move(report_); }
+
+ private:
+  void cut(std::size_t number);
+  void place(Run& run) const;
+  Result<> read(const Run& run);
+
+  std::span<const Wanted> wanted_;
+  std::vector<const BoxReader*> readers_;  // of each that is wanted
+  std::vector<Run> runs_;
+  std::mutex mutex_;
+  LoadReport report_;  // guarded by mutex_
+};
+
+Result<> Loader::Portion::plan(Loader& loader) {
   for (std::size_t i = 0; i < wanted_.size(); ++i) {
-    const Wanted& one = wanted_[i];
-    TRY(check(one));
-    if (!readers_.contains(one.tensor)) {
-      TRY_ASSIGN(BoxReader reader, BoxReader::open(checkpoint_, tensor_of(one)));
-      TRY(prove_coverage(tensor_of(one), checkpoint_.catalog()));
-      readers_.emplace(one.tensor, std::move(reader));
-    }
+    TRY_ASSIGN(const BoxReader* reader, loader.reader_of(wanted_[i].tensor));
+    TRY(check(wanted_[i], reader->tensor()));
+    readers_.push_back(reader);
     cut(i);
+    report_.bytes += wanted_[i].into.size();
   }
   std::ranges::stable_sort(
       runs_, {}, [](const Run& run) { return std::tie(run.file, run.offset, run.first); });
   return {};
 }
 
-void Loading::cut(std::size_t number) {
+void Loader::Portion::cut(std::size_t number) {
   const std::uint64_t bytes = wanted_[number].into.size();
   for (std::uint64_t first = 0; first < bytes; first += BoxReader::kMaxRun) {
     Run run{.wanted = number, .first = first, .size = std::min(BoxReader::kMaxRun, bytes - first)};
@@ -101,9 +88,9 @@ void Loading::cut(std::size_t number) {
   }
 }
 
-void Loading::place(Run& run) const {
+void Loader::Portion::place(Run& run) const {
   const Wanted& one = wanted_[run.wanted];
-  const BoxReader& reader = readers_.at(one.tensor);
+  const BoxReader& reader = *readers_[run.wanted];
   if (reader.packed()) return;  // stored as one chunk; any order is as good
   Box element = formats::boxes_of(one.box.extent, {run.first / reader.elem_bytes(), 1}).front();
   for (std::size_t d = 0; d < element.offset.size(); ++d) element.offset[d] += one.box.offset[d];
@@ -116,18 +103,18 @@ void Loading::place(Run& run) const {
   run.offset = chunk->offset + before * reader.elem_bytes();
 }
 
-Result<> Loading::read(const Run& run) {
+Result<> Loader::Portion::read(const Run& run) {
   const Wanted& one = wanted_[run.wanted];
   TRY_ASSIGN(BoxStream stream,
-             BoxStream::open(readers_.at(one.tensor), one.box, BoxStream::Fingerprint::checked));
+             BoxStream::open(*readers_[run.wanted], one.box, BoxStream::Fingerprint::checked));
   stream.seek(run.first);
   TRY(stream.read(one.into.subspan(run.first, run.size)));
   const std::lock_guard guard(mutex_);
-  fingerprints_[run.wanted] += stream.fingerprint();
+  report_.fingerprints[run.wanted] += stream.fingerprint();
   return {};
 }
 
-Result<> Loading::run(const LoadOptions& options) {
+Result<> Loader::Portion::run(const LoadOptions& options) {
   std::atomic<std::size_t> next = 0;
   const auto work = [&](const std::atomic<bool>& stop) -> Result<> {
     while (!stop.load(std::memory_order_relaxed)) {
@@ -144,17 +131,30 @@ Result<> Loading::run(const LoadOptions& options) {
   return in_parallel(static_cast<std::uint32_t>(workers), work);
 }
 
-}  // namespace
+Result<const BoxReader*> Loader::reader_of(std::uint32_t tensor) {
+  const auto known = readers_.find(tensor);
+  if (known != readers_.end()) return &known->second;
+  const formats::Catalog& catalog = checkpoint_.catalog();
+  if (tensor >= catalog.tensors.size())
+    return Error{Code::layout,
+                 "tensor " + std::to_string(tensor) + " is wanted of a checkpoint that has " +
+                     std::to_string(catalog.tensors.size()),
+                 {}};
+  TRY_ASSIGN(BoxReader reader, BoxReader::open(checkpoint_, catalog.tensors[tensor]));
+  TRY(prove_coverage(catalog.tensors[tensor], catalog));
+  return &readers_.emplace(tensor, std::move(reader)).first->second;
+}
+
+Result<LoadReport> Loader::load(std::span<const Wanted> wanted) {
+  Portion portion(wanted);
+  TRY(portion.plan(*this));
+  TRY(portion.run(options_));
+  return portion.take_report();
+}
 
 Result<LoadReport> load(const formats::Checkpoint& checkpoint, std::span<const Wanted> wanted,
                         const LoadOptions& options) {
-  Loading loading(checkpoint, wanted);
-  TRY(loading.plan());
-  TRY(loading.run(options));
-  LoadReport report;
-  for (const Wanted& one : wanted) report.bytes += one.into.size();
-  report.fingerprints = loading.take_fingerprints();
-  return report;
+  return Loader(checkpoint, options).load(wanted);
 }
 
 }  // namespace libswap

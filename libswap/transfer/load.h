@@ -13,10 +13,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
 #include "formats/catalog/catalog.h"
+#include "libswap/transfer/box_reader.h"
 
 namespace libswap {
 
@@ -44,5 +46,26 @@ struct LoadReport {
 // of reading. After an error the memory holds anything.
 formats::Result<LoadReport> load(const formats::Checkpoint& checkpoint,
                                  std::span<const Wanted> wanted, const LoadOptions& options = {});
+
+// What is known of a checkpoint stays from one call to the next: for those who load it in portions.
+// Borrows the checkpoint. One call at a time. Memory: BoxReader's index of each tensor that
+// something was wanted of.
+class Loader {
+ public:
+  explicit Loader(const formats::Checkpoint& checkpoint, const LoadOptions& options = {})
+      : checkpoint_(checkpoint), options_(options) {}
+
+  // As load().
+  formats::Result<LoadReport> load(std::span<const Wanted> wanted);
+
+ private:
+  class Portion;
+
+  formats::Result<const BoxReader*> reader_of(std::uint32_t tensor);
+
+  const formats::Checkpoint& checkpoint_;
+  LoadOptions options_;
+  std::map<std::uint32_t, BoxReader> readers_;  // by tensor; coverage proven
+};
 
 }  // namespace libswap
