@@ -19,7 +19,7 @@ END
 # says OK; how the others end after that does not matter.
 engine_loads() {  # FOLDER CASE ARGUMENT...
   local said
-  said=$(timeout 300 "$python" "$here/judge_ds.py" "$1" "$ds_cases/$2/expected.json" "${@:3}" 2>&1 |
+  said=$(served deepspeed "$here/judge_ds.py" "$1" "$ds_cases/$2/expected.json" "${@:3}" 2>&1 |
     grep -E '^(OK|FAIL|  [(a-z]|[A-Za-z]*Error)' | grep -v '^  return ' | head -n 20)
   printf '%s\n' "$said"
   [[ $said == OK* ]]
@@ -74,6 +74,7 @@ judge_deepspeed() {
     return 0
   fi
   export DS_ACCELERATOR=cpu PATH="$(dirname "$python"):$PATH"
+  OMP_NUM_THREADS=1 TORCHDYNAMO_DISABLE=1 serve deepspeed deepspeed
   deepspeed_ranks
   deepspeed_universal
 }
