@@ -1,5 +1,5 @@
 // MemoryContent: state that lies in this process's memory - a rank's shards - as a described
-// checkpoint, so that everything which writes one writes this, without a copy of it.
+// checkpoint, so that everything which writes one writes this, in pieces: there is no second copy.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ struct SaveRequest {
   std::uint32_t world = 1;
   // How the state is cut over the ranks: what this one writes must be in its content.
   formats::Policy policy = formats::Policy::rows;
-  // source_identity, check and progress mean nothing here: what is interrupted leaves nothing.
+  // source_identity and check mean nothing here: what is interrupted leaves nothing.
   // Fewer and smaller buffers than a conversion's: workers that read memory never wait, and ranks
   // share a machine, where fresh pages for buffers take longer than filling them.
   WriteOptions write = {.workers = 2, .piece_bytes = std::uint64_t{2} << 20};
