@@ -50,7 +50,8 @@ constexpr std::array kFormats = {
            .resume = dcp_resume,
            .respell = respell_for_dcp,
            .common_names = dcp_common_names,
-           .names_for = NamesFor::formats_of_parameters},
+           .names_for = NamesFor::formats_of_parameters,
+           .packs = Packs::zstd},
     // Has model files of the same names, so before it.
     Format{.name = "deepspeed-universal",
            .summary = "DeepSpeed universal, Adam and Muon",

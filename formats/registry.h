@@ -17,6 +17,9 @@ namespace formats {
 // Whether --shard-size means something: the writers' files are cut, or each is one file.
 enum class FileSize : std::uint8_t { as_it_comes, limited };
 
+// Whether --compress means something: readers of the format decode zstd frames in its files.
+enum class Packs : std::uint8_t { nothing, zstd };
+
 // What a format is a place for: parameters with their states, or tensors under whatever keys.
 enum class Holds : std::uint8_t { parameters, keyed_tensors };
 
@@ -53,6 +56,7 @@ struct Format {
                                  const Catalog& catalog) = nullptr;
   Holds holds = Holds::parameters;
   FileSize file_size = FileSize::as_it_comes;
+  Packs packs = Packs::nothing;
 };
 
 std::span<const Format> registered_formats();

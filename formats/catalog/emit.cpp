@@ -13,8 +13,9 @@ DType written_dtype(const TensorData& data, const Catalog& content) {
   return data.as.value_or(content.tensors[data.tensor].dtype);
 }
 
-RangeCrcs::RangeCrcs(const OutputFile& file) {
-  for (const Fragment& fragment : file.fragments)
+RangeCrcs::RangeCrcs(std::span<const Fragment> fragments, std::uint64_t position)
+    : position_(position) {
+  for (const Fragment& fragment : fragments)
     if (const auto* sealed = std::get_if<Sealed>(&fragment.data))
       for (const FileRange& range : sealed->over) crcs_.emplace(range, 0);
   next_ = crcs_.begin();

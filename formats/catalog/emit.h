@@ -56,15 +56,33 @@ struct OutputFile {
   Rank writer{};  // the rank that would write it in a distributed save
   std::vector<Fragment> fragments;
   std::optional<CheckedBlocks> blocks = std::nullopt;
+  // Of a plan with `packing`: the parts of the file that become one frame each, ascending. No
+  // fragment lies across their borders or outside them, and seals are over their own item.
+  std::vector<FileRange> items = {};
 };
 // A content tensor that is not stored because readers of the format round another one to its dtype.
 struct Derived {
   std::uint32_t tensor = 0;
   std::uint32_t from = 0;
 };
+enum class Codec : std::uint8_t { zstd };
+struct Compression {
+  Codec codec = Codec::zstd;
+  int level = 3;  // core/compress.h says which there are
+};
+// Where each item of each shard file came to lie in it: in any order, never on each other.
+using ItemPlaces = std::vector<std::vector<FileRange>>;
+// The shard files are compressed item by item. What the plan says of them - sizes, offsets - is of
+// the files before that: nobody knows more before the elements were read.
+struct Packing {
+  Compression compression;
+  // The commit files, of literal bytes; those of the plan are for the files before compression.
+  std::function<std::vector<OutputFile>(const ItemPlaces& places)> commit_files;
+};
 struct EmitPlan {
   std::vector<OutputFile> files;         // shards, any order
   std::vector<OutputFile> commit_files;  // written after all shards are durable, in this order
+  std::optional<Packing> packing = std::nullopt;
   // What the format cannot hold, one line each; never silent. "parameter group N ..." and "the
   // steps of ..." speak of all of it, other lines have the key or name in quotes.
   std::vector<std::string> dropped;
@@ -82,6 +100,8 @@ struct EmitRequest {
   // Of the tensors in one file, except where one alone is larger. For formats that cut files
   // (Format::file_size); others ignore it.
   std::uint64_t file_bytes = std::numeric_limits<std::uint64_t>::max();
+  // For formats that hold compressed data (Format::packs); others ignore it.
+  std::optional<Compression> compression = std::nullopt;
 };
 
 }  // namespace formats

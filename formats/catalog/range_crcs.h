@@ -15,7 +15,9 @@ namespace formats {
 class RangeCrcs {
  public:
   // The ranges that the file's Sealed fragments name. REQUIRES: equal or disjoint (check_plan).
-  explicit RangeCrcs(const OutputFile& file);
+  explicit RangeCrcs(const OutputFile& file) : RangeCrcs(file.fragments, 0) {}
+  // Of a part of the file that begins at `position` and holds whole what its seals are over.
+  RangeCrcs(std::span<const Fragment> fragments, std::uint64_t position);
 
   // The next bytes of the file.
   void feed(ByteView bytes);

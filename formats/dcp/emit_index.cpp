@@ -11,6 +11,8 @@ constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 
 class IndexWriter {
  public:
+  explicit IndexWriter(const DcpWrittenFiles& files) : files_(files) {}
+
   ByteVector write(const std::vector<DcpWrittenTensor>& tensors,
                    const std::vector<DcpWrittenValue>& values) {
     begin_object(kModule, "Metadata");
@@ -139,16 +141,25 @@ class IndexWriter {
   }
 
   void storage_info(const std::string& key, const DcpWrittenItem& item) {
+    const std::string& file = files_.names[item.file];
+    const FileRange& place = files_.places[item.file][item.number];
     begin_object("torch.distributed.checkpoint.filesystem", "_StorageInfo");
     pickle_.string("relative_path");
-    pickle_.string(item.file);
+    pickle_.string(file);
     pickle_.string("offset");
-    pickle_.integer(static_cast<std::int64_t>(item.offset));
+    pickle_.integer(static_cast<std::int64_t>(place.offset));
     pickle_.string("length");
-    pickle_.integer(static_cast<std::int64_t>(item.length));
+    pickle_.integer(static_cast<std::int64_t>(place.size));
+    if (files_.codec) {
+      pickle_.string("transform_descriptors");
+      pickle_.empty_list();
+      pickle_.mark();
+      pickle_.string("stream.zstd/1");
+      pickle_.appends();
+    }
     end_object();
-    const std::string line = key + ' ' + item.file + ' ' + std::to_string(item.offset) + ' ' +
-                             std::to_string(item.length);
+    const std::string line =
+        key + ' ' + file + ' ' + std::to_string(place.offset) + ' ' + std::to_string(place.size);
     identity_.update(view_of(line + '\n'));
   }
 
@@ -168,6 +179,7 @@ class IndexWriter {
     end_object();
   }
 
+  const DcpWrittenFiles& files_;
   PickleWriter pickle_;
   Sha256 identity_;
 };
@@ -175,8 +187,9 @@ class IndexWriter {
 }  // namespace
 
 ByteVector dcp_index_bytes(const std::vector<DcpWrittenTensor>& tensors,
-                           const std::vector<DcpWrittenValue>& values) {
-  return IndexWriter().write(tensors, values);
+                           const std::vector<DcpWrittenValue>& values,
+                           const DcpWrittenFiles& files) {
+  return IndexWriter(files).write(tensors, values);
 }
 
 }  // namespace formats

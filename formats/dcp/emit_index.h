@@ -2,18 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "formats/catalog/catalog.h"
+#include "formats/catalog/emit.h"
 #include "formats/core/bytes.h"
 
 namespace formats {
 
 struct DcpWrittenItem {
-  std::string file;
-  std::uint64_t offset = 0;
-  std::uint64_t length = 0;
+  std::uint32_t file = 0;    // number, among the names
+  std::uint64_t number = 0;  // among the items of its file
 };
 struct DcpWrittenChunk {
   Box box;
@@ -32,9 +33,18 @@ struct DcpWrittenValue {
   DcpWrittenItem item;
 };
 
+// What the items of a save are, in their files.
+struct DcpWrittenFiles {
+  std::vector<std::string> names;  // relative to the index
+  ItemPlaces places;
+  std::optional<Codec> codec;  // of every item
+};
+
 // Protocol 2, with the class paths and fields that torch 2.3 to 2.15 read: TensorProperties as a
-// 5-tuple (releases before 2.15 refuse more), no transform fields, version "1.0.0".
+// 5-tuple (releases before 2.15 refuse more), transform fields where items are compressed alone,
+// version "1.0.0".
 ByteVector dcp_index_bytes(const std::vector<DcpWrittenTensor>& tensors,
-                           const std::vector<DcpWrittenValue>& values);
+                           const std::vector<DcpWrittenValue>& values,
+                           const DcpWrittenFiles& files);
 
 }  // namespace formats

@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::uint64_t kItemAlign = 64;
 constexpr std::uint64_t kDataAlign = 4096;  // of data in the file, for items of at least that size
+// Of the elements of an item that is compressed: whoever reads it in parts decodes all of it, and
+// several can be made at a time. A larger one would not be smaller by it.
+constexpr std::uint64_t kPackedBytes = 8 * MiB;
 
 }  // namespace
 
@@ -26,9 +29,13 @@ Result<DcpItemWriter> DcpItemWriter::make(const EmitRequest& request, std::strin
 }
 
 DcpItemWriter::DcpItemWriter(const EmitRequest& request, std::string folder)
-    : content_(request.content), layout_(request.layout), folder_(std::move(folder)) {
+    : content_(request.content),
+      layout_(request.layout),
+      compression_(request.compression),
+      folder_(std::move(folder)) {
   const std::uint32_t world = layout_.spec().mesh.world();
   plan_.files.resize(world);
+  places_.resize(world);
   load_.resize(world);
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     plan_.files[rank].name = folder_ + "__" + std::to_string(rank) + "_0.distcp";
@@ -41,13 +48,20 @@ Result<> DcpItemWriter::claim(const std::string& key) {
   return Error{Code::layout, "two entries would be stored under the key " + json_string(key), {}};
 }
 
+DcpWrittenItem DcpItemWriter::end_item(OutputFile& file, std::uint64_t start) {
+  const FileRange place{start, file.size - start};
+  std::vector<FileRange>& places = places_[index_of(file.writer)];
+  places.push_back(place);
+  if (packs()) file.items.push_back(place);
+  return {index_of(file.writer), places.size() - 1};
+}
+
 DcpWrittenItem DcpItemWriter::add_archive(ByteVector bytes) {
   OutputFile& file = plan_.files.front();
-  const std::uint64_t offset = align_up(file.size, kItemAlign);
-  const std::uint64_t size = bytes.size();
-  file.size = offset + size;
-  file.fragments.push_back({offset, std::move(bytes)});
-  return {relative(file), offset, size};
+  const std::uint64_t start = packs() ? file.size : align_up(file.size, kItemAlign);
+  file.size = start + bytes.size();
+  file.fragments.push_back({start, std::move(bytes)});
+  return end_item(file, start);
 }
 
 Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, const Value& value) {
@@ -81,10 +95,12 @@ Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
                      " but the layout cuts " + to_string(layout_.tensors()[number]),
                  {}};
   DcpWrittenTensor written{std::move(key), std::move(path), dtype, tensor.shape, {}};
-  for (Assigned& piece : assign(number)) {
-    DcpWrittenItem item = add_piece(number, dtype, piece);
-    written.chunks.push_back({std::move(piece.box), std::move(item)});
-  }
+  const std::uint64_t most = packs() ? kPackedBytes / bytes_of(dtype) : volume(tensor.shape);
+  for (const Assigned& piece : assign(number))
+    for (Box& box : pieces_of(piece.box, std::max<std::uint64_t>(most, 1))) {
+      const DcpWrittenItem item = add_piece(number, dtype, {box, piece.writer});
+      written.chunks.push_back({std::move(box), item});
+    }
   tensors_.push_back(std::move(written));
   return {};
 }
@@ -127,8 +143,11 @@ DcpWrittenItem DcpItemWriter::add_piece(std::uint32_t number, DType dtype, const
   const std::uint64_t tail_bytes = archive.tail(0).size();
   const std::uint64_t head_bytes = head.size();
   const std::uint64_t data_bytes = archive.data_bytes();
+  // Compressed, nothing lies where it is put here.
   const std::uint64_t align = data_bytes >= kDataAlign ? kDataAlign : kItemAlign;
-  const std::uint64_t data = align_up(align_up(file.size, kItemAlign) + head_bytes, align);
+  const std::uint64_t data = packs()
+                                 ? file.size + head_bytes
+                                 : align_up(align_up(file.size, kItemAlign) + head_bytes, align);
   const std::uint64_t start = data - head_bytes;
   if (data_bytes == 0) append_bytes(head, archive.tail(0));
   file.fragments.push_back({start, std::move(head)});
@@ -141,16 +160,28 @@ DcpWrittenItem DcpItemWriter::add_piece(std::uint32_t number, DType dtype, const
                 }}});
   }
   file.size = data + data_bytes + tail_bytes;
-  return {relative(file), start, file.size - start};
+  return end_item(file, start);
 }
 
 EmitPlan DcpItemWriter::finish() {
-  OutputFile index;
-  index.name = folder_ + ".metadata";
-  ByteVector bytes = dcp_index_bytes(tensors_, values_);
-  index.size = bytes.size();
-  index.fragments.push_back({0, std::move(bytes)});
-  plan_.commit_files.push_back(std::move(index));
+  DcpWrittenFiles files;
+  for (const OutputFile& file : plan_.files)
+    files.names.push_back(file.name.substr(folder_.size()));
+  if (compression_) files.codec = compression_->codec;
+  const auto commit_files = [files = std::move(files), tensors = std::move(tensors_),
+                             values = std::move(values_),
+                             name = folder_ + ".metadata"](const ItemPlaces& places) {
+    DcpWrittenFiles placed = files;
+    placed.places = places;
+    OutputFile index;
+    index.name = name;
+    ByteVector bytes = dcp_index_bytes(tensors, values, placed);
+    index.size = bytes.size();
+    index.fragments.push_back({0, std::move(bytes)});
+    return std::vector{std::move(index)};
+  };
+  plan_.commit_files = commit_files(places_);
+  if (compression_) plan_.packing = Packing{*compression_, commit_files};
   return std::move(plan_);
 }
 

@@ -23,15 +23,17 @@ class DcpItemWriter {
   static Result<DcpItemWriter> make(const EmitRequest& request, std::string folder);
 
   Result<> add_value(std::string key, std::vector<PathItem> path, const Value& value);
-  // Content tensor `number`, rounded to `as` when that is given: one item per piece of the layout;
-  // a piece that several ranks hold is written once, by the least loaded of them.
+  // Content tensor `number`, rounded to `as` when that is given: one item per piece of the layout,
+  // several for a large one that is compressed; a piece that several ranks hold is written once, by
+  // the least loaded of them.
   Result<> add_tensor(std::string key, std::vector<PathItem> path, std::uint32_t number,
                       std::optional<DType> as = std::nullopt);
 
   bool has(const std::string& key) const { return keys_.contains(key); }
   std::vector<std::string>& dropped() { return plan_.dropped; }
 
-  // The payload files, and `folder` + ".metadata" as the commit file. Call once, last.
+  // The payload files, to be compressed where the request says so, and `folder` + ".metadata" as
+  // the commit file. Call once, last.
   EmitPlan finish();
 
  private:
@@ -42,16 +44,19 @@ class DcpItemWriter {
 
   DcpItemWriter(const EmitRequest& request, std::string folder);
   Result<> claim(const std::string& key);
+  bool packs() const { return compression_.has_value(); }
+  DcpWrittenItem end_item(OutputFile& file, std::uint64_t start);
   DcpWrittenItem add_archive(ByteVector bytes);
   DcpWrittenItem add_piece(std::uint32_t number, DType dtype, const Assigned& piece);
   std::vector<Assigned> assign(std::uint32_t number);
   void settle(std::uint32_t number, const std::vector<Assigned>& chosen);
-  std::string relative(const OutputFile& file) const { return file.name.substr(folder_.size()); }
 
   const Catalog& content_;
   const Layout& layout_;
+  std::optional<Compression> compression_;
   std::string folder_;
   EmitPlan plan_;
+  ItemPlaces places_;
   std::vector<std::uint64_t> load_;  // bytes of tensors each rank writes
   std::set<std::string> keys_;
   std::vector<DcpWrittenTensor> tensors_;

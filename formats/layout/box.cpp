@@ -102,6 +102,27 @@ std::vector<Box> boxes_of(const Shape& shape, FlatRange range) {
   return boxes;
 }
 
+std::vector<Box> pieces_of(const Box& box, std::uint64_t most) {
+  CHECK(most > 0);
+  const std::uint64_t elems = volume(box.extent);
+  if (elems <= most) return {box};
+  std::size_t dim = 0;
+  while (box.extent[dim] == 1) ++dim;
+  const std::uint64_t rows = box.extent[dim];
+  const std::uint64_t row = elems / rows;
+  const std::uint64_t count = row <= most ? div_ceil(rows, most / row) : rows;
+  std::vector<Box> pieces;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    // The first `rows % count` pieces have one row more.
+    const std::uint64_t first = i * (rows / count) + std::min(i, rows % count);
+    Box piece = box;
+    piece.offset[dim] += first;
+    piece.extent[dim] = rows / count + (i < rows % count ? 1 : 0);
+    for (Box& part : pieces_of(piece, most)) pieces.push_back(std::move(part));
+  }
+  return pieces;
+}
+
 std::optional<FlatRange> flat_range_of(const Shape& shape, const Box& box) {
   CHECK(inside(box, shape));
   const std::uint64_t elems = volume(box.extent);

@@ -41,6 +41,10 @@ std::optional<Box> intersect(const Box& a, const Box& b);
 // At most 2N-1 boxes which concatenate to exactly the range's byte order. REQUIRES: range inside.
 std::vector<Box> boxes_of(const Shape& shape, FlatRange range);
 
+// The box in pieces of at most so many elements, in row-major order of their first ones: cut along
+// the slowest dimension that has to be, evenly. REQUIRES: most > 0.
+std::vector<Box> pieces_of(const Box& box, std::uint64_t most);
+
 // The range a box covers when its elements are contiguous in the row-major tensor, else nullopt.
 std::optional<FlatRange> flat_range_of(const Shape& shape, const Box& box);
 

@@ -230,6 +230,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
       std::make_unique<ContentView>(source, std::move(content), std::move(made_of));
   formats::EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
   if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
+  wanted.compression = request.compression;
   TRY_ASSIGN(conversion.plan, request.format->emit(wanted));
   return conversion;
 }

@@ -22,8 +22,9 @@ struct ConvertRequest {
   std::uint32_t world = 1;                               // ranks the result is for
   formats::Policy policy = formats::Policy::layer_wise;  // whole tensors, spread by size
   std::function<bool(const formats::TensorEntry&)> wanted = nullptr;  // null: everything
-  std::optional<std::uint64_t> file_bytes = std::nullopt;  // EmitRequest's; unset: no limit
-  const Revision* revision = nullptr;                      // null: nothing is changed
+  std::optional<std::uint64_t> file_bytes = std::nullopt;          // EmitRequest's; unset: no limit
+  const Revision* revision = nullptr;                              // null: nothing is changed
+  std::optional<formats::Compression> compression = std::nullopt;  // where the format packs
 };
 
 // The content to write - a view of the source, which must outlive it - and the files to be.

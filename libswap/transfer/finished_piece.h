@@ -25,11 +25,18 @@ struct RangePart {
   std::uint64_t bytes = 0;
 };
 
+// The frames of a piece of compressed items: one behind the other from `offset` on.
+struct Frames {
+  std::uint64_t offset = 0;  // in the file
+  std::vector<std::uint64_t> lengths;
+};
+
 struct FinishedPiece {
   std::uint64_t index = 0;  // among all pieces of the shard files (Pieces)
   Shares shares;
   std::vector<RangePart> ranges;
   std::vector<formats::BlockShare> blocks;
+  Frames frames;
 };
 
 }  // namespace libswap

@@ -14,7 +14,7 @@ using formats::ByteView;
 
 namespace {
 
-constexpr std::string_view kMagic = "ebb journal 3\n";
+constexpr std::string_view kMagic = "ebb journal 4\n";
 constexpr std::uint64_t kMaxJournal = formats::GiB;  // a piece takes some 40 bytes
 constexpr std::size_t kHead = 8;
 
@@ -41,6 +41,15 @@ void append_piece(ByteVector& out, const FinishedPiece& piece) {
     append_le(out, share.block);
     append_le(out, share.crc);
   }
+  append_le(out, piece.frames.offset);
+  append_le(out, static_cast<std::uint32_t>(piece.frames.lengths.size()));
+  for (const std::uint64_t length : piece.frames.lengths) append_le(out, length);
+}
+
+bool take(ByteReader& in, std::uint64_t& number) {
+  const auto taken = in.number<std::uint64_t>();
+  if (taken) number = *taken;
+  return taken.has_value();
 }
 
 bool take(ByteReader& in, Share& share) {
@@ -77,7 +86,8 @@ std::optional<FinishedPiece> take_piece(ByteReader& in) {
   FinishedPiece piece;
   const auto index = in.number<std::uint64_t>();
   if (!index || !take(in, piece.shares.stored) || !take(in, piece.shares.derived) ||
-      !take(in, piece.ranges) || !take(in, piece.blocks))
+      !take(in, piece.ranges) || !take(in, piece.blocks) || !take(in, piece.frames.offset) ||
+      !take(in, piece.frames.lengths))
     return std::nullopt;
   piece.index = *index;
   return piece;

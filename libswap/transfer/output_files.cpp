@@ -75,7 +75,7 @@ Result<OutputFiles::Output> OutputFiles::make(const OutputFile& file) {
                    files.path_of(output.id) + ": this disk wants blocks of " +
                        std::to_string(info.alignment) + " bytes",
                    "choose a destination on another disk"};
-    if (file.size == 0) return {};
+    if (file.size == 0 || settings_.reservation == Reservation::none) return {};
     return files.allocate(output.id, formats::align_up(file.size, output.granule));
   };
   if (Result<> prepared = prepare(); !prepared) {
@@ -120,10 +120,10 @@ Result<> OutputFiles::sync(std::span<const std::uint32_t> files) {
   return {};
 }
 
-Result<> OutputFiles::cut(std::uint32_t file) {
+Result<> OutputFiles::cut(std::uint32_t file, std::uint64_t size) {
   const Output output = get(file);
-  if (files_[file].size % output.granule == 0) return {};
-  return io_.backend().truncate(output.id, files_[file].size);
+  if (size % output.granule == 0 && settings_.reservation == Reservation::whole_files) return {};
+  return io_.backend().truncate(output.id, size);
 }
 
 Result<> OutputFiles::close(std::uint32_t file) {

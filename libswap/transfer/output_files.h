@@ -14,6 +14,10 @@
 
 namespace libswap {
 
+// Whether a file's space is taken before it is written, so that a disk that is too full is found
+// out at once, or as it grows, because nobody knows how large it will be.
+enum class Reservation : std::uint8_t { whole_files, none };
+
 class OutputFiles {
  public:
   // How many may be open; a worker that wants one more waits until the committer has closed some.
@@ -25,6 +29,7 @@ class OutputFiles {
     std::uint64_t piece_bytes = 0;
     Priority priority = Priority::background;
     Creation creation = Creation::create_new;
+    Reservation reservation = Reservation::whole_files;
   };
   // Files are written past the page cache where the file system allows it and `piece_bytes` does.
   OutputFiles(IoQueue& io, fs::path directory, std::span<const formats::OutputFile> files,
@@ -34,6 +39,8 @@ class OutputFiles {
   // Makes or opens the file, as `creation` says, and reserves its space, once. Several may ask at a
   // time.
   Result<> ensure_open(std::uint32_t file);
+  // Offsets of writes are multiples of this. REQUIRES: ensure_open().
+  std::uint64_t granule(std::uint32_t file) const { return get(file).granule; }
   // Writes `data`, which must stay, and zeros up to the next block's border, put behind it.
   // REQUIRES: ensure_open(); room up to the next multiple of kLargestBlock behind `data`.
   void write(std::uint32_t file, std::uint64_t offset, std::span<std::byte> data,
@@ -41,8 +48,8 @@ class OutputFiles {
 
   // Data and sizes of all of them, many at a time.
   Result<> sync(std::span<const std::uint32_t> files);
-  // Cut to its size. REQUIRES: all of it is written.
-  Result<> cut(std::uint32_t file);
+  // Cut to so many bytes. REQUIRES: all of them are written.
+  Result<> cut(std::uint32_t file, std::uint64_t size);
   Result<> close(std::uint32_t file);
   void stop();  // those who wait in ensure_open() fail
 

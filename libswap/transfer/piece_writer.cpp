@@ -1,13 +1,11 @@
 #include "libswap/transfer/piece_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include "formats/core/check.h"
 #include "formats/core/units.h"
 #include "libswap/sys/aligned_buffer.h"
 #include "libswap/sys/thread.h"
@@ -16,20 +14,16 @@ namespace libswap {
 
 using formats::Code;
 using formats::Error;
-using formats::Fragment;
 using formats::OutputFile;
-using formats::Sealed;
 
 namespace {
 
 constexpr auto kLookInterval = std::chrono::milliseconds(100);  // for a cancellation
 constexpr std::size_t kFilesInBatch = OutputFiles::kMostOpen / 2;
-constexpr std::size_t kBuffers = 2;  // of a worker
 
 struct Written {
   Piece piece;
-  Shares shares;
-  std::vector<formats::BlockShare> blocks;
+  FinishedPiece finished;
 };
 
 bool is_cancelled(const std::optional<Error>& error) {
@@ -38,7 +32,7 @@ bool is_cancelled(const std::optional<Error>& error) {
 
 class Writing {
  public:
-  Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputFile> files,
+  Writing(IoQueue& io, PieceMaker& maker, std::span<const OutputFile> files,
           const fs::path& directory, const PieceWork& work);
   Result<> run();
 
@@ -49,14 +43,13 @@ class Writing {
   };
   struct Worker {
     AlignedBuffer memory;
-    std::array<Buffer, kBuffers> buffers;
+    std::vector<Buffer> buffers;
     std::thread thread;
   };
 
   Result<> start();
   void work(Worker& worker);
   Result<> make(const Piece& piece, Buffer& buffer);
-  Result<> seal(const Piece& piece, std::span<std::byte> bytes);
   std::optional<Piece> next_piece();
   bool wait_for(const Buffer& buffer);
   void finished(Buffer& buffer, Written written, Result<> result);
@@ -67,14 +60,12 @@ class Writing {
   Result<> commit();
   void join();
 
-  const PieceFiller& filler_;
+  PieceMaker& maker_;
   std::span<const OutputFile> files_;
   const PieceWork& options_;
-  Pieces pieces_;
+  const Pieces& pieces_;
   std::vector<bool> skipped_;  // pieces that are finished already
   OutputFiles outputs_;
-  std::vector<std::unique_ptr<RangeParts>> ranges_;  // by file
-  std::vector<bool> sealed_;                         // by file: whether any of it is
   std::vector<Worker> workers_;
 
   // The committer's own.
@@ -94,28 +85,24 @@ class Writing {
   std::optional<Error> failure_;  // the first one
 };
 
-Writing::Writing(IoQueue& io, const PieceFiller& filler, std::span<const OutputFile> files,
+Writing::Writing(IoQueue& io, PieceMaker& maker, std::span<const OutputFile> files,
                  const fs::path& directory, const PieceWork& work)
-    : filler_(filler),
+    : maker_(maker),
       files_(files),
       options_(work),
-      pieces_(files, work.piece_bytes),
+      pieces_(maker.pieces()),
       skipped_(pieces_.count(), false),
-      outputs_(io, directory, files, {work.piece_bytes, work.priority, work.creation}),
+      outputs_(io, directory, files,
+               {work.piece_bytes, work.priority, work.creation, work.reservation}),
       left_(pieces_.count()) {
-  for (std::uint32_t file = 0; file < files.size(); ++file) {
-    ranges_.push_back(std::make_unique<RangeParts>(files[file], work.piece_bytes));
-    sealed_.push_back(std::ranges::any_of(files[file].fragments, [](const Fragment& fragment) {
-      return std::holds_alternative<Sealed>(fragment.data);
-    }));
+  for (std::uint32_t file = 0; file < files.size(); ++file)
     missing_.push_back(pieces_.count_of(file));
-  }
   for (const FinishedPiece& finished : work.finished) {
     const Piece piece = pieces_.at(finished.index);
     skipped_[finished.index] = true;
     --missing_[piece.file];
     --left_;
-    ranges_[piece.file]->publish(piece.number, finished.ranges);
+    maker_.resume(piece, finished);
     if (options_.blocks != nullptr) options_.blocks->add(files_[piece.file], finished.blocks);
   }
 }
@@ -135,14 +122,12 @@ Result<> Writing::run() {
 
 Result<> Writing::start() {
   if (left_ == 0) return {};
-  std::uint64_t largest = 0;
-  for (const OutputFile& file : files_) largest = std::max(largest, file.size);
-  const std::uint64_t buffer = formats::align_up(
-      std::clamp<std::uint64_t>(largest, 1, options_.piece_bytes), OutputFiles::kLargestBlock);
+  const std::uint64_t buffer = formats::align_up(maker_.buffer_bytes(), OutputFiles::kLargestBlock);
   workers_.resize(std::min<std::uint64_t>(std::max(options_.workers, 1u), pieces_.count()));
   for (Worker& worker : workers_) {
-    TRY_ASSIGN(worker.memory, AlignedBuffer::allocate(buffer * kBuffers));
-    for (std::size_t i = 0; i < kBuffers; ++i)
+    worker.buffers.resize(maker_.buffers());
+    TRY_ASSIGN(worker.memory, AlignedBuffer::allocate(buffer * worker.buffers.size()));
+    for (std::size_t i = 0; i < worker.buffers.size(); ++i)
       worker.buffers[i].bytes = worker.memory.bytes().subspan(i * buffer, buffer);
   }
   for (Worker& worker : workers_) {
@@ -162,7 +147,7 @@ Result<> Writing::start() {
 }
 
 void Writing::work(Worker& worker) {
-  for (std::size_t turn = 0;; turn = (turn + 1) % kBuffers) {
+  for (std::size_t turn = 0;; turn = (turn + 1) % worker.buffers.size()) {
     Buffer& buffer = worker.buffers[turn];
     if (!wait_for(buffer)) break;
     const std::optional<Piece> piece = next_piece();
@@ -194,53 +179,22 @@ bool Writing::wait_for(const Buffer& buffer) {
 
 Result<> Writing::make(const Piece& piece, Buffer& buffer) {
   TRY(outputs_.ensure_open(piece.file));
-  const std::span<std::byte> bytes = buffer.bytes.first(piece.size);
-  TRY_ASSIGN(Shares shares, filler_.fill(files_[piece.file], piece.offset, bytes));
-  if (sealed_[piece.file]) TRY(seal(piece, bytes));
-  Written written{piece, std::move(shares), {}};
-  if (options_.blocks != nullptr)
-    written.blocks = options_.blocks->shares(files_[piece.file], piece.offset, bytes);
+  TRY_ASSIGN(MadePiece made, maker_.make(piece, {buffer.bytes, outputs_.granule(piece.file)}));
+  Written written{piece, std::move(made.finished)};
   {
     const std::lock_guard guard(mutex_);
     buffer.in_flight = true;
   }
-  if (piece.size == 0) {
+  if (made.bytes.empty()) {
     finished(buffer, std::move(written), {});
     return {};
   }
-  outputs_.write(piece.file, piece.offset, bytes,
-                 [this, &buffer, written = std::move(written)](Result<> result) mutable {
+  outputs_.write(piece.file, made.offset, made.bytes,
+                 [this, &buffer, written = std::move(written),
+                  memory = std::move(made.memory)](Result<> result) mutable {
+                   memory.reset();
                    finished(buffer, std::move(written), std::move(result));
                  });
-  return {};
-}
-
-// The CRCs of the piece, and its Sealed bytes out of those of others.
-Result<> Writing::seal(const Piece& piece, std::span<std::byte> bytes) {
-  RangeParts& ranges = *ranges_[piece.file];
-  std::vector<const Fragment*> seals;
-  bool sealed_twice = false;  // some range covers what is only put in here
-  for (const Fragment& fragment : fragments_in(files_[piece.file], piece.offset, piece.size)) {
-    const auto* sealed = std::get_if<Sealed>(&fragment.data);
-    if (sealed == nullptr || fragment.offset + sealed->size <= piece.offset) continue;
-    seals.push_back(&fragment);
-    sealed_twice = sealed_twice || ranges.touches({fragment.offset, sealed->size});
-  }
-  if (!sealed_twice) ranges.publish(piece.number, ranges.parts_of(piece.offset, bytes));
-  if (!seals.empty() && !ranges.wait_before(piece.number))
-    return Error{Code::cancelled, "another piece could not be written", {}};
-  for (const Fragment* fragment : seals) {
-    const auto& sealed = std::get<Sealed>(fragment->data);
-    const formats::ByteVector seal =
-        sealed.blocks_of ? sealed.bytes(options_.blocks->of(*sealed.blocks_of))
-                         : sealed.bytes(ranges.crcs_of(sealed.over, piece.number, bytes));
-    CHECK(seal.size() == sealed.size);
-    const std::uint64_t first = std::max(fragment->offset, piece.offset);
-    const std::uint64_t last = std::min(fragment->offset + sealed.size, piece.offset + piece.size);
-    std::ranges::copy(std::span(seal).subspan(first - fragment->offset, last - first),
-                      bytes.subspan(first - piece.offset).begin());
-  }
-  if (sealed_twice) ranges.publish(piece.number, ranges.parts_of(piece.offset, bytes));
   return {};
 }
 
@@ -263,7 +217,7 @@ void Writing::fail(Error error) {
     news_.notify_all();
   }
   outputs_.stop();
-  for (const auto& ranges : ranges_) ranges->stop();
+  maker_.stop();
 }
 
 // --- the committer ---------------------------------------------------------------------------
@@ -294,14 +248,12 @@ Result<> Writing::take(std::vector<Written> written) {
     --left_;
     touched_.push_back(file);
     if (--missing_[file] == 0) {
-      TRY(outputs_.cut(file));
+      TRY(outputs_.cut(file, maker_.size_of(file)));
       complete_.push_back(file);
     }
-    if (options_.blocks != nullptr) options_.blocks->add(files_[file], one.blocks);
-    if (options_.written) options_.written(one.piece, one.shares);
-    if (options_.durable)
-      written_.push_back({pieces_.index_of(one.piece), std::move(one.shares),
-                          ranges_[file]->published(one.piece.number), std::move(one.blocks)});
+    if (options_.blocks != nullptr) options_.blocks->add(files_[file], one.finished.blocks);
+    if (options_.written) options_.written(one.piece, one.finished.shares);
+    if (options_.durable) written_.push_back(std::move(one.finished));
   }
   return {};
 }
@@ -333,10 +285,10 @@ Error stopped_on_request() {
           "the same command starts again"};
 }
 
-Result<> write_pieces(IoQueue& io, const PieceFiller& filler, std::span<const OutputFile> files,
+Result<> write_pieces(IoQueue& io, PieceMaker& maker, std::span<const OutputFile> files,
                       const fs::path& directory, const PieceWork& work) {
   if (files.empty()) return {};
-  return Writing(io, filler, files, directory, work).run();
+  return Writing(io, maker, files, directory, work).run();
 }
 
 }  // namespace libswap

@@ -1,11 +1,10 @@
 // PieceWriter: writes files of a plan with several workers, piece by piece.
 //
 // The workers take the pieces in order, but for those that an earlier attempt has made. Each has
-// two buffers: while one is being written through the I/O queue it fills the other, so that
-// reading, computing and writing go on at a time, across files too. A piece with Sealed bytes fills
-// everything else first, publishes its part of the CRCs and then waits for those of the pieces
-// before it; they were all taken earlier, so somebody is at them. The calling thread is the
-// committer: it collects what was written, makes it durable in batches and reports.
+// two buffers (or one, PieceMaker says): while one is being written through the I/O queue it fills
+// the other, so that reading, computing and writing go on at a time, across files too. What a piece
+// is and where it goes says a PieceMaker. The calling thread is the committer: it collects what was
+// written, makes it durable in batches and reports.
 #pragma once
 
 #include <atomic>
@@ -16,9 +15,7 @@
 
 #include "formats/catalog/range_crcs.h"
 #include "libswap/transfer/output_files.h"
-#include "libswap/transfer/piece_filler.h"
-#include "libswap/transfer/pieces.h"
-#include "libswap/transfer/range_parts.h"
+#include "libswap/transfer/piece_maker.h"
 
 namespace libswap {
 
@@ -28,9 +25,10 @@ struct PieceWork {
   Priority priority = Priority::background;
   const std::atomic<bool>* cancel = nullptr;  // polled once per piece
   Creation creation = Creation::create_new;   // of the files
+  Reservation reservation = Reservation::whole_files;
   std::chrono::milliseconds commit_interval{1000};
   // Pieces that are durable already: they are not made, and count as neither written nor durable.
-  // REQUIRES: each once, of these files, with parts of ranges that they name.
+  // REQUIRES: each once, of these files, and what fits them.
   std::span<const FinishedPiece> finished = {};
   formats::BlockCrcs* blocks = nullptr;  // borrowed; those of files written before are complete
   // On the calling thread, each piece once, when it is written.
@@ -42,10 +40,10 @@ struct PieceWork {
 // Blocks until all of the files below `directory`, which holds their subdirectories, are durable;
 // then they are closed. After an error or Code::cancelled nothing of it runs any more; what was
 // written before a cancellation becomes durable first.
-// Memory: two pieces a worker, and what PieceFiller says for each.
-Result<> write_pieces(IoQueue& io, const PieceFiller& filler,
-                      std::span<const formats::OutputFile> files, const fs::path& directory,
-                      const PieceWork& work);
+// Memory: two pieces a worker, and what the maker takes. REQUIRES: the maker is of these files, and
+// new.
+Result<> write_pieces(IoQueue& io, PieceMaker& maker, std::span<const formats::OutputFile> files,
+                      const fs::path& directory, const PieceWork& work);
 
 formats::Error stopped_on_request();  // Code::cancelled
 

@@ -1,5 +1,6 @@
 // The pieces that output files are written in: ranges of equal size, the last one of a file what is
-// left. An empty file is one empty piece, so that somebody makes it.
+// left; or, of files that are compressed item by item, runs of whole items: as many as fit that
+// size, or one that is larger. An empty file is one empty piece, so that somebody makes it.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,17 @@ struct Piece {
   std::uint64_t number = 0;  // among those of its file
   std::uint64_t offset = 0;  // in the file, bytes
   std::uint64_t size = 0;
+  // Of the file's items, where those are compressed; offset and size are theirs before that.
+  std::uint64_t first_item = 0;
+  std::uint64_t items = 0;
 };
+
+enum class Cut : std::uint8_t { ranges, items };
 
 class Pieces {
  public:
   // REQUIRES: piece_bytes > 0. Borrows the files.
-  Pieces(std::span<const formats::OutputFile> files, std::uint64_t piece_bytes);
+  Pieces(std::span<const formats::OutputFile> files, std::uint64_t piece_bytes, Cut cut);
 
   std::uint64_t count() const { return firsts_.back(); }
   std::uint64_t count_of(std::uint32_t file) const { return firsts_[file + 1] - firsts_[file]; }
@@ -31,6 +37,7 @@ class Pieces {
   std::span<const formats::OutputFile> files_;
   std::uint64_t piece_bytes_;
   std::vector<std::uint64_t> firsts_;  // of each file, and the end
+  std::vector<Piece> runs_;            // by index, where items are cut
 };
 
 }  // namespace libswap

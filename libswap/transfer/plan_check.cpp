@@ -7,6 +7,7 @@
 
 #include "formats/core/float_cast.h"
 #include "formats/core/json_text.h"
+#include "libswap/transfer/piece_filler.h"
 
 namespace libswap {
 
@@ -141,6 +142,36 @@ class FragmentCheck {
   std::set<formats::FileRange> ranges_;  // that are sealed
 };
 
+// Every fragment lies in one item, and what it seals in the same one.
+Result<> check_items(const OutputFile& file, const formats::Catalog& content) {
+  const auto failure = [&](std::uint64_t offset, const std::string& what) {
+    return Error{
+        Code::layout,
+        formats::printable(file.name) + ":" + std::to_string(offset) + ": the planned item " + what,
+        {}};
+  };
+  if (file.blocks) return failure(0, "would be packed, and its file has blocks");
+  std::uint64_t end = 0;
+  auto fragment = file.fragments.begin();
+  for (const formats::FileRange& item : file.items) {
+    if (item.offset < end) return failure(item.offset, "begins inside the one before it");
+    if (item.offset > file.size || item.size > file.size - item.offset)
+      return failure(item.offset, "ends beyond the file");
+    end = item.offset + item.size;
+    for (; fragment != file.fragments.end() && fragment->offset < end; ++fragment) {
+      if (fragment->offset < item.offset || size_of(*fragment, content) > end - fragment->offset)
+        return failure(item.offset, "does not hold its fragments whole");
+      const auto* sealed = std::get_if<formats::Sealed>(&fragment->data);
+      if (sealed != nullptr && std::ranges::any_of(sealed->over, [&](const auto& range) {
+            return range.offset < item.offset;
+          }))
+        return failure(item.offset, "seals another one");
+    }
+  }
+  if (fragment == file.fragments.end()) return {};
+  return failure(fragment->offset, "is missing: a fragment lies outside of all");
+}
+
 Result<> check_derived(const formats::Derived& derived, const formats::Catalog& content) {
   if (std::max(derived.tensor, derived.from) >= content.tensors.size())
     return Error{Code::layout, "the plan derives a tensor that is not there", {}};
@@ -163,6 +194,9 @@ Result<> check_plan(const EmitPlan& plan, const formats::Catalog& content) {
       result = Error{Code::usage, formats::printable(file.name) + ": planned twice", {}};
     if (result) result = FragmentCheck(plan, file, content).run();
   });
+  if (plan.packing)
+    for (const OutputFile& file : plan.files)
+      if (result) result = check_items(file, content);
   for (const formats::Derived& derived : plan.derived)
     if (result) result = check_derived(derived, content);
   return result;

@@ -11,8 +11,8 @@
 namespace libswap {
 
 // Names stay inside the directory and are unique, fragments ascend and end inside their file, boxes
-// lie inside their tensors, casts are between floating types, a seal follows what it seals. Errors
-// name file, offset and reason.
+// lie inside their tensors, casts are between floating types, a seal follows what it seals; what is
+// packed lies in items. Errors name file, offset and reason.
 formats::Result<> check_plan(const formats::EmitPlan& plan, const formats::Catalog& content);
 
 // The fragments that store the content: of a box that is stored several times the first one, of a

@@ -41,6 +41,11 @@ class Hash {
   ByteVector pending_;
 };
 
+void add(Hash& hash, const formats::FileRange& range) {
+  hash.number(range.offset);
+  hash.number(range.size);
+}
+
 void add(Hash& hash, const Fragment& fragment) {
   hash.number(fragment.offset);
   hash.number(fragment.data.index());
@@ -54,10 +59,7 @@ void add(Hash& hash, const Fragment& fragment) {
     const auto& sealed = std::get<formats::Sealed>(fragment.data);
     hash.number(sealed.size);
     hash.number(sealed.over.size());
-    for (const formats::FileRange& range : sealed.over) {
-      hash.number(range.offset);
-      hash.number(range.size);
-    }
+    for (const formats::FileRange& range : sealed.over) add(hash, range);
     hash.number(sealed.blocks_of ? 1 + std::uint64_t{*sealed.blocks_of} : 0);
   }
 }
@@ -92,8 +94,12 @@ std::string identity_of(const formats::EmitPlan& plan, const formats::Catalog& c
         hash.number(number);
       hash.number(file.fragments.size());
       for (const Fragment& fragment : file.fragments) add(hash, fragment);
+      hash.number(file.items.size());
+      for (const formats::FileRange& item : file.items) add(hash, item);
     }
   }
+  hash.number(plan.packing ? 1 + static_cast<std::uint64_t>(plan.packing->compression.codec) : 0);
+  if (plan.packing) hash.number(static_cast<std::uint64_t>(plan.packing->compression.level));
   hash.number(plan.derived.size());
   for (const formats::Derived& derived : plan.derived) {
     hash.number(derived.tensor);

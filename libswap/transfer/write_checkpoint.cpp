@@ -6,13 +6,16 @@
 #include <utility>
 
 #include "formats/catalog/range_crcs.h"
+#include "formats/core/check.h"
 #include "formats/core/units.h"
 #include "libswap/sys/cold_reads.h"
 #include "libswap/transfer/attempt.h"
 #include "libswap/transfer/box_reader.h"
 #include "libswap/transfer/digest.h"
 #include "libswap/transfer/in_parallel.h"
+#include "libswap/transfer/packed_pieces.h"
 #include "libswap/transfer/piece_writer.h"
+#include "libswap/transfer/plain_pieces.h"
 #include "libswap/transfer/plan_check.h"
 
 namespace libswap {
@@ -30,10 +33,8 @@ constexpr std::uint64_t kBlock = 4096;  // what a file system gives out at least
 class PlanWriter {
  public:
   PlanWriter(IoQueue& io, const formats::Checkpoint& content, const EmitPlan& plan,
-             const WriteOptions& options, std::uint32_t workers)
+             const WriteOptions& options)
       : io_(io),
-        workers_(workers),
-        pieces_(plan.files, options.piece_bytes),
         content_(content),
         plan_(plan),
         options_(options),
@@ -42,7 +43,18 @@ class PlanWriter {
         blocks_(plan),
         fingerprints_(content.catalog().tensors.size(), 0),
         derived_(plan.derived.size(), 0),
-        total_(bytes_of(plan)) {}
+        total_(bytes_of(plan)) {
+    if (plan.packing) {
+      auto packed = std::make_unique<PackedPieces>(filler_, plan, options.piece_bytes);
+      packed_ = packed.get();
+      shards_ = std::move(packed);
+    } else {
+      shards_ = std::make_unique<PlainPieces>(filler_, plan.files, options.piece_bytes, &blocks_);
+    }
+  }
+
+  // Chooses the workers: as many as are asked for and the memory holds.
+  Result<> hire();
 
   // Goes on from what the attempt has finished, where that is there.
   Result<> go_on(Attempt& attempt);
@@ -53,25 +65,28 @@ class PlanWriter {
   // What was written so far can be gone on with.
   Result<> save(Attempt& attempt);
   std::uint64_t bytes_found() const { return found_; }
+  std::uint64_t bytes_written() const { return written_; }
   const Stores& stores() const { return stores_; }
   const std::vector<std::uint64_t>& fingerprints() const { return fingerprints_; }
 
  private:
   Result<> make_directories(const fs::path& directory);
+  const Pieces& pieces() const { return shards_->pieces(); }
   PieceWork work();
   Result<bool> usable(const FinishedPiece& finished, const fs::path& directory);
   void add(const Shares& shares);
   void report() const;
 
   IoQueue& io_;
-  std::uint32_t workers_;
-  Pieces pieces_;  // of the shard files
+  std::uint32_t workers_ = 1;
   const formats::Checkpoint& content_;
   const EmitPlan& plan_;
   const WriteOptions& options_;
   Stores stores_;
   PieceFiller filler_;
   formats::BlockCrcs blocks_;
+  std::unique_ptr<PieceMaker> shards_;
+  PackedPieces* packed_ = nullptr;  // the same, where the plan packs
   std::vector<std::uint64_t> fingerprints_;
   std::vector<std::uint64_t> derived_;  // fingerprints of what readers will derive
   std::set<fs::path> subdirectories_;   // parents sort before their children
@@ -80,6 +95,7 @@ class PlanWriter {
   std::uint64_t finished_ = 0;          // bytes
   std::uint64_t found_ = 0;             // of them, by an earlier attempt
   std::uint64_t total_ = 0;
+  std::uint64_t written_ = 0;  // bytes of all files, as they are on disk
 };
 
 Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
@@ -88,20 +104,31 @@ Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
   PieceWork shards = work();
   if (attempt != nullptr) shards.finished = attempt->finished();
   if (attempt != nullptr && attempt->can_be_kept())
-    shards.durable = [&](std::span<const FinishedPiece> pieces) -> Result<> {
-      for (const FinishedPiece& piece : pieces) begun_.insert(pieces_.at(piece.index).file);
-      return attempt->note(pieces) ? save(*attempt) : Result<>();
+    shards.durable = [&](std::span<const FinishedPiece> noted) -> Result<> {
+      for (const FinishedPiece& piece : noted) begun_.insert(pieces().at(piece.index).file);
+      return attempt->note(noted) ? save(*attempt) : Result<>();
     };
-  TRY(write_pieces(io_, filler_, plan_.files, directory, shards));
+  if (packed_ != nullptr) shards.reservation = Reservation::none;
+  TRY(write_pieces(io_, *shards_, plan_.files, directory, shards));
+  for (std::uint32_t file = 0; file < plan_.files.size(); ++file)
+    written_ += shards_->size_of(file);
   for (auto sub = subdirectories_.rbegin(); sub != subdirectories_.rend(); ++sub)
     TRY(io_.backend().sync_directory(directory / *sub));
   return io_.backend().sync_directory(directory);
 }
 
 Result<> PlanWriter::write_commit_files(const fs::path& directory) {
-  for (const OutputFile& file : plan_.commit_files) {
-    TRY(write_pieces(io_, filler_, {&file, 1}, directory, work()));
+  std::vector<OutputFile> placed;
+  if (packed_ != nullptr) {
+    placed = plan_.packing->commit_files(packed_->places());
+    for (const OutputFile& file : placed) total_ += file.size;
+    for (const OutputFile& file : plan_.commit_files) total_ -= file.size;
+  }
+  for (const OutputFile& file : packed_ != nullptr ? placed : plan_.commit_files) {
+    PlainPieces pieces(filler_, {&file, 1}, options_.piece_bytes, &blocks_);
+    TRY(write_pieces(io_, pieces, {&file, 1}, directory, work()));
     TRY(io_.backend().sync_directory((directory / file.name).parent_path()));
+    written_ += file.size;
   }
   return {};
 }
@@ -156,11 +183,12 @@ Result<> PlanWriter::save(Attempt& attempt) {
 
 // A journal is a file like others: what it says must fit.
 Result<bool> PlanWriter::usable(const FinishedPiece& finished, const fs::path& directory) {
-  if (finished.index >= pieces_.count()) return false;
-  const Piece piece = pieces_.at(finished.index);
+  if (finished.index >= pieces().count()) return false;
+  const Piece piece = pieces().at(finished.index);
   const auto known = [](const std::vector<Share>& shares, std::size_t count) {
     return std::ranges::all_of(shares, [&](const Share& share) { return share.number < count; });
   };
+  if (packed_ != nullptr && !packed_->fits(finished)) return false;
   const auto& checked = plan_.files[piece.file].blocks;
   const std::uint64_t blocks = checked ? checked->count : 0;
   if (!known(finished.shares.stored, fingerprints_.size()) ||
@@ -186,7 +214,7 @@ Result<> PlanWriter::go_on(Attempt& attempt) {
   begun_.clear();
   for (const FinishedPiece& finished : attempt.finished()) {
     add(finished.shares);
-    found_ += pieces_.at(finished.index).size;
+    found_ += pieces().at(finished.index).size;
   }
   finished_ = found_;
   return {};
@@ -208,21 +236,30 @@ Result<> PlanWriter::verify_derived() const {
   return {};
 }
 
-// As many workers as are asked for and the memory holds.
-Result<std::uint32_t> workers_within(const WriteOptions& options) {
-  if (options.piece_bytes == 0) return Error{Code::usage, "pieces of 0 bytes hold nothing", {}};
-  // Two pieces; a run that is gathered from and the bounce buffer it comes through; a cast's sides.
-  const std::uint64_t each = 2 * formats::align_up(options.piece_bytes, kBlock) +
-                             BoxReader::kMaxRun + BounceBuffers::kBytes +
-                             2 * PieceFiller::kCastBytes;
-  const std::uint64_t held = options.memory_bytes / each;
+Result<> check_pieces(const WriteOptions& options) {
+  if (options.piece_bytes > 0) return {};
+  return Error{Code::usage, "pieces of 0 bytes hold nothing", {}};
+}
+
+Result<> PlanWriter::hire() {
+  // A run that is gathered from and the bounce buffer it comes through; a cast's sides; and two
+  // pieces, or what packing takes.
+  std::uint64_t each = BoxReader::kMaxRun + BounceBuffers::kBytes + 2 * PieceFiller::kCastBytes;
+  if (packed_ != nullptr) {
+    TRY_ASSIGN(const std::uint64_t packing, packed_->worker_bytes());
+    each += packing;
+  } else {
+    each += PlainPieces::kBuffers * formats::align_up(options_.piece_bytes, kBlock);
+  }
+  const std::uint64_t held = options_.memory_bytes / each;
   if (held == 0)
     return Error{Code::usage,
-                 "a memory budget of " + std::to_string(options.memory_bytes) +
+                 "a memory budget of " + std::to_string(options_.memory_bytes) +
                      " bytes is too small: one worker needs " + std::to_string(each),
                  "--memory " + std::to_string(formats::div_ceil(each, formats::MiB)) + "MiB"};
-  return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(workers_or_default(options.workers), held));
+  workers_ = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(workers_or_default(options_.workers), held));
+  return {};
 }
 
 // Step 1's questions to the disk.
@@ -245,7 +282,9 @@ Result<> check_space(IoBackend& files, const fs::path& destination, const EmitPl
       if (begun) {
         TRY_ASSIGN(there, files.exists(fresh / file.name));
       }
-      if (!there) needed += file.size + kBlock;
+      // How large a compressed file gets shows when it is there.
+      const bool unknown = plan.packing && list == &plan.files;
+      if (!there) needed += (unknown ? 0 : file.size) + kBlock;
     }
   TRY_ASSIGN(const std::uint64_t free, files.free_bytes(destination.parent_path()));
   if (free >= needed) return {};
@@ -317,9 +356,10 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
   const auto start = std::chrono::steady_clock::now();
   const fs::path target = with_parent(destination);
   IoBackend& files = io.backend();
-  TRY_ASSIGN(const std::uint32_t workers, workers_within(options));
+  TRY(check_pieces(options));
   TRY(check_plan(plan, content.catalog()));
-  PlanWriter writer(io, content, plan, options, workers);
+  PlanWriter writer(io, content, plan, options);
+  TRY(writer.hire());
   if (options.verify == Verify::full)
     TRY(check_stores_everything(plan, content.catalog(), writer.stores()));
   TRY(remove_stale_temporaries(files, target.parent_path()));
@@ -334,12 +374,13 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
 
   WriteReport report;
   report.files = plan.files.size() + plan.commit_files.size();
-  report.bytes = bytes_of(plan);
+  report.plain_bytes = bytes_of(plan);
   report.bytes_found = writer.bytes_found();
   if (companions.begun) TRY(companions.begun(attempt.temporary()));
   if (Result<> done = write_and_check(writer, attempt, options, companions, report.fingerprints);
       !done)
     return given_up(std::move(done).error(), writer, attempt);
+  report.bytes = writer.bytes_written();
   TRY(publish(files, attempt.temporary(), target, options.overwrite));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
@@ -349,10 +390,13 @@ Result<WriteReport> write_shards(IoQueue& io, const formats::Checkpoint& content
                                  const EmitPlan& plan, const fs::path& directory,
                                  const WriteOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  TRY_ASSIGN(const std::uint32_t workers, workers_within(options));
-  PlanWriter writer(io, content, plan, options, workers);
+  CHECK(!plan.packing);
+  TRY(check_pieces(options));
+  PlanWriter writer(io, content, plan, options);
+  TRY(writer.hire());
   TRY(writer.write_shards(directory, nullptr));
-  WriteReport report{.bytes = bytes_of(plan), .files = plan.files.size()};
+  WriteReport report{
+      .bytes = bytes_of(plan), .plain_bytes = bytes_of(plan), .files = plan.files.size()};
   report.fingerprints = writer.fingerprints();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

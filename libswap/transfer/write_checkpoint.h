@@ -25,8 +25,11 @@
 // Steps 4 and 6 go piece by piece, with several workers (piece_writer.h); the shards are made
 // durable together, then each commit file.
 //
-// Memory: for each worker two pieces, one run of BoxReader and a block that is cast; and the
-// indexes.
+// Where the plan packs its shard files, the pieces of those are made by packed_pieces.h, the commit
+// files once it is known where everything lies.
+//
+// Memory: for each worker two pieces, or what packed_pieces.h says, one run of BoxReader and a
+// block that is cast; and the indexes.
 #pragma once
 
 #include <atomic>
@@ -56,7 +59,7 @@ enum class Derivation : std::uint8_t { proven, assumed };
 
 struct WriteProgress {
   std::uint64_t bytes_done = 0;   // those of an earlier attempt among them
-  std::uint64_t bytes_total = 0;  // of all files
+  std::uint64_t bytes_total = 0;  // of all files, before compression
   std::uint64_t bytes_found = 0;  // done by an earlier attempt
 };
 
@@ -84,7 +87,8 @@ struct WriteOptions {
 };
 
 struct WriteReport {
-  std::uint64_t bytes = 0;  // of all files
+  std::uint64_t bytes = 0;        // of all files
+  std::uint64_t plain_bytes = 0;  // of the files that were planned: before compression
   std::uint64_t files = 0;
   std::uint64_t bytes_found = 0;  // done by an earlier attempt
   double seconds = 0;             // the whole call, fsyncs included
@@ -116,7 +120,7 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
 
 // Steps 3 to 5 for the shard files of a plan that has passed check_plan(), below a directory that
 // somebody else publishes and removes. options: piece_bytes, workers, memory_bytes, priority,
-// cancel.
+// cancel. REQUIRES: the plan packs nothing.
 Result<WriteReport> write_shards(IoQueue& io, const formats::Checkpoint& content,
                                  const formats::EmitPlan& plan, const fs::path& directory,
                                  const WriteOptions& options);

@@ -95,7 +95,8 @@ Result<Prepared> prepare(const Request& request) {
                     .policy = request.policy,
                     .wanted = [&](const TensorEntry& t) { return request.selection.wants(t); },
                     .file_bytes = request.file_bytes,
-                    .revision = &request.revision}));
+                    .revision = &request.revision,
+                    .compression = request.compression}));
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
     return Error{
         Code::unsupported,

@@ -24,6 +24,7 @@ struct Request {
   std::uint32_t world = 1;
   formats::Policy policy = formats::Policy::rows;
   std::optional<std::uint64_t> file_bytes;  // where the format cuts files
+  std::optional<formats::Compression> compression;
   Selection selection;
   libswap::Revision revision;
   Dropping dropping = Dropping::refused;

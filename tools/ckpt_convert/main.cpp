@@ -3,7 +3,9 @@
 #include <malloc.h>
 
 #include <array>
+#include <charconv>
 
+#include "formats/core/compress.h"
 #include "formats/core/json_text.h"
 #include "formats/registry.h"
 #include "tools/ckpt_convert/changes.h"
@@ -78,6 +80,17 @@ constexpr std::array kFlags = {
          {},
          "cut safetensors into files of at most SIZE, with an index",
          {},
+         Repeat::once},
+    Flag{"compress",
+         '\0',
+         FlagType::text,
+         "CODEC",
+         {},
+         kResult,
+         {},
+         "zstd or zstd:LEVEL, 1 to 19: compressed dcp",
+         "Without a level, 3. Each tensor's part is one zstd frame, as PyTorch's own extension "
+         "writes it; 16 and more take 100 MiB for each worker.",
          Repeat::once},
     Flag{"include",
          'k',
@@ -252,6 +265,35 @@ Result<const formats::Format*> format_of(const Arguments& arguments) {
                meant ? "did you mean --to " + *meant + "?" : std::string()};
 }
 
+// --compress, where the format's readers decompress.
+Result<formats::Compression> compression_of(std::string_view text, const formats::Format& format) {
+  if (format.packs == formats::Packs::nothing) {
+    std::string list;
+    for (const formats::Format& other : formats::registered_formats())
+      if (other.packs != formats::Packs::nothing)
+        list.append(list.empty() ? "" : " and ").append(other.name);
+    return Error{Code::usage,
+                 "--compress: readers of " + std::string(format.name) + " know no compressed data",
+                 "formats that take --compress: " + list};
+  }
+  using formats::ZstdWriter;
+  constexpr std::string_view kCodec = "zstd";
+  formats::Compression compression{formats::Codec::zstd, ZstdWriter::kDefaultLevel};
+  if (text == kCodec) return compression;
+  const std::string_view level = text.substr(std::min(kCodec.size() + 1, text.size()));
+  const char* const last = level.data() + level.size();
+  const auto [end, failure] = std::from_chars(level.data(), last, compression.level);
+  const bool number = failure == std::errc() && end == last;
+  if (number && text.starts_with(kCodec) && text[kCodec.size()] == ':' &&
+      compression.level >= ZstdWriter::kFirstLevel && compression.level <= ZstdWriter::kLastLevel)
+    return compression;
+  return Error{Code::usage,
+               "--compress takes zstd or zstd:LEVEL with a level from " +
+                   std::to_string(ZstdWriter::kFirstLevel) + " to " +
+                   std::to_string(ZstdWriter::kLastLevel) + ", not '" + printable(text) + "'",
+               {}};
+}
+
 Result<Request> request_of(const Arguments& arguments) {
   Request request;
   request.source = arguments.positional(0);
@@ -273,6 +315,9 @@ Result<Request> request_of(const Arguments& arguments) {
                  "--shard-size: a file of " + std::string(request.format->name) +
                      " holds what its rank has, whatever the size",
                  "more ranks (--world-size) make smaller files; safetensors takes --shard-size"};
+  if (const auto text = arguments.text("compress")) {
+    TRY_ASSIGN(request.compression, compression_of(*text, *request.format));
+  }
   request.selection.include = arguments.texts("include");
   request.selection.exclude = arguments.texts("exclude");
   request.selection.states = split_list(arguments.texts("states"));
@@ -290,12 +335,24 @@ Result<Request> request_of(const Arguments& arguments) {
   return request;
 }
 
+// The first is known before anything was read, the second when everything is written.
+std::string planned_bytes(const Prepared& prepared) {
+  return bytes_text(prepared.bytes()) +
+         (prepared.conversion.plan.packing ? " before compression" : "");
+}
+
+std::string written_bytes(const libswap::WriteReport& report, const Prepared& prepared) {
+  std::string text = bytes_text(report.bytes);
+  if (prepared.conversion.plan.packing) text += " out of " + bytes_text(report.plain_bytes);
+  return text;
+}
+
 std::string plan_text(const Request& request, const Prepared& prepared) {
   const libswap::Conversion& conversion = prepared.conversion;
   std::string out = "would write " + printable(request.destination) + ": " +
                     std::string(request.format->name) + " for " + plural(request.world, "rank") +
                     ", " + plural(conversion.content->catalog().tensors.size(), "tensor") + ", " +
-                    plural(prepared.files(), "file") + ", " + bytes_text(prepared.bytes()) + "\n";
+                    plural(prepared.files(), "file") + ", " + planned_bytes(prepared) + "\n";
   Table table({{"file"}, {"rank", Align::right}, {"bytes", Align::right}});
   constexpr std::size_t kShown = 16;
   for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
@@ -334,10 +391,10 @@ std::string done_text(const Request& request, const Prepared& prepared, const Ou
       prepared.conversion.plan.omitted.size() + outcome.rounded_otherwise.size();
   std::array<char, 64> speed{};
   std::snprintf(speed.data(), speed.size(), " in %.2f s (%.0f MB/s)", report.seconds,
-                static_cast<double>(report.bytes) / std::max(report.seconds, 1e-9) / 1e6);
+                static_cast<double>(report.plain_bytes) / std::max(report.seconds, 1e-9) / 1e6);
   return printable(request.destination) + ": " + std::string(request.format->name) + " for " +
          plural(request.world, "rank") + ", " + plural(tensors - lost, "tensor") + ", " +
-         plural(report.files, "file") + ", " + bytes_text(report.bytes) + speed.data() +
+         plural(report.files, "file") + ", " + written_bytes(report, prepared) + speed.data() +
          ", verified bit for bit\n" + verified_text(prepared, outcome);
 }
 
@@ -363,7 +420,12 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
           .close_object();
   json.close_list().key("changes").open_list();
   for (const std::string& change : prepared.conversion.changes) json.text(change);
-  json.close_list().key("bytes").number(prepared.bytes()).key("dropped").open_list();
+  json.close_list().key("bytes").number(prepared.bytes());
+  if (prepared.conversion.plan.packing) {
+    json.key("compression").text("zstd:" + std::to_string(request.compression->level));
+    if (outcome != nullptr) json.key("compressed_bytes").number(outcome->report.bytes);
+  }
+  json.key("dropped").open_list();
   for (const std::string& dropped : prepared.conversion.plan.dropped) json.text(dropped);
   if (outcome != nullptr)
     for (const std::string& line : outcome->rounded_otherwise) json.text(line);
