@@ -41,8 +41,8 @@ class ZstdFrames {
 
   Result<> feed(ByteView packed) {
     ZSTD_inBuffer input{packed.data(), packed.size(), 0};
-    bool full = false;  // the decoder may hold more than fitted the last pass
-    while (input.pos < input.size || full) {
+    bool full = false;  // within a frame the decoder may hold more than fitted the last pass
+    while (input.pos < input.size || (full && state_ != 0)) {
       ZSTD_outBuffer output{pass_.data(), pass_.size(), 0};
       state_ = ZSTD_decompressStream(stream_.get(), &output, &input);
       if (ZSTD_isError(state_) != 0) return bad(ZSTD_getErrorName(state_));

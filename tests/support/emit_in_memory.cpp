@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/catalog/range_crcs.h"
+#include "formats/core/compress.h"
 #include "formats/core/float_cast.h"
 
 namespace test_support {
@@ -64,16 +65,48 @@ class Writer {
 
 }  // namespace
 
+namespace {
+
+// Each item as a frame, the last one first: nothing lies where it was planned.
+Result<ByteVector> packed(const formats::OutputFile& file, formats::ByteView plain,
+                          const formats::Compression& compression,
+                          std::vector<formats::FileRange>& places) {
+  TRY_ASSIGN(auto writer, formats::ZstdWriter::make(compression.level));
+  places.resize(file.items.size());
+  ByteVector bytes;
+  for (std::size_t i = file.items.size(); i-- > 0;) {
+    const formats::FileRange& item = file.items[i];
+    const std::size_t before = bytes.size();
+    bytes.resize(before + formats::ZstdWriter::bound(item.size));
+    TRY(writer.begin(item.size, std::span(bytes).subspan(before)));
+    TRY(writer.feed(plain.subspan(item.offset, item.size)));
+    TRY_ASSIGN(const std::uint64_t size, writer.end());
+    bytes.resize(before + size);
+    places[i] = {before, size};
+  }
+  return bytes;
+}
+
+}  // namespace
+
 Result<std::shared_ptr<MemoryTree>> carry_out(const formats::EmitPlan& plan,
                                               const formats::Checkpoint& content,
                                               std::string root) {
   auto tree = std::make_shared<MemoryTree>(std::move(root));
   Writer writer(plan, content);
-  for (const auto* files : {&plan.files, &plan.commit_files}) {
-    for (const formats::OutputFile& file : *files) {
-      TRY_ASSIGN(ByteVector bytes, writer.file(file));
-      tree->add(file.name, std::move(bytes));
+  formats::ItemPlaces places(plan.files.size());
+  for (std::size_t i = 0; i < plan.files.size(); ++i) {
+    const formats::OutputFile& file = plan.files[i];
+    TRY_ASSIGN(ByteVector bytes, writer.file(file));
+    if (plan.packing) {
+      TRY_ASSIGN(bytes, packed(file, bytes, plan.packing->compression, places[i]));
     }
+    tree->add(file.name, std::move(bytes));
+  }
+  const auto commit_files = plan.packing ? plan.packing->commit_files(places) : plan.commit_files;
+  for (const formats::OutputFile& file : commit_files) {
+    TRY_ASSIGN(ByteVector bytes, writer.file(file));
+    tree->add(file.name, std::move(bytes));
   }
   return tree;
 }

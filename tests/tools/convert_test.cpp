@@ -282,13 +282,14 @@ TEST(ConvertStops, OnSigkillAndTheSameCommandGoesOn) {
   test_support::RunningProgram run("ckpt-convert", command);
   while (!has_journal(folder) && !fs::exists(folder + "/out"))
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it is made first and then filled
   run.signal(SIGKILL);
   const Outcome killed = run.wait();
   if (killed.exit == 0 || fs::exists(folder + "/out"))
     GTEST_SKIP() << "this machine writes and checks a GiB in about a second";
   const Outcome again = convert(command);
   EXPECT_EQ(again.exit, 0) << again.err;
-  EXPECT_EQ(again.out.find("\"resumed_bytes\":0,"), std::string::npos) << again.out;
+  EXPECT_EQ(again.out.find("\"resumed_bytes\": 0,"), std::string::npos) << again.out;
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1);
 }
 

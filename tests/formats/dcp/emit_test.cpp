@@ -46,9 +46,11 @@ struct Emitted {
   std::unique_ptr<Checkpoint> checkpoint;
 };
 
-Emitted emit(const Checkpoint& content, Policy policy, formats::Mesh mesh) {
+Emitted emit(const Checkpoint& content, Policy policy, formats::Mesh mesh,
+             std::optional<formats::Compression> compression = std::nullopt) {
   const Layout layout = layout_of(content.catalog(), policy, mesh);
-  auto plan = formats::emit_dcp({content.catalog(), layout});
+  auto plan = formats::emit_dcp(
+      {.content = content.catalog(), .layout = layout, .compression = compression});
   CHECK(plan.has_value());
   auto tree = test_support::carry_out(*plan, content, "out");
   CHECK(tree.has_value());
@@ -60,6 +62,7 @@ Emitted emit(const Checkpoint& content, Policy policy, formats::Mesh mesh) {
 struct Cut {
   Policy policy;
   formats::Mesh mesh;
+  std::optional<formats::Compression> compression = std::nullopt;
 };
 
 class DcpEmit : public testing::TestWithParam<Cut> {};
@@ -67,7 +70,8 @@ class DcpEmit : public testing::TestWithParam<Cut> {};
 TEST_P(DcpEmit, WritesWhatItReadsBack) {
   for (const std::string_view name : {"zoo_w1", "fsdp2_w2_odd_rows_tied", "tp_fsdp_2x2_strided"}) {
     const auto content = fixture(name);
-    const Emitted emitted = emit(*content, GetParam().policy, GetParam().mesh);
+    const Emitted emitted =
+        emit(*content, GetParam().policy, GetParam().mesh, GetParam().compression);
     ASSERT_NE(emitted.checkpoint, nullptr);
     EXPECT_TRUE(emitted.plan.dropped.empty());
     EXPECT_EQ(emitted.checkpoint->catalog().world, GetParam().mesh.world());
@@ -85,7 +89,9 @@ INSTANTIATE_TEST_SUITE_P(Cuts, DcpEmit,
                                          Cut{Policy::rows, {2, 2}}, Cut{Policy::zero3, {4, 1}},
                                          Cut{Policy::zero12, {3, 1}},
                                          Cut{Policy::zero12_boundary, {2, 1}},
-                                         Cut{Policy::layer_wise, {3, 1}}));
+                                         Cut{Policy::layer_wise, {3, 1}},
+                                         Cut{Policy::rows, {3, 1}, formats::Compression{}},
+                                         Cut{Policy::zero12, {2, 1}, formats::Compression{}}));
 
 TEST(DcpEmitFiles, StoreReplicatedPiecesOnce) {
   const auto content = fixture("fsdp2_w1");
@@ -95,6 +101,39 @@ TEST(DcpEmitFiles, StoreReplicatedPiecesOnce) {
   std::uint64_t least = whole.plan.files[0].size;
   for (const formats::OutputFile& file : whole.plan.files) least = std::min(least, file.size);
   EXPECT_GT(least, 0u) << "the ranks share the writing";
+}
+
+TEST(DcpEmitFiles, HoldLargePartsInSeveralItemsWhereTheyAreCompressed) {
+  const auto content = fixture("fsdp2_w1");
+  formats::Catalog large = content->catalog();
+  large.values.clear();
+  large.containers.clear();
+  large.tensors.resize(1);
+  large.tensors[0].dtype = formats::DType::f32;
+  large.tensors[0].shape = {3, 5, 1000000};
+  const Layout layout = layout_of(large, Policy::rows, {2, 1});
+  for (const bool compressed : {false, true}) {
+    formats::EmitRequest request{.content = large, .layout = layout};
+    if (compressed) request.compression = formats::Compression{};
+    const auto plan = formats::emit_dcp(request);
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->packing.has_value(), compressed);
+    std::uint64_t elems = 0;
+    for (const formats::OutputFile& file : plan->files) {
+      std::uint64_t end = 0;
+      for (const formats::FileRange& item : file.items) {
+        EXPECT_EQ(item.offset, end) << "there are no gaps to compress";
+        end += item.size;
+        EXPECT_LE(item.size, 9 * formats::MiB);
+      }
+      EXPECT_EQ(end, compressed ? file.size : 0);
+      EXPECT_EQ(file.items.empty(), !compressed);
+      for (const formats::Fragment& fragment : file.fragments)
+        if (const auto* data = std::get_if<formats::TensorData>(&fragment.data))
+          elems += formats::volume(data->box.extent);
+    }
+    EXPECT_EQ(elems, 15000000u);
+  }
 }
 
 TEST(DcpEmitFiles, HoldALayerWiseMatrixWholeAtItsOwnerOnly) {

@@ -26,22 +26,42 @@ formats::Result<std::unique_ptr<formats::Checkpoint>> describe_bytes(formats::By
   return describe_dcp(tree);
 }
 
-Error refusal(const std::vector<DcpWrittenTensor>& tensors) {
-  const auto checkpoint = describe_bytes(formats::dcp_index_bytes(tensors, {}));
+struct StoredChunk {
+  formats::Box box;
+  std::string file;
+  std::uint64_t offset = 0;
+};
+struct StoredTensor {
+  formats::Shape shape;
+  std::vector<StoredChunk> chunks;
+};
+
+// Every chunk in a file of its own name, 100 bytes long.
+Error refusal(const std::vector<StoredTensor>& stored) {
+  std::vector<DcpWrittenTensor> tensors;
+  formats::DcpWrittenFiles files;
+  for (const StoredTensor& tensor : stored) {
+    DcpWrittenTensor& written = tensors.emplace_back();
+    written = {"w", {"w"}, DType::f32, tensor.shape, {}};
+    for (const StoredChunk& chunk : tensor.chunks) {
+      const auto number = static_cast<std::uint32_t>(files.names.size());
+      files.names.push_back(chunk.file);
+      files.places.push_back({{chunk.offset, 100}});
+      written.chunks.push_back({chunk.box, {number, 0}});
+    }
+  }
+  const auto checkpoint = describe_bytes(formats::dcp_index_bytes(tensors, {}, files));
   return checkpoint ? Error{} : checkpoint.error();
 }
 
-std::string message(const std::vector<DcpWrittenTensor>& tensors) {
-  return refusal(tensors).message;
+std::string message(const std::vector<StoredTensor>& tensors) { return refusal(tensors).message; }
+
+StoredTensor tensor(formats::Shape shape, std::vector<StoredChunk> chunks) {
+  return {std::move(shape), std::move(chunks)};
 }
 
-DcpWrittenTensor tensor(formats::Shape shape, std::vector<formats::DcpWrittenChunk> chunks) {
-  return {"w", {"w"}, DType::f32, std::move(shape), std::move(chunks)};
-}
-
-formats::DcpWrittenChunk chunk(formats::Box box, std::uint64_t offset = 0,
-                               std::string file = "__0_0.distcp") {
-  return {std::move(box), {std::move(file), offset, 100}};
+StoredChunk chunk(formats::Box box, std::uint64_t offset = 0, std::string file = "__0_0.distcp") {
+  return {std::move(box), std::move(file), offset};
 }
 
 TEST(DcpIndex, ASoundOneIsAccepted) {

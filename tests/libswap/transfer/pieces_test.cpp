@@ -183,7 +183,7 @@ TEST(Pieces, CoverEveryFileInOrder) {
   files[0].size = 10;
   files[2].size = 8;
   files[3].size = 3;
-  const Pieces pieces(files, 4);
+  const Pieces pieces(files, 4, Cut::ranges);
   ASSERT_EQ(pieces.count(), 7u);
   std::vector<std::array<std::uint64_t, 4>> seen;
   for (std::uint64_t i = 0; i < pieces.count(); ++i) {
@@ -198,6 +198,26 @@ TEST(Pieces, CoverEveryFileInOrder) {
                                                              {2, 0, 0, 4},
                                                              {2, 1, 4, 4},
                                                              {3, 0, 0, 3}}));
+}
+
+TEST(Pieces, AreRunsOfWholeItemsWhereItemsAreCut) {
+  std::vector<formats::OutputFile> files(2);
+  files[0].size = 45;
+  files[0].items = {{0, 4}, {4, 6}, {10, 1}, {11, 30}, {41, 0}, {41, 4}};
+  const Pieces pieces(files, 10, Cut::items);
+  ASSERT_EQ(pieces.count(), 5u);
+  const auto is = [&](std::uint64_t index, const Piece& wanted) {
+    const Piece piece = pieces.at(index);
+    EXPECT_EQ(pieces.index_of(piece), index);
+    EXPECT_EQ(std::tuple(piece.file, piece.offset, piece.size, piece.first_item, piece.items),
+              std::tuple(wanted.file, wanted.offset, wanted.size, wanted.first_item, wanted.items))
+        << index;
+  };
+  is(0, {0, 0, 0, 10, 0, 2});
+  is(1, {0, 1, 10, 1, 2, 1});
+  is(2, {0, 2, 11, 30, 3, 1});
+  is(3, {0, 3, 41, 4, 4, 2});
+  is(4, {1, 0, 0, 0, 0, 0});  // somebody makes the empty file
 }
 
 }  // namespace

@@ -1,0 +1,310 @@
+// Shard files that are compressed item by item: each item is one frame, lies where the commit files
+// say, and holds what the plan has for it, whatever cuts, fails or interrupts the writing.
+#include <gtest/gtest.h>
+
+#include <zstd.h>
+
+#include <cerrno>
+
+#include "formats/core/decompress.h"
+#include "libswap/sys/fault_backend.h"
+#include "libswap/transfer/digest.h"
+#include "libswap/transfer/packed_pieces.h"
+#include "libswap/transfer/plan_check.h"
+#include "libswap/transfer/write_checkpoint.h"
+#include "tests/libswap/transfer/toy_format.h"
+
+namespace libswap {
+namespace {
+
+using formats::ByteVector;
+using formats::ByteView;
+using formats::Code;
+using formats::DType;
+using formats::FileRange;
+using formats::ItemPlaces;
+using formats::Layout;
+using formats::OutputFile;
+using formats::Policy;
+using formats::TensorData;
+using testing::Files;
+using testing::MemoryCheckpoint;
+using testing::Random;
+
+constexpr std::uint64_t kPiece = 64;
+
+// A commit file that says where everything lies, and one that says nothing.
+std::vector<OutputFile> indexes(const ItemPlaces& places) {
+  ByteVector numbers;
+  for (const auto& of_file : places)
+    for (const FileRange& place : of_file) {
+      formats::append_le(numbers, place.offset);
+      formats::append_le(numbers, place.size);
+    }
+  return {testing::literal_file("meta/index", formats::text_of(numbers)),
+          testing::literal_file(".done", "done")};
+}
+
+// Each tensor's part with its seal is an item, and each literal.
+formats::EmitPlan packed(formats::EmitPlan plan, const formats::Catalog& content, int level = 3) {
+  ItemPlaces places;
+  for (OutputFile& file : plan.files) {
+    for (const formats::Fragment& fragment : file.fragments) {
+      const std::uint64_t end = fragment.offset + size_of(fragment, content);
+      if (std::holds_alternative<formats::Sealed>(fragment.data))
+        file.items.back().size = end - file.items.back().offset;
+      else
+        file.items.push_back({fragment.offset, end - fragment.offset});
+    }
+    places.push_back(file.items);
+  }
+  plan.packing = formats::Packing{{formats::Codec::zstd, level}, indexes};
+  plan.commit_files = indexes(places);
+  return plan;
+}
+
+// The items as the commit file finds them, decoded, each at its place in the plan's file.
+Files unpacked(const formats::EmitPlan& plan, const Files& written) {
+  Files files;
+  formats::ByteReader index(written.at("meta/index"));
+  for (const OutputFile& file : plan.files) {
+    const ByteVector& bytes = written.at(file.name);
+    ByteVector& plain = files[file.name];
+    plain.resize(file.size);
+    std::vector<FileRange> places;
+    for (const FileRange& item : file.items) {
+      const FileRange place{*index.number<std::uint64_t>(), *index.number<std::uint64_t>()};
+      EXPECT_LE(place.offset + place.size, bytes.size());
+      const ByteView frame = ByteView(bytes).subspan(place.offset, place.size);
+      EXPECT_EQ(ZSTD_findFrameCompressedSize(frame.data(), frame.size()), frame.size());
+      EXPECT_EQ(ZSTD_getFrameContentSize(frame.data(), frame.size()), item.size);
+      const auto decoded = formats::unzstd(frame, item.size, file.name);
+      EXPECT_TRUE(decoded) << decoded.error().message;
+      if (decoded)
+        std::ranges::copy(*decoded, plain.begin() + static_cast<std::ptrdiff_t>(item.offset));
+      places.push_back(place);
+    }
+    std::ranges::sort(places);
+    for (std::size_t i = 1; i < places.size(); ++i)
+      EXPECT_LE(places[i - 1].offset + places[i - 1].size, places[i].offset) << file.name;
+    if (!places.empty()) {
+      EXPECT_EQ(places.back().offset + places.back().size, bytes.size()) << file.name;
+    }
+  }
+  return files;
+}
+
+class Packed : public ::testing::Test {
+ protected:
+  Packed() {
+    source_.add("a", DType::f32, {13, 7}, random_);
+    source_.add("b", DType::bf16, {4, 3}, random_);
+    source_.add("none", DType::f32, {0, 4}, random_);
+    source_.add("scalar", DType::f64, {}, random_);
+    source_.add("zeros", DType::f32, {300}, random_);
+    std::ranges::fill(source_.bytes(4), std::byte{0});
+    for (std::uint32_t t = 0; t < source_.catalog().tensors.size(); ++t)
+      source_.add_chunk(t, formats::whole(source_.tensor(t).shape), 0);
+    plan_for(2);
+    EXPECT_TRUE(queue_->backend().make_directory("/out"));
+    EXPECT_TRUE(queue_->backend().sync_directory("/"));
+  }
+
+  void plan_for(std::uint32_t world) {
+    std::vector<formats::Shape> shapes;
+    for (const formats::TensorEntry& tensor : source_.catalog().tensors)
+      shapes.push_back(tensor.shape);
+    const auto layout =
+        Layout::make({.policy = Policy::rows, .mesh = {world, 1}}, std::move(shapes));
+    plain_ = testing::toy_plan(source_.catalog(), *layout);
+    plan_ = packed(plain_, source_.catalog());
+  }
+  WriteOptions options() const {
+    return {.workers = 3,
+            .piece_bytes = kPiece,
+            .source_identity = "the source as it was",
+            .journal_interval = std::chrono::milliseconds(0)};
+  }
+  Result<WriteReport> write(IoQueue& io, const WriteOptions& options) {
+    return write_checkpoint(io, source_, plan_, "/out/ckpt", options);
+  }
+  void expect_result(IoQueue& io, const Result<WriteReport>& report) {
+    ASSERT_TRUE(report) << report.error().message;
+    const Files written = testing::files_below(io, "/out/ckpt");
+    ASSERT_EQ(written.size(), plan_.files.size() + plan_.commit_files.size());
+    Files wanted = testing::expected_files(plain_, source_);
+    for (const OutputFile& file : plain_.commit_files) wanted.erase(file.name);
+    ASSERT_EQ(unpacked(plan_, written), wanted);
+    std::uint64_t bytes = 0;
+    for (const auto& [name, content] : written) bytes += content.size();
+    ASSERT_EQ(report->bytes, bytes);
+    ASSERT_EQ(report->plain_bytes, bytes_of(plan_));
+    ASSERT_EQ(*io.backend().list("/out"), std::vector<std::string>{"ckpt"});
+    for (std::uint32_t t = 0; t < source_.catalog().tensors.size(); ++t)
+      ASSERT_EQ(report->fingerprints[t], *fingerprint_of(source_, source_.tensor(t)));
+  }
+  void interrupt(std::uint64_t at) {
+    std::atomic<bool> cancel = false;
+    WriteOptions stopped = options();
+    stopped.cancel = &cancel;
+    stopped.progress = [&](const WriteProgress& now) {
+      if (now.bytes_done >= at) cancel.store(true);
+    };
+    const auto report = write(*queue_, stopped);
+    ASSERT_FALSE(report);
+    EXPECT_EQ(report.error().code, Code::cancelled);
+    EXPECT_EQ(report.error().hint, "the same command goes on from here");
+  }
+
+  Random random_{83};
+  MemoryCheckpoint source_;
+  formats::EmitPlan plain_;
+  formats::EmitPlan plan_;
+  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(std::uint64_t{128} << 20);
+  std::unique_ptr<IoQueue> queue_ = testing::queue_on(disk_);
+};
+
+TEST_F(Packed, EveryItemIsOneFrameAndLiesWhereTheCommitFileSays) {
+  for (const std::uint64_t piece : {1u, 64u, 500u, 4096u, 1u << 20})
+    for (const std::uint32_t world : {1u, 3u}) {
+      plan_for(world);
+      WriteOptions cut = options();
+      cut.piece_bytes = piece;
+      cut.overwrite = Overwrite::replace;
+      expect_result(*queue_, write(*queue_, cut));
+      ASSERT_FALSE(HasFatalFailure()) << "pieces of " << piece << " for " << world;
+    }
+}
+
+TEST_F(Packed, ItemsLargerThanAWindowAndThanAWorkersBufferStream) {
+  // A seal on the border of a window, and two items that only one worker may hold at a time.
+  const std::uint64_t large = PackedPieces::kKept / 4 + 1000;
+  for (const std::uint64_t elems : {std::uint64_t{(1 << 18)} - 1, large, large + 1}) {
+    const std::uint32_t t = source_.add("large", DType::f32, {elems}, random_);
+    std::fill(source_.bytes(t).begin() + 4000, source_.bytes(t).end(), std::byte{7});
+    source_.add_chunk(t, formats::whole({elems}), 0);
+  }
+  source_.catalog().tensors.back().name = "larger";
+  plan_for(1);
+  WriteOptions wide = options();
+  wide.piece_bytes = std::uint64_t{1} << 20;
+  expect_result(*queue_, write(*queue_, wide));
+  EXPECT_LE(source_.largest_read(), BoxReader::kMaxRun);
+}
+
+TEST_F(Packed, TheSourceIsReadOnce) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t t = 0; t < source_.catalog().tensors.size(); ++t)
+    bytes += source_.bytes(t).size();
+  WriteOptions whole = options();
+  whole.piece_bytes = 1 << 20;
+  ASSERT_TRUE(write(*queue_, whole));
+  EXPECT_EQ(source_.bytes_read(), bytes);
+}
+
+TEST_F(Packed, GoesOnAfterACrashBeforeAnyOperationWhateverTheDiskKept) {
+  std::uint64_t gone_on = 0;
+  for (std::uint64_t at = 0;; ++at) {
+    const auto disk = disk_->after({.unsynced = PowerLoss::Unsynced::kept});
+    const auto faults = std::make_shared<FaultPlan>();
+    faults->add({.on = FaultOn::durable, .at = at, .kind = FaultKind::die});
+    {
+      const auto queue = testing::queue_over(make_fault_backend(make_memory_backend(disk), faults));
+      static_cast<void>(write(*queue, options()));
+    }
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      PowerLoss loss{.unsynced = PowerLoss::Unsynced::drawn, .seed = seed};
+      if (seed == 0) loss.unsynced = PowerLoss::Unsynced::lost;
+      if (seed == 1) loss.unsynced = PowerLoss::Unsynced::kept;
+      const auto queue = testing::queue_on(disk->after(loss));
+      WriteOptions again = options();
+      again.overwrite = Overwrite::replace;
+      const auto report = write(*queue, again);
+      expect_result(*queue, report);
+      ASSERT_FALSE(HasFatalFailure()) << "crash before operation " << at << ", loss " << seed;
+      gone_on += report->bytes_found > 0 ? 1 : 0;
+    }
+    if (!faults->died()) break;
+  }
+  EXPECT_GT(gone_on, 30u);
+}
+
+TEST_F(Packed, WhatIsInterruptedIsGoneOnWithAtTheSameLevelOnly) {
+  for (const bool same : {true, false}) {
+    interrupt(bytes_of(plan_) / 2);
+    if (!same) plan_ = packed(plain_, source_.catalog(), 4);
+    const auto report = write(*queue_, options());
+    expect_result(*queue_, report);
+    EXPECT_EQ(report->bytes_found > 0, same);
+    ASSERT_TRUE(remove_tree(queue_->backend(), "/out/ckpt"));
+  }
+}
+
+TEST_F(Packed, NoPlainAttemptIsGoneOnWith) {
+  interrupt(bytes_of(plan_) / 2);
+  std::swap(plan_, plain_);
+  const auto report = write(*queue_, options());
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->bytes_found, 0u);
+  EXPECT_EQ(testing::files_below(*queue_, "/out/ckpt"), testing::expected_files(plan_, source_));
+}
+
+TEST_F(Packed, AnyFailingOperationLeavesNothing) {
+  for (const int error : {ENOSPC, EIO})
+    for (std::uint64_t at = 0;; ++at) {
+      const auto disk = disk_->after({.unsynced = PowerLoss::Unsynced::kept});
+      const auto faults = std::make_shared<FaultPlan>();
+      faults->add({.on = FaultOn::durable, .at = at, .error = error});
+      const auto queue = testing::queue_over(make_fault_backend(make_memory_backend(disk), faults));
+      const auto report = write(*queue, options());
+      if (report && faults->durable_operations() <= at) break;  // there is no at-th operation
+      const std::vector<std::string> names = *queue->backend().list("/out");
+      if (report || names == std::vector<std::string>{"ckpt"}) continue;  // it was published
+      EXPECT_EQ(report.error().code, error == EIO ? Code::io : Code::no_space)
+          << at << ": " << report.error().message;
+      EXPECT_TRUE(names.empty()) << at;
+    }
+}
+
+TEST_F(Packed, WhatReadingTheSourceSaysIsPassedOn) {
+  source_.fail_on_read(3);
+  const auto report = write(*queue_, options());
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().message, "shard.bin:77: checksum does not match");
+  EXPECT_TRUE(queue_->backend().list("/out")->empty());
+}
+
+TEST_F(Packed, HardLevelsTakeFewerWorkersOrAreRefused) {
+  plan_ = packed(plain_, source_.catalog(), 19);
+  WriteOptions small = options();
+  small.memory_bytes = 1000;
+  const auto refused = write(*queue_, small);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::usage);
+  EXPECT_TRUE(refused.error().hint.starts_with("--memory ")) << refused.error().hint;
+  expect_result(*queue_, write(*queue_, options()));
+}
+
+TEST_F(Packed, RefusesItemsThatDoNotHoldTheirFragments) {
+  const formats::EmitPlan good = plan_;
+  const auto expect = [&](std::string_view why, auto change) {
+    plan_ = good;
+    change(plan_.files[0]);
+    const auto report = write(*queue_, options());
+    ASSERT_FALSE(report) << why;
+    EXPECT_EQ(report.error().code, Code::layout);
+    EXPECT_NE(report.error().message.find(why), std::string::npos) << report.error().message;
+  };
+  expect("does not hold its fragments whole", [](OutputFile& file) { --file.items[1].size; });
+  expect("a fragment lies outside", [](OutputFile& file) { file.items.pop_back(); });
+  expect("begins inside the one before", [](OutputFile& file) { file.items[1].offset = 0; });
+  expect("ends beyond the file", [](OutputFile& file) { file.items.back().size += 100; });
+  expect("seals another one", [](OutputFile& file) {
+    const FileRange item = file.items[1];
+    file.items[1].size -= 4;
+    file.items.insert(file.items.begin() + 2, {item.offset + item.size - 4, 4});
+  });
+}
+
+}  // namespace
+}  // namespace libswap
