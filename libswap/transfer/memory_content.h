@@ -21,8 +21,10 @@ class MemoryContent : public formats::Checkpoint {
  public:
   // `catalog` describes the whole state, of all ranks, the same on each of them: names, states,
   // dtypes and shapes of the tensors, groups, values, steps; its chunks and files are replaced by
-  // what is held. The memory is borrowed and must not change while it is read. Code::layout when a
-  // box lies outside its tensor or the memory has another size.
+  // what is held. A format keeps the tensors' keys and paths where `catalog.format` is its name,
+  // elsewhere it makes its own of names and states. The memory is borrowed and must not change
+  // while it is read. Code::layout when a box lies outside its tensor or the memory has another
+  // size.
   static formats::Result<MemoryContent> make(formats::Catalog catalog, std::vector<Held> held);
 
   const formats::Catalog& catalog() const override { return catalog_; }

@@ -29,10 +29,10 @@ struct SaveRequest {
   std::uint32_t world = 1;
   // How the state is cut over the ranks: what this one writes must be in its content.
   formats::Policy policy = formats::Policy::rows;
-  // source_identity and check mean nothing here: what is interrupted leaves nothing.
-  // Fewer and smaller buffers than a conversion's: workers that read memory never wait, and ranks
-  // share a machine, where fresh pages for buffers take longer than filling them.
-  WriteOptions write = {.workers = 2, .piece_bytes = std::uint64_t{2} << 20};
+  // source_identity and check mean nothing here: what is interrupted leaves nothing. Smaller
+  // buffers than a conversion's: several ranks share a machine, where fresh pages cost more than
+  // filling them, and what lies in a core's cache is copied, hashed and checksummed there.
+  WriteOptions write = {.workers = 4, .piece_bytes = std::uint64_t{1} << 20};
 };
 
 // [Collective] All ranks with the same request but for `rank`, the same description in `content`
