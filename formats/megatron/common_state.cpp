@@ -204,7 +204,8 @@ Value stored_group(GroupEntry group, const Catalog& content) {
   });
   if (adamw && setting_of(group, kDecoupled) == nullptr)
     group.settings.emplace_back(kDecoupled, Value::of_bool(true));
-  if (adam_beside_muon || optimizer_name(group) != group.optimizer)
+  const bool told = group.optimizer.empty() || optimizer_name(group) == group.optimizer;
+  if (adam_beside_muon || !told)
     group.settings.emplace_back(kOptimizer, Value::of_string(adamw ? "adam" : group.optimizer));
   Value dict = empty_dict();
   for (auto& [name, value] : group.settings)

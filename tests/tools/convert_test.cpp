@@ -56,6 +56,24 @@ TEST(Convert, DcpToSafetensorsToDcpKeepsEveryBit) {
   EXPECT_EQ(content(two), content(kHsdp));
 }
 
+// 400 MB within 128 MiB and twice the largest chunk (32 MiB): of addresses, so that the program,
+// its libraries and stacks are counted, too.
+TEST(Convert, WhatIsLargerThanItsMemoryStaysWithinIt) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers reserve terabytes of addresses";
+#endif
+  const ScratchDirectory scratch;
+  const std::string source = scratch / "source", out = scratch / "out";
+  const Outcome made = run_program("ebb-make-checkpoint", {source, "dcp", "400000000", "4"});
+  ASSERT_EQ(made.exit, 0) << made.err;
+  const std::string limit = std::to_string((128 + 2 * 32) << 20);
+  const Outcome run =
+      run_program("ebb-measure", {"run", "--address-space", limit, EBB_BIN "/ckpt-convert", source,
+                                  out, "-t", "dcp", "-w", "3"});
+  EXPECT_EQ(run.exit, 0) << run.out << run.err;
+  EXPECT_NE(run.err.find("verified bit for bit"), std::string::npos) << run.err;
+}
+
 class ConvertPartition : public testing::TestWithParam<const char*> {};
 
 TEST_P(ConvertPartition, KeepsEveryBitAndValue) {
