@@ -83,7 +83,8 @@ constexpr std::array kFormats = {
            .describe = describe_hdf5,
            .emit = emit_hdf5,
            .resume = hdf5_resume,
-           .holds = Holds::keyed_tensors},
+           .holds = Holds::keyed_tensors,
+           .packs = Packs::zstd},
     // Last: other formats are made of such files.
     Format{.name = "torch",
            .summary = "one torch.save file: .pt, .pth or .bin, zip or the older stream",

@@ -50,15 +50,28 @@ struct Fragment {
   std::uint64_t offset = 0;  // in the file; fragments ascend; gaps are zeros
   std::variant<ByteVector, TensorData, Sealed> data;
 };
+// A part of a file that is packed, and how.
+enum class Pack : std::uint8_t { compressed, as_it_is };
+struct PackedItem {
+  FileRange place;  // before that
+  Pack pack = Pack::compressed;
+};
+// The first bytes of a packed file, made when it is known where its items came to lie.
+struct PackedHead {
+  std::uint64_t size = 0;
+  std::function<ByteVector(std::span<const FileRange> places)> bytes;  // in the items' order
+};
 struct OutputFile {
   std::string name;  // relative to the checkpoint directory
   std::uint64_t size = 0;
   Rank writer{};  // the rank that would write it in a distributed save
   std::vector<Fragment> fragments;
   std::optional<CheckedBlocks> blocks = std::nullopt;
-  // Of a plan with `packing`: the parts of the file that become one frame each, ascending. No
-  // fragment lies across their borders or outside them, and seals are over their own item.
-  std::vector<FileRange> items = {};
+  // Of a plan with `packing`: the parts of the file that become one frame each, or go as they are,
+  // ascending, behind the head. No fragment lies across their borders or outside them, and seals
+  // are over their own item.
+  std::vector<PackedItem> items = {};
+  std::optional<PackedHead> head = std::nullopt;
 };
 // A content tensor that is not stored because readers of the format round another one to its dtype.
 struct Derived {
@@ -77,6 +90,7 @@ using ItemPlaces = std::vector<std::vector<FileRange>>;
 struct Packing {
   Compression compression;
   // The commit files, of literal bytes; those of the plan are for the files before compression.
+  // nullptr: they do not say where anything lies, and those of the plan stand.
   std::function<std::vector<OutputFile>(const ItemPlaces& places)> commit_files;
 };
 struct EmitPlan {

@@ -52,7 +52,7 @@ DcpWrittenItem DcpItemWriter::end_item(OutputFile& file, std::uint64_t start) {
   const FileRange place{start, file.size - start};
   std::vector<FileRange>& places = places_[index_of(file.writer)];
   places.push_back(place);
-  if (packs()) file.items.push_back(place);
+  if (packs()) file.items.push_back({place});
   return {index_of(file.writer), places.size() - 1};
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -17,6 +18,10 @@ namespace {
 constexpr std::string_view kMainFile = "state.h5";
 constexpr std::int64_t kVersion = 1;
 constexpr std::size_t kMostWord = 1024;
+// Of a chunk before compression: what the library's cache holds if nobody tells it otherwise.
+constexpr std::uint64_t kChunkBytes = MiB;
+// Smaller datasets are stored as they are: the index of their chunks alone takes 2 KiB.
+constexpr std::uint64_t kLeastPacked = 4 * KiB;
 
 bool is_word(std::string_view word) {
   return !word.empty() && word.size() <= kMostWord && word != "." && word != ".." &&
@@ -91,7 +96,8 @@ class Places {
 // One file in the making, and which box of the content each dataset holds.
 class FileWriter {
  public:
-  explicit FileWriter(const Catalog& content) : content_(content) {
+  FileWriter(const Catalog& content, std::optional<Compression> compression)
+      : content_(content), compression_(compression) {
     image_.attribute(FileImage::kRoot, "format", Value::of_string(std::string(kFormatMark)));
     image_.attribute(FileImage::kRoot, "format_version", Value::of_int(kVersion));
     image_.attribute(FileImage::kRoot, "generator", Value::of_string("Ebb"));
@@ -127,11 +133,15 @@ class FileWriter {
   OutputFile finish(std::string name, Rank writer) {
     image_.lay_out();
     OutputFile file{std::move(name), image_.file_size(), writer, {}};
+    if (compression_) {
+      finish_packed(file);
+      return file;
+    }
     file.fragments.resize(1);
     file.fragments.front().data.emplace<ByteVector>(image_.metadata());
-    for (auto& [dataset, data] : stored_)
-      if (volume(data.box.extent) != 0)
-        file.fragments.push_back({image_.place_of(dataset), std::move(data)});
+    for (Stored& stored : stored_)
+      if (volume(stored.data.box.extent) != 0)
+        file.fragments.push_back({image_.place_of(stored.dataset), std::move(stored.data)});
     return file;
   }
 
@@ -143,11 +153,54 @@ class FileWriter {
   }
   std::uint32_t store(const TensorPlace& place, const std::string& name, TensorData data) {
     const TensorEntry& tensor = content_.tensors[data.tensor];
-    const auto dataset = image_.dataset(group(place), name, tensor.dtype, data.box.extent);
+    const Shape& shape = data.box.extent;
+    const std::uint32_t width = bytes_of(tensor.dtype);
+    std::optional<ChunkGrid> grid;
+    if (compression_ && !shape.empty() && volume(shape) * width >= kLeastPacked)
+      grid = grid_of(shape, width, kChunkBytes);
+    const auto dataset =
+        grid ? image_.packed_dataset(group(place), name, tensor.dtype, *grid, compression_->level)
+             : image_.dataset(group(place), name, tensor.dtype, shape);
     CHECK(dataset.has_value());
     describe(*dataset, place, tensor);
-    stored_.emplace_back(*dataset, std::move(data));
+    stored_.push_back({*dataset, std::move(data), std::move(grid)});
     return *dataset;
+  }
+  // Behind the head one item a chunk, and one for each dataset that stays as it is.
+  void finish_packed(OutputFile& file) {
+    file.size = image_.metadata_size();
+    std::vector<std::pair<std::uint32_t, std::uint64_t>> counts;  // of items, by dataset
+    for (Stored& stored : stored_) {
+      const Box& box = stored.data.box;
+      if (volume(box.extent) == 0) continue;
+      const std::uint64_t count = stored.grid ? stored.grid->count() : 1;
+      counts.emplace_back(stored.dataset, count);
+      for (std::uint64_t i = 0; i < count; ++i) {
+        TensorData part = stored.data;
+        std::uint64_t bytes =
+            volume(box.extent) * bytes_of(content_.tensors[stored.data.tensor].dtype);
+        if (stored.grid) {
+          bytes = stored.grid->chunk_bytes();
+          part.box = stored.grid->box(i);
+          for (std::size_t d = 0; d < box.offset.size(); ++d) part.box.offset[d] += box.offset[d];
+        }
+        file.items.push_back({{file.size, bytes}, stored.grid ? Pack::compressed : Pack::as_it_is});
+        file.fragments.push_back({file.size, std::move(part)});
+        file.size += bytes;
+      }
+    }
+    const auto image = std::make_shared<const FileImage>(std::move(image_));
+    const auto bytes = [image, counts = std::move(counts)](std::span<const FileRange> places) {
+      FileImage::Elsewhere elsewhere;
+      std::uint64_t end = image->metadata_size();
+      for (const FileRange& place : places) end = std::max(end, place.offset + place.size);
+      for (const auto& [dataset, count] : counts) {
+        elsewhere.emplace(dataset, places.first(count));
+        places = places.subspan(count);
+      }
+      return image->metadata(elsewhere, end);
+    };
+    file.head = PackedHead{image->metadata_size(), bytes};
   }
   void describe(std::uint32_t dataset, const TensorPlace& place, const TensorEntry& tensor) {
     image_.attribute(dataset, "dtype", Value::of_string(std::string(name_of(tensor.dtype))));
@@ -156,21 +209,32 @@ class FileWriter {
     image_.attribute(dataset, "state", Value::of_string(tensor.state));
   }
 
+  struct Stored {
+    std::uint32_t dataset = 0;
+    TensorData data;
+    std::optional<ChunkGrid> grid;  // where it is packed
+  };
+
   const Catalog& content_;
+  std::optional<Compression> compression_;
   FileImage image_;
-  std::vector<std::pair<std::uint32_t, TensorData>> stored_;
+  std::vector<Stored> stored_;
 };
 
 class Emitter {
  public:
   explicit Emitter(const EmitRequest& request)
-      : content_(request.content), layout_(request.layout), main_(request.content) {}
+      : content_(request.content),
+        layout_(request.layout),
+        compression_(request.compression),
+        main_(request.content, in_one_file() ? compression_ : std::nullopt) {}
 
   Result<EmitPlan> run() {
     TRY(add_values());
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) TRY(place_tensor(i));
+    if (compression_) plan_.packing = Packing{*compression_, nullptr};
     const std::uint32_t world = layout_.spec().mesh.world();
-    if (world == 1 || layout_.spec().policy == Policy::replicated) {
+    if (in_one_file()) {
       for (const auto& [number, place] : placed_) main_.whole_tensor(place, number);
       plan_.files.push_back(main_.finish(std::string(kMainFile), Rank{0}));
       return std::move(plan_);
@@ -182,6 +246,10 @@ class Emitter {
   }
 
  private:
+  bool in_one_file() const {
+    return layout_.spec().mesh.world() == 1 || layout_.spec().policy == Policy::replicated;
+  }
+
   Result<> place_tensor(std::uint32_t number) {
     const TensorEntry& tensor = content_.tensors[number];
     if (layout_.tensors()[number] != tensor.shape)
@@ -244,7 +312,7 @@ class Emitter {
   }
 
   void write_rank(Rank rank) {
-    FileWriter file(content_);
+    FileWriter file(content_, compression_);
     for (const auto& [number, place] : placed_) {
       // Virtual datasets have dimensions and elements: what has none is in the main file.
       const Shape& shape = content_.tensors[number].shape;
@@ -276,6 +344,7 @@ class Emitter {
 
   const Catalog& content_;
   const Layout& layout_;
+  std::optional<Compression> compression_;
   FileWriter main_;
   Places places_;
   std::map<std::uint32_t, TensorPlace> placed_;  // by number

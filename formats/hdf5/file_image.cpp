@@ -104,6 +104,19 @@ std::optional<std::uint32_t> FileImage::dataset(std::uint32_t group, const std::
   return number;
 }
 
+std::optional<std::uint32_t> FileImage::packed_dataset(std::uint32_t group, const std::string& name,
+                                                       DType dtype, const ChunkGrid& grid,
+                                                       int level) {
+  CHECK(!grid.shape.empty() && grid.count() > 0 && grid.elem_bytes == bytes_of(dtype));
+  const auto number = dataset(group, name, dtype, grid.shape);
+  if (!number) return std::nullopt;
+  Object& object = objects_[*number];
+  object.stored.reset();
+  object.grid = grid;
+  object.messages.push_back({static_cast<std::uint8_t>(MessageType::filters), zstd_filter(level)});
+  return number;
+}
+
 std::optional<std::uint32_t> FileImage::virtual_dataset(std::uint32_t group,
                                                         const std::string& name, DType dtype,
                                                         const Shape& shape,
@@ -195,13 +208,17 @@ std::uint64_t FileImage::header_size(const Object& object) const {
   std::uint64_t size = kHeaderAround;
   for (const Message& message : object.messages) size += kMessageHead + message.bytes.size();
   if (object.stored) size += kMessageHead + contiguous_layout(0, 0).size();
+  if (object.grid)
+    size += kMessageHead + chunked_layout(0, object.grid->chunk, object.grid->elem_bytes).size();
   if (!object.is_group) return size;
   size += kMessageHead + link_info(0).size() + kMessageHead + group_info().size();
   for (const auto& [name, number] : object.in_order) size += kMessageHead + link_size(name);
   return size;
 }
 
-void FileImage::append_header(ByteVector& out, const Object& object) const {
+void FileImage::append_header(ByteVector& out, std::uint32_t number,
+                              const Elsewhere& elsewhere) const {
+  const Object& object = objects_[number];
   CHECK(out.size() == object.header_at);
   append_text(out, "OHDR\2");
   append_le<std::uint8_t>(out, 2);  // the size has 4 bytes
@@ -212,13 +229,19 @@ void FileImage::append_header(ByteVector& out, const Object& object) const {
   }
   for (const Message& message : object.messages)
     append_message(out, static_cast<MessageType>(message.type), message.bytes);
-  if (object.stored)
-    append_message(
-        out, MessageType::layout,
-        contiguous_layout(*object.stored == 0 ? kNowhere : object.elements_at, *object.stored));
+  if (object.stored) {
+    const auto moved = elsewhere.find(number);
+    const std::uint64_t at =
+        moved == elsewhere.end() ? object.elements_at : moved->second.front().offset;
+    append_message(out, MessageType::layout,
+                   contiguous_layout(*object.stored == 0 ? kNowhere : at, *object.stored));
+  }
+  if (object.grid)
+    append_message(out, MessageType::layout,
+                   chunked_layout(object.tree_at, object.grid->chunk, object.grid->elem_bytes));
   std::uint64_t order = 0;
-  for (const auto& [name, number] : object.in_order)
-    append_message(out, MessageType::link, link(order++, name, objects_[number].header_at));
+  for (const auto& [name, child] : object.in_order)
+    append_message(out, MessageType::link, link(order++, name, objects_[child].header_at));
   append_le(out, lookup3(ByteView(out).subspan(static_cast<std::size_t>(object.header_at))));
 }
 
@@ -229,6 +252,11 @@ void FileImage::lay_out() {
     object.header_at = at;
     at += header_size(object);
   }
+  for (Object& object : objects_) {
+    if (!object.grid) continue;
+    object.tree_at = at;
+    at += chunk_tree_bytes(*object.grid);
+  }
   metadata_size_ = at;
   for (Object& object : objects_) {
     if (object.stored.value_or(0) == 0) continue;
@@ -238,17 +266,21 @@ void FileImage::lay_out() {
   file_size_ = at;
 }
 
-ByteVector FileImage::metadata() const {
+ByteVector FileImage::metadata(const Elsewhere& elsewhere, std::uint64_t file_size) const {
   ByteVector out;
   out.reserve(static_cast<std::size_t>(metadata_size_));
   append_text(out, std::string_view("\x89HDF\r\n\x1a\n\2\x08\x08\0", 12));
   append_le<std::uint64_t>(out, 0);  // where addresses count from
   append_le(out, kNowhere);          // no extension
-  append_le(out, file_size_);
+  append_le(out, file_size);
   append_le(out, objects_[kRoot].header_at);
   append_le(out, lookup3(out));
   append_heap(out);
-  for (const Object& object : objects_) append_header(out, object);
+  for (std::uint32_t number = 0; number < objects_.size(); ++number)
+    append_header(out, number, elsewhere);
+  for (std::uint32_t number = 0; number < objects_.size(); ++number)
+    if (const Object& object = objects_[number]; object.grid)
+      append_bytes(out, chunk_tree(*object.grid, object.tree_at, elsewhere.at(number)));
   CHECK(out.size() == metadata_size_);
   return out;
 }

@@ -1,6 +1,7 @@
 // The metadata of an HDF5 file to be written, as bytes: superblock 2, object headers of version 2,
-// groups that list their links in their headers, contiguous datasets, attributes, one global heap.
-// Everything is known before a byte is written, so nothing is patched and no library is needed.
+// groups that list their links in their headers, contiguous datasets or compressed chunks,
+// attributes, one global heap. Its size is known before a byte is written, and all of it but for
+// where compressed data will lie, so nothing is patched and no library is needed.
 // Source: HDF5 File Format Specification 3.0. Read by HDF5 1.8 and newer; virtual datasets by 1.10.
 #pragma once
 
@@ -8,12 +9,14 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/catalog/value.h"
 #include "formats/core/dtype.h"
+#include "formats/hdf5/chunk_tree.h"
 #include "formats/hdf5/description.h"
 #include "formats/layout/box.h"
 
@@ -39,6 +42,9 @@ class FileImage {
   // REQUIRES: has_type(dtype), at most kMostDims dimensions, no overflow of its bytes.
   std::optional<std::uint32_t> dataset(std::uint32_t group, const std::string& name, DType dtype,
                                        const Shape& shape);
+  // The same, in chunks that are zstd frames. REQUIRES: the grid is of this shape and dtype.
+  std::optional<std::uint32_t> packed_dataset(std::uint32_t group, const std::string& name,
+                                              DType dtype, const ChunkGrid& grid, int level);
   // The same, of boxes of datasets in other files. REQUIRES: at least one dimension; boxes of
   // Mapping's selections are single blocks or everything.
   std::optional<std::uint32_t> virtual_dataset(std::uint32_t group, const std::string& name,
@@ -52,8 +58,13 @@ class FileImage {
   // Of a dataset's elements in the file.
   std::uint64_t place_of(std::uint32_t dataset) const { return objects_[dataset].elements_at; }
   std::uint64_t file_size() const { return file_size_; }
-  // Bytes 0 to the end of the metadata.
-  ByteVector metadata() const;
+  std::uint64_t metadata_size() const { return metadata_size_; }
+  // Where the elements of datasets lie after all, a place for each chunk or one for all of them.
+  using Elsewhere = std::map<std::uint32_t, std::span<const FileRange>>;
+  // Bytes 0 to the end of the metadata; with `elsewhere`, of a file of that size. REQUIRES: those
+  // of every packed dataset are told.
+  ByteVector metadata() const { return metadata({}, file_size_); }
+  ByteVector metadata(const Elsewhere& elsewhere, std::uint64_t file_size) const;
 
  private:
   struct Message {
@@ -68,11 +79,13 @@ class FileImage {
     std::optional<std::uint64_t> stored;  // bytes of a contiguous dataset
     std::uint64_t header_at = 0;
     std::uint64_t elements_at = 0;
+    std::optional<ChunkGrid> grid;  // of a packed dataset
+    std::uint64_t tree_at = 0;
   };
 
   std::optional<std::uint32_t> add(std::uint32_t group, const std::string& name);
   std::uint64_t header_size(const Object& object) const;
-  void append_header(ByteVector& out, const Object& object) const;
+  void append_header(ByteVector& out, std::uint32_t number, const Elsewhere& elsewhere) const;
   // Where `bytes` will lie: {address of the collection, index in it}.
   std::pair<std::uint64_t, std::uint32_t> to_heap(ByteVector bytes);
   void append_text_reference(ByteVector& out, std::string_view text);

@@ -4,6 +4,7 @@
 
 #include "formats/core/check.h"
 #include "formats/hdf5/elements.h"
+#include "formats/hdf5/filters.h"
 
 namespace formats::hdf5 {
 namespace {
@@ -208,6 +209,29 @@ ByteVector contiguous_layout(std::uint64_t at, std::uint64_t bytes) {
   append_le<std::uint8_t>(out, 1);
   append_le(out, at);
   append_le(out, bytes);
+  return out;
+}
+
+ByteVector chunked_layout(std::uint64_t tree_at, const Shape& chunk, std::uint32_t elem_bytes) {
+  ByteVector out;
+  append_le<std::uint8_t>(out, 3);  // version
+  append_le<std::uint8_t>(out, 2);
+  append_le(out, static_cast<std::uint8_t>(chunk.size() + 1));
+  append_le(out, tree_at);
+  for (const std::uint64_t extent : chunk) append_le(out, static_cast<std::uint32_t>(extent));
+  append_le(out, elem_bytes);
+  return out;
+}
+
+ByteVector zstd_filter(int level) {
+  ByteVector out;
+  append_le<std::uint8_t>(out, 2);  // version
+  append_le<std::uint8_t>(out, 1);  // filters
+  append_le(out, static_cast<std::uint16_t>(kZstd));
+  append_le<std::uint16_t>(out, 0);  // no name
+  append_le<std::uint16_t>(out, 0);  // every chunk goes through it
+  append_le<std::uint16_t>(out, 1);
+  append_le(out, static_cast<std::uint32_t>(level));
   return out;
 }
 

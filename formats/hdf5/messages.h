@@ -21,6 +21,7 @@ enum class MessageType : std::uint8_t {
   link = 6,
   layout = 8,
   group_info = 10,
+  filters = 11,
   attribute = 12,
 };
 
@@ -39,6 +40,9 @@ std::uint64_t link_size(std::string_view name);
 
 ByteVector fill_value();  // storage at once, filled with nothing
 ByteVector contiguous_layout(std::uint64_t at, std::uint64_t bytes);
+// Of chunks that a version 1 B-tree at `tree_at` finds (chunk_tree.h).
+ByteVector chunked_layout(std::uint64_t tree_at, const Shape& chunk, std::uint32_t elem_bytes);
+ByteVector zstd_filter(int level);  // the registered one, 32015
 ByteVector virtual_layout(std::uint64_t heap_at, std::uint32_t index);
 // What the heap holds for a virtual dataset.
 ByteVector mappings_block(const std::vector<Mapping>& mappings);

@@ -15,12 +15,20 @@ using formats::Error;
 using formats::FileRange;
 using formats::Fragment;
 using formats::OutputFile;
+using formats::Pack;
+using formats::PackedItem;
 using formats::Sealed;
 using formats::ZstdWriter;
 
 namespace {
 
 constexpr std::uint64_t kWindow = formats::MiB;  // of elements; a stop is noticed once in one
+
+std::uint64_t bound_of(const PackedItem& item) {
+  return item.pack == Pack::as_it_is ? item.place.size : ZstdWriter::bound(item.place.size);
+}
+
+Error stopped() { return {Code::cancelled, "another piece could not be written", {}}; }
 
 // Takes the CRCs of what goes by, and puts the seals into it.
 class Sealer {
@@ -67,17 +75,20 @@ PackedPieces::PackedPieces(const PieceFiller& filler, const formats::EmitPlan& p
     : filler_(filler),
       files_(plan.files),
       compression_(plan.packing->compression),
-      pieces_(plan.files, piece_bytes, Cut::items),
-      ends_(plan.files.size(), 0) {
-  for (const OutputFile& file : files_) places_.emplace_back(file.items.size());
+      pieces_(plan.files, piece_bytes, Cut::items) {
+  for (const OutputFile& file : files_) {
+    ends_.push_back(file.head ? file.head->size : 0);
+    unsettled_.push_back(file.items.size());
+    places_.emplace_back(file.items.size());
+  }
 }
 
 // The most bytes of a run's frames.
 std::uint64_t PackedPieces::bound(const Piece& piece) const {
-  const std::span<const FileRange> items = files_[piece.file].items;
+  const std::span<const PackedItem> items = files_[piece.file].items;
   std::uint64_t bytes = 0;
-  for (const FileRange& item : items.subspan(piece.first_item, piece.items))
-    bytes += ZstdWriter::bound(item.size);
+  for (const PackedItem& item : items.subspan(piece.first_item, piece.items))
+    bytes += bound_of(item);
   return bytes;
 }
 
@@ -91,7 +102,7 @@ std::uint64_t PackedPieces::buffer_bytes() const {
 Result<std::uint64_t> PackedPieces::worker_bytes() const {
   std::uint64_t largest = 0;
   for (const OutputFile& file : files_)
-    for (const FileRange& item : file.items) largest = std::max(largest, item.size);
+    for (const PackedItem& item : file.items) largest = std::max(largest, item.place.size);
   TRY_ASSIGN(const std::uint64_t context, ZstdWriter::memory(compression_.level, largest));
   return context + kWindow + buffer_bytes();
 }
@@ -103,8 +114,7 @@ bool PackedPieces::fits(const FinishedPiece& finished) const {
   constexpr std::uint64_t kFarthest = std::uint64_t{1} << 62;
   if (finished.frames.offset > kFarthest) return false;
   for (std::uint64_t i = 0; i < piece.items; ++i)
-    if (lengths[i] > ZstdWriter::bound(files_[piece.file].items[piece.first_item + i].size))
-      return false;
+    if (lengths[i] > bound_of(files_[piece.file].items[piece.first_item + i])) return false;
   return true;
 }
 
@@ -120,6 +130,14 @@ void PackedPieces::settle(const Piece& piece, const Frames& frames) {
     end += frames.lengths[i];
   }
   ends_[piece.file] = std::max(ends_[piece.file], end);
+  unsettled_[piece.file] -= piece.items;
+  settled_.notify_all();
+}
+
+void PackedPieces::stop() {
+  const std::lock_guard guard(mutex_);
+  stopped_.store(true);
+  settled_.notify_all();
 }
 
 std::uint64_t PackedPieces::size_of(std::uint32_t file) const {
@@ -165,7 +183,26 @@ Result<PackedPieces::Place> PackedPieces::place_for(const Piece& piece, const Wo
   return Place{large->buffer.bytes(), large};
 }
 
+// The runs before it were all taken earlier, so somebody is at them.
+Result<MadePiece> PackedPieces::make_head(const Piece& piece) {
+  const formats::PackedHead& head = *files_[piece.file].head;
+  formats::ByteVector bytes;
+  {
+    std::unique_lock lock(mutex_);
+    settled_.wait(lock, [&] { return stopped_.load() || unsettled_[piece.file] == 0; });
+    if (stopped_.load()) return stopped();
+    bytes = head.bytes(places_[piece.file]);
+  }
+  CHECK(bytes.size() == head.size);
+  const std::uint64_t room = formats::align_up(head.size, OutputFiles::kLargestBlock);
+  TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(room));
+  auto memory = std::make_shared<AlignedBuffer>(std::move(buffer));
+  std::ranges::copy(bytes, memory->bytes().begin());
+  return MadePiece{0, memory->bytes().first(head.size), {pieces_.index_of(piece)}, memory};
+}
+
 Result<MadePiece> PackedPieces::make(const Piece& piece, const Workplace& place) {
+  if (piece.items == 0 && files_[piece.file].head) return make_head(piece);
   MadePiece made;
   made.finished.index = pieces_.index_of(piece);
   TRY_ASSIGN(Place into, place_for(piece, place));
@@ -196,20 +233,24 @@ Result<> PackedPieces::pack(Packer& packer, const Piece& piece, std::span<std::b
 }
 
 Result<std::uint64_t> PackedPieces::pack_item(Packer& packer, const OutputFile& file,
-                                              const FileRange& item, std::span<std::byte> into,
+                                              const PackedItem& item, std::span<std::byte> into,
                                               Shares& shares) {
-  TRY(packer.frames.begin(item.size, into));
-  Sealer sealer(file, item);
-  for (std::uint64_t at = 0; at < item.size; at += kWindow) {
-    if (stopped_.load()) return Error{Code::cancelled, "another piece could not be written", {}};
-    const auto window = packer.window.bytes().first(std::min(kWindow, item.size - at));
-    TRY_ASSIGN(Shares added, filler_.fill(file, item.offset + at, window));
+  const auto [offset, size] = item.place;
+  const bool plain = item.pack == Pack::as_it_is;
+  if (!plain) TRY(packer.frames.begin(size, into));
+  Sealer sealer(file, item.place);
+  for (std::uint64_t at = 0; at < size; at += kWindow) {
+    if (stopped_.load()) return stopped();
+    const std::uint64_t part = std::min(kWindow, size - at);
+    const auto window = plain ? into.subspan(at, part) : packer.window.bytes().first(part);
+    TRY_ASSIGN(Shares added, filler_.fill(file, offset + at, window));
     for (auto [from, to] :
          {std::pair(&added.stored, &shares.stored), std::pair(&added.derived, &shares.derived)})
       to->insert(to->end(), from->begin(), from->end());
     sealer.pass(window);
-    TRY(packer.frames.feed(window));
+    if (!plain) TRY(packer.frames.feed(window));
   }
+  if (plain) return size;
   return packer.frames.end();
 }
 

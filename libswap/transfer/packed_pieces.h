@@ -1,4 +1,5 @@
-// PackedPieces: pieces that are runs of items, each compressed into one frame on its way.
+// PackedPieces: pieces that are runs of items, each compressed into one frame on its way, or as it
+// is; and last the head of their file, which says where they are.
 //
 // Where the frames of a run lie is known once they are made: at the end of the file as it is then.
 // So files grow in the order in which runs are finished, without gaps but for blocks of the disk.
@@ -6,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <semaphore>
 #include <vector>
@@ -34,7 +36,7 @@ class PackedPieces : public PieceMaker {
   void resume(const Piece& piece, const FinishedPiece& finished) override;
   Result<MadePiece> make(const Piece& piece, const Workplace& place) override;
   std::uint64_t size_of(std::uint32_t file) const override;
-  void stop() override { stopped_.store(true); }
+  void stop() override;
 
   // Of what make() needs beside buffers and PieceFiller.
   Result<std::uint64_t> worker_bytes() const;
@@ -54,12 +56,13 @@ class PackedPieces : public PieceMaker {
   };
   Result<std::unique_ptr<Packer>> take_packer();
   void give_back(std::unique_ptr<Packer> packer);
+  Result<MadePiece> make_head(const Piece& piece);
   std::uint64_t bound(const Piece& piece) const;
   Result<Place> place_for(const Piece& piece, const Workplace& place);
   Result<> pack(Packer& packer, const Piece& piece, std::span<std::byte> into,
                 FinishedPiece& finished);
   Result<std::uint64_t> pack_item(Packer& packer, const formats::OutputFile& file,
-                                  const formats::FileRange& item, std::span<std::byte> into,
+                                  const formats::PackedItem& item, std::span<std::byte> into,
                                   Shares& shares);
   void settle(const Piece& piece, const Frames& frames);
 
@@ -70,8 +73,10 @@ class PackedPieces : public PieceMaker {
   std::atomic<bool> stopped_ = false;
   std::binary_semaphore large_{1};  // who makes a run beyond kKept
   mutable std::mutex mutex_;
+  std::condition_variable settled_;
   std::vector<std::unique_ptr<Packer>> packers_;  // that nobody uses
   std::vector<std::uint64_t> ends_;               // of what lies in each file
+  std::vector<std::uint64_t> unsettled_;          // items of each file that lie nowhere yet
   formats::ItemPlaces places_;
 };
 

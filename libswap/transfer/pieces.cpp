@@ -13,13 +13,14 @@ void append_runs(const formats::OutputFile& file, std::uint64_t piece_bytes,
                  std::vector<Piece>& out, std::uint32_t number) {
   const std::size_t before = out.size();
   for (std::uint64_t i = 0; i < file.items.size(); ++i) {
-    const formats::FileRange& item = file.items[i];
+    const formats::FileRange& item = file.items[i].place;
     const bool fits =
         out.size() > before && item.offset + item.size - out.back().offset <= piece_bytes;
     if (!fits) out.push_back({number, out.size() - before, item.offset, 0, i, 0});
     out.back().size = item.offset + item.size - out.back().offset;
     ++out.back().items;
   }
+  if (file.head) out.push_back({number, out.size() - before, 0, file.head->size, 0, 0});
   if (out.size() == before) out.push_back({number, 0, 0, 0, 0, 0});
 }
 

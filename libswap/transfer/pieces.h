@@ -1,6 +1,7 @@
 // The pieces that output files are written in: ranges of equal size, the last one of a file what is
 // left; or, of files that are compressed item by item, runs of whole items: as many as fit that
-// size, or one that is larger. An empty file is one empty piece, so that somebody makes it.
+// size, or one that is larger; and last their head. An empty file is one empty piece, so that
+// somebody makes it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Piece {
   std::uint64_t size = 0;
   // Of the file's items, where those are compressed; offset and size are theirs before that.
   std::uint64_t first_item = 0;
-  std::uint64_t items = 0;
+  std::uint64_t items = 0;  // 0 of a head
 };
 
 enum class Cut : std::uint8_t { ranges, items };

@@ -151,10 +151,10 @@ Result<> check_items(const OutputFile& file, const formats::Catalog& content) {
         {}};
   };
   if (file.blocks) return failure(0, "would be packed, and its file has blocks");
-  std::uint64_t end = 0;
+  std::uint64_t end = file.head ? file.head->size : 0;
   auto fragment = file.fragments.begin();
-  for (const formats::FileRange& item : file.items) {
-    if (item.offset < end) return failure(item.offset, "begins inside the one before it");
+  for (const auto& [item, pack] : file.items) {
+    if (item.offset < end) return failure(item.offset, "begins inside what is before it");
     if (item.offset > file.size || item.size > file.size - item.offset)
       return failure(item.offset, "ends beyond the file");
     end = item.offset + item.size;

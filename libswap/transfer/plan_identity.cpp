@@ -95,7 +95,13 @@ std::string identity_of(const formats::EmitPlan& plan, const formats::Catalog& c
       hash.number(file.fragments.size());
       for (const Fragment& fragment : file.fragments) add(hash, fragment);
       hash.number(file.items.size());
-      for (const formats::FileRange& item : file.items) add(hash, item);
+      std::vector<formats::FileRange> places;
+      for (const formats::PackedItem& item : file.items) {
+        add(hash, places.emplace_back(item.place));
+        hash.number(static_cast<std::uint64_t>(item.pack));
+      }
+      hash.number(file.head ? 1 : 0);
+      if (file.head) hash.bytes(file.head->bytes(places));
     }
   }
   hash.number(plan.packing ? 1 + static_cast<std::uint64_t>(plan.packing->compression.codec) : 0);

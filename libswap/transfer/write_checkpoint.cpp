@@ -119,12 +119,13 @@ Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
 
 Result<> PlanWriter::write_commit_files(const fs::path& directory) {
   std::vector<OutputFile> placed;
-  if (packed_ != nullptr) {
+  const bool late = plan_.packing && plan_.packing->commit_files != nullptr;
+  if (late) {
     placed = plan_.packing->commit_files(packed_->places());
     for (const OutputFile& file : placed) total_ += file.size;
     for (const OutputFile& file : plan_.commit_files) total_ -= file.size;
   }
-  for (const OutputFile& file : packed_ != nullptr ? placed : plan_.commit_files) {
+  for (const OutputFile& file : late ? placed : plan_.commit_files) {
     PlainPieces pieces(filler_, {&file, 1}, options_.piece_bytes, &blocks_);
     TRY(write_pieces(io_, pieces, {&file, 1}, directory, work()));
     TRY(io_.backend().sync_directory((directory / file.name).parent_path()));

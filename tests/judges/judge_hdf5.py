@@ -8,6 +8,7 @@ Exit 0 and one line with counts when all match; exit 1 and one line per differen
 """
 import hashlib, json, sys
 import h5py
+import hdf5plugin  # registers the zstd filter
 import numpy as np
 
 

@@ -67,23 +67,30 @@ class Writer {
 
 namespace {
 
-// Each item as a frame, the last one first: nothing lies where it was planned.
+// Each item packed, the last one first: nothing lies where it was planned.
 Result<ByteVector> packed(const formats::OutputFile& file, formats::ByteView plain,
                           const formats::Compression& compression,
                           std::vector<formats::FileRange>& places) {
   TRY_ASSIGN(auto writer, formats::ZstdWriter::make(compression.level));
   places.resize(file.items.size());
-  ByteVector bytes;
+  ByteVector bytes(file.head ? file.head->size : 0);
   for (std::size_t i = file.items.size(); i-- > 0;) {
-    const formats::FileRange& item = file.items[i];
+    const formats::ByteView item =
+        plain.subspan(file.items[i].place.offset, file.items[i].place.size);
     const std::size_t before = bytes.size();
-    bytes.resize(before + formats::ZstdWriter::bound(item.size));
-    TRY(writer.begin(item.size, std::span(bytes).subspan(before)));
-    TRY(writer.feed(plain.subspan(item.offset, item.size)));
-    TRY_ASSIGN(const std::uint64_t size, writer.end());
-    bytes.resize(before + size);
+    std::uint64_t size = item.size();
+    if (file.items[i].pack == formats::Pack::as_it_is) {
+      formats::append_bytes(bytes, item);
+    } else {
+      bytes.resize(before + formats::ZstdWriter::bound(item.size()));
+      TRY(writer.begin(item.size(), std::span(bytes).subspan(before)));
+      TRY(writer.feed(item));
+      TRY_ASSIGN(size, writer.end());
+      bytes.resize(before + size);
+    }
     places[i] = {before, size};
   }
+  if (file.head) std::ranges::copy(file.head->bytes(places), bytes.begin());
   return bytes;
 }
 

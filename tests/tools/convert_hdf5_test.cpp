@@ -1,6 +1,9 @@
 // ckpt-convert --to hdf5 and back: libhdf5 itself reads what was written, through ebb-hdf5-reader.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "tests/support/program.h"
 
 namespace {
@@ -54,6 +57,101 @@ TEST(ConvertHdf5Names, MayBeAnything) {
   ASSERT_EQ(read.exit, 0) << read.err;
   // One tensor of the fixture has the empty name: it got a number and says its name itself.
   EXPECT_NE(read.out.find("\"name\": \"\""), std::string::npos);
+}
+
+// A safetensors file of tensors that take one chunk, several, and more than a node of the index
+// has; with bytes that say where they are.
+void make_large(const std::string& directory) {
+  struct Made {
+    const char* name;
+    const char* dtype;
+    const char* shape;
+    std::uint64_t bytes;
+  };
+  constexpr Made kTensors[] = {{"one", "F32", "[40,30]", 4800},
+                               {"rows", "BF16", "[1500,1001]", 3003000},
+                               {"deep", "F32", "[3,5,100000]", 6000000},
+                               {"flat", "I64", "[1000003]", 8000024},
+                               {"many", "F32", "[17825800]", 71303200},
+                               {"scalar", "F64", "[]", 8},
+                               {"none", "F32", "[0,7]", 0}};
+  std::filesystem::create_directory(directory);
+  std::string header = "{";
+  std::uint64_t end = 0;
+  for (const Made& made : kTensors) {
+    header += std::string(end == 0 ? "" : ",") + "\"" + made.name + "\":{\"dtype\":\"" +
+              made.dtype + "\",\"shape\":" + made.shape + ",\"data_offsets\":[" +
+              std::to_string(end) + "," + std::to_string(end + made.bytes) + "]}";
+    end += made.bytes;
+  }
+  header += "}";
+  std::ofstream out(directory + "/model.safetensors", std::ios::binary);
+  const std::uint64_t length = header.size();
+  out.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  out << header;
+  for (std::uint64_t at = 0; at < end; at += sizeof(at)) {
+    const std::uint64_t word = at % 4096 < 64 ? at : 0;
+    out.write(reinterpret_cast<const char*>(&word),
+              static_cast<std::streamsize>(std::min<std::uint64_t>(sizeof(word), end - at)));
+  }
+}
+
+std::uint64_t bytes_below(const std::string& directory) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    bytes += entry.file_size();
+  return bytes;
+}
+
+TEST(ConvertHdf5Compressed, ChunksOfEveryKindComeBackFromOneFileAndFromSeveral) {
+  const ScratchDirectory scratch;
+  const std::string source = scratch / "source";
+  make_large(source);
+  for (const char* world : {"1", "3"}) {
+    const std::string there = scratch / (std::string("there") + world);
+    const Outcome written = run_program(
+        "ckpt-convert", {source, there, "-t", "hdf5", "-w", world, "--compress", "zstd:1"});
+    ASSERT_EQ(written.exit, 0) << written.err;
+    EXPECT_LT(bytes_below(there), bytes_below(source) / 10);
+    const Outcome verified = run_program("ckpt-inspect", {there, "--verify"});
+    EXPECT_EQ(verified.exit, 0) << verified.out << verified.err;
+    const Outcome same = run_program("ckpt-inspect", {there, "--diff", source});
+    EXPECT_EQ(same.exit, 0) << same.out << same.err;
+  }
+}
+
+TEST(ConvertHdf5Compressed, ValuesGroupsAndSmallTensorsArriveToo) {
+  for (const char* fixture : {"hdf5/deflate_fletcher/data", "dcp/fsdp2_w3_bf16_fp32_master/data"}) {
+    const ScratchDirectory scratch;
+    const std::string there = scratch / "there", back = scratch / "back";
+    const std::string format = std::string(fixture).substr(0, std::string(fixture).find('/'));
+    for (const char* world : {"1", "2"}) {
+      const Outcome written = run_program(
+          "ckpt-convert", {fixture, there, "-t", "hdf5", "-w", world, "--compress", "zstd", "-f"});
+      ASSERT_EQ(written.exit, 0) << written.err;
+      ASSERT_EQ(run_program("ckpt-convert", {there, back, "-t", format, "-f"}).exit, 0);
+      const Outcome same = run_program("ckpt-inspect", {fixture, "--diff", back});
+      EXPECT_EQ(same.exit, 0) << same.out << same.err;
+    }
+  }
+}
+
+TEST(ConvertHdf5Compressed, VerifyFindsOneFlippedBitInAChunk) {
+  const ScratchDirectory scratch;
+  make_large(scratch / "source");
+  const std::string out = scratch / "out", file = out + "/state.h5";
+  ASSERT_EQ(
+      run_program("ckpt-convert", {scratch / "source", out, "-t", "hdf5", "--compress", "zstd"})
+          .exit,
+      0);
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(std::filesystem::file_size(file) / 2);
+  bytes.seekg(middle);
+  const char byte = static_cast<char>(bytes.get());
+  bytes.seekp(middle);
+  bytes.put(static_cast<char>(byte ^ 0x10));
+  bytes.close();
+  EXPECT_EQ(run_program("ckpt-inspect", {out, "--verify"}).exit, 1);
 }
 
 }  // namespace

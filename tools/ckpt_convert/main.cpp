@@ -88,9 +88,9 @@ constexpr std::array kFlags = {
          {},
          kResult,
          {},
-         "zstd or zstd:LEVEL, 1 to 19: compressed dcp",
-         "Without a level, 3. Each tensor's part is one zstd frame, as PyTorch's own extension "
-         "writes it; 16 and more take 100 MiB for each worker.",
+         "zstd or zstd:LEVEL, 1 to 19; for dcp and hdf5",
+         "Without a level, 3. As PyTorch's own extension and HDF5's registered filter write it; "
+         "levels from 16 on take 100 MiB for each worker.",
          Repeat::once},
     Flag{"include",
          'k',

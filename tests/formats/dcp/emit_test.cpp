@@ -121,7 +121,7 @@ TEST(DcpEmitFiles, HoldLargePartsInSeveralItemsWhereTheyAreCompressed) {
     std::uint64_t elems = 0;
     for (const formats::OutputFile& file : plan->files) {
       std::uint64_t end = 0;
-      for (const formats::FileRange& item : file.items) {
+      for (const auto& [item, pack] : file.items) {
         EXPECT_EQ(item.offset, end) << "there are no gaps to compress";
         end += item.size;
         EXPECT_LE(item.size, 9 * formats::MiB);

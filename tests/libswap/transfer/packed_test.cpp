@@ -33,14 +33,19 @@ using testing::Random;
 
 constexpr std::uint64_t kPiece = 64;
 
+ByteVector bytes_of_places(std::span<const FileRange> places) {
+  ByteVector numbers;
+  for (const FileRange& place : places) {
+    formats::append_le(numbers, place.offset);
+    formats::append_le(numbers, place.size);
+  }
+  return numbers;
+}
+
 // A commit file that says where everything lies, and one that says nothing.
 std::vector<OutputFile> indexes(const ItemPlaces& places) {
   ByteVector numbers;
-  for (const auto& of_file : places)
-    for (const FileRange& place : of_file) {
-      formats::append_le(numbers, place.offset);
-      formats::append_le(numbers, place.size);
-    }
+  for (const auto& of_file : places) formats::append_bytes(numbers, bytes_of_places(of_file));
   return {testing::literal_file("meta/index", formats::text_of(numbers)),
           testing::literal_file(".done", "done")};
 }
@@ -49,47 +54,79 @@ std::vector<OutputFile> indexes(const ItemPlaces& places) {
 formats::EmitPlan packed(formats::EmitPlan plan, const formats::Catalog& content, int level = 3) {
   ItemPlaces places;
   for (OutputFile& file : plan.files) {
+    std::vector<FileRange>& of_file = places.emplace_back();
     for (const formats::Fragment& fragment : file.fragments) {
       const std::uint64_t end = fragment.offset + size_of(fragment, content);
       if (std::holds_alternative<formats::Sealed>(fragment.data))
-        file.items.back().size = end - file.items.back().offset;
+        of_file.back().size = end - of_file.back().offset;
       else
-        file.items.push_back({fragment.offset, end - fragment.offset});
+        of_file.push_back({fragment.offset, end - fragment.offset});
     }
-    places.push_back(file.items);
+    for (const FileRange& place : of_file) file.items.push_back({place});
   }
   plan.packing = formats::Packing{{formats::Codec::zstd, level}, indexes};
   plan.commit_files = indexes(places);
   return plan;
 }
 
-// The items as the commit file finds them, decoded, each at its place in the plan's file.
+// The same, but that each file says itself where its items are, and every third is as it is.
+formats::EmitPlan headed(formats::EmitPlan plan) {
+  plan.packing->commit_files = nullptr;
+  for (OutputFile& file : plan.files) {
+    const std::uint64_t size = 16 * file.items.size();
+    file.size += size;
+    for (formats::Fragment& fragment : file.fragments) {
+      fragment.offset += size;
+      if (auto* sealed = std::get_if<formats::Sealed>(&fragment.data))
+        for (FileRange& range : sealed->over) range.offset += size;
+    }
+    for (std::size_t i = 0; i < file.items.size(); ++i) {
+      file.items[i].place.offset += size;
+      if (i % 3 == 1) file.items[i].pack = formats::Pack::as_it_is;
+    }
+    if (size > 0)
+      file.head = formats::PackedHead{
+          size, [](std::span<const FileRange> places) { return bytes_of_places(places); }};
+  }
+  return plan;
+}
+
+ByteVector decoded(const formats::PackedItem& item, ByteView stored, const std::string& file) {
+  if (item.pack == formats::Pack::as_it_is) return {stored.begin(), stored.end()};
+  EXPECT_EQ(ZSTD_findFrameCompressedSize(stored.data(), stored.size()), stored.size());
+  EXPECT_EQ(ZSTD_getFrameContentSize(stored.data(), stored.size()), item.place.size);
+  auto plain = formats::unzstd(stored, item.place.size, file);
+  EXPECT_TRUE(plain) << plain.error().message;
+  return plain ? *std::move(plain) : ByteVector();
+}
+
+// The items as the commit file or the head finds them, decoded, each at its place in the plan's
+// file without a head.
 Files unpacked(const formats::EmitPlan& plan, const Files& written) {
   Files files;
   formats::ByteReader index(written.at("meta/index"));
   for (const OutputFile& file : plan.files) {
     const ByteVector& bytes = written.at(file.name);
+    formats::ByteReader head(bytes);
+    formats::ByteReader& told = file.head ? head : index;
+    const std::uint64_t skipped = file.head ? file.head->size : 0;
     ByteVector& plain = files[file.name];
-    plain.resize(file.size);
-    std::vector<FileRange> places;
-    for (const FileRange& item : file.items) {
-      const FileRange place{*index.number<std::uint64_t>(), *index.number<std::uint64_t>()};
+    plain.resize(file.size - skipped);
+    std::vector<FileRange> places = {{0, skipped}};
+    for (const formats::PackedItem& item : file.items) {
+      const FileRange place{*told.number<std::uint64_t>(), *told.number<std::uint64_t>()};
       EXPECT_LE(place.offset + place.size, bytes.size());
-      const ByteView frame = ByteView(bytes).subspan(place.offset, place.size);
-      EXPECT_EQ(ZSTD_findFrameCompressedSize(frame.data(), frame.size()), frame.size());
-      EXPECT_EQ(ZSTD_getFrameContentSize(frame.data(), frame.size()), item.size);
-      const auto decoded = formats::unzstd(frame, item.size, file.name);
-      EXPECT_TRUE(decoded) << decoded.error().message;
-      if (decoded)
-        std::ranges::copy(*decoded, plain.begin() + static_cast<std::ptrdiff_t>(item.offset));
+      const ByteVector part =
+          decoded(item, ByteView(bytes).subspan(place.offset, place.size), file.name);
+      EXPECT_EQ(part.size(), item.place.size);
+      std::ranges::copy(part,
+                        plain.begin() + static_cast<std::ptrdiff_t>(item.place.offset - skipped));
       places.push_back(place);
     }
     std::ranges::sort(places);
     for (std::size_t i = 1; i < places.size(); ++i)
       EXPECT_LE(places[i - 1].offset + places[i - 1].size, places[i].offset) << file.name;
-    if (!places.empty()) {
-      EXPECT_EQ(places.back().offset + places.back().size, bytes.size()) << file.name;
-    }
+    EXPECT_EQ(places.back().offset + places.back().size, bytes.size()) << file.name;
   }
   return files;
 }
@@ -176,6 +213,20 @@ TEST_F(Packed, EveryItemIsOneFrameAndLiesWhereTheCommitFileSays) {
     }
 }
 
+TEST_F(Packed, AHeadSaysWhereTheItemsOfItsFileLie) {
+  for (const std::uint64_t piece : {1u, 64u, 4096u})
+    for (const std::uint32_t workers : {1u, 4u}) {
+      plan_for(3);
+      plan_ = headed(std::move(plan_));
+      WriteOptions cut = options();
+      cut.piece_bytes = piece;
+      cut.workers = workers;
+      cut.overwrite = Overwrite::replace;
+      expect_result(*queue_, write(*queue_, cut));
+      ASSERT_FALSE(HasFatalFailure()) << "pieces of " << piece << ", " << workers << " workers";
+    }
+}
+
 TEST_F(Packed, ItemsLargerThanAWindowAndThanAWorkersBufferStream) {
   // A seal on the border of a window, and two items that only one worker may hold at a time.
   const std::uint64_t large = PackedPieces::kKept / 4 + 1000;
@@ -202,7 +253,10 @@ TEST_F(Packed, TheSourceIsReadOnce) {
   EXPECT_EQ(source_.bytes_read(), bytes);
 }
 
-TEST_F(Packed, GoesOnAfterACrashBeforeAnyOperationWhateverTheDiskKept) {
+class PackedCrash : public Packed, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(PackedCrash, IsGoneOnAfterBeforeAnyOperationWhateverTheDiskKept) {
+  if (GetParam()) plan_ = headed(std::move(plan_));
   std::uint64_t gone_on = 0;
   for (std::uint64_t at = 0;; ++at) {
     const auto disk = disk_->after({.unsynced = PowerLoss::Unsynced::kept});
@@ -228,6 +282,7 @@ TEST_F(Packed, GoesOnAfterACrashBeforeAnyOperationWhateverTheDiskKept) {
   }
   EXPECT_GT(gone_on, 30u);
 }
+INSTANTIATE_TEST_SUITE_P(HeadedOrNot, PackedCrash, ::testing::Bool());
 
 TEST_F(Packed, WhatIsInterruptedIsGoneOnWithAtTheSameLevelOnly) {
   for (const bool same : {true, false}) {
@@ -295,14 +350,14 @@ TEST_F(Packed, RefusesItemsThatDoNotHoldTheirFragments) {
     EXPECT_EQ(report.error().code, Code::layout);
     EXPECT_NE(report.error().message.find(why), std::string::npos) << report.error().message;
   };
-  expect("does not hold its fragments whole", [](OutputFile& file) { --file.items[1].size; });
+  expect("does not hold its fragments whole", [](OutputFile& file) { --file.items[1].place.size; });
   expect("a fragment lies outside", [](OutputFile& file) { file.items.pop_back(); });
-  expect("begins inside the one before", [](OutputFile& file) { file.items[1].offset = 0; });
-  expect("ends beyond the file", [](OutputFile& file) { file.items.back().size += 100; });
+  expect("begins inside what is before", [](OutputFile& file) { file.items[1].place.offset = 0; });
+  expect("ends beyond the file", [](OutputFile& file) { file.items.back().place.size += 100; });
   expect("seals another one", [](OutputFile& file) {
-    const FileRange item = file.items[1];
-    file.items[1].size -= 4;
-    file.items.insert(file.items.begin() + 2, {item.offset + item.size - 4, 4});
+    const FileRange item = file.items[1].place;
+    file.items[1].place.size -= 4;
+    file.items.insert(file.items.begin() + 2, {{item.offset + item.size - 4, 4}});
   });
 }
 

@@ -203,7 +203,9 @@ TEST(Pieces, CoverEveryFileInOrder) {
 TEST(Pieces, AreRunsOfWholeItemsWhereItemsAreCut) {
   std::vector<formats::OutputFile> files(2);
   files[0].size = 45;
-  files[0].items = {{0, 4}, {4, 6}, {10, 1}, {11, 30}, {41, 0}, {41, 4}};
+  for (const formats::FileRange& item :
+       std::vector<formats::FileRange>{{0, 4}, {4, 6}, {10, 1}, {11, 30}, {41, 0}, {41, 4}})
+    files[0].items.push_back({item});
   const Pieces pieces(files, 10, Cut::items);
   ASSERT_EQ(pieces.count(), 5u);
   const auto is = [&](std::uint64_t index, const Piece& wanted) {
