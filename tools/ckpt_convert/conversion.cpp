@@ -1,10 +1,13 @@
 #include "tools/ckpt_convert/conversion.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "formats/core/json_text.h"
+#include "formats/core/units.h"
 #include "formats/registry.h"
 #include "libswap/sys/file_tree.h"
+#include "libswap/transfer/in_parallel.h"
 #include "tools/ckpt_convert/progress.h"
 #include "tools/ckpt_convert/read_back.h"
 #include "tools/cli/text.h"
@@ -51,6 +54,17 @@ Result<> check_places(const Request& request) {
     return Error{Code::usage, "the source lies inside the destination: " + both,
                  "name another directory; replacing it would remove the source"};
   return {};
+}
+
+// Who reads packed items holds a decoded one, beside those that the tree keeps.
+std::uint32_t readers_within(const Request& request, const formats::EmitPlan& plan) {
+  const std::uint32_t wanted = libswap::workers_or_default(request.workers);
+  std::uint64_t largest = 0;
+  for (const formats::OutputFile& file : plan.files)
+    for (const formats::PackedItem& item : file.items) largest = std::max(largest, item.place.size);
+  if (largest == 0) return wanted;
+  const std::uint64_t held = request.memory_bytes / 2 / (largest + formats::MiB);
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(held, 1, wanted));
 }
 
 // Complaints of one kind in one line: "3 things: value 'a', value 'b', ...".
@@ -109,7 +123,7 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
   TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
   ProgressLine progress(console);
-  const ReadBack read_back(prepared.conversion, request.workers);
+  const ReadBack read_back(prepared.conversion, readers_within(request, prepared.conversion.plan));
   Outcome outcome;
   libswap::WriteOptions options;
   options.overwrite = request.overwrite;
