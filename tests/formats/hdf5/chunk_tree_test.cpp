@@ -36,7 +36,9 @@ class Reader {
     ASSERT_EQ(formats::text_of(*in.take(4)), "TREE");
     EXPECT_EQ(*in.number<std::uint8_t>(), 1);
     const int found = *in.number<std::uint8_t>();
-    if (level >= 0) EXPECT_EQ(found, level);
+    if (level >= 0) {
+      EXPECT_EQ(found, level);
+    }
     const std::uint16_t used = *in.number<std::uint16_t>();
     EXPECT_GT(used, 0);
     EXPECT_LE(used, 64);
@@ -112,7 +114,7 @@ TEST(Hdf5ChunkGrid, CoversTheDatasetInChunksThatBeginWithTheirElements) {
         const formats::Box box = grid.box(i);
         elements += formats::volume(box.extent);
         // They are a run of the chunk's own elements, from the first on.
-        const auto run = flat_range_of(grid.chunk, {Shape(shape.size()), box.extent});
+        const auto run = formats::flat_range_of(grid.chunk, {Shape(shape.size()), box.extent});
         ASSERT_TRUE(run.has_value());
         EXPECT_EQ(run->first, 0u);
       }
