@@ -71,6 +71,7 @@ class PlanWriter {
 
  private:
   Result<> make_directories(const fs::path& directory);
+  std::vector<FinishedPiece> lasting(std::span<const FinishedPiece> durable) const;
   const Pieces& pieces() const { return shards_->pieces(); }
   PieceWork work();
   Result<bool> usable(const FinishedPiece& finished, const fs::path& directory);
@@ -104,7 +105,8 @@ Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
   PieceWork shards = work();
   if (attempt != nullptr) shards.finished = attempt->finished();
   if (attempt != nullptr && attempt->can_be_kept())
-    shards.durable = [&](std::span<const FinishedPiece> noted) -> Result<> {
+    shards.durable = [&](std::span<const FinishedPiece> durable) -> Result<> {
+      const std::vector<FinishedPiece> noted = lasting(durable);
       for (const FinishedPiece& piece : noted) begun_.insert(pieces().at(piece.index).file);
       return attempt->note(noted) ? save(*attempt) : Result<>();
     };
@@ -115,6 +117,17 @@ Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
   for (auto sub = subdirectories_.rbegin(); sub != subdirectories_.rend(); ++sub)
     TRY(io_.backend().sync_directory(directory / *sub));
   return io_.backend().sync_directory(directory);
+}
+
+// What the next attempt need not make again. Not so the head of a packed file: it may be durable
+// before an item that it speaks of, and that one will lie elsewhere.
+std::vector<FinishedPiece> PlanWriter::lasting(std::span<const FinishedPiece> durable) const {
+  std::vector<FinishedPiece> lasting(durable.begin(), durable.end());
+  if (packed_ != nullptr)
+    std::erase_if(lasting, [this](const FinishedPiece& piece) {
+      return pieces().at(piece.index).items == 0;
+    });
+  return lasting;
 }
 
 Result<> PlanWriter::write_commit_files(const fs::path& directory) {

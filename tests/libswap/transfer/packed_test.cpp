@@ -295,6 +295,22 @@ TEST_F(Packed, WhatIsInterruptedIsGoneOnWithAtTheSameLevelOnly) {
   }
 }
 
+TEST_F(Packed, AHeadIsMadeAgainBecauseItemsMayLieElsewhereThen) {
+  plan_ = headed(std::move(plan_));
+  std::uint64_t shards = 0;
+  std::uint64_t heads = 0;
+  for (const OutputFile& file : plan_.files) {
+    shards += file.size;
+    heads += file.head ? file.head->size : 0;
+  }
+  ASSERT_GT(heads, 0u);
+  interrupt(shards);
+  const auto report = write(*queue_, options());
+  expect_result(*queue_, report);
+  EXPECT_LE(report->bytes_found, shards - heads);
+  EXPECT_GT(report->bytes_found, 0u);
+}
+
 TEST_F(Packed, NoPlainAttemptIsGoneOnWith) {
   interrupt(bytes_of(plan_) / 2);
   std::swap(plan_, plain_);
