@@ -297,11 +297,13 @@ TEST_F(Packed, WhatIsInterruptedIsGoneOnWithAtTheSameLevelOnly) {
 
 TEST_F(Packed, AHeadIsMadeAgainBecauseItemsMayLieElsewhereThen) {
   plan_ = headed(std::move(plan_));
+  const Pieces pieces(plan_.files, kPiece, Cut::items);
   std::uint64_t shards = 0;
   std::uint64_t heads = 0;
-  for (const OutputFile& file : plan_.files) {
-    shards += file.size;
-    heads += file.head ? file.head->size : 0;
+  for (std::uint64_t i = 0; i < pieces.count(); ++i) {
+    const Piece piece = pieces.at(i);
+    shards += piece.size;
+    heads += piece.items == 0 ? piece.size : 0;
   }
   ASSERT_GT(heads, 0u);
   interrupt(shards);
