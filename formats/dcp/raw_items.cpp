@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "formats/catalog/value_json.h"
 #include "formats/core/json_text.h"
-#include "formats/hdf5/value_json.h"
 #include "formats/torch/refuse.h"
 
 namespace formats {
@@ -55,12 +55,12 @@ Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& f
   const TailSource tail(std::move(source), offset);
   auto made = std::make_unique<Tensors>();
   TRY_ASSIGN(made->header, safetensors::read_header(tail));
-  const std::string* places = made->header.find_metadata(kPlacesKey);
+  const safetensors::MetadataText* places = made->header.find_metadata(kPlacesKey);
   if (places == nullptr)
     return refuse(Code::corrupt, tail.name(), 0,
                   std::string("the safetensors header has no ") + kPlacesKey);
   const std::string where = std::string(tail.name()) + ": " + kPlacesKey;
-  TRY_ASSIGN(made->places, hdf5::read_value_json(*places, where));
+  TRY_ASSIGN(made->places, read_value_json(places->text, where));
   for (const safetensors::HeaderTensor& tensor : made->header.tensors)
     made->by_key.emplace(tensor.key, &tensor);
   tensors = std::move(made);

@@ -9,7 +9,7 @@
 #include "formats/hdf5/file_image.h"
 #include "formats/hdf5/hdf5.h"
 #include "formats/hdf5/naming.h"
-#include "formats/hdf5/value_json.h"
+#include "formats/catalog/value_json.h"
 
 namespace formats {
 namespace hdf5 {

@@ -7,7 +7,7 @@
 #include "formats/core/json_text.h"
 #include "formats/core/units.h"
 #include "formats/hdf5/naming.h"
-#include "formats/hdf5/value_json.h"
+#include "formats/catalog/value_json.h"
 
 namespace formats::hdf5 {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "formats/hdf5/value_json.h"
+#include "formats/catalog/value_json.h"
 #include "formats/core/crc32c.h"
 #include "formats/native/manifest_wire.h"
 
@@ -206,14 +206,14 @@ Result<std::string_view> read_json(Wire& wire, std::string_view what) {
 Result<> read_values(Wire& wire, Manifest& manifest) {
   const std::string where = wire.here();
   TRY_ASSIGN(const std::string_view json, read_json(wire, "values"));
-  TRY_ASSIGN(manifest.values, hdf5::read_values_json(json, where));
+  TRY_ASSIGN(manifest.values, read_values_json(json, where));
   return {};
 }
 
 Result<> read_param_steps(Wire& wire, Manifest& manifest) {
   const std::string where = wire.here();
   TRY_ASSIGN(const std::string_view json, read_json(wire, "step counters"));
-  TRY_ASSIGN(manifest.param_steps, hdf5::read_param_steps_json(json, where));
+  TRY_ASSIGN(manifest.param_steps, read_param_steps_json(json, where));
   return {};
 }
 

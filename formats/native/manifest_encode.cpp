@@ -1,4 +1,4 @@
-#include "formats/hdf5/value_json.h"
+#include "formats/catalog/value_json.h"
 #include "formats/core/crc32c.h"
 #include "formats/native/manifest_wire.h"
 
@@ -118,8 +118,8 @@ ByteVector encode(const Manifest& manifest) {
   append_section(body, kSectionTags[6], blobs_section(manifest));
   const bool converted = !manifest.values.empty() || !manifest.param_steps.empty();
   if (converted) {
-    append_section(body, kSectionTags[7], view_of(hdf5::values_json(manifest.values)));
-    append_section(body, kSectionTags[8], view_of(hdf5::param_steps_json(manifest.param_steps)));
+    append_section(body, kSectionTags[7], view_of(values_json(manifest.values)));
+    append_section(body, kSectionTags[8], view_of(param_steps_json(manifest.param_steps)));
   }
   const std::uint64_t size =
       align_up(kManifestHeaderBytes + body.size() + kManifestTrailerBytes, kBlock);

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "formats/hdf5/value_json.h"
+#include "formats/catalog/value_json.h"
 
 namespace formats::native {
 
@@ -19,7 +19,7 @@ Value setting_value(const std::string& text) {
       error == std::errc() && at == end && std::isfinite(real))
     return Value::of_real(real);
   if (text == "null" || text.starts_with('"') || text.starts_with('[') || text.starts_with('{'))
-    if (auto value = hdf5::read_value_json(text, "a setting")) return std::move(*value);
+    if (auto value = read_value_json(text, "a setting")) return std::move(*value);
   return Value::of_string(text);
 }
 
@@ -28,7 +28,7 @@ std::string setting_text(const Value& value) {
     const Value read = setting_value(value.text);
     if (read.kind == Value::Kind::string && read.text == value.text) return value.text;
   }
-  return hdf5::value_json(value);
+  return value_json(value);
 }
 
 }  // namespace formats::native

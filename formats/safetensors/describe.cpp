@@ -4,7 +4,9 @@
 #include <set>
 #include <unordered_map>
 
+#include "formats/catalog/value_json.h"
 #include "formats/core/json_text.h"
+#include "formats/safetensors/documents.h"
 #include "formats/safetensors/header.h"
 #include "formats/safetensors/index.h"
 #include "formats/safetensors/naming.h"
@@ -93,7 +95,9 @@ class Describer {
   };
   Result<> add_tensor(Place place, HeaderTensor tensor, const ShardingInfo* info);
   Result<> grow(TensorEntry& entry, Chunk chunk, DType dtype);
-  void add_values(const Header& header, std::string_view file);
+  void add_texts(const Header& header, const std::string& file);
+  Result<> add_documents(const Header& header, const std::string& file, const std::string& shown);
+  void add_value(ValueEntry entry, const std::string& file);
   Result<> check_index() const;
   Result<> check_numbers() const;
   void summarize();
@@ -147,14 +151,12 @@ Result<> Describer::add_file(std::uint32_t file) {
   TRY_ASSIGN(const auto source, tree_->open(name));
   TRY_ASSIGN(Header header, read_header(*source));
   std::optional<ShardingInfo> info;
-  if (const std::string* text = header.find_metadata("DCP_SHARDING_INFO")) {
-    TRY_ASSIGN(info, read_sharding_info(std::string(source->name()), *text));
+  const std::string shown(source->name());
+  if (const MetadataText* found = header.find_metadata("DCP_SHARDING_INFO")) {
+    TRY_ASSIGN(info, read_sharding_info(shown, found->text));
   }
-  if (const std::string* text = header.find_metadata(kIdentityKey)) {
-    TRY_ASSIGN(IdentityMap more, read_identity(std::string(source->name()), *text));
-    identity_.merge(std::move(more));
-  }
-  add_values(header, name);
+  if (is_ours(header)) TRY(add_documents(header, name, shown));
+  add_texts(header, name);
   if (catalog_.tensors.empty()) catalog_.tensors.reserve(header.tensors.size());
   for (HeaderTensor& tensor : header.tensors) {
     data_bytes_ += tensor.end - tensor.begin;
@@ -235,27 +237,58 @@ Result<> Describer::grow(TensorEntry& entry, Chunk chunk, DType dtype) {
   return {};
 }
 
-void Describer::add_values(const Header& header, std::string_view file) {
+void Describer::add_texts(const Header& header, const std::string& file) {
   const bool dcp = header.find_metadata("DCP_SHARDING_INFO") != nullptr;
-  if (const std::string* version = header.find_metadata("DCP_VERSION"))
-    catalog_.producer = "torch DCP safetensors writer " + printable(*version, 20);
-  const std::string* marker = header.find_metadata(kMarkerKey);
-  if (marker != nullptr) catalog_.producer = "Ebb";
-  for (const auto& [key, text] : header.metadata) {
-    if (marker != nullptr &&
-        (key == kMarkerKey || key == kIdentityKey || (key == "format" && *marker == kFormatAdded)))
-      continue;
-    const bool torchs_own = marker == nullptr && key == "format";
+  if (const MetadataText* version = header.find_metadata("DCP_VERSION"))
+    catalog_.producer = "torch DCP safetensors writer " + printable(version->text, 20);
+  const bool ours = is_ours(header);
+  const bool added = ours && header.find_metadata(kMarkerKey)->text == kFormatAdded;
+  if (ours) catalog_.producer = "Ebb";
+  for (const auto& [key, text, offset] : header.metadata) {
+    if (ours && (is_of_ours(key) || (key == "format" && added))) continue;
+    const bool torchs_own = !ours && key == "format";
     if (dcp && (key == "DCP_SHARDING_INFO" || key == "DCP_VERSION" || torchs_own)) continue;
-    const auto [known, fresh] = value_of_key_.emplace(key, catalog_.values.size());
-    if (!fresh && catalog_.values[known->second].value.text == text) continue;
-    std::string name = key;
-    if (!fresh) name.append("@").append(file);
-    Value value;
-    value.kind = Value::Kind::string;
-    value.text = text;
-    catalog_.values.push_back({name, {name}, std::move(value)});
+    add_value({key, {key}, Value::of_string(text)}, file);
   }
+}
+
+// Files repeat what is the same for all; what differs is each file's own.
+void Describer::add_value(ValueEntry entry, const std::string& file) {
+  const auto [known, fresh] = value_of_key_.emplace(entry.key, catalog_.values.size());
+  if (!fresh) {
+    if (to_json(catalog_.values[known->second].value) == to_json(entry.value)) return;
+    entry.key.append("@").append(file);
+    entry.path = {entry.key};
+  }
+  catalog_.values.push_back(std::move(entry));
+}
+
+// We write them into one file; where several have some, people put files together.
+Result<> Describer::add_documents(const Header& header, const std::string& file,
+                                  const std::string& shown) {
+  if (const MetadataText* identity = header.find_metadata(kIdentityKey)) {
+    TRY_ASSIGN(IdentityMap more, read_identity(shown, identity->text));
+    identity_.merge(std::move(more));
+  }
+  TRY_ASSIGN(Told told, read_documents(shown, header));
+  const auto mixed = [&](std::string_view key, std::int64_t here, std::int64_t there) {
+    return Error{Code::corrupt,
+                 shown + ":" + std::to_string(header.find_metadata(key)->offset) +
+                     ": __metadata__: '" + std::string(key) + "' says " + std::to_string(here) +
+                     ", another file says " + std::to_string(there) + ": two saves are mixed",
+                 {}};
+  };
+  if (told.step && catalog_.step && *told.step != *catalog_.step)
+    return mixed(kStepKey, *told.step, *catalog_.step);
+  if (told.step) catalog_.step = told.step;
+  for (const auto& [name, steps] : told.param_steps)
+    if (const auto [known, fresh] = catalog_.param_steps.emplace(name, steps);
+        !fresh && known->second != steps)
+      return mixed(kParamStepsKey, steps, known->second);
+  if (groups_json(told.groups) != groups_json(catalog_.groups))
+    std::ranges::move(told.groups, std::back_inserter(catalog_.groups));
+  for (ValueEntry& entry : told.values) add_value(std::move(entry), file);
+  return {};
 }
 
 Result<> Describer::check_index() const {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "formats/core/json_text.h"
+#include "formats/safetensors/documents.h"
 #include "formats/safetensors/header.h"
 #include "formats/safetensors/naming.h"
 #include "formats/safetensors/safetensors.h"
@@ -46,12 +47,6 @@ std::string numbers(const std::vector<std::uint64_t>& values) {
   return out + "]";
 }
 
-// __metadata__ holds strings, and a few names are taken.
-bool is_held(const ValueEntry& value) {
-  return value.value.kind == Value::Kind::string && !value.key.starts_with(kMarkerKey) &&
-         !value.key.starts_with("DCP_");
-}
-
 // What a reader could not tell from the keys; "" when it can tell everything.
 std::string identity_json(const Catalog& content, const std::vector<Item>& items) {
   std::set<std::string_view> told;
@@ -71,13 +66,12 @@ std::string identity_json(const Catalog& content, const std::vector<Item>& items
 
 // __metadata__: the strings the content has, and where each stored box lies in its tensor.
 std::string metadata_json(const Catalog& content, const std::vector<Item>& items,
-                          Placement placement) {
+                          Placement placement, const SplitValues& values) {
   std::string strings;
   bool has_format = false;
-  for (const ValueEntry& value : content.values) {
-    if (!is_held(value)) continue;
-    has_format = has_format || value.key == "format";
-    strings += "," + json_string(value.key) + ":" + json_string(value.value.text);
+  for (const ValueEntry* value : values.plain) {
+    has_format = has_format || value->key == "format";
+    strings += "," + json_string(value->key) + ":" + json_string(value->value.text);
   }
   const std::string_view marker = has_format ? kNothingAdded : kFormatAdded;
   // Loaders of transformers insist on a "format".
@@ -96,33 +90,51 @@ std::string metadata_json(const Catalog& content, const std::vector<Item>& items
   return out + ",\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":" + json_string(info + "}") + "}";
 }
 
-Result<OutputFile> file_of(const Catalog& content, std::vector<Item> items, Placement placement) {
+struct FileHeader {
+  std::string text;        // without the spaces at its end
+  std::size_t fields = 0;  // where __metadata__ takes more
+  std::vector<Fragment> data;
+  std::uint64_t data_bytes = 0;
+};
+
+Result<FileHeader> header_of(const Catalog& content, std::vector<Item> items, Placement placement,
+                             const SplitValues& values) {
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return std::pair(order_of(a.dtype), std::string_view(a.key)) <
            std::pair(order_of(b.dtype), std::string_view(b.key));
   });
-  std::string header = "{\"__metadata__\":" + metadata_json(content, items, placement);
-  OutputFile file;
-  std::uint64_t end = 0;
+  FileHeader header;
+  header.text = "{\"__metadata__\":" + metadata_json(content, items, placement, values);
+  header.fields = header.text.size() - 1;
+  std::uint64_t& end = header.data_bytes;
   for (const Item& item : items) {
     TRY_ASSIGN(const std::uint64_t bytes, tensor_bytes(item.dtype, item.data.box.extent));
-    header += "," + json_string(item.key) + ":{\"dtype\":\"" + std::string(name_of(item.dtype)) +
-              "\",\"shape\":" + numbers(item.data.box.extent) +
-              ",\"data_offsets\":" + numbers({end, end + bytes}) + "}";
-    if (bytes != 0) file.fragments.push_back({end, item.data});
+    header.text += "," + json_string(item.key) + ":{\"dtype\":\"" +
+                   std::string(name_of(item.dtype)) +
+                   "\",\"shape\":" + numbers(item.data.box.extent) +
+                   ",\"data_offsets\":" + numbers({end, end + bytes}) + "}";
+    if (bytes != 0) header.data.push_back({end, item.data});
     end += bytes;
   }
-  header += "}";
-  const std::uint64_t start = align_up(8 + header.size(), end < kDirectIo ? 8 : kDirectIo);
-  header.resize(static_cast<std::size_t>(start - 8), ' ');
-  if (header.size() > kMaxHeaderBytes)
+  header.text += "}";
+  return header;
+}
+
+Result<OutputFile> file_of(FileHeader header) {
+  OutputFile file;
+  file.fragments = std::move(header.data);
+  std::string& text = header.text;
+  const std::uint64_t end = header.data_bytes;
+  const std::uint64_t start = align_up(8 + text.size(), end < kDirectIo ? 8 : kDirectIo);
+  text.resize(static_cast<std::size_t>(start - 8), ' ');
+  if (text.size() > kMaxHeaderBytes)
     return Error{Code::limit,
-                 "the header would have " + std::to_string(header.size()) +
+                 "the header would have " + std::to_string(text.size()) +
                      " bytes, the limit of the format is " + std::to_string(kMaxHeaderBytes),
                  {}};
   ByteVector head;
-  append_le<std::uint64_t>(head, header.size());
-  append_text(head, header);
+  append_le<std::uint64_t>(head, text.size());
+  append_text(head, text);
   for (Fragment& fragment : file.fragments) fragment.offset += start;
   file.fragments.insert(file.fragments.begin(), Fragment{0, std::move(head)});
   file.size = start + end;
@@ -134,21 +146,12 @@ std::string five_digits(std::size_t number) {
   return std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
 }
 
-void add_what_is_lost(const Catalog& content, EmitPlan& plan) {
-  std::vector<std::string>& lost = plan.dropped;
-  const bool step_is_a_value = std::ranges::any_of(
-      content.values, [](const ValueEntry& value) { return value.key == "step"; });
-  if (content.step && !step_is_a_value) lost.push_back("value 'step'");
-  for (const ValueEntry& value : content.values)
-    if (!is_held(value)) lost.push_back("value '" + printable(value.key) + "'");
-  for (std::size_t i = 0; i < content.groups.size(); ++i)
-    lost.push_back("parameter group " + std::to_string(i) + " with " +
-                   std::to_string(content.groups[i].settings.size()) + " settings");
+void add_lost_tensors(const Catalog& content, EmitPlan& plan) {
   for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
     const TensorEntry& tensor = content.tensors[i];
     if (order_of(tensor.dtype) != kDTypeOrder.size()) continue;
-    lost.push_back("tensor '" + printable(key_of(tensor)) + "' of dtype " +
-                   std::string(name_of(tensor.dtype)));
+    plan.dropped.push_back("tensor '" + printable(key_of(tensor)) + "' of dtype " +
+                           std::string(name_of(tensor.dtype)));
     plan.omitted.push_back(i);
   }
 }
@@ -228,14 +231,28 @@ OutputFile index_of_files(const std::vector<std::vector<Item>>& files) {
   return index;
 }
 
+// What is neither tensor nor text goes into the first file, whoever reads one alone.
+void add_documents(const Catalog& content, const SplitValues& values, FileHeader& header,
+                   EmitPlan& plan) {
+  // Spaces at the end count as well.
+  const std::uint64_t taken = std::min(header.text.size() + kDirectIo, kMaxHeaderBytes);
+  Documents documents = documents_of(content, values, kMaxHeaderBytes - taken);
+  header.text.insert(header.fields, documents.fields);
+  std::ranges::move(documents.dropped, std::back_inserter(plan.dropped));
+}
+
 Result<> add_files(const EmitRequest& request, const std::vector<std::string>& keys, Rank writer,
                    std::uint32_t writers, EmitPlan& plan) {
+  const SplitValues values = split(request.content.values);
   auto files = cut(items_of(request, keys, writer), request.file_bytes);
   const std::size_t count = files.size();
   if (writers == 1 && count > 1) plan.commit_files.push_back(index_of_files(files));
   for (std::size_t i = 0; i < count; ++i) {
-    TRY_ASSIGN(OutputFile file, file_of(request.content, std::move(files[i]),
-                                        writers > 1 ? Placement::boxes : Placement::whole));
+    TRY_ASSIGN(FileHeader header,
+               header_of(request.content, std::move(files[i]),
+                         writers > 1 ? Placement::boxes : Placement::whole, values));
+    if (plan.files.empty()) add_documents(request.content, values, header, plan);
+    TRY_ASSIGN(OutputFile file, file_of(std::move(header)));
     file.name = "model" + one_of(i, count);
     if (writers > 1) file.name = "shard-" + five_digits(index_of(writer) + 1) + "-" + file.name;
     if (writers == 1 && count == 1) file.name = "model.safetensors";
@@ -254,7 +271,7 @@ Result<EmitPlan> emit_safetensors(const EmitRequest& request) {
   const std::uint32_t writers =
       spec.policy == Policy::replicated ? 1 : spec.mesh.shard_world;  // one copy is enough
   EmitPlan plan;
-  safetensors::add_what_is_lost(request.content, plan);
+  safetensors::add_lost_tensors(request.content, plan);
   for (std::uint32_t writer = 0; writer < writers; ++writer)
     TRY(safetensors::add_files(request, keys, Rank{writer}, writers, plan));
   return plan;

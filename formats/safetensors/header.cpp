@@ -156,9 +156,9 @@ Result<std::uint64_t> header_length(const ByteSource& source) {
 
 }  // namespace
 
-const std::string* Header::find_metadata(std::string_view key) const {
-  for (const auto& [name, value] : metadata)
-    if (name == key) return &value;
+const MetadataText* Header::find_metadata(std::string_view key) const {
+  for (const MetadataText& one : metadata)
+    if (one.key == key) return &one;
   return nullptr;
 }
 
@@ -190,9 +190,10 @@ Result<Header> read_header(const ByteSource& source) {
       return {};
     }
     return json.fields(value, "__metadata__", [&](std::string_view name, ondemand::value item) {
+      const std::uint64_t offset = json.offset_of(item);
       auto string = json.string(item, {"__metadata__:", name});
       if (!string) return Result<>(std::move(string).error());
-      header.metadata.emplace_back(name, std::move(*string));
+      header.metadata.push_back({std::string(name), std::move(*string), offset});
       return Result<>();
     });
   };

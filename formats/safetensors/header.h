@@ -24,12 +24,18 @@ struct HeaderTensor {
   std::uint64_t begin = 0, end = 0;  // bytes, relative to data_start
 };
 
+struct MetadataText {
+  std::string key;
+  std::string text;
+  std::uint64_t offset = 0;  // of the text's quote in the file
+};
+
 struct Header {
-  std::vector<std::pair<std::string, std::string>> metadata;  // in the file's order
-  std::vector<HeaderTensor> tensors;                          // in the file's order
+  std::vector<MetadataText> metadata;  // in the file's order
+  std::vector<HeaderTensor> tensors;   // in the file's order
   std::uint64_t data_start = 0;
 
-  const std::string* find_metadata(std::string_view key) const;
+  const MetadataText* find_metadata(std::string_view key) const;
 };
 
 // Fails with Code::corrupt, incomplete, unsupported (dtype) or limit; messages hold file:offset.

@@ -94,6 +94,11 @@ bool JsonReader::begins_with(ondemand::value value, char c) const {
   return where >= text.data() && where < text.data() + text.size() && *where == c;
 }
 
+std::uint64_t JsonReader::offset_of(ondemand::value value) const {
+  const char* const where = value.raw_json_token().data();
+  return place_.offset + static_cast<std::uint64_t>(where - std::string_view(text_).data());
+}
+
 Error JsonReader::at(const char* where, std::string message) const {
   const auto byte = static_cast<std::uint64_t>(where - std::string_view(text_).data());
   return {Code::corrupt,

@@ -78,6 +78,7 @@ class JsonReader {
   Result<std::uint64_t> whole(ondemand::value value, const Subject& of);
   Result<std::vector<std::uint64_t>> wholes(ondemand::value value, const Subject& of);
 
+  std::uint64_t offset_of(ondemand::value value) const;  // in the file
   // file:offset of the value and the message.
   Error at(ondemand::value value, std::string message) const;
 

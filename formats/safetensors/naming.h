@@ -13,7 +13,11 @@ namespace formats::safetensors {
 // content.
 constexpr std::string_view kMarkerKey = "ebb";
 constexpr std::string_view kIdentityKey =
-    "ebb.identity";  // {key: {"name", "state"}}, see IdentityMap
+    "ebb.identity";                                // {key: {"name", "state"}}, see IdentityMap
+constexpr std::string_view kStepKey = "ebb.step";  // and three documents of documents.h
+constexpr std::string_view kGroupsKey = "ebb.groups";
+constexpr std::string_view kParamStepsKey = "ebb.param_steps";
+constexpr std::string_view kValuesKey = "ebb.values";
 constexpr std::string_view kFormatAdded = "1 added:format";
 constexpr std::string_view kNothingAdded = "1 added:";
 

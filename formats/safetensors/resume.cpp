@@ -6,6 +6,11 @@ namespace formats {
 namespace {
 
 using Says = ResumeRule::Says;
+// Files of ours may say more.
+bool says_tensors_only(const ResumeQuestion& question) {
+  return !question.catalog.step && question.catalog.groups.empty();
+}
+
 constexpr std::array kRules = {
     ResumeRule{Says::no,
                weights_only,
@@ -18,8 +23,8 @@ constexpr std::array kRules = {
                "dcp",
                {}},
     ResumeRule{Says::note,
-               always,
-               "safetensors holds no step, hyper-parameters or schedule: set them by hand",
+               says_tensors_only,
+               "it has no step and no parameter groups: set them by hand",
                {},
                {}},
 };

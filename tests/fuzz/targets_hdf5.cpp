@@ -1,9 +1,9 @@
 // HDF5 as far as this program reads it itself: what the confined reader reports, the superblock,
 // the documents in attributes, the elements. libhdf5 runs in a process of its own and is fuzzed
 // elsewhere.
+#include "formats/catalog/value_json.h"
 #include "formats/hdf5/description.h"
 #include "formats/hdf5/superblock.h"
-#include "formats/hdf5/value_json.h"
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"
 
@@ -51,14 +51,14 @@ void hdf5_superblock(ByteView input) {
 
 void hdf5_values(ByteView input) {
   const std::string_view text = formats::text_of(input);
-  if (const auto values = hdf5::read_values_json(text, "m")) {
-    const std::string written = hdf5::values_json(*values);
-    const auto again = hdf5::read_values_json(written, "m");
+  if (const auto values = formats::read_values_json(text, "m")) {
+    const std::string written = formats::values_json(*values);
+    const auto again = formats::read_values_json(written, "m");
     CHECK(again.has_value());
-    CHECK(hdf5::values_json(*again) == written);
+    CHECK(formats::values_json(*again) == written);
   }
-  (void)hdf5::read_groups_json(text, "m");
-  (void)hdf5::read_param_steps_json(text, "m");
+  (void)formats::read_groups_json(text, "m");
+  (void)formats::read_param_steps_json(text, "m");
 }
 
 }  // namespace fuzz

@@ -120,8 +120,6 @@ constexpr Expected kExpected[] = {
     {"megatron/", "torch", "dropped: value \"args\": holds an object of class argparse"},
     // Megatron-FSDP without optimizer state is plain DCP.
     {"", "megatron-fsdp", "read as dcp"},
-    {"", "safetensors", "dropped: value '"},
-    {"", "safetensors", "dropped: parameter group "},
 };
 // Defects that are known and not yet mended.
 constexpr Expected kDefects[] = {

@@ -1,4 +1,4 @@
-#include "formats/hdf5/value_json.h"
+#include "formats/catalog/value_json.h"
 
 #define SIMDJSON_EXCEPTIONS 0
 #include <simdjson.h>
@@ -12,7 +12,7 @@
 #include "formats/core/sha256.h"
 #include "formats/core/units.h"
 
-namespace formats::hdf5 {
+namespace formats {
 namespace {
 
 namespace dom = simdjson::dom;
@@ -370,6 +370,8 @@ bool read_group(dom::element json, std::vector<GroupEntry>& groups) {
 
 }  // namespace
 
+bool is_value_mark(std::string_view key) { return key == kTensor || key == kObject; }
+
 std::string value_json(const Value& value) { return to_json(packed(value)); }
 
 std::string values_json(const std::vector<ValueEntry>& values) {
@@ -449,4 +451,4 @@ Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_vi
   return steps;
 }
 
-}  // namespace formats::hdf5
+}  // namespace formats

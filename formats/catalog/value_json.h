@@ -10,9 +10,13 @@
 
 #include "formats/catalog/catalog.h"
 
-namespace formats::hdf5 {
+namespace formats {
 
 constexpr std::uint64_t kMaxJson = 256ull << 20;  // bytes of one document
+
+// True for the keys that mark a tensor or an object in our JSON: a dict of a checkpoint that has
+// one would come back as something else.
+bool is_value_mark(std::string_view key);
 
 std::string value_json(const Value& value);
 // [[key, [path item, ...], value], ...]
@@ -29,4 +33,4 @@ Result<std::vector<GroupEntry>> read_groups_json(std::string_view json, const st
 Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_view json,
                                                                   const std::string& where);
 
-}  // namespace formats::hdf5
+}  // namespace formats

@@ -1,4 +1,4 @@
-#include "formats/hdf5/value_json.h"
+#include "formats/catalog/value_json.h"
 
 #include <gtest/gtest.h>
 
@@ -53,11 +53,11 @@ std::vector<Value> one_of_each() {
   return values;
 }
 
-TEST(Hdf5Json, EveryKindOfValueComesBack) {
+TEST(ValueJson, EveryKindOfValueComesBack) {
   for (const Value& value : one_of_each()) {
     const ValueEntry entry{"key", {"a", std::int64_t{3}}, value};
-    const std::string json = formats::hdf5::values_json({entry});
-    const auto back = formats::hdf5::read_values_json(json, "x");
+    const std::string json = formats::values_json({entry});
+    const auto back = formats::read_values_json(json, "x");
     ASSERT_TRUE(back) << back.error().message << " " << json;
     ASSERT_EQ(back->size(), 1u);
     EXPECT_EQ(back->front().key, "key");
@@ -67,28 +67,27 @@ TEST(Hdf5Json, EveryKindOfValueComesBack) {
   }
 }
 
-TEST(Hdf5Json, GroupsAndStepsComeBack) {
+TEST(ValueJson, GroupsAndStepsComeBack) {
   const std::vector<formats::GroupEntry> groups = {
       {"muon", {{"lr", Value::of_real(0.02)}, {"nesterov", Value::of_bool(true)}}, {"a", "b"}}};
-  const auto back = formats::hdf5::read_groups_json(formats::hdf5::groups_json(groups), "x");
+  const auto back = formats::read_groups_json(formats::groups_json(groups), "x");
   ASSERT_TRUE(back) << back.error().message;
-  EXPECT_EQ(formats::hdf5::groups_json(*back), formats::hdf5::groups_json(groups));
+  EXPECT_EQ(formats::groups_json(*back), formats::groups_json(groups));
   const std::map<std::string, std::int64_t> steps = {{"a", 3}, {"b\"", 4}};
-  const auto same =
-      formats::hdf5::read_param_steps_json(formats::hdf5::param_steps_json(steps), "x");
+  const auto same = formats::read_param_steps_json(formats::param_steps_json(steps), "x");
   ASSERT_TRUE(same);
   EXPECT_EQ(*same, steps);
 }
 
-TEST(Hdf5Json, WhatIsMalformedIsRefusedInOneSentence) {
+TEST(ValueJson, WhatIsMalformedIsRefusedInOneSentence) {
   for (const char* json : {"", "[", "{}", "[1]", "[[\"k\", [], 1, 2]]", "[[1, [], 1]]",
                            "[[\"k\", [], {\"$bytes\": \"0\"}]]", "[[\"k\", [], {\"$x\": 1}]]",
                            "[[\"k\", [], {\"$int\": \"1e3\"}]]", "[[\"k\", [1.5], 1]]"}) {
-    const auto values = formats::hdf5::read_values_json(json, "x");
+    const auto values = formats::read_values_json(json, "x");
     ASSERT_FALSE(values) << json;
     EXPECT_TRUE(values.error().message.starts_with("x: ")) << values.error().message;
   }
-  EXPECT_FALSE(formats::hdf5::read_values_json(std::string(5000, '['), "x"));
+  EXPECT_FALSE(formats::read_values_json(std::string(5000, '['), "x"));
 }
 
 }  // namespace
