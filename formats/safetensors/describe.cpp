@@ -155,8 +155,8 @@ Result<> Describer::add_file(std::uint32_t file) {
   if (const MetadataText* found = header.find_metadata("DCP_SHARDING_INFO")) {
     TRY_ASSIGN(info, read_sharding_info(shown, found->text));
   }
-  if (is_ours(header)) TRY(add_documents(header, name, shown));
   add_texts(header, name);
+  if (is_ours(header)) TRY(add_documents(header, name, shown));
   if (catalog_.tensors.empty()) catalog_.tensors.reserve(header.tensors.size());
   for (HeaderTensor& tensor : header.tensors) {
     data_bytes_ += tensor.end - tensor.begin;
