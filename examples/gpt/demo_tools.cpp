@@ -111,8 +111,6 @@ Result<Line> converted(const Demo& demo) {
     std::vector<std::string> command = {demo.program("ckpt-convert"), source, target, "--to",
                                         format};
     if (format == "dcp") command.insert(command.end(), {"--world-size", "2"});
-    // A safetensors file holds tensors only: settings and counters stay behind, and are named.
-    if (format == "safetensors") command.emplace_back("--drop");
     TRY_ASSIGN(const ToolRun run, run_tool(command));
     if (run.code != 0) return untrue("ckpt-convert --to " + format + " failed");
     TRY_ASSIGN(const std::string got, hash_of(demo, target));

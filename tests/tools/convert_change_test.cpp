@@ -94,7 +94,7 @@ TEST(ConvertMomentum, BecomesASumAndAnEmaAgainAndItsGroupsSayWhich) {
 TEST(ConvertShardSize, CutsSafetensorsWithAnIndexAndOtherFormatsRefuse) {
   const ScratchDirectory scratch;
   const std::string out = scratch / "out";
-  const Outcome run = convert({kMuon, out, "-t", "safetensors", "--drop", "--shard-size", "1KiB"});
+  const Outcome run = convert({kMuon, out, "-t", "safetensors", "--shard-size", "1KiB"});
   ASSERT_EQ(run.exit, 0) << run.err;
   EXPECT_TRUE(fs::exists(out + "/model.safetensors.index.json"));
   EXPECT_TRUE(fs::exists(out + "/model-00001-of-00003.safetensors")) << run.out;

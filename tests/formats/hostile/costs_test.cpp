@@ -426,17 +426,34 @@ TEST(Costs, AFlatChunkOverMillionsOfBoxesIsRefused) {
       formats::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t").has_value());
 }
 
-TEST(Costs, ManyMetadataKeysAreReadQuickly) {
-  std::string header = "{\"__metadata__\":{";
-  for (int i = 0; i < 80000; ++i) header += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"\"";
-  header += "}}";
+Tree safetensors_tree(const std::string& metadata) {
+  const std::string header = "{\"__metadata__\":{" + metadata + "}}";
   ByteVector bytes;
   formats::append_le<std::uint64_t>(bytes, header.size());
   formats::append_text(bytes, header);
   auto tree = std::make_shared<MemoryTree>("t");
   tree->add("model.safetensors", std::move(bytes));
+  return tree;
+}
+
+TEST(Costs, ManyMetadataKeysAreReadQuickly) {
+  std::string keys;
+  for (int i = 0; i < 80000; ++i) keys += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"\"";
+  const Tree tree = safetensors_tree(keys);
   expect_cheap(tree);
   EXPECT_EQ(refusal(tree), "");
+}
+
+TEST(Costs, ValuesInMetadataAreBounded) {
+  const std::string ours = "\"ebb\":\"1 added:\",\"ebb.values\":\"";
+  for (const std::string one : {"0,", "[],", "{},"}) {
+    std::string items;
+    while (items.size() < MiB) items += one;
+    items.back() = ' ';
+    const Tree tree = safetensors_tree(ours + "[[\\\"k\\\", [], [" + items + "]]]\"");
+    expect_cheap(tree);
+    EXPECT_EQ(refusal(tree), "");
+  }
 }
 
 }  // namespace
