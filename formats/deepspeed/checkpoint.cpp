@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace formats {
+namespace {
+
+constexpr unsigned kRecordBits = 32;  // of a chunk's tag; above them the chunk's own number
+
+}  // namespace
 
 Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                             std::span<std::byte> into) const {
@@ -19,7 +24,8 @@ Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::
   TRY(source->read(chunk.offset + first, into));
   if (record.size == 0) return {};
   const FlatRange part{chunk.offset + first - record.at, into.size()};
-  auto checked = check_part(*tree_, *source, record, part.first, into, gaps_.beside(number, part));
+  auto checked = check_part(*tree_, *source, record, part.first, into,
+                            gaps_.beside(number, part, chunk.tag >> kRecordBits));
   if (!checked) return std::move(checked).error().within(label);
   return {};
 }
@@ -33,17 +39,16 @@ Result<DsFlat> DsCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t
                      "' is compressed, big-endian or strided: not a file DeepSpeed writes",
                  {}};
   const ZipEntry& entry = *plain->record;
-  records_.push_back({.name = entry.name,
-                      .header_at = plain->record_at,
-                      .at = plain->record_at,
-                      .size = entry.has_crc() ? entry.size : 0,
-                      .crc = entry.crc});
-  return DsFlat{file,
-                static_cast<std::uint32_t>(records_.size() - 1),
-                plain->record_at + plain->first,
-                tensor.elems(),
-                tensor.dtype,
-                tensor.shape};
+  const auto [known, added] = numbers_.emplace(std::pair(file, plain->record_at),
+                                               static_cast<std::uint32_t>(records_.size()));
+  if (added)
+    records_.push_back({.name = entry.name,
+                        .header_at = plain->record_at,
+                        .at = plain->record_at,
+                        .size = entry.has_crc() ? entry.size : 0,
+                        .crc = entry.crc});
+  return DsFlat{file,           known->second, plain->record_at + plain->first,
+                tensor.elems(), tensor.dtype,  tensor.shape};
 }
 
 DsFlat DsCheckpoint::add_raw(std::uint32_t file, std::uint64_t elems) {
@@ -55,10 +60,15 @@ DsFlat DsCheckpoint::add_raw(std::uint32_t file, std::uint64_t elems) {
 void DsCheckpoint::finish() {
   std::vector<std::uint64_t> sizes;
   for (const CheckedRecord& record : records_) sizes.push_back(record.size);
-  for (const TensorEntry& tensor : catalog_.tensors)
-    for (const Chunk& chunk : tensor.chunks)
-      if (const CheckedRecord& record = records_[chunk.tag]; record.size != 0)
-        gaps_.hold(static_cast<std::uint32_t>(chunk.tag), {chunk.offset - record.at, chunk.length});
+  std::uint64_t holder = 0;
+  for (TensorEntry& tensor : catalog_.tensors)
+    for (Chunk& chunk : tensor.chunks) {
+      const auto number = static_cast<std::uint32_t>(chunk.tag);
+      const CheckedRecord& record = records_[number];
+      if (record.size == 0) continue;
+      chunk.tag |= ++holder << kRecordBits;
+      gaps_.hold(number, {chunk.offset - record.at, chunk.length}, holder);
+    }
   gaps_.close(sizes);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,7 +47,10 @@ class DsCheckpoint : public Checkpoint {
  private:
   std::shared_ptr<const SourceTree> tree_;
   Catalog catalog_;
-  std::vector<CheckedRecord> records_;  // by Chunk::tag; size 0: nothing to check
+  // By the low half of Chunk::tag; size 0: nothing to check. Tensors that are views of one storage
+  // share a record, so that each reads its own bytes of it alone.
+  std::vector<CheckedRecord> records_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> numbers_;  // by file and place
   RecordGaps gaps_;
 };
 

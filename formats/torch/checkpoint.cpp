@@ -24,9 +24,11 @@ void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uin
 void TorchCheckpoint::finish() {
   std::vector<std::uint64_t> sizes;
   for (const Record& record : records_) sizes.push_back(record.place.entry.size);
-  for (const Stored& stored : stored_)
-    if (const TorchTensor& tensor = stored.tensor; lies_as_wanted(stored) && tensor.elems() != 0)
-      gaps_.hold(stored.record, {tensor.first * bytes_of(tensor.dtype), tensor.bytes()});
+  for (std::uint64_t number = 0; number < stored_.size(); ++number)
+    if (const Stored& stored = stored_[number]; lies_as_wanted(stored))
+      gaps_.hold(stored.record,
+                 {stored.tensor.first * bytes_of(stored.tensor.dtype), stored.tensor.bytes()},
+                 number);
   gaps_.close(sizes);
 }
 
@@ -74,7 +76,7 @@ Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std:
   if (lies_as_wanted(stored)) {
     const FlatRange part{tensor.first * bytes_of(tensor.dtype) + first, bytes.size()};
     return check_part(*tree_, *source_, checked, part.first, bytes,
-                      gaps_.beside(stored.record, part));
+                      gaps_.beside(stored.record, part, number));
   }
   const bool last_of_all = record.last == number && first + bytes.size() == tensor.bytes();
   return last_of_all ? check_record(*source_, checked) : Result<>();

@@ -42,13 +42,16 @@ void RecordGaps::close(std::span<const std::uint64_t> sizes) {
   std::vector<InRecord> gaps;
   for (auto at = ranges_.begin(); at != ranges_.end();) {
     const std::uint32_t record = at->record;
-    std::uint64_t held = 0;  // up to here
+    std::uint64_t held = 0;             // up to here
+    std::uint64_t holder = at->holder;  // of what ends there
     const auto gap_until = [&](std::uint64_t next) {
-      if (held < next) gaps.push_back({record, {held, next - held}});
+      if (held < next) gaps.push_back({record, {held, next - held}, holder});
     };
     for (; at != ranges_.end() && at->record == record; ++at) {
       gap_until(at->bytes.first);
-      held = std::max(held, at->bytes.first + at->bytes.count);
+      const std::uint64_t end = at->bytes.first + at->bytes.count;
+      if (held < end) holder = at->holder;
+      held = std::max(held, end);
     }
     gap_until(sizes[record]);
   }
@@ -56,15 +59,18 @@ void RecordGaps::close(std::span<const std::uint64_t> sizes) {
   ranges_ = std::move(gaps);
 }
 
-std::vector<FlatRange> RecordGaps::beside(std::uint32_t record, FlatRange part) const {
+std::vector<FlatRange> RecordGaps::beside(std::uint32_t record, FlatRange part,
+                                          std::uint64_t holder) const {
   std::vector<FlatRange> found;
   const auto [first, last] = std::ranges::equal_range(ranges_, record, {}, &InRecord::record);
   if (first == last) return found;
-  if (first->bytes.first == 0 && first->bytes.count == part.first) found.push_back(first->bytes);
+  if (first->bytes.first == 0 && first->bytes.count == part.first && first->holder == holder)
+    found.push_back(first->bytes);
   const std::uint64_t end = part.first + part.count;
   const auto after = std::ranges::lower_bound(first, last, end, {},
                                               [](const InRecord& gap) { return gap.bytes.first; });
-  if (after != last && after->bytes.first == end) found.push_back(after->bytes);
+  if (after != last && after->bytes.first == end && after->holder == holder)
+    found.push_back(after->bytes);
   return found;
 }
 

@@ -20,21 +20,26 @@ struct CheckedRecord {
   std::uint32_t crc = 0;
 };
 
-// Bytes of records that no reader will ask for, such as padding between tensors. Whoever reads what
-// lies before them (at a record's start: after them) reads them along, for the checksum's sake.
+// Bytes of records that no reader will ask for, such as padding between tensors. One of those who
+// read what lies before them (at a record's start: after them) reads them along, for the checksum's
+// sake. Only one: a file may hold thousands of tensors that end where the same large gap begins.
 class RecordGaps {
  public:
-  // Some reader will ask for these bytes of the record. REQUIRES: not closed.
-  void hold(std::uint32_t record, FlatRange bytes) { ranges_.push_back({record, bytes}); }
+  // Who reads `holder`, a number of the caller's, will ask for these bytes of the record. None are
+  // nobody's neighbours. REQUIRES: not closed.
+  void hold(std::uint32_t record, FlatRange bytes, std::uint64_t holder) {
+    if (bytes.count > 0) ranges_.push_back({record, bytes, holder});
+  }
   // All was told. `sizes`: of the records, by number.
   void close(std::span<const std::uint64_t> sizes);
-  // Those next to `part`, ascending. REQUIRES: closed.
-  std::vector<FlatRange> beside(std::uint32_t record, FlatRange part) const;
+  // Those next to `part` of `holder` that it reads along, ascending. REQUIRES: closed.
+  std::vector<FlatRange> beside(std::uint32_t record, FlatRange part, std::uint64_t holder) const;
 
  private:
   struct InRecord {
     std::uint32_t record = 0;
     FlatRange bytes;
+    std::uint64_t holder = 0;  // of a gap: who reads it along
   };
   std::vector<InRecord> ranges_;  // what is held; once closed, what is not: by record and place
 };
