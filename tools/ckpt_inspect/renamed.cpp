@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "formats/registry.h"
 
@@ -23,6 +24,14 @@ std::vector<std::string_view> sorted_keys(const formats::Catalog& catalog) {
   return keys;
 }
 
+std::vector<std::pair<std::string_view, std::string_view>> sorted_names(
+    const formats::Catalog& catalog) {
+  std::vector<std::pair<std::string_view, std::string_view>> names;
+  for (const TensorEntry& tensor : catalog.tensors) names.emplace_back(tensor.name, tensor.state);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 bool is_state_dict(const formats::Catalog& catalog) {
   const formats::Format* format = formats::format_named(catalog.format);
   return format != nullptr && format->respell != nullptr;
@@ -32,13 +41,15 @@ bool is_state_dict(const formats::Catalog& catalog) {
 
 // A state dict that went from one of its formats to another kept its keys.
 Naming naming_for(const formats::Catalog& left, const formats::Catalog& right) {
-  if (!is_state_dict(left) || !is_state_dict(right)) return Naming::common;
+  if (!is_state_dict(left) || !is_state_dict(right))
+    return sorted_names(left) == sorted_names(right) ? Naming::stored : Naming::common;
   const std::vector<std::string_view> keys = sorted_keys(left);
   return !keys.empty() && keys == sorted_keys(right) ? Naming::keys : Naming::common;
 }
 
 Renamed::Renamed(const formats::Checkpoint& stored, Naming naming)
     : stored_(stored), catalog_(stored.catalog()) {
+  if (naming == Naming::stored) return;
   if (naming == Naming::keys) {
     for (TensorEntry& tensor : catalog_.tensors) {
       tensor.name = *tensor.key;

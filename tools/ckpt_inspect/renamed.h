@@ -9,8 +9,10 @@
 
 namespace tools::inspect {
 
-// The names that mean the same in every format, or, between torch's state dicts, the keys.
-enum class Naming : std::uint8_t { common, keys };
+// The names that mean the same in every format; between torch's state dicts, the keys; or what both
+// checkpoints call their tensors anyway: a format of keyed tensors keeps the names that it is
+// given.
+enum class Naming : std::uint8_t { common, keys, stored };
 Naming naming_for(const formats::Catalog& left, const formats::Catalog& right);
 
 class Renamed : public formats::Checkpoint {
