@@ -130,8 +130,7 @@ class Proof {
 
   Result<> report(const Leftover& leftover) const {
     if (leftover.surplus == 0) return {};
-    Box element{std::vector<std::uint64_t>(tensor_.shape.size(), 0),
-                std::vector<std::uint64_t>(tensor_.shape.size(), 1)};
+    Box element{Shape(tensor_.shape.size(), 0), Shape(tensor_.shape.size(), 1)};
     std::uint64_t position = leftover.corner;
     for (std::size_t i = cut_.size(); i-- > 0;) {
       element.offset[cut_[i]] = position % (tensor_.shape[cut_[i]] + 1);

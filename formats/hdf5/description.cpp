@@ -42,6 +42,7 @@ class Encoder {
     append_le<std::uint64_t>(out_, items.size());
     for (const T& item : items) put(item);
   }
+  void put(const Shape& numbers) { put(std::vector(numbers.begin(), numbers.end())); }
   template <typename T>
   void put(const std::optional<T>& item) {
     put(item.has_value());
@@ -100,6 +101,11 @@ class Decoder {
     get(count);
     // An item has a byte at least: a count beyond the bytes left ends the loop, not the memory.
     for (; count > 0 && !failed_; --count) get(items.emplace_back());
+  }
+  void get(Shape& numbers) {
+    std::vector<std::uint64_t> read;
+    get(read);
+    numbers = Shape(read);
   }
   template <typename T>
   void get(std::optional<T>& item) {

@@ -59,7 +59,7 @@ struct StoredChunk {  // in the order of the chunk grid, row-major
 struct Selection {
   enum class Kind : std::uint8_t { everything, blocks, none, irregular };
   Kind kind = Kind::everything;
-  std::vector<std::uint64_t> start, stride, count, block;
+  Shape start, stride, count, block;
 };
 
 struct Mapping {

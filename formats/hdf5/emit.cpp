@@ -28,7 +28,7 @@ bool is_word(std::string_view word) {
          word.find('\0') == std::string_view::npos && word.find('/') == std::string_view::npos;
 }
 
-Value numbers(const std::vector<std::uint64_t>& from) {
+Value numbers(const Shape& from) {
   std::vector<Value> items;
   for (const std::uint64_t number : from)
     items.push_back(Value::of_int(static_cast<std::int64_t>(number)));
@@ -36,7 +36,7 @@ Value numbers(const std::vector<std::uint64_t>& from) {
 }
 
 Selection box_selection(const Box& box) {
-  const std::vector<std::uint64_t> ones(box.offset.size(), 1);
+  const Shape ones(box.offset.size(), 1);
   return {Selection::Kind::blocks, box.offset, ones, ones, box.extent};
 }
 

@@ -33,9 +33,9 @@ const std::vector<Attribute>* root_of(const File& file) {
   return nullptr;
 }
 
-std::optional<std::vector<std::uint64_t>> wholes(const Value& value) {
+std::optional<Shape> wholes(const Value& value) {
   if (value.kind != Value::Kind::list) return std::nullopt;
-  std::vector<std::uint64_t> out;
+  Shape out;
   for (const Value& item : value.items) {
     if (item.kind != Value::Kind::integer || item.integer < 0) return std::nullopt;
     out.push_back(static_cast<std::uint64_t>(item.integer));
@@ -81,7 +81,7 @@ class Convention {
             std::string(file_.shown()) + ": " + printable(dataset_.path) + ": " + why,
             {}};
   }
-  Result<> numbers(std::string_view name, std::vector<std::uint64_t>& into) const {
+  Result<> numbers(std::string_view name, Shape& into) const {
     const Value* value = find(dataset_.attributes, name);
     if (value == nullptr) return {};
     const auto list = wholes(*value);

@@ -18,7 +18,7 @@ struct Meaning {
   std::string state;
   DType dtype = DType::f32;
   Shape global_shape;
-  std::vector<std::uint64_t> offset;  // of this dataset in the whole tensor
+  Shape offset;  // of this dataset in the whole tensor
   std::uint32_t rank = 0;
 };
 

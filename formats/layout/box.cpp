@@ -19,8 +19,7 @@ std::uint64_t index_within(const Box& box, std::span<const std::uint64_t> positi
 
 // Cuts [first, first + count) of the trailing dimensions from `dim` on into boxes; the leading ones
 // are fixed at `prefix`.
-void append_boxes(const Shape& shape, std::vector<std::uint64_t>& prefix, FlatRange range,
-                  std::vector<Box>& out) {
+void append_boxes(const Shape& shape, Shape& prefix, FlatRange range, std::vector<Box>& out) {
   const std::size_t dim = prefix.size();
   const std::uint64_t row = volume(std::span(shape).subspan(dim + 1));
   const auto descend = [&](std::uint64_t index, FlatRange within_row) {
@@ -36,7 +35,7 @@ void append_boxes(const Shape& shape, std::vector<std::uint64_t>& prefix, FlatRa
     first += part;
   }
   if (const std::uint64_t rows = (end - first) / row; rows > 0) {
-    Box box{prefix, std::vector<std::uint64_t>(dim, 1)};
+    Box box{prefix, Shape(dim, 1)};
     box.offset.push_back(first / row);
     box.extent.push_back(rows);
     box.offset.resize(shape.size(), 0);
@@ -67,7 +66,7 @@ std::uint64_t volume(std::span<const std::uint64_t> extent) {
   return *product;
 }
 
-Box whole(const Shape& shape) { return {std::vector<std::uint64_t>(shape.size(), 0), shape}; }
+Box whole(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
 
 bool inside(const Box& box, const Shape& shape) {
   if (box.offset.size() != shape.size() || box.extent.size() != shape.size()) return false;
@@ -96,8 +95,10 @@ std::vector<Box> boxes_of(const Shape& shape, FlatRange range) {
   CHECK(range.first <= elems && range.count <= elems - range.first);
   if (range.count == 0) return {};
   if (shape.empty()) return {Box{}};
+  if (range.count == elems) return {whole(shape)};
+  if (shape.size() == 1) return {Box{{range.first}, {range.count}}};
   std::vector<Box> boxes;
-  std::vector<std::uint64_t> prefix;
+  Shape prefix;
   append_boxes(shape, prefix, range, boxes);
   return boxes;
 }
@@ -152,7 +153,7 @@ void copy_region(const Box& region, ConstBoxView source, BoxView target, std::ui
         region.extent[run_dim] != target.box.extent[run_dim])
       break;
   }
-  std::vector<std::uint64_t> position = region.offset;
+  Shape position = region.offset;
   while (true) {
     std::memcpy(target.data.data() + index_within(target.box, position) * elem_bytes,
                 source.data.data() + index_within(source.box, position) * elem_bytes,

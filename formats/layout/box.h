@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "formats/core/bytes.h"
+#include "formats/layout/shape.h"
 
 namespace formats {
 
-using Shape = std::vector<std::uint64_t>;  // slowest dimension first; empty = a scalar
-
 struct Box {
-  std::vector<std::uint64_t> offset;
-  std::vector<std::uint64_t> extent;  // same length as offset
+  Shape offset;
+  Shape extent;  // same length as offset
   bool operator==(const Box&) const = default;
 };
 
@@ -70,7 +69,7 @@ void for_each_run(const Shape& shape, const Box& box, Visit visit) {
   while (run_dim > 0 && box.extent[run_dim - 1] == shape[run_dim - 1]) --run_dim;
   if (run_dim > 0) --run_dim;
   const std::uint64_t count = volume(std::span(box.extent).subspan(run_dim));
-  std::vector<std::uint64_t> position = box.offset;
+  Shape position = box.offset;
   for (std::size_t d = 1; d > 0;) {
     std::uint64_t first = 0;
     for (std::size_t i = 0; i < shape.size(); ++i) first = first * shape[i] + position[i];

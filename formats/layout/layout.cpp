@@ -100,6 +100,8 @@ Result<Layout> Layout::make(Spec spec, std::vector<Shape> tensors) {
   Layout layout;
   layout.spec_ = std::move(spec);
   layout.tensors_ = std::move(tensors);
+  layout.elems_.reserve(layout.tensors_.size());
+  for (const Shape& shape : layout.tensors_) layout.elems_.push_back(volume(shape));
   switch (layout.spec_.policy) {
     case Policy::zero12:
       layout.lay_flat();

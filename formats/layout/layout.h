@@ -86,11 +86,12 @@ class Layout {
   void lay_parts();
   void lay_flat();
   void lay_boundary();
-  std::uint64_t elems(std::size_t tensor) const { return volume(tensors_[tensor]); }
+  std::uint64_t elems(std::size_t tensor) const { return elems_[tensor]; }
   std::uint64_t part_elems(std::size_t tensor) const;
 
   Spec spec_;
   std::vector<Shape> tensors_;
+  std::vector<std::uint64_t> elems_;  // of each
   // Where each tensor begins, + end: in the flat order (zero12*), else in the buffer of its
   // holders.
   std::vector<std::uint64_t> first_;

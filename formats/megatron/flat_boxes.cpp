@@ -45,7 +45,7 @@ Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shap
   const FlatRange range{chunk.offset.back(), chunk.extent.back()};
   std::uint64_t first = 0;
   // Over the boxes the chunk touches, in row-major order of their grid.
-  std::vector<std::uint64_t> grid(chunk.offset.begin(), chunk.offset.end() - 1);
+  Shape grid(chunk.offset.begin(), chunk.offset.end() - 1);
   for (std::size_t d = 1; d > 0;) {
     for (Box& box : boxes_of(local, range)) {
       for (std::size_t i = 0; i < own.size(); ++i) box.offset[i] += grid[i] * local[i];

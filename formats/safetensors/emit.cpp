@@ -38,7 +38,7 @@ std::size_t order_of(DType dtype) {
                                   kDTypeOrder.begin());
 }
 
-std::string numbers(const std::vector<std::uint64_t>& values) {
+std::string numbers(const Shape& values) {
   std::string out = "[";
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (i != 0) out += ",";

@@ -30,7 +30,7 @@ struct Index {
 Result<Index> read_index(const ByteSource& source);
 
 struct SavedShard {
-  std::vector<std::uint64_t> offsets;      // of the stored box in the whole tensor
+  Shape offsets;                           // of the stored box in the whole tensor
   std::optional<std::string> logical_fqn;  // where several boxes of one tensor lie in one file
 };
 using ShardingInfo = std::unordered_map<std::string, SavedShard>;

@@ -73,7 +73,7 @@ void swap_bytes(ByteVector& bytes, std::size_t unit) {
 void gather(const TorchTensor& tensor, ByteView storage, ByteVector& into) {
   const std::size_t width = bytes_of(tensor.dtype);
   const std::size_t dims = tensor.shape.size();
-  std::vector<std::uint64_t> index(dims, 0);
+  Shape index(dims, 0);
   std::uint64_t from = tensor.first;
   for (std::size_t to = 0; to < into.size(); to += width) {
     std::memcpy(into.data() + to, storage.data() + from * width, width);

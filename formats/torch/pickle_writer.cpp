@@ -138,7 +138,7 @@ void PickleWriter::global(std::string_view module, std::string_view name) {
   remember(std::move(key));
 }
 
-void PickleWriter::int_tuple(const std::vector<std::uint64_t>& values) {
+void PickleWriter::int_tuple(std::span<const std::uint64_t> values) {
   if (values.empty()) return empty_tuple();
   mark();
   for (const std::uint64_t value : values) integer(static_cast<std::int64_t>(value));

@@ -38,7 +38,7 @@ class PickleWriter {
   void persistent() { op('Q'); }
 
   void torch_size(const Shape& shape);
-  void int_tuple(const std::vector<std::uint64_t>& values);
+  void int_tuple(std::span<const std::uint64_t> values);
 
   // Ends the stream; call once, last.
   ByteVector finish();

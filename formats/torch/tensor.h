@@ -24,7 +24,7 @@ struct TorchStorage {
 struct TorchTensor {
   DType dtype = DType::f32;
   Shape shape;
-  std::vector<std::uint64_t> strides;  // elements
+  Shape strides;  // elements
   std::uint64_t first = 0;             // elements into the storage
   TorchStorage storage;
 

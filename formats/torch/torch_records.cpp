@@ -12,8 +12,8 @@ TorchRecord text_record(std::string_view name, std::string_view text) {
   return {name, {bytes.begin(), bytes.end()}};
 }
 
-std::vector<std::uint64_t> dense_strides(const Shape& shape) {
-  std::vector<std::uint64_t> strides(shape.size(), 1);
+Shape dense_strides(const Shape& shape) {
+  Shape strides(shape.size(), 1);
   for (std::size_t i = shape.size(); i-- > 1;)
     strides[i - 1] = strides[i] * std::max<std::uint64_t>(shape[i], 1);
   return strides;

@@ -222,7 +222,7 @@ Stores stores_of(const EmitPlan& plan, const formats::Catalog& content) {
   for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
     if (counts(data) && is_whole(data)) whole.insert(data.tensor);
   });
-  using Key = std::tuple<std::uint32_t, std::vector<std::uint64_t>, std::vector<std::uint64_t>>;
+  using Key = std::tuple<std::uint32_t, formats::Shape, formats::Shape>;
   std::set<Key> seen;
   Stores stores;
   for_each_data(plan, [&](const OutputFile&, const TensorData& data) {

@@ -84,8 +84,8 @@ class Findings {
   std::vector<double> x_, y_;
 };
 
-std::vector<std::uint64_t> index_of_element(const formats::Shape& shape, std::uint64_t element) {
-  std::vector<std::uint64_t> index(shape.size());
+formats::Shape index_of_element(const formats::Shape& shape, std::uint64_t element) {
+  formats::Shape index(shape.size());
   for (std::size_t d = shape.size(); d-- > 0;) {
     index[d] = element % shape[d];
     element /= shape[d];

@@ -28,7 +28,7 @@ std::string_view name_of_kind(Kind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-std::string index_text(const std::vector<std::uint64_t>& index) {
+std::string index_text(const formats::Shape& index) {
   return formats::to_string(formats::Shape(index));
 }
 

@@ -43,9 +43,7 @@ std::string text_from(Get get) {
   return text;
 }
 
-std::vector<std::uint64_t> numbers(const std::vector<hsize_t>& from) {
-  return {from.begin(), from.end()};
-}
+Shape numbers(const std::vector<hsize_t>& from) { return {from.begin(), from.end()}; }
 
 Result<Shape> shape_of(hid_t space, const std::string& where) {
   const int dims = H5Sget_simple_extent_ndims(space);

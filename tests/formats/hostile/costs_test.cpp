@@ -411,8 +411,7 @@ TEST(Costs, ATensorCutInManyDimensionsIsRefused) {
   tensor.name = "t";
   tensor.shape.assign(20, 2);
   for (std::uint64_t i = 0; i < 200; ++i)
-    tensor.chunks.push_back(
-        {{std::vector<std::uint64_t>(20, i % 2), std::vector<std::uint64_t>(20, 1)}, 0, 0, 4});
+    tensor.chunks.push_back({{formats::Shape(20, i % 2), formats::Shape(20, 1)}, 0, 0, 4});
   expect_cheap([&] { (void)prove_coverage(tensor, catalog); });
   EXPECT_FALSE(prove_coverage(tensor, catalog).has_value());
 }

@@ -112,7 +112,7 @@ TEST_P(MegatronLayerWise, StateIsWholeAtItsOwnerAtTheModelsOwnOffsets) {
         [&](const auto& other) { return other.name == tensor.name && other.state == "param"; });
     ASSERT_NE(model, catalog.tensors.end());
     const auto boxes = [](const formats::TensorEntry& entry) {
-      std::vector<std::vector<std::uint64_t>> out;
+      std::vector<formats::Shape> out;
       for (const formats::Chunk& chunk : entry.chunks) out.push_back(chunk.box.offset);
       std::sort(out.begin(), out.end());
       return out;

@@ -54,7 +54,7 @@ ByteVector walked(const ByteVector& storage, const TorchTensor& tensor) {
   return out;
 }
 
-TorchTensor tensor_of(DType dtype, formats::Shape shape, std::vector<std::uint64_t> strides,
+TorchTensor tensor_of(DType dtype, formats::Shape shape, formats::Shape strides,
                       std::uint64_t first) {
   return {.dtype = dtype,
           .shape = std::move(shape),

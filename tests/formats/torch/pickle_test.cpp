@@ -1,6 +1,8 @@
 // The restricted pickle machine against hostile and odd streams (P01-P32 of tests/acceptance.md).
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -226,7 +228,7 @@ TEST(Pickle, NeverCrashesOnAFlippedByte) {
 TEST(Pickle, EveryPrefixIsRefused) {
   formats::PickleWriter writer;
   writer.global("torch", "Size");
-  writer.int_tuple({1, 70000, 1ull << 40});
+  writer.int_tuple(std::array<std::uint64_t, 3>{1, 70000, 1ull << 40});
   writer.tuple1();
   writer.reduce();
   const formats::ByteVector good = writer.finish();
