@@ -8,15 +8,15 @@ namespace formats {
 
 Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, std::uint64_t count,
                               std::uint64_t limit) {
-  const std::string place = std::string(source.name()) + ":" + std::to_string(offset);
+  const auto place = [&] { return std::string(source.name()) + ":" + std::to_string(offset); };
   if (count > limit)
     return Error{Code::limit,
-                 place + ": " + std::to_string(count) + " bytes are more than the limit of " +
+                 place() + ": " + std::to_string(count) + " bytes are more than the limit of " +
                      std::to_string(limit),
                  {}};
   if (offset > source.size() || count > source.size() - offset)
     return Error{Code::corrupt,
-                 place + ": " + std::to_string(count) + " bytes wanted, but the file ends at " +
+                 place() + ": " + std::to_string(count) + " bytes wanted, but the file ends at " +
                      std::to_string(source.size()),
                  {}};
   ByteVector bytes(static_cast<std::size_t>(count));

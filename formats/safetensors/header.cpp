@@ -9,6 +9,8 @@
 namespace formats::safetensors {
 namespace {
 
+constexpr std::uint64_t kUsualTensor = 100;  // bytes of JSON; fewer only cost growing a list
+
 std::string interval(const HeaderTensor& tensor) {
   return "'" + printable(tensor.key) + "' [" + std::to_string(tensor.begin) + "," +
          std::to_string(tensor.end) + ")";
@@ -29,14 +31,15 @@ Result<> check_size(const HeaderTensor& tensor, const JsonReader& json, ondemand
   return {};
 }
 
-// Reads one tensor's fields.
+// Reads one tensor's fields into `tensor`.
 class TensorReader {
  public:
-  TensorReader(JsonReader& json, std::string_view key) : json_(json), name_("tensor", key) {
+  TensorReader(JsonReader& json, std::string_view key, HeaderTensor& tensor)
+      : json_(json), name_("tensor", key), tensor_(tensor) {
     tensor_.key = key;
   }
 
-  Result<HeaderTensor> read(ondemand::value value) {
+  Result<> read(ondemand::value value) {
     const std::size_t length = tensor_.key.size();
     if (length > kMaxKeyBytes)
       return limit(value, ": its name has " + std::to_string(length) + " bytes, the limit is " +
@@ -45,8 +48,7 @@ class TensorReader {
       return take(field, item);
     }));
     if (found_ != 3) return json_.at(value, name_.text() + " lacks dtype, shape or data_offsets");
-    TRY(check_size(tensor_, json_, value));
-    return std::move(tensor_);
+    return check_size(tensor_, json_, value);
   }
 
  private:
@@ -54,14 +56,15 @@ class TensorReader {
     ++found_;
     if (field == "dtype") return take_dtype(item);
     if (field == "shape") {
-      TRY_ASSIGN(tensor_.shape, json_.wholes(item, part(": shape")));
+      TRY(json_.wholes(item, part(": shape"), tensor_.shape));
       if (tensor_.shape.size() <= kMaxDims) return {};
       return limit(item, ": " + std::to_string(tensor_.shape.size()) +
                              " dimensions, the limit is " + std::to_string(kMaxDims));
     }
     if (field != "data_offsets")
       return json_.at(item, name_.text() + ": unknown field '" + printable(field) + "'");
-    TRY_ASSIGN(const auto offsets, json_.wholes(item, part(": data_offsets")));
+    Shape offsets;
+    TRY(json_.wholes(item, part(": data_offsets"), offsets));
     if (offsets.size() != 2)
       return json_.at(item, name_.text() + ": data_offsets has " + std::to_string(offsets.size()) +
                                 " numbers instead of 2");
@@ -89,7 +92,7 @@ class TensorReader {
 
   JsonReader& json_;
   Subject name_;
-  HeaderTensor tensor_;
+  HeaderTensor& tensor_;
   int found_ = 0;
 };
 
@@ -97,10 +100,13 @@ class TensorReader {
 Result<> check_data(const Header& header, const ByteSource& source) {
   const std::uint64_t size = source.size() - header.data_start;
   std::vector<const HeaderTensor*> order;
+  order.reserve(header.tensors.size());
   for (const HeaderTensor& tensor : header.tensors) order.push_back(&tensor);
-  std::sort(order.begin(), order.end(), [](const HeaderTensor* a, const HeaderTensor* b) {
+  const auto before = [](const HeaderTensor* a, const HeaderTensor* b) {
     return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
-  });
+  };
+  if (!std::is_sorted(order.begin(), order.end(), before))
+    std::sort(order.begin(), order.end(), before);
   const auto refuse = [&](std::uint64_t at, const std::string& why) {
     const auto offset = checked_add(header.data_start, at).value_or(source.size());
     return Error{
@@ -176,18 +182,18 @@ Result<std::uint64_t> tensor_bytes(DType dtype, const Shape& shape) {
 
 Result<Header> read_header(const ByteSource& source) {
   TRY_ASSIGN(const std::uint64_t length, header_length(source));
-  TRY_ASSIGN(const ByteVector text, read_bytes(source, 8, length, kMaxHeaderBytes));
+  ByteVector text(length + JsonReader::padding);
+  TRY(source.read(8, std::span(text).first(length)));
   if (text.front() != std::byte{'{'})
     return Error{
         Code::corrupt, std::string(source.name()) + ":8: the header does not begin with '{'", {}};
-  JsonReader json({std::string(source.name()), 8, "the header"}, text_of(text));
+  JsonReader json({std::string(source.name()), 8, "the header"}, std::move(text));
   Header header;
   header.data_start = 8 + length;
+  header.tensors.reserve(length / kUsualTensor);
   const auto visit = [&](std::string_view key, ondemand::value value) -> Result<> {
     if (key != "__metadata__") {
-      TRY_ASSIGN(HeaderTensor tensor, TensorReader(json, key).read(value));
-      header.tensors.push_back(std::move(tensor));
-      return {};
+      return TensorReader(json, key, header.tensors.emplace_back()).read(value);
     }
     return json.fields(value, "__metadata__", [&](std::string_view name, ondemand::value item) {
       const std::uint64_t offset = json.offset_of(item);

@@ -61,9 +61,9 @@ Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_vie
     SavedShard& shard = info[std::string(key)];
     return json.fields(
         value, {"", key}, [&](std::string_view name, ondemand::value item) -> Result<> {
-          if (name == "saved_offsets") {
-            TRY_ASSIGN(shard.offsets, json.wholes(item, {"", key, ": saved_offsets"}));
-          } else if (name == "logical_fqn") {
+          if (name == "saved_offsets")
+            return json.wholes(item, {"", key, ": saved_offsets"}, shard.offsets);
+          if (name == "logical_fqn") {
             TRY_ASSIGN(shard.logical_fqn, json.string(item, {"", key, ": logical_fqn"}));
           }
           return {};

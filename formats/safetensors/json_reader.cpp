@@ -61,13 +61,26 @@ std::string Subject::text() const {
   return out.append(part);
 }
 
+JsonReader::JsonReader(Place place, std::string_view text)
+    : place_(std::move(place)), padded_(text.size() + padding) {
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(padded_.data()));
+  text_ = text_of(padded_).substr(0, text.size());
+}
+
+JsonReader::JsonReader(Place place, ByteVector padded)
+    : place_(std::move(place)), padded_(std::move(padded)) {
+  CHECK(padded_.size() >= padding);
+  text_ = text_of(padded_).substr(0, padded_.size() - padding);
+}
+
 Result<> JsonReader::begin() {
   const std::string_view text = text_;
   if (const auto bad = first_not_utf8(text))
     return at(text.data() + *bad, place_.what + " is not UTF-8");
   if (text.find('{') != text.find_first_not_of(" \t\r\n"))
     return at(text.data(), place_.what + " does not begin with '{'");
-  if (parser_.iterate(text_).get(document_) != simdjson::SUCCESS)
+  const simdjson::padded_string_view padded(text_, padded_.size());
+  if (parser_.iterate(padded).get(document_) != simdjson::SUCCESS)
     return at(text.data(), place_.what + " is not valid JSON");
   return {};
 }
@@ -142,29 +155,33 @@ Result<std::string> JsonReader::string(ondemand::value value, const Subject& of)
   return std::string(text);
 }
 
+// simdjson takes what is_json_number() takes, in one pass; its refusals are looked at for a
+// message.
 Result<std::uint64_t> JsonReader::whole(ondemand::value value, const Subject& of) {
-  const std::string_view token = token_at(value.raw_json_token().data());
+  const char* where = value.raw_json_token().data();
+  std::uint64_t number = 0;
+  if (value.get_uint64().get(number) == simdjson::SUCCESS) return number;
+  const std::string_view token = token_at(where);
   if (!is_json_number(token) || digits(token) != token.size())
     return unexpected(value, of, "a whole number");
-  std::uint64_t number = 0;
   if (std::from_chars(token.data(), token.data() + token.size(), number).ec != std::errc{})
-    return at(value, of.text() + " holds " + printable(token, 40) + ", which does not fit 64 bits");
-  if (value.get_uint64().error() != simdjson::SUCCESS) return invalid();
-  return number;
+    return at(where, of.text() + " holds " + printable(token, 40) + ", which does not fit 64 bits");
+  return invalid();
 }
 
-Result<std::vector<std::uint64_t>> JsonReader::wholes(ondemand::value value, const Subject& of) {
+Result<> JsonReader::wholes(ondemand::value value, const Subject& of,
+                            Shape& into) {
+  into.clear();
   if (!begins_with(value, '[')) return unexpected(value, of, "a list");
   ondemand::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return invalid();
-  std::vector<std::uint64_t> numbers;
   for (auto element : array) {
     ondemand::value item;
     if (element.get(item) != simdjson::SUCCESS) return invalid();
     TRY_ASSIGN(const std::uint64_t number, whole(item, of));
-    numbers.push_back(number);
+    into.push_back(number);
   }
-  return numbers;
+  return {};
 }
 
 }  // namespace formats::safetensors

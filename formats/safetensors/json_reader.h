@@ -7,39 +7,21 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
+#include "formats/core/bytes.h"
 #include "formats/core/json_text.h"
+#include "formats/core/name_table.h"
 #include "formats/core/result.h"
+#include "formats/layout/shape.h"
 
 namespace formats::safetensors {
 
 namespace ondemand = simdjson::ondemand;
-
-// Keys of one object; they must outlive this. Most objects have three or four: those are not worth
-// a hash table.
-class SeenKeys {
- public:
-  bool insert(std::string_view key) {  // false: it was there
-    if (!many_.empty()) return many_.insert(key).second;
-    const auto end = few_.begin() + count_;
-    if (std::find(few_.begin(), end, key) != end) return false;
-    few_[count_++] = key;
-    if (count_ == few_.size()) many_.insert(few_.begin(), few_.end());
-    return true;
-  }
-
- private:
-  std::array<std::string_view, 16> few_;
-  std::uint32_t count_ = 0;
-  std::unordered_set<std::string_view> many_;
-};
 
 // How messages call a value: "tensor 'w': shape". Made into text for a message only, because most
 // values are never spoken of.
@@ -63,7 +45,10 @@ class JsonReader {
     std::uint64_t offset = 0;  // of the document's first byte in the file
     std::string what;          // "the header": how messages call the document
   };
-  JsonReader(Place place, std::string_view text) : place_(std::move(place)), text_(text) {}
+  JsonReader(Place place, std::string_view text);
+  // Without a copy: the document is followed by `padding` bytes of any kind.
+  static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
+  JsonReader(Place place, ByteVector padded);  // REQUIRES: padded.size() >= padding
 
   // Reads the whole document, an object; visit(key, value) for each field, in order.
   template <typename Visit>
@@ -76,7 +61,8 @@ class JsonReader {
   // `of` says in messages what the value is.
   Result<std::string> string(ondemand::value value, const Subject& of);
   Result<std::uint64_t> whole(ondemand::value value, const Subject& of);
-  Result<std::vector<std::uint64_t>> wholes(ondemand::value value, const Subject& of);
+  // Replaces what `into` holds.
+  Result<> wholes(ondemand::value value, const Subject& of, Shape& into);
 
   std::uint64_t offset_of(ondemand::value value) const;  // in the file
   // file:offset of the value and the message.
@@ -95,7 +81,8 @@ class JsonReader {
   bool begins_with(ondemand::value value, char c) const;
 
   Place place_;
-  simdjson::padded_string text_;
+  ByteVector padded_;
+  std::string_view text_;  // of it
   ondemand::parser parser_;
   ondemand::document document_;
 };
