@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/catalog/catalog.h"
@@ -10,5 +11,10 @@ namespace formats {
 
 // As torch flattens state dicts: words and positions with dots between them.
 std::string joined(const std::vector<PathItem>& path);
+
+inline bool is_word(const PathItem& item, std::string_view word) {
+  const auto* text = std::get_if<std::string>(&item);
+  return text != nullptr && *text == word;
+}
 
 }  // namespace formats

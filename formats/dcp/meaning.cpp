@@ -5,6 +5,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "formats/catalog/key_path.h"
+
 namespace formats {
 namespace {
 
@@ -140,17 +142,25 @@ std::pair<std::string, std::string> torch_identity(std::string_view key) {
 
 std::pair<std::string, std::string> placed_identity(std::string_view key,
                                                     const std::vector<PathItem>& path) {
-  const bool nested = path.size() < 2 || path.front() == PathItem("model") ||
-                      std::ranges::find(path, PathItem("state")) != path.end();
+  const bool nested =
+      path.size() < 2 || is_word(path.front(), "model") ||
+      std::ranges::any_of(path, [](const PathItem& item) { return is_word(item, "state"); });
   if (nested) return torch_identity(key);
   return {std::string(key), "tensor"};
 }
 
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values) {
+  std::vector<const ValueEntry*> all;
+  all.reserve(values.size());
+  for (const ValueEntry& entry : values) all.push_back(&entry);
+  return torch_groups(all);
+}
+
+std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values) {
   std::map<std::string_view, GroupCollector> optimizers;
-  for (const ValueEntry& entry : values)
-    if (const auto place = group_place(entry))
-      optimizers[place->optimizer].add(*place, entry.value);
+  for (const ValueEntry* entry : values)
+    if (const auto place = group_place(*entry))
+      optimizers[place->optimizer].add(*place, entry->value);
   std::vector<GroupEntry> list;
   for (auto& [prefix, groups] : optimizers) groups.give(list);
   for (GroupEntry& group : list) group.optimizer = optimizer_of(group);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,7 @@ void mark_echoes(std::vector<ValueEntry>& values);
 // Parameter groups found under `param_groups` in the values, in order. Flattened ones, which are
 // settings of parameters, are put together again: equal settings make one group.
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values);
+std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values);
 
 // A whole number called step, iteration or global_step(s) at the top of the state dict.
 std::optional<std::int64_t> torch_step(const std::vector<ValueEntry>& values);

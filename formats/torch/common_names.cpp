@@ -7,7 +7,10 @@
 #include <set>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 
+#include "formats/catalog/key_path.h"
+#include "formats/core/name_table.h"
 #include "formats/dcp/meaning.h"
 #include "formats/torch/torch.h"
 
@@ -32,16 +35,40 @@ std::string joined(Path::const_iterator first, Path::const_iterator last) {
 
 // `<optimizer>.state.<param>.<state>`
 struct Slot {
-  Path optimizer;
-  PathItem param;
+  std::size_t optimizer = 0;  // its number in Optimizers
+  const PathItem* param = nullptr;
   std::string state;
 };
 
-std::optional<Slot> slot_of(const Path& path) {
-  const auto at = std::find(path.begin(), path.end(), PathItem("state"));
-  if (path.end() - at < 3) return std::nullopt;
-  return Slot{{path.begin(), at}, at[1], joined(at + 2, path.end())};
-}
+struct OfParam {
+  const Shape* shape = nullptr;     // of its largest state; nullptr: it has none
+  std::optional<std::string> name;  // told by its group, or by the shapes
+};
+
+// What lies in front of "state" and "param_groups", numbered as it comes.
+class Optimizers {
+ public:
+  struct One {
+    Path path;
+    std::unordered_map<PathItem, OfParam> params;
+  };
+  std::size_t number_of(Path::const_iterator first, Path::const_iterator last) {
+    const auto is_last_path = [&](const One& one) {
+      return std::equal(first, last, one.path.begin(), one.path.end());
+    };
+    if (last_ < all_.size() && is_last_path(all_[last_])) return last_;
+    Path path(first, last);
+    const auto [known, fresh] = numbers_.try_emplace(path, all_.size());
+    if (fresh) all_.push_back({std::move(path), {}});
+    return last_ = known->second;
+  }
+  One& operator[](std::size_t number) { return all_[number]; }
+
+ private:
+  std::vector<One> all_;
+  std::map<Path, std::size_t> numbers_;
+  std::size_t last_ = 0;  // asked for; the next one is mostly the same
+};
 
 // The path below the word that says "a model"; "" when there is no such word.
 std::string param_name(const Path& path) {
@@ -83,8 +110,9 @@ class Naming {
     find_slots();
     find_groups();
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
-      if (slots_[i])
-        names_.tensors[i] = {name_in(slots_[i]->optimizer, slots_[i]->param), slots_[i]->state};
+      if (std::optional<Slot>& slot = slots_[i])
+        names_.tensors[i] = {name_in(optimizers_[slot->optimizer], *slot->param),
+                             std::move(slot->state)};
     take_back_repeats();
     return std::move(names_);
   }
@@ -94,11 +122,13 @@ class Naming {
   void name_params() {
     const bool bare = std::all_of(catalog_.tensors.begin(), catalog_.tensors.end(),
                                   [](const auto& tensor) { return tensor.path.size() == 1; });
+    slots_.reserve(catalog_.tensors.size());
+    names_.tensors.reserve(catalog_.tensors.size());
     for (const TensorEntry& tensor : catalog_.tensors) {
       slots_.push_back(slot_of(tensor.path));
-      names_.tensors.emplace_back(tensor.name, tensor.state);
-      auto& [name, state] = names_.tensors.back();
+      auto& [name, state] = names_.tensors.emplace_back();
       if (slots_.back()) continue;
+      name = tensor.name, state = tensor.state;
       if (bare) std::tie(name, state) = torch_identity(tensor.name);
       if (bare && state == "tensor") state = "param";
       if (std::string below = param_name(tensor.path); !below.empty())
@@ -116,32 +146,42 @@ class Naming {
     }
   }
 
+  std::optional<Slot> slot_of(const Path& path) {
+    const auto at = std::find_if(path.begin(), path.end(),
+                                 [](const PathItem& item) { return is_word(item, "state"); });
+    if (path.end() - at < 3) return std::nullopt;
+    return Slot{optimizers_.number_of(path.begin(), at), &at[1], joined(at + 2, path.end())};
+  }
+
   // The shape of a parameter is that of its largest state.
   void find_slots() {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       if (!slots_[i] || slots_[i]->state == "step") continue;
       const Shape& shape = catalog_.tensors[i].shape;
-      const Shape*& known = shapes_[{slots_[i]->optimizer, slots_[i]->param}];
+      const Shape*& known = optimizers_[slots_[i]->optimizer].params[*slots_[i]->param].shape;
       if (known == nullptr || volume(shape) > volume(*known)) known = &shape;
     }
   }
 
   void find_groups() {
-    std::vector<Path> optimizers;  // as they come
-    std::map<Path, std::vector<ValueEntry>> settings;
+    std::vector<std::size_t> optimizers;  // as they come
+    std::map<std::size_t, std::vector<const ValueEntry*>> settings;
     for (const ValueEntry& value : catalog_.values) {
-      const auto at = std::find(value.path.begin(), value.path.end(), PathItem("param_groups"));
+      const auto at = std::find_if(value.path.begin(), value.path.end(), [](const PathItem& item) {
+        return is_word(item, "param_groups");
+      });
       if (at == value.path.end()) continue;
-      const Path optimizer(value.path.begin(), at);
-      if (!settings.contains(optimizer)) optimizers.push_back(optimizer);
-      settings[optimizer].push_back(value);
+      const std::size_t optimizer = optimizers_.number_of(value.path.begin(), at);
+      auto& its = settings[optimizer];
+      if (its.empty()) optimizers.push_back(optimizer);
+      its.push_back(&value);
     }
-    for (const Path& optimizer : optimizers)
+    for (const std::size_t optimizer : optimizers)
       for (GroupEntry& group : torch_groups(settings[optimizer]))
-        add_group(optimizer, std::move(group));
+        add_group(optimizers_[optimizer], std::move(group));
   }
 
-  void add_group(const Path& optimizer, GroupEntry group) {
+  void add_group(Optimizers::One& optimizer, GroupEntry group) {
     std::vector<std::string> told;
     const auto listed = std::find_if(group.settings.begin(), group.settings.end(),
                                      [](const auto& pair) { return pair.first == "param_names"; });
@@ -153,57 +193,77 @@ class Naming {
     }
     for (std::size_t i = 0; i < group.params.size(); ++i) {
       const PathItem param = item_of(optimizer, group.params[i]);
-      if (told.size() == group.params.size() && !told[i].empty())
-        by_number_.emplace(std::pair(optimizer, param), told[i]);
+      if (told.size() == group.params.size() && !told[i].empty()) {
+        std::optional<std::string>& name = optimizer.params[param].name;
+        if (!name) name = told[i];
+      }
       group.params[i] = name_in(optimizer, param);
     }
     names_.groups.push_back(std::move(group));
   }
 
   // torch_groups() spells numbers; the state has them as they are.
-  PathItem item_of(const Path& optimizer, const std::string& param) const {
+  static PathItem item_of(const Optimizers::One& optimizer, const std::string& param) {
     const bool digits = !param.empty() && param.size() < 19 &&
                         param.find_first_not_of("0123456789") == std::string::npos;
-    if (!digits || shapes_.contains({optimizer, param})) return param;
+    if (!digits) return param;
+    const auto spelled = optimizer.params.find(param);
+    if (spelled != optimizer.params.end() && spelled->second.shape != nullptr) return param;
     return static_cast<std::int64_t>(std::stoll(param));
   }
 
-  std::vector<std::string> names_by_shape(const Path& optimizer, const GroupEntry& group) const {
+  std::vector<std::string> names_by_shape(const Optimizers::One& optimizer,
+                                          const GroupEntry& group) const {
     std::vector<const Shape*> shapes;
     for (const std::string& param : group.params) {
       const PathItem item = item_of(optimizer, param);
-      const auto known = shapes_.find({optimizer, item});
-      if (known == shapes_.end() || std::holds_alternative<std::string>(item)) return {};
-      shapes.push_back(known->second);
+      const auto known = optimizer.params.find(item);
+      if (known == optimizer.params.end() || known->second.shape == nullptr ||
+          std::holds_alternative<std::string>(item))
+        return {};
+      shapes.push_back(known->second.shape);
     }
     const auto names = matched(params_, shapes);
     return names ? std::vector<std::string>(names->begin(), names->end())
                  : std::vector<std::string>();
   }
 
-  std::string name_in(const Path& optimizer, const PathItem& param) const {
-    const auto known = by_number_.find({optimizer, param});
-    if (known != by_number_.end()) return known->second;
+  static std::string name_in(const Optimizers::One& optimizer, const PathItem& param) {
+    const auto known = optimizer.params.find(param);
+    if (known != optimizer.params.end() && known->second.name) return *known->second.name;
     if (std::holds_alternative<std::string>(param)) return std::get<std::string>(param);
-    const std::string prefix = joined(optimizer.begin(), optimizer.end());
+    const std::string prefix = joined(optimizer.path.begin(), optimizer.path.end());
     return prefix + (prefix.empty() ? "" : ".") + word_of(param);
   }
 
   // What two tensors would be called they are not called.
   void take_back_repeats() {
-    std::map<std::pair<std::string, std::string>, std::size_t> uses;
-    for (const auto& name : names_.tensors) ++uses[name];
-    for (std::size_t i = 0; i < names_.tensors.size(); ++i)
-      if (uses[names_.tensors[i]] > 1)
+    std::string all;  // a text for each pair of name and state
+    std::vector<std::size_t> ends;
+    for (const auto& [name, state] : names_.tensors) {
+      all.append(name).append(1, '\0').append(state);
+      ends.push_back(all.size());
+    }
+    NameTable table;
+    table.reserve(ends.size());
+    std::vector<std::uint32_t> numbers, uses;
+    for (std::size_t i = 0, first = 0; i < ends.size(); first = ends[i++]) {
+      const auto [number, fresh] =
+          table.insert(std::string_view(all).substr(first, ends[i] - first));
+      if (fresh) uses.push_back(0);
+      ++uses[number];
+      numbers.push_back(number);
+    }
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      if (uses[numbers[i]] > 1)
         names_.tensors[i] = {catalog_.tensors[i].name, catalog_.tensors[i].state};
   }
 
   const Catalog& catalog_;
   CommonNames names_;
-  std::vector<std::optional<Slot>> slots_;                    // of each tensor
-  std::vector<Param> params_;                                 // of the model, in its order
-  std::map<std::pair<Path, PathItem>, const Shape*> shapes_;  // {optimizer, param}
-  std::map<std::pair<Path, PathItem>, std::string> by_number_;
+  std::vector<std::optional<Slot>> slots_;  // of each tensor
+  std::vector<Param> params_;               // of the model, in its order
+  Optimizers optimizers_;
 };
 
 }  // namespace

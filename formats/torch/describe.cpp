@@ -1,9 +1,10 @@
 #include <algorithm>
-#include <map>
-#include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "formats/catalog/key_path.h"
 #include "formats/core/json_text.h"
+#include "formats/core/name_table.h"
 #include "formats/dcp/meaning.h"
 #include "formats/dcp/state_dict.h"
 #include "formats/torch/calls.h"
@@ -62,10 +63,22 @@ bool is_step(const PickleGraph& graph, PickleId key) {
 
 void name_by_place(TensorEntry& tensor) {
   const auto& path = tensor.path;
-  const bool of_state = std::find(path.begin(), path.end(), PathItem("state")) != path.end();
+  const bool of_state = std::any_of(path.begin(), path.end(),
+                                    [](const PathItem& item) { return is_word(item, "state"); });
   tensor.name = *tensor.key;
   tensor.state = of_state ? joined({path.back()}) : "tensor";
 }
+
+// Keys of one dict; false: it was there.
+class SeenItems {
+ public:
+  bool insert(std::string_view word) { return words_.insert(word); }
+  bool insert(std::int64_t number) { return numbers_.insert(number).second; }
+
+ private:
+  SeenKeys words_;
+  std::unordered_set<std::int64_t> numbers_;
+};
 
 class Describer {
  public:
@@ -123,14 +136,15 @@ class Describer {
 
   Result<> walk_dict(PickleId id) {
     const std::span<const PickleId> entries = graph_.items(id);
-    std::set<PathItem> seen;
+    SeenItems seen;
     bool numbers = entries.empty();
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       if (!is_step(graph_, entries[i])) return add_odd_dict(id);
-      PathItem item = item_of(entries[i]);
-      if (!seen.insert(item).second)
-        return bad(Code::corrupt, "a dict holds the key " + json_string(joined({item})) + " twice");
-      numbers |= item.index() == 1;
+      const bool word = graph_.is(entries[i], PickleKind::string);
+      if (!(word ? seen.insert(graph_.text(entries[i])) : seen.insert(graph_.integer(entries[i]))))
+        return bad(Code::corrupt,
+                   "a dict holds the key " + json_string(joined({item_of(entries[i])})) + " twice");
+      numbers |= !word;
     }
     if (numbers) catalog().containers.push_back({path_, Value::Kind::dict});
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
@@ -237,7 +251,7 @@ class Describer {
   std::unique_ptr<TorchCheckpoint> checkpoint_;
   std::vector<PathItem> path_;
   std::uint64_t path_bytes_ = 0;
-  std::map<std::string, Known, std::less<>> records_;
+  std::unordered_map<std::string, Known> records_;
   std::vector<std::string> inert_;
   std::size_t sharing_ = 0;
   std::uint64_t leaves_ = 0;

@@ -5,6 +5,7 @@
 // docs/formats/torch.md.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -153,6 +154,47 @@ class PickleGraph {
   std::uint64_t unfold_ = 0;
   mutable std::uint64_t charged_ = 0;
 };
+
+// Here, because readers of large indexes ask for millions of nodes.
+inline std::int64_t PickleGraph::integer(PickleId id) const {
+  const Node& at = nodes_[id];
+  CHECK(at.kind == PickleKind::integer || at.kind == PickleKind::boolean);
+  return std::bit_cast<std::int64_t>(at.n);
+}
+
+inline std::string_view PickleGraph::text(PickleId id) const {
+  const Node& at = nodes_[id];
+  if (at.kind == PickleKind::global) return names_[at.a].name;
+  CHECK(at.kind == PickleKind::string || at.kind == PickleKind::bytes ||
+        at.kind == PickleKind::big_integer);
+  if (at.text == Text::owned) return owned_[at.n];
+  return text_of(ByteView(bytes_).subspan(at.n, at.a));
+}
+
+inline std::span<const PickleId> PickleGraph::items(PickleId id) const {
+  const Node& at = nodes_[id];
+  if (at.kind == PickleKind::persistent) return {&at.a, 1};
+  CHECK(at.kind == PickleKind::tuple || at.kind == PickleKind::list ||
+        at.kind == PickleKind::dict || at.kind == PickleKind::set);
+  return std::span(pool_).subspan(std::bit_cast<Room>(at.n).first, at.a);
+}
+
+inline PickleId PickleGraph::callee(PickleId id) const { return node(id, PickleKind::object).a; }
+inline PickleId PickleGraph::args(PickleId id) const {
+  return std::bit_cast<Built>(node(id, PickleKind::object).n).args;
+}
+inline PickleId PickleGraph::state(PickleId id) const {
+  return std::bit_cast<Built>(node(id, PickleKind::object).n).state;
+}
+
+inline std::string_view PickleGraph::class_name(PickleId id) const {
+  const PickleId what = callee(id);
+  return is(what, PickleKind::global) ? text(what) : std::string_view{};
+}
+
+inline bool PickleGraph::is_object_of(PickleId id, std::string_view name) const {
+  return is(id, PickleKind::object) && class_name(id) == name;
+}
 
 // True for the names our readers know the meaning of; everything else stays an inert object.
 bool is_known_global(std::string_view name);

@@ -15,23 +15,8 @@ std::string_view name_of(PickleKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-std::int64_t PickleGraph::integer(PickleId id) const {
-  const Node& at = nodes_[id];
-  CHECK(at.kind == PickleKind::integer || at.kind == PickleKind::boolean);
-  return std::bit_cast<std::int64_t>(at.n);
-}
-
 double PickleGraph::real(PickleId id) const {
   return std::bit_cast<double>(node(id, PickleKind::real).n);
-}
-
-std::string_view PickleGraph::text(PickleId id) const {
-  const Node& at = nodes_[id];
-  if (at.kind == PickleKind::global) return names_[at.a].name;
-  CHECK(at.kind == PickleKind::string || at.kind == PickleKind::bytes ||
-        at.kind == PickleKind::big_integer);
-  if (at.text == Text::owned) return owned_[at.n];
-  return text_of(ByteView(bytes_).subspan(at.n, at.a));
 }
 
 std::optional<std::uint64_t> PickleGraph::offset(PickleId id) const {
@@ -39,31 +24,6 @@ std::optional<std::uint64_t> PickleGraph::offset(PickleId id) const {
   if (at.kind == PickleKind::global) return names_[at.a].offset;
   const bool text = at.kind == PickleKind::string || at.kind == PickleKind::bytes;
   return text && at.text == Text::in_stream ? std::optional(at.n) : std::nullopt;
-}
-
-std::span<const PickleId> PickleGraph::items(PickleId id) const {
-  const Node& at = nodes_[id];
-  if (at.kind == PickleKind::persistent) return {&at.a, 1};
-  CHECK(at.kind == PickleKind::tuple || at.kind == PickleKind::list ||
-        at.kind == PickleKind::dict || at.kind == PickleKind::set);
-  return std::span(pool_).subspan(std::bit_cast<Room>(at.n).first, at.a);
-}
-
-PickleId PickleGraph::callee(PickleId id) const { return node(id, PickleKind::object).a; }
-PickleId PickleGraph::args(PickleId id) const {
-  return std::bit_cast<Built>(node(id, PickleKind::object).n).args;
-}
-PickleId PickleGraph::state(PickleId id) const {
-  return std::bit_cast<Built>(node(id, PickleKind::object).n).state;
-}
-
-std::string_view PickleGraph::class_name(PickleId id) const {
-  const PickleId what = callee(id);
-  return is(what, PickleKind::global) ? text(what) : std::string_view{};
-}
-
-bool PickleGraph::is_object_of(PickleId id, std::string_view name) const {
-  return is(id, PickleKind::object) && class_name(id) == name;
 }
 
 PickleId PickleGraph::find(PickleId dict, std::string_view key) const {

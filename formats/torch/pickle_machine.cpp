@@ -12,7 +12,6 @@ namespace formats {
 namespace {
 
 constexpr std::size_t kMaxGlobal = 1024;  // bytes of module and name
-constexpr std::uint64_t kMaxPool = std::numeric_limits<std::uint32_t>::max();
 
 // Opcodes that exist but that no checkpoint we read needs: refused by name.
 std::string_view refused_name(std::uint8_t opcode) {
@@ -154,62 +153,24 @@ bool PickleMachine::nothing_there(std::string_view what) {
   return fail(Code::corrupt, std::string(what) + " finds nothing on the stack");
 }
 
+bool PickleMachine::memo_gap(std::uint64_t index) {
+  return fail(Code::corrupt, "memo index " + std::to_string(index) + " while only " +
+                                 std::to_string(memo_.size()) + " are set");
+}
+
+bool PickleMachine::memo_full() {
+  return fail(Code::limit,
+              "more than " + std::to_string(limits_.memo) + " memo entries, which is the limit");
+}
+
+bool PickleMachine::no_mark() { return fail(Code::corrupt, "no MARK was set"); }
+
+bool PickleMachine::few_values(std::size_t count) {
+  return fail(Code::corrupt, "a tuple of " + std::to_string(count) + " finds too few values");
+}
+
 bool PickleMachine::never_set(std::uint64_t index) {
   return fail(Code::corrupt, "memo entry " + std::to_string(index) + " was never set");
-}
-
-bool PickleMachine::push(Node node) {
-  if (graph_.nodes_.size() >= limits_.nodes) return too_many_nodes();
-  graph_.nodes_.push_back(node);
-  return push_id(static_cast<PickleId>(graph_.nodes_.size() - 1));
-}
-
-bool PickleMachine::take_mark(std::size_t& first) {
-  if (marks_.empty()) return fail(Code::corrupt, "no MARK was set");
-  first = floor_;
-  marks_.cut(marks_.size() - 1);
-  floor_ = marks_.empty() ? 0 : marks_.back();
-  return true;
-}
-
-bool PickleMachine::pop_mark() {
-  std::size_t first = 0;
-  if (!take_mark(first)) return false;
-  const std::span<const PickleId> items = stack_.from(first);
-  marked_.assign(items.begin(), items.end());
-  stack_.cut(first);
-  return true;
-}
-
-bool PickleMachine::put(std::uint64_t index) {
-  PickleId value = kNoPickle;
-  if (!top(value, "a memo store")) return false;
-  if (index > memo_.size() + 1)  // Python 2 began to count at 1
-    return fail(Code::corrupt, "memo index " + std::to_string(index) + " while only " +
-                                   std::to_string(memo_.size()) + " are set");
-  if (index >= limits_.memo)
-    return fail(Code::limit,
-                "more than " + std::to_string(limits_.memo) + " memo entries, which is the limit");
-  if (index >= memo_.size()) memo_.resize(index + 1, kNoPickle);
-  memo_[index] = value;
-  return true;
-}
-
-bool PickleMachine::shared(PickleKind kind, std::uint8_t value) {
-  const std::size_t place = kind == PickleKind::none      ? 0
-                            : kind == PickleKind::tuple   ? 1
-                            : kind == PickleKind::boolean ? 2 + std::size_t{value}
-                                                          : 4 + std::size_t{value};
-  if (shared_[place] != kNoPickle) return push_id(shared_[place]);
-  if (!push({.kind = kind, .n = value})) return false;
-  shared_[place] = stack_.back();
-  return true;
-}
-
-bool PickleMachine::integer(std::int64_t value) {
-  if (value >= 0 && value < 256)
-    return shared(PickleKind::integer, static_cast<std::uint8_t>(value));
-  return push({.kind = PickleKind::integer, .n = std::bit_cast<std::uint64_t>(value)});
 }
 
 bool PickleMachine::long_bytes(std::uint64_t length) {
@@ -245,25 +206,6 @@ bool PickleMachine::text_node(PickleKind kind, std::uint64_t length) {
   return push({.kind = kind, .a = static_cast<std::uint32_t>(length), .n = start});
 }
 
-bool PickleMachine::tuple_of_top(std::size_t count) {
-  if (stack_.size() - floor_ < count)
-    return fail(Code::corrupt, "a tuple of " + std::to_string(count) + " finds too few values");
-  return container_of_top(PickleKind::tuple, stack_.size() - count);
-}
-
-// What lies on the stack from `first` on becomes the items of a container.
-bool PickleMachine::container_of_top(PickleKind kind, std::size_t first) {
-  const std::span<const PickleId> items = stack_.from(first);
-  const std::size_t at = graph_.pool_.size();
-  if (at + items.size() > kMaxPool) return too_many_items();
-  for (const PickleId item : items) graph_.pool_.push_back(item);  // mostly one to five
-  const auto count = static_cast<std::uint32_t>(items.size());
-  stack_.cut(first);
-  return push({.kind = kind,
-               .a = count,
-               .n = std::bit_cast<std::uint64_t>(Room{static_cast<std::uint32_t>(at), count})});
-}
-
 bool PickleMachine::container_of(PickleKind kind, std::span<const PickleId> items) {
   if (!push({.kind = kind})) return false;
   return items.empty() || extend(stack_.back(), items);
@@ -283,7 +225,7 @@ bool PickleMachine::extend(PickleId container, std::span<const PickleId> items) 
   if (count > room.capacity) {
     const std::uint64_t capacity =
         at.a == 0 ? count : std::max<std::uint64_t>(count, std::uint64_t{2} * room.capacity);
-    if (pool.size() + capacity > kMaxPool) return too_many_items();
+    if (pool.size() + capacity > most_items) return too_many_items();
     const auto moved = static_cast<std::uint32_t>(pool.size());
     pool.resize(pool.size() + capacity, kNoPickle);
     std::copy_n(pool.begin() + room.first, at.a, pool.begin() + moved);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -51,6 +53,7 @@ class PickleMachine {
   bool ran_out() const { return ran_out_; }
 
  private:
+  static constexpr std::uint64_t most_items = std::numeric_limits<std::uint32_t>::max();
   using Node = PickleGraph::Node;
   using Room = PickleGraph::Room;
   using Built = PickleGraph::Built;
@@ -64,6 +67,8 @@ class PickleMachine {
   bool cut_off(std::string_view what);
   void make_room();
   bool run_opcodes();  // up to STOP
+  bool run_opcode(std::uint8_t opcode);
+  bool run_rare_opcode(std::uint8_t opcode);
   bool refuse_opcode(std::uint8_t opcode);
 
   // Reading operands.
@@ -101,10 +106,15 @@ class PickleMachine {
     return push_id(memo_[index]);
   }
   bool put(std::uint64_t index);
-  bool pop_mark();                     // what lies above the newest mark goes to marked_
   bool take_mark(std::size_t& first);  // where on the stack the newest mark lies
+  // What lay above the newest mark; there until the next push.
+  bool pop_mark(std::span<const PickleId>& items);
   bool too_many_nodes();
   bool nothing_there(std::string_view what);
+  bool memo_gap(std::uint64_t index);
+  bool memo_full();
+  bool no_mark();
+  bool few_values(std::size_t count);
   bool never_set(std::uint64_t index);
 
   // Building nodes.
@@ -127,6 +137,7 @@ class PickleMachine {
   bool call(PickleId callee, PickleId args);
   bool fold(Fold how, PickleId callee, PickleId args);
   bool fold_mapping(std::span<const PickleId> args);
+  bool set_of(PickleId sequence);
   bool fold_latin1(std::string_view text);
 
   // One handler per opcode.
@@ -186,7 +197,6 @@ class PickleMachine {
   PickleStack<PickleId> stack_;
   PickleStack<std::size_t> marks_;
   std::size_t floor_ = 0;  // the newest mark; nothing below it can be taken
-  std::vector<PickleId> marked_;
   std::vector<PickleId> memo_;
   // None, the empty tuple, False and True, and the integers of one byte: each is one node, however
   // often it is used.
@@ -197,5 +207,74 @@ class PickleMachine {
   std::optional<Error> failure_;
   bool ran_out_ = false;  // failed because the bytes end too early
 };
+
+// Here, because an index of a million chunks has tens of millions of opcodes: each is a few
+// instructions wherever these are inlined.
+inline bool PickleMachine::push(Node node) {
+  if (graph_.nodes_.size() >= limits_.nodes) return too_many_nodes();
+  graph_.nodes_.push_back(node);
+  return push_id(static_cast<PickleId>(graph_.nodes_.size() - 1));
+}
+
+inline bool PickleMachine::take_mark(std::size_t& first) {
+  if (marks_.empty()) return no_mark();
+  first = floor_;
+  marks_.cut(marks_.size() - 1);
+  floor_ = marks_.empty() ? 0 : marks_.back();
+  return true;
+}
+
+inline bool PickleMachine::pop_mark(std::span<const PickleId>& items) {
+  std::size_t first = 0;
+  if (!take_mark(first)) return false;
+  items = stack_.from(first);
+  stack_.cut(first);
+  return true;
+}
+
+inline bool PickleMachine::put(std::uint64_t index) {
+  PickleId value = kNoPickle;
+  if (!top(value, "a memo store")) return false;
+  if (index > memo_.size() + 1) return memo_gap(index);  // Python 2 began to count at 1
+  if (index >= limits_.memo) return memo_full();
+  while (index >= memo_.size()) memo_.push_back(kNoPickle);
+  memo_[index] = value;
+  return true;
+}
+
+inline bool PickleMachine::shared(PickleKind kind, std::uint8_t value) {
+  const std::size_t place = kind == PickleKind::none      ? 0
+                            : kind == PickleKind::tuple   ? 1
+                            : kind == PickleKind::boolean ? 2 + std::size_t{value}
+                                                          : 4 + std::size_t{value};
+  if (shared_[place] != kNoPickle) return push_id(shared_[place]);
+  if (!push({.kind = kind, .n = value})) return false;
+  shared_[place] = stack_.back();
+  return true;
+}
+
+inline bool PickleMachine::integer(std::int64_t value) {
+  if (value >= 0 && value < 256)
+    return shared(PickleKind::integer, static_cast<std::uint8_t>(value));
+  return push({.kind = PickleKind::integer, .n = std::bit_cast<std::uint64_t>(value)});
+}
+
+// What lies on the stack from `first` on becomes the items of a container.
+inline bool PickleMachine::container_of_top(PickleKind kind, std::size_t first) {
+  const std::span<const PickleId> items = stack_.from(first);
+  const std::size_t at = graph_.pool_.size();
+  if (at + items.size() > most_items) return too_many_items();
+  for (const PickleId item : items) graph_.pool_.push_back(item);  // mostly one to five
+  const auto count = static_cast<std::uint32_t>(items.size());
+  stack_.cut(first);
+  return push({.kind = kind,
+               .a = count,
+               .n = std::bit_cast<std::uint64_t>(Room{static_cast<std::uint32_t>(at), count})});
+}
+
+inline bool PickleMachine::tuple_of_top(std::size_t count) {
+  if (stack_.size() - floor_ < count) return few_values(count);
+  return container_of_top(PickleKind::tuple, stack_.size() - count);
+}
 
 }  // namespace formats

@@ -30,17 +30,17 @@ bool PickleMachine::op_frame() {
 
 bool PickleMachine::op_none() { return shared(PickleKind::none, 0); }
 bool PickleMachine::op_true() { return shared(PickleKind::boolean, 1); }
-bool PickleMachine::op_false() { return shared(PickleKind::boolean, 0); }
+inline bool PickleMachine::op_false() { return shared(PickleKind::boolean, 0); }
 
-bool PickleMachine::op_binint() {
+inline bool PickleMachine::op_binint() {
   std::int32_t value = 0;
   return operand(value, "BININT") && integer(value);
 }
-bool PickleMachine::op_binint1() {
+inline bool PickleMachine::op_binint1() {
   std::uint8_t value = 0;
   return operand(value, "BININT1") && integer(value);
 }
-bool PickleMachine::op_binint2() {
+inline bool PickleMachine::op_binint2() {
   std::uint16_t value = 0;
   return operand(value, "BININT2") && integer(value);
 }
@@ -65,7 +65,7 @@ bool PickleMachine::counted(PickleKind kind) {
   Length length = 0;
   return operand(length, "a length") && text_node(kind, length);
 }
-bool PickleMachine::op_binunicode() { return counted<std::uint32_t>(PickleKind::string); }
+inline bool PickleMachine::op_binunicode() { return counted<std::uint32_t>(PickleKind::string); }
 bool PickleMachine::op_short_binunicode() { return counted<std::uint8_t>(PickleKind::string); }
 bool PickleMachine::op_binunicode8() { return counted<std::uint64_t>(PickleKind::string); }
 // Python 2's byte strings: text in practice, and refused when they are not.
@@ -80,19 +80,22 @@ bool PickleMachine::op_binbytes() { return counted<std::uint32_t>(PickleKind::by
 bool PickleMachine::op_short_binbytes() { return counted<std::uint8_t>(PickleKind::bytes); }
 bool PickleMachine::op_binbytes8() { return counted<std::uint64_t>(PickleKind::bytes); }
 
-bool PickleMachine::op_empty_tuple() { return shared(PickleKind::tuple, 0); }
-bool PickleMachine::op_tuple1() { return tuple_of_top(1); }
-bool PickleMachine::op_tuple2() { return tuple_of_top(2); }
-bool PickleMachine::op_tuple3() { return tuple_of_top(3); }
-bool PickleMachine::op_tuple() {
+inline bool PickleMachine::op_empty_tuple() { return shared(PickleKind::tuple, 0); }
+inline bool PickleMachine::op_tuple1() { return tuple_of_top(1); }
+inline bool PickleMachine::op_tuple2() { return tuple_of_top(2); }
+inline bool PickleMachine::op_tuple3() { return tuple_of_top(3); }
+inline bool PickleMachine::op_tuple() {
   std::size_t first = 0;
   return take_mark(first) && container_of_top(PickleKind::tuple, first);
 }
 
 bool PickleMachine::op_empty_list() { return empty_container(PickleKind::list); }
-bool PickleMachine::op_empty_dict() { return empty_container(PickleKind::dict); }
+inline bool PickleMachine::op_empty_dict() { return empty_container(PickleKind::dict); }
 bool PickleMachine::op_empty_set() { return empty_container(PickleKind::set); }
-bool PickleMachine::op_frozenset() { return pop_mark() && container_of(PickleKind::set, marked_); }
+bool PickleMachine::op_frozenset() {
+  std::size_t first = 0;
+  return take_mark(first) && container_of_top(PickleKind::set, first);
+}
 
 // Objects of classes we do not know may be lists or dicts underneath; they stay closed books.
 bool PickleMachine::inert_target(PickleId target) const {
@@ -124,22 +127,29 @@ bool PickleMachine::op_append() {
   PickleId item = kNoPickle;
   return pop(item, "APPEND") && extend_list({&item, 1});
 }
-bool PickleMachine::op_appends() { return pop_mark() && extend_list(marked_); }
+bool PickleMachine::op_appends() {
+  std::span<const PickleId> items;
+  return pop_mark(items) && extend_list(items);
+}
 bool PickleMachine::op_setitem() {
   PickleId value = kNoPickle;
   PickleId key = kNoPickle;
   if (!pop(value, "SETITEM") || !pop(key, "SETITEM")) return false;
   return extend_dict(std::array{key, value});
 }
-bool PickleMachine::op_setitems() { return pop_mark() && extend_dict(marked_); }
+inline bool PickleMachine::op_setitems() {
+  std::span<const PickleId> items;
+  return pop_mark(items) && extend_dict(items);
+}
 bool PickleMachine::op_additems() {
   PickleId set = kNoPickle;
-  if (!pop_mark() || !top(set, "ADDITEMS")) return false;
+  std::span<const PickleId> items;
+  if (!pop_mark(items) || !top(set, "ADDITEMS")) return false;
   if (!graph_.is(set, PickleKind::set)) return fail(Code::corrupt, "ADDITEMS on no set");
-  return extend(set, marked_);
+  return extend(set, items);
 }
 
-bool PickleMachine::op_mark() {
+inline bool PickleMachine::op_mark() {
   if (marks_.size() >= limits_.marks)
     return fail(Code::limit, "more than " + std::to_string(limits_.marks) +
                                  " open containers, which is the limit");
@@ -151,22 +161,25 @@ bool PickleMachine::op_pop() {
   PickleId dropped = kNoPickle;
   return pop(dropped, "POP");
 }
-bool PickleMachine::op_pop_mark() { return pop_mark(); }
+bool PickleMachine::op_pop_mark() {
+  std::span<const PickleId> dropped;
+  return pop_mark(dropped);
+}
 
-bool PickleMachine::op_binput() {
+inline bool PickleMachine::op_binput() {
   std::uint8_t index = 0;
   return operand(index, "BINPUT") && put(index);
 }
-bool PickleMachine::op_long_binput() {
+inline bool PickleMachine::op_long_binput() {
   std::uint32_t index = 0;
   return operand(index, "LONG_BINPUT") && put(index);
 }
-bool PickleMachine::op_memoize() { return put(memo_.size()); }
-bool PickleMachine::op_binget() {
+inline bool PickleMachine::op_memoize() { return put(memo_.size()); }
+inline bool PickleMachine::op_binget() {
   std::uint8_t index = 0;
   return operand(index, "BINGET") && get(index);
 }
-bool PickleMachine::op_long_binget() {
+inline bool PickleMachine::op_long_binget() {
   std::uint32_t index = 0;
   return operand(index, "LONG_BINGET") && get(index);
 }
@@ -235,10 +248,15 @@ bool PickleMachine::fold(Fold how, PickleId callee, PickleId args) {
       if (given.empty()) return empty_container(PickleKind::set);
       if (given.size() != 1 || (!first_is(PickleKind::list) && !first_is(PickleKind::tuple))) break;
       if (!copy(graph_.items(given[0]).size())) return false;
-      marked_.assign(graph_.items(given[0]).begin(), graph_.items(given[0]).end());
-      return container_of(PickleKind::set, marked_);
+      return set_of(given[0]);
   }
   return object(callee, args);
+}
+
+bool PickleMachine::set_of(PickleId sequence) {
+  const std::span<const PickleId> given = graph_.items(sequence);
+  const std::vector<PickleId> items(given.begin(), given.end());  // the pool may move
+  return container_of(PickleKind::set, items);
 }
 
 bool PickleMachine::fold_mapping(std::span<const PickleId> args) {
@@ -279,7 +297,7 @@ bool PickleMachine::fold_latin1(std::string_view text) {
   return own_bytes(std::move(bytes));
 }
 
-bool PickleMachine::op_newobj() {
+inline bool PickleMachine::op_newobj() {
   PickleId args = kNoPickle;
   PickleId callee = kNoPickle;
   return pop(args, "a class") && pop(callee, "a class") && call(callee, args);
@@ -291,7 +309,7 @@ bool PickleMachine::op_newobj_ex() {
     return fail(Code::corrupt, "keyword arguments that are no dict");
   return op_newobj();
 }
-bool PickleMachine::op_reduce() {
+inline bool PickleMachine::op_reduce() {
   PickleId args = kNoPickle;
   PickleId callee = kNoPickle;
   if (!pop(args, "a call") || !pop(callee, "a call")) return false;
@@ -299,7 +317,7 @@ bool PickleMachine::op_reduce() {
   return call(callee, args);
 }
 
-bool PickleMachine::op_build() {
+inline bool PickleMachine::op_build() {
   PickleId state = kNoPickle;
   PickleId target = kNoPickle;
   if (!pop(state, "BUILD") || !top(target, "BUILD")) return false;
@@ -314,12 +332,64 @@ bool PickleMachine::op_build() {
   return true;
 }
 
-bool PickleMachine::op_binpersid() {
+inline bool PickleMachine::op_binpersid() {
   PickleId id = kNoPickle;
   return pop(id, "BINPERSID") && push({.kind = PickleKind::persistent, .a = id});
 }
 
-bool PickleMachine::run_opcodes() {
+// Those that most of an index consists of; the compiler makes one jump of it.
+[[gnu::always_inline]] inline bool PickleMachine::run_opcode(std::uint8_t opcode) {
+  switch (opcode) {
+    case 'h':
+      return op_binget();
+    case 'j':
+      return op_long_binget();
+    case 'q':
+      return op_binput();
+    case 'r':
+      return op_long_binput();
+    case 0x94:
+      return op_memoize();
+    case '(':
+      return op_mark();
+    case 't':
+      return op_tuple();
+    case 0x85:
+      return op_tuple1();
+    case 0x86:
+      return op_tuple2();
+    case 0x87:
+      return op_tuple3();
+    case 'K':
+      return op_binint1();
+    case 'M':
+      return op_binint2();
+    case 'J':
+      return op_binint();
+    case 'X':
+      return op_binunicode();
+    case 'R':
+      return op_reduce();
+    case 0x81:
+      return op_newobj();
+    case ')':
+      return op_empty_tuple();
+    case 0x89:
+      return op_false();
+    case '}':
+      return op_empty_dict();
+    case 'u':
+      return op_setitems();
+    case 'b':
+      return op_build();
+    case 'Q':
+      return op_binpersid();
+    default:
+      return run_rare_opcode(opcode);
+  }
+}
+
+bool PickleMachine::run_rare_opcode(std::uint8_t opcode) {
   using M = PickleMachine;
   static constexpr auto kTable = [] {
     std::array<Handler, 256> table{};
@@ -327,14 +397,9 @@ bool PickleMachine::run_opcodes() {
     table[0x95] = &M::op_frame;
     table['N'] = &M::op_none;
     table[0x88] = &M::op_true;
-    table[0x89] = &M::op_false;
-    table['J'] = &M::op_binint;
-    table['K'] = &M::op_binint1;
-    table['M'] = &M::op_binint2;
     table[0x8a] = &M::op_long1;
     table[0x8b] = &M::op_long4;
     table['G'] = &M::op_binfloat;
-    table['X'] = &M::op_binunicode;
     table[0x8c] = &M::op_short_binunicode;
     table[0x8d] = &M::op_binunicode8;
     table['T'] = &M::op_binstring;
@@ -343,45 +408,31 @@ bool PickleMachine::run_opcodes() {
     table['C'] = &M::op_short_binbytes;
     table[0x8e] = &M::op_binbytes8;
     table[0x96] = &M::op_binbytes8;  // BYTEARRAY8: bytes that Python would let you change
-    table[')'] = &M::op_empty_tuple;
-    table[0x85] = &M::op_tuple1;
-    table[0x86] = &M::op_tuple2;
-    table[0x87] = &M::op_tuple3;
-    table['t'] = &M::op_tuple;
     table[']'] = &M::op_empty_list;
     table['a'] = &M::op_append;
     table['e'] = &M::op_appends;
-    table['}'] = &M::op_empty_dict;
     table['s'] = &M::op_setitem;
-    table['u'] = &M::op_setitems;
     table[0x8f] = &M::op_empty_set;
     table[0x90] = &M::op_additems;
     table[0x91] = &M::op_frozenset;
-    table['('] = &M::op_mark;
     table['0'] = &M::op_pop;
     table['1'] = &M::op_pop_mark;
-    table['q'] = &M::op_binput;
-    table['r'] = &M::op_long_binput;
-    table[0x94] = &M::op_memoize;
-    table['h'] = &M::op_binget;
-    table['j'] = &M::op_long_binget;
     table['c'] = &M::op_global;
     table[0x93] = &M::op_stack_global;
-    table[0x81] = &M::op_newobj;
     table[0x92] = &M::op_newobj_ex;
-    table['R'] = &M::op_reduce;
-    table['b'] = &M::op_build;
-    table['Q'] = &M::op_binpersid;
     return table;
   }();
+  const Handler handler = kTable[opcode];
+  return handler == nullptr ? refuse_opcode(opcode) : (this->*handler)();
+}
+
+bool PickleMachine::run_opcodes() {
   while (true) {
     opcode_at_ = reader_.position();
     const auto opcode = reader_.number<std::uint8_t>();
     if (!opcode) return cut_off("an opcode");
     if (*opcode == '.') return true;
-    const Handler handler = kTable[*opcode];
-    if (handler == nullptr) return refuse_opcode(*opcode);
-    if (!(this->*handler)()) return false;
+    if (!run_opcode(*opcode)) return false;
   }
 }
 

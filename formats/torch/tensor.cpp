@@ -137,17 +137,15 @@ Result<> check_plain(const PickleGraph& graph, std::span<const PickleId> args, s
 Result<TorchTensor> rebuilt(const PickleGraph& graph, std::span<const PickleId> args,
                             bool has_dtype) {
   if (args.size() < (has_dtype ? 7u : 4u)) return bad_tensor(graph, "a tensor with few arguments");
-  TRY_ASSIGN(const ParsedStorage parsed, parse_storage(graph, args[0]));
+  TRY_ASSIGN(ParsedStorage parsed, parse_storage(graph, args[0]));
   const auto first = count(graph, args[1]);
-  const auto shape = torch_shape(graph, args[2]);
-  const auto strides = torch_shape(graph, args[3]);
-  if (!first || !shape || !strides || shape->size() != strides->size())
-    return bad_tensor(graph, "a tensor whose offset, size or strides make no sense");
   TorchTensor tensor{.dtype = parsed.dtype.value_or(DType::u8),
-                     .shape = *shape,
-                     .strides = *strides,
-                     .first = *first,
-                     .storage = parsed.storage};
+                     .first = first.value_or(0),
+                     .storage = std::move(parsed.storage)};
+  if (!first || !read_torch_shape(graph, args[2], tensor.shape) ||
+      !read_torch_shape(graph, args[3], tensor.strides) ||
+      tensor.shape.size() != tensor.strides.size())
+    return bad_tensor(graph, "a tensor whose offset, size or strides make no sense");
   if (has_dtype) {
     const auto dtype = graph.is(args[6], PickleKind::global)
                            ? torch_dtype_named(graph.text(args[6]))

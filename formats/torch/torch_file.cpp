@@ -39,7 +39,7 @@ std::string TorchFile::producer() const {
 Result<StoredRecord> TorchFile::record_of(const TorchTensor& tensor) const {
   if (const auto* archive = std::get_if<TorchArchive>(&content_)) {
     TRY_ASSIGN(const ZipEntry* entry, archive->record_of(tensor));
-    TRY_ASSIGN(const std::uint64_t at, archive->zip().data_offset(*entry));
+    TRY_ASSIGN(const std::uint64_t at, archive->zip().data_offset(*entry, headers_));
     return StoredRecord{at, *entry};
   }
   const LegacyStream& stream = std::get<LegacyStream>(content_);

@@ -28,7 +28,8 @@ class TorchFile {
   const PickleGraph& graph() const;
   ByteOrder order() const;
   std::string producer() const;  // "torch 2.7 or newer", as far as the records tell
-  // Refused when there is none, or a shorter one than the pickle declares.
+  // Refused when there is none, or a shorter one than the pickle declares. Not for two threads at
+  // once.
   Result<StoredRecord> record_of(const TorchTensor& tensor) const;
 
  private:
@@ -38,6 +39,7 @@ class TorchFile {
 
   std::shared_ptr<const ByteSource> source_;
   std::variant<TorchArchive, LegacyStream> content_;
+  mutable ZipReader::Window headers_;  // of neighbouring records
 };
 
 }  // namespace formats

@@ -22,6 +22,8 @@ constexpr std::uint64_t kEnd64Bytes = 56;
 constexpr std::uint64_t kLocator64Bytes = 20;
 constexpr std::uint64_t kLocalBytes = 30;
 constexpr std::uint64_t kCentralBytes = 46;
+constexpr std::uint64_t kUsualCentral = 64;  // with a name; fewer only cost growing a list
+constexpr std::uint64_t kWindow = 4 * KiB;   // a page, which is read anyway
 constexpr std::uint64_t kMaxComment = 65535;
 constexpr std::uint64_t kMaxDirectory = 256 * MiB;
 constexpr std::uint64_t kMaxName = 4096;
@@ -184,10 +186,10 @@ Result<ZipEntry> ZipReader::read_entry(ByteReader& reader, std::uint64_t entry_a
 
 Result<> ZipReader::check_name(const ZipEntry& entry) const {
   const std::string_view name = entry.name;
-  const std::string shown = json_string(name);
   for (const char c : name)
     if (static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == 0x7f)
-      return bad(entry.header_at, "record name " + shown + " holds a forbidden character");
+      return bad(entry.header_at,
+                 "record name " + json_string(name) + " holds a forbidden character");
   for (std::size_t first = 0; first <= name.size();) {
     const std::size_t end = std::min(name.find('/', first), name.size());
     const std::string_view part = name.substr(first, end - first);
@@ -195,7 +197,8 @@ Result<> ZipReader::check_name(const ZipEntry& entry) const {
       return bad(entry.header_at,
                  "record name '" + entry.name + "' leaves the archive's directory");
     if (part.empty() || part == ".")
-      return bad(entry.header_at, "record name " + shown + " is not a plain relative path");
+      return bad(entry.header_at,
+                 "record name " + json_string(name) + " is not a plain relative path");
     first = end + 1;
   }
   return {};
@@ -204,6 +207,9 @@ Result<> ZipReader::check_name(const ZipEntry& entry) const {
 Result<> ZipReader::read_directory(const Directory& where) {
   TRY_ASSIGN(const ByteVector bytes,
              read_bytes(*source_, offset_ + where.at, where.size, kMaxDirectory));
+  std::vector<std::uint64_t> places;  // of the entries, in the directory
+  places.reserve(bytes.size() / kCentralBytes);
+  entries_.reserve(bytes.size() / kUsualCentral);
   ByteReader reader(bytes);
   while (reader.left() > 0) {
     const std::uint64_t entry_at = where.at + reader.position();
@@ -215,13 +221,24 @@ Result<> ZipReader::read_directory(const Directory& where) {
     if (entries_.empty()) folder_ = folder;
     if (folder != folder_)
       return bad(entry_at, "record '" + entry.name + "' is not in folder '" + folder_ + "'");
-    if (!by_name_.emplace(entry.name.substr(slash + 1), entries_.size()).second)
-      return bad(entry_at, "record '" + entry.name + "' is listed twice in the central directory");
+    places.push_back(entry_at);
     entries_.push_back(std::move(entry));
   }
+  TRY(name_entries(places));
   if (entries_.size() != where.count)
     return bad(where.at, "the zip's directory has " + std::to_string(entries_.size()) +
                              " records, its end record says " + std::to_string(where.count));
+  return {};
+}
+
+Result<> ZipReader::name_entries(const std::vector<std::uint64_t>& places) {
+  by_name_.reserve(entries_.size());
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const std::string_view name = entries_[i].name;
+    if (!by_name_.insert(name.substr(folder_.size() + 1)).fresh)
+      return bad(places[i],
+                 "record '" + entries_[i].name + "' is listed twice in the central directory");
+  }
   return {};
 }
 
@@ -229,9 +246,11 @@ Result<> ZipReader::read_directory(const Directory& where) {
 Result<> ZipReader::check_places(const Directory& where) {
   std::vector<std::size_t> order(entries_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [this](std::size_t a, std::size_t b) {
+  const auto before = [this](std::size_t a, std::size_t b) {
     return entries_[a].header_at < entries_[b].header_at;
-  });
+  };
+  if (!std::is_sorted(order.begin(), order.end(), before))
+    std::sort(order.begin(), order.end(), before);
   for (std::size_t i = 0; i < order.size(); ++i) {
     ZipEntry& entry = entries_[order[i]];
     entry.end_at = i + 1 < order.size() ? entries_[order[i + 1]].header_at : where.at;
@@ -245,18 +264,38 @@ Result<> ZipReader::check_places(const Directory& where) {
 }
 
 const ZipEntry* ZipReader::find(std::string_view name) const {
-  const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : &entries_[found->second];
+  const auto number = by_name_.find(name);
+  return number ? &entries_[*number] : nullptr;
+}
+
+// As much of the local header as says what the directory says.
+Result<ByteView> ZipReader::header_of(const ZipEntry& entry, Window& window) const {
+  const std::uint64_t want = kLocalBytes + entry.name.size();
+  const bool there = entry.header_at >= window.at &&
+                     entry.header_at - window.at <= window.bytes.size() &&
+                     want <= window.bytes.size() - (entry.header_at - window.at);
+  if (!there) {
+    // check_places() found all of it before the directory.
+    const std::uint64_t size = std::max(want, std::min(kWindow, length_ - entry.header_at));
+    TRY_ASSIGN(window.bytes, read_bytes(*source_, offset_ + entry.header_at, size,
+                                        kWindow + kLocalBytes + kMaxName));
+    window.at = entry.header_at;
+  }
+  return ByteView(window.bytes).subspan(entry.header_at - window.at, want);
 }
 
 Result<std::uint64_t> ZipReader::data_offset(const ZipEntry& entry) const {
+  Window window;
+  return data_offset(entry, window);
+}
+
+Result<std::uint64_t> ZipReader::data_offset(const ZipEntry& entry, Window& window) const {
   const std::uint64_t want = kLocalBytes + entry.name.size();
-  TRY_ASSIGN(const ByteVector header,
-             read_bytes(*source_, offset_ + entry.header_at, want, kLocalBytes + kMaxName));
+  TRY_ASSIGN(const ByteView header, header_of(entry, window));
   if (at<std::uint32_t>(header, 0) != kLocalSignature)
     return bad(entry.header_at, "no record begins where the directory places '" + entry.name + "'");
   const bool same = at<std::uint16_t>(header, 26) == entry.name.size() &&
-                    text_of(ByteView(header).subspan(kLocalBytes)) == entry.name &&
+                    text_of(header.subspan(kLocalBytes)) == entry.name &&
                     at<std::uint16_t>(header, 8) == (entry.deflated ? 8 : 0);
   if (!same)
     return bad(entry.header_at,

@@ -5,13 +5,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/core/byte_source.h"
+#include "formats/core/name_table.h"
 #include "formats/core/result.h"
 
 namespace formats {
@@ -32,6 +32,8 @@ class ZipReader {
   // The archive is bytes [offset, offset + length) of `source`. Reads the directory, no entry.
   static Result<ZipReader> open(std::shared_ptr<const ByteSource> source, std::uint64_t offset,
                                 std::uint64_t length);
+  ZipReader(ZipReader&&) = default;  // no copies: by_name_ looks into entries_
+  ZipReader& operator=(ZipReader&&) = default;
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
   const std::string& folder() const { return folder_; }  // "archive", without the '/'
@@ -40,6 +42,12 @@ class ZipReader {
 
   // Where the entry's stored bytes begin in the source (absolute); checks the local header.
   Result<std::uint64_t> data_offset(const ZipEntry& entry) const;
+  // The same for many small entries, in their order: what was read around the last one is kept.
+  struct Window {
+    std::uint64_t at = 0;  // from the start of the archive
+    ByteVector bytes;
+  };
+  Result<std::uint64_t> data_offset(const ZipEntry& entry, Window& window) const;
   // The whole entry, inflated and CRC-checked; refused above `limit` bytes.
   Result<ByteVector> read(const ZipEntry& entry, std::uint64_t limit) const;
 
@@ -59,13 +67,15 @@ class ZipReader {
   Result<> read_directory(const Directory& where);
   Result<ZipEntry> read_entry(ByteReader& reader, std::uint64_t at) const;
   Result<> check_name(const ZipEntry& entry) const;
+  Result<> name_entries(const std::vector<std::uint64_t>& places);
   Result<> check_places(const Directory& where);
+  Result<ByteView> header_of(const ZipEntry& entry, Window& window) const;
 
   std::shared_ptr<const ByteSource> source_;
   std::uint64_t offset_ = 0;
   std::uint64_t length_ = 0;
   std::vector<ZipEntry> entries_;
-  std::map<std::string, std::size_t, std::less<>> by_name_;
+  NameTable by_name_;  // below the folder, as numbered in entries_
   std::string folder_;
 };
 
