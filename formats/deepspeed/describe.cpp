@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "formats/deepspeed/deepspeed.h"
 #include "formats/deepspeed/model.h"
@@ -34,13 +35,24 @@ class Describer {
     return Error{code, std::string(tree_->root()) + ": " + files_.tag + ": " + why, {}};
   }
 
+  // Kept until the file's turn comes.
+  Result<const TorchArchive*> open_early(const std::string& name) {
+    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
+    TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+    return &early_.emplace(name, std::move(archive)).first->second;
+  }
+
+  Result<DsFile> open_file(const std::string& name, std::optional<Rank> rank) {
+    auto early = early_.extract(name);
+    if (early.empty()) return open_ds_file(*tree_, *checkpoint_, name, rank);
+    return add_ds_file(std::move(early.mapped()), *checkpoint_, name, rank);
+  }
+
   // Before anything else: are all ranks there? The first optimizer file knows how many there were.
   Result<> check_ranks() {
-    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
-               tree_->open(files_.optimizer.begin()->second));
-    TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
-    TRY(require_known_globals(archive.graph()));
-    TRY_ASSIGN(world_, ds_partition_count(archive.graph()));
+    TRY_ASSIGN(const TorchArchive* archive, open_early(files_.optimizer.begin()->second));
+    TRY(require_known_globals(archive->graph()));
+    TRY_ASSIGN(world_, ds_partition_count(archive->graph()));
     const std::string count = "partition_count is " + std::to_string(world_);
     for (std::uint32_t rank = 0; rank < world_; ++rank)
       if (!files_.optimizer.contains(rank))
@@ -56,16 +68,15 @@ class Describer {
   Result<> read_shapes() {
     const auto first = files_.model.begin();
     if (first->first != 0) return of_tag(Code::incomplete, "model file of rank 0 is missing");
-    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(first->second));
-    TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
-    TRY_ASSIGN(state_.groups, read_ds_shapes(archive.graph(), source->name()));
+    TRY_ASSIGN(const TorchArchive* archive, open_early(first->second));
+    TRY_ASSIGN(state_.groups, read_ds_shapes(archive->graph(), archive->zip().source().name()));
     state_.starts.assign(state_.groups.size(), 0);
     state_.partition.assign(state_.groups.size(), 0);
     return {};
   }
 
   Result<> read_optimizer(Rank rank, const std::string& name) {
-    TRY_ASSIGN(const DsFile opened, open_ds_file(*tree_, *checkpoint_, name, rank));
+    TRY_ASSIGN(const DsFile opened, open_file(name, rank));
     TRY(require_known_globals(opened.graph()));
     const DsRankFile file{*tree_,        opened.archive, opened.file, opened.where,
                           files_.folder, rank,           world_};
@@ -116,8 +127,7 @@ class Describer {
 
   Result<> read_model(DsModelReader& models, Rank rank, const std::string& name) {
     TRY_ASSIGN(const DsFile opened,
-               open_ds_file(*tree_, *checkpoint_, name,
-                            files_.model.size() > 1 ? std::optional<Rank>(rank) : std::nullopt));
+               open_file(name, files_.model.size() > 1 ? std::optional(rank) : std::nullopt));
     TRY(models.read(opened, rank));
     const auto ranks = models.facts().ranks;
     if (rank == Rank{0} && ranks && *ranks != static_cast<std::int64_t>(world_))
@@ -147,6 +157,7 @@ class Describer {
   std::unique_ptr<DsCheckpoint> checkpoint_;
   DsPartitions partitions_;
   DsFiles files_;
+  std::map<std::string, TorchArchive> early_;  // those that were opened before their turn
   std::uint32_t world_ = 1;
   DsFlatState state_;
   DsOptimizerFacts facts_;  // rank 0's

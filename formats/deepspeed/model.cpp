@@ -78,10 +78,15 @@ Result<DsFile> open_ds_file(const SourceTree& tree, DsCheckpoint& checkpoint,
                             const std::string& name, std::optional<Rank> rank) {
   TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(name));
   TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+  return add_ds_file(std::move(archive), checkpoint, name, rank);
+}
+
+DsFile add_ds_file(TorchArchive archive, DsCheckpoint& checkpoint, const std::string& name,
+                   std::optional<Rank> rank) {
   std::vector<FileEntry>& files = checkpoint.building().files;
-  files.push_back({name, source->size(), rank});
-  return DsFile{std::move(archive), static_cast<std::uint32_t>(files.size() - 1),
-                std::string(source->name())};
+  files.push_back({name, archive.length(), rank});
+  std::string where(archive.zip().source().name());
+  return DsFile{std::move(archive), static_cast<std::uint32_t>(files.size() - 1), std::move(where)};
 }
 
 Result<std::vector<DsGroup>> read_ds_shapes(const PickleGraph& graph, std::string_view where) {

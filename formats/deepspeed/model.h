@@ -22,6 +22,9 @@ struct DsFile {
 };
 Result<DsFile> open_ds_file(const SourceTree& tree, DsCheckpoint& checkpoint,
                             const std::string& name, std::optional<Rank> rank);
+// The same of an archive that is open.
+DsFile add_ds_file(TorchArchive archive, DsCheckpoint& checkpoint, const std::string& name,
+                   std::optional<Rank> rank);
 
 Error ds_corrupt(std::string_view where, std::string_view why);
 

@@ -63,9 +63,20 @@ Result<TensorEntry*> DsPartitions::entry(const std::string& name, const std::str
                                          DType dtype, const Shape& shape,
                                          const std::string& where) {
   std::vector<TensorEntry>& tensors = checkpoint_.building().tensors;
-  const auto [place, fresh] = numbers_.try_emplace({name, state}, tensors.size());
-  if (fresh) tensors.push_back({std::nullopt, {}, name, state, dtype, shape, {}});
-  TensorEntry& tensor = tensors[place->second];
+  // Mostly in the order in which the first rank named them.
+  const bool is_next =
+      next_ < tensors.size() && tensors[next_].name == name && tensors[next_].state == state;
+  if (!is_next) {
+    OfState& known = states_[state];
+    if (const auto number = known.names.find(name)) {
+      next_ = known.tensors[*number];
+    } else {
+      known.names.insert(names_.emplace_back(name));
+      known.tensors.push_back(next_ = tensors.size());
+      tensors.push_back({std::nullopt, {}, name, state, dtype, shape, {}});
+    }
+  }
+  TensorEntry& tensor = tensors[next_++];
   if (tensor.dtype == dtype && tensor.shape == shape) return &tensor;
   return Error{Code::layout,
                where + ": " + name + " " + state + " is " + std::string(name_of(dtype)) + " " +
@@ -84,7 +95,7 @@ Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::st
             (cut.full == cut.lean ? "" : " (" + std::to_string(cut.lean) + " without padding)"),
         {}};
   // The first rank names every tensor, also those it holds nothing of: their order is the group's.
-  const bool named = !group.empty() && numbers_.contains({group.front().name, state});
+  const bool named = !group.empty() && states_[state].names.find(group.front().name);
   for (const DsParam& param : group)
     if (!named && !param.name.empty())
       TRY(entry(param.name, state, flat.dtype, param.shape, where));

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "formats/core/name_table.h"
 #include "formats/deepspeed/checkpoint.h"
 #include "formats/layout/layout.h"
 
@@ -63,8 +64,15 @@ class DsPartitions {
   Result<TensorEntry*> entry(const std::string& name, const std::string& state, DType dtype,
                              const Shape& shape, const std::string& where);
 
+  // Where in Catalog::tensors the parameters' tensors of one state are.
+  struct OfState {
+    NameTable names;
+    std::vector<std::size_t> tensors;  // of each name
+  };
   DsCheckpoint& checkpoint_;
-  std::map<std::pair<std::string, std::string>, std::size_t> numbers_;
+  std::map<std::string, OfState> states_;
+  std::deque<std::string> names_;  // that the tables look at
+  std::size_t next_ = 0;           // in Catalog::tensors, behind the entry asked for last
 };
 
 // All elements of the parameters of which the cut has any part.
