@@ -1,6 +1,6 @@
 #include "formats/core/sha256.h"
 
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 
 #include <array>
 
@@ -8,21 +8,20 @@
 
 namespace formats {
 
-void Sha256::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
+// OpenSSL's plain functions: EVP would bring all its other algorithms into a program that links the
+// library statically. They always succeed.
+void Sha256::Free::operator()(SHA256state_st* state) const { delete state; }
 
-// OpenSSL's default provider always has SHA-256; only exhausted memory could make these fail.
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
-  CHECK(context_ != nullptr && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
-}
+Sha256::Sha256() : state_(new SHA256_CTX) { CHECK(SHA256_Init(state_.get()) == 1); }
 
 void Sha256::update(ByteView bytes) {
-  CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+  CHECK(SHA256_Update(state_.get(), bytes.data(), bytes.size()) == 1);
 }
 
 std::string Sha256::hex() {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::array<unsigned char, 32> digest{};
-  CHECK(EVP_DigestFinal_ex(context_.get(), digest.data(), nullptr) == 1);
+  CHECK(SHA256_Final(digest.data(), state_.get()) == 1);
   std::string text;
   for (const unsigned char byte : digest) {
     text += kDigits[byte >> 4];

@@ -6,7 +6,7 @@
 
 #include "formats/core/bytes.h"
 
-struct evp_md_ctx_st;  // OpenSSL's
+struct SHA256state_st;  // OpenSSL's
 
 namespace formats {
 
@@ -19,9 +19,9 @@ class Sha256 {
 
  private:
   struct Free {
-    void operator()(evp_md_ctx_st* context) const;
+    void operator()(SHA256state_st* state) const;
   };
-  std::unique_ptr<evp_md_ctx_st, Free> context_;
+  std::unique_ptr<SHA256state_st, Free> state_;
 };
 
 std::string sha256_hex(ByteView bytes);
