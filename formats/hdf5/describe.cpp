@@ -19,6 +19,8 @@ constexpr std::uint32_t kMaxRanks = 1u << 20;
 
 class Hdf5Checkpoint : public Checkpoint {
  public:
+  explicit Hdf5Checkpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
+
   const Catalog& catalog() const override { return catalog_; }
 
   Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
@@ -30,11 +32,12 @@ class Hdf5Checkpoint : public Checkpoint {
                        std::to_string(bytes) + " bytes",
                    {}};
     const Place& place = places_[static_cast<std::size_t>(chunk.tag)];
-    return read_place(*sources_[place.file], codings_[place.coding], place, first, into);
+    return read_place(*tree_, *sources_[place.file], codings_[place.coding], place, first, into);
   }
 
  private:
   friend class Describer;
+  std::shared_ptr<const SourceTree> tree_;
   Catalog catalog_;
   std::vector<std::shared_ptr<const ByteSource>> sources_;
   std::vector<Coding> codings_;
@@ -62,8 +65,8 @@ std::optional<Box> box_of(const Selection& selection, const Shape& shape) {
 
 class Describer {
  public:
-  explicit Describer(FileSet files)
-      : files_(std::move(files)), checkpoint_(std::make_unique<Hdf5Checkpoint>()) {}
+  Describer(FileSet files, std::shared_ptr<const SourceTree> tree)
+      : files_(std::move(files)), checkpoint_(std::make_unique<Hdf5Checkpoint>(std::move(tree))) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
     Catalog& catalog = checkpoint_->catalog_;
@@ -303,8 +306,8 @@ bool detect_hdf5(const SourceTree& tree) {
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_hdf5(std::shared_ptr<const SourceTree> tree) {
-  TRY_ASSIGN(hdf5::FileSet files, hdf5::FileSet::open(std::move(tree)));
-  return hdf5::Describer(std::move(files)).run();
+  TRY_ASSIGN(hdf5::FileSet files, hdf5::FileSet::open(tree));
+  return hdf5::Describer(std::move(files), std::move(tree)).run();
 }
 
 }  // namespace formats

@@ -84,12 +84,12 @@ Result<> check_chunks(const Dataset& dataset, std::uint32_t elem_bytes, std::uin
 template <typename Visit>
 void for_each_cell(const Dataset& dataset, const Box& box, Visit visit) {
   const std::size_t dims = dataset.shape.size();
-  std::vector<std::uint64_t> first(dims), end(dims);
+  Shape first(dims), end(dims);
   for (std::size_t d = 0; d < dims; ++d) {
     first[d] = box.offset[d] / dataset.chunk[d];
     end[d] = div_ceil(box.offset[d] + box.extent[d], dataset.chunk[d]);
   }
-  std::vector<std::uint64_t> at = first;
+  Shape at = first;
   for (std::size_t d = 1; d > 0;) {
     std::uint64_t number = 0;
     Box cell = whole(dataset.shape);
@@ -128,8 +128,29 @@ Result<> in_runs(const Place& place, FlatRange range, std::uint32_t elem_bytes,
   return done;
 }
 
-Result<> read_elements(const ByteSource& file, const Coding& coding, const Place& place,
-                       FlatRange range, std::span<std::byte> into) {
+// The bytes of a chunk with filters, or of a compact dataset. A chunk of one dataset is decoded in
+// one way; two datasets could both claim it.
+Result<std::shared_ptr<const ByteVector>> whole_bytes(const SourceTree& tree,
+                                                      const ByteSource& file, const Coding& coding,
+                                                      const Place& place) {
+  if (coding.compact) return std::shared_ptr<const ByteVector>(&coding.content, [](auto*) {});
+  const std::string at = std::string(file.name()) + ":" + std::to_string(place.address);
+  const std::uint64_t bytes = volume(place.dense) * coding.elem_bytes;
+  const auto make = [&]() -> Result<SourceTree::Decoded> {
+    ByteVector stored(static_cast<std::size_t>(place.bytes));
+    TRY(file.read(place.address, stored));
+    TRY_ASSIGN(ByteVector decoded,
+               undo_filters(coding.filters, place.skipped, coding.elem_bytes, std::move(stored),
+                            bytes, at + ": chunk of " + printable(coding.path)));
+    return SourceTree::Decoded(std::make_shared<const ByteVector>(std::move(decoded)));
+  };
+  TRY_ASSIGN(const SourceTree::Decoded chunk,
+             tree.decoded(at + " of " + std::to_string(place.coding), bytes, make));
+  return std::static_pointer_cast<const ByteVector>(chunk);
+}
+
+Result<> read_elements(const SourceTree& tree, const ByteSource& file, const Coding& coding,
+                       const Place& place, FlatRange range, std::span<std::byte> into) {
   const std::uint32_t width = coding.elem_bytes;
   const bool plain = coding.filters.empty() && !coding.compact;
   if (plain) {
@@ -137,18 +158,11 @@ Result<> read_elements(const ByteSource& file, const Coding& coding, const Place
       return file.read(place.address + first * width, run);
     }));
   } else {
-    ByteVector decoded = coding.content;
-    if (!coding.compact) {
-      const std::string where = std::string(file.name()) + ":" + std::to_string(place.address) +
-                                ": chunk of " + printable(coding.path);
-      ByteVector stored(static_cast<std::size_t>(place.bytes));
-      TRY(file.read(place.address, stored));
-      TRY_ASSIGN(decoded, undo_filters(coding.filters, place.skipped, width, std::move(stored),
-                                       volume(place.dense) * width, where));
-    }
+    TRY_ASSIGN(const std::shared_ptr<const ByteVector> bytes,
+               whole_bytes(tree, file, coding, place));
     TRY(in_runs(place, range, width, into,
                 [&](std::uint64_t first, std::span<std::byte> run) -> Result<> {
-                  std::copy_n(decoded.begin() + static_cast<std::ptrdiff_t>(first * width),
+                  std::copy_n(bytes->begin() + static_cast<std::ptrdiff_t>(first * width),
                               run.size(), run.begin());
                   return {};
                 }));
@@ -205,17 +219,17 @@ std::vector<Stored> stored_pieces(const Dataset& dataset, std::uint32_t elem_byt
   return pieces;
 }
 
-Result<> read_place(const ByteSource& file, const Coding& coding, const Place& place,
-                    std::uint64_t first, std::span<std::byte> into) {
+Result<> read_place(const SourceTree& tree, const ByteSource& file, const Coding& coding,
+                    const Place& place, std::uint64_t first, std::span<std::byte> into) {
   if (into.empty()) return {};
   const std::uint64_t width = coding.elem_bytes;
   const std::uint64_t begin = first / width;
   const std::uint64_t end = div_ceil(first + into.size(), width);
   const FlatRange range{begin, end - begin};
   if (first % width == 0 && into.size() % width == 0)
-    return read_elements(file, coding, place, range, into);
+    return read_elements(tree, file, coding, place, range, into);
   ByteVector elements(static_cast<std::size_t>(range.count * width));
-  TRY(read_elements(file, coding, place, range, elements));
+  TRY(read_elements(tree, file, coding, place, range, elements));
   std::copy_n(elements.begin() + static_cast<std::ptrdiff_t>(first % width), into.size(),
               into.begin());
   return {};

@@ -57,8 +57,8 @@ std::vector<Stored> stored_pieces(const Dataset& dataset, std::uint32_t elem_byt
                                   std::uint64_t base);
 
 // Fills `into` with the row-major little-endian bytes of the place's part, from byte `first` on.
-// A chunk with filters is decoded whole each time: read it whole.
-Result<> read_place(const ByteSource& file, const Coding& coding, const Place& place,
-                    std::uint64_t first, std::span<std::byte> into);
+// A chunk with filters is decoded whole, and kept as long as the tree keeps such things.
+Result<> read_place(const SourceTree& tree, const ByteSource& file, const Coding& coding,
+                    const Place& place, std::uint64_t first, std::span<std::byte> into);
 
 }  // namespace formats::hdf5
