@@ -153,10 +153,12 @@ Result<std::size_t> FileSource::read_large(const Descriptor& file, std::uint64_t
 }
 
 Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const {
-  const std::string what = "cannot read " + std::to_string(into.size()) + " bytes at " + path_ +
-                           ":" + std::to_string(offset);
+  const auto what = [this, offset, size = into.size()] {
+    return "cannot read " + std::to_string(size) + " bytes at " + path_ + ":" +
+           std::to_string(offset);
+  };
   if (offset > size_ || into.size() > size_ - offset) {
-    return Error{Code::incomplete, what + ": the file ends at " + std::to_string(size_), ""};
+    return Error{Code::incomplete, what() + ": the file ends at " + std::to_string(size_), ""};
   }
   TRY_ASSIGN(const std::shared_ptr<const Descriptor> file, open_file());
   if (into.size() >= kColdRead) {
@@ -168,10 +170,10 @@ Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const
     const ssize_t count = ::pread(file->get(), into.data(), std::min(into.size(), kMaxRead),
                                   static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return errno_error(errno, what);
+    if (count < 0) return errno_error(errno, what());
     if (count == 0) {
       return Error{Code::incomplete,
-                   what + ": the file was cut at " + std::to_string(offset) + " meanwhile", ""};
+                   what() + ": the file was cut at " + std::to_string(offset) + " meanwhile", ""};
     }
     offset += static_cast<std::uint64_t>(count);
     into = into.subspan(static_cast<std::size_t>(count));

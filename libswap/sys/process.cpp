@@ -1,10 +1,14 @@
 #include "libswap/sys/process.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -34,6 +38,27 @@ Result<Pipe> make_pipe() {
 }
 
 }  // namespace
+
+// All of it only makes things faster, so nothing is checked. Address space is not taken where it is
+// limited; and only the first of it is in huge pages, which are resident as a whole however little
+// of them is used.
+void keep_freed_memory() {
+  constexpr int kStep = 64 << 20, kNever = 1 << 30;
+  constexpr std::uintptr_t kHuge = 8 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kNever);
+  ::mallopt(M_TRIM_THRESHOLD, kNever);
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return;
+  ::mallopt(M_TOP_PAD, kStep);
+  void* const before = ::sbrk(0);
+  void* volatile first_step = ::malloc(kStep / 256);  // volatile: compilers leave such pairs out
+  ::free(first_step);
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(before) + page - 1) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(::sbrk(0)) / page * page;
+  if (begin >= end) return;
+  ::madvise(reinterpret_cast<void*>(begin), std::min(end - begin, kHuge), MADV_HUGEPAGE);
+}
 
 std::uint64_t process_id() { return static_cast<std::uint64_t>(::getpid()); }
 

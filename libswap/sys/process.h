@@ -15,6 +15,9 @@ namespace libswap {
 std::uint64_t process_id();
 // The most memory this process ever had resident. After exec it starts from the starter's size.
 std::uint64_t peak_resident_bytes();
+// For a program that reads, says what it found and ends: what is freed is kept for what comes next,
+// and memory comes from the kernel in large steps, some of it in huge pages. Call it first.
+void keep_freed_memory();
 // The folder of the running program: where its sister programs are.
 Result<fs::path> program_directory();
 void sleep_for_seconds(double seconds);

@@ -4,6 +4,7 @@
 
 #include "formats/registry.h"
 #include "libswap/sys/file_tree.h"
+#include "libswap/sys/process.h"
 #include "tools/ckpt_inspect/flags.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/run.h"
@@ -116,6 +117,7 @@ Result<Exit> work(Console& console, const Arguments& arguments,
 }  // namespace tools::inspect
 
 int main(int argc, char** argv) {
+  libswap::keep_freed_memory();
   std::unique_ptr<formats::Checkpoint> checkpoint;
   const int exit =
       tools::run_program(tools::inspect::command_line(), argc, argv,

@@ -1,12 +1,12 @@
 // The default screen: what the checkpoint is, whether it is complete, who holds which rows of what.
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 #include <span>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "formats/core/json_text.h"
+#include "formats/core/name_table.h"
 #include "formats/registry.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
@@ -49,7 +49,7 @@ std::uint64_t parameters_of(const View& view) {
     return count;
   }
   const formats::CommonNames names = format->common_names(catalog);
-  std::unordered_set<std::string_view> distinct;
+  formats::NameTable distinct;
   for (const TensorEntry* tensor : view.tensors) {
     const auto& [name, state] =
         names.tensors[static_cast<std::size_t>(tensor - catalog.tensors.data())];
@@ -149,16 +149,19 @@ std::string groups_text(const View& view) {
 
 // "layers.0.w" and "layers.11.w" -> "layers.#.w": a run of digits at the start or behind a dot.
 void append_pattern(std::string& out, std::string_view name) {
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  for (std::size_t i = 0; i < name.size();) {
-    const std::size_t dot = std::min(name.find('.', i), name.size());
-    const std::string_view word = name.substr(i, dot - i);
-    const auto rest = std::find_if_not(word.begin(), word.end(), is_digit);
-    if (rest != word.begin()) out += '#';
-    out.append(rest, word.end());
-    if (dot < name.size()) out += '.';
-    i = dot + 1;
+  const std::size_t before = out.size();
+  out.resize(before + name.size());
+  char* to = out.data() + before;
+  char last = '.';  // '#': in such a run
+  for (const char c : name) {
+    const bool counts = c >= '0' && c <= '9' && (last == '.' || last == '#');
+    if (!counts)
+      *to++ = c;
+    else if (last == '.')
+      *to++ = '#';
+    last = counts ? '#' : c == '#' ? ' ' : c;
   }
+  out.resize(static_cast<std::size_t>(to - out.data()));
 }
 
 std::string pattern_of(std::string_view name) {
@@ -203,13 +206,17 @@ struct Line {
 
 std::vector<Line> lines_of(const View& view, const std::vector<Rank>& ranks) {
   std::vector<Line> lines;
-  std::unordered_map<std::string, std::size_t> line_of;
+  formats::NameTable line_of;
+  std::deque<std::string> keys;
   std::string key;
   for (const TensorEntry* tensor : view.tensors) {
     write_likeness(key, *tensor, ranks);
-    const auto [found, fresh] = line_of.try_emplace(key, lines.size());
-    if (fresh) lines.push_back({tensor});
-    ++lines[found->second].tensors;
+    auto number = line_of.find(key);
+    if (!number) {
+      number = line_of.insert(keys.emplace_back(key)).number;
+      lines.push_back({tensor});
+    }
+    ++lines[*number].tensors;
   }
   return lines;
 }

@@ -62,17 +62,22 @@ std::string plural(std::uint64_t count, std::string_view one) {
 // A run of digits is written as its length, then itself; both stay in the range of digits, so that
 // runs keep their place among other characters.
 void append_natural_key(std::string& key, std::string_view text) {
+  const std::size_t before = key.size();
+  key.resize(before + 2 * text.size());  // a run of digits becomes twice as long at most
+  char* to = key.data() + before;
   while (!text.empty()) {
-    const auto digit = std::find_if(text.begin(), text.end(), is_digit);
-    key.append(text.begin(), digit);
-    text.remove_prefix(static_cast<std::size_t>(digit - text.begin()));
-    if (text.empty()) return;
+    if (!is_digit(text.front())) {
+      *to++ = text.front();
+      text.remove_prefix(1);
+      continue;
+    }
     const std::string_view digits = take_digits(text);
     std::size_t length = digits.size();
-    for (; length >= 9; length -= 9) key += '9';
-    key += static_cast<char>('0' + length);
-    key += digits;
+    for (; length >= 9; length -= 9) *to++ = '9';
+    *to++ = static_cast<char>('0' + length);
+    to = std::copy(digits.begin(), digits.end(), to);
   }
+  key.resize(static_cast<std::size_t>(to - key.data()));
 }
 
 bool natural_less(std::string_view a, std::string_view b) {
