@@ -5,6 +5,7 @@
 
 #include "formats/dcp/dcp.h"
 #include "formats/deepspeed/deepspeed.h"
+#include "formats/hdf5/description.h"
 #include "formats/hdf5/hdf5.h"
 #include "formats/megatron/megatron.h"
 #include "formats/native/ebb.h"
@@ -84,7 +85,8 @@ constexpr std::array kFormats = {
            .emit = emit_hdf5,
            .resume = hdf5_resume,
            .holds = Holds::keyed_tensors,
-           .packs = Packs::zstd},
+           .packs = Packs::zstd,
+           .reader_program = hdf5::kReaderProgram},
     // Last: other formats are made of such files.
     Format{.name = "torch",
            .summary = "one torch.save file: .pt, .pth or .bin, zip or the older stream",

@@ -57,6 +57,8 @@ struct Format {
   Holds holds = Holds::parameters;
   FileSize file_size = FileSize::as_it_comes;
   Packs packs = Packs::nothing;
+  // The program that describe() asks about each file (SourceTree::probe); a build may lack it.
+  std::string_view reader_program = {};
 };
 
 std::span<const Format> registered_formats();

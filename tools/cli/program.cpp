@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "formats/registry.h"
+#include "libswap/sys/process.h"
 
 namespace tools {
 namespace {
@@ -65,12 +66,23 @@ std::string flag_text(const Flag& flag, std::size_t column, HelpLength length) {
   return out;
 }
 
+// Some formats are read with the help of a program that lies beside this one, or was not built.
+bool is_read_here(const formats::Format& format) {
+  if (format.reader_program.empty()) return true;
+  const auto folder = libswap::program_directory();
+  std::error_code failed;
+  return folder && libswap::fs::exists(*folder / format.reader_program, failed);
+}
+
 std::string formats_text() {
   std::string out;
   for (const formats::Format& format : formats::registered_formats()) {
     std::string line = "  " + std::string(format.name);
     line.resize(std::max<std::size_t>(line.size() + 2, 23), ' ');
-    out += line + std::string(format.summary) + (format.emit == nullptr ? " (read only)\n" : "\n");
+    out += line + std::string(format.summary);
+    if (!is_read_here(format))
+      out.append(" (written only: no ").append(format.reader_program) += ')';
+    out += format.emit == nullptr ? " (read only)\n" : "\n";
   }
   return out;
 }
@@ -130,13 +142,20 @@ std::string help_text(const Program& program, HelpLength length) {
 }
 
 std::string version_text(const Program& program) {
-  std::string reads, writes;
+  std::string reads, writes, lacks;
   for (const formats::Format& format : formats::registered_formats()) {
-    reads.append(reads.empty() ? "" : ", ").append(format.name);
+    if (is_read_here(format))
+      reads.append(reads.empty() ? "" : ", ").append(format.name);
+    else
+      lacks.append("lacks   ")
+          .append(format.reader_program)
+          .append(", which reads ")
+          .append(format.name)
+          .append(": built without its library\n");
     if (format.emit != nullptr) writes.append(writes.empty() ? "" : ", ").append(format.name);
   }
   return std::string(program.name) + " (Ebb) " + std::string(kVersion) + "\nreads   " + reads +
-         "\nwrites  " + writes + "\n";
+         "\nwrites  " + writes + "\n" + lacks;
 }
 
 }  // namespace tools

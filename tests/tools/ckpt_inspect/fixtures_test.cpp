@@ -217,6 +217,14 @@ std::vector<Refusal> refusals() {
   return list;
 }
 
+TEST(InspectFixtures, ThoseOfHdf5AreAmongThem) {
+  if (!reads_hdf5())
+    GTEST_SKIP() << "built without libhdf5: no ebb-hdf5-reader, so no HDF5 fixture was read";
+  const std::vector<std::string> names = fixtures();
+  EXPECT_TRUE(std::any_of(names.begin(), names.end(),
+                          [](const auto& name) { return name.starts_with("hdf5/"); }));
+}
+
 class InspectDamaged : public testing::TestWithParam<Refusal> {
  protected:
   std::string data() const { return std::string(GetParam().fixture) + "/data"; }
