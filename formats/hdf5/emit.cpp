@@ -141,11 +141,16 @@ class FileWriter {
     file.fragments.front().data.emplace<ByteVector>(image_.metadata());
     for (Stored& stored : stored_)
       if (volume(stored.data.box.extent) != 0)
-        file.fragments.push_back({image_.place_of(stored.dataset), std::move(stored.data)});
+        add(file, image_.place_of(stored.dataset), std::move(stored.data));
     return file;
   }
 
  private:
+  static void add(OutputFile& file, std::uint64_t offset, TensorData data) {
+    Fragment& added = file.fragments.emplace_back();
+    added.offset = offset;
+    added.data.emplace<TensorData>(std::move(data));
+  }
   std::uint32_t group(const TensorPlace& place) {
     const auto group = image_.group(place.groups);
     CHECK(group.has_value());  // Places keeps groups and datasets apart
@@ -185,7 +190,7 @@ class FileWriter {
           for (std::size_t d = 0; d < box.offset.size(); ++d) part.box.offset[d] += box.offset[d];
         }
         file.items.push_back({{file.size, bytes}, stored.grid ? Pack::compressed : Pack::as_it_is});
-        file.fragments.push_back({file.size, std::move(part)});
+        add(file, file.size, std::move(part));
         file.size += bytes;
       }
     }
