@@ -67,6 +67,9 @@ class Gatherer {
   Result<DsContent> run() {
     sort_values();
     TRY(choose_stage());
+    if (std::ranges::any_of(content_.tensors, [](const auto& one) { return one.name.empty(); }))
+      return Error{Code::unsupported, "parameter \"\": DeepSpeed's parameters have names",
+                   "--include '?*' takes those that have one"};
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i)
       tensors_[content_.tensors[i].name].try_emplace(content_.tensors[i].state, i);
     choose_dtype();
