@@ -3,6 +3,19 @@
 #include <utility>
 
 namespace formats {
+namespace {
+
+// Where the message goes on behind its "file:offset: "; 0 where it does not begin so.
+std::size_t behind_place(std::string_view message) {
+  const std::size_t end = message.find(": ");
+  if (end == std::string_view::npos) return 0;
+  const std::string_view place = message.substr(0, end);
+  const std::size_t colon = place.find_last_not_of("0123456789");
+  const bool offset = colon != std::string_view::npos && place[colon] == ':' && colon + 1 < end;
+  return offset ? end + 2 : 0;
+}
+
+}  // namespace
 
 std::string_view name_of(Code code) {
   switch (code) {
@@ -39,6 +52,11 @@ std::string_view name_of(Code code) {
 Error Error::within(std::string_view context) && {
   message.insert(0, ": ");
   message.insert(0, context);
+  return std::move(*this);
+}
+
+Error Error::about(std::string_view subject) && {
+  message.insert(behind_place(message), std::string(subject) + ": ");
   return std::move(*this);
 }
 

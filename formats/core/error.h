@@ -32,6 +32,9 @@ struct Error {
 
   // Prepends where it happened: "<context>: <message>".
   Error within(std::string_view context) &&;
+  // The same for what the message speaks of, a tensor or a key: behind "file:offset: " where the
+  // message begins so.
+  Error about(std::string_view subject) &&;
 };
 
 }  // namespace formats

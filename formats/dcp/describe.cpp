@@ -288,7 +288,7 @@ class Describer {
                         " shares its bytes with others: together they are longer than all files");
     auto value = checkpoint_->payloads_.value(
         {index_.files[item.file], item.offset, item.length, item.zstd}, purse_);
-    if (!value) return std::move(value).error().within("value " + json_string(stored.key));
+    if (!value) return std::move(value).error().about("value " + json_string(stored.key));
     ValueEntry entry{std::move(stored.key), std::move(stored.path), std::move(*value)};
     if (entry.path.empty()) entry.path = {entry.key};
     catalog().values.push_back(std::move(entry));

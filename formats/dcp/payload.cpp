@@ -69,7 +69,7 @@ Result<> DcpPayloads::read(const DcpPlace& place, const Shape& shape, DType dtyp
                            std::span<std::byte> into) const {
   auto done = place.coding == kRawItem ? read_raw(place, first, into)
                                        : read_tensor(place, shape, dtype, first, into);
-  if (!done) return std::move(done).error().within(label);
+  if (!done) return std::move(done).error().about(label);
   return {};
 }
 

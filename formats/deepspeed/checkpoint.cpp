@@ -26,7 +26,7 @@ Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::
   const FlatRange part{chunk.offset + first - record.at, into.size()};
   auto checked = check_part(*tree_, *source, record, part.first, into,
                             gaps_.beside(number, part, chunk.tag >> kRecordBits));
-  if (!checked) return std::move(checked).error().within(label);
+  if (!checked) return std::move(checked).error().about(label);
   return {};
 }
 

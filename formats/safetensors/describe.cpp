@@ -56,7 +56,7 @@ class SafetensorsCheckpoint : public Checkpoint {
           Code::usage, file + ": '" + printable(tensor.name) + "': read past its chunk", {}};
     TRY_ASSIGN(const auto source, tree_->open(file));
     if (auto done = source->read(chunk.offset + first, into); !done)
-      return std::move(done).error().within("'" + printable(tensor.name) + "'");
+      return std::move(done).error().about("'" + printable(tensor.name) + "'");
     return {};
   }
 

@@ -47,7 +47,7 @@ Result<> TorchCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, st
                       ? read_inflated(stored, chunk.tag, first, into)
                       : read_elements(*source_, place.at, stored.tensor, order_, first, into);
   if (done && !place.entry.deflated) done = check(stored, chunk.tag, first, into);
-  if (!done) return std::move(done).error().within(label_of(tensor));
+  if (!done) return std::move(done).error().about(label_of(tensor));
   return {};
 }
 

@@ -194,7 +194,7 @@ class Describer {
 
   Result<> add_value(PickleId id) {
     auto value = value_of(graph_, id, nullptr);
-    if (!value) return std::move(value).error().within(json_string(joined(path_)));
+    if (!value) return std::move(value).error().about(json_string(joined(path_)));
     if (value->kind == Value::Kind::object) inert_.push_back(value->text);
     catalog().values.push_back({joined(path_), path_, std::move(*value)});
     return {};
@@ -202,7 +202,7 @@ class Describer {
 
   Result<> add_tensor(PickleId id) {
     auto tensor = torch_tensor(graph_, id);
-    if (!tensor) return std::move(tensor).error().within(json_string(joined(path_)));
+    if (!tensor) return std::move(tensor).error().about(json_string(joined(path_)));
     TRY_ASSIGN(const std::uint32_t record, record_of(*tensor));
     TensorEntry entry;
     entry.key = joined(path_);
@@ -221,7 +221,7 @@ class Describer {
       return known->second.number;
     }
     auto record = file_.record_of(tensor);
-    if (!record) return std::move(record).error().within(json_string(joined(path_)));
+    if (!record) return std::move(record).error().about(json_string(joined(path_)));
     const Known fresh{checkpoint_->add_record(std::move(*record)), tensor.storage.bytes};
     records_.insert_or_assign(tensor.storage.key, fresh);
     return fresh.number;

@@ -77,14 +77,14 @@ TEST(Catalogue, P26APersistentIdOfAnotherFormIsRefused) {
   pickle.raw("}").text("a").global("torch._utils", "_rebuild_tensor_v2").raw("((");
   pickle.text("storage").raw("tQ").number(0).raw(")").raw(")").raw("\x89}tRs");
   expect_refused(inspect_torch(archive_around(formats::view_of(pickle.done()))), 3,
-                 "\"a\": t/c.pt:0: archive/data.pkl: a persistent id that is not (storage, class, "
+                 "t/c.pt:0: \"a\": archive/data.pkl: a persistent id that is not (storage, class, "
                  "key, location, "
                  "count)");
 }
 
 TEST(Catalogue, P27AStorageWithoutARecordIsNamed) {
   expect_refused(inspect_torch(archive_around(formats::view_of(tensors({{"9", 0}})))), 3,
-                 "\"a\": t/c.pt:0: storage '9' has no record in the archive");
+                 "t/c.pt:0: \"a\": storage '9' has no record in the archive");
 }
 
 TEST(Catalogue, P30TensorsOnOneStorageAreEachShownWhole) {

@@ -41,7 +41,7 @@ const std::vector<Refusal> kRefusals = {
      "dcp/bad_overlap/data/.metadata: model.w: row 3 is in shards of ranks 0 and 1 "
      "(__0_0.distcp:0 and __1_0.distcp:1261)"},
     {"dcp/bad_payload_shape",
-     "tensor \"model.big\" [5:9, 0:5]: dcp/bad_payload_shape/data/__1_0.distcp:6056: the metadata "
+     "dcp/bad_payload_shape/data/__1_0.distcp:6056: tensor \"model.big\" [5:9, 0:5]: the metadata "
      "declares F32 of shape [4, 5] but the file holds a tensor of F32 and shape [3, 5]"},
     {"dcp/bad_uncommitted",
      "dcp/bad_uncommitted/data: the checkpoint was never committed: only .metadata.tmp exists, no "
@@ -65,7 +65,7 @@ const std::vector<Refusal> kRefusals = {
      "safetensors/bad_shape_product/data/model.safetensors:14: tensor 'a': F32 [3, 2] needs 24 "
      "bytes but data_offsets give 20"},
     {"torch/bad_crc",
-     "w: torch/bad_crc/data/ckpt.pt:598: record 'ckpt/data/0' fails its CRC32 check"},
+     "torch/bad_crc/data/ckpt.pt:598: w: record 'ckpt/data/0' fails its CRC32 check"},
     {"torch/bad_duplicate_record",
      "torch/bad_duplicate_record/data/dup.pt:1102: record 'ckpt/data/0' is listed twice in the "
      "central directory"},
@@ -73,7 +73,7 @@ const std::vector<Refusal> kRefusals = {
      "torch/bad_record_name_escape/data/escape.pt:583: record name 'ckpt/../../evil' leaves the "
      "archive's directory"},
     {"torch/bad_storage_too_short",
-     "\"w\": torch/bad_storage_too_short/data/short.pt:0: storage '0' is declared with 120 bytes "
+     "torch/bad_storage_too_short/data/short.pt:0: \"w\": storage '0' is declared with 120 bytes "
      "but its record has 112 bytes"},
     {"torch/bad_system_call",
      "torch/bad_system_call/data/ckpt.pt:0: ckpt/data.pkl:169: the pickle calls \"posix.system\", "

@@ -45,6 +45,17 @@ TEST(Result, AnErrorSaysWhereItHappened) {
             "a.bin:12: read failed");
 }
 
+TEST(Error, SaysWhatItIsAboutBehindThePlace) {
+  const auto about = [](const char* message) {
+    return Error{Code::corrupt, message, {}}.about("tensor 'w'").message;
+  };
+  EXPECT_EQ(about("a.pt:12: bad CRC32"), "a.pt:12: tensor 'w': bad CRC32");
+  EXPECT_EQ(about("a.pt: not there"), "tensor 'w': a.pt: not there");
+  EXPECT_EQ(about("a: 12: bad"), "tensor 'w': a: 12: bad");
+  EXPECT_EQ(about("a.pt:: bad"), "tensor 'w': a.pt:: bad");
+  EXPECT_EQ(about("bad"), "tensor 'w': bad");
+}
+
 TEST(ResultDeathTest, TakingTheValueOfAnErrorStopsTheProgram) {
   EXPECT_DEATH(static_cast<void>(*halved(3)), "result.h:.*internal error");
 }

@@ -153,8 +153,8 @@ constexpr Refusal kRefusals[] = {
      "/.metadata: model.w: row 3 is in shards of ranks 0 and 1 (__0_0.distcp:0 and "
      "__1_0.distcp:1261)"},
     {"dcp/bad_payload_shape", 3,
-     "/__1_0.distcp:6056: the metadata declares F32 of shape [4, 5] but the file holds a tensor of "
-     "F32 and shape [3, 5]"},
+     "/__1_0.distcp:6056: tensor \"model.big\" [5:9, 0:5]: the metadata declares F32 of shape [4, "
+     "5] but the file holds a tensor of F32 and shape [3, 5]"},
     {"dcp/bad_uncommitted", 3,
      ": the checkpoint was never committed: only .metadata.tmp exists, no .metadata"},
     {"deepspeed/bad_missing_rank", 3,
@@ -193,20 +193,20 @@ constexpr Refusal kRefusals[] = {
      "/model.safetensors:140: tensors 'a' [0,16) and 'b' [8,24) overlap"},
     {"safetensors/bad_shape_product", 3,
      "/model.safetensors:14: tensor 'a': F32 [3, 2] needs 24 bytes but data_offsets give 20"},
-    {"torch/bad_crc", 3, "/ckpt.pt:598: record 'ckpt/data/0' fails its CRC32 check"},
+    {"torch/bad_crc", 3, "/ckpt.pt:598: w: record 'ckpt/data/0' fails its CRC32 check"},
     {"torch/bad_duplicate_record", 3,
      "/dup.pt:1102: record 'ckpt/data/0' is listed twice in the central directory"},
     {"torch/bad_record_name_escape", 3,
      "/escape.pt:583: record name 'ckpt/../../evil' leaves the archive's directory"},
     {"torch/bad_storage_too_short", 3,
-     "/short.pt:0: storage '0' is declared with 120 bytes but its record has 112 bytes"},
+     "/short.pt:0: \"w\": storage '0' is declared with 120 bytes but its record has 112 bytes"},
     {"torch/bad_system_call", 3,
      "/ckpt.pt:0: ckpt/data.pkl:169: the pickle calls \"posix.system\", which no checkpoint needs; "
      "nothing was executed"},
     {"torch/bad_truncated", 3,
      "/ckpt.pt:1836: the zip has no end-of-central-directory record: it is cut off"},
     {"torch/conjugated", 4,
-     "/ckpt.pt:0: ckpt/data.pkl: a tensor whose elements are stored conjugated or negated"},
+     "/ckpt.pt:0: \"w\": ckpt/data.pkl: a tensor whose elements are stored conjugated or negated"},
 };
 
 std::vector<Refusal> refusals() {
