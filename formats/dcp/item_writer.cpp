@@ -78,15 +78,18 @@ Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, c
   return {};
 }
 
+void DcpItemWriter::omit(std::uint32_t number, std::string_view key, std::string_view why) {
+  plan_.dropped.push_back("tensor " + json_string(key) + ": " + std::string(why));
+  plan_.omitted.push_back(number);
+}
+
 Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
                                    std::uint32_t number, std::optional<DType> as) {
   const TensorEntry& tensor = content_.tensors[number];
   const DType dtype = as.value_or(tensor.dtype);
   TRY(claim(key));
   if (torch_name_of(dtype).empty()) {
-    plan_.dropped.push_back("tensor " + json_string(key) + ": torch has no dtype " +
-                            std::string(name_of(dtype)));
-    plan_.omitted.push_back(number);
+    omit(number, key, "torch has no dtype " + std::string(name_of(dtype)));
     return {};
   }
   if (layout_.tensors()[number] != tensor.shape)

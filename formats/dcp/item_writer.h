@@ -31,6 +31,8 @@ class DcpItemWriter {
 
   bool has(const std::string& key) const { return keys_.contains(key); }
   std::vector<std::string>& dropped() { return plan_.dropped; }
+  // Content tensor `number` is not stored under `key`; "tensor KEY: <why>" goes into `dropped`.
+  void omit(std::uint32_t number, std::string_view key, std::string_view why);
 
   // The payload files, to be compressed where the request says so, and `folder` + ".metadata" as
   // the commit file. Call once, last.

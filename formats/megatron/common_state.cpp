@@ -379,6 +379,8 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
       continue;  // a part of the optimizer's own value, shown beside it
     } else if (entry.key == kLossScaler && entry.value.find("scale") && !groups.empty()) {
       continue;  // the optimizer's
+    } else if (is_object_part(entry.key)) {
+      dropped.push_back("value " + json_string(entry.key) + ": " + std::string(kObjectPart));
     } else if (!is_object_key(entry.key) && entry.key != "folder") {
       set(common, entry.key, entry.value);
     }

@@ -79,6 +79,10 @@ class Emitter {
       if (is_object_key(entry.key)) TRY(items_.add_value(entry.key, {}, entry.value));
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       std::string key = key_of(content_.tensors[i]);
+      if (is_object_part(key)) {
+        items_.omit(i, key, kObjectPart);
+        continue;
+      }
       std::vector<PathItem> path{key};
       TRY(items_.add_tensor(std::move(key), std::move(path), i));
     }

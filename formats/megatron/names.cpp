@@ -51,6 +51,19 @@ bool all_of_set(std::string_view text, std::string_view set) {
   return !text.empty() && text.find_first_not_of(set) == std::string_view::npos;
 }
 
+// Where the `<key>/shard_<offsets>_<shape>` ends that the text begins with; 0 where there is none.
+std::size_t behind_object_key(std::string_view key) {
+  constexpr std::string_view kShard = "/shard_";
+  constexpr std::string_view kPlace = "0123456789.";
+  const std::size_t at = key.rfind(kShard);
+  if (at == std::string_view::npos) return 0;
+  const std::size_t middle = key.find_first_not_of(kPlace, at + kShard.size());
+  if (middle == std::string_view::npos || key[middle] != '_' || middle == at + kShard.size())
+    return 0;
+  const std::size_t end = std::min(key.find_first_not_of(kPlace, middle + 1), key.size());
+  return end == middle + 1 ? 0 : end;
+}
+
 }  // namespace
 
 MegatronKey megatron_key(std::string_view key) {
@@ -72,14 +85,11 @@ bool is_bucket_name(std::string_view name) {
          name.find("dp_group_idx_") < at && name.find(".gbuf_idx_") < at;
 }
 
-bool is_object_key(std::string_view key) {
-  constexpr std::string_view kShard = "/shard_";
-  const std::size_t at = key.rfind(kShard);
-  if (at == std::string_view::npos) return false;
-  const std::string_view place = key.substr(at + kShard.size());
-  const std::size_t middle = place.find('_');
-  return middle != std::string_view::npos && all_of_set(place.substr(0, middle), "0123456789.") &&
-         all_of_set(place.substr(middle + 1), "0123456789.");
+bool is_object_key(std::string_view key) { return behind_object_key(key) == key.size(); }
+
+bool is_object_part(std::string_view key) {
+  const std::size_t end = behind_object_key(key);
+  return end != 0 && end != key.size();
 }
 
 std::size_t stacked_axes(std::string_view name) {

@@ -30,6 +30,12 @@ bool is_bucket_name(std::string_view name);
 // `<key>/shard_<offsets>_<shape>`: a sharded object.
 bool is_object_key(std::string_view key);
 
+// Names a part of one, as a format without such objects (torch.save) takes it apart: its key, and
+// the way to the part behind it.
+bool is_object_part(std::string_view key);
+inline constexpr std::string_view kObjectPart =
+    "is a part of a sharded object, which Megatron stores and loads in one piece";
+
 // Axes in front of a parameter's own shape: homogeneous layers and experts are stacked.
 std::size_t stacked_axes(std::string_view name);
 

@@ -7,6 +7,7 @@
 
 #include "formats/core/float_cast.h"
 #include "formats/megatron/megatron.h"
+#include "formats/megatron/names.h"
 #include "formats/registry.h"
 #include "tests/formats/megatron/support.h"
 #include "tests/formats/megatron/written.h"
@@ -223,6 +224,23 @@ TEST(MegatronWritten, TheLossScaleIsTheOptimizers) {
   const auto back = written_as(*out->checkpoint, "deepspeed", 2);
   ASSERT_TRUE(back.has_value()) << back.error().message;
   EXPECT_TRUE(back->plan.dropped.empty()) << back->plan.dropped.front();
+}
+
+TEST(MegatronWritten, PartsOfAShardedObjectAreSpokenOf) {
+  const auto source = describe_case("legacy012_flattened_tp2_dp2");
+  ASSERT_TRUE(source) << source.error().message;
+  const auto torch = written_as(**source, "torch");
+  ASSERT_TRUE(torch) << torch.error().message;
+  const auto back = written_as(*torch->checkpoint, "megatron");
+  ASSERT_TRUE(back) << back.error().message;
+  const std::string part = "rng_state/shard_0.0_1.2.0.0.torch_rng_state";
+  const auto says = [&](const std::string& line) {
+    return std::ranges::count(back->plan.dropped, line + ": " + std::string(formats::kObjectPart));
+  };
+  EXPECT_EQ(says("tensor \"" + part + "\""), 1);
+  EXPECT_EQ(says("value \"rng_state/shard_0.0_1.2.0.0.random_rng_state.0\""), 1);
+  EXPECT_EQ(find(back->checkpoint->catalog(), part, "param"), nullptr);
+  EXPECT_EQ(back->plan.omitted.size(), 2u);
 }
 
 TEST(MegatronWritten, MuonIsTheFirstOfChainedOptimizers) {
