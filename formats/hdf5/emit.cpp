@@ -4,12 +4,12 @@
 #include <set>
 #include <utility>
 
+#include "formats/catalog/value_json.h"
 #include "formats/core/json_text.h"
 #include "formats/core/units.h"
 #include "formats/hdf5/file_image.h"
 #include "formats/hdf5/hdf5.h"
 #include "formats/hdf5/naming.h"
-#include "formats/catalog/value_json.h"
 
 namespace formats {
 namespace hdf5 {

@@ -4,10 +4,10 @@
 #include <array>
 #include <unordered_map>
 
+#include "formats/catalog/value_json.h"
 #include "formats/core/json_text.h"
 #include "formats/core/units.h"
 #include "formats/hdf5/naming.h"
-#include "formats/catalog/value_json.h"
 
 namespace formats::hdf5 {
 namespace {

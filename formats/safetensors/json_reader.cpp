@@ -169,8 +169,7 @@ Result<std::uint64_t> JsonReader::whole(ondemand::value value, const Subject& of
   return invalid();
 }
 
-Result<> JsonReader::wholes(ondemand::value value, const Subject& of,
-                            Shape& into) {
+Result<> JsonReader::wholes(ondemand::value value, const Subject& of, Shape& into) {
   into.clear();
   if (!begins_with(value, '[')) return unexpected(value, of, "a list");
   ondemand::array array;

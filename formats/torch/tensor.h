@@ -24,8 +24,8 @@ struct TorchStorage {
 struct TorchTensor {
   DType dtype = DType::f32;
   Shape shape;
-  Shape strides;  // elements
-  std::uint64_t first = 0;             // elements into the storage
+  Shape strides;            // elements
+  std::uint64_t first = 0;  // elements into the storage
   TorchStorage storage;
 
   std::uint64_t elems() const { return volume(shape); }

@@ -25,10 +25,10 @@ struct TensorDifference {
   const formats::TensorEntry* left = nullptr;
   const formats::TensorEntry* right = nullptr;
   // Of tensors of one shape; dtypes that differ are compared by value.
-  std::uint64_t differing = 0;       // elements
-  formats::Shape first;  // the index of the first of them
-  std::optional<double> largest;     // of |left - right|; infinite when one is NaN
-  bool derived = false;              // left was compared with the right's master, rounded
+  std::uint64_t differing = 0;    // elements
+  formats::Shape first;           // the index of the first of them
+  std::optional<double> largest;  // of |left - right|; infinite when one is NaN
+  bool derived = false;           // left was compared with the right's master, rounded
 };
 
 struct Comparison {
