@@ -74,14 +74,13 @@ JsonReader::JsonReader(Place place, ByteVector padded)
 }
 
 Result<> JsonReader::begin() {
-  const std::string_view text = text_;
-  if (const auto bad = first_not_utf8(text))
-    return at(text.data() + *bad, place_.what + " is not UTF-8");
-  if (text.find('{') != text.find_first_not_of(" \t\r\n"))
-    return at(text.data(), place_.what + " does not begin with '{'");
+  if (const auto bad = first_not_utf8(text_))
+    return at(text_.data() + *bad, place_.what + " is not UTF-8");
+  if (text_.find('{') != text_.find_first_not_of(" \t\r\n"))
+    return at(text_.data(), place_.what + " does not begin with '{'");
   const simdjson::padded_string_view padded(text_, padded_.size());
   if (parser_.iterate(padded).get(document_) != simdjson::SUCCESS)
-    return at(text.data(), place_.what + " is not valid JSON");
+    return at(text_.data(), place_.what + " is not valid JSON");
   return {};
 }
 
@@ -93,9 +92,8 @@ Result<> JsonReader::end() {
 }
 
 std::string_view JsonReader::token_at(const char* where) const {
-  const std::string_view text = text_;
-  if (where < text.data() || where >= text.data() + text.size()) return {};
-  const std::string_view rest = text.substr(static_cast<std::size_t>(where - text.data()));
+  if (where < text_.data() || where >= text_.data() + text_.size()) return {};
+  const std::string_view rest = text_.substr(static_cast<std::size_t>(where - text_.data()));
   if (std::string_view("{}[],:").find(rest.front()) != std::string_view::npos)
     return rest.substr(0, 1);
   return rest.substr(0, rest.find_first_of(" \t\r\n{}[],:"));
@@ -103,17 +101,16 @@ std::string_view JsonReader::token_at(const char* where) const {
 
 bool JsonReader::begins_with(ondemand::value value, char c) const {
   const char* where = value.raw_json_token().data();
-  const std::string_view text = text_;
-  return where >= text.data() && where < text.data() + text.size() && *where == c;
+  return where >= text_.data() && where < text_.data() + text_.size() && *where == c;
 }
 
 std::uint64_t JsonReader::offset_of(ondemand::value value) const {
   const char* const where = value.raw_json_token().data();
-  return place_.offset + static_cast<std::uint64_t>(where - std::string_view(text_).data());
+  return place_.offset + static_cast<std::uint64_t>(where - text_.data());
 }
 
 Error JsonReader::at(const char* where, std::string message) const {
-  const auto byte = static_cast<std::uint64_t>(where - std::string_view(text_).data());
+  const auto byte = static_cast<std::uint64_t>(where - text_.data());
   return {Code::corrupt,
           place_.file + ":" + std::to_string(place_.offset + byte) + ": " + std::move(message),
           {}};
@@ -125,15 +122,14 @@ Error JsonReader::at(ondemand::value value, std::string message) const {
 
 Error JsonReader::invalid() {
   const char* where = nullptr;
-  const std::string_view text = text_;
-  if (document_.current_location().get(where) != simdjson::SUCCESS || where < text.data() ||
-      where > text.data() + text.size())
-    where = text.data() + text.size();
+  if (document_.current_location().get(where) != simdjson::SUCCESS || where < text_.data() ||
+      where > text_.data() + text_.size())
+    where = text_.data() + text_.size();
   return invalid(where);
 }
 
 Error JsonReader::invalid(const char* where) const {
-  const auto byte = static_cast<std::uint64_t>(where - std::string_view(text_).data());
+  const auto byte = static_cast<std::uint64_t>(where - text_.data());
   const std::string_view token = token_at(where);
   return at(where, place_.what + " is not valid JSON (" +
                        (token.empty() ? "the end" : printable(token, 40)) + " at byte " +

@@ -28,10 +28,6 @@ std::string_view name_of_kind(Kind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-std::string index_text(const formats::Shape& index) {
-  return formats::to_string(formats::Shape(index));
-}
-
 std::string values_text(const TensorDifference& difference) {
   const auto elements = formats::checked_volume(difference.left->shape).value_or(0);
   if (!difference.largest) return difference.differing == 0 ? "values equal" : "bits differ";
@@ -39,7 +35,7 @@ std::string values_text(const TensorDifference& difference) {
   std::snprintf(largest.data(), largest.size(), "%.6g", *difference.largest);
   return count_text(difference.differing) + " of " + plural(elements, "element") +
          (difference.differing == 1 ? " differs" : " differ") + ", first at " +
-         index_text(difference.first) + ", largest difference " + largest.data();
+         formats::to_string(difference.first) + ", largest difference " + largest.data();
 }
 
 // "w (param): F32 against BF16; 3 of 28 elements differ, first at [1, 2], largest difference 0.5"
