@@ -1,10 +1,11 @@
 // Names numbered in the order they come: a hash table in two pieces of memory, for indexes that
-// have tens of thousands of names.
+// have tens of thousands of names. Names that were made to collide cost what a tree costs.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -29,11 +30,14 @@ class NameTable {
     std::uint32_t hash = 0;
     std::uint32_t next = 0;  // the number and one; 0: free
   };
-  std::size_t slot_of(std::string_view name, std::uint32_t hash) const;  // its own, or a free one
+  // Its own, or a free one; none where all near its place are taken.
+  std::optional<std::size_t> slot_of(std::string_view name, std::uint32_t hash) const;
+  void put(std::optional<std::size_t> at, const Slot& slot);
   void spread(std::size_t slots);
 
   std::vector<std::string_view> names_;
-  std::vector<Slot> slots_;  // a power of two, at most half of them taken
+  std::vector<Slot> slots_;                            // a power of two, at most half of them taken
+  std::map<std::string_view, std::uint32_t> crowded_;  // those that found no slot
 };
 
 // Keys of one object; they must outlive this. Most objects have three or four: those are not worth
