@@ -1,6 +1,6 @@
 #include <algorithm>
+#include <set>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "formats/catalog/key_path.h"
 #include "formats/core/json_text.h"
@@ -73,11 +73,15 @@ void name_by_place(TensorEntry& tensor) {
 class SeenItems {
  public:
   bool insert(std::string_view word) { return words_.insert(word); }
-  bool insert(std::int64_t number) { return numbers_.insert(number).second; }
+  bool insert(std::int64_t number) {
+    const std::size_t before = numbers_.size();
+    numbers_.insert(numbers_.end(), number);  // mostly they ascend
+    return numbers_.size() > before;
+  }
 
  private:
   SeenKeys words_;
-  std::unordered_set<std::int64_t> numbers_;
+  std::set<std::int64_t> numbers_;  // no hash table: integers that collide in one are easily found
 };
 
 class Describer {

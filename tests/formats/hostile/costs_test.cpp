@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 
 #include "formats/catalog/catalog.h"
 #include "formats/core/units.h"
@@ -84,6 +85,23 @@ TEST(Costs, SetsInSetsAreWrittenOnce) {
   for (int depth = 0; depth < 200; ++depth) pickle.raw("\x90");
   expect_cheap(torch_tree(pickle.done()));
   EXPECT_EQ(refusal(torch_tree(pickle.done())), "");
+}
+
+// A hash of an integer is mostly the integer, and the sizes of hash tables are known.
+TEST(Costs, IntegerKeysMadeToCollideAreReadQuickly) {
+  constexpr std::int64_t kKeys = 80000;
+  std::unordered_set<std::int64_t> table;
+  for (std::int64_t i = 0; i < kKeys; ++i) table.insert(i);
+  const auto buckets = static_cast<std::int64_t>(table.bucket_count());
+  PickleText pickle;
+  pickle.raw("}(");
+  for (std::int64_t i = 0; i < kKeys; ++i) {
+    const std::int64_t key = i * buckets;
+    pickle.raw("\x8a\x08").raw({reinterpret_cast<const char*>(&key), sizeof(key)}).raw("N");
+  }
+  const Tree tree = torch_tree(pickle.raw("u").done());
+  expect_cheap(tree);
+  EXPECT_EQ(refusal(tree), "");
 }
 
 TEST(Costs, ADictCopiedByManyCallsIsRefused) {
