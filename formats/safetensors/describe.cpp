@@ -285,7 +285,7 @@ Result<> Describer::add_documents(const Header& header, const std::string& file,
     if (const auto [known, fresh] = catalog_.param_steps.emplace(name, steps);
         !fresh && known->second != steps)
       return mixed(kParamStepsKey, steps, known->second);
-  if (groups_json(told.groups) != groups_json(catalog_.groups))
+  if (!told.groups.empty() && groups_json(told.groups) != groups_json(catalog_.groups))
     std::ranges::move(told.groups, std::back_inserter(catalog_.groups));
   for (ValueEntry& entry : told.values) add_value(std::move(entry), file);
   return {};
