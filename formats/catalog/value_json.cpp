@@ -30,26 +30,25 @@ Value marked(std::string_view key, Value content) {
   return value;
 }
 
-Value packed(const Value& value) {
-  Value out = value;
-  for (Value& item : out.items) item = packed(item);
-  for (auto& [key, item] : out.entries) {
-    key = packed(key);
-    item = packed(item);
+Value packed(Value value) {
+  for (Value& item : value.items) item = packed(std::move(item));
+  for (auto& [key, item] : value.entries) {
+    key = packed(std::move(key));
+    item = packed(std::move(item));
   }
   if (value.kind == Kind::object && value.items.size() == 2) {
-    out.items.insert(out.items.begin(), Value::of_string(value.text));
-    return marked(kObject, Value::of_list(std::move(out.items)));
+    value.items.insert(value.items.begin(), Value::of_string(std::move(value.text)));
+    return marked(kObject, Value::of_list(std::move(value.items)));
   }
-  if (value.kind != Kind::tensor || value.raw.empty()) return out;
+  if (value.kind != Kind::tensor || value.raw.empty()) return value;
   Value dtype;
   dtype.kind = Kind::dtype;
   dtype.dtype = value.dtype;
   Value content;
   content.kind = Kind::dict;
   content.entries = {{Value::of_string("dtype"), std::move(dtype)},
-                     {Value::of_string("shape"), Value::of_list(value.items)},
-                     {Value::of_string("bytes"), Value::of_bytes(value.raw)}};
+                     {Value::of_string("shape"), Value::of_list(std::move(value.items))},
+                     {Value::of_string("bytes"), Value::of_bytes(std::move(value.raw))}};
   return marked(kTensor, std::move(content));
 }
 
