@@ -40,8 +40,8 @@ struct PieceWork {
 // Blocks until all of the files below `directory`, which holds their subdirectories, are durable;
 // then they are closed. After an error or Code::cancelled nothing of it runs any more; what was
 // written before a cancellation becomes durable first.
-// Memory: two pieces a worker, and what the maker takes. REQUIRES: the maker is of these files, and
-// new.
+// Memory: PieceMaker::buffers() for each worker, and what the maker takes. REQUIRES: the maker is
+// of these files, and new.
 Result<> write_pieces(IoQueue& io, PieceMaker& maker, std::span<const formats::OutputFile> files,
                       const fs::path& directory, const PieceWork& work);
 
