@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,19 +26,25 @@ class PickleStack {
   std::size_t size() const { return size_; }
   const T& back() const { return items_[size_ - 1]; }  // REQUIRES: !empty()
   std::span<const T> from(std::size_t first) const {   // REQUIRES: first <= size()
-    return std::span(items_).subspan(first, size_ - first);
+    return {items_.get() + first, size_ - first};
   }
   void push(T item) {
-    if (size_ == items_.size()) grow();
+    if (size_ == room_) grow();
     items_[size_++] = item;
   }
   void cut(std::size_t size) { size_ = size; }  // REQUIRES: size <= size()
 
  private:
-  [[gnu::noinline]] void grow() { items_.resize(std::max<std::size_t>(256, 2 * items_.size())); }
+  [[gnu::noinline]] void grow() {
+    room_ = std::max<std::size_t>(256, 2 * room_);
+    auto items = std::make_unique_for_overwrite<T[]>(room_);
+    std::copy_n(items_.get(), size_, items.get());
+    items_ = std::move(items);
+  }
 
-  std::vector<T> items_;
+  std::unique_ptr<T[]> items_;
   std::size_t size_ = 0;
+  std::size_t room_ = 0;
 };
 
 class PickleMachine {
@@ -45,6 +52,7 @@ class PickleMachine {
   PickleMachine(PickleGraph& graph, PickleLimits limits)
       : graph_(graph), limits_(limits), reader_(graph.bytes_) {
     shared_.fill(kNoPickle);
+    recent_.fill(kNoPickle);
   }
 
   Result<> run();        // the whole of the bytes
@@ -57,8 +65,17 @@ class PickleMachine {
   using Node = PickleGraph::Node;
   using Room = PickleGraph::Room;
   using Built = PickleGraph::Built;
-  // Containers that old protocols spell as calls.
-  enum class Fold : std::uint8_t { none, mapping, empty_mapping, latin1, bytes, bytearray, set };
+  // Calls that are containers, as old protocols spell them, or values that nothing can change.
+  enum class Fold : std::uint8_t {
+    none,
+    mapping,
+    empty_mapping,
+    latin1,
+    bytes,
+    bytearray,
+    set,
+    value
+  };
   static Fold fold_of(std::string_view name);
   // Handlers return false after fail(); run() then returns the stored error.
   using Handler = bool (PickleMachine::*)();
@@ -121,6 +138,9 @@ class PickleMachine {
   bool integer(std::int64_t value);
   bool long_bytes(std::uint64_t length);
   bool shared(PickleKind kind, std::uint8_t value);
+  PickleId& recent(std::uint64_t hash) { return recent_[hash >> (64 - kRecentBits)]; }
+  bool remember(PickleId& place, Node node);
+  bool tuple_from(std::size_t first);
   bool tuple_of_top(std::size_t count);
   bool container_of_top(PickleKind kind, std::size_t first);
   bool too_many_items();
@@ -130,6 +150,8 @@ class PickleMachine {
   bool own_bytes(std::string bytes);
   bool global(std::string_view module, std::string_view name);
   bool object(PickleId callee, PickleId args);
+  bool value_object(PickleId callee, PickleId args);
+  bool is_value(const Node& object) const;
   bool extend_list(std::span<const PickleId> items);
   bool extend_dict(std::span<const PickleId> items);
   bool inert_target(PickleId target) const;
@@ -201,6 +223,11 @@ class PickleMachine {
   // None, the empty tuple, False and True, and the integers of one byte: each is one node, however
   // often it is used.
   std::array<PickleId, 4 + 256> shared_;
+  // Of other tuples, whole numbers and Fold::value, the last one of each hash: an index says the
+  // same few shapes again and again, and memory that was never touched costs more than to compare.
+  static constexpr int kRecentBits = 9;
+  static constexpr std::uint64_t kSpread = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+  std::array<PickleId, std::size_t{1} << kRecentBits> recent_;
   std::unordered_map<std::string, std::uint32_t> names_;
   std::vector<Fold> folds_;   // of PickleGraph::names_
   std::uint64_t copied_ = 0;  // ids and bytes that calls made again out of what was there
@@ -256,7 +283,17 @@ inline bool PickleMachine::shared(PickleKind kind, std::uint8_t value) {
 inline bool PickleMachine::integer(std::int64_t value) {
   if (value >= 0 && value < 256)
     return shared(PickleKind::integer, static_cast<std::uint8_t>(value));
-  return push({.kind = PickleKind::integer, .n = std::bit_cast<std::uint64_t>(value)});
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  PickleId& last = recent(bits * kSpread);
+  if (last != kNoPickle && graph_.is(last, PickleKind::integer) && graph_.nodes_[last].n == bits)
+    return push_id(last);
+  return remember(last, {.kind = PickleKind::integer, .n = bits});
+}
+
+inline bool PickleMachine::remember(PickleId& place, Node node) {
+  if (!push(node)) return false;
+  place = stack_.back();
+  return true;
 }
 
 // What lies on the stack from `first` on becomes the items of a container.
@@ -272,9 +309,25 @@ inline bool PickleMachine::container_of_top(PickleKind kind, std::size_t first) 
                .n = std::bit_cast<std::uint64_t>(Room{static_cast<std::uint32_t>(at), count})});
 }
 
+inline bool PickleMachine::tuple_from(std::size_t first) {
+  const std::span<const PickleId> items = stack_.from(first);
+  if (items.empty()) return shared(PickleKind::tuple, 0);
+  std::uint64_t hash = items.size();
+  for (const PickleId item : items) hash = (hash + item) * kSpread;
+  PickleId& last = recent(hash);
+  if (last != kNoPickle && graph_.is(last, PickleKind::tuple) &&
+      std::ranges::equal(graph_.items(last), items)) {
+    stack_.cut(first);
+    return push_id(last);
+  }
+  if (!container_of_top(PickleKind::tuple, first)) return false;
+  last = stack_.back();
+  return true;
+}
+
 inline bool PickleMachine::tuple_of_top(std::size_t count) {
   if (stack_.size() - floor_ < count) return few_values(count);
-  return container_of_top(PickleKind::tuple, stack_.size() - count);
+  return tuple_from(stack_.size() - count);
 }
 
 }  // namespace formats

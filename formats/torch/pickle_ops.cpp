@@ -86,7 +86,7 @@ inline bool PickleMachine::op_tuple2() { return tuple_of_top(2); }
 inline bool PickleMachine::op_tuple3() { return tuple_of_top(3); }
 inline bool PickleMachine::op_tuple() {
   std::size_t first = 0;
-  return take_mark(first) && container_of_top(PickleKind::tuple, first);
+  return take_mark(first) && tuple_from(first);
 }
 
 bool PickleMachine::op_empty_list() { return empty_container(PickleKind::list); }
@@ -205,13 +205,32 @@ bool PickleMachine::call(PickleId callee, PickleId args) {
   if (!graph_.is(args, PickleKind::tuple))
     return fail(Code::corrupt, "arguments that are no tuple");
   const Fold how = kind == PickleKind::global ? folds_[graph_.nodes_[callee].a] : Fold::none;
-  return how == Fold::none ? object(callee, args) : fold(how, callee, args);
+  if (how == Fold::none) return object(callee, args);
+  return how == Fold::value ? value_object(callee, args) : fold(how, callee, args);
+}
+
+bool PickleMachine::value_object(PickleId callee, PickleId args) {
+  PickleId& last = recent(((std::uint64_t{callee} << 32) + args) * kSpread);
+  if (last != kNoPickle && graph_.is(last, PickleKind::object) && graph_.callee(last) == callee &&
+      graph_.args(last) == args)
+    return push_id(last);
+  if (!object(callee, args)) return false;
+  last = stack_.back();
+  return true;
+}
+
+bool PickleMachine::is_value(const Node& object) const {
+  const Node& callee = graph_.nodes_[object.a];
+  return callee.kind == PickleKind::global && folds_[callee.a] == Fold::value;
 }
 
 PickleMachine::Fold PickleMachine::fold_of(std::string_view name) {
   if (name == "collections.OrderedDict" || name == "collections.Counter") return Fold::mapping;
   if (name == "collections.defaultdict") return Fold::empty_mapping;
   if (name == "_codecs.encode") return Fold::latin1;
+  if (name == "torch.Size" || name == "torch.serialization._get_layout" ||
+      name.ends_with("MEM_FORMAT_ENCODING"))
+    return Fold::value;
   if (!name.starts_with("builtins.") && !name.starts_with("__builtin__.")) return Fold::none;
   const std::string_view word = name.substr(name.find('.') + 1);
   if (word == "bytes") return Fold::bytes;
@@ -227,6 +246,7 @@ bool PickleMachine::fold(Fold how, PickleId callee, PickleId args) {
   };
   switch (how) {
     case Fold::none:
+    case Fold::value:
       break;
     case Fold::mapping:
       return fold_mapping(given);
@@ -325,6 +345,8 @@ inline bool PickleMachine::op_build() {
   if (!graph_.is(target, PickleKind::object))
     return fail(Code::corrupt, "BUILD on a " + std::string(name_of(graph_.kind(target))));
   Node& object = graph_.nodes_[target];
+  if (is_value(object))
+    return fail(Code::corrupt, "BUILD on a " + printable(graph_.class_name(target)));
   auto built = std::bit_cast<Built>(object.n);
   if (built.state != kNoPickle) return fail(Code::corrupt, "BUILD twice on one object");
   built.state = state;
