@@ -252,6 +252,10 @@ class Describer {
       }
     };
     std::vector<std::vector<Extent>> of_file(catalog().files.size());
+    std::vector<std::size_t> counts(of_file.size());
+    for (const TensorEntry& tensor : catalog().tensors)
+      for (const Chunk& chunk : tensor.chunks) ++counts[chunk.file];
+    for (std::size_t file = 0; file < counts.size(); ++file) of_file[file].reserve(counts[file]);
     for (const TensorEntry& tensor : catalog().tensors)
       for (const Chunk& chunk : tensor.chunks)
         of_file[chunk.file].push_back({chunk.offset, chunk.length, &tensor, nullptr});

@@ -79,6 +79,7 @@ class Reader {
     const std::span<const PickleId> entries = graph_.items(dict);
     numbers_.reserve(entries.size() / 2);
     places_.reserve(entries.size() / 2);
+    index_.tensors.reserve(entries.size() / 2);
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       if (!graph_.is(entries[i], PickleKind::string))
         return bad("", "a key of state_dict_metadata is no string");

@@ -4,6 +4,12 @@
 
 namespace formats {
 
+void TorchCheckpoint::expect(std::size_t records) {
+  records_.reserve(records);
+  stored_.reserve(records);
+  catalog_.tensors.reserve(records);
+}
+
 std::uint32_t TorchCheckpoint::add_record(StoredRecord record) {
   records_.push_back({std::move(record), 0});
   return static_cast<std::uint32_t>(records_.size() - 1);

@@ -28,6 +28,8 @@ class TorchCheckpoint : public Checkpoint {
                 std::span<std::byte> into) const override;
 
   Catalog& building() { return catalog_; }
+  // About how many records and tensors will come: their lists do not move while they grow.
+  void expect(std::size_t records);
   // Records are numbered in the order they are added.
   std::uint32_t add_record(StoredRecord record);
   // `entry` gets its chunk. REQUIRES: the tensor lies inside the record.

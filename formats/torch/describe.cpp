@@ -96,6 +96,8 @@ class Describer {
     catalog().producer = file.producer();
     catalog().partition = "whole tensors in one file";
     catalog().files.push_back({std::move(name), source->size(), std::nullopt});
+    checkpoint_->expect(file.records());
+    records_.reserve(file.records());
   }
 
   Result<std::unique_ptr<Checkpoint>> run() {

@@ -28,6 +28,12 @@ ByteOrder TorchFile::order() const {
   return archive != nullptr && archive->big_endian() ? ByteOrder::big : ByteOrder::little;
 }
 
+std::size_t TorchFile::records() const {
+  const auto* archive = std::get_if<TorchArchive>(&content_);
+  return archive != nullptr ? archive->zip().entries().size()
+                            : std::get<LegacyStream>(content_).storages.size();
+}
+
 std::string TorchFile::producer() const {
   const auto* archive = std::get_if<TorchArchive>(&content_);
   if (archive == nullptr) return "torch before 1.6, or asked for its stream";

@@ -27,6 +27,7 @@ class TorchFile {
 
   const PickleGraph& graph() const;
   ByteOrder order() const;
+  std::size_t records() const;   // how many there are; of an archive, with the few of its own
   std::string producer() const;  // "torch 2.7 or newer", as far as the records tell
   // Refused when there is none, or a shorter one than the pickle declares. Not for two threads at
   // once.
