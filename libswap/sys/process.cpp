@@ -40,11 +40,10 @@ Result<Pipe> make_pipe() {
 }  // namespace
 
 // All of it only makes things faster, so nothing is checked. Address space is not taken where it is
-// limited; and only the first of it is in huge pages, which are resident as a whole however little
-// of them is used.
+// limited; and only the first step of it is in huge pages, which are resident as a whole however
+// little of them is used.
 void keep_freed_memory() {
   constexpr int kStep = 64 << 20, kNever = 1 << 30;
-  constexpr std::uintptr_t kHuge = 8 << 20;
   ::mallopt(M_MMAP_THRESHOLD, kNever);
   ::mallopt(M_TRIM_THRESHOLD, kNever);
   struct rlimit limit {};
@@ -57,7 +56,7 @@ void keep_freed_memory() {
   const auto begin = (reinterpret_cast<std::uintptr_t>(before) + page - 1) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(::sbrk(0)) / page * page;
   if (begin >= end) return;
-  ::madvise(reinterpret_cast<void*>(begin), std::min(end - begin, kHuge), MADV_HUGEPAGE);
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
 std::uint64_t process_id() { return static_cast<std::uint64_t>(::getpid()); }
