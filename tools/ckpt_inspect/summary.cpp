@@ -1,13 +1,16 @@
 // The default screen: what the checkpoint is, whether it is complete, who holds which rows of what.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <span>
 
 #include "formats/core/json_text.h"
 #include "formats/core/name_table.h"
 #include "formats/registry.h"
+#include "libswap/transfer/in_parallel.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
@@ -247,9 +250,35 @@ std::string holders_text(const View& view) {
   return out;
 }
 
-std::string summary_text(const Console& console, const View& view, const Result<>& coverage) {
+// What takes a look at every tensor.
+struct Looks {
+  Totals totals;
+  Result<> coverage;
+  std::string holders;  // as text only
+};
+
+// None of them needs another: where there are many tensors, two threads share them. One that cannot
+// be started leaves them all to this one.
+Looks looks_of(const View& view) {
+  constexpr std::size_t kMany = 1000;
+  const bool lists_holders = view.output == Output::text && !view.tensors.empty();
+  Looks looks;
+  const std::array<std::function<void()>, 3> all = {
+      [&] { looks.totals = totals_of(view); },
+      [&] { looks.coverage = prove_coverage(view.catalog()); },
+      [&] { looks.holders = lists_holders ? holders_text(view) : ""; }};
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&](const std::atomic<bool>&) -> Result<> {
+    for (std::size_t i = next++; i < all.size(); i = next++) all[i]();
+    return {};
+  };
+  static_cast<void>(libswap::in_parallel(view.tensors.size() < kMany ? 1 : 2, work));
+  return looks;
+}
+
+std::string summary_text(const Console& console, const View& view, const Looks& looks) {
   const Catalog& catalog = view.catalog();
-  const Totals totals = totals_of(view);
+  const auto& [totals, coverage, holders] = looks;
   std::string out = title(view);
   out += labelled(
       "holds", plural(totals.params, "parameter") + ", " + plural(view.tensors.size(), "tensor") +
@@ -269,12 +298,12 @@ std::string summary_text(const Console& console, const View& view, const Result<
   if (!catalog.values.empty())
     out += labelled("values", count_text(catalog.values.size()) + " (--tensors --json lists them)");
   for (const std::string& note : catalog.notes) out += labelled("note", printable(note));
-  return view.tensors.empty() ? out : out + holders_text(view);
+  return out + holders;
 }
 
-std::string summary_json(const View& view, const Result<>& coverage) {
+std::string summary_json(const View& view, const Looks& looks) {
   const Catalog& catalog = view.catalog();
-  const Totals totals = totals_of(view);
+  const auto& [totals, coverage, holders] = looks;
   JsonWriter json;
   open_document(json, "summary");
   json.key("path").text(view.path).key("format").text(catalog.format);
@@ -309,11 +338,11 @@ std::string summary_json(const View& view, const Result<>& coverage) {
 }  // namespace
 
 Result<Exit> show_summary(Console& console, const View& view) {
-  const Result<> coverage = prove_coverage(view.catalog());
-  console.print(view.output == Output::json ? summary_json(view, coverage)
-                                            : summary_text(console, view, coverage));
-  if (coverage) return Exit::success;
-  formats::Error error = coverage.error();
+  const Looks looks = looks_of(view);
+  console.print(view.output == Output::json ? summary_json(view, looks)
+                                            : summary_text(console, view, looks));
+  if (looks.coverage) return Exit::success;
+  formats::Error error = looks.coverage.error();
   error.hint = "ckpt-inspect --verify " + view.path + " lists everything that is missing";
   return error;
 }
