@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -99,8 +100,12 @@ Filter filter_for(const Confinement& confinement) {
   return filter;
 }
 
+// To `value`, or to what it is limited to already where that is less.
 Result<> limit(decltype(RLIMIT_AS) what, std::uint64_t value, const char* name) {
-  const rlimit both{value, value};
+  rlimit both{};
+  if (::getrlimit(what, &both) != 0) return errno_error(errno, std::string("getrlimit ") + name);
+  both.rlim_max = std::min<rlim_t>(both.rlim_max, value);
+  both.rlim_cur = std::min(both.rlim_cur, both.rlim_max);
   if (::setrlimit(what, &both) == 0) return {};
   return errno_error(errno, std::string("setrlimit ") + name);
 }

@@ -39,6 +39,11 @@ Result<Pipe> make_pipe() {
 
 }  // namespace
 
+bool address_space_is_limited() {
+  struct rlimit limit {};
+  return ::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+}
+
 // All of it only makes things faster, so nothing is checked. Address space is not taken where it is
 // limited; and only the first step of it is in huge pages, which are resident as a whole however
 // little of them is used.
@@ -46,8 +51,7 @@ void keep_freed_memory() {
   constexpr int kStep = 64 << 20, kNever = 1 << 30;
   ::mallopt(M_MMAP_THRESHOLD, kNever);
   ::mallopt(M_TRIM_THRESHOLD, kNever);
-  struct rlimit limit {};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return;
+  if (address_space_is_limited()) return;
   ::mallopt(M_TOP_PAD, kStep);
   void* const before = ::sbrk(0);
   void* volatile first_step = ::malloc(kStep / 256);  // volatile: compilers leave such pairs out

@@ -15,6 +15,8 @@ namespace libswap {
 std::uint64_t process_id();
 // The most memory this process ever had resident. After exec it starts from the starter's size.
 std::uint64_t peak_resident_bytes();
+// Whether addresses, used or not, count against a limit (ulimit -v).
+bool address_space_is_limited();
 // For a program that reads, says what it found and ends: what is freed is kept for what comes next,
 // and memory comes from the kernel in large steps, some of it in huge pages. Call it first.
 void keep_freed_memory();

@@ -67,11 +67,18 @@ TEST(Convert, WhatIsLargerThanItsMemoryStaysWithinIt) {
   const Outcome made = run_program("ebb-make-checkpoint", {source, "dcp", "400000000", "4"});
   ASSERT_EQ(made.exit, 0) << made.err;
   const std::string limit = std::to_string((128 + 2 * 32) << 20);
-  const Outcome run =
-      run_program("ebb-measure", {"run", "--address-space", limit, EBB_BIN "/ckpt-convert", source,
-                                  out, "-t", "dcp", "-w", "3"});
-  EXPECT_EQ(run.exit, 0) << run.out << run.err;
-  EXPECT_NE(run.err.find("verified bit for bit"), std::string::npos) << run.err;
+  const std::vector<std::string> plain = {"-t", "dcp", "-w", "3"};
+  const std::vector<std::string> packed = {"-t", "dcp", "-w", "3", "--compress", "zstd"};
+  const std::vector<std::string> chunked = {"-t", "hdf5", "--compress",
+                                            "zstd"};  // and a child reads
+  for (const auto& target : {plain, packed, chunked}) {
+    std::vector<std::string> command = {
+        "run", "--address-space", limit, EBB_BIN "/ckpt-convert", source, out, "-f"};
+    command.insert(command.end(), target.begin(), target.end());
+    const Outcome run = run_program("ebb-measure", command);
+    EXPECT_EQ(run.exit, 0) << run.out << run.err;
+    EXPECT_NE(run.err.find("verified bit for bit"), std::string::npos) << run.err;
+  }
 }
 
 class ConvertPartition : public testing::TestWithParam<const char*> {};

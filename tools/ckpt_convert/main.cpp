@@ -8,6 +8,7 @@
 #include "formats/core/compress.h"
 #include "formats/core/json_text.h"
 #include "formats/registry.h"
+#include "libswap/sys/process.h"
 #include "tools/ckpt_convert/changes.h"
 #include "tools/ckpt_convert/conversion.h"
 #include "tools/cli/json.h"
@@ -461,6 +462,6 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   // Each arena reserves 64 MiB of addresses, and the large buffers come from elsewhere.
-  ::mallopt(M_ARENA_MAX, 2);
+  ::mallopt(M_ARENA_MAX, libswap::address_space_is_limited() ? 1 : 2);
   return tools::run_program(tools::convert::kProgram, argc, argv, tools::convert::work);
 }
