@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "formats/core/float_cast.h"
 #include "formats/torch/torch.h"
 #include "libswap/transfer/box_reader.h"
+#include "libswap/transfer/weights_alone.h"
 
 namespace libswap {
 
@@ -218,9 +220,13 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     made_of.push_back({i});
   }
   Conversion conversion;
+  if (takes_weights_alone(all, request.wanted))
+    if (std::string left = leave_optimizer(all, content); !left.empty())
+      conversion.changes.push_back(std::move(left));
   // By the names and states that inspection shows, so before the target has its own.
   if (request.revision != nullptr && !request.revision->empty()) {
-    TRY_ASSIGN(conversion.changes, revise(*request.revision, content, made_of));
+    TRY_ASSIGN(std::vector<std::string> changes, revise(*request.revision, content, made_of));
+    std::ranges::move(changes, std::back_inserter(conversion.changes));
   }
   if (crossing && request.format->steps == StepCounters::tensors)
     lower_steps(request, content, made_of);

@@ -31,7 +31,8 @@ struct ConvertRequest {
 struct Conversion {
   std::unique_ptr<ContentView> content;
   formats::EmitPlan plan;
-  std::vector<std::string> changes;  // made by the revision, one line each
+  // Made by the revision, or by wanting weights alone (weights_alone.h); one line each.
+  std::vector<std::string> changes;
 };
 
 // Reads the source only where step counters move from tensors to values. A format's own keys, paths

@@ -164,6 +164,22 @@ TEST(Convert, FiltersByGlobAndState) {
   EXPECT_EQ(tensors.find("exp_avg"), std::string::npos);
 }
 
+TEST(Convert, WeightsAloneMakeAPlainFileOfWeights) {
+  const ScratchDirectory scratch;
+  const std::string out = scratch / "out";
+  for (const char* source :
+       {"deepspeed/universal_z1_adamw/data", "dcp/fsdp2_w2_odd_rows_tied/data",
+        "dcp/fsdp2_w4_fewer_rows_flat_optim/data", "megatron/fsdp_uneven_w3_muon/data"})
+    for (const char* format : {"safetensors", "torch", "dcp"}) {
+      const Outcome run = convert({source, out, "-f", "--to", format, "--states", "param"});
+      ASSERT_EQ(run.exit, 0) << run.err;
+      EXPECT_NE(run.out.find("leaves out what only an optimizer reads: "), std::string::npos)
+          << run.out;
+      const Outcome seen = run_program("ckpt-inspect", {out, "--json", "--groups"});
+      EXPECT_NE(seen.out.find("\"groups\": []"), std::string::npos) << seen.out;
+    }
+}
+
 TEST(Convert, DryRunWritesNothing) {
   const ScratchDirectory scratch;
   const Outcome run = convert({kSharded, scratch / "out", "-t", "dcp", "-w", "2", "-n"});

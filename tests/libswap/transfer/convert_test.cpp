@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/catalog/key_path.h"
 #include "formats/core/float_cast.h"
 #include "formats/registry.h"
 #include "libswap/transfer/box_reader.h"
@@ -16,6 +17,7 @@ using formats::Catalog;
 using formats::DType;
 using formats::EmitPlan;
 using formats::EmitRequest;
+using formats::TensorEntry;
 using testing::MemoryCheckpoint;
 using testing::Random;
 
@@ -64,6 +66,75 @@ TEST_F(Crossing, StepCountersBecomeValuesAndEchoesKeysAndFractionsDoNot) {
   EXPECT_EQ(content.tensors[1].name, "v");
   ASSERT_EQ(content.values.size(), 1u);
   EXPECT_EQ(content.values[0].key, "note");
+}
+
+// A torch state dict: a model, an optimizer called "muon", and what frameworks and users add.
+class WeightsAlone : public Crossing {
+ protected:
+  WeightsAlone() {
+    Catalog& catalog = source_.catalog();
+    catalog.format = "toy";
+    catalog.step = 9;
+    catalog.tensors[0].path = {"model", "w"};
+    catalog.tensors[1].path = {"muon", "state", 0, "step"};
+    catalog.tensors[2].path = {"muon", "state", 1, "step"};
+    catalog.values.clear();
+    add_value({"muon", "param_groups", 0, "lr"});
+    add_value({"muon", "state", 0, "kind"});
+    add_value({"optim", "extra"});
+    add_value({"lr_scheduler", "last_epoch"});
+    add_value({"loader", "state", "epoch"});
+    add_value({"step"});
+    catalog.values.push_back({"ds_config", {}, formats::Value::of_int(1)});
+    catalog.values.push_back({"note", {}, formats::Value::of_string("x")});
+    catalog.groups = {{"muon", {{"lr", formats::Value::of_real(0.5)}}, {"w"}}};
+    catalog.param_steps = {{"w", 17}};
+    catalog.containers = {{{"muon", "state"}}, {{"muon"}}, {{"optim"}}, {{"model"}}, {{"empty"}}};
+  }
+  void add_value(std::vector<formats::PathItem> path) {
+    source_.catalog().values.push_back({formats::joined(path), path, formats::Value::of_int(1)});
+  }
+  Conversion made(const ConvertRequest& request) {
+    auto made = plan_conversion(source_, request);
+    EXPECT_TRUE(made) << made.error().message;
+    return made ? *std::move(made) : Conversion();
+  }
+  static std::vector<std::string> keys(const Catalog& content) {
+    std::vector<std::string> keys;
+    for (const formats::ValueEntry& value : content.values) keys.push_back(value.key);
+    return keys;
+  }
+};
+
+TEST_F(WeightsAlone, LeaveWhatOnlyAnOptimizerReads) {
+  const Conversion taken = made({.format = &kCountsInTensors,
+                                 .wanted = [](const auto& one) { return one.state == "param"; }});
+  const Catalog& content = taken.content->catalog();
+  ASSERT_EQ(content.tensors.size(), 1u);
+  EXPECT_TRUE(content.groups.empty());
+  EXPECT_TRUE(content.param_steps.empty());
+  EXPECT_EQ(content.step, 9);
+  EXPECT_EQ(keys(content), (std::vector<std::string>{"loader.state.epoch", "step", "note"}));
+  ASSERT_EQ(content.containers.size(), 2u);
+  EXPECT_EQ(content.containers[0].path, (std::vector<formats::PathItem>{"model"}));
+  EXPECT_EQ(content.containers[1].path, (std::vector<formats::PathItem>{"empty"}));
+  EXPECT_EQ(taken.changes, (std::vector<std::string>{"leaves out what only an optimizer reads: "
+                                                     "1 parameter group, 5 values"}));
+}
+
+TEST_F(WeightsAlone, IsNotWhereSomeOptimizerStateIsTakenOrThereIsNone) {
+  const auto is_v = [](const TensorEntry& one) { return one.name == "v"; };
+  const auto not_v = [](const TensorEntry& one) { return one.name != "v"; };
+  const std::vector<std::function<bool(const TensorEntry&)>> selections = {nullptr, is_v, not_v};
+  for (const auto& wanted : selections) {
+    const Conversion taken = made({.format = &kCountsInTensors, .wanted = wanted});
+    EXPECT_EQ(taken.content->catalog().groups.size(), 1u);
+    EXPECT_EQ(taken.content->catalog().values.size(), 8u);
+    EXPECT_TRUE(taken.changes.empty());
+  }
+  for (TensorEntry& tensor : source_.catalog().tensors) tensor.state = "buffer";
+  EXPECT_EQ(made({.format = &kCountsInTensors, .wanted = not_v}).content->catalog().groups.size(),
+            1u);
 }
 
 TEST_F(Crossing, StepCountersBecomeTensorsWhereTheTargetKeepsThemSo) {
