@@ -29,19 +29,14 @@ constexpr std::string_view kZeros = "\n=0> ";
 constexpr std::uint64_t kMaxZeros = 1 << 20;  // of one file
 constexpr std::uint64_t kMaxStorages = 1 << 16;
 
-// Passes on to a tree and aborts when a decoder asks for a file that the tree did not list.
-class WatchedTree : public formats::SourceTree {
+// Aborts when a decoder asks for a file that the tree did not list.
+class WatchedTree : public test_support::ForwardingTree {
  public:
-  explicit WatchedTree(std::shared_ptr<const formats::SourceTree> tree) : tree_(std::move(tree)) {}
-  std::string_view root() const override { return tree_->root(); }
-  const std::vector<Entry>& entries() const override { return tree_->entries(); }
+  using ForwardingTree::ForwardingTree;
   Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
-    CHECK(tree_->find(name) != nullptr);
-    return tree_->open(name);
+    CHECK(find(name) != nullptr);
+    return ForwardingTree::open(name);
   }
-
- private:
-  std::shared_ptr<const formats::SourceTree> tree_;
 };
 
 std::uint64_t decoded_bytes(const TensorEntry& tensor, const Chunk& chunk) {
@@ -140,17 +135,18 @@ std::shared_ptr<test_support::MemoryTree> tree_of(ByteView input, std::string fi
   return tree;
 }
 
-void look_at(std::shared_ptr<const formats::SourceTree> tree) {
+bool look_at(std::shared_ptr<const formats::SourceTree> tree) {
   const auto checkpoint = formats::describe(std::make_shared<WatchedTree>(std::move(tree)));
   if (!checkpoint) {
     CHECK(!checkpoint.error().message.empty());
-    return;
+    return false;
   }
   const Catalog& catalog = (*checkpoint)->catalog();
   check_places(catalog);
   for (const TensorEntry& tensor : catalog.tensors) CHECK(label_of(tensor).size() < (1u << 20));
   for (const formats::ValueEntry& value : catalog.values) to_json(value.value);
   if (prove_coverage(catalog)) read_chunks(**checkpoint);
+  return true;
 }
 
 }  // namespace fuzz

@@ -20,7 +20,7 @@ std::shared_ptr<test_support::MemoryTree> tree_of(formats::ByteView input, std::
 
 // Describes the tree and looks at everything a tool would: coverage, every chunk (whole, then in
 // two parts, which must agree), every value as JSON. CHECKs that all chunks of a catalog lie inside
-// its files, and that only files of the tree were opened.
-void look_at(std::shared_ptr<const formats::SourceTree> tree);
+// its files, and that only files of the tree were opened. False: it is no checkpoint.
+bool look_at(std::shared_ptr<const formats::SourceTree> tree);
 
 }  // namespace fuzz

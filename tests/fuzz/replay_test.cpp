@@ -8,6 +8,8 @@
 #include <iterator>
 #include <string>
 
+#include "tests/formats/hdf5/probed_tree.h"
+#include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"
 
 namespace {
@@ -38,6 +40,14 @@ std::string name_of_target(const testing::TestParamInfo<fuzz::Target>& info) {
 INSTANTIATE_TEST_SUITE_P(Targets, FuzzReplay,
                          testing::ValuesIn(fuzz::all_targets().begin(), fuzz::all_targets().end()),
                          name_of_target);
+
+TEST(FuzzInputs, AreLookedAtWithTheHelpOfOtherProgramsToo) {
+  const auto tree = std::make_shared<test_support::ProbedTree>("t");
+  formats::hdf5::Description description;
+  description.groups.push_back({"/", {}});
+  tree->add_hdf5("a.h5", test_support::hdf5_bytes(4096), description);
+  EXPECT_TRUE(fuzz::look_at(tree));
+}
 
 TEST(FuzzCorpus, HasAFolderForEachTargetAndNoOther) {
   for (const auto& entry : fs::directory_iterator(EBB_CORPUS))

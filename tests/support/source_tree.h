@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,36 @@ class MemoryTree : public RememberingTree {
   std::string root_;
   std::vector<Entry> entries_;
   std::vector<std::pair<std::string, formats::ByteVector>> files_;
+};
+
+// Passes everything on to another tree: for those that watch or change some of it.
+class ForwardingTree : public formats::SourceTree {
+ public:
+  explicit ForwardingTree(std::shared_ptr<const formats::SourceTree> tree)
+      : tree_(std::move(tree)) {}
+
+  std::string_view root() const override { return tree_->root(); }
+  const std::vector<Entry>& entries() const override { return tree_->entries(); }
+  formats::Result<std::shared_ptr<const formats::ByteSource>> open(
+      std::string_view name) const override {
+    return tree_->open(name);
+  }
+  formats::Result<formats::ByteVector> probe(std::string_view program,
+                                             const formats::ByteSource& file) const override {
+    return tree_->probe(program, file);
+  }
+  formats::Result<Decoded> decoded(
+      const std::string& key, std::uint64_t bytes,
+      const std::function<formats::Result<Decoded>()>& make) const override {
+    return tree_->decoded(key, bytes, make);
+  }
+  std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
+                                    formats::ByteView bytes) const override {
+    return tree_->seen(key, size, first, bytes);
+  }
+
+ private:
+  std::shared_ptr<const formats::SourceTree> tree_;
 };
 
 // Every regular file below `path` (or `path` itself). REQUIRES: it can be read.
