@@ -8,6 +8,7 @@
 #include "formats/hdf5/filters.h"
 #include "formats/hdf5/hdf5.h"
 #include "tests/formats/hdf5/probed_tree.h"
+#include "tests/support/counting_tree.h"
 #include "tests/support/emit_in_memory.h"
 
 namespace {
@@ -119,55 +120,15 @@ TEST(Hdf5Describe, ChunksAreClippedAtTheEdge) {
   EXPECT_EQ(std::to_integer<int>((*all)[16]), 0);
 }
 
-// Counts the bytes that are read, and keeps what was decoded.
-class KeepingTree : public ProbedTree {
- public:
-  using ProbedTree::ProbedTree;
-  formats::Result<std::shared_ptr<const formats::ByteSource>> open(
-      std::string_view name) const override {
-    TRY_ASSIGN(auto source, ProbedTree::open(name));
-    return std::shared_ptr<const formats::ByteSource>(
-        std::make_shared<Counted>(std::move(source), read_));
-  }
-  formats::Result<Decoded> decoded(
-      const std::string& key, std::uint64_t bytes,
-      const std::function<formats::Result<Decoded>()>& make) const override {
-    EXPECT_EQ(bytes, 16u);
-    if (!kept_.contains(key)) {
-      TRY_ASSIGN(kept_[key], make());
-    }
-    return kept_[key];
-  }
-  std::uint64_t read() const { return read_; }
-
- private:
-  class Counted : public formats::ByteSource {
-   public:
-    Counted(std::shared_ptr<const formats::ByteSource> source, std::uint64_t& read)
-        : source_(std::move(source)), read_(read) {}
-    std::uint64_t size() const override { return source_->size(); }
-    std::string_view name() const override { return source_->name(); }
-    formats::Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
-      read_ += into.size();
-      return source_->read(offset, into);
-    }
-
-   private:
-    std::shared_ptr<const formats::ByteSource> source_;
-    std::uint64_t& read_;
-  };
-  mutable std::uint64_t read_ = 0;
-  mutable std::map<std::string, Decoded> kept_;
-};
-
 TEST(Hdf5Describe, AChunkWithFiltersIsDecodedOnceForAllThatReadPartsOfIt) {
   ByteVector bytes = hdf5_bytes(4096);
   for (std::size_t i = 0; i < 16; ++i)  // shuffled: all first bytes of elements, all second, ...
     bytes[512 + i % 4 * 4 + i / 4] = bytes[600 + i % 4 * 4 + i / 4] = static_cast<std::byte>(i);
   Dataset dataset = chunked({{512, 16, 0}, {600, 16, 0}});
   dataset.filters = {{formats::hdf5::kShuffle, {4}}};
-  const auto tree = std::make_shared<KeepingTree>("ckpt");
-  tree->add_hdf5("a.h5", bytes, with({dataset}));
+  const auto file = std::make_shared<ProbedTree>("ckpt");
+  file->add_hdf5("a.h5", bytes, with({dataset}));
+  const auto tree = std::make_shared<test_support::CountingTree>(file);
   const auto checkpoint = formats::describe_hdf5(tree);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   const formats::TensorEntry& tensor = (*checkpoint)->catalog().tensors.at(0);
@@ -183,6 +144,7 @@ TEST(Hdf5Describe, AChunkWithFiltersIsDecodedOnceForAllThatReadPartsOfIt) {
   ASSERT_TRUE((*checkpoint)->read(tensor, tensor.chunks[1], 3, {&last, 1}));
   EXPECT_EQ(std::to_integer<int>(last), 3);
   EXPECT_EQ(tree->read() - before, 32u);
+  for (const std::uint64_t each : tree->decoded_bytes()) EXPECT_EQ(each, 16u);
 }
 
 TEST(Hdf5Describe, ChunksThatLieAreRefused) {
