@@ -155,11 +155,15 @@ class Describer {
     return &tensor;
   }
 
+  // What a dataset's elements are, when they are a tensor's, and no more than 64 bits count.
   Result<Elements> elements(std::size_t file, const Dataset& dataset) const {
     const std::optional<Elements> known = elements_of(dataset.type);
-    if (known && bytes_of(known->dtype) == dataset.type.size) return *known;
-    return bad(file, dataset, Code::unsupported,
-               "elements of type " + printable(dataset.type.words) + " are no tensor's");
+    if (!known || bytes_of(known->dtype) != dataset.type.size)
+      return bad(file, dataset, Code::unsupported,
+                 "elements of type " + printable(dataset.type.words) + " are no tensor's");
+    if (auto bytes = plain_bytes(dataset, dataset.type.size); !bytes)
+      return std::move(bytes).error().within(files_.files()[file].shown());
+    return *known;
   }
 
   struct Holder {

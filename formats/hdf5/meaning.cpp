@@ -54,6 +54,10 @@ class Convention {
       return bad("its shape " + to_string(dataset_.shape) + " at offset " +
                  to_string(meaning.offset) + " is not inside its global_shape " +
                  to_string(meaning.global_shape));
+    const auto elems = checked_volume(meaning.global_shape);
+    if (!elems || !checked_mul(*elems, bytes_of(stored)))
+      return bad("its global_shape " + to_string(meaning.global_shape) +
+                 " needs more bytes than 64 bits count");
     TRY(text("name", meaning.name));
     TRY(text("state", meaning.state));
     std::string dtype(name_of(stored));

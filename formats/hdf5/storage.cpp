@@ -173,32 +173,36 @@ Result<> read_elements(const SourceTree& tree, const ByteSource& file, const Cod
 
 }  // namespace
 
-Result<> check_storage(const Dataset& dataset, std::uint32_t elem_bytes, std::uint64_t file_bytes) {
+Result<std::uint64_t> plain_bytes(const Dataset& dataset, std::uint32_t elem_bytes) {
   const auto elems = checked_volume(dataset.shape);
   const auto bytes = elems ? checked_mul(*elems, elem_bytes) : std::nullopt;
-  if (!bytes)
-    return bad(Code::limit, dataset,
-               "shape " + to_string(dataset.shape) + " needs more bytes than 64 bits count");
-  if (*bytes == 0) return {};
+  if (bytes) return *bytes;
+  return bad(Code::limit, dataset,
+             "shape " + to_string(dataset.shape) + " needs more bytes than 64 bits count");
+}
+
+Result<> check_storage(const Dataset& dataset, std::uint32_t elem_bytes, std::uint64_t file_bytes) {
+  TRY_ASSIGN(const std::uint64_t bytes, plain_bytes(dataset, elem_bytes));
+  if (bytes == 0) return {};
   switch (dataset.layout) {
     case Dataset::Layout::compact:
-      if (dataset.content.size() == *bytes) return {};
+      if (dataset.content.size() == bytes) return {};
       return bad(Code::corrupt, dataset,
-                 needs(dataset, *bytes) + ", but its header holds " +
+                 needs(dataset, bytes) + ", but its header holds " +
                      std::to_string(dataset.content.size()));
     case Dataset::Layout::contiguous:
       if (dataset.address == kNowhere)
         return bad(Code::incomplete, dataset,
-                   needs(dataset, *bytes) +
+                   needs(dataset, bytes) +
                        ", but nothing was ever written (the library alone would read the fill "
                        "value)");
-      if (dataset.stored != *bytes)
+      if (dataset.stored != bytes)
         return bad(Code::corrupt, dataset,
-                   needs(dataset, *bytes) + ", but the file keeps " +
+                   needs(dataset, bytes) + ", but the file keeps " +
                        std::to_string(dataset.stored) + " for it");
-      return check_inside(dataset, dataset.address, *bytes, file_bytes);
+      return check_inside(dataset, dataset.address, bytes, file_bytes);
     case Dataset::Layout::chunked:
-      return check_chunks(dataset, elem_bytes, *bytes, file_bytes);
+      return check_chunks(dataset, elem_bytes, bytes, file_bytes);
     case Dataset::Layout::mapped:
       return {};
   }

@@ -46,6 +46,9 @@ struct Place {
   Box part;
 };
 
+// Of all of a dataset's elements. Code::limit where 64 bits do not count them.
+Result<std::uint64_t> plain_bytes(const Dataset& dataset, std::uint32_t elem_bytes);
+
 // Everything that must hold of a dataset's storage before any of it is used. `file_bytes`: bytes of
 // the file from where addresses count. Errors name the dataset: never written, beyond the file,
 // chunks that overlap, too large, a filter nobody here knows.

@@ -212,6 +212,22 @@ TEST(Hdf5Describe, SourcesOfVirtualDatasetsStayInTheFolder) {
   EXPECT_NE(refusal(mapped("b%b.h5")).find("numbered series"), std::string::npos);
 }
 
+TEST(Hdf5Describe, ShapesBeyond64BitsAreRefusedInVirtualDatasetsAndTheirSourcesToo) {
+  const formats::Shape bomb = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
+  for (const bool in_source : {true, false}) {
+    auto tree = std::make_shared<ProbedTree>("ckpt");
+    Dataset global = mapped("b.h5"), part = contiguous("/part", {4, 2}, 200);
+    (in_source ? part : global).shape = bomb;
+    tree->add_hdf5("a.h5", hdf5_bytes(4096), with({global}));
+    tree->add_hdf5("b.h5", hdf5_bytes(4096), with({part}));
+    const auto refused = formats::describe_hdf5(tree);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::limit);
+    EXPECT_NE(refused.error().message.find("more bytes than 64 bits count"), std::string::npos)
+        << refused.error().message;
+  }
+}
+
 TEST(Hdf5Describe, AHoleInAVirtualDatasetIsNamed) {
   auto tree = std::make_shared<ProbedTree>("ckpt");
   Dataset global = mapped("b.h5");
@@ -259,6 +275,11 @@ TEST(Hdf5Describe, AttributesThatContradictTheShapeAreRefused) {
   auto refused = describe(description, hdf5_bytes(4096));
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("not inside its global_shape [2]"), std::string::npos);
+  shape.items = {Value::of_int(std::int64_t{1} << 62)};
+  description.datasets[0].attributes = {{"global_shape", shape}};
+  refused = describe(description, hdf5_bytes(4096));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("more bytes than 64 bits count"), std::string::npos);
   description.datasets[0].attributes = {{"dtype", Value::of_string("F16")}};
   refused = describe(description, hdf5_bytes(4096));
   ASSERT_FALSE(refused);
