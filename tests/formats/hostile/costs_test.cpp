@@ -16,6 +16,7 @@
 #include "formats/torch/writer.h"
 #include "tests/support/archives.h"
 #include "tests/support/cost.h"
+#include "tests/support/safetensors_file.h"
 #include "tests/support/source_tree.h"
 
 namespace {
@@ -443,20 +444,10 @@ TEST(Costs, AFlatChunkOverMillionsOfBoxesIsRefused) {
       formats::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t").has_value());
 }
 
-Tree safetensors_tree(const std::string& metadata) {
-  const std::string header = "{\"__metadata__\":{" + metadata + "}}";
-  ByteVector bytes;
-  formats::append_le<std::uint64_t>(bytes, header.size());
-  formats::append_text(bytes, header);
-  auto tree = std::make_shared<MemoryTree>("t");
-  tree->add("model.safetensors", std::move(bytes));
-  return tree;
-}
-
 TEST(Costs, ManyMetadataKeysAreReadQuickly) {
   std::string keys;
   for (int i = 0; i < 80000; ++i) keys += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"\"";
-  const Tree tree = safetensors_tree(keys);
+  const Tree tree = test_support::safetensors_with(keys);
   expect_cheap(tree);
   EXPECT_EQ(refusal(tree), "");
 }
@@ -467,7 +458,7 @@ TEST(Costs, ValuesInMetadataAreBounded) {
     std::string items;
     while (items.size() < MiB) items += one;
     items.back() = ' ';
-    const Tree tree = safetensors_tree(ours + "[[\\\"k\\\", [], [" + items + "]]]\"");
+    const Tree tree = test_support::safetensors_with(ours + "[[\\\"k\\\", [], [" + items + "]]]\"");
     expect_cheap(tree);
     EXPECT_EQ(refusal(tree), "");
   }

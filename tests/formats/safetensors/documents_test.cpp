@@ -8,6 +8,7 @@
 #include "formats/catalog/value_json.h"
 #include "formats/core/json_text.h"
 #include "formats/safetensors/safetensors.h"
+#include "tests/support/safetensors_file.h"
 #include "tests/support/source_tree.h"
 
 namespace {
@@ -20,6 +21,7 @@ using formats::Value;
 using formats::ValueEntry;
 using Kind = Value::Kind;
 using test_support::MemoryTree;
+using test_support::safetensors_with;
 
 Value of_kind(Kind kind, std::vector<Value> items) {
   Value value = Value::of_list(std::move(items));
@@ -177,19 +179,9 @@ TEST(SafetensorsDocuments, WhatWouldNotComeBackEqualIsListedWithTheReason) {
   EXPECT_EQ(back.values[0].key, "kept");
 }
 
-std::shared_ptr<MemoryTree> file_with(const std::string& metadata) {
-  const std::string header = "{\"__metadata__\":{" + metadata + "}}";
-  ByteVector bytes;
-  formats::append_le<std::uint64_t>(bytes, header.size());
-  formats::append_text(bytes, header);
-  auto tree = std::make_shared<MemoryTree>("t");
-  tree->add("model.safetensors", std::move(bytes));
-  return tree;
-}
-
 TEST(SafetensorsDocuments, OfOthersAreTextsOfTheirs) {
   for (const char* marker : {"", "\"ebb\":\"tide\",", "\"ebb\":\"2\","}) {
-    const Catalog catalog = read(file_with(
+    const Catalog catalog = read(safetensors_with(
         std::string(marker) + "\"ebb.step\":\"soon\",\"ebb.values\":\"[\",\"ebb.identity\":\"x\""));
     EXPECT_FALSE(catalog.step);
     EXPECT_EQ(catalog.values.size(), *marker == 0 ? 3u : 4u);
@@ -208,7 +200,7 @@ TEST(SafetensorsDocuments, ThatAreDamagedAreRefusedByFileOffsetAndKey) {
            {"\"ebb.values\":\"[\"", "'ebb.values': not JSON"},
            {"\"ebb.values\":\"" + std::string(std::size_t{3} << 20, '[') + "\"",
             "'ebb.values': more than 2097152 items"}}) {
-    const auto refused = formats::describe_safetensors(file_with(ours + field));
+    const auto refused = formats::describe_safetensors(safetensors_with(ours + field));
     ASSERT_FALSE(refused) << says;
     EXPECT_NE(refused.error().message.find(says), std::string::npos) << refused.error().message;
     const std::size_t value = 8 + 17 + ours.size() + field.find(':') + 1;
@@ -219,8 +211,8 @@ TEST(SafetensorsDocuments, ThatAreDamagedAreRefusedByFileOffsetAndKey) {
 }
 
 TEST(SafetensorsDocuments, FilesOfTwoSavesAreRefused) {
-  const auto one = file_with("\"ebb\":\"1 added:\",\"ebb.step\":\"3\"");
-  const auto two = file_with("\"ebb\":\"1 added:\",\"ebb.step\":\"4\"");
+  const auto one = safetensors_with("\"ebb\":\"1 added:\",\"ebb.step\":\"3\"");
+  const auto two = safetensors_with("\"ebb\":\"1 added:\",\"ebb.step\":\"4\"");
   auto both = std::make_shared<MemoryTree>("t");
   both->add("a.safetensors", one->bytes_of("model.safetensors"));
   both->add("b.safetensors", two->bytes_of("model.safetensors"));

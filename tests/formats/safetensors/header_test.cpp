@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/safetensors/header.h"
+#include "tests/support/safetensors_file.h"
 
 namespace {
 
@@ -11,11 +12,7 @@ using formats::MemorySource;
 using formats::safetensors::read_header;
 
 MemorySource file_with(std::string_view header, std::size_t data_bytes) {
-  ByteVector bytes;
-  formats::append_le<std::uint64_t>(bytes, header.size());
-  formats::append_text(bytes, header);
-  bytes.resize(bytes.size() + data_bytes);
-  return MemorySource("m.safetensors", std::move(bytes));
+  return {"m.safetensors", test_support::safetensors_bytes(header, data_bytes)};
 }
 
 struct Refusal {

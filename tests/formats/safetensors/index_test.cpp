@@ -3,6 +3,7 @@
 
 #include "formats/safetensors/index.h"
 #include "formats/safetensors/safetensors.h"
+#include "tests/support/safetensors_file.h"
 #include "tests/support/source_tree.h"
 
 namespace {
@@ -14,11 +15,7 @@ using test_support::MemoryTree;
 ByteVector file_with_tensor(std::string_view key) {
   const std::string header =
       "{\"" + std::string(key) + "\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
-  ByteVector bytes;
-  formats::append_le<std::uint64_t>(bytes, header.size());
-  formats::append_text(bytes, header);
-  bytes.resize(bytes.size() + 4);
-  return bytes;
+  return test_support::safetensors_bytes(header, 4);
 }
 
 std::shared_ptr<MemoryTree> tree_with(std::string_view index) {
