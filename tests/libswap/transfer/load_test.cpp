@@ -17,16 +17,9 @@ using formats::Rank;
 using formats::Result;
 using formats::Shape;
 using testing::Fickle;
+using testing::layout_of;
 using testing::MemoryCheckpoint;
 using testing::Random;
-
-Layout layout_of(Policy policy, std::uint32_t world, const formats::Catalog& catalog) {
-  std::vector<Shape> shapes;
-  for (const formats::TensorEntry& tensor : catalog.tensors) shapes.push_back(tensor.shape);
-  auto layout = Layout::make({.policy = policy, .mesh = {world, 1}}, shapes);
-  EXPECT_TRUE(layout);
-  return *std::move(layout);
-}
 
 class Load : public ::testing::Test {
  protected:

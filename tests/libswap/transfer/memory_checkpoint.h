@@ -110,6 +110,15 @@ class MemoryCheckpoint : public formats::Checkpoint {
   mutable std::atomic<std::uint64_t> reads_ = 0;
 };
 
+inline formats::Layout layout_of(formats::Policy policy, std::uint32_t world,
+                                 const formats::Catalog& catalog) {
+  std::vector<formats::Shape> shapes;
+  for (const formats::TensorEntry& tensor : catalog.tensors) shapes.push_back(tensor.shape);
+  auto layout = formats::Layout::make({.policy = policy, .mesh = {world, 1}}, std::move(shapes));
+  CHECK(layout.has_value());
+  return *std::move(layout);
+}
+
 // A source that changes what it gave out before.
 class Fickle : public MemoryCheckpoint {
  public:

@@ -14,23 +14,15 @@ using formats::Box;
 using formats::Code;
 using formats::DType;
 using formats::EmitPlan;
-using formats::Layout;
 using formats::Policy;
 using formats::Shape;
 using testing::Fickle;
 using testing::Files;
+using testing::layout_of;
 using testing::MemoryCheckpoint;
 using testing::Random;
 
 constexpr std::uint64_t kDisk = std::uint64_t{64} << 20;
-
-Layout layout_of(Policy policy, std::uint32_t world, const formats::Catalog& catalog) {
-  std::vector<Shape> shapes;
-  for (const formats::TensorEntry& tensor : catalog.tensors) shapes.push_back(tensor.shape);
-  auto layout = Layout::make({.policy = policy, .mesh = {world, 1}}, shapes);
-  EXPECT_TRUE(layout);
-  return *std::move(layout);
-}
 
 // A source cut by ZeRO-3 over 3 ranks, a disk with the directory /out, and a plan to write rows
 // over 2 ranks.
