@@ -7,12 +7,10 @@
 #include <cerrno>
 
 #include "formats/core/decompress.h"
-#include "libswap/sys/fault_backend.h"
 #include "libswap/transfer/digest.h"
 #include "libswap/transfer/packed_pieces.h"
 #include "libswap/transfer/plan_check.h"
-#include "libswap/transfer/write_checkpoint.h"
-#include "tests/libswap/transfer/toy_format.h"
+#include "tests/libswap/transfer/interrupted.h"
 
 namespace libswap {
 namespace {
@@ -23,15 +21,10 @@ using formats::Code;
 using formats::DType;
 using formats::FileRange;
 using formats::ItemPlaces;
-using formats::Layout;
 using formats::OutputFile;
 using formats::Policy;
 using formats::TensorData;
 using testing::Files;
-using testing::MemoryCheckpoint;
-using testing::Random;
-
-constexpr std::uint64_t kPiece = 64;
 
 ByteVector bytes_of_places(std::span<const FileRange> places) {
   ByteVector numbers;
@@ -131,9 +124,9 @@ Files unpacked(const formats::EmitPlan& plan, const Files& written) {
   return files;
 }
 
-class Packed : public ::testing::Test {
+class Packed : public testing::Interrupted {
  protected:
-  Packed() {
+  Packed() : Interrupted(3, 83, std::uint64_t{128} << 20) {
     source_.add("a", DType::f32, {13, 7}, random_);
     source_.add("b", DType::bf16, {4, 3}, random_);
     source_.add("none", DType::f32, {0, 4}, random_);
@@ -143,29 +136,14 @@ class Packed : public ::testing::Test {
     for (std::uint32_t t = 0; t < source_.catalog().tensors.size(); ++t)
       source_.add_chunk(t, formats::whole(source_.tensor(t).shape), 0);
     plan_for(2);
-    EXPECT_TRUE(queue_->backend().make_directory("/out"));
-    EXPECT_TRUE(queue_->backend().sync_directory("/"));
   }
 
   void plan_for(std::uint32_t world) {
-    std::vector<formats::Shape> shapes;
-    for (const formats::TensorEntry& tensor : source_.catalog().tensors)
-      shapes.push_back(tensor.shape);
-    const auto layout =
-        Layout::make({.policy = Policy::rows, .mesh = {world, 1}}, std::move(shapes));
-    plain_ = testing::toy_plan(source_.catalog(), *layout);
+    plain_ = testing::toy_plan(source_.catalog(),
+                               testing::layout_of(Policy::rows, world, source_.catalog()));
     plan_ = packed(plain_, source_.catalog());
   }
-  WriteOptions options() const {
-    return {.workers = 3,
-            .piece_bytes = kPiece,
-            .source_identity = "the source as it was",
-            .journal_interval = std::chrono::milliseconds(0)};
-  }
-  Result<WriteReport> write(IoQueue& io, const WriteOptions& options) {
-    return write_checkpoint(io, source_, plan_, "/out/ckpt", options);
-  }
-  void expect_result(IoQueue& io, const Result<WriteReport>& report) {
+  void expect_result(IoQueue& io, const Result<WriteReport>& report) override {
     ASSERT_TRUE(report) << report.error().message;
     const Files written = testing::files_below(io, "/out/ckpt");
     ASSERT_EQ(written.size(), plan_.files.size() + plan_.commit_files.size());
@@ -180,25 +158,7 @@ class Packed : public ::testing::Test {
     for (std::uint32_t t = 0; t < source_.catalog().tensors.size(); ++t)
       ASSERT_EQ(report->fingerprints[t], *fingerprint_of(source_, source_.tensor(t)));
   }
-  void interrupt(std::uint64_t at) {
-    std::atomic<bool> cancel = false;
-    WriteOptions stopped = options();
-    stopped.cancel = &cancel;
-    stopped.progress = [&](const WriteProgress& now) {
-      if (now.bytes_done >= at) cancel.store(true);
-    };
-    const auto report = write(*queue_, stopped);
-    ASSERT_FALSE(report);
-    EXPECT_EQ(report.error().code, Code::cancelled);
-    EXPECT_EQ(report.error().hint, "the same command goes on from here");
-  }
-
-  Random random_{83};
-  MemoryCheckpoint source_;
   formats::EmitPlan plain_;
-  formats::EmitPlan plan_;
-  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(std::uint64_t{128} << 20);
-  std::unique_ptr<IoQueue> queue_ = testing::queue_on(disk_);
 };
 
 TEST_F(Packed, EveryItemIsOneFrameAndLiesWhereTheCommitFileSays) {
@@ -258,28 +218,7 @@ class PackedCrash : public Packed, public ::testing::WithParamInterface<bool> {}
 TEST_P(PackedCrash, IsGoneOnAfterBeforeAnyOperationWhateverTheDiskKept) {
   if (GetParam()) plan_ = headed(std::move(plan_));
   std::uint64_t gone_on = 0;
-  for (std::uint64_t at = 0;; ++at) {
-    const auto disk = disk_->after({.unsynced = PowerLoss::Unsynced::kept});
-    const auto faults = std::make_shared<FaultPlan>();
-    faults->add({.on = FaultOn::durable, .at = at, .kind = FaultKind::die});
-    {
-      const auto queue = testing::queue_over(make_fault_backend(make_memory_backend(disk), faults));
-      static_cast<void>(write(*queue, options()));
-    }
-    for (std::uint64_t seed = 0; seed < 4; ++seed) {
-      PowerLoss loss{.unsynced = PowerLoss::Unsynced::drawn, .seed = seed};
-      if (seed == 0) loss.unsynced = PowerLoss::Unsynced::lost;
-      if (seed == 1) loss.unsynced = PowerLoss::Unsynced::kept;
-      const auto queue = testing::queue_on(disk->after(loss));
-      WriteOptions again = options();
-      again.overwrite = Overwrite::replace;
-      const auto report = write(*queue, again);
-      expect_result(*queue, report);
-      ASSERT_FALSE(HasFatalFailure()) << "crash before operation " << at << ", loss " << seed;
-      gone_on += report->bytes_found > 0 ? 1 : 0;
-    }
-    if (!faults->died()) break;
-  }
+  crash_everywhere(4, gone_on);
   EXPECT_GT(gone_on, 30u);
 }
 INSTANTIATE_TEST_SUITE_P(HeadedOrNot, PackedCrash, ::testing::Bool());

@@ -2,71 +2,38 @@
 // cancellation, with a journal that is cut or damaged - and never with anything else.
 #include <gtest/gtest.h>
 
-#include "libswap/sys/fault_backend.h"
 #include "libswap/transfer/digest.h"
 #include "libswap/transfer/plan_check.h"
-#include "libswap/transfer/write_checkpoint.h"
-#include "tests/libswap/transfer/toy_format.h"
+#include "tests/libswap/transfer/interrupted.h"
 
 namespace libswap {
 namespace {
 
 using formats::DType;
-using formats::Layout;
 using formats::Policy;
 using testing::Files;
-using testing::MemoryCheckpoint;
-using testing::Random;
 
-constexpr std::uint64_t kPiece = 64;
-
-class Resume : public ::testing::Test {
+class Resume : public testing::Interrupted {
  protected:
-  Resume() {
+  Resume() : Interrupted(2, 81, std::uint64_t{16} << 20) {
     source_.add("a", DType::f32, {13, 7}, random_);
     source_.add("b", DType::bf16, {4, 3}, random_);
     source_.add("c", DType::f32, {50}, random_);
     for (std::uint32_t t = 0; t < 3; ++t)
       source_.add_chunk(t, formats::whole(source_.tensor(t).shape), 0);
-    const auto layout =
-        Layout::make({.policy = Policy::rows, .mesh = {2, 1}}, {{13, 7}, {4, 3}, {50}});
-    plan_ = testing::toy_plan(source_.catalog(), *layout);
+    plan_ = testing::toy_plan(source_.catalog(),
+                              testing::layout_of(Policy::rows, 2, source_.catalog()));
     testing::add_blocks(plan_);
     wanted_ = testing::expected_files(plan_, source_);
-    EXPECT_TRUE(queue_->backend().make_directory("/out"));
-    EXPECT_TRUE(queue_->backend().sync_directory("/"));
   }
 
-  WriteOptions options() const {
-    return {.workers = 2,
-            .piece_bytes = kPiece,
-            .source_identity = "the source as it was",
-            .journal_interval = std::chrono::milliseconds(0)};
-  }
-  Result<WriteReport> write(IoQueue& io, const WriteOptions& options) {
-    return write_checkpoint(io, source_, plan_, "/out/ckpt", options);
-  }
-  Result<WriteReport> write(const WriteOptions& options) { return write(*queue_, options); }
   std::vector<std::string> beside() { return *queue_->backend().list("/out"); }
-  void expect_result(IoQueue& io, const Result<WriteReport>& report) {
+  void expect_result(IoQueue& io, const Result<WriteReport>& report) override {
     ASSERT_TRUE(report) << report.error().message;
     ASSERT_EQ(testing::files_below(io, "/out/ckpt"), wanted_);
     ASSERT_EQ(*io.backend().list("/out"), std::vector<std::string>{"ckpt"});
     for (std::uint32_t t = 0; t < 3; ++t)
       ASSERT_EQ(report->fingerprints[t], *fingerprint_of(source_, source_.tensor(t)));
-  }
-  // Stops when so many bytes are written.
-  void interrupt(std::uint64_t at) {
-    std::atomic<bool> cancel = false;
-    WriteOptions stopped = options();
-    stopped.cancel = &cancel;
-    stopped.progress = [&](const WriteProgress& now) {
-      if (now.bytes_done >= at) cancel.store(true);
-    };
-    const auto report = write(stopped);
-    ASSERT_FALSE(report);
-    EXPECT_EQ(report.error().code, formats::Code::cancelled);
-    EXPECT_EQ(report.error().hint, "the same command goes on from here");
   }
   std::uint64_t bytes_of_all() const { return bytes_of(plan_); }
   fs::path journal() {
@@ -75,38 +42,12 @@ class Resume : public ::testing::Test {
     return {};
   }
 
-  Random random_{81};
-  MemoryCheckpoint source_;
-  formats::EmitPlan plan_;
   Files wanted_;
-  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(std::uint64_t{16} << 20);
-  std::unique_ptr<IoQueue> queue_ = testing::queue_on(disk_);
 };
 
 TEST_F(Resume, GoesOnAfterACrashBeforeAnyOperationWhateverTheDiskKept) {
   std::uint64_t gone_on = 0;
-  for (std::uint64_t at = 0;; ++at) {
-    const auto disk = disk_->after({.unsynced = PowerLoss::Unsynced::kept});
-    const auto faults = std::make_shared<FaultPlan>();
-    faults->add({.on = FaultOn::durable, .at = at, .kind = FaultKind::die});
-    {
-      const auto queue = testing::queue_over(make_fault_backend(make_memory_backend(disk), faults));
-      static_cast<void>(write(*queue, options()));
-    }
-    for (std::uint64_t seed = 0; seed < 6; ++seed) {
-      PowerLoss loss{.unsynced = PowerLoss::Unsynced::drawn, .seed = seed};
-      if (seed == 0) loss.unsynced = PowerLoss::Unsynced::lost;
-      if (seed == 1) loss.unsynced = PowerLoss::Unsynced::kept;
-      const auto queue = testing::queue_on(disk->after(loss));
-      WriteOptions again = options();
-      again.overwrite = Overwrite::replace;
-      const auto report = write(*queue, again);
-      expect_result(*queue, report);
-      ASSERT_FALSE(HasFatalFailure()) << "crash before operation " << at << ", loss " << seed;
-      gone_on += report->bytes_found > 0 ? 1 : 0;
-    }
-    if (!faults->died()) break;
-  }
+  crash_everywhere(6, gone_on);
   EXPECT_GT(gone_on, 50u);
 }
 
