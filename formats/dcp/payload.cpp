@@ -15,6 +15,37 @@ constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decod
 constexpr std::uint64_t kExpansion = 64;              // of a compressed value, at no charge
 constexpr std::uint64_t kArchiveOverhead = 64 * KiB;  // what an archive of one tensor adds to it
 
+constexpr std::uint64_t kReadAtOnce = 64 * KiB;  // of an item; longer ones are read in parts
+
+// A file of which one item was read at once: parsing an archive looks at a dozen places in it.
+class ItemAtOnce : public ByteSource {
+ public:
+  static Result<std::shared_ptr<const ByteSource>> of(std::shared_ptr<const ByteSource> file,
+                                                      std::uint64_t first, std::uint64_t bytes) {
+    TRY_ASSIGN(ByteVector item, read_bytes(*file, first, bytes, kReadAtOnce));
+    return std::shared_ptr<const ByteSource>(
+        std::make_shared<ItemAtOnce>(std::move(file), first, std::move(item)));
+  }
+  ItemAtOnce(std::shared_ptr<const ByteSource> file, std::uint64_t first, ByteVector item)
+      : file_(std::move(file)), first_(first), item_(std::move(item)) {}
+
+  std::uint64_t size() const override { return file_->size(); }
+  std::string_view name() const override { return file_->name(); }
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    const bool held = offset >= first_ && offset - first_ <= item_.size() &&
+                      into.size() <= item_.size() - (offset - first_);
+    if (!held) return file_->read(offset, into);
+    std::copy_n(item_.begin() + static_cast<std::ptrdiff_t>(offset - first_), into.size(),
+                into.begin());
+    return {};
+  }
+
+ private:
+  std::shared_ptr<const ByteSource> file_;
+  std::uint64_t first_;
+  ByteVector item_;
+};
+
 // Out of an archive whose records lie as they are: any part, whatever the tensor's strides.
 Result<> read_stored(const SourceTree& tree, const TorchArchive& archive, const TorchTensor& tensor,
                      const ZipEntry& record, std::uint64_t first, std::span<std::byte> into) {
@@ -46,8 +77,14 @@ std::string DcpPayloads::path_of(const DcpPlace& place) const {
 Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_bytes,
                                        std::uint64_t plain_limit, PickleLimits limits) const {
   TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(place.file));
-  if (place.coding == 0)
+  if (place.coding == 0) {
+    const bool there = place.offset <= source->size() &&
+                       place.length <= source->size() - place.offset;  // else it says so itself
+    if (there && place.length <= kReadAtOnce) {
+      TRY_ASSIGN(source, ItemAtOnce::of(std::move(source), place.offset, place.length));
+    }
     return TorchArchive::open(std::move(source), place.offset, place.length, limits);
+  }
   std::string where(source->name());
   where += ':';
   where += std::to_string(place.offset);
