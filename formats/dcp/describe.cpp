@@ -252,20 +252,20 @@ class Describer {
       }
     };
     std::vector<std::vector<Extent>> of_file(catalog().files.size());
-    std::vector<std::size_t> counts(of_file.size());
+    std::vector<std::size_t> counts(of_file.size(), index_.values.size());
     for (const TensorEntry& tensor : catalog().tensors)
       for (const Chunk& chunk : tensor.chunks) ++counts[chunk.file];
     for (std::size_t file = 0; file < counts.size(); ++file) of_file[file].reserve(counts[file]);
-    for (const TensorEntry& tensor : catalog().tensors)
-      for (const Chunk& chunk : tensor.chunks)
-        of_file[chunk.file].push_back({chunk.offset, chunk.length, &tensor, nullptr});
     for (const DcpValue& value : index_.values)
       if (value.item)
         of_file[file_numbers_[value.item->file]].push_back(
             {value.item->offset, value.item->length, nullptr, &value});
+    for (const TensorEntry& tensor : catalog().tensors)
+      for (const Chunk& chunk : tensor.chunks)
+        of_file[chunk.file].push_back({chunk.offset, chunk.length, &tensor, nullptr});
     for (std::size_t file = 0; file < of_file.size(); ++file) {
       std::vector<Extent>& extents = of_file[file];
-      // A rank writes in the order in which its index lists.
+      // A rank writes in the order in which its index lists, values first.
       if (!std::is_sorted(extents.begin(), extents.end()))
         std::sort(extents.begin(), extents.end());
       for (std::size_t i = 1; i < extents.size(); ++i)

@@ -1,10 +1,12 @@
 #include "formats/dcp/index.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <unordered_map>
 
 #include "formats/core/json_text.h"
+#include "formats/core/name_table.h"
 #include "formats/torch/tensor.h"
 
 namespace formats {
@@ -84,8 +86,7 @@ class Reader {
       if (!graph_.is(entries[i], PickleKind::string))
         return bad("", "a key of state_dict_metadata is no string");
       const std::string_view key = graph_.text(entries[i]);
-      if (!numbers_.try_emplace(key, places_.size()).second)
-        return bad(key, "the key is listed twice");
+      if (!numbers_.insert(key).fresh) return bad(key, "the key is listed twice");
       Place& place = places_.emplace_back(Place{.key = entries[i]});
       const PickleId what = entries[i + 1];
       if (!graph_.is(what, PickleKind::object)) return bad(key, "neither tensor nor bytes");
@@ -114,21 +115,33 @@ class Reader {
     if (properties == kNoPickle || size == kNoPickle || chunks == kNoPickle)
       return bad(key, "properties, size or chunks are missing");
     TRY_ASSIGN(const DType dtype, read_properties(key, properties));
-    const std::optional<Shape> shape = torch_shape(graph_, size);
-    if (!shape) return bad(key, "its size is not made of counts");
-    const auto elems = checked_volume(*shape);
+    Shape shape;
+    if (!read_shape(size, shape)) return bad(key, "its size is not made of counts");
+    const auto elems = checked_volume(shape);
     if (!elems || !checked_mul(*elems, bytes_of(dtype)))
-      return bad(key, "its size " + to_string(*shape) + " does not fit 64 bits");
-    DcpTensor tensor{std::string(key), {}, dtype, *shape, {}};
+      return bad(key, "its size " + to_string(shape) + " does not fit 64 bits");
+    DcpTensor tensor{std::string(key), {}, dtype, shape, {}};
     if (!graph_.is(chunks, PickleKind::list)) return bad(key, "its chunks are no list");
     tensor.chunks.reserve(graph_.items(chunks).size());
     for (const PickleId chunk : graph_.items(chunks)) {
-      TRY(graph_.charge(sizeof(DcpChunk) + 16 * shape->size()));
-      TRY_ASSIGN(Box box, read_chunk(key, chunk, *shape));
+      TRY(graph_.charge(sizeof(DcpChunk) + 16 * shape.size()));
+      TRY_ASSIGN(Box box, read_chunk(key, chunk, shape));
       // Ranks without rows write a chunk of nothing; it holds nothing to read.
       if (volume(box.extent) != 0) tensor.chunks.push_back({std::move(box), std::nullopt});
     }
     return tensor;
+  }
+
+  // Most shapes were just read: one that is said again is one node of the graph.
+  bool read_shape(PickleId id, Shape& into) {
+    auto& [known, shape] = shapes_[id % shapes_.size()];
+    if (known != id) {
+      known = kNoPickle;
+      if (!read_torch_shape(graph_, id, shape)) return false;
+      known = id;
+    }
+    into = shape;
+    return true;
   }
 
   Result<DType> read_properties(std::string_view key, PickleId object) {
@@ -153,9 +166,8 @@ class Reader {
     const PickleId offsets = graph_.find(state, names_.offsets);
     const PickleId sizes = graph_.find(state, names_.sizes);
     Box box;
-    if (offsets == kNoPickle || sizes == kNoPickle ||
-        !read_torch_shape(graph_, offsets, box.offset) ||
-        !read_torch_shape(graph_, sizes, box.extent))
+    if (offsets == kNoPickle || sizes == kNoPickle || !read_shape(offsets, box.offset) ||
+        !read_shape(sizes, box.extent))
       return bad(key, "a chunk's offsets or sizes are not made of counts");
     if (box.offset.size() != shape.size() || box.extent.size() != shape.size())
       return bad(key, "a chunk has " + std::to_string(box.offset.size()) + " offsets and " +
@@ -178,7 +190,7 @@ class Reader {
       const std::string_view key = graph_.text(fqn);
       const PickleId at = graph_.find(state, names_.offset);
       const bool tensor = at != kNoPickle && !graph_.is(at, PickleKind::none);
-      if (tensor && !read_torch_shape(graph_, at, offset))
+      if (tensor && !read_shape(at, offset))
         return bad(key, "the offset of its storage entry is not made of counts");
       TRY_ASSIGN(const DcpItem item, read_item(key, entries[i + 1]));
       TRY_ASSIGN(const Place* place, place_of(fqn));
@@ -201,9 +213,9 @@ class Reader {
     const std::string_view text = graph_.text(key);
     TRY(graph_.charge(text.size()));  // one long key may be looked up for every entry
     const auto found = numbers_.find(text);
-    if (found == numbers_.end()) return nullptr;
-    next_place_ = found->second + 1;
-    return &places_[found->second];
+    if (!found) return nullptr;
+    next_place_ = *found + std::size_t{1};
+    return &places_[*found];
   }
 
   // Entries mostly come in the order of the chunks; a tensor where they do not gets its chunks
@@ -309,9 +321,11 @@ class Reader {
       const bool typed = graph_.is(entries[i], PickleKind::string) &&
                          graph_.is(entries[i + 1], PickleKind::tuple) &&
                          graph_.items(entries[i + 1]).size() <= kMaxPath;
+      const std::span<const PickleId> parts =
+          typed ? graph_.items(entries[i + 1]) : std::span<const PickleId>{};
       std::vector<PathItem> path;
-      for (const PickleId part :
-           typed ? graph_.items(entries[i + 1]) : std::span<const PickleId>{}) {
+      path.reserve(parts.size());
+      for (const PickleId part : parts) {
         TRY(graph_.charge(sizeof(PathItem)));
         if (graph_.is(part, PickleKind::string)) {
           TRY(graph_.charge(graph_.text(part).size()));
@@ -388,6 +402,11 @@ class Reader {
       index_.producer = old_properties_ ? "torch 2.0 to 2.2" : "torch 2.3";
   }
 
+  struct KnownShape {
+    PickleId id = kNoPickle;
+    Shape shape;
+  };
+
   // Attributes of the objects that there are many of.
   struct Names {
     PickleName properties{"properties"}, size{"size"}, chunks{"chunks"};
@@ -422,10 +441,11 @@ class Reader {
   const PickleGraph& graph_;
   DcpIndex index_;
   Names names_;
-  std::vector<Place> places_;   // in the order of state_dict_metadata
-  std::size_t next_place_ = 0;  // behind the one that was found last
-  std::unordered_map<std::string_view, std::size_t> numbers_;  // in places_
-  std::vector<ChunkOrder> chunk_orders_;                       // of DcpIndex::tensors
+  std::array<KnownShape, 64> shapes_;     // those read last, by id
+  std::vector<Place> places_;             // in the order of state_dict_metadata
+  std::size_t next_place_ = 0;            // behind the one that was found last
+  NameTable numbers_;                     // of the keys, as in places_
+  std::vector<ChunkOrder> chunk_orders_;  // of DcpIndex::tensors
   std::unordered_map<std::string_view, std::uint32_t> file_numbers_;
   PickleId last_path_ = kNoPickle;  // of the entry that was read last
   std::uint32_t last_file_ = 0;
