@@ -36,9 +36,10 @@ Result<> in_passes(const ByteSource& source, const CheckedRecord& record, std::u
 }  // namespace
 
 void RecordGaps::close(std::span<const std::uint64_t> sizes) {
-  std::ranges::sort(ranges_, [](const InRecord& a, const InRecord& b) {
+  const auto before = [](const InRecord& a, const InRecord& b) {
     return std::pair(a.record, a.bytes.first) < std::pair(b.record, b.bytes.first);
-  });
+  };
+  if (!std::ranges::is_sorted(ranges_, before)) std::ranges::sort(ranges_, before);
   std::vector<InRecord> gaps;
   for (auto at = ranges_.begin(); at != ranges_.end();) {
     const std::uint32_t record = at->record;

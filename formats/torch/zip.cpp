@@ -1,6 +1,7 @@
 #include "formats/torch/zip.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "formats/core/crc32c.h"
@@ -24,11 +25,20 @@ constexpr std::uint64_t kLocalBytes = 30;
 constexpr std::uint64_t kCentralBytes = 46;
 constexpr std::uint64_t kUsualCentral = 64;  // with a name; fewer only cost growing a list
 constexpr std::uint64_t kWindow = 4 * KiB;   // a page, which is read anyway
+constexpr std::uint64_t kMostWindow = 64 * KiB;
 constexpr std::uint64_t kMaxComment = 65535;
 constexpr std::uint64_t kMaxDirectory = 256 * MiB;
 constexpr std::uint64_t kMaxName = 4096;
 constexpr std::uint64_t kMaxInflation = 1032;  // of deflate, by its own definition
 constexpr std::uint32_t kFull32 = 0xffffffffu;
+
+// Characters that a record's name must not hold.
+constexpr std::array<bool, 256> kForbidden = [] {
+  std::array<bool, 256> forbidden{};
+  for (std::size_t c = 0; c < 0x20; ++c) forbidden[c] = true;
+  forbidden['\\'] = forbidden[0x7f] = true;
+  return forbidden;
+}();
 
 template <typename T>
 T at(ByteView bytes, std::size_t offset) {
@@ -186,10 +196,11 @@ Result<ZipEntry> ZipReader::read_entry(ByteReader& reader, std::uint64_t entry_a
 
 Result<> ZipReader::check_name(const ZipEntry& entry) const {
   const std::string_view name = entry.name;
-  for (const char c : name)
-    if (static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == 0x7f)
-      return bad(entry.header_at,
-                 "record name " + json_string(name) + " holds a forbidden character");
+  bool forbidden = false;
+  for (const char c : name) forbidden |= kForbidden[static_cast<unsigned char>(c)];
+  if (forbidden)
+    return bad(entry.header_at,
+               "record name " + json_string(name) + " holds a forbidden character");
   for (std::size_t first = 0; first <= name.size();) {
     const std::size_t end = std::min(name.find('/', first), name.size());
     const std::string_view part = name.substr(first, end - first);
@@ -275,10 +286,16 @@ Result<ByteView> ZipReader::header_of(const ZipEntry& entry, Window& window) con
                      entry.header_at - window.at <= window.bytes.size() &&
                      want <= window.bytes.size() - (entry.header_at - window.at);
   if (!there) {
+    // Where small records go on behind the last window the next one is larger.
+    const std::uint64_t end = window.at + window.bytes.size();
+    const bool goes_on = entry.header_at >= window.at && entry.header_at < end + kWindow;
+    const std::uint64_t wide =
+        goes_on ? std::clamp<std::uint64_t>(2 * window.bytes.size(), kWindow, kMostWindow)
+                : kWindow;
     // check_places() found all of it before the directory.
-    const std::uint64_t size = std::max(want, std::min(kWindow, length_ - entry.header_at));
+    const std::uint64_t size = std::max(want, std::min(wide, length_ - entry.header_at));
     TRY_ASSIGN(window.bytes, read_bytes(*source_, offset_ + entry.header_at, size,
-                                        kWindow + kLocalBytes + kMaxName));
+                                        kMostWindow + kLocalBytes + kMaxName));
     window.at = entry.header_at;
   }
   return ByteView(window.bytes).subspan(entry.header_at - window.at, want);
