@@ -3,7 +3,14 @@
 namespace formats {
 
 std::string joined(const std::vector<PathItem>& path) {
+  constexpr std::size_t kNumber = 20;  // digits at most
+  std::size_t room = path.size();
+  for (const PathItem& item : path) {
+    const auto* text = std::get_if<std::string>(&item);
+    room += text == nullptr ? kNumber : text->size();
+  }
   std::string key;
+  key.reserve(room);
   for (std::size_t i = 0; i < path.size(); ++i) {
     if (i > 0) key += '.';
     if (const auto* text = std::get_if<std::string>(&path[i]))

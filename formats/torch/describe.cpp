@@ -66,7 +66,8 @@ void name_by_place(TensorEntry& tensor) {
   const bool of_state = std::any_of(path.begin(), path.end(),
                                     [](const PathItem& item) { return is_word(item, "state"); });
   tensor.name = *tensor.key;
-  tensor.state = of_state ? joined({path.back()}) : "tensor";
+  const auto* last = of_state ? std::get_if<std::string>(&path.back()) : nullptr;
+  tensor.state = last != nullptr ? *last : of_state ? joined({path.back()}) : "tensor";
 }
 
 // Keys of one dict; false: it was there.
