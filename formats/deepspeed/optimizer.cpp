@@ -207,7 +207,7 @@ Result<std::vector<PickleId>> DsOptimizer::tensors_of(std::string_view name) con
 }
 
 // Alignment gaps between parameters become nameless parameters of their own.
-DsGroup DsOptimizer::with_gaps(std::size_t number) const {
+const DsGroup& DsOptimizer::with_gaps(std::size_t number) {
   const DsGroup& params = state_.groups[number];
   const PickleId lists = graph_.find(top_, "param_alignment_paddings");
   const std::span<const PickleId> groups = lists != kNoPickle && graph_.is(lists, PickleKind::list)
@@ -217,15 +217,19 @@ DsGroup DsOptimizer::with_gaps(std::size_t number) const {
       number < groups.size() && graph_.is(groups[number], PickleKind::list)
           ? graph_.items(groups[number])
           : std::span<const PickleId>{};
-  DsGroup group;
+  const auto is_gap = [this](PickleId id) {
+    return graph_.is(id, PickleKind::integer) && graph_.integer(id) > 0;
+  };
+  if (std::ranges::none_of(gaps, is_gap)) return params;
+  gapped_.clear();
   for (std::size_t i = 0; i < params.size(); ++i) {
-    group.push_back(params[i]);
+    gapped_.push_back(params[i]);
     constexpr std::int64_t kMaxGap = 1 << 20;  // elements; real ones are below 16
-    const std::int64_t gap =
-        i < gaps.size() && graph_.is(gaps[i], PickleKind::integer) ? graph_.integer(gaps[i]) : 0;
-    if (gap > 0) group.push_back({"", {static_cast<std::uint64_t>(std::min(gap, kMaxGap))}});
+    if (i < gaps.size() && is_gap(gaps[i]))
+      gapped_.push_back(
+          {"", {static_cast<std::uint64_t>(std::min(graph_.integer(gaps[i]), kMaxGap))}});
   }
-  return group;
+  return gapped_;
 }
 
 // Stages 1 and 2: partitions, less the padding at each one's end, laid end to end are the group.
@@ -285,8 +289,8 @@ Result<> DsOptimizer::read_partitions(std::string_view masters, PickleId base) {
   const bool elastic = graph_.is(base, PickleKind::list);
   const std::map<std::int64_t, PickleId> states = ds_states_of(graph_, elastic ? kNoPickle : base);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    group_ = with_gaps(i);
-    TRY_ASSIGN(const DsCut cut, cut_of(i, group_, tensors[i]));
+    group_ = &with_gaps(i);
+    TRY_ASSIGN(const DsCut cut, cut_of(i, *group_, tensors[i]));
     checkpoint_.building().padding_elems += cut.padding;
     TRY(add_state(i, cut, "master", tensors[i], tensors[i]));
     const auto found = states.find(static_cast<std::int64_t>(i));
@@ -295,7 +299,7 @@ Result<> DsOptimizer::read_partitions(std::string_view masters, PickleId base) {
                                                        : found->second;
     TRY(read_states(i, cut, of_buffer, tensors[i]));
     const bool last = index_of(file_.rank) + 1 == file_.world;
-    if (const std::uint64_t total = elems_of(group_);
+    if (const std::uint64_t total = elems_of(*group_);
         last && facts_.stage != 3 && state_.starts[i] != total)
       return Error{Code::layout,
                    where(i) + ": its parameters take " + std::to_string(total) +
@@ -345,13 +349,13 @@ Result<> DsOptimizer::add_state(std::size_t number, const DsCut& cut, const std:
   TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, tensor));
   if (facts_.stage == 3 && what.elems() == 0 && cut.full != 0) {
     TRY_ASSIGN(const DsFlat raw, swapped(state, master, cut.full));
-    return partitions_.add(group_, cut, state, file_.rank, raw, where(number));
+    return partitions_.add(*group_, cut, state, file_.rank, raw, where(number));
   }
   TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file_.archive, file_.file, what));
-  const bool touched =
-      whole_momentum_[number] != 0 && state != "master" && flat.elems == touched_elems(group_, cut);
-  if (touched) return partitions_.add_touched(group_, cut, state, file_.rank, flat, where(number));
-  return partitions_.add(group_, cut, state, file_.rank, flat, where(number));
+  const bool touched = whole_momentum_[number] != 0 && state != "master" &&
+                       flat.elems == touched_elems(*group_, cut);
+  if (touched) return partitions_.add_touched(*group_, cut, state, file_.rank, flat, where(number));
+  return partitions_.add(*group_, cut, state, file_.rank, flat, where(number));
 }
 
 // A buffer that lives on NVMe: offloaded_tensors/rankRR/[<state>-]<ds_id>.tensor.swp, raw fp32.

@@ -92,7 +92,7 @@ class DsOptimizer {
   Result<> add_state(std::size_t number, const DsCut& cut, const std::string& state,
                      PickleId tensor, PickleId master);
   Result<DsFlat> swapped(std::string_view state, PickleId master, std::uint64_t elems);
-  DsGroup with_gaps(std::size_t number) const;
+  const DsGroup& with_gaps(std::size_t number);
   Result<DsCut> cut_of(std::size_t number, const DsGroup& group, PickleId master);
 
   const DsRankFile& file_;
@@ -103,7 +103,8 @@ class DsOptimizer {
   PickleId top_ = kNoPickle;  // the dict under "optimizer_state_dict"
   DsConfig config_;
   DsOptimizerFacts facts_;
-  DsGroup group_;                             // the one being read, with alignment gaps
+  const DsGroup* group_ = nullptr;            // the one being read, with alignment gaps
+  DsGroup gapped_;                            // it, where it has any
   std::vector<std::uint8_t> whole_momentum_;  // per flat buffer: its parameters' momentum is whole
 };
 

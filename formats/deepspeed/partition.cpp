@@ -2,13 +2,17 @@
 
 #include <algorithm>
 
+#include "formats/core/units.h"
+
 namespace formats {
 namespace {
 
-Chunk chunk_of(const DsFlat& flat, Box box, std::uint64_t first_elem, Rank rank) {
+constexpr std::uint64_t kUsualParts = 16;  // of a parameter; more only cost growing a list
+
+Chunk chunk_of(const DsFlat& flat, Box box, FlatRange elems, Rank rank) {
   const std::uint64_t width = bytes_of(flat.dtype);
-  const std::uint64_t bytes = volume(box.extent) * width;
-  return {std::move(box), flat.file, flat.at + first_elem * width, bytes, rank, flat.record};
+  return {std::move(box),      flat.file, flat.at + elems.first * width,
+          elems.count * width, rank,      flat.record};
 }
 
 }  // namespace
@@ -102,10 +106,13 @@ Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::st
   for (const DsCut::Run& run : cut.runs) {
     const DsParam& param = group[run.param];
     TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
+    // Where this rank has a part of it, others have parts of the same size.
+    if (tensor->chunks.empty())
+      tensor->chunks.reserve(std::min(kUsualParts, div_ceil(volume(param.shape), run.range.count)));
     std::uint64_t at = run.at;
     for (Box& box : boxes_of(param.shape, run.range)) {
       const std::uint64_t elems = volume(box.extent);
-      tensor->chunks.push_back(chunk_of(flat, std::move(box), at, rank));
+      tensor->chunks.push_back(chunk_of(flat, std::move(box), {at, elems}, rank));
       at += elems;
     }
   }
@@ -119,9 +126,10 @@ Result<> DsPartitions::add_touched(const DsGroup& group, const DsCut& cut, const
   for (const DsCut::Run& run : cut.runs) {
     const DsParam& param = group[run.param];
     TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
+    const std::uint64_t elems = volume(param.shape);
     if (tensor->chunks.empty())
-      tensor->chunks.push_back(chunk_of(flat, whole(param.shape), first, rank));
-    first += volume(param.shape);
+      tensor->chunks.push_back(chunk_of(flat, whole(param.shape), {first, elems}, rank));
+    first += elems;
   }
   return {};
 }
@@ -136,7 +144,7 @@ Result<> DsPartitions::add_whole(const std::string& name, const std::string& sta
                  {}};
   TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, shape, where));
   if (tensor->chunks.empty() && flat.elems > 0)
-    tensor->chunks.push_back(chunk_of(flat, whole(shape), 0, Rank{0}));
+    tensor->chunks.push_back(chunk_of(flat, whole(shape), {0, flat.elems}, Rank{0}));
   return {};
 }
 
