@@ -140,7 +140,9 @@ class Naming {
       if (names_.tensors[i].second != "param") continue;
       // Tied parameters are one parameter to the optimizer.
       const bool is_new = std::all_of(tensor.chunks.begin(), tensor.chunks.end(), [&](auto& chunk) {
-        return places.emplace(chunk.file, chunk.offset, chunk.length).second;
+        const std::size_t before = places.size();
+        places.emplace_hint(places.end(), chunk.file, chunk.offset, chunk.length);
+        return places.size() != before;
       });
       if (is_new) params_.push_back({names_.tensors[i].first, &tensor.shape});
     }
