@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -37,12 +38,12 @@ Result<Pipe> make_pipe() {
   return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-}  // namespace
-
 bool address_space_is_limited() {
   struct rlimit limit {};
   return ::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
 }
+
+}  // namespace
 
 // All of it only makes things faster, so nothing is checked. Address space is not taken where it is
 // limited; and only the first step of it is in huge pages, which are resident as a whole however
@@ -61,6 +62,21 @@ void keep_freed_memory() {
   const auto end = reinterpret_cast<std::uintptr_t>(::sbrk(0)) / page * page;
   if (begin >= end) return;
   ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+// An arena reserves 64 MiB and a stack 8 MiB, and holes of freed buffers stay taken. Without a
+// limit a second arena is worth its addresses.
+void spare_addresses() {
+  constexpr std::size_t kStack = std::size_t{1} << 20;
+  constexpr int kLarge = 1 << 20;
+  const bool limited = address_space_is_limited();
+  ::mallopt(M_ARENA_MAX, limited ? 1 : 2);
+  if (!limited) return;
+  ::mallopt(M_MMAP_THRESHOLD, kLarge);
+  pthread_attr_t thread;
+  if (::pthread_attr_init(&thread) != 0) return;
+  if (::pthread_attr_setstacksize(&thread, kStack) == 0) ::pthread_setattr_default_np(&thread);
+  ::pthread_attr_destroy(&thread);
 }
 
 std::uint64_t process_id() { return static_cast<std::uint64_t>(::getpid()); }

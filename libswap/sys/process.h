@@ -15,11 +15,12 @@ namespace libswap {
 std::uint64_t process_id();
 // The most memory this process ever had resident. After exec it starts from the starter's size.
 std::uint64_t peak_resident_bytes();
-// Whether addresses, used or not, count against a limit (ulimit -v).
-bool address_space_is_limited();
 // For a program that reads, says what it found and ends: what is freed is kept for what comes next,
 // and memory comes from the kernel in large steps, some of it in huge pages. Call it first.
 void keep_freed_memory();
+// For a program whose threads move large buffers: malloc and stacks take few addresses, and very
+// few where those are limited (ulimit -v), used or not. Call it first.
+void spare_addresses();
 // The folder of the running program: where its sister programs are.
 Result<fs::path> program_directory();
 void sleep_for_seconds(double seconds);

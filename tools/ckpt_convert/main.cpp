@@ -1,7 +1,5 @@
 // ckpt-convert: writes the content of any checkpoint this version reads as another format, for
 // another number of ranks, bit for bit, and proves it before the result gets its name.
-#include <malloc.h>
-
 #include <array>
 #include <charconv>
 
@@ -461,7 +459,6 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
 }  // namespace tools::convert
 
 int main(int argc, char** argv) {
-  // Each arena reserves 64 MiB of addresses, and the large buffers come from elsewhere.
-  ::mallopt(M_ARENA_MAX, libswap::address_space_is_limited() ? 1 : 2);
+  libswap::spare_addresses();
   return tools::run_program(tools::convert::kProgram, argc, argv, tools::convert::work);
 }
