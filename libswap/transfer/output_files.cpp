@@ -52,7 +52,6 @@ Result<> OutputFiles::ensure_open(std::uint32_t file) {
   } else {
     outputs_[file].state = State::closed;
     --open_;
-    stopped_ = true;
   }
   changed_.notify_all();
   if (!made) return std::move(made).error();

@@ -37,7 +37,8 @@ class OutputFiles {
   ~OutputFiles();  // closes
 
   // Makes or opens the file, as `creation` says, and reserves its space, once. Several may ask at a
-  // time.
+  // time. Whoever it fails for tells why before stop(): until then nobody else hears that something
+  // failed, and could be the first to say so.
   Result<> ensure_open(std::uint32_t file);
   // Offsets of writes are multiples of this. REQUIRES: ensure_open().
   std::uint64_t granule(std::uint32_t file) const { return get(file).granule; }
