@@ -252,7 +252,9 @@ class Describer {
       }
     };
     std::vector<std::vector<Extent>> of_file(catalog().files.size());
-    std::vector<std::size_t> counts(of_file.size(), index_.values.size());
+    std::vector<std::size_t> counts(of_file.size());
+    for (const DcpValue& value : index_.values)
+      if (value.item) ++counts[file_numbers_[value.item->file]];
     for (const TensorEntry& tensor : catalog().tensors)
       for (const Chunk& chunk : tensor.chunks) ++counts[chunk.file];
     for (std::size_t file = 0; file < counts.size(); ++file) of_file[file].reserve(counts[file]);
