@@ -1,18 +1,18 @@
-#include "formats/registry.h"
+#include "ebb/formats/registry.h"
 
 #include <array>
 #include <string>
 
-#include "formats/dcp/dcp.h"
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/hdf5/description.h"
-#include "formats/hdf5/hdf5.h"
-#include "formats/megatron/megatron.h"
-#include "formats/native/ebb.h"
-#include "formats/safetensors/safetensors.h"
-#include "formats/torch/torch.h"
+#include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/hdf5/description.h"
+#include "ebb/formats/hdf5/hdf5.h"
+#include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/native/ebb.h"
+#include "ebb/formats/safetensors/safetensors.h"
+#include "ebb/formats/torch_save/torch_save.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // The first one whose detect() says yes reads a checkpoint.
@@ -125,4 +125,4 @@ Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> t
                "ckpt-inspect --help lists the formats this version reads"};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
-#include "formats/common_names.h"
-#include "formats/resume.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/state_dict/common_names.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Whether --shard-size means something: the writers' files are cut, or each is one file.
 enum class FileSize : std::uint8_t { as_it_comes, limited };
@@ -67,4 +67,4 @@ const Format* format_named(std::string_view name);
 // Detects and describes; Code::unsupported with what was found when no format claims the tree.
 Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,8 +1,8 @@
-#include "libswap/trace.h"
+#include "ebb/libswap/trace.h"
 
 #include <set>
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 std::string microseconds(Trace::Clock::duration duration) {
@@ -75,4 +75,4 @@ std::string Trace::to_chrome_json() const {
   return json + "\n]}\n";
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/units.h"
+#include "ebb/formats/core/units.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 enum class Lane : std::uint8_t { step, wait, compute, read, write, exchange, commit };
 std::string_view name_of(Lane lane);
@@ -61,4 +61,4 @@ class TraceSpan {
   Lane lane_;
 };
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -4,7 +4,7 @@
 #include "examples/gpt/layers.h"
 #include "examples/gpt/math.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 // y = x W^T backwards: dW = dy^T x, and dx = dy W + beta * dx.
@@ -127,7 +127,7 @@ void backward(const Model& model, std::span<const Real> weights,
               std::span<const std::uint8_t> tokens, Activations<Real>& state,
               std::span<Real> gradient) {
   const Config& c = model.config;
-  CHECK(tokens.size() == c.sequence + 1 && gradient.size() == model.elems);
+  EBB_CHECK(tokens.size() == c.sequence + 1 && gradient.size() == model.elems);
   const Real* w = weights.data();
   Real* g = gradient.data();
   const std::uint64_t d = c.width;
@@ -153,4 +153,4 @@ template void backward(const Model&, std::span<const float>, std::span<const std
 template void backward(const Model&, std::span<const double>, std::span<const std::uint8_t>,
                        Activations<double>&, std::span<double>);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

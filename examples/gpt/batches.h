@@ -6,11 +6,11 @@
 #include <span>
 #include <string>
 
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/core/units.h"
 #include "examples/gpt/random.h"
-#include "formats/core/result.h"
-#include "formats/core/units.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 constexpr std::uint32_t kBatch = 12;  // sequences of a step, over all ranks
 
@@ -44,4 +44,4 @@ inline std::span<const std::uint8_t> sequence_of(std::span<const std::uint8_t> t
   return text.subspan(static_cast<std::size_t>(first), length);
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

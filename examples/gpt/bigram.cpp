@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 constexpr std::size_t kBytes = 256;
 
@@ -23,10 +23,10 @@ double Bigram::probability(std::uint8_t previous, std::uint8_t next) const {
 }
 
 double Bigram::loss(std::span<const std::uint8_t> text) const {
-  CHECK(text.size() >= 2);
+  EBB_CHECK(text.size() >= 2);
   double sum = 0;
   for (std::size_t i = 1; i < text.size(); ++i) sum -= std::log(probability(text[i - 1], text[i]));
   return sum / static_cast<double>(text.size() - 1);
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace gpt {
+namespace ebb::gpt {
 
 class Bigram {
  public:
@@ -27,4 +27,4 @@ class Bigram {
   std::vector<std::uint64_t> totals_;  // [previous]
 };
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/result.h"
-#include "formats/core/units.h"
-#include "libswap/sys/io_queue.h"
-#include "libswap/sys/process.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/sys/process.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 namespace fs = std::filesystem;
 using formats::Result;
@@ -116,4 +116,4 @@ Result<Lines> claim_tools(const Demo& demo, const Story& story);
 Result<Lines> claim_deepspeed(const Demo& demo, const Story& story);
 Result<Lines> claim_pictures(const Demo& demo, const Story& story);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

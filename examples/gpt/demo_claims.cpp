@@ -5,7 +5,7 @@
 #include "examples/gpt/demo.h"
 #include "tools/cli/text.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Code;
@@ -36,15 +36,15 @@ Result<Line> predicted_step(const Demo& demo, const Story& story) {
   const Results& run = story.killed;
   std::string what = "2 a step's bytes, predicted = measured:";
   for (const std::string kind : {"read", "written", "sent"}) {
-    TRY_ASSIGN(const double predicted, run.number("predicted_" + kind + "_bytes"));
-    TRY_ASSIGN(const double measured, run.number(kind + "_bytes"));
+    EBB_TRY_ASSIGN(const double predicted, run.number("predicted_" + kind + "_bytes"));
+    EBB_TRY_ASSIGN(const double measured, run.number(kind + "_bytes"));
     if (predicted != measured)
       return untrue("a step was to have " + fixed(predicted, 0) + " bytes " + kind + ", it had " +
                     fixed(measured, 2));
     what += " " + bytes(measured) + " " + kind;
   }
-  TRY_ASSIGN(const double predicted_s, run.number("predicted_engine_s"));
-  TRY_ASSIGN(const double measured_s, run.number("engine_s"));
+  EBB_TRY_ASSIGN(const double predicted_s, run.number("predicted_engine_s"));
+  EBB_TRY_ASSIGN(const double measured_s, run.number("engine_s"));
   what += "; optimizer " + fixed(1e3 * predicted_s, 0) + " ms predicted, " +
           fixed(1e3 * measured_s, 0) + " measured";
   return Line{what, training_command(demo, story.killed_run)};
@@ -60,8 +60,8 @@ Result<Line> paged_against_resident(const Demo& demo) {
                             .budget = budget,
                             .steps = round * demo.scale.pair_steps,
                             .more = {"--snapshot-every", "1000000", "--quiet"}};
-      TRY_ASSIGN(const Results results, train_to_end(demo, run));
-      TRY_ASSIGN(const double step, results.number("step_s"));
+      EBB_TRY_ASSIGN(const Results results, train_to_end(demo, run));
+      EBB_TRY_ASSIGN(const double step, results.number("step_s"));
       (budget == "all" ? resident : paged).push_back(step);
       last = command_of(demo, run);
     }
@@ -84,14 +84,14 @@ Result<Line> big_sweep(const Demo& demo) {
                                             std::to_string(demo.scale.swept_bytes),
                                             "--json",
                                             json};
-  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   std::fprintf(stderr, "%s", run.output.c_str());
   if (run.code != 0) return untrue("ebb-sweep ended with code " + std::to_string(run.code));
-  TRY_ASSIGN(const Results results, Results::read(demo.io, json));
-  TRY_ASSIGN(const double share, results.number("share_of_disk"));
-  TRY_ASSIGN(const double seconds, results.number("sweep_s"));
-  TRY_ASSIGN(const double state, results.number("state_bytes"));
-  TRY_ASSIGN(const double disk, results.number("disk_bytes_per_s"));
+  EBB_TRY_ASSIGN(const Results results, Results::read(demo.io, json));
+  EBB_TRY_ASSIGN(const double share, results.number("share_of_disk"));
+  EBB_TRY_ASSIGN(const double seconds, results.number("sweep_s"));
+  EBB_TRY_ASSIGN(const double state, results.number("state_bytes"));
+  EBB_TRY_ASSIGN(const double disk, results.number("disk_bytes_per_s"));
   const std::string what = "a sweep over " + bytes(state) +
                            " of AdamW state: " + fixed(seconds, 2) + " s, " + fixed(share, 2) +
                            " of this disk's " + fixed(disk / 1e9, 2) + " GB/s";
@@ -103,13 +103,13 @@ Result<Line> big_sweep(const Demo& demo) {
 
 Result<Lines> claim_loss(const Demo& demo, const Story& story) {
   const Results& run = story.killed;
-  TRY_ASSIGN(const double loss, run.number("held_out_loss"));
-  TRY_ASSIGN(const double bigram, run.number("bigram_loss"));
-  TRY_ASSIGN(const double speed, run.number("tokens_per_second"));
-  TRY_ASSIGN(const double state, run.number("state_bytes"));
-  TRY_ASSIGN(const double frames, run.number("frame_bytes"));
-  TRY_ASSIGN(const double peak, run.number("peak_rss_bytes"));
-  TRY_ASSIGN(const double limit, run.number("predicted_memory_bytes"));
+  EBB_TRY_ASSIGN(const double loss, run.number("held_out_loss"));
+  EBB_TRY_ASSIGN(const double bigram, run.number("bigram_loss"));
+  EBB_TRY_ASSIGN(const double speed, run.number("tokens_per_second"));
+  EBB_TRY_ASSIGN(const double state, run.number("state_bytes"));
+  EBB_TRY_ASSIGN(const double frames, run.number("frame_bytes"));
+  EBB_TRY_ASSIGN(const double peak, run.number("peak_rss_bytes"));
+  EBB_TRY_ASSIGN(const double limit, run.number("predicted_memory_bytes"));
   if (loss >= bigram)
     return untrue("held-out loss " + fixed(loss, 4) + " is not below " + fixed(bigram, 4) +
                   " of bigram counts");
@@ -126,23 +126,23 @@ Result<Lines> claim_loss(const Demo& demo, const Story& story) {
 
 Result<Lines> claim_predictions(const Demo& demo, const Story& story) {
   Lines lines;
-  TRY_ASSIGN(Line step, predicted_step(demo, story));
+  EBB_TRY_ASSIGN(Line step, predicted_step(demo, story));
   lines.push_back(std::move(step));
-  TRY_ASSIGN(Line pair, paged_against_resident(demo));
+  EBB_TRY_ASSIGN(Line pair, paged_against_resident(demo));
   lines.push_back(std::move(pair));
-  TRY_ASSIGN(Line sweep, big_sweep(demo));
+  EBB_TRY_ASSIGN(Line sweep, big_sweep(demo));
   lines.push_back(std::move(sweep));
   return lines;
 }
 
 Result<Lines> claim_export(const Demo& demo, const Story& story) {
   const Results& run = story.killed;
-  TRY_ASSIGN(const double stall, run.number("snapshot_stall_s"));
-  TRY_ASSIGN(const double snapshots, run.number("snapshots"));
-  TRY_ASSIGN(const double step, run.number("export_step"));
-  TRY_ASSIGN(const double size, run.number("export_bytes"));
-  TRY_ASSIGN(const double seconds, run.number("export_s"));
-  TRY_ASSIGN(const double last, run.number("last_step"));
+  EBB_TRY_ASSIGN(const double stall, run.number("snapshot_stall_s"));
+  EBB_TRY_ASSIGN(const double snapshots, run.number("snapshots"));
+  EBB_TRY_ASSIGN(const double step, run.number("export_step"));
+  EBB_TRY_ASSIGN(const double size, run.number("export_bytes"));
+  EBB_TRY_ASSIGN(const double seconds, run.number("export_s"));
+  EBB_TRY_ASSIGN(const double last, run.number("last_step"));
   if (step >= last) return untrue("the export was not taken while training went on");
   return Lines{{"3 " + fixed(snapshots, 0) + " snapshots, longest stall " + fixed(1e3 * stall, 2) +
                     " ms; step " + fixed(step, 0) + " as PyTorch DCP in the background: " +
@@ -169,9 +169,9 @@ Result<Lines> claim_one_hash(const Demo& demo, const Story& story) {
   Lines lines;
   std::string wanted;
   for (const Row& row : rows) {
-    TRY_ASSIGN(const std::string store, row.results.text("store"));
-    TRY_ASSIGN(const std::string hash, hash_of(demo, store));
-    TRY_ASSIGN(const double step, row.results.number("last_step"));
+    EBB_TRY_ASSIGN(const std::string store, row.results.text("store"));
+    EBB_TRY_ASSIGN(const std::string hash, hash_of(demo, store));
+    EBB_TRY_ASSIGN(const double step, row.results.number("last_step"));
     if (step != static_cast<double>(demo.scale.steps))
       return untrue(row.what + ": ended at step " + fixed(step, 0));
     if (wanted.empty()) wanted = hash;
@@ -182,4 +182,4 @@ Result<Lines> claim_one_hash(const Demo& demo, const Story& story) {
   return lines;
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

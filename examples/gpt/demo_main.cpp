@@ -6,7 +6,7 @@
 #include "examples/gpt/demo.h"
 #include "tools/cli/run.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Code;
@@ -81,7 +81,7 @@ Result<> prepare(const fs::path& directory) {
 
 Result<Exit> check_claims(tools::Console& console, const Demo& demo) {
   const auto begin = std::chrono::steady_clock::now();
-  TRY_ASSIGN(const Story story, tell_story(demo));
+  EBB_TRY_ASSIGN(const Story story, tell_story(demo));
   Lines lines;
   std::vector<std::string> failed;
   for (const Claim& claim : kClaims) {
@@ -104,9 +104,9 @@ Result<Exit> check_claims(tools::Console& console, const Demo& demo) {
 }
 
 Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
-  TRY_ASSIGN(const fs::path programs, libswap::program_directory());
-  TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::threads));
-  TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
+  EBB_TRY_ASSIGN(const fs::path programs, libswap::program_directory());
+  EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::threads));
+  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
   std::error_code ignored;
   const fs::path beside = programs.parent_path() / "demo";
   const fs::path wanted = arguments.text("dir").value_or(beside.string());
@@ -119,15 +119,19 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   if (arguments.has("quick"))
     demo.scale = {
         .steps = 60, .pair_rounds = 2, .pair_steps = 8, .swept_bytes = 256 * formats::MiB};
-  TRY(prepare(demo.directory));
+  EBB_TRY(prepare(demo.directory));
   tools::catch_stop_signals();
   if (!arguments.has("you-kill")) return check_claims(console, demo);
-  TRY_ASSIGN(const Lines lines, let_user_kill(demo));
+  EBB_TRY_ASSIGN(const Lines lines, let_user_kill(demo));
   for (const Line& line : lines) console.print(line.what + "  $ " + line.command + "\n");
   return Exit::success;
 }
 
 }  // namespace
-}  // namespace gpt
+int program_main(int argc, char** argv) {
+  return tools::run_program(gpt::kProgram, argc, argv, gpt::work);
+}
 
-int main(int argc, char** argv) { return tools::run_program(gpt::kProgram, argc, argv, gpt::work); }
+}  // namespace ebb::gpt
+
+int main(int argc, char** argv) { return ebb::gpt::program_main(argc, argv); }

@@ -7,7 +7,7 @@
 #include "examples/gpt/demo.h"
 #include "examples/gpt/files.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Code;
@@ -43,7 +43,7 @@ Result<ChildProcess> start(const Demo& demo, const TrainingRun& run) {
 // Shows messages until the program ends.
 Result<ChildProcess::Exit> show_to_end(const TrainingRun& run, ChildProcess& child) {
   for (;;) {
-    TRY_ASSIGN(const auto line, child.read_line());
+    EBB_TRY_ASSIGN(const auto line, child.read_line());
     if (!line) return child.wait();
     show(run.name, *line);
   }
@@ -76,19 +76,19 @@ std::vector<std::string> command_of(const Demo& demo, const TrainingRun& run) {
 }
 
 Result<Results> train_to_end(const Demo& demo, const TrainingRun& run) {
-  TRY_ASSIGN(ChildProcess child, start(demo, run));
-  TRY_ASSIGN(const ChildProcess::Exit exit, show_to_end(run, child));
+  EBB_TRY_ASSIGN(ChildProcess child, start(demo, run));
+  EBB_TRY_ASSIGN(const ChildProcess::Exit exit, show_to_end(run, child));
   if (exit.signal != 0 || exit.code != 0) return ended_with(run, exit);
   return Results::read(demo.io, run.json(demo));
 }
 
 Result<Killed> train_and_kill(const Demo& demo, const TrainingRun& run, std::uint64_t step) {
-  TRY_ASSIGN(ChildProcess child, start(demo, run));
+  EBB_TRY_ASSIGN(ChildProcess child, start(demo, run));
   Killed killed;
   while (killed.after_step < step) {
-    TRY_ASSIGN(const auto line, child.read_line());
+    EBB_TRY_ASSIGN(const auto line, child.read_line());
     if (!line) {
-      TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
+      EBB_TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
       return ended_with(run, exit);
     }
     show(run.name, *line);
@@ -97,7 +97,7 @@ Result<Killed> train_and_kill(const Demo& demo, const TrainingRun& run, std::uin
   killed.milliseconds = static_cast<double>(random_below(600));
   libswap::sleep_for_seconds(killed.milliseconds / 1e3);
   child.kill();
-  TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
+  EBB_TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
   if (exit.signal != SIGKILL) return ended_with(run, exit);
   show(run.name, "SIGKILL " + std::to_string(static_cast<int>(killed.milliseconds)) +
                      " ms after step " + std::to_string(killed.after_step));
@@ -113,15 +113,15 @@ Result<> train_killed(const Demo& demo, Story& story) {
     return steps * (percent + random_below(15)) / 100 / 10 * 10;
   };
   TrainingRun run{.name = "killed", .ranks = 4, .steps = steps, .more = {"--print-pid"}};
-  TRY_ASSIGN(const Killed first, train_and_kill(demo, run, some_step(20)));
+  EBB_TRY_ASSIGN(const Killed first, train_and_kill(demo, run, some_step(20)));
   run.ranks = 3;
   run.tile = "32KiB";
-  TRY_ASSIGN(const Killed second, train_and_kill(demo, run, some_step(45)));
+  EBB_TRY_ASSIGN(const Killed second, train_and_kill(demo, run, some_step(45)));
   run.ranks = 2;
   const std::string at = std::to_string(steps * 8 / 10);
   run.more = {"--export", "dcp:" + demo.path("export"), "--export-at", at,
               "--trace",  demo.path("timeline.json")};
-  TRY_ASSIGN(story.killed, train_to_end(demo, run));
+  EBB_TRY_ASSIGN(story.killed, train_to_end(demo, run));
   story.kills = {first, second};
   story.killed_run = run;
   return {};
@@ -132,7 +132,7 @@ Result<> train_from_export(const Demo& demo, Story& story) {
                   .ranks = 3,
                   .steps = demo.scale.steps,
                   .more = {"--resume-from", demo.path("export")}};
-  TRY_ASSIGN(story.from_export, train_to_end(demo, run));
+  EBB_TRY_ASSIGN(story.from_export, train_to_end(demo, run));
   story.from_export_run = run;
   return {};
 }
@@ -142,9 +142,9 @@ Result<> train_from_export(const Demo& demo, Story& story) {
 Result<Story> tell_story(const Demo& demo) {
   Story story;
   story.resident_run = {.name = "resident", .budget = "all", .ranks = 4, .steps = demo.scale.steps};
-  TRY_ASSIGN(story.resident, train_to_end(demo, story.resident_run));
-  TRY(train_killed(demo, story));
-  TRY(train_from_export(demo, story));
+  EBB_TRY_ASSIGN(story.resident, train_to_end(demo, story.resident_run));
+  EBB_TRY(train_killed(demo, story));
+  EBB_TRY(train_from_export(demo, story));
   return story;
 }
 
@@ -156,22 +156,22 @@ Result<Lines> let_user_kill(const Demo& demo) {
                     .more = {"--print-pid", "--snapshot-every", "5"}};
   std::uint64_t kills = 0;
   for (;;) {
-    TRY_ASSIGN(ChildProcess child, start(demo, yours));
+    EBB_TRY_ASSIGN(ChildProcess child, start(demo, yours));
     std::fprintf(stderr, "\n  kill it from another terminal, any time:  kill -9 %llu\n\n",
                  static_cast<unsigned long long>(child.id()));
-    TRY_ASSIGN(const ChildProcess::Exit exit, show_to_end(yours, child));
+    EBB_TRY_ASSIGN(const ChildProcess::Exit exit, show_to_end(yours, child));
     if (exit.signal == 0 && exit.code == 0) break;
     if (exit.signal == 0) return ended_with(yours, exit);
     show(yours.name, "you killed it; going on from the store");
     ++kills;
   }
   std::fprintf(stderr, "the same without kills, all in memory, to compare:\n");
-  TRY_ASSIGN(const Results plain, train_to_end(demo, quiet));
-  TRY_ASSIGN(const Results mine, Results::read(demo.io, yours.json(demo)));
-  TRY_ASSIGN(const std::string plain_store, plain.text("store"));
-  TRY_ASSIGN(const std::string my_store, mine.text("store"));
-  TRY_ASSIGN(const std::string wanted, hash_of(demo, plain_store));
-  TRY_ASSIGN(const std::string got, hash_of(demo, my_store));
+  EBB_TRY_ASSIGN(const Results plain, train_to_end(demo, quiet));
+  EBB_TRY_ASSIGN(const Results mine, Results::read(demo.io, yours.json(demo)));
+  EBB_TRY_ASSIGN(const std::string plain_store, plain.text("store"));
+  EBB_TRY_ASSIGN(const std::string my_store, mine.text("store"));
+  EBB_TRY_ASSIGN(const std::string wanted, hash_of(demo, plain_store));
+  EBB_TRY_ASSIGN(const std::string got, hash_of(demo, my_store));
   if (wanted != got)
     return Error{
         Code::state,
@@ -183,7 +183,7 @@ Result<Lines> let_user_kill(const Demo& demo) {
 }
 
 Result<Results> Results::read(libswap::IoQueue& io, const fs::path& file) {
-  TRY_ASSIGN(const std::string text, read_text(io, file, formats::MiB));
+  EBB_TRY_ASSIGN(const std::string text, read_text(io, file, formats::MiB));
   Results results;
   results.file_ = file.string();
   for (std::size_t begin = 0; begin < text.size();) {
@@ -206,7 +206,7 @@ Result<std::string> Results::text(const std::string& key) const {
 }
 
 Result<double> Results::number(const std::string& key) const {
-  TRY_ASSIGN(const std::string value, text(key));
+  EBB_TRY_ASSIGN(const std::string value, text(key));
   double number = 0;
   const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
   if (parsed.ec != std::errc())
@@ -214,4 +214,4 @@ Result<double> Results::number(const std::string& key) const {
   return number;
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <random>
 
+#include "ebb/formats/core/sha256.h"
 #include "examples/gpt/demo.h"
-#include "formats/core/sha256.h"
 #include "tools/cli/arguments.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Code;
@@ -40,8 +40,8 @@ struct StoredPiece {
 };
 
 Result<std::vector<StoredPiece>> pieces_of(const Demo& demo, const std::string& checkpoint) {
-  TRY_ASSIGN(const ToolRun run,
-             run_tool({demo.program("ckpt-inspect"), checkpoint, "--shards", "--json"}));
+  EBB_TRY_ASSIGN(const ToolRun run,
+                 run_tool({demo.program("ckpt-inspect"), checkpoint, "--shards", "--json"}));
   if (run.code != 0) return untrue("ckpt-inspect --shards " + checkpoint + " failed");
   std::vector<StoredPiece> pieces;
   std::size_t at = run.output.find("\"shards\": [");
@@ -69,7 +69,7 @@ struct FlippedBit {
 
 // Any bit of any tensor's bytes, each equally likely.
 Result<FlippedBit> flip_random_bit(const Demo& demo, const std::string& checkpoint) {
-  TRY_ASSIGN(const auto pieces, pieces_of(demo, checkpoint));
+  EBB_TRY_ASSIGN(const auto pieces, pieces_of(demo, checkpoint));
   std::uint64_t bytes = 0;
   for (const StoredPiece& piece : pieces) bytes += piece.length;
   std::random_device device;
@@ -79,24 +79,25 @@ Result<FlippedBit> flip_random_bit(const Demo& demo, const std::string& checkpoi
   const FlippedBit flipped{pieces[i], pieces[i].offset + place, device() % 8};
 
   const fs::path path = fs::path(checkpoint) / flipped.piece.file;
-  TRY_ASSIGN(const auto file,
-             demo.io.backend().open(path, {.access = libswap::Access::read_write}));
+  EBB_TRY_ASSIGN(const auto file,
+                 demo.io.backend().open(path, {.access = libswap::Access::read_write}));
   std::array<std::byte, 1> byte{};
   Result<> done = demo.io.read(file, flipped.offset, byte);
   byte[0] ^= static_cast<std::byte>(1u << flipped.bit);
   if (done) done = demo.io.write(file, flipped.offset, byte);
-  TRY(demo.io.backend().close(file));
+  EBB_TRY(demo.io.backend().close(file));
   if (!done) return std::move(done).error();
   return flipped;
 }
 
 Result<Line> shown_by_inspect(const Demo& demo, const std::string& store) {
   const std::vector<std::string> command = {demo.program("ckpt-inspect"), store};
-  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   if (run.code != 0)
     return untrue("ckpt-inspect " + store + " ended with code " + std::to_string(run.code));
   std::fprintf(stderr, "%s", run.output.c_str());
-  TRY_ASSIGN(const ToolRun verified, run_tool({demo.program("ckpt-inspect"), store, "--verify"}));
+  EBB_TRY_ASSIGN(const ToolRun verified,
+                 run_tool({demo.program("ckpt-inspect"), store, "--verify"}));
   if (verified.code != 0) return untrue("ckpt-inspect --verify finds the store damaged");
   return Line{"5 the store is a checkpoint: ranks, rows, groups, step shown; complete and sound",
               shell(command)};
@@ -104,16 +105,16 @@ Result<Line> shown_by_inspect(const Demo& demo, const std::string& store) {
 
 Result<Line> converted(const Demo& demo) {
   const std::string source = demo.path("export");
-  TRY_ASSIGN(const std::string wanted, hash_of(demo, source));
+  EBB_TRY_ASSIGN(const std::string wanted, hash_of(demo, source));
   std::vector<std::string> last;
   for (const std::string format : {"safetensors", "dcp"}) {
     const std::string target = demo.path("converted-" + format);
     std::vector<std::string> command = {demo.program("ckpt-convert"), source, target, "--to",
                                         format};
     if (format == "dcp") command.insert(command.end(), {"--world-size", "2"});
-    TRY_ASSIGN(const ToolRun run, run_tool(command));
+    EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
     if (run.code != 0) return untrue("ckpt-convert --to " + format + " failed");
-    TRY_ASSIGN(const std::string got, hash_of(demo, target));
+    EBB_TRY_ASSIGN(const std::string got, hash_of(demo, target));
     if (got != wanted)
       return untrue("ckpt-convert --to " + format + ": hash " + got + ", the source has " + wanted);
     last = std::move(command);
@@ -128,9 +129,9 @@ Result<Line> flipped_bit_named(const Demo& demo, const std::string& store) {
   fs::remove_all(copy, failed);
   fs::copy(store, copy, fs::copy_options::recursive, failed);
   if (failed) return untrue("copying " + store + ": " + failed.message());
-  TRY_ASSIGN(const FlippedBit flipped, flip_random_bit(demo, copy));
+  EBB_TRY_ASSIGN(const FlippedBit flipped, flip_random_bit(demo, copy));
   const std::vector<std::string> command = {demo.program("ckpt-inspect"), copy, "--verify"};
-  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   std::fprintf(stderr, "%s", run.output.c_str());
   const std::string where = "bit " + std::to_string(flipped.bit) + " of byte " +
                             std::to_string(flipped.offset) + " of " + flipped.piece.file;
@@ -160,10 +161,10 @@ std::string shell(const std::vector<std::string>& command) {
 
 Result<ToolRun> run_tool(const std::vector<std::string>& command) {
   std::fprintf(stderr, "$ %s\n", shell(command).c_str());
-  TRY_ASSIGN(ChildProcess child, ChildProcess::start(command, ChildProcess::Stream::output));
+  EBB_TRY_ASSIGN(ChildProcess child, ChildProcess::start(command, ChildProcess::Stream::output));
   ToolRun run;
-  TRY_ASSIGN(run.output, child.read_all(kMostOutput));
-  TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
+  EBB_TRY_ASSIGN(run.output, child.read_all(kMostOutput));
+  EBB_TRY_ASSIGN(const ChildProcess::Exit exit, child.wait());
   if (exit.signal != 0)
     return untrue(command[0] + " was ended by signal " + std::to_string(exit.signal));
   run.code = exit.code;
@@ -171,8 +172,8 @@ Result<ToolRun> run_tool(const std::vector<std::string>& command) {
 }
 
 Result<std::string> hash_of(const Demo& demo, const std::string& checkpoint) {
-  TRY_ASSIGN(const ToolRun run, run_tool({demo.program("ckpt-inspect"), checkpoint, "--tensors",
-                                          "--digest", "--json"}));
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool({demo.program("ckpt-inspect"), checkpoint, "--tensors",
+                                              "--digest", "--json"}));
   if (run.code != 0)
     return untrue("ckpt-inspect " + checkpoint + " ended with code " + std::to_string(run.code));
   std::vector<std::string> tensors;  // sorted: formats order them in their own ways
@@ -191,13 +192,13 @@ Result<std::string> hash_of(const Demo& demo, const std::string& checkpoint) {
 }
 
 Result<Lines> claim_tools(const Demo& demo, const Story& story) {
-  TRY_ASSIGN(const std::string store, story.killed.text("store"));
+  EBB_TRY_ASSIGN(const std::string store, story.killed.text("store"));
   Lines lines;
-  TRY_ASSIGN(Line shown, shown_by_inspect(demo, store));
+  EBB_TRY_ASSIGN(Line shown, shown_by_inspect(demo, store));
   lines.push_back(std::move(shown));
-  TRY_ASSIGN(Line written, converted(demo));
+  EBB_TRY_ASSIGN(Line written, converted(demo));
   lines.push_back(std::move(written));
-  TRY_ASSIGN(Line named, flipped_bit_named(demo, store));
+  EBB_TRY_ASSIGN(Line named, flipped_bit_named(demo, store));
   lines.push_back(std::move(named));
   return lines;
 }
@@ -205,7 +206,7 @@ Result<Lines> claim_tools(const Demo& demo, const Story& story) {
 Result<Lines> claim_deepspeed(const Demo& demo, const Story&) {
   const std::vector<std::string> command = {demo.program("ckpt-inspect"),
                                             (demo.fixtures / "deepspeed/z3_muon_bf16_w4").string()};
-  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   std::fprintf(stderr, "%s", run.output.c_str());
   if (run.code != 0)
     return untrue("ckpt-inspect of the DeepSpeed checkpoint ended with code " +
@@ -218,10 +219,10 @@ Result<Lines> claim_deepspeed(const Demo& demo, const Story&) {
 }
 
 Result<Lines> claim_pictures(const Demo& demo, const Story& story) {
-  TRY_ASSIGN(const std::string store, story.killed.text("store"));
+  EBB_TRY_ASSIGN(const std::string store, story.killed.text("store"));
   const std::string map = demo.path("shards.html");
   const std::vector<std::string> command = {demo.program("ckpt-inspect"), store, "--map", map};
-  TRY_ASSIGN(const ToolRun run, run_tool(command));
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   if (run.code != 0)
     return untrue("ckpt-inspect --map ended with code " + std::to_string(run.code));
   for (const std::string& file : {map, demo.path("timeline.json")}) {
@@ -232,4 +233,4 @@ Result<Lines> claim_pictures(const Demo& demo, const Story& story) {
                 shell(command)}};
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -1,12 +1,12 @@
 #include "examples/gpt/export.h"
 
-#include "formats/registry.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/sys/thread.h"
-#include "libswap/transfer/convert.h"
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/tree/file_tree.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 using formats::Rank;
 
@@ -42,34 +42,34 @@ Result<> Exporter::advance() {
 
 Result<> Exporter::start_writing() {
   pinned_ = engine_.committed_generation();
-  TRY(engine_.pin(pinned_));
+  EBB_TRY(engine_.pin(pinned_));
   phase_ = Phase::writing;
   if (rank_ != Rank{0}) return {};
-  TRY_ASSIGN(auto tree, libswap::open_tree(engine_.store_directory()));
-  TRY_ASSIGN(source_, formats::describe(std::move(tree)));
-  TRY_ASSIGN(writer_, libswap::start_thread([this] {
-               result_ = write(*source_);
-               written_.store(true);
-             }));
+  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(engine_.store_directory()));
+  EBB_TRY_ASSIGN(source_, formats::describe(std::move(tree)));
+  EBB_TRY_ASSIGN(writer_, libswap::start_thread([this] {
+                   result_ = write(*source_);
+                   written_.store(true);
+                 }));
   return {};
 }
 
 Result<Exported> Exporter::write(const formats::Checkpoint& source) const {
   const libswap::ConvertRequest wanted{.format = formats::format_named(request_.format),
                                        .world = world_};
-  TRY_ASSIGN(const auto conversion, libswap::plan_conversion(source, wanted));
-  TRY_ASSIGN(const auto report,
-             libswap::write_checkpoint(io_, *conversion.content, conversion.plan,
-                                       request_.directory, {.workers = 1}));  // training goes on
+  EBB_TRY_ASSIGN(const auto conversion, libswap::plan_conversion(source, wanted));
+  EBB_TRY_ASSIGN(const auto report, libswap::write_checkpoint(io_, *conversion.content,
+                                                              conversion.plan, request_.directory,
+                                                              {.workers = 1}));  // training goes on
   return Exported{step_, report.bytes, report.seconds, request_.directory};
 }
 
 Result<std::optional<Exported>> Exporter::finish() {
   if (writer_.joinable()) writer_.join();
-  if (phase_ == Phase::writing && rank_ == Rank{0}) TRY(advance());
+  if (phase_ == Phase::writing && rank_ == Rank{0}) EBB_TRY(advance());
   if (!result_) return std::optional<Exported>();
   if (!*result_) return result_->error();
   return std::optional<Exported>(**result_);
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

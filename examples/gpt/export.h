@@ -10,11 +10,11 @@
 #include <optional>
 #include <thread>
 
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/libmuon/step/engine.h"
 #include "examples/gpt/settings.h"
-#include "formats/catalog/catalog.h"
-#include "libmuon/step/engine.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 struct Exported {
   std::uint64_t step = 0;
@@ -60,4 +60,4 @@ class Exporter {
   std::optional<Result<Exported>> result_;  // set by the writer, read after join
 };
 
-}  // namespace gpt
+}  // namespace ebb::gpt

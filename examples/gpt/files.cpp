@@ -1,8 +1,8 @@
 #include "examples/gpt/files.h"
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 namespace fs = std::filesystem;
 using formats::Code;
@@ -10,30 +10,30 @@ using formats::Error;
 using formats::Result;
 
 Result<std::string> read_text(libswap::IoQueue& io, const fs::path& path, std::uint64_t most) {
-  TRY_ASSIGN(const libswap::FileId file, io.backend().open(path, {}));
+  EBB_TRY_ASSIGN(const libswap::FileId file, io.backend().open(path, {}));
   auto content = [&]() -> Result<std::string> {
-    TRY_ASSIGN(const libswap::FileInfo info, io.backend().info(file));
+    EBB_TRY_ASSIGN(const libswap::FileInfo info, io.backend().info(file));
     if (info.size > most)
       return Error{Code::limit,
                    path.string() + ": " + std::to_string(info.size) + " bytes, the limit is " +
                        std::to_string(most),
                    {}};
     std::string text(static_cast<std::size_t>(info.size), '\0');
-    TRY(io.read(file, 0, std::as_writable_bytes(std::span(text))));
+    EBB_TRY(io.read(file, 0, std::as_writable_bytes(std::span(text))));
     return text;
   }();
-  TRY(io.backend().close(file));
+  EBB_TRY(io.backend().close(file));
   return content;
 }
 
 Result<> write_text(libswap::IoQueue& io, const fs::path& path, std::string_view text) {
   const libswap::OpenOptions options{.access = libswap::Access::read_write,
                                      .creation = libswap::Creation::create_or_open};
-  TRY_ASSIGN(const libswap::FileId file, io.backend().open(path, options));
+  EBB_TRY_ASSIGN(const libswap::FileId file, io.backend().open(path, options));
   Result<> written = io.backend().truncate(file, 0);
   if (written) written = io.write(file, 0, formats::view_of(text));
-  TRY(io.backend().close(file));
+  EBB_TRY(io.backend().close(file));
   return written;
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

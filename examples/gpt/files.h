@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "formats/core/result.h"
-#include "libswap/sys/io_queue.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/libswap/queue/io_queue.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 // Code::limit above `most` bytes.
 formats::Result<std::string> read_text(libswap::IoQueue& io, const std::filesystem::path& path,
@@ -17,4 +17,4 @@ formats::Result<std::string> read_text(libswap::IoQueue& io, const std::filesyst
 formats::Result<> write_text(libswap::IoQueue& io, const std::filesystem::path& path,
                              std::string_view text);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -4,7 +4,7 @@
 #include "examples/gpt/layers.h"
 #include "examples/gpt/math.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 // out = x / rms(x) * gain, row by row; keeps 1 / rms for the way back.
@@ -166,7 +166,7 @@ template <typename Real>
 double forward(const Model& model, std::span<const Real> weights,
                std::span<const std::uint8_t> tokens, Activations<Real>& state) {
   const Config& c = model.config;
-  CHECK(tokens.size() == c.sequence + 1 && weights.size() == model.elems);
+  EBB_CHECK(tokens.size() == c.sequence + 1 && weights.size() == model.elems);
   const Real* w = weights.data();
   const std::uint64_t d = c.width;
   for (std::uint64_t t = 0; t < c.sequence; ++t)
@@ -189,4 +189,4 @@ template double forward(const Model&, std::span<const float>, std::span<const st
 template double forward(const Model&, std::span<const double>, std::span<const std::uint8_t>,
                         Activations<double>&);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -12,7 +12,7 @@
 
 #include "examples/gpt/model.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 // What the backward pass needs of one block.
 template <typename Real>
@@ -62,4 +62,4 @@ void backward(const Model& model, std::span<const Real> weights,
               std::span<const std::uint8_t> tokens, Activations<Real>& state,
               std::span<Real> gradient);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

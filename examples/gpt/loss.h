@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
+#include "ebb/libmuon/comm/communicator.h"
 #include "examples/gpt/layers.h"
-#include "libmuon/comm/communicator.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 // A sum in units of 2^-40 nats: integers have no rounding that an order could change.
 class ExactLoss {
@@ -31,4 +31,4 @@ formats::Result<double> held_out_loss(const Model& model, std::span<const float>
                                       std::span<const std::uint8_t> text,
                                       libmuon::Communicator& ranks, Activations<float>& state);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

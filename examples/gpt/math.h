@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 template <typename Real>
 struct Matrix {  // row-major, borrowed
@@ -54,4 +54,4 @@ Real dot(const Real* a, const Real* b, std::uint64_t count) {
   return ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -4,7 +4,7 @@
 
 #include "examples/gpt/random.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 Result<> check(const Config& c) {
@@ -40,7 +40,7 @@ float initial_scale(const Model& model, const Parameter& parameter) {
 }  // namespace
 
 Result<Model> Model::make(const Config& config) {
-  TRY(check(config));
+  EBB_TRY(check(config));
   Model model;
   model.config = config;
   const std::uint64_t d = config.width, h = config.hidden;
@@ -74,4 +74,4 @@ std::vector<float> initial_weights(const Model& model, std::uint64_t seed) {
   return weights;
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

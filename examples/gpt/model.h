@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/result.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/layout/box.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 using formats::Result;
 
@@ -62,4 +62,4 @@ struct Model {
 // residual stream smaller by the square root of their number); the classifier starts at zero.
 std::vector<float> initial_weights(const Model& model, std::uint64_t seed);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace gpt {
+namespace ebb::gpt {
 
 constexpr std::uint64_t mix(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
@@ -23,4 +23,4 @@ constexpr float random_float(std::uint64_t seed, std::uint64_t counter) {
   return static_cast<float>(top - (1 << 23)) / static_cast<float>(1 << 23);
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace gpt {
+namespace ebb::gpt {
 
 using formats::Rank;
 using formats::Result;
@@ -47,7 +47,7 @@ Result<std::span<const float>> GradientMean::reduce(const std::vector<std::vecto
       next += slice_.count;
     }
   }
-  TRY(ranks_.exchange(sends, receives));
+  EBB_TRY(ranks_.exchange(sends, receives));
 
   constexpr std::uint64_t kStretch = 4096;  // stays in the first-level cache over the twelve passes
   for (std::uint64_t first = 0; first < slice_.count; first += kStretch) {
@@ -60,4 +60,4 @@ Result<std::span<const float>> GradientMean::reduce(const std::vector<std::vecto
   return std::span<const float>(mean_);
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

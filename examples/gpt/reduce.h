@@ -8,10 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "ebb/libmuon/comm/communicator.h"
 #include "examples/gpt/batches.h"
-#include "libmuon/comm/communicator.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 struct Slice {
   std::uint64_t first = 0;
@@ -39,4 +39,4 @@ class GradientMean {
   std::vector<float> mean_;      // (slice)
 };
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -8,7 +8,7 @@
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using tools::bytes_text;
@@ -165,4 +165,4 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
   return json.take();
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

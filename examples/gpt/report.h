@@ -7,7 +7,7 @@
 #include "examples/gpt/setup.h"
 #include "examples/gpt/train.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 struct Facts {
   const Settings& settings;
@@ -37,4 +37,4 @@ std::string plan_text(const Facts& facts);
 std::string outcome_text(const Facts& facts, const Outcome& outcome);
 std::string outcome_json(const Facts& facts, const Outcome& outcome);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -2,10 +2,10 @@
 
 #include <array>
 
+#include "ebb/formats/registry.h"
 #include "examples/gpt/batches.h"
-#include "formats/registry.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Code;
@@ -135,10 +135,10 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
   if (!arguments.has("swap")) return usage("--swap DIR is missing: where state is to live");
   settings.swap = *arguments.text("swap");
   const std::uint64_t ranks = arguments.count("ranks").value_or(settings.ranks);
-  TRY(check_ranks(ranks));
+  EBB_TRY(check_ranks(ranks));
   settings.ranks = static_cast<std::uint32_t>(ranks);
   settings.steps = arguments.count("steps").value_or(settings.steps);
-  TRY_ASSIGN(settings.budget, budget_from(arguments.text("budget").value_or("quarter")));
+  EBB_TRY_ASSIGN(settings.budget, budget_from(arguments.text("budget").value_or("quarter")));
   settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
   settings.snapshot_every = arguments.count("snapshot-every").value_or(settings.snapshot_every);
   if (settings.snapshot_every == 0) return usage("--snapshot-every 0: wanted at least 1");
@@ -147,7 +147,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
     return usage("--export-at " + std::to_string(export_step) + ": training ends at step " +
                  std::to_string(settings.steps));
   if (const auto text = arguments.text("export")) {
-    TRY_ASSIGN(settings.exported, export_from(*text, export_step));
+    EBB_TRY_ASSIGN(settings.exported, export_from(*text, export_step));
   }
   settings.text = arguments.text("text");
   settings.resume_from = arguments.text("resume-from");
@@ -158,4 +158,4 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
   return settings;
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -6,11 +6,11 @@
 #include <optional>
 #include <string>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/program.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 using formats::Result;
 
@@ -50,4 +50,4 @@ const tools::Program& train_program();
 // Code::usage names the flag and what it takes.
 Result<Settings> settings_from(const tools::Arguments& arguments);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

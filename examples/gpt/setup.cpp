@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "ebb/formats/core/units.h"
 #include "examples/gpt/layers.h"
 #include "examples/gpt/reduce.h"
-#include "formats/core/units.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Policy;
@@ -70,7 +70,7 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
   std::vector<EnginePlan> unlimited;
   std::uint64_t all_state = 0;
   for (std::uint32_t rank = 0; rank < settings.ranks; ++rank) {
-    TRY_ASSIGN(EnginePlan plan, libmuon::Engine::plan(common, Rank{rank}));
+    EBB_TRY_ASSIGN(EnginePlan plan, libmuon::Engine::plan(common, Rank{rank}));
     all_state += plan.state_bytes;
     unlimited.push_back(plan);
   }
@@ -93,7 +93,7 @@ Result<Predicted> predict(const std::vector<EngineConfig>& engines, const Model&
   const std::uint64_t vector_bytes = model.elems * sizeof(float);
   std::uint64_t workspace = 0, gradients = kBatch * vector_bytes, exchange = 0;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
-    TRY_ASSIGN(const EnginePlan plan, libmuon::Engine::plan(engines[rank], Rank{rank}));
+    EBB_TRY_ASSIGN(const EnginePlan plan, libmuon::Engine::plan(engines[rank], Rank{rank}));
     all.state_bytes += plan.state_bytes;
     all.disk_bytes += plan.disk_bytes;
     all.step_read_bytes += plan.step_read_bytes;
@@ -118,4 +118,4 @@ Result<Predicted> predict(const std::vector<EngineConfig>& engines, const Model&
   return all;
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "ebb/libmuon/step/engine.h"
 #include "examples/gpt/model.h"
 #include "examples/gpt/settings.h"
 #include "examples/gpt/text.h"
-#include "libmuon/step/engine.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 // Groups of the engine's model.
 constexpr std::uint32_t kMuonGroup = 0;
@@ -44,4 +44,4 @@ struct Predicted {
 Result<Predicted> predict(const std::vector<libmuon::EngineConfig>& engines, const Model& model,
                           const Corpus& corpus);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

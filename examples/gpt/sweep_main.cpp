@@ -6,12 +6,14 @@
 #include <cstdio>
 #include <thread>
 
+#include "ebb/libmuon/step/engine.h"
+#include "ebb/libswap/queue/disk_probe.h"
+#include "ebb/libswap/sys/process.h"
 #include "examples/gpt/files.h"
-#include "libmuon/step/engine.h"
-#include "libswap/sys/disk_probe.h"
-#include "libswap/sys/process.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
+
+namespace ebb {
 
 namespace gpt {
 namespace {
@@ -76,11 +78,11 @@ struct Round {
 Result<Round> measure(libswap::IoQueue& io, const std::filesystem::path& swap,
                       libmuon::Engine& engine, std::uint64_t probe_bytes) {
   Round round;
-  TRY_ASSIGN(const auto disk, libswap::measure_disk(io, swap, {.bytes = probe_bytes}));
+  EBB_TRY_ASSIGN(const auto disk, libswap::measure_disk(io, swap, {.bytes = probe_bytes}));
   round.disk_bytes_per_s = disk.mixed;
   const auto before = engine.stats();
   const auto begin = Clock::now();
-  TRY(engine.step({}));
+  EBB_TRY(engine.step({}));
   round.sweep_s = std::chrono::duration<double>(Clock::now() - begin).count();
   const auto after = engine.stats();
   const std::uint64_t moved =
@@ -106,27 +108,28 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   const std::filesystem::path swap = *arguments.text("swap");
   const std::uint64_t state = arguments.size("state").value_or(formats::GiB);
   const auto config = config_for(state);
-  TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
-  TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
-  TRY_ASSIGN(const auto directory, libswap::SwapDirectory::open(*io, swap));
+  EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
+  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
+  EBB_TRY_ASSIGN(const auto directory, libswap::SwapDirectory::open(*io, swap));
   const auto ranks = libmuon::make_thread_ranks(1);
   const auto zeros = [](std::uint32_t, formats::FlatRange, std::span<float> into) {
     std::fill(into.begin(), into.end(), 0.0f);
   };
-  TRY_ASSIGN(const auto engine,
-             libmuon::Engine::open(config, *ranks[0], *io, *directory, zeros, nullptr));
+  EBB_TRY_ASSIGN(const auto engine,
+                 libmuon::Engine::open(config, *ranks[0], *io, *directory, zeros, nullptr));
   std::vector<float> gradient(formats::volume(config.model.params[0].shape));
   for (std::size_t i = 0; i < gradient.size(); ++i)
     gradient[i] = static_cast<float>(i % 1024) / 1024.0f - 0.5f;
 
   std::vector<float> weights(gradient.size());
-  TRY(engine->bind_weights(0, weights));
+  EBB_TRY(engine->bind_weights(0, weights));
 
   std::vector<Round> rounds;
   const std::uint64_t wanted = std::max<std::uint64_t>(1, arguments.count("rounds").value_or(3));
   for (std::uint64_t i = 0; i < wanted; ++i) {
-    TRY(engine->set_gradient(0, gradient));
-    TRY_ASSIGN(const Round round, measure(*io, swap, *engine, std::min(state / 4, formats::GiB)));
+    EBB_TRY(engine->set_gradient(0, gradient));
+    EBB_TRY_ASSIGN(const Round round,
+                   measure(*io, swap, *engine, std::min(state / 4, formats::GiB)));
     rounds.push_back(round);
   }
   const auto [sweep_s, sweep, disk] = best_of(rounds);
@@ -142,11 +145,17 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
       "{\n  \"state_bytes\": %llu,\n  \"sweep_s\": %.9g,\n  \"sweep_bytes_per_s\": %.9g,\n"
       "  \"disk_bytes_per_s\": %.9g,\n  \"share_of_disk\": %.9g\n}\n",
       static_cast<unsigned long long>(state), sweep_s, sweep, disk, sweep / disk);
-  TRY(write_text(*io, *arguments.text("json"), text.data()));
+  EBB_TRY(write_text(*io, *arguments.text("json"), text.data()));
   return Exit::success;
 }
 
 }  // namespace
 }  // namespace gpt
 
-int main(int argc, char** argv) { return tools::run_program(gpt::kProgram, argc, argv, gpt::work); }
+int program_main(int argc, char** argv) {
+  return tools::run_program(gpt::kProgram, argc, argv, gpt::work);
+}
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

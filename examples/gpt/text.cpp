@@ -4,10 +4,10 @@
 #include <set>
 #include <utility>
 
+#include "ebb/formats/core/units.h"
 #include "examples/gpt/files.h"
-#include "formats/core/units.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 namespace fs = std::filesystem;
@@ -88,7 +88,7 @@ Result<Corpus> load_licences(libswap::IoQueue& io, const fs::path& directory, st
     std::error_code failed;
     const fs::path real = fs::canonical(directory / name, failed);
     if (failed || !fs::is_regular_file(real, failed) || !seen.insert(real).second) continue;
-    TRY_ASSIGN(std::string text, read_text(io, real, kMostText));
+    EBB_TRY_ASSIGN(std::string text, read_text(io, real, kMostText));
     texts.push_back({real.filename().string(), std::move(text)});
   }
   std::sort(texts.begin(), texts.end(),
@@ -96,4 +96,4 @@ Result<Corpus> load_licences(libswap::IoQueue& io, const fs::path& directory, st
   return hold_out_licences(texts, length);
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

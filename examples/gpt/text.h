@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/result.h"
-#include "libswap/sys/io_queue.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/libswap/queue/io_queue.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 using formats::Result;
 
@@ -43,4 +43,4 @@ Result<Corpus> load_text(libswap::IoQueue& io, const std::filesystem::path& file
 Result<Corpus> load_licences(libswap::IoQueue& io, const std::filesystem::path& directory,
                              std::size_t length);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

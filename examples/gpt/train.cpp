@@ -6,15 +6,15 @@
 #include <cstdio>
 #include <thread>
 
+#include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libswap/sys/thread.h"
 #include "examples/gpt/batches.h"
 #include "examples/gpt/layers.h"
 #include "examples/gpt/loss.h"
 #include "examples/gpt/reduce.h"
 #include "examples/gpt/setup.h"
-#include "libmuon/comm/communicator.h"
-#include "libswap/sys/thread.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Code;
@@ -85,11 +85,11 @@ class RankTrainer {
 };
 
 Result<Outcome> RankTrainer::run() {
-  TRY(open());
-  TRY(train_steps());
-  TRY(finish_state());
-  TRY_ASSIGN(outcome_.held_out_loss,
-             held_out_loss(run_.model, weights_, run_.corpus.held_out, ranks_, activations_));
+  EBB_TRY(open());
+  EBB_TRY(train_steps());
+  EBB_TRY(finish_state());
+  EBB_TRY_ASSIGN(outcome_.held_out_loss,
+                 held_out_loss(run_.model, weights_, run_.corpus.held_out, ranks_, activations_));
   outcome_.last_step = engine_->step_count();
   outcome_.generation = engine_->committed_generation();
   outcome_.store = engine_->store_directory().string();
@@ -103,13 +103,14 @@ Result<> RankTrainer::open() {
     const std::uint64_t first = run_.model.parameters[param].first + range.first;
     std::copy_n(initial.begin() + static_cast<std::ptrdiff_t>(first), range.count, into.begin());
   };
-  TRY_ASSIGN(engine_, Engine::open(run_.engines[formats::index_of(ranks_.rank())], ranks_, run_.io,
-                                   run_.swap, part_of_initial, run_.resume_from));
+  EBB_TRY_ASSIGN(engine_, Engine::open(run_.engines[formats::index_of(ranks_.rank())], ranks_,
+                                       run_.io, run_.swap, part_of_initial, run_.resume_from));
   for (std::uint32_t i = 0; i < run_.model.parameters.size(); ++i) {
     const Parameter& parameter = run_.model.parameters[i];
-    TRY(engine_->bind_weights(i, std::span(weights_).subspan(parameter.first, parameter.elems)));
+    EBB_TRY(
+        engine_->bind_weights(i, std::span(weights_).subspan(parameter.first, parameter.elems)));
   }
-  TRY(engine_->install_weights());
+  EBB_TRY(engine_->install_weights());
   if (run_.settings.exported)
     exporter_.emplace(*run_.settings.exported, run_.settings.ranks, run_.io, *engine_,
                       ranks_.rank(), exported_);
@@ -123,10 +124,10 @@ Result<> RankTrainer::train_steps() {
   const libmuon::EngineStats before = engine_->stats();
   const Clock::time_point begin = Clock::now();
   while (engine_->step_count() < run_.settings.steps) {
-    TRY_ASSIGN(outcome_.stopped, asked_to_stop());
+    EBB_TRY_ASSIGN(outcome_.stopped, asked_to_stop());
     if (outcome_.stopped) break;
-    TRY(one_step());
-    TRY(snapshot_if_due());
+    EBB_TRY(one_step());
+    EBB_TRY(snapshot_if_due());
   }
   outcome_.seconds = seconds_since(begin);
   outcome_.engines = {difference(engine_->stats(), before)};
@@ -138,15 +139,15 @@ Result<> RankTrainer::one_step() {
   StepTimes times;
   const Clock::time_point begin = Clock::now();
   const ExactLoss my_loss = compute_gradients(step);
-  TRY_ASSIGN(const std::span<const float> mean, mean_.reduce(gradients_));
-  TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));
+  EBB_TRY_ASSIGN(const std::span<const float> mean, mean_.reduce(gradients_));
+  EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));
   times.gradients_s = seconds_since(begin);
 
   const Clock::time_point reduced = Clock::now();
-  TRY(hand_in(mean));
-  TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(step)));
-  TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(step)));
-  TRY_ASSIGN(const libmuon::StepResult result, engine_->step({}));
+  EBB_TRY(hand_in(mean));
+  EBB_TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(step)));
+  EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(step)));
+  EBB_TRY_ASSIGN(const libmuon::StepResult result, engine_->step({}));
   if (result.skipped)
     return Error{Code::state, "step " + std::to_string(step) + ": the gradient is not finite",
                  "the state is as it was; lower the learning rates in setup.h"};
@@ -181,20 +182,21 @@ Result<> RankTrainer::hand_in(std::span<const float> mean) {
     const std::uint64_t end =
         std::min(parameter.first + parameter.elems, slice.first + slice.count);
     const std::uint64_t count = end > begin ? end - begin : 0;
-    TRY(engine_->set_gradient(
+    EBB_TRY(engine_->set_gradient(
         i, count > 0 ? mean.subspan(begin - slice.first, count) : std::span<const float>()));
   }
   return {};
 }
 
 Result<> RankTrainer::snapshot_if_due() {
-  if (exporter_) TRY(exporter_->advance());
+  if (exporter_) EBB_TRY(exporter_->advance());
   const std::uint64_t step = engine_->step_count();
   const bool due = step % run_.settings.snapshot_every == 0;
   if (!due && !(exporter_ && exporter_->wants_snapshot())) return {};
   const std::uint64_t before = engine_->committed_generation();
   const Clock::time_point begin = Clock::now();
-  TRY_ASSIGN(const bool taken, engine_->snapshot());  // false: the last one is still being written
+  EBB_TRY_ASSIGN(const bool taken,
+                 engine_->snapshot());  // false: the last one is still being written
   outcome_.longest_snapshot_stall_s =
       std::max(outcome_.longest_snapshot_stall_s, seconds_since(begin));
   if (taken) {
@@ -207,29 +209,29 @@ Result<> RankTrainer::snapshot_if_due() {
 
 // The last step is durable and everything that ran behind the steps is done.
 Result<> RankTrainer::finish_state() {
-  TRY(settle());
+  EBB_TRY(settle());
   if (snapshot_step_ == engine_->step_count() || engine_->step_count() == outcome_.first_step)
     return {};
   const std::uint64_t before = engine_->committed_generation();
-  TRY_ASSIGN(const bool taken, engine_->snapshot());
-  CHECK(taken);  // nothing is pending or pinned
+  EBB_TRY_ASSIGN(const bool taken, engine_->snapshot());
+  EBB_CHECK(taken);  // nothing is pending or pinned
   ++outcome_.snapshots;
   if (exporter_) exporter_->took_snapshot(taken, before);
   return settle();
 }
 
 Result<> RankTrainer::settle() {
-  TRY(engine_->wait_snapshot());
+  EBB_TRY(engine_->wait_snapshot());
   if (!exporter_) return {};
-  TRY(exporter_->advance());
+  EBB_TRY(exporter_->advance());
   outcome_.exported = exporter_->finish();
-  TRY(ranks_.agree(0));  // rank 0 has written; now every rank may unpin
+  EBB_TRY(ranks_.agree(0));  // rank 0 has written; now every rank may unpin
   return exporter_->advance();
 }
 
 // All ranks stop at the same step: when one saw the request.
 Result<bool> RankTrainer::asked_to_stop() {
-  TRY_ASSIGN(const std::int64_t go_on, ranks_.agree(run_.stop.load() ? 0 : 1));
+  EBB_TRY_ASSIGN(const std::int64_t go_on, ranks_.agree(run_.stop.load() ? 0 : 1));
   return go_on == 0;
 }
 
@@ -287,4 +289,4 @@ Result<Outcome> train(const Run& run) {
   return together(outcomes);
 }
 
-}  // namespace gpt
+}  // namespace ebb::gpt

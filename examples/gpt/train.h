@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "ebb/libmuon/step/engine.h"
 #include "examples/gpt/export.h"
 #include "examples/gpt/model.h"
 #include "examples/gpt/settings.h"
 #include "examples/gpt/text.h"
-#include "libmuon/step/engine.h"
 
-namespace gpt {
+namespace ebb::gpt {
 
 // What the rank threads of one run share; everything is borrowed.
 struct Run {
@@ -55,4 +55,4 @@ struct Outcome {
 // The first error of any rank; the others' "a peer failed" are left out.
 Result<Outcome> train(const Run& run);
 
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -4,19 +4,21 @@
 #include <cstdio>
 #include <thread>
 
+#include "ebb/formats/registry.h"
+#include "ebb/libmuon/step/forecast.h"
+#include "ebb/libswap/queue/disk_probe.h"
+#include "ebb/libswap/sys/process.h"
+#include "ebb/libswap/trace.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "examples/gpt/bigram.h"
 #include "examples/gpt/files.h"
 #include "examples/gpt/report.h"
 #include "examples/gpt/settings.h"
 #include "examples/gpt/setup.h"
 #include "examples/gpt/train.h"
-#include "formats/registry.h"
-#include "libmuon/step/forecast.h"
-#include "libswap/sys/disk_probe.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/sys/process.h"
-#include "libswap/trace.h"
 #include "tools/cli/run.h"
+
+namespace ebb {
 
 namespace gpt {
 namespace {
@@ -28,15 +30,15 @@ using tools::Exit;
 void say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 Result<std::unique_ptr<libswap::IoQueue>> open_io() {
-  TRY_ASSIGN(libswap::ChosenBackend chosen,
-             libswap::open_backend(libswap::BackendChoice::automatic));
+  EBB_TRY_ASSIGN(libswap::ChosenBackend chosen,
+                 libswap::open_backend(libswap::BackendChoice::automatic));
   if (!chosen.note.empty()) say("note: " + chosen.note);
   return libswap::IoQueue::start(std::move(chosen.backend), {});
 }
 
 Result<std::unique_ptr<formats::Checkpoint>> open_source(const Settings& settings) {
   if (!settings.resume_from) return std::unique_ptr<formats::Checkpoint>();
-  TRY_ASSIGN(auto tree, libswap::open_tree(*settings.resume_from));
+  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(*settings.resume_from));
   return formats::describe(std::move(tree));
 }
 
@@ -46,14 +48,14 @@ Result<double> predict_engine_seconds(const std::vector<libmuon::EngineConfig>& 
   const libswap::DiskProbe probe{
       .bytes = 64 * formats::MiB,
       .operation_bytes = static_cast<std::uint32_t>(engines.front().tile_bytes)};
-  TRY_ASSIGN(const libswap::DiskLimit disk, libswap::measure_disk(io, swap, probe));
+  EBB_TRY_ASSIGN(const libswap::DiskLimit disk, libswap::measure_disk(io, swap, probe));
   if (disk.in_memory)
     say("note: " + swap.string() + " is in memory: its state survives a kill, not a power loss");
   else if (!disk.direct)
     say("note: " + swap.string() + ": no O_DIRECT here, the page cache is used");
   const auto rates = libmuon::probe_compute(engines.front().model);
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
-  TRY_ASSIGN(const auto forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));
+  EBB_TRY_ASSIGN(const auto forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));
   return forecast.step_s;
 }
 
@@ -64,33 +66,33 @@ std::span<const std::uint8_t> judged(const Corpus& corpus, std::size_t length) {
 }
 
 Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
-  TRY_ASSIGN(const Settings settings, settings_from(arguments));
+  EBB_TRY_ASSIGN(const Settings settings, settings_from(arguments));
   tools::catch_stop_signals();
   if (settings.print_pid == Report::on) say("pid " + std::to_string(libswap::process_id()));
-  TRY_ASSIGN(const auto io, open_io());
-  TRY_ASSIGN(const Model model, Model::make({}));
+  EBB_TRY_ASSIGN(const auto io, open_io());
+  EBB_TRY_ASSIGN(const Model model, Model::make({}));
   const std::size_t length = model.config.sequence + 1;
-  TRY_ASSIGN(const Corpus corpus, settings.text ? load_text(*io, *settings.text, length)
-                                                : load_licences(*io, kLicences, length));
+  EBB_TRY_ASSIGN(const Corpus corpus, settings.text ? load_text(*io, *settings.text, length)
+                                                    : load_licences(*io, kLicences, length));
   std::optional<libswap::Trace> trace;
   if (settings.trace) trace.emplace();
-  TRY_ASSIGN(const auto engines, engine_configs(settings, model, trace ? &*trace : nullptr));
-  TRY_ASSIGN(const Predicted predicted, predict(engines, model, corpus));
-  TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, settings.swap));
-  TRY_ASSIGN(const auto source, open_source(settings));
+  EBB_TRY_ASSIGN(const auto engines, engine_configs(settings, model, trace ? &*trace : nullptr));
+  EBB_TRY_ASSIGN(const Predicted predicted, predict(engines, model, corpus));
+  EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, settings.swap));
+  EBB_TRY_ASSIGN(const auto source, open_source(settings));
 
   Facts facts{settings, model, corpus, predicted};
   facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
-  TRY_ASSIGN(facts.predicted_engine_s, predict_engine_seconds(engines, *io, settings.swap));
+  EBB_TRY_ASSIGN(facts.predicted_engine_s, predict_engine_seconds(engines, *io, settings.swap));
   if (settings.texts == Report::on) console.print(plan_text(facts));
 
   const Run run{settings, model, corpus, engines, *io, *swap, source.get(), tools::stop_requested(),
                 say};
-  TRY_ASSIGN(const Outcome outcome, train(run));
+  EBB_TRY_ASSIGN(const Outcome outcome, train(run));
   facts.peak_rss_bytes = libswap::peak_resident_bytes();
   if (settings.texts == Report::on) console.print(outcome_text(facts, outcome));
-  if (settings.json) TRY(write_text(*io, *settings.json, outcome_json(facts, outcome)));
-  if (trace) TRY(write_text(*io, *settings.trace, trace->to_chrome_json()));
+  if (settings.json) EBB_TRY(write_text(*io, *settings.json, outcome_json(facts, outcome)));
+  if (trace) EBB_TRY(write_text(*io, *settings.trace, trace->to_chrome_json()));
   if (!outcome.exported) return outcome.exported.error();
   if (outcome.stopped) {
     say("stopped at step " + std::to_string(outcome.last_step) +
@@ -103,6 +105,10 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
 }  // namespace
 }  // namespace gpt
 
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   return tools::run_program(gpt::train_program(), argc, argv, gpt::work);
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

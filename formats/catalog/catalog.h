@@ -11,13 +11,13 @@
 #include <variant>
 #include <vector>
 
-#include "formats/catalog/value.h"
-#include "formats/core/byte_source.h"
-#include "formats/core/dtype.h"
-#include "formats/core/units.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/catalog/value.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // One stored piece of a tensor. `offset` and `length` are the encoded bytes inside the file.
 struct Chunk {
@@ -106,4 +106,4 @@ class Checkpoint {
 Result<> prove_coverage(const TensorEntry& tensor, const Catalog& catalog);
 Result<> prove_coverage(const Catalog& catalog);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -7,11 +7,11 @@
 #include <bit>
 #include <string>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/check.h"
-#include "formats/core/json_text.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/json_text.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 28;
@@ -40,10 +40,10 @@ class Proof {
   Proof(const TensorEntry& tensor, const Catalog& catalog) : tensor_(tensor), catalog_(catalog) {}
 
   Result<> run() {
-    TRY(check_boxes());
+    EBB_TRY(check_boxes());
     if (volume(tensor_.shape) == 0) return {};
     find_cut_dimensions();
-    TRY(gather_corners());
+    EBB_TRY(gather_corners());
     return report(first_leftover());
   }
 
@@ -191,8 +191,8 @@ Result<> prove_coverage(const TensorEntry& tensor, const Catalog& catalog) {
 }
 
 Result<> prove_coverage(const Catalog& catalog) {
-  for (const TensorEntry& tensor : catalog.tensors) TRY(prove_coverage(tensor, catalog));
+  for (const TensorEntry& tensor : catalog.tensors) EBB_TRY(prove_coverage(tensor, catalog));
   return {};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

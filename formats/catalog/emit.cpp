@@ -1,13 +1,13 @@
-#include "formats/catalog/emit.h"
+#include "ebb/formats/catalog/emit.h"
 
 #include <algorithm>
 #include <array>
 
-#include "formats/catalog/range_crcs.h"
-#include "formats/core/check.h"
-#include "formats/core/crc32c.h"
+#include "ebb/formats/catalog/range_crcs.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/crc32c.h"
 
-namespace formats {
+namespace ebb::formats {
 
 DType written_dtype(const TensorData& data, const Catalog& content) {
   return data.as.value_or(content.tensors[data.tensor].dtype);
@@ -46,7 +46,7 @@ std::vector<std::uint32_t> RangeCrcs::of(const std::vector<FileRange>& ranges) c
   std::vector<std::uint32_t> out;
   for (const FileRange& range : ranges) {
     const auto found = crcs_.find(range);
-    CHECK(found != crcs_.end() && range.offset + range.size <= position_);
+    EBB_CHECK(found != crcs_.end() && range.offset + range.size <= position_);
     out.push_back(found->second);
   }
   return out;
@@ -90,8 +90,8 @@ void BlockCrcs::add(const OutputFile& file, std::span<const BlockShare> shares) 
 
 std::span<const std::uint32_t> BlockCrcs::of(std::uint32_t file) const {
   const auto found = files_.find(&plan_.files[file]);
-  CHECK(found != files_.end());
+  EBB_CHECK(found != files_.end());
   return found->second.crcs;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

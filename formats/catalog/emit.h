@@ -11,10 +11,10 @@
 #include <variant>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/layout/layout.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/layout/layout.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // The decoded row-major elements of one box of one tensor of the content.
 struct TensorData {
@@ -118,4 +118,4 @@ struct EmitRequest {
   std::optional<Compression> compression = std::nullopt;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

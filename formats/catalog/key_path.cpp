@@ -1,6 +1,6 @@
-#include "formats/catalog/key_path.h"
+#include "ebb/formats/catalog/key_path.h"
 
-namespace formats {
+namespace ebb::formats {
 
 std::string joined(const std::vector<PathItem>& path) {
   constexpr std::size_t kNumber = 20;  // digits at most
@@ -21,4 +21,4 @@ std::string joined(const std::vector<PathItem>& path) {
   return key;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

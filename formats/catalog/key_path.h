@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // As torch flattens state dicts: words and positions with dots between them.
 std::string joined(const std::vector<PathItem>& path);
@@ -17,4 +17,4 @@ inline bool is_word(const PathItem& item, std::string_view word) {
   return text != nullptr && *text == word;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "formats/catalog/emit.h"
-#include "formats/core/crc32c.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/core/crc32c.h"
 
-namespace formats {
+namespace ebb::formats {
 
 class RangeCrcs {
  public:
@@ -58,4 +58,4 @@ class BlockCrcs {
   const EmitPlan& plan_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

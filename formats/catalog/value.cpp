@@ -1,4 +1,4 @@
-#include "formats/catalog/value.h"
+#include "ebb/formats/catalog/value.h"
 
 #include <algorithm>
 #include <array>
@@ -6,10 +6,10 @@
 #include <cmath>
 #include <string_view>
 
-#include "formats/core/check.h"
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/json_text.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::int64_t kExactJsonInteger = std::int64_t{1} << 53;
@@ -39,7 +39,7 @@ void append_real(std::string& out, double value) {
   }
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value);
-  CHECK(end.ec == std::errc{});
+  EBB_CHECK(end.ec == std::errc{});
   const std::string_view text(digits.data(), static_cast<std::size_t>(end.ptr - digits.data()));
   out += text;
   // A real stays a real for readers that tell 2 from 2.0.
@@ -248,4 +248,4 @@ std::string to_json(const Value& value) {
   return out;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

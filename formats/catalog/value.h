@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "formats/core/bytes.h"
-#include "formats/core/dtype.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/dtype.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct Value {
   enum class Kind : std::uint8_t {
@@ -62,4 +62,4 @@ struct Value {
 // ...
 std::string to_json(const Value& value);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,9 +1,9 @@
-#include "formats/catalog/value_alike.h"
+#include "ebb/formats/catalog/value_alike.h"
 
 #include <algorithm>
 #include <map>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 class Comparing {
@@ -87,4 +87,4 @@ std::vector<ValueDifference> differences(const Value& left, const Value& right, 
 
 bool alike(const Value& left, const Value& right) { return differences(left, right, 1).empty(); }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/value.h"
+#include "ebb/formats/catalog/value.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct ValueDifference {
   std::string path;              // from the value to what differs: ".betas.0"; "": all of it
@@ -26,4 +26,4 @@ std::optional<double> number_in(const Value& value);  // an integer or a real
 bool is_sequence(const Value& value);                 // a list or a tuple
 std::string key_text(const Value& key);               // of a dict, as paths have it
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,4 +1,4 @@
-#include "formats/catalog/value_json.h"
+#include "ebb/formats/catalog/value_json.h"
 
 #define SIMDJSON_EXCEPTIONS 0
 #include <simdjson.h>
@@ -8,11 +8,11 @@
 #include <limits>
 #include <optional>
 
-#include "formats/core/json_text.h"
-#include "formats/core/sha256.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 namespace dom = simdjson::dom;
@@ -411,7 +411,7 @@ std::string param_steps_json(const std::map<std::string, std::int64_t>& steps) {
 
 Result<Value> read_value_json(std::string_view json, const std::string& where) {
   std::optional<Value> value;
-  TRY(read_document(json, where, [&](dom::element root) {
+  EBB_TRY(read_document(json, where, [&](dom::element root) {
     value = value_from(root);
     return value.has_value();
   }));
@@ -420,7 +420,7 @@ Result<Value> read_value_json(std::string_view json, const std::string& where) {
 
 Result<std::vector<ValueEntry>> read_values_json(std::string_view json, const std::string& where) {
   std::vector<ValueEntry> values;
-  TRY(read_document(json, where, [&](dom::element root) {
+  EBB_TRY(read_document(json, where, [&](dom::element root) {
     return each_item(root, [&](dom::element item) { return read_value_entry(item, values); });
   }));
   return values;
@@ -428,7 +428,7 @@ Result<std::vector<ValueEntry>> read_values_json(std::string_view json, const st
 
 Result<std::vector<GroupEntry>> read_groups_json(std::string_view json, const std::string& where) {
   std::vector<GroupEntry> groups;
-  TRY(read_document(json, where, [&](dom::element root) {
+  EBB_TRY(read_document(json, where, [&](dom::element root) {
     return each_item(root, [&](dom::element item) { return read_group(item, groups); });
   }));
   return groups;
@@ -437,7 +437,7 @@ Result<std::vector<GroupEntry>> read_groups_json(std::string_view json, const st
 Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_view json,
                                                                   const std::string& where) {
   std::map<std::string, std::int64_t> steps;
-  TRY(read_document(json, where, [&](dom::element root) {
+  EBB_TRY(read_document(json, where, [&](dom::element root) {
     dom::object object;
     if (root.get(object) != simdjson::SUCCESS) return false;
     for (const auto& [key, value] : object) {
@@ -450,4 +450,4 @@ Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_vi
   return steps;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace formats {
+namespace ebb::formats {
 
 constexpr std::uint64_t kMaxJson = 256ull << 20;  // bytes of one document
 
@@ -33,4 +33,4 @@ Result<std::vector<GroupEntry>> read_groups_json(std::string_view json, const st
 Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_view json,
                                                                   const std::string& where);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace formats {
+namespace ebb::formats {
 
 constexpr float bf16_to_f32(std::uint16_t value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
@@ -17,4 +17,4 @@ constexpr std::uint16_t f32_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + rounding) >> 16);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

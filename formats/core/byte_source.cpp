@@ -1,10 +1,10 @@
-#include "formats/core/byte_source.h"
+#include "ebb/formats/core/byte_source.h"
 
 #include <algorithm>
 
-#include "formats/core/crc32c.h"
+#include "ebb/formats/core/crc32c.h"
 
-namespace formats {
+namespace ebb::formats {
 
 Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, std::uint64_t count,
                               std::uint64_t limit) {
@@ -20,7 +20,7 @@ Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, st
                      std::to_string(source.size()),
                  {}};
   ByteVector bytes(static_cast<std::size_t>(count));
-  TRY(source.read(offset, bytes));
+  EBB_TRY(source.read(offset, bytes));
   return bytes;
 }
 
@@ -56,4 +56,4 @@ Result<> MemorySource::read(std::uint64_t offset, std::span<std::byte> into) con
   return {};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/bytes.h"
-#include "formats/core/result.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/result.h"
 
-namespace formats {
+namespace ebb::formats {
 
 class ByteSource {
  public:
@@ -80,4 +80,4 @@ class MemorySource : public ByteSource {
   ByteVector bytes_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -11,9 +11,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace formats {
+namespace ebb::formats {
 
 using ByteView = std::span<const std::byte>;
 using ByteVector = std::vector<std::byte>;
@@ -24,7 +24,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "big-endian hosts are n
 template <typename T>
 T load_le(ByteView bytes) {
   static_assert(std::is_trivially_copyable_v<T>);
-  CHECK(bytes.size() >= sizeof(T));
+  EBB_CHECK(bytes.size() >= sizeof(T));
   T value;
   std::memcpy(&value, bytes.data(), sizeof(T));
   return value;
@@ -73,4 +73,4 @@ class ByteReader {
   std::size_t position_ = 0;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

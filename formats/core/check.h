@@ -1,11 +1,12 @@
 // CHECK: our own invariants, in every build. Never for what a caller, a file or a disk may do.
 #pragma once
 
-namespace formats {
+namespace ebb::formats {
 
 [[noreturn]] void check_failed(const char* condition, const char* file, int line);
 
-}  // namespace formats
+}  // namespace ebb::formats
 
-#define CHECK(condition) \
-  ((condition) ? static_cast<void>(0) : ::formats::check_failed(#condition, __FILE__, __LINE__))
+#define EBB_CHECK(condition)          \
+  ((condition) ? static_cast<void>(0) \
+               : ::ebb::formats::check_failed(#condition, __FILE__, __LINE__))

@@ -1,4 +1,4 @@
-#include "formats/core/compress.h"
+#include "ebb/formats/core/compress.h"
 
 #include <zstd.h>
 
@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 Error failure(std::size_t code) {
@@ -21,7 +21,7 @@ Error failure(std::size_t code) {
 void ZstdWriter::Free::operator()(ZSTD_CCtx_s* context) const { ZSTD_freeCCtx(context); }
 
 Result<ZstdWriter> ZstdWriter::make(int level) {
-  CHECK(kFirstLevel <= level && level <= kLastLevel);
+  EBB_CHECK(kFirstLevel <= level && level <= kLastLevel);
   ZstdWriter writer;
   writer.context_.reset(ZSTD_createCCtx());
   if (writer.context_ == nullptr) return Error{Code::no_memory, "no memory to compress", {}};
@@ -39,10 +39,10 @@ std::uint64_t ZstdWriter::bound(std::uint64_t plain_bytes) {
 
 // libzstd says it of a context that is at work, and in no other stable way.
 Result<std::uint64_t> ZstdWriter::memory(int level, std::uint64_t plain_bytes) {
-  TRY_ASSIGN(ZstdWriter writer, make(level));
+  EBB_TRY_ASSIGN(ZstdWriter writer, make(level));
   std::array<std::byte, 1> nothing{};
-  TRY(writer.begin(std::max<std::uint64_t>(1, plain_bytes), nothing));
-  TRY(writer.feed(nothing));
+  EBB_TRY(writer.begin(std::max<std::uint64_t>(1, plain_bytes), nothing));
+  EBB_TRY(writer.feed(nothing));
   return static_cast<std::uint64_t>(ZSTD_sizeof_CCtx(writer.context_.get()));
 }
 
@@ -62,7 +62,7 @@ Result<> ZstdWriter::feed(ByteView plain) {
     const std::size_t before = input.pos;
     const std::size_t left = ZSTD_compressStream2(context_.get(), &output, &input, ZSTD_e_continue);
     if (ZSTD_isError(left) != 0) return failure(left);
-    CHECK(input.pos > before || output.pos > made_);  // bound() leaves room for all of it
+    EBB_CHECK(input.pos > before || output.pos > made_);  // bound() leaves room for all of it
     made_ = output.pos;
   }
   return {};
@@ -73,9 +73,9 @@ Result<std::uint64_t> ZstdWriter::end() {
   ZSTD_outBuffer output{into_.data(), into_.size(), made_};
   const std::size_t left = ZSTD_compressStream2(context_.get(), &output, &input, ZSTD_e_end);
   if (ZSTD_isError(left) != 0) return failure(left);
-  CHECK(left == 0);
+  EBB_CHECK(left == 0);
   made_ = output.pos;
   return static_cast<std::uint64_t>(made_);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

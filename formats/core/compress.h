@@ -5,12 +5,12 @@
 #include <memory>
 #include <span>
 
-#include "formats/core/bytes.h"
-#include "formats/core/result.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/result.h"
 
 struct ZSTD_CCtx_s;  // libzstd's
 
-namespace formats {
+namespace ebb::formats {
 
 // One frame after another, each with its content's size and checksum in it. Not thread-safe.
 class ZstdWriter {
@@ -47,4 +47,4 @@ class ZstdWriter {
   std::size_t made_ = 0;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,11 +1,11 @@
-#include "formats/core/crc32c.h"
+#include "ebb/formats/core/crc32c.h"
 
 #include <isa-l/crc.h>
 #include <zlib.h>
 
 #include <algorithm>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kMaxPass = 1u << 30;  // ISA-L's length is an int in crc32_iscsi
@@ -71,4 +71,4 @@ std::uint32_t crc32_zip_of_both(std::uint32_t first, std::uint32_t second,
       ::crc32_combine(first, second, static_cast<z_off_t>(second_bytes)));
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

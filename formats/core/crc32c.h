@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Continues `crc` over `bytes`; start with 0. crc32c("123456789") == 0xe3069283.
 std::uint32_t crc32c(std::uint32_t crc, ByteView bytes);
@@ -33,4 +33,4 @@ std::uint32_t crc32_zip(std::uint32_t crc, ByteView bytes);
 std::uint32_t crc32_zip_of_both(std::uint32_t first, std::uint32_t second,
                                 std::uint64_t second_bytes);
 
-}  // namespace formats
+}  // namespace ebb::formats

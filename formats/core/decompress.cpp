@@ -1,4 +1,4 @@
-#include "formats/core/decompress.h"
+#include "ebb/formats/core/decompress.h"
 
 #include <zlib.h>
 #include <zstd.h>
@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kPass = 64 * 1024;
@@ -76,8 +76,8 @@ class ZstdFrames {
 }  // namespace
 
 Result<ByteVector> unzstd(ByteView packed, std::uint64_t limit, std::string_view where) {
-  TRY_ASSIGN(ZstdFrames frames, ZstdFrames::begin(0, limit, where));
-  TRY(frames.feed(packed));
+  EBB_TRY_ASSIGN(ZstdFrames frames, ZstdFrames::begin(0, limit, where));
+  EBB_TRY(frames.feed(packed));
   return frames.finish();
 }
 
@@ -86,14 +86,14 @@ Result<ByteVector> unzstd(const ByteSource& source, std::uint64_t offset, std::u
   // What is declared is not believed beyond what the bytes make likely.
   const std::uint64_t likely =
       std::max(kPiece, length > limit / kLikely ? limit : length * kLikely);
-  TRY_ASSIGN(ZstdFrames frames,
-             ZstdFrames::begin(std::min({expected, limit, likely}), limit, where));
+  EBB_TRY_ASSIGN(ZstdFrames frames,
+                 ZstdFrames::begin(std::min({expected, limit, likely}), limit, where));
   ByteVector piece(static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, length)));
   for (std::uint64_t at = 0; at < length; at += piece.size()) {
     const auto part = std::span(piece).first(
         static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), length - at)));
-    TRY(source.read(offset + at, part));
-    TRY(frames.feed(part));
+    EBB_TRY(source.read(offset + at, part));
+    EBB_TRY(frames.feed(part));
   }
   return frames.finish();
 }
@@ -104,12 +104,12 @@ void Inflater::End::operator()(z_stream_s* stream) const {
 }
 
 void Inflater::feed(ByteView packed) {
-  CHECK(packed_.empty());
+  EBB_CHECK(packed_.empty());
   packed_ = packed;
 }
 
 Result<std::size_t> Inflater::next(std::span<std::byte> into) {
-  CHECK(!into.empty());
+  EBB_CHECK(!into.empty());
   if (stream_ == nullptr) {
     auto stream = std::make_unique<z_stream>();
     const int bits = wrapping_ == Wrapping::zlib ? MAX_WBITS : -MAX_WBITS;
@@ -156,4 +156,4 @@ Result<ByteVector> unzlib(ByteView packed, std::uint64_t limit, std::string_view
   return out;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

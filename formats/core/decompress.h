@@ -7,13 +7,13 @@
 #include <span>
 #include <string_view>
 
-#include "formats/core/byte_source.h"
-#include "formats/core/bytes.h"
-#include "formats/core/result.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/result.h"
 
 struct z_stream_s;  // zlib's
 
-namespace formats {
+namespace ebb::formats {
 
 // One deflate stream, taken and given a piece at a time. Memory: about 50 KiB from the first bytes
 // on. Not thread-safe.
@@ -53,4 +53,4 @@ Result<ByteVector> unzstd(const ByteSource& source, std::uint64_t offset, std::u
 // The same for one zlib stream (RFC 1950); bytes behind it are damage.
 Result<ByteVector> unzlib(ByteView packed, std::uint64_t limit, std::string_view where);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,11 +1,11 @@
-#include "formats/core/dtype.h"
+#include "ebb/formats/core/dtype.h"
 
 #include <array>
 
-#include "formats/core/check.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 struct Row {
@@ -58,7 +58,7 @@ std::optional<std::uint64_t> packed_bytes(DType dtype, std::uint64_t elems) {
 }
 
 std::uint32_t bytes_of(DType dtype) {
-  CHECK(bits_of(dtype) % 8 == 0);
+  EBB_CHECK(bits_of(dtype) % 8 == 0);
   return bits_of(dtype) / 8;
 }
 
@@ -76,4 +76,4 @@ std::optional<DType> dtype_numbered(std::uint8_t number) {
   return std::nullopt;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-namespace formats {
+namespace ebb::formats {
 
 enum class DType : std::uint8_t {  // numbers are stored in our own formats: never renumber
   f32 = 1,
@@ -46,4 +46,4 @@ std::string_view name_of(DType dtype);                     // "F32", "BF16", "BO
 std::optional<DType> dtype_named(std::string_view name);   // inverse of name_of
 std::optional<DType> dtype_numbered(std::uint8_t number);  // from a file
 
-}  // namespace formats
+}  // namespace ebb::formats

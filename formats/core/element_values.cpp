@@ -1,14 +1,14 @@
-#include "formats/core/element_values.h"
+#include "ebb/formats/core/element_values.h"
 
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "formats/core/check.h"
-#include "formats/core/float_cast.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/float_cast.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 template <typename Number>
@@ -77,8 +77,8 @@ std::size_t values_per_element(DType dtype) {
 }
 
 void element_values(DType dtype, ByteView elements, std::span<double> into) {
-  CHECK(values_per_element(dtype) != 0);
-  CHECK(elements.size() / bytes_of(dtype) * values_per_element(dtype) == into.size());
+  EBB_CHECK(values_per_element(dtype) != 0);
+  EBB_CHECK(elements.size() / bytes_of(dtype) * values_per_element(dtype) == into.size());
   switch (dtype) {
     case DType::f32:
     case DType::bf16:
@@ -117,4 +117,4 @@ void element_values(DType dtype, ByteView elements, std::span<double> into) {
   }
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

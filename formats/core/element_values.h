@@ -5,10 +5,10 @@
 
 #include <span>
 
-#include "formats/core/bytes.h"
-#include "formats/core/dtype.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/dtype.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // How many doubles one element is: 1; 2 for complex types (real part, imaginary part); 0 for the
 // sub-byte types, which are not taken apart.
@@ -18,4 +18,4 @@ std::size_t values_per_element(DType dtype);
 // has that many doubles for each element.
 void element_values(DType dtype, ByteView elements, std::span<double> into);
 
-}  // namespace formats
+}  // namespace ebb::formats

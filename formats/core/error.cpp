@@ -1,8 +1,8 @@
-#include "formats/core/error.h"
+#include "ebb/formats/core/error.h"
 
 #include <utility>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // Where the message goes on behind its "file:offset: "; 0 where it does not begin so.
@@ -60,4 +60,4 @@ Error Error::about(std::string_view subject) && {
   return std::move(*this);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace formats {
+namespace ebb::formats {
 
 enum class Code : std::uint8_t {
   usage,        // the caller asked for something impossible; nothing was touched
@@ -37,4 +37,4 @@ struct Error {
   Error about(std::string_view subject) &&;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

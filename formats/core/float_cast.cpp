@@ -1,13 +1,13 @@
-#include "formats/core/float_cast.h"
+#include "ebb/formats/core/float_cast.h"
 
 #include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "formats/core/bf16.h"
-#include "formats/core/check.h"
+#include "ebb/formats/core/bf16.h"
+#include "ebb/formats/core/check.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 float f16_to_f32(std::uint16_t value) {
@@ -98,10 +98,10 @@ bool is_widening(DType from, DType to) {
 }
 
 void cast_floats(DType from, ByteView elements, DType to, std::span<std::byte> into, double scale) {
-  CHECK(is_floating(from) && is_floating(to));
+  EBB_CHECK(is_floating(from) && is_floating(to));
   const std::size_t in = bytes_of(from);
   const std::size_t out = bytes_of(to);
-  CHECK(elements.size() / in * out == into.size() && elements.size() % in == 0);
+  EBB_CHECK(elements.size() / in * out == into.size() && elements.size() % in == 0);
   if (from == DType::bf16 && to == DType::f32 && scale == 1) return widen_bf16(elements, into);
   if (from == DType::f32 && to == DType::bf16 && scale == 1) return narrow_to_bf16(elements, into);
   for (std::size_t i = 0; i < elements.size() / in; ++i) {
@@ -110,4 +110,4 @@ void cast_floats(DType from, ByteView elements, DType to, std::span<std::byte> i
   }
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -2,10 +2,10 @@
 // becomes infinity, NaN stays NaN (its sign kept), subnormals are kept.
 #pragma once
 
-#include "formats/core/bytes.h"
-#include "formats/core/dtype.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/dtype.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // f64, f32, f16 and bf16.
 bool is_floating(DType dtype);
@@ -17,4 +17,4 @@ bool is_widening(DType from, DType to);
 void cast_floats(DType from, ByteView elements, DType to, std::span<std::byte> into,
                  double scale = 1);
 
-}  // namespace formats
+}  // namespace ebb::formats

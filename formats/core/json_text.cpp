@@ -1,9 +1,9 @@
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/json_text.h"
 
 #include <cstdint>
 #include <cstring>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kHex = "0123456789abcdef";
@@ -100,4 +100,4 @@ std::string json_string(std::string_view text) {
   return out;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

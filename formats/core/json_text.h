@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace formats {
+namespace ebb::formats {
 
 // Appends `text` in quotes; control characters, quotes and backslashes escaped, bytes that are not
 // UTF-8 replaced by U+FFFD, everything else as it is.
@@ -21,4 +21,4 @@ std::size_t utf8_length(std::string_view text);
 // How many bytes at the front are ASCII, in steps of eight: names mostly are, to the end.
 std::size_t ascii_length(std::string_view text);
 
-}  // namespace formats
+}  // namespace ebb::formats

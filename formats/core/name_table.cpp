@@ -1,12 +1,12 @@
-#include "formats/core/name_table.h"
+#include "ebb/formats/core/name_table.h"
 
 #include <algorithm>
 #include <bit>
 #include <functional>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kFewest = 16;
@@ -56,7 +56,7 @@ void NameTable::reserve(std::size_t names) {
 }
 
 void NameTable::spread(std::size_t slots) {
-  CHECK(names_.size() < (std::uint32_t{1} << 31));
+  EBB_CHECK(names_.size() < (std::uint32_t{1} << 31));
   std::vector<Slot> old(slots);
   old.swap(slots_);
   for (const Slot& slot : old)
@@ -70,4 +70,4 @@ void NameTable::put(std::optional<std::size_t> at, const Slot& slot) {
     crowded_.emplace(names_[slot.next - 1], slot.next - 1);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace formats {
+namespace ebb::formats {
 
 // Borrows the names. Not for two threads at once unless both only look.
 class NameTable {
@@ -60,4 +60,4 @@ class SeenKeys {
   NameTable many_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

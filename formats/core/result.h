@@ -6,10 +6,10 @@
 #include <utility>
 #include <variant>
 
-#include "formats/core/check.h"
-#include "formats/core/error.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/error.h"
 
-namespace formats {
+namespace ebb::formats {
 
 template <typename T = void>
 class [[nodiscard]] Result {
@@ -32,11 +32,11 @@ class [[nodiscard]] Result {
 
  private:
   T& value() {
-    CHECK(has_value());
+    EBB_CHECK(has_value());
     return std::get<0>(state_);
   }
   const T& value() const {
-    CHECK(has_value());
+    EBB_CHECK(has_value());
     return std::get<0>(state_);
   }
 
@@ -59,7 +59,7 @@ class [[nodiscard]] Result<void> {
   std::optional<Error> error_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats
 
 #define EBB_CONCAT_INNER(a, b) a##b
 #define EBB_CONCAT(a, b) EBB_CONCAT_INNER(a, b)
@@ -68,11 +68,11 @@ class [[nodiscard]] Result<void> {
   if (!temporary) return std::move(temporary).error();     \
   target = std::move(*temporary)
 
-// TRY(f()) returns f's error from the enclosing function; TRY_ASSIGN(auto x, f()) also takes its
-// value.
-#define TRY(expression)                                                                       \
+// EBB_TRY(f()) returns f's error from the enclosing function; EBB_TRY_ASSIGN(auto x, f()) also
+// takes its value.
+#define EBB_TRY(expression)                                                                   \
   do {                                                                                        \
     if (auto try_result_ = (expression); !try_result_) return std::move(try_result_).error(); \
   } while (false)
-#define TRY_ASSIGN(target, expression) \
+#define EBB_TRY_ASSIGN(target, expression) \
   EBB_TRY_ASSIGN_IMPL(EBB_CONCAT(try_assign_, __COUNTER__), target, expression)

@@ -1,10 +1,10 @@
-#include "formats/core/seen_parts.h"
+#include "ebb/formats/core/seen_parts.h"
 
 #include <algorithm>
 
-#include "formats/core/crc32c.h"
+#include "ebb/formats/core/crc32c.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Of [first, end), what no part holds.
 std::vector<SeenParts::Part> SeenParts::unseen(const Parts& parts, std::uint64_t first,
@@ -50,4 +50,4 @@ std::optional<std::uint32_t> SeenParts::add(const std::string& key, std::uint64_
   return all;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

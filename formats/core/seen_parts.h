@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Neighbouring parts are joined, so that what is read from front to back is one part. For one
 // thread at a time. Forgets rather than grow: a thing in more than kMostParts pieces, and all where
@@ -40,4 +40,4 @@ class SeenParts {
   std::map<std::string, Parts> things_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

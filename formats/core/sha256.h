@@ -4,11 +4,11 @@
 #include <memory>
 #include <string>
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 
 struct SHA256state_st;  // OpenSSL's
 
-namespace formats {
+namespace ebb::formats {
 
 class Sha256 {
  public:
@@ -26,4 +26,4 @@ class Sha256 {
 
 std::string sha256_hex(ByteView bytes);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -6,9 +6,9 @@
 #include <limits>
 #include <optional>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // A rank's number inside a world. Its own type, because a world size and a count stand beside it.
 enum class Rank : std::uint32_t {};
@@ -34,7 +34,7 @@ constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
   return div_ceil(value, alignment) * alignment;
 }
 constexpr std::uint64_t div_exact(std::uint64_t value, std::uint64_t divisor) {
-  CHECK(value % divisor == 0);
+  EBB_CHECK(value % divisor == 0);
   return value / divisor;
 }
 
@@ -42,4 +42,4 @@ constexpr std::uint64_t KiB = 1024;
 constexpr std::uint64_t MiB = 1024 * KiB;
 constexpr std::uint64_t GiB = 1024 * MiB;
 
-}  // namespace formats
+}  // namespace ebb::formats

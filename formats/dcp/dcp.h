@@ -5,12 +5,12 @@
 
 #include <memory>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
-#include "formats/common_names.h"
-#include "formats/resume.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/state_dict/common_names.h"
 
-namespace formats {
+namespace ebb::formats {
 
 bool detect_dcp(const SourceTree& tree);
 
@@ -32,4 +32,4 @@ CommonNames dcp_common_names(const Catalog& catalog);
 
 ResumeRules dcp_resume();
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -3,17 +3,17 @@
 #include <map>
 #include <set>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/dcp/dcp.h"
-#include "formats/dcp/index.h"
-#include "formats/dcp/meaning.h"
-#include "formats/dcp/open.h"
-#include "formats/dcp/payload.h"
-#include "formats/dcp/raw_items.h"
-#include "formats/torch/refuse.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/refuse.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/dcp/index.h"
+#include "ebb/formats/dcp/open.h"
+#include "ebb/formats/dcp/payload.h"
+#include "ebb/formats/dcp/raw_items.h"
+#include "ebb/formats/state_dict/meaning.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxIndex = 4 * GiB;  // bytes of one metadata file
@@ -76,17 +76,17 @@ class Describer {
         checkpoint_(std::make_unique<DcpCheckpoint>(std::move(tree))) {}
 
   Result<OpenedDcp> run() {
-    TRY(read_indexes());
+    EBB_TRY(read_indexes());
     catalog().format = "dcp";
     catalog().producer = index_.producer;
-    TRY(list_files());
+    EBB_TRY(list_files());
     catalog().tensors.reserve(index_.tensors.size());
-    for (DcpTensor& tensor : index_.tensors) TRY(add_tensor(std::move(tensor)));
-    TRY(check_no_overlap());
+    for (DcpTensor& tensor : index_.tensors) EBB_TRY(add_tensor(std::move(tensor)));
+    EBB_TRY(check_no_overlap());
     for (const TensorEntry& tensor : catalog().tensors)
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
         return std::move(covered).error().within(at_root(kIndexName));
-    for (DcpValue& value : index_.values) TRY(add_value(std::move(value)));
+    for (DcpValue& value : index_.values) EBB_TRY(add_value(std::move(value)));
     catalog().groups = torch_groups(catalog().values);
     catalog().step = torch_step(catalog().values);
     mark_echoes(catalog().values);
@@ -102,18 +102,18 @@ class Describer {
   }
 
   Result<DcpIndex> read_index(std::string_view name) {
-    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
-    TRY_ASSIGN(ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxIndex));
-    TRY_ASSIGN(const PickleGraph graph,
-               PickleGraph::parse(std::move(bytes), std::string(source->name())));
-    TRY(require_known_globals(graph));
+    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
+    EBB_TRY_ASSIGN(ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxIndex));
+    EBB_TRY_ASSIGN(const PickleGraph graph,
+                   PickleGraph::parse(std::move(bytes), std::string(source->name())));
+    EBB_TRY(require_known_globals(graph));
     catalog().files.push_back({std::string(name), source->size(), std::nullopt});
     return read_dcp_index(graph);
   }
 
   Result<> read_indexes() {
     if (tree_->find(kIndexName) != nullptr) {
-      TRY_ASSIGN(index_, read_index(kIndexName));
+      EBB_TRY_ASSIGN(index_, read_index(kIndexName));
       return {};
     }
     std::map<std::uint32_t, std::string> ranks;
@@ -128,10 +128,10 @@ class Describer {
                      at_root(name) + ": the metadata of rank " + expected +
                          " is missing: no file __" + expected + ".metadata",
                      {}};
-      TRY_ASSIGN(DcpIndex part, read_index(name));
+      EBB_TRY_ASSIGN(DcpIndex part, read_index(name));
       parts.push_back(std::move(part));
     }
-    TRY_ASSIGN(index_, merged_dcp_index(std::move(parts)));
+    EBB_TRY_ASSIGN(index_, merged_dcp_index(std::move(parts)));
     return {};
   }
 
@@ -222,14 +222,14 @@ class Describer {
                          json_string(tensor.key) + " at offset " + to_string(chunk.box.offset),
                      {}};
       const DcpItem& item = *chunk.item;
-      TRY_ASSIGN(const std::uint32_t file, place(item, "tensor", tensor.key));
+      EBB_TRY_ASSIGN(const std::uint32_t file, place(item, "tensor", tensor.key));
       const std::optional<Rank> holder = catalog().files[file].rank;
       std::uint64_t offset = item.offset;
       std::uint64_t coding = item.zstd;
       if (DcpRawItems::is_raw(item, tensor.dtype, chunk.box)) {
         coding = kRawItem;
-        TRY_ASSIGN(offset, raw_items_.offset_of(catalog().files[file].name, item, tensor.key,
-                                                tensor.dtype, chunk.box));
+        EBB_TRY_ASSIGN(offset, raw_items_.offset_of(catalog().files[file].name, item, tensor.key,
+                                                    tensor.dtype, chunk.box));
       }
       entry.chunks.push_back(
           {std::move(chunk.box), file, offset, item.length, holder.value_or(Rank{0}), coding});
@@ -286,7 +286,7 @@ class Describer {
           at_root(kIndexName) + ": storage_data has no entry for value " + json_string(stored.key),
           {}};
     const DcpItem& item = *stored.item;
-    TRY(place(item, "value", stored.key));
+    EBB_TRY(place(item, "value", stored.key));
     value_bytes_ += item.length;
     if (value_bytes_ > payload_bytes_)
       return refuse(Code::corrupt, at_root(index_.files[item.file]), item.offset,
@@ -345,8 +345,8 @@ bool detect_dcp(const SourceTree& tree) {
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTree> tree) {
-  TRY_ASSIGN(OpenedDcp opened, open_dcp(std::move(tree)));
+  EBB_TRY_ASSIGN(OpenedDcp opened, open_dcp(std::move(tree)));
   return std::move(opened.checkpoint);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

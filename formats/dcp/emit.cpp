@@ -3,12 +3,12 @@
 #include <set>
 #include <tuple>
 
-#include "formats/dcp/dcp.h"
-#include "formats/dcp/item_writer.h"
-#include "formats/dcp/meaning.h"
-#include "formats/dcp/state_dict.h"
+#include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/dcp/item_writer.h"
+#include "ebb/formats/state_dict/meaning.h"
+#include "ebb/formats/state_dict/state_dict.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // Numbers in a path are positions in a list to a reader of DCP; keys of a dict are words.
@@ -91,16 +91,16 @@ CommonNames dcp_common_names(const Catalog& catalog) {
 }
 
 Result<EmitPlan> emit_dcp(const EmitRequest& request) {
-  TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
+  EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
   StateDict dict = state_dict_of(request.content);
   const Paths paths(request.content);
   for (PlacedValue& value : dict.values)
-    TRY(items.add_value(std::move(value.place.key), paths.worded(std::move(value.place.path)),
-                        value.value));
+    EBB_TRY(items.add_value(std::move(value.place.key), paths.worded(std::move(value.place.path)),
+                            value.value));
   for (std::uint32_t i = 0; i < dict.tensors.size(); ++i)
-    TRY(items.add_tensor(std::move(dict.tensors[i].key),
-                         paths.worded(std::move(dict.tensors[i].path)), i));
+    EBB_TRY(items.add_tensor(std::move(dict.tensors[i].key),
+                             paths.worded(std::move(dict.tensors[i].path)), i));
   return items.finish();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

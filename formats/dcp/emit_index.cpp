@@ -1,10 +1,10 @@
-#include "formats/dcp/emit_index.h"
+#include "ebb/formats/dcp/emit_index.h"
 
-#include "formats/core/sha256.h"
-#include "formats/torch/pickle_writer.h"
-#include "formats/torch/tensor.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/pickle/pickle_writer.h"
+#include "ebb/formats/torch/tensor.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
@@ -192,4 +192,4 @@ ByteVector dcp_index_bytes(const std::vector<DcpWrittenTensor>& tensors,
   return IndexWriter(files).write(tensors, values);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
-#include "formats/core/bytes.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/core/bytes.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct DcpWrittenItem {
   std::uint32_t file = 0;    // number, among the names
@@ -47,4 +47,4 @@ ByteVector dcp_index_bytes(const std::vector<DcpWrittenTensor>& tensors,
                            const std::vector<DcpWrittenValue>& values,
                            const DcpWrittenFiles& files);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,15 +1,15 @@
-#include "formats/dcp/index.h"
+#include "ebb/formats/dcp/index.h"
 
 #include <algorithm>
 #include <array>
 #include <numeric>
 #include <unordered_map>
 
-#include "formats/core/json_text.h"
-#include "formats/core/name_table.h"
-#include "formats/torch/tensor.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/name_table.h"
+#include "ebb/formats/torch/tensor.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kMaxAttributes = 64;  // of one object; the largest has seven
@@ -28,18 +28,18 @@ class Reader {
         (graph_.class_name(root) == "torch.distributed.checkpoint.metadata.Metadata" ||
          graph_.class_name(root).ends_with(".MCoreMetadata"));
     if (!metadata) return bad("", "the pickle is no DCP Metadata object");
-    TRY_ASSIGN(const PickleId state, attributes(root, ""));
+    EBB_TRY_ASSIGN(const PickleId state, attributes(root, ""));
     const PickleId described = graph_.find(state, "state_dict_metadata");
     const PickleId stored = graph_.find(state, "storage_data");
     if (described == kNoPickle || !graph_.is(described, PickleKind::dict))
       return bad("", "the Metadata object has no dict state_dict_metadata");
     if (stored == kNoPickle || !graph_.is(stored, PickleKind::dict))
       return bad("", "the Metadata object has no dict storage_data");
-    TRY(read_described(described));
-    TRY(read_stored(stored));
+    EBB_TRY(read_described(described));
+    EBB_TRY(read_stored(stored));
     share_items();
-    TRY(read_paths(graph_.find(state, "planner_data")));
-    TRY(read_flat_boxes(graph_.find(state, "mcore_data")));
+    EBB_TRY(read_paths(graph_.find(state, "planner_data")));
+    EBB_TRY(read_flat_boxes(graph_.find(state, "mcore_data")));
     // One plan a rank, also of ranks that wrote nothing.
     if (const PickleId plans = graph_.find(state, "all_local_plans");
         plans != kNoPickle && graph_.is(plans, PickleKind::list))
@@ -97,7 +97,7 @@ class Reader {
         index_.values.push_back({std::string(key), {}, std::nullopt});
       } else if (kind == "torch.distributed.checkpoint.metadata.TensorStorageMetadata") {
         place.index = index_.tensors.size();
-        TRY_ASSIGN(DcpTensor tensor, read_tensor(key, what));
+        EBB_TRY_ASSIGN(DcpTensor tensor, read_tensor(key, what));
         index_.tensors.push_back(std::move(tensor));
       } else {
         return bad(key, "is a " + std::string(kind) + ", neither tensor nor bytes");
@@ -108,13 +108,13 @@ class Reader {
   }
 
   Result<DcpTensor> read_tensor(std::string_view key, PickleId object) {
-    TRY_ASSIGN(const PickleId state, attributes(object, key));
+    EBB_TRY_ASSIGN(const PickleId state, attributes(object, key));
     const PickleId properties = graph_.find(state, names_.properties);
     const PickleId size = graph_.find(state, names_.size);
     const PickleId chunks = graph_.find(state, names_.chunks);
     if (properties == kNoPickle || size == kNoPickle || chunks == kNoPickle)
       return bad(key, "properties, size or chunks are missing");
-    TRY_ASSIGN(const DType dtype, read_properties(key, properties));
+    EBB_TRY_ASSIGN(const DType dtype, read_properties(key, properties));
     Shape shape;
     if (!read_shape(size, shape)) return bad(key, "its size is not made of counts");
     const auto elems = checked_volume(shape);
@@ -124,8 +124,8 @@ class Reader {
     if (!graph_.is(chunks, PickleKind::list)) return bad(key, "its chunks are no list");
     tensor.chunks.reserve(graph_.items(chunks).size());
     for (const PickleId chunk : graph_.items(chunks)) {
-      TRY(graph_.charge(sizeof(DcpChunk) + 16 * shape.size()));
-      TRY_ASSIGN(Box box, read_chunk(key, chunk, shape));
+      EBB_TRY(graph_.charge(sizeof(DcpChunk) + 16 * shape.size()));
+      EBB_TRY_ASSIGN(Box box, read_chunk(key, chunk, shape));
       // Ranks without rows write a chunk of nothing; it holds nothing to read.
       if (volume(box.extent) != 0) tensor.chunks.push_back({std::move(box), std::nullopt});
     }
@@ -162,7 +162,7 @@ class Reader {
   }
 
   Result<Box> read_chunk(std::string_view key, PickleId object, const Shape& shape) {
-    TRY_ASSIGN(const PickleId state, attributes(object, key));
+    EBB_TRY_ASSIGN(const PickleId state, attributes(object, key));
     const PickleId offsets = graph_.find(state, names_.offsets);
     const PickleId sizes = graph_.find(state, names_.sizes);
     Box box;
@@ -183,7 +183,7 @@ class Reader {
     const std::span<const PickleId> entries = graph_.items(dict);
     Shape offset;
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      TRY_ASSIGN(const PickleId state, attributes(entries[i], "storage_data"));
+      EBB_TRY_ASSIGN(const PickleId state, attributes(entries[i], "storage_data"));
       const PickleId fqn = graph_.find(state, names_.fqn);
       if (fqn == kNoPickle || !graph_.is(fqn, PickleKind::string))
         return bad("storage_data", "an entry without a key");
@@ -192,8 +192,8 @@ class Reader {
       const bool tensor = at != kNoPickle && !graph_.is(at, PickleKind::none);
       if (tensor && !read_shape(at, offset))
         return bad(key, "the offset of its storage entry is not made of counts");
-      TRY_ASSIGN(const DcpItem item, read_item(key, entries[i + 1]));
-      TRY_ASSIGN(const Place* place, place_of(fqn));
+      EBB_TRY_ASSIGN(const DcpItem item, read_item(key, entries[i + 1]));
+      EBB_TRY_ASSIGN(const Place* place, place_of(fqn));
       if (place == nullptr) continue;
       if (tensor && place->kind == Place::Kind::tensor) {
         if (DcpChunk* chunk = chunk_at(place->index, offset)) chunk->item = item;
@@ -211,7 +211,7 @@ class Reader {
     if (next_place_ < places_.size() && places_[next_place_].key == key)
       return &places_[next_place_++];
     const std::string_view text = graph_.text(key);
-    TRY(graph_.charge(text.size()));  // one long key may be looked up for every entry
+    EBB_TRY(graph_.charge(text.size()));  // one long key may be looked up for every entry
     const auto found = numbers_.find(text);
     if (!found) return nullptr;
     next_place_ = *found + std::size_t{1};
@@ -253,7 +253,7 @@ class Reader {
   }
 
   Result<DcpItem> read_item(std::string_view key, PickleId object) {
-    TRY_ASSIGN(const PickleId state, attributes(object, key));
+    EBB_TRY_ASSIGN(const PickleId state, attributes(object, key));
     const PickleId path = graph_.find(state, names_.relative_path);
     const PickleId offset = graph_.find(state, names_.offset);
     const PickleId length = graph_.find(state, names_.length);
@@ -265,19 +265,20 @@ class Reader {
     if (!count(offset) || !count(length))
       return bad(key, "the offset or length of its storage entry is no count");
     if (path != last_path_) {
-      TRY_ASSIGN(last_file_, file_number(key, graph_.text(path)));
+      EBB_TRY_ASSIGN(last_file_, file_number(key, graph_.text(path)));
       last_path_ = path;
     }
     DcpItem item{last_file_, 0, static_cast<std::uint64_t>(graph_.integer(offset)),
                  static_cast<std::uint64_t>(graph_.integer(length))};
-    TRY_ASSIGN(item.zstd, read_transforms(key, graph_.find(state, names_.transform_descriptors)));
+    EBB_TRY_ASSIGN(item.zstd,
+                   read_transforms(key, graph_.find(state, names_.transform_descriptors)));
     return item;
   }
 
   Result<std::uint32_t> file_number(std::string_view key, std::string_view name) {
     if (const auto known = file_numbers_.find(name); known != file_numbers_.end())
       return known->second;
-    TRY(check_file_name(key, name));
+    EBB_TRY(check_file_name(key, name));
     const auto number = static_cast<std::uint32_t>(index_.files.size());
     file_numbers_.emplace(name, number);
     index_.files.emplace_back(name);
@@ -326,9 +327,9 @@ class Reader {
       std::vector<PathItem> path;
       path.reserve(parts.size());
       for (const PickleId part : parts) {
-        TRY(graph_.charge(sizeof(PathItem)));
+        EBB_TRY(graph_.charge(sizeof(PathItem)));
         if (graph_.is(part, PickleKind::string)) {
-          TRY(graph_.charge(graph_.text(part).size()));
+          EBB_TRY(graph_.charge(graph_.text(part).size()));
           path.emplace_back(std::string(graph_.text(part)));
         } else if (graph_.is(part, PickleKind::integer))
           path.emplace_back(graph_.integer(part));
@@ -336,7 +337,7 @@ class Reader {
           understood = false;
       }
       understood = understood && typed;
-      if (typed) TRY(set_path(entries[i], std::move(path)));
+      if (typed) EBB_TRY(set_path(entries[i], std::move(path)));
     }
     if (!understood)
       index_.notes.emplace_back("planner_data is not a map of key paths; parts of it are ignored");
@@ -344,7 +345,7 @@ class Reader {
   }
 
   Result<> set_path(PickleId key, std::vector<PathItem> path) {
-    TRY_ASSIGN(const Place* place, place_of(key));
+    EBB_TRY_ASSIGN(const Place* place, place_of(key));
     if (place == nullptr) return {};
     if (place->kind == Place::Kind::tensor)
       index_.tensors[place->index].path = std::move(path);
@@ -457,4 +458,4 @@ class Reader {
 
 Result<DcpIndex> read_dcp_index(const PickleGraph& graph) { return Reader(graph).read(); }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,12 +8,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/result.h"
-#include "formats/layout/box.h"
-#include "formats/torch/pickle.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/layout/box.h"
+#include "ebb/formats/pickle/pickle.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct DcpItem {           // _StorageInfo
   std::uint32_t file = 0;  // index into DcpIndex::files
@@ -60,4 +60,4 @@ Result<DcpIndex> read_dcp_index(const PickleGraph& graph);
 // stays once, as the first has it. Keeps rank 0's producer. REQUIRES: at least one.
 Result<DcpIndex> merged_dcp_index(std::vector<DcpIndex> parts);
 
-}  // namespace formats
+}  // namespace ebb::formats

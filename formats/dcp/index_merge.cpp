@@ -2,11 +2,11 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "formats/core/check.h"
-#include "formats/core/json_text.h"
-#include "formats/dcp/index.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/dcp/index.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 bool by_box(const DcpChunk& a, const DcpChunk& b) {
@@ -19,7 +19,7 @@ class Merger {
     into_.producer = parts.front().producer;
     for (DcpIndex& part : parts) {
       number_files(part);
-      for (DcpTensor& tensor : part.tensors) TRY(add(std::move(tensor)));
+      for (DcpTensor& tensor : part.tensors) EBB_TRY(add(std::move(tensor)));
       for (DcpValue& value : part.values) add(std::move(value));
       into_.flat_boxes_of.merge(part.flat_boxes_of);
       into_.ranks = std::max(into_.ranks, part.ranks);
@@ -76,8 +76,8 @@ class Merger {
 }  // namespace
 
 Result<DcpIndex> merged_dcp_index(std::vector<DcpIndex> parts) {
-  CHECK(!parts.empty());
+  EBB_CHECK(!parts.empty());
   return Merger().run(std::move(parts));
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

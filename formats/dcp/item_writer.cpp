@@ -1,14 +1,14 @@
-#include "formats/dcp/item_writer.h"
+#include "ebb/formats/dcp/item_writer.h"
 
 #include <algorithm>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/torch/file_writer.h"
-#include "formats/torch/tensor.h"
-#include "formats/torch/writer.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/torch/file_writer.h"
+#include "ebb/formats/torch/tensor.h"
+#include "ebb/formats/torch/writer.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kItemAlign = 64;
@@ -65,13 +65,13 @@ DcpWrittenItem DcpItemWriter::add_archive(ByteVector bytes) {
 }
 
 Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, const Value& value) {
-  TRY(claim(key));
+  EBB_TRY(claim(key));
   if (const std::string_view part = unwritable_part(value); !part.empty()) {
     plan_.dropped.push_back("value " + json_string(key) + ": holds an object of class " +
                             std::string(part));
     return {};
   }
-  TRY_ASSIGN(ByteVector bytes, value_archive(value));
+  EBB_TRY_ASSIGN(ByteVector bytes, value_archive(value));
   DcpWrittenItem item = add_archive(std::move(bytes));
   if (path.empty()) path = {key};
   values_.push_back({std::move(key), std::move(path), std::move(item)});
@@ -87,7 +87,7 @@ Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
                                    std::uint32_t number, std::optional<DType> as) {
   const TensorEntry& tensor = content_.tensors[number];
   const DType dtype = as.value_or(tensor.dtype);
-  TRY(claim(key));
+  EBB_TRY(claim(key));
   if (torch_name_of(dtype).empty()) {
     omit(number, key, "torch has no dtype " + std::string(name_of(dtype)));
     return {};
@@ -188,4 +188,4 @@ EmitPlan DcpItemWriter::finish() {
   return std::move(plan_);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/emit.h"
-#include "formats/core/result.h"
-#include "formats/dcp/emit_index.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/dcp/emit_index.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // One payload file a rank, `folder` + "__<rank>_0.distcp"; values in rank 0's. Keys are claimed as
 // they are added: the second entry under one key is Code::layout. What torch cannot hold is listed
@@ -65,4 +65,4 @@ class DcpItemWriter {
   std::vector<DcpWrittenValue> values_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -5,10 +5,10 @@
 #include <string>
 #include <unordered_map>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/result.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/result.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct OpenedDcp {
   // As describe_dcp gives it. Its read() needs of a tensor the key and dtype, of a chunk the box's
@@ -18,4 +18,4 @@ struct OpenedDcp {
 };
 Result<OpenedDcp> open_dcp(std::shared_ptr<const SourceTree> tree);
 
-}  // namespace formats
+}  // namespace ebb::formats

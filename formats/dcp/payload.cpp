@@ -1,14 +1,14 @@
-#include "formats/dcp/payload.h"
+#include "ebb/formats/dcp/payload.h"
 
 #include <algorithm>
 
-#include "formats/core/decompress.h"
-#include "formats/core/units.h"
-#include "formats/torch/elements.h"
-#include "formats/torch/record_check.h"
-#include "formats/torch/refuse.h"
+#include "ebb/formats/core/decompress.h"
+#include "ebb/formats/core/refuse.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/torch/elements.h"
+#include "ebb/formats/zip/record_check.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decoded
@@ -22,7 +22,7 @@ class ItemAtOnce : public ByteSource {
  public:
   static Result<std::shared_ptr<const ByteSource>> of(std::shared_ptr<const ByteSource> file,
                                                       std::uint64_t first, std::uint64_t bytes) {
-    TRY_ASSIGN(ByteVector item, read_bytes(*file, first, bytes, kReadAtOnce));
+    EBB_TRY_ASSIGN(ByteVector item, read_bytes(*file, first, bytes, kReadAtOnce));
     return std::shared_ptr<const ByteSource>(
         std::make_shared<ItemAtOnce>(std::move(file), first, std::move(item)));
   }
@@ -50,9 +50,9 @@ class ItemAtOnce : public ByteSource {
 Result<> read_stored(const SourceTree& tree, const TorchArchive& archive, const TorchTensor& tensor,
                      const ZipEntry& record, std::uint64_t first, std::span<std::byte> into) {
   const ByteSource& source = archive.zip().source();
-  TRY_ASSIGN(const std::uint64_t at, archive.zip().data_offset(record));
+  EBB_TRY_ASSIGN(const std::uint64_t at, archive.zip().data_offset(record));
   const ByteOrder order = archive.big_endian() ? ByteOrder::big : ByteOrder::little;
-  TRY(read_elements(source, at, tensor, order, first, into));
+  EBB_TRY(read_elements(source, at, tensor, order, first, into));
   if (!record.has_crc()) return {};
   const CheckedRecord checked{record.name, archive.zip().offset() + record.header_at, at,
                               record.size, record.crc};
@@ -76,12 +76,12 @@ std::string DcpPayloads::path_of(const DcpPlace& place) const {
 
 Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_bytes,
                                        std::uint64_t plain_limit, PickleLimits limits) const {
-  TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(place.file));
+  EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(place.file));
   if (place.coding == 0) {
     const bool there = place.offset <= source->size() &&
                        place.length <= source->size() - place.offset;  // else it says so itself
     if (there && place.length <= kReadAtOnce) {
-      TRY_ASSIGN(source, ItemAtOnce::of(std::move(source), place.offset, place.length));
+      EBB_TRY_ASSIGN(source, ItemAtOnce::of(std::move(source), place.offset, place.length));
     }
     return TorchArchive::open(std::move(source), place.offset, place.length, limits);
   }
@@ -90,10 +90,10 @@ Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plai
   where += std::to_string(place.offset);
   // zstd never expands what it cannot compress by more than one part in 256, plus its headers.
   const std::uint64_t packed_limit = plain_limit + plain_limit / 128 + kArchiveOverhead;
-  TRY_ASSIGN(ByteVector bytes, unzstd(*source, place.offset, place.length,
-                                      plain_bytes + kArchiveOverhead, packed_limit, where));
+  EBB_TRY_ASSIGN(ByteVector bytes, unzstd(*source, place.offset, place.length,
+                                          plain_bytes + kArchiveOverhead, packed_limit, where));
   for (std::uint64_t pass = 1; pass < place.coding; ++pass) {
-    TRY_ASSIGN(bytes, unzstd(bytes, packed_limit, where));
+    EBB_TRY_ASSIGN(bytes, unzstd(bytes, packed_limit, where));
   }
   const std::uint64_t size = bytes.size();
   limits.nodes = std::min(limits.nodes, kMaxCompressedNodes);
@@ -113,14 +113,14 @@ Result<> DcpPayloads::read(const DcpPlace& place, const Shape& shape, DType dtyp
 Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, const Shape& shape,
                                                      DType dtype) const {
   const std::uint64_t bytes = volume(shape) * bytes_of(dtype);
-  TRY_ASSIGN(TorchArchive archive, open(place, bytes, bytes + kArchiveOverhead));
-  TRY_ASSIGN(TorchTensor tensor, torch_tensor(archive.graph(), archive.graph().root()));
+  EBB_TRY_ASSIGN(TorchArchive archive, open(place, bytes, bytes + kArchiveOverhead));
+  EBB_TRY_ASSIGN(TorchTensor tensor, torch_tensor(archive.graph(), archive.graph().root()));
   if (tensor.shape != shape || tensor.dtype != dtype)
     return refuse(Code::corrupt, path_of(place), place.offset,
                   "the metadata declares " + std::string(name_of(dtype)) + " of shape " +
                       to_string(shape) + " but the file holds a tensor of " +
                       std::string(name_of(tensor.dtype)) + " and shape " + to_string(tensor.shape));
-  TRY_ASSIGN(const ZipEntry* record, archive.record_of(tensor));
+  EBB_TRY_ASSIGN(const ZipEntry* record, archive.record_of(tensor));
   return Opened{std::move(archive), std::move(tensor), record, std::nullopt};
 }
 
@@ -128,27 +128,28 @@ Result<std::shared_ptr<const DcpPayloads::Opened>> DcpPayloads::decoded(const Dc
                                                                         const Shape& shape,
                                                                         DType dtype) const {
   const auto make = [&]() -> Result<SourceTree::Decoded> {
-    TRY_ASSIGN(Opened item, open_tensor(place, shape, dtype));
+    EBB_TRY_ASSIGN(Opened item, open_tensor(place, shape, dtype));
     if (item.record->deflated) {
       const std::uint64_t limit = item.tensor.bytes() + kArchiveOverhead;
-      TRY_ASSIGN(item.elements, item.archive.elements(item.tensor, std::max(limit, place.length)));
+      EBB_TRY_ASSIGN(item.elements,
+                     item.archive.elements(item.tensor, std::max(limit, place.length)));
     }
     return SourceTree::Decoded(std::make_shared<const Opened>(std::move(item)));
   };
   const std::string key = place.file + ":" + std::to_string(place.offset);
-  TRY_ASSIGN(const SourceTree::Decoded item,
-             tree_->decoded(key, volume(shape) * bytes_of(dtype), make));
+  EBB_TRY_ASSIGN(const SourceTree::Decoded item,
+                 tree_->decoded(key, volume(shape) * bytes_of(dtype), make));
   return std::static_pointer_cast<const Opened>(item);
 }
 
 Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DType dtype,
                                   std::uint64_t first, std::span<std::byte> into) const {
   if (place.coding == 0) {
-    TRY_ASSIGN(const Opened item, open_tensor(place, shape, dtype));
+    EBB_TRY_ASSIGN(const Opened item, open_tensor(place, shape, dtype));
     if (!item.record->deflated)
       return read_stored(*tree_, item.archive, item.tensor, *item.record, first, into);
   }
-  TRY_ASSIGN(const std::shared_ptr<const Opened> item, decoded(place, shape, dtype));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const Opened> item, decoded(place, shape, dtype));
   if (!item->elements)
     return read_stored(*tree_, item->archive, item->tensor, *item->record, first, into);
   std::copy_n(item->elements->begin() + static_cast<std::ptrdiff_t>(first), into.size(),
@@ -158,7 +159,7 @@ Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DTy
 
 Result<> DcpPayloads::read_raw(const DcpPlace& place, std::uint64_t first,
                                std::span<std::byte> into) const {
-  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(place.file));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(place.file));
   return source->read(place.offset + first, into);
 }
 
@@ -168,12 +169,12 @@ Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) co
                   "a value of " + std::to_string(place.length) + " bytes; the limit is " +
                       std::to_string(kMaxValue));
   const std::uint64_t free = place.length * kExpansion;
-  TRY_ASSIGN(const TorchArchive archive,
-             open(place, 0, std::min(kMaxValue, free + purse), {.unfold = purse}));
-  TRY_ASSIGN(Value value, value_of(archive.graph(), archive.graph().root(), &archive));
+  EBB_TRY_ASSIGN(const TorchArchive archive,
+                 open(place, 0, std::min(kMaxValue, free + purse), {.unfold = purse}));
+  EBB_TRY_ASSIGN(Value value, value_of(archive.graph(), archive.graph().root(), &archive));
   const std::uint64_t decoded = archive.length() - std::min(archive.length(), free);
   purse -= std::min(purse, decoded + archive.graph().unfolded());
   return value;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -9,10 +9,10 @@
 #include <string>
 #include <string_view>
 
-#include "formats/catalog/catalog.h"
-#include "formats/torch/archive.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/torch/archive.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // How the bytes of an item are to be understood: what a chunk's tag says.
 constexpr std::uint64_t kRawItem = ~std::uint64_t{0};  // the elements themselves
@@ -62,4 +62,4 @@ class DcpPayloads {
   std::shared_ptr<const SourceTree> tree_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,12 +1,12 @@
-#include "formats/dcp/raw_items.h"
+#include "ebb/formats/dcp/raw_items.h"
 
 #include <algorithm>
 
-#include "formats/catalog/value_json.h"
-#include "formats/core/json_text.h"
-#include "formats/torch/refuse.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/refuse.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr const char* kPlacesKey = "DCP_SHARDING_INFO";
@@ -51,16 +51,16 @@ Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& f
                                                             std::uint64_t offset) {
   std::unique_ptr<Tensors>& tensors = read_[{file, offset}];
   if (tensors != nullptr) return tensors.get();
-  TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(file));
+  EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(file));
   const TailSource tail(std::move(source), offset);
   auto made = std::make_unique<Tensors>();
-  TRY_ASSIGN(made->header, safetensors::read_header(tail));
+  EBB_TRY_ASSIGN(made->header, safetensors::read_header(tail));
   const safetensors::MetadataText* places = made->header.find_metadata(kPlacesKey);
   if (places == nullptr)
     return refuse(Code::corrupt, tail.name(), 0,
                   std::string("the safetensors header has no ") + kPlacesKey);
   const std::string where = std::string(tail.name()) + ": " + kPlacesKey;
-  TRY_ASSIGN(made->places, read_value_json(places->text, where));
+  EBB_TRY_ASSIGN(made->places, read_value_json(places->text, where));
   for (const safetensors::HeaderTensor& tensor : made->header.tensors)
     made->by_key.emplace(tensor.key, &tensor);
   tensors = std::move(made);
@@ -69,7 +69,7 @@ Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& f
 
 Result<std::uint64_t> DcpRawItems::offset_of(const std::string& file, const DcpItem& item,
                                              const std::string& key, DType dtype, const Box& box) {
-  TRY_ASSIGN(const Tensors* tensors, tensors_at(file, item.offset));
+  EBB_TRY_ASSIGN(const Tensors* tensors, tensors_at(file, item.offset));
   const std::string where = std::string(tree_->root()) + "/" + file;
   const auto found = tensors->by_key.find(key);
   if (found == tensors->by_key.end())
@@ -89,4 +89,4 @@ Result<std::uint64_t> DcpRawItems::offset_of(const std::string& file, const DcpI
   return item.offset + tensors->header.data_start + tensor.begin;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

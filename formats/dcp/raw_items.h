@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
-#include "formats/catalog/catalog.h"
-#include "formats/dcp/index.h"
-#include "formats/safetensors/header.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/dcp/index.h"
+#include "ebb/formats/safetensors/header.h"
 
-namespace formats {
+namespace ebb::formats {
 
 class DcpRawItems {
  public:
@@ -39,4 +39,4 @@ class DcpRawItems {
   std::map<std::pair<std::string, std::uint64_t>, std::unique_ptr<Tensors>> read_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 
-#include "formats/dcp/dcp.h"
+#include "ebb/formats/dcp/dcp.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // Saved with use_collectives=False: each rank's own metadata instead of one for all.
@@ -68,4 +68,4 @@ constexpr std::array kRules = {
 
 ResumeRules dcp_resume() { return {"torch.distributed.checkpoint", kRules}; }
 
-}  // namespace formats
+}  // namespace ebb::formats

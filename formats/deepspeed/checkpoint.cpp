@@ -1,8 +1,8 @@
-#include "formats/deepspeed/checkpoint.h"
+#include "ebb/formats/deepspeed/checkpoint.h"
 
 #include <algorithm>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr unsigned kRecordBits = 32;  // of a chunk's tag; above them the chunk's own number
@@ -19,9 +19,9 @@ Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::
   if (into.empty()) return {};
   const auto number = static_cast<std::uint32_t>(chunk.tag);
   const CheckedRecord& record = records_[number];
-  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
-             tree_->open(catalog_.files[chunk.file].name));
-  TRY(source->read(chunk.offset + first, into));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
+                 tree_->open(catalog_.files[chunk.file].name));
+  EBB_TRY(source->read(chunk.offset + first, into));
   if (record.size == 0) return {};
   const FlatRange part{chunk.offset + first - record.at, into.size()};
   auto checked = check_part(*tree_, *source, record, part.first, into,
@@ -32,7 +32,7 @@ Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::
 
 Result<DsFlat> DsCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t file,
                                       const TorchTensor& tensor) {
-  TRY_ASSIGN(const std::optional<TorchArchive::Plain> plain, archive.plain(tensor));
+  EBB_TRY_ASSIGN(const std::optional<TorchArchive::Plain> plain, archive.plain(tensor));
   if (!plain)
     return Error{Code::unsupported,
                  std::string(archive.zip().source().name()) + ": storage '" + tensor.storage.key +
@@ -72,4 +72,4 @@ void DsCheckpoint::finish() {
   gaps_.close(sizes);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/torch/archive.h"
-#include "formats/torch/record_check.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/torch/archive.h"
+#include "ebb/formats/zip/record_check.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Elements that lie dense in one file: a tensor of an archive or a swap file.
 struct DsFlat {
@@ -54,4 +54,4 @@ class DsCheckpoint : public Checkpoint {
   RecordGaps gaps_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

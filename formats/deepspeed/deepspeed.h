@@ -5,11 +5,11 @@
 
 #include <memory>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
-#include "formats/resume.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
 
-namespace formats {
+namespace ebb::formats {
 
 bool detect_deepspeed(const SourceTree& tree);
 
@@ -36,4 +36,4 @@ Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request);
 // values. Fails (Code::unsupported) where parameters of one buffer have different states.
 Result<EmitPlan> emit_deepspeed(const EmitRequest& request);
 
-}  // namespace formats
+}  // namespace ebb::formats

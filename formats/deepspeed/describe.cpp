@@ -1,13 +1,13 @@
 #include <algorithm>
 #include <map>
 
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/deepspeed/model.h"
-#include "formats/deepspeed/names.h"
-#include "formats/deepspeed/optimizer.h"
-#include "formats/deepspeed/values.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/model.h"
+#include "ebb/formats/deepspeed/names.h"
+#include "ebb/formats/deepspeed/optimizer.h"
+#include "ebb/formats/deepspeed/values.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 class Describer {
@@ -18,12 +18,12 @@ class Describer {
         partitions_(*checkpoint_) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
-    TRY_ASSIGN(files_, find_ds_files(*tree_));
+    EBB_TRY_ASSIGN(files_, find_ds_files(*tree_));
     catalog().format = "deepspeed";
-    TRY(check_ranks());
-    for (const auto& [rank, name] : files_.optimizer) TRY(read_optimizer(Rank{rank}, name));
+    EBB_TRY(check_ranks());
+    for (const auto& [rank, name] : files_.optimizer) EBB_TRY(read_optimizer(Rank{rank}, name));
     DsModelReader models(*checkpoint_, partitions_, facts_.stage, world_);
-    for (const auto& [rank, name] : files_.model) TRY(read_model(models, Rank{rank}, name));
+    for (const auto& [rank, name] : files_.model) EBB_TRY(read_model(models, Rank{rank}, name));
     finish(models.facts());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
@@ -37,8 +37,8 @@ class Describer {
 
   // Kept until the file's turn comes.
   Result<const TorchArchive*> open_early(const std::string& name) {
-    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
-    TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
+    EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
     return &early_.emplace(name, std::move(archive)).first->second;
   }
 
@@ -50,9 +50,9 @@ class Describer {
 
   // Before anything else: are all ranks there? The first optimizer file knows how many there were.
   Result<> check_ranks() {
-    TRY_ASSIGN(const TorchArchive* archive, open_early(files_.optimizer.begin()->second));
-    TRY(require_known_globals(archive->graph()));
-    TRY_ASSIGN(world_, ds_partition_count(archive->graph()));
+    EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(files_.optimizer.begin()->second));
+    EBB_TRY(require_known_globals(archive->graph()));
+    EBB_TRY_ASSIGN(world_, ds_partition_count(archive->graph()));
     const std::string count = "partition_count is " + std::to_string(world_);
     for (std::uint32_t rank = 0; rank < world_; ++rank)
       if (!files_.optimizer.contains(rank))
@@ -68,20 +68,20 @@ class Describer {
   Result<> read_shapes() {
     const auto first = files_.model.begin();
     if (first->first != 0) return of_tag(Code::incomplete, "model file of rank 0 is missing");
-    TRY_ASSIGN(const TorchArchive* archive, open_early(first->second));
-    TRY_ASSIGN(state_.groups, read_ds_shapes(archive->graph(), archive->zip().source().name()));
+    EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(first->second));
+    EBB_TRY_ASSIGN(state_.groups, read_ds_shapes(archive->graph(), archive->zip().source().name()));
     state_.starts.assign(state_.groups.size(), 0);
     state_.partition.assign(state_.groups.size(), 0);
     return {};
   }
 
   Result<> read_optimizer(Rank rank, const std::string& name) {
-    TRY_ASSIGN(const DsFile opened, open_file(name, rank));
-    TRY(require_known_globals(opened.graph()));
+    EBB_TRY_ASSIGN(const DsFile opened, open_file(name, rank));
+    EBB_TRY(require_known_globals(opened.graph()));
     const DsRankFile file{*tree_,        opened.archive, opened.file, opened.where,
                           files_.folder, rank,           world_};
     DsOptimizer optimizer(file, state_, *checkpoint_, partitions_);
-    TRY(optimizer.read());
+    EBB_TRY(optimizer.read());
     DsOptimizerFacts facts = optimizer.take_facts();
     if (rank == Rank{0}) {
       facts_ = std::move(facts);
@@ -126,9 +126,9 @@ class Describer {
   }
 
   Result<> read_model(DsModelReader& models, Rank rank, const std::string& name) {
-    TRY_ASSIGN(const DsFile opened,
-               open_file(name, files_.model.size() > 1 ? std::optional(rank) : std::nullopt));
-    TRY(models.read(opened, rank));
+    EBB_TRY_ASSIGN(const DsFile opened,
+                   open_file(name, files_.model.size() > 1 ? std::optional(rank) : std::nullopt));
+    EBB_TRY(models.read(opened, rank));
     const auto ranks = models.facts().ranks;
     if (rank == Rank{0} && ranks && *ranks != static_cast<std::int64_t>(world_))
       return Error{Code::layout,
@@ -176,4 +176,4 @@ Result<std::unique_ptr<Checkpoint>> describe_deepspeed(std::shared_ptr<const Sou
   return Describer(std::move(tree)).run();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,9 +1,9 @@
 #include <string>
 
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/deepspeed/emit_files.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/emit_files.h"
 
-namespace formats {
+namespace ebb::formats {
 
 std::string ds_written_tag(const DsContent& what) {
   return what.tag.empty() ? "global_step" + std::to_string(what.step) : what.tag;
@@ -20,8 +20,8 @@ OutputFile ds_latest_file(std::string name, std::string_view tag) {
 
 Result<EmitPlan> emit_deepspeed(const EmitRequest& request) {
   EmitPlan plan;
-  TRY_ASSIGN(const DsContent what, gather_ds_content(request, DsForm::ranks, plan));
-  TRY_ASSIGN(const std::vector<DsOutFlat> flats, cut_ds_flats(what, request.content, plan));
+  EBB_TRY_ASSIGN(const DsContent what, gather_ds_content(request, DsForm::ranks, plan));
+  EBB_TRY_ASSIGN(const std::vector<DsOutFlat> flats, cut_ds_flats(what, request.content, plan));
   const DsOutput output{what, request.content, flats, ds_written_tag(what) + "/"};
   for (std::uint32_t rank = 0; rank < what.world; ++rank) {
     plan.files.push_back(ds_optimizer_file(output, Rank{rank}));
@@ -37,4 +37,4 @@ Result<EmitPlan> emit_deepspeed(const EmitRequest& request) {
   return plan;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

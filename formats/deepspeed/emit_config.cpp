@@ -1,11 +1,11 @@
-#include "formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/emit_config.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "formats/core/dtype.h"
+#include "ebb/formats/core/dtype.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kZero = "zero_optimization";
@@ -127,4 +127,4 @@ Value ds_config_for(const Value* given, std::int64_t stage, DType model,
   return config;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/value.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/value.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // config[section][key]; nullptr when either is missing.
 const Value* ds_setting(const Value& config, std::string_view section, std::string_view key);
@@ -37,4 +37,4 @@ void ds_default_settings(const Value& config, std::vector<std::pair<std::string,
 Value ds_config_for(const Value* given, std::int64_t stage, DType model,
                     const std::vector<GroupEntry>& groups);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,15 +1,15 @@
-#include "formats/deepspeed/emit_content.h"
+#include "ebb/formats/deepspeed/emit_content.h"
 
 #include <algorithm>
 #include <numeric>
 #include <set>
 
-#include "formats/core/float_cast.h"
-#include "formats/core/json_text.h"
-#include "formats/deepspeed/emit_config.h"
-#include "formats/torch/file_writer.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/deepspeed/emit_config.h"
+#include "ebb/formats/torch/file_writer.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kVersion = "0.19.8";  // whose layout is written
@@ -66,7 +66,7 @@ class Gatherer {
 
   Result<DsContent> run() {
     sort_values();
-    TRY(choose_stage());
+    EBB_TRY(choose_stage());
     if (std::ranges::any_of(content_.tensors, [](const auto& one) { return one.name.empty(); }))
       return Error{Code::unsupported, "parameter \"\": DeepSpeed's parameters have names",
                    "--include '?*' takes those that have one"};
@@ -75,7 +75,7 @@ class Gatherer {
     choose_dtype();
     out_.config =
         ds_config_for(out_.value("ds_config"), out_.stage, out_.model_dtype, content_.groups);
-    TRY(take_groups());
+    EBB_TRY(take_groups());
     order_groups();
     take_whole_tensors();
     take_tied();
@@ -198,7 +198,7 @@ class Gatherer {
                        " optimizer groups and does not say which parameters are in which",
                    {}};
     if (!named) groups_ = groups_by_states();
-    for (const GroupEntry& group : groups_) TRY(take_group(group));
+    for (const GroupEntry& group : groups_) EBB_TRY(take_group(group));
     if (trained_.empty())
       return Error{Code::unsupported,
                    "nothing in this content is trained: DeepSpeed's ZeRO files hold optimizer "
@@ -414,4 +414,4 @@ Result<DsContent> gather_ds_content(const EmitRequest& request, DsForm form, Emi
   return Gatherer(request, form, plan).run();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

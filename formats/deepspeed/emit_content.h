@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "formats/catalog/emit.h"
+#include "ebb/formats/catalog/emit.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct DsTrained {  // a parameter that an optimizer group trains
   std::string name;
@@ -65,4 +65,4 @@ enum class DsForm : std::uint8_t { ranks, universal };
 // content that has no DeepSpeed form, naming the parameter and why.
 Result<DsContent> gather_ds_content(const EmitRequest& request, DsForm form, EmitPlan& plan);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "formats/deepspeed/emit_flats.h"
+#include "ebb/formats/deepspeed/emit_flats.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct DsOutput {  // borrows all of it
   const DsContent& what;
@@ -27,4 +27,4 @@ OutputFile ds_global_state_file(const DsOutput& output);
 // Stages 1 and 2: one, of rank 0; stage 3: one a rank.
 OutputFile ds_model_file(const DsOutput& output, Rank rank);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,14 +1,14 @@
-#include "formats/deepspeed/emit_flats.h"
+#include "ebb/formats/deepspeed/emit_flats.h"
 
 #include <algorithm>
 #include <set>
 
-#include "formats/core/float_cast.h"
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/deepspeed/emit_config.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/deepspeed/emit_config.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kNcclAlign = 2;  // stages 1 and 2: partitions hold whole pairs of elements
@@ -121,7 +121,7 @@ Result<DsOutFlat> DsOutFlat::make(std::size_t group, std::vector<const DsTrained
       what.stage == 3 ? 1 : ds_param_alignment(what.config, what.model_dtype);
   const bool touched =
       what.groups[group].muon && what.stage != 3 && !ds_cuts_momentum(what.config, what.stage);
-  TRY_ASSIGN(std::vector<DsField> states, states_of(params, touched, content));
+  EBB_TRY_ASSIGN(std::vector<DsField> states, states_of(params, touched, content));
   const std::optional<std::int64_t> steps = steps_of(params, what, !states.empty(), group, plan);
   const DsField master{"", master_dtype(params, content)};
   std::vector<Shape> shapes;
@@ -142,7 +142,7 @@ Result<DsOutFlat> DsOutFlat::make(std::size_t group, std::vector<const DsTrained
   spec.policy = flat_cut ? Policy::zero12 : what.policy;
   spec.mesh.shard_world = what.world;
   spec.align_elems = what.stage == 3 ? 1 : kNcclAlign;
-  TRY_ASSIGN(Layout layout, Layout::make(std::move(spec), std::move(shapes)));
+  EBB_TRY_ASSIGN(Layout layout, Layout::make(std::move(spec), std::move(shapes)));
   DsOutFlat flat(group, std::move(params), std::move(layout));
   flat.places_ = std::move(places);
   flat.gaps_ = std::move(gaps);
@@ -199,10 +199,10 @@ Result<std::vector<DsOutFlat>> cut_ds_flats(const DsContent& what, const Catalog
   std::vector<DsOutFlat> flats;
   for (std::size_t g = 0; g < what.groups.size(); ++g)
     for (std::vector<const DsTrained*>& params : sub_groups_of(what.groups[g], what)) {
-      TRY_ASSIGN(DsOutFlat flat, DsOutFlat::make(g, std::move(params), what, content, plan));
+      EBB_TRY_ASSIGN(DsOutFlat flat, DsOutFlat::make(g, std::move(params), what, content, plan));
       flats.push_back(std::move(flat));
     }
   return flats;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/deepspeed/emit_content.h"
-#include "formats/layout/layout.h"
-#include "formats/torch/file_writer.h"
+#include "ebb/formats/deepspeed/emit_content.h"
+#include "ebb/formats/layout/layout.h"
+#include "ebb/formats/torch/file_writer.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // What of each parameter a buffer holds.
 struct DsField {
@@ -69,4 +69,4 @@ class DsOutFlat {
 Result<std::vector<DsOutFlat>> cut_ds_flats(const DsContent& what, const Catalog& content,
                                             EmitPlan& plan);
 
-}  // namespace formats
+}  // namespace ebb::formats

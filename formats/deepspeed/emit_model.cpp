@@ -2,11 +2,11 @@
 #include <set>
 #include <string>
 
-#include "formats/core/units.h"
-#include "formats/deepspeed/emit_files.h"
-#include "formats/deepspeed/emit_pickle.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/deepspeed/emit_files.h"
+#include "ebb/formats/deepspeed/emit_pickle.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // A tensor inside a storage of the file being written.
@@ -225,4 +225,4 @@ OutputFile ds_model_file(const DsOutput& output, Rank rank) {
   return ModelFile(output, rank, stem).write(output.folder + stem + ".pt");
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

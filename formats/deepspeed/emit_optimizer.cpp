@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <string>
 
-#include "formats/deepspeed/emit_config.h"
-#include "formats/deepspeed/emit_files.h"
-#include "formats/deepspeed/emit_pickle.h"
+#include "ebb/formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/emit_files.h"
+#include "ebb/formats/deepspeed/emit_pickle.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kScalerModule = "deepspeed.runtime.fp16.loss_scaler";
@@ -293,4 +293,4 @@ OutputFile ds_optimizer_file(const DsOutput& output, Rank rank) {
   return OptimizerFile(output, rank, stem).write(output.folder + stem + ".pt");
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -3,9 +3,9 @@
 
 #include <string_view>
 
-#include "formats/torch/file_writer.h"
+#include "ebb/formats/torch/file_writer.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // `fill` writes the entries: keys and values in turn.
 template <typename Fill>
@@ -48,4 +48,4 @@ void pickle_object(PickleWriter& pickle, std::string_view module, std::string_vi
   pickle.build();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -2,13 +2,13 @@
 #include <array>
 #include <string>
 
-#include "formats/core/json_text.h"
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/deepspeed/emit_files.h"
-#include "formats/deepspeed/emit_pickle.h"
-#include "formats/deepspeed/names.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/emit_files.h"
+#include "ebb/formats/deepspeed/emit_pickle.h"
+#include "ebb/formats/deepspeed/names.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kMasters = "fp32";
@@ -100,11 +100,11 @@ OutputFile values_of_stage3(const DsOutput& output) {
 
 Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request) {
   EmitPlan plan;
-  TRY_ASSIGN(const DsContent what, gather_ds_content(request, DsForm::universal, plan));
+  EBB_TRY_ASSIGN(const DsContent what, gather_ds_content(request, DsForm::universal, plan));
   DsContent whole = what;  // as stages 1 and 2 keep a model: in one file
   whole.stage = std::min<std::int64_t>(what.stage, 2);
-  TRY_ASSIGN(const std::vector<DsOutFlat> flats, cut_ds_flats(whole, request.content, plan));
-  TRY(check_names(flats));
+  EBB_TRY_ASSIGN(const std::vector<DsOutFlat> flats, cut_ds_flats(whole, request.content, plan));
+  EBB_TRY(check_names(flats));
   const std::string tag = ds_written_tag(what) + std::string(kDsUniversalSuffix);
   const DsOutput output{whole, request.content, flats, tag + "/"};
   UniversalFiles(output, plan).add_all();
@@ -115,4 +115,4 @@ Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request) {
   return plan;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,9 +1,9 @@
-#include "formats/deepspeed/meaning.h"
+#include "ebb/formats/deepspeed/meaning.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 const Value* setting(const GroupEntry& group, std::string_view name) {
@@ -50,7 +50,7 @@ Result<DsConfig> ds_config_of(const PickleGraph& graph) {
   DsConfig config;
   const PickleId id = graph.find(graph.root(), "ds_config");
   if (id == kNoPickle) return config;
-  TRY_ASSIGN(config.whole, value_of(graph, id, nullptr));
+  EBB_TRY_ASSIGN(config.whole, value_of(graph, id, nullptr));
   const Value* optimizer = find(&config.whole, "optimizer");
   config.optimizer = text_of_value(find(optimizer, "type"));
   const Value* params = find(optimizer, "params");
@@ -115,7 +115,7 @@ Result<Value> ds_loss_scaler(const PickleGraph& graph, PickleId id) {
   Value scaler;
   if (id == kNoPickle || !graph.is(id, PickleKind::object) || graph.state(id) == kNoPickle)
     return scaler;
-  TRY_ASSIGN(const Value state, value_of(graph, graph.state(id), nullptr));
+  EBB_TRY_ASSIGN(const Value state, value_of(graph, graph.state(id), nullptr));
   const std::string_view name = graph.class_name(id);
   scaler.kind = Value::Kind::dict;
   scaler.entries.emplace_back(Value::of_string("class"),
@@ -128,4 +128,4 @@ Result<Value> ds_loss_scaler(const PickleGraph& graph, PickleId id) {
   return scaler;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/torch/archive.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/torch/archive.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // ZeroStageEnum(3), getattr(ZeroStageEnum, 'weights') or a plain number; 1 when there is none, as
 // in a file of BF16_Optimizer.
@@ -41,4 +41,4 @@ std::optional<double> ds_number(const Value& value);
 // {"class": ..., numbers...} of a loss scaler object, none when there is none.
 Result<Value> ds_loss_scaler(const PickleGraph& graph, PickleId id);
 
-}  // namespace formats
+}  // namespace ebb::formats

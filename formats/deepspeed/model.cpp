@@ -1,11 +1,11 @@
-#include "formats/deepspeed/model.h"
+#include "ebb/formats/deepspeed/model.h"
 
 #include <algorithm>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kMaxGroups = 4096;
@@ -76,8 +76,8 @@ Error ds_corrupt(std::string_view where, std::string_view why) {
 
 Result<DsFile> open_ds_file(const SourceTree& tree, DsCheckpoint& checkpoint,
                             const std::string& name, std::optional<Rank> rank) {
-  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(name));
-  TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(name));
+  EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
   return add_ds_file(std::move(archive), checkpoint, name, rank);
 }
 
@@ -102,7 +102,7 @@ Result<std::vector<DsGroup>> read_ds_shapes(const PickleGraph& graph, std::strin
   std::vector<DsGroup> groups;
   std::set<std::string_view> seen;
   for (const PickleId group : graph.items(shapes)) {
-    TRY_ASSIGN(DsGroup params, named_shapes(graph, group, where, seen));
+    EBB_TRY_ASSIGN(DsGroup params, named_shapes(graph, group, where, seen));
     groups.push_back(std::move(params));
   }
   return groups;
@@ -112,9 +112,9 @@ Result<> DsModelReader::read(const DsFile& file, Rank rank) {
   const PickleGraph& graph = file.graph();
   if (!graph.is(graph.root(), PickleKind::dict))
     return ds_corrupt(file.where, "no dict at the top");
-  TRY(read_frozen(file, rank));
+  EBB_TRY(read_frozen(file, rank));
   if (rank != Rank{0}) return check_same_save(file);
-  TRY(read_facts(file));
+  EBB_TRY(read_facts(file));
   return read_module(file);
 }
 
@@ -151,7 +151,7 @@ Result<> DsModelReader::read_frozen(const DsFile& file, Rank rank) {
       !graph.is(shapes, PickleKind::dict))
     return {};
   std::set<std::string_view> seen;
-  TRY_ASSIGN(const DsGroup params, named_shapes(graph, shapes, file.where, seen));
+  EBB_TRY_ASSIGN(const DsGroup params, named_shapes(graph, shapes, file.where, seen));
   std::map<std::string_view, PickleId> fragments;
   const std::span<const PickleId> entries =
       graph.is(parts, PickleKind::dict) ? graph.items(parts) : std::span<const PickleId>{};
@@ -163,11 +163,11 @@ Result<> DsModelReader::read_frozen(const DsFile& file, Rank rank) {
     if (part == fragments.end())
       return ds_corrupt(file.where,
                         "frozen parameter " + json_string(param.name) + " has no fragment");
-    TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, part->second));
-    TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
+    EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, part->second));
+    EBB_TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
     const DsGroup group = {param};
-    TRY_ASSIGN(const DsCut cut, cut_each(group, rank, world_));
-    TRY(partitions_.add(group, cut, "param", rank, flat, file.where));
+    EBB_TRY_ASSIGN(const DsCut cut, cut_each(group, rank, world_));
+    EBB_TRY(partitions_.add(group, cut, "param", rank, flat, file.where));
   }
   return {};
 }
@@ -191,9 +191,9 @@ Result<> DsModelReader::read_module(const DsFile& file) {
     const bool buffer = buffers.contains(name);
     const bool placeholder = stage_ == 3 && !buffer;
     if (placeholder || facts_.tied.contains(name)) continue;
-    TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, entries[i + 1]));
-    TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
-    TRY(partitions_.add_module(name, buffer ? "buffer" : "param", flat, file.where));
+    EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, entries[i + 1]));
+    EBB_TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
+    EBB_TRY(partitions_.add_module(name, buffer ? "buffer" : "param", flat, file.where));
   }
   return {};
 }
@@ -214,11 +214,11 @@ Result<> DsModelReader::read_facts(const DsFile& file) {
     if (!graph.is(entries[i], PickleKind::string)) continue;
     const std::string key(graph.text(entries[i]));
     if (one_of(kStructure, key)) continue;
-    TRY_ASSIGN(Value value, value_of(graph, entries[i + 1], &file.archive));
+    EBB_TRY_ASSIGN(Value value, value_of(graph, entries[i + 1], &file.archive));
     auto& kind = one_of(kEngine, key) ? facts_.engine : facts_.client;
     kind.push_back({key, {key}, std::move(value)});
   }
   return {};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/deepspeed/partition.h"
+#include "ebb/formats/deepspeed/partition.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // A .pt file of the checkpoint that is being described; it is listed in the catalog.
 struct DsFile {
@@ -67,4 +67,4 @@ class DsModelReader {
   DsModelFacts facts_;
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,12 +1,12 @@
-#include "formats/deepspeed/names.h"
+#include "ebb/formats/deepspeed/names.h"
 
 #include <algorithm>
 #include <charconv>
 #include <set>
 
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/json_text.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxTag = 4096;
@@ -36,7 +36,7 @@ Result<std::string> find_folder(const SourceTree& tree) {
     if (parse_ds_name(std::string_view(entry.name).substr(folder.size()))) folders.emplace(folder);
   }
   if (tree.find("latest") != nullptr) {
-    TRY_ASSIGN(const std::string tag, read_ds_latest(tree, "latest"));
+    EBB_TRY_ASSIGN(const std::string tag, read_ds_latest(tree, "latest"));
     if (folders.contains(tag + "/")) return tag + "/";
     return refused(tree, Code::incomplete,
                    "latest names " + json_string(tag) + ", which holds no checkpoint");
@@ -51,12 +51,12 @@ Result<std::string> find_folder(const SourceTree& tree) {
 
 // Without the line end an editor may have added.
 Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file) {
-  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
   if (source->size() > kMaxTag)
     return refused(tree, Code::limit,
                    std::string(file) + " has " + std::to_string(source->size()) +
                        " bytes; a tag has at most " + std::to_string(kMaxTag));
-  TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTag));
+  EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTag));
   std::string tag(text_of(bytes));
   while (!tag.empty() && (tag.back() == '\n' || tag.back() == '\r' || tag.back() == ' '))
     tag.pop_back();
@@ -99,7 +99,7 @@ std::optional<DsName> parse_ds_name(std::string_view file) {
 
 Result<DsFiles> find_ds_files(const SourceTree& tree) {
   DsFiles files;
-  TRY_ASSIGN(files.folder, find_folder(tree));
+  EBB_TRY_ASSIGN(files.folder, find_folder(tree));
   files.tag = ds_tag_of(tree, files.folder);
   std::optional<DsName> first_optimizer;
   for (const SourceTree::Entry& entry : tree.entries()) {
@@ -134,4 +134,4 @@ Result<DsFiles> find_ds_files(const SourceTree& tree) {
   return files;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "formats/core/byte_source.h"
-#include "formats/core/result.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/core/result.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct DsName {
   enum class Kind { model, optimizer } kind = Kind::model;
@@ -40,4 +40,4 @@ constexpr std::string_view kDsUniversalSuffix = "_universal";
 // "a/b/" of "a/b/c", "" of "c".
 std::string_view ds_folder_of(std::string_view path);
 
-}  // namespace formats
+}  // namespace ebb::formats

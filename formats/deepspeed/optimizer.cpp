@@ -1,12 +1,12 @@
-#include "formats/deepspeed/optimizer.h"
+#include "ebb/formats/deepspeed/optimizer.h"
 
 #include <algorithm>
 #include <set>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kMaxStates = 16;  // of one flat buffer; each names all its parameters
@@ -40,7 +40,7 @@ Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, Pickle
   std::vector<DsReadGroup> groups;
   std::set<std::int64_t> taken;
   for (const PickleId item : graph.items(list)) {
-    TRY_ASSIGN(const Value value, value_of(graph, item, nullptr));
+    EBB_TRY_ASSIGN(const Value value, value_of(graph, item, nullptr));
     DsReadGroup& group = groups.emplace_back();
     for (const auto& [key, setting] : value.entries)
       if (key.text != "params") group.entry.settings.emplace_back(key.text, setting);
@@ -83,7 +83,7 @@ Result<std::vector<ValueEntry>> read_ds_engine_values(const PickleGraph& graph, 
   for (const std::string_view name : {"overflow", "clip_grad"}) {
     const PickleId id = graph.find(dict, name);
     if (id == kNoPickle) continue;
-    TRY_ASSIGN(Value value, value_of(graph, id, nullptr));
+    EBB_TRY_ASSIGN(Value value, value_of(graph, id, nullptr));
     values.push_back({std::string(name), {std::string(name)}, std::move(value)});
   }
   return values;
@@ -120,31 +120,31 @@ std::string DsOptimizer::where(std::size_t number) const {
 Result<> DsOptimizer::read() {
   top_ = graph_.find(graph_.root(), "optimizer_state_dict");
   if (top_ == kNoPickle) return bad(Code::corrupt, "no optimizer_state_dict");
-  TRY_ASSIGN(const std::uint32_t world, ds_partition_count(graph_));
+  EBB_TRY_ASSIGN(const std::uint32_t world, ds_partition_count(graph_));
   if (world != file_.world)
     return bad(Code::layout, "partition_count is " + std::to_string(world) +
                                  ", in the file of the first rank it is " +
                                  std::to_string(file_.world));
-  TRY_ASSIGN(config_, ds_config_of(graph_));
+  EBB_TRY_ASSIGN(config_, ds_config_of(graph_));
   const bool stage3 = graph_.find(top_, kStage3Masters) != kNoPickle;
   const PickleId stage = graph_.find(top_, "zero_stage");
   facts_.stage = stage3 ? 3 : ds_stage_number(graph_, stage);
   facts_.zero_optimizer = stage3 ? "DeepSpeedZeroOptimizer_Stage3" : ds_zero12_class(stage);
-  if (stage3) TRY(refuse_experts());
+  if (stage3) EBB_TRY(refuse_experts());
   const PickleId base = graph_.find(top_, stage3 ? "optimizer_state_dict" : "base_optimizer_state");
   const std::size_t buffers = state_.groups.size();
   whole_momentum_.assign(buffers, 0);
   facts_.steps.assign(buffers, std::nullopt);
   if (base != kNoPickle && graph_.is(base, PickleKind::dict)) {
-    TRY(read_groups(base));
+    EBB_TRY(read_groups(base));
   } else if (base != kNoPickle && graph_.is(base, PickleKind::list) && !stage3) {
-    TRY(name_groups_of_elastic(graph_.items(base).size()));
+    EBB_TRY(name_groups_of_elastic(graph_.items(base).size()));
   } else {
     return bad(Code::corrupt, "no optimizer state");
   }
   facts_.optimizer = ds_optimizer_class(config_, facts_.groups);
-  TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph_, graph_.find(top_, "loss_scaler")));
-  TRY_ASSIGN(facts_.values, read_ds_engine_values(graph_, top_));
+  EBB_TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph_, graph_.find(top_, "loss_scaler")));
+  EBB_TRY_ASSIGN(facts_.values, read_ds_engine_values(graph_, top_));
   return read_partitions(stage3 ? kStage3Masters : kStage12Masters, base);
 }
 
@@ -164,8 +164,8 @@ Result<> DsOptimizer::refuse_experts() const {
 }
 
 Result<> DsOptimizer::read_groups(PickleId base) {
-  TRY_ASSIGN(std::vector<DsReadGroup> groups,
-             read_ds_groups(graph_, graph_.find(base, "param_groups"), config_, state_.groups));
+  EBB_TRY_ASSIGN(std::vector<DsReadGroup> groups,
+                 read_ds_groups(graph_, graph_.find(base, "param_groups"), config_, state_.groups));
   // BF16_Optimizer and offloading keep the momentum cut like the master weights.
   const bool whole = facts_.zero_optimizer == "DeepSpeedZeroOptimizer" && !config_.offload;
   for (DsReadGroup& group : groups) {
@@ -235,7 +235,7 @@ const DsGroup& DsOptimizer::with_gaps(std::size_t number) {
 // Stages 1 and 2: partitions, less the padding at each one's end, laid end to end are the group.
 Result<DsCut> DsOptimizer::cut_of(std::size_t number, const DsGroup& group, PickleId master) {
   if (facts_.stage == 3) return cut_each(group, file_.rank, file_.world);
-  TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, master));
+  EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, master));
   const std::uint64_t elems = tensor.elems();
   const std::uint64_t total = elems_of(group);
   std::uint64_t& start = state_.starts[number];
@@ -285,19 +285,19 @@ Result<DsCut> DsOptimizer::cut_of(std::size_t number, const DsGroup& group, Pick
 }
 
 Result<> DsOptimizer::read_partitions(std::string_view masters, PickleId base) {
-  TRY_ASSIGN(const std::vector<PickleId> tensors, tensors_of(masters));
+  EBB_TRY_ASSIGN(const std::vector<PickleId> tensors, tensors_of(masters));
   const bool elastic = graph_.is(base, PickleKind::list);
   const std::map<std::int64_t, PickleId> states = ds_states_of(graph_, elastic ? kNoPickle : base);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     group_ = &with_gaps(i);
-    TRY_ASSIGN(const DsCut cut, cut_of(i, *group_, tensors[i]));
+    EBB_TRY_ASSIGN(const DsCut cut, cut_of(i, *group_, tensors[i]));
     checkpoint_.building().padding_elems += cut.padding;
-    TRY(add_state(i, cut, "master", tensors[i], tensors[i]));
+    EBB_TRY(add_state(i, cut, "master", tensors[i], tensors[i]));
     const auto found = states.find(static_cast<std::int64_t>(i));
     const PickleId of_buffer = elastic                 ? graph_.items(base)[i]
                                : found == states.end() ? kNoPickle
                                                        : found->second;
-    TRY(read_states(i, cut, of_buffer, tensors[i]));
+    EBB_TRY(read_states(i, cut, of_buffer, tensors[i]));
     const bool last = index_of(file_.rank) + 1 == file_.world;
     if (const std::uint64_t total = elems_of(*group_);
         last && facts_.stage != 3 && state_.starts[i] != total)
@@ -325,14 +325,14 @@ Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId
     const PickleId what = entries[i + 1];
     bool flat = false;
     if (is_torch_tensor(graph_, what)) {
-      TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, what));
+      EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, what));
       flat = tensor.shape.size() == 1;
     }
     if (flat) {
-      TRY(add_state(number, cut, state, what, master));
+      EBB_TRY(add_state(number, cut, state, what, master));
       continue;
     }
-    TRY_ASSIGN(Value value, value_of(graph_, what, &file_.archive));
+    EBB_TRY_ASSIGN(Value value, value_of(graph_, what, &file_.archive));
     if (const auto steps = state == "step" ? ds_number(value) : std::nullopt) {
       facts_.steps[number] = *steps;
       continue;
@@ -346,12 +346,12 @@ Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId
 
 Result<> DsOptimizer::add_state(std::size_t number, const DsCut& cut, const std::string& state,
                                 PickleId tensor, PickleId master) {
-  TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, tensor));
+  EBB_TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, tensor));
   if (facts_.stage == 3 && what.elems() == 0 && cut.full != 0) {
-    TRY_ASSIGN(const DsFlat raw, swapped(state, master, cut.full));
+    EBB_TRY_ASSIGN(const DsFlat raw, swapped(state, master, cut.full));
     return partitions_.add(*group_, cut, state, file_.rank, raw, where(number));
   }
-  TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file_.archive, file_.file, what));
+  EBB_TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file_.archive, file_.file, what));
   const bool touched = whole_momentum_[number] != 0 && state != "master" &&
                        flat.elems == touched_elems(*group_, cut);
   if (touched) return partitions_.add_touched(*group_, cut, state, file_.rank, flat, where(number));
@@ -382,4 +382,4 @@ Result<DsFlat> DsOptimizer::swapped(std::string_view state, PickleId master, std
   return checkpoint_.add_raw(static_cast<std::uint32_t>(files.size() - 1), elems);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "formats/deepspeed/meaning.h"
-#include "formats/deepspeed/partition.h"
+#include "ebb/formats/deepspeed/meaning.h"
+#include "ebb/formats/deepspeed/partition.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct DsRankFile {
   const SourceTree& tree;
@@ -108,4 +108,4 @@ class DsOptimizer {
   std::vector<std::uint8_t> whole_momentum_;  // per flat buffer: its parameters' momentum is whole
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

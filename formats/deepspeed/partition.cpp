@@ -1,10 +1,10 @@
-#include "formats/deepspeed/partition.h"
+#include "ebb/formats/deepspeed/partition.h"
 
 #include <algorithm>
 
-#include "formats/core/units.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kUsualParts = 16;  // of a parameter; more only cost growing a list
@@ -47,7 +47,7 @@ Result<DsCut> cut_each(const DsGroup& group, Rank rank, std::uint32_t world) {
   spec.mesh.shard_world = world;
   std::vector<Shape> shapes;
   for (const DsParam& param : group) shapes.push_back(param.shape);
-  TRY_ASSIGN(const Layout layout, Layout::make(std::move(spec), std::move(shapes)));
+  EBB_TRY_ASSIGN(const Layout layout, Layout::make(std::move(spec), std::move(shapes)));
   DsCut cut;
   cut.lean = cut.full = layout.buffer_elems(rank);
   cut.padding = layout.padding_elems(rank);
@@ -102,10 +102,10 @@ Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::st
   const bool named = !group.empty() && states_[state].names.find(group.front().name);
   for (const DsParam& param : group)
     if (!named && !param.name.empty())
-      TRY(entry(param.name, state, flat.dtype, param.shape, where));
+      EBB_TRY(entry(param.name, state, flat.dtype, param.shape, where));
   for (const DsCut::Run& run : cut.runs) {
     const DsParam& param = group[run.param];
-    TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
+    EBB_TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
     // Where this rank has a part of it, others have parts of the same size.
     if (tensor->chunks.empty())
       tensor->chunks.reserve(std::min(kUsualParts, div_ceil(volume(param.shape), run.range.count)));
@@ -121,11 +121,11 @@ Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::st
 
 Result<> DsPartitions::add_touched(const DsGroup& group, const DsCut& cut, const std::string& state,
                                    Rank rank, const DsFlat& flat, const std::string& where) {
-  CHECK(flat.elems == touched_elems(group, cut));
+  EBB_CHECK(flat.elems == touched_elems(group, cut));
   std::uint64_t first = 0;
   for (const DsCut::Run& run : cut.runs) {
     const DsParam& param = group[run.param];
-    TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
+    EBB_TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
     const std::uint64_t elems = volume(param.shape);
     if (tensor->chunks.empty())
       tensor->chunks.push_back(chunk_of(flat, whole(param.shape), {first, elems}, rank));
@@ -142,7 +142,7 @@ Result<> DsPartitions::add_whole(const std::string& name, const std::string& sta
                      " elements, its parameter " + to_string(shape) + " has " +
                      std::to_string(volume(shape)),
                  {}};
-  TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, shape, where));
+  EBB_TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, shape, where));
   if (tensor->chunks.empty() && flat.elems > 0)
     tensor->chunks.push_back(chunk_of(flat, whole(shape), {0, flat.elems}, Rank{0}));
   return {};
@@ -150,10 +150,10 @@ Result<> DsPartitions::add_whole(const std::string& name, const std::string& sta
 
 Result<> DsPartitions::add_module(const std::string& name, const std::string& state,
                                   const DsFlat& flat, const std::string& where) {
-  TRY(add_whole(name, state, flat.shape, flat, where));
-  TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, flat.shape, where));
+  EBB_TRY(add_whole(name, state, flat.shape, flat, where));
+  EBB_TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, flat.shape, where));
   tensor->key = "module." + name;
   return {};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/name_table.h"
-#include "formats/deepspeed/checkpoint.h"
-#include "formats/layout/layout.h"
+#include "ebb/formats/core/name_table.h"
+#include "ebb/formats/deepspeed/checkpoint.h"
+#include "ebb/formats/layout/layout.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct DsParam {
   std::string name;  // "": alignment padding between parameters
@@ -78,4 +78,4 @@ class DsPartitions {
 // All elements of the parameters of which the cut has any part.
 std::uint64_t touched_elems(const DsGroup& group, const DsCut& cut);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/emit_config.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 bool other_world_stage3(const ResumeQuestion& question) {
@@ -89,4 +89,4 @@ constexpr std::array kUniversalRules = {
 ResumeRules deepspeed_resume() { return {"DeepSpeed 0.19", kRules}; }
 ResumeRules deepspeed_universal_resume() { return {"DeepSpeed 0.19", kUniversalRules}; }
 
-}  // namespace formats
+}  // namespace ebb::formats

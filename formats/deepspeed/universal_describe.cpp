@@ -2,14 +2,14 @@
 #include <map>
 #include <set>
 
-#include "formats/core/json_text.h"
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/deepspeed/model.h"
-#include "formats/deepspeed/names.h"
-#include "formats/deepspeed/optimizer.h"
-#include "formats/deepspeed/values.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/model.h"
+#include "ebb/formats/deepspeed/names.h"
+#include "ebb/formats/deepspeed/optimizer.h"
+#include "ebb/formats/deepspeed/values.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kGlobalState = "zero/optimizer_state.pt";
@@ -37,16 +37,16 @@ class UniversalDescriber {
         partitions_(*checkpoint_) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
-    TRY(find_folder());
-    TRY(find_models());
+    EBB_TRY(find_folder());
+    EBB_TRY(find_models());
     catalog().format = "deepspeed-universal";
-    TRY_ASSIGN(const DsFile first, open_model(0));
-    TRY_ASSIGN(groups_, read_ds_shapes(first.graph(), first.where));
-    TRY_ASSIGN(config_, ds_config_of(first.graph()));
-    TRY(read_global_state());
-    TRY(read_parameters());
-    TRY(check_states());
-    TRY(read_models(first));
+    EBB_TRY_ASSIGN(const DsFile first, open_model(0));
+    EBB_TRY_ASSIGN(groups_, read_ds_shapes(first.graph(), first.where));
+    EBB_TRY_ASSIGN(config_, ds_config_of(first.graph()));
+    EBB_TRY(read_global_state());
+    EBB_TRY(read_parameters());
+    EBB_TRY(check_states());
+    EBB_TRY(read_models(first));
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
 
@@ -68,7 +68,7 @@ class UniversalDescriber {
   Result<> find_folder() {
     const std::set<std::string> folders = universal_folders(*tree_);
     if (tree_->find(kLatest) != nullptr) {
-      TRY_ASSIGN(const std::string tag, read_ds_latest(*tree_, kLatest));
+      EBB_TRY_ASSIGN(const std::string tag, read_ds_latest(*tree_, kLatest));
       if (!folders.contains(tag + "/"))
         return refused(Code::incomplete, "latest_universal names " + json_string(tag) +
                                              ", which has no " + std::string(kGlobalState));
@@ -112,9 +112,10 @@ class UniversalDescriber {
 
   // The part of the optimizer's state that belongs to no parameter.
   Result<> read_global_state() {
-    TRY_ASSIGN(const DsFile file, open_ds_file(*tree_, *checkpoint_,
-                                               folder_ + std::string(kGlobalState), std::nullopt));
-    TRY(require_known_globals(file.graph()));
+    EBB_TRY_ASSIGN(
+        const DsFile file,
+        open_ds_file(*tree_, *checkpoint_, folder_ + std::string(kGlobalState), std::nullopt));
+    EBB_TRY(require_known_globals(file.graph()));
     const PickleGraph& graph = file.graph();
     const PickleId root = graph.root();
     const PickleId stage = graph.find(root, "zero_stage");
@@ -125,17 +126,17 @@ class UniversalDescriber {
     facts_.steps.assign(groups_.size(), std::nullopt);
     PickleId list = graph.find(root, "param_groups");
     if (list == kNoPickle) list = graph.find(inner, "param_groups");
-    TRY_ASSIGN(std::vector<DsReadGroup> groups, read_ds_groups(graph, list, config_, groups_));
+    EBB_TRY_ASSIGN(std::vector<DsReadGroup> groups, read_ds_groups(graph, list, config_, groups_));
     for (DsReadGroup& group : groups) facts_.groups.push_back(std::move(group.entry));
     facts_.optimizer = ds_optimizer_class(config_, facts_.groups);
     for (const auto& [buffer, state] : ds_states_of(graph, inner)) {
       const PickleId step = graph.find(state, "step");
       if (step == kNoPickle || buffer < 0 || std::size_t(buffer) >= groups_.size()) continue;
-      TRY_ASSIGN(const Value value, value_of(graph, step, &file.archive));
+      EBB_TRY_ASSIGN(const Value value, value_of(graph, step, &file.archive));
       facts_.steps[std::size_t(buffer)] = ds_number(value);
     }
-    TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph, graph.find(root, "loss_scaler")));
-    TRY_ASSIGN(facts_.values, read_ds_engine_values(graph, root));
+    EBB_TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph, graph.find(root, "loss_scaler")));
+    EBB_TRY_ASSIGN(facts_.values, read_ds_engine_values(graph, root));
     return {};
   }
 
@@ -164,7 +165,7 @@ class UniversalDescriber {
       }
       std::string state(path.substr(zero.size() + folder.size()));
       state.resize(state.size() - kSuffix.size());
-      TRY(read_state(entry.name, name, state, *shape->second, group_of.at(name)));
+      EBB_TRY(read_state(entry.name, name, state, *shape->second, group_of.at(name)));
     }
     if (!others.empty())
       catalog().notes.push_back(std::to_string(others.size()) +
@@ -175,16 +176,16 @@ class UniversalDescriber {
 
   Result<> read_state(const std::string& path, const std::string& name, const std::string& state,
                       const Shape& shape, std::size_t group) {
-    TRY_ASSIGN(const DsFile file, open_ds_file(*tree_, *checkpoint_, path, std::nullopt));
-    TRY(require_known_globals(file.graph()));
+    EBB_TRY_ASSIGN(const DsFile file, open_ds_file(*tree_, *checkpoint_, path, std::nullopt));
+    EBB_TRY(require_known_globals(file.graph()));
     const PickleGraph& graph = file.graph();
     if (state == "step") return read_step(file, name, group);
     PickleId tensor = graph.root();
     if (graph.is(tensor, PickleKind::dict)) tensor = graph.find(tensor, "param");
     if (tensor == kNoPickle || !is_torch_tensor(graph, tensor))
       return ds_corrupt(file.where, "no tensor 'param'");
-    TRY_ASSIGN(const TorchTensor what, torch_tensor(graph, tensor));
-    TRY_ASSIGN(const DsFlat flat, checkpoint_->add_flat(file.archive, file.file, what));
+    EBB_TRY_ASSIGN(const TorchTensor what, torch_tensor(graph, tensor));
+    EBB_TRY_ASSIGN(const DsFlat flat, checkpoint_->add_flat(file.archive, file.file, what));
     states_[group][name].insert(state);
     // Tensors merged over tensor-parallel ranks are larger than param_shapes says, which is of one.
     const Shape& real = model_parallel_ && what.shape.size() == shape.size() ? what.shape : shape;
@@ -193,7 +194,7 @@ class UniversalDescriber {
   }
 
   Result<> read_step(const DsFile& file, const std::string& name, std::size_t group) {
-    TRY_ASSIGN(const Value value, value_of(file.graph(), file.graph().root(), &file.archive));
+    EBB_TRY_ASSIGN(const Value value, value_of(file.graph(), file.graph().root(), &file.archive));
     const auto steps = ds_number(value);
     if (!steps) return ds_corrupt(file.where, "no number of steps");
     if (facts_.steps[group] && *facts_.steps[group] != *steps)
@@ -229,17 +230,17 @@ class UniversalDescriber {
     const auto ranks = static_cast<std::uint32_t>(models_.size());
     DsModelReader models(*checkpoint_, partitions_, stage, ranks);
     if (model_parallel_) {
-      TRY(models.read_facts(first));
+      EBB_TRY(models.read_facts(first));
       catalog().notes.emplace_back(
           "the weights of tensor-parallel ranks' model files are left out: the masters are whole");
     } else {
-      TRY(models.read(first, Rank{0}));
+      EBB_TRY(models.read(first, Rank{0}));
       for (std::uint32_t rank = 1; rank < ranks; ++rank) {
         if (!models_.contains(rank))
           return refused(Code::incomplete, ds_tag_of(*tree_, folder_) + ": model file of rank " +
                                                std::to_string(rank) + " is missing");
-        TRY_ASSIGN(const DsFile file, open_model(rank));
-        TRY(models.read(file, Rank{rank}));
+        EBB_TRY_ASSIGN(const DsFile file, open_model(rank));
+        EBB_TRY(models.read(file, Rank{rank}));
       }
     }
     checkpoint_->finish();
@@ -281,4 +282,4 @@ Result<std::unique_ptr<Checkpoint>> describe_deepspeed_universal(
   return UniversalDescriber(std::move(tree)).run();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,9 +1,9 @@
-#include "formats/deepspeed/values.h"
+#include "ebb/formats/deepspeed/values.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // What a value means to other formats: something of its own, or what the catalog says already.
@@ -128,4 +128,4 @@ void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<D
   catalog.groups = std::move(optimizer.groups);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

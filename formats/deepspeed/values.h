@@ -4,14 +4,14 @@
 
 #include <string>
 
-#include "formats/deepspeed/model.h"
-#include "formats/deepspeed/optimizer.h"
+#include "ebb/formats/deepspeed/model.h"
+#include "ebb/formats/deepspeed/optimizer.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Fills step, groups, param_steps, producer and values. `groups`: as param_shapes lists them; the
 // facts' steps belong to these.
 void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<DsGroup>& groups,
                    const DsModelFacts& model, DsOptimizerFacts optimizer);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,14 +1,14 @@
-#include "formats/hdf5/chunk_tree.h"
+#include "ebb/formats/hdf5/chunk_tree.h"
 
 #include <algorithm>
 #include <string_view>
 #include <vector>
 
-#include "formats/core/check.h"
-#include "formats/core/units.h"
-#include "formats/hdf5/description.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/hdf5/description.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 constexpr std::uint64_t kChildren = 64;  // twice the K that a superblock of version 2 stands for
@@ -128,8 +128,8 @@ std::uint64_t chunk_tree_bytes(const ChunkGrid& grid) {
 }
 
 ByteVector chunk_tree(const ChunkGrid& grid, std::uint64_t at, std::span<const FileRange> places) {
-  CHECK(places.size() == grid.count());
+  EBB_CHECK(places.size() == grid.count());
   return TreeWriter(grid, at, places).write();
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/catalog/emit.h"
-#include "formats/core/bytes.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 // Chunks of equal shape that cover a dataset, the last one of a row of them reaching beyond it.
 struct ChunkGrid {
@@ -33,4 +33,4 @@ std::uint64_t chunk_tree_bytes(const ChunkGrid& grid);
 // With its root first, lying at `at`. REQUIRES: one place a chunk.
 ByteVector chunk_tree(const ChunkGrid& grid, std::uint64_t at, std::span<const FileRange> places);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

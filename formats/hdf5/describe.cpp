@@ -1,16 +1,16 @@
 #include <algorithm>
 #include <map>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/hdf5/file_set.h"
-#include "formats/hdf5/filters.h"
-#include "formats/hdf5/hdf5.h"
-#include "formats/hdf5/meaning.h"
-#include "formats/hdf5/naming.h"
-#include "formats/hdf5/storage.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/hdf5/file_set.h"
+#include "ebb/formats/hdf5/filters.h"
+#include "ebb/formats/hdf5/hdf5.h"
+#include "ebb/formats/hdf5/meaning.h"
+#include "ebb/formats/hdf5/naming.h"
+#include "ebb/formats/hdf5/storage.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace hdf5 {
 namespace {
 
@@ -77,11 +77,11 @@ class Describer {
       catalog.notes.insert(catalog.notes.end(), file.notes.begin(), file.notes.end());
       for (const std::string& note : file.description.notes) add_note(note);
     }
-    TRY(refuse_what_leads_away());
+    EBB_TRY(refuse_what_leads_away());
     for (std::size_t i = 0; i < files_.files().size(); ++i)
-      for (const auto& [path, number] : files_.files()[i].listed) TRY(add(i, path, number));
-    TRY(prove_coverage(catalog));
-    TRY(read_values(files_, catalog));
+      for (const auto& [path, number] : files_.files()[i].listed) EBB_TRY(add(i, path, number));
+    EBB_TRY(prove_coverage(catalog));
+    EBB_TRY(read_values(files_, catalog));
     catalog.world = world_;
     catalog.partition = world_ == 1 ? "whole tensors in one file"
                                     : "boxes over " + std::to_string(world_) + " ranks";
@@ -118,10 +118,10 @@ class Describer {
     const Dataset& dataset = files_.files()[file].description.datasets[number];
     if (files_.sources().contains({file, dataset.path})) return {};
     if (dataset.text || !dataset.has_space) return {};  // a value: read_values() takes it
-    TRY_ASSIGN(const Elements elements, elements(file, dataset));
-    TRY_ASSIGN(const Meaning meaning,
-               meaning_of(files_.files()[file], dataset, path, elements.dtype));
-    TRY_ASSIGN(TensorEntry * tensor, tensor_for(file, dataset, path, meaning));
+    EBB_TRY_ASSIGN(const Elements elements, elements(file, dataset));
+    EBB_TRY_ASSIGN(const Meaning meaning,
+                   meaning_of(files_.files()[file], dataset, path, elements.dtype));
+    EBB_TRY_ASSIGN(TensorEntry * tensor, tensor_for(file, dataset, path, meaning));
     if (meaning.rank >= kMaxRanks)
       return bad(file, dataset, Code::corrupt, "rank " + std::to_string(meaning.rank));
     const Box box{meaning.offset, dataset.shape};
@@ -184,7 +184,7 @@ class Describer {
                                add_place({.dense = from.extent, .part = whole(from.extent)})});
       return {};
     }
-    TRY_ASSIGN(const std::uint32_t coding, coding_of(holder.file, dataset));
+    EBB_TRY_ASSIGN(const std::uint32_t coding, coding_of(holder.file, dataset));
     const std::vector<Stored> pieces = stored_pieces(dataset, width, from, file.superblock.at);
     if (pieces.size() > kMaxPieces - checkpoint_->places_.size())
       return Error{Code::limit,
@@ -194,7 +194,7 @@ class Describer {
     const bool same_form = from.extent == target.extent;
     for (const Stored& piece : pieces) {
       const std::optional<Box> taken = intersect(piece.box, from);
-      CHECK(taken.has_value());
+      EBB_CHECK(taken.has_value());
       if (!same_form && *taken != from)
         return bad(holder.file, dataset, Code::unsupported,
                    "its chunks are shown in another shape by a virtual dataset");
@@ -242,7 +242,7 @@ class Describer {
     auto& codings = checkpoint_->codings_;
     const auto [known, is_new] = coding_of_.emplace(std::pair(file, dataset.path), codings.size());
     if (!is_new) return static_cast<std::uint32_t>(known->second);
-    TRY_ASSIGN(const Elements types, elements(file, dataset));
+    EBB_TRY_ASSIGN(const Elements types, elements(file, dataset));
     codings.push_back({dataset.path, types, bytes_of(types.dtype), dataset.filters, dataset.content,
                        dataset.layout == Dataset::Layout::compact});
     return static_cast<std::uint32_t>(known->second);
@@ -252,7 +252,7 @@ class Describer {
     std::map<std::size_t, std::uint32_t> ranks;  // source files in order of their first use
     for (const Mapping& mapping : dataset.mappings) {
       if (mapping.source.kind == Selection::Kind::none) continue;
-      TRY_ASSIGN(const FileSet::Source source, files_.source_of(file, dataset, mapping));
+      EBB_TRY_ASSIGN(const FileSet::Source source, files_.source_of(file, dataset, mapping));
       const Dataset& stored = *source.dataset;
       const auto bad_mapping = [&](Code code, const std::string& why) {
         return bad(
@@ -261,8 +261,8 @@ class Describer {
       };
       if (stored.layout == Dataset::Layout::mapped)
         return bad_mapping(Code::unsupported, "is virtual itself, which is not read");
-      TRY_ASSIGN(const Elements types, elements(source.file, stored));
-      TRY_ASSIGN(const Elements shown, elements(file, dataset));
+      EBB_TRY_ASSIGN(const Elements types, elements(source.file, stored));
+      EBB_TRY_ASSIGN(const Elements shown, elements(file, dataset));
       if (types.dtype != shown.dtype)
         return bad_mapping(Code::unsupported, "holds " + std::string(name_of(types.dtype)) +
                                                   ", not " + std::string(name_of(shown.dtype)));
@@ -279,7 +279,7 @@ class Describer {
       if (writer >= kMaxRanks) return bad_mapping(Code::corrupt, "is of an impossible rank");
       world_ = std::max(world_, writer + 1);
       if (volume(from->extent) == 0) continue;
-      TRY(add_stored({source.file, Rank{writer}}, stored, *from, *target, tensor));
+      EBB_TRY(add_stored({source.file, Rank{writer}}, stored, *from, *target, tensor));
       checkpoint_->catalog_.files[source.file].rank = Rank{writer};
     }
     if (tensor.chunks.empty() && volume(tensor.shape) == 0)
@@ -310,8 +310,8 @@ bool detect_hdf5(const SourceTree& tree) {
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_hdf5(std::shared_ptr<const SourceTree> tree) {
-  TRY_ASSIGN(hdf5::FileSet files, hdf5::FileSet::open(tree));
+  EBB_TRY_ASSIGN(hdf5::FileSet files, hdf5::FileSet::open(tree));
   return hdf5::Describer(std::move(files), std::move(tree)).run();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

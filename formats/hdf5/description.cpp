@@ -1,9 +1,9 @@
-#include "formats/hdf5/description.h"
+#include "ebb/formats/hdf5/description.h"
 
 #include <concepts>
 #include <type_traits>
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x3152444853464445;  // changes with the records below
@@ -22,7 +22,7 @@ class Encoder {
 
  private:
   template <typename T>
-  requires std::integral<T> || std::is_enum_v<T> || std::same_as<T, double>
+    requires std::integral<T> || std::is_enum_v<T> || std::same_as<T, double>
   void put(const T& number) {
     if constexpr (std::same_as<T, bool>)
       append_le<std::uint8_t>(out_, number ? 1 : 0);
@@ -49,8 +49,10 @@ class Encoder {
     if (item) put(*item);
   }
   template <typename T>
-  requires std::is_class_v<T>
-  void put(const T& record) { visit(*this, record); }
+    requires std::is_class_v<T>
+  void put(const T& record) {
+    visit(*this, record);
+  }
 
   ByteVector out_;
 };
@@ -70,7 +72,7 @@ class Decoder {
 
  private:
   template <typename T>
-  requires std::integral<T> || std::is_enum_v<T> || std::same_as<T, double>
+    requires std::integral<T> || std::is_enum_v<T> || std::same_as<T, double>
   void get(T& number) {
     if constexpr (std::same_as<T, bool>) {
       std::uint8_t byte = 0;
@@ -114,7 +116,7 @@ class Decoder {
     if (there && !failed_) get(item.emplace());
   }
   template <typename T>
-  requires std::is_class_v<T>
+    requires std::is_class_v<T>
   void get(T& record) {
     if constexpr (std::same_as<T, Value>) {
       if (++nesting_ > kMaxNesting) failed_ = true;
@@ -222,4 +224,4 @@ Result<Description> decode(ByteView bytes) {
                magic == kMagic ? "" : "is it of the same build? ./dev build"};
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

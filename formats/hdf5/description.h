@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/value.h"
-#include "formats/core/result.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/catalog/value.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 constexpr std::string_view kReaderProgram = "ebb-hdf5-reader";
 constexpr std::uint64_t kNowhere = ~std::uint64_t{0};  // an address that was never given
@@ -119,4 +119,4 @@ ByteVector encode(const Description& description);
 // Code::corrupt with the byte where it stops making sense.
 Result<Description> decode(ByteView bytes);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

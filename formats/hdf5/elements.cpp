@@ -1,8 +1,8 @@
-#include "formats/hdf5/elements.h"
+#include "ebb/formats/hdf5/elements.h"
 
 #include <array>
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 constexpr std::array kFloats = {
@@ -73,4 +73,4 @@ std::optional<FloatBits> float_bits_of(DType dtype) {
   return std::nullopt;
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

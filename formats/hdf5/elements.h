@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "formats/core/dtype.h"
-#include "formats/hdf5/description.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/hdf5/description.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 struct Elements {
   DType dtype = DType::f32;
@@ -29,4 +29,4 @@ struct FloatBits {
 };
 std::optional<FloatBits> float_bits_of(DType dtype);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

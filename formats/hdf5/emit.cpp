@@ -4,14 +4,14 @@
 #include <set>
 #include <utility>
 
-#include "formats/catalog/value_json.h"
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/hdf5/file_image.h"
-#include "formats/hdf5/hdf5.h"
-#include "formats/hdf5/naming.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/hdf5/file_image.h"
+#include "ebb/formats/hdf5/hdf5.h"
+#include "ebb/formats/hdf5/naming.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace hdf5 {
 namespace {
 
@@ -64,7 +64,7 @@ class Places {
     if (!keeps) place.groups.push_back(tensor.state);
     if (!take(place)) {
       place.groups = {"state", "#" + std::to_string(number), "tensor"};
-      CHECK(take(place));
+      EBB_CHECK(take(place));
     }
     place.told = identity_of(place.path()) == std::pair(tensor.name, tensor.state);
     return place;
@@ -122,7 +122,7 @@ class FileWriter {
     const TensorEntry& tensor = content_.tensors[number];
     const auto dataset =
         image_.virtual_dataset(group(place), place.name, tensor.dtype, tensor.shape, mappings);
-    CHECK(dataset.has_value());
+    EBB_CHECK(dataset.has_value());
     describe(*dataset, place, tensor);
   }
 
@@ -153,7 +153,7 @@ class FileWriter {
   }
   std::uint32_t group(const TensorPlace& place) {
     const auto group = image_.group(place.groups);
-    CHECK(group.has_value());  // Places keeps groups and datasets apart
+    EBB_CHECK(group.has_value());  // Places keeps groups and datasets apart
     return *group;
   }
   std::uint32_t store(const TensorPlace& place, const std::string& name, TensorData data) {
@@ -166,7 +166,7 @@ class FileWriter {
     const auto dataset =
         grid ? image_.packed_dataset(group(place), name, tensor.dtype, *grid, compression_->level)
              : image_.dataset(group(place), name, tensor.dtype, shape);
-    CHECK(dataset.has_value());
+    EBB_CHECK(dataset.has_value());
     describe(*dataset, place, tensor);
     stored_.push_back({*dataset, std::move(data), std::move(grid)});
     return *dataset;
@@ -235,8 +235,8 @@ class Emitter {
         main_(request.content, in_one_file() ? compression_ : std::nullopt) {}
 
   Result<EmitPlan> run() {
-    TRY(add_values());
-    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) TRY(place_tensor(i));
+    EBB_TRY(add_values());
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) EBB_TRY(place_tensor(i));
     if (compression_) plan_.packing = Packing{*compression_, nullptr};
     const std::uint32_t world = layout_.spec().mesh.world();
     if (in_one_file()) {
@@ -296,8 +296,8 @@ class Emitter {
       else
         rest.push_back(entry);
     }
-    if (!rest.empty()) TRY(add_json(kValuesAttribute, values_json(rest)));
-    if (!content_.groups.empty()) TRY(add_json(kGroupsAttribute, groups_json(content_.groups)));
+    if (!rest.empty()) EBB_TRY(add_json(kValuesAttribute, values_json(rest)));
+    if (!content_.groups.empty()) EBB_TRY(add_json(kGroupsAttribute, groups_json(content_.groups)));
     if (content_.param_steps.empty()) return {};
     return add_json(kParamStepsAttribute, param_steps_json(content_.param_steps));
   }
@@ -369,4 +369,4 @@ Result<EmitPlan> emit_hdf5(const EmitRequest& request) {
   return hdf5::Emitter(request).run();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

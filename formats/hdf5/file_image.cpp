@@ -1,13 +1,13 @@
-#include "formats/hdf5/file_image.h"
+#include "ebb/formats/hdf5/file_image.h"
 
 #include <algorithm>
 
-#include "formats/core/check.h"
-#include "formats/core/units.h"
-#include "formats/hdf5/elements.h"
-#include "formats/hdf5/messages.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/hdf5/elements.h"
+#include "ebb/formats/hdf5/messages.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 constexpr std::uint64_t kSuperblock = 48;
@@ -90,7 +90,7 @@ std::optional<std::uint32_t> FileImage::group(const std::vector<std::string>& pa
 
 std::optional<std::uint32_t> FileImage::dataset(std::uint32_t group, const std::string& name,
                                                 DType dtype, const Shape& shape) {
-  CHECK(has_type(dtype) && shape.size() <= kMostDims);
+  EBB_CHECK(has_type(dtype) && shape.size() <= kMostDims);
   const auto number = add(group, name);
   if (!number) return std::nullopt;
   Object& object = objects_[*number];
@@ -107,7 +107,7 @@ std::optional<std::uint32_t> FileImage::dataset(std::uint32_t group, const std::
 std::optional<std::uint32_t> FileImage::packed_dataset(std::uint32_t group, const std::string& name,
                                                        DType dtype, const ChunkGrid& grid,
                                                        int level) {
-  CHECK(!grid.shape.empty() && grid.count() > 0 && grid.elem_bytes == bytes_of(dtype));
+  EBB_CHECK(!grid.shape.empty() && grid.count() > 0 && grid.elem_bytes == bytes_of(dtype));
   const auto number = dataset(group, name, dtype, grid.shape);
   if (!number) return std::nullopt;
   Object& object = objects_[*number];
@@ -121,7 +121,7 @@ std::optional<std::uint32_t> FileImage::virtual_dataset(std::uint32_t group,
                                                         const std::string& name, DType dtype,
                                                         const Shape& shape,
                                                         const std::vector<Mapping>& mappings) {
-  CHECK(!shape.empty());
+  EBB_CHECK(!shape.empty());
   const auto number = dataset(group, name, dtype, shape);
   if (!number) return std::nullopt;
   Object& object = objects_[*number];
@@ -133,7 +133,7 @@ std::optional<std::uint32_t> FileImage::virtual_dataset(std::uint32_t group,
 }
 
 void FileImage::attribute(std::uint32_t object, std::string_view name, const Value& value) {
-  CHECK(fits_attribute(name, value));
+  EBB_CHECK(fits_attribute(name, value));
   const bool is_list = value.kind == Value::Kind::list;
   const std::vector<Value> items = is_list ? value.items : std::vector<Value>{value};
   const Value::Kind kind = items.front().kind;
@@ -182,7 +182,7 @@ void FileImage::append_text_reference(ByteVector& out, std::string_view text) {
 
 void FileImage::append_heap(ByteVector& out) const {
   for (const Collection& collection : heap_) {
-    CHECK(out.size() == collection.at);
+    EBB_CHECK(out.size() == collection.at);
     const std::uint64_t size = std::max(kLeastCollection, collection.bytes);
     append_text(out, std::string_view("GCOL\1\0\0\0", 8));
     append_le(out, size);
@@ -219,7 +219,7 @@ std::uint64_t FileImage::header_size(const Object& object) const {
 void FileImage::append_header(ByteVector& out, std::uint32_t number,
                               const Elsewhere& elsewhere) const {
   const Object& object = objects_[number];
-  CHECK(out.size() == object.header_at);
+  EBB_CHECK(out.size() == object.header_at);
   append_text(out, "OHDR\2");
   append_le<std::uint8_t>(out, 2);  // the size has 4 bytes
   append_le(out, static_cast<std::uint32_t>(header_size(object) - kHeaderAround));
@@ -281,8 +281,8 @@ ByteVector FileImage::metadata(const Elsewhere& elsewhere, std::uint64_t file_si
   for (std::uint32_t number = 0; number < objects_.size(); ++number)
     if (const Object& object = objects_[number]; object.grid)
       append_bytes(out, chunk_tree(*object.grid, object.tree_at, elsewhere.at(number)));
-  CHECK(out.size() == metadata_size_);
+  EBB_CHECK(out.size() == metadata_size_);
   return out;
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -14,13 +14,13 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/catalog/value.h"
-#include "formats/core/dtype.h"
-#include "formats/hdf5/chunk_tree.h"
-#include "formats/hdf5/description.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/catalog/value.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/hdf5/chunk_tree.h"
+#include "ebb/formats/hdf5/description.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 // HDF5 has a type for it, or it goes as bytes with its name beside it (F8_E8M0).
 bool has_type(DType dtype);
@@ -102,4 +102,4 @@ class FileImage {
   std::uint64_t file_size_ = 0;
 };
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

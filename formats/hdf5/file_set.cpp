@@ -1,12 +1,12 @@
-#include "formats/hdf5/file_set.h"
+#include "ebb/formats/hdf5/file_set.h"
 
 #include <algorithm>
 #include <array>
 
-#include "formats/core/json_text.h"
-#include "formats/hdf5/naming.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/hdf5/naming.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 constexpr std::size_t kMaxFiles = 100'000;
@@ -85,7 +85,7 @@ Result<> settle_link(const Link& link, const SoftLinks& soft, File& file) {
     case Link::Kind::soft:
       break;
   }
-  TRY_ASSIGN(const std::string target, soft.resolve(link.path));
+  EBB_TRY_ASSIGN(const std::string target, soft.resolve(link.path));
   if (const auto found = file.datasets.find(target); found != file.datasets.end()) {
     file.listed.emplace_back(link.path, found->second);
     return {};
@@ -109,7 +109,7 @@ Result<> settle_names(File& file) {
     file.listed.emplace_back(path, i);
   }
   const SoftLinks soft(file);
-  for (const Link& link : file.description.links) TRY(settle_link(link, soft, file));
+  for (const Link& link : file.description.links) EBB_TRY(settle_link(link, soft, file));
   return {};
 }
 
@@ -143,22 +143,22 @@ Result<FileSet> FileSet::open(std::shared_ptr<const SourceTree> tree) {
           Code::limit,
           std::string(tree->root()) + ": more than " + std::to_string(kMaxFiles) + " HDF5 files",
           {}};
-    TRY(set.add(*tree, entry.name));
+    EBB_TRY(set.add(*tree, entry.name));
   }
-  TRY(set.find_sources());
+  EBB_TRY(set.find_sources());
   return set;
 }
 
 Result<> FileSet::add(const SourceTree& tree, const std::string& name) {
   File file{.name = name};
-  TRY_ASSIGN(file.source, tree.open(name));
-  TRY_ASSIGN(file.superblock, read_superblock(*file.source));
+  EBB_TRY_ASSIGN(file.source, tree.open(name));
+  EBB_TRY_ASSIGN(file.superblock, read_superblock(*file.source));
   const FromByte visible(file.source, file.superblock.at);
-  TRY_ASSIGN(const ByteVector report, tree.probe(kReaderProgram, visible));
+  EBB_TRY_ASSIGN(const ByteVector report, tree.probe(kReaderProgram, visible));
   auto description = decode(report);
   if (!description) return std::move(description).error().within(file.shown());
   file.description = std::move(*description);
-  TRY(settle_names(file));
+  EBB_TRY(settle_names(file));
   files_.push_back(std::move(file));
   return {};
 }
@@ -168,7 +168,7 @@ Result<> FileSet::find_sources() {
     for (const Dataset& dataset : files_[i].description.datasets)
       for (const Mapping& mapping : dataset.mappings) {
         if (mapping.source.kind == Selection::Kind::none) continue;
-        TRY_ASSIGN(const Source source, source_of(i, dataset, mapping));
+        EBB_TRY_ASSIGN(const Source source, source_of(i, dataset, mapping));
         sources_.emplace(source.file, source.dataset->path);
       }
   return {};
@@ -204,4 +204,4 @@ Result<FileSet::Source> FileSet::source_of(std::size_t from, const Dataset& data
                 &found->description.datasets[number->second]};
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "formats/core/byte_source.h"
-#include "formats/hdf5/description.h"
-#include "formats/hdf5/superblock.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/hdf5/description.h"
+#include "ebb/formats/hdf5/superblock.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 struct File {
   std::string name;  // in the tree
@@ -59,4 +59,4 @@ class FileSet {
 // Names that end like HDF5 files: .h5, .hdf5, .hdf.
 bool looks_like_hdf5(std::string_view name);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -1,11 +1,11 @@
-#include "formats/hdf5/filters.h"
+#include "ebb/formats/hdf5/filters.h"
 
 #include <array>
 #include <utility>
 
-#include "formats/core/decompress.h"
+#include "ebb/formats/core/decompress.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 constexpr std::array kKnown = {
@@ -99,11 +99,11 @@ Result<ByteVector> undo_filters(const std::vector<Filter>& filters, std::uint32_
     const Filter& filter = filters[i - 1];
     if (i - 1 < 32 && (skipped >> (i - 1) & 1u) != 0) continue;
     if (filter.id == kFletcher32) {
-      TRY_ASSIGN(stored, check_fletcher(std::move(stored), where));
+      EBB_TRY_ASSIGN(stored, check_fletcher(std::move(stored), where));
     } else if (filter.id == kDeflate) {
-      TRY_ASSIGN(stored, unzlib(stored, limit, where));
+      EBB_TRY_ASSIGN(stored, unzlib(stored, limit, where));
     } else if (filter.id == kZstd) {
-      TRY_ASSIGN(stored, unzstd(stored, limit, where));
+      EBB_TRY_ASSIGN(stored, unzstd(stored, limit, where));
     } else if (filter.id == kShuffle) {
       stored = unshuffle(stored, filter.settings.empty() ? elem_bytes : filter.settings[0]);
     } else {
@@ -115,4 +115,4 @@ Result<ByteVector> undo_filters(const std::vector<Filter>& filters, std::uint32_
                         std::to_string(plain) + " of a chunk");
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/bytes.h"
-#include "formats/core/result.h"
-#include "formats/hdf5/description.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/hdf5/description.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 constexpr std::uint32_t kDeflate = 1, kShuffle = 2, kFletcher32 = 3, kZstd = 32015;
 
@@ -29,4 +29,4 @@ Result<ByteVector> undo_filters(const std::vector<Filter>& filters, std::uint32_
 // HDF5's Fletcher checksum: of 16-bit big-endian words, an odd last byte is a word's upper half.
 std::uint32_t fletcher32(ByteView bytes);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

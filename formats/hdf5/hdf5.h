@@ -4,11 +4,11 @@
 
 #include <memory>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
-#include "formats/resume.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
 
-namespace formats {
+namespace ebb::formats {
 
 bool detect_hdf5(const SourceTree& tree);
 
@@ -20,4 +20,4 @@ ResumeRules hdf5_resume();
 // state.h5; with several ranks a file of each, rank<N>.h5, under state.h5's virtual datasets.
 Result<EmitPlan> emit_hdf5(const EmitRequest& request);
 
-}  // namespace formats
+}  // namespace ebb::formats

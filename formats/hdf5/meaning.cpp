@@ -1,15 +1,15 @@
-#include "formats/hdf5/meaning.h"
+#include "ebb/formats/hdf5/meaning.h"
 
 #include <algorithm>
 #include <array>
 #include <unordered_map>
 
-#include "formats/catalog/value_json.h"
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/hdf5/naming.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/hdf5/naming.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 constexpr std::array<std::string_view, 3> kOfTheFile = {"format", "format_version", "generator"};
@@ -48,8 +48,8 @@ class Convention {
   Convention(const File& file, const Dataset& dataset) : file_(file), dataset_(dataset) {}
 
   Result<> read(Meaning& meaning, DType stored) const {
-    TRY(numbers("global_shape", meaning.global_shape));
-    TRY(numbers("offset", meaning.offset));
+    EBB_TRY(numbers("global_shape", meaning.global_shape));
+    EBB_TRY(numbers("offset", meaning.offset));
     if (!inside(Box{meaning.offset, dataset_.shape}, meaning.global_shape))
       return bad("its shape " + to_string(dataset_.shape) + " at offset " +
                  to_string(meaning.offset) + " is not inside its global_shape " +
@@ -58,10 +58,10 @@ class Convention {
     if (!elems || !checked_mul(*elems, bytes_of(stored)))
       return bad("its global_shape " + to_string(meaning.global_shape) +
                  " needs more bytes than 64 bits count");
-    TRY(text("name", meaning.name));
-    TRY(text("state", meaning.state));
+    EBB_TRY(text("name", meaning.name));
+    EBB_TRY(text("state", meaning.state));
     std::string dtype(name_of(stored));
-    TRY(text("dtype", dtype));
+    EBB_TRY(text("dtype", dtype));
     const std::optional<DType> stated = dtype_named(dtype);
     // What HDF5 has no type for is kept in bytes, and only the attribute says what they are.
     const bool bytes_only = stated == DType::f8_e8m0 && stored == DType::u8;
@@ -114,7 +114,7 @@ class Values {
     const bool ours = follows_convention(file);
     for (const Group& group : file.description.groups)
       for (const Attribute& attribute : group.attributes)
-        TRY(add_of_group(file, group.path, attribute, ours));
+        EBB_TRY(add_of_group(file, group.path, attribute, ours));
     for (const Dataset& dataset : file.description.datasets) {
       if (dataset.text)
         add(file, {dataset.path, {}, *dataset.text});
@@ -152,7 +152,7 @@ class Values {
     const std::string where =
         std::string(file.shown()) + ": attribute '" + printable(attribute.name) + "'";
     if (attribute.name == "step" && attribute.value.kind == Value::Kind::integer)
-      TRY(take_step(where, attribute.value.integer));
+      EBB_TRY(take_step(where, attribute.value.integer));
     if (!ours) {
       add(file, {attribute.name, {}, attribute.value, attribute.name == "step"});
       return {};
@@ -160,12 +160,12 @@ class Values {
     if (attribute.name == "generator") catalog_.producer = attribute.value.text;
     if (is_one_of(attribute.name, kOfTheFile)) return {};
     if (attribute.name == kValuesAttribute) {
-      TRY_ASSIGN(std::vector<ValueEntry> values, read_values_json(attribute.value.text, where));
+      EBB_TRY_ASSIGN(std::vector<ValueEntry> values, read_values_json(attribute.value.text, where));
       for (ValueEntry& entry : values) add(file, std::move(entry));
     } else if (attribute.name == kGroupsAttribute) {
-      TRY_ASSIGN(catalog_.groups, read_groups_json(attribute.value.text, where));
+      EBB_TRY_ASSIGN(catalog_.groups, read_groups_json(attribute.value.text, where));
     } else if (attribute.name == kParamStepsAttribute) {
-      TRY_ASSIGN(catalog_.param_steps, read_param_steps_json(attribute.value.text, where));
+      EBB_TRY_ASSIGN(catalog_.param_steps, read_param_steps_json(attribute.value.text, where));
     } else {
       add(file, {attribute.name, {}, attribute.value, attribute.name == "step"});
     }
@@ -199,7 +199,7 @@ Result<Meaning> meaning_of(const File& file, const Dataset& dataset, const std::
   Meaning meaning{.dtype = stored, .global_shape = dataset.shape};
   meaning.offset.assign(dataset.shape.size(), 0);
   std::tie(meaning.name, meaning.state) = identity_of(path);
-  if (follows_convention(file)) TRY(Convention(file, dataset).read(meaning, stored));
+  if (follows_convention(file)) EBB_TRY(Convention(file, dataset).read(meaning, stored));
   return meaning;
 }
 
@@ -212,8 +212,8 @@ std::optional<std::uint32_t> rank_of(const File& file, const Dataset& dataset) {
 
 Result<> read_values(const FileSet& files, Catalog& catalog) {
   Values values(catalog);
-  for (const File& file : files.files()) TRY(values.add(file));
+  for (const File& file : files.files()) EBB_TRY(values.add(file));
   return {};
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "formats/catalog/catalog.h"
-#include "formats/hdf5/file_set.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/hdf5/file_set.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 // A file that says format = "ebb" follows the convention of docs/formats/hdf5.md.
 bool follows_convention(const File& file);
@@ -34,4 +34,4 @@ std::optional<std::uint32_t> rank_of(const File& file, const Dataset& dataset);
 // Code::corrupt when files of one checkpoint are of different steps.
 Result<> read_values(const FileSet& files, Catalog& catalog);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

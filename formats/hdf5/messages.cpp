@@ -1,12 +1,12 @@
-#include "formats/hdf5/messages.h"
+#include "ebb/formats/hdf5/messages.h"
 
 #include <bit>
 
-#include "formats/core/check.h"
-#include "formats/hdf5/elements.h"
-#include "formats/hdf5/filters.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/hdf5/elements.h"
+#include "ebb/formats/hdf5/filters.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 enum class TypeClass : std::uint8_t {
@@ -278,4 +278,4 @@ std::uint64_t attribute_size(std::string_view name, std::uint64_t type, std::uin
   return 9 + name.size() + 1 + type + space + data;
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -6,12 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/bytes.h"
-#include "formats/core/dtype.h"
-#include "formats/hdf5/description.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/hdf5/description.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 enum class MessageType : std::uint8_t {
   dataspace = 1,
@@ -51,4 +51,4 @@ ByteVector attribute_message(std::string_view name, ByteView type, ByteView spac
 std::uint64_t attribute_size(std::string_view name, std::uint64_t type, std::uint64_t space,
                              std::uint64_t data);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -1,8 +1,8 @@
-#include "formats/hdf5/naming.h"
+#include "ebb/formats/hdf5/naming.h"
 
 #include <algorithm>
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 std::string joined(const std::vector<std::string>& parts, std::size_t first, std::size_t end) {
@@ -46,4 +46,4 @@ std::string beside(std::string_view from, std::string_view name) {
   return joined(folder, 0, folder.size());
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

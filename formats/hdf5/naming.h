@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 // Root attributes that a file of ours has, and those of its datasets.
 constexpr std::string_view kFormatMark = "ebb";
@@ -24,4 +24,4 @@ std::vector<std::string> parts_of(std::string_view path);
 // "rank0.h5" -> "sub/rank0.h5". "" when it is absolute or leads outside.
 std::string beside(std::string_view from, std::string_view name);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -1,8 +1,8 @@
 #include <array>
 
-#include "formats/hdf5/hdf5.h"
+#include "ebb/formats/hdf5/hdf5.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using Says = ResumeRule::Says;
@@ -19,4 +19,4 @@ constexpr std::array kRules = {
 
 ResumeRules hdf5_resume() { return {"a training framework", kRules}; }
 
-}  // namespace formats
+}  // namespace ebb::formats

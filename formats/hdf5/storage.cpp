@@ -1,12 +1,12 @@
-#include "formats/hdf5/storage.h"
+#include "ebb/formats/hdf5/storage.h"
 
 #include <algorithm>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/hdf5/filters.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/hdf5/filters.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 Error bad(Code code, const Dataset& dataset, const std::string& why) {
@@ -59,8 +59,8 @@ Result<> check_apart(const Dataset& dataset) {
 
 Result<> check_chunks(const Dataset& dataset, std::uint32_t elem_bytes, std::uint64_t needed,
                       std::uint64_t file_bytes) {
-  TRY_ASSIGN(const std::uint64_t plain, chunk_bytes(dataset, elem_bytes));
-  TRY(check_filters(dataset.filters, printable(dataset.path)));
+  EBB_TRY_ASSIGN(const std::uint64_t plain, chunk_bytes(dataset, elem_bytes));
+  EBB_TRY(check_filters(dataset.filters, printable(dataset.path)));
   std::optional<std::uint64_t> cells = 1;
   for (std::size_t d = 0; d < dataset.shape.size() && cells; ++d)
     cells = checked_mul(*cells, cells_of(dataset, d));
@@ -70,7 +70,7 @@ Result<> check_chunks(const Dataset& dataset, std::uint32_t elem_bytes, std::uin
                    std::to_string(dataset.chunks_stored) + " of its " +
                    (cells ? std::to_string(*cells) : std::string("more than 2^64")) + " chunks");
   for (const StoredChunk& chunk : dataset.chunks) {
-    TRY(check_inside(dataset, chunk.address, chunk.bytes, file_bytes));
+    EBB_TRY(check_inside(dataset, chunk.address, chunk.bytes, file_bytes));
     if (dataset.filters.empty() ? chunk.bytes != plain : chunk.bytes > plain + plain / 8 + 4096)
       return bad(Code::corrupt, dataset,
                  "the chunk at " + std::to_string(chunk.address) + " has " +
@@ -138,14 +138,14 @@ Result<std::shared_ptr<const ByteVector>> whole_bytes(const SourceTree& tree,
   const std::uint64_t bytes = volume(place.dense) * coding.elem_bytes;
   const auto make = [&]() -> Result<SourceTree::Decoded> {
     ByteVector stored(static_cast<std::size_t>(place.bytes));
-    TRY(file.read(place.address, stored));
-    TRY_ASSIGN(ByteVector decoded,
-               undo_filters(coding.filters, place.skipped, coding.elem_bytes, std::move(stored),
-                            bytes, at + ": chunk of " + printable(coding.path)));
+    EBB_TRY(file.read(place.address, stored));
+    EBB_TRY_ASSIGN(ByteVector decoded,
+                   undo_filters(coding.filters, place.skipped, coding.elem_bytes, std::move(stored),
+                                bytes, at + ": chunk of " + printable(coding.path)));
     return SourceTree::Decoded(std::make_shared<const ByteVector>(std::move(decoded)));
   };
-  TRY_ASSIGN(const SourceTree::Decoded chunk,
-             tree.decoded(at + " of " + std::to_string(place.coding), bytes, make));
+  EBB_TRY_ASSIGN(const SourceTree::Decoded chunk,
+                 tree.decoded(at + " of " + std::to_string(place.coding), bytes, make));
   return std::static_pointer_cast<const ByteVector>(chunk);
 }
 
@@ -154,18 +154,18 @@ Result<> read_elements(const SourceTree& tree, const ByteSource& file, const Cod
   const std::uint32_t width = coding.elem_bytes;
   const bool plain = coding.filters.empty() && !coding.compact;
   if (plain) {
-    TRY(in_runs(place, range, width, into, [&](std::uint64_t first, std::span<std::byte> run) {
+    EBB_TRY(in_runs(place, range, width, into, [&](std::uint64_t first, std::span<std::byte> run) {
       return file.read(place.address + first * width, run);
     }));
   } else {
-    TRY_ASSIGN(const std::shared_ptr<const ByteVector> bytes,
-               whole_bytes(tree, file, coding, place));
-    TRY(in_runs(place, range, width, into,
-                [&](std::uint64_t first, std::span<std::byte> run) -> Result<> {
-                  std::copy_n(bytes->begin() + static_cast<std::ptrdiff_t>(first * width),
-                              run.size(), run.begin());
-                  return {};
-                }));
+    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteVector> bytes,
+                   whole_bytes(tree, file, coding, place));
+    EBB_TRY(in_runs(place, range, width, into,
+                    [&](std::uint64_t first, std::span<std::byte> run) -> Result<> {
+                      std::copy_n(bytes->begin() + static_cast<std::ptrdiff_t>(first * width),
+                                  run.size(), run.begin());
+                      return {};
+                    }));
   }
   swap_units(into, coding.elements.swap);
   return {};
@@ -182,7 +182,7 @@ Result<std::uint64_t> plain_bytes(const Dataset& dataset, std::uint32_t elem_byt
 }
 
 Result<> check_storage(const Dataset& dataset, std::uint32_t elem_bytes, std::uint64_t file_bytes) {
-  TRY_ASSIGN(const std::uint64_t bytes, plain_bytes(dataset, elem_bytes));
+  EBB_TRY_ASSIGN(const std::uint64_t bytes, plain_bytes(dataset, elem_bytes));
   if (bytes == 0) return {};
   switch (dataset.layout) {
     case Dataset::Layout::compact:
@@ -233,10 +233,10 @@ Result<> read_place(const SourceTree& tree, const ByteSource& file, const Coding
   if (first % width == 0 && into.size() % width == 0)
     return read_elements(tree, file, coding, place, range, into);
   ByteVector elements(static_cast<std::size_t>(range.count * width));
-  TRY(read_elements(tree, file, coding, place, range, elements));
+  EBB_TRY(read_elements(tree, file, coding, place, range, elements));
   std::copy_n(elements.begin() + static_cast<std::ptrdiff_t>(first % width), into.size(),
               into.begin());
   return {};
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/byte_source.h"
-#include "formats/hdf5/description.h"
-#include "formats/hdf5/elements.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/hdf5/description.h"
+#include "ebb/formats/hdf5/elements.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 constexpr std::uint64_t kMaxChunkBytes = std::uint64_t{256} << 20;  // of one chunk, decoded
 
@@ -64,4 +64,4 @@ std::vector<Stored> stored_pieces(const Dataset& dataset, std::uint32_t elem_byt
 Result<> read_place(const SourceTree& tree, const ByteSource& file, const Coding& coding,
                     const Place& place, std::uint64_t first, std::span<std::byte> into);
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -1,13 +1,13 @@
-#include "formats/hdf5/superblock.h"
+#include "ebb/formats/hdf5/superblock.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
-#include "formats/core/units.h"
-#include "formats/torch/refuse.h"
+#include "ebb/formats/core/refuse.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 namespace {
 
 constexpr std::array<unsigned char, 8> kSignature = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
@@ -18,7 +18,7 @@ Result<std::optional<std::uint64_t>> find_signature(const ByteSource& file) {
   std::array<std::byte, kSignature.size()> bytes{};
   for (std::uint64_t at = 0; at + bytes.size() <= file.size();
        at = at == 0 ? kFirstUserBlock : at * 2) {
-    TRY(file.read(at, bytes));
+    EBB_TRY(file.read(at, bytes));
     if (std::ranges::equal(bytes, std::as_bytes(std::span(kSignature))))
       return std::optional<std::uint64_t>(at);
   }
@@ -33,7 +33,7 @@ bool has_signature(const ByteSource& file) {
 }
 
 Result<Superblock> read_superblock(const ByteSource& file) {
-  TRY_ASSIGN(const std::optional<std::uint64_t> found, find_signature(file));
+  EBB_TRY_ASSIGN(const std::optional<std::uint64_t> found, find_signature(file));
   if (!found) return refuse(Code::corrupt, file.name(), 0, "no signature of HDF5");
   Superblock block{.at = *found};
   const auto bad = [&](Code code, std::string_view why) {
@@ -41,7 +41,7 @@ Result<Superblock> read_superblock(const ByteSource& file) {
   };
   ByteVector bytes(
       static_cast<std::size_t>(std::min<std::uint64_t>(kMostBytes, file.size() - block.at)));
-  TRY(file.read(block.at, bytes));
+  EBB_TRY(file.read(block.at, bytes));
   const auto u8 = [&](std::size_t at) {
     return at < bytes.size() ? std::to_integer<std::uint8_t>(bytes[at]) : std::uint8_t{0};
   };
@@ -84,4 +84,4 @@ Result<> FromByte::read(std::uint64_t offset, std::span<std::byte> into) const {
   return file_->read(*at, into);
 }
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "formats/core/byte_source.h"
+#include "ebb/formats/core/byte_source.h"
 
-namespace formats::hdf5 {
+namespace ebb::formats::hdf5 {
 
 struct Superblock {
   std::uint64_t at = 0;   // where the file of HDF5 begins: behind the user block, if there is one
@@ -35,4 +35,4 @@ class FromByte : public ByteSource {
   std::uint64_t at_ = 0;  // at most the file's size
 };
 
-}  // namespace formats::hdf5
+}  // namespace ebb::formats::hdf5

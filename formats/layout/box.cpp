@@ -1,12 +1,12 @@
-#include "formats/layout/box.h"
+#include "ebb/formats/layout/box.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "formats/core/check.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // Elements from the start of `box`'s row-major data to the element at `position` of the tensor.
@@ -62,7 +62,7 @@ std::optional<std::uint64_t> checked_volume(std::span<const std::uint64_t> exten
 
 std::uint64_t volume(std::span<const std::uint64_t> extent) {
   const auto product = checked_volume(extent);
-  CHECK(product.has_value());
+  EBB_CHECK(product.has_value());
   return *product;
 }
 
@@ -76,7 +76,7 @@ bool inside(const Box& box, const Shape& shape) {
 }
 
 std::optional<Box> intersect(const Box& a, const Box& b) {
-  CHECK(a.offset.size() == b.offset.size());
+  EBB_CHECK(a.offset.size() == b.offset.size());
   Box common;
   common.offset.reserve(a.offset.size());
   common.extent.reserve(a.offset.size());
@@ -92,7 +92,7 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
 
 std::vector<Box> boxes_of(const Shape& shape, FlatRange range) {
   const std::uint64_t elems = volume(shape);
-  CHECK(range.first <= elems && range.count <= elems - range.first);
+  EBB_CHECK(range.first <= elems && range.count <= elems - range.first);
   if (range.count == 0) return {};
   if (shape.empty()) return {Box{}};
   if (range.count == elems) return {whole(shape)};
@@ -104,7 +104,7 @@ std::vector<Box> boxes_of(const Shape& shape, FlatRange range) {
 }
 
 std::vector<Box> pieces_of(const Box& box, std::uint64_t most) {
-  CHECK(most > 0);
+  EBB_CHECK(most > 0);
   const std::uint64_t elems = volume(box.extent);
   if (elems <= most) return {box};
   std::size_t dim = 0;
@@ -125,7 +125,7 @@ std::vector<Box> pieces_of(const Box& box, std::uint64_t most) {
 }
 
 std::optional<FlatRange> flat_range_of(const Shape& shape, const Box& box) {
-  CHECK(inside(box, shape));
+  EBB_CHECK(inside(box, shape));
   const std::uint64_t elems = volume(box.extent);
   if (elems == 0) return FlatRange{};
   std::size_t dim = shape.size();
@@ -138,11 +138,11 @@ std::optional<FlatRange> flat_range_of(const Shape& shape, const Box& box) {
 
 void copy_region(const Box& region, ConstBoxView source, BoxView target, std::uint32_t elem_bytes) {
   const std::size_t dims = region.offset.size();
-  CHECK(source.box.offset.size() == dims && target.box.offset.size() == dims);
-  CHECK(source.data.size() == volume(source.box.extent) * elem_bytes);
-  CHECK(target.data.size() == volume(target.box.extent) * elem_bytes);
+  EBB_CHECK(source.box.offset.size() == dims && target.box.offset.size() == dims);
+  EBB_CHECK(source.data.size() == volume(source.box.extent) * elem_bytes);
+  EBB_CHECK(target.data.size() == volume(target.box.extent) * elem_bytes);
   if (volume(region.extent) == 0) return;
-  CHECK(intersect(region, source.box) == region && intersect(region, target.box) == region);
+  EBB_CHECK(intersect(region, source.box) == region && intersect(region, target.box) == region);
 
   // Trailing dimensions that are whole in both boxes, and the one before them, are one run.
   std::size_t run_dim = dims;
@@ -182,4 +182,4 @@ std::string to_string(const Box& box) {
   return text + "]";
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

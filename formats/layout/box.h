@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/bytes.h"
-#include "formats/layout/shape.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/layout/shape.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct Box {
   Shape offset;
@@ -82,4 +82,4 @@ void for_each_run(const Shape& shape, const Box& box, Visit visit) {
 std::string to_string(const Shape& shape);  // "[512, 2048]"
 std::string to_string(const Box& box);      // "[0:512, 128:256]"
 
-}  // namespace formats
+}  // namespace ebb::formats

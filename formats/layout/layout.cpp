@@ -1,12 +1,12 @@
-#include "formats/layout/layout.h"
+#include "ebb/formats/layout/layout.h"
 
 #include <algorithm>
 #include <array>
 #include <string>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxElems = std::uint64_t{1} << 60;
@@ -94,9 +94,9 @@ std::optional<Policy> policy_named(std::string_view name) {
 }
 
 Result<Layout> Layout::make(Spec spec, std::vector<Shape> tensors) {
-  TRY(check_mesh(spec));
-  TRY(check_tensors(tensors));
-  TRY(check_owners(spec, tensors.size()));
+  EBB_TRY(check_mesh(spec));
+  EBB_TRY(check_tensors(tensors));
+  EBB_TRY(check_owners(spec, tensors.size()));
   Layout layout;
   layout.spec_ = std::move(spec);
   layout.tensors_ = std::move(tensors);
@@ -168,7 +168,7 @@ std::uint64_t Layout::part_elems(std::size_t tensor) const {
 }
 
 FlatRange Layout::held(std::size_t tensor, Rank rank) const {
-  CHECK(tensor < tensors_.size() && index_of(rank) < spec_.mesh.world());
+  EBB_CHECK(tensor < tensors_.size() && index_of(rank) < spec_.mesh.world());
   const std::uint64_t count = elems(tensor);
   const std::uint64_t shard = spec_.mesh.shard_of(rank);
   std::uint64_t begin = 0;  // of the shard's range, in elements of the tensor
@@ -199,8 +199,8 @@ FlatRange Layout::held(std::size_t tensor, Rank rank) const {
 }
 
 Layout::ShardSpan Layout::shards_of(std::size_t tensor, FlatRange range) const {
-  CHECK(spec_.policy != Policy::replicated && range.count > 0);
-  CHECK(range.first + range.count <= elems(tensor));
+  EBB_CHECK(spec_.policy != Policy::replicated && range.count > 0);
+  EBB_CHECK(range.first + range.count <= elems(tensor));
   const std::uint64_t last = range.first + range.count - 1;
   const auto span = [](std::uint64_t a, std::uint64_t b) {
     return ShardSpan{static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(b)};
@@ -251,7 +251,7 @@ std::uint64_t Layout::buffer_first(std::size_t tensor, Rank rank) const {
 }
 
 std::uint64_t Layout::buffer_elems(Rank rank) const {
-  CHECK(index_of(rank) < spec_.mesh.world());
+  EBB_CHECK(index_of(rank) < spec_.mesh.world());
   switch (spec_.policy) {
     case Policy::zero12:
     case Policy::zero12_boundary:
@@ -269,4 +269,4 @@ std::uint64_t Layout::padding_elems(Rank rank) const {
   return buffer_elems(rank) - held_elems;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

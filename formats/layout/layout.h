@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/result.h"
-#include "formats/core/units.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats {
+namespace ebb::formats {
 
 enum class Policy : std::uint8_t {  // numbers are stored: never renumber
   replicated = 0,                   // every rank holds everything
@@ -100,4 +100,4 @@ class Layout {
   std::uint64_t partition_elems_ = 0;       // zero12*: elements of one partition, padding included
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

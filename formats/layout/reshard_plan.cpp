@@ -1,9 +1,9 @@
-#include "formats/layout/reshard_plan.h"
+#include "ebb/formats/layout/reshard_plan.h"
 
 #include <algorithm>
 #include <string>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // One direction of one tensor: self's own pieces against those of every rank it exchanges with.
@@ -92,7 +92,7 @@ Result<> check_same_tensors(const Layout& a, const Layout& b) {
 }  // namespace
 
 Result<ReshardPlan> ReshardPlan::between(const Layout& a, const Layout& b, Rank self) {
-  TRY(check_same_tensors(a, b));
+  EBB_TRY(check_same_tensors(a, b));
   ReshardPlan plan;
   for (std::size_t t = 0; t < a.tensors().size(); ++t) {
     const TensorMoves moves(a, b, static_cast<std::uint32_t>(t));
@@ -108,4 +108,4 @@ std::uint64_t sent_elems(const ReshardPlan& plan) {
   return elems;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

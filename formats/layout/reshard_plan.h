@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "formats/layout/layout.h"
+#include "ebb/formats/layout/layout.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct Move {
   std::uint32_t tensor = 0;
@@ -35,4 +35,4 @@ struct ReshardPlan {
 // Bytes `self` sends for elements of this size; equal to what the step's counters must show.
 std::uint64_t sent_elems(const ReshardPlan& plan);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -13,7 +13,7 @@
 #include <span>
 #include <utility>
 
-namespace formats {
+namespace ebb::formats {
 
 // Slowest dimension first; empty = a scalar. The functions are those of std::vector.
 class Shape {
@@ -134,4 +134,4 @@ class Shape {
   std::array<value_type, kFew> few_{};  // the numbers; when there are more, the address of all
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

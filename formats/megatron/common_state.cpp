@@ -1,4 +1,4 @@
-#include "formats/megatron/common_state.h"
+#include "ebb/formats/megatron/common_state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,12 +6,12 @@
 #include <optional>
 #include <set>
 
-#include "formats/core/json_text.h"
-#include "formats/core/sha256.h"
-#include "formats/megatron/names.h"
-#include "formats/resume.h"
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/megatron/names.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kMaxGuessed = 256;  // groups: each is held against each parameter
@@ -438,4 +438,4 @@ std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups
   return numbers;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

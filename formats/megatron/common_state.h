@@ -6,10 +6,10 @@
 #include <optional>
 #include <string_view>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/result.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/result.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Adds values, groups, step and param_steps. REQUIRES: common is a dict; the catalog's tensors and
 // sharded objects are there (a group's parameters are found among the tensors).
@@ -32,4 +32,4 @@ std::string said_optimizer(const GroupEntry& group);
 // experts have one of their own.
 std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,19 +1,19 @@
 #include <algorithm>
 #include <utility>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/dcp/open.h"
-#include "formats/megatron/common_state.h"
-#include "formats/megatron/flat_boxes.h"
-#include "formats/megatron/folder.h"
-#include "formats/megatron/megatron.h"
-#include "formats/megatron/names.h"
-#include "formats/megatron/soundness.h"
-#include "formats/safetensors/json_reader.h"
-#include "formats/torch/archive.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/dcp/open.h"
+#include "ebb/formats/json/json_reader.h"
+#include "ebb/formats/megatron/common_state.h"
+#include "ebb/formats/megatron/flat_boxes.h"
+#include "ebb/formats/megatron/folder.h"
+#include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/megatron/names.h"
+#include "ebb/formats/megatron/soundness.h"
+#include "ebb/formats/torch/archive.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxConfig = 64 * KiB;
@@ -58,8 +58,8 @@ class MegatronReader {
   explicit MegatronReader(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
   Result<std::unique_ptr<Checkpoint>> run(const std::string& folder) {
-    TRY(check_config());
-    TRY_ASSIGN(OpenedDcp opened, open_dcp(tree_));
+    EBB_TRY(check_config());
+    EBB_TRY_ASSIGN(OpenedDcp opened, open_dcp(tree_));
     checkpoint_ = std::make_unique<MegatronCheckpoint>(std::move(opened.checkpoint));
     catalog() = checkpoint_->stored_->catalog();
     catalog().groups.clear();
@@ -70,9 +70,9 @@ class MegatronReader {
       tensor.state = std::move(key.state);
       tensor.path.clear();
       const auto own = opened.flat_boxes_of.find(*tensor.key);
-      if (own != opened.flat_boxes_of.end()) TRY(put_into_shape(tensor, own->second));
+      if (own != opened.flat_boxes_of.end()) EBB_TRY(put_into_shape(tensor, own->second));
     }
-    TRY_ASSIGN(const Value common, common_state());
+    EBB_TRY_ASSIGN(const Value common, common_state());
     add_common_state(catalog(), common);
     if (!folder.empty())
       catalog().values.push_back({"folder", {"folder"}, Value::of_string(folder), true});
@@ -96,16 +96,16 @@ class MegatronReader {
                        ": metadata.json is missing: the save did not finish (or this is not a "
                        "torch_dist checkpoint)",
                    "use the checkpoint before this one"};
-    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronConfig));
-    TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxConfig));
+    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronConfig));
+    EBB_TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxConfig));
     safetensors::JsonReader json({std::string(source->name()), 0, "metadata.json"}, text_of(text));
     std::string backend;
     std::uint64_t version = 1;
-    TRY(json.read([&](std::string_view key, safetensors::ondemand::value value) -> Result<> {
+    EBB_TRY(json.read([&](std::string_view key, safetensors::ondemand::value value) -> Result<> {
       if (key == "sharded_backend") {
-        TRY_ASSIGN(backend, json.string(value, "sharded_backend"));
+        EBB_TRY_ASSIGN(backend, json.string(value, "sharded_backend"));
       } else if (key == "sharded_backend_version") {
-        TRY_ASSIGN(version, json.whole(value, "sharded_backend_version"));
+        EBB_TRY_ASSIGN(version, json.whole(value, "sharded_backend_version"));
       }
       return {};
     }));
@@ -121,8 +121,8 @@ class MegatronReader {
     const std::string label = at_root(".metadata") + ": tensor " + json_string(*tensor.key);
     std::vector<Chunk> chunks;
     for (Chunk& stored : tensor.chunks) {
-      TRY_ASSIGN(std::vector<FlatPiece> pieces,
-                 pieces_of_flat_boxes(own, tensor.shape, stored.box, label));
+      EBB_TRY_ASSIGN(std::vector<FlatPiece> pieces,
+                     pieces_of_flat_boxes(own, tensor.shape, stored.box, label));
       const auto flat = static_cast<std::uint32_t>(checkpoint_->flat_.size());
       for (FlatPiece& piece : pieces) {
         Chunk chunk = stored;
@@ -149,7 +149,7 @@ class MegatronReader {
     Value common;
     std::string where = at_root(kMegatronCommon);
     if (tree_->find(kMegatronCommon) != nullptr) {
-      TRY_ASSIGN(common, common_file());
+      EBB_TRY_ASSIGN(common, common_file());
     } else if (item != values.end()) {
       where = at_root(".metadata") + ": " + json_string(kMegatronCommonKey);
       if (item->value.kind != Value::Kind::list || item->value.items.size() != 1)
@@ -168,13 +168,13 @@ class MegatronReader {
   }
 
   Result<Value> common_file() {
-    TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronCommon));
+    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronCommon));
     if (source->size() > kMaxCommon)
       return Error{Code::limit,
                    std::string(source->name()) + ": " + std::to_string(source->size()) +
                        " bytes; the limit for a common state is " + std::to_string(kMaxCommon),
                    {}};
-    TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+    EBB_TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
     catalog().files.push_back({std::string(kMegatronCommon), source->size(), std::nullopt});
     return value_of(archive.graph(), archive.graph().root(), &archive);
   }
@@ -217,8 +217,8 @@ std::string_view why_bound_to_megatron(const TensorEntry& tensor) {
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree) {
-  TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
+  EBB_TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
   return MegatronReader(folder_of(std::move(tree), place.folder)).run(place.folder);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

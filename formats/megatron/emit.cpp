@@ -4,18 +4,18 @@
 #include <set>
 #include <utility>
 
-#include "formats/core/float_cast.h"
-#include "formats/core/json_text.h"
-#include "formats/dcp/item_writer.h"
-#include "formats/megatron/common_state.h"
-#include "formats/megatron/folder.h"
-#include "formats/megatron/megatron.h"
-#include "formats/megatron/names.h"
-#include "formats/resume.h"
-#include "formats/torch/file_writer.h"
-#include "formats/torch/writer.h"
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/dcp/item_writer.h"
+#include "ebb/formats/megatron/common_state.h"
+#include "ebb/formats/megatron/folder.h"
+#include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/megatron/names.h"
+#include "ebb/formats/torch/file_writer.h"
+#include "ebb/formats/torch/writer.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // All four fields that megatron-core 0.12 wants; newer versions read the two they know.
@@ -76,7 +76,7 @@ class Emitter {
 
   Result<EmitPlan> run() {
     for (const ValueEntry& entry : content_.values)
-      if (is_object_key(entry.key)) TRY(items_.add_value(entry.key, {}, entry.value));
+      if (is_object_key(entry.key)) EBB_TRY(items_.add_value(entry.key, {}, entry.value));
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       std::string key = key_of(content_.tensors[i]);
       if (is_object_part(key)) {
@@ -84,12 +84,12 @@ class Emitter {
         continue;
       }
       std::vector<PathItem> path{key};
-      TRY(items_.add_tensor(std::move(key), std::move(path), i));
+      EBB_TRY(items_.add_tensor(std::move(key), std::move(path), i));
     }
-    TRY_ASSIGN(std::string note, add_model_weights());
+    EBB_TRY_ASSIGN(std::string note, add_model_weights());
     const Value common =
         writable_part(common_state_of(content_, items_.dropped()), items_.dropped());
-    TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
+    EBB_TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
     EmitPlan plan = items_.finish();
     if (!note.empty()) plan.notes.push_back(std::move(note));
     // A rank without items writes no file.
@@ -119,7 +119,7 @@ class Emitter {
       const bool lacks_model = master.state == "master" && !master.key &&
                                is_floating(master.dtype) && !have.contains(master.name);
       if (!lacks_model) continue;
-      TRY(items_.add_tensor(master.name, {master.name}, i, dtype.value_or(master.dtype)));
+      EBB_TRY(items_.add_tensor(master.name, {master.name}, i, dtype.value_or(master.dtype)));
       ++added;
     }
     if (added == 0) return std::string();
@@ -166,8 +166,8 @@ std::string folder_for(const Catalog& content) {
 
 Result<EmitPlan> emit_megatron(const EmitRequest& request) {
   std::string folder = folder_for(request.content);
-  TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, folder + "/"));
+  EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, folder + "/"));
   return Emitter(request.content, std::move(folder), std::move(items)).run();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

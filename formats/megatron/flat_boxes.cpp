@@ -1,8 +1,8 @@
-#include "formats/megatron/flat_boxes.h"
+#include "ebb/formats/megatron/flat_boxes.h"
 
-#include "formats/core/units.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxBoxes = 64;  // under one chunk
@@ -30,7 +30,7 @@ Result<Shape> box_shape(const Shape& own, const Shape& stored, const std::string
 
 Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shape& stored,
                                                     const Box& chunk, const std::string& label) {
-  TRY_ASSIGN(const Shape local, box_shape(own, stored, label));
+  EBB_TRY_ASSIGN(const Shape local, box_shape(own, stored, label));
   std::vector<FlatPiece> pieces;
   if (volume(chunk.extent) == 0) return pieces;
   // Ranks write parts of their own box; a chunk over many is nothing Megatron makes.
@@ -59,4 +59,4 @@ Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shap
   return pieces;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/result.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct FlatPiece {
   Box box;                  // in the tensor's own shape
@@ -22,4 +22,4 @@ struct FlatPiece {
 Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shape& stored,
                                                     const Box& chunk, const std::string& label);
 
-}  // namespace formats
+}  // namespace ebb::formats

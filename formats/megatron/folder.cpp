@@ -1,4 +1,4 @@
-#include "formats/megatron/folder.h"
+#include "ebb/formats/megatron/folder.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxTracker = 64;
@@ -58,13 +58,13 @@ std::string at_root(const SourceTree& tree, std::string_view name) {
 }
 
 Result<std::string> tracked_folder(const SourceTree& tree) {
-  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kMegatronTracker));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kMegatronTracker));
   if (source->size() > kMaxTracker)
     return Error{Code::limit,
                  at_root(tree, kMegatronTracker) + ": " + std::to_string(source->size()) +
                      " bytes; the limit for an iteration is " + std::to_string(kMaxTracker),
                  {}};
-  TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTracker));
+  EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTracker));
   std::string_view text = text_of(bytes);
   constexpr std::string_view kSpace = " \t\r\n";
   text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
@@ -189,7 +189,7 @@ MegatronPlace look_for_megatron(const SourceTree& tree) {
 
 Result<MegatronPlace> find_megatron(const SourceTree& tree) {
   if (tree.find(kMegatronTracker) != nullptr) {
-    TRY_ASSIGN(const std::string folder, tracked_folder(tree));
+    EBB_TRY_ASSIGN(const std::string folder, tracked_folder(tree));
     if (!has_folder(tree, folder))
       return Error{Code::incomplete,
                    at_root(tree, kMegatronTracker) + ":0: names " + folder +
@@ -217,4 +217,4 @@ std::shared_ptr<const SourceTree> folder_of(std::shared_ptr<const SourceTree> tr
   return std::make_shared<FolderTree>(std::move(tree), folder);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

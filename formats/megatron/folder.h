@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "formats/core/byte_source.h"
+#include "ebb/formats/core/byte_source.h"
 
-namespace formats {
+namespace ebb::formats {
 
 constexpr std::string_view kMegatronTracker = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kMegatronConfig = "metadata.json";
@@ -41,4 +41,4 @@ std::string iteration_folder(std::int64_t iteration);
 std::shared_ptr<const SourceTree> folder_of(std::shared_ptr<const SourceTree> tree,
                                             const std::string& folder);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -6,16 +6,16 @@
 #include <set>
 #include <utility>
 
-#include "formats/catalog/key_path.h"
-#include "formats/dcp/item_writer.h"
-#include "formats/dcp/meaning.h"
-#include "formats/dcp/open.h"
-#include "formats/megatron/common_state.h"
-#include "formats/megatron/folder.h"
-#include "formats/megatron/megatron.h"
-#include "formats/megatron/soundness.h"
+#include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/dcp/item_writer.h"
+#include "ebb/formats/dcp/open.h"
+#include "ebb/formats/megatron/common_state.h"
+#include "ebb/formats/megatron/folder.h"
+#include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/megatron/soundness.h"
+#include "ebb/formats/state_dict/meaning.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kMeta = "param_to_group_meta";
@@ -125,19 +125,19 @@ class FsdpEmitter {
         continue;
       }
       Key key = key_of(tensor);
-      TRY(items_.add_tensor(std::move(key.text), std::move(key.path), i));
+      EBB_TRY(items_.add_tensor(std::move(key.text), std::move(key.path), i));
     }
     bool has_meta = false;
     for (const ValueEntry& entry : content_.values) {
       if (entry.key == "folder") continue;
       has_meta = has_meta || meta_of(entry.path);
-      TRY(items_.add_value(entry.key, entry.path, entry.value));
+      EBB_TRY(items_.add_value(entry.key, entry.path, entry.value));
     }
-    if (!has_meta) TRY(add_groups());
+    if (!has_meta) EBB_TRY(add_groups());
     if (content_.step && !items_.has("iteration"))
-      TRY(items_.add_value("iteration", {}, Value::of_int(*content_.step)));
+      EBB_TRY(items_.add_value("iteration", {}, Value::of_int(*content_.step)));
     if (!items_.has("checkpoint_version"))
-      TRY(items_.add_value("checkpoint_version", {}, Value::of_real(3.0)));
+      EBB_TRY(items_.add_value("checkpoint_version", {}, Value::of_real(3.0)));
     EmitPlan plan = items_.finish();
     plan.derived = std::move(derived_);
     return plan;
@@ -213,12 +213,12 @@ class FsdpEmitter {
         for (const auto& [setting, value] : group.settings) {
           named = named || setting == "optimizer";
           Key key = optimizer_key(name, kMeta, setting);
-          TRY(items_.add_value(std::move(key.text), std::move(key.path), value));
+          EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path), value));
         }
         if (named || group.optimizer.empty()) continue;
         Key key = optimizer_key(name, kMeta, "optimizer");
-        TRY(items_.add_value(std::move(key.text), std::move(key.path),
-                             Value::of_string(group.optimizer)));
+        EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path),
+                                 Value::of_string(group.optimizer)));
       }
     }
     return {};
@@ -241,8 +241,8 @@ bool detect_megatron_fsdp(const SourceTree& tree) {
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const SourceTree> tree) {
-  TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
-  TRY_ASSIGN(OpenedDcp opened, open_dcp(folder_of(std::move(tree), place.folder)));
+  EBB_TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
+  EBB_TRY_ASSIGN(OpenedDcp opened, open_dcp(folder_of(std::move(tree), place.folder)));
   Catalog catalog = opened.checkpoint->catalog();
   catalog.format = "megatron-fsdp";
   catalog.producer = "Megatron-FSDP, " + catalog.producer;
@@ -278,8 +278,8 @@ CommonNames megatron_fsdp_names(const Catalog& catalog) {
 }
 
 Result<EmitPlan> emit_megatron_fsdp(const EmitRequest& request) {
-  TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
+  EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
   return FsdpEmitter(request.content, std::move(items)).run();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

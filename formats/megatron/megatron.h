@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
-#include "formats/common_names.h"
-#include "formats/resume.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/state_dict/common_names.h"
 
-namespace formats {
+namespace ebb::formats {
 
 bool detect_megatron(const SourceTree& tree);
 bool detect_megatron_fsdp(const SourceTree& tree);
@@ -44,4 +44,4 @@ CommonNames megatron_fsdp_names(const Catalog& catalog);
 // The flat buckets of dp_reshardable: only the job that wrote them knows whose elements are where.
 std::string_view why_bound_to_megatron(const TensorEntry& tensor);
 
-}  // namespace formats
+}  // namespace ebb::formats

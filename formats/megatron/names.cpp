@@ -1,10 +1,10 @@
-#include "formats/megatron/names.h"
+#include "ebb/formats/megatron/names.h"
 
 #include <algorithm>
 #include <charconv>
 #include <optional>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kStates = "optimizer.state.";
@@ -101,4 +101,4 @@ std::size_t stacked_axes(std::string_view name) {
   return next >= '0' && next <= '9' ? axes : axes + 1;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "formats/layout/box.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct MegatronKey {
   std::string name;
@@ -39,4 +39,4 @@ inline constexpr std::string_view kObjectPart =
 // Axes in front of a parameter's own shape: homogeneous layers and experts are stacked.
 std::size_t stacked_axes(std::string_view name);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <array>
 
-#include "formats/megatron/common_state.h"
-#include "formats/megatron/megatron.h"
-#include "formats/megatron/names.h"
+#include "ebb/formats/megatron/common_state.h"
+#include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/megatron/names.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 bool has_buckets(const ResumeQuestion& question) {
@@ -131,4 +131,4 @@ constexpr std::array kFsdp = {
 ResumeRules megatron_resume() { return {"megatron-core 0.19", kTorchDist}; }
 ResumeRules megatron_fsdp_resume() { return {"Megatron-FSDP 0.6", kFsdp}; }
 
-}  // namespace formats
+}  // namespace ebb::formats

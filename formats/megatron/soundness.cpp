@@ -1,19 +1,19 @@
-#include "formats/megatron/soundness.h"
+#include "ebb/formats/megatron/soundness.h"
 
 #include <algorithm>
 #include <charconv>
 #include <map>
 #include <set>
 
-#include "formats/core/json_text.h"
-#include "formats/core/sha256.h"
-#include "formats/core/units.h"
-#include "formats/megatron/folder.h"
-#include "formats/megatron/megatron.h"
-#include "formats/megatron/names.h"
-#include "formats/safetensors/json_reader.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/json/json_reader.h"
+#include "ebb/formats/megatron/folder.h"
+#include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/megatron/names.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kIntegrity = "integrity.json";
@@ -25,21 +25,21 @@ using Digests = std::vector<std::pair<std::string, std::string>>;  // file, SHA-
 
 // Written by save(verify_integrity=True): {"algorithm": "sha256", "files": {name: hex}}.
 Result<Digests> read_digests(const SourceTree& tree) {
-  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kIntegrity));
-  TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxIntegrity));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kIntegrity));
+  EBB_TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxIntegrity));
   safetensors::JsonReader json({std::string(source->name()), 0, std::string(kIntegrity)},
                                text_of(text));
   std::string algorithm = "sha256";
   Digests digests;
   const auto add_file = [&](std::string_view file, ondemand::value hex) -> Result<> {
-    TRY_ASSIGN(std::string digest, json.string(hex, {"", file}));
+    EBB_TRY_ASSIGN(std::string digest, json.string(hex, {"", file}));
     digests.emplace_back(file, std::move(digest));
     return {};
   };
-  TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
+  EBB_TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
     if (key == "files") return json.fields(value, "files", add_file);
     if (key == "algorithm") {
-      TRY_ASSIGN(algorithm, json.string(value, "algorithm"));
+      EBB_TRY_ASSIGN(algorithm, json.string(value, "algorithm"));
     }
     return {};
   }));
@@ -54,11 +54,11 @@ Result<> check_digest(const SourceTree& tree, const std::string& file, const std
   const std::string where = std::string(tree.root()) + "/" + printable(file);
   if (tree.find(file) == nullptr)
     return Error{Code::incomplete, where + ": missing; integrity.json lists it", {}};
-  TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
   Sha256 digest;
   for (std::uint64_t at = 0; at < source->size(); at += kPass) {
-    TRY_ASSIGN(const ByteVector bytes,
-               read_bytes(*source, at, std::min(kPass, source->size() - at), kPass));
+    EBB_TRY_ASSIGN(const ByteVector bytes,
+                   read_bytes(*source, at, std::min(kPass, source->size() - at), kPass));
     digest.update(bytes);
   }
   const std::string found = digest.hex();
@@ -165,4 +165,4 @@ std::string iterations_that_differ(const Catalog& catalog) {
   return {};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -3,12 +3,12 @@
 
 #include <string>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // One sentence when the folder's name and the stored iteration differ: "" when they agree, or one
 // of them is not known.
 std::string iterations_that_differ(const Catalog& catalog);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,12 +1,12 @@
-#include "formats/native/ebb.h"
+#include "ebb/formats/native/ebb.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "formats/native/store_catalog.h"
+#include "ebb/formats/native/store_catalog.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using native::Manifest;
@@ -49,7 +49,7 @@ Result<> EbbCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std:
       whole = scratch;
     }
     const std::uint64_t block_at = tile_at + block * s.block_bytes;
-    TRY(data.read(block_at, whole));
+    EBB_TRY(data.read(block_at, whole));
     const std::uint32_t crc =
         native::block_crc({s.store, s.rank, chunk.tag, tile.slot, block, tile.written_step}, whole);
     if (crc != tile.crcs[static_cast<std::size_t>(block)])
@@ -80,7 +80,7 @@ std::string newest_of_each(const Survey& survey) {
 Result<Survey> choose_store(const SourceTree& tree) {
   std::vector<Survey> surveys;
   for (const std::string& folder : native::store_folders(tree)) {
-    TRY_ASSIGN(Survey survey, native::survey_store(tree, folder));
+    EBB_TRY_ASSIGN(Survey survey, native::survey_store(tree, folder));
     surveys.push_back(std::move(survey));
   }
   if (surveys.empty())
@@ -92,12 +92,12 @@ Result<Survey> choose_store(const SourceTree& tree) {
                      surveys[current[0]].where + " and " + surveys[current[1]].where,
                  "name one of them"};
   if (!current.empty()) return std::move(surveys[current.front()]);
-  for (const Survey& survey : surveys) TRY(survey.complete());
+  for (const Survey& survey : surveys) EBB_TRY(survey.complete());
   return std::move(surveys.front());
 }
 
 Result<std::uint64_t> choose_generation(const Survey& survey, std::optional<std::uint64_t> wanted) {
-  TRY(survey.complete());
+  EBB_TRY(survey.complete());
   const std::uint64_t newest = survey.newest_common(wanted.value_or(native::kMaxGeneration));
   if (wanted ? newest == *wanted : newest != 0) return newest;
   return Error{Code::incomplete,
@@ -116,7 +116,7 @@ Result<std::shared_ptr<const ByteSource>> open_data(const SourceTree& tree, cons
     return Error{Code::incomplete,
                  std::string(tree.root()) + "/" + name + ": this rank's file is missing",
                  {}};
-  TRY_ASSIGN(auto data, tree.open(name));
+  EBB_TRY_ASSIGN(auto data, tree.open(name));
   if (data->size() < native::data_file_bytes(s))
     return Error{Code::corrupt,
                  std::string(data->name()) + ":" + std::to_string(data->size()) +
@@ -124,26 +124,26 @@ Result<std::shared_ptr<const ByteSource>> open_data(const SourceTree& tree, cons
                      std::to_string(native::data_file_bytes(s)) + " bytes",
                  {}};
   ByteVector header(native::kBlock);
-  TRY(data->read(0, header));
-  TRY(native::check_data_header(header, s, data->name()));
+  EBB_TRY(data->read(0, header));
+  EBB_TRY(native::check_data_header(header, s, data->name()));
   return data;
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_chosen(const SourceTree& tree,
                                                     std::optional<std::uint64_t> wanted) {
-  TRY_ASSIGN(const Survey survey, choose_store(tree));
-  TRY_ASSIGN(const std::uint64_t generation, choose_generation(survey, wanted));
+  EBB_TRY_ASSIGN(const Survey survey, choose_store(tree));
+  EBB_TRY_ASSIGN(const std::uint64_t generation, choose_generation(survey, wanted));
   native::StoreCatalogBuilder builder(survey, generation);
   std::vector<std::shared_ptr<const ByteSource>> sources;
   for (const native::RankSurvey& rank : survey.ranks) {
     const Superblock& s = rank.scan->superblock;
-    TRY_ASSIGN(auto data, open_data(tree, survey, s));
+    EBB_TRY_ASSIGN(auto data, open_data(tree, survey, s));
     const std::string folder = survey.folder + native::rank_directory(s.rank, s.world) + "/";
-    TRY_ASSIGN(const auto meta, tree.open(folder + std::string(native::kMetaFile)));
+    EBB_TRY_ASSIGN(const auto meta, tree.open(folder + std::string(native::kMetaFile)));
     const auto* found = rank.scan->newest_valid(generation);
-    TRY_ASSIGN(Manifest manifest, native::read_manifest(*meta, s, found->region));
-    TRY(builder.add({folder, data->size(), meta->size(), std::string(meta->name())}, s,
-                    std::move(manifest)));
+    EBB_TRY_ASSIGN(Manifest manifest, native::read_manifest(*meta, s, found->region));
+    EBB_TRY(builder.add({folder, data->size(), meta->size(), std::string(meta->name())}, s,
+                        std::move(manifest)));
     sources.push_back(std::move(data));
   }
   return std::unique_ptr<Checkpoint>(
@@ -163,4 +163,4 @@ Result<std::unique_ptr<Checkpoint>> describe_ebb_generation(std::shared_ptr<cons
   return describe_chosen(*tree, generation);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <memory>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
-#include "formats/resume.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
 
-namespace formats {
+namespace ebb::formats {
 
 bool detect_ebb(const SourceTree& tree);
 
@@ -27,4 +27,4 @@ Result<EmitPlan> emit_ebb(const EmitRequest& request);
 
 ResumeRules ebb_resume();
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,11 +1,11 @@
 #include <memory>
 
-#include "formats/core/crc32c.h"
-#include "formats/native/ebb.h"
-#include "formats/native/store_files.h"
-#include "formats/native/store_plan.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/native/ebb.h"
+#include "ebb/formats/native/store_files.h"
+#include "ebb/formats/native/store_plan.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using native::kBlock;
@@ -80,8 +80,8 @@ Result<EmitPlan> emit_ebb(const EmitRequest& request) {
                  "the layout is of " + std::to_string(request.layout.tensors().size()) +
                      " tensors, the content of " + std::to_string(request.content.tensors.size()),
                  {}};
-  TRY_ASSIGN(native::StoreModel model, native::store_model_of(request.content));
-  TRY_ASSIGN(auto ranks, native::plan_ranks(model, request.content, request.layout));
+  EBB_TRY_ASSIGN(native::StoreModel model, native::store_model_of(request.content));
+  EBB_TRY_ASSIGN(auto ranks, native::plan_ranks(model, request.content, request.layout));
   EmitPlan plan;
   plan.dropped = std::move(model.dropped);
   plan.omitted = std::move(model.omitted);
@@ -95,4 +95,4 @@ Result<EmitPlan> emit_ebb(const EmitRequest& request) {
   return plan;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/bytes.h"
-#include "formats/core/dtype.h"
-#include "formats/core/result.h"
-#include "formats/core/units.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 using Uuid = std::array<std::byte, 16>;
 std::string to_string(const Uuid& uuid);  // 32 hex digits
@@ -127,4 +127,4 @@ struct BlockPlace {
 };
 std::uint32_t block_crc(const BlockPlace& place, ByteView bytes);
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

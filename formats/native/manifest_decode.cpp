@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "formats/catalog/value_json.h"
-#include "formats/core/crc32c.h"
-#include "formats/native/manifest_wire.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/native/manifest_wire.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 // Reads forward and fails with the absolute place in the file.
@@ -30,17 +30,17 @@ class Wire {
                    std::to_string(reader_.left()) + " are left");
   }
   Result<std::string> text(std::string_view what) {
-    TRY_ASSIGN(const auto size, number<std::uint32_t>(what));
+    EBB_TRY_ASSIGN(const auto size, number<std::uint32_t>(what));
     if (size > kMaxText)
       return error(Code::limit, std::string(what) + " of " + std::to_string(size) +
                                     " bytes is over the limit of 65536");
-    TRY_ASSIGN(const ByteView taken, bytes(size, what));
+    EBB_TRY_ASSIGN(const ByteView taken, bytes(size, what));
     return std::string(text_of(taken));
   }
   // A count of things that take at least `each` bytes: bounded before anything is allocated.
   template <typename T>
   Result<T> count(std::string_view what, T limit, std::size_t each) {
-    TRY_ASSIGN(const auto value, number<T>(what));
+    EBB_TRY_ASSIGN(const auto value, number<T>(what));
     if (value > limit)
       return error(Code::limit, std::to_string(value) + " " + std::string(what) +
                                     " are over the limit of " + std::to_string(limit));
@@ -63,29 +63,29 @@ class Wire {
 Result<> read_fingerprint(Wire& wire, Manifest& manifest) {
   if (wire.left() > kMaxText)
     return wire.error(Code::limit, "a fingerprint over the limit of 65536 bytes");
-  TRY_ASSIGN(const ByteView text, wire.bytes(wire.left(), "fingerprint"));
+  EBB_TRY_ASSIGN(const ByteView text, wire.bytes(wire.left(), "fingerprint"));
   manifest.fingerprint = std::string(text_of(text));
   return {};
 }
 
 Result<> read_states(Wire& wire, Manifest& manifest) {
-  TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("states", kMaxStates, 4));
+  EBB_TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("states", kMaxStates, 4));
   for (std::uint32_t i = 0; i < count; ++i) {
-    TRY_ASSIGN(auto name, wire.text("a state's name"));
+    EBB_TRY_ASSIGN(auto name, wire.text("a state's name"));
     manifest.states.push_back(std::move(name));
   }
   return {};
 }
 
 Result<> read_groups(Wire& wire, Manifest& manifest) {
-  TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("groups", kMaxGroups, 8));
+  EBB_TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("groups", kMaxGroups, 8));
   for (std::uint32_t i = 0; i < count; ++i) {
     Group group;
-    TRY_ASSIGN(group.optimizer, wire.text("an optimizer's name"));
-    TRY_ASSIGN(const auto settings, wire.count<std::uint32_t>("settings", kMaxGroups, 8));
+    EBB_TRY_ASSIGN(group.optimizer, wire.text("an optimizer's name"));
+    EBB_TRY_ASSIGN(const auto settings, wire.count<std::uint32_t>("settings", kMaxGroups, 8));
     for (std::uint32_t k = 0; k < settings; ++k) {
-      TRY_ASSIGN(auto key, wire.text("a setting's name"));
-      TRY_ASSIGN(auto value, wire.text("a setting's value"));
+      EBB_TRY_ASSIGN(auto key, wire.text("a setting's name"));
+      EBB_TRY_ASSIGN(auto value, wire.text("a setting's value"));
       group.settings.emplace_back(std::move(key), std::move(value));
     }
     manifest.groups.push_back(std::move(group));
@@ -94,19 +94,19 @@ Result<> read_groups(Wire& wire, Manifest& manifest) {
 }
 
 Result<> read_params(Wire& wire, Manifest& manifest) {
-  TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("parameters", kMaxParams, 12));
+  EBB_TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("parameters", kMaxParams, 12));
   manifest.params.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     Param param;
-    TRY_ASSIGN(param.name, wire.text("a parameter's name"));
-    TRY_ASSIGN(param.group, wire.number<std::uint32_t>("a parameter's group"));
+    EBB_TRY_ASSIGN(param.name, wire.text("a parameter's name"));
+    EBB_TRY_ASSIGN(param.group, wire.number<std::uint32_t>("a parameter's group"));
     if (param.group >= manifest.groups.size() && param.group != kNoGroup)
       return wire.corrupt("parameter " + param.name + " is in group " +
                           std::to_string(param.group) + " of " +
                           std::to_string(manifest.groups.size()));
-    TRY_ASSIGN(const auto dims, wire.count<std::uint32_t>("dimensions", kMaxDimensions, 8));
+    EBB_TRY_ASSIGN(const auto dims, wire.count<std::uint32_t>("dimensions", kMaxDimensions, 8));
     for (std::uint32_t d = 0; d < dims; ++d) {
-      TRY_ASSIGN(const auto extent, wire.number<std::uint64_t>("a shape"));
+      EBB_TRY_ASSIGN(const auto extent, wire.number<std::uint64_t>("a shape"));
       param.shape.push_back(extent);
     }
     if (!checked_volume(param.shape))
@@ -118,13 +118,13 @@ Result<> read_params(Wire& wire, Manifest& manifest) {
 
 Result<Segment> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t used_bytes) {
   Segment segment;
-  TRY_ASSIGN(segment.param, wire.number<std::uint32_t>("a segment"));
-  TRY_ASSIGN(segment.state, wire.number<std::uint32_t>("a segment"));
-  TRY_ASSIGN(const auto dtype_number, wire.number<std::uint32_t>("a segment"));
-  TRY_ASSIGN(const auto zero, wire.number<std::uint32_t>("a segment"));
-  TRY_ASSIGN(segment.first, wire.number<std::uint64_t>("a segment"));
-  TRY_ASSIGN(segment.count, wire.number<std::uint64_t>("a segment"));
-  TRY_ASSIGN(segment.offset, wire.number<std::uint64_t>("a segment"));
+  EBB_TRY_ASSIGN(segment.param, wire.number<std::uint32_t>("a segment"));
+  EBB_TRY_ASSIGN(segment.state, wire.number<std::uint32_t>("a segment"));
+  EBB_TRY_ASSIGN(const auto dtype_number, wire.number<std::uint32_t>("a segment"));
+  EBB_TRY_ASSIGN(const auto zero, wire.number<std::uint32_t>("a segment"));
+  EBB_TRY_ASSIGN(segment.first, wire.number<std::uint64_t>("a segment"));
+  EBB_TRY_ASSIGN(segment.count, wire.number<std::uint64_t>("a segment"));
+  EBB_TRY_ASSIGN(segment.offset, wire.number<std::uint64_t>("a segment"));
   if (segment.param >= manifest.params.size() || segment.state >= manifest.states.size())
     return wire.corrupt("a segment of parameter " + std::to_string(segment.param) + ", state " +
                         std::to_string(segment.state) + "; there are " +
@@ -150,14 +150,14 @@ Result<Segment> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t
 }
 
 Result<> read_tiles(Wire& wire, Manifest& manifest) {
-  TRY_ASSIGN(const auto count, wire.count<std::uint64_t>("tiles", kMaxTiles, 24));
+  EBB_TRY_ASSIGN(const auto count, wire.count<std::uint64_t>("tiles", kMaxTiles, 24));
   manifest.tiles.reserve(static_cast<std::size_t>(count));
   for (std::uint64_t i = 0; i < count; ++i) {
     Tile tile;
-    TRY_ASSIGN(const auto slot, wire.number<std::uint32_t>("a tile"));
-    TRY_ASSIGN(const auto segments, wire.number<std::uint32_t>("a tile"));
-    TRY_ASSIGN(tile.used_bytes, wire.number<std::uint64_t>("a tile"));
-    TRY_ASSIGN(tile.written_step, wire.number<std::uint64_t>("a tile"));
+    EBB_TRY_ASSIGN(const auto slot, wire.number<std::uint32_t>("a tile"));
+    EBB_TRY_ASSIGN(const auto segments, wire.number<std::uint32_t>("a tile"));
+    EBB_TRY_ASSIGN(tile.used_bytes, wire.number<std::uint64_t>("a tile"));
+    EBB_TRY_ASSIGN(tile.written_step, wire.number<std::uint64_t>("a tile"));
     if (slot >= kMaxSlots || tile.used_bytes > kMaxTileBytes || segments > wire.left() / 40)
       return wire.corrupt("tile " + std::to_string(i) + " in slot " + std::to_string(slot) +
                           " with " + std::to_string(tile.used_bytes) + " bytes and " +
@@ -165,7 +165,7 @@ Result<> read_tiles(Wire& wire, Manifest& manifest) {
     tile.slot = static_cast<std::uint8_t>(slot);
     tile.segments.reserve(segments);
     for (std::uint32_t k = 0; k < segments; ++k) {
-      TRY_ASSIGN(const Segment segment, read_segment(wire, manifest, tile.used_bytes));
+      EBB_TRY_ASSIGN(const Segment segment, read_segment(wire, manifest, tile.used_bytes));
       tile.segments.push_back(segment);
     }
     manifest.tiles.push_back(std::move(tile));
@@ -175,10 +175,10 @@ Result<> read_tiles(Wire& wire, Manifest& manifest) {
 
 Result<> read_crcs(Wire& wire, Manifest& manifest) {
   for (Tile& tile : manifest.tiles) {
-    TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("checksums", 1u << 20, 4));
+    EBB_TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("checksums", 1u << 20, 4));
     tile.crcs.reserve(count);
     for (std::uint32_t i = 0; i < count; ++i) {
-      TRY_ASSIGN(const auto crc, wire.number<std::uint32_t>("a checksum"));
+      EBB_TRY_ASSIGN(const auto crc, wire.number<std::uint32_t>("a checksum"));
       tile.crcs.push_back(crc);
     }
   }
@@ -186,12 +186,12 @@ Result<> read_crcs(Wire& wire, Manifest& manifest) {
 }
 
 Result<> read_blobs(Wire& wire, Manifest& manifest) {
-  TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("blobs", kMaxBlobs, 12));
+  EBB_TRY_ASSIGN(const auto count, wire.count<std::uint32_t>("blobs", kMaxBlobs, 12));
   for (std::uint32_t i = 0; i < count; ++i) {
     Blob blob;
-    TRY_ASSIGN(blob.key, wire.text("a blob's key"));
-    TRY_ASSIGN(const auto size, wire.number<std::uint64_t>("a blob"));
-    TRY_ASSIGN(const ByteView bytes, wire.bytes(size, "a blob"));
+    EBB_TRY_ASSIGN(blob.key, wire.text("a blob's key"));
+    EBB_TRY_ASSIGN(const auto size, wire.number<std::uint64_t>("a blob"));
+    EBB_TRY_ASSIGN(const ByteView bytes, wire.bytes(size, "a blob"));
     blob.bytes.assign(bytes.begin(), bytes.end());
     manifest.blobs.push_back(std::move(blob));
   }
@@ -199,21 +199,21 @@ Result<> read_blobs(Wire& wire, Manifest& manifest) {
 }
 
 Result<std::string_view> read_json(Wire& wire, std::string_view what) {
-  TRY_ASSIGN(const ByteView text, wire.bytes(wire.left(), what));
+  EBB_TRY_ASSIGN(const ByteView text, wire.bytes(wire.left(), what));
   return text_of(text);
 }
 
 Result<> read_values(Wire& wire, Manifest& manifest) {
   const std::string where = wire.here();
-  TRY_ASSIGN(const std::string_view json, read_json(wire, "values"));
-  TRY_ASSIGN(manifest.values, read_values_json(json, where));
+  EBB_TRY_ASSIGN(const std::string_view json, read_json(wire, "values"));
+  EBB_TRY_ASSIGN(manifest.values, read_values_json(json, where));
   return {};
 }
 
 Result<> read_param_steps(Wire& wire, Manifest& manifest) {
   const std::string where = wire.here();
-  TRY_ASSIGN(const std::string_view json, read_json(wire, "step counters"));
-  TRY_ASSIGN(manifest.param_steps, read_param_steps_json(json, where));
+  EBB_TRY_ASSIGN(const std::string_view json, read_json(wire, "step counters"));
+  EBB_TRY_ASSIGN(manifest.param_steps, read_param_steps_json(json, where));
   return {};
 }
 
@@ -223,20 +223,20 @@ constexpr std::array<SectionReader, kSectionTags.size()> kSectionReaders = {
     read_crcs,        read_blobs,  read_values, read_param_steps};
 
 Result<> read_section(Wire& wire, std::size_t index, std::string_view file, Manifest& manifest) {
-  TRY_ASSIGN(const ByteView tag, wire.bytes(4, "a section's tag"));
+  EBB_TRY_ASSIGN(const ByteView tag, wire.bytes(4, "a section's tag"));
   if (text_of(tag) != kSectionTags[index])
     return wire.error(Code::unsupported, "section \"" + std::string(text_of(tag)) +
                                              "\" where this version expects \"" +
                                              std::string(kSectionTags[index]) +
                                              "\": written by a newer version of Ebb");
-  TRY_ASSIGN(const auto crc, wire.number<std::uint32_t>("a section"));
-  TRY_ASSIGN(const auto size, wire.number<std::uint64_t>("a section"));
+  EBB_TRY_ASSIGN(const auto crc, wire.number<std::uint32_t>("a section"));
+  EBB_TRY_ASSIGN(const auto size, wire.number<std::uint64_t>("a section"));
   const std::uint64_t content_at = wire.place();
-  TRY_ASSIGN(const ByteView content, wire.bytes(size, "section " + std::string(text_of(tag))));
+  EBB_TRY_ASSIGN(const ByteView content, wire.bytes(size, "section " + std::string(text_of(tag))));
   Wire inner(content, file, content_at);
   if (crc32c(0, content) != crc)
     return inner.corrupt("section " + std::string(text_of(tag)) + " does not match its checksum");
-  TRY(kSectionReaders[index](inner, manifest));
+  EBB_TRY(kSectionReaders[index](inner, manifest));
   return inner.finished();
 }
 
@@ -287,7 +287,7 @@ Result<ManifestHeader> decode_manifest_header(ByteView bytes, std::string_view f
 }
 
 Result<Manifest> decode_manifest(ByteView bytes, std::string_view file, std::uint64_t offset) {
-  TRY_ASSIGN(const ManifestHeader header, decode_manifest_header(bytes, file, offset));
+  EBB_TRY_ASSIGN(const ManifestHeader header, decode_manifest_header(bytes, file, offset));
   if (header.is_void)
     return corrupt_at(file, offset,
                       "generation " + std::to_string(header.generation) + " was abandoned");
@@ -313,8 +313,8 @@ Result<Manifest> decode_manifest(ByteView bytes, std::string_view file, std::uin
                           bytes.size() - kManifestHeaderBytes - kManifestTrailerBytes),
             file, offset + kManifestHeaderBytes);
   const auto sections = load_le<std::uint32_t>(bytes.subspan(36));
-  for (std::size_t i = 0; i < sections; ++i) TRY(read_section(wire, i, file, manifest));
+  for (std::size_t i = 0; i < sections; ++i) EBB_TRY(read_section(wire, i, file, manifest));
   return manifest;
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

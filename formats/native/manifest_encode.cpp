@@ -1,8 +1,8 @@
-#include "formats/catalog/value_json.h"
-#include "formats/core/crc32c.h"
-#include "formats/native/manifest_wire.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/native/manifest_wire.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 void append_string(ByteVector& out, std::string_view text) {
@@ -28,7 +28,7 @@ void append_header(ByteVector& out, std::string_view magic, const ManifestHeader
   append_le(out, header.generation);
   append_le(out, header.step);
   append_le(out, header.bytes);
-  CHECK(out.size() == kManifestHeaderBytes);
+  EBB_CHECK(out.size() == kManifestHeaderBytes);
 }
 
 ByteVector states_section(const Manifest& manifest) {
@@ -147,4 +147,4 @@ ByteVector encode_void_header(const ManifestHeader& abandoned) {
   return out;
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

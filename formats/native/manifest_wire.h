@@ -4,9 +4,9 @@
 #include <array>
 #include <string_view>
 
-#include "formats/native/store_files.h"
+#include "ebb/formats/native/store_files.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 constexpr std::string_view kManifestMagic = "EBBMANIF";
 constexpr std::string_view kVoidMagic = "EBBVOID.";
@@ -27,4 +27,4 @@ constexpr std::uint32_t kMaxParams = 1u << 24;
 constexpr std::uint32_t kMaxDimensions = 16;
 constexpr std::uint32_t kMaxBlobs = 65536;
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

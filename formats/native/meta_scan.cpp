@@ -1,8 +1,8 @@
-#include "formats/native/meta_scan.h"
+#include "ebb/formats/native/meta_scan.h"
 
 #include <algorithm>
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 std::string place_of(const ByteSource& meta, std::uint64_t offset) {
@@ -22,7 +22,7 @@ Result<SuperblockRead> read_superblock(const ByteSource& meta, std::uint64_t off
                                     std::to_string(meta.size()) + ", inside its superblocks",
                                 {}}};
   ByteVector bytes(kBlock);
-  TRY(meta.read(offset, bytes));
+  EBB_TRY(meta.read(offset, bytes));
   auto decoded = decode_superblock(bytes, meta.name(), offset);
   if (!decoded) return SuperblockRead{std::nullopt, std::move(decoded).error()};
   return SuperblockRead{*decoded, std::nullopt};
@@ -40,15 +40,15 @@ Result<Manifest> read_whole(const ByteSource& meta, const Superblock& superblock
                  place_of(meta, offset) + ": a manifest of " + std::to_string(header.bytes) +
                      " bytes in a region of " + std::to_string(superblock.region_bytes),
                  {}};
-  TRY_ASSIGN(const ByteVector bytes, read_bytes(meta, offset, header.bytes, kMaxRegionBytes));
-  TRY_ASSIGN(Manifest manifest, decode_manifest(bytes, meta.name(), offset));
-  TRY(check_fits(manifest, superblock, place_of(meta, offset)));
+  EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(meta, offset, header.bytes, kMaxRegionBytes));
+  EBB_TRY_ASSIGN(Manifest manifest, decode_manifest(bytes, meta.name(), offset));
+  EBB_TRY(check_fits(manifest, superblock, place_of(meta, offset)));
   return manifest;
 }
 
 Result<ManifestHeader> read_header(const ByteSource& meta, std::uint64_t offset) {
-  TRY_ASSIGN(const ByteVector bytes,
-             read_bytes(meta, offset, kManifestHeaderBytes, kManifestHeaderBytes));
+  EBB_TRY_ASSIGN(const ByteVector bytes,
+                 read_bytes(meta, offset, kManifestHeaderBytes, kManifestHeaderBytes));
   return decode_manifest_header(bytes, meta.name(), offset);
 }
 
@@ -101,8 +101,8 @@ const RegionFinding* MetaScan::newest_valid(std::uint64_t limit) const {
 }
 
 Result<MetaScan> scan_meta(const ByteSource& meta) {
-  TRY_ASSIGN(SuperblockRead a, read_superblock(meta, 0));
-  TRY_ASSIGN(SuperblockRead b, read_superblock(meta, kBlock));
+  EBB_TRY_ASSIGN(SuperblockRead a, read_superblock(meta, 0));
+  EBB_TRY_ASSIGN(SuperblockRead b, read_superblock(meta, kBlock));
   if (!a.superblock && !b.superblock) return std::move(*a.damage);
   MetaScan scan;
   scan.superblock = a.superblock ? *a.superblock : *b.superblock;
@@ -114,7 +114,7 @@ Result<MetaScan> scan_meta(const ByteSource& meta) {
                      std::to_string(meta_file_bytes(scan.superblock)) + " bytes",
                  {}};
   for (std::uint32_t region = 0; region <= scan.superblock.slots; ++region) {
-    TRY_ASSIGN(auto finding, look_at_region(meta, scan.superblock, region));
+    EBB_TRY_ASSIGN(auto finding, look_at_region(meta, scan.superblock, region));
     if (finding) scan.regions.push_back(std::move(*finding));
   }
   return scan;
@@ -123,7 +123,7 @@ Result<MetaScan> scan_meta(const ByteSource& meta) {
 Result<Manifest> read_manifest(const ByteSource& meta, const Superblock& superblock,
                                std::uint32_t region) {
   const std::uint64_t offset = region_offset(superblock, region);
-  TRY_ASSIGN(const ManifestHeader header, read_header(meta, offset));
+  EBB_TRY_ASSIGN(const ManifestHeader header, read_header(meta, offset));
   if (!belongs(header, superblock))
     return Error{
         Code::corrupt, place_of(meta, offset) + ": a manifest of another store or rank", {}};
@@ -151,4 +151,4 @@ Result<> check_fits(const Manifest& manifest, const Superblock& superblock,
   return {};
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

@@ -6,10 +6,10 @@
 #include <optional>
 #include <vector>
 
-#include "formats/core/byte_source.h"
-#include "formats/native/store_files.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/native/store_files.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 struct RegionFinding {
   std::uint32_t region = 0;
@@ -46,4 +46,4 @@ Result<Manifest> read_manifest(const ByteSource& meta, const Superblock& superbl
 Result<> check_fits(const Manifest& manifest, const Superblock& superblock,
                     const std::string& where);
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

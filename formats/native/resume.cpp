@@ -1,8 +1,8 @@
 #include <array>
 
-#include "formats/native/ebb.h"
+#include "ebb/formats/native/ebb.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::array kRules = {
@@ -18,4 +18,4 @@ constexpr std::array kRules = {
 
 ResumeRules ebb_resume() { return {"Ebb's engine", kRules}; }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,11 +1,11 @@
-#include "formats/native/setting_text.h"
+#include "ebb/formats/native/setting_text.h"
 
 #include <charconv>
 #include <cmath>
 
-#include "formats/catalog/value_json.h"
+#include "ebb/formats/catalog/value_json.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 Value setting_value(const std::string& text) {
   if (text == "true" || text == "false") return Value::of_bool(text == "true");
@@ -31,4 +31,4 @@ std::string setting_text(const Value& value) {
   return value_json(value);
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

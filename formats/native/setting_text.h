@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "formats/catalog/value.h"
+#include "ebb/formats/catalog/value.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 // A number; "true" or "false"; JSON (value_json.h) when it begins with '[', '{' or '"' or is
 // "null"; else the word itself.
@@ -15,4 +15,4 @@ Value setting_value(const std::string& text);
 // The text that setting_value() turns into this value.
 std::string setting_text(const Value& value);
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

@@ -1,11 +1,11 @@
-#include "formats/native/store_catalog.h"
+#include "ebb/formats/native/store_catalog.h"
 
 #include <algorithm>
 #include <set>
 
-#include "formats/native/setting_text.h"
+#include "ebb/formats/native/setting_text.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 bool same_params(const std::vector<Param>& a, const std::vector<Param>& b) {
@@ -152,4 +152,4 @@ StoreCatalog StoreCatalogBuilder::finish() && {
   return std::move(store_);
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

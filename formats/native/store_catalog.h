@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/native/survey.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/native/survey.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 // A chunk's holder and tag are the rank and the tile it lies in.
 struct StoreCatalog {
@@ -45,4 +45,4 @@ class StoreCatalogBuilder {
   std::vector<std::vector<Blob>> blobs_;                                    // by rank
 };
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

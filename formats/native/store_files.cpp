@@ -1,11 +1,11 @@
-#include "formats/native/store_files.h"
+#include "ebb/formats/native/store_files.h"
 
 #include <algorithm>
 #include <cstdio>
 
-#include "formats/core/crc32c.h"
+#include "ebb/formats/core/crc32c.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 constexpr std::string_view kDataMagic = "EBBDATA1";
@@ -127,4 +127,4 @@ Result<> check_data_header(ByteView bytes, const Superblock& superblock, std::st
                {}};
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "formats/native/manifest.h"
+#include "ebb/formats/native/manifest.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 constexpr std::uint64_t kBlock = 4096;                // alignment of everything
 constexpr std::uint64_t kRegionsOffset = 2 * kBlock;  // after superblocks A and B
@@ -38,4 +38,4 @@ Result<> check_geometry(const Superblock& superblock, const std::string& where);
 ByteVector encode_data_header(const Superblock& superblock);  // exactly 4096 bytes
 Result<> check_data_header(ByteView bytes, const Superblock& superblock, std::string_view file);
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

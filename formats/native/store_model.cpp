@@ -1,15 +1,15 @@
-#include "formats/native/store_model.h"
+#include "ebb/formats/native/store_model.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
 
-#include "formats/core/json_text.h"
-#include "formats/native/manifest_wire.h"
-#include "formats/native/setting_text.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/native/manifest_wire.h"
+#include "ebb/formats/native/setting_text.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 constexpr std::string_view kOurProducer = "Ebb, store version 1, ";
@@ -39,11 +39,11 @@ class ModelBuilder {
   explicit ModelBuilder(const Catalog& content) : content_(content) {}
 
   Result<StoreModel> run() {
-    TRY(add_groups());
-    TRY(add_values());
-    TRY(add_step());
-    TRY(add_params());
-    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) TRY(add_tensor(i));
+    EBB_TRY(add_groups());
+    EBB_TRY(add_values());
+    EBB_TRY(add_step());
+    EBB_TRY(add_params());
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) EBB_TRY(add_tensor(i));
     return std::move(model_);
   }
 
@@ -203,7 +203,7 @@ Result<> ModelBuilder::add_tensor(std::uint32_t number) {
     model_.omitted.push_back(number);
     return {};
   }
-  TRY_ASSIGN(const std::uint32_t state, state_number(tensor.state));
+  EBB_TRY_ASSIGN(const std::uint32_t state, state_number(tensor.state));
   const std::uint32_t param = params_.at({tensor.name, tensor.shape});
   if (!taken_.emplace(param, state).second)
     return Error{Code::layout,
@@ -218,4 +218,4 @@ Result<> ModelBuilder::add_tensor(std::uint32_t number) {
 
 Result<StoreModel> store_model_of(const Catalog& content) { return ModelBuilder(content).run(); }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/native/manifest.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/native/manifest.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 struct StoredTensor {
   std::uint32_t tensor = 0;  // of the content
@@ -27,4 +27,4 @@ struct StoreModel {
 // Code::limit on what no manifest holds; Code::layout on two tensors of one name, state and shape.
 Result<StoreModel> store_model_of(const Catalog& content);
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

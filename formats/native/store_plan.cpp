@@ -1,11 +1,11 @@
-#include "formats/native/store_plan.h"
+#include "ebb/formats/native/store_plan.h"
 
 #include <algorithm>
 
-#include "formats/core/sha256.h"
-#include "formats/native/store_files.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/native/store_files.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 constexpr std::uint64_t kTileBytes = 4 * MiB;     // as the engine's
@@ -66,7 +66,7 @@ void name_store(std::vector<PlannedRank>& ranks) {
   for (const PlannedRank& rank : ranks) sha.update(encode(rank.manifest));
   const std::string hex = sha.hex();
   const auto uuid = store_in_directory_name("store-" + hex.substr(0, 32));
-  CHECK(uuid.has_value());
+  EBB_CHECK(uuid.has_value());
   const std::uint64_t digest = std::stoull(hex.substr(32, 16), nullptr, 16);
   for (PlannedRank& rank : ranks) {
     rank.manifest.store = rank.superblock.store = *uuid;
@@ -120,9 +120,9 @@ Result<std::vector<PlannedRank>> plan_ranks(const StoreModel& model, const Catal
   name_store(ranks);
   for (PlannedRank& rank : ranks) {
     rank.superblock.region_bytes = encode(rank.manifest).size();
-    TRY(check_geometry(rank.superblock, "the store of " + std::to_string(world) + " ranks"));
+    EBB_TRY(check_geometry(rank.superblock, "the store of " + std::to_string(world) + " ranks"));
   }
   return ranks;
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "formats/layout/layout.h"
-#include "formats/native/store_model.h"
+#include "ebb/formats/layout/layout.h"
+#include "ebb/formats/native/store_model.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 struct PlannedRank {
   Superblock superblock;
@@ -22,4 +22,4 @@ struct PlannedRank {
 Result<std::vector<PlannedRank>> plan_ranks(const StoreModel& model, const Catalog& content,
                                             const Layout& layout);
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

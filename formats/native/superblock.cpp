@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "formats/core/crc32c.h"
-#include "formats/native/store_files.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/native/store_files.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 constexpr std::string_view kMagic = "EBBSUPER";
@@ -28,7 +28,7 @@ ByteVector encode(const Superblock& superblock) {
   append_le(out, superblock.tiles);
   append_le(out, superblock.region_bytes);
   append_le(out, superblock.layout_digest);
-  CHECK(out.size() == kFieldsEnd);
+  EBB_CHECK(out.size() == kFieldsEnd);
   out.resize(kCrcAt);
   append_le(out, crc32c(0, out));
   return out;
@@ -65,7 +65,7 @@ Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std:
   s.tiles = load_le<std::uint64_t>(bytes.subspan(72));
   s.region_bytes = load_le<std::uint64_t>(bytes.subspan(80));
   s.layout_digest = load_le<std::uint64_t>(bytes.subspan(88));
-  TRY(check_geometry(s, where));
+  EBB_TRY(check_geometry(s, where));
   return s;
 }
 
@@ -81,4 +81,4 @@ std::uint32_t block_crc(const BlockPlace& place, ByteView bytes) {
   return crc32c(crc32c(0, bound), bytes);
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

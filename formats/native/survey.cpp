@@ -1,9 +1,9 @@
-#include "formats/native/survey.h"
+#include "ebb/formats/native/survey.h"
 
 #include <algorithm>
 #include <charconv>
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 constexpr std::string_view kRankPrefix = "rank-";
@@ -38,7 +38,7 @@ std::optional<RankName> rank_name_in(std::string_view name) {
 Result<bool> ever_used(const ByteSource& meta) {
   ByteVector head(kManifestHeaderBytes);
   for (std::uint64_t at = kRegionsOffset; at + kBlock <= meta.size(); at += kBlock) {
-    TRY(meta.read(at, head));
+    EBB_TRY(meta.read(at, head));
     if (decode_manifest_header(head, meta.name(), at)) return true;
   }
   return false;
@@ -54,7 +54,7 @@ Result<RankSurvey> survey_rank(const SourceTree& tree, const std::string& folder
                            {}};
     return survey;
   }
-  TRY_ASSIGN(const auto meta, tree.open(name));
+  EBB_TRY_ASSIGN(const auto meta, tree.open(name));
   auto scan = scan_meta(*meta);
   if (scan) {
     survey.scan = std::move(*scan);
@@ -62,7 +62,7 @@ Result<RankSurvey> survey_rank(const SourceTree& tree, const std::string& folder
   }
   if (scan.error().code == Code::io) return std::move(scan).error();
   survey.problem = std::move(scan).error();
-  TRY_ASSIGN(const bool used, ever_used(*meta));
+  EBB_TRY_ASSIGN(const bool used, ever_used(*meta));
   survey.missing = !used;  // create did not get so far
   return survey;
 }
@@ -104,7 +104,7 @@ Result<Survey> survey_store(const SourceTree& tree, const std::string& folder) {
   }
   if (world == 0) return Error{Code::incomplete, survey.where + ": no rank's folder is here", {}};
   for (std::uint32_t rank = 0; rank < world; ++rank) {
-    TRY_ASSIGN(RankSurvey one, survey_rank(tree, folder + rank_directory(Rank{rank}, world)));
+    EBB_TRY_ASSIGN(RankSurvey one, survey_rank(tree, folder + rank_directory(Rank{rank}, world)));
     survey.ranks.push_back(std::move(one));
   }
   return survey;
@@ -173,4 +173,4 @@ std::vector<std::size_t> current_stores(const std::vector<Survey>& surveys) {
   return current;
 }
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/native/meta_scan.h"
+#include "ebb/formats/native/meta_scan.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 
 struct RankSurvey {
   std::optional<MetaScan> scan;
@@ -44,4 +44,4 @@ Result<Survey> survey_store(const SourceTree& tree, const std::string& folder);
 // Indices of the surveys that count: with a committed generation, and not the parent of such a one.
 std::vector<std::size_t> current_stores(const std::vector<Survey>& surveys);
 
-}  // namespace formats::native
+}  // namespace ebb::formats::native

@@ -4,15 +4,15 @@
 #include <set>
 #include <unordered_map>
 
-#include "formats/catalog/value_json.h"
-#include "formats/core/json_text.h"
-#include "formats/safetensors/documents.h"
-#include "formats/safetensors/header.h"
-#include "formats/safetensors/index.h"
-#include "formats/safetensors/naming.h"
-#include "formats/safetensors/safetensors.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/safetensors/documents.h"
+#include "ebb/formats/safetensors/header.h"
+#include "ebb/formats/safetensors/index.h"
+#include "ebb/formats/safetensors/naming.h"
+#include "ebb/formats/safetensors/safetensors.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace safetensors {
 namespace {
 
@@ -54,7 +54,7 @@ class SafetensorsCheckpoint : public Checkpoint {
     if (first > chunk.length || into.size() > chunk.length - first)
       return Error{
           Code::usage, file + ": '" + printable(tensor.name) + "': read past its chunk", {}};
-    TRY_ASSIGN(const auto source, tree_->open(file));
+    EBB_TRY_ASSIGN(const auto source, tree_->open(file));
     if (auto done = source->read(chunk.offset + first, into); !done)
       return std::move(done).error().about("'" + printable(tensor.name) + "'");
     return {};
@@ -72,10 +72,10 @@ class Describer {
   Result<std::unique_ptr<Checkpoint>> run() {
     catalog_.format = "safetensors";
     catalog_.producer = "safetensors";
-    TRY(choose_files());
-    for (std::uint32_t file = 0; file < catalog_.files.size(); ++file) TRY(add_file(file));
-    TRY(check_index());
-    TRY(check_numbers());
+    EBB_TRY(choose_files());
+    for (std::uint32_t file = 0; file < catalog_.files.size(); ++file) EBB_TRY(add_file(file));
+    EBB_TRY(check_index());
+    EBB_TRY(check_numbers());
     summarize();
     return std::unique_ptr<Checkpoint>(
         std::make_unique<SafetensorsCheckpoint>(std::move(catalog_), tree_));
@@ -127,8 +127,8 @@ Result<> Describer::choose_files() {
     }
   }
   if (!index_name_.empty()) {
-    TRY_ASSIGN(const auto source, tree_->open(index_name_));
-    TRY_ASSIGN(index_, read_index(*source));
+    EBB_TRY_ASSIGN(const auto source, tree_->open(index_name_));
+    EBB_TRY_ASSIGN(index_, read_index(*source));
     std::set<std::string> listed;
     for (const Index::Weight& weight : index_->weights) listed.insert(weight.file);
     for (const std::string& name : names)
@@ -148,15 +148,15 @@ Result<> Describer::choose_files() {
 
 Result<> Describer::add_file(std::uint32_t file) {
   const std::string& name = catalog_.files[file].name;
-  TRY_ASSIGN(const auto source, tree_->open(name));
-  TRY_ASSIGN(Header header, read_header(*source));
+  EBB_TRY_ASSIGN(const auto source, tree_->open(name));
+  EBB_TRY_ASSIGN(Header header, read_header(*source));
   std::optional<ShardingInfo> info;
   const std::string shown(source->name());
   if (const MetadataText* found = header.find_metadata("DCP_SHARDING_INFO")) {
-    TRY_ASSIGN(info, read_sharding_info(shown, found->text));
+    EBB_TRY_ASSIGN(info, read_sharding_info(shown, found->text));
   }
   add_texts(header, name);
-  if (is_ours(header)) TRY(add_documents(header, name, shown));
+  if (is_ours(header)) EBB_TRY(add_documents(header, name, shown));
   if (catalog_.tensors.empty()) catalog_.tensors.reserve(header.tensors.size());
   for (HeaderTensor& tensor : header.tensors) {
     data_bytes_ += tensor.end - tensor.begin;
@@ -267,10 +267,10 @@ void Describer::add_value(ValueEntry entry, const std::string& file) {
 Result<> Describer::add_documents(const Header& header, const std::string& file,
                                   const std::string& shown) {
   if (const MetadataText* identity = header.find_metadata(kIdentityKey)) {
-    TRY_ASSIGN(IdentityMap more, read_identity(shown, identity->text));
+    EBB_TRY_ASSIGN(IdentityMap more, read_identity(shown, identity->text));
     identity_.merge(std::move(more));
   }
-  TRY_ASSIGN(Told told, read_documents(shown, header));
+  EBB_TRY_ASSIGN(Told told, read_documents(shown, header));
   const auto mixed = [&](std::string_view key, std::int64_t here, std::int64_t there) {
     return Error{Code::corrupt,
                  shown + ":" + std::to_string(header.find_metadata(key)->offset) +
@@ -385,4 +385,4 @@ Result<std::unique_ptr<Checkpoint>> describe_safetensors(std::shared_ptr<const S
   return safetensors::Describer(std::move(tree)).run();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

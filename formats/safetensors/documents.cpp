@@ -1,16 +1,16 @@
-#include "formats/safetensors/documents.h"
+#include "ebb/formats/safetensors/documents.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <set>
 
-#include "formats/catalog/value_json.h"
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/safetensors/naming.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/safetensors/naming.h"
 
-namespace formats::safetensors {
+namespace ebb::formats::safetensors {
 namespace {
 
 using Kind = Value::Kind;
@@ -207,19 +207,19 @@ Result<Told> read_documents(const std::string& file, const Header& header) {
       return refused(Code::limit, where,
                      "more than " + std::to_string(kMostDocumentItems) + " items");
     if (step) {
-      TRY_ASSIGN(told.step, read_step(text, where));
+      EBB_TRY_ASSIGN(told.step, read_step(text, where));
     }
     if (groups) {
-      TRY_ASSIGN(told.groups, read_groups_json(text, where));
+      EBB_TRY_ASSIGN(told.groups, read_groups_json(text, where));
     }
     if (param_steps) {
-      TRY_ASSIGN(told.param_steps, read_param_steps_json(text, where));
+      EBB_TRY_ASSIGN(told.param_steps, read_param_steps_json(text, where));
     }
     if (values) {
-      TRY_ASSIGN(told.values, read_values_json(text, where));
+      EBB_TRY_ASSIGN(told.values, read_values_json(text, where));
     }
   }
   return told;
 }
 
-}  // namespace formats::safetensors
+}  // namespace ebb::formats::safetensors

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/safetensors/header.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/safetensors/header.h"
 
-namespace formats::safetensors {
+namespace ebb::formats::safetensors {
 
 // A reader makes a Value of each item of a document, so small ones are bounded by number.
 constexpr std::size_t kMostDocumentItems = std::size_t{1} << 21;
@@ -44,4 +44,4 @@ struct Told {
 // Of a file of ours. Fails with Code::corrupt or limit; messages hold file:offset and the key.
 Result<Told> read_documents(const std::string& file, const Header& header);
 
-}  // namespace formats::safetensors
+}  // namespace ebb::formats::safetensors

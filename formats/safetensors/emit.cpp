@@ -3,13 +3,13 @@
 #include <map>
 #include <set>
 
-#include "formats/core/json_text.h"
-#include "formats/safetensors/documents.h"
-#include "formats/safetensors/header.h"
-#include "formats/safetensors/naming.h"
-#include "formats/safetensors/safetensors.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/safetensors/documents.h"
+#include "ebb/formats/safetensors/header.h"
+#include "ebb/formats/safetensors/naming.h"
+#include "ebb/formats/safetensors/safetensors.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace safetensors {
 namespace {
 
@@ -108,7 +108,7 @@ Result<FileHeader> header_of(const Catalog& content, std::vector<Item> items, Pl
   header.fields = header.text.size() - 1;
   std::uint64_t& end = header.data_bytes;
   for (const Item& item : items) {
-    TRY_ASSIGN(const std::uint64_t bytes, tensor_bytes(item.dtype, item.data.box.extent));
+    EBB_TRY_ASSIGN(const std::uint64_t bytes, tensor_bytes(item.dtype, item.data.box.extent));
     header.text += "," + json_string(item.key) + ":{\"dtype\":\"" +
                    std::string(name_of(item.dtype)) +
                    "\",\"shape\":" + numbers(item.data.box.extent) +
@@ -248,11 +248,11 @@ Result<> add_files(const EmitRequest& request, const std::vector<std::string>& k
   const std::size_t count = files.size();
   if (writers == 1 && count > 1) plan.commit_files.push_back(index_of_files(files));
   for (std::size_t i = 0; i < count; ++i) {
-    TRY_ASSIGN(FileHeader header,
-               header_of(request.content, std::move(files[i]),
-                         writers > 1 ? Placement::boxes : Placement::whole, values));
+    EBB_TRY_ASSIGN(FileHeader header,
+                   header_of(request.content, std::move(files[i]),
+                             writers > 1 ? Placement::boxes : Placement::whole, values));
     if (plan.files.empty()) add_documents(request.content, values, header, plan);
-    TRY_ASSIGN(OutputFile file, file_of(std::move(header)));
+    EBB_TRY_ASSIGN(OutputFile file, file_of(std::move(header)));
     file.name = "model" + one_of(i, count);
     if (writers > 1) file.name = "shard-" + five_digits(index_of(writer) + 1) + "-" + file.name;
     if (writers == 1 && count == 1) file.name = "model.safetensors";
@@ -266,15 +266,15 @@ Result<> add_files(const EmitRequest& request, const std::vector<std::string>& k
 }  // namespace safetensors
 
 Result<EmitPlan> emit_safetensors(const EmitRequest& request) {
-  TRY_ASSIGN(const std::vector<std::string> keys, safetensors::keys_of(request.content));
+  EBB_TRY_ASSIGN(const std::vector<std::string> keys, safetensors::keys_of(request.content));
   const Layout::Spec& spec = request.layout.spec();
   const std::uint32_t writers =
       spec.policy == Policy::replicated ? 1 : spec.mesh.shard_world;  // one copy is enough
   EmitPlan plan;
   safetensors::add_lost_tensors(request.content, plan);
   for (std::uint32_t writer = 0; writer < writers; ++writer)
-    TRY(safetensors::add_files(request, keys, Rank{writer}, writers, plan));
+    EBB_TRY(safetensors::add_files(request, keys, Rank{writer}, writers, plan));
   return plan;
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,12 +1,12 @@
-#include "formats/safetensors/header.h"
+#include "ebb/formats/safetensors/header.h"
 
 #include <algorithm>
 #include <array>
 
-#include "formats/core/units.h"
-#include "formats/safetensors/json_reader.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/json/json_reader.h"
 
-namespace formats::safetensors {
+namespace ebb::formats::safetensors {
 namespace {
 
 constexpr std::uint64_t kUsualTensor = 100;  // bytes of JSON; fewer only cost growing a list
@@ -44,7 +44,7 @@ class TensorReader {
     if (length > kMaxKeyBytes)
       return limit(value, ": its name has " + std::to_string(length) + " bytes, the limit is " +
                               std::to_string(kMaxKeyBytes));
-    TRY(json_.fields(value, name_, [this](std::string_view field, ondemand::value item) {
+    EBB_TRY(json_.fields(value, name_, [this](std::string_view field, ondemand::value item) {
       return take(field, item);
     }));
     if (found_ != 3) return json_.at(value, name_.text() + " lacks dtype, shape or data_offsets");
@@ -56,7 +56,7 @@ class TensorReader {
     ++found_;
     if (field == "dtype") return take_dtype(item);
     if (field == "shape") {
-      TRY(json_.wholes(item, part(": shape"), tensor_.shape));
+      EBB_TRY(json_.wholes(item, part(": shape"), tensor_.shape));
       if (tensor_.shape.size() <= kMaxDims) return {};
       return limit(item, ": " + std::to_string(tensor_.shape.size()) +
                              " dimensions, the limit is " + std::to_string(kMaxDims));
@@ -64,7 +64,7 @@ class TensorReader {
     if (field != "data_offsets")
       return json_.at(item, name_.text() + ": unknown field '" + printable(field) + "'");
     Shape offsets;
-    TRY(json_.wholes(item, part(": data_offsets"), offsets));
+    EBB_TRY(json_.wholes(item, part(": data_offsets"), offsets));
     if (offsets.size() != 2)
       return json_.at(item, name_.text() + ": data_offsets has " + std::to_string(offsets.size()) +
                                 " numbers instead of 2");
@@ -74,7 +74,7 @@ class TensorReader {
   }
 
   Result<> take_dtype(ondemand::value item) {
-    TRY_ASSIGN(const std::string dtype, json_.string(item, part(": dtype")));
+    EBB_TRY_ASSIGN(const std::string dtype, json_.string(item, part(": dtype")));
     const auto known = dtype_named(dtype);
     if (!known || *known == DType::c128)
       return Error{Code::unsupported,
@@ -144,7 +144,7 @@ Result<std::uint64_t> header_length(const ByteSource& source) {
                      " bytes are too few for a safetensors file (8 for the header's length)",
                  {}};
   std::array<std::byte, 8> raw{};
-  TRY(source.read(0, raw));
+  EBB_TRY(source.read(0, raw));
   const auto length = load_le<std::uint64_t>(raw);
   if (length == 0) return Error{Code::corrupt, file + ":0: the header's length is 0", {}};
   if (length > source.size() - 8)
@@ -181,9 +181,9 @@ Result<std::uint64_t> tensor_bytes(DType dtype, const Shape& shape) {
 }
 
 Result<Header> read_header(const ByteSource& source) {
-  TRY_ASSIGN(const std::uint64_t length, header_length(source));
+  EBB_TRY_ASSIGN(const std::uint64_t length, header_length(source));
   ByteVector text(length + JsonReader::padding);
-  TRY(source.read(8, std::span(text).first(length)));
+  EBB_TRY(source.read(8, std::span(text).first(length)));
   if (text.front() != std::byte{'{'})
     return Error{
         Code::corrupt, std::string(source.name()) + ":8: the header does not begin with '{'", {}};
@@ -203,9 +203,9 @@ Result<Header> read_header(const ByteSource& source) {
       return Result<>();
     });
   };
-  TRY(json.read(visit));
-  TRY(check_data(header, source));
+  EBB_TRY(json.read(visit));
+  EBB_TRY(check_data(header, source));
   return header;
 }
 
-}  // namespace formats::safetensors
+}  // namespace ebb::formats::safetensors

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "formats/core/byte_source.h"
-#include "formats/core/dtype.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats::safetensors {
+namespace ebb::formats::safetensors {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::size_t kMaxKeyBytes = 64 * 1024;
@@ -44,4 +44,4 @@ Result<Header> read_header(const ByteSource& source);
 // Bytes of the elements; fails when they do not fit 64 bits or are not whole bytes (F4, F6).
 Result<std::uint64_t> tensor_bytes(DType dtype, const Shape& shape);
 
-}  // namespace formats::safetensors
+}  // namespace ebb::formats::safetensors

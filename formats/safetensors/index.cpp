@@ -1,10 +1,10 @@
-#include "formats/safetensors/index.h"
+#include "ebb/formats/safetensors/index.h"
 
 #include <algorithm>
 
-#include "formats/safetensors/json_reader.h"
+#include "ebb/formats/json/json_reader.h"
 
-namespace formats::safetensors {
+namespace ebb::formats::safetensors {
 namespace {
 
 bool is_plain_file_name(std::string_view name) {
@@ -17,7 +17,7 @@ bool is_plain_file_name(std::string_view name) {
 Result<> read_weights(JsonReader& json, ondemand::value value, Index& index) {
   return json.fields(
       value, "weight_map", [&](std::string_view key, ondemand::value item) -> Result<> {
-        TRY_ASSIGN(std::string file, json.string(item, {"weight_map:", key}));
+        EBB_TRY_ASSIGN(std::string file, json.string(item, {"weight_map:", key}));
         if (!is_plain_file_name(file))
           return json.at(item, "weight_map: '" + printable(key) + "' lies in '" + printable(file) +
                                    "', which is no plain file name");
@@ -29,11 +29,11 @@ Result<> read_weights(JsonReader& json, ondemand::value value, Index& index) {
 }  // namespace
 
 Result<Index> read_index(const ByteSource& source) {
-  TRY_ASSIGN(const ByteVector text, read_bytes(source, 0, source.size(), kMaxIndexBytes));
+  EBB_TRY_ASSIGN(const ByteVector text, read_bytes(source, 0, source.size(), kMaxIndexBytes));
   JsonReader json({std::string(source.name()), 0, "the index"}, text_of(text));
   Index index;
   int maps = 0;
-  TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
+  EBB_TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
     if (key == "weight_map") {
       ++maps;
       return read_weights(json, value, index);
@@ -45,7 +45,7 @@ Result<Index> read_index(const ByteSource& source) {
                            index.unread.emplace_back(name);
                            return {};
                          }
-                         TRY_ASSIGN(index.total_size, json.whole(item, "metadata: total_size"));
+                         EBB_TRY_ASSIGN(index.total_size, json.whole(item, "metadata: total_size"));
                          return {};
                        });
   }));
@@ -57,14 +57,14 @@ Result<Index> read_index(const ByteSource& source) {
 Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_view text) {
   JsonReader json({file + ": DCP_SHARDING_INFO", 0, "DCP_SHARDING_INFO"}, text);
   ShardingInfo info;
-  TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
+  EBB_TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
     SavedShard& shard = info[std::string(key)];
     return json.fields(
         value, {"", key}, [&](std::string_view name, ondemand::value item) -> Result<> {
           if (name == "saved_offsets")
             return json.wholes(item, {"", key, ": saved_offsets"}, shard.offsets);
           if (name == "logical_fqn") {
-            TRY_ASSIGN(shard.logical_fqn, json.string(item, {"", key, ": logical_fqn"}));
+            EBB_TRY_ASSIGN(shard.logical_fqn, json.string(item, {"", key, ": logical_fqn"}));
           }
           return {};
         });
@@ -75,14 +75,14 @@ Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_vie
 Result<IdentityMap> read_identity(const std::string& file, std::string_view text) {
   JsonReader json({file + ": " + std::string(kIdentityKey), 0, std::string(kIdentityKey)}, text);
   IdentityMap identity;
-  TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
+  EBB_TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
     NamedState& named = identity[std::string(key)];
     return json.fields(value, {"", key},
                        [&](std::string_view name, ondemand::value item) -> Result<> {
                          if (name == "name") {
-                           TRY_ASSIGN(named.name, json.string(item, {"", key, ": name"}));
+                           EBB_TRY_ASSIGN(named.name, json.string(item, {"", key, ": name"}));
                          } else if (name == "state") {
-                           TRY_ASSIGN(named.state, json.string(item, {"", key, ": state"}));
+                           EBB_TRY_ASSIGN(named.state, json.string(item, {"", key, ": state"}));
                          }
                          return {};
                        });
@@ -90,4 +90,4 @@ Result<IdentityMap> read_identity(const std::string& file, std::string_view text
   return identity;
 }
 
-}  // namespace formats::safetensors
+}  // namespace ebb::formats::safetensors

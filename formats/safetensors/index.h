@@ -9,10 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "formats/core/byte_source.h"
-#include "formats/safetensors/naming.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/safetensors/naming.h"
 
-namespace formats::safetensors {
+namespace ebb::formats::safetensors {
 
 constexpr std::uint64_t kMaxIndexBytes = 256'000'000;
 
@@ -40,4 +40,4 @@ Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_vie
 
 Result<IdentityMap> read_identity(const std::string& file, std::string_view json);
 
-}  // namespace formats::safetensors
+}  // namespace ebb::formats::safetensors

@@ -1,9 +1,9 @@
-#include "formats/safetensors/naming.h"
+#include "ebb/formats/safetensors/naming.h"
 
 #include <array>
 #include <optional>
 
-namespace formats::safetensors {
+namespace ebb::formats::safetensors {
 namespace {
 
 std::optional<NamedState> split_last(std::string_view text) {
@@ -31,4 +31,4 @@ std::string key_of(const TensorEntry& tensor) {
   return "optimizer.state." + tensor.name + "." + tensor.state;
 }
 
-}  // namespace formats::safetensors
+}  // namespace ebb::formats::safetensors

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace formats::safetensors {
+namespace ebb::formats::safetensors {
 
 // A file of ours says so in __metadata__, and whether its "format" is ours or came with the
 // content.
@@ -36,4 +36,4 @@ NamedState named_state_of(std::string_view key);
 // Params, and tensors of no known convention, are called by their name, other states by their key.
 std::string key_of(const TensorEntry& tensor);
 
-}  // namespace formats::safetensors
+}  // namespace ebb::formats::safetensors

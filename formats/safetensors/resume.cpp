@@ -1,8 +1,8 @@
 #include <array>
 
-#include "formats/safetensors/safetensors.h"
+#include "ebb/formats/safetensors/safetensors.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using Says = ResumeRule::Says;
@@ -33,4 +33,4 @@ constexpr std::array kRules = {
 
 ResumeRules safetensors_resume() { return {"a training framework", kRules}; }
 
-}  // namespace formats
+}  // namespace ebb::formats

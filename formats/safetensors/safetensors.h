@@ -4,11 +4,11 @@
 
 #include <memory>
 
-#include "formats/catalog/catalog.h"
-#include "formats/catalog/emit.h"
-#include "formats/resume.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
 
-namespace formats {
+namespace ebb::formats {
 
 bool detect_safetensors(const SourceTree& tree);
 
@@ -22,4 +22,4 @@ Result<EmitPlan> emit_safetensors(const EmitRequest& request);
 
 ResumeRules safetensors_resume();
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,14 +1,14 @@
-#include "formats/torch/archive.h"
+#include "ebb/formats/torch/archive.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "formats/core/units.h"
-#include "formats/torch/elements.h"
-#include "formats/torch/refuse.h"
+#include "ebb/formats/core/refuse.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/torch/elements.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxPickle = 1 * GiB;
@@ -28,7 +28,7 @@ Result<> refuse_old_forms(const ByteSource& source, std::uint64_t offset, std::u
   if (offset > source.size() || length > source.size() - offset || length < kLegacy.size())
     return {};
   const std::uint64_t wanted = std::min<std::uint64_t>(length, kTarMagicAt + 5);
-  TRY_ASSIGN(const ByteVector head, read_bytes(source, offset, wanted, wanted));
+  EBB_TRY_ASSIGN(const ByteVector head, read_bytes(source, offset, wanted, wanted));
   if (std::memcmp(head.data(), kLegacy.data(), kLegacy.size()) == 0)
     return refuse(Code::unsupported, source.name(), offset,
                   "a torch.save stream older than torch 1.6; save it again with a newer torch");
@@ -45,7 +45,7 @@ Result<> check_version(const ZipReader& zip) {
   const ZipEntry* entry = zip.find("version");
   if (entry == nullptr) entry = zip.find(".data/version");
   if (entry == nullptr) return bad_archive(zip, "the archive has no record 'version'");
-  TRY_ASSIGN(const ByteVector bytes, zip.read(*entry, kMaxSmallRecord));
+  EBB_TRY_ASSIGN(const ByteVector bytes, zip.read(*entry, kMaxSmallRecord));
   const std::string_view text = text_of(bytes);
   const bool known = (text.size() == 1 || (text.size() == 2 && text[1] == '\n')) &&
                      text[0] >= '1' && text[0] <= '9';
@@ -57,7 +57,7 @@ Result<> check_version(const ZipReader& zip) {
 Result<bool> is_big_endian(const ZipReader& zip) {
   const ZipEntry* entry = zip.find("byteorder");
   if (entry == nullptr) return false;
-  TRY_ASSIGN(const ByteVector bytes, zip.read(*entry, kMaxSmallRecord));
+  EBB_TRY_ASSIGN(const ByteVector bytes, zip.read(*entry, kMaxSmallRecord));
   if (text_of(bytes) == "little") return false;
   if (text_of(bytes) == "big") return true;
   return bad_archive(zip, "record 'byteorder' is neither 'little' nor 'big'");
@@ -91,20 +91,20 @@ void gather(const TorchTensor& tensor, ByteView storage, ByteVector& into) {
 Result<TorchArchive> TorchArchive::open(std::shared_ptr<const ByteSource> source,
                                         std::uint64_t offset, std::uint64_t length,
                                         PickleLimits limits) {
-  TRY(refuse_old_forms(*source, offset, length));
-  TRY_ASSIGN(ZipReader zip, ZipReader::open(source, offset, length));
-  TRY(check_version(zip));
+  EBB_TRY(refuse_old_forms(*source, offset, length));
+  EBB_TRY_ASSIGN(ZipReader zip, ZipReader::open(source, offset, length));
+  EBB_TRY(check_version(zip));
   const ZipEntry* pickle = zip.find("data.pkl");
   if (pickle == nullptr) return bad_archive(zip, "the archive has no record 'data.pkl'");
   if (pickle->deflated) limits.nodes = std::min(limits.nodes, kMaxCompressedNodes);
-  TRY_ASSIGN(ByteVector bytes,
-             zip.read(*pickle, pickle->deflated ? kMaxInflatedPickle : kMaxPickle));
+  EBB_TRY_ASSIGN(ByteVector bytes,
+                 zip.read(*pickle, pickle->deflated ? kMaxInflatedPickle : kMaxPickle));
   std::string where(source->name());
   where += ':';
   where += std::to_string(offset);
   where += ": " + pickle->name;
-  TRY_ASSIGN(PickleGraph graph, PickleGraph::parse(std::move(bytes), std::move(where), limits));
-  TRY_ASSIGN(const bool big_endian, is_big_endian(zip));
+  EBB_TRY_ASSIGN(PickleGraph graph, PickleGraph::parse(std::move(bytes), std::move(where), limits));
+  EBB_TRY_ASSIGN(const bool big_endian, is_big_endian(zip));
   TorchArchive archive(std::move(zip), std::move(graph));
   archive.big_endian_ = big_endian;
   archive.length_ = length;
@@ -124,22 +124,22 @@ Result<const ZipEntry*> TorchArchive::record_of(const TorchTensor& tensor) const
 }
 
 Result<std::optional<TorchArchive::Plain>> TorchArchive::plain(const TorchTensor& tensor) const {
-  TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
+  EBB_TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
   const bool as_wanted =
       !record->deflated && tensor.row_major() && (!big_endian_ || swap_unit(tensor.dtype) == 1);
   if (!as_wanted) return std::optional<Plain>{};
-  TRY_ASSIGN(const std::uint64_t at, zip_.data_offset(*record));
+  EBB_TRY_ASSIGN(const std::uint64_t at, zip_.data_offset(*record));
   return std::optional<Plain>{Plain{at, tensor.first * bytes_of(tensor.dtype), record}};
 }
 
 Result<ByteVector> TorchArchive::elements(const TorchTensor& tensor, std::uint64_t limit) const {
-  TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
+  EBB_TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
   const std::uint64_t bytes = tensor.bytes();
   if (bytes > limit)
     return refuse(
         Code::limit, zip_.source().name(), zip_.offset(),
         "a tensor of " + std::to_string(bytes) + " bytes; the limit is " + std::to_string(limit));
-  TRY_ASSIGN(const ByteVector storage, zip_.read(*record, limit));
+  EBB_TRY_ASSIGN(const ByteVector storage, zip_.read(*record, limit));
   ByteVector into(static_cast<std::size_t>(bytes));
   if (into.empty()) return into;
   if (tensor.row_major())
@@ -151,12 +151,12 @@ Result<ByteVector> TorchArchive::elements(const TorchTensor& tensor, std::uint64
 }
 
 Result<ByteVector> TorchArchive::value_elements(const TorchTensor& tensor) const {
-  TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
+  EBB_TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
   const std::uint64_t cost =
       std::min(record->size, kMaxTensors) + std::min(tensor.bytes(), kMaxTensors);
   made_ += cost;
-  if (made_ / 2 > length_) TRY(graph_.charge(std::min(cost, made_ - 2 * length_)));
+  if (made_ / 2 > length_) EBB_TRY(graph_.charge(std::min(cost, made_ - 2 * length_)));
   return elements(tensor, kMaxTensors);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

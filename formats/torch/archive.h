@@ -6,12 +6,12 @@
 #include <memory>
 #include <optional>
 
-#include "formats/catalog/value.h"
-#include "formats/torch/pickle.h"
-#include "formats/torch/tensor.h"
-#include "formats/torch/zip.h"
+#include "ebb/formats/catalog/value.h"
+#include "ebb/formats/pickle/pickle.h"
+#include "ebb/formats/torch/tensor.h"
+#include "ebb/formats/zip/zip.h"
 
-namespace formats {
+namespace ebb::formats {
 
 class TorchArchive {
  public:
@@ -58,4 +58,4 @@ class TorchArchive {
 // not interpret keep their name only. Cycles and more than 256 levels or 2^20 parts are refused.
 Result<Value> value_of(const PickleGraph& graph, PickleId id, const TorchArchive* archive);
 
-}  // namespace formats
+}  // namespace ebb::formats

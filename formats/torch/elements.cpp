@@ -1,11 +1,11 @@
-#include "formats/torch/elements.h"
+#include "ebb/formats/torch/elements.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "formats/core/units.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kWindow = 1 * MiB;  // of storage, read at once
@@ -74,9 +74,9 @@ class BoxGather {
       const std::uint64_t source = from + i * outer.stride;
       const std::uint64_t target = to + i * outer.out;
       if (dim - 1 == inner_) {
-        TRY(window(source, target, count));
+        EBB_TRY(window(source, target, count));
       } else {
-        TRY(walk(dim - 1, source, target));
+        EBB_TRY(walk(dim - 1, source, target));
       }
     }
     return {};
@@ -88,7 +88,7 @@ class BoxGather {
     for (std::size_t d = 0; d < inner_; ++d) span += dims_[d].stride * (dims_[d].extent - 1);
     if (count > 1) span += dims_[inner_].stride * (count - 1);
     buffer_.resize(static_cast<std::size_t>(span * width_));
-    TRY(source_.read(at_ + from * width_, buffer_));
+    EBB_TRY(source_.read(at_ + from * width_, buffer_));
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint64_t stride = count > 1 ? dims_[inner_].stride : 0;
       const std::uint64_t out = count > 1 ? dims_[inner_].out : 0;
@@ -150,7 +150,7 @@ Result<> read_whole_elements(const ByteSource& source, std::uint64_t at, const T
   BoxGather gather(source, at, tensor);
   for (const Box& box : boxes_of(tensor.shape, range)) {
     const std::span<std::byte> part = into.first(volume(box.extent) * width);
-    TRY(gather.run(box, part));
+    EBB_TRY(gather.run(box, part));
     into = into.subspan(part.size());
   }
   return {};
@@ -175,10 +175,10 @@ Result<> read_elements(const ByteSource& source, std::uint64_t at, const TorchTe
     return source.read(at + tensor.first * width + first, into);
   ByteVector padded(whole ? 0 : (end - begin) * width);
   const std::span<std::byte> elements = whole ? into : std::span<std::byte>(padded);
-  TRY(read_whole_elements(source, at, tensor, {begin, end - begin}, elements));
+  EBB_TRY(read_whole_elements(source, at, tensor, {begin, end - begin}, elements));
   if (swapped) swap_bytes(elements, swap_unit(tensor.dtype));
   if (!whole) std::memcpy(into.data(), padded.data() + (first - begin * width), into.size());
   return {};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

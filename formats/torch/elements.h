@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/core/byte_source.h"
-#include "formats/torch/tensor.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/torch/tensor.h"
 
-namespace formats {
+namespace ebb::formats {
 
 enum class ByteOrder : std::uint8_t { little, big };
 
@@ -21,4 +21,4 @@ Result<> read_elements(const ByteSource& source, std::uint64_t at, const TorchTe
 // The bytes that are swapped as one: half of a complex number, else an element.
 std::size_t swap_unit(DType dtype);
 
-}  // namespace formats
+}  // namespace ebb::formats

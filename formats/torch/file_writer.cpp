@@ -1,16 +1,16 @@
-#include "formats/torch/file_writer.h"
+#include "ebb/formats/torch/file_writer.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "formats/core/check.h"
-#include "formats/core/crc32c.h"
-#include "formats/torch/pickle.h"
-#include "formats/torch/tensor.h"
-#include "formats/torch/torch_records.h"
-#include "formats/torch/zip_layout.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/pickle/pickle.h"
+#include "ebb/formats/torch/tensor.h"
+#include "ebb/formats/torch/torch_records.h"
+#include "ebb/formats/zip/zip_layout.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 Shape shape_of(const Value& value) {
@@ -75,7 +75,7 @@ class ValueWriter {
   }
   // Of a data class: its constructor's arguments, then its attributes.
   void object(const Value& value) {
-    CHECK(value.items.size() == 2);
+    EBB_CHECK(value.items.size() == 2);
     const std::size_t dot = value.text.rfind('.');
     pickle_.global(value.text.substr(0, dot), value.text.substr(dot + 1));
     tuple(value.items[0]);
@@ -135,7 +135,7 @@ class Assembly {
     file_.size += bytes;  // zeros are gaps
   }
   void end() {
-    CHECK(file_.size == data_.offset + data_.size);
+    EBB_CHECK(file_.size == data_.offset + data_.size);
     if (data_.size == 0) return crcs_.push_back(0);
     if (!streamed_) {
       const auto& known = std::get<ByteVector>(file_.fragments.back().data);
@@ -209,7 +209,7 @@ std::uint64_t TorchFileWriter::elems_of(DType dtype, const StoragePart& part) co
   if (const auto* known = std::get_if<ByteVector>(&part)) return known->size() / bytes_of(dtype);
   if (const auto* zeros = std::get_if<ZeroElems>(&part)) return zeros->count;
   const auto& data = std::get<TensorData>(part);
-  CHECK(written_dtype(data, content_) == dtype);
+  EBB_CHECK(written_dtype(data, content_) == dtype);
   return volume(data.box.extent);
 }
 
@@ -273,4 +273,4 @@ std::string_view unwritable_part(const Value& value) {
   return {};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -10,10 +10,10 @@
 #include <variant>
 #include <vector>
 
-#include "formats/catalog/emit.h"
-#include "formats/torch/pickle_writer.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/pickle/pickle_writer.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Elements of a storage: of the content, known ones, or zeros.
 struct ZeroElems {
@@ -63,4 +63,4 @@ class TorchFileWriter {
 // The name of the class that keeps `value` from being written; "" when it can be.
 std::string_view unwritable_part(const Value& value);
 
-}  // namespace formats
+}  // namespace ebb::formats

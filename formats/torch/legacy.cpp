@@ -1,15 +1,15 @@
-#include "formats/torch/legacy.h"
+#include "ebb/formats/torch/legacy.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/torch/refuse.h"
-#include "formats/torch/tensor.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/refuse.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/torch/tensor.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::array<unsigned char, kLegacyMagicBytes> kMagic = {
@@ -24,17 +24,17 @@ class Reader {
 
   Result<LegacyStream> run() {
     at_ = kMagic.size();
-    TRY_ASSIGN(const PickleGraph version, pickle("the version"));
+    EBB_TRY_ASSIGN(const PickleGraph version, pickle("the version"));
     if (!version.is(version.root(), PickleKind::integer) ||
         version.integer(version.root()) != kVersion)
       return refuse(Code::unsupported, source_.name(), kMagic.size(),
                     "a torch.save stream of another version than 1001");
-    TRY_ASSIGN(const PickleGraph writer, pickle("the facts about the writer"));
-    TRY_ASSIGN(PickleGraph object, pickle("the object"));
-    TRY_ASSIGN(const PickleGraph keys, pickle("the storage keys"));
+    EBB_TRY_ASSIGN(const PickleGraph writer, pickle("the facts about the writer"));
+    EBB_TRY_ASSIGN(PickleGraph object, pickle("the object"));
+    EBB_TRY_ASSIGN(const PickleGraph keys, pickle("the storage keys"));
     LegacyStream stream{std::move(object), {}};
-    TRY(find_widths(stream.graph));
-    TRY(find_storages(keys, stream));
+    EBB_TRY(find_widths(stream.graph));
+    EBB_TRY(find_storages(keys, stream));
     return stream;
   }
 
@@ -46,7 +46,7 @@ class Reader {
     const std::uint64_t left = source_.size() - at_;
     const std::string where = std::string(source_.name()) + ":" + std::to_string(at_);
     for (std::uint64_t size = std::min(kFirstRead, left);; size = std::min(size * 4, left)) {
-      TRY_ASSIGN(ByteVector bytes, read_bytes(source_, at_, size, kMaxPickle));
+      EBB_TRY_ASSIGN(ByteVector bytes, read_bytes(source_, at_, size, kMaxPickle));
       PickleGraph::End end;
       auto graph = PickleGraph::parse_front(std::move(bytes), where, end);
       if (!graph && end.ran_out && size < left) continue;
@@ -60,7 +60,7 @@ class Reader {
   Result<> find_widths(const PickleGraph& graph) {
     for (PickleId id = 0; id < graph.size(); ++id) {
       if (!graph.is(id, PickleKind::persistent) || !is_torch_storage(graph, id)) continue;
-      TRY_ASSIGN(const TorchStorage storage, torch_storage(graph, id));
+      EBB_TRY_ASSIGN(const TorchStorage storage, torch_storage(graph, id));
       const auto [known, fresh] = widths_.emplace(storage.key, storage.width);
       if (!fresh && known->second != storage.width)
         return bad("storage '" + printable(storage.key) + "' has two types");
@@ -77,7 +77,7 @@ class Reader {
       if (width == widths_.end())
         return bad("storage '" + printable(key) + "' belongs to no tensor: its size is unknown");
       if (source_.size() - at_ < 8) return cut_off(key);
-      TRY_ASSIGN(const ByteVector count, read_bytes(source_, at_, 8, 8));
+      EBB_TRY_ASSIGN(const ByteVector count, read_bytes(source_, at_, 8, 8));
       const auto bytes = checked_mul(load_le<std::uint64_t>(count), width->second);
       if (!bytes || *bytes > source_.size() - at_ - 8) return cut_off(key);
       if (!stream.storages.emplace(key, LegacyStorage{at_ + 8, *bytes}).second)
@@ -109,4 +109,4 @@ bool is_legacy_magic(ByteView head) {
 
 Result<LegacyStream> read_legacy_stream(const ByteSource& source) { return Reader(source).run(); }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -9,10 +9,10 @@
 #include <memory>
 #include <string>
 
-#include "formats/core/byte_source.h"
-#include "formats/torch/pickle.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/pickle/pickle.h"
 
-namespace formats {
+namespace ebb::formats {
 
 constexpr std::uint64_t kLegacyMagicBytes = 15;
 bool is_legacy_magic(ByteView head);  // the first bytes of a stream, kLegacyMagicBytes or more
@@ -30,4 +30,4 @@ struct LegacyStream {
 // Reads the pickles and the storages' lengths, no element.
 Result<LegacyStream> read_legacy_stream(const ByteSource& source);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,11 +1,11 @@
-#include "formats/torch/tensor.h"
+#include "ebb/formats/torch/tensor.h"
 
 #include <algorithm>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kMaxDims = 64;
@@ -92,7 +92,7 @@ Result<ParsedStorage> parse_storage(const PickleGraph& graph, PickleId id) {
   const std::optional<std::uint64_t> numel = count(graph, parts[4]);
   if (!is_torch_storage(graph, id) || !graph.is(parts[2], PickleKind::string) || !numel)
     return bad_tensor(graph, "a persistent id with wrong types in it");
-  TRY_ASSIGN(const StorageClass kind, storage_class(graph, parts[1]));
+  EBB_TRY_ASSIGN(const StorageClass kind, storage_class(graph, parts[1]));
   const std::uint32_t width = kind.dtype ? bytes_of(*kind.dtype) : 1;
   const auto bytes = checked_mul(*numel, width);
   if (!bytes) return bad_tensor(graph, "a storage larger than 2^64 bytes");
@@ -137,7 +137,7 @@ Result<> check_plain(const PickleGraph& graph, std::span<const PickleId> args, s
 Result<TorchTensor> rebuilt(const PickleGraph& graph, std::span<const PickleId> args,
                             bool has_dtype) {
   if (args.size() < (has_dtype ? 7u : 4u)) return bad_tensor(graph, "a tensor with few arguments");
-  TRY_ASSIGN(ParsedStorage parsed, parse_storage(graph, args[0]));
+  EBB_TRY_ASSIGN(ParsedStorage parsed, parse_storage(graph, args[0]));
   const auto first = count(graph, args[1]);
   TorchTensor tensor{.dtype = parsed.dtype.value_or(DType::u8),
                      .first = first.value_or(0),
@@ -159,8 +159,8 @@ Result<TorchTensor> rebuilt(const PickleGraph& graph, std::span<const PickleId> 
                    {}};
     tensor.dtype = *dtype;
   }
-  TRY(check_plain(graph, args, has_dtype ? 7 : 6));
-  TRY(check_inside(graph, tensor));
+  EBB_TRY(check_plain(graph, args, has_dtype ? 7 : 6));
+  EBB_TRY(check_inside(graph, tensor));
   return tensor;
 }
 
@@ -174,7 +174,7 @@ bool is_torch_storage(const PickleGraph& graph, PickleId persistent) {
 }
 
 Result<TorchStorage> torch_storage(const PickleGraph& graph, PickleId persistent) {
-  TRY_ASSIGN(ParsedStorage parsed, parse_storage(graph, persistent));
+  EBB_TRY_ASSIGN(ParsedStorage parsed, parse_storage(graph, persistent));
   return std::move(parsed.storage);
 }
 
@@ -275,4 +275,4 @@ Result<TorchTensor> torch_tensor(const PickleGraph& graph, PickleId id) {
       {}};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/dtype.h"
-#include "formats/core/result.h"
-#include "formats/layout/box.h"
-#include "formats/torch/pickle.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/layout/box.h"
+#include "ebb/formats/pickle/pickle.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct TorchStorage {
   std::string key;          // record "data/<key>"
@@ -53,4 +53,4 @@ std::optional<Shape> torch_shape(const PickleGraph& graph, PickleId id);
 // The same into a shape that is there; false: it is none, and `into` is anything.
 bool read_torch_shape(const PickleGraph& graph, PickleId id, Shape& into);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,20 +1,21 @@
-#include "formats/torch/torch_file.h"
+#include "ebb/formats/torch/torch_file.h"
 
-#include "formats/core/json_text.h"
-#include "formats/torch/refuse.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/refuse.h"
 
-namespace formats {
+namespace ebb::formats {
 
 Result<TorchFile> TorchFile::open(std::shared_ptr<const ByteSource> source) {
   if (source->size() == 0) return refuse(Code::incomplete, source->name(), 0, "the file is empty");
   if (source->size() >= kLegacyMagicBytes) {
-    TRY_ASSIGN(const ByteVector head, read_bytes(*source, 0, kLegacyMagicBytes, kLegacyMagicBytes));
+    EBB_TRY_ASSIGN(const ByteVector head,
+                   read_bytes(*source, 0, kLegacyMagicBytes, kLegacyMagicBytes));
     if (is_legacy_magic(head)) {
-      TRY_ASSIGN(LegacyStream stream, read_legacy_stream(*source));
+      EBB_TRY_ASSIGN(LegacyStream stream, read_legacy_stream(*source));
       return TorchFile(std::move(source), std::move(stream));
     }
   }
-  TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+  EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
   return TorchFile(std::move(source), std::move(archive));
 }
 
@@ -44,8 +45,8 @@ std::string TorchFile::producer() const {
 
 Result<StoredRecord> TorchFile::record_of(const TorchTensor& tensor) const {
   if (const auto* archive = std::get_if<TorchArchive>(&content_)) {
-    TRY_ASSIGN(const ZipEntry* entry, archive->record_of(tensor));
-    TRY_ASSIGN(const std::uint64_t at, archive->zip().data_offset(*entry, headers_));
+    EBB_TRY_ASSIGN(const ZipEntry* entry, archive->record_of(tensor));
+    EBB_TRY_ASSIGN(const std::uint64_t at, archive->zip().data_offset(*entry, headers_));
     return StoredRecord{at, *entry};
   }
   const LegacyStream& stream = std::get<LegacyStream>(content_);
@@ -65,4 +66,4 @@ Result<StoredRecord> TorchFile::record_of(const TorchTensor& tensor) const {
                        .header_at = storage.at}};
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

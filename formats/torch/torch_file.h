@@ -7,11 +7,11 @@
 #include <string>
 #include <variant>
 
-#include "formats/torch/archive.h"
-#include "formats/torch/elements.h"
-#include "formats/torch/legacy.h"
+#include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/elements.h"
+#include "ebb/formats/torch/legacy.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // Where a storage's bytes lie in the file.
 struct StoredRecord {
@@ -43,4 +43,4 @@ class TorchFile {
   mutable ZipReader::Window headers_;  // of neighbouring records
 };
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,10 +1,10 @@
-#include "formats/torch/torch_records.h"
+#include "ebb/formats/torch/torch_records.h"
 
 #include <algorithm>
 
-#include "formats/torch/tensor.h"
+#include "ebb/formats/torch/tensor.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 TorchRecord text_record(std::string_view name, std::string_view text) {
@@ -58,4 +58,4 @@ void pickle_tensor(PickleWriter& pickle, const PickledStorage& storage, std::uin
   pickle.reduce();
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

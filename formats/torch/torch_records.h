@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
-#include "formats/core/bytes.h"
-#include "formats/core/dtype.h"
-#include "formats/layout/box.h"
-#include "formats/torch/pickle_writer.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/layout/box.h"
+#include "ebb/formats/pickle/pickle_writer.h"
 
-namespace formats {
+namespace ebb::formats {
 
 struct TorchRecord {
   std::string_view name;
@@ -31,4 +31,4 @@ struct PickledStorage {
 void pickle_tensor(PickleWriter& pickle, const PickledStorage& storage, std::uint64_t first,
                    const Shape& shape);
 
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "formats/core/sha256.h"
-#include "formats/torch/archive.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/torch/archive.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kMaxDepth = 256;
@@ -47,7 +47,7 @@ class Converter {
       return bad(Code::limit, "more than 1048576 parts in one value, which is the limit");
     if (path_.size() >= kMaxDepth)
       return bad(Code::limit, "a value nested deeper than 256 levels, or inside itself");
-    TRY(graph_.charge(sizeof(Value) + text_bytes(id)));
+    EBB_TRY(graph_.charge(sizeof(Value) + text_bytes(id)));
     path_.push_back(id);
     Result<Value> value = of_kind(id);
     path_.pop_back();
@@ -110,7 +110,7 @@ class Converter {
     value.kind = kind;
     value.items.reserve(std::min<std::size_t>(graph_.items(id).size(), kMaxParts));
     for (const PickleId item : graph_.items(id)) {
-      TRY_ASSIGN(Value part, convert(item));
+      EBB_TRY_ASSIGN(Value part, convert(item));
       value.items.push_back(std::move(part));
     }
     return value;
@@ -124,8 +124,8 @@ class Converter {
     std::vector<std::string_view> keys;
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       if (graph_.is(entries[i], PickleKind::string)) keys.push_back(graph_.text(entries[i]));
-      TRY_ASSIGN(Value key, convert(entries[i]));
-      TRY_ASSIGN(Value item, convert(entries[i + 1]));
+      EBB_TRY_ASSIGN(Value key, convert(entries[i]));
+      EBB_TRY_ASSIGN(Value item, convert(entries[i + 1]));
       value.entries.emplace_back(std::move(key), std::move(item));
     }
     std::sort(keys.begin(), keys.end());
@@ -173,11 +173,11 @@ class Converter {
   }
 
   Result<Value> data_object(PickleId id) {
-    TRY_ASSIGN(Value value, name(graph_.class_name(id)));
-    TRY_ASSIGN(Value arguments, sequence(graph_.args(id), Value::Kind::tuple));
+    EBB_TRY_ASSIGN(Value value, name(graph_.class_name(id)));
+    EBB_TRY_ASSIGN(Value arguments, sequence(graph_.args(id), Value::Kind::tuple));
     Value state;
     if (graph_.state(id) != kNoPickle) {
-      TRY_ASSIGN(state, convert(graph_.state(id)));
+      EBB_TRY_ASSIGN(state, convert(graph_.state(id)));
     }
     value.items.push_back(std::move(arguments));
     value.items.push_back(std::move(state));
@@ -193,8 +193,8 @@ class Converter {
   }
 
   Result<Value> tensor(PickleId id) {
-    TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, id));
-    TRY_ASSIGN(ByteVector elements, archive_->value_elements(what));
+    EBB_TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, id));
+    EBB_TRY_ASSIGN(ByteVector elements, archive_->value_elements(what));
     Value value = size(what.shape, Value::Kind::tensor);
     value.dtype = what.dtype;
     value.text = sha256_hex(elements);
@@ -214,4 +214,4 @@ Result<Value> value_of(const PickleGraph& graph, PickleId id, const TorchArchive
   return Converter(graph, archive).convert(id);
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

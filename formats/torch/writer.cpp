@@ -1,15 +1,15 @@
-#include "formats/torch/writer.h"
+#include "ebb/formats/torch/writer.h"
 
 #include <array>
 #include <string>
 
-#include "formats/core/check.h"
-#include "formats/core/crc32c.h"
-#include "formats/torch/file_writer.h"
-#include "formats/torch/torch_records.h"
-#include "formats/torch/zip_layout.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/torch/file_writer.h"
+#include "ebb/formats/torch/torch_records.h"
+#include "ebb/formats/zip/zip_layout.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 // Up to the first element; `crcs`: of the records so far, and 0 for the tensor's.
@@ -57,8 +57,8 @@ Result<ByteVector> value_archive(const Value& value) {
   TorchFileWriter file(nothing);
   file.value(value);
   OutputFile made = file.finish("value", Rank{0});
-  CHECK(made.fragments.size() == 1);  // nothing in it is streamed
+  EBB_CHECK(made.fragments.size() == 1);  // nothing in it is streamed
   return std::get<ByteVector>(std::move(made.fragments.front().data));
 }
 
-}  // namespace formats
+}  // namespace ebb::formats

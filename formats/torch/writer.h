@@ -5,13 +5,13 @@
 
 #include <cstdint>
 
-#include "formats/catalog/value.h"
-#include "formats/core/bytes.h"
-#include "formats/core/dtype.h"
-#include "formats/core/result.h"
-#include "formats/layout/box.h"
+#include "ebb/formats/catalog/value.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/layout/box.h"
 
-namespace formats {
+namespace ebb::formats {
 
 // An archive of one dense tensor: head, then its row-major elements, then tail(crc32 of them).
 class TensorArchiveWriter {
@@ -32,4 +32,4 @@ class TensorArchiveWriter {
 // what cannot be written back: an object of which only the class name is known.
 Result<ByteVector> value_archive(const Value& value);
 
-}  // namespace formats
+}  // namespace ebb::formats

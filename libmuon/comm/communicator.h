@@ -8,10 +8,10 @@
 #include <span>
 #include <vector>
 
-#include "formats/core/units.h"
-#include "libswap/store/agreement.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/libswap/store/agreement.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using formats::Rank;
 using formats::Result;
@@ -42,4 +42,4 @@ class Communicator : public libswap::Agreement {
 // `world` ranks in one process; element r is for the thread of rank r.
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::uint32_t world);
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -11,9 +11,9 @@
 #include <string>
 #include <utility>
 
-#include "libmuon/comm/communicator.h"
+#include "ebb/libmuon/comm/communicator.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using formats::Code;
@@ -81,8 +81,8 @@ Result<Channels> match(const std::vector<Request>& requests) {
   Channels channels;
   for (std::uint32_t rank = 0; rank < requests.size(); ++rank) {
     const Request& request = requests[rank];
-    TRY(check_round(request.sends, rank, requests.size(), "sends to"));
-    TRY(check_round(request.receives, rank, requests.size(), "receives from"));
+    EBB_TRY(check_round(request.sends, rank, requests.size(), "sends to"));
+    EBB_TRY(check_round(request.receives, rank, requests.size(), "receives from"));
     for (const SendBuffer& send : request.sends)
       channels[{rank, index_of(send.peer)}].sent.push_back(send.data);
     for (const ReceiveBuffer& receive : request.receives)
@@ -143,10 +143,10 @@ class Table {
     std::unique_lock lock(mutex_);
     if (abandoned_) return peer_error();
     requests_[index_of(rank)] = request;
-    TRY(arrive(lock, Abort::heeded));
+    EBB_TRY(arrive(lock, Abort::heeded));
     if (outcome_.has_value()) return *outcome_;
     const std::int64_t smallest = smallest_;
-    if (request.verb == Verb::exchange) TRY(copy_and_part(lock, rank));
+    if (request.verb == Verb::exchange) EBB_TRY(copy_and_part(lock, rank));
     return smallest;
   }
 
@@ -209,7 +209,7 @@ class Table {
   static bool by_value(const Request& a, const Request& b) { return a.value < b.value; }
 
   Result<> plan_copies() {
-    TRY_ASSIGN(const Channels channels, match(requests_));
+    EBB_TRY_ASSIGN(const Channels channels, match(requests_));
     copies_.assign(requests_.size(), {});
     for (const auto& [pair, channel] : channels)
       for (std::size_t i = 0; i < channel.sent.size(); ++i)
@@ -254,12 +254,12 @@ class ThreadRank : public Communicator {
     return table_->meet(rank_, {.verb = Verb::agree, .value = mine});
   }
   Result<> sum(std::span<std::int64_t> numbers) override {
-    TRY(table_->meet(rank_, {.verb = Verb::sum, .numbers = numbers}));
+    EBB_TRY(table_->meet(rank_, {.verb = Verb::sum, .numbers = numbers}));
     return {};
   }
   Result<> exchange(std::span<const SendBuffer> sends,
                     std::span<const ReceiveBuffer> receives) override {
-    TRY(table_->meet(rank_, {.verb = Verb::exchange, .sends = sends, .receives = receives}));
+    EBB_TRY(table_->meet(rank_, {.verb = Verb::exchange, .sends = sends, .receives = receives}));
     return {};
   }
   void abort() override { table_->abandon(rank_); }
@@ -280,4 +280,4 @@ std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::uint32_t world
   return ranks;
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 // M += (1-b)(G - M), not bM + (1-b)G: with the constants rounded to fp32 only the former keeps M =
@@ -89,7 +89,7 @@ double update_scale(ScaleRule rule, std::uint64_t rows, std::uint64_t cols) {
 
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<float> m, std::span<float> u) {
-  CHECK(g.size() == m.size() && g.size() == u.size());
+  EBB_CHECK(g.size() == m.size() && g.size() == u.size());
   const float beta = to_float(spec.beta);
   const float blend = to_float(1 - spec.beta);
   const std::size_t count = g.size();
@@ -109,7 +109,7 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
 
 void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
                  std::span<const float> o, std::span<float> w) {
-  CHECK(o.size() == w.size());
+  EBB_CHECK(o.size() == w.size());
   apply(to_float(1 - spec.lr * spec.weight_decay),
         to_float(spec.lr * update_scale(spec.scale, rows, cols)), o.size(), o.data(), w.data());
 }
@@ -117,8 +117,8 @@ void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
 void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale,
                  std::span<const float> g, std::span<float> w, std::span<float> exp_avg,
                  std::span<float> exp_avg_sq) {
-  CHECK(step > 0 && g.size() == w.size() && g.size() == exp_avg.size() &&
-        g.size() == exp_avg_sq.size());
+  EBB_CHECK(step > 0 && g.size() == w.size() && g.size() == exp_avg.size() &&
+            g.size() == exp_avg_sq.size());
   const double correction1 = 1 - power(spec.beta1, step);
   const double correction2 = 1 - power(spec.beta2, step);
   const AdamFactors factors = {.scale = grad_scale,
@@ -132,4 +132,4 @@ void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale,
   adamw(factors, g.size(), g.data(), w.data(), exp_avg.data(), exp_avg_sq.data());
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

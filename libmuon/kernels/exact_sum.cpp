@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 constexpr std::size_t kBlock = 1024;  // 2^10 windows of 42 bits sum up exactly in a double
@@ -167,7 +167,7 @@ double ExactSum::value() const {
   Wide high = sum.limbs[top];
   const std::size_t taken = std::min<std::size_t>(top, 2);
   for (std::size_t i = 1; i <= taken; ++i) high = (high << 32) | sum.limbs[top - i];
-  CHECK(high >= 0);
+  EBB_CHECK(high >= 0);
   int exponent = kUnit + 32 * static_cast<int>(top - taken);
   bool sticky = false;
   for (std::size_t i = 0; i + taken < top; ++i) sticky |= sum.limbs[i] != 0;
@@ -181,4 +181,4 @@ double ExactSum::value() const {
   return std::ldexp(static_cast<double>(bits), exponent);
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -2,9 +2,9 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 // oneDNN asks OpenMP how many threads this thread may use; the setting belongs to the caller, who
@@ -32,7 +32,7 @@ void gemm(std::uint64_t m, std::uint64_t n, std::uint64_t k, float alpha, Matrix
   const dnnl_status_t status =
       dnnl_sgemm(letter(a.transpose), letter(b.transpose), dim(m), dim(n), dim(k), alpha, a.data,
                  dim(a.ld), b.data, dim(b.ld), beta, c, dim(ldc));
-  CHECK(status == dnnl_success);
+  EBB_CHECK(status == dnnl_success);
 }
 
 std::string kernel_fingerprint() {
@@ -44,4 +44,4 @@ std::string kernel_fingerprint() {
          std::to_string(version->patch) + " " + isa + " fp32 elementwise=" EBB_ELEMENTWISE;
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

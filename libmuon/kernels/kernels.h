@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "libmuon/spec/spec.h"
+#include "ebb/libmuon/spec/spec.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 // A few worker threads; run() calls job(0..count-1) once each, on them and on the caller, and
 // returns when all are done. Several threads may call run() at once.
@@ -82,4 +82,4 @@ struct ExactSum {
   double value() const;  // the correctly rounded sum of squares; NaN unless finite
 };
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <new>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using formats::align_up;
@@ -89,7 +89,7 @@ class Scratch {
   float* at_least(std::uint64_t bytes) {
     if (bytes > bytes_) {
       release();
-      data_ = ::operator new (bytes, std::align_val_t{kAlignment});
+      data_ = ::operator new(bytes, std::align_val_t{kAlignment});
       bytes_ = bytes;
     }
     return static_cast<float*>(data_);
@@ -97,7 +97,7 @@ class Scratch {
 
  private:
   void release() {
-    if (data_ != nullptr) ::operator delete (data_, std::align_val_t{kAlignment});
+    if (data_ != nullptr) ::operator delete(data_, std::align_val_t{kAlignment});
     data_ = nullptr;
     bytes_ = 0;
   }
@@ -213,7 +213,7 @@ std::uint64_t NewtonSchulz::scratch_bytes(std::uint64_t rows, std::uint64_t cols
 
 void NewtonSchulz::run(std::uint64_t rows, std::uint64_t cols, std::span<const float> u,
                        std::span<float> o) {
-  CHECK(u.size() == rows * cols && o.size() == u.size());
+  EBB_CHECK(u.size() == rows * cols && o.size() == u.size());
   const double norm = impl_->norm(u);
   if (norm == 0) {
     std::fill(o.begin(), o.end(), 0.0f);
@@ -258,4 +258,4 @@ double newton_schulz_flops(std::uint64_t rows, std::uint64_t cols, std::size_t i
   return 2 * (lower * (nd + md) + md * md * nd) * static_cast<double>(iterations);
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

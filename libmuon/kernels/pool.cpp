@@ -3,9 +3,9 @@
 #include <mutex>
 #include <thread>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 // One run() call. `next` jobs were handed out, `done` have returned.
@@ -78,4 +78,4 @@ void Pool::run(std::size_t count, const std::function<void(std::size_t)>& job) {
   impl_->finished.wait(lock, [&batch] { return batch.done == batch.count; });
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -7,10 +7,10 @@
 #include <variant>
 #include <vector>
 
-#include "formats/layout/layout.h"
-#include "libmuon/spec/spec.h"
+#include "ebb/formats/layout/layout.h"
+#include "ebb/libmuon/spec/spec.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using GroupSpec = std::variant<MuonSpec, AdamSpec>;
 
@@ -39,4 +39,4 @@ inline bool is_muon(const ModelSpec& model, std::uint32_t param) {
   return std::holds_alternative<MuonSpec>(model.groups[model.params[param].group]);
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -1,11 +1,11 @@
-#include "libmuon/plan/state_plan.h"
+#include "ebb/libmuon/plan/state_plan.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using formats::Code;
@@ -122,15 +122,15 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
     return Error{Code::usage,
                  "tile size " + std::to_string(tile_bytes) + " is not a multiple of 4096 bytes",
                  {}};
-  TRY(check_params(model));
+  EBB_TRY(check_params(model));
   std::vector<formats::Shape> shapes;
   for (const ParamSpec& param : model.params) shapes.push_back(param.shape);
 
   StatePlan plan;
   plan.rank_ = rank;
   plan.tile_bytes_ = tile_bytes;
-  TRY_ASSIGN(plan.gradients_, Layout::make(partition.gradients, shapes));
-  TRY_ASSIGN(plan.weights_, Layout::make(partition.weights, shapes));
+  EBB_TRY_ASSIGN(plan.gradients_, Layout::make(partition.gradients, shapes));
+  EBB_TRY_ASSIGN(plan.weights_, Layout::make(partition.weights, shapes));
   const std::uint32_t world = plan.gradients_->spec().mesh.world();
   if (plan.weights_->spec().mesh.world() != world)
     return Error{Code::layout,
@@ -140,13 +140,14 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
 
   Layout::Spec owners{.policy = Policy::layer_wise, .mesh = {world, 1}};
   owners.owners = assign_owners(model, world);
-  TRY_ASSIGN(plan.owners_, Layout::make(std::move(owners), shapes));
+  EBB_TRY_ASSIGN(plan.owners_, Layout::make(std::move(owners), shapes));
   // State must lie at one rank only: where gradients are replicated, AdamW ranges are cut evenly.
   const Layout::Spec& spec = plan.gradients_->spec();
   const bool unique = spec.mesh.replicas == 1 && spec.policy != Policy::replicated;
-  TRY_ASSIGN(plan.shards_,
-             Layout::make(unique ? spec : Layout::Spec{.policy = Policy::zero3, .mesh = {world, 1}},
-                          shapes));
+  EBB_TRY_ASSIGN(
+      plan.shards_,
+      Layout::make(unique ? spec : Layout::Spec{.policy = Policy::zero3, .mesh = {world, 1}},
+                   shapes));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
   plan.add_muon_items(model);
   plan.add_adam_item(model);
@@ -286,4 +287,4 @@ std::uint64_t StatePlan::largest_item() const {
 double StatePlan::newton_schulz_flops() const { return flops_; }
 std::uint64_t StatePlan::adam_elems() const { return adam_elems_; }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

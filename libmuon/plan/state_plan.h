@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "formats/layout/layout.h"
-#include "formats/native/manifest.h"
-#include "libmuon/plan/model.h"
+#include "ebb/formats/layout/layout.h"
+#include "ebb/formats/native/manifest.h"
+#include "ebb/libmuon/plan/model.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using formats::FlatRange;
 using formats::Rank;
@@ -102,4 +102,4 @@ class StatePlan {
   std::uint64_t digest_ = 0;
 };
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -4,10 +4,10 @@
 #include <string>
 #include <utility>
 
-#include "libmuon/spec/number_text.h"
-#include "libmuon/spec/spec.h"
+#include "ebb/libmuon/spec/number_text.h"
+#include "ebb/libmuon/spec/spec.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using formats::Code;
@@ -38,7 +38,7 @@ class Settings {
   explicit Settings(const Group& group) : group_(group), taken_(group.settings.size()) {}
 
   Result<> number(std::string_view name, double& into) {
-    TRY_ASSIGN(const std::string_view text, take(name));
+    EBB_TRY_ASSIGN(const std::string_view text, take(name));
     const auto value = number_from<double>(text);
     if (!value) return unreadable(name, text, "is not a number");
     into = *value;
@@ -46,7 +46,7 @@ class Settings {
   }
 
   Result<> count(std::string_view name, std::size_t most, std::size_t& into) {
-    TRY_ASSIGN(const std::string_view text, take(name));
+    EBB_TRY_ASSIGN(const std::string_view text, take(name));
     const auto value = number_from<std::size_t>(text);
     if (!value || *value > most)
       return unreadable(name, text, "is not a whole number up to " + std::to_string(most));
@@ -56,7 +56,7 @@ class Settings {
 
   template <typename T, std::size_t N>
   Result<> word(std::string_view name, const Words<T, N>& words, T& into) {
-    TRY_ASSIGN(const std::string_view text, take(name));
+    EBB_TRY_ASSIGN(const std::string_view text, take(name));
     std::string known;
     for (const auto& [word, meaning] : words) {
       if (word == text) {
@@ -70,7 +70,7 @@ class Settings {
   }
 
   Result<> coefficients(std::string_view name, Coefficients& into) {
-    TRY_ASSIGN(const std::string_view text, take(name));
+    EBB_TRY_ASSIGN(const std::string_view text, take(name));
     const std::size_t first = text.find(',');
     const std::size_t second = first == text.npos ? text.npos : text.find(',', first + 1);
     if (second != text.npos) {
@@ -155,40 +155,40 @@ Group to_group(const AdamSpec& spec) {
 }
 
 Result<MuonSpec> muon_from(const Group& group) {
-  TRY(check_optimizer(group, "muon"));
+  EBB_TRY(check_optimizer(group, "muon"));
   Settings settings(group);
   MuonSpec spec;
-  TRY(settings.number("lr", spec.lr));
-  TRY(settings.number("beta", spec.beta));
-  TRY(settings.word("momentum", kMomentum, spec.momentum));
-  TRY(settings.word("nesterov", kSwitch, spec.nesterov));
-  TRY(settings.number("weight_decay", spec.weight_decay));
-  TRY(settings.number("eps", spec.eps));
-  TRY(settings.word("eps_rule", kEpsRule, spec.eps_rule));
-  TRY(settings.word("precision", kPrecision, spec.precision));
-  TRY(settings.word("scale", kScale, spec.scale));
+  EBB_TRY(settings.number("lr", spec.lr));
+  EBB_TRY(settings.number("beta", spec.beta));
+  EBB_TRY(settings.word("momentum", kMomentum, spec.momentum));
+  EBB_TRY(settings.word("nesterov", kSwitch, spec.nesterov));
+  EBB_TRY(settings.number("weight_decay", spec.weight_decay));
+  EBB_TRY(settings.number("eps", spec.eps));
+  EBB_TRY(settings.word("eps_rule", kEpsRule, spec.eps_rule));
+  EBB_TRY(settings.word("precision", kPrecision, spec.precision));
+  EBB_TRY(settings.word("scale", kScale, spec.scale));
   std::size_t steps = 0;
-  TRY(settings.count("ns_steps", kMaxIterations, steps));
+  EBB_TRY(settings.count("ns_steps", kMaxIterations, steps));
   spec.iterations.resize(steps);
   for (std::size_t i = 0; i < steps; ++i)
-    TRY(settings.coefficients(step_name(i), spec.iterations[i]));
-  TRY(settings.finish());
-  TRY(validate(spec));
+    EBB_TRY(settings.coefficients(step_name(i), spec.iterations[i]));
+  EBB_TRY(settings.finish());
+  EBB_TRY(validate(spec));
   return spec;
 }
 
 Result<AdamSpec> adam_from(const Group& group) {
-  TRY(check_optimizer(group, "adamw"));
+  EBB_TRY(check_optimizer(group, "adamw"));
   Settings settings(group);
   AdamSpec spec;
-  TRY(settings.number("lr", spec.lr));
-  TRY(settings.number("beta1", spec.beta1));
-  TRY(settings.number("beta2", spec.beta2));
-  TRY(settings.number("eps", spec.eps));
-  TRY(settings.number("weight_decay", spec.weight_decay));
-  TRY(settings.finish());
-  TRY(validate(spec));
+  EBB_TRY(settings.number("lr", spec.lr));
+  EBB_TRY(settings.number("beta1", spec.beta1));
+  EBB_TRY(settings.number("beta2", spec.beta2));
+  EBB_TRY(settings.number("eps", spec.eps));
+  EBB_TRY(settings.number("weight_decay", spec.weight_decay));
+  EBB_TRY(settings.finish());
+  EBB_TRY(validate(spec));
   return spec;
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

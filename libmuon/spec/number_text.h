@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 template <typename T>
 std::string number_text(T value) {
@@ -25,4 +25,4 @@ std::optional<T> number_from(std::string_view text) {
   return value;
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

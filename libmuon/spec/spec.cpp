@@ -1,11 +1,11 @@
-#include "libmuon/spec/spec.h"
+#include "ebb/libmuon/spec/spec.h"
 
 #include <cmath>
 #include <string>
 
-#include "libmuon/spec/number_text.h"
+#include "ebb/libmuon/spec/number_text.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using formats::Code;
@@ -41,10 +41,10 @@ AdamSpec AdamSpec::torch() {
 }
 
 Result<> validate(const MuonSpec& spec) {
-  TRY(check_not_negative("lr", spec.lr));
-  TRY(check_decay_rate("beta", spec.beta));
-  TRY(check_not_negative("weight_decay", spec.weight_decay));
-  TRY(check_not_negative("eps", spec.eps));
+  EBB_TRY(check_not_negative("lr", spec.lr));
+  EBB_TRY(check_decay_rate("beta", spec.beta));
+  EBB_TRY(check_not_negative("weight_decay", spec.weight_decay));
+  EBB_TRY(check_not_negative("eps", spec.eps));
   const std::size_t steps = spec.iterations.size();
   if (steps == 0 || steps > kMaxIterations)
     return outside("ns_steps", static_cast<double>(steps), "[1, 32]");
@@ -62,14 +62,14 @@ Result<> validate(const MuonSpec& spec) {
 }
 
 Result<> validate(const AdamSpec& spec) {
-  TRY(check_not_negative("lr", spec.lr));
-  TRY(check_decay_rate("beta1", spec.beta1));
-  TRY(check_decay_rate("beta2", spec.beta2));
-  TRY(check_not_negative("weight_decay", spec.weight_decay));
+  EBB_TRY(check_not_negative("lr", spec.lr));
+  EBB_TRY(check_decay_rate("beta1", spec.beta1));
+  EBB_TRY(check_decay_rate("beta2", spec.beta2));
+  EBB_TRY(check_not_negative("weight_decay", spec.weight_decay));
   // In fp32, and above zero: with eps 0 a gradient of zero makes 0/0.
   if (!std::isfinite(spec.eps) || !(static_cast<float>(spec.eps) > 0.0f))
     return outside("eps", spec.eps, "(0, infinity) in fp32");
   return {};
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/result.h"
-#include "formats/native/manifest.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/native/manifest.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using formats::Result;
 
@@ -65,4 +65,4 @@ formats::native::Group to_group(const AdamSpec& spec);
 Result<MuonSpec> muon_from(const formats::native::Group& group);
 Result<AdamSpec> adam_from(const formats::native::Group& group);
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -1,11 +1,11 @@
-#include "libmuon/step/engine.h"
+#include "ebb/libmuon/step/engine.h"
 
 #include <algorithm>
 #include <string>
 
-#include "libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/engine_impl.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using formats::Code;
 using formats::Error;
@@ -21,11 +21,10 @@ Result<> plan_exchange(Exchange& exchange, const StatePlan& plan, const Layout& 
   const auto in_place = [&](std::uint32_t tensor) { return plan.in_place(tensor, trainer); };
   for (const bool muon : {true, false}) {
     const Layout& state = muon ? plan.owners() : plan.shards();
-    TRY_ASSIGN(const ReshardPlan moves, inwards
-                                            ? ReshardPlan::between(trainer, state, plan.rank())
-                                            : ReshardPlan::between(state, trainer, plan.rank()));
-    exchange.add(
-        moves, [&](std::uint32_t tensor) { return plan.muon(tensor) == muon; }, in_place);
+    EBB_TRY_ASSIGN(const ReshardPlan moves,
+                   inwards ? ReshardPlan::between(trainer, state, plan.rank())
+                           : ReshardPlan::between(state, trainer, plan.rank()));
+    exchange.add(moves, [&](std::uint32_t tensor) { return plan.muon(tensor) == muon; }, in_place);
   }
   exchange.plan_rounds(trainer.tensors(), kRoundBytes);
   return {};
@@ -78,14 +77,14 @@ formats::native::Manifest manifest_template(const EngineConfig& config, const St
 
 Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
   for (const GroupSpec& group : config.model.groups)
-    TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
-  TRY_ASSIGN(StatePlan plan,
-             StatePlan::make(config.model, config.partition, config.tile_bytes, rank));
-  TRY_ASSIGN(const auto split,
-             libswap::Pager::split(plan.visits().size(), config.tile_bytes, config.budget_bytes));
+    EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
+  EBB_TRY_ASSIGN(StatePlan plan,
+                 StatePlan::make(config.model, config.partition, config.tile_bytes, rank));
+  EBB_TRY_ASSIGN(const auto split, libswap::Pager::split(plan.visits().size(), config.tile_bytes,
+                                                         config.budget_bytes));
   Exchange gradients_in, weights_out;
-  TRY(plan_exchange(gradients_in, plan, plan.gradients(), true));
-  TRY(plan_exchange(weights_out, plan, plan.weights(), false));
+  EBB_TRY(plan_exchange(gradients_in, plan, plan.gradients(), true));
+  EBB_TRY(plan_exchange(weights_out, plan, plan.weights(), false));
   libswap::Store::Config store{.rank = rank,
                                .world = plan.world(),
                                .tile_bytes = config.tile_bytes,
@@ -98,7 +97,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
 }
 
 Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
-  TRY_ASSIGN(const Prepared parts, prepare(config, rank));
+  EBB_TRY_ASSIGN(const Prepared parts, prepare(config, rank));
   const StatePlan& plan = parts.plan;
   const std::uint64_t paged = plan.visits().size() - parts.split.resident;
   EnginePlan result;
@@ -153,7 +152,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                                              const InitialWeights& initial,
                                              const formats::Checkpoint* checkpoint) {
   Result<Prepared> parts = prepare(config, ranks.rank());
-  TRY_ASSIGN(const std::int64_t all_planned, ranks.agree(parts ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t all_planned, ranks.agree(parts ? 1 : 0));
   if (!parts) return std::move(parts).error();
   if (all_planned == 0) return Error{Code::peer, "another rank could not plan its state", {}};
   if ((*parts).plan.world() != ranks.world())
@@ -192,7 +191,8 @@ Result<> check_span(const EngineConfig& config, const Layout& layout, Rank rank,
 
 Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
   const StatePlan& plan = impl_->parts.plan;
-  TRY(check_span(impl_->config, plan.weights(), plan.rank(), param, my_pieces.size(), "weights"));
+  EBB_TRY(
+      check_span(impl_->config, plan.weights(), plan.rank(), param, my_pieces.size(), "weights"));
   impl_->weights[param] = my_pieces;
   impl_->bound[param] = true;
   return {};
@@ -200,8 +200,8 @@ Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
 
 Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pieces) {
   const StatePlan& plan = impl_->parts.plan;
-  TRY(check_span(impl_->config, plan.gradients(), plan.rank(), param, my_pieces.size(),
-                 "gradient"));
+  EBB_TRY(check_span(impl_->config, plan.gradients(), plan.rank(), param, my_pieces.size(),
+                     "gradient"));
   impl_->gradients[param] = my_pieces;
   impl_->gradient_given[param] = true;
   return {};
@@ -212,7 +212,7 @@ Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
     return Error{Code::usage, "there is no group " + std::to_string(group), {}};
   GroupSpec changed = impl_->config.model.groups[group];
   std::visit([&](auto& spec) { spec.lr = lr; }, changed);
-  TRY(std::visit([](const auto& spec) { return validate(spec); }, changed));
+  EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, changed));
   impl_->config.model.groups[group] = std::move(changed);
   return {};
 }
@@ -252,4 +252,4 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -16,14 +16,14 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "libmuon/comm/communicator.h"
-#include "libmuon/plan/state_plan.h"
-#include "libswap/pager/pager.h"
-#include "libswap/store/store_set.h"
-#include "libswap/trace.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libmuon/plan/state_plan.h"
+#include "ebb/libswap/pager/pager.h"
+#include "ebb/libswap/store/store_set.h"
+#include "ebb/libswap/trace.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 struct EngineConfig {
   ModelSpec model;
@@ -126,4 +126,4 @@ class Engine {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "libmuon/kernels/kernels.h"
-#include "libmuon/step/engine.h"
-#include "libmuon/step/exchange.h"
+#include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/step/engine.h"
+#include "ebb/libmuon/step/exchange.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 inline constexpr std::uint64_t kRoundBytes = 256u << 20;     // of a model, per exchange round
 inline constexpr std::uint64_t kMostBlobBytes = 256u << 10;  // of all blobs together
@@ -104,4 +104,4 @@ struct Engine::Impl {
   EngineStats stats;
 };
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -1,9 +1,9 @@
-#include "libmuon/step/exchange.h"
+#include "ebb/libmuon/step/exchange.h"
 
 #include <algorithm>
 #include <optional>
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using formats::Box;
@@ -91,7 +91,7 @@ Result<> Exchange::run(Communicator& ranks, const Source& source, const Target& 
     copy(move.region, move.source.box, piece_data(source(move.tensor), move.source),
          move.target.box, piece_data(target(move.tensor), move.target));
   if (ranks.world() == 1) return {};
-  for (const Round& round : rounds_) TRY(run_round(round, ranks, source, target));
+  for (const Round& round : rounds_) EBB_TRY(run_round(round, ranks, source, target));
   return {};
 }
 
@@ -122,11 +122,11 @@ Result<> Exchange::run_round(const Round& round, Communicator& ranks, const Sour
     receives.push_back({move.from, std::as_writable_bytes(std::span(dense))});
     unpack.push_back({&move, dense});
   }
-  TRY(ranks.exchange(sends, receives));
+  EBB_TRY(ranks.exchange(sends, receives));
   for (const auto& [move, dense] : unpack)
     copy(move->region, move->region, dense, move->target.box,
          piece_data(target(move->tensor), move->target));
   return {};
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "formats/layout/reshard_plan.h"
-#include "libmuon/comm/communicator.h"
+#include "ebb/formats/layout/reshard_plan.h"
+#include "ebb/libmuon/comm/communicator.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 class Exchange {
  public:
@@ -46,4 +46,4 @@ class Exchange {
   std::uint64_t workspace_bytes_ = 0;
 };
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

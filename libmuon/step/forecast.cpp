@@ -1,13 +1,13 @@
-#include "libmuon/step/forecast.h"
+#include "ebb/libmuon/step/forecast.h"
 
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
-#include "formats/core/crc32c.h"
-#include "libmuon/kernels/kernels.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 constexpr std::size_t kProbeElems = 1u << 20;
@@ -74,9 +74,9 @@ Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
   double all = 0, busiest = 0, bytes = 0, sent = 0;
   const std::uint32_t world = config.partition.gradients.mesh.world();
   for (std::uint32_t rank = 0; rank < world; ++rank) {
-    TRY_ASSIGN(const StatePlan plan,
-               StatePlan::make(config.model, config.partition, config.tile_bytes, Rank{rank}));
-    TRY_ASSIGN(const EnginePlan costs, Engine::plan(config, Rank{rank}));
+    EBB_TRY_ASSIGN(const StatePlan plan,
+                   StatePlan::make(config.model, config.partition, config.tile_bytes, Rank{rank}));
+    EBB_TRY_ASSIGN(const EnginePlan costs, Engine::plan(config, Rank{rank}));
     double seconds = static_cast<double>(plan.adam_elems()) * rates.adam_elem;
     for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
       const FlatRange own = plan.own_range(param);
@@ -100,4 +100,4 @@ Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
   return result;
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -7,9 +7,9 @@
 #include <span>
 #include <utility>
 
-#include "libmuon/step/engine.h"
+#include "ebb/libmuon/step/engine.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 // Seconds of one core; probed on the shapes the model really has.
 struct ComputeRates {
@@ -32,4 +32,4 @@ struct Forecast {
 Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
                           double disk_bytes_per_s, std::uint32_t cores);
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

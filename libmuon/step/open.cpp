@@ -3,13 +3,13 @@
 #include <array>
 #include <map>
 
-#include "formats/registry.h"
-#include "libmuon/step/engine_impl.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/transfer/content_view.h"
-#include "libswap/transfer/load.h"
+#include "ebb/formats/conversion/content_view.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libswap/read/load.h"
+#include "ebb/libswap/tree/file_tree.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using formats::Code;
 using formats::DType;
@@ -77,7 +77,7 @@ class StateSource {
   Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile) {
     std::vector<libswap::Wanted> wanted;
     for (const auto& segment : segments) {
-      TRY_ASSIGN(const std::uint32_t tensor, tensor_of(segment));
+      EBB_TRY_ASSIGN(const std::uint32_t tensor, tensor_of(segment));
       std::span<std::byte> into = std::as_writable_bytes(segment_floats(tile, segment));
       const formats::Shape& shape = checkpoint_.catalog().tensors[tensor].shape;
       for (formats::Box& box : formats::boxes_of(shape, {segment.first, segment.count})) {
@@ -86,7 +86,7 @@ class StateSource {
         into = into.subspan(bytes);
       }
     }
-    TRY(loader_.load(wanted));
+    EBB_TRY(loader_.load(wanted));
     return {};
   }
 
@@ -98,7 +98,7 @@ class StateSource {
     const ParamSpec& param = model_.params[segment.param];
     const std::string& state = names_[segment.state];
     const TensorEntry* tensor = find_state(catalog, param.name, state);
-    TRY(check_state(tensor, param, state, catalog));
+    EBB_TRY(check_state(tensor, param, state, catalog));
     const auto number = static_cast<std::uint32_t>(tensor - catalog.tensors.data());
     tensors_.emplace(key, number);
     return number;
@@ -116,8 +116,8 @@ class StateSource {
 Result<> check_disk(Communicator& ranks, libswap::IoBackend& backend,
                     const std::filesystem::path& directory, std::uint64_t mine) {
   std::array<std::int64_t, 1> all{static_cast<std::int64_t>(mine)};
-  TRY(ranks.sum(all));
-  TRY_ASSIGN(const std::uint64_t free, backend.free_bytes(directory));
+  EBB_TRY(ranks.sum(all));
+  EBB_TRY_ASSIGN(const std::uint64_t free, backend.free_bytes(directory));
   const auto wanted = static_cast<std::uint64_t>(all[0]);
   if (wanted <= free) return {};
   return Error{Code::no_space,
@@ -139,17 +139,17 @@ Result<> Engine::Impl::attach(const InitialWeights& initial,
   formats::native::Uuid parent{};
   if (current) {
     parent = current->uuid;
-    TRY_ASSIGN(auto tree, libswap::open_tree(current->path));
-    TRY_ASSIGN(previous, formats::describe(std::move(tree)));
+    EBB_TRY_ASSIGN(auto tree, libswap::open_tree(current->path));
+    EBB_TRY_ASSIGN(previous, formats::describe(std::move(tree)));
     checkpoint = previous.get();
   }
-  TRY(agree_all(make_store(parent), "making its store"));
+  EBB_TRY(agree_all(make_store(parent), "making its store"));
   const Result<> filled = checkpoint != nullptr ? fill_from(*checkpoint) : fill_from(initial);
-  TRY(agree_all(filled, "filling its store"));
-  TRY_ASSIGN(const bool begun, begin_snapshot());
-  CHECK(begun);
-  TRY(settle_snapshot(Patience::wait));
-  TRY(agree_all(directory.adopt(), "replacing the previous store"));
+  EBB_TRY(agree_all(filled, "filling its store"));
+  EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
+  EBB_CHECK(begun);
+  EBB_TRY(settle_snapshot(Patience::wait));
+  EBB_TRY(agree_all(directory.adopt(), "replacing the previous store"));
   if (current)
     origin = "transferred the store of " + std::to_string(current->world) + " ranks";
   else if (checkpoint != nullptr)
@@ -165,15 +165,15 @@ Result<> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
   store_path = current.path;
   Result<std::unique_ptr<libswap::Store>> opened =
       libswap::Store::open(io, current.path, parts.plan.rank(), ranks.world());
-  TRY_ASSIGN(const std::int64_t all_open, ranks.agree(opened ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t all_open, ranks.agree(opened ? 1 : 0));
   if (!opened) return std::move(opened).error();
   if (all_open == 0) return Error{Code::peer, "another rank could not open its store", {}};
   store = std::move(*opened);
-  TRY_ASSIGN(const auto manifest, store->recover(ranks));
+  EBB_TRY_ASSIGN(const auto manifest, store->recover(ranks));
   if (!manifest)
     return Error{Code::incomplete, current.path.string() + ": no generation was committed", {}};
-  TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
-  TRY(pager->load_residents());
+  EBB_TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
+  EBB_TRY(pager->load_residents());
   step = manifest->step;
   blobs = manifest->blobs;
   origin = "resumed the store at step " + std::to_string(step);
@@ -183,20 +183,21 @@ Result<> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
 }
 
 Result<> Engine::Impl::make_store(const formats::native::Uuid& parent) {
-  TRY(check_disk(ranks, io.backend(), directory.path(), libswap::Store::disk_bytes(parts.store)));
-  TRY_ASSIGN(const auto fresh, directory.fresh());
+  EBB_TRY(
+      check_disk(ranks, io.backend(), directory.path(), libswap::Store::disk_bytes(parts.store)));
+  EBB_TRY_ASSIGN(const auto fresh, directory.fresh());
   libswap::Store::Config wanted = parts.store;
   wanted.directory = fresh.path;
   wanted.uuid = fresh.uuid;
   wanted.parent = parent;
   store_path = fresh.path;
   Result<std::unique_ptr<libswap::Store>> created = libswap::Store::create(io, wanted);
-  TRY_ASSIGN(const std::int64_t all_made, ranks.agree(created ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t all_made, ranks.agree(created ? 1 : 0));
   if (!created) return std::move(created).error();
   if (all_made == 0) return Error{Code::peer, "another rank could not make its store", {}};
   store = std::move(*created);
-  TRY(store->recover(ranks));
-  TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
+  EBB_TRY(store->recover(ranks));
+  EBB_TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
   return {};
 }
 
@@ -224,4 +225,4 @@ Result<> Engine::Impl::fill_from(const formats::Checkpoint& checkpoint) {
                       });
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -2,9 +2,9 @@
 // (decisions 1.3, 3.3).
 #include <chrono>
 
-#include "libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/engine_impl.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using formats::Code;
 using formats::Error;
@@ -14,13 +14,13 @@ using formats::Error;
 Result<> Engine::Impl::settle_snapshot(Patience patience) {
   if (!pending) return {};
   const libswap::TraceSpan span(config.trace, parts.plan.rank(), libswap::Lane::commit, "agree");
-  TRY_ASSIGN(const std::int64_t room, ranks.agree(store->room_to_sweep() ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t room, ranks.agree(store->room_to_sweep() ? 1 : 0));
   if (patience == Patience::wait || room == 0) pending->thread.join();
-  TRY_ASSIGN(const std::int64_t all_done, ranks.agree(pending->done.load() ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t all_done, ranks.agree(pending->done.load() ? 1 : 0));
   if (all_done == 0) return {};
   if (pending->thread.joinable()) pending->thread.join();
   const std::unique_ptr<PendingSnapshot> settled = std::move(pending);
-  TRY_ASSIGN(const bool committed, store->agree(ranks, settled->result));
+  EBB_TRY_ASSIGN(const bool committed, store->agree(ranks, settled->result));
   if (committed) return {};
   if (!settled->result) return settled->result;
   return Error{Code::peer,
@@ -31,9 +31,9 @@ Result<> Engine::Impl::settle_snapshot(Patience patience) {
 
 Result<bool> Engine::Impl::begin_snapshot() {
   const auto begin = std::chrono::steady_clock::now();
-  TRY(settle_snapshot(Patience::poll));
+  EBB_TRY(settle_snapshot(Patience::poll));
   const bool can = !broken && !pending && store->can_cut();
-  TRY_ASSIGN(const std::int64_t all_can, ranks.agree(can ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t all_can, ranks.agree(can ? 1 : 0));
   if (broken) return *broken;
   if (all_can == 0) return false;
 
@@ -60,8 +60,8 @@ Result<bool> Engine::Impl::begin_snapshot() {
 Result<bool> Engine::snapshot() { return impl_->begin_snapshot(); }
 
 Result<std::uint64_t> Engine::wait_snapshot() {
-  TRY(impl_->settle_snapshot(Impl::Patience::wait));
+  EBB_TRY(impl_->settle_snapshot(Impl::Patience::wait));
   return impl_->store->committed_generation();
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cmath>
 
-#include "libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/engine_impl.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using formats::Code;
 using formats::Error;
@@ -109,7 +109,7 @@ Result<StepResult> Engine::Impl::check_step(const StepArgs& args) {
   std::array<std::int64_t, 21> numbers{};
   std::ranges::copy(sum.limbs, numbers.begin());
   numbers.back() = sum.finite ? 0 : 1;
-  TRY(ranks.sum(numbers));
+  EBB_TRY(ranks.sum(numbers));
   StepResult result;
   if (numbers.back() != 0 || !std::isfinite(args.inv_scale)) {
     result.skipped = true;
@@ -126,7 +126,7 @@ Result<StepResult> Engine::Impl::check_step(const StepArgs& args) {
 Result<> Engine::Impl::gradients_in() {
   const TraceSpan span(config.trace, parts.plan.rank(), Lane::exchange, "gradients in");
   const auto begin = std::chrono::steady_clock::now();
-  TRY(parts.gradients_in.run(
+  EBB_TRY(parts.gradients_in.run(
       ranks, [&](std::uint32_t param) { return gradients[param]; },
       [&](std::uint32_t param) { return std::span<float>(own_gradients[param]); }));
   stats.sent_bytes += ranks.world() > 1 ? parts.gradients_in.sent_bytes() : 0;
@@ -137,7 +137,7 @@ Result<> Engine::Impl::gradients_in() {
 Result<> Engine::Impl::weights_out() {
   const TraceSpan span(config.trace, parts.plan.rank(), Lane::exchange, "weights out");
   const auto begin = std::chrono::steady_clock::now();
-  TRY(parts.weights_out.run(
+  EBB_TRY(parts.weights_out.run(
       ranks, [&](std::uint32_t param) { return std::span<const float>(own_weight(param)); },
       [&](std::uint32_t param) { return weights[param]; }));
   stats.sent_bytes += ranks.world() > 1 ? parts.weights_out.sent_bytes() : 0;
@@ -149,11 +149,11 @@ Result<StepResult> Engine::step(const StepArgs& args) {
   Impl& self = *impl_;
   const TraceSpan span(self.config.trace, self.parts.plan.rank(), Lane::step, "step");
   const auto begin = std::chrono::steady_clock::now();
-  TRY(self.agree_all(self.check_gradients(), "checking gradients"));
-  TRY(self.settle_snapshot(Impl::Patience::poll));
-  TRY_ASSIGN(const StepResult result, self.check_step(args));
+  EBB_TRY(self.agree_all(self.check_gradients(), "checking gradients"));
+  EBB_TRY(self.settle_snapshot(Impl::Patience::poll));
+  EBB_TRY_ASSIGN(const StepResult result, self.check_step(args));
   if (!result.skipped) {
-    TRY(self.gradients_in());
+    EBB_TRY(self.gradients_in());
     const auto grad_scale = static_cast<float>(args.inv_scale * result.clip);
     Result<> swept = self.agree_all(self.update_sweep(grad_scale), "sweeping its state");
     if (!swept) {
@@ -164,7 +164,7 @@ Result<StepResult> Engine::step(const StepArgs& args) {
       return std::move(swept).error();
     }
     ++self.step;
-    TRY(self.weights_out());
+    EBB_TRY(self.weights_out());
   }
   self.gradient_given.assign(self.gradient_given.size(), false);
   ++self.stats.steps;
@@ -178,8 +178,8 @@ Result<> Engine::install_weights() {
       return Error{Code::usage,
                    "parameter " + impl_->config.model.params[i].name + " has no weights bound",
                    "call bind_weights for all first"};
-  TRY(impl_->agree_all(impl_->look_sweep(), "reading its weights"));
+  EBB_TRY(impl_->agree_all(impl_->look_sweep(), "reading its weights"));
   return impl_->weights_out();
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

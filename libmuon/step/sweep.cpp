@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/engine_impl.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 
 using libswap::Lane;
 using libswap::Pager;
@@ -33,22 +33,22 @@ Result<> Engine::Impl::update_sweep(float grad_scale) {
   const auto begin = std::chrono::steady_clock::now();
   const double stalled = pager->stats().stall_read_s + pager->stats().stall_cut_s;
   const StatePlan& plan = parts.plan;
-  TRY(pager->sweep(Pager::Mode::update, step + 1,
-                   [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
-                     const Visit& visit = plan.visits()[tile];
-                     switch (visit.kind) {
-                       case VisitKind::momentum:
-                         visit_momentum(visit, floats(bytes), grad_scale);
-                         break;
-                       case VisitKind::master:
-                         visit_master(visit, floats(bytes));
-                         break;
-                       case VisitKind::adam:
-                         visit_adam(visit, floats(bytes), grad_scale);
-                         break;
-                     }
-                     return {};
-                   }));
+  EBB_TRY(pager->sweep(Pager::Mode::update, step + 1,
+                       [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
+                         const Visit& visit = plan.visits()[tile];
+                         switch (visit.kind) {
+                           case VisitKind::momentum:
+                             visit_momentum(visit, floats(bytes), grad_scale);
+                             break;
+                           case VisitKind::master:
+                             visit_master(visit, floats(bytes));
+                             break;
+                           case VisitKind::adam:
+                             visit_adam(visit, floats(bytes), grad_scale);
+                             break;
+                         }
+                         return {};
+                       }));
   const double now = pager->stats().stall_read_s + pager->stats().stall_cut_s;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   stats.compute_s += took.count() - (now - stalled);
@@ -136,4 +136,4 @@ void Engine::Impl::hand_out(const StatePlan::Span& span, std::span<const float> 
   std::ranges::copy(new_weights, own.subspan(first).begin());
 }
 
-}  // namespace libmuon
+}  // namespace ebb::libmuon

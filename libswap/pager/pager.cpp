@@ -1,10 +1,10 @@
-#include "libswap/pager/pager.h"
+#include "ebb/libswap/pager/pager.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Code;
@@ -48,7 +48,7 @@ Result<std::unique_ptr<Pager>> Pager::open(IoQueue& io, Store& store, const Spli
   std::unique_ptr<Pager> pager(new Pager(io, store, split, trace));
   const std::uint64_t bytes = split.bytes(pager->tile_bytes_);
   if (bytes > 0) {
-    TRY_ASSIGN(pager->memory_, AlignedBuffer::allocate(bytes));
+    EBB_TRY_ASSIGN(pager->memory_, AlignedBuffer::allocate(bytes));
   }
   return pager;
 }
@@ -60,7 +60,7 @@ Pager::Pager(IoQueue& io, Store& store, const Split& split, Trace* trace)
       tile_bytes_(store.superblock().tile_bytes),
       rank_(store.superblock().rank),
       tiles_(store.superblock().tiles) {
-  CHECK(split.resident == tiles_.size() || split.frames > 0);
+  EBB_CHECK(split.resident == tiles_.size() || split.frames > 0);
   std::uint64_t next_frame = 0;
   for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
     tiles_[tile].resident = spread(tile, tiles_.size(), split.resident);
@@ -69,7 +69,7 @@ Pager::Pager(IoQueue& io, Store& store, const Split& split, Trace* trace)
     else
       paged_.push_back(tile);
   }
-  CHECK(next_frame == split.resident);
+  EBB_CHECK(next_frame == split.resident);
   for (std::uint64_t i = 0; i < split.frames; ++i) free_frames_.push_back(next_frame++);
 }
 
@@ -104,7 +104,7 @@ void Pager::wait(std::unique_lock<std::mutex>& lock, double& stall, const char* 
 
 // Reads go out strictly in order: a tile that is still being written holds back those after it.
 void Pager::start_reads(std::unique_lock<std::mutex>& lock) {
-  CHECK(lock.owns_lock());
+  EBB_CHECK(lock.owns_lock());
   while (reading_ && !error_ && !free_frames_.empty() && !paged_.empty()) {
     const std::uint64_t tile = paged_[next_read_];
     TileState& state = tiles_[tile];
@@ -128,7 +128,7 @@ void Pager::read_done(std::uint64_t tile, Result<> result) {
   const std::lock_guard lock(mutex_);
   --in_flight_;
   if (!result) return fail(std::move(result).error());
-  CHECK(tiles_[tile].state == State::reading);
+  EBB_CHECK(tiles_[tile].state == State::reading);
   tiles_[tile].state = State::in_memory;
   tiles_[tile].fresh = true;
   changed_.notify_all();
@@ -140,13 +140,13 @@ Result<std::span<std::byte>> Pager::arrive(Mode mode, std::uint64_t tile) {
   TileState& state = tiles_[tile];
   if (state.resident) {
     wait(lock, stats_.stall_cut_s, "cut", [&] { return !state.cut_pending || mode == Mode::look; });
-    TRY(sticky());
+    EBB_TRY(sticky());
     return frame(state.frame);
   }
   if (mode == Mode::create) {
     wait(lock, stats_.stall_read_s, "frame",
          [&] { return !free_frames_.empty() && state.state == State::on_disk; });
-    TRY(sticky());
+    EBB_TRY(sticky());
     state.state = State::in_memory;
     state.frame = free_frames_.back();
     free_frames_.pop_back();
@@ -156,13 +156,13 @@ Result<std::span<std::byte>> Pager::arrive(Mode mode, std::uint64_t tile) {
   reading_ = true;
   start_reads(lock);
   wait(lock, stats_.stall_read_s, "page-in", [&] { return state.state == State::in_memory; });
-  TRY(sticky());
+  EBB_TRY(sticky());
   const bool fresh = std::exchange(state.fresh, false);
   stats_.read_bytes += tile_bytes_;
   lock.unlock();
   if (fresh) {
     const TraceSpan span(trace_, rank_, Lane::compute, "verify");
-    TRY(store_.verify(tile, frame(state.frame)));
+    EBB_TRY(store_.verify(tile, frame(state.frame)));
   }
   return frame(state.frame);
 }
@@ -186,7 +186,7 @@ Result<> Pager::leave(Mode mode, std::uint64_t tile, std::uint64_t step) {
 
 Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step) {
   TileState& state = tiles_[tile];
-  TRY_ASSIGN(const Store::Place place, store_.write_place(tile, step));
+  EBB_TRY_ASSIGN(const Store::Place place, store_.write_place(tile, step));
   std::vector<std::uint32_t> crcs;
   {
     const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
@@ -195,7 +195,7 @@ Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step) {
   std::uint64_t epoch = 0;
   {
     const std::lock_guard lock(mutex_);
-    CHECK(state.state == State::in_memory);
+    EBB_CHECK(state.state == State::in_memory);
     state.state = State::writing;
     state.step = step;
     ++in_flight_;
@@ -225,11 +225,11 @@ Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step) {
 Result<> Pager::sweep(Mode mode, std::uint64_t step, const Visitor& visitor) {
   {
     std::unique_lock lock(mutex_);
-    TRY(sticky());
-    CHECK(mode != Mode::create || !reading_);
+    EBB_TRY(sticky());
+    EBB_CHECK(mode != Mode::create || !reading_);
   }
   for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
-    TRY_ASSIGN(const std::span<std::byte> bytes, arrive(mode, tile));
+    EBB_TRY_ASSIGN(const std::span<std::byte> bytes, arrive(mode, tile));
     Result<> visited = visitor(tile, bytes);
     if (!visited) {
       // The tile may be half changed: nothing of this sweep may be used any more.
@@ -237,7 +237,7 @@ Result<> Pager::sweep(Mode mode, std::uint64_t step, const Visitor& visitor) {
       fail(visited.error());
       return visited;
     }
-    TRY(leave(mode, tile, step));
+    EBB_TRY(leave(mode, tile, step));
   }
   return {};
 }
@@ -247,15 +247,15 @@ Result<> Pager::load_residents() {
     TileState& state = tiles_[tile];
     if (!state.resident) continue;
     const Store::Place place = store_.read_place(tile);
-    TRY(io_.read(place.file, place.offset, frame(state.frame)));
-    TRY(store_.verify(tile, frame(state.frame)));
+    EBB_TRY(io_.read(place.file, place.offset, frame(state.frame)));
+    EBB_TRY(store_.verify(tile, frame(state.frame)));
   }
   return {};
 }
 
 void Pager::begin_cut() {
   const std::lock_guard lock(mutex_);
-  CHECK(cut_writes_ == 0);
+  EBB_CHECK(cut_writes_ == 0);
   ++epoch_;
   for (TileState& state : tiles_) {
     if (state.resident && state.dirty) state.cut_pending = true;
@@ -265,9 +265,9 @@ void Pager::begin_cut() {
 
 Result<> Pager::write_cut_tile(std::uint64_t tile) {
   TileState& state = tiles_[tile];
-  TRY_ASSIGN(const Store::Place place, store_.write_place(tile, state.step));
+  EBB_TRY_ASSIGN(const Store::Place place, store_.write_place(tile, state.step));
   auto crcs = store_.crcs_of(tile, place.slot, state.step, frame(state.frame));
-  TRY(io_.write(place.file, place.offset, frame(state.frame), Priority::background));
+  EBB_TRY(io_.write(place.file, place.offset, frame(state.frame), Priority::background));
   store_.wrote(tile, place.slot, state.step, std::move(crcs));
   return {};
 }
@@ -277,7 +277,7 @@ Result<> Pager::finish_cut() {
   for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
     {
       const std::lock_guard lock(mutex_);
-      TRY(sticky());
+      EBB_TRY(sticky());
       if (!tiles_[tile].cut_pending) continue;
     }
     Result<> written = write_cut_tile(tile);
@@ -301,4 +301,4 @@ PagerStats Pager::stats() const {
   return stats_;
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -19,11 +19,11 @@
 #include <span>
 #include <vector>
 
-#include "libswap/store/store.h"
-#include "libswap/sys/aligned_buffer.h"
-#include "libswap/trace.h"
+#include "ebb/libswap/store/store.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/trace.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 struct PagerStats {
   std::uint64_t read_bytes = 0;     // of tiles visited
@@ -118,4 +118,4 @@ class Pager {
   PagerStats stats_;
 };
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,15 +1,15 @@
-#include "libswap/store/agreement.h"
+#include "ebb/libswap/store/agreement.h"
 
 #include <string>
 
-namespace libswap {
+namespace ebb::libswap {
 
 using formats::Code;
 using formats::Error;
 using formats::Result;
 
 Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_view doing) {
-  TRY_ASSIGN(const std::int64_t worst, ranks.agree(mine ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t worst, ranks.agree(mine ? 1 : 0));
   if (!mine) return mine;
   if (worst == 0)
     return Error{Code::peer, "another rank failed while " + std::string(doing),
@@ -17,4 +17,4 @@ Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_view doin
   return {};
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 class Agreement {
  public:
@@ -26,4 +26,4 @@ class Alone : public Agreement {
 formats::Result<> agree_all(Agreement& ranks, const formats::Result<>& mine,
                             std::string_view doing);
 
-}  // namespace libswap
+}  // namespace ebb::libswap

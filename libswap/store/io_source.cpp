@@ -1,6 +1,6 @@
-#include "libswap/store/io_source.h"
+#include "ebb/libswap/store/io_source.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 // Closes its file.
@@ -20,13 +20,13 @@ class StoreTree : public formats::SourceTree {
   StoreTree(IoQueue& io, const fs::path& store) : io_(io), store_(store), root_(store.string()) {}
 
   Result<> fill() {
-    TRY_ASSIGN(const auto folders, io_.backend().list(store_));
+    EBB_TRY_ASSIGN(const auto folders, io_.backend().list(store_));
     for (const std::string& folder : folders) {
       if (!folder.starts_with("rank-")) continue;
-      TRY_ASSIGN(const auto files, io_.backend().list(store_ / folder));
+      EBB_TRY_ASSIGN(const auto files, io_.backend().list(store_ / folder));
       for (const std::string& file : files) {
         const std::string name = folder + "/" + file;
-        TRY_ASSIGN(const auto source, open(name));
+        EBB_TRY_ASSIGN(const auto source, open(name));
         entries_.push_back({name, source->size()});
       }
     }
@@ -36,7 +36,7 @@ class StoreTree : public formats::SourceTree {
   const std::vector<Entry>& entries() const override { return entries_; }
   Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
     const fs::path path = store_ / name;
-    TRY_ASSIGN(const FileId file, io_.backend().open(path, {}));
+    EBB_TRY_ASSIGN(const FileId file, io_.backend().open(path, {}));
     const auto info = io_.backend().info(file);
     const std::uint64_t size = info ? info->size : 0;
     auto source = std::make_shared<const OwningSource>(io_, file, path.string(), size);
@@ -56,8 +56,8 @@ class StoreTree : public formats::SourceTree {
 Result<std::unique_ptr<const formats::SourceTree>> open_store_tree(IoQueue& io,
                                                                    const fs::path& store) {
   auto tree = std::make_unique<StoreTree>(io, store);
-  TRY(tree->fill());
+  EBB_TRY(tree->fill());
   return std::unique_ptr<const formats::SourceTree>(std::move(tree));
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "formats/core/byte_source.h"
-#include "libswap/sys/io_queue.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/libswap/queue/io_queue.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 // Borrows the queue and the file, which was opened without O_DIRECT: any offset and size.
 class IoSource : public formats::ByteSource {
@@ -33,4 +33,4 @@ class IoSource : public formats::ByteSource {
 Result<std::unique_ptr<const formats::SourceTree>> open_store_tree(IoQueue& io,
                                                                    const fs::path& store);
 
-}  // namespace libswap
+}  // namespace ebb::libswap

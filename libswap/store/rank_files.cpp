@@ -1,9 +1,9 @@
-#include "libswap/store/rank_files.h"
+#include "ebb/libswap/store/rank_files.h"
 
-#include "libswap/store/zero_fill.h"
-#include "libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/store/zero_fill.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::ByteVector;
@@ -34,8 +34,8 @@ void RankFiles::close(std::optional<FileId>& file) {
 
 Result<> RankFiles::lock() {
   const fs::path path = folder_ / formats::native::kLockFile;
-  TRY_ASSIGN(lock_file_, io_.backend().open(path, {.access = Access::read_write,
-                                                   .creation = Creation::create_or_open}));
+  EBB_TRY_ASSIGN(lock_file_, io_.backend().open(path, {.access = Access::read_write,
+                                                       .creation = Creation::create_or_open}));
   return io_.backend().lock(*lock_file_);
 }
 
@@ -53,52 +53,52 @@ Result<std::unique_ptr<RankFiles>> RankFiles::create(IoQueue& io, const fs::path
 
 Result<> RankFiles::make(const fs::path& store) {
   IoBackend& backend = io_.backend();
-  TRY(backend.make_directory(store));
+  EBB_TRY(backend.make_directory(store));
   const Superblock& superblock = found_.superblock;
   const std::uint64_t wanted = formats::native::data_file_bytes(superblock) +
                                formats::native::meta_file_bytes(superblock) + kBlock;
-  TRY_ASSIGN(const std::uint64_t available, backend.free_bytes(store));
+  EBB_TRY_ASSIGN(const std::uint64_t available, backend.free_bytes(store));
   if (available < wanted)
     return Error{Code::no_space,
                  store.string() + ": rank " + std::to_string(index_of(superblock.rank)) +
                      " of the swap store needs " + std::to_string(wanted) +
                      " bytes, the disk has " + std::to_string(available) + " left",
                  "free space there, take 2 slots, or name a directory on a larger disk"};
-  TRY(backend.make_directory(folder_));
-  TRY(lock());
-  TRY_ASSIGN(const bool used, backend.exists(folder_ / formats::native::kMetaFile));
+  EBB_TRY(backend.make_directory(folder_));
+  EBB_TRY(lock());
+  EBB_TRY_ASSIGN(const bool used, backend.exists(folder_ / formats::native::kMetaFile));
   if (used) return Error{Code::state, folder_.string() + ": a store lies here already", {}};
   made_files_ = true;
-  TRY(make_data());
-  TRY(make_meta());
-  TRY(backend.sync_directory(folder_));
-  TRY(backend.sync_directory(store));
+  EBB_TRY(make_data());
+  EBB_TRY(make_meta());
+  EBB_TRY(backend.sync_directory(folder_));
+  EBB_TRY(backend.sync_directory(store));
   return store.has_parent_path() ? backend.sync_directory(store.parent_path()) : Result<>();
 }
 
 Result<> RankFiles::make_data() {
   OpenOptions options = kNew;
   options.direct = Direct::preferred;
-  TRY_ASSIGN(data_file_, io_.backend().open(folder_ / data_name_, options));
+  EBB_TRY_ASSIGN(data_file_, io_.backend().open(folder_ / data_name_, options));
   data_ = *data_file_;
   const std::uint64_t bytes = formats::native::data_file_bytes(found_.superblock);
-  TRY(io_.backend().allocate(data_, bytes));
-  TRY(zero_fill(io_, data_, kBlock, bytes));
-  TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(kBlock));
+  EBB_TRY(io_.backend().allocate(data_, bytes));
+  EBB_TRY(zero_fill(io_, data_, kBlock, bytes));
+  EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(kBlock));
   std::ranges::copy(formats::native::encode_data_header(found_.superblock), buffer.bytes().begin());
-  TRY(io_.write(data_, 0, buffer.bytes()));
+  EBB_TRY(io_.write(data_, 0, buffer.bytes()));
   return io_.backend().sync(data_);
 }
 
 Result<> RankFiles::make_meta() {
-  TRY_ASSIGN(meta_file_, io_.backend().open(folder_ / formats::native::kMetaFile, kNew));
+  EBB_TRY_ASSIGN(meta_file_, io_.backend().open(folder_ / formats::native::kMetaFile, kNew));
   meta_ = *meta_file_;
   meta_bytes_ = formats::native::meta_file_bytes(found_.superblock);
-  TRY(io_.backend().allocate(meta_, meta_bytes_));
-  TRY(zero_fill(io_, meta_, 2 * kBlock, meta_bytes_));
+  EBB_TRY(io_.backend().allocate(meta_, meta_bytes_));
+  EBB_TRY(zero_fill(io_, meta_, 2 * kBlock, meta_bytes_));
   const ByteVector superblock = encode(found_.superblock);
-  TRY(io_.write(meta_, 0, superblock));
-  TRY(io_.write(meta_, kBlock, superblock));
+  EBB_TRY(io_.write(meta_, 0, superblock));
+  EBB_TRY(io_.write(meta_, kBlock, superblock));
   return io_.backend().sync(meta_);
 }
 
@@ -121,22 +121,22 @@ void RankFiles::remove_made(const fs::path& store) {
 Result<std::unique_ptr<RankFiles>> RankFiles::open(IoQueue& io, const fs::path& store,
                                                    formats::Rank rank, std::uint32_t world) {
   std::unique_ptr<RankFiles> files(new RankFiles(io, store, rank, world));
-  TRY_ASSIGN(const bool there, io.backend().exists(files->folder_));
+  EBB_TRY_ASSIGN(const bool there, io.backend().exists(files->folder_));
   if (!there)
     return Error{Code::incomplete, files->folder_.string() + ": the folder of this rank is missing",
                  "ckpt-inspect " + store.string()};
-  TRY(files->lock());
-  TRY(files->read_everything());
+  EBB_TRY(files->lock());
+  EBB_TRY(files->read_everything());
   return files;
 }
 
 Result<> RankFiles::read_everything() {
-  TRY_ASSIGN(meta_file_, io_.backend().open(folder_ / formats::native::kMetaFile, kExisting));
+  EBB_TRY_ASSIGN(meta_file_, io_.backend().open(folder_ / formats::native::kMetaFile, kExisting));
   meta_ = *meta_file_;
-  TRY(io_.backend().sync(meta_));
-  TRY_ASSIGN(const FileInfo meta_info, io_.backend().info(meta_));
+  EBB_TRY(io_.backend().sync(meta_));
+  EBB_TRY_ASSIGN(const FileInfo meta_info, io_.backend().info(meta_));
   meta_bytes_ = meta_info.size;
-  TRY_ASSIGN(found_, formats::native::scan_meta(meta_source()));
+  EBB_TRY_ASSIGN(found_, formats::native::scan_meta(meta_source()));
   const Superblock& superblock = found_.superblock;
   if (folder_.filename() != formats::native::rank_directory(superblock.rank, superblock.world))
     return Error{Code::layout,
@@ -144,29 +144,29 @@ Result<> RankFiles::read_everything() {
                      std::to_string(index_of(superblock.rank)) + " of " +
                      std::to_string(superblock.world),
                  {}};
-  TRY(repair_superblock());
+  EBB_TRY(repair_superblock());
   data_name_ = formats::native::data_file(superblock.store, superblock.rank);
   OpenOptions options = kExisting;
   options.direct = Direct::preferred;
-  TRY_ASSIGN(data_file_, io_.backend().open(folder_ / data_name_, options));
+  EBB_TRY_ASSIGN(data_file_, io_.backend().open(folder_ / data_name_, options));
   data_ = *data_file_;
-  TRY(io_.backend().sync(data_));
-  TRY_ASSIGN(const FileInfo data_info, io_.backend().info(data_));
+  EBB_TRY(io_.backend().sync(data_));
+  EBB_TRY_ASSIGN(const FileInfo data_info, io_.backend().info(data_));
   if (data_info.size < formats::native::data_file_bytes(superblock))
     return Error{Code::corrupt,
                  data_name() + ":" + std::to_string(data_info.size) +
                      ": the file ends here; its tiles need " +
                      std::to_string(formats::native::data_file_bytes(superblock)) + " bytes",
                  {}};
-  TRY_ASSIGN(AlignedBuffer header, AlignedBuffer::allocate(kBlock));
-  TRY(io_.read(data_, 0, header.bytes()));
+  EBB_TRY_ASSIGN(AlignedBuffer header, AlignedBuffer::allocate(kBlock));
+  EBB_TRY(io_.read(data_, 0, header.bytes()));
   return formats::native::check_data_header(header.bytes(), superblock, data_name());
 }
 
 Result<> RankFiles::repair_superblock() {
   if (!found_.damage_a && !found_.damage_b) return {};
   const ByteVector good = encode(found_.superblock);
-  TRY(io_.write(meta_, found_.damage_a ? 0 : kBlock, good));
+  EBB_TRY(io_.write(meta_, found_.damage_a ? 0 : kBlock, good));
   return sync_meta();
 }
 
@@ -185,8 +185,8 @@ Result<> RankFiles::write_manifest(std::uint32_t region, formats::ByteView bytes
 
 Result<> RankFiles::void_manifest(std::uint32_t region,
                                   const formats::native::ManifestHeader& header) {
-  TRY(io_.write(meta_, formats::native::region_offset(superblock(), region),
-                formats::native::encode_void_header(header)));
+  EBB_TRY(io_.write(meta_, formats::native::region_offset(superblock(), region),
+                    formats::native::encode_void_header(header)));
   return sync_meta();
 }
 
@@ -201,12 +201,12 @@ Result<> RankFiles::sync(FileId file) {
 
 Result<> RankFiles::verify(const formats::native::Manifest& manifest) {
   const Superblock& s = superblock();
-  TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(s.tile_bytes));
+  EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(s.tile_bytes));
   for (std::uint64_t i = 0; i < manifest.tiles.size(); ++i) {
     const formats::native::Tile& tile = manifest.tiles[i];
     const std::uint64_t offset = formats::native::tile_offset(s, i, tile.slot);
     const std::uint64_t bytes = tile.crcs.size() * s.block_bytes;
-    TRY(io_.read(data_, offset, buffer.bytes().first(bytes)));
+    EBB_TRY(io_.read(data_, offset, buffer.bytes().first(bytes)));
     for (std::uint64_t block = 0; block < tile.crcs.size(); ++block) {
       const formats::native::BlockPlace place{s.store,   s.rank, i,
                                               tile.slot, block,  tile.written_step};
@@ -226,4 +226,4 @@ Error damaged_block(const std::string& file, std::uint64_t offset, std::uint64_t
           "ckpt-inspect " + fs::path(file).parent_path().parent_path().string() + " --verify"};
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

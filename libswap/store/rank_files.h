@@ -7,10 +7,10 @@
 #include <memory>
 #include <string>
 
-#include "formats/native/meta_scan.h"
-#include "libswap/store/io_source.h"
+#include "ebb/formats/native/meta_scan.h"
+#include "ebb/libswap/store/io_source.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 class RankFiles {
  public:
@@ -69,4 +69,4 @@ class RankFiles {
 formats::Error damaged_block(const std::string& file, std::uint64_t offset, std::uint64_t tile,
                              std::uint64_t block);
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,12 +1,12 @@
-#include "libswap/store/recovery.h"
+#include "ebb/libswap/store/recovery.h"
 
 #include <cstring>
 #include <limits>
 #include <string>
 
-#include "formats/core/crc32c.h"
+#include "ebb/formats/core/crc32c.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Code;
@@ -16,13 +16,13 @@ using formats::native::RegionFinding;
 using formats::native::Superblock;
 
 Result<std::int64_t> agree_largest(Agreement& ranks, std::uint64_t mine) {
-  TRY_ASSIGN(const std::int64_t lowest, ranks.agree(-static_cast<std::int64_t>(mine)));
+  EBB_TRY_ASSIGN(const std::int64_t lowest, ranks.agree(-static_cast<std::int64_t>(mine)));
   return -lowest;
 }
 
 // Nobody goes on when one rank cannot.
 Result<> together(Agreement& ranks, Result<> mine, const std::string& what) {
-  TRY_ASSIGN(const std::int64_t all_well, ranks.agree(mine ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t all_well, ranks.agree(mine ? 1 : 0));
   if (!mine) return mine;
   if (all_well == 1) return {};
   return Error{Code::peer, "another rank could not " + what + "; its own message says why", {}};
@@ -43,8 +43,8 @@ std::int64_t identity_of(const Superblock& s) {
 
 Result<> same_store(const RankFiles& files, Agreement& ranks) {
   const std::int64_t mine = identity_of(files.superblock());
-  TRY_ASSIGN(const std::int64_t lowest, ranks.agree(mine));
-  TRY_ASSIGN(const std::int64_t highest, ranks.agree(-mine));
+  EBB_TRY_ASSIGN(const std::int64_t lowest, ranks.agree(mine));
+  EBB_TRY_ASSIGN(const std::int64_t highest, ranks.agree(-mine));
   if (lowest == -highest) return {};
   return Error{Code::layout,
                files.data_name() + ": the ranks' folders belong to different stores or layouts",
@@ -56,8 +56,8 @@ Result<std::uint64_t> newest_common(const MetaScan& found, Agreement& ranks) {
   std::uint64_t candidate = formats::native::kMaxGeneration;
   for (;;) {
     const RegionFinding* mine = found.newest_valid(candidate);
-    TRY_ASSIGN(const std::int64_t agreed,
-               ranks.agree(mine ? static_cast<std::int64_t>(mine->header.generation) : 0));
+    EBB_TRY_ASSIGN(const std::int64_t agreed,
+                   ranks.agree(mine ? static_cast<std::int64_t>(mine->header.generation) : 0));
     const auto lowest = static_cast<std::uint64_t>(agreed);
     if (lowest == 0 || lowest == candidate) return lowest;
     candidate = lowest;
@@ -69,14 +69,14 @@ Result<std::uint64_t> newest_common(const MetaScan& found, Agreement& ranks) {
 Result<> nothing_lost(const RankFiles& files, Agreement& ranks) {
   const RegionFinding* newest = files.found().newest_valid(formats::native::kMaxGeneration);
   const bool any = newest != nullptr || files.found().may_have_committed();
-  TRY_ASSIGN(const std::int64_t somebody, agree_largest(ranks, any ? 1 : 0));
+  EBB_TRY_ASSIGN(const std::int64_t somebody, agree_largest(ranks, any ? 1 : 0));
   if (somebody == 0) return {};
   std::string what_each_has;
   const Superblock& self = files.superblock();
   for (std::uint32_t rank = 0; rank < self.world; ++rank) {
     const bool me = rank == index_of(self.rank);
     const std::uint64_t mine = me && newest ? newest->header.generation : 0;
-    TRY_ASSIGN(const std::int64_t has, agree_largest(ranks, mine));
+    EBB_TRY_ASSIGN(const std::int64_t has, agree_largest(ranks, mine));
     what_each_has += (rank == 0 ? "" : ", ") + ("rank " + std::to_string(rank)) + " has " +
                      (has == 0 ? "none" : std::to_string(has));
   }
@@ -101,30 +101,31 @@ Result<> check_if_newer(RankFiles& files, const formats::native::Manifest& commo
 
 Result<> void_newer(RankFiles& files, std::uint64_t generation) {
   for (const RegionFinding& finding : files.found().regions)
-    if (in_the_way(finding, generation)) TRY(files.void_manifest(finding.region, finding.header));
+    if (in_the_way(finding, generation))
+      EBB_TRY(files.void_manifest(finding.region, finding.header));
   return {};
 }
 
 }  // namespace
 
 Result<Recovered> recover_generation(RankFiles& files, Agreement& ranks) {
-  TRY(same_store(files, ranks));
+  EBB_TRY(same_store(files, ranks));
   Recovered recovered;
-  TRY_ASSIGN(const std::int64_t newest_seen, agree_largest(ranks, files.found().newest_seen()));
+  EBB_TRY_ASSIGN(const std::int64_t newest_seen, agree_largest(ranks, files.found().newest_seen()));
   recovered.next_generation = static_cast<std::uint64_t>(newest_seen) + 1;
-  TRY_ASSIGN(const std::uint64_t generation, newest_common(files.found(), ranks));
+  EBB_TRY_ASSIGN(const std::uint64_t generation, newest_common(files.found(), ranks));
   if (generation == 0) {
-    TRY(nothing_lost(files, ranks));
+    EBB_TRY(nothing_lost(files, ranks));
     return recovered;
   }
   recovered.region = files.found().newest_valid(generation)->region;
   auto manifest = files.read_manifest(recovered.region);
   Result<> usable = manifest ? check_if_newer(files, *manifest) : Result<>(manifest.error());
-  TRY(together(ranks, std::move(usable), "read generation " + std::to_string(generation)));
-  TRY(together(ranks, void_newer(files, generation),
-               "put away what is newer than generation " + std::to_string(generation)));
+  EBB_TRY(together(ranks, std::move(usable), "read generation " + std::to_string(generation)));
+  EBB_TRY(together(ranks, void_newer(files, generation),
+                   "put away what is newer than generation " + std::to_string(generation)));
   recovered.manifest = std::move(*manifest);
   return recovered;
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

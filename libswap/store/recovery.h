@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <optional>
 
-#include "formats/native/manifest.h"
-#include "libswap/store/agreement.h"
-#include "libswap/store/rank_files.h"
+#include "ebb/formats/native/manifest.h"
+#include "ebb/libswap/store/agreement.h"
+#include "ebb/libswap/store/rank_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 struct Recovered {
   std::optional<formats::native::Manifest> manifest;  // nullopt: nothing was ever committed
@@ -19,4 +19,4 @@ struct Recovered {
 // Collective. An error on one rank is an error on all: Code::peer on those that are well.
 Result<Recovered> recover_generation(RankFiles& files, Agreement& ranks);
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,11 +1,11 @@
-#include "libswap/store/slot_table.h"
+#include "ebb/libswap/store/slot_table.h"
 
 #include <bit>
 #include <utility>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr std::uint8_t kNone = 0xff;
@@ -19,7 +19,7 @@ SlotTable::SlotTable(std::uint64_t tiles, std::uint32_t slots)
 
 void SlotTable::restore(std::uint64_t generation, std::uint32_t region,
                         std::vector<TileVersion> tiles) {
-  CHECK(tiles.size() == newest_.size());
+  EBB_CHECK(tiles.size() == newest_.size());
   auto restored = std::make_shared<Generation>();
   restored->number = generation;
   restored->region = region;
@@ -56,7 +56,7 @@ std::optional<std::uint8_t> SlotTable::place(std::uint64_t tile, std::uint64_t s
 }
 
 void SlotTable::wrote(std::uint64_t tile, std::uint64_t step, TileVersion version) {
-  CHECK((held(tile, step) & bit(version.slot)) == 0);
+  EBB_CHECK((held(tile, step) & bit(version.slot)) == 0);
   placed_[tile] = kNone;
   if (pending_ && step <= pending_->step) pending_->tiles[tile] = version;
   if (!newest_[tile].written || newest_[tile].step <= step) newest_[tile] = std::move(version);
@@ -92,12 +92,12 @@ bool SlotTable::room_to_sweep() const {
 }
 
 void SlotTable::cut(std::uint64_t generation, std::uint64_t step) {
-  CHECK(can_cut());
+  EBB_CHECK(can_cut());
   pending_ = Cut{generation, step, *free_region(), newest_};
 }
 
 void SlotTable::commit() {
-  CHECK(pending_.has_value());
+  EBB_CHECK(pending_.has_value());
   auto committed = std::make_shared<Generation>();
   committed->number = pending_->generation;
   committed->region = pending_->region;
@@ -123,4 +123,4 @@ void SlotTable::unpin(std::uint64_t generation) {
   if (--found->second.count == 0) pins_.erase(found);
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

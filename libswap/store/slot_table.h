@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-namespace libswap {
+namespace ebb::libswap {
 
 // One version of a tile: where it lies and what its blocks must look like.
 struct TileVersion {
@@ -74,4 +74,4 @@ class SlotTable {
   std::map<std::uint64_t, Pin> pins_;
 };
 
-}  // namespace libswap
+}  // namespace ebb::libswap

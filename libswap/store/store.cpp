@@ -1,4 +1,4 @@
-#include "libswap/store/store.h"
+#include "ebb/libswap/store/store.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "libswap/store/rank_files.h"
-#include "libswap/store/recovery.h"
-#include "libswap/store/slot_table.h"
+#include "ebb/libswap/store/rank_files.h"
+#include "ebb/libswap/store/recovery.h"
+#include "ebb/libswap/store/slot_table.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::ByteVector;
@@ -82,13 +82,13 @@ Result<std::unique_ptr<Store>> Store::create(IoQueue& io, const Config& config) 
   if (auto possible = formats::native::check_geometry(superblock, config.directory.string());
       !possible)
     return Error{Code::usage, possible.error().message, {}};
-  TRY_ASSIGN(auto files, RankFiles::create(io, config.directory, superblock));
+  EBB_TRY_ASSIGN(auto files, RankFiles::create(io, config.directory, superblock));
   return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(std::move(files), 1)));
 }
 
 Result<std::unique_ptr<Store>> Store::open(IoQueue& io, const fs::path& directory, Rank rank,
                                            std::uint32_t world) {
-  TRY_ASSIGN(auto files, RankFiles::open(io, directory, rank, world));
+  EBB_TRY_ASSIGN(auto files, RankFiles::open(io, directory, rank, world));
   const std::uint64_t next = files->found().newest_seen() + 1;
   return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(std::move(files), next)));
 }
@@ -96,7 +96,7 @@ Result<std::unique_ptr<Store>> Store::open(IoQueue& io, const fs::path& director
 const Superblock& Store::superblock() const { return impl_->files->superblock(); }
 
 Result<std::optional<Manifest>> Store::recover(Agreement& ranks) {
-  TRY_ASSIGN(Recovered recovered, recover_generation(*impl_->files, ranks));
+  EBB_TRY_ASSIGN(Recovered recovered, recover_generation(*impl_->files, ranks));
   const std::lock_guard lock(impl_->mutex);
   impl_->recovered = true;
   impl_->next_generation = recovered.next_generation;
@@ -141,7 +141,7 @@ std::vector<std::uint32_t> Store::crcs_of(std::uint64_t tile, std::uint32_t slot
                                           std::uint64_t step,
                                           std::span<const std::byte> bytes) const {
   const std::uint64_t block_bytes = superblock().block_bytes;
-  CHECK(bytes.size() % block_bytes == 0);
+  EBB_CHECK(bytes.size() % block_bytes == 0);
   BlockPlace place = impl_->block_place(tile, slot, step);
   std::vector<std::uint32_t> crcs;
   crcs.reserve(bytes.size() / block_bytes);
@@ -244,9 +244,9 @@ Result<> Store::Impl::write_manifest(const Manifest& manifest) {
 }
 
 Result<> Store::prepare(Manifest manifest) {
-  TRY(impl_->fill(manifest));
-  TRY(impl_->files->sync_data());  // I3: before the manifest that names these slots
-  TRY(impl_->write_manifest(manifest));
+  EBB_TRY(impl_->fill(manifest));
+  EBB_TRY(impl_->files->sync_data());  // I3: before the manifest that names these slots
+  EBB_TRY(impl_->write_manifest(manifest));
   return impl_->files->sync_meta();
 }
 
@@ -284,7 +284,7 @@ Result<bool> Store::agree(Agreement& ranks, const Result<>& mine) {
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->stopped) return *impl_->stopped;
-    CHECK(impl_->slots.pending().has_value());
+    EBB_CHECK(impl_->slots.pending().has_value());
   }
   const Prepared answer = !impl_->files->trusted() ? distrusted : mine ? prepared : failed;
   const Result<std::int64_t> worst = ranks.agree(answer);
@@ -327,4 +327,4 @@ void Store::unpin(std::uint64_t generation) {
   impl_->slots.unpin(generation);
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -12,11 +12,11 @@
 #include <optional>
 #include <vector>
 
-#include "formats/native/manifest.h"
-#include "libswap/store/agreement.h"
-#include "libswap/sys/io_queue.h"
+#include "ebb/formats/native/manifest.h"
+#include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/store/agreement.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 using formats::Rank;
 using formats::native::Manifest;
@@ -115,4 +115,4 @@ class Store {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,14 +1,14 @@
-#include "libswap/store/store_set.h"
+#include "ebb/libswap/store/store_set.h"
 
 #include <algorithm>
 #include <mutex>
 #include <random>
 #include <string>
 
-#include "formats/native/survey.h"
-#include "libswap/store/io_source.h"
+#include "ebb/formats/native/survey.h"
+#include "ebb/libswap/store/io_source.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Code;
@@ -59,24 +59,24 @@ SwapDirectory::~SwapDirectory() = default;
 
 Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs::path& directory) {
   auto impl = std::make_unique<Impl>(io, directory);
-  TRY(io.backend().make_directory(directory));
-  TRY(impl->take_lock());
-  TRY(impl->finish_removals());
-  TRY(impl->find_current());
+  EBB_TRY(io.backend().make_directory(directory));
+  EBB_TRY(impl->take_lock());
+  EBB_TRY(impl->finish_removals());
+  EBB_TRY(impl->find_current());
   return std::unique_ptr<SwapDirectory>(new SwapDirectory(std::move(impl)));
 }
 
 Result<> SwapDirectory::Impl::take_lock() {
-  TRY_ASSIGN(lock_file, io.backend().open(
-                            path / formats::native::kLockFile,
-                            {.access = Access::read_write, .creation = Creation::create_or_open}));
+  EBB_TRY_ASSIGN(lock_file, io.backend().open(path / formats::native::kLockFile,
+                                              {.access = Access::read_write,
+                                               .creation = Creation::create_or_open}));
   Result<> locked = io.backend().lock(*lock_file);
   if (locked || locked.error().code != Code::busy) return locked;
   return std::move(locked).error().within("swap directory " + path.string());
 }
 
 Result<std::vector<Uuid>> SwapDirectory::Impl::stores() const {
-  TRY_ASSIGN(const auto names, io.backend().list(path));
+  EBB_TRY_ASSIGN(const auto names, io.backend().list(path));
   std::vector<Uuid> uuids;
   for (const std::string& name : names)
     if (const auto uuid = formats::native::store_in_directory_name(name)) uuids.push_back(*uuid);
@@ -84,7 +84,7 @@ Result<std::vector<Uuid>> SwapDirectory::Impl::stores() const {
 }
 
 Result<Survey> SwapDirectory::Impl::survey(const Uuid& store) const {
-  TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(store)));
+  EBB_TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(store)));
   return formats::native::survey_store(*tree, "");
 }
 
@@ -94,16 +94,16 @@ SwapDirectory::Entry SwapDirectory::Impl::entry_of(const Survey& survey) const {
 }
 
 Result<> SwapDirectory::Impl::find_current() {
-  TRY_ASSIGN(const std::vector<Uuid> uuids, stores());
+  EBB_TRY_ASSIGN(const std::vector<Uuid> uuids, stores());
   std::vector<Survey> surveys;
   std::vector<Uuid> empty;  // a folder that create had only just made
   for (const Uuid& uuid : uuids) {
-    TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(uuid)));
+    EBB_TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(uuid)));
     if (tree->entries().empty()) {
       empty.push_back(uuid);
       continue;
     }
-    TRY_ASSIGN(Survey one, formats::native::survey_store(*tree, ""));
+    EBB_TRY_ASSIGN(Survey one, formats::native::survey_store(*tree, ""));
     surveys.push_back(std::move(one));
   }
   const auto used = formats::native::current_stores(surveys);
@@ -117,7 +117,7 @@ Result<> SwapDirectory::Impl::find_current() {
                  path.string() + ": two stores could be resumed, " + surveys[used[0]].where +
                      " and " + surveys[used[1]].where,
                  "move one of them away"};
-  for (const Uuid& uuid : empty) TRY(remove_store(uuid));
+  for (const Uuid& uuid : empty) EBB_TRY(remove_store(uuid));
   for (const Survey& one : surveys) {
     const auto uuid =
         formats::native::store_in_directory_name(fs::path(one.where).filename().string());
@@ -125,7 +125,7 @@ Result<> SwapDirectory::Impl::find_current() {
     if (is_current)
       current = entry_of(one);
     else if (superseded(*uuid) || one.leftover())
-      TRY(remove_store(*uuid));
+      EBB_TRY(remove_store(*uuid));
     else if (auto complete = one.complete(); !complete)
       return complete;
     else
@@ -137,27 +137,27 @@ Result<> SwapDirectory::Impl::find_current() {
 
 Result<> SwapDirectory::Impl::remove_store(const Uuid& store) {
   const fs::path removed = path / (std::string(kRemovedPrefix) + formats::native::to_string(store));
-  TRY(io.backend().rename_new(path_of(store), removed));
-  TRY(io.backend().sync_directory(path));
+  EBB_TRY(io.backend().rename_new(path_of(store), removed));
+  EBB_TRY(io.backend().sync_directory(path));
   return remove_tree(removed);
 }
 
 Result<> SwapDirectory::Impl::finish_removals() {
-  TRY_ASSIGN(const auto names, io.backend().list(path));
+  EBB_TRY_ASSIGN(const auto names, io.backend().list(path));
   for (const std::string& name : names)
-    if (name.starts_with(kRemovedPrefix)) TRY(remove_tree(path / name));
+    if (name.starts_with(kRemovedPrefix)) EBB_TRY(remove_tree(path / name));
   return {};
 }
 
 Result<> SwapDirectory::Impl::remove_tree(const fs::path& folder) {
-  TRY_ASSIGN(const auto ranks, io.backend().list(folder));
-  for (const std::string& rank : ranks) TRY(remove_folder(folder / rank));
+  EBB_TRY_ASSIGN(const auto ranks, io.backend().list(folder));
+  for (const std::string& rank : ranks) EBB_TRY(remove_folder(folder / rank));
   return io.backend().remove(folder);
 }
 
 Result<> SwapDirectory::Impl::remove_folder(const fs::path& folder) {
-  TRY_ASSIGN(const auto files, io.backend().list(folder));
-  for (const std::string& file : files) TRY(io.backend().remove(folder / file));
+  EBB_TRY_ASSIGN(const auto files, io.backend().list(folder));
+  for (const std::string& file : files) EBB_TRY(io.backend().remove(folder / file));
   return io.backend().remove(folder);
 }
 
@@ -180,8 +180,8 @@ Result<SwapDirectory::Entry> SwapDirectory::fresh() {
 Result<> SwapDirectory::adopt() {
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->fresh) return {};
-  TRY_ASSIGN(const Survey survey, impl_->survey(*impl_->fresh));
-  TRY(survey.complete());
+  EBB_TRY_ASSIGN(const Survey survey, impl_->survey(*impl_->fresh));
+  EBB_TRY(survey.complete());
   if (survey.committed() == 0)
     return Error{Code::state, survey.where + ": no generation was committed yet", {}};
   const std::optional<Entry> old = impl_->current;
@@ -190,4 +190,4 @@ Result<> SwapDirectory::adopt() {
   return old ? impl_->remove_store(old->uuid) : Result<>();
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -9,9 +9,9 @@
 #include <memory>
 #include <optional>
 
-#include "libswap/store/store.h"
+#include "ebb/libswap/store/store.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 class SwapDirectory {
  public:
@@ -45,4 +45,4 @@ class SwapDirectory {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,10 +1,10 @@
-#include "libswap/store/zero_fill.h"
+#include "ebb/libswap/store/zero_fill.h"
 
 #include <algorithm>
 
-#include "libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr std::uint64_t kPiece = 4u << 20;
@@ -44,7 +44,7 @@ class Writes {
 }  // namespace
 
 Result<> zero_fill(IoQueue& io, FileId file, std::uint64_t begin, std::uint64_t end) {
-  TRY_ASSIGN(AlignedBuffer zeros, AlignedBuffer::allocate(kPiece));
+  EBB_TRY_ASSIGN(AlignedBuffer zeros, AlignedBuffer::allocate(kPiece));
   Writes writes;
   for (std::uint64_t at = begin; at < end && writes.wait_for_room(); at += kPiece) {
     const auto size = static_cast<std::size_t>(std::min(kPiece, end - at));
@@ -58,4 +58,4 @@ Result<> zero_fill(IoQueue& io, FileId file, std::uint64_t begin, std::uint64_t 
   return writes.finish();
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,4 +1,4 @@
-#include "libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
-#include "formats/core/units.h"
-#include "libswap/sys/errno_error.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/libswap/sys/errno_error.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr std::uint64_t kPage = 4 * formats::KiB;
@@ -76,4 +76,4 @@ void AlignedBuffer::release() {
   if (data_ != nullptr && owner_ == ::getpid()) ::munmap(data_, mapped_size(size_));
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

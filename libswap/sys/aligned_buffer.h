@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 class AlignedBuffer {
  public:
@@ -36,4 +36,4 @@ class AlignedBuffer {
   pid_t owner_ = 0;  // a forked child has no such mapping and must not unmap what lies there
 };
 
-}  // namespace libswap
+}  // namespace ebb::libswap

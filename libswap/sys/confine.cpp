@@ -1,4 +1,4 @@
-#include "libswap/sys/confine.h"
+#include "ebb/libswap/sys/confine.h"
 
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -14,9 +14,9 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/errno_error.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using Filter = std::vector<sock_filter>;
@@ -117,12 +117,12 @@ Result<std::vector<std::string>> confine_this_process(const Confinement& confine
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   missing.push_back("memory is not limited: a sanitizer needs terabytes of address space");
 #else
-  TRY(limit(RLIMIT_AS, confinement.memory, "RLIMIT_AS"));
+  EBB_TRY(limit(RLIMIT_AS, confinement.memory, "RLIMIT_AS"));
 #endif
-  TRY(limit(RLIMIT_CPU, confinement.cpu_seconds, "RLIMIT_CPU"));
-  TRY(limit(RLIMIT_FSIZE, 0, "RLIMIT_FSIZE"));
-  TRY(limit(RLIMIT_NOFILE, 0, "RLIMIT_NOFILE"));
-  TRY(limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
+  EBB_TRY(limit(RLIMIT_CPU, confinement.cpu_seconds, "RLIMIT_CPU"));
+  EBB_TRY(limit(RLIMIT_FSIZE, 0, "RLIMIT_FSIZE"));
+  EBB_TRY(limit(RLIMIT_NOFILE, 0, "RLIMIT_NOFILE"));
+  EBB_TRY(limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
   Filter filter = filter_for(confinement);
   const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
   if (kArchitecture == 0 || ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
@@ -157,4 +157,4 @@ bool write_exactly(int descriptor, const std::byte* from, std::size_t count) {
 
 void leave_at_once(int code) { ::_exit(code); }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 using formats::Result;
 
@@ -28,4 +28,4 @@ bool read_exactly(int descriptor, std::byte* into, std::size_t count);
 bool write_exactly(int descriptor, const std::byte* from, std::size_t count);
 [[noreturn]] void leave_at_once(int code);  // no destructors, no handlers, nothing flushed
 
-}  // namespace libswap
+}  // namespace ebb::libswap

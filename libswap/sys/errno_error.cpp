@@ -1,9 +1,9 @@
-#include "libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/errno_error.h"
 
 #include <cerrno>
 #include <cstring>
 
-namespace libswap {
+namespace ebb::libswap {
 
 std::string errno_text(int number) {
   const char* description = ::strerrordesc_np(number);
@@ -37,4 +37,4 @@ formats::Error errno_error(int number, const std::string& what) {
   return {code, what + ": " + errno_text(number), std::move(hint)};
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -3,12 +3,12 @@
 
 #include <string>
 
-#include "formats/core/error.h"
+#include "ebb/formats/core/error.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 std::string errno_text(int number);  // "No space left on device (ENOSPC)"
 formats::Code code_of_errno(int number);
 formats::Error errno_error(int number, const std::string& what);  // "<what>: <errno_text>"
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,4 +1,4 @@
-#include "libswap/sys/file_lock.h"
+#include "ebb/libswap/sys/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,10 +11,10 @@
 #include <string_view>
 #include <thread>
 
-#include "libswap/sys/errno_error.h"
-#include "libswap/sys/unique.h"
+#include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/unique.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr int kAttempts = 7;
@@ -79,4 +79,4 @@ formats::Result<> lock_file(int descriptor, const std::string& path) {
 
 void unlock_file(int descriptor) { ::flock(descriptor, LOCK_UN); }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

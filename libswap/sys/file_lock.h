@@ -4,13 +4,13 @@
 
 #include <string>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 // REQUIRES: `descriptor` is open for reading and writing, without O_DIRECT. Waits up to 0.3 s,
 // because the kernel may hold a killed process's files for a moment. Code::busy names the holder.
 formats::Result<> lock_file(int descriptor, const std::string& path);
 void unlock_file(int descriptor);
 
-}  // namespace libswap
+}  // namespace ebb::libswap

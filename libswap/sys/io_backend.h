@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 using formats::Result;
 namespace fs = std::filesystem;
@@ -90,4 +90,4 @@ class IoBackend {
   virtual void wake() = 0;  // any thread
 };
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,4 +1,4 @@
-#include "libswap/sys/posix_backend.h"
+#include "ebb/libswap/sys/posix_backend.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,10 +11,10 @@
 #include <limits>
 #include <system_error>
 
-#include "libswap/sys/errno_error.h"
-#include "libswap/sys/file_lock.h"
+#include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/file_lock.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr std::size_t kMaxEntries = 1'000'000;
@@ -57,7 +57,7 @@ int reserve(const OpenFile& file, std::uint64_t size, std::uint64_t bytes) {
 
 // Where renameat2 knows no RENAME_NOREPLACE. A directory's plain rename replaces only an empty one.
 int rename_without_flag(const fs::path& from, const fs::path& to) {
-  struct stat status {};
+  struct stat status{};
   if (::lstat(to.c_str(), &status) == 0) return EEXIST;
   if (::lstat(from.c_str(), &status) != 0) return errno;
   if (S_ISDIR(status.st_mode)) return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
@@ -72,7 +72,7 @@ std::string from_to(const fs::path& from, const fs::path& to) {
 }  // namespace
 
 Result<FileId> PosixBackend::open(const fs::path& path, const OpenOptions& options) {
-  TRY_ASSIGN(OpenFile file, open_regular_file(path, options));
+  EBB_TRY_ASSIGN(OpenFile file, open_regular_file(path, options));
   const std::lock_guard guard(mutex_);
   const FileId id{next_++};
   files_.emplace(id, std::make_shared<const OpenFile>(std::move(file)));
@@ -80,7 +80,7 @@ Result<FileId> PosixBackend::open(const fs::path& path, const OpenOptions& optio
 }
 
 Result<> PosixBackend::close(FileId file) {
-  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   // A forked child may still hold the descriptor; the lock must not outlive this close.
   unlock_file(open->descriptor.get());
   const std::lock_guard guard(mutex_);
@@ -89,8 +89,8 @@ Result<> PosixBackend::close(FileId file) {
 }
 
 Result<FileInfo> PosixBackend::info(FileId file) {
-  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
-  struct stat status {};
+  EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  struct stat status{};
   if (::fstat(open->descriptor.get(), &status) != 0) {
     return errno_error(errno, "cannot ask for the size of " + open->path);
   }
@@ -105,10 +105,10 @@ std::string PosixBackend::path_of(FileId file) const {
 }
 
 Result<> PosixBackend::allocate(FileId file, std::uint64_t bytes) {
-  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   if (bytes == 0) return {};
   if (bytes > kMaxFileBytes) return too_big(*open, bytes);
-  TRY_ASSIGN(const FileInfo before, info(file));
+  EBB_TRY_ASSIGN(const FileInfo before, info(file));
   const int error = reserve(*open, before.size, bytes);
   if (error == 0) return {};
   // What a refused reservation leaves behind would keep the disk full.
@@ -119,7 +119,7 @@ Result<> PosixBackend::allocate(FileId file, std::uint64_t bytes) {
 }
 
 Result<> PosixBackend::truncate(FileId file, std::uint64_t bytes) {
-  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   if (bytes > kMaxFileBytes) return too_big(*open, bytes);
   while (::ftruncate(open->descriptor.get(), static_cast<off_t>(bytes)) != 0) {
     if (errno == EINTR) continue;
@@ -130,13 +130,13 @@ Result<> PosixBackend::truncate(FileId file, std::uint64_t bytes) {
 }
 
 Result<> PosixBackend::sync(FileId file) {
-  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   if (::fsync(open->descriptor.get()) != 0) return errno_error(errno, "cannot sync " + open->path);
   return {};
 }
 
 Result<> PosixBackend::lock(FileId file) {
-  TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   return lock_file(open->descriptor.get(), open->path);
 }
 
@@ -144,7 +144,7 @@ Result<> PosixBackend::make_directory(const fs::path& path, Visibility visibilit
   const mode_t mode = visibility == Visibility::owner ? 0700 : 0777;
   if (::mkdir(path.c_str(), mode) == 0) return {};
   const int error = errno;
-  struct stat status {};
+  struct stat status{};
   if (error == EEXIST && ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
   return errno_error(error, "cannot make the directory " + path.string());
 }
@@ -193,14 +193,14 @@ Result<std::vector<std::string>> PosixBackend::list(const fs::path& directory) {
 }
 
 Result<bool> PosixBackend::exists(const fs::path& path) {
-  struct stat status {};
+  struct stat status{};
   if (::lstat(path.c_str(), &status) == 0) return true;
   if (errno == ENOENT || errno == ENOTDIR) return false;
   return errno_error(errno, "cannot look at " + path.string());
 }
 
 Result<std::uint64_t> PosixBackend::free_bytes(const fs::path& directory) {
-  struct statvfs status {};
+  struct statvfs status{};
   if (::statvfs(directory.c_str(), &status) != 0) {
     return errno_error(errno, "cannot ask for the free space of " + directory.string());
   }
@@ -219,4 +219,4 @@ Result<std::shared_ptr<const OpenFile>> PosixBackend::get(FileId file) const {
   return formats::Error{formats::Code::state, path_of(file) + " is not open", ""};
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "libswap/sys/io_backend.h"
-#include "libswap/sys/unique.h"
+#include "ebb/libswap/sys/io_backend.h"
+#include "ebb/libswap/sys/unique.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 struct OpenFile {
   Descriptor descriptor;
@@ -61,4 +61,4 @@ Result<std::unique_ptr<IoBackend>> make_threads_backend(std::uint32_t threads);
 // Code::unsupported says why this machine refuses io_uring.
 Result<std::unique_ptr<IoBackend>> make_uring_backend();
 
-}  // namespace libswap
+}  // namespace ebb::libswap

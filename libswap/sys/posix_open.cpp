@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "libswap/sys/errno_error.h"
-#include "libswap/sys/posix_backend.h"
+#include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/posix_backend.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr std::uint32_t kBlock = 4096;
@@ -29,7 +29,7 @@ constexpr decltype(statfs::f_type) kTmpfs = 0x01021994;
 // it does not say.
 std::uint32_t direct_alignment(int descriptor) {
   if (in_memory(descriptor)) return 0;
-  struct statx status {};
+  struct statx status{};
   if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return kBlock;
   if ((status.stx_mask & STATX_DIOALIGN) == 0) return kBlock;
   if (status.stx_dio_offset_align == 0) return 0;
@@ -60,7 +60,7 @@ bool switch_direct_on(OpenFile& file, int flags) {
 }  // namespace
 
 bool in_memory(int descriptor) {
-  struct statfs system {};
+  struct statfs system{};
   return ::fstatfs(descriptor, &system) == 0 && system.f_type == kTmpfs;
 }
 
@@ -73,7 +73,7 @@ Result<OpenFile> open_regular_file(const fs::path& path, const OpenOptions& opti
     if (errno == EMFILE) error.hint = "ulimit -n $(ulimit -Hn)";
     return error;
   }
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.descriptor.get(), &status) != 0) return errno_error(errno, what);
   if (!S_ISREG(status.st_mode)) {
     return formats::Error{formats::Code::usage, what + ": not a regular file", ""};
@@ -89,4 +89,4 @@ Result<OpenFile> open_regular_file(const fs::path& path, const OpenOptions& opti
   return file;
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

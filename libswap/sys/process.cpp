@@ -1,4 +1,4 @@
-#include "libswap/sys/process.h"
+#include "ebb/libswap/sys/process.h"
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -16,9 +16,9 @@
 #include <csignal>
 #include <thread>
 
-#include "libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/errno_error.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 using formats::Code;
 using formats::Error;
@@ -39,7 +39,7 @@ Result<Pipe> make_pipe() {
 }
 
 bool address_space_is_limited() {
-  struct rlimit limit {};
+  struct rlimit limit{};
   return ::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
 }
 
@@ -99,8 +99,8 @@ void sleep_for_seconds(double seconds) {
 }
 
 Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& command, Stream captured) {
-  CHECK(!command.empty());
-  TRY_ASSIGN(Pipe pipe, make_pipe());
+  EBB_CHECK(!command.empty());
+  EBB_TRY_ASSIGN(Pipe pipe, make_pipe());
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -148,7 +148,7 @@ Result<std::optional<std::string>> ChildProcess::read_line() {
     }
     if (buffer_.size() > kMostLine)
       return Error{Code::limit, "a child process wrote a line longer than 1 MiB", {}};
-    TRY_ASSIGN(const bool more, read_more());
+    EBB_TRY_ASSIGN(const bool more, read_more());
     if (more) continue;
     if (buffer_.empty()) return std::optional<std::string>();
     return std::optional<std::string>(std::exchange(buffer_, {}));
@@ -160,7 +160,7 @@ Result<std::string> ChildProcess::read_all(std::uint64_t most) {
     if (buffer_.size() > most)
       return Error{
           Code::limit, "a child process wrote more than " + std::to_string(most) + " bytes", {}};
-    TRY_ASSIGN(const bool more, read_more());
+    EBB_TRY_ASSIGN(const bool more, read_more());
     if (!more) return std::exchange(buffer_, {});
   }
 }
@@ -174,7 +174,7 @@ void ChildProcess::interrupt() {
 }
 
 Result<ChildProcess::Exit> ChildProcess::wait() {
-  CHECK(id_ != 0);
+  EBB_CHECK(id_ != 0);
   int status = 0;
   pid_t got = 0;
   do {
@@ -186,4 +186,4 @@ Result<ChildProcess::Exit> ChildProcess::wait() {
   return Exit{.code = WEXITSTATUS(status), .signal = 0};
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

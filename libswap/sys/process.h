@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/result.h"
-#include "libswap/sys/io_backend.h"
-#include "libswap/sys/unique.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/libswap/sys/io_backend.h"
+#include "ebb/libswap/sys/unique.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 std::uint64_t process_id();
 // The most memory this process ever had resident. After exec it starts from the starter's size.
@@ -60,4 +60,4 @@ class ChildProcess {
   std::string buffer_;
 };
 
-}  // namespace libswap
+}  // namespace ebb::libswap

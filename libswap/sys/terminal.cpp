@@ -1,8 +1,8 @@
-#include "libswap/sys/terminal.h"
+#include "ebb/libswap/sys/terminal.h"
 
 #include <unistd.h>
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 int descriptor_of(StandardStream stream) {
@@ -13,4 +13,4 @@ int descriptor_of(StandardStream stream) {
 
 bool is_terminal(StandardStream stream) { return isatty(descriptor_of(stream)) == 1; }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

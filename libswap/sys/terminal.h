@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-namespace libswap {
+namespace ebb::libswap {
 
 enum class StandardStream : std::uint8_t { output, error };
 
 bool is_terminal(StandardStream stream);
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -8,9 +8,9 @@
 #include <system_error>
 #include <thread>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 inline formats::Result<std::thread> start_thread(std::function<void()> body) {
   sigset_t all;
@@ -31,4 +31,4 @@ inline formats::Result<std::thread> start_thread(std::function<void()> body) {
   return thread;
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

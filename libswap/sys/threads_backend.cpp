@@ -7,10 +7,10 @@
 #include <deque>
 #include <thread>
 
-#include "libswap/sys/posix_backend.h"
-#include "libswap/sys/thread.h"
+#include "ebb/libswap/sys/posix_backend.h"
+#include "ebb/libswap/sys/thread.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr std::uint32_t kMaxThreads = 64;
@@ -33,7 +33,7 @@ class ThreadsBackend : public PosixBackend {
 
   Result<> start(std::uint32_t threads) {
     for (std::uint32_t i = 0; i < threads; ++i) {
-      TRY_ASSIGN(std::thread thread, start_thread([this] { run(); }));
+      EBB_TRY_ASSIGN(std::thread thread, start_thread([this] { run(); }));
       threads_.push_back(std::move(thread));
     }
     return {};
@@ -118,8 +118,8 @@ Result<std::unique_ptr<IoBackend>> make_threads_backend(std::uint32_t threads) {
                           "cannot do I/O on " + std::to_string(threads) + " threads: 1 to 64", ""};
   }
   auto backend = std::make_unique<ThreadsBackend>();
-  TRY(backend->start(threads));
+  EBB_TRY(backend->start(threads));
   return std::unique_ptr<IoBackend>(std::move(backend));
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

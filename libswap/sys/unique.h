@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace libswap {
+namespace ebb::libswap {
 
 template <typename Traits>
 class Unique {
@@ -42,4 +42,4 @@ struct DescriptorTraits {
 };
 using Descriptor = Unique<DescriptorTraits>;
 
-}  // namespace libswap
+}  // namespace ebb::libswap

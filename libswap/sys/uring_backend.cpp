@@ -12,11 +12,11 @@
 #include <fstream>
 #include <utility>
 
-#include "formats/core/check.h"
-#include "libswap/sys/errno_error.h"
-#include "libswap/sys/posix_backend.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/posix_backend.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr unsigned kEntries = 256;
@@ -107,7 +107,7 @@ void UringBackend::start_once() {
 
 io_uring_sqe* UringBackend::entry() {
   io_uring_sqe* sqe = ::io_uring_get_sqe(ring_.get());
-  CHECK(sqe != nullptr);  // operations in flight never exceed the capacity
+  EBB_CHECK(sqe != nullptr);  // operations in flight never exceed the capacity
   return sqe;
 }
 
@@ -183,7 +183,7 @@ std::size_t UringBackend::wait(std::span<RawDone> done) {
   if (refused_.empty() && broken_ == 0) {
     const int entered = enter(1);
     // Anything else means that operations are out whose buffers nobody may ever free.
-    CHECK(entered >= 0 || entered == -EBUSY || entered == -EAGAIN || entered == -ENOMEM);
+    EBB_CHECK(entered >= 0 || entered == -EBUSY || entered == -EAGAIN || entered == -ENOMEM);
   }
   return reap(done);
 }
@@ -249,8 +249,8 @@ int try_ring() {
 Result<std::unique_ptr<IoBackend>> make_uring_backend() {
   if (const int error = try_ring(); error != 0) return refusal(error);
   auto backend = std::make_unique<UringBackend>();
-  TRY(backend->open_ring());
+  EBB_TRY(backend->open_ring());
   return std::unique_ptr<IoBackend>(std::move(backend));
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -17,6 +17,8 @@
 
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -133,7 +135,7 @@ bool show(const Case& one, const Peers& peers) {
 }  // namespace
 
 // ebb-inspect-bench [HDF5-FILE-OF-10,000-DATASETS [PYTHON]]
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   Peers peers;
   if (argc > 1) peers.h5ls = best_of(5, {"h5ls", "-r", argv[1]});
   if (argc > 2) peers.torch = best_of(3, {argv[2], "-c", "import torch"});
@@ -145,3 +147,7 @@ int main(int argc, char** argv) {
   for (const Case& one : cases()) good &= show(one, peers);
   return good ? 0 : 1;
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

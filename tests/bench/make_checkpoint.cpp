@@ -3,9 +3,11 @@
 #include <cstdio>
 #include <string>
 
-#include "libswap/transfer/convert.h"
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/formats/conversion/convert.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 #include "tests/bench/synthetic_checkpoint.h"
+
+namespace ebb {
 
 namespace {
 
@@ -15,15 +17,15 @@ formats::Result<> make(const std::string& directory, const std::string& format, 
   if (to == nullptr)
     return formats::Error{formats::Code::usage, "no format is called " + format, {}};
   const bench::SyntheticCheckpoint source(bytes);
-  TRY_ASSIGN(const auto conversion,
-             libswap::plan_conversion(
-                 source, {.format = to, .world = ranks, .policy = to->default_policy}));
-  TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
-  TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
-  TRY_ASSIGN(const auto report,
-             libswap::write_checkpoint(
-                 *io, *conversion.content, conversion.plan, directory,
-                 {.derived = libswap::Derivation::assumed, .priority = libswap::Priority::step}));
+  EBB_TRY_ASSIGN(const auto conversion,
+                 libswap::plan_conversion(
+                     source, {.format = to, .world = ranks, .policy = to->default_policy}));
+  EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
+  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
+  EBB_TRY_ASSIGN(const auto report,
+                 libswap::write_checkpoint(*io, *conversion.content, conversion.plan, directory,
+                                           {.derived = libswap::Derivation::assumed,
+                                            .priority = libswap::Priority::step}));
   std::printf("%s: %.2f GB in %.1f s\n", directory.c_str(), static_cast<double>(report.bytes) / 1e9,
               report.seconds);
   return {};
@@ -31,7 +33,7 @@ formats::Result<> make(const std::string& directory, const std::string& format, 
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   std::uint64_t bytes = 0;
   std::uint32_t ranks = 0;
   const auto number = [](std::string_view text, auto& into) {
@@ -47,3 +49,7 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

@@ -12,7 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "libswap/sys/disk_probe.h"
+#include "ebb/libswap/queue/disk_probe.h"
+
+namespace ebb {
 
 namespace {
 
@@ -22,8 +24,8 @@ int fail(std::string_view why) {
 }
 
 formats::Result<libswap::DiskLimit> limit_of(const char* directory) {
-  TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
-  TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
+  EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
+  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
   return libswap::measure_disk(*io, directory, {});
 }
 
@@ -62,7 +64,7 @@ int run(char** command, std::uint64_t address_space) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   const std::vector<std::string_view> words(argv, argv + argc);
   if (argc == 3 && words[1] == "limit") return print_limit(argv[2]);
   if (argc >= 3 && words[1] == "run" && words[2] != "--address-space") return run(argv + 2, 0);
@@ -72,3 +74,7 @@ int main(int argc, char** argv) {
     return run(argv + 4, bytes);
   return fail("limit DIRECTORY, or run [--address-space BYTES] COMMAND...");
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "libswap/store/agreement.h"
+#include "ebb/libswap/store/agreement.h"
 
-namespace bench {
+namespace ebb::bench {
 
 // Made before fork(); each process takes its own rank's end of it. A rank that dies leaves the
 // others waiting: whoever starts them ends them.
@@ -65,4 +65,4 @@ class ProcessRank : public libswap::Agreement {
   std::uint32_t rank_;
 };
 
-}  // namespace bench
+}  // namespace ebb::bench

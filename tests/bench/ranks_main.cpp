@@ -16,13 +16,15 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/registry.h"
-#include "libswap/sys/aligned_buffer.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/transfer/load.h"
-#include "libswap/transfer/memory_content.h"
-#include "libswap/transfer/save.h"
+#include "ebb/formats/conversion/memory_content.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/read/load.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/tree/file_tree.h"
+#include "ebb/libswap/write/save.h"
 #include "tests/bench/process_ranks.h"
+
+namespace ebb {
 
 namespace {
 
@@ -69,7 +71,7 @@ class Rank {
       : task_(task), number_(number), ranks_(std::move(meeting), number) {}
 
   Result<> run(double& seconds) {
-    TRY(lay_out());
+    EBB_TRY(lay_out());
     for (const Part& part : parts_)
       if (task_.verb == "save")
         visit(part, [](std::byte* place, std::uint32_t bits) {
@@ -78,11 +80,11 @@ class Rank {
         });
       else
         std::ranges::fill(part.memory, std::byte{0xff});  // touched
-    TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
-    TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
-    TRY(ranks_.agree(1));
+    EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
+    EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
+    EBB_TRY(ranks_.agree(1));
     const auto start = std::chrono::steady_clock::now();
-    TRY(agree_all(ranks_, task_.verb == "save" ? save(*io) : load(), "moving its part"));
+    EBB_TRY(agree_all(ranks_, task_.verb == "save" ? save(*io) : load(), "moving its part"));
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return task_.verb == "save" ? Result<>() : compare();
   }
@@ -97,12 +99,13 @@ class Rank {
   Result<> lay_out() {
     std::vector<formats::Shape> shapes;
     for (const auto& tensor : catalog_.tensors) shapes.push_back(tensor.shape);
-    TRY_ASSIGN(const Layout layout,
-               Layout::make({.policy = formats::Policy::rows, .mesh = {task_.world, 1}}, shapes));
+    EBB_TRY_ASSIGN(
+        const Layout layout,
+        Layout::make({.policy = formats::Policy::rows, .mesh = {task_.world, 1}}, shapes));
     std::uint64_t all = 0;
     for (std::uint32_t t = 0; t < kTensors; ++t)
       all += formats::align_up(layout.local_elems(t, formats::Rank{number_}) * 4, kPage);
-    TRY_ASSIGN(memory_, AlignedBuffer::allocate(all));
+    EBB_TRY_ASSIGN(memory_, AlignedBuffer::allocate(all));
     std::span<std::byte> left = memory_.bytes();
     for (std::uint32_t t = 0; t < kTensors; ++t)
       for (const formats::Piece& piece : layout.pieces(t, formats::Rank{number_})) {
@@ -128,18 +131,18 @@ class Rank {
   Result<> save(libswap::IoQueue& io) {
     std::vector<libswap::Held> held;
     for (const Part& part : parts_) held.push_back({part.tensor, part.box, part.memory});
-    TRY_ASSIGN(const auto content, libswap::MemoryContent::make(catalog_, std::move(held)));
-    TRY(libswap::save(io, ranks_, content,
-                      {.format = formats::format_named("dcp"),
-                       .rank = formats::Rank{number_},
-                       .world = task_.world},
-                      task_.directory));
+    EBB_TRY_ASSIGN(const auto content, libswap::MemoryContent::make(catalog_, std::move(held)));
+    EBB_TRY(libswap::save(io, ranks_, content,
+                          {.format = formats::format_named("dcp"),
+                           .rank = formats::Rank{number_},
+                           .world = task_.world},
+                          task_.directory));
     return {};
   }
 
   Result<> load() {
-    TRY_ASSIGN(auto tree, libswap::open_tree(task_.directory));
-    TRY_ASSIGN(const auto checkpoint, formats::describe(std::move(tree)));
+    EBB_TRY_ASSIGN(auto tree, libswap::open_tree(task_.directory));
+    EBB_TRY_ASSIGN(const auto checkpoint, formats::describe(std::move(tree)));
     std::vector<libswap::Wanted> wanted;
     for (const Part& part : parts_) {
       const auto& tensors = checkpoint->catalog().tensors;
@@ -150,7 +153,7 @@ class Rank {
       wanted.push_back(
           {static_cast<std::uint32_t>(found - tensors.begin()), part.box, part.memory});
     }
-    TRY(libswap::load(*checkpoint, wanted));
+    EBB_TRY(libswap::load(*checkpoint, wanted));
     return {};
   }
 
@@ -212,7 +215,7 @@ int run(const Task& task) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   const auto number = [&](int i, auto& out) {
     const std::string_view word = argv[i];
     return std::from_chars(word.data(), word.data() + word.size(), out).ec == std::errc();
@@ -225,3 +228,7 @@ int main(int argc, char** argv) {
   if (task.verb != "save" && task.verb != "load") return fail("save or load");
   return run(task);
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

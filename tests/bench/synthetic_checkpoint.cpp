@@ -3,10 +3,10 @@
 #include <array>
 #include <cstring>
 
-#include "formats/core/check.h"
-#include "formats/core/float_cast.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/float_cast.h"
 
-namespace bench {
+namespace ebb::bench {
 
 using formats::DType;
 using formats::TensorEntry;
@@ -66,10 +66,10 @@ std::uint64_t SyntheticCheckpoint::add(const std::string& name, const formats::S
 formats::Result<> SyntheticCheckpoint::read(const TensorEntry& tensor, const formats::Chunk&,
                                             std::uint64_t first, std::span<std::byte> into) const {
   auto number = static_cast<std::uint64_t>(&tensor - catalog_.tensors.data());
-  CHECK(number < catalog_.tensors.size());
+  EBB_CHECK(number < catalog_.tensors.size());
   if (tensor.state == "param") ++number;  // the master's, rounded
   const std::uint64_t elem = bytes_of(tensor.dtype);
-  CHECK(first % elem == 0 && into.size() % elem == 0);
+  EBB_CHECK(first % elem == 0 && into.size() % elem == 0);
   std::array<float, 4096> block{};
   std::uint64_t at = first / elem;
   while (!into.empty()) {
@@ -83,4 +83,4 @@ formats::Result<> SyntheticCheckpoint::read(const TensorEntry& tensor, const for
   return {};
 }
 
-}  // namespace bench
+}  // namespace ebb::bench

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace bench {
+namespace ebb::bench {
 
 // A transformer's matrices and vectors, trained with AdamW: bf16 weights, fp32 master weights and
 // both moments, one chunk each. Thread-safe.
@@ -25,4 +25,4 @@ class SyntheticCheckpoint : public formats::Checkpoint {
   formats::Catalog catalog_;
 };
 
-}  // namespace bench
+}  // namespace ebb::bench

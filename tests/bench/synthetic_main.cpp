@@ -6,6 +6,8 @@
 
 #include "tests/support/synthetic.h"
 
+namespace ebb {
+
 namespace {
 
 bool read_count(std::string_view text, std::uint64_t& into) {
@@ -15,7 +17,7 @@ bool read_count(std::string_view text, std::uint64_t& into) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   const std::vector<std::string_view> words(argv, argv + argc);
   test_support::Synthetic wanted;
   std::uint64_t world = 0;
@@ -33,3 +35,7 @@ int main(int argc, char** argv) {
   std::fprintf(stderr, "ebb-synthetic: %s\n", made.error().message.c_str());
   return 1;
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Rank;
@@ -54,4 +54,4 @@ TEST(Batches, TheShortestTextIsItsOwnSequence) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace ebb::gpt

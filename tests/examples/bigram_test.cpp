@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string_view>
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 std::vector<std::uint8_t> bytes(std::string_view text) { return {text.begin(), text.end()}; }
@@ -39,4 +39,4 @@ TEST(Bigram, KnowsNothingWithoutText) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -7,7 +7,7 @@
 #include "examples/gpt/layers.h"
 #include "examples/gpt/random.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 struct Case {
@@ -24,7 +24,7 @@ Case small_case() {
   config.heads = 3;
   config.hidden = 20;
   auto model = Model::make(config);
-  CHECK(model.has_value());
+  EBB_CHECK(model.has_value());
   Case made{*model, std::vector<double>(model->elems), {}};
   // Not the initial weights: zeros there would hide terms.
   for (std::uint64_t i = 0; i < model->elems; ++i) made.weights[i] = 0.4 * random_float(3, i) + 0.1;
@@ -133,4 +133,4 @@ TEST(Activations, BytesCountsEveryBuffer) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -4,12 +4,12 @@
 
 #include <set>
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 Model make(const Config& config) {
   auto model = Model::make(config);
-  CHECK(model.has_value());
+  EBB_CHECK(model.has_value());
   return *model;
 }
 
@@ -71,4 +71,4 @@ TEST(Model, RefusesHeadsThatDoNotFitTheWidth) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using formats::Rank;
@@ -34,9 +34,9 @@ std::vector<float> mean_over(std::uint32_t world, std::uint64_t elems) {
         mine.push_back(gradient_of(share.first + i, elems));
       GradientMean mean(*ranks[r], elems);
       const auto slice = mean.reduce(mine);
-      CHECK(slice.has_value());
+      EBB_CHECK(slice.has_value());
       const Slice place = slice_of(elems, rank, world);
-      CHECK(slice->size() == place.count);
+      EBB_CHECK(slice->size() == place.count);
       std::copy(slice->begin(), slice->end(), whole.data() + place.first);
     });
   for (std::thread& thread : threads) thread.join();
@@ -80,4 +80,4 @@ TEST(GradientMean, SlicesCoverTheVectorOnce) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace ebb::gpt

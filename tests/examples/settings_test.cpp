@@ -4,11 +4,11 @@
 
 #include "examples/gpt/setup.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 Result<Settings> parse(const std::vector<std::string>& words) {
-  TRY_ASSIGN(const auto invocation, tools::parse_command_line(train_program(), words));
+  EBB_TRY_ASSIGN(const auto invocation, tools::parse_command_line(train_program(), words));
   return settings_from(invocation.arguments);
 }
 
@@ -70,7 +70,7 @@ class Configs : public testing::Test {
     Settings settings;
     settings.ranks = ranks;
     settings.budget = budget;
-    TRY_ASSIGN(const auto engines, engine_configs(settings, model_, nullptr));
+    EBB_TRY_ASSIGN(const auto engines, engine_configs(settings, model_, nullptr));
     return predict(engines, model_, Corpus());
   }
   Model model_;
@@ -111,4 +111,4 @@ TEST_F(Configs, ATooSmallBudgetIsRefusedWithTheMinimum) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace ebb::gpt

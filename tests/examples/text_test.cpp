@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "libswap/sys/posix_backend.h"
+#include "ebb/libswap/sys/posix_backend.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 namespace fs = std::filesystem;
@@ -21,9 +21,9 @@ class Text : public testing::Test {
     folder_ = fs::temp_directory_path() / ("gpt_text_" + std::to_string(::getpid()));
     fs::create_directory(folder_);
     auto backend = libswap::make_threads_backend(1);
-    CHECK(backend.has_value());
+    EBB_CHECK(backend.has_value());
     auto io = libswap::IoQueue::start(std::move(*backend), {});
-    CHECK(io.has_value());
+    EBB_CHECK(io.has_value());
     io_ = std::move(*io);
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -99,4 +99,4 @@ TEST_F(Text, WithoutLicencesTheMessageAsksForAText) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace ebb::gpt

@@ -5,12 +5,12 @@
 #include <array>
 #include <csignal>
 
+#include "ebb/libswap/sys/posix_backend.h"
+#include "ebb/libswap/sys/process.h"
 #include "examples/gpt/demo.h"
-#include "libswap/sys/posix_backend.h"
-#include "libswap/sys/process.h"
 #include "tests/support/program.h"
 
-namespace gpt {
+namespace ebb::gpt {
 namespace {
 
 using libswap::ChildProcess;
@@ -35,7 +35,7 @@ class GptTrain : public testing::Test {
     auto child = ChildProcess::start(
         {kGptTrain, "--swap", directory, "--steps", steps, "--snapshot-every", "1", "--quiet"},
         ChildProcess::Stream::messages);
-    CHECK(child.has_value());
+    EBB_CHECK(child.has_value());
     return std::move(*child);
   }
   static void wait_for(ChildProcess& child, const std::string& beginning) {
@@ -128,4 +128,4 @@ TEST_F(GptTrain, DamageInTheStoreIsRefusedWithFileAndOffset) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace ebb::gpt

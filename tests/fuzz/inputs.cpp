@@ -4,13 +4,13 @@
 #include <optional>
 #include <set>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/units.h"
-#include "formats/registry.h"
-#include "formats/torch/tensor.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/registry.h"
+#include "ebb/formats/torch/tensor.h"
 #include "tests/support/archives.h"
 
-namespace fuzz {
+namespace ebb::fuzz {
 namespace {
 
 using formats::ByteVector;
@@ -34,7 +34,7 @@ class WatchedTree : public test_support::ForwardingTree {
  public:
   using ForwardingTree::ForwardingTree;
   Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
-    CHECK(find(name) != nullptr);
+    EBB_CHECK(find(name) != nullptr);
     return ForwardingTree::open(name);
   }
 };
@@ -49,9 +49,9 @@ std::uint64_t decoded_bytes(const TensorEntry& tensor, const Chunk& chunk) {
 void check_places(const Catalog& catalog) {
   for (const TensorEntry& tensor : catalog.tensors)
     for (const Chunk& chunk : tensor.chunks) {
-      CHECK(chunk.file < catalog.files.size());
+      EBB_CHECK(chunk.file < catalog.files.size());
       const auto end = formats::checked_add(chunk.offset, chunk.length);
-      CHECK(chunk.length == 0 || (end && *end <= catalog.files[chunk.file].size));
+      EBB_CHECK(chunk.length == 0 || (end && *end <= catalog.files[chunk.file].size));
     }
 }
 
@@ -64,7 +64,7 @@ void read_chunk(const Checkpoint& checkpoint, const TensorEntry& tensor, const C
   const std::span<std::byte> into(parts);
   const bool in_parts = checkpoint.read(tensor, chunk, 0, into.first(cut)).has_value() &&
                         checkpoint.read(tensor, chunk, cut, into.subspan(cut)).has_value();
-  if (read && in_parts) CHECK(whole == parts);
+  if (read && in_parts) EBB_CHECK(whole == parts);
 }
 
 void read_chunks(const Checkpoint& checkpoint) {
@@ -138,15 +138,15 @@ std::shared_ptr<test_support::MemoryTree> tree_of(ByteView input, std::string fi
 bool look_at(std::shared_ptr<const formats::SourceTree> tree) {
   const auto checkpoint = formats::describe(std::make_shared<WatchedTree>(std::move(tree)));
   if (!checkpoint) {
-    CHECK(!checkpoint.error().message.empty());
+    EBB_CHECK(!checkpoint.error().message.empty());
     return false;
   }
   const Catalog& catalog = (*checkpoint)->catalog();
   check_places(catalog);
-  for (const TensorEntry& tensor : catalog.tensors) CHECK(label_of(tensor).size() < (1u << 20));
+  for (const TensorEntry& tensor : catalog.tensors) EBB_CHECK(label_of(tensor).size() < (1u << 20));
   for (const formats::ValueEntry& value : catalog.values) to_json(value.value);
   if (prove_coverage(catalog)) read_chunks(**checkpoint);
   return true;
 }
 
-}  // namespace fuzz
+}  // namespace ebb::fuzz

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/byte_source.h"
+#include "ebb/formats/core/byte_source.h"
 #include "tests/support/source_tree.h"
 
-namespace fuzz {
+namespace ebb::fuzz {
 
 // An input is the bytes of file `first`, then any number of
 //     "\n==> NAME\n" BYTES     a file as it is
@@ -23,4 +23,4 @@ std::shared_ptr<test_support::MemoryTree> tree_of(formats::ByteView input, std::
 // its files, and that only files of the tree were opened. False: it is no checkpoint.
 bool look_at(std::shared_ptr<const formats::SourceTree> tree);
 
-}  // namespace fuzz
+}  // namespace ebb::fuzz

@@ -12,6 +12,8 @@
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -55,3 +57,5 @@ TEST(FuzzCorpus, HasAFolderForEachTargetAndNoOther) {
 }
 
 }  // namespace
+
+}  // namespace ebb

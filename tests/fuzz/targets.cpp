@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace fuzz {
+namespace ebb::fuzz {
 namespace {
 
 constexpr std::array kTargets = {
@@ -37,4 +37,4 @@ const Target* target_named(std::string_view name) {
   return found == kTargets.end() ? nullptr : &*found;
 }
 
-}  // namespace fuzz
+}  // namespace ebb::fuzz

@@ -7,9 +7,9 @@
 #include <span>
 #include <string_view>
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 
-namespace fuzz {
+namespace ebb::fuzz {
 
 struct Target {
   std::string_view name;  // also the folder below tests/fuzz/corpus
@@ -39,4 +39,4 @@ void native_manifest(formats::ByteView input);
 void native_store(formats::ByteView input);
 void any_tree(formats::ByteView input);
 
-}  // namespace fuzz
+}  // namespace ebb::fuzz

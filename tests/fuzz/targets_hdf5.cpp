@@ -1,13 +1,13 @@
 // HDF5 as far as this program reads it itself: what the confined reader reports, the superblock,
 // the documents in attributes, the elements. libhdf5 runs in a process of its own and is fuzzed
 // elsewhere.
-#include "formats/catalog/value_json.h"
-#include "formats/hdf5/description.h"
-#include "formats/hdf5/superblock.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/hdf5/description.h"
+#include "ebb/formats/hdf5/superblock.h"
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"
 
-namespace fuzz {
+namespace ebb::fuzz {
 namespace {
 
 using formats::ByteVector;
@@ -31,7 +31,7 @@ class ReportTree : public test_support::MemoryTree {
 }  // namespace
 
 void hdf5_report(ByteView input) {
-  if (const auto report = hdf5::decode(input)) CHECK(hdf5::decode(encode(*report)).has_value());
+  if (const auto report = hdf5::decode(input)) EBB_CHECK(hdf5::decode(encode(*report)).has_value());
   auto tree = std::make_shared<ReportTree>(input);
   ByteVector file;
   formats::append_text(file, std::string_view("\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0", 16));
@@ -54,11 +54,11 @@ void hdf5_values(ByteView input) {
   if (const auto values = formats::read_values_json(text, "m")) {
     const std::string written = formats::values_json(*values);
     const auto again = formats::read_values_json(written, "m");
-    CHECK(again.has_value());
-    CHECK(formats::values_json(*again) == written);
+    EBB_CHECK(again.has_value());
+    EBB_CHECK(formats::values_json(*again) == written);
   }
   (void)formats::read_groups_json(text, "m");
   (void)formats::read_param_steps_json(text, "m");
 }
 
-}  // namespace fuzz
+}  // namespace ebb::fuzz

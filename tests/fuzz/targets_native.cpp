@@ -2,12 +2,12 @@
 // targets put the right ones in first, so that what lies behind them is reached.
 #include <algorithm>
 
-#include "formats/core/crc32c.h"
-#include "formats/native/store_files.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/native/store_files.h"
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"
 
-namespace fuzz {
+namespace ebb::fuzz {
 namespace {
 
 using formats::ByteVector;
@@ -67,8 +67,8 @@ void native_manifest(ByteView input) {
   const auto manifest = native::decode_manifest(bytes, "m", 0);
   if (!manifest) return;
   const auto again = native::decode_manifest(native::encode(*manifest), "m", 0);
-  CHECK(again.has_value());
-  CHECK(native::encode(*again) == native::encode(*manifest));
+  EBB_CHECK(again.has_value());
+  EBB_CHECK(native::encode(*again) == native::encode(*manifest));
 }
 
 void native_store(ByteView input) {
@@ -84,4 +84,4 @@ void native_store(ByteView input) {
   look_at(tree);
 }
 
-}  // namespace fuzz
+}  // namespace ebb::fuzz

@@ -1,13 +1,13 @@
 // The pickle machine, the zip reader and the archives made of both.
-#include "formats/core/decompress.h"
-#include "formats/core/units.h"
-#include "formats/dcp/payload.h"
-#include "formats/torch/archive.h"
+#include "ebb/formats/core/decompress.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/dcp/payload.h"
+#include "ebb/formats/torch/archive.h"
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"
 #include "tests/support/archives.h"
 
-namespace fuzz {
+namespace ebb::fuzz {
 namespace {
 
 using formats::ByteVector;
@@ -32,8 +32,8 @@ void look_at_tensor(const TorchArchive& archive, PickleId id) {
   if (!elements || !plain || !*plain || tensor->bytes() == 0) return;
   ByteVector again(static_cast<std::size_t>(tensor->bytes()));
   const std::uint64_t at = (*plain)->record_at + (*plain)->first;
-  CHECK(archive.zip().source().read(at, again).has_value());
-  CHECK(again == *elements);
+  EBB_CHECK(archive.zip().source().read(at, again).has_value());
+  EBB_CHECK(again == *elements);
 }
 
 void look_at_archive(const TorchArchive& archive) {
@@ -51,7 +51,7 @@ void pickle(ByteView input) {
   if (!graph) return;
   const auto allowed = require_known_globals(*graph);
   for (const PickleGraph::Name& used : graph->names())
-    CHECK(!allowed || formats::is_known_global(used.name));
+    EBB_CHECK(!allowed || formats::is_known_global(used.name));
   if (const auto value = value_of(*graph, graph->root(), nullptr)) to_json(*value);
 }
 
@@ -60,8 +60,9 @@ void zip(ByteView input) {
   if (!archive) return;
   for (const formats::ZipEntry& entry : archive->entries()) {
     const auto bytes = archive->read(entry, formats::MiB);
-    CHECK(!bytes || bytes->size() == entry.size);
-    CHECK(entry.name.find("..") == std::string::npos || entry.name.find("/../") == entry.name.npos);
+    EBB_CHECK(!bytes || bytes->size() == entry.size);
+    EBB_CHECK(entry.name.find("..") == std::string::npos ||
+              entry.name.find("/../") == entry.name.npos);
   }
 }
 
@@ -81,7 +82,7 @@ void torch_file(ByteView input) {
 
 void zstd_stream(ByteView input) {
   const auto bytes = formats::unzstd(input, formats::MiB, "m");
-  CHECK(!bytes || bytes->size() <= formats::MiB);
+  EBB_CHECK(!bytes || bytes->size() <= formats::MiB);
 }
 
-}  // namespace fuzz
+}  // namespace ebb::fuzz

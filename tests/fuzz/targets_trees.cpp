@@ -1,11 +1,11 @@
 // Formats that are several files: the whole way from bytes to a catalog and its elements.
-#include "formats/deepspeed/names.h"
-#include "formats/safetensors/header.h"
-#include "formats/safetensors/index.h"
+#include "ebb/formats/deepspeed/names.h"
+#include "ebb/formats/safetensors/header.h"
+#include "ebb/formats/safetensors/index.h"
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"
 
-namespace fuzz {
+namespace ebb::fuzz {
 
 using formats::ByteVector;
 using formats::ByteView;
@@ -22,10 +22,10 @@ void safetensors_header(ByteView input) {
   if (!header) return;
   std::uint64_t at = 0;
   for (const auto& tensor : header->tensors) {
-    CHECK(tensor.begin <= tensor.end && tensor.end <= input.size() - header->data_start);
+    EBB_CHECK(tensor.begin <= tensor.end && tensor.end <= input.size() - header->data_start);
     at += tensor.end - tensor.begin;
   }
-  CHECK(at == input.size() - header->data_start);
+  EBB_CHECK(at == input.size() - header->data_start);
   look_at(tree_of(input, "model.safetensors"));
 }
 
@@ -34,7 +34,7 @@ void safetensors_index(ByteView input) {
   const auto source = tree->open("model.safetensors.index.json");
   if (!source) return;
   if (const auto index = formats::safetensors::read_index(**source))
-    for (const auto& weight : index->weights) CHECK(weight.file.find('/') == std::string::npos);
+    for (const auto& weight : index->weights) EBB_CHECK(weight.file.find('/') == std::string::npos);
   look_at(tree);
 }
 
@@ -53,11 +53,11 @@ void deepspeed_names(ByteView input) {
     rest.remove_prefix(std::min(line + 1, rest.size()));
   }
   if (const auto files = formats::find_ds_files(tree)) {
-    for (const auto& [rank, name] : files->model) CHECK(tree.find(name) != nullptr);
-    for (const auto& [rank, name] : files->optimizer) CHECK(tree.find(name) != nullptr);
+    for (const auto& [rank, name] : files->model) EBB_CHECK(tree.find(name) != nullptr);
+    for (const auto& [rank, name] : files->optimizer) EBB_CHECK(tree.find(name) != nullptr);
   }
 }
 
 void any_tree(ByteView input) { look_at(tree_of(input, "")); }
 
-}  // namespace fuzz
+}  // namespace ebb::fuzz

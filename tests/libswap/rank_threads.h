@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "libswap/store/agreement.h"
+#include "ebb/libswap/store/agreement.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 using formats::Result;
 
@@ -78,4 +78,4 @@ inline void run_ranks(std::uint32_t world,
   for (std::thread& thread : threads) thread.join();
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -2,11 +2,11 @@
 
 #include <zlib.h>
 
-#include "formats/core/check.h"
-#include "formats/core/crc32c.h"
-#include "formats/torch/zip_layout.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/zip/zip_layout.h"
 
-namespace test_support {
+namespace ebb::test_support {
 namespace {
 
 using formats::append_le;
@@ -15,13 +15,13 @@ using formats::ByteView;
 
 std::string deflated(std::string_view text) {
   z_stream stream{};
-  CHECK(deflateInit2(&stream, 9, Z_DEFLATED, -MAX_WBITS, 9, Z_DEFAULT_STRATEGY) == Z_OK);
+  EBB_CHECK(deflateInit2(&stream, 9, Z_DEFLATED, -MAX_WBITS, 9, Z_DEFAULT_STRATEGY) == Z_OK);
   std::string out(deflateBound(&stream, text.size()), '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.avail_in = static_cast<uInt>(text.size());
   stream.next_out = reinterpret_cast<Bytef*>(out.data());
   stream.avail_out = static_cast<uInt>(out.size());
-  CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  EBB_CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END);
   out.resize(stream.total_out);
   deflateEnd(&stream);
   return out;
@@ -142,4 +142,4 @@ PickleText& PickleText::get(std::uint32_t memo) {
   return *this;
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

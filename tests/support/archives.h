@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 // The archive torch.save would write around `pickle`, its checksums right, with one storage of each
 // given size: "0", "1", ... filled with zeros.
@@ -49,4 +49,4 @@ class PickleText {
   std::string out_;
 };
 
-}  // namespace test_support
+}  // namespace ebb::test_support

@@ -4,13 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 Cost cost_of(const std::function<void()>& work) {
   const pid_t child = ::fork();
-  CHECK(child >= 0);
+  EBB_CHECK(child >= 0);
   if (child == 0) {
     const rlimit limit{60, 60};
     ::setrlimit(RLIMIT_CPU, &limit);
@@ -19,7 +19,7 @@ Cost cost_of(const std::function<void()>& work) {
   }
   int status = 0;
   rusage used{};
-  CHECK(::wait4(child, &status, 0, &used) == child);
+  EBB_CHECK(::wait4(child, &status, 0, &used) == child);
   Cost cost;
   cost.returned = WIFEXITED(status) && WEXITSTATUS(status) == 0;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -32,4 +32,4 @@ Cost cost_of(const std::function<void()>& work) {
   return cost;
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

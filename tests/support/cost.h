@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace test_support {
+namespace ebb::test_support {
 
 struct Cost {
   bool returned = false;         // false: it crashed, or took more than a minute
@@ -15,4 +15,4 @@ struct Cost {
 // Under sanitizers, which cost memory and time themselves, both figures stay 0.
 Cost cost_of(const std::function<void()>& work);
 
-}  // namespace test_support
+}  // namespace ebb::test_support

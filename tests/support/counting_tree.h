@@ -12,7 +12,7 @@
 
 #include "tests/support/source_tree.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 class CountingTree : public ForwardingTree {
  public:
@@ -24,7 +24,7 @@ class CountingTree : public ForwardingTree {
 
   formats::Result<std::shared_ptr<const formats::ByteSource>> open(
       std::string_view name) const override {
-    TRY_ASSIGN(auto source, ForwardingTree::open(name));
+    EBB_TRY_ASSIGN(auto source, ForwardingTree::open(name));
     return std::shared_ptr<const formats::ByteSource>(
         std::make_shared<Counted>(std::move(source), read_));
   }
@@ -33,7 +33,7 @@ class CountingTree : public ForwardingTree {
       const std::function<formats::Result<Decoded>()>& make) const override {
     decoded_bytes_.push_back(bytes);
     if (!kept_.contains(key)) {
-      TRY_ASSIGN(kept_[key], make());
+      EBB_TRY_ASSIGN(kept_[key], make());
     }
     return kept_[key];
   }
@@ -60,4 +60,4 @@ class CountingTree : public ForwardingTree {
   mutable std::map<std::string, Decoded> kept_;
 };
 
-}  // namespace test_support
+}  // namespace ebb::test_support

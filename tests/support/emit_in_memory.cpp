@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "formats/catalog/range_crcs.h"
-#include "formats/core/compress.h"
-#include "formats/core/float_cast.h"
+#include "ebb/formats/catalog/range_crcs.h"
+#include "ebb/formats/core/compress.h"
+#include "ebb/formats/core/float_cast.h"
 
-namespace test_support {
+namespace ebb::test_support {
 namespace {
 
 using formats::ByteVector;
@@ -22,13 +22,13 @@ class Writer {
     formats::RangeCrcs crcs(file);
     std::uint64_t end = 0;
     for (const formats::Fragment& fragment : file.fragments) {
-      CHECK(fragment.offset >= end);
+      EBB_CHECK(fragment.offset >= end);
       crcs.feed_zeros(fragment.offset - end);
-      TRY_ASSIGN(const ByteVector data, fragment_bytes(fragment, crcs));
+      EBB_TRY_ASSIGN(const ByteVector data, fragment_bytes(fragment, crcs));
       crcs.feed(data);
       blocks_.add(file, blocks_.shares(file, fragment.offset, data));
       end = fragment.offset + data.size();
-      CHECK(end <= bytes.size());
+      EBB_CHECK(end <= bytes.size());
       std::copy(data.begin(), data.end(),
                 bytes.begin() + static_cast<std::ptrdiff_t>(fragment.offset));
     }
@@ -42,12 +42,12 @@ class Writer {
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) {
       ByteVector bytes = sealed->blocks_of ? sealed->bytes(blocks_.of(*sealed->blocks_of))
                                            : sealed->bytes(crcs.of(sealed->over));
-      CHECK(bytes.size() == sealed->size);
+      EBB_CHECK(bytes.size() == sealed->size);
       return bytes;
     }
     const auto& wanted = std::get<formats::TensorData>(fragment.data);
     const formats::TensorEntry& tensor = content_.catalog().tensors[wanted.tensor];
-    TRY_ASSIGN(const ByteVector all, elements_of(content_, tensor));
+    EBB_TRY_ASSIGN(const ByteVector all, elements_of(content_, tensor));
     const std::uint32_t width = formats::bytes_of(tensor.dtype);
     ByteVector part(formats::volume(wanted.box.extent) * width);
     formats::copy_region(wanted.box, {formats::whole(tensor.shape), all}, {wanted.box, part},
@@ -71,7 +71,7 @@ namespace {
 Result<ByteVector> packed(const formats::OutputFile& file, formats::ByteView plain,
                           const formats::Compression& compression,
                           std::vector<formats::FileRange>& places) {
-  TRY_ASSIGN(auto writer, formats::ZstdWriter::make(compression.level));
+  EBB_TRY_ASSIGN(auto writer, formats::ZstdWriter::make(compression.level));
   places.resize(file.items.size());
   ByteVector bytes(file.head ? file.head->size : 0);
   for (std::size_t i = file.items.size(); i-- > 0;) {
@@ -83,9 +83,9 @@ Result<ByteVector> packed(const formats::OutputFile& file, formats::ByteView pla
       formats::append_bytes(bytes, item);
     } else {
       bytes.resize(before + formats::ZstdWriter::bound(item.size()));
-      TRY(writer.begin(item.size(), std::span(bytes).subspan(before)));
-      TRY(writer.feed(item));
-      TRY_ASSIGN(size, writer.end());
+      EBB_TRY(writer.begin(item.size(), std::span(bytes).subspan(before)));
+      EBB_TRY(writer.feed(item));
+      EBB_TRY_ASSIGN(size, writer.end());
       bytes.resize(before + size);
     }
     places[i] = {before, size};
@@ -104,15 +104,15 @@ Result<std::shared_ptr<MemoryTree>> carry_out(const formats::EmitPlan& plan,
   formats::ItemPlaces places(plan.files.size());
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
     const formats::OutputFile& file = plan.files[i];
-    TRY_ASSIGN(ByteVector bytes, writer.file(file));
+    EBB_TRY_ASSIGN(ByteVector bytes, writer.file(file));
     if (plan.packing) {
-      TRY_ASSIGN(bytes, packed(file, bytes, plan.packing->compression, places[i]));
+      EBB_TRY_ASSIGN(bytes, packed(file, bytes, plan.packing->compression, places[i]));
     }
     tree->add(file.name, std::move(bytes));
   }
   const auto commit_files = plan.packing ? plan.packing->commit_files(places) : plan.commit_files;
   for (const formats::OutputFile& file : commit_files) {
-    TRY_ASSIGN(ByteVector bytes, writer.file(file));
+    EBB_TRY_ASSIGN(ByteVector bytes, writer.file(file));
     tree->add(file.name, std::move(bytes));
   }
   return tree;
@@ -125,10 +125,10 @@ Result<ByteVector> elements_of(const formats::Checkpoint& checkpoint,
   ByteVector whole(formats::volume(tensor.shape) * width);
   for (const formats::Chunk& chunk : tensor.chunks) {
     ByteVector part(formats::volume(chunk.box.extent) * width);
-    TRY(checkpoint.read(tensor, chunk, 0, part));
+    EBB_TRY(checkpoint.read(tensor, chunk, 0, part));
     formats::copy_region(chunk.box, {chunk.box, part}, {all, whole}, width);
   }
   return whole;
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

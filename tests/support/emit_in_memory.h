@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "formats/catalog/emit.h"
+#include "ebb/formats/catalog/emit.h"
 #include "tests/support/source_tree.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 // Tensor i of the plan is `content.catalog().tensors[i]`.
 formats::Result<std::shared_ptr<MemoryTree>> carry_out(const formats::EmitPlan& plan,
@@ -18,4 +18,4 @@ formats::Result<std::shared_ptr<MemoryTree>> carry_out(const formats::EmitPlan& 
 formats::Result<formats::ByteVector> elements_of(const formats::Checkpoint& checkpoint,
                                                  const formats::TensorEntry& tensor);
 
-}  // namespace test_support
+}  // namespace ebb::test_support

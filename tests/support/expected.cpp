@@ -9,9 +9,9 @@
 #include <memory>
 #include <set>
 
-#include "formats/core/units.h"
+#include "ebb/formats/core/units.h"
 
-namespace test_support {
+namespace ebb::test_support {
 namespace {
 
 using simdjson::dom::element;
@@ -20,7 +20,8 @@ using simdjson::dom::element_type;
 std::string hex_sha256(formats::ByteView bytes) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int length = 0;
-  CHECK(EVP_Digest(bytes.data(), bytes.size(), digest.data(), &length, EVP_sha256(), nullptr) == 1);
+  EBB_CHECK(EVP_Digest(bytes.data(), bytes.size(), digest.data(), &length, EVP_sha256(), nullptr) ==
+            1);
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string out;
   for (unsigned int i = 0; i < length; ++i) {
@@ -157,7 +158,7 @@ formats::Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
   formats::ByteVector whole(formats::volume(tensor.shape) * bytes_per_elem);
   for (const formats::Chunk& chunk : tensor.chunks) {
     formats::ByteVector part(formats::volume(chunk.box.extent) * bytes_per_elem);
-    TRY(checkpoint.read(tensor, chunk, 0, part));
+    EBB_TRY(checkpoint.read(tensor, chunk, 0, part));
     formats::copy_region(chunk.box, {chunk.box, part}, {all, whole}, bytes_per_elem);
   }
   return hex_sha256(whole);
@@ -222,4 +223,4 @@ std::string expected_error(const std::filesystem::path& expected_json) {
   return text_or_empty(root, "error");
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

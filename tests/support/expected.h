@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 // The whole logical tensor, row-major, little-endian, as lower-case hex. Reads every chunk.
 formats::Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
@@ -34,4 +34,4 @@ std::string content_differences(const std::string& json, const std::filesystem::
 // The "error" of an expected.json, "" when it has none.
 std::string expected_error(const std::filesystem::path& expected_json);
 
-}  // namespace test_support
+}  // namespace ebb::test_support

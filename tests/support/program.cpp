@@ -11,9 +11,9 @@
 #include <array>
 #include <filesystem>
 
-#include "formats/core/check.h"
+#include "ebb/formats/core/check.h"
 
-namespace test_support {
+namespace ebb::test_support {
 namespace {
 
 struct Pipe {
@@ -23,7 +23,7 @@ struct Pipe {
 
 Pipe open_pipe() {
   std::array<int, 2> ends{};
-  CHECK(pipe2(ends.data(), O_CLOEXEC) == 0);
+  EBB_CHECK(pipe2(ends.data(), O_CLOEXEC) == 0);
   return {ends[0], ends[1]};
 }
 
@@ -32,7 +32,7 @@ void read_both(int out, int err, Outcome& outcome) {
   std::array<pollfd, 2> polled = {pollfd{out, POLLIN, 0}, pollfd{err, POLLIN, 0}};
   std::array<char, 65536> buffer{};
   for (int open = out < 0 ? 1 : 2; open > 0;) {
-    CHECK(poll(polled.data(), polled.size(), -1) > 0);
+    EBB_CHECK(poll(polled.data(), polled.size(), -1) > 0);
     for (std::size_t i = 0; i < polled.size(); ++i) {
       if (polled[i].fd < 0 || polled[i].revents == 0) continue;
       const ssize_t count = read(polled[i].fd, buffer.data(), buffer.size());
@@ -61,11 +61,11 @@ RunningProgram::RunningProgram(const std::string& program,
 
   const Pipe out = open_pipe(), err = open_pipe();
   posix_spawn_file_actions_t actions;
-  CHECK(posix_spawn_file_actions_init(&actions) == 0);
-  CHECK(posix_spawn_file_actions_adddup2(&actions, out.write_end, STDOUT_FILENO) == 0);
-  CHECK(posix_spawn_file_actions_adddup2(&actions, err.write_end, STDERR_FILENO) == 0);
-  CHECK(posix_spawn_file_actions_addchdir_np(&actions, EBB_FIXTURES) == 0);
-  CHECK(posix_spawn(&child_, path.c_str(), &actions, nullptr, argv.data(), environ) == 0);
+  EBB_CHECK(posix_spawn_file_actions_init(&actions) == 0);
+  EBB_CHECK(posix_spawn_file_actions_adddup2(&actions, out.write_end, STDOUT_FILENO) == 0);
+  EBB_CHECK(posix_spawn_file_actions_adddup2(&actions, err.write_end, STDERR_FILENO) == 0);
+  EBB_CHECK(posix_spawn_file_actions_addchdir_np(&actions, EBB_FIXTURES) == 0);
+  EBB_CHECK(posix_spawn(&child_, path.c_str(), &actions, nullptr, argv.data(), environ) == 0);
   posix_spawn_file_actions_destroy(&actions);
   close(out.write_end);
   close(err.write_end);
@@ -73,7 +73,7 @@ RunningProgram::RunningProgram(const std::string& program,
   err_ = err.read_end;
 }
 
-void RunningProgram::signal(int number) const { CHECK(kill(child_, number) == 0); }
+void RunningProgram::signal(int number) const { EBB_CHECK(kill(child_, number) == 0); }
 
 void RunningProgram::close_output() {
   close(out_);
@@ -84,7 +84,7 @@ Outcome RunningProgram::wait() {
   Outcome outcome;
   read_both(out_, err_, outcome);
   int status = 0;
-  CHECK(waitpid(child_, &status, 0) == child_);
+  EBB_CHECK(waitpid(child_, &status, 0) == child_);
   outcome.exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return outcome;
 }
@@ -95,7 +95,7 @@ Outcome run_program(const std::string& program, const std::vector<std::string>& 
 
 ScratchDirectory::ScratchDirectory() {
   path_ = (std::filesystem::temp_directory_path() / "ebb-test-XXXXXX").string();
-  CHECK(mkdtemp(path_.data()) != nullptr);
+  EBB_CHECK(mkdtemp(path_.data()) != nullptr);
 }
 
 ScratchDirectory::~ScratchDirectory() {
@@ -103,4 +103,4 @@ ScratchDirectory::~ScratchDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

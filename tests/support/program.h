@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace test_support {
+namespace ebb::test_support {
 
 struct Outcome {
   int exit = -1;  // 128 + signal when one ended it
@@ -45,4 +45,4 @@ class ScratchDirectory {
   std::string path_;
 };
 
-}  // namespace test_support
+}  // namespace ebb::test_support

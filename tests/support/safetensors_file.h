@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 #include "tests/support/source_tree.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 // The header as it is, and so many zeros.
 inline formats::ByteVector safetensors_bytes(std::string_view header, std::size_t data_bytes = 0) {
@@ -27,4 +27,4 @@ inline std::shared_ptr<MemoryTree> safetensors_with(const std::string& metadata)
   return tree;
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

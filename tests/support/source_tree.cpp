@@ -4,9 +4,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 using formats::ByteVector;
 
@@ -27,7 +27,7 @@ void MemoryTree::add(std::string name, std::string_view text) {
 ByteVector& MemoryTree::bytes_of(std::string_view name) {
   const auto found = std::find_if(files_.begin(), files_.end(),
                                   [&](const auto& file) { return file.first == name; });
-  CHECK(found != files_.end());
+  EBB_CHECK(found != files_.end());
   return found->second;
 }
 
@@ -43,7 +43,7 @@ formats::Result<std::shared_ptr<const formats::ByteSource>> MemoryTree::open(
 std::shared_ptr<MemoryTree> load_tree(const std::filesystem::path& path) {
   const auto read = [](const std::filesystem::path& file) {
     std::ifstream in(file, std::ios::binary);
-    CHECK(in.good());
+    EBB_CHECK(in.good());
     const std::string text{std::istreambuf_iterator<char>(in), {}};
     ByteVector bytes;
     formats::append_text(bytes, text);
@@ -60,4 +60,4 @@ std::shared_ptr<MemoryTree> load_tree(const std::filesystem::path& path) {
   return tree;
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "formats/core/byte_source.h"
-#include "formats/core/crc32c.h"
-#include "formats/core/seen_parts.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/core/seen_parts.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 // Remembers what was read, as trees of files do. For one thread at a time.
 class RememberingTree : public formats::SourceTree {
@@ -80,4 +80,4 @@ class ForwardingTree : public formats::SourceTree {
 // Every regular file below `path` (or `path` itself). REQUIRES: it can be read.
 std::shared_ptr<MemoryTree> load_tree(const std::filesystem::path& path);
 
-}  // namespace test_support
+}  // namespace ebb::test_support

@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "formats/catalog/range_crcs.h"
-#include "formats/registry.h"
+#include "ebb/formats/catalog/range_crcs.h"
+#include "ebb/formats/registry.h"
 
-namespace test_support {
+namespace ebb::test_support {
 namespace {
 
 namespace fs = std::filesystem;
@@ -113,16 +113,17 @@ Result<> make_synthetic(const Synthetic& wanted, const std::string& directory) {
   const Catalog content = content_of(wanted);
   std::vector<formats::Shape> shapes;
   for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
-  TRY_ASSIGN(const formats::Layout layout,
-             formats::Layout::make({.policy = format->default_policy, .mesh = {wanted.world, 1}},
-                                   std::move(shapes)));
-  TRY_ASSIGN(const formats::EmitPlan plan, format->emit({content, layout}));
+  EBB_TRY_ASSIGN(
+      const formats::Layout layout,
+      formats::Layout::make({.policy = format->default_policy, .mesh = {wanted.world, 1}},
+                            std::move(shapes)));
+  EBB_TRY_ASSIGN(const formats::EmitPlan plan, format->emit({content, layout}));
   Writer writer(content, directory);
   for (const formats::OutputFile& file : plan.files) {
-    TRY(wanted.payload == Payload::holes ? writer.hole(file) : writer.whole(file));
+    EBB_TRY(wanted.payload == Payload::holes ? writer.hole(file) : writer.whole(file));
   }
-  for (const formats::OutputFile& file : plan.commit_files) TRY(writer.whole(file));
+  for (const formats::OutputFile& file : plan.commit_files) EBB_TRY(writer.whole(file));
   return {};
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 // holes: shards are files of the right size without bytes, and there are no values: only an index
 // can be read. A million DCP items would be a GiB of zip headers.
@@ -24,4 +24,4 @@ struct Synthetic {
 // Written into `directory`, which must exist and be empty. Elements are zeros.
 formats::Result<> make_synthetic(const Synthetic& wanted, const std::string& directory);
 
-}  // namespace test_support
+}  // namespace ebb::test_support

@@ -7,7 +7,7 @@
 
 #include "tests/tidy/source_tree.h"
 
-namespace tidy {
+namespace ebb::tidy {
 namespace {
 
 namespace fs = std::filesystem;
@@ -128,7 +128,7 @@ TEST(Tidy, TheHeaderGuideListsEveryHeaderTheExampleUses) {
     if (file.top() != "examples") continue;
     for (const Include& include : includes_of(file)) {
       const bool public_face = include.quoted && !include.path.starts_with("examples/");
-      if (public_face && guide->text.find(include.path) == std::string::npos) {
+      if (public_face && guide->text.find(include.file) == std::string::npos) {
         offenders.add(file, include.line, include.path);
       }
     }
@@ -149,4 +149,4 @@ TEST(Tidy, TheMapNamesEveryFolderWithSources) {
 }
 
 }  // namespace
-}  // namespace tidy
+}  // namespace ebb::tidy

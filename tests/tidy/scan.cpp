@@ -5,7 +5,7 @@
 
 #include "tests/tidy/source_tree.h"
 
-namespace tidy {
+namespace ebb::tidy {
 namespace {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
@@ -167,4 +167,4 @@ std::vector<Function> find_functions(const std::vector<std::string>& code) {
   return FunctionFinder().run(code);
 }
 
-}  // namespace tidy
+}  // namespace ebb::tidy

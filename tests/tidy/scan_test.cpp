@@ -3,7 +3,7 @@
 
 #include "tests/tidy/source_tree.h"
 
-namespace tidy {
+namespace ebb::tidy {
 namespace {
 
 TEST(TidyScan, BlanksCommentsAndLiteralsAndKeepsColumns) {
@@ -47,4 +47,4 @@ TEST(TidyScan, FindsTheProjectsFiles) {
 }
 
 }  // namespace
-}  // namespace tidy
+}  // namespace ebb::tidy

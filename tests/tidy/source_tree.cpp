@@ -5,7 +5,7 @@
 #include <iterator>
 #include <sstream>
 
-namespace tidy {
+namespace ebb::tidy {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,7 +95,8 @@ std::vector<Include> includes_of(const SourceFile& file) {
     const bool quoted = line[open] == '"';
     const std::size_t close = line.find(quoted ? '"' : '>', open + 1);
     if (close == std::string::npos) continue;
-    includes.push_back({i + 1, quoted, line.substr(open + 1, close - open - 1)});
+    const std::string path = line.substr(open + 1, close - open - 1);
+    includes.push_back({i + 1, quoted, path, path.starts_with("ebb/") ? path.substr(4) : path});
   }
   return includes;
 }
@@ -111,4 +112,4 @@ testing::AssertionResult Offenders::none() const {
 
 void Offenders::add(std::string_view what) { list_ += std::string(what) + "\n"; }
 
-}  // namespace tidy
+}  // namespace ebb::tidy

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidy {
+namespace ebb::tidy {
 
 struct SourceFile {
   std::string path;  // from the repository's root, with '/'
@@ -45,6 +45,7 @@ struct Include {
   std::size_t line = 0;  // from 1
   bool quoted = false;
   std::string path;
+  std::string file;  // quoted: where it lies, from the repository's root
 };
 std::vector<Include> includes_of(const SourceFile& file);
 
@@ -59,4 +60,4 @@ class Offenders {
   std::string list_;
 };
 
-}  // namespace tidy
+}  // namespace ebb::tidy

@@ -6,7 +6,7 @@
 
 #include "tests/tidy/source_tree.h"
 
-namespace tidy {
+namespace ebb::tidy {
 namespace {
 
 constexpr std::size_t kFileLines = 500;
@@ -147,4 +147,4 @@ TEST(Tidy, NoPathOfADevelopersMachine) {
 }
 
 }  // namespace
-}  // namespace tidy
+}  // namespace ebb::tidy

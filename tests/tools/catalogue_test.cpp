@@ -13,6 +13,8 @@
 #include "tests/support/archives.h"
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -201,3 +203,5 @@ TEST(Catalogue, C10TimesOfFilesMeanNothing) {
 }
 
 }  // namespace
+
+}  // namespace ebb

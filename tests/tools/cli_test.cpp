@@ -6,7 +6,7 @@
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
-namespace tools {
+namespace ebb::tools {
 namespace {
 
 constexpr std::array<std::string_view, 2> kChoices = {"rows", "zero3"};
@@ -141,4 +141,4 @@ TEST(Json, CommasStandBetweenValuesOnly) {
 }
 
 }  // namespace
-}  // namespace tools
+}  // namespace ebb::tools

@@ -8,6 +8,8 @@
 
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -107,3 +109,5 @@ TEST(ConvertShardSize, CutsSafetensorsWithAnIndexAndOtherFormatsRefuse) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -9,6 +9,8 @@
 
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -163,3 +165,5 @@ TEST(ConvertCompress, AfterSigkillTheSameCommandGoesOn) {
 }
 
 }  // namespace
+
+}  // namespace ebb

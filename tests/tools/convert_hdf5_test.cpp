@@ -6,6 +6,8 @@
 
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 using test_support::Outcome;
@@ -155,3 +157,5 @@ TEST(ConvertHdf5Compressed, VerifyFindsOneFlippedBitInAChunk) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -12,6 +12,8 @@
 
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -357,3 +359,5 @@ TEST(ConvertHelp, BeginsWithExamples) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -7,6 +7,8 @@
 
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -49,3 +51,5 @@ TEST(InspectHdf5File, EveryDamagedByteOfTheMetadataIsRefusedOrHarmless) {
 }
 
 }  // namespace
+
+}  // namespace ebb

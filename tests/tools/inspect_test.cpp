@@ -8,6 +8,8 @@
 
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -203,3 +205,5 @@ TEST(InspectMap, AFolderThatIsNotThereIsAnError) {
 }
 
 }  // namespace
+
+}  // namespace ebb

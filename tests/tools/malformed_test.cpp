@@ -9,6 +9,8 @@
 #include "tests/support/expected.h"
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -118,3 +120,5 @@ TEST(MalformedFixture, IsNeverConverted) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -9,6 +9,8 @@
 
 #include "tests/support/program.h"
 
+namespace ebb {
+
 namespace {
 
 using test_support::Outcome;
@@ -106,3 +108,5 @@ INSTANTIATE_TEST_SUITE_P(Trips, ThereAndBack, testing::ValuesIn(trips()), [](con
 });
 
 }  // namespace
+
+}  // namespace ebb

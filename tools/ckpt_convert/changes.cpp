@@ -1,9 +1,9 @@
 #include "tools/ckpt_convert/changes.h"
 
-#include "formats/core/json_text.h"
-#include "libswap/sys/file_tree.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/libswap/tree/file_tree.h"
 
-namespace tools::convert {
+namespace ebb::tools::convert {
 
 using formats::Code;
 using formats::Error;
@@ -15,12 +15,12 @@ namespace {
 constexpr std::uint64_t kMaxRules = 16 << 20;  // bytes of a file of rules
 
 Result<std::string> text_of_file(const std::string& path) {
-  TRY_ASSIGN(const auto tree, libswap::open_tree(path));
+  EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(path));
   if (tree->entries().size() != 1)
     return Error{Code::usage, "--rename @" + formats::printable(path) + ": not one file", {}};
-  TRY_ASSIGN(const auto source, tree->open(tree->entries().front().name));
-  TRY_ASSIGN(const formats::ByteVector bytes,
-             formats::read_bytes(*source, 0, source->size(), kMaxRules));
+  EBB_TRY_ASSIGN(const auto source, tree->open(tree->entries().front().name));
+  EBB_TRY_ASSIGN(const formats::ByteVector bytes,
+                 formats::read_bytes(*source, 0, source->size(), kMaxRules));
   return std::string(formats::text_of(bytes));
 }
 
@@ -55,15 +55,15 @@ Result<libswap::Revision> revision_of(const Arguments& arguments) {
       rules.push_back(given);
       continue;
     }
-    TRY_ASSIGN(std::string text, text_of_file(given.substr(1)));
+    EBB_TRY_ASSIGN(std::string text, text_of_file(given.substr(1)));
     rules.push_back(std::move(text));
   }
-  TRY_ASSIGN(revision.rename, libswap::RenameRules::parse(rules));
-  TRY_ASSIGN(revision.dtypes, libswap::DTypeRules::parse(arguments.texts("dtype")));
+  EBB_TRY_ASSIGN(revision.rename, libswap::RenameRules::parse(rules));
+  EBB_TRY_ASSIGN(revision.dtypes, libswap::DTypeRules::parse(arguments.texts("dtype")));
   if (const auto momentum = arguments.text("momentum")) {
-    TRY_ASSIGN(revision.momentum, momentum_of(*momentum));
+    EBB_TRY_ASSIGN(revision.momentum, momentum_of(*momentum));
   }
   return revision;
 }
 
-}  // namespace tools::convert
+}  // namespace ebb::tools::convert

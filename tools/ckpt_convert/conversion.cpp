@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/registry.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/transfer/in_parallel.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/read/in_parallel.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_convert/progress.h"
 #include "tools/ckpt_convert/read_back.h"
 #include "tools/cli/text.h"
 
-namespace tools::convert {
+namespace ebb::tools::convert {
 
 namespace fs = std::filesystem;
 using formats::Catalog;
@@ -90,10 +90,10 @@ std::size_t Prepared::files() const {
 }
 
 Result<Prepared> prepare(const Request& request) {
-  TRY(check_places(request));
-  TRY_ASSIGN(auto tree, libswap::open_tree(request.source));
-  TRY_ASSIGN(auto source, formats::describe(std::move(tree)));
-  TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
+  EBB_TRY(check_places(request));
+  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(request.source));
+  EBB_TRY_ASSIGN(auto source, formats::describe(std::move(tree)));
+  EBB_TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
   for (const TensorEntry* tensor : chosen) {
     if (auto proof = prove_coverage(*tensor, source->catalog()); !proof) {
       Error error = proof.error();
@@ -101,7 +101,7 @@ Result<Prepared> prepare(const Request& request) {
       return error;
     }
   }
-  TRY_ASSIGN(
+  EBB_TRY_ASSIGN(
       libswap::Conversion conversion,
       libswap::plan_conversion(
           *source, {.format = request.format,
@@ -120,8 +120,8 @@ Result<Prepared> prepare(const Request& request) {
 }
 
 Result<Outcome> carry_out(Console& console, const Request& request, const Prepared& prepared) {
-  TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
-  TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
+  EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
+  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
   ProgressLine progress(console);
   const ReadBack read_back(prepared.conversion, readers_within(request, prepared.conversion.plan));
   Outcome outcome;
@@ -132,14 +132,14 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   options.cancel = &stop_requested();
   options.workers = request.workers;
   options.memory_bytes = request.memory_bytes;
-  TRY_ASSIGN(options.source_identity, libswap::identity_of_tree(request.source));
+  EBB_TRY_ASSIGN(options.source_identity, libswap::identity_of_tree(request.source));
   options.source_identity += prepared.conversion.content->identity();
   options.progress = [&](const libswap::WriteProgress& now) { progress.show(now); };
   options.check = [&](const fs::path& directory,
                       std::span<const std::uint64_t> fingerprints) -> Result<> {
     progress.say("reading back");
     if (request.dropping == Dropping::allowed) {
-      TRY_ASSIGN(outcome.rounded_otherwise, read_back.rounded_otherwise());
+      EBB_TRY_ASSIGN(outcome.rounded_otherwise, read_back.rounded_otherwise());
     }
     return read_back.run(directory, fingerprints);
   };
@@ -147,8 +147,8 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
       libswap::write_checkpoint(*io, *prepared.conversion.content, prepared.conversion.plan,
                                 tidied(request.destination), options);
   progress.clear();
-  TRY_ASSIGN(outcome.report, std::move(report));
+  EBB_TRY_ASSIGN(outcome.report, std::move(report));
   return outcome;
 }
 
-}  // namespace tools::convert
+}  // namespace ebb::tools::convert

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "libswap/transfer/convert.h"
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/conversion/convert.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 #include "tools/cli/console.h"
 #include "tools/cli/selection.h"
 
-namespace tools::convert {
+namespace ebb::tools::convert {
 
 enum class Dropping : std::uint8_t { refused, allowed };
 
@@ -59,4 +59,4 @@ struct Outcome {
 formats::Result<Outcome> carry_out(Console& console, const Request& request,
                                    const Prepared& prepared);
 
-}  // namespace tools::convert
+}  // namespace ebb::tools::convert

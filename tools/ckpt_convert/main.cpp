@@ -3,15 +3,17 @@
 #include <array>
 #include <charconv>
 
-#include "formats/core/compress.h"
-#include "formats/core/json_text.h"
-#include "formats/registry.h"
-#include "libswap/sys/process.h"
+#include "ebb/formats/core/compress.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/sys/process.h"
 #include "tools/ckpt_convert/changes.h"
 #include "tools/ckpt_convert/conversion.h"
 #include "tools/cli/json.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
+
+namespace ebb {
 
 namespace tools::convert {
 namespace {
@@ -297,7 +299,7 @@ Result<Request> request_of(const Arguments& arguments) {
   Request request;
   request.source = arguments.positional(0);
   request.destination = arguments.positional(1);
-  TRY_ASSIGN(request.format, format_of(arguments));
+  EBB_TRY_ASSIGN(request.format, format_of(arguments));
   const std::uint64_t world = arguments.count("world-size").value_or(1);
   if (world == 0 || world > kMaxWorld)
     return Error{Code::usage,
@@ -315,7 +317,7 @@ Result<Request> request_of(const Arguments& arguments) {
                      " holds what its rank has, whatever the size",
                  "more ranks (--world-size) make smaller files; safetensors takes --shard-size"};
   if (const auto text = arguments.text("compress")) {
-    TRY_ASSIGN(request.compression, compression_of(*text, *request.format));
+    EBB_TRY_ASSIGN(request.compression, compression_of(*text, *request.format));
   }
   request.selection.include = arguments.texts("include");
   request.selection.exclude = arguments.texts("exclude");
@@ -328,7 +330,7 @@ Result<Request> request_of(const Arguments& arguments) {
         {}};
   request.workers = static_cast<std::uint32_t>(jobs);
   request.memory_bytes = arguments.size("memory").value_or(request.memory_bytes);
-  TRY_ASSIGN(request.revision, revision_of(arguments));
+  EBB_TRY_ASSIGN(request.revision, revision_of(arguments));
   if (arguments.has("drop")) request.dropping = Dropping::allowed;
   if (arguments.has("force")) request.overwrite = libswap::Overwrite::replace;
   return request;
@@ -442,14 +444,14 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
 
 Result<Exit> work(Console& console, const Arguments& arguments) {
   catch_stop_signals();
-  TRY_ASSIGN(const Request request, request_of(arguments));
-  TRY_ASSIGN(const Prepared prepared, prepare(request));
+  EBB_TRY_ASSIGN(const Request request, request_of(arguments));
+  EBB_TRY_ASSIGN(const Prepared prepared, prepare(request));
   const bool as_json = arguments.has("json");
   if (arguments.has("dry-run")) {
     console.print(as_json ? report_json(request, prepared, nullptr) : plan_text(request, prepared));
     return Exit::success;
   }
-  TRY_ASSIGN(const Outcome outcome, carry_out(console, request, prepared));
+  EBB_TRY_ASSIGN(const Outcome outcome, carry_out(console, request, prepared));
   console.print(as_json ? report_json(request, prepared, &outcome)
                         : done_text(request, prepared, outcome));
   return Exit::success;
@@ -458,7 +460,11 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
 }  // namespace
 }  // namespace tools::convert
 
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   libswap::spare_addresses();
   return tools::run_program(tools::convert::kProgram, argc, argv, tools::convert::work);
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

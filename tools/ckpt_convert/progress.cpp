@@ -5,7 +5,7 @@
 
 #include "tools/cli/text.h"
 
-namespace tools::convert {
+namespace ebb::tools::convert {
 
 ProgressLine::ProgressLine(const Console& console)
     : visible_(console.errors_are_terminal()), start_(Clock::now()), last_(start_) {}
@@ -53,4 +53,4 @@ void ProgressLine::clear() {
   drawn_ = false;
 }
 
-}  // namespace tools::convert
+}  // namespace ebb::tools::convert

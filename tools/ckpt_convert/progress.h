@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 #include "tools/cli/console.h"
 
-namespace tools::convert {
+namespace ebb::tools::convert {
 
 class ProgressLine {
  public:
@@ -30,4 +30,4 @@ class ProgressLine {
   Clock::time_point last_;
 };
 
-}  // namespace tools::convert
+}  // namespace ebb::tools::convert

@@ -1,18 +1,18 @@
 #include "tools/ckpt_convert/read_back.h"
 
-#include "formats/core/float_cast.h"
-#include "formats/core/json_text.h"
-#include "formats/registry.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/transfer/content_check.h"
-#include "libswap/transfer/content_view.h"
-#include "libswap/transfer/digest.h"
-#include "libswap/transfer/in_parallel.h"
+#include "ebb/formats/conversion/content_check.h"
+#include "ebb/formats/conversion/content_view.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/read/digest.h"
+#include "ebb/libswap/read/in_parallel.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "tools/cli/console.h"
 #include "tools/cli/selection.h"
 #include "tools/cli/text.h"
 
-namespace tools::convert {
+namespace ebb::tools::convert {
 
 using formats::Catalog;
 using formats::Checkpoint;
@@ -83,9 +83,9 @@ ReadBack::Identity ReadBack::identity(const TensorEntry& tensor) {
 
 Result<> ReadBack::run(const std::filesystem::path& directory,
                        std::span<const std::uint64_t> fingerprints) const {
-  TRY_ASSIGN(auto tree, libswap::open_tree(directory));
-  TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
-  TRY(prove_coverage(written->catalog()));
+  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(directory));
+  EBB_TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
+  EBB_TRY(prove_coverage(written->catalog()));
   const auto lost =
       libswap::lost_content(conversion_.content->catalog(), conversion_.plan, written->catalog());
   if (!lost.empty())
@@ -121,8 +121,8 @@ Result<> ReadBack::compare_tensors(const Checkpoint& written,
       exact.push_back({&written, found});
       continue;
     }
-    TRY(check_cancelled());
-    TRY_ASSIGN(const bool same, holds(written, written_tensors, wanted, fingerprints[number]));
+    EBB_TRY(check_cancelled());
+    EBB_TRY_ASSIGN(const bool same, holds(written, written_tensors, wanted, fingerprints[number]));
     if (!same) return read_back_different(wanted);
   }
   auto read = libswap::fingerprints_of(exact, workers_, &stop_requested());
@@ -151,7 +151,7 @@ Result<bool> ReadBack::holds(const Checkpoint& written, const ByName& tensors,
     const TensorEntry& found = *candidate->second;
     if (found.shape != wanted.shape || !formats::is_widening(wanted.dtype, found.dtype)) continue;
     if (claimed_.contains(identity(found))) continue;
-    TRY_ASSIGN(const std::uint64_t read, fingerprint_as(written, found, wanted));
+    EBB_TRY_ASSIGN(const std::uint64_t read, fingerprint_as(written, found, wanted));
     if (read == fingerprint) return true;
   }
   return false;
@@ -162,10 +162,10 @@ Result<std::vector<std::string>> ReadBack::rounded_otherwise() const {
   const libswap::ContentView& content = *conversion_.content;
   const auto& tensors = content.catalog().tensors;
   for (const auto& [number, from] : conversion_.plan.derived) {
-    TRY(check_cancelled());
-    TRY_ASSIGN(const std::uint64_t wanted, libswap::fingerprint_of(content, tensors[number]));
-    TRY_ASSIGN(const std::uint64_t derived,
-               fingerprint_as(content, tensors[from], tensors[number]));
+    EBB_TRY(check_cancelled());
+    EBB_TRY_ASSIGN(const std::uint64_t wanted, libswap::fingerprint_of(content, tensors[number]));
+    EBB_TRY_ASSIGN(const std::uint64_t derived,
+                   fingerprint_as(content, tensors[from], tensors[number]));
     if (wanted != derived)
       lines.push_back("tensor '" + printable(tensors[number].name) + "' (" +
                       printable(tensors[number].state) + "): " + label_of(tensors[from]) +
@@ -174,4 +174,4 @@ Result<std::vector<std::string>> ReadBack::rounded_otherwise() const {
   return lines;
 }
 
-}  // namespace tools::convert
+}  // namespace ebb::tools::convert

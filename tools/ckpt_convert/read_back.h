@@ -10,9 +10,9 @@
 #include <tuple>
 #include <vector>
 
-#include "libswap/transfer/convert.h"
+#include "ebb/formats/conversion/convert.h"
 
-namespace tools::convert {
+namespace ebb::tools::convert {
 
 class ReadBack {
  public:
@@ -48,4 +48,4 @@ class ReadBack {
   std::set<Identity> claimed_;  // by tensors of the content
 };
 
-}  // namespace tools::convert
+}  // namespace ebb::tools::convert

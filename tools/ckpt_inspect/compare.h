@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 struct Side {
   const formats::Checkpoint& checkpoint;
@@ -65,4 +65,4 @@ formats::Result<> compare_values(const Side& left, const Side& right, Comparison
 // A tensor that counts the steps of its parameter.
 bool is_step(const formats::TensorEntry& tensor);
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

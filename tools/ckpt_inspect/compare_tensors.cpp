@@ -2,12 +2,12 @@
 #include <cmath>
 #include <limits>
 
-#include "formats/core/element_values.h"
-#include "formats/core/float_cast.h"
-#include "libswap/transfer/box_reader.h"
+#include "ebb/formats/core/element_values.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/elements/box_reader.h"
 #include "tools/ckpt_inspect/compare.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::ByteVector;
 using formats::ByteView;
@@ -98,10 +98,10 @@ formats::Shape index_of_element(const formats::Shape& shape, std::uint64_t eleme
 enum class Rounding : std::uint8_t { none, right_to_left };
 Result<Findings> read_both(const Side& left, const TensorEntry& a, const Side& right,
                            const TensorEntry& b, Rounding rounding) {
-  TRY_ASSIGN(const BoxReader a_reader, BoxReader::open(left.checkpoint, a));
-  TRY_ASSIGN(const BoxReader b_reader, BoxReader::open(right.checkpoint, b));
-  TRY_ASSIGN(BoxStream a_stream, BoxStream::open(a_reader, formats::whole(a.shape)));
-  TRY_ASSIGN(BoxStream b_stream, BoxStream::open(b_reader, formats::whole(b.shape)));
+  EBB_TRY_ASSIGN(const BoxReader a_reader, BoxReader::open(left.checkpoint, a));
+  EBB_TRY_ASSIGN(const BoxReader b_reader, BoxReader::open(right.checkpoint, b));
+  EBB_TRY_ASSIGN(BoxStream a_stream, BoxStream::open(a_reader, formats::whole(a.shape)));
+  EBB_TRY_ASSIGN(BoxStream b_stream, BoxStream::open(b_reader, formats::whole(b.shape)));
   const std::size_t a_bytes = a_reader.elem_bytes(), b_bytes = b_reader.elem_bytes();
   const bool round = rounding == Rounding::right_to_left;
   Findings findings(a.dtype, round ? a.dtype : b.dtype);
@@ -110,8 +110,8 @@ Result<Findings> read_both(const Side& left, const TensorEntry& a, const Side& r
     const std::uint64_t elems = std::min(kRunElems, a_stream.bytes_left() / a_bytes);
     x.resize(elems * a_bytes);
     y.resize(elems * b_bytes);
-    TRY(a_stream.read(x));
-    TRY(b_stream.read(y));
+    EBB_TRY(a_stream.read(x));
+    EBB_TRY(b_stream.read(y));
     if (round) {
       rounded.resize(x.size());
       formats::cast_floats(b.dtype, y, a.dtype, rounded);
@@ -124,16 +124,16 @@ Result<Findings> read_both(const Side& left, const TensorEntry& a, const Side& r
 // Sub-byte types are compared as they lie.
 Result<bool> packed_equal(const Side& left, const TensorEntry& a, const Side& right,
                           const TensorEntry& b) {
-  TRY_ASSIGN(const BoxReader a_reader, BoxReader::open(left.checkpoint, a));
-  TRY_ASSIGN(const BoxReader b_reader, BoxReader::open(right.checkpoint, b));
-  TRY_ASSIGN(BoxStream a_stream, BoxStream::open(a_reader, formats::whole(a.shape)));
-  TRY_ASSIGN(BoxStream b_stream, BoxStream::open(b_reader, formats::whole(b.shape)));
+  EBB_TRY_ASSIGN(const BoxReader a_reader, BoxReader::open(left.checkpoint, a));
+  EBB_TRY_ASSIGN(const BoxReader b_reader, BoxReader::open(right.checkpoint, b));
+  EBB_TRY_ASSIGN(BoxStream a_stream, BoxStream::open(a_reader, formats::whole(a.shape)));
+  EBB_TRY_ASSIGN(BoxStream b_stream, BoxStream::open(b_reader, formats::whole(b.shape)));
   ByteVector x, y;
   while (a_stream.bytes_left() > 0) {
     x.resize(std::min<std::uint64_t>(kRunElems, a_stream.bytes_left()));
     y.resize(x.size());
-    TRY(a_stream.read(x));
-    TRY(b_stream.read(y));
+    EBB_TRY(a_stream.read(x));
+    EBB_TRY(b_stream.read(y));
     if (x != y) return false;
   }
   return true;
@@ -155,9 +155,9 @@ Result<std::optional<TensorDifference>> compare_derived(const Side& left, const 
                                                         const Match& match) {
   const bool stored_left = match.left != nullptr;
   const TensorEntry& weight = stored_left ? *match.left : *match.right;
-  TRY_ASSIGN(const Findings findings,
-             read_both(stored_left ? left : right, weight, stored_left ? right : left,
-                       *match.master, Rounding::right_to_left));
+  EBB_TRY_ASSIGN(const Findings findings,
+                 read_both(stored_left ? left : right, weight, stored_left ? right : left,
+                           *match.master, Rounding::right_to_left));
   TensorDifference difference{TensorDifference::Kind::values, stored_left ? &weight : match.master,
                               stored_left ? match.master : &weight};
   difference.derived = true;
@@ -179,11 +179,11 @@ Result<std::optional<TensorDifference>> compare_tensors(const Side& left, const 
   const Kind kind = a.dtype == b.dtype ? Kind::values : Kind::dtype;
   if (formats::values_per_element(a.dtype) == 0 || formats::values_per_element(b.dtype) == 0) {
     if (kind == Kind::dtype) return Found({kind, &a, &b});
-    TRY_ASSIGN(const bool equal, packed_equal(left, a, right, b));
+    EBB_TRY_ASSIGN(const bool equal, packed_equal(left, a, right, b));
     return equal ? Found() : Found({kind, &a, &b});
   }
-  TRY_ASSIGN(const Findings findings, read_both(left, a, right, b, Rounding::none));
+  EBB_TRY_ASSIGN(const Findings findings, read_both(left, a, right, b, Rounding::none));
   return said(findings, {kind, &a, &b});
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -2,15 +2,15 @@
 #include <map>
 #include <set>
 
-#include "formats/catalog/value_alike.h"
-#include "formats/core/element_values.h"
-#include "formats/core/json_text.h"
-#include "formats/torch/torch.h"
-#include "libswap/transfer/box_reader.h"
+#include "ebb/formats/catalog/value_alike.h"
+#include "ebb/formats/core/element_values.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/elements/box_reader.h"
+#include "ebb/formats/torch_save/torch_save.h"
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Catalog;
 using formats::GroupEntry;
@@ -115,8 +115,8 @@ Result<> compare_all(const Catalog& left, const Catalog& right, Comparison& comp
     compare_keyed(left.values, right.values, comparison);
     return {};
   }
-  TRY_ASSIGN(const auto ours, formats::values_in_one_piece(left));
-  TRY_ASSIGN(const auto theirs, formats::values_in_one_piece(right));
+  EBB_TRY_ASSIGN(const auto ours, formats::values_in_one_piece(left));
+  EBB_TRY_ASSIGN(const auto theirs, formats::values_in_one_piece(right));
   compare_keyed(ours, theirs, comparison);
   return {};
 }
@@ -128,7 +128,7 @@ Result<> compare_lifted(const Side& side, const Side& other, Comparison& compari
     if (!is_step(*tensor) || steps == other.catalog().param_steps.end()) continue;
     if (formats::values_per_element(tensor->dtype) != 1) continue;
     formats::ByteVector bytes(formats::bytes_of(tensor->dtype));
-    TRY(libswap::read_box(side.checkpoint, *tensor, formats::whole(tensor->shape), bytes));
+    EBB_TRY(libswap::read_box(side.checkpoint, *tensor, formats::whole(tensor->shape), bytes));
     double value = 0;
     formats::element_values(tensor->dtype, bytes, {&value, 1});
     compare_one("steps of " + printable(tensor->name), Value::of_real(value),
@@ -144,14 +144,14 @@ Result<> compare_values(const Side& left, const Side& right, Comparison& compari
   const Catalog& b = right.catalog();
   if (a.step && b.step)
     compare_one("step", Value::of_int(*a.step), Value::of_int(*b.step), comparison);
-  TRY(compare_all(a, b, comparison));
+  EBB_TRY(compare_all(a, b, comparison));
   compare_groups(a, b, comparison);
   for (const auto& [name, steps] : a.param_steps)
     if (const auto other = b.param_steps.find(name); other != b.param_steps.end())
       compare_one("steps of " + printable(name), Value::of_int(steps), Value::of_int(other->second),
                   comparison);
-  TRY(compare_lifted(left, right, comparison));
+  EBB_TRY(compare_lifted(left, right, comparison));
   return compare_lifted(right, left, comparison);
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <cstdio>
 
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/json_text.h"
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/ckpt_inspect/renamed.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Result;
 using formats::TensorEntry;
@@ -139,7 +139,7 @@ struct Shown {
 Result<Exit> show_sides(Console& console, const Shown& shown, const Side& left, const Side& right) {
   Comparison comparison;
   for (const Match& match : match_tensors(left, right)) {
-    TRY_ASSIGN(const auto difference, compare_tensors(left, right, match));
+    EBB_TRY_ASSIGN(const auto difference, compare_tensors(left, right, match));
     if (difference) {
       comparison.tensors.push_back(*difference);
     } else {
@@ -149,7 +149,7 @@ Result<Exit> show_sides(Console& console, const Shown& shown, const Side& left, 
   }
   const bool everything =
       shown.left.selection.include.empty() && shown.left.selection.states.empty();
-  if (everything) TRY(compare_values(left, right, comparison));
+  if (everything) EBB_TRY(compare_values(left, right, comparison));
   // Another format may not be able to hold a value; the same one lost it.
   const std::uint64_t unmatched = comparison.values_only_left + comparison.values_only_right;
   if (unmatched != 0 && left.catalog().format == right.catalog().format)
@@ -172,4 +172,4 @@ Result<Exit> show_difference(Console& console, const View& view, const View& oth
                     {right, right.here(other.tensors)});
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

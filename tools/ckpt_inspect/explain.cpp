@@ -1,13 +1,13 @@
 // --explain-resume: the rules of the format, applied to this checkpoint.
 #include <algorithm>
 
-#include "formats/core/json_text.h"
-#include "formats/registry.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/registry.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Code;
 using formats::Error;
@@ -141,4 +141,4 @@ Result<Exit> explain_unreadable(Console& console, const Unreadable& what, std::u
   return print(console, what.output, what.path, world, explained);
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Code;
 using formats::Error;
@@ -143,4 +143,4 @@ Result<std::string_view> mode_of(const Arguments& arguments) {
   return chosen->flag;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

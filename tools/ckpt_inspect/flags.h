@@ -3,11 +3,11 @@
 
 #include <string_view>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/program.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 const Program& command_line();
 
@@ -15,4 +15,4 @@ const Program& command_line();
 // once and for a filter that says nothing in that mode.
 formats::Result<std::string_view> mode_of(const Arguments& arguments);
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <optional>
 
-#include "formats/core/json_text.h"
-#include "libswap/transfer/digest.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/libswap/read/digest.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Chunk;
 using formats::GroupEntry;
@@ -27,7 +27,7 @@ std::string more_line(std::size_t shown, std::size_t total) {
 Result<std::optional<std::string>> digest_of(const View& view, const TensorEntry& tensor,
                                              Digest digest) {
   if (digest == Digest::none) return std::optional<std::string>();
-  TRY_ASSIGN(std::string sha256, libswap::sha256_of(view.checkpoint, tensor));
+  EBB_TRY_ASSIGN(std::string sha256, libswap::sha256_of(view.checkpoint, tensor));
   return std::optional<std::string>(std::move(sha256));
 }
 
@@ -37,7 +37,7 @@ Result<Exit> tensors_json(Console& console, const View& view, Digest digest) {
   json.open_object().key("tensors").open_list();
   for (std::size_t i = 0; i < shown_of(view, view.tensors.size(), kEverything); ++i) {
     const TensorEntry& tensor = *view.tensors[i];
-    TRY_ASSIGN(const auto sha256, digest_of(view, tensor, digest));
+    EBB_TRY_ASSIGN(const auto sha256, digest_of(view, tensor, digest));
     json.open_object().key("key");
     if (tensor.key) {
       json.text(*tensor.key);
@@ -85,7 +85,7 @@ Result<Exit> show_tensors(Console& console, const View& view, Digest digest) {
   const std::size_t shown = shown_of(view, view.tensors.size(), kEverything);
   for (std::size_t i = 0; i < shown; ++i) {
     const TensorEntry& tensor = *view.tensors[i];
-    TRY_ASSIGN(auto sha256, digest_of(view, tensor, digest));
+    EBB_TRY_ASSIGN(auto sha256, digest_of(view, tensor, digest));
     std::vector<std::string> cells = {tensor.name,
                                       tensor.state,
                                       std::string(name_of(tensor.dtype)),
@@ -184,4 +184,4 @@ Result<Exit> show_groups(Console& console, const View& view) {
   return Exit::success;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -2,13 +2,15 @@
 // anything from a checkpoint and never writes into one.
 #include <cstdlib>
 
-#include "formats/registry.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/sys/process.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/sys/process.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_inspect/flags.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
+
+namespace ebb {
 
 namespace tools::inspect {
 namespace {
@@ -34,20 +36,20 @@ Result<Selection> selection_of(const Arguments& arguments) {
 }
 
 Result<std::unique_ptr<formats::Checkpoint>> open_checkpoint(const std::string& path) {
-  TRY_ASSIGN(auto tree, libswap::open_tree(path));
+  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(path));
   return formats::describe(std::move(tree));
 }
 
 Result<View> view_of(const std::string& path, const formats::Checkpoint& checkpoint,
                      const Arguments& arguments) {
-  TRY_ASSIGN(Selection selection, selection_of(arguments));
+  EBB_TRY_ASSIGN(Selection selection, selection_of(arguments));
   const std::uint32_t world = checkpoint.catalog().world;
   if (selection.rank && index_of(*selection.rank) >= world)
     return Error{Code::usage,
                  "--rank " + std::to_string(index_of(*selection.rank)) + ", but " +
                      plural(world, "rank") + " wrote " + path,
                  "the first rank is 0"};
-  TRY_ASSIGN(auto tensors, select(checkpoint.catalog(), selection));
+  EBB_TRY_ASSIGN(auto tensors, select(checkpoint.catalog(), selection));
   return View{path,
               checkpoint,
               std::move(tensors),
@@ -69,7 +71,7 @@ Result<Exit> show_undescribed(Console& console, const Arguments& arguments, std:
                               const Error& error) {
   const Unreadable what{arguments.positional(0), error, output_of(arguments)};
   if (mode == "explain-resume") {
-    TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
+    EBB_TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
     return explain_unreadable(console, what, world);
   }
   if (mode == "verify") verify_unreadable(console, what);
@@ -86,12 +88,12 @@ Result<Exit> show(Console& console, const View& view, const Arguments& arguments
   if (mode == "stats") return show_statistics(console, view);
   if (mode == "map") return write_map(console, view, *arguments.text("map"));
   if (mode == "explain-resume") {
-    TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
+    EBB_TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
     return explain_resume(console, view, world);
   }
   if (mode == "diff") {
     const std::string other_path = *arguments.text("diff");
-    TRY_ASSIGN(const auto other, open_checkpoint(other_path));
+    EBB_TRY_ASSIGN(const auto other, open_checkpoint(other_path));
     return show_difference(console, view, other_side(other_path, *other, view));
   }
   return show_summary(console, view);
@@ -100,23 +102,23 @@ Result<Exit> show(Console& console, const View& view, const Arguments& arguments
 // `checkpoint` takes what was described.
 Result<Exit> work(Console& console, const Arguments& arguments,
                   std::unique_ptr<formats::Checkpoint>& checkpoint) {
-  TRY_ASSIGN(const std::string_view mode, mode_of(arguments));
+  EBB_TRY_ASSIGN(const std::string_view mode, mode_of(arguments));
   const std::string& path = arguments.positional(0);
-  TRY_ASSIGN(auto tree, libswap::open_tree(path));
+  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(path));
   if (mode == "raw")
     return show_raw(console, {path, tree, arguments.texts("key"), output_of(arguments),
                               arguments.count("limit")});
   auto described = formats::describe(std::move(tree));
   if (!described) return show_undescribed(console, arguments, mode, described.error());
   checkpoint = std::move(*described);
-  TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));
+  EBB_TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));
   return show(console, view, arguments, mode);
 }
 
 }  // namespace
 }  // namespace tools::inspect
 
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   libswap::keep_freed_memory();
   std::unique_ptr<formats::Checkpoint> checkpoint;
   const int exit =
@@ -127,3 +129,7 @@ int main(int argc, char** argv) {
   // The end of the process frees a catalog of a million pieces at once, its destructor one by one.
   std::quick_exit(exit);
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

@@ -5,12 +5,12 @@
 #include <cstdio>
 #include <map>
 
-#include "formats/core/json_text.h"
-#include "libswap/sys/io_queue.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/libswap/queue/io_queue.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Chunk;
 using formats::Rank;
@@ -256,16 +256,16 @@ std::string page(const View& view) {
 }
 
 Result<> write_text(const std::string& file, const std::string& text) {
-  TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::threads));
-  TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
+  EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::threads));
+  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
   const std::string part = file + ".part";
-  TRY_ASSIGN(const libswap::FileId id,
-             io->backend().open(part, {.access = libswap::Access::read_write,
-                                       .creation = libswap::Creation::create_or_open,
-                                       .visibility = libswap::Visibility::by_umask}));
+  EBB_TRY_ASSIGN(const libswap::FileId id,
+                 io->backend().open(part, {.access = libswap::Access::read_write,
+                                           .creation = libswap::Creation::create_or_open,
+                                           .visibility = libswap::Visibility::by_umask}));
   const auto put = [&]() -> Result<> {
-    TRY(io->write(id, 0, std::as_bytes(std::span(text))));
-    TRY(io->backend().truncate(id, text.size()));
+    EBB_TRY(io->write(id, 0, std::as_bytes(std::span(text))));
+    EBB_TRY(io->backend().truncate(id, text.size()));
     return io->backend().sync(id);
   };
   Result<> done = put();
@@ -282,7 +282,7 @@ Result<> write_text(const std::string& file, const std::string& text) {
 
 Result<Exit> write_map(Console& console, const View& view, const std::string& file) {
   const std::string html = page(view);
-  TRY(write_text(file, html));
+  EBB_TRY(write_text(file, html));
   if (view.output == Output::json) {
     JsonWriter json;
     open_document(json, "map");
@@ -294,4 +294,4 @@ Result<Exit> write_map(Console& console, const View& view, const std::string& fi
   return Exit::success;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -2,10 +2,10 @@
 #include <map>
 #include <set>
 
-#include "formats/core/float_cast.h"
+#include "ebb/formats/core/float_cast.h"
 #include "tools/ckpt_inspect/compare.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::TensorEntry;
 
@@ -109,4 +109,4 @@ std::vector<Match> match_tensors(const Side& left, const Side& right) {
   return out;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/console.h"
 #include "tools/cli/json.h"
 #include "tools/cli/selection.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 enum class Output : std::uint8_t { text, json };
 enum class Digest : std::uint8_t { none, sha256 };
@@ -77,4 +77,4 @@ std::string held_text(const formats::TensorEntry& tensor, formats::Rank rank);
 // How many of `total` lines to show.
 std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise);
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <map>
 
-#include "formats/core/json_text.h"
-#include "formats/registry.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/registry.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Error;
 using formats::Result;
@@ -74,7 +74,7 @@ Result<Exit> show_raw(Console& console, const RawRequest& request) {
   for (const auto& entry : request.tree->entries()) {
     if (!wanted(request.files, entry.name)) continue;
     if (++shown > kMaxFiles) break;
-    TRY_ASSIGN(const auto source, request.tree->open(entry.name));
+    EBB_TRY_ASSIGN(const auto source, request.tree->open(entry.name));
     RawBudget budget(nodes);
     const auto of_file = items.find(entry.name);
     const RawNode node =
@@ -97,4 +97,4 @@ Result<Exit> show_raw(Console& console, const RawRequest& request) {
   return Exit::success;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

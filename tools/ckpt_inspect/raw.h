@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/torch/pickle.h"
-#include "formats/torch/zip.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/pickle/pickle.h"
+#include "ebb/formats/zip/zip.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 struct RawNode {
   std::optional<std::uint64_t> at;  // byte of the file
@@ -45,4 +45,4 @@ struct RawItem {
 RawNode raw_file(const std::shared_ptr<const formats::ByteSource>& source,
                  const std::vector<RawItem>& items, RawBudget& budget);
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -1,13 +1,13 @@
 // What one file is, told by its first bytes, and its parts.
 #include <algorithm>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/native/meta_scan.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/native/meta_scan.h"
 #include "tools/ckpt_inspect/raw.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::ByteSource;
 using formats::ByteVector;
@@ -80,7 +80,7 @@ void add_text(RawNode& into, std::uint64_t at, std::string_view text, Breaks bre
 
 Result<> add_text_file(RawNode& out, const ByteSource& source, Breaks breaks, RawBudget& budget) {
   const std::uint64_t size = std::min(source.size(), kMaxText);
-  TRY_ASSIGN(const ByteVector bytes, read_bytes(source, 0, size, kMaxText));
+  EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(source, 0, size, kMaxText));
   add_text(out, 0, formats::text_of(bytes), breaks, budget);
   if (source.size() > size) out.more = true;
   return {};
@@ -89,7 +89,7 @@ Result<> add_text_file(RawNode& out, const ByteSource& source, Breaks breaks, Ra
 Result<> add_safetensors(RawNode& out, const ByteSource& source, std::uint64_t length,
                          RawBudget& budget) {
   const std::uint64_t size = std::min({length, source.size() - 8, kMaxText});
-  TRY_ASSIGN(const ByteVector bytes, read_bytes(source, 8, size, kMaxText));
+  EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(source, 8, size, kMaxText));
   RawNode header = leaf(8, "header of " + count_text(length) + " bytes, JSON");
   add_text(header, 8, formats::text_of(bytes), Breaks::json, budget);
   if (length > size) header.more = true;
@@ -103,8 +103,8 @@ Result<> add_safetensors(RawNode& out, const ByteSource& source, std::uint64_t l
 Result<> add_pickle(RawNode& out, const formats::ByteSource& source, std::uint64_t base,
                     ByteVector bytes, RawBudget& budget) {
   const std::uint64_t size = bytes.size();
-  TRY_ASSIGN(const formats::PickleGraph graph,
-             formats::PickleGraph::parse(std::move(bytes), std::string(source.name())));
+  EBB_TRY_ASSIGN(const formats::PickleGraph graph,
+                 formats::PickleGraph::parse(std::move(bytes), std::string(source.name())));
   RawNode pickle = leaf(base, "pickle of " + count_text(size) + " bytes, nothing of it executed");
   pickle.children.push_back(raw_pickle(graph, base, budget));
   RawNode names = leaf(base, "names it refers to: " + count_text(graph.names().size()));
@@ -123,7 +123,7 @@ std::string entry_text(const formats::ZipEntry& entry) {
 
 Result<> add_zip(RawNode& out, const Source& source, std::uint64_t offset, std::uint64_t length,
                  RawBudget& budget) {
-  TRY_ASSIGN(const formats::ZipReader zip, formats::ZipReader::open(source, offset, length));
+  EBB_TRY_ASSIGN(const formats::ZipReader zip, formats::ZipReader::open(source, offset, length));
   for (const formats::ZipEntry& entry : zip.entries()) {
     const auto data = zip.data_offset(entry);
     if (!add(out, leaf(data ? *data : offset + entry.header_at, entry_text(entry)), budget))
@@ -131,7 +131,7 @@ Result<> add_zip(RawNode& out, const Source& source, std::uint64_t offset, std::
     RawNode& node = out.children.back();
     const std::string_view name = std::string_view(entry.name).substr(entry.name.rfind('/') + 1);
     if (name == "version" || name == "byteorder" || name == ".format_version") {
-      TRY_ASSIGN(const ByteVector text, zip.read(entry, kLine));
+      EBB_TRY_ASSIGN(const ByteVector text, zip.read(entry, kLine));
       node.text += ": " + printable(formats::text_of(text), kLine);
     } else if (name.ends_with(".pkl") && data) {
       auto bytes = zip.read(entry, kMaxPickle);
@@ -156,7 +156,7 @@ Result<> add_items(RawNode& out, const Source& source, const std::vector<RawItem
 }
 
 Result<> add_meta(RawNode& out, const ByteSource& source, RawBudget& budget) {
-  TRY_ASSIGN(const formats::native::MetaScan scan, formats::native::scan_meta(source));
+  EBB_TRY_ASSIGN(const formats::native::MetaScan scan, formats::native::scan_meta(source));
   const formats::native::Superblock& s = scan.superblock;
   add(out, leaf(0, "superblock A" + (scan.damage_a ? ", damaged: " + scan.damage_a->message : "")),
       budget);
@@ -207,7 +207,7 @@ Result<> take_apart(RawNode& out, const Source& source, std::string_view head,
     return add_zip(out, source, 0, source->size(), budget);
   }
   if (head.size() >= 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5) {
-    TRY_ASSIGN(ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxPickle));
+    EBB_TRY_ASSIGN(ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxPickle));
     return add_pickle(out, *source, 0, std::move(bytes), budget);
   }
   if (name.ends_with(".safetensors") && head.size() > 8) {
@@ -239,4 +239,4 @@ RawNode raw_file(const Source& source, const std::vector<RawItem>& items, RawBud
   return out;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

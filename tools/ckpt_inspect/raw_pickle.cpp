@@ -1,11 +1,11 @@
 #include <array>
 #include <charconv>
 
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/json_text.h"
 #include "tools/ckpt_inspect/raw.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::kNoPickle;
 using formats::PickleGraph;
@@ -189,4 +189,4 @@ RawNode raw_pickle(const PickleGraph& graph, std::uint64_t base, RawBudget& budg
   return out;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

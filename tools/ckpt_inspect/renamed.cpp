@@ -5,9 +5,9 @@
 #include <tuple>
 #include <utility>
 
-#include "formats/registry.h"
+#include "ebb/formats/registry.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::TensorEntry;
 
@@ -79,4 +79,4 @@ std::vector<const TensorEntry*> Renamed::here(const std::vector<const TensorEntr
   return out;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

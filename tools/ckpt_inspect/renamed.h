@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 // The names that mean the same in every format; between torch's state dicts, the keys; or what both
 // checkpoints call their tensors anyway: a format of keyed tensors keeps the names that it is
@@ -32,4 +32,4 @@ class Renamed : public formats::Checkpoint {
   formats::Catalog catalog_;
 };
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

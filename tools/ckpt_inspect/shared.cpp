@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/json_text.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Box;
 using formats::Chunk;
@@ -84,4 +84,4 @@ std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise)
   return static_cast<std::size_t>(std::min<std::uint64_t>(total, limit));
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -1,5 +1,5 @@
 // --stats: one line a tensor.
-#include "libswap/transfer/statistics.h"
+#include "ebb/formats/elements/statistics.h"
 
 #include <array>
 #include <charconv>
@@ -8,7 +8,7 @@
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Result;
 using formats::TensorEntry;
@@ -104,9 +104,9 @@ Result<Exit> show_statistics(Console& console, const View& view) {
   const std::size_t shown = shown_of(view, view.tensors.size(), view.tensors.size());
   for (std::size_t i = 0; i < shown; ++i) {
     const TensorEntry& tensor = *view.tensors[i];
-    TRY(prove_coverage(tensor, view.catalog()));
-    TRY_ASSIGN(const auto found,
-               libswap::statistics_of(view.checkpoint, tensor, view.selection.rank));
+    EBB_TRY(prove_coverage(tensor, view.catalog()));
+    EBB_TRY_ASSIGN(const auto found,
+                   libswap::statistics_of(view.checkpoint, tensor, view.selection.rank));
     if (found && found->nans + found->infinities != 0) ++unsound;
     if (view.output == Output::json)
       write_statistics(json, tensor, found);
@@ -127,4 +127,4 @@ Result<Exit> show_statistics(Console& console, const View& view) {
   return Exit::success;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

@@ -7,14 +7,14 @@
 #include <map>
 #include <span>
 
-#include "formats/core/json_text.h"
-#include "formats/core/name_table.h"
-#include "formats/registry.h"
-#include "libswap/transfer/in_parallel.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/name_table.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/read/in_parallel.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Catalog;
 using formats::GroupEntry;
@@ -347,4 +347,4 @@ Result<Exit> show_summary(Console& console, const View& view) {
   return error;
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

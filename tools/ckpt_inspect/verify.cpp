@@ -2,16 +2,16 @@
 #include <map>
 #include <optional>
 
-#include "formats/core/bytes.h"
-#include "formats/core/float_cast.h"
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
-#include "formats/registry.h"
-#include "libswap/sys/file_tree.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
-namespace tools::inspect {
+namespace ebb::tools::inspect {
 
 using formats::Chunk;
 using formats::Error;
@@ -65,7 +65,7 @@ struct FileSteps {
 
 Result<double> counted(const formats::Checkpoint& checkpoint, const TensorEntry& tensor) {
   formats::ByteVector bytes(bytes_of(tensor.dtype));
-  TRY(checkpoint.read(tensor, tensor.chunks[0], 0, bytes));
+  EBB_TRY(checkpoint.read(tensor, tensor.chunks[0], 0, bytes));
   if (tensor.dtype == formats::DType::i64)
     return static_cast<double>(formats::load_le<std::int64_t>(bytes));
   formats::ByteVector wide(sizeof(double));
@@ -146,7 +146,7 @@ Result<Exit> verify(Console& console, const View& view) {
   Findings findings;
   const formats::Format* format = formats::format_named(view.catalog().format);
   if (format != nullptr && format->problems != nullptr) {
-    TRY_ASSIGN(const auto tree, libswap::open_tree(view.path));
+    EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(view.path));
     findings.problems = format->problems(tree, view.catalog());
   }
   for (const TensorEntry* tensor : view.tensors)
@@ -166,4 +166,4 @@ void verify_unreadable(Console& console, const Unreadable& what) {
   console.print(findings_json(findings));
 }
 
-}  // namespace tools::inspect
+}  // namespace ebb::tools::inspect

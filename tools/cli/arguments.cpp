@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/json_text.h"
 
-namespace tools {
+namespace ebb::tools {
 
 namespace po = boost::program_options;
 using formats::Code;
@@ -35,7 +35,7 @@ class ArgumentParser {
 
   Result<Invocation> run(const std::vector<std::string>& words) {
     Invocation invocation;
-    TRY_ASSIGN(const po::parsed_options parsed, parse(words));
+    EBB_TRY_ASSIGN(const po::parsed_options parsed, parse(words));
     for (const po::option& option : parsed.options) {
       if (option.string_key == kPositionals) {
         for (const std::string& word : option.value)
@@ -49,9 +49,9 @@ class ArgumentParser {
                                 : Invocation::Wanted::brief_help;
         return invocation;
       }
-      TRY(take(option, invocation.arguments));
+      EBB_TRY(take(option, invocation.arguments));
     }
-    TRY(check_positionals(invocation.arguments.positionals_));
+    EBB_TRY(check_positionals(invocation.arguments.positionals_));
     return invocation;
   }
 
@@ -110,12 +110,12 @@ class ArgumentParser {
   Result<> take(const po::option& option, Arguments& arguments) const {
     const auto flag = std::find_if(program_.flags.begin(), program_.flags.end(),
                                    [&](const Flag& f) { return f.name == option.string_key; });
-    CHECK(flag != program_.flags.end());
+    EBB_CHECK(flag != program_.flags.end());
     std::vector<std::string>& values = arguments.values_[std::string(flag->name)];
     if (!values.empty() && flag->repeat == Repeat::once)
       return usage(program_, "--" + std::string(flag->name) + " is given twice");
     const std::string value = option.value.empty() ? std::string() : option.value.front();
-    TRY(check(*flag, value));
+    EBB_TRY(check(*flag, value));
     values.push_back(value);
     return {};
   }
@@ -181,4 +181,4 @@ Result<Invocation> parse_command_line(const Program& program,
   return ArgumentParser(program).run(words);
 }
 
-}  // namespace tools
+}  // namespace ebb::tools

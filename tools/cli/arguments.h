@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 #include "tools/cli/program.h"
 
-namespace tools {
+namespace ebb::tools {
 
 class Arguments {
  public:
@@ -48,4 +48,4 @@ std::optional<std::uint64_t> parse_size(std::string_view text);
 std::optional<std::string> nearest(std::string_view text,
                                    const std::vector<std::string>& candidates);
 
-}  // namespace tools
+}  // namespace ebb::tools

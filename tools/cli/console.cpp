@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "formats/core/json_text.h"
-#include "libswap/sys/terminal.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/libswap/sys/terminal.h"
 
-namespace tools {
+namespace ebb::tools {
 namespace {
 
 // A signal handler has no other way to reach the program; nothing else is kept here.
@@ -109,4 +109,4 @@ void catch_stop_signals() {
   std::signal(SIGTERM, on_stop_signal);
 }
 
-}  // namespace tools
+}  // namespace ebb::tools

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "formats/core/error.h"
+#include "ebb/formats/core/error.h"
 
-namespace tools {
+namespace ebb::tools {
 
 enum class Exit : int {
   success = 0,
@@ -55,4 +55,4 @@ class Console {
 const std::atomic<bool>& stop_requested();
 void catch_stop_signals();
 
-}  // namespace tools
+}  // namespace ebb::tools

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "formats/core/check.h"
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/json_text.h"
 
-namespace tools {
+namespace ebb::tools {
 
 void JsonWriter::begin_value() {
   if (comma_) out_ += ", ";
@@ -65,9 +65,9 @@ JsonWriter& JsonWriter::raw(std::string_view json) {
 }
 
 std::string JsonWriter::take() {
-  CHECK(depth_ == 0);
+  EBB_CHECK(depth_ == 0);
   out_ += '\n';
   return std::exchange(out_, {});
 }
 
-}  // namespace tools
+}  // namespace ebb::tools

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace tools {
+namespace ebb::tools {
 
 // {"a": 1, "b": [..]}: key() before each value inside an object; commas are put where they belong.
 class JsonWriter {
@@ -30,4 +30,4 @@ class JsonWriter {
   int depth_ = 0;
 };
 
-}  // namespace tools
+}  // namespace ebb::tools

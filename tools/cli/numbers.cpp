@@ -3,10 +3,10 @@
 #include <charconv>
 #include <cmath>
 
-#include "formats/core/units.h"
+#include "ebb/formats/core/units.h"
 #include "tools/cli/arguments.h"
 
-namespace tools {
+namespace ebb::tools {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -101,4 +101,4 @@ std::optional<std::string> nearest(std::string_view text,
   return best;
 }
 
-}  // namespace tools
+}  // namespace ebb::tools

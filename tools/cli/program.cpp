@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "formats/registry.h"
-#include "libswap/sys/process.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/sys/process.h"
 
-namespace tools {
+namespace ebb::tools {
 namespace {
 
 constexpr std::size_t kWidth = 80;
@@ -158,4 +158,4 @@ std::string version_text(const Program& program) {
          "\nwrites  " + writes + "\n" + lacks;
 }
 
-}  // namespace tools
+}  // namespace ebb::tools

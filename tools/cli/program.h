@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tools {
+namespace ebb::tools {
 
 enum class FlagType : std::uint8_t {
   on,      // present or not; takes no value
@@ -54,4 +54,4 @@ enum class HelpLength : std::uint8_t { brief, full };  // -h, --help
 std::string help_text(const Program& program, HelpLength length);
 std::string version_text(const Program& program);
 
-}  // namespace tools
+}  // namespace ebb::tools

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace tools {
+namespace ebb::tools {
 namespace {
 
 Exit run_work(const Program& program, Console& console, const std::vector<std::string>& words,
@@ -35,4 +35,4 @@ int run_program(const Program& program, int argc, char** argv, const Work& work)
   return static_cast<int>(console.finish(run_work(program, console, words, work)));
 }
 
-}  // namespace tools
+}  // namespace ebb::tools

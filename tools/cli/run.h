@@ -7,11 +7,11 @@
 #include "tools/cli/console.h"
 #include "tools/cli/program.h"
 
-namespace tools {
+namespace ebb::tools {
 
 using Work = std::function<formats::Result<Exit>(Console&, const Arguments&)>;
 
 // Returns what main() returns.
 int run_program(const Program& program, int argc, char** argv, const Work& work);
 
-}  // namespace tools
+}  // namespace ebb::tools

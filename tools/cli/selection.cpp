@@ -4,11 +4,11 @@
 #include <set>
 #include <tuple>
 
-#include "formats/core/json_text.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
 #include "tools/cli/text.h"
 
-namespace tools {
+namespace ebb::tools {
 
 using formats::TensorEntry;
 
@@ -91,4 +91,4 @@ std::uint64_t bytes_of(const TensorEntry& tensor) {
   return formats::div_ceil(bits.value_or(0), 8);
 }
 
-}  // namespace tools
+}  // namespace ebb::tools

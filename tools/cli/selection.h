@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace tools {
+namespace ebb::tools {
 
 struct Selection {
   std::vector<std::string> include;   // globs; none: everything
@@ -26,4 +26,4 @@ formats::Result<std::vector<const formats::TensorEntry*>> select(const formats::
 std::uint64_t elements_of(const formats::TensorEntry& tensor);
 std::uint64_t bytes_of(const formats::TensorEntry& tensor);  // decoded
 
-}  // namespace tools
+}  // namespace ebb::tools

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdio>
 
-#include "formats/core/check.h"
-#include "formats/core/json_text.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/json_text.h"
 
-namespace tools {
+namespace ebb::tools {
 namespace {
 
 constexpr std::size_t kWidestCell = 72;
@@ -108,7 +108,7 @@ bool glob_match(std::string_view pattern, std::string_view text) {
 }
 
 void Table::add(std::vector<std::string> cells) {
-  CHECK(cells.size() == columns_.size());
+  EBB_CHECK(cells.size() == columns_.size());
   for (std::string& cell : cells) cell = formats::printable(cell, kWidestCell);
   rows_.push_back(std::move(cells));
 }
@@ -136,4 +136,4 @@ std::string Table::text() const {
   return out;
 }
 
-}  // namespace tools
+}  // namespace ebb::tools

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tools {
+namespace ebb::tools {
 
 std::string bytes_text(std::uint64_t bytes);  // "55.4 MiB", IEC units, one decimal
 std::string count_text(std::uint64_t count);  // "14,520,320"
@@ -41,4 +41,4 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-}  // namespace tools
+}  // namespace ebb::tools

@@ -6,7 +6,7 @@
 #include "tools/hdf5_reader/handle.h"
 #include "tools/hdf5_reader/types.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 namespace {
 
 using formats::Code;
@@ -43,7 +43,7 @@ Result<std::vector<std::byte>> raw(const Source& source, hid_t memory_type, std:
 template <typename T, typename Make>
 Result<std::vector<Value>> numbers(const Source& source, hid_t memory_type, std::uint64_t count,
                                    Make make) {
-  TRY_ASSIGN(const std::vector<std::byte> bytes, raw(source, memory_type, count));
+  EBB_TRY_ASSIGN(const std::vector<std::byte> bytes, raw(source, memory_type, count));
   std::vector<Value> values;
   for (std::size_t i = 0; i < count; ++i)
     values.push_back(make(formats::load_le<T>(formats::ByteView(bytes).subspan(i * sizeof(T)))));
@@ -61,7 +61,7 @@ Value unsigned_value(std::uint64_t number) {
 
 Result<std::vector<Value>> variable_texts(const Source& source, hid_t type, hid_t space,
                                           std::uint64_t count) {
-  TRY_ASSIGN(std::vector<std::byte> bytes, raw(source, type, count));
+  EBB_TRY_ASSIGN(std::vector<std::byte> bytes, raw(source, type, count));
   std::vector<Value> values;
   for (std::size_t i = 0; i < count; ++i) {
     const char* text = nullptr;
@@ -73,7 +73,7 @@ Result<std::vector<Value>> variable_texts(const Source& source, hid_t type, hid_
 }
 
 Result<std::vector<Value>> fixed_texts(const Source& source, hid_t type, std::uint64_t count) {
-  TRY_ASSIGN(const std::vector<std::byte> bytes, raw(source, type, count));
+  EBB_TRY_ASSIGN(const std::vector<std::byte> bytes, raw(source, type, count));
   const std::size_t width = H5Tget_size(type);
   const H5T_str_t padding = H5Tget_strpad(type);
   std::vector<Value> values;
@@ -115,18 +115,20 @@ Result<Value> value_of(const Source& source, hid_t type, hid_t space) {
   if (!count) return Error{Code::corrupt, source.where + ": more elements than 64 bits count", {}};
   std::vector<Value> items;
   if (element.kind == Kind::integer && H5Tget_class(type) == H5T_INTEGER && element.is_signed) {
-    TRY_ASSIGN(items, numbers<std::int64_t>(source, H5T_NATIVE_INT64, *count, Value::of_int));
+    EBB_TRY_ASSIGN(items, numbers<std::int64_t>(source, H5T_NATIVE_INT64, *count, Value::of_int));
   } else if (element.kind == Kind::integer && H5Tget_class(type) == H5T_INTEGER) {
-    TRY_ASSIGN(items, numbers<std::uint64_t>(source, H5T_NATIVE_UINT64, *count, unsigned_value));
+    EBB_TRY_ASSIGN(items,
+                   numbers<std::uint64_t>(source, H5T_NATIVE_UINT64, *count, unsigned_value));
   } else if (element.kind == Kind::floating && element.size <= sizeof(double)) {
-    TRY_ASSIGN(items, numbers<double>(source, H5T_NATIVE_DOUBLE, *count, Value::of_real));
+    EBB_TRY_ASSIGN(items, numbers<double>(source, H5T_NATIVE_DOUBLE, *count, Value::of_real));
   } else if (element.kind == Kind::boolean) {
-    TRY_ASSIGN(items, numbers<std::uint8_t>(source, type, *count,
-                                            [](std::uint8_t b) { return Value::of_bool(b != 0); }));
+    EBB_TRY_ASSIGN(items, numbers<std::uint8_t>(source, type, *count, [](std::uint8_t b) {
+                     return Value::of_bool(b != 0);
+                   }));
   } else if (element.kind == Kind::text && H5Tis_variable_str(type) > 0) {
-    TRY_ASSIGN(items, variable_texts(source, type, space, *count));
+    EBB_TRY_ASSIGN(items, variable_texts(source, type, space, *count));
   } else if (element.kind == Kind::text) {
-    TRY_ASSIGN(items, fixed_texts(source, type, *count));
+    EBB_TRY_ASSIGN(items, fixed_texts(source, type, *count));
   } else {
     return uninterpreted(element);
   }
@@ -140,11 +142,12 @@ Result<Attribute> attribute_of(hid_t object, const std::string& name, const std:
   const Handle space(attribute ? H5Aget_space(attribute.get()) : -1, H5Sclose);
   const std::string place = where + ": attribute '" + name + "'";
   if (!type || !space) return library_error(place);
-  TRY_ASSIGN(Value value,
-             value_of({attribute.get(),
-                       [](hid_t id, hid_t memory, void* into) { return H5Aread(id, memory, into); },
-                       place},
-                      type.get(), space.get()));
+  EBB_TRY_ASSIGN(
+      Value value,
+      value_of(
+          {attribute.get(),
+           [](hid_t id, hid_t memory, void* into) { return H5Aread(id, memory, into); }, place},
+          type.get(), space.get()));
   return Attribute{name, std::move(value)};
 }
 
@@ -167,7 +170,7 @@ Result<std::vector<Attribute>> attributes_of(hid_t object, const std::string& wh
         Code::limit, where + ": more than " + std::to_string(kMostAttributes) + " attributes", {}};
   std::vector<Attribute> attributes;
   for (const std::string& name : names) {
-    TRY_ASSIGN(Attribute attribute, attribute_of(object, name, where));
+    EBB_TRY_ASSIGN(Attribute attribute, attribute_of(object, name, where));
     attributes.push_back(std::move(attribute));
   }
   return attributes;
@@ -182,4 +185,4 @@ Result<Value> text_of(hid_t dataset, hid_t type, const std::string& where) {
   return value_of({dataset, read, where}, type, space.get());
 }
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

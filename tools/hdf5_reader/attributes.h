@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/result.h"
-#include "formats/hdf5/description.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/hdf5/description.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 
 constexpr std::uint64_t kMostValueBytes = std::uint64_t{64} << 20;  // of one attribute or text
 
@@ -21,4 +21,4 @@ formats::Result<std::vector<formats::hdf5::Attribute>> attributes_of(hid_t objec
 // The text of a dataset of one string.
 formats::Result<formats::Value> text_of(hid_t dataset, hid_t type, const std::string& where);
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

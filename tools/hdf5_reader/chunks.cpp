@@ -2,10 +2,10 @@
 
 #include <array>
 
-#include "formats/core/units.h"
+#include "ebb/formats/core/units.h"
 #include "tools/hdf5_reader/handle.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 
 using formats::Code;
 using formats::Error;
@@ -53,7 +53,7 @@ Result<> list_chunks(hid_t dataset, Bytes& bytes, Dataset& out) {
                  {}};
   std::vector<hsize_t> at(out.shape.size(), 0);
   for (std::uint64_t cell = 0; cell < stored; ++cell) {
-    TRY_ASSIGN(const StoredChunk chunk, find_chunk(dataset, bytes, at, out.path));
+    EBB_TRY_ASSIGN(const StoredChunk chunk, find_chunk(dataset, bytes, at, out.path));
     out.chunks.push_back(chunk);
     for (std::size_t d = at.size(); d > 0; --d) {
       at[d - 1] += out.chunk[d - 1];
@@ -64,4 +64,4 @@ Result<> list_chunks(hid_t dataset, Bytes& bytes, Dataset& out) {
   return {};
 }
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

@@ -3,11 +3,11 @@
 
 #include <hdf5.h>
 
-#include "formats/core/result.h"
-#include "formats/hdf5/description.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/hdf5/description.h"
 #include "tools/hdf5_reader/driver.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 
 constexpr std::uint64_t kMostChunks = 8'000'000;  // of one dataset
 
@@ -15,4 +15,4 @@ constexpr std::uint64_t kMostChunks = 8'000'000;  // of one dataset
 // REQUIRES: out.shape and out.chunk are set, of the same length, no extent of a chunk is 0.
 formats::Result<> list_chunks(hid_t dataset, Bytes& bytes, formats::hdf5::Dataset& out);
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

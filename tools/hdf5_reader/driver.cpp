@@ -6,14 +6,14 @@
 #include <memory>
 #include <string_view>
 
-#include "formats/core/bytes.h"
-#include "libswap/sys/confine.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/libswap/sys/confine.h"
 
 #if H5_VERSION_GE(1, 13, 0)
 #include <H5FDdevelop.h>
 #endif
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 namespace {
 
 constexpr std::uint64_t kBlock = 64 * 1024;
@@ -158,4 +158,4 @@ formats::Error library_error(const std::string& where) {
   return {formats::Code::corrupt, where + ": " + reason, {}};
 }
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

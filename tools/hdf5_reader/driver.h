@@ -7,10 +7,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "formats/core/result.h"
+#include "ebb/formats/core/result.h"
 #include "tools/hdf5_reader/handle.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 
 constexpr const char* kFileName = "/checkpoint";  // absolute, so that the library asks for no cwd
 
@@ -52,4 +52,4 @@ class Bytes {
 // A property list that opens kFileName, and nothing else, as `bytes`, which must outlive it.
 formats::Result<Handle> access_through(Bytes& bytes);
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

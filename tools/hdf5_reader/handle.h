@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "formats/core/error.h"
+#include "ebb/formats/core/error.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 
 class Handle {
  public:
@@ -37,4 +37,4 @@ class Handle {
 // "<where>: <the library's innermost reason>", Code::corrupt; forgets the reason.
 formats::Error library_error(const std::string& where);
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

@@ -1,5 +1,5 @@
 // ebb-hdf5-reader SIZE: describes one HDF5 file for another program, which serves the file's SIZE
-// bytes over descriptor 0 and gets the description there (libswap/sys/probe.h). Not for people.
+// bytes over descriptor 0 and gets the description there (libswap/tree/probe.h). Not for people.
 // Everything after the first line of main's work happens confined.
 #include <hdf5.h>
 
@@ -7,10 +7,12 @@
 #include <cstring>
 #include <new>
 
-#include "formats/hdf5/description.h"
-#include "libswap/sys/confine.h"
+#include "ebb/formats/hdf5/description.h"
+#include "ebb/libswap/sys/confine.h"
 #include "tools/hdf5_reader/driver.h"
 #include "tools/hdf5_reader/walk.h"
+
+namespace ebb {
 
 namespace {
 
@@ -40,12 +42,12 @@ Result<ByteVector> report(std::uint64_t size) {
     return Error{Code::io, "libhdf5 does not start", {}};
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   hdf5_reader::Bytes bytes(kSocket, size);
-  TRY_ASSIGN(const Handle access, hdf5_reader::access_through(bytes));
-  TRY_ASSIGN(std::vector<std::string> missing,
-             libswap::confine_this_process({.descriptor = kSocket}));
+  EBB_TRY_ASSIGN(const Handle access, hdf5_reader::access_through(bytes));
+  EBB_TRY_ASSIGN(std::vector<std::string> missing,
+                 libswap::confine_this_process({.descriptor = kSocket}));
   const Handle file(H5Fopen(hdf5_reader::kFileName, H5F_ACC_RDONLY, access.get()), H5Fclose);
   if (!file) return hdf5_reader::library_error("not readable as HDF5");
-  TRY_ASSIGN(formats::hdf5::Description description, describe_file(file.get(), bytes));
+  EBB_TRY_ASSIGN(formats::hdf5::Description description, describe_file(file.get(), bytes));
   unsigned version[3] = {};
   H5get_libversion(&version[0], &version[1], &version[2]);
   for (const unsigned part : version)
@@ -68,7 +70,7 @@ void send(const ByteVector& bytes) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int program_main(int argc, char** argv) {
   std::set_new_handler(
       [] { leave_with(Code::limit, "describing this file needs more memory than the limit"); });
   std::uint64_t size = 0;
@@ -83,3 +85,7 @@ int main(int argc, char** argv) {
   // What libhdf5 would do at exit is of no use, and not allowed any more.
   libswap::leave_at_once(0);
 }
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

@@ -5,7 +5,7 @@
 
 #include "tools/hdf5_reader/handle.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 namespace {
 
 using formats::hdf5::ElementType;
@@ -118,4 +118,4 @@ ElementType element_type_of(hid_t type) {
   }
 }
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

@@ -3,10 +3,10 @@
 
 #include <hdf5.h>
 
-#include "formats/hdf5/description.h"
+#include "ebb/formats/hdf5/description.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 
 formats::hdf5::ElementType element_type_of(hid_t type);
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

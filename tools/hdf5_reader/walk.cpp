@@ -3,13 +3,13 @@
 #include <array>
 #include <map>
 
-#include "formats/core/units.h"
+#include "ebb/formats/core/units.h"
 #include "tools/hdf5_reader/attributes.h"
 #include "tools/hdf5_reader/chunks.h"
 #include "tools/hdf5_reader/handle.h"
 #include "tools/hdf5_reader/types.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 namespace {
 
 using formats::Code;
@@ -85,7 +85,7 @@ class Walker {
     H5O_info_t info{};
     if (!root || H5Oget_info1(root.get(), &info) < 0) return library_error("/");
     groups_.emplace(info.addr, "/");
-    TRY(group(root.get(), "/", 0));
+    EBB_TRY(group(root.get(), "/", 0));
     return std::move(out_);
   }
 
@@ -120,11 +120,11 @@ class Walker {
       return Error{Code::limit,
                    path + ": groups are nested more than " + std::to_string(kMostDepth) + " deep",
                    {}};
-    TRY_ASSIGN(auto attributes, attributes_of(id, path));
+    EBB_TRY_ASSIGN(auto attributes, attributes_of(id, path));
     out_.groups.push_back({path, std::move(attributes)});
-    TRY_ASSIGN(const std::vector<FoundLink> links, links_of(id, path));
+    EBB_TRY_ASSIGN(const std::vector<FoundLink> links, links_of(id, path));
     for (const FoundLink& link : links)
-      TRY(follow(id, link, (path == "/" ? "" : path) + "/" + link.name, depth));
+      EBB_TRY(follow(id, link, (path == "/" ? "" : path) + "/" + link.name, depth));
     return {};
   }
 
@@ -171,22 +171,22 @@ class Walker {
     if (!type || !space || !plist) return library_error(path);
     out.type = element_type_of(type.get());
     out.has_space = H5Sget_simple_extent_type(space.get()) != H5S_NULL;
-    TRY_ASSIGN(out.shape, shape_of(space.get(), path));
-    TRY_ASSIGN(out.attributes, attributes_of(id, path));
-    TRY(storage(id, plist.get(), type.get(), out));
+    EBB_TRY_ASSIGN(out.shape, shape_of(space.get(), path));
+    EBB_TRY_ASSIGN(out.attributes, attributes_of(id, path));
+    EBB_TRY(storage(id, plist.get(), type.get(), out));
     out_.datasets.push_back(std::move(out));
     return {};
   }
 
   Result<> storage(hid_t id, hid_t plist, hid_t type, Dataset& out) {
-    TRY(external_files(plist, out));
-    TRY(filters(plist, out));
+    EBB_TRY(external_files(plist, out));
+    EBB_TRY(filters(plist, out));
     const std::optional<std::uint64_t> elements = formats::checked_volume(out.shape);
     out.stored = H5Dget_storage_size(id);
     switch (H5Pget_layout(plist)) {
       case H5D_COMPACT:
         out.layout = Dataset::Layout::compact;
-        TRY(compact(id, type, out));
+        EBB_TRY(compact(id, type, out));
         break;
       case H5D_CONTIGUOUS:
         out.layout = Dataset::Layout::contiguous;
@@ -195,11 +195,11 @@ class Walker {
         break;
       case H5D_CHUNKED:
         out.layout = Dataset::Layout::chunked;
-        TRY(chunked(id, plist, out));
+        EBB_TRY(chunked(id, plist, out));
         break;
       case H5D_VIRTUAL:
         out.layout = Dataset::Layout::mapped;
-        TRY(mappings(plist, out));
+        EBB_TRY(mappings(plist, out));
         break;
       default:
         return library_error(out.path + ": layout");
@@ -207,7 +207,7 @@ class Walker {
     // One text is a value; what its storage looks like is the library's business alone.
     if (out.type.kind == formats::hdf5::ElementType::Kind::text && elements == 1u &&
         out.external.empty() && out.layout != Dataset::Layout::mapped) {
-      TRY_ASSIGN(out.text, text_of(id, type, out.path));
+      EBB_TRY_ASSIGN(out.text, text_of(id, type, out.path));
     }
     return {};
   }
@@ -295,4 +295,4 @@ class Walker {
 
 Result<Description> describe_file(hid_t file, Bytes& bytes) { return Walker(bytes).run(file); }
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

@@ -3,14 +3,14 @@
 
 #include <hdf5.h>
 
-#include "formats/core/result.h"
-#include "formats/hdf5/description.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/hdf5/description.h"
 #include "tools/hdf5_reader/driver.h"
 
-namespace hdf5_reader {
+namespace ebb::hdf5_reader {
 
 // Hard links are followed, each group once; soft, external and other links are listed, not
 // followed.
 formats::Result<formats::hdf5::Description> describe_file(hid_t file, Bytes& bytes);
 
-}  // namespace hdf5_reader
+}  // namespace ebb::hdf5_reader

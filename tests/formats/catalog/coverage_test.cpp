@@ -4,10 +4,10 @@
 #include <chrono>
 #include <random>
 
-#include "formats/catalog/catalog.h"
-#include "formats/layout/layout.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/layout/layout.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using Random = std::mt19937_64;
@@ -250,4 +250,4 @@ TEST(Coverage, GrowsNearlyLinearlyWithTheNumberOfShards) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

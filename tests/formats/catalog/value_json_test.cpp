@@ -1,8 +1,10 @@
-#include "formats/catalog/value_json.h"
+#include "ebb/formats/catalog/value_json.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
+
+namespace ebb {
 
 namespace {
 
@@ -91,3 +93,5 @@ TEST(ValueJson, WhatIsMalformedIsRefusedInOneSentence) {
 }
 
 }  // namespace
+
+}  // namespace ebb

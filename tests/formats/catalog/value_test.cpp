@@ -1,12 +1,12 @@
-#include "formats/catalog/value.h"
+#include "ebb/formats/catalog/value.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "formats/catalog/value_alike.h"
+#include "ebb/formats/catalog/value_alike.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using Kind = Value::Kind;
@@ -122,4 +122,4 @@ TEST(ValuesAlike, TellsWhereTheyAreNot) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,12 +1,14 @@
 // Frames of any size, fed in any parts, are what is decoded again.
-#include "formats/core/compress.h"
+#include "ebb/formats/core/compress.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "formats/core/decompress.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/decompress.h"
+#include "ebb/formats/core/units.h"
+
+namespace ebb {
 
 namespace {
 
@@ -27,10 +29,10 @@ ByteVector mixed(std::uint64_t size) {
 
 formats::Result<ByteVector> frame_of(ZstdWriter& writer, ByteView plain, std::uint64_t part) {
   ByteVector frame(ZstdWriter::bound(plain.size()));
-  TRY(writer.begin(plain.size(), frame));
+  EBB_TRY(writer.begin(plain.size(), frame));
   for (std::uint64_t at = 0; at < plain.size(); at += part)
-    TRY(writer.feed(plain.subspan(at, std::min(part, plain.size() - at))));
-  TRY_ASSIGN(const std::uint64_t size, writer.end());
+    EBB_TRY(writer.feed(plain.subspan(at, std::min(part, plain.size() - at))));
+  EBB_TRY_ASSIGN(const std::uint64_t size, writer.end());
   frame.resize(size);
   return frame;
 }
@@ -76,3 +78,5 @@ TEST(Zstd, SaysWhatALevelTakes) {
 }
 
 }  // namespace
+
+}  // namespace ebb

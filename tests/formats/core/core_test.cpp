@@ -4,15 +4,15 @@
 #include <limits>
 #include <memory>
 
-#include "formats/core/bf16.h"
-#include "formats/core/byte_source.h"
-#include "formats/core/bytes.h"
-#include "formats/core/crc32c.h"
-#include "formats/core/dtype.h"
-#include "formats/core/result.h"
-#include "formats/core/units.h"
+#include "ebb/formats/core/bf16.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/core/units.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 Result<std::unique_ptr<int>> boxed(int value) {
@@ -26,8 +26,8 @@ Result<> only_even(int value) {
 }
 
 Result<int> halved(int value) {
-  TRY_ASSIGN(const std::unique_ptr<int> held, boxed(value));
-  TRY(only_even(*held));
+  EBB_TRY_ASSIGN(const std::unique_ptr<int> held, boxed(value));
+  EBB_TRY(only_even(*held));
   return *held / 2;
 }
 
@@ -180,4 +180,4 @@ TEST(ByteSource, RefusesToReadPastTheEndOrMoreThanTheLimit) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,4 +1,4 @@
-#include "formats/core/float_cast.h"
+#include "ebb/formats/core/float_cast.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 template <typename From, typename To>
@@ -73,4 +73,4 @@ TEST(FloatCast, KnowsWhichTypesHoldWhich) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,4 +1,4 @@
-#include "formats/core/name_table.h"
+#include "ebb/formats/core/name_table.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "tests/support/cost.h"
+
+namespace ebb {
 
 namespace {
 
@@ -98,3 +100,5 @@ TEST(SeenKeys, NoticesARepeatAmongFewKeysAndAmongMany) {
 }
 
 }  // namespace
+
+}  // namespace ebb

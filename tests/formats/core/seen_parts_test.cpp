@@ -1,4 +1,4 @@
-#include "formats/core/seen_parts.h"
+#include "ebb/formats/core/seen_parts.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,9 @@
 #include <random>
 #include <string>
 
-#include "formats/core/crc32c.h"
+#include "ebb/formats/core/crc32c.h"
+
+namespace ebb {
 
 namespace {
 
@@ -78,3 +80,5 @@ TEST(SeenParts, ForgetRatherThanGrow) {
 }
 
 }  // namespace
+
+}  // namespace ebb

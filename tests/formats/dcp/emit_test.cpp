@@ -3,10 +3,12 @@
 
 #include <filesystem>
 
-#include "formats/core/units.h"
-#include "formats/dcp/dcp.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/dcp/dcp.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
+
+namespace ebb {
 
 namespace {
 
@@ -21,7 +23,7 @@ const fs::path kFixtures = fs::path(EBB_FIXTURES) / "dcp";
 
 std::unique_ptr<Checkpoint> fixture(std::string_view name) {
   auto checkpoint = describe_dcp(test_support::load_tree(kFixtures / name / "data"));
-  CHECK(checkpoint.has_value());
+  EBB_CHECK(checkpoint.has_value());
   return std::move(*checkpoint);
 }
 
@@ -37,7 +39,7 @@ Layout layout_of(const formats::Catalog& catalog, Policy policy, formats::Mesh m
       spec.owners.push_back(static_cast<std::uint32_t>(shapes.size() % mesh.shard_world));
   }
   auto layout = Layout::make(spec, shapes);
-  CHECK(layout.has_value());
+  EBB_CHECK(layout.has_value());
   return std::move(*layout);
 }
 
@@ -51,9 +53,9 @@ Emitted emit(const Checkpoint& content, Policy policy, formats::Mesh mesh,
   const Layout layout = layout_of(content.catalog(), policy, mesh);
   auto plan = formats::emit_dcp(
       {.content = content.catalog(), .layout = layout, .compression = compression});
-  CHECK(plan.has_value());
+  EBB_CHECK(plan.has_value());
   auto tree = test_support::carry_out(*plan, content, "out");
-  CHECK(tree.has_value());
+  EBB_CHECK(tree.has_value());
   auto again = describe_dcp(*tree);
   EXPECT_TRUE(again.has_value()) << again.error().message;
   return {std::move(*plan), again ? std::move(*again) : nullptr};
@@ -234,3 +236,5 @@ TEST(DcpEmitValues, ListsWhatItCannotHold) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/dcp/dcp.h"
+#include "ebb/formats/dcp/dcp.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -32,8 +34,7 @@ std::vector<std::string> good_cases() {
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c == '.' || c == '-'; }, '_');
+  std::replace_if(name.begin(), name.end(), [](char c) { return c == '.' || c == '-'; }, '_');
   return name;
 }
 
@@ -179,3 +180,5 @@ TEST(BadDcpFixture, EveryFlippedBitOfAPayloadIsNoticedOrHarmless) {
 }
 
 }  // namespace
+
+}  // namespace ebb

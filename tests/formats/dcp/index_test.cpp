@@ -3,10 +3,12 @@
 
 #include <string>
 
-#include "formats/dcp/dcp.h"
-#include "formats/dcp/emit_index.h"
-#include "formats/torch/pickle_writer.h"
+#include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/dcp/emit_index.h"
+#include "ebb/formats/pickle/pickle_writer.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -180,3 +182,5 @@ TEST(DcpIndex, SomethingElseThanMetadataIsRefused) {
 }
 
 }  // namespace
+
+}  // namespace ebb

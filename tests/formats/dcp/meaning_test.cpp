@@ -3,9 +3,11 @@
 
 #include <filesystem>
 
-#include "formats/dcp/dcp.h"
-#include "formats/dcp/meaning.h"
+#include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/state_dict/meaning.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -95,3 +97,5 @@ TEST(DcpMeaning, ACheckpointWithAFlattenedOptimizerHasStatesAndGroups) {
 }
 
 }  // namespace
+
+}  // namespace ebb

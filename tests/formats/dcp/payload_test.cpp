@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "formats/core/units.h"
-#include "formats/dcp/dcp.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/dcp/dcp.h"
 #include "tests/support/counting_tree.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -59,3 +61,5 @@ TEST(DcpPayload, PartsOfAStridedItemAreThoseOfTheWhole) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/deepspeed/emit_pickle.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/emit_pickle.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -45,7 +47,7 @@ void add_file(MemoryTree& tree, const std::string& name,
   plan.files.push_back(file.finish(name, formats::Rank{0}));
   const test_support::MadeContent none("made", DType::f32);
   const auto written = test_support::carry_out(plan, none, "one");
-  CHECK(written.has_value());
+  EBB_CHECK(written.has_value());
   tree.add(name, (*written)->bytes_of(name));
 }
 
@@ -218,3 +220,5 @@ TEST(DeepSpeedDamage, DS09PartitionsOfDifferentLengthsAreRefused) {
 }
 
 }  // namespace
+
+}  // namespace ebb

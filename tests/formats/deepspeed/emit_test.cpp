@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "formats/core/units.h"
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/torch/archive.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/torch/archive.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/emit_in_memory.h"
+
+namespace ebb {
 
 namespace {
 
@@ -35,9 +37,9 @@ struct Emitted {
 Emitted emit(const Checkpoint& content, Policy policy, std::uint32_t world) {
   const formats::Layout layout = test_support::layout_for(content.catalog(), policy, world);
   auto plan = formats::emit_deepspeed({content.catalog(), layout});
-  CHECK(plan.has_value());
+  EBB_CHECK(plan.has_value());
   auto tree = test_support::carry_out(*plan, content, "out");
-  CHECK(tree.has_value());
+  EBB_CHECK(tree.has_value());
   EXPECT_TRUE(formats::detect_deepspeed(**tree));
   auto again = formats::describe_deepspeed(*tree);
   EXPECT_TRUE(again.has_value()) << again.error().message;
@@ -47,9 +49,9 @@ Emitted emit(const Checkpoint& content, Policy policy, std::uint32_t world) {
 // The pickle of one of the emitted files.
 PickleGraph graph_of(const test_support::MemoryTree& tree, const std::string& name) {
   const auto source = tree.open(name);
-  CHECK(source.has_value());
+  EBB_CHECK(source.has_value());
   auto archive = formats::TorchArchive::open(*source, 0, (*source)->size());
-  CHECK(archive.has_value());
+  EBB_CHECK(archive.has_value());
   return archive->graph();
 }
 PickleGraph optimizer_of(const Emitted& emitted, std::uint32_t rank, std::string_view prefix = "") {
@@ -66,7 +68,7 @@ std::vector<std::int64_t> integers(const PickleGraph& graph, PickleId list) {
 }
 std::uint64_t elems(const PickleGraph& graph, PickleId tensor) {
   const auto found = torch_tensor(graph, tensor);
-  CHECK(found.has_value());
+  EBB_CHECK(found.has_value());
   return found->elems();
 }
 std::uint64_t state_elems(const PickleGraph& graph, PickleId base, std::int64_t buffer,
@@ -348,3 +350,5 @@ TEST(DeepSpeedEmit, KeepsAScalersCountersAndMakesOneWhereHalfPrecisionHasNone) {
 }
 
 }  // namespace
+
+}  // namespace ebb

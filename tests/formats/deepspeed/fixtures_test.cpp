@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -144,3 +146,5 @@ TEST(DeepSpeedCatalog, ExplainsAZero3MuonCheckpoint) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <set>
 
-#include "formats/core/bytes.h"
-#include "formats/core/float_cast.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/float_cast.h"
 #include "tests/support/emit_in_memory.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 using formats::ByteVector;
 using formats::Catalog;
@@ -101,7 +101,7 @@ void MadeContent::add_value(const std::string& key, Value value) {
 formats::Result<> MadeContent::read(const TensorEntry&, const formats::Chunk& chunk,
                                     std::uint64_t first, std::span<std::byte> into) const {
   const ByteVector& bytes = bytes_[chunk.tag];
-  CHECK(first + into.size() <= bytes.size());
+  EBB_CHECK(first + into.size() <= bytes.size());
   std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(first), into.size(), into.begin());
   return {};
 }
@@ -198,8 +198,8 @@ formats::Layout layout_for(const Catalog& content, formats::Policy policy, std::
   spec.policy = policy;
   spec.mesh.shard_world = world;
   auto layout = formats::Layout::make(std::move(spec), std::move(shapes));
-  CHECK(layout.has_value());
+  EBB_CHECK(layout.has_value());
   return std::move(*layout);
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
-#include "formats/layout/layout.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/layout/layout.h"
 #include "tests/support/source_tree.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 class MadeContent : public formats::Checkpoint {
  public:
@@ -57,4 +57,4 @@ std::string content_differences(const formats::Checkpoint& content,
 formats::Layout layout_for(const formats::Catalog& content, formats::Policy policy,
                            std::uint32_t world);
 
-}  // namespace test_support
+}  // namespace ebb::test_support

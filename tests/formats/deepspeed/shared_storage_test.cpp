@@ -4,10 +4,12 @@
 
 #include <utility>
 
-#include "formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/counting_tree.h"
 #include "tests/support/emit_in_memory.h"
+
+namespace ebb {
 
 namespace {
 
@@ -25,9 +27,9 @@ std::shared_ptr<MemoryTree> many_weights() {
   const auto layout =
       test_support::layout_for(content.catalog(), formats::Policy::zero12_boundary, 2);
   const auto plan = formats::emit_deepspeed({content.catalog(), layout});
-  CHECK(plan.has_value());
+  EBB_CHECK(plan.has_value());
   auto tree = test_support::carry_out(*plan, content, "out");
-  CHECK(tree.has_value());
+  EBB_CHECK(tree.has_value());
   return *tree;
 }
 
@@ -37,7 +39,7 @@ Result<std::uint64_t> read_all(const formats::Checkpoint& checkpoint) {
   for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors)
     for (const formats::Chunk& chunk : tensor.chunks) {
       formats::ByteVector data(chunk.length);
-      TRY(checkpoint.read(tensor, chunk, 0, data));
+      EBB_TRY(checkpoint.read(tensor, chunk, 0, data));
       bytes += data.size();
     }
   return bytes;
@@ -69,3 +71,5 @@ TEST(DeepSpeedSharedStorage, ReportsOneChangedBit) {
 }
 
 }  // namespace
+
+}  // namespace ebb

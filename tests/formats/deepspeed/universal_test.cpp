@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <string>
 
-#include "formats/deepspeed/deepspeed.h"
-#include "formats/registry.h"
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/registry.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
+
+namespace ebb {
 
 namespace {
 
@@ -46,17 +48,17 @@ std::shared_ptr<MemoryTree> written(const Checkpoint& content, std::uint32_t wor
   const formats::Layout layout =
       test_support::layout_for(content.catalog(), Policy::replicated, world);
   const auto plan = formats::emit_deepspeed_universal({content.catalog(), layout});
-  CHECK(plan.has_value());
+  EBB_CHECK(plan.has_value());
   EXPECT_TRUE(plan->dropped.empty());
   auto tree = test_support::carry_out(*plan, content, "out");
-  CHECK(tree.has_value());
+  EBB_CHECK(tree.has_value());
   return std::move(*tree);
 }
 
 std::unique_ptr<Checkpoint> read_again(std::shared_ptr<const formats::SourceTree> tree) {
   auto again = formats::describe(std::move(tree));
   EXPECT_TRUE(again.has_value()) << again.error().message;
-  CHECK(again.has_value());
+  EBB_CHECK(again.has_value());
   return std::move(*again);
 }
 
@@ -185,3 +187,5 @@ TEST(UniversalRefuses, NamesThatCanBeNoFolder) {
 }
 
 }  // namespace
+
+}  // namespace ebb

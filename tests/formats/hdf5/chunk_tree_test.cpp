@@ -1,12 +1,14 @@
 // The index of chunks finds each of them where it lies, however many levels it has.
-#include "formats/hdf5/chunk_tree.h"
+#include "ebb/formats/hdf5/chunk_tree.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "formats/core/units.h"
-#include "formats/hdf5/description.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/hdf5/description.h"
+
+namespace ebb {
 
 namespace {
 
@@ -125,3 +127,5 @@ TEST(Hdf5ChunkGrid, CoversTheDatasetInChunksThatBeginWithTheirElements) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -5,11 +5,13 @@
 #include <functional>
 #include <map>
 
-#include "formats/hdf5/filters.h"
-#include "formats/hdf5/hdf5.h"
+#include "ebb/formats/hdf5/filters.h"
+#include "ebb/formats/hdf5/hdf5.h"
 #include "tests/formats/hdf5/probed_tree.h"
 #include "tests/support/counting_tree.h"
 #include "tests/support/emit_in_memory.h"
+
+namespace ebb {
 
 namespace {
 
@@ -332,3 +334,5 @@ TEST(Hdf5Describe, EveryChangedByteOfADescriptionIsHarmless) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -1,6 +1,8 @@
-#include "formats/hdf5/description.h"
+#include "ebb/formats/hdf5/description.h"
 
 #include <gtest/gtest.h>
+
+namespace ebb {
 
 namespace {
 
@@ -55,3 +57,5 @@ TEST(Hdf5Description, ValuesNestedWithoutEndAreRefused) {
 }
 
 }  // namespace
+
+}  // namespace ebb

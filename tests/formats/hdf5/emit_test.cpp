@@ -4,10 +4,12 @@
 
 #include <string>
 
-#include "formats/hdf5/file_image.h"
-#include "formats/hdf5/hdf5.h"
-#include "formats/hdf5/messages.h"
-#include "formats/hdf5/superblock.h"
+#include "ebb/formats/hdf5/file_image.h"
+#include "ebb/formats/hdf5/hdf5.h"
+#include "ebb/formats/hdf5/messages.h"
+#include "ebb/formats/hdf5/superblock.h"
+
+namespace ebb {
 
 namespace {
 
@@ -42,7 +44,7 @@ Result<EmitPlan> planned(const Catalog& content, Policy policy, std::uint32_t wo
   std::vector<formats::Shape> shapes;
   for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
   const auto layout = Layout::make({.policy = policy, .mesh = {world, 1}}, std::move(shapes));
-  CHECK(layout.has_value());
+  EBB_CHECK(layout.has_value());
   return formats::emit_hdf5({content, *layout});
 }
 
@@ -157,3 +159,5 @@ TEST(FileImage, KeepsGroupsAndDatasetsApart) {
 }
 
 }  // namespace
+
+}  // namespace ebb

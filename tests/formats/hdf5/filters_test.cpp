@@ -1,8 +1,10 @@
-#include "formats/hdf5/filters.h"
+#include "ebb/formats/hdf5/filters.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/core/decompress.h"
+#include "ebb/formats/core/decompress.h"
+
+namespace ebb {
 
 namespace {
 
@@ -67,3 +69,5 @@ TEST(Hdf5Filters, EveryPrefixAndEveryBitOfAStreamIsNoticed) {
 }
 
 }  // namespace
+
+}  // namespace ebb

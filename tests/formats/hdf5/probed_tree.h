@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "formats/hdf5/description.h"
+#include "ebb/formats/hdf5/description.h"
 #include "tests/support/source_tree.h"
 
-namespace test_support {
+namespace ebb::test_support {
 
 class ProbedTree : public MemoryTree {
  public:
@@ -44,4 +44,4 @@ inline formats::ByteVector hdf5_bytes(std::uint64_t size) {
   return bytes;
 }
 
-}  // namespace test_support
+}  // namespace ebb::test_support

@@ -1,8 +1,10 @@
-#include "formats/hdf5/superblock.h"
+#include "ebb/formats/hdf5/superblock.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/formats/hdf5/probed_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -52,3 +54,5 @@ TEST(Hdf5Superblock, AFileThatWasNotClosedIsIncomplete) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -8,16 +8,18 @@
 #include <string>
 #include <unordered_set>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/units.h"
-#include "formats/megatron/flat_boxes.h"
-#include "formats/registry.h"
-#include "formats/torch/archive.h"
-#include "formats/torch/writer.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/megatron/flat_boxes.h"
+#include "ebb/formats/registry.h"
+#include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/writer.h"
 #include "tests/support/archives.h"
 #include "tests/support/cost.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -437,9 +439,8 @@ TEST(Costs, ATensorCutInManyDimensionsIsRefused) {
 
 TEST(Costs, AFlatChunkOverMillionsOfBoxesIsRefused) {
   const std::uint64_t many = std::uint64_t{1} << 31;
-  expect_cheap([&] {
-    (void)formats::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t");
-  });
+  expect_cheap(
+      [&] { (void)formats::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t"); });
   EXPECT_FALSE(
       formats::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t").has_value());
 }
@@ -465,3 +466,5 @@ TEST(Costs, ValuesInMetadataAreBounded) {
 }
 
 }  // namespace
+
+}  // namespace ebb

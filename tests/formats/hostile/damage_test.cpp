@@ -12,11 +12,13 @@
 #include <set>
 #include <string>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/sha256.h"
-#include "formats/hdf5/superblock.h"
-#include "formats/registry.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/hdf5/superblock.h"
+#include "ebb/formats/registry.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -75,9 +77,9 @@ class Beginning : public formats::ByteSource {
 
 // Everything that can be read as one text; an error where something is refused.
 formats::Result<std::string> content_of(std::shared_ptr<const formats::SourceTree> tree) {
-  TRY_ASSIGN(const auto checkpoint, formats::describe(std::move(tree)));
+  EBB_TRY_ASSIGN(const auto checkpoint, formats::describe(std::move(tree)));
   const formats::Catalog& catalog = checkpoint->catalog();
-  TRY(prove_coverage(catalog));
+  EBB_TRY(prove_coverage(catalog));
   std::string text;
   for (const formats::TensorEntry& tensor : catalog.tensors) {
     text +=
@@ -88,7 +90,7 @@ formats::Result<std::string> content_of(std::shared_ptr<const formats::SourceTre
       if (bytes > kMaxRead)
         return formats::Error{formats::Code::limit, "larger than any fixture", {}};
       ByteVector into(bytes);
-      TRY(checkpoint->read(tensor, chunk, 0, into));
+      EBB_TRY(checkpoint->read(tensor, chunk, 0, into));
       text += to_string(chunk.box) + formats::sha256_hex(into);
     }
   }
@@ -244,3 +246,5 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, Damage,
                          [](const auto& param) { return test_name(param.param); });
 
 }  // namespace
+
+}  // namespace ebb

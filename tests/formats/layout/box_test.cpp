@@ -1,10 +1,10 @@
-#include "formats/layout/box.h"
+#include "ebb/formats/layout/box.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/formats/layout/oracle.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using oracle::Random;
@@ -133,4 +133,4 @@ TEST(Box, PrintsAsSlices) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,10 +1,10 @@
-#include "formats/layout/layout.h"
+#include "ebb/formats/layout/layout.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/formats/layout/oracle.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using oracle::Random;
@@ -176,4 +176,4 @@ TEST(Policy, NamesGoBothWays) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "formats/layout/layout.h"
+#include "ebb/formats/layout/layout.h"
 
-namespace formats::oracle {
+namespace ebb::formats::oracle {
 
 // Where each element of a rank's flat partition comes from; kPadding where it is padding.
 struct Slot {
@@ -166,4 +166,4 @@ inline constexpr Policy kEveryPolicy[] = {
     Policy::replicated, Policy::zero12, Policy::zero12_boundary,
     Policy::zero3,      Policy::rows,   Policy::layer_wise};
 
-}  // namespace formats::oracle
+}  // namespace ebb::formats::oracle

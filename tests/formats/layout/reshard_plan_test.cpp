@@ -1,11 +1,11 @@
-#include "formats/layout/reshard_plan.h"
+#include "ebb/formats/layout/reshard_plan.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/core/bytes.h"
+#include "ebb/formats/core/bytes.h"
 #include "tests/formats/layout/oracle.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using oracle::Random;
@@ -158,4 +158,4 @@ TEST(ReshardPlan, RefusesLayoutsOfDifferentTensors) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

@@ -1,10 +1,12 @@
-#include "formats/layout/shape.h"
+#include "ebb/formats/layout/shape.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <utility>
 #include <vector>
+
+namespace ebb {
 
 namespace {
 
@@ -85,3 +87,5 @@ TEST(Shape, OrdersAsAVectorDoes) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
-#include "formats/registry.h"
+#include "ebb/formats/registry.h"
 #include "tests/formats/megatron/support.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -164,3 +166,5 @@ TEST(MegatronFsdp, ChunksAreTheRowsThatMegatronFsdpSaidEachRankHas) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 
-#include "formats/registry.h"
+#include "ebb/formats/registry.h"
 #include "tests/formats/megatron/written.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
+
+namespace ebb {
 
 namespace {
 
@@ -175,3 +177,5 @@ TEST_F(MegatronMade, TwoTensorsUnderOneKeyAreRefused) {
 }
 
 }  // namespace
+
+}  // namespace ebb

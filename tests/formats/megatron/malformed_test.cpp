@@ -4,13 +4,15 @@
 
 #include <functional>
 
-#include "formats/core/sha256.h"
-#include "formats/megatron/flat_boxes.h"
-#include "formats/megatron/megatron.h"
-#include "formats/registry.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/megatron/flat_boxes.h"
+#include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/registry.h"
 #include "tests/formats/megatron/support.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -234,3 +236,5 @@ TEST(MegatronProblems, TheFolderIsOfTheIterationThatIsStored) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "formats/core/json_text.h"
-#include "formats/megatron/names.h"
-#include "formats/registry.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/megatron/names.h"
+#include "ebb/formats/registry.h"
 #include "tests/support/source_tree.h"
 
-namespace megatron_test {
+namespace ebb::megatron_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -116,4 +116,4 @@ std::string value_differences(const formats::Catalog& catalog, const fs::path& e
   return out;
 }
 
-}  // namespace megatron_test
+}  // namespace ebb::megatron_test

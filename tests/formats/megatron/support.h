@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/catalog/catalog.h"
+#include "ebb/formats/catalog/catalog.h"
 
-namespace megatron_test {
+namespace ebb::megatron_test {
 
 // Cases of tests/fixtures/megatron that start with `prefix`; all without one.
 std::vector<std::string> cases(std::string_view prefix = "");
@@ -22,4 +22,4 @@ formats::Result<std::unique_ptr<formats::Checkpoint>> describe_case(const std::s
 std::string value_differences(const formats::Catalog& catalog,
                               const std::filesystem::path& expected_json);
 
-}  // namespace megatron_test
+}  // namespace ebb::megatron_test

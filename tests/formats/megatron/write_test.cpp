@@ -5,15 +5,17 @@
 #include <map>
 #include <set>
 
-#include "formats/core/float_cast.h"
-#include "formats/megatron/megatron.h"
-#include "formats/megatron/names.h"
-#include "formats/registry.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/megatron/names.h"
+#include "ebb/formats/registry.h"
 #include "tests/formats/megatron/support.h"
 #include "tests/formats/megatron/written.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -347,3 +349,5 @@ TEST(MegatronWritten, FlatBucketsAreRefusedByEveryOtherFormat) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "libswap/transfer/convert.h"
+#include "ebb/formats/conversion/convert.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
 
-namespace megatron_test {
+namespace ebb::megatron_test {
 
 using formats::Catalog;
 using formats::Checkpoint;
@@ -19,12 +19,12 @@ Result<Written> written_as(const Checkpoint& source, std::string_view format, st
   request.format = formats::format_named(format);
   request.world = world;
   request.policy = policy.value_or(request.format->default_policy);
-  TRY_ASSIGN(libswap::Conversion conversion, plan_conversion(source, request));
-  TRY_ASSIGN(auto tree, test_support::carry_out(conversion.plan, *conversion.content, "out"));
-  TRY_ASSIGN(auto checkpoint, formats::describe(tree));
+  EBB_TRY_ASSIGN(libswap::Conversion conversion, plan_conversion(source, request));
+  EBB_TRY_ASSIGN(auto tree, test_support::carry_out(conversion.plan, *conversion.content, "out"));
+  EBB_TRY_ASSIGN(auto checkpoint, formats::describe(tree));
   if (checkpoint->catalog().format != format)
     return formats::Error{formats::Code::corrupt, "read as " + checkpoint->catalog().format, {}};
-  TRY(prove_coverage(checkpoint->catalog()));
+  EBB_TRY(prove_coverage(checkpoint->catalog()));
   return Written{std::move(conversion.plan), std::move(tree), std::move(checkpoint)};
 }
 
@@ -52,4 +52,4 @@ const TensorEntry* find(const Catalog& catalog, std::string_view name, std::stri
   return nullptr;
 }
 
-}  // namespace megatron_test
+}  // namespace ebb::megatron_test

@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
-#include "formats/catalog/emit.h"
-#include "formats/registry.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/registry.h"
 
-namespace megatron_test {
+namespace ebb::megatron_test {
 
 struct Written {
   formats::EmitPlan plan;
@@ -35,4 +35,4 @@ std::map<std::string, std::string> values_of(const formats::Catalog& catalog);
 const formats::TensorEntry* find(const formats::Catalog& catalog, std::string_view name,
                                  std::string_view state);
 
-}  // namespace megatron_test
+}  // namespace ebb::megatron_test

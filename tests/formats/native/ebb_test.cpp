@@ -1,15 +1,15 @@
 // Stores made by hand from the page, read as checkpoints.
-#include "formats/native/ebb.h"
+#include "ebb/formats/native/ebb.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "formats/native/survey.h"
-#include "formats/registry.h"
+#include "ebb/formats/native/survey.h"
+#include "ebb/formats/registry.h"
 #include "tests/support/source_tree.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using native::Manifest;
@@ -366,4 +366,4 @@ TEST(EbbCheckpoint, NothingCommittedIsSaidSo) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
-#include "formats/native/ebb.h"
-#include "formats/native/survey.h"
-#include "formats/registry.h"
+#include "ebb/formats/native/ebb.h"
+#include "ebb/formats/native/survey.h"
+#include "ebb/formats/registry.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -94,7 +96,7 @@ Layout layout_of(const Catalog& catalog, Policy policy, std::uint32_t world) {
       spec.owners.push_back(static_cast<std::uint32_t>(shapes.size() % world));
   }
   auto layout = Layout::make(std::move(spec), std::move(shapes));
-  CHECK(layout.has_value());
+  EBB_CHECK(layout.has_value());
   return std::move(*layout);
 }
 
@@ -102,10 +104,10 @@ std::shared_ptr<MemoryTree> store_of(const Checkpoint& content, Policy policy,
                                      std::uint32_t world) {
   const Layout layout = layout_of(content.catalog(), policy, world);
   auto plan = formats::emit_ebb({content.catalog(), layout});
-  CHECK(plan.has_value());
+  EBB_CHECK(plan.has_value());
   EXPECT_TRUE(plan->dropped.empty()) << plan->dropped.front();
   auto tree = test_support::carry_out(*plan, content, "out");
-  CHECK(tree.has_value());
+  EBB_CHECK(tree.has_value());
   return *tree;
 }
 
@@ -231,3 +233,5 @@ TEST(EbbEmitContent, TwoTensorsOfOneNameAndStateAreRefused) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -1,12 +1,12 @@
 // The bytes of docs/formats/native.md, pinned; and that nothing else is accepted.
-#include "formats/native/manifest.h"
+#include "ebb/formats/native/manifest.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/core/crc32c.h"
-#include "formats/native/store_files.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/native/store_files.h"
 
-namespace formats::native {
+namespace ebb::formats::native {
 namespace {
 
 Uuid uuid_from(std::uint8_t first) {
@@ -276,9 +276,7 @@ TEST(Manifest, ReferencesOutsideItsTablesAreRefusedByName) {
   EXPECT_PRED2(names, refused([](Manifest& m) { m.tiles[0].segments[0].offset = 90; }),
                "parameter h.0.w leaves its tile");
   EXPECT_PRED2(names, refused([](Manifest& m) { m.tiles[0].slot = 8; }), "tile 0 in slot 8");
-  EXPECT_PRED2(names, refused([](Manifest& m) {
-                 m.params[0].shape = {1ull << 40, 1ull << 40};
-               }),
+  EXPECT_PRED2(names, refused([](Manifest& m) { m.params[0].shape = {1ull << 40, 1ull << 40}; }),
                "more than 2^64 elements");
   EXPECT_PRED2(names, refused([](Manifest& m) { m.generation = 0; }), "generation 0");
 }
@@ -341,4 +339,4 @@ TEST(StoreFiles, HaveTheNamesAndPlacesOfThePage) {
 }
 
 }  // namespace
-}  // namespace formats::native
+}  // namespace ebb::formats::native

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "formats/catalog/value_json.h"
-#include "formats/core/json_text.h"
-#include "formats/safetensors/safetensors.h"
+#include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/safetensors/safetensors.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -74,7 +76,7 @@ formats::Result<formats::EmitPlan> emit(const Catalog& catalog, std::uint32_t ra
   formats::Layout::Spec spec;
   spec.policy = ranks == 1 ? Policy::replicated : Policy::rows;
   spec.mesh.shard_world = ranks;
-  TRY_ASSIGN(const formats::Layout layout, formats::Layout::make(spec, shapes));
+  EBB_TRY_ASSIGN(const formats::Layout layout, formats::Layout::make(spec, shapes));
   formats::EmitRequest request{catalog, layout};
   request.file_bytes = file_bytes;
   return formats::emit_safetensors(request);
@@ -225,3 +227,5 @@ TEST(SafetensorsDocuments, FilesOfTwoSavesAreRefused) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -5,9 +5,11 @@
 #include <numeric>
 #include <optional>
 
-#include "formats/safetensors/safetensors.h"
+#include "ebb/formats/safetensors/safetensors.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -62,7 +64,7 @@ class Numbered : public formats::Checkpoint {
 
 std::shared_ptr<const MemoryTree> write(const formats::EmitPlan& plan, const Catalog& catalog) {
   auto tree = test_support::carry_out(plan, Numbered(catalog), "out");
-  CHECK(tree);
+  EBB_CHECK(tree);
   return *tree;
 }
 
@@ -73,7 +75,7 @@ formats::Result<formats::EmitPlan> emit(const Catalog& catalog, Policy policy, s
   Layout::Spec spec;
   spec.policy = policy;
   spec.mesh.shard_world = ranks;
-  TRY_ASSIGN(const Layout layout, Layout::make(spec, shapes));
+  EBB_TRY_ASSIGN(const Layout layout, Layout::make(spec, shapes));
   formats::EmitRequest request{catalog, layout};
   if (file_bytes) request.file_bytes = *file_bytes;
   return formats::emit_safetensors(request);
@@ -196,3 +198,5 @@ TEST(SafetensorsEmit, CutsFilesOfTheAskedSizeAndNamesThemInAnIndex) {
 }
 
 }  // namespace
+
+}  // namespace ebb

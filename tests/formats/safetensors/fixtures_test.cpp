@@ -1,9 +1,11 @@
 // The samples the safetensors library and torch wrote, and damaged ones with their exact refusal.
 #include <gtest/gtest.h>
 
-#include "formats/safetensors/safetensors.h"
+#include "ebb/formats/safetensors/safetensors.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -104,3 +106,5 @@ TEST(SafetensorsFixtures, EveryPrefixOfAFileIsRefused) {
 }
 
 }  // namespace
+
+}  // namespace ebb

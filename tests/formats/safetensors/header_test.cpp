@@ -1,8 +1,10 @@
 // What a hostile or broken header may hold, and the exact sentence about it.
 #include <gtest/gtest.h>
 
-#include "formats/safetensors/header.h"
+#include "ebb/formats/safetensors/header.h"
 #include "tests/support/safetensors_file.h"
+
+namespace ebb {
 
 namespace {
 
@@ -126,3 +128,5 @@ TEST(HeaderTensors, ZeroSizedOnesAreLegal) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -1,10 +1,12 @@
 // Several files: what the index promises must be there.
 #include <gtest/gtest.h>
 
-#include "formats/safetensors/index.h"
-#include "formats/safetensors/safetensors.h"
+#include "ebb/formats/safetensors/index.h"
+#include "ebb/formats/safetensors/safetensors.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -92,3 +94,5 @@ TEST(SafetensorsFiles, NumberedOnesMustBeComplete) {
 }
 
 }  // namespace
+
+}  // namespace ebb

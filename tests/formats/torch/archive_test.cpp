@@ -4,11 +4,13 @@
 
 #include <filesystem>
 
-#include "formats/core/sha256.h"
-#include "formats/torch/archive.h"
-#include "formats/torch/pickle_writer.h"
-#include "formats/torch/writer.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/pickle/pickle_writer.h"
+#include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/writer.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -39,7 +41,7 @@ PickleId step_into(const PickleGraph& graph, PickleId id, simdjson::dom::element
   std::int64_t number = 0;
   std::string_view text;
   const bool is_number = item.get(number) == simdjson::SUCCESS;
-  if (!is_number) CHECK(item.get(text) == simdjson::SUCCESS);
+  if (!is_number) EBB_CHECK(item.get(text) == simdjson::SUCCESS);
   const std::span<const PickleId> items = graph.items(id);
   if (!graph.is(id, PickleKind::dict))
     return is_number && std::size_t(number) < items.size() ? items[std::size_t(number)]
@@ -138,7 +140,7 @@ std::string complaint_about(std::int64_t numel, std::int64_t offset, std::int64_
   pickle.tuple();
   pickle.reduce();
   const auto graph = PickleGraph::parse(pickle.finish(), "p");
-  CHECK(graph.has_value());
+  EBB_CHECK(graph.has_value());
   const auto tensor = torch_tensor(*graph, graph->root());
   return tensor ? "" : tensor.error().message;
 }
@@ -174,3 +176,5 @@ TEST(TorchArchive, ValuesWrittenReadBackEqual) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "formats/torch/pickle_writer.h"
-#include "formats/torch/torch.h"
+#include "ebb/formats/pickle/pickle_writer.h"
+#include "ebb/formats/torch_save/torch_save.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -201,3 +203,5 @@ TEST(TorchDescribe, P32ObjectsOfUnknownClassesStayInertAndCallsAreRefused) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "formats/torch/elements.h"
+#include "ebb/formats/torch/elements.h"
+
+namespace ebb {
 
 namespace {
 
@@ -121,3 +123,5 @@ TEST(Elements, NeverAskForMoreThanAWindowOrTenTimesWhatIsWanted) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -4,11 +4,13 @@
 
 #include <filesystem>
 
-#include "formats/dcp/dcp.h"
-#include "formats/torch/torch.h"
+#include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/torch_save/torch_save.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
+
+namespace ebb {
 
 namespace {
 
@@ -32,7 +34,7 @@ Result<EmitPlan> planned(const Catalog& content) {
   std::vector<formats::Shape> shapes;
   for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
   const auto layout = Layout::make({.policy = Policy::replicated}, std::move(shapes));
-  CHECK(layout.has_value());
+  EBB_CHECK(layout.has_value());
   return formats::emit_torch({content, *layout});
 }
 
@@ -41,7 +43,7 @@ std::unique_ptr<Checkpoint> written(const Checkpoint& content) {
   EXPECT_TRUE(plan.has_value()) << plan.error().message;
   EXPECT_TRUE(plan->dropped.empty());
   const auto tree = test_support::carry_out(*plan, content, "out");
-  CHECK(tree.has_value());
+  EBB_CHECK(tree.has_value());
   auto again = describe_torch(*tree);
   EXPECT_TRUE(again.has_value()) << again.error().message;
   return again ? std::move(*again) : nullptr;
@@ -260,3 +262,5 @@ TEST(TorchCommonNames, OfAFileOfTensorsAloneAreItsKeysAndOfRepeatsThePlaces) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -1,13 +1,15 @@
 // Archives with several storages, read back by our own reader; tests/judges lets torch read them.
-#include "formats/torch/file_writer.h"
+#include "ebb/formats/torch/file_writer.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/catalog/range_crcs.h"
-#include "formats/core/float_cast.h"
-#include "formats/torch/archive.h"
+#include "ebb/formats/catalog/range_crcs.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/torch/archive.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 #include "tests/support/emit_in_memory.h"
+
+namespace ebb {
 
 namespace {
 
@@ -70,3 +72,5 @@ TEST(TorchFileWriter, StoragesOfPiecesZerosAndBytesHoldWhatTheirTensorsSay) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -7,11 +7,13 @@
 #include <string>
 #include <string_view>
 
-#include "formats/catalog/value.h"
-#include "formats/core/bytes.h"
-#include "formats/torch/archive.h"
-#include "formats/torch/pickle.h"
-#include "formats/torch/pickle_writer.h"
+#include "ebb/formats/catalog/value.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/pickle/pickle.h"
+#include "ebb/formats/pickle/pickle_writer.h"
+#include "ebb/formats/torch/archive.h"
+
+namespace ebb {
 
 namespace {
 
@@ -259,3 +261,5 @@ TEST(PickleWriter, WritesNumbersThatReadBackTheSame) {
 }
 
 }  // namespace
+
+}  // namespace ebb

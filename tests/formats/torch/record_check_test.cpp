@@ -1,11 +1,13 @@
-#include "formats/torch/record_check.h"
+#include "ebb/formats/zip/record_check.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
-#include "formats/core/crc32c.h"
+#include "ebb/formats/core/crc32c.h"
 #include "tests/support/source_tree.h"
+
+namespace ebb {
 
 namespace {
 
@@ -85,3 +87,5 @@ TEST(RecordCheck, ReadsGapsOnlyAndNoticesAChangeInThem) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -1,9 +1,9 @@
 // Leaves of a state dict put together to what was saved.
 #include <gtest/gtest.h>
 
-#include "formats/torch/torch.h"
+#include "ebb/formats/torch_save/torch_save.h"
 
-namespace formats {
+namespace ebb::formats {
 namespace {
 
 using Path = std::vector<PathItem>;
@@ -29,17 +29,17 @@ TEST(ValueNesting, PutsLeavesTogetherUnlessTensorsOrGroupsLieBesideThem) {
   ASSERT_TRUE(values) << values.error().message;
   std::map<std::string, std::string> found;
   for (const ValueEntry& value : *values) found[value.key] = to_json(value.value);
-  EXPECT_EQ(found,
-            (std::map<std::string, std::string>{
-                {"bare", "4"},
-                {"cfg",
-                 R"({"a": true, "list": [1, null, 2], "pair": {"$tuple": [5]}, "by": {"$dict": )"
-                 R"([[7, 8]]}})"},
-                {"epoch", "3"},
-                {"model.note", "\"n\""},
-                {"nothing", "{}"},
-                {"opt.lr", "0.5"},
-                {"opt.other", "1"}}));
+  EXPECT_EQ(
+      found,
+      (std::map<std::string, std::string>{
+          {"bare", "4"},
+          {"cfg", R"({"a": true, "list": [1, null, 2], "pair": {"$tuple": [5]}, "by": {"$dict": )"
+                  R"([[7, 8]]}})"},
+          {"epoch", "3"},
+          {"model.note", "\"n\""},
+          {"nothing", "{}"},
+          {"opt.lr", "0.5"},
+          {"opt.other", "1"}}));
 }
 
 TEST(ValueNesting, RefusesLeavesUnderLeaves) {
@@ -49,4 +49,4 @@ TEST(ValueNesting, RefusesLeavesUnderLeaves) {
 }
 
 }  // namespace
-}  // namespace formats
+}  // namespace ebb::formats

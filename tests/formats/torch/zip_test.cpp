@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <string>
 
-#include "formats/core/crc32c.h"
-#include "formats/core/units.h"
-#include "formats/torch/archive.h"
-#include "formats/torch/writer.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/writer.h"
 #include "tests/support/archives.h"
+
+namespace ebb {
 
 namespace {
 
@@ -45,7 +47,7 @@ std::size_t find_text(const ByteVector& bytes, std::string_view text, int n) {
   const std::string_view all = formats::text_of(bytes);
   std::size_t at = all.find(text);
   for (; n > 1; --n) at = all.find(text, at + 1);
-  CHECK(at != std::string_view::npos);
+  EBB_CHECK(at != std::string_view::npos);
   return at;
 }
 
@@ -205,3 +207,5 @@ TEST(Zip, TensorsBeyond4GiBHaveWideFields) {
 }
 
 }  // namespace
+
+}  // namespace ebb

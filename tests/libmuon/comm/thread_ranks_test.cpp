@@ -8,9 +8,9 @@
 #include <limits>
 #include <thread>
 
-#include "libmuon/comm/communicator.h"
+#include "ebb/libmuon/comm/communicator.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using formats::Code;
@@ -226,4 +226,4 @@ TEST(ThreadRanks, AbortsFromAnotherThreadNeverPullBuffersAway) {
 }
 
 }  // namespace
-}  // namespace libmuon
+}  // namespace ebb::libmuon

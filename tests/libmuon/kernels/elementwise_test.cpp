@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <functional>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 #include "tests/libmuon/kernels/numbers.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using testing::gaussian;
@@ -127,4 +127,4 @@ TEST(Elementwise, AdamWRunsAtMemorySpeed) {
 }
 
 }  // namespace
-}  // namespace libmuon
+}  // namespace ebb::libmuon

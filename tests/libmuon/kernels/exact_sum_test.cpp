@@ -8,10 +8,10 @@
 #include <limits>
 #include <random>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 #include "tests/libmuon/kernels/numbers.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 __extension__ using Quad = __float128;
@@ -138,4 +138,4 @@ TEST(ExactSum, ANumberThatIsNotFiniteIsSeenAndAddsNothing) {
 }
 
 }  // namespace
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 #include "tests/libmuon/kernels/numbers.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using testing::gaussian;
@@ -195,4 +195,4 @@ TEST(Kernels, TheFingerprintNamesTheLibraryItsInstructionsAndThePrecision) {
 }
 
 }  // namespace
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace libmuon::testing {
+namespace ebb::libmuon::testing {
 
 inline std::vector<float> gaussian(std::size_t count, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -34,4 +34,4 @@ double relative_distance(const A& a, const B& b) {
   return std::sqrt(difference / norm);
 }
 
-}  // namespace libmuon::testing
+}  // namespace ebb::libmuon::testing

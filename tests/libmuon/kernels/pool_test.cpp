@@ -3,9 +3,9 @@
 #include <atomic>
 #include <thread>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 TEST(Pool, RunsEachJobOnceAndReturnsWhenAllAreDone) {
@@ -45,4 +45,4 @@ TEST(Pool, AJobMayRunJobsOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -8,10 +8,10 @@
 #include <initializer_list>
 #include <iterator>
 
-#include "libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/kernels.h"
 #include "tests/libmuon/kernels/numbers.h"
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using testing::relative_distance;
@@ -149,4 +149,4 @@ TEST(Trace, AdamWOfTorch) {
 }
 
 }  // namespace
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -1,9 +1,11 @@
-#include "libmuon/plan/state_plan.h"
+#include "ebb/libmuon/plan/state_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
+
+namespace ebb {
 
 namespace {
 
@@ -135,3 +137,5 @@ TEST(StatePlan, RefusesWhatCannotBePlannedByName) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -1,5 +1,5 @@
 // What an optimizer step means, as values and as the manifest's text.
-#include "libmuon/spec/spec.h"
+#include "ebb/libmuon/spec/spec.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-namespace libmuon {
+namespace ebb::libmuon {
 namespace {
 
 using formats::Code;
@@ -133,4 +133,4 @@ TEST(Spec, AGroupThatIsNotUnderstoodIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace libmuon
+}  // namespace ebb::libmuon

@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "formats/registry.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/sys/io_queue.h"
-#include "libswap/transfer/convert.h"
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/tree/file_tree.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 #include "tests/libmuon/support/training.h"
+
+namespace ebb {
 
 namespace {
 
@@ -32,19 +34,19 @@ struct Into {
 // "" or what went wrong.
 std::string convert(const fs::path& from, const fs::path& to, const Into& into) {
   const auto run = [&]() -> formats::Result<> {
-    TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
-    TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
-    TRY_ASSIGN(auto tree, libswap::open_tree(from));
-    TRY_ASSIGN(const auto source, formats::describe(std::move(tree)));
+    EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
+    EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
+    EBB_TRY_ASSIGN(auto tree, libswap::open_tree(from));
+    EBB_TRY_ASSIGN(const auto source, formats::describe(std::move(tree)));
     const formats::Format* format = formats::format_named(into.format);
-    TRY_ASSIGN(
+    EBB_TRY_ASSIGN(
         const auto conversion,
         libswap::plan_conversion(
             *source, {.format = format, .world = into.world, .policy = format->default_policy}));
     for (const std::string& line : conversion.plan.dropped)
       return formats::Error{formats::Code::unsupported, line, {}};
-    TRY_ASSIGN(const auto report,
-               libswap::write_checkpoint(*io, *conversion.content, conversion.plan, to, {}));
+    EBB_TRY_ASSIGN(const auto report,
+                   libswap::write_checkpoint(*io, *conversion.content, conversion.plan, to, {}));
     return report.bytes > 0 ? formats::Result<>()
                             : formats::Error{formats::Code::state, "nothing was written", {}};
   };
@@ -88,3 +90,5 @@ TEST(EngineConversion, MoreRanksThanTilesAreHarmless) {
 }
 
 }  // namespace
+
+}  // namespace ebb

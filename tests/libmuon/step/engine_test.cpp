@@ -7,6 +7,8 @@
 
 #include "tests/libmuon/support/training.h"
 
+namespace ebb {
+
 namespace {
 
 using formats::Policy;
@@ -252,3 +254,5 @@ TEST(Engine, RefusesStateOnShardsUntilItIsBuilt) {
 }
 
 }  // namespace
+
+}  // namespace ebb

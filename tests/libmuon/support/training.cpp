@@ -5,9 +5,9 @@
 #include <limits>
 #include <thread>
 
-#include "libswap/store/store_set.h"
+#include "ebb/libswap/store/store_set.h"
 
-namespace test {
+namespace ebb::test {
 namespace {
 
 using formats::FlatRange;
@@ -42,7 +42,7 @@ struct RankRun {
         gradients[param][i] = noise(param, step, held.first + i);
       if (step == poisoned && held.count > 0 && held.first == 0 && param == 3)
         gradients[param][0] = std::numeric_limits<float>::quiet_NaN();
-      TRY(engine.set_gradient(param, gradients[param]));
+      EBB_TRY(engine.set_gradient(param, gradients[param]));
     }
     return {};
   }
@@ -52,34 +52,35 @@ struct RankRun {
                         const formats::Checkpoint* checkpoint, Outcome& outcome) {
     const auto config = config_of(setup, model);
     const std::uint32_t rank = index_of(ranks.rank());
-    TRY_ASSIGN(outcome.plans[rank], Engine::plan(config, ranks.rank()));
+    EBB_TRY_ASSIGN(outcome.plans[rank], Engine::plan(config, ranks.rank()));
     const auto initial = [](std::uint32_t param, FlatRange range, std::span<float> into) {
       for (std::uint64_t i = 0; i < range.count; ++i)
         into[i] = noise(1000 + param, 0, range.first + i);
     };
-    TRY_ASSIGN(const auto engine, Engine::open(config, ranks, io, directory, initial, checkpoint));
+    EBB_TRY_ASSIGN(const auto engine,
+                   Engine::open(config, ranks, io, directory, initial, checkpoint));
     weights.resize(model.params.size());
     gradients.resize(model.params.size());
     const auto& plan = engine->state_plan();
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
       weights[param].resize(plan.weights().local_elems(param, ranks.rank()));
-      TRY(engine->bind_weights(param, weights[param]));
+      EBB_TRY(engine->bind_weights(param, weights[param]));
     }
-    TRY(engine->install_weights());
+    EBB_TRY(engine->install_weights());
     if (rank == 0) outcome.origin = engine->origin();
     std::uint64_t tried = engine->step_count();
     while (tried < last_step) {
-      TRY(make_gradients(plan, ++tried, *engine));
-      TRY_ASSIGN(const auto result, engine->step({.max_norm = setup.max_norm}));
+      EBB_TRY(make_gradients(plan, ++tried, *engine));
+      EBB_TRY_ASSIGN(const auto result, engine->step({.max_norm = setup.max_norm}));
       if (rank == 0) outcome.results.push_back(result);
       if (setup.snapshot_every != 0 && tried % setup.snapshot_every == 0) {
-        TRY_ASSIGN([[maybe_unused]] const bool begun, engine->snapshot());
+        EBB_TRY_ASSIGN([[maybe_unused]] const bool begun, engine->snapshot());
       }
     }
     if (finish == Finish::snapshot) {
-      TRY_ASSIGN([[maybe_unused]] const auto before, engine->wait_snapshot());
-      TRY_ASSIGN([[maybe_unused]] const bool begun, engine->snapshot());
-      TRY_ASSIGN(const auto generation, engine->wait_snapshot());
+      EBB_TRY_ASSIGN([[maybe_unused]] const auto before, engine->wait_snapshot());
+      EBB_TRY_ASSIGN([[maybe_unused]] const bool begun, engine->snapshot());
+      EBB_TRY_ASSIGN(const auto generation, engine->wait_snapshot());
       if (rank == 0) outcome.generation = generation;
     }
     outcome.stats[rank] = engine->stats();
@@ -169,4 +170,4 @@ TempDir::~TempDir() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-}  // namespace test
+}  // namespace ebb::test

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "libmuon/step/engine.h"
+#include "ebb/libmuon/step/engine.h"
 
-namespace test {
+namespace ebb::test {
 
 // Shapes with every nuisance: tall, wide, prime sizes, one row, one element, vectors, a 4-d tensor.
 libmuon::ModelSpec nuisance_model();
@@ -59,4 +59,4 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-}  // namespace test
+}  // namespace ebb::test

@@ -1,5 +1,5 @@
 // The sweep over a real store on a disk in memory: order, budget, bytes, cuts, errors.
-#include "libswap/pager/pager.h"
+#include "ebb/libswap/pager/pager.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,10 @@
 #include <random>
 #include <thread>
 
-#include "libswap/sys/fault_backend.h"
-#include "libswap/sys/memory_backend.h"
+#include "ebb/libswap/testing/fault_backend.h"
+#include "ebb/libswap/testing/memory_backend.h"
+
+namespace ebb {
 
 namespace {
 
@@ -69,7 +71,7 @@ struct Rig {
     EXPECT_TRUE(store->can_cut());
     store->cut(step);
     pager->begin_cut();
-    TRY(pager->finish_cut());
+    EBB_TRY(pager->finish_cut());
     Alone alone;
     return store->agree(alone, store->prepare(manifest()));
   }
@@ -190,3 +192,5 @@ TEST(Pager, AVisitorsErrorStopsTheSweepForGood) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -5,11 +5,11 @@
 
 #include <atomic>
 
-#include "formats/native/store_files.h"
-#include "libswap/sys/fault_backend.h"
+#include "ebb/formats/native/store_files.h"
+#include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libswap/store/store_world.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Code;
@@ -305,4 +305,4 @@ TEST(RestoredBackup, IsRefusedWhenTheOthersHaveReusedItsSlots) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

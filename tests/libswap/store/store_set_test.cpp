@@ -1,13 +1,13 @@
-#include "libswap/store/store_set.h"
+#include "ebb/libswap/store/store_set.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "libswap/sys/fault_backend.h"
+#include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libswap/store/store_world.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Code;
@@ -173,4 +173,4 @@ TEST(SwapDirectoryOnDisk, ASecondTrainerIsRefusedWithThePidOfTheFirst) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,10 +1,10 @@
-#include "libswap/store/store.h"
+#include "ebb/libswap/store/store.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/libswap/store/store_world.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Code;
@@ -232,13 +232,15 @@ TEST_F(StoreTest, ADamagedBlockIsRefusedAtPageInWithItsPlace) {
 }
 
 TEST_F(StoreTest, ATornSuperblockIsRepairedFromTheOther) {
-  { create(); }
+  {
+    create();
+  }
   const fs::path meta = test_config(0, 1).directory / "rank-00000-of-00001" / "meta.ebb";
   const auto read_both = [&] {
     formats::ByteVector bytes(8192);
     const auto file = io_->backend().open(meta, {.access = Access::read});
-    CHECK(file && io_->read(*file, 0, bytes));
-    CHECK(io_->backend().close(*file));
+    EBB_CHECK(file && io_->read(*file, 0, bytes));
+    EBB_CHECK(io_->backend().close(*file));
     return bytes;
   };
   const auto good = read_both();
@@ -358,4 +360,4 @@ TEST(StoreRanks, FoldersOfDifferentStoresAreRefused) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

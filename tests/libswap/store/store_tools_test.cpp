@@ -1,14 +1,14 @@
 // A store on a real disk, read the way the tools read it: the engine's files are the checkpoint.
 #include <gtest/gtest.h>
 
-#include "formats/native/ebb.h"
-#include "formats/registry.h"
-#include "libswap/store/store_set.h"
-#include "libswap/sys/file_tree.h"
+#include "ebb/formats/native/ebb.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/store/store_set.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "tests/libswap/store/store_world.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Checkpoint;
@@ -25,7 +25,7 @@ Manifest manifest_of(std::uint32_t rank) {
 }
 
 Result<bool> write_rank(IoQueue& io, Store& store, Agreement& ranks, std::uint64_t step) {
-  TRY(write_tiles(io, store, step));
+  EBB_TRY(write_tiles(io, store, step));
   store.cut(step);
   return store.agree(ranks, store.prepare(manifest_of(index_of(store.superblock().rank))));
 }
@@ -46,13 +46,13 @@ std::string differs(const Checkpoint& checkpoint, std::uint64_t step) {
 
 std::shared_ptr<const formats::SourceTree> tree_at(const fs::path& path) {
   auto opened = open_tree(path);
-  CHECK(opened.has_value());
+  EBB_CHECK(opened.has_value());
   return *opened;
 }
 
 std::unique_ptr<IoQueue> best_queue() {
   auto backend = open_backend(BackendChoice::automatic);
-  CHECK(backend.has_value());
+  EBB_CHECK(backend.has_value());
   return start_queue(std::move(backend->backend));
 }
 
@@ -168,4 +168,4 @@ TEST(GoldenStore, OfVersion1IsReadResumedAndStepped) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -6,12 +6,12 @@
 
 #include <vector>
 
-#include "libswap/store/store.h"
-#include "libswap/sys/aligned_buffer.h"
-#include "libswap/sys/memory_backend.h"
+#include "ebb/libswap/store/store.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/rank_threads.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 constexpr std::uint64_t kTestTile = 8192;
 constexpr std::uint64_t kTestBlock = 4096;
@@ -59,17 +59,18 @@ inline Manifest test_manifest(std::uint64_t tiles = kTestTiles) {
 
 // One tile to its place; the step is also the sweep that wrote it.
 inline Result<> write_tile(IoQueue& io, Store& store, std::uint64_t tile, std::uint64_t step) {
-  TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(kTestTile));
+  EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(kTestTile));
   fill_tile(index_of(store.superblock().rank), tile, step, buffer.bytes());
-  TRY_ASSIGN(const Store::Place place, store.write_place(tile, step));
+  EBB_TRY_ASSIGN(const Store::Place place, store.write_place(tile, step));
   auto crcs = store.crcs_of(tile, place.slot, step, buffer.bytes());
-  TRY(io.write(place.file, place.offset, buffer.bytes()));
+  EBB_TRY(io.write(place.file, place.offset, buffer.bytes()));
   store.wrote(tile, place.slot, step, std::move(crcs));
   return {};
 }
 
 inline Result<> write_tiles(IoQueue& io, Store& store, std::uint64_t step) {
-  for (std::uint64_t tile = 0; tile < kTestTiles; ++tile) TRY(write_tile(io, store, tile, step));
+  for (std::uint64_t tile = 0; tile < kTestTiles; ++tile)
+    EBB_TRY(write_tile(io, store, tile, step));
   return {};
 }
 
@@ -85,12 +86,12 @@ inline Result<bool> write_and_commit(IoQueue& io, Store& store, Agreement& ranks
 // Every tile is as its newest version says (Code::corrupt otherwise), and exactly what fill_tile
 // gave at `step` (Code::layout otherwise: wrong bytes that nothing noticed).
 inline Result<> check_tiles(IoQueue& io, Store& store, std::uint64_t step) {
-  TRY_ASSIGN(AlignedBuffer read, AlignedBuffer::allocate(kTestTile));
-  TRY_ASSIGN(AlignedBuffer wanted, AlignedBuffer::allocate(kTestTile));
+  EBB_TRY_ASSIGN(AlignedBuffer read, AlignedBuffer::allocate(kTestTile));
+  EBB_TRY_ASSIGN(AlignedBuffer wanted, AlignedBuffer::allocate(kTestTile));
   for (std::uint64_t tile = 0; tile < kTestTiles; ++tile) {
     const Store::Place place = store.read_place(tile);
-    TRY(io.read(place.file, place.offset, read.bytes()));
-    TRY(store.verify(tile, read.bytes()));
+    EBB_TRY(io.read(place.file, place.offset, read.bytes()));
+    EBB_TRY(store.verify(tile, read.bytes()));
     fill_tile(index_of(store.superblock().rank), tile, step, wanted.bytes());
     if (!std::ranges::equal(read.bytes(), wanted.bytes()))
       return formats::Error{
@@ -103,7 +104,7 @@ inline Result<> check_tiles(IoQueue& io, Store& store, std::uint64_t step) {
 
 inline std::unique_ptr<IoQueue> start_queue(std::unique_ptr<IoBackend> backend) {
   auto queue = IoQueue::start(std::move(backend), {});
-  CHECK(queue.has_value());
+  EBB_CHECK(queue.has_value());
   return std::move(*queue);
 }
 inline std::unique_ptr<IoQueue> start_queue(const std::shared_ptr<MemoryDisk>& disk) {
@@ -112,9 +113,9 @@ inline std::unique_ptr<IoQueue> start_queue(const std::shared_ptr<MemoryDisk>& d
 inline std::shared_ptr<MemoryDisk> disk_with_swap_folder(std::uint64_t capacity = 64u << 20) {
   auto disk = MemoryDisk::create(capacity);
   auto backend = make_memory_backend(disk);
-  CHECK(backend->make_directory("/swap").has_value());
-  CHECK(backend->sync_directory("/").has_value());
+  EBB_CHECK(backend->make_directory("/swap").has_value());
+  EBB_CHECK(backend->sync_directory("/").has_value());
   return disk;
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

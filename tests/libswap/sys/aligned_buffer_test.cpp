@@ -1,4 +1,4 @@
-#include "libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 std::uint64_t address_of(const AlignedBuffer& buffer) {
@@ -81,4 +81,4 @@ TEST(AlignedBuffer, DoesNotExistInAForkedChildAndIsNotUnmappedThere) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,4 +1,4 @@
-#include "libswap/sys/decoded_items.h"
+#include "ebb/libswap/tree/decoded_items.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+namespace ebb {
 
 namespace {
 
@@ -77,3 +79,5 @@ TEST(DecodedItems, ThreadsThatAskAtOnceHaveItMadeOnce) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -1,14 +1,14 @@
-#include "libswap/sys/disk_probe.h"
+#include "ebb/libswap/queue/disk_probe.h"
 
 #include <gtest/gtest.h>
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
-#include "libswap/sys/memory_backend.h"
-#include "libswap/sys/posix_backend.h"
+#include "ebb/libswap/sys/posix_backend.h"
+#include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 TEST(DiskProbe, MovesTheSameBytesEachWayAndLeavesNothingBehind) {
@@ -39,7 +39,7 @@ TEST(DiskProbe, AFullDiskIsAnErrorAndLeavesNothingBehind) {
 }
 
 TEST(DiskProbe, SaysWhenTheDiskIsMemory) {
-  struct statfs status {};
+  struct statfs status{};
   const fs::path shared_memory = "/dev/shm";
   if (::statfs(shared_memory.c_str(), &status) != 0 || status.f_type != TMPFS_MAGIC) {
     GTEST_SKIP() << "no tmpfs at /dev/shm";
@@ -69,4 +69,4 @@ TEST(DiskProbe, RefusesImpossibleSettings) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,14 +1,14 @@
-#include "libswap/sys/fault_backend.h"
+#include "ebb/libswap/testing/fault_backend.h"
 
 #include <gtest/gtest.h>
 
 #include <cerrno>
 
-#include "libswap/sys/io_queue.h"
-#include "libswap/sys/memory_backend.h"
+#include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 class Faults : public testing::Test {
@@ -106,4 +106,4 @@ TEST_F(Faults, AfterDeathNothingReachesTheDisk) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

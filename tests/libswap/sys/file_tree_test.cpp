@@ -1,4 +1,4 @@
-#include "libswap/sys/file_tree.h"
+#include "ebb/libswap/tree/file_tree.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <fstream>
 
-#include "formats/core/byte_source.h"
-#include "libswap/sys/aligned_buffer.h"
-#include "libswap/sys/unique.h"
+#include "ebb/formats/core/byte_source.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/unique.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 void write_file(const fs::path& path, std::string_view text) {
@@ -171,7 +171,7 @@ TEST_F(Tree, DirectoriesAreAtMostEightDeep) {
 TEST_F(Tree, MoreFilesThanMayBeOpenAreReadInTurn) {
   constexpr int kFiles = 100;
   for (int i = 0; i < kFiles; ++i) write_file(directory_ / std::to_string(i), std::to_string(i));
-  struct rlimit before {};
+  struct rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   struct rlimit few = before;
   few.rlim_cur = 40;
@@ -193,7 +193,7 @@ TEST_F(Tree, MoreFilesThanMayBeOpenAreReadInTurn) {
 
 TEST_F(Tree, AFileReplacedWhileItsDescriptorWasClosedIsAnError) {
   write_file(directory_ / "f", "old");
-  struct rlimit before {};
+  struct rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   for (int i = 0; i < 20; ++i) write_file(directory_ / std::to_string(i), "x");
   struct rlimit few = before;
@@ -213,4 +213,4 @@ TEST_F(Tree, AFileReplacedWhileItsDescriptorWasClosedIsAnError) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,4 +1,4 @@
-#include "libswap/sys/io_queue.h"
+#include "ebb/libswap/queue/io_queue.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,13 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "libswap/sys/aligned_buffer.h"
-#include "libswap/sys/fault_backend.h"
-#include "libswap/sys/memory_backend.h"
-#include "libswap/sys/posix_backend.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/posix_backend.h"
+#include "ebb/libswap/testing/fault_backend.h"
+#include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 std::unique_ptr<IoBackend> backend_called(const std::string& name) {
@@ -289,4 +289,4 @@ TEST(IoQueue, AForkDuringIoCopiesNoBuffersAndTheChildIsToldToKeepOut) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,14 +1,14 @@
-#include "libswap/sys/io_scheduler.h"
+#include "ebb/libswap/queue/io_scheduler.h"
 
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <optional>
 
-#include "libswap/sys/memory_backend.h"
+#include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr std::uint64_t kKiB = 1024;
@@ -241,4 +241,4 @@ TEST_F(Scheduler, EmptyAndImpossibleRequestsAreAnsweredWithoutTheDisk) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,14 +1,14 @@
-#include "libswap/sys/memory_backend.h"
+#include "ebb/libswap/testing/memory_backend.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
-#include "libswap/sys/io_queue.h"
+#include "ebb/libswap/queue/io_queue.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 constexpr PowerLoss kAllLost{PowerLoss::Unsynced::lost, 0};
@@ -234,4 +234,4 @@ TEST(MemoryBackend, RefusesMisalignedDirectTransfersAsAKernelDoes) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -11,10 +11,10 @@
 #include <cstddef>
 #include <fstream>
 
-#include "libswap/sys/io_queue.h"
+#include "ebb/libswap/queue/io_queue.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 // As Docker does it: io_uring_setup answers `error`, everything else works.
@@ -73,4 +73,4 @@ TEST(OpenBackend, TellsAnOldKernelAndTooLittleLockedMemoryApart) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

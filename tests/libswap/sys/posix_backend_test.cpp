@@ -1,4 +1,4 @@
-#include "libswap/sys/posix_backend.h"
+#include "ebb/libswap/sys/posix_backend.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,10 +12,10 @@
 #include <csignal>
 #include <fstream>
 
-#include "libswap/sys/file_lock.h"
+#include "ebb/libswap/sys/file_lock.h"
 #include "tests/libswap/sys/test_files.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 class PosixFiles : public testing::Test {
@@ -24,7 +24,7 @@ class PosixFiles : public testing::Test {
     return value_of(backend_->open(directory_ / name, options));
   }
   struct stat status_of(const char* name) {
-    struct stat status {};
+    struct stat status{};
     EXPECT_EQ(::lstat((directory_ / name).c_str(), &status), 0) << name;
     return status;
   }
@@ -83,7 +83,7 @@ TEST_F(PosixFiles, InfoTellsAlignmentOfDirectFiles) {
 }
 
 TEST_F(PosixFiles, ATmpfsIsMemoryAndNeverDirect) {
-  struct statfs system {};
+  struct statfs system{};
   if (::statfs("/dev/shm", &system) != 0 || system.f_type != 0x01021994)
     GTEST_SKIP() << "/dev/shm is no tmpfs here";
   const std::string path = "/dev/shm/ebb-test-" + std::to_string(::getpid());
@@ -136,7 +136,7 @@ TEST_F(PosixFiles, AllocateReservesEveryBlock) {
 TEST_F(PosixFiles, ARefusedReservationLeavesTheFileAsItWas) {
   const FileId file = open("a");
   ASSERT_TRUE(succeeded(backend_->truncate(file, 5000)));
-  struct rlimit before {};
+  struct rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   struct rlimit small = before;
@@ -239,4 +239,4 @@ TEST(ThreadsBackend, RefusesNoThreadsAndTooMany) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,4 +1,4 @@
-#include "libswap/sys/probe.h"
+#include "ebb/libswap/tree/probe.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "libswap/sys/confine.h"
+#include "ebb/libswap/sys/confine.h"
+
+namespace ebb {
 
 namespace {
 
@@ -108,3 +110,5 @@ TEST(Confinement, OpensNothingStartsNothingAndExecutesNoMemory) {
 }
 
 }  // namespace
+
+}  // namespace ebb

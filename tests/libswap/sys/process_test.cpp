@@ -1,17 +1,17 @@
-#include "libswap/sys/process.h"
+#include "ebb/libswap/sys/process.h"
 
 #include <gtest/gtest.h>
 
 #include <csignal>
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using Stream = ChildProcess::Stream;
 
 ChildProcess start(const std::string& script, Stream stream = Stream::output) {
   auto child = ChildProcess::start({"/bin/sh", "-c", script}, stream);
-  CHECK(child.has_value());
+  EBB_CHECK(child.has_value());
   return std::move(*child);
 }
 
@@ -73,4 +73,4 @@ TEST(Process, PeakMemoryIsAtLeastWhatIsTouched) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "libswap/sys/io_backend.h"
+#include "ebb/libswap/sys/io_backend.h"
 
-namespace libswap {
+namespace ebb::libswap {
 
 // A directory that a test may fill; gone with its object.
 class TemporaryDirectory {
@@ -59,4 +59,4 @@ testing::AssertionResult succeeded(const Result<T>& result) {
   return testing::AssertionFailure() << result.error().message;
 }
 
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,13 +1,13 @@
-#include "libswap/transfer/box_reader.h"
+#include "ebb/formats/elements/box_reader.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/core/sha256.h"
-#include "libswap/transfer/digest.h"
-#include "libswap/transfer/fingerprint.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/elements/fingerprint.h"
+#include "ebb/libswap/read/digest.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Box;
@@ -266,4 +266,4 @@ TEST(Fingerprint, ChangesWithEveryBitAndEverySwapOfElements) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

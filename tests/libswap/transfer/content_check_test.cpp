@@ -1,9 +1,9 @@
 // What of values, groups and steps is noticed when it does not arrive.
-#include "libswap/transfer/content_check.h"
+#include "ebb/formats/conversion/content_check.h"
 
 #include <gtest/gtest.h>
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Catalog;
@@ -82,4 +82,4 @@ TEST(ContentCheck, PairsGroupsByTheirParameters) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

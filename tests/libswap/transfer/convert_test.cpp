@@ -1,16 +1,16 @@
 // What crosses from one format to another, and in which form.
-#include "libswap/transfer/convert.h"
+#include "ebb/formats/conversion/convert.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/catalog/key_path.h"
-#include "formats/core/float_cast.h"
-#include "formats/registry.h"
-#include "libswap/transfer/box_reader.h"
-#include "libswap/transfer/digest.h"
+#include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/elements/box_reader.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/read/digest.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Catalog;
@@ -226,4 +226,4 @@ TEST(ContentView, CastsAndScalesWhatItReadsWhereverTheReadBegins) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

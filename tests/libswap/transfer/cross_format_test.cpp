@@ -7,15 +7,15 @@
 #include <map>
 #include <set>
 
-#include "formats/core/float_cast.h"
-#include "formats/registry.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/transfer/content_check.h"
-#include "libswap/transfer/convert.h"
-#include "libswap/transfer/plan_check.h"
+#include "ebb/formats/conversion/content_check.h"
+#include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/tree/file_tree.h"
+#include "ebb/libswap/write/plan_check.h"
 #include "tests/support/emit_in_memory.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::ByteVector;
@@ -202,4 +202,4 @@ INSTANTIATE_TEST_SUITE_P(To, CrossFormat, ::testing::ValuesIn(writable_formats()
                          });
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include "libswap/sys/fault_backend.h"
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/libswap/testing/fault_backend.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 #include "tests/libswap/transfer/toy_format.h"
 
-namespace libswap::testing {
+namespace ebb::libswap::testing {
 
 class Interrupted : public ::testing::Test {
  protected:
@@ -85,4 +85,4 @@ class Interrupted : public ::testing::Test {
   std::uint32_t workers_;
 };
 
-}  // namespace libswap::testing
+}  // namespace ebb::libswap::testing

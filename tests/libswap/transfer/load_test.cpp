@@ -1,11 +1,11 @@
-#include "libswap/transfer/load.h"
+#include "ebb/libswap/read/load.h"
 
 #include <gtest/gtest.h>
 
-#include "libswap/transfer/digest.h"
+#include "ebb/libswap/read/digest.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Box;
@@ -197,4 +197,4 @@ TEST_F(Load, ProvesThatWhatArrivedIsWhatTheShardsHold) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

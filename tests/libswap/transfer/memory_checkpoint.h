@@ -5,11 +5,11 @@
 #include <atomic>
 #include <random>
 
-#include "formats/catalog/catalog.h"
-#include "formats/core/check.h"
-#include "formats/layout/layout.h"
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/layout/layout.h"
 
-namespace libswap::testing {
+namespace ebb::libswap::testing {
 
 using Random = std::mt19937_64;
 
@@ -55,7 +55,7 @@ class MemoryCheckpoint : public formats::Checkpoint {
   formats::ByteVector elements(std::uint32_t tensor, const formats::Box& box) const {
     const formats::TensorEntry& entry = catalog_.tensors[tensor];
     if (formats::bits_of(entry.dtype) % 8 != 0) {  // only whole tensors in these tests
-      CHECK(box == formats::whole(entry.shape));
+      EBB_CHECK(box == formats::whole(entry.shape));
       return content_[tensor];
     }
     const std::uint64_t elem = formats::bytes_of(entry.dtype);
@@ -91,7 +91,7 @@ class MemoryCheckpoint : public formats::Checkpoint {
                                              : elements(index, chunk.box);
     const formats::ByteView stored =
         gathered.empty() ? formats::ByteView(content_[index]) : gathered;
-    CHECK(first + into.size() <= stored.size());
+    EBB_CHECK(first + into.size() <= stored.size());
     std::ranges::copy(stored.subspan(first, into.size()), into.begin());
     return {};
   }
@@ -115,7 +115,7 @@ inline formats::Layout layout_of(formats::Policy policy, std::uint32_t world,
   std::vector<formats::Shape> shapes;
   for (const formats::TensorEntry& tensor : catalog.tensors) shapes.push_back(tensor.shape);
   auto layout = formats::Layout::make({.policy = policy, .mesh = {world, 1}}, std::move(shapes));
-  CHECK(layout.has_value());
+  EBB_CHECK(layout.has_value());
   return *std::move(layout);
 }
 
@@ -124,7 +124,7 @@ class Fickle : public MemoryCheckpoint {
  public:
   formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
                          std::uint64_t first, std::span<std::byte> into) const override {
-    TRY(MemoryCheckpoint::read(tensor, chunk, first, into));
+    EBB_TRY(MemoryCheckpoint::read(tensor, chunk, first, into));
     if (!before_.empty()) before_[0] ^= std::byte{1};
     before_ = into;
     return {};
@@ -134,4 +134,4 @@ class Fickle : public MemoryCheckpoint {
   mutable std::span<std::byte> before_;
 };
 
-}  // namespace libswap::testing
+}  // namespace ebb::libswap::testing

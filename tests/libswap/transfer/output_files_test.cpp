@@ -1,13 +1,13 @@
-#include "libswap/transfer/output_files.h"
+#include "ebb/libswap/write/output_files.h"
 
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "libswap/sys/fault_backend.h"
+#include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libswap/transfer/toy_format.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Code;
@@ -36,4 +36,4 @@ TEST(OutputFiles, WhoWaitsForAFileThatFailedHearsOfItOnlyWhenStopped) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

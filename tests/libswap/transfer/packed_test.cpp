@@ -6,13 +6,13 @@
 
 #include <cerrno>
 
-#include "formats/core/decompress.h"
-#include "libswap/transfer/digest.h"
-#include "libswap/transfer/packed_pieces.h"
-#include "libswap/transfer/plan_check.h"
+#include "ebb/formats/core/decompress.h"
+#include "ebb/libswap/read/digest.h"
+#include "ebb/libswap/write/packed_pieces.h"
+#include "ebb/libswap/write/plan_check.h"
 #include "tests/libswap/transfer/interrupted.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::ByteVector;
@@ -319,4 +319,4 @@ TEST_F(Packed, RefusesItemsThatDoNotHoldTheirFragments) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,13 +1,13 @@
 // The result does not depend on how it is cut into pieces and who makes them.
 #include <gtest/gtest.h>
 
-#include "formats/core/float_cast.h"
-#include "libswap/transfer/digest.h"
-#include "libswap/transfer/pieces.h"
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/libswap/read/digest.h"
+#include "ebb/libswap/write/pieces.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 #include "tests/libswap/transfer/toy_format.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Box;
@@ -223,4 +223,4 @@ TEST(Pieces, AreRunsOfWholeItemsWhereItemsAreCut) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -2,11 +2,11 @@
 // or some of what was not synced.
 #include <gtest/gtest.h>
 
-#include "libswap/sys/fault_backend.h"
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/libswap/testing/fault_backend.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 #include "tests/libswap/transfer/toy_format.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::DType;
@@ -169,4 +169,4 @@ TEST_F(PublishCrash, OnlyNamesOfTheProtocolAreCleared) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

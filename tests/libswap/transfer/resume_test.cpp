@@ -2,11 +2,11 @@
 // cancellation, with a journal that is cut or damaged - and never with anything else.
 #include <gtest/gtest.h>
 
-#include "libswap/transfer/digest.h"
-#include "libswap/transfer/plan_check.h"
+#include "ebb/libswap/read/digest.h"
+#include "ebb/libswap/write/plan_check.h"
 #include "tests/libswap/transfer/interrupted.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::DType;
@@ -178,4 +178,4 @@ TEST_F(Resume, ShortWorkLeavesNoJournal) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,15 +1,15 @@
 // What a conversion may change on request, and what it refuses to.
-#include "libswap/transfer/revision.h"
+#include "ebb/formats/conversion/revision.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/registry.h"
-#include "libswap/transfer/convert.h"
-#include "libswap/transfer/glob.h"
+#include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/conversion/glob.h"
+#include "ebb/formats/registry.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 #include "tests/support/emit_in_memory.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Catalog;
@@ -165,4 +165,4 @@ TEST_F(Revising, RefusesAMomentumThatNobodyCanTell) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -1,17 +1,17 @@
-#include "libswap/transfer/save.h"
+#include "ebb/libswap/write/save.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/registry.h"
-#include "libswap/sys/fault_backend.h"
-#include "libswap/sys/file_tree.h"
-#include "libswap/transfer/digest.h"
-#include "libswap/transfer/load.h"
-#include "libswap/transfer/memory_content.h"
+#include "ebb/formats/conversion/memory_content.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/read/digest.h"
+#include "ebb/libswap/read/load.h"
+#include "ebb/libswap/testing/fault_backend.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "tests/libswap/rank_threads.h"
 #include "tests/libswap/transfer/toy_format.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Code;
@@ -275,4 +275,4 @@ TEST(MemoryContent, RefusesWhatDoesNotFitTheDescription) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -4,13 +4,13 @@
 
 #include <map>
 
-#include "formats/catalog/emit.h"
-#include "formats/core/crc32c.h"
-#include "libswap/sys/io_queue.h"
-#include "libswap/sys/memory_backend.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 
-namespace libswap::testing {
+namespace ebb::libswap::testing {
 
 inline formats::ByteVector text_bytes(std::string_view text) {
   const formats::ByteView view = formats::view_of(text);
@@ -132,8 +132,8 @@ inline void collect(IoQueue& io, const fs::path& path, const std::string& prefix
   const FileId file = *io.backend().open(path, {});
   formats::ByteVector& bytes = out[prefix];
   bytes.resize(io.backend().info(file)->size);
-  if (!bytes.empty()) CHECK(io.read(file, 0, bytes).has_value());
-  CHECK(io.backend().close(file).has_value());
+  if (!bytes.empty()) EBB_CHECK(io.read(file, 0, bytes).has_value());
+  EBB_CHECK(io.backend().close(file).has_value());
 }
 
 // Every file below a directory, by its relative name; empty when it is not there.
@@ -145,11 +145,11 @@ inline Files files_below(IoQueue& io, const fs::path& directory) {
 
 inline std::unique_ptr<IoQueue> queue_over(std::unique_ptr<IoBackend> backend) {
   auto queue = IoQueue::start(std::move(backend), {});
-  CHECK(queue.has_value());
+  EBB_CHECK(queue.has_value());
   return *std::move(queue);
 }
 inline std::unique_ptr<IoQueue> queue_on(const std::shared_ptr<MemoryDisk>& disk) {
   return queue_over(make_memory_backend(disk));
 }
 
-}  // namespace libswap::testing
+}  // namespace ebb::libswap::testing

@@ -1,13 +1,13 @@
-#include "libswap/transfer/write_checkpoint.h"
+#include "ebb/libswap/write/write_checkpoint.h"
 
 #include <gtest/gtest.h>
 
-#include "formats/core/float_cast.h"
-#include "libswap/sys/fault_backend.h"
-#include "libswap/transfer/digest.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/libswap/read/digest.h"
+#include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libswap/transfer/toy_format.h"
 
-namespace libswap {
+namespace ebb::libswap {
 namespace {
 
 using formats::Box;
@@ -363,4 +363,4 @@ TEST_F(WriteCheckpoint, RefusesPartsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace libswap
+}  // namespace ebb::libswap

@@ -5,6 +5,8 @@
 
 #include "tests/tools/ckpt_inspect/inspect.h"
 
+namespace ebb {
+
 namespace {
 
 using inspect_test::bytes_of;
@@ -78,9 +80,7 @@ TEST(InspectDiff, IsNothingAfterAConversionToAnotherFormatAndWorld) {
 TEST(InspectDiff, ComparesStepAndSettings) {
   const Outcome run = inspect({"dcp/torch2.8.0_w2/data", "--diff", "dcp/hsdp_2x2/data", "--json"});
   EXPECT_EQ(run.exit, 1);
-  EXPECT_NE(run.out.find("\"group 0: momentum: 0.9 against 0.93\""),
-            std::string::npos)
-      << run.out;
+  EXPECT_NE(run.out.find("\"group 0: momentum: 0.9 against 0.93\""), std::string::npos) << run.out;
 }
 
 TEST(InspectDiff, AFilterMayLeaveNothingOfTheOtherSide) {
@@ -107,3 +107,5 @@ TEST(InspectDiff, FindsTheSameTensorUnderItsNameInEveryFormat) {
 }
 
 }  // namespace
+
+}  // namespace ebb

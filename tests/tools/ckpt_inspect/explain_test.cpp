@@ -5,6 +5,8 @@
 
 #include "tests/tools/ckpt_inspect/inspect.h"
 
+namespace ebb {
+
 namespace {
 
 using inspect_test::inspect;
@@ -126,3 +128,5 @@ TEST(InspectExplain, ANumberOfRanksIsAtLeastOne) {
 }
 
 }  // namespace
+
+}  // namespace ebb

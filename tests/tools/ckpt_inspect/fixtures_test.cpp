@@ -10,6 +10,8 @@
 #include "tests/support/expected.h"
 #include "tests/tools/ckpt_inspect/inspect.h"
 
+namespace ebb {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -282,3 +284,5 @@ TEST(InspectDamagedFixtures, AreAllHere) {
 }
 
 }  // namespace
+
+}  // namespace ebb

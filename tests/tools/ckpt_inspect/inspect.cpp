@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-namespace inspect_test {
+namespace ebb::inspect_test {
 
 void write_safetensors(const std::string& path, const std::string& dtype, const std::string& shape,
                        const std::string& bytes) {
@@ -14,4 +14,4 @@ void write_safetensors(const std::string& path, const std::string& dtype, const 
   file << header << bytes;
 }
 
-}  // namespace inspect_test
+}  // namespace ebb::inspect_test

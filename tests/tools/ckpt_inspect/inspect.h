@@ -7,7 +7,7 @@
 
 #include "tests/support/program.h"
 
-namespace inspect_test {
+namespace ebb::inspect_test {
 
 inline test_support::Outcome inspect(const std::vector<std::string>& arguments) {
   return test_support::run_program("ckpt-inspect", arguments);
@@ -23,4 +23,4 @@ std::string bytes_of(const std::vector<Number>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
 }
 
-}  // namespace inspect_test
+}  // namespace ebb::inspect_test

@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "formats/dcp/dcp.h"
+#include "ebb/formats/dcp/dcp.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/tools/ckpt_inspect/inspect.h"
+
+namespace ebb {
 
 namespace {
 
@@ -102,3 +104,5 @@ TEST(InspectMixed, DeepSpeedRankFilesOfTwoSavesAreDamage) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -5,6 +5,8 @@
 
 #include "tests/tools/ckpt_inspect/inspect.h"
 
+namespace ebb {
+
 namespace {
 
 using inspect_test::inspect;
@@ -67,3 +69,5 @@ TEST(InspectRaw, AGlobThatNoFileMatchesSaysSo) {
 }
 
 }  // namespace
+
+}  // namespace ebb

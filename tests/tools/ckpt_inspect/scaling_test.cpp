@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <ctime>
 
-#include "formats/registry.h"
+#include "ebb/formats/registry.h"
 #include "tests/support/program.h"
 #include "tests/support/source_tree.h"
 #include "tests/support/synthetic.h"
+
+namespace ebb {
 
 namespace {
 
@@ -60,3 +62,5 @@ INSTANTIATE_TEST_SUITE_P(Formats, DescribeScaling,
                          [](const auto& one) { return std::string(one.param); });
 
 }  // namespace
+
+}  // namespace ebb

@@ -6,6 +6,8 @@
 
 #include "tests/tools/ckpt_inspect/inspect.h"
 
+namespace ebb {
+
 namespace {
 
 using inspect_test::bytes_of;
@@ -102,3 +104,5 @@ TEST(InspectStats, OfOneRankCountsWhatItWrote) {
 }
 
 }  // namespace
+
+}  // namespace ebb

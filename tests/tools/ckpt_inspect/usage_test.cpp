@@ -3,6 +3,8 @@
 
 #include "tests/tools/ckpt_inspect/inspect.h"
 
+namespace ebb {
+
 namespace {
 
 using inspect_test::inspect;
@@ -65,3 +67,5 @@ TEST(InspectVerifyJson, NamesTheProblemOfADamagedCheckpoint) {
 }
 
 }  // namespace
+
+}  // namespace ebb

@@ -1,0 +1,68 @@
+#include "ebb/formats/catalog/resume.h"
+
+#include <algorithm>
+
+#include "ebb/formats/core/check.h"
+
+namespace ebb::formats {
+namespace {
+
+std::string filled(std::string_view sentence, const ResumeQuestion& question) {
+  std::string out(sentence);
+  const auto put = [&](std::string_view mark, std::uint32_t ranks) {
+    const std::string text = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+    for (std::size_t at = out.find(mark); at != std::string::npos; at = out.find(mark, at))
+      out.replace(at, mark.size(), text);
+  };
+  put("{saved}", question.catalog.world);
+  put("{wanted}", question.world);
+  return out;
+}
+
+}  // namespace
+
+ResumeAnswer resume_answer(const ResumeRules& rules, const ResumeQuestion& question) {
+  ResumeAnswer answer;
+  answer.loader = rules.loader;
+  const ResumeRule* decided = nullptr;
+  for (const ResumeRule& rule : rules.rules) {
+    if (!rule.applies(question)) continue;
+    if (rule.says == ResumeRule::Says::note)
+      answer.notes.push_back(filled(rule.why, question));
+    else if (decided == nullptr)
+      decided = &rule;
+  }
+  EBB_CHECK(decided != nullptr);
+  answer.resumable = decided->says == ResumeRule::Says::yes;
+  answer.why = filled(decided->why, question);
+  answer.to = decided->to;
+  answer.partition = decided->partition;
+  return answer;
+}
+
+bool same_world(const ResumeQuestion& question) { return question.world == question.catalog.world; }
+
+bool always(const ResumeQuestion&) { return true; }
+
+bool has_optimizer(const Catalog& catalog, std::string_view name) {
+  return std::any_of(catalog.groups.begin(), catalog.groups.end(),
+                     [&](const GroupEntry& group) { return group.optimizer == name; });
+}
+
+bool weights_only(const ResumeQuestion& question) {
+  const auto& tensors = question.catalog.tensors;
+  return std::all_of(tensors.begin(), tensors.end(), [](const TensorEntry& tensor) {
+    return tensor.state == "param" || tensor.state == "buffer" || tensor.state == "tensor";
+  });
+}
+
+const Value* value_at(const Catalog& catalog, std::initializer_list<std::string_view> path) {
+  const Value* found = nullptr;
+  for (const ValueEntry& value : catalog.values)
+    if (value.key == *path.begin()) found = &value.value;
+  for (const auto* step = path.begin() + 1; found != nullptr && step != path.end(); ++step)
+    found = found->find(*step);
+  return found;
+}
+
+}  // namespace ebb::formats

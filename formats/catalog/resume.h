@@ -1,0 +1,75 @@
+// Whether the framework that a checkpoint is for could resume it on another number of ranks: rules
+// as data, one table beside each format, read from top to bottom. Sources of the rules: each
+// format's page in docs/formats.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+
+namespace ebb::formats {
+
+struct ResumeQuestion {
+  const Catalog& catalog;
+  std::uint32_t world = 1;  // ranks that are to resume
+};
+
+struct ResumeRule {
+  enum class Says : std::uint8_t {
+    yes,   // resumes as it is
+    no,    // does not; `to` says what would
+    note,  // worth knowing either way; every one that applies is told
+  };
+  Says says = Says::no;
+  bool (*applies)(const ResumeQuestion& question) = nullptr;
+  // One sentence; "{saved}" and "{wanted}" stand for the numbers of ranks.
+  std::string_view why;
+  // What ckpt-convert has to make of it; "" where no conversion helps.
+  std::string_view to;
+  std::string_view partition;  // "": the format's own
+};
+
+struct ResumeRules {
+  std::string_view loader;  // who would load it: "DeepSpeed 0.19"
+  std::span<const ResumeRule> rules;
+};
+
+struct ResumeAnswer {
+  bool resumable = false;
+  std::string loader;
+  std::string why;
+  std::string to;  // as in the rule
+  std::string partition;
+  std::vector<std::string> notes;
+};
+
+// The first rule that says yes or no decides. REQUIRES: one of them always applies.
+ResumeAnswer resume_answer(const ResumeRules& rules, const ResumeQuestion& question);
+
+// What rules ask.
+bool same_world(const ResumeQuestion& question);
+bool always(const ResumeQuestion& question);
+bool weights_only(const ResumeQuestion& question);  // nothing besides weights and buffers
+bool has_optimizer(const Catalog& catalog, std::string_view name);  // in any group
+// Of weights alone: loading them is a start, or, where others may hold the rest, worth a note.
+inline constexpr ResumeRule kWeightsStartAnew{
+    ResumeRule::Says::no,
+    weights_only,
+    "no optimizer state is recognised in it: loading it starts a new optimizer, which is no resume",
+    {},
+    {}};
+inline constexpr ResumeRule kWeightsNoted{
+    ResumeRule::Says::note,
+    weights_only,
+    "no optimizer state is recognised in it: if there is none, the optimizer starts anew",
+    {},
+    {}};
+// The value at a path of dict keys, below the value that has the first key; nullptr: not there.
+const Value* value_at(const Catalog& catalog, std::initializer_list<std::string_view> path);
+
+}  // namespace ebb::formats

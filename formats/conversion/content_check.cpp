@@ -1,0 +1,206 @@
+#include "ebb/formats/conversion/content_check.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/catalog/value_alike.h"
+#include "ebb/formats/core/json_text.h"
+
+namespace ebb::libswap {
+
+using formats::Catalog;
+using formats::EmitPlan;
+using formats::GroupEntry;
+using formats::printable;
+using formats::Value;
+
+namespace {
+
+constexpr std::size_t kShown = 60;  // bytes of a value in a message
+
+class ContentCheck {
+ public:
+  ContentCheck(const Catalog& content, const EmitPlan& plan, const Catalog& written)
+      : content_(content),
+        plan_(plan),
+        written_(written),
+        one_format_(content.format == written.format) {
+    const std::set<std::uint32_t> omitted(plan.omitted.begin(), plan.omitted.end());
+    for (std::uint32_t i = 0; i < content.tensors.size(); ++i)
+      if (!omitted.contains(i)) stored_names_.insert(content.tensors[i].name);
+  }
+
+  std::vector<std::string> run() {
+    if (content_.step) check_step();
+    check_values();
+    for (std::size_t i = 0; i < content_.groups.size(); ++i) check_group(i);
+    check_param_steps();
+    return std::move(lost_);
+  }
+
+ private:
+  bool is_dropped(std::string_view key) const {
+    const std::string double_quoted = formats::json_string(key);
+    const std::string quoted = "'" + printable(key) + "'";
+    return std::ranges::any_of(plan_.dropped, [&](const std::string& line) {
+      return line.find(double_quoted) != std::string::npos ||
+             line.find(quoted) != std::string::npos;
+    });
+  }
+
+  bool drops_line_of(const std::string& beginning) const {
+    return std::ranges::any_of(
+        plan_.dropped, [&](const std::string& line) { return line.starts_with(beginning); });
+  }
+
+  bool same(const Value& wanted, const Value& found) const {
+    return one_format_ ? to_json(wanted) == to_json(found) : alike(wanted, found);
+  }
+
+  void missing(const std::string& what) { lost_.push_back(what + " is missing"); }
+  void differs(const std::string& what, const std::string& wanted, const std::string& found) {
+    lost_.push_back(what + " is " + printable(found, kShown) + ", not " +
+                    printable(wanted, kShown));
+  }
+
+  void check_step() {
+    if (is_dropped("step")) return;
+    if (!written_.step)
+      missing("step " + std::to_string(*content_.step));
+    else if (*written_.step != *content_.step)
+      differs("step", std::to_string(*content_.step), std::to_string(*written_.step));
+  }
+
+  void check_values() {
+    for (const formats::ValueEntry& entry : written_.values)
+      found_.emplace(entry.key, &entry.value);
+    for (const formats::ContainerEntry& entry : written_.containers)
+      containers_.insert(formats::joined(entry.path));
+    const std::set<std::string_view> rewritten(plan_.rewritten.begin(), plan_.rewritten.end());
+    for (const formats::ValueEntry& entry : content_.values) {
+      // What echoes the groups and steps is compared there.
+      if (entry.echoed || rewritten.contains(entry.key) || is_dropped(entry.key)) continue;
+      check_value(entry.key, entry.value);
+    }
+  }
+
+  // As a whole, or item by item: formats differ in how deep into a value they still give keys.
+  void check_value(const std::string& key, const Value& wanted) {
+    const std::string what = "value '" + printable(key) + "'";
+    if (const auto found = found_.find(key); found != found_.end()) {
+      if (!same(wanted, *found->second)) differs(what, to_json(wanted), to_json(*found->second));
+    } else if (wanted.kind == Value::Kind::dict && !wanted.entries.empty()) {
+      for (const auto& [name, value] : wanted.entries)
+        check_value(key + "." + key_text(name), value);
+    } else if (is_sequence(wanted) && !wanted.items.empty()) {
+      for (std::size_t i = 0; i < wanted.items.size(); ++i)
+        check_value(key + "." + std::to_string(i), wanted.items[i]);
+    } else if (!is_there_as_another_kind(key, wanted)) {
+      missing(what);
+    }
+  }
+
+  // An empty dict or list leaves only its place; a tensor in a value may come back as a tensor.
+  bool is_there_as_another_kind(const std::string& key, const Value& wanted) const {
+    if (wanted.kind == Value::Kind::dict || is_sequence(wanted)) return containers_.contains(key);
+    return wanted.kind == Value::Kind::tensor &&
+           std::ranges::any_of(written_.tensors, [&](const formats::TensorEntry& tensor) {
+             return tensor.key == key && tensor.dtype == wanted.dtype &&
+                    tensor.shape.size() == wanted.items.size();
+           });
+  }
+
+  // The one of the same number if it shares a parameter - names may be mere numbers, the same in
+  // several groups - else any that does; without names in the content, the one of that number.
+  const GroupEntry* written_group(std::size_t number) const {
+    const GroupEntry& wanted = content_.groups[number];
+    const std::set<std::string_view> names(wanted.params.begin(), wanted.params.end());
+    const auto shares = [&](const GroupEntry& group) {
+      return std::ranges::any_of(group.params, [&](const auto& n) { return names.contains(n); });
+    };
+    const bool numbered = number < written_.groups.size();
+    if (numbered && (shares(written_.groups[number]) || !is_stored(wanted)))
+      return &written_.groups[number];
+    const auto found = std::ranges::find_if(written_.groups, shares);
+    return found == written_.groups.end() ? nullptr : &*found;
+  }
+
+  bool is_stored(const GroupEntry& group) const {
+    return std::ranges::any_of(group.params,
+                               [&](const auto& name) { return stored_names_.contains(name); });
+  }
+
+  void check_group(std::size_t number) {
+    const std::string what = "parameter group " + std::to_string(number);
+    if (drops_line_of(what + " ")) return;
+    const GroupEntry& wanted = content_.groups[number];
+    const GroupEntry* found = written_group(number);
+    if (found == nullptr) {
+      if (wanted.params.empty() || is_stored(wanted)) missing(what);
+      return;
+    }
+    if (!wanted.optimizer.empty() && wanted.optimizer != found->optimizer)
+      differs(what + ": optimizer", wanted.optimizer, found->optimizer);
+    for (const auto& [name, value] : wanted.settings) check_setting(what, name, value, *found);
+    const std::set<std::string_view> params(found->params.begin(), found->params.end());
+    for (const std::string& name : wanted.params)
+      if (stored_names_.contains(name) && !params.contains(name) && !is_dropped(name))
+        missing(what + ": parameter '" + printable(name) + "'");
+  }
+
+  void check_setting(const std::string& group, const std::string& name, const Value& value,
+                     const GroupEntry& found) {
+    if (is_dropped(name) || is_counter(name, value, found)) return;
+    const std::string what = group + ": setting '" + printable(name) + "'";
+    const auto other = std::ranges::find_if(
+        found.settings, [&](const auto& setting) { return setting.first == name; });
+    if (other == found.settings.end())
+      missing(what);
+    else if (!same(value, other->second))
+      differs(what, to_json(value), to_json(other->second));
+  }
+
+  // A "step" of the group beside counters of its parameters: other formats have one place for both,
+  // and the parameters' own are the ones that count.
+  bool is_counter(const std::string& name, const Value& value, const GroupEntry& found) const {
+    return name == "step" && number_in(value) && !one_format_ &&
+           std::ranges::any_of(found.params, [&](const auto& param) {
+             return written_.param_steps.contains(param);
+           });
+  }
+
+  void check_param_steps() {
+    if (drops_line_of("the steps of ")) return;
+    for (const auto& [name, steps] : content_.param_steps) {
+      if (is_dropped(name) || !stored_names_.contains(name)) continue;
+      const auto found = written_.param_steps.find(name);
+      const std::string what = "the steps of '" + printable(name) + "'";
+      if (found == written_.param_steps.end())
+        missing(what);
+      else if (found->second != steps)
+        differs(what, std::to_string(steps), std::to_string(found->second));
+    }
+  }
+
+  const Catalog& content_;
+  const EmitPlan& plan_;
+  const Catalog& written_;
+  bool one_format_ = false;
+  std::set<std::string_view> stored_names_;
+  std::map<std::string_view, const Value*> found_;  // what was written
+  std::set<std::string> containers_;
+  std::vector<std::string> lost_;
+};
+
+}  // namespace
+
+std::vector<std::string> lost_content(const Catalog& content, const EmitPlan& plan,
+                                      const Catalog& written) {
+  return ContentCheck(content, plan, written).run();
+}
+
+}  // namespace ebb::libswap

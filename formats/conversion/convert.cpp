@@ -1,0 +1,244 @@
+#include "ebb/formats/conversion/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "ebb/formats/conversion/weights_alone.h"
+#include "ebb/formats/core/bytes.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/elements/box_reader.h"
+#include "ebb/formats/torch_save/torch_save.h"
+
+namespace ebb::libswap {
+
+using formats::Catalog;
+using formats::Checkpoint;
+using formats::Code;
+using formats::DType;
+using formats::Error;
+using formats::Layout;
+using formats::Policy;
+using formats::Result;
+using formats::StepCounters;
+using formats::TensorEntry;
+
+namespace {
+
+std::uint64_t stored_bytes(const TensorEntry& tensor) {
+  return formats::div_ceil(formats::volume(tensor.shape) * bits_of(tensor.dtype), 8);
+}
+
+// The largest first, each to the emptiest rank; ties to the lower number.
+std::vector<std::uint32_t> owners_by_size(const std::vector<TensorEntry>& tensors,
+                                          std::uint32_t world) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+    return stored_bytes(tensors[a]) > stored_bytes(tensors[b]);
+  });
+  std::vector<std::uint64_t> load(world, 0);
+  std::vector<std::uint32_t> owners(tensors.size());
+  for (const std::size_t tensor : order) {
+    const auto least = std::ranges::min_element(load);
+    owners[tensor] = static_cast<std::uint32_t>(least - load.begin());
+    *least += stored_bytes(tensors[tensor]);
+  }
+  return owners;
+}
+
+// The count in a one-element tensor called "step"; nullopt when it is no whole number.
+using Steps = std::optional<std::int64_t>;
+Result<Steps> step_in(const Checkpoint& source, const TensorEntry& tensor) {
+  formats::ByteVector bytes(bytes_of(tensor.dtype));
+  EBB_TRY(read_box(source, tensor, formats::whole(tensor.shape), bytes));
+  if (tensor.dtype == DType::i64) return Steps(formats::load_le<std::int64_t>(bytes));
+  if (tensor.dtype == DType::i32) return Steps(formats::load_le<std::int32_t>(bytes));
+  if (!formats::is_floating(tensor.dtype)) return Steps();
+  formats::ByteVector wide(8);
+  formats::cast_floats(tensor.dtype, bytes, DType::f64, wide);
+  const auto steps = formats::load_le<double>(wide);
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (!(steps >= 0 && steps <= kExact) || steps != std::floor(steps)) return Steps();
+  return Steps(static_cast<std::int64_t>(steps));
+}
+
+// True when the tensor is a step counter and has become one of the content. `stored`: the source's.
+Result<bool> lift_step(const Checkpoint& source, const TensorEntry& stored,
+                       const TensorEntry& tensor, Catalog& content) {
+  if (tensor.state != "step" || formats::volume(tensor.shape) != 1 ||
+      bits_of(tensor.dtype) % 8 != 0)
+    return false;
+  EBB_TRY_ASSIGN(const auto steps, step_in(source, stored));
+  return steps && content.param_steps.emplace(tensor.name, *steps).second;
+}
+
+// The other way: counters become tensors, as torch's optimizers keep them.
+void lower_steps(const ConvertRequest& request, Catalog& content, std::vector<MadeOf>& made_of) {
+  for (const auto& [name, steps] : std::exchange(content.param_steps, {})) {
+    TensorEntry tensor;
+    tensor.name = name;
+    tensor.state = "step";
+    tensor.dtype = DType::f32;
+    if (request.wanted && !request.wanted(tensor)) continue;
+    MadeOf counter;
+    formats::append_le(counter.constant.emplace(), static_cast<float>(steps));
+    content.tensors.push_back(std::move(tensor));
+    made_of.push_back(std::move(counter));
+  }
+}
+
+// Fails for a tensor that means nothing in another format.
+Result<> check_free(const Catalog& catalog, const TensorEntry& tensor) {
+  const formats::Format* from = formats::format_named(catalog.format);
+  if (from == nullptr || from->bound == nullptr) return {};
+  const std::string_view why = from->bound(tensor);
+  if (why.empty()) return {};
+  return Error{
+      Code::unsupported,
+      "tensor '" + label_of(tensor) + "' cannot leave " + catalog.format + ": " + std::string(why),
+      "--states param converts the weights alone"};
+}
+
+TensorEntry without_chunks(const TensorEntry& tensor) {
+  TensorEntry out;
+  out.key = tensor.key;
+  out.path = tensor.path;
+  out.name = tensor.name;
+  out.state = tensor.state;
+  out.dtype = tensor.dtype;
+  out.shape = tensor.shape;
+  return out;
+}
+
+Catalog without_tensors(const Catalog& catalog) {
+  Catalog out;
+  out.format = catalog.format;
+  out.producer = catalog.producer;
+  out.step = catalog.step;
+  out.world = catalog.world;
+  out.values = catalog.values;
+  out.groups = catalog.groups;
+  out.containers = catalog.containers;
+  out.param_steps = catalog.param_steps;
+  return out;
+}
+
+// What two formats mean to each other.
+enum class Kinship : std::uint8_t {
+  same,
+  state_dicts,  // both hold torch state dicts: keys, paths and values stay, names are respelled
+  none,
+};
+
+Kinship kinship(const Catalog& catalog, const formats::Format& to) {
+  if (catalog.format == to.name) return Kinship::same;
+  const formats::Format* from = formats::format_named(catalog.format);
+  const bool state_dicts = from != nullptr && from->respell != nullptr && to.respell != nullptr;
+  return state_dicts ? Kinship::state_dicts : Kinship::none;
+}
+
+// What only the source's own format means. Of a torch state dict the places of values say something
+// elsewhere, too, once its leaves are put together.
+Result<> leave_format(const Catalog& source, Catalog& content) {
+  const formats::Format* from = formats::format_named(source.format);
+  const bool nested = from != nullptr && from->respell != nullptr;
+  if (nested) {
+    EBB_TRY_ASSIGN(content.values, formats::values_in_one_piece(source));
+  }
+  std::erase_if(content.values, [](const auto& value) { return value.echoed; });
+  content.containers.clear();
+  if (nested) return {};
+  for (formats::ValueEntry& value : content.values) value.path.clear();
+  return {};
+}
+
+// A setting that repeats the group's optimizer is how formats without another place for it say it.
+void leave_repetitions(std::vector<formats::GroupEntry>& groups) {
+  for (formats::GroupEntry& group : groups)
+    std::erase_if(group.settings, [&](const auto& setting) {
+      return setting.first == "optimizer" && setting.second.kind == formats::Value::Kind::string &&
+             setting.second.text == group.optimizer;
+    });
+}
+
+std::optional<formats::CommonNames> common_names(const Catalog& catalog,
+                                                 const formats::Format& to) {
+  const formats::Format* from = formats::format_named(catalog.format);
+  if (from == nullptr || from->common_names == nullptr) return std::nullopt;
+  if (from->names_for == formats::NamesFor::formats_of_parameters &&
+      to.holds == formats::Holds::keyed_tensors)
+    return std::nullopt;
+  return from->common_names(catalog);
+}
+
+Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) {
+  std::vector<formats::Shape> shapes;
+  for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
+  Layout::Spec spec{.policy = request.policy, .mesh = {request.world, 1}};
+  if (request.policy == Policy::layer_wise)
+    spec.owners = owners_by_size(content.tensors, request.world);
+  return Layout::make(std::move(spec), std::move(shapes));
+}
+
+}  // namespace
+
+Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
+  if (request.format == nullptr || request.format->emit == nullptr)
+    return Error{Code::unsupported,
+                 std::string(request.format ? request.format->name : "this format") +
+                     " is read but not written by this version",
+                 {}};
+  if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing", {}};
+  const Catalog& all = source.catalog();
+  Catalog content = without_tensors(all);
+  std::vector<MadeOf> made_of;
+  const Kinship kin = kinship(all, *request.format);
+  const bool crossing = kin == Kinship::none;
+  if (crossing) EBB_TRY(leave_format(all, content));
+  const std::optional<formats::CommonNames> names =
+      crossing ? common_names(all, *request.format) : std::nullopt;
+  if (names) content.groups = names->groups;
+  if (crossing) leave_repetitions(content.groups);
+  for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
+    if (request.wanted && !request.wanted(all.tensors[i])) continue;
+    TensorEntry tensor = without_chunks(all.tensors[i]);
+    if (names) std::tie(tensor.name, tensor.state) = names->tensors[i];
+    if (crossing) {
+      EBB_TRY(check_free(all, tensor));
+      if (request.format->steps == StepCounters::values) {
+        EBB_TRY_ASSIGN(const bool lifted, lift_step(source, all.tensors[i], tensor, content));
+        if (lifted) continue;
+      }
+      tensor.key.reset();
+      tensor.path.clear();
+    }
+    content.tensors.push_back(std::move(tensor));
+    made_of.push_back({i});
+  }
+  Conversion conversion;
+  if (takes_weights_alone(all, request.wanted))
+    if (std::string left = leave_optimizer(all, content); !left.empty())
+      conversion.changes.push_back(std::move(left));
+  // By the names and states that inspection shows, so before the target has its own.
+  if (request.revision != nullptr && !request.revision->empty()) {
+    EBB_TRY_ASSIGN(std::vector<std::string> changes, revise(*request.revision, content, made_of));
+    std::ranges::move(changes, std::back_inserter(conversion.changes));
+  }
+  if (crossing && request.format->steps == StepCounters::tensors)
+    lower_steps(request, content, made_of);
+  if (kin != Kinship::same && request.format->respell != nullptr) request.format->respell(content);
+  EBB_TRY_ASSIGN(const Layout layout, layout_of(content, request));
+  conversion.content =
+      std::make_unique<ContentView>(source, std::move(content), std::move(made_of));
+  formats::EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
+  if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
+  wanted.compression = request.compression;
+  EBB_TRY_ASSIGN(conversion.plan, request.format->emit(wanted));
+  return conversion;
+}
+
+}  // namespace ebb::libswap

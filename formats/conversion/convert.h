@@ -1,0 +1,45 @@
+// Convert: what of a described checkpoint goes into which format, cut how. ckpt-convert and the
+// export of a pinned generation are both one call of this; write_checkpoint.h moves the bytes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/conversion/content_view.h"
+#include "ebb/formats/conversion/revision.h"
+#include "ebb/formats/layout/layout.h"
+#include "ebb/formats/registry.h"
+
+namespace ebb::libswap {
+
+struct ConvertRequest {
+  const formats::Format* format = nullptr;               // with an emit
+  std::uint32_t world = 1;                               // ranks the result is for
+  formats::Policy policy = formats::Policy::layer_wise;  // whole tensors, spread by size
+  std::function<bool(const formats::TensorEntry&)> wanted = nullptr;  // null: everything
+  std::optional<std::uint64_t> file_bytes = std::nullopt;          // EmitRequest's; unset: no limit
+  const Revision* revision = nullptr;                              // null: nothing is changed
+  std::optional<formats::Compression> compression = std::nullopt;  // where the format packs
+};
+
+// The content to write - a view of the source, which must outlive it - and the files to be.
+struct Conversion {
+  std::unique_ptr<ContentView> content;
+  formats::EmitPlan plan;
+  // Made by the revision, or by wanting weights alone (weights_alone.h); one line each.
+  std::vector<std::string> changes;
+};
+
+// Reads the source only where step counters move from tensors to values. A format's own keys, paths
+// and echoed values are kept only where source and target are the same format: elsewhere names,
+// states, groups and step counters say the same and the target spells them its own way. Two formats
+// of torch state dicts (DCP, torch.save) keep the nesting too.
+formats::Result<Conversion> plan_conversion(const formats::Checkpoint& source,
+                                            const ConvertRequest& request);
+
+}  // namespace ebb::libswap

@@ -1,0 +1,57 @@
+#include "ebb/formats/conversion/memory_content.h"
+
+#include <algorithm>
+
+#include "ebb/formats/core/check.h"
+
+namespace ebb::libswap {
+
+using formats::Chunk;
+using formats::Code;
+using formats::Error;
+using formats::Result;
+using formats::TensorEntry;
+
+Result<MemoryContent> MemoryContent::make(formats::Catalog catalog, std::vector<Held> held) {
+  for (const Held& one : held) {
+    if (one.tensor >= catalog.tensors.size())
+      return Error{Code::layout,
+                   "tensor " + std::to_string(one.tensor) + " is held of a state that has " +
+                       std::to_string(catalog.tensors.size()),
+                   {}};
+    const TensorEntry& tensor = catalog.tensors[one.tensor];
+    if (!inside(one.box, tensor.shape))
+      return Error{Code::layout,
+                   label_of(tensor) + ": " + to_string(one.box) + " is held of a tensor of shape " +
+                       formats::to_string(tensor.shape),
+                   {}};
+    const auto bytes = formats::packed_bytes(tensor.dtype, formats::volume(one.box.extent));
+    if (bytes != one.data.size())
+      return Error{Code::layout,
+                   label_of(tensor) + ": the memory of " + to_string(one.box) + " has " +
+                       std::to_string(one.data.size()) + " bytes, its elements " +
+                       std::to_string(bytes.value_or(0)),
+                   {}};
+  }
+  return MemoryContent(std::move(catalog), std::move(held));
+}
+
+MemoryContent::MemoryContent(formats::Catalog catalog, std::vector<Held> held)
+    : catalog_(std::move(catalog)), held_(std::move(held)) {
+  catalog_.files.clear();
+  for (TensorEntry& tensor : catalog_.tensors) tensor.chunks.clear();
+  for (std::size_t i = 0; i < held_.size(); ++i)
+    catalog_.tensors[held_[i].tensor].chunks.push_back(
+        {.box = held_[i].box, .length = held_[i].data.size(), .tag = i});
+}
+
+Result<> MemoryContent::read(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
+                             std::span<std::byte> into) const {
+  EBB_CHECK(chunk.tag < held_.size());
+  const std::span<const std::byte> data = held_[chunk.tag].data;
+  EBB_CHECK(first <= data.size() && into.size() <= data.size() - first);
+  std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(first), into.size(), into.begin());
+  return {};
+}
+
+}  // namespace ebb::libswap

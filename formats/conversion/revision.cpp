@@ -1,0 +1,198 @@
+#include "ebb/formats/conversion/revision.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "ebb/formats/conversion/glob.h"
+#include "ebb/formats/conversion/momentum.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
+
+namespace ebb::libswap {
+
+using formats::Catalog;
+using formats::Code;
+using formats::DType;
+using formats::Error;
+using formats::PathItem;
+using formats::printable;
+using formats::Result;
+using formats::TensorEntry;
+using formats::Value;
+
+namespace {
+
+using Names = std::map<std::string, std::string>;  // old -> new
+
+std::optional<DType> floating_named(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, DType>, 11> kWords = {
+      {{"f64", DType::f64},
+       {"fp64", DType::f64},
+       {"float64", DType::f64},
+       {"f32", DType::f32},
+       {"fp32", DType::f32},
+       {"float32", DType::f32},
+       {"f16", DType::f16},
+       {"fp16", DType::f16},
+       {"float16", DType::f16},
+       {"bf16", DType::bf16},
+       {"bfloat16", DType::bf16}}};
+  for (const auto& [word, dtype] : kWords)
+    if (word == text) return dtype;
+  return std::nullopt;
+}
+
+void drop_echoes(Catalog& content) {
+  std::erase_if(content.values, [](const auto& value) { return value.echoed; });
+}
+
+// Renames what is exactly an old name: dict keys, dict values and items.
+void rename_inside(Value& value, const Names& names) {
+  if (value.kind == Value::Kind::string)
+    if (const auto fresh = names.find(value.text); fresh != names.end()) value.text = fresh->second;
+  for (Value& item : value.items) rename_inside(item, names);
+  for (auto& [key, item] : value.entries) {
+    rename_inside(key, names);
+    rename_inside(item, names);
+  }
+}
+
+void rename_value(formats::ValueEntry& entry, const Names& names) {
+  // What formats say about parameters by name; elsewhere text is text.
+  constexpr std::string_view kAboutNames[] = {"tied", "buffer_names", "shared_params"};
+  if (std::ranges::find(kAboutNames, entry.key) != std::end(kAboutNames))
+    rename_inside(entry.value, names);
+  for (PathItem& item : entry.path) {
+    auto* text = std::get_if<std::string>(&item);
+    if (text == nullptr || entry.path.size() < 2) continue;
+    const auto fresh = names.find(*text);
+    if (fresh == names.end()) continue;
+    if (const std::size_t at = entry.key.find(*text); at != std::string::npos)
+      entry.key.replace(at, text->size(), fresh->second);
+    *text = fresh->second;
+  }
+}
+
+Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& content) {
+  std::set<std::string> names;
+  for (const TensorEntry& tensor : content.tensors) names.insert(tensor.name);
+  for (const formats::GroupEntry& group : content.groups)
+    names.insert(group.params.begin(), group.params.end());
+  for (const auto& [name, steps] : content.param_steps) names.insert(name);
+  EBB_TRY_ASSIGN(const Names fresh, rules.apply(names));
+  const auto rename = [&](std::string& name) {
+    const auto found = fresh.find(name);
+    if (found == fresh.end()) return false;
+    name = found->second;
+    return true;
+  };
+  for (TensorEntry& tensor : content.tensors) {
+    if (!rename(tensor.name)) continue;
+    tensor.key.reset();
+    tensor.path.clear();
+  }
+  for (formats::GroupEntry& group : content.groups)
+    for (std::string& name : group.params) rename(name);
+  std::map<std::string, std::int64_t> steps;
+  for (const auto& [name, count] : content.param_steps) {
+    std::string to = name;
+    rename(to);
+    steps.emplace(std::move(to), count);
+  }
+  content.param_steps = std::move(steps);
+  drop_echoes(content);
+  for (formats::ValueEntry& entry : content.values) rename_value(entry, fresh);
+  return std::vector<std::string>{"renames " + std::to_string(fresh.size()) + " of " +
+                                  std::to_string(names.size()) + " names"};
+}
+
+Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& content) {
+  std::vector<bool> used(rules.size(), false);
+  std::map<std::tuple<std::string, DType, DType>, std::uint64_t> casts;  // state, from, to
+  for (TensorEntry& tensor : content.tensors) {
+    const auto rule = rules.rule_for(tensor);
+    if (!rule || !formats::is_floating(tensor.dtype)) continue;
+    used[*rule] = true;
+    const DType to = rules.dtype(*rule);
+    if (to == tensor.dtype) continue;
+    ++casts[{tensor.state, tensor.dtype, to}];
+    tensor.dtype = to;
+  }
+  for (std::size_t i = 0; i < rules.size(); ++i)
+    if (!used[i])
+      return Error{Code::usage,
+                   "dtype rule '" + printable(rules.text(i)) + "' fits no floating tensor",
+                   "ckpt-inspect --tensors lists states and names"};
+  std::vector<std::string> lines;
+  for (const auto& [cast, count] : casts) {
+    const auto& [state, from, to] = cast;
+    lines.push_back("casts " + std::to_string(count) + " tensors (" + printable(state, 40) +
+                    ") from " + std::string(name_of(from)) + " to " + std::string(name_of(to)) +
+                    (formats::is_widening(from, to) ? ", exact" : ", rounded to nearest: lossy"));
+  }
+  if (lines.empty()) lines.emplace_back("casts nothing: every dtype is as asked for already");
+  return lines;
+}
+
+}  // namespace
+
+Result<DTypeRules> DTypeRules::parse(std::span<const std::string> texts) {
+  DTypeRules rules;
+  for (std::string_view text : texts) {
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find(','), text.size());
+      const std::string_view rule = text.substr(0, end);
+      text.remove_prefix(std::min(end + 1, text.size()));
+      if (rule.empty()) continue;
+      const std::size_t equals = rule.rfind('=');
+      const bool bare = equals == std::string_view::npos;
+      const auto dtype = floating_named(bare ? rule : rule.substr(equals + 1));
+      if (!dtype || equals == 0)
+        return Error{Code::usage,
+                     "dtype rule '" + printable(rule) + "' is neither DTYPE nor PATTERN=DTYPE",
+                     "dtypes are f64, f32, f16 and bf16, as in --dtype param=bf16"};
+      rules.rules_.push_back(
+          {std::string(rule), std::string(bare ? "" : rule.substr(0, equals)), *dtype});
+    }
+  }
+  std::ranges::stable_sort(rules.rules_, {}, [](const Rule& rule) { return rule.pattern.empty(); });
+  return rules;
+}
+
+std::optional<std::size_t> DTypeRules::rule_for(const TensorEntry& tensor) const {
+  for (std::size_t i = 0; i < rules_.size(); ++i) {
+    const std::string& pattern = rules_[i].pattern;
+    const bool fits = pattern.empty() ? tensor.state != "step"
+                                      : glob_captures(pattern, tensor.state).has_value() ||
+                                            glob_captures(pattern, tensor.name).has_value();
+    if (fits) return i;
+  }
+  return std::nullopt;
+}
+
+Result<std::vector<std::string>> revise(const Revision& revision, Catalog& content,
+                                        std::vector<MadeOf>& made_of) {
+  std::vector<std::string> lines;
+  const auto add = [&](std::vector<std::string> more) {
+    lines.insert(lines.end(), more.begin(), more.end());
+  };
+  if (!revision.dtypes.empty()) {
+    EBB_TRY_ASSIGN(auto changes, cast_all(revision.dtypes, content));
+    add(std::move(changes));
+  }
+  if (revision.momentum) {
+    EBB_TRY_ASSIGN(auto changes, change_momentum(*revision.momentum, content, made_of));
+    drop_echoes(content);
+    add(std::move(changes));
+  }
+  if (!revision.rename.empty()) {
+    EBB_TRY_ASSIGN(auto changes, rename_all(revision.rename, content));
+    add(std::move(changes));
+  }
+  return lines;
+}
+
+}  // namespace ebb::libswap

@@ -1,0 +1,85 @@
+#include "ebb/formats/elements/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ebb/formats/core/element_values.h"
+#include "ebb/formats/elements/box_reader.h"
+
+namespace ebb::libswap {
+
+using formats::Result;
+
+namespace {
+
+constexpr std::size_t kBlock = 4096;  // elements decoded at once: stays in the cache
+
+// long double: 64 bits of mantissa keep the error of a sum over billions of elements below what
+// is printed, and no square of a double overflows.
+class Gathering {
+ public:
+  void add(std::span<const double> values) {
+    for (const double value : values) {
+      if (std::isnan(value)) {
+        ++out_.nans;
+      } else if (std::isinf(value)) {
+        ++out_.infinities;
+      } else {
+        if (value == 0) ++out_.zeros;
+        smallest_ = std::min(smallest_, value);
+        largest_ = std::max(largest_, value);
+        sum_ += value;
+        squares_ += static_cast<long double>(value) * value;
+      }
+    }
+    out_.numbers += values.size();
+  }
+
+  Statistics done() {
+    if (const std::uint64_t finite = out_.finite(); finite != 0) {
+      out_.smallest = smallest_;
+      out_.largest = largest_;
+      out_.mean = static_cast<double>(sum_ / static_cast<long double>(finite));
+      out_.norm = static_cast<double>(std::sqrt(squares_));
+    }
+    return out_;
+  }
+
+ private:
+  Statistics out_;
+  double smallest_ = HUGE_VAL;
+  double largest_ = -HUGE_VAL;
+  long double sum_ = 0;
+  long double squares_ = 0;
+};
+
+}  // namespace
+
+Result<std::optional<Statistics>> statistics_of(const formats::Checkpoint& checkpoint,
+                                                const formats::TensorEntry& tensor,
+                                                std::optional<formats::Rank> holder) {
+  const std::size_t per_element = formats::values_per_element(tensor.dtype);
+  if (per_element == 0) return std::optional<Statistics>();
+  const std::size_t elem_bytes = formats::bytes_of(tensor.dtype);
+  Gathering gathering;
+  formats::ByteVector bytes(BoxReader::kMaxRun);
+  std::vector<double> values(kBlock * per_element);
+  for (const formats::Chunk& chunk : tensor.chunks) {
+    if (holder && chunk.holder != *holder) continue;
+    const std::uint64_t size = formats::volume(chunk.box.extent) * elem_bytes;
+    for (std::uint64_t at = 0; at < size;) {
+      const auto run = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), size - at));
+      EBB_TRY(checkpoint.read(tensor, chunk, at, run));
+      at += run.size();
+      for (std::size_t first = 0; first < run.size(); first += kBlock * elem_bytes) {
+        const auto block = run.subspan(first, std::min(kBlock * elem_bytes, run.size() - first));
+        const auto into = std::span(values).first(block.size() / elem_bytes * per_element);
+        formats::element_values(tensor.dtype, block, into);
+        gathering.add(into);
+      }
+    }
+  }
+  return std::optional<Statistics>(gathering.done());
+}
+
+}  // namespace ebb::libswap

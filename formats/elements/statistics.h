@@ -1,0 +1,31 @@
+// What a tensor's elements are like, read once, chunk by chunk; memory: one run and its doubles.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ebb/formats/catalog/catalog.h"
+
+namespace ebb::libswap {
+
+// Of numbers: real and imaginary parts of complex elements count one by one. Smallest, largest,
+// mean and norm (root of the sum of squares) leave NaN and infinities out.
+struct Statistics {
+  std::uint64_t numbers = 0;
+  std::uint64_t zeros = 0;
+  std::uint64_t nans = 0;
+  std::uint64_t infinities = 0;
+  double smallest = 0;  // 0 when there is no finite number
+  double largest = 0;
+  double mean = 0;
+  double norm = 0;
+
+  std::uint64_t finite() const { return numbers - nans - infinities; }
+};
+
+// `holder`: only the chunks that this rank wrote. Nothing for the sub-byte dtypes.
+formats::Result<std::optional<Statistics>> statistics_of(const formats::Checkpoint& checkpoint,
+                                                         const formats::TensorEntry& tensor,
+                                                         std::optional<formats::Rank> holder);
+
+}  // namespace ebb::libswap

@@ -1,0 +1,182 @@
+#include "ebb/formats/json/json_reader.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace ebb::formats::safetensors {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+std::size_t digits(std::string_view text) {
+  return static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_digit) -
+                                  text.begin());
+}
+
+// RFC 8259, section 6.
+bool is_json_number(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  const std::size_t whole = digits(text);
+  if (whole == 0 || (whole > 1 && text.front() == '0')) return false;
+  text.remove_prefix(whole);
+  if (text.starts_with('.')) {
+    const std::size_t fraction = digits(text.substr(1));
+    if (fraction == 0) return false;
+    text.remove_prefix(1 + fraction);
+  }
+  if (text.starts_with('e') || text.starts_with('E')) {
+    text.remove_prefix(1);
+    if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+    const std::size_t exponent = digits(text);
+    if (exponent == 0) return false;
+    text.remove_prefix(exponent);
+  }
+  return text.empty();
+}
+
+bool is_json_value(std::string_view token) {
+  if (token.empty()) return false;
+  return token == "true" || token == "false" || token == "null" || token.front() == '"' ||
+         token.front() == '{' || token.front() == '[' || is_json_number(token);
+}
+
+std::optional<std::size_t> first_not_utf8(std::string_view text) {
+  if (simdjson::validate_utf8(text.data(), text.size())) return std::nullopt;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = utf8_length(text.substr(i));
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string Subject::text() const {
+  std::string out(kind);
+  if (key) {
+    if (!out.empty()) out += ' ';
+    out += "'" + printable(*key) + "'";
+  }
+  return out.append(part);
+}
+
+JsonReader::JsonReader(Place place, std::string_view text)
+    : place_(std::move(place)), padded_(text.size() + padding) {
+  std::copy(text.begin(), text.end(), reinterpret_cast<char*>(padded_.data()));
+  text_ = text_of(padded_).substr(0, text.size());
+}
+
+JsonReader::JsonReader(Place place, ByteVector padded)
+    : place_(std::move(place)), padded_(std::move(padded)) {
+  EBB_CHECK(padded_.size() >= padding);
+  text_ = text_of(padded_).substr(0, padded_.size() - padding);
+}
+
+Result<> JsonReader::begin() {
+  if (const auto bad = first_not_utf8(text_))
+    return at(text_.data() + *bad, place_.what + " is not UTF-8");
+  if (text_.find('{') != text_.find_first_not_of(" \t\r\n"))
+    return at(text_.data(), place_.what + " does not begin with '{'");
+  const simdjson::padded_string_view padded(text_, padded_.size());
+  if (parser_.iterate(padded).get(document_) != simdjson::SUCCESS)
+    return at(text_.data(), place_.what + " is not valid JSON");
+  return {};
+}
+
+Result<> JsonReader::end() {
+  const char* rest = nullptr;
+  if (document_.current_location().get(rest) != simdjson::SUCCESS) return {};
+  if (token_at(rest).empty()) return {};
+  return invalid(rest);
+}
+
+std::string_view JsonReader::token_at(const char* where) const {
+  if (where < text_.data() || where >= text_.data() + text_.size()) return {};
+  const std::string_view rest = text_.substr(static_cast<std::size_t>(where - text_.data()));
+  if (std::string_view("{}[],:").find(rest.front()) != std::string_view::npos)
+    return rest.substr(0, 1);
+  return rest.substr(0, rest.find_first_of(" \t\r\n{}[],:"));
+}
+
+bool JsonReader::begins_with(ondemand::value value, char c) const {
+  const char* where = value.raw_json_token().data();
+  return where >= text_.data() && where < text_.data() + text_.size() && *where == c;
+}
+
+std::uint64_t JsonReader::offset_of(ondemand::value value) const {
+  const char* const where = value.raw_json_token().data();
+  return place_.offset + static_cast<std::uint64_t>(where - text_.data());
+}
+
+Error JsonReader::at(const char* where, std::string message) const {
+  const auto byte = static_cast<std::uint64_t>(where - text_.data());
+  return {Code::corrupt,
+          place_.file + ":" + std::to_string(place_.offset + byte) + ": " + std::move(message),
+          {}};
+}
+
+Error JsonReader::at(ondemand::value value, std::string message) const {
+  return at(value.raw_json_token().data(), std::move(message));
+}
+
+Error JsonReader::invalid() {
+  const char* where = nullptr;
+  if (document_.current_location().get(where) != simdjson::SUCCESS || where < text_.data() ||
+      where > text_.data() + text_.size())
+    where = text_.data() + text_.size();
+  return invalid(where);
+}
+
+Error JsonReader::invalid(const char* where) const {
+  const auto byte = static_cast<std::uint64_t>(where - text_.data());
+  const std::string_view token = token_at(where);
+  return at(where, place_.what + " is not valid JSON (" +
+                       (token.empty() ? "the end" : printable(token, 40)) + " at byte " +
+                       std::to_string(byte) + " of " + place_.what + ")");
+}
+
+Error JsonReader::unexpected(ondemand::value value, const Subject& of, std::string_view due) const {
+  const char* where = value.raw_json_token().data();
+  const std::string_view token = token_at(where);
+  if (!is_json_value(token)) return invalid(where);
+  return at(where, of.text() + " holds " + printable(token, 40) + " where " + std::string(due) +
+                       " is due");
+}
+
+Result<std::string> JsonReader::string(ondemand::value value, const Subject& of) {
+  if (!begins_with(value, '"')) return unexpected(value, of, "a string");
+  std::string_view text;
+  if (value.get_string().get(text) != simdjson::SUCCESS) return invalid();
+  return std::string(text);
+}
+
+// simdjson takes what is_json_number() takes, in one pass; its refusals are looked at for a
+// message.
+Result<std::uint64_t> JsonReader::whole(ondemand::value value, const Subject& of) {
+  const char* where = value.raw_json_token().data();
+  std::uint64_t number = 0;
+  if (value.get_uint64().get(number) == simdjson::SUCCESS) return number;
+  const std::string_view token = token_at(where);
+  if (!is_json_number(token) || digits(token) != token.size())
+    return unexpected(value, of, "a whole number");
+  if (std::from_chars(token.data(), token.data() + token.size(), number).ec != std::errc{})
+    return at(where, of.text() + " holds " + printable(token, 40) + ", which does not fit 64 bits");
+  return invalid();
+}
+
+Result<> JsonReader::wholes(ondemand::value value, const Subject& of, Shape& into) {
+  into.clear();
+  if (!begins_with(value, '[')) return unexpected(value, of, "a list");
+  ondemand::array array;
+  if (value.get_array().get(array) != simdjson::SUCCESS) return invalid();
+  for (auto element : array) {
+    ondemand::value item;
+    if (element.get(item) != simdjson::SUCCESS) return invalid();
+    EBB_TRY_ASSIGN(const std::uint64_t number, whole(item, of));
+    into.push_back(number);
+  }
+  return {};
+}
+
+}  // namespace ebb::formats::safetensors

@@ -1,0 +1,183 @@
+#include "ebb/formats/state_dict/meaning.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <unordered_map>
+
+#include "ebb/formats/catalog/key_path.h"
+
+namespace ebb::formats {
+namespace {
+
+// Where `word` stands between dots in `key`; npos when it does not.
+std::size_t word_at(std::string_view key, std::string_view word) {
+  for (std::size_t at = key.find(word); at != std::string_view::npos; at = key.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || key[at - 1] == '.') && (end == key.size() || key[end] == '.')) return at;
+  }
+  return std::string_view::npos;
+}
+
+std::string optimizer_of(const GroupEntry& group) {
+  const auto has = [&](std::string_view name) {
+    return std::any_of(group.settings.begin(), group.settings.end(),
+                       [&](const auto& setting) { return setting.first == name; });
+  };
+  const bool decoupled = std::ranges::any_of(group.settings, [](const auto& setting) {
+    return setting.first == "decoupled_weight_decay" && setting.second.integer != 0;
+  });
+  for (const auto& [name, value] : group.settings)
+    if ((name == "optimizer" || name == "optimizer_type") && value.kind == Value::Kind::string)
+      return value.text == "adam" && decoupled ? "adamw" : value.text;
+  // torch.optim's own groups do not say; these settings exist in one optimizer only.
+  if (has("ns_steps") || has("ns_coefficients")) return "muon";
+  if (has("decoupled_weight_decay")) return decoupled ? "adamw" : "adam";
+  return {};
+}
+
+void add_setting(GroupEntry& group, const std::string& name, const Value& value) {
+  if (name != "params") {
+    group.settings.emplace_back(name, value);
+    return;
+  }
+  for (const Value& item : value.items)
+    group.params.push_back(item.kind == Value::Kind::integer ? std::to_string(item.integer)
+                                                             : item.text);
+}
+
+// What a value below "param_groups" says. torch spells groups in three ways: all in one list, a
+// value for each setting of each group, or, flattened, of each parameter.
+struct GroupPlace {
+  std::string_view optimizer;  // the key before "param_groups"
+  std::optional<std::uint32_t> number;
+  std::string_view param;
+  std::string_view setting;  // "": the value is the list of all
+};
+
+std::optional<GroupPlace> group_place(const ValueEntry& entry) {
+  constexpr std::string_view kGroups = "param_groups";
+  const std::string_view key = entry.key;
+  const std::size_t at = word_at(key, kGroups);
+  if (at == std::string_view::npos) return std::nullopt;
+  GroupPlace place{.optimizer = key.substr(0, at)};
+  std::string_view rest = key.substr(at + kGroups.size());
+  if (rest.empty())
+    return entry.value.kind == Value::Kind::list ? std::optional(place) : std::nullopt;
+  rest.remove_prefix(1);
+  const std::size_t dot = rest.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  place.setting = rest.substr(dot + 1);
+  place.param = rest.substr(0, dot);
+  std::uint32_t number = 0;
+  const char* const end = place.param.data() + place.param.size();
+  const auto [stop, error] = std::from_chars(place.param.data(), end, number);
+  if (error == std::errc{} && stop == end) place.number = number;
+  return place;
+}
+
+// One optimizer's groups, in whichever way they are spelled.
+class GroupCollector {
+ public:
+  void add(const GroupPlace& place, const Value& value) {
+    if (place.setting.empty()) {
+      for (std::size_t i = 0; i < value.items.size(); ++i)
+        for (const auto& [name, setting] : value.items[i].entries)
+          add_setting(numbered_[static_cast<std::uint32_t>(i)], name.text, setting);
+    } else if (place.number) {
+      add_setting(numbered_[*place.number], std::string(place.setting), value);
+    } else {
+      const auto [found, fresh] = number_of_.try_emplace(place.param, params_.size());
+      if (fresh) params_.push_back({{}, {}, {std::string(place.param)}});
+      params_[found->second].settings.emplace_back(place.setting, value);
+    }
+  }
+
+  void give(std::vector<GroupEntry>& list) {
+    for (auto& [number, group] : numbered_) list.push_back(std::move(group));
+    give_flattened(list);
+  }
+
+ private:
+  // Parameters of the same settings were one group, as far as anybody can tell.
+  void give_flattened(std::vector<GroupEntry>& list) {
+    std::map<std::map<std::string_view, std::string>, std::size_t> group_of;
+    for (GroupEntry& param : params_) {
+      std::map<std::string_view, std::string> settings;
+      for (const auto& [name, value] : param.settings) settings[name] = to_json(value);
+      const auto [found, fresh] = group_of.try_emplace(std::move(settings), list.size());
+      if (fresh)
+        list.push_back(std::move(param));
+      else
+        list[found->second].params.push_back(std::move(param.params.front()));
+    }
+  }
+
+  std::map<std::uint32_t, GroupEntry> numbered_;
+  std::vector<GroupEntry> params_;  // one each, where they are flattened
+  std::unordered_map<std::string_view, std::size_t> number_of_;  // of a parameter in params_
+};
+
+bool counts_steps(const ValueEntry& entry) {
+  constexpr std::string_view kNames[] = {"step", "iteration", "global_step", "global_steps"};
+  return entry.value.kind == Value::Kind::integer &&
+         std::find(std::begin(kNames), std::end(kNames), entry.key) != std::end(kNames);
+}
+
+}  // namespace
+
+std::pair<std::string, std::string> torch_identity(std::string_view key) {
+  constexpr std::string_view kModel = "model.", kState = "state";
+  if (key.starts_with(kModel)) return {std::string(key.substr(kModel.size())), "param"};
+  const std::size_t at = word_at(key, kState);
+  const bool optimizer = key.starts_with("optim") || key.starts_with(kState);
+  if (at != std::string_view::npos && optimizer) {
+    const std::size_t first = at + kState.size() + 1;
+    const std::size_t last = key.rfind('.');
+    if (last != std::string_view::npos && last >= first)
+      return {std::string(key.substr(first, last - first)), std::string(key.substr(last + 1))};
+  }
+  return {std::string(key), "tensor"};
+}
+
+std::pair<std::string, std::string> placed_identity(std::string_view key,
+                                                    const std::vector<PathItem>& path) {
+  const bool nested =
+      path.size() < 2 || is_word(path.front(), "model") ||
+      std::ranges::any_of(path, [](const PathItem& item) { return is_word(item, "state"); });
+  if (nested) return torch_identity(key);
+  return {std::string(key), "tensor"};
+}
+
+std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values) {
+  std::vector<const ValueEntry*> all;
+  all.reserve(values.size());
+  for (const ValueEntry& entry : values) all.push_back(&entry);
+  return torch_groups(all);
+}
+
+std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values) {
+  std::map<std::string_view, GroupCollector> optimizers;
+  for (const ValueEntry* entry : values)
+    if (const auto place = group_place(*entry))
+      optimizers[place->optimizer].add(*place, entry->value);
+  std::vector<GroupEntry> list;
+  for (auto& [prefix, groups] : optimizers) groups.give(list);
+  for (GroupEntry& group : list) group.optimizer = optimizer_of(group);
+  return list;
+}
+
+std::optional<std::int64_t> torch_step(const std::vector<ValueEntry>& values) {
+  const auto found = std::find_if(values.begin(), values.end(), counts_steps);
+  if (found == values.end()) return std::nullopt;
+  return found->value.integer;
+}
+
+void mark_echoes(std::vector<ValueEntry>& values) {
+  const auto step = std::find_if(values.begin(), values.end(), counts_steps);
+  if (step != values.end()) step->echoed = true;
+  for (ValueEntry& entry : values)
+    if (group_place(entry)) entry.echoed = true;
+}
+
+}  // namespace ebb::formats

@@ -1,0 +1,30 @@
+// Content as the state dict that torch users expect: what DCP flattens and torch.save nests.
+//   {"model": {name: tensor}, "optimizer": {"state": {name: {state: tensor}},
+//    "param_groups": [{setting: value, "params": [name, ...]}]}, "step": n, ...}
+// Entries that bring a place in a state dict keep it. Internal to formats.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+
+namespace ebb::formats {
+
+struct StatePlace {
+  std::string key;             // the path joined by dots, or the content's own
+  std::vector<PathItem> path;  // never empty, but for an object that is one tensor or value
+};
+struct PlacedValue {
+  StatePlace place;
+  Value value;
+};
+struct StateDict {
+  std::vector<StatePlace> tensors;  // of content.tensors, in order
+  std::vector<PlacedValue>
+      values;  // the content's, then its groups and step unless values say them
+};
+
+StateDict state_dict_of(const Catalog& content);
+
+}  // namespace ebb::formats

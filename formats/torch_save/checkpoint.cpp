@@ -1,0 +1,96 @@
+#include "ebb/formats/torch_save/checkpoint.h"
+
+#include "ebb/formats/core/check.h"
+
+namespace ebb::formats {
+
+void TorchCheckpoint::expect(std::size_t records) {
+  records_.reserve(records);
+  stored_.reserve(records);
+  catalog_.tensors.reserve(records);
+}
+
+std::uint32_t TorchCheckpoint::add_record(StoredRecord record) {
+  records_.push_back({std::move(record), 0});
+  return static_cast<std::uint32_t>(records_.size() - 1);
+}
+
+void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record) {
+  const StoredRecord& place = records_[record].place;
+  const bool plain = !place.entry.deflated && tensor.row_major();
+  Chunk chunk{.box = whole(tensor.shape), .tag = stored_.size()};
+  chunk.offset = place.at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
+  chunk.length = plain ? tensor.bytes() : place.entry.stored_size;
+  if (tensor.elems() != 0) entry.chunks.push_back(std::move(chunk));
+  records_[record].last = stored_.size();
+  stored_.push_back({std::move(tensor), record});
+  catalog_.tensors.push_back(std::move(entry));
+}
+
+void TorchCheckpoint::finish() {
+  std::vector<std::uint64_t> sizes;
+  for (const Record& record : records_) sizes.push_back(record.place.entry.size);
+  for (std::uint64_t number = 0; number < stored_.size(); ++number)
+    if (const Stored& stored = stored_[number]; lies_as_wanted(stored))
+      gaps_.hold(stored.record,
+                 {stored.tensor.first * bytes_of(stored.tensor.dtype), stored.tensor.bytes()},
+                 number);
+  gaps_.close(sizes);
+}
+
+Result<> TorchCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                               std::span<std::byte> into) const {
+  EBB_CHECK(chunk.tag < stored_.size());
+  const Stored& stored = stored_[chunk.tag];
+  const std::uint64_t bytes = stored.tensor.bytes();
+  if (first > bytes || into.size() > bytes - first)
+    return Error{Code::usage,
+                 label_of(tensor) + ": a read past its " + std::to_string(bytes) + " bytes",
+                 {}};
+  if (into.empty()) return {};
+  const StoredRecord& place = records_[stored.record].place;
+  Result<> done = place.entry.deflated
+                      ? read_inflated(stored, chunk.tag, first, into)
+                      : read_elements(*source_, place.at, stored.tensor, order_, first, into);
+  if (done && !place.entry.deflated) done = check(stored, chunk.tag, first, into);
+  if (!done) return std::move(done).error().about(label_of(tensor));
+  return {};
+}
+
+Result<> TorchCheckpoint::read_inflated(const Stored& stored, std::uint64_t number,
+                                        std::uint64_t first, std::span<std::byte> into) const {
+  std::shared_ptr<const Inflating> open = inflating_.load();
+  if (open == nullptr || open->record != stored.record) {
+    const StoredRecord& place = records_[stored.record].place;
+    open = std::shared_ptr<const Inflating>(
+        new Inflating{stored.record, InflateSource(source_, place.at, place.entry)});
+    inflating_.store(open);
+  }
+  EBB_TRY(read_elements(open->source, 0, stored.tensor, order_, first, into));
+  const bool last_of_all =
+      records_[stored.record].last == number && first + into.size() == stored.tensor.bytes();
+  return last_of_all ? open->source.finish() : Result<>();
+}
+
+Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std::uint64_t first,
+                                ByteView bytes) const {
+  const Record& record = records_[stored.record];
+  const ZipEntry& entry = record.place.entry;
+  if (!entry.has_crc()) return {};
+  const TorchTensor& tensor = stored.tensor;
+  const CheckedRecord checked{entry.name, entry.header_at, record.place.at, entry.size, entry.crc};
+  if (lies_as_wanted(stored)) {
+    const FlatRange part{tensor.first * bytes_of(tensor.dtype) + first, bytes.size()};
+    return check_part(*tree_, *source_, checked, part.first, bytes,
+                      gaps_.beside(stored.record, part, number));
+  }
+  const bool last_of_all = record.last == number && first + bytes.size() == tensor.bytes();
+  return last_of_all ? check_record(*source_, checked) : Result<>();
+}
+
+bool TorchCheckpoint::lies_as_wanted(const Stored& stored) const {
+  return stored.tensor.row_major() &&
+         (order_ == ByteOrder::little || swap_unit(stored.tensor.dtype) == 1);
+}
+
+}  // namespace ebb::formats

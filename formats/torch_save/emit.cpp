@@ -1,0 +1,118 @@
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/state_dict/nesting.h"
+#include "ebb/formats/state_dict/state_dict.h"
+#include "ebb/formats/torch/file_writer.h"
+#include "ebb/formats/torch/tensor.h"
+#include "ebb/formats/torch_save/torch_save.h"
+
+namespace ebb::formats {
+namespace {
+
+constexpr std::string_view kStem = "checkpoint";
+
+// weights_only loads no objects of classes, data classes included.
+std::string_view unloadable_part(const Value& value) {
+  if (value.kind == Value::Kind::object) return value.text;
+  for (const Value& item : value.items)
+    if (const auto part = unloadable_part(item); !part.empty()) return part;
+  for (const auto& [key, item] : value.entries) {
+    if (const auto part = unloadable_part(key); !part.empty()) return part;
+    if (const auto part = unloadable_part(item); !part.empty()) return part;
+  }
+  return unwritable_part(value);
+}
+
+class Emitter {
+ public:
+  explicit Emitter(const Catalog& content)
+      : content_(content), dict_(state_dict_of(content)), file_(content, std::string(kStem)) {}
+
+  Result<EmitPlan> run() {
+    for (std::uint32_t i = 0; i < dict_.tensors.size(); ++i) EBB_TRY(place_tensor(i));
+    for (const PlacedValue& value : dict_.values) EBB_TRY(place_value(value));
+    for (const ContainerEntry& container : content_.containers) EBB_TRY(nesting_.add(container));
+    write(nesting_.root());
+    plan_.files.push_back(file_.finish(std::string(kStem) + ".pt", Rank{0}));
+    return std::move(plan_);
+  }
+
+ private:
+  Result<> place_tensor(std::uint32_t number) {
+    const StatePlace& place = dict_.tensors[number];
+    const DType dtype = content_.tensors[number].dtype;
+    if (!torch_name_of(dtype).empty()) return nesting_.add(place.path, Nesting::Leaf{number});
+    plan_.dropped.push_back("tensor " + json_string(place.key) + ": torch has no dtype " +
+                            std::string(name_of(dtype)));
+    plan_.omitted.push_back(number);
+    return {};
+  }
+
+  Result<> place_value(const PlacedValue& value) {
+    const std::string_view part = unloadable_part(value.value);
+    if (part.empty()) return nesting_.add(value.place.path, Nesting::Leaf{&value.value});
+    plan_.dropped.push_back("value " + json_string(value.place.key) +
+                            ": holds an object of class " + std::string(part));
+    return {};
+  }
+
+  void write(const Nesting::Place& place) {
+    if (const auto* leaf = std::get_if<Nesting::Leaf>(&place.what)) return write(*leaf);
+    switch (Nesting::kind_of(place)) {
+      case Nesting::Kind::dict:
+        return write_dict(place);
+      case Nesting::Kind::list:
+        file_.pickle().empty_list();
+        file_.pickle().mark();
+        write_positions(place);
+        return file_.pickle().appends();
+      case Nesting::Kind::tuple:
+        if (place.children.empty()) return file_.pickle().empty_tuple();
+        file_.pickle().mark();
+        write_positions(place);
+        return file_.pickle().tuple();
+    }
+  }
+
+  void write(const Nesting::Leaf& leaf) {
+    if (const auto* tensor = std::get_if<std::uint32_t>(&leaf)) return file_.tensor(*tensor);
+    file_.value(*std::get<const Value*>(leaf));
+  }
+
+  void write_dict(const Nesting::Place& place) {
+    file_.pickle().empty_dict();
+    file_.pickle().mark();
+    for (const auto& [item, child] : place.children) {
+      if (const auto* text = std::get_if<std::string>(&item))
+        file_.pickle().string(*text);
+      else
+        file_.pickle().integer(std::get<std::int64_t>(item));
+      write(nesting_.at(child));
+    }
+    file_.pickle().setitems();
+  }
+
+  // Positions that nothing came for are None.
+  void write_positions(const Nesting::Place& place) {
+    std::map<std::int64_t, std::size_t> by_position;
+    for (const auto& [item, child] : place.children)
+      by_position.emplace(std::get<std::int64_t>(item), child);
+    std::int64_t next = 0;
+    for (const auto& [position, child] : by_position) {
+      for (; next < position; ++next) file_.pickle().none();
+      write(nesting_.at(child));
+      ++next;
+    }
+  }
+
+  const Catalog& content_;
+  StateDict dict_;
+  Nesting nesting_;
+  TorchFileWriter file_;
+  EmitPlan plan_;
+};
+
+}  // namespace
+
+Result<EmitPlan> emit_torch(const EmitRequest& request) { return Emitter(request.content).run(); }
+
+}  // namespace ebb::formats

@@ -1,0 +1,38 @@
+// torch.save files as a format of their own: one .pt, .pth or .bin file, alone or the only one of
+// its kind in a directory. Keys, names and states follow the nesting of the saved object; layout,
+// what is read and what is lost: docs/formats/torch.md.
+#pragma once
+
+#include <memory>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/state_dict/common_names.h"
+
+namespace ebb::formats {
+
+bool detect_torch(const SourceTree& tree);
+
+// Reads the pickle and the places of the storages; elements only when asked for, a part at a time.
+Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree);
+ResumeRules torch_resume();
+
+// One file, checkpoint.pt, that torch.load(weights_only=True) reads; how it is cut does not matter.
+// Code::layout when two entries belong at one place of the nesting.
+Result<EmitPlan> emit_torch(const EmitRequest& request);
+
+// Places in the nested object, and the names that describe_torch() gives them.
+void respell_for_torch(Catalog& content);
+
+// The values of a torch state dict, whose every leaf has a key, as one value for each key at the
+// top that leads to values alone: what formats without nesting keep. Code::layout and Code::limit
+// for paths that contradict each other or are too deep.
+Result<std::vector<ValueEntry>> values_in_one_piece(const Catalog& content);
+
+// Parameters as the model's state dict calls them: `model`, `state_dict` and `module` lead to
+// parameters, an optimizer's numbers become names through its param_names or, where that leaves no
+// choice, through the shapes of the model's parameters in their order.
+CommonNames torch_common_names(const Catalog& catalog);
+
+}  // namespace ebb::formats

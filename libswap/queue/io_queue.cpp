@@ -1,0 +1,180 @@
+#include "ebb/libswap/queue/io_queue.h"
+
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "ebb/libswap/queue/io_scheduler.h"
+#include "ebb/libswap/sys/process.h"
+#include "ebb/libswap/sys/thread.h"
+
+namespace ebb::libswap {
+namespace {
+
+constexpr std::uint32_t kMinChunk = 4u << 10;
+constexpr std::uint32_t kMaxChunk = 16u << 20;
+
+Result<> check_options(const IoQueue::Options& options) {
+  const std::uint32_t chunk = options.chunk_bytes;
+  if (chunk < kMinChunk || chunk > kMaxChunk || chunk % kMinChunk != 0) {
+    return formats::Error{formats::Code::usage,
+                          "cannot cut I/O into chunks of " + std::to_string(chunk) +
+                              " bytes: a multiple of 4096 up to 16 MiB is needed",
+                          ""};
+  }
+  if (options.background_share == 0) {
+    return formats::Error{formats::Code::usage, "the background share 1/0 does not exist", ""};
+  }
+  return {};
+}
+
+formats::Error forked() {
+  return {formats::Code::state, "this I/O queue belongs to the process that forked this one", ""};
+}
+
+// Where a blocking call waits for its answer.
+class Answer {
+ public:
+  void set(Result<> result) {
+    const std::lock_guard guard(mutex_);
+    result_ = std::move(result);
+    ready_.notify_one();  // inside the lock: the waiter destroys this object
+  }
+  Result<> wait() {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [this] { return result_.has_value(); });
+    return *std::move(result_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::optional<Result<>> result_;
+};
+
+}  // namespace
+
+struct IoQueue::Impl {
+  Impl(std::unique_ptr<IoBackend> used, const Options& options)
+      : backend(std::move(used)), scheduler(*backend, options) {}
+
+  void run();
+  // Moves what was submitted into the scheduler; false when it is time to leave.
+  bool take_incoming();
+
+  std::unique_ptr<IoBackend> backend;
+  IoScheduler scheduler;  // the thread's own
+  const std::uint64_t owner = process_id();
+  std::thread thread;
+
+  mutable std::mutex mutex;  // guards what follows
+  std::vector<IoRequest> incoming;
+  bool stopping = false;
+  IoStats stats;
+};
+
+bool IoQueue::Impl::take_incoming() {
+  std::vector<IoRequest> taken;
+  bool leave = false;
+  {
+    const std::lock_guard guard(mutex);
+    taken.swap(incoming);
+    leave = stopping && taken.empty() && scheduler.idle();
+  }
+  for (IoRequest& request : taken) scheduler.add(std::move(request));
+  return !leave;
+}
+
+void IoQueue::Impl::run() {
+  std::vector<RawDone> done(backend->capacity());
+  while (take_incoming()) {
+    const std::vector<RawOp>& ops = scheduler.next_operations();
+    if (!ops.empty()) backend->submit(ops);
+    const std::size_t count = scheduler.has_answers() ? 0 : backend->wait(done);
+    for (std::size_t i = 0; i < count; ++i) scheduler.complete(done[i]);
+    {
+      const std::lock_guard guard(
+          mutex);  // before the answers, so that who gets one finds it counted
+      stats = scheduler.stats();
+    }
+    scheduler.answer_finished();
+  }
+}
+
+Result<std::unique_ptr<IoQueue>> IoQueue::start(std::unique_ptr<IoBackend> backend,
+                                                const Options& options) {
+  EBB_TRY(check_options(options));
+  auto impl = std::make_unique<Impl>(std::move(backend), options);
+  EBB_TRY_ASSIGN(impl->thread, start_thread([raw = impl.get()] { raw->run(); }));
+  return std::unique_ptr<IoQueue>(new IoQueue(std::move(impl)));
+}
+
+IoQueue::IoQueue(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+IoQueue::~IoQueue() {
+  if (impl_->owner != process_id()) {
+    // The thread stayed in the parent: nothing can be joined, and the ring's memory is shared.
+    static_cast<void>(impl_.release());
+    return;
+  }
+  {
+    const std::lock_guard guard(impl_->mutex);
+    impl_->stopping = true;
+  }
+  impl_->backend->wake();
+  impl_->thread.join();
+}
+
+void IoQueue::submit(IoRequest request) {
+  if (impl_->owner != process_id()) {
+    request.done(forked());
+    return;
+  }
+  bool first = false;
+  {
+    const std::lock_guard guard(impl_->mutex);
+    first = impl_->incoming.empty();
+    impl_->incoming.push_back(std::move(request));
+  }
+  // A later one finds the wake-up of the first still unanswered.
+  if (first && std::this_thread::get_id() != impl_->thread.get_id()) impl_->backend->wake();
+}
+
+namespace {
+
+Result<> submit_and_wait(IoQueue& queue, IoRequest request) {
+  Answer answer;
+  request.done = [&answer](Result<> result) { answer.set(std::move(result)); };
+  queue.submit(std::move(request));
+  return answer.wait();
+}
+
+}  // namespace
+
+Result<> IoQueue::read(FileId file, std::uint64_t offset, std::span<std::byte> into,
+                       Priority priority) {
+  EBB_CHECK(std::this_thread::get_id() != impl_->thread.get_id());
+  return submit_and_wait(*this, {RawOp::Kind::read, file, offset, into, priority, {}});
+}
+
+Result<> IoQueue::write(FileId file, std::uint64_t offset, std::span<const std::byte> from,
+                        Priority priority) {
+  EBB_CHECK(std::this_thread::get_id() != impl_->thread.get_id());
+  // One request type serves both directions; a write never stores through this pointer.
+  const std::span<std::byte> data(const_cast<std::byte*>(from.data()), from.size());
+  return submit_and_wait(*this, {RawOp::Kind::write, file, offset, data, priority, {}});
+}
+
+Result<> IoQueue::sync_data(FileId file) {
+  EBB_CHECK(std::this_thread::get_id() != impl_->thread.get_id());
+  return submit_and_wait(*this, {RawOp::Kind::sync_data, file, 0, {}, Priority::step, {}});
+}
+
+IoBackend& IoQueue::backend() { return *impl_->backend; }
+
+IoStats IoQueue::stats() const {
+  const std::lock_guard guard(impl_->mutex);
+  return impl_->stats;
+}
+
+}  // namespace ebb::libswap

@@ -1,0 +1,84 @@
+// IoQueue: all bytes go through one of these. Cuts requests into chunks, resumes short transfers,
+// retries EINTR/EAGAIN, keeps two priority classes apart, counts bytes, and reads every result.
+//
+// One thread of its own drives the backend. submit() is for any thread and never blocks. Every
+// error names the file, the offset and the kernel's reason. A read past a file's end is an error.
+// In a child made by fork() every call answers Code::state.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "ebb/libswap/sys/io_backend.h"
+
+namespace ebb::libswap {
+
+enum class Priority : std::uint8_t { step, background };
+
+struct IoRequest {
+  RawOp::Kind kind = RawOp::Kind::read;
+  FileId file{};
+  std::uint64_t offset = 0;
+  std::span<std::byte> data;  // borrowed until done; written only by reads
+  Priority priority = Priority::step;
+  std::function<void(Result<>)>
+      done;  // runs on the queue's thread: be short, never block, may submit()
+};
+
+struct IoStats {
+  std::uint64_t read_bytes = 0;  // moved, not asked for
+  std::uint64_t written_bytes = 0;
+  std::uint64_t syncs = 0;
+  std::uint64_t operations = 0;  // given to the backend, with resumed and repeated ones
+  std::uint64_t short_transfers = 0;
+  std::uint64_t retries = 0;  // after EINTR or EAGAIN
+};
+
+class IoQueue {
+ public:
+  struct Options {
+    std::uint32_t chunk_bytes = 4u << 20;  // one operation: 4 KiB to 16 MiB, by 4 KiB
+    std::uint64_t read_bytes_in_flight = 32u << 20;
+    std::uint64_t write_bytes_in_flight = 32u << 20;
+    // Background bytes allowed per step byte while step requests are queued, as 1/n.
+    std::uint32_t background_share = 4;
+  };
+  static Result<std::unique_ptr<IoQueue>> start(std::unique_ptr<IoBackend> backend,
+                                                const Options& options);
+  ~IoQueue();  // drains
+  IoQueue(const IoQueue&) = delete;
+  IoQueue& operator=(const IoQueue&) = delete;
+
+  void submit(IoRequest request);
+
+  // Blocking forms, for everything that is not the step's hot path. REQUIRES: not the queue's
+  // thread.
+  Result<> read(FileId file, std::uint64_t offset, std::span<std::byte> into,
+                Priority priority = Priority::step);
+  Result<> write(FileId file, std::uint64_t offset, std::span<const std::byte> from,
+                 Priority priority = Priority::step);
+  Result<> sync_data(FileId file);
+
+  IoBackend& backend();  // names and files
+  IoStats stats() const;
+
+ private:
+  struct Impl;
+  explicit IoQueue(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// The best backend this machine grants: io_uring, else threads; `note` says in one line what was
+// chosen and why (seccomp, kernel.io_uring_disabled, old kernel), empty when io_uring works.
+struct ChosenBackend {
+  std::unique_ptr<IoBackend> backend;
+  std::string note;
+};
+enum class BackendChoice : std::uint8_t { automatic, uring, threads };
+Result<ChosenBackend> open_backend(BackendChoice choice);
+
+}  // namespace ebb::libswap

@@ -1,0 +1,247 @@
+#include "ebb/libswap/queue/io_scheduler.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+#include "ebb/libswap/sys/errno_error.h"
+
+namespace ebb::libswap {
+namespace {
+
+// EINTR and EAGAIN end by themselves; a file that gives nothing for so long will not.
+constexpr std::uint32_t kMaxTries = 100;
+constexpr std::uint64_t kMaxOffset = std::numeric_limits<std::int64_t>::max();
+
+std::string_view verb_of(RawOp::Kind kind) { return kind == RawOp::Kind::read ? "read" : "write"; }
+
+std::string place_of(const RawOp& op, const std::string& path) {
+  return "cannot " + std::string(verb_of(op.kind)) + " " + std::to_string(op.size) + " bytes at " +
+         path + ":" + std::to_string(op.offset);
+}
+
+}  // namespace
+
+IoScheduler::IoScheduler(IoBackend& backend, const IoQueue::Options& options)
+    : backend_(backend), options_(options), operations_(backend.capacity()) {
+  for (std::uint64_t tag = operations_.size(); tag > 0; --tag) free_tags_.push_back(tag - 1);
+}
+
+IoScheduler::Queue& IoScheduler::queue_of(Priority priority, Direction direction) {
+  return waiting_[static_cast<std::size_t>(priority)][static_cast<std::size_t>(direction)];
+}
+
+void IoScheduler::add(IoRequest request) {
+  requests_.push_back({std::move(request), 0, 0, std::nullopt, {}});
+  Request& added = requests_.back();
+  added.self = std::prev(requests_.end());
+  const IoRequest& asked = added.asked;
+  if (asked.kind == RawOp::Kind::sync_data) {
+    syncs_[static_cast<std::size_t>(asked.priority)].push_back(&added);
+    return;
+  }
+  if (asked.priority == Priority::step) ++step_transfers_;
+  if (asked.offset > kMaxOffset || asked.data.size() > kMaxOffset - asked.offset) {
+    added.error = formats::Error{
+        formats::Code::usage,
+        "offset " + std::to_string(asked.offset) + " of " + backend_.path_of(asked.file) + " and " +
+            std::to_string(asked.data.size()) + " bytes reach beyond 2^63 - 1",
+        ""};
+  }
+  if (asked.data.empty() || added.error) {
+    added.issued = asked.data.size();
+    finish_if_done(added);
+    return;
+  }
+  const bool reads = asked.kind == RawOp::Kind::read;
+  queue_of(asked.priority, reads ? Direction::read : Direction::write).push_back(&added);
+}
+
+const std::vector<RawOp>& IoScheduler::next_operations() {
+  next_.clear();
+  for (const std::uint64_t tag : again_) next_.push_back(operations_[tag].op);
+  again_.clear();
+  while (issue_sync(Priority::step) || issue_sync(Priority::background)) {
+  }
+  bool issued = true;
+  while (issued) {
+    // Background first: it has earned its credit, and a busy step would leave it no bytes in
+    // flight.
+    issued = issue_chunk(Priority::background, Direction::read);
+    issued |= issue_chunk(Priority::background, Direction::write);
+    issued |= issue_chunk(Priority::step, Direction::read);
+    issued |= issue_chunk(Priority::step, Direction::write);
+  }
+  stats_.operations += next_.size();
+  EBB_CHECK(requests_.empty() || free_tags_.size() < operations_.size());  // nothing waits for ever
+  return next_;
+}
+
+bool IoScheduler::issue_sync(Priority priority) {
+  Queue& queue = syncs_[static_cast<std::size_t>(priority)];
+  if (queue.empty() || free_tags_.empty()) return false;
+  Request& request = *queue.front();
+  queue.pop_front();
+  emit(request, {RawOp::Kind::sync_data, request.asked.file, 0, nullptr, 0, 0});
+  return true;
+}
+
+bool IoScheduler::issue_chunk(Priority priority, Direction direction) {
+  Queue& queue = queue_of(priority, direction);
+  if (queue.empty() || free_tags_.empty()) return false;
+  Request& request = *queue.front();
+  const IoRequest& asked = request.asked;
+  const std::uint64_t left = asked.data.size() - request.issued;
+  const auto size = static_cast<std::uint32_t>(std::min<std::uint64_t>(options_.chunk_bytes, left));
+  if (!may_issue(priority, direction, size)) return false;
+  if (priority == Priority::step) {
+    const std::uint64_t most = std::uint64_t{options_.chunk_bytes} * options_.background_share;
+    credit_ = std::min(credit_ + size, 2 * most);
+  } else if (step_transfers_ > 0) {
+    credit_ -= std::uint64_t{size} * options_.background_share;
+  }
+  if (size == left) queue.pop_front();
+  const std::uint64_t at = request.issued;
+  request.issued += size;
+  emit(request, {asked.kind, asked.file, asked.offset + at, asked.data.data() + at, size, 0});
+  return true;
+}
+
+bool IoScheduler::may_issue(Priority priority, Direction direction, std::uint32_t size) const {
+  const std::uint64_t limit =
+      direction == Direction::read ? options_.read_bytes_in_flight : options_.write_bytes_in_flight;
+  const std::uint64_t used = bytes_in_flight_[static_cast<std::size_t>(direction)];
+  if (used > 0 && used + size > limit) return false;
+  if (priority == Priority::step || step_transfers_ == 0) return true;
+  return credit_ >= std::uint64_t{size} * options_.background_share;
+}
+
+void IoScheduler::emit(Request& request, const RawOp& op) {
+  const std::uint64_t tag = free_tags_.back();
+  free_tags_.pop_back();
+  Operation& operation = operations_[tag];
+  operation = {&request, op, op.size, 0};
+  operation.op.tag = tag;
+  ++request.outstanding;
+  if (op.kind != RawOp::Kind::sync_data) {
+    bytes_in_flight_[op.kind == RawOp::Kind::read ? 0 : 1] += op.size;
+  }
+  next_.push_back(operation.op);
+}
+
+void IoScheduler::complete(const RawDone& done) {
+  EBB_CHECK(done.tag < operations_.size());
+  Operation& operation = operations_[done.tag];
+  EBB_CHECK(operation.request != nullptr);
+  const RawOp& op = operation.op;
+  if (done.result == -EINTR || done.result == -EAGAIN) return repeat(operation, -done.result);
+  if (done.result < 0) return fail(operation, error_of(op, -done.result));
+  if (op.kind == RawOp::Kind::sync_data) {
+    ++stats_.syncs;
+    return retire(operation);
+  }
+  const auto moved = static_cast<std::uint32_t>(done.result);
+  if (moved > op.size) {
+    return fail(operation,
+                {formats::Code::io,
+                 place_of(op, backend_.path_of(op.file)) + ": the " + std::string(backend_.name()) +
+                     " backend reports " + std::to_string(moved) + " bytes moved",
+                 ""});
+  }
+  if (moved < op.size) return resume(operation, moved);
+  (op.kind == RawOp::Kind::read ? stats_.read_bytes : stats_.written_bytes) += moved;
+  retire(operation);
+}
+
+// The rest of a short transfer goes out again. With direct I/O it starts at the last aligned byte:
+// the few bytes before the kernel's count move twice.
+void IoScheduler::resume(Operation& operation, std::uint32_t moved) {
+  RawOp& op = operation.op;
+  ++stats_.short_transfers;
+  const Result<FileInfo> info = backend_.info(op.file);
+  if (!info) return fail(operation, info.error());
+  if (op.kind == RawOp::Kind::read && op.offset + moved >= info->size) {
+    return fail(operation, file_ends(op, info->size));
+  }
+  const std::uint32_t progress = info->direct ? moved - moved % info->alignment : moved;
+  if (progress == 0) return repeat(operation, EIO);
+  (op.kind == RawOp::Kind::read ? stats_.read_bytes : stats_.written_bytes) += progress;
+  op.offset += progress;
+  op.data += progress;
+  op.size -= progress;
+  operation.tries = 0;
+  again_.push_back(op.tag);
+}
+
+void IoScheduler::repeat(Operation& operation, int why) {
+  if (++operation.tries == kMaxTries) {
+    formats::Error error = error_of(operation.op, why);
+    error.message += ", " + std::to_string(kMaxTries) + " times in a row";
+    return fail(operation, std::move(error));
+  }
+  if (why != EIO) ++stats_.retries;
+  again_.push_back(operation.op.tag);
+}
+
+void IoScheduler::fail(Operation& operation, formats::Error error) {
+  Request& request = *operation.request;
+  if (!request.error) {
+    request.error = std::move(error);
+    for (auto& queues : waiting_) {
+      for (Queue& queue : queues) std::erase(queue, &request);
+    }
+    request.issued = request.asked.data.size();
+  }
+  retire(operation);
+}
+
+void IoScheduler::retire(Operation& operation) {
+  Request& request = *operation.request;
+  const RawOp& op = operation.op;
+  if (op.kind != RawOp::Kind::sync_data) {
+    bytes_in_flight_[op.kind == RawOp::Kind::read ? 0 : 1] -= operation.charged;
+  }
+  free_tags_.push_back(op.tag);
+  operation.request = nullptr;
+  --request.outstanding;
+  finish_if_done(request);
+}
+
+void IoScheduler::finish_if_done(Request& request) {
+  if (request.outstanding > 0 || request.issued < request.asked.data.size()) return;
+  const bool transfer = request.asked.kind != RawOp::Kind::sync_data;
+  if (transfer && request.asked.priority == Priority::step) --step_transfers_;
+  finished_.splice(finished_.end(), requests_, request.self);
+}
+
+void IoScheduler::answer_finished() {
+  std::list<Request> answers;
+  answers.swap(finished_);
+  for (Request& request : answers) {
+    if (!request.asked.done) continue;
+    request.asked.done(request.error ? Result<>(*std::move(request.error)) : Result<>());
+  }
+}
+
+formats::Error IoScheduler::error_of(const RawOp& op, int number) const {
+  const std::string path = backend_.path_of(op.file);
+  if (op.kind == RawOp::Kind::sync_data) return errno_error(number, "cannot sync " + path);
+  formats::Error error = errno_error(number, place_of(op, path));
+  if (number == EINVAL) {
+    const Result<FileInfo> info = backend_.info(op.file);
+    if (info && info->direct) {
+      error.message += "; direct I/O needs offset, size and memory at multiples of " +
+                       std::to_string(info->alignment);
+    }
+  }
+  if (number == EIO) error.hint = "dmesg | tail";
+  return error;
+}
+
+formats::Error IoScheduler::file_ends(const RawOp& op, std::uint64_t size) const {
+  return {formats::Code::incomplete,
+          place_of(op, backend_.path_of(op.file)) + ": the file ends at " + std::to_string(size),
+          ""};
+}
+
+}  // namespace ebb::libswap

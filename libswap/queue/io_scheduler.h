@@ -1,0 +1,84 @@
+// IoScheduler: what IoQueue's thread decides - which chunk goes next, and what a completion means.
+// No threads and no clocks: tests drive it by hand.
+//
+// A request is cut into chunks of at most chunk_bytes. Chunks go out in the order of their requests
+// within a class and a direction, until the direction's bytes in flight are used up (one chunk
+// always may). While step requests exist, a background chunk needs credit: `background_share` step
+// bytes for each of its bytes. After an error no further chunk of that request starts, and it is
+// answered when those in flight are back.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <list>
+#include <optional>
+#include <vector>
+
+#include "ebb/libswap/queue/io_queue.h"
+
+namespace ebb::libswap {
+
+class IoScheduler {
+ public:
+  IoScheduler(IoBackend& backend, const IoQueue::Options& options);
+
+  void add(IoRequest request);
+  // The operations to give to the backend now; valid until the next call.
+  const std::vector<RawOp>& next_operations();
+  void complete(const RawDone& done);
+  bool has_answers() const { return !finished_.empty(); }
+  // Calls `done` of every finished request.
+  void answer_finished();
+  bool idle() const { return requests_.empty() && finished_.empty(); }
+  const IoStats& stats() const { return stats_; }
+
+ private:
+  struct Request {
+    IoRequest asked;
+    std::uint64_t issued = 0;       // bytes cut off so far
+    std::uint32_t outstanding = 0;  // operations not back yet
+    std::optional<formats::Error> error;
+    std::list<Request>::iterator self;
+  };
+  struct Operation {
+    Request* request = nullptr;
+    RawOp op;
+    std::uint32_t charged = 0;  // bytes counted as in flight
+    std::uint32_t tries = 0;    // without progress
+  };
+  enum class Direction : std::uint8_t { read, write };
+  static constexpr std::size_t kDirections = 2;
+  static constexpr std::size_t kPriorities = 2;
+  using Queue = std::deque<Request*>;
+
+  Queue& queue_of(Priority priority, Direction direction);
+  bool issue_sync(Priority priority);
+  bool issue_chunk(Priority priority, Direction direction);
+  bool may_issue(Priority priority, Direction direction, std::uint32_t size) const;
+  void emit(Request& request, const RawOp& op);
+
+  void resume(Operation& operation, std::uint32_t moved);
+  void repeat(Operation& operation, int why);
+  void fail(Operation& operation, formats::Error error);
+  void retire(Operation& operation);
+  void finish_if_done(Request& request);
+  formats::Error error_of(const RawOp& op, int number) const;
+  formats::Error file_ends(const RawOp& op, std::uint64_t size) const;
+
+  IoBackend& backend_;
+  IoQueue::Options options_;
+  std::list<Request> requests_;
+  std::list<Request> finished_;
+  std::array<std::array<Queue, kDirections>, kPriorities> waiting_;
+  std::array<Queue, kPriorities> syncs_;
+  std::array<std::uint64_t, kDirections> bytes_in_flight_{};
+  std::uint64_t step_transfers_ = 0;   // step requests that move bytes and are not finished
+  std::uint64_t credit_ = 0;           // step bytes a background chunk may be paid from
+  std::vector<Operation> operations_;  // by tag
+  std::vector<std::uint64_t> free_tags_;
+  std::vector<std::uint64_t> again_;  // tags to submit once more
+  std::vector<RawOp> next_;
+  IoStats stats_;
+};
+
+}  // namespace ebb::libswap

@@ -1,0 +1,259 @@
+#include "ebb/libswap/testing/fault_backend.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "ebb/libswap/sys/errno_error.h"
+
+namespace ebb::libswap {
+namespace {
+
+constexpr std::uint32_t kBlock = 4096;
+
+std::uint32_t half_of(std::uint32_t size) { return size / 2 - size / 2 % kBlock; }
+
+class FaultBackend : public IoBackend {
+ public:
+  FaultBackend(std::unique_ptr<IoBackend> inner, std::shared_ptr<FaultPlan> plan)
+      : inner_(std::move(inner)), plan_(std::move(plan)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+
+  Result<FileId> open(const fs::path& path, const OpenOptions& options) override {
+    const bool creates = options.creation != Creation::open_existing;
+    EBB_TRY(creates ? before("open", path, Touches::name) : alive("open", path));
+    return inner_->open(path, options);
+  }
+  Result<> close(FileId file) override { return inner_->close(file); }
+  Result<FileInfo> info(FileId file) override { return inner_->info(file); }
+  std::string path_of(FileId file) const override { return inner_->path_of(file); }
+  Result<> allocate(FileId file, std::uint64_t bytes) override {
+    EBB_TRY(before("reserve space for", path_of(file), Touches::file));
+    return inner_->allocate(file, bytes);
+  }
+  Result<> truncate(FileId file, std::uint64_t bytes) override {
+    EBB_TRY(before("truncate", path_of(file), Touches::file));
+    return inner_->truncate(file, bytes);
+  }
+  Result<> sync(FileId file) override {
+    EBB_TRY(before("sync", path_of(file), Touches::sync));
+    return inner_->sync(file);
+  }
+  Result<> lock(FileId file) override {
+    EBB_TRY(before("lock", path_of(file), Touches::file));
+    return inner_->lock(file);
+  }
+  Result<> make_directory(const fs::path& path, Visibility visibility) override {
+    EBB_TRY(before("make the directory", path, Touches::name));
+    return inner_->make_directory(path, visibility);
+  }
+  Result<> sync_directory(const fs::path& path) override {
+    EBB_TRY(before("sync the directory", path, Touches::sync));
+    return inner_->sync_directory(path);
+  }
+  Result<> rename(const fs::path& from, const fs::path& to) override {
+    EBB_TRY(before("rename", from.string() + " to " + to.string(), Touches::name));
+    return inner_->rename(from, to);
+  }
+  Result<> rename_new(const fs::path& from, const fs::path& to) override {
+    EBB_TRY(before("rename", from.string() + " to " + to.string(), Touches::name));
+    return inner_->rename_new(from, to);
+  }
+  Result<> remove(const fs::path& path) override {
+    EBB_TRY(before("remove", path, Touches::name));
+    return inner_->remove(path);
+  }
+  Result<std::vector<std::string>> list(const fs::path& directory) override {
+    EBB_TRY(alive("list", directory));
+    return inner_->list(directory);
+  }
+  Result<bool> exists(const fs::path& path) override {
+    EBB_TRY(alive("look at", path));
+    return inner_->exists(path);
+  }
+  Result<std::uint64_t> free_bytes(const fs::path& directory) override {
+    EBB_TRY(alive("ask for the free space of", directory));
+    return inner_->free_bytes(directory);
+  }
+
+  std::size_t capacity() const override { return inner_->capacity(); }
+  void submit(std::span<const RawOp> ops) override;
+  std::size_t wait(std::span<RawDone> done) override;
+  void wake() override { inner_->wake(); }
+
+ private:
+  enum class Touches : std::uint8_t { name, file, sync };
+  // An operation that reaches the disk changed, and what its answer must become.
+  struct Bent {
+    RawOp asked;
+    FaultKind kind{};
+  };
+
+  Result<> before(std::string_view verb, const fs::path& path, Touches touches);
+  Result<> alive(std::string_view verb, const fs::path& path) const;
+  // The operation as the disk gets it; nullopt when it is answered here.
+  std::optional<RawOp> bend(const RawOp& op, const Fault& fault);
+
+  std::unique_ptr<IoBackend> inner_;
+  std::shared_ptr<FaultPlan> plan_;
+  std::deque<RawDone> answered_;        // without the disk
+  std::map<std::uint64_t, Bent> bent_;  // in flight, by tag
+};
+
+Result<> FaultBackend::alive(std::string_view verb, const fs::path& path) const {
+  if (!plan_->died()) return {};
+  return errno_error(ECANCELED, "cannot " + std::string(verb) + " " + path.string());
+}
+
+Result<> FaultBackend::before(std::string_view verb, const fs::path& path, Touches touches) {
+  FaultPlan::Operation operation;
+  operation.durable = true;
+  operation.sync = touches == Touches::sync;
+  operation.name = touches == Touches::name;
+  operation.path = path.string();
+  const std::optional<Fault> fault = plan_->next(operation);
+  if (!fault) return {};
+  if (fault->kind == FaultKind::die) return alive(verb, path);
+  if (fault->kind != FaultKind::fail) return {};
+  return errno_error(fault->error, "cannot " + std::string(verb) + " " + path.string());
+}
+
+void FaultBackend::submit(std::span<const RawOp> ops) {
+  std::vector<RawOp> passed;
+  for (const RawOp& op : ops) {
+    FaultPlan::Operation operation;
+    operation.data = true;
+    operation.kind = op.kind;
+    operation.durable = op.kind != RawOp::Kind::read;
+    operation.sync = op.kind == RawOp::Kind::sync_data;
+    operation.path = path_of(op.file);
+    const std::optional<Fault> fault = plan_->next(operation);
+    const std::optional<RawOp> sent = fault ? bend(op, *fault) : op;
+    if (sent) passed.push_back(*sent);
+  }
+  if (!passed.empty()) inner_->submit(passed);
+}
+
+std::optional<RawOp> FaultBackend::bend(const RawOp& op, const Fault& fault) {
+  RawOp sent = op;
+  if (fault.kind == FaultKind::die || fault.kind == FaultKind::fail) {
+    const int error = fault.kind == FaultKind::die ? ECANCELED : fault.error;
+    answered_.push_back({op.tag, -error});
+    return std::nullopt;
+  }
+  if (op.kind == RawOp::Kind::sync_data) return sent;
+  const bool whole = fault.kind == FaultKind::misdirected ||
+                     (fault.kind == FaultKind::torn && op.kind == RawOp::Kind::read);
+  if (fault.kind == FaultKind::misdirected) {
+    sent.offset = op.offset >= op.size ? op.offset - op.size : op.offset + op.size;
+  }
+  if (!whole) sent.size = half_of(op.size);
+  if (sent.size == 0) {
+    // Too small to be cut: a torn write is a lost one, a short transfer does not happen.
+    if (fault.kind == FaultKind::short_transfer) return op;
+    answered_.push_back({op.tag, static_cast<std::int32_t>(op.size)});
+    return std::nullopt;
+  }
+  bent_[op.tag] = {op, fault.kind};
+  return sent;
+}
+
+std::size_t FaultBackend::wait(std::span<RawDone> done) {
+  std::size_t count = 0;
+  for (; count < done.size() && !answered_.empty(); ++count) {
+    done[count] = answered_.front();
+    answered_.pop_front();
+  }
+  if (count > 0) return count;
+  count = inner_->wait(done);
+  for (RawDone& one : done.first(count)) {
+    const auto found = bent_.find(one.tag);
+    if (found == bent_.end()) continue;
+    const Bent bent = found->second;
+    bent_.erase(found);
+    if (one.result < 0 || bent.kind == FaultKind::short_transfer) continue;
+    if (bent.kind == FaultKind::torn && bent.asked.kind == RawOp::Kind::read) {
+      const std::uint32_t kept = half_of(bent.asked.size);
+      std::memset(bent.asked.data + kept, 0, bent.asked.size - kept);
+      continue;
+    }
+    one.result = static_cast<std::int32_t>(bent.asked.size);
+  }
+  return count;
+}
+
+}  // namespace
+
+void FaultPlan::add(Fault fault) {
+  const std::lock_guard guard(mutex_);
+  faults_.push_back({std::move(fault), 0});
+}
+
+void FaultPlan::clear() {
+  const std::lock_guard guard(mutex_);
+  faults_.clear();
+}
+
+std::uint64_t FaultPlan::durable_operations() const {
+  const std::lock_guard guard(mutex_);
+  return durable_;
+}
+
+std::uint64_t FaultPlan::data_operations() const {
+  const std::lock_guard guard(mutex_);
+  return data_;
+}
+
+bool FaultPlan::died() const {
+  const std::lock_guard guard(mutex_);
+  return died_;
+}
+
+bool FaultPlan::matches(const Fault& fault, const Operation& operation) {
+  if (operation.path.find(fault.path_part) == std::string::npos) return false;
+  switch (fault.on) {
+    case FaultOn::durable:
+      return operation.durable;
+    case FaultOn::data:
+      return operation.data;
+    case FaultOn::read:
+      return operation.data && operation.kind == RawOp::Kind::read;
+    case FaultOn::write:
+      return operation.data && operation.kind == RawOp::Kind::write;
+    case FaultOn::sync:
+      return operation.sync;
+    case FaultOn::name:
+      return operation.name;
+  }
+  return false;
+}
+
+std::optional<Fault> FaultPlan::next(const Operation& operation) {
+  const std::lock_guard guard(mutex_);
+  if (died_) {
+    Fault dead;
+    dead.kind = FaultKind::die;
+    return dead;
+  }
+  durable_ += operation.durable ? 1 : 0;
+  data_ += operation.data ? 1 : 0;
+  std::optional<Fault> chosen;
+  for (Armed& armed : faults_) {
+    if (!matches(armed.fault, operation)) continue;
+    const std::uint64_t index = armed.seen++;
+    const Fault& fault = armed.fault;
+    if (index >= fault.at && index - fault.at < fault.count && !chosen) chosen = fault;
+  }
+  died_ = chosen && chosen->kind == FaultKind::die;
+  return chosen;
+}
+
+std::unique_ptr<IoBackend> make_fault_backend(std::unique_ptr<IoBackend> inner,
+                                              std::shared_ptr<FaultPlan> plan) {
+  return std::make_unique<FaultBackend>(std::move(inner), std::move(plan));
+}
+
+}  // namespace ebb::libswap

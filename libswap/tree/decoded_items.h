@@ -1,0 +1,40 @@
+// Items that can only be decoded whole, kept for those who read them in parts, by turns or at once.
+#pragma once
+
+#include <list>
+#include <mutex>
+#include <string>
+
+#include "ebb/formats/core/byte_source.h"
+
+namespace ebb::libswap {
+
+// Keeps the latest items that fit `limit` bytes together, or one that is larger. Thread-safe; who
+// asks for an item that is being made waits for it, others do not.
+class DecodedItems {
+ public:
+  using Item = formats::SourceTree::Decoded;
+  explicit DecodedItems(std::uint64_t limit) : limit_(limit) {}
+
+  // An error of `make` is kept for nobody.
+  formats::Result<Item> get(const std::string& key, std::uint64_t bytes,
+                            const std::function<formats::Result<Item>()>& make);
+
+ private:
+  struct Slot {
+    std::mutex making;
+    Item item;  // guarded by making
+  };
+  struct Kept {
+    std::string key;
+    std::uint64_t bytes = 0;
+    std::shared_ptr<Slot> slot;
+  };
+  std::shared_ptr<Slot> slot_of(const std::string& key, std::uint64_t bytes);
+
+  const std::uint64_t limit_;
+  std::mutex mutex_;
+  std::list<Kept> kept_;  // guarded by mutex_; the latest first
+};
+
+}  // namespace ebb::libswap

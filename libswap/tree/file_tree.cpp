@@ -1,0 +1,353 @@
+#include "ebb/libswap/tree/file_tree.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/core/seen_parts.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/process.h"
+#include "ebb/libswap/tree/cold_reads.h"
+#include "ebb/libswap/tree/decoded_items.h"
+#include "ebb/libswap/tree/descriptor_cache.h"
+#include "ebb/libswap/tree/probe.h"
+
+namespace ebb::libswap {
+namespace {
+
+using formats::ByteSource;
+using formats::ByteVector;
+using formats::Code;
+using formats::Error;
+using Entry = formats::SourceTree::Entry;
+
+constexpr int kMaxDepth = 8;
+constexpr std::uint64_t kMostDecoded = 32 * formats::MiB;
+constexpr std::size_t kMaxEntries = 1'000'000;
+constexpr std::size_t kMaxRead = std::size_t{1} << 30;  // the kernel moves a little less than 2 GiB
+
+// Half of what the process may open, and enough to be useful.
+std::size_t open_files_allowed() {
+  struct rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 64;
+  return static_cast<std::size_t>(std::clamp<rlim_t>(limit.rlim_cur / 2, 4, 512));
+}
+
+// What a tree and the files opened from it share.
+struct Files {
+  std::string root;   // as the user gave it
+  std::string below;  // what stands between a name and its path: "<root>/", or the file's directory
+  Descriptor directory;
+  std::string target;  // a single file's real name, which may be behind a link; empty: a directory
+  mutable DescriptorCache cache{open_files_allowed()};
+  mutable BounceBuffers buffers;
+
+  std::string path_of(const std::string& name) const { return below + name; }
+  Result<Descriptor> open(const std::string& name) const;
+};
+
+// Below the directory, whatever links lie on the way; O_NONBLOCK so that a FIFO cannot hang.
+Result<Descriptor> Files::open(const std::string& name) const {
+  const std::string& real = target.empty() ? name : target;
+  open_how how{};
+  how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  long opened = ::syscall(SYS_openat2, directory.get(), real.c_str(), &how, sizeof(how));
+  // An old kernel or sandbox: the listing has looked at the links.
+  if (opened < 0 && (errno == ENOSYS || errno == EPERM)) {
+    opened = ::openat(directory.get(), real.c_str(), static_cast<int>(how.flags));
+  }
+  if (opened < 0) return errno_error(errno, "cannot open " + path_of(name));
+  Descriptor file(static_cast<int>(opened));
+  struct stat status{};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return Error{Code::unsupported, path_of(name) + " is not a regular file", ""};
+  }
+  // What is small is a header here and a header there; megabytes read ahead of each are read again
+  // with the data. What is large goes by ColdReads.
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
+  return file;
+}
+
+class FileSource : public ByteSource {
+ public:
+  static Result<std::shared_ptr<const ByteSource>> open(std::shared_ptr<const Files> files,
+                                                        const Entry& entry) {
+    auto source = std::make_shared<FileSource>(std::move(files), entry.name);
+    EBB_TRY_ASSIGN(const std::shared_ptr<const Descriptor> file, source->open_file());
+    struct stat status{};
+    if (::fstat(file->get(), &status) != 0) {
+      return errno_error(errno, "cannot look at " + source->path_);
+    }
+    source->size_ = static_cast<std::uint64_t>(status.st_size);
+    source->device_ = status.st_dev;
+    source->inode_ = status.st_ino;
+    return std::shared_ptr<const ByteSource>(std::move(source));
+  }
+  FileSource(std::shared_ptr<const Files> files, std::string name)
+      : files_(std::move(files)), entry_(std::move(name)), path_(files_->path_of(entry_)) {}
+  ~FileSource() override {
+    files_->cache.forget(this);
+    files_->cache.forget(&inode_);
+  }
+
+  std::uint64_t size() const override { return size_; }
+  std::string_view name() const override { return path_; }
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override;
+
+ private:
+  Result<std::shared_ptr<const Descriptor>> open_file() const;
+  Result<std::size_t> read_large(const Descriptor& file, std::uint64_t offset,
+                                 std::span<std::byte> into) const;
+  Result<> still_the_same(const Descriptor& file) const;
+
+  std::shared_ptr<const Files> files_;
+  std::string entry_;
+  std::string path_;
+  std::uint64_t size_ = 0;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
+Result<std::shared_ptr<const Descriptor>> FileSource::open_file() const {
+  if (std::shared_ptr<const Descriptor> open = files_->cache.find(this)) return open;
+  EBB_TRY_ASSIGN(Descriptor opened, files_->open(entry_));
+  if (inode_ != 0) EBB_TRY(still_the_same(opened));
+  return files_->cache.insert(this, std::move(opened));
+}
+
+Result<> FileSource::still_the_same(const Descriptor& file) const {
+  struct stat status{};
+  if (::fstat(file.get(), &status) != 0) return errno_error(errno, "cannot look at " + path_);
+  if (status.st_dev == device_ && status.st_ino == inode_) return {};
+  return Error{Code::busy, path_ + " was replaced while it was being read", ""};
+}
+
+// What the page cache holds, and the rest past it. How many bytes: all, or up to where neither
+// goes.
+Result<std::size_t> FileSource::read_large(const Descriptor& file, std::uint64_t offset,
+                                           std::span<std::byte> into) const {
+  const std::size_t cached = read_cached(file.get(), offset, into);
+  if (into.size() - cached < kColdRead) return cached;
+  DescriptorCache::Shared uncached = files_->cache.find(&inode_);
+  if (uncached == nullptr) uncached = files_->cache.insert(&inode_, open_uncached(file.get()));
+  if (!*uncached) return cached;
+  offset += cached;
+  into = into.subspan(cached);
+  if (const auto before = before_blocks(offset, into.data()); before && *before < into.size()) {
+    const ssize_t begun = ::pread(file.get(), into.data(), *before, static_cast<off_t>(offset));
+    if (begun != static_cast<ssize_t>(*before)) return cached;
+    return cached + *before + read_blocks(uncached->get(), offset + *before, into.subspan(*before));
+  }
+  EBB_TRY_ASSIGN(const std::size_t rest,
+                 read_uncached(uncached->get(), files_->buffers, offset, into));
+  return cached + rest;
+}
+
+Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const {
+  const auto what = [this, offset, size = into.size()] {
+    return "cannot read " + std::to_string(size) + " bytes at " + path_ + ":" +
+           std::to_string(offset);
+  };
+  if (offset > size_ || into.size() > size_ - offset) {
+    return Error{Code::incomplete, what() + ": the file ends at " + std::to_string(size_), ""};
+  }
+  EBB_TRY_ASSIGN(const std::shared_ptr<const Descriptor> file, open_file());
+  if (into.size() >= kColdRead) {
+    EBB_TRY_ASSIGN(const std::size_t done, read_large(*file, offset, into));
+    offset += done;
+    into = into.subspan(done);
+  }
+  while (!into.empty()) {
+    const ssize_t count = ::pread(file->get(), into.data(), std::min(into.size(), kMaxRead),
+                                  static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno_error(errno, what());
+    if (count == 0) {
+      return Error{Code::incomplete,
+                   what() + ": the file was cut at " + std::to_string(offset) + " meanwhile", ""};
+    }
+    offset += static_cast<std::uint64_t>(count);
+    into = into.subspan(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
+class FileTree : public formats::SourceTree {
+ public:
+  FileTree(std::shared_ptr<const Files> files, std::vector<Entry> entries)
+      : files_(std::move(files)), entries_(std::move(entries)) {}
+
+  std::string_view root() const override { return files_->root; }
+  const std::vector<Entry>& entries() const override { return entries_; }
+  Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const override {
+    const auto found = std::lower_bound(
+        entries_.begin(), entries_.end(), name,
+        [](const Entry& entry, std::string_view wanted) { return entry.name < wanted; });
+    if (found == entries_.end() || found->name != name) {
+      return Error{Code::incomplete, files_->path_of(std::string(name)) + " does not exist", ""};
+    }
+    return FileSource::open(files_, *found);
+  }
+  // Helper programs lie beside the running one.
+  Result<ByteVector> probe(std::string_view program, const ByteSource& file) const override {
+    EBB_TRY_ASSIGN(const fs::path folder, program_directory());
+    const fs::path path = folder / program;
+    std::error_code failed;
+    if (!fs::exists(path, failed)) {
+      return Error{Code::unsupported,
+                   std::string(file.name()) + ": reading this needs " + path.string() +
+                       ", which this build does not have",
+                   "./dev setup && ./dev build"};
+    }
+    return run_probe({path.string()}, file, ProbeLimits{});
+  }
+  Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
+                          const std::function<Result<Decoded>()>& make) const override {
+    return decoded_.get(key, bytes, make);
+  }
+  std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
+                                    formats::ByteView bytes) const override {
+    const std::uint32_t crc = formats::crc32_zip(0, bytes);
+    const std::lock_guard lock(seen_mutex_);
+    return seen_.add(key, size, first, bytes, crc);
+  }
+
+ private:
+  std::shared_ptr<const Files> files_;
+  std::vector<Entry> entries_;
+  mutable DecodedItems decoded_{kMostDecoded};
+  mutable std::mutex seen_mutex_;
+  mutable formats::SeenParts seen_;  // guarded by seen_mutex_
+};
+
+bool is_inside(const fs::path& target, const fs::path& root) {
+  const auto [at, rest] = std::mismatch(root.begin(), root.end(), target.begin(), target.end());
+  return at == root.end();
+}
+
+class Listing {
+ public:
+  explicit Listing(fs::path root) : root_(std::move(root)) {}
+
+  Result<std::vector<Entry>> take() {
+    std::error_code code;
+    canonical_ = fs::canonical(root_, code);
+    fs::recursive_directory_iterator at(root_, code);
+    for (const fs::recursive_directory_iterator end; !code && at != end; at.increment(code)) {
+      EBB_TRY(look_at(*at, at.depth()));
+    }
+    if (code) return errno_error(code.value(), "cannot list " + root_.string());
+    std::sort(entries_.begin(), entries_.end(),
+              [](const Entry& a, const Entry& b) { return a.name < b.name; });
+    return std::move(entries_);
+  }
+
+ private:
+  Result<> look_at(const fs::directory_entry& found, int depth) {
+    const std::string path = found.path().string();
+    struct stat status{};
+    if (::lstat(path.c_str(), &status) != 0) return errno_error(errno, "cannot look at " + path);
+    const bool link = S_ISLNK(status.st_mode);
+    if (link) EBB_TRY(follow(path, status));
+    if (S_ISDIR(status.st_mode)) return look_at_directory(path, depth, link);
+    if (!S_ISREG(status.st_mode)) {
+      return Error{Code::unsupported, path + " is a device, a socket or a pipe, not a file", ""};
+    }
+    if (entries_.size() == kMaxEntries) {
+      return Error{Code::limit, root_.string() + " has more than 1000000 files, the limit", ""};
+    }
+    const std::string name = found.path().lexically_relative(root_).generic_string();
+    entries_.push_back({name, static_cast<std::uint64_t>(status.st_size)});
+    return {};
+  }
+
+  Result<> look_at_directory(const std::string& path, int depth, bool link) const {
+    if (link) {
+      return Error{Code::unsupported, path + " is a symbolic link to a directory",
+                   "cp -rL " + root_.string() + " COPY"};
+    }
+    if (depth + 1 < kMaxDepth) return {};
+    return Error{Code::limit, path + " lies more than 8 directories deep, the limit", ""};
+  }
+
+  Result<> follow(const std::string& path, struct stat& status) const {
+    std::error_code code;
+    const fs::path target = fs::canonical(path, code);
+    if (code) return errno_error(code.value(), "cannot follow the symbolic link " + path);
+    if (!is_inside(target, canonical_)) {
+      return Error{Code::unsupported,
+                   path + " is a symbolic link that leads outside, to " + target.string(),
+                   "cp -rL " + root_.string() + " COPY"};
+    }
+    if (::stat(path.c_str(), &status) != 0) return errno_error(errno, "cannot look at " + path);
+    return {};
+  }
+
+  fs::path root_;
+  fs::path canonical_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const formats::SourceTree>> open_tree(const fs::path& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) return errno_error(errno, "cannot open " + path.string());
+  const bool single = S_ISREG(status.st_mode);
+  if (!single && !S_ISDIR(status.st_mode)) {
+    return Error{Code::unsupported, path.string() + " is neither a file nor a directory", ""};
+  }
+  std::error_code code;
+  // A single file may be a link, as the root may: its directory is where it leads.
+  const fs::path real = single ? fs::canonical(path, code) : path;
+  if (code) return errno_error(code.value(), "cannot open " + path.string());
+  const fs::path directory = single ? real.parent_path() : real;
+  std::vector<Entry> entries;
+  if (single) {
+    entries = {{path.filename().string(), static_cast<std::uint64_t>(status.st_size)}};
+  } else {
+    EBB_TRY_ASSIGN(entries, Listing(path).take());
+  }
+  Descriptor opened(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!opened) return errno_error(errno, "cannot open " + directory.string());
+  auto files = std::make_shared<Files>();
+  files->root = path.string();
+  files->below = single ? (path.parent_path() / "").string() : (path / "").string();
+  files->target = single ? real.filename().string() : "";
+  files->directory = std::move(opened);
+  return std::shared_ptr<const formats::SourceTree>(
+      std::make_shared<FileTree>(std::move(files), std::move(entries)));
+}
+
+Result<std::string> identity_of_tree(const fs::path& path) {
+  EBB_TRY_ASSIGN(const auto tree, open_tree(path));
+  std::error_code failed;
+  const bool single = !fs::is_directory(path, failed);
+  std::string all;
+  for (const Entry& entry : tree->entries()) {
+    const fs::path file = single ? path : path / entry.name;
+    struct stat status{};
+    if (::stat(file.c_str(), &status) != 0)
+      return errno_error(errno, "cannot look at " + file.string());
+    for (const std::int64_t number :
+         {static_cast<std::int64_t>(entry.name.size()), static_cast<std::int64_t>(status.st_size),
+          static_cast<std::int64_t>(status.st_mtim.tv_sec),
+          static_cast<std::int64_t>(status.st_mtim.tv_nsec),
+          static_cast<std::int64_t>(status.st_ino)})
+      all += std::to_string(number) + " ";
+    all += entry.name;
+  }
+  return formats::sha256_hex(formats::view_of(all));
+}
+
+}  // namespace ebb::libswap

@@ -1,0 +1,52 @@
+// PieceFiller: what belongs into a range of an output file, whatever fragments overlap it and
+// wherever they are cut. Elements that a range's border splits are read on both sides and counted
+// where they begin.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/elements/box_reader.h"
+#include "ebb/libswap/publish/finished_piece.h"
+#include "ebb/libswap/write/plan_check.h"
+
+namespace ebb::libswap {
+
+// Borrows everything. Thread-safe. Memory: BoxReader's indexes, and per call one run of BoxReader
+// and what kCastBytes says.
+class PieceFiller {
+ public:
+  static constexpr std::uint64_t kCastBytes = std::uint64_t{512} << 10;
+
+  PieceFiller(const formats::Checkpoint& content, const formats::EmitPlan& plan,
+              const Stores& stores);
+
+  // Bytes [offset, offset + into.size()) of the file; the places of Sealed fragments stay as they
+  // are. Code::corrupt when what was gathered is not what the chunks hold.
+  Result<Shares> fill(const formats::OutputFile& file, std::uint64_t offset,
+                      std::span<std::byte> into) const;
+
+ private:
+  class Part;
+  Result<const BoxReader*> reader_of(std::uint32_t tensor) const;
+
+  const formats::Checkpoint& content_;
+  const formats::EmitPlan& plan_;
+  const Stores& stores_;
+  std::vector<std::vector<std::uint32_t>> derived_from_;  // numbers in plan.derived, by tensor
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<BoxReader>> readers_;  // made when first needed
+};
+
+// The fragments of a file that reach into a range, or may: those that begin before its end, from
+// the last one on that begins at or before its start.
+std::span<const formats::Fragment> fragments_in(const formats::OutputFile& file,
+                                                std::uint64_t offset, std::uint64_t size);
+std::uint64_t size_of(const formats::Fragment& fragment, const formats::Catalog& content);
+
+}  // namespace ebb::libswap

@@ -1,0 +1,275 @@
+#include "ebb/libswap/write/plan_check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/libswap/write/piece_filler.h"
+
+namespace ebb::libswap {
+
+using formats::Code;
+using formats::EmitPlan;
+using formats::Error;
+using formats::Fragment;
+using formats::OutputFile;
+using formats::Result;
+using formats::TensorData;
+using formats::TensorEntry;
+
+namespace {
+
+template <typename Visit>
+void for_each_file(const EmitPlan& plan, Visit visit) {
+  for (const auto* files : {&plan.files, &plan.commit_files})
+    for (const OutputFile& file : *files) visit(file);
+}
+
+template <typename Visit>
+void for_each_data(const EmitPlan& plan, Visit visit) {
+  for_each_file(plan, [&](const OutputFile& file) {
+    for (const Fragment& fragment : file.fragments)
+      if (const auto* data = std::get_if<TensorData>(&fragment.data)) visit(file, *data);
+  });
+}
+
+Result<> check_name(const std::string& name) {
+  const std::filesystem::path path(name);
+  bool below = !name.empty() && path.is_relative() && path.has_filename();
+  for (const auto& part : path) below = below && part != ".." && part != ".";
+  if (below && name.find('\0') == std::string::npos) return {};
+  return Error{Code::usage,
+               "'" + formats::printable(name) + "' cannot be a file of a checkpoint directory",
+               {}};
+}
+
+class FragmentCheck {
+ public:
+  FragmentCheck(const EmitPlan& plan, const OutputFile& file, const formats::Catalog& content)
+      : plan_(plan), file_(file), content_(content) {}
+
+  Result<> run() {
+    if (file_.blocks) EBB_TRY(check_own_blocks());
+    std::uint64_t end = 0;
+    for (const Fragment& fragment : file_.fragments) {
+      EBB_TRY_ASSIGN(const std::uint64_t size, size_of(fragment));
+      if (fragment.offset < end) return failure(fragment, "begins inside the one before it");
+      if (fragment.offset > file_.size || size > file_.size - fragment.offset)
+        return failure(fragment, "of " + std::to_string(size) + " bytes ends beyond the file's " +
+                                     std::to_string(file_.size));
+      if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data))
+        EBB_TRY(check_seal(fragment, *sealed));
+      end = fragment.offset + size;
+    }
+    return {};
+  }
+
+ private:
+  Error failure(const Fragment& fragment, const std::string& what) const {
+    return {Code::layout,
+            formats::printable(file_.name) + ":" + std::to_string(fragment.offset) +
+                ": the planned part " + what,
+            {}};
+  }
+
+  Result<> check_seal(const Fragment& fragment, const formats::Sealed& sealed) {
+    if (sealed.blocks_of) return check_blocks(fragment, *sealed.blocks_of);
+    if (sealed.over.empty()) return failure(fragment, "seals nothing");
+    for (const formats::FileRange& range : sealed.over) {
+      if (range.size > fragment.offset || range.offset > fragment.offset - range.size)
+        return failure(fragment, "seals data that is not there");
+      // Every range is named twice: in the record's own seal and in the directory's.
+      const auto [place, fresh] = ranges_.insert(range);
+      const bool cuts_before = place != ranges_.begin() &&
+                               std::prev(place)->offset + std::prev(place)->size > range.offset;
+      const bool cuts_after =
+          std::next(place) != ranges_.end() && range.offset + range.size > std::next(place)->offset;
+      if (fresh && (cuts_before || cuts_after))
+        return failure(fragment, "seals data that overlaps what another one seals");
+    }
+    return {};
+  }
+
+  // They are complete only when all shard files are.
+  Result<> check_blocks(const Fragment& fragment, std::uint32_t shard) const {
+    const bool commits = !plan_.commit_files.empty() && &file_ >= plan_.commit_files.data() &&
+                         &file_ <= &plan_.commit_files.back();
+    if (commits && shard < plan_.files.size() && plan_.files[shard].blocks) return {};
+    return failure(fragment, "seals blocks that no shard file has");
+  }
+
+  Result<> check_own_blocks() const {
+    const auto& [first, bytes, count] = *file_.blocks;
+    const bool fit = bytes != 0 && first <= file_.size && count <= (file_.size - first) / bytes;
+    const bool sealed = std::ranges::any_of(file_.fragments, [](const Fragment& fragment) {
+      return std::holds_alternative<formats::Sealed>(fragment.data);
+    });
+    if (fit && !sealed) return {};
+    return Error{Code::layout,
+                 formats::printable(file_.name) +
+                     (fit ? ": has blocks and seals" : ": its blocks end beyond it"),
+                 {}};
+  }
+
+  Result<std::uint64_t> size_of(const Fragment& fragment) const {
+    if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data)) return bytes->size();
+    if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) return sealed->size;
+    const auto& data = std::get<TensorData>(fragment.data);
+    if (data.tensor >= content_.tensors.size())
+      return failure(fragment, "is of tensor " + std::to_string(data.tensor) + " of " +
+                                   std::to_string(content_.tensors.size()));
+    const TensorEntry& tensor = content_.tensors[data.tensor];
+    if (!inside(data.box, tensor.shape))
+      return failure(fragment, formats::to_string(data.box) + " lies outside " + label_of(tensor) +
+                                   " of shape " + formats::to_string(tensor.shape));
+    const formats::DType dtype = written_dtype(data, content_);
+    if (dtype != tensor.dtype && !(is_floating(dtype) && is_floating(tensor.dtype)))
+      return failure(fragment, "would cast " + label_of(tensor) + " from " +
+                                   std::string(name_of(tensor.dtype)) + " to " +
+                                   std::string(name_of(dtype)));
+    const auto elems = formats::checked_volume(data.box.extent);
+    const auto size = elems ? formats::packed_bytes(dtype, *elems) : std::nullopt;
+    if (!size) return failure(fragment, "has more than 2^64 bytes");
+    return *size;
+  }
+
+  const EmitPlan& plan_;
+  const OutputFile& file_;
+  const formats::Catalog& content_;
+  std::set<formats::FileRange> ranges_;  // that are sealed
+};
+
+// Every fragment lies in one item, and what it seals in the same one.
+Result<> check_items(const OutputFile& file, const formats::Catalog& content) {
+  const auto failure = [&](std::uint64_t offset, const std::string& what) {
+    return Error{
+        Code::layout,
+        formats::printable(file.name) + ":" + std::to_string(offset) + ": the planned item " + what,
+        {}};
+  };
+  if (file.blocks) return failure(0, "would be packed, and its file has blocks");
+  std::uint64_t end = file.head ? file.head->size : 0;
+  auto fragment = file.fragments.begin();
+  for (const auto& [item, pack] : file.items) {
+    if (item.offset < end) return failure(item.offset, "begins inside what is before it");
+    if (item.offset > file.size || item.size > file.size - item.offset)
+      return failure(item.offset, "ends beyond the file");
+    end = item.offset + item.size;
+    for (; fragment != file.fragments.end() && fragment->offset < end; ++fragment) {
+      if (fragment->offset < item.offset || size_of(*fragment, content) > end - fragment->offset)
+        return failure(item.offset, "does not hold its fragments whole");
+      const auto* sealed = std::get_if<formats::Sealed>(&fragment->data);
+      if (sealed != nullptr && std::ranges::any_of(sealed->over, [&](const auto& range) {
+            return range.offset < item.offset;
+          }))
+        return failure(item.offset, "seals another one");
+    }
+  }
+  if (fragment == file.fragments.end()) return {};
+  return failure(fragment->offset, "is missing: a fragment lies outside of all");
+}
+
+Result<> check_derived(const formats::Derived& derived, const formats::Catalog& content) {
+  if (std::max(derived.tensor, derived.from) >= content.tensors.size())
+    return Error{Code::layout, "the plan derives a tensor that is not there", {}};
+  const TensorEntry& to = content.tensors[derived.tensor];
+  const TensorEntry& from = content.tensors[derived.from];
+  if (to.shape == from.shape &&
+      (to.dtype == from.dtype || (is_floating(to.dtype) && is_floating(from.dtype))))
+    return {};
+  return Error{Code::layout, label_of(to) + " cannot be derived from " + label_of(from), {}};
+}
+
+}  // namespace
+
+Result<> check_plan(const EmitPlan& plan, const formats::Catalog& content) {
+  std::set<std::string> names;
+  Result<> result;
+  for_each_file(plan, [&](const OutputFile& file) {
+    if (result) result = check_name(file.name);
+    if (result && !names.insert(file.name).second)
+      result = Error{Code::usage, formats::printable(file.name) + ": planned twice", {}};
+    if (result) result = FragmentCheck(plan, file, content).run();
+  });
+  if (plan.packing)
+    for (const OutputFile& file : plan.files)
+      if (result) result = check_items(file, content);
+  for (const formats::Derived& derived : plan.derived)
+    if (result) result = check_derived(derived, content);
+  return result;
+}
+
+Stores stores_of(const EmitPlan& plan, const formats::Catalog& content) {
+  const auto is_as_it_is = [&](const TensorData& data) {
+    return written_dtype(data, content) == content.tensors[data.tensor].dtype;
+  };
+  std::set<std::uint32_t> as_they_are;
+  for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
+    if (is_as_it_is(data)) as_they_are.insert(data.tensor);
+  });
+  const auto counts = [&](const TensorData& data) {
+    return is_as_it_is(data) ||
+           (!as_they_are.contains(data.tensor) &&
+            formats::is_widening(content.tensors[data.tensor].dtype, written_dtype(data, content)));
+  };
+  const auto is_whole = [&](const TensorData& data) {
+    return data.box == formats::whole(content.tensors[data.tensor].shape);
+  };
+  std::set<std::uint32_t> whole;  // perhaps beside the same elements in parts
+  for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
+    if (counts(data) && is_whole(data)) whole.insert(data.tensor);
+  });
+  using Key = std::tuple<std::uint32_t, formats::Shape, formats::Shape>;
+  std::set<Key> seen;
+  Stores stores;
+  for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
+    if (!counts(data) || (whole.contains(data.tensor) && !is_whole(data))) return;
+    if (seen.emplace(data.tensor, data.box.offset, data.box.extent).second) stores.insert(&data);
+  });
+  return stores;
+}
+
+Result<> check_stores_everything(const EmitPlan& plan, const formats::Catalog& content,
+                                 const Stores& stores) {
+  formats::Catalog planned;
+  for (const TensorEntry& entry : content.tensors) {
+    TensorEntry tensor;
+    tensor.key = entry.key;
+    tensor.name = entry.name;
+    tensor.state = entry.state;
+    tensor.dtype = entry.dtype;
+    tensor.shape = entry.shape;
+    planned.tensors.push_back(std::move(tensor));
+  }
+  std::map<const OutputFile*, std::uint32_t> number_of;
+  for_each_data(plan, [&](const OutputFile& file, const TensorData& data) {
+    if (!stores.contains(&data)) return;
+    const auto [place, made] =
+        number_of.emplace(&file, static_cast<std::uint32_t>(planned.files.size()));
+    if (made) planned.files.push_back({file.name, file.size, file.writer});
+    formats::Chunk chunk;
+    chunk.box = data.box;
+    chunk.file = place->second;
+    chunk.holder = file.writer;
+    planned.tensors[data.tensor].chunks.push_back(std::move(chunk));
+  });
+  std::set<std::uint32_t> elsewhere(plan.omitted.begin(), plan.omitted.end());
+  for (const formats::Derived& derived : plan.derived) elsewhere.insert(derived.tensor);
+  for (std::uint32_t i = 0; i < planned.tensors.size(); ++i) {
+    if (elsewhere.contains(i)) continue;
+    if (Result<> proof = prove_coverage(planned.tensors[i], planned); !proof)
+      return Error{Code::layout, "the planned files: " + proof.error().message, {}};
+  }
+  return {};
+}
+
+std::uint64_t bytes_of(const EmitPlan& plan) {
+  std::uint64_t bytes = 0;
+  for_each_file(plan, [&](const OutputFile& file) { bytes += file.size; });
+  return bytes;
+}
+
+}  // namespace ebb::libswap

@@ -1,0 +1,52 @@
+// RangeParts: CRC32s of ranges of a file that is made in pieces, several at a time: each piece says
+// what it holds of the ranges, and who needs a whole range's puts them together.
+// Thread-safe. Memory: 24 bytes for each range and piece that overlap.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/libswap/publish/finished_piece.h"
+
+namespace ebb::libswap {
+
+class RangeParts {
+ public:
+  // The ranges that the file's Sealed fragments name. REQUIRES: equal or disjoint (check_plan).
+  RangeParts(const formats::OutputFile& file, std::uint64_t piece_bytes);
+
+  bool touches(formats::FileRange bytes) const;
+  // Of the file's bytes from `offset` on, ascending.
+  std::vector<RangePart> parts_of(std::uint64_t offset, formats::ByteView bytes) const;
+
+  // Once for each piece, in any order. A file without ranges needs none and waits for none.
+  void publish(std::uint64_t piece, std::vector<RangePart> parts);
+  // Of a piece that is published.
+  std::vector<RangePart> published(std::uint64_t piece) const;
+  // Blocks until all pieces before this one are published; false after stop().
+  bool wait_before(std::uint64_t piece);
+  void stop();
+
+  // REQUIRES: every range was named; wait_before(piece) was true. `bytes` begin where `piece` does
+  // and reach the ends of the ranges that end in it.
+  std::vector<std::uint32_t> crcs_of(const std::vector<formats::FileRange>& ranges,
+                                     std::uint64_t piece, formats::ByteView bytes) const;
+
+ private:
+  std::uint32_t crc_of(std::size_t range, std::uint64_t piece, formats::ByteView bytes) const;
+
+  std::uint64_t piece_bytes_;
+  std::vector<formats::FileRange> ranges_;  // ascending, disjoint
+  mutable std::mutex mutex_;
+  std::condition_variable grown_;
+  std::vector<std::vector<RangePart>> parts_;  // by piece
+  std::vector<bool> known_;                    // by piece
+  std::uint64_t complete_ = 0;                 // pieces before this one are published
+  bool stopped_ = false;
+};
+
+}  // namespace ebb::libswap

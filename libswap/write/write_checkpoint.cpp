@@ -1,0 +1,419 @@
+#include "ebb/libswap/write/write_checkpoint.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "ebb/formats/catalog/range_crcs.h"
+#include "ebb/formats/core/check.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/elements/box_reader.h"
+#include "ebb/libswap/publish/attempt.h"
+#include "ebb/libswap/read/digest.h"
+#include "ebb/libswap/read/in_parallel.h"
+#include "ebb/libswap/tree/cold_reads.h"
+#include "ebb/libswap/write/packed_pieces.h"
+#include "ebb/libswap/write/piece_writer.h"
+#include "ebb/libswap/write/plain_pieces.h"
+#include "ebb/libswap/write/plan_check.h"
+
+namespace ebb::libswap {
+
+using formats::Code;
+using formats::EmitPlan;
+using formats::Error;
+using formats::OutputFile;
+
+namespace {
+
+constexpr std::uint64_t kBlock = 4096;  // what a file system gives out at least
+
+// Steps 3 to 6: the files of a plan, below one directory.
+class PlanWriter {
+ public:
+  PlanWriter(IoQueue& io, const formats::Checkpoint& content, const EmitPlan& plan,
+             const WriteOptions& options)
+      : io_(io),
+        content_(content),
+        plan_(plan),
+        options_(options),
+        stores_(stores_of(plan, content.catalog())),
+        filler_(content, plan, stores_),
+        blocks_(plan),
+        fingerprints_(content.catalog().tensors.size(), 0),
+        derived_(plan.derived.size(), 0),
+        total_(bytes_of(plan)) {
+    if (plan.packing) {
+      auto packed = std::make_unique<PackedPieces>(filler_, plan, options.piece_bytes);
+      packed_ = packed.get();
+      shards_ = std::move(packed);
+    } else {
+      shards_ = std::make_unique<PlainPieces>(filler_, plan.files, options.piece_bytes, &blocks_);
+    }
+  }
+
+  // Chooses the workers: as many as are asked for and the memory holds.
+  Result<> hire();
+
+  // Goes on from what the attempt has finished, where that is there.
+  Result<> go_on(Attempt& attempt);
+  // Noted in the attempt, if there is one.
+  Result<> write_shards(const fs::path& directory, Attempt* attempt);
+  Result<> write_commit_files(const fs::path& directory);
+  Result<> verify_derived() const;
+  // What was written so far can be gone on with.
+  Result<> save(Attempt& attempt);
+  std::uint64_t bytes_found() const { return found_; }
+  std::uint64_t bytes_written() const { return written_; }
+  const Stores& stores() const { return stores_; }
+  const std::vector<std::uint64_t>& fingerprints() const { return fingerprints_; }
+
+ private:
+  Result<> make_directories(const fs::path& directory);
+  std::vector<FinishedPiece> lasting(std::span<const FinishedPiece> durable) const;
+  const Pieces& pieces() const { return shards_->pieces(); }
+  PieceWork work();
+  Result<bool> usable(const FinishedPiece& finished, const fs::path& directory);
+  void add(const Shares& shares);
+  void report() const;
+
+  IoQueue& io_;
+  std::uint32_t workers_ = 1;
+  const formats::Checkpoint& content_;
+  const EmitPlan& plan_;
+  const WriteOptions& options_;
+  Stores stores_;
+  PieceFiller filler_;
+  formats::BlockCrcs blocks_;
+  std::unique_ptr<PieceMaker> shards_;
+  PackedPieces* packed_ = nullptr;  // the same, where the plan packs
+  std::vector<std::uint64_t> fingerprints_;
+  std::vector<std::uint64_t> derived_;  // fingerprints of what readers will derive
+  std::set<fs::path> subdirectories_;   // parents sort before their children
+  std::set<std::uint32_t> begun_;       // shard files with pieces that are noted
+  std::set<fs::path> named_;            // directories whose names are durable
+  std::uint64_t finished_ = 0;          // bytes
+  std::uint64_t found_ = 0;             // of them, by an earlier attempt
+  std::uint64_t total_ = 0;
+  std::uint64_t written_ = 0;  // bytes of all files, as they are on disk
+};
+
+Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
+  EBB_TRY(make_directories(directory));
+  if (found_ > 0) report();
+  PieceWork shards = work();
+  if (attempt != nullptr) shards.finished = attempt->finished();
+  if (attempt != nullptr && attempt->can_be_kept())
+    shards.durable = [&](std::span<const FinishedPiece> durable) -> Result<> {
+      const std::vector<FinishedPiece> noted = lasting(durable);
+      for (const FinishedPiece& piece : noted) begun_.insert(pieces().at(piece.index).file);
+      return attempt->note(noted) ? save(*attempt) : Result<>();
+    };
+  if (packed_ != nullptr) shards.reservation = Reservation::none;
+  EBB_TRY(write_pieces(io_, *shards_, plan_.files, directory, shards));
+  for (std::uint32_t file = 0; file < plan_.files.size(); ++file)
+    written_ += shards_->size_of(file);
+  for (auto sub = subdirectories_.rbegin(); sub != subdirectories_.rend(); ++sub)
+    EBB_TRY(io_.backend().sync_directory(directory / *sub));
+  return io_.backend().sync_directory(directory);
+}
+
+// What the next attempt need not make again. Not so the head of a packed file: it may be durable
+// before an item that it speaks of, and that one will lie elsewhere.
+std::vector<FinishedPiece> PlanWriter::lasting(std::span<const FinishedPiece> durable) const {
+  std::vector<FinishedPiece> lasting(durable.begin(), durable.end());
+  if (packed_ != nullptr)
+    std::erase_if(lasting, [this](const FinishedPiece& piece) {
+      return pieces().at(piece.index).items == 0;
+    });
+  return lasting;
+}
+
+Result<> PlanWriter::write_commit_files(const fs::path& directory) {
+  std::vector<OutputFile> placed;
+  const bool late = plan_.packing && plan_.packing->commit_files != nullptr;
+  if (late) {
+    placed = plan_.packing->commit_files(packed_->places());
+    for (const OutputFile& file : placed) total_ += file.size;
+    for (const OutputFile& file : plan_.commit_files) total_ -= file.size;
+  }
+  for (const OutputFile& file : late ? placed : plan_.commit_files) {
+    PlainPieces pieces(filler_, {&file, 1}, options_.piece_bytes, &blocks_);
+    EBB_TRY(write_pieces(io_, pieces, {&file, 1}, directory, work()));
+    EBB_TRY(io_.backend().sync_directory((directory / file.name).parent_path()));
+    written_ += file.size;
+  }
+  return {};
+}
+
+Result<> PlanWriter::make_directories(const fs::path& directory) {
+  for (const auto* files : {&plan_.files, &plan_.commit_files})
+    for (const OutputFile& file : *files)
+      for (fs::path sub = fs::path(file.name).parent_path(); !sub.empty(); sub = sub.parent_path())
+        subdirectories_.insert(sub);
+  EBB_TRY(io_.backend().make_directory(directory, Visibility::by_umask));
+  for (const fs::path& sub : subdirectories_)
+    EBB_TRY(io_.backend().make_directory(directory / sub, Visibility::by_umask));
+  return {};
+}
+
+PieceWork PlanWriter::work() {
+  PieceWork work{.workers = workers_,
+                 .piece_bytes = options_.piece_bytes,
+                 .priority = options_.priority,
+                 .cancel = options_.cancel,
+                 .commit_interval = options_.journal_interval,
+                 .blocks = &blocks_};
+  if (found_ > 0) work.creation = Creation::create_or_open;
+  work.written = [this](const Piece& piece, const Shares& shares) {
+    add(shares);
+    finished_ += piece.size;
+    report();
+  };
+  return work;
+}
+
+void PlanWriter::add(const Shares& shares) {
+  for (const Share& share : shares.stored) fingerprints_[share.number] += share.fingerprint;
+  for (const Share& share : shares.derived) derived_[share.number] += share.fingerprint;
+}
+
+void PlanWriter::report() const {
+  if (options_.progress) options_.progress({finished_, total_, found_});
+}
+
+// The names of what the journal speaks of become durable before it does.
+Result<> PlanWriter::save(Attempt& attempt) {
+  const fs::path& directory = attempt.temporary().fresh();
+  std::set<fs::path> folders;
+  for (const std::uint32_t file : std::exchange(begun_, {}))
+    folders.insert((directory / plan_.files[file].name).parent_path());
+  for (const fs::path& sub : subdirectories_)
+    if (named_.insert(sub).second) folders.insert((directory / sub).parent_path());
+  for (const fs::path& folder : folders) EBB_TRY(io_.backend().sync_directory(folder));
+  return attempt.save();
+}
+
+// A journal is a file like others: what it says must fit.
+Result<bool> PlanWriter::usable(const FinishedPiece& finished, const fs::path& directory) {
+  if (finished.index >= pieces().count()) return false;
+  const Piece piece = pieces().at(finished.index);
+  const auto known = [](const std::vector<Share>& shares, std::size_t count) {
+    return std::ranges::all_of(shares, [&](const Share& share) { return share.number < count; });
+  };
+  if (packed_ != nullptr && !packed_->fits(finished)) return false;
+  const auto& checked = plan_.files[piece.file].blocks;
+  const std::uint64_t blocks = checked ? checked->count : 0;
+  if (!known(finished.shares.stored, fingerprints_.size()) ||
+      !known(finished.shares.derived, derived_.size()) ||
+      std::ranges::any_of(finished.blocks,
+                          [&](const auto& share) { return share.block >= blocks; }))
+    return false;
+  if (!begun_.insert(piece.file).second) return true;
+  return io_.backend().exists(directory / plan_.files[piece.file].name);
+}
+
+Result<> PlanWriter::go_on(Attempt& attempt) {
+  if (attempt.finished().empty()) return attempt.start_over();
+  std::set<std::uint64_t> seen;
+  for (const FinishedPiece& finished : attempt.finished()) {
+    EBB_TRY_ASSIGN(const bool good, usable(finished, attempt.temporary().fresh()));
+    if (!good || !seen.insert(finished.index).second) {
+      EBB_TRY(attempt.start_over());
+      seen.clear();
+      break;
+    }
+  }
+  begun_.clear();
+  for (const FinishedPiece& finished : attempt.finished()) {
+    add(finished.shares);
+    found_ += pieces().at(finished.index).size;
+  }
+  finished_ = found_;
+  return {};
+}
+
+// The tensors that are not stored are read once, for this alone.
+Result<> PlanWriter::verify_derived() const {
+  std::vector<TensorOf> tensors;
+  for (const formats::Derived& derived : plan_.derived)
+    tensors.push_back({&content_, &content_.catalog().tensors[derived.tensor]});
+  EBB_TRY_ASSIGN(const auto wanted, fingerprints_of(tensors, workers_, options_.cancel));
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (wanted[i] != derived_[i])
+      return Error{Code::unsupported,
+                   label_of(*tensors[i].tensor) + ": the format keeps only " +
+                       label_of(content_.catalog().tensors[plan_.derived[i].from]) +
+                       ", and that one rounds to other values; nothing was published",
+                   "--drop goes on without it"};
+  return {};
+}
+
+Result<> check_pieces(const WriteOptions& options) {
+  if (options.piece_bytes > 0) return {};
+  return Error{Code::usage, "pieces of 0 bytes hold nothing", {}};
+}
+
+Result<> PlanWriter::hire() {
+  // A run that is gathered from and the bounce buffer it comes through; a cast's sides; and two
+  // pieces, or what packing takes.
+  std::uint64_t each = BoxReader::kMaxRun + BounceBuffers::kBytes + 2 * PieceFiller::kCastBytes;
+  if (packed_ != nullptr) {
+    EBB_TRY_ASSIGN(const std::uint64_t packing, packed_->worker_bytes());
+    each += packing;
+  } else {
+    each += PlainPieces::kBuffers * formats::align_up(options_.piece_bytes, kBlock);
+  }
+  const std::uint64_t held = options_.memory_bytes / each;
+  if (held == 0)
+    return Error{Code::usage,
+                 "a memory budget of " + std::to_string(options_.memory_bytes) +
+                     " bytes is too small: one worker needs " + std::to_string(each),
+                 "--memory " + std::to_string(formats::div_ceil(each, formats::MiB)) + "MiB"};
+  workers_ = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(workers_or_default(options_.workers), held));
+  return {};
+}
+
+// Step 1's questions to the disk.
+Result<> check_free(IoBackend& files, const fs::path& destination, Overwrite overwrite) {
+  EBB_TRY_ASSIGN(const bool there, files.exists(destination));
+  if (there && overwrite == Overwrite::refuse)
+    return Error{Code::usage, destination.string() + ": exists already and was left as it is",
+                 "choose another destination, or allow it to be replaced with -f"};
+  return {};
+}
+
+// For the files that are not in `fresh` yet.
+Result<> check_space(IoBackend& files, const fs::path& destination, const EmitPlan& plan,
+                     const fs::path& fresh) {
+  EBB_TRY_ASSIGN(const bool begun, files.exists(fresh));
+  std::uint64_t needed = 0;
+  for (const auto* list : {&plan.files, &plan.commit_files})
+    for (const OutputFile& file : *list) {
+      bool there = false;
+      if (begun) {
+        EBB_TRY_ASSIGN(there, files.exists(fresh / file.name));
+      }
+      // How large a compressed file gets shows when it is there.
+      const bool unknown = plan.packing && list == &plan.files;
+      if (!there) needed += (unknown ? 0 : file.size) + kBlock;
+    }
+  EBB_TRY_ASSIGN(const std::uint64_t free, files.free_bytes(destination.parent_path()));
+  if (free >= needed) return {};
+  return Error{Code::no_space,
+               destination.string() + ": needs " + std::to_string(needed) + " bytes, but " +
+                   destination.parent_path().string() + " has " + std::to_string(free) + " free",
+               "free some space, or choose a destination on another disk"};
+}
+
+// Steps 8 to 11.
+Result<> publish(IoBackend& files, const Temporary& temporary, const fs::path& destination,
+                 Overwrite overwrite) {
+  const fs::path parent = destination.parent_path();
+  bool moved = false;
+  if (overwrite == Overwrite::replace) {
+    EBB_TRY_ASSIGN(moved, files.exists(destination));
+    if (moved) EBB_TRY(files.rename_new(destination, temporary.moved_aside()));
+  }
+  if (Result<> renamed = files.rename_new(temporary.fresh(), destination); !renamed) {
+    if (moved) EBB_TRY(files.rename_new(temporary.moved_aside(), destination));
+    return renamed;
+  }
+  if (Result<> durable = files.sync_directory(parent); !durable)
+    return std::move(durable).error().within(destination.string() +
+                                             " is complete, but may not survive a power loss");
+  if (!moved) return {};
+  if (Result<> removed = remove_tree(files, temporary.moved_aside()); !removed)
+    return std::move(removed).error().within(destination.string() +
+                                             " is complete, but what it replaced remains");
+  return {};
+}
+
+// Steps 3 to 7.
+Result<> write_and_check(PlanWriter& writer, Attempt& attempt, const WriteOptions& options,
+                         const Companions& companions, std::vector<std::uint64_t>& fingerprints) {
+  const fs::path& directory = attempt.temporary().fresh();
+  Result<> shards = writer.write_shards(directory, &attempt);
+  if (companions.shards_written) shards = companions.shards_written(std::move(shards));
+  EBB_TRY(shards);
+  EBB_TRY(writer.write_commit_files(directory));
+  if (options.derived == Derivation::proven) EBB_TRY(writer.verify_derived());
+  fingerprints = writer.fingerprints();
+  if (options.check) EBB_TRY(options.check(directory, fingerprints));
+  if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed))
+    return stopped_on_request();
+  return {};
+}
+
+// Who was asked to stop leaves what the next one can go on from.
+Error given_up(Error error, PlanWriter& writer, Attempt& attempt) {
+  if (error.code != Code::cancelled || !attempt.can_be_kept()) return error;
+  if (!writer.save(attempt)) return error;
+  attempt.keep();
+  error.hint = "the same command goes on from here";
+  return error;
+}
+
+}  // namespace
+
+Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
+                                     const EmitPlan& plan, const fs::path& destination,
+                                     const WriteOptions& options) {
+  return write_checkpoint(io, content, plan, destination, options, {});
+}
+
+Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
+                                     const EmitPlan& plan, const fs::path& destination,
+                                     const WriteOptions& options, const Companions& companions) {
+  const auto start = std::chrono::steady_clock::now();
+  const fs::path target = with_parent(destination);
+  IoBackend& files = io.backend();
+  EBB_TRY(check_pieces(options));
+  EBB_TRY(check_plan(plan, content.catalog()));
+  PlanWriter writer(io, content, plan, options);
+  EBB_TRY(writer.hire());
+  if (options.verify == Verify::full)
+    EBB_TRY(check_stores_everything(plan, content.catalog(), writer.stores()));
+  EBB_TRY(remove_stale_temporaries(files, target.parent_path()));
+  EBB_TRY(check_free(files, target, options.overwrite));
+  std::string identity;
+  if (!options.source_identity.empty())
+    identity = identity_of(plan, content.catalog(), options.piece_bytes) + options.source_identity;
+  EBB_TRY_ASSIGN(Attempt attempt,
+                 Attempt::begin(io, target, std::move(identity), options.journal_interval));
+  EBB_TRY(writer.go_on(attempt));
+  EBB_TRY(check_space(files, target, plan, attempt.temporary().fresh()));
+
+  WriteReport report;
+  report.files = plan.files.size() + plan.commit_files.size();
+  report.plain_bytes = bytes_of(plan);
+  report.bytes_found = writer.bytes_found();
+  if (companions.begun) EBB_TRY(companions.begun(attempt.temporary()));
+  if (Result<> done = write_and_check(writer, attempt, options, companions, report.fingerprints);
+      !done)
+    return given_up(std::move(done).error(), writer, attempt);
+  report.bytes = writer.bytes_written();
+  EBB_TRY(publish(files, attempt.temporary(), target, options.overwrite));
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+Result<WriteReport> write_shards(IoQueue& io, const formats::Checkpoint& content,
+                                 const EmitPlan& plan, const fs::path& directory,
+                                 const WriteOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  EBB_CHECK(!plan.packing);
+  EBB_TRY(check_pieces(options));
+  PlanWriter writer(io, content, plan, options);
+  EBB_TRY(writer.hire());
+  EBB_TRY(writer.write_shards(directory, nullptr));
+  WriteReport report{
+      .bytes = bytes_of(plan), .plain_bytes = bytes_of(plan), .files = plan.files.size()};
+  report.fingerprints = writer.fingerprints();
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace ebb::libswap
