@@ -54,7 +54,7 @@ class Proof {
   };
 
   Error failure(Code code, const std::string& what) const {
-    return {code, label_of(tensor_) + ": " + what, {}};
+    return {code, label_of(tensor_) + ": " + what, {}, {.tensor = label_of(tensor_)}};
   }
 
   Result<> check_boxes() {

@@ -3,22 +3,20 @@
 #include <algorithm>
 
 #include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/core/refuse.h"
 
 namespace ebb::formats {
 
 Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, std::uint64_t count,
                               std::uint64_t limit) {
-  const auto place = [&] { return std::string(source.name()) + ":" + std::to_string(offset); };
   if (count > limit)
-    return Error{Code::limit,
-                 place() + ": " + std::to_string(count) + " bytes are more than the limit of " +
-                     std::to_string(limit),
-                 {}};
+    return refuse(
+        Code::limit, source.name(), offset,
+        std::to_string(count) + " bytes are more than the limit of " + std::to_string(limit));
   if (offset > source.size() || count > source.size() - offset)
-    return Error{Code::corrupt,
-                 place() + ": " + std::to_string(count) + " bytes wanted, but the file ends at " +
-                     std::to_string(source.size()),
-                 {}};
+    return refuse(Code::corrupt, source.name(), offset,
+                  std::to_string(count) + " bytes wanted, but the file ends at " +
+                      std::to_string(source.size()));
   ByteVector bytes(static_cast<std::size_t>(count));
   EBB_TRY(source.read(offset, bytes));
   return bytes;
@@ -48,10 +46,8 @@ std::optional<std::uint32_t> SourceTree::seen(const std::string& key, std::uint6
 
 Result<> MemorySource::read(std::uint64_t offset, std::span<std::byte> into) const {
   if (offset > bytes_.size() || into.size() > bytes_.size() - offset)
-    return Error{Code::corrupt,
-                 name_ + ":" + std::to_string(offset) + ": read past the end at " +
-                     std::to_string(bytes_.size()),
-                 {}};
+    return refuse(Code::corrupt, name_, offset,
+                  "read past the end at " + std::to_string(bytes_.size()));
   std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
   return {};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,10 +26,20 @@ enum class Code : std::uint8_t {
 
 std::string_view name_of(Code code);
 
+// Where it happened, for programs; people read it in the message. What is not known stays empty.
+struct ErrorPlace {
+  std::string file;
+  std::optional<std::uint64_t> offset;  // in the file
+  std::optional<std::uint32_t> rank;
+  std::string tensor;
+  std::optional<std::int64_t> step;
+};
+
 struct Error {
   Code code = Code::io;
   std::string message;  // "what, in file:offset, tensor, because why"; no trailing newline
   std::string hint;     // the next command to type; may be empty
+  ErrorPlace place = {};
 
   // Prepends where it happened: "<context>: <message>".
   Error within(std::string_view context) &&;

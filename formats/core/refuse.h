@@ -1,4 +1,4 @@
-// One spelling of "file:offset: why" for the torch readers.
+// One spelling of "file:offset: why", with the place as data.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,15 @@
 
 namespace ebb::formats {
 
-inline Error refuse(Code code, std::string_view file, std::uint64_t offset, std::string_view why) {
+inline Error refuse(Code code, std::string_view file, std::uint64_t offset, std::string_view why,
+                    std::string hint = {}) {
   std::string message(file);
   message += ':';
   message += std::to_string(offset);
   message += ": ";
   message += why;
-  return Error{code, std::move(message), {}};
+  return Error{
+      code, std::move(message), std::move(hint), {.file = std::string(file), .offset = offset}};
 }
 
 }  // namespace ebb::formats

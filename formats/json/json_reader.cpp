@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "ebb/formats/core/refuse.h"
+
 namespace ebb::formats::safetensors {
 namespace {
 
@@ -111,9 +113,7 @@ std::uint64_t JsonReader::offset_of(ondemand::value value) const {
 
 Error JsonReader::at(const char* where, std::string message) const {
   const auto byte = static_cast<std::uint64_t>(where - text_.data());
-  return {Code::corrupt,
-          place_.file + ":" + std::to_string(place_.offset + byte) + ": " + std::move(message),
-          {}};
+  return refuse(Code::corrupt, place_.file, place_.offset + byte, message);
 }
 
 Error JsonReader::at(ondemand::value value, std::string message) const {

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "ebb/formats/core/refuse.h"
 #include "ebb/formats/native/store_catalog.h"
 
 namespace ebb::formats {
@@ -52,12 +53,15 @@ Result<> EbbCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std:
     EBB_TRY(data.read(block_at, whole));
     const std::uint32_t crc =
         native::block_crc({s.store, s.rank, chunk.tag, tile.slot, block, tile.written_step}, whole);
-    if (crc != tile.crcs[static_cast<std::size_t>(block)])
-      return Error{Code::corrupt,
-                   std::string(data.name()) + ":" + std::to_string(block_at) + ": block " +
-                       std::to_string(block) + " of tile " + std::to_string(chunk.tag) + ", in " +
-                       label_of(tensor) + ", does not match its checksum",
-                   {}};
+    if (crc != tile.crcs[static_cast<std::size_t>(block)]) {
+      Error error =
+          refuse(Code::corrupt, data.name(), block_at,
+                 "block " + std::to_string(block) + " of tile " + std::to_string(chunk.tag) +
+                     ", in " + label_of(tensor) + ", does not match its checksum");
+      error.place.tensor = label_of(tensor);
+      error.place.rank = static_cast<std::uint32_t>(index_of(s.rank));
+      return error;
+    }
     if (whole.data() != into.data())
       std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(begin), wanted, into.begin());
     into = into.subspan(wanted);

@@ -2,6 +2,7 @@
 
 #include "ebb/formats/catalog/value_json.h"
 #include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/core/refuse.h"
 #include "ebb/formats/native/manifest_wire.h"
 
 namespace ebb::formats::native {
@@ -13,7 +14,9 @@ class Wire {
   Wire(ByteView bytes, std::string_view file, std::uint64_t offset)
       : reader_(bytes), file_(file), offset_(offset) {}
 
-  Error error(Code code, const std::string& what) const { return {code, here() + ": " + what, {}}; }
+  Error error(Code code, const std::string& what) const {
+    return refuse(code, file_, place(), what);
+  }
   std::string here() const { return std::string(file_) + ":" + std::to_string(place()); }
   Error corrupt(const std::string& what) const { return error(Code::corrupt, what); }
   std::size_t left() const { return reader_.left(); }
@@ -241,7 +244,7 @@ Result<> read_section(Wire& wire, std::size_t index, std::string_view file, Mani
 }
 
 Error corrupt_at(std::string_view file, std::uint64_t offset, const std::string& what) {
-  return {Code::corrupt, std::string(file) + ":" + std::to_string(offset) + ": " + what, {}};
+  return refuse(Code::corrupt, file, offset, what);
 }
 
 }  // namespace
@@ -265,11 +268,9 @@ Result<ManifestHeader> decode_manifest_header(ByteView bytes, std::string_view f
   header.step = load_le<std::uint64_t>(bytes.subspan(48));
   header.bytes = load_le<std::uint64_t>(bytes.subspan(56));
   if (version != kManifestVersion || (!header.is_void && !possible_sections(sections)))
-    return Error{Code::unsupported,
-                 std::string(file) + ":" + std::to_string(offset) +
-                     ": written by a newer version of Ebb (manifest version " +
-                     std::to_string(version) + ", " + std::to_string(sections) + " sections)",
-                 {}};
+    return refuse(Code::unsupported, file, offset,
+                  "written by a newer version of Ebb (manifest version " + std::to_string(version) +
+                      ", " + std::to_string(sections) + " sections)");
   if (header.world == 0 || index_of(header.rank) >= header.world || header.generation == 0 ||
       header.generation > kMaxGeneration || header.step > kMaxGeneration)
     return corrupt_at(file, offset,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ebb/formats/core/refuse.h"
+
 namespace ebb::formats::native {
 namespace {
 
@@ -16,11 +18,9 @@ struct SuperblockRead {
 
 Result<SuperblockRead> read_superblock(const ByteSource& meta, std::uint64_t offset) {
   if (meta.size() < offset + kBlock)
-    return SuperblockRead{std::nullopt,
-                          Error{Code::corrupt,
-                                place_of(meta, offset) + ": the file ends at " +
-                                    std::to_string(meta.size()) + ", inside its superblocks",
-                                {}}};
+    return SuperblockRead{std::nullopt, refuse(Code::corrupt, meta.name(), offset,
+                                               "the file ends at " + std::to_string(meta.size()) +
+                                                   ", inside its superblocks")};
   ByteVector bytes(kBlock);
   EBB_TRY(meta.read(offset, bytes));
   auto decoded = decode_superblock(bytes, meta.name(), offset);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/core/refuse.h"
 #include "ebb/formats/native/store_files.h"
 
 namespace ebb::formats::native {
@@ -35,26 +36,26 @@ ByteVector encode(const Superblock& superblock) {
 }
 
 Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std::uint64_t offset) {
-  const std::string where = std::string(file) + ":" + std::to_string(offset);
+  const auto refused = [&](Code code, const std::string& why) {
+    return refuse(code, file, offset, why);
+  };
   if (bytes.size() < kBlock)
-    return Error{Code::corrupt,
-                 where + ": a superblock has 4096 bytes, here are " + std::to_string(bytes.size()),
-                 {}};
+    return refused(Code::corrupt,
+                   "a superblock has 4096 bytes, here are " + std::to_string(bytes.size()));
   bytes = bytes.first(kBlock);
   if (text_of(bytes.first(kMagic.size())) != kMagic)
-    return Error{Code::corrupt, where + ": no superblock of an Ebb store begins here", {}};
+    return refused(Code::corrupt, "no superblock of an Ebb store begins here");
   if (load_le<std::uint32_t>(bytes.subspan(kCrcAt)) != crc32c(0, bytes.first(kCrcAt)))
-    return Error{Code::corrupt, where + ": the superblock does not match its checksum", {}};
+    return refused(Code::corrupt, "the superblock does not match its checksum");
   Superblock s;
   s.version = load_le<std::uint32_t>(bytes.subspan(8));
   const bool reserved_used =
       std::ranges::any_of(bytes.subspan(kFieldsEnd, kCrcAt - kFieldsEnd),
                           [](std::byte byte) { return byte != std::byte{0}; });
   if (s.version != kVersion || reserved_used)
-    return Error{Code::unsupported,
-                 where + ": written by a newer version of Ebb (store version " +
-                     std::to_string(s.version) + (reserved_used ? ", reserved bytes in use)" : ")"),
-                 {}};
+    return refused(Code::unsupported, "written by a newer version of Ebb (store version " +
+                                          std::to_string(s.version) +
+                                          (reserved_used ? ", reserved bytes in use)" : ")"));
   s.world = load_le<std::uint32_t>(bytes.subspan(12));
   std::ranges::copy(bytes.subspan(16, 16), s.store.begin());
   std::ranges::copy(bytes.subspan(32, 16), s.parent.begin());
@@ -65,7 +66,7 @@ Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std:
   s.tiles = load_le<std::uint64_t>(bytes.subspan(72));
   s.region_bytes = load_le<std::uint64_t>(bytes.subspan(80));
   s.layout_digest = load_le<std::uint64_t>(bytes.subspan(88));
-  EBB_TRY(check_geometry(s, where));
+  EBB_TRY(check_geometry(s, std::string(file) + ":" + std::to_string(offset)));
   return s;
 }
 

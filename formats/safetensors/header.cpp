@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ebb/formats/core/refuse.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/json/json_reader.h"
 
@@ -109,8 +110,7 @@ Result<> check_data(const Header& header, const ByteSource& source) {
     std::sort(order.begin(), order.end(), before);
   const auto refuse = [&](std::uint64_t at, const std::string& why) {
     const auto offset = checked_add(header.data_start, at).value_or(source.size());
-    return Error{
-        Code::corrupt, std::string(source.name()) + ":" + std::to_string(offset) + ": " + why, {}};
+    return formats::refuse(Code::corrupt, source.name(), offset, why);
   };
   const auto hole = [&](std::uint64_t from, std::uint64_t to) {
     return refuse(from, "bytes [" + std::to_string(from) + "," + std::to_string(to) +

@@ -111,13 +111,11 @@ std::string findings_json(const Findings& findings) {
   json.key("sound").raw(findings.problems.empty() ? "true" : "false");
   json.key("bytes_read").number(findings.bytes_read).key("chunks").number(findings.chunks);
   json.key("problems").open_list();
-  for (const Error& problem : findings.problems)
-    json.open_object()
-        .key("code")
-        .text(name_of(problem.code))
-        .key("message")
-        .text(problem.message)
-        .close_object();
+  for (const Error& problem : findings.problems) {
+    json.open_object();
+    write_error(json, problem);
+    json.close_object();
+  }
   json.close_list().close_object();
   return json.take();
 }

@@ -7,6 +7,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/libswap/sys/terminal.h"
+#include "tools/cli/json.h"
 
 namespace ebb::tools {
 namespace {
@@ -32,6 +33,15 @@ std::string one_line(std::string_view text) {
   if (text.size() <= 2 * kHalf) return formats::printable(text, 4 * kHalf);
   return formats::printable(text.substr(0, kHalf), 4 * kHalf) + "..." +
          formats::printable(text.substr(text.size() - kHalf), 4 * kHalf);
+}
+
+std::string error_document(const formats::Error& error, Exit exit) {
+  JsonWriter json;
+  json.open_object().key("schema").text("ebb.error/1");
+  json.key("exit").number(static_cast<std::uint64_t>(exit)).key("error").open_object();
+  write_error(json, error);
+  json.close_object().close_object();
+  return json.take();
 }
 
 }  // namespace
@@ -79,11 +89,13 @@ std::string Console::bad(std::string_view text) const {
 }
 
 void Console::print(std::string_view text) {
+  printed_ = true;
   if (output_error_ != 0) return;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) output_error_ = errno;
 }
 
 Exit Console::fail(const formats::Error& error) {
+  if (json_ && !printed_) print(error_document(error, exit_for(error.code)));
   std::fflush(stdout);
   std::fprintf(stderr, "%s: error: %s\n", program_.c_str(), one_line(error.message).c_str());
   if (!error.hint.empty()) std::fprintf(stderr, "hint: %s\n", one_line(error.hint).c_str());

@@ -33,6 +33,9 @@ class Console {
 
   // A reader that went away (`| head`) is no failure: the rest is dropped.
   void print(std::string_view text);
+  // From here on stdout is for programs: fail() writes its error there, too, as a JSON document,
+  // unless this run has written one already.
+  void speak_json() { json_ = true; }
   // "program: error: message" and "hint: ...", control characters escaped.
   Exit fail(const formats::Error& error);
   void warn(std::string_view message);
@@ -47,6 +50,8 @@ class Console {
  private:
   std::string program_;
   bool errors_are_terminal_ = false;
+  bool json_ = false;
+  bool printed_ = false;
   int output_error_ = 0;  // errno of the first write that failed
   Colour colour_ = Colour::off;
 };

@@ -70,4 +70,24 @@ std::string JsonWriter::take() {
   return std::exchange(out_, {});
 }
 
+void write_error(JsonWriter& json, const formats::Error& error) {
+  const auto text_or_null = [&](std::string_view name, const std::string& text) {
+    json.key(name);
+    if (text.empty())
+      json.null();
+    else
+      json.text(text);
+  };
+  const auto number_or_null = [&](std::string_view name, const auto& number) {
+    json.key(name).raw(number ? std::to_string(*number) : "null");
+  };
+  json.key("code").text(name_of(error.code)).key("message").text(error.message);
+  text_or_null("hint", error.hint);
+  text_or_null("file", error.place.file);
+  number_or_null("offset", error.place.offset);
+  number_or_null("rank", error.place.rank);
+  text_or_null("tensor", error.place.tensor);
+  number_or_null("step", error.place.step);
+}
+
 }  // namespace ebb::tools

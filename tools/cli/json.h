@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "ebb/formats/core/error.h"
+
 namespace ebb::tools {
 
 // {"a": 1, "b": [..]}: key() before each value inside an object; commas are put where they belong.
@@ -29,5 +31,9 @@ class JsonWriter {
   bool comma_ = false;
   int depth_ = 0;
 };
+
+// The fields of an error, inside an object: code, message, hint, and file, offset, rank, tensor and
+// step: null where they are not known.
+void write_error(JsonWriter& json, const formats::Error& error);
 
 }  // namespace ebb::tools

@@ -1,5 +1,6 @@
 #include "tools/cli/run.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ Exit run_work(const Program& program, Console& console, const std::vector<std::s
 int run_program(const Program& program, int argc, char** argv, const Work& work) {
   Console console(program.name);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  // Before the words are looked at: what is wrong with them is an answer, too.
+  if (std::find(words.begin(), words.end(), "--json") != words.end()) console.speak_json();
   return static_cast<int>(console.finish(run_work(program, console, words, work)));
 }
 
