@@ -1,6 +1,8 @@
-# ebb_options: what every target of ours is compiled with. -ffp-contract=off because the bits of a
-# step must not depend on whether a compiler found a fused multiply-add (docs/adr).
+# ebb_options: what every target of ours is compiled with, and no target of a consumer.
+# -ffp-contract=off because the bits of a step must not depend on whether a compiler found a fused
+# multiply-add (docs/adr).
 add_library(ebb_options INTERFACE)
+target_compile_features(ebb_options INTERFACE cxx_std_20)
 target_compile_options(ebb_options INTERFACE
   -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wconversion
   -Wold-style-cast -ffp-contract=off)
@@ -26,4 +28,10 @@ if(EBB_SANITIZE)
 endif()
 if(EBB_FUZZ)
   target_compile_options(ebb_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+if(EBB_STATIC_PROGRAMS)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
+  set(OPENSSL_USE_STATIC_LIBS ON)
+  set(Boost_USE_STATIC_LIBS ON)
+  target_link_options(ebb_options INTERFACE -static-libgcc -static-libstdc++)
 endif()
