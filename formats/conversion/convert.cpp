@@ -11,7 +11,7 @@
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/elements/box_reader.h"
-#include "ebb/formats/torch_save/torch_save.h"
+#include "ebb/formats/state_dict/state_dict.h"
 
 namespace ebb::libswap {
 

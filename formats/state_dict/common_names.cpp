@@ -12,7 +12,6 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/state_dict/meaning.h"
-#include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats {
 namespace {

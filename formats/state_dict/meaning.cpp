@@ -55,6 +55,22 @@ struct GroupPlace {
   std::string_view setting;  // "": the value is the list of all
 };
 
+std::optional<std::uint32_t> number_in(std::string_view text) {
+  std::uint32_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc{} && stop == end && !text.empty() ? std::optional(number)
+                                                              : std::nullopt;
+}
+
+// Whether the nesting itself says that a number follows the word: a setting may then have dots.
+bool is_numbered(const std::vector<PathItem>& path) {
+  const auto at = std::ranges::find_if(
+      path, [](const PathItem& item) { return is_word(item, "param_groups"); });
+  return path.end() - at > 2 && (std::holds_alternative<std::int64_t>(at[1]) ||
+                                 number_in(std::get<std::string>(at[1])).has_value());
+}
+
 std::optional<GroupPlace> group_place(const ValueEntry& entry) {
   constexpr std::string_view kGroups = "param_groups";
   const std::string_view key = entry.key;
@@ -65,14 +81,11 @@ std::optional<GroupPlace> group_place(const ValueEntry& entry) {
   if (rest.empty())
     return entry.value.kind == Value::Kind::list ? std::optional(place) : std::nullopt;
   rest.remove_prefix(1);
-  const std::size_t dot = rest.rfind('.');
+  const std::size_t dot = is_numbered(entry.path) ? rest.find('.') : rest.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   place.setting = rest.substr(dot + 1);
   place.param = rest.substr(0, dot);
-  std::uint32_t number = 0;
-  const char* const end = place.param.data() + place.param.size();
-  const auto [stop, error] = std::from_chars(place.param.data(), end, number);
-  if (error == std::errc{} && stop == end) place.number = number;
+  place.number = number_in(place.param);
   return place;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/result.h"
 
 namespace ebb::formats {
 
@@ -26,5 +27,10 @@ struct StateDict {
 };
 
 StateDict state_dict_of(const Catalog& content);
+
+// The values of a torch state dict, whose every leaf has a key, as one value for each key at the
+// top that leads to values alone: what formats without nesting keep. Code::layout and Code::limit
+// for paths that contradict each other or are too deep.
+Result<std::vector<ValueEntry>> values_in_one_piece(const Catalog& content);
 
 }  // namespace ebb::formats

@@ -4,7 +4,7 @@
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/state_dict/nesting.h"
-#include "ebb/formats/torch_save/torch_save.h"
+#include "ebb/formats/state_dict/state_dict.h"
 
 namespace ebb::formats {
 namespace {

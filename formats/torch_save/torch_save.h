@@ -8,7 +8,6 @@
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/formats/catalog/resume.h"
-#include "ebb/formats/state_dict/common_names.h"
 
 namespace ebb::formats {
 
@@ -24,15 +23,5 @@ Result<EmitPlan> emit_torch(const EmitRequest& request);
 
 // Places in the nested object, and the names that describe_torch() gives them.
 void respell_for_torch(Catalog& content);
-
-// The values of a torch state dict, whose every leaf has a key, as one value for each key at the
-// top that leads to values alone: what formats without nesting keep. Code::layout and Code::limit
-// for paths that contradict each other or are too deep.
-Result<std::vector<ValueEntry>> values_in_one_piece(const Catalog& content);
-
-// Parameters as the model's state dict calls them: `model`, `state_dict` and `module` lead to
-// parameters, an optimizer's numbers become names through its param_names or, where that leaves no
-// choice, through the shapes of the model's parameters in their order.
-CommonNames torch_common_names(const Catalog& catalog);
 
 }  // namespace ebb::formats

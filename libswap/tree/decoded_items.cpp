@@ -1,21 +1,22 @@
 #include "ebb/libswap/tree/decoded_items.h"
 
-#include <algorithm>
-
 namespace ebb::libswap {
 
 std::shared_ptr<DecodedItems::Slot> DecodedItems::slot_of(const std::string& key,
                                                           std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(kept_, key, &Kept::key);
-  if (found != kept_.end()) {
-    kept_.splice(kept_.begin(), kept_, found);
+  if (const auto known = by_key_.find(key); known != by_key_.end()) {
+    kept_.splice(kept_.begin(), kept_, known->second);
     return kept_.front().slot;
   }
-  std::uint64_t all = bytes;
-  for (const Kept& kept : kept_) all += kept.bytes;
-  for (; all > limit_ && !kept_.empty(); kept_.pop_back()) all -= kept_.back().bytes;
+  while (!kept_.empty() && (bytes > limit_ || kept_bytes_ > limit_ - bytes)) {
+    kept_bytes_ -= kept_.back().bytes;
+    by_key_.erase(kept_.back().key);
+    kept_.pop_back();
+  }
   kept_.push_front({key, bytes, std::make_shared<Slot>()});
+  by_key_.emplace(kept_.front().key, kept_.begin());
+  kept_bytes_ += bytes;
   return kept_.front().slot;
 }
 

@@ -4,6 +4,8 @@
 #include <list>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "ebb/formats/core/byte_source.h"
 
@@ -35,6 +37,8 @@ class DecodedItems {
   const std::uint64_t limit_;
   std::mutex mutex_;
   std::list<Kept> kept_;  // guarded by mutex_; the latest first
+  std::unordered_map<std::string_view, std::list<Kept>::iterator> by_key_;  // guarded by mutex_
+  std::uint64_t kept_bytes_ = 0;                                            // guarded by mutex_
 };
 
 }  // namespace ebb::libswap

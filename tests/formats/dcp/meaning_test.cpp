@@ -75,6 +75,19 @@ TEST(DcpMeaning, GroupsAreTheSameInWhicheverWayTheyAreSpelled) {
   }
 }
 
+TEST(DcpMeaning, ASettingMayHaveDotsWhereTheNestingTellsItFromTheRest) {
+  ValueEntry nested = value("optim.param_groups.0.ns.1", Value::of_real(3.4445));
+  nested.path = {"optim", "param_groups", 0, "ns.1"};
+  ValueEntry flattened = value("optim.param_groups.0.weight.lr", Value::of_real(0.1));
+  flattened.path = {"optim", "param_groups.0.weight.lr"};
+  const auto groups = torch_groups({nested, flattened});
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].settings.front().first, "ns.1");
+  EXPECT_TRUE(groups[0].params.empty());
+  EXPECT_EQ(groups[1].settings.front().first, "lr");
+  EXPECT_EQ(groups[1].params, std::vector<std::string>{"0.weight"});
+}
+
 TEST(DcpMeaning, ACheckpointWithAFlattenedOptimizerHasStatesAndGroups) {
   const auto checkpoint = formats::describe_dcp(test_support::load_tree(
       std::filesystem::path(EBB_FIXTURES) / "dcp/fsdp2_w4_fewer_rows_flat_optim/data"));

@@ -1,7 +1,7 @@
 // Leaves of a state dict put together to what was saved.
 #include <gtest/gtest.h>
 
-#include "ebb/formats/torch_save/torch_save.h"
+#include "ebb/formats/state_dict/state_dict.h"
 
 namespace ebb::formats {
 namespace {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <ctime>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,6 +79,26 @@ TEST(DecodedItems, ThreadsThatAskAtOnceHaveItMadeOnce) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(items.made(), 100);
+}
+
+// Processor time of this thread for 2,000 answers where so many are kept.
+double seconds_where_kept(int count) {
+  Asking items(1u << 30);
+  for (int key = 0; key < count; ++key) items.ask(std::to_string(key), 1);
+  double best = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    const std::clock_t before = std::clock();
+    for (int key = 0; key < 2000; ++key)
+      items.ask(std::to_string(static_cast<std::int64_t>(key) * 7919 % count), 1);
+    best = std::min(best, static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC);
+  }
+  EXPECT_EQ(items.made(), count);
+  return best;
+}
+
+// A checkpoint of many small items asks for each of them: a list that is searched took 500 times.
+TEST(DecodedItems, AnswersCostAboutTheSameWhereManyAreKept) {
+  EXPECT_LT(seconds_where_kept(50'000), 20 * seconds_where_kept(100));
 }
 
 }  // namespace
