@@ -55,9 +55,10 @@ Result<> Exporter::start_writing() {
 }
 
 Result<Exported> Exporter::write(const formats::Checkpoint& source) const {
-  const libswap::ConvertRequest wanted{.format = formats::format_named(request_.format),
+  const formats::ConvertRequest wanted{.from = formats::format_of(source.catalog()),
+                                       .to = *formats::format_named(request_.format),
                                        .world = world_};
-  EBB_TRY_ASSIGN(const auto conversion, libswap::plan_conversion(source, wanted));
+  EBB_TRY_ASSIGN(const auto conversion, formats::plan_conversion(source, wanted));
   EBB_TRY_ASSIGN(const auto report, libswap::write_checkpoint(io_, *conversion.content,
                                                               conversion.plan, request_.directory,
                                                               {.workers = 1}));  // training goes on

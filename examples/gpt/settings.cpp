@@ -120,8 +120,7 @@ Result<ExportRequest> export_from(const std::string& text, std::uint64_t step) {
   if (colon == std::string::npos || colon + 1 == text.size())
     return usage("--export " + text + ": wanted FORMAT:DIR, as in dcp:checkpoint");
   ExportRequest wanted{text.substr(0, colon), text.substr(colon + 1), step};
-  const formats::Format* format = formats::format_named(wanted.format);
-  if (format == nullptr || format->emit == nullptr)
+  if (formats::format_named(wanted.format) == nullptr)
     return usage("--export " + text + ": no format '" + wanted.format + "' that can be written");
   return wanted;
 }

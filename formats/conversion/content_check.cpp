@@ -10,13 +10,7 @@
 #include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/json_text.h"
 
-namespace ebb::libswap {
-
-using formats::Catalog;
-using formats::EmitPlan;
-using formats::GroupEntry;
-using formats::printable;
-using formats::Value;
+namespace ebb::formats {
 
 namespace {
 
@@ -44,7 +38,7 @@ class ContentCheck {
 
  private:
   bool is_dropped(std::string_view key) const {
-    const std::string double_quoted = formats::json_string(key);
+    const std::string double_quoted = json_string(key);
     const std::string quoted = "'" + printable(key) + "'";
     return std::ranges::any_of(plan_.dropped, [&](const std::string& line) {
       return line.find(double_quoted) != std::string::npos ||
@@ -76,12 +70,10 @@ class ContentCheck {
   }
 
   void check_values() {
-    for (const formats::ValueEntry& entry : written_.values)
-      found_.emplace(entry.key, &entry.value);
-    for (const formats::ContainerEntry& entry : written_.containers)
-      containers_.insert(formats::joined(entry.path));
+    for (const ValueEntry& entry : written_.values) found_.emplace(entry.key, &entry.value);
+    for (const ContainerEntry& entry : written_.containers) containers_.insert(joined(entry.path));
     const std::set<std::string_view> rewritten(plan_.rewritten.begin(), plan_.rewritten.end());
-    for (const formats::ValueEntry& entry : content_.values) {
+    for (const ValueEntry& entry : content_.values) {
       // What echoes the groups and steps is compared there.
       if (entry.echoed || rewritten.contains(entry.key) || is_dropped(entry.key)) continue;
       check_value(entry.key, entry.value);
@@ -108,7 +100,7 @@ class ContentCheck {
   bool is_there_as_another_kind(const std::string& key, const Value& wanted) const {
     if (wanted.kind == Value::Kind::dict || is_sequence(wanted)) return containers_.contains(key);
     return wanted.kind == Value::Kind::tensor &&
-           std::ranges::any_of(written_.tensors, [&](const formats::TensorEntry& tensor) {
+           std::ranges::any_of(written_.tensors, [&](const TensorEntry& tensor) {
              return tensor.key == key && tensor.dtype == wanted.dtype &&
                     tensor.shape.size() == wanted.items.size();
            });
@@ -203,4 +195,4 @@ std::vector<std::string> lost_content(const Catalog& content, const EmitPlan& pl
   return ContentCheck(content, plan, written).run();
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

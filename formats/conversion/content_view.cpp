@@ -7,46 +7,41 @@
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/core/units.h"
 
-namespace ebb::libswap {
-
-using formats::Chunk;
-using formats::Result;
-using formats::TensorEntry;
+namespace ebb::formats {
 
 namespace {
 
-constexpr std::uint64_t kElemsAtOnce = 128 * formats::KiB;
+constexpr std::uint64_t kElemsAtOnce = 128 * KiB;
 
 }  // namespace
 
-ContentView::ContentView(const formats::Checkpoint& source, formats::Catalog content,
-                         std::vector<MadeOf> made_of)
+ContentView::ContentView(const Checkpoint& source, Catalog content, std::vector<MadeOf> made_of)
     : source_(source), content_(std::move(content)), made_of_(std::move(made_of)) {
   EBB_CHECK(made_of_.size() == content_.tensors.size());
   for (std::size_t i = 0; i < made_of_.size(); ++i) {
     if (made_of_[i].constant) {
-      content_.tensors[i].chunks = {Chunk{.box = formats::whole(content_.tensors[i].shape)}};
+      content_.tensors[i].chunks = {Chunk{.box = whole(content_.tensors[i].shape)}};
       continue;
     }
     const TensorEntry& from = source.catalog().tensors[made_of_[i].source_tensor];
     TensorEntry& to = content_.tensors[i];
     EBB_CHECK(from.shape == to.shape);
     const bool same = from.dtype == to.dtype && made_of_[i].scale == 1;
-    EBB_CHECK(same || (formats::is_floating(from.dtype) && formats::is_floating(to.dtype)));
+    EBB_CHECK(same || (is_floating(from.dtype) && is_floating(to.dtype)));
     to.chunks = from.chunks;
   }
   content_.files = source.catalog().files;
 }
 
 std::string ContentView::identity() const {
-  formats::ByteVector all;
+  ByteVector all;
   for (const MadeOf& made_of : made_of_) {
-    formats::append_le(all, made_of.source_tensor);
-    formats::append_le(all, made_of.scale);
-    formats::append_le(all, made_of.constant ? made_of.constant->size() + 1 : std::size_t{0});
-    if (made_of.constant) formats::append_bytes(all, *made_of.constant);
+    append_le(all, made_of.source_tensor);
+    append_le(all, made_of.scale);
+    append_le(all, made_of.constant ? made_of.constant->size() + 1 : std::size_t{0});
+    if (made_of.constant) append_bytes(all, *made_of.constant);
   }
-  return formats::sha256_hex(all);
+  return sha256_hex(all);
 }
 
 Result<> ContentView::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
@@ -73,16 +68,15 @@ Result<> ContentView::read_cast(const MadeOf& made_of, const TensorEntry& tensor
   const std::uint64_t in = bytes_of(from.dtype);
   const std::uint64_t out = bytes_of(tensor.dtype);
   EBB_CHECK(first % out == 0 && into.size() % out == 0);
-  formats::ByteVector elements;
+  ByteVector elements;
   for (std::uint64_t done = 0; done < into.size();) {
     const std::uint64_t run = std::min(kElemsAtOnce, (into.size() - done) / out);
     elements.resize(run * in);
     EBB_TRY(source_.read(from, chunk, (first + done) / out * in, elements));
-    formats::cast_floats(from.dtype, elements, tensor.dtype, into.subspan(done, run * out),
-                         made_of.scale);
+    cast_floats(from.dtype, elements, tensor.dtype, into.subspan(done, run * out), made_of.scale);
     done += run * out;
   }
   return {};
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

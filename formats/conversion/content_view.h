@@ -11,37 +11,35 @@
 
 #include "ebb/formats/catalog/catalog.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
 // What a content tensor is made of.
 struct MadeOf {
   std::uint32_t source_tensor = 0;  // of the same shape; of the same dtype, or both are floating
   double scale = 1;                 // 1, or both are floating
   // Instead of a source tensor: all elements, row-major. Held by rank 0, in no file.
-  std::optional<formats::ByteVector> constant = std::nullopt;
+  std::optional<ByteVector> constant = std::nullopt;
 };
 
-class ContentView : public formats::Checkpoint {
+class ContentView : public Checkpoint {
  public:
   // Borrows the source. `content.tensors[i]` is made of `made_of[i]`; its chunks are the source's.
-  ContentView(const formats::Checkpoint& source, formats::Catalog content,
-              std::vector<MadeOf> made_of);
+  ContentView(const Checkpoint& source, Catalog content, std::vector<MadeOf> made_of);
 
-  const formats::Catalog& catalog() const override { return content_; }
+  const Catalog& catalog() const override { return content_; }
   // The same for two views of one source only if they make the same elements of it.
   std::string identity() const;
   // REQUIRES: `tensor` is one of catalog()'s; whole elements where they are cast.
-  formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
-                         std::uint64_t first, std::span<std::byte> into) const override;
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override;
 
  private:
-  formats::Result<> read_cast(const MadeOf& made_of, const formats::TensorEntry& tensor,
-                              const formats::Chunk& chunk, std::uint64_t first,
-                              std::span<std::byte> into) const;
+  Result<> read_cast(const MadeOf& made_of, const TensorEntry& tensor, const Chunk& chunk,
+                     std::uint64_t first, std::span<std::byte> into) const;
 
-  const formats::Checkpoint& source_;
-  formats::Catalog content_;
+  const Checkpoint& source_;
+  Catalog content_;
   std::vector<MadeOf> made_of_;
 };
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -13,23 +13,12 @@
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/formats/state_dict/state_dict.h"
 
-namespace ebb::libswap {
-
-using formats::Catalog;
-using formats::Checkpoint;
-using formats::Code;
-using formats::DType;
-using formats::Error;
-using formats::Layout;
-using formats::Policy;
-using formats::Result;
-using formats::StepCounters;
-using formats::TensorEntry;
+namespace ebb::formats {
 
 namespace {
 
 std::uint64_t stored_bytes(const TensorEntry& tensor) {
-  return formats::div_ceil(formats::volume(tensor.shape) * bits_of(tensor.dtype), 8);
+  return div_ceil(volume(tensor.shape) * bits_of(tensor.dtype), 8);
 }
 
 // The largest first, each to the emptiest rank; ties to the lower number.
@@ -53,14 +42,14 @@ std::vector<std::uint32_t> owners_by_size(const std::vector<TensorEntry>& tensor
 // The count in a one-element tensor called "step"; nullopt when it is no whole number.
 using Steps = std::optional<std::int64_t>;
 Result<Steps> step_in(const Checkpoint& source, const TensorEntry& tensor) {
-  formats::ByteVector bytes(bytes_of(tensor.dtype));
-  EBB_TRY(read_box(source, tensor, formats::whole(tensor.shape), bytes));
-  if (tensor.dtype == DType::i64) return Steps(formats::load_le<std::int64_t>(bytes));
-  if (tensor.dtype == DType::i32) return Steps(formats::load_le<std::int32_t>(bytes));
-  if (!formats::is_floating(tensor.dtype)) return Steps();
-  formats::ByteVector wide(8);
-  formats::cast_floats(tensor.dtype, bytes, DType::f64, wide);
-  const auto steps = formats::load_le<double>(wide);
+  ByteVector bytes(bytes_of(tensor.dtype));
+  EBB_TRY(read_box(source, tensor, whole(tensor.shape), bytes));
+  if (tensor.dtype == DType::i64) return Steps(load_le<std::int64_t>(bytes));
+  if (tensor.dtype == DType::i32) return Steps(load_le<std::int32_t>(bytes));
+  if (!is_floating(tensor.dtype)) return Steps();
+  ByteVector wide(8);
+  cast_floats(tensor.dtype, bytes, DType::f64, wide);
+  const auto steps = load_le<double>(wide);
   constexpr double kExact = 9007199254740992;  // 2^53
   if (!(steps >= 0 && steps <= kExact) || steps != std::floor(steps)) return Steps();
   return Steps(static_cast<std::int64_t>(steps));
@@ -69,8 +58,7 @@ Result<Steps> step_in(const Checkpoint& source, const TensorEntry& tensor) {
 // True when the tensor is a step counter and has become one of the content. `stored`: the source's.
 Result<bool> lift_step(const Checkpoint& source, const TensorEntry& stored,
                        const TensorEntry& tensor, Catalog& content) {
-  if (tensor.state != "step" || formats::volume(tensor.shape) != 1 ||
-      bits_of(tensor.dtype) % 8 != 0)
+  if (tensor.state != "step" || volume(tensor.shape) != 1 || bits_of(tensor.dtype) % 8 != 0)
     return false;
   EBB_TRY_ASSIGN(const auto steps, step_in(source, stored));
   return steps && content.param_steps.emplace(tensor.name, *steps).second;
@@ -85,22 +73,20 @@ void lower_steps(const ConvertRequest& request, Catalog& content, std::vector<Ma
     tensor.dtype = DType::f32;
     if (request.wanted && !request.wanted(tensor)) continue;
     MadeOf counter;
-    formats::append_le(counter.constant.emplace(), static_cast<float>(steps));
+    append_le(counter.constant.emplace(), static_cast<float>(steps));
     content.tensors.push_back(std::move(tensor));
     made_of.push_back(std::move(counter));
   }
 }
 
 // Fails for a tensor that means nothing in another format.
-Result<> check_free(const Catalog& catalog, const TensorEntry& tensor) {
-  const formats::Format* from = formats::format_named(catalog.format);
-  if (from == nullptr || from->bound == nullptr) return {};
-  const std::string_view why = from->bound(tensor);
+Result<> check_free(const Format& from, const TensorEntry& tensor) {
+  const std::string_view why = from.why_bound(tensor);
   if (why.empty()) return {};
-  return Error{
-      Code::unsupported,
-      "tensor '" + label_of(tensor) + "' cannot leave " + catalog.format + ": " + std::string(why),
-      "--states param converts the weights alone"};
+  return Error{Code::unsupported,
+               "tensor '" + label_of(tensor) + "' cannot leave " + std::string(from.name()) + ": " +
+                   std::string(why),
+               "--states param converts the weights alone"};
 }
 
 TensorEntry without_chunks(const TensorEntry& tensor) {
@@ -134,49 +120,45 @@ enum class Kinship : std::uint8_t {
   none,
 };
 
-Kinship kinship(const Catalog& catalog, const formats::Format& to) {
-  if (catalog.format == to.name) return Kinship::same;
-  const formats::Format* from = formats::format_named(catalog.format);
-  const bool state_dicts = from != nullptr && from->respell != nullptr && to.respell != nullptr;
-  return state_dicts ? Kinship::state_dicts : Kinship::none;
+bool is_state_dict(const Format& format) { return format.traits().keys == Keys::state_dict; }
+
+Kinship kinship(const Format& from, const Format& to) {
+  if (&from == &to) return Kinship::same;
+  return is_state_dict(from) && is_state_dict(to) ? Kinship::state_dicts : Kinship::none;
 }
 
 // What only the source's own format means. Of a torch state dict the places of values say something
 // elsewhere, too, once its leaves are put together.
-Result<> leave_format(const Catalog& source, Catalog& content) {
-  const formats::Format* from = formats::format_named(source.format);
-  const bool nested = from != nullptr && from->respell != nullptr;
+Result<> leave_format(const Format& from, const Catalog& source, Catalog& content) {
+  const bool nested = is_state_dict(from);
   if (nested) {
-    EBB_TRY_ASSIGN(content.values, formats::values_in_one_piece(source));
+    EBB_TRY_ASSIGN(content.values, values_in_one_piece(source));
   }
   std::erase_if(content.values, [](const auto& value) { return value.echoed; });
   content.containers.clear();
   if (nested) return {};
-  for (formats::ValueEntry& value : content.values) value.path.clear();
+  for (ValueEntry& value : content.values) value.path.clear();
   return {};
 }
 
 // A setting that repeats the group's optimizer is how formats without another place for it say it.
-void leave_repetitions(std::vector<formats::GroupEntry>& groups) {
-  for (formats::GroupEntry& group : groups)
+void leave_repetitions(std::vector<GroupEntry>& groups) {
+  for (GroupEntry& group : groups)
     std::erase_if(group.settings, [&](const auto& setting) {
-      return setting.first == "optimizer" && setting.second.kind == formats::Value::Kind::string &&
+      return setting.first == "optimizer" && setting.second.kind == Value::Kind::string &&
              setting.second.text == group.optimizer;
     });
 }
 
-std::optional<formats::CommonNames> common_names(const Catalog& catalog,
-                                                 const formats::Format& to) {
-  const formats::Format* from = formats::format_named(catalog.format);
-  if (from == nullptr || from->common_names == nullptr) return std::nullopt;
-  if (from->names_for == formats::NamesFor::formats_of_parameters &&
-      to.holds == formats::Holds::keyed_tensors)
+std::optional<CommonNames> common_names(const ConvertRequest& request, const Catalog& catalog) {
+  if (request.from.traits().names_for == NamesFor::formats_of_parameters &&
+      request.to.traits().holds == Holds::keyed_tensors)
     return std::nullopt;
-  return from->common_names(catalog);
+  return request.from.common_names(catalog);
 }
 
 Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) {
-  std::vector<formats::Shape> shapes;
+  std::vector<Shape> shapes;
   for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
   Layout::Spec spec{.policy = request.policy, .mesh = {request.world, 1}};
   if (request.policy == Policy::layer_wise)
@@ -187,20 +169,14 @@ Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) 
 }  // namespace
 
 Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
-  if (request.format == nullptr || request.format->emit == nullptr)
-    return Error{Code::unsupported,
-                 std::string(request.format ? request.format->name : "this format") +
-                     " is read but not written by this version",
-                 {}};
   if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing", {}};
   const Catalog& all = source.catalog();
   Catalog content = without_tensors(all);
   std::vector<MadeOf> made_of;
-  const Kinship kin = kinship(all, *request.format);
+  const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;
-  if (crossing) EBB_TRY(leave_format(all, content));
-  const std::optional<formats::CommonNames> names =
-      crossing ? common_names(all, *request.format) : std::nullopt;
+  if (crossing) EBB_TRY(leave_format(request.from, all, content));
+  const std::optional<CommonNames> names = crossing ? common_names(request, all) : std::nullopt;
   if (names) content.groups = names->groups;
   if (crossing) leave_repetitions(content.groups);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
@@ -208,8 +184,8 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     TensorEntry tensor = without_chunks(all.tensors[i]);
     if (names) std::tie(tensor.name, tensor.state) = names->tensors[i];
     if (crossing) {
-      EBB_TRY(check_free(all, tensor));
-      if (request.format->steps == StepCounters::values) {
+      EBB_TRY(check_free(request.from, tensor));
+      if (request.to.traits().steps == StepCounters::values) {
         EBB_TRY_ASSIGN(const bool lifted, lift_step(source, all.tensors[i], tensor, content));
         if (lifted) continue;
       }
@@ -220,25 +196,25 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     made_of.push_back({i});
   }
   Conversion conversion;
-  if (takes_weights_alone(all, request.wanted))
+  if (takes_weights_alone(request.from, all, request.wanted))
     if (std::string left = leave_optimizer(all, content); !left.empty())
       conversion.changes.push_back(std::move(left));
   // By the names and states that inspection shows, so before the target has its own.
-  if (request.revision != nullptr && !request.revision->empty()) {
-    EBB_TRY_ASSIGN(std::vector<std::string> changes, revise(*request.revision, content, made_of));
+  if (request.edits != nullptr && !request.edits->empty()) {
+    EBB_TRY_ASSIGN(std::vector<std::string> changes, apply_edits(*request.edits, content, made_of));
     std::ranges::move(changes, std::back_inserter(conversion.changes));
   }
-  if (crossing && request.format->steps == StepCounters::tensors)
+  if (crossing && request.to.traits().steps == StepCounters::tensors)
     lower_steps(request, content, made_of);
-  if (kin != Kinship::same && request.format->respell != nullptr) request.format->respell(content);
+  if (kin != Kinship::same) request.to.respell(content);
   EBB_TRY_ASSIGN(const Layout layout, layout_of(content, request));
   conversion.content =
       std::make_unique<ContentView>(source, std::move(content), std::move(made_of));
-  formats::EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
+  EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
   if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
   wanted.compression = request.compression;
-  EBB_TRY_ASSIGN(conversion.plan, request.format->emit(wanted));
+  EBB_TRY_ASSIGN(conversion.plan, request.to.emit(wanted));
   return conversion;
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -10,28 +10,29 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/format.h"
 #include "ebb/formats/conversion/content_view.h"
-#include "ebb/formats/conversion/revision.h"
+#include "ebb/formats/conversion/edits.h"
 #include "ebb/formats/layout/layout.h"
-#include "ebb/formats/registry.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
 struct ConvertRequest {
-  const formats::Format* format = nullptr;               // with an emit
-  std::uint32_t world = 1;                               // ranks the result is for
-  formats::Policy policy = formats::Policy::layer_wise;  // whole tensors, spread by size
-  std::function<bool(const formats::TensorEntry&)> wanted = nullptr;  // null: everything
-  std::optional<std::uint64_t> file_bytes = std::nullopt;          // EmitRequest's; unset: no limit
-  const Revision* revision = nullptr;                              // null: nothing is changed
-  std::optional<formats::Compression> compression = std::nullopt;  // where the format packs
+  const Format& from;  // the source's (registry.h: format_of)
+  const Format& to;
+  std::uint32_t world = 1;                                   // ranks the result is for
+  Policy policy = Policy::layer_wise;                        // whole tensors, spread by size
+  std::function<bool(const TensorEntry&)> wanted = nullptr;  // null: everything
+  std::optional<std::uint64_t> file_bytes = std::nullopt;    // EmitRequest's; unset: no limit
+  const Edits* edits = nullptr;                              // null: nothing is changed
+  std::optional<Compression> compression = std::nullopt;     // where the format packs
 };
 
 // The content to write - a view of the source, which must outlive it - and the files to be.
 struct Conversion {
   std::unique_ptr<ContentView> content;
-  formats::EmitPlan plan;
-  // Made by the revision, or by wanting weights alone (weights_alone.h); one line each.
+  EmitPlan plan;
+  // Made by edits, or by wanting weights alone (weights_alone.h); one line each.
   std::vector<std::string> changes;
 };
 
@@ -39,7 +40,6 @@ struct Conversion {
 // and echoed values are kept only where source and target are the same format: elsewhere names,
 // states, groups and step counters say the same and the target spells them its own way. Two formats
 // of torch state dicts (DCP, torch.save) keep the nesting too.
-formats::Result<Conversion> plan_conversion(const formats::Checkpoint& source,
-                                            const ConvertRequest& request);
+Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request);
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

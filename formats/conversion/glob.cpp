@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
 namespace {
 
@@ -37,4 +37,4 @@ std::optional<std::vector<std::string_view>> glob_captures(std::string_view patt
   return captures;
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

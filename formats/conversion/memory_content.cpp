@@ -4,15 +4,9 @@
 
 #include "ebb/formats/core/check.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
-using formats::Chunk;
-using formats::Code;
-using formats::Error;
-using formats::Result;
-using formats::TensorEntry;
-
-Result<MemoryContent> MemoryContent::make(formats::Catalog catalog, std::vector<Held> held) {
+Result<MemoryContent> MemoryContent::make(Catalog catalog, std::vector<Held> held) {
   for (const Held& one : held) {
     if (one.tensor >= catalog.tensors.size())
       return Error{Code::layout,
@@ -23,9 +17,9 @@ Result<MemoryContent> MemoryContent::make(formats::Catalog catalog, std::vector<
     if (!inside(one.box, tensor.shape))
       return Error{Code::layout,
                    label_of(tensor) + ": " + to_string(one.box) + " is held of a tensor of shape " +
-                       formats::to_string(tensor.shape),
+                       to_string(tensor.shape),
                    {}};
-    const auto bytes = formats::packed_bytes(tensor.dtype, formats::volume(one.box.extent));
+    const auto bytes = packed_bytes(tensor.dtype, volume(one.box.extent));
     if (bytes != one.data.size())
       return Error{Code::layout,
                    label_of(tensor) + ": the memory of " + to_string(one.box) + " has " +
@@ -36,7 +30,7 @@ Result<MemoryContent> MemoryContent::make(formats::Catalog catalog, std::vector<
   return MemoryContent(std::move(catalog), std::move(held));
 }
 
-MemoryContent::MemoryContent(formats::Catalog catalog, std::vector<Held> held)
+MemoryContent::MemoryContent(Catalog catalog, std::vector<Held> held)
     : catalog_(std::move(catalog)), held_(std::move(held)) {
   catalog_.files.clear();
   for (TensorEntry& tensor : catalog_.tensors) tensor.chunks.clear();
@@ -54,4 +48,4 @@ Result<> MemoryContent::read(const TensorEntry&, const Chunk& chunk, std::uint64
   return {};
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

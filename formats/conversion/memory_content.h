@@ -8,16 +8,16 @@
 
 #include "ebb/formats/catalog/catalog.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
 // A box of a tensor that lies here: row-major, dense, little-endian.
 struct Held {
   std::uint32_t tensor = 0;  // index into the catalog's tensors
-  formats::Box box;
+  Box box;
   std::span<const std::byte> data;  // exactly its bytes
 };
 
-class MemoryContent : public formats::Checkpoint {
+class MemoryContent : public Checkpoint {
  public:
   // `catalog` describes the whole state, of all ranks, the same on each of them: names, states,
   // dtypes and shapes of the tensors, groups, values, steps; its chunks and files are replaced by
@@ -25,17 +25,17 @@ class MemoryContent : public formats::Checkpoint {
   // elsewhere it makes its own of names and states. The memory is borrowed and must not change
   // while it is read. Code::layout when a box lies outside its tensor or the memory has another
   // size.
-  static formats::Result<MemoryContent> make(formats::Catalog catalog, std::vector<Held> held);
+  static Result<MemoryContent> make(Catalog catalog, std::vector<Held> held);
 
-  const formats::Catalog& catalog() const override { return catalog_; }
-  formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
-                         std::uint64_t first, std::span<std::byte> into) const override;
+  const Catalog& catalog() const override { return catalog_; }
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override;
 
  private:
-  MemoryContent(formats::Catalog catalog, std::vector<Held> held);
+  MemoryContent(Catalog catalog, std::vector<Held> held);
 
-  formats::Catalog catalog_;
+  Catalog catalog_;
   std::vector<Held> held_;  // by the chunks' tags
 };
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

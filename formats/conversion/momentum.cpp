@@ -9,17 +9,7 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 
-namespace ebb::libswap {
-
-using formats::Catalog;
-using formats::Code;
-using formats::DType;
-using formats::Error;
-using formats::GroupEntry;
-using formats::printable;
-using formats::Result;
-using formats::TensorEntry;
-using formats::Value;
+namespace ebb::formats {
 
 namespace {
 
@@ -33,7 +23,7 @@ const Value* setting(const GroupEntry& group, std::string_view name) {
 
 std::optional<double> number_in(const Value* value) {
   if (value == nullptr) return std::nullopt;
-  if (value->kind != Value::Kind::string) return formats::number_in(*value);
+  if (value->kind != Value::Kind::string) return number_in(*value);
   double number = 0;
   const char* end = value->text.data() + value->text.size();
   const auto [stop, failure] = std::from_chars(value->text.data(), end, number);
@@ -56,7 +46,7 @@ std::optional<double> beta_of(const GroupEntry& group) {
 
 bool is_momentum(const TensorEntry& tensor) {
   return (tensor.state == "momentum_buffer" || tensor.state == "momentum") &&
-         formats::is_floating(tensor.dtype);
+         is_floating(tensor.dtype);
 }
 
 std::optional<MomentumForm> form_of(const GroupEntry& group, const TensorEntry& tensor,
@@ -153,4 +143,4 @@ Result<std::vector<std::string>> change_momentum(const MomentumRule& rule, Catal
   return lines;
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -5,12 +5,7 @@
 #include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/json_text.h"
 
-namespace ebb::libswap {
-
-using formats::Code;
-using formats::Error;
-using formats::printable;
-using formats::Result;
+namespace ebb::formats {
 
 namespace {
 
@@ -140,4 +135,4 @@ Result<> RenameRules::check_used(const std::vector<std::size_t>& uses,
   return {};
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

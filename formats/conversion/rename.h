@@ -10,7 +10,7 @@
 
 #include "ebb/formats/core/result.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
 // A rule is OLD=NEW. OLD is a pattern of glob.h for whole names; the first rule that fits a name
 // gives it its new one. In NEW the n-th '*', or $n, is what the n-th '*' of OLD stands for.
@@ -18,14 +18,13 @@ class RenameRules {
  public:
   // Each text holds rules separated by commas or line ends; spaces around them and lines that begin
   // with '#' mean nothing. Fails (Code::usage) for a rule that is none.
-  static formats::Result<RenameRules> parse(std::span<const std::string> texts);
+  static Result<RenameRules> parse(std::span<const std::string> texts);
 
   bool empty() const { return rules_.empty(); }
 
   // Old name -> new name of those that change. Fails (Code::usage) for a rule that fits no name,
   // and where two names would become one.
-  formats::Result<std::map<std::string, std::string>> apply(
-      const std::set<std::string>& names) const;
+  Result<std::map<std::string, std::string>> apply(const std::set<std::string>& names) const;
 
  private:
   struct Rule {
@@ -33,11 +32,11 @@ class RenameRules {
     std::string from;
     std::string to;
   };
-  static formats::Result<Rule> parse_rule(std::string_view text);
-  formats::Result<> check_used(const std::vector<std::size_t>& uses,
-                               const std::set<std::string>& names) const;
+  static Result<Rule> parse_rule(std::string_view text);
+  Result<> check_used(const std::vector<std::size_t>& uses,
+                      const std::set<std::string>& names) const;
 
   std::vector<Rule> rules_;
 };
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -9,14 +9,8 @@
 #include <vector>
 
 #include "ebb/formats/catalog/key_path.h"
-#include "ebb/formats/registry.h"
 
-namespace ebb::libswap {
-
-using formats::Catalog;
-using formats::PathItem;
-using formats::TensorEntry;
-using formats::ValueEntry;
+namespace ebb::formats {
 
 namespace {
 
@@ -45,7 +39,7 @@ class Optimizers {
   explicit Optimizers(const Catalog& source) {
     for (const ValueEntry& value : source.values) {
       const auto at = std::ranges::find_if(
-          value.path, [](const PathItem& item) { return formats::is_word(item, "param_groups"); });
+          value.path, [](const PathItem& item) { return is_word(item, "param_groups"); });
       if (at != value.path.end()) places_.emplace(value.path.begin(), at);
     }
   }
@@ -59,8 +53,7 @@ class Optimizers {
     if (first != nullptr && names_optimizer(*first)) return true;
     return std::ranges::any_of(places_, [&](const Path& place) {
       return path.size() > place.size() && std::equal(place.begin(), place.end(), path.begin()) &&
-             (formats::is_word(path[place.size()], "param_groups") ||
-              formats::is_word(path[place.size()], "state"));
+             (is_word(path[place.size()], "param_groups") || is_word(path[place.size()], "state"));
     });
   }
 
@@ -90,16 +83,14 @@ bool hold_something_in(const std::vector<const Path*>& places, const Path& conta
 
 }  // namespace
 
-bool takes_weights_alone(const Catalog& source,
+bool takes_weights_alone(const Format& from, const Catalog& source,
                          const std::function<bool(const TensorEntry&)>& wanted) {
   if (!wanted) return false;
   std::vector<bool> taken;
   for (const TensorEntry& tensor : source.tensors) taken.push_back(wanted(tensor));
   if (std::ranges::find(taken, false) == taken.end()) return false;
   // States in keys that mean nothing to their own format are optimizer states all the same.
-  const formats::Format* format = formats::format_named(source.format);
-  std::optional<formats::CommonNames> names;
-  if (format != nullptr && format->common_names != nullptr) names = format->common_names(source);
+  const std::optional<CommonNames> names = from.common_names(source);
   bool left = false;
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const bool weight = is_weight(names ? names->tensors[i].second : source.tensors[i].state);
@@ -118,7 +109,7 @@ std::string leave_optimizer(const Catalog& source, Catalog& content) {
       std::erase_if(content.values, [&](const ValueEntry& value) { return optimizers.own(value); });
   if (!content.containers.empty()) {
     const std::vector<const Path*> before = places_in(source), now = places_in(content);
-    std::erase_if(content.containers, [&](const formats::ContainerEntry& container) {
+    std::erase_if(content.containers, [&](const ContainerEntry& container) {
       return optimizers.own(container.path) ||
              (hold_something_in(before, container.path) && !hold_something_in(now, container.path));
     });
@@ -129,4 +120,4 @@ std::string leave_optimizer(const Catalog& source, Catalog& content) {
   return left.empty() ? "" : "leaves out what only an optimizer reads: " + left;
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -37,8 +37,8 @@ struct ErrorPlace {
 
 struct Error {
   Code code = Code::io;
-  std::string message;  // "what, in file:offset, tensor, because why"; no trailing newline
-  std::string hint;     // the next command to type; may be empty
+  std::string message;    // "what, in file:offset, tensor, because why"; no trailing newline
+  std::string hint = {};  // the next command to type, where there is one
   ErrorPlace place = {};
 
   // Prepends where it happened: "<context>: <message>".

@@ -6,13 +6,7 @@
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/elements/fingerprint.h"
 
-namespace ebb::libswap {
-
-using formats::Box;
-using formats::Chunk;
-using formats::Code;
-using formats::Error;
-using formats::TensorEntry;
+namespace ebb::formats {
 
 namespace {
 
@@ -31,7 +25,7 @@ Box within(const Box& box, const Box& frame) {
 // One read(): its scratch memory and where it puts what it finds.
 class BoxReader::Gather {
  public:
-  Gather(const BoxReader& reader, const Box& box, std::span<std::byte> into, Came* came)
+  Gather(const BoxReader& reader, const Box& box, std::span<std::byte> into, ReadProof* came)
       : reader_(reader), box_(box), into_(into), came_(came) {}
 
   // Copies `region`, which lies inside both the chunk and the box.
@@ -45,10 +39,10 @@ class BoxReader::Gather {
       enclosing.offset[d] = chunk.box.offset[d];
       enclosing.extent[d] = chunk.box.extent[d];
     }
-    const std::uint64_t bytes = formats::volume(enclosing.extent) * elem;
+    const std::uint64_t bytes = volume(enclosing.extent) * elem;
     if (dim == region.extent.size()) return copy_enclosed(chunk, region, enclosing);
     const std::uint64_t row = bytes / region.extent[dim];
-    const std::uint64_t wanted_row = formats::volume(region.extent) / region.extent[dim] * elem;
+    const std::uint64_t wanted_row = volume(region.extent) / region.extent[dim] * elem;
     const bool sparse = wanted_row < row && wanted_row >= kWorthItsOwnRead;
     if (bytes <= kMaxRun && !(sparse && region.extent[dim] > 1))
       return copy_enclosed(chunk, region, enclosing);
@@ -64,9 +58,9 @@ class BoxReader::Gather {
 
   // Whether all of the box was read to where it is wanted.
   bool all_in_place() {
-    std::ranges::sort(in_place_, {}, &formats::FlatRange::first);
+    std::ranges::sort(in_place_, {}, &FlatRange::first);
     std::uint64_t next = 0;
-    for (const formats::FlatRange& run : in_place_) {
+    for (const FlatRange& run : in_place_) {
       if (run.first != next) return false;
       next += run.count;
     }
@@ -100,55 +94,53 @@ class BoxReader::Gather {
   }
 
   // Where an element is follows from its position in the chunk alone, not from what was asked for.
-  void count(const Chunk& chunk, formats::FlatRange stored, const Box& region,
-             formats::ByteView found) {
+  void count(const Chunk& chunk, FlatRange stored, const Box& region, ByteView found) {
     if (came_ == nullptr) return;
-    for (Box& part : formats::boxes_of(chunk.box.extent, stored)) {
+    for (Box& part : boxes_of(chunk.box.extent, stored)) {
       for (std::size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += chunk.box.offset[d];
-      const auto of_part = found.first(formats::volume(part.extent) * reader_.elem_bytes_);
+      const auto of_part = found.first(volume(part.extent) * reader_.elem_bytes_);
       if (const auto wanted = intersect(part, region))
-        came_->fingerprint += libswap::fingerprint(reader_.tensor_->shape, *wanted, {part, of_part},
+        came_->fingerprint += formats::fingerprint(reader_.tensor_->shape, *wanted, {part, of_part},
                                                    reader_.elem_bytes_);
       found = found.subspan(of_part.size());
     }
   }
 
   // Whether these elements of `frame` are those of the region.
-  static bool same(formats::FlatRange elements, const Box& frame, const Box& region) {
-    const std::vector<Box> boxes = formats::boxes_of(frame.extent, elements);
+  static bool same(FlatRange elements, const Box& frame, const Box& region) {
+    const std::vector<Box> boxes = boxes_of(frame.extent, elements);
     return boxes.size() == 1 && boxes.front() == within(region, frame);
   }
 
   const BoxReader& reader_;
   const Box& box_;
   std::span<std::byte> into_;
-  Came* came_;
-  std::vector<formats::FlatRange> in_place_;
+  ReadProof* came_;
+  std::vector<FlatRange> in_place_;
   std::unique_ptr<std::byte[]> scratch_;
   std::uint64_t scratch_bytes_ = 0;
 };
 
-BoxReader::BoxReader(const formats::Checkpoint& checkpoint, const TensorEntry& tensor)
+BoxReader::BoxReader(const Checkpoint& checkpoint, const TensorEntry& tensor)
     : checkpoint_(&checkpoint), tensor_(&tensor) {}
 
-Result<BoxReader> BoxReader::open(const formats::Checkpoint& checkpoint,
-                                  const TensorEntry& tensor) {
+Result<BoxReader> BoxReader::open(const Checkpoint& checkpoint, const TensorEntry& tensor) {
   BoxReader reader(checkpoint, tensor);
-  const auto elems = formats::checked_volume(tensor.shape);
-  if (!elems || !formats::packed_bytes(tensor.dtype, *elems))
-    return Error{Code::limit,
-                 label_of(tensor) + ": shape " + formats::to_string(tensor.shape) +
-                     " has more than 2^64 bytes",
-                 {}};
+  const auto elems = checked_volume(tensor.shape);
+  if (!elems || !packed_bytes(tensor.dtype, *elems))
+    return Error{
+        Code::limit,
+        label_of(tensor) + ": shape " + to_string(tensor.shape) + " has more than 2^64 bytes",
+        {}};
   reader.packed_ = bits_of(tensor.dtype) % 8 != 0;
   reader.elem_bytes_ = reader.packed_ ? 1 : bytes_of(tensor.dtype);
   for (const Chunk& chunk : tensor.chunks) {
     if (!inside(chunk.box, tensor.shape))
       return Error{Code::corrupt,
                    label_of(tensor) + ": shard " + to_string(chunk.box) +
-                       " lies outside the tensor's shape " + formats::to_string(tensor.shape),
+                       " lies outside the tensor's shape " + to_string(tensor.shape),
                    {}};
-    if (formats::volume(chunk.box.extent) != 0) reader.chunks_.push_back(&chunk);
+    if (volume(chunk.box.extent) != 0) reader.chunks_.push_back(&chunk);
   }
   reader.build_index();
   return reader;
@@ -192,9 +184,9 @@ std::span<const Chunk* const> BoxReader::candidates(const Box& box) const {
                                     static_cast<std::size_t>(to - from));
 }
 
-Result<> BoxReader::read(const Box& box, std::span<std::byte> into, Came* came) const {
+Result<> BoxReader::read(const Box& box, std::span<std::byte> into, ReadProof* came) const {
   EBB_CHECK(inside(box, tensor_->shape));
-  const std::uint64_t wanted = formats::volume(box.extent);
+  const std::uint64_t wanted = volume(box.extent);
   if (packed_)
     return Error{Code::unsupported,
                  label_of(*tensor_) + ": elements of " + std::string(name_of(tensor_->dtype)) +
@@ -206,7 +198,7 @@ Result<> BoxReader::read(const Box& box, std::span<std::byte> into, Came* came) 
   for (const Chunk* chunk : candidates(box)) {
     const auto region = intersect(chunk->box, box);
     if (!region) continue;
-    found += formats::volume(region->extent);
+    found += volume(region->extent);
     if (found > wanted)
       return Error{Code::corrupt,
                    label_of(*tensor_) + ": elements of " + to_string(*region) +
@@ -245,7 +237,7 @@ Result<> BoxReader::read_chunk(const Chunk& chunk, std::uint64_t first,
   return {};
 }
 
-Result<> read_box(const formats::Checkpoint& checkpoint, const TensorEntry& tensor, const Box& box,
+Result<> read_box(const Checkpoint& checkpoint, const TensorEntry& tensor, const Box& box,
                   std::span<std::byte> into) {
   EBB_TRY_ASSIGN(const BoxReader reader, BoxReader::open(checkpoint, tensor));
   return reader.read(box, into);
@@ -254,7 +246,7 @@ Result<> read_box(const formats::Checkpoint& checkpoint, const TensorEntry& tens
 Result<BoxStream> BoxStream::open(const BoxReader& reader, Box box, Fingerprint wanted) {
   const TensorEntry& tensor = reader.tensor();
   EBB_CHECK(inside(box, tensor.shape));
-  const auto size = formats::packed_bytes(tensor.dtype, formats::volume(box.extent));
+  const auto size = packed_bytes(tensor.dtype, volume(box.extent));
   EBB_CHECK(size.has_value());
   BoxStream stream(reader, std::move(box), *size, wanted);
   if (!reader.packed() || *size == 0) return stream;
@@ -296,12 +288,12 @@ void BoxStream::seek(std::uint64_t byte) {
 
 Result<> BoxStream::read_part(const Box& part, std::span<std::byte> into) {
   if (wanted_ == Fingerprint::none) return reader_->read(part, into);
-  Came came;
+  ReadProof came;
   EBB_TRY(reader_->read(part, into, &came));
   fingerprint_ += came.fingerprint;
   if (came.in_place) return {};
   const TensorEntry& tensor = reader_->tensor();
-  const std::uint64_t put = libswap::fingerprint(tensor.shape, part, into, reader_->elem_bytes());
+  const std::uint64_t put = formats::fingerprint(tensor.shape, part, into, reader_->elem_bytes());
   if (came.fingerprint != put)
     return Error{Code::corrupt,
                  label_of(tensor) + ": what was gathered of " + to_string(part) +
@@ -314,16 +306,16 @@ Result<> BoxStream::read_elements(std::uint64_t first, std::span<std::byte> into
   const std::uint32_t elem = reader_->elem_bytes();
   if (chunk_ != nullptr) {
     EBB_TRY(reader_->read_chunk(*chunk_, first, into));
-    if (wanted_ == Fingerprint::checked) fingerprint_ += libswap::fingerprint(first, into, elem);
+    if (wanted_ == Fingerprint::checked) fingerprint_ += formats::fingerprint(first, into, elem);
     return {};
   }
-  for (Box& part : formats::boxes_of(box_.extent, {first, into.size() / elem})) {
+  for (Box& part : boxes_of(box_.extent, {first, into.size() / elem})) {
     for (std::size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += box_.offset[d];
-    const std::span<std::byte> bytes = into.first(formats::volume(part.extent) * elem);
+    const std::span<std::byte> bytes = into.first(volume(part.extent) * elem);
     EBB_TRY(read_part(part, bytes));
     into = into.subspan(bytes.size());
   }
   return {};
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

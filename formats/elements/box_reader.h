@@ -16,12 +16,10 @@
 
 #include "ebb/formats/catalog/catalog.h"
 
-namespace ebb::libswap {
-
-using formats::Result;
+namespace ebb::formats {
 
 // What a read found.
-struct Came {
+struct ReadProof {
   std::uint64_t fingerprint = 0;  // of the elements as their chunks place them
   // Whether all of it is runs of chunks that were read to where the same elements are wanted, one
   // behind the other. There is nothing then that could have been put elsewhere.
@@ -33,10 +31,9 @@ class BoxReader {
   static constexpr std::uint64_t kMaxRun = std::uint64_t{4} << 20;  // bytes asked for at once
 
   // Code::corrupt when a chunk lies outside the tensor's shape.
-  static Result<BoxReader> open(const formats::Checkpoint& checkpoint,
-                                const formats::TensorEntry& tensor);
+  static Result<BoxReader> open(const Checkpoint& checkpoint, const TensorEntry& tensor);
 
-  const formats::TensorEntry& tensor() const { return *tensor_; }
+  const TensorEntry& tensor() const { return *tensor_; }
   // Bytes of one element; sub-byte types count as their packed bytes, and then only boxes that are
   // stored as one chunk can be read, by BoxStream (Code::unsupported otherwise).
   std::uint32_t elem_bytes() const { return elem_bytes_; }
@@ -45,37 +42,36 @@ class BoxReader {
   // Fills `into` with the row-major elements of `box`. Code::incomplete when part of it is in no
   // chunk, Code::corrupt when part of it is in several; neither is found out before the end.
   // REQUIRES: box inside the tensor, into.size() its bytes.
-  Result<> read(const formats::Box& box, std::span<std::byte> into, Came* came = nullptr) const;
+  Result<> read(const Box& box, std::span<std::byte> into, ReadProof* came = nullptr) const;
 
   // The chunk that is exactly `box`, if there is one.
-  const formats::Chunk* chunk_of(const formats::Box& box) const;
+  const Chunk* chunk_of(const Box& box) const;
   // A chunk that holds something of `box`, if there is one.
-  const formats::Chunk* chunk_with(const formats::Box& box) const;
+  const Chunk* chunk_with(const Box& box) const;
   // Fills `into` from the chunk's decoded bytes, from byte `first` on, at most kMaxRun at a time.
-  Result<> read_chunk(const formats::Chunk& chunk, std::uint64_t first,
-                      std::span<std::byte> into) const;
+  Result<> read_chunk(const Chunk& chunk, std::uint64_t first, std::span<std::byte> into) const;
 
  private:
   class Gather;
 
-  BoxReader(const formats::Checkpoint& checkpoint, const formats::TensorEntry& tensor);
+  BoxReader(const Checkpoint& checkpoint, const TensorEntry& tensor);
   void build_index();
-  std::span<const formats::Chunk* const> candidates(const formats::Box& box) const;
+  std::span<const Chunk* const> candidates(const Box& box) const;
 
-  const formats::Checkpoint* checkpoint_;
-  const formats::TensorEntry* tensor_;
+  const Checkpoint* checkpoint_;
+  const TensorEntry* tensor_;
   std::uint32_t elem_bytes_ = 1;
   bool packed_ = false;
   // Non-empty chunks, ascending by offset in the dimension that separates most of them, and the
   // furthest end of each and those before it.
   std::size_t dim_ = 0;
-  std::vector<const formats::Chunk*> chunks_;
+  std::vector<const Chunk*> chunks_;
   std::vector<std::uint64_t> furthest_;
 };
 
 // The same for one box only.
-Result<> read_box(const formats::Checkpoint& checkpoint, const formats::TensorEntry& tensor,
-                  const formats::Box& box, std::span<std::byte> into);
+Result<> read_box(const Checkpoint& checkpoint, const TensorEntry& tensor, const Box& box,
+                  std::span<std::byte> into);
 
 // The row-major bytes of a box in order, as many at a time as the caller has room for, with their
 // fingerprint if it is wanted. Borrows the reader.
@@ -84,7 +80,7 @@ class BoxStream {
   // checked: Code::corrupt when what was gathered is not what the chunks hold.
   enum class Fingerprint : std::uint8_t { none, checked };
   // REQUIRES: box inside the tensor.
-  static Result<BoxStream> open(const BoxReader& reader, formats::Box box,
+  static Result<BoxStream> open(const BoxReader& reader, Box box,
                                 Fingerprint wanted = Fingerprint::none);
 
   std::uint64_t bytes_left() const { return size_ - next_; }
@@ -96,19 +92,19 @@ class BoxStream {
   std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:
-  BoxStream(const BoxReader& reader, formats::Box box, std::uint64_t size, Fingerprint wanted)
+  BoxStream(const BoxReader& reader, Box box, std::uint64_t size, Fingerprint wanted)
       : reader_(&reader), box_(std::move(box)), wanted_(wanted), size_(size) {}
-  Result<> read_part(const formats::Box& part, std::span<std::byte> into);
+  Result<> read_part(const Box& part, std::span<std::byte> into);
   Result<> read_elements(std::uint64_t first, std::span<std::byte> into);
 
   const BoxReader* reader_;
-  formats::Box box_;
+  Box box_;
   Fingerprint wanted_;
-  const formats::Chunk* chunk_ = nullptr;  // packed types only
+  const Chunk* chunk_ = nullptr;  // packed types only
   std::uint64_t size_ = 0;
   std::uint64_t next_ = 0;  // byte of the box
   std::uint64_t fingerprint_ = 0;
   std::array<std::byte, 16> element_{};  // the one that did not fit whole into the last read
 };
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -6,7 +6,7 @@
 
 #include "ebb/formats/core/check.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kBlock = 256;  // words that share one multiplier
@@ -70,7 +70,7 @@ EBB_CLONES std::uint64_t sum_of_4(const std::byte* data, std::size_t first, std:
 }
 
 template <typename Bits, std::uint64_t (*kMany)(const std::byte*, std::size_t, std::size_t)>
-std::uint64_t sum_of_blocks(std::uint64_t first, formats::ByteView data) {
+std::uint64_t sum_of_blocks(std::uint64_t first, ByteView data) {
   std::uint64_t sum = 0;
   for (std::size_t left = data.size() / sizeof(Bits); left > 0;) {
     const std::size_t in_block = first % kBlock;
@@ -88,7 +88,7 @@ std::uint64_t sum_of_blocks(std::uint64_t first, formats::ByteView data) {
 
 }  // namespace
 
-std::uint64_t fingerprint(std::uint64_t first, formats::ByteView data, std::uint32_t elem_bytes) {
+std::uint64_t fingerprint(std::uint64_t first, ByteView data, std::uint32_t elem_bytes) {
   EBB_CHECK(elem_bytes != 0 && data.size() % elem_bytes == 0);
   switch (elem_bytes) {
     case 1:
@@ -101,11 +101,11 @@ std::uint64_t fingerprint(std::uint64_t first, formats::ByteView data, std::uint
   }
 }
 
-std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box,
-                          formats::ByteView data, std::uint32_t elem_bytes) {
-  EBB_CHECK(data.size() == formats::volume(box.extent) * elem_bytes);
+std::uint64_t fingerprint(const Shape& shape, const Box& box, ByteView data,
+                          std::uint32_t elem_bytes) {
+  EBB_CHECK(data.size() == volume(box.extent) * elem_bytes);
   std::uint64_t sum = 0;
-  formats::for_each_run(shape, box, [&](formats::FlatRange run) {
+  for_each_run(shape, box, [&](FlatRange run) {
     const std::size_t bytes = run.count * elem_bytes;
     sum += fingerprint(run.first, data.first(bytes), elem_bytes);
     data = data.subspan(bytes);
@@ -113,23 +113,23 @@ std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box,
   return sum;
 }
 
-std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box, std::uint64_t first,
-                          formats::ByteView data, std::uint32_t elem_bytes) {
+std::uint64_t fingerprint(const Shape& shape, const Box& box, std::uint64_t first, ByteView data,
+                          std::uint32_t elem_bytes) {
   std::uint64_t sum = 0;
-  for (formats::Box& part : formats::boxes_of(box.extent, {first, data.size() / elem_bytes})) {
+  for (Box& part : boxes_of(box.extent, {first, data.size() / elem_bytes})) {
     for (std::size_t d = 0; d < part.offset.size(); ++d) part.offset[d] += box.offset[d];
-    const auto of_part = data.first(formats::volume(part.extent) * elem_bytes);
+    const auto of_part = data.first(volume(part.extent) * elem_bytes);
     sum += fingerprint(shape, part, of_part, elem_bytes);
     data = data.subspan(of_part.size());
   }
   return sum;
 }
 
-std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& region,
-                          formats::ConstBoxView frame, std::uint32_t elem_bytes) {
-  EBB_CHECK(frame.data.size() == formats::volume(frame.box.extent) * elem_bytes);
+std::uint64_t fingerprint(const Shape& shape, const Box& region, ConstBoxView frame,
+                          std::uint32_t elem_bytes) {
+  EBB_CHECK(frame.data.size() == volume(frame.box.extent) * elem_bytes);
   std::uint64_t sum = 0;
-  formats::for_each_run(shape, region, [&](formats::FlatRange run) {
+  for_each_run(shape, region, [&](FlatRange run) {
     // The run's first element, seen from the corner of the frame.
     std::uint64_t rest = run.first;
     std::uint64_t at = 0;
@@ -145,4 +145,4 @@ std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& regio
   return sum;
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

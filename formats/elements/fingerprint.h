@@ -11,22 +11,22 @@
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/layout/box.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
 // Elements [first, first + data.size() / elem_bytes) of the row-major tensor, dense in `data`.
 // REQUIRES: elem_bytes is 1, 2, 4, 8 or 16 and divides data.size().
-std::uint64_t fingerprint(std::uint64_t first, formats::ByteView data, std::uint32_t elem_bytes);
+std::uint64_t fingerprint(std::uint64_t first, ByteView data, std::uint32_t elem_bytes);
 
 // The elements of `box`, row-major and dense in `data`. REQUIRES: as above; box inside shape.
-std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box,
-                          formats::ByteView data, std::uint32_t elem_bytes);
+std::uint64_t fingerprint(const Shape& shape, const Box& box, ByteView data,
+                          std::uint32_t elem_bytes);
 
 // The elements of `box` from its `first`-th on. REQUIRES: as above.
-std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& box, std::uint64_t first,
-                          formats::ByteView data, std::uint32_t elem_bytes);
+std::uint64_t fingerprint(const Shape& shape, const Box& box, std::uint64_t first, ByteView data,
+                          std::uint32_t elem_bytes);
 
 // Of `region` alone, out of the elements of `frame`. REQUIRES: as above; region inside frame.
-std::uint64_t fingerprint(const formats::Shape& shape, const formats::Box& region,
-                          formats::ConstBoxView frame, std::uint32_t elem_bytes);
+std::uint64_t fingerprint(const Shape& shape, const Box& region, ConstBoxView frame,
+                          std::uint32_t elem_bytes);
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

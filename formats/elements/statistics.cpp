@@ -6,9 +6,7 @@
 #include "ebb/formats/core/element_values.h"
 #include "ebb/formats/elements/box_reader.h"
 
-namespace ebb::libswap {
-
-using formats::Result;
+namespace ebb::formats {
 
 namespace {
 
@@ -55,18 +53,18 @@ class Gathering {
 
 }  // namespace
 
-Result<std::optional<Statistics>> statistics_of(const formats::Checkpoint& checkpoint,
-                                                const formats::TensorEntry& tensor,
-                                                std::optional<formats::Rank> holder) {
-  const std::size_t per_element = formats::values_per_element(tensor.dtype);
+Result<std::optional<Statistics>> statistics_of(const Checkpoint& checkpoint,
+                                                const TensorEntry& tensor,
+                                                std::optional<Rank> holder) {
+  const std::size_t per_element = values_per_element(tensor.dtype);
   if (per_element == 0) return std::optional<Statistics>();
-  const std::size_t elem_bytes = formats::bytes_of(tensor.dtype);
+  const std::size_t elem_bytes = bytes_of(tensor.dtype);
   Gathering gathering;
-  formats::ByteVector bytes(BoxReader::kMaxRun);
+  ByteVector bytes(BoxReader::kMaxRun);
   std::vector<double> values(kBlock * per_element);
-  for (const formats::Chunk& chunk : tensor.chunks) {
+  for (const Chunk& chunk : tensor.chunks) {
     if (holder && chunk.holder != *holder) continue;
-    const std::uint64_t size = formats::volume(chunk.box.extent) * elem_bytes;
+    const std::uint64_t size = volume(chunk.box.extent) * elem_bytes;
     for (std::uint64_t at = 0; at < size;) {
       const auto run = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), size - at));
       EBB_TRY(checkpoint.read(tensor, chunk, at, run));
@@ -74,7 +72,7 @@ Result<std::optional<Statistics>> statistics_of(const formats::Checkpoint& check
       for (std::size_t first = 0; first < run.size(); first += kBlock * elem_bytes) {
         const auto block = run.subspan(first, std::min(kBlock * elem_bytes, run.size() - first));
         const auto into = std::span(values).first(block.size() / elem_bytes * per_element);
-        formats::element_values(tensor.dtype, block, into);
+        element_values(tensor.dtype, block, into);
         gathering.add(into);
       }
     }
@@ -82,4 +80,4 @@ Result<std::optional<Statistics>> statistics_of(const formats::Checkpoint& check
   return std::optional<Statistics>(gathering.done());
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -6,7 +6,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
 // Of numbers: real and imaginary parts of complex elements count one by one. Smallest, largest,
 // mean and norm (root of the sum of squares) leave NaN and infinities out.
@@ -24,8 +24,8 @@ struct Statistics {
 };
 
 // `holder`: only the chunks that this rank wrote. Nothing for the sub-byte dtypes.
-formats::Result<std::optional<Statistics>> statistics_of(const formats::Checkpoint& checkpoint,
-                                                         const formats::TensorEntry& tensor,
-                                                         std::optional<formats::Rank> holder);
+Result<std::optional<Statistics>> statistics_of(const Checkpoint& checkpoint,
+                                                const TensorEntry& tensor,
+                                                std::optional<Rank> holder);
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/common_names.h"
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/formats/catalog/resume.h"
-#include "ebb/formats/state_dict/common_names.h"
 
 namespace ebb::formats {
 

@@ -1,19 +1,9 @@
-// Names that mean the same in every format, for formats whose own names are places.
+// Names of the parameters of a torch state dict.
 #pragma once
 
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/common_names.h"
 
 namespace ebb::formats {
-
-// What a catalog's tensors and groups are called where its own format's conventions mean nothing.
-struct CommonNames {
-  std::vector<std::pair<std::string, std::string>> tensors;  // (name, state) of each, in order
-  std::vector<GroupEntry> groups;
-};
 
 // Parameters as the model's state dict calls them: `model`, `state_dict` and `module` lead to
 // parameters, an optimizer's numbers become names through its param_names or, where that leaves no

@@ -1,4 +1,4 @@
-// Entries of a state dict as the object they nest into. Internal to formats/torch.
+// Entries of a state dict as the object they nest into.
 #pragma once
 
 #include <cstdint>

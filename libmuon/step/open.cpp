@@ -57,9 +57,9 @@ Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::str
 }
 
 // Everything that is kept as bf16 reads as fp32.
-libswap::ContentView widened(const formats::Checkpoint& checkpoint) {
+formats::ContentView widened(const formats::Checkpoint& checkpoint) {
   formats::Catalog content;
-  std::vector<libswap::MadeOf> made_of;
+  std::vector<formats::MadeOf> made_of;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     TensorEntry& wide = content.tensors.emplace_back(tensor);
     if (tensor.dtype == DType::bf16) wide.dtype = DType::f32;
@@ -107,7 +107,7 @@ class StateSource {
   const formats::Checkpoint& checkpoint_;
   const ModelSpec& model_;
   const std::vector<std::string> names_ = state_names();
-  const libswap::ContentView content_ = widened(checkpoint_);
+  const formats::ContentView content_ = widened(checkpoint_);
   libswap::Loader loader_{content_};
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> tensors_;
 };

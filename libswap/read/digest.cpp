@@ -19,10 +19,11 @@ using formats::Result;
 
 Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
                               const formats::TensorEntry& tensor) {
-  EBB_TRY_ASSIGN(const BoxReader reader, BoxReader::open(checkpoint, tensor));
-  EBB_TRY_ASSIGN(BoxStream stream, BoxStream::open(reader, formats::whole(tensor.shape)));
+  EBB_TRY_ASSIGN(const formats::BoxReader reader, formats::BoxReader::open(checkpoint, tensor));
+  EBB_TRY_ASSIGN(formats::BoxStream stream,
+                 formats::BoxStream::open(reader, formats::whole(tensor.shape)));
   formats::Sha256 sha;
-  ByteVector bytes(std::min(stream.bytes_left(), BoxReader::kMaxRun));
+  ByteVector bytes(std::min(stream.bytes_left(), formats::BoxReader::kMaxRun));
   while (stream.bytes_left() > 0) {
     const auto part =
         std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), stream.bytes_left()));
@@ -69,7 +70,7 @@ class Runs {
   // The runs that follow begin where a block of the file does.
   std::uint64_t until_border(const formats::TensorEntry& tensor,
                              const formats::Chunk& chunk) const {
-    const std::uint64_t size = BoxReader::kMaxRun - (chunk.offset + at_) % kBlock;
+    const std::uint64_t size = formats::BoxReader::kMaxRun - (chunk.offset + at_) % kBlock;
     return size - size % formats::div_ceil(bits_of(tensor.dtype), 8);
   }
 
@@ -86,12 +87,13 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
                                                    std::uint32_t workers,
                                                    const std::atomic<bool>* cancel) {
   for (const TensorOf& one : tensors)  // its chunks lie inside it, its bytes can be counted
-    EBB_TRY(BoxReader::open(*one.checkpoint, *one.tensor));
+    EBB_TRY(formats::BoxReader::open(*one.checkpoint, *one.tensor));
   Runs runs(tensors);
   std::mutex mutex;
   std::vector<std::uint64_t> sums(tensors.size(), 0);
   const auto work = [&](const std::atomic<bool>& stop) -> Result<> {
-    EBB_TRY_ASSIGN(AlignedBuffer memory, AlignedBuffer::allocate(BoxReader::kMaxRun + kBlock));
+    EBB_TRY_ASSIGN(AlignedBuffer memory,
+                   AlignedBuffer::allocate(formats::BoxReader::kMaxRun + kBlock));
     while (!stop.load(std::memory_order_relaxed)) {
       if (cancel != nullptr && cancel->load(std::memory_order_relaxed))
         return formats::Error{formats::Code::cancelled, "stopped on request", {}};
@@ -104,9 +106,9 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
       EBB_TRY(of.checkpoint->read(*of.tensor, *run->chunk, run->at, bytes));
       const bool packed = bits_of(of.tensor->dtype) % 8 != 0;
       const std::uint32_t elem = packed ? 1 : bytes_of(of.tensor->dtype);
-      const std::uint64_t sum =
-          packed ? fingerprint(run->at, bytes, 1)
-                 : fingerprint(of.tensor->shape, run->chunk->box, run->at / elem, bytes, elem);
+      const std::uint64_t sum = packed ? formats::fingerprint(run->at, bytes, 1)
+                                       : formats::fingerprint(of.tensor->shape, run->chunk->box,
+                                                              run->at / elem, bytes, elem);
       const std::lock_guard guard(mutex);
       sums[run->tensor] += sum;
     }
@@ -122,7 +124,7 @@ Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
   std::uint64_t runs = 0;
   for (const formats::Chunk& chunk : tensor.chunks)
     runs += formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent)).value_or(0) /
-                BoxReader::kMaxRun +
+                formats::BoxReader::kMaxRun +
             1;
   const std::uint64_t small = runs < 2 ? 1 : std::min<std::uint64_t>(runs, kMostWorkers);
   const auto workers = std::min(workers_or_default(0), static_cast<std::uint32_t>(small));

@@ -60,7 +60,7 @@ class Loader::Portion {
   Result<> read(const Run& run);
 
   std::span<const Wanted> wanted_;
-  std::vector<const BoxReader*> readers_;  // of each that is wanted
+  std::vector<const formats::BoxReader*> readers_;  // of each that is wanted
   std::vector<Run> runs_;
   std::mutex mutex_;
   LoadReport report_;  // guarded by mutex_
@@ -68,7 +68,7 @@ class Loader::Portion {
 
 Result<> Loader::Portion::plan(Loader& loader) {
   for (std::size_t i = 0; i < wanted_.size(); ++i) {
-    EBB_TRY_ASSIGN(const BoxReader* reader, loader.reader_of(wanted_[i].tensor));
+    EBB_TRY_ASSIGN(const formats::BoxReader* reader, loader.reader_of(wanted_[i].tensor));
     EBB_TRY(check(wanted_[i], reader->tensor()));
     readers_.push_back(reader);
     cut(i);
@@ -81,8 +81,10 @@ Result<> Loader::Portion::plan(Loader& loader) {
 
 void Loader::Portion::cut(std::size_t number) {
   const std::uint64_t bytes = wanted_[number].into.size();
-  for (std::uint64_t first = 0; first < bytes; first += BoxReader::kMaxRun) {
-    Run run{.wanted = number, .first = first, .size = std::min(BoxReader::kMaxRun, bytes - first)};
+  for (std::uint64_t first = 0; first < bytes; first += formats::BoxReader::kMaxRun) {
+    Run run{.wanted = number,
+            .first = first,
+            .size = std::min(formats::BoxReader::kMaxRun, bytes - first)};
     place(run);
     runs_.push_back(run);
   }
@@ -90,7 +92,7 @@ void Loader::Portion::cut(std::size_t number) {
 
 void Loader::Portion::place(Run& run) const {
   const Wanted& one = wanted_[run.wanted];
-  const BoxReader& reader = *readers_[run.wanted];
+  const formats::BoxReader& reader = *readers_[run.wanted];
   if (reader.packed()) return;  // stored as one chunk; any order is as good
   Box element = formats::boxes_of(one.box.extent, {run.first / reader.elem_bytes(), 1}).front();
   for (std::size_t d = 0; d < element.offset.size(); ++d) element.offset[d] += one.box.offset[d];
@@ -105,8 +107,9 @@ void Loader::Portion::place(Run& run) const {
 
 Result<> Loader::Portion::read(const Run& run) {
   const Wanted& one = wanted_[run.wanted];
-  EBB_TRY_ASSIGN(BoxStream stream,
-                 BoxStream::open(*readers_[run.wanted], one.box, BoxStream::Fingerprint::checked));
+  EBB_TRY_ASSIGN(formats::BoxStream stream,
+                 formats::BoxStream::open(*readers_[run.wanted], one.box,
+                                          formats::BoxStream::Fingerprint::checked));
   stream.seek(run.first);
   EBB_TRY(stream.read(one.into.subspan(run.first, run.size)));
   const std::lock_guard guard(mutex_);
@@ -131,7 +134,7 @@ Result<> Loader::Portion::run(const LoadOptions& options) {
   return in_parallel(static_cast<std::uint32_t>(workers), work);
 }
 
-Result<const BoxReader*> Loader::reader_of(std::uint32_t tensor) {
+Result<const formats::BoxReader*> Loader::reader_of(std::uint32_t tensor) {
   const auto known = readers_.find(tensor);
   if (known != readers_.end()) return &known->second;
   const formats::Catalog& catalog = checkpoint_.catalog();
@@ -140,7 +143,8 @@ Result<const BoxReader*> Loader::reader_of(std::uint32_t tensor) {
                  "tensor " + std::to_string(tensor) + " is wanted of a checkpoint that has " +
                      std::to_string(catalog.tensors.size()),
                  {}};
-  EBB_TRY_ASSIGN(BoxReader reader, BoxReader::open(checkpoint_, catalog.tensors[tensor]));
+  EBB_TRY_ASSIGN(formats::BoxReader reader,
+                 formats::BoxReader::open(checkpoint_, catalog.tensors[tensor]));
   EBB_TRY(prove_coverage(catalog.tensors[tensor], catalog));
   return &readers_.emplace(tensor, std::move(reader)).first->second;
 }

@@ -61,11 +61,11 @@ class Loader {
  private:
   class Portion;
 
-  formats::Result<const BoxReader*> reader_of(std::uint32_t tensor);
+  formats::Result<const formats::BoxReader*> reader_of(std::uint32_t tensor);
 
   const formats::Checkpoint& checkpoint_;
   LoadOptions options_;
-  std::map<std::uint32_t, BoxReader> readers_;  // by tensor; coverage proven
+  std::map<std::uint32_t, formats::BoxReader> readers_;  // by tensor; coverage proven
 };
 
 }  // namespace ebb::libswap

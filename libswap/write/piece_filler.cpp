@@ -37,8 +37,8 @@ std::uint64_t size_of(const Fragment& fragment, const formats::Catalog& content)
 // Part of the bytes that one TensorData writes.
 class PieceFiller::Part {
  public:
-  Part(const PieceFiller& filler, const TensorData& data, const BoxReader& reader,
-       BoxStream elements)
+  Part(const PieceFiller& filler, const TensorData& data, const formats::BoxReader& reader,
+       formats::BoxStream elements)
       : filler_(filler),
         data_(data),
         reader_(reader),
@@ -125,8 +125,8 @@ class PieceFiller::Part {
           block = out;
         }
         const std::uint64_t first = element + at / from_bytes_;
-        sum += reader_.packed() ? fingerprint(first, block, 1)
-                                : fingerprint(target.shape, data_.box, first, block, size);
+        sum += reader_.packed() ? formats::fingerprint(first, block, 1)
+                                : formats::fingerprint(target.shape, data_.box, first, block, size);
       }
       shares.derived.push_back({number, sum});
     }
@@ -134,8 +134,8 @@ class PieceFiller::Part {
 
   const PieceFiller& filler_;
   const TensorData& data_;
-  const BoxReader& reader_;
-  BoxStream elements_;
+  const formats::BoxReader& reader_;
+  formats::BoxStream elements_;
   DType from_;
   DType to_;
   std::uint32_t from_bytes_;
@@ -155,12 +155,13 @@ PieceFiller::PieceFiller(const formats::Checkpoint& content, const formats::Emit
     derived_from_[plan.derived[i].from].push_back(i);
 }
 
-Result<const BoxReader*> PieceFiller::reader_of(std::uint32_t tensor) const {
+Result<const formats::BoxReader*> PieceFiller::reader_of(std::uint32_t tensor) const {
   const std::lock_guard guard(mutex_);
-  std::unique_ptr<BoxReader>& reader = readers_[tensor];
+  std::unique_ptr<formats::BoxReader>& reader = readers_[tensor];
   if (reader == nullptr) {
-    EBB_TRY_ASSIGN(BoxReader made, BoxReader::open(content_, content_.catalog().tensors[tensor]));
-    reader = std::make_unique<BoxReader>(std::move(made));
+    EBB_TRY_ASSIGN(formats::BoxReader made,
+                   formats::BoxReader::open(content_, content_.catalog().tensors[tensor]));
+    reader = std::make_unique<formats::BoxReader>(std::move(made));
   }
   return reader.get();
 }
@@ -185,9 +186,10 @@ Result<Shares> PieceFiller::fill(const OutputFile& file, std::uint64_t offset,
     if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data)) {
       std::ranges::copy(std::span(*bytes).subspan(skipped, place.size()), place.begin());
     } else if (const auto* data = std::get_if<TensorData>(&fragment.data)) {
-      EBB_TRY_ASSIGN(const BoxReader* reader, reader_of(data->tensor));
-      EBB_TRY_ASSIGN(BoxStream elements,
-                     BoxStream::open(*reader, data->box, BoxStream::Fingerprint::checked));
+      EBB_TRY_ASSIGN(const formats::BoxReader* reader, reader_of(data->tensor));
+      EBB_TRY_ASSIGN(
+          formats::BoxStream elements,
+          formats::BoxStream::open(*reader, data->box, formats::BoxStream::Fingerprint::checked));
       EBB_TRY(Part(*this, *data, *reader, std::move(elements)).fill(skipped, place, shares));
     }
     filled = last;

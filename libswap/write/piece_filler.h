@@ -17,6 +17,8 @@
 
 namespace ebb::libswap {
 
+using formats::Result;
+
 // Borrows everything. Thread-safe. Memory: BoxReader's indexes, and per call one run of BoxReader
 // and what kCastBytes says.
 class PieceFiller {
@@ -33,14 +35,14 @@ class PieceFiller {
 
  private:
   class Part;
-  Result<const BoxReader*> reader_of(std::uint32_t tensor) const;
+  Result<const formats::BoxReader*> reader_of(std::uint32_t tensor) const;
 
   const formats::Checkpoint& content_;
   const formats::EmitPlan& plan_;
   const Stores& stores_;
   std::vector<std::vector<std::uint32_t>> derived_from_;  // numbers in plan.derived, by tensor
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<BoxReader>> readers_;  // made when first needed
+  mutable std::vector<std::unique_ptr<formats::BoxReader>> readers_;  // made when first needed
 };
 
 // The fragments of a file that reach into a range, or may: those that begin before its end, from

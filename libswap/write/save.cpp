@@ -58,14 +58,14 @@ Result<> check_divisible(const EmitPlan& plan, const SaveRequest& request) {
   if (!plan.dropped.empty())
     return Error{
         Code::unsupported,
-        std::string(request.format->name) + " cannot hold " + plan.dropped.front() +
+        std::string(request.format.name()) + " cannot hold " + plan.dropped.front() +
             (plan.dropped.size() > 1 ? " and " + std::to_string(plan.dropped.size() - 1) + " more"
                                      : ""),
         "leave it out of what is saved, or choose another format"};
   if (request.world == 1) return {};
   if (!plan.derived.empty() || std::ranges::any_of(plan.commit_files, needs_all_ranks))
     return Error{Code::unsupported,
-                 std::string(request.format->name) +
+                 std::string(request.format.name()) +
                      " is not written by several ranks: its last files depend on all of them",
                  "save as dcp, and convert that"};
   for (const OutputFile& file : plan.files)
@@ -80,8 +80,8 @@ Result<> check_divisible(const EmitPlan& plan, const SaveRequest& request) {
 
 // What one rank does of a plan that is the same on all.
 struct OwnPart {
-  Conversion conversion;  // its plan: this rank's files alone
-  std::int64_t hash = 0;  // of the whole plan
+  formats::Conversion conversion;  // its plan: this rank's files alone
+  std::int64_t hash = 0;           // of the whole plan
 };
 
 Result<OwnPart> part_of(const formats::Checkpoint& content, const SaveRequest& request) {
@@ -91,9 +91,11 @@ Result<OwnPart> part_of(const formats::Checkpoint& content, const SaveRequest& r
                      std::to_string(request.world) + " cannot save",
                  {}};
   OwnPart part;
-  EBB_TRY_ASSIGN(part.conversion, plan_conversion(content, {.format = request.format,
-                                                            .world = request.world,
-                                                            .policy = request.policy}));
+  EBB_TRY_ASSIGN(part.conversion,
+                 formats::plan_conversion(content, {.from = formats::format_of(content.catalog()),
+                                                    .to = request.format,
+                                                    .world = request.world,
+                                                    .policy = request.policy}));
   EmitPlan& plan = part.conversion.plan;
   const formats::Catalog& catalog = part.conversion.content->catalog();
   EBB_TRY(check_plan(plan, catalog));
@@ -117,7 +119,7 @@ Result<> check_same(Agreement& ranks, std::int64_t hash) {
 }
 
 // Rank 0.
-Result<WriteReport> lead(IoQueue& io, Agreement& ranks, const Conversion& conversion,
+Result<WriteReport> lead(IoQueue& io, Agreement& ranks, const formats::Conversion& conversion,
                          const WriteOptions& options, const fs::path& destination) {
   bool begun = false;
   bool shards_there = false;
@@ -141,7 +143,7 @@ Result<WriteReport> lead(IoQueue& io, Agreement& ranks, const Conversion& conver
 }
 
 // Every other rank.
-Result<WriteReport> follow(IoQueue& io, Agreement& ranks, const Conversion& conversion,
+Result<WriteReport> follow(IoQueue& io, Agreement& ranks, const formats::Conversion& conversion,
                            const SaveRequest& request, const fs::path& destination) {
   EBB_TRY(agree_all(ranks, {}, "beginning to save"));
   EBB_TRY_ASSIGN(const std::uint64_t id, from_rank_0(ranks, request.rank, 0));

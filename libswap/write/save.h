@@ -24,8 +24,8 @@
 namespace ebb::libswap {
 
 struct SaveRequest {
-  const formats::Format* format = nullptr;  // with an emit
-  formats::Rank rank{};                     // this one
+  const formats::Format& format;
+  formats::Rank rank{};  // this one
   std::uint32_t world = 1;
   // How the state is cut over the ranks: what this one writes must be in its content.
   formats::Policy policy = formats::Policy::rows;

@@ -258,7 +258,8 @@ Result<> check_pieces(const WriteOptions& options) {
 Result<> PlanWriter::hire() {
   // A run that is gathered from and the bounce buffer it comes through; a cast's sides; and two
   // pieces, or what packing takes.
-  std::uint64_t each = BoxReader::kMaxRun + BounceBuffers::kBytes + 2 * PieceFiller::kCastBytes;
+  std::uint64_t each =
+      formats::BoxReader::kMaxRun + BounceBuffers::kBytes + 2 * PieceFiller::kCastBytes;
   if (packed_ != nullptr) {
     EBB_TRY_ASSIGN(const std::uint64_t packing, packed_->worker_bytes());
     each += packing;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/registry.h"
 #include "ebb/libswap/write/write_checkpoint.h"
 #include "tests/bench/synthetic_checkpoint.h"
 
@@ -18,8 +19,10 @@ formats::Result<> make(const std::string& directory, const std::string& format, 
     return formats::Error{formats::Code::usage, "no format is called " + format, {}};
   const bench::SyntheticCheckpoint source(bytes);
   EBB_TRY_ASSIGN(const auto conversion,
-                 libswap::plan_conversion(
-                     source, {.format = to, .world = ranks, .policy = to->default_policy}));
+                 formats::plan_conversion(source, {.from = formats::format_of(source.catalog()),
+                                                   .to = *to,
+                                                   .world = ranks,
+                                                   .policy = to->traits().default_policy}));
   EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
   EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
   EBB_TRY_ASSIGN(const auto report,

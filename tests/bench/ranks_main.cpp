@@ -129,11 +129,11 @@ class Rank {
   }
 
   Result<> save(libswap::IoQueue& io) {
-    std::vector<libswap::Held> held;
+    std::vector<formats::Held> held;
     for (const Part& part : parts_) held.push_back({part.tensor, part.box, part.memory});
-    EBB_TRY_ASSIGN(const auto content, libswap::MemoryContent::make(catalog_, std::move(held)));
+    EBB_TRY_ASSIGN(const auto content, formats::MemoryContent::make(catalog_, std::move(held)));
     EBB_TRY(libswap::save(io, ranks_, content,
-                          {.format = formats::format_named("dcp"),
+                          {.format = *formats::format_named("dcp"),
                            .rank = formats::Rank{number_},
                            .world = task_.world},
                           task_.directory));

@@ -108,14 +108,13 @@ class Writer {
 
 Result<> make_synthetic(const Synthetic& wanted, const std::string& directory) {
   const formats::Format* format = formats::format_named(wanted.format);
-  if (format == nullptr || format->emit == nullptr)
-    return Error{Code::unsupported, wanted.format + " is not written", {}};
+  if (format == nullptr) return Error{Code::unsupported, wanted.format + " is not written", {}};
   const Catalog content = content_of(wanted);
   std::vector<formats::Shape> shapes;
   for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
   EBB_TRY_ASSIGN(
       const formats::Layout layout,
-      formats::Layout::make({.policy = format->default_policy, .mesh = {wanted.world, 1}},
+      formats::Layout::make({.policy = format->traits().default_policy, .mesh = {wanted.world, 1}},
                             std::move(shapes)));
   EBB_TRY_ASSIGN(const formats::EmitPlan plan, format->emit({content, layout}));
   Writer writer(content, directory);

@@ -7,8 +7,8 @@ namespace ebb::tools::convert {
 
 using formats::Code;
 using formats::Error;
+using formats::MomentumForm;
 using formats::Result;
-using libswap::MomentumForm;
 
 namespace {
 
@@ -26,12 +26,12 @@ Result<std::string> text_of_file(const std::string& path) {
 
 std::optional<MomentumForm> form_named(std::string_view word) {
   for (const MomentumForm form : {MomentumForm::ema, MomentumForm::sum})
-    if (libswap::name_of(form) == word) return form;
+    if (formats::name_of(form) == word) return form;
   return std::nullopt;
 }
 
-Result<libswap::MomentumRule> momentum_of(std::string_view text) {
-  libswap::MomentumRule rule;
+Result<formats::MomentumRule> momentum_of(std::string_view text) {
+  formats::MomentumRule rule;
   const std::size_t colon = text.find(':');
   const auto to = form_named(colon == std::string_view::npos ? text : text.substr(colon + 1));
   if (colon != std::string_view::npos) rule.from = form_named(text.substr(0, colon));
@@ -47,8 +47,8 @@ Result<libswap::MomentumRule> momentum_of(std::string_view text) {
 
 }  // namespace
 
-Result<libswap::Revision> revision_of(const Arguments& arguments) {
-  libswap::Revision revision;
+Result<formats::Edits> edits_of(const Arguments& arguments) {
+  formats::Edits edits;
   std::vector<std::string> rules;
   for (const std::string& given : arguments.texts("rename")) {
     if (!given.starts_with('@')) {
@@ -58,12 +58,12 @@ Result<libswap::Revision> revision_of(const Arguments& arguments) {
     EBB_TRY_ASSIGN(std::string text, text_of_file(given.substr(1)));
     rules.push_back(std::move(text));
   }
-  EBB_TRY_ASSIGN(revision.rename, libswap::RenameRules::parse(rules));
-  EBB_TRY_ASSIGN(revision.dtypes, libswap::DTypeRules::parse(arguments.texts("dtype")));
+  EBB_TRY_ASSIGN(edits.rename, formats::RenameRules::parse(rules));
+  EBB_TRY_ASSIGN(edits.dtypes, formats::DTypeRules::parse(arguments.texts("dtype")));
   if (const auto momentum = arguments.text("momentum")) {
-    EBB_TRY_ASSIGN(revision.momentum, momentum_of(*momentum));
+    EBB_TRY_ASSIGN(edits.momentum, momentum_of(*momentum));
   }
-  return revision;
+  return edits;
 }
 
 }  // namespace ebb::tools::convert

@@ -102,20 +102,21 @@ Result<Prepared> prepare(const Request& request) {
     }
   }
   EBB_TRY_ASSIGN(
-      libswap::Conversion conversion,
-      libswap::plan_conversion(
-          *source, {.format = request.format,
+      formats::Conversion conversion,
+      formats::plan_conversion(
+          *source, {.from = formats::format_of(source->catalog()),
+                    .to = *request.format,
                     .world = request.world,
                     .policy = request.policy,
                     .wanted = [&](const TensorEntry& t) { return request.selection.wants(t); },
                     .file_bytes = request.file_bytes,
-                    .revision = &request.revision,
+                    .edits = &request.edits,
                     .compression = request.compression}));
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
-    return Error{
-        Code::unsupported,
-        std::string(request.format->name) + " cannot hold " + in_one_line(conversion.plan.dropped),
-        "--drop goes on without; -n --drop lists all of it; dcp holds everything"};
+    return Error{Code::unsupported,
+                 std::string(request.format->name()) + " cannot hold " +
+                     in_one_line(conversion.plan.dropped),
+                 "--drop goes on without; -n --drop lists all of it; dcp holds everything"};
   return Prepared{std::move(source), std::move(conversion)};
 }
 

@@ -26,7 +26,7 @@ struct Request {
   std::optional<std::uint64_t> file_bytes;  // where the format cuts files
   std::optional<formats::Compression> compression;
   Selection selection;
-  libswap::Revision revision;
+  formats::Edits edits;
   Dropping dropping = Dropping::refused;
   libswap::Overwrite overwrite = libswap::Overwrite::refuse;
   std::uint32_t workers = 0;  // 0: two for each core
@@ -35,7 +35,7 @@ struct Request {
 
 struct Prepared {
   std::unique_ptr<formats::Checkpoint> source;
-  libswap::Conversion conversion;
+  formats::Conversion conversion;
 
   std::uint64_t bytes() const;  // of all files to be written
   std::size_t files() const;

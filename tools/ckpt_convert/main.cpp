@@ -248,19 +248,15 @@ std::vector<std::string> split_list(const std::vector<std::string>& lists) {
   return out;
 }
 
-Result<const formats::Format*> format_of(const Arguments& arguments) {
+Result<const formats::Format*> target_of(const Arguments& arguments) {
   const auto name = arguments.text("to");
   std::vector<std::string> known;
-  for (const formats::Format& format : formats::registered_formats())
-    if (format.emit != nullptr) known.emplace_back(format.name);
+  for (const formats::Format* format : formats::registered_formats())
+    known.emplace_back(format->name());
   std::string list;
   for (const std::string& one : known) list.append(list.empty() ? "" : ", ").append(one);
   if (!name) return Error{Code::usage, "--to is missing: which format to write?", "one of " + list};
-  const formats::Format* format = formats::format_named(*name);
-  if (format != nullptr && format->emit != nullptr) return format;
-  if (format != nullptr)
-    return Error{Code::unsupported, *name + " is read but not written by this version",
-                 "one of " + list};
+  if (const formats::Format* format = formats::format_named(*name)) return format;
   const auto meant = nearest(*name, known);
   return Error{Code::usage, "--to takes one of " + list + ", not '" + printable(*name) + "'",
                meant ? "did you mean --to " + *meant + "?" : std::string()};
@@ -268,14 +264,15 @@ Result<const formats::Format*> format_of(const Arguments& arguments) {
 
 // --compress, where the format's readers decompress.
 Result<formats::Compression> compression_of(std::string_view text, const formats::Format& format) {
-  if (format.packs == formats::Packs::nothing) {
+  if (format.traits().packs == formats::Packs::nothing) {
     std::string list;
-    for (const formats::Format& other : formats::registered_formats())
-      if (other.packs != formats::Packs::nothing)
-        list.append(list.empty() ? "" : " and ").append(other.name);
-    return Error{Code::usage,
-                 "--compress: readers of " + std::string(format.name) + " know no compressed data",
-                 "formats that take --compress: " + list};
+    for (const formats::Format* other : formats::registered_formats())
+      if (other->traits().packs != formats::Packs::nothing)
+        list.append(list.empty() ? "" : " and ").append(other->name());
+    return Error{
+        Code::usage,
+        "--compress: readers of " + std::string(format.name()) + " know no compressed data",
+        "formats that take --compress: " + list};
   }
   using formats::ZstdWriter;
   constexpr std::string_view kCodec = "zstd";
@@ -299,7 +296,7 @@ Result<Request> request_of(const Arguments& arguments) {
   Request request;
   request.source = arguments.positional(0);
   request.destination = arguments.positional(1);
-  EBB_TRY_ASSIGN(request.format, format_of(arguments));
+  EBB_TRY_ASSIGN(request.format, target_of(arguments));
   const std::uint64_t world = arguments.count("world-size").value_or(1);
   if (world == 0 || world > kMaxWorld)
     return Error{Code::usage,
@@ -307,13 +304,13 @@ Result<Request> request_of(const Arguments& arguments) {
                      std::to_string(world),
                  {}};
   request.world = static_cast<std::uint32_t>(world);
-  request.policy = request.format->default_policy;
+  request.policy = request.format->traits().default_policy;
   if (const auto policy = arguments.text("partition"))
     request.policy = formats::policy_named(*policy).value_or(request.policy);
   request.file_bytes = arguments.size("shard-size");
-  if (request.file_bytes && request.format->file_size != formats::FileSize::limited)
+  if (request.file_bytes && request.format->traits().file_size != formats::FileSize::limited)
     return Error{Code::usage,
-                 "--shard-size: a file of " + std::string(request.format->name) +
+                 "--shard-size: a file of " + std::string(request.format->name()) +
                      " holds what its rank has, whatever the size",
                  "more ranks (--world-size) make smaller files; safetensors takes --shard-size"};
   if (const auto text = arguments.text("compress")) {
@@ -330,7 +327,7 @@ Result<Request> request_of(const Arguments& arguments) {
         {}};
   request.workers = static_cast<std::uint32_t>(jobs);
   request.memory_bytes = arguments.size("memory").value_or(request.memory_bytes);
-  EBB_TRY_ASSIGN(request.revision, revision_of(arguments));
+  EBB_TRY_ASSIGN(request.edits, edits_of(arguments));
   if (arguments.has("drop")) request.dropping = Dropping::allowed;
   if (arguments.has("force")) request.overwrite = libswap::Overwrite::replace;
   return request;
@@ -349,9 +346,9 @@ std::string written_bytes(const libswap::WriteReport& report, const Prepared& pr
 }
 
 std::string plan_text(const Request& request, const Prepared& prepared) {
-  const libswap::Conversion& conversion = prepared.conversion;
+  const formats::Conversion& conversion = prepared.conversion;
   std::string out = "would write " + printable(request.destination) + ": " +
-                    std::string(request.format->name) + " for " + plural(request.world, "rank") +
+                    std::string(request.format->name()) + " for " + plural(request.world, "rank") +
                     ", " + plural(conversion.content->catalog().tensors.size(), "tensor") + ", " +
                     plural(prepared.files(), "file") + ", " + planned_bytes(prepared) + "\n";
   Table table({{"file"}, {"rank", Align::right}, {"bytes", Align::right}});
@@ -371,7 +368,7 @@ std::string plan_text(const Request& request, const Prepared& prepared) {
 
 // What the reading back has shown, and what it cannot have shown.
 std::string verified_text(const Prepared& prepared, const Outcome& outcome) {
-  const libswap::Conversion& conversion = prepared.conversion;
+  const formats::Conversion& conversion = prepared.conversion;
   const std::size_t derived = conversion.plan.derived.size();
   const std::size_t otherwise = outcome.rounded_otherwise.size();
   std::string out;
@@ -393,7 +390,7 @@ std::string done_text(const Request& request, const Prepared& prepared, const Ou
   std::array<char, 64> speed{};
   std::snprintf(speed.data(), speed.size(), " in %.2f s (%.0f MB/s)", report.seconds,
                 static_cast<double>(report.plain_bytes) / std::max(report.seconds, 1e-9) / 1e6);
-  return printable(request.destination) + ": " + std::string(request.format->name) + " for " +
+  return printable(request.destination) + ": " + std::string(request.format->name()) + " for " +
          plural(request.world, "rank") + ", " + plural(tensors - lost, "tensor") + ", " +
          plural(report.files, "file") + ", " + written_bytes(report, prepared) + speed.data() +
          ", verified bit for bit\n" + verified_text(prepared, outcome);
@@ -404,7 +401,7 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
   json.open_object().key("schema").text("ckpt.convert/1");
   json.key("dry_run").raw(outcome == nullptr ? "true" : "false");
   json.key("source").text(request.source).key("destination").text(request.destination);
-  json.key("format").text(request.format->name).key("world").number(request.world);
+  json.key("format").text(request.format->name()).key("world").number(request.world);
   json.key("partition").text(formats::name_of(request.policy));
   json.key("tensors").number(prepared.conversion.content->catalog().tensors.size());
   json.key("files").open_list();

@@ -49,7 +49,7 @@ Result<std::uint64_t> fingerprint_as(const Checkpoint& written, const TensorEntr
   Catalog narrow;
   narrow.tensors.push_back(wanted);
   const auto number = static_cast<std::uint32_t>(&found - written.catalog().tensors.data());
-  const libswap::ContentView view(written, std::move(narrow), {{number}});
+  const formats::ContentView view(written, std::move(narrow), {{number}});
   return libswap::fingerprint_of(view, view.catalog().tensors.front());
 }
 
@@ -71,7 +71,7 @@ Error read_back_different(const TensorEntry& wanted) {
 
 }  // namespace
 
-ReadBack::ReadBack(const libswap::Conversion& conversion, std::uint32_t workers)
+ReadBack::ReadBack(const formats::Conversion& conversion, std::uint32_t workers)
     : conversion_(conversion), workers_(libswap::workers_or_default(workers)) {
   for (const TensorEntry& tensor : conversion.content->catalog().tensors)
     claimed_.insert(identity(tensor));
@@ -87,7 +87,7 @@ Result<> ReadBack::run(const std::filesystem::path& directory,
   EBB_TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
   EBB_TRY(prove_coverage(written->catalog()));
   const auto lost =
-      libswap::lost_content(conversion_.content->catalog(), conversion_.plan, written->catalog());
+      formats::lost_content(conversion_.content->catalog(), conversion_.plan, written->catalog());
   if (!lost.empty())
     return Error{
         Code::corrupt,
@@ -159,7 +159,7 @@ Result<bool> ReadBack::holds(const Checkpoint& written, const ByName& tensors,
 
 Result<std::vector<std::string>> ReadBack::rounded_otherwise() const {
   std::vector<std::string> lines;
-  const libswap::ContentView& content = *conversion_.content;
+  const formats::ContentView& content = *conversion_.content;
   const auto& tensors = content.catalog().tensors;
   for (const auto& [number, from] : conversion_.plan.derived) {
     EBB_TRY(check_cancelled());

@@ -17,7 +17,7 @@ namespace ebb::tools::convert {
 class ReadBack {
  public:
   // Borrows the conversion. Workers that read, 0: two for each core.
-  ReadBack(const libswap::Conversion& conversion, std::uint32_t workers);
+  ReadBack(const formats::Conversion& conversion, std::uint32_t workers);
 
   // Describes the finished files and compares everything that the plan does not drop with the
   // content: tensors by fingerprint, values, groups, the step and the steps of parameters as they
@@ -43,7 +43,7 @@ class ReadBack {
                               const TensorEntry& wanted, std::uint64_t fingerprint) const;
   static Identity identity(const TensorEntry& tensor);
 
-  const libswap::Conversion& conversion_;
+  const formats::Conversion& conversion_;
   std::uint32_t workers_;
   std::set<Identity> claimed_;  // by tensors of the content
 };

@@ -9,13 +9,13 @@
 
 namespace ebb::tools::inspect {
 
+using formats::BoxReader;
+using formats::BoxStream;
 using formats::ByteVector;
 using formats::ByteView;
 using formats::DType;
 using formats::Result;
 using formats::TensorEntry;
-using libswap::BoxReader;
-using libswap::BoxStream;
 
 namespace {
 

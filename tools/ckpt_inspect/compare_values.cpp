@@ -128,7 +128,7 @@ Result<> compare_lifted(const Side& side, const Side& other, Comparison& compari
     if (!is_step(*tensor) || steps == other.catalog().param_steps.end()) continue;
     if (formats::values_per_element(tensor->dtype) != 1) continue;
     formats::ByteVector bytes(formats::bytes_of(tensor->dtype));
-    EBB_TRY(libswap::read_box(side.checkpoint, *tensor, formats::whole(tensor->shape), bytes));
+    EBB_TRY(formats::read_box(side.checkpoint, *tensor, formats::whole(tensor->shape), bytes));
     double value = 0;
     formats::element_values(tensor->dtype, bytes, {&value, 1});
     compare_one("steps of " + printable(tensor->name), Value::of_real(value),

@@ -103,30 +103,17 @@ Result<std::uint32_t> world_of(const Arguments& arguments) {
 
 Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t world) {
   const formats::Catalog& catalog = view.catalog();
-  const formats::Format* format = formats::format_named(catalog.format);
-  if (format == nullptr || format->resume == nullptr)
-    return Error{Code::unsupported,
-                 view.path + ": who resumes from a checkpoint of format " + catalog.format +
-                     " is not known to this version",
-                 {}};
   Explained explained;
   explained.saved = "by " + plural(catalog.world, "rank");
   if (catalog.step) explained.saved += ", step " + std::to_string(*catalog.step);
-  explained.answer = resume_answer(format->resume(), {catalog, world});
+  explained.answer = resume_answer(formats::format_of(catalog).resume_rules(), {catalog, world});
   ResumeAnswer& answer = explained.answer;
   if (const auto covered = prove_coverage(catalog); !covered) {
     answer.resumable = false;
     answer.why = covered.error().message;
     answer.to.clear();
   }
-  if (!answer.to.empty()) {
-    const formats::Format* target = formats::format_named(answer.to);
-    if (target != nullptr && target->emit != nullptr)
-      explained.command = command_for(view.path, answer, world);
-    else
-      explained.hint =
-          "it would have to be converted to " + answer.to + ", which this version does not write";
-  }
+  if (!answer.to.empty()) explained.command = command_for(view.path, answer, world);
   return print(console, view.output, view.path, world, explained);
 }
 

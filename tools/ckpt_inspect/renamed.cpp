@@ -33,8 +33,7 @@ std::vector<std::pair<std::string_view, std::string_view>> sorted_names(
 }
 
 bool is_state_dict(const formats::Catalog& catalog) {
-  const formats::Format* format = formats::format_named(catalog.format);
-  return format != nullptr && format->respell != nullptr;
+  return formats::format_of(catalog).traits().keys == formats::Keys::state_dict;
 }
 
 }  // namespace
@@ -57,12 +56,11 @@ Renamed::Renamed(const formats::Checkpoint& stored, Naming naming)
     }
     return;
   }
-  const formats::Format* format = formats::format_named(catalog_.format);
-  if (format == nullptr || format->common_names == nullptr) return;
-  formats::CommonNames names = format->common_names(stored.catalog());
-  catalog_.groups = std::move(names.groups);
+  auto names = formats::format_of(catalog_).common_names(stored.catalog());
+  if (!names) return;
+  catalog_.groups = std::move(names->groups);
   for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
-    std::tie(catalog_.tensors[i].name, catalog_.tensors[i].state) = std::move(names.tensors[i]);
+    std::tie(catalog_.tensors[i].name, catalog_.tensors[i].state) = std::move(names->tensors[i]);
 }
 
 formats::Result<> Renamed::read(const TensorEntry& tensor, const formats::Chunk& chunk,

@@ -11,8 +11,8 @@
 namespace ebb::tools::inspect {
 
 using formats::Result;
+using formats::Statistics;
 using formats::TensorEntry;
-using libswap::Statistics;
 
 namespace {
 
@@ -106,7 +106,7 @@ Result<Exit> show_statistics(Console& console, const View& view) {
     const TensorEntry& tensor = *view.tensors[i];
     EBB_TRY(prove_coverage(tensor, view.catalog()));
     EBB_TRY_ASSIGN(const auto found,
-                   libswap::statistics_of(view.checkpoint, tensor, view.selection.rank));
+                   formats::statistics_of(view.checkpoint, tensor, view.selection.rank));
     if (found && found->nans + found->infinities != 0) ++unsound;
     if (view.output == Output::json)
       write_statistics(json, tensor, found);

@@ -40,8 +40,8 @@ struct Totals {
 // names that mean the same everywhere.
 std::uint64_t parameters_of(const View& view) {
   const Catalog& catalog = view.catalog();
-  const formats::Format* format = formats::format_named(catalog.format);
-  if (format == nullptr || format->common_names == nullptr) {
+  const auto names = formats::format_of(catalog).common_names(catalog);
+  if (!names) {
     std::uint64_t count = 0;
     std::string_view last;  // tensors of one name stand together
     for (const TensorEntry* tensor : view.tensors) {
@@ -51,11 +51,10 @@ std::uint64_t parameters_of(const View& view) {
     }
     return count;
   }
-  const formats::CommonNames names = format->common_names(catalog);
   formats::NameTable distinct;
   for (const TensorEntry* tensor : view.tensors) {
     const auto& [name, state] =
-        names.tensors[static_cast<std::size_t>(tensor - catalog.tensors.data())];
+        names->tensors[static_cast<std::size_t>(tensor - catalog.tensors.data())];
     if (state != "tensor") distinct.insert(name);
   }
   return distinct.size();

@@ -142,11 +142,8 @@ std::string findings_text(const Console& console, const View& view, const Findin
 
 Result<Exit> verify(Console& console, const View& view) {
   Findings findings;
-  const formats::Format* format = formats::format_named(view.catalog().format);
-  if (format != nullptr && format->problems != nullptr) {
-    EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(view.path));
-    findings.problems = format->problems(tree, view.catalog());
-  }
+  EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(view.path));
+  findings.problems = formats::format_of(view.catalog()).problems(tree, view.catalog());
   for (const TensorEntry* tensor : view.tensors)
     if (auto proof = prove_coverage(*tensor, view.catalog()); !proof)
       findings.problems.push_back(proof.error());

@@ -68,21 +68,23 @@ std::string flag_text(const Flag& flag, std::size_t column, HelpLength length) {
 
 // Some formats are read with the help of a program that lies beside this one, or was not built.
 bool is_read_here(const formats::Format& format) {
-  if (format.reader_program.empty()) return true;
+  const std::string_view reader = format.traits().reader_program;
+  if (reader.empty()) return true;
   const auto folder = libswap::program_directory();
   std::error_code failed;
-  return folder && libswap::fs::exists(*folder / format.reader_program, failed);
+  return folder && libswap::fs::exists(*folder / reader, failed);
 }
 
 std::string formats_text() {
   std::string out;
-  for (const formats::Format& format : formats::registered_formats()) {
-    std::string line = "  " + std::string(format.name);
+  for (const formats::Format* format : formats::registered_formats()) {
+    const formats::FormatTraits& traits = format->traits();
+    std::string line = "  " + std::string(traits.name);
     line.resize(std::max<std::size_t>(line.size() + 2, 23), ' ');
-    out += line + std::string(format.summary);
-    if (!is_read_here(format))
-      out.append(" (written only: no ").append(format.reader_program) += ')';
-    out += format.emit == nullptr ? " (read only)\n" : "\n";
+    out += line + std::string(traits.summary);
+    if (!is_read_here(*format))
+      out.append(" (written only: no ").append(traits.reader_program) += ')';
+    out += '\n';
   }
   return out;
 }
@@ -143,16 +145,16 @@ std::string help_text(const Program& program, HelpLength length) {
 
 std::string version_text(const Program& program) {
   std::string reads, writes, lacks;
-  for (const formats::Format& format : formats::registered_formats()) {
-    if (is_read_here(format))
-      reads.append(reads.empty() ? "" : ", ").append(format.name);
+  for (const formats::Format* format : formats::registered_formats()) {
+    if (is_read_here(*format))
+      reads.append(reads.empty() ? "" : ", ").append(format->name());
     else
       lacks.append("lacks   ")
-          .append(format.reader_program)
+          .append(format->traits().reader_program)
           .append(", which reads ")
-          .append(format.name)
+          .append(format->name())
           .append(": built without its library\n");
-    if (format.emit != nullptr) writes.append(writes.empty() ? "" : ", ").append(format.name);
+    writes.append(writes.empty() ? "" : ", ").append(format->name());
   }
   return std::string(program.name) + " (Ebb) " + std::string(kVersion) + "\nreads   " + reads +
          "\nwrites  " + writes + "\n" + lacks;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/registry.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
 
@@ -15,11 +16,12 @@ using formats::TensorEntry;
 
 Result<Written> written_as(const Checkpoint& source, std::string_view format, std::uint32_t world,
                            std::optional<formats::Policy> policy) {
-  libswap::ConvertRequest request;
-  request.format = formats::format_named(format);
-  request.world = world;
-  request.policy = policy.value_or(request.format->default_policy);
-  EBB_TRY_ASSIGN(libswap::Conversion conversion, plan_conversion(source, request));
+  const formats::Format& to = *formats::format_named(format);
+  const formats::ConvertRequest request{.from = formats::format_of(source.catalog()),
+                                        .to = to,
+                                        .world = world,
+                                        .policy = policy.value_or(to.traits().default_policy)};
+  EBB_TRY_ASSIGN(formats::Conversion conversion, plan_conversion(source, request));
   EBB_TRY_ASSIGN(auto tree, test_support::carry_out(conversion.plan, *conversion.content, "out"));
   EBB_TRY_ASSIGN(auto checkpoint, formats::describe(tree));
   if (checkpoint->catalog().format != format)

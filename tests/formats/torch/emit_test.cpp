@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/state_dict/common_names.h"
 #include "ebb/formats/torch_save/torch_save.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 #include "tests/support/emit_in_memory.h"

@@ -38,11 +38,12 @@ std::string convert(const fs::path& from, const fs::path& to, const Into& into) 
     EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
     EBB_TRY_ASSIGN(auto tree, libswap::open_tree(from));
     EBB_TRY_ASSIGN(const auto source, formats::describe(std::move(tree)));
-    const formats::Format* format = formats::format_named(into.format);
-    EBB_TRY_ASSIGN(
-        const auto conversion,
-        libswap::plan_conversion(
-            *source, {.format = format, .world = into.world, .policy = format->default_policy}));
+    const formats::Format& format = *formats::format_named(into.format);
+    EBB_TRY_ASSIGN(const auto conversion,
+                   formats::plan_conversion(*source, {.from = formats::format_of(source->catalog()),
+                                                      .to = format,
+                                                      .world = into.world,
+                                                      .policy = format.traits().default_policy}));
     for (const std::string& line : conversion.plan.dropped)
       return formats::Error{formats::Code::unsupported, line, {}};
     EBB_TRY_ASSIGN(const auto report,

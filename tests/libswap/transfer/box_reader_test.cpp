@@ -17,6 +17,7 @@ using formats::DType;
 using formats::Layout;
 using formats::Policy;
 using formats::Rank;
+using formats::Result;
 using formats::Shape;
 using testing::MemoryCheckpoint;
 using testing::Random;
@@ -47,7 +48,7 @@ Box random_box(const Shape& shape, Random& random) {
 ByteVector read(const MemoryCheckpoint& checkpoint, std::uint32_t tensor, const Box& box) {
   const formats::TensorEntry& entry = checkpoint.tensor(tensor);
   ByteVector bytes(formats::volume(box.extent) * formats::bytes_of(entry.dtype));
-  const Result<> done = read_box(checkpoint, entry, box, bytes);
+  const Result<> done = formats::read_box(checkpoint, entry, box, bytes);
   EXPECT_TRUE(done) << done.error().message;
   return bytes;
 }
@@ -97,7 +98,7 @@ TEST(BoxReader, AsksForAtMostFourMebibytesAtOnce) {
   const Box odd{{0, 1}, {3, (1u << 20) - 1}};
   for (const Box& box : {left, odd, formats::whole({3, 1u << 20})})
     EXPECT_EQ(read(checkpoint, 0, box), checkpoint.elements(0, box));
-  EXPECT_LE(checkpoint.largest_read(), BoxReader::kMaxRun);
+  EXPECT_LE(checkpoint.largest_read(), formats::BoxReader::kMaxRun);
 }
 
 TEST(BoxReader, ReadsOnlyTheLongRunsOfANarrowBoxAndShortOnesTogether) {
@@ -133,12 +134,14 @@ TEST(BoxReader, SaysHowMuchOfABoxIsInNoShardOrInSeveral) {
   checkpoint.add_chunk(0, {{0, 0}, {3, 2}}, 0);
   checkpoint.add_chunk(0, {{5, 0}, {3, 2}}, 1);
   ByteVector bytes(8 * 2 * 4);
-  const Result<> hole = read_box(checkpoint, checkpoint.tensor(0), formats::whole({8, 2}), bytes);
+  const Result<> hole =
+      formats::read_box(checkpoint, checkpoint.tensor(0), formats::whole({8, 2}), bytes);
   ASSERT_FALSE(hole);
   EXPECT_EQ(hole.error().code, Code::incomplete);
   EXPECT_EQ(hole.error().message, "w (master): 4 of the 16 elements of [0:8, 0:2] are in no shard");
   checkpoint.add_chunk(0, {{2, 0}, {4, 2}}, 2);
-  const Result<> twice = read_box(checkpoint, checkpoint.tensor(0), formats::whole({8, 2}), bytes);
+  const Result<> twice =
+      formats::read_box(checkpoint, checkpoint.tensor(0), formats::whole({8, 2}), bytes);
   ASSERT_FALSE(twice);
   EXPECT_EQ(twice.error().code, Code::corrupt);
 }
@@ -150,11 +153,12 @@ TEST(BoxReader, RefusesChunksOutsideTheShapeAndPassesOnWhatReadingSays) {
   checkpoint.add_chunk(0, formats::whole({2}), 0);
   checkpoint.fail_on_read(1);
   ByteVector bytes(8);
-  const Result<> damaged = read_box(checkpoint, checkpoint.tensor(0), formats::whole({2}), bytes);
+  const Result<> damaged =
+      formats::read_box(checkpoint, checkpoint.tensor(0), formats::whole({2}), bytes);
   ASSERT_FALSE(damaged);
   EXPECT_EQ(damaged.error().message, "shard.bin:77: checksum does not match");
   checkpoint.add_chunk(0, {{1}, {2}}, 1);
-  const auto outside = BoxReader::open(checkpoint, checkpoint.tensor(0));
+  const auto outside = formats::BoxReader::open(checkpoint, checkpoint.tensor(0));
   ASSERT_FALSE(outside);
   EXPECT_EQ(outside.error().message, "w (master): shard [1:3] lies outside the tensor's shape [2]");
 }
@@ -166,9 +170,10 @@ TEST(BoxStream, GivesTheSameBytesInPiecesOfAnySize) {
     fill(checkpoint, dtype, random).cut(layout_of(Policy::zero3, 3), random);
     for (std::uint32_t t = 0; t < kShapes.size(); ++t) {
       const Box box = random_box(kShapes[t], random);
-      const auto reader = BoxReader::open(checkpoint, checkpoint.tensor(t));
+      const auto reader = formats::BoxReader::open(checkpoint, checkpoint.tensor(t));
       ASSERT_TRUE(reader);
-      auto stream = BoxStream::open(*reader, box, BoxStream::Fingerprint::checked);
+      auto stream =
+          formats::BoxStream::open(*reader, box, formats::BoxStream::Fingerprint::checked);
       ASSERT_TRUE(stream);
       ByteVector all;
       while (stream->bytes_left() > 0) {
@@ -179,7 +184,7 @@ TEST(BoxStream, GivesTheSameBytesInPiecesOfAnySize) {
       const ByteVector wanted = checkpoint.elements(t, box);
       EXPECT_EQ(all, wanted);
       EXPECT_EQ(stream->fingerprint(),
-                fingerprint(kShapes[t], box, wanted, formats::bytes_of(dtype)));
+                formats::fingerprint(kShapes[t], box, wanted, formats::bytes_of(dtype)));
     }
   }
 }
@@ -190,12 +195,12 @@ TEST(BoxStream, ReadsElementsSmallerThanAByteOnlyAsTheyAreStored) {
   checkpoint.add("q", DType::f4, {5, 3}, random);
   checkpoint.add_chunk(0, formats::whole({5, 3}), 0);
   EXPECT_EQ(*sha256_of(checkpoint, checkpoint.tensor(0)), formats::sha256_hex(checkpoint.bytes(0)));
-  const auto reader = BoxReader::open(checkpoint, checkpoint.tensor(0));
+  const auto reader = formats::BoxReader::open(checkpoint, checkpoint.tensor(0));
   ASSERT_TRUE(reader);
   ByteVector bytes(8);
   EXPECT_EQ(reader->read(formats::whole({5, 3}), bytes).error().message,
             "q (master): elements of F4, smaller than a byte, are only read whole");
-  const auto half = BoxStream::open(*reader, {{0, 0}, {2, 3}});
+  const auto half = formats::BoxStream::open(*reader, {{0, 0}, {2, 3}});
   ASSERT_FALSE(half);
   EXPECT_EQ(half.error().code, Code::unsupported);
   EXPECT_EQ(half.error().message,
@@ -219,7 +224,7 @@ TEST(Fingerprint, IsTheSameForEveryCutAndTheSumOfItsParts) {
   MemoryCheckpoint checkpoint;
   fill(checkpoint, DType::f32, random);
   for (std::uint32_t t = 0; t < kShapes.size(); ++t) {
-    const std::uint64_t whole = fingerprint(0, checkpoint.bytes(t), 4);
+    const std::uint64_t whole = formats::fingerprint(0, checkpoint.bytes(t), 4);
     for (const Policy policy : kCuts) {
       checkpoint.cut(layout_of(policy, 3), random);
       EXPECT_EQ(*fingerprint_of(checkpoint, checkpoint.tensor(t)), whole);
@@ -232,37 +237,37 @@ TEST(Fingerprint, ChangesWithEveryBitAndEverySwapOfElements) {
   for (const std::uint32_t elem : {1u, 2u, 4u, 8u, 16u}) {
     ByteVector bytes(32 * elem);
     for (std::byte& b : bytes) b = static_cast<std::byte>(random());
-    const std::uint64_t original = fingerprint(0, bytes, elem);
+    const std::uint64_t original = formats::fingerprint(0, bytes, elem);
     for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
       ByteVector flipped = bytes;
       flipped[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
-      EXPECT_NE(fingerprint(0, flipped, elem), original);
+      EXPECT_NE(formats::fingerprint(0, flipped, elem), original);
     }
     for (std::size_t i = 1; i < 32; ++i) {
       ByteVector swapped = bytes;
       std::swap_ranges(swapped.begin(), swapped.begin() + elem,
                        swapped.begin() + static_cast<std::ptrdiff_t>(i * elem));
-      EXPECT_EQ(fingerprint(0, swapped, elem) == original, swapped == bytes);
+      EXPECT_EQ(formats::fingerprint(0, swapped, elem) == original, swapped == bytes);
     }
-    EXPECT_NE(fingerprint(1, bytes, elem), original);
+    EXPECT_NE(formats::fingerprint(1, bytes, elem), original);
   }
   // Many words, in several vectors and blocks, whose signs change.
   ByteVector many(4 * 1000);
   for (std::byte& b : many) b = static_cast<std::byte>(random());
-  const std::uint64_t original = fingerprint(300, many, 4);
+  const std::uint64_t original = formats::fingerprint(300, many, 4);
   for (std::size_t i = 3; i + 4 < many.size(); i += 4) {
     ByteVector flipped = many;
     flipped[i] ^= std::byte{0x80};
     flipped[i + 4] ^= std::byte{0x80};
-    EXPECT_NE(fingerprint(300, flipped, 4), original);
+    EXPECT_NE(formats::fingerprint(300, flipped, 4), original);
   }
   // Any cut adds up.
   for (std::size_t cut = 0; cut <= many.size(); cut += 4)
-    EXPECT_EQ(fingerprint(300, formats::ByteView(many).first(cut), 4) +
-                  fingerprint(300 + cut / 4, formats::ByteView(many).subspan(cut), 4),
+    EXPECT_EQ(formats::fingerprint(300, formats::ByteView(many).first(cut), 4) +
+                  formats::fingerprint(300 + cut / 4, formats::ByteView(many).subspan(cut), 4),
               original);
   // Zeros in other places are other tensors too.
-  EXPECT_NE(fingerprint(0, ByteVector(8), 4), fingerprint(0, ByteVector(12), 4));
+  EXPECT_NE(formats::fingerprint(0, ByteVector(8), 4), formats::fingerprint(0, ByteVector(12), 4));
 }
 
 }  // namespace

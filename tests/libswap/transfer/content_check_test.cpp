@@ -28,13 +28,13 @@ TEST(ContentCheck, FindsNothingWhereEverythingArrived) {
   Catalog written = sample();
   written.values.pop_back();  // what repeats the groups is compared there
   written.values.push_back({"more", {"more"}, {}});
-  EXPECT_EQ(lost_content(sample(), EmitPlan{}, written), Lines{});
+  EXPECT_EQ(formats::lost_content(sample(), EmitPlan{}, written), Lines{});
 }
 
 TEST(ContentCheck, NamesEverythingThatIsMissing) {
   Catalog written;
   written.format = "here";
-  EXPECT_EQ(lost_content(sample(), EmitPlan{}, written),
+  EXPECT_EQ(formats::lost_content(sample(), EmitPlan{}, written),
             (Lines{"step 7 is missing", "value 'seed' is missing", "parameter group 0 is missing",
                    "the steps of 'w' is missing"}));
 }
@@ -48,7 +48,7 @@ TEST(ContentCheck, NamesEverythingThatIsDifferent) {
   written.groups[0].settings.pop_back();
   written.groups[0].params.pop_back();
   written.param_steps["w"] = 6;
-  EXPECT_EQ(lost_content(sample(), EmitPlan{}, written),
+  EXPECT_EQ(formats::lost_content(sample(), EmitPlan{}, written),
             (Lines{"step is 8, not 7", "value 'seed' is 4, not 3",
                    "parameter group 0: optimizer is sgd, not muon",
                    "parameter group 0: setting 'lr' is 3.0, not 2.0",
@@ -63,22 +63,22 @@ TEST(ContentCheck, LeavesOutWhatThePlanDropsOrRewrites) {
   plan.dropped = {"value 'step'", "parameter group 0 with 2 settings",
                   "the steps of each parameter: counted per group"};
   plan.rewritten = {"seed"};
-  EXPECT_EQ(lost_content(sample(), plan, written), Lines{});
+  EXPECT_EQ(formats::lost_content(sample(), plan, written), Lines{});
 }
 
 TEST(ContentCheck, TellsKindsApartWithinOneFormatOnly) {
   Catalog written = sample();
   written.groups[0].settings[0].second = Value::of_int(2);
-  EXPECT_EQ(lost_content(sample(), EmitPlan{}, written),
+  EXPECT_EQ(formats::lost_content(sample(), EmitPlan{}, written),
             Lines{"parameter group 0: setting 'lr' is 2, not 2.0"});
   written.format = "elsewhere";
-  EXPECT_EQ(lost_content(sample(), EmitPlan{}, written), Lines{});
+  EXPECT_EQ(formats::lost_content(sample(), EmitPlan{}, written), Lines{});
 }
 
 TEST(ContentCheck, PairsGroupsByTheirParameters) {
   Catalog written = sample();
   written.groups.insert(written.groups.begin(), {"adamw", {}, {"bias"}});
-  EXPECT_EQ(lost_content(sample(), EmitPlan{}, written), Lines{});
+  EXPECT_EQ(formats::lost_content(sample(), EmitPlan{}, written), Lines{});
 }
 
 }  // namespace

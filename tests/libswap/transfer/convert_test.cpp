@@ -8,7 +8,7 @@
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/digest.h"
-#include "tests/libswap/transfer/memory_checkpoint.h"
+#include "tests/libswap/transfer/toy_format.h"
 
 namespace ebb::libswap {
 namespace {
@@ -23,14 +23,9 @@ using testing::Random;
 
 Result<EmitPlan> emit_nothing(const EmitRequest&) { return EmitPlan{}; }
 
-constexpr formats::Format kCountsInValues{"toy",
-                                          "",
-                                          nullptr,
-                                          nullptr,
-                                          emit_nothing,
-                                          formats::Policy::rows,
-                                          formats::StepCounters::values};
-constexpr formats::Format kCountsInTensors{"toy", "", nullptr, nullptr, emit_nothing};
+const testing::ToyFormat kCountsInValues{{.name = "toy", .steps = formats::StepCounters::values},
+                                         emit_nothing};
+const testing::ToyFormat kCountsInTensors{{.name = "toy"}, emit_nothing};
 
 class Crossing : public ::testing::Test {
  protected:
@@ -52,12 +47,14 @@ class Crossing : public ::testing::Test {
     source_.add_chunk(number, formats::whole(shape), 0);
     return number;
   }
+  const formats::Format& from() const { return formats::format_of(source_.catalog()); }
+
   Random random_{3};
   MemoryCheckpoint source_;
 };
 
 TEST_F(Crossing, StepCountersBecomeValuesAndEchoesKeysAndFractionsDoNot) {
-  const auto made = plan_conversion(source_, {.format = &kCountsInValues});
+  const auto made = formats::plan_conversion(source_, {.from = from(), .to = kCountsInValues});
   ASSERT_TRUE(made) << made.error().message;
   const Catalog& content = made->content->catalog();
   EXPECT_EQ(content.param_steps, (std::map<std::string, std::int64_t>{{"w", 17}}));
@@ -94,10 +91,10 @@ class WeightsAlone : public Crossing {
   void add_value(std::vector<formats::PathItem> path) {
     source_.catalog().values.push_back({formats::joined(path), path, formats::Value::of_int(1)});
   }
-  Conversion made(const ConvertRequest& request) {
-    auto made = plan_conversion(source_, request);
+  formats::Conversion made(const formats::ConvertRequest& request) {
+    auto made = formats::plan_conversion(source_, request);
     EXPECT_TRUE(made) << made.error().message;
-    return made ? *std::move(made) : Conversion();
+    return made ? *std::move(made) : formats::Conversion();
   }
   static std::vector<std::string> keys(const Catalog& content) {
     std::vector<std::string> keys;
@@ -107,8 +104,10 @@ class WeightsAlone : public Crossing {
 };
 
 TEST_F(WeightsAlone, LeaveWhatOnlyAnOptimizerReads) {
-  const Conversion taken = made({.format = &kCountsInTensors,
-                                 .wanted = [](const auto& one) { return one.state == "param"; }});
+  const formats::Conversion taken =
+      made({.from = from(), .to = kCountsInTensors, .wanted = [](const auto& one) {
+              return one.state == "param";
+            }});
   const Catalog& content = taken.content->catalog();
   ASSERT_EQ(content.tensors.size(), 1u);
   EXPECT_TRUE(content.groups.empty());
@@ -127,32 +126,35 @@ TEST_F(WeightsAlone, IsNotWhereSomeOptimizerStateIsTakenOrThereIsNone) {
   const auto not_v = [](const TensorEntry& one) { return one.name != "v"; };
   const std::vector<std::function<bool(const TensorEntry&)>> selections = {nullptr, is_v, not_v};
   for (const auto& wanted : selections) {
-    const Conversion taken = made({.format = &kCountsInTensors, .wanted = wanted});
+    const formats::Conversion taken =
+        made({.from = from(), .to = kCountsInTensors, .wanted = wanted});
     EXPECT_EQ(taken.content->catalog().groups.size(), 1u);
     EXPECT_EQ(taken.content->catalog().values.size(), 8u);
     EXPECT_TRUE(taken.changes.empty());
   }
   for (TensorEntry& tensor : source_.catalog().tensors) tensor.state = "buffer";
-  EXPECT_EQ(made({.format = &kCountsInTensors, .wanted = not_v}).content->catalog().groups.size(),
+  EXPECT_EQ(made({.from = from(), .to = kCountsInTensors, .wanted = not_v})
+                .content->catalog()
+                .groups.size(),
             1u);
 }
 
 TEST_F(Crossing, StepCountersBecomeTensorsWhereTheTargetKeepsThemSo) {
   source_.catalog().param_steps = {{"x", 9}};
-  const auto made = plan_conversion(source_, {.format = &kCountsInTensors});
+  const auto made = formats::plan_conversion(source_, {.from = from(), .to = kCountsInTensors});
   ASSERT_TRUE(made) << made.error().message;
   const Catalog& content = made->content->catalog();
   EXPECT_TRUE(content.param_steps.empty());
   ASSERT_EQ(content.tensors.size(), 4u);
   EXPECT_EQ(label_of(content.tensors[3]), "x (step)");
   formats::ByteVector bytes(4);
-  ASSERT_TRUE(read_box(*made->content, content.tensors[3], {}, bytes));
+  ASSERT_TRUE(formats::read_box(*made->content, content.tensors[3], {}, bytes));
   EXPECT_EQ(formats::load_le<float>(bytes), 9);
 }
 
 TEST_F(Crossing, TheSameFormatKeepsEverythingAsItWas) {
-  source_.catalog().format = "toy";
-  const auto made = plan_conversion(source_, {.format = &kCountsInValues});
+  const auto made =
+      formats::plan_conversion(source_, {.from = kCountsInValues, .to = kCountsInValues});
   ASSERT_TRUE(made) << made.error().message;
   const Catalog& content = made->content->catalog();
   EXPECT_TRUE(content.param_steps.empty());
@@ -170,7 +172,7 @@ TEST_F(Crossing, BetweenStateDictsPlacesAndValuesStayAndNamesAreTheTargets) {
   catalog.tensors[0].path = {"model", "w"};
   catalog.containers = {{{"empty"}, formats::Value::Kind::dict}};
   const formats::Format* torch = formats::format_named("torch");
-  const auto made = plan_conversion(source_, {.format = torch});
+  const auto made = formats::plan_conversion(source_, {.from = from(), .to = *torch});
   ASSERT_TRUE(made) << made.error().message;
   const Catalog& content = made->content->catalog();
   EXPECT_EQ(content.values.size(), 2u);
@@ -195,7 +197,7 @@ TEST_F(Crossing, ATorchFileLeavesWithTheNamesOfItsParameters) {
                      {"opt", "param_groups", 0, "param_names"},
                      formats::Value::of_list({formats::Value::of_string("w")}),
                      true}};
-  const auto made = plan_conversion(source_, {.format = &kCountsInValues});
+  const auto made = formats::plan_conversion(source_, {.from = from(), .to = kCountsInValues});
   ASSERT_TRUE(made) << made.error().message;
   const Catalog& content = made->content->catalog();
   EXPECT_EQ(content.param_steps, (std::map<std::string, std::int64_t>{{"w", 17}}));
@@ -216,10 +218,10 @@ TEST(ContentView, CastsAndScalesWhatItReadsWhereverTheReadBegins) {
   Catalog content;
   content.tensors.push_back(source.tensor(0));
   content.tensors[0].dtype = DType::f32;
-  const ContentView view(source, content, {{0, 0.5}});
+  const formats::ContentView view(source, content, {{0, 0.5}});
   const formats::Box box{{7, 2}, {20, 3}};
   formats::ByteVector got(20 * 3 * 4);
-  ASSERT_TRUE(read_box(view, view.catalog().tensors[0], box, got));
+  ASSERT_TRUE(formats::read_box(view, view.catalog().tensors[0], box, got));
   formats::ByteVector wanted(got.size());
   formats::cast_floats(DType::bf16, source.elements(0, box), DType::f32, wanted, 0.5);
   EXPECT_EQ(got, wanted);

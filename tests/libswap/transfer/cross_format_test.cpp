@@ -48,7 +48,8 @@ ByteVector narrowed(const TensorEntry& from, ByteVector bytes, formats::DType to
 }
 
 // One line per tensor of the content that the written checkpoint lacks or holds differently.
-std::set<std::string> lost_tensors(const Conversion& conversion, const Checkpoint& written) {
+std::set<std::string> lost_tensors(const formats::Conversion& conversion,
+                                   const Checkpoint& written) {
   std::set<std::uint32_t> elsewhere(conversion.plan.omitted.begin(), conversion.plan.omitted.end());
   for (const auto& derived : conversion.plan.derived) elsewhere.insert(derived.tensor);
   std::multimap<std::string_view, const TensorEntry*> by_name;
@@ -75,8 +76,8 @@ std::set<std::string> lost_tensors(const Conversion& conversion, const Checkpoin
 using Lines = std::set<std::string>;
 
 // What does not arrive, or why nothing does; one line each.
-Lines outcome(const Checkpoint& source, const ConvertRequest& request) {
-  const auto conversion = plan_conversion(source, request);
+Lines outcome(const Checkpoint& source, const formats::ConvertRequest& request) {
+  const auto conversion = formats::plan_conversion(source, request);
   if (!conversion) return {"refused: " + conversion.error().message};
   const auto& plan = conversion->plan;
   const Catalog& content = conversion->content->catalog();
@@ -88,11 +89,11 @@ Lines outcome(const Checkpoint& source, const ConvertRequest& request) {
   auto written = formats::describe(*tree);
   if (!written) return {"reading: " + written.error().message};
   Lines lines = lost_tensors(*conversion, **written);
-  if ((*written)->catalog().format != request.format->name)
+  if ((*written)->catalog().format != request.to.name())
     lines.insert("read as " + (*written)->catalog().format);
   if (auto covered = prove_coverage((*written)->catalog()); !covered)
     lines.insert("coverage: " + covered.error().message);
-  for (const std::string& line : lost_content(content, plan, (*written)->catalog()))
+  for (const std::string& line : formats::lost_content(content, plan, (*written)->catalog()))
     lines.insert("lost: " + line);
   for (const std::string& line : plan.dropped) lines.insert("dropped: " + line);
   return lines;
@@ -175,7 +176,11 @@ TEST_P(CrossFormat, EveryFixtureArrivesWholeOnAnyRanksInAnyPartition) {
     for (const std::uint32_t world : kWorlds)
       for (const Policy policy : kPolicies) {
         ++cases;
-        const ConvertRequest request{.format = &target(), .world = world, .policy = policy};
+        const formats::ConvertRequest request{
+            .from = formats::format_of(source.checkpoint->catalog()),
+            .to = target(),
+            .world = world,
+            .policy = policy};
         for (const std::string& line : outcome(*source.checkpoint, request))
           if (!is_expected(source.name, GetParam(), line))
             unexpected[line] += " " + std::string(name_of(policy)) + "/" + std::to_string(world);
@@ -189,8 +194,8 @@ TEST_P(CrossFormat, EveryFixtureArrivesWholeOnAnyRanksInAnyPartition) {
 // HDF5 is described by a program of its own, which needs files: tools_convert_hdf5_test.
 std::vector<std::string_view> writable_formats() {
   std::vector<std::string_view> names;
-  for (const formats::Format& format : formats::registered_formats())
-    if (format.emit != nullptr && format.name != "hdf5") names.push_back(format.name);
+  for (const formats::Format* format : formats::registered_formats())
+    if (format->name() != "hdf5") names.push_back(format->name());
   return names;
 }
 

@@ -200,7 +200,7 @@ TEST_F(Packed, ItemsLargerThanAWindowAndThanAWorkersBufferStream) {
   WriteOptions wide = options();
   wide.piece_bytes = std::uint64_t{1} << 20;
   expect_result(*queue_, write(*queue_, wide));
-  EXPECT_LE(source_.largest_read(), BoxReader::kMaxRun);
+  EXPECT_LE(source_.largest_read(), formats::BoxReader::kMaxRun);
 }
 
 TEST_F(Packed, TheSourceIsReadOnce) {

@@ -41,9 +41,9 @@ Result<EmitPlan> emit_less(const EmitRequest& request) {
   plan.dropped = {"value \"x\": is a toy", "value \"y\": is another"};
   return plan;
 }
-constexpr formats::Format kToy{"toy", "", nullptr, nullptr, emit_toy};
-constexpr formats::Format kSums{"sums", "", nullptr, nullptr, emit_sums};
-constexpr formats::Format kLess{"less", "", nullptr, nullptr, emit_less};
+const testing::ToyFormat kToy{{.name = "toy"}, emit_toy};
+const testing::ToyFormat kSums{{.name = "sums"}, emit_sums};
+const testing::ToyFormat kLess{{.name = "less"}, emit_less};
 
 // A state that several ranks hold, each in memory of its own, and a disk with /out that they share.
 class Save : public ::testing::Test {
@@ -67,15 +67,15 @@ class Save : public ::testing::Test {
   }
 
   using Memory = std::vector<std::unique_ptr<formats::ByteVector>>;
-  MemoryContent content_of(Policy policy, std::uint32_t world, Rank rank, Memory& memory) {
+  formats::MemoryContent content_of(Policy policy, std::uint32_t world, Rank rank, Memory& memory) {
     const Layout cut = layout(policy, world);
-    std::vector<Held> held;
+    std::vector<formats::Held> held;
     for (std::uint32_t t = 0; t < all_.catalog().tensors.size(); ++t)
       for (const formats::Piece& piece : cut.pieces(t, rank)) {
         memory.push_back(std::make_unique<formats::ByteVector>(all_.elements(t, piece.box)));
         held.push_back({t, piece.box, *memory.back()});
       }
-    auto content = MemoryContent::make(all_.catalog(), std::move(held));
+    auto content = formats::MemoryContent::make(all_.catalog(), std::move(held));
     EXPECT_TRUE(content) << content.error().message;
     return *std::move(content);
   }
@@ -87,12 +87,12 @@ class Save : public ::testing::Test {
     Reports reports(world, Result<WriteReport>(formats::Error{}));
     run_ranks(world, [&](std::uint32_t rank, Agreement& ranks) {
       Memory memory;
-      const MemoryContent content = content_of(policy, world, Rank{rank}, memory);
+      const formats::MemoryContent content = content_of(policy, world, Rank{rank}, memory);
       auto backend = make_memory_backend(disk_);
       if (fault != nullptr && rank == faulty)
         backend = make_fault_backend(std::move(backend), fault);
       const auto io = testing::queue_over(std::move(backend));
-      SaveRequest request{.format = &format, .rank = Rank{rank}, .world = world, .policy = policy};
+      SaveRequest request{.format = format, .rank = Rank{rank}, .world = world, .policy = policy};
       request.write.workers = 2;
       reports[rank] = save(*io, ranks, content, request, "/out/ckpt");
     });
@@ -166,10 +166,10 @@ TEST_F(Save, ARankThatDoesNotHoldWhatItWritesFailsForAll) {
   Reports reports(2, Result<WriteReport>(formats::Error{}));
   run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
     Memory memory;
-    const MemoryContent content = content_of(Policy::rows, 3, Rank{rank}, memory);
+    const formats::MemoryContent content = content_of(Policy::rows, 3, Rank{rank}, memory);
     const auto io = testing::queue_on(disk_);
     reports[rank] =
-        save(*io, ranks, content, {.format = &kToy, .rank = Rank{rank}, .world = 2}, "/out/ckpt");
+        save(*io, ranks, content, {.format = kToy, .rank = Rank{rank}, .world = 2}, "/out/ckpt");
   });
   EXPECT_EQ(reports[0].error().code, Code::incomplete);
   EXPECT_EQ(reports[0].error().message,
@@ -181,10 +181,10 @@ TEST_F(Save, RanksThatDescribeDifferentStatesAreRefused) {
   Reports reports(2, Result<WriteReport>(formats::Error{}));
   run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
     Memory memory;
-    MemoryContent content = content_of(Policy::rows, 2, Rank{rank}, memory);
+    formats::MemoryContent content = content_of(Policy::rows, 2, Rank{rank}, memory);
     const auto io = testing::queue_on(disk_);
     reports[rank] = save(*io, ranks, content,
-                         {.format = &kToy,
+                         {.format = kToy,
                           .rank = Rank{rank},
                           .world = 2,
                           .policy = rank == 0 ? Policy::rows : Policy::zero12},
@@ -223,9 +223,9 @@ TEST_F(Save, DcpOfTwoRanksIsLoadedByThree) {
   all_.catalog().param_steps = {{"a", 17}};
   run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
     Memory memory;
-    const MemoryContent content = content_of(Policy::zero3, 2, Rank{rank}, memory);
+    const formats::MemoryContent content = content_of(Policy::zero3, 2, Rank{rank}, memory);
     const auto saved = save(*real, ranks, content,
-                            {.format = formats::format_named("dcp"),
+                            {.format = *formats::format_named("dcp"),
                              .rank = Rank{rank},
                              .world = 2,
                              .policy = Policy::zero3},
@@ -262,8 +262,8 @@ TEST(MemoryContent, RefusesWhatDoesNotFitTheDescription) {
   catalog.tensors[0].state = "master";
   catalog.tensors[0].shape = {3, 2};
   formats::ByteVector bytes(16);
-  const auto complaint = [&](Held held) {
-    const auto made = MemoryContent::make(catalog, {std::move(held)});
+  const auto complaint = [&](formats::Held held) {
+    const auto made = formats::MemoryContent::make(catalog, {std::move(held)});
     return made ? std::string() : made.error().message;
   };
   EXPECT_EQ(complaint({0, {{1, 0}, {2, 2}}, bytes}), "");

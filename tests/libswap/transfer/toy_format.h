@@ -4,13 +4,32 @@
 
 #include <map>
 
-#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/format.h"
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 
 namespace ebb::libswap::testing {
+
+// Only written, by a function of the test's.
+class ToyFormat final : public formats::Format {
+ public:
+  using Emit = formats::Result<formats::EmitPlan> (*)(const formats::EmitRequest& request);
+  ToyFormat(const formats::FormatTraits& traits, Emit made) : Format(traits), emit_(made) {}
+  bool detect(const formats::SourceTree&) const override { return false; }
+  formats::Result<std::unique_ptr<formats::Checkpoint>> describe(
+      std::shared_ptr<const formats::SourceTree>) const override {
+    return formats::Error{formats::Code::unsupported, "a toy is not read", {}};
+  }
+  formats::Result<formats::EmitPlan> emit(const formats::EmitRequest& request) const override {
+    return emit_(request);
+  }
+  formats::ResumeRules resume_rules() const override { return {}; }
+
+ private:
+  Emit emit_;
+};
 
 inline formats::ByteVector text_bytes(std::string_view text) {
   const formats::ByteView view = formats::view_of(text);

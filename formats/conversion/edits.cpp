@@ -1,4 +1,4 @@
-#include "ebb/formats/conversion/revision.h"
+#include "ebb/formats/conversion/edits.h"
 
 #include <algorithm>
 #include <array>
@@ -11,17 +11,7 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 
-namespace ebb::libswap {
-
-using formats::Catalog;
-using formats::Code;
-using formats::DType;
-using formats::Error;
-using formats::PathItem;
-using formats::printable;
-using formats::Result;
-using formats::TensorEntry;
-using formats::Value;
+namespace ebb::formats {
 
 namespace {
 
@@ -60,7 +50,7 @@ void rename_inside(Value& value, const Names& names) {
   }
 }
 
-void rename_value(formats::ValueEntry& entry, const Names& names) {
+void rename_value(ValueEntry& entry, const Names& names) {
   // What formats say about parameters by name; elsewhere text is text.
   constexpr std::string_view kAboutNames[] = {"tied", "buffer_names", "shared_params"};
   if (std::ranges::find(kAboutNames, entry.key) != std::end(kAboutNames))
@@ -79,7 +69,7 @@ void rename_value(formats::ValueEntry& entry, const Names& names) {
 Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& content) {
   std::set<std::string> names;
   for (const TensorEntry& tensor : content.tensors) names.insert(tensor.name);
-  for (const formats::GroupEntry& group : content.groups)
+  for (const GroupEntry& group : content.groups)
     names.insert(group.params.begin(), group.params.end());
   for (const auto& [name, steps] : content.param_steps) names.insert(name);
   EBB_TRY_ASSIGN(const Names fresh, rules.apply(names));
@@ -94,7 +84,7 @@ Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& c
     tensor.key.reset();
     tensor.path.clear();
   }
-  for (formats::GroupEntry& group : content.groups)
+  for (GroupEntry& group : content.groups)
     for (std::string& name : group.params) rename(name);
   std::map<std::string, std::int64_t> steps;
   for (const auto& [name, count] : content.param_steps) {
@@ -104,7 +94,7 @@ Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& c
   }
   content.param_steps = std::move(steps);
   drop_echoes(content);
-  for (formats::ValueEntry& entry : content.values) rename_value(entry, fresh);
+  for (ValueEntry& entry : content.values) rename_value(entry, fresh);
   return std::vector<std::string>{"renames " + std::to_string(fresh.size()) + " of " +
                                   std::to_string(names.size()) + " names"};
 }
@@ -114,7 +104,7 @@ Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& cont
   std::map<std::tuple<std::string, DType, DType>, std::uint64_t> casts;  // state, from, to
   for (TensorEntry& tensor : content.tensors) {
     const auto rule = rules.rule_for(tensor);
-    if (!rule || !formats::is_floating(tensor.dtype)) continue;
+    if (!rule || !is_floating(tensor.dtype)) continue;
     used[*rule] = true;
     const DType to = rules.dtype(*rule);
     if (to == tensor.dtype) continue;
@@ -131,7 +121,7 @@ Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& cont
     const auto& [state, from, to] = cast;
     lines.push_back("casts " + std::to_string(count) + " tensors (" + printable(state, 40) +
                     ") from " + std::string(name_of(from)) + " to " + std::string(name_of(to)) +
-                    (formats::is_widening(from, to) ? ", exact" : ", rounded to nearest: lossy"));
+                    (is_widening(from, to) ? ", exact" : ", rounded to nearest: lossy"));
   }
   if (lines.empty()) lines.emplace_back("casts nothing: every dtype is as asked for already");
   return lines;
@@ -173,26 +163,26 @@ std::optional<std::size_t> DTypeRules::rule_for(const TensorEntry& tensor) const
   return std::nullopt;
 }
 
-Result<std::vector<std::string>> revise(const Revision& revision, Catalog& content,
-                                        std::vector<MadeOf>& made_of) {
+Result<std::vector<std::string>> apply_edits(const Edits& edits, Catalog& content,
+                                             std::vector<MadeOf>& made_of) {
   std::vector<std::string> lines;
   const auto add = [&](std::vector<std::string> more) {
     lines.insert(lines.end(), more.begin(), more.end());
   };
-  if (!revision.dtypes.empty()) {
-    EBB_TRY_ASSIGN(auto changes, cast_all(revision.dtypes, content));
+  if (!edits.dtypes.empty()) {
+    EBB_TRY_ASSIGN(auto changes, cast_all(edits.dtypes, content));
     add(std::move(changes));
   }
-  if (revision.momentum) {
-    EBB_TRY_ASSIGN(auto changes, change_momentum(*revision.momentum, content, made_of));
+  if (edits.momentum) {
+    EBB_TRY_ASSIGN(auto changes, change_momentum(*edits.momentum, content, made_of));
     drop_echoes(content);
     add(std::move(changes));
   }
-  if (!revision.rename.empty()) {
-    EBB_TRY_ASSIGN(auto changes, rename_all(revision.rename, content));
+  if (!edits.rename.empty()) {
+    EBB_TRY_ASSIGN(auto changes, rename_all(edits.rename, content));
     add(std::move(changes));
   }
   return lines;
 }
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

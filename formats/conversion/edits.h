@@ -11,26 +11,26 @@
 #include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/conversion/rename.h"
 
-namespace ebb::libswap {
+namespace ebb::formats {
 
 // PATTERN=DTYPE, or DTYPE for everything that no pattern fits but step counters. Patterns (glob.h)
 // are of states, else of names; the first that fits decides. Floating tensors only.
 class DTypeRules {
  public:
   // Each text holds rules separated by commas. Fails (Code::usage) for a rule that is none.
-  static formats::Result<DTypeRules> parse(std::span<const std::string> texts);
+  static Result<DTypeRules> parse(std::span<const std::string> texts);
 
   bool empty() const { return rules_.empty(); }
   std::size_t size() const { return rules_.size(); }
   const std::string& text(std::size_t rule) const { return rules_[rule].text; }
-  formats::DType dtype(std::size_t rule) const { return rules_[rule].dtype; }
-  std::optional<std::size_t> rule_for(const formats::TensorEntry& tensor) const;
+  DType dtype(std::size_t rule) const { return rules_[rule].dtype; }
+  std::optional<std::size_t> rule_for(const TensorEntry& tensor) const;
 
  private:
   struct Rule {
     std::string text;
     std::string pattern;  // "": everything else
-    formats::DType dtype = formats::DType::f32;
+    DType dtype = DType::f32;
   };
   std::vector<Rule> rules_;
 };
@@ -45,7 +45,7 @@ struct MomentumRule {
   std::optional<MomentumForm> from = std::nullopt;  // unset: as the groups and states tell
 };
 
-struct Revision {
+struct Edits {
   RenameRules rename;
   DTypeRules dtypes;
   std::optional<MomentumRule> momentum;
@@ -57,8 +57,7 @@ struct Revision {
 // is left out of the values, and renamed tensors lose their keys: the target spells them.
 // Errors (Code::usage, Code::unsupported) name the rule or tensor: a rule that fits nothing, names
 // that would collide, a momentum whose convention or beta is not known, or that may overflow.
-formats::Result<std::vector<std::string>> revise(const Revision& revision,
-                                                 formats::Catalog& content,
-                                                 std::vector<MadeOf>& made_of);
+Result<std::vector<std::string>> apply_edits(const Edits& edits, Catalog& content,
+                                             std::vector<MadeOf>& made_of);
 
-}  // namespace ebb::libswap
+}  // namespace ebb::formats

@@ -1,5 +1,5 @@
 // What a conversion may change on request, and what it refuses to.
-#include "ebb/formats/conversion/revision.h"
+#include "ebb/formats/conversion/edits.h"
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ using testing::Random;
 using Lines = std::vector<std::string>;
 using Names = std::map<std::string, std::string>;
 
-RenameRules renames(const std::string& text) {
-  auto rules = RenameRules::parse(Lines{text});
+formats::RenameRules renames(const std::string& text) {
+  auto rules = formats::RenameRules::parse(Lines{text});
   EXPECT_TRUE(rules) << rules.error().message;
   return std::move(*rules);
 }
@@ -31,16 +31,17 @@ std::string complaint(const formats::Result<Names>& result) {
 }
 
 TEST(Glob, CapturesWhatEachStarStandsFor) {
-  EXPECT_EQ(*glob_captures("a.*.b.*", "a.x.b.y.z"), (std::vector<std::string_view>{"x", "y.z"}));
-  EXPECT_EQ(*glob_captures("*ab", "abab"), (std::vector<std::string_view>{"ab"}));
-  EXPECT_TRUE(glob_captures("a?c", "abc"));
-  EXPECT_FALSE(glob_captures("a*", "ba"));
-  EXPECT_FALSE(glob_captures("ab*ba", "aba"));
-  EXPECT_FALSE(glob_captures("a", "ab"));
+  EXPECT_EQ(*formats::glob_captures("a.*.b.*", "a.x.b.y.z"),
+            (std::vector<std::string_view>{"x", "y.z"}));
+  EXPECT_EQ(*formats::glob_captures("*ab", "abab"), (std::vector<std::string_view>{"ab"}));
+  EXPECT_TRUE(formats::glob_captures("a?c", "abc"));
+  EXPECT_FALSE(formats::glob_captures("a*", "ba"));
+  EXPECT_FALSE(formats::glob_captures("ab*ba", "aba"));
+  EXPECT_FALSE(formats::glob_captures("a", "ab"));
 }
 
 TEST(Rename, TakesStarsInOrderOrByNumberAndTheFirstRuleThatFits) {
-  const RenameRules rules =
+  const formats::RenameRules rules =
       renames("# a comment\nmodule.head=out, module.*=*\n a.*.b.* = $2.of.$1 ");
   const auto names = rules.apply({"module.head", "module.w", "a.1.b.2", "other"});
   ASSERT_TRUE(names) << names.error().message;
@@ -55,9 +56,9 @@ TEST(Rename, NamesTheRuleOrTheNamesThatAreWrong) {
   EXPECT_EQ(complaint(renames("?=one").apply({"v", "w"})),
             "'v' and 'w' would both be called 'one'");
   EXPECT_EQ(complaint(renames("v=w").apply({"v", "w"})), "'v' and 'w' would both be called 'w'");
-  EXPECT_FALSE(RenameRules::parse(Lines{"module"}));
-  EXPECT_FALSE(RenameRules::parse(Lines{"a=$1"}));
-  EXPECT_FALSE(RenameRules::parse(Lines{"=a"}));
+  EXPECT_FALSE(formats::RenameRules::parse(Lines{"module"}));
+  EXPECT_FALSE(formats::RenameRules::parse(Lines{"a=$1"}));
+  EXPECT_FALSE(formats::RenameRules::parse(Lines{"=a"}));
 }
 
 class Revising : public ::testing::Test {
@@ -79,16 +80,17 @@ class Revising : public ::testing::Test {
     std::memcpy(source_.bytes(number).data(), &value, sizeof(value));
     std::memcpy(source_.bytes(number).data() + 4, &value, sizeof(value));
   }
-  formats::Result<Conversion> convert(const Revision& revision) {
-    return plan_conversion(source_,
-                           {.format = formats::format_named("dcp"), .revision = &revision});
+  formats::Result<formats::Conversion> convert(const formats::Edits& edits) {
+    return formats::plan_conversion(source_, {.from = formats::format_of(source_.catalog()),
+                                              .to = *formats::format_named("dcp"),
+                                              .edits = &edits});
   }
-  static Revision momentum(MomentumRule rule) {
-    Revision revision;
-    revision.momentum = rule;
-    return revision;
+  static formats::Edits momentum(formats::MomentumRule rule) {
+    formats::Edits edits;
+    edits.momentum = rule;
+    return edits;
   }
-  static float first(const Conversion& conversion, std::size_t tensor) {
+  static float first(const formats::Conversion& conversion, std::size_t tensor) {
     const auto bytes = test_support::elements_of(*conversion.content,
                                                  conversion.content->catalog().tensors[tensor]);
     EXPECT_TRUE(bytes);
@@ -100,11 +102,11 @@ class Revising : public ::testing::Test {
 
 TEST_F(Revising, RenamesTensorsGroupsAndWhatSpeaksOfParameters) {
   source_.catalog().param_steps = {{"w", 7}};
-  Revision revision;
-  revision.rename = renames("*=model.*");
+  formats::Edits edits;
+  edits.rename = renames("*=model.*");
   Catalog content = source_.catalog();
-  std::vector<MadeOf> made_of{{0}, {1}, {2}};
-  const auto changes = revise(revision, content, made_of);
+  std::vector<formats::MadeOf> made_of{{0}, {1}, {2}};
+  const auto changes = formats::apply_edits(edits, content, made_of);
   ASSERT_TRUE(changes) << changes.error().message;
   EXPECT_EQ(*changes, Lines{"renames 1 of 1 names"});
   for (const auto& tensor : content.tensors) EXPECT_EQ(tensor.name, "model.w");
@@ -115,11 +117,11 @@ TEST_F(Revising, RenamesTensorsGroupsAndWhatSpeaksOfParameters) {
 }
 
 TEST_F(Revising, CastsWhatARuleFitsButNoStepCounter) {
-  Revision revision;
-  auto rules = DTypeRules::parse(Lines{"bf16,momentum*=f64"});
+  formats::Edits edits;
+  auto rules = formats::DTypeRules::parse(Lines{"bf16,momentum*=f64"});
   ASSERT_TRUE(rules);
-  revision.dtypes = std::move(*rules);
-  const auto made = convert(revision);
+  edits.dtypes = std::move(*rules);
+  const auto made = convert(edits);
   ASSERT_TRUE(made) << made.error().message;
   const auto& tensors = made->content->catalog().tensors;
   EXPECT_EQ(tensors[0].dtype, DType::bf16);
@@ -128,22 +130,22 @@ TEST_F(Revising, CastsWhatARuleFitsButNoStepCounter) {
   EXPECT_EQ(made->changes,
             (Lines{"casts 1 tensors (momentum_buffer) from F32 to F64, exact",
                    "casts 1 tensors (param) from F32 to BF16, rounded to nearest: lossy"}));
-  auto nothing = DTypeRules::parse(Lines{"exp_avg*=f32"});
+  auto nothing = formats::DTypeRules::parse(Lines{"exp_avg*=f32"});
   ASSERT_TRUE(nothing);
-  revision.dtypes = std::move(*nothing);
-  EXPECT_EQ(convert(revision).error().message, "dtype rule 'exp_avg*=f32' fits no floating tensor");
-  EXPECT_FALSE(DTypeRules::parse(Lines{"param=i8"}));
+  edits.dtypes = std::move(*nothing);
+  EXPECT_EQ(convert(edits).error().message, "dtype rule 'exp_avg*=f32' fits no floating tensor");
+  EXPECT_FALSE(formats::DTypeRules::parse(Lines{"param=i8"}));
 }
 
 TEST_F(Revising, ScalesTheMomentumByItsGroupsBetaAndNotesTheForm) {
-  const auto made = convert(momentum({MomentumForm::sum}));
+  const auto made = convert(momentum({formats::MomentumForm::sum}));
   ASSERT_TRUE(made) << made.error().message;
   EXPECT_EQ(first(*made, 1), 12.0F);  // 3 / (1 - 0.75)
   EXPECT_EQ(first(*made, 0), 1.0F);
   EXPECT_EQ(made->changes, Lines{"momentum of 1 tensors becomes sum: times 4, exact"});
   EXPECT_EQ(to_json(made->content->catalog().groups[0].settings.back().second), "\"sum\"");
   source_.catalog().groups = made->content->catalog().groups;
-  const auto back = convert(momentum({MomentumForm::ema}));
+  const auto back = convert(momentum({formats::MomentumForm::ema}));
   ASSERT_TRUE(back) << back.error().message;
   EXPECT_EQ(first(*back, 1), 0.75F);  // it said it was a sum
 }
@@ -151,17 +153,19 @@ TEST_F(Revising, ScalesTheMomentumByItsGroupsBetaAndNotesTheForm) {
 TEST_F(Revising, RefusesAMomentumThatNobodyCanTell) {
   Catalog& catalog = source_.catalog();
   catalog.groups[0].optimizer = "lion";
-  EXPECT_NE(convert(momentum({MomentumForm::sum})).error().message.find("nothing tells whether"),
-            std::string::npos);
-  EXPECT_TRUE(convert(momentum({MomentumForm::sum, MomentumForm::ema})));
+  EXPECT_NE(
+      convert(momentum({formats::MomentumForm::sum})).error().message.find("nothing tells whether"),
+      std::string::npos);
+  EXPECT_TRUE(convert(momentum({formats::MomentumForm::sum, formats::MomentumForm::ema})));
   catalog.groups[0].settings.clear();
-  EXPECT_NE(convert(momentum({MomentumForm::sum, MomentumForm::ema}))
+  EXPECT_NE(convert(momentum({formats::MomentumForm::sum, formats::MomentumForm::ema}))
                 .error()
                 .message.find("holds no beta"),
             std::string::npos);
   catalog.groups.clear();
-  EXPECT_NE(convert(momentum({MomentumForm::sum})).error().message.find("in no parameter group"),
-            std::string::npos);
+  EXPECT_NE(
+      convert(momentum({formats::MomentumForm::sum})).error().message.find("in no parameter group"),
+      std::string::npos);
 }
 
 }  // namespace

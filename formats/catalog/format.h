@@ -1,0 +1,88 @@
+// A format as the rest of the program sees it. Every format's folder has a class of its own that
+// derives from this one; formats/registry.cpp lists them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/common_names.h"
+#include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/resume.h"
+
+namespace ebb::formats {
+
+// Whether --shard-size means something: the writers' files are cut, or each is one file.
+enum class FileSize : std::uint8_t { as_it_comes, limited };
+
+// Whether --compress means something: readers of the format decode zstd frames in its files.
+enum class Packs : std::uint8_t { nothing, zstd };
+
+// What a format is a place for: parameters with their states, or tensors under whatever keys.
+enum class Holds : std::uint8_t { parameters, keyed_tensors };
+
+// What keys and paths are: the format's own way to store, or the nesting of a torch state dict,
+// which stays between two formats that both hold such.
+enum class Keys : std::uint8_t { own, state_dict };
+
+// Where a format's common names replace its own: in every other format, or only in those that hold
+// parameters.
+enum class NamesFor : std::uint8_t { every_format, formats_of_parameters };
+
+// Where a format counts the optimizer steps of each parameter: in one-element tensors of the state
+// "step", as torch does, or elsewhere, from Catalog::param_steps. Content comes to emit that way.
+enum class StepCounters : std::uint8_t { tensors, values };
+
+struct FormatTraits {
+  std::string_view name;                 // what --to and --from say
+  std::string_view summary;              // one line for help
+  Policy default_policy = Policy::rows;  // how emit cuts when nobody says
+  StepCounters steps = StepCounters::tensors;
+  Holds holds = Holds::parameters;
+  Keys keys = Keys::own;
+  NamesFor names_for = NamesFor::every_format;
+  FileSize file_size = FileSize::as_it_comes;
+  Packs packs = Packs::nothing;
+  // The program that describe() asks about each file (SourceTree::probe); a build may lack it.
+  std::string_view reader_program = {};
+};
+
+class Format {
+ public:
+  constexpr explicit Format(const FormatTraits& traits) : traits_(traits) {}
+  virtual ~Format() = default;
+  Format(const Format&) = delete;
+  Format& operator=(const Format&) = delete;
+
+  const FormatTraits& traits() const { return traits_; }
+  std::string_view name() const { return traits_.name; }
+
+  // True when the tree looks like this format, whole or damaged. Cheap; reads a few bytes at most.
+  virtual bool detect(const SourceTree& tree) const = 0;
+  virtual Result<std::unique_ptr<Checkpoint>> describe(
+      std::shared_ptr<const SourceTree> tree) const = 0;
+  virtual Result<EmitPlan> emit(const EmitRequest& request) const = 0;
+  virtual ResumeRules resume_rules() const = 0;
+
+  // Why a tensor means nothing outside this format; "" when it does.
+  virtual std::string_view why_bound(const TensorEntry&) const { return {}; }
+  // Gives content the keys, paths, names and states under which this format will be found to hold
+  // it. Of formats whose keys are a state dict's.
+  virtual void respell(Catalog&) const {}
+  // Of formats whose describe() names tensors by their keys alone; nullopt: as the catalog says.
+  virtual std::optional<CommonNames> common_names(const Catalog&) const { return std::nullopt; }
+  // What is wrong beside coverage and the elements' own checksums: digests of whole files, missing
+  // objects, parts of two saves. May read every file.
+  virtual std::vector<Error> problems(const std::shared_ptr<const SourceTree>&,
+                                      const Catalog&) const {
+    return {};
+  }
+
+ private:
+  FormatTraits traits_;
+};
+
+}  // namespace ebb::formats

@@ -1,0 +1,33 @@
+// What the registry knows of this format.
+#pragma once
+
+#include <utility>
+
+#include "ebb/formats/catalog/format.h"
+#include "ebb/formats/state_dict/common_names.h"
+#include "ebb/formats/torch_save/torch_save.h"
+
+namespace ebb::formats::torch_save {
+
+class Format final : public formats::Format {
+ public:
+  constexpr Format()
+      : formats::Format(
+            {.name = "torch",
+             .summary = "one torch.save file: .pt, .pth or .bin, zip or the older stream",
+             .default_policy = Policy::replicated,
+             .keys = Keys::state_dict}) {}
+  bool detect(const SourceTree& tree) const override { return detect_torch(tree); }
+  Result<std::unique_ptr<Checkpoint>> describe(
+      std::shared_ptr<const SourceTree> tree) const override {
+    return describe_torch(std::move(tree));
+  }
+  Result<EmitPlan> emit(const EmitRequest& request) const override { return emit_torch(request); }
+  ResumeRules resume_rules() const override { return torch_resume(); }
+  void respell(Catalog& content) const override { respell_for_torch(content); }
+  std::optional<CommonNames> common_names(const Catalog& catalog) const override {
+    return torch_common_names(catalog);
+  }
+};
+
+}  // namespace ebb::formats::torch_save
