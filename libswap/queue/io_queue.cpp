@@ -87,7 +87,9 @@ bool IoQueue::Impl::take_incoming() {
 
 void IoQueue::Impl::run() {
   std::vector<RawDone> done(backend->capacity());
+  constexpr double kPauseSeconds = 0.001;
   while (take_incoming()) {
+    if (scheduler.take_pause()) sleep_for_seconds(kPauseSeconds);
     const std::vector<RawOp>& ops = scheduler.next_operations();
     if (!ops.empty()) backend->submit(ops);
     const std::size_t count = scheduler.has_answers() ? 0 : backend->wait(done);

@@ -180,6 +180,7 @@ void IoScheduler::repeat(Operation& operation, int why) {
     return fail(operation, std::move(error));
   }
   if (why != EIO) ++stats_.retries;
+  pause_ |= why == EAGAIN;
   again_.push_back(operation.op.tag);
 }
 

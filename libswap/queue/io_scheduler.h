@@ -12,6 +12,7 @@
 #include <deque>
 #include <list>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ebb/libswap/queue/io_queue.h"
@@ -26,6 +27,9 @@ class IoScheduler {
   // The operations to give to the backend now; valid until the next call.
   const std::vector<RawOp>& next_operations();
   void complete(const RawDone& done);
+  // Whether an operation is to be tried again that only time can help (EAGAIN): pause before the
+  // next ones. Once for each time.
+  bool take_pause() { return std::exchange(pause_, false); }
   bool has_answers() const { return !finished_.empty(); }
   // Calls `done` of every finished request.
   void answer_finished();
@@ -78,6 +82,7 @@ class IoScheduler {
   std::vector<std::uint64_t> free_tags_;
   std::vector<std::uint64_t> again_;  // tags to submit once more
   std::vector<RawOp> next_;
+  bool pause_ = false;
   IoStats stats_;
 };
 

@@ -16,6 +16,7 @@ formats::Code code_of_errno(int number) {
   switch (number) {
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
       return formats::Code::no_space;
     case ENOMEM:
       return formats::Code::no_memory;
@@ -34,6 +35,7 @@ formats::Code code_of_errno(int number) {
 formats::Error errno_error(int number, const std::string& what) {
   const formats::Code code = code_of_errno(number);
   std::string hint = code == formats::Code::no_space ? "df -h; df -i" : "";
+  if (number == EFBIG) hint = "ulimit -f unlimited";
   return {code, what + ": " + errno_text(number), std::move(hint)};
 }
 

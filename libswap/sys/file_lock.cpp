@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/file_size_signal.h"
 #include "ebb/libswap/sys/unique.h"
 
 namespace ebb::libswap {
@@ -48,6 +49,23 @@ std::string record_of(const std::string& pid) {
   return pid + " " + start_time(pid) + " " + (boot.empty() ? "unknown" : boot) + "\n";
 }
 
+struct flock range_of(short type, std::uint64_t first, std::uint64_t count) {
+  struct flock range{};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(first);
+  range.l_len = static_cast<off_t>(count);
+  return range;
+}
+
+// Written over what is there and cut afterwards: a full disk still has the bytes of the last one.
+void write_record(int descriptor, const std::string& record) {
+  const FileSizeSignalBlocked blocked;
+  const ssize_t written = ::pwrite(descriptor, record.data(), record.size(), 0);
+  const off_t kept = written == static_cast<ssize_t>(record.size()) ? written : 0;
+  static_cast<void>(::ftruncate(descriptor, kept) == 0);
+}
+
 formats::Error held(const std::string& path, const std::string& record) {
   const std::string pid = first_word(record);
   const bool number = !pid.empty() && pid.find_first_not_of("0123456789") == std::string::npos;
@@ -67,16 +85,20 @@ formats::Result<> lock_file(int descriptor, const std::string& path) {
     if (attempt == kAttempts) return held(path, read_start(descriptor));
     std::this_thread::sleep_for(kPause);
   }
-  const std::string record = record_of(std::to_string(::getpid()));
-  if (::ftruncate(descriptor, 0) != 0 || ::pwrite(descriptor, record.data(), record.size(), 0) !=
-                                             static_cast<ssize_t>(record.size())) {
-    const int error = errno;
-    unlock_file(descriptor);
-    return errno_error(error, "cannot write the lock's holder to " + path);
-  }
+  write_record(descriptor, record_of(std::to_string(::getpid())));
   return {};
 }
 
 void unlock_file(int descriptor) { ::flock(descriptor, LOCK_UN); }
+
+bool lock_shared(int descriptor, std::uint64_t first, std::uint64_t count) {
+  struct flock range = range_of(F_RDLCK, first, count);
+  return ::fcntl(descriptor, F_OFD_SETLK, &range) == 0;
+}
+
+bool is_locked_shared(int descriptor, std::uint64_t byte) {
+  struct flock range = range_of(F_WRLCK, byte, 1);
+  return ::fcntl(descriptor, F_OFD_GETLK, &range) == 0 && range.l_type == F_RDLCK;
+}
 
 }  // namespace ebb::libswap

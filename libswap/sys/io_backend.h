@@ -39,6 +39,7 @@ struct FileInfo {
   bool direct = false;             // O_DIRECT is really on
   std::uint32_t alignment = 4096;  // of offsets, sizes and memory when direct
   bool in_memory = false;          // tmpfs: nothing of it survives a power loss
+  bool named = true;               // false: its last name was removed
 };
 
 struct RawOp {
@@ -70,6 +71,8 @@ class IoBackend {
   virtual Result<> truncate(FileId file, std::uint64_t bytes) = 0;
   virtual Result<> sync(FileId file) = 0;  // fsync
   virtual Result<> lock(FileId file) = 0;  // flock; Code::busy when held
+  // Whether a reader holds this byte with a shared lock (file_lock.h); it may lie behind the end.
+  virtual bool is_held(FileId file, std::uint64_t byte) = 0;
   // One level; existing is fine.
   virtual Result<> make_directory(const fs::path& path,
                                   Visibility visibility = Visibility::owner) = 0;
@@ -80,6 +83,9 @@ class IoBackend {
   virtual Result<> remove(const fs::path& path) = 0;    // file or empty directory
   virtual Result<std::vector<std::string>> list(const fs::path& directory) = 0;  // sorted names
   virtual Result<bool> exists(const fs::path& path) = 0;
+  // Both of the name itself: a link is neither.
+  virtual Result<bool> is_directory(const fs::path& path) = 0;
+  virtual Result<bool> is_file(const fs::path& path) = 0;
   virtual Result<std::uint64_t> free_bytes(const fs::path& directory) = 0;
 
   // --- data: called by one thread only (the IoQueue's) ---

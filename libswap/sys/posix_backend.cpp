@@ -13,6 +13,7 @@
 
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/file_lock.h"
+#include "ebb/libswap/sys/file_size_signal.h"
 
 namespace ebb::libswap {
 namespace {
@@ -65,6 +66,14 @@ int rename_without_flag(const fs::path& from, const fs::path& to) {
   return ::unlink(from.c_str()) == 0 ? 0 : errno;
 }
 
+// The file type of the name itself; 0: there is none.
+Result<mode_t> type_of(const fs::path& path) {
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) == 0) return status.st_mode & S_IFMT;
+  if (errno == ENOENT || errno == ENOTDIR) return mode_t{0};
+  return errno_error(errno, "cannot look at " + path.string());
+}
+
 std::string from_to(const fs::path& from, const fs::path& to) {
   return "cannot rename " + from.string() + " to " + to.string();
 }
@@ -95,7 +104,7 @@ Result<FileInfo> PosixBackend::info(FileId file) {
     return errno_error(errno, "cannot ask for the size of " + open->path);
   }
   return FileInfo{static_cast<std::uint64_t>(status.st_size), open->direct, open->alignment,
-                  in_memory(open->descriptor.get())};
+                  in_memory(open->descriptor.get()), status.st_nlink > 0};
 }
 
 std::string PosixBackend::path_of(FileId file) const {
@@ -109,6 +118,7 @@ Result<> PosixBackend::allocate(FileId file, std::uint64_t bytes) {
   if (bytes == 0) return {};
   if (bytes > kMaxFileBytes) return too_big(*open, bytes);
   EBB_TRY_ASSIGN(const FileInfo before, info(file));
+  const FileSizeSignalBlocked blocked;
   const int error = reserve(*open, before.size, bytes);
   if (error == 0) return {};
   // What a refused reservation leaves behind would keep the disk full.
@@ -121,6 +131,7 @@ Result<> PosixBackend::allocate(FileId file, std::uint64_t bytes) {
 Result<> PosixBackend::truncate(FileId file, std::uint64_t bytes) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   if (bytes > kMaxFileBytes) return too_big(*open, bytes);
+  const FileSizeSignalBlocked blocked;
   while (::ftruncate(open->descriptor.get(), static_cast<off_t>(bytes)) != 0) {
     if (errno == EINTR) continue;
     return errno_error(errno,
@@ -138,6 +149,11 @@ Result<> PosixBackend::sync(FileId file) {
 Result<> PosixBackend::lock(FileId file) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   return lock_file(open->descriptor.get(), open->path);
+}
+
+bool PosixBackend::is_held(FileId file, std::uint64_t byte) {
+  const std::shared_ptr<const OpenFile> open = find(file);
+  return open != nullptr && is_locked_shared(open->descriptor.get(), byte);
 }
 
 Result<> PosixBackend::make_directory(const fs::path& path, Visibility visibility) {
@@ -193,10 +209,18 @@ Result<std::vector<std::string>> PosixBackend::list(const fs::path& directory) {
 }
 
 Result<bool> PosixBackend::exists(const fs::path& path) {
-  struct stat status{};
-  if (::lstat(path.c_str(), &status) == 0) return true;
-  if (errno == ENOENT || errno == ENOTDIR) return false;
-  return errno_error(errno, "cannot look at " + path.string());
+  EBB_TRY_ASSIGN(const mode_t type, type_of(path));
+  return type != 0;
+}
+
+Result<bool> PosixBackend::is_directory(const fs::path& path) {
+  EBB_TRY_ASSIGN(const mode_t type, type_of(path));
+  return type == S_IFDIR;
+}
+
+Result<bool> PosixBackend::is_file(const fs::path& path) {
+  EBB_TRY_ASSIGN(const mode_t type, type_of(path));
+  return type == S_IFREG;
 }
 
 Result<std::uint64_t> PosixBackend::free_bytes(const fs::path& directory) {

@@ -35,6 +35,7 @@ class PosixBackend : public IoBackend {
   Result<> truncate(FileId file, std::uint64_t bytes) override;
   Result<> sync(FileId file) override;
   Result<> lock(FileId file) override;
+  bool is_held(FileId file, std::uint64_t byte) override;
   Result<> make_directory(const fs::path& path, Visibility visibility) override;
   Result<> sync_directory(const fs::path& path) override;
   Result<> rename(const fs::path& from, const fs::path& to) override;
@@ -42,6 +43,8 @@ class PosixBackend : public IoBackend {
   Result<> remove(const fs::path& path) override;
   Result<std::vector<std::string>> list(const fs::path& directory) override;
   Result<bool> exists(const fs::path& path) override;
+  Result<bool> is_directory(const fs::path& path) override;
+  Result<bool> is_file(const fs::path& path) override;
   Result<std::uint64_t> free_bytes(const fs::path& directory) override;
 
  protected:

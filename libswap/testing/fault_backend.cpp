@@ -46,6 +46,7 @@ class FaultBackend : public IoBackend {
     EBB_TRY(before("lock", path_of(file), Touches::file));
     return inner_->lock(file);
   }
+  bool is_held(FileId file, std::uint64_t byte) override { return inner_->is_held(file, byte); }
   Result<> make_directory(const fs::path& path, Visibility visibility) override {
     EBB_TRY(before("make the directory", path, Touches::name));
     return inner_->make_directory(path, visibility);
@@ -73,6 +74,14 @@ class FaultBackend : public IoBackend {
   Result<bool> exists(const fs::path& path) override {
     EBB_TRY(alive("look at", path));
     return inner_->exists(path);
+  }
+  Result<bool> is_directory(const fs::path& path) override {
+    EBB_TRY(alive("look at", path));
+    return inner_->is_directory(path);
+  }
+  Result<bool> is_file(const fs::path& path) override {
+    EBB_TRY(alive("look at", path));
+    return inner_->is_file(path);
   }
   Result<std::uint64_t> free_bytes(const fs::path& directory) override {
     EBB_TRY(alive("ask for the free space of", directory));

@@ -31,6 +31,7 @@ class MemoryBackend : public IoBackend {
   Result<> truncate(FileId file, std::uint64_t bytes) override;
   Result<> sync(FileId file) override;
   Result<> lock(FileId file) override;
+  bool is_held(FileId, std::uint64_t) override { return false; }  // nobody else has this disk
   Result<> make_directory(const fs::path& path, Visibility visibility) override;
   Result<> sync_directory(const fs::path& path) override;
   Result<> rename(const fs::path& from, const fs::path& to) override;
@@ -38,6 +39,8 @@ class MemoryBackend : public IoBackend {
   Result<> remove(const fs::path& path) override;
   Result<std::vector<std::string>> list(const fs::path& directory) override;
   Result<bool> exists(const fs::path& path) override;
+  Result<bool> is_directory(const fs::path& path) override;
+  Result<bool> is_file(const fs::path& path) override;
   Result<std::uint64_t> free_bytes(const fs::path& directory) override;
 
   std::size_t capacity() const override { return kCapacity; }
@@ -237,6 +240,18 @@ Result<std::vector<std::string>> MemoryBackend::list(const fs::path& directory) 
 Result<bool> MemoryBackend::exists(const fs::path& path) {
   const std::lock_guard guard(state_.mutex);
   return state_.node_at(path) != nullptr;
+}
+
+Result<bool> MemoryBackend::is_directory(const fs::path& path) {
+  const std::lock_guard guard(state_.mutex);
+  const std::shared_ptr<MemoryNode> node = state_.node_at(path);
+  return node != nullptr && node->kind == MemoryNode::Kind::directory;
+}
+
+Result<bool> MemoryBackend::is_file(const fs::path& path) {
+  const std::lock_guard guard(state_.mutex);
+  const std::shared_ptr<MemoryNode> node = state_.node_at(path);
+  return node != nullptr && node->kind == MemoryNode::Kind::file;
 }
 
 Result<std::uint64_t> MemoryBackend::free_bytes(const fs::path& directory) {

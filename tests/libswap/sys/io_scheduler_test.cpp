@@ -124,7 +124,10 @@ TEST_F(Scheduler, RepeatsInterruptedOperationsButNotForEver) {
   start();
   scheduler_->add(request(RawOp::Kind::read, 0, 4096));
   complete(next().at(0), -EINTR);
+  EXPECT_FALSE(scheduler_->take_pause());
   complete(next().at(0), -EAGAIN);
+  EXPECT_TRUE(scheduler_->take_pause()) << "asked again at once, a busy device stays busy";
+  EXPECT_FALSE(scheduler_->take_pause());
   complete_whole(next().at(0));
   ASSERT_EQ(answers_.size(), 1u);
   EXPECT_TRUE(answers_[0]);

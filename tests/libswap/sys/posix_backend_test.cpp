@@ -11,6 +11,7 @@
 #include <array>
 #include <csignal>
 #include <fstream>
+#include <functional>
 
 #include "ebb/libswap/sys/file_lock.h"
 #include "tests/libswap/sys/test_files.h"
@@ -236,6 +237,58 @@ TEST_F(PosixFiles, ALockEndsWithItsFileEvenWhenAForkedChildLives) {
 TEST(ThreadsBackend, RefusesNoThreadsAndTooMany) {
   EXPECT_FALSE(make_threads_backend(0));
   EXPECT_FALSE(make_threads_backend(65));
+}
+
+// Runs in a child of its own: limits are the process's. What it returns is the child's exit.
+int with_file_limit(rlim_t bytes, const std::function<int()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{bytes, bytes};
+    ::_exit(::setrlimit(RLIMIT_FSIZE, &limit) == 0 ? work() : 99);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST_F(PosixFiles, ALimitOnTheSizeOfFilesIsAnErrorAndNotASignal) {
+  const FileId file = open("a");
+  EXPECT_EQ(with_file_limit(4096,
+                            [&] {
+                              const Result<> reserved = backend_->allocate(file, 1 << 20);
+                              if (reserved) return 1;
+                              if (reserved.error().code != formats::Code::no_space) return 2;
+                              if (reserved.error().hint != "ulimit -f unlimited") return 3;
+                              if (backend_->truncate(file, 1 << 20)) return 4;
+                              return 0;
+                            }),
+            0);
+}
+
+TEST_F(PosixFiles, ALockIsTakenThoughItsHolderCannotBeWritten) {
+  const FileId file = open("lock");
+  EXPECT_EQ(with_file_limit(0, [&] { return backend_->lock(file) ? 0 : 1; }), 0);
+}
+
+TEST_F(PosixFiles, ASharedLockIsSeenByTheWriterAndEndsWithItsDescriptor) {
+  constexpr std::uint64_t kFar = std::uint64_t{1} << 62;
+  const FileId file = open("meta");
+  EXPECT_FALSE(backend_->is_held(file, kFar + 7));
+  const auto reader = [&] {
+    return Descriptor(::open((directory_ / "meta").c_str(), O_RDONLY | O_CLOEXEC));
+  };
+  Descriptor one = reader();
+  ASSERT_TRUE(lock_shared(one.get(), kFar + 7, 1));
+  Descriptor all = reader();
+  ASSERT_TRUE(lock_shared(all.get(), kFar, 0));
+  reader().reset();  // another descriptor of this process: it ends nothing
+  EXPECT_TRUE(backend_->is_held(file, kFar + 7));
+  EXPECT_TRUE(backend_->is_held(file, 2 * kFar - 1));
+  all.reset();
+  EXPECT_TRUE(backend_->is_held(file, kFar + 7));
+  EXPECT_FALSE(backend_->is_held(file, kFar + 8));
+  one.reset();
+  EXPECT_FALSE(backend_->is_held(file, kFar + 7));
 }
 
 }  // namespace
