@@ -35,6 +35,8 @@ Result<> Exporter::advance() {
   if (phase_ == Phase::cut && engine_.committed_generation() != before_) return start_writing();
   if (phase_ == Phase::writing && written_.load()) {
     engine_.unpin(pinned_);
+    if (writer_.joinable()) writer_.join();
+    source_.reset();  // it holds the generation, too
     phase_ = Phase::done;
   }
   return {};

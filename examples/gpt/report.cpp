@@ -121,6 +121,9 @@ std::string outcome_text(const Facts& facts, const Outcome& outcome) {
          bytes_text(facts.predicted.memory_total()) + "\n";
   out += std::to_string(outcome.snapshots) + " snapshots, longest stall " +
          milliseconds(outcome.longest_snapshot_stall_s) + "; the store is " + outcome.store + "\n";
+  if (outcome.snapshots_put_off > 0)
+    out += std::to_string(outcome.snapshots_put_off) +
+           " snapshots put off while another process read the store; more slots avoid that\n";
   if (outcome.exported && *outcome.exported)
     out += "exported step " + std::to_string((*outcome.exported)->step) + " to " +
            (*outcome.exported)->directory.string() +
@@ -156,6 +159,7 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
   json.count("predicted_memory_bytes", plan.memory_total());
   json.count("peak_rss_bytes", facts.peak_rss_bytes);
   json.count("snapshots", outcome.snapshots).count("generation", outcome.generation);
+  json.count("snapshots_put_off", outcome.snapshots_put_off);
   json.number("snapshot_stall_s", outcome.longest_snapshot_stall_s);
   if (outcome.exported && *outcome.exported) {
     json.count("export_step", (*outcome.exported)->step);

@@ -81,6 +81,7 @@ class RankTrainer {
   std::unique_ptr<Engine> engine_;
   std::optional<Exporter> exporter_;  // borrows the engine
   std::optional<std::uint64_t> snapshot_step_;
+  std::uint64_t before_snapshot_ = 0;  // the generation committed until then
   Outcome outcome_;
 };
 
@@ -196,28 +197,40 @@ Result<> RankTrainer::snapshot_if_due() {
   const std::uint64_t before = engine_->committed_generation();
   const Clock::time_point begin = Clock::now();
   EBB_TRY_ASSIGN(const bool taken,
-                 engine_->snapshot());  // false: the last one is still being written
+                 engine_->snapshot());  // false: not now, a later step will
   outcome_.longest_snapshot_stall_s =
       std::max(outcome_.longest_snapshot_stall_s, seconds_since(begin));
   if (taken) {
     snapshot_step_ = step;
+    before_snapshot_ = before;
     ++outcome_.snapshots;
   }
   if (exporter_) exporter_->took_snapshot(taken, before);
   return {};
 }
 
-// The last step is durable and everything that ran behind the steps is done.
+// The last step is durable and everything that ran behind the steps is done. Whoever reads the
+// store may hold the slots that the last snapshot needs: it waits for them.
 Result<> RankTrainer::finish_state() {
   EBB_TRY(settle());
-  if (snapshot_step_ == engine_->step_count() || engine_->step_count() == outcome_.first_step)
-    return {};
-  const std::uint64_t before = engine_->committed_generation();
-  EBB_TRY_ASSIGN(const bool taken, engine_->snapshot());
-  EBB_CHECK(taken);  // nothing is pending or pinned
-  ++outcome_.snapshots;
-  if (exporter_) exporter_->took_snapshot(taken, before);
-  return settle();
+  if (engine_->step_count() == outcome_.first_step) return {};
+  bool durable = snapshot_step_ == engine_->step_count() &&
+                 engine_->committed_generation() != before_snapshot_;
+  for (std::uint64_t waits = 0; !durable;) {
+    const std::uint64_t before = engine_->committed_generation();
+    EBB_TRY_ASSIGN(const bool taken, engine_->snapshot());
+    if (!taken) {
+      if (leads() && waits++ == 0) run_.say("the last snapshot waits: the store is being read");
+      libswap::sleep_for_seconds(0.02);
+      continue;
+    }
+    ++outcome_.snapshots;
+    if (exporter_) exporter_->took_snapshot(taken, before);
+    EBB_TRY(settle());
+    durable = engine_->committed_generation() != before;
+  }
+  outcome_.snapshots_put_off = engine_->stats().snapshots_put_off;
+  return {};
 }
 
 Result<> RankTrainer::settle() {

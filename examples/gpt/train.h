@@ -46,8 +46,9 @@ struct Outcome {
   std::vector<libmuon::EngineStats> engines;  // one a rank
   double longest_snapshot_stall_s = 0;        // one snapshot() call, any rank
   std::uint64_t snapshots = 0;
-  std::uint64_t generation = 0;  // committed last
-  std::string store;             // its folder
+  std::uint64_t snapshots_put_off = 0;  // while another process read the store
+  std::uint64_t generation = 0;         // committed last
+  std::string store;                    // its folder
   Result<std::optional<Exported>> exported = std::optional<Exported>();
   bool stopped = false;  // before settings.steps, on request
 };

@@ -44,6 +44,14 @@ std::optional<std::uint32_t> SourceTree::seen(const std::string& key, std::uint6
   return crc32_zip(0, bytes);
 }
 
+SourceTree::Hold SourceTree::hold(std::string_view name, std::uint64_t first,
+                                  std::uint64_t count) const {
+  static_cast<void>(name);
+  static_cast<void>(first);
+  static_cast<void>(count);
+  return nullptr;
+}
+
 Result<> MemorySource::read(std::uint64_t offset, std::span<std::byte> into) const {
   if (offset > bytes_.size() || into.size() > bytes_.size() - offset)
     return refuse(Code::corrupt, name_, offset,

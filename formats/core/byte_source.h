@@ -55,6 +55,12 @@ class SourceTree {
   virtual std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size,
                                             std::uint64_t first, ByteView bytes) const;
 
+  // A shared lock on bytes [first, first + count) of a file, which may lie behind its end; count 0:
+  // all from there on. Its writer sees it and leaves alone what the bytes stand for. It ends with
+  // the result. nullptr: cannot be locked here. This one locks nothing. Safe from any thread.
+  using Hold = std::shared_ptr<const void>;
+  virtual Hold hold(std::string_view name, std::uint64_t first, std::uint64_t count) const;
+
   const Entry* find(std::string_view name) const {
     for (const Entry& entry : entries())
       if (entry.name == name) return &entry;

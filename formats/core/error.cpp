@@ -37,6 +37,8 @@ std::string_view name_of(Code code) {
       return "limit";
     case Code::busy:
       return "busy";
+    case Code::moved:
+      return "moved";
     case Code::state:
       return "state";
     case Code::layout:

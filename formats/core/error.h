@@ -18,6 +18,7 @@ enum class Code : std::uint8_t {
   unsupported,  // valid, but not by this version
   limit,        // a stated limit was exceeded; the sentence names the limit and its value
   busy,         // held by somebody else; try later
+  moved,        // its writer replaced it while it was being read; read it again
   state,        // not now: an earlier failure or the order of calls forbids it
   layout,       // two descriptions of the same state disagree
   peer,         // another rank failed

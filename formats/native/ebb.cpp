@@ -16,18 +16,47 @@ using native::Superblock;
 using native::Survey;
 using native::Tile;
 
+// The generation that is read, and the lock that keeps a trainer from reusing its slots.
+struct Held {
+  std::shared_ptr<const SourceTree> tree;
+  Survey survey;  // without its own hold
+  std::uint64_t generation = 0;
+  SourceTree::Hold hold;  // nullptr: it could not be locked
+};
+
 class EbbCheckpoint : public Checkpoint {
  public:
-  EbbCheckpoint(StoreCatalog catalog, std::vector<std::shared_ptr<const ByteSource>> data)
-      : store_(std::move(catalog)), data_(std::move(data)) {}
+  EbbCheckpoint(StoreCatalog catalog, std::vector<std::shared_ptr<const ByteSource>> data,
+                Held held)
+      : store_(std::move(catalog)), data_(std::move(data)), held_(std::move(held)) {}
   const Catalog& catalog() const override { return store_.catalog; }
   Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                 std::span<std::byte> into) const override;
 
  private:
+  Error mismatch(Error damage) const;
+
   StoreCatalog store_;
   std::vector<std::shared_ptr<const ByteSource>> data_;  // by rank
+  Held held_;
 };
+
+Error moved(std::string what) {
+  return {Code::moved, std::move(what), "stop the trainer, or let it take snapshots less often"};
+}
+
+// Bytes that do not match are damage only while the generation is the newest there is: otherwise
+// its slots may have been written again. The manifests are read once more only if some began since.
+Error EbbCheckpoint::mismatch(Error damage) const {
+  const auto begun = newest_begun(*held_.tree, held_.survey);
+  if (begun && *begun == held_.generation) return damage;
+  const auto now = native::survey_store(*held_.tree, held_.survey.folder);
+  const std::uint64_t newest = now && now->complete() ? now->committed() : 0;
+  if (newest == held_.generation) return damage;
+  return moved(held_.survey.where + ": generation " + std::to_string(held_.generation) +
+               " was given up while it was read" +
+               (newest == 0 ? std::string() : ", the newest is " + std::to_string(newest)));
+}
 
 // Whole blocks are read and checked; what is wanted of the first and the last is copied out.
 Result<> EbbCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
@@ -60,7 +89,7 @@ Result<> EbbCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std:
                      ", in " + label_of(tensor) + ", does not match its checksum");
       error.place.tensor = label_of(tensor);
       error.place.rank = static_cast<std::uint32_t>(index_of(s.rank));
-      return error;
+      return mismatch(std::move(error));
     }
     if (whole.data() != into.data())
       std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(begin), wanted, into.begin());
@@ -100,16 +129,33 @@ Result<Survey> choose_store(const SourceTree& tree) {
   return std::move(surveys.front());
 }
 
+// Why some rank has no newer generation, where its file says so.
+const Error* damage_in(const Survey& survey) {
+  for (const native::RankSurvey& rank : survey.ranks) {
+    if (!rank.scan) continue;
+    for (const native::RegionFinding& region : rank.scan->regions)
+      if (region.damage) return &*region.damage;
+    if (!rank.scan->unreadable.empty()) return &rank.scan->unreadable.front();
+  }
+  return nullptr;
+}
+
 Result<std::uint64_t> choose_generation(const Survey& survey, std::optional<std::uint64_t> wanted) {
   EBB_TRY(survey.complete());
   const std::uint64_t newest = survey.newest_common(wanted.value_or(native::kMaxGeneration));
   if (wanted ? newest == *wanted : newest != 0) return newest;
-  return Error{Code::incomplete,
-               survey.where + ": " +
-                   (wanted ? "generation " + std::to_string(*wanted) + " is not valid on all ranks"
-                           : std::string("no generation is valid on all ranks")) +
-                   ": newest " + newest_of_each(survey),
-               {}};
+  Error none{Code::incomplete,
+             survey.where + ": " +
+                 (wanted ? "generation " + std::to_string(*wanted) + " is not valid on all ranks"
+                         : std::string("no generation is valid on all ranks")) +
+                 ": newest " + newest_of_each(survey),
+             {}};
+  if (const Error* damage = damage_in(survey)) {
+    none.code = Code::corrupt;
+    none.message += "; " + damage->message;
+    none.place = damage->place;
+  }
+  return none;
 }
 
 Result<std::shared_ptr<const ByteSource>> open_data(const SourceTree& tree, const Survey& survey,
@@ -133,25 +179,60 @@ Result<std::shared_ptr<const ByteSource>> open_data(const SourceTree& tree, cons
   return data;
 }
 
-Result<std::unique_ptr<Checkpoint>> describe_chosen(const SourceTree& tree,
+Result<std::unique_ptr<Checkpoint>> describe_chosen(const std::shared_ptr<const SourceTree>& tree,
                                                     std::optional<std::uint64_t> wanted) {
-  EBB_TRY_ASSIGN(const Survey survey, choose_store(tree));
+  // Until the generation is chosen and held, the survey holds all of them.
+  EBB_TRY_ASSIGN(Survey survey, choose_store(*tree));
   EBB_TRY_ASSIGN(const std::uint64_t generation, choose_generation(survey, wanted));
+  Held held{tree, {}, generation, nullptr};
+  held.hold =
+      native::hold_generations(*tree, survey.folder, survey.superblock().world, generation, 1);
   native::StoreCatalogBuilder builder(survey, generation);
   std::vector<std::shared_ptr<const ByteSource>> sources;
   for (const native::RankSurvey& rank : survey.ranks) {
     const Superblock& s = rank.scan->superblock;
-    EBB_TRY_ASSIGN(auto data, open_data(tree, survey, s));
+    EBB_TRY_ASSIGN(auto data, open_data(*tree, survey, s));
     const std::string folder = survey.folder + native::rank_directory(s.rank, s.world) + "/";
-    EBB_TRY_ASSIGN(const auto meta, tree.open(folder + std::string(native::kMetaFile)));
+    EBB_TRY_ASSIGN(const auto meta, tree->open(folder + std::string(native::kMetaFile)));
     const auto* found = rank.scan->newest_valid(generation);
     EBB_TRY_ASSIGN(Manifest manifest, native::read_manifest(*meta, s, found->region));
     EBB_TRY(builder.add({folder, data->size(), meta->size(), std::string(meta->name())}, s,
                         std::move(manifest)));
     sources.push_back(std::move(data));
   }
-  return std::unique_ptr<Checkpoint>(
-      std::make_unique<EbbCheckpoint>(std::move(builder).finish(), std::move(sources)));
+  held.survey = std::move(survey);
+  held.survey.hold.reset();
+  return std::unique_ptr<Checkpoint>(std::make_unique<EbbCheckpoint>(
+      std::move(builder).finish(), std::move(sources), std::move(held)));
+}
+
+// What can change between two looks at a store that nobody holds: a number for each rank.
+std::vector<std::uint64_t> begun_in(const SourceTree& tree) {
+  std::vector<std::uint64_t> begun;
+  for (const std::string& folder : native::store_folders(tree)) {
+    const auto survey = native::survey_store(tree, folder);
+    if (!survey) continue;
+    for (const native::RankSurvey& rank : survey->ranks)
+      begun.push_back(rank.scan ? rank.scan->newest_seen() : 0);
+  }
+  return begun;
+}
+
+// A trainer that cannot be held may replace one rank's manifests before another's are read: then
+// the ranks seem not to fit. Only what is seen twice is so.
+Result<std::unique_ptr<Checkpoint>> describe_still(const std::shared_ptr<const SourceTree>& tree,
+                                                   std::optional<std::uint64_t> wanted) {
+  constexpr int kLooks = 10;
+  auto described = describe_chosen(tree, wanted);
+  for (int look = 1; !described && look <= kLooks; ++look) {
+    const auto before = begun_in(*tree);
+    described = describe_chosen(tree, wanted);
+    if (described || begun_in(*tree) == before) return described;
+  }
+  if (described) return described;
+  return moved(
+      std::string(tree->root()) +
+      ": the store moves faster than its manifests are read: " + described.error().message);
 }
 
 }  // namespace
@@ -159,12 +240,12 @@ Result<std::unique_ptr<Checkpoint>> describe_chosen(const SourceTree& tree,
 bool detect_ebb(const SourceTree& tree) { return !native::store_folders(tree).empty(); }
 
 Result<std::unique_ptr<Checkpoint>> describe_ebb(std::shared_ptr<const SourceTree> tree) {
-  return describe_chosen(*tree, std::nullopt);
+  return describe_still(tree, std::nullopt);
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_ebb_generation(std::shared_ptr<const SourceTree> tree,
                                                             std::uint64_t generation) {
-  return describe_chosen(*tree, generation);
+  return describe_still(tree, generation);
 }
 
 }  // namespace ebb::formats

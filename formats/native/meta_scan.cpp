@@ -57,23 +57,35 @@ bool belongs(const ManifestHeader& header, const Superblock& superblock) {
          header.world == superblock.world;
 }
 
-Result<std::optional<RegionFinding>> look_at_region(const ByteSource& meta,
-                                                    const Superblock& superblock,
-                                                    std::uint32_t region) {
-  const std::uint64_t offset = region_offset(superblock, region);
+Error foreign(const ByteSource& meta, std::uint64_t offset) {
+  return refuse(Code::corrupt, meta.name(), offset, "a manifest of another store or rank");
+}
+
+bool never_written(const ByteSource& meta, std::uint64_t offset) {
+  const auto bytes = read_bytes(meta, offset, kManifestHeaderBytes, kManifestHeaderBytes);
+  return bytes && std::ranges::all_of(*bytes, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+Result<> look_at_region(const ByteSource& meta, std::uint32_t region, MetaScan& scan) {
+  const std::uint64_t offset = region_offset(scan.superblock, region);
   auto header = read_header(meta, offset);
   if (!header) {
-    if (is_damage(header.error().code)) return std::optional<RegionFinding>();
-    return std::move(header).error();
+    if (!is_damage(header.error().code)) return std::move(header).error();
+    if (!never_written(meta, offset)) scan.unreadable.push_back(std::move(header).error());
+    return {};
   }
-  if (!belongs(*header, superblock)) return std::optional<RegionFinding>();
+  if (!belongs(*header, scan.superblock)) {
+    scan.unreadable.push_back(foreign(meta, offset));
+    return {};
+  }
   RegionFinding finding{region, *header, std::nullopt};
-  if (header->is_void) return std::optional(std::move(finding));
-  if (auto manifest = read_whole(meta, superblock, *header, offset); !manifest) {
-    if (!is_damage(manifest.error().code)) return std::move(manifest).error();
-    finding.damage = std::move(manifest).error();
+  if (!header->is_void) {
+    auto manifest = read_whole(meta, scan.superblock, *header, offset);
+    if (!manifest && !is_damage(manifest.error().code)) return std::move(manifest).error();
+    if (!manifest) finding.damage = std::move(manifest).error();
   }
-  return std::optional(std::move(finding));
+  scan.regions.push_back(std::move(finding));
+  return {};
 }
 
 }  // namespace
@@ -114,19 +126,27 @@ Result<MetaScan> scan_meta(const ByteSource& meta) {
                      std::to_string(meta_file_bytes(scan.superblock)) + " bytes",
                  {}};
   for (std::uint32_t region = 0; region <= scan.superblock.slots; ++region) {
-    EBB_TRY_ASSIGN(auto finding, look_at_region(meta, scan.superblock, region));
-    if (finding) scan.regions.push_back(std::move(*finding));
+    EBB_TRY(look_at_region(meta, region, scan));
   }
   return scan;
+}
+
+Result<std::uint64_t> newest_begun(const ByteSource& meta, const Superblock& superblock) {
+  std::uint64_t newest = 0;
+  for (std::uint32_t region = 0; region <= superblock.slots; ++region) {
+    const auto header = read_header(meta, region_offset(superblock, region));
+    if (!header && !is_damage(header.error().code)) return header.error();
+    if (header && belongs(*header, superblock) && !header->is_void)
+      newest = std::max(newest, header->generation);
+  }
+  return newest;
 }
 
 Result<Manifest> read_manifest(const ByteSource& meta, const Superblock& superblock,
                                std::uint32_t region) {
   const std::uint64_t offset = region_offset(superblock, region);
   EBB_TRY_ASSIGN(const ManifestHeader header, read_header(meta, offset));
-  if (!belongs(header, superblock))
-    return Error{
-        Code::corrupt, place_of(meta, offset) + ": a manifest of another store or rank", {}};
+  if (!belongs(header, superblock)) return foreign(meta, offset);
   return read_whole(meta, superblock, header, offset);
 }
 

@@ -22,6 +22,7 @@ struct MetaScan {
   Superblock superblock;
   std::optional<Error> damage_a, damage_b;  // of the superblocks; at most one is set
   std::vector<RegionFinding> regions;       // those with a header of this store and rank
+  std::vector<Error> unreadable;            // of regions that were written and have no such header
 
   // The largest number seen, void and torn ones included: none up to it may be used again.
   std::uint64_t newest_seen() const;
@@ -37,6 +38,9 @@ struct MetaScan {
 
 // Fails when neither superblock is valid; damaged manifests are findings, failed reads are errors.
 Result<MetaScan> scan_meta(const ByteSource& meta);
+
+// The newest generation with a header in the file, valid behind it or not; void ones do not count.
+Result<std::uint64_t> newest_begun(const ByteSource& meta, const Superblock& superblock);
 
 // Reads and decodes one region and checks it against the superblock.
 Result<Manifest> read_manifest(const ByteSource& meta, const Superblock& superblock,

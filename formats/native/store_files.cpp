@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::string_view kDataMagic = "EBBDATA1";
 constexpr std::string_view kStorePrefix = "store-";
+constexpr std::string_view kRemovedPrefix = "removed-";
+constexpr std::string_view kDataSuffix = ".data";
 
 std::string five_digits(std::uint32_t number) {
   std::array<char, 16> text{};
@@ -21,6 +23,23 @@ std::optional<unsigned> hex_digit(char c) {
   if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
   if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a' + 10);
   return std::nullopt;
+}
+
+std::optional<Uuid> uuid_of(std::string_view digits) {
+  Uuid uuid{};
+  if (digits.size() != 2 * uuid.size()) return std::nullopt;
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    const auto high = hex_digit(digits[2 * i]);
+    const auto low = hex_digit(digits[2 * i + 1]);
+    if (!high || !low) return std::nullopt;
+    uuid[i] = static_cast<std::byte>(*high * 16 + *low);
+  }
+  return uuid;
+}
+
+std::optional<Uuid> uuid_behind(std::string_view prefix, std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  return uuid_of(name.substr(prefix.size()));
 }
 
 }  // namespace
@@ -40,17 +59,24 @@ std::string store_directory(const Uuid& store) {
 }
 
 std::optional<Uuid> store_in_directory_name(std::string_view name) {
-  if (!name.starts_with(kStorePrefix)) return std::nullopt;
-  name.remove_prefix(kStorePrefix.size());
-  Uuid uuid{};
-  if (name.size() != 2 * uuid.size()) return std::nullopt;
-  for (std::size_t i = 0; i < uuid.size(); ++i) {
-    const auto high = hex_digit(name[2 * i]);
-    const auto low = hex_digit(name[2 * i + 1]);
-    if (!high || !low) return std::nullopt;
-    uuid[i] = static_cast<std::byte>(*high * 16 + *low);
-  }
-  return uuid;
+  return uuid_behind(kStorePrefix, name);
+}
+
+std::string removed_directory(const Uuid& store) {
+  return std::string(kRemovedPrefix) + to_string(store);
+}
+
+std::optional<Uuid> store_in_removed_name(std::string_view name) {
+  return uuid_behind(kRemovedPrefix, name);
+}
+
+bool is_data_file(std::string_view name) {
+  constexpr std::size_t kUuid = 2 * std::tuple_size_v<Uuid>;
+  if (name.size() < kUuid || !uuid_of(name.substr(0, kUuid))) return false;
+  name.remove_prefix(kUuid);
+  if (!name.starts_with('-') || !name.ends_with(kDataSuffix)) return false;
+  const std::string_view digits = name.substr(1, name.size() - 1 - kDataSuffix.size());
+  return digits.size() >= 5 && digits.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 std::string rank_directory(Rank rank, std::uint32_t world) {

@@ -44,9 +44,12 @@ Result<bool> ever_used(const ByteSource& meta) {
   return false;
 }
 
-Result<RankSurvey> survey_rank(const SourceTree& tree, const std::string& folder) {
+std::string meta_of(const std::string& store, Rank rank, std::uint32_t world) {
+  return store + rank_directory(rank, world) + "/" + std::string(kMetaFile);
+}
+
+Result<RankSurvey> survey_rank(const SourceTree& tree, const std::string& name) {
   RankSurvey survey;
-  const std::string name = folder + "/" + std::string(kMetaFile);
   if (tree.find(name) == nullptr) {
     survey.missing = true;
     survey.problem = Error{Code::incomplete,
@@ -68,6 +71,27 @@ Result<RankSurvey> survey_rank(const SourceTree& tree, const std::string& folder
 }
 
 }  // namespace
+
+bool is_rank_directory(std::string_view name) {
+  return rank_name_in(std::string(name) + "/").has_value();
+}
+
+SourceTree::Hold hold_generations(const SourceTree& tree, const std::string& folder,
+                                  std::uint32_t world, std::uint64_t generation,
+                                  std::uint64_t count) {
+  return tree.hold(meta_of(folder, Rank{0}, world), hold_byte(generation), count);
+}
+
+Result<std::uint64_t> newest_begun(const SourceTree& tree, const Survey& survey) {
+  std::uint64_t common = kMaxGeneration;
+  for (const RankSurvey& rank : survey.ranks) {
+    const Superblock& s = rank.scan->superblock;
+    EBB_TRY_ASSIGN(const auto meta, tree.open(meta_of(survey.folder, s.rank, s.world)));
+    EBB_TRY_ASSIGN(const std::uint64_t newest, newest_begun(*meta, s));
+    common = std::min(common, newest);
+  }
+  return common;
+}
 
 std::vector<std::string> store_folders(const SourceTree& tree) {
   std::vector<std::string> folders;
@@ -103,8 +127,9 @@ Result<Survey> survey_store(const SourceTree& tree, const std::string& folder) {
     world = name->world;
   }
   if (world == 0) return Error{Code::incomplete, survey.where + ": no rank's folder is here", {}};
+  survey.hold = hold_generations(tree, folder, world, 0, 0);
   for (std::uint32_t rank = 0; rank < world; ++rank) {
-    EBB_TRY_ASSIGN(RankSurvey one, survey_rank(tree, folder + rank_directory(Rank{rank}, world)));
+    EBB_TRY_ASSIGN(RankSurvey one, survey_rank(tree, meta_of(folder, Rank{rank}, world)));
     survey.ranks.push_back(std::move(one));
   }
   return survey;

@@ -23,6 +23,7 @@ struct Survey {
   std::string folder;             // in the tree: "" or "store-<uuid>/"
   std::string where;              // for messages
   std::vector<RankSurvey> ranks;  // by number
+  SourceTree::Hold hold;          // of all generations, taken before the first look
 
   // The newest generation valid on all ranks and at most `limit`; 0 if there is none.
   std::uint64_t newest_common(std::uint64_t limit) const;
@@ -34,6 +35,17 @@ struct Survey {
   // Of the first rank that can be read. REQUIRES: complete().
   const Superblock& superblock() const { return ranks.front().scan->superblock; }
 };
+
+bool is_rank_directory(std::string_view name);
+
+// Holds generations from `generation` on, `count` of them (0: all), in the store in `folder`.
+SourceTree::Hold hold_generations(const SourceTree& tree, const std::string& folder,
+                                  std::uint32_t world, std::uint64_t generation,
+                                  std::uint64_t count);
+
+// The newest generation that every rank has begun to write a manifest of, valid or not; what is
+// void does not count. Reads a few bytes of each rank.
+Result<std::uint64_t> newest_begun(const SourceTree& tree, const Survey& survey);
 
 // The folders of a tree that hold rank folders: "" for a store itself, else each "store-<uuid>/".
 std::vector<std::string> store_folders(const SourceTree& tree);

@@ -67,7 +67,8 @@ struct StepResult {
 struct EngineStats {
   std::uint64_t steps = 0, read_bytes = 0, written_bytes = 0, cut_bytes = 0, sent_bytes = 0;
   double step_s = 0, stall_read_s = 0, stall_cut_s = 0, exchange_s = 0, compute_s = 0;
-  double snapshot_s = 0;  // the caller's thread inside snapshot()
+  double snapshot_s = 0;                // the caller's thread inside snapshot()
+  std::uint64_t snapshots_put_off = 0;  // another process read the store: no slot was left
 };
 
 class Engine {

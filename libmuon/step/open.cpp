@@ -177,6 +177,7 @@ Result<> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
   step = manifest->step;
   blobs = manifest->blobs;
   origin = "resumed the store at step " + std::to_string(step);
+  if (const auto passed_over = store->passed_over()) origin += "; " + *passed_over;
   if (manifest->fingerprint != kernel_fingerprint())
     origin += " (it was written with other kernels: " + manifest->fingerprint + ")";
   return {};

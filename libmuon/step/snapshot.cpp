@@ -20,8 +20,12 @@ Result<> Engine::Impl::settle_snapshot(Patience patience) {
   if (all_done == 0) return {};
   if (pending->thread.joinable()) pending->thread.join();
   const std::unique_ptr<PendingSnapshot> settled = std::move(pending);
-  EBB_TRY_ASSIGN(const bool committed, store->agree(ranks, settled->result));
-  if (committed) return {};
+  EBB_TRY_ASSIGN(const auto outcome, store->agree(ranks, settled->result));
+  if (outcome == libswap::Store::Settled::committed) return {};
+  if (outcome == libswap::Store::Settled::put_off) {
+    ++stats.snapshots_put_off;
+    return {};
+  }
   if (!settled->result) return settled->result;
   return Error{Code::peer,
                "generation " + std::to_string(settled->generation) +
@@ -32,10 +36,15 @@ Result<> Engine::Impl::settle_snapshot(Patience patience) {
 Result<bool> Engine::Impl::begin_snapshot() {
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(settle_snapshot(Patience::poll));
-  const bool can = !broken && !pending && store->can_cut();
+  const Result<> room = store->can_cut();
+  const bool can = !broken && !pending && room;
   EBB_TRY_ASSIGN(const std::int64_t all_can, ranks.agree(can ? 1 : 0));
   if (broken) return *broken;
-  if (all_can == 0) return false;
+  if (all_can == 0) {
+    if (!room && room.error().code == Code::state) return room.error();
+    if (!pending && !room) ++stats.snapshots_put_off;
+    return false;
+  }
 
   auto manifest = manifest_template(config, parts.plan);
   manifest.blobs = blobs;

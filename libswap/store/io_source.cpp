@@ -1,5 +1,7 @@
 #include "ebb/libswap/store/io_source.h"
 
+#include "ebb/formats/native/survey.h"
+
 namespace ebb::libswap {
 namespace {
 
@@ -22,10 +24,14 @@ class StoreTree : public formats::SourceTree {
   Result<> fill() {
     EBB_TRY_ASSIGN(const auto folders, io_.backend().list(store_));
     for (const std::string& folder : folders) {
-      if (!folder.starts_with("rank-")) continue;
+      if (!formats::native::is_rank_directory(folder)) continue;
+      EBB_TRY_ASSIGN(const bool no_folder, io_.backend().is_file(store_ / folder));
+      if (no_folder) continue;
       EBB_TRY_ASSIGN(const auto files, io_.backend().list(store_ / folder));
       for (const std::string& file : files) {
         const std::string name = folder + "/" + file;
+        EBB_TRY_ASSIGN(const bool regular, io_.backend().is_file(store_ / name));
+        if (!regular) continue;
         EBB_TRY_ASSIGN(const auto source, open(name));
         entries_.push_back({name, source->size()});
       }

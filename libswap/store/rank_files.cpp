@@ -18,9 +18,13 @@ constexpr OpenOptions kExisting{.access = Access::read_write};
 }  // namespace
 
 RankFiles::RankFiles(IoQueue& io, const fs::path& store, formats::Rank rank, std::uint32_t world)
-    : io_(io), folder_(store / formats::native::rank_directory(rank, world)) {}
+    : io_(io),
+      folder_(store / formats::native::rank_directory(rank, world)),
+      meta_of_rank_zero_(store / formats::native::rank_directory(formats::Rank{0}, world) /
+                         formats::native::kMetaFile) {}
 
 RankFiles::~RankFiles() {
+  close(holds_file_);
   close(data_file_);
   close(meta_file_);
   close(lock_file_);
@@ -197,6 +201,36 @@ Result<> RankFiles::sync(FileId file) {
   Result<> synced = io_.sync_data(file);
   if (!synced) trusted_ = false;
   return synced;
+}
+
+Result<> RankFiles::check_file(FileId file, std::uint64_t bytes) const {
+  EBB_TRY_ASSIGN(const FileInfo info, io_.backend().info(file));
+  const std::string path = io_.backend().path_of(file);
+  if (!info.named) return Error{Code::state, path + " was removed while the store was in use", {}};
+  if (info.size < bytes)
+    return Error{Code::state,
+                 path + ":" + std::to_string(info.size) + ": the file was cut here while the " +
+                     "store was in use; it had " + std::to_string(bytes) + " bytes",
+                 {}};
+  return {};
+}
+
+Result<> RankFiles::check_files() {
+  Result<> whole = check_file(data_, formats::native::data_file_bytes(superblock()));
+  if (whole) whole = check_file(meta_, formats::native::meta_file_bytes(superblock()));
+  if (!whole) trusted_ = false;
+  return whole;
+}
+
+// All ranks look at one file, so that a reader needs one lock. A rank that cannot open it has the
+// store on a disk of its own: nobody reads all ranks there.
+bool RankFiles::is_read(std::uint64_t generation) {
+  if (!holds_file_) {
+    auto opened = io_.backend().open(meta_of_rank_zero_, {});
+    if (!opened) return false;
+    holds_file_ = *opened;
+  }
+  return io_.backend().is_held(*holds_file_, formats::native::hold_byte(generation));
 }
 
 Result<> RankFiles::verify(const formats::native::Manifest& manifest) {

@@ -38,6 +38,13 @@ class RankFiles {
   Result<> sync_meta() { return sync(meta_); }
   bool trusted() const { return trusted_; }
 
+  // The files still have a name and their length: what is written to them can be found again. One
+  // failure and neither file is ever trusted again.
+  Result<> check_files();
+  // Whether another process reads this generation (docs/formats/commit.md, "Readers"). Calls must
+  // not overlap.
+  bool is_read(std::uint64_t generation);
+
   // Reads every tile and checks every block.
   Result<> verify(const formats::native::Manifest& manifest);
 
@@ -50,15 +57,17 @@ class RankFiles {
   Result<> read_everything();
   Result<> repair_superblock();
   Result<> sync(FileId file);
+  Result<> check_file(FileId file, std::uint64_t bytes) const;
   IoSource meta_source() const;
   void close(std::optional<FileId>& file);
   void remove_made(const fs::path& store);
 
   IoQueue& io_;
   const fs::path folder_;
+  const fs::path meta_of_rank_zero_;
   std::string data_name_;
   formats::native::MetaScan found_;
-  std::optional<FileId> lock_file_, meta_file_, data_file_;
+  std::optional<FileId> lock_file_, meta_file_, data_file_, holds_file_;
   FileId meta_{}, data_{};
   std::uint64_t meta_bytes_ = 0;
   bool made_files_ = false;

@@ -106,6 +106,48 @@ Result<> void_newer(RankFiles& files, std::uint64_t generation) {
   return {};
 }
 
+fs::path meta_of(const RankFiles& files, std::int64_t rank) {
+  const formats::Rank number{static_cast<std::uint32_t>(rank)};
+  return fs::path(files.data_name()).parent_path().parent_path() /
+         formats::native::rank_directory(number, files.superblock().world) /
+         formats::native::kMetaFile;
+}
+
+// What the first rank of which something is true tells the others: its number; the world's size
+// from those of which it is not.
+std::int64_t me(const RankFiles& files) { return index_of(files.superblock().rank); }
+std::int64_t nobody(const RankFiles& files) { return files.superblock().world; }
+
+constexpr std::string_view kWhy = " (a snapshot was interrupted, or the file is damaged)";
+
+// What some rank has that is newer than the common generation, or may have.
+Result<std::optional<std::string>> newer_than(const RankFiles& files, Agreement& ranks,
+                                              std::uint64_t generation) {
+  const MetaScan& found = files.found();
+  const RegionFinding* newest = nullptr;
+  for (const RegionFinding& finding : found.regions)
+    if (in_the_way(finding, generation) &&
+        (newest == nullptr || finding.header.generation > newest->header.generation))
+      newest = &finding;
+  EBB_TRY_ASSIGN(const std::int64_t passed,
+                 agree_largest(ranks, newest ? newest->header.generation : 0));
+  if (passed == 0) {
+    EBB_TRY_ASSIGN(const std::int64_t rank,
+                   ranks.agree(found.unreadable.empty() ? nobody(files) : me(files)));
+    if (rank == nobody(files)) return std::optional<std::string>();
+    return std::optional("a manifest that cannot be read was passed over in " +
+                         meta_of(files, rank).string() + std::string(kWhy));
+  }
+  const bool mine = newest && newest->header.generation == static_cast<std::uint64_t>(passed);
+  EBB_TRY_ASSIGN(const std::int64_t step, agree_largest(ranks, mine ? newest->header.step : 0));
+  EBB_TRY_ASSIGN(const std::int64_t rank,
+                 ranks.agree(mine && newest->valid() ? nobody(files) : me(files)));
+  return std::optional("generation " + std::to_string(passed) + " (step " + std::to_string(step) +
+                       ") was passed over: rank " + std::to_string(rank) +
+                       " does not have it whole in " + meta_of(files, rank).string() +
+                       std::string(kWhy));
+}
+
 }  // namespace
 
 Result<Recovered> recover_generation(RankFiles& files, Agreement& ranks) {
@@ -118,6 +160,7 @@ Result<Recovered> recover_generation(RankFiles& files, Agreement& ranks) {
     EBB_TRY(nothing_lost(files, ranks));
     return recovered;
   }
+  EBB_TRY_ASSIGN(recovered.passed_over, newer_than(files, ranks, generation));
   recovered.region = files.found().newest_valid(generation)->region;
   auto manifest = files.read_manifest(recovered.region);
   Result<> usable = manifest ? check_if_newer(files, *manifest) : Result<>(manifest.error());

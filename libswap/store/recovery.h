@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "ebb/formats/native/manifest.h"
 #include "ebb/libswap/store/agreement.h"
@@ -14,6 +15,8 @@ struct Recovered {
   std::optional<formats::native::Manifest> manifest;  // nullopt: nothing was ever committed
   std::uint32_t region = 0;                           // of the manifest
   std::uint64_t next_generation = 1;                  // equal on all ranks
+  // Something newer that is not whole on all ranks, in words; equal on all ranks.
+  std::optional<std::string> passed_over;
 };
 
 // Collective. An error on one rank is an error on all: Code::peer on those that are well.

@@ -80,6 +80,15 @@ bool SlotTable::can_cut() const {
   return true;
 }
 
+bool SlotTable::can_commit() const {
+  EBB_CHECK(pending_.has_value());
+  for (std::uint64_t tile = 0; tile < newest_.size(); ++tile) {
+    const std::uint32_t used = pinned(tile) | bit(pending_->tiles[tile].slot);
+    if (static_cast<std::uint32_t>(std::popcount(used)) + 1 > slots_) return false;
+  }
+  return true;
+}
+
 // A pending cut may still put a tile into one more slot than the committed generation has it in.
 bool SlotTable::room_to_sweep() const {
   const std::uint32_t needed = pending_ ? 2 : 1;

@@ -33,6 +33,9 @@ class SlotTable {
   void wrote(std::uint64_t tile, std::uint64_t step, TileVersion version);
 
   bool can_cut() const;
+  // Whether every tile has a free slot once the pending generation is committed. REQUIRES:
+  // pending().
+  bool can_commit() const;
   bool room_to_sweep() const;
 
   struct Cut {

@@ -36,7 +36,7 @@ Superblock superblock_of(const Store::Config& config) {
 }
 
 // What ranks tell each other in step 5, the worst lowest, and in step 7.
-enum Prepared : std::int64_t { distrusted = 0, failed = 1, prepared = 2 };
+enum Prepared : std::int64_t { distrusted = 0, failed = 1, would_fill_up = 2, prepared = 3 };
 enum Abandoned : std::int64_t { unusable = 0, impossible_here = 1, still_possible = 2 };
 
 }  // namespace
@@ -54,6 +54,12 @@ struct Store::Impl {
   Place place_at(std::uint64_t tile, std::uint32_t slot) const {
     return {files->data(), formats::native::tile_offset(files->superblock(), tile, slot), slot};
   }
+  // Pins what another process reads; what nobody reads any more is free again.
+  void look_for_readers();
+  // The agreement is over; a reader that came after this rank's answer either finds room or finds
+  // the new generation.
+  void commit();
+  Error why_no_cut() const;
   Result<> fill(Manifest& manifest);
   Result<> write_manifest(const Manifest& manifest);
   Abandoned abandon_here();
@@ -62,7 +68,9 @@ struct Store::Impl {
   const std::unique_ptr<RankFiles> files;
   mutable std::mutex mutex;  // guards what follows
   SlotTable slots;
+  std::vector<std::uint64_t> read_elsewhere;  // generations pinned for other processes
   bool recovered = false;
+  std::optional<std::string> passed_over;
   std::uint64_t next_generation = 1;
   bool manifest_issued = false;  // the pending generation's: it may be on the disk
   std::optional<Error> stopped;
@@ -100,6 +108,7 @@ Result<std::optional<Manifest>> Store::recover(Agreement& ranks) {
   const std::lock_guard lock(impl_->mutex);
   impl_->recovered = true;
   impl_->next_generation = recovered.next_generation;
+  impl_->passed_over = std::move(recovered.passed_over);
   if (!recovered.manifest) return std::optional<Manifest>();
   std::vector<TileVersion> tiles;
   tiles.reserve(recovered.manifest->tiles.size());
@@ -108,6 +117,11 @@ Result<std::optional<Manifest>> Store::recover(Agreement& ranks) {
                      std::make_shared<const std::vector<std::uint32_t>>(tile.crcs)});
   impl_->slots.restore(recovered.manifest->generation, recovered.region, std::move(tiles));
   return std::move(recovered.manifest);
+}
+
+std::optional<std::string> Store::passed_over() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->passed_over;
 }
 
 Store::Place Store::read_place(std::uint64_t tile) const {
@@ -173,9 +187,54 @@ Result<> Store::verify(std::uint64_t tile, std::span<const std::byte> bytes) con
   return {};
 }
 
-bool Store::can_cut() const {
+void Store::Impl::look_for_readers() {
+  std::erase_if(read_elsewhere, [this](std::uint64_t generation) {
+    if (files->is_read(generation)) return false;
+    slots.unpin(generation);
+    return true;
+  });
+  const std::uint64_t committed = slots.committed();
+  if (committed == 0 || std::ranges::find(read_elsewhere, committed) != read_elsewhere.end())
+    return;
+  if (files->is_read(committed) && slots.pin(committed)) read_elsewhere.push_back(committed);
+}
+
+void Store::Impl::commit() {
+  look_for_readers();
+  if (!slots.can_commit() && std::erase(read_elsewhere, slots.committed()) > 0)
+    slots.unpin(slots.committed());
+  slots.commit();
+}
+
+Error Store::Impl::why_no_cut() const {
+  const std::string store = files->data_name();
+  if (slots.pending())
+    return {Code::busy,
+            store + ": generation " + std::to_string(slots.pending()->generation) +
+                " is still being written",
+            {}};
+  const std::string slots_text = std::to_string(files->superblock().slots) + " slots";
+  if (!read_elsewhere.empty())
+    return {Code::busy,
+            store + ": another process reads generation " + std::to_string(read_elsewhere.back()) +
+                "; with " + slots_text + " the next one has to wait",
+            "a store of more slots goes on beside a reader"};
+  return {Code::busy, store + ": pinned generations leave no room for another in " + slots_text,
+          "release the export, or create the store with more slots"};
+}
+
+Result<> Store::can_cut() {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->recovered && !impl_->stopped && impl_->files->trusted() && impl_->slots.can_cut();
+  const std::string& store = impl_->files->data_name();
+  if (impl_->stopped) return *impl_->stopped;
+  if (!impl_->recovered)
+    return Error{Code::state, store + ": nothing can be cut before the ranks recovered", {}};
+  if (!impl_->files->trusted())
+    return Error{Code::state, store + ": the disk failed to make data durable",
+                 "start again: the last committed generation will be recovered"};
+  impl_->look_for_readers();
+  if (impl_->slots.can_cut()) return {};
+  return impl_->why_no_cut();
 }
 
 bool Store::room_to_sweep() const {
@@ -247,7 +306,8 @@ Result<> Store::prepare(Manifest manifest) {
   EBB_TRY(impl_->fill(manifest));
   EBB_TRY(impl_->files->sync_data());  // I3: before the manifest that names these slots
   EBB_TRY(impl_->write_manifest(manifest));
-  return impl_->files->sync_meta();
+  EBB_TRY(impl_->files->sync_meta());
+  return impl_->files->check_files();
 }
 
 Error Store::Impl::stop(std::string why) {
@@ -280,19 +340,21 @@ Abandoned Store::Impl::abandon_here() {
   return files->trusted() ? still_possible : unusable;
 }
 
-Result<bool> Store::agree(Agreement& ranks, const Result<>& mine) {
+Result<Store::Settled> Store::agree(Agreement& ranks, const Result<>& mine) {
+  Prepared answer = !impl_->files->trusted() ? distrusted : mine ? prepared : failed;
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->stopped) return *impl_->stopped;
     EBB_CHECK(impl_->slots.pending().has_value());
+    impl_->look_for_readers();
+    if (answer == prepared && !impl_->slots.can_commit()) answer = would_fill_up;
   }
-  const Prepared answer = !impl_->files->trusted() ? distrusted : mine ? prepared : failed;
   const Result<std::int64_t> worst = ranks.agree(answer);
   if (!worst) return impl_->stop("ranks could not agree: " + worst.error().message);
   if (*worst == prepared) {
     const std::lock_guard lock(impl_->mutex);
-    impl_->slots.commit();
-    return true;
+    impl_->commit();
+    return Settled::committed;
   }
   if (*worst == distrusted)
     return impl_->stop(answer == distrusted && !mine
@@ -304,7 +366,7 @@ Result<bool> Store::agree(Agreement& ranks, const Result<>& mine) {
     return impl_->stop("it could be neither committed nor abandoned durably");
   const std::lock_guard lock(impl_->mutex);
   impl_->slots.abandon();
-  return false;
+  return *worst == would_fill_up ? Settled::put_off : Settled::abandoned;
 }
 
 std::uint64_t Store::committed_generation() const {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ebb/formats/native/manifest.h"
@@ -60,6 +61,9 @@ class Store {
   // are invalidated. nullopt after create. Code::incomplete names what each rank has when none is
   // common.
   Result<std::optional<Manifest>> recover(Agreement& ranks);
+  // What recover() could not take although some rank holds it, for people: an interrupted snapshot
+  // or damage. nullopt: there was nothing newer.
+  std::optional<std::string> passed_over() const;
 
   // Where the tile's newest bytes are, and where its next version may go (by I1). `step` is the
   // step the new bytes are at, the one wrote() will report: up to the step of a pending cut it is
@@ -78,9 +82,10 @@ class Store {
                                      std::span<const std::byte> bytes) const;
   Result<> verify(std::uint64_t tile, std::span<const std::byte> bytes) const;
 
-  // Whether a cut taken now could commit and leave every tile a free slot: false while slots are
-  // pinned that would be missed, and while a generation is pending.
-  bool can_cut() const;
+  // Whether a cut taken now could commit and leave every tile a free slot. Code::busy while a
+  // generation is pending, or while one that is pinned or that another process reads would take the
+  // last slot; Code::state, every time, once the store has stopped.
+  Result<> can_cut();
   // Whether every tile has a slot for its next version. False only while a pending generation holds
   // the last one (always with 2 slots, with 3 beside an export): agree() before the next sweep
   // writes.
@@ -100,9 +105,15 @@ class Store {
   // and crcs.
   Result<> prepare(Manifest manifest);
   // Steps 5-6', collective. `prepared`: what prepare() answered on this rank, or why it was not
-  // called (a write of the cut failed). True: committed. False: abandoned, the previous generation
-  // stays. Code::state: a disk of some rank did not keep its promise; reopen to recover.
-  Result<bool> agree(Agreement& ranks, const Result<>& prepared);
+  // called (a write of the cut failed). Unless committed, the generation is abandoned and the
+  // previous one stays. Code::state: a disk of some rank did not keep its promise; reopen to
+  // recover.
+  enum class Settled : std::uint8_t {
+    committed,
+    abandoned,  // some rank could not write it
+    put_off,    // somebody reads the previous one, and no slot would have been left beside both
+  };
+  Result<Settled> agree(Agreement& ranks, const Result<>& prepared);
 
   // The committed generation stays readable until unpinned: its slots are not written.
   std::uint64_t committed_generation() const;

@@ -7,6 +7,7 @@
 
 #include "ebb/formats/native/survey.h"
 #include "ebb/libswap/store/io_source.h"
+#include "ebb/libswap/store/store_removal.h"
 
 namespace ebb::libswap {
 namespace {
@@ -15,14 +16,20 @@ using formats::Code;
 using formats::Error;
 using formats::native::Survey;
 
-// A store is renamed before its files are removed: half removed, it could look half lost.
-constexpr std::string_view kRemovedPrefix = "removed-";
-
 Uuid draw_uuid() {
   std::random_device source;  // getrandom; needs no file
   Uuid uuid{};
   for (std::byte& byte : uuid) byte = static_cast<std::byte>(source() & 0xff);
   return uuid;
+}
+
+// One that is new must still have its name after a power loss.
+Result<> make_durably(IoBackend& backend, const fs::path& directory) {
+  EBB_TRY_ASSIGN(const bool there, backend.exists(directory));
+  if (there) return backend.make_directory(directory);
+  EBB_TRY(backend.make_directory(directory));
+  const fs::path tidy = (directory / "").lexically_normal().parent_path();
+  return backend.sync_directory(tidy.has_parent_path() ? tidy.parent_path() : ".");
 }
 
 }  // namespace
@@ -42,8 +49,6 @@ struct SwapDirectory::Impl {
   Entry entry_of(const Survey& survey) const;
   Result<> find_current();
   Result<> remove_store(const Uuid& store);
-  Result<> remove_folder(const fs::path& folder);
-  Result<> remove_tree(const fs::path& folder);
   Result<> finish_removals();
 
   IoQueue& io;
@@ -59,7 +64,7 @@ SwapDirectory::~SwapDirectory() = default;
 
 Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs::path& directory) {
   auto impl = std::make_unique<Impl>(io, directory);
-  EBB_TRY(io.backend().make_directory(directory));
+  EBB_TRY(make_durably(io.backend(), directory));
   EBB_TRY(impl->take_lock());
   EBB_TRY(impl->finish_removals());
   EBB_TRY(impl->find_current());
@@ -78,8 +83,12 @@ Result<> SwapDirectory::Impl::take_lock() {
 Result<std::vector<Uuid>> SwapDirectory::Impl::stores() const {
   EBB_TRY_ASSIGN(const auto names, io.backend().list(path));
   std::vector<Uuid> uuids;
-  for (const std::string& name : names)
-    if (const auto uuid = formats::native::store_in_directory_name(name)) uuids.push_back(*uuid);
+  for (const std::string& name : names) {
+    const auto uuid = formats::native::store_in_directory_name(name);
+    if (!uuid) continue;
+    EBB_TRY_ASSIGN(const bool file, io.backend().is_file(path / name));
+    if (!file) uuids.push_back(*uuid);
+  }
   return uuids;
 }
 
@@ -100,7 +109,8 @@ Result<> SwapDirectory::Impl::find_current() {
   for (const Uuid& uuid : uuids) {
     EBB_TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(uuid)));
     if (tree->entries().empty()) {
-      empty.push_back(uuid);
+      EBB_TRY_ASSIGN(const bool ours, holds_only_a_store(io.backend(), path_of(uuid)));
+      if (ours) empty.push_back(uuid);
       continue;
     }
     EBB_TRY_ASSIGN(Survey one, formats::native::survey_store(*tree, ""));
@@ -135,30 +145,20 @@ Result<> SwapDirectory::Impl::find_current() {
   return {};
 }
 
+// A store is renamed before its files are removed: half removed, it could look half lost.
 Result<> SwapDirectory::Impl::remove_store(const Uuid& store) {
-  const fs::path removed = path / (std::string(kRemovedPrefix) + formats::native::to_string(store));
+  const fs::path removed = path / formats::native::removed_directory(store);
   EBB_TRY(io.backend().rename_new(path_of(store), removed));
   EBB_TRY(io.backend().sync_directory(path));
-  return remove_tree(removed);
+  return remove_store_files(io.backend(), removed);
 }
 
 Result<> SwapDirectory::Impl::finish_removals() {
   EBB_TRY_ASSIGN(const auto names, io.backend().list(path));
   for (const std::string& name : names)
-    if (name.starts_with(kRemovedPrefix)) EBB_TRY(remove_tree(path / name));
+    if (formats::native::store_in_removed_name(name))
+      EBB_TRY(remove_store_files(io.backend(), path / name));
   return {};
-}
-
-Result<> SwapDirectory::Impl::remove_tree(const fs::path& folder) {
-  EBB_TRY_ASSIGN(const auto ranks, io.backend().list(folder));
-  for (const std::string& rank : ranks) EBB_TRY(remove_folder(folder / rank));
-  return io.backend().remove(folder);
-}
-
-Result<> SwapDirectory::Impl::remove_folder(const fs::path& folder) {
-  EBB_TRY_ASSIGN(const auto files, io.backend().list(folder));
-  for (const std::string& file : files) EBB_TRY(io.backend().remove(folder / file));
-  return io.backend().remove(folder);
 }
 
 const fs::path& SwapDirectory::path() const { return impl_->path; }

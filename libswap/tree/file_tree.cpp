@@ -15,6 +15,7 @@
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/file_lock.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/tree/cold_reads.h"
 #include "ebb/libswap/tree/decoded_items.h"
@@ -129,7 +130,7 @@ Result<> FileSource::still_the_same(const Descriptor& file) const {
   struct stat status{};
   if (::fstat(file.get(), &status) != 0) return errno_error(errno, "cannot look at " + path_);
   if (status.st_dev == device_ && status.st_ino == inode_) return {};
-  return Error{Code::busy, path_ + " was replaced while it was being read", ""};
+  return Error{Code::moved, path_ + " was replaced while it was being read", ""};
 }
 
 // What the page cache holds, and the rest past it. How many bytes: all, or up to where neither
@@ -220,6 +221,12 @@ class FileTree : public formats::SourceTree {
     const std::uint32_t crc = formats::crc32_zip(0, bytes);
     const std::lock_guard lock(seen_mutex_);
     return seen_.add(key, size, first, bytes, crc);
+  }
+  // A descriptor of its own: that of the cache comes and goes.
+  Hold hold(std::string_view name, std::uint64_t first, std::uint64_t count) const override {
+    auto opened = files_->open(std::string(name));
+    if (!opened || !lock_shared(opened->get(), first, count)) return nullptr;
+    return std::make_shared<const Descriptor>(std::move(*opened));
   }
 
  private:

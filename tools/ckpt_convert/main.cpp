@@ -459,7 +459,8 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
 
 int program_main(int argc, char** argv) {
   libswap::spare_addresses();
-  return tools::run_program(tools::convert::kProgram, argc, argv, tools::convert::work);
+  return tools::run_program(tools::convert::kProgram, argc, argv,
+                            tools::looking_again(tools::convert::work));
 }
 
 }  // namespace ebb

@@ -121,11 +121,11 @@ Result<Exit> work(Console& console, const Arguments& arguments,
 int program_main(int argc, char** argv) {
   libswap::keep_freed_memory();
   std::unique_ptr<formats::Checkpoint> checkpoint;
-  const int exit =
-      tools::run_program(tools::inspect::command_line(), argc, argv,
-                         [&](tools::Console& console, const tools::Arguments& arguments) {
-                           return tools::inspect::work(console, arguments, checkpoint);
-                         });
+  const int exit = tools::run_program(
+      tools::inspect::command_line(), argc, argv,
+      tools::looking_again([&](tools::Console& console, const tools::Arguments& arguments) {
+        return tools::inspect::work(console, arguments, checkpoint);
+      }));
   // The end of the process frees a catalog of a million pieces at once, its destructor one by one.
   std::quick_exit(exit);
 }

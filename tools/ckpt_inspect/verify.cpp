@@ -35,8 +35,9 @@ struct Findings {
   std::uint64_t chunks = 0;
 };
 
-// Goes on after a problem: one run names everything that is wrong.
-void read_everything(const View& view, Findings& findings) {
+// Goes on after a problem: one run names everything that is wrong. A checkpoint that was replaced
+// meanwhile is no problem of its own.
+Result<> read_everything(const View& view, Findings& findings) {
   formats::ByteVector buffer(kReadBytes);
   for (const TensorEntry* tensor : view.tensors) {
     for (const Chunk& chunk : tensor->chunks) {
@@ -47,6 +48,7 @@ void read_everything(const View& view, Findings& findings) {
         const std::uint64_t count = std::min(kReadBytes, bytes - first);
         const std::span<std::byte> into(buffer.data(), static_cast<std::size_t>(count));
         if (auto read = view.checkpoint.read(*tensor, chunk, first, into); !read) {
+          if (read.error().code == formats::Code::moved) return read;
           findings.problems.push_back(read.error());
           break;
         }
@@ -54,6 +56,7 @@ void read_everything(const View& view, Findings& findings) {
       }
     }
   }
+  return {};
 }
 
 // Step counters of one file, where all of them say the same.
@@ -147,7 +150,7 @@ Result<Exit> verify(Console& console, const View& view) {
   for (const TensorEntry* tensor : view.tensors)
     if (auto proof = prove_coverage(*tensor, view.catalog()); !proof)
       findings.problems.push_back(proof.error());
-  read_everything(view, findings);
+  EBB_TRY(read_everything(view, findings));
   compare_steps(view, findings);
   console.print(view.output == Output::json ? findings_json(findings)
                                             : findings_text(console, view, findings));

@@ -52,6 +52,7 @@ Exit exit_for(formats::Code code) {
     case Code::usage:
     case Code::io:
     case Code::busy:
+    case Code::moved:
     case Code::state:
     case Code::layout:
     case Code::peer:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ebb::tools {
@@ -29,6 +30,22 @@ Exit run_work(const Program& program, Console& console, const std::vector<std::s
 }
 
 }  // namespace
+
+Work looking_again(Work work) {
+  return [work = std::move(work)](Console& console,
+                                  const Arguments& arguments) -> formats::Result<Exit> {
+    constexpr int kLooks = 5;
+    for (int look = 1;; ++look) {
+      auto exit = work(console, arguments);
+      if (exit || exit.error().code != formats::Code::moved) return exit;
+      if (look < kLooks) continue;
+      formats::Error error = std::move(exit).error();
+      error.message = "the checkpoint is replaced faster than it can be read, " +
+                      std::to_string(kLooks) + " times in a row: " + error.message;
+      return error;
+    }
+  };
+}
 
 int run_program(const Program& program, int argc, char** argv, const Work& work) {
   Console console(program.name);

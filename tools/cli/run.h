@@ -11,6 +11,10 @@ namespace ebb::tools {
 
 using Work = std::function<formats::Result<Exit>(Console&, const Arguments&)>;
 
+// The same work, begun anew (five times at most) when a trainer replaced the checkpoint while it
+// was read. REQUIRES: it prints nothing before everything is read.
+Work looking_again(Work work);
+
 // Returns what main() returns.
 int run_program(const Program& program, int argc, char** argv, const Work& work);
 

@@ -258,6 +258,90 @@ TEST(EbbCheckpoint, ATornNewestGenerationIsToldAndThePreviousOneShown) {
   EXPECT_NE(notes[2].find("rank-00001-of-00002/meta.ebb:"), std::string::npos);
 }
 
+TEST(EbbCheckpoint, ADamagedBlockBesideATornNewestGenerationIsDamage) {
+  Sample sample;
+  sample.uuid = uuid_of(7);
+  const auto tree = tree_of(sample);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const Superblock s = sample.superblock(rank);
+    Manifest m = sample.manifest(rank);
+    m.generation = 6;
+    for (Tile& tile : m.tiles) tile.crcs.assign(div_ceil(tile.used_bytes, kBlockBytes), 1);
+    ByteVector encoded = encode(m);
+    encoded.back() ^= std::byte{1};
+    std::ranges::copy(encoded,
+                      tree->bytes_of(native::rank_directory(s.rank, 2) + "/meta.ebb").begin() +
+                          static_cast<std::ptrdiff_t>(native::region_offset(s, 0)));
+    tree->bytes_of(native::rank_directory(s.rank, 2) + "/" +
+                   native::data_file(s.store, s.rank))[native::tile_offset(s, 0, 1)] ^=
+        std::byte{1};
+  }
+  const auto described = describe_ebb(tree);
+  ASSERT_TRUE(described) << described.error().message;
+  EXPECT_NE(check_contents(**described).find("does not match its checksum"), std::string::npos);
+}
+
+TEST(EbbCheckpoint, TheOnlyManifestIsNamedWithItsPlaceWhenItIsDamaged) {
+  Sample sample;
+  sample.uuid = uuid_of(7);
+  const std::string name = "rank-00001-of-00002/meta.ebb";
+  const std::uint64_t region = native::region_offset(sample.superblock(1), sample.region());
+  for (const std::uint64_t inside : {std::uint64_t{3}, std::uint64_t{300}}) {  // header, sections
+    const auto tree = tree_of(sample);
+    tree->bytes_of(name)[region + inside] ^= std::byte{1};
+    const auto described = describe_ebb(tree);
+    ASSERT_FALSE(described);
+    EXPECT_EQ(described.error().code, Code::corrupt);
+    EXPECT_NE(described.error().message.find("rank 1 has none; run/swap/" + name + ":"),
+              std::string::npos)
+        << described.error().message;
+    EXPECT_EQ(described.error().place.file, "run/swap/" + name);
+  }
+}
+
+TEST(EbbCheckpoint, AManifestOfAnotherRankOrOneThatDoesNotFitIsNotTaken) {
+  Sample sample;
+  sample.uuid = uuid_of(7);
+  const Superblock s = sample.superblock(0);
+  const auto read_with = [&](const Manifest& m) {
+    const auto tree = tree_of(sample);
+    ByteVector& meta = tree->bytes_of("rank-00000-of-00002/meta.ebb");
+    const std::uint64_t at = native::region_offset(s, 0);
+    std::ranges::copy(encode(m), meta.begin() + static_cast<std::ptrdiff_t>(at));
+    const MemorySource source("meta.ebb", meta);
+    const auto scan = native::scan_meta(source);
+    EXPECT_TRUE(scan);
+    const auto whole = native::read_manifest(source, s, 0);
+    return std::pair(scan->newest_valid(native::kMaxGeneration)->header.generation,
+                     whole ? std::string() : whole.error().message);
+  };
+  const auto newer = [&](std::uint32_t rank) {
+    Manifest m = sample.manifest(rank);
+    m.generation = 6;
+    for (Tile& tile : m.tiles) tile.crcs.assign(div_ceil(tile.used_bytes, kBlockBytes), 1);
+    return m;
+  };
+  EXPECT_EQ(read_with(newer(0)), std::pair(std::uint64_t{6}, std::string()));
+  const auto refused = [&](const Manifest& m, const std::string& why) {
+    const auto [generation, message] = read_with(m);
+    EXPECT_EQ(generation, 5u);
+    EXPECT_NE(message.find(why), std::string::npos) << message;
+  };
+  refused(newer(1), "a manifest of another store or rank");
+  Manifest other = newer(0);
+  other.store = uuid_of(8);
+  refused(other, "a manifest of another store or rank");
+  Manifest slot = newer(0);
+  slot.tiles[0].slot = 2;  // of two
+  refused(slot, "tile 0 with slot 2");
+  Manifest fewer = newer(0);
+  fewer.tiles.pop_back();
+  refused(fewer, "a manifest of 1 tiles in a store of 2");
+  Manifest sums = newer(0);
+  sums.tiles[1].crcs.pop_back();
+  refused(sums, "tile 1 with slot 0");
+}
+
 TEST(EbbCheckpoint, OneGenerationCanBeAskedFor) {
   Sample sample;
   sample.uuid = uuid_of(7);

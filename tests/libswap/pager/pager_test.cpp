@@ -73,7 +73,8 @@ struct Rig {
     pager->begin_cut();
     EBB_TRY(pager->finish_cut());
     Alone alone;
-    return store->agree(alone, store->prepare(manifest()));
+    EBB_TRY_ASSIGN(const auto settled, store->agree(alone, store->prepare(manifest())));
+    return settled == Store::Settled::committed;
   }
   formats::native::Manifest manifest() const {
     formats::native::Manifest manifest;
@@ -147,7 +148,7 @@ TEST(Pager, WritesAResidentTileOfACutBeforeItIsModified) {
     ASSERT_TRUE(finished) << finished.error().message;
     ASSERT_TRUE(prepared) << prepared.error().message;
     Alone alone;
-    ASSERT_TRUE(*rig.store->agree(alone, prepared));
+    ASSERT_EQ(*rig.store->agree(alone, prepared), Store::Settled::committed);
     // What recovers is step 1, not step 2.
     const auto split = rig.split;
     rig.pager.reset();

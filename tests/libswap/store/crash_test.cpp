@@ -63,7 +63,7 @@ Result<bool> train_one_step(const Scenario& scenario, IoQueue& io, Store& store,
   if (fails && scenario.failure == Failure::before_prepare) written = failure;
   Result<> prepared = written ? store.prepare(test_manifest()) : std::move(written);
   if (fails && prepared) prepared = failure;
-  return store.agree(ranks, prepared);
+  return settle(store, ranks, prepared);
 }
 
 void train(const Scenario& scenario, const std::shared_ptr<MemoryDisk>& disk, const Plans& plans,

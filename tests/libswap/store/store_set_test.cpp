@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <fstream>
+
+#include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libswap/store/store_world.h"
 #include "tests/libswap/sys/test_files.h"
@@ -111,6 +114,30 @@ TEST_F(SwapDirectoryTest, RefusesToChooseBetweenTwoStores) {
   EXPECT_EQ(opened.error().code, Code::state);
 }
 
+TEST_F(SwapDirectoryTest, AStoreThatCommittedNothingReplacesNone) {
+  reopen();
+  make_fresh(1, 2);
+  ASSERT_TRUE(directory_->adopt());
+  const Uuid first = directory_->current()->uuid;
+  make_fresh(1, 0, first);
+  const auto adopted = directory_->adopt();
+  ASSERT_FALSE(adopted);
+  EXPECT_EQ(adopted.error().code, Code::state);
+  EXPECT_EQ(directory_->current()->uuid, first);
+  EXPECT_TRUE(*io_->backend().exists(directory_->current()->path));
+}
+
+TEST(SwapDirectoryIsNew, ItsNameSurvivesAPowerLoss) {
+  for (const fs::path name : {"/runs/swap", "/runs/swap/"}) {
+    const auto disk = MemoryDisk::create(64u << 20);
+    const auto io = start_queue(disk);
+    ASSERT_TRUE(io->backend().make_directory("/runs") && io->backend().sync_directory("/"));
+    ASSERT_TRUE(SwapDirectory::open(*io, name));
+    const auto after = start_queue(disk->after({PowerLoss::Unsynced::lost, 0}));
+    EXPECT_TRUE(*after->backend().exists("/runs/swap")) << name;
+  }
+}
+
 // Kills the process before each durable operation of {open, create a successor, commit, adopt} in
 // turn.
 TEST_F(SwapDirectoryTest, AtEveryCrashExactlyOneStoreIsCurrent) {
@@ -170,6 +197,63 @@ TEST(SwapDirectoryOnDisk, ASecondTrainerIsRefusedWithThePidOfTheFirst) {
   EXPECT_EQ(second.error().code, Code::busy);
   EXPECT_NE(second.error().message.find("process " + std::to_string(::getpid())), std::string::npos)
       << second.error().message;
+}
+
+// What lies beside stores and is not Ebb's, in names that look like it.
+class OthersData : public testing::Test {
+ protected:
+  const TemporaryDirectory folder_;
+  const std::string hex_ = std::string(32, 'a');
+  std::unique_ptr<IoQueue> io_ = start_queue(*make_threads_backend(1));
+
+  void write(const fs::path& path) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << "a thesis";
+  }
+  testing::AssertionResult opens() {
+    const auto opened = SwapDirectory::open(*io_, folder_ / "swap");
+    if (opened) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << opened.error().message;
+  }
+};
+
+TEST_F(OthersData, StaysBesideTheStoresAndBehindLinks) {
+  const fs::path swap = folder_ / "swap";
+  const fs::path out = folder_ / "out";
+  const std::string rank = "rank-00000-of-00001";
+  const std::vector<fs::path> kept = {
+      out / rank / "lock",                                  // behind the links
+      swap / "removed-elsewhere" / rank / "lock",           // no uuid
+      swap / ("removed-" + hex_ + "0") / rank / "lock",     // one digit more
+      swap / ("removed-" + hex_) / "notes" / "thesis.txt",  // the right name, but not ours
+      swap / ("removed-" + hex_) / rank / "thesis.txt",
+      swap / ("store-" + std::string(32, 'b')) / "thesis.txt",
+      swap / "removed-note.txt",
+      swap / ("removed-" + std::string(32, 'c')),
+      swap / ("store-" + std::string(32, 'd')),
+      swap / ("store-" + std::string(32, 'f')) / "rank-00000-of-00001",
+  };
+  for (const fs::path& path : kept) write(path);
+  write(swap / ("removed-" + hex_) / rank / "meta.ebb");
+  write(swap / ("removed-" + hex_) / rank / (hex_ + "-00000.data"));
+  fs::create_symlink(out, swap / ("removed-" + std::string(32, '1')));
+  fs::create_symlink(out / rank, swap / ("removed-" + hex_) / "rank-00001-of-00002");
+  fs::create_symlink(out / rank / "lock", swap / ("removed-" + hex_) / rank / "lock");
+  ASSERT_TRUE(opens());
+  for (const fs::path& path : kept) EXPECT_TRUE(fs::is_regular_file(path)) << path;
+  EXPECT_TRUE(fs::is_symlink(swap / ("removed-" + std::string(32, '1'))));
+  EXPECT_TRUE(fs::is_symlink(swap / ("removed-" + hex_) / rank / "lock"));
+  EXPECT_FALSE(fs::exists(swap / ("removed-" + hex_) / rank / "meta.ebb"));  // that was ours
+  EXPECT_FALSE(fs::exists(swap / ("removed-" + hex_) / rank / (hex_ + "-00000.data")));
+}
+
+TEST_F(OthersData, AHalfRemovedStoreIsRemovedWhole) {
+  const fs::path removed = folder_ / "swap" / ("removed-" + hex_);
+  write(removed / "rank-00000-of-00002" / "lock");
+  write(removed / "rank-00001-of-00002" / "meta.ebb");
+  write(removed / "rank-00001-of-00002" / (hex_ + "-00001.data"));
+  ASSERT_TRUE(opens());
+  EXPECT_FALSE(fs::exists(removed));
 }
 
 }  // namespace

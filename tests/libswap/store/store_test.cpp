@@ -99,7 +99,7 @@ TEST_F(StoreTest, WritesOfTheCutMayStillFinishAndLaterStepsGoElsewhere) {
   ASSERT_TRUE(write_tiles(*io_, *store, 3));    // the next step's sweep, before the commit
   const auto prepared = store->prepare(test_manifest());
   ASSERT_TRUE(prepared) << prepared.error().message;
-  EXPECT_TRUE(*store->agree(alone_, prepared));
+  EXPECT_TRUE(*settle(*store, alone_, prepared));
   EXPECT_TRUE(check_tiles(*io_, *store, 3));
   auto copy = disk_->after({PowerLoss::Unsynced::lost, 0});
   auto io = start_queue(copy);
@@ -120,7 +120,7 @@ TEST_F(StoreTest, WithTwoSlotsTheNextSweepWaitsForTheCommit) {
   const auto refused = store->write_place(0, 3);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::busy);
-  EXPECT_TRUE(*store->agree(alone_, store->prepare(test_manifest())));
+  EXPECT_TRUE(*settle(*store, alone_, store->prepare(test_manifest())));
   EXPECT_TRUE(store->room_to_sweep());
   EXPECT_TRUE(store->write_place(0, 3));
 }
@@ -132,7 +132,7 @@ TEST_F(StoreTest, AnAbandonedGenerationLeavesTheOldOneAndItsNumberIsNotReused) {
   EXPECT_EQ(store->cut(2), 2u);
   ASSERT_TRUE(store->prepare(test_manifest()));
   const auto committed =
-      store->agree(alone_, Result<>(formats::Error{Code::io, "a write failed", {}}));
+      settle(*store, alone_, Result<>(formats::Error{Code::io, "a write failed", {}}));
   ASSERT_TRUE(committed) << committed.error().message;
   EXPECT_FALSE(*committed);
   EXPECT_EQ(store->committed_generation(), 1u);
@@ -149,8 +149,8 @@ TEST_F(StoreTest, AResidentWrittenForAnAbandonedCutIsWrittenAgainForTheNextEvenW
     const bool last = step == 4;
     const Result<> prepared = store->prepare(test_manifest());
     ASSERT_TRUE(prepared) << prepared.error().message;
-    const auto committed = store->agree(
-        alone_, last ? prepared : Result<>(formats::Error{Code::io, "a write failed", {}}));
+    const auto committed = settle(
+        *store, alone_, last ? prepared : Result<>(formats::Error{Code::io, "a write failed", {}}));
     ASSERT_TRUE(committed) << committed.error().message;
     EXPECT_EQ(*committed, last);
   }
@@ -267,7 +267,7 @@ TEST_F(StoreTest, AManifestThatDoesNotFitItsRegionIsRefusedAndTheGenerationAband
   const auto prepared = store->prepare(manifest);
   ASSERT_FALSE(prepared);
   EXPECT_EQ(prepared.error().code, Code::limit);
-  EXPECT_FALSE(*store->agree(alone_, prepared));
+  EXPECT_FALSE(*settle(*store, alone_, prepared));
   commit(*store, 3);
 }
 
@@ -295,7 +295,7 @@ TEST(StoreThreads, SweepCommitAndExportRunBesideEachOther) {
       ASSERT_TRUE(check_tiles(*io, *store, step));
       committer.join();
       exporter.join();
-      const auto committed = store->agree(ranks, prepared);
+      const auto committed = settle(*store, ranks, prepared);
       ASSERT_TRUE(committed && *committed);
     }
   });
@@ -338,7 +338,7 @@ TEST(StoreRanks, OneRankThatFailsMakesAllAbandon) {
     store->cut(2);
     const Result<> prepared = rank == 1 ? Result<>(formats::Error{Code::io, "write failed", {}})
                                         : store->prepare(test_manifest());
-    const auto committed = store->agree(ranks, prepared);
+    const auto committed = settle(*store, ranks, prepared);
     ASSERT_TRUE(committed) << committed.error().message;
     EXPECT_FALSE(*committed);
     ASSERT_TRUE(*write_and_commit(*io, *store, ranks, 3));

@@ -74,13 +74,19 @@ inline Result<> write_tiles(IoQueue& io, Store& store, std::uint64_t step) {
   return {};
 }
 
+// Whether the pending generation was committed.
+inline Result<bool> settle(Store& store, Agreement& ranks, const Result<>& prepared) {
+  EBB_TRY_ASSIGN(const Store::Settled settled, store.agree(ranks, prepared));
+  return settled == Store::Settled::committed;
+}
+
 // A whole step with its commit.
 inline Result<bool> write_and_commit(IoQueue& io, Store& store, Agreement& ranks,
                                      std::uint64_t step) {
   Result<> written = write_tiles(io, store, step);
   store.cut(step);
   Result<> prepared = written ? store.prepare(test_manifest()) : std::move(written);
-  return store.agree(ranks, prepared);
+  return settle(store, ranks, prepared);
 }
 
 // Every tile is as its newest version says (Code::corrupt otherwise), and exactly what fill_tile
