@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "ebb/formats/catalog/format.h"
+#include "ebb/formats/state_dict/parts.h"
 
 namespace ebb::formats {
 
@@ -18,5 +19,9 @@ const Format& format_of(const Catalog& catalog);
 
 // Detects and describes; Code::unsupported with what was found when no format claims the tree.
 Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree);
+// The same where somebody says which parts of a torch state dict are what. Code::usage for those
+// that are not there, and for formats that are no state dicts.
+Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree,
+                                             const PartsSaid& said);
 
 }  // namespace ebb::formats

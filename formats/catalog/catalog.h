@@ -71,6 +71,24 @@ struct FileEntry {
   std::optional<Rank> rank;
 };
 
+// Where a torch state dict keeps a part: in keys that begin with `prefix`, below `path`.
+struct StateDictPlace {
+  std::vector<PathItem> path;
+  std::string prefix;  // ends with a dot, or ""
+};
+struct StateDictOptimizer {
+  enum class Keys : std::uint8_t { nested, flattened };
+  StateDictPlace at;
+  Keys keys = Keys::nested;         // of what lies below "state" and "param_groups"
+  std::vector<std::string> params;  // names of those that are its own
+};
+struct StateDictParts {
+  std::vector<StateDictPlace> models;
+  std::vector<StateDictOptimizer> optimizers;
+  std::vector<PathItem> step;        // where the step is counted; empty: nowhere
+  std::vector<std::string> unclear;  // among the notes
+};
+
 struct Catalog {
   std::string format;    // "dcp", "safetensors", "ebb", "deepspeed", ...
   std::string producer;  // "torch 2.9 or newer", "DeepSpeed 0.19.8", ... as far as the bytes tell
@@ -85,6 +103,7 @@ struct Catalog {
   std::vector<GroupEntry> groups;
   // Optimizer steps each parameter has taken, where the format counts them outside its tensors.
   std::map<std::string, std::int64_t> param_steps;
+  StateDictParts parts;            // what was recognised, where the format is a torch state dict
   std::vector<std::string> notes;  // what a reader should know, one line each
 };
 

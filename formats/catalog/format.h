@@ -28,10 +28,6 @@ enum class Holds : std::uint8_t { parameters, keyed_tensors };
 // which stays between two formats that both hold such.
 enum class Keys : std::uint8_t { own, state_dict };
 
-// Where a format's common names replace its own: in every other format, or only in those that hold
-// parameters.
-enum class NamesFor : std::uint8_t { every_format, formats_of_parameters };
-
 // Where a format counts the optimizer steps of each parameter: in one-element tensors of the state
 // "step", as torch does, or elsewhere, from Catalog::param_steps. Content comes to emit that way.
 enum class StepCounters : std::uint8_t { tensors, values };
@@ -43,7 +39,6 @@ struct FormatTraits {
   StepCounters steps = StepCounters::tensors;
   Holds holds = Holds::parameters;
   Keys keys = Keys::own;
-  NamesFor names_for = NamesFor::every_format;
   FileSize file_size = FileSize::as_it_comes;
   Packs packs = Packs::nothing;
   // The program that describe() asks about each file (SourceTree::probe); a build may lack it.

@@ -11,7 +11,9 @@
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/elements/box_reader.h"
+#include "ebb/formats/state_dict/parts_value.h"
 #include "ebb/formats/state_dict/state_dict.h"
+#include "ebb/formats/state_dict/understood.h"
 
 namespace ebb::formats {
 
@@ -110,6 +112,7 @@ Catalog without_tensors(const Catalog& catalog) {
   out.groups = catalog.groups;
   out.containers = catalog.containers;
   out.param_steps = catalog.param_steps;
+  out.parts = catalog.parts;
   return out;
 }
 
@@ -150,13 +153,6 @@ void leave_repetitions(std::vector<GroupEntry>& groups) {
     });
 }
 
-std::optional<CommonNames> common_names(const ConvertRequest& request, const Catalog& catalog) {
-  if (request.from.traits().names_for == NamesFor::formats_of_parameters &&
-      request.to.traits().holds == Holds::keyed_tensors)
-    return std::nullopt;
-  return request.from.common_names(catalog);
-}
-
 Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) {
   std::vector<Shape> shapes;
   for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
@@ -176,7 +172,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;
   if (crossing) EBB_TRY(leave_format(request.from, all, content));
-  const std::optional<CommonNames> names = crossing ? common_names(request, all) : std::nullopt;
+  const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
   if (names) content.groups = names->groups;
   if (crossing) leave_repetitions(content.groups);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
@@ -203,6 +199,11 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (request.edits != nullptr && !request.edits->empty()) {
     EBB_TRY_ASSIGN(std::vector<std::string> changes, apply_edits(*request.edits, content, made_of));
     std::ranges::move(changes, std::back_inserter(conversion.changes));
+  }
+  if (crossing && is_state_dict(request.from)) {
+    if (request.to.traits().holds == Holds::parameters) EBB_TRY(check_understood(all, content));
+    if (!weights_only({content})) put_parts(content);
+    content.parts = {};
   }
   if (crossing && request.to.traits().steps == StepCounters::tensors)
     lower_steps(request, content, made_of);

@@ -72,7 +72,14 @@ Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& c
   for (const GroupEntry& group : content.groups)
     names.insert(group.params.begin(), group.params.end());
   for (const auto& [name, steps] : content.param_steps) names.insert(name);
-  EBB_TRY_ASSIGN(const Names fresh, rules.apply(names));
+  // A state may join its parameter; two tensors of one state may not become one.
+  std::map<std::string_view, std::set<std::string_view>> states;
+  for (const TensorEntry& tensor : content.tensors) states[tensor.name].insert(tensor.state);
+  const auto may_join = [&](const std::string& a, const std::string& b) {
+    return std::ranges::none_of(states[a],
+                                [&](std::string_view state) { return states[b].contains(state); });
+  };
+  EBB_TRY_ASSIGN(const Names fresh, rules.apply(names, may_join));
   const auto rename = [&](std::string& name) {
     const auto found = fresh.find(name);
     if (found == fresh.end()) return false;
@@ -93,6 +100,8 @@ Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& c
     steps.emplace(std::move(to), count);
   }
   content.param_steps = std::move(steps);
+  for (StateDictOptimizer& optimizer : content.parts.optimizers)
+    for (std::string& name : optimizer.params) rename(name);
   drop_echoes(content);
   for (ValueEntry& entry : content.values) rename_value(entry, fresh);
   return std::vector<std::string>{"renames " + std::to_string(fresh.size()) + " of " +

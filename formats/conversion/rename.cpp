@@ -92,8 +92,8 @@ Result<RenameRules> RenameRules::parse(std::span<const std::string> texts) {
   return rules;
 }
 
-Result<std::map<std::string, std::string>> RenameRules::apply(
-    const std::set<std::string>& names) const {
+Result<std::map<std::string, std::string>> RenameRules::apply(const std::set<std::string>& names,
+                                                              const MayJoin& may_join) const {
   std::map<std::string, std::string> changed;
   std::map<std::string, std::string_view> old_of;  // of every name, changed or not
   std::vector<std::size_t> uses(rules_.size(), 0);
@@ -109,7 +109,7 @@ Result<std::map<std::string, std::string>> RenameRules::apply(
     if (fresh.empty())
       return Error{Code::usage, "'" + printable(name) + "' would be left without a name", {}};
     const auto [place, unique] = old_of.emplace(fresh, name);
-    if (!unique)
+    if (!unique && !(may_join && may_join(std::string(place->second), name)))
       return Error{Code::usage,
                    "'" + printable(place->second) + "' and '" + printable(name) +
                        "' would both be called '" + printable(fresh) + "'",

@@ -1,6 +1,7 @@
 // Rules that give parameters other names.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -23,8 +24,10 @@ class RenameRules {
   bool empty() const { return rules_.empty(); }
 
   // Old name -> new name of those that change. Fails (Code::usage) for a rule that fits no name,
-  // and where two names would become one.
-  Result<std::map<std::string, std::string>> apply(const std::set<std::string>& names) const;
+  // and where two names would become one that may not.
+  using MayJoin = std::function<bool(const std::string&, const std::string&)>;
+  Result<std::map<std::string, std::string>> apply(const std::set<std::string>& names,
+                                                   const MayJoin& may_join = nullptr) const;
 
  private:
   struct Rule {

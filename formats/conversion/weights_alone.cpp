@@ -45,6 +45,7 @@ class Optimizers {
   }
 
   bool own(const ValueEntry& value) const {
+    if (value.echoed && value.key.find("param_groups") != std::string::npos) return true;
     return value.path.empty() ? names_optimizer(value.key) : own(value.path);
   }
   bool own(const Path& path) const {

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "ebb/formats/catalog/catalog.h"
-#include "ebb/formats/catalog/common_names.h"
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/formats/catalog/resume.h"
 
@@ -25,10 +24,6 @@ Result<EmitPlan> emit_dcp(const EmitRequest& request);
 // Keys and paths of a state dict, flattened as torch does, and the names that describe_dcp() gives
 // them.
 void respell_for_dcp(Catalog& content);
-
-// Those of the catalog, but for optimizer states that torch flattened into their keys: they are
-// states of parameters.
-CommonNames dcp_common_names(const Catalog& catalog);
 
 ResumeRules dcp_resume();
 

@@ -11,7 +11,7 @@
 #include "ebb/formats/dcp/open.h"
 #include "ebb/formats/dcp/payload.h"
 #include "ebb/formats/dcp/raw_items.h"
-#include "ebb/formats/state_dict/meaning.h"
+#include "ebb/formats/state_dict/names.h"
 
 namespace ebb::formats {
 namespace {
@@ -68,6 +68,22 @@ class DcpCheckpoint : public Checkpoint {
   DcpPayloads payloads_;
 };
 
+// torchtitan's folders are step-<N>; the last save of a run leaves the optimizer out unless it is
+// told not to (last_save_model_only).
+void note_last_of_torchtitan(std::string_view root, Catalog& catalog) {
+  while (root.ends_with('/')) root.remove_suffix(1);
+  const std::string_view folder = root.substr(root.rfind('/') + 1);
+  if (folder.starts_with("step-") && catalog.parts.optimizers.empty() &&
+      !catalog.parts.models.empty())
+    catalog.notes.emplace_back(
+        "the model alone, without an optimizer: the last save of a torchtitan run is one unless "
+        "last_save_model_only is off; a step before it can be resumed");
+}
+
+// What a described checkpoint's tensors are called: for formats that are DCP underneath, or for
+// DCP itself.
+enum class Names : std::uint8_t { keys, of_parameters };
+
 class Describer {
  public:
   explicit Describer(std::shared_ptr<const SourceTree> tree)
@@ -75,7 +91,7 @@ class Describer {
         raw_items_(tree),
         checkpoint_(std::make_unique<DcpCheckpoint>(std::move(tree))) {}
 
-  Result<OpenedDcp> run() {
+  Result<OpenedDcp> run(Names names) {
     EBB_TRY(read_indexes());
     catalog().format = "dcp";
     catalog().producer = index_.producer;
@@ -87,9 +103,10 @@ class Describer {
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
         return std::move(covered).error().within(at_root(kIndexName));
     for (DcpValue& value : index_.values) EBB_TRY(add_value(std::move(value)));
-    catalog().groups = torch_groups(catalog().values);
-    catalog().step = torch_step(catalog().values);
-    mark_echoes(catalog().values);
+    if (names == Names::of_parameters) {
+      EBB_TRY(name_contents(catalog()));
+      note_last_of_torchtitan(tree_->root(), catalog());
+    }
     catalog().partition = partition();
     catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
     return OpenedDcp{std::move(checkpoint_), std::move(index_.flat_boxes_of)};
@@ -211,7 +228,8 @@ class Describer {
   Result<> add_tensor(DcpTensor tensor) {
     TensorEntry entry;
     entry.path = std::move(tensor.path);
-    std::tie(entry.name, entry.state) = placed_identity(tensor.key, entry.path);
+    entry.name = tensor.key;
+    entry.state = "tensor";
     entry.dtype = tensor.dtype;
     entry.shape = std::move(tensor.shape);
     entry.chunks.reserve(tensor.chunks.size());
@@ -334,7 +352,7 @@ class Describer {
 }  // namespace
 
 Result<OpenedDcp> open_dcp(std::shared_ptr<const SourceTree> tree) {
-  return Describer(std::move(tree)).run();
+  return Describer(std::move(tree)).run(Names::keys);
 }
 
 bool detect_dcp(const SourceTree& tree) {
@@ -345,7 +363,7 @@ bool detect_dcp(const SourceTree& tree) {
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTree> tree) {
-  EBB_TRY_ASSIGN(OpenedDcp opened, open_dcp(std::move(tree)));
+  EBB_TRY_ASSIGN(OpenedDcp opened, Describer(std::move(tree)).run(Names::of_parameters));
   return std::move(opened.checkpoint);
 }
 

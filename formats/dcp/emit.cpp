@@ -1,11 +1,10 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <tuple>
 
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/item_writer.h"
-#include "ebb/formats/state_dict/meaning.h"
+#include "ebb/formats/state_dict/parts_value.h"
 #include "ebb/formats/state_dict/state_dict.h"
 
 namespace ebb::formats {
@@ -68,31 +67,17 @@ void flatten(ValueEntry entry, std::vector<ValueEntry>& out) {
 }  // namespace
 
 void respell_for_dcp(Catalog& content) {
+  take_parts(content);  // while it is one value
   std::vector<ValueEntry> values;
   for (ValueEntry& entry : content.values) flatten(std::move(entry), values);
   content.values = std::move(values);
-  StateDict dict = state_dict_of(content);
-  for (std::size_t i = 0; i < content.tensors.size(); ++i) {
-    TensorEntry& tensor = content.tensors[i];
-    tensor.key = std::move(dict.tensors[i].key);
-    tensor.path = std::move(dict.tensors[i].path);
-    std::tie(tensor.name, tensor.state) = placed_identity(*tensor.key, tensor.path);
-  }
-}
-
-CommonNames dcp_common_names(const Catalog& catalog) {
-  CommonNames names{{}, catalog.groups};
-  names.tensors.reserve(catalog.tensors.size());
-  for (const TensorEntry& tensor : catalog.tensors)
-    names.tensors.push_back(tensor.state == "tensor" && tensor.key
-                                ? torch_identity(*tensor.key)
-                                : std::pair(tensor.name, tensor.state));
-  return names;
+  respell_as_state_dict(content);
 }
 
 Result<EmitPlan> emit_dcp(const EmitRequest& request) {
   EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
   StateDict dict = state_dict_of(request.content);
+  EBB_TRY(check_reads_back(request.content, dict));
   const Paths paths(request.content);
   for (PlacedValue& value : dict.values)
     EBB_TRY(items.add_value(std::move(value.place.key), paths.worded(std::move(value.place.path)),

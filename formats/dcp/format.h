@@ -14,7 +14,6 @@ class Format final : public formats::Format {
       : formats::Format({.name = "dcp",
                          .summary = "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15",
                          .keys = Keys::state_dict,
-                         .names_for = NamesFor::formats_of_parameters,
                          .packs = Packs::zstd}) {}
   bool detect(const SourceTree& tree) const override { return detect_dcp(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
@@ -24,9 +23,6 @@ class Format final : public formats::Format {
   Result<EmitPlan> emit(const EmitRequest& request) const override { return emit_dcp(request); }
   ResumeRules resume_rules() const override { return dcp_resume(); }
   void respell(Catalog& content) const override { respell_for_dcp(content); }
-  std::optional<CommonNames> common_names(const Catalog& catalog) const override {
-    return dcp_common_names(catalog);
-  }
 };
 
 }  // namespace ebb::formats::dcp

@@ -62,8 +62,6 @@ class MegatronReader {
     EBB_TRY_ASSIGN(OpenedDcp opened, open_dcp(tree_));
     checkpoint_ = std::make_unique<MegatronCheckpoint>(std::move(opened.checkpoint));
     catalog() = checkpoint_->stored_->catalog();
-    catalog().groups.clear();
-    catalog().step.reset();
     for (TensorEntry& tensor : catalog().tensors) {
       MegatronKey key = megatron_key(*tensor.key);
       tensor.name = std::move(key.name);

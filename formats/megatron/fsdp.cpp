@@ -4,36 +4,35 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/dcp/item_writer.h"
 #include "ebb/formats/dcp/open.h"
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/soundness.h"
-#include "ebb/formats/state_dict/meaning.h"
+#include "ebb/formats/state_dict/groups.h"
 
 namespace ebb::formats {
 namespace {
 
 constexpr std::string_view kMeta = "param_to_group_meta";
 
-class FsdpCheckpoint : public Checkpoint {
- public:
-  FsdpCheckpoint(std::unique_ptr<Checkpoint> stored, Catalog catalog)
-      : stored_(std::move(stored)), catalog_(std::move(catalog)) {}
-  const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
-    return stored_->read(tensor, chunk, first, into);
-  }
-
- private:
-  std::unique_ptr<Checkpoint> stored_;
-  Catalog catalog_;
-};
+// `model.<name>` is "param", `optimizer[.<i>].state.<name>.<state>` a state; anything else (key,
+// "tensor").
+std::pair<std::string, std::string> identity_of(std::string_view key) {
+  constexpr std::string_view kModel = "model.", kState = "state.";
+  if (key.starts_with(kModel)) return {std::string(key.substr(kModel.size())), "param"};
+  const std::size_t word = key.starts_with("optim") ? key.find("." + std::string(kState)) : 0;
+  const std::size_t first = word + kState.size() + 1, last = key.rfind('.');
+  if (word == 0 || word == std::string_view::npos || last <= first || last == key.npos)
+    return {std::string(key), "tensor"};
+  return {std::string(key.substr(first, last - first)), std::string(key.substr(last + 1))};
+}
 
 // `optimizer[.<i>].param_to_group_meta.<parameter>.<setting>`
 struct Meta {
@@ -180,7 +179,7 @@ class FsdpEmitter {
 
   // Megatron-FSDP's model weights are the master weights: fp32 whatever the model computes in.
   Key key_of(const TensorEntry& tensor) const {
-    if (tensor.key && torch_identity(*tensor.key) == std::pair(tensor.name, tensor.state))
+    if (tensor.key && identity_of(*tensor.key) == std::pair(tensor.name, tensor.state))
       return {*tensor.key, tensor.path.empty() ? std::vector<PathItem>{*tensor.key} : tensor.path};
     if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "master")
       return key_at({"model", tensor.name});
@@ -246,7 +245,12 @@ Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const
   Catalog catalog = opened.checkpoint->catalog();
   catalog.format = "megatron-fsdp";
   catalog.producer = "Megatron-FSDP, " + catalog.producer;
-  catalog.groups.clear();
+  for (TensorEntry& tensor : catalog.tensors)
+    std::tie(tensor.name, tensor.state) = identity_of(*tensor.key);
+  if (ValueEntry* step = step_value(catalog.values, {})) {
+    catalog.step = step->value.integer;
+    step->echoed = true;
+  }
   read_groups(catalog);
   for (ValueEntry& entry : catalog.values)
     if (entry.key == "iteration" || entry.key == "checkpoint_version") entry.echoed = true;
@@ -256,8 +260,7 @@ Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const
   }
   if (std::string differ = iterations_that_differ(catalog); !differ.empty())
     catalog.notes.push_back(std::move(differ));
-  return std::unique_ptr<Checkpoint>(
-      std::make_unique<FsdpCheckpoint>(std::move(opened.checkpoint), std::move(catalog)));
+  return with_catalog(std::move(opened.checkpoint), std::move(catalog));
 }
 
 CommonNames megatron_fsdp_names(const Catalog& catalog) {

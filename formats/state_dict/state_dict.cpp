@@ -1,24 +1,88 @@
 #include "ebb/formats/state_dict/state_dict.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 
-#include "ebb/formats/state_dict/meaning.h"
+#include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/state_dict/groups.h"
+#include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/parts_value.h"
 
 namespace ebb::formats {
 namespace {
 
+using Keys = StateDictOptimizer::Keys;
+using Path = std::vector<PathItem>;
+
+// Paths below the places of the parts.
+class Places {
+ public:
+  explicit Places(const StateDictParts& parts) : parts_(parts) {
+    if (parts_.models.empty()) parts_.models.push_back({{"model"}, {}});
+    if (parts_.optimizers.empty()) parts_.optimizers.push_back({{{"optimizer"}, {}}, {}, {}});
+    if (parts_.step.empty()) parts_.step = {"step"};
+    for (std::size_t o = 0; o < parts_.optimizers.size(); ++o)
+      for (const std::string& name : parts_.optimizers[o].params) owner_.emplace(name, o);
+  }
+
+  const Path& step() const { return parts_.step; }
+  std::size_t owner(const std::string& name) const {
+    const auto known = owner_.find(name);
+    return known == owner_.end() ? 0 : known->second;
+  }
+  bool flattens(std::size_t optimizer) const {
+    return parts_.optimizers[optimizer].keys == Keys::flattened;
+  }
+
+  Path param(const std::string& name) const {
+    if (parts_.models.size() > 1)
+      for (const StateDictPlace& model : parts_.models)
+        if (const std::string at = text_of(model) + "."; name.starts_with(at))
+          return below(model, {name.substr(at.size())});
+    return below(parts_.models.front(), {name});
+  }
+  Path state(const std::string& name, const std::string& state) const {
+    return of_optimizer(owner(name), {"state", name, state});
+  }
+  Path of_optimizer(std::size_t number, const std::vector<std::string>& words) const {
+    const StateDictOptimizer& optimizer = parts_.optimizers[number];
+    if (optimizer.keys == Keys::nested) return below(optimizer.at, {words.begin(), words.end()});
+    std::string item;
+    for (const std::string& word : words) item += (item.empty() ? "" : ".") + word;
+    return below(optimizer.at, {item});
+  }
+  // Of a group that lists its parameters, whichever way the optimizer spells its own.
+  Path setting(std::size_t number, std::size_t group, const std::string& name) const {
+    return below(parts_.optimizers[number].at,
+                 {"param_groups", static_cast<std::int64_t>(group), name});
+  }
+
+ private:
+  static Path below(const StateDictPlace& place, Path items) {
+    if (auto* first = std::get_if<std::string>(&items.front())) first->insert(0, place.prefix);
+    Path path = place.path;
+    path.insert(path.end(), items.begin(), items.end());
+    return path;
+  }
+
+  StateDictParts parts_;
+  std::map<std::string, std::size_t> owner_;
+};
+
 class Placing {
  public:
-  explicit Placing(const Catalog& content) : content_(content) {}
+  explicit Placing(const Catalog& content) : content_(content), places_(content.parts) {}
 
   StateDict run() {
     for (const ValueEntry& entry : content_.values)
       add(entry.key, entry.path.empty() && !entry.key.empty() ? Path{entry.key} : entry.path,
           entry.value);
     add_step();
-    add_groups();
+    if (torch_groups(content_.values).empty()) add_groups();
     for (const TensorEntry& tensor : content_.tensors)
       if (tensor.state == "param") has_param_.insert(tensor.name);
     for (const TensorEntry& tensor : content_.tensors) placed_.tensors.push_back(place_of(tensor));
@@ -26,59 +90,145 @@ class Placing {
   }
 
  private:
-  using Path = std::vector<PathItem>;
-
   void add(std::string key, Path path, Value value) {
     placed_.values.push_back({{std::move(key), std::move(path)}, std::move(value)});
+  }
+  void add(Path path, Value value) {
+    std::string key = joined(path);
+    add(std::move(key), std::move(path), std::move(value));
   }
 
   // Content that came from elsewhere has groups and a step but not torch's values for them.
   void add_step() {
-    const bool taken = std::any_of(placed_.values.begin(), placed_.values.end(),
-                                   [](const auto& value) { return value.place.key == "step"; });
-    if (content_.step && !torch_step(content_.values) && !taken)
-      add("step", {"step"}, Value::of_int(*content_.step));
+    const std::string key = joined(places_.step());
+    const bool taken = std::ranges::any_of(
+        content_.values, [&](const ValueEntry& entry) { return entry.key == key; });
+    if (content_.step && !taken) add(places_.step(), Value::of_int(*content_.step));
   }
 
   void add_groups() {
-    if (!torch_groups(content_.values).empty()) return;
-    for (std::size_t i = 0; i < content_.groups.size(); ++i) {
-      const GroupEntry& group = content_.groups[i];
-      const auto add_setting = [&](const std::string& name, const Value& value) {
-        add("optimizer.param_groups." + std::to_string(i) + "." + name,
-            {"optimizer", "param_groups", static_cast<std::int64_t>(i), name}, value);
-      };
-      bool named = false;
-      for (const auto& [name, value] : group.settings) {
-        named |= name == "optimizer";
-        add_setting(name, value);
-      }
+    std::map<std::size_t, std::size_t> counts;  // groups of each optimizer so far
+    for (const GroupEntry& group : content_.groups) {
+      const std::size_t optimizer = group.params.empty() ? 0 : places_.owner(group.params.front());
+      std::vector<std::pair<std::string, Value>> settings = group.settings;
+      const bool named = std::ranges::any_of(
+          settings, [](const auto& setting) { return setting.first == "optimizer"; });
       if (!named && !group.optimizer.empty())
-        add_setting("optimizer", Value::of_string(group.optimizer));
-      Value params;
-      params.kind = Value::Kind::list;
-      for (const std::string& name : group.params) params.items.push_back(Value::of_string(name));
-      add_setting("params", params);
+        settings.emplace_back("optimizer", Value::of_string(group.optimizer));
+      if (places_.flattens(optimizer) && !group.params.empty())
+        add_flattened(optimizer, group, settings);
+      else
+        add_listed({optimizer, counts[optimizer]++}, group, std::move(settings));
     }
+  }
+
+  void add_flattened(std::size_t optimizer, const GroupEntry& group,
+                     const std::vector<std::pair<std::string, Value>>& settings) {
+    for (const std::string& param : group.params)
+      for (const auto& [name, value] : settings)
+        add(places_.of_optimizer(optimizer, {"param_groups", param, name}), value);
+  }
+
+  void add_listed(std::pair<std::size_t, std::size_t> number, const GroupEntry& group,
+                  std::vector<std::pair<std::string, Value>> settings) {
+    Value params;
+    params.kind = Value::Kind::list;
+    for (const std::string& name : group.params) params.items.push_back(Value::of_string(name));
+    settings.emplace_back("params", std::move(params));
+    for (auto& [name, value] : settings)
+      add(places_.setting(number.first, number.second, name), std::move(value));
   }
 
   StatePlace place_of(const TensorEntry& tensor) const {
     if (tensor.key) return {*tensor.key, tensor.path.empty() ? Path{*tensor.key} : tensor.path};
+    if (tensor.state == "tensor") return {tensor.name, {tensor.name}};
     const bool in_model = tensor.state == "param" || tensor.state == "buffer" ||
                           (tensor.state == "master" && !has_param_.contains(tensor.name));
-    if (in_model) return {"model." + tensor.name, {"model", tensor.name}};
-    if (tensor.state == "tensor") return {tensor.name, {tensor.name}};
-    return {"optimizer.state." + tensor.name + "." + tensor.state,
-            {"optimizer", "state", tensor.name, tensor.state}};
+    if (in_model) return keyed(places_.param(tensor.name));
+    return keyed(places_.state(tensor.name, tensor.state));
+  }
+  static StatePlace keyed(Path path) {
+    std::string key = joined(path);
+    return {std::move(key), std::move(path)};
   }
 
   const Catalog& content_;
+  Places places_;
   StateDict placed_;
   std::set<std::string_view> has_param_;
 };
 
+// What is known of the parts and still has something below it.
+PartsSaid parts_in(const StateDictParts& parts, const Catalog& catalog) {
+  const auto holds = [&](const std::string& at) {
+    return std::ranges::any_of(catalog.tensors, [&](const TensorEntry& tensor) {
+      return at.empty() || tensor.key->starts_with(at + ".");
+    });
+  };
+  PartsSaid said;
+  for (const StateDictPlace& model : parts.models)
+    if (const std::string at = text_of(model); holds(at))
+      said.models.push_back(at.empty() ? "." : at);
+  for (const StateDictOptimizer& optimizer : parts.optimizers) {
+    const std::string at = text_of(optimizer.at);
+    if (holds(at.empty() ? "state" : at + ".state"))
+      said.optimizers.push_back(at.empty() ? "." : at);
+  }
+  return said;
+}
+
+// As describe() will find it.
+Catalog found_again(const Catalog& content, const StateDict& placed) {
+  Catalog again;
+  for (std::size_t i = 0; i < content.tensors.size(); ++i) {
+    TensorEntry tensor{.key = placed.tensors[i].key, .path = placed.tensors[i].path, .name = {}};
+    tensor.shape = content.tensors[i].shape;
+    again.tensors.push_back(std::move(tensor));
+  }
+  for (const PlacedValue& value : placed.values)
+    again.values.push_back({value.place.key, value.place.path, value.value});
+  if (!name_contents(again, parts_in(content.parts, again)))
+    static_cast<void>(name_contents(again));
+  return again;
+}
+
+bool has_keyless(const Catalog& content) {
+  return std::ranges::any_of(content.tensors,
+                             [](const TensorEntry& tensor) { return !tensor.key.has_value(); });
+}
+
 }  // namespace
 
 StateDict state_dict_of(const Catalog& content) { return Placing(content).run(); }
+
+void respell_as_state_dict(Catalog& content) {
+  take_parts(content);
+  StateDict dict = state_dict_of(content);
+  const bool keyless = has_keyless(content);
+  Catalog again = keyless ? found_again(content, dict) : Catalog();
+  for (std::size_t i = 0; i < content.tensors.size(); ++i) {
+    TensorEntry& tensor = content.tensors[i];
+    if (!tensor.key)
+      std::tie(tensor.name, tensor.state) = std::tie(again.tensors[i].name, again.tensors[i].state);
+    tensor.key = std::move(dict.tensors[i].key);
+    tensor.path = std::move(dict.tensors[i].path);
+  }
+}
+
+Result<> check_reads_back(const Catalog& content, const StateDict& placed) {
+  if (!has_keyless(content)) return {};
+  const Catalog again = found_again(content, placed);
+  for (std::size_t i = 0; i < content.tensors.size(); ++i) {
+    const TensorEntry& wanted = content.tensors[i];
+    const TensorEntry& found = again.tensors[i];
+    if (wanted.key || found.name == wanted.name) continue;
+    return Error{Code::unsupported,
+                 label_of(wanted) + " would be stored under the key " +
+                     json_string(placed.tensors[i].key) + ", which is read as " +
+                     json_string(found.name) + " (" + printable(found.state) + ")",
+                 "give it another name with --rename"};
+  }
+  return {};
+}
 
 }  // namespace ebb::formats

@@ -1,7 +1,8 @@
 // Content as the state dict that torch users expect: what DCP flattens and torch.save nests.
 //   {"model": {name: tensor}, "optimizer": {"state": {name: {state: tensor}},
 //    "param_groups": [{setting: value, "params": [name, ...]}]}, "step": n, ...}
-// Entries that bring a place in a state dict keep it. Internal to formats.
+// Entries that bring a place in a state dict keep it; others go where Catalog::parts says that
+// their kind lies. Internal to formats.
 #pragma once
 
 #include <string>
@@ -27,6 +28,14 @@ struct StateDict {
 };
 
 StateDict state_dict_of(const Catalog& content);
+
+// Content of another format, which has no keys, as a state dict: keys and paths, and the names and
+// states that a reader will find there.
+void respell_as_state_dict(Catalog& content);
+
+// Fails (Code::unsupported) where a tensor that was given another name would be found to be
+// something else under its key.
+Result<> check_reads_back(const Catalog& content, const StateDict& placed);
 
 // The values of a torch state dict, whose every leaf has a key, as one value for each key at the
 // top that leads to values alone: what formats without nesting keep. Code::layout and Code::limit

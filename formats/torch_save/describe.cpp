@@ -7,8 +7,7 @@
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/core/refuse.h"
 #include "ebb/formats/pickle/calls.h"
-#include "ebb/formats/state_dict/meaning.h"
-#include "ebb/formats/state_dict/state_dict.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/torch_save/checkpoint.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
@@ -61,15 +60,6 @@ bool is_step(const PickleGraph& graph, PickleId key) {
   return graph.is(key, PickleKind::string) || graph.is(key, PickleKind::integer);
 }
 
-void name_by_place(TensorEntry& tensor) {
-  const auto& path = tensor.path;
-  const bool of_state = std::any_of(path.begin(), path.end(),
-                                    [](const PathItem& item) { return is_word(item, "state"); });
-  tensor.name = *tensor.key;
-  const auto* last = of_state ? std::get_if<std::string>(&path.back()) : nullptr;
-  tensor.state = last != nullptr ? *last : of_state ? joined({path.back()}) : "tensor";
-}
-
 // Keys of one dict; false: it was there.
 class SeenItems {
  public:
@@ -105,10 +95,8 @@ class Describer {
     EBB_TRY(refuse_calls(graph_));
     EBB_TRY(walk(graph_.root()));
     checkpoint_->finish();
-    catalog().groups = torch_groups(catalog().values);
-    catalog().step = torch_step(catalog().values);
-    mark_echoes(catalog().values);
     add_notes();
+    EBB_TRY(name_contents(catalog()));
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
 
@@ -214,7 +202,8 @@ class Describer {
     TensorEntry entry;
     entry.key = joined(path_);
     entry.path = path_;
-    name_by_place(entry);
+    entry.name = *entry.key;
+    entry.state = "tensor";
     entry.dtype = tensor->dtype;
     entry.shape = tensor->shape;
     checkpoint_->add_tensor(std::move(entry), std::move(*tensor), record);
@@ -265,16 +254,6 @@ class Describer {
 };
 
 }  // namespace
-
-void respell_for_torch(Catalog& content) {
-  StateDict dict = state_dict_of(content);
-  for (std::size_t i = 0; i < content.tensors.size(); ++i) {
-    TensorEntry& tensor = content.tensors[i];
-    tensor.path = std::move(dict.tensors[i].path);
-    tensor.key = joined(tensor.path);
-    name_by_place(tensor);
-  }
-}
 
 bool detect_torch(const SourceTree& tree) { return !candidates(tree).empty(); }
 

@@ -28,6 +28,7 @@ class Emitter {
       : content_(content), dict_(state_dict_of(content)), file_(content, std::string(kStem)) {}
 
   Result<EmitPlan> run() {
+    EBB_TRY(check_reads_back(content_, dict_));
     for (std::uint32_t i = 0; i < dict_.tensors.size(); ++i) EBB_TRY(place_tensor(i));
     for (const PlacedValue& value : dict_.values) EBB_TRY(place_value(value));
     for (const ContainerEntry& container : content_.containers) EBB_TRY(nesting_.add(container));

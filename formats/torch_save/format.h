@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ebb/formats/catalog/format.h"
-#include "ebb/formats/state_dict/common_names.h"
+#include "ebb/formats/state_dict/state_dict.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats::torch_save {
@@ -24,10 +24,7 @@ class Format final : public formats::Format {
   }
   Result<EmitPlan> emit(const EmitRequest& request) const override { return emit_torch(request); }
   ResumeRules resume_rules() const override { return torch_resume(); }
-  void respell(Catalog& content) const override { respell_for_torch(content); }
-  std::optional<CommonNames> common_names(const Catalog& catalog) const override {
-    return torch_common_names(catalog);
-  }
+  void respell(Catalog& content) const override { respell_as_state_dict(content); }
 };
 
 }  // namespace ebb::formats::torch_save

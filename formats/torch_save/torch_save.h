@@ -21,7 +21,4 @@ ResumeRules torch_resume();
 // Code::layout when two entries belong at one place of the nesting.
 Result<EmitPlan> emit_torch(const EmitRequest& request);
 
-// Places in the nested object, and the names that describe_torch() gives them.
-void respell_for_torch(Catalog& content);
-
 }  // namespace ebb::formats

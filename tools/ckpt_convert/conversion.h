@@ -20,6 +20,7 @@ enum class Dropping : std::uint8_t { refused, allowed };
 struct Request {
   std::string source;
   std::string destination;
+  formats::PartsSaid parts;  // of the source, where it is a state dict
   const formats::Format* format = nullptr;
   std::uint32_t world = 1;
   formats::Policy policy = formats::Policy::rows;

@@ -93,6 +93,29 @@ constexpr std::array kFlags = {
          "Without a level, 3. As PyTorch's own extension and HDF5's registered filter write it; "
          "levels from 16 on take 100 MiB for each worker.",
          Repeat::once},
+    Flag{
+        "model",
+        '\0',
+        FlagType::text,
+        "KEY",
+        {},
+        kFilters,
+        {},
+        "the model in a state dict (dcp, torch); repeatable",
+        "In dcp and torch both are found by what lies where, whatever they are called; what is not "
+        "clear is said. KEY is what stands before the names, as in --model app.net; '.' is the "
+        "top. Where one is named, no other is looked for.",
+        Repeat::many},
+    Flag{"optimizer",
+         '\0',
+         FlagType::text,
+         "KEY",
+         {},
+         kFilters,
+         {},
+         "an optimizer in a state dict; repeatable",
+         {},
+         Repeat::many},
     Flag{"include",
          'k',
          FlagType::text,
@@ -296,6 +319,7 @@ Result<Request> request_of(const Arguments& arguments) {
   Request request;
   request.source = arguments.positional(0);
   request.destination = arguments.positional(1);
+  request.parts = {arguments.texts("model"), arguments.texts("optimizer")};
   EBB_TRY_ASSIGN(request.format, target_of(arguments));
   const std::uint64_t world = arguments.count("world-size").value_or(1);
   if (world == 0 || world > kMaxWorld)

@@ -5,6 +5,7 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/registry.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/libswap/read/digest.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "ebb/libswap/tree/file_tree.h"
@@ -84,7 +85,10 @@ ReadBack::Identity ReadBack::identity(const TensorEntry& tensor) {
 Result<> ReadBack::run(const std::filesystem::path& directory,
                        std::span<const std::uint64_t> fingerprints) const {
   EBB_TRY_ASSIGN(auto tree, libswap::open_tree(directory));
-  EBB_TRY_ASSIGN(const auto written, formats::describe(std::move(tree)));
+  EBB_TRY_ASSIGN(auto written, formats::describe(std::move(tree)));
+  // A state dict of which a part is left may not tell any more what its keys mean.
+  if (formats::format_of(written->catalog()).traits().keys == formats::Keys::state_dict)
+    written = formats::named_like(std::move(written), conversion_.content->catalog());
   EBB_TRY(prove_coverage(written->catalog()));
   const auto lost =
       formats::lost_content(conversion_.content->catalog(), conversion_.plan, written->catalog());

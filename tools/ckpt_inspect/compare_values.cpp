@@ -6,6 +6,7 @@
 #include "ebb/formats/core/element_values.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/elements/box_reader.h"
+#include "ebb/formats/state_dict/parts_value.h"
 #include "ebb/formats/state_dict/state_dict.h"
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -94,10 +95,10 @@ void compare_keyed(const std::vector<ValueEntry>& left, const std::vector<ValueE
                    Comparison& comparison) {
   std::map<std::string_view, const Value*> others;
   for (const ValueEntry& value : right)
-    if (!value.echoed) others[value.key] = &value.value;
+    if (!value.echoed && value.key != formats::kPartsKey) others[value.key] = &value.value;
   std::uint64_t found = 0;
   for (const ValueEntry& value : left) {
-    if (value.echoed) continue;
+    if (value.echoed || value.key == formats::kPartsKey) continue;
     const auto other = others.find(value.key);
     if (other == others.end()) {
       ++comparison.values_only_left;

@@ -62,6 +62,13 @@ constexpr std::array kFlags = {
          "Zip entries, pickles as an inert tree, headers, each with its offset; also of damaged "
          "checkpoints. -k picks files by name, --limit the lines of each file."),
     mode({"map", '\0', "FILE.html"}, "draw who holds what into one HTML file"),
+    filter({"model", '\0', "KEY"}, FlagType::text, Repeat::many,
+           "the model in a state dict (dcp, torch); repeatable",
+           "In dcp and torch both are found by what lies where, whatever they are called; what is "
+           "not clear is said. KEY is what stands before the names, as in --model app.net; '.' is "
+           "the top. Where one is named, no other is looked for."),
+    filter({"optimizer", '\0', "KEY"}, FlagType::text, Repeat::many,
+           "an optimizer in a state dict; repeatable"),
     filter({"key", 'k', "GLOB"}, FlagType::text, Repeat::many,
            "tensors whose name or key matches; repeatable",
            "'*' stands for any run of characters, '?' for one. Quote it."),

@@ -108,7 +108,8 @@ Result<Exit> work(Console& console, const Arguments& arguments,
   if (mode == "raw")
     return show_raw(console, {path, tree, arguments.texts("key"), output_of(arguments),
                               arguments.count("limit")});
-  auto described = formats::describe(std::move(tree));
+  auto described =
+      formats::describe(std::move(tree), {arguments.texts("model"), arguments.texts("optimizer")});
   if (!described) return show_undescribed(console, arguments, mode, described.error());
   checkpoint = std::move(*described);
   EBB_TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));

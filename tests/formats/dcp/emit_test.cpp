@@ -98,6 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Cuts, DcpEmit,
 TEST(DcpEmitFiles, StoreReplicatedPiecesOnce) {
   const auto content = fixture("fsdp2_w1");
   const Emitted whole = emit(*content, Policy::replicated, {4, 1});
+  ASSERT_NE(whole.checkpoint, nullptr);
   for (const formats::TensorEntry& tensor : whole.checkpoint->catalog().tensors)
     EXPECT_EQ(tensor.chunks.size(), 1u) << tensor.name;
   std::uint64_t least = whole.plan.files[0].size;
@@ -142,6 +143,7 @@ TEST(DcpEmitFiles, HoldALayerWiseMatrixWholeAtItsOwnerOnly) {
   const auto content = fixture("fsdp2_w2_odd_rows_tied");
   const Layout layout = layout_of(content->catalog(), Policy::layer_wise, {3, 1});
   const Emitted emitted = emit(*content, Policy::layer_wise, {3, 1});
+  ASSERT_NE(emitted.checkpoint, nullptr);
   const formats::Catalog& catalog = emitted.checkpoint->catalog();
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
     const formats::TensorEntry& tensor = catalog.tensors[i];

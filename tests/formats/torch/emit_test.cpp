@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "ebb/formats/dcp/dcp.h"
-#include "ebb/formats/state_dict/common_names.h"
 #include "ebb/formats/torch_save/torch_save.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 #include "tests/support/emit_in_memory.h"
@@ -207,59 +206,20 @@ TEST(TorchEmitDcp, NumberedDictsStayDicts) {
 
 using Names = std::vector<std::pair<std::string, std::string>>;
 
-Catalog state_dict(std::vector<std::pair<std::vector<PathItem>, formats::Shape>> tensors) {
-  Catalog catalog;
-  for (auto& [path, shape] : tensors) {
-    formats::TensorEntry tensor{.key = "k", .path = std::move(path), .name = "k"};
-    tensor.state = "tensor";
-    tensor.shape = std::move(shape);
-    catalog.tensors.push_back(std::move(tensor));
-  }
-  return catalog;
-}
-
-TEST(TorchCommonNames, FollowTheShapesOfTheModelWhereTheyLeaveNoChoice) {
+TEST(TorchNames, FollowTheShapesOfTheModelWhereTheyLeaveNoChoice) {
   const auto content =
       describe_torch(test_support::load_tree(kFixtures / "torch" / "muon_adamw_state" / "data"));
   ASSERT_TRUE(content.has_value());
-  const formats::CommonNames names = formats::torch_common_names((*content)->catalog());
-  EXPECT_EQ(names.tensors[0], (Names::value_type{"a.weight", "param"}));
-  EXPECT_EQ(names.tensors[5], (Names::value_type{"a.weight", "momentum_buffer"}));
-  EXPECT_EQ(names.tensors[6], (Names::value_type{"b.weight", "momentum_buffer"}));
-  ASSERT_EQ(names.groups.size(), 2u);
-  EXPECT_EQ(names.groups[0].params, (std::vector<std::string>{"a.weight", "b.weight"}));
-  EXPECT_EQ(names.groups[1].params, (std::vector<std::string>{"a.bias", "n.weight", "n.bias"}));
-}
-
-TEST(TorchCommonNames, StayNumbersWhereSeveralParametersFit) {
-  Catalog catalog = state_dict({{{"model", "a"}, {3}},
-                                {{"model", "b"}, {3}},
-                                {{"opt", "state", 0, "momentum_buffer"}, {3}}});
-  catalog.values = {{"opt.param_groups.0.params",
-                     {"opt", "param_groups", 0, "params"},
-                     Value::of_list({Value::of_int(0)})}};
-  EXPECT_EQ(formats::torch_common_names(catalog).tensors,
-            (Names{{"a", "param"}, {"b", "param"}, {"opt.0", "momentum_buffer"}}));
-  // torch 2.6 and newer can say it.
-  catalog.values.push_back({"opt.param_groups.0.param_names",
-                            {"opt", "param_groups", 0, "param_names"},
-                            Value::of_list({Value::of_string("b")})});
-  const formats::CommonNames told = formats::torch_common_names(catalog);
-  EXPECT_EQ(told.tensors[2], (Names::value_type{"b", "momentum_buffer"}));
-  EXPECT_EQ(told.groups[0].params, std::vector<std::string>{"b"});
-  EXPECT_TRUE(told.groups[0].settings.empty());
-}
-
-TEST(TorchCommonNames, OfAFileOfTensorsAloneAreItsKeysAndOfRepeatsThePlaces) {
-  Catalog bare = state_dict({{{"a.w"}, {3}}, {{"b"}, {}}});
-  bare.tensors[0].name = "a.w";
-  bare.tensors[1].name = "b";
-  EXPECT_EQ(formats::torch_common_names(bare).tensors, (Names{{"a.w", "param"}, {"b", "param"}}));
-  Catalog twice = state_dict({{{"model", "a"}, {3}}, {{"ema", "model", "a"}, {3}}});
-  twice.tensors[0].name = "model.a";
-  twice.tensors[1].name = "ema.model.a";
-  EXPECT_EQ(formats::torch_common_names(twice).tensors,
-            (Names{{"model.a", "tensor"}, {"ema.model.a", "tensor"}}));
+  const Catalog& catalog = (*content)->catalog();
+  const auto named = [&](std::size_t tensor) {
+    return Names::value_type{catalog.tensors[tensor].name, catalog.tensors[tensor].state};
+  };
+  EXPECT_EQ(named(0), (Names::value_type{"a.weight", "param"}));
+  EXPECT_EQ(named(5), (Names::value_type{"a.weight", "momentum_buffer"}));
+  EXPECT_EQ(named(6), (Names::value_type{"b.weight", "momentum_buffer"}));
+  ASSERT_EQ(catalog.groups.size(), 2u);
+  EXPECT_EQ(catalog.groups[0].params, (std::vector<std::string>{"a.weight", "b.weight"}));
+  EXPECT_EQ(catalog.groups[1].params, (std::vector<std::string>{"a.bias", "n.weight", "n.bias"}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "ebb/formats/state_dict/meaning.h"
+#include "ebb/formats/state_dict/groups.h"
 
 #include <algorithm>
 #include <charconv>
@@ -131,36 +131,24 @@ class GroupCollector {
   std::unordered_map<std::string_view, std::size_t> number_of_;  // of a parameter in params_
 };
 
-bool counts_steps(const ValueEntry& entry) {
+bool counts_steps(const ValueEntry& entry, const std::vector<StateDictPlace>& models) {
   constexpr std::string_view kNames[] = {"step", "iteration", "global_step", "global_steps"};
-  return entry.value.kind == Value::Kind::integer &&
-         std::find(std::begin(kNames), std::end(kNames), entry.key) != std::end(kNames);
+  const std::string_view key = entry.key;
+  const auto is_name = [&](std::string_view word) {
+    return std::find(std::begin(kNames), std::end(kNames), word) != std::end(kNames);
+  };
+  if (entry.value.kind != Value::Kind::integer) return false;
+  if (is_name(key)) return true;
+  const std::size_t dot = key.rfind('.');
+  if (dot == std::string_view::npos || !is_name(key.substr(dot + 1))) return false;
+  return std::ranges::any_of(models, [&](const StateDictPlace& model) {
+    const std::string above = joined(model.path);
+    return above.rfind('.') != std::string::npos &&
+           above.substr(0, above.rfind('.')) == key.substr(0, dot);
+  });
 }
 
 }  // namespace
-
-std::pair<std::string, std::string> torch_identity(std::string_view key) {
-  constexpr std::string_view kModel = "model.", kState = "state";
-  if (key.starts_with(kModel)) return {std::string(key.substr(kModel.size())), "param"};
-  const std::size_t at = word_at(key, kState);
-  const bool optimizer = key.starts_with("optim") || key.starts_with(kState);
-  if (at != std::string_view::npos && optimizer) {
-    const std::size_t first = at + kState.size() + 1;
-    const std::size_t last = key.rfind('.');
-    if (last != std::string_view::npos && last >= first)
-      return {std::string(key.substr(first, last - first)), std::string(key.substr(last + 1))};
-  }
-  return {std::string(key), "tensor"};
-}
-
-std::pair<std::string, std::string> placed_identity(std::string_view key,
-                                                    const std::vector<PathItem>& path) {
-  const bool nested =
-      path.size() < 2 || is_word(path.front(), "model") ||
-      std::ranges::any_of(path, [](const PathItem& item) { return is_word(item, "state"); });
-  if (nested) return torch_identity(key);
-  return {std::string(key), "tensor"};
-}
 
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values) {
   std::vector<const ValueEntry*> all;
@@ -180,17 +168,10 @@ std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values) 
   return list;
 }
 
-std::optional<std::int64_t> torch_step(const std::vector<ValueEntry>& values) {
-  const auto found = std::find_if(values.begin(), values.end(), counts_steps);
-  if (found == values.end()) return std::nullopt;
-  return found->value.integer;
-}
-
-void mark_echoes(std::vector<ValueEntry>& values) {
-  const auto step = std::find_if(values.begin(), values.end(), counts_steps);
-  if (step != values.end()) step->echoed = true;
-  for (ValueEntry& entry : values)
-    if (group_place(entry)) entry.echoed = true;
+ValueEntry* step_value(std::vector<ValueEntry>& values, const std::vector<StateDictPlace>& models) {
+  const auto found = std::ranges::find_if(
+      values, [&](const ValueEntry& entry) { return counts_steps(entry, models); });
+  return found == values.end() ? nullptr : &*found;
 }
 
 }  // namespace ebb::formats

@@ -1,0 +1,20 @@
+// The optimizers' groups and the step among the values of a torch state dict.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+
+namespace ebb::formats {
+
+// Parameter groups found under `param_groups` in the values, in order. Flattened ones, which are
+// settings of parameters, are put together again: equal settings make one group.
+std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values);
+std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values);
+
+// A whole number called step, iteration or global_step(s), at the top of the state dict or beside
+// a model; nullptr: none.
+ValueEntry* step_value(std::vector<ValueEntry>& values, const std::vector<StateDictPlace>& models);
+
+}  // namespace ebb::formats

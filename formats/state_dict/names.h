@@ -1,0 +1,24 @@
+// What the contents of a torch state dict mean: which parameter and which state a tensor is, the
+// optimizers' groups, the step.
+#pragma once
+
+#include <memory>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/state_dict/parts.h"
+
+namespace ebb::formats {
+
+// Gives the tensors of a described state dict names and states: below a model (name, "param"), of
+// an optimizer (name, its state), anything else (key, "tensor"). Sets groups, step, parts and the
+// echoes among the values, and notes what is not clear. An optimizer's numbers become names by its
+// param_names or, in each group, by the shapes of the model's parameters in their order where those
+// leave one choice; else they stay "<optimizer>.<number>", a parameter that no model has.
+// Code::usage when nothing lies where a part is said to be.
+Result<> name_contents(Catalog& catalog, const PartsSaid& said = {});
+
+// `stored` with the tensors that have keys of `model` named as they are there.
+std::unique_ptr<Checkpoint> named_like(std::unique_ptr<Checkpoint> stored, const Catalog& model);
+
+}  // namespace ebb::formats

@@ -1,0 +1,448 @@
+#include "ebb/formats/state_dict/parts.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/name_table.h"
+#include "ebb/formats/state_dict/groups.h"
+#include "ebb/formats/state_dict/key_split.h"
+
+namespace ebb::formats {
+namespace {
+
+constexpr std::array<std::string_view, 4> kModelWords = {"model", "state_dict", "model_state_dict",
+                                                         "module"};
+
+bool is_model_word(std::string_view word) {
+  return std::ranges::find(kModelWords, word) != kModelWords.end();
+}
+
+std::string_view without_dot(std::string_view text) {
+  return text.ends_with('.') ? text.substr(0, text.size() - 1) : text;
+}
+
+std::string_view last_word(std::string_view text) { return text.substr(text.rfind('.') + 1); }
+
+std::string shown(std::string_view at) { return at.empty() ? "the top" : json_string(at); }
+
+// Where an optimizer without param_groups is one all the same: at the top, or called so.
+bool is_called_optimizer(const KeySplit& split, std::string_view key) {
+  const std::string_view at = split.at(key);
+  if (at.empty()) return split.keys == KeySplit::Keys::nested;
+  return at.starts_with("optim") || last_word(at).starts_with("optim");
+}
+
+class Finder {
+ public:
+  Finder(const Catalog& catalog, const PartsSaid& said) : catalog_(catalog), said_(said) {
+    keys_.reserve(catalog.tensors.size());
+    for (const TensorEntry& tensor : catalog.tensors)
+      keys_.emplace_back(tensor.key ? std::string_view(*tensor.key) : std::string_view(),
+                         tensor.path);
+    found_.tensors.resize(keys_.size());
+  }
+
+  Result<FoundParts> run() {
+    collect_groups();
+    find_slots();
+    EBB_TRY(refuse_empty_optimizers());
+    name_params();
+    EBB_TRY(find_models());
+    assign_to_models();
+    note_what_is_unclear();
+    for (const Model& model : models_) found_.places.models.push_back(model.place);
+    return std::move(found_);
+  }
+
+ private:
+  struct Model {
+    std::string text;
+    StateDictPlace place;
+    // At the top, items of a path that lead to its parameters; "" where they are its own items.
+    std::set<std::string_view> tops;
+  };
+  struct Candidate {
+    std::size_t votes = 0;
+    std::size_t tensor = 0;  // one of its parameters
+    std::size_t name_at = 0;
+  };
+  using Candidates = std::map<std::string_view, Candidate>;  // by key, with the last dot
+
+  bool is_said(const std::vector<std::string>& list, std::string_view at) const {
+    return std::ranges::any_of(list, [&](const std::string& one) { return said_text(one) == at; });
+  }
+  static std::string_view said_text(std::string_view one) {
+    return one == "." ? std::string_view() : without_dot(one);
+  }
+
+  std::optional<std::uint32_t> optimizer_at(std::string_view at) const {
+    const auto known = number_of_.find(at);
+    return known == number_of_.end() ? std::nullopt : std::optional(known->second);
+  }
+  std::uint32_t add_optimizer(const KeyPath& key, const KeySplit& split) {
+    const auto number = static_cast<std::uint32_t>(found_.places.optimizers.size());
+    const auto [known, fresh] = number_of_.emplace(split.at(key.key()), number);
+    if (!fresh) return known->second;
+    found_.places.optimizers.push_back({key.place_before(split.word), split.keys, {}});
+    return number;
+  }
+
+  // Wherever there are parameter groups, there is an optimizer.
+  void collect_groups() {
+    std::vector<std::vector<const ValueEntry*>> settings;
+    for (const ValueEntry& value : catalog_.values) {
+      if (value.key.find("param_groups") == std::string::npos) continue;
+      const KeyPath key(value.key, value.path);
+      for (const KeySplit& split : splits_at(key, "param_groups")) {
+        const bool list = value.value.kind == Value::Kind::list;
+        const bool none = split.rest == value.key.size() && !list;
+        if (none || !(said_.optimizers.empty() || is_said(said_.optimizers, split.at(value.key))))
+          continue;
+        settings.resize(std::max<std::size_t>(settings.size(), add_optimizer(key, split) + 1));
+        settings[*optimizer_at(split.at(value.key))].push_back(&value);
+        found_.settings.push_back(static_cast<std::size_t>(&value - catalog_.values.data()));
+        break;
+      }
+    }
+    for (const auto& its : settings) found_.groups.push_back(torch_groups(its));
+  }
+
+  void find_slots() {
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      const KeyPath& key = keys_[i];
+      if (key.key().find("state") == std::string_view::npos &&
+          key.key().find("param_groups") == std::string_view::npos)
+        continue;
+      if (is_setting(key)) {
+        settings_.insert(i);
+        continue;
+      }
+      for (const KeySplit& split : splits_at(key, "state"))
+        if (take_slot(i, split)) break;
+    }
+    found_.groups.resize(found_.places.optimizers.size());
+  }
+
+  // A tensor among the settings, such as a learning rate that a compiled step can change.
+  bool is_setting(const KeyPath& key) const {
+    return std::ranges::any_of(splits_at(key, "param_groups"), [&](const KeySplit& split) {
+      return optimizer_at(split.at(key.key())).has_value();
+    });
+  }
+
+  bool take_slot(std::size_t tensor, const KeySplit& split) {
+    const KeyPath& key = keys_[tensor];
+    const std::string_view text = key.key();
+    Belonging slot{Belonging::To::optimizer, 0, split.rest};
+    if (split.keys == KeySplit::Keys::nested) {
+      if (split.item + 2 >= key.items()) return false;
+      slot.name_end = key.start(split.item + 2) - 1;
+    } else {
+      slot.name_end = text.rfind('.');
+      if (slot.name_end <= split.rest) return false;
+    }
+    const std::string_view at = split.at(text);
+    std::optional<std::uint32_t> optimizer = optimizer_at(at);
+    const bool called =
+        said_.optimizers.empty()
+            ? is_called_optimizer(split, text) && !is_model_word(text.substr(0, text.find('.')))
+            : is_said(said_.optimizers, at);
+    if (!optimizer && called) optimizer = add_optimizer(key, split);
+    if (!optimizer) {
+      if (split.keys == KeySplit::Keys::nested) ++unclaimed_[std::string(at)];
+      return false;
+    }
+    slot.part = *optimizer;
+    found_.places.optimizers[*optimizer].keys = split.keys;
+    found_.tensors[tensor] = slot;
+    return true;
+  }
+
+  Result<> refuse_empty_optimizers() const {
+    for (const std::string& one : said_.optimizers)
+      if (!optimizer_at(said_text(one)))
+        return Error{Code::usage,
+                     "--optimizer " + printable(one) +
+                         ": no \"state\" or \"param_groups\" lies below " + shown(said_text(one)),
+                     "ckpt-inspect --tensors lists the keys"};
+    return {};
+  }
+
+  // Names that optimizers have for parameters, and whose they are.
+  void name_params() {
+    const auto add = [&](std::string_view name, std::uint32_t optimizer) {
+      if (name.find_first_not_of("0123456789") == std::string_view::npos) return;  // no name
+      const auto [number, fresh] = names_.insert(name);
+      if (fresh) owners_.emplace_back();
+      std::vector<std::uint32_t>& its = owners_[number];
+      if (!its.empty() && its.back() == optimizer) return;
+      its.push_back(optimizer);
+      ++count_[optimizer];
+    };
+    count_.resize(found_.places.optimizers.size());
+    for (std::size_t i = 0; i < keys_.size(); ++i)
+      if (const Belonging& slot = found_.tensors[i]; slot.to == Belonging::To::optimizer)
+        add(keys_[i].key().substr(slot.name_at, slot.name_end - slot.name_at), slot.part);
+    for (std::uint32_t o = 0; o < found_.groups.size(); ++o)
+      for (const GroupEntry& group : found_.groups[o])
+        for (const std::string* name : names_in(group)) add(*name, o);
+  }
+
+  // Settings of numbered parameters may have their names beside them.
+  static std::vector<const std::string*> names_in(const GroupEntry& group);
+
+  bool is_free(std::size_t tensor) const {
+    return found_.tensors[tensor].to == Belonging::To::nothing && !settings_.contains(tensor) &&
+           catalog_.tensors[tensor].key;
+  }
+
+  Result<> find_models() {
+    found_.model_of.resize(found_.places.optimizers.size());
+    if (!said_.models.empty()) return take_said_models();
+    std::vector<Candidates> candidates = votes();
+    std::vector<std::uint32_t> later;
+    for (std::uint32_t o = 0; o < candidates.size(); ++o)
+      if (const Candidate* best = elected(candidates[o], o))
+        found_.model_of[o] = add_model(*best);
+      else
+        later.push_back(o);
+    for (const std::uint32_t o : later)
+      for (std::uint32_t m = 0; m < models_.size() && !found_.model_of[o]; ++m)
+        if (models_.size() == 1 || candidates[o].contains(prefix_of(models_[m])))
+          found_.model_of[o] = m;
+    if (models_.empty()) find_model_by_place();
+    if (models_.size() == 1)
+      for (auto& model : found_.model_of) model = 0;
+    return {};
+  }
+
+  static std::string prefix_of(const Model& model) {
+    return model.text.empty() ? "" : model.text + ".";
+  }
+
+  // Before which places names of parameters stand, for each optimizer.
+  std::vector<Candidates> votes() const {
+    std::vector<Candidates> candidates(found_.places.optimizers.size());
+    if (names_.size() == 0) return candidates;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (!is_free(i)) continue;
+      const std::string_view key = keys_[i].key();
+      for (std::size_t at = 0; at != std::string_view::npos && at < key.size();) {
+        if (const auto number = names_.find(key.substr(at)))
+          for (const std::uint32_t o : owners_[*number]) {
+            Candidate& one = candidates[o][key.substr(0, at)];
+            if (one.votes++ == 0) one.tensor = i, one.name_at = at;
+          }
+        const std::size_t dot = key.find('.', at);
+        at = dot == std::string_view::npos ? dot : dot + 1;
+      }
+    }
+    return candidates;
+  }
+
+  // The place with most of the names; of several, the one whose word says that it is a model.
+  const Candidate* elected(const Candidates& candidates, std::uint32_t optimizer) const {
+    std::size_t most = 0;
+    for (const auto& [prefix, one] : candidates) most = std::max(most, one.votes);
+    if (most == 0 || 2 * most < count_[optimizer]) return nullptr;
+    std::vector<std::pair<std::string_view, const Candidate*>> best, called;
+    for (const auto& [prefix, one] : candidates) {
+      if (one.votes != most) continue;
+      best.emplace_back(prefix, &one);
+      if (is_model_word(last_word(without_dot(prefix)))) called.emplace_back(prefix, &one);
+    }
+    if (best.size() > 1) best = shallowest(called);
+    return best.size() == 1 ? best.front().second : nullptr;
+  }
+
+  static std::vector<std::pair<std::string_view, const Candidate*>> shallowest(
+      std::vector<std::pair<std::string_view, const Candidate*>> all) {
+    const auto depth = [](const auto& one) { return std::ranges::count(one.first, '.'); };
+    if (all.empty()) return all;
+    const auto least = depth(*std::ranges::min_element(all, {}, depth));
+    std::erase_if(all, [&](const auto& one) { return depth(one) != least; });
+    return all;
+  }
+
+  std::uint32_t add_model(const Candidate& candidate) {
+    const KeyPath& key = keys_[candidate.tensor];
+    const std::string_view prefix = key.key().substr(0, candidate.name_at);
+    for (std::uint32_t m = 0; m < models_.size(); ++m)
+      if (prefix_of(models_[m]) == prefix) return m;
+    Model model{std::string(without_dot(prefix)), key.place_before(candidate.name_at), {}};
+    if (prefix.empty()) model.tops = tops();
+    models_.push_back(std::move(model));
+    return static_cast<std::uint32_t>(models_.size() - 1);
+  }
+
+  // What leads to the parameters of a model that lies at the top itself: to those that optimizers
+  // name, or to everything.
+  std::set<std::string_view> tops() const {
+    std::set<std::string_view> of_names, all;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (!is_free(i)) continue;
+      const std::string_view top = keys_[i].items() == 1 ? std::string_view() : keys_[i].item(0);
+      all.insert(top);
+      if (names_.find(keys_[i].key())) of_names.insert(top);
+    }
+    return of_names.empty() ? all : of_names;
+  }
+
+  Result<> take_said_models() {
+    for (const std::string& one : said_.models) {
+      const std::string prefix = std::string(said_text(one)) + (said_text(one).empty() ? "" : ".");
+      std::size_t tensor = 0;
+      while (tensor < keys_.size() && !(is_free(tensor) && keys_[tensor].key().starts_with(prefix)))
+        ++tensor;
+      if (tensor == keys_.size())
+        return Error{Code::usage,
+                     "--model " + printable(one) + ": no tensor lies below " +
+                         shown(said_text(one)) + " that is not an optimizer's",
+                     "tensors lie below " + places_text() + "; \".\" is the top"};
+      add_model({1, tensor, prefix.size()});
+    }
+    const std::vector<Candidates> candidates = votes();
+    for (std::uint32_t o = 0; o < found_.model_of.size(); ++o)
+      for (std::uint32_t m = 0; m < models_.size() && !found_.model_of[o]; ++m)
+        if (models_.size() == 1 || candidates[o].contains(prefix_of(models_[m])))
+          found_.model_of[o] = m;
+    return {};
+  }
+
+  // Where no name tells: by the word that says so; a file of nothing but tensors; or, beside an
+  // optimizer, the only place with tensors.
+  void find_model_by_place() {
+    Candidates called, places;
+    bool bare = true;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (!is_free(i)) continue;
+      const KeyPath& key = keys_[i];
+      bare = bare && key.items() == 1;
+      if (key.items() > 1)
+        places.try_emplace(key.key().substr(0, key.start(1)), Candidate{1, i, key.start(1)});
+      for (std::size_t item = 0; item + 1 < key.items(); ++item)
+        if (is_model_word(key.item(item))) {
+          const std::size_t below = key.start(item + 1);
+          called.try_emplace(key.key().substr(0, below), Candidate{1, i, below});
+          break;
+        }
+    }
+    std::vector<std::pair<std::string_view, const Candidate*>> best;
+    for (const auto& [prefix, one] : called) best.emplace_back(prefix, &one);
+    best = shallowest(std::move(best));
+    if (best.size() == 1) add_model(*best.front().second);
+    if (!best.empty()) return;
+    const bool optimizer = !found_.places.optimizers.empty();
+    const auto any = std::ranges::find_if(keys_, [&](const KeyPath& key) {
+      return is_free(static_cast<std::size_t>(&key - keys_.data()));
+    });
+    if (any == keys_.end()) return;
+    if (bare)
+      add_model({1, static_cast<std::size_t>(any - keys_.begin()), 0});
+    else if (optimizer && places.size() == 1)
+      add_model(places.begin()->second);
+  }
+
+  void assign_to_models() {
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (!is_free(i)) continue;
+      Belonging& belonging = found_.tensors[i];
+      for (std::uint32_t m = 0; m < models_.size(); ++m)
+        if (const std::size_t below = name_below(models_[m], keys_[i]);
+            below != std::string_view::npos &&
+            (belonging.to == Belonging::To::nothing || below > belonging.name_at))
+          belonging = {Belonging::To::model, m, below, keys_[i].key().size()};
+    }
+  }
+
+  // Where the name begins; npos when the tensor is not one of the model's.
+  static std::size_t name_below(const Model& model, const KeyPath& key) {
+    constexpr std::size_t kNot = std::string_view::npos;
+    if (model.text.empty()) {
+      if (model.tops.contains(key.items() == 1 ? std::string_view() : key.item(0))) return 0;
+      return kNot;
+    }
+    const std::size_t below = model.text.size() + 1;
+    const bool within = key.key().size() >= below && key.key().starts_with(model.text) &&
+                        key.key()[below - 1] == '.';
+    return within && key.place_before(below).path.size() == model.place.path.size() ? below : kNot;
+  }
+
+  // The first words of keys that lead to tensors of nobody.
+  std::string places_text() const {
+    constexpr std::size_t kShown = 6;
+    std::set<std::string_view> words;
+    for (std::size_t i = 0; i < keys_.size(); ++i)
+      if (is_free(i)) words.insert(keys_[i].key().substr(0, keys_[i].key().find('.')));
+    std::string text;
+    std::size_t count = 0;
+    for (const std::string_view word : words) {
+      if (++count > kShown) break;
+      text += (text.empty() ? "" : ", ") + json_string(word);
+    }
+    return words.size() > kShown ? text + ", ..." : text;
+  }
+
+  void note_what_is_unclear() {
+    for (const auto& [at, count] : unclaimed_)
+      if (!models_hold(at))
+        found_.notes.push_back(
+            std::to_string(count) + " tensors below " + shown(at) +
+            " look like the state of an optimizer, but there are no param_groups "
+            "beside it: --optimizer " +
+            (at.empty() ? "." : at) + " says that it is one");
+    const bool free = std::ranges::any_of(keys_, [&](const KeyPath& key) {
+      return is_free(static_cast<std::size_t>(&key - keys_.data()));
+    });
+    if (models_.empty() && free)
+      found_.notes.push_back("which part is the model is not clear (tensors lie below " +
+                             places_text() + "): --model KEY says it");
+  }
+
+  bool models_hold(std::string_view at) const {
+    return std::ranges::any_of(models_, [&](const Model& model) {
+      return model.text.empty() || at == model.text || at.starts_with(prefix_of(model));
+    });
+  }
+
+  const Catalog& catalog_;
+  const PartsSaid& said_;
+  FoundParts found_;
+  std::vector<KeyPath> keys_;
+  std::map<std::string_view, std::uint32_t> number_of_;  // optimizers, by what is before "state"
+  std::map<std::string, std::size_t> unclaimed_;         // tensors below a "state" of nobody
+  std::set<std::size_t> settings_;                       // tensors among the settings of groups
+  NameTable names_;
+  std::vector<std::vector<std::uint32_t>> owners_;  // optimizers that have the name
+  std::vector<std::size_t> count_;                  // names of each optimizer
+  std::vector<Model> models_;
+};
+
+std::vector<const std::string*> Finder::names_in(const GroupEntry& group) {
+  const auto listed = std::ranges::find_if(
+      group.settings, [](const auto& setting) { return setting.first == "param_names"; });
+  std::vector<const std::string*> names;
+  if (listed == group.settings.end())
+    for (const std::string& name : group.params) names.push_back(&name);
+  else
+    for (const Value& name : listed->second.items) names.push_back(&name.text);
+  return names;
+}
+
+}  // namespace
+
+std::string text_of(const StateDictPlace& place) {
+  const std::string above = joined(place.path);
+  const std::string_view below = without_dot(place.prefix);
+  return above + (above.empty() || below.empty() ? "" : ".") + std::string(below);
+}
+
+Result<FoundParts> find_parts(const Catalog& catalog, const PartsSaid& said) {
+  return Finder(catalog, said).run();
+}
+
+}  // namespace ebb::formats

@@ -1,0 +1,153 @@
+#include "ebb/formats/state_dict/parts_value.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+namespace ebb::formats {
+namespace {
+
+using Keys = StateDictOptimizer::Keys;
+
+constexpr std::string_view kFlattened = "flattened", kNested = "nested";
+
+Value list_of(std::vector<Value> items) {
+  Value list;
+  list.kind = Value::Kind::list;
+  list.items = std::move(items);
+  return list;
+}
+
+Value dict_of(std::vector<std::pair<std::string, Value>> entries) {
+  Value dict;
+  dict.kind = Value::Kind::dict;
+  for (auto& [key, value] : entries)
+    dict.entries.emplace_back(Value::of_string(key), std::move(value));
+  return dict;
+}
+
+Value value_of(const std::vector<PathItem>& path) {
+  std::vector<Value> items;
+  for (const PathItem& item : path) {
+    const auto* text = std::get_if<std::string>(&item);
+    items.push_back(text ? Value::of_string(*text) : Value::of_int(std::get<std::int64_t>(item)));
+  }
+  return list_of(std::move(items));
+}
+
+Value value_of(const StateDictPlace& place) {
+  return dict_of({{"path", value_of(place.path)}, {"prefix", Value::of_string(place.prefix)}});
+}
+
+Value value_of(const StateDictOptimizer& optimizer) {
+  std::vector<Value> params;
+  for (const std::string& name : optimizer.params) params.push_back(Value::of_string(name));
+  const bool flattened = optimizer.keys == Keys::flattened;
+  return dict_of({{"at", value_of(optimizer.at)},
+                  {"keys", Value::of_string(std::string(flattened ? kFlattened : kNested))},
+                  {"params", list_of(std::move(params))}});
+}
+
+std::optional<std::vector<PathItem>> path_in(const Value* value) {
+  if (value == nullptr) return std::nullopt;
+  std::vector<PathItem> path;
+  for (const Value& item : value->items) {
+    if (item.kind == Value::Kind::string)
+      path.emplace_back(item.text);
+    else if (item.kind == Value::Kind::integer)
+      path.emplace_back(item.integer);
+    else
+      return std::nullopt;
+  }
+  return path;
+}
+
+std::optional<StateDictPlace> place_in(const Value* value) {
+  if (value == nullptr) return std::nullopt;
+  auto path = path_in(value->find("path"));
+  const Value* prefix = value->find("prefix");
+  if (!path || prefix == nullptr || prefix->kind != Value::Kind::string) return std::nullopt;
+  return StateDictPlace{std::move(*path), prefix->text};
+}
+
+std::optional<StateDictOptimizer> optimizer_in(const Value& value) {
+  auto at = place_in(value.find("at"));
+  const Value* keys = value.find("keys");
+  const Value* params = value.find("params");
+  if (!at || keys == nullptr || params == nullptr) return std::nullopt;
+  StateDictOptimizer optimizer{std::move(*at), Keys::nested, {}};
+  if (keys->text == kFlattened) optimizer.keys = Keys::flattened;
+  for (const Value& name : params->items) optimizer.params.push_back(name.text);
+  return optimizer;
+}
+
+std::optional<StateDictParts> parts_in(const Value& value) {
+  StateDictParts parts;
+  const Value* models = value.find("models");
+  const Value* optimizers = value.find("optimizers");
+  auto step = path_in(value.find("step"));
+  if (models == nullptr || optimizers == nullptr || !step) return std::nullopt;
+  parts.step = std::move(*step);
+  for (const Value& one : models->items) {
+    auto place = place_in(&one);
+    if (!place) return std::nullopt;
+    parts.models.push_back(std::move(*place));
+  }
+  for (const Value& one : optimizers->items) {
+    auto optimizer = optimizer_in(one);
+    if (!optimizer) return std::nullopt;
+    parts.optimizers.push_back(std::move(*optimizer));
+  }
+  return parts;
+}
+
+bool lies_at(const StateDictPlace& place, std::string_view word) {
+  return place.prefix.empty() && place.path == std::vector<PathItem>{std::string(word)};
+}
+
+bool is_usual(const StateDictParts& parts) {
+  return std::ranges::all_of(parts.models, [](const auto& at) { return lies_at(at, "model"); }) &&
+         std::ranges::all_of(parts.optimizers,
+                             [](const StateDictOptimizer& one) {
+                               return one.keys == Keys::nested && lies_at(one.at, "optimizer");
+                             }) &&
+         (parts.step.empty() || parts.step == std::vector<PathItem>{"step"});
+}
+
+}  // namespace
+
+void put_parts(Catalog& content) {
+  const StateDictParts& parts = content.parts;
+  std::vector<Value> models, optimizers, others;
+  for (const TensorEntry& tensor : content.tensors)
+    if (tensor.state == "tensor") others.push_back(Value::of_string(tensor.name));
+  if (is_usual(parts) && others.empty()) return;
+  for (const StateDictPlace& model : parts.models) models.push_back(value_of(model));
+  for (StateDictOptimizer one : parts.optimizers) {
+    if (parts.optimizers.size() == 1) one.params.clear();  // all are its own
+    optimizers.push_back(value_of(one));
+  }
+  content.values.push_back({std::string(kPartsKey),
+                            {},
+                            dict_of({{"models", list_of(std::move(models))},
+                                     {"optimizers", list_of(std::move(optimizers))},
+                                     {"step", value_of(parts.step)},
+                                     {"others", list_of(std::move(others))}})});
+}
+
+void take_parts(Catalog& content) {
+  const auto said = std::ranges::find(content.values, kPartsKey, &ValueEntry::key);
+  if (said == content.values.end()) return;
+  auto parts = parts_in(said->value);
+  if (!parts) return;
+  content.parts = std::move(*parts);
+  std::set<std::string_view> others;
+  if (const Value* keys = said->value.find("others"))
+    for (const Value& key : keys->items) others.insert(key.text);
+  // A format without a word for them may have called them parameters.
+  for (TensorEntry& tensor : content.tensors)
+    if (tensor.state == "param" && others.contains(tensor.name)) tensor.state = "tensor";
+  content.values.erase(said);
+}
+
+}  // namespace ebb::formats

@@ -1,0 +1,285 @@
+// What the contents of torch's state dicts mean, whatever they are called, nested or flattened.
+#include <gtest/gtest.h>
+
+#include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/state_dict/groups.h"
+#include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/parts_value.h"
+#include "ebb/formats/state_dict/state_dict.h"
+#include "ebb/formats/state_dict/understood.h"
+
+namespace ebb {
+
+namespace {
+
+using formats::Catalog;
+using formats::PartsSaid;
+using formats::torch_groups;
+using formats::Value;
+using formats::ValueEntry;
+
+ValueEntry value(const std::string& key, Value content) {
+  ValueEntry entry;
+  entry.key = key;
+  entry.value = std::move(content);
+  return entry;
+}
+
+TEST(StateDictGroups, FlattenedSettingsThatAreEqualMakeOneGroup) {
+  const auto groups = torch_groups({
+      value("optim.param_groups.a.w.lr", Value::of_real(0.02)),
+      value("optim.param_groups.b.lr", Value::of_real(0.1)),
+      value("optim.param_groups.a.w.ns_steps", Value::of_int(5)),
+      value("optim.param_groups.c.w.ns_steps", Value::of_int(5)),
+      value("optim.param_groups.c.w.lr", Value::of_real(0.02)),
+  });
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].optimizer, "muon");
+  EXPECT_EQ(groups[0].params, (std::vector<std::string>{"a.w", "c.w"}));
+  EXPECT_EQ(groups[0].settings.size(), 2u);
+  EXPECT_EQ(groups[1].params, std::vector<std::string>{"b"});
+}
+
+TEST(StateDictGroups, GroupsAreTheSameInWhicheverWayTheyAreSpelled) {
+  Value params = Value::of_list({Value::of_string("w")});
+  Value group;
+  group.kind = Value::Kind::dict;
+  group.entries = {{Value::of_string("lr"), Value::of_real(0.1)},
+                   {Value::of_string("params"), params}};
+  const std::vector<std::vector<ValueEntry>> spellings = {
+      {value("optim.param_groups", Value::of_list({group}))},
+      {value("optim.param_groups.0.lr", Value::of_real(0.1)),
+       value("optim.param_groups.0.params", params)},
+      {value("optim.param_groups.w.lr", Value::of_real(0.1))},
+  };
+  for (const auto& values : spellings) {
+    const auto groups = torch_groups(values);
+    ASSERT_EQ(groups.size(), 1u) << values.front().key;
+    ASSERT_EQ(groups[0].settings.size(), 1u) << values.front().key;
+    EXPECT_EQ(groups[0].settings[0].first, "lr");
+    EXPECT_EQ(groups[0].params, std::vector<std::string>{"w"});
+  }
+}
+
+TEST(StateDictGroups, ASettingMayHaveDotsWhereTheNestingTellsItFromTheRest) {
+  ValueEntry nested = value("optim.param_groups.0.ns.1", Value::of_real(3.4445));
+  nested.path = {"optim", "param_groups", 0, "ns.1"};
+  ValueEntry flattened = value("optim.param_groups.0.weight.lr", Value::of_real(0.1));
+  flattened.path = {"optim", "param_groups.0.weight.lr"};
+  const auto groups = torch_groups({nested, flattened});
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].settings.front().first, "ns.1");
+  EXPECT_TRUE(groups[0].params.empty());
+  EXPECT_EQ(groups[1].settings.front().first, "lr");
+  EXPECT_EQ(groups[1].params, std::vector<std::string>{"0.weight"});
+}
+
+using Path = std::vector<formats::PathItem>;
+using Names = std::vector<std::pair<std::string, std::string>>;
+
+// A described state dict of tensors at these places, each as large as its shape says.
+Catalog state_dict(std::vector<std::pair<Path, formats::Shape>> tensors) {
+  Catalog catalog;
+  for (auto& [path, shape] : tensors) {
+    formats::TensorEntry tensor{.key = formats::joined(path), .path = std::move(path), .name = {}};
+    tensor.shape = std::move(shape);
+    tensor.chunks = {
+        formats::Chunk{.box = formats::whole(tensor.shape), .offset = 64 * catalog.tensors.size()}};
+    catalog.tensors.push_back(std::move(tensor));
+  }
+  return catalog;
+}
+
+void add_value(Catalog& catalog, Path path, Value content) {
+  catalog.values.push_back({formats::joined(path), std::move(path), std::move(content)});
+}
+
+// One parameter group as torch's newer releases flatten it.
+void add_group(Catalog& catalog, Path optimizer, Value params) {
+  optimizer.insert(optimizer.end(), {"param_groups", 0});
+  Path lr = optimizer;
+  lr.push_back("lr");
+  optimizer.push_back("params");
+  add_value(catalog, std::move(lr), Value::of_real(0.1));
+  add_value(catalog, std::move(optimizer), std::move(params));
+}
+
+Value names(std::vector<std::string> texts) {
+  std::vector<Value> items;
+  for (std::string& text : texts) items.push_back(Value::of_string(std::move(text)));
+  return Value::of_list(std::move(items));
+}
+
+Names named(Catalog& catalog, const PartsSaid& said = {}) {
+  const auto done = formats::name_contents(catalog, said);
+  EXPECT_TRUE(done) << done.error().message;
+  Names all;
+  for (const auto& tensor : catalog.tensors) all.emplace_back(tensor.name, tensor.state);
+  return all;
+}
+
+TEST(StateDictParts, AreFoundUnderAnyWordByWhatLiesThere) {
+  Catalog catalog = state_dict({{{"app", "net", "a.w"}, {3}},
+                                {{"app", "net", "seen"}, {}},
+                                {{"app", "sgd", "state", "a.w", "momentum_buffer"}, {3}},
+                                {{"app", "ema", "a.x"}, {3}},
+                                {{"rng"}, {4}}});
+  add_group(catalog, {"app", "sgd"}, names({"a.w"}));
+  add_value(catalog, {"app", "step"}, Value::of_int(7));
+  EXPECT_EQ(named(catalog), (Names{{"a.w", "param"},
+                                   {"seen", "param"},
+                                   {"a.w", "momentum_buffer"},
+                                   {"app.ema.a.x", "tensor"},
+                                   {"rng", "tensor"}}));
+  EXPECT_EQ(catalog.step, 7);  // beside the model
+  EXPECT_TRUE(catalog.notes.empty()) << catalog.notes.front();
+  ASSERT_EQ(catalog.groups.size(), 1u);
+  for (const ValueEntry& entry : catalog.values) EXPECT_TRUE(entry.echoed) << entry.key;
+}
+
+// As torchtitan lays out what it saves.
+TEST(StateDictParts, AModelMayLieAtTheTopBesideAFlattenedOptimizer) {
+  Catalog catalog = state_dict({{{"layers.0.w"}, {3}},
+                                {{"ssm.state.a.b"}, {3}},
+                                {{"optimizer.state.layers.0.w.exp_avg"}, {3}},
+                                {{"optimizer.state.ssm.state.a.b.exp_avg"}, {3}},
+                                {{"train_state", "step"}, {}}});
+  add_value(catalog, {"optimizer.param_groups.layers.0.w.lr"}, Value::of_real(0.1));
+  add_value(catalog, {"optimizer.param_groups.ssm.state.a.b.lr"}, Value::of_real(0.1));
+  EXPECT_EQ(named(catalog), (Names{{"layers.0.w", "param"},
+                                   {"ssm.state.a.b", "param"},
+                                   {"layers.0.w", "exp_avg"},
+                                   {"ssm.state.a.b", "exp_avg"},
+                                   {"train_state.step", "tensor"}}));
+  ASSERT_EQ(catalog.groups.size(), 1u);
+  EXPECT_EQ(catalog.groups[0].params.size(), 2u);
+}
+
+TEST(StateDictParts, OfTwoModelsWithOneNameSayWhich) {
+  Catalog catalog = state_dict({{{"gen", "w"}, {3}},
+                                {{"gen", "g"}, {3}},
+                                {{"dis", "w"}, {2}},
+                                {{"dis", "d"}, {2}},
+                                {{"gen_opt", "state", "w", "exp_avg"}, {3}},
+                                {{"dis_opt", "state", "w", "exp_avg"}, {2}}});
+  add_group(catalog, {"gen_opt"}, names({"w", "g"}));
+  add_group(catalog, {"dis_opt"}, names({"w", "d"}));
+  EXPECT_EQ(named(catalog), (Names{{"gen.w", "param"},
+                                   {"gen.g", "param"},
+                                   {"dis.w", "param"},
+                                   {"dis.d", "param"},
+                                   {"gen.w", "exp_avg"},
+                                   {"dis.w", "exp_avg"}}));
+  EXPECT_EQ(catalog.groups[1].params, (std::vector<std::string>{"dis.w", "dis.d"}));
+}
+
+TEST(StateDictParts, ThatAreNotClearAreNotedUntilSomebodySaysThem) {
+  Catalog catalog = state_dict({{{"a", "w"}, {3}},
+                                {{"b", "w"}, {3}},
+                                {{"opt", "state", "w", "exp_avg"}, {3}},
+                                {{"more", "state", "w", "sum"}, {3}}});
+  add_group(catalog, {"opt"}, names({"w"}));
+  EXPECT_EQ(
+      named(catalog),
+      (Names{
+          {"a.w", "tensor"}, {"b.w", "tensor"}, {"w", "exp_avg"}, {"more.state.w.sum", "tensor"}}));
+  ASSERT_EQ(catalog.notes.size(), 2u);
+  EXPECT_NE(catalog.notes[0].find("--optimizer more"), std::string::npos) << catalog.notes[0];
+  EXPECT_NE(catalog.notes[1].find("--model KEY"), std::string::npos) << catalog.notes[1];
+  EXPECT_EQ(named(catalog, {{"b"}, {"opt", "more"}}),
+            (Names{{"a.w", "tensor"}, {"w", "param"}, {"w", "exp_avg"}, {"w", "sum"}}));
+  EXPECT_TRUE(catalog.notes.empty()) << catalog.notes.front();
+  for (const PartsSaid& wrong : {PartsSaid{{"c"}, {}}, PartsSaid{{}, {"a"}}}) {
+    const auto refused = formats::name_contents(catalog, wrong);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, formats::Code::usage);
+  }
+}
+
+TEST(StateDictParts, ComeBackAsAValueThatOtherFormatsKeep) {
+  Catalog catalog =
+      state_dict({{{"app", "net", "w"}, {3}}, {{"app", "opt", "state.w.exp_avg"}, {3}}});
+  add_value(catalog, {"app", "opt", "param_groups.w.lr"}, Value::of_real(0.1));
+  add_value(catalog, {"app", "global_step"}, Value::of_int(7));
+  named(catalog);
+  Catalog elsewhere;
+  elsewhere.parts = catalog.parts;
+  formats::put_parts(elsewhere);
+  elsewhere.parts = {};
+  ASSERT_EQ(elsewhere.values.size(), 1u);
+  elsewhere.step = 7;
+  elsewhere.groups = catalog.groups;
+  for (const auto& tensor : catalog.tensors)
+    elsewhere.tensors.push_back(
+        {std::nullopt, {}, tensor.name, tensor.state, {}, tensor.shape, {}});
+  formats::respell_as_state_dict(elsewhere);
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    EXPECT_EQ(elsewhere.tensors[i].key, catalog.tensors[i].key);
+    EXPECT_EQ(elsewhere.tensors[i].path, catalog.tensors[i].path);
+    EXPECT_EQ(elsewhere.tensors[i].name, catalog.tensors[i].name);
+  }
+  std::vector<std::string> keys;
+  for (const auto& value : formats::state_dict_of(elsewhere).values)
+    keys.push_back(value.place.key);
+  EXPECT_EQ(keys, (std::vector<std::string>{"app.global_step", "app.opt.param_groups.w.lr"}));
+}
+
+// A name that would be found to be another one under its key is refused before anything is written.
+TEST(StateDictParts, AreNotOverwrittenByANewName) {
+  Catalog catalog = state_dict({{{"w"}, {3}}, {{"optimizer.state.w.exp_avg"}, {3}}});
+  add_value(catalog, {"optimizer.param_groups.w.lr"}, Value::of_real(0.1));
+  named(catalog);
+  catalog.tensors[0].name = "optimizer.state.w.exp_avg_sq";
+  catalog.tensors[0].key.reset();
+  catalog.tensors[0].path.clear();
+  const auto refused = formats::check_reads_back(catalog, formats::state_dict_of(catalog));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("which is read as \"w\" (exp_avg_sq)"), std::string::npos)
+      << refused.error().message;
+}
+
+TEST(StateDictParts, ThatNobodyKnowsBecomeNoParameters) {
+  Catalog unclear = state_dict({{{"a", "w"}, {3}}, {{"b", "w"}, {3}}});
+  named(unclear);
+  const auto refused = formats::check_understood(unclear, unclear);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().hint.find("--model KEY"), std::string::npos);
+  Catalog numbered = state_dict(
+      {{{"model", "a"}, {3}}, {{"model", "b"}, {3}}, {{"opt", "state", 0, "exp_avg"}, {3}}});
+  add_group(numbered, {"opt"}, Value::of_list({Value::of_int(0)}));
+  EXPECT_EQ(named(numbered), (Names{{"a", "param"}, {"b", "param"}, {"opt.0", "exp_avg"}}));
+  const auto number = formats::check_understood(numbered, numbered);
+  ASSERT_FALSE(number);
+  EXPECT_NE(number.error().hint.find("--rename 'opt.0=NAME'"), std::string::npos);
+  Catalog renamed = numbered;
+  renamed.tensors[2].name = "b";
+  EXPECT_TRUE(formats::check_understood(numbered, renamed));
+}
+
+TEST(StateDictNames, StayNumbersWhereSeveralParametersFit) {
+  Catalog catalog = state_dict({{{"model", "a"}, {3}},
+                                {{"model", "b"}, {3}},
+                                {{"opt", "state", 0, "momentum_buffer"}, {3}}});
+  add_group(catalog, {"opt"}, Value::of_list({Value::of_int(0)}));
+  EXPECT_EQ(named(catalog), (Names{{"a", "param"}, {"b", "param"}, {"opt.0", "momentum_buffer"}}));
+  ASSERT_EQ(catalog.notes.size(), 1u);
+  EXPECT_NE(catalog.notes[0].find("--rename 'opt.0=NAME'"), std::string::npos);
+  // torch 2.6 and newer can say it.
+  add_value(catalog, {"opt", "param_groups", 0, "param_names"}, names({"b"}));
+  EXPECT_EQ(named(catalog)[2], (Names::value_type{"b", "momentum_buffer"}));
+  EXPECT_EQ(catalog.groups[0].params, std::vector<std::string>{"b"});
+  EXPECT_EQ(catalog.groups[0].settings.size(), 1u);  // lr alone
+  EXPECT_TRUE(catalog.notes.empty());
+}
+
+TEST(StateDictNames, OfTensorsAloneAreTheirKeys) {
+  Catalog bare = state_dict({{{"a.w"}, {3}}, {{"b"}, {}}});
+  EXPECT_EQ(named(bare), (Names{{"a.w", "param"}, {"b", "param"}}));
+  // Of two models the one that lies at the top is it.
+  Catalog twice = state_dict({{{"model", "a"}, {3}}, {{"ema", "model", "a"}, {3}}});
+  EXPECT_EQ(named(twice), (Names{{"a", "param"}, {"ema.model.a", "tensor"}}));
+}
+
+}  // namespace
+
+}  // namespace ebb
