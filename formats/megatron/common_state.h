@@ -20,16 +20,8 @@ void add_common_state(Catalog& catalog, const Value& common);
 // place is added to `dropped`.
 Value common_state_of(const Catalog& content, std::vector<std::string>& dropped);
 
-// A whole number among the `args` of the run; nullopt when it is not said.
+// A whole number, or 0 and 1 for a switch, among the `args` of the run; nullopt when it is not
+// said.
 std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_view name);
-
-// The optimizer of a group as its settings have it: "adamw" is Megatron's "adam" with
-// decoupled_weight_decay. "" when they do not say.
-std::string said_optimizer(const GroupEntry& group);
-
-// In which chained optimizer each group is. Groups of one optimizer's name share a number, Muon's
-// the first, else in order of appearance; without Muon, whose layer-wise optimizer has them all,
-// experts have one of their own.
-std::vector<std::uint32_t> chained_numbers(const std::vector<GroupEntry>& groups);
 
 }  // namespace ebb::formats

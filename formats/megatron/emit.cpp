@@ -12,6 +12,7 @@
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
+#include "ebb/formats/megatron/optimizer_chain.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "ebb/formats/torch/writer.h"
 
@@ -65,14 +66,10 @@ std::optional<DType> model_dtype(const Catalog& content) {
 class Emitter {
  public:
   Emitter(const Catalog& content, std::string folder, DcpItemWriter items)
-      : content_(content), folder_(std::move(folder)), items_(std::move(items)) {
-    const std::vector<std::uint32_t> numbers = chained_numbers(content.groups);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      chained_ = chained_ || numbers[i] != 0;
-      muon_ = muon_ || content.groups[i].optimizer == "muon";
-      for (const std::string& name : content.groups[i].params) optimizer_of_[name] = numbers[i];
-    }
-  }
+      : content_(content),
+        folder_(std::move(folder)),
+        items_(std::move(items)),
+        chain_(content, content.groups) {}
 
   Result<EmitPlan> run() {
     for (const ValueEntry& entry : content_.values)
@@ -127,8 +124,7 @@ class Emitter {
            (dtype ? "rounded to " + std::string(name_of(*dtype)) : "as they are");
   }
 
-  // The content's own key where it says the same to Megatron; else the one its optimizers use:
-  // layer-wise and plain ones call master weights fp32_param, the distributed optimizer param.
+  // The content's own key where it says the same to Megatron; else the one its optimizers use.
   std::string key_of(const TensorEntry& tensor) const {
     if (tensor.key) {
       const MegatronKey own = megatron_key(*tensor.key);
@@ -137,22 +133,17 @@ class Emitter {
     if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "tensor" ||
         is_bucket_name(tensor.name))
       return tensor.name;
-    std::string key;
-    if (chained_) {
-      const auto number = optimizer_of_.find(tensor.name);
-      key = "chained_" + std::to_string(number == optimizer_of_.end() ? 0 : number->second) + ".";
-    }
+    const std::uint32_t number = chain_.of_param(tensor.name);
+    const std::string key = chain_.prefixed() ? "chained_" + std::to_string(number) + "." : "";
     std::string state = tensor.state;
-    if (state == "master") state = muon_ ? "fp32_param" : "param";
+    if (state == "master") state = chain_.is_distributed(number) ? "param" : "fp32_param";
     return key + "optimizer.state." + state + "." + tensor.name;
   }
 
   const Catalog& content_;
   std::string folder_;
   DcpItemWriter items_;
-  std::map<std::string, std::uint32_t> optimizer_of_;
-  bool chained_ = false;
-  bool muon_ = false;
+  OptimizerChain chain_;
 };
 
 // "release" stays; an iteration's folder follows from the step.

@@ -13,7 +13,9 @@
 #include "ebb/formats/dcp/open.h"
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/folder.h"
+#include "ebb/formats/megatron/group_words.h"
 #include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/megatron/optimizer_chain.h"
 #include "ebb/formats/megatron/soundness.h"
 #include "ebb/formats/state_dict/groups.h"
 
@@ -102,13 +104,10 @@ void read_groups(Catalog& catalog) {
 class FsdpEmitter {
  public:
   FsdpEmitter(const Catalog& content, DcpItemWriter items)
-      : content_(content),
-        items_(std::move(items)),
-        numbers_(chained_numbers(content.groups)),
-        several_(std::any_of(numbers_.begin(), numbers_.end(), [](auto n) { return n != 0; })) {
-    for (std::size_t i = 0; i < numbers_.size(); ++i)
+      : content_(content), items_(std::move(items)), chain_(content, content.groups) {
+    for (std::size_t i = 0; i < content.groups.size(); ++i)
       for (const auto& names : {content.groups[i].params, unsplit(content.groups[i].params)})
-        for (const std::string& name : names) optimizer_of_[name] = numbers_[i];
+        for (const std::string& name : names) optimizer_of_[name] = chain_.of_group(i);
     for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
       const TensorEntry& tensor = content.tensors[i];
       if (tensor.state == "master") masters_[tensor.name] = i;
@@ -171,7 +170,7 @@ class FsdpEmitter {
   Key optimizer_key(const std::string& name, std::string_view part, const std::string& last) const {
     std::vector<std::string> words{"optimizer"};
     const auto number = optimizer_of_.find(name);
-    if (several_)
+    if (chain_.count() > 1)
       words.push_back(std::to_string(number == optimizer_of_.end() ? 0 : number->second));
     words.insert(words.end(), {std::string(part), name, last});
     return key_at(words);
@@ -225,8 +224,7 @@ class FsdpEmitter {
 
   const Catalog& content_;
   DcpItemWriter items_;
-  std::vector<std::uint32_t> numbers_;  // chained optimizer of each group
-  bool several_ = false;
+  OptimizerChain chain_;
   std::map<std::string, std::uint32_t> optimizer_of_;
   std::map<std::string, std::uint32_t> masters_;
   std::map<std::string, std::uint32_t> params_;

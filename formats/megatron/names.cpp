@@ -32,12 +32,7 @@ struct OptimizerKey {
 
 std::optional<OptimizerKey> optimizer_key(std::string_view key) {
   OptimizerKey found;
-  if (key.starts_with(kChained)) {
-    key.remove_prefix(kChained.size());
-    const auto number = take_number(key);
-    if (!number) return std::nullopt;
-    found.optimizer = *number;
-  }
+  found.optimizer = take_chained(key).value_or(0);
   if (!key.starts_with(kStates)) return std::nullopt;
   key.remove_prefix(kStates.size());
   const std::size_t dot = key.find('.');
@@ -51,17 +46,42 @@ bool all_of_set(std::string_view text, std::string_view set) {
   return !text.empty() && text.find_first_not_of(set) == std::string_view::npos;
 }
 
+// The end of the numbers with dots between them that begin at `at`, and how many there are, `most`
+// at most; of at most 9 digits each.
+struct Numbers {
+  std::size_t end = 0;
+  std::size_t count = 0;  // 0: the text is none
+};
+
+Numbers numbers_at(std::string_view text, std::size_t at, std::size_t most) {
+  constexpr std::size_t kMaxDigits = 9;
+  constexpr std::string_view kDigits = "0123456789";
+  Numbers found;
+  for (;; ++at) {
+    const std::size_t stop = std::min(text.find_first_not_of(kDigits, at), text.size());
+    if (stop == at || stop - at > kMaxDigits) return {};
+    found = {stop, found.count + 1};
+    // A dot that no digit follows is the text's.
+    const bool goes_on = stop + 1 < text.size() && text[stop] == '.' &&
+                         kDigits.find(text[stop + 1]) != std::string_view::npos;
+    if (!goes_on || found.count == most) return found;
+    at = stop;
+  }
+}
+
 // Where the `<key>/shard_<offsets>_<shape>` ends that the text begins with; 0 where there is none.
+// Megatron-core splits it at its '/', of which there may be one.
 std::size_t behind_object_key(std::string_view key) {
   constexpr std::string_view kShard = "/shard_";
-  constexpr std::string_view kPlace = "0123456789.";
-  const std::size_t at = key.rfind(kShard);
-  if (at == std::string_view::npos) return 0;
-  const std::size_t middle = key.find_first_not_of(kPlace, at + kShard.size());
-  if (middle == std::string_view::npos || key[middle] != '_' || middle == at + kShard.size())
-    return 0;
-  const std::size_t end = std::min(key.find_first_not_of(kPlace, middle + 1), key.size());
-  return end == middle + 1 ? 0 : end;
+  constexpr std::size_t kMaxAxes = 64;
+  const std::size_t at = key.find('/');
+  if (at == std::string_view::npos || key.substr(at, kShard.size()) != kShard) return 0;
+  const Numbers offsets = numbers_at(key, at + kShard.size(), kMaxAxes);
+  if (offsets.count == 0 || offsets.end == key.size() || key[offsets.end] != '_') return 0;
+  const Numbers shape = numbers_at(key, offsets.end + 1, offsets.count);
+  // Old ones lack the last number of the shape.
+  const bool fits = offsets.count == shape.count || offsets.count == shape.count + 1;
+  return shape.count != 0 && fits ? shape.end : 0;
 }
 
 }  // namespace
@@ -77,6 +97,15 @@ MegatronKey megatron_key(std::string_view key) {
 
 bool is_optimizer_key(std::string_view key) { return optimizer_key(key).has_value(); }
 
+std::optional<std::uint32_t> take_chained(std::string_view& key) {
+  std::string_view rest = key;
+  if (!rest.starts_with(kChained)) return std::nullopt;
+  rest.remove_prefix(kChained.size());
+  const auto number = take_number(rest);
+  if (number) key = rest;
+  return number;
+}
+
 bool is_bucket_name(std::string_view name) {
   constexpr std::string_view kBucket = ".bucket_idx_";
   const std::size_t at = name.rfind(kBucket);
@@ -85,7 +114,10 @@ bool is_bucket_name(std::string_view name) {
          name.find("dp_group_idx_") < at && name.find(".gbuf_idx_") < at;
 }
 
-bool is_object_key(std::string_view key) { return behind_object_key(key) == key.size(); }
+bool is_object_key(std::string_view key) {
+  const std::size_t end = behind_object_key(key);
+  return end != 0 && end == key.size();
+}
 
 bool is_object_part(std::string_view key) {
   const std::size_t end = behind_object_key(key);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,13 +22,16 @@ struct MegatronKey {
 // name.
 MegatronKey megatron_key(std::string_view key);
 
+// Takes "chained_<N>." off the front of a key and gives N; nullopt: it does not begin so.
+std::optional<std::uint32_t> take_chained(std::string_view& key);
+
 // True when the key's state belongs to an optimizer.
 bool is_optimizer_key(std::string_view key);
 
 // `...dp_group_idx_N.gbuf_idx_N.dtype_(...).bucket_idx_N`: a flat bucket of dp_reshardable.
 bool is_bucket_name(std::string_view name);
 
-// `<key>/shard_<offsets>_<shape>`: a sharded object.
+// `<key>/shard_<offsets>_<shape>`: a sharded object, as megatron-core takes its name apart.
 bool is_object_key(std::string_view key);
 
 // Names a part of one, as a format without such objects (torch.save) takes it apart: its key, and

@@ -150,6 +150,14 @@ TEST_F(Revising, ScalesTheMomentumByItsGroupsBetaAndNotesTheForm) {
   EXPECT_EQ(first(*back, 1), 0.75F);  // it said it was a sum
 }
 
+// Its optimizer keeps a momentum_buffer as the others do, but sums.
+TEST_F(Revising, TakesMoonlightsMomentumForASum) {
+  source_.catalog().groups[0].settings.emplace_back("adamw_betas", Value::of_real(0.9));
+  const auto made = convert(momentum({MomentumForm::ema}));
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(first(*made, 1), 0.75F);  // 3 * (1 - 0.75)
+}
+
 TEST_F(Revising, RefusesAMomentumThatNobodyCanTell) {
   Catalog& catalog = source_.catalog();
   catalog.groups[0].optimizer = "lion";

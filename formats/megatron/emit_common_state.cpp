@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/megatron/common_state.h"
+#include "ebb/formats/megatron/group_words.h"
+#include "ebb/formats/megatron/names.h"
+#include "ebb/formats/megatron/optimizer_chain.h"
+
+namespace ebb::formats {
+namespace {
+
+void set(Value& dict, std::string_view key, Value value) {
+  dict.entries.emplace_back(Value::of_string(std::string(key)), std::move(value));
+}
+
+Value empty_dict() {
+  Value dict;
+  dict.kind = Value::Kind::dict;
+  return dict;
+}
+
+Value scalar(float number) {
+  Value value;
+  value.kind = Value::Kind::tensor;
+  value.dtype = DType::f32;
+  append_le(value.raw, number);
+  value.text = sha256_hex(value.raw);
+  return value;
+}
+
+// One group as Megatron keeps it, without its steps. A job finds its groups by these settings: the
+// optimizer's name is among them where Megatron has it, and where they would not tell.
+Value stored_group(GroupEntry group, const Catalog& content) {
+  const bool adamw = group.optimizer == "adamw";  // "adam" with a setting here
+  const bool adam_beside_muon =
+      (adamw || group.optimizer == "adam") && has_optimizer(content, "muon");
+  std::erase_if(group.settings, [](const auto& setting) {
+    return setting.first == kOptimizer && setting.second.kind == Value::Kind::string;
+  });
+  if (adamw && setting_of(group, kDecoupled) == nullptr)
+    group.settings.emplace_back(kDecoupled, Value::of_bool(true));
+  const bool told = group.optimizer.empty() || optimizer_name(group) == group.optimizer;
+  if (adam_beside_muon || !told)
+    group.settings.emplace_back(kOptimizer, Value::of_string(adamw ? "adam" : group.optimizer));
+  Value dict = empty_dict();
+  for (auto& [name, value] : group.settings)
+    set(dict, name == kStep ? kStepSetting : std::string_view(name), std::move(value));
+  std::vector<Value> names;
+  for (std::string& name : group.params) names.push_back(Value::of_string(std::move(name)));
+  if (!names.empty()) set(dict, kParamNames, Value::of_list(std::move(names)));
+  return dict;
+}
+
+// The steps that a group's parameters have taken; `dropped` hears of ones that differ inside it.
+std::optional<std::int64_t> steps_of(const GroupEntry& group, const Catalog& content,
+                                     std::vector<std::string>& dropped) {
+  std::set<std::int64_t> steps;
+  for (const std::string& name : group.params)
+    if (const auto found = content.param_steps.find(name); found != content.param_steps.end())
+      steps.insert(found->second);
+  if (steps.size() > 1)
+    dropped.push_back("the steps of each parameter of the " +
+                      (group.optimizer.empty() ? "optimizer" : printable(group.optimizer)) +
+                      " group: Megatron counts them per group, and they differ");
+  if (steps.size() != 1) return std::nullopt;
+  return *steps.begin();
+}
+
+// The content's groups; parameters in none of them, whose steps are counted, are in one without
+// settings for each count.
+std::vector<GroupEntry> groups_with_steps(const Catalog& content) {
+  std::set<std::string_view> placed;
+  for (const GroupEntry& group : content.groups)
+    placed.insert(group.params.begin(), group.params.end());
+  std::map<std::int64_t, GroupEntry> others;
+  for (const auto& [name, steps] : content.param_steps)
+    if (!placed.contains(name)) others[steps].params.push_back(name);
+  std::vector<GroupEntry> groups = content.groups;
+  for (auto& [steps, group] : others) groups.push_back(std::move(group));
+  return groups;
+}
+
+using Indexes = std::vector<std::size_t>;  // of groups
+
+// The groups of one optimizer, each with its steps; the layer-wise one looks for one count of all.
+Value stored_groups(const Catalog& content, const std::vector<GroupEntry>& groups,
+                    const Indexes& members, bool one_count, std::vector<std::string>& dropped) {
+  std::vector<std::optional<std::int64_t>> steps;
+  for (const std::size_t i : members) steps.push_back(steps_of(groups[i], content, dropped));
+  constexpr std::int64_t kExact = 1 << 24;  // whole numbers up to here are exact in fp32
+  one_count =
+      one_count && steps.front() && *steps.front() <= kExact &&
+      std::all_of(steps.begin(), steps.end(), [&](const auto& s) { return s == steps.front(); });
+  Value inner = empty_dict();
+  Value state = empty_dict();
+  if (one_count) set(state, kCommonStep, scalar(static_cast<float>(*steps.front())));
+  if (one_count) set(inner, kState, std::move(state));
+  Value list = Value::of_list({});
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    Value group = stored_group(groups[members[i]], content);
+    if (steps[i] && !one_count) set(group, kStep, Value::of_real(static_cast<double>(*steps[i])));
+    list.items.push_back(std::move(group));
+  }
+  set(inner, kParamGroups, std::move(list));
+  return inner;
+}
+
+// Megatron's scaler as it is; one of DeepSpeed's in Megatron's words: it grows after scale_window
+// steps without overflow. nullopt: of neither.
+std::optional<Value> grad_scaler_of(const Catalog& content) {
+  const Value* scaler = value_at(content, {kLossScaler});
+  if (scaler == nullptr || scaler->find("scale") != nullptr)
+    return scaler == nullptr ? std::nullopt : std::optional(*scaler);
+  const auto scale = number_in(scaler->find("cur_scale"));
+  if (!scale) return std::nullopt;
+  const auto whole = [&](std::string_view name, double otherwise) {
+    return static_cast<std::int64_t>(number_in(scaler->find(name)).value_or(otherwise));
+  };
+  const std::int64_t stable = whole("cur_iter", 0) - whole("last_overflow_iter", -1) - 1;
+  const std::int64_t window = std::max<std::int64_t>(1, whole("scale_window", 1));
+  Value dict = empty_dict();
+  Value tensor = scalar(static_cast<float>(*scale));
+  tensor.items.push_back(Value::of_int(1));
+  set(dict, "scale", std::move(tensor));
+  set(dict, "growth_tracker", Value::of_int(std::max<std::int64_t>(0, stable) % window));
+  set(dict, "hysteresis_tracker", Value::of_int(whole("cur_hysteresis", 1)));
+  return dict;
+}
+
+// Groups of other formats are in an order of their own, which the optimizers' order may not keep.
+bool is_reordered(const OptimizerChain& chain, std::size_t groups) {
+  for (std::size_t i = 1; i < groups; ++i)
+    if (chain.of_group(i) < chain.of_group(i - 1)) return true;
+  return false;
+}
+
+Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups,
+                       std::vector<std::string>& dropped) {
+  const OptimizerChain chain(content, groups);
+  if (is_reordered(chain, groups.size()))
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      groups[i].settings.emplace_back(kGroupIndex, Value::of_int(static_cast<std::int64_t>(i)));
+  const std::optional<Value> scaler = grad_scaler_of(content);
+  Value all = empty_dict();
+  for (std::uint32_t number = 0; number < chain.count(); ++number) {
+    Indexes members;
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      if (chain.of_group(i) == number) members.push_back(i);
+    const bool distributed = chain.is_distributed(number);
+    Value part = empty_dict();
+    set(part, kOptimizer, stored_groups(content, groups, members, !distributed, dropped));
+    if (distributed)
+      set(part, "param_state_sharding_type", Value::of_string(std::string(kModelSpace)));
+    if (scaler) set(part, kScaler, *scaler);
+    if (chain.count() == 1) return part;
+    all.entries.emplace_back(Value::of_int(number), std::move(part));
+  }
+  return all;
+}
+
+}  // namespace
+
+Value common_state_of(const Catalog& content, std::vector<std::string>& dropped) {
+  Value common = empty_dict();
+  bool has_own = false;  // read from a common state: nothing is missing in it
+  const std::vector<GroupEntry> groups = groups_with_steps(content);
+  for (const ValueEntry& entry : content.values) {
+    const bool read_here = !entry.path.empty() && entry.path[0] == PathItem("common");
+    has_own = has_own || read_here;
+    if (read_here && entry.path.size() == 2) {
+      const auto* text = std::get_if<std::string>(&entry.path[1]);
+      common.entries.emplace_back(
+          text ? Value::of_string(*text) : Value::of_int(std::get<std::int64_t>(entry.path[1])),
+          entry.value);
+    } else if (read_here && common.find(kOptimizer) != nullptr) {
+      continue;  // a part of the optimizer's own value, shown beside it
+    } else if (entry.key == kLossScaler && entry.value.find("scale") && !groups.empty()) {
+      continue;  // the optimizer's
+    } else if (is_object_part(entry.key)) {
+      dropped.push_back("value " + json_string(entry.key) + ": " + std::string(kObjectPart));
+    } else if (!is_object_key(entry.key) && entry.key != "folder") {
+      set(common, entry.key, entry.value);
+    }
+  }
+  if (!has_own && common.find(kVersion) == nullptr) set(common, kVersion, Value::of_real(3.0));
+  if (content.step && common.find(kIteration) == nullptr)
+    set(common, kIteration, Value::of_int(*content.step));
+  if (groups.empty() || common.find(kOptimizer) != nullptr) return common;
+  set(common, kOptimizer, stored_optimizer(content, groups, dropped));
+  if (common.find(kContentMetadata) == nullptr) {
+    Value layout = empty_dict();
+    set(layout, kShardingType, Value::of_string(std::string(kModelSpace)));
+    set(common, kContentMetadata, std::move(layout));
+  }
+  return common;
+}
+
+}  // namespace ebb::formats
