@@ -1,5 +1,7 @@
 #include "ebb/libswap/trace.h"
 
+#include <algorithm>
+#include <compare>
 #include <set>
 
 namespace ebb::libswap {
@@ -44,12 +46,54 @@ std::string_view name_of(Lane lane) {
 }
 
 void Trace::add(formats::Rank rank, Lane lane, const char* name, Clock::time_point begin,
-                Clock::time_point end) {
+                Clock::time_point end, Transfer transfer) {
   const std::lock_guard lock(mutex_);
   if (spans_.size() < most_spans_)
-    spans_.push_back({name, begin, end, rank, lane});
+    spans_.push_back({name, begin, end, rank, lane, transfer});
   else
     ++dropped_;
+}
+
+std::string Trace::event_of(const Span& span, Clock::time_point start, std::size_t id) {
+  const std::string place = ",\"pid\":" + std::to_string(index_of(span.rank)) +
+                            ",\"tid\":" + std::to_string(static_cast<int>(span.lane)) + ",\"ts\":";
+  const std::string name = std::string(",\"name\":\"") + span.name + "\"";
+  const std::string begin = place + microseconds(span.begin - start);
+  if (span.transfer.bytes == 0)
+    return "{\"ph\":\"X\"" + name + begin + ",\"dur\":" + microseconds(span.end - span.begin) + "}";
+  const std::string same =
+      name + ",\"cat\":\"" + std::string(name_of(span.lane)) + "\",\"id\":" + std::to_string(id);
+  return "{\"ph\":\"b\"" + same + begin +
+         ",\"args\":{\"tile\":" + std::to_string(span.transfer.tile) +
+         ",\"bytes\":" + std::to_string(span.transfer.bytes) + "}},\n{\"ph\":\"e\"" + same + place +
+         microseconds(span.end - start) + "}";
+}
+
+// How many bytes are being read and written at each moment, for each rank.
+void Trace::append_counters(std::string& json) const {
+  struct Change {
+    formats::Rank rank;
+    Lane lane;
+    Clock::time_point at;
+    std::int64_t bytes;
+    auto operator<=>(const Change&) const = default;
+  };
+  std::vector<Change> changes;
+  for (const Span& span : spans_) {
+    const auto bytes = static_cast<std::int64_t>(span.transfer.bytes);
+    if (bytes == 0) continue;
+    changes.push_back({span.rank, span.lane, span.begin, bytes});
+    changes.push_back({span.rank, span.lane, span.end, -bytes});
+  }
+  std::ranges::sort(changes);
+  std::int64_t under_way = 0;
+  for (const Change& change : changes) {
+    under_way += change.bytes;
+    json += ",\n{\"ph\":\"C\",\"pid\":" + std::to_string(index_of(change.rank)) +
+            ",\"name\":\"bytes in " + std::string(name_of(change.lane)) +
+            "s\",\"ts\":" + microseconds(change.at - start_) +
+            ",\"args\":{\"bytes\":" + std::to_string(under_way) + "}}";
+  }
 }
 
 std::string Trace::to_chrome_json() const {
@@ -65,13 +109,10 @@ std::string Trace::to_chrome_json() const {
     separator = ",\n";
   }
   for (const Span& span : spans_) {
-    json += std::string(separator) + "{\"ph\":\"X\",\"name\":\"" + span.name +
-            "\",\"pid\":" + std::to_string(index_of(span.rank)) +
-            ",\"tid\":" + std::to_string(static_cast<int>(span.lane)) +
-            ",\"ts\":" + microseconds(span.begin - start_) +
-            ",\"dur\":" + microseconds(span.end - span.begin) + "}";
+    json += separator + event_of(span, start_, static_cast<std::size_t>(&span - spans_.data()));
     separator = ",\n";
   }
+  append_counters(json);
   return json + "\n]}\n";
 }
 

@@ -1,5 +1,5 @@
 // Trace: what happened when, as a list of spans that becomes Chrome trace JSON (loads in Perfetto).
-// One process per rank, one lane per kind of work. Cheap enough to stay on: a span is 40 bytes.
+// One process per rank, one lane per kind of work. Cheap enough to stay on: a span is 56 bytes.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,13 @@ namespace ebb::libswap {
 enum class Lane : std::uint8_t { step, wait, compute, read, write, exchange, commit };
 std::string_view name_of(Lane lane);
 
+// What a span moved, where it was a transfer. Transfers overlap each other: they become
+// asynchronous events, and the bytes that are under way a counter.
+struct Transfer {
+  std::uint64_t tile = 0;
+  std::uint64_t bytes = 0;  // 0: no transfer
+};
+
 class Trace {
  public:
   using Clock = std::chrono::steady_clock;
@@ -24,7 +31,7 @@ class Trace {
 
   // `name` must outlive the trace (a literal). Spans beyond the limit are counted, not kept.
   void add(formats::Rank rank, Lane lane, const char* name, Clock::time_point begin,
-           Clock::time_point end);
+           Clock::time_point end, Transfer transfer = {});
   std::string to_chrome_json() const;
 
  private:
@@ -34,7 +41,11 @@ class Trace {
     Clock::time_point end;
     formats::Rank rank;
     Lane lane;
+    Transfer transfer;
   };
+  static std::string event_of(const Span& span, Clock::time_point start, std::size_t id);
+  void append_counters(std::string& json) const;
+
   const std::size_t most_spans_;
   const Clock::time_point start_ = Clock::now();
   mutable std::mutex mutex_;

@@ -120,8 +120,17 @@ void Pager::start_reads(std::unique_lock<std::mutex>& lock) {
                 .offset = place.offset,
                 .data = frame(state.frame),
                 .priority = Priority::step,
-                .done = [this, tile](Result<> result) { read_done(tile, std::move(result)); }});
+                .done = [this, tile, begin = Trace::Clock::now()](Result<> result) {
+                  transferred(Lane::read, tile, begin);
+                  read_done(tile, std::move(result));
+                }});
   }
+}
+
+void Pager::transferred(Lane lane, std::uint64_t tile, Trace::Clock::time_point begin) {
+  if (trace_ != nullptr)
+    trace_->add(rank_, lane, lane == Lane::read ? "page-in" : "write-behind", begin,
+                Trace::Clock::now(), {tile, tile_bytes_});
 }
 
 void Pager::read_done(std::uint64_t tile, Result<> result) {
@@ -202,7 +211,9 @@ Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step) {
     epoch = epoch_;
     stats_.written_bytes += tile_bytes_;
   }
-  auto done = [this, tile, place, step, epoch, crcs = std::move(crcs)](Result<> result) mutable {
+  auto done = [this, tile, place, step, epoch, crcs = std::move(crcs),
+               begin = Trace::Clock::now()](Result<> result) mutable {
+    transferred(Lane::write, tile, begin);
     std::unique_lock lock(mutex_);
     --in_flight_;
     if (epoch != epoch_) --cut_writes_;
@@ -267,7 +278,9 @@ Result<> Pager::write_cut_tile(std::uint64_t tile) {
   TileState& state = tiles_[tile];
   EBB_TRY_ASSIGN(const Store::Place place, store_.write_place(tile, state.step));
   auto crcs = store_.crcs_of(tile, place.slot, state.step, frame(state.frame));
+  const auto begin = Trace::Clock::now();
   EBB_TRY(io_.write(place.file, place.offset, frame(state.frame), Priority::background));
+  transferred(Lane::write, tile, begin);
   store_.wrote(tile, place.slot, state.step, std::move(crcs));
   return {};
 }

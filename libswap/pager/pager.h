@@ -91,6 +91,7 @@ class Pager {
   Result<> write_behind(std::uint64_t tile, std::uint64_t step);
   Result<> write_cut_tile(std::uint64_t tile);
   void start_reads(std::unique_lock<std::mutex>& lock);
+  void transferred(Lane lane, std::uint64_t tile, Trace::Clock::time_point begin);
   void read_done(std::uint64_t tile, Result<> result);
   void fail(formats::Error error);
   Result<> sticky() const;

@@ -30,7 +30,8 @@ struct Rig {
   std::unique_ptr<Pager> pager;
   Pager::Split split;
 
-  Rig(std::uint64_t tiles, std::uint64_t budget_tiles, std::uint32_t slots = 3) {
+  Rig(std::uint64_t tiles, std::uint64_t budget_tiles, std::uint32_t slots = 3,
+      libswap::Trace* trace = nullptr) {
     io = std::move(*IoQueue::start(libswap::make_memory_backend(disk), {}));
     Store::Config config{.directory = "/store",
                          .tile_bytes = kTile,
@@ -45,7 +46,7 @@ struct Rig {
     Alone alone;
     EXPECT_TRUE(store->recover(alone));
     split = *Pager::split(tiles, kTile, budget_tiles * kTile);
-    pager = std::move(*Pager::open(*io, *store, split, nullptr));
+    pager = std::move(*Pager::open(*io, *store, split, trace));
   }
 
   std::uint64_t paged() const { return store->superblock().tiles - split.resident; }
@@ -128,6 +129,29 @@ TEST(Pager, SweepsInOrderAndMovesExactlyThePagedTilesForAnyBudget) {
     EXPECT_EQ(rig.pager->stats().read_bytes, 2 * kSweeps * rig.paged() * kTile);
     EXPECT_EQ(rig.pager->stats().written_bytes - before, kSweeps * rig.paged() * kTile);
   }
+}
+
+std::size_t count_of(const std::string& text, const std::string& what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
+    ++count;
+  return count;
+}
+
+TEST(Pager, TheTraceShowsEveryTransferWithItsTileAndBytes) {
+  libswap::Trace trace;
+  Rig rig(8, 3, 3, &trace);
+  ASSERT_TRUE(rig.create());
+  ASSERT_TRUE(rig.update(1));
+  rig.pager.reset();  // write-behind ends with it
+  const std::string json = trace.to_chrome_json();
+  const std::size_t paged = 8 - rig.split.resident;
+  EXPECT_GE(count_of(json, "{\"ph\":\"b\",\"name\":\"page-in\""), paged);
+  EXPECT_GE(count_of(json, "{\"ph\":\"b\",\"name\":\"write-behind\""), 2 * paged);
+  EXPECT_EQ(count_of(json, "\"ph\":\"b\""), count_of(json, "\"ph\":\"e\""));
+  EXPECT_EQ(count_of(json, "\"ph\":\"b\""), count_of(json, "\"bytes\":4096}}"));
+  // The counter ends at nothing under way.
+  EXPECT_TRUE(json.ends_with("\"args\":{\"bytes\":0}}\n]}\n")) << json.substr(json.size() - 80);
 }
 
 TEST(Pager, WritesAResidentTileOfACutBeforeItIsModified) {
