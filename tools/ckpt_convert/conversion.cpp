@@ -10,6 +10,7 @@
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_convert/progress.h"
 #include "tools/ckpt_convert/read_back.h"
+#include "tools/cli/checkpoints.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::convert {
@@ -91,8 +92,7 @@ std::size_t Prepared::files() const {
 
 Result<Prepared> prepare(const Request& request) {
   EBB_TRY(check_places(request));
-  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(request.source));
-  EBB_TRY_ASSIGN(auto source, formats::describe(std::move(tree), request.parts));
+  EBB_TRY_ASSIGN(auto source, open_checkpoint(request.source, request.parts));
   EBB_TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
   for (const TensorEntry* tensor : chosen) {
     if (auto proof = prove_coverage(*tensor, source->catalog()); !proof) {

@@ -5,6 +5,7 @@
 #include "ebb/formats/registry.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/arguments.h"
+#include "tools/cli/checkpoints.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::inspect {
@@ -112,6 +113,7 @@ Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t wo
     answer.resumable = false;
     answer.why = covered.error().message;
     answer.to.clear();
+    explained.hint = with_whole_neighbour(covered.error(), view.path).hint;
   }
   if (!answer.to.empty()) explained.command = command_for(view.path, answer, world);
   return print(console, view.output, view.path, world, explained);
@@ -124,7 +126,7 @@ Result<Exit> explain_unreadable(Console& console, const Unreadable& what, std::u
   Explained explained;
   explained.answer.loader = "its framework";
   explained.answer.why = what.error.message;
-  explained.hint = what.error.hint.empty() ? "use the checkpoint before this one" : what.error.hint;
+  explained.hint = what.error.hint;
   return print(console, what.output, what.path, world, explained);
 }
 

@@ -2,11 +2,10 @@
 // anything from a checkpoint and never writes into one.
 #include <cstdlib>
 
-#include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/process.h"
-#include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_inspect/flags.h"
 #include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/checkpoints.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
 
@@ -33,11 +32,6 @@ Result<Selection> selection_of(const Arguments& arguments) {
     selection.rank = formats::Rank{static_cast<std::uint32_t>(*rank)};
   }
   return selection;
-}
-
-Result<std::unique_ptr<formats::Checkpoint>> open_checkpoint(const std::string& path) {
-  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(path));
-  return formats::describe(std::move(tree));
 }
 
 Result<View> view_of(const std::string& path, const formats::Checkpoint& checkpoint,
@@ -104,12 +98,12 @@ Result<Exit> work(Console& console, const Arguments& arguments,
                   std::unique_ptr<formats::Checkpoint>& checkpoint) {
   EBB_TRY_ASSIGN(const std::string_view mode, mode_of(arguments));
   const std::string& path = arguments.positional(0);
-  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(path));
-  if (mode == "raw")
-    return show_raw(console, {path, tree, arguments.texts("key"), output_of(arguments),
+  if (mode == "raw") {
+    EBB_TRY_ASSIGN(auto tree, open_tree_at(path));
+    return show_raw(console, {path, std::move(tree), arguments.texts("key"), output_of(arguments),
                               arguments.count("limit")});
-  auto described =
-      formats::describe(std::move(tree), {arguments.texts("model"), arguments.texts("optimizer")});
+  }
+  auto described = open_checkpoint(path, {arguments.texts("model"), arguments.texts("optimizer")});
   if (!described) return show_undescribed(console, arguments, mode, described.error());
   checkpoint = std::move(*described);
   EBB_TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));

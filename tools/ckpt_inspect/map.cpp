@@ -25,18 +25,32 @@ constexpr double kStrip = 820;            // units of the fullest rank's strip
 constexpr double kLeft = 80;
 
 // Paul Tol's "bright" scheme, told apart with any colour vision; grey: no layer number.
-constexpr std::array kColours = {"#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377"};
-constexpr std::string_view kNoLayer = "#999999";
+// `ink` is black or white, whichever has a contrast of at least 4.5 on it.
+struct Colour {
+  std::string_view fill;
+  std::string_view ink;
+};
+constexpr std::array<Colour, 6> kColours = {{{"#4477AA", "#fff"},
+                                             {"#EE6677", "#000"},
+                                             {"#228833", "#fff"},
+                                             {"#CCBB44", "#000"},
+                                             {"#66CCEE", "#000"},
+                                             {"#AA3377", "#fff"}}};
+constexpr Colour kNoLayer = {"#999999", "#000"};
 
 struct Mark {
   std::string label;
   std::string hover;
-  std::string layer;  // first number of the name
+  std::string layer;  // the first part of the dotted name that is a number
   std::uint64_t bytes = 0;
 };
 using Strip = std::vector<Mark>;
 
+// A line break stays one, everything else is made safe to show.
 std::string escaped(std::string_view text) {
+  const std::size_t end = text.find('\n');
+  if (end != std::string_view::npos)
+    return escaped(text.substr(0, end)) + "\n" + escaped(text.substr(end + 1));
   std::string out;
   for (const char c : formats::printable(text, 400)) {
     switch (c) {
@@ -65,14 +79,19 @@ std::string fixed(double value) {
   return out.data();
 }
 
+// "12" of "blocks.12.fc1.weight": fc1 is no layer.
 std::string layer_of(std::string_view name) {
-  const std::size_t first = name.find_first_of("0123456789");
-  if (first == std::string_view::npos) return {};
-  const std::size_t end = std::min(name.find_first_not_of("0123456789", first), name.size());
-  return std::string(name.substr(first, end - first));
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t end = std::min(name.find('.', at), name.size());
+    const std::string_view part = name.substr(at, end - at);
+    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos)
+      return std::string(part);
+    at = end + 1;
+  }
+  return {};
 }
 
-std::string_view colour_of(const std::string& layer) {
+Colour colour_of(const std::string& layer) {
   if (layer.empty()) return kNoLayer;
   std::size_t number = 0;
   for (const char digit : layer) number = number * 10 + static_cast<std::size_t>(digit - '0');
@@ -139,12 +158,14 @@ std::string strip_svg(std::uint32_t rank, const Strip& strip, double y, double s
   double x = kLeft;
   for (const Mark& mark : strip) {
     const double width = static_cast<double>(mark.bytes) * scale;
+    const Colour colour = colour_of(mark.layer);
     out += "<rect x=\"" + fixed(x) + "\" y=\"" + top + "\" width=\"" + fixed(width) +
-           "\" height=\"28\" fill=\"" + std::string(colour_of(mark.layer)) + "\"><title>" +
+           "\" height=\"28\" fill=\"" + std::string(colour.fill) + "\"><title>" +
            escaped(mark.hover) + ", " + bytes_text(mark.bytes) + "</title></rect>\n";
     if (width > 7.0 * static_cast<double>(mark.label.size()) + 4)
-      out += "<text class=\"in\" x=\"" + fixed(x + width / 2) + "\" y=\"" + fixed(y + 18) + "\">" +
-             escaped(mark.label) + "</text>\n";
+      out += "<text class=\"in\" fill=\"" + std::string(colour.ink) + "\" x=\"" +
+             fixed(x + width / 2) + "\" y=\"" + fixed(y + 18) + "\">" + escaped(mark.label) +
+             "</text>\n";
     x += width;
   }
   return out + "<text x=\"" + fixed(x + 6) + "\" y=\"" + fixed(y + 19) + "\">" +
@@ -167,7 +188,8 @@ std::string section(const View& view, std::string_view state) {
   if (shown < strips.size()) out += ", the first " + std::to_string(shown) + " are drawn";
   if (rects > kMaxRects) out += "; tensors of one layer are drawn as one";
   const double height = 34 * static_cast<double>(shown) + 6;
-  out += "</p>\n<svg viewBox=\"0 0 1000 " + fixed(height) + "\" role=\"img\">\n";
+  out +=
+      "</p>\n<div class=\"wide\"><svg viewBox=\"0 0 1000 " + fixed(height) + "\" role=\"img\">\n";
   double y = 2;
   std::size_t drawn = 0;
   for (const auto& [rank, strip] : strips) {
@@ -175,7 +197,7 @@ std::string section(const View& view, std::string_view state) {
     out += strip_svg(rank, strip, y, kStrip / static_cast<double>(fullest));
     y += 34;
   }
-  return out + "</svg>\n";
+  return out + "</svg></div>\n";
 }
 
 // The same in words, for those who cannot see or search a picture.
@@ -206,8 +228,10 @@ constexpr std::string_view kStyle =
     "body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);"
     "max-width:1040px;margin:2em auto;padding:0 1em}h1{font-size:20px;margin-bottom:0}"
     "h2{font-size:15px;margin:1.4em 0 0}p{color:var(--soft);margin:.2em 0}"
-    "svg{width:100%;height:auto;display:block}text{font-size:11px;fill:var(--ink)}"
-    "text.in{fill:#fff;text-anchor:middle;font-size:10px;pointer-events:none}"
+    ".wide{overflow-x:auto}svg{width:100%;min-width:760px;height:auto;display:block}"
+    "text{font-size:11px}text:not(.in){fill:var(--ink)}"
+    "text.in{text-anchor:middle;font-size:10px;pointer-events:none}"
+    "i{display:inline-block;width:1em;height:.8em;margin:0 .15em 0 .6em}"
     "rect{stroke:var(--paper);stroke-width:.7}table{border-collapse:collapse;font-size:12px}"
     "td,th{text-align:left;padding:1px 10px 1px 0}</style>\n";
 
@@ -235,6 +259,22 @@ std::string headline(const View& view) {
          " % more than the mean; padding " + fixed(padded) + " %";
 }
 
+// What the colours say, from the names that are drawn.
+std::string legend(const View& view) {
+  bool layers = false, others = false;
+  for (const TensorEntry* tensor : view.tensors)
+    (layer_of(tensor->name).empty() ? others : layers) = true;
+  const auto swatch = [](Colour colour) {
+    return "<i style=\"background:" + std::string(colour.fill) + "\"></i>";
+  };
+  std::string out = "<p>width: bytes; colour:";
+  for (std::size_t i = 0; layers && i < kColours.size(); ++i)
+    out += swatch(kColours[i]) + "layer " + std::to_string(i);
+  if (layers) out += " and so on, again from the first";
+  if (others) out += swatch(kNoLayer) + "no layer number in the name";
+  return out + "</p>\n";
+}
+
 std::string page(const View& view) {
   const formats::Catalog& catalog = view.catalog();
   const Result<> coverage = prove_coverage(catalog);
@@ -246,7 +286,7 @@ std::string page(const View& view) {
       escaped(catalog.partition) + " &middot; " +
       (coverage ? std::string("every element is stored exactly once")
                 : "<strong>incomplete: " + escaped(coverage.error().message) + "</strong>") +
-      "</p>\n";
+      "</p>\n" + legend(view);
   std::vector<std::string_view> states;
   for (const TensorEntry* tensor : view.tensors)
     if (std::find(states.begin(), states.end(), tensor->state) == states.end())
@@ -281,6 +321,10 @@ Result<> write_text(const std::string& file, const std::string& text) {
 }  // namespace
 
 Result<Exit> write_map(Console& console, const View& view, const std::string& file) {
+  if (!file.ends_with(".html") && !file.ends_with(".htm"))
+    return formats::Error{formats::Code::usage,
+                          "--map " + formats::printable(file) + ": the map is a page of HTML",
+                          "--map map.html"};
   const std::string html = page(view);
   EBB_TRY(write_text(file, html));
   if (view.output == Output::json) {

@@ -12,6 +12,7 @@
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/checkpoints.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::inspect {
@@ -289,10 +290,12 @@ std::string summary_text(const Console& console, const View& view, const Looks& 
                             (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)) +
                             ", padding " + plural(catalog.padding_elems, "element"));
   out += labelled("files", count_text(catalog.files.size()) + ", " + bytes_text(totals.file_bytes));
-  out += labelled("complete", coverage
-                                  ? console.good("yes") +
-                                        ": every element of every tensor is stored exactly once"
-                                  : console.bad("NO") + ": " + printable(coverage.error().message));
+  out +=
+      labelled("complete",
+               coverage ? console.good("yes") +
+                              ": every element of every tensor is stored exactly once (index only; "
+                              "--verify reads the data)"
+                        : console.bad("NO") + ": " + printable(coverage.error().message));
   out += groups_text(view);
   if (!catalog.values.empty())
     out += labelled("values", count_text(catalog.values.size()) + " (--tensors --json lists them)");
@@ -343,7 +346,7 @@ Result<Exit> show_summary(Console& console, const View& view) {
   if (looks.coverage) return Exit::success;
   formats::Error error = looks.coverage.error();
   error.hint = "ckpt-inspect --verify " + view.path + " lists everything that is missing";
-  return error;
+  return with_whole_neighbour(std::move(error), view.path);
 }
 
 }  // namespace ebb::tools::inspect

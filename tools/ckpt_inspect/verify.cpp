@@ -9,6 +9,7 @@
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/checkpoints.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::inspect {
@@ -131,6 +132,8 @@ std::string findings_text(const Console& console, const View& view, const Findin
            formats::printable(findings.problems[i].message, 1000) + "\n";
   if (shown < findings.problems.size())
     out += "  ... " + count_text(findings.problems.size() - shown) + " more\n";
+  if (shown > 0 && !findings.problems[0].hint.empty())
+    out += "  hint  " + formats::printable(findings.problems[0].hint, 1000) + "\n";
   out += formats::printable(view.path) + ": ";
   out += findings.problems.empty() ? console.good("sound")
                                    : console.bad(plural(findings.problems.size(), "problem"));
@@ -152,6 +155,9 @@ Result<Exit> verify(Console& console, const View& view) {
       findings.problems.push_back(proof.error());
   EBB_TRY(read_everything(view, findings));
   compare_steps(view, findings);
+  // Where there is a whole one, the first problem says so.
+  if (!findings.problems.empty())
+    findings.problems[0] = with_whole_neighbour(std::move(findings.problems[0]), view.path);
   console.print(view.output == Output::json ? findings_json(findings)
                                             : findings_text(console, view, findings));
   return findings.problems.empty() ? Exit::success : Exit::different;

@@ -5,8 +5,8 @@
 namespace ebb::inspect_test {
 
 void write_safetensors(const std::string& path, const std::string& dtype, const std::string& shape,
-                       const std::string& bytes) {
-  const std::string header = "{\"w\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
+                       const std::string& bytes, const std::string& name) {
+  const std::string header = "{\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
                              ",\"data_offsets\":[0," + std::to_string(bytes.size()) + "]}}";
   const auto length = static_cast<std::uint64_t>(header.size());
   std::ofstream file(path, std::ios::binary);

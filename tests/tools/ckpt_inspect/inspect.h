@@ -13,9 +13,9 @@ inline test_support::Outcome inspect(const std::vector<std::string>& arguments) 
   return test_support::run_program("ckpt-inspect", arguments);
 }
 
-// Writes a file of one tensor "w" whose elements are `bytes`.
+// Writes a file of one tensor whose elements are `bytes`.
 void write_safetensors(const std::string& path, const std::string& dtype, const std::string& shape,
-                       const std::string& bytes);
+                       const std::string& bytes, const std::string& name = "w");
 
 // The little-endian bytes of numbers.
 template <typename Number>

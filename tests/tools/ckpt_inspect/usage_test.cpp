@@ -14,9 +14,9 @@ constexpr const char* kHsdp = "dcp/hsdp_2x2/data";
 
 TEST(InspectModes, ExcludeEachOther) {
   const std::vector<std::vector<std::string>> modes = {
-      {"--tensors"}, {"--shards"}, {"--groups"},      {"--verify"},
-      {"--stats"},   {"--raw"},    {"--diff", kHsdp}, {"--explain-resume", "2"},
-      {"--map", "x"}};
+      {"--tensors"},      {"--shards"}, {"--groups"},      {"--verify"},
+      {"--stats"},        {"--raw"},    {"--diff", kHsdp}, {"--explain-resume", "2"},
+      {"--map", "x.html"}};
   for (const auto& first : modes)
     for (const auto& second : modes) {
       if (first == second) continue;

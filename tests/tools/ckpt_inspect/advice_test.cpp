@@ -1,0 +1,135 @@
+// What is said to somebody whose checkpoint is not there, not one, or damaged: what to type next.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/tools/ckpt_inspect/inspect.h"
+
+namespace ebb {
+namespace {
+
+namespace fs = std::filesystem;
+using inspect_test::bytes_of;
+using inspect_test::inspect;
+using inspect_test::write_safetensors;
+using test_support::Outcome;
+using test_support::ScratchDirectory;
+
+// A folder `name` with one sound safetensors file in it.
+void make_sound(const ScratchDirectory& scratch, const std::string& name) {
+  fs::create_directories(scratch / name);
+  write_safetensors(scratch / (name + "/model.safetensors"), "F32", "[2]", bytes_of<float>({1, 2}));
+}
+
+void make_cut_off(const ScratchDirectory& scratch, const std::string& name) {
+  make_sound(scratch, name);
+  fs::resize_file(scratch / (name + "/model.safetensors"), 20);
+}
+
+TEST(InspectAdvice, AFolderOfCheckpointsIsListedAndTheNewestNamed) {
+  const ScratchDirectory scratch;
+  for (const char* name : {"step-9", "step-10", "step-100"}) make_sound(scratch, name);
+  const Outcome run = inspect({scratch.path()});
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_EQ(run.err, "ckpt-inspect: error: " + scratch.path() +
+                         ": no checkpoint itself; 3 lie below it: step-9, step-10, step-100\n"
+                         "hint: the newest that is whole: " +
+                         scratch / "step-100\n");
+}
+
+TEST(InspectAdvice, ADamagedNewestIsNotTheOneThatIsNamed) {
+  const ScratchDirectory scratch;
+  make_sound(scratch, "step-10");
+  make_cut_off(scratch, "step-20");
+  const Outcome run = inspect({scratch.path()});
+  EXPECT_NE(
+      run.err.find("step-10, step-20\nhint: the newest that is whole: " + scratch / "step-10\n"),
+      std::string::npos)
+      << run.err;
+}
+
+TEST(InspectAdvice, ADamagedCheckpointNamesTheWholeOneBesideIt) {
+  const ScratchDirectory scratch;
+  make_sound(scratch, "step-10");
+  make_cut_off(scratch, "step-20");
+  for (const std::vector<std::string>& mode :
+       {std::vector<std::string>{}, {"--verify"}, {"--explain-resume", "2"}}) {
+    std::vector<std::string> words = {scratch / "step-20"};
+    words.insert(words.end(), mode.begin(), mode.end());
+    const Outcome run = inspect(words);
+    EXPECT_NE((run.out + run.err).find("newest whole checkpoint beside it: " + scratch / "step-10"),
+              std::string::npos)
+        << run.out << run.err;
+  }
+}
+
+TEST(InspectAdvice, APathThatIsNotThereGetsTheNearestName) {
+  const ScratchDirectory scratch;
+  make_sound(scratch, "step-1000");
+  const Outcome run = inspect({scratch / "stp-1000"});
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_NE(run.err.find("hint: did you mean " + scratch / "step-1000?\n"), std::string::npos)
+      << run.err;
+}
+
+TEST(InspectJson, EveryErrorIsOneDocumentOnStandardOutput) {
+  const ScratchDirectory scratch;
+  make_cut_off(scratch, "cut");
+  const Outcome damaged = inspect({scratch / "cut", "--json"});
+  EXPECT_EQ(damaged.exit, 3);
+  EXPECT_TRUE(damaged.out.starts_with(
+      "{\"schema\": \"ebb.error/1\", \"exit\": 3, \"error\": {\"code\": \"corrupt\", "))
+      << damaged.out;
+  EXPECT_NE(damaged.out.find("\"file\": \""), std::string::npos) << damaged.out;
+  EXPECT_NE(damaged.out.find("\"offset\": "), std::string::npos) << damaged.out;
+  const Outcome usage = inspect({scratch / "cut", "--json", "--nonsense"});
+  EXPECT_EQ(usage.exit, 2);
+  EXPECT_NE(usage.out.find("\"code\": \"usage\""), std::string::npos) << usage.out;
+  const Outcome verified = inspect({scratch / "cut", "--json", "--verify"});
+  EXPECT_TRUE(verified.out.starts_with("{\"schema\": \"ckpt.inspect/1\"")) << verified.out;
+  EXPECT_EQ(verified.out.find("ebb.error/1"), std::string::npos) << verified.out;
+}
+
+TEST(InspectJson, AHoleIsNamedByTensor) {
+  const Outcome run = inspect({"dcp/bad_hole/data", "--json", "--verify"});
+  EXPECT_EQ(run.exit, 1);
+  EXPECT_EQ(run.out.find("\"tensor\": null"), std::string::npos) << run.out;
+}
+
+std::string map_of(const ScratchDirectory& scratch, const std::string& checkpoint) {
+  const Outcome run = inspect({checkpoint, "--map", scratch / "map.html"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  std::ifstream in(scratch / "map.html");
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(InspectMap, HoverTextHasLinesAndTheColoursALegend) {
+  const ScratchDirectory scratch;
+  const std::string page = map_of(scratch, "dcp/hsdp_2x2/data");
+  EXPECT_EQ(page.find("\\x0a"), std::string::npos);
+  EXPECT_NE(page.find("F32\nrows "), std::string::npos);
+  EXPECT_NE(page.find("layer 0"), std::string::npos);
+  EXPECT_NE(page.find("no layer number in the name"), std::string::npos);
+}
+
+TEST(InspectMap, ADigitInsideAWordIsNoLayer) {
+  const ScratchDirectory scratch;
+  fs::create_directories(scratch / "fc");
+  write_safetensors(scratch / "fc/model.safetensors", "F32", "[2]", bytes_of<float>({1, 2}),
+                    "fc1.w");
+  EXPECT_EQ(map_of(scratch, scratch / "fc").find("layer 1"), std::string::npos);
+}
+
+TEST(InspectMap, WritesHtmlOnly) {
+  const ScratchDirectory scratch;
+  for (const std::string& name : {std::string("-"), scratch / "map.svg"}) {
+    const Outcome run = inspect({"dcp/hsdp_2x2/data", "--map", name});
+    EXPECT_EQ(run.exit, 2) << run.err;
+    EXPECT_NE(run.err.find(".html"), std::string::npos) << run.err;
+    EXPECT_FALSE(fs::exists(name));
+  }
+}
+
+}  // namespace
+}  // namespace ebb

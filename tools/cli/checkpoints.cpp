@@ -1,0 +1,168 @@
+#include "tools/cli/checkpoints.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/tree/file_tree.h"
+#include "tools/cli/arguments.h"
+#include "tools/cli/text.h"
+
+namespace ebb::tools {
+
+using formats::Code;
+using formats::Error;
+using formats::Result;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostFolders = 1000;  // looked at by name
+constexpr std::size_t kMostDescribed = 16;
+
+// The folders below `folder`, in natural order; hidden ones are a writer's temporaries.
+std::vector<fs::path> folders_in(const fs::path& folder) {
+  std::vector<fs::path> folders;
+  std::error_code code;
+  fs::directory_iterator at(folder, code);
+  for (const fs::directory_iterator end; !code && at != end; at.increment(code)) {
+    std::error_code ignored;
+    const bool hidden = at->path().filename().string().starts_with('.');
+    if (!hidden && at->is_directory(ignored)) folders.push_back(at->path());
+    if (folders.size() == kMostFolders) break;
+  }
+  std::ranges::sort(folders, [](const fs::path& a, const fs::path& b) {
+    return natural_less(a.filename().string(), b.filename().string());
+  });
+  return folders;
+}
+
+bool is_checkpoint(const fs::path& folder) {
+  const auto tree = libswap::open_tree(folder);
+  return tree &&
+         std::ranges::any_of(formats::registered_formats(),
+                             [&](const formats::Format* format) { return format->detect(**tree); });
+}
+
+struct Whole {
+  std::string path;
+  std::optional<std::int64_t> step;
+};
+
+// Keeps the later step; where one of them has none, the first that was offered.
+void take_newer(std::optional<Whole>& newest, const fs::path& folder) {
+  auto tree = libswap::open_tree(folder);
+  if (!tree) return;
+  const auto described = formats::describe(std::move(*tree));
+  if (!described || !prove_coverage((*described)->catalog())) return;
+  const auto step = (*described)->catalog().step;
+  const bool later = newest && step && newest->step && *step > *newest->step;
+  if (!newest || later) newest = Whole{folder.string(), step};
+}
+
+fs::path trimmed(const std::string& path) {
+  const fs::path normal = fs::path(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+// Below `path`, else beside it: the last in natural order are looked at first.
+std::optional<Whole> newest_whole(const fs::path& path) {
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  for (const fs::path& place : {path, parent}) {
+    std::optional<Whole> newest;
+    std::vector<fs::path> folders = folders_in(place);
+    std::ranges::reverse(folders);
+    std::size_t described = 0;
+    for (const fs::path& folder : folders) {
+      if (folder == path || folder.lexically_normal() == path || !is_checkpoint(folder)) continue;
+      if (described++ == kMostDescribed) break;
+      take_newer(newest, folder);
+    }
+    if (newest) return newest;
+  }
+  return std::nullopt;
+}
+
+std::string said(const Whole& whole) {
+  std::string out = formats::printable(whole.path, 1000);
+  if (whole.step) out += " (step " + std::to_string(*whole.step) + ")";
+  return out;
+}
+
+// A folder of checkpoints instead of one: says which there are.
+std::optional<Error> several_below(const std::string& path) {
+  constexpr std::size_t kShown = 6;
+  std::vector<std::string> names;
+  for (const fs::path& folder : folders_in(trimmed(path)))
+    if (is_checkpoint(folder)) names.push_back(folder.filename().string());
+  if (names.empty()) return std::nullopt;
+  std::string message = path + ": no checkpoint itself; " +
+                        (names.size() == 1 ? "1 lies" : count_text(names.size()) + " lie") +
+                        " below it: ";
+  const std::size_t first = names.size() > kShown ? names.size() - kShown : 0;
+  if (first > 0) message += "..., ";
+  for (std::size_t i = first; i < names.size(); ++i)
+    message += (i > first ? ", " : "") + formats::printable(names[i], 100);
+  const auto newest = newest_whole(trimmed(path));
+  return Error{Code::usage, std::move(message),
+               newest ? "the newest that is whole: " + said(*newest) : "name one of them"};
+}
+
+// The entry of the nearest existing folder whose name is most like what was typed.
+std::optional<std::string> nearest_name(const fs::path& path) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::vector<std::string> names;
+  std::error_code code;
+  fs::directory_iterator at(folder, code);
+  for (const fs::directory_iterator end; !code && at != end; at.increment(code))
+    if (names.size() < kMostFolders) names.push_back(at->path().filename().string());
+  const auto name = nearest(path.filename().string(), names);
+  if (!name) return std::nullopt;
+  return path.has_parent_path() ? (folder / *name).string() : *name;
+}
+
+Error with_nearest_name(Error error, const std::string& path) {
+  std::error_code code;
+  if (!error.hint.empty() || fs::exists(fs::symlink_status(path, code))) return error;
+  if (const auto near = nearest_name(trimmed(path)))
+    error.hint = "did you mean " + formats::printable(*near, 1000) + "?";
+  return error;
+}
+
+}  // namespace
+
+Error with_whole_neighbour(Error error, const std::string& path) {
+  const bool damaged = error.code == Code::corrupt || error.code == Code::incomplete;
+  if (!damaged) return error;
+  const auto whole = newest_whole(trimmed(path));
+  if (!error.hint.empty()) error.hint += "; ";
+  error.hint += whole ? "the newest whole checkpoint beside it: " + said(*whole)
+                      : std::string("no whole checkpoint lies beside it");
+  return error;
+}
+
+Result<std::shared_ptr<const formats::SourceTree>> open_tree_at(const std::string& path) {
+  auto tree = libswap::open_tree(path);
+  if (!tree) return with_nearest_name(std::move(tree).error(), path);
+  return tree;
+}
+
+Result<std::unique_ptr<formats::Checkpoint>> open_checkpoint(const std::string& path,
+                                                             const formats::PartsSaid& said) {
+  EBB_TRY_ASSIGN(auto tree, open_tree_at(path));
+  const bool nothing_here =
+      std::ranges::none_of(formats::registered_formats(),
+                           [&](const formats::Format* format) { return format->detect(*tree); });
+  if (nothing_here)
+    if (auto error = several_below(path)) return std::move(*error);
+  auto described = formats::describe(std::move(tree), said);
+  if (!described) return with_whole_neighbour(std::move(described).error(), path);
+  return described;
+}
+
+}  // namespace ebb::tools

@@ -1,0 +1,24 @@
+// Opening the checkpoint that a user named; where that is none, or a damaged one, what was probably
+// meant: the checkpoints below that folder, or the newest whole one beside it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/state_dict/parts.h"
+
+namespace ebb::tools {
+
+formats::Result<std::shared_ptr<const formats::SourceTree>> open_tree_at(const std::string& path);
+
+// Describes what lies at `path`; `said`: what the user says its parts are. An error says what to
+// type next where that can be told.
+formats::Result<std::unique_ptr<formats::Checkpoint>> open_checkpoint(
+    const std::string& path, const formats::PartsSaid& said = {});
+
+// The same error with the newest whole checkpoint beside `path`, or below it, in its hint; that
+// there is none. Reads the indexes of at most 16 neighbours.
+formats::Error with_whole_neighbour(formats::Error error, const std::string& path);
+
+}  // namespace ebb::tools
