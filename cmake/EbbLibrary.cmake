@@ -1,6 +1,6 @@
 # ebb_library(NAME): a static library ebb_NAME and, with EBB_SHARED, ebb_NAME_shared of the same
-# objects; ebb::NAME is the shared one where BUILD_SHARED_LIBS asks for it. Folders add their sources
-# to ebb_NAME.
+# objects; ebb::NAME is the shared one where BUILD_SHARED_LIBS asks for it. Folders add their
+# sources to ebb_NAME.
 #   NEEDS   libraries of ours that its headers include
 #   PUBLIC  other libraries that its headers include
 #   USES    other libraries; STATIC_USES and SHARED_USES for one of the two
@@ -26,7 +26,7 @@ function(ebb_library name)
     target_link_options(ebb_${name}_shared PRIVATE -Wl,-z,defs -Wl,--version-script=${script})
     target_link_libraries(ebb_${name}_shared
       PUBLIC ${arg_PUBLIC} PRIVATE ${arg_USES} ${arg_SHARED_USES})
-    set_target_properties(ebb_${name}_shared PROPERTIES LINK_DEPENDS ${script}
+    set_target_properties(ebb_${name}_shared PROPERTIES LINK_DEPENDS ${script} INSTALL_RPATH $ORIGIN
       VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
     list(APPEND targets ebb_${name}_shared)
   endif()

@@ -1,4 +1,5 @@
 # Installs `headers`, a list of paths below `source`, and what they include, into `target`.
+cmake_policy(VERSION 3.25)
 set(seen ${headers})
 while(headers)
   list(POP_FRONT headers header)

@@ -76,7 +76,7 @@ struct WriteOptions {
   // Of the source's files and of everything else that decides about the elements and is not in the
   // content's catalog: what is interrupted is gone on with only where this is the same. "": what is
   // interrupted leaves nothing.
-  std::string source_identity;
+  std::string source_identity = {};
   std::chrono::milliseconds journal_interval{1000};
   const std::atomic<bool>* cancel = nullptr;                     // polled once per piece
   std::function<void(const WriteProgress&)> progress = nullptr;  // on the calling thread

@@ -4,15 +4,17 @@
 
 #include <array>
 #include <csignal>
+#include <filesystem>
 
+#include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/sys/process.h"
-#include "examples/gpt/demo.h"
 #include "tests/support/program.h"
 
 namespace ebb::gpt {
 namespace {
 
+namespace fs = std::filesystem;
 using libswap::ChildProcess;
 
 const std::string kGptTrain = EBB_BIN "/gpt-train";

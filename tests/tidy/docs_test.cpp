@@ -136,6 +136,17 @@ TEST(Tidy, TheHeaderGuideListsEveryHeaderTheExampleUses) {
   EXPECT_TRUE(offenders.none());
 }
 
+TEST(Tidy, TheEmbeddingPageQuotesTheExamplesWhole) {
+  const SourceFile* page = find_file("docs/embedding.md");
+  ASSERT_NE(page, nullptr);
+  for (const char* name : {"examples/inspect_minimal/main.cpp", "examples/muon_minimal/main.cpp"}) {
+    const SourceFile* example = find_file(name);
+    ASSERT_NE(example, nullptr) << name;
+    EXPECT_NE(page->text.find("```cpp\n" + example->text + "```\n"), std::string::npos) << name;
+    EXPECT_LE(example->lines.size(), 60u) << name;
+  }
+}
+
 TEST(Tidy, TheMapNamesEveryFolderWithSources) {
   const SourceFile* map = find_file("docs/architecture.md");
   ASSERT_NE(map, nullptr);

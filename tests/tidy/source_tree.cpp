@@ -36,8 +36,8 @@ std::vector<SourceFile> read_all() {
        {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CMakeLists.txt", "dev"}) {
     if (fs::exists(root() / name)) add_file(root() / name, files);
   }
-  for (const char* folder :
-       {".ci", "cmake", "docs", "examples", "formats", "libmuon", "libswap", "tests", "tools"}) {
+  for (const char* folder : {".ci", "cmake", "docs", "examples", "formats", "libmuon", "libswap",
+                             "packaging", "tests", "tools"}) {
     if (!fs::exists(root() / folder)) continue;
     fs::recursive_directory_iterator walk(root() / folder);
     for (auto it = begin(walk); it != end(walk); ++it) {
@@ -87,6 +87,7 @@ std::vector<std::string> split_lines(std::string_view text) {
 
 std::vector<Include> includes_of(const SourceFile& file) {
   std::vector<Include> includes;
+  if (!file.is_cpp()) return includes;  // pages quote code
   for (std::size_t i = 0; i < file.lines.size(); ++i) {
     const std::string& line = file.lines[i];
     if (line.rfind("#include", 0) != 0) continue;

@@ -4,14 +4,15 @@
 #include <cstdio>
 #include <random>
 
-#include "examples/gpt/demo.h"
 #include "examples/gpt/files.h"
+#include "tests/demo/demo.h"
 
-namespace ebb::gpt {
+namespace ebb::demo {
 namespace {
 
 using formats::Code;
 using formats::Error;
+using gpt::read_text;
 using libswap::ChildProcess;
 
 void show(const std::string& name, const std::string& line) {
@@ -35,7 +36,7 @@ std::optional<std::uint64_t> step_in(const std::string& line) {
 }
 
 Result<ChildProcess> start(const Demo& demo, const TrainingRun& run) {
-  const std::vector<std::string> command = command_of(demo, run);
+  const Command command = command_of(demo, run);
   std::fprintf(stderr, "$ %s\n", shell(command).c_str());
   return ChildProcess::start(command, ChildProcess::Stream::messages);
 }
@@ -59,8 +60,8 @@ Error ended_with(const TrainingRun& run, const ChildProcess::Exit& exit) {
 
 }  // namespace
 
-std::vector<std::string> command_of(const Demo& demo, const TrainingRun& run) {
-  std::vector<std::string> command = {demo.program("gpt-train"), "--swap", demo.path(run.name)};
+Command command_of(const Demo& demo, const TrainingRun& run) {
+  Command command = {demo.program("gpt-train"), "--swap", demo.path(run.name)};
   const auto add = [&](const std::string& flag, const std::string& value) {
     command.push_back(flag);
     command.push_back(value);
@@ -82,6 +83,13 @@ Result<Results> train_to_end(const Demo& demo, const TrainingRun& run) {
   return Results::read(demo.io, run.json(demo));
 }
 
+namespace {
+
+// SIGKILL at a random moment in the steps after `step`; an error if it ended before.
+struct Killed {
+  std::uint64_t after_step = 0;  // the last progress line
+  double milliseconds = 0;       // later
+};
 Result<Killed> train_and_kill(const Demo& demo, const TrainingRun& run, std::uint64_t step) {
   EBB_TRY_ASSIGN(ChildProcess child, start(demo, run));
   Killed killed;
@@ -104,48 +112,48 @@ Result<Killed> train_and_kill(const Demo& demo, const TrainingRun& run, std::uin
   return killed;
 }
 
-namespace {
+}  // namespace
 
-// 4 ranks, killed; 3 ranks and another tile size, killed; 2 ranks to the end, exporting on the way.
-Result<> train_killed(const Demo& demo, Story& story) {
+Result<Trained> train_killed(const Demo& demo) {
   const std::uint64_t steps = demo.scale.steps;
   const auto some_step = [&](std::uint64_t percent) {
     return steps * (percent + random_below(15)) / 100 / 10 * 10;
   };
   TrainingRun run{.name = "killed", .ranks = 4, .steps = steps, .more = {"--print-pid"}};
+  std::fprintf(stderr, "four ranks, to be killed at a random moment:\n");
   EBB_TRY_ASSIGN(const Killed first, train_and_kill(demo, run, some_step(20)));
   run.ranks = 3;
   run.tile = "32KiB";
+  std::fprintf(stderr, "three ranks and other tiles resume it, and are killed, too:\n");
   EBB_TRY_ASSIGN(const Killed second, train_and_kill(demo, run, some_step(45)));
   run.ranks = 2;
   const std::string at = std::to_string(steps * 8 / 10);
   run.more = {"--export", "dcp:" + demo.path("export"), "--export-at", at,
               "--trace",  demo.path("timeline.json")};
-  EBB_TRY_ASSIGN(story.killed, train_to_end(demo, run));
-  story.kills = {first, second};
-  story.killed_run = run;
-  return {};
+  std::fprintf(stderr, "two ranks resume it, export step %s meanwhile, and end it:\n", at.c_str());
+  EBB_TRY_ASSIGN(const Results results, train_to_end(demo, run));
+  return Trained{results, command_of(demo, run),
+                 "4, 3, 2 ranks, a quarter, SIGKILL after steps " +
+                     std::to_string(first.after_step) + " and " +
+                     std::to_string(second.after_step) + ", other tiles"};
 }
 
-Result<> train_from_export(const Demo& demo, Story& story) {
-  TrainingRun run{.name = "resumed",
-                  .ranks = 3,
-                  .steps = demo.scale.steps,
-                  .more = {"--resume-from", demo.path("export")}};
-  EBB_TRY_ASSIGN(story.from_export, train_to_end(demo, run));
-  story.from_export_run = run;
-  return {};
+Result<Trained> train_resident(const Demo& demo) {
+  const TrainingRun run{.name = "resident", .budget = "all", .ranks = 4, .steps = demo.scale.steps};
+  std::fprintf(stderr, "the same training with all state in memory:\n");
+  EBB_TRY_ASSIGN(const Results results, train_to_end(demo, run));
+  return Trained{results, command_of(demo, run), "4 ranks, all in memory, never killed"};
 }
 
-}  // namespace
-
-Result<Story> tell_story(const Demo& demo) {
-  Story story;
-  story.resident_run = {.name = "resident", .budget = "all", .ranks = 4, .steps = demo.scale.steps};
-  EBB_TRY_ASSIGN(story.resident, train_to_end(demo, story.resident_run));
-  EBB_TRY(train_killed(demo, story));
-  EBB_TRY(train_from_export(demo, story));
-  return story;
+Result<Trained> train_from_export(const Demo& demo) {
+  const TrainingRun run{.name = "resumed",
+                        .ranks = 3,
+                        .steps = demo.scale.steps,
+                        .more = {"--resume-from", demo.path("export")}};
+  std::fprintf(stderr, "the rest of it from the export alone:\n");
+  EBB_TRY_ASSIGN(const Results results, train_to_end(demo, run));
+  return Trained{results, command_of(demo, run),
+                 "no store: resumed from the DCP export on 3 ranks"};
 }
 
 Result<Lines> let_user_kill(const Demo& demo) {
@@ -214,4 +222,4 @@ Result<double> Results::number(const std::string& key) const {
   return number;
 }
 
-}  // namespace ebb::gpt
+}  // namespace ebb::demo

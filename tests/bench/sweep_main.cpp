@@ -13,9 +13,7 @@
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
 
-namespace ebb {
-
-namespace gpt {
+namespace ebb::bench {
 namespace {
 
 using formats::Code;
@@ -145,17 +143,14 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
       "{\n  \"state_bytes\": %llu,\n  \"sweep_s\": %.9g,\n  \"sweep_bytes_per_s\": %.9g,\n"
       "  \"disk_bytes_per_s\": %.9g,\n  \"share_of_disk\": %.9g\n}\n",
       static_cast<unsigned long long>(state), sweep_s, sweep, disk, sweep / disk);
-  EBB_TRY(write_text(*io, *arguments.text("json"), text.data()));
+  EBB_TRY(gpt::write_text(*io, *arguments.text("json"), text.data()));
   return Exit::success;
 }
 
 }  // namespace
-}  // namespace gpt
 
-int program_main(int argc, char** argv) {
-  return tools::run_program(gpt::kProgram, argc, argv, gpt::work);
-}
+int program_main(int argc, char** argv) { return tools::run_program(kProgram, argc, argv, work); }
 
-}  // namespace ebb
+}  // namespace ebb::bench
 
-int main(int argc, char** argv) { return ebb::program_main(argc, argv); }
+int main(int argc, char** argv) { return ebb::bench::program_main(argc, argv); }

@@ -3,11 +3,10 @@
 #include <cstdio>
 #include <random>
 
-#include "ebb/formats/core/sha256.h"
-#include "examples/gpt/demo.h"
+#include "tests/demo/demo.h"
 #include "tools/cli/arguments.h"
 
-namespace ebb::gpt {
+namespace ebb::demo {
 namespace {
 
 using formats::Code;
@@ -91,7 +90,7 @@ Result<FlippedBit> flip_random_bit(const Demo& demo, const std::string& checkpoi
 }
 
 Result<Line> shown_by_inspect(const Demo& demo, const std::string& store) {
-  const std::vector<std::string> command = {demo.program("ckpt-inspect"), store};
+  const Command command = {demo.program("ckpt-inspect"), store};
   EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   if (run.code != 0)
     return untrue("ckpt-inspect " + store + " ended with code " + std::to_string(run.code));
@@ -106,11 +105,10 @@ Result<Line> shown_by_inspect(const Demo& demo, const std::string& store) {
 Result<Line> converted(const Demo& demo) {
   const std::string source = demo.path("export");
   EBB_TRY_ASSIGN(const std::string wanted, hash_of(demo, source));
-  std::vector<std::string> last;
+  Command last;
   for (const std::string format : {"safetensors", "dcp"}) {
     const std::string target = demo.path("converted-" + format);
-    std::vector<std::string> command = {demo.program("ckpt-convert"), source, target, "--to",
-                                        format};
+    Command command = {demo.program("ckpt-convert"), source, target, "--to", format};
     if (format == "dcp") command.insert(command.end(), {"--world-size", "2"});
     EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
     if (run.code != 0) return untrue("ckpt-convert --to " + format + " failed");
@@ -130,7 +128,7 @@ Result<Line> flipped_bit_named(const Demo& demo, const std::string& store) {
   fs::copy(store, copy, fs::copy_options::recursive, failed);
   if (failed) return untrue("copying " + store + ": " + failed.message());
   EBB_TRY_ASSIGN(const FlippedBit flipped, flip_random_bit(demo, copy));
-  const std::vector<std::string> command = {demo.program("ckpt-inspect"), copy, "--verify"};
+  const Command command = {demo.program("ckpt-inspect"), copy, "--verify"};
   EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   std::fprintf(stderr, "%s", run.output.c_str());
   const std::string where = "bit " + std::to_string(flipped.bit) + " of byte " +
@@ -149,7 +147,7 @@ Result<Line> flipped_bit_named(const Demo& demo, const std::string& store) {
 
 }  // namespace
 
-std::string shell(const std::vector<std::string>& command) {
+std::string shell(const Command& command) {
   std::string out;
   for (const std::string& word : command) {
     if (!out.empty()) out += ' ';
@@ -159,7 +157,7 @@ std::string shell(const std::vector<std::string>& command) {
   return out;
 }
 
-Result<ToolRun> run_tool(const std::vector<std::string>& command) {
+Result<ToolRun> run_tool(const Command& command) {
   std::fprintf(stderr, "$ %s\n", shell(command).c_str());
   EBB_TRY_ASSIGN(ChildProcess child, ChildProcess::start(command, ChildProcess::Stream::output));
   ToolRun run;
@@ -171,41 +169,36 @@ Result<ToolRun> run_tool(const std::vector<std::string>& command) {
   return run;
 }
 
-Result<std::string> hash_of(const Demo& demo, const std::string& checkpoint) {
-  EBB_TRY_ASSIGN(const ToolRun run, run_tool({demo.program("ckpt-inspect"), checkpoint, "--tensors",
-                                              "--digest", "--json"}));
-  if (run.code != 0)
-    return untrue("ckpt-inspect " + checkpoint + " ended with code " + std::to_string(run.code));
-  std::vector<std::string> tensors;  // sorted: formats order them in their own ways
-  std::size_t at = 0;
-  while (const auto name = next_value(run.output, "name", at)) {
-    const auto state = next_value(run.output, "state", at);
-    const auto sha256 = next_value(run.output, "sha256", at);
-    if (!state || !sha256) return untrue("ckpt-inspect gives no sha256 of " + *name);
-    tensors.push_back(*name + " " + *state + " " + *sha256 + "\n");
-  }
-  if (tensors.empty()) return untrue("ckpt-inspect lists no tensors of " + checkpoint);
-  std::sort(tensors.begin(), tensors.end());
-  formats::Sha256 hash;
-  for (const std::string& tensor : tensors) hash.update(formats::view_of(tensor));
-  return hash.hex();
+std::string hash_command(const Demo& demo, const std::string& checkpoint) {
+  return shell({demo.program("ckpt-inspect"), checkpoint, "--tensors", "--digest"}) +
+         " | awk '{print $1, $2, $NF}' | LC_ALL=C sort | sha256sum";
 }
 
-Result<Lines> claim_tools(const Demo& demo, const Story& story) {
-  EBB_TRY_ASSIGN(const std::string store, story.killed.text("store"));
+Result<std::string> hash_of(const Demo& demo, const std::string& checkpoint) {
+  EBB_TRY_ASSIGN(const ToolRun listed,
+                 run_tool({demo.program("ckpt-inspect"), checkpoint, "--tensors"}));
+  if (listed.code != 0)
+    return untrue("ckpt-inspect " + checkpoint + " ended with code " + std::to_string(listed.code));
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool({"/bin/sh", "-c", hash_command(demo, checkpoint)}));
+  constexpr std::size_t kHexDigits = 64;
+  if (run.code != 0 || run.output.size() < kHexDigits)
+    return untrue("sha256sum ended with code " + std::to_string(run.code));
+  return run.output.substr(0, kHexDigits);
+}
+
+Result<Lines> claim_tools(const Demo& demo, Story& story) {
+  EBB_TRY_ASSIGN(const Trained trained, story.killed);
+  EBB_TRY_ASSIGN(const std::string store, trained.results.text("store"));
   Lines lines;
-  EBB_TRY_ASSIGN(Line shown, shown_by_inspect(demo, store));
-  lines.push_back(std::move(shown));
-  EBB_TRY_ASSIGN(Line written, converted(demo));
-  lines.push_back(std::move(written));
-  EBB_TRY_ASSIGN(Line named, flipped_bit_named(demo, store));
-  lines.push_back(std::move(named));
+  EBB_TRY(add(lines, "5", shown_by_inspect(demo, store)));
+  EBB_TRY(add(lines, "5", converted(demo)));
+  EBB_TRY(add(lines, "5", flipped_bit_named(demo, store)));
   return lines;
 }
 
-Result<Lines> claim_deepspeed(const Demo& demo, const Story&) {
-  const std::vector<std::string> command = {demo.program("ckpt-inspect"),
-                                            (demo.fixtures / "deepspeed/z3_muon_bf16_w4").string()};
+Result<Lines> claim_deepspeed(const Demo& demo, Story&) {
+  const Command command = {demo.program("ckpt-inspect"),
+                           (demo.fixtures / "deepspeed/z3_muon_bf16_w4").string()};
   EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   std::fprintf(stderr, "%s", run.output.c_str());
   if (run.code != 0)
@@ -218,10 +211,11 @@ Result<Lines> claim_deepspeed(const Demo& demo, const Story&) {
                 shell(command)}};
 }
 
-Result<Lines> claim_pictures(const Demo& demo, const Story& story) {
-  EBB_TRY_ASSIGN(const std::string store, story.killed.text("store"));
+Result<Lines> claim_pictures(const Demo& demo, Story& story) {
+  EBB_TRY_ASSIGN(const Trained trained, story.killed);
+  EBB_TRY_ASSIGN(const std::string store, trained.results.text("store"));
   const std::string map = demo.path("shards.html");
-  const std::vector<std::string> command = {demo.program("ckpt-inspect"), store, "--map", map};
+  const Command command = {demo.program("ckpt-inspect"), store, "--map", map};
   EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   if (run.code != 0)
     return untrue("ckpt-inspect --map ended with code " + std::to_string(run.code));
@@ -233,4 +227,4 @@ Result<Lines> claim_pictures(const Demo& demo, const Story& story) {
                 shell(command)}};
 }
 
-}  // namespace ebb::gpt
+}  // namespace ebb::demo

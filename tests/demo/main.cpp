@@ -3,10 +3,10 @@
 #include <chrono>
 #include <cstdio>
 
-#include "examples/gpt/demo.h"
+#include "tests/demo/demo.h"
 #include "tools/cli/run.h"
 
-namespace ebb::gpt {
+namespace ebb::demo {
 namespace {
 
 using formats::Code;
@@ -38,30 +38,55 @@ constexpr tools::Program kProgram = {
     .positionals = {},
     .flags = kFlags,
     .examples = {},
-    .closing = "Exit code 1 when a claim does not hold; it is named.",
+    .closing =
+        "Exit code 1 when a claim does not hold; speeds are judged on a quiet machine only, and "
+        "decide nothing.",
 };
 
 struct Claim {
   const char* name;
-  Result<Lines> (*check)(const Demo&, const Story&);
+  Result<Lines> (*check)(const Demo&, Story&);
 };
 
 constexpr std::array kClaims = {
-    Claim{"1 (it learns, within its memory)", claim_loss},
-    Claim{"2 (predicted is measured; paging is nearly free)", claim_predictions},
-    Claim{"3 (a checkpoint while training goes on)", claim_export},
-    Claim{"4 (one hash)", claim_one_hash},
-    Claim{"5 (the tools)", claim_tools},
-    Claim{"6 (DeepSpeed explained)", claim_deepspeed},
-    Claim{"7 (map and timeline)", claim_pictures},
+    Claim{"it learns, in a quarter of its state's memory, killed twice", claim_loss},
+    Claim{"what was predicted is measured; paging is nearly free", claim_predictions},
+    Claim{"a checkpoint while training goes on", claim_export},
+    Claim{"one hash, whichever way it came about", claim_one_hash},
+    Claim{"the tools read, convert and verify it", claim_tools},
+    Claim{"a checkpoint of DeepSpeed, explained", claim_deepspeed},
+    Claim{"pictures: shard map and timeline", claim_pictures},
 };
 
-void print_screen(tools::Console& console, const Lines& lines, double seconds) {
+const char* word_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::ok:
+      return "ok        ";
+    case Verdict::not_judged:
+      return "not judged";
+    default:
+      return "FAILED    ";
+  }
+}
+
+// Every line, whatever became of the others. A speed that was missed is shown and decides nothing.
+Exit print_screen(tools::Console& console, const Lines& lines, double seconds) {
+  std::size_t failed = 0, missed = 0, open = 0;
   console.print("\n");
-  for (const Line& line : lines) console.print(line.what + "  $ " + line.command + "\n");
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "every claim holds; %.0f seconds\n", seconds);
-  console.print(text.data());
+  for (const Line& line : lines) {
+    failed += line.verdict == Verdict::failed;
+    missed += line.verdict == Verdict::missed;
+    open += line.verdict == Verdict::not_judged;
+    console.print(std::string(word_of(line.verdict)) + " " + line.what + "\n");
+    if (!line.command.empty()) console.print("             $ " + line.command + "\n");
+  }
+  std::string end = failed == 0 ? "every claim holds" : std::to_string(failed) + " FAILED";
+  if (missed != 0) end += "; speeds promised and missed: " + std::to_string(missed);
+  if (open != 0) end += "; speeds not judged on this busy machine: " + std::to_string(open);
+  std::array<char, 64> took{};
+  std::snprintf(took.data(), took.size(), "; %.0f seconds\n", seconds);
+  console.print(end + took.data());
+  return failed == 0 ? Exit::success : Exit::different;
 }
 
 // A folder of ours: made, or emptied of what an earlier demo left in it.
@@ -81,26 +106,25 @@ Result<> prepare(const fs::path& directory) {
 
 Result<Exit> check_claims(tools::Console& console, const Demo& demo) {
   const auto begin = std::chrono::steady_clock::now();
-  EBB_TRY_ASSIGN(const Story story, tell_story(demo));
+  Story story;
   Lines lines;
-  std::vector<std::string> failed;
+  std::size_t number = 0;
   for (const Claim& claim : kClaims) {
+    const std::string heading =
+        std::to_string(++number) + " of " + std::to_string(kClaims.size()) + "  " + claim.name;
+    std::fprintf(stderr, "\n== %s ==\n", heading.c_str());
     auto held = claim.check(demo, story);
     if (held) {
       lines.insert(lines.end(), held->begin(), held->end());
       continue;
     }
     if (held.error().code == Code::cancelled) return std::move(held).error();
-    console.fail(std::move(held).error().within(std::string("claim ") + claim.name));
-    failed.push_back(claim.name);
+    lines.push_back({std::to_string(number) + " " + claim.name + ": " + held.error().message,
+                     {},
+                     Verdict::failed});
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  if (failed.empty()) {
-    print_screen(console, lines, took.count());
-    return Exit::success;
-  }
-  for (const std::string& name : failed) console.print("claim " + name + " does NOT hold\n");
-  return Exit::different;
+  return print_screen(console, lines, took.count());
 }
 
 Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
@@ -128,10 +152,8 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
 }
 
 }  // namespace
-int program_main(int argc, char** argv) {
-  return tools::run_program(gpt::kProgram, argc, argv, gpt::work);
-}
+int program_main(int argc, char** argv) { return tools::run_program(kProgram, argc, argv, work); }
 
-}  // namespace ebb::gpt
+}  // namespace ebb::demo
 
-int main(int argc, char** argv) { return ebb::gpt::program_main(argc, argv); }
+int main(int argc, char** argv) { return ebb::demo::program_main(argc, argv); }
