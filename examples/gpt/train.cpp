@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
 #include "examples/gpt/batches.h"
 #include "examples/gpt/layers.h"

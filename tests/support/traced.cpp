@@ -14,8 +14,6 @@
 #include <map>
 #include <optional>
 
-#include <linux/ptrace.h>
-
 namespace ebb::test_support {
 namespace {
 
@@ -61,9 +59,9 @@ std::string text_of(pid_t child, std::uint64_t address) {
 }
 
 std::optional<SystemCall> call_of(pid_t thread) {
-  ptrace_syscall_info info{};
-  const long size = ::ptrace(static_cast<__ptrace_request>(PTRACE_GET_SYSCALL_INFO), thread,
-                             reinterpret_cast<void*>(sizeof(info)), &info);
+  __ptrace_syscall_info info{};
+  const long size =
+      ::ptrace(PTRACE_GET_SYSCALL_INFO, thread, reinterpret_cast<void*>(sizeof(info)), &info);
   if (size <= 0 || info.op != PTRACE_SYSCALL_INFO_ENTRY) return std::nullopt;
   const Known* known = known_call(info.entry.nr);
   if (known == nullptr) return std::nullopt;
