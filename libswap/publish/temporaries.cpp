@@ -170,8 +170,11 @@ Result<std::optional<Temporary>> Temporary::adopt(IoBackend& files, const fs::pa
                                                   const std::string& id) {
   const fs::path lock_path =
       destination.parent_path() / name_of(destination.filename().string(), kLock, id);
-  EBB_TRY_ASSIGN(const FileId lock, files.open(lock_path, {.access = Access::read_write,
-                                                           .creation = Creation::create_or_open}));
+  const auto opened =
+      files.open(lock_path, {.access = Access::read_write, .creation = Creation::create_or_open});
+  if (!opened && opened.error().code == Code::io) return std::optional<Temporary>();
+  if (!opened) return opened.error();
+  const FileId lock = *opened;
   const Result<> locked = files.lock(lock);
   if (!locked) {
     static_cast<void>(files.close(lock));
@@ -213,6 +216,8 @@ Result<StaleTemporaries> remove_stale_temporaries(IoBackend& files, const fs::pa
     // Made again where it is missing: two who clear at once must not meet.
     auto lock = files.open(parent / lock_name,
                            {.access = Access::read_write, .creation = Creation::create_or_open});
+    // Somebody else's, in a folder that several people use.
+    if (!lock && lock.error().code == Code::io) continue;
     if (!lock) return std::move(lock).error();
     const HeldLock held(files, *lock);
     const Result<> locked = files.lock(*lock);

@@ -68,8 +68,8 @@ struct StaleTemporaries {
   std::vector<std::string> restored;  // destinations that got their old content back
 };
 // Clears what crashes left in a directory: half-written directories go; a destination that was
-// moved aside and not yet replaced comes back. Attempts that are alive, and directories with a
-// journal, are left alone.
+// moved aside and not yet replaced comes back. Attempts that are alive or another user's, and
+// directories with a journal, are left alone.
 Result<StaleTemporaries> remove_stale_temporaries(IoBackend& files, const fs::path& parent);
 
 }  // namespace ebb::libswap

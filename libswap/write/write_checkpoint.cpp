@@ -7,6 +7,7 @@
 
 #include "ebb/formats/catalog/range_crcs.h"
 #include "ebb/formats/core/check.h"
+#include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/libswap/publish/attempt.h"
@@ -277,12 +278,17 @@ Result<> PlanWriter::hire() {
   return {};
 }
 
+bool is_empty_directory(IoBackend& files, const fs::path& path) {
+  const auto entries = files.list(path);
+  return entries && entries->empty();
+}
+
 // Step 1's questions to the disk.
 Result<> check_free(IoBackend& files, const fs::path& destination, Overwrite overwrite) {
   EBB_TRY_ASSIGN(const bool there, files.exists(destination));
-  if (there && overwrite == Overwrite::refuse)
+  if (there && overwrite == Overwrite::refuse && !is_empty_directory(files, destination))
     return Error{Code::usage, destination.string() + ": exists already and was left as it is",
-                 "choose another destination, or allow it to be replaced with -f"};
+                 "choose another destination; -f replaces a checkpoint"};
   return {};
 }
 
@@ -317,6 +323,8 @@ Result<> publish(IoBackend& files, const Temporary& temporary, const fs::path& d
   if (overwrite == Overwrite::replace) {
     EBB_TRY_ASSIGN(moved, files.exists(destination));
     if (moved) EBB_TRY(files.rename_new(destination, temporary.moved_aside()));
+  } else if (is_empty_directory(files, destination)) {
+    EBB_TRY(files.remove(destination));
   }
   if (Result<> renamed = files.rename_new(temporary.fresh(), destination); !renamed) {
     if (moved) EBB_TRY(files.rename_new(temporary.moved_aside(), destination));
@@ -353,7 +361,8 @@ Error given_up(Error error, PlanWriter& writer, Attempt& attempt) {
   if (error.code != Code::cancelled || !attempt.can_be_kept()) return error;
   if (!writer.save(attempt)) return error;
   attempt.keep();
-  error.hint = "the same command goes on from here";
+  error.hint = formats::compose("the same command goes on from here; to give up, remove {}",
+                                attempt.temporary().fresh().string());
   return error;
 }
 

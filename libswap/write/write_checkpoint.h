@@ -2,14 +2,15 @@
 //
 // The protocol, one durable step after another; N is a temporary beside the destination D, on the
 // same file system (temporaries.h), P their parent:
-//   1. Nothing is touched until the plan is sound, D is free (or may be replaced) and P has space.
+//   1. Nothing is touched until the plan is sound, D is free (nothing, an empty directory, or what
+//      may be replaced) and P has space.
 //   2. Leftovers of crashed attempts in P are cleared; N's name is taken and locked.
 //   3. N and its subdirectories are made.
 //   4. Every shard file: created, space reserved, written, cut to its length, fsync.
 //   5. fsync of the subdirectories of N, then of N.
 //   6. Every commit file, in order: as 4, then fsync of the directory that holds it.
 //   7. The caller's own check of N, if it asked for one.
-//   8. If D is there and may be replaced: rename D to O. Otherwise nothing.
+//   8. If D is there and may be replaced: rename D to O. An empty directory is removed.
 //   9. rename N to D, refused by the kernel when D has appeared meanwhile.
 //  10. fsync P. From here on D is durable.
 //  11. O is removed; the lock is removed.

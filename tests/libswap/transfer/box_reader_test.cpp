@@ -261,6 +261,12 @@ TEST(Fingerprint, ChangesWithEveryBitAndEverySwapOfElements) {
     flipped[i + 4] ^= std::byte{0x80};
     EXPECT_NE(formats::fingerprint(300, flipped, 4), original);
   }
+  // Blocks of words trade places as whole.
+  ByteVector blocks(4 * 256 * 3);
+  for (std::byte& b : blocks) b = static_cast<std::byte>(random());
+  ByteVector traded = blocks;
+  std::swap_ranges(traded.begin(), traded.begin() + 1024, traded.begin() + 1024);
+  EXPECT_NE(formats::fingerprint(0, traded, 4), formats::fingerprint(0, blocks, 4));
   // Any cut adds up.
   for (std::size_t cut = 0; cut <= many.size(); cut += 4)
     EXPECT_EQ(formats::fingerprint(300, formats::ByteView(many).first(cut), 4) +

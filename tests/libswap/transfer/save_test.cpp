@@ -152,6 +152,17 @@ TEST_F(Save, WhateverFailsOnARankAllRanksFailAndNothingStays) {
     }
 }
 
+// What a rank could not write is told to the one that would publish.
+TEST_F(Save, AFollowersFailedWriteKeepsRank0FromPublishing) {
+  const auto faults = std::make_shared<FaultPlan>();
+  faults->add({.on = FaultOn::write, .count = FaultPlan::kForEver, .path_part = "rank1.bin"});
+  const Reports reports = save_all(Policy::rows, 2, kToy, faults, 1);
+  EXPECT_EQ(reports[1].error().code, Code::io);
+  EXPECT_EQ(reports[0].error().code, Code::peer);
+  EXPECT_EQ(reports[0].error().message, "another rank failed while writing its files");
+  EXPECT_EQ(beside(), std::vector<std::string>{});
+}
+
 TEST_F(Save, AnExistingDestinationStaysAsItIs) {
   for (const auto& report : save_all(Policy::rows, 2)) ASSERT_TRUE(report);
   const Files before = written();

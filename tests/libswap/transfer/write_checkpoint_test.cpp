@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/libswap/publish/journal.h"
 #include "ebb/libswap/read/digest.h"
 #include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libswap/transfer/toy_format.h"
@@ -114,6 +115,19 @@ TEST_F(WriteCheckpoint, WritesToARealDirectoryAsToMemory) {
     EXPECT_EQ(*real->backend().list(parent), std::vector<std::string>{"ckpt"});
     ASSERT_TRUE(remove_tree(real->backend(), parent));
   }
+}
+
+TEST_F(WriteCheckpoint, TakesAnEmptyDirectory) {
+  ASSERT_TRUE(queue_->backend().make_directory("/out/ckpt"));
+  const auto report = write();
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(written(), expected());
+}
+
+TEST_F(WriteCheckpoint, APlanOfOtherDTypesIsAnotherPlan) {
+  formats::Catalog other = source_.catalog();
+  other.tensors[0].dtype = DType::i32;
+  EXPECT_NE(identity_of(plan_, other, 64), identity_of(plan_, source_.catalog(), 64));
 }
 
 TEST_F(WriteCheckpoint, LeavesAnExistingDestinationAsItIs) {
