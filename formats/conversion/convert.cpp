@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/conversion/weights.h"
 #include "ebb/formats/conversion/weights_alone.h"
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
@@ -162,19 +163,21 @@ Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) 
   return Layout::make(std::move(spec), std::move(shapes));
 }
 
-}  // namespace
-
-Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
-  if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing", {}};
-  const Catalog& all = source.catalog();
-  Catalog content = without_tensors(all);
+// What is to be written, before the target has its own names for it.
+struct Content {
+  Catalog catalog;
   std::vector<MadeOf> made_of;
-  const Kinship kin = kinship(request.from, request.to);
-  const bool crossing = kin == Kinship::none;
-  if (crossing) EBB_TRY(leave_format(request.from, all, content));
+  std::vector<std::string> changes;
+};
+
+Result<Content> selected_content(const Checkpoint& source, const ConvertRequest& request) {
+  const Catalog& all = source.catalog();
+  Content content{without_tensors(all), {}, {}};
+  const bool crossing = kinship(request.from, request.to) == Kinship::none;
+  if (crossing) EBB_TRY(leave_format(request.from, all, content.catalog));
   const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
-  if (names) content.groups = names->groups;
-  if (crossing) leave_repetitions(content.groups);
+  if (names) content.catalog.groups = names->groups;
+  if (crossing) leave_repetitions(content.catalog.groups);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
     if (request.wanted && !request.wanted(all.tensors[i])) continue;
     TensorEntry tensor = without_chunks(all.tensors[i]);
@@ -182,35 +185,69 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     if (crossing) {
       EBB_TRY(check_free(request.from, tensor));
       if (request.to.traits().steps == StepCounters::values) {
-        EBB_TRY_ASSIGN(const bool lifted, lift_step(source, all.tensors[i], tensor, content));
+        EBB_TRY_ASSIGN(const bool lifted,
+                       lift_step(source, all.tensors[i], tensor, content.catalog));
         if (lifted) continue;
       }
       tensor.key.reset();
       tensor.path.clear();
     }
-    content.tensors.push_back(std::move(tensor));
-    made_of.push_back({i});
+    content.catalog.tensors.push_back(std::move(tensor));
+    content.made_of.push_back({i});
   }
-  Conversion conversion;
   if (takes_weights_alone(request.from, all, request.wanted))
-    if (std::string left = leave_optimizer(all, content); !left.empty())
-      conversion.changes.push_back(std::move(left));
+    content.changes.push_back(leave_optimizer(all, content.catalog));
+  content.changes.push_back(left_out_parameters(request.from, all, request.wanted));
+  std::erase(content.changes, "");
+  return content;
+}
+
+Result<Content> weights_content(const Checkpoint& source, const ConvertRequest& request) {
+  EBB_TRY_ASSIGN(Weights weights, weights_of(request.from, source.catalog(), request.wanted));
+  Content content{{}, std::move(weights.made_of), std::move(weights.changes)};
+  content.catalog.format = source.catalog().format;
+  content.catalog.tensors = std::move(weights.tensors);
+  return content;
+}
+
+// A state dict that is nothing but the model's.
+void place_at_the_top(std::vector<TensorEntry>& tensors) {
+  for (TensorEntry& tensor : tensors) {
+    tensor.key = tensor.name;
+    tensor.path = {tensor.name};
+  }
+}
+
+}  // namespace
+
+Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
+  if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing"};
+  const bool weights = request.taking == Taking::weights;
+  EBB_TRY_ASSIGN(Content content,
+                 weights ? weights_content(source, request) : selected_content(source, request));
+  auto& [catalog, made_of, changes] = content;
   // By the names and states that inspection shows, so before the target has its own.
   if (request.edits != nullptr && !request.edits->empty()) {
-    EBB_TRY_ASSIGN(std::vector<std::string> changes, apply_edits(*request.edits, content, made_of));
-    std::ranges::move(changes, std::back_inserter(conversion.changes));
+    EBB_TRY_ASSIGN(std::vector<std::string> made, apply_edits(*request.edits, catalog, made_of));
+    std::ranges::move(made, std::back_inserter(changes));
   }
+  const Kinship kin = kinship(request.from, request.to);
+  const bool crossing = kin == Kinship::none;
   if (crossing && is_state_dict(request.from)) {
-    if (request.to.traits().holds == Holds::parameters) EBB_TRY(check_understood(all, content));
-    if (!weights_only({content})) put_parts(content);
-    content.parts = {};
+    if (request.to.traits().holds == Holds::parameters)
+      EBB_TRY(check_understood(source.catalog(), catalog));
+    if (!weights_only({catalog})) put_parts(catalog);
+    catalog.parts = {};
   }
   if (crossing && request.to.traits().steps == StepCounters::tensors)
-    lower_steps(request, content, made_of);
-  if (kin != Kinship::same) request.to.respell(content);
-  EBB_TRY_ASSIGN(const Layout layout, layout_of(content, request));
+    lower_steps(request, catalog, made_of);
+  if (weights && is_state_dict(request.to)) place_at_the_top(catalog.tensors);
+  if (weights || kin != Kinship::same) request.to.respell(catalog);
+  EBB_TRY_ASSIGN(const Layout layout, layout_of(catalog, request));
+  Conversion conversion;
+  conversion.changes = std::move(changes);
   conversion.content =
-      std::make_unique<ContentView>(source, std::move(content), std::move(made_of));
+      std::make_unique<ContentView>(source, std::move(catalog), std::move(made_of));
   EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
   if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
   wanted.compression = request.compression;

@@ -17,9 +17,13 @@
 
 namespace ebb::formats {
 
+// weights: what the model's load_state_dict takes (weights.h), and nothing else.
+enum class Taking : std::uint8_t { content, weights };
+
 struct ConvertRequest {
   const Format& from;  // the source's (registry.h: format_of)
   const Format& to;
+  Taking taking = Taking::content;
   std::uint32_t world = 1;                                   // ranks the result is for
   Policy policy = Policy::layer_wise;                        // whole tensors, spread by size
   std::function<bool(const TensorEntry&)> wanted = nullptr;  // null: everything
@@ -32,7 +36,7 @@ struct ConvertRequest {
 struct Conversion {
   std::unique_ptr<ContentView> content;
   EmitPlan plan;
-  // Made by edits, or by wanting weights alone (weights_alone.h); one line each.
+  // Made by edits or by the selection (weights.h, weights_alone.h); one line each.
   std::vector<std::string> changes;
 };
 

@@ -1,8 +1,11 @@
 #include "tools/ckpt_convert/conversion.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <set>
 
+#include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/registry.h"
@@ -37,7 +40,71 @@ bool begins_with(const fs::path& path, const fs::path& folder) {
   return in_folder == folder.end();
 }
 
+// Things of one kind in one line: "value 'a', value 'b' and 5 more".
+std::string in_one_line(const std::vector<std::string>& items, std::size_t most) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min(items.size(), most); ++i)
+    out.append(i == 0 ? "" : ", ").append(items[i]);
+  return items.size() <= most ? out : out + " and " + count_text(items.size() - most) + " more";
+}
+
+// Files that loaders and savers lay beside those which a description speaks of.
+constexpr std::array<std::string_view, 9> kBeside = {
+    ".metadata",      "metadata.json",    "common.pt",
+    "latest",         "latest_universal", "latest_checkpointed_iteration.txt",
+    "modelopt_state", "integrity.json",   "model.safetensors.index.json"};
+
+// Those at the destination that belong neither to the checkpoint there nor to the plan.
+std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Catalog* there,
+                                       const formats::EmitPlan& plan) {
+  std::set<std::string> known;
+  for (const auto* files : {&plan.files, &plan.commit_files})
+    for (const formats::OutputFile& file : *files) known.insert(file.name);
+  if (there != nullptr)
+    for (const formats::FileEntry& file : there->files) known.insert(file.name);
+  std::vector<std::string> foreign;
+  for (const formats::SourceTree::Entry& entry : tree.entries()) {
+    const std::string base = fs::path(entry.name).filename().string();
+    const bool beside = there != nullptr && std::ranges::find(kBeside, base) != kBeside.end();
+    if (!beside && !known.contains(entry.name)) foreign.push_back(printable(entry.name));
+  }
+  return foreign;
+}
+
+// What -f would remove, in a few words; "" for nothing. Fails where it is no checkpoint, or holds
+// files that are not part of one.
+Result<std::string> replaced_by(const Request& request, const formats::EmitPlan& plan) {
+  std::error_code failure;
+  const fs::path destination = tidied(request.destination);
+  const fs::file_status status = fs::symlink_status(destination, failure);
+  if (request.overwrite == libswap::Overwrite::refuse || !fs::exists(status)) return std::string();
+  if (fs::is_directory(status) && fs::is_empty(destination, failure)) return std::string();
+  const std::string shown = printable(request.destination);
+  if (fs::is_symlink(status))
+    return Error{Code::usage, shown + ": is a symbolic link, which -f does not replace",
+                 "name what it leads to"};
+  auto tree = libswap::open_tree(destination);
+  if (!tree) return std::move(tree).error().within("-f replaces checkpoints alone");
+  const auto described = formats::describe(*tree);
+  const Catalog* there = described ? &(*described)->catalog() : nullptr;
+  const auto foreign = foreign_files(**tree, there, plan);
+  if (!foreign.empty() || (*tree)->entries().empty())
+    return Error{
+        Code::usage,
+        formats::compose("{}: was not replaced: -f replaces a checkpoint and nothing else, "
+                         "but {} there belong to none: {}",
+                         shown, plural(foreign.size(), "file"), in_one_line(foreign, 3)),
+        "move them away, or choose another destination"};
+  if (there == nullptr) return std::string("an incomplete result of the same conversion");
+  return formats::compose("{}, {}", there->format, plural(there->tensors.size(), "tensor"));
+}
+
 Result<> check_places(const Request& request) {
+  const std::string last = tidied(request.destination).filename().string();
+  if (last.empty() || last == "." || last == "..")
+    return Error{Code::usage,
+                 "'" + printable(request.destination) + "' cannot be made anew under that name",
+                 "give the directory its own name, as in ../result"};
   std::error_code failure;
   const fs::path source = fs::weakly_canonical(tidied(request.source), failure);
   if (failure) return Error{Code::io, printable(request.source) + ": " + failure.message(), {}};
@@ -66,15 +133,6 @@ std::uint32_t readers_within(const Request& request, const formats::EmitPlan& pl
   if (largest == 0) return wanted;
   const std::uint64_t held = request.memory_bytes / 2 / (largest + formats::MiB);
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(held, 1, wanted));
-}
-
-// Complaints of one kind in one line: "3 things: value 'a', value 'b', ...".
-std::string in_one_line(const std::vector<std::string>& items) {
-  constexpr std::size_t kShown = 6;
-  std::string out;
-  for (std::size_t i = 0; i < std::min(items.size(), kShown); ++i)
-    out.append(i == 0 ? "" : ", ").append(items[i]);
-  return items.size() <= kShown ? out : out + " and " + count_text(items.size() - kShown) + " more";
 }
 
 }  // namespace
@@ -106,18 +164,20 @@ Result<Prepared> prepare(const Request& request) {
       formats::plan_conversion(
           *source, {.from = formats::format_of(source->catalog()),
                     .to = *request.format,
+                    .taking = request.taking,
                     .world = request.world,
                     .policy = request.policy,
                     .wanted = [&](const TensorEntry& t) { return request.selection.wants(t); },
                     .file_bytes = request.file_bytes,
                     .edits = &request.edits,
                     .compression = request.compression}));
+  EBB_TRY_ASSIGN(std::string replaces, replaced_by(request, conversion.plan));
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
     return Error{Code::unsupported,
                  std::string(request.format->name()) + " cannot hold " +
-                     in_one_line(conversion.plan.dropped),
+                     in_one_line(conversion.plan.dropped, 6),
                  "--drop goes on without; -n --drop lists all of it; dcp holds everything"};
-  return Prepared{std::move(source), std::move(conversion)};
+  return Prepared{std::move(source), std::move(conversion), std::move(replaces)};
 }
 
 Result<Outcome> carry_out(Console& console, const Request& request, const Prepared& prepared) {

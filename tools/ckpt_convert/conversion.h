@@ -26,6 +26,7 @@ struct Request {
   formats::Policy policy = formats::Policy::rows;
   std::optional<std::uint64_t> file_bytes;  // where the format cuts files
   std::optional<formats::Compression> compression;
+  formats::Taking taking = formats::Taking::content;
   Selection selection;
   formats::Edits edits;
   Dropping dropping = Dropping::refused;
@@ -37,14 +38,15 @@ struct Request {
 struct Prepared {
   std::unique_ptr<formats::Checkpoint> source;
   formats::Conversion conversion;
+  std::string replaces;  // what -f takes the place of, in a few words; "" for nothing
 
   std::uint64_t bytes() const;  // of all files to be written
   std::size_t files() const;
 };
 
 // Reads the source's description, proves that it is complete and plans the result. Refuses
-// destinations that are the source, lie inside it or hold it, and content that the format cannot
-// hold unless dropping is allowed.
+// destinations that are the source, lie inside it or hold it, destinations that may be replaced but
+// are no checkpoint, and content that the format cannot hold unless dropping is allowed.
 formats::Result<Prepared> prepare(const Request& request);
 
 struct Outcome {

@@ -9,7 +9,7 @@
 #include "ebb/libswap/sys/process.h"
 #include "tools/ckpt_convert/changes.h"
 #include "tools/ckpt_convert/conversion.h"
-#include "tools/cli/json.h"
+#include "tools/ckpt_convert/report.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
 
@@ -116,6 +116,18 @@ constexpr std::array kFlags = {
          "an optimizer in a state dict; repeatable",
          {},
          Repeat::many},
+    Flag{"weights",
+         '\0',
+         FlagType::on,
+         {},
+         {},
+         kFilters,
+         {},
+         "the model's weights, as load_state_dict takes them",
+         "Each parameter and buffer once, under its name and in its most exact copy: a master, "
+         "else what the model computes with; tied ones under each name. --to is safetensors where "
+         "it is not given; --dtype bf16 makes them smaller.",
+         Repeat::once},
     Flag{"include",
          'k',
          FlagType::text,
@@ -246,7 +258,7 @@ constexpr std::array kExamples = {
     Example{"ckpt-convert ckpt/ out/ --to safetensors", "one file that everything can load"},
     Example{"ckpt-convert ckpt/ out/ --to dcp --world-size 2", "resume on two ranks"},
     Example{"ckpt-convert ckpt/ out/ --to dcp -n", "what would be written, and how much"},
-    Example{"ckpt-convert a/ b/ -t safetensors --states param", "the weights alone"},
+    Example{"ckpt-convert ckpt/ out/ --weights --dtype bf16", "the model, for load_state_dict"},
 };
 
 constexpr Program kProgram = {
@@ -271,6 +283,16 @@ std::vector<std::string> split_list(const std::vector<std::string>& lists) {
   return out;
 }
 
+// Whatever the case; or a name of which it is a part: universal is deepspeed-universal.
+std::optional<std::string> format_meant(std::string name, const std::vector<std::string>& known) {
+  for (char& letter : name)
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  if (const auto meant = nearest(name, known)) return meant;
+  for (const std::string& one : known)
+    if (name.size() >= 3 && one.find(name) != std::string::npos) return one;
+  return std::nullopt;
+}
+
 Result<const formats::Format*> target_of(const Arguments& arguments) {
   const auto name = arguments.text("to");
   std::vector<std::string> known;
@@ -278,9 +300,10 @@ Result<const formats::Format*> target_of(const Arguments& arguments) {
     known.emplace_back(format->name());
   std::string list;
   for (const std::string& one : known) list.append(list.empty() ? "" : ", ").append(one);
+  if (!name && arguments.has("weights")) return formats::format_named("safetensors");
   if (!name) return Error{Code::usage, "--to is missing: which format to write?", "one of " + list};
   if (const formats::Format* format = formats::format_named(*name)) return format;
-  const auto meant = nearest(*name, known);
+  const auto meant = format_meant(*name, known);
   return Error{Code::usage, "--to takes one of " + list + ", not '" + printable(*name) + "'",
                meant ? "did you mean --to " + *meant + "?" : std::string()};
 }
@@ -343,6 +366,12 @@ Result<Request> request_of(const Arguments& arguments) {
   request.selection.include = arguments.texts("include");
   request.selection.exclude = arguments.texts("exclude");
   request.selection.states = split_list(arguments.texts("states"));
+  if (arguments.has("weights")) {
+    request.taking = formats::Taking::weights;
+    if (!request.selection.states.empty())
+      return Error{Code::usage, "--weights takes each parameter's best copy, whatever its state",
+                   "give --weights or --states, not both"};
+  }
   const std::uint64_t jobs = arguments.count("jobs").value_or(0);
   if (arguments.count("jobs") && (jobs == 0 || jobs > kMaxJobs))
     return Error{
@@ -355,112 +384,6 @@ Result<Request> request_of(const Arguments& arguments) {
   if (arguments.has("drop")) request.dropping = Dropping::allowed;
   if (arguments.has("force")) request.overwrite = libswap::Overwrite::replace;
   return request;
-}
-
-// The first is known before anything was read, the second when everything is written.
-std::string planned_bytes(const Prepared& prepared) {
-  return bytes_text(prepared.bytes()) +
-         (prepared.conversion.plan.packing ? " before compression" : "");
-}
-
-std::string written_bytes(const libswap::WriteReport& report, const Prepared& prepared) {
-  std::string text = bytes_text(report.bytes);
-  if (prepared.conversion.plan.packing) text += " out of " + bytes_text(report.plain_bytes);
-  return text;
-}
-
-std::string plan_text(const Request& request, const Prepared& prepared) {
-  const formats::Conversion& conversion = prepared.conversion;
-  std::string out = "would write " + printable(request.destination) + ": " +
-                    std::string(request.format->name()) + " for " + plural(request.world, "rank") +
-                    ", " + plural(conversion.content->catalog().tensors.size(), "tensor") + ", " +
-                    plural(prepared.files(), "file") + ", " + planned_bytes(prepared) + "\n";
-  Table table({{"file"}, {"rank", Align::right}, {"bytes", Align::right}});
-  constexpr std::size_t kShown = 16;
-  for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
-    for (const formats::OutputFile& file : *files)
-      if (table.rows() < kShown)
-        table.add({file.name, std::to_string(index_of(file.writer)), bytes_text(file.size)});
-  out += table.text();
-  if (prepared.files() > kShown)
-    out += "  ... " + count_text(prepared.files() - kShown) + " more files\n";
-  for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
-  for (const std::string& change : conversion.changes) out += "  " + change + "\n";
-  for (const std::string& dropped : conversion.plan.dropped) out += "  drops " + dropped + "\n";
-  return out;
-}
-
-// What the reading back has shown, and what it cannot have shown.
-std::string verified_text(const Prepared& prepared, const Outcome& outcome) {
-  const formats::Conversion& conversion = prepared.conversion;
-  const std::size_t derived = conversion.plan.derived.size();
-  const std::size_t otherwise = outcome.rounded_otherwise.size();
-  std::string out;
-  if (derived > otherwise)
-    out += "  " + plural(derived - otherwise, "tensor") +
-           " not stored: readers round the master weights, with the same result\n";
-  for (const std::string& change : conversion.changes) out += "  " + change + "\n";
-  for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
-  for (const std::string& dropped : conversion.plan.dropped) out += "  dropped " + dropped + "\n";
-  for (const std::string& line : outcome.rounded_otherwise) out += "  dropped " + line + "\n";
-  return out;
-}
-
-std::string done_text(const Request& request, const Prepared& prepared, const Outcome& outcome) {
-  const libswap::WriteReport& report = outcome.report;
-  const std::size_t tensors = prepared.conversion.content->catalog().tensors.size();
-  const std::size_t lost =
-      prepared.conversion.plan.omitted.size() + outcome.rounded_otherwise.size();
-  std::array<char, 64> speed{};
-  std::snprintf(speed.data(), speed.size(), " in %.2f s (%.0f MB/s)", report.seconds,
-                static_cast<double>(report.plain_bytes) / std::max(report.seconds, 1e-9) / 1e6);
-  return printable(request.destination) + ": " + std::string(request.format->name()) + " for " +
-         plural(request.world, "rank") + ", " + plural(tensors - lost, "tensor") + ", " +
-         plural(report.files, "file") + ", " + written_bytes(report, prepared) + speed.data() +
-         ", verified bit for bit\n" + verified_text(prepared, outcome);
-}
-
-std::string report_json(const Request& request, const Prepared& prepared, const Outcome* outcome) {
-  JsonWriter json;
-  json.open_object().key("schema").text("ckpt.convert/1");
-  json.key("dry_run").raw(outcome == nullptr ? "true" : "false");
-  json.key("source").text(request.source).key("destination").text(request.destination);
-  json.key("format").text(request.format->name()).key("world").number(request.world);
-  json.key("partition").text(formats::name_of(request.policy));
-  json.key("tensors").number(prepared.conversion.content->catalog().tensors.size());
-  json.key("files").open_list();
-  for (const auto* files :
-       {&prepared.conversion.plan.files, &prepared.conversion.plan.commit_files})
-    for (const formats::OutputFile& file : *files)
-      json.open_object()
-          .key("name")
-          .text(file.name)
-          .key("rank")
-          .number(index_of(file.writer))
-          .key("bytes")
-          .number(file.size)
-          .close_object();
-  json.close_list().key("changes").open_list();
-  for (const std::string& change : prepared.conversion.changes) json.text(change);
-  json.close_list().key("bytes").number(prepared.bytes());
-  if (prepared.conversion.plan.packing) {
-    json.key("compression").text("zstd:" + std::to_string(request.compression->level));
-    if (outcome != nullptr) json.key("compressed_bytes").number(outcome->report.bytes);
-  }
-  json.key("dropped").open_list();
-  for (const std::string& dropped : prepared.conversion.plan.dropped) json.text(dropped);
-  if (outcome != nullptr)
-    for (const std::string& line : outcome->rounded_otherwise) json.text(line);
-  json.close_list();
-  if (outcome != nullptr)
-    json.key("seconds")
-        .raw(std::to_string(outcome->report.seconds))
-        .key("resumed_bytes")
-        .number(outcome->report.bytes_found)
-        .key("verified")
-        .raw("true");
-  json.close_object();
-  return json.take();
 }
 
 Result<Exit> work(Console& console, const Arguments& arguments) {

@@ -94,7 +94,7 @@ Result<> ReadBack::run(const std::filesystem::path& directory,
       formats::lost_content(conversion_.content->catalog(), conversion_.plan, written->catalog());
   if (!lost.empty())
     return Error{
-        Code::corrupt,
+        Code::state,  // ours to mend; the source is as sound as before
         lost.front() + " in what was read back" +
             (lost.size() == 1 ? "" : " (and " + plural(lost.size() - 1, "more such thing") + ")") +
             "; nothing was published",

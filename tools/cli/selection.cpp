@@ -20,7 +20,7 @@ std::string states_hint(const formats::Catalog& catalog, const Selection& select
   for (const TensorEntry& tensor : catalog.tensors) states.insert(tensor.state);
   const bool known = std::all_of(selection.states.begin(), selection.states.end(),
                                  [&](const std::string& state) { return states.contains(state); });
-  if (known) return "--tensors without a filter lists their names, states and keys";
+  if (known) return "ckpt-inspect --tensors lists names, states and keys";
   std::string hint = "states here:";
   if (states.erase("param") != 0) hint += " param,";
   for (const std::string_view state : states) hint += " " + formats::printable(state, 40) + ",";

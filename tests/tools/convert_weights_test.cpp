@@ -1,0 +1,120 @@
+// The weights of a model in one command, and selections that do not have all of them. What torch
+// makes of the files: tests/judges/weights.sh.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <sstream>
+
+#include "tests/support/program.h"
+
+namespace ebb {
+namespace {
+
+using test_support::Outcome;
+using test_support::run_program;
+using test_support::ScratchDirectory;
+
+Outcome convert(const std::vector<std::string>& arguments) {
+  return run_program("ckpt-convert", arguments);
+}
+
+// {name, state} -> SHA-256.
+using Digests = std::map<std::pair<std::string, std::string>, std::string>;
+Digests digests(const std::string& path) {
+  const Outcome run = run_program("ckpt-inspect", {path, "--tensors", "--digest"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  Digests out;
+  std::istringstream lines(run.out);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    const std::vector<std::string> cells{std::istream_iterator<std::string>(words), {}};
+    if (cells.size() > 2 && cells.back().size() == 64) out[{cells[0], cells[1]}] = cells.back();
+  }
+  return out;
+}
+
+// Each name once, with the digest of its best copy.
+std::map<std::string, std::string> best(const Digests& all) {
+  std::map<std::string, std::string> out;
+  for (const char* state : {"buffer", "param", "master"})
+    for (const auto& [what, digest] : all)
+      if (what.second == state) out[what.first] = digest;
+  return out;
+}
+
+class ConvertWeights : public testing::TestWithParam<const char*> {};
+
+TEST_P(ConvertWeights, AreEachParameterAndBufferOnceInItsMostExactCopy) {
+  const ScratchDirectory scratch;
+  const std::string source = GetParam(), out = scratch / "out";
+  const Outcome run = convert({source, out, "--weights"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(std::filesystem::exists(out + "/model.safetensors"));
+  const auto wanted = best(digests(source));
+  const Digests found = digests(out);
+  for (const auto& [name, digest] : wanted)
+    EXPECT_EQ(found.count({name, "param"}) ? found.at({name, "param"}) : "", digest) << name;
+  // Nothing else, but for the second names of tied parameters.
+  if (run.out.find("tied parameters") == std::string::npos)
+    EXPECT_EQ(found.size(), wanted.size());
+  else
+    EXPECT_GT(found.size(), wanted.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fixtures, ConvertWeights,
+    testing::Values("deepspeed/z1_adamw_bf16_w2/data", "deepspeed/z2_muon_bf16_w2/data",
+                    "deepspeed/z3_adamw_bf16_w4/data", "deepspeed/z3_muon_bf16_w4/data",
+                    "deepspeed/universal_z3_adamw/data", "dcp/fsdp2_w3_bf16_fp32_master/data",
+                    "dcp/fsdp2_w2_odd_rows_tied/data", "megatron/muon_layerwise_tp2_dp2/data",
+                    "ebb/v1_w2/data"),
+    [](const auto& one) {
+      std::string name(one.param);
+      std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+      return name;
+    });
+
+TEST(ConvertToWeights, OfATorchFileLeaveItsOptimizersAndGoWhereverTheyCan) {
+  const ScratchDirectory scratch;
+  const std::string first = scratch / "first";
+  ASSERT_EQ(convert({"torch/muon_adamw_state/data", first, "--weights"}).exit, 0);
+  const Digests weights = digests(first);
+  EXPECT_TRUE(weights.contains({"a.weight", "param"}));
+  for (const auto& [what, digest] : weights) EXPECT_EQ(what.second, "param") << what.first;
+  for (const char* format : {"torch", "dcp"}) {
+    const std::string out = scratch / format, back = out + "-back";
+    const Outcome run = convert({"torch/muon_adamw_state/data", out, "--weights", "-t", format});
+    ASSERT_EQ(run.exit, 0) << run.err;
+    const Outcome again = convert({out, back, "--weights"});
+    ASSERT_EQ(again.exit, 0) << again.err;
+    EXPECT_EQ(digests(back), weights) << format;
+  }
+}
+
+TEST(ConvertToWeights, AreRoundedAndCutIntoFilesWithAnIndex) {
+  const ScratchDirectory scratch;
+  const std::string out = scratch / "out";
+  const Outcome run = convert({"deepspeed/z3_adamw_bf16_w4/data", out, "--weights", "--dtype",
+                               "bf16", "--shard-size", "300"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(std::filesystem::exists(out + "/model.safetensors.index.json"));
+  EXPECT_NE(run.out.find("from F32 to BF16, rounded"), std::string::npos) << run.out;
+  EXPECT_EQ(
+      convert({"deepspeed/z3_adamw_bf16_w4/data", out, "--weights", "--states", "param"}).exit, 2);
+}
+
+TEST(ConvertStates, SayWhichParametersTheyLeaveOut) {
+  const ScratchDirectory scratch;
+  const Outcome run = convert({"deepspeed/z3_adamw_bf16_w4/data", scratch / "out", "-t",
+                               "safetensors", "--states", "param"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_NE(run.out.find("leaves out the weights of 7 of "), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("blocks.0.attn.bias, "), std::string::npos) << run.out;
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,142 @@
+#include "tools/ckpt_convert/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "ebb/formats/core/compose.h"
+#include "ebb/formats/core/json_text.h"
+#include "tools/cli/json.h"
+#include "tools/cli/text.h"
+
+namespace ebb::tools::convert {
+
+using formats::printable;
+
+namespace {
+
+// The first is known before anything was read, the second when everything is written.
+std::string planned_bytes(const Prepared& prepared) {
+  return bytes_text(prepared.bytes()) +
+         (prepared.conversion.plan.packing ? " before compression" : "");
+}
+
+std::string written_bytes(const libswap::WriteReport& report, const Prepared& prepared) {
+  std::string text = bytes_text(report.bytes);
+  if (prepared.conversion.plan.packing) text += " out of " + bytes_text(report.plain_bytes);
+  return text;
+}
+
+// What the reading back has shown, and what it cannot have shown.
+std::string verified_text(const Prepared& prepared, const Outcome& outcome) {
+  const formats::Conversion& conversion = prepared.conversion;
+  const std::size_t derived = conversion.plan.derived.size();
+  const std::size_t otherwise = outcome.rounded_otherwise.size();
+  std::string out;
+  if (derived > otherwise)
+    out += "  " + plural(derived - otherwise, "tensor") +
+           " not stored: readers round the master weights, with the same result\n";
+  for (const std::string& change : conversion.changes) out += "  " + change + "\n";
+  for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
+  for (const std::string& dropped : conversion.plan.dropped) out += "  dropped " + dropped + "\n";
+  for (const std::string& line : outcome.rounded_otherwise) out += "  dropped " + line + "\n";
+  return out;
+}
+
+// For destinations that are called like a file.
+std::string folder_note(const Request& request, const Prepared& prepared) {
+  constexpr std::string_view kFiles[] = {".safetensors", ".pt", ".pth", ".bin", ".h5", ".hdf5"};
+  const bool like_a_file = std::ranges::any_of(
+      kFiles, [&](std::string_view end) { return request.destination.ends_with(end); });
+  if (!like_a_file || prepared.conversion.plan.files.empty()) return {};
+  return formats::compose("  {} is a directory; what it holds begins with {}\n",
+                          printable(request.destination),
+                          prepared.conversion.plan.files.front().name);
+}
+
+}  // namespace
+
+std::string plan_text(const Request& request, const Prepared& prepared) {
+  const formats::Conversion& conversion = prepared.conversion;
+  std::string out = "would write " + printable(request.destination) + ": " +
+                    std::string(request.format->name()) + " for " + plural(request.world, "rank") +
+                    ", " + plural(conversion.content->catalog().tensors.size(), "tensor") + ", " +
+                    plural(prepared.files(), "file") + ", " + planned_bytes(prepared) + "\n";
+  Table table({{"file"}, {"rank", Align::right}, {"bytes", Align::right}});
+  constexpr std::size_t kShown = 16;
+  for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
+    for (const formats::OutputFile& file : *files)
+      if (table.rows() < kShown)
+        table.add({file.name, std::to_string(index_of(file.writer)), bytes_text(file.size)});
+  out += table.text();
+  if (prepared.files() > kShown)
+    out += "  ... " + count_text(prepared.files() - kShown) + " more files\n";
+  if (!prepared.replaces.empty()) out += "  replaces " + prepared.replaces + "\n";
+  for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
+  for (const std::string& change : conversion.changes) out += "  " + change + "\n";
+  for (const std::string& dropped : conversion.plan.dropped) out += "  drops " + dropped + "\n";
+  return out;
+}
+
+std::string done_text(const Request& request, const Prepared& prepared, const Outcome& outcome) {
+  const libswap::WriteReport& report = outcome.report;
+  const std::size_t tensors = prepared.conversion.content->catalog().tensors.size();
+  const std::size_t lost =
+      prepared.conversion.plan.omitted.size() + outcome.rounded_otherwise.size();
+  const double rate =
+      static_cast<double>(report.plain_bytes) / std::max(report.seconds, 1e-9) / 1e6;
+  std::array<char, 64> seconds{}, speed{};
+  std::snprintf(seconds.data(), seconds.size(), " in %.2f s", report.seconds);
+  if (rate >= 1) std::snprintf(speed.data(), speed.size(), " (%.0f MB/s)", rate);
+  return printable(request.destination) + ": " + std::string(request.format->name()) + " for " +
+         plural(request.world, "rank") + ", " + plural(tensors - lost, "tensor") + ", " +
+         plural(report.files, "file") + ", " + written_bytes(report, prepared) + seconds.data() +
+         speed.data() + ", verified bit for bit\n" + folder_note(request, prepared) +
+         (prepared.replaces.empty() ? "" : "  replaced " + prepared.replaces + "\n") +
+         verified_text(prepared, outcome);
+}
+
+std::string report_json(const Request& request, const Prepared& prepared, const Outcome* outcome) {
+  JsonWriter json;
+  json.open_object().key("schema").text("ckpt.convert/1");
+  json.key("dry_run").raw(outcome == nullptr ? "true" : "false");
+  json.key("source").text(request.source).key("destination").text(request.destination);
+  json.key("format").text(request.format->name()).key("world").number(request.world);
+  json.key("partition").text(formats::name_of(request.policy));
+  json.key("tensors").number(prepared.conversion.content->catalog().tensors.size());
+  json.key("files").open_list();
+  for (const auto* files :
+       {&prepared.conversion.plan.files, &prepared.conversion.plan.commit_files})
+    for (const formats::OutputFile& file : *files)
+      json.open_object()
+          .key("name")
+          .text(file.name)
+          .key("rank")
+          .number(index_of(file.writer))
+          .key("bytes")
+          .number(file.size)
+          .close_object();
+  json.close_list().key("changes").open_list();
+  for (const std::string& change : prepared.conversion.changes) json.text(change);
+  json.close_list().key("bytes").number(prepared.bytes());
+  if (prepared.conversion.plan.packing) {
+    json.key("compression").text("zstd:" + std::to_string(request.compression->level));
+    if (outcome != nullptr) json.key("compressed_bytes").number(outcome->report.bytes);
+  }
+  json.key("dropped").open_list();
+  for (const std::string& dropped : prepared.conversion.plan.dropped) json.text(dropped);
+  if (outcome != nullptr)
+    for (const std::string& line : outcome->rounded_otherwise) json.text(line);
+  json.close_list();
+  if (outcome != nullptr)
+    json.key("seconds")
+        .raw(std::to_string(outcome->report.seconds))
+        .key("resumed_bytes")
+        .number(outcome->report.bytes_found)
+        .key("verified")
+        .raw("true");
+  json.close_object();
+  return json.take();
+}
+
+}  // namespace ebb::tools::convert
