@@ -154,6 +154,12 @@ void leave_repetitions(std::vector<GroupEntry>& groups) {
     });
 }
 
+// Whether a state's key in a state dict is as good as any where there are only keys.
+bool says_the_same(const ConvertRequest& request, const TensorEntry& tensor) {
+  return is_state_dict(request.from) && request.to.traits().holds == Holds::keyed_tensors &&
+         tensor.key && tensor.key->ends_with("." + tensor.name + "." + tensor.state);
+}
+
 Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) {
   std::vector<Shape> shapes;
   for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
@@ -189,7 +195,7 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
                        lift_step(source, all.tensors[i], tensor, content.catalog));
         if (lifted) continue;
       }
-      tensor.key.reset();
+      if (!says_the_same(request, tensor)) tensor.key.reset();
       tensor.path.clear();
     }
     content.catalog.tensors.push_back(std::move(tensor));

@@ -69,13 +69,21 @@ class Emitter {
       : content_(content),
         folder_(std::move(folder)),
         items_(std::move(items)),
-        chain_(content, content.groups) {}
+        chain_(content, content.groups),
+        has_params_(std::ranges::any_of(content.tensors, [](const TensorEntry& tensor) {
+          return tensor.state == "param" || tensor.state == "master";
+        })) {}
 
   Result<EmitPlan> run() {
     for (const ValueEntry& entry : content_.values)
       if (is_object_key(entry.key)) EBB_TRY(items_.add_value(entry.key, {}, entry.value));
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       std::string key = key_of(content_.tensors[i]);
+      if (is_nobodys(content_.tensors[i])) {
+        items_.omit(i, key,
+                    "belongs to no model or optimizer; Megatron would take it for a weight");
+        continue;
+      }
       if (is_object_part(key)) {
         items_.omit(i, key, kObjectPart);
         continue;
@@ -103,6 +111,11 @@ class Emitter {
   }
 
  private:
+  // Beside parameters, what is not known to be one.
+  bool is_nobodys(const TensorEntry& tensor) const {
+    return tensor.state == "tensor" && !tensor.key && has_params_;
+  }
+
   // Megatron loads the model from its own weights: where only the masters are there, as in ZeRO
   // stage 3, those are rounded. Says how many, "" for none.
   Result<std::string> add_model_weights() {
@@ -144,6 +157,7 @@ class Emitter {
   std::string folder_;
   DcpItemWriter items_;
   OptimizerChain chain_;
+  bool has_params_ = false;
 };
 
 // "release" stays; an iteration's folder follows from the step.

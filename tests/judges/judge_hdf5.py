@@ -40,6 +40,8 @@ def main():
             item = found.get((t["name"], t["state"]))
             if item is None and t["key"] is not None:
                 item = found.get((t["key"], None)) or found.get((t["key"], t["state"]))
+            if item is None and t["name"] == t["key"] and ".state." in t["key"]:  # flattened by the optimizer
+                item = found.get(tuple(t["key"].split(".state.", 1)[1].rsplit(".", 1)))
             if item is None:
                 if "derived" not in t:
                     diffs.append(f"{t['name']} ({t['state']}): missing")

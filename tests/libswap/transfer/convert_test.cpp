@@ -7,6 +7,7 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/formats/registry.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/libswap/read/digest.h"
 #include "tests/libswap/transfer/toy_format.h"
 
@@ -180,7 +181,7 @@ TEST_F(Crossing, BetweenStateDictsPlacesAndValuesStayAndNamesAreTheTargets) {
   EXPECT_EQ(content.tensors.size(), 3u);
   EXPECT_EQ(content.tensors[0].path, (std::vector<formats::PathItem>{"model", "w"}));
   EXPECT_EQ(label_of(content.tensors[0]), "model.w");
-  EXPECT_EQ(content.tensors[0].name, "model.w");
+  EXPECT_EQ(content.tensors[0].name, "w");
 }
 
 TEST_F(Crossing, ATorchFileLeavesWithTheNamesOfItsParameters) {
@@ -189,23 +190,26 @@ TEST_F(Crossing, ATorchFileLeavesWithTheNamesOfItsParameters) {
   catalog.tensors[0].path = {"model", "w"};
   catalog.tensors[1].path = {"opt", "state", 0, "step"};
   catalog.tensors[2].path = {"opt", "state", 1, "step"};
+  for (TensorEntry& tensor : catalog.tensors) tensor.key = formats::joined(tensor.path);
+  const auto list = [](formats::Value a, formats::Value b) {
+    return formats::Value::of_list({std::move(a), std::move(b)});
+  };
   catalog.values = {{"opt.param_groups.0.params",
                      {"opt", "param_groups", 0, "params"},
-                     formats::Value::of_list({formats::Value::of_int(0)}),
-                     true},
+                     list(formats::Value::of_int(0), formats::Value::of_int(1))},
                     {"opt.param_groups.0.param_names",
                      {"opt", "param_groups", 0, "param_names"},
-                     formats::Value::of_list({formats::Value::of_string("w")}),
-                     true}};
+                     list(formats::Value::of_string("w"), formats::Value::of_string("v"))}};
+  ASSERT_TRUE(formats::name_contents(catalog));
   const auto made = formats::plan_conversion(source_, {.from = from(), .to = kCountsInValues});
   ASSERT_TRUE(made) << made.error().message;
   const Catalog& content = made->content->catalog();
   EXPECT_EQ(content.param_steps, (std::map<std::string, std::int64_t>{{"w", 17}}));
   ASSERT_EQ(content.tensors.size(), 2u);
   EXPECT_EQ(label_of(content.tensors[0]), "w (param)");
-  EXPECT_EQ(label_of(content.tensors[1]), "opt.1 (step)");
+  EXPECT_EQ(label_of(content.tensors[1]), "v (step)");
   ASSERT_EQ(content.groups.size(), 1u);
-  EXPECT_EQ(content.groups[0].params, std::vector<std::string>{"w"});
+  EXPECT_EQ(content.groups[0].params, (std::vector<std::string>{"w", "v"}));
 }
 
 TEST(ContentView, CastsAndScalesWhatItReadsWhereverTheReadBegins) {
