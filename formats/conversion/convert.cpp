@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/conversion/unsafe_values.h"
 #include "ebb/formats/conversion/weights_alone.h"
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
@@ -174,6 +175,8 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing) EBB_TRY(leave_format(request.from, all, content));
   const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
   if (names) content.groups = names->groups;
+  Conversion conversion;
+  conversion.unsafe = leave_unsafe(content);
   if (crossing) leave_repetitions(content.groups);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
     if (request.wanted && !request.wanted(all.tensors[i])) continue;
@@ -191,7 +194,6 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     content.tensors.push_back(std::move(tensor));
     made_of.push_back({i});
   }
-  Conversion conversion;
   if (takes_weights_alone(request.from, all, request.wanted))
     if (std::string left = leave_optimizer(all, content); !left.empty())
       conversion.changes.push_back(std::move(left));
@@ -215,6 +217,8 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
   wanted.compression = request.compression;
   EBB_TRY_ASSIGN(conversion.plan, request.to.emit(wanted));
+  conversion.plan.dropped.insert(conversion.plan.dropped.begin(), conversion.unsafe.begin(),
+                                 conversion.unsafe.end());
   return conversion;
 }
 
