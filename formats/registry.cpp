@@ -6,6 +6,7 @@
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/dcp/format.h"
 #include "ebb/formats/deepspeed/format.h"
+#include "ebb/formats/foreign_files.h"
 #include "ebb/formats/hdf5/format.h"
 #include "ebb/formats/megatron/format.h"
 #include "ebb/formats/native/format.h"
@@ -57,20 +58,31 @@ const Format& format_of(const Catalog& catalog) {
   return format != nullptr ? *format : kThe<UnknownFormat>;
 }
 
-Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree) {
+namespace {
+
+Result<std::unique_ptr<Checkpoint>> described(const std::shared_ptr<const SourceTree>& tree) {
   for (const Format* format : registered_formats()) {
     if (!format->detect(*tree)) continue;
-    auto described = format->describe(tree);
-    if (described || described.error().code != Code::layout) return described;
+    auto checkpoint = format->describe(tree);
+    if (checkpoint || checkpoint.error().code != Code::layout) return checkpoint;
     // Parts that do not fit together are damage here; elsewhere it is what was asked for that does
     // not fit.
-    Error error = std::move(described).error();
+    Error error = std::move(checkpoint).error();
     error.code = Code::corrupt;
     return error;
   }
   return Error{Code::unsupported,
                std::string(tree->root()) + ": no checkpoint of a known format is here",
                "ckpt-inspect --help lists the formats this version reads"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree) {
+  auto checkpoint = described(tree);
+  if (checkpoint) return checkpoint;
+  if (std::optional<Error> foreign = foreign_file_in(*tree)) return std::move(*foreign);
+  return checkpoint;
 }
 
 Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree,

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/conversion/unsafe_values.h"
 #include "ebb/formats/conversion/weights.h"
 #include "ebb/formats/conversion/weights_alone.h"
 #include "ebb/formats/core/bytes.h"
@@ -174,15 +175,17 @@ struct Content {
   Catalog catalog;
   std::vector<MadeOf> made_of;
   std::vector<std::string> changes;
+  std::vector<std::string> unsafe;  // Conversion::unsafe
 };
 
 Result<Content> selected_content(const Checkpoint& source, const ConvertRequest& request) {
   const Catalog& all = source.catalog();
-  Content content{without_tensors(all), {}, {}};
+  Content content{without_tensors(all), {}, {}, {}};
   const bool crossing = kinship(request.from, request.to) == Kinship::none;
   if (crossing) EBB_TRY(leave_format(request.from, all, content.catalog));
   const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
   if (names) content.catalog.groups = names->groups;
+  content.unsafe = leave_unsafe(content.catalog);
   if (crossing) leave_repetitions(content.catalog.groups);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
     if (request.wanted && !request.wanted(all.tensors[i])) continue;
@@ -210,7 +213,7 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
 
 Result<Content> weights_content(const Checkpoint& source, const ConvertRequest& request) {
   EBB_TRY_ASSIGN(Weights weights, weights_of(request.from, source.catalog(), request.wanted));
-  Content content{{}, std::move(weights.made_of), std::move(weights.changes)};
+  Content content{{}, std::move(weights.made_of), std::move(weights.changes), {}};
   content.catalog.format = source.catalog().format;
   content.catalog.tensors = std::move(weights.tensors);
   return content;
@@ -231,7 +234,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   const bool weights = request.taking == Taking::weights;
   EBB_TRY_ASSIGN(Content content,
                  weights ? weights_content(source, request) : selected_content(source, request));
-  auto& [catalog, made_of, changes] = content;
+  auto& [catalog, made_of, changes, unsafe] = content;
   // By the names and states that inspection shows, so before the target has its own.
   if (request.edits != nullptr && !request.edits->empty()) {
     EBB_TRY_ASSIGN(std::vector<std::string> made, apply_edits(*request.edits, catalog, made_of));
@@ -252,12 +255,15 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   EBB_TRY_ASSIGN(const Layout layout, layout_of(catalog, request));
   Conversion conversion;
   conversion.changes = std::move(changes);
+  conversion.unsafe = std::move(unsafe);
   conversion.content =
       std::make_unique<ContentView>(source, std::move(catalog), std::move(made_of));
   EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
   if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
   wanted.compression = request.compression;
   EBB_TRY_ASSIGN(conversion.plan, request.to.emit(wanted));
+  conversion.plan.dropped.insert(conversion.plan.dropped.begin(), conversion.unsafe.begin(),
+                                 conversion.unsafe.end());
   return conversion;
 }
 

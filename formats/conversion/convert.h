@@ -38,6 +38,9 @@ struct Conversion {
   EmitPlan plan;
   // Made by edits or by the selection (weights.h, weights_alone.h); one line each.
   std::vector<std::string> changes;
+  // What loading the source in Python would call beyond what frameworks write (unsafe_values.h);
+  // among plan.dropped as well.
+  std::vector<std::string> unsafe;
 };
 
 // Reads the source only where step counters move from tensors to values. A format's own keys, paths

@@ -17,6 +17,23 @@ std::size_t plain_length(std::string_view text) {
   return length;
 }
 
+// Characters that move the cursor or turn the direction in which a terminal writes: C1 controls,
+// bidirectional marks, embeddings, overrides and isolates, line and paragraph separators.
+// `sequence` is one of UTF-8.
+bool steers(std::string_view sequence) {
+  if (sequence.size() == 2)
+    return (sequence[0] == '\xc2' && static_cast<std::uint8_t>(sequence[1]) < 0xa0) ||
+           sequence == "\xd8\x9c";
+  if (sequence.size() != 3 || sequence[0] != '\xe2') return false;
+  const auto last = static_cast<std::uint8_t>(sequence[2]);
+  if (sequence[1] == '\x80') return last == 0x8e || last == 0x8f || (last >= 0xa8 && last <= 0xae);
+  return sequence[1] == '\x81' && last >= 0xa6 && last <= 0xa9;
+}
+
+void append_hex(std::string& out, unsigned value, int digits) {
+  for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) out += kHex[(value >> shift) & 15u];
+}
+
 }  // namespace
 
 std::size_t utf8_length(std::string_view text) {
@@ -61,9 +78,14 @@ void append_json_string(std::string& out, std::string_view text) {
     } else if (c == '\n') {
       out += "\\n";
     } else if (const auto code = static_cast<std::uint8_t>(c); code < 0x20 || code == 0x7f) {
-      ((out += "\\u00") += kHex[code >> 4]) += kHex[code & 15];
+      append_hex(out += "\\u", code, 4);
+    } else if (const std::string_view one = text.substr(0, length); steers(one)) {
+      unsigned point = static_cast<std::uint8_t>(c) & (length == 2 ? 0x1fu : 0x0fu);
+      for (const char next : one.substr(1))
+        point = point << 6 | (static_cast<unsigned>(next) & 0x3fu);
+      append_hex(out += "\\u", point, 4);
     } else {
-      out += text.substr(0, length);
+      out += one;
     }
     text.remove_prefix(length == 0 ? 1 : length);
   }
@@ -81,10 +103,8 @@ std::string printable(std::string_view text, std::size_t limit) {
     }
     const std::size_t length = utf8_length(text);
     const auto code = static_cast<std::uint8_t>(text.front());
-    const bool c1_control =
-        length == 2 && code == 0xc2 && static_cast<std::uint8_t>(text[1]) < 0xa0;
-    if (length == 0 || code < 0x20 || code == 0x7f || c1_control) {
-      ((out += "\\x") += kHex[code >> 4]) += kHex[code & 15];
+    if (length == 0 || code < 0x20 || code == 0x7f || steers(text.substr(0, length))) {
+      append_hex(out += "\\x", code, 2);  // what is left of a sequence is none
       text.remove_prefix(1);
     } else {
       out += text.substr(0, length);

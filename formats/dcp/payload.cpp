@@ -5,6 +5,7 @@
 #include "ebb/formats/core/decompress.h"
 #include "ebb/formats/core/refuse.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/elements.h"
 #include "ebb/formats/zip/record_check.h"
 
@@ -114,6 +115,7 @@ Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, cons
                                                      DType dtype) const {
   const std::uint64_t bytes = volume(shape) * bytes_of(dtype);
   EBB_TRY_ASSIGN(TorchArchive archive, open(place, bytes, bytes + kArchiveOverhead));
+  EBB_TRY(require_known_globals(archive.graph()));
   EBB_TRY_ASSIGN(TorchTensor tensor, torch_tensor(archive.graph(), archive.graph().root()));
   if (tensor.shape != shape || tensor.dtype != dtype)
     return refuse(Code::corrupt, path_of(place), place.offset,
@@ -172,6 +174,7 @@ Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) co
   EBB_TRY_ASSIGN(const TorchArchive archive,
                  open(place, 0, std::min(kMaxValue, free + purse), {.unfold = purse}));
   EBB_TRY_ASSIGN(Value value, value_of(archive.graph(), archive.graph().root(), &archive));
+  EBB_TRY(refuse_hidden_calls(archive.graph(), {&value}));
   const std::uint64_t decoded = archive.length() - std::min(archive.length(), free);
   purse -= std::min(purse, decoded + archive.graph().unfolded());
   return value;

@@ -98,6 +98,13 @@ void append_selection(ByteVector& out, const Selection& selection) {
       append_le(out, (*numbers)[d]);
 }
 
+// Names in mappings are formats of printf: a '%' of its own is written twice.
+std::string escaped(std::string_view name) {
+  std::string out;
+  for (const char c : name) out.append(c == '%' ? 2 : 1, c);
+  return out;
+}
+
 }  // namespace
 
 std::uint32_t lookup3(ByteView bytes) {
@@ -249,8 +256,8 @@ ByteVector mappings_block(const std::vector<Mapping>& mappings) {
   append_le<std::uint8_t>(out, 0);  // version
   append_le<std::uint64_t>(out, mappings.size());
   for (const Mapping& mapping : mappings) {
-    append_name(out, mapping.file);
-    append_name(out, mapping.dataset);
+    append_name(out, escaped(mapping.file));
+    append_name(out, escaped(mapping.dataset));
     append_selection(out, mapping.source);
     append_selection(out, mapping.target);
   }
@@ -271,11 +278,6 @@ ByteVector attribute_message(std::string_view name, ByteView type, ByteView spac
   append_bytes(out, space);
   append_bytes(out, data);
   return out;
-}
-
-std::uint64_t attribute_size(std::string_view name, std::uint64_t type, std::uint64_t space,
-                             std::uint64_t data) {
-  return 9 + name.size() + 1 + type + space + data;
 }
 
 }  // namespace ebb::formats::hdf5

@@ -48,7 +48,5 @@ ByteVector virtual_layout(std::uint64_t heap_at, std::uint32_t index);
 ByteVector mappings_block(const std::vector<Mapping>& mappings);
 
 ByteVector attribute_message(std::string_view name, ByteView type, ByteView space, ByteView data);
-std::uint64_t attribute_size(std::string_view name, std::uint64_t type, std::uint64_t space,
-                             std::uint64_t data);
 
 }  // namespace ebb::formats::hdf5

@@ -11,6 +11,7 @@
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
 #include "ebb/formats/megatron/soundness.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/archive.h"
 
 namespace ebb::formats {
@@ -174,7 +175,9 @@ class MegatronReader {
                    {}};
     EBB_TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
     catalog().files.push_back({std::string(kMegatronCommon), source->size(), std::nullopt});
-    return value_of(archive.graph(), archive.graph().root(), &archive);
+    EBB_TRY_ASSIGN(Value common, value_of(archive.graph(), archive.graph().root(), &archive));
+    EBB_TRY(refuse_hidden_calls(archive.graph(), {&common}));
+    return common;
   }
 
   void say_what_it_is(const std::string& folder) {

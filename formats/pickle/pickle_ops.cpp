@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/pickle/pickle_machine.h"
 
 namespace ebb::formats {
@@ -97,9 +98,11 @@ bool PickleMachine::op_frozenset() {
   return take_mark(first) && container_of_top(PickleKind::set, first);
 }
 
-// Objects of classes we do not know may be lists or dicts underneath; they stay closed books.
+// Objects of classes we do not look into may be lists or dicts underneath; they stay closed books.
 bool PickleMachine::inert_target(PickleId target) const {
-  return graph_.is(target, PickleKind::object) && !is_known_global(graph_.class_name(target));
+  if (!graph_.is(target, PickleKind::object)) return false;
+  const std::string_view name = graph_.class_name(target);
+  return is_opaque_class(name) || !is_known_global(name);
 }
 
 bool PickleMachine::extend_list(std::span<const PickleId> items) {

@@ -1,6 +1,6 @@
-// The small JSON documents beside or inside the files: model.safetensors.index.json, the
-// DCP_SHARDING_INFO that torch DCP's HuggingFaceStorageWriter puts into __metadata__, and our own
-// note about tensors whose key does not tell their name and state.
+// The small JSON documents inside the files: the DCP_SHARDING_INFO that torch DCP's
+// HuggingFaceStorageWriter puts into __metadata__, and our own note about tensors whose key does
+// not tell their name and state.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,6 @@
 #include "ebb/formats/safetensors/naming.h"
 
 namespace ebb::formats::safetensors {
-
-constexpr std::uint64_t kMaxIndexBytes = 256'000'000;
-
-struct Index {
-  struct Weight {
-    std::string key;
-    std::string file;
-  };
-  std::vector<Weight> weights;              // in the index's order
-  std::optional<std::uint64_t> total_size;  // bytes of all tensors, where it says so
-  std::vector<std::string> unread;          // other fields of its metadata
-};
-
-// File names are plain: nothing outside the checkpoint's own directory can be named.
-Result<Index> read_index(const ByteSource& source);
 
 struct SavedShard {
   Shape offsets;                           // of the stored box in the whole tensor

@@ -1,6 +1,8 @@
 #include <algorithm>
 
+#include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/sha256.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/archive.h"
 
 namespace ebb::formats {
@@ -131,7 +133,7 @@ class Converter {
     std::sort(keys.begin(), keys.end());
     const auto twice = std::adjacent_find(keys.begin(), keys.end());
     if (twice != keys.end())
-      return bad(Code::corrupt, "a dict holds the key '" + std::string(*twice) + "' twice");
+      return bad(Code::corrupt, "a dict holds the key '" + printable(*twice) + "' twice");
     return value;
   }
 
@@ -165,11 +167,15 @@ class Converter {
       value.imaginary = graph_.real(args[1]);
       return value;
     }
-    // getattr(SomeEnum, 'NAME') is how some Python releases spell a member of an enum.
+    if (callee.empty()) return name(kCallOfAResult);
     const bool member = callee == "builtins.getattr" || callee == "__builtin__.getattr";
-    if (member && args.size() == 2 && graph_.is(args[0], PickleKind::global))
+    if (member && args.size() == 2 && graph_.is(args[0], PickleKind::global) &&
+        is_enumeration(graph_.text(args[0])))
       return name(graph_.text(args[0]));
-    return is_data_class(callee) ? data_object(id) : name(callee);
+    if (is_data_class(callee)) return data_object(id);
+    const std::string_view unsafe =
+        is_known_global(callee) ? unsafe_name_below(graph_, id) : callee;
+    return name(unsafe.empty() ? callee : unsafe);
   }
 
   Result<Value> data_object(PickleId id) {

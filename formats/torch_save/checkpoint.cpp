@@ -5,20 +5,26 @@
 namespace ebb::formats {
 
 void TorchCheckpoint::expect(std::size_t records) {
-  records_.reserve(records);
-  stored_.reserve(records);
-  catalog_.tensors.reserve(records);
+  records_.reserve(records_.size() + records);
+  stored_.reserve(stored_.size() + records);
+  catalog_.tensors.reserve(catalog_.tensors.size() + records);
+}
+
+void TorchCheckpoint::add_file(std::string name, std::shared_ptr<const ByteSource> source,
+                               ByteOrder order) {
+  catalog_.files.push_back({std::move(name), source->size(), std::nullopt});
+  files_.push_back({std::move(source), order});
 }
 
 std::uint32_t TorchCheckpoint::add_record(StoredRecord record) {
-  records_.push_back({std::move(record), 0});
+  records_.push_back({std::move(record), static_cast<std::uint32_t>(files_.size() - 1), 0});
   return static_cast<std::uint32_t>(records_.size() - 1);
 }
 
 void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record) {
   const StoredRecord& place = records_[record].place;
   const bool plain = !place.entry.deflated && tensor.row_major();
-  Chunk chunk{.box = whole(tensor.shape), .tag = stored_.size()};
+  Chunk chunk{.box = whole(tensor.shape), .file = records_[record].file, .tag = stored_.size()};
   chunk.offset = place.at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
   chunk.length = plain ? tensor.bytes() : place.entry.stored_size;
   if (tensor.elems() != 0) entry.chunks.push_back(std::move(chunk));
@@ -42,16 +48,11 @@ Result<> TorchCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, st
                                std::span<std::byte> into) const {
   EBB_CHECK(chunk.tag < stored_.size());
   const Stored& stored = stored_[chunk.tag];
-  const std::uint64_t bytes = stored.tensor.bytes();
-  if (first > bytes || into.size() > bytes - first)
-    return Error{Code::usage,
-                 label_of(tensor) + ": a read past its " + std::to_string(bytes) + " bytes",
-                 {}};
-  if (into.empty()) return {};
   const StoredRecord& place = records_[stored.record].place;
   Result<> done = place.entry.deflated
                       ? read_inflated(stored, chunk.tag, first, into)
-                      : read_elements(*source_, place.at, stored.tensor, order_, first, into);
+                      : read_elements(*file_of(stored).source, place.at, stored.tensor,
+                                      file_of(stored).order, first, into);
   if (done && !place.entry.deflated) done = check(stored, chunk.tag, first, into);
   if (!done) return std::move(done).error().about(label_of(tensor));
   return {};
@@ -63,10 +64,10 @@ Result<> TorchCheckpoint::read_inflated(const Stored& stored, std::uint64_t numb
   if (open == nullptr || open->record != stored.record) {
     const StoredRecord& place = records_[stored.record].place;
     open = std::shared_ptr<const Inflating>(
-        new Inflating{stored.record, InflateSource(source_, place.at, place.entry)});
+        new Inflating{stored.record, InflateSource(file_of(stored).source, place.at, place.entry)});
     inflating_.store(open);
   }
-  EBB_TRY(read_elements(open->source, 0, stored.tensor, order_, first, into));
+  EBB_TRY(read_elements(open->source, 0, stored.tensor, file_of(stored).order, first, into));
   const bool last_of_all =
       records_[stored.record].last == number && first + into.size() == stored.tensor.bytes();
   return last_of_all ? open->source.finish() : Result<>();
@@ -81,16 +82,16 @@ Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std:
   const CheckedRecord checked{entry.name, entry.header_at, record.place.at, entry.size, entry.crc};
   if (lies_as_wanted(stored)) {
     const FlatRange part{tensor.first * bytes_of(tensor.dtype) + first, bytes.size()};
-    return check_part(*tree_, *source_, checked, part.first, bytes,
+    return check_part(*tree_, *file_of(stored).source, checked, part.first, bytes,
                       gaps_.beside(stored.record, part, number));
   }
   const bool last_of_all = record.last == number && first + bytes.size() == tensor.bytes();
-  return last_of_all ? check_record(*source_, checked) : Result<>();
+  return last_of_all ? check_record(*file_of(stored).source, checked) : Result<>();
 }
 
 bool TorchCheckpoint::lies_as_wanted(const Stored& stored) const {
   return stored.tensor.row_major() &&
-         (order_ == ByteOrder::little || swap_unit(stored.tensor.dtype) == 1);
+         (file_of(stored).order == ByteOrder::little || swap_unit(stored.tensor.dtype) == 1);
 }
 
 }  // namespace ebb::formats

@@ -1,4 +1,5 @@
-// A described torch.save file: every tensor is one chunk of one storage. Internal to formats/torch.
+// Described torch.save files: every tensor is one chunk of one storage. Internal to
+// formats/torch_save.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,17 @@ namespace ebb::formats {
 // everything has everything checked once.
 class TorchCheckpoint : public Checkpoint {
  public:
-  // `source` is of `tree`.
-  TorchCheckpoint(std::shared_ptr<const SourceTree> tree, std::shared_ptr<const ByteSource> source,
-                  ByteOrder order)
-      : tree_(std::move(tree)), source_(std::move(source)), order_(order) {}
+  explicit TorchCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
   const Catalog& catalog() const override { return catalog_; }
   Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                 std::span<std::byte> into) const override;
 
   Catalog& building() { return catalog_; }
-  // About how many records and tensors will come: their lists do not move while they grow.
+  // About how many more records and tensors will come: their lists do not move while they grow.
   void expect(std::size_t records);
+  // A file of the tree, and the order of bytes in it; what is added next lies there.
+  void add_file(std::string name, std::shared_ptr<const ByteSource> source, ByteOrder order);
   // Records are numbered in the order they are added.
   std::uint32_t add_record(StoredRecord record);
   // `entry` gets its chunk. REQUIRES: the tensor lies inside the record.
@@ -38,9 +38,14 @@ class TorchCheckpoint : public Checkpoint {
   void finish();
 
  private:
+  struct File {
+    std::shared_ptr<const ByteSource> source;
+    ByteOrder order;
+  };
   struct Record {
     StoredRecord place;
-    std::size_t last = 0;  // the tensor that was added last
+    std::uint32_t file = 0;  // in files_ and in the catalog
+    std::size_t last = 0;    // the tensor that was added last
   };
   struct Stored {
     TorchTensor tensor;
@@ -56,11 +61,11 @@ class TorchCheckpoint : public Checkpoint {
   Result<> check(const Stored& stored, std::uint64_t number, std::uint64_t first,
                  ByteView bytes) const;
   bool lies_as_wanted(const Stored& stored) const;
+  const File& file_of(const Stored& stored) const { return files_[records_[stored.record].file]; }
 
   std::shared_ptr<const SourceTree> tree_;
-  std::shared_ptr<const ByteSource> source_;
-  ByteOrder order_;
   Catalog catalog_;
+  std::vector<File> files_;
   std::vector<Record> records_;
   std::vector<Stored> stored_;  // Chunk::tag is an index into it
   RecordGaps gaps_;             // between tensors that lie as they are wanted

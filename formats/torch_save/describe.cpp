@@ -1,12 +1,13 @@
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <unordered_map>
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
-#include "ebb/formats/core/refuse.h"
-#include "ebb/formats/pickle/calls.h"
+#include "ebb/formats/json/weight_index.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/torch_save/checkpoint.h"
 #include "ebb/formats/torch_save/torch_save.h"
@@ -50,14 +51,49 @@ std::vector<std::string> candidates(const SourceTree& tree) {
   return names;
 }
 
+// pytorch_model.bin.index.json, as transformers writes it beside the files of a model it has cut.
+const SourceTree::Entry* index_in(const SourceTree& tree) {
+  constexpr std::string_view kEnding = ".index.json";
+  for (const SourceTree::Entry& entry : tree.entries()) {
+    const std::string_view name = entry.name;
+    if (name.ends_with(kEnding) && name.find('/') == std::string_view::npos &&
+        has_suffix(name.substr(0, name.size() - kEnding.size())))
+      return &entry;
+  }
+  return nullptr;
+}
+
+Result<std::set<std::string>> files_of(const WeightIndex& index, const SourceTree& tree,
+                                       const std::string& index_name) {
+  std::set<std::string> files;
+  std::string missing;
+  for (const WeightIndex::Weight& weight : index.weights)
+    if (files.insert(weight.file).second && tree.find(weight.file) == nullptr)
+      missing += (missing.empty() ? "" : ", ") + weight.file;
+  if (missing.empty()) return files;
+  return Error{Code::incomplete,
+               std::string(tree.root()) + ": missing, though " + index_name +
+                   " says tensors are there: " + missing,
+               {}};
+}
+
 bool is_container(const PickleGraph& graph, PickleId id) {
   return graph.is(id, PickleKind::dict) || graph.is(id, PickleKind::list) ||
          graph.is(id, PickleKind::tuple);
 }
 
-// Whole numbers and words lead somewhere; other keys have no place in a path.
-bool is_step(const PickleGraph& graph, PickleId key) {
-  return graph.is(key, PickleKind::string) || graph.is(key, PickleKind::integer);
+// As Python prints it.
+std::string python_text(const Value& value) {
+  if (value.kind == Value::Kind::none) return "None";
+  if (value.kind == Value::Kind::boolean) return value.integer != 0 ? "True" : "False";
+  if (value.kind != Value::Kind::tuple)
+    return value.kind == Value::Kind::string ? "'" + value.text + "'" : to_json(value);
+  std::string out = "(";
+  for (const Value& item : value.items) {
+    if (out.size() > 1) out += ", ";
+    out += python_text(item);
+  }
+  return out + (value.items.size() == 1 ? ",)" : ")");
 }
 
 // Keys of one dict; false: it was there.
@@ -77,28 +113,54 @@ class SeenItems {
 
 class Describer {
  public:
-  Describer(const TorchFile& file, std::string name, std::shared_ptr<const SourceTree> tree,
-            std::shared_ptr<const ByteSource> source)
-      : file_(file),
-        graph_(file.graph()),
-        where_(source->name()),
-        checkpoint_(std::make_unique<TorchCheckpoint>(std::move(tree), source, file.order())) {
+  explicit Describer(const std::shared_ptr<const SourceTree>& tree)
+      : tree_(*tree), checkpoint_(std::make_unique<TorchCheckpoint>(tree)) {
     catalog().format = "torch";
-    catalog().producer = file.producer();
-    catalog().partition = "whole tensors in one file";
-    catalog().files.push_back({std::move(name), source->size(), std::nullopt});
-    checkpoint_->expect(file.records());
-    records_.reserve(file.records());
   }
 
-  Result<std::unique_ptr<Checkpoint>> run() {
-    EBB_TRY(refuse_calls(graph_));
-    EBB_TRY(walk(graph_.root()));
+  Result<> add(const std::string& name) {
+    EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_.open(name));
+    EBB_TRY_ASSIGN(const TorchFile file, TorchFile::open(source));
+    file_ = &file;
+    graph_ = &file.graph();
+    where_ = source->name();
+    records_.clear();
+    if (catalog().producer.empty()) catalog().producer = file.producer();
+    checkpoint_->expect(file.records());
+    checkpoint_->add_file(name, std::move(source), file.order());
+    const std::size_t before = catalog().values.size();
+    EBB_TRY(walk(graph_->root()));
+    std::vector<const Value*> values;
+    for (std::size_t i = before; i < catalog().values.size(); ++i)
+      values.push_back(&catalog().values[i].value);
+    return refuse_hidden_calls(*graph_, values);
+  }
+
+  // Every key that the index lists must be where it says.
+  Result<> check(const WeightIndex& index, const std::string& index_name) const {
+    for (const WeightIndex::Weight& weight : index.weights) {
+      const auto found = file_of_key_.find(weight.key);
+      if (found == file_of_key_.end() || found->second != weight.file)
+        return Error{Code::incomplete,
+                     std::string(tree_.root()) + "/" + index_name + ": tensor " +
+                         json_string(weight.key) + " should lie in " + weight.file +
+                         ", but that file does not hold it",
+                     {}};
+    }
+    return {};
+  }
+
+  Result<std::unique_ptr<Checkpoint>> finish() {
     checkpoint_->finish();
+    const std::size_t files = catalog().files.size();
+    catalog().partition = files == 1 ? "whole tensors in one file"
+                                     : "whole tensors in " + std::to_string(files) + " files";
     add_notes();
     EBB_TRY(name_contents(catalog()));
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
+
+  void add_note(std::string note) { catalog().notes.push_back(std::move(note)); }
 
  private:
   Catalog& catalog() { return checkpoint_->building(); }
@@ -113,64 +175,58 @@ class Describer {
       return bad(Code::limit, "more than 16777216 parts in one object, which is the limit");
     if (path_.size() >= kMaxDepth)
       return bad(Code::limit, "nested deeper than 256 levels, or inside itself");
-    EBB_TRY(graph_.charge(kPartBytes + 2 * path_bytes_ + path_.size() * sizeof(PathItem)));
-    if (graph_.is(id, PickleKind::dict)) return walk_dict(id);
-    const bool sequence = graph_.is(id, PickleKind::list) || graph_.is(id, PickleKind::tuple);
+    EBB_TRY(graph_->charge(kPartBytes + 2 * path_bytes_ + path_.size() * sizeof(PathItem)));
+    if (graph_->is(id, PickleKind::dict)) return walk_dict(id);
+    const bool sequence = graph_->is(id, PickleKind::list) || graph_->is(id, PickleKind::tuple);
     if (sequence && holds_more(id)) return walk_sequence(id);
-    if (is_torch_tensor(graph_, id)) return add_tensor(id);
+    if (is_torch_tensor(*graph_, id)) return add_tensor(id);
     return add_value(id);
   }
 
   // A list is entered when something in it could hold tensors; [0.9, 0.95] is a value.
   bool holds_more(PickleId id) const {
-    const std::span<const PickleId> items = graph_.items(id);
+    const std::span<const PickleId> items = graph_->items(id);
     return std::any_of(items.begin(), items.end(), [&](PickleId item) {
-      return is_container(graph_, item) || is_torch_tensor(graph_, item);
+      return is_container(*graph_, item) || is_torch_tensor(*graph_, item);
     });
   }
 
   Result<> walk_dict(PickleId id) {
-    const std::span<const PickleId> entries = graph_.items(id);
+    const std::span<const PickleId> entries = graph_->items(id);
     SeenItems seen;
+    std::vector<PathItem> items;
+    items.reserve(entries.size() / 2);  // `seen` has views of them
     bool numbers = entries.empty();
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      if (!is_step(graph_, entries[i])) return add_odd_dict(id);
-      const bool word = graph_.is(entries[i], PickleKind::string);
-      if (!(word ? seen.insert(graph_.text(entries[i])) : seen.insert(graph_.integer(entries[i]))))
+      EBB_TRY_ASSIGN(PathItem item, item_of(entries[i]));
+      items.push_back(std::move(item));
+      const auto* word = std::get_if<std::string>(&items.back());
+      if (!(word ? seen.insert(*word) : seen.insert(std::get<std::int64_t>(items.back()))))
         return bad(Code::corrupt,
-                   "a dict holds the key " + json_string(joined({item_of(entries[i])})) + " twice");
-      numbers |= !word;
+                   "a dict holds the key " + json_string(joined({items.back()})) + " twice");
+      numbers |= word == nullptr;
     }
     if (numbers) catalog().containers.push_back({path_, Value::Kind::dict});
-    for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
-      EBB_TRY(enter(item_of(entries[i]), entries[i + 1]));
+    for (std::size_t i = 0; i < items.size(); ++i)
+      EBB_TRY(enter(std::move(items[i]), entries[2 * i + 1]));
     return {};
   }
 
-  PathItem item_of(PickleId key) const {
-    if (graph_.is(key, PickleKind::string)) return std::string(graph_.text(key));
-    return graph_.integer(key);
-  }
-
-  // Keyed by tuples, None, ...: a value as a whole, as long as no tensor is in it.
-  Result<> add_odd_dict(PickleId id) {
-    const std::span<const PickleId> entries = graph_.items(id);
-    for (std::size_t i = 1; i < entries.size(); i += 2)
-      if (is_torch_tensor(graph_, entries[i]))
-        return bad(Code::unsupported, "a tensor in a dict with a key of type " + odd_key(entries));
-    return add_value(id);
-  }
-
-  std::string odd_key(std::span<const PickleId> entries) const {
-    std::size_t i = 0;
-    while (is_step(graph_, entries[i])) i += 2;
-    return std::string(name_of(graph_.kind(entries[i])));
+  // A key that is neither text nor a whole number is spelled as Python does.
+  Result<PathItem> item_of(PickleId key) {
+    if (graph_->is(key, PickleKind::string)) return PathItem(std::string(graph_->text(key)));
+    if (graph_->is(key, PickleKind::integer)) return PathItem(graph_->integer(key));
+    auto value = value_of(*graph_, key, nullptr);
+    if (!value) return std::move(value).error().about(json_string(joined(path_)));
+    if (first_odd_key_.empty()) first_odd_key_ = python_text(*value);
+    ++odd_key_count_;
+    return PathItem(python_text(*value));
   }
 
   Result<> walk_sequence(PickleId id) {
-    if (graph_.is(id, PickleKind::tuple))
+    if (graph_->is(id, PickleKind::tuple))
       catalog().containers.push_back({path_, Value::Kind::tuple});
-    const std::span<const PickleId> items = graph_.items(id);
+    const std::span<const PickleId> items = graph_->items(id);
     for (std::size_t i = 0; i < items.size(); ++i)
       EBB_TRY(enter(static_cast<std::int64_t>(i), items[i]));
     return {};
@@ -188,7 +244,7 @@ class Describer {
   }
 
   Result<> add_value(PickleId id) {
-    auto value = value_of(graph_, id, nullptr);
+    auto value = value_of(*graph_, id, nullptr);
     if (!value) return std::move(value).error().about(json_string(joined(path_)));
     if (value->kind == Value::Kind::object) inert_.push_back(value->text);
     catalog().values.push_back({joined(path_), path_, std::move(*value)});
@@ -196,12 +252,15 @@ class Describer {
   }
 
   Result<> add_tensor(PickleId id) {
-    auto tensor = torch_tensor(graph_, id);
+    auto tensor = torch_tensor(*graph_, id);
     if (!tensor) return std::move(tensor).error().about(json_string(joined(path_)));
     EBB_TRY_ASSIGN(const std::uint32_t record, record_of(*tensor));
     TensorEntry entry;
     entry.key = joined(path_);
     entry.path = path_;
+    const auto [known, fresh] = file_of_key_.emplace(*entry.key, catalog().files.back().name);
+    if (!fresh && known->second != catalog().files.back().name)
+      return bad(Code::corrupt, "is already in " + known->second);
     entry.name = *entry.key;
     entry.state = "tensor";
     entry.dtype = tensor->dtype;
@@ -216,7 +275,7 @@ class Describer {
       ++sharing_;
       return known->second.number;
     }
-    auto record = file_.record_of(tensor);
+    auto record = file_->record_of(tensor);
     if (!record) return std::move(record).error().about(json_string(joined(path_)));
     const Known fresh{checkpoint_->add_record(std::move(*record)), tensor.storage.bytes};
     records_.insert_or_assign(tensor.storage.key, fresh);
@@ -229,6 +288,12 @@ class Describer {
                                 (sharing_ == 1 ? " tensor shares its storage with another"
                                                : " tensors share their storage with others") +
                                 ": each is shown whole");
+    if (odd_key_count_ > 0)
+      catalog().notes.push_back(std::to_string(odd_key_count_) +
+                                " keys of dicts are neither text nor whole numbers: they are read "
+                                "as text, " +
+                                json_string(first_odd_key_) +
+                                (odd_key_count_ == 1 ? "" : " and others"));
     if (inert_.empty()) return;
     catalog().notes.push_back(std::to_string(inert_.size()) +
                               (inert_.size() == 1 ? " value is an object" : " values are objects") +
@@ -241,33 +306,49 @@ class Describer {
     std::uint32_t number = 0;
     std::uint64_t bytes = 0;  // as far as it was checked to reach
   };
-  const TorchFile& file_;
-  const PickleGraph& graph_;
+  const SourceTree& tree_;
+  const TorchFile* file_ = nullptr;     // being read
+  const PickleGraph* graph_ = nullptr;  // its
   std::string where_;
   std::unique_ptr<TorchCheckpoint> checkpoint_;
   std::vector<PathItem> path_;
   std::uint64_t path_bytes_ = 0;
-  std::unordered_map<std::string, Known> records_;
+  std::unordered_map<std::string, Known> records_;            // of this file, by the storage's key
+  std::unordered_map<std::string, std::string> file_of_key_;  // of tensors
   std::vector<std::string> inert_;
+  std::string first_odd_key_;  // the first
+  std::size_t odd_key_count_ = 0;
   std::size_t sharing_ = 0;
   std::uint64_t leaves_ = 0;
 };
 
 }  // namespace
 
-bool detect_torch(const SourceTree& tree) { return !candidates(tree).empty(); }
+bool detect_torch(const SourceTree& tree) {
+  return index_in(tree) != nullptr || !candidates(tree).empty();
+}
 
 Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree) {
+  Describer describer(tree);
   const std::vector<std::string> names = candidates(*tree);
+  if (const SourceTree::Entry* entry = index_in(*tree)) {
+    EBB_TRY_ASSIGN(const auto source, tree->open(entry->name));
+    EBB_TRY_ASSIGN(const WeightIndex index, read_weight_index(*source));
+    EBB_TRY_ASSIGN(const std::set<std::string> files, files_of(index, *tree, entry->name));
+    for (const std::string& name : files) EBB_TRY(describer.add(name));
+    EBB_TRY(describer.check(index, entry->name));
+    for (const std::string& name : names)
+      if (!files.contains(name)) describer.add_note(name + " is not in the index; left out");
+    return describer.finish();
+  }
   if (names.size() != 1)
     return Error{Code::unsupported,
                  std::string(tree->root()) + ": " + std::to_string(names.size()) +
                      " torch.save files, " + printable(names.front()) + " and " +
                      printable(names.back()) + " among them: which one is meant?",
                  "name one of the files"};
-  EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree->open(names.front()));
-  EBB_TRY_ASSIGN(const TorchFile file, TorchFile::open(source));
-  return Describer(file, names.front(), std::move(tree), std::move(source)).run();
+  EBB_TRY(describer.add(names.front()));
+  return describer.finish();
 }
 
 }  // namespace ebb::formats

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/core/seen_parts.h"
@@ -48,6 +49,7 @@ struct Files {
   std::string root;   // as the user gave it
   std::string below;  // what stands between a name and its path: "<root>/", or the file's directory
   Descriptor directory;
+  std::string inside;  // from the directory to the root: "" or a path with a slash at its end
   std::string target;  // a single file's real name, which may be behind a link; empty: a directory
   mutable DescriptorCache cache{open_files_allowed()};
   mutable BounceBuffers buffers;
@@ -58,7 +60,7 @@ struct Files {
 
 // Below the directory, whatever links lie on the way; O_NONBLOCK so that a FIFO cannot hang.
 Result<Descriptor> Files::open(const std::string& name) const {
-  const std::string& real = target.empty() ? name : target;
+  const std::string real = target.empty() ? inside + name : target;
   open_how how{};
   how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
@@ -242,9 +244,22 @@ bool is_inside(const fs::path& target, const fs::path& root) {
   return at == root.end();
 }
 
+// Hugging Face's cache keeps files as links: models--ORG--NAME/snapshots/COMMIT/model.safetensors
+// leads to models--ORG--NAME/blobs/SHA256. For a root in such a snapshot: the folder of the model.
+std::optional<fs::path> cached_model_of(const fs::path& canonical_root) {
+  for (fs::path at = canonical_root; at.has_relative_path(); at = at.parent_path()) {
+    const fs::path model = at.parent_path().parent_path();
+    if (at.parent_path().filename() == "snapshots" &&
+        model.filename().string().starts_with("models--"))
+      return model;
+  }
+  return std::nullopt;
+}
+
 class Listing {
  public:
-  explicit Listing(fs::path root) : root_(std::move(root)) {}
+  Listing(fs::path root, std::optional<fs::path> cached_model)
+      : root_(std::move(root)), cached_model_(std::move(cached_model)) {}
 
   Result<std::vector<Entry>> take() {
     std::error_code code;
@@ -291,7 +306,8 @@ class Listing {
     std::error_code code;
     const fs::path target = fs::canonical(path, code);
     if (code) return errno_error(code.value(), "cannot follow the symbolic link " + path);
-    if (!is_inside(target, canonical_)) {
+    const bool blob = cached_model_ && target.parent_path() == *cached_model_ / "blobs";
+    if (!blob && !is_inside(target, canonical_)) {
       return Error{Code::unsupported,
                    path + " is a symbolic link that leads outside, to " + target.string(),
                    "cp -rL " + root_.string() + " COPY"};
@@ -301,6 +317,7 @@ class Listing {
   }
 
   fs::path root_;
+  std::optional<fs::path> cached_model_;
   fs::path canonical_;
   std::vector<Entry> entries_;
 };
@@ -318,18 +335,25 @@ Result<std::shared_ptr<const formats::SourceTree>> open_tree(const fs::path& pat
   // A single file may be a link, as the root may: its directory is where it leads.
   const fs::path real = single ? fs::canonical(path, code) : path;
   if (code) return errno_error(code.value(), "cannot open " + path.string());
-  const fs::path directory = single ? real.parent_path() : real;
+  fs::path directory = single ? real.parent_path() : real;
+  fs::path inside;
   std::vector<Entry> entries;
   if (single) {
     entries = {{path.filename().string(), static_cast<std::uint64_t>(status.st_size)}};
   } else {
-    EBB_TRY_ASSIGN(entries, Listing(path).take());
+    const fs::path canonical = fs::canonical(path, code);
+    if (code) return errno_error(code.value(), "cannot open " + path.string());
+    const std::optional<fs::path> model = cached_model_of(canonical);
+    EBB_TRY_ASSIGN(entries, Listing(path, model).take());
+    if (model) inside = canonical.lexically_relative(*model) / "";
+    if (model) directory = *model;
   }
   Descriptor opened(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!opened) return errno_error(errno, "cannot open " + directory.string());
   auto files = std::make_shared<Files>();
   files->root = path.string();
   files->below = single ? (path.parent_path() / "").string() : (path / "").string();
+  files->inside = inside.string();
   files->target = single ? real.filename().string() : "";
   files->directory = std::move(opened);
   return std::shared_ptr<const formats::SourceTree>(

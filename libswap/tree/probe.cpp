@@ -25,6 +25,8 @@ using formats::Result;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kMostExcuse = 4096;
+constexpr int kNotLoaded =
+    127;  // what ld.so, as shells do, ends with when it cannot load a program
 
 class Probe {
  public:
@@ -192,6 +194,12 @@ Result<> Probe::check_exit() {
     return broken(
         (WTERMSIG(status) == SIGXCPU ? "was stopped: too much computing" : "crashed on this file") +
         std::string(" (signal ") + std::to_string(WTERMSIG(status)) + ")");
+  if (WEXITSTATUS(status) == kNotLoaded)
+    return Error{Code::no_memory,
+                 who() +
+                     " could not be loaded (exit code 127): too little memory for it, or its "
+                     "library is missing; the file was not looked at",
+                 "ulimit -v"};
   if (WEXITSTATUS(status) != 0)
     return broken("gave up on this file (exit code " + std::to_string(WEXITSTATUS(status)) + ")");
   return {};

@@ -1,7 +1,7 @@
 // Formats that are several files: the whole way from bytes to a catalog and its elements.
 #include "ebb/formats/deepspeed/names.h"
+#include "ebb/formats/json/weight_index.h"
 #include "ebb/formats/safetensors/header.h"
-#include "ebb/formats/safetensors/index.h"
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"
 
@@ -33,7 +33,7 @@ void safetensors_index(ByteView input) {
   const auto tree = tree_of(input, "model.safetensors.index.json");
   const auto source = tree->open("model.safetensors.index.json");
   if (!source) return;
-  if (const auto index = formats::safetensors::read_index(**source))
+  if (const auto index = formats::read_weight_index(**source))
     for (const auto& weight : index->weights) EBB_CHECK(weight.file.find('/') == std::string::npos);
   look_at(tree);
 }

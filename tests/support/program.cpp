@@ -51,7 +51,7 @@ void read_both(int out, int err, Outcome& outcome) {
 
 RunningProgram::RunningProgram(const std::string& program,
                                const std::vector<std::string>& arguments) {
-  const std::string path = std::string(EBB_BIN) + "/" + program;
+  const std::string path = (std::filesystem::path(EBB_BIN) / program).string();
   std::vector<std::string> words = {program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;

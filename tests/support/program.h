@@ -26,8 +26,8 @@ class RunningProgram {
   int err_ = -1;
 };
 
-// `program` is looked up in the folder of built programs, and runs in the folder of fixtures,
-// without colours.
+// `program` is looked up in the folder of built programs unless it is a whole path, and runs in the
+// folder of fixtures, without colours.
 Outcome run_program(const std::string& program, const std::vector<std::string>& arguments);
 
 // A new empty directory below the system's temporary one, removed with everything in it.

@@ -61,6 +61,27 @@ TEST(ConvertHdf5Names, MayBeAnything) {
   EXPECT_NE(read.out.find("\"name\": \"\""), std::string::npos);
 }
 
+// '%' begins a pattern in the names of a virtual dataset's sources.
+TEST(ConvertHdf5Names, MayHavePercentSigns) {
+  const ScratchDirectory scratch;
+  const std::string source = scratch / "model.safetensors", there = scratch / "there",
+                    back = scratch / "back";
+  const std::string header = R"({"100%.w":{"dtype":"F32","shape":[6],"data_offsets":[0,24]},)"
+                             R"("%b%%d":{"dtype":"F32","shape":[3,2],"data_offsets":[24,48]}})";
+  {
+    std::ofstream out(source, std::ios::binary);
+    const std::uint64_t length = header.size();
+    out.write(reinterpret_cast<const char*>(&length), sizeof(length));
+    out << header << "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKL";
+  }
+  const Outcome written =
+      run_program("ckpt-convert", {source, there, "--to", "hdf5", "--world-size", "3"});
+  ASSERT_EQ(written.exit, 0) << written.err;
+  ASSERT_EQ(run_program("ckpt-convert", {there, back, "--to", "safetensors"}).exit, 0);
+  const Outcome compared = run_program("ckpt-inspect", {source, "--diff", back});
+  EXPECT_EQ(compared.exit, 0) << compared.out;
+}
+
 // A safetensors file of tensors that take one chunk, several, and more than a node of the index
 // has; with bytes that say where they are.
 void make_large(const std::string& directory) {

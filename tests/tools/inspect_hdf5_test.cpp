@@ -29,6 +29,21 @@ TEST(InspectHdf5File, OneFileAloneIsACheckpointToo) {
       << part.err;
 }
 
+// A format that may have checksums says when it has none: "sound" is not all that is asked for.
+TEST(InspectHdf5File, WhatHasNoChecksumsSaysSo) {
+  constexpr const char* kNote = "no checksums: a changed byte of data cannot be seen";
+  for (const char* json : {"", "--json"}) {
+    std::vector<std::string> arguments = {"hdf5/plain/data", "--verify"};
+    if (*json != '\0') arguments.emplace_back(json);
+    const Outcome plain = run_program("ckpt-inspect", arguments);
+    EXPECT_EQ(plain.exit, 0) << plain.err;
+    EXPECT_NE(plain.out.find(kNote), std::string::npos) << plain.out;
+    arguments[0] = "hdf5/deflate_fletcher/data";
+    EXPECT_EQ(run_program("ckpt-inspect", arguments).out.find("datasets have no checksums"),
+              std::string::npos);
+  }
+}
+
 // libhdf5 sees every cut and every changed byte of its metadata; whatever it does, the answer is a
 // sentence or a listing, never a crash of ours.
 TEST(InspectHdf5File, EveryDamagedByteOfTheMetadataIsRefusedOrHarmless) {

@@ -14,6 +14,7 @@
 #include "tools/ckpt_convert/progress.h"
 #include "tools/ckpt_convert/read_back.h"
 #include "tools/cli/checkpoints.h"
+#include "tools/cli/program.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::convert {
@@ -149,6 +150,13 @@ std::size_t Prepared::files() const {
 }
 
 Result<Prepared> prepare(const Request& request) {
+  if (!is_read_here(*request.format))
+    return Error{Code::unsupported,
+                 "what is written as " + std::string(request.format->name()) +
+                     " could not be read back: no " +
+                     std::string(request.format->traits().reader_program) +
+                     " lies beside ckpt-convert",
+                 "install libhdf5-dev, then ./dev setup && ./dev build"};
   EBB_TRY(check_places(request));
   EBB_TRY_ASSIGN(auto source, open_checkpoint(request.source, request.parts));
   EBB_TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
@@ -172,11 +180,18 @@ Result<Prepared> prepare(const Request& request) {
                     .edits = &request.edits,
                     .compression = request.compression}));
   EBB_TRY_ASSIGN(std::string replaces, replaced_by(request, conversion.plan));
+  if (!conversion.unsafe.empty() && request.dropping == Dropping::refused)
+    return Error{Code::corrupt,
+                 printable(request.source) +
+                     " is not safe to load, and no part of what makes it so "
+                     "is ever written: " +
+                     in_one_line(conversion.unsafe, 6),
+                 "--drop goes on without it; -n --drop lists all of it"};
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
     return Error{Code::unsupported,
                  std::string(request.format->name()) + " cannot hold " +
                      in_one_line(conversion.plan.dropped, 6),
-                 "--drop goes on without; -n --drop lists all of it; dcp holds everything"};
+                 "--drop goes on without; -n --drop lists all of it"};
   return Prepared{std::move(source), std::move(conversion), std::move(replaces)};
 }
 

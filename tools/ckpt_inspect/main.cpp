@@ -2,6 +2,7 @@
 // anything from a checkpoint and never writes into one.
 #include <cstdlib>
 
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/libswap/sys/process.h"
 #include "tools/ckpt_inspect/flags.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -60,6 +61,14 @@ View other_side(const std::string& path, const formats::Checkpoint& checkpoint, 
   return other;
 }
 
+// Whatever was shown: this is not a checkpoint to go on with.
+Error unsafe_error(const std::string& path, const std::vector<formats::UnsafeValue>& values) {
+  Error error = error_of(values.front(), path);
+  if (values.size() > 1) error.message += " (and " + plural(values.size() - 1, "more value") + ")";
+  error.hint = "ckpt-convert " + path + " DST --to FORMAT --drop leaves it behind";
+  return error;
+}
+
 // Modes that have something to say where there is no catalog to show.
 Result<Exit> show_undescribed(Console& console, const Arguments& arguments, std::string_view mode,
                               const Error& error) {
@@ -107,7 +116,9 @@ Result<Exit> work(Console& console, const Arguments& arguments,
   if (!described) return show_undescribed(console, arguments, mode, described.error());
   checkpoint = std::move(*described);
   EBB_TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));
-  return show(console, view, arguments, mode);
+  EBB_TRY_ASSIGN(const Exit exit, show(console, view, arguments, mode));
+  const auto unsafe = formats::unsafe_values(checkpoint->catalog());
+  return unsafe.empty() ? Result<Exit>(exit) : unsafe_error(path, unsafe);
 }
 
 }  // namespace

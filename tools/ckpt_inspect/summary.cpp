@@ -9,6 +9,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -276,6 +277,18 @@ Looks looks_of(const View& view) {
   return looks;
 }
 
+std::string unsafe_text(const Console& console, const std::vector<formats::UnsafeValue>& values) {
+  constexpr std::size_t kShown = 4;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(values.size(), kShown); ++i)
+    out += labelled("unsafe", console.bad(formats::json_string(values[i].name)) +
+                                  ": Python may call it when it loads value " +
+                                  formats::json_string(values[i].key));
+  if (values.size() > kShown)
+    out += labelled("", count_text(values.size() - kShown) + " more such values: --verify");
+  return out;
+}
+
 std::string summary_text(const Console& console, const View& view, const Looks& looks) {
   const Catalog& catalog = view.catalog();
   const auto& [totals, coverage, holders] = looks;
@@ -296,6 +309,7 @@ std::string summary_text(const Console& console, const View& view, const Looks& 
                               ": every element of every tensor is stored exactly once (index only; "
                               "--verify reads the data)"
                         : console.bad("NO") + ": " + printable(coverage.error().message));
+  out += unsafe_text(console, formats::unsafe_values(catalog));
   out += groups_text(view);
   if (!catalog.values.empty())
     out += labelled("values", count_text(catalog.values.size()) + " (--tensors --json lists them)");
@@ -331,6 +345,9 @@ std::string summary_json(const View& view, const Looks& looks) {
   json.close_list().key("groups").number(catalog.groups.size());
   json.key("values").number(catalog.values.size()).key("notes").open_list();
   for (const std::string& note : catalog.notes) json.text(note);
+  json.close_list().key("unsafe").open_list();
+  for (const formats::UnsafeValue& value : formats::unsafe_values(catalog))
+    json.open_object().key("value").text(value.key).key("name").text(value.name).close_object();
   json.close_list().key("complete").raw(coverage ? "true" : "false");
   if (!coverage) json.key("incomplete_because").text(coverage.error().message);
   json.close_object();

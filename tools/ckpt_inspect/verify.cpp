@@ -6,6 +6,7 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -109,7 +110,7 @@ void compare_steps(const View& view, Findings& findings) {
   }
 }
 
-std::string findings_json(const Findings& findings) {
+std::string findings_json(const Findings& findings, const std::vector<std::string>& notes) {
   JsonWriter json;
   open_document(json, "verify");
   json.key("sound").raw(findings.problems.empty() ? "true" : "false");
@@ -120,6 +121,8 @@ std::string findings_json(const Findings& findings) {
     write_error(json, problem);
     json.close_object();
   }
+  json.close_list().key("notes").open_list();
+  for (const std::string& note : notes) json.text(note);
   json.close_list().close_object();
   return json.take();
 }
@@ -150,6 +153,8 @@ Result<Exit> verify(Console& console, const View& view) {
   Findings findings;
   EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(view.path));
   findings.problems = formats::format_of(view.catalog()).problems(tree, view.catalog());
+  for (const formats::UnsafeValue& value : formats::unsafe_values(view.catalog()))
+    findings.problems.push_back(error_of(value, view.path));
   for (const TensorEntry* tensor : view.tensors)
     if (auto proof = prove_coverage(*tensor, view.catalog()); !proof)
       findings.problems.push_back(proof.error());
@@ -158,7 +163,7 @@ Result<Exit> verify(Console& console, const View& view) {
   // Where there is a whole one, the first problem says so.
   if (!findings.problems.empty())
     findings.problems[0] = with_whole_neighbour(std::move(findings.problems[0]), view.path);
-  console.print(view.output == Output::json ? findings_json(findings)
+  console.print(view.output == Output::json ? findings_json(findings, view.catalog().notes)
                                             : findings_text(console, view, findings));
   return findings.problems.empty() ? Exit::success : Exit::different;
 }
@@ -167,7 +172,7 @@ void verify_unreadable(Console& console, const Unreadable& what) {
   if (what.output != Output::json) return;
   Findings findings;
   findings.problems.push_back(what.error);
-  console.print(findings_json(findings));
+  console.print(findings_json(findings, {}));
 }
 
 }  // namespace ebb::tools::inspect

@@ -66,15 +66,6 @@ std::string flag_text(const Flag& flag, std::size_t column, HelpLength length) {
   return out;
 }
 
-// Some formats are read with the help of a program that lies beside this one, or was not built.
-bool is_read_here(const formats::Format& format) {
-  const std::string_view reader = format.traits().reader_program;
-  if (reader.empty()) return true;
-  const auto folder = libswap::program_directory();
-  std::error_code failed;
-  return folder && libswap::fs::exists(*folder / reader, failed);
-}
-
 std::string formats_text() {
   std::string out;
   for (const formats::Format* format : formats::registered_formats()) {
@@ -83,7 +74,7 @@ std::string formats_text() {
     line.resize(std::max<std::size_t>(line.size() + 2, 23), ' ');
     out += line + std::string(traits.summary);
     if (!is_read_here(*format))
-      out.append(" (written only: no ").append(traits.reader_program) += ')';
+      out.append(" (not here: no ").append(traits.reader_program) += " beside this program)";
     out += '\n';
   }
   return out;
@@ -107,6 +98,14 @@ std::vector<Flag> all_flags(const Program& program) {
 }
 
 }  // namespace
+
+bool is_read_here(const formats::Format& format) {
+  const std::string_view reader = format.traits().reader_program;
+  if (reader.empty()) return true;
+  const auto folder = libswap::program_directory();
+  std::error_code failed;
+  return folder && libswap::fs::exists(*folder / reader, failed);
+}
 
 std::string help_text(const Program& program, HelpLength length) {
   std::string out = std::string(program.name) + " - " + std::string(program.summary) + "\n\n";
@@ -151,10 +150,10 @@ std::string version_text(const Program& program) {
     else
       lacks.append("lacks   ")
           .append(format->traits().reader_program)
-          .append(", which reads ")
+          .append(" beside this program: ")
           .append(format->name())
-          .append(": built without its library\n");
-    writes.append(writes.empty() ? "" : ", ").append(format->name());
+          .append(" is neither read nor written\n");
+    if (is_read_here(*format)) writes.append(writes.empty() ? "" : ", ").append(format->name());
   }
   return std::string(program.name) + " (Ebb) " + std::string(kVersion) + "\nreads   " + reads +
          "\nwrites  " + writes + "\n" + lacks;

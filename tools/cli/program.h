@@ -7,6 +7,10 @@
 #include <string>
 #include <string_view>
 
+namespace ebb::formats {
+class Format;
+}
+
 namespace ebb::tools {
 
 enum class FlagType : std::uint8_t {
@@ -53,5 +57,8 @@ struct Program {
 enum class HelpLength : std::uint8_t { brief, full };  // -h, --help
 std::string help_text(const Program& program, HelpLength length);
 std::string version_text(const Program& program);
+
+// Some formats are read with the help of a program that lies beside this one, or was not built.
+bool is_read_here(const formats::Format& format);
 
 }  // namespace ebb::tools

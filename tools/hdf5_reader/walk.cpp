@@ -130,7 +130,9 @@ class Walker {
 
   Result<> follow(hid_t group_id, const FoundLink& link, const std::string& path, int depth) {
     if (link.info.type != H5L_TYPE_HARD) return list_link(group_id, link, path);
-    const Handle object(H5Oopen(group_id, link.name.c_str(), H5P_DEFAULT), H5Oclose);
+    // Not by its name: in a group that lists its links in its header, the library looks at all of
+    // them for each.
+    const Handle object(H5Oopen_by_addr(group_id, link.info.u.address), H5Oclose);
     if (!object) return library_error(path);
     const H5I_type_t kind = H5Iget_type(object.get());
     if (kind == H5I_DATASET) return dataset(object.get(), path);

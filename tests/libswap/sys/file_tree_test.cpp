@@ -51,6 +51,34 @@ TEST_F(Tree, ListsFilesBelowTheRootInBytewiseOrder) {
   EXPECT_EQ(value_of(tree->open("b.txt"))->name(), (directory_ / "b.txt").string());
 }
 
+// models--org--name/snapshots/<commit>/ holds links to models--org--name/blobs/<sha256>.
+TEST_F(Tree, OfASnapshotInHuggingFacesCacheHasTheFilesBehindItsLinks) {
+  const fs::path model = directory_ / "models--org--name";
+  const fs::path snapshot = model / "snapshots/0a1b";
+  fs::create_directories(snapshot / "onnx");
+  fs::create_directories(model / "blobs");
+  write_file(model / "blobs/f00d", "weights");
+  write_file(model / "refs", "secret");
+  fs::create_symlink("../../blobs/f00d", snapshot / "model.safetensors");
+  fs::create_symlink("../../../blobs/f00d", snapshot / "onnx/model.bin");
+  const auto tree = value_of(open_tree(snapshot));
+  ASSERT_EQ(tree->entries().size(), 2u);
+  EXPECT_EQ(tree->entries()[0].size, 7u);
+  EXPECT_EQ(read_all(*tree, "model.safetensors"), "weights");
+  EXPECT_EQ(read_all(*tree, "onnx/model.bin"), "weights");
+  EXPECT_EQ(value_of(tree->open("model.safetensors"))->name(),
+            (snapshot / "model.safetensors").string());
+  EXPECT_EQ(read_all(*value_of(open_tree(snapshot / "onnx")), "model.bin"), "weights");
+  // Whatever else of the cache a link leads to is outside, and so is another model.
+  fs::create_symlink("../../refs", snapshot / "refs");
+  EXPECT_EQ(open_tree(snapshot).error().code, Code::unsupported);
+  fs::remove(snapshot / "refs");
+  fs::create_directories(directory_ / "models--org--other/blobs");
+  write_file(directory_ / "models--org--other/blobs/f00d", "another's");
+  fs::create_symlink("../../../models--org--other/blobs/f00d", snapshot / "other");
+  EXPECT_EQ(open_tree(snapshot).error().code, Code::unsupported);
+}
+
 TEST_F(Tree, OfOneFileHasOneEntryEvenBehindALink) {
   write_file(directory_ / "blob", "abc");
   fs::create_directory(directory_ / "links");

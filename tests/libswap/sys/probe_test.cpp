@@ -66,6 +66,14 @@ TEST(Probe, NonsenseReadsBeyondTheFileAndExitCodesAreRefused) {
   EXPECT_NE(run_shell("printf 'R\\141' >&0").error().message.find("broke off"), std::string::npos);
 }
 
+// The loader's exit code: nothing is known about the file.
+TEST(Probe, AProgramThatCannotBeLoadedIsNotTheFilesFault) {
+  const auto report = run_shell("exit 127");
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, Code::no_memory);
+  EXPECT_NE(report.error().message.find("could not be loaded"), std::string::npos);
+}
+
 TEST(Probe, AnExcuseIsTheError) {
   const auto report = run_shell("printf 'E\\005\\003\\000\\000\\000bad' >&0");
   ASSERT_FALSE(report);
