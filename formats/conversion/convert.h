@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,10 @@ struct Conversion {
   // Made by edits, or by wanting weights alone (weights_alone.h); one line each.
   std::vector<std::string> changes;
 };
+
+// How many optimizer steps each parameter has taken, as far as the checkpoint counts them by
+// parameter: outside its tensors, or in a tensor "step" of one element, which is read.
+Result<std::map<std::string, std::int64_t>> counted_steps(const Checkpoint& source);
 
 // Reads the source only where step counters move from tensors to values. A format's own keys, paths
 // and echoed values are kept only where source and target are the same format: elsewhere names,
