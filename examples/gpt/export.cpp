@@ -1,9 +1,7 @@
 #include "examples/gpt/export.h"
 
-#include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/thread.h"
-#include "ebb/libswap/tree/file_tree.h"
 #include "ebb/libswap/write/write_checkpoint.h"
 
 namespace ebb::gpt {
@@ -12,29 +10,47 @@ using formats::Rank;
 
 Exporter::Exporter(const ExportRequest& request, std::uint32_t world, libswap::IoQueue& io,
                    libmuon::Engine& engine, Rank rank, std::atomic<bool>& written)
-    : request_(request), world_(world), io_(io), engine_(engine), rank_(rank), written_(written) {
-  if (engine.step_count() > request.step) phase_ = Phase::done;  // a resumed run is past it
+    : request_(request),
+      world_(world),
+      io_(io),
+      engine_(engine),
+      rank_(rank),
+      written_(written),
+      too_late_(engine.step_count() > request.step) {
+  if (too_late_) phase_ = Phase::done;
 }
 
 Exporter::~Exporter() {
   if (writer_.joinable()) writer_.join();
 }
 
+Result<formats::Conversion> Exporter::plan(const formats::Checkpoint& source) const {
+  return formats::plan_conversion(source, {.from = formats::format_of(source.catalog()),
+                                           .to = *formats::format_named(request_.format),
+                                           .world = world_});
+}
+
+Result<> Exporter::check() const {
+  if (rank_ != Rank{0} || phase_ == Phase::done) return {};
+  EBB_TRY_ASSIGN(const auto present, engine_.open_export());
+  EBB_TRY_ASSIGN(const auto source, present.describe());
+  auto possible = plan(*source);
+  if (possible) return {};
+  formats::Error error = std::move(possible).error().within("--export " + request_.format);
+  error.hint = "export to another format, as dcp, or convert the store later: ckpt-convert " +
+               engine_.store_directory().string() + " " + request_.directory.string() + " --to " +
+               request_.format;
+  return error;
+}
+
 bool Exporter::wants_snapshot() const {
   return phase_ == Phase::waiting && engine_.step_count() >= request_.step;
 }
 
-void Exporter::took_snapshot(bool taken, std::uint64_t before) {
-  if (!taken || !wants_snapshot()) return;
-  phase_ = Phase::cut;
-  before_ = before;
-  step_ = engine_.step_count();
-}
-
 Result<> Exporter::advance() {
-  if (phase_ == Phase::cut && engine_.committed_generation() != before_) return start_writing();
+  if (phase_ == Phase::waiting && engine_.committed_step() >= request_.step) return start_writing();
   if (phase_ == Phase::writing && written_.load()) {
-    engine_.unpin(pinned_);
+    pinned_.reset();
     if (writer_.joinable()) writer_.join();
     source_.reset();  // it holds the generation, too
     phase_ = Phase::done;
@@ -43,28 +59,24 @@ Result<> Exporter::advance() {
 }
 
 Result<> Exporter::start_writing() {
-  pinned_ = engine_.committed_generation();
-  EBB_TRY(engine_.pin(pinned_));
+  EBB_TRY_ASSIGN(auto pinned, engine_.open_export());
+  pinned_.emplace(std::move(pinned));
   phase_ = Phase::writing;
   if (rank_ != Rank{0}) return {};
-  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(engine_.store_directory()));
-  EBB_TRY_ASSIGN(source_, formats::describe(std::move(tree)));
-  EBB_TRY_ASSIGN(writer_, libswap::start_thread([this] {
-                   result_ = write(*source_);
+  EBB_TRY_ASSIGN(source_, pinned_->describe());
+  EBB_TRY_ASSIGN(writer_, libswap::start_thread([this, step = pinned_->step()] {
+                   result_ = write(*source_, step);
                    written_.store(true);
                  }));
   return {};
 }
 
-Result<Exported> Exporter::write(const formats::Checkpoint& source) const {
-  const formats::ConvertRequest wanted{.from = formats::format_of(source.catalog()),
-                                       .to = *formats::format_named(request_.format),
-                                       .world = world_};
-  EBB_TRY_ASSIGN(const auto conversion, formats::plan_conversion(source, wanted));
+Result<Exported> Exporter::write(const formats::Checkpoint& source, std::uint64_t step) const {
+  EBB_TRY_ASSIGN(const auto conversion, plan(source));
   EBB_TRY_ASSIGN(const auto report, libswap::write_checkpoint(io_, *conversion.content,
                                                               conversion.plan, request_.directory,
                                                               {.workers = 1}));  // training goes on
-  return Exported{step_, report.bytes, report.seconds, request_.directory};
+  return Exported{step, report.bytes, report.seconds, request_.directory};
 }
 
 Result<std::optional<Exported>> Exporter::finish() {

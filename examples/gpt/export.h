@@ -1,6 +1,5 @@
-// A snapshot written in a foreign format while training goes on: the committed generation is
-// pinned, described by the reader the tools use, and written by a thread of its own at background
-// priority.
+// A snapshot written in a foreign format while training goes on: the committed generation is pinned
+// and written by a thread of its own at background priority.
 #pragma once
 
 #include <atomic>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/conversion/convert.h"
 #include "ebb/libmuon/step/engine.h"
 #include "examples/gpt/settings.h"
 
@@ -31,19 +31,23 @@ class Exporter {
            libmuon::Engine& engine, formats::Rank rank, std::atomic<bool>& written);
   ~Exporter();
 
+  // Before the first step, on rank 0: what the format cannot hold is refused now, not at the end.
+  Result<> check() const;
+  // The run begins behind the step to export: there is nothing to do.
+  bool too_late() const { return too_late_; }
   // After each step; true: snapshot now, wherever the usual interval stands.
   bool wants_snapshot() const;
-  // What snapshot() answered; `before`: the generation committed until then.
-  void took_snapshot(bool taken, std::uint64_t before);
-  // After each step: starts writing when that snapshot is committed, unpins when it is written.
+  // After each step: starts writing when a generation of that step or a later one is committed,
+  // unpins when it is written.
   Result<> advance();
   // Waits for the writer. nullopt on ranks other than 0, or when nothing was exported.
   Result<std::optional<Exported>> finish();
 
  private:
-  enum class Phase : std::uint8_t { waiting, cut, writing, done };
+  enum class Phase : std::uint8_t { waiting, writing, done };
   Result<> start_writing();
-  Result<Exported> write(const formats::Checkpoint& source) const;
+  Result<formats::Conversion> plan(const formats::Checkpoint& source) const;
+  Result<Exported> write(const formats::Checkpoint& source, std::uint64_t step) const;
 
   const ExportRequest& request_;
   const std::uint32_t world_;
@@ -51,10 +55,9 @@ class Exporter {
   libmuon::Engine& engine_;
   const formats::Rank rank_;
   std::atomic<bool>& written_;  // shared by the ranks
+  const bool too_late_;
   Phase phase_ = Phase::waiting;
-  std::uint64_t before_ = 0;
-  std::uint64_t pinned_ = 0;
-  std::uint64_t step_ = 0;
+  std::optional<libmuon::PinnedCheckpoint> pinned_;
   std::unique_ptr<formats::Checkpoint> source_;
   std::thread writer_;
   std::optional<Result<Exported>> result_;  // set by the writer, read after join

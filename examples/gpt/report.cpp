@@ -96,8 +96,13 @@ std::string plan_text(const Facts& facts) {
             1) +
       " %), disk " + bytes_text(plan.disk_bytes) + "\n";
   out += "predicted a step: read " + bytes_text(plan.step_read_bytes) + ", written " +
-         bytes_text(plan.step_written_bytes) + ", sent " + bytes_text(plan.step_sent_bytes) +
-         ", optimizer " + milliseconds(facts.predicted_engine_s) + "\n";
+         bytes_text(plan.step_written_bytes) + ", sent " + bytes_text(plan.step_sent_bytes);
+  if (facts.predicted_engine_s) out += ", optimizer " + milliseconds(*facts.predicted_engine_s);
+  out += "\n";
+  if (facts.predicted_create_s)
+    out += "a new store: all " + bytes_text(plan.disk_bytes) +
+           " are written before the first step, " + fixed(*facts.predicted_create_s, 1) +
+           " s on this disk\n";
   out += "predicted memory, at most:\n";
   tools::Table table({{"", tools::Align::right}, {"", tools::Align::left}});
   for (const auto& [what, bytes] : plan.memory) table.add({bytes_text(bytes), what});
@@ -147,7 +152,7 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
   json.number("tokens_per_second", tokens_per_second(facts, outcome));
   json.number("step_s", typical.step_s()).number("gradients_s", typical.gradients_s);
   json.number("engine_s", typical.engine_s);
-  json.number("predicted_engine_s", facts.predicted_engine_s);
+  if (facts.predicted_engine_s) json.number("predicted_engine_s", *facts.predicted_engine_s);
   json.count("state_bytes", plan.state_bytes).count("frame_bytes", plan.frame_bytes);
   json.count("disk_bytes", plan.disk_bytes);
   json.count("predicted_read_bytes", plan.step_read_bytes)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "examples/gpt/setup.h"
@@ -14,7 +15,8 @@ struct Facts {
   const Model& model;
   const Corpus& corpus;
   const Predicted& predicted;
-  double predicted_engine_s = 0;  // one optimizer step
+  // One optimizer step, and writing a new store; none where the disk could not be probed.
+  std::optional<double> predicted_engine_s, predicted_create_s;
   double bigram_loss = 0;
   std::uint64_t peak_rss_bytes = 0;
 };

@@ -81,8 +81,6 @@ class RankTrainer {
   Activations<float> activations_;
   std::unique_ptr<Engine> engine_;
   std::optional<Exporter> exporter_;  // borrows the engine
-  std::optional<std::uint64_t> snapshot_step_;
-  std::uint64_t before_snapshot_ = 0;  // the generation committed until then
   Outcome outcome_;
 };
 
@@ -119,7 +117,12 @@ Result<> RankTrainer::open() {
   outcome_.origin = engine_->origin();
   outcome_.first_step = engine_->step_count();
   if (leads()) run_.say(outcome_.origin);
-  return {};
+  if (!exporter_) return {};
+  if (leads() && exporter_->too_late())
+    run_.say("note: nothing is exported: the run begins at step " +
+             std::to_string(outcome_.first_step) + ", behind --export-at " +
+             std::to_string(run_.settings.exported->step));
+  return libswap::agree_all(ranks_, exporter_->check(), "planning its export");
 }
 
 Result<> RankTrainer::train_steps() {
@@ -195,18 +198,14 @@ Result<> RankTrainer::snapshot_if_due() {
   const std::uint64_t step = engine_->step_count();
   const bool due = step % run_.settings.snapshot_every == 0;
   if (!due && !(exporter_ && exporter_->wants_snapshot())) return {};
-  const std::uint64_t before = engine_->committed_generation();
   const Clock::time_point begin = Clock::now();
   EBB_TRY_ASSIGN(const bool taken,
                  engine_->snapshot());  // false: not now, a later step will
   outcome_.longest_snapshot_stall_s =
       std::max(outcome_.longest_snapshot_stall_s, seconds_since(begin));
-  if (taken) {
-    snapshot_step_ = step;
-    before_snapshot_ = before;
-    ++outcome_.snapshots;
-  }
-  if (exporter_) exporter_->took_snapshot(taken, before);
+  if (leads() && engine_->snapshot_error() != nullptr)
+    run_.say("note: a snapshot was given up: " + engine_->snapshot_error()->message);
+  outcome_.snapshots += taken ? 1 : 0;
   return {};
 }
 
@@ -214,11 +213,7 @@ Result<> RankTrainer::snapshot_if_due() {
 // store may hold the slots that the last snapshot needs: it waits for them.
 Result<> RankTrainer::finish_state() {
   EBB_TRY(settle());
-  if (engine_->step_count() == outcome_.first_step) return {};
-  bool durable = snapshot_step_ == engine_->step_count() &&
-                 engine_->committed_generation() != before_snapshot_;
-  for (std::uint64_t waits = 0; !durable;) {
-    const std::uint64_t before = engine_->committed_generation();
+  for (std::uint64_t waits = 0; engine_->committed_step() != engine_->step_count();) {
     EBB_TRY_ASSIGN(const bool taken, engine_->snapshot());
     if (!taken) {
       if (leads() && waits++ == 0) run_.say("the last snapshot waits: the store is being read");
@@ -226,16 +221,16 @@ Result<> RankTrainer::finish_state() {
       continue;
     }
     ++outcome_.snapshots;
-    if (exporter_) exporter_->took_snapshot(taken, before);
     EBB_TRY(settle());
-    durable = engine_->committed_generation() != before;
+    if (const Error* why = engine_->snapshot_error()) return *why;
   }
   outcome_.snapshots_put_off = engine_->stats().snapshots_put_off;
   return {};
 }
 
 Result<> RankTrainer::settle() {
-  EBB_TRY(engine_->wait_snapshot());
+  const auto waited = engine_->wait_snapshot();
+  if (!waited && engine_->snapshot_error() == nullptr) return waited.error();
   if (!exporter_) return {};
   EBB_TRY(exporter_->advance());
   outcome_.exported = exporter_->finish();

@@ -42,9 +42,10 @@ Result<std::unique_ptr<formats::Checkpoint>> open_source(const Settings& setting
   return formats::describe(std::move(tree));
 }
 
-// Seconds of one optimizer step: this machine's cores and this disk, probed now.
-Result<double> predict_engine_seconds(const std::vector<libmuon::EngineConfig>& engines,
-                                      libswap::IoQueue& io, const std::filesystem::path& swap) {
+// Seconds of one optimizer step and of making a store: this machine's cores and this disk, probed
+// now.
+Result<> predict_seconds(const std::vector<libmuon::EngineConfig>& engines, libswap::IoQueue& io,
+                         const std::filesystem::path& swap, Facts& facts) {
   const libswap::DiskProbe probe{
       .bytes = 64 * formats::MiB,
       .operation_bytes = static_cast<std::uint32_t>(engines.front().tile_bytes)};
@@ -56,7 +57,10 @@ Result<double> predict_engine_seconds(const std::vector<libmuon::EngineConfig>& 
   const auto rates = libmuon::probe_compute(engines.front().model);
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   EBB_TRY_ASSIGN(const auto forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));
-  return forecast.step_s;
+  facts.predicted_engine_s = forecast.step_s;
+  if (disk.write > 0)
+    facts.predicted_create_s = static_cast<double>(facts.predicted.disk_bytes) / disk.write;
+  return {};
 }
 
 // The held-out bytes that the model is judged on: whole windows.
@@ -83,7 +87,9 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
 
   Facts facts{settings, model, corpus, predicted};
   facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
-  EBB_TRY_ASSIGN(facts.predicted_engine_s, predict_engine_seconds(engines, *io, settings.swap));
+  if (const auto probed = predict_seconds(engines, *io, settings.swap, facts); !probed)
+    say("note: no time is predicted: " + probed.error().message);
+  if (swap->current()) facts.predicted_create_s.reset();
   if (settings.texts == Report::on) console.print(plan_text(facts));
 
   const Run run{settings, model, corpus, engines, *io, *swap, source.get(), tools::stop_requested(),

@@ -229,6 +229,14 @@ void place_at_the_top(std::vector<TensorEntry>& tensors) {
 
 }  // namespace
 
+Result<std::map<std::string, std::int64_t>> counted_steps(const Checkpoint& source) {
+  Catalog counted;
+  counted.param_steps = source.catalog().param_steps;
+  for (const TensorEntry& tensor : source.catalog().tensors)
+    EBB_TRY(lift_step(source, tensor, tensor, counted));
+  return std::move(counted.param_steps);
+}
+
 Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
   if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing"};
   const bool weights = request.taking == Taking::weights;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,10 @@ struct Conversion {
   // among plan.dropped as well.
   std::vector<std::string> unsafe;
 };
+
+// How many optimizer steps each parameter has taken, as far as the checkpoint counts them by
+// parameter: outside its tensors, or in a tensor "step" of one element, which is read.
+Result<std::map<std::string, std::int64_t>> counted_steps(const Checkpoint& source);
 
 // Reads the source only where step counters move from tensors to values. A format's own keys, paths
 // and echoed values are kept only where source and target are the same format: elsewhere names,

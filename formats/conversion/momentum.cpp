@@ -107,6 +107,10 @@ std::string text_of(double number) {
 
 std::string_view name_of(MomentumForm form) { return form == MomentumForm::ema ? "ema" : "sum"; }
 
+std::optional<MomentumForm> momentum_form(const GroupEntry& group, const TensorEntry& tensor) {
+  return form_of(group, tensor, {});
+}
+
 Result<std::vector<std::string>> change_momentum(const MomentumRule& rule, Catalog& content,
                                                  std::vector<MadeOf>& made_of) {
   std::map<std::string_view, std::size_t> group_of;

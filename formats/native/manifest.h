@@ -1,5 +1,5 @@
 // The store's own format as values: superblock and manifest. docs/formats/native.md is the byte
-// layout (decisions 3.1 became that page); this header is what the rest of the code sees of it.
+// layout; this header is what the rest of the code sees of it.
 #pragma once
 
 #include <array>

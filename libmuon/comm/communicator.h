@@ -16,6 +16,8 @@ namespace ebb::libmuon {
 using formats::Rank;
 using formats::Result;
 
+inline constexpr std::uint64_t kMostRoundBytes = 256 * formats::MiB;
+
 struct SendBuffer {
   Rank peer{};
   std::span<const std::byte> data;
@@ -31,8 +33,8 @@ class Communicator : public libswap::Agreement {
   virtual std::uint32_t world() const = 0;
   // Element-wise exact sum over all ranks, the same on every rank; order-free.
   virtual Result<> sum(std::span<std::int64_t> numbers) = 0;
-  // One round of at most 256 MiB a rank. Between a pair of ranks, sends match receives in order and
-  // size (Code::layout names the pair otherwise).
+  // One round of at most kMostRoundBytes sent, and received, a rank. Between a pair of ranks, sends
+  // match receives in order and size (Code::layout names the pair otherwise).
   virtual Result<> exchange(std::span<const SendBuffer> sends,
                             std::span<const ReceiveBuffer> receives) = 0;
   // This rank gives up: every present and future call on every rank answers Code::peer.

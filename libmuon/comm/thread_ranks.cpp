@@ -19,8 +19,6 @@ namespace {
 using formats::Code;
 using formats::Error;
 
-constexpr std::uint64_t kRoundLimit = 256 * formats::MiB;
-
 enum class Verb : std::uint8_t { agree, sum, exchange };
 
 std::string_view name_of(Verb verb) {
@@ -67,7 +65,7 @@ Result<> check_round(const Buffers& buffers, std::size_t rank, std::size_t world
                    "exchange: " + rank_text(rank) + " " + std::string(verb) + " " +
                        rank_text(index_of(buffer.peer)) + " in a world of " + std::to_string(world),
                    ""};
-    if (buffer.data.size() > kRoundLimit - total)
+    if (buffer.data.size() > kMostRoundBytes - total)
       return Error{Code::limit,
                    "exchange: " + rank_text(rank) + " " + std::string(verb) +
                        " others more than 268435456 bytes (256 MiB) in one round",

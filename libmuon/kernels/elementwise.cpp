@@ -1,7 +1,9 @@
 // Loops the compiler vectorises. Each element goes through the same IEEE operations whatever the
 // instruction set, because contraction is off, so clones and cuts give equal bits.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include "ebb/libmuon/kernels/kernels.h"
 
@@ -85,7 +87,30 @@ double update_scale(ScaleRule rule, std::uint64_t rows, std::uint64_t cols) {
   return 1;
 }
 
+// Far below the largest fp32, so that what rounding adds step by step never gets there.
+constexpr double kSafe = 0x1p120;
+
+EBB_CLONES std::uint32_t largest_bits(const float* values, std::size_t count) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
+  return largest;
+}
+
 }  // namespace
+
+// |M| <= max |G| for an EMA; for a sum it is at most max |G| / (1 - b), and U = G + bM no more.
+double largest_gradient(const MuonSpec& spec) {
+  return spec.momentum == Momentum::sum ? kSafe * (1 - spec.beta) : kSafe;
+}
+
+// exp_avg_sq is an EMA of squares.
+double largest_gradient(const AdamSpec&) { return std::sqrt(kSafe); }
+
+float largest_magnitude(std::span<const float> values) {
+  const float largest = std::bit_cast<float>(largest_bits(values.data(), values.size()));
+  return std::isfinite(largest) ? largest : std::numeric_limits<float>::infinity();
+}
 
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<float> m, std::span<float> u) {

@@ -1,5 +1,5 @@
-// The exact sum of squares (decisions 5). A square of an fp32 number is an integer of at most 48
-// bits times a power of two not below 2^-298.
+// The exact sum of squares (docs/numerics.md). A square of an fp32 number is an integer of at most
+// 48 bits times a power of two not below 2^-298.
 #include <algorithm>
 #include <bit>
 #include <cmath>

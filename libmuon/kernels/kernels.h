@@ -18,7 +18,9 @@ namespace ebb::libmuon {
 // returns when all are done. Several threads may call run() at once.
 class Pool {
  public:
-  explicit Pool(std::uint32_t threads);  // 1: no workers, the caller does all
+  Pool();  // no workers, the caller does all
+  // One of these is the caller. Fails where a worker's thread cannot start.
+  static Result<std::unique_ptr<Pool>> start(std::uint32_t threads);
   ~Pool();
   std::uint32_t threads() const;
   void run(std::size_t count, const std::function<void(std::size_t)>& job);
@@ -65,6 +67,12 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
 // w <- (1 - lr wd) w - lr s(rows, cols) o. Elementwise.
 void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
                  std::span<const float> o, std::span<float> w);
+// The largest magnitude a scaled gradient may have so that no number of these kernels' state can
+// ever overflow fp32, however many such gradients came before.
+double largest_gradient(const MuonSpec& spec);
+double largest_gradient(const AdamSpec& spec);
+// The largest magnitude; infinity when a value is infinite or NaN.
+float largest_magnitude(std::span<const float> values);
 // AdamW at 1-based step `step`. Elementwise.
 void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale,
                  std::span<const float> g, std::span<float> w, std::span<float> exp_avg,

@@ -1,4 +1,4 @@
-// Newton-Schulz in Q-form on panels fixed by the shape (decisions 1.1): with A = X X^T,
+// Newton-Schulz in Q-form on panels fixed by the shape (docs/numerics.md): with A = X X^T,
 // Q = aI + bA + cA^2, X <- QX. X lies with its short side as rows, m x n, m <= n. A and Q are
 // symmetric: the lower panels are computed and mirrored.
 #include <algorithm>
@@ -215,7 +215,7 @@ void NewtonSchulz::run(std::uint64_t rows, std::uint64_t cols, std::span<const f
                        std::span<float> o) {
   EBB_CHECK(u.size() == rows * cols && o.size() == u.size());
   const double norm = impl_->norm(u);
-  if (norm == 0) {
+  if (norm == 0 || !std::isfinite(norm)) {
     std::fill(o.begin(), o.end(), 0.0f);
     return;
   }

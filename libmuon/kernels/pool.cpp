@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libswap/sys/thread.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -46,9 +47,16 @@ struct Pool::Impl {
   }
 };
 
-Pool::Pool(std::uint32_t threads) : impl_(std::make_unique<Impl>()) {
-  for (std::uint32_t i = 1; i < threads; ++i)
-    impl_->workers.emplace_back([impl = impl_.get()] { impl->work_loop(); });
+Pool::Pool() : impl_(std::make_unique<Impl>()) {}
+
+Result<std::unique_ptr<Pool>> Pool::start(std::uint32_t threads) {
+  auto pool = std::make_unique<Pool>();
+  for (std::uint32_t i = 1; i < threads; ++i) {
+    EBB_TRY_ASSIGN(std::thread worker,
+                   libswap::start_thread([impl = pool->impl_.get()] { impl->work_loop(); }));
+    pool->impl_->workers.push_back(std::move(worker));
+  }
+  return pool;
 }
 
 Pool::~Pool() {

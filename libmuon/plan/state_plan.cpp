@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/plan/digest.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -72,22 +73,6 @@ std::vector<std::uint32_t> assign_owners(const ModelSpec& model, std::uint32_t w
   }
   return owners;
 }
-
-class Digest {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) mix(static_cast<unsigned char>(c));
-    mix(0xff);
-  }
-  void add(std::uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) mix((number >> shift) & 0xff);
-  }
-  std::uint64_t value() const { return state_; }
-
- private:
-  void mix(std::uint64_t byte) { state_ = (state_ ^ byte) * 0x100000001b3ull; }  // FNV-1a
-  std::uint64_t state_ = 0xcbf29ce484222325ull;
-};
 
 std::uint64_t digest_of(const ModelSpec& model, const Layout& owners, const Layout& shards,
                         std::uint64_t tile_bytes) {
@@ -206,8 +191,12 @@ void StatePlan::order_visits() {
   for (std::uint32_t i = 0; i < items_.size(); ++i) {
     const bool adam = adam_elems_ > 0 && i + 1 == items_.size();
     const auto cut = [&](std::vector<Visit>& into, VisitKind kind, std::uint64_t capacity) {
-      for (std::uint64_t first = 0; first < items_[i].elems; first += capacity)
-        into.push_back({kind, i, first, std::min(capacity, items_[i].elems - first)});
+      const Item& item = items_[i];
+      std::uint32_t part = 0;
+      for (std::uint64_t first = 0; first < item.elems; first += capacity) {
+        while (item.parts[part].item_first + item.parts[part].range.count <= first) ++part;
+        into.push_back({kind, i, first, std::min(capacity, item.elems - first), part});
+      }
     };
     if (adam) {
       cut(adam_visits, VisitKind::adam, adam_capacity);
@@ -227,11 +216,11 @@ void StatePlan::order_visits() {
 
 std::vector<StatePlan::Span> StatePlan::spans(const Visit& visit) const {
   std::vector<Span> spans;
-  for (const ItemPart& part : items_[visit.item].parts) {
+  const std::uint64_t visit_end = visit.first + visit.count;
+  for (const ItemPart& part : std::span(items_[visit.item].parts).subspan(visit.first_part)) {
+    if (part.item_first >= visit_end) break;
     const std::uint64_t first = std::max(visit.first, part.item_first);
-    const std::uint64_t end =
-        std::min(visit.first + visit.count, part.item_first + part.range.count);
-    if (first >= end) continue;
+    const std::uint64_t end = std::min(visit_end, part.item_first + part.range.count);
     spans.push_back({part.param,
                      {part.range.first + (first - part.item_first), end - first},
                      first - visit.first});

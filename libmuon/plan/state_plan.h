@@ -42,6 +42,7 @@ struct Visit {
   std::uint32_t item = 0;
   std::uint64_t first = 0;
   std::uint64_t count = 0;
+  std::uint32_t first_part = 0;  // of the item: the one that holds `first`
 };
 
 class StatePlan {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/settings.h"
 
 namespace ebb::libmuon {
 
@@ -14,10 +15,38 @@ using formats::ReshardPlan;
 
 namespace {
 
+enum class Direction : std::uint8_t { gradients_in, weights_out };
+
+// What the busiest rank moves of each parameter. A parameter is sent in one round, whole.
+Result<std::vector<std::uint64_t>> busiest_bytes(const ModelSpec& model, const StatePlan& plan,
+                                                 Direction direction) {
+  std::vector<std::uint64_t> busiest(model.params.size());
+  for (std::uint32_t i = 0; i < busiest.size(); ++i) {
+    const Layout& state = plan.muon(i) ? plan.owners() : plan.shards();
+    const bool inwards = direction == Direction::gradients_in;
+    busiest[i] = inwards ? busiest_rank_bytes(plan.gradients(), state, i)
+                         : busiest_rank_bytes(state, plan.weights(), i);
+    if (busiest[i] > kMostRoundBytes)
+      return Error{
+          Code::limit,
+          "parameter " + model.params[i].name + " " + formats::to_string(model.params[i].shape) +
+              " on " + std::to_string(plan.world()) + " ranks: one rank moves " +
+              std::to_string(busiest[i]) + " bytes of its " +
+              (inwards ? "gradient" : "new weights") +
+              " in one round of the exchange; the limit is " + std::to_string(kMostRoundBytes),
+          inwards ? "split the parameter"
+                  : "cut the weights over the ranks (zero3, rows), or split the parameter"};
+  }
+  return busiest;
+}
+
 // The AdamW part and the Muon part of one direction have different layouts: two plans, one
 // exchange.
-Result<> plan_exchange(Exchange& exchange, const StatePlan& plan, const Layout& trainer,
-                       bool inwards) {
+Result<> plan_exchange(Exchange& exchange, const ModelSpec& model, const StatePlan& plan,
+                       Direction direction) {
+  const bool inwards = direction == Direction::gradients_in;
+  const Layout& trainer = inwards ? plan.gradients() : plan.weights();
+  EBB_TRY_ASSIGN(const auto busiest, busiest_bytes(model, plan, direction));
   const auto in_place = [&](std::uint32_t tensor) { return plan.in_place(tensor, trainer); };
   for (const bool muon : {true, false}) {
     const Layout& state = muon ? plan.owners() : plan.shards();
@@ -26,7 +55,7 @@ Result<> plan_exchange(Exchange& exchange, const StatePlan& plan, const Layout& 
                            : ReshardPlan::between(state, trainer, plan.rank()));
     exchange.add(moves, [&](std::uint32_t tensor) { return plan.muon(tensor) == muon; }, in_place);
   }
-  exchange.plan_rounds(trainer.tensors(), kRoundBytes);
+  exchange.plan_rounds(busiest, kMostRoundBytes);
   return {};
 }
 
@@ -83,8 +112,8 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
   EBB_TRY_ASSIGN(const auto split, libswap::Pager::split(plan.visits().size(), config.tile_bytes,
                                                          config.budget_bytes));
   Exchange gradients_in, weights_out;
-  EBB_TRY(plan_exchange(gradients_in, plan, plan.gradients(), true));
-  EBB_TRY(plan_exchange(weights_out, plan, plan.weights(), false));
+  EBB_TRY(plan_exchange(gradients_in, config.model, plan, Direction::gradients_in));
+  EBB_TRY(plan_exchange(weights_out, config.model, plan, Direction::weights_out));
   libswap::Store::Config store{.rank = rank,
                                .world = plan.world(),
                                .tile_bytes = config.tile_bytes,
@@ -93,6 +122,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
                                .tiles = plan.visits().size(),
                                .manifest_bytes = manifest_bytes(config, plan),
                                .layout_digest = plan.digest()};
+  EBB_TRY(libswap::Store::check(store));
   return Prepared{std::move(plan), split, std::move(gradients_in), std::move(weights_out), store};
 }
 
@@ -121,13 +151,14 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
 
 Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
                    libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
-                   Prepared prepared)
+                   Prepared prepared, std::unique_ptr<Pool> own_pool)
     : config(engine_config),
       ranks(communicator),
       io(queue),
       directory(swap_directory),
       parts(std::move(prepared)),
-      pool(engine_config.threads),
+      computing(std::move(own_pool)),
+      pool(*computing),
       gradients(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
       weights(engine_config.model.params.size()),
@@ -139,10 +170,6 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
   reserve_buffers();
 }
 
-Engine::Impl::~Impl() {
-  if (pending && pending->thread.joinable()) pending->thread.join();
-}
-
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
@@ -151,16 +178,30 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                                              libswap::SwapDirectory& directory,
                                              const InitialWeights& initial,
                                              const formats::Checkpoint* checkpoint) {
-  Result<Prepared> parts = prepare(config, ranks.rank());
-  EBB_TRY_ASSIGN(const std::int64_t all_planned, ranks.agree(parts ? 1 : 0));
-  if (!parts) return std::move(parts).error();
-  if (all_planned == 0) return Error{Code::peer, "another rank could not plan its state", {}};
-  if ((*parts).plan.world() != ranks.world())
-    return Error{Code::layout,
-                 "the layouts are for " + std::to_string((*parts).plan.world()) + " ranks, " +
-                     std::to_string(ranks.world()) + " are here",
-                 {}};
-  auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(*parts));
+  const auto make = [&]() -> Result<std::unique_ptr<Impl>> {
+    EBB_TRY_ASSIGN(Prepared parts, prepare(config, ranks.rank()));
+    if (parts.plan.world() != ranks.world())
+      return Error{Code::layout,
+                   "the layouts are for " + std::to_string(parts.plan.world()) + " ranks, " +
+                       std::to_string(ranks.world()) + " are here",
+                   {}};
+    if (!initial && checkpoint == nullptr && !directory.current())
+      return Error{Code::usage,
+                   directory.path().string() +
+                       " holds no store, and there is neither a checkpoint nor initial weights",
+                   "pass initial weights to Engine::open"};
+    EBB_TRY_ASSIGN(auto pool, Pool::start(config.threads));
+    return std::make_unique<Impl>(config, ranks, io, directory, std::move(parts), std::move(pool));
+  };
+  auto made = make();
+  EBB_TRY(libswap::agree_all(ranks, made ? Result<>() : made.error(), "planning its state"));
+  auto settings = settings_of(config);
+  settings.push_back({"the checkpoint to begin from", checkpoint == nullptr ? "none" : "given"});
+  const auto current = directory.current();
+  settings.push_back(
+      {"the store to resume", current ? formats::native::to_string(current->uuid) : "none"});
+  EBB_TRY(same_everywhere(ranks, settings));
+  std::unique_ptr<Impl> impl = std::move(*made);
   if (Result<> attached = impl->attach(initial, checkpoint); !attached) {
     ranks.abort();  // nobody may wait for this rank in a collective it never reaches
     return std::move(attached).error();
@@ -202,6 +243,11 @@ Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pie
   const StatePlan& plan = impl_->parts.plan;
   EBB_TRY(check_span(impl_->config, plan.gradients(), plan.rank(), param, my_pieces.size(),
                      "gradient"));
+  if (impl_->gradient_given[param])
+    return Error{Code::state,
+                 "parameter " + impl_->config.model.params[param].name +
+                     " has its gradient of step " + std::to_string(impl_->step + 1) + " already",
+                 "add gradients up before they are handed in"};
   impl_->gradients[param] = my_pieces;
   impl_->gradient_given[param] = true;
   return {};
@@ -218,14 +264,15 @@ Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
 }
 
 Result<> Engine::set_blob(std::string key, formats::ByteVector bytes) {
-  std::erase_if(impl_->blobs, [&](const auto& blob) { return blob.key == key; });
-  std::uint64_t total = key.size() + bytes.size() + 64;
-  for (const auto& blob : impl_->blobs) total += blob.key.size() + blob.bytes.size() + 64;
+  std::uint64_t total = blob_bytes(key.size(), bytes.size());
+  for (const auto& blob : impl_->blobs)
+    if (blob.key != key) total += blob_bytes(blob.key.size(), blob.bytes.size());
   if (total > kMostBlobBytes)
     return Error{Code::limit,
                  "blobs take " + std::to_string(total) + " bytes with " + key + "; the limit is " +
                      std::to_string(kMostBlobBytes),
                  {}};
+  std::erase_if(impl_->blobs, [&](const auto& blob) { return blob.key == key; });
   impl_->blobs.push_back({std::move(key), std::move(bytes)});
   return {};
 }
@@ -237,8 +284,14 @@ const formats::ByteVector* Engine::blob(std::string_view key) const {
 }
 
 std::uint64_t Engine::committed_generation() const { return impl_->store->committed_generation(); }
-Result<> Engine::pin(std::uint64_t generation) { return impl_->store->pin(generation); }
-void Engine::unpin(std::uint64_t generation) { impl_->store->unpin(generation); }
+std::uint64_t Engine::committed_step() const { return impl_->committed_step; }
+const Error* Engine::snapshot_error() const {
+  return impl_->abandoned ? &*impl_->abandoned : nullptr;
+}
+Result<PinnedCheckpoint> Engine::open_export() const {
+  return PinnedCheckpoint::pin(impl_->store, impl_->store_path, committed_generation(),
+                               committed_step());
+}
 const std::filesystem::path& Engine::store_directory() const { return impl_->store_path; }
 
 EngineStats Engine::stats() const {

@@ -4,8 +4,7 @@
 //
 // Threading: one thread per engine drives it. Calls marked [C] are collective: all ranks, same
 // order. A step: 0 check (finite, exact norm, agree) -> 1 gradients to owners -> 2 local sweep -> 3
-// weights out. Nothing is written before all ranks agreed that the gradient is finite
-// (decisions 4.4).
+// weights out. Nothing is written before all ranks agreed that the gradient can be stepped.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libmuon/plan/state_plan.h"
+#include "ebb/libmuon/step/pinned_checkpoint.h"
 #include "ebb/libswap/pager/pager.h"
 #include "ebb/libswap/store/store_set.h"
 #include "ebb/libswap/trace.h"
@@ -49,19 +49,21 @@ struct EnginePlan {
   std::uint64_t gradient_bytes = 0;   // own matrices' gradients, gathered
   std::uint64_t weight_bytes = 0;     // new weights waiting for the exchange
   std::uint64_t exchange_bytes = 0;   // packing of one round
-  std::uint64_t disk_bytes = 0;       // reserved in the store
+  std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
   double newton_schulz_flops = 0;  // of one step
   std::uint64_t adam_elems = 0;
 };
 
 struct StepArgs {
-  double inv_scale = 1;  // gradients are multiplied by this
+  double inv_scale = 1;  // gradients are multiplied by this; above zero
   double max_norm = 0;   // 0: no clipping
 };
 struct StepResult {
-  bool skipped = false;  // a gradient was not finite on some rank; no bit of state moved
-  double norm = 0;       // of the whole unscaled gradient, exact, before clipping
+  // A gradient was not finite on some rank, or so large, scaled and clipped, that state could
+  // overflow (largest_gradient in kernels.h). No bit of state moved on any rank.
+  bool skipped = false;
+  double norm = 0;  // of the whole unscaled gradient, exact, before clipping; NaN if not finite
   double clip = 1;
 };
 struct EngineStats {
@@ -73,8 +75,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Predicts; allocates nothing. Fails as open would on sizes: the budget too small, unknown
-  // layouts.
+  // Predicts; allocates nothing. Fails where open or a step would, on any rank: a budget or tile
+  // that does not do, unknown layouts, a parameter that one round of the exchange cannot hold.
   static Result<EnginePlan> plan(const EngineConfig& config, Rank rank);
 
   // [C] The state comes from, in this order: the directory's current store (any world size, layout
@@ -97,25 +99,36 @@ class Engine {
   // [C] Fills the bound weights from the state: after open, before the first forward.
   Result<> install_weights();
 
-  // In the gradients layout's pieces; borrowed until the step is done, never written.
+  // In the gradients layout's pieces; borrowed until the step is done, never written. Once a step
+  // and parameter: Code::state for a second one.
   Result<> set_gradient(std::uint32_t param, std::span<const float> my_pieces);
   Result<> set_learning_rate(std::uint32_t group, double lr);
-  // [C] Every bound parameter needs a gradient (Code::usage names the first that has none).
+  // [C] Every bound parameter needs a gradient (Code::usage names the first that has none), and all
+  // ranks the same arguments and learning rates (Code::usage names what differs). After an error
+  // before the state moved, the same gradients can be stepped again. Where the new weights could
+  // not be handed out, Code::state until install_weights() has done that.
   Result<StepResult> step(const StepArgs& args);
 
   // What the trainer wants back after a resume (data position, RNG): stored with every generation.
   Result<> set_blob(std::string key, formats::ByteVector bytes);
   const formats::ByteVector* blob(std::string_view key) const;
 
-  // [C] Marks the present state as a generation and returns at once; false: one is still under way.
-  // It becomes durable behind the next steps and is committed at a later step() or wait_snapshot().
+  // [C] Marks the present state as a generation and returns at once; false: one is still under way,
+  // or pinned ones leave no room. It becomes durable behind the next steps and is committed at a
+  // later step() or wait_snapshot(). A generation that some rank could not write is abandoned and
+  // training goes on: snapshot_error() says why. After a failed fsync nothing can be committed any
+  // more: Code::state from every step(), snapshot() and wait_snapshot().
   Result<bool> snapshot();
-  // [C] Waits until the last snapshot is committed; its generation number, 0 if there was none.
+  // [C] Waits until the last snapshot is committed; its generation number, 0 if there was none. Its
+  // error if it was abandoned.
   Result<std::uint64_t> wait_snapshot();
-  // Committed generations stay readable while pinned.
+  // Why the last snapshot that was settled was abandoned; nullptr when it was committed.
+  const formats::Error* snapshot_error() const;
   std::uint64_t committed_generation() const;
-  Result<> pin(std::uint64_t generation);
-  void unpin(std::uint64_t generation);
+  std::uint64_t committed_step() const;
+  // Pins the committed generation on this rank. An export pins on all ranks, and until it is
+  // written: each holds its own part.
+  Result<PinnedCheckpoint> open_export() const;
   // The folder of this engine's store: what ckpt-inspect reads.
   const std::filesystem::path& store_directory() const;
 

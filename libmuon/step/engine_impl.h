@@ -2,9 +2,12 @@
 //   engine.cpp        planning, small calls          open.cpp      create, resume, transfer, load
 //   sweep.cpp         phase 2: the tile visitor      step.cpp      phases 0, 1, 3
 //   snapshot.cpp      cut, background prepare, agreement
+//   settings.cpp      what all ranks must be told alike
+//   continuity.cpp    what stored state was trained with
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -16,9 +19,10 @@
 
 namespace ebb::libmuon {
 
-inline constexpr std::uint64_t kRoundBytes = 256u << 20;     // of a model, per exchange round
 inline constexpr std::uint64_t kMostBlobBytes = 256u << 10;  // of all blobs together
 inline constexpr std::uint64_t kBlockBytes = 256u << 10;     // of a checksum
+// What a blob takes of that.
+constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return key + bytes + 64; }
 
 // Everything that follows from the description alone.
 struct Prepared {
@@ -30,32 +34,49 @@ struct Prepared {
 Result<Prepared> prepare(const EngineConfig& config, Rank rank);
 formats::native::Manifest manifest_template(const EngineConfig& config, const StatePlan& plan);
 
-// A snapshot that is being made durable behind the steps.
+// A snapshot that is being made durable behind the steps. Its thread is there before the cut, so
+// that a cut never lacks one, and waits for the word.
 struct PendingSnapshot {
+  enum class Word : std::uint8_t { none, go, never };
+  ~PendingSnapshot();
+
   std::uint64_t generation = 0;
-  std::thread thread;
+  std::uint64_t step = 0;
+  formats::native::Manifest manifest;
+  std::atomic<Word> word = Word::none;
   std::atomic<bool> done = false;  // `result` is final
   Result<> result;
+  std::thread thread;
 };
 
 struct Engine::Impl {
   Impl(const EngineConfig& engine_config, Communicator& communicator, libswap::IoQueue& queue,
-       libswap::SwapDirectory& swap_directory, Prepared prepared);
-  ~Impl();
+       libswap::SwapDirectory& swap_directory, Prepared prepared, std::unique_ptr<Pool> computing);
 
   // open.cpp
   Result<> attach(const InitialWeights& initial, const formats::Checkpoint* checkpoint);
-  Result<> resume(const libswap::SwapDirectory::Entry& current);
-  Result<> make_store(const formats::native::Uuid& parent);
+  // False: the store holds its state in other places than the plan's; it is to be transferred.
+  Result<bool> resume(const libswap::SwapDirectory::Entry& current);
+  Result<> take_over(const formats::native::Manifest& manifest);
+  Result<> begin_from(const formats::Checkpoint& checkpoint);
+  Result<> make_and_fill(const libswap::SwapDirectory::Entry& fresh,
+                         const formats::native::Uuid& parent, const InitialWeights& initial,
+                         const formats::Checkpoint* checkpoint);
+  Result<> make_store(const libswap::SwapDirectory::Entry& fresh,
+                      const formats::native::Uuid& parent);
+  Result<> open_pager();
+  void take_blobs(const formats::Catalog& catalog);
+  void note(const std::string& text);
+  void set_steps(const std::map<std::string, std::int64_t>& taken);
   Result<> fill_from(const InitialWeights& initial);
   Result<> fill_from(const formats::Checkpoint& checkpoint);
   Result<> agree_all(const Result<>& mine, std::string_view doing);
 
   // step.cpp
-  Result<> check_gradients() const;
+  Result<> check_ready(const StepArgs& args) const;
   Result<StepResult> check_step(const StepArgs& args);
-  bool counts_for_norm() const;
   Result<> gradients_in();
+  Result<> apply(float grad_scale);
   Result<> weights_out();
   // Of this rank's own range: the gathered copy, or the part of the trainer's buffer that holds it.
   std::span<const float> own_gradient(std::uint32_t param) const;
@@ -69,28 +90,36 @@ struct Engine::Impl {
   void visit_master(const Visit& visit, std::span<float> tile);
   void visit_adam(const Visit& visit, std::span<float> tile, float grad_scale);
   std::uint32_t group_of(std::uint32_t param) const { return config.model.params[param].group; }
+  std::uint64_t steps_taken(std::uint32_t param) const;
   void orthogonalize(const Item& item);
   void hand_out(const StatePlan::Span& span, std::span<const float> weights);
 
   // snapshot.cpp
+  formats::native::Manifest manifest() const;
+  void make_durable(PendingSnapshot& snapshot);
   Result<bool> begin_snapshot();
   enum class Patience : std::uint8_t { poll, wait };
   Result<> settle_snapshot(Patience patience);
+  Result<std::uint64_t> wait_for_snapshot();
 
   EngineConfig config;
   Communicator& ranks;
   libswap::IoQueue& io;
   libswap::SwapDirectory& directory;
   Prepared parts;
-  Pool pool;
+  std::unique_ptr<Pool> computing;
+  Pool& pool;
   std::vector<std::unique_ptr<NewtonSchulz>> newton_schulz;  // per group; null for AdamW
 
-  std::unique_ptr<libswap::Store> store;
+  std::shared_ptr<libswap::Store> store;  // shared with exports
   std::unique_ptr<libswap::Pager> pager;
   std::filesystem::path store_path;
   std::string origin;
+  std::string notes;  // on what was resumed or loaded, for `origin`
 
   std::uint64_t step = 0;
+  // Per parameter: how many steps it has taken beyond `step`. Empty unless a checkpoint says so.
+  std::vector<std::int64_t> steps_ahead;
   std::vector<std::span<const float>> gradients;  // per parameter, as handed in
   std::vector<bool> gradient_given;
   std::vector<std::span<float>> weights;  // per parameter, as bound
@@ -99,8 +128,11 @@ struct Engine::Impl {
   std::vector<std::vector<float>> own_weights;    // per parameter: new weights, when not an alias
   std::vector<float> u, o;                        // of one item
   std::vector<formats::native::Blob> blobs;
-  std::optional<formats::Error> broken;  // after a failed sweep: reopen
+  std::optional<formats::Error> broken;        // after a failed sweep: reopen
+  std::optional<formats::Error> weights_owed;  // a step's weights were not handed out to all
   std::unique_ptr<PendingSnapshot> pending;
+  std::optional<formats::Error> abandoned;  // the last snapshot that was settled
+  std::uint64_t committed_step = 0;
   EngineStats stats;
 };
 

@@ -43,7 +43,37 @@ void append(std::vector<Move>& into, const std::vector<Move>& moves,
 // Between a pair of ranks both sides must list messages in one order: by tensor, then as planned.
 void order(std::vector<Move>& moves) { std::ranges::stable_sort(moves, {}, &Move::tensor); }
 
+std::uint64_t overlap(formats::FlatRange a, formats::FlatRange b) {
+  const std::uint64_t first = std::max(a.first, b.first);
+  const std::uint64_t end = std::min(a.first + a.count, b.first + b.count);
+  return end > first ? end - first : 0;
+}
+
 }  // namespace
+
+// As ReshardPlan::between cuts it: a rank that holds an element itself takes it from there, the
+// others take it from the first copy.
+std::uint64_t busiest_rank_bytes(const formats::Layout& from, const formats::Layout& to,
+                                 std::uint32_t tensor) {
+  if (from.spec().policy == formats::Policy::replicated) return 0;
+  const formats::Mesh& source = from.spec().mesh;
+  const formats::Mesh& target = to.spec().mesh;
+  const std::uint64_t copies =
+      to.spec().policy == formats::Policy::replicated ? target.world() : target.replicas;
+  std::uint64_t busiest = 0;
+  std::vector<std::uint64_t> kept(source.shard_world);  // by the ranks that hold a shard, together
+  for (std::uint32_t rank = 0; rank < target.world(); ++rank) {
+    const formats::FlatRange wanted = to.held(tensor, formats::Rank{rank});
+    const std::uint64_t here = overlap(from.held(tensor, formats::Rank{rank}), wanted);
+    kept[source.shard_of(formats::Rank{rank})] += here;
+    busiest = std::max(busiest, wanted.count - here);
+  }
+  for (std::uint32_t shard = 0; shard < source.shard_world; ++shard) {
+    const std::uint64_t held = from.held(tensor, formats::Rank{shard}).count;
+    busiest = std::max(busiest, copies * held - kept[shard]);
+  }
+  return busiest * sizeof(float);
+}
 
 void Exchange::add(const formats::ReshardPlan& plan, const Selection& selected,
                    const Selection& in_place) {
@@ -53,14 +83,16 @@ void Exchange::add(const formats::ReshardPlan& plan, const Selection& selected,
          [&](std::uint32_t tensor) { return selected(tensor) && !in_place(tensor); });
 }
 
-void Exchange::plan_rounds(std::span<const formats::Shape> tensors, std::uint64_t round_bytes) {
+void Exchange::plan_rounds(std::span<const std::uint64_t> busiest_bytes,
+                           std::uint64_t round_bytes) {
   order(sends_);
   order(receives_);
-  std::vector<std::size_t> round_of(tensors.size());
+  std::vector<std::size_t> round_of(busiest_bytes.size());
   std::uint64_t filled = 0;
   std::size_t round = 0;
-  for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
-    const std::uint64_t bytes = formats::volume(tensors[tensor]) * sizeof(float);
+  for (std::size_t tensor = 0; tensor < busiest_bytes.size(); ++tensor) {
+    const std::uint64_t bytes = busiest_bytes[tensor];
+    EBB_CHECK(bytes <= round_bytes);
     if (filled > 0 && filled + bytes > round_bytes) {
       ++round;
       filled = 0;

@@ -12,6 +12,11 @@
 
 namespace ebb::libmuon {
 
+// The most bytes that any rank sends, or receives, when a tensor goes from one layout to another:
+// what one round must hold. O(ranks).
+std::uint64_t busiest_rank_bytes(const formats::Layout& from, const formats::Layout& to,
+                                 std::uint32_t tensor);
+
 class Exchange {
  public:
   // This rank's buffer of a tensor: the concatenated pieces of its layout.
@@ -23,9 +28,10 @@ class Exchange {
   // Adds the moves of `plan` for the selected tensors. `in_place`: tensors whose own part needs no
   // copy, because this rank's source and target are one memory.
   void add(const formats::ReshardPlan& plan, const Selection& selected, const Selection& in_place);
-  // `round_bytes` bounds what one round moves of the model: borders depend on the tensors alone, so
-  // all ranks run the same number of rounds. REQUIRES: called once, after the last add().
-  void plan_rounds(std::span<const formats::Shape> tensors, std::uint64_t round_bytes);
+  // `busiest_bytes[t]`: the most that any rank sends or receives of tensor t. Tensors share a round
+  // as long as that stays below `round_bytes`: borders are the same on all ranks, which so run the
+  // same number of rounds. REQUIRES: called once, after the last add(); no tensor is above.
+  void plan_rounds(std::span<const std::uint64_t> busiest_bytes, std::uint64_t round_bytes);
 
   // Collective.
   Result<> run(Communicator& ranks, const Source& source, const Target& target);

@@ -39,7 +39,7 @@ std::vector<float> some_numbers(std::size_t count) {
 
 ComputeRates probe_compute(const ModelSpec& model) {
   ComputeRates rates;
-  Pool pool(1);
+  Pool pool;
   for (const ParamSpec& param : model.params) {
     const auto* spec = std::get_if<MuonSpec>(&model.groups[param.group]);
     if (spec == nullptr || param.shape.size() != 2) continue;

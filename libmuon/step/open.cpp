@@ -1,10 +1,14 @@
 // Where an engine's state comes from: the store, another store, a checkpoint, initial weights.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 
 #include "ebb/formats/conversion/content_view.h"
+#include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/core/json_text.h"
 #include "ebb/formats/registry.h"
+#include "ebb/libmuon/step/continuity.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libswap/read/load.h"
 #include "ebb/libswap/tree/file_tree.h"
@@ -25,17 +29,24 @@ std::span<float> segment_floats(std::span<std::byte> tile,
   return {data, segment.count};
 }
 
-// Formats that keep no separate master weights hold the same numbers as parameters.
-const TensorEntry* find_state(const formats::Catalog& catalog, std::string_view param,
-                              std::string_view state) {
-  const auto find = [&](std::string_view wanted) -> const TensorEntry* {
+// A catalog's tensors by parameter and state.
+class TensorIndex {
+ public:
+  explicit TensorIndex(const formats::Catalog& catalog) {
     for (const TensorEntry& tensor : catalog.tensors)
-      if (tensor.name == param && tensor.state == wanted) return &tensor;
-    return nullptr;
-  };
-  const TensorEntry* tensor = find(state);
-  return tensor == nullptr && state == "master" ? find("param") : tensor;
-}
+      tensors_.emplace(std::pair<std::string_view, std::string_view>(tensor.name, tensor.state),
+                       &tensor);
+  }
+  // Formats that keep no separate master weights hold the same numbers as parameters.
+  const TensorEntry* find(std::string_view param, std::string_view state) const {
+    const auto found = tensors_.find({param, state});
+    if (found != tensors_.end()) return found->second;
+    return state == "master" ? find(param, "param") : nullptr;
+  }
+
+ private:
+  std::map<std::pair<std::string_view, std::string_view>, const TensorEntry*> tensors_;
+};
 
 Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::string_view state,
                      const formats::Catalog& catalog) {
@@ -53,6 +64,20 @@ Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::str
                  what + " is stored as " + std::string(name_of(tensor->dtype)) +
                      "; F32 and BF16 can be resumed",
                  {}};
+  return {};
+}
+
+std::vector<std::string> states_of(const ModelSpec& model, std::uint32_t param) {
+  if (is_muon(model, param)) return {"master", "momentum_buffer"};
+  return {"master", "exp_avg", "exp_avg_sq"};
+}
+
+Result<> check_states(const formats::Catalog& catalog, const ModelSpec& model) {
+  const TensorIndex tensors(catalog);
+  for (std::uint32_t param = 0; param < model.params.size(); ++param)
+    for (const std::string& state : states_of(model, param))
+      EBB_TRY(check_state(tensors.find(model.params[param].name, state), model.params[param], state,
+                          catalog));
   return {};
 }
 
@@ -77,7 +102,7 @@ class StateSource {
   Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile) {
     std::vector<libswap::Wanted> wanted;
     for (const auto& segment : segments) {
-      EBB_TRY_ASSIGN(const std::uint32_t tensor, tensor_of(segment));
+      const std::uint32_t tensor = tensor_of(segment);
       std::span<std::byte> into = std::as_writable_bytes(segment_floats(tile, segment));
       const formats::Shape& shape = checkpoint_.catalog().tensors[tensor].shape;
       for (formats::Box& box : formats::boxes_of(shape, {segment.first, segment.count})) {
@@ -91,119 +116,221 @@ class StateSource {
   }
 
  private:
-  Result<std::uint32_t> tensor_of(const formats::native::Segment& segment) {
-    const std::pair key(segment.param, segment.state);
-    if (const auto known = tensors_.find(key); known != tensors_.end()) return known->second;
-    const formats::Catalog& catalog = checkpoint_.catalog();
-    const ParamSpec& param = model_.params[segment.param];
-    const std::string& state = names_[segment.state];
-    const TensorEntry* tensor = find_state(catalog, param.name, state);
-    EBB_TRY(check_state(tensor, param, state, catalog));
-    const auto number = static_cast<std::uint32_t>(tensor - catalog.tensors.data());
-    tensors_.emplace(key, number);
-    return number;
+  // REQUIRES: check_states() found it.
+  std::uint32_t tensor_of(const formats::native::Segment& segment) const {
+    const TensorEntry* tensor =
+        index_.find(model_.params[segment.param].name, names_[segment.state]);
+    EBB_CHECK(tensor != nullptr);
+    return static_cast<std::uint32_t>(tensor - checkpoint_.catalog().tensors.data());
   }
 
   const formats::Checkpoint& checkpoint_;
   const ModelSpec& model_;
   const std::vector<std::string> names_ = state_names();
   const formats::ContentView content_ = widened(checkpoint_);
+  const TensorIndex index_{checkpoint_.catalog()};
   libswap::Loader loader_{content_};
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> tensors_;
 };
 
 // A store on a disk that is too small is refused before a byte is written, for all ranks together.
+// One rank asks, for all: another might see what the first has reserved since.
 Result<> check_disk(Communicator& ranks, libswap::IoBackend& backend,
                     const std::filesystem::path& directory, std::uint64_t mine) {
   std::array<std::int64_t, 1> all{static_cast<std::int64_t>(mine)};
   EBB_TRY(ranks.sum(all));
-  EBB_TRY_ASSIGN(const std::uint64_t free, backend.free_bytes(directory));
-  const auto wanted = static_cast<std::uint64_t>(all[0]);
-  if (wanted <= free) return {};
+  constexpr std::int64_t kNotAsked = std::numeric_limits<std::int64_t>::max();
+  std::int64_t free = kNotAsked;
+  Result<> asked;
+  if (ranks.rank() == Rank{0}) {
+    const auto answer = backend.free_bytes(directory);
+    if (answer)
+      free = static_cast<std::int64_t>(std::min<std::uint64_t>(*answer, kNotAsked));
+    else
+      asked = answer.error();
+  }
+  EBB_TRY(libswap::agree_all(ranks, asked, "asking for the free space"));
+  EBB_TRY_ASSIGN(free, ranks.agree(free));
+  if (all[0] <= free) return {};
   return Error{Code::no_space,
-               directory.string() + ": the store needs " + std::to_string(wanted) + " bytes, " +
+               directory.string() + ": the store needs " + std::to_string(all[0]) + " bytes, " +
                    std::to_string(free) + " are free",
                "name another directory, or use fewer slots"};
 }
+
+bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan) {
+  if (manifest.states != state_names() || manifest.tiles.size() != plan.visits().size())
+    return false;
+  for (std::size_t i = 0; i < manifest.tiles.size(); ++i)
+    if (manifest.tiles[i].segments != plan.segments(plan.visits()[i])) return false;
+  return true;
+}
+
+std::string ranks_text(std::uint32_t world) { return std::to_string(world) + " ranks"; }
 
 }  // namespace
 
 Result<> Engine::Impl::attach(const InitialWeights& initial,
                               const formats::Checkpoint* checkpoint) {
-  const auto& current = directory.current();
+  const auto current = directory.current();
   const bool same = current && current->world == ranks.world() &&
                     current->layout_digest == parts.plan.digest() &&
                     current->tile_bytes == config.tile_bytes;
-  if (same) return agree_all(resume(*current), "resuming its store");
-  std::unique_ptr<formats::Checkpoint> previous;
-  formats::native::Uuid parent{};
-  if (current) {
-    parent = current->uuid;
-    EBB_TRY_ASSIGN(auto tree, libswap::open_tree(current->path));
-    EBB_TRY_ASSIGN(previous, formats::describe(std::move(tree)));
-    checkpoint = previous.get();
+  if (same) {
+    EBB_TRY_ASSIGN(const bool resumed, resume(*current));
+    if (resumed) return {};
   }
-  EBB_TRY(agree_all(make_store(parent), "making its store"));
+  std::unique_ptr<formats::Checkpoint> previous;
+  const auto begin = [&]() -> Result<> {
+    if (current) {
+      EBB_TRY_ASSIGN(auto tree, libswap::open_tree(current->path));
+      EBB_TRY_ASSIGN(previous, formats::describe(std::move(tree)));
+      checkpoint = previous.get();
+    }
+    return checkpoint != nullptr ? begin_from(*checkpoint) : Result<>();
+  };
+  EBB_TRY(agree_all(begin(), "reading what it begins from"));
+  EBB_TRY_ASSIGN(const auto fresh, directory.fresh());
+  const auto parent = current ? current->uuid : formats::native::Uuid{};
+  if (Result<> made = make_and_fill(fresh, parent, initial, checkpoint); !made) {
+    pending.reset();
+    pager.reset();
+    store.reset();
+    static_cast<void>(directory.discard(fresh.uuid).has_value());  // the first failure is the news
+    return made;
+  }
+  EBB_TRY(agree_all(directory.adopt(), "replacing the previous store"));
+  if (current)
+    origin = "transferred the store of " + ranks_text(current->world);
+  else if (checkpoint != nullptr)
+    origin = "loaded a " + checkpoint->catalog().format + " checkpoint of " +
+             ranks_text(checkpoint->catalog().world);
+  else
+    origin = "created";
+  origin += " at step " + std::to_string(step) + (notes.empty() ? "" : " (" + notes + ")");
+  return {};
+}
+
+Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
+                                     const formats::native::Uuid& parent,
+                                     const InitialWeights& initial,
+                                     const formats::Checkpoint* checkpoint) {
+  EBB_TRY(make_store(fresh, parent));
   const Result<> filled = checkpoint != nullptr ? fill_from(*checkpoint) : fill_from(initial);
   EBB_TRY(agree_all(filled, "filling its store"));
   EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
   EBB_CHECK(begun);
-  EBB_TRY(settle_snapshot(Patience::wait));
-  EBB_TRY(agree_all(directory.adopt(), "replacing the previous store"));
-  if (current)
-    origin = "transferred the store of " + std::to_string(current->world) + " ranks";
-  else if (checkpoint != nullptr)
-    origin = "loaded a " + checkpoint->catalog().format + " checkpoint of " +
-             std::to_string(checkpoint->catalog().world) + " ranks";
-  else
-    origin = "created";
-  origin += " at step " + std::to_string(step);
+  EBB_TRY(wait_for_snapshot());
   return {};
 }
 
-Result<> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
+Result<> Engine::Impl::open_pager() {
+  EBB_TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
+  return {};
+}
+
+Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
   store_path = current.path;
-  Result<std::unique_ptr<libswap::Store>> opened =
-      libswap::Store::open(io, current.path, parts.plan.rank(), ranks.world());
-  EBB_TRY_ASSIGN(const std::int64_t all_open, ranks.agree(opened ? 1 : 0));
-  if (!opened) return std::move(opened).error();
-  if (all_open == 0) return Error{Code::peer, "another rank could not open its store", {}};
+  auto opened = libswap::Store::open(io, current.path, parts.plan.rank(), ranks.world());
+  EBB_TRY(agree_all(opened ? Result<>() : opened.error(), "opening its store"));
   store = std::move(*opened);
   EBB_TRY_ASSIGN(const auto manifest, store->recover(ranks));
   if (!manifest)
     return Error{Code::incomplete, current.path.string() + ": no generation was committed", {}};
-  EBB_TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
+  EBB_TRY_ASSIGN(const std::int64_t all_same,
+                 ranks.agree(same_places(*manifest, parts.plan) ? 1 : 0));
+  if (all_same == 0) {
+    store.reset();
+    return false;
+  }
+  EBB_TRY(agree_all(take_over(*manifest), "resuming its store"));
+  origin = "resumed the store at step " + std::to_string(step) +
+           (notes.empty() ? "" : " (" + notes + ")");
+  return true;
+}
+
+Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
+  EBB_TRY_ASSIGN(const formats::Catalog trained, groups_of(manifest));
+  EBB_TRY_ASSIGN(notes, compare_groups(config.model, trained));
+  if (const auto passed_over = store->passed_over()) note(*passed_over);
+  if (const std::uint32_t slots = store->superblock().slots; slots != config.slots)
+    note("it was made with " + std::to_string(slots) + " slots a tile and keeps them");
+  if (manifest.fingerprint != kernel_fingerprint())
+    note("it was written with other kernels: " + manifest.fingerprint);
+  EBB_TRY(open_pager());
   EBB_TRY(pager->load_residents());
-  step = manifest->step;
-  blobs = manifest->blobs;
-  origin = "resumed the store at step " + std::to_string(step);
-  if (const auto passed_over = store->passed_over()) origin += "; " + *passed_over;
-  if (manifest->fingerprint != kernel_fingerprint())
-    origin += " (it was written with other kernels: " + manifest->fingerprint + ")";
+  step = committed_step = manifest.step;
+  set_steps(manifest.param_steps);
+  blobs = manifest.blobs;
   return {};
 }
 
-Result<> Engine::Impl::make_store(const formats::native::Uuid& parent) {
-  EBB_TRY(
-      check_disk(ranks, io.backend(), directory.path(), libswap::Store::disk_bytes(parts.store)));
-  EBB_TRY_ASSIGN(const auto fresh, directory.fresh());
+// Parameters that are not counted have taken `step` steps.
+void Engine::Impl::set_steps(const std::map<std::string, std::int64_t>& taken) {
+  std::vector<std::int64_t> ahead;
+  for (const ParamSpec& param : config.model.params) {
+    const auto found = taken.find(param.name);
+    ahead.push_back(found == taken.end() ? 0 : found->second - static_cast<std::int64_t>(step));
+  }
+  const bool all_alike = std::ranges::all_of(ahead, [](std::int64_t steps) { return steps == 0; });
+  steps_ahead = all_alike ? std::vector<std::int64_t>() : std::move(ahead);
+}
+
+Result<> Engine::Impl::make_store(const libswap::SwapDirectory::Entry& fresh,
+                                  const formats::native::Uuid& parent) {
   libswap::Store::Config wanted = parts.store;
+  if (!steps_ahead.empty())
+    for (const ParamSpec& param : config.model.params)
+      wanted.manifest_bytes += param.name.size() + 32;
+  EBB_TRY(check_disk(ranks, io.backend(), directory.path(), libswap::Store::disk_bytes(wanted)));
   wanted.directory = fresh.path;
   wanted.uuid = fresh.uuid;
   wanted.parent = parent;
   store_path = fresh.path;
-  Result<std::unique_ptr<libswap::Store>> created = libswap::Store::create(io, wanted);
-  EBB_TRY_ASSIGN(const std::int64_t all_made, ranks.agree(created ? 1 : 0));
-  if (!created) return std::move(created).error();
-  if (all_made == 0) return Error{Code::peer, "another rank could not make its store", {}};
+  auto created = libswap::Store::create(io, wanted);
+  EBB_TRY(agree_all(created ? Result<>() : created.error(), "making its store"));
   store = std::move(*created);
   EBB_TRY(store->recover(ranks));
-  EBB_TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
+  return agree_all(open_pager(), "making room for its state");
+}
+
+// All that can be refused without a store is refused before there is one.
+Result<> Engine::Impl::begin_from(const formats::Checkpoint& checkpoint) {
+  const formats::Catalog& catalog = checkpoint.catalog();
+  EBB_TRY(check_states(catalog, config.model));
+  EBB_TRY_ASSIGN(notes, compare_groups(config.model, catalog));
+  EBB_TRY_ASSIGN(const auto taken, formats::counted_steps(checkpoint));
+  // Where nobody counts for all, the step is that of the parameter that has taken the most.
+  std::int64_t most = 0;
+  for (const auto& [name, steps] : taken) most = std::max(most, steps);
+  step = static_cast<std::uint64_t>(std::max<std::int64_t>(0, catalog.step.value_or(most)));
+  set_steps(taken);
+  take_blobs(catalog);
   return {};
 }
 
+// What a store cannot keep beside its state is left behind, and said.
+void Engine::Impl::take_blobs(const formats::Catalog& catalog) {
+  std::uint64_t total = 0;
+  std::string left;
+  for (const formats::ValueEntry& value : catalog.values) {
+    if (value.value.kind != formats::Value::Kind::bytes) continue;
+    const std::uint64_t bytes = blob_bytes(value.key.size(), value.value.raw.size());
+    if (total + bytes <= kMostBlobBytes) {
+      total += bytes;
+      blobs.push_back({value.key, value.value.raw});
+    } else {
+      left += (left.empty() ? "" : ", ") + formats::printable(value.key) + " of " +
+              std::to_string(value.value.raw.size()) + " bytes";
+    }
+  }
+  if (!left.empty())
+    note("left behind, beyond the " + std::to_string(kMostBlobBytes) +
+         " bytes of values that a store keeps: " + left);
+}
+
+void Engine::Impl::note(const std::string& text) { notes += (notes.empty() ? "" : "; ") + text; }
+
 Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
-  step = 0;
   return pager->sweep(
       Pager::Mode::create, step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
         for (const auto& segment : parts.plan.segments(parts.plan.visits()[tile]))
@@ -214,11 +341,6 @@ Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
 }
 
 Result<> Engine::Impl::fill_from(const formats::Checkpoint& checkpoint) {
-  const formats::Catalog& catalog = checkpoint.catalog();
-  step = static_cast<std::uint64_t>(std::max<std::int64_t>(0, catalog.step.value_or(0)));
-  for (const formats::ValueEntry& value : catalog.values)
-    if (value.value.kind == formats::Value::Kind::bytes)
-      blobs.push_back({value.key, value.value.raw});
   StateSource source(checkpoint, config.model);
   return pager->sweep(Pager::Mode::create, step,
                       [&](std::uint64_t tile, std::span<std::byte> bytes) {

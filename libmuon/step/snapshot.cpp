@@ -1,13 +1,32 @@
 // Snapshots: a cut now, durable behind the steps, committed when all ranks said so
-// (decisions 1.3, 3.3).
+// (docs/formats/commit.md).
 #include <chrono>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libswap/sys/thread.h"
 
 namespace ebb::libmuon {
 
 using formats::Code;
 using formats::Error;
+
+PendingSnapshot::~PendingSnapshot() {
+  if (word == Word::none) word = Word::never;
+  word.notify_one();
+  if (thread.joinable()) thread.join();
+}
+
+void Engine::Impl::make_durable(PendingSnapshot& snapshot) {
+  snapshot.word.wait(PendingSnapshot::Word::none);
+  if (snapshot.word == PendingSnapshot::Word::never) return;
+  snapshot.result = pager->finish_cut();
+  if (snapshot.result) {
+    const libswap::TraceSpan span(config.trace, parts.plan.rank(), libswap::Lane::commit,
+                                  "prepare");
+    snapshot.result = store->prepare(std::move(snapshot.manifest));
+  }
+  snapshot.done = true;
+}
 
 // Polls (or waits for) the pending snapshot; when every rank has prepared it, agrees on it. With no
 // room left for the next sweep's writes it waits in any case.
@@ -21,56 +40,71 @@ Result<> Engine::Impl::settle_snapshot(Patience patience) {
   if (pending->thread.joinable()) pending->thread.join();
   const std::unique_ptr<PendingSnapshot> settled = std::move(pending);
   EBB_TRY_ASSIGN(const auto outcome, store->agree(ranks, settled->result));
-  if (outcome == libswap::Store::Settled::committed) return {};
-  if (outcome == libswap::Store::Settled::put_off) {
-    ++stats.snapshots_put_off;
-    return {};
+  switch (outcome) {
+    case libswap::Store::Settled::committed:
+      committed_step = settled->step;
+      abandoned.reset();
+      break;
+    case libswap::Store::Settled::put_off:
+      ++stats.snapshots_put_off;
+      break;
+    case libswap::Store::Settled::abandoned:
+      abandoned = settled->result
+                      ? Error{Code::peer,
+                              "generation " + std::to_string(settled->generation) +
+                                  " was abandoned because another rank could not write it",
+                              "its own message says why; the previous generation still resumes"}
+                      : settled->result.error();
+      break;
   }
-  if (!settled->result) return settled->result;
-  return Error{Code::peer,
-               "generation " + std::to_string(settled->generation) +
-                   " was abandoned because another rank could not write it",
-               "its own message says why; the previous generation still resumes"};
+  return {};
+}
+
+formats::native::Manifest Engine::Impl::manifest() const {
+  auto manifest = manifest_template(config, parts.plan);
+  manifest.blobs = blobs;
+  for (std::size_t i = 0; i < steps_ahead.size(); ++i)
+    manifest.param_steps[config.model.params[i].name] =
+        static_cast<std::int64_t>(step) + steps_ahead[i];
+  return manifest;
 }
 
 Result<bool> Engine::Impl::begin_snapshot() {
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(settle_snapshot(Patience::poll));
-  const Result<> room = store->can_cut();
-  const bool can = !broken && !pending && room;
-  EBB_TRY_ASSIGN(const std::int64_t all_can, ranks.agree(can ? 1 : 0));
-  if (broken) return *broken;
+  EBB_TRY(agree_all(broken ? Result<>(*broken) : store->usable(), "beginning a snapshot"));
+  const bool room = store->can_cut().has_value();
+  EBB_TRY_ASSIGN(const std::int64_t all_can, ranks.agree(!pending && room ? 1 : 0));
   if (all_can == 0) {
-    if (!room && room.error().code == Code::state) return room.error();
     if (!pending && !room) ++stats.snapshots_put_off;
     return false;
   }
 
-  auto manifest = manifest_template(config, parts.plan);
-  manifest.blobs = blobs;
-  pending = std::make_unique<PendingSnapshot>();
+  auto next = std::make_unique<PendingSnapshot>();
+  auto thread = libswap::start_thread([this, &snapshot = *next] { make_durable(snapshot); });
+  const Result<> started = thread ? Result<>() : thread.error();
+  if (thread) next->thread = std::move(*thread);
+  EBB_TRY(agree_all(started, "starting a snapshot"));
+  next->manifest = manifest();
+  next->step = step;
+  pending = std::move(next);
   pending->generation = store->cut(step);
   pager->begin_cut();
-  PendingSnapshot& snapshot = *pending;
-  snapshot.thread = std::thread([this, &snapshot, manifest = std::move(manifest)]() mutable {
-    snapshot.result = pager->finish_cut();
-    if (snapshot.result) {
-      const libswap::TraceSpan span(config.trace, parts.plan.rank(), libswap::Lane::commit,
-                                    "prepare");
-      snapshot.result = store->prepare(std::move(manifest));
-    }
-    snapshot.done = true;
-  });
+  pending->word = PendingSnapshot::Word::go;
+  pending->word.notify_one();
   stats.snapshot_s +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return true;
 }
 
-Result<bool> Engine::snapshot() { return impl_->begin_snapshot(); }
-
-Result<std::uint64_t> Engine::wait_snapshot() {
-  EBB_TRY(impl_->settle_snapshot(Impl::Patience::wait));
-  return impl_->store->committed_generation();
+Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
+  EBB_TRY(settle_snapshot(Patience::wait));
+  EBB_TRY(agree_all(store->usable(), "waiting for a snapshot"));
+  if (abandoned) return *abandoned;
+  return store->committed_generation();
 }
+
+Result<bool> Engine::snapshot() { return impl_->begin_snapshot(); }
+Result<std::uint64_t> Engine::wait_snapshot() { return impl_->wait_for_snapshot(); }
 
 }  // namespace ebb::libmuon

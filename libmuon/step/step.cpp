@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/settings.h"
 
 namespace ebb::libmuon {
 
@@ -29,18 +30,56 @@ std::span<T> own_part(std::span<T> held, const StatePlan& plan, const Layout& tr
   return held.subspan(own.first - trainer.held(param, plan.rank()).first, own.count);
 }
 
-// The sum is exact, so it may be cut anywhere.
-ExactSum sum_of_squares(std::span<const std::span<const float>> gradients, Pool& pool) {
-  constexpr std::size_t kChunk = 1u << 20;
-  std::vector<std::span<const float>> chunks;
-  for (std::span<const float> rest : gradients)
-    for (; !rest.empty(); rest = rest.subspan(std::min(kChunk, rest.size())))
-      chunks.push_back(rest.first(std::min(kChunk, rest.size())));
-  std::vector<ExactSum> sums(chunks.size());
-  pool.run(chunks.size(), [&](std::size_t chunk) { sums[chunk].add(chunks[chunk]); });
-  ExactSum total;
-  for (const ExactSum& sum : sums) total.merge(sum);
-  return total;
+// One rank's look at all that it will use.
+struct Looked {
+  ExactSum sum;        // of the elements that this rank counts
+  double largest = 0;  // of |g| / largest_gradient(); infinity: not finite
+};
+
+// Which of several equal copies of a gradient this rank holds: together they count it once.
+struct Copy {
+  std::uint32_t index = 0;
+  std::uint32_t count = 1;
+};
+
+Copy copy_of(const Layout& gradients, formats::Rank rank) {
+  const Layout::Spec& spec = gradients.spec();
+  if (spec.policy == formats::Policy::replicated) return {index_of(rank), spec.mesh.world()};
+  return {index_of(rank) / spec.mesh.shard_world, spec.mesh.replicas};
+}
+
+// The sum is exact, so it may be cut anywhere; small pieces are still in the cache when they are
+// read a second time.
+Looked look_at(const ModelSpec& model, std::span<const std::span<const float>> gradients,
+               const Copy& copy, Pool& pool) {
+  constexpr std::size_t kChunk = 64u << 10;
+  struct Chunk {
+    std::span<const float> values;
+    double limit = 0;
+    bool counts = false;
+  };
+  std::vector<Chunk> chunks;
+  for (std::size_t param = 0; param < gradients.size(); ++param) {
+    const double limit = std::visit([](const auto& spec) { return largest_gradient(spec); },
+                                    model.groups[model.params[param].group]);
+    std::span<const float> rest = gradients[param];
+    for (std::uint32_t i = 0; !rest.empty(); ++i) {
+      const std::size_t count = std::min(kChunk, rest.size());
+      chunks.push_back({rest.first(count), limit, i % copy.count == copy.index});
+      rest = rest.subspan(count);
+    }
+  }
+  std::vector<Looked> looks(chunks.size());
+  pool.run(chunks.size(), [&](std::size_t i) {
+    looks[i].largest = static_cast<double>(largest_magnitude(chunks[i].values)) / chunks[i].limit;
+    if (chunks[i].counts) looks[i].sum.add(chunks[i].values);
+  });
+  Looked all;
+  for (const Looked& look : looks) {
+    all.sum.merge(look.sum);
+    all.largest = std::max(all.largest, look.largest);
+  }
+  return all;
 }
 
 }  // namespace
@@ -76,8 +115,11 @@ Result<> Engine::Impl::agree_all(const Result<>& mine, std::string_view doing) {
   return libswap::agree_all(ranks, mine, doing);
 }
 
-Result<> Engine::Impl::check_gradients() const {
+Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   if (broken) return *broken;
+  if (weights_owed) return *weights_owed;
+  EBB_TRY(store->usable());
+  EBB_TRY(validate(args));
   for (std::uint32_t i = 0; i < config.model.params.size(); ++i) {
     if (!gradient_given[i])
       return Error{Code::usage,
@@ -94,32 +136,29 @@ Result<> Engine::Impl::check_gradients() const {
   return {};
 }
 
-// Each element is counted once: by the first replica, where gradients are replicated by rank 0.
-bool Engine::Impl::counts_for_norm() const {
-  const Layout::Spec& spec = parts.plan.gradients().spec();
-  const std::uint32_t rank = index_of(parts.plan.rank());
-  if (spec.policy == formats::Policy::replicated) return rank == 0;
-  return rank < spec.mesh.shard_world;
-}
-
 Result<StepResult> Engine::Impl::check_step(const StepArgs& args) {
   const TraceSpan span(config.trace, parts.plan.rank(), Lane::compute, "exact norm");
-  ExactSum sum = counts_for_norm() ? sum_of_squares(gradients, pool) : ExactSum{};
+  Looked mine =
+      look_at(config.model, gradients, copy_of(parts.plan.gradients(), parts.plan.rank()), pool);
+  ExactSum& sum = mine.sum;
   sum.carry();
   std::array<std::int64_t, 21> numbers{};
   std::ranges::copy(sum.limbs, numbers.begin());
-  numbers.back() = sum.finite ? 0 : 1;
+  numbers.back() = std::isfinite(mine.largest) ? 0 : 1;
   EBB_TRY(ranks.sum(numbers));
   StepResult result;
-  if (numbers.back() != 0 || !std::isfinite(args.inv_scale)) {
+  if (numbers.back() != 0) {
     result.skipped = true;
     result.norm = std::numeric_limits<double>::quiet_NaN();
     return result;
   }
   std::copy_n(numbers.begin(), sum.limbs.size(), sum.limbs.begin());
   sum.carry();
-  result.norm = std::sqrt(sum.value()) * std::abs(args.inv_scale);
+  result.norm = std::sqrt(sum.value()) * args.inv_scale;
   if (args.max_norm > 0) result.clip = std::min(1.0, args.max_norm / (result.norm + 1e-6));
+  const bool safe = mine.largest * args.inv_scale * result.clip <= 1;
+  EBB_TRY_ASSIGN(const std::int64_t all_safe, ranks.agree(safe ? 1 : 0));
+  result.skipped = all_safe == 0;
   return result;
 }
 
@@ -145,26 +184,38 @@ Result<> Engine::Impl::weights_out() {
   return {};
 }
 
+// From here on the state moves: whatever fails, this gradient is never applied again.
+Result<> Engine::Impl::apply(float grad_scale) {
+  const std::string which = "step " + std::to_string(step + 1);
+  Result<> swept = agree_all(update_sweep(grad_scale), "sweeping its state");
+  gradient_given.assign(gradient_given.size(), false);
+  if (!swept) {
+    broken = Error{Code::state,
+                   "this engine stopped in the middle of " + which + ": " + swept.error().message,
+                   "open the store again: the last committed generation resumes"};
+    return swept;
+  }
+  ++step;
+  Result<> handed_out = weights_out();
+  if (!handed_out)
+    weights_owed = Error{Code::state,
+                         "the weights of " + which +
+                             " were not handed out to all ranks: " + handed_out.error().message,
+                         "install_weights() hands them out"};
+  return handed_out;
+}
+
 Result<StepResult> Engine::step(const StepArgs& args) {
   Impl& self = *impl_;
   const TraceSpan span(self.config.trace, self.parts.plan.rank(), Lane::step, "step");
   const auto begin = std::chrono::steady_clock::now();
-  EBB_TRY(self.agree_all(self.check_gradients(), "checking gradients"));
+  EBB_TRY(self.agree_all(self.check_ready(args), "checking its step"));
+  EBB_TRY(same_everywhere(self.ranks, settings_of(args, self.config.model)));
   EBB_TRY(self.settle_snapshot(Impl::Patience::poll));
   EBB_TRY_ASSIGN(const StepResult result, self.check_step(args));
   if (!result.skipped) {
     EBB_TRY(self.gradients_in());
-    const auto grad_scale = static_cast<float>(args.inv_scale * result.clip);
-    Result<> swept = self.agree_all(self.update_sweep(grad_scale), "sweeping its state");
-    if (!swept) {
-      self.broken = Error{Code::state,
-                          "this engine stopped in the middle of step " +
-                              std::to_string(self.step + 1) + ": " + swept.error().message,
-                          "open the store again: the last committed generation resumes"};
-      return std::move(swept).error();
-    }
-    ++self.step;
-    EBB_TRY(self.weights_out());
+    EBB_TRY(self.apply(static_cast<float>(args.inv_scale * result.clip)));
   }
   self.gradient_given.assign(self.gradient_given.size(), false);
   ++self.stats.steps;
@@ -179,7 +230,9 @@ Result<> Engine::install_weights() {
                    "parameter " + impl_->config.model.params[i].name + " has no weights bound",
                    "call bind_weights for all first"};
   EBB_TRY(impl_->agree_all(impl_->look_sweep(), "reading its weights"));
-  return impl_->weights_out();
+  EBB_TRY(impl_->weights_out());
+  impl_->weights_owed.reset();
+  return {};
 }
 
 }  // namespace ebb::libmuon

@@ -111,18 +111,24 @@ void Engine::Impl::visit_master(const Visit& visit, std::span<float> tile) {
   }
 }
 
+std::uint64_t Engine::Impl::steps_taken(std::uint32_t param) const {
+  if (steps_ahead.empty()) return step;
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(step) + steps_ahead[param]);
+}
+
 void Engine::Impl::visit_adam(const Visit& visit, std::span<float> tile, float grad_scale) {
   const TraceSpan trace(config.trace, parts.plan.rank(), Lane::compute, "AdamW");
   const std::uint64_t stride = StatePlan::adam_stride(visit) / sizeof(float);
   for (const StatePlan::Span& span : parts.plan.spans(visit)) {
     const auto& spec = std::get<AdamSpec>(config.model.groups[group_of(span.param)]);
+    const std::uint64_t taken = steps_taken(span.param);
     const std::uint64_t own_first = parts.plan.own_range(span.param).first;
     const auto g = own_gradient(span.param).subspan(span.range.first - own_first);
     const auto w = tile.subspan(span.visit_first, span.range.count);
     const auto m = tile.subspan(stride + span.visit_first);
     const auto v = tile.subspan(2 * stride + span.visit_first);
     in_ranges(pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
-      adamw_range(spec, step + 1, grad_scale, g.subspan(first, count), w.subspan(first, count),
+      adamw_range(spec, taken + 1, grad_scale, g.subspan(first, count), w.subspan(first, count),
                   m.subspan(first, count), v.subspan(first, count));
     });
     hand_out(span, w);

@@ -285,28 +285,32 @@ Result<> Pager::write_cut_tile(std::uint64_t tile) {
   return {};
 }
 
-Result<> Pager::finish_cut() {
-  const TraceSpan span(trace_, rank_, Lane::commit, "cut writes");
+Result<> Pager::write_cut_tiles() {
   for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
     {
       const std::lock_guard lock(mutex_);
       EBB_TRY(sticky());
       if (!tiles_[tile].cut_pending) continue;
     }
-    Result<> written = write_cut_tile(tile);
+    EBB_TRY(write_cut_tile(tile));
     const std::lock_guard lock(mutex_);
-    if (!written) {
-      fail(written.error());
-      return written;
-    }
     tiles_[tile].cut_pending = false;
     tiles_[tile].dirty = false;
     stats_.cut_bytes += tile_bytes_;
     changed_.notify_all();
   }
+  return {};
+}
+
+// A resident tile whose write failed is still whole in memory and dirty: the next cut writes it.
+Result<> Pager::finish_cut() {
+  const TraceSpan span(trace_, rank_, Lane::commit, "cut writes");
+  const Result<> written = write_cut_tiles();
   std::unique_lock lock(mutex_);
+  for (TileState& state : tiles_) state.cut_pending = false;
+  changed_.notify_all();
   changed_.wait(lock, [&] { return cut_writes_ == 0 || error_.has_value(); });
-  return sticky();
+  return written ? sticky() : written;
 }
 
 PagerStats Pager::stats() const {

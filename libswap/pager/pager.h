@@ -6,8 +6,8 @@
 // per update sweep are exactly 2 * paged * tile_bytes.
 //
 // One thread sweeps and cuts; finish_cut() may run on another. Every wait is on an event earlier in
-// the order, so F = 1 is enough (decisions 4.2). An I/O error is sticky: reopen the store to
-// recover.
+// the order, so F = 1 is enough. An I/O error of a sweep is sticky: reopen the store to recover. A
+// resident tile that a cut could not write costs that cut and nothing else.
 #pragma once
 
 #include <condition_variable>
@@ -68,6 +68,7 @@ class Pager {
   void begin_cut();
   // Any one thread, once after begin_cut(): writes dirty residents at background priority and waits
   // for the cut's writes in flight. A sweep that reaches a resident first waits for its write.
+  // After an error the cut is to be abandoned; sweeps and later cuts go on.
   Result<> finish_cut();
 
   PagerStats stats() const;
@@ -90,6 +91,7 @@ class Pager {
   Result<> leave(Mode mode, std::uint64_t tile, std::uint64_t step);
   Result<> write_behind(std::uint64_t tile, std::uint64_t step);
   Result<> write_cut_tile(std::uint64_t tile);
+  Result<> write_cut_tiles();
   void start_reads(std::unique_lock<std::mutex>& lock);
   void transferred(Lane lane, std::uint64_t tile, Trace::Clock::time_point begin);
   void read_done(std::uint64_t tile, Result<> result);

@@ -64,6 +64,7 @@ struct Store::Impl {
   Result<> write_manifest(const Manifest& manifest);
   Abandoned abandon_here();
   Error stop(std::string why);
+  Result<> usable() const;
 
   const std::unique_ptr<RankFiles> files;
   mutable std::mutex mutex;  // guards what follows
@@ -85,12 +86,15 @@ std::uint64_t Store::disk_bytes(const Config& config) {
          formats::native::meta_file_bytes(superblock) + formats::native::kBlock;
 }
 
+Result<> Store::check(const Config& config) {
+  auto possible = formats::native::check_geometry(superblock_of(config), "a store");
+  if (possible) return {};
+  return Error{Code::usage, possible.error().message, {}};
+}
+
 Result<std::unique_ptr<Store>> Store::create(IoQueue& io, const Config& config) {
-  const Superblock superblock = superblock_of(config);
-  if (auto possible = formats::native::check_geometry(superblock, config.directory.string());
-      !possible)
-    return Error{Code::usage, possible.error().message, {}};
-  EBB_TRY_ASSIGN(auto files, RankFiles::create(io, config.directory, superblock));
+  EBB_TRY(check(config));
+  EBB_TRY_ASSIGN(auto files, RankFiles::create(io, config.directory, superblock_of(config)));
   return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(std::move(files), 1)));
 }
 
@@ -187,6 +191,20 @@ Result<> Store::verify(std::uint64_t tile, std::span<const std::byte> bytes) con
   return {};
 }
 
+Result<> Store::Impl::usable() const {
+  if (stopped) return *stopped;
+  if (files->trusted()) return {};
+  return Error{Code::state,
+               files->data_name() + ": the disk failed to make data durable; nothing can be "
+                                    "committed here any more",
+               "start again: the last committed generation will be recovered"};
+}
+
+Result<> Store::usable() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->usable();
+}
+
 void Store::Impl::look_for_readers() {
   std::erase_if(read_elsewhere, [this](std::uint64_t generation) {
     if (files->is_read(generation)) return false;
@@ -225,13 +243,11 @@ Error Store::Impl::why_no_cut() const {
 
 Result<> Store::can_cut() {
   const std::lock_guard lock(impl_->mutex);
-  const std::string& store = impl_->files->data_name();
-  if (impl_->stopped) return *impl_->stopped;
+  EBB_TRY(impl_->usable());
   if (!impl_->recovered)
-    return Error{Code::state, store + ": nothing can be cut before the ranks recovered", {}};
-  if (!impl_->files->trusted())
-    return Error{Code::state, store + ": the disk failed to make data durable",
-                 "start again: the last committed generation will be recovered"};
+    return Error{Code::state,
+                 impl_->files->data_name() + ": nothing can be cut before the ranks recovered",
+                 {}};
   impl_->look_for_readers();
   if (impl_->slots.can_cut()) return {};
   return impl_->why_no_cut();

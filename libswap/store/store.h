@@ -47,6 +47,8 @@ class Store {
   // Bytes create() will reserve on this rank: to be checked against the disk before anything is
   // made.
   static std::uint64_t disk_bytes(const Config& config);
+  // Whether create() could make such a store anywhere: Code::usage names the number that is wrong.
+  static Result<> check(const Config& config);
   // Preallocates and writes every byte once. ENOSPC can only happen here; nothing is left behind
   // then.
   static Result<std::unique_ptr<Store>> create(IoQueue& io, const Config& config);
@@ -82,6 +84,8 @@ class Store {
                                      std::span<const std::byte> bytes) const;
   Result<> verify(std::uint64_t tile, std::span<const std::byte> bytes) const;
 
+  // Code::state, every time, once a disk did not keep its promise: nothing can be committed here.
+  Result<> usable() const;
   // Whether a cut taken now could commit and leave every tile a free slot. Code::busy while a
   // generation is pending, or while one that is pinned or that another process reads would take the
   // last slot; Code::state, every time, once the store has stopped.

@@ -177,6 +177,14 @@ Result<SwapDirectory::Entry> SwapDirectory::fresh() {
   return entry;
 }
 
+Result<> SwapDirectory::discard(const Uuid& fresh) {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->fresh != fresh) return {};
+  impl_->fresh.reset();
+  EBB_TRY_ASSIGN(const bool there, impl_->io.backend().exists(impl_->path_of(fresh)));
+  return there ? impl_->remove_store(fresh) : Result<>();
+}
+
 Result<> SwapDirectory::adopt() {
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->fresh) return {};

@@ -35,6 +35,9 @@ class SwapDirectory {
 
   // A new store's name, drawn once: the same for every rank thread until adopt().
   Result<Entry> fresh();
+  // The fresh store could not be made or filled: what lies of it goes, and the next fresh() draws
+  // another name. Idempotent: every rank thread may call it.
+  Result<> discard(const Uuid& fresh);
   // The fresh store has a committed generation: it becomes current, what it supersedes is removed.
   // Code::state if it has none. Idempotent: every rank thread may call it.
   Result<> adopt();

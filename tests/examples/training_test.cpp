@@ -1,6 +1,7 @@
 // gpt-train as a user runs it: same bits whatever memory, ranks, tiles and interruptions; and what
 // it refuses.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <csignal>
@@ -128,6 +129,68 @@ TEST_F(GptTrain, DamageInTheStoreIsRefusedWithFileAndOffset) {
   EXPECT_EQ(refused.exit, 3) << refused.err;
   EXPECT_NE(refused.err.find(fs::path(file).filename().string()), std::string::npos) << refused.err;
 }
+
+TEST_F(GptTrain, AnExportThatTheRunIsPastIsSaid) {
+  ASSERT_EQ(train({"--swap", swap("past"), "--steps", "2"}).exit, 0);
+  const auto resumed = train({"--swap", swap("past"), "--steps", "3", "--export",
+                              "dcp:" + (folder_ / "late"), "--export-at", "1"});
+  EXPECT_EQ(resumed.exit, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("nothing is exported: the run begins at step 2"), std::string::npos)
+      << resumed.err;
+}
+
+TEST_F(GptTrain, AnExportThatTheFormatCannotHoldIsRefusedBeforeTheFirstStep) {
+  const auto refused = train(
+      {"--swap", swap("early"), "--steps", "20", "--export", "deepspeed:" + (folder_ / "never")});
+  EXPECT_EQ(refused.exit, 2) << refused.err;
+  EXPECT_NE(refused.err.find("--export deepspeed"), std::string::npos) << refused.err;
+  EXPECT_EQ(refused.err.find("step  10/"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "never"));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// What this process and those it starts may have, until the end of the test.
+class Limit {
+ public:
+  Limit(int resource, rlim_t most) : resource_(resource) {
+    getrlimit(static_cast<__rlimit_resource>(resource_), &before_);
+    const rlimit changed{most, before_.rlim_max};
+    setrlimit(static_cast<__rlimit_resource>(resource_), &changed);
+  }
+  ~Limit() { setrlimit(static_cast<__rlimit_resource>(resource_), &before_); }
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+ private:
+  int resource_;
+  rlimit before_{};
+};
+
+TEST_F(GptTrain, NoRoomForTheProbeIsNoReasonNotToTrain) {
+  const Limit files(RLIMIT_FSIZE, 100u << 20);
+  const auto trained = train({"--swap", swap("tight"), "--steps", "1"});
+  EXPECT_EQ(trained.exit, 0) << trained.err;
+  EXPECT_NE(trained.err.find("note: no time is predicted: "), std::string::npos) << trained.err;
+}
+
+TEST_F(GptTrain, AFileThatMayNotGrowIsAnErrorNotASignal) {
+  const Limit files(RLIMIT_FSIZE, 1u << 20);
+  const auto refused = train({"--swap", swap("small"), "--steps", "1"});
+  EXPECT_EQ(refused.exit, 2) << refused.err;
+  EXPECT_NE(refused.err.find("hint: "), std::string::npos) << refused.err;
+}
+
+TEST_F(GptTrain, TooLittleMemoryIsOneSentence) {
+  for (const rlim_t mib : {60u, 90u, 120u}) {
+    const Limit memory(RLIMIT_AS, rlim_t{mib} << 20);
+    const auto ended = train({"--swap", swap("poor" + std::to_string(mib)), "--steps", "1"});
+    EXPECT_TRUE(ended.exit == 0 || ended.exit == 5) << mib << " MiB: " << ended.err;
+    if (ended.exit != 0) {
+      EXPECT_NE(ended.err.find("error: "), std::string::npos) << ended.err;
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace ebb::gpt

@@ -115,6 +115,27 @@ TEST(Tidy, BrokenInvariantsUseCheckNotAssert) {
 
 TEST(Tidy, NothingIsThrown) { EXPECT_TRUE(code_matches("\\bthrow\\b", everywhere).none()); }
 
+// start_thread answers an error and blocks signals; a std::thread of its own does neither.
+TEST(Tidy, ThreadsStartInOnePlace) {
+  const auto elsewhere = [](const SourceFile& file) {
+    return file.top() != "tests" && file.path != "libswap/sys/thread.h";
+  };
+  EXPECT_TRUE(
+      code_matches("\\bstd::(jthread|async)\\b|\\bstd::thread( \\w+)?[({]", elsewhere).none());
+  // A vector of threads that makes its own from a callable.
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (!file.is_cpp() || !elsewhere(file)) continue;
+    const bool holds = std::ranges::any_of(file.code, [](const std::string& line) {
+      return line.find("vector<std::thread>") != line.npos;
+    });
+    for (std::size_t i = 0; holds && i < file.code.size(); ++i)
+      if (std::regex_search(file.code[i], std::regex("emplace_back\\(\\[")))
+        offenders.add(file, i + 1, file.lines[i]);
+  }
+  EXPECT_TRUE(offenders.none());
+}
+
 TEST(Tidy, NoUsingNamespace) {
   EXPECT_TRUE(code_matches("\\busing\\s+namespace\\b", everywhere).none());
 }

@@ -1,9 +1,13 @@
 #include "tools/cli/run.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "ebb/libswap/sys/confine.h"
 
 namespace ebb::tools {
 namespace {
@@ -29,6 +33,16 @@ Exit run_work(const Program& program, Console& console, const std::vector<std::s
   return exit ? *exit : console.fail(exit.error());
 }
 
+// No memory for an object, in whatever thread: one sentence, and the end as after a kill. What lies
+// on the disk is whole, or can be resumed.
+void end_without_memory() {
+  std::fputs(
+      "error: not enough memory\nhint: ulimit -v shows the limit; a smaller --budget or "
+      "--memory takes less\n",
+      stderr);
+  libswap::leave_at_once(static_cast<int>(Exit::environment));
+}
+
 }  // namespace
 
 Work looking_again(Work work) {
@@ -48,6 +62,7 @@ Work looking_again(Work work) {
 }
 
 int run_program(const Program& program, int argc, char** argv, const Work& work) {
+  std::set_new_handler(end_without_memory);
   Console console(program.name);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   // Before the words are looked at: what is wrong with them is an answer, too.

@@ -126,7 +126,7 @@ TEST(ReshardPlan, PrefersTheTargetItselfThenTheLowestReplica) {
 }
 
 TEST(ReshardPlan, GradientsInAndWeightsOutMoveTheMinimum) {
-  // decisions.md 6.1: sum over matrices of (numel - held by the owner), each way.
+  // The sum over matrices of (numel - held by the owner), each way.
   const std::vector<Shape> tensors = {{8, 4}, {6, 4}};
   const auto flat = Layout::make({.policy = Policy::zero3, .mesh = {4, 1}}, tensors);
   const auto owners =

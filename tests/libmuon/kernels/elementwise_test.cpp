@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <functional>
+#include <limits>
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "tests/libmuon/kernels/numbers.h"
@@ -124,6 +126,39 @@ TEST(Elementwise, AdamWRunsAtMemorySpeed) {
   std::printf("AdamW %.1f GB/s, triad %.1f GB/s, ratio %.2f\n", 28e-9 * kCount / adam,
               16e-9 * kCount / triad, ratio);
   EXPECT_GT(ratio, 0.3);
+}
+
+// The largest gradients allowed, always of one sign, for so many steps that the sums have settled.
+TEST(Elementwise, TheLargestGradientNeverOverflowsTheState) {
+  for (const Momentum momentum : {Momentum::ema, Momentum::sum})
+    for (const double beta : {0.0, 0.5, 0.95, 0.9999}) {
+      MuonSpec spec = MuonSpec::keller();
+      spec.momentum = momentum;
+      spec.beta = beta;
+      const std::vector<float> g(1, static_cast<float>(largest_gradient(spec)));
+      std::vector<float> m(1), u(1);
+      for (int step = 0; step < 100'000; ++step) momentum_range(spec, 1.0f, g, m, u);
+      const std::vector<float> back(1, -g[0]);
+      momentum_range(spec, 1.0f, back, m, u);
+      EXPECT_TRUE(std::isfinite(m[0]) && std::isfinite(u[0])) << beta;
+    }
+  const AdamSpec adam = AdamSpec::torch();
+  const std::vector<float> g(1, static_cast<float>(largest_gradient(adam)));
+  std::vector<float> w(1), m(1), v(1);
+  for (std::uint64_t step = 1; step <= 20'000; ++step) adamw_range(adam, step, 1.0f, g, w, m, v);
+  EXPECT_TRUE(std::isfinite(w[0]) && std::isfinite(m[0]) && std::isfinite(v[0]));
+}
+
+TEST(Elementwise, TheLargestMagnitudeSeesWhatIsNotFinite) {
+  std::vector<float> values(1000, 0.5f);
+  values[997] = -2.0f;
+  EXPECT_EQ(largest_magnitude(values), 2.0f);
+  EXPECT_EQ(largest_magnitude({}), 0.0f);
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    values[3] = bad;
+    EXPECT_EQ(largest_magnitude(values), std::numeric_limits<float>::infinity());
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "tests/libmuon/kernels/numbers.h"
@@ -59,8 +60,9 @@ std::vector<double> oracle(const MuonSpec& spec, Shape shape, const std::vector<
 
 std::vector<float> run(const MuonSpec& spec, Shape shape, std::span<const float> u,
                        std::uint32_t threads) {
-  Pool pool(threads);
-  NewtonSchulz newton_schulz(spec, pool);
+  const auto pool = Pool::start(threads);
+  if (!pool) return {};
+  NewtonSchulz newton_schulz(spec, **pool);
   std::vector<float> o(u.size(), -1.0f);
   newton_schulz.run(shape.rows, shape.cols, u, o);
   return o;
@@ -90,6 +92,30 @@ TEST(NewtonSchulz, AgreesWithFp64OnGaussianMatrices) {
   }
 }
 
+// Other coefficients in each step, as published for Polar Express: their order counts.
+TEST(NewtonSchulz, TakesEachStepsOwnCoefficientsInTheirOrder) {
+  MuonSpec spec = MuonSpec::keller();
+  spec.iterations = {
+      {8.2f, -22.5f, 15.9f}, {4.0f, -2.9f, 0.5f}, {3.3f, -2.4f, 0.5f}, {2.3f, -1.6f, 0.4f}};
+  for (const Shape shape : {Shape{96, 160}, Shape{530, 264}}) {
+    const auto u = gaussian(shape.rows * shape.cols, 7);
+    EXPECT_LE(relative_distance(run(spec, shape, u, 2), oracle(spec, shape, u)), 5e-5);
+    MuonSpec reversed = spec;
+    std::ranges::reverse(reversed.iterations);
+    EXPECT_GT(relative_distance(run(reversed, shape, u, 2), oracle(spec, shape, u)), 1e-2);
+  }
+}
+
+TEST(NewtonSchulz, AMatrixThatIsNotFiniteGivesZeros) {
+  const std::vector<float> zeros(30 * 20, 0.0f);
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    auto u = gaussian(30 * 20, 7);
+    u[77] = bad;
+    EXPECT_TRUE(same_bits(run(MuonSpec::keller(), {30, 20}, u, 1), zeros));
+  }
+}
+
 TEST(NewtonSchulz, AgreesWithFp64OnDecayingSpectra) {
   for (const Shape shape : {Shape{96, 160}, Shape{264, 300}, Shape{128, 128}})
     for (const double last : {1e-3, 1e-6}) {
@@ -109,7 +135,9 @@ TEST(NewtonSchulz, BitsDependOnNeitherThreadsNorAddressesNorEarlierCalls) {
     for (const std::uint32_t threads : {2u, 5u})
       EXPECT_TRUE(same_bits(run(spec, shape, u, threads), expected));
 
-    Pool pool(2);
+    const auto started = Pool::start(2);
+    ASSERT_TRUE(started);
+    Pool& pool = **started;
     NewtonSchulz used(spec, pool);
     std::vector<float> other(200 * 300, 0.5f), shifted(count + 3), o(count + 5);
     used.run(200, 300, other, other);

@@ -4,13 +4,16 @@
 #include <thread>
 
 #include "ebb/libmuon/kernels/kernels.h"
+#include "tests/libmuon/support/no_threads.h"
 
 namespace ebb::libmuon {
 namespace {
 
 TEST(Pool, RunsEachJobOnceAndReturnsWhenAllAreDone) {
   for (const std::uint32_t threads : {1u, 2u, 5u}) {
-    Pool pool(threads);
+    const auto started = Pool::start(threads);
+    ASSERT_TRUE(started);
+    Pool& pool = **started;
     EXPECT_EQ(pool.threads(), threads);
     for (const std::size_t count : {0u, 1u, 2u, 7u, 300u}) {
       std::vector<std::atomic<int>> runs(count);
@@ -21,7 +24,9 @@ TEST(Pool, RunsEachJobOnceAndReturnsWhenAllAreDone) {
 }
 
 TEST(Pool, ServesSeveralCallersAtOnce) {
-  Pool pool(3);
+  const auto started = Pool::start(3);
+  ASSERT_TRUE(started);
+  Pool& pool = **started;
   std::atomic<int> total = 0;
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller)
@@ -38,10 +43,20 @@ TEST(Pool, ServesSeveralCallersAtOnce) {
 }
 
 TEST(Pool, AJobMayRunJobsOfItsOwn) {
-  Pool pool(2);
+  const auto started = Pool::start(2);
+  ASSERT_TRUE(started);
+  Pool& pool = **started;
   std::atomic<int> total = 0;
   pool.run(4, [&](std::size_t) { pool.run(4, [&](std::size_t) { ++total; }); });
   EXPECT_EQ(total, 16);
+}
+
+TEST(Pool, AWorkerThatCannotStartIsAnError) {
+  const test::NoThreads none;
+  const auto pool = Pool::start(3);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, formats::Code::no_memory);
+  EXPECT_TRUE(Pool::start(1)) << "the caller is one already";
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
 #include <map>
 #include <string>
 
@@ -113,6 +115,29 @@ TEST(StatePlan, IsIdenticalOnAllRanksAsFarAsItsDigestGoes) {
   const auto other = StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 8192, Rank{0});
   ASSERT_TRUE(other);
   EXPECT_NE((*other).digest(), first);
+}
+
+// As many tiles again, four times as many parameters: the same work for each of them.
+TEST(StatePlan, FindsAVisitsPartsInTimeThatGrowsWithTheModelOnly) {
+  const auto seconds = [](std::uint64_t params) {
+    ModelSpec model;
+    model.groups = {AdamSpec{}};
+    for (std::uint64_t i = 0; i < params; ++i)
+      model.params.push_back({std::to_string(i), {1024}, 0});
+    const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0});
+    EXPECT_TRUE(plan);
+    double best = 1e9;
+    for (int round = 0; round < 3; ++round) {
+      std::uint64_t spans = 0;
+      const std::clock_t begin = std::clock();
+      for (const Visit& visit : (*plan).visits()) spans += (*plan).spans(visit).size();
+      best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+      EXPECT_GE(spans, params);
+    }
+    return best;
+  };
+  const double few = seconds(5'000), many = seconds(20'000);
+  EXPECT_LT(many, 10 * few + 0.01) << "four times as much to find in " << few << " s";
 }
 
 TEST(StatePlan, RefusesWhatCannotBePlannedByName) {

@@ -6,22 +6,13 @@
 #include <thread>
 
 #include "ebb/libswap/store/store_set.h"
+#include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
 namespace {
 
 using formats::FlatRange;
 using libmuon::Engine;
-
-// A number in (-1, 1) that depends on its three arguments alone.
-float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
-  std::uint64_t x = a * 0x9e3779b97f4a7c15ull + b * 0xbf58476d1ce4e5b9ull + c + 1;
-  for (int round = 0; round < 3; ++round) {
-    x ^= x >> 31;
-    x *= 0x94d049bb133111ebull;
-  }
-  return static_cast<float>(static_cast<std::int64_t>(x >> 40) - (1 << 23)) * 0x1p-23f;
-}
 
 struct RankRun {
   const Training& setup;
@@ -53,12 +44,8 @@ struct RankRun {
     const auto config = config_of(setup, model);
     const std::uint32_t rank = index_of(ranks.rank());
     EBB_TRY_ASSIGN(outcome.plans[rank], Engine::plan(config, ranks.rank()));
-    const auto initial = [](std::uint32_t param, FlatRange range, std::span<float> into) {
-      for (std::uint64_t i = 0; i < range.count; ++i)
-        into[i] = noise(1000 + param, 0, range.first + i);
-    };
     EBB_TRY_ASSIGN(const auto engine,
-                   Engine::open(config, ranks, io, directory, initial, checkpoint));
+                   Engine::open(config, ranks, io, directory, noisy_weights, checkpoint));
     weights.resize(model.params.size());
     gradients.resize(model.params.size());
     const auto& plan = engine->state_plan();

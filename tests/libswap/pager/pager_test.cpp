@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -25,6 +26,7 @@ constexpr std::uint64_t kTile = 4096;
 
 struct Rig {
   std::shared_ptr<libswap::MemoryDisk> disk = libswap::MemoryDisk::create(1u << 28);
+  std::shared_ptr<libswap::FaultPlan> faults = std::make_shared<libswap::FaultPlan>();
   std::unique_ptr<IoQueue> io;
   std::unique_ptr<Store> store;
   std::unique_ptr<Pager> pager;
@@ -32,7 +34,8 @@ struct Rig {
 
   Rig(std::uint64_t tiles, std::uint64_t budget_tiles, std::uint32_t slots = 3,
       libswap::Trace* trace = nullptr) {
-    io = std::move(*IoQueue::start(libswap::make_memory_backend(disk), {}));
+    io = std::move(*IoQueue::start(
+        libswap::make_fault_backend(libswap::make_memory_backend(disk), faults), {}));
     Store::Config config{.directory = "/store",
                          .tile_bytes = kTile,
                          .block_bytes = kTile,
@@ -200,6 +203,69 @@ TEST(Pager, ManyCutsUnderWayNeverLoseATile) {
     }
   }
   EXPECT_EQ(rig.store->committed_generation(), 10u);
+}
+
+// Flips one bit of a tile's newest version on the disk, below store and pager.
+void damage_tile(Rig& rig, std::uint64_t tile) {
+  const Store::Place place = rig.store->read_place(tile);
+  alignas(4096) std::array<std::byte, kTile> bytes{};
+  ASSERT_TRUE(rig.io->read(place.file, place.offset, bytes));
+  bytes[100] ^= std::byte{1};
+  ASSERT_TRUE(rig.io->write(place.file, place.offset, bytes));
+}
+
+TEST(Pager, VerifiesEveryTileThatItReads) {
+  for (std::uint64_t tile = 0; tile < 10; ++tile) {
+    Rig rig(10, 3);
+    ASSERT_TRUE(rig.create());
+    ASSERT_TRUE(rig.update(1));
+    ASSERT_TRUE(*rig.commit(1));
+    const Pager::Split split = rig.split;
+    rig.pager.reset();
+    damage_tile(rig, tile);
+    rig.pager = std::move(*Pager::open(*rig.io, *rig.store, split, nullptr));
+    Result<> read = rig.pager->load_residents();
+    if (read)
+      read = rig.pager->sweep(Pager::Mode::update, 2, [](auto, auto) { return Result<>(); });
+    ASSERT_FALSE(read) << "tile " << tile;
+    EXPECT_EQ(read.error().code, Code::corrupt);
+    EXPECT_NE(read.error().message.find("of tile " + std::to_string(tile)), std::string::npos)
+        << read.error().message;
+  }
+}
+
+TEST(Pager, VerifiesTheResidentTilesThatItLoads) {
+  for (std::uint64_t tile = 0; tile < 6; ++tile) {
+    Rig rig(6, 6);
+    ASSERT_TRUE(rig.create());
+    ASSERT_TRUE(*rig.commit(0));
+    rig.pager.reset();
+    damage_tile(rig, tile);
+    rig.pager = std::move(*Pager::open(*rig.io, *rig.store, rig.split, nullptr));
+    const auto loaded = rig.pager->load_residents();
+    ASSERT_FALSE(loaded) << "tile " << tile;
+    EXPECT_EQ(loaded.error().code, Code::corrupt);
+  }
+}
+
+TEST(Pager, AResidentTileThatCouldNotBeWrittenIsWrittenByTheNextCut) {
+  Rig rig(8, 8);
+  ASSERT_TRUE(rig.create());
+  ASSERT_TRUE(*rig.commit(0));
+  ASSERT_TRUE(rig.update(1));
+  rig.faults->add({.on = libswap::FaultOn::write, .at = 3, .path_part = ".data"});
+  rig.store->cut(1);
+  rig.pager->begin_cut();
+  const auto finished = rig.pager->finish_cut();
+  ASSERT_FALSE(finished);
+  EXPECT_EQ(finished.error().code, Code::io);
+  Alone alone;
+  ASSERT_EQ(*rig.store->agree(alone, finished), Store::Settled::abandoned);
+  ASSERT_TRUE(rig.update(2));
+  ASSERT_TRUE(*rig.commit(2));
+  rig.pager = std::move(*Pager::open(*rig.io, *rig.store, rig.split, nullptr));
+  ASSERT_TRUE(rig.pager->load_residents());
+  ASSERT_TRUE(rig.update(3)) << "finds step 2 in every tile";
 }
 
 TEST(Pager, AVisitorsErrorStopsTheSweepForGood) {

@@ -1,0 +1,21 @@
+// What a store or checkpoint says its state was trained with, beside what the model asks for now.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/libmuon/plan/model.h"
+
+namespace ebb::libmuon {
+
+// One note that names each setting which is another one now, "" if none is; learning rates change
+// all the time and are left out. Code::layout where momentum is kept by the other convention: taken
+// as it is, it would be too large or too small by 1 / (1 - beta).
+Result<std::string> compare_groups(const ModelSpec& model, const formats::Catalog& stored);
+
+// A manifest's groups as a catalog has them. Code::unsupported names a setting that this version
+// does not know: it would train on with another optimizer.
+Result<formats::Catalog> groups_of(const formats::native::Manifest& manifest);
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,105 @@
+#include "ebb/libmuon/step/settings.h"
+
+#include <cmath>
+
+#include "ebb/libmuon/plan/digest.h"
+#include "ebb/libmuon/spec/number_text.h"
+
+namespace ebb::libmuon {
+namespace {
+
+using formats::Code;
+using formats::Error;
+
+std::string text_of(const formats::Layout::Spec& spec) {
+  std::string text = std::string(name_of(spec.policy)) + " over " +
+                     std::to_string(spec.mesh.shard_world) + " ranks x " +
+                     std::to_string(spec.mesh.replicas) + ", aligned to " +
+                     std::to_string(spec.align_elems);
+  if (!spec.owners.empty()) text += ", owners";
+  for (const std::uint32_t owner : spec.owners) text += " " + std::to_string(owner);
+  return text;
+}
+
+std::int64_t digest_of(std::span<const Setting> settings) {
+  Digest digest;
+  for (const Setting& setting : settings) {
+    digest.add(setting.name);
+    digest.add(setting.value);
+  }
+  return static_cast<std::int64_t>(digest.value() >> 2);  // agree() takes it with either sign
+}
+
+Result<bool> equal_everywhere(Communicator& ranks, std::int64_t mine) {
+  EBB_TRY_ASSIGN(const std::int64_t lowest, ranks.agree(mine));
+  EBB_TRY_ASSIGN(const std::int64_t highest, ranks.agree(-mine));
+  return lowest == -highest;
+}
+
+}  // namespace
+
+std::vector<Setting> settings_of(const EngineConfig& config) {
+  const ModelSpec& model = config.model;
+  std::vector<Setting> settings = {
+      {"the number of parameters", std::to_string(model.params.size())},
+      {"the number of groups", std::to_string(model.groups.size())},
+      {"the tile size", std::to_string(config.tile_bytes)},
+      {"the number of slots", std::to_string(config.slots)},
+      {"the gradients' partition", text_of(config.partition.gradients)},
+      {"the weights' partition", text_of(config.partition.weights)},
+  };
+  for (std::size_t i = 0; i < model.params.size(); ++i)
+    settings.push_back({"parameter " + std::to_string(i),
+                        model.params[i].name + " " + formats::to_string(model.params[i].shape) +
+                            " in group " + std::to_string(model.params[i].group)});
+  for (std::size_t i = 0; i < model.groups.size(); ++i) {
+    const auto group = std::visit([](const auto& spec) { return to_group(spec); }, model.groups[i]);
+    const std::string of = " of group " + std::to_string(i);
+    settings.push_back({"the optimizer" + of, group.optimizer});
+    for (const auto& [name, value] : group.settings) settings.push_back({name + of, value});
+  }
+  return settings;
+}
+
+std::vector<Setting> settings_of(const StepArgs& args, const ModelSpec& model) {
+  std::vector<Setting> settings = {{"inv_scale", number_text(args.inv_scale)},
+                                   {"max_norm", number_text(args.max_norm)}};
+  for (std::size_t i = 0; i < model.groups.size(); ++i)
+    settings.push_back(
+        {"lr of group " + std::to_string(i),
+         number_text(std::visit([](const auto& spec) { return spec.lr; }, model.groups[i]))});
+  return settings;
+}
+
+Result<> same_everywhere(Communicator& ranks, std::span<const Setting> settings) {
+  EBB_TRY_ASSIGN(const bool same, equal_everywhere(ranks, digest_of(settings)));
+  if (same) return {};
+  // Counts come first in a list, so lists of different lengths differ before one of them ends.
+  EBB_TRY_ASSIGN(const std::int64_t count, ranks.agree(static_cast<std::int64_t>(settings.size())));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    EBB_TRY_ASSIGN(const bool equal, equal_everywhere(ranks, digest_of(settings.subspan(i, 1))));
+    if (equal) continue;
+    return Error{Code::usage,
+                 settings[i].name + " is not the same on all ranks: on rank " +
+                     std::to_string(index_of(ranks.rank())) + " it is " + settings[i].value,
+                 "give every rank the same model, settings and step arguments"};
+  }
+  return Error{Code::usage, "the ranks were given different numbers of settings", {}};
+}
+
+Result<> validate(const StepArgs& args) {
+  const auto refuse = [](std::string_view name, double value, std::string_view range) {
+    return Error{Code::usage,
+                 "step: " + std::string(name) + " = " + number_text(value) + " is outside " +
+                     std::string(range),
+                 {}};
+  };
+  const auto scale = static_cast<float>(args.inv_scale);
+  if (!std::isfinite(args.inv_scale) || !std::isfinite(scale) || !(scale > 0))
+    return refuse("inv_scale", args.inv_scale, "(0, infinity) in fp32");
+  if (!std::isfinite(args.max_norm) || args.max_norm < 0)
+    return refuse("max_norm", args.max_norm, "[0, infinity), where 0 does not clip");
+  return {};
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,130 @@
+#include "tests/libmuon/support/world.h"
+
+#include <gtest/gtest.h>
+
+#include "ebb/formats/elements/box_reader.h"
+#include "ebb/formats/registry.h"
+#include "ebb/libswap/tree/file_tree.h"
+
+namespace ebb::test {
+
+using formats::FlatRange;
+using formats::Result;
+using libmuon::Engine;
+
+float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
+  std::uint64_t x = a * 0x9e3779b97f4a7c15ull + b * 0xbf58476d1ce4e5b9ull + c + 1;
+  for (int round = 0; round < 3; ++round) {
+    x ^= x >> 31;
+    x *= 0x94d049bb133111ebull;
+  }
+  return static_cast<float>(static_cast<std::int64_t>(x >> 40) - (1 << 23)) * 0x1p-23f;
+}
+
+void noisy_weights(std::uint32_t param, FlatRange range, std::span<float> into) {
+  for (std::uint64_t i = 0; i < range.count; ++i) into[i] = noise(1000 + param, 0, range.first + i);
+}
+
+World::World(std::unique_ptr<libswap::IoBackend> backend, const std::filesystem::path& directory,
+             std::uint32_t ranks)
+    : path_(directory) {
+  auto io = libswap::IoQueue::start(std::move(backend), {});
+  EBB_CHECK(io.has_value());
+  io_ = std::move(*io);
+  reopen(ranks);
+}
+
+void World::reopen(std::uint32_t ranks) {
+  swap_.reset();
+  auto swap = libswap::SwapDirectory::open(*io_, path_);
+  EBB_CHECK(swap.has_value());
+  swap_ = std::move(*swap);
+  ranks_ = libmuon::make_thread_ranks(ranks);
+}
+
+void World::reconnect() {
+  ranks_ = libmuon::make_thread_ranks(static_cast<std::uint32_t>(ranks_.size()));
+}
+
+std::vector<Result<>> World::run(const std::function<Result<>(libmuon::Communicator&)>& body) {
+  std::vector<Result<>> answers(ranks_.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      answers[rank] = body(*ranks_[rank]);
+      if (!answers[rank]) ranks_[rank]->abort();
+    });
+  for (std::thread& thread : threads) thread.join();
+  return answers;
+}
+
+Result<RankEngine> RankEngine::open(World& world, libmuon::Communicator& ranks,
+                                    const libmuon::EngineConfig& config,
+                                    const formats::Checkpoint* checkpoint) {
+  RankEngine one;
+  one.config_ = config;
+  one.rank_ = ranks.rank();
+  EBB_TRY_ASSIGN(one.engine_,
+                 Engine::open(config, ranks, world.io(), world.swap(), noisy_weights, checkpoint));
+  const std::size_t params = config.model.params.size();
+  one.weights_ = std::make_unique<std::vector<std::vector<float>>>(params);
+  one.gradients_.resize(params);
+  for (std::uint32_t param = 0; param < params; ++param) {
+    auto& weights = (*one.weights_)[param];
+    weights.resize(one.engine_->state_plan().weights().local_elems(param, one.rank_));
+    EBB_TRY(one.engine_->bind_weights(param, weights));
+  }
+  EBB_TRY(one.engine_->install_weights());
+  return one;
+}
+
+Result<> RankEngine::hand_in(std::uint64_t step, float scale) {
+  for (std::uint32_t param = 0; param < gradients_.size(); ++param) {
+    const FlatRange held = engine_->state_plan().gradients().held(param, rank_);
+    gradients_[param].resize(held.count);
+    for (std::uint64_t i = 0; i < held.count; ++i)
+      gradients_[param][i] = scale * noise(param, step, held.first + i);
+    EBB_TRY(engine_->set_gradient(param, gradients_[param]));
+  }
+  return {};
+}
+
+Result<libmuon::StepResult> RankEngine::step(const libmuon::StepArgs& args) {
+  return engine_->step(args);
+}
+
+Result<std::uint64_t> RankEngine::commit() {
+  EBB_TRY_ASSIGN(const bool begun, engine_->snapshot());
+  if (!begun) return formats::Error{formats::Code::busy, "no snapshot was begun", {}};
+  return engine_->wait_snapshot();
+}
+
+std::vector<float> RankEngine::flat_weights() const {
+  std::vector<float> all;
+  for (const auto& weights : *weights_) all.insert(all.end(), weights.begin(), weights.end());
+  return all;
+}
+
+std::map<std::string, std::vector<float>> tensors_of(const formats::Checkpoint& checkpoint) {
+  std::map<std::string, std::vector<float>> all;
+  for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors) {
+    std::vector<float> values(formats::volume(tensor.shape));
+    EXPECT_EQ(tensor.dtype, formats::DType::f32) << tensor.name;
+    const auto read = formats::read_box(checkpoint, tensor, formats::whole(tensor.shape),
+                                        std::as_writable_bytes(std::span(values)));
+    EXPECT_TRUE(read) << read.error().message;
+    all.emplace(tensor.name + " " + tensor.state, std::move(values));
+  }
+  return all;
+}
+
+std::map<std::string, std::vector<float>> tensors_of(const std::filesystem::path& directory) {
+  auto tree = libswap::open_tree(directory);
+  EXPECT_TRUE(tree);
+  if (!tree) return {};
+  const auto checkpoint = formats::describe(std::move(*tree));
+  EXPECT_TRUE(checkpoint) << checkpoint.error().message;
+  return checkpoint ? tensors_of(**checkpoint) : std::map<std::string, std::vector<float>>();
+}
+
+}  // namespace ebb::test

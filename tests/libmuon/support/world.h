@@ -1,0 +1,95 @@
+// Ranks as threads over one queue and swap directory, for tests that look at each rank's answers:
+// what an engine needs besides its configuration, on any backend.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ebb/libmuon/step/engine.h"
+
+namespace ebb::test {
+
+// In (-1, 1), a function of its three arguments alone.
+float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c);
+
+// Initial weights of all engine tests.
+void noisy_weights(std::uint32_t param, formats::FlatRange range, std::span<float> into);
+
+// A communicator that does what the one below it does; tests change a verb of it.
+class RanksBelow : public libmuon::Communicator {
+ public:
+  explicit RanksBelow(libmuon::Communicator& below) : below_(below) {}
+  formats::Rank rank() const override { return below_.rank(); }
+  std::uint32_t world() const override { return below_.world(); }
+  formats::Result<std::int64_t> agree(std::int64_t mine) override { return below_.agree(mine); }
+  formats::Result<> sum(std::span<std::int64_t> numbers) override { return below_.sum(numbers); }
+  formats::Result<> exchange(std::span<const libmuon::SendBuffer> sends,
+                             std::span<const libmuon::ReceiveBuffer> receives) override {
+    return below_.exchange(sends, receives);
+  }
+  void abort() override { below_.abort(); }
+
+ private:
+  libmuon::Communicator& below_;
+};
+
+class World {
+ public:
+  // Aborts the test program where the directory cannot be opened.
+  World(std::unique_ptr<libswap::IoBackend> backend, const std::filesystem::path& directory,
+        std::uint32_t ranks);
+
+  // Runs `body` on a thread a rank; what each answered. A rank that fails gives up for all.
+  std::vector<formats::Result<>> run(
+      const std::function<formats::Result<>(libmuon::Communicator&)>& body);
+
+  libswap::IoQueue& io() { return *io_; }
+  libswap::SwapDirectory& swap() { return *swap_; }
+  void reopen(std::uint32_t ranks);  // new communicators and swap directory, the same queue
+  void reconnect();                  // new communicators, after somebody gave up
+
+ private:
+  std::filesystem::path path_;
+  std::unique_ptr<libswap::IoQueue> io_;
+  std::unique_ptr<libswap::SwapDirectory> swap_;
+  std::vector<std::unique_ptr<libmuon::Communicator>> ranks_;
+};
+
+// One rank's engine with its weights and gradients.
+class RankEngine {
+ public:
+  static formats::Result<RankEngine> open(World& world, libmuon::Communicator& ranks,
+                                          const libmuon::EngineConfig& config,
+                                          const formats::Checkpoint* checkpoint = nullptr);
+
+  // Gradients are noise times `scale`; nothing is stepped.
+  formats::Result<> hand_in(std::uint64_t step, float scale = 1);
+  formats::Result<libmuon::StepResult> step(const libmuon::StepArgs& args = {});
+  // snapshot() and wait_snapshot().
+  formats::Result<std::uint64_t> commit();
+
+  libmuon::Engine& engine() { return *engine_; }
+  std::vector<std::vector<float>>& weights() { return *weights_; }
+  std::vector<std::vector<float>>& gradients() { return gradients_; }
+  // All weights one after another.
+  std::vector<float> flat_weights() const;
+
+ private:
+  libmuon::EngineConfig config_;
+  formats::Rank rank_{};
+  std::unique_ptr<std::vector<std::vector<float>>> weights_;  // their addresses are bound
+  std::vector<std::vector<float>> gradients_;
+  std::unique_ptr<libmuon::Engine> engine_;
+};
+
+// Every tensor of a store or checkpoint, by "name state", as fp32; empty and a failure if it cannot
+// be read.
+std::map<std::string, std::vector<float>> tensors_of(const formats::Checkpoint& checkpoint);
+std::map<std::string, std::vector<float>> tensors_of(const std::filesystem::path& directory);
+
+}  // namespace ebb::test
