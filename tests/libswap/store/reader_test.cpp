@@ -180,7 +180,7 @@ TEST_P(Reading, DamageInWhatIsHeldIsStillDamage) {
   EXPECT_NE(differs(*reader, 1).find("does not match its checksum"), std::string::npos);
 }
 
-// As the soak does it by the thousand (tests/bench/store_soak): readers come and go beside a
+// As tests/tools/live_store_test.cpp does it with the tools: readers come and go beside a
 // trainer that snapshots every step, and each reads one whole generation.
 TEST_P(Reading, EveryReaderBesideATrainerReadsOneWholeGeneration) {
   std::atomic<bool> stop = false;
