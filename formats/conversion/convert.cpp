@@ -157,12 +157,11 @@ std::optional<CommonNames> common_names(const ConvertRequest& request, const Cat
   return request.from.common_names(catalog);
 }
 
-Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) {
+Result<Layout> layout_of(const Catalog& content, Policy policy, std::uint32_t world) {
   std::vector<Shape> shapes;
   for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
-  Layout::Spec spec{.policy = request.policy, .mesh = {request.world, 1}};
-  if (request.policy == Policy::layer_wise)
-    spec.owners = owners_by_size(content.tensors, request.world);
+  Layout::Spec spec{.policy = policy, .mesh = {world, 1}};
+  if (policy == Policy::layer_wise) spec.owners = owners_by_size(content.tensors, world);
   return Layout::make(std::move(spec), std::move(shapes));
 }
 
@@ -207,7 +206,8 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing && request.to.traits().steps == StepCounters::tensors)
     lower_steps(request, content, made_of);
   if (kin != Kinship::same) request.to.respell(content);
-  EBB_TRY_ASSIGN(const Layout layout, layout_of(content, request));
+  conversion.policy = request.policy.value_or(request.to.policy_for(content));
+  EBB_TRY_ASSIGN(const Layout layout, layout_of(content, conversion.policy, request.world));
   conversion.content =
       std::make_unique<ContentView>(source, std::move(content), std::move(made_of));
   EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};

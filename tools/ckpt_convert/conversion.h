@@ -22,7 +22,7 @@ struct Request {
   std::string destination;
   const formats::Format* format = nullptr;
   std::uint32_t world = 1;
-  formats::Policy policy = formats::Policy::rows;
+  std::optional<formats::Policy> policy;    // unset: as the format does
   std::optional<std::uint64_t> file_bytes;  // where the format cuts files
   std::optional<formats::Compression> compression;
   Selection selection;

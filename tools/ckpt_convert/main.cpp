@@ -304,9 +304,8 @@ Result<Request> request_of(const Arguments& arguments) {
                      std::to_string(world),
                  {}};
   request.world = static_cast<std::uint32_t>(world);
-  request.policy = request.format->traits().default_policy;
   if (const auto policy = arguments.text("partition"))
-    request.policy = formats::policy_named(*policy).value_or(request.policy);
+    request.policy = formats::policy_named(*policy);
   request.file_bytes = arguments.size("shard-size");
   if (request.file_bytes && request.format->traits().file_size != formats::FileSize::limited)
     return Error{Code::usage,
@@ -402,7 +401,7 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
   json.key("dry_run").raw(outcome == nullptr ? "true" : "false");
   json.key("source").text(request.source).key("destination").text(request.destination);
   json.key("format").text(request.format->name()).key("world").number(request.world);
-  json.key("partition").text(formats::name_of(request.policy));
+  json.key("partition").text(formats::name_of(prepared.conversion.policy));
   json.key("tensors").number(prepared.conversion.content->catalog().tensors.size());
   json.key("files").open_list();
   for (const auto* files :
