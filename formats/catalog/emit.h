@@ -103,6 +103,9 @@ struct EmitPlan {
   std::vector<std::uint32_t> omitted;  // the tensors among them, by number
   // Keys of values that are stored changed, because they say how or where the content is stored.
   std::vector<std::string> rewritten;
+  // The content's groups, by number, where they are written in another order than theirs.
+  std::vector<std::uint32_t> group_order;
+  bool groups_have_order = true;   // false: a job finds its own by their settings
   std::vector<Derived> derived;    // proven bit for bit while writing
   std::vector<std::string> notes;  // what is stored that the content does not have
 };

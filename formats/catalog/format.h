@@ -62,6 +62,8 @@ class Format {
   virtual Result<EmitPlan> emit(const EmitRequest& request) const = 0;
   virtual ResumeRules resume_rules() const = 0;
 
+  // How emit cuts content when nobody says: content may tell how it was cut for this format.
+  virtual Policy policy_for(const Catalog&) const { return traits_.default_policy; }
   // Why a tensor means nothing outside this format; "" when it does.
   virtual std::string_view why_bound(const TensorEntry&) const { return {}; }
   // Gives content the keys, paths, names and states under which this format will be found to hold

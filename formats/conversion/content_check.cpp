@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -32,6 +33,7 @@ class ContentCheck {
     if (content_.step) check_step();
     check_values();
     for (std::size_t i = 0; i < content_.groups.size(); ++i) check_group(i);
+    if (plan_.groups_have_order) check_order_of_groups();
     check_param_steps();
     return std::move(lost_);
   }
@@ -142,6 +144,25 @@ class ContentCheck {
     for (const std::string& name : wanted.params)
       if (stored_names_.contains(name) && !params.contains(name) && !is_dropped(name))
         missing(what + ": parameter '" + printable(name) + "'");
+  }
+
+  // Most frameworks load groups by their position.
+  void check_order_of_groups() {
+    std::vector<std::uint32_t> order = plan_.group_order;
+    if (order.empty()) {
+      order.resize(content_.groups.size());
+      std::iota(order.begin(), order.end(), 0);
+    }
+    std::optional<std::pair<std::uint32_t, const GroupEntry*>> last;
+    for (const std::uint32_t number : order) {
+      const GroupEntry* found =
+          is_stored(content_.groups[number]) ? written_group(number) : nullptr;
+      if (found == nullptr) continue;
+      if (last && found < last->second)
+        lost_.push_back("parameter group " + std::to_string(number) + " comes before group " +
+                        std::to_string(last->first));
+      last = {number, found};
+    }
   }
 
   void check_setting(const std::string& group, const std::string& name, const Value& value,

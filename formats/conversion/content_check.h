@@ -14,7 +14,8 @@ namespace ebb::formats {
 // Every value, group setting, parameter of a group, step of a parameter and the step itself is
 // looked for; the written side may hold more. Within one format values are equal in every respect;
 // between formats 2 is 2.0 and a tuple is a list of the same items. Groups are paired by their
-// parameters; the parameters of a group that have no tensor in the content may be missing.
+// parameters, and stand in the order that the plan says; the parameters of a group that have no
+// tensor in the content may be missing.
 std::vector<std::string> lost_content(const Catalog& content, const EmitPlan& plan,
                                       const Catalog& written);
 

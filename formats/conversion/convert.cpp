@@ -161,12 +161,11 @@ bool says_the_same(const ConvertRequest& request, const TensorEntry& tensor) {
          tensor.key && tensor.key->ends_with("." + tensor.name + "." + tensor.state);
 }
 
-Result<Layout> layout_of(const Catalog& content, const ConvertRequest& request) {
+Result<Layout> layout_of(const Catalog& content, Policy policy, std::uint32_t world) {
   std::vector<Shape> shapes;
   for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
-  Layout::Spec spec{.policy = request.policy, .mesh = {request.world, 1}};
-  if (request.policy == Policy::layer_wise)
-    spec.owners = owners_by_size(content.tensors, request.world);
+  Layout::Spec spec{.policy = policy, .mesh = {world, 1}};
+  if (policy == Policy::layer_wise) spec.owners = owners_by_size(content.tensors, world);
   return Layout::make(std::move(spec), std::move(shapes));
 }
 
@@ -260,8 +259,9 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     lower_steps(request, catalog, made_of);
   if (weights && is_state_dict(request.to)) place_at_the_top(catalog.tensors);
   if (weights || kin != Kinship::same) request.to.respell(catalog);
-  EBB_TRY_ASSIGN(const Layout layout, layout_of(catalog, request));
   Conversion conversion;
+  conversion.policy = request.policy.value_or(request.to.policy_for(catalog));
+  EBB_TRY_ASSIGN(const Layout layout, layout_of(catalog, conversion.policy, request.world));
   conversion.changes = std::move(changes);
   conversion.unsafe = std::move(unsafe);
   conversion.content =

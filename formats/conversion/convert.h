@@ -25,8 +25,9 @@ struct ConvertRequest {
   const Format& from;  // the source's (registry.h: format_of)
   const Format& to;
   Taking taking = Taking::content;
-  std::uint32_t world = 1;                                   // ranks the result is for
-  Policy policy = Policy::layer_wise;                        // whole tensors, spread by size
+  std::uint32_t world = 1;  // ranks the result is for
+  // Whole tensors, spread by size; nullopt: as the format does.
+  std::optional<Policy> policy = Policy::layer_wise;
   std::function<bool(const TensorEntry&)> wanted = nullptr;  // null: everything
   std::optional<std::uint64_t> file_bytes = std::nullopt;    // EmitRequest's; unset: no limit
   const Edits* edits = nullptr;                              // null: nothing is changed
@@ -36,6 +37,7 @@ struct ConvertRequest {
 // The content to write - a view of the source, which must outlive it - and the files to be.
 struct Conversion {
   std::unique_ptr<ContentView> content;
+  Policy policy = Policy::rows;  // how it is cut
   EmitPlan plan;
   // Made by edits or by the selection (weights.h, weights_alone.h); one line each.
   std::vector<std::string> changes;

@@ -18,6 +18,13 @@ Result<std::unique_ptr<Checkpoint>> describe_deepspeed(std::shared_ptr<const Sou
 
 ResumeRules deepspeed_resume();
 
+// Stages 1 and 2: weights of the model that are not the rounded master weights. Reads both.
+std::vector<Error> deepspeed_problems(const std::shared_ptr<const SourceTree>& tree,
+                                      const Catalog& catalog);
+
+// The partition of the stage that wrote the content; stage 3's where no DeepSpeed did.
+Policy deepspeed_policy(const Catalog& content);
+
 // The universal form: `latest_universal`, `<tag>/zero/<parameter>/{fp32,exp_avg,...}.pt` with whole
 // tensors, any state under its own name, and the engine's own files beside them. A folder that
 // holds rank files as well is taken for those.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
@@ -9,6 +10,53 @@
 
 namespace ebb::formats {
 namespace {
+
+// The files of ranks that are not there.
+struct Missing {
+  std::uint32_t world = 1;
+  std::uint64_t count = 0;
+  std::optional<std::uint32_t> first;  // rank
+  std::vector<std::string> kinds;      // "optimizer files of ranks 1, 2"
+  std::vector<std::string> names;      // of the files, the first of them
+
+  void look(std::string_view kind, const std::map<std::uint32_t, std::string>& files,
+            std::uint32_t ranks) {
+    std::vector<std::string> numbers;
+    std::uint64_t of_kind = 0;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      if (files.contains(rank)) continue;
+      if (!first) first = rank;
+      if (++of_kind > kShown) continue;
+      numbers.push_back(std::to_string(rank));
+      names.push_back(ds_file_of_rank(files.begin()->second, rank));
+    }
+    if (of_kind == 0) return;
+    count += of_kind;
+    kinds.push_back(std::string(kind) + (of_kind == 1 ? " file of rank " : " files of ranks ") +
+                    listed(numbers, of_kind));
+  }
+
+  std::string sentence() const {
+    return listed(kinds, kinds.size()) + (count == 1 ? " is" : " are") +
+           " missing (partition_count is " + std::to_string(world) + "): " + listed(names, count);
+  }
+
+ private:
+  static constexpr std::size_t kShown = 8;
+
+  static std::string listed(const std::vector<std::string>& items, std::uint64_t all) {
+    std::string out;
+    const std::size_t shown = std::min(items.size(), kShown);
+    for (std::size_t i = 0; i < shown; ++i) out.append(i == 0 ? "" : ", ").append(items[i]);
+    return shown == all ? out : out + " and " + std::to_string(all - shown) + " more";
+  }
+};
+
+std::string number_text(double number) {
+  return number == std::floor(number) && std::abs(number) < 9e15
+             ? std::to_string(static_cast<std::int64_t>(number))
+             : to_json(Value::of_real(number));
+}
 
 class Describer {
  public:
@@ -53,22 +101,28 @@ class Describer {
     EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(files_.optimizer.begin()->second));
     EBB_TRY(require_known_globals(archive->graph()));
     EBB_TRY_ASSIGN(world_, ds_partition_count(archive->graph()));
-    const std::string count = "partition_count is " + std::to_string(world_);
-    for (std::uint32_t rank = 0; rank < world_; ++rank)
-      if (!files_.optimizer.contains(rank))
-        return of_tag(Code::incomplete, "optimizer file of rank " + std::to_string(rank) +
-                                            " is missing (" + count + ")");
+    Missing missing{world_};
+    missing.look("optimizer", files_.optimizer, world_);
+    missing.look("model", files_.model, ds_is_stage3(archive->graph()) ? world_ : 1);
+    if (missing.count > 0) {
+      Error error = of_tag(Code::incomplete, missing.sentence());
+      error.hint =
+          "each node may have kept its own ranks' files: bring them together, or use the "
+          "checkpoint before this one";
+      error.place.file = missing.names.front();
+      error.place.rank = missing.first;
+      return error;
+    }
     if (files_.optimizer.size() > world_)
-      return of_tag(Code::layout, count + " but " + std::to_string(files_.optimizer.size()) +
+      return of_tag(Code::layout, "partition_count is " + std::to_string(world_) + " but " +
+                                      std::to_string(files_.optimizer.size()) +
                                       " rank files exist");
     catalog().world = world_;
     return read_shapes();
   }
 
   Result<> read_shapes() {
-    const auto first = files_.model.begin();
-    if (first->first != 0) return of_tag(Code::incomplete, "model file of rank 0 is missing");
-    EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(first->second));
+    EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(files_.model.at(0)));
     EBB_TRY_ASSIGN(state_.groups, read_ds_shapes(archive->graph(), archive->zip().source().name()));
     state_.starts.assign(state_.groups.size(), 0);
     state_.partition.assign(state_.groups.size(), 0);
@@ -85,34 +139,37 @@ class Describer {
     DsOptimizerFacts facts = optimizer.take_facts();
     if (rank == Rank{0}) {
       facts_ = std::move(facts);
-      return stage3_has_all_models();
+      return {};
     }
-    return check_same_save(facts, opened.where);
-  }
-
-  Result<> stage3_has_all_models() const {
-    if (facts_.stage != 3) return {};
-    for (std::uint32_t rank = 0; rank < world_; ++rank)
-      if (!files_.model.contains(rank))
-        return of_tag(Code::incomplete, "model file of rank " + std::to_string(rank) +
-                                            " is missing (partition_count is " +
-                                            std::to_string(world_) + ")");
-    return {};
+    auto same = check_same_save(facts, opened.where);
+    if (same) return same;
+    Error error = std::move(same).error();
+    error.place.file = name;
+    error.place.rank = index_of(rank);
+    return error;
   }
 
   // Files of one save agree about everything that is not a partition.
   Result<> check_same_save(const DsOptimizerFacts& facts, const std::string& where) const {
-    const auto differs = [&](std::string_view what) {
-      return Error{
-          Code::layout,
-          where + ": " + std::string(what) + " differs from the other ranks (file of another save)",
-          {}};
+    const auto differs = [&](std::string_view what, double here, double first) {
+      return Error{Code::layout,
+                   where + ": " + std::string(what) + " " + number_text(here) +
+                       ", in the file of rank 0 it is " + number_text(first) +
+                       " (file of another save)",
+                   {}};
     };
-    if (facts.stage != facts_.stage) return differs("zero_stage");
+    const auto count = [](const auto& items) { return static_cast<double>(items.size()); };
+    if (facts.stage != facts_.stage)
+      return differs("zero_stage is", static_cast<double>(facts.stage),
+                     static_cast<double>(facts_.stage));
     for (std::size_t i = 0; i < facts.steps.size(); ++i)
-      if (facts.steps[i] && facts_.steps[i] && *facts.steps[i] != *facts_.steps[i])
-        return differs("optimizer step");
-    if (facts.groups.size() != facts_.groups.size()) return differs("the number of param_groups");
+      if (facts.steps[i] && facts_.steps[i] && *facts.steps[i] != *facts_.steps[i]) {
+        Error error = differs("the optimizer's step is", *facts.steps[i], *facts_.steps[i]);
+        error.place.step = static_cast<std::int64_t>(std::clamp(*facts.steps[i], 0.0, 9e15));
+        return error;
+      }
+    if (facts.groups.size() != facts_.groups.size())
+      return differs("the number of param_groups is", count(facts.groups), count(facts_.groups));
     for (std::size_t i = 0; i < facts.groups.size(); ++i) {
       const auto& mine = facts.groups[i].settings;
       const auto& first = facts_.groups[i].settings;
@@ -120,7 +177,10 @@ class Describer {
                       [](const auto& a, const auto& b) {
                         return a.first == b.first && to_json(a.second) == to_json(b.second);
                       }))
-        return differs("param_groups");
+        return Error{Code::layout,
+                     where + ": param_groups " + std::to_string(i) +
+                         " has other settings than in the file of rank 0 (file of another save)",
+                     {}};
     }
     return {};
   }
@@ -148,6 +208,8 @@ class Describer {
                           (world_ == 1 ? " rank" : " ranks") +
                           (stage == 3 ? "" : " (stage " + std::to_string(stage) + ")");
     set_ds_values(catalog(), files_.tag, state_.groups, model, std::move(facts_));
+    if (!files_.folder.empty() && tree_->find("latest") == nullptr)
+      catalog().notes.emplace_back(kDsNoLatest);
     if (stage == 3)
       catalog().notes.emplace_back(
           "stage 3 keeps no 16-bit weights: they are the master weights, rounded");

@@ -1,6 +1,11 @@
+#include <map>
 #include <string>
+#include <tuple>
 
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/emit_config.h"
 #include "ebb/formats/deepspeed/emit_files.h"
 
 namespace ebb::formats {
@@ -16,6 +21,32 @@ OutputFile ds_latest_file(std::string name, std::string_view tag) {
   file.size = bytes.size();
   file.fragments.emplace_back().data = ByteVector(bytes.begin(), bytes.end());
   return file;
+}
+
+// Flat buffers have one dtype for all their parameters, and masters are at least F32.
+void note_dtypes(const Catalog& content, EmitPlan& plan) {
+  std::map<std::uint32_t, std::optional<DType>> stored;  // tensor -> unset when as it is somewhere
+  for (const OutputFile& file : plan.files)
+    for (const Fragment& fragment : file.fragments)
+      if (const auto* data = std::get_if<TensorData>(&fragment.data)) {
+        const auto [known, fresh] = stored.emplace(data->tensor, data->as);
+        if (!fresh && !data->as) known->second.reset();
+      }
+  std::map<std::tuple<std::string, DType, DType>, std::size_t> changes;  // state, from, to
+  for (const auto& [number, dtype] : stored)
+    if (dtype) ++changes[{content.tensors[number].state, content.tensors[number].dtype, *dtype}];
+  for (const auto& [change, count] : changes) {
+    const auto& [state, from, to] = change;
+    plan.notes.push_back(std::to_string(count) + (count == 1 ? " tensor" : " tensors") + " (" +
+                         printable(state) + ") of " + std::string(name_of(from)) + " stored as " +
+                         std::string(name_of(to)) +
+                         (is_widening(from, to) ? ", exact" : ", rounded to nearest: lossy"));
+  }
+}
+
+Policy deepspeed_policy(const Catalog& content) {
+  const std::int64_t stage = ds_stage_of(content);
+  return stage == 1 || stage == 2 ? Policy::zero12 : Policy::zero3;
 }
 
 Result<EmitPlan> emit_deepspeed(const EmitRequest& request) {
@@ -34,6 +65,7 @@ Result<EmitPlan> emit_deepspeed(const EmitRequest& request) {
         plan.derived.push_back({*param.param, param.source});
   plan.rewritten = {"ds_config"};  // it names the stage
   plan.commit_files.push_back(ds_latest_file("latest", ds_written_tag(what)));
+  note_dtypes(request.content, plan);
   return plan;
 }
 

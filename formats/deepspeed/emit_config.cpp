@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/dtype.h"
 
 namespace ebb::formats {
@@ -67,10 +68,6 @@ std::uint64_t ds_sub_group_elems(const Value& config) {
   return kSubGroupElems;
 }
 
-bool ds_round_robin(const Value& config) {
-  return is_true(ds_setting(config, kZero, "round_robin_gradients"));
-}
-
 std::uint64_t ds_param_alignment(const Value& config, DType model) {
   if (!is_true(ds_setting(config, kZero, "parameter_alignment"))) return 1;
   return kAlignBytes / std::gcd(kAlignBytes, std::uint64_t{bytes_of(model)});
@@ -92,6 +89,11 @@ bool ds_is_bf16_optimizer(const Value& config, std::int64_t stage) {
          (sums == "fp32" || sums == "float32");
 }
 
+bool ds_round_robin(const Value& config, std::int64_t stage) {
+  return stage < 3 && is_true(ds_setting(config, kZero, "round_robin_gradients")) &&
+         !ds_is_bf16_optimizer(config, stage);
+}
+
 bool ds_cuts_momentum(const Value& config, std::int64_t stage) {
   return ds_offloads(config) || ds_is_bf16_optimizer(config, stage);
 }
@@ -108,6 +110,12 @@ void ds_default_settings(const Value& config,
   const std::string_view type = text_of(optimizer->find("type"));
   if (type == "Adam" || type == "AdamW")
     settings.emplace_back("bias_correction", Value::of_bool(true));
+}
+
+std::int64_t ds_stage_of(const Catalog& content) {
+  const Value* stage = value_at(content, {"zero_stage"});
+  if (stage == nullptr) stage = value_at(content, {"ds_config", kZero, "stage"});
+  return stage != nullptr && stage->kind == Value::Kind::integer ? stage->integer : 0;
 }
 
 Value ds_config_for(const Value* given, std::int64_t stage, DType model,

@@ -1,12 +1,12 @@
 #include "ebb/formats/deepspeed/emit_content.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/emit_order.h"
 #include "ebb/formats/torch/file_writer.h"
 
 namespace ebb::formats {
@@ -35,6 +35,7 @@ constexpr std::string_view kEngineKeys[] = {"module",
                                             "checkpoint_parallel_dimensions",
                                             "ds_config",
                                             "ds_version",
+                                            "universal_checkpoint_info",
                                             "loss_scaler",
                                             "dynamic_loss_scale",
                                             "overflow",
@@ -76,7 +77,7 @@ class Gatherer {
     out_.config =
         ds_config_for(out_.value("ds_config"), out_.stage, out_.model_dtype, content_.groups);
     EBB_TRY(take_groups());
-    order_groups();
+    order_ds_groups(content_, made_by_engine(), out_, plan_);
     take_whole_tensors();
     take_tied();
     out_.step = content_.step.value_or(most_steps());
@@ -89,6 +90,14 @@ class Gatherer {
 
   bool from_deepspeed() const {
     return content_.format == "deepspeed" || content_.format == "deepspeed-universal";
+  }
+
+  // True when an engine of DeepSpeed's made the groups, whatever format they came through.
+  bool made_by_engine() const {
+    return from_deepspeed() || out_.value("ds_config") != nullptr ||
+           std::ranges::any_of(content_.groups, [](const GroupEntry& group) {
+             return ds_job_group(group.settings).has_value();
+           });
   }
 
   void sort_values() {
@@ -129,7 +138,7 @@ class Gatherer {
     if (form_ == DsForm::universal) {  // whole tensors, whatever the partition
       out_.policy = Policy::zero12;
       out_.world = spec.mesh.world();
-      const std::int64_t stage = source_stage();
+      const std::int64_t stage = ds_stage_of(content_);
       out_.stage = stage >= 1 && stage <= 3 ? stage : 2;
       return {};
     }
@@ -146,15 +155,8 @@ class Gatherer {
       return Error{Code::usage,
                    "DeepSpeed cannot hold the partition " + std::string(name_of(spec.policy)),
                    "use --partition zero3 (stage 3), zero12 or zero12-boundary (stages 1 and 2)"};
-    out_.stage = source_stage() == 1 ? 1 : 2;
+    out_.stage = ds_stage_of(content_) == 1 ? 1 : 2;
     return {};
-  }
-
-  std::int64_t source_stage() const {
-    const Value* stage = out_.value("zero_stage");
-    if (stage == nullptr && out_.value("ds_config") != nullptr)
-      stage = ds_setting(*out_.value("ds_config"), "zero_optimization", "stage");
-    return stage != nullptr && stage->kind == Value::Kind::integer ? stage->integer : 0;
   }
 
   std::optional<std::uint32_t> find(const std::string& name, const std::string& state) const {
@@ -198,7 +200,7 @@ class Gatherer {
                        " optimizer groups and does not say which parameters are in which",
                    {}};
     if (!named) groups_ = groups_by_states();
-    for (const GroupEntry& group : groups_) EBB_TRY(take_group(group));
+    for (std::uint32_t i = 0; i < groups_.size(); ++i) EBB_TRY(take_group(i));
     if (trained_.empty())
       return Error{Code::unsupported,
                    "nothing in this content is trained: DeepSpeed's ZeRO files hold optimizer "
@@ -242,8 +244,10 @@ class Gatherer {
     return out;
   }
 
-  Result<> take_group(const GroupEntry& group) {
+  Result<> take_group(std::uint32_t number) {
+    const GroupEntry& group = groups_[number];
     DsOutGroup out;
+    out.number = number;
     out.muon = group.optimizer == "muon";
     for (const std::string& name : group.params) {
       const auto master = find(name, "master");
@@ -262,9 +266,9 @@ class Gatherer {
             Code::layout, "parameter " + json_string(name) + " is in two optimizer groups", {}};
       DsTrained& trained = out.params.emplace_back();
       trained = {name, tensor.shape, param, source, {}, steps_of(name)};
-      for (const auto& [state, number] : tensors_.at(name))
-        if (state != "param" && state != "master" && content_.tensors[number].shape == tensor.shape)
-          trained.states.emplace(state, number);
+      for (const auto& [state, one] : tensors_.at(name))
+        if (state != "param" && state != "master" && content_.tensors[one].shape == tensor.shape)
+          trained.states.emplace(state, one);
     }
     if (out.params.empty()) return {};
     take_settings(group, out);
@@ -290,7 +294,7 @@ class Gatherer {
         drop("setting " + json_string(name) + " of a group: holds an object of class " +
              std::string(part));
     }
-    if (from_deepspeed()) {
+    if (made_by_engine()) {
       out.tensor_steps = has("foreach");
       if (group.settings.empty()) ds_default_settings(out_.config, out.settings);
       return;
@@ -303,45 +307,6 @@ class Gatherer {
     const bool adam = group.optimizer == "adam" || group.optimizer == "adamw";
     if (adam && !has("bias_correction"))
       out.settings.emplace_back("bias_correction", Value::of_bool(true));
-  }
-
-  // The engine sorts a Muon group by shape, the largest first, and may deal the parameters of
-  // stages 1 and 2 to the ranks in turn; the order in the file must be the engine's.
-  void order_groups() {
-    const bool round_robin = ds_round_robin(out_.config);
-    const bool as_stored = from_deepspeed() && source_stage() == 3 && out_.stage == 3;
-    for (DsOutGroup& group : out_.groups) {
-      if (round_robin && from_deepspeed() && source_stage() < 3)
-        group.params = dealt_back(std::move(group.params), content_.world);
-      if (group.muon && !as_stored)
-        std::ranges::stable_sort(
-            group.params, [](const DsTrained& a, const DsTrained& b) { return a.shape > b.shape; });
-      if (round_robin && out_.stage < 3) group.params = dealt(std::move(group.params), out_.world);
-    }
-    if (!from_deepspeed())
-      std::ranges::stable_sort(
-          out_.groups, [](const DsOutGroup& a, const DsOutGroup& b) { return a.muon && !b.muon; });
-  }
-
-  // Where the i-th of `count` parameters comes from when they are dealt to `world` ranks in turn.
-  static std::vector<std::size_t> deal_order(std::size_t count, std::uint32_t world) {
-    std::vector<std::size_t> order(count);
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order,
-                             [&](std::size_t a, std::size_t b) { return a % world < b % world; });
-    return order;
-  }
-  static std::vector<DsTrained> dealt(std::vector<DsTrained> params, std::uint32_t world) {
-    std::vector<DsTrained> out;
-    for (const std::size_t from : deal_order(params.size(), world))
-      out.push_back(std::move(params[from]));
-    return out;
-  }
-  static std::vector<DsTrained> dealt_back(std::vector<DsTrained> params, std::uint32_t world) {
-    const std::vector<std::size_t> order = deal_order(params.size(), world);
-    std::vector<DsTrained> out(params.size());
-    for (std::size_t i = 0; i < order.size(); ++i) out[order[i]] = std::move(params[i]);
-    return out;
   }
 
   void take_whole_tensors() {

@@ -25,6 +25,7 @@ struct DsTrained {  // a parameter that an optimizer group trains
 };
 
 struct DsOutGroup {
+  std::uint32_t number = 0;  // of the content's group
   std::vector<std::pair<std::string, Value>> settings;
   std::vector<DsTrained> params;  // in the order of the engine's flat buffers
   bool muon = false;

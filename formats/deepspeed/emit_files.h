@@ -15,6 +15,9 @@ struct DsOutput {  // borrows all of it
   std::string folder;  // "<tag>/", relative to the checkpoint's
 };
 
+// Says which tensors are stored in another dtype than the content's, and only so.
+void note_dtypes(const Catalog& content, EmitPlan& plan);
+
 std::string ds_written_tag(const DsContent& what);
 // `latest` or `latest_universal`: the name of the folder, which loaders read first.
 OutputFile ds_latest_file(std::string name, std::string_view tag);

@@ -80,9 +80,9 @@ DType master_dtype(const std::vector<const DsTrained*>& params, const Catalog& c
 }
 
 // One counter a buffer. Content that counts steps for the whole run only says so for everything
-// that an optimizer with a counter has touched; DeepSpeed's Muon has none.
+// that an optimizer with a counter has touched; Muon and SGD, which keep momentum alone, have none.
 std::optional<std::int64_t> steps_of(const std::vector<const DsTrained*>& params,
-                                     const DsContent& what, bool has_state, std::size_t group,
+                                     const DsContent& what, const std::vector<DsField>& states,
                                      EmitPlan& plan) {
   std::optional<std::int64_t> steps;
   for (const DsTrained* param : params)
@@ -92,7 +92,9 @@ std::optional<std::int64_t> steps_of(const std::vector<const DsTrained*>& params
       plan.dropped.push_back("step of " + json_string(param->name) + ", " +
                              std::to_string(*param->steps) + ": its buffer counts " +
                              std::to_string(*steps) + " for all parameters in it");
-  if (!steps && has_state && !what.groups[group].muon && what.step > 0) steps = what.step;
+  const bool counts = std::ranges::any_of(
+      states, [](const DsField& state) { return state.state != "momentum_buffer"; });
+  if (!steps && counts && what.step > 0) steps = what.step;
   return steps;
 }
 
@@ -122,7 +124,7 @@ Result<DsOutFlat> DsOutFlat::make(std::size_t group, std::vector<const DsTrained
   const bool touched =
       what.groups[group].muon && what.stage != 3 && !ds_cuts_momentum(what.config, what.stage);
   EBB_TRY_ASSIGN(std::vector<DsField> states, states_of(params, touched, content));
-  const std::optional<std::int64_t> steps = steps_of(params, what, !states.empty(), group, plan);
+  const std::optional<std::int64_t> steps = steps_of(params, what, states, plan);
   const DsField master{"", master_dtype(params, content)};
   std::vector<Shape> shapes;
   std::vector<std::size_t> places;

@@ -193,7 +193,8 @@ class ModelFile {
     entry_or("skipped_steps", Value::of_int(0));
     pickle_.string("global_steps");
     pickle_.integer(what_.step);
-    if (const Value* samples = what_.value("global_samples")) entry("global_samples", *samples);
+    for (const std::string_view key : {"global_samples", "universal_checkpoint_info"})
+      if (const Value* known = what_.value(key)) entry(key, *known);
     pickle_entry(pickle_, "dp_world_size", what_.world);
     pickle_entry(pickle_, "mp_world_size", 1);
     pickle_.string("checkpoint_parallel_dimensions");

@@ -96,6 +96,16 @@ OutputFile values_of_stage3(const DsOutput& output) {
   return ds_model_file({what, output.content, output.flats, output.folder}, Rank{0});
 }
 
+// What the rules of resuming will answer on more than one rank.
+void note_refusal(const DsContent& what, EmitPlan& plan) {
+  Catalog written;
+  written.values.push_back({"ds_config", {"ds_config"}, what.config});
+  for (const DsOutGroup& group : what.groups)
+    written.groups.push_back({group.muon ? "muon" : "", {}, {}});
+  const ResumeAnswer answer = resume_answer(deepspeed_universal_resume(), {written, 2});
+  if (!answer.resumable) plan.notes.push_back(answer.loader + " cannot resume it: " + answer.why);
+}
+
 }  // namespace
 
 Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request) {
@@ -112,6 +122,8 @@ Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request) {
   plan.files.push_back(ds_model_file(output, Rank{0}));
   plan.files.push_back(values_of_stage3(output));
   plan.commit_files.push_back(ds_latest_file("latest_universal", tag));
+  note_dtypes(request.content, plan);
+  note_refusal(what, plan);
   return plan;
 }
 

@@ -24,6 +24,11 @@ class Format final : public formats::Format {
     return emit_deepspeed(request);
   }
   ResumeRules resume_rules() const override { return deepspeed_resume(); }
+  Policy policy_for(const Catalog& content) const override { return deepspeed_policy(content); }
+  std::vector<Error> problems(const std::shared_ptr<const SourceTree>& tree,
+                              const Catalog& catalog) const override {
+    return deepspeed_problems(tree, catalog);
+  }
 };
 
 class UniversalFormat final : public formats::Format {

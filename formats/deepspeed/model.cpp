@@ -21,7 +21,6 @@ constexpr std::string_view kStructure[] = {"module",
                                            "frozen_param_fragments",
                                            "sparse_tensor_module_names",
                                            "ds_version",
-                                           "universal_checkpoint_info",
                                            "global_steps",
                                            "dp_world_size",
                                            "mp_world_size",
@@ -29,8 +28,10 @@ constexpr std::string_view kStructure[] = {"module",
                                            "ds_autoep_layers",
                                            "num_experts"};
 // Entries the engine itself reads back.
-constexpr std::string_view kEngine[] = {"global_samples", "skipped_steps", "lr_scheduler",
-                                        "data_sampler",   "random_ltd",    "ds_config"};
+constexpr std::string_view kEngine[] = {
+    "global_samples", "skipped_steps", "lr_scheduler", "data_sampler", "random_ltd", "ds_config",
+    // How tensor-parallel shards make whole tensors: affine_map, patterns of names.
+    "universal_checkpoint_info"};
 
 template <std::size_t N>
 bool one_of(const std::string_view (&names)[N], std::string_view name) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
+#include <vector>
 
 #include "ebb/formats/core/json_text.h"
 
@@ -24,8 +24,8 @@ bool take_number(std::string_view& text, std::uint32_t& into) {
   return true;
 }
 
-Error refused(const SourceTree& tree, Code code, const std::string& why) {
-  return Error{code, std::string(tree.root()) + ": " + why, {}};
+Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint = {}) {
+  return Error{code, std::string(tree.root()) + ": " + why, std::move(hint)};
 }
 
 // The tag's folder with its '/', "" for the root: from `latest`, or the only one there is.
@@ -42,12 +42,39 @@ Result<std::string> find_folder(const SourceTree& tree) {
                    "latest names " + json_string(tag) + ", which holds no checkpoint");
   }
   if (folders.size() == 1) return *folders.begin();
-  return refused(tree, Code::incomplete,
-                 "no file latest says which of " + std::to_string(folders.size()) +
-                     " folders is the checkpoint");
+  return ds_no_latest(tree, "latest", folders);
+}
+
+// "global_step9" before "global_step10".
+bool earlier(std::string_view a, std::string_view b) {
+  const auto number = [](std::string_view text) {
+    const std::size_t digits = text.find_last_not_of("0123456789/") + 1;
+    return text.substr(digits, text.find('/', digits) - digits);
+  };
+  const std::string_view left = number(a);
+  const std::string_view right = number(b);
+  return left.size() != right.size() ? left.size() < right.size() : left < right;
 }
 
 }  // namespace
+
+Error ds_no_latest(const SourceTree& tree, std::string_view latest,
+                   const std::set<std::string>& folders) {
+  constexpr std::size_t kShown = 8;
+  std::vector<std::string> names;
+  for (const std::string& folder : folders)
+    names.push_back(folder.empty() ? "." : folder.substr(0, folder.size() - 1));
+  std::ranges::stable_sort(names, earlier);
+  std::string list;
+  for (std::size_t i = 0; i < names.size() && i < kShown; ++i)
+    list += (i == 0 ? "" : ", ") + printable(names[i]);
+  if (names.size() > kShown) list += " and " + std::to_string(names.size() - kShown) + " more";
+  const std::string path = std::string(tree.root()) + "/" + names.back();
+  return refused(tree, Code::usage,
+                 std::to_string(names.size()) + " folders hold checkpoints, and no file " +
+                     std::string(latest) + " says which one is meant: " + list,
+                 "name one of them: " + path);
+}
 
 // Without the line end an editor may have added.
 Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file) {
@@ -97,6 +124,15 @@ std::optional<DsName> parse_ds_name(std::string_view file) {
   return std::nullopt;
 }
 
+std::string ds_file_of_rank(std::string_view file, std::uint32_t rank) {
+  constexpr std::string_view kRank = "zero_pp_rank_";
+  const std::size_t number = file.find(kRank, ds_folder_of(file).size());
+  if (number == std::string_view::npos) return std::string(file);
+  const std::size_t end = file.find('_', number + kRank.size());
+  return std::string(file.substr(0, number + kRank.size())) + std::to_string(rank) +
+         std::string(file.substr(end));
+}
+
 Result<DsFiles> find_ds_files(const SourceTree& tree) {
   DsFiles files;
   EBB_TRY_ASSIGN(files.folder, find_folder(tree));
@@ -125,7 +161,9 @@ Result<DsFiles> find_ds_files(const SourceTree& tree) {
                          ": optimizer files with and without \"bf16_\": two saves in one folder");
   }
   if (files.model.empty())
-    return refused(tree, Code::incomplete, files.tag + ": no model_states.pt file");
+    return refused(tree, Code::incomplete, files.tag + ": no model_states.pt file",
+                   "a checkpoint is the folder with the files of all ranks; ckpt-inspect --raw "
+                   "shows what one file holds");
   if (files.optimizer.empty())
     return refused(tree, Code::unsupported,
                    files.tag +

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -30,11 +31,20 @@ struct DsFiles {
   std::map<std::uint32_t, std::string> optimizer;
 };
 Result<DsFiles> find_ds_files(const SourceTree& tree);
+// What another rank calls the file that this one calls `file`.
+std::string ds_file_of_rank(std::string_view file, std::uint32_t rank);
+// Several folders, each with its '/', and no file `latest` among them.
+Error ds_no_latest(const SourceTree& tree, std::string_view latest,
+                   const std::set<std::string>& folders);
 
 // What `latest` or `latest_universal` says; refused when that cannot be the name of a folder.
 Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file);
 // The name of a tag's folder given with its '/', or of the tree itself when that is "".
 std::string ds_tag_of(const SourceTree& tree, std::string_view folder);
+// Of a folder that no file `latest` names.
+constexpr std::string_view kDsNoLatest =
+    "no file latest: unless the job passes the tag, DeepSpeed's load_checkpoint() loads nothing "
+    "and the job starts from scratch";
 // What the folder of a universal checkpoint adds to the tag of the one it was made from.
 constexpr std::string_view kDsUniversalSuffix = "_universal";
 // "a/b/" of "a/b/c", "" of "c".

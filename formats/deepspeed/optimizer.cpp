@@ -109,6 +109,10 @@ Result<std::uint32_t> ds_partition_count(const PickleGraph& graph) {
   return static_cast<std::uint32_t>(graph.integer(count));
 }
 
+bool ds_is_stage3(const PickleGraph& graph) {
+  return graph.find(graph.find(graph.root(), "optimizer_state_dict"), kStage3Masters) != kNoPickle;
+}
+
 Error DsOptimizer::bad(Code code, std::string_view why) const {
   return Error{code, file_.where + ": " + std::string(why), {}};
 }
@@ -126,7 +130,7 @@ Result<> DsOptimizer::read() {
                                  ", in the file of the first rank it is " +
                                  std::to_string(file_.world));
   EBB_TRY_ASSIGN(config_, ds_config_of(graph_));
-  const bool stage3 = graph_.find(top_, kStage3Masters) != kNoPickle;
+  const bool stage3 = ds_is_stage3(graph_);
   const PickleId stage = graph_.find(top_, "zero_stage");
   facts_.stage = stage3 ? 3 : ds_stage_number(graph_, stage);
   facts_.zero_optimizer = stage3 ? "DeepSpeedZeroOptimizer_Stage3" : ds_zero12_class(stage);

@@ -27,6 +27,9 @@ struct DsRankFile {
 // The number of ranks, as an optimizer file records it.
 Result<std::uint32_t> ds_partition_count(const PickleGraph& graph);
 
+// Whether an optimizer file is stage 3's.
+bool ds_is_stage3(const PickleGraph& graph);
+
 // What the files of all ranks must agree about, and where the next rank's partitions begin.
 struct DsFlatState {
   std::vector<DsGroup> groups;           // as param_shapes lists them

@@ -5,6 +5,7 @@
 
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/names.h"
 
 namespace ebb::formats {
 namespace {
@@ -31,6 +32,10 @@ bool padded_between(const ResumeQuestion& question) {
   return question.catalog.partition.starts_with("zero12-boundary");
 }
 
+bool named_by_nothing(const ResumeQuestion& question) {
+  return std::ranges::find(question.catalog.notes, kDsNoLatest) != question.catalog.notes.end();
+}
+
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
     ResumeRule{Says::no, other_world_stage3,
@@ -47,6 +52,7 @@ constexpr std::array kRules = {
                "step counters, loss scaler, sub-groups too small to be swapped - without a word",
                "deepspeed", "zero3"},
     ResumeRule{Says::yes, always, "saved by as many ranks", {}, {}},
+    ResumeRule{Says::note, named_by_nothing, kDsNoLatest, {}, {}},
     ResumeRule{Says::note,
                momentum_kept_in_memory,
                "save_muon_momentum_buffer_in_memory: DeepSpeed 0.19 steps on from zero momentum, "
@@ -71,7 +77,18 @@ bool muon_on_ranks(const ResumeQuestion& question) {
          !ds_cuts_momentum(*config, stage->integer);
 }
 
+// Stages 1 and 2 then deal the parameters to the ranks; the loader of universal checkpoints cuts
+// them by their order in the model.
+bool dealt_parameters(const ResumeQuestion& question) {
+  const Value* config = value_at(question.catalog, {"ds_config"});
+  return config != nullptr && ds_round_robin(*config, ds_stage_of(question.catalog));
+}
+
 constexpr std::array kUniversalRules = {
+    ResumeRule{Says::no, dealt_parameters,
+               "round_robin_gradients is on: DeepSpeed 0.19 then gives parameters the state of "
+               "others, without a word; with it off in ds_config and in the job it loads right",
+               "deepspeed", "zero12"},
     ResumeRule{Says::no, muon_in_stage3,
                "its configuration asks for stage 3, whose loader of universal checkpoints knows "
                "Adam's state only",

@@ -76,9 +76,7 @@ class UniversalDescriber {
     } else if (folders.size() == 1) {
       folder_ = *folders.begin();
     } else {
-      return refused(Code::incomplete, "no file latest_universal says which of " +
-                                           std::to_string(folders.size()) +
-                                           " folders is the checkpoint");
+      return ds_no_latest(*tree_, kLatest, folders);
     }
     return {};
   }

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ebb/formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/round_robin.h"
+
 namespace ebb::formats {
 namespace {
 
@@ -95,6 +98,32 @@ void set_param_steps(Catalog& catalog, const std::vector<DsGroup>& groups,
         catalog.param_steps.emplace(param.name, static_cast<std::int64_t>(*steps[i]));
 }
 
+// What the folder's name, the model file and the optimizer files say about the step.
+void note_steps(Catalog& catalog, const std::string& tag) {
+  constexpr std::string_view kUsual = "global_step";
+  if (!catalog.step) return;
+  const std::string step = std::to_string(*catalog.step);
+  const bool numbered = tag.starts_with(kUsual) && tag.size() > kUsual.size() &&
+                        tag.find_first_not_of("0123456789", kUsual.size()) == std::string::npos;
+  if (numbered && tag.substr(kUsual.size()) != step)
+    catalog.notes.push_back("the folder is called " + tag + ", its model file says step " + step +
+                            ": files of two saves, unless the job chose the name");
+  std::int64_t most = 0;
+  for (const auto& [name, steps] : catalog.param_steps) most = std::max(most, steps);
+  if (most > *catalog.step)
+    catalog.notes.push_back("the optimizer counts " + std::to_string(most) +
+                            " steps, the model file " + step +
+                            ": files of two saves, unless the job began to count again");
+}
+
+// Names come in the order of the flat buffers; groups list them as the engine's own lists do.
+void undo_dealing(const Catalog& catalog, const DsModelFacts& model, DsOptimizerFacts& optimizer) {
+  const auto config = std::ranges::find(model.engine, "ds_config", &ValueEntry::key);
+  if (config == model.engine.end() || !ds_round_robin(config->value, optimizer.stage)) return;
+  for (GroupEntry& group : optimizer.groups)
+    group.params = dealt_back(std::move(group.params), catalog.world);
+}
+
 }  // namespace
 
 void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<DsGroup>& groups,
@@ -102,6 +131,8 @@ void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<D
   catalog.producer = model.version.empty() ? "DeepSpeed" : "DeepSpeed " + model.version;
   catalog.step = model.global_steps;
   set_param_steps(catalog, groups, optimizer.steps);
+  note_steps(catalog, tag);
+  undo_dealing(catalog, model, optimizer);
   Values values(catalog);
   if (catalog.step) {
     values.add("step", Value::of_int(*catalog.step), Kind::echoed);

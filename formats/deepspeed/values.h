@@ -9,8 +9,8 @@
 
 namespace ebb::formats {
 
-// Fills step, groups, param_steps, producer and values. `groups`: as param_shapes lists them; the
-// facts' steps belong to these.
+// Fills step, groups, param_steps, producer and values; `catalog` knows its number of ranks.
+// `groups`: as param_shapes lists them; the facts' steps belong to these.
 void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<DsGroup>& groups,
                    const DsModelFacts& model, DsOptimizerFacts optimizer);
 

@@ -96,6 +96,7 @@ class Emitter {
         writable_part(common_state_of(content_, items_.dropped()), items_.dropped());
     EBB_TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
     EmitPlan plan = items_.finish();
+    plan.groups_have_order = false;
     if (!note.empty()) plan.notes.push_back(std::move(note));
     // A rank without items writes no file.
     std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });

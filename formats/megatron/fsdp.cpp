@@ -137,6 +137,7 @@ class FsdpEmitter {
     if (!items_.has("checkpoint_version"))
       EBB_TRY(items_.add_value("checkpoint_version", {}, Value::of_real(3.0)));
     EmitPlan plan = items_.finish();
+    plan.groups_have_order = false;
     plan.derived = std::move(derived_);
     return plan;
   }

@@ -6,7 +6,7 @@ ds_cases=$fixtures/deepspeed
 
 # What the Python lacks, "" when it can judge.
 deepspeed_lacks() {
-  "$python" - 2>/dev/null <<'END' || echo "this Python cannot even say what it lacks"
+  DS_ACCELERATOR=cpu "$python" - 2>/dev/null <<'END' | tail -n 1 || echo "this Python cannot even say what it lacks"
 try:
     import deepspeed
     print("" if deepspeed.__version__ == "0.19.8" else f"DeepSpeed is {deepspeed.__version__}, not 0.19.8")
@@ -51,6 +51,40 @@ deepspeed_ranks() {
   deepspeed_case "out of NVMe" z3_muon_nvme_w2 "$to zero3 -w 2" '--plain'
 }
 
+# Through another format and back, in the stage of the source.
+deepspeed_through() {  # CASE FORMAT RANKS [JUDGE-ARGUMENT...]
+  local case=$1 format=$2 ranks=$3
+  rm -rf hop one.ds
+  verdict "deepspeed/$case, to $format" convert "$ds_cases/$case/data" hop --to "$format" &&
+    verdict "deepspeed/$case, from $format" convert hop one.ds --to deepspeed -w "$ranks" &&
+    verdict "deepspeed/$case, DeepSpeed trains on" engine_loads one.ds "$case" --ranks "$ranks" "${@:4}"
+  rm -rf hop one.ds
+}
+
+# Cases in which groups and parameters have equal sizes: in a wrong order they load without an error,
+# and only their values and losses are others.
+deepspeed_order() {
+  local format
+  for format in dcp torch hdf5 safetensors megatron megatron-fsdp ebb deepspeed-universal; do
+    deepspeed_through z3_muon_groups_w2 "$format" 2
+    deepspeed_through z2_muon_dealt_w3 "$format" 3
+  done
+  for format in dcp ebb deepspeed-universal; do
+    deepspeed_through z2_muon_groups_w2 "$format" 2
+    deepspeed_through z1_muon_groups_w2 "$format" 3
+  done
+  deepspeed_through z2_muon_dealt_w3 dcp 2
+  deepspeed_through z2_sgd_w2 dcp 3
+  deepspeed_through z3_muon_experts_w2 dcp 3
+  local to='--to deepspeed'
+  deepspeed_case "to 3 ranks" z3_muon_groups_w2 "$to -w 3" '--ranks 3'
+  deepspeed_case "to stage 2" z3_muon_groups_w2 "$to -p zero12 -w 2" '--stage 2'
+  deepspeed_case "to 3 ranks" z2_muon_groups_w2 "$to -w 3" '--ranks 3'
+  deepspeed_case "to 2 ranks" z2_muon_dealt_w3 "$to -w 2" '--ranks 2'
+  deepspeed_case "to stage 2" z3_muon_experts_w2 "$to -p zero12 -w 3" '--ranks 3 --stage 2'
+  deepspeed_case "universal" z1_muon_groups_w2 "$to-universal" '--universal --ranks 3'
+}
+
 deepspeed_universal() {
   local to='--to deepspeed-universal'
   deepspeed_case "universal" z1_adamw_bf16_w2 "$to" '--universal --ranks 3 --stage 2'
@@ -75,6 +109,7 @@ judge_deepspeed() {
   fi
   export DS_ACCELERATOR=cpu PATH="$(dirname "$python"):$PATH"
   OMP_NUM_THREADS=1 TORCHDYNAMO_DISABLE=1 serve deepspeed deepspeed
+  deepspeed_order
   deepspeed_ranks
   deepspeed_universal
 }

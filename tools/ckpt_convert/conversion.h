@@ -23,7 +23,7 @@ struct Request {
   formats::PartsSaid parts;  // of the source, where it is a state dict
   const formats::Format* format = nullptr;
   std::uint32_t world = 1;
-  formats::Policy policy = formats::Policy::rows;
+  std::optional<formats::Policy> policy;    // unset: as the format does
   std::optional<std::uint64_t> file_bytes;  // where the format cuts files
   std::optional<formats::Compression> compression;
   formats::Taking taking = formats::Taking::content;

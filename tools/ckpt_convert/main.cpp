@@ -351,9 +351,8 @@ Result<Request> request_of(const Arguments& arguments) {
                      std::to_string(world),
                  {}};
   request.world = static_cast<std::uint32_t>(world);
-  request.policy = request.format->traits().default_policy;
   if (const auto policy = arguments.text("partition"))
-    request.policy = formats::policy_named(*policy).value_or(request.policy);
+    request.policy = formats::policy_named(*policy);
   request.file_bytes = arguments.size("shard-size");
   if (request.file_bytes && request.format->traits().file_size != formats::FileSize::limited)
     return Error{Code::usage,

@@ -102,7 +102,7 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
   json.key("dry_run").raw(outcome == nullptr ? "true" : "false");
   json.key("source").text(request.source).key("destination").text(request.destination);
   json.key("format").text(request.format->name()).key("world").number(request.world);
-  json.key("partition").text(formats::name_of(request.policy));
+  json.key("partition").text(formats::name_of(prepared.conversion.policy));
   json.key("tensors").number(prepared.conversion.content->catalog().tensors.size());
   json.key("files").open_list();
   for (const auto* files :

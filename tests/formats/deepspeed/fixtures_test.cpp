@@ -23,9 +23,8 @@ const fs::path kFixtures = fs::path(EBB_FIXTURES) / "deepspeed";
 
 // What the engine does next, and what its observer noticed, are in no checkpoint.
 constexpr std::string_view kNotStored[] = {"next_loss", "next_loss2", "notes", "from"};
-// Cases whose groups differ in form: elastic files keep no hyper-parameters, and round-robin runs
-// list parameters in flat order where the engine's own list has the model's order.
-constexpr std::string_view kOtherGroups[] = {"z1_elastic_w2", "z2_roundrobin_w3"};
+// Elastic files keep no hyper-parameters of the groups.
+constexpr std::string_view kOtherGroups[] = {"z1_elastic_w2"};
 
 class DeepSpeedFixture : public testing::TestWithParam<std::string> {};
 
@@ -50,14 +49,16 @@ TEST_P(DeepSpeedFixture, HoldsWhatTheEngineHeld) {
 INSTANTIATE_TEST_SUITE_P(Stage3, DeepSpeedFixture,
                          testing::Values("z3_muon_bf16_w4", "z3_muon_inmem_bf16_w2",
                                          "z3_muon_nvme_w2", "z3_adamw_bf16_w4",
-                                         "z3_adam_cpuoffload_w2", "z3_muon_fp16_resume_w2"));
+                                         "z3_adam_cpuoffload_w2", "z3_muon_fp16_resume_w2",
+                                         "z3_muon_groups_w2", "z3_muon_experts_w2"));
 INSTANTIATE_TEST_SUITE_P(Stages1And2, DeepSpeedFixture,
                          testing::Values("old_z2_adamw_w2", "z1_adamw_bf16_w2", "z1_muon_bf16_w3",
                                          "z1_muon_bf16opt_w2", "z2_adam_fp32_w3",
                                          "z2_adamw_fp16_w2", "z2_adamw_resume_w4",
                                          "z2_muon_bf16_w2", "z1_elastic_w2", "z2_nofrozen_w2",
                                          "z2_roundrobin_w3", "z1_muon_offload_w2", "z2_aligned_w2",
-                                         "z1_muon_w4"));
+                                         "z1_muon_w4", "z1_muon_groups_w2", "z2_muon_groups_w2",
+                                         "z2_muon_dealt_w3", "z2_sgd_w2"));
 
 std::string refusal_of(std::shared_ptr<const formats::SourceTree> tree, Code code) {
   const auto checkpoint = describe_deepspeed(std::move(tree));
@@ -72,7 +73,8 @@ TEST(DeepSpeedDamage, DS02MissingRankIsNamed) {
   const std::string message = refusal_of(
       test_support::load_tree(kFixtures / "bad_missing_rank" / "data"), Code::incomplete);
   EXPECT_TRUE(
-      message.ends_with("global_step3: optimizer file of rank 1 is missing (partition_count is 3)"))
+      message.ends_with("global_step3: optimizer file of rank 1 is missing (partition_count is 3): "
+                        "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"))
       << message;
 }
 
@@ -102,6 +104,125 @@ TEST(DeepSpeedDamage, DS01LatestMayNotLeaveTheFolder) {
             "ck: latest names \"global_step9\", which holds no checkpoint");
   EXPECT_EQ(refusal_of(with_latest("global_step3\r\n"), Code::corrupt), "");
   EXPECT_EQ(refusal_of(with_latest(""), Code::corrupt), "") << "one folder needs no latest";
+}
+
+TEST(DeepSpeedDamage, DS02AllMissingFilesAreNamedAtOnce) {
+  const auto good = test_support::load_tree(kFixtures / "z3_muon_bf16_w4" / "data");
+  const auto tree = std::make_shared<test_support::MemoryTree>("ck");
+  for (const auto& entry : good->entries())
+    if (entry.name.find("rank_1_mp_rank_00_optim") == std::string::npos &&
+        entry.name.find("rank_3_") == std::string::npos &&
+        entry.name.find("rank_0_mp_rank_00_model") == std::string::npos)
+      tree->add(entry.name, good->bytes_of(entry.name));
+  const auto checkpoint = describe_deepspeed(tree);
+  ASSERT_FALSE(checkpoint.has_value());
+  EXPECT_EQ(
+      checkpoint.error().message,
+      "ck: global_step3: optimizer files of ranks 1, 3, model files of ranks 0, 3 are missing "
+      "(partition_count is 4): "
+      "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt, "
+      "global_step3/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt, "
+      "global_step3/zero_pp_rank_0_mp_rank_00_model_states.pt, "
+      "global_step3/zero_pp_rank_3_mp_rank_00_model_states.pt");
+  EXPECT_EQ(checkpoint.error().place.rank, 1u);
+  EXPECT_NE(checkpoint.error().hint, "");
+}
+
+std::shared_ptr<test_support::MemoryTree> two_saves_without_latest() {
+  const auto good = test_support::load_tree(kFixtures / "z2_adamw_resume_w4" / "data");
+  auto tree = std::make_shared<test_support::MemoryTree>("ck");
+  for (const auto& entry : good->entries()) {
+    if (entry.name == "latest") continue;
+    tree->add(entry.name, good->bytes_of(entry.name));
+    if (entry.name.starts_with("global_step5/"))  // not the last one by the alphabet
+      tree->add("global_step10/" + entry.name.substr(13), good->bytes_of(entry.name));
+  }
+  return tree;
+}
+
+TEST(DeepSpeedDamage, DS01SeveralFoldersWithoutLatestAreAQuestion) {
+  const auto checkpoint = describe_deepspeed(two_saves_without_latest());
+  ASSERT_FALSE(checkpoint.has_value());
+  EXPECT_EQ(checkpoint.error().code, Code::usage) << "nothing is damaged";
+  EXPECT_EQ(checkpoint.error().message,
+            "ck: 3 folders hold checkpoints, and no file latest says which one is meant: "
+            "global_step3, global_step5, global_step10");
+  EXPECT_EQ(checkpoint.error().hint, "name one of them: ck/global_step10");
+}
+
+// DeepSpeed itself asks latest, unless the job names the folder.
+TEST(DeepSpeedResume, SaysThatAFolderWithoutLatestIsPassedOver) {
+  const auto notes_of = [](std::shared_ptr<const formats::SourceTree> tree) {
+    const auto checkpoint = describe_deepspeed(std::move(tree));
+    EBB_CHECK(checkpoint.has_value());
+    const auto answer =
+        formats::resume_answer(formats::deepspeed_resume(), {(*checkpoint)->catalog(), 2});
+    EXPECT_TRUE(answer.resumable);
+    return std::ranges::count_if(answer.notes, [](const std::string& note) {
+      return note.starts_with("no file latest") && note.ends_with("starts from scratch");
+    });
+  };
+  EXPECT_EQ(notes_of(with_latest("")), 1);
+  EXPECT_EQ(notes_of(with_latest("global_step3")), 0);
+  const auto good = test_support::load_tree(kFixtures / "z1_adamw_bf16_w2/data/global_step3");
+  EXPECT_EQ(notes_of(good), 0) << "the folder itself was named";
+}
+
+TEST(DeepSpeedDamage, OneRankFileAloneIsAnsweredWithWhatToName) {
+  const auto good = test_support::load_tree(kFixtures / "z1_adamw_bf16_w2" / "data");
+  const auto tree = std::make_shared<test_support::MemoryTree>("ck");
+  const std::string file = "global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt";
+  tree->add(file, good->bytes_of(file));
+  const auto checkpoint = describe_deepspeed(tree);
+  ASSERT_FALSE(checkpoint.has_value());
+  EXPECT_NE(checkpoint.error().hint.find("the folder with the files of all ranks"),
+            std::string::npos);
+}
+
+// Stages 1 and 2 keep one model file: that of another save fits.
+TEST(DeepSpeedDamage, AModelFileOfAnotherSaveIsNoticed) {
+  const auto good = test_support::load_tree(kFixtures / "z2_adamw_resume_w4" / "data");
+  const auto problems_of = [](const std::shared_ptr<const formats::SourceTree>& tree) {
+    const auto checkpoint = describe_deepspeed(tree);
+    EBB_CHECK(checkpoint.has_value());
+    return formats::deepspeed_problems(tree, (*checkpoint)->catalog());
+  };
+  EXPECT_TRUE(problems_of(good).empty());
+  good->bytes_of("global_step5/mp_rank_00_model_states.pt") =
+      good->bytes_of("global_step3/mp_rank_00_model_states.pt");
+  const auto checkpoint = describe_deepspeed(good);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto& notes = (*checkpoint)->catalog().notes;
+  EXPECT_EQ(notes,
+            (std::vector<std::string>{
+                "the folder is called global_step5, its model file says step 3: files of two "
+                "saves, unless the job chose the name",
+                "the optimizer counts 5 steps, the model file 3: files of two saves, unless the "
+                "job began to count again"}));
+  const auto problems = problems_of(good);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].place.file, "global_step5/mp_rank_00_model_states.pt");
+  EXPECT_NE(problems[0].message.find("are not the master weights of the optimizer files, rounded "
+                                     "to BF16: files of two saves"),
+            std::string::npos)
+      << problems[0].message;
+}
+
+// No whole checkpoint that a real DeepSpeed wrote may look mixed.
+TEST(DeepSpeedVerify, FindsNothingInRealCheckpoints) {
+  std::size_t seen = 0;
+  for (const auto& entry : fs::directory_iterator(kFixtures)) {
+    const std::string name = entry.path().filename().string();
+    if (!fs::exists(entry.path() / "data/latest") || name.starts_with("bad_")) continue;
+    const auto tree = test_support::load_tree(entry.path() / "data");
+    const auto checkpoint = describe_deepspeed(tree);
+    ASSERT_TRUE(checkpoint.has_value()) << name;
+    EXPECT_TRUE(formats::deepspeed_problems(tree, (*checkpoint)->catalog()).empty()) << name;
+    for (const std::string& note : (*checkpoint)->catalog().notes)
+      EXPECT_EQ(note.find("two saves"), std::string::npos) << name << ": " << note;
+    ++seen;
+  }
+  EXPECT_GE(seen, 20u);
 }
 
 TEST(DeepSpeedDamage, DS03TwoFilesForOneRankAreRefused) {

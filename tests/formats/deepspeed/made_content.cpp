@@ -144,11 +144,14 @@ std::string settings_text(const formats::GroupEntry& group) {
 
 std::string group_differences(const Catalog& content, const Catalog& again) {
   std::string out;
+  const formats::GroupEntry* last = nullptr;
   for (const formats::GroupEntry& wanted : content.groups) {
     const std::set<std::string> names(wanted.params.begin(), wanted.params.end());
     bool found = false;
     for (const formats::GroupEntry& group : again.groups) {
       if (std::set<std::string>(group.params.begin(), group.params.end()) != names) continue;
+      if (last != nullptr && &group < last) out += "groups in another order\n";
+      last = &group;
       found = group.optimizer == wanted.optimizer;
       for (const auto& setting : wanted.settings)
         found =

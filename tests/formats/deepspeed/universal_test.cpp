@@ -86,6 +86,31 @@ TEST(Universal, HoldsMuonBesideAdamEachStateUnderItsOwnName) {
   EXPECT_EQ(tree->find(zero + "alias/fp32.pt"), nullptr) << "a tied name is no parameter";
 }
 
+// DeepSpeed's description of tensor-parallel shards: whoever converts it next needs it whole.
+TEST(Universal, KeepsTheAffineMap) {
+  const auto dict = [](auto... entries) { return test_support::dict_value({entries...}); };
+  const auto entry = [](std::string key, Value value) {
+    return std::pair<std::string, Value>(std::move(key), std::move(value));
+  };
+  const Value sizes = Value::of_list({Value::of_int(4), Value::of_int(8)});
+  MadeContent content = muon_and_adam();
+  content.add_value(
+      "universal_checkpoint_info",
+      dict(
+          entry("universal_checkpoint_version", Value::of_real(0.4)),
+          entry("affine_map",
+                dict(entry("version", Value::of_int(1)),
+                     entry("params", dict(entry("w\\.q", dict(entry("logical_shape", sizes)))))))));
+  const auto universal = read_again(written(content, 2));
+  EXPECT_EQ(test_support::content_differences(content, *universal), "");
+  const formats::Layout layout = test_support::layout_for(universal->catalog(), Policy::zero3, 2);
+  const auto plan = formats::emit_deepspeed({universal->catalog(), layout});
+  ASSERT_TRUE(plan.has_value()) << plan.error().message;
+  const auto ranks = test_support::carry_out(*plan, *universal, "out");
+  ASSERT_TRUE(ranks.has_value());
+  EXPECT_EQ(test_support::content_differences(content, *read_again(*ranks)), "");
+}
+
 // From every fixture of ranks, and from there to ranks again: nothing is lost on the way.
 TEST(Universal, HoldsEveryRankCheckpointThereIs) {
   std::size_t seen = 0;

@@ -75,6 +75,24 @@ TEST(ContentCheck, TellsKindsApartWithinOneFormatOnly) {
   EXPECT_EQ(formats::lost_content(sample(), EmitPlan{}, written), Lines{});
 }
 
+TEST(ContentCheck, NamesGroupsInAnotherOrder) {
+  Catalog content = sample();
+  content.groups.push_back({"adamw", {}, {"b"}});
+  content.groups.push_back({"adamw", {}, {"left out"}});
+  content.tensors.emplace_back().name = "b";
+  Catalog written = content;
+  EXPECT_EQ(lost_content(content, EmitPlan{}, written), Lines{});
+  std::swap(written.groups[0], written.groups[1]);
+  EXPECT_EQ(lost_content(content, EmitPlan{}, written),
+            Lines{"parameter group 1 comes before group 0"});
+  EmitPlan plan;
+  plan.group_order = {1, 0, 2};
+  EXPECT_EQ(lost_content(content, plan, written), Lines{}) << "on purpose";
+  EXPECT_EQ(lost_content(content, plan, content), Lines{"parameter group 0 comes before group 1"});
+  plan.groups_have_order = false;
+  EXPECT_EQ(lost_content(content, plan, content), Lines{}) << "found by their settings";
+}
+
 TEST(ContentCheck, PairsGroupsByTheirParameters) {
   Catalog written = sample();
   written.groups.insert(written.groups.begin(), {"adamw", {}, {"bias"}});

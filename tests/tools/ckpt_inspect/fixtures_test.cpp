@@ -160,7 +160,8 @@ constexpr Refusal kRefusals[] = {
     {"dcp/bad_uncommitted", 3,
      ": the checkpoint was never committed: only .metadata.tmp exists, no .metadata"},
     {"deepspeed/bad_missing_rank", 3,
-     ": global_step3: optimizer file of rank 1 is missing (partition_count is 3)"},
+     ": global_step3: optimizer file of rank 1 is missing (partition_count is 3): "
+     "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"},
     {"deepspeed/bad_pickle", 3,
      "/global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt:0: "
      "bf16_zero_pp_rank_0_mp_rank_00_optim_states/data.pkl:267: the pickle names \"posix.system\""},
