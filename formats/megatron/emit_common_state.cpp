@@ -42,8 +42,9 @@ Value stored_group(GroupEntry group, const Catalog& content) {
   std::erase_if(group.settings, [](const auto& setting) {
     return setting.first == kOptimizer && setting.second.kind == Value::Kind::string;
   });
-  if (adamw && setting_of(group, kDecoupled) == nullptr)
-    group.settings.emplace_back(kDecoupled, Value::of_bool(true));
+  const bool adam = adamw || group.optimizer == "adam";
+  if (adam && is_decoupled(group) != adamw && setting_of(group, kDecoupled) == nullptr)
+    group.settings.emplace_back(kDecoupled, Value::of_bool(adamw));
   const bool told = group.optimizer.empty() || optimizer_name(group) == group.optimizer;
   if (adam_beside_muon || !told)
     group.settings.emplace_back(kOptimizer, Value::of_string(adamw ? "adam" : group.optimizer));

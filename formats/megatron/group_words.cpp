@@ -19,9 +19,14 @@ const Value* setting_of(const GroupEntry& group, std::string_view name) {
   return nullptr;
 }
 
-std::string said_optimizer(const GroupEntry& group) {
+bool is_decoupled(const GroupEntry& group) {
   const Value* decoupled = setting_of(group, kDecoupled);
-  const std::string adam = decoupled != nullptr && decoupled->integer != 0 ? "adamw" : "adam";
+  if (decoupled != nullptr) return decoupled->integer != 0;
+  return setting_of(group, "bias_correction") != nullptr;
+}
+
+std::string said_optimizer(const GroupEntry& group) {
+  const std::string adam = is_decoupled(group) ? "adamw" : "adam";
   if (const Value* said = setting_of(group, kOptimizer); said && said->kind == Value::Kind::string)
     return said->text == "adam" ? adam : said->text;
   return setting_of(group, "betas") != nullptr ? adam : std::string();

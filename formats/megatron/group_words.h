@@ -39,8 +39,12 @@ std::optional<double> number_in(const Value* value);
 
 const Value* setting_of(const GroupEntry& group, std::string_view name);
 
-// The optimizer of a group as its settings have it: "adamw" is Megatron's "adam" with
-// decoupled_weight_decay. "" when they do not say.
+// Whether weight decay is AdamW's: as the group says it; the fused Adam of a GPU job, told by its
+// bias_correction, does not say, and is AdamW unless the run asked for another.
+bool is_decoupled(const GroupEntry& group);
+
+// The optimizer of a group as its settings have it: "adamw" is Megatron's "adam" that
+// is decoupled. "" when they do not say.
 std::string said_optimizer(const GroupEntry& group);
 
 // The same; a group that does not say, but has a momentum as Muon's have it, is Muon's.

@@ -6,6 +6,7 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/elements/writer_faults.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
@@ -33,6 +34,7 @@ std::uint64_t decoded_bytes(const TensorEntry& tensor, const Chunk& chunk) {
 
 struct Findings {
   std::vector<Error> problems;
+  std::vector<std::string> known_faults;  // of the writer: everything is as it was stored
   std::uint64_t bytes_read = 0;
   std::uint64_t chunks = 0;
 };
@@ -123,6 +125,8 @@ std::string findings_json(const Findings& findings, const std::vector<std::strin
   }
   json.close_list().key("notes").open_list();
   for (const std::string& note : notes) json.text(note);
+  json.close_list().key("known_faults").open_list();
+  for (const std::string& fault : findings.known_faults) json.text(fault);
   json.close_list().close_object();
   return json.take();
 }
@@ -142,6 +146,8 @@ std::string findings_text(const Console& console, const View& view, const Findin
                                    : console.bad(plural(findings.problems.size(), "problem"));
   out += ", " + plural(view.tensors.size(), "tensor") + " in " + plural(findings.chunks, "chunk") +
          " checked, " + bytes_text(findings.bytes_read) + " read\n";
+  for (const std::string& fault : findings.known_faults)
+    out += "  known fault of the writer  " + formats::printable(fault, 1000) + "\n";
   for (const std::string& note : view.catalog().notes)
     out += "  note  " + formats::printable(note) + "\n";
   return out;
@@ -160,6 +166,8 @@ Result<Exit> verify(Console& console, const View& view) {
       findings.problems.push_back(proof.error());
   EBB_TRY(read_everything(view, findings));
   compare_steps(view, findings);
+  if (auto faults = formats::known_writer_faults(view.checkpoint); faults)  // else told already
+    findings.known_faults = std::move(*faults);
   // Where there is a whole one, the first problem says so.
   if (!findings.problems.empty())
     findings.problems[0] = with_whole_neighbour(std::move(findings.problems[0]), view.path);

@@ -57,7 +57,7 @@ TEST(MegatronChained, BucketsBesideMuonHaveTheirGroupsInAnObject) {
   ASSERT_EQ(catalog.groups.size(), 3u);
   EXPECT_EQ(catalog.groups[0].optimizer, "muon");
   EXPECT_EQ(catalog.groups[0].params.size(), 5u);
-  EXPECT_EQ(catalog.groups[1].optimizer, "adam");
+  EXPECT_EQ(catalog.groups[1].optimizer, "adamw");
   EXPECT_TRUE(catalog.groups[1].params.empty()) << "nothing stored says whose the buckets are";
 }
 

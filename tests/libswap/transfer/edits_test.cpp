@@ -153,7 +153,7 @@ TEST_F(Revising, ScalesTheMomentumByItsGroupsBetaAndNotesTheForm) {
 // Its optimizer keeps a momentum_buffer as the others do, but sums.
 TEST_F(Revising, TakesMoonlightsMomentumForASum) {
   source_.catalog().groups[0].settings.emplace_back("adamw_betas", Value::of_real(0.9));
-  const auto made = convert(momentum({MomentumForm::ema}));
+  const auto made = convert(momentum({formats::MomentumForm::ema}));
   ASSERT_TRUE(made) << made.error().message;
   EXPECT_EQ(first(*made, 1), 0.75F);  // 3 * (1 - 0.75)
 }
