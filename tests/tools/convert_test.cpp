@@ -204,6 +204,49 @@ TEST(ConvertRefuses, ToLoseSomethingSilently) {
   EXPECT_TRUE(fs::is_empty(scratch.path()));
 }
 
+// What loading the source would call is in no output, in no spelling; the rest arrives.
+TEST(ConvertRefuses, ToPassOnWhatLoadingWouldCall) {
+  for (const char* source : {"dcp/unsafe_value_w1/data", "torch/bad_system_call/data"}) {
+    for (const char* format : {"dcp", "torch", "safetensors", "hdf5", "ebb", "megatron"}) {
+      if (format == std::string("hdf5") && !fs::exists(std::string(EBB_BIN) + "/ebb-hdf5-reader"))
+        continue;
+      const ScratchDirectory scratch;
+      const std::string out = scratch / "out";
+      const Outcome refused = convert({source, out, "--to", format});
+      EXPECT_EQ(refused.exit, 3) << refused.err;
+      EXPECT_NE(refused.err.find("posix.system"), std::string::npos) << refused.err;
+      EXPECT_TRUE(fs::is_empty(scratch.path()));
+      const Outcome run = convert({source, out, "--to", format, "--drop"});
+      ASSERT_EQ(run.exit, 0) << format << run.err;
+      EXPECT_NE(run.out.find("dropped value \""), std::string::npos) << run.out;
+      EXPECT_EQ(run_program("ckpt-inspect", {out, "--verify"}).exit, 0);
+      for (const auto& entry : fs::recursive_directory_iterator(out)) {
+        if (!entry.is_regular_file()) continue;
+        std::ifstream file(entry.path(), std::ios::binary);
+        const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+        for (const char* trace : {"posix", "system", "PWNED", "exec"})
+          EXPECT_EQ(bytes.find(trace), std::string::npos) << format << " " << trace;
+      }
+    }
+  }
+  EXPECT_FALSE(fs::exists(fs::path(EBB_FIXTURES) / "PWNED"));
+}
+
+// What has no place to be read back from is not written first and refused afterwards.
+TEST(ConvertRefuses, ToWriteHdf5WithoutItsReader) {
+  const ScratchDirectory scratch;
+  fs::copy_file(std::string(EBB_BIN) + "/ckpt-convert", scratch / "ckpt-convert");
+  fs::create_directory(scratch / "empty");
+  const std::string program = scratch / "ckpt-convert";
+  const Outcome run = run_program(program, {kSharded, scratch / "empty/out", "--to", "hdf5"});
+  EXPECT_EQ(run.exit, 4) << run.out;
+  EXPECT_NE(run.err.find("no ebb-hdf5-reader lies beside ckpt-convert"), std::string::npos)
+      << run.err;
+  EXPECT_TRUE(fs::is_empty(scratch / "empty"));
+  const Outcome version = run_program(program, {"--version"});
+  EXPECT_NE(version.out.find("hdf5 is neither read nor written"), std::string::npos) << version.out;
+}
+
 TEST(ConvertRefuses, ToReplaceWithoutForce) {
   const ScratchDirectory scratch;
   const std::string out = scratch / "out";

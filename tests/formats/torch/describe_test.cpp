@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/pickle/pickle_writer.h"
 #include "ebb/formats/torch_save/torch_save.h"
 #include "tests/support/expected.h"
@@ -76,7 +77,8 @@ TEST_P(TorchFile, EveryPrefixIsRefused) {
 INSTANTIATE_TEST_SUITE_P(Cases, TorchFile,
                          testing::Values("deflated", "dtypes_views", "file_object_ordered_dict",
                                          "layout_net_opt", "layout_numbers", "legacy_stream",
-                                         "memo_past_256", "muon_adamw_state", "pickle_protocol4"));
+                                         "memo_past_256", "muon_adamw_state", "odd_keys",
+                                         "pickle_protocol4"));
 
 TEST(TorchDescribe, KnowsTheGroupsTheStepAndWhatRepeatsThem) {
   const auto checkpoint =
@@ -153,7 +155,8 @@ TEST(TorchDescribe, AsksWhichOneOfSeveralFilesIsMeant) {
 }
 
 // The old stream around one pickled object with no storages.
-Error refusal_of_object(const std::function<void(formats::PickleWriter&)>& write) {
+std::shared_ptr<test_support::MemoryTree> file_of_object(
+    const std::function<void(formats::PickleWriter&)>& write) {
   const auto legacy = test_support::load_tree(kFixtures / "legacy_stream" / "data");
   const ByteVector& model = legacy->bytes_of("ckpt.pt");
   ByteVector bytes(model.begin(), model.begin() + 15);
@@ -166,15 +169,15 @@ Error refusal_of_object(const std::function<void(formats::PickleWriter&)>& write
   append([](auto& pickle) { pickle.empty_dict(); });
   append(write);
   append([](auto& pickle) { pickle.empty_list(); });
-  return refusal_of(tree_of("m.pt", std::move(bytes)));
+  return tree_of("m.pt", std::move(bytes));
 }
 
 TEST(TorchDescribe, P31QuantisedTensorsAreUnsupportedByName) {
-  const Error error = refusal_of_object([](formats::PickleWriter& pickle) {
+  const Error error = refusal_of(file_of_object([](formats::PickleWriter& pickle) {
     pickle.global("torch._utils", "_rebuild_qtensor");
     pickle.empty_tuple();
     pickle.reduce();
-  });
+  }));
   EXPECT_EQ(error.code, Code::unsupported);
   EXPECT_NE(error.message.find("_rebuild_qtensor"), std::string::npos) << error.message;
 }
@@ -185,24 +188,104 @@ TEST(TorchDescribe, MarksOverTheElementsAreNotIgnored) {
   EXPECT_NE(error.message.find("stored conjugated or negated"), std::string::npos) << error.message;
 }
 
-TEST(TorchDescribe, P32ObjectsOfUnknownClassesStayInertAndCallsAreRefused) {
-  const auto make = [](const char* module, const char* name) {
-    return refusal_of_object([=](formats::PickleWriter& pickle) {
+// Whatever is named and no framework writes; what a framework writes is not told.
+TEST(TorchDescribe, P32CallsThatNoFrameworkWritesAreToldByNameAndStayInert) {
+  const auto names_in = [](const char* module, const char* name) {
+    const auto described = describe_torch(file_of_object([=](formats::PickleWriter& pickle) {
+      pickle.empty_dict();
+      pickle.mark();
+      pickle.string("x");
       pickle.global(module, name);
       pickle.empty_tuple();
       pickle.reduce();
-    });
+      pickle.setitems();
+    }));
+    std::vector<std::string> names;
+    EXPECT_TRUE(described.has_value()) << described.error().message;
+    if (!described) return names;
+    for (const auto& value : formats::unsafe_values((*described)->catalog()))
+      names.push_back(value.name);
+    EXPECT_EQ((*described)->catalog().values.size(), 1u);
+    return names;
   };
-  EXPECT_EQ(make("argparse", "Namespace").message, "");
-  EXPECT_EQ(make("somebody.config", "TrainingArguments").message, "");
-  EXPECT_EQ(make("datetime", "timedelta").message, "");
-  for (const auto& [module, name] : std::vector<std::pair<const char*, const char*>>{
-           {"os", "system"}, {"subprocess", "Popen"}, {"__builtin__", "eval"}, {"a.b", "run"}}) {
-    const Error error = make(module, name);
-    EXPECT_EQ(error.code, Code::corrupt) << name;
-    EXPECT_NE(error.message.find(std::string("calls \"") + module + "." + name), std::string::npos)
-        << error.message;
+  EXPECT_EQ(names_in("argparse", "Namespace"), std::vector<std::string>{});
+  EXPECT_EQ(names_in("datetime", "timedelta"), std::vector<std::string>{});
+  for (const auto& [module, name] :
+       std::vector<std::pair<const char*, const char*>>{{"os", "system"},
+                                                        {"subprocess", "Popen"},
+                                                        {"__builtin__", "eval"},
+                                                        {"torch", "float_power"},
+                                                        {"torch.storage", "_load_from_bytes"},
+                                                        {"somebody.config", "Arguments"}})
+    EXPECT_EQ(names_in(module, name), std::vector<std::string>{std::string(module) + "." + name});
+}
+
+// The key of a value, of a dict with a tensor, and of what is nothing.
+TEST(TorchDescribe, KeysThatAreNoTextAreReadAsPythonPrintsThem) {
+  const auto checkpoint = describe_torch(test_support::load_tree(kFixtures / "odd_keys" / "data"));
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto& notes = (*checkpoint)->catalog().notes;
+  EXPECT_NE(
+      std::ranges::find(notes,
+                        "6 keys of dicts are neither text nor whole numbers: they are read as "
+                        "text, \"(1, 2)\" and others"),
+      notes.end());
+}
+
+std::shared_ptr<test_support::MemoryTree> cut_model(const char* second, std::string_view index) {
+  auto tree = std::make_shared<test_support::MemoryTree>("ckpt");
+  for (const auto& [file, fixture] :
+       {std::pair("pytorch_model-00001-of-00002.bin", "legacy_stream"),
+        {"pytorch_model-00002-of-00002.bin", second}}) {
+    const auto whole = test_support::load_tree(kFixtures / fixture / "data");
+    tree->add(file, whole->bytes_of("ckpt.pt"));
   }
+  tree->add("pytorch_model.bin.index.json", index);
+  tree->add("training_args.bin", "PK\x03\x04");
+  return tree;
+}
+
+// Tensors of two files, one an old stream and one an archive.
+TEST(TorchDescribe, ReadsAModelThatWasCutIntoSeveralFiles) {
+  const auto tree = cut_model("dtypes_views", R"({"metadata": {"total_size": 1}, "weight_map": {
+      "v": "pytorch_model-00001-of-00002.bin", "mask": "pytorch_model-00002-of-00002.bin"}})");
+  ASSERT_TRUE(formats::detect_torch(*tree));
+  const auto checkpoint = describe_torch(tree);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  EXPECT_EQ(catalog.partition, "whole tensors in 2 files");
+  EXPECT_NE(std::ranges::find(catalog.notes, "training_args.bin is not in the index; left out"),
+            catalog.notes.end());
+  std::size_t held = 0;
+  for (const char* fixture : {"legacy_stream", "dtypes_views"}) {
+    const auto whole = describe_torch(test_support::load_tree(kFixtures / fixture / "data"));
+    ASSERT_TRUE(whole.has_value());
+    for (const TensorEntry& tensor : (*whole)->catalog().tensors) {
+      const auto found = std::ranges::find(catalog.tensors, tensor.key, &TensorEntry::key);
+      ASSERT_NE(found, catalog.tensors.end()) << *tensor.key;
+      EXPECT_EQ(*test_support::sha256_of(**checkpoint, *found),
+                *test_support::sha256_of(**whole, tensor))
+          << *tensor.key;
+      ++held;
+    }
+  }
+  EXPECT_EQ(catalog.tensors.size(), held);
+}
+
+TEST(TorchDescribe, SaysWhatAnIndexPromisesAndNoFileHolds) {
+  const auto says = [](std::string_view index) {
+    return refusal_of(cut_model("bad_crc", index)).message;
+  };
+  EXPECT_EQ(says(R"({"weight_map": {"w": "a.bin", "v": "b.bin"}})"),
+            "ckpt: missing, though pytorch_model.bin.index.json says tensors are there: a.bin, "
+            "b.bin");
+  EXPECT_EQ(says(R"({"weight_map": {"lost": "pytorch_model-00001-of-00002.bin"}})"),
+            "ckpt/pytorch_model.bin.index.json: tensor \"lost\" should lie in "
+            "pytorch_model-00001-of-00002.bin, but that file does not hold it");
+  EXPECT_EQ(says(R"({"weight_map": {"v": "pytorch_model-00001-of-00002.bin",
+                                    "w": "pytorch_model-00002-of-00002.bin"}})"),
+            "ckpt/pytorch_model-00002-of-00002.bin: \"w\": is already in "
+            "pytorch_model-00001-of-00002.bin");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "ebb/formats/catalog/value.h"
 #include "ebb/formats/core/bytes.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/pickle/pickle.h"
 #include "ebb/formats/pickle/pickle_writer.h"
 #include "ebb/formats/torch/archive.h"
@@ -96,8 +97,43 @@ TEST(Pickle, P09CallsStayInertAndIndexesRefuseThemByName) {
   const auto known = require_known_globals(*graph);
   ASSERT_FALSE(known.has_value());
   EXPECT_EQ(known.error().message,
-            "p:2: the pickle names \"posix.system\", which no checkpoint index needs; nothing was "
+            "p:2: the pickle names \"posix.system\", which no framework writes here; nothing was "
             "executed");
+}
+
+// What is called and dropped again leaves no value behind, but Python would have called it.
+TEST(Pickle, P09ACallWhoseResultIsDroppedIsRefused) {
+  const auto graph = parse(p2("cposix\nsystem\nX\x02\0\0\0id\x85R0}."sv));
+  ASSERT_TRUE(graph.has_value()) << graph.error().message;
+  const auto value = value_of(*graph, graph->root(), nullptr);
+  ASSERT_TRUE(value.has_value());
+  EXPECT_EQ(formats::unsafe_part(*value), "");
+  const auto hidden = refuse_hidden_calls(*graph, {&*value});
+  ASSERT_FALSE(hidden.has_value());
+  EXPECT_NE(hidden.error().message.find("p:2: the pickle names \"posix.system\""),
+            std::string::npos)
+      << hidden.error().message;
+}
+
+// getattr is how a member of an enumeration is spelled, and how anything else is reached.
+TEST(Pickle, P09KnownNamesInAStrangersHandsAreToldToo) {
+  const auto unsafe = [](std::string_view stream) -> std::string {
+    const auto graph = parse(stream);
+    if (!graph) return graph.error().message;
+    const auto value = value_of(*graph, graph->root(), nullptr);
+    return value ? std::string(formats::unsafe_part(*value)) : value.error().message;
+  };
+  EXPECT_EQ(unsafe(p2("c__builtin__\ngetattr\ncsignal\nSignals\nX\x07\0\0\0SIGTERM\x86R."sv)), "");
+  EXPECT_EQ(unsafe(p2("c__builtin__\ngetattr\ncargparse\nNamespace\nX\x01\0\0\0x\x86R."sv)),
+            formats::kCallOfAResult);
+  EXPECT_EQ(unsafe(p2("cdatetime\ndate\n)R)R."sv)), formats::kCallOfAResult);
+  EXPECT_EQ(unsafe(p2("ccollections\ndeque\n]ca.b\nrun\n)Ra\x85R."sv)), "a.b.run");
+}
+
+// A deque is filled as a list is; what is appended stays in it.
+TEST(Pickle, P32OpaqueClassesTakeWhatIsAppendedToThem) {
+  EXPECT_EQ(json(p2("ccollections\ndeque\n)R(K\x01K\x02e."sv)),
+            R"({"$object": "collections.deque"})");
 }
 
 TEST(Pickle, P10NamesBuiltThroughTheMemoAreSeen) {

@@ -132,7 +132,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, InspectSound,
 struct Refusal {
   const char* fixture;
   int exit;
-  const char* says;  // after the path of the checkpoint's folder
+  const char* says;       // after the path of the checkpoint's folder
+  bool is_shown = false;  // it can be read, but is not to be gone on with
 };
 void PrintTo(const Refusal& one, std::ostream* out) { *out << one.fixture; }
 
@@ -142,7 +143,7 @@ constexpr Refusal kRefusals[] = {
      "/__1_0.distcp:1261: the item of tensor \"model.w\" is 5673 bytes long and lies past the end "
      "of its file of 6056 bytes"},
     {"dcp/bad_metadata_system_call", 3,
-     "/.metadata:874: the pickle names \"posix.system\", which no checkpoint index needs; nothing "
+     "/.metadata:874: the pickle names \"posix.system\", which no framework writes here; nothing "
      "was executed"},
     {"dcp/bad_metadata_truncated", 3,
      "/.metadata:2: a frame of 1613 bytes, but the pickle ends at byte 1082: it was cut off"},
@@ -159,6 +160,11 @@ constexpr Refusal kRefusals[] = {
      "5] but the file holds a tensor of F32 and shape [3, 5]"},
     {"dcp/bad_uncommitted", 3,
      ": the checkpoint was never committed: only .metadata.tmp exists, no .metadata"},
+    {"dcp/unsafe_value_w1", 3,
+     "/__0_0.distcp:1280: archive/data.pkl:2: the pickle names \"posix.system\", which no "
+     "framework "
+     "writes here; nothing was executed (and 1 more name)",
+     true},
     {"deepspeed/bad_missing_rank", 3,
      ": global_step3: optimizer file of rank 1 is missing (partition_count is 3): "
      "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"},
@@ -204,8 +210,10 @@ constexpr Refusal kRefusals[] = {
     {"torch/bad_storage_too_short", 3,
      "/short.pt:0: \"w\": storage '0' is declared with 120 bytes but its record has 112 bytes"},
     {"torch/bad_system_call", 3,
-     "/ckpt.pt:0: ckpt/data.pkl:169: the pickle calls \"posix.system\", which no checkpoint needs; "
-     "nothing was executed"},
+     ": value \"x\": the pickle names \"posix.system\", which no framework writes here; nothing "
+     "was "
+     "executed",
+     true},
     {"torch/bad_truncated", 3,
      "/ckpt.pt:1836: the zip has no end-of-central-directory record: it is cut off"},
     {"torch/conjugated", 4,
@@ -235,7 +243,7 @@ class InspectDamaged : public testing::TestWithParam<Refusal> {
   // One line that says where and why, then at most a hint.
   void expect_refused(const Outcome& run) const {
     EXPECT_EQ(run.exit, GetParam().exit);
-    EXPECT_EQ(run.out, "");
+    EXPECT_EQ(run.out.empty(), !GetParam().is_shown) << run.out;
     EXPECT_TRUE(run.err.starts_with("ckpt-inspect: error: ")) << run.err;
     const std::string first = run.err.substr(0, run.err.find('\n') + 1);
     EXPECT_NE(first.find(data() + GetParam().says), std::string::npos) << run.err;
@@ -257,7 +265,10 @@ TEST_P(InspectDamaged, IsNotSoundForVerify) {
   const Outcome verify = inspect({data(), "--verify", "--json"});
   EXPECT_TRUE(is_document(verify.out, "verify")) << verify.out;
   EXPECT_NE(verify.out.find("\"sound\": false"), std::string::npos) << verify.out;
-  if (summary.exit == 0) {
+  if (GetParam().is_shown) {
+    EXPECT_EQ(summary.exit, 3);
+    EXPECT_EQ(verify.exit, 3);
+  } else if (summary.exit == 0) {
     EXPECT_EQ(verify.exit, 1) << verify.out;
   } else {
     expect_refused(summary);
@@ -267,12 +278,34 @@ TEST_P(InspectDamaged, IsNotSoundForVerify) {
 
 // What reading the index shows; --verify is for the rest.
 TEST_P(InspectDamaged, IsNotResumable) {
+  if (GetParam().is_shown) GTEST_SKIP() << "it can be resumed, by whoever trusts it";
   if (inspect({data()}).exit == 0) GTEST_SKIP() << "only its elements are damaged";
   const Outcome run = inspect({data(), "--explain-resume", "2", "--json"});
   EXPECT_TRUE(run.exit == 1 || run.exit == GetParam().exit) << run.exit << run.out << run.err;
   if (run.exit == 1) {
     EXPECT_NE(run.out.find("\"resumable\": false"), std::string::npos) << run.out;
   }
+}
+
+// On the default screen, for people and for programs, and as something wrong for --verify.
+TEST(InspectUnsafe, NamesWhatLoadingWouldCall) {
+  const Outcome text = inspect({"dcp/unsafe_value_w1/data"});
+  EXPECT_EQ(text.exit, 3);
+  EXPECT_NE(text.out.find(
+                "\n  unsafe    \"posix.system\": Python may call it when it loads value \"extra\""),
+            std::string::npos)
+      << text.out;
+  EXPECT_NE(text.out.find("\n  unsafe    \"__builtin__.exec\": "), std::string::npos) << text.out;
+  const Outcome json = inspect({"dcp/unsafe_value_w1/data", "--json"});
+  EXPECT_EQ(json.exit, 3);
+  EXPECT_NE(json.out.find("\"unsafe\": [{\"value\": \"extra\", \"name\": \"posix.system\"}"),
+            std::string::npos)
+      << json.out;
+  const Outcome verify = inspect({"dcp/unsafe_value_w1/data", "--verify"});
+  EXPECT_EQ(verify.exit, 3);
+  EXPECT_NE(verify.out.find(": 2 problems, 1 tensor in 1 chunk checked"), std::string::npos)
+      << verify.out;
+  EXPECT_FALSE(fs::exists(fs::path(EBB_FIXTURES) / "PWNED"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, InspectDamaged, testing::ValuesIn(refusals()),
