@@ -9,6 +9,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/state_dict/parts.h"
 #include "ebb/libswap/write/write_checkpoint.h"
 #include "tools/cli/console.h"
 #include "tools/cli/selection.h"

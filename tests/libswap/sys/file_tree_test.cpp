@@ -71,12 +71,12 @@ TEST_F(Tree, OfASnapshotInHuggingFacesCacheHasTheFilesBehindItsLinks) {
   EXPECT_EQ(read_all(*value_of(open_tree(snapshot / "onnx")), "model.bin"), "weights");
   // Whatever else of the cache a link leads to is outside, and so is another model.
   fs::create_symlink("../../refs", snapshot / "refs");
-  EXPECT_EQ(open_tree(snapshot).error().code, Code::unsupported);
+  EXPECT_EQ(open_tree(snapshot).error().code, formats::Code::unsupported);
   fs::remove(snapshot / "refs");
   fs::create_directories(directory_ / "models--org--other/blobs");
   write_file(directory_ / "models--org--other/blobs/f00d", "another's");
   fs::create_symlink("../../../models--org--other/blobs/f00d", snapshot / "other");
-  EXPECT_EQ(open_tree(snapshot).error().code, Code::unsupported);
+  EXPECT_EQ(open_tree(snapshot).error().code, formats::Code::unsupported);
 }
 
 TEST_F(Tree, OfOneFileHasOneEntryEvenBehindALink) {
