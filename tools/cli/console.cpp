@@ -77,7 +77,6 @@ Console::Console(std::string_view program)
     : program_(program),
       errors_are_terminal_(libswap::is_terminal(libswap::StandardStream::error)) {
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is EFBIG, an error as any
   const bool plain = !environment("NO_COLOR").empty() || environment("TERM") == "dumb";
   if (libswap::is_terminal(libswap::StandardStream::output) && !plain) colour_ = Colour::on;
 }
