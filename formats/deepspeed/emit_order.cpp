@@ -104,7 +104,10 @@ void order_ds_groups(const Catalog& content, bool made_by_engine, DsContent& out
     guess_order(out.groups, plan);
   else if (std::ranges::is_partitioned(out.groups, &DsOutGroup::muon))
     join_halves(out.groups);
-  if (!std::ranges::is_sorted(out.groups, {}, &DsOutGroup::number))
+  // Groups that were made of the parameters' states are none of the content's.
+  const bool named =
+      std::ranges::any_of(content.groups, [](const GroupEntry& g) { return !g.params.empty(); });
+  if (named && !std::ranges::is_sorted(out.groups, {}, &DsOutGroup::number))
     for (const DsOutGroup& group : out.groups) plan.group_order.push_back(group.number);
 }
 

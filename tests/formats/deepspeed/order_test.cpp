@@ -147,6 +147,16 @@ TEST(DeepSpeedOrder, GroupsFromElsewhereAreGuessedAndThatIsSaid) {
   EXPECT_NE(several.plan.notes.at(0).find("in the order of the source"), std::string::npos);
 }
 
+TEST(DeepSpeedOrder, GroupsMadeOfStatesAreNoneOfTheContents) {
+  MadeContent content("safetensors", DType::bf16);
+  content.add_group("adamw", {{"bias", {12}}}, 0.01);
+  content.add_group("muon", {{"w", {4, 3}}}, 0.02);
+  content.edit().groups.clear();
+  const Emitted emitted = emit(content, Policy::zero3, 2);
+  EXPECT_EQ(groups_of(*emitted.read), (std::vector<Names>{{"w"}, {"bias"}}));
+  EXPECT_TRUE(emitted.plan.group_order.empty());
+}
+
 // Made under zero.Init, where the engine cannot see shapes, a Muon group is not sorted.
 TEST(DeepSpeedOrder, WhatAJobUnderZeroInitWouldMistakeIsSaid) {
   MadeContent content = two_user_groups("deepspeed");
