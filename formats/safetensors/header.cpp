@@ -137,26 +137,22 @@ Result<> check_data(const Header& header, const ByteSource& source) {
 }
 
 Result<std::uint64_t> header_length(const ByteSource& source) {
-  const std::string file(source.name());
+  const auto refused = [&](Code code, const std::string& why) {
+    return refuse(code, source.name(), 0, why);
+  };
   if (source.size() < 8)
-    return Error{Code::incomplete,
-                 file + ":0: " + std::to_string(source.size()) +
-                     " bytes are too few for a safetensors file (8 for the header's length)",
-                 {}};
+    return refused(Code::incomplete,
+                   std::to_string(source.size()) +
+                       " bytes are too few for a safetensors file (8 for the header's length)");
   std::array<std::byte, 8> raw{};
   EBB_TRY(source.read(0, raw));
   const auto length = load_le<std::uint64_t>(raw);
-  if (length == 0) return Error{Code::corrupt, file + ":0: the header's length is 0", {}};
+  if (length == 0) return refused(Code::corrupt, "the header's length is 0");
+  const std::string claim = "the header claims " + std::to_string(length) + " bytes";
   if (length > source.size() - 8)
-    return Error{
-        Code::incomplete,
-        file + ":0: the header claims " + std::to_string(length) + " bytes but the file has fewer",
-        {}};
+    return refused(Code::incomplete, claim + " but the file has fewer");
   if (length > kMaxHeaderBytes)
-    return Error{Code::limit,
-                 file + ":0: the header claims " + std::to_string(length) +
-                     " bytes, the limit is " + std::to_string(kMaxHeaderBytes),
-                 {}};
+    return refused(Code::limit, claim + ", the limit is " + std::to_string(kMaxHeaderBytes));
   return length;
 }
 

@@ -140,9 +140,9 @@ Error with_whole_neighbour(Error error, const std::string& path) {
   const bool damaged = error.code == Code::corrupt || error.code == Code::incomplete;
   if (!damaged) return error;
   const auto whole = newest_whole(trimmed(path));
+  if (!whole) return error;
   if (!error.hint.empty()) error.hint += "; ";
-  error.hint += whole ? "the newest whole checkpoint beside it: " + said(*whole)
-                      : std::string("no whole checkpoint lies beside it");
+  error.hint += "the newest whole checkpoint beside it: " + said(*whole);
   return error;
 }
 

@@ -17,8 +17,8 @@ formats::Result<std::shared_ptr<const formats::SourceTree>> open_tree_at(const s
 formats::Result<std::unique_ptr<formats::Checkpoint>> open_checkpoint(
     const std::string& path, const formats::PartsSaid& said = {});
 
-// The same error with the newest whole checkpoint beside `path`, or below it, in its hint; that
-// there is none. Reads the indexes of at most 16 neighbours.
+// The same error with the newest whole checkpoint beside `path`, or below it, in its hint; as it is
+// where there is none. Reads the indexes of at most 16 neighbours.
 formats::Error with_whole_neighbour(formats::Error error, const std::string& path);
 
 }  // namespace ebb::tools

@@ -152,7 +152,7 @@ TEST(Pager, TheTraceShowsEveryTransferWithItsTileAndBytes) {
   EXPECT_GE(count_of(json, "{\"ph\":\"b\",\"name\":\"page-in\""), paged);
   EXPECT_GE(count_of(json, "{\"ph\":\"b\",\"name\":\"write-behind\""), 2 * paged);
   EXPECT_EQ(count_of(json, "\"ph\":\"b\""), count_of(json, "\"ph\":\"e\""));
-  EXPECT_EQ(count_of(json, "\"ph\":\"b\""), count_of(json, "\"bytes\":4096}}"));
+  EXPECT_EQ(count_of(json, "\"ph\":\"b\""), count_of(json, ",\"bytes\":4096}}"));
   // The counter ends at nothing under way.
   EXPECT_TRUE(json.ends_with("\"args\":{\"bytes\":0}}\n]}\n")) << json.substr(json.size() - 80);
 }

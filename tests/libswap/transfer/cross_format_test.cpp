@@ -108,6 +108,7 @@ struct Expected {
 };
 constexpr Expected kExpected[] = {
     {"megatron/adam_dp_reshardable_dp3", "", "refused: tensor 'optimizer.distributed.dp_group"},
+    {"megatron/muon_distopt_buckets_dp2", "", "refused: tensor 'chained_1.optimizer.distributed."},
     // ZeRO has its three ways of cutting, and files about an optimizer's parameters.
     {"", "deepspeed", "refused: DeepSpeed cannot hold the partition replicated"},
     {"", "deepspeed", "refused: DeepSpeed cannot hold the partition rows"},
@@ -123,8 +124,15 @@ constexpr Expected kExpected[] = {
     {"dcp/layout_app", "deepspeed", "dropped: rng (tensor)"},
     {"dcp/layout_unclear", "", "refused: tensor '"},
     {"dcp/zoo_w1", "", "refused: tensor '"},
+    // A pickle that calls what no framework writes goes nowhere.
+    {"dcp/unsafe_value_w1", "", "dropped: value \"config"},
+    {"dcp/unsafe_value_w1", "", "dropped: value \"extra\": loading it would have Python call"},
     {"torch/dtypes_views", "", "refused: tensor '"},
     {"torch/layout_numbers", "", "refused: 'optimizer."},
+    {"torch/odd_keys", "deepspeed", "dropped: 5 (tensor)"},
+    {"torch/odd_keys", "deepspeed", "dropped: ('layer', 0).w (tensor)"},
+    {"torch/odd_keys", "megatron", "dropped: tensor \"5\": belongs to no model"},
+    {"torch/odd_keys", "megatron", "dropped: tensor \"('layer', 0).w\": belongs to no model"},
     {"megatron/api_uneven_prepend2_w3", "deepspeed", "dropped: decoder.uneven (momentum_buffer)"},
     {"hdf5/plain", "deepspeed", "dropped: bias ("},
     {"hdf5/deflate_fletcher", "deepspeed", "dropped: b ("},
