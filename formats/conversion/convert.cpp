@@ -146,12 +146,15 @@ Result<> leave_format(const Format& from, const Catalog& source, Catalog& conten
   return {};
 }
 
-// A setting that repeats the group's optimizer is how formats without another place for it say it.
+// A setting that repeats the group's optimizer is how formats without another place for it say it;
+// Megatron calls AdamW "adam" there.
 void leave_repetitions(std::vector<GroupEntry>& groups) {
   for (GroupEntry& group : groups)
     std::erase_if(group.settings, [&](const auto& setting) {
-      return setting.first == "optimizer" && setting.second.kind == Value::Kind::string &&
-             setting.second.text == group.optimizer;
+      const auto& [name, value] = setting;
+      return name == "optimizer" && value.kind == Value::Kind::string &&
+             (value.text == group.optimizer ||
+              (value.text == "adam" && group.optimizer == "adamw"));
     });
 }
 
@@ -198,7 +201,7 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
         if (lifted) continue;
       }
       if (!says_the_same(request, tensor)) tensor.key.reset();
-      tensor.path.clear();
+      if (!is_state_dict(request.from)) tensor.path.clear();
     }
     content.catalog.tensors.push_back(std::move(tensor));
     content.made_of.push_back({i});
@@ -252,8 +255,9 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing && is_state_dict(request.from)) {
     if (request.to.traits().holds == Holds::parameters)
       EBB_TRY(check_understood(source.catalog(), catalog));
-    if (!weights_only({catalog})) put_parts(catalog);
+    if (!weights_only({catalog}) || catalog.parts.models.empty()) put_parts(catalog);
     catalog.parts = {};
+    for (TensorEntry& tensor : catalog.tensors) tensor.path.clear();
   }
   if (crossing && request.to.traits().steps == StepCounters::tensors)
     lower_steps(request, catalog, made_of);

@@ -156,8 +156,8 @@ std::string left_out_parameters(const Format& from, const Catalog& source, const
     if (!taken) left.push_back(name);
   }
   if (left.empty() || copies.begin()->second.front().exactness == Exactness::unnamed) return {};
-  return compose("leaves out the weights of {} of {} parameters: {}", left.size(), copies.size(),
-                 listed(left));
+  return compose("leaves out the weights of {} of {} parameters and buffers: {}", left.size(),
+                 copies.size(), listed(left));
 }
 
 }  // namespace ebb::formats

@@ -23,8 +23,8 @@ struct Weights {
 // Code::unsupported where nothing of a model is recognised, or nothing of it is wanted.
 Result<Weights> weights_of(const Format& from, const Catalog& source, const Wanted& wanted);
 
-// How many parameters of the model a selection takes no weights of, and which; "" for none, and
-// where the source has no weights.
+// How many parameters and buffers of the model a selection takes no weights of, and which; "" for
+// none, and where the source has no weights.
 std::string left_out_parameters(const Format& from, const Catalog& source, const Wanted& wanted);
 
 }  // namespace ebb::formats

@@ -79,13 +79,13 @@ class Emitter {
       if (is_object_key(entry.key)) EBB_TRY(items_.add_value(entry.key, {}, entry.value));
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       std::string key = key_of(content_.tensors[i]);
+      if (is_object_part(key)) {
+        items_.omit(i, key, kObjectPart);
+        continue;
+      }
       if (is_nobodys(content_.tensors[i])) {
         items_.omit(i, key,
                     "belongs to no model or optimizer; Megatron would take it for a weight");
-        continue;
-      }
-      if (is_object_part(key)) {
-        items_.omit(i, key, kObjectPart);
         continue;
       }
       std::vector<PathItem> path{key};

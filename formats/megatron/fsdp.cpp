@@ -215,12 +215,23 @@ class FsdpEmitter {
           EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path), value));
         }
         if (named || group.optimizer.empty()) continue;
-        Key key = optimizer_key(name, kMeta, "optimizer");
-        EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path),
-                                 Value::of_string(group.optimizer)));
+        EBB_TRY(add_optimizer(name, group));
       }
     }
     return {};
+  }
+
+  // In Megatron's words: AdamW is an "adam" that is decoupled.
+  Result<> add_optimizer(const std::string& param, const GroupEntry& group) {
+    const bool decoupled = is_decoupled(group);
+    if (group.optimizer == "adam" && decoupled) {
+      Key key = optimizer_key(param, kMeta, std::string(kDecoupled));
+      EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path), Value::of_bool(false)));
+    }
+    const bool adamw = group.optimizer == "adamw" && decoupled;
+    Key key = optimizer_key(param, kMeta, "optimizer");
+    return items_.add_value(std::move(key.text), std::move(key.path),
+                            Value::of_string(adamw ? "adam" : group.optimizer));
   }
 
   const Catalog& content_;

@@ -1,8 +1,10 @@
 #include "ebb/formats/state_dict/parts_value.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
-#include <set>
+
+#include "ebb/formats/catalog/key_path.h"
 
 namespace ebb::formats {
 namespace {
@@ -114,13 +116,24 @@ bool is_usual(const StateDictParts& parts) {
          (parts.step.empty() || parts.step == std::vector<PathItem>{"step"});
 }
 
+// A tensor of neither model nor optimizer: its path, or its name where that says the same.
+Value other_value(const TensorEntry& tensor) {
+  const bool nested = tensor.path.size() > 1 && joined(tensor.path) == tensor.name;
+  return nested ? value_of(tensor.path) : Value::of_string(tensor.name);
+}
+
+std::vector<PathItem> other_path(const Value& value) {
+  if (value.kind == Value::Kind::list) return path_in(&value).value_or(std::vector<PathItem>());
+  return {value.text};
+}
+
 }  // namespace
 
 void put_parts(Catalog& content) {
   const StateDictParts& parts = content.parts;
   std::vector<Value> models, optimizers, others;
   for (const TensorEntry& tensor : content.tensors)
-    if (tensor.state == "tensor") others.push_back(Value::of_string(tensor.name));
+    if (tensor.state == "tensor") others.push_back(other_value(tensor));
   if (is_usual(parts) && others.empty()) return;
   for (const StateDictPlace& model : parts.models) models.push_back(value_of(model));
   for (StateDictOptimizer one : parts.optimizers) {
@@ -141,12 +154,18 @@ void take_parts(Catalog& content) {
   auto parts = parts_in(said->value);
   if (!parts) return;
   content.parts = std::move(*parts);
-  std::set<std::string_view> others;
-  if (const Value* keys = said->value.find("others"))
-    for (const Value& key : keys->items) others.insert(key.text);
-  // A format without a word for them may have called them parameters.
-  for (TensorEntry& tensor : content.tensors)
-    if (tensor.state == "param" && others.contains(tensor.name)) tensor.state = "tensor";
+  std::map<std::string, std::vector<PathItem>> others;
+  if (const Value* listed = said->value.find("others"))
+    for (const Value& item : listed->items) {
+      std::vector<PathItem> path = other_path(item);
+      others.emplace(joined(path), std::move(path));
+    }
+  for (TensorEntry& tensor : content.tensors) {
+    const auto other = others.find(tensor.name);
+    if (other == others.end() || (tensor.state != "param" && tensor.state != "tensor")) continue;
+    tensor.state = "tensor";  // a format without a word for it may have called it a parameter
+    tensor.path = other->second;
+  }
   content.values.erase(said);
 }
 

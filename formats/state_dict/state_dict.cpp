@@ -141,7 +141,8 @@ class Placing {
 
   StatePlace place_of(const TensorEntry& tensor) const {
     if (tensor.key) return {*tensor.key, tensor.path.empty() ? Path{*tensor.key} : tensor.path};
-    if (tensor.state == "tensor") return {tensor.name, {tensor.name}};
+    if (tensor.state == "tensor")
+      return {tensor.name, tensor.path.empty() ? Path{tensor.name} : tensor.path};
     const bool in_model = tensor.state == "param" || tensor.state == "buffer" ||
                           (tensor.state == "master" && !has_param_.contains(tensor.name));
     if (in_model) return keyed(places_.param(tensor.name));

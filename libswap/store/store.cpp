@@ -195,8 +195,9 @@ Result<> Store::Impl::usable() const {
   if (stopped) return *stopped;
   if (files->trusted()) return {};
   return Error{Code::state,
-               files->data_name() + ": the disk failed to make data durable; nothing can be "
-                                    "committed here any more",
+               files->data_name() +
+                   ": the disk failed to make data durable; nothing can be "
+                   "committed here any more",
                "start again: the last committed generation will be recovered"};
 }
 

@@ -87,6 +87,19 @@ std::string identity(element tensor) {
 // Whether the case insists on names where keys identify already.
 enum class Names : std::uint8_t { by_key, told };
 
+Names names_of(element root) {
+  bool must_name = false;
+  const bool told = root["must_name"].get(must_name) == simdjson::SUCCESS && must_name;
+  return told ? Names::told : Names::by_key;
+}
+
+// A name that is the key says that the key's words are of no convention: what lies there may tell
+// more.
+bool is_name_due(Names names, element expected) {
+  return names == Names::told || expected["key"].is_null() ||
+         text_or_empty(expected, "name") != text_or_empty(expected, "key");
+}
+
 std::string compare_tensor(const formats::Checkpoint& checkpoint,
                            const formats::TensorEntry& tensor, element expected, Names names) {
   std::string out;
@@ -95,11 +108,8 @@ std::string compare_tensor(const formats::Checkpoint& checkpoint,
       out +=
           identity(tensor) + ": " + std::string(what) + " is " + have + ", expected " + want + "\n";
   };
-  // A name that is the key says that the key's words are of no convention: what lies there may
-  // tell more.
-  const std::string name = text_or_empty(expected, "name");
-  if (names == Names::told || !tensor.key || name != *tensor.key) {
-    check("name", tensor.name, name);
+  if (is_name_due(names, expected)) {
+    check("name", tensor.name, text_or_empty(expected, "name"));
     check("state", tensor.state, text_or_empty(expected, "state"));
   }
   check("dtype", std::string(name_of(tensor.dtype)), text_or_empty(expected, "dtype"));
@@ -112,8 +122,6 @@ std::string compare_tensor(const formats::Checkpoint& checkpoint,
 std::string compare_tensors(const formats::Checkpoint& checkpoint, element root) {
   std::string out;
   std::set<std::string> found;
-  bool must_name = false;
-  const bool told = root["must_name"].get(must_name) == simdjson::SUCCESS && must_name;
   for (const element expected : root["tensors"].get_array()) {
     const formats::TensorEntry* match = nullptr;
     for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors)
@@ -125,7 +133,7 @@ std::string compare_tensors(const formats::Checkpoint& checkpoint, element root)
       continue;
     }
     found.insert(identity(*match));
-    out += compare_tensor(checkpoint, *match, expected, told ? Names::told : Names::by_key);
+    out += compare_tensor(checkpoint, *match, expected, names_of(root));
   }
   for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors)
     if (!found.contains(identity(tensor))) out += identity(tensor) + ": not expected\n";
@@ -214,9 +222,12 @@ std::string content_differences(const std::string& json, const std::filesystem::
     element ignored;
     const bool derived = tensor["derived"].get(ignored) == simdjson::SUCCESS;
     if (match == tensors.end() && derived) continue;
+    const bool named = is_name_due(names_of(expected), tensor);
     bool equal = match != tensors.end();
-    for (const char* field : {"name", "state", "dtype", "shape", "sha256"})
+    for (const char* field : {"dtype", "shape", "sha256"})
       equal = equal && same(match->second[field], tensor[field]);
+    for (const char* field : {"name", "state"})
+      equal = equal && (!named || same(match->second[field], tensor[field]));
     if (!equal) out += identity(tensor) + ": missing or different\n";
     tensors.erase(identity(tensor));
   }

@@ -93,7 +93,7 @@ TEST(Catalogue, P30TensorsOnOneStorageAreEachShownWhole) {
   const ByteVector archive = archive_around(formats::view_of(tensors({{"0", 0}, {"0", 1}})));
   const Outcome table = inspect_torch(archive, {"--tensors"});
   EXPECT_EQ(table.exit, 0) << table.err;
-  for (const char* shown : {"  a       tensor  U8     [2]", "  b       tensor  U8     [2]"})
+  for (const char* shown : {"  a       param  U8     [2]", "  b       param  U8     [2]"})
     EXPECT_NE(table.out.find(shown), std::string::npos) << table.out;
   const Outcome page = inspect_torch(archive);
   EXPECT_NE(page.out.find("1 tensor shares its storage with another: each is shown whole"),

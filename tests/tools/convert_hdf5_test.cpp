@@ -1,8 +1,10 @@
 // ckpt-convert --to hdf5 and back: libhdf5 itself reads what was written, through ebb-hdf5-reader.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <ostream>
 
 #include "tests/support/program.h"
 
@@ -19,6 +21,10 @@ struct Case {
   const char* format;
   const char* world;
 };
+
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.fixture << " on " << one.world << " to " << one.format;
+}
 
 class ConvertHdf5 : public testing::TestWithParam<Case> {};
 
@@ -38,16 +44,20 @@ TEST_P(ConvertHdf5, GivesBackWhatItWasGiven) {
 }
 
 // Fixtures whose keys are what the format's own writer would make of names, groups and steps.
-INSTANTIATE_TEST_SUITE_P(Cases, ConvertHdf5,
-                         testing::Values(Case{"dcp/zoo_w1", "dcp", "1"},
-                                         Case{"dcp/zoo_w1", "dcp", "3"},
-                                         Case{"dcp/fsdp2_w3_bf16_fp32_master", "dcp", "2"},
-                                         Case{"safetensors/all_dtypes", "safetensors", "1"},
-                                         Case{"safetensors/all_dtypes", "safetensors", "3"},
-                                         Case{"hdf5/plain", "hdf5", "1"},
-                                         Case{"hdf5/plain", "hdf5", "4"},
-                                         Case{"hdf5/vds_two_ranks", "hdf5", "3"},
-                                         Case{"hdf5/deflate_fletcher", "hdf5", "2"}));
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ConvertHdf5,
+    testing::Values(Case{"dcp/zoo_w1", "dcp", "1"}, Case{"dcp/zoo_w1", "dcp", "3"},
+                    Case{"dcp/fsdp2_w3_bf16_fp32_master", "dcp", "2"},
+                    Case{"safetensors/all_dtypes", "safetensors", "1"},
+                    Case{"safetensors/all_dtypes", "safetensors", "3"},
+                    Case{"hdf5/plain", "hdf5", "1"}, Case{"hdf5/plain", "hdf5", "4"},
+                    Case{"hdf5/vds_two_ranks", "hdf5", "3"},
+                    Case{"hdf5/deflate_fletcher", "hdf5", "2"}),
+    [](const auto& one) {
+      std::string name = std::string(one.param.fixture) + "_on_" + one.param.world;
+      std::ranges::replace(name, '/', '_');
+      return name;
+    });
 
 TEST(ConvertHdf5Names, MayBeAnything) {
   const ScratchDirectory scratch;

@@ -66,6 +66,17 @@ TEST(ConvertForce, ReplacesWhatItWroteInEveryFormatAndSaysSo) {
   }
 }
 
+// DeepSpeed's own converter repeats buffers, frozen and tied parameters, which nobody reads.
+TEST(ConvertForce, ReplacesAUniversalCheckpointOfDeepSpeed) {
+  const ScratchDirectory scratch;
+  const std::string out = scratch / "out";
+  fs::copy(fs::path(EBB_FIXTURES) / "deepspeed/universal_z1_adamw/data", out,
+           fs::copy_options::recursive);
+  const Outcome run = convert({kSource, out, "-t", "dcp", "-f"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_NE(run.out.find("  replaced deepspeed-universal, "), std::string::npos) << run.out;
+}
+
 TEST(ConvertTakes, AnEmptyDirectoryWithoutForce) {
   const ScratchDirectory scratch;
   const std::string out = scratch / "out.safetensors";

@@ -223,7 +223,10 @@ TEST(ConvertRefuses, ToPassOnWhatLoadingWouldCall) {
       for (const auto& entry : fs::recursive_directory_iterator(out)) {
         if (!entry.is_regular_file()) continue;
         std::ifstream file(entry.path(), std::ios::binary);
-        const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+        std::string bytes{std::istreambuf_iterator<char>(file), {}};
+        // DCP's own word, which is no trace of the call.
+        for (std::size_t at; (at = bytes.find("checkpoint.filesystem")) != std::string::npos;)
+          bytes.erase(at, std::string_view("checkpoint.filesystem").size());
         for (const char* trace : {"posix", "system", "PWNED", "exec"})
           EXPECT_EQ(bytes.find(trace), std::string::npos) << format << " " << trace;
       }

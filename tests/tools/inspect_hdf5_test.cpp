@@ -29,18 +29,40 @@ TEST(InspectHdf5File, OneFileAloneIsACheckpointToo) {
       << part.err;
 }
 
+// A safetensors file of one tensor, large enough to be compressed.
+void make_one_tensor(const std::string& path) {
+  constexpr std::uint64_t kBytes = 16384;
+  const std::string header =
+      R"({"w":{"dtype":"F32","shape":[64,64],"data_offsets":[0,)" + std::to_string(kBytes) + "]}}";
+  std::ofstream out(path, std::ios::binary);
+  const std::uint64_t length = header.size();
+  out.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  out << header << std::string(kBytes, 'x');
+}
+
 // A format that may have checksums says when it has none: "sound" is not all that is asked for.
 TEST(InspectHdf5File, WhatHasNoChecksumsSaysSo) {
-  constexpr const char* kNote = "no checksums: a changed byte of data cannot be seen";
-  for (const char* json : {"", "--json"}) {
-    std::vector<std::string> arguments = {"hdf5/plain/data", "--verify"};
-    if (*json != '\0') arguments.emplace_back(json);
-    const Outcome plain = run_program("ckpt-inspect", arguments);
-    EXPECT_EQ(plain.exit, 0) << plain.err;
-    EXPECT_NE(plain.out.find(kNote), std::string::npos) << plain.out;
-    arguments[0] = "hdf5/deflate_fletcher/data";
-    EXPECT_EQ(run_program("ckpt-inspect", arguments).out.find("datasets have no checksums"),
-              std::string::npos);
+  const std::string note = "datasets have no checksums: a changed byte of data cannot be seen";
+  const ScratchDirectory scratch;
+  make_one_tensor(scratch / "a.safetensors");
+  const Outcome packed = run_program("ckpt-convert", {scratch / "a.safetensors", scratch / "packed",
+                                                      "-t", "hdf5", "--compress", "zstd"});
+  ASSERT_EQ(packed.exit, 0) << packed.err;
+  for (const std::vector<std::string>& mode :
+       {std::vector<std::string>{"--verify"}, {"--verify", "--json"}}) {
+    const auto verified = [&](std::string checkpoint) {
+      std::vector<std::string> arguments = mode;
+      arguments.insert(arguments.begin(), std::move(checkpoint));
+      const Outcome run = run_program("ckpt-inspect", arguments);
+      EXPECT_EQ(run.exit, 0) << run.err;
+      return run.out;
+    };
+    const std::string none = verified("hdf5/plain/data");
+    EXPECT_NE(none.find("its " + note), std::string::npos) << none;
+    const std::string some = verified("hdf5/deflate_fletcher/data");  // "big_endian" has no filter
+    EXPECT_NE(some.find("1 of 5 " + note), std::string::npos) << some;
+    const std::string all = verified(scratch / "packed");
+    EXPECT_EQ(all.find("no checksums"), std::string::npos) << all;
   }
 }
 

@@ -81,7 +81,10 @@ TEST(UnclearLayout, IsNotedAndBecomesNoParametersUntilSomebodySaysWhatItIs) {
   const std::string out = scratch / "said";
   const Outcome said = convert({source, out, "--to", "ebb", "--model", "a", "-x", "b.*"});
   ASSERT_EQ(said.exit, 0) << said.err;
-  EXPECT_EQ(listed(out, "name").count("emb.weight"), 4u);  // itself, two moments, its steps
+  EXPECT_EQ(listed(out, "name").count("emb.weight"), 3u);  // itself and two moments
+  const Outcome back = convert({out, scratch / "back", "--to", "dcp"});
+  ASSERT_EQ(back.exit, 0) << back.err;
+  EXPECT_EQ(listed(scratch / "back", "key").count("opt.state.emb.weight.step"), 1u);
   const Outcome clear = run_program("ckpt-inspect", {source, "--model", "a"});
   EXPECT_EQ(clear.out.find("--model KEY"), std::string::npos) << clear.out;
   const Outcome wrong = run_program("ckpt-inspect", {source, "--model", "c"});

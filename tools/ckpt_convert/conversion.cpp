@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
@@ -55,6 +56,19 @@ constexpr std::array<std::string_view, 9> kBeside = {
     "latest",         "latest_universal", "latest_checkpointed_iteration.txt",
     "modelopt_state", "integrity.json",   "model.safetensors.index.json"};
 
+// What a universal checkpoint repeats: the model file's values for stage 3, and each buffer,
+// frozen and tied parameter.
+constexpr std::array<std::string_view, 2> kRepeated = {"*zero_pp_rank_*_model_states.pt",
+                                                       "*zero/*/fp32.pt"};
+
+bool lies_beside(const Catalog& there, const std::string& name) {
+  if (std::ranges::find(kBeside, fs::path(name).filename().string()) != kBeside.end()) return true;
+  return there.format == "deepspeed-universal" &&
+         std::ranges::any_of(kRepeated, [&](std::string_view pattern) {
+           return formats::glob_captures(pattern, name).has_value();
+         });
+}
+
 // Those at the destination that belong neither to the checkpoint there nor to the plan.
 std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Catalog* there,
                                        const formats::EmitPlan& plan) {
@@ -65,8 +79,7 @@ std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Ca
     for (const formats::FileEntry& file : there->files) known.insert(file.name);
   std::vector<std::string> foreign;
   for (const formats::SourceTree::Entry& entry : tree.entries()) {
-    const std::string base = fs::path(entry.name).filename().string();
-    const bool beside = there != nullptr && std::ranges::find(kBeside, base) != kBeside.end();
+    const bool beside = there != nullptr && lies_beside(*there, entry.name);
     if (!beside && !known.contains(entry.name)) foreign.push_back(printable(entry.name));
   }
   return foreign;

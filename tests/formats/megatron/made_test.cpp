@@ -144,7 +144,7 @@ TEST_F(MegatronMade, WhatCannotBeWrittenIsSaidInOneLineEach) {
   source_.catalog().param_steps = {{"w", 3}, {"v", 4}};
   Value thing;
   thing.kind = Value::Kind::object;
-  thing.text = "some.Class";
+  thing.text = "collections.deque";
   source_.catalog().values.push_back({"thing", {}, thing});
   const auto out = written_as(source_, "megatron");
   ASSERT_TRUE(out.has_value()) << out.error().message;
@@ -154,7 +154,7 @@ TEST_F(MegatronMade, WhatCannotBeWrittenIsSaidInOneLineEach) {
     });
   };
   EXPECT_TRUE(says("the steps of each parameter of the adamw group"));
-  EXPECT_TRUE(says("value \"thing\": holds an object of class some.Class"));
+  EXPECT_TRUE(says("value \"thing\": holds an object of class collections.deque"));
   source_.catalog().groups[0].params.clear();
   group("adamw", {"v"});
   const auto fsdp = written_as(source_, "megatron-fsdp");

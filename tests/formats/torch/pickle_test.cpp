@@ -132,7 +132,8 @@ TEST(Pickle, P09KnownNamesInAStrangersHandsAreToldToo) {
 
 // A deque is filled as a list is; what is appended stays in it.
 TEST(Pickle, P32OpaqueClassesTakeWhatIsAppendedToThem) {
-  EXPECT_EQ(json(p2("ccollections\ndeque\n)R(K\x01K\x02e."sv)),
+  EXPECT_EQ(json(p2("ccollections\ndeque\n)R(K\x01K\x02"
+                    "e."sv)),
             R"({"$object": "collections.deque"})");
 }
 

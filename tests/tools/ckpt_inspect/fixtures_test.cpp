@@ -163,7 +163,8 @@ constexpr Refusal kRefusals[] = {
     {"dcp/bad_uncommitted", 3,
      ": the checkpoint was never committed: only .metadata.tmp exists, no .metadata"},
     {"dcp/unsafe_value_w1", 3,
-     ": value \"extra\": the pickle names \"posix.system\", which no framework writes here; nothing "
+     ": value \"extra\": the pickle names \"posix.system\", which no framework writes here; "
+     "nothing "
      "was executed (and 1 more value)",
      true},
     {"deepspeed/bad_missing_rank", 3,
