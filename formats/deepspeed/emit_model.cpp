@@ -44,8 +44,8 @@ class ModelFile {
   }
 
  private:
-  void place(const std::string& name, Placed where) {
-    if (placed_.try_emplace(name, std::move(where)).second) order_.push_back(name);
+  void place(const std::string& name, const Placed& where) {
+    if (placed_.try_emplace(name, where).second) order_.push_back(name);
   }
   Placed whole_tensor(std::uint32_t tensor) {
     const TensorEntry& entry = content_.tensors[tensor];

@@ -67,7 +67,7 @@ Result<DsConfig> ds_config_of(const PickleGraph& graph) {
 std::string ds_group_optimizer(const DsConfig& config, const GroupEntry& group) {
   const Value* muon = setting(group, "use_muon");
   if (is_true(muon)) return "muon";
-  const std::string kind = lower(config.optimizer);
+  std::string kind = lower(config.optimizer);
   const bool adam = kind == "adam" || kind == "adamw" || (kind == "muon" && muon != nullptr);
   if (!adam) return kind;
   if (const Value* decoupled = setting(group, "decoupled_weight_decay"))

@@ -338,7 +338,7 @@ Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId
     }
     EBB_TRY_ASSIGN(Value value, value_of(graph_, what, &file_.archive));
     if (const auto steps = state == "step" ? ds_number(value) : std::nullopt) {
-      facts_.steps[number] = *steps;
+      facts_.steps[number] = steps;
       continue;
     }
     facts_.values.push_back({"optimizer.state." + std::to_string(number) + "." + state,

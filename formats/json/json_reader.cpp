@@ -111,13 +111,13 @@ std::uint64_t JsonReader::offset_of(ondemand::value value) const {
   return place_.offset + static_cast<std::uint64_t>(where - text_.data());
 }
 
-Error JsonReader::at(const char* where, std::string message) const {
+Error JsonReader::at(const char* where, const std::string& message) const {
   const auto byte = static_cast<std::uint64_t>(where - text_.data());
   return refuse(Code::corrupt, place_.file, place_.offset + byte, message);
 }
 
-Error JsonReader::at(ondemand::value value, std::string message) const {
-  return at(value.raw_json_token().data(), std::move(message));
+Error JsonReader::at(ondemand::value value, const std::string& message) const {
+  return at(value.raw_json_token().data(), message);
 }
 
 Error JsonReader::invalid() {

@@ -66,14 +66,14 @@ class JsonReader {
 
   std::uint64_t offset_of(ondemand::value value) const;  // in the file
   // file:offset of the value and the message.
-  Error at(ondemand::value value, std::string message) const;
+  Error at(ondemand::value value, const std::string& message) const;
 
  private:
   template <typename Visit>
   Result<> each(ondemand::object object, const Subject& of, Visit visit);
   Result<> begin();
   Result<> end();
-  Error at(const char* where, std::string message) const;
+  Error at(const char* where, const std::string& message) const;
   Error invalid();  // at the parser's place
   Error invalid(const char* where) const;
   Error unexpected(ondemand::value value, const Subject& of, std::string_view due) const;

@@ -116,10 +116,21 @@ bool is_usual(const StateDictParts& parts) {
          (parts.step.empty() || parts.step == std::vector<PathItem>{"step"});
 }
 
-// A tensor of neither model nor optimizer: its path, or its name where that says the same.
-Value other_value(const TensorEntry& tensor) {
-  const bool nested = tensor.path.size() > 1 && joined(tensor.path) == tensor.name;
-  return nested ? value_of(tensor.path) : Value::of_string(tensor.name);
+// Whether a list that leads to a tensor may hold values, too: they travel under their keys, and
+// beside them the list would come back with nothing in their positions.
+bool shares_list(const std::vector<PathItem>& path, const std::vector<ValueEntry>& values) {
+  const bool list = std::ranges::any_of(
+      path, [](const PathItem& item) { return std::holds_alternative<std::int64_t>(item); });
+  return list && std::ranges::any_of(values, [&](const ValueEntry& value) {
+           return value.path.size() > 1 && value.path.front() == path.front();
+         });
+}
+
+// A tensor of neither model nor optimizer: its path, or its name where that has to do.
+Value other_value(const TensorEntry& tensor, const std::vector<ValueEntry>& values) {
+  const std::vector<PathItem>& path = tensor.path;
+  const bool nested = path.size() > 1 && joined(path) == tensor.name && !shares_list(path, values);
+  return nested ? value_of(path) : Value::of_string(tensor.name);
 }
 
 std::vector<PathItem> other_path(const Value& value) {
@@ -133,7 +144,7 @@ void put_parts(Catalog& content) {
   const StateDictParts& parts = content.parts;
   std::vector<Value> models, optimizers, others;
   for (const TensorEntry& tensor : content.tensors)
-    if (tensor.state == "tensor") others.push_back(other_value(tensor));
+    if (tensor.state == "tensor") others.push_back(other_value(tensor, content.values));
   if (is_usual(parts) && others.empty()) return;
   for (const StateDictPlace& model : parts.models) models.push_back(value_of(model));
   for (StateDictOptimizer one : parts.optimizers) {

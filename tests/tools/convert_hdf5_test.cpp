@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ostream>
+#include <utility>
 
 #include "tests/support/program.h"
 
@@ -41,6 +42,34 @@ TEST_P(ConvertHdf5, GivesBackWhatItWasGiven) {
   ASSERT_EQ(read.exit, 0) << read.err;
   const Outcome compared = run_program("ckpt-inspect", {source, "--diff", back});
   EXPECT_EQ(compared.exit, 0) << compared.out;
+}
+
+// Tensors of which nobody knows whether they are a model's come back as such, from where they lay.
+TEST(ConvertHdf5Unclear, IsNoModelOnTheWayBackEither) {
+  constexpr std::pair<const char*, const char*> kTrips[] = {{"dcp/zoo_w1/data", "dcp"},
+                                                            {"dcp/layout_unclear/data", "dcp"},
+                                                            {"dcp/layout_unclear/data", "torch"},
+                                                            {"torch/dtypes_views/data", "torch"}};
+  for (const auto& [fixture, home] : kTrips)
+    for (const char* through : {"hdf5", "safetensors"}) {
+      const ScratchDirectory scratch;
+      const std::string there = scratch / "there", back = scratch / "back";
+      const Outcome away = run_program("ckpt-convert", {fixture, there, "-t", through});
+      ASSERT_EQ(away.exit, 0) << away.err;
+      const Outcome again = run_program("ckpt-convert", {there, back, "-t", home});
+      ASSERT_EQ(again.exit, 0) << again.err;
+      const Outcome same = run_program("ckpt-inspect", {fixture, "--diff", back});
+      EXPECT_EQ(same.exit, 0) << fixture << " " << through << " " << home << same.out;
+    }
+}
+
+// A list that holds values beside tensors has no place for those that travelled under their keys.
+TEST(ConvertHdf5Unclear, ListsOfTensorsAndValuesStayKeys) {
+  const ScratchDirectory scratch;
+  const std::string there = scratch / "there";
+  ASSERT_EQ(run_program("ckpt-convert", {"dcp/zoo_w1/data", there, "-t", "hdf5"}).exit, 0);
+  const Outcome torch = run_program("ckpt-convert", {there, scratch / "back", "-t", "torch"});
+  EXPECT_EQ(torch.exit, 0) << torch.err;
 }
 
 // Fixtures whose keys are what the format's own writer would make of names, groups and steps.
