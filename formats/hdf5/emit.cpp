@@ -110,7 +110,8 @@ class FileWriter {
     return store(place, place.name, {number, whole(tensor.shape)});
   }
   // The `part`-th box of a tensor that this rank holds.
-  void box(const TensorPlace& place, std::uint32_t number, Box box, Rank rank, std::size_t part) {
+  void box(const TensorPlace& place, std::uint32_t number, const Box& box, Rank rank,
+           std::size_t part) {
     const TensorEntry& tensor = content_.tensors[number];
     const std::uint32_t dataset = store(place, part_name(place, part), {number, box});
     image_.attribute(dataset, "global_shape", numbers(tensor.shape));

@@ -44,7 +44,8 @@ class Stream {
     ++in_flight_;
     const std::uint64_t place = std::uint64_t{slot} * probe_.operation_bytes;
     queue_.submit({kind_, range_.file, at, buffers_.subspan(place, probe_.operation_bytes),
-                   Priority::step, [this, slot](Result<> result) { finished(slot, result); }});
+                   Priority::step,
+                   [this, slot](const Result<>& result) { finished(slot, result); }});
   }
   void finished(std::uint32_t slot, const Result<>& result) {
     const std::lock_guard guard(mutex_);

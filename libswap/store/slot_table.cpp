@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint8_t kNone = 0xff;
 
-std::uint32_t bit(std::uint8_t slot) { return 1u << slot; }
+std::uint32_t bit(std::uint32_t slot) { return 1u << slot; }
 
 }  // namespace
 
@@ -50,8 +50,8 @@ std::optional<std::uint8_t> SlotTable::place(std::uint64_t tile, std::uint64_t s
   };
   if (placed_[tile] != kNone && (mask & bit(placed_[tile])) == 0) return placed_[tile];
   if ((mask & bit(newest_[tile].slot)) == 0) return take(newest_[tile].slot);
-  for (std::uint8_t slot = 0; slot < slots_; ++slot)
-    if ((mask & bit(slot)) == 0) return take(slot);
+  for (std::uint32_t slot = 0; slot < slots_; ++slot)
+    if ((mask & bit(slot)) == 0) return take(static_cast<std::uint8_t>(slot));
   return std::nullopt;
 }
 

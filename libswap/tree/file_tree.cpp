@@ -248,7 +248,7 @@ bool is_inside(const fs::path& target, const fs::path& root) {
 // leads to models--ORG--NAME/blobs/SHA256. For a root in such a snapshot: the folder of the model.
 std::optional<fs::path> cached_model_of(const fs::path& canonical_root) {
   for (fs::path at = canonical_root; at.has_relative_path(); at = at.parent_path()) {
-    const fs::path model = at.parent_path().parent_path();
+    fs::path model = at.parent_path().parent_path();
     if (at.parent_path().filename() == "snapshots" &&
         model.filename().string().starts_with("models--"))
       return model;

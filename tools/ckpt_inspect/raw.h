@@ -25,7 +25,11 @@ struct RawNode {
 class RawBudget {
  public:
   explicit RawBudget(std::uint64_t nodes) : left_(nodes) {}
-  bool take() { return left_ != 0 && left_-- != 0; }
+  bool take() {
+    if (left_ == 0) return false;
+    --left_;
+    return true;
+  }
 
  private:
   std::uint64_t left_;

@@ -88,7 +88,7 @@ std::string counts_text(const std::map<std::string_view, std::uint64_t>& counts)
 // "param" first: it is what everybody looks for.
 std::string states_text(std::map<std::string_view, std::uint64_t> states) {
   const auto param = states.extract("param");
-  const std::string rest = counts_text(states);
+  std::string rest = counts_text(states);
   if (param.empty()) return rest;
   return "param " + count_text(param.mapped()) + (rest.empty() ? "" : ", " + rest);
 }

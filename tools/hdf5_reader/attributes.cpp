@@ -65,7 +65,7 @@ Result<std::vector<Value>> variable_texts(const Source& source, hid_t type, hid_
   std::vector<Value> values;
   for (std::size_t i = 0; i < count; ++i) {
     const char* text = nullptr;
-    std::memcpy(&text, bytes.data() + i * sizeof(text), sizeof(text));
+    std::memcpy(static_cast<void*>(&text), bytes.data() + i * sizeof(text), sizeof(text));
     values.push_back(Value::of_string(text == nullptr ? "" : text));
   }
   H5Dvlen_reclaim(type, space, H5P_DEFAULT, bytes.data());
