@@ -49,7 +49,7 @@ Result<std::unique_ptr<RankFiles>> RankFiles::create(IoQueue& io, const fs::path
   files->found_.superblock = superblock;
   files->data_name_ = formats::native::data_file(superblock.store, superblock.rank);
   if (Result<> made = files->make(store); !made) {
-    files->remove_made(store);
+    files->remove_made();
     return std::move(made).error();
   }
   return files;
@@ -57,17 +57,17 @@ Result<std::unique_ptr<RankFiles>> RankFiles::create(IoQueue& io, const fs::path
 
 Result<> RankFiles::make(const fs::path& store) {
   IoBackend& backend = io_.backend();
-  EBB_TRY(backend.make_directory(store));
   const Superblock& superblock = found_.superblock;
   const std::uint64_t wanted = formats::native::data_file_bytes(superblock) +
                                formats::native::meta_file_bytes(superblock) + kBlock;
-  EBB_TRY_ASSIGN(const std::uint64_t available, backend.free_bytes(store));
+  EBB_TRY_ASSIGN(const std::uint64_t available, backend.free_bytes(store.parent_path()));
   if (available < wanted)
     return Error{Code::no_space,
                  store.string() + ": rank " + std::to_string(index_of(superblock.rank)) +
                      " of the swap store needs " + std::to_string(wanted) +
                      " bytes, the disk has " + std::to_string(available) + " left",
                  "free space there, take 2 slots, or name a directory on a larger disk"};
+  EBB_TRY(backend.make_directory(store));
   EBB_TRY(backend.make_directory(folder_));
   EBB_TRY(lock());
   EBB_TRY_ASSIGN(const bool used, backend.exists(folder_ / formats::native::kMetaFile));
@@ -106,7 +106,8 @@ Result<> RankFiles::make_meta() {
   return io_.backend().sync(meta_);
 }
 
-void RankFiles::remove_made(const fs::path& store) {
+// The store's own directory stays: another rank may be about to make its folder there.
+void RankFiles::remove_made() {
   close(data_file_);
   close(meta_file_);
   const auto remove = [&](const fs::path& path) {
@@ -119,7 +120,6 @@ void RankFiles::remove_made(const fs::path& store) {
   }
   close(lock_file_);
   remove(folder_);
-  remove(store);  // refused while another rank's folder is in it
 }
 
 Result<std::unique_ptr<RankFiles>> RankFiles::open(IoQueue& io, const fs::path& store,

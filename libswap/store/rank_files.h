@@ -60,7 +60,7 @@ class RankFiles {
   Result<> check_file(FileId file, std::uint64_t bytes) const;
   IoSource meta_source() const;
   void close(std::optional<FileId>& file);
-  void remove_made(const fs::path& store);
+  void remove_made();
 
   IoQueue& io_;
   const fs::path folder_;
