@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 
+#include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 
@@ -19,6 +22,9 @@ using formats::TensorEntry;
 
 namespace {
 
+// What tells a map of ours from anything else that has its name.
+constexpr std::string_view kBeginning =
+    "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Shard map: ";
 constexpr std::size_t kMaxRects = 5000;   // above: neighbours of one layer become one
 constexpr std::uint32_t kMaxRanks = 128;  // strips of one state
 constexpr double kStrip = 820;            // units of the fullest rank's strip
@@ -279,9 +285,9 @@ std::string page(const View& view) {
   const formats::Catalog& catalog = view.catalog();
   const Result<> coverage = prove_coverage(catalog);
   std::string out =
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Shard map: " +
-      escaped(view.path) + "</title>\n" + std::string(kStyle) + "</head><body>\n<h1>" +
-      headline(view) + "</h1>\n<p>" + escaped(view.path) + " &middot; " + escaped(catalog.format) +
+      std::string(kBeginning) + escaped(view.path) + "</title>\n" + std::string(kStyle) +
+      "</head><body>\n<h1>" + headline(view) + "</h1>\n<p>" + escaped(view.path) + " &middot; " +
+      escaped(catalog.format) +
       (catalog.step ? " &middot; step " + std::to_string(*catalog.step) : "") + " &middot; " +
       escaped(catalog.partition) + " &middot; " +
       (coverage ? std::string("every element is stored exactly once")
@@ -293,6 +299,28 @@ std::string page(const View& view) {
       states.push_back(tensor->state);
   for (const std::string_view state : states) out += section(view, state);
   return out + table_of(view) + "</body></html>\n";
+}
+
+Result<bool> is_map(const std::string& file) {
+  EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(file));
+  EBB_TRY_ASSIGN(const auto source, tree->open(tree->entries().at(0).name));
+  if (source->size() < kBeginning.size()) return false;
+  EBB_TRY_ASSIGN(const auto bytes, formats::read_bytes(*source, 0, kBeginning.size(), 4096));
+  return formats::text_of(bytes) == kBeginning;
+}
+
+// Nothing is replaced but an earlier map: not a checkpoint, and nothing behind a link.
+Result<> check_replaceable(const std::string& file) {
+  std::error_code code;
+  const auto status = std::filesystem::symlink_status(file, code);
+  if (!std::filesystem::exists(status)) return {};
+  if (std::filesystem::is_regular_file(status)) {
+    EBB_TRY_ASSIGN(const bool ours, is_map(file));
+    if (ours) return {};
+  }
+  return formats::Error{formats::Code::usage,
+                        "--map " + formats::printable(file) + ": it is there, and no shard map",
+                        "name another file"};
 }
 
 Result<> write_text(const std::string& file, const std::string& text) {
@@ -325,6 +353,7 @@ Result<Exit> write_map(Console& console, const View& view, const std::string& fi
     return formats::Error{formats::Code::usage,
                           "--map " + formats::printable(file) + ": the map is a page of HTML",
                           "--map map.html"};
+  EBB_TRY(check_replaceable(file));
   const std::string html = page(view);
   EBB_TRY(write_text(file, html));
   if (view.output == Output::json) {

@@ -121,6 +121,20 @@ TEST(InspectMap, ADigitInsideAWordIsNoLayer) {
   EXPECT_EQ(map_of(scratch, scratch / "fc").find("layer 1"), std::string::npos);
 }
 
+TEST(InspectMap, ReplacesAnEarlierMapAndNothingElse) {
+  const ScratchDirectory scratch;
+  map_of(scratch, "dcp/hsdp_2x2/data");
+  map_of(scratch, "dcp/hsdp_2x2/data");  // its own
+  std::ofstream(scratch / "thesis.html") << "<!DOCTYPE html>\nmine";
+  fs::create_symlink("map.html", scratch / "link.html");
+  for (const char* name : {"thesis.html", "link.html"}) {
+    const Outcome run = inspect({"dcp/hsdp_2x2/data", "--map", scratch / name});
+    EXPECT_EQ(run.exit, 2) << run.err;
+    EXPECT_NE(run.err.find("no shard map"), std::string::npos) << run.err;
+  }
+  EXPECT_EQ(fs::file_size(scratch / "thesis.html"), 20u);
+}
+
 TEST(InspectMap, WritesHtmlOnly) {
   const ScratchDirectory scratch;
   for (const std::string& name : {std::string("-"), scratch / "map.svg"}) {
