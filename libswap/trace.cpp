@@ -14,7 +14,7 @@ std::string microseconds(Trace::Clock::duration duration) {
   return std::to_string(ns / 1000) + "." + fraction;
 }
 
-std::string lane_name_event(formats::Rank rank, Lane lane) {
+std::string lane_name_event(Rank rank, Lane lane) {
   const std::string place = "\"pid\":" + std::to_string(index_of(rank)) +
                             ",\"tid\":" + std::to_string(static_cast<int>(lane));
   return "{\"ph\":\"M\"," + place + ",\"name\":\"thread_name\",\"args\":{\"name\":\"" +
@@ -45,7 +45,7 @@ std::string_view name_of(Lane lane) {
   return "?";
 }
 
-void Trace::add(formats::Rank rank, Lane lane, const char* name, Clock::time_point begin,
+void Trace::add(Rank rank, Lane lane, const char* name, Clock::time_point begin,
                 Clock::time_point end, Transfer transfer) {
   const std::lock_guard lock(mutex_);
   if (spans_.size() < most_spans_)
@@ -72,7 +72,7 @@ std::string Trace::event_of(const Span& span, Clock::time_point start, std::size
 // How many bytes are being read and written at each moment, for each rank.
 void Trace::append_counters(std::string& json) const {
   struct Change {
-    formats::Rank rank;
+    Rank rank;
     Lane lane;
     Clock::time_point at;
     std::int64_t bytes;
@@ -101,7 +101,7 @@ std::string Trace::to_chrome_json() const {
   std::string json =
       "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":" + std::to_string(dropped_) +
       "},\n\"traceEvents\":[\n";
-  std::set<std::pair<formats::Rank, Lane>> lanes;
+  std::set<std::pair<Rank, Lane>> lanes;
   for (const Span& span : spans_) lanes.insert({span.rank, span.lane});
   const char* separator = "";
   for (const auto& [rank, lane] : lanes) {

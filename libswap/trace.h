@@ -30,8 +30,8 @@ class Trace {
   explicit Trace(std::size_t most_spans = 1u << 18) : most_spans_(most_spans) {}
 
   // `name` must outlive the trace (a literal). Spans beyond the limit are counted, not kept.
-  void add(formats::Rank rank, Lane lane, const char* name, Clock::time_point begin,
-           Clock::time_point end, Transfer transfer = {});
+  void add(Rank rank, Lane lane, const char* name, Clock::time_point begin, Clock::time_point end,
+           Transfer transfer = {});
   std::string to_chrome_json() const;
 
  private:
@@ -39,7 +39,7 @@ class Trace {
     const char* name;
     Clock::time_point begin;
     Clock::time_point end;
-    formats::Rank rank;
+    Rank rank;
     Lane lane;
     Transfer transfer;
   };
@@ -56,7 +56,7 @@ class Trace {
 // Adds a span from construction to destruction; a null trace costs one branch.
 class TraceSpan {
  public:
-  TraceSpan(Trace* trace, formats::Rank rank, Lane lane, const char* name)
+  TraceSpan(Trace* trace, Rank rank, Lane lane, const char* name)
       : trace_(trace), name_(name), begin_(Trace::Clock::now()), rank_(rank), lane_(lane) {}
   ~TraceSpan() {
     if (trace_ != nullptr) trace_->add(rank_, lane_, name_, begin_, Trace::Clock::now());
@@ -68,7 +68,7 @@ class TraceSpan {
   Trace* trace_;
   const char* name_;
   Trace::Clock::time_point begin_;
-  formats::Rank rank_;
+  Rank rank_;
   Lane lane_;
 };
 

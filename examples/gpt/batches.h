@@ -20,16 +20,16 @@ struct Share {
 };
 
 // Code::usage when the ranks cannot share the batch evenly.
-inline formats::Result<> check_ranks(std::uint64_t world) {
+inline Result<> check_ranks(std::uint64_t world) {
   if (world != 0 && world <= kBatch && kBatch % world == 0) return {};
-  return formats::Error{
-      formats::Code::usage,
+  return Error{
+      Code::usage,
       "--ranks " + std::to_string(world) + ": the 12 sequences of a step cannot be shared evenly",
       "use --ranks 1, 2, 3, 4, 6 or 12"};
 }
 
 // REQUIRES: check_ranks(world)
-inline Share share_of(formats::Rank rank, std::uint32_t world) {
+inline Share share_of(Rank rank, std::uint32_t world) {
   const std::uint32_t count = kBatch / world;
   return {formats::index_of(rank) * count, count};
 }

@@ -6,8 +6,6 @@
 
 namespace ebb::gpt {
 
-using formats::Rank;
-
 Exporter::Exporter(const ExportRequest& request, std::uint32_t world, libswap::IoQueue& io,
                    libmuon::Engine& engine, Rank rank, std::atomic<bool>& written)
     : request_(request),
@@ -24,7 +22,7 @@ Exporter::~Exporter() {
   if (writer_.joinable()) writer_.join();
 }
 
-Result<formats::Conversion> Exporter::plan(const formats::Checkpoint& source) const {
+Result<formats::Conversion> Exporter::plan(const Checkpoint& source) const {
   return formats::plan_conversion(source, {.from = formats::format_of(source.catalog()),
                                            .to = *formats::format_named(request_.format),
                                            .world = world_});
@@ -36,7 +34,7 @@ Result<> Exporter::check() const {
   EBB_TRY_ASSIGN(const auto source, present.describe());
   auto possible = plan(*source);
   if (possible) return {};
-  formats::Error error = std::move(possible).error().within("--export " + request_.format);
+  Error error = std::move(possible).error().within("--export " + request_.format);
   error.hint = "export to another format, as dcp, or convert the store later: ckpt-convert " +
                engine_.store_directory().string() + " " + request_.directory.string() + " --to " +
                request_.format;
@@ -71,7 +69,7 @@ Result<> Exporter::start_writing() {
   return {};
 }
 
-Result<Exported> Exporter::write(const formats::Checkpoint& source, std::uint64_t step) const {
+Result<Exported> Exporter::write(const Checkpoint& source, std::uint64_t step) const {
   EBB_TRY_ASSIGN(const auto conversion, plan(source));
   EBB_TRY_ASSIGN(const auto report, libswap::write_checkpoint(io_, *conversion.content,
                                                               conversion.plan, request_.directory,

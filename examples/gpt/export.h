@@ -28,7 +28,7 @@ class Exporter {
  public:
   // `world`: ranks the result is for. All borrowed.
   Exporter(const ExportRequest& request, std::uint32_t world, libswap::IoQueue& io,
-           libmuon::Engine& engine, formats::Rank rank, std::atomic<bool>& written);
+           libmuon::Engine& engine, Rank rank, std::atomic<bool>& written);
   ~Exporter();
 
   // Before the first step, on rank 0: what the format cannot hold is refused now, not at the end.
@@ -46,19 +46,19 @@ class Exporter {
  private:
   enum class Phase : std::uint8_t { waiting, writing, done };
   Result<> start_writing();
-  Result<formats::Conversion> plan(const formats::Checkpoint& source) const;
-  Result<Exported> write(const formats::Checkpoint& source, std::uint64_t step) const;
+  Result<formats::Conversion> plan(const Checkpoint& source) const;
+  Result<Exported> write(const Checkpoint& source, std::uint64_t step) const;
 
   const ExportRequest& request_;
   const std::uint32_t world_;
   libswap::IoQueue& io_;
   libmuon::Engine& engine_;
-  const formats::Rank rank_;
+  const Rank rank_;
   std::atomic<bool>& written_;  // shared by the ranks
   const bool too_late_;
   Phase phase_ = Phase::waiting;
   std::optional<libmuon::PinnedCheckpoint> pinned_;
-  std::unique_ptr<formats::Checkpoint> source_;
+  std::unique_ptr<Checkpoint> source_;
   std::thread writer_;
   std::optional<Result<Exported>> result_;  // set by the writer, read after join
 };

@@ -5,9 +5,6 @@
 namespace ebb::gpt {
 
 namespace fs = std::filesystem;
-using formats::Code;
-using formats::Error;
-using formats::Result;
 
 Result<std::string> read_text(libswap::IoQueue& io, const fs::path& path, std::uint64_t most) {
   EBB_TRY_ASSIGN(const libswap::FileId file, io.backend().open(path, {}));

@@ -11,10 +11,9 @@
 namespace ebb::gpt {
 
 // Code::limit above `most` bytes.
-formats::Result<std::string> read_text(libswap::IoQueue& io, const std::filesystem::path& path,
-                                       std::uint64_t most);
+Result<std::string> read_text(libswap::IoQueue& io, const std::filesystem::path& path,
+                              std::uint64_t most);
 // Makes the file or replaces what is in it; not crash-safe, for reports only.
-formats::Result<> write_text(libswap::IoQueue& io, const std::filesystem::path& path,
-                             std::string_view text);
+Result<> write_text(libswap::IoQueue& io, const std::filesystem::path& path, std::string_view text);
 
 }  // namespace ebb::gpt

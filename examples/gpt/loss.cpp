@@ -4,8 +4,6 @@
 
 namespace ebb::gpt {
 
-using formats::Result;
-
 Result<double> sum_of_losses(libmuon::Communicator& ranks, const ExactLoss& mine) {
   std::array<std::int64_t, 1> units{mine.units()};
   EBB_TRY(ranks.sum(units));

@@ -23,12 +23,12 @@ class ExactLoss {
 };
 
 // Collective. The sum over all ranks, in nats.
-formats::Result<double> sum_of_losses(libmuon::Communicator& ranks, const ExactLoss& mine);
+Result<double> sum_of_losses(libmuon::Communicator& ranks, const ExactLoss& mine);
 
 // Collective: ranks take turns. Mean nats per byte over windows of one sequence each; a rest
 // shorter than that is left out. REQUIRES: at least one window.
-formats::Result<double> held_out_loss(const Model& model, std::span<const float> weights,
-                                      std::span<const std::uint8_t> text,
-                                      libmuon::Communicator& ranks, Activations<float>& state);
+Result<double> held_out_loss(const Model& model, std::span<const float> weights,
+                             std::span<const std::uint8_t> text, libmuon::Communicator& ranks,
+                             Activations<float>& state);
 
 }  // namespace ebb::gpt

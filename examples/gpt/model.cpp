@@ -9,16 +9,16 @@ namespace {
 
 Result<> check(const Config& c) {
   if (c.sequence == 0 || c.width == 0 || c.layers == 0 || c.heads == 0 || c.hidden == 0)
-    return formats::Error{formats::Code::usage, "model: every size must be at least 1", ""};
+    return Error{Code::usage, "model: every size must be at least 1", ""};
   if (c.width % (2 * c.heads) != 0)
-    return formats::Error{formats::Code::usage,
-                          "model: width " + std::to_string(c.width) + " is not a multiple of 2 x " +
-                              std::to_string(c.heads) + " heads",
-                          ""};
+    return Error{Code::usage,
+                 "model: width " + std::to_string(c.width) + " is not a multiple of 2 x " +
+                     std::to_string(c.heads) + " heads",
+                 ""};
   return {};
 }
 
-std::uint64_t add(Model& model, std::string name, formats::Shape shape, Optimizer optimizer) {
+std::uint64_t add(Model& model, std::string name, Shape shape, Optimizer optimizer) {
   const std::uint64_t first = model.elems;
   const std::uint64_t elems = formats::volume(shape);
   model.parameters.push_back({std::move(name), std::move(shape), optimizer, first, elems});

@@ -11,8 +11,6 @@
 
 namespace ebb::gpt {
 
-using formats::Result;
-
 constexpr std::uint32_t kVocabulary = 256;  // a token is a byte
 
 struct Config {
@@ -29,7 +27,7 @@ enum class Optimizer : std::uint8_t { muon, adamw };
 
 struct Parameter {
   std::string name;
-  formats::Shape shape;  // (rows out, columns in) for matrices: y = x W^T
+  Shape shape;  // (rows out, columns in) for matrices: y = x W^T
   Optimizer optimizer = Optimizer::adamw;
   std::uint64_t first = 0;  // where it begins in the flat vector
   std::uint64_t elems = 0;

@@ -4,9 +4,6 @@
 
 namespace ebb::gpt {
 
-using formats::Rank;
-using formats::Result;
-
 Slice slice_of(std::uint64_t elems, Rank rank, std::uint32_t world) {
   const std::uint64_t part = formats::div_ceil(elems, world);
   const std::uint64_t first = std::min(elems, part * formats::index_of(rank));

@@ -18,18 +18,18 @@ struct Slice {
   std::uint64_t count = 0;
 };
 // REQUIRES: check_ranks(world)
-Slice slice_of(std::uint64_t elems, formats::Rank rank, std::uint32_t world);
+Slice slice_of(std::uint64_t elems, Rank rank, std::uint32_t world);
 
 class GradientMean {
  public:
   // `elems`: of the flat vector. `ranks` is borrowed.
   GradientMean(libmuon::Communicator& ranks, std::uint64_t elems);
   // Bytes kept here for one rank, for the memory plan.
-  static std::uint64_t bytes(std::uint64_t elems, formats::Rank rank, std::uint32_t world);
+  static std::uint64_t bytes(std::uint64_t elems, Rank rank, std::uint32_t world);
 
   // `mine`: the gradients of this rank's sequences, ascending, each of `elems` floats. Returns this
   // rank's slice of the mean over the batch; valid until the next call. Collective.
-  formats::Result<std::span<const float>> reduce(const std::vector<std::vector<float>>& mine);
+  Result<std::span<const float>> reduce(const std::vector<std::vector<float>>& mine);
 
  private:
   libmuon::Communicator& ranks_;

@@ -8,8 +8,6 @@
 namespace ebb::gpt {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using tools::Flag;
 using tools::FlagType;
 

@@ -12,8 +12,6 @@
 
 namespace ebb::gpt {
 
-using formats::Result;
-
 // Memory for optimizer state, of all ranks together.
 struct Budget {
   enum class Kind : std::uint8_t { all, quarter, bytes };

@@ -9,8 +9,6 @@
 namespace ebb::gpt {
 namespace {
 
-using formats::Policy;
-using formats::Rank;
 using libmuon::EngineConfig;
 using libmuon::EnginePlan;
 

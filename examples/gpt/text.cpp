@@ -11,8 +11,6 @@ namespace ebb::gpt {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Code;
-using formats::Error;
 
 constexpr std::uint64_t kMostText = formats::GiB;
 constexpr std::uint64_t kTrainSequences = 20;

@@ -12,8 +12,6 @@
 
 namespace ebb::gpt {
 
-using formats::Result;
-
 struct Corpus {
   std::vector<std::uint8_t> train;
   std::vector<std::uint8_t> held_out;

@@ -18,9 +18,6 @@
 namespace ebb::gpt {
 namespace {
 
-using formats::Code;
-using formats::Error;
-using formats::Rank;
 using libmuon::Communicator;
 using libmuon::Engine;
 using Clock = std::chrono::steady_clock;
@@ -98,8 +95,7 @@ Result<Outcome> RankTrainer::run() {
 
 Result<> RankTrainer::open() {
   const std::vector<float> initial = initial_weights(run_.model, kInitialSeed);
-  const auto part_of_initial = [&](std::uint32_t param, formats::FlatRange range,
-                                   std::span<float> into) {
+  const auto part_of_initial = [&](std::uint32_t param, FlatRange range, std::span<float> into) {
     const std::uint64_t first = run_.model.parameters[param].first + range.first;
     std::copy_n(initial.begin() + static_cast<std::ptrdiff_t>(first), range.count, into.begin());
   };

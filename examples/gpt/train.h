@@ -24,7 +24,7 @@ struct Run {
   const std::vector<libmuon::EngineConfig>& engines;  // one a rank
   libswap::IoQueue& io;
   libswap::SwapDirectory& swap;
-  const formats::Checkpoint* resume_from;       // null: none
+  const Checkpoint* resume_from;                // null: none
   const std::atomic<bool>& stop;                // the user asked to stop
   std::function<void(const std::string&)> say;  // one line of progress; called by rank 0
 };

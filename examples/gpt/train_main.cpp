@@ -23,8 +23,6 @@ namespace ebb {
 namespace gpt {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using tools::Exit;
 
 void say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
@@ -36,8 +34,8 @@ Result<std::unique_ptr<libswap::IoQueue>> open_io() {
   return libswap::IoQueue::start(std::move(chosen.backend), {});
 }
 
-Result<std::unique_ptr<formats::Checkpoint>> open_source(const Settings& settings) {
-  if (!settings.resume_from) return std::unique_ptr<formats::Checkpoint>();
+Result<std::unique_ptr<Checkpoint>> open_source(const Settings& settings) {
+  if (!settings.resume_from) return std::unique_ptr<Checkpoint>();
   EBB_TRY_ASSIGN(auto tree, libswap::open_tree(*settings.resume_from));
   return formats::describe(std::move(tree));
 }

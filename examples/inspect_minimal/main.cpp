@@ -6,10 +6,10 @@
 
 namespace {
 
-ebb::formats::Result<> print_tensors(const char* path) {
+ebb::Result<> print_tensors(const char* path) {
   EBB_TRY_ASSIGN(auto tree, ebb::libswap::open_tree(path));
   EBB_TRY_ASSIGN(const auto checkpoint, ebb::formats::describe(std::move(tree)));
-  const ebb::formats::Catalog& catalog = checkpoint->catalog();
+  const ebb::Catalog& catalog = checkpoint->catalog();
   EBB_TRY(ebb::formats::prove_coverage(catalog));  // every element is stored exactly once
   std::printf("%s of %u ranks\n", catalog.format.c_str(), catalog.world);
   for (const auto& tensor : catalog.tensors) {

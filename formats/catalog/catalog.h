@@ -126,3 +126,12 @@ Result<> prove_coverage(const TensorEntry& tensor, const Catalog& catalog);
 Result<> prove_coverage(const Catalog& catalog);
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::Catalog;
+using formats::Checkpoint;
+using formats::Chunk;
+using formats::GroupEntry;
+using formats::TensorEntry;
+using formats::ValueEntry;
+}  // namespace ebb

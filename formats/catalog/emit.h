@@ -122,3 +122,11 @@ struct EmitRequest {
 };
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::EmitPlan;
+using formats::FileRange;
+using formats::Fragment;
+using formats::OutputFile;
+using formats::TensorData;
+}  // namespace ebb

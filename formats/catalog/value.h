@@ -63,3 +63,7 @@ struct Value {
 std::string to_json(const Value& value);
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::Value;
+}  // namespace ebb

@@ -74,3 +74,8 @@ class ByteReader {
 };
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::ByteVector;
+using formats::ByteView;
+}  // namespace ebb

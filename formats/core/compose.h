@@ -33,3 +33,7 @@ std::string compose(std::string_view pattern, const Arguments&... arguments) {
 }
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::compose;
+}  // namespace ebb

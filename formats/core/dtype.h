@@ -47,3 +47,7 @@ std::optional<DType> dtype_named(std::string_view name);   // inverse of name_of
 std::optional<DType> dtype_numbered(std::uint8_t number);  // from a file
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::DType;
+}  // namespace ebb

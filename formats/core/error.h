@@ -50,3 +50,9 @@ struct Error {
 };
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::Code;
+using formats::Error;
+using formats::ErrorPlace;
+}  // namespace ebb

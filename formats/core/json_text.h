@@ -22,3 +22,8 @@ std::size_t utf8_length(std::string_view text);
 std::size_t ascii_length(std::string_view text);
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::json_string;
+using formats::printable;
+}  // namespace ebb

@@ -61,6 +61,10 @@ class [[nodiscard]] Result<void> {
 
 }  // namespace ebb::formats
 
+namespace ebb {
+using formats::Result;
+}  // namespace ebb
+
 #define EBB_CONCAT_INNER(a, b) a##b
 #define EBB_CONCAT(a, b) EBB_CONCAT_INNER(a, b)
 #define EBB_TRY_ASSIGN_IMPL(temporary, target, expression) \

@@ -43,3 +43,7 @@ constexpr std::uint64_t MiB = 1024 * KiB;
 constexpr std::uint64_t GiB = 1024 * MiB;
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::Rank;
+}  // namespace ebb

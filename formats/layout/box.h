@@ -83,3 +83,8 @@ std::string to_string(const Shape& shape);  // "[512, 2048]"
 std::string to_string(const Box& box);      // "[0:512, 128:256]"
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::Box;
+using formats::FlatRange;
+}  // namespace ebb

@@ -101,3 +101,8 @@ class Layout {
 };
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::Layout;
+using formats::Policy;
+}  // namespace ebb

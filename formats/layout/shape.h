@@ -135,3 +135,7 @@ class Shape {
 };
 
 }  // namespace ebb::formats
+
+namespace ebb {
+using formats::Shape;
+}  // namespace ebb

@@ -13,9 +13,6 @@
 
 namespace ebb::libmuon {
 
-using formats::Rank;
-using formats::Result;
-
 inline constexpr std::uint64_t kMostRoundBytes = 256 * formats::MiB;
 
 struct SendBuffer {

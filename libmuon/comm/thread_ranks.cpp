@@ -16,9 +16,6 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Code;
-using formats::Error;
-
 enum class Verb : std::uint8_t { agree, sum, exchange };
 
 std::string_view name_of(Verb verb) {

@@ -16,7 +16,7 @@ using GroupSpec = std::variant<MuonSpec, AdamSpec>;
 
 struct ParamSpec {
   std::string name;
-  formats::Shape shape;
+  Shape shape;
   std::uint32_t group = 0;  // index into ModelSpec::groups
 };
 
@@ -30,8 +30,8 @@ struct ModelSpec {
 enum class Placement : std::uint8_t { owner, shard };
 
 struct PartitionSpec {
-  formats::Layout::Spec gradients;  // how reduced gradients are handed in
-  formats::Layout::Spec weights;    // how new weights are handed out
+  Layout::Spec gradients;  // how reduced gradients are handed in
+  Layout::Spec weights;    // how new weights are handed out
   Placement placement = Placement::owner;
 };
 

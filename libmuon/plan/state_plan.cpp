@@ -9,18 +9,14 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Code;
-using formats::Error;
-using formats::Layout;
-using formats::Policy;
 using formats::native::Segment;
 
 constexpr std::uint64_t kElemBytes = sizeof(float);
 constexpr std::uint64_t kAdamStates = 3;
 constexpr std::uint64_t kAdamAlignElems = 16;  // each state begins on a cache line
 
-std::uint64_t rows_of(const formats::Shape& shape) { return shape.front(); }
-std::uint64_t cols_of(const formats::Shape& shape) {
+std::uint64_t rows_of(const Shape& shape) { return shape.front(); }
+std::uint64_t cols_of(const Shape& shape) {
   return formats::volume(shape) / std::max<std::uint64_t>(1, shape.front());
 }
 
@@ -59,7 +55,7 @@ std::vector<std::uint32_t> assign_owners(const ModelSpec& model, std::uint32_t w
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {
     if (!is_muon(model, i)) continue;
     const auto& spec = std::get<MuonSpec>(model.groups[model.params[i].group]);
-    const formats::Shape& shape = model.params[i].shape;
+    const Shape& shape = model.params[i].shape;
     cost[i] = newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
     order.push_back(i);
   }
@@ -108,7 +104,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
                  "tile size " + std::to_string(tile_bytes) + " is not a multiple of 4096 bytes",
                  {}};
   EBB_TRY(check_params(model));
-  std::vector<formats::Shape> shapes;
+  std::vector<Shape> shapes;
   for (const ParamSpec& param : model.params) shapes.push_back(param.shape);
 
   StatePlan plan;
@@ -145,7 +141,7 @@ FlatRange StatePlan::own_range(std::uint32_t param) const {
   return (muon_[param] ? *owners_ : *shards_).held(param, rank_);
 }
 
-bool StatePlan::in_place(std::uint32_t param, const formats::Layout& trainer) const {
+bool StatePlan::in_place(std::uint32_t param, const Layout& trainer) const {
   const FlatRange own = own_range(param);
   const FlatRange held = trainer.held(param, rank_);
   return own.first >= held.first && own.first + own.count <= held.first + held.count;
@@ -164,7 +160,7 @@ void StatePlan::add_muon_items(const ModelSpec& model) {
     Item& item = items_.back();
     item.parts.push_back({param, range, item.elems});
     item.elems += range.count;
-    const formats::Shape& shape = model.params[param].shape;
+    const Shape& shape = model.params[param].shape;
     const auto& spec = std::get<MuonSpec>(model.groups[model.params[param].group]);
     flops_ += libmuon::newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
   }
@@ -238,7 +234,7 @@ std::vector<Segment> StatePlan::segments(const Visit& visit) const {
     for (const Span& span : spans(visit))
       segments.push_back({.param = span.param,
                           .state = static_cast<std::uint32_t>(state),
-                          .dtype = formats::DType::f32,
+                          .dtype = DType::f32,
                           .first = span.range.first,
                           .count = span.range.count,
                           .offset = offset + span.visit_first * kElemBytes});

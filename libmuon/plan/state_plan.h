@@ -14,9 +14,6 @@
 
 namespace ebb::libmuon {
 
-using formats::FlatRange;
-using formats::Rank;
-
 // Indices into Manifest::states; the names are what other formats call them.
 enum class StateId : std::uint32_t { master = 0, momentum_buffer = 1, exp_avg = 2, exp_avg_sq = 3 };
 std::vector<std::string> state_names();
@@ -54,15 +51,15 @@ class StatePlan {
   Rank rank() const { return rank_; }
   std::uint32_t world() const { return gradients_->spec().mesh.world(); }
   std::uint64_t tile_bytes() const { return tile_bytes_; }
-  const formats::Layout& gradients() const { return *gradients_; }
-  const formats::Layout& weights() const { return *weights_; }
-  const formats::Layout& owners() const { return *owners_; }  // of Muon matrices
-  const formats::Layout& shards() const { return *shards_; }  // of AdamW ranges
+  const Layout& gradients() const { return *gradients_; }
+  const Layout& weights() const { return *weights_; }
+  const Layout& owners() const { return *owners_; }  // of Muon matrices
+  const Layout& shards() const { return *shards_; }  // of AdamW ranges
   bool muon(std::uint32_t param) const { return muon_[param]; }
   // The elements of a parameter whose state this rank keeps; count 0 if none.
   FlatRange own_range(std::uint32_t param) const;
   // Whether what this rank holds of it in `trainer` (gradients() or weights()) is all of that.
-  bool in_place(std::uint32_t param, const formats::Layout& trainer) const;
+  bool in_place(std::uint32_t param, const Layout& trainer) const;
 
   const std::vector<Item>& items() const { return items_; }
   const std::vector<Visit>& visits() const { return visits_; }  // sweep order; one per tile
@@ -94,7 +91,7 @@ class StatePlan {
 
   Rank rank_{};
   std::uint64_t tile_bytes_ = 0;
-  std::optional<formats::Layout> gradients_, weights_, owners_, shards_;
+  std::optional<Layout> gradients_, weights_, owners_, shards_;
   std::vector<bool> muon_;
   std::vector<Item> items_;
   std::vector<Visit> visits_;

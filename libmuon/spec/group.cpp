@@ -10,8 +10,6 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using formats::native::Group;
 
 template <typename T, std::size_t N>

@@ -8,9 +8,6 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Code;
-using formats::Error;
-
 Error outside(std::string_view setting, double value, std::string_view range) {
   return {Code::usage,
           "setting " + std::string(setting) + " = " + number_text(value) + " is outside " +

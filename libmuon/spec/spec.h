@@ -12,8 +12,6 @@
 
 namespace ebb::libmuon {
 
-using formats::Result;
-
 enum class Momentum : std::uint8_t { ema, sum };     // M <- bM + (1-b)G, or M <- bM + G
 enum class Precision : std::uint8_t { fp32, bf16 };  // of Newton-Schulz
 enum class ScaleRule : std::uint8_t { sqrt_max_1_rows_over_cols, match_rms_adamw };

@@ -13,11 +13,7 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Code;
-using formats::Error;
-using formats::GroupEntry;
 using formats::MomentumForm;
-using formats::Value;
 
 const Value* find(const GroupEntry& group, std::string_view name) {
   for (const auto& [key, value] : group.settings)
@@ -61,22 +57,22 @@ std::string differences(const GroupSpec& spec, std::uint32_t number, const Group
     const auto text = stored_text(stored, name);
     if (!text || same(value, *text)) continue;
     all += (all.empty() ? "group " + std::to_string(number) + ": " : ", ") + name + " is " + value +
-           ", was " + formats::printable(*text);
+           ", was " + printable(*text);
   }
   return all;
 }
 
 Result<std::string> compare_momentum(const MuonSpec& spec, const GroupEntry& stored,
-                                     const formats::TensorEntry& tensor) {
+                                     const TensorEntry& tensor) {
   const auto form = formats::momentum_form(stored, tensor);
   const auto wanted = spec.momentum == Momentum::sum ? MomentumForm::sum : MomentumForm::ema;
   const std::string ours = spec.momentum == Momentum::sum ? "a sum" : "an EMA";
   if (!form)
-    return "nothing tells whether the momentum of " + formats::printable(tensor.name) +
+    return "nothing tells whether the momentum of " + printable(tensor.name) +
            " is an EMA or a sum: it is taken as " + ours;
   if (*form == wanted) return std::string();
   return Error{Code::layout,
-               "the momentum of " + formats::printable(tensor.name) + " was kept as " +
+               "the momentum of " + printable(tensor.name) + " was kept as " +
                    (*form == MomentumForm::sum ? "a sum" : "an EMA") + ", the model keeps " + ours +
                    ": it would be wrong by a factor of " + number_text(1 / (1 - spec.beta)),
                "ckpt-convert CHECKPOINT NEW --to ebb --momentum " +
@@ -90,12 +86,12 @@ void append(std::string& notes, const std::string& note) {
 
 }  // namespace
 
-Result<std::string> compare_groups(const ModelSpec& model, const formats::Catalog& stored) {
+Result<std::string> compare_groups(const ModelSpec& model, const Catalog& stored) {
   std::map<std::string_view, std::size_t> group_of;
   for (std::size_t i = 0; i < stored.groups.size(); ++i)
     for (const std::string& name : stored.groups[i].params) group_of.emplace(name, i);
-  std::map<std::string_view, const formats::TensorEntry*> momentum_of;
-  for (const formats::TensorEntry& tensor : stored.tensors)
+  std::map<std::string_view, const TensorEntry*> momentum_of;
+  for (const TensorEntry& tensor : stored.tensors)
     if (tensor.state.starts_with("momentum")) momentum_of.emplace(tensor.name, &tensor);
   std::set<std::pair<std::size_t, std::uint32_t>> compared;
   std::string notes;
@@ -105,7 +101,7 @@ Result<std::string> compare_groups(const ModelSpec& model, const formats::Catalo
     const GroupEntry& group = stored.groups[found->second];
     const GroupSpec& spec = model.groups[param.group];
     if (const auto* muon = std::get_if<MuonSpec>(&spec)) {
-      formats::TensorEntry tensor;
+      TensorEntry tensor;
       tensor.name = param.name;
       tensor.state = "momentum_buffer";
       const auto kept = momentum_of.find(param.name);
@@ -119,8 +115,8 @@ Result<std::string> compare_groups(const ModelSpec& model, const formats::Catalo
   return notes;
 }
 
-Result<formats::Catalog> groups_of(const formats::native::Manifest& manifest) {
-  formats::Catalog catalog;
+Result<Catalog> groups_of(const formats::native::Manifest& manifest) {
+  Catalog catalog;
   for (const formats::native::Group& group : manifest.groups) {
     if (group.optimizer == "muon") EBB_TRY(muon_from(group));
     if (group.optimizer == "adamw") EBB_TRY(adam_from(group));

@@ -12,10 +12,10 @@ namespace ebb::libmuon {
 // One note that names each setting which is another one now, "" if none is; learning rates change
 // all the time and are left out. Code::layout where momentum is kept by the other convention: taken
 // as it is, it would be too large or too small by 1 / (1 - beta).
-Result<std::string> compare_groups(const ModelSpec& model, const formats::Catalog& stored);
+Result<std::string> compare_groups(const ModelSpec& model, const Catalog& stored);
 
 // A manifest's groups as a catalog has them. Code::unsupported names a setting that this version
 // does not know: it would train on with another optimizer.
-Result<formats::Catalog> groups_of(const formats::native::Manifest& manifest);
+Result<Catalog> groups_of(const formats::native::Manifest& manifest);
 
 }  // namespace ebb::libmuon

@@ -8,9 +8,6 @@
 
 namespace ebb::libmuon {
 
-using formats::Code;
-using formats::Error;
-using formats::Layout;
 using formats::ReshardPlan;
 
 namespace {
@@ -69,7 +66,7 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
 std::uint64_t workspace_bytes(const EngineConfig& config, const StatePlan& plan) {
   std::uint64_t scratch = 0;
   for (std::uint32_t i = 0; i < config.model.params.size(); ++i) {
-    const formats::Shape& shape = config.model.params[i].shape;
+    const Shape& shape = config.model.params[i].shape;
     if (plan.muon(i) && plan.own_range(i).count > 0)
       scratch = std::max(scratch, NewtonSchulz::scratch_bytes(shape[0], shape[1]));
   }
@@ -177,7 +174,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                                              libswap::IoQueue& io,
                                              libswap::SwapDirectory& directory,
                                              const InitialWeights& initial,
-                                             const formats::Checkpoint* checkpoint) {
+                                             const Checkpoint* checkpoint) {
   const auto make = [&]() -> Result<std::unique_ptr<Impl>> {
     EBB_TRY_ASSIGN(Prepared parts, prepare(config, ranks.rank()));
     if (parts.plan.world() != ranks.world())
@@ -263,7 +260,7 @@ Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
   return {};
 }
 
-Result<> Engine::set_blob(std::string key, formats::ByteVector bytes) {
+Result<> Engine::set_blob(std::string key, ByteVector bytes) {
   std::uint64_t total = blob_bytes(key.size(), bytes.size());
   for (const auto& blob : impl_->blobs)
     if (blob.key != key) total += blob_bytes(blob.key.size(), blob.bytes.size());
@@ -277,7 +274,7 @@ Result<> Engine::set_blob(std::string key, formats::ByteVector bytes) {
   return {};
 }
 
-const formats::ByteVector* Engine::blob(std::string_view key) const {
+const ByteVector* Engine::blob(std::string_view key) const {
   for (const auto& blob : impl_->blobs)
     if (blob.key == key) return &blob.bytes;
   return nullptr;

@@ -86,7 +86,7 @@ class Engine {
                                               libswap::IoQueue& io,
                                               libswap::SwapDirectory& directory,
                                               const InitialWeights& initial,
-                                              const formats::Checkpoint* checkpoint);
+                                              const Checkpoint* checkpoint);
   ~Engine();  // waits for I/O; uncommitted steps are lost, committed generations are not
 
   std::uint64_t step_count() const;
@@ -110,8 +110,8 @@ class Engine {
   Result<StepResult> step(const StepArgs& args);
 
   // What the trainer wants back after a resume (data position, RNG): stored with every generation.
-  Result<> set_blob(std::string key, formats::ByteVector bytes);
-  const formats::ByteVector* blob(std::string_view key) const;
+  Result<> set_blob(std::string key, ByteVector bytes);
+  const ByteVector* blob(std::string_view key) const;
 
   // [C] Marks the present state as a generation and returns at once; false: one is still under way,
   // or pinned ones leave no room. It becomes durable behind the next steps and is committed at a
@@ -123,7 +123,7 @@ class Engine {
   // error if it was abandoned.
   Result<std::uint64_t> wait_snapshot();
   // Why the last snapshot that was settled was abandoned; nullptr when it was committed.
-  const formats::Error* snapshot_error() const;
+  const Error* snapshot_error() const;
   std::uint64_t committed_generation() const;
   std::uint64_t committed_step() const;
   // Pins the committed generation on this rank. An export pins on all ranks, and until it is

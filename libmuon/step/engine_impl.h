@@ -54,22 +54,22 @@ struct Engine::Impl {
        libswap::SwapDirectory& swap_directory, Prepared prepared, std::unique_ptr<Pool> computing);
 
   // open.cpp
-  Result<> attach(const InitialWeights& initial, const formats::Checkpoint* checkpoint);
+  Result<> attach(const InitialWeights& initial, const Checkpoint* checkpoint);
   // False: the store holds its state in other places than the plan's; it is to be transferred.
   Result<bool> resume(const libswap::SwapDirectory::Entry& current);
   Result<> take_over(const formats::native::Manifest& manifest);
-  Result<> begin_from(const formats::Checkpoint& checkpoint);
+  Result<> begin_from(const Checkpoint& checkpoint);
   Result<> make_and_fill(const libswap::SwapDirectory::Entry& fresh,
                          const formats::native::Uuid& parent, const InitialWeights& initial,
-                         const formats::Checkpoint* checkpoint);
+                         const Checkpoint* checkpoint);
   Result<> make_store(const libswap::SwapDirectory::Entry& fresh,
                       const formats::native::Uuid& parent);
   Result<> open_pager();
-  void take_blobs(const formats::Catalog& catalog);
+  void take_blobs(const Catalog& catalog);
   void note(const std::string& text);
   void set_steps(const std::map<std::string, std::int64_t>& taken);
   Result<> fill_from(const InitialWeights& initial);
-  Result<> fill_from(const formats::Checkpoint& checkpoint);
+  Result<> fill_from(const Checkpoint& checkpoint);
   Result<> agree_all(const Result<>& mine, std::string_view doing);
 
   // step.cpp
@@ -128,10 +128,10 @@ struct Engine::Impl {
   std::vector<std::vector<float>> own_weights;    // per parameter: new weights, when not an alias
   std::vector<float> u, o;                        // of one item
   std::vector<formats::native::Blob> blobs;
-  std::optional<formats::Error> broken;        // after a failed sweep: reopen
-  std::optional<formats::Error> weights_owed;  // a step's weights were not handed out to all
+  std::optional<Error> broken;        // after a failed sweep: reopen
+  std::optional<Error> weights_owed;  // a step's weights were not handed out to all
   std::unique_ptr<PendingSnapshot> pending;
-  std::optional<formats::Error> abandoned;  // the last snapshot that was settled
+  std::optional<Error> abandoned;  // the last snapshot that was settled
   std::uint64_t committed_step = 0;
   EngineStats stats;
 };

@@ -6,7 +6,6 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Box;
 using formats::Move;
 using formats::Piece;
 
@@ -43,7 +42,7 @@ void append(std::vector<Move>& into, const std::vector<Move>& moves,
 // Between a pair of ranks both sides must list messages in one order: by tensor, then as planned.
 void order(std::vector<Move>& moves) { std::ranges::stable_sort(moves, {}, &Move::tensor); }
 
-std::uint64_t overlap(formats::FlatRange a, formats::FlatRange b) {
+std::uint64_t overlap(FlatRange a, FlatRange b) {
   const std::uint64_t first = std::max(a.first, b.first);
   const std::uint64_t end = std::min(a.first + a.count, b.first + b.count);
   return end > first ? end - first : 0;
@@ -53,23 +52,22 @@ std::uint64_t overlap(formats::FlatRange a, formats::FlatRange b) {
 
 // As ReshardPlan::between cuts it: a rank that holds an element itself takes it from there, the
 // others take it from the first copy.
-std::uint64_t busiest_rank_bytes(const formats::Layout& from, const formats::Layout& to,
-                                 std::uint32_t tensor) {
-  if (from.spec().policy == formats::Policy::replicated) return 0;
+std::uint64_t busiest_rank_bytes(const Layout& from, const Layout& to, std::uint32_t tensor) {
+  if (from.spec().policy == Policy::replicated) return 0;
   const formats::Mesh& source = from.spec().mesh;
   const formats::Mesh& target = to.spec().mesh;
   const std::uint64_t copies =
-      to.spec().policy == formats::Policy::replicated ? target.world() : target.replicas;
+      to.spec().policy == Policy::replicated ? target.world() : target.replicas;
   std::uint64_t busiest = 0;
   std::vector<std::uint64_t> kept(source.shard_world);  // by the ranks that hold a shard, together
   for (std::uint32_t rank = 0; rank < target.world(); ++rank) {
-    const formats::FlatRange wanted = to.held(tensor, formats::Rank{rank});
-    const std::uint64_t here = overlap(from.held(tensor, formats::Rank{rank}), wanted);
-    kept[source.shard_of(formats::Rank{rank})] += here;
+    const FlatRange wanted = to.held(tensor, Rank{rank});
+    const std::uint64_t here = overlap(from.held(tensor, Rank{rank}), wanted);
+    kept[source.shard_of(Rank{rank})] += here;
     busiest = std::max(busiest, wanted.count - here);
   }
   for (std::uint32_t shard = 0; shard < source.shard_world; ++shard) {
-    const std::uint64_t held = from.held(tensor, formats::Rank{shard}).count;
+    const std::uint64_t held = from.held(tensor, Rank{shard}).count;
     busiest = std::max(busiest, copies * held - kept[shard]);
   }
   return busiest * sizeof(float);

@@ -14,8 +14,7 @@ namespace ebb::libmuon {
 
 // The most bytes that any rank sends, or receives, when a tensor goes from one layout to another:
 // what one round must hold. O(ranks).
-std::uint64_t busiest_rank_bytes(const formats::Layout& from, const formats::Layout& to,
-                                 std::uint32_t tensor);
+std::uint64_t busiest_rank_bytes(const Layout& from, const Layout& to, std::uint32_t tensor);
 
 class Exchange {
  public:

@@ -81,7 +81,7 @@ Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
     for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
       const FlatRange own = plan.own_range(param);
       if (!plan.muon(param) || own.count == 0) continue;
-      const formats::Shape& shape = config.model.params[param].shape;
+      const Shape& shape = config.model.params[param].shape;
       seconds += static_cast<double>(own.count) * rates.muon_elem;
       seconds += rates.newton_schulz.at({shape[0], shape[1]});
     }

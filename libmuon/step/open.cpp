@@ -15,10 +15,6 @@
 
 namespace ebb::libmuon {
 
-using formats::Code;
-using formats::DType;
-using formats::Error;
-using formats::TensorEntry;
 using libswap::Pager;
 
 namespace {
@@ -32,7 +28,7 @@ std::span<float> segment_floats(std::span<std::byte> tile,
 // A catalog's tensors by parameter and state.
 class TensorIndex {
  public:
-  explicit TensorIndex(const formats::Catalog& catalog) {
+  explicit TensorIndex(const Catalog& catalog) {
     for (const TensorEntry& tensor : catalog.tensors)
       tensors_.emplace(std::pair<std::string_view, std::string_view>(tensor.name, tensor.state),
                        &tensor);
@@ -49,7 +45,7 @@ class TensorIndex {
 };
 
 Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::string_view state,
-                     const formats::Catalog& catalog) {
+                     const Catalog& catalog) {
   const std::string what = std::string(state) + " of " + param.name;
   if (tensor == nullptr)
     return Error{Code::incomplete, "the " + catalog.format + " checkpoint has no " + what,
@@ -72,7 +68,7 @@ std::vector<std::string> states_of(const ModelSpec& model, std::uint32_t param) 
   return {"master", "exp_avg", "exp_avg_sq"};
 }
 
-Result<> check_states(const formats::Catalog& catalog, const ModelSpec& model) {
+Result<> check_states(const Catalog& catalog, const ModelSpec& model) {
   const TensorIndex tensors(catalog);
   for (std::uint32_t param = 0; param < model.params.size(); ++param)
     for (const std::string& state : states_of(model, param))
@@ -82,8 +78,8 @@ Result<> check_states(const formats::Catalog& catalog, const ModelSpec& model) {
 }
 
 // Everything that is kept as bf16 reads as fp32.
-formats::ContentView widened(const formats::Checkpoint& checkpoint) {
-  formats::Catalog content;
+formats::ContentView widened(const Checkpoint& checkpoint) {
+  Catalog content;
   std::vector<formats::MadeOf> made_of;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     TensorEntry& wide = content.tensors.emplace_back(tensor);
@@ -96,7 +92,7 @@ formats::ContentView widened(const formats::Checkpoint& checkpoint) {
 // A checkpoint's tensors as this engine's states.
 class StateSource {
  public:
-  StateSource(const formats::Checkpoint& checkpoint, const ModelSpec& model)
+  StateSource(const Checkpoint& checkpoint, const ModelSpec& model)
       : checkpoint_(checkpoint), model_(model) {}
 
   Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile) {
@@ -104,8 +100,8 @@ class StateSource {
     for (const auto& segment : segments) {
       const std::uint32_t tensor = tensor_of(segment);
       std::span<std::byte> into = std::as_writable_bytes(segment_floats(tile, segment));
-      const formats::Shape& shape = checkpoint_.catalog().tensors[tensor].shape;
-      for (formats::Box& box : formats::boxes_of(shape, {segment.first, segment.count})) {
+      const Shape& shape = checkpoint_.catalog().tensors[tensor].shape;
+      for (Box& box : formats::boxes_of(shape, {segment.first, segment.count})) {
         const std::uint64_t bytes = formats::volume(box.extent) * sizeof(float);
         wanted.push_back({tensor, std::move(box), into.first(bytes)});
         into = into.subspan(bytes);
@@ -124,7 +120,7 @@ class StateSource {
     return static_cast<std::uint32_t>(tensor - checkpoint_.catalog().tensors.data());
   }
 
-  const formats::Checkpoint& checkpoint_;
+  const Checkpoint& checkpoint_;
   const ModelSpec& model_;
   const std::vector<std::string> names_ = state_names();
   const formats::ContentView content_ = widened(checkpoint_);
@@ -169,8 +165,7 @@ std::string ranks_text(std::uint32_t world) { return std::to_string(world) + " r
 
 }  // namespace
 
-Result<> Engine::Impl::attach(const InitialWeights& initial,
-                              const formats::Checkpoint* checkpoint) {
+Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* checkpoint) {
   const auto current = directory.current();
   const bool same = current && current->world == ranks.world() &&
                     current->layout_digest == parts.plan.digest() &&
@@ -179,7 +174,7 @@ Result<> Engine::Impl::attach(const InitialWeights& initial,
     EBB_TRY_ASSIGN(const bool resumed, resume(*current));
     if (resumed) return {};
   }
-  std::unique_ptr<formats::Checkpoint> previous;
+  std::unique_ptr<Checkpoint> previous;
   const auto begin = [&]() -> Result<> {
     if (current) {
       EBB_TRY_ASSIGN(auto tree, libswap::open_tree(current->path));
@@ -212,8 +207,7 @@ Result<> Engine::Impl::attach(const InitialWeights& initial,
 
 Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
                                      const formats::native::Uuid& parent,
-                                     const InitialWeights& initial,
-                                     const formats::Checkpoint* checkpoint) {
+                                     const InitialWeights& initial, const Checkpoint* checkpoint) {
   EBB_TRY(make_store(fresh, parent));
   const Result<> filled = checkpoint != nullptr ? fill_from(*checkpoint) : fill_from(initial);
   EBB_TRY(agree_all(filled, "filling its store"));
@@ -249,7 +243,7 @@ Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) 
 }
 
 Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
-  EBB_TRY_ASSIGN(const formats::Catalog trained, groups_of(manifest));
+  EBB_TRY_ASSIGN(const Catalog trained, groups_of(manifest));
   EBB_TRY_ASSIGN(notes, compare_groups(config.model, trained));
   if (const auto passed_over = store->passed_over()) note(*passed_over);
   if (const std::uint32_t slots = store->superblock().slots; slots != config.slots)
@@ -294,8 +288,8 @@ Result<> Engine::Impl::make_store(const libswap::SwapDirectory::Entry& fresh,
 }
 
 // All that can be refused without a store is refused before there is one.
-Result<> Engine::Impl::begin_from(const formats::Checkpoint& checkpoint) {
-  const formats::Catalog& catalog = checkpoint.catalog();
+Result<> Engine::Impl::begin_from(const Checkpoint& checkpoint) {
+  const Catalog& catalog = checkpoint.catalog();
   EBB_TRY(check_states(catalog, config.model));
   EBB_TRY_ASSIGN(notes, compare_groups(config.model, catalog));
   EBB_TRY_ASSIGN(const auto taken, formats::counted_steps(checkpoint));
@@ -309,17 +303,17 @@ Result<> Engine::Impl::begin_from(const formats::Checkpoint& checkpoint) {
 }
 
 // What a store cannot keep beside its state is left behind, and said.
-void Engine::Impl::take_blobs(const formats::Catalog& catalog) {
+void Engine::Impl::take_blobs(const Catalog& catalog) {
   std::uint64_t total = 0;
   std::string left;
-  for (const formats::ValueEntry& value : catalog.values) {
-    if (value.value.kind != formats::Value::Kind::bytes) continue;
+  for (const ValueEntry& value : catalog.values) {
+    if (value.value.kind != Value::Kind::bytes) continue;
     const std::uint64_t bytes = blob_bytes(value.key.size(), value.value.raw.size());
     if (total + bytes <= kMostBlobBytes) {
       total += bytes;
       blobs.push_back({value.key, value.value.raw});
     } else {
-      left += (left.empty() ? "" : ", ") + formats::printable(value.key) + " of " +
+      left += (left.empty() ? "" : ", ") + printable(value.key) + " of " +
               std::to_string(value.value.raw.size()) + " bytes";
     }
   }
@@ -340,7 +334,7 @@ Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
       });
 }
 
-Result<> Engine::Impl::fill_from(const formats::Checkpoint& checkpoint) {
+Result<> Engine::Impl::fill_from(const Checkpoint& checkpoint) {
   StateSource source(checkpoint, config.model);
   return pager->sweep(Pager::Mode::create, step,
                       [&](std::uint64_t tile, std::span<std::byte> bytes) {

@@ -7,8 +7,6 @@
 
 namespace ebb::libmuon {
 
-using formats::Result;
-
 PinnedCheckpoint::PinnedCheckpoint(std::shared_ptr<libswap::Store> store,
                                    std::filesystem::path directory, std::uint64_t generation,
                                    std::uint64_t step)
@@ -28,7 +26,7 @@ PinnedCheckpoint::~PinnedCheckpoint() {
   if (store_) store_->unpin(generation_);
 }
 
-Result<std::unique_ptr<formats::Checkpoint>> PinnedCheckpoint::describe() const {
+Result<std::unique_ptr<Checkpoint>> PinnedCheckpoint::describe() const {
   EBB_TRY_ASSIGN(auto tree, libswap::open_tree(directory_));
   return formats::describe_ebb_generation(std::move(tree), generation_);
 }

@@ -14,9 +14,9 @@ namespace ebb::libmuon {
 class PinnedCheckpoint {
  public:
   // Pins the generation in this rank's store; `step` is the step it is at.
-  static formats::Result<PinnedCheckpoint> pin(std::shared_ptr<libswap::Store> store,
-                                               std::filesystem::path directory,
-                                               std::uint64_t generation, std::uint64_t step);
+  static Result<PinnedCheckpoint> pin(std::shared_ptr<libswap::Store> store,
+                                      std::filesystem::path directory, std::uint64_t generation,
+                                      std::uint64_t step);
   ~PinnedCheckpoint();  // unpins
   PinnedCheckpoint(PinnedCheckpoint&&) noexcept = default;
   PinnedCheckpoint& operator=(PinnedCheckpoint&&) = delete;
@@ -24,7 +24,7 @@ class PinnedCheckpoint {
   std::uint64_t generation() const { return generation_; }
   std::uint64_t step() const { return step_; }
   // All ranks' parts of this generation and no other. One rank is enough to write it.
-  formats::Result<std::unique_ptr<formats::Checkpoint>> describe() const;
+  Result<std::unique_ptr<Checkpoint>> describe() const;
 
  private:
   PinnedCheckpoint(std::shared_ptr<libswap::Store> store, std::filesystem::path directory,

@@ -8,10 +8,7 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Code;
-using formats::Error;
-
-std::string text_of(const formats::Layout::Spec& spec) {
+std::string text_of(const Layout::Spec& spec) {
   std::string text = std::string(name_of(spec.policy)) + " over " +
                      std::to_string(spec.mesh.shard_world) + " ranks x " +
                      std::to_string(spec.mesh.replicas) + ", aligned to " +

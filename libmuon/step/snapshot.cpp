@@ -7,9 +7,6 @@
 
 namespace ebb::libmuon {
 
-using formats::Code;
-using formats::Error;
-
 PendingSnapshot::~PendingSnapshot() {
   if (word == Word::none) word = Word::never;
   word.notify_one();

@@ -9,9 +9,6 @@
 
 namespace ebb::libmuon {
 
-using formats::Code;
-using formats::Error;
-using formats::Layout;
 using libswap::Lane;
 using libswap::TraceSpan;
 
@@ -42,9 +39,9 @@ struct Copy {
   std::uint32_t count = 1;
 };
 
-Copy copy_of(const Layout& gradients, formats::Rank rank) {
+Copy copy_of(const Layout& gradients, Rank rank) {
   const Layout::Spec& spec = gradients.spec();
-  if (spec.policy == formats::Policy::replicated) return {index_of(rank), spec.mesh.world()};
+  if (spec.policy == Policy::replicated) return {index_of(rank), spec.mesh.world()};
   return {index_of(rank) / spec.mesh.shard_world, spec.mesh.replicas};
 }
 

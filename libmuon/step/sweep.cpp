@@ -90,7 +90,7 @@ void Engine::Impl::visit_momentum(const Visit& visit, std::span<float> tile, flo
 void Engine::Impl::orthogonalize(const Item& item) {
   const TraceSpan trace(config.trace, parts.plan.rank(), Lane::compute, "Newton-Schulz");
   for (const ItemPart& part : item.parts) {
-    const formats::Shape& shape = config.model.params[part.param].shape;
+    const Shape& shape = config.model.params[part.param].shape;
     newton_schulz[group_of(part.param)]->run(
         shape[0], shape[1], std::span<const float>(u).subspan(part.item_first, part.range.count),
         std::span(o).subspan(part.item_first, part.range.count));
@@ -101,7 +101,7 @@ void Engine::Impl::visit_master(const Visit& visit, std::span<float> tile) {
   const TraceSpan trace(config.trace, parts.plan.rank(), Lane::compute, "apply");
   for (const StatePlan::Span& span : parts.plan.spans(visit)) {
     const auto& spec = std::get<MuonSpec>(config.model.groups[group_of(span.param)]);
-    const formats::Shape& shape = config.model.params[span.param].shape;
+    const Shape& shape = config.model.params[span.param].shape;
     const auto out = std::span<const float>(o).subspan(visit.first + span.visit_first);
     const auto w = tile.subspan(span.visit_first, span.range.count);
     in_ranges(pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {

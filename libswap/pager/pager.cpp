@@ -7,9 +7,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
-using formats::Error;
-
 // Frames beyond this buy nothing on disks measured here; the rest of a budget becomes residency.
 constexpr std::uint64_t kMostFrames = 16;
 constexpr std::uint64_t kFrameBytesWorthHaving = 64u << 20;

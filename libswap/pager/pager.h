@@ -95,7 +95,7 @@ class Pager {
   void start_reads(std::unique_lock<std::mutex>& lock);
   void transferred(Lane lane, std::uint64_t tile, Trace::Clock::time_point begin);
   void read_done(std::uint64_t tile, Result<> result);
-  void fail(formats::Error error);
+  void fail(Error error);
   Result<> sticky() const;
   void wait(std::unique_lock<std::mutex>& lock, double& stall, const char* what,
             const std::function<bool()>& ready);
@@ -117,7 +117,7 @@ class Pager {
   std::uint64_t in_flight_ = 0;       // requests whose completion will call us
   std::uint64_t cut_writes_ = 0;      // writes in flight that belong to the present cut
   std::uint64_t epoch_ = 0;           // number of cuts begun
-  std::optional<formats::Error> error_;
+  std::optional<Error> error_;
   PagerStats stats_;
 };
 

@@ -9,8 +9,6 @@ namespace ebb::libswap {
 
 using formats::append_le;
 using formats::ByteReader;
-using formats::ByteVector;
-using formats::ByteView;
 
 namespace {
 

@@ -21,8 +21,7 @@
 namespace ebb::libswap {
 
 // The same for two plans only if they make the same files of the same content in the same pieces.
-std::string identity_of(const formats::EmitPlan& plan, const formats::Catalog& content,
-                        std::uint64_t piece_bytes);
+std::string identity_of(const EmitPlan& plan, const Catalog& content, std::uint64_t piece_bytes);
 
 struct JournalContent {
   std::string identity;
@@ -50,7 +49,7 @@ class Journal {
 
  private:
   Journal(IoQueue& io, FileId file, std::uint64_t end) : io_(io), file_(file), end_(end) {}
-  Result<> append_record(formats::ByteView payload);
+  Result<> append_record(ByteView payload);
 
   IoQueue& io_;
   FileId file_;

@@ -8,9 +8,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::Error;
-
 namespace {
 
 constexpr std::string_view kNew = ".ebb-new-";

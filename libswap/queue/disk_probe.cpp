@@ -83,11 +83,11 @@ Result<> check_probe(const DiskProbe& probe) {
       probe.bytes >= step && probe.bytes < (std::uint64_t{1} << 50)) {
     return {};
   }
-  return formats::Error{formats::Code::usage,
-                        "cannot measure a disk with " + std::to_string(probe.bytes) +
-                            " bytes in operations of " + std::to_string(step) + ", " +
-                            std::to_string(probe.depth) + " at a time",
-                        ""};
+  return Error{Code::usage,
+               "cannot measure a disk with " + std::to_string(probe.bytes) +
+                   " bytes in operations of " + std::to_string(step) + ", " +
+                   std::to_string(probe.depth) + " at a time",
+               ""};
 }
 
 class Measurement {

@@ -42,11 +42,11 @@ void IoScheduler::add(IoRequest request) {
   }
   if (asked.priority == Priority::step) ++step_transfers_;
   if (asked.offset > kMaxOffset || asked.data.size() > kMaxOffset - asked.offset) {
-    added.error = formats::Error{
-        formats::Code::usage,
-        "offset " + std::to_string(asked.offset) + " of " + backend_.path_of(asked.file) + " and " +
-            std::to_string(asked.data.size()) + " bytes reach beyond 2^63 - 1",
-        ""};
+    added.error =
+        Error{Code::usage,
+              "offset " + std::to_string(asked.offset) + " of " + backend_.path_of(asked.file) +
+                  " and " + std::to_string(asked.data.size()) + " bytes reach beyond 2^63 - 1",
+              ""};
   }
   if (asked.data.empty() || added.error) {
     added.issued = asked.data.size();
@@ -143,7 +143,7 @@ void IoScheduler::complete(const RawDone& done) {
   const auto moved = static_cast<std::uint32_t>(done.result);
   if (moved > op.size) {
     return fail(operation,
-                {formats::Code::io,
+                {Code::io,
                  place_of(op, backend_.path_of(op.file)) + ": the " + std::string(backend_.name()) +
                      " backend reports " + std::to_string(moved) + " bytes moved",
                  ""});
@@ -175,7 +175,7 @@ void IoScheduler::resume(Operation& operation, std::uint32_t moved) {
 
 void IoScheduler::repeat(Operation& operation, int why) {
   if (++operation.tries == kMaxTries) {
-    formats::Error error = error_of(operation.op, why);
+    Error error = error_of(operation.op, why);
     error.message += ", " + std::to_string(kMaxTries) + " times in a row";
     return fail(operation, std::move(error));
   }
@@ -184,7 +184,7 @@ void IoScheduler::repeat(Operation& operation, int why) {
   again_.push_back(operation.op.tag);
 }
 
-void IoScheduler::fail(Operation& operation, formats::Error error) {
+void IoScheduler::fail(Operation& operation, Error error) {
   Request& request = *operation.request;
   if (!request.error) {
     request.error = std::move(error);
@@ -224,10 +224,10 @@ void IoScheduler::answer_finished() {
   }
 }
 
-formats::Error IoScheduler::error_of(const RawOp& op, int number) const {
+Error IoScheduler::error_of(const RawOp& op, int number) const {
   const std::string path = backend_.path_of(op.file);
   if (op.kind == RawOp::Kind::sync_data) return errno_error(number, "cannot sync " + path);
-  formats::Error error = errno_error(number, place_of(op, path));
+  Error error = errno_error(number, place_of(op, path));
   if (number == EINVAL) {
     const Result<FileInfo> info = backend_.info(op.file);
     if (info && info->direct) {
@@ -239,8 +239,8 @@ formats::Error IoScheduler::error_of(const RawOp& op, int number) const {
   return error;
 }
 
-formats::Error IoScheduler::file_ends(const RawOp& op, std::uint64_t size) const {
-  return {formats::Code::incomplete,
+Error IoScheduler::file_ends(const RawOp& op, std::uint64_t size) const {
+  return {Code::incomplete,
           place_of(op, backend_.path_of(op.file)) + ": the file ends at " + std::to_string(size),
           ""};
 }

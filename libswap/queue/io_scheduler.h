@@ -41,7 +41,7 @@ class IoScheduler {
     IoRequest asked;
     std::uint64_t issued = 0;       // bytes cut off so far
     std::uint32_t outstanding = 0;  // operations not back yet
-    std::optional<formats::Error> error;
+    std::optional<Error> error;
     std::list<Request>::iterator self;
   };
   struct Operation {
@@ -63,11 +63,11 @@ class IoScheduler {
 
   void resume(Operation& operation, std::uint32_t moved);
   void repeat(Operation& operation, int why);
-  void fail(Operation& operation, formats::Error error);
+  void fail(Operation& operation, Error error);
   void retire(Operation& operation);
   void finish_if_done(Request& request);
-  formats::Error error_of(const RawOp& op, int number) const;
-  formats::Error file_ends(const RawOp& op, std::uint64_t size) const;
+  Error error_of(const RawOp& op, int number) const;
+  Error file_ends(const RawOp& op, std::uint64_t size) const;
 
   IoBackend& backend_;
   IoQueue::Options options_;

@@ -14,11 +14,7 @@
 
 namespace ebb::libswap {
 
-using formats::ByteVector;
-using formats::Result;
-
-Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
-                              const formats::TensorEntry& tensor) {
+Result<std::string> sha256_of(const Checkpoint& checkpoint, const TensorEntry& tensor) {
   EBB_TRY_ASSIGN(const formats::BoxReader reader, formats::BoxReader::open(checkpoint, tensor));
   EBB_TRY_ASSIGN(formats::BoxStream stream,
                  formats::BoxStream::open(reader, formats::whole(tensor.shape)));
@@ -45,16 +41,16 @@ class Runs {
 
   struct Run {
     std::size_t tensor = 0;
-    const formats::Chunk* chunk = nullptr;
+    const Chunk* chunk = nullptr;
     std::uint64_t at = 0;  // byte of the chunk
     std::uint64_t size = 0;
   };
   std::optional<Run> next() {
     const std::lock_guard guard(mutex_);
     for (; tensor_ < tensors_.size(); ++tensor_, chunk_ = 0) {
-      const formats::TensorEntry& tensor = *tensors_[tensor_].tensor;
+      const TensorEntry& tensor = *tensors_[tensor_].tensor;
       for (; chunk_ < tensor.chunks.size(); ++chunk_, at_ = 0) {
-        const formats::Chunk& chunk = tensor.chunks[chunk_];
+        const Chunk& chunk = tensor.chunks[chunk_];
         const auto size = formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent));
         EBB_CHECK(size.has_value());  // the whole tensor's fits
         if (at_ == *size) continue;
@@ -68,8 +64,7 @@ class Runs {
 
  private:
   // The runs that follow begin where a block of the file does.
-  std::uint64_t until_border(const formats::TensorEntry& tensor,
-                             const formats::Chunk& chunk) const {
+  std::uint64_t until_border(const TensorEntry& tensor, const Chunk& chunk) const {
     const std::uint64_t size = formats::BoxReader::kMaxRun - (chunk.offset + at_) % kBlock;
     return size - size % formats::div_ceil(bits_of(tensor.dtype), 8);
   }
@@ -96,7 +91,7 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
                    AlignedBuffer::allocate(formats::BoxReader::kMaxRun + kBlock));
     while (!stop.load(std::memory_order_relaxed)) {
       if (cancel != nullptr && cancel->load(std::memory_order_relaxed))
-        return formats::Error{formats::Code::cancelled, "stopped on request", {}};
+        return Error{Code::cancelled, "stopped on request", {}};
       const auto run = runs.next();
       if (!run) break;
       const TensorOf& of = tensors[run->tensor];
@@ -118,11 +113,10 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
   return sums;
 }
 
-Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
-                                     const formats::TensorEntry& tensor) {
+Result<std::uint64_t> fingerprint_of(const Checkpoint& checkpoint, const TensorEntry& tensor) {
   const TensorOf one{&checkpoint, &tensor};
   std::uint64_t runs = 0;
-  for (const formats::Chunk& chunk : tensor.chunks)
+  for (const Chunk& chunk : tensor.chunks)
     runs += formats::packed_bytes(tensor.dtype, formats::volume(chunk.box.extent)).value_or(0) /
                 formats::BoxReader::kMaxRun +
             1;

@@ -13,22 +13,20 @@
 namespace ebb::libswap {
 
 // SHA-256, lower-case hex, of the whole logical tensor: row-major, little-endian.
-formats::Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
-                                       const formats::TensorEntry& tensor);
+Result<std::string> sha256_of(const Checkpoint& checkpoint, const TensorEntry& tensor);
 
 // The fingerprint of fingerprint.h, chunk by chunk in the order they are stored: it does not go
 // through BoxReader, so it also checks what was read through one. Several workers, 4 at most, share
 // the chunks of a large tensor. REQUIRES: coverage proven.
-formats::Result<std::uint64_t> fingerprint_of(const formats::Checkpoint& checkpoint,
-                                              const formats::TensorEntry& tensor);
+Result<std::uint64_t> fingerprint_of(const Checkpoint& checkpoint, const TensorEntry& tensor);
 
 struct TensorOf {
-  const formats::Checkpoint* checkpoint = nullptr;
-  const formats::TensorEntry* tensor = nullptr;  // one of the checkpoint's
+  const Checkpoint* checkpoint = nullptr;
+  const TensorEntry* tensor = nullptr;  // one of the checkpoint's
 };
 // The same of many tensors, by several workers at a time, in order. `cancel` may be null.
-formats::Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> tensors,
-                                                            std::uint32_t workers,
-                                                            const std::atomic<bool>* cancel);
+Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> tensors,
+                                                   std::uint32_t workers,
+                                                   const std::atomic<bool>* cancel);
 
 }  // namespace ebb::libswap

@@ -10,13 +10,11 @@
 
 namespace ebb::libswap {
 
-using formats::Result;
-
 Result<> in_parallel(std::uint32_t workers,
                      const std::function<Result<>(const std::atomic<bool>& stop)>& work) {
   std::atomic<bool> stop = false;
   std::mutex mutex;
-  std::optional<formats::Error> failure;
+  std::optional<Error> failure;
   const auto note = [&](Result<> result) {
     if (result) return;
     const std::lock_guard guard(mutex);

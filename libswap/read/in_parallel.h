@@ -11,9 +11,8 @@ namespace ebb::libswap {
 
 // Calls work(stop) `workers` times, at least once, each on a thread of its own but for one on the
 // caller's. `stop` becomes true when one of them has failed; the first failure is the answer.
-formats::Result<> in_parallel(
-    std::uint32_t workers,
-    const std::function<formats::Result<>(const std::atomic<bool>& stop)>& work);
+Result<> in_parallel(std::uint32_t workers,
+                     const std::function<Result<>(const std::atomic<bool>& stop)>& work);
 
 // `asked`; 0: two for each core, of which one can wait for the disk, and no more than 16.
 std::uint32_t workers_or_default(std::uint32_t asked);

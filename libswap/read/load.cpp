@@ -8,13 +8,6 @@
 
 namespace ebb::libswap {
 
-using formats::Box;
-using formats::Chunk;
-using formats::Code;
-using formats::Error;
-using formats::Result;
-using formats::TensorEntry;
-
 namespace {
 
 // Part of one Wanted, as much as is read at once.
@@ -137,7 +130,7 @@ Result<> Loader::Portion::run(const LoadOptions& options) {
 Result<const formats::BoxReader*> Loader::reader_of(std::uint32_t tensor) {
   const auto known = readers_.find(tensor);
   if (known != readers_.end()) return &known->second;
-  const formats::Catalog& catalog = checkpoint_.catalog();
+  const Catalog& catalog = checkpoint_.catalog();
   if (tensor >= catalog.tensors.size())
     return Error{Code::layout,
                  "tensor " + std::to_string(tensor) + " is wanted of a checkpoint that has " +
@@ -156,7 +149,7 @@ Result<LoadReport> Loader::load(std::span<const Wanted> wanted) {
   return portion.take_report();
 }
 
-Result<LoadReport> load(const formats::Checkpoint& checkpoint, std::span<const Wanted> wanted,
+Result<LoadReport> load(const Checkpoint& checkpoint, std::span<const Wanted> wanted,
                         const LoadOptions& options) {
   return Loader(checkpoint, options).load(wanted);
 }

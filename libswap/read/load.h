@@ -25,7 +25,7 @@ namespace ebb::libswap {
 // A box of a tensor, and the memory for its elements: row-major, dense, little-endian.
 struct Wanted {
   std::uint32_t tensor = 0;  // index into catalog().tensors
-  formats::Box box;
+  Box box;
   std::span<std::byte> into;  // exactly its bytes
 };
 
@@ -44,26 +44,26 @@ struct LoadReport {
 // Blocks. Errors: layout (a box outside its tensor, memory of another size), incomplete or corrupt
 // (a tensor of which something is wanted is not stored whole, exactly once), cancelled, and those
 // of reading. After an error the memory holds anything.
-formats::Result<LoadReport> load(const formats::Checkpoint& checkpoint,
-                                 std::span<const Wanted> wanted, const LoadOptions& options = {});
+Result<LoadReport> load(const Checkpoint& checkpoint, std::span<const Wanted> wanted,
+                        const LoadOptions& options = {});
 
 // What is known of a checkpoint stays from one call to the next: for those who load it in portions.
 // Borrows the checkpoint. One call at a time. Memory: BoxReader's index of each tensor that
 // something was wanted of.
 class Loader {
  public:
-  explicit Loader(const formats::Checkpoint& checkpoint, const LoadOptions& options = {})
+  explicit Loader(const Checkpoint& checkpoint, const LoadOptions& options = {})
       : checkpoint_(checkpoint), options_(options) {}
 
   // As load().
-  formats::Result<LoadReport> load(std::span<const Wanted> wanted);
+  Result<LoadReport> load(std::span<const Wanted> wanted);
 
  private:
   class Portion;
 
-  formats::Result<const formats::BoxReader*> reader_of(std::uint32_t tensor);
+  Result<const formats::BoxReader*> reader_of(std::uint32_t tensor);
 
-  const formats::Checkpoint& checkpoint_;
+  const Checkpoint& checkpoint_;
   LoadOptions options_;
   std::map<std::uint32_t, formats::BoxReader> readers_;  // by tensor; coverage proven
 };

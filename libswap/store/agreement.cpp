@@ -4,10 +4,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::Error;
-using formats::Result;
-
 Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_view doing) {
   EBB_TRY_ASSIGN(const std::int64_t worst, ranks.agree(mine ? 1 : 0));
   if (!mine) return mine;

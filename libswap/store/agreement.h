@@ -12,18 +12,17 @@ class Agreement {
  public:
   virtual ~Agreement() = default;
   // The smallest of all ranks' numbers, the same on every rank. Collective.
-  virtual formats::Result<std::int64_t> agree(std::int64_t mine) = 0;
+  virtual Result<std::int64_t> agree(std::int64_t mine) = 0;
 };
 
 // A world of one rank.
 class Alone : public Agreement {
  public:
-  formats::Result<std::int64_t> agree(std::int64_t mine) override { return mine; }
+  Result<std::int64_t> agree(std::int64_t mine) override { return mine; }
 };
 
 // Whether all ranks got through: mine if it is an error, Code::peer if another's is. Collective.
 // `doing` says with what, for the message.
-formats::Result<> agree_all(Agreement& ranks, const formats::Result<>& mine,
-                            std::string_view doing);
+Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_view doing);
 
 }  // namespace ebb::libswap

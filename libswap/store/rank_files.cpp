@@ -6,9 +6,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
-using formats::Error;
 using formats::native::kBlock;
 using formats::native::Superblock;
 
@@ -17,10 +14,10 @@ constexpr OpenOptions kExisting{.access = Access::read_write};
 
 }  // namespace
 
-RankFiles::RankFiles(IoQueue& io, const fs::path& store, formats::Rank rank, std::uint32_t world)
+RankFiles::RankFiles(IoQueue& io, const fs::path& store, Rank rank, std::uint32_t world)
     : io_(io),
       folder_(store / formats::native::rank_directory(rank, world)),
-      meta_of_rank_zero_(store / formats::native::rank_directory(formats::Rank{0}, world) /
+      meta_of_rank_zero_(store / formats::native::rank_directory(Rank{0}, world) /
                          formats::native::kMetaFile) {}
 
 RankFiles::~RankFiles() {
@@ -122,8 +119,8 @@ void RankFiles::remove_made() {
   remove(folder_);
 }
 
-Result<std::unique_ptr<RankFiles>> RankFiles::open(IoQueue& io, const fs::path& store,
-                                                   formats::Rank rank, std::uint32_t world) {
+Result<std::unique_ptr<RankFiles>> RankFiles::open(IoQueue& io, const fs::path& store, Rank rank,
+                                                   std::uint32_t world) {
   std::unique_ptr<RankFiles> files(new RankFiles(io, store, rank, world));
   EBB_TRY_ASSIGN(const bool there, io.backend().exists(files->folder_));
   if (!there)
@@ -182,7 +179,7 @@ Result<formats::native::Manifest> RankFiles::read_manifest(std::uint32_t region)
   return formats::native::read_manifest(meta_source(), superblock(), region);
 }
 
-Result<> RankFiles::write_manifest(std::uint32_t region, formats::ByteView bytes) {
+Result<> RankFiles::write_manifest(std::uint32_t region, ByteView bytes) {
   return io_.write(meta_, formats::native::region_offset(superblock(), region), bytes,
                    Priority::background);
 }

@@ -18,8 +18,8 @@ class RankFiles {
   static Result<std::unique_ptr<RankFiles>> create(IoQueue& io, const fs::path& store,
                                                    const formats::native::Superblock& superblock);
   // Makes durable what it is about to believe, and repairs a torn superblock.
-  static Result<std::unique_ptr<RankFiles>> open(IoQueue& io, const fs::path& store,
-                                                 formats::Rank rank, std::uint32_t world);
+  static Result<std::unique_ptr<RankFiles>> open(IoQueue& io, const fs::path& store, Rank rank,
+                                                 std::uint32_t world);
   ~RankFiles();
   RankFiles(const RankFiles&) = delete;
   RankFiles& operator=(const RankFiles&) = delete;
@@ -30,7 +30,7 @@ class RankFiles {
   std::string data_name() const { return (folder_ / data_name_).string(); }
 
   Result<formats::native::Manifest> read_manifest(std::uint32_t region) const;
-  Result<> write_manifest(std::uint32_t region, formats::ByteView bytes);
+  Result<> write_manifest(std::uint32_t region, ByteView bytes);
   // Durably: the generation in that region can never be chosen again.
   Result<> void_manifest(std::uint32_t region, const formats::native::ManifestHeader& header);
   // fdatasync. One failure and neither file is ever trusted again.
@@ -49,7 +49,7 @@ class RankFiles {
   Result<> verify(const formats::native::Manifest& manifest);
 
  private:
-  RankFiles(IoQueue& io, const fs::path& store, formats::Rank rank, std::uint32_t world);
+  RankFiles(IoQueue& io, const fs::path& store, Rank rank, std::uint32_t world);
   Result<> lock();
   Result<> make(const fs::path& store);
   Result<> make_data();
@@ -75,7 +75,7 @@ class RankFiles {
 };
 
 // The error for a block that is not what its checksum says; `tile` numbers from the rank's first.
-formats::Error damaged_block(const std::string& file, std::uint64_t offset, std::uint64_t tile,
-                             std::uint64_t block);
+Error damaged_block(const std::string& file, std::uint64_t offset, std::uint64_t tile,
+                    std::uint64_t block);
 
 }  // namespace ebb::libswap

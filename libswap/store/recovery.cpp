@@ -9,8 +9,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using formats::native::MetaScan;
 using formats::native::RegionFinding;
 using formats::native::Superblock;
@@ -30,7 +28,7 @@ Result<> together(Agreement& ranks, Result<> mine, const std::string& what) {
 
 // What must be equal on all ranks, in 62 bits.
 std::int64_t identity_of(const Superblock& s) {
-  formats::ByteVector bytes;
+  ByteVector bytes;
   formats::append_bytes(bytes, s.store);
   formats::append_le(bytes, s.world);
   formats::append_le(bytes, s.slots);
@@ -107,7 +105,7 @@ Result<> void_newer(RankFiles& files, std::uint64_t generation) {
 }
 
 fs::path meta_of(const RankFiles& files, std::int64_t rank) {
-  const formats::Rank number{static_cast<std::uint32_t>(rank)};
+  const Rank number{static_cast<std::uint32_t>(rank)};
   return fs::path(files.data_name()).parent_path().parent_path() /
          formats::native::rank_directory(number, files.superblock().world) /
          formats::native::kMetaFile;

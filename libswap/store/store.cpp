@@ -13,9 +13,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
-using formats::Error;
 using formats::native::BlockPlace;
 using formats::native::Superblock;
 

@@ -19,7 +19,6 @@
 
 namespace ebb::libswap {
 
-using formats::Rank;
 using formats::native::Manifest;
 using formats::native::Uuid;
 

@@ -12,8 +12,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using formats::native::Survey;
 
 Uuid draw_uuid() {

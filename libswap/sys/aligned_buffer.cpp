@@ -38,7 +38,7 @@ std::byte* map_aligned(std::uint64_t bytes, std::uint64_t alignment) {
 
 }  // namespace
 
-formats::Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes) {
+Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes) {
   if (bytes == 0) return AlignedBuffer();
   const std::string what = "cannot map " + std::to_string(bytes) + " bytes of memory";
   if (bytes > std::numeric_limits<std::uint64_t>::max() / 4) return errno_error(ENOMEM, what);

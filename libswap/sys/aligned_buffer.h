@@ -16,7 +16,7 @@ namespace ebb::libswap {
 class AlignedBuffer {
  public:
   // REQUIRES nothing of `bytes`: 0 gives an empty buffer. Aligned to 4096, to 2 MiB from 2 MiB on.
-  static formats::Result<AlignedBuffer> allocate(std::uint64_t bytes);
+  static Result<AlignedBuffer> allocate(std::uint64_t bytes);
   AlignedBuffer() = default;
   AlignedBuffer(AlignedBuffer&& other) noexcept;
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;

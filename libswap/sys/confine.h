@@ -10,8 +10,6 @@
 
 namespace ebb::libswap {
 
-using formats::Result;
-
 struct Confinement {
   std::uint64_t memory = std::uint64_t{1} << 30;  // bytes of address space
   std::uint64_t cpu_seconds = 60;

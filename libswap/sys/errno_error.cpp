@@ -12,29 +12,29 @@ std::string errno_text(int number) {
   return std::string(description) + " (" + name + ")";
 }
 
-formats::Code code_of_errno(int number) {
+Code code_of_errno(int number) {
   switch (number) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      return formats::Code::no_space;
+      return Code::no_space;
     case ENOMEM:
-      return formats::Code::no_memory;
+      return Code::no_memory;
     case EEXIST:
-      return formats::Code::usage;
+      return Code::usage;
     case EBUSY:
     case EWOULDBLOCK:
-      return formats::Code::busy;
+      return Code::busy;
     case ECANCELED:
-      return formats::Code::cancelled;
+      return Code::cancelled;
     default:
-      return formats::Code::io;
+      return Code::io;
   }
 }
 
-formats::Error errno_error(int number, const std::string& what) {
-  const formats::Code code = code_of_errno(number);
-  std::string hint = code == formats::Code::no_space ? "df -h; df -i" : "";
+Error errno_error(int number, const std::string& what) {
+  const Code code = code_of_errno(number);
+  std::string hint = code == Code::no_space ? "df -h; df -i" : "";
   if (number == EFBIG) hint = "ulimit -f unlimited";
   return {code, what + ": " + errno_text(number), std::move(hint)};
 }

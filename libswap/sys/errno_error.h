@@ -8,7 +8,7 @@
 namespace ebb::libswap {
 
 std::string errno_text(int number);  // "No space left on device (ENOSPC)"
-formats::Code code_of_errno(int number);
-formats::Error errno_error(int number, const std::string& what);  // "<what>: <errno_text>"
+Code code_of_errno(int number);
+Error errno_error(int number, const std::string& what);  // "<what>: <errno_text>"
 
 }  // namespace ebb::libswap

@@ -66,19 +66,19 @@ void write_record(int descriptor, const std::string& record) {
   static_cast<void>(::ftruncate(descriptor, kept) == 0);
 }
 
-formats::Error held(const std::string& path, const std::string& record) {
+Error held(const std::string& path, const std::string& record) {
   const std::string pid = first_word(record);
   const bool number = !pid.empty() && pid.find_first_not_of("0123456789") == std::string::npos;
-  if (!number) return {formats::Code::busy, path + " is locked by another process", "lsof " + path};
+  if (!number) return {Code::busy, path + " is locked by another process", "lsof " + path};
   const bool here = record_of(pid) == record;
-  return {formats::Code::busy,
+  return {Code::busy,
           path + " is locked by process " + pid + (here ? "" : " (of another machine, or gone)"),
           here ? "ps -fp " + pid : "lsof " + path};
 }
 
 }  // namespace
 
-formats::Result<> lock_file(int descriptor, const std::string& path) {
+Result<> lock_file(int descriptor, const std::string& path) {
   for (int attempt = 1; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0; ++attempt) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return errno_error(errno, "cannot lock " + path);

@@ -14,7 +14,7 @@ namespace ebb::libswap {
 // REQUIRES: `descriptor` is open for reading and writing, without O_DIRECT. Waits up to 0.3 s,
 // because the kernel may hold a killed process's files for a moment. Code::busy names the holder.
 // That the record could not be written (a full disk) is no failure: it is for messages only.
-formats::Result<> lock_file(int descriptor, const std::string& path);
+Result<> lock_file(int descriptor, const std::string& path);
 void unlock_file(int descriptor);
 
 // Bytes [first, first + count), count 0: all from there on; they may lie behind the file's end. It

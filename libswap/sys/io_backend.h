@@ -16,7 +16,6 @@
 
 namespace ebb::libswap {
 
-using formats::Result;
 namespace fs = std::filesystem;
 
 enum class FileId : std::int32_t {};

@@ -21,8 +21,8 @@ namespace {
 constexpr std::size_t kMaxEntries = 1'000'000;
 constexpr std::uint64_t kMaxFileBytes = std::numeric_limits<off_t>::max();
 
-formats::Error too_big(const OpenFile& file, std::uint64_t bytes) {
-  return {formats::Code::usage,
+Error too_big(const OpenFile& file, std::uint64_t bytes) {
+  return {Code::usage,
           "cannot make " + file.path + " " + std::to_string(bytes) + " bytes long: over 2^63 - 1",
           ""};
 }
@@ -198,8 +198,8 @@ Result<std::vector<std::string>> PosixBackend::list(const fs::path& directory) {
   for (fs::directory_iterator entry(directory, code), end; !code && entry != end;
        entry.increment(code)) {
     if (names.size() == kMaxEntries) {
-      return formats::Error{formats::Code::limit,
-                            directory.string() + " has more than 1000000 entries, the limit", ""};
+      return Error{Code::limit, directory.string() + " has more than 1000000 entries, the limit",
+                   ""};
     }
     names.push_back(entry->path().filename().string());
   }
@@ -240,7 +240,7 @@ std::shared_ptr<const OpenFile> PosixBackend::find(FileId file) const {
 Result<std::shared_ptr<const OpenFile>> PosixBackend::get(FileId file) const {
   std::shared_ptr<const OpenFile> open = find(file);
   if (open != nullptr) return open;
-  return formats::Error{formats::Code::state, path_of(file) + " is not open", ""};
+  return Error{Code::state, path_of(file) + " is not open", ""};
 }
 
 }  // namespace ebb::libswap

@@ -69,22 +69,21 @@ Result<OpenFile> open_regular_file(const fs::path& path, const OpenOptions& opti
   const mode_t mode = options.visibility == Visibility::owner ? 0600 : 0666;
   OpenFile file{Descriptor(::open(path.c_str(), flags_of(options), mode)), path.string()};
   if (!file.descriptor) {
-    formats::Error error = errno_error(errno, what);
+    Error error = errno_error(errno, what);
     if (errno == EMFILE) error.hint = "ulimit -n $(ulimit -Hn)";
     return error;
   }
   struct stat status{};
   if (::fstat(file.descriptor.get(), &status) != 0) return errno_error(errno, what);
   if (!S_ISREG(status.st_mode)) {
-    return formats::Error{formats::Code::usage, what + ": not a regular file", ""};
+    return Error{Code::usage, what + ": not a regular file", ""};
   }
   const int flags = ::fcntl(file.descriptor.get(), F_GETFL) & ~O_NONBLOCK;
   if (::fcntl(file.descriptor.get(), F_SETFL, flags) != 0) return errno_error(errno, what);
   if (options.direct == Direct::off) return file;
   if (!switch_direct_on(file, flags) && options.direct == Direct::required) {
-    return formats::Error{formats::Code::unsupported,
-                          what + " for direct I/O: its file system has no O_DIRECT",
-                          "findmnt -T " + path.string()};
+    return Error{Code::unsupported, what + " for direct I/O: its file system has no O_DIRECT",
+                 "findmnt -T " + path.string()};
   }
   return file;
 }

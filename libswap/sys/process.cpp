@@ -20,9 +20,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::Error;
-
 namespace {
 
 constexpr std::size_t kMostLine = 1u << 20;

@@ -12,7 +12,7 @@
 
 namespace ebb::libswap {
 
-inline formats::Result<std::thread> start_thread(std::function<void()> body) {
+inline Result<std::thread> start_thread(std::function<void()> body) {
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -26,7 +26,7 @@ inline formats::Result<std::thread> start_thread(std::function<void()> body) {
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!why.empty()) {
-    return formats::Error{formats::Code::no_memory, "cannot start a thread: " + why, "ulimit -u"};
+    return Error{Code::no_memory, "cannot start a thread: " + why, "ulimit -u"};
   }
   return thread;
 }

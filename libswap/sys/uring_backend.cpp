@@ -203,8 +203,8 @@ std::string blocked_because() {
   return "io_uring is blocked by seccomp (the default in containers)";
 }
 
-formats::Error refusal(int error) {
-  formats::Error refused{formats::Code::unsupported, "", "sysctl kernel.io_uring_disabled"};
+Error refusal(int error) {
+  Error refused{Code::unsupported, "", "sysctl kernel.io_uring_disabled"};
   switch (error) {
     case EPERM:
     case EACCES:

@@ -77,9 +77,8 @@ class MemoryBackend : public IoBackend {
 Result<MemoryBackend::Open*> MemoryBackend::get(FileId file) {
   const auto found = files_.find(file);
   if (found != files_.end()) return &found->second;
-  return formats::Error{formats::Code::state,
-                        "file #" + std::to_string(static_cast<std::int32_t>(file)) + " is not open",
-                        ""};
+  return Error{Code::state,
+               "file #" + std::to_string(static_cast<std::int32_t>(file)) + " is not open", ""};
 }
 
 Result<FileId> MemoryBackend::open(const fs::path& path, const OpenOptions& options) {
@@ -151,7 +150,7 @@ Result<> MemoryBackend::lock(FileId file) {
   EBB_TRY_ASSIGN(const Open* open, get(file));
   const void*& holder = open->node->locked_by;
   if (holder != nullptr) {
-    return formats::Error{formats::Code::busy, open->path + " is locked by another user", ""};
+    return Error{Code::busy, open->path + " is locked by another user", ""};
   }
   holder = this;
   return {};

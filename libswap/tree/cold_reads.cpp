@@ -14,8 +14,6 @@
 
 namespace ebb::libswap {
 
-using formats::Result;
-
 namespace {
 
 constexpr std::uint64_t kBlock = 4096;

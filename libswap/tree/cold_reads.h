@@ -38,7 +38,7 @@ class BounceBuffers {
     BounceBuffers* owner_;
     AlignedBuffer memory_;
   };
-  formats::Result<Lease> take();
+  Result<Lease> take();
 
  private:
   std::mutex mutex_;
@@ -64,7 +64,7 @@ std::size_t read_blocks(int descriptor, std::uint64_t offset, std::span<std::byt
 
 // Reads past the page cache, by way of a bounce buffer; how many bytes, fewer at the file's end or
 // where such reads do not work: the rest is read another way.
-formats::Result<std::size_t> read_uncached(int descriptor, BounceBuffers& buffers,
-                                           std::uint64_t offset, std::span<std::byte> into);
+Result<std::size_t> read_uncached(int descriptor, BounceBuffers& buffers, std::uint64_t offset,
+                                  std::span<std::byte> into);
 
 }  // namespace ebb::libswap

@@ -20,9 +20,8 @@ std::shared_ptr<DecodedItems::Slot> DecodedItems::slot_of(const std::string& key
   return kept_.front().slot;
 }
 
-formats::Result<DecodedItems::Item> DecodedItems::get(
-    const std::string& key, std::uint64_t bytes,
-    const std::function<formats::Result<Item>()>& make) {
+Result<DecodedItems::Item> DecodedItems::get(const std::string& key, std::uint64_t bytes,
+                                             const std::function<Result<Item>()>& make) {
   const std::shared_ptr<Slot> slot = slot_of(key, bytes);
   const std::lock_guard lock(slot->making);
   if (slot->item == nullptr) {

@@ -19,8 +19,8 @@ class DecodedItems {
   explicit DecodedItems(std::uint64_t limit) : limit_(limit) {}
 
   // An error of `make` is kept for nobody.
-  formats::Result<Item> get(const std::string& key, std::uint64_t bytes,
-                            const std::function<formats::Result<Item>()>& make);
+  Result<Item> get(const std::string& key, std::uint64_t bytes,
+                   const std::function<Result<Item>()>& make);
 
  private:
   struct Slot {

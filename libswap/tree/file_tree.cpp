@@ -27,9 +27,6 @@ namespace ebb::libswap {
 namespace {
 
 using formats::ByteSource;
-using formats::ByteVector;
-using formats::Code;
-using formats::Error;
 using Entry = formats::SourceTree::Entry;
 
 constexpr int kMaxDepth = 8;
@@ -219,7 +216,7 @@ class FileTree : public formats::SourceTree {
     return decoded_.get(key, bytes, make);
   }
   std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
-                                    formats::ByteView bytes) const override {
+                                    ByteView bytes) const override {
     const std::uint32_t crc = formats::crc32_zip(0, bytes);
     const std::lock_guard lock(seen_mutex_);
     return seen_.add(key, size, first, bytes, crc);

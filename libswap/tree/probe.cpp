@@ -18,10 +18,6 @@ namespace ebb::libswap {
 namespace {
 
 using formats::ByteSource;
-using formats::ByteVector;
-using formats::Code;
-using formats::Error;
-using formats::Result;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kMostExcuse = 4096;
@@ -177,7 +173,7 @@ Result<ByteVector> Probe::excuse() {
   ByteVector bytes(count);
   EBB_TRY_ASSIGN(const Reading reading, receive(bytes));
   if (reading == Reading::end && count > 0) return broken("broke off in its excuse");
-  const std::string why = formats::printable(formats::text_of(bytes), kMostExcuse);
+  const std::string why = printable(formats::text_of(bytes), kMostExcuse);
   return Error{static_cast<Code>(code), std::string(file_.name()) + ": " + why, {}};
 }
 

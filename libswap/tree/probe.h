@@ -25,8 +25,7 @@ struct ProbeLimits {
 // `command[0]` is the program's path; the file's size in decimal is appended as last argument.
 // Whatever the program does - crash, hang, write nonsense, run out of memory - is one Error that
 // names the file. Blocks until it has ended.
-formats::Result<formats::ByteVector> run_probe(std::vector<std::string> command,
-                                               const formats::ByteSource& file,
-                                               const ProbeLimits& limits);
+Result<ByteVector> run_probe(std::vector<std::string> command, const formats::ByteSource& file,
+                             const ProbeLimits& limits);
 
 }  // namespace ebb::libswap

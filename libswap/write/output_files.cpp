@@ -8,10 +8,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::Error;
-using formats::OutputFile;
-
 namespace {
 
 constexpr std::uint64_t kBlock = 4096;

@@ -32,7 +32,7 @@ class OutputFiles {
     Reservation reservation = Reservation::whole_files;
   };
   // Files are written past the page cache where the file system allows it and `piece_bytes` does.
-  OutputFiles(IoQueue& io, fs::path directory, std::span<const formats::OutputFile> files,
+  OutputFiles(IoQueue& io, fs::path directory, std::span<const OutputFile> files,
               const Settings& settings);
   ~OutputFiles();  // closes
 
@@ -63,12 +63,12 @@ class OutputFiles {
     FileId id{};
     std::uint64_t granule = 1;  // sizes of writes are multiples of this
   };
-  Result<Output> make(const formats::OutputFile& file);
+  Result<Output> make(const OutputFile& file);
   Output get(std::uint32_t file) const;
 
   IoQueue& io_;
   fs::path directory_;
-  std::span<const formats::OutputFile> files_;
+  std::span<const OutputFile> files_;
   Settings settings_;
   Direct direct_;
   mutable std::mutex mutex_;

@@ -10,11 +10,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::Error;
-using formats::FileRange;
-using formats::Fragment;
-using formats::OutputFile;
 using formats::Pack;
 using formats::PackedItem;
 using formats::Sealed;
@@ -49,7 +44,7 @@ class Sealer {
       const std::uint64_t from = std::max(fragment.offset, first);
       const std::uint64_t until = std::min(fragment.offset + sealed->size, end);
       feed(window.subspan(fed_ - first, from - fed_));
-      const formats::ByteVector seal = sealed->bytes(crcs_.of(sealed->over));
+      const ByteVector seal = sealed->bytes(crcs_.of(sealed->over));
       EBB_CHECK(seal.size() == sealed->size);
       std::ranges::copy(std::span(seal).subspan(from - fragment.offset, until - from),
                         window.subspan(from - first).begin());
@@ -58,7 +53,7 @@ class Sealer {
   }
 
  private:
-  void feed(formats::ByteView bytes) {
+  void feed(ByteView bytes) {
     crcs_.feed(bytes);
     fed_ += bytes.size();
   }
@@ -70,7 +65,7 @@ class Sealer {
 
 }  // namespace
 
-PackedPieces::PackedPieces(const PieceFiller& filler, const formats::EmitPlan& plan,
+PackedPieces::PackedPieces(const PieceFiller& filler, const EmitPlan& plan,
                            std::uint64_t piece_bytes)
     : filler_(filler),
       files_(plan.files),
@@ -186,7 +181,7 @@ Result<PackedPieces::Place> PackedPieces::place_for(const Piece& piece, const Wo
 // The runs before it were all taken earlier, so somebody is at them.
 Result<MadePiece> PackedPieces::make_head(const Piece& piece) {
   const formats::PackedHead& head = *files_[piece.file].head;
-  formats::ByteVector bytes;
+  ByteVector bytes;
   {
     std::unique_lock lock(mutex_);
     settled_.wait(lock, [&] { return stopped_.load() || unsettled_[piece.file] == 0; });

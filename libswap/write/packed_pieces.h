@@ -27,7 +27,7 @@ class PackedPieces : public PieceMaker {
   static constexpr std::uint64_t kKept = std::uint64_t{16} << 20;
 
   // REQUIRES: the plan has `packing`.
-  PackedPieces(const PieceFiller& filler, const formats::EmitPlan& plan, std::uint64_t piece_bytes);
+  PackedPieces(const PieceFiller& filler, const EmitPlan& plan, std::uint64_t piece_bytes);
 
   const Pieces& pieces() const override { return pieces_; }
   std::uint64_t buffer_bytes() const override;
@@ -61,13 +61,13 @@ class PackedPieces : public PieceMaker {
   Result<Place> place_for(const Piece& piece, const Workplace& place);
   Result<> pack(Packer& packer, const Piece& piece, std::span<std::byte> into,
                 FinishedPiece& finished);
-  Result<std::uint64_t> pack_item(Packer& packer, const formats::OutputFile& file,
+  Result<std::uint64_t> pack_item(Packer& packer, const OutputFile& file,
                                   const formats::PackedItem& item, std::span<std::byte> into,
                                   Shares& shares);
   void settle(const Piece& piece, const Frames& frames);
 
   const PieceFiller& filler_;
-  const std::vector<formats::OutputFile>& files_;
+  const std::vector<OutputFile>& files_;
   formats::Compression compression_;
   Pieces pieces_;
   std::atomic<bool> stopped_ = false;

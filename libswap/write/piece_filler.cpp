@@ -9,11 +9,6 @@
 
 namespace ebb::libswap {
 
-using formats::DType;
-using formats::Fragment;
-using formats::OutputFile;
-using formats::TensorData;
-
 std::span<const Fragment> fragments_in(const OutputFile& file, std::uint64_t offset,
                                        std::uint64_t size) {
   const std::span<const Fragment> all = file.fragments;
@@ -24,8 +19,8 @@ std::span<const Fragment> fragments_in(const OutputFile& file, std::uint64_t off
   return {first, last};
 }
 
-std::uint64_t size_of(const Fragment& fragment, const formats::Catalog& content) {
-  if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data)) return bytes->size();
+std::uint64_t size_of(const Fragment& fragment, const Catalog& content) {
+  if (const auto* bytes = std::get_if<ByteVector>(&fragment.data)) return bytes->size();
   if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) return sealed->size;
   const auto& data = std::get<TensorData>(fragment.data);
   const auto size =
@@ -66,7 +61,7 @@ class PieceFiller::Part {
     if (whole < into.size()) {
       element += whole / to_bytes_;
       EBB_TRY(one(into.subspan(whole), 0));
-      derive(element, formats::ByteView(element_).first(from_bytes_), shares);
+      derive(element, ByteView(element_).first(from_bytes_), shares);
     }
     if (counts_) shares.stored.push_back({data_.tensor, elements_.fingerprint() - before});
     return {};
@@ -94,7 +89,7 @@ class PieceFiller::Part {
       return {};
     }
     const std::uint64_t at_once = kCastBytes / std::max(from_bytes_, to_bytes_);
-    formats::ByteVector in;
+    ByteVector in;
     while (!into.empty()) {
       const std::uint64_t count = std::min<std::uint64_t>(at_once, into.size() / to_bytes_);
       in.resize(count * from_bytes_);
@@ -108,17 +103,17 @@ class PieceFiller::Part {
   }
 
   // What readers will make of these elements for the tensors that are not stored.
-  void derive(std::uint64_t element, formats::ByteView bytes, Shares& shares) const {
+  void derive(std::uint64_t element, ByteView bytes, Shares& shares) const {
     if (!counts_ || bytes.empty()) return;
-    formats::ByteVector out;
+    ByteVector out;
     for (const std::uint32_t number : filler_.derived_from_[data_.tensor]) {
       const auto& tensors = filler_.content_.catalog().tensors;
-      const formats::TensorEntry& target = tensors[filler_.plan_.derived[number].tensor];
+      const TensorEntry& target = tensors[filler_.plan_.derived[number].tensor];
       const std::uint32_t size = reader_.packed() ? 1 : bytes_of(target.dtype);
       const std::uint64_t at_once = kCastBytes / std::max(from_bytes_, to_bytes_) * from_bytes_;
       std::uint64_t sum = 0;
       for (std::uint64_t at = 0; at < bytes.size(); at += at_once) {
-        formats::ByteView block = bytes.subspan(at, std::min(at_once, bytes.size() - at));
+        ByteView block = bytes.subspan(at, std::min(at_once, bytes.size() - at));
         if (target.dtype != from_) {
           out.resize(block.size() / from_bytes_ * size);
           formats::cast_floats(from_, block, target.dtype, out);
@@ -144,8 +139,7 @@ class PieceFiller::Part {
   std::array<std::byte, 16> element_{};
 };
 
-PieceFiller::PieceFiller(const formats::Checkpoint& content, const formats::EmitPlan& plan,
-                         const Stores& stores)
+PieceFiller::PieceFiller(const Checkpoint& content, const EmitPlan& plan, const Stores& stores)
     : content_(content),
       plan_(plan),
       stores_(stores),
@@ -183,7 +177,7 @@ Result<Shares> PieceFiller::fill(const OutputFile& file, std::uint64_t offset,
     zeros_until(first);
     const auto place = into.subspan(first - offset, last - first);
     const std::uint64_t skipped = first - fragment.offset;
-    if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data)) {
+    if (const auto* bytes = std::get_if<ByteVector>(&fragment.data)) {
       std::ranges::copy(std::span(*bytes).subspan(skipped, place.size()), place.begin());
     } else if (const auto* data = std::get_if<TensorData>(&fragment.data)) {
       EBB_TRY_ASSIGN(const formats::BoxReader* reader, reader_of(data->tensor));

@@ -17,28 +17,25 @@
 
 namespace ebb::libswap {
 
-using formats::Result;
-
 // Borrows everything. Thread-safe. Memory: BoxReader's indexes, and per call one run of BoxReader
 // and what kCastBytes says.
 class PieceFiller {
  public:
   static constexpr std::uint64_t kCastBytes = std::uint64_t{512} << 10;
 
-  PieceFiller(const formats::Checkpoint& content, const formats::EmitPlan& plan,
-              const Stores& stores);
+  PieceFiller(const Checkpoint& content, const EmitPlan& plan, const Stores& stores);
 
   // Bytes [offset, offset + into.size()) of the file; the places of Sealed fragments stay as they
   // are. Code::corrupt when what was gathered is not what the chunks hold.
-  Result<Shares> fill(const formats::OutputFile& file, std::uint64_t offset,
+  Result<Shares> fill(const OutputFile& file, std::uint64_t offset,
                       std::span<std::byte> into) const;
 
  private:
   class Part;
   Result<const formats::BoxReader*> reader_of(std::uint32_t tensor) const;
 
-  const formats::Checkpoint& content_;
-  const formats::EmitPlan& plan_;
+  const Checkpoint& content_;
+  const EmitPlan& plan_;
   const Stores& stores_;
   std::vector<std::vector<std::uint32_t>> derived_from_;  // numbers in plan.derived, by tensor
   mutable std::mutex mutex_;
@@ -47,8 +44,8 @@ class PieceFiller {
 
 // The fragments of a file that reach into a range, or may: those that begin before its end, from
 // the last one on that begins at or before its start.
-std::span<const formats::Fragment> fragments_in(const formats::OutputFile& file,
-                                                std::uint64_t offset, std::uint64_t size);
-std::uint64_t size_of(const formats::Fragment& fragment, const formats::Catalog& content);
+std::span<const Fragment> fragments_in(const OutputFile& file, std::uint64_t offset,
+                                       std::uint64_t size);
+std::uint64_t size_of(const Fragment& fragment, const Catalog& content);
 
 }  // namespace ebb::libswap

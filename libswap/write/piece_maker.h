@@ -11,8 +11,6 @@
 
 namespace ebb::libswap {
 
-using formats::Result;
-
 // Where one worker makes a piece.
 struct Workplace {
   std::span<std::byte> bytes;  // PieceMaker::buffer_bytes(), and room up to a disk's block

@@ -12,10 +12,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::Error;
-using formats::OutputFile;
-
 namespace {
 
 constexpr auto kLookInterval = std::chrono::milliseconds(100);  // for a cancellation

@@ -42,9 +42,9 @@ struct PieceWork {
 // written before a cancellation becomes durable first.
 // Memory: PieceMaker::buffers() for each worker, and what the maker takes. REQUIRES: the maker is
 // of these files, and new.
-Result<> write_pieces(IoQueue& io, PieceMaker& maker, std::span<const formats::OutputFile> files,
+Result<> write_pieces(IoQueue& io, PieceMaker& maker, std::span<const OutputFile> files,
                       const fs::path& directory, const PieceWork& work);
 
-formats::Error stopped_on_request();  // Code::cancelled
+Error stopped_on_request();  // Code::cancelled
 
 }  // namespace ebb::libswap

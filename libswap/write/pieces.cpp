@@ -9,11 +9,11 @@ namespace ebb::libswap {
 
 namespace {
 
-void append_runs(const formats::OutputFile& file, std::uint64_t piece_bytes,
-                 std::vector<Piece>& out, std::uint32_t number) {
+void append_runs(const OutputFile& file, std::uint64_t piece_bytes, std::vector<Piece>& out,
+                 std::uint32_t number) {
   const std::size_t before = out.size();
   for (std::uint64_t i = 0; i < file.items.size(); ++i) {
-    const formats::FileRange& item = file.items[i].place;
+    const FileRange& item = file.items[i].place;
     const bool fits =
         out.size() > before && item.offset + item.size - out.back().offset <= piece_bytes;
     if (!fits) out.push_back({number, out.size() - before, item.offset, 0, i, 0});
@@ -26,7 +26,7 @@ void append_runs(const formats::OutputFile& file, std::uint64_t piece_bytes,
 
 }  // namespace
 
-Pieces::Pieces(std::span<const formats::OutputFile> files, std::uint64_t piece_bytes, Cut cut)
+Pieces::Pieces(std::span<const OutputFile> files, std::uint64_t piece_bytes, Cut cut)
     : files_(files), piece_bytes_(piece_bytes), firsts_{0} {
   EBB_CHECK(piece_bytes > 0);
   if (cut == Cut::items) {
@@ -36,7 +36,7 @@ Pieces::Pieces(std::span<const formats::OutputFile> files, std::uint64_t piece_b
     }
     return;
   }
-  for (const formats::OutputFile& file : files)
+  for (const OutputFile& file : files)
     firsts_.push_back(firsts_.back() +
                       std::max<std::uint64_t>(1, formats::div_ceil(file.size, piece_bytes)));
 }

@@ -27,7 +27,7 @@ enum class Cut : std::uint8_t { ranges, items };
 class Pieces {
  public:
   // REQUIRES: piece_bytes > 0. Borrows the files.
-  Pieces(std::span<const formats::OutputFile> files, std::uint64_t piece_bytes, Cut cut);
+  Pieces(std::span<const OutputFile> files, std::uint64_t piece_bytes, Cut cut);
 
   std::uint64_t count() const { return firsts_.back(); }
   std::uint64_t count_of(std::uint32_t file) const { return firsts_[file + 1] - firsts_[file]; }
@@ -35,7 +35,7 @@ class Pieces {
   Piece at(std::uint64_t index) const;  // file by file, ascending
 
  private:
-  std::span<const formats::OutputFile> files_;
+  std::span<const OutputFile> files_;
   std::uint64_t piece_bytes_;
   std::vector<std::uint64_t> firsts_;  // of each file, and the end
   std::vector<Piece> runs_;            // by index, where items are cut

@@ -6,10 +6,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::Error;
-using formats::Fragment;
-using formats::OutputFile;
 using formats::Sealed;
 
 PlainPieces::PlainPieces(const PieceFiller& filler, std::span<const OutputFile> files,
@@ -64,9 +60,9 @@ Result<> PlainPieces::seal(const Piece& piece, std::span<std::byte> bytes) {
     return Error{Code::cancelled, "another piece could not be written", {}};
   for (const Fragment* fragment : seals) {
     const auto& sealed = std::get<Sealed>(fragment->data);
-    const formats::ByteVector seal =
-        sealed.blocks_of ? sealed.bytes(blocks_->of(*sealed.blocks_of))
-                         : sealed.bytes(ranges.crcs_of(sealed.over, piece.number, bytes));
+    const ByteVector seal = sealed.blocks_of
+                                ? sealed.bytes(blocks_->of(*sealed.blocks_of))
+                                : sealed.bytes(ranges.crcs_of(sealed.over, piece.number, bytes));
     EBB_CHECK(seal.size() == sealed.size);
     const std::uint64_t first = std::max(fragment->offset, piece.offset);
     const std::uint64_t last = std::min(fragment->offset + sealed.size, piece.offset + piece.size);

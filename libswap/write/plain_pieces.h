@@ -19,7 +19,7 @@ class PlainPieces : public PieceMaker {
   static constexpr std::size_t kBuffers = 2;
 
   // `blocks`: of files written before they are complete; nullptr: no file has any.
-  PlainPieces(const PieceFiller& filler, std::span<const formats::OutputFile> files,
+  PlainPieces(const PieceFiller& filler, std::span<const OutputFile> files,
               std::uint64_t piece_bytes, const formats::BlockCrcs* blocks);
 
   const Pieces& pieces() const override { return pieces_; }
@@ -34,7 +34,7 @@ class PlainPieces : public PieceMaker {
   Result<> seal(const Piece& piece, std::span<std::byte> bytes);
 
   const PieceFiller& filler_;
-  std::span<const formats::OutputFile> files_;
+  std::span<const OutputFile> files_;
   std::uint64_t piece_bytes_;
   const formats::BlockCrcs* blocks_;
   Pieces pieces_;

@@ -11,15 +11,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::EmitPlan;
-using formats::Error;
-using formats::Fragment;
-using formats::OutputFile;
-using formats::Result;
-using formats::TensorData;
-using formats::TensorEntry;
-
 namespace {
 
 template <typename Visit>
@@ -41,14 +32,13 @@ Result<> check_name(const std::string& name) {
   bool below = !name.empty() && path.is_relative() && path.has_filename();
   for (const auto& part : path) below = below && part != ".." && part != ".";
   if (below && name.find('\0') == std::string::npos) return {};
-  return Error{Code::usage,
-               "'" + formats::printable(name) + "' cannot be a file of a checkpoint directory",
-               {}};
+  return Error{
+      Code::usage, "'" + printable(name) + "' cannot be a file of a checkpoint directory", {}};
 }
 
 class FragmentCheck {
  public:
-  FragmentCheck(const EmitPlan& plan, const OutputFile& file, const formats::Catalog& content)
+  FragmentCheck(const EmitPlan& plan, const OutputFile& file, const Catalog& content)
       : plan_(plan), file_(file), content_(content) {}
 
   Result<> run() {
@@ -70,15 +60,15 @@ class FragmentCheck {
  private:
   Error failure(const Fragment& fragment, const std::string& what) const {
     return {Code::layout,
-            formats::printable(file_.name) + ":" + std::to_string(fragment.offset) +
-                ": the planned part " + what,
+            printable(file_.name) + ":" + std::to_string(fragment.offset) + ": the planned part " +
+                what,
             {}};
   }
 
   Result<> check_seal(const Fragment& fragment, const formats::Sealed& sealed) {
     if (sealed.blocks_of) return check_blocks(fragment, *sealed.blocks_of);
     if (sealed.over.empty()) return failure(fragment, "seals nothing");
-    for (const formats::FileRange& range : sealed.over) {
+    for (const FileRange& range : sealed.over) {
       if (range.size > fragment.offset || range.offset > fragment.offset - range.size)
         return failure(fragment, "seals data that is not there");
       // Every range is named twice: in the record's own seal and in the directory's.
@@ -108,14 +98,14 @@ class FragmentCheck {
       return std::holds_alternative<formats::Sealed>(fragment.data);
     });
     if (fit && !sealed) return {};
-    return Error{Code::layout,
-                 formats::printable(file_.name) +
-                     (fit ? ": has blocks and seals" : ": its blocks end beyond it"),
-                 {}};
+    return Error{
+        Code::layout,
+        printable(file_.name) + (fit ? ": has blocks and seals" : ": its blocks end beyond it"),
+        {}};
   }
 
   Result<std::uint64_t> size_of(const Fragment& fragment) const {
-    if (const auto* bytes = std::get_if<formats::ByteVector>(&fragment.data)) return bytes->size();
+    if (const auto* bytes = std::get_if<ByteVector>(&fragment.data)) return bytes->size();
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) return sealed->size;
     const auto& data = std::get<TensorData>(fragment.data);
     if (data.tensor >= content_.tensors.size())
@@ -125,7 +115,7 @@ class FragmentCheck {
     if (!inside(data.box, tensor.shape))
       return failure(fragment, formats::to_string(data.box) + " lies outside " + label_of(tensor) +
                                    " of shape " + formats::to_string(tensor.shape));
-    const formats::DType dtype = written_dtype(data, content_);
+    const DType dtype = written_dtype(data, content_);
     if (dtype != tensor.dtype && !(is_floating(dtype) && is_floating(tensor.dtype)))
       return failure(fragment, "would cast " + label_of(tensor) + " from " +
                                    std::string(name_of(tensor.dtype)) + " to " +
@@ -138,17 +128,16 @@ class FragmentCheck {
 
   const EmitPlan& plan_;
   const OutputFile& file_;
-  const formats::Catalog& content_;
-  std::set<formats::FileRange> ranges_;  // that are sealed
+  const Catalog& content_;
+  std::set<FileRange> ranges_;  // that are sealed
 };
 
 // Every fragment lies in one item, and what it seals in the same one.
-Result<> check_items(const OutputFile& file, const formats::Catalog& content) {
+Result<> check_items(const OutputFile& file, const Catalog& content) {
   const auto failure = [&](std::uint64_t offset, const std::string& what) {
-    return Error{
-        Code::layout,
-        formats::printable(file.name) + ":" + std::to_string(offset) + ": the planned item " + what,
-        {}};
+    return Error{Code::layout,
+                 printable(file.name) + ":" + std::to_string(offset) + ": the planned item " + what,
+                 {}};
   };
   if (file.blocks) return failure(0, "would be packed, and its file has blocks");
   std::uint64_t end = file.head ? file.head->size : 0;
@@ -172,7 +161,7 @@ Result<> check_items(const OutputFile& file, const formats::Catalog& content) {
   return failure(fragment->offset, "is missing: a fragment lies outside of all");
 }
 
-Result<> check_derived(const formats::Derived& derived, const formats::Catalog& content) {
+Result<> check_derived(const formats::Derived& derived, const Catalog& content) {
   if (std::max(derived.tensor, derived.from) >= content.tensors.size())
     return Error{Code::layout, "the plan derives a tensor that is not there", {}};
   const TensorEntry& to = content.tensors[derived.tensor];
@@ -185,13 +174,13 @@ Result<> check_derived(const formats::Derived& derived, const formats::Catalog& 
 
 }  // namespace
 
-Result<> check_plan(const EmitPlan& plan, const formats::Catalog& content) {
+Result<> check_plan(const EmitPlan& plan, const Catalog& content) {
   std::set<std::string> names;
   Result<> result;
   for_each_file(plan, [&](const OutputFile& file) {
     if (result) result = check_name(file.name);
     if (result && !names.insert(file.name).second)
-      result = Error{Code::usage, formats::printable(file.name) + ": planned twice", {}};
+      result = Error{Code::usage, printable(file.name) + ": planned twice", {}};
     if (result) result = FragmentCheck(plan, file, content).run();
   });
   if (plan.packing)
@@ -202,7 +191,7 @@ Result<> check_plan(const EmitPlan& plan, const formats::Catalog& content) {
   return result;
 }
 
-Stores stores_of(const EmitPlan& plan, const formats::Catalog& content) {
+Stores stores_of(const EmitPlan& plan, const Catalog& content) {
   const auto is_as_it_is = [&](const TensorData& data) {
     return written_dtype(data, content) == content.tensors[data.tensor].dtype;
   };
@@ -222,7 +211,7 @@ Stores stores_of(const EmitPlan& plan, const formats::Catalog& content) {
   for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
     if (counts(data) && is_whole(data)) whole.insert(data.tensor);
   });
-  using Key = std::tuple<std::uint32_t, formats::Shape, formats::Shape>;
+  using Key = std::tuple<std::uint32_t, Shape, Shape>;
   std::set<Key> seen;
   Stores stores;
   for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
@@ -232,9 +221,9 @@ Stores stores_of(const EmitPlan& plan, const formats::Catalog& content) {
   return stores;
 }
 
-Result<> check_stores_everything(const EmitPlan& plan, const formats::Catalog& content,
+Result<> check_stores_everything(const EmitPlan& plan, const Catalog& content,
                                  const Stores& stores) {
-  formats::Catalog planned;
+  Catalog planned;
   for (const TensorEntry& entry : content.tensors) {
     TensorEntry tensor;
     tensor.key = entry.key;
@@ -250,7 +239,7 @@ Result<> check_stores_everything(const EmitPlan& plan, const formats::Catalog& c
     const auto [place, made] =
         number_of.emplace(&file, static_cast<std::uint32_t>(planned.files.size()));
     if (made) planned.files.push_back({file.name, file.size, file.writer});
-    formats::Chunk chunk;
+    Chunk chunk;
     chunk.box = data.box;
     chunk.file = place->second;
     chunk.holder = file.writer;

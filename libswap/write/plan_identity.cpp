@@ -3,9 +3,6 @@
 
 namespace ebb::libswap {
 
-using formats::ByteVector;
-using formats::Fragment;
-
 namespace {
 
 // Everything with its length in front, so that no two plans have the same bytes.
@@ -16,12 +13,12 @@ class Hash {
     if (pending_.size() >= kFlush) flush();
   }
   void text(std::string_view text) { bytes(formats::view_of(text)); }
-  void bytes(formats::ByteView bytes) {
+  void bytes(ByteView bytes) {
     number(bytes.size());
     flush();
     sha_.update(bytes);
   }
-  void box(const formats::Box& box) {
+  void box(const Box& box) {
     number(box.offset.size());
     for (const std::uint64_t offset : box.offset) number(offset);
     for (const std::uint64_t extent : box.extent) number(extent);
@@ -41,7 +38,7 @@ class Hash {
   ByteVector pending_;
 };
 
-void add(Hash& hash, const formats::FileRange& range) {
+void add(Hash& hash, const FileRange& range) {
   hash.number(range.offset);
   hash.number(range.size);
 }
@@ -51,7 +48,7 @@ void add(Hash& hash, const Fragment& fragment) {
   hash.number(fragment.data.index());
   if (const auto* bytes = std::get_if<ByteVector>(&fragment.data)) {
     hash.bytes(*bytes);
-  } else if (const auto* data = std::get_if<formats::TensorData>(&fragment.data)) {
+  } else if (const auto* data = std::get_if<TensorData>(&fragment.data)) {
     hash.number(data->tensor);
     hash.box(data->box);
     hash.number(data->as ? 1 + static_cast<std::uint64_t>(*data->as) : 0);
@@ -59,17 +56,17 @@ void add(Hash& hash, const Fragment& fragment) {
     const auto& sealed = std::get<formats::Sealed>(fragment.data);
     hash.number(sealed.size);
     hash.number(sealed.over.size());
-    for (const formats::FileRange& range : sealed.over) add(hash, range);
+    for (const FileRange& range : sealed.over) add(hash, range);
     hash.number(sealed.blocks_of ? 1 + std::uint64_t{*sealed.blocks_of} : 0);
   }
 }
 
-void add(Hash& hash, const formats::TensorEntry& tensor) {
+void add(Hash& hash, const TensorEntry& tensor) {
   hash.text(tensor.name);
   hash.text(tensor.state);
   hash.number(static_cast<std::uint64_t>(tensor.dtype));
   hash.number(tensor.chunks.size());
-  for (const formats::Chunk& chunk : tensor.chunks) {
+  for (const Chunk& chunk : tensor.chunks) {
     hash.box(chunk.box);
     hash.number(chunk.file);
     hash.number(chunk.offset);
@@ -80,13 +77,12 @@ void add(Hash& hash, const formats::TensorEntry& tensor) {
 
 }  // namespace
 
-std::string identity_of(const formats::EmitPlan& plan, const formats::Catalog& content,
-                        std::uint64_t piece_bytes) {
+std::string identity_of(const EmitPlan& plan, const Catalog& content, std::uint64_t piece_bytes) {
   Hash hash;
   hash.number(piece_bytes);
   for (const auto* files : {&plan.files, &plan.commit_files}) {
     hash.number(files->size());
-    for (const formats::OutputFile& file : *files) {
+    for (const OutputFile& file : *files) {
       hash.text(file.name);
       hash.number(file.size);
       const formats::CheckedBlocks blocks = file.blocks.value_or(formats::CheckedBlocks{0, 0, 0});
@@ -95,7 +91,7 @@ std::string identity_of(const formats::EmitPlan& plan, const formats::Catalog& c
       hash.number(file.fragments.size());
       for (const Fragment& fragment : file.fragments) add(hash, fragment);
       hash.number(file.items.size());
-      std::vector<formats::FileRange> places;
+      std::vector<FileRange> places;
       for (const formats::PackedItem& item : file.items) {
         add(hash, places.emplace_back(item.place));
         hash.number(static_cast<std::uint64_t>(item.pack));
@@ -112,7 +108,7 @@ std::string identity_of(const formats::EmitPlan& plan, const formats::Catalog& c
     hash.number(derived.from);
   }
   hash.number(content.tensors.size());
-  for (const formats::TensorEntry& tensor : content.tensors) add(hash, tensor);
+  for (const TensorEntry& tensor : content.tensors) add(hash, tensor);
   return hash.hex();
 }
 

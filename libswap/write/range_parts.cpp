@@ -8,18 +8,15 @@
 
 namespace ebb::libswap {
 
-using formats::ByteView;
-using formats::FileRange;
-
 namespace {
 
 std::uint64_t end_of(const FileRange& range) { return range.offset + range.size; }
 
 }  // namespace
 
-RangeParts::RangeParts(const formats::OutputFile& file, std::uint64_t piece_bytes)
+RangeParts::RangeParts(const OutputFile& file, std::uint64_t piece_bytes)
     : piece_bytes_(piece_bytes) {
-  for (const formats::Fragment& fragment : file.fragments)
+  for (const Fragment& fragment : file.fragments)
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data))
       ranges_.insert(ranges_.end(), sealed->over.begin(), sealed->over.end());
   std::ranges::sort(ranges_);

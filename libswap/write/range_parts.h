@@ -17,11 +17,11 @@ namespace ebb::libswap {
 class RangeParts {
  public:
   // The ranges that the file's Sealed fragments name. REQUIRES: equal or disjoint (check_plan).
-  RangeParts(const formats::OutputFile& file, std::uint64_t piece_bytes);
+  RangeParts(const OutputFile& file, std::uint64_t piece_bytes);
 
-  bool touches(formats::FileRange bytes) const;
+  bool touches(FileRange bytes) const;
   // Of the file's bytes from `offset` on, ascending.
-  std::vector<RangePart> parts_of(std::uint64_t offset, formats::ByteView bytes) const;
+  std::vector<RangePart> parts_of(std::uint64_t offset, ByteView bytes) const;
 
   // Once for each piece, in any order. A file without ranges needs none and waits for none.
   void publish(std::uint64_t piece, std::vector<RangePart> parts);
@@ -33,14 +33,14 @@ class RangeParts {
 
   // REQUIRES: every range was named; wait_before(piece) was true. `bytes` begin where `piece` does
   // and reach the ends of the ranges that end in it.
-  std::vector<std::uint32_t> crcs_of(const std::vector<formats::FileRange>& ranges,
-                                     std::uint64_t piece, formats::ByteView bytes) const;
+  std::vector<std::uint32_t> crcs_of(const std::vector<FileRange>& ranges, std::uint64_t piece,
+                                     ByteView bytes) const;
 
  private:
-  std::uint32_t crc_of(std::size_t range, std::uint64_t piece, formats::ByteView bytes) const;
+  std::uint32_t crc_of(std::size_t range, std::uint64_t piece, ByteView bytes) const;
 
   std::uint64_t piece_bytes_;
-  std::vector<formats::FileRange> ranges_;  // ascending, disjoint
+  std::vector<FileRange> ranges_;  // ascending, disjoint
   mutable std::mutex mutex_;
   std::condition_variable grown_;
   std::vector<std::vector<RangePart>> parts_;  // by piece

@@ -11,11 +11,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::EmitPlan;
-using formats::Error;
-using formats::OutputFile;
-
 namespace {
 
 constexpr std::size_t kIdDigits = 16;  // of a Temporary's id
@@ -26,13 +21,12 @@ Result<> without_value(const Result<T>& result) {
 }
 
 // What rank 0 says, on every rank. The others' argument is not looked at.
-Result<std::uint64_t> from_rank_0(Agreement& ranks, formats::Rank rank, std::uint64_t number) {
+Result<std::uint64_t> from_rank_0(Agreement& ranks, Rank rank, std::uint64_t number) {
   std::uint64_t said = 0;
   for (const int shift : {0, 32}) {
     const auto half = static_cast<std::int64_t>(number >> shift & 0xffffffffu);
-    EBB_TRY_ASSIGN(
-        const std::int64_t least,
-        ranks.agree(rank == formats::Rank{0} ? half : std::numeric_limits<std::int64_t>::max()));
+    EBB_TRY_ASSIGN(const std::int64_t least,
+                   ranks.agree(rank == Rank{0} ? half : std::numeric_limits<std::int64_t>::max()));
     said |= static_cast<std::uint64_t>(least) << shift;
   }
   return said;
@@ -48,7 +42,7 @@ std::string hex_id(std::uint64_t number) {
 }
 
 bool needs_all_ranks(const OutputFile& file) {
-  return std::ranges::any_of(file.fragments, [](const formats::Fragment& fragment) {
+  return std::ranges::any_of(file.fragments, [](const Fragment& fragment) {
     const auto* sealed = std::get_if<formats::Sealed>(&fragment.data);
     return sealed != nullptr && sealed->blocks_of.has_value();
   });
@@ -84,7 +78,7 @@ struct OwnPart {
   std::int64_t hash = 0;           // of the whole plan
 };
 
-Result<OwnPart> part_of(const formats::Checkpoint& content, const SaveRequest& request) {
+Result<OwnPart> part_of(const Checkpoint& content, const SaveRequest& request) {
   if (index_of(request.rank) >= request.world)
     return Error{Code::usage,
                  "rank " + std::to_string(index_of(request.rank)) + " of " +
@@ -97,7 +91,7 @@ Result<OwnPart> part_of(const formats::Checkpoint& content, const SaveRequest& r
                                                     .world = request.world,
                                                     .policy = request.policy}));
   EmitPlan& plan = part.conversion.plan;
-  const formats::Catalog& catalog = part.conversion.content->catalog();
+  const Catalog& catalog = part.conversion.content->catalog();
   EBB_TRY(check_plan(plan, catalog));
   EBB_TRY(check_divisible(plan, request));
   if (request.write.verify == Verify::full)
@@ -105,7 +99,7 @@ Result<OwnPart> part_of(const formats::Checkpoint& content, const SaveRequest& r
   part.hash = static_cast<std::int64_t>(
       std::stoull(identity_of(plan, {}, 0).substr(0, kIdDigits), nullptr, 16) >> 1);
   std::erase_if(plan.files, [&](const OutputFile& file) { return file.writer != request.rank; });
-  if (request.rank != formats::Rank{0}) plan.commit_files.clear();
+  if (request.rank != Rank{0}) plan.commit_files.clear();
   return part;
 }
 
@@ -127,7 +121,7 @@ Result<WriteReport> lead(IoQueue& io, Agreement& ranks, const formats::Conversio
   companions.begun = [&](const Temporary& temporary) -> Result<> {
     begun = true;
     EBB_TRY(agree_all(ranks, {}, "beginning to save"));
-    EBB_TRY(from_rank_0(ranks, formats::Rank{0}, std::stoull(temporary.id(), nullptr, 16)));
+    EBB_TRY(from_rank_0(ranks, Rank{0}, std::stoull(temporary.id(), nullptr, 16)));
     return {};
   };
   companions.shards_written = [&](const Result<>& mine) -> Result<> {
@@ -157,13 +151,12 @@ Result<WriteReport> follow(IoQueue& io, Agreement& ranks, const formats::Convers
 
 }  // namespace
 
-Result<WriteReport> save(IoQueue& io, Agreement& ranks, const formats::Checkpoint& content,
+Result<WriteReport> save(IoQueue& io, Agreement& ranks, const Checkpoint& content,
                          const SaveRequest& request, const fs::path& destination) {
   const Result<OwnPart> part = part_of(content, request);
   EBB_TRY(agree_all(ranks, without_value(part), "planning to save"));
   EBB_TRY(check_same(ranks, part->hash));
-  if (request.rank != formats::Rank{0})
-    return follow(io, ranks, part->conversion, request, destination);
+  if (request.rank != Rank{0}) return follow(io, ranks, part->conversion, request, destination);
   WriteOptions options = request.write;
   options.verify = Verify::none;  // the whole plan was checked; this is a part of it
   options.source_identity.clear();

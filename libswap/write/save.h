@@ -25,10 +25,10 @@ namespace ebb::libswap {
 
 struct SaveRequest {
   const formats::Format& format;
-  formats::Rank rank{};  // this one
+  Rank rank{};  // this one
   std::uint32_t world = 1;
   // How the state is cut over the ranks: what this one writes must be in its content.
-  formats::Policy policy = formats::Policy::rows;
+  Policy policy = Policy::rows;
   // source_identity and check mean nothing here: what is interrupted leaves nothing. Smaller
   // buffers than a conversion's: several ranks share a machine, where fresh pages cost more than
   // filling them, and what lies in a core's cache is copied, hashed and checksummed there.
@@ -41,7 +41,7 @@ struct SaveRequest {
 // message says why), layout (the ranks' plans differ), incomplete (this rank does not hold what it
 // is to write), unsupported (the format's last files depend on what all ranks wrote: convert to it
 // afterwards).
-Result<WriteReport> save(IoQueue& io, Agreement& ranks, const formats::Checkpoint& content,
+Result<WriteReport> save(IoQueue& io, Agreement& ranks, const Checkpoint& content,
                          const SaveRequest& request, const fs::path& destination);
 
 }  // namespace ebb::libswap

@@ -21,11 +21,6 @@
 
 namespace ebb::libswap {
 
-using formats::Code;
-using formats::EmitPlan;
-using formats::Error;
-using formats::OutputFile;
-
 namespace {
 
 constexpr std::uint64_t kBlock = 4096;  // what a file system gives out at least
@@ -33,7 +28,7 @@ constexpr std::uint64_t kBlock = 4096;  // what a file system gives out at least
 // Steps 3 to 6: the files of a plan, below one directory.
 class PlanWriter {
  public:
-  PlanWriter(IoQueue& io, const formats::Checkpoint& content, const EmitPlan& plan,
+  PlanWriter(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
              const WriteOptions& options)
       : io_(io),
         content_(content),
@@ -81,7 +76,7 @@ class PlanWriter {
 
   IoQueue& io_;
   std::uint32_t workers_ = 1;
-  const formats::Checkpoint& content_;
+  const Checkpoint& content_;
   const EmitPlan& plan_;
   const WriteOptions& options_;
   Stores stores_;
@@ -361,22 +356,21 @@ Error given_up(Error error, PlanWriter& writer, Attempt& attempt) {
   if (error.code != Code::cancelled || !attempt.can_be_kept()) return error;
   if (!writer.save(attempt)) return error;
   attempt.keep();
-  error.hint = formats::compose("the same command goes on from here; to give up, remove {}",
-                                attempt.temporary().fresh().string());
+  error.hint = compose("the same command goes on from here; to give up, remove {}",
+                       attempt.temporary().fresh().string());
   return error;
 }
 
 }  // namespace
 
-Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
-                                     const EmitPlan& plan, const fs::path& destination,
-                                     const WriteOptions& options) {
+Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
+                                     const fs::path& destination, const WriteOptions& options) {
   return write_checkpoint(io, content, plan, destination, options, {});
 }
 
-Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
-                                     const EmitPlan& plan, const fs::path& destination,
-                                     const WriteOptions& options, const Companions& companions) {
+Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
+                                     const fs::path& destination, const WriteOptions& options,
+                                     const Companions& companions) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path target = with_parent(destination);
   IoBackend& files = io.backend();
@@ -410,9 +404,8 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& con
   return report;
 }
 
-Result<WriteReport> write_shards(IoQueue& io, const formats::Checkpoint& content,
-                                 const EmitPlan& plan, const fs::path& directory,
-                                 const WriteOptions& options) {
+Result<WriteReport> write_shards(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
+                                 const fs::path& directory, const WriteOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   EBB_CHECK(!plan.packing);
   EBB_TRY(check_pieces(options));

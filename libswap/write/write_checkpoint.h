@@ -102,9 +102,8 @@ struct WriteReport {
 // plan's names, too little memory), no_space (both numbers), layout (the plan does not fit the
 // content), unsupported (a derived tensor is not what it would be derived to), cancelled, and those
 // of reading and writing; corrupt (what was gathered is not what the source holds).
-Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
-                                     const formats::EmitPlan& plan, const fs::path& destination,
-                                     const WriteOptions& options);
+Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
+                                     const fs::path& destination, const WriteOptions& options);
 
 // What a rank has to do with others that write files of the same checkpoint (save.h). On the
 // calling thread; an error ends everything.
@@ -115,15 +114,14 @@ struct Companions {
   // nobody else writes into it. No commit file is there yet.
   std::function<Result<>(Result<> mine)> shards_written;
 };
-Result<WriteReport> write_checkpoint(IoQueue& io, const formats::Checkpoint& content,
-                                     const formats::EmitPlan& plan, const fs::path& destination,
-                                     const WriteOptions& options, const Companions& companions);
+Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
+                                     const fs::path& destination, const WriteOptions& options,
+                                     const Companions& companions);
 
 // Steps 3 to 5 for the shard files of a plan that has passed check_plan(), below a directory that
 // somebody else publishes and removes. options: piece_bytes, workers, memory_bytes, priority,
 // cancel. REQUIRES: the plan packs nothing.
-Result<WriteReport> write_shards(IoQueue& io, const formats::Checkpoint& content,
-                                 const formats::EmitPlan& plan, const fs::path& directory,
-                                 const WriteOptions& options);
+Result<WriteReport> write_shards(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
+                                 const fs::path& directory, const WriteOptions& options);
 
 }  // namespace ebb::libswap

@@ -23,7 +23,7 @@ int fail(std::string_view why) {
   return 2;
 }
 
-formats::Result<libswap::DiskLimit> limit_of(const char* directory) {
+Result<libswap::DiskLimit> limit_of(const char* directory) {
   EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
   EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
   return libswap::measure_disk(*io, directory, {});

@@ -56,9 +56,7 @@ class ProcessRank : public libswap::Agreement {
  public:
   ProcessRank(std::shared_ptr<Meeting> meeting, std::uint32_t rank)
       : meeting_(std::move(meeting)), rank_(rank) {}
-  formats::Result<std::int64_t> agree(std::int64_t mine) override {
-    return meeting_->agree(rank_, mine);
-  }
+  Result<std::int64_t> agree(std::int64_t mine) override { return meeting_->agree(rank_, mine); }
 
  private:
   std::shared_ptr<Meeting> meeting_;

@@ -28,11 +28,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Catalog;
-using formats::Code;
-using formats::Error;
-using formats::Layout;
-using formats::Result;
 using libswap::AlignedBuffer;
 
 constexpr std::uint64_t kTensors = 16;
@@ -49,7 +44,7 @@ struct Task {
 Catalog described(std::uint64_t bytes) {
   Catalog catalog;
   for (std::uint64_t i = 0; i < kTensors; ++i) {
-    formats::TensorEntry tensor;
+    TensorEntry tensor;
     tensor.name = "layers." + std::to_string(i) + ".weight";
     tensor.state = "param";
     tensor.shape = {bytes / kTensors / kColumns / sizeof(float), kColumns};
@@ -92,23 +87,22 @@ class Rank {
  private:
   struct Part {
     std::uint32_t tensor = 0;
-    formats::Box box;
+    Box box;
     std::span<std::byte> memory;
   };
 
   Result<> lay_out() {
-    std::vector<formats::Shape> shapes;
+    std::vector<Shape> shapes;
     for (const auto& tensor : catalog_.tensors) shapes.push_back(tensor.shape);
-    EBB_TRY_ASSIGN(
-        const Layout layout,
-        Layout::make({.policy = formats::Policy::rows, .mesh = {task_.world, 1}}, shapes));
+    EBB_TRY_ASSIGN(const Layout layout,
+                   Layout::make({.policy = Policy::rows, .mesh = {task_.world, 1}}, shapes));
     std::uint64_t all = 0;
     for (std::uint32_t t = 0; t < kTensors; ++t)
-      all += formats::align_up(layout.local_elems(t, formats::Rank{number_}) * 4, kPage);
+      all += formats::align_up(layout.local_elems(t, Rank{number_}) * 4, kPage);
     EBB_TRY_ASSIGN(memory_, AlignedBuffer::allocate(all));
     std::span<std::byte> left = memory_.bytes();
     for (std::uint32_t t = 0; t < kTensors; ++t)
-      for (const formats::Piece& piece : layout.pieces(t, formats::Rank{number_})) {
+      for (const formats::Piece& piece : layout.pieces(t, Rank{number_})) {
         const std::uint64_t bytes = formats::volume(piece.box.extent) * 4;
         parts_.push_back({t, piece.box, left.first(bytes)});
         left = left.subspan(formats::align_up(bytes, kPage));
@@ -121,7 +115,7 @@ class Rank {
   bool visit(const Part& part, What what) const {
     std::uint64_t at = 0;
     bool good = true;
-    for_each_run(catalog_.tensors[part.tensor].shape, part.box, [&](formats::FlatRange run) {
+    for_each_run(catalog_.tensors[part.tensor].shape, part.box, [&](FlatRange run) {
       for (std::uint64_t i = 0; good && i < run.count; ++i, at += 4)
         good = what(part.memory.data() + at, element(part.tensor, run.first + i));
     });
@@ -132,11 +126,10 @@ class Rank {
     std::vector<formats::Held> held;
     for (const Part& part : parts_) held.push_back({part.tensor, part.box, part.memory});
     EBB_TRY_ASSIGN(const auto content, formats::MemoryContent::make(catalog_, std::move(held)));
-    EBB_TRY(libswap::save(io, ranks_, content,
-                          {.format = *formats::format_named("dcp"),
-                           .rank = formats::Rank{number_},
-                           .world = task_.world},
-                          task_.directory));
+    EBB_TRY(libswap::save(
+        io, ranks_, content,
+        {.format = *formats::format_named("dcp"), .rank = Rank{number_}, .world = task_.world},
+        task_.directory));
     return {};
   }
 
@@ -146,8 +139,8 @@ class Rank {
     std::vector<libswap::Wanted> wanted;
     for (const Part& part : parts_) {
       const auto& tensors = checkpoint->catalog().tensors;
-      const auto found = std::ranges::find(tensors, catalog_.tensors[part.tensor].name,
-                                           &formats::TensorEntry::name);
+      const auto found =
+          std::ranges::find(tensors, catalog_.tensors[part.tensor].name, &TensorEntry::name);
       if (found == tensors.end())
         return Error{Code::incomplete, "no " + catalog_.tensors[part.tensor].name, {}};
       wanted.push_back(

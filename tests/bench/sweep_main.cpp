@@ -16,9 +16,6 @@
 namespace ebb::bench {
 namespace {
 
-using formats::Code;
-using formats::Error;
-using formats::Result;
 using tools::Exit;
 using tools::Flag;
 using tools::FlagType;
@@ -58,8 +55,8 @@ libmuon::EngineConfig config_for(std::uint64_t state_bytes) {
   libmuon::EngineConfig config;
   config.model.groups = {libmuon::AdamSpec()};
   config.model.params = {{"swept.weight", {rows, kColumns}, 0}};
-  config.partition.gradients = {.policy = formats::Policy::replicated};
-  config.partition.weights = {.policy = formats::Policy::replicated};
+  config.partition.gradients = {.policy = Policy::replicated};
+  config.partition.weights = {.policy = Policy::replicated};
   config.budget_bytes = state_bytes / 16;  // nearly all of it has to move
   config.slots = 2;
   config.threads = std::max(1u, std::thread::hardware_concurrency());
@@ -110,7 +107,7 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
   EBB_TRY_ASSIGN(const auto directory, libswap::SwapDirectory::open(*io, swap));
   const auto ranks = libmuon::make_thread_ranks(1);
-  const auto zeros = [](std::uint32_t, formats::FlatRange, std::span<float> into) {
+  const auto zeros = [](std::uint32_t, FlatRange, std::span<float> into) {
     std::fill(into.begin(), into.end(), 0.0f);
   };
   EBB_TRY_ASSIGN(const auto engine,

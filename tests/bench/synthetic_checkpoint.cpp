@@ -8,10 +8,6 @@
 
 namespace ebb::bench {
 
-using formats::DType;
-using formats::TensorEntry;
-using formats::Value;
-
 namespace {
 
 constexpr std::uint64_t kWidth = 1024;
@@ -32,7 +28,7 @@ void generate(std::uint64_t seed, std::uint64_t first, std::span<float> out) {
 SyntheticCheckpoint::SyntheticCheckpoint(std::uint64_t bytes) {
   catalog_.format = "synthetic";
   catalog_.step = 1000;
-  formats::GroupEntry group;
+  GroupEntry group;
   group.optimizer = "adamw";
   group.settings = {{"lr", Value::of_real(3e-4)},
                     {"betas", Value::of_list({Value::of_real(0.9), Value::of_real(0.95)})},
@@ -48,14 +44,14 @@ SyntheticCheckpoint::SyntheticCheckpoint(std::uint64_t bytes) {
   }
 }
 
-std::uint64_t SyntheticCheckpoint::add(const std::string& name, const formats::Shape& shape) {
+std::uint64_t SyntheticCheckpoint::add(const std::string& name, const Shape& shape) {
   for (const char* state : kStates) {
     TensorEntry tensor;
     tensor.name = name;
     tensor.state = state;
     tensor.dtype = tensor.state == "param" ? DType::bf16 : DType::f32;
     tensor.shape = shape;
-    tensor.chunks = {formats::Chunk{.box = formats::whole(shape)}};
+    tensor.chunks = {Chunk{.box = formats::whole(shape)}};
     catalog_.tensors.push_back(std::move(tensor));
   }
   catalog_.groups.front().params.push_back(name);
@@ -63,8 +59,8 @@ std::uint64_t SyntheticCheckpoint::add(const std::string& name, const formats::S
   return formats::volume(shape) * kBytesPerParameter;
 }
 
-formats::Result<> SyntheticCheckpoint::read(const TensorEntry& tensor, const formats::Chunk&,
-                                            std::uint64_t first, std::span<std::byte> into) const {
+Result<> SyntheticCheckpoint::read(const TensorEntry& tensor, const Chunk&, std::uint64_t first,
+                                   std::span<std::byte> into) const {
   auto number = static_cast<std::uint64_t>(&tensor - catalog_.tensors.data());
   EBB_CHECK(number < catalog_.tensors.size());
   if (tensor.state == "param") ++number;  // the master's, rounded

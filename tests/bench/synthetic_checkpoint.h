@@ -10,19 +10,19 @@ namespace ebb::bench {
 
 // A transformer's matrices and vectors, trained with AdamW: bf16 weights, fp32 master weights and
 // both moments, one chunk each. Thread-safe.
-class SyntheticCheckpoint : public formats::Checkpoint {
+class SyntheticCheckpoint : public Checkpoint {
  public:
   // About that many bytes, at least one layer.
   explicit SyntheticCheckpoint(std::uint64_t bytes);
 
-  const formats::Catalog& catalog() const override { return catalog_; }
-  formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
-                         std::uint64_t first, std::span<std::byte> into) const override;
+  const Catalog& catalog() const override { return catalog_; }
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override;
 
  private:
-  std::uint64_t add(const std::string& name, const formats::Shape& shape);  // bytes
+  std::uint64_t add(const std::string& name, const Shape& shape);  // bytes
 
-  formats::Catalog catalog_;
+  Catalog catalog_;
 };
 
 }  // namespace ebb::bench

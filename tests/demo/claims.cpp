@@ -8,8 +8,6 @@
 namespace ebb::demo {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using tools::bytes_text;
 
 Error untrue(std::string what) { return {Code::state, std::move(what), {}}; }

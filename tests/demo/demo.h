@@ -17,7 +17,6 @@
 namespace ebb::demo {
 
 namespace fs = std::filesystem;
-using formats::Result;
 
 struct Scale {
   std::uint64_t steps = 150;
@@ -131,8 +130,8 @@ struct Story {
   Result<Trained> killed = never_ran(), resident = never_ran(), from_export = never_ran();
 
  private:
-  static formats::Error never_ran() {
-    return {formats::Code::state, "the training before it did not come so far", {}};
+  static Error never_ran() {
+    return {Code::state, "the training before it did not come so far", {}};
   }
 };
 

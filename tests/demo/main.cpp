@@ -9,8 +9,6 @@
 namespace ebb::demo {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using tools::Exit;
 using tools::Flag;
 using tools::FlagType;

@@ -10,8 +10,6 @@
 namespace ebb::demo {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using gpt::read_text;
 using libswap::ChildProcess;
 

@@ -9,8 +9,6 @@
 namespace ebb::demo {
 namespace {
 
-using formats::Code;
-using formats::Error;
 using libswap::ChildProcess;
 
 constexpr std::uint64_t kMostOutput = 256 * formats::MiB;

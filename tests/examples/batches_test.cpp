@@ -9,8 +9,6 @@
 namespace ebb::gpt {
 namespace {
 
-using formats::Rank;
-
 TEST(Batches, EverySequenceBelongsToExactlyOneRank) {
   for (const std::uint32_t world : {1u, 2u, 3u, 4u, 6u, 12u}) {
     std::uint32_t next = 0;

@@ -9,8 +9,6 @@
 namespace ebb::gpt {
 namespace {
 
-using formats::Rank;
-
 // Sequence `number`'s gradient: values of very different size, so that order shows in the last
 // bits.
 std::vector<float> gradient_of(std::uint32_t number, std::uint64_t elems) {

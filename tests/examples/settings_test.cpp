@@ -50,7 +50,7 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
     const auto settings = parse(words);
     ASSERT_FALSE(settings) << message;
     EXPECT_EQ(settings.error().message, message);
-    EXPECT_EQ(settings.error().code, formats::Code::usage);
+    EXPECT_EQ(settings.error().code, Code::usage);
   }
 }
 
@@ -106,7 +106,7 @@ TEST_F(Configs, StateIsTheSameSizeForAnyRankCount) {
 TEST_F(Configs, ATooSmallBudgetIsRefusedWithTheMinimum) {
   const auto plan = predicted({Budget::Kind::bytes, 100'000}, 4);
   ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().code, formats::Code::no_memory);
+  EXPECT_EQ(plan.error().code, Code::no_memory);
   EXPECT_NE(plan.error().message.find("65536"), std::string::npos) << plan.error().message;
 }
 

@@ -13,14 +13,6 @@
 namespace ebb::fuzz {
 namespace {
 
-using formats::ByteVector;
-using formats::ByteView;
-using formats::Catalog;
-using formats::Checkpoint;
-using formats::Chunk;
-using formats::Result;
-using formats::TensorEntry;
-
 constexpr std::size_t kMaxFiles = 64;
 constexpr std::uint64_t kMaxRead = 1 << 20;  // of all chunks of one input
 constexpr std::string_view kRaw = "\n==> ";
@@ -144,7 +136,7 @@ bool look_at(std::shared_ptr<const formats::SourceTree> tree) {
   const Catalog& catalog = (*checkpoint)->catalog();
   check_places(catalog);
   for (const TensorEntry& tensor : catalog.tensors) EBB_CHECK(label_of(tensor).size() < (1u << 20));
-  for (const formats::ValueEntry& value : catalog.values) to_json(value.value);
+  for (const ValueEntry& value : catalog.values) to_json(value.value);
   if (prove_coverage(catalog)) read_chunks(**checkpoint);
   return true;
 }

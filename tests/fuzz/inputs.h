@@ -16,7 +16,7 @@ namespace ebb::fuzz {
 //     "\n=P> NAME\n" PICKLE    the torch.save archive of that pickle, its storages full of ones
 //     "\n=0> NAME\n" DIGITS    so many zeros, 1 MiB at most
 // Names that come again are left out; at most 64 files.
-std::shared_ptr<test_support::MemoryTree> tree_of(formats::ByteView input, std::string first);
+std::shared_ptr<test_support::MemoryTree> tree_of(ByteView input, std::string first);
 
 // Describes the tree and looks at everything a tool would: coverage, every chunk (whole, then in
 // two parts, which must agree), every value as JSON. CHECKs that all chunks of a catalog lie inside

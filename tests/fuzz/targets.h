@@ -13,30 +13,30 @@ namespace ebb::fuzz {
 
 struct Target {
   std::string_view name;  // also the folder below tests/fuzz/corpus
-  void (*run)(formats::ByteView input);
+  void (*run)(ByteView input);
 };
 
 std::span<const Target> all_targets();
 const Target* target_named(std::string_view name);  // nullptr: there is none
 
 // One function a target.
-void pickle(formats::ByteView input);
-void zip(formats::ByteView input);
-void torch_archive(formats::ByteView input);
-void torch_file(formats::ByteView input);
-void zstd_stream(formats::ByteView input);
-void dcp(formats::ByteView input);
-void dcp_ranks(formats::ByteView input);
-void megatron(formats::ByteView input);
-void safetensors_header(formats::ByteView input);
-void safetensors_index(formats::ByteView input);
-void deepspeed_names(formats::ByteView input);
-void deepspeed(formats::ByteView input);
-void hdf5_report(formats::ByteView input);
-void hdf5_superblock(formats::ByteView input);
-void hdf5_values(formats::ByteView input);
-void native_manifest(formats::ByteView input);
-void native_store(formats::ByteView input);
-void any_tree(formats::ByteView input);
+void pickle(ByteView input);
+void zip(ByteView input);
+void torch_archive(ByteView input);
+void torch_file(ByteView input);
+void zstd_stream(ByteView input);
+void dcp(ByteView input);
+void dcp_ranks(ByteView input);
+void megatron(ByteView input);
+void safetensors_header(ByteView input);
+void safetensors_index(ByteView input);
+void deepspeed_names(ByteView input);
+void deepspeed(ByteView input);
+void hdf5_report(ByteView input);
+void hdf5_superblock(ByteView input);
+void hdf5_values(ByteView input);
+void native_manifest(ByteView input);
+void native_store(ByteView input);
+void any_tree(ByteView input);
 
 }  // namespace ebb::fuzz

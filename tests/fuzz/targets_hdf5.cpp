@@ -10,8 +10,6 @@
 namespace ebb::fuzz {
 namespace {
 
-using formats::ByteVector;
-using formats::ByteView;
 namespace hdf5 = formats::hdf5;
 
 constexpr std::uint64_t kFileBytes = 4096;
@@ -20,7 +18,7 @@ constexpr std::uint64_t kFileBytes = 4096;
 class ReportTree : public test_support::MemoryTree {
  public:
   explicit ReportTree(ByteView report) : MemoryTree("t"), report_(report.begin(), report.end()) {}
-  formats::Result<ByteVector> probe(std::string_view, const formats::ByteSource&) const override {
+  Result<ByteVector> probe(std::string_view, const formats::ByteSource&) const override {
     return report_;
   }
 

@@ -10,8 +10,6 @@
 namespace ebb::fuzz {
 namespace {
 
-using formats::ByteVector;
-using formats::ByteView;
 using formats::PickleGraph;
 using formats::PickleId;
 using formats::PickleKind;

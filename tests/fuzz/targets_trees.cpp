@@ -7,9 +7,6 @@
 
 namespace ebb::fuzz {
 
-using formats::ByteVector;
-using formats::ByteView;
-
 void dcp(ByteView input) { look_at(tree_of(input, ".metadata")); }
 
 void megatron(ByteView input) { look_at(tree_of(input, "metadata.json")); }

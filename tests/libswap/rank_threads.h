@@ -12,8 +12,6 @@
 
 namespace ebb::libswap {
 
-using formats::Result;
-
 // The agreement of `world` threads. A rank that leaves (its thread ended, or it "crashed") makes
 // every agreement of the others fail with Code::peer, now and later.
 class ThreadAgreement {
@@ -43,7 +41,7 @@ class ThreadAgreement {
   }
 
  private:
-  static formats::Error peer() { return {formats::Code::peer, "another rank is gone", {}}; }
+  static Error peer() { return {Code::peer, "another rank is gone", {}}; }
 
   const std::uint32_t world_;
   std::mutex mutex_;

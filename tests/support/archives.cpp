@@ -10,8 +10,6 @@ namespace ebb::test_support {
 namespace {
 
 using formats::append_le;
-using formats::ByteVector;
-using formats::ByteView;
 
 std::string deflated(std::string_view text) {
   z_stream stream{};

@@ -12,8 +12,8 @@ namespace ebb::test_support {
 
 // The archive torch.save would write around `pickle`, its checksums right, with one storage of each
 // given size: "0", "1", ... filled with zeros.
-formats::ByteVector archive_around(formats::ByteView pickle,
-                                   const std::vector<std::size_t>& storages = {64, 64, 64, 64});
+ByteVector archive_around(ByteView pickle,
+                          const std::vector<std::size_t>& storages = {64, 64, 64, 64});
 
 // A zip of these records as other tools write it: nothing aligned, CRC32s in the headers.
 struct ArchiveRecord {
@@ -22,7 +22,7 @@ struct ArchiveRecord {
   std::string text;
   Method method = Method::stored;
 };
-formats::ByteVector archive_of(const std::vector<ArchiveRecord>& records);
+ByteVector archive_of(const std::vector<ArchiveRecord>& records);
 
 // Writes pickles by hand: what a well-behaved writer would never put together. Texts and names are
 // not memoised by themselves.

@@ -22,15 +22,13 @@ class CountingTree : public ForwardingTree {
   // What each call to decoded() said how long it is.
   const std::vector<std::uint64_t>& decoded_bytes() const { return decoded_bytes_; }
 
-  formats::Result<std::shared_ptr<const formats::ByteSource>> open(
-      std::string_view name) const override {
+  Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
     EBB_TRY_ASSIGN(auto source, ForwardingTree::open(name));
     return std::shared_ptr<const formats::ByteSource>(
         std::make_shared<Counted>(std::move(source), read_));
   }
-  formats::Result<Decoded> decoded(
-      const std::string& key, std::uint64_t bytes,
-      const std::function<formats::Result<Decoded>()>& make) const override {
+  Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
+                          const std::function<Result<Decoded>()>& make) const override {
     decoded_bytes_.push_back(bytes);
     if (!kept_.contains(key)) {
       EBB_TRY_ASSIGN(kept_[key], make());
@@ -45,7 +43,7 @@ class CountingTree : public ForwardingTree {
         : source_(std::move(source)), read_(read) {}
     std::uint64_t size() const override { return source_->size(); }
     std::string_view name() const override { return source_->name(); }
-    formats::Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
       read_ += into.size();
       return source_->read(offset, into);
     }

@@ -9,19 +9,15 @@
 namespace ebb::test_support {
 namespace {
 
-using formats::ByteVector;
-using formats::Result;
-
 class Writer {
  public:
-  Writer(const formats::EmitPlan& plan, const formats::Checkpoint& content)
-      : content_(content), blocks_(plan) {}
+  Writer(const EmitPlan& plan, const Checkpoint& content) : content_(content), blocks_(plan) {}
 
-  Result<ByteVector> file(const formats::OutputFile& file) {
+  Result<ByteVector> file(const OutputFile& file) {
     ByteVector bytes(file.size);
     formats::RangeCrcs crcs(file);
     std::uint64_t end = 0;
-    for (const formats::Fragment& fragment : file.fragments) {
+    for (const Fragment& fragment : file.fragments) {
       EBB_CHECK(fragment.offset >= end);
       crcs.feed_zeros(fragment.offset - end);
       EBB_TRY_ASSIGN(const ByteVector data, fragment_bytes(fragment, crcs));
@@ -36,8 +32,7 @@ class Writer {
   }
 
  private:
-  Result<ByteVector> fragment_bytes(const formats::Fragment& fragment,
-                                    const formats::RangeCrcs& crcs) {
+  Result<ByteVector> fragment_bytes(const Fragment& fragment, const formats::RangeCrcs& crcs) {
     if (const auto* literal = std::get_if<ByteVector>(&fragment.data)) return *literal;
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) {
       ByteVector bytes = sealed->blocks_of ? sealed->bytes(blocks_.of(*sealed->blocks_of))
@@ -45,21 +40,21 @@ class Writer {
       EBB_CHECK(bytes.size() == sealed->size);
       return bytes;
     }
-    const auto& wanted = std::get<formats::TensorData>(fragment.data);
-    const formats::TensorEntry& tensor = content_.catalog().tensors[wanted.tensor];
+    const auto& wanted = std::get<TensorData>(fragment.data);
+    const TensorEntry& tensor = content_.catalog().tensors[wanted.tensor];
     EBB_TRY_ASSIGN(const ByteVector all, elements_of(content_, tensor));
     const std::uint32_t width = formats::bytes_of(tensor.dtype);
     ByteVector part(formats::volume(wanted.box.extent) * width);
     formats::copy_region(wanted.box, {formats::whole(tensor.shape), all}, {wanted.box, part},
                          width);
-    const formats::DType dtype = written_dtype(wanted, content_.catalog());
+    const DType dtype = written_dtype(wanted, content_.catalog());
     if (dtype == tensor.dtype) return part;
     ByteVector cast(part.size() / width * formats::bytes_of(dtype));
     formats::cast_floats(tensor.dtype, part, dtype, cast);
     return cast;
   }
 
-  const formats::Checkpoint& content_;
+  const Checkpoint& content_;
   formats::BlockCrcs blocks_;
 };
 
@@ -68,15 +63,13 @@ class Writer {
 namespace {
 
 // Each item packed, the last one first: nothing lies where it was planned.
-Result<ByteVector> packed(const formats::OutputFile& file, formats::ByteView plain,
-                          const formats::Compression& compression,
-                          std::vector<formats::FileRange>& places) {
+Result<ByteVector> packed(const OutputFile& file, ByteView plain,
+                          const formats::Compression& compression, std::vector<FileRange>& places) {
   EBB_TRY_ASSIGN(auto writer, formats::ZstdWriter::make(compression.level));
   places.resize(file.items.size());
   ByteVector bytes(file.head ? file.head->size : 0);
   for (std::size_t i = file.items.size(); i-- > 0;) {
-    const formats::ByteView item =
-        plain.subspan(file.items[i].place.offset, file.items[i].place.size);
+    const ByteView item = plain.subspan(file.items[i].place.offset, file.items[i].place.size);
     const std::size_t before = bytes.size();
     std::uint64_t size = item.size();
     if (file.items[i].pack == formats::Pack::as_it_is) {
@@ -96,14 +89,13 @@ Result<ByteVector> packed(const formats::OutputFile& file, formats::ByteView pla
 
 }  // namespace
 
-Result<std::shared_ptr<MemoryTree>> carry_out(const formats::EmitPlan& plan,
-                                              const formats::Checkpoint& content,
+Result<std::shared_ptr<MemoryTree>> carry_out(const EmitPlan& plan, const Checkpoint& content,
                                               std::string root) {
   auto tree = std::make_shared<MemoryTree>(std::move(root));
   Writer writer(plan, content);
   formats::ItemPlaces places(plan.files.size());
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
-    const formats::OutputFile& file = plan.files[i];
+    const OutputFile& file = plan.files[i];
     EBB_TRY_ASSIGN(ByteVector bytes, writer.file(file));
     if (plan.packing) {
       EBB_TRY_ASSIGN(bytes, packed(file, bytes, plan.packing->compression, places[i]));
@@ -111,19 +103,18 @@ Result<std::shared_ptr<MemoryTree>> carry_out(const formats::EmitPlan& plan,
     tree->add(file.name, std::move(bytes));
   }
   const auto commit_files = plan.packing ? plan.packing->commit_files(places) : plan.commit_files;
-  for (const formats::OutputFile& file : commit_files) {
+  for (const OutputFile& file : commit_files) {
     EBB_TRY_ASSIGN(ByteVector bytes, writer.file(file));
     tree->add(file.name, std::move(bytes));
   }
   return tree;
 }
 
-Result<ByteVector> elements_of(const formats::Checkpoint& checkpoint,
-                               const formats::TensorEntry& tensor) {
+Result<ByteVector> elements_of(const Checkpoint& checkpoint, const TensorEntry& tensor) {
   const std::uint32_t width = formats::bytes_of(tensor.dtype);
-  const formats::Box all = formats::whole(tensor.shape);
+  const Box all = formats::whole(tensor.shape);
   ByteVector whole(formats::volume(tensor.shape) * width);
-  for (const formats::Chunk& chunk : tensor.chunks) {
+  for (const Chunk& chunk : tensor.chunks) {
     ByteVector part(formats::volume(chunk.box.extent) * width);
     EBB_TRY(checkpoint.read(tensor, chunk, 0, part));
     formats::copy_region(chunk.box, {chunk.box, part}, {all, whole}, width);

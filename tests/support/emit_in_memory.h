@@ -10,12 +10,10 @@
 namespace ebb::test_support {
 
 // Tensor i of the plan is `content.catalog().tensors[i]`.
-formats::Result<std::shared_ptr<MemoryTree>> carry_out(const formats::EmitPlan& plan,
-                                                       const formats::Checkpoint& content,
-                                                       std::string root);
+Result<std::shared_ptr<MemoryTree>> carry_out(const EmitPlan& plan, const Checkpoint& content,
+                                              std::string root);
 
 // All elements of a tensor, row-major.
-formats::Result<formats::ByteVector> elements_of(const formats::Checkpoint& checkpoint,
-                                                 const formats::TensorEntry& tensor);
+Result<ByteVector> elements_of(const Checkpoint& checkpoint, const TensorEntry& tensor);
 
 }  // namespace ebb::test_support

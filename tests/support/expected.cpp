@@ -17,7 +17,7 @@ namespace {
 using simdjson::dom::element;
 using simdjson::dom::element_type;
 
-std::string hex_sha256(formats::ByteView bytes) {
+std::string hex_sha256(ByteView bytes) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int length = 0;
   EBB_CHECK(EVP_Digest(bytes.data(), bytes.size(), digest.data(), &length, EVP_sha256(), nullptr) ==
@@ -60,7 +60,7 @@ bool same(element a, element b) {
 }
 
 std::string shape_text(element shape) { return simdjson::minify(shape); }
-std::string shape_text(const formats::Shape& shape) {
+std::string shape_text(const Shape& shape) {
   std::string out = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {
     if (i != 0) out += ",";
@@ -75,7 +75,7 @@ std::string text_or_empty(element object, std::string_view key) {
 }
 
 // What identifies a tensor: its key where it has one, else (name, state).
-std::string identity(const formats::TensorEntry& tensor) {
+std::string identity(const TensorEntry& tensor) {
   return tensor.key ? "key " + *tensor.key : "name " + tensor.name + "|" + tensor.state;
 }
 std::string identity(element tensor) {
@@ -100,8 +100,8 @@ bool is_name_due(Names names, element expected) {
          text_or_empty(expected, "name") != text_or_empty(expected, "key");
 }
 
-std::string compare_tensor(const formats::Checkpoint& checkpoint,
-                           const formats::TensorEntry& tensor, element expected, Names names) {
+std::string compare_tensor(const Checkpoint& checkpoint, const TensorEntry& tensor,
+                           element expected, Names names) {
   std::string out;
   const auto check = [&](std::string_view what, const std::string& have, const std::string& want) {
     if (have != want)
@@ -119,12 +119,12 @@ std::string compare_tensor(const formats::Checkpoint& checkpoint,
   return out;
 }
 
-std::string compare_tensors(const formats::Checkpoint& checkpoint, element root) {
+std::string compare_tensors(const Checkpoint& checkpoint, element root) {
   std::string out;
   std::set<std::string> found;
   for (const element expected : root["tensors"].get_array()) {
-    const formats::TensorEntry* match = nullptr;
-    for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors)
+    const TensorEntry* match = nullptr;
+    for (const TensorEntry& tensor : checkpoint.catalog().tensors)
       if (identity(tensor) == identity(expected)) match = &tensor;
     element derived;
     if (match == nullptr && expected["derived"].get(derived) == simdjson::SUCCESS) continue;
@@ -135,15 +135,15 @@ std::string compare_tensors(const formats::Checkpoint& checkpoint, element root)
     found.insert(identity(*match));
     out += compare_tensor(checkpoint, *match, expected, names_of(root));
   }
-  for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors)
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors)
     if (!found.contains(identity(tensor))) out += identity(tensor) + ": not expected\n";
   return out;
 }
 
 // One expected value against the catalog's, "" when they agree.
-std::string compare_value(const formats::Catalog& catalog, std::string_view key, element expected) {
-  const formats::ValueEntry* match = nullptr;
-  for (const formats::ValueEntry& value : catalog.values)
+std::string compare_value(const Catalog& catalog, std::string_view key, element expected) {
+  const ValueEntry* match = nullptr;
+  for (const ValueEntry& value : catalog.values)
     if (value.key == key) match = &value;
   const std::string have = match == nullptr ? "missing" : to_json(match->value);
   simdjson::dom::parser parser;
@@ -155,11 +155,11 @@ std::string compare_value(const formats::Catalog& catalog, std::string_view key,
          "\n";
 }
 
-std::string compare_values(const formats::Catalog& catalog, element root) {
+std::string compare_values(const Catalog& catalog, element root) {
   std::string out;
   simdjson::dom::object expected = root["values"].get_object();
   for (const auto& field : expected) out += compare_value(catalog, field.key, field.value);
-  for (const formats::ValueEntry& value : catalog.values) {
+  for (const ValueEntry& value : catalog.values) {
     element ignored;
     if (expected.at_key(value.key).get(ignored) != simdjson::SUCCESS)
       out += "value " + value.key + ": not expected\n";
@@ -169,21 +169,20 @@ std::string compare_values(const formats::Catalog& catalog, element root) {
 
 }  // namespace
 
-formats::Result<std::string> sha256_of(const formats::Checkpoint& checkpoint,
-                                       const formats::TensorEntry& tensor) {
+Result<std::string> sha256_of(const Checkpoint& checkpoint, const TensorEntry& tensor) {
   const std::uint32_t bytes_per_elem = formats::bytes_of(tensor.dtype);
-  const formats::Box all = formats::whole(tensor.shape);
-  formats::ByteVector whole(formats::volume(tensor.shape) * bytes_per_elem);
-  for (const formats::Chunk& chunk : tensor.chunks) {
-    formats::ByteVector part(formats::volume(chunk.box.extent) * bytes_per_elem);
+  const Box all = formats::whole(tensor.shape);
+  ByteVector whole(formats::volume(tensor.shape) * bytes_per_elem);
+  for (const Chunk& chunk : tensor.chunks) {
+    ByteVector part(formats::volume(chunk.box.extent) * bytes_per_elem);
     EBB_TRY(checkpoint.read(tensor, chunk, 0, part));
     formats::copy_region(chunk.box, {chunk.box, part}, {all, whole}, bytes_per_elem);
   }
   return hex_sha256(whole);
 }
 
-std::string differences(const formats::Checkpoint& checkpoint,
-                        const std::filesystem::path& expected_json, Compare compare) {
+std::string differences(const Checkpoint& checkpoint, const std::filesystem::path& expected_json,
+                        Compare compare) {
   simdjson::dom::parser parser;
   element root;
   if (parser.load(expected_json.string()).get(root) != simdjson::SUCCESS)
@@ -193,8 +192,7 @@ std::string differences(const formats::Checkpoint& checkpoint,
   return out;
 }
 
-std::string value_differences(const formats::Catalog& catalog,
-                              const std::filesystem::path& expected_json,
+std::string value_differences(const Catalog& catalog, const std::filesystem::path& expected_json,
                               std::span<const std::string_view> but_not) {
   simdjson::dom::parser parser;
   element root;

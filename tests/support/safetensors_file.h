@@ -12,8 +12,8 @@
 namespace ebb::test_support {
 
 // The header as it is, and so many zeros.
-inline formats::ByteVector safetensors_bytes(std::string_view header, std::size_t data_bytes = 0) {
-  formats::ByteVector bytes;
+inline ByteVector safetensors_bytes(std::string_view header, std::size_t data_bytes = 0) {
+  ByteVector bytes;
   formats::append_le<std::uint64_t>(bytes, header.size());
   formats::append_text(bytes, header);
   bytes.resize(bytes.size() + data_bytes);

@@ -8,8 +8,6 @@
 
 namespace ebb::test_support {
 
-using formats::ByteVector;
-
 void MemoryTree::add(std::string name, ByteVector bytes) {
   files_.emplace_back(std::move(name), std::move(bytes));
   std::sort(files_.begin(), files_.end(),
@@ -31,13 +29,12 @@ ByteVector& MemoryTree::bytes_of(std::string_view name) {
   return found->second;
 }
 
-formats::Result<std::shared_ptr<const formats::ByteSource>> MemoryTree::open(
-    std::string_view name) const {
+Result<std::shared_ptr<const formats::ByteSource>> MemoryTree::open(std::string_view name) const {
   for (const auto& [file, content] : files_)
     if (file == name)
       return std::shared_ptr<const formats::ByteSource>(
           std::make_shared<formats::MemorySource>(root_ + "/" + file, content));
-  return formats::Error{formats::Code::io, root_ + ": no file " + std::string(name), {}};
+  return Error{Code::io, root_ + ": no file " + std::string(name), {}};
 }
 
 std::shared_ptr<MemoryTree> load_tree(const std::filesystem::path& path) {

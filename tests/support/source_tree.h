@@ -20,7 +20,7 @@ namespace ebb::test_support {
 class RememberingTree : public formats::SourceTree {
  public:
   std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
-                                    formats::ByteView bytes) const override {
+                                    ByteView bytes) const override {
     return seen_.add(key, size, first, bytes, formats::crc32_zip(0, bytes));
   }
 
@@ -32,19 +32,18 @@ class MemoryTree : public RememberingTree {
  public:
   explicit MemoryTree(std::string root) : root_(std::move(root)) {}
 
-  void add(std::string name, formats::ByteVector bytes);
+  void add(std::string name, ByteVector bytes);
   void add(std::string name, std::string_view text);
-  formats::ByteVector& bytes_of(std::string_view name);  // REQUIRES: it was added
+  ByteVector& bytes_of(std::string_view name);  // REQUIRES: it was added
 
   std::string_view root() const override { return root_; }
   const std::vector<Entry>& entries() const override { return entries_; }
-  formats::Result<std::shared_ptr<const formats::ByteSource>> open(
-      std::string_view name) const override;
+  Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override;
 
  private:
   std::string root_;
   std::vector<Entry> entries_;
-  std::vector<std::pair<std::string, formats::ByteVector>> files_;
+  std::vector<std::pair<std::string, ByteVector>> files_;
 };
 
 // Passes everything on to another tree: for those that watch or change some of it.
@@ -55,21 +54,19 @@ class ForwardingTree : public formats::SourceTree {
 
   std::string_view root() const override { return tree_->root(); }
   const std::vector<Entry>& entries() const override { return tree_->entries(); }
-  formats::Result<std::shared_ptr<const formats::ByteSource>> open(
-      std::string_view name) const override {
+  Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
     return tree_->open(name);
   }
-  formats::Result<formats::ByteVector> probe(std::string_view program,
-                                             const formats::ByteSource& file) const override {
+  Result<ByteVector> probe(std::string_view program,
+                           const formats::ByteSource& file) const override {
     return tree_->probe(program, file);
   }
-  formats::Result<Decoded> decoded(
-      const std::string& key, std::uint64_t bytes,
-      const std::function<formats::Result<Decoded>()>& make) const override {
+  Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
+                          const std::function<Result<Decoded>()>& make) const override {
     return tree_->decoded(key, bytes, make);
   }
   std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
-                                    formats::ByteView bytes) const override {
+                                    ByteView bytes) const override {
     return tree_->seen(key, size, first, bytes);
   }
 

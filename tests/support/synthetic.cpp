@@ -13,17 +13,12 @@ namespace ebb::test_support {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::ByteVector;
-using formats::Catalog;
-using formats::Code;
-using formats::Error;
-using formats::Result;
 
-formats::TensorEntry tensor_of(const std::string& name, const char* state, std::uint64_t rows) {
-  formats::TensorEntry tensor;
+TensorEntry tensor_of(const std::string& name, const char* state, std::uint64_t rows) {
+  TensorEntry tensor;
   tensor.name = name;
   tensor.state = state;
-  tensor.dtype = formats::DType::f32;
+  tensor.dtype = DType::f32;
   tensor.shape = {rows, 2};
   return tensor;
 }
@@ -31,10 +26,9 @@ formats::TensorEntry tensor_of(const std::string& name, const char* state, std::
 Catalog content_of(const Synthetic& wanted) {
   Catalog content;
   content.world = wanted.world;
-  formats::GroupEntry group;
+  GroupEntry group;
   group.optimizer = "muon";
-  group.settings = {{"lr", formats::Value::of_real(0.02)},
-                    {"momentum", formats::Value::of_real(0.95)}};
+  group.settings = {{"lr", Value::of_real(0.02)}, {"momentum", Value::of_real(0.95)}};
   for (std::uint64_t i = 0; i < wanted.params; ++i) {
     const std::string name = "model.layers." + std::to_string(i / 8) + ".mlp.experts." +
                              std::to_string(i % 8) + ".weight";
@@ -53,11 +47,11 @@ class Writer {
   Writer(const Catalog& content, fs::path directory)
       : content_(content), directory_(std::move(directory)) {}
 
-  Result<> whole(const formats::OutputFile& file) {
+  Result<> whole(const OutputFile& file) {
     std::ofstream out = open(file);
     formats::RangeCrcs crcs(file);
     std::uint64_t end = 0;
-    for (const formats::Fragment& fragment : file.fragments) {
+    for (const Fragment& fragment : file.fragments) {
       crcs.feed_zeros(fragment.offset - end);
       const ByteVector bytes = bytes_of(fragment, crcs);
       crcs.feed(bytes);
@@ -69,20 +63,20 @@ class Writer {
     return close(out, file);
   }
 
-  Result<> hole(const formats::OutputFile& file) {
+  Result<> hole(const OutputFile& file) {
     std::ofstream out = open(file);
     return close(out, file);
   }
 
  private:
-  std::ofstream open(const formats::OutputFile& file) {
+  std::ofstream open(const OutputFile& file) {
     const fs::path path = directory_ / file.name;
     std::error_code ignored;
     fs::create_directories(path.parent_path(), ignored);
     return std::ofstream(path, std::ios::binary);
   }
 
-  Result<> close(std::ofstream& out, const formats::OutputFile& file) {
+  Result<> close(std::ofstream& out, const OutputFile& file) {
     const fs::path path = directory_ / file.name;
     out.close();
     std::error_code failed;
@@ -91,11 +85,11 @@ class Writer {
     return {};
   }
 
-  ByteVector bytes_of(const formats::Fragment& fragment, const formats::RangeCrcs& crcs) {
+  ByteVector bytes_of(const Fragment& fragment, const formats::RangeCrcs& crcs) {
     if (const auto* literal = std::get_if<ByteVector>(&fragment.data)) return *literal;
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data))
       return sealed->bytes(crcs.of(sealed->over));
-    const auto& data = std::get<formats::TensorData>(fragment.data);
+    const auto& data = std::get<TensorData>(fragment.data);
     return ByteVector(formats::volume(data.box.extent) *
                       formats::bytes_of(formats::written_dtype(data, content_)));
   }
@@ -110,18 +104,17 @@ Result<> make_synthetic(const Synthetic& wanted, const std::string& directory) {
   const formats::Format* format = formats::format_named(wanted.format);
   if (format == nullptr) return Error{Code::unsupported, wanted.format + " is not written", {}};
   const Catalog content = content_of(wanted);
-  std::vector<formats::Shape> shapes;
-  for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
-  EBB_TRY_ASSIGN(
-      const formats::Layout layout,
-      formats::Layout::make({.policy = format->traits().default_policy, .mesh = {wanted.world, 1}},
-                            std::move(shapes)));
-  EBB_TRY_ASSIGN(const formats::EmitPlan plan, format->emit({content, layout}));
+  std::vector<Shape> shapes;
+  for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
+  EBB_TRY_ASSIGN(const Layout layout, Layout::make({.policy = format->traits().default_policy,
+                                                    .mesh = {wanted.world, 1}},
+                                                   std::move(shapes)));
+  EBB_TRY_ASSIGN(const EmitPlan plan, format->emit({content, layout}));
   Writer writer(content, directory);
-  for (const formats::OutputFile& file : plan.files) {
+  for (const OutputFile& file : plan.files) {
     EBB_TRY(wanted.payload == Payload::holes ? writer.hole(file) : writer.whole(file));
   }
-  for (const formats::OutputFile& file : plan.commit_files) EBB_TRY(writer.whole(file));
+  for (const OutputFile& file : plan.commit_files) EBB_TRY(writer.whole(file));
   return {};
 }
 

@@ -22,6 +22,6 @@ struct Synthetic {
 };
 
 // Written into `directory`, which must exist and be empty. Elements are zeros.
-formats::Result<> make_synthetic(const Synthetic& wanted, const std::string& directory);
+Result<> make_synthetic(const Synthetic& wanted, const std::string& directory);
 
 }  // namespace ebb::test_support

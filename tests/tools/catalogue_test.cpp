@@ -18,7 +18,6 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::ByteVector;
 using test_support::archive_around;
 using test_support::archive_of;
 using test_support::ArchiveRecord;
@@ -39,7 +38,7 @@ Outcome inspect(const ScratchDirectory& folder, const std::string& file,
   return run;
 }
 
-void write(const std::string& path, formats::ByteView bytes) {
+void write(const std::string& path, ByteView bytes) {
   std::ofstream(path, std::ios::binary) << formats::text_of(bytes);
 }
 

@@ -23,7 +23,7 @@ constexpr Program kProgram = {"prog", "does things", kPositionals, kFlags, {}, {
 std::string refusal(const std::vector<std::string>& words) {
   const auto parsed = parse_command_line(kProgram, words);
   if (parsed) return "accepted";
-  EXPECT_EQ(parsed.error().code, formats::Code::usage);
+  EXPECT_EQ(parsed.error().code, Code::usage);
   return parsed.error().message + " | " + parsed.error().hint;
 }
 
@@ -96,7 +96,6 @@ TEST(CommandLine, SizesHaveDecimalAndBinaryUnits) {
 }
 
 TEST(ExitCodes, EveryKindOfFailureHasOne) {
-  using formats::Code;
   EXPECT_EQ(exit_for(Code::usage), Exit::usage);
   EXPECT_EQ(exit_for(Code::io), Exit::usage);
   EXPECT_EQ(exit_for(Code::corrupt), Exit::damaged);

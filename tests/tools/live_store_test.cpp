@@ -46,7 +46,7 @@ libswap::Manifest manifest_of(std::uint32_t rank) {
     formats::native::Tile entry;
     entry.used_bytes = kTile;
     const std::uint64_t first = (rank * kTiles + tile) * kTile / 4;
-    entry.segments = {{0, 0, formats::DType::f32, first, kTile / 4, 0}};
+    entry.segments = {{0, 0, DType::f32, first, kTile / 4, 0}};
     manifest.tiles.push_back(std::move(entry));
   }
   return manifest;
@@ -91,7 +91,7 @@ void train(const std::filesystem::path& swap, std::uint32_t slots, Told& told) {
     Store::Config config;
     config.directory = fresh->path;
     config.uuid = fresh->uuid;
-    config.rank = formats::Rank{rank};
+    config.rank = Rank{rank};
     config.world = kWorld;
     config.tile_bytes = kTile;
     config.block_bytes = kTile / 4;

@@ -15,7 +15,6 @@ namespace ebb::tools::convert {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Code;
 using formats::Taking;
 
 class ReadBackTest : public ::testing::Test {
@@ -50,14 +49,14 @@ class ReadBackTest : public ::testing::Test {
     EXPECT_TRUE(written) << written.error().message;
   }
 
-  std::unique_ptr<formats::Checkpoint> source_;
+  std::unique_ptr<Checkpoint> source_;
   std::unique_ptr<libswap::IoQueue> io_;
 };
 
 TEST_F(ReadBackTest, TellsAByteThatIsNotWhatWasWritten) {
   const formats::Conversion conversion = planned(Taking::content);
   bool checked = false;
-  write(conversion, [&](const fs::path& directory, auto fingerprints) -> formats::Result<> {
+  write(conversion, [&](const fs::path& directory, auto fingerprints) -> Result<> {
     const ReadBack read_back(conversion, 2);
     EXPECT_TRUE(read_back.run(directory, fingerprints));
     std::fstream file(directory / "model.safetensors",
@@ -80,7 +79,7 @@ TEST_F(ReadBackTest, TellsAByteThatIsNotWhatWasWritten) {
 TEST_F(ReadBackTest, ADefectOfTheWriterIsNotDamageOfTheSource) {
   const formats::Conversion all = planned(Taking::content);
   const formats::Conversion less = planned(Taking::weights);
-  write(less, [&](const fs::path& directory, auto) -> formats::Result<> {
+  write(less, [&](const fs::path& directory, auto) -> Result<> {
     const std::vector<std::uint64_t> none(all.content->catalog().tensors.size(), 0);
     const auto refused = ReadBack(all, 2).run(directory, none);
     EXPECT_FALSE(refused);

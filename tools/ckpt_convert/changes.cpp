@@ -5,10 +5,7 @@
 
 namespace ebb::tools::convert {
 
-using formats::Code;
-using formats::Error;
 using formats::MomentumForm;
-using formats::Result;
 
 namespace {
 
@@ -17,9 +14,9 @@ constexpr std::uint64_t kMaxRules = 16 << 20;  // bytes of a file of rules
 Result<std::string> text_of_file(const std::string& path) {
   EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(path));
   if (tree->entries().size() != 1)
-    return Error{Code::usage, "--rename @" + formats::printable(path) + ": not one file", {}};
+    return Error{Code::usage, "--rename @" + printable(path) + ": not one file", {}};
   EBB_TRY_ASSIGN(const auto source, tree->open(tree->entries().front().name));
-  EBB_TRY_ASSIGN(const formats::ByteVector bytes,
+  EBB_TRY_ASSIGN(const ByteVector bytes,
                  formats::read_bytes(*source, 0, source->size(), kMaxRules));
   return std::string(formats::text_of(bytes));
 }
@@ -39,7 +36,7 @@ Result<formats::MomentumRule> momentum_of(std::string_view text) {
     return Error{Code::usage,
                  "--momentum takes ema or sum, or what it is and what it shall be, as in sum:ema, "
                  "not '" +
-                     formats::printable(text) + "'",
+                     printable(text) + "'",
                  {}};
   rule.to = *to;
   return rule;

@@ -7,6 +7,6 @@
 namespace ebb::tools::convert {
 
 // Reads the files that --rename @FILE names. Code::usage for what is no rule.
-formats::Result<formats::Edits> edits_of(const Arguments& arguments);
+Result<formats::Edits> edits_of(const Arguments& arguments);
 
 }  // namespace ebb::tools::convert

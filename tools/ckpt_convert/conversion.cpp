@@ -21,12 +21,6 @@
 namespace ebb::tools::convert {
 
 namespace fs = std::filesystem;
-using formats::Catalog;
-using formats::Code;
-using formats::Error;
-using formats::printable;
-using formats::Result;
-using formats::TensorEntry;
 
 namespace {
 
@@ -71,10 +65,10 @@ bool lies_beside(const Catalog& there, const std::string& name) {
 
 // Those at the destination that belong neither to the checkpoint there nor to the plan.
 std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Catalog* there,
-                                       const formats::EmitPlan& plan) {
+                                       const EmitPlan& plan) {
   std::set<std::string> known;
   for (const auto* files : {&plan.files, &plan.commit_files})
-    for (const formats::OutputFile& file : *files) known.insert(file.name);
+    for (const OutputFile& file : *files) known.insert(file.name);
   if (there != nullptr)
     for (const formats::FileEntry& file : there->files) known.insert(file.name);
   std::vector<std::string> foreign;
@@ -87,7 +81,7 @@ std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Ca
 
 // What -f would remove, in a few words; "" for nothing. Fails where it is no checkpoint, or holds
 // files that are not part of one.
-Result<std::string> replaced_by(const Request& request, const formats::EmitPlan& plan) {
+Result<std::string> replaced_by(const Request& request, const EmitPlan& plan) {
   std::error_code failure;
   const fs::path destination = tidied(request.destination);
   const fs::file_status status = fs::symlink_status(destination, failure);
@@ -103,14 +97,13 @@ Result<std::string> replaced_by(const Request& request, const formats::EmitPlan&
   const Catalog* there = described ? &(*described)->catalog() : nullptr;
   const auto foreign = foreign_files(**tree, there, plan);
   if (!foreign.empty() || (*tree)->entries().empty())
-    return Error{
-        Code::usage,
-        formats::compose("{}: was not replaced: -f replaces a checkpoint and nothing else, "
+    return Error{Code::usage,
+                 compose("{}: was not replaced: -f replaces a checkpoint and nothing else, "
                          "but {} there belong to none: {}",
                          shown, plural(foreign.size(), "file"), in_one_line(foreign, 3)),
-        "move them away, or choose another destination"};
+                 "move them away, or choose another destination"};
   if (there == nullptr) return std::string("an incomplete result of the same conversion");
-  return formats::compose("{}, {}", there->format, plural(there->tensors.size(), "tensor"));
+  return compose("{}, {}", there->format, plural(there->tensors.size(), "tensor"));
 }
 
 Result<> check_places(const Request& request) {
@@ -139,10 +132,10 @@ Result<> check_places(const Request& request) {
 }
 
 // Who reads packed items holds a decoded one, beside those that the tree keeps.
-std::uint32_t readers_within(const Request& request, const formats::EmitPlan& plan) {
+std::uint32_t readers_within(const Request& request, const EmitPlan& plan) {
   const std::uint32_t wanted = libswap::workers_or_default(request.workers);
   std::uint64_t largest = 0;
-  for (const formats::OutputFile& file : plan.files)
+  for (const OutputFile& file : plan.files)
     for (const formats::PackedItem& item : file.items) largest = std::max(largest, item.place.size);
   if (largest == 0) return wanted;
   const std::uint64_t held = request.memory_bytes / 2 / (largest + formats::MiB);
@@ -154,7 +147,7 @@ std::uint32_t readers_within(const Request& request, const formats::EmitPlan& pl
 std::uint64_t Prepared::bytes() const {
   std::uint64_t bytes = 0;
   for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
-    for (const formats::OutputFile& file : *files) bytes += file.size;
+    for (const OutputFile& file : *files) bytes += file.size;
   return bytes;
 }
 

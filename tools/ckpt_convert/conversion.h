@@ -24,7 +24,7 @@ struct Request {
   formats::PartsSaid parts;  // of the source, where it is a state dict
   const formats::Format* format = nullptr;
   std::uint32_t world = 1;
-  std::optional<formats::Policy> policy;    // unset: as the format does
+  std::optional<Policy> policy;             // unset: as the format does
   std::optional<std::uint64_t> file_bytes;  // where the format cuts files
   std::optional<formats::Compression> compression;
   formats::Taking taking = formats::Taking::content;
@@ -37,7 +37,7 @@ struct Request {
 };
 
 struct Prepared {
-  std::unique_ptr<formats::Checkpoint> source;
+  std::unique_ptr<Checkpoint> source;
   formats::Conversion conversion;
   std::string replaces;  // what -f takes the place of, in a few words; "" for nothing
 
@@ -48,7 +48,7 @@ struct Prepared {
 // Reads the source's description, proves that it is complete and plans the result. Refuses
 // destinations that are the source, lie inside it or hold it, destinations that may be replaced but
 // are no checkpoint, and content that the format cannot hold unless dropping is allowed.
-formats::Result<Prepared> prepare(const Request& request);
+Result<Prepared> prepare(const Request& request);
 
 struct Outcome {
   libswap::WriteReport report;
@@ -60,7 +60,6 @@ struct Outcome {
 // Writes, reads back and publishes. Everything that the plan does not drop is compared with the
 // source before the destination gets its name: tensors by fingerprint, values, groups and step
 // counters as they are.
-formats::Result<Outcome> carry_out(Console& console, const Request& request,
-                                   const Prepared& prepared);
+Result<Outcome> carry_out(Console& console, const Request& request, const Prepared& prepared);
 
 }  // namespace ebb::tools::convert

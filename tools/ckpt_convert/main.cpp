@@ -18,12 +18,6 @@ namespace ebb {
 namespace tools::convert {
 namespace {
 
-using formats::Code;
-using formats::Error;
-using formats::Policy;
-using formats::printable;
-using formats::Result;
-
 constexpr std::uint64_t kMaxWorld = 1u << 20;
 constexpr std::uint64_t kMaxJobs = 256;
 

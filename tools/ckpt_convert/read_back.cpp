@@ -15,31 +15,22 @@
 
 namespace ebb::tools::convert {
 
-using formats::Catalog;
-using formats::Checkpoint;
-using formats::Code;
-using formats::Error;
-using formats::printable;
-using formats::Result;
-using formats::TensorEntry;
-
 namespace {
 
 constexpr std::string_view kWhatNow =
     "try again; if it happens again, the disk or the memory is at fault";
 
 // Tensors the result must hold: all that have elements in the plan, and the ones that have none.
-std::set<std::uint32_t> stored_tensors(const Catalog& content, const formats::EmitPlan& plan) {
+std::set<std::uint32_t> stored_tensors(const Catalog& content, const EmitPlan& plan) {
   std::set<std::uint32_t> elsewhere(plan.omitted.begin(), plan.omitted.end());
   for (const formats::Derived& derived : plan.derived) elsewhere.insert(derived.tensor);
   std::set<std::uint32_t> stored;
   for (std::uint32_t i = 0; i < content.tensors.size(); ++i)
     if (elements_of(content.tensors[i]) == 0 && !elsewhere.contains(i)) stored.insert(i);
   for (const auto* files : {&plan.files, &plan.commit_files})
-    for (const formats::OutputFile& file : *files)
-      for (const formats::Fragment& fragment : file.fragments)
-        if (const auto* data = std::get_if<formats::TensorData>(&fragment.data))
-          stored.insert(data->tensor);
+    for (const OutputFile& file : *files)
+      for (const Fragment& fragment : file.fragments)
+        if (const auto* data = std::get_if<TensorData>(&fragment.data)) stored.insert(data->tensor);
   return stored;
 }
 
@@ -137,7 +128,7 @@ Result<> ReadBack::compare_tensors(const Checkpoint& written,
   return {};
 }
 
-const formats::TensorEntry* ReadBack::exactly(const ByName& tensors, const TensorEntry& wanted) {
+const TensorEntry* ReadBack::exactly(const ByName& tensors, const TensorEntry& wanted) {
   const auto [first, last] = tensors.equal_range(wanted.name);
   for (auto candidate = first; candidate != last; ++candidate)
     if (identity(*candidate->second) == identity(wanted) &&

@@ -22,25 +22,25 @@ class ReadBack {
   // Describes the finished files and compares everything that the plan does not drop with the
   // content: tensors by fingerprint, values, groups, the step and the steps of parameters as they
   // are. Errors name the tensor or key: corrupt, cancelled, and those of reading.
-  formats::Result<> run(const std::filesystem::path& directory,
-                        std::span<const std::uint64_t> fingerprints) const;
+  Result<> run(const std::filesystem::path& directory,
+               std::span<const std::uint64_t> fingerprints) const;
 
   // Derived tensors of the plan whose source rounds to other values, one line each. Reads both.
-  formats::Result<std::vector<std::string>> rounded_otherwise() const;
+  Result<std::vector<std::string>> rounded_otherwise() const;
 
  private:
-  using TensorEntry = formats::TensorEntry;
+  using TensorEntry = TensorEntry;
   // By name. A format without a word for a state stores it under another one: master weights as
   // the parameters, for example.
   using ByName = std::multimap<std::string_view, const TensorEntry*>;
-  using Identity = std::tuple<std::string_view, std::string_view, formats::DType>;
+  using Identity = std::tuple<std::string_view, std::string_view, DType>;
 
-  formats::Result<> compare_tensors(const formats::Checkpoint& written,
-                                    std::span<const std::uint64_t> fingerprints) const;
+  Result<> compare_tensors(const Checkpoint& written,
+                           std::span<const std::uint64_t> fingerprints) const;
   // The tensor of the same name, state, dtype and shape; nullptr: none.
   static const TensorEntry* exactly(const ByName& tensors, const TensorEntry& wanted);
-  formats::Result<bool> holds(const formats::Checkpoint& written, const ByName& tensors,
-                              const TensorEntry& wanted, std::uint64_t fingerprint) const;
+  Result<bool> holds(const Checkpoint& written, const ByName& tensors, const TensorEntry& wanted,
+                     std::uint64_t fingerprint) const;
   static Identity identity(const TensorEntry& tensor);
 
   const formats::Conversion& conversion_;

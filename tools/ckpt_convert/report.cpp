@@ -11,8 +11,6 @@
 
 namespace ebb::tools::convert {
 
-using formats::printable;
-
 namespace {
 
 // The first is known before anything was read, the second when everything is written.
@@ -49,9 +47,8 @@ std::string folder_note(const Request& request, const Prepared& prepared) {
   const bool like_a_file = std::ranges::any_of(
       kFiles, [&](std::string_view end) { return request.destination.ends_with(end); });
   if (!like_a_file || prepared.conversion.plan.files.empty()) return {};
-  return formats::compose("  {} is a directory; what it holds begins with {}\n",
-                          printable(request.destination),
-                          prepared.conversion.plan.files.front().name);
+  return compose("  {} is a directory; what it holds begins with {}\n",
+                 printable(request.destination), prepared.conversion.plan.files.front().name);
 }
 
 }  // namespace
@@ -65,7 +62,7 @@ std::string plan_text(const Request& request, const Prepared& prepared) {
   Table table({{"file"}, {"rank", Align::right}, {"bytes", Align::right}});
   constexpr std::size_t kShown = 16;
   for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
-    for (const formats::OutputFile& file : *files)
+    for (const OutputFile& file : *files)
       if (table.rows() < kShown)
         table.add({file.name, std::to_string(index_of(file.writer)), bytes_text(file.size)});
   out += table.text();
@@ -107,7 +104,7 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
   json.key("files").open_list();
   for (const auto* files :
        {&prepared.conversion.plan.files, &prepared.conversion.plan.commit_files})
-    for (const formats::OutputFile& file : *files)
+    for (const OutputFile& file : *files)
       json.open_object()
           .key("name")
           .text(file.name)

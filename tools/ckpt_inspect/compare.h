@@ -13,20 +13,20 @@
 namespace ebb::tools::inspect {
 
 struct Side {
-  const formats::Checkpoint& checkpoint;
-  std::vector<const formats::TensorEntry*> tensors;
-  const formats::Catalog& catalog() const { return checkpoint.catalog(); }
+  const Checkpoint& checkpoint;
+  std::vector<const TensorEntry*> tensors;
+  const Catalog& catalog() const { return checkpoint.catalog(); }
 };
 
 // One tensor that is not the same on both sides.
 struct TensorDifference {
   enum class Kind : std::uint8_t { only_left, only_right, shape, dtype, values };
   Kind kind = Kind::values;
-  const formats::TensorEntry* left = nullptr;
-  const formats::TensorEntry* right = nullptr;
+  const TensorEntry* left = nullptr;
+  const TensorEntry* right = nullptr;
   // Of tensors of one shape; dtypes that differ are compared by value.
   std::uint64_t differing = 0;    // elements
-  formats::Shape first;           // the index of the first of them
+  Shape first;                    // the index of the first of them
   std::optional<double> largest;  // of |left - right|; infinite when one is NaN
   bool derived = false;           // left was compared with the right's master, rounded
 };
@@ -46,23 +46,22 @@ struct Comparison {
 // Which tensors are the same one. By name and state; where one side calls the weights master or
 // buffer and the other param, the dtype decides. By key where names are not unique.
 struct Match {
-  const formats::TensorEntry* left = nullptr;   // nullptr: only on the right
-  const formats::TensorEntry* right = nullptr;  // nullptr: only on the left
+  const TensorEntry* left = nullptr;   // nullptr: only on the right
+  const TensorEntry* right = nullptr;  // nullptr: only on the left
   // A 16-bit weight that the other side does not store: its master, which is rounded to give it.
-  const formats::TensorEntry* master = nullptr;
+  const TensorEntry* master = nullptr;
 };
 // Steps of a parameter that the other side counts outside its tensors are left to compare_values.
 std::vector<Match> match_tensors(const Side& left, const Side& right);
 
 // nullopt: equal bit for bit.
-formats::Result<std::optional<TensorDifference>> compare_tensors(const Side& left,
-                                                                 const Side& right,
-                                                                 const Match& match);
+Result<std::optional<TensorDifference>> compare_tensors(const Side& left, const Side& right,
+                                                        const Match& match);
 
 // Step, groups' settings, steps of parameters, and values that both sides have.
-formats::Result<> compare_values(const Side& left, const Side& right, Comparison& comparison);
+Result<> compare_values(const Side& left, const Side& right, Comparison& comparison);
 
 // A tensor that counts the steps of its parameter.
-bool is_step(const formats::TensorEntry& tensor);
+bool is_step(const TensorEntry& tensor);
 
 }  // namespace ebb::tools::inspect

@@ -11,11 +11,6 @@ namespace ebb::tools::inspect {
 
 using formats::BoxReader;
 using formats::BoxStream;
-using formats::ByteVector;
-using formats::ByteView;
-using formats::DType;
-using formats::Result;
-using formats::TensorEntry;
 
 namespace {
 
@@ -84,8 +79,8 @@ class Findings {
   std::vector<double> x_, y_;
 };
 
-formats::Shape index_of_element(const formats::Shape& shape, std::uint64_t element) {
-  formats::Shape index(shape.size());
+Shape index_of_element(const Shape& shape, std::uint64_t element) {
+  Shape index(shape.size());
   for (std::size_t d = shape.size(); d-- > 0;) {
     index[d] = element % shape[d];
     element /= shape[d];

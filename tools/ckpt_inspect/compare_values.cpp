@@ -13,13 +13,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Catalog;
-using formats::GroupEntry;
-using formats::printable;
-using formats::Result;
-using formats::Value;
-using formats::ValueEntry;
-
 namespace {
 
 constexpr std::size_t kShown = 60;       // bytes of a value
@@ -124,11 +117,11 @@ Result<> compare_all(const Catalog& left, const Catalog& right, Comparison& comp
 
 // A step that `side` keeps in a tensor and `other` outside.
 Result<> compare_lifted(const Side& side, const Side& other, Comparison& comparison) {
-  for (const formats::TensorEntry* tensor : side.tensors) {
+  for (const TensorEntry* tensor : side.tensors) {
     const auto steps = other.catalog().param_steps.find(tensor->name);
     if (!is_step(*tensor) || steps == other.catalog().param_steps.end()) continue;
     if (formats::values_per_element(tensor->dtype) != 1) continue;
-    formats::ByteVector bytes(formats::bytes_of(tensor->dtype));
+    ByteVector bytes(formats::bytes_of(tensor->dtype));
     EBB_TRY(formats::read_box(side.checkpoint, *tensor, formats::whole(tensor->shape), bytes));
     double value = 0;
     formats::element_values(tensor->dtype, bytes, {&value, 1});

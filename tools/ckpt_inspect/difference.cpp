@@ -12,8 +12,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Result;
-using formats::TensorEntry;
 using Kind = TensorDifference::Kind;
 
 namespace {
@@ -41,8 +39,7 @@ std::string values_text(const TensorDifference& difference) {
 // "w (param): F32 against BF16; 3 of 28 elements differ, first at [1, 2], largest difference 0.5"
 std::string line_of(const TensorDifference& difference) {
   const TensorEntry& tensor = shown_tensor(difference);
-  std::string out =
-      formats::printable(tensor.name) + " (" + formats::printable(tensor.state, 40) + "): ";
+  std::string out = printable(tensor.name) + " (" + printable(tensor.state, 40) + "): ";
   switch (difference.kind) {
     case Kind::only_left:
       return out + "only on the left";

@@ -10,10 +10,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Code;
-using formats::Error;
-using formats::printable;
-using formats::Result;
 using formats::ResumeAnswer;
 
 namespace {
@@ -103,7 +99,7 @@ Result<std::uint32_t> world_of(const Arguments& arguments) {
 }
 
 Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t world) {
-  const formats::Catalog& catalog = view.catalog();
+  const Catalog& catalog = view.catalog();
   Explained explained;
   explained.saved = "by " + plural(catalog.world, "rank");
   if (catalog.step) explained.saved += ", step " + std::to_string(*catalog.step);

@@ -4,10 +4,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Code;
-using formats::Error;
-using formats::Result;
-
 namespace {
 
 constexpr std::string_view kModes = "What to show (without one of these: one screen about all)";

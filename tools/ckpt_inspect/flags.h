@@ -13,6 +13,6 @@ const Program& command_line();
 
 // The mode that is asked for by its flag's name, "" for the summary. Code::usage for two modes at
 // once and for a filter that says nothing in that mode.
-formats::Result<std::string_view> mode_of(const Arguments& arguments);
+Result<std::string_view> mode_of(const Arguments& arguments);
 
 }  // namespace ebb::tools::inspect

@@ -9,11 +9,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Chunk;
-using formats::GroupEntry;
-using formats::Result;
-using formats::TensorEntry;
-
 namespace {
 
 constexpr std::size_t kEverything = ~std::size_t{0};
@@ -51,7 +46,7 @@ Result<Exit> tensors_json(Console& console, const View& view, Digest digest) {
     json.close_object();
   }
   json.close_list().key("values").open_object();
-  for (const formats::ValueEntry& value : view.catalog().values)
+  for (const ValueEntry& value : view.catalog().values)
     json.key(value.key).raw(formats::to_json(value.value));
   json.close_object().close_object();
   console.print(json.take());
@@ -170,14 +165,13 @@ Result<Exit> show_groups(Console& console, const View& view) {
     const GroupEntry& group = groups[i];
     if (!wants_group(view, group)) continue;
     out += "  group " + std::to_string(i) + "  " +
-           (group.optimizer.empty() ? "optimizer not recorded"
-                                    : formats::printable(group.optimizer, 40)) +
+           (group.optimizer.empty() ? "optimizer not recorded" : printable(group.optimizer, 40)) +
            ", " + plural(group.params.size(), "parameter") + "\n";
     for (const auto& [name, value] : group.settings)
-      out += "    " + formats::printable(name, 40) + " = " + value_text(value) + "\n";
+      out += "    " + printable(name, 40) + " = " + value_text(value) + "\n";
     const std::size_t shown = shown_of(view, group.params.size(), kEverything);
     for (std::size_t p = 0; p < shown; ++p)
-      out += "    - " + formats::printable(group.params[p], 100) + "\n";
+      out += "    - " + printable(group.params[p], 100) + "\n";
     out += more_line(shown, group.params.size());
   }
   console.print(out);

@@ -15,10 +15,6 @@ namespace ebb {
 namespace tools::inspect {
 namespace {
 
-using formats::Code;
-using formats::Error;
-using formats::Result;
-
 Output output_of(const Arguments& arguments) {
   return arguments.has("json") ? Output::json : Output::text;
 }
@@ -30,12 +26,12 @@ Result<Selection> selection_of(const Arguments& arguments) {
   if (const auto rank = arguments.count("rank")) {
     if (*rank > 0xffff'ffffu)
       return Error{Code::usage, "--rank " + std::to_string(*rank) + " is no rank", {}};
-    selection.rank = formats::Rank{static_cast<std::uint32_t>(*rank)};
+    selection.rank = Rank{static_cast<std::uint32_t>(*rank)};
   }
   return selection;
 }
 
-Result<View> view_of(const std::string& path, const formats::Checkpoint& checkpoint,
+Result<View> view_of(const std::string& path, const Checkpoint& checkpoint,
                      const Arguments& arguments) {
   EBB_TRY_ASSIGN(Selection selection, selection_of(arguments));
   const std::uint32_t world = checkpoint.catalog().world;
@@ -54,9 +50,9 @@ Result<View> view_of(const std::string& path, const formats::Checkpoint& checkpo
 }
 
 // The same selection of the other checkpoint; it may have nothing of it.
-View other_side(const std::string& path, const formats::Checkpoint& checkpoint, const View& view) {
+View other_side(const std::string& path, const Checkpoint& checkpoint, const View& view) {
   View other{path, checkpoint, {}, view.selection, view.output, view.limit};
-  for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors)
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors)
     if (view.selection.wants(tensor)) other.tensors.push_back(&tensor);
   return other;
 }
@@ -104,7 +100,7 @@ Result<Exit> show(Console& console, const View& view, const Arguments& arguments
 
 // `checkpoint` takes what was described.
 Result<Exit> work(Console& console, const Arguments& arguments,
-                  std::unique_ptr<formats::Checkpoint>& checkpoint) {
+                  std::unique_ptr<Checkpoint>& checkpoint) {
   EBB_TRY_ASSIGN(const std::string_view mode, mode_of(arguments));
   const std::string& path = arguments.positional(0);
   if (mode == "raw") {
@@ -126,7 +122,7 @@ Result<Exit> work(Console& console, const Arguments& arguments,
 
 int program_main(int argc, char** argv) {
   libswap::keep_freed_memory();
-  std::unique_ptr<formats::Checkpoint> checkpoint;
+  std::unique_ptr<Checkpoint> checkpoint;
   const int exit = tools::run_program(
       tools::inspect::command_line(), argc, argv,
       tools::looking_again([&](tools::Console& console, const tools::Arguments& arguments) {

@@ -15,11 +15,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Chunk;
-using formats::Rank;
-using formats::Result;
-using formats::TensorEntry;
-
 namespace {
 
 // What tells a map of ours from anything else that has its name.
@@ -58,7 +53,7 @@ std::string escaped(std::string_view text) {
   if (end != std::string_view::npos)
     return escaped(text.substr(0, end)) + "\n" + escaped(text.substr(end + 1));
   std::string out;
-  for (const char c : formats::printable(text, 400)) {
+  for (const char c : printable(text, 400)) {
     switch (c) {
       case '<':
         out += "&lt;";
@@ -282,7 +277,7 @@ std::string legend(const View& view) {
 }
 
 std::string page(const View& view) {
-  const formats::Catalog& catalog = view.catalog();
+  const Catalog& catalog = view.catalog();
   const Result<> coverage = prove_coverage(catalog);
   std::string out =
       std::string(kBeginning) + escaped(view.path) + "</title>\n" + std::string(kStyle) +
@@ -318,9 +313,8 @@ Result<> check_replaceable(const std::string& file) {
     EBB_TRY_ASSIGN(const bool ours, is_map(file));
     if (ours) return {};
   }
-  return formats::Error{formats::Code::usage,
-                        "--map " + formats::printable(file) + ": it is there, and no shard map",
-                        "name another file"};
+  return Error{Code::usage, "--map " + printable(file) + ": it is there, and no shard map",
+               "name another file"};
 }
 
 Result<> write_text(const std::string& file, const std::string& text) {
@@ -350,9 +344,8 @@ Result<> write_text(const std::string& file, const std::string& text) {
 
 Result<Exit> write_map(Console& console, const View& view, const std::string& file) {
   if (!file.ends_with(".html") && !file.ends_with(".htm"))
-    return formats::Error{formats::Code::usage,
-                          "--map " + formats::printable(file) + ": the map is a page of HTML",
-                          "--map map.html"};
+    return Error{Code::usage, "--map " + printable(file) + ": the map is a page of HTML",
+                 "--map map.html"};
   EBB_TRY(check_replaceable(file));
   const std::string html = page(view);
   EBB_TRY(write_text(file, html));
@@ -362,7 +355,7 @@ Result<Exit> write_map(Console& console, const View& view, const std::string& fi
     json.key("file").text(file).key("bytes").number(html.size()).close_object();
     console.print(json.take());
   } else {
-    console.print("shard map: " + formats::printable(file) + ", " + bytes_text(html.size()) + "\n");
+    console.print("shard map: " + printable(file) + ", " + bytes_text(html.size()) + "\n");
   }
   return Exit::success;
 }

@@ -7,8 +7,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::TensorEntry;
-
 namespace {
 
 // What a model's state dict holds: formats without 16-bit weights, or without a word for buffers,

@@ -20,39 +20,38 @@ enum class Digest : std::uint8_t { none, sha256 };
 
 struct View {
   std::string path;  // as the user gave it
-  const formats::Checkpoint& checkpoint;
-  std::vector<const formats::TensorEntry*> tensors;  // selected, in natural order
+  const Checkpoint& checkpoint;
+  std::vector<const TensorEntry*> tensors;  // selected, in natural order
   Selection selection;
   Output output = Output::text;
   std::optional<std::uint64_t> limit;  // lines of a list
 
-  const formats::Catalog& catalog() const { return checkpoint.catalog(); }
+  const Catalog& catalog() const { return checkpoint.catalog(); }
 };
 
 // Where a checkpoint cannot be described: the reason, for the modes that make an answer of it.
 struct Unreadable {
   std::string path;
-  formats::Error error;
+  Error error;
   Output output = Output::text;
 };
 
-formats::Result<Exit> show_summary(Console& console, const View& view);
-formats::Result<Exit> show_tensors(Console& console, const View& view, Digest digest);
-formats::Result<Exit> show_shards(Console& console, const View& view);
-formats::Result<Exit> show_groups(Console& console, const View& view);
+Result<Exit> show_summary(Console& console, const View& view);
+Result<Exit> show_tensors(Console& console, const View& view, Digest digest);
+Result<Exit> show_shards(Console& console, const View& view);
+Result<Exit> show_groups(Console& console, const View& view);
 // Proves coverage and reads every byte of the selected tensors, so that whatever checksum the
 // format has is verified. Exit::different when something is wrong.
-formats::Result<Exit> verify(Console& console, const View& view);
+Result<Exit> verify(Console& console, const View& view);
 // With JSON only: the document that says so; the message is the caller's.
 void verify_unreadable(Console& console, const Unreadable& what);
-formats::Result<Exit> show_statistics(Console& console, const View& view);
+Result<Exit> show_statistics(Console& console, const View& view);
 // Tensors are matched by name and state, or by key where that is not unique.
-formats::Result<Exit> show_difference(Console& console, const View& view, const View& other);
+Result<Exit> show_difference(Console& console, const View& view, const View& other);
 // Exit::different when the framework could not resume it on that many ranks.
-formats::Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t world);
-formats::Result<Exit> explain_unreadable(Console& console, const Unreadable& what,
-                                         std::uint32_t world);
-formats::Result<std::uint32_t> world_of(const Arguments& arguments);  // of --explain-resume
+Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t world);
+Result<Exit> explain_unreadable(Console& console, const Unreadable& what, std::uint32_t world);
+Result<std::uint32_t> world_of(const Arguments& arguments);  // of --explain-resume
 struct RawRequest {
   std::string path;
   std::shared_ptr<const formats::SourceTree> tree;
@@ -60,20 +59,20 @@ struct RawRequest {
   Output output = Output::text;
   std::optional<std::uint64_t> limit;  // lines of each file
 };
-formats::Result<Exit> show_raw(Console& console, const RawRequest& request);
+Result<Exit> show_raw(Console& console, const RawRequest& request);
 // One self-contained HTML page; written whole or not at all.
-formats::Result<Exit> write_map(Console& console, const View& view, const std::string& file);
+Result<Exit> write_map(Console& console, const View& view, const std::string& file);
 
 // Shared by the modes.
 void open_document(JsonWriter& json, std::string_view mode);
-void write_shape(JsonWriter& json, const formats::Shape& shape);
+void write_shape(JsonWriter& json, const Shape& shape);
 // "  label     text\n": a line of a screen about one thing.
 std::string labelled(std::string_view label, std::string_view text);
-std::string value_text(const formats::Value& value);  // short, for people
+std::string value_text(const Value& value);  // short, for people
 // "0-511" where whole rows are stored, "all" for a whole tensor, else the box.
-std::string rows_text(const formats::Box& box, const formats::Shape& shape);
+std::string rows_text(const Box& box, const Shape& shape);
 // The chunks of `rank` in one cell: "-", rows, "el 0-18" for a run of elements, or "3 boxes".
-std::string held_text(const formats::TensorEntry& tensor, formats::Rank rank);
+std::string held_text(const TensorEntry& tensor, Rank rank);
 // How many of `total` lines to show.
 std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise);
 

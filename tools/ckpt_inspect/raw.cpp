@@ -10,9 +10,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Error;
-using formats::Result;
-
 namespace {
 
 constexpr std::uint64_t kTextNodes = 400;     // of one file, unless --limit says otherwise
@@ -40,12 +37,12 @@ void write_node(JsonWriter& json, const RawNode& node) {
 }
 
 // Payload files that hold several archives, by file name: where each begins only the catalog knows.
-std::map<std::string, std::vector<RawItem>> items_of(const formats::Checkpoint* checkpoint) {
+std::map<std::string, std::vector<RawItem>> items_of(const Checkpoint* checkpoint) {
   std::map<std::string, std::vector<RawItem>> out;
   if (checkpoint == nullptr || checkpoint->catalog().format != "dcp") return out;
-  const formats::Catalog& catalog = checkpoint->catalog();
-  for (const formats::TensorEntry& tensor : catalog.tensors)
-    for (const formats::Chunk& chunk : tensor.chunks)
+  const Catalog& catalog = checkpoint->catalog();
+  for (const TensorEntry& tensor : catalog.tensors)
+    for (const Chunk& chunk : tensor.chunks)
       out[catalog.files[chunk.file].name].push_back(
           {chunk.offset, chunk.length, label_of(tensor) + " " + formats::to_string(chunk.box)});
   for (auto& [name, items] : out)
@@ -88,7 +85,7 @@ Result<Exit> show_raw(Console& console, const RawRequest& request) {
     }
   }
   if (shown == 0)
-    return Error{formats::Code::usage,
+    return Error{Code::usage,
                  "none of the " + plural(request.tree->entries().size(), "file") + " of " +
                      request.path + " matches",
                  "with --raw, -k picks files by name"};

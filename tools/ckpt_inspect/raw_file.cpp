@@ -10,10 +10,6 @@
 namespace ebb::tools::inspect {
 
 using formats::ByteSource;
-using formats::ByteVector;
-using formats::Error;
-using formats::printable;
-using formats::Result;
 using Source = std::shared_ptr<const ByteSource>;
 
 namespace {

@@ -71,7 +71,7 @@ class Printer {
         return "int of " + plural(graph_.text(id).size(), "byte") + " 0x" +
                hex_of(graph_.text(id), 8);
       case PickleKind::global:
-        return formats::printable(graph_.text(id), kText);
+        return printable(graph_.text(id), kText);
       default:
         break;
     }
@@ -83,7 +83,7 @@ class Printer {
     switch (graph_.kind(id)) {
       case PickleKind::string:
         return graph_.text(id).size() <= kText / 2
-                   ? std::optional(formats::json_string(formats::printable(graph_.text(id), kText)))
+                   ? std::optional(json_string(printable(graph_.text(id), kText)))
                    : std::nullopt;
       case PickleKind::bytes:
         return graph_.text(id).size() <= 16 ? std::optional("bytes " + hex_of(graph_.text(id), 16))
@@ -122,7 +122,7 @@ class Printer {
   std::string head(PickleId id) const {
     switch (graph_.kind(id)) {
       case PickleKind::string:
-        return formats::json_string(formats::printable(graph_.text(id), kText)) + " (" +
+        return json_string(printable(graph_.text(id), kText)) + " (" +
                plural(graph_.text(id).size(), "byte") + ")";
       case PickleKind::bytes:
         return plural(graph_.text(id).size(), "byte") + " " + hex_of(graph_.text(id), 16);

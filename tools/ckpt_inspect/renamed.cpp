@@ -9,12 +9,10 @@
 
 namespace ebb::tools::inspect {
 
-using formats::TensorEntry;
-
 namespace {
 
 // Empty where a tensor has no key.
-std::vector<std::string_view> sorted_keys(const formats::Catalog& catalog) {
+std::vector<std::string_view> sorted_keys(const Catalog& catalog) {
   std::vector<std::string_view> keys;
   for (const TensorEntry& tensor : catalog.tensors) {
     if (!tensor.key) return {};
@@ -24,29 +22,28 @@ std::vector<std::string_view> sorted_keys(const formats::Catalog& catalog) {
   return keys;
 }
 
-std::vector<std::pair<std::string_view, std::string_view>> sorted_names(
-    const formats::Catalog& catalog) {
+std::vector<std::pair<std::string_view, std::string_view>> sorted_names(const Catalog& catalog) {
   std::vector<std::pair<std::string_view, std::string_view>> names;
   for (const TensorEntry& tensor : catalog.tensors) names.emplace_back(tensor.name, tensor.state);
   std::sort(names.begin(), names.end());
   return names;
 }
 
-bool is_state_dict(const formats::Catalog& catalog) {
+bool is_state_dict(const Catalog& catalog) {
   return formats::format_of(catalog).traits().keys == formats::Keys::state_dict;
 }
 
 }  // namespace
 
 // A state dict that went from one of its formats to another kept its keys.
-Naming naming_for(const formats::Catalog& left, const formats::Catalog& right) {
+Naming naming_for(const Catalog& left, const Catalog& right) {
   if (!is_state_dict(left) || !is_state_dict(right))
     return sorted_names(left) == sorted_names(right) ? Naming::stored : Naming::common;
   const std::vector<std::string_view> keys = sorted_keys(left);
   return !keys.empty() && keys == sorted_keys(right) ? Naming::keys : Naming::common;
 }
 
-Renamed::Renamed(const formats::Checkpoint& stored, Naming naming)
+Renamed::Renamed(const Checkpoint& stored, Naming naming)
     : stored_(stored), catalog_(stored.catalog()) {
   if (naming == Naming::stored) return;
   if (naming == Naming::keys) {
@@ -63,8 +60,8 @@ Renamed::Renamed(const formats::Checkpoint& stored, Naming naming)
     std::tie(catalog_.tensors[i].name, catalog_.tensors[i].state) = std::move(names->tensors[i]);
 }
 
-formats::Result<> Renamed::read(const TensorEntry& tensor, const formats::Chunk& chunk,
-                                std::uint64_t first, std::span<std::byte> into) const {
+Result<> Renamed::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                       std::span<std::byte> into) const {
   const auto number = static_cast<std::size_t>(&tensor - catalog_.tensors.data());
   return stored_.read(stored_.catalog().tensors[number], chunk, first, into);
 }

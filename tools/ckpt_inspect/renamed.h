@@ -13,23 +13,22 @@ namespace ebb::tools::inspect {
 // checkpoints call their tensors anyway: a format of keyed tensors keeps the names that it is
 // given.
 enum class Naming : std::uint8_t { common, keys, stored };
-Naming naming_for(const formats::Catalog& left, const formats::Catalog& right);
+Naming naming_for(const Catalog& left, const Catalog& right);
 
-class Renamed : public formats::Checkpoint {
+class Renamed : public Checkpoint {
  public:
-  Renamed(const formats::Checkpoint& stored, Naming naming);  // borrowed
-  const formats::Catalog& catalog() const override { return catalog_; }
+  Renamed(const Checkpoint& stored, Naming naming);  // borrowed
+  const Catalog& catalog() const override { return catalog_; }
   // REQUIRES: the tensor is one of catalog().
-  formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
-                         std::uint64_t first, std::span<std::byte> into) const override;
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override;
 
   // The same tensors of this catalog. REQUIRES: they are of the one given.
-  std::vector<const formats::TensorEntry*> here(
-      const std::vector<const formats::TensorEntry*>& stored) const;
+  std::vector<const TensorEntry*> here(const std::vector<const TensorEntry*>& stored) const;
 
  private:
-  const formats::Checkpoint& stored_;
-  formats::Catalog catalog_;
+  const Checkpoint& stored_;
+  Catalog catalog_;
 };
 
 }  // namespace ebb::tools::inspect

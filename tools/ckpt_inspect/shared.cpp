@@ -6,13 +6,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Box;
-using formats::Chunk;
-using formats::Rank;
-using formats::Shape;
-using formats::TensorEntry;
-using formats::Value;
-
 void open_document(JsonWriter& json, std::string_view mode) {
   json.open_object().key("schema").text("ckpt.inspect/1").key("mode").text(mode);
 }
@@ -30,15 +23,15 @@ std::string labelled(std::string_view label, std::string_view text) {
 }
 
 std::string value_text(const Value& value) {
-  if (value.kind == Value::Kind::string) return formats::printable(value.text, 40);
+  if (value.kind == Value::Kind::string) return printable(value.text, 40);
   if (value.kind != Value::Kind::tuple && value.kind != Value::Kind::list)
-    return formats::printable(formats::to_json(value), 60);
+    return printable(formats::to_json(value), 60);
   constexpr std::size_t kItems = 6;
   const bool tuple = value.kind == Value::Kind::tuple;
   std::string out = tuple ? "(" : "[";
   for (std::size_t i = 0; i < std::min(value.items.size(), kItems); ++i) {
     if (i != 0) out += ", ";
-    out += formats::printable(formats::to_json(value.items[i]), 40);
+    out += printable(formats::to_json(value.items[i]), 40);
   }
   if (value.items.size() > kItems) out += ", ...";
   return out + (tuple ? ")" : "]");

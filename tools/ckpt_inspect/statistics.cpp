@@ -10,9 +10,7 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Result;
 using formats::Statistics;
-using formats::TensorEntry;
 
 namespace {
 

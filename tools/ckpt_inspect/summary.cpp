@@ -18,16 +18,9 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Catalog;
-using formats::GroupEntry;
-using formats::printable;
-using formats::Rank;
-using formats::Result;
-using formats::TensorEntry;
-
 namespace {
 
-using Setting = std::pair<std::string, formats::Value>;
+using Setting = std::pair<std::string, Value>;
 
 struct Totals {
   std::uint64_t params = 0;
@@ -112,7 +105,7 @@ std::vector<const Setting*> settings_to_show(const GroupEntry& group) {
   std::vector<const Setting*> settings;
   for (const Setting& setting : group.settings) {
     const bool said = setting.first == "optimizer" && setting.second.text == group.optimizer;
-    if (setting.second.kind != formats::Value::Kind::none && !said) settings.push_back(&setting);
+    if (setting.second.kind != Value::Kind::none && !said) settings.push_back(&setting);
   }
   std::stable_sort(settings.begin(), settings.end(),
                    [&](const Setting* a, const Setting* b) { return place(a) < place(b); });
@@ -194,7 +187,7 @@ void write_likeness(std::string& key, const TensorEntry& tensor, const std::vect
   append_pattern(key, tensor.name);
   key.append(1, '\0').append(tensor.state).append(1, '\0').append(name_of(tensor.dtype));
   add(tensor.shape);
-  for (const formats::Chunk& chunk : tensor.chunks) {
+  for (const Chunk& chunk : tensor.chunks) {
     if (std::find(ranks.begin(), ranks.end(), chunk.holder) == ranks.end()) continue;
     const std::uint64_t holder = index_of(chunk.holder);
     add({&holder, 1});
@@ -281,9 +274,9 @@ std::string unsafe_text(const Console& console, const std::vector<formats::Unsaf
   constexpr std::size_t kShown = 4;
   std::string out;
   for (std::size_t i = 0; i < std::min(values.size(), kShown); ++i)
-    out += labelled("unsafe", console.bad(formats::json_string(values[i].name)) +
+    out += labelled("unsafe", console.bad(json_string(values[i].name)) +
                                   ": Python may call it when it loads value " +
-                                  formats::json_string(values[i].key));
+                                  json_string(values[i].key));
   if (values.size() > kShown)
     out += labelled("", count_text(values.size() - kShown) + " more such values: --verify");
   return out;
@@ -361,7 +354,7 @@ Result<Exit> show_summary(Console& console, const View& view) {
   console.print(view.output == Output::json ? summary_json(view, looks)
                                             : summary_text(console, view, looks));
   if (looks.coverage) return Exit::success;
-  formats::Error error = looks.coverage.error();
+  Error error = looks.coverage.error();
   error.hint = "ckpt-inspect --verify " + view.path + " lists everything that is missing";
   return with_whole_neighbour(std::move(error), view.path);
 }

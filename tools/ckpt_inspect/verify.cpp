@@ -16,11 +16,6 @@
 
 namespace ebb::tools::inspect {
 
-using formats::Chunk;
-using formats::Error;
-using formats::Result;
-using formats::TensorEntry;
-
 namespace {
 
 constexpr std::uint64_t kReadBytes = 4 * formats::MiB;
@@ -42,7 +37,7 @@ struct Findings {
 // Goes on after a problem: one run names everything that is wrong. A checkpoint that was replaced
 // meanwhile is no problem of its own.
 Result<> read_everything(const View& view, Findings& findings) {
-  formats::ByteVector buffer(kReadBytes);
+  ByteVector buffer(kReadBytes);
   for (const TensorEntry* tensor : view.tensors) {
     for (const Chunk& chunk : tensor->chunks) {
       if (view.selection.rank && chunk.holder != *view.selection.rank) continue;
@@ -52,7 +47,7 @@ Result<> read_everything(const View& view, Findings& findings) {
         const std::uint64_t count = std::min(kReadBytes, bytes - first);
         const std::span<std::byte> into(buffer.data(), static_cast<std::size_t>(count));
         if (auto read = view.checkpoint.read(*tensor, chunk, first, into); !read) {
-          if (read.error().code == formats::Code::moved) return read;
+          if (read.error().code == Code::moved) return read;
           findings.problems.push_back(read.error());
           break;
         }
@@ -70,13 +65,12 @@ struct FileSteps {
   std::string tensor;
 };
 
-Result<double> counted(const formats::Checkpoint& checkpoint, const TensorEntry& tensor) {
-  formats::ByteVector bytes(bytes_of(tensor.dtype));
+Result<double> counted(const Checkpoint& checkpoint, const TensorEntry& tensor) {
+  ByteVector bytes(bytes_of(tensor.dtype));
   EBB_TRY(checkpoint.read(tensor, tensor.chunks[0], 0, bytes));
-  if (tensor.dtype == formats::DType::i64)
-    return static_cast<double>(formats::load_le<std::int64_t>(bytes));
-  formats::ByteVector wide(sizeof(double));
-  formats::cast_floats(tensor.dtype, bytes, formats::DType::f64, wide);
+  if (tensor.dtype == DType::i64) return static_cast<double>(formats::load_le<std::int64_t>(bytes));
+  ByteVector wide(sizeof(double));
+  formats::cast_floats(tensor.dtype, bytes, DType::f64, wide);
   return formats::load_le<double>(wide);
 }
 
@@ -86,9 +80,9 @@ Result<double> counted(const formats::Checkpoint& checkpoint, const TensorEntry&
 void compare_steps(const View& view, Findings& findings) {
   std::map<std::uint32_t, FileSteps> files;
   for (const TensorEntry* tensor : view.tensors) {
-    const bool counts =
-        tensor->state == "step" && tensor->chunks.size() == 1 && elements_of(*tensor) == 1 &&
-        (formats::is_floating(tensor->dtype) || tensor->dtype == formats::DType::i64);
+    const bool counts = tensor->state == "step" && tensor->chunks.size() == 1 &&
+                        elements_of(*tensor) == 1 &&
+                        (formats::is_floating(tensor->dtype) || tensor->dtype == DType::i64);
     if (!counts) continue;
     const auto steps = counted(view.checkpoint, *tensor);
     if (!steps) continue;  // told already
@@ -98,14 +92,14 @@ void compare_steps(const View& view, Findings& findings) {
   }
   const auto told = [&](std::uint32_t file) {
     return files.at(file).tensor + " in " + view.catalog().files.at(file).name + " " +
-           formats::to_json(formats::Value::of_real(files.at(file).steps));
+           formats::to_json(Value::of_real(files.at(file).steps));
   };
   std::optional<std::uint32_t> first;
   for (const auto& [file, own] : files) {
     if (!own.agree) continue;
     if (!first) first = file;
     if (own.steps == files.at(*first).steps) continue;
-    findings.problems.push_back({formats::Code::corrupt,
+    findings.problems.push_back({Code::corrupt,
                                  view.path + ": files of two saves: steps counted of " +
                                      told(*first) + ", of " + told(file),
                                  "use the checkpoint before this one"});
@@ -136,20 +130,19 @@ std::string findings_text(const Console& console, const View& view, const Findin
   const std::size_t shown = shown_of(view, findings.problems.size(), 20);
   for (std::size_t i = 0; i < shown; ++i)
     out += "  " + std::string(name_of(findings.problems[i].code)) + "  " +
-           formats::printable(findings.problems[i].message, 1000) + "\n";
+           printable(findings.problems[i].message, 1000) + "\n";
   if (shown < findings.problems.size())
     out += "  ... " + count_text(findings.problems.size() - shown) + " more\n";
   if (shown > 0 && !findings.problems[0].hint.empty())
-    out += "  hint  " + formats::printable(findings.problems[0].hint, 1000) + "\n";
-  out += formats::printable(view.path) + ": ";
+    out += "  hint  " + printable(findings.problems[0].hint, 1000) + "\n";
+  out += printable(view.path) + ": ";
   out += findings.problems.empty() ? console.good("sound")
                                    : console.bad(plural(findings.problems.size(), "problem"));
   out += ", " + plural(view.tensors.size(), "tensor") + " in " + plural(findings.chunks, "chunk") +
          " checked, " + bytes_text(findings.bytes_read) + " read\n";
   for (const std::string& fault : findings.known_faults)
-    out += "  known fault of the writer  " + formats::printable(fault, 1000) + "\n";
-  for (const std::string& note : view.catalog().notes)
-    out += "  note  " + formats::printable(note) + "\n";
+    out += "  known fault of the writer  " + printable(fault, 1000) + "\n";
+  for (const std::string& note : view.catalog().notes) out += "  note  " + printable(note) + "\n";
   return out;
 }
 

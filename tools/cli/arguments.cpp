@@ -8,10 +8,6 @@
 namespace ebb::tools {
 
 namespace po = boost::program_options;
-using formats::Code;
-using formats::Error;
-using formats::printable;
-using formats::Result;
 
 namespace {
 

@@ -36,8 +36,8 @@ struct Invocation {
 };
 
 // `words` without the program's own name.
-formats::Result<Invocation> parse_command_line(const Program& program,
-                                               const std::vector<std::string>& words);
+Result<Invocation> parse_command_line(const Program& program,
+                                      const std::vector<std::string>& words);
 
 // "12", never "-1", "0x10", "1e9" or "12 "; nullopt when it is none or does not fit.
 std::optional<std::uint64_t> parse_count(std::string_view text);

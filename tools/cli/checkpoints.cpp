@@ -14,10 +14,6 @@
 
 namespace ebb::tools {
 
-using formats::Code;
-using formats::Error;
-using formats::Result;
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -89,7 +85,7 @@ std::optional<Whole> newest_whole(const fs::path& path) {
 }
 
 std::string said(const Whole& whole) {
-  std::string out = formats::printable(whole.path, 1000);
+  std::string out = printable(whole.path, 1000);
   if (whole.step) out += " (step " + std::to_string(*whole.step) + ")";
   return out;
 }
@@ -107,7 +103,7 @@ std::optional<Error> several_below(const std::string& path) {
   const std::size_t first = names.size() > kShown ? names.size() - kShown : 0;
   if (first > 0) message += "..., ";
   for (std::size_t i = first; i < names.size(); ++i)
-    message += (i > first ? ", " : "") + formats::printable(names[i], 100);
+    message += (i > first ? ", " : "") + printable(names[i], 100);
   const auto newest = newest_whole(trimmed(path));
   return Error{Code::usage, std::move(message),
                newest ? "the newest that is whole: " + said(*newest) : "name one of them"};
@@ -130,7 +126,7 @@ Error with_nearest_name(Error error, const std::string& path) {
   std::error_code code;
   if (!error.hint.empty() || fs::exists(fs::symlink_status(path, code))) return error;
   if (const auto near = nearest_name(trimmed(path)))
-    error.hint = "did you mean " + formats::printable(*near, 1000) + "?";
+    error.hint = "did you mean " + printable(*near, 1000) + "?";
   return error;
 }
 
@@ -152,8 +148,8 @@ Result<std::shared_ptr<const formats::SourceTree>> open_tree_at(const std::strin
   return tree;
 }
 
-Result<std::unique_ptr<formats::Checkpoint>> open_checkpoint(const std::string& path,
-                                                             const formats::PartsSaid& said) {
+Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
+                                                    const formats::PartsSaid& said) {
   EBB_TRY_ASSIGN(auto tree, open_tree_at(path));
   const bool nothing_here =
       std::ranges::none_of(formats::registered_formats(),

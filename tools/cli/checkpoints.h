@@ -10,15 +10,15 @@
 
 namespace ebb::tools {
 
-formats::Result<std::shared_ptr<const formats::SourceTree>> open_tree_at(const std::string& path);
+Result<std::shared_ptr<const formats::SourceTree>> open_tree_at(const std::string& path);
 
 // Describes what lies at `path`; `said`: what the user says its parts are. An error says what to
 // type next where that can be told.
-formats::Result<std::unique_ptr<formats::Checkpoint>> open_checkpoint(
-    const std::string& path, const formats::PartsSaid& said = {});
+Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
+                                                    const formats::PartsSaid& said = {});
 
 // The same error with the newest whole checkpoint beside `path`, or below it, in its hint; as it is
 // where there is none. Reads the indexes of at most 16 neighbours.
-formats::Error with_whole_neighbour(formats::Error error, const std::string& path);
+Error with_whole_neighbour(Error error, const std::string& path);
 
 }  // namespace ebb::tools

@@ -30,12 +30,12 @@ std::string_view environment(const char* name) {
 // Of a line that is too long the middle is left out: its end says why.
 std::string one_line(std::string_view text) {
   constexpr std::size_t kHalf = 2000;
-  if (text.size() <= 2 * kHalf) return formats::printable(text, 4 * kHalf);
-  return formats::printable(text.substr(0, kHalf), 4 * kHalf) + "..." +
-         formats::printable(text.substr(text.size() - kHalf), 4 * kHalf);
+  if (text.size() <= 2 * kHalf) return printable(text, 4 * kHalf);
+  return printable(text.substr(0, kHalf), 4 * kHalf) + "..." +
+         printable(text.substr(text.size() - kHalf), 4 * kHalf);
 }
 
-std::string error_document(const formats::Error& error, Exit exit) {
+std::string error_document(const Error& error, Exit exit) {
   JsonWriter json;
   json.open_object().key("schema").text("ebb.error/1");
   json.key("exit").number(static_cast<std::uint64_t>(exit)).key("error").open_object();
@@ -46,8 +46,7 @@ std::string error_document(const formats::Error& error, Exit exit) {
 
 }  // namespace
 
-Exit exit_for(formats::Code code) {
-  using formats::Code;
+Exit exit_for(Code code) {
   switch (code) {
     case Code::usage:
     case Code::io:
@@ -95,7 +94,7 @@ void Console::print(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) output_error_ = errno;
 }
 
-Exit Console::fail(const formats::Error& error) {
+Exit Console::fail(const Error& error) {
   if (json_ && !printed_) print(error_document(error, exit_for(error.code)));
   std::fflush(stdout);
   std::fprintf(stderr, "%s: error: %s\n", program_.c_str(), one_line(error.message).c_str());

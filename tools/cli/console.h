@@ -22,7 +22,7 @@ enum class Exit : int {
 };
 
 // The one place where error codes become exit codes.
-Exit exit_for(formats::Code code);
+Exit exit_for(Code code);
 
 enum class Colour : std::uint8_t { off, on };
 
@@ -37,7 +37,7 @@ class Console {
   // unless this run has written one already.
   void speak_json() { json_ = true; }
   // "program: error: message" and "hint: ...", control characters escaped.
-  Exit fail(const formats::Error& error);
+  Exit fail(const Error& error);
   void warn(std::string_view message);
 
   bool errors_are_terminal() const { return errors_are_terminal_; }

@@ -70,7 +70,7 @@ std::string JsonWriter::take() {
   return std::exchange(out_, {});
 }
 
-void write_error(JsonWriter& json, const formats::Error& error) {
+void write_error(JsonWriter& json, const Error& error) {
   const auto text_or_null = [&](std::string_view name, const std::string& text) {
     json.key(name);
     if (text.empty())

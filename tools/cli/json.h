@@ -34,6 +34,6 @@ class JsonWriter {
 
 // The fields of an error, inside an object: code, message, hint, and file, offset, rank, tensor and
 // step: null where they are not known.
-void write_error(JsonWriter& json, const formats::Error& error);
+void write_error(JsonWriter& json, const Error& error);
 
 }  // namespace ebb::tools

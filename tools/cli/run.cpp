@@ -46,14 +46,13 @@ void end_without_memory() {
 }  // namespace
 
 Work looking_again(Work work) {
-  return [work = std::move(work)](Console& console,
-                                  const Arguments& arguments) -> formats::Result<Exit> {
+  return [work = std::move(work)](Console& console, const Arguments& arguments) -> Result<Exit> {
     constexpr int kLooks = 5;
     for (int look = 1;; ++look) {
       auto exit = work(console, arguments);
-      if (exit || exit.error().code != formats::Code::moved) return exit;
+      if (exit || exit.error().code != Code::moved) return exit;
       if (look < kLooks) continue;
-      formats::Error error = std::move(exit).error();
+      Error error = std::move(exit).error();
       error.message = "the checkpoint is replaced faster than it can be read, " +
                       std::to_string(kLooks) + " times in a row: " + error.message;
       return error;

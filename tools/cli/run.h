@@ -9,7 +9,7 @@
 
 namespace ebb::tools {
 
-using Work = std::function<formats::Result<Exit>(Console&, const Arguments&)>;
+using Work = std::function<Result<Exit>(Console&, const Arguments&)>;
 
 // The same work, begun anew (five times at most) when a trainer replaced the checkpoint while it
 // was read. REQUIRES: it prints nothing before everything is read.

@@ -10,12 +10,10 @@
 
 namespace ebb::tools {
 
-using formats::TensorEntry;
-
 namespace {
 
 // What there is instead, where a state was asked for that nothing has.
-std::string states_hint(const formats::Catalog& catalog, const Selection& selection) {
+std::string states_hint(const Catalog& catalog, const Selection& selection) {
   std::set<std::string_view> states;
   for (const TensorEntry& tensor : catalog.tensors) states.insert(tensor.state);
   const bool known = std::all_of(selection.states.begin(), selection.states.end(),
@@ -23,7 +21,7 @@ std::string states_hint(const formats::Catalog& catalog, const Selection& select
   if (known) return "ckpt-inspect --tensors lists names, states and keys";
   std::string hint = "states here:";
   if (states.erase("param") != 0) hint += " param,";
-  for (const std::string_view state : states) hint += " " + formats::printable(state, 40) + ",";
+  for (const std::string_view state : states) hint += " " + printable(state, 40) + ",";
   hint.pop_back();
   return hint;
 }
@@ -67,18 +65,17 @@ bool Selection::wants(const TensorEntry& tensor) const {
   if (!states.empty() && std::find(states.begin(), states.end(), tensor.state) == states.end())
     return false;
   return !rank || std::any_of(tensor.chunks.begin(), tensor.chunks.end(),
-                              [&](const formats::Chunk& chunk) { return chunk.holder == *rank; });
+                              [&](const Chunk& chunk) { return chunk.holder == *rank; });
 }
 
-formats::Result<std::vector<const TensorEntry*>> select(const formats::Catalog& catalog,
-                                                        const Selection& selection) {
+Result<std::vector<const TensorEntry*>> select(const Catalog& catalog, const Selection& selection) {
   std::vector<const TensorEntry*> chosen;
   for (const TensorEntry& tensor : catalog.tensors)
     if (selection.wants(tensor)) chosen.push_back(&tensor);
   if (chosen.empty() && !catalog.tensors.empty())
-    return formats::Error{formats::Code::usage,
-                          "none of the " + plural(catalog.tensors.size(), "tensor") + " matches",
-                          states_hint(catalog, selection)};
+    return Error{Code::usage,
+                 "none of the " + plural(catalog.tensors.size(), "tensor") + " matches",
+                 states_hint(catalog, selection)};
   return in_natural_order(chosen);
 }
 

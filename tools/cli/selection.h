@@ -10,20 +10,19 @@
 namespace ebb::tools {
 
 struct Selection {
-  std::vector<std::string> include;   // globs; none: everything
-  std::vector<std::string> exclude;   // globs
-  std::vector<std::string> states;    // none: every state
-  std::optional<formats::Rank> rank;  // only what this rank wrote something of
+  std::vector<std::string> include;  // globs; none: everything
+  std::vector<std::string> exclude;  // globs
+  std::vector<std::string> states;   // none: every state
+  std::optional<Rank> rank;          // only what this rank wrote something of
 
-  bool wants(const formats::TensorEntry& tensor) const;
+  bool wants(const TensorEntry& tensor) const;
 };
 
 // In natural order of name, then state. Fails (Code::usage) when a filter leaves nothing.
-formats::Result<std::vector<const formats::TensorEntry*>> select(const formats::Catalog& catalog,
-                                                                 const Selection& selection);
+Result<std::vector<const TensorEntry*>> select(const Catalog& catalog, const Selection& selection);
 
 // 0 where a damaged catalog gives a shape that does not fit 64 bits.
-std::uint64_t elements_of(const formats::TensorEntry& tensor);
-std::uint64_t bytes_of(const formats::TensorEntry& tensor);  // decoded
+std::uint64_t elements_of(const TensorEntry& tensor);
+std::uint64_t bytes_of(const TensorEntry& tensor);  // decoded
 
 }  // namespace ebb::tools

@@ -109,7 +109,7 @@ bool glob_match(std::string_view pattern, std::string_view text) {
 
 void Table::add(std::vector<std::string> cells) {
   EBB_CHECK(cells.size() == columns_.size());
-  for (std::string& cell : cells) cell = formats::printable(cell, kWidestCell);
+  for (std::string& cell : cells) cell = printable(cell, kWidestCell);
   rows_.push_back(std::move(cells));
 }
 

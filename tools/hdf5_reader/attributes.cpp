@@ -9,11 +9,6 @@
 namespace ebb::hdf5_reader {
 namespace {
 
-using formats::Code;
-using formats::Error;
-using formats::Result;
-using formats::Shape;
-using formats::Value;
 using formats::hdf5::Attribute;
 using formats::hdf5::ElementType;
 using Kind = ElementType::Kind;
@@ -46,7 +41,7 @@ Result<std::vector<Value>> numbers(const Source& source, hid_t memory_type, std:
   EBB_TRY_ASSIGN(const std::vector<std::byte> bytes, raw(source, memory_type, count));
   std::vector<Value> values;
   for (std::size_t i = 0; i < count; ++i)
-    values.push_back(make(formats::load_le<T>(formats::ByteView(bytes).subspan(i * sizeof(T)))));
+    values.push_back(make(formats::load_le<T>(ByteView(bytes).subspan(i * sizeof(T)))));
   return values;
 }
 
@@ -78,7 +73,7 @@ Result<std::vector<Value>> fixed_texts(const Source& source, hid_t type, std::ui
   const H5T_str_t padding = H5Tget_strpad(type);
   std::vector<Value> values;
   for (std::size_t i = 0; i < count; ++i) {
-    std::string text(formats::text_of(formats::ByteView(bytes).subspan(i * width, width)));
+    std::string text(formats::text_of(ByteView(bytes).subspan(i * width, width)));
     const char pad = padding == H5T_STR_SPACEPAD ? ' ' : '\0';
     if (padding == H5T_STR_NULLTERM) text.resize(std::min(text.find('\0'), text.size()));
     text.resize(text.find_last_not_of(pad) + 1);

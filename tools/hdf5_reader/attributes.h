@@ -15,10 +15,9 @@ constexpr std::uint64_t kMostValueBytes = std::uint64_t{64} << 20;  // of one at
 
 // All attributes of an object. What has no form as a value comes as Value::Kind::object with the
 // type's name. `where` names the object in errors.
-formats::Result<std::vector<formats::hdf5::Attribute>> attributes_of(hid_t object,
-                                                                     const std::string& where);
+Result<std::vector<formats::hdf5::Attribute>> attributes_of(hid_t object, const std::string& where);
 
 // The text of a dataset of one string.
-formats::Result<formats::Value> text_of(hid_t dataset, hid_t type, const std::string& where);
+Result<Value> text_of(hid_t dataset, hid_t type, const std::string& where);
 
 }  // namespace ebb::hdf5_reader

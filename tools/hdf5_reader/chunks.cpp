@@ -7,9 +7,6 @@
 
 namespace ebb::hdf5_reader {
 
-using formats::Code;
-using formats::Error;
-using formats::Result;
 using formats::hdf5::Dataset;
 using formats::hdf5::StoredChunk;
 

@@ -13,6 +13,6 @@ constexpr std::uint64_t kMostChunks = 8'000'000;  // of one dataset
 
 // Fills chunks_stored, and chunks when as many are stored as the grid of `out` has cells.
 // REQUIRES: out.shape and out.chunk are set, of the same length, no extent of a chunk is 0.
-formats::Result<> list_chunks(hid_t dataset, Bytes& bytes, formats::hdf5::Dataset& out);
+Result<> list_chunks(hid_t dataset, Bytes& bytes, formats::hdf5::Dataset& out);
 
 }  // namespace ebb::hdf5_reader

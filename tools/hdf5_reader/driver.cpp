@@ -103,7 +103,7 @@ const std::vector<std::byte>* Bytes::block(std::uint64_t number) {
   if (blocks_.size() == kMostBlocks) blocks_.clear();
   const std::uint64_t at = number * kBlock;
   const auto count = static_cast<std::uint32_t>(std::min(kBlock, size_ - at));
-  formats::ByteVector request;
+  ByteVector request;
   formats::append_text(request, "R");
   formats::append_le(request, at);
   formats::append_le(request, count);
@@ -132,7 +132,7 @@ bool Bytes::read(std::uint64_t at, std::byte* into, std::size_t count) {
   return true;
 }
 
-formats::Result<Handle> access_through(Bytes& bytes) {
+Result<Handle> access_through(Bytes& bytes) {
   const H5FD_class_t driver = driver_class();
   const hid_t id = H5FDregister(&driver);
   Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
@@ -142,7 +142,7 @@ formats::Result<Handle> access_through(Bytes& bytes) {
   return access;
 }
 
-formats::Error library_error(const std::string& where) {
+Error library_error(const std::string& where) {
   std::string reason = "libhdf5 gives no reason";
   H5Ewalk2(
       H5E_DEFAULT, H5E_WALK_UPWARD,
@@ -155,7 +155,7 @@ formats::Error library_error(const std::string& where) {
       },
       &reason);
   H5Eclear2(H5E_DEFAULT);
-  return {formats::Code::corrupt, where + ": " + reason, {}};
+  return {Code::corrupt, where + ": " + reason, {}};
 }
 
 }  // namespace ebb::hdf5_reader

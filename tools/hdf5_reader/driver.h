@@ -50,6 +50,6 @@ class Bytes {
 };
 
 // A property list that opens kFileName, and nothing else, as `bytes`, which must outlive it.
-formats::Result<Handle> access_through(Bytes& bytes);
+Result<Handle> access_through(Bytes& bytes);
 
 }  // namespace ebb::hdf5_reader

@@ -35,6 +35,6 @@ class Handle {
 };
 
 // "<where>: <the library's innermost reason>", Code::corrupt; forgets the reason.
-formats::Error library_error(const std::string& where);
+Error library_error(const std::string& where);
 
 }  // namespace ebb::hdf5_reader

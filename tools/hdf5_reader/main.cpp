@@ -16,10 +16,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
-using formats::Error;
-using formats::Result;
 using hdf5_reader::Handle;
 
 constexpr int kSocket = 0;
@@ -63,7 +59,7 @@ void send(const ByteVector& bytes) {
     ByteVector frame;
     formats::append_text(frame, "D");
     formats::append_le(frame, static_cast<std::uint32_t>(count));
-    formats::append_bytes(frame, formats::ByteView(bytes).subspan(at, count));
+    formats::append_bytes(frame, ByteView(bytes).subspan(at, count));
     if (!libswap::write_exactly(kSocket, frame.data(), frame.size())) return;
   }
 }

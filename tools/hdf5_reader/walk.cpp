@@ -12,10 +12,6 @@
 namespace ebb::hdf5_reader {
 namespace {
 
-using formats::Code;
-using formats::Error;
-using formats::Result;
-using formats::Shape;
 using formats::hdf5::Dataset;
 using formats::hdf5::Description;
 using formats::hdf5::Filter;

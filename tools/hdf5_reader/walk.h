@@ -11,6 +11,6 @@ namespace ebb::hdf5_reader {
 
 // Hard links are followed, each group once; soft, external and other links are listed, not
 // followed.
-formats::Result<formats::hdf5::Description> describe_file(hid_t file, Bytes& bytes);
+Result<formats::hdf5::Description> describe_file(hid_t file, Bytes& bytes);
 
 }  // namespace ebb::hdf5_reader

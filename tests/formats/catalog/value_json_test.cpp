@@ -8,8 +8,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Value;
-using formats::ValueEntry;
 using Kind = Value::Kind;
 
 std::vector<Value> one_of_each() {
@@ -31,7 +29,7 @@ std::vector<Value> one_of_each() {
   big.text = "340282366920938463463374607431768211456";
   Value dtype;
   dtype.kind = Kind::dtype;
-  dtype.dtype = formats::DType::bf16;
+  dtype.dtype = DType::bf16;
   Value object;
   object.kind = Kind::object;
   object.text = "module.Class";
@@ -70,7 +68,7 @@ TEST(ValueJson, EveryKindOfValueComesBack) {
 }
 
 TEST(ValueJson, GroupsAndStepsComeBack) {
-  const std::vector<formats::GroupEntry> groups = {
+  const std::vector<GroupEntry> groups = {
       {"muon", {{"lr", Value::of_real(0.02)}, {"nesterov", Value::of_bool(true)}}, {"a", "b"}}};
   const auto back = formats::read_groups_json(formats::groups_json(groups), "x");
   ASSERT_TRUE(back) << back.error().message;

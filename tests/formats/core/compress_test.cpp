@@ -12,8 +12,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::ByteView;
 using formats::KiB;
 using formats::MiB;
 using formats::ZstdWriter;
@@ -27,7 +25,7 @@ ByteVector mixed(std::uint64_t size) {
   return bytes;
 }
 
-formats::Result<ByteVector> frame_of(ZstdWriter& writer, ByteView plain, std::uint64_t part) {
+Result<ByteVector> frame_of(ZstdWriter& writer, ByteView plain, std::uint64_t part) {
   ByteVector frame(ZstdWriter::bound(plain.size()));
   EBB_TRY(writer.begin(plain.size(), frame));
   for (std::uint64_t at = 0; at < plain.size(); at += part)

@@ -14,8 +14,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::ByteView;
 using formats::SeenParts;
 
 std::optional<std::uint32_t> add(SeenParts& seen, const ByteVector& all, std::uint64_t first,

@@ -13,10 +13,7 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Checkpoint;
 using formats::describe_dcp;
-using formats::Layout;
-using formats::Policy;
 using test_support::Compare;
 
 const fs::path kFixtures = fs::path(EBB_FIXTURES) / "dcp";
@@ -27,13 +24,13 @@ std::unique_ptr<Checkpoint> fixture(std::string_view name) {
   return std::move(*checkpoint);
 }
 
-Layout layout_of(const formats::Catalog& catalog, Policy policy, formats::Mesh mesh) {
+Layout layout_of(const Catalog& catalog, Policy policy, formats::Mesh mesh) {
   Layout::Spec spec;
   spec.policy = policy;
   spec.mesh = mesh;
   spec.align_elems = 2;
-  std::vector<formats::Shape> shapes;
-  for (const formats::TensorEntry& tensor : catalog.tensors) {
+  std::vector<Shape> shapes;
+  for (const TensorEntry& tensor : catalog.tensors) {
     shapes.push_back(tensor.shape);
     if (policy == Policy::layer_wise)
       spec.owners.push_back(static_cast<std::uint32_t>(shapes.size() % mesh.shard_world));
@@ -44,7 +41,7 @@ Layout layout_of(const formats::Catalog& catalog, Policy policy, formats::Mesh m
 }
 
 struct Emitted {
-  formats::EmitPlan plan;
+  EmitPlan plan;
   std::unique_ptr<Checkpoint> checkpoint;
 };
 
@@ -99,20 +96,20 @@ TEST(DcpEmitFiles, StoreReplicatedPiecesOnce) {
   const auto content = fixture("fsdp2_w1");
   const Emitted whole = emit(*content, Policy::replicated, {4, 1});
   ASSERT_NE(whole.checkpoint, nullptr);
-  for (const formats::TensorEntry& tensor : whole.checkpoint->catalog().tensors)
+  for (const TensorEntry& tensor : whole.checkpoint->catalog().tensors)
     EXPECT_EQ(tensor.chunks.size(), 1u) << tensor.name;
   std::uint64_t least = whole.plan.files[0].size;
-  for (const formats::OutputFile& file : whole.plan.files) least = std::min(least, file.size);
+  for (const OutputFile& file : whole.plan.files) least = std::min(least, file.size);
   EXPECT_GT(least, 0u) << "the ranks share the writing";
 }
 
 TEST(DcpEmitFiles, HoldLargePartsInSeveralItemsWhereTheyAreCompressed) {
   const auto content = fixture("fsdp2_w1");
-  formats::Catalog large = content->catalog();
+  Catalog large = content->catalog();
   large.values.clear();
   large.containers.clear();
   large.tensors.resize(1);
-  large.tensors[0].dtype = formats::DType::f32;
+  large.tensors[0].dtype = DType::f32;
   large.tensors[0].shape = {3, 5, 1000000};
   const Layout layout = layout_of(large, Policy::rows, {2, 1});
   for (const bool compressed : {false, true}) {
@@ -122,7 +119,7 @@ TEST(DcpEmitFiles, HoldLargePartsInSeveralItemsWhereTheyAreCompressed) {
     ASSERT_TRUE(plan) << plan.error().message;
     EXPECT_EQ(plan->packing.has_value(), compressed);
     std::uint64_t elems = 0;
-    for (const formats::OutputFile& file : plan->files) {
+    for (const OutputFile& file : plan->files) {
       std::uint64_t end = 0;
       for (const auto& [item, pack] : file.items) {
         EXPECT_EQ(item.offset, end) << "there are no gaps to compress";
@@ -131,8 +128,8 @@ TEST(DcpEmitFiles, HoldLargePartsInSeveralItemsWhereTheyAreCompressed) {
       }
       EXPECT_EQ(end, compressed ? file.size : 0);
       EXPECT_EQ(file.items.empty(), !compressed);
-      for (const formats::Fragment& fragment : file.fragments)
-        if (const auto* data = std::get_if<formats::TensorData>(&fragment.data))
+      for (const Fragment& fragment : file.fragments)
+        if (const auto* data = std::get_if<TensorData>(&fragment.data))
           elems += formats::volume(data->box.extent);
     }
     EXPECT_EQ(elems, 15000000u);
@@ -144,9 +141,9 @@ TEST(DcpEmitFiles, HoldALayerWiseMatrixWholeAtItsOwnerOnly) {
   const Layout layout = layout_of(content->catalog(), Policy::layer_wise, {3, 1});
   const Emitted emitted = emit(*content, Policy::layer_wise, {3, 1});
   ASSERT_NE(emitted.checkpoint, nullptr);
-  const formats::Catalog& catalog = emitted.checkpoint->catalog();
+  const Catalog& catalog = emitted.checkpoint->catalog();
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    const formats::TensorEntry& tensor = catalog.tensors[i];
+    const TensorEntry& tensor = catalog.tensors[i];
     ASSERT_EQ(tensor.chunks.size(), 1u) << tensor.name;
     EXPECT_EQ(tensor.chunks[0].box, formats::whole(tensor.shape));
     EXPECT_EQ(index_of(tensor.chunks[0].holder), layout.spec().owners[i]);
@@ -156,53 +153,53 @@ TEST(DcpEmitFiles, HoldALayerWiseMatrixWholeAtItsOwnerOnly) {
 
 TEST(DcpEmitFiles, PlaceLargeItemsOnPagesAndAllItemsOnLines) {
   const auto content = fixture("zstd_w2");
-  formats::Catalog catalog = content->catalog();
-  catalog.tensors = {{"big", {}, "big", "tensor", formats::DType::f32, {64, 32}, {}},
-                     {"small", {}, "small", "tensor", formats::DType::bf16, {3}, {}}};
+  Catalog catalog = content->catalog();
+  catalog.tensors = {{"big", {}, "big", "tensor", DType::f32, {64, 32}, {}},
+                     {"small", {}, "small", "tensor", DType::bf16, {3}, {}}};
   const Layout layout = layout_of(catalog, Policy::replicated, {1, 1});
   const auto plan = formats::emit_dcp({catalog, layout});
   ASSERT_TRUE(plan.has_value());
   std::vector<std::uint64_t> data;
-  for (const formats::Fragment& fragment : plan->files[0].fragments)
-    if (std::holds_alternative<formats::TensorData>(fragment.data)) data.push_back(fragment.offset);
+  for (const Fragment& fragment : plan->files[0].fragments)
+    if (std::holds_alternative<TensorData>(fragment.data)) data.push_back(fragment.offset);
   ASSERT_EQ(data.size(), 2u);
   EXPECT_EQ(data[0] % 4096, 0u);
   EXPECT_EQ(data[1] % 64, 0u);
 }
 
 TEST(DcpEmitNames, AreTheOnesTorchStateDictsUse) {
-  formats::Catalog catalog;
-  catalog.tensors = {{std::nullopt, {}, "a.w", "param", formats::DType::bf16, {2}, {}},
-                     {std::nullopt, {}, "a.w", "master", formats::DType::f32, {2}, {}},
-                     {std::nullopt, {}, "b.w", "master", formats::DType::f32, {2}, {}},
-                     {std::nullopt, {}, "b.w", "momentum_buffer", formats::DType::f32, {2}, {}}};
+  Catalog catalog;
+  catalog.tensors = {{std::nullopt, {}, "a.w", "param", DType::bf16, {2}, {}},
+                     {std::nullopt, {}, "a.w", "master", DType::f32, {2}, {}},
+                     {std::nullopt, {}, "b.w", "master", DType::f32, {2}, {}},
+                     {std::nullopt, {}, "b.w", "momentum_buffer", DType::f32, {2}, {}}};
   catalog.step = 7;
-  catalog.groups = {{"muon", {{"lr", formats::Value::of_real(0.02)}}, {"a.w", "b.w"}}};
+  catalog.groups = {{"muon", {{"lr", Value::of_real(0.02)}}, {"a.w", "b.w"}}};
   const Layout layout = layout_of(catalog, Policy::rows, {2, 1});
   const auto plan = formats::emit_dcp({catalog, layout});
   ASSERT_TRUE(plan.has_value());
   class Zeros : public Checkpoint {
    public:
-    explicit Zeros(const formats::Catalog& catalog) : catalog_(catalog) {
-      for (formats::TensorEntry& tensor : catalog_.tensors)
+    explicit Zeros(const Catalog& catalog) : catalog_(catalog) {
+      for (TensorEntry& tensor : catalog_.tensors)
         tensor.chunks = {{formats::whole(tensor.shape), 0, 0, 0, {}, 0}};
     }
-    const formats::Catalog& catalog() const override { return catalog_; }
-    formats::Result<> read(const formats::TensorEntry&, const formats::Chunk&, std::uint64_t,
-                           std::span<std::byte>) const override {
+    const Catalog& catalog() const override { return catalog_; }
+    Result<> read(const TensorEntry&, const Chunk&, std::uint64_t,
+                  std::span<std::byte>) const override {
       return {};
     }
 
    private:
-    formats::Catalog catalog_;
+    Catalog catalog_;
   };
   const auto tree = test_support::carry_out(*plan, Zeros(catalog), "out");
   ASSERT_TRUE(tree.has_value());
   const auto again = describe_dcp(*tree);
   ASSERT_TRUE(again.has_value()) << again.error().message;
-  const formats::Catalog& found = (*again)->catalog();
+  const Catalog& found = (*again)->catalog();
   std::vector<std::string> keys;
-  for (const formats::TensorEntry& tensor : found.tensors) keys.push_back(*tensor.key);
+  for (const TensorEntry& tensor : found.tensors) keys.push_back(*tensor.key);
   EXPECT_EQ(keys, (std::vector<std::string>{"model.a.w", "optimizer.state.a.w.master", "model.b.w",
                                             "optimizer.state.b.w.momentum_buffer"}));
   EXPECT_EQ(found.tensors[3].name, "b.w");
@@ -214,9 +211,9 @@ TEST(DcpEmitNames, AreTheOnesTorchStateDictsUse) {
 }
 
 TEST(DcpEmitNames, MayNotRepeat) {
-  formats::Catalog catalog;
-  catalog.tensors = {{"k", {}, "k", "tensor", formats::DType::f32, {2}, {}},
-                     {"k", {}, "k", "tensor", formats::DType::f32, {2}, {}}};
+  Catalog catalog;
+  catalog.tensors = {{"k", {}, "k", "tensor", DType::f32, {2}, {}},
+                     {"k", {}, "k", "tensor", DType::f32, {2}, {}}};
   const Layout layout = layout_of(catalog, Policy::rows, {1, 1});
   const auto plan = formats::emit_dcp({catalog, layout});
   ASSERT_FALSE(plan.has_value());
@@ -224,9 +221,9 @@ TEST(DcpEmitNames, MayNotRepeat) {
 }
 
 TEST(DcpEmitValues, ListsWhatItCannotHold) {
-  formats::Catalog catalog;
-  formats::Value object;
-  object.kind = formats::Value::Kind::object;
+  Catalog catalog;
+  Value object;
+  object.kind = Value::Kind::object;
   object.text = "numpy.random.RandomState";
   catalog.values = {{"rng", {}, object}};
   const Layout layout = layout_of(catalog, Policy::rows, {1, 1});

@@ -15,9 +15,7 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Code;
 using formats::describe_dcp;
-using formats::Error;
 using test_support::Compare;
 
 const fs::path kFixtures = fs::path(EBB_FIXTURES) / "dcp";
@@ -85,7 +83,7 @@ const std::vector<Refusal> kRefusals = {
 Error refusal_of(std::shared_ptr<const formats::SourceTree> tree) {
   const auto checkpoint = describe_dcp(std::move(tree));
   if (!checkpoint) return checkpoint.error();
-  for (const formats::TensorEntry& tensor : (*checkpoint)->catalog().tensors)
+  for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors)
     if (const auto digest = test_support::sha256_of(**checkpoint, tensor); !digest)
       return digest.error();
   return {};
@@ -119,7 +117,7 @@ TEST(BadDcpFixture, ExecutesNothing) {
 
 TEST(BadDcpFixture, EveryPrefixOfTheMetadataIsRefused) {
   const auto tree = test_support::load_tree(kFixtures / "no_collectives_w2" / "data");
-  const formats::ByteVector whole = tree->bytes_of("__0.metadata");
+  const ByteVector whole = tree->bytes_of("__0.metadata");
   for (std::size_t size = 0; size < whole.size(); ++size) {
     tree->bytes_of("__0.metadata").resize(size);
     EXPECT_FALSE(describe_dcp(tree).has_value()) << size;
@@ -130,7 +128,7 @@ TEST(BadDcpFixture, EveryPrefixOfTheMetadataIsRefused) {
 
 TEST(BadDcpFixture, EveryPrefixOfAPayloadFileIsRefused) {
   const auto good = test_support::load_tree(kFixtures / "no_collectives_w2" / "data");
-  const formats::ByteVector whole = good->bytes_of("__1_0.distcp");
+  const ByteVector whole = good->bytes_of("__1_0.distcp");
   for (std::size_t size = 0; size < whole.size(); ++size) {
     good->bytes_of("__1_0.distcp").resize(size);
     EXPECT_NE(refusal_of(good).message, "") << size;
@@ -142,16 +140,16 @@ TEST(DcpRead, ChecksTheCrcOfAnItemReadInPartsInAnyOrder) {
   const auto tree = test_support::load_tree(kFixtures / "fsdp2_w1" / "data");
   const auto checkpoint = describe_dcp(tree);
   ASSERT_TRUE(checkpoint.has_value());
-  const formats::TensorEntry& tensor = (*checkpoint)->catalog().tensors.front();
-  const formats::Chunk& chunk = tensor.chunks.front();
+  const TensorEntry& tensor = (*checkpoint)->catalog().tensors.front();
+  const Chunk& chunk = tensor.chunks.front();
   const std::uint64_t half = formats::volume(chunk.box.extent) * bytes_of(tensor.dtype) / 2;
-  formats::ByteVector part(half);
+  ByteVector part(half);
   ASSERT_TRUE((*checkpoint)->read(tensor, chunk, half, part).has_value());
-  formats::ByteVector whole(2 * half);
+  ByteVector whole(2 * half);
   ASSERT_TRUE((*checkpoint)->read(tensor, chunk, 0, whole).has_value());
   EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + std::ptrdiff_t(half)));
 
-  formats::ByteVector& file = tree->bytes_of("__0_0.distcp");
+  ByteVector& file = tree->bytes_of("__0_0.distcp");
   const auto at = std::search(file.begin(), file.end(), whole.begin(), whole.end());
   ASSERT_NE(at, file.end());
   *at ^= std::byte{4};
@@ -166,7 +164,7 @@ TEST(DcpRead, ChecksTheCrcOfAnItemReadInPartsInAnyOrder) {
 TEST(BadDcpFixture, EveryFlippedBitOfAPayloadIsNoticedOrHarmless) {
   const auto tree = test_support::load_tree(kFixtures / "no_collectives_w2" / "data");
   const fs::path expected = kFixtures / "no_collectives_w2" / "expected.json";
-  formats::ByteVector& bytes = tree->bytes_of("__0_0.distcp");
+  ByteVector& bytes = tree->bytes_of("__0_0.distcp");
   std::size_t noticed = 0;
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     bytes[at] ^= std::byte{1};

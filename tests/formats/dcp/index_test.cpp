@@ -12,29 +12,26 @@ namespace ebb {
 
 namespace {
 
-using formats::Code;
 using formats::DcpWrittenTensor;
 using formats::describe_dcp;
-using formats::DType;
-using formats::Error;
 
 constexpr std::uint64_t kFileBytes = 10000;
 
 // Describes metadata beside one payload file of zeros.
-formats::Result<std::unique_ptr<formats::Checkpoint>> describe_bytes(formats::ByteVector metadata) {
+Result<std::unique_ptr<Checkpoint>> describe_bytes(ByteVector metadata) {
   auto tree = std::make_shared<test_support::MemoryTree>("ck");
   tree->add(".metadata", std::move(metadata));
-  tree->add("__0_0.distcp", formats::ByteVector(kFileBytes));
+  tree->add("__0_0.distcp", ByteVector(kFileBytes));
   return describe_dcp(tree);
 }
 
 struct StoredChunk {
-  formats::Box box;
+  Box box;
   std::string file;
   std::uint64_t offset = 0;
 };
 struct StoredTensor {
-  formats::Shape shape;
+  Shape shape;
   std::vector<StoredChunk> chunks;
 };
 
@@ -58,11 +55,11 @@ Error refusal(const std::vector<StoredTensor>& stored) {
 
 std::string message(const std::vector<StoredTensor>& tensors) { return refusal(tensors).message; }
 
-StoredTensor tensor(formats::Shape shape, std::vector<StoredChunk> chunks) {
+StoredTensor tensor(Shape shape, std::vector<StoredChunk> chunks) {
   return {std::move(shape), std::move(chunks)};
 }
 
-StoredChunk chunk(formats::Box box, std::uint64_t offset = 0, std::string file = "__0_0.distcp") {
+StoredChunk chunk(Box box, std::uint64_t offset = 0, std::string file = "__0_0.distcp") {
   return {std::move(box), std::move(file), offset};
 }
 

@@ -15,7 +15,6 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::ByteVector;
 
 TEST(DcpPayload, PartsOfACompressedItemDecodeItOnce) {
   const fs::path folder = fs::path(EBB_FIXTURES) / "dcp" / "zstd_w2" / "data";
@@ -23,8 +22,8 @@ TEST(DcpPayload, PartsOfACompressedItemDecodeItOnce) {
   const auto checkpoint = formats::describe_dcp(tree);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   std::size_t in_parts = 0;
-  for (const formats::TensorEntry& tensor : (*checkpoint)->catalog().tensors)
-    for (const formats::Chunk& chunk : tensor.chunks) {
+  for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors)
+    for (const Chunk& chunk : tensor.chunks) {
       ByteVector whole(formats::volume(chunk.box.extent) * bytes_of(tensor.dtype));
       if (whole.size() < 16) continue;
       const std::uint64_t before = tree->read();
@@ -47,7 +46,7 @@ TEST(DcpPayload, PartsOfAStridedItemAreThoseOfTheWhole) {
   const fs::path folder = fs::path(EBB_FIXTURES) / "dcp" / "zoo_w1" / "data";
   const auto checkpoint = formats::describe_dcp(test_support::load_tree(folder));
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-  for (const formats::TensorEntry& tensor : (*checkpoint)->catalog().tensors) {
+  for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors) {
     const auto whole = test_support::elements_of(**checkpoint, tensor);
     ASSERT_TRUE(whole) << whole.error().message;
     if (tensor.chunks.size() != 1) continue;

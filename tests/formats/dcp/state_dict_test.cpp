@@ -12,11 +12,8 @@ namespace ebb {
 
 namespace {
 
-using formats::Catalog;
 using formats::PartsSaid;
 using formats::torch_groups;
-using formats::Value;
-using formats::ValueEntry;
 
 ValueEntry value(const std::string& key, Value content) {
   ValueEntry entry;
@@ -78,13 +75,13 @@ using Path = std::vector<formats::PathItem>;
 using Names = std::vector<std::pair<std::string, std::string>>;
 
 // A described state dict of tensors at these places, each as large as its shape says.
-Catalog state_dict(std::vector<std::pair<Path, formats::Shape>> tensors) {
+Catalog state_dict(std::vector<std::pair<Path, Shape>> tensors) {
   Catalog catalog;
   for (auto& [path, shape] : tensors) {
-    formats::TensorEntry tensor{.key = formats::joined(path), .path = std::move(path), .name = {}};
+    TensorEntry tensor{.key = formats::joined(path), .path = std::move(path), .name = {}};
     tensor.shape = std::move(shape);
     tensor.chunks = {
-        formats::Chunk{.box = formats::whole(tensor.shape), .offset = 64 * catalog.tensors.size()}};
+        Chunk{.box = formats::whole(tensor.shape), .offset = 64 * catalog.tensors.size()}};
     catalog.tensors.push_back(std::move(tensor));
   }
   return catalog;
@@ -192,7 +189,7 @@ TEST(StateDictParts, ThatAreNotClearAreNotedUntilSomebodySaysThem) {
   for (const PartsSaid& wrong : {PartsSaid{{"c"}, {}}, PartsSaid{{}, {"a"}}}) {
     const auto refused = formats::name_contents(catalog, wrong);
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, formats::Code::usage);
+    EXPECT_EQ(refused.error().code, Code::usage);
   }
 }
 

@@ -19,11 +19,7 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Code;
-using formats::DType;
 using formats::PickleWriter;
-using formats::Shape;
-using formats::Value;
 using formats::ZeroElems;
 using test_support::MemoryTree;
 
@@ -36,15 +32,15 @@ struct Crafted {
   Value dp_world_size = Value::of_int(3);
 };
 
-const formats::Catalog kNothing;
+const Catalog kNothing;
 
 // Writes one file: `fill` gives the entries of the dict at its top.
 void add_file(MemoryTree& tree, const std::string& name,
               const std::function<void(formats::TorchFileWriter&, PickleWriter&)>& fill) {
   formats::TorchFileWriter file(kNothing);
   formats::pickle_dict(file.pickle(), [&] { fill(file, file.pickle()); });
-  formats::EmitPlan plan;
-  plan.files.push_back(file.finish(name, formats::Rank{0}));
+  EmitPlan plan;
+  plan.files.push_back(file.finish(name, Rank{0}));
   const test_support::MadeContent none("made", DType::f32);
   const auto written = test_support::carry_out(plan, none, "one");
   EBB_CHECK(written.has_value());

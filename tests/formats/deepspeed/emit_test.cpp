@@ -15,13 +15,8 @@ namespace ebb {
 
 namespace {
 
-using formats::Checkpoint;
-using formats::DType;
-using formats::EmitPlan;
 using formats::PickleGraph;
 using formats::PickleId;
-using formats::Policy;
-using formats::Value;
 using test_support::dict_value;
 using test_support::MadeContent;
 using Param = MadeContent::Param;
@@ -35,7 +30,7 @@ struct Emitted {
 };
 
 Emitted emit(const Checkpoint& content, Policy policy, std::uint32_t world) {
-  const formats::Layout layout = test_support::layout_for(content.catalog(), policy, world);
+  const Layout layout = test_support::layout_for(content.catalog(), policy, world);
   auto plan = formats::emit_deepspeed({content.catalog(), layout});
   EBB_CHECK(plan.has_value());
   auto tree = test_support::carry_out(*plan, content, "out");
@@ -213,7 +208,7 @@ TEST(DeepSpeedBoundary, PadsEveryPartitionToTheLargest) {
   }
   EXPECT_EQ(emitted.checkpoint->catalog().padding_elems, 8u);
   EXPECT_EQ(emitted.checkpoint->catalog().partition, "zero12-boundary over 3 ranks (stage 2)");
-  for (const formats::TensorEntry& tensor : emitted.checkpoint->catalog().tensors)
+  for (const TensorEntry& tensor : emitted.checkpoint->catalog().tensors)
     EXPECT_EQ(tensor.chunks.size(), 1u) << tensor.name << " " << tensor.state;
 }
 
@@ -315,17 +310,17 @@ TEST(DeepSpeedEmitRefuses, AStateThatSomeParametersOfAGroupLack) {
   MadeContent content = adam_of_4_5_1(DType::f32);
   std::erase_if(content.edit().tensors,
                 [](const auto& t) { return t.name == "b" && t.state == "exp_avg"; });
-  const formats::Layout layout = test_support::layout_for(content.catalog(), Policy::zero3, 2);
+  const Layout layout = test_support::layout_for(content.catalog(), Policy::zero3, 2);
   const auto plan = formats::emit_deepspeed({content.catalog(), layout});
   ASSERT_FALSE(plan.has_value());
-  EXPECT_EQ(plan.error().code, formats::Code::unsupported);
+  EXPECT_EQ(plan.error().code, Code::unsupported);
   EXPECT_NE(plan.error().message.find("\"b\" has no exp_avg"), std::string::npos)
       << plan.error().message;
 }
 
 TEST(DeepSpeedEmitRefuses, APartitionThatNoStageHas) {
   const MadeContent content = adam_of_4_5_1(DType::f32);
-  const formats::Layout layout = test_support::layout_for(content.catalog(), Policy::rows, 2);
+  const Layout layout = test_support::layout_for(content.catalog(), Policy::rows, 2);
   const auto plan = formats::emit_deepspeed({content.catalog(), layout});
   ASSERT_FALSE(plan.has_value());
   EXPECT_EQ(plan.error().message, "DeepSpeed cannot hold the partition rows");
@@ -335,7 +330,7 @@ TEST(DeepSpeedEmit, KeepsAScalersCountersAndMakesOneWhereHalfPrecisionHasNone) {
   MadeContent content = adam_of_4_5_1(DType::f16);
   const Emitted first = emit(content, Policy::zero3, 2);
   const auto scale_of = [](const Emitted& emitted) {
-    for (const formats::ValueEntry& value : emitted.checkpoint->catalog().values)
+    for (const ValueEntry& value : emitted.checkpoint->catalog().values)
       if (value.key == "loss_scale") return to_json(value.value);
     return std::string("none");
   };

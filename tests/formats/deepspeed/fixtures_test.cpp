@@ -15,7 +15,6 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Code;
 using formats::describe_deepspeed;
 using test_support::Compare;
 
@@ -236,11 +235,11 @@ TEST(DeepSpeedDamage, FlippedBitInAPartitionIsNoticed) {
   const auto tree = with_latest("global_step3");
   const auto checkpoint = describe_deepspeed(tree);
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
-  const formats::Catalog& catalog = (*checkpoint)->catalog();
-  const formats::Chunk& chunk = catalog.tensors.front().chunks.front();
+  const Catalog& catalog = (*checkpoint)->catalog();
+  const Chunk& chunk = catalog.tensors.front().chunks.front();
   tree->bytes_of(catalog.files[chunk.file].name)[chunk.offset] ^= std::byte{1};
   std::string messages;
-  for (const formats::TensorEntry& tensor : catalog.tensors)
+  for (const TensorEntry& tensor : catalog.tensors)
     if (const auto digest = test_support::sha256_of(**checkpoint, tensor); !digest)
       messages += digest.error().message;
   EXPECT_NE(messages.find("fails its CRC32 check"), std::string::npos) << messages;
@@ -250,7 +249,7 @@ TEST(DeepSpeedCatalog, ExplainsAZero3MuonCheckpoint) {
   const auto checkpoint =
       describe_deepspeed(test_support::load_tree(kFixtures / "z3_muon_bf16_w4" / "data"));
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
-  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  const Catalog& catalog = (*checkpoint)->catalog();
   EXPECT_EQ(catalog.producer, "DeepSpeed 0.19.8");
   EXPECT_EQ(catalog.step, 3);
   EXPECT_EQ(catalog.world, 4u);

@@ -9,13 +9,6 @@
 
 namespace ebb::test_support {
 
-using formats::ByteVector;
-using formats::Catalog;
-using formats::DType;
-using formats::Shape;
-using formats::TensorEntry;
-using formats::Value;
-
 Value dict_value(std::vector<std::pair<std::string, Value>> entries) {
   Value dict;
   dict.kind = Value::Kind::dict;
@@ -54,7 +47,7 @@ void MadeContent::add(const std::string& name, const std::string& state, DType d
   tensor.state = state;
   tensor.dtype = dtype;
   tensor.shape = shape;
-  tensor.chunks.push_back({formats::whole(shape), 0, 0, bytes.size(), formats::Rank{0},
+  tensor.chunks.push_back({formats::whole(shape), 0, 0, bytes.size(), Rank{0},
                            static_cast<std::uint64_t>(bytes_.size())});
   bytes_.push_back(std::move(bytes));
 }
@@ -62,7 +55,7 @@ void MadeContent::add(const std::string& name, const std::string& state, DType d
 void MadeContent::add_group(const std::string& optimizer, const std::vector<Param>& params,
                             double lr) {
   const bool muon = optimizer == "muon";
-  formats::GroupEntry& group = catalog_.groups.emplace_back();
+  GroupEntry& group = catalog_.groups.emplace_back();
   group.optimizer = optimizer;
   group.settings.emplace_back("lr", Value::of_real(lr));
   if (muon) group.settings.emplace_back("momentum", Value::of_real(0.95));
@@ -98,8 +91,8 @@ void MadeContent::add_value(const std::string& key, Value value) {
   catalog_.values.push_back({key, {key}, std::move(value)});
 }
 
-formats::Result<> MadeContent::read(const TensorEntry&, const formats::Chunk& chunk,
-                                    std::uint64_t first, std::span<std::byte> into) const {
+Result<> MadeContent::read(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
+                           std::span<std::byte> into) const {
   const ByteVector& bytes = bytes_[chunk.tag];
   EBB_CHECK(first + into.size() <= bytes.size());
   std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(first), into.size(), into.begin());
@@ -115,8 +108,7 @@ const TensorEntry* find(const Catalog& catalog, const std::string& name, const s
 }
 
 // The elements that `again` has for a tensor, "" in `why` when it has them.
-ByteVector found_elements(const formats::Checkpoint& again, const TensorEntry& wanted,
-                          std::string& why) {
+ByteVector found_elements(const Checkpoint& again, const TensorEntry& wanted, std::string& why) {
   const TensorEntry* found = find(again.catalog(), wanted.name, wanted.state);
   const bool from_master = found == nullptr && wanted.state == "param";
   if (from_master) found = find(again.catalog(), wanted.name, "master");
@@ -136,7 +128,7 @@ ByteVector found_elements(const formats::Checkpoint& again, const TensorEntry& w
   return cast;
 }
 
-std::string settings_text(const formats::GroupEntry& group) {
+std::string settings_text(const GroupEntry& group) {
   std::string out = group.optimizer;
   for (const auto& [name, value] : group.settings) out += " " + name + "=" + to_json(value);
   return out;
@@ -144,11 +136,11 @@ std::string settings_text(const formats::GroupEntry& group) {
 
 std::string group_differences(const Catalog& content, const Catalog& again) {
   std::string out;
-  const formats::GroupEntry* last = nullptr;
-  for (const formats::GroupEntry& wanted : content.groups) {
+  const GroupEntry* last = nullptr;
+  for (const GroupEntry& wanted : content.groups) {
     const std::set<std::string> names(wanted.params.begin(), wanted.params.end());
     bool found = false;
-    for (const formats::GroupEntry& group : again.groups) {
+    for (const GroupEntry& group : again.groups) {
       if (std::set<std::string>(group.params.begin(), group.params.end()) != names) continue;
       if (last != nullptr && &group < last) out += "groups in another order\n";
       last = &group;
@@ -166,8 +158,7 @@ std::string group_differences(const Catalog& content, const Catalog& again) {
 
 }  // namespace
 
-std::string content_differences(const formats::Checkpoint& content,
-                                const formats::Checkpoint& again) {
+std::string content_differences(const Checkpoint& content, const Checkpoint& again) {
   std::string out;
   for (const TensorEntry& tensor : content.catalog().tensors) {
     std::string why;
@@ -184,7 +175,7 @@ std::string content_differences(const formats::Checkpoint& content,
     if (const auto found = right.param_steps.find(name);
         found == right.param_steps.end() || found->second != steps)
       out += "steps of " + name + " differ\n";
-  for (const formats::ValueEntry& value : left.values) {
+  for (const ValueEntry& value : left.values) {
     const auto found =
         std::ranges::find_if(right.values, [&](const auto& v) { return v.key == value.key; });
     if (!value.echoed &&
@@ -194,13 +185,13 @@ std::string content_differences(const formats::Checkpoint& content,
   return out;
 }
 
-formats::Layout layout_for(const Catalog& content, formats::Policy policy, std::uint32_t world) {
+Layout layout_for(const Catalog& content, Policy policy, std::uint32_t world) {
   std::vector<Shape> shapes;
   for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
-  formats::Layout::Spec spec;
+  Layout::Spec spec;
   spec.policy = policy;
   spec.mesh.shard_world = world;
-  auto layout = formats::Layout::make(std::move(spec), std::move(shapes));
+  auto layout = Layout::make(std::move(spec), std::move(shapes));
   EBB_CHECK(layout.has_value());
   return std::move(*layout);
 }

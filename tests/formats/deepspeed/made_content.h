@@ -12,49 +12,47 @@
 
 namespace ebb::test_support {
 
-class MadeContent : public formats::Checkpoint {
+class MadeContent : public Checkpoint {
  public:
   struct Param {
     std::string name;
-    formats::Shape shape;
+    Shape shape;
   };
 
   // `format`: what it claims to be read from.
-  MadeContent(std::string format, formats::DType model);
+  MadeContent(std::string format, DType model);
 
   // A group of "muon" (momentum_buffer, no steps) or any other optimizer (Adam's moments, steps).
   // Masters are F32, the model's own copy is the rounded master.
   void add_group(const std::string& optimizer, const std::vector<Param>& params, double lr);
-  void add_frozen(const std::string& name, const formats::Shape& shape);
-  void add_buffer(const std::string& name, formats::DType dtype, const formats::Shape& shape);
-  void add_value(const std::string& key, formats::Value value);
+  void add_frozen(const std::string& name, const Shape& shape);
+  void add_buffer(const std::string& name, DType dtype, const Shape& shape);
+  void add_value(const std::string& key, Value value);
 
-  formats::Catalog& edit() { return catalog_; }
-  const formats::Catalog& catalog() const override { return catalog_; }
-  formats::Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
-                         std::uint64_t first, std::span<std::byte> into) const override;
+  Catalog& edit() { return catalog_; }
+  const Catalog& catalog() const override { return catalog_; }
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override;
 
  private:
-  void add(const std::string& name, const std::string& state, formats::DType dtype,
-           const formats::Shape& shape, formats::ByteVector bytes);
-  formats::ByteVector fresh(formats::DType dtype, const formats::Shape& shape);
+  void add(const std::string& name, const std::string& state, DType dtype, const Shape& shape,
+           ByteVector bytes);
+  ByteVector fresh(DType dtype, const Shape& shape);
 
-  formats::Catalog catalog_;
-  formats::DType model_;
-  std::vector<formats::ByteVector> bytes_;  // by tensor
+  Catalog catalog_;
+  DType model_;
+  std::vector<ByteVector> bytes_;  // by tensor
   std::uint32_t next_ = 0;
 };
 
 // A dict of string keys.
-formats::Value dict_value(std::vector<std::pair<std::string, formats::Value>> entries);
+Value dict_value(std::vector<std::pair<std::string, Value>> entries);
 
 // One line for each tensor, group, step and value that `again` lacks or holds differently; it may
 // hold more. A "param" that `again` does not store must be its rounded master there.
-std::string content_differences(const formats::Checkpoint& content,
-                                const formats::Checkpoint& again);
+std::string content_differences(const Checkpoint& content, const Checkpoint& again);
 
 // The layout of the content's tensors under a policy.
-formats::Layout layout_for(const formats::Catalog& content, formats::Policy policy,
-                           std::uint32_t world);
+Layout layout_for(const Catalog& content, Policy policy, std::uint32_t world);
 
 }  // namespace ebb::test_support

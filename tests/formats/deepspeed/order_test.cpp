@@ -14,12 +14,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Checkpoint;
-using formats::DType;
-using formats::EmitPlan;
-using formats::GroupEntry;
-using formats::Policy;
-using formats::Value;
 using test_support::dict_value;
 using test_support::MadeContent;
 using test_support::MemoryTree;
@@ -32,7 +26,7 @@ struct Emitted {
 };
 
 Emitted emit(const Checkpoint& content, Policy policy, std::uint32_t world) {
-  const formats::Layout layout = test_support::layout_for(content.catalog(), policy, world);
+  const Layout layout = test_support::layout_for(content.catalog(), policy, world);
   auto plan = policy == Policy::replicated
                   ? formats::emit_deepspeed_universal({content.catalog(), layout})
                   : formats::emit_deepspeed({content.catalog(), layout});

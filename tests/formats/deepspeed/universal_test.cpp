@@ -15,11 +15,6 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Checkpoint;
-using formats::Code;
-using formats::DType;
-using formats::Policy;
-using formats::Value;
 using test_support::MadeContent;
 using test_support::MemoryTree;
 
@@ -45,8 +40,7 @@ INSTANTIATE_TEST_SUITE_P(FromItsOwnConverter, UniversalFixture,
                          testing::Values("universal_z1_adamw", "universal_z3_adamw"));
 
 std::shared_ptr<MemoryTree> written(const Checkpoint& content, std::uint32_t world) {
-  const formats::Layout layout =
-      test_support::layout_for(content.catalog(), Policy::replicated, world);
+  const Layout layout = test_support::layout_for(content.catalog(), Policy::replicated, world);
   const auto plan = formats::emit_deepspeed_universal({content.catalog(), layout});
   EBB_CHECK(plan.has_value());
   EXPECT_TRUE(plan->dropped.empty());
@@ -103,7 +97,7 @@ TEST(Universal, KeepsTheAffineMap) {
                      entry("params", dict(entry("w\\.q", dict(entry("logical_shape", sizes)))))))));
   const auto universal = read_again(written(content, 2));
   EXPECT_EQ(test_support::content_differences(content, *universal), "");
-  const formats::Layout layout = test_support::layout_for(universal->catalog(), Policy::zero3, 2);
+  const Layout layout = test_support::layout_for(universal->catalog(), Policy::zero3, 2);
   const auto plan = formats::emit_deepspeed({universal->catalog(), layout});
   ASSERT_TRUE(plan.has_value()) << plan.error().message;
   const auto ranks = test_support::carry_out(*plan, *universal, "out");
@@ -121,7 +115,7 @@ TEST(Universal, HoldsEveryRankCheckpointThereIs) {
     const auto universal = read_again(written(*content, content->catalog().world));
     EXPECT_EQ(universal->catalog().format, "deepspeed-universal") << name;
     EXPECT_EQ(test_support::content_differences(*content, *universal), "") << name;
-    const formats::Layout layout = test_support::layout_for(universal->catalog(), Policy::zero3, 3);
+    const Layout layout = test_support::layout_for(universal->catalog(), Policy::zero3, 3);
     const auto plan = formats::emit_deepspeed({universal->catalog(), layout});
     ASSERT_TRUE(plan.has_value()) << name << ": " << plan.error().message;
     const auto ranks = test_support::carry_out(*plan, *universal, "out");
@@ -202,8 +196,7 @@ TEST(UniversalRefuses, NamesThatCanBeNoFolder) {
   for (const std::string name : {"a/b", "..", "optimizer_state.pt"}) {
     MadeContent content("made", DType::f32);
     content.add_group("adamw", {{name, {3}}}, 0.1);
-    const formats::Layout layout =
-        test_support::layout_for(content.catalog(), Policy::replicated, 1);
+    const Layout layout = test_support::layout_for(content.catalog(), Policy::replicated, 1);
     const auto plan = formats::emit_deepspeed_universal({content.catalog(), layout});
     ASSERT_FALSE(plan.has_value()) << name;
     EXPECT_EQ(plan.error().code, Code::unsupported);

@@ -13,10 +13,6 @@ namespace ebb {
 namespace {
 
 using formats::ByteReader;
-using formats::ByteVector;
-using formats::ByteView;
-using formats::FileRange;
-using formats::Shape;
 using formats::hdf5::ChunkGrid;
 using formats::hdf5::grid_of;
 
@@ -113,7 +109,7 @@ TEST(Hdf5ChunkGrid, CoversTheDatasetInChunksThatBeginWithTheirElements) {
       EXPECT_LE(grid.chunk_bytes(), std::max<std::uint64_t>(bytes, 4));
       std::uint64_t elements = 0;
       for (std::uint64_t i = 0; i < grid.count(); ++i) {
-        const formats::Box box = grid.box(i);
+        const Box box = grid.box(i);
         elements += formats::volume(box.extent);
         // They are a run of the chunk's own elements, from the first on.
         const auto run = formats::flat_range_of(grid.chunk, {Shape(shape.size()), box.extent});

@@ -15,9 +15,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
-using formats::Value;
 using formats::hdf5::Dataset;
 using formats::hdf5::Description;
 using formats::hdf5::ElementType;
@@ -38,7 +35,7 @@ ElementType float32() {
           .words = "float of 4 bytes"};
 }
 
-Dataset contiguous(std::string path, formats::Shape shape, std::uint64_t address) {
+Dataset contiguous(std::string path, Shape shape, std::uint64_t address) {
   Dataset dataset{.path = std::move(path), .type = float32(), .shape = shape};
   dataset.address = address;
   dataset.stored = formats::checked_volume(shape).value_or(0) * 4;
@@ -52,8 +49,7 @@ Description with(std::vector<Dataset> datasets) {
   return description;
 }
 
-formats::Result<std::unique_ptr<formats::Checkpoint>> describe(const Description& description,
-                                                               ByteVector bytes) {
+Result<std::unique_ptr<Checkpoint>> describe(const Description& description, ByteVector bytes) {
   auto tree = std::make_shared<ProbedTree>("ckpt");
   tree->add_hdf5("a.h5", std::move(bytes), description);
   return formats::describe_hdf5(tree);
@@ -72,7 +68,7 @@ TEST(Hdf5Describe, ReadsBigEndianAndPartsOfElements) {
   dataset.type.big_endian = true;
   const auto checkpoint = describe(with({dataset}), bytes);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-  const formats::TensorEntry& tensor = (*checkpoint)->catalog().tensors.at(0);
+  const TensorEntry& tensor = (*checkpoint)->catalog().tensors.at(0);
   EXPECT_EQ(tensor.name + " " + tensor.state, "w master");
   std::array<std::byte, 5> part{};
   ASSERT_TRUE((*checkpoint)->read(tensor, tensor.chunks[0], 6, part));
@@ -133,7 +129,7 @@ TEST(Hdf5Describe, AChunkWithFiltersIsDecodedOnceForAllThatReadPartsOfIt) {
   const auto tree = std::make_shared<test_support::CountingTree>(file);
   const auto checkpoint = formats::describe_hdf5(tree);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-  const formats::TensorEntry& tensor = (*checkpoint)->catalog().tensors.at(0);
+  const TensorEntry& tensor = (*checkpoint)->catalog().tensors.at(0);
   const std::uint64_t before = tree->read();
   for (std::uint64_t round = 0; round < 3; ++round)
     for (std::uint64_t at = 0; at < 16; ++at) {
@@ -215,7 +211,7 @@ TEST(Hdf5Describe, SourcesOfVirtualDatasetsStayInTheFolder) {
 }
 
 TEST(Hdf5Describe, ShapesBeyond64BitsAreRefusedInVirtualDatasetsAndTheirSourcesToo) {
-  const formats::Shape bomb = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
+  const Shape bomb = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
   for (const bool in_source : {true, false}) {
     auto tree = std::make_shared<ProbedTree>("ckpt");
     Dataset global = mapped("b.h5"), part = contiguous("/part", {4, 2}, 200);
@@ -258,11 +254,11 @@ TEST(Hdf5Describe, RankFilesAreOneTensorByTheirOffsets) {
   }
   const auto checkpoint = formats::describe_hdf5(tree);
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  const Catalog& catalog = (*checkpoint)->catalog();
   EXPECT_EQ(catalog.world, 2u);
   EXPECT_EQ(catalog.step, 7);
   ASSERT_EQ(catalog.tensors.size(), 1u);
-  EXPECT_EQ(catalog.tensors[0].shape, (formats::Shape{4, 2}));
+  EXPECT_EQ(catalog.tensors[0].shape, (Shape{4, 2}));
   EXPECT_EQ(catalog.tensors[0].chunks.size(), 2u);
 }
 
@@ -320,8 +316,8 @@ TEST(Hdf5Describe, EveryChangedByteOfADescriptionIsHarmless) {
       const auto checkpoint = formats::describe_hdf5(tree);
       if (!checkpoint) continue;
       ++read;
-      for (const formats::TensorEntry& tensor : (*checkpoint)->catalog().tensors)
-        for (const formats::Chunk& chunk : tensor.chunks) {
+      for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors)
+        for (const Chunk& chunk : tensor.chunks) {
           const std::uint64_t bytes = formats::volume(chunk.box.extent) * bytes_of(tensor.dtype);
           ASSERT_LE(bytes, 4096u);
           ByteVector into(bytes);

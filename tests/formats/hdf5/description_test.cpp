@@ -6,8 +6,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Value;
 using formats::hdf5::decode;
 using formats::hdf5::Description;
 using formats::hdf5::encode;

@@ -13,14 +13,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Catalog;
-using formats::DType;
-using formats::EmitPlan;
-using formats::Layout;
-using formats::Policy;
-using formats::Result;
-using formats::Value;
 using formats::hdf5::FileImage;
 
 // From the author's own driver (lookup3.c, driver5) and the empty text.
@@ -30,10 +22,10 @@ TEST(Hdf5Lookup3, GivesTheNumbersOfItsAuthor) {
             0x17770551u);
 }
 
-Catalog of_tensors(std::vector<std::pair<std::string, std::string>> names, formats::Shape shape) {
+Catalog of_tensors(std::vector<std::pair<std::string, std::string>> names, Shape shape) {
   Catalog catalog;
   for (auto& [name, state] : names) {
-    formats::TensorEntry tensor{.name = std::move(name), .state = std::move(state)};
+    TensorEntry tensor{.name = std::move(name), .state = std::move(state)};
     tensor.shape = shape;
     catalog.tensors.push_back(std::move(tensor));
   }
@@ -41,19 +33,19 @@ Catalog of_tensors(std::vector<std::pair<std::string, std::string>> names, forma
 }
 
 Result<EmitPlan> planned(const Catalog& content, Policy policy, std::uint32_t world) {
-  std::vector<formats::Shape> shapes;
-  for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
+  std::vector<Shape> shapes;
+  for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
   const auto layout = Layout::make({.policy = policy, .mesh = {world, 1}}, std::move(shapes));
   EBB_CHECK(layout.has_value());
   return formats::emit_hdf5({content, *layout});
 }
 
-const ByteVector& head_of(const formats::OutputFile& file) {
+const ByteVector& head_of(const OutputFile& file) {
   return std::get<ByteVector>(file.fragments.front().data);
 }
 
 // The text is somewhere in the metadata of the file.
-bool mentions(const formats::OutputFile& file, std::string_view text) {
+bool mentions(const OutputFile& file, std::string_view text) {
   return formats::text_of(head_of(file)).find(text) != std::string_view::npos;
 }
 
@@ -64,7 +56,7 @@ TEST(Hdf5Emit, MakesAFileThatEndsWhereItsSuperblockSays) {
   const auto plan = planned(content, Policy::replicated, 1);
   ASSERT_TRUE(plan.has_value()) << plan.error().message;
   ASSERT_EQ(plan->files.size(), 1u);
-  const formats::OutputFile& file = plan->files.front();
+  const OutputFile& file = plan->files.front();
   EXPECT_EQ(file.name, "state.h5");
   ByteVector bytes = head_of(file);
   bytes.resize(file.size);
@@ -75,7 +67,7 @@ TEST(Hdf5Emit, MakesAFileThatEndsWhereItsSuperblockSays) {
   ASSERT_EQ(file.fragments.size(), 4u);
   std::uint64_t end = head_of(file).size();
   for (std::size_t i = 1; i < 4; ++i) {
-    const auto& data = std::get<formats::TensorData>(file.fragments[i].data);
+    const auto& data = std::get<TensorData>(file.fragments[i].data);
     EXPECT_EQ(file.fragments[i].offset % (data.tensor == 1 ? 4096 : 64), 0u);
     EXPECT_GE(file.fragments[i].offset, end);
     end = file.fragments[i].offset + formats::volume(data.box.extent) * 4;
@@ -94,7 +86,7 @@ TEST(Hdf5Emit, GivesEveryRankAFileAndOneThatShowsThemAll) {
     EXPECT_TRUE(mentions(plan->commit_files[0], file.name));
     EXPECT_TRUE(mentions(file, "global_shape"));
     for (const auto& fragment : file.fragments)
-      if (const auto* data = std::get_if<formats::TensorData>(&fragment.data))
+      if (const auto* data = std::get_if<TensorData>(&fragment.data))
         elements += formats::volume(data->box.extent);
   }
   EXPECT_EQ(elements, 30u);
@@ -126,7 +118,7 @@ TEST(Hdf5Emit, ListsWhatItCannotHold) {
   Catalog content = of_tensors({{"a", "param"}, {"b", "param"}, {"c\0d", "param"}}, {2});
   content.tensors[2].name = std::string("c\0d", 3);
   content.tensors[0].dtype = DType::f4;
-  content.tensors[1].shape = formats::Shape(33, 1);
+  content.tensors[1].shape = Shape(33, 1);
   const auto plan = planned(content, Policy::replicated, 1);
   ASSERT_TRUE(plan.has_value()) << plan.error().message;
   EXPECT_EQ(plan->dropped.size(), 3u);

@@ -8,8 +8,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
 using formats::hdf5::Filter;
 using formats::hdf5::undo_filters;
 
@@ -58,7 +56,7 @@ TEST(Hdf5Filters, DeflateIsBoundedByTheChunk) {
 
 TEST(Hdf5Filters, EveryPrefixAndEveryBitOfAStreamIsNoticed) {
   for (std::size_t size = 0; size < kDeflated.size(); ++size)
-    EXPECT_FALSE(formats::unzlib(formats::ByteView(kDeflated).first(size), 100, "x")) << size;
+    EXPECT_FALSE(formats::unzlib(ByteView(kDeflated).first(size), 100, "x")) << size;
   for (std::size_t bit = 0; bit < kDeflated.size() * 8; ++bit) {
     ByteVector changed = kDeflated;
     changed[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);

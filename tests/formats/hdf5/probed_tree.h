@@ -15,26 +15,25 @@ class ProbedTree : public MemoryTree {
  public:
   using MemoryTree::MemoryTree;
 
-  void add_hdf5(const std::string& name, formats::ByteVector bytes,
+  void add_hdf5(const std::string& name, ByteVector bytes,
                 const formats::hdf5::Description& description) {
     reports_[std::string(root()) + "/" + name] = encode(description);
     add(name, std::move(bytes));
   }
-  formats::ByteVector& report_of(const std::string& name) {
+  ByteVector& report_of(const std::string& name) {
     return reports_[std::string(root()) + "/" + name];
   }
-  formats::Result<formats::ByteVector> probe(std::string_view,
-                                             const formats::ByteSource& file) const override {
+  Result<ByteVector> probe(std::string_view, const formats::ByteSource& file) const override {
     return reports_.at(std::string(file.name()));
   }
 
  private:
-  std::map<std::string, formats::ByteVector> reports_;
+  std::map<std::string, ByteVector> reports_;
 };
 
 // A superblock of version 0 and zeros up to `size`, at least 96.
-inline formats::ByteVector hdf5_bytes(std::uint64_t size) {
-  formats::ByteVector bytes;
+inline ByteVector hdf5_bytes(std::uint64_t size) {
+  ByteVector bytes;
   formats::append_text(bytes, std::string_view("\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0", 16));
   bytes.resize(24);
   formats::append_le<std::uint64_t>(bytes, 0);

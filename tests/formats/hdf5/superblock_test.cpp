@@ -8,8 +8,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
 using formats::MemorySource;
 using formats::hdf5::read_superblock;
 using test_support::hdf5_bytes;

@@ -23,8 +23,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::ByteView;
 using formats::MiB;
 using test_support::archive_around;
 using test_support::MemoryTree;
@@ -42,7 +40,7 @@ void expect_cheap(const std::function<void()>& work) {
 void look(const Tree& tree) {
   const auto checkpoint = formats::describe(tree);
   if (!checkpoint) return;
-  for (const formats::ValueEntry& entry : (*checkpoint)->catalog().values) to_json(entry.value);
+  for (const ValueEntry& entry : (*checkpoint)->catalog().values) to_json(entry.value);
   (void)prove_coverage((*checkpoint)->catalog());
 }
 
@@ -340,7 +338,7 @@ Tree values_tree(int count, ByteVector payload, const std::function<void(PickleT
 }
 
 TEST(Costs, ValuesThatShareTheirBytesAreRefused) {
-  const auto payload = formats::value_archive(formats::Value::of_string(std::string(900000, 'x')));
+  const auto payload = formats::value_archive(Value::of_string(std::string(900000, 'x')));
   ASSERT_TRUE(payload.has_value());
   const Tree tree = values_tree(5000, *payload);
   expect_cheap(tree);
@@ -427,12 +425,12 @@ TEST(Costs, ThousandsOfStatesAreRefused) {
 // --- the rest ----------------------------------------------------------------------------------
 
 TEST(Costs, ATensorCutInManyDimensionsIsRefused) {
-  formats::Catalog catalog;
-  formats::TensorEntry tensor;
+  Catalog catalog;
+  TensorEntry tensor;
   tensor.name = "t";
   tensor.shape.assign(20, 2);
   for (std::uint64_t i = 0; i < 200; ++i)
-    tensor.chunks.push_back({{formats::Shape(20, i % 2), formats::Shape(20, 1)}, 0, 0, 4});
+    tensor.chunks.push_back({{Shape(20, i % 2), Shape(20, 1)}, 0, 0, 4});
   expect_cheap([&] { (void)prove_coverage(tensor, catalog); });
   EXPECT_FALSE(prove_coverage(tensor, catalog).has_value());
 }

@@ -23,7 +23,6 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::ByteVector;
 using test_support::MemoryTree;
 
 constexpr std::uint64_t kSmall = 150000;  // bytes of a fixture
@@ -43,8 +42,7 @@ class ChangedTree : public test_support::RememberingTree {
   }
   std::string_view root() const override { return tree_.root(); }
   const std::vector<Entry>& entries() const override { return entries_; }
-  formats::Result<std::shared_ptr<const formats::ByteSource>> open(
-      std::string_view name) const override {
+  Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
     EXPECT_NE(tree_.find(name), nullptr) << "not in the checkpoint: " << name;
     if (name != name_) return tree_.open(name);
     return std::shared_ptr<const formats::ByteSource>(
@@ -63,9 +61,9 @@ class Beginning : public formats::ByteSource {
  public:
   Beginning(const ByteSource& file, std::uint64_t size) : file_(file), size_(size) {}
   std::uint64_t size() const override { return size_; }
-  formats::Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
     if (offset > size_ || into.size() > size_ - offset)
-      return formats::Error{formats::Code::corrupt, "a read past the end", {}};
+      return Error{Code::corrupt, "a read past the end", {}};
     return file_.read(offset, into);
   }
   std::string_view name() const override { return file_.name(); }
@@ -76,25 +74,24 @@ class Beginning : public formats::ByteSource {
 };
 
 // Everything that can be read as one text; an error where something is refused.
-formats::Result<std::string> content_of(std::shared_ptr<const formats::SourceTree> tree) {
+Result<std::string> content_of(std::shared_ptr<const formats::SourceTree> tree) {
   EBB_TRY_ASSIGN(const auto checkpoint, formats::describe(std::move(tree)));
-  const formats::Catalog& catalog = checkpoint->catalog();
+  const Catalog& catalog = checkpoint->catalog();
   EBB_TRY(prove_coverage(catalog));
   std::string text;
-  for (const formats::TensorEntry& tensor : catalog.tensors) {
+  for (const TensorEntry& tensor : catalog.tensors) {
     text +=
         label_of(tensor) + formats::to_string(tensor.shape) + std::string(name_of(tensor.dtype));
-    for (const formats::Chunk& chunk : tensor.chunks) {
+    for (const Chunk& chunk : tensor.chunks) {
       const auto elems = formats::checked_volume(chunk.box.extent).value_or(kMaxRead);
       const auto bytes = std::min(elems, kMaxRead) * formats::bytes_of(tensor.dtype);
-      if (bytes > kMaxRead)
-        return formats::Error{formats::Code::limit, "larger than any fixture", {}};
+      if (bytes > kMaxRead) return Error{Code::limit, "larger than any fixture", {}};
       ByteVector into(bytes);
       EBB_TRY(checkpoint->read(tensor, chunk, 0, into));
       text += to_string(chunk.box) + formats::sha256_hex(into);
     }
   }
-  for (const formats::ValueEntry& entry : catalog.values) text += entry.key + to_json(entry.value);
+  for (const ValueEntry& entry : catalog.values) text += entry.key + to_json(entry.value);
   return text;
 }
 
@@ -135,7 +132,7 @@ class Damage : public testing::TestWithParam<std::string> {};
 
 // Where the pieces of a file begin and end, as far as its bytes show it: the records and directory
 // entries of zips, the lines of text.
-std::vector<std::size_t> pieces_of(formats::ByteView file) {
+std::vector<std::size_t> pieces_of(ByteView file) {
   constexpr std::array<std::string_view, 5> kMarks = {"PK\1\2", "PK\3\4", "PK\5\6", "PK\6\6", "\n"};
   const std::string_view text = formats::text_of(file);
   std::vector<std::size_t> places;
@@ -146,8 +143,7 @@ std::vector<std::size_t> pieces_of(formats::ByteView file) {
   return places;
 }
 
-std::set<std::size_t> cuts_of(formats::ByteView file, const formats::Catalog* catalog,
-                              std::string_view name) {
+std::set<std::size_t> cuts_of(ByteView file, const Catalog* catalog, std::string_view name) {
   std::set<std::size_t> cuts;
   const auto add_spread = [&](std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) cuts.insert(i * file.size() / count);
@@ -159,8 +155,8 @@ std::set<std::size_t> cuts_of(formats::ByteView file, const formats::Catalog* ca
   std::vector<std::size_t> places = pieces_of(file);
   places.insert(places.end(), {8, file.size() - 1});
   if (catalog != nullptr)
-    for (const formats::TensorEntry& tensor : catalog->tensors)
-      for (const formats::Chunk& chunk : tensor.chunks)
+    for (const TensorEntry& tensor : catalog->tensors)
+      for (const Chunk& chunk : tensor.chunks)
         if (catalog->files[chunk.file].name == name && places.size() < 2 * kPieces) {
           places.push_back(static_cast<std::size_t>(chunk.offset));
           places.push_back(static_cast<std::size_t>(chunk.offset + chunk.length));
@@ -177,7 +173,7 @@ TEST_P(Damage, CutOffFilesAreReadAsBeforeOrRefused) {
   if (bytes_of(*whole) > kSmall) GTEST_SKIP() << "large";
   const auto before = content_of(whole);  // an error: a fixture that is damaged as it is
   const auto checkpoint = formats::describe(whole);
-  const formats::Catalog* catalog = checkpoint ? &(*checkpoint)->catalog() : nullptr;
+  const Catalog* catalog = checkpoint ? &(*checkpoint)->catalog() : nullptr;
   for (const auto& entry : whole->entries()) {
     const ByteVector& bytes = whole->bytes_of(entry.name);
     for (const std::size_t length : cuts_of(bytes, catalog, entry.name)) {

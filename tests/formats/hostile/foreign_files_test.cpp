@@ -8,7 +8,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Error;
 using test_support::MemoryTree;
 
 constexpr std::string_view kPointer =

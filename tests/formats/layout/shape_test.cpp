@@ -10,7 +10,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Shape;
 using Numbers = std::vector<std::uint64_t>;
 
 Numbers numbers_in(const Shape& shape) { return {shape.begin(), shape.end()}; }

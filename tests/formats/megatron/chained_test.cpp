@@ -13,10 +13,6 @@
 namespace ebb {
 namespace {
 
-using formats::Catalog;
-using formats::DType;
-using formats::GroupEntry;
-using formats::Value;
 using megatron_test::content_of;
 using megatron_test::describe_case;
 using megatron_test::find;
@@ -25,7 +21,7 @@ using megatron_test::written_as;
 
 std::set<std::string> keys_of(const Catalog& catalog) {
   std::set<std::string> out;
-  for (const formats::TensorEntry& tensor : catalog.tensors) out.insert(*tensor.key);
+  for (const TensorEntry& tensor : catalog.tensors) out.insert(*tensor.key);
   return out;
 }
 
@@ -74,7 +70,7 @@ TEST_P(MegatronChainedElsewhere, KeysAndCommonStateComeBack) {
   ASSERT_TRUE(back.has_value()) << back.error().message;
   const Catalog& found = back->checkpoint->catalog();
   std::set<std::string> wanted;
-  for (const formats::TensorEntry& tensor : (*source)->catalog().tensors) {
+  for (const TensorEntry& tensor : (*source)->catalog().tensors) {
     const bool muon = std::ranges::count((*source)->catalog().groups[0].params, tensor.name) == 1;
     const std::string prefix = muon ? "chained_0." : "chained_1.";
     wanted.insert((tensor.state == "param" ? "" : prefix) + *tensor.key);

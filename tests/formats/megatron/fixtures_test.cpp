@@ -13,8 +13,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Catalog;
-using formats::GroupEntry;
 using megatron_test::case_folder;
 using megatron_test::describe_case;
 
@@ -35,7 +33,7 @@ TEST_P(MegatronFixture, IsTheSameFromItsOwnFolder) {
   const auto parent = describe_case(GetParam());
   ASSERT_TRUE(parent.has_value());
   std::string folder;  // "": there is none above it
-  for (const formats::ValueEntry& value : (*parent)->catalog().values)
+  for (const ValueEntry& value : (*parent)->catalog().values)
     if (value.key == "folder") folder = value.value.text;
   EXPECT_EQ(folder.empty(), GetParam().starts_with("fsdp_"));
   const auto own =
@@ -107,15 +105,15 @@ TEST_P(MegatronLayerWise, StateIsWholeAtItsOwnerAtTheModelsOwnOffsets) {
   const auto checkpoint = describe_case(GetParam());
   ASSERT_TRUE(checkpoint.has_value());
   const Catalog& catalog = (*checkpoint)->catalog();
-  for (const formats::TensorEntry& tensor : catalog.tensors) {
+  for (const TensorEntry& tensor : catalog.tensors) {
     if (tensor.state != "momentum_buffer") continue;
     const auto model = std::find_if(
         catalog.tensors.begin(), catalog.tensors.end(),
         [&](const auto& other) { return other.name == tensor.name && other.state == "param"; });
     ASSERT_NE(model, catalog.tensors.end());
-    const auto boxes = [](const formats::TensorEntry& entry) {
-      std::vector<formats::Shape> out;
-      for (const formats::Chunk& chunk : entry.chunks) out.push_back(chunk.box.offset);
+    const auto boxes = [](const TensorEntry& entry) {
+      std::vector<Shape> out;
+      for (const Chunk& chunk : entry.chunks) out.push_back(chunk.box.offset);
       std::sort(out.begin(), out.end());
       return out;
     };
@@ -146,9 +144,9 @@ TEST(MegatronFsdp, ChunksAreTheRowsThatMegatronFsdpSaidEachRankHas) {
       std::sort(wanted.begin(), wanted.end());
       wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
       std::vector<std::string> found;
-      for (const formats::TensorEntry& tensor : (*checkpoint)->catalog().tensors) {
+      for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors) {
         if (*tensor.key != field.key) continue;
-        for (const formats::Chunk& chunk : tensor.chunks) {
+        for (const Chunk& chunk : tensor.chunks) {
           simdjson::dom::parser again;
           simdjson::dom::element pair;
           ASSERT_EQ(again

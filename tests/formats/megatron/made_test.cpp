@@ -11,9 +11,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Catalog;
-using formats::DType;
-using formats::Value;
 using megatron_test::content_of;
 using megatron_test::find;
 using megatron_test::values_of;
@@ -21,7 +18,7 @@ using megatron_test::written_as;
 
 class MegatronMade : public testing::Test {
  protected:
-  std::uint32_t add(std::string name, std::string state, DType dtype, formats::Shape shape) {
+  std::uint32_t add(std::string name, std::string state, DType dtype, Shape shape) {
     const std::uint32_t number = source_.add(std::move(name), dtype, shape, random_);
     source_.catalog().tensors[number].state = std::move(state);
     source_.add_chunk(number, formats::whole(shape), 0);
@@ -55,7 +52,7 @@ TEST_F(MegatronMade, AScalerOfMegatronsGoesAndComesBackWithTheOptimizers) {
     for (const auto& [number, part] : all->entries)
       EXPECT_EQ(to_json(*part.find("grad_scaler")), to_json(scaler));
     const auto& values = there->checkpoint->catalog().values;
-    EXPECT_EQ(std::ranges::count(values, "loss_scaler", &formats::ValueEntry::key), 1);
+    EXPECT_EQ(std::ranges::count(values, "loss_scaler", &ValueEntry::key), 1);
     const auto away = written_as(*there->checkpoint, format, 2);
     ASSERT_TRUE(away.has_value()) << away.error().message;
     const auto same = written_as(*there->checkpoint, "megatron");
@@ -170,7 +167,7 @@ TEST_F(MegatronMade, TwoTensorsUnderOneKeyAreRefused) {
   for (const char* format : {"megatron", "megatron-fsdp"}) {
     const auto out = written_as(source_, format);
     ASSERT_FALSE(out.has_value()) << format;
-    EXPECT_EQ(out.error().code, formats::Code::layout);
+    EXPECT_EQ(out.error().code, Code::layout);
     EXPECT_NE(out.error().message.find("two entries would be stored under the key"),
               std::string::npos);
   }

@@ -16,9 +16,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Catalog;
-using formats::Code;
 using test_support::MemoryTree;
 
 constexpr const char* kNew = "api_uneven_prepend2_w3";       // 0.19: the common state is an item
@@ -135,10 +132,10 @@ TEST(MegatronMalformed, ACommonStateThatIsNoneIsRefused) {
 
 TEST(MegatronMalformed, FlatBoxesThatBelongToNoShapeAreRefused) {
   using formats::pieces_of_flat_boxes;
-  const formats::Shape own{4, 6};
+  const Shape own{4, 6};
   EXPECT_TRUE(pieces_of_flat_boxes(own, {2, 1, 12}, formats::whole({2, 1, 12}), "t").has_value());
-  for (const formats::Shape& stored : std::vector<formats::Shape>{
-           {2, 12}, {3, 1, 12}, {0, 1, 12}, {2, 1, 13}, {2, 1, 1, 12}, {5, 1, 4}}) {
+  for (const Shape& stored :
+       std::vector<Shape>{{2, 12}, {3, 1, 12}, {0, 1, 12}, {2, 1, 13}, {2, 1, 1, 12}, {5, 1, 4}}) {
     const auto pieces = pieces_of_flat_boxes(own, stored, formats::whole(stored), "t");
     ASSERT_FALSE(pieces.has_value()) << formats::to_string(stored);
     EXPECT_EQ(pieces.error().code, Code::corrupt);
@@ -162,7 +159,7 @@ std::vector<std::string> problems_of(const std::shared_ptr<MemoryTree>& tree) {
   const auto checkpoint = formats::describe(tree);
   EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
   std::vector<std::string> lines;
-  for (const formats::Error& problem : megatron_problems(tree, (*checkpoint)->catalog()))
+  for (const Error& problem : megatron_problems(tree, (*checkpoint)->catalog()))
     lines.push_back(std::string(name_of(problem.code)) + ": " + problem.message);
   return lines;
 }
@@ -206,10 +203,9 @@ std::vector<std::string> problems_after(const std::function<void(Catalog&)>& cha
   const auto source = megatron_test::describe_case(kNew);
   Catalog content = (*source)->catalog();
   change(content);
-  std::vector<formats::Shape> shapes;
-  for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
-  const auto layout =
-      formats::Layout::make({.policy = formats::Policy::rows, .mesh = {2, 1}}, shapes);
+  std::vector<Shape> shapes;
+  for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
+  const auto layout = Layout::make({.policy = Policy::rows, .mesh = {2, 1}}, shapes);
   const auto plan = formats::emit_megatron({.content = content, .layout = *layout});
   EXPECT_TRUE(plan.has_value()) << plan.error().message;
   return problems_of(*test_support::carry_out(*plan, **source, "ckpt"));

@@ -13,8 +13,6 @@ namespace ebb::megatron_test {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::json_string;
-using formats::Value;
 using simdjson::dom::element;
 
 std::string list_of(const std::vector<Value>& items);
@@ -57,17 +55,17 @@ std::string compact(const std::string& json) {
                                                            : "not JSON: " + json;
 }
 
-std::string common_of(const formats::Catalog& catalog) {
+std::string common_of(const Catalog& catalog) {
   Value common;
   common.kind = Value::Kind::dict;
-  for (const formats::ValueEntry& entry : catalog.values)
+  for (const ValueEntry& entry : catalog.values)
     if (entry.path.size() == 2 && entry.path[0] == formats::PathItem("common"))
       common.entries.emplace_back(Value::of_string(entry.key), entry.value);
   return compact(plain(common));
 }
 
-const Value* value_named(const formats::Catalog& catalog, std::string_view key) {
-  for (const formats::ValueEntry& entry : catalog.values)
+const Value* value_named(const Catalog& catalog, std::string_view key) {
+  for (const ValueEntry& entry : catalog.values)
     if (entry.key == key) return &entry.value;
   return nullptr;
 }
@@ -87,11 +85,11 @@ std::vector<std::string> cases(std::string_view prefix) {
   return names;
 }
 
-formats::Result<std::unique_ptr<formats::Checkpoint>> describe_case(const std::string& name) {
+Result<std::unique_ptr<Checkpoint>> describe_case(const std::string& name) {
   return formats::describe(test_support::load_tree(case_folder(name) / "data"));
 }
 
-std::string value_differences(const formats::Catalog& catalog, const fs::path& expected_json) {
+std::string value_differences(const Catalog& catalog, const fs::path& expected_json) {
   simdjson::dom::parser parser;
   element root;
   if (parser.load(expected_json.string()).get(root) != simdjson::SUCCESS)
@@ -107,7 +105,7 @@ std::string value_differences(const formats::Catalog& catalog, const fs::path& e
     if (const Value* value = value_named(catalog, key)) check(key, compact(to_json(*value)));
   check("common", common_of(catalog));
   std::vector<std::string> objects;
-  for (const formats::ValueEntry& entry : catalog.values)
+  for (const ValueEntry& entry : catalog.values)
     if (formats::is_object_key(entry.key)) objects.push_back(entry.key);
   std::sort(objects.begin(), objects.end());
   std::vector<Value> texts;

@@ -15,11 +15,10 @@ std::vector<std::string> cases(std::string_view prefix = "");
 std::filesystem::path case_folder(const std::string& name);
 
 // Describes the data of a case through the registry.
-formats::Result<std::unique_ptr<formats::Checkpoint>> describe_case(const std::string& name);
+Result<std::unique_ptr<Checkpoint>> describe_case(const std::string& name);
 
 // "" when iteration, folder, common state and sharded objects are those of expected.json; else one
 // line per difference.
-std::string value_differences(const formats::Catalog& catalog,
-                              const std::filesystem::path& expected_json);
+std::string value_differences(const Catalog& catalog, const std::filesystem::path& expected_json);
 
 }  // namespace ebb::megatron_test

@@ -19,13 +19,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Catalog;
-using formats::Checkpoint;
-using formats::DType;
-using formats::Policy;
-using formats::Result;
-using formats::TensorEntry;
-using formats::Value;
 using megatron_test::cases;
 using megatron_test::Content;
 using megatron_test::content_of;
@@ -100,7 +93,7 @@ TEST(MegatronWritten, FlatBoxesAreOfTheTensorsOwnShape) {
   const auto same = written_as(**source, "megatron");
   ASSERT_TRUE(same.has_value()) << same.error().message;
   for (const TensorEntry& tensor : same->checkpoint->catalog().tensors)
-    for (const formats::Chunk& chunk : tensor.chunks)
+    for (const Chunk& chunk : tensor.chunks)
       EXPECT_EQ(chunk.box.extent.size(), tensor.shape.size()) << tensor.name;
   const auto dcp = written_as(**source, "dcp");
   ASSERT_TRUE(dcp.has_value()) << dcp.error().message;
@@ -121,7 +114,7 @@ TEST(MegatronWritten, RanksWithoutPiecesHaveNoFile) {
   ASSERT_TRUE(source.has_value());
   const auto out = written_as(**source, "megatron", 16, Policy::layer_wise);
   ASSERT_TRUE(out.has_value()) << out.error().message;
-  for (const formats::OutputFile& file : out->plan.files) EXPECT_NE(file.size, 0u) << file.name;
+  for (const OutputFile& file : out->plan.files) EXPECT_NE(file.size, 0u) << file.name;
   EXPECT_EQ(out->plan.commit_files.back().name, "latest_checkpointed_iteration.txt");
 }
 
@@ -201,7 +194,7 @@ TEST(MegatronWritten, ModelWeightsThatAreMissingAreTheMastersRounded) {
     ASSERT_EQ(param->dtype, DType::bf16);
     const auto wide = test_support::elements_of(*out->checkpoint, master);
     const auto narrow = test_support::elements_of(*out->checkpoint, *param);
-    formats::ByteVector due(narrow->size());
+    ByteVector due(narrow->size());
     formats::cast_floats(master.dtype, *wide, DType::bf16, due);
     EXPECT_EQ(*narrow, due) << master.name;
     ++rounded;
@@ -273,7 +266,7 @@ TEST(MegatronWritten, AdamWIsTheSameOptimizerInFsdpDtensor) {
   const auto out = written_as(**source, "megatron-fsdp");
   ASSERT_TRUE(out.has_value()) << out.error().message;
   ASSERT_EQ(out->checkpoint->catalog().groups.size(), 2u);
-  for (const formats::GroupEntry& group : out->checkpoint->catalog().groups)
+  for (const GroupEntry& group : out->checkpoint->catalog().groups)
     EXPECT_EQ(group.optimizer, "adamw");
 }
 
@@ -294,7 +287,7 @@ TEST_P(MegatronGroupsElsewhere, AreFoundAgain) {
         "start_wd",       "wd_mult", "lr_mult", "is_expert_parallel",
         "is_decoupled_lr"};
     std::vector<std::map<std::string, std::string>> out;
-    for (const formats::GroupEntry& group : checkpoint.catalog().groups) {
+    for (const GroupEntry& group : checkpoint.catalog().groups) {
       auto& identity = out.emplace_back();
       for (const auto& [name, value] : group.settings)
         if (kKeys.contains(name)) identity[name] = to_json(value);

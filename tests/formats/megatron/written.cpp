@@ -9,13 +9,8 @@
 
 namespace ebb::megatron_test {
 
-using formats::Catalog;
-using formats::Checkpoint;
-using formats::Result;
-using formats::TensorEntry;
-
 Result<Written> written_as(const Checkpoint& source, std::string_view format, std::uint32_t world,
-                           std::optional<formats::Policy> policy) {
+                           std::optional<Policy> policy) {
   const formats::Format& to = *formats::format_named(format);
   const formats::ConvertRequest request{.from = formats::format_of(source.catalog()),
                                         .to = to,
@@ -25,7 +20,7 @@ Result<Written> written_as(const Checkpoint& source, std::string_view format, st
   EBB_TRY_ASSIGN(auto tree, test_support::carry_out(conversion.plan, *conversion.content, "out"));
   EBB_TRY_ASSIGN(auto checkpoint, formats::describe(tree));
   if (checkpoint->catalog().format != format)
-    return formats::Error{formats::Code::corrupt, "read as " + checkpoint->catalog().format, {}};
+    return Error{Code::corrupt, "read as " + checkpoint->catalog().format, {}};
   EBB_TRY(prove_coverage(checkpoint->catalog()));
   return Written{std::move(conversion.plan), std::move(tree), std::move(checkpoint)};
 }
@@ -43,7 +38,7 @@ Content content_of(const Checkpoint& checkpoint) {
 
 std::map<std::string, std::string> values_of(const Catalog& catalog) {
   std::map<std::string, std::string> out;
-  for (const formats::ValueEntry& entry : catalog.values)
+  for (const ValueEntry& entry : catalog.values)
     if (entry.key != "folder") out[entry.key] = to_json(entry.value);
   return out;
 }

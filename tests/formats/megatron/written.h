@@ -13,26 +13,24 @@
 namespace ebb::megatron_test {
 
 struct Written {
-  formats::EmitPlan plan;
+  EmitPlan plan;
   std::shared_ptr<const formats::SourceTree> tree;
-  std::unique_ptr<formats::Checkpoint> checkpoint;
+  std::unique_ptr<Checkpoint> checkpoint;
 };
 
 // Converts, carries the plan out in memory and describes the result; an error where that is of
 // another format or has holes. Without a policy: the format's own.
-formats::Result<Written> written_as(const formats::Checkpoint& source, std::string_view format,
-                                    std::uint32_t world = 3,
-                                    std::optional<formats::Policy> policy = std::nullopt);
+Result<Written> written_as(const Checkpoint& source, std::string_view format,
+                           std::uint32_t world = 3, std::optional<Policy> policy = std::nullopt);
 
 // "name state" -> "dtype [shape] sha256"
 using Content = std::map<std::string, std::string>;
-Content content_of(const formats::Checkpoint& checkpoint);
+Content content_of(const Checkpoint& checkpoint);
 
 // Key -> JSON, but for the folder's name.
-std::map<std::string, std::string> values_of(const formats::Catalog& catalog);
+std::map<std::string, std::string> values_of(const Catalog& catalog);
 
 // nullptr: not there.
-const formats::TensorEntry* find(const formats::Catalog& catalog, std::string_view name,
-                                 std::string_view state);
+const TensorEntry* find(const Catalog& catalog, std::string_view name, std::string_view state);
 
 }  // namespace ebb::megatron_test

@@ -14,20 +14,14 @@ namespace ebb {
 
 namespace {
 
-using formats::Catalog;
-using formats::Checkpoint;
-using formats::DType;
-using formats::Layout;
-using formats::Policy;
 using formats::to_json;
-using formats::Value;
 using test_support::MemoryTree;
 
 // Tensors of any kind, their elements numbered bytes.
 class Content : public Checkpoint {
  public:
-  void add(std::string name, std::string state, DType dtype, formats::Shape shape) {
-    formats::TensorEntry tensor;
+  void add(std::string name, std::string state, DType dtype, Shape shape) {
+    TensorEntry tensor;
     tensor.name = std::move(name);
     tensor.state = std::move(state);
     tensor.dtype = dtype;
@@ -37,8 +31,8 @@ class Content : public Checkpoint {
   }
   Catalog& catalog() { return catalog_; }
   const Catalog& catalog() const override { return catalog_; }
-  formats::Result<> read(const formats::TensorEntry&, const formats::Chunk& chunk,
-                         std::uint64_t first, std::span<std::byte> into) const override {
+  Result<> read(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override {
     for (std::byte& byte : into) byte = static_cast<std::byte>(first++ * 7 + chunk.tag);
     return {};
   }
@@ -89,8 +83,8 @@ Content zoo() {
 
 Layout layout_of(const Catalog& catalog, Policy policy, std::uint32_t world) {
   Layout::Spec spec{.policy = policy, .mesh = {world, 1}};
-  std::vector<formats::Shape> shapes;
-  for (const formats::TensorEntry& tensor : catalog.tensors) {
+  std::vector<Shape> shapes;
+  for (const TensorEntry& tensor : catalog.tensors) {
     shapes.push_back(tensor.shape);
     if (policy == Policy::layer_wise)
       spec.owners.push_back(static_cast<std::uint32_t>(shapes.size() % world));
@@ -125,7 +119,7 @@ TEST_P(EbbEmit, HoldsEveryTensorOnceWhateverTheCut) {
   const auto covered = prove_coverage(catalog);
   EXPECT_TRUE(covered) << covered.error().message;
   ASSERT_EQ(catalog.tensors.size(), content.catalog().tensors.size());
-  for (const formats::TensorEntry& wanted : content.catalog().tensors) {
+  for (const TensorEntry& wanted : content.catalog().tensors) {
     const auto found = std::ranges::find_if(catalog.tensors, [&](const auto& tensor) {
       return tensor.name == wanted.name && tensor.state == wanted.state;
     });
@@ -153,7 +147,7 @@ TEST(EbbEmitContent, GroupsSettingsStepsAndValuesComeBackAsTheyWere) {
   EXPECT_EQ(catalog.param_steps, content.catalog().param_steps);
   ASSERT_EQ(catalog.groups.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) {
-    const formats::GroupEntry& wanted = content.catalog().groups[i];
+    const GroupEntry& wanted = content.catalog().groups[i];
     EXPECT_EQ(catalog.groups[i].optimizer, wanted.optimizer);
     EXPECT_EQ(catalog.groups[i].params, wanted.params);
     ASSERT_EQ(catalog.groups[i].settings.size(), wanted.settings.size());
@@ -162,8 +156,8 @@ TEST(EbbEmitContent, GroupsSettingsStepsAndValuesComeBackAsTheyWere) {
       EXPECT_EQ(to_json(catalog.groups[i].settings[k].second), to_json(wanted.settings[k].second));
     }
   }
-  for (const formats::ValueEntry& wanted : content.catalog().values) {
-    const auto found = std::ranges::find(catalog.values, wanted.key, &formats::ValueEntry::key);
+  for (const ValueEntry& wanted : content.catalog().values) {
+    const auto found = std::ranges::find(catalog.values, wanted.key, &ValueEntry::key);
     ASSERT_NE(found, catalog.values.end()) << wanted.key;
     EXPECT_EQ(to_json(found->value), to_json(wanted.value));
     EXPECT_EQ(found->echoed, wanted.echoed);
@@ -178,7 +172,7 @@ TEST(EbbEmitContent, ABitFlippedInATileIsFoundByItsBlock) {
   const auto again = formats::describe(tree);
   ASSERT_TRUE(again) << again.error().message;
   std::string message;
-  for (const formats::TensorEntry& tensor : (*again)->catalog().tensors)
+  for (const TensorEntry& tensor : (*again)->catalog().tensors)
     if (const auto bytes = test_support::elements_of(**again, tensor); !bytes)
       message = bytes.error().message;
   EXPECT_NE(message.find("-00001.data:4096"), std::string::npos) << message;
@@ -229,7 +223,7 @@ TEST(EbbEmitContent, TwoTensorsOfOneNameAndStateAreRefused) {
   const Layout layout = layout_of(content.catalog(), Policy::zero3, 2);
   const auto plan = formats::emit_ebb({content.catalog(), layout});
   ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().code, formats::Code::layout);
+  EXPECT_EQ(plan.error().code, Code::layout);
 }
 
 }  // namespace

@@ -15,12 +15,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Catalog;
-using formats::Code;
-using formats::Policy;
-using formats::Value;
-using formats::ValueEntry;
 using Kind = Value::Kind;
 using test_support::MemoryTree;
 using test_support::safetensors_with;
@@ -40,7 +34,7 @@ Value dict_of(std::vector<std::pair<Value, Value>> entries) {
 
 Value number_tensor() {
   Value value = of_kind(Kind::tensor, {Value::of_int(2)});
-  value.dtype = formats::DType::u8;
+  value.dtype = DType::u8;
   value.raw = {std::byte{7}, std::byte{8}};
   return value;
 }
@@ -69,24 +63,24 @@ Catalog content() {
   return catalog;
 }
 
-formats::Result<formats::EmitPlan> emit(const Catalog& catalog, std::uint32_t ranks = 1,
-                                        std::uint64_t file_bytes = ~std::uint64_t{0}) {
-  std::vector<formats::Shape> shapes;
+Result<EmitPlan> emit(const Catalog& catalog, std::uint32_t ranks = 1,
+                      std::uint64_t file_bytes = ~std::uint64_t{0}) {
+  std::vector<Shape> shapes;
   for (const auto& entry : catalog.tensors) shapes.push_back(entry.shape);
-  formats::Layout::Spec spec;
+  Layout::Spec spec;
   spec.policy = ranks == 1 ? Policy::replicated : Policy::rows;
   spec.mesh.shard_world = ranks;
-  EBB_TRY_ASSIGN(const formats::Layout layout, formats::Layout::make(spec, shapes));
+  EBB_TRY_ASSIGN(const Layout layout, Layout::make(spec, shapes));
   formats::EmitRequest request{catalog, layout};
   request.file_bytes = file_bytes;
   return formats::emit_safetensors(request);
 }
 
 // Tensors are zeros.
-std::shared_ptr<MemoryTree> write(const formats::EmitPlan& plan) {
+std::shared_ptr<MemoryTree> write(const EmitPlan& plan) {
   auto tree = std::make_shared<MemoryTree>("out");
   for (const auto* files : {&plan.files, &plan.commit_files})
-    for (const formats::OutputFile& file : *files) {
+    for (const OutputFile& file : *files) {
       ByteVector bytes(file.size);
       for (const auto& fragment : file.fragments)
         if (const auto* literal = std::get_if<ByteVector>(&fragment.data))
@@ -120,7 +114,7 @@ TEST(SafetensorsDocuments, ComeBackAsTheyWere) {
 TEST(SafetensorsDocuments, AreInTheFirstFileOnly) {
   Catalog catalog = content();
   for (const char* name : {"a", "b", "c"})
-    catalog.tensors.push_back({std::nullopt, {}, name, "param", formats::DType::f32, {4}, {}});
+    catalog.tensors.push_back({std::nullopt, {}, name, "param", DType::f32, {4}, {}});
   for (const std::uint32_t ranks : {1u, 2u}) {
     const auto plan = emit(catalog, ranks, 16);
     ASSERT_TRUE(plan) << plan.error().message;

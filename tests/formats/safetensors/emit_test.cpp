@@ -13,45 +13,41 @@ namespace ebb {
 
 namespace {
 
-using formats::Catalog;
-using formats::Layout;
-using formats::Policy;
-using formats::TensorEntry;
 using test_support::MemoryTree;
 
-TensorEntry tensor(std::string name, std::string state, formats::Shape shape) {
+TensorEntry tensor(std::string name, std::string state, Shape shape) {
   const std::string key = "optimizer.state." + name + "." + state;
-  return {key, {}, std::move(name), std::move(state), formats::DType::f32, std::move(shape), {}};
+  return {key, {}, std::move(name), std::move(state), DType::f32, std::move(shape), {}};
 }
 
 Catalog content() {
   Catalog catalog;
   catalog.tensors = {tensor("w", "momentum_buffer", {5, 3}), tensor("w", "param", {5, 3}),
                      tensor("norm", "param", {4})};
-  formats::ValueEntry note;
+  ValueEntry note;
   note.key = "note";
-  note.value.kind = formats::Value::Kind::string;
+  note.value.kind = Value::Kind::string;
   note.value.text = "kept \"as is\"";
-  formats::ValueEntry step;
+  ValueEntry step;
   step.key = "step";
-  step.value.kind = formats::Value::Kind::integer;
+  step.value.kind = Value::Kind::integer;
   catalog.values = {note, step};
   return catalog;
 }
 
 // Element i of tensor t is 1000 t + i.
-class Numbered : public formats::Checkpoint {
+class Numbered : public Checkpoint {
  public:
   explicit Numbered(Catalog catalog) : catalog_(std::move(catalog)) {
     for (std::uint32_t t = 0; t < catalog_.tensors.size(); ++t) {
       TensorEntry& tensor = catalog_.tensors[t];
-      const formats::Box all = formats::whole(tensor.shape);
+      const Box all = formats::whole(tensor.shape);
       tensor.chunks = {{all, 0, 0, formats::volume(tensor.shape) * sizeof(float), {}, t}};
     }
   }
   const Catalog& catalog() const override { return catalog_; }
-  formats::Result<> read(const TensorEntry& tensor, const formats::Chunk& chunk,
-                         std::uint64_t first, std::span<std::byte> into) const override {
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override {
     std::vector<float> all(formats::volume(tensor.shape));
     std::iota(all.begin(), all.end(), static_cast<float>(chunk.tag * 1000));
     std::ranges::copy(std::as_bytes(std::span(all)).subspan(first, into.size()), into.begin());
@@ -62,15 +58,15 @@ class Numbered : public formats::Checkpoint {
   Catalog catalog_;
 };
 
-std::shared_ptr<const MemoryTree> write(const formats::EmitPlan& plan, const Catalog& catalog) {
+std::shared_ptr<const MemoryTree> write(const EmitPlan& plan, const Catalog& catalog) {
   auto tree = test_support::carry_out(plan, Numbered(catalog), "out");
   EBB_CHECK(tree);
   return *tree;
 }
 
-formats::Result<formats::EmitPlan> emit(const Catalog& catalog, Policy policy, std::uint32_t ranks,
-                                        std::optional<std::uint64_t> file_bytes = {}) {
-  std::vector<formats::Shape> shapes;
+Result<EmitPlan> emit(const Catalog& catalog, Policy policy, std::uint32_t ranks,
+                      std::optional<std::uint64_t> file_bytes = {}) {
+  std::vector<Shape> shapes;
   for (const TensorEntry& entry : catalog.tensors) shapes.push_back(entry.shape);
   Layout::Spec spec;
   spec.policy = policy;
@@ -134,7 +130,7 @@ TEST(SafetensorsEmit, KeepsStringsAsEntriesOfTheirOwn) {
   const auto plan = emit(catalog, Policy::replicated, 1);
   ASSERT_TRUE(plan);
   EXPECT_TRUE(plan->dropped.empty());
-  const auto& head = std::get<formats::ByteVector>(plan->files[0].fragments.at(0).data);
+  const auto& head = std::get<ByteVector>(plan->files[0].fragments.at(0).data);
   const std::string_view text = formats::text_of(head);
   // As the releases before values were held had it, byte for byte.
   EXPECT_EQ(text.substr(8, text.find("\"norm\"") - 8),
@@ -158,9 +154,9 @@ TEST(SafetensorsEmit, KeepsEmptyTensorsAndNamesThatKeysDoNotTell) {
 
 TEST(SafetensorsEmit, KeepsAFormatThatCameWithTheContent) {
   Catalog catalog = content();
-  formats::ValueEntry format;
+  ValueEntry format;
   format.key = "format";
-  format.value = formats::Value::of_string("tf");
+  format.value = Value::of_string("tf");
   catalog.values = {format};
   const auto plan = emit(catalog, Policy::replicated, 1);
   ASSERT_TRUE(plan);

@@ -9,7 +9,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Code;
 using test_support::Compare;
 namespace fs = std::filesystem;
 
@@ -52,11 +51,11 @@ TEST(SafetensorsSharded, KnowsTheRankOfEachShard) {
   const auto checkpoint =
       formats::describe_safetensors(test_support::load_tree(fixture("dcp_hf_sharded_w3") / "data"));
   ASSERT_TRUE(checkpoint);
-  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  const Catalog& catalog = (*checkpoint)->catalog();
   EXPECT_EQ(catalog.world, 3u);
   EXPECT_EQ(catalog.producer, "torch DCP safetensors writer 1.0");
   ASSERT_EQ(catalog.files.size(), 3u);
-  EXPECT_EQ(catalog.files[2].rank, formats::Rank{2});
+  EXPECT_EQ(catalog.files[2].rank, Rank{2});
 }
 
 TEST(SafetensorsSharded, NoticesAMissingShardInTheMiddle) {
@@ -73,7 +72,7 @@ TEST(SafetensorsSharded, NoticesAMissingShardInTheMiddle) {
 TEST(SafetensorsFixtures, AnyChangedByteOfTheHeaderIsReadOrRefused) {
   const auto whole = test_support::load_tree(fixture("dcp_hf_sharded_w3") / "data");
   const std::string name = "shard-00001-model-00001-of-00001.safetensors";
-  const formats::ByteVector bytes = whole->bytes_of(name);
+  const ByteVector bytes = whole->bytes_of(name);
   std::size_t refused = 0, read = 0;
   for (std::size_t at = 0; at < 600; ++at) {
     for (const unsigned flip : {0x01u, 0x20u, 0x80u}) {
@@ -95,12 +94,11 @@ TEST(SafetensorsFixtures, AnyChangedByteOfTheHeaderIsReadOrRefused) {
 
 TEST(SafetensorsFixtures, EveryPrefixOfAFileIsRefused) {
   const auto whole = test_support::load_tree(fixture("all_dtypes") / "data");
-  const formats::ByteVector& bytes = whole->bytes_of("model.safetensors");
+  const ByteVector& bytes = whole->bytes_of("model.safetensors");
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     auto tree = std::make_shared<test_support::MemoryTree>("cut");
-    tree->add(
-        "model.safetensors",
-        formats::ByteVector(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)));
+    tree->add("model.safetensors",
+              ByteVector(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)));
     EXPECT_FALSE(formats::describe_safetensors(tree)) << "prefix of " << length << " bytes";
   }
 }

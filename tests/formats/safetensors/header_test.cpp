@@ -8,8 +8,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
 using formats::MemorySource;
 using formats::safetensors::read_header;
 
@@ -124,7 +122,7 @@ TEST(HeaderKeys, AMegabyteOfNameIsOverTheLimit) {
 TEST(HeaderTensors, ZeroSizedOnesAreLegal) {
   const auto header = read_header(file_with(one("[0,4]", "[0,0]", "F32"), 0));
   ASSERT_TRUE(header) << header.error().message;
-  EXPECT_EQ(header->tensors.at(0).shape, (formats::Shape{0, 4}));
+  EXPECT_EQ(header->tensors.at(0).shape, (Shape{0, 4}));
 }
 
 }  // namespace

@@ -10,8 +10,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
 using test_support::MemoryTree;
 
 ByteVector file_with_tensor(std::string_view key) {

@@ -15,17 +15,14 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Code;
 using formats::PickleGraph;
 using formats::PickleId;
 using formats::PickleKind;
-using formats::Result;
 using formats::TorchArchive;
-using formats::Value;
 
 const fs::path kFixtures = fs::path(EBB_FIXTURES) / "torch";
 
-Result<TorchArchive> open_bytes(formats::ByteVector bytes) {
+Result<TorchArchive> open_bytes(ByteVector bytes) {
   const std::uint64_t size = bytes.size();
   return TorchArchive::open(std::make_shared<formats::MemorySource>("m.pt", std::move(bytes)), 0,
                             size);

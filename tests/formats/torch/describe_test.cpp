@@ -18,13 +18,7 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::ByteVector;
-using formats::Checkpoint;
-using formats::Code;
 using formats::describe_torch;
-using formats::Error;
-using formats::Result;
-using formats::TensorEntry;
 
 const fs::path kFixtures = fs::path(EBB_FIXTURES) / "torch";
 
@@ -49,7 +43,7 @@ TEST_P(TorchFile, ReadsTheSameInPartsAndBackwards) {
   const auto checkpoint = describe_torch(test_support::load_tree(kFixtures / GetParam() / "data"));
   ASSERT_TRUE(checkpoint.has_value());
   for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors) {
-    for (const formats::Chunk& chunk : tensor.chunks) {
+    for (const Chunk& chunk : tensor.chunks) {
       ByteVector whole(formats::volume(chunk.box.extent) * bytes_of(tensor.dtype));
       ByteVector parts(whole.size());
       ASSERT_TRUE((*checkpoint)->read(tensor, chunk, 0, whole).has_value());
@@ -84,14 +78,14 @@ TEST(TorchDescribe, KnowsTheGroupsTheStepAndWhatRepeatsThem) {
   const auto checkpoint =
       describe_torch(test_support::load_tree(kFixtures / "muon_adamw_state" / "data"));
   ASSERT_TRUE(checkpoint.has_value());
-  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  const Catalog& catalog = (*checkpoint)->catalog();
   EXPECT_EQ(catalog.step, 3);
   ASSERT_EQ(catalog.groups.size(), 2u);
   EXPECT_EQ(catalog.groups[0].optimizer, "muon");
   EXPECT_EQ(catalog.groups[1].optimizer, "adamw");
-  for (const formats::ValueEntry& value : catalog.values) EXPECT_TRUE(value.echoed) << value.key;
-  const auto numbered = std::ranges::count(catalog.containers, formats::Value::Kind::dict,
-                                           &formats::ContainerEntry::kind);
+  for (const ValueEntry& value : catalog.values) EXPECT_TRUE(value.echoed) << value.key;
+  const auto numbered =
+      std::ranges::count(catalog.containers, Value::Kind::dict, &formats::ContainerEntry::kind);
   EXPECT_EQ(numbered, 2);  // the two dicts called state; param_groups are lists
 }
 
@@ -133,7 +127,7 @@ TEST(TorchDescribe, NoticesEveryFlippedBitOfADeflatedRecord) {
 
 TEST(TorchDescribe, RefusesWhatIsNoCheckpointByName) {
   ByteVector tar(512, std::byte{0});
-  const formats::ByteView magic = formats::view_of("ustar");
+  const ByteView magic = formats::view_of("ustar");
   std::copy(magic.begin(), magic.end(), tar.begin() + 257);
   const Error old = refusal_of(tree_of("old.pth", std::move(tar)));
   EXPECT_EQ(old.code, Code::unsupported);
@@ -252,7 +246,7 @@ TEST(TorchDescribe, ReadsAModelThatWasCutIntoSeveralFiles) {
   ASSERT_TRUE(formats::detect_torch(*tree));
   const auto checkpoint = describe_torch(tree);
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
-  const formats::Catalog& catalog = (*checkpoint)->catalog();
+  const Catalog& catalog = (*checkpoint)->catalog();
   EXPECT_EQ(catalog.partition, "whole tensors in 2 files");
   EXPECT_NE(std::ranges::find(catalog.notes, "training_args.bin is not in the index; left out"),
             catalog.notes.end());

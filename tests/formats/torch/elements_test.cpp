@@ -12,8 +12,6 @@ namespace ebb {
 namespace {
 
 using formats::ByteOrder;
-using formats::ByteVector;
-using formats::DType;
 using formats::MemorySource;
 using formats::TorchTensor;
 
@@ -23,7 +21,7 @@ class Watched : public formats::ByteSource {
   explicit Watched(ByteVector bytes) : inner_("m", std::move(bytes)) {}
   std::uint64_t size() const override { return inner_.size(); }
   std::string_view name() const override { return inner_.name(); }
-  formats::Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
     largest = std::max<std::uint64_t>(largest, into.size());
     total += into.size();
     return inner_.read(offset, into);
@@ -51,13 +49,12 @@ ByteVector walked(const ByteVector& storage, const TorchTensor& tensor) {
     std::uint64_t rest = i;
     for (std::size_t d = tensor.shape.size(); d-- > 0; rest /= tensor.shape[d])
       from += rest % tensor.shape[d] * tensor.strides[d];
-    formats::append_bytes(out, formats::ByteView(storage).subspan(from * width, width));
+    formats::append_bytes(out, ByteView(storage).subspan(from * width, width));
   }
   return out;
 }
 
-TorchTensor tensor_of(DType dtype, formats::Shape shape, formats::Shape strides,
-                      std::uint64_t first) {
+TorchTensor tensor_of(DType dtype, Shape shape, Shape strides, std::uint64_t first) {
   return {.dtype = dtype,
           .shape = std::move(shape),
           .strides = std::move(strides),

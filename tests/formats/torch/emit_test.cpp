@@ -15,24 +15,16 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::Catalog;
-using formats::Checkpoint;
 using formats::describe_torch;
-using formats::DType;
-using formats::EmitPlan;
-using formats::Layout;
 using formats::PathItem;
-using formats::Policy;
-using formats::Result;
-using formats::Value;
 using libswap::testing::MemoryCheckpoint;
 using libswap::testing::Random;
 
 const fs::path kFixtures = fs::path(EBB_FIXTURES);
 
 Result<EmitPlan> planned(const Catalog& content) {
-  std::vector<formats::Shape> shapes;
-  for (const formats::TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
+  std::vector<Shape> shapes;
+  for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);
   const auto layout = Layout::make({.policy = Policy::replicated}, std::move(shapes));
   EBB_CHECK(layout.has_value());
   return formats::emit_torch({content, *layout});
@@ -129,18 +121,18 @@ TEST(TorchEmitNesting, RefusesTwoEntriesAtOnePlaceAndBottomlessPaths) {
                           of_values({{"a", "b"}, {"a"}})}) {
     const auto plan = planned(catalog);
     ASSERT_FALSE(plan.has_value());
-    EXPECT_EQ(plan.error().code, formats::Code::layout);
+    EXPECT_EQ(plan.error().code, Code::layout);
     EXPECT_TRUE(plan.error().message.starts_with("two entries would be stored under the key \"a"));
   }
   const auto deep = planned(of_values({std::vector<PathItem>(257, "x")}));
   ASSERT_FALSE(deep.has_value());
-  EXPECT_EQ(deep.error().code, formats::Code::limit);
+  EXPECT_EQ(deep.error().code, Code::limit);
 }
 
 TEST(TorchEmitNesting, OfOtherContentIsAModelAndAnOptimizer) {
   Random random{3};
   MemoryCheckpoint content;
-  const auto add = [&](std::string name, std::string state, DType dtype, formats::Shape shape) {
+  const auto add = [&](std::string name, std::string state, DType dtype, Shape shape) {
     const std::uint32_t number = content.add(std::move(name), dtype, shape, random);
     content.catalog().tensors[number].state = std::move(state);
     content.add_chunk(number, formats::whole(shape), 0);
@@ -190,8 +182,8 @@ TEST(TorchEmitDcp, NumberedDictsStayDicts) {
   ASSERT_TRUE(content.has_value());
   Catalog catalog = (*content)->catalog();
   formats::respell_for_dcp(catalog);
-  std::vector<formats::Shape> shapes;
-  for (const formats::TensorEntry& tensor : catalog.tensors) shapes.push_back(tensor.shape);
+  std::vector<Shape> shapes;
+  for (const TensorEntry& tensor : catalog.tensors) shapes.push_back(tensor.shape);
   const auto layout = Layout::make({.policy = Policy::replicated}, std::move(shapes));
   const auto plan = formats::emit_dcp({catalog, *layout});
   ASSERT_TRUE(plan.has_value());

@@ -13,10 +13,8 @@ namespace ebb {
 
 namespace {
 
-using formats::DType;
 using formats::PickleGraph;
 using formats::PickleId;
-using formats::TensorData;
 using formats::ZeroElems;
 using libswap::testing::MemoryCheckpoint;
 using libswap::testing::Random;
@@ -31,8 +29,7 @@ TEST(TorchFileWriter, StoragesOfPiecesZerosAndBytesHoldWhatTheirTensorsSay) {
   pickle.empty_dict();
   pickle.mark();
   const std::uint32_t flat = file.add_storage(
-      DType::f32,
-      {TensorData{0, {{2, 0}, {4, 5}}}, ZeroElems{3}, formats::ByteVector(8, std::byte{7})});
+      DType::f32, {TensorData{0, {{2, 0}, {4, 5}}}, ZeroElems{3}, ByteVector(8, std::byte{7})});
   EXPECT_EQ(file.storage_elems(flat), 25u);
   pickle.string("flat");
   file.tensor(flat, 0, {25});
@@ -43,10 +40,10 @@ TEST(TorchFileWriter, StoragesOfPiecesZerosAndBytesHoldWhatTheirTensorsSay) {
   pickle.string("none");
   file.tensor(file.add_storage(DType::bf16, {}), 0, {0, 4});
   pickle.string("value");
-  file.value(formats::Value::of_string("text"));
+  file.value(Value::of_string("text"));
   pickle.setitems();
-  formats::EmitPlan plan;
-  plan.files.push_back(file.finish("m.pt", formats::Rank{0}));
+  EmitPlan plan;
+  plan.files.push_back(file.finish("m.pt", Rank{0}));
   const auto tree = test_support::carry_out(plan, content, "out");
   ASSERT_TRUE(tree);
   const auto bytes = (*tree)->bytes_of("m.pt");
@@ -61,8 +58,8 @@ TEST(TorchFileWriter, StoragesOfPiecesZerosAndBytesHoldWhatTheirTensorsSay) {
     EXPECT_TRUE(read) << read.error().message;  // CRC32s included
     return *read;
   };
-  formats::ByteVector wanted = content.elements(0, {{2, 0}, {4, 5}});
-  EXPECT_EQ(elements("view"), formats::ByteVector(wanted.begin() + 20, wanted.begin() + 60));
+  ByteVector wanted = content.elements(0, {{2, 0}, {4, 5}});
+  EXPECT_EQ(elements("view"), ByteVector(wanted.begin() + 20, wanted.begin() + 60));
   wanted.resize(wanted.size() + 12);
   wanted.resize(wanted.size() + 8, std::byte{7});
   EXPECT_EQ(elements("flat"), wanted);

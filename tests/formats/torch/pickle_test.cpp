@@ -18,15 +18,12 @@ namespace ebb {
 
 namespace {
 
-using formats::Code;
 using formats::PickleGraph;
 using formats::PickleKind;
-using formats::Result;
-using formats::Value;
 using std::string_view_literals::operator""sv;
 
 Result<PickleGraph> parse(std::string_view stream) {
-  const formats::ByteView bytes = formats::view_of(stream);
+  const ByteView bytes = formats::view_of(stream);
   return PickleGraph::parse({bytes.begin(), bytes.end()}, "p");
 }
 
@@ -253,10 +250,10 @@ TEST(Pickle, NeverCrashesOnAFlippedByte) {
     writer.torch_size({3, 4, 5});
   }
   writer.setitems();
-  const formats::ByteVector good = writer.finish();
+  const ByteVector good = writer.finish();
   for (std::size_t at = 0; at < good.size(); ++at) {
     for (int value = 0; value < 256; ++value) {
-      formats::ByteVector bytes = good;
+      ByteVector bytes = good;
       bytes[at] = static_cast<std::byte>(value);
       const auto graph = PickleGraph::parse(std::move(bytes), "p");
       if (graph) (void)value_of(*graph, graph->root(), nullptr);
@@ -270,7 +267,7 @@ TEST(Pickle, EveryPrefixIsRefused) {
   writer.int_tuple(std::array<std::uint64_t, 3>{1, 70000, 1ull << 40});
   writer.tuple1();
   writer.reduce();
-  const formats::ByteVector good = writer.finish();
+  const ByteVector good = writer.finish();
   for (std::size_t size = 0; size < good.size(); ++size)
     EXPECT_FALSE(
         PickleGraph::parse({good.begin(), good.begin() + std::ptrdiff_t(size)}, "p").has_value())

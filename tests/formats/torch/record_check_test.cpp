@@ -11,9 +11,7 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
 using formats::CheckedRecord;
-using formats::FlatRange;
 using formats::RecordGaps;
 
 TEST(RecordGaps, AreWhatNobodyHoldsBesideAPart) {
@@ -77,7 +75,7 @@ TEST(RecordCheck, ReadsGapsOnlyAndNoticesAChangeInThem) {
     gaps.close(std::vector<std::uint64_t>{100});
     const auto read = [&](FlatRange part) {
       return check_part(tree, **source, record, part.first,
-                        formats::ByteView(bytes).subspan(part.first, part.count),
+                        ByteView(bytes).subspan(part.first, part.count),
                         gaps.beside(0, part, part.first < 50 ? 1 : 2));
     };
     EXPECT_TRUE(read({90, 10}).has_value());  // the end, while others are at work

@@ -15,8 +15,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::DType;
 using formats::MemorySource;
 using formats::TorchArchive;
 using formats::ZipReader;
@@ -167,7 +165,7 @@ class Sparse : public formats::ByteSource {
       : size_(size), parts_(std::move(parts)) {}
   std::uint64_t size() const override { return size_; }
   std::string_view name() const override { return "sparse"; }
-  formats::Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
     std::fill(into.begin(), into.end(), std::byte{0});
     for (const auto& [at, bytes] : parts_) {
       const std::uint64_t first = std::max(at, offset);

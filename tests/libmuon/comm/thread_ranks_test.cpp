@@ -13,8 +13,6 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Code;
-
 // Runs body(communicator) on one thread a rank and joins them.
 void on_ranks(std::vector<std::unique_ptr<Communicator>>& ranks,
               const std::function<void(Communicator&)>& body) {

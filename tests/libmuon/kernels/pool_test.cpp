@@ -55,7 +55,7 @@ TEST(Pool, AWorkerThatCannotStartIsAnError) {
   const test::NoThreads none;
   const auto pool = Pool::start(3);
   ASSERT_FALSE(pool);
-  EXPECT_EQ(pool.error().code, formats::Code::no_memory);
+  EXPECT_EQ(pool.error().code, Code::no_memory);
   EXPECT_TRUE(Pool::start(1)) << "the caller is one already";
 }
 

@@ -11,9 +11,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Code;
-using formats::Policy;
-using formats::Rank;
 using libmuon::AdamSpec;
 using libmuon::ModelSpec;
 using libmuon::MuonSpec;

@@ -11,7 +11,6 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Code;
 using formats::native::Group;
 
 std::string& setting(Group& group, std::string_view name) {

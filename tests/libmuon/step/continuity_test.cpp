@@ -16,11 +16,6 @@
 namespace ebb::test {
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
-using formats::Rank;
-using formats::Result;
-using formats::Value;
 using libmuon::Communicator;
 using libmuon::MuonSpec;
 
@@ -43,24 +38,22 @@ libmuon::EngineConfig config_of(const libmuon::ModelSpec& model, std::uint32_t r
 
 // The state of two_parameters() as a checkpoint of another format would hold it.
 struct Source {
-  formats::Catalog catalog;
+  Catalog catalog;
   std::vector<std::vector<float>> data;
 
   Source() {
     catalog.format = "dcp";
     catalog.step = 7;
     for (const auto& [name, state, shape] :
-         {std::tuple{"matrix", "param", formats::Shape{12, 20}},
-          std::tuple{"matrix", "momentum_buffer", formats::Shape{12, 20}},
-          std::tuple{"vector", "param", formats::Shape{64}},
-          std::tuple{"vector", "exp_avg", formats::Shape{64}},
-          std::tuple{"vector", "exp_avg_sq", formats::Shape{64}}})
+         {std::tuple{"matrix", "param", Shape{12, 20}},
+          std::tuple{"matrix", "momentum_buffer", Shape{12, 20}},
+          std::tuple{"vector", "param", Shape{64}}, std::tuple{"vector", "exp_avg", Shape{64}},
+          std::tuple{"vector", "exp_avg_sq", Shape{64}}})
       add(name, state, shape, 0.25f);
     catalog.groups = {{"muon", {}, {"matrix"}}, {"adamw", {}, {"vector"}}};
   }
-  void add(const std::string& name, const std::string& state, const formats::Shape& shape,
-           float value) {
-    formats::TensorEntry tensor;
+  void add(const std::string& name, const std::string& state, const Shape& shape, float value) {
+    TensorEntry tensor;
     tensor.name = name;
     tensor.state = state;
     tensor.shape = shape;
@@ -87,7 +80,7 @@ struct Opened {
 // Opens engines of all ranks in `directory`, does what is wanted with each, closes them.
 using Use = std::function<Result<>(RankEngine&, Communicator&)>;
 Opened open_in(const std::filesystem::path& directory, const libmuon::EngineConfig& config,
-               const formats::Checkpoint* checkpoint = nullptr, const Use& use = nullptr) {
+               const Checkpoint* checkpoint = nullptr, const Use& use = nullptr) {
   World world(disk(), directory, config.partition.gradients.mesh.world());
   Opened opened;
   const auto answers = world.run([&](Communicator& ranks) -> Result<> {
@@ -369,8 +362,7 @@ TEST(Continuity, AGenerationThatIsPassedOverIsNamed) {
 TEST(Continuity, AStoreOfAnotherPartitionIsTransferred) {
   const TempDir directory, whole;
   ASSERT_EQ(train({.ranks = 3}, directory.path(), 2).error, "");
-  const Outcome moved =
-      train({.ranks = 3, .gradients = formats::Policy::zero3}, directory.path(), 4);
+  const Outcome moved = train({.ranks = 3, .gradients = Policy::zero3}, directory.path(), 4);
   EXPECT_EQ(moved.origin, "transferred the store of 3 ranks at step 2");
   EXPECT_TRUE(moved == train({.ranks = 3}, whole.path(), 4));
 }

@@ -33,7 +33,7 @@ struct Into {
 
 // "" or what went wrong.
 std::string convert(const fs::path& from, const fs::path& to, const Into& into) {
-  const auto run = [&]() -> formats::Result<> {
+  const auto run = [&]() -> Result<> {
     EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
     EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
     EBB_TRY_ASSIGN(auto tree, libswap::open_tree(from));
@@ -45,11 +45,10 @@ std::string convert(const fs::path& from, const fs::path& to, const Into& into) 
                                                       .world = into.world,
                                                       .policy = format.traits().default_policy}));
     for (const std::string& line : conversion.plan.dropped)
-      return formats::Error{formats::Code::unsupported, line, {}};
+      return Error{Code::unsupported, line, {}};
     EBB_TRY_ASSIGN(const auto report,
                    libswap::write_checkpoint(*io, *conversion.content, conversion.plan, to, {}));
-    return report.bytes > 0 ? formats::Result<>()
-                            : formats::Error{formats::Code::state, "nothing was written", {}};
+    return report.bytes > 0 ? Result<>() : Error{Code::state, "nothing was written", {}};
   };
   const auto result = run();
   return result ? "" : result.error().message;

@@ -11,7 +11,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Policy;
 using test::Finish;
 using test::Outcome;
 using test::TempDir;
@@ -248,9 +247,9 @@ TEST(Engine, RefusesStateOnShardsUntilItIsBuilt) {
   const auto model = test::nuisance_model();
   auto config = test::config_of(Training{}, model);
   config.partition.placement = libmuon::Placement::shard;
-  const auto plan = libmuon::Engine::plan(config, formats::Rank{0});
+  const auto plan = libmuon::Engine::plan(config, Rank{0});
   ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().code, formats::Code::unsupported);
+  EXPECT_EQ(plan.error().code, Code::unsupported);
 }
 
 }  // namespace

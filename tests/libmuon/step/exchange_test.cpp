@@ -11,11 +11,9 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::Layout;
-using formats::Policy;
 using formats::ReshardPlan;
 
-Layout layout_of(Policy policy, formats::Mesh mesh, const std::vector<formats::Shape>& shapes,
+Layout layout_of(Policy policy, formats::Mesh mesh, const std::vector<Shape>& shapes,
                  std::mt19937& random) {
   Layout::Spec spec{.policy = policy, .mesh = mesh, .align_elems = 4};
   for (std::size_t i = 0; policy == Policy::layer_wise && i < shapes.size(); ++i)
@@ -42,7 +40,7 @@ std::vector<std::uint64_t> counted(const Layout& from, const Layout& to, std::ui
 
 TEST(Exchange, TheBusiestRanksBytesAreThoseOfTheRanksPlans) {
   std::mt19937 random(3);
-  const std::vector<formats::Shape> shapes = {{37, 24}, {24}, {96, 8}, {1, 5}, {}, {13, 31}};
+  const std::vector<Shape> shapes = {{37, 24}, {24}, {96, 8}, {1, 5}, {}, {13, 31}};
   constexpr std::array kPolicies = {Policy::replicated, Policy::zero12, Policy::zero12_boundary,
                                     Policy::zero3,      Policy::rows,   Policy::layer_wise};
   for (const formats::Mesh mesh : {formats::Mesh{1, 1}, {3, 1}, {2, 2}, {1, 4}, {8, 1}})

@@ -18,9 +18,6 @@
 namespace ebb::test {
 namespace {
 
-using formats::Code;
-using formats::Rank;
-using formats::Result;
 using libmuon::Communicator;
 using libswap::Fault;
 using libswap::FaultOn;

@@ -13,10 +13,6 @@
 namespace ebb::test {
 namespace {
 
-using formats::Code;
-using formats::Policy;
-using formats::Rank;
-using formats::Result;
 using libmuon::Communicator;
 using libmuon::StepArgs;
 
@@ -274,7 +270,7 @@ class FailsOnce : public RanksBelow {
   FailsOnce(Communicator& below, int at) : RanksBelow(below), at_(at) {}
   Result<> exchange(std::span<const libmuon::SendBuffer> sends,
                     std::span<const libmuon::ReceiveBuffer> receives) override {
-    if (exchanges_++ == at_) return formats::Error{Code::peer, "the network broke once", {}};
+    if (exchanges_++ == at_) return Error{Code::peer, "the network broke once", {}};
     return RanksBelow::exchange(sends, receives);
   }
 
@@ -321,7 +317,7 @@ TEST(StepGuards, AGradientIsNeverAppliedTwiceWhenTheNetworkFails) {
 }
 
 TEST(PlanGuards, RefusesAParameterThatOneRoundCannotHold) {
-  const auto plan_of = [](formats::Shape shape, std::uint32_t ranks, Policy weights, Rank rank) {
+  const auto plan_of = [](Shape shape, std::uint32_t ranks, Policy weights, Rank rank) {
     auto config = config_of(Training{.ranks = ranks, .weights = weights}, {});
     config.model.groups = {libmuon::MuonSpec::keller()};
     config.model.params = {{"small", {64, 64}, 0}, {"big", std::move(shape), 0}};

@@ -14,9 +14,6 @@
 namespace ebb::test {
 namespace {
 
-using formats::FlatRange;
-using formats::Policy;
-using formats::Result;
 using libmuon::Communicator;
 using libmuon::testing::number_after;
 using libmuon::testing::relative_distance;
@@ -52,13 +49,13 @@ libmuon::ModelSpec two_groups_each() {
 
 struct Cut {
   std::string name;
-  formats::Layout::Spec gradients, weights;
+  Layout::Spec gradients, weights;
   std::uint32_t world() const { return gradients.mesh.world(); }
 };
 
 std::vector<Cut> cuts() {
   const auto spec = [](Policy policy, std::uint32_t ranks, std::uint32_t copies = 1) {
-    return formats::Layout::Spec{.policy = policy, .mesh = {ranks, copies}, .align_elems = 16};
+    return Layout::Spec{.policy = policy, .mesh = {ranks, copies}, .align_elems = 16};
   };
   return {{"alone", spec(Policy::replicated, 1), spec(Policy::replicated, 1)},
           {"DDP", spec(Policy::replicated, 3), spec(Policy::replicated, 3)},
@@ -105,7 +102,7 @@ Reference reference_run(const libmuon::ModelSpec& model, const libmuon::StepArgs
 }
 
 // Each rank's weights against its part of the reference's.
-void expect_weights(RankEngine& rank, formats::Rank number, const Reference& reference,
+void expect_weights(RankEngine& rank, Rank number, const Reference& reference,
                     const libmuon::ModelSpec& model, const std::string& what) {
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
     const FlatRange held = rank.engine().state_plan().weights().held(param, number);
@@ -202,7 +199,7 @@ TEST(Witness, TheStepsOfTorchAndKellerJordan) {
     }
     EBB_TRY(engine->snapshot());
     EBB_TRY(engine->wait_snapshot());
-    if (ranks.rank() == formats::Rank{2}) weights = mine;
+    if (ranks.rank() == Rank{2}) weights = mine;
     return {};
   });
   for (const auto& answer : answers) ASSERT_TRUE(answer) << answer.error().message;

@@ -11,7 +11,6 @@
 namespace ebb::test {
 namespace {
 
-using formats::FlatRange;
 using libmuon::Engine;
 
 struct RankRun {
@@ -23,8 +22,7 @@ struct RankRun {
     return formats::volume(model.params[param].shape);
   }
 
-  formats::Result<> make_gradients(const libmuon::StatePlan& plan, std::uint64_t step,
-                                   Engine& engine) {
+  Result<> make_gradients(const libmuon::StatePlan& plan, std::uint64_t step, Engine& engine) {
     const std::uint64_t poisoned = setup.poison_step;
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
       const FlatRange held = plan.gradients().held(param, plan.rank());
@@ -38,9 +36,9 @@ struct RankRun {
     return {};
   }
 
-  formats::Result<> run(libmuon::Communicator& ranks, libswap::IoQueue& io,
-                        libswap::SwapDirectory& directory, std::uint64_t last_step, Finish finish,
-                        const formats::Checkpoint* checkpoint, Outcome& outcome) {
+  Result<> run(libmuon::Communicator& ranks, libswap::IoQueue& io,
+               libswap::SwapDirectory& directory, std::uint64_t last_step, Finish finish,
+               const Checkpoint* checkpoint, Outcome& outcome) {
     const auto config = config_of(setup, model);
     const std::uint32_t rank = index_of(ranks.rank());
     EBB_TRY_ASSIGN(outcome.plans[rank], Engine::plan(config, ranks.rank()));
@@ -100,9 +98,9 @@ libmuon::ModelSpec nuisance_model() {
 }
 
 libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec& model) {
-  const auto layout = [&](formats::Policy policy) {
-    formats::Layout::Spec spec{.policy = policy, .mesh = {setup.ranks, 1}, .align_elems = 16};
-    for (std::uint32_t i = 0; policy == formats::Policy::layer_wise && i < model.params.size(); ++i)
+  const auto layout = [&](Policy policy) {
+    Layout::Spec spec{.policy = policy, .mesh = {setup.ranks, 1}, .align_elems = 16};
+    for (std::uint32_t i = 0; policy == Policy::layer_wise && i < model.params.size(); ++i)
       spec.owners.push_back(i % setup.ranks);
     return spec;
   };
@@ -115,7 +113,7 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
 }
 
 Outcome train(const Training& setup, const std::filesystem::path& directory,
-              std::uint64_t last_step, Finish finish, const formats::Checkpoint* checkpoint) {
+              std::uint64_t last_step, Finish finish, const Checkpoint* checkpoint) {
   Outcome outcome;
   outcome.stats.resize(setup.ranks);
   outcome.plans.resize(setup.ranks);

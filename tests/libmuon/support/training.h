@@ -16,8 +16,8 @@ libmuon::ModelSpec nuisance_model();
 
 struct Training {
   std::uint32_t ranks = 1;
-  formats::Policy gradients = formats::Policy::zero12;
-  formats::Policy weights = formats::Policy::replicated;
+  Policy gradients = Policy::zero12;
+  Policy weights = Policy::replicated;
   std::uint64_t tile_bytes = 4096;
   std::uint64_t budget_bytes = 1u << 30;  // a rank
   std::uint32_t slots = 3;
@@ -46,7 +46,7 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
 enum class Finish : std::uint8_t { snapshot, just_stop };
 Outcome train(const Training& setup, const std::filesystem::path& directory,
               std::uint64_t last_step, Finish finish = Finish::snapshot,
-              const formats::Checkpoint* checkpoint = nullptr);
+              const Checkpoint* checkpoint = nullptr);
 
 // A fresh folder below the build's temporary directory, removed with the object.
 class TempDir {

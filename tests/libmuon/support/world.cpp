@@ -8,8 +8,6 @@
 
 namespace ebb::test {
 
-using formats::FlatRange;
-using formats::Result;
 using libmuon::Engine;
 
 float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
@@ -60,7 +58,7 @@ std::vector<Result<>> World::run(const std::function<Result<>(libmuon::Communica
 
 Result<RankEngine> RankEngine::open(World& world, libmuon::Communicator& ranks,
                                     const libmuon::EngineConfig& config,
-                                    const formats::Checkpoint* checkpoint) {
+                                    const Checkpoint* checkpoint) {
   RankEngine one;
   one.config_ = config;
   one.rank_ = ranks.rank();
@@ -95,7 +93,7 @@ Result<libmuon::StepResult> RankEngine::step(const libmuon::StepArgs& args) {
 
 Result<std::uint64_t> RankEngine::commit() {
   EBB_TRY_ASSIGN(const bool begun, engine_->snapshot());
-  if (!begun) return formats::Error{formats::Code::busy, "no snapshot was begun", {}};
+  if (!begun) return Error{Code::busy, "no snapshot was begun", {}};
   return engine_->wait_snapshot();
 }
 
@@ -105,11 +103,11 @@ std::vector<float> RankEngine::flat_weights() const {
   return all;
 }
 
-std::map<std::string, std::vector<float>> tensors_of(const formats::Checkpoint& checkpoint) {
+std::map<std::string, std::vector<float>> tensors_of(const Checkpoint& checkpoint) {
   std::map<std::string, std::vector<float>> all;
-  for (const formats::TensorEntry& tensor : checkpoint.catalog().tensors) {
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     std::vector<float> values(formats::volume(tensor.shape));
-    EXPECT_EQ(tensor.dtype, formats::DType::f32) << tensor.name;
+    EXPECT_EQ(tensor.dtype, DType::f32) << tensor.name;
     const auto read = formats::read_box(checkpoint, tensor, formats::whole(tensor.shape),
                                         std::as_writable_bytes(std::span(values)));
     EXPECT_TRUE(read) << read.error().message;

@@ -18,18 +18,18 @@ namespace ebb::test {
 float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c);
 
 // Initial weights of all engine tests.
-void noisy_weights(std::uint32_t param, formats::FlatRange range, std::span<float> into);
+void noisy_weights(std::uint32_t param, FlatRange range, std::span<float> into);
 
 // A communicator that does what the one below it does; tests change a verb of it.
 class RanksBelow : public libmuon::Communicator {
  public:
   explicit RanksBelow(libmuon::Communicator& below) : below_(below) {}
-  formats::Rank rank() const override { return below_.rank(); }
+  Rank rank() const override { return below_.rank(); }
   std::uint32_t world() const override { return below_.world(); }
-  formats::Result<std::int64_t> agree(std::int64_t mine) override { return below_.agree(mine); }
-  formats::Result<> sum(std::span<std::int64_t> numbers) override { return below_.sum(numbers); }
-  formats::Result<> exchange(std::span<const libmuon::SendBuffer> sends,
-                             std::span<const libmuon::ReceiveBuffer> receives) override {
+  Result<std::int64_t> agree(std::int64_t mine) override { return below_.agree(mine); }
+  Result<> sum(std::span<std::int64_t> numbers) override { return below_.sum(numbers); }
+  Result<> exchange(std::span<const libmuon::SendBuffer> sends,
+                    std::span<const libmuon::ReceiveBuffer> receives) override {
     return below_.exchange(sends, receives);
   }
   void abort() override { below_.abort(); }
@@ -45,8 +45,7 @@ class World {
         std::uint32_t ranks);
 
   // Runs `body` on a thread a rank; what each answered. A rank that fails gives up for all.
-  std::vector<formats::Result<>> run(
-      const std::function<formats::Result<>(libmuon::Communicator&)>& body);
+  std::vector<Result<>> run(const std::function<Result<>(libmuon::Communicator&)>& body);
 
   libswap::IoQueue& io() { return *io_; }
   libswap::SwapDirectory& swap() { return *swap_; }
@@ -63,15 +62,15 @@ class World {
 // One rank's engine with its weights and gradients.
 class RankEngine {
  public:
-  static formats::Result<RankEngine> open(World& world, libmuon::Communicator& ranks,
-                                          const libmuon::EngineConfig& config,
-                                          const formats::Checkpoint* checkpoint = nullptr);
+  static Result<RankEngine> open(World& world, libmuon::Communicator& ranks,
+                                 const libmuon::EngineConfig& config,
+                                 const Checkpoint* checkpoint = nullptr);
 
   // Gradients are noise times `scale`; nothing is stepped.
-  formats::Result<> hand_in(std::uint64_t step, float scale = 1);
-  formats::Result<libmuon::StepResult> step(const libmuon::StepArgs& args = {});
+  Result<> hand_in(std::uint64_t step, float scale = 1);
+  Result<libmuon::StepResult> step(const libmuon::StepArgs& args = {});
   // snapshot() and wait_snapshot().
-  formats::Result<std::uint64_t> commit();
+  Result<std::uint64_t> commit();
 
   libmuon::Engine& engine() { return *engine_; }
   std::vector<std::vector<float>>& weights() { return *weights_; }
@@ -81,7 +80,7 @@ class RankEngine {
 
  private:
   libmuon::EngineConfig config_;
-  formats::Rank rank_{};
+  Rank rank_{};
   std::unique_ptr<std::vector<std::vector<float>>> weights_;  // their addresses are bound
   std::vector<std::vector<float>> gradients_;
   std::unique_ptr<libmuon::Engine> engine_;
@@ -89,7 +88,7 @@ class RankEngine {
 
 // Every tensor of a store or checkpoint, by "name state", as fp32; empty and a failure if it cannot
 // be read.
-std::map<std::string, std::vector<float>> tensors_of(const formats::Checkpoint& checkpoint);
+std::map<std::string, std::vector<float>> tensors_of(const Checkpoint& checkpoint);
 std::map<std::string, std::vector<float>> tensors_of(const std::filesystem::path& directory);
 
 }  // namespace ebb::test

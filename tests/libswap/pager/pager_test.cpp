@@ -15,7 +15,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Code;
 using libswap::Alone;
 using libswap::IoQueue;
 using libswap::Pager;
@@ -180,7 +179,7 @@ TEST(Pager, WritesAResidentTileOfACutBeforeItIsModified) {
     const auto split = rig.split;
     rig.pager.reset();
     rig.store.reset();
-    rig.store = std::move(*Store::open(*rig.io, "/store", formats::Rank{0}, 1));
+    rig.store = std::move(*Store::open(*rig.io, "/store", Rank{0}, 1));
     const auto manifest = rig.store->recover(alone);
     ASSERT_TRUE(manifest) << manifest.error().message;
     ASSERT_TRUE((*manifest).has_value());
@@ -273,7 +272,7 @@ TEST(Pager, AVisitorsErrorStopsTheSweepForGood) {
   ASSERT_TRUE(rig.create());
   const auto failed =
       rig.pager->sweep(Pager::Mode::update, 1, [](std::uint64_t tile, auto) -> Result<> {
-        if (tile == 4) return formats::Error{Code::io, "no more", {}};
+        if (tile == 4) return Error{Code::io, "no more", {}};
         return {};
       });
   ASSERT_FALSE(failed);

@@ -12,7 +12,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
 using Plans = std::vector<std::shared_ptr<FaultPlan>>;
 
 // How the last rank fails in kAbandonedStep.
@@ -54,7 +53,7 @@ struct Told {
 
 Result<bool> train_one_step(const Scenario& scenario, IoQueue& io, Store& store, Agreement& ranks,
                             std::uint64_t step) {
-  const formats::Error failure{Code::io, "this rank says no", {}};
+  const Error failure{Code::io, "this rank says no", {}};
   const bool fails =
       step == kAbandonedStep && index_of(store.superblock().rank) == scenario.world - 1;
   Result<> written = write_tiles(io, store, step);
@@ -249,7 +248,7 @@ void copy_rank_folder(const std::shared_ptr<MemoryDisk>& from,
     const auto in = source->backend().open(folder / name, {});
     const auto out = target->backend().open(folder / name, {.access = Access::read_write});
     ASSERT_TRUE(in && out);
-    formats::ByteVector bytes(source->backend().info(*in)->size);
+    ByteVector bytes(source->backend().info(*in)->size);
     if (bytes.empty()) continue;
     ASSERT_TRUE(source->read(*in, 0, bytes));
     ASSERT_TRUE(target->write(*out, 0, bytes));

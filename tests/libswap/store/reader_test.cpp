@@ -11,7 +11,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
 using Settled = Store::Settled;
 
 class Reading : public StoreOnDisk, public testing::WithParamInterface<std::uint32_t> {
@@ -158,8 +157,8 @@ TEST_P(Reading, WhatCannotBeHeldIsSaidToHaveMovedAndNeverToBeDamaged) {
     ASSERT_TRUE(cut(step));
     ASSERT_EQ(agree(), Settled::committed);
   }
-  const formats::TensorEntry& w = (*reader)->catalog().tensors.at(0);
-  formats::ByteVector bytes(kTestTile);
+  const TensorEntry& w = (*reader)->catalog().tensors.at(0);
+  ByteVector bytes(kTestTile);
   const auto read = (*reader)->read(w, w.chunks.at(0), 0, bytes);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code, Code::moved);
@@ -175,7 +174,7 @@ TEST_P(Reading, DamageInWhatIsHeldIsStillDamage) {
   const auto file =
       io_->backend().open(io_->backend().path_of(place.file), {.access = Access::read_write});
   ASSERT_TRUE(file);
-  const formats::ByteVector garbage(4096, std::byte{0x5a});
+  const ByteVector garbage(4096, std::byte{0x5a});
   ASSERT_TRUE(io_->write(*file, place.offset, garbage));
   EXPECT_NE(differs(*reader, 1).find("does not match its checksum"), std::string::npos);
 }

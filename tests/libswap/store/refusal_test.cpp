@@ -8,9 +8,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
-
 class Refusing : public testing::Test {
  protected:
   std::shared_ptr<MemoryDisk> disk_ = disk_with_swap_folder();
@@ -36,7 +33,7 @@ class Refusing : public testing::Test {
     EXPECT_TRUE(io_->backend().close(*file));
     return bytes;
   }
-  void overwrite(const fs::path& path, std::uint64_t offset, formats::ByteView bytes) {
+  void overwrite(const fs::path& path, std::uint64_t offset, ByteView bytes) {
     const auto file = io_->backend().open(path, {.access = Access::read_write});
     ASSERT_TRUE(file && io_->write(*file, offset, bytes));
     ASSERT_TRUE(io_->backend().close(*file));
@@ -51,8 +48,8 @@ class Refusing : public testing::Test {
     });
   }
   // What recover() answers on each rank.
-  std::vector<formats::Error> recover_all(std::uint32_t world) {
-    std::vector<formats::Error> errors(world);
+  std::vector<Error> recover_all(std::uint32_t world) {
+    std::vector<Error> errors(world);
     run_ranks(world, [&](std::uint32_t rank, Agreement& ranks) {
       const auto store = open(rank, world);
       ASSERT_TRUE(store) << store.error().message;
@@ -136,7 +133,7 @@ TEST_F(Refusing, NoRankRecoversWhenAnotherCannotReadTheGeneration) {
   // rank 0 has reused generation 2's region.
   overwrite(meta, 0, at_two);
   const auto errors = recover_all(2);
-  for (const formats::Error& error : errors) EXPECT_EQ(error.code, Code::incomplete);
+  for (const Error& error : errors) EXPECT_EQ(error.code, Code::incomplete);
 }
 
 TEST_F(Refusing, ARankThatIsWellHearsThatAnotherIsNot) {
@@ -166,7 +163,7 @@ TEST_F(Refusing, GenerationsThatWereLostAreNotTakenForANewStore) {
   const std::uint64_t size = bytes_of(meta).size();
   overwrite(meta, formats::native::kRegionsOffset,
             ByteVector(size - formats::native::kRegionsOffset));
-  for (const formats::Error& error : recover_all(2)) {
+  for (const Error& error : recover_all(2)) {
     EXPECT_EQ(error.code, Code::incomplete);
     EXPECT_NE(error.message.find("newest rank 0 has 3, rank 1 has none"), std::string::npos)
         << error.message;
@@ -178,7 +175,7 @@ TEST_F(Refusing, ADataFileOfAnotherRankIsRefused) {
   const auto data = [&](std::uint32_t rank) {
     return folder(rank, 2) / formats::native::data_file(test_config(0, 2).uuid, Rank{rank});
   };
-  overwrite(data(1), 0, formats::ByteView(bytes_of(data(0))).first(4096));
+  overwrite(data(1), 0, ByteView(bytes_of(data(0))).first(4096));
   const auto opened = open(1, 2);
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::corrupt);
@@ -203,7 +200,7 @@ TEST_F(Refusing, WhatAResumePassesOverIsSaid) {
   };
   EXPECT_EQ(step_and_words(), std::pair(std::uint64_t{3}, std::string()));
   for (std::size_t at = formats::native::kRegionsOffset; at < all.size(); at += 4096) {
-    if (formats::load_le<std::uint64_t>(formats::ByteView(all).subspan(at + 40)) != 3) continue;
+    if (formats::load_le<std::uint64_t>(ByteView(all).subspan(at + 40)) != 3) continue;
     overwrite(meta, at + 200, ByteVector(1, all[at + 200] ^ std::byte{1}));
   }
   EXPECT_EQ(step_and_words(),

@@ -13,8 +13,6 @@
 
 namespace ebb::libswap {
 
-using formats::Checkpoint;
-
 constexpr std::uint32_t kWorld = 2;
 
 // Each rank holds one half of "w": its tiles are its rows.
@@ -34,10 +32,10 @@ inline Result<bool> write_rank(IoQueue& io, Store& store, Agreement& ranks, std:
 
 // "" when the checkpoint holds exactly what fill_tile gave at `step`.
 inline std::string differs(const Checkpoint& checkpoint, std::uint64_t step) {
-  const formats::TensorEntry& w = checkpoint.catalog().tensors.at(0);
+  const TensorEntry& w = checkpoint.catalog().tensors.at(0);
   std::uint64_t row = 0;
-  for (const formats::Chunk& chunk : w.chunks) {
-    formats::ByteVector read(kTestTile), wanted(kTestTile);
+  for (const Chunk& chunk : w.chunks) {
+    ByteVector read(kTestTile), wanted(kTestTile);
     if (auto done = checkpoint.read(w, chunk, 0, read); !done) return done.error().message;
     fill_tile(static_cast<std::uint32_t>(row / kTestTiles), row % kTestTiles, step, wanted);
     if (read != wanted) return "row " + std::to_string(row);

@@ -13,7 +13,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
 using formats::native::Uuid;
 
 // A directory in memory that is opened, used and opened again, as by one process after another.

@@ -7,8 +7,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
-
 std::unique_ptr<Store> must(Result<std::unique_ptr<Store>> store) {
   if (!store) ADD_FAILURE() << store.error().message;
   return store ? std::move(*store) : nullptr;
@@ -131,8 +129,7 @@ TEST_F(StoreTest, AnAbandonedGenerationLeavesTheOldOneAndItsNumberIsNotReused) {
   ASSERT_TRUE(write_tiles(*io_, *store, 2));
   EXPECT_EQ(store->cut(2), 2u);
   ASSERT_TRUE(store->prepare(test_manifest()));
-  const auto committed =
-      settle(*store, alone_, Result<>(formats::Error{Code::io, "a write failed", {}}));
+  const auto committed = settle(*store, alone_, Result<>(Error{Code::io, "a write failed", {}}));
   ASSERT_TRUE(committed) << committed.error().message;
   EXPECT_FALSE(*committed);
   EXPECT_EQ(store->committed_generation(), 1u);
@@ -149,8 +146,8 @@ TEST_F(StoreTest, AResidentWrittenForAnAbandonedCutIsWrittenAgainForTheNextEvenW
     const bool last = step == 4;
     const Result<> prepared = store->prepare(test_manifest());
     ASSERT_TRUE(prepared) << prepared.error().message;
-    const auto committed = settle(
-        *store, alone_, last ? prepared : Result<>(formats::Error{Code::io, "a write failed", {}}));
+    const auto committed =
+        settle(*store, alone_, last ? prepared : Result<>(Error{Code::io, "a write failed", {}}));
     ASSERT_TRUE(committed) << committed.error().message;
     EXPECT_EQ(*committed, last);
   }
@@ -237,7 +234,7 @@ TEST_F(StoreTest, ATornSuperblockIsRepairedFromTheOther) {
   }
   const fs::path meta = test_config(0, 1).directory / "rank-00000-of-00001" / "meta.ebb";
   const auto read_both = [&] {
-    formats::ByteVector bytes(8192);
+    ByteVector bytes(8192);
     const auto file = io_->backend().open(meta, {.access = Access::read});
     EBB_CHECK(file && io_->read(*file, 0, bytes));
     EBB_CHECK(io_->backend().close(*file));
@@ -247,7 +244,7 @@ TEST_F(StoreTest, ATornSuperblockIsRepairedFromTheOther) {
   for (const std::uint64_t damaged_at : {std::uint64_t{100}, std::uint64_t{4096 + 3000}}) {
     {
       const auto file = io_->backend().open(meta, {.access = Access::read_write});
-      const formats::ByteVector garbage(512, std::byte{0x5a});
+      const ByteVector garbage(512, std::byte{0x5a});
       ASSERT_TRUE(file && io_->write(*file, damaged_at, garbage));
       ASSERT_TRUE(io_->backend().close(*file));
     }
@@ -263,7 +260,7 @@ TEST_F(StoreTest, AManifestThatDoesNotFitItsRegionIsRefusedAndTheGenerationAband
   ASSERT_TRUE(write_tiles(*io_, *store, 2));
   store->cut(2);
   Manifest manifest = test_manifest();
-  manifest.blobs = {{"big", formats::ByteVector(5000)}};
+  manifest.blobs = {{"big", ByteVector(5000)}};
   const auto prepared = store->prepare(manifest);
   ASSERT_FALSE(prepared);
   EXPECT_EQ(prepared.error().code, Code::limit);
@@ -336,8 +333,8 @@ TEST(StoreRanks, OneRankThatFailsMakesAllAbandon) {
     ASSERT_TRUE(*write_and_commit(*io, *store, ranks, 1));
     ASSERT_TRUE(write_tiles(*io, *store, 2));
     store->cut(2);
-    const Result<> prepared = rank == 1 ? Result<>(formats::Error{Code::io, "write failed", {}})
-                                        : store->prepare(test_manifest());
+    const Result<> prepared =
+        rank == 1 ? Result<>(Error{Code::io, "write failed", {}}) : store->prepare(test_manifest());
     const auto committed = settle(*store, ranks, prepared);
     ASSERT_TRUE(committed) << committed.error().message;
     EXPECT_FALSE(*committed);

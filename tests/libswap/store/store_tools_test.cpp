@@ -13,7 +13,7 @@ namespace {
 TEST_F(StoreOnDisk, IsACheckpointWhileTheTrainerHoldsIt) {
   const auto described = formats::describe(tree());
   ASSERT_TRUE(described) << described.error().message;
-  const formats::Catalog& catalog = (*described)->catalog();
+  const Catalog& catalog = (*described)->catalog();
   EXPECT_EQ(catalog.format, "ebb");
   EXPECT_EQ(catalog.world, 2u);
   EXPECT_EQ(catalog.step, 1);

@@ -51,7 +51,7 @@ inline Manifest test_manifest(std::uint64_t tiles = kTestTiles) {
   for (std::uint64_t tile = 0; tile < tiles; ++tile) {
     formats::native::Tile entry;
     entry.used_bytes = kTestTile;
-    entry.segments = {{0, 0, formats::DType::f32, tile * kTestTile / 4, kTestTile / 4, 0}};
+    entry.segments = {{0, 0, DType::f32, tile * kTestTile / 4, kTestTile / 4, 0}};
     manifest.tiles.push_back(std::move(entry));
   }
   return manifest;
@@ -100,10 +100,9 @@ inline Result<> check_tiles(IoQueue& io, Store& store, std::uint64_t step) {
     EBB_TRY(store.verify(tile, read.bytes()));
     fill_tile(index_of(store.superblock().rank), tile, step, wanted.bytes());
     if (!std::ranges::equal(read.bytes(), wanted.bytes()))
-      return formats::Error{
-          formats::Code::layout,
-          "tile " + std::to_string(tile) + " is not at step " + std::to_string(step),
-          {}};
+      return Error{Code::layout,
+                   "tile " + std::to_string(tile) + " is not at step " + std::to_string(step),
+                   {}};
   }
   return {};
 }

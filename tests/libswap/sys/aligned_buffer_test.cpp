@@ -39,7 +39,7 @@ TEST(AlignedBuffer, TooBigIsAnErrorNotACrash) {
        {std::numeric_limits<std::uint64_t>::max(), std::uint64_t{1} << 60}) {
     const auto refused = AlignedBuffer::allocate(size);
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, formats::Code::no_memory);
+    EXPECT_EQ(refused.error().code, Code::no_memory);
   }
 }
 

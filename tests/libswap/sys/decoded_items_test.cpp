@@ -14,7 +14,6 @@ namespace ebb {
 
 namespace {
 
-using formats::Result;
 using libswap::DecodedItems;
 using Item = DecodedItems::Item;
 
@@ -62,7 +61,7 @@ TEST(DecodedItems, AnErrorIsTriedAgain) {
   int made = 0;
   const auto fail = [&]() -> Result<Item> {
     ++made;
-    return formats::Error{formats::Code::io, "worn out", {}};
+    return Error{Code::io, "worn out", {}};
   };
   EXPECT_FALSE(items.get("a", 1, fail));
   EXPECT_FALSE(items.get("a", 1, fail));

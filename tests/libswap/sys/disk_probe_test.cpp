@@ -34,7 +34,7 @@ TEST(DiskProbe, AFullDiskIsAnErrorAndLeavesNothingBehind) {
   probe.bytes = 4u << 20;
   const Result<DiskLimit> refused = measure_disk(*queue, "/", probe);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, formats::Code::no_space);
+  EXPECT_EQ(refused.error().code, Code::no_space);
   EXPECT_TRUE(value_of(queue->backend().list("/")).empty());
 }
 

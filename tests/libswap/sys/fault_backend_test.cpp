@@ -96,12 +96,12 @@ TEST_F(Faults, AfterDeathNothingReachesTheDisk) {
   ASSERT_TRUE(names().make_directory("/d"));
   const Result<> last = queue_->write(file_, 0, std::vector<std::byte>(4096, std::byte{2}));
   ASSERT_FALSE(last);
-  EXPECT_EQ(last.error().code, formats::Code::cancelled);
+  EXPECT_EQ(last.error().code, Code::cancelled);
   EXPECT_TRUE(plan_->died());
   plan_->clear();
-  EXPECT_EQ(names().rename("/a", "/b").error().code, formats::Code::cancelled);
-  EXPECT_EQ(names().list("/").error().code, formats::Code::cancelled);
-  EXPECT_EQ(names().open("/a", {}).error().code, formats::Code::cancelled);
+  EXPECT_EQ(names().rename("/a", "/b").error().code, Code::cancelled);
+  EXPECT_EQ(names().list("/").error().code, Code::cancelled);
+  EXPECT_EQ(names().open("/a", {}).error().code, Code::cancelled);
   EXPECT_EQ(content()[0], std::byte{1});
 }
 

@@ -71,12 +71,12 @@ TEST_F(Tree, OfASnapshotInHuggingFacesCacheHasTheFilesBehindItsLinks) {
   EXPECT_EQ(read_all(*value_of(open_tree(snapshot / "onnx")), "model.bin"), "weights");
   // Whatever else of the cache a link leads to is outside, and so is another model.
   fs::create_symlink("../../refs", snapshot / "refs");
-  EXPECT_EQ(open_tree(snapshot).error().code, formats::Code::unsupported);
+  EXPECT_EQ(open_tree(snapshot).error().code, Code::unsupported);
   fs::remove(snapshot / "refs");
   fs::create_directories(directory_ / "models--org--other/blobs");
   write_file(directory_ / "models--org--other/blobs/f00d", "another's");
   fs::create_symlink("../../../models--org--other/blobs/f00d", snapshot / "other");
-  EXPECT_EQ(open_tree(snapshot).error().code, formats::Code::unsupported);
+  EXPECT_EQ(open_tree(snapshot).error().code, Code::unsupported);
 }
 
 TEST_F(Tree, OfOneFileHasOneEntryEvenBehindALink) {
@@ -181,7 +181,7 @@ TEST_F(Tree, SpecialFilesAreRefusedWithoutWaitingForThem) {
   ASSERT_EQ(::mkfifo((directory_ / "pipe").c_str(), 0600), 0);
   const auto refused = open_tree(directory_.path());
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, formats::Code::unsupported);
+  EXPECT_EQ(refused.error().code, Code::unsupported);
   EXPECT_FALSE(open_tree(directory_ / "pipe"));
   EXPECT_FALSE(open_tree(directory_ / "nothing"));
 }
@@ -193,7 +193,7 @@ TEST_F(Tree, DirectoriesAreAtMostEightDeep) {
   fs::create_directories(directory_ / "1/2/3/4/5/6/7/8");
   const auto refused = open_tree(directory_.path());
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, formats::Code::limit);
+  EXPECT_EQ(refused.error().code, Code::limit);
 }
 
 TEST_F(Tree, MoreFilesThanMayBeOpenAreReadInTurn) {

@@ -87,7 +87,7 @@ TEST_P(EveryBackend, AReadBeyondTheEndNamesFileOffsetAndLength) {
   std::vector<std::byte> read(3000);
   const Result<> result = queue.read(file, 4096, read);
   ASSERT_FALSE(result);
-  EXPECT_EQ(result.error().code, formats::Code::incomplete);
+  EXPECT_EQ(result.error().code, Code::incomplete);
   EXPECT_EQ(result.error().message, "cannot read 3000 bytes at " + (root_ / "short").string() +
                                         ":4096: the file ends at 5000");
 }
@@ -134,14 +134,14 @@ TEST_P(EveryBackend, ShowsWhatTheDiskRefused) {
   plan_->add({FaultOn::read, 0, 1, FaultKind::fail, EIO, ""});
   const Result<> full = queue.write(file, 8192, bytes);
   ASSERT_FALSE(full);
-  EXPECT_EQ(full.error().code, formats::Code::no_space);
+  EXPECT_EQ(full.error().code, Code::no_space);
   EXPECT_EQ(full.error().message, "cannot write 4096 bytes at " + (root_ / "refused").string() +
                                       ":8192: No space left on device (ENOSPC)");
   ASSERT_TRUE(succeeded(queue.write(file, 8192, bytes))) << "the next write goes through";
   std::vector<std::byte> read(4096);
   const Result<> broken = queue.read(file, 8192, read);
   ASSERT_FALSE(broken);
-  EXPECT_EQ(broken.error().code, formats::Code::io);
+  EXPECT_EQ(broken.error().code, Code::io);
   EXPECT_EQ(broken.error().message, "cannot read 4096 bytes at " + (root_ / "refused").string() +
                                         ":8192: Input/output error (EIO)");
 }
@@ -246,7 +246,7 @@ TEST(IoQueue, RefusesOptionsThatNoDiskCouldServe) {
     options.chunk_bytes = chunk;
     const auto queue = IoQueue::start(make_memory_backend(MemoryDisk::create(1)), options);
     ASSERT_FALSE(queue) << chunk;
-    EXPECT_EQ(queue.error().code, formats::Code::usage);
+    EXPECT_EQ(queue.error().code, Code::usage);
   }
 }
 
@@ -275,7 +275,7 @@ TEST(IoQueue, AForkDuringIoCopiesNoBuffersAndTheChildIsToldToKeepOut) {
   if (child == 0) {
     std::byte byte{};
     const Result<> refused = queue->read(file, 0, {&byte, 1});
-    const bool told = !refused && refused.error().code == formats::Code::state;
+    const bool told = !refused && refused.error().code == Code::state;
     const bool small = resident_bytes() + (200u << 20) < resident;
     queue.reset();  // neither waits nor touches the parent's ring
     buffer = AlignedBuffer();

@@ -104,7 +104,7 @@ TEST_F(Scheduler, AReadThatGivesNothingSaysWhereTheFileEnds) {
   ASSERT_EQ(answers_.size(), 1u);
   ASSERT_FALSE(answers_[0]);
   EXPECT_EQ(answers_[0].error().message, "cannot read 10 bytes at /f:500: the file ends at 500");
-  EXPECT_EQ(answers_[0].error().code, formats::Code::incomplete);
+  EXPECT_EQ(answers_[0].error().code, Code::incomplete);
 }
 
 TEST_F(Scheduler, AWriteThatMovesNothingGivesUpAfterManyTries) {
@@ -150,7 +150,7 @@ TEST_F(Scheduler, AnErrorStopsFurtherChunksAndWaitsForThoseInFlight) {
   EXPECT_TRUE(next().empty());
   complete_whole(ops[0]);
   ASSERT_EQ(answers_.size(), 1u);
-  EXPECT_EQ(answers_[0].error().code, formats::Code::no_space);
+  EXPECT_EQ(answers_[0].error().code, Code::no_space);
   EXPECT_EQ(answers_[0].error().message,
             "cannot write 65536 bytes at /f:73728: No space left on device (ENOSPC)");
   EXPECT_TRUE(scheduler_->idle());
@@ -240,7 +240,7 @@ TEST_F(Scheduler, EmptyAndImpossibleRequestsAreAnsweredWithoutTheDisk) {
   ASSERT_EQ(answers_.size(), 2u);
   EXPECT_TRUE(answers_[0]);
   ASSERT_FALSE(answers_[1]);
-  EXPECT_EQ(answers_[1].error().code, formats::Code::usage);
+  EXPECT_EQ(answers_[1].error().code, Code::usage);
 }
 
 }  // namespace

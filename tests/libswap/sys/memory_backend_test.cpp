@@ -182,9 +182,9 @@ TEST(MemoryDisk, AFullDiskSaysSoAndStaysUsable) {
   const FileId more = machine.open("/b");
   const Result<> refused = machine.names().allocate(more, 8192);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, formats::Code::no_space);
+  EXPECT_EQ(refused.error().code, Code::no_space);
   const std::vector<std::byte> bytes(8192);
-  EXPECT_EQ(machine.queue->write(more, 0, bytes).error().code, formats::Code::no_space);
+  EXPECT_EQ(machine.queue->write(more, 0, bytes).error().code, Code::no_space);
   machine.write(file, 0, 60u << 10, 'x');
   machine.write(more, 0, 4096, 'y');
 }
@@ -198,7 +198,7 @@ TEST(MemoryBackend, LocksEndWithTheBackendThatTookThem) {
     ASSERT_TRUE(first.names().lock(first.open("/lock")));
     const Result<> refused = second.names().lock(file);
     ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, formats::Code::busy);
+    EXPECT_EQ(refused.error().code, Code::busy);
   }
   EXPECT_TRUE(second.names().lock(file));
 }

@@ -72,7 +72,7 @@ TEST_F(PosixFiles, DirectIsSilentWhenPreferredAndAnErrorWhenRequiredButMissing) 
   options.direct = Direct::required;
   const Result<FileId> refused = backend_->open(proc, options);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, formats::Code::unsupported);
+  EXPECT_EQ(refused.error().code, Code::unsupported);
   EXPECT_NE(refused.error().message.find("O_DIRECT"), std::string::npos);
 }
 
@@ -203,7 +203,7 @@ TEST_F(PosixFiles, ARefusedLockNamesTheProcessThatHoldsIt) {
   const FileId file = open("lock");
   const Result<> refused = backend_->lock(file);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, formats::Code::busy);
+  EXPECT_EQ(refused.error().code, Code::busy);
   EXPECT_EQ(refused.error().message,
             (directory_ / "lock").string() + " is locked by process " + std::to_string(child));
   ::close(stop[1]);
@@ -257,7 +257,7 @@ TEST_F(PosixFiles, ALimitOnTheSizeOfFilesIsAnErrorAndNotASignal) {
                             [&] {
                               const Result<> reserved = backend_->allocate(file, 1 << 20);
                               if (reserved) return 1;
-                              if (reserved.error().code != formats::Code::no_space) return 2;
+                              if (reserved.error().code != Code::no_space) return 2;
                               if (reserved.error().hint != "ulimit -f unlimited") return 3;
                               if (backend_->truncate(file, 1 << 20)) return 4;
                               return 0;

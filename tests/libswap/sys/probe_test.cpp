@@ -13,9 +13,6 @@ namespace ebb {
 
 namespace {
 
-using formats::ByteVector;
-using formats::Code;
-using formats::Result;
 using libswap::run_probe;
 
 const formats::MemorySource& file() {

@@ -62,7 +62,7 @@ TEST(ChildProcess, ReadAllRefusesMoreThanTheLimit) {
   ChildProcess large = start("printf 123456");
   const auto refused = large.read_all(5);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, formats::Code::limit);
+  EXPECT_EQ(refused.error().code, Code::limit);
 }
 
 TEST(Process, PeakMemoryIsAtLeastWhatIsTouched) {

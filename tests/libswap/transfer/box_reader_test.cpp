@@ -10,15 +10,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Box;
-using formats::ByteVector;
-using formats::Code;
-using formats::DType;
-using formats::Layout;
-using formats::Policy;
-using formats::Rank;
-using formats::Result;
-using formats::Shape;
 using testing::MemoryCheckpoint;
 using testing::Random;
 
@@ -46,7 +37,7 @@ Box random_box(const Shape& shape, Random& random) {
 }
 
 ByteVector read(const MemoryCheckpoint& checkpoint, std::uint32_t tensor, const Box& box) {
-  const formats::TensorEntry& entry = checkpoint.tensor(tensor);
+  const TensorEntry& entry = checkpoint.tensor(tensor);
   ByteVector bytes(formats::volume(box.extent) * formats::bytes_of(entry.dtype));
   const Result<> done = formats::read_box(checkpoint, entry, box, bytes);
   EXPECT_TRUE(done) << done.error().message;
@@ -269,8 +260,8 @@ TEST(Fingerprint, ChangesWithEveryBitAndEverySwapOfElements) {
   EXPECT_NE(formats::fingerprint(0, traded, 4), formats::fingerprint(0, blocks, 4));
   // Any cut adds up.
   for (std::size_t cut = 0; cut <= many.size(); cut += 4)
-    EXPECT_EQ(formats::fingerprint(300, formats::ByteView(many).first(cut), 4) +
-                  formats::fingerprint(300 + cut / 4, formats::ByteView(many).subspan(cut), 4),
+    EXPECT_EQ(formats::fingerprint(300, ByteView(many).first(cut), 4) +
+                  formats::fingerprint(300 + cut / 4, ByteView(many).subspan(cut), 4),
               original);
   // Zeros in other places are other tensors too.
   EXPECT_NE(formats::fingerprint(0, ByteVector(8), 4), formats::fingerprint(0, ByteVector(12), 4));

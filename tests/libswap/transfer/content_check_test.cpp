@@ -6,9 +6,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Catalog;
-using formats::EmitPlan;
-using formats::Value;
 using Lines = std::vector<std::string>;
 
 Catalog sample() {

@@ -14,11 +14,7 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Catalog;
-using formats::DType;
-using formats::EmitPlan;
 using formats::EmitRequest;
-using formats::TensorEntry;
 using testing::MemoryCheckpoint;
 using testing::Random;
 
@@ -39,10 +35,10 @@ class Crossing : public ::testing::Test {
     const float half = 2.5;
     std::memcpy(source_.bytes(add("v", "step", DType::f32, {})).data(), &half, 4);
     catalog.tensors[0].key = "model.w";
-    catalog.values.push_back({"lr", {"lr"}, formats::Value::of_real(0.5), true});
-    catalog.values.push_back({"note", {"note"}, formats::Value::of_string("x")});
+    catalog.values.push_back({"lr", {"lr"}, Value::of_real(0.5), true});
+    catalog.values.push_back({"note", {"note"}, Value::of_string("x")});
   }
-  std::uint32_t add(std::string name, std::string state, DType dtype, formats::Shape shape) {
+  std::uint32_t add(std::string name, std::string state, DType dtype, Shape shape) {
     const std::uint32_t number = source_.add(std::move(name), dtype, shape, random_);
     source_.catalog().tensors[number].state = std::move(state);
     source_.add_chunk(number, formats::whole(shape), 0);
@@ -83,14 +79,14 @@ class WeightsAlone : public Crossing {
     add_value({"lr_scheduler", "last_epoch"});
     add_value({"loader", "state", "epoch"});
     add_value({"step"});
-    catalog.values.push_back({"ds_config", {}, formats::Value::of_int(1)});
-    catalog.values.push_back({"note", {}, formats::Value::of_string("x")});
-    catalog.groups = {{"muon", {{"lr", formats::Value::of_real(0.5)}}, {"w"}}};
+    catalog.values.push_back({"ds_config", {}, Value::of_int(1)});
+    catalog.values.push_back({"note", {}, Value::of_string("x")});
+    catalog.groups = {{"muon", {{"lr", Value::of_real(0.5)}}, {"w"}}};
     catalog.param_steps = {{"w", 17}};
     catalog.containers = {{{"muon", "state"}}, {{"muon"}}, {{"optim"}}, {{"model"}}, {{"empty"}}};
   }
   void add_value(std::vector<formats::PathItem> path) {
-    source_.catalog().values.push_back({formats::joined(path), path, formats::Value::of_int(1)});
+    source_.catalog().values.push_back({formats::joined(path), path, Value::of_int(1)});
   }
   formats::Conversion made(const formats::ConvertRequest& request) {
     auto made = formats::plan_conversion(source_, request);
@@ -99,7 +95,7 @@ class WeightsAlone : public Crossing {
   }
   static std::vector<std::string> keys(const Catalog& content) {
     std::vector<std::string> keys;
-    for (const formats::ValueEntry& value : content.values) keys.push_back(value.key);
+    for (const ValueEntry& value : content.values) keys.push_back(value.key);
     return keys;
   }
 };
@@ -154,7 +150,7 @@ TEST_F(Crossing, StepCountersBecomeTensorsWhereTheTargetKeepsThemSo) {
   EXPECT_TRUE(content.param_steps.empty());
   ASSERT_EQ(content.tensors.size(), 4u);
   EXPECT_EQ(label_of(content.tensors[3]), "x (step)");
-  formats::ByteVector bytes(4);
+  ByteVector bytes(4);
   ASSERT_TRUE(formats::read_box(*made->content, content.tensors[3], {}, bytes));
   EXPECT_EQ(formats::load_le<float>(bytes), 9);
 }
@@ -174,10 +170,10 @@ TEST_F(Crossing, TheSameFormatKeepsEverythingAsItWas) {
 TEST_F(Crossing, BetweenStateDictsPlacesAndValuesStayAndNamesAreTheTargets) {
   Catalog& catalog = source_.catalog();
   catalog.format = "dcp";
-  for (formats::TensorEntry& tensor : catalog.tensors) tensor.key = tensor.name + tensor.state;
+  for (TensorEntry& tensor : catalog.tensors) tensor.key = tensor.name + tensor.state;
   catalog.tensors[0].key = "model.w";
   catalog.tensors[0].path = {"model", "w"};
-  catalog.containers = {{{"empty"}, formats::Value::Kind::dict}};
+  catalog.containers = {{{"empty"}, Value::Kind::dict}};
   const formats::Format* torch = formats::format_named("torch");
   const auto made = formats::plan_conversion(source_, {.from = from(), .to = *torch});
   ASSERT_TRUE(made) << made.error().message;
@@ -197,15 +193,13 @@ TEST_F(Crossing, ATorchFileLeavesWithTheNamesOfItsParameters) {
   catalog.tensors[1].path = {"opt", "state", 0, "step"};
   catalog.tensors[2].path = {"opt", "state", 1, "step"};
   for (TensorEntry& tensor : catalog.tensors) tensor.key = formats::joined(tensor.path);
-  const auto list = [](formats::Value a, formats::Value b) {
-    return formats::Value::of_list({std::move(a), std::move(b)});
-  };
+  const auto list = [](Value a, Value b) { return Value::of_list({std::move(a), std::move(b)}); };
   catalog.values = {{"opt.param_groups.0.params",
                      {"opt", "param_groups", 0, "params"},
-                     list(formats::Value::of_int(0), formats::Value::of_int(1))},
+                     list(Value::of_int(0), Value::of_int(1))},
                     {"opt.param_groups.0.param_names",
                      {"opt", "param_groups", 0, "param_names"},
-                     list(formats::Value::of_string("w"), formats::Value::of_string("v"))}};
+                     list(Value::of_string("w"), Value::of_string("v"))}};
   ASSERT_TRUE(formats::name_contents(catalog));
   const auto made = formats::plan_conversion(source_, {.from = from(), .to = kCountsInValues});
   ASSERT_TRUE(made) << made.error().message;
@@ -229,10 +223,10 @@ TEST(ContentView, CastsAndScalesWhatItReadsWhereverTheReadBegins) {
   content.tensors.push_back(source.tensor(0));
   content.tensors[0].dtype = DType::f32;
   const formats::ContentView view(source, content, {{0, 0.5}});
-  const formats::Box box{{7, 2}, {20, 3}};
-  formats::ByteVector got(20 * 3 * 4);
+  const Box box{{7, 2}, {20, 3}};
+  ByteVector got(20 * 3 * 4);
   ASSERT_TRUE(formats::read_box(view, view.catalog().tensors[0], box, got));
-  formats::ByteVector wanted(got.size());
+  ByteVector wanted(got.size());
   formats::cast_floats(DType::bf16, source.elements(0, box), DType::f32, wanted, 0.5);
   EXPECT_EQ(got, wanted);
 }

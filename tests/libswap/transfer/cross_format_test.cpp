@@ -18,12 +18,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::ByteVector;
-using formats::Catalog;
-using formats::Checkpoint;
-using formats::Policy;
-using formats::TensorEntry;
-
 constexpr Policy kPolicies[] = {Policy::replicated, Policy::zero12, Policy::zero12_boundary,
                                 Policy::zero3,      Policy::rows,   Policy::layer_wise};
 constexpr std::uint32_t kWorlds[] = {1, 2, 3, 5};
@@ -40,7 +34,7 @@ bool could_be(const TensorEntry& wanted, const TensorEntry& found) {
          formats::is_widening(wanted.dtype, found.dtype);
 }
 
-ByteVector narrowed(const TensorEntry& from, ByteVector bytes, formats::DType to) {
+ByteVector narrowed(const TensorEntry& from, ByteVector bytes, DType to) {
   if (from.dtype == to) return bytes;
   ByteVector out(bytes.size() / bytes_of(from.dtype) * bytes_of(to));
   formats::cast_floats(from.dtype, bytes, to, out);
@@ -169,7 +163,7 @@ std::vector<Source> readable_fixtures() {
       auto tree = open_tree(data);
       EXPECT_TRUE(tree) << tree.error().message;
       auto read = formats::describe(*tree);
-      if (!read && read.error().code == formats::Code::unsupported) continue;
+      if (!read && read.error().code == Code::unsupported) continue;
       EXPECT_TRUE(read) << data << read.error().message;
       if (read)
         sources.push_back({family.path().filename().string() + "/" + name, std::move(*read)});

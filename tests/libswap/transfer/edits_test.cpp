@@ -12,9 +12,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Catalog;
-using formats::DType;
-using formats::Value;
 using testing::MemoryCheckpoint;
 using testing::Random;
 using Lines = std::vector<std::string>;
@@ -26,7 +23,7 @@ formats::RenameRules renames(const std::string& text) {
   return std::move(*rules);
 }
 
-std::string complaint(const formats::Result<Names>& result) {
+std::string complaint(const Result<Names>& result) {
   return result ? "none" : result.error().message;
 }
 
@@ -80,7 +77,7 @@ class Revising : public ::testing::Test {
     std::memcpy(source_.bytes(number).data(), &value, sizeof(value));
     std::memcpy(source_.bytes(number).data() + 4, &value, sizeof(value));
   }
-  formats::Result<formats::Conversion> convert(const formats::Edits& edits) {
+  Result<formats::Conversion> convert(const formats::Edits& edits) {
     return formats::plan_conversion(source_, {.from = formats::format_of(source_.catalog()),
                                               .to = *formats::format_named("dcp"),
                                               .edits = &edits});

@@ -44,7 +44,7 @@ class Interrupted : public ::testing::Test {
     };
     const auto report = write(stopped);
     ASSERT_FALSE(report);
-    EXPECT_EQ(report.error().code, formats::Code::cancelled);
+    EXPECT_EQ(report.error().code, Code::cancelled);
     const std::string_view hint = report.error().hint;
     constexpr std::string_view kSaid = "the same command goes on from here; to give up, remove ";
     ASSERT_TRUE(hint.starts_with(kSaid)) << hint;
@@ -81,7 +81,7 @@ class Interrupted : public ::testing::Test {
 
   Random random_;
   MemoryCheckpoint source_;
-  formats::EmitPlan plan_;
+  EmitPlan plan_;
   std::shared_ptr<MemoryDisk> disk_;
   std::unique_ptr<IoQueue> queue_ = queue_on(disk_);
 

@@ -8,14 +8,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Box;
-using formats::Code;
-using formats::DType;
-using formats::Layout;
-using formats::Policy;
-using formats::Rank;
-using formats::Result;
-using formats::Shape;
 using testing::Fickle;
 using testing::layout_of;
 using testing::MemoryCheckpoint;
@@ -38,7 +30,7 @@ class Load : public ::testing::Test {
   void want(std::uint32_t tensor, Box box) {
     const auto bytes =
         formats::packed_bytes(source_.tensor(tensor).dtype, formats::volume(box.extent));
-    memory_.push_back(std::make_unique<formats::ByteVector>(*bytes));
+    memory_.push_back(std::make_unique<ByteVector>(*bytes));
     wanted_.push_back({tensor, std::move(box), *memory_.back()});
   }
   void want_all(const Layout& layout, Rank rank) {
@@ -49,16 +41,16 @@ class Load : public ::testing::Test {
     for (std::size_t i = 0; i < wanted_.size(); ++i)
       EXPECT_EQ(*memory_[i], source_.elements(wanted_[i].tensor, wanted_[i].box)) << i;
   }
-  formats::Error failure(const LoadOptions& options = {}) {
+  Error failure(const LoadOptions& options = {}) {
     const auto loaded = load(source_, wanted_, options);
     EXPECT_FALSE(loaded);
-    return loaded ? formats::Error{} : loaded.error();
+    return loaded ? Error{} : loaded.error();
   }
 
   Random random_{83};
   MemoryCheckpoint source_;
   std::vector<Wanted> wanted_;
-  std::vector<std::unique_ptr<formats::ByteVector>> memory_;
+  std::vector<std::unique_ptr<ByteVector>> memory_;
 };
 
 TEST_F(Load, FillsTheMemoryOfEveryRankFromAnyCut) {
@@ -113,8 +105,8 @@ TEST_F(Load, ReadsEachByteOnceAndNoMoreThanARunAtATime) {
 // Notes where it is read.
 class Ordered : public MemoryCheckpoint {
  public:
-  Result<> read(const formats::TensorEntry& tensor, const formats::Chunk& chunk,
-                std::uint64_t first, std::span<std::byte> into) const override {
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const override {
     places.emplace_back(chunk.file, first);
     return MemoryCheckpoint::read(tensor, chunk, first, into);
   }
@@ -127,8 +119,8 @@ TEST_F(Load, ReadsInTheOrderOfTheFilesWhateverTheOrderOfWhatIsWanted) {
     const std::uint32_t tensor = source.add("t", DType::f32, {1500, 1024}, random_);
     source.add_chunk(tensor, formats::whole({1500, 1024}), 0);
     source.catalog().tensors[tensor].chunks[0].file = file;
-    formats::ByteVector& memory = *memory_.emplace_back(
-        std::make_unique<formats::ByteVector>(std::uint64_t{1500} * 1024 * 4));
+    ByteVector& memory =
+        *memory_.emplace_back(std::make_unique<ByteVector>(std::uint64_t{1500} * 1024 * 4));
     wanted_.push_back({tensor, formats::whole({1500, 1024}), memory});
   }
   ASSERT_TRUE(load(source, wanted_, {.workers = 1}));
@@ -141,7 +133,7 @@ TEST_F(Load, ATensorWithAMissingPartIsIncompleteWhateverIsWantedOfIt) {
   source_.add_chunk(0, {{0, 0}, {6, 7}}, 0);
   source_.add_chunk(0, {{8, 0}, {5, 7}}, 1);
   want(0, {{0, 0}, {3, 7}});
-  const formats::Error error = failure();
+  const Error error = failure();
   EXPECT_EQ(error.code, Code::incomplete);
   EXPECT_EQ(error.message, "a (master): rows 6-7 are in no shard");
   wanted_.clear();
@@ -189,7 +181,7 @@ TEST_F(Load, ProvesThatWhatArrivedIsWhatTheShardsHold) {
   source.add_chunk(0, {{0, 0}, {2, 2}}, 0);
   source.add_chunk(0, {{2, 0}, {2, 1}}, 1);  // columns: not read to where they are wanted
   source.add_chunk(0, {{2, 1}, {2, 1}}, 2);
-  formats::ByteVector memory(32);
+  ByteVector memory(32);
   const Wanted wanted{0, formats::whole({4, 2}), memory};
   const auto loaded = load(source, {&wanted, 1}, {.workers = 1});
   ASSERT_FALSE(loaded);

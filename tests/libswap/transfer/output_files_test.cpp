@@ -10,8 +10,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
-
 // The first error that a writer hears is what it reports: were it the second one, a full disk would
 // be called a cancellation, and what is there be kept for a next attempt.
 TEST(OutputFiles, WhoWaitsForAFileThatFailedHearsOfItOnlyWhenStopped) {
@@ -20,7 +18,7 @@ TEST(OutputFiles, WhoWaitsForAFileThatFailedHearsOfItOnlyWhenStopped) {
   const auto queue = testing::queue_over(make_fault_backend(make_memory_backend(disk), faults));
   ASSERT_TRUE(queue->backend().make_directory("/out"));
   faults->add({.on = FaultOn::name, .error = ENOSPC, .path_part = "/out/a"});
-  std::vector<formats::OutputFile> files(2);
+  std::vector<OutputFile> files(2);
   files[0].name = "a";
   files[1].name = "b";
   OutputFiles outputs(*queue, "/out", files, {.piece_bytes = 4096});

@@ -15,15 +15,7 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::ByteVector;
-using formats::ByteView;
-using formats::Code;
-using formats::DType;
-using formats::FileRange;
 using formats::ItemPlaces;
-using formats::OutputFile;
-using formats::Policy;
-using formats::TensorData;
 using testing::Files;
 
 ByteVector bytes_of_places(std::span<const FileRange> places) {
@@ -44,11 +36,11 @@ std::vector<OutputFile> indexes(const ItemPlaces& places) {
 }
 
 // Each tensor's part with its seal is an item, and each literal.
-formats::EmitPlan packed(formats::EmitPlan plan, const formats::Catalog& content, int level = 3) {
+EmitPlan packed(EmitPlan plan, const Catalog& content, int level = 3) {
   ItemPlaces places;
   for (OutputFile& file : plan.files) {
     std::vector<FileRange>& of_file = places.emplace_back();
-    for (const formats::Fragment& fragment : file.fragments) {
+    for (const Fragment& fragment : file.fragments) {
       const std::uint64_t end = fragment.offset + size_of(fragment, content);
       if (std::holds_alternative<formats::Sealed>(fragment.data))
         of_file.back().size = end - of_file.back().offset;
@@ -63,12 +55,12 @@ formats::EmitPlan packed(formats::EmitPlan plan, const formats::Catalog& content
 }
 
 // The same, but that each file says itself where its items are, and every third is as it is.
-formats::EmitPlan headed(formats::EmitPlan plan) {
+EmitPlan headed(EmitPlan plan) {
   plan.packing->commit_files = nullptr;
   for (OutputFile& file : plan.files) {
     const std::uint64_t size = 16 * file.items.size();
     file.size += size;
-    for (formats::Fragment& fragment : file.fragments) {
+    for (Fragment& fragment : file.fragments) {
       fragment.offset += size;
       if (auto* sealed = std::get_if<formats::Sealed>(&fragment.data))
         for (FileRange& range : sealed->over) range.offset += size;
@@ -95,7 +87,7 @@ ByteVector decoded(const formats::PackedItem& item, ByteView stored, const std::
 
 // The items as the commit file or the head finds them, decoded, each at its place in the plan's
 // file without a head.
-Files unpacked(const formats::EmitPlan& plan, const Files& written) {
+Files unpacked(const EmitPlan& plan, const Files& written) {
   Files files;
   formats::ByteReader index(written.at("meta/index"));
   for (const OutputFile& file : plan.files) {
@@ -158,7 +150,7 @@ class Packed : public testing::Interrupted {
     for (std::uint32_t t = 0; t < source_.catalog().tensors.size(); ++t)
       ASSERT_EQ(report->fingerprints[t], *fingerprint_of(source_, source_.tensor(t)));
   }
-  formats::EmitPlan plain_;
+  EmitPlan plain_;
 };
 
 TEST_F(Packed, EveryItemIsOneFrameAndLiesWhereTheCommitFileSays) {
@@ -298,7 +290,7 @@ TEST_F(Packed, HardLevelsTakeFewerWorkersOrAreRefused) {
 }
 
 TEST_F(Packed, RefusesItemsThatDoNotHoldTheirFragments) {
-  const formats::EmitPlan good = plan_;
+  const EmitPlan good = plan_;
   const auto expect = [&](std::string_view why, auto change) {
     plan_ = good;
     change(plan_.files[0]);

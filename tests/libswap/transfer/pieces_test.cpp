@@ -10,14 +10,7 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Box;
-using formats::ByteVector;
-using formats::ByteView;
-using formats::DType;
-using formats::Layout;
-using formats::Policy;
 using formats::Sealed;
-using formats::TensorData;
 using testing::Files;
 using testing::MemoryCheckpoint;
 using testing::Random;
@@ -88,9 +81,9 @@ class Cutting : public ::testing::Test {
     testing::add_fragment(file_, wanted_.size(), std::move(fragment));
     formats::append_bytes(wanted_, bytes);
   }
-  void seal(std::vector<formats::FileRange> ranges) {
+  void seal(std::vector<FileRange> ranges) {
     std::vector<std::uint32_t> crcs;
-    for (const formats::FileRange& range : ranges)
+    for (const FileRange& range : ranges)
       crcs.push_back(formats::crc32_zip(0, ByteView(wanted_).subspan(range.offset, range.size)));
     testing::add_fragment(file_, wanted_.size(),
                           Sealed{4 * ranges.size(), std::move(ranges), crcs_as_bytes});
@@ -99,8 +92,8 @@ class Cutting : public ::testing::Test {
 
   Random random_{62};
   MemoryCheckpoint source_;
-  formats::OutputFile file_;
-  formats::EmitPlan plan_;
+  OutputFile file_;
+  EmitPlan plan_;
   ByteVector wanted_;
   std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(std::uint64_t{16} << 20);
   std::unique_ptr<IoQueue> queue_ = testing::queue_on(disk_);
@@ -130,7 +123,7 @@ TEST_F(Cutting, FindsWhatReadersWouldDeriveDifferentlyWhereverThePiecesEnd) {
     const auto report =
         write_checkpoint(*queue_, source_, plan_, "/out/ckpt", {.piece_bytes = piece});
     ASSERT_FALSE(report);
-    EXPECT_EQ(report.error().code, formats::Code::unsupported) << report.error().message;
+    EXPECT_EQ(report.error().code, Code::unsupported) << report.error().message;
     EXPECT_TRUE(queue_->backend().list("/out")->empty());
   }
 }
@@ -159,14 +152,14 @@ TEST_F(Cutting, StopsInTheMiddleWithoutATrace) {
                                             if (now.bytes_done >= at) cancel.store(true);
                                           }});
     ASSERT_FALSE(report);
-    EXPECT_EQ(report.error().code, formats::Code::cancelled);
+    EXPECT_EQ(report.error().code, Code::cancelled);
     EXPECT_TRUE(queue_->backend().list("/out")->empty());
   }
 }
 
 TEST_F(Cutting, WritesManySmallFilesMoreThanMayBeOpen) {
   ASSERT_TRUE(queue_->backend().make_directory("/out"));
-  formats::EmitPlan plan;
+  EmitPlan plan;
   Files wanted;
   for (int i = 0; i < 1000; ++i) {
     plan.files.push_back(testing::literal_file("f" + std::to_string(i), std::to_string(i * i)));
@@ -179,7 +172,7 @@ TEST_F(Cutting, WritesManySmallFilesMoreThanMayBeOpen) {
 }
 
 TEST(Pieces, CoverEveryFileInOrder) {
-  std::vector<formats::OutputFile> files(4);
+  std::vector<OutputFile> files(4);
   files[0].size = 10;
   files[2].size = 8;
   files[3].size = 3;
@@ -201,10 +194,10 @@ TEST(Pieces, CoverEveryFileInOrder) {
 }
 
 TEST(Pieces, AreRunsOfWholeItemsWhereItemsAreCut) {
-  std::vector<formats::OutputFile> files(2);
+  std::vector<OutputFile> files(2);
   files[0].size = 45;
-  for (const formats::FileRange& item :
-       std::vector<formats::FileRange>{{0, 4}, {4, 6}, {10, 1}, {11, 30}, {41, 0}, {41, 4}})
+  for (const FileRange& item :
+       std::vector<FileRange>{{0, 4}, {4, 6}, {10, 1}, {11, 30}, {41, 0}, {41, 4}})
     files[0].items.push_back({item});
   const Pieces pieces(files, 10, Cut::items);
   ASSERT_EQ(pieces.count(), 5u);

@@ -9,16 +9,13 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::DType;
-using formats::Layout;
-using formats::Policy;
 using testing::Files;
 using testing::MemoryCheckpoint;
 using testing::Random;
 
 struct Version {
   MemoryCheckpoint source;
-  formats::EmitPlan plan;
+  EmitPlan plan;
   Files files;
 };
 

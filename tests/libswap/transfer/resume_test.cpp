@@ -9,8 +9,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::DType;
-using formats::Policy;
 using testing::Files;
 
 class Resume : public testing::Interrupted {

@@ -14,14 +14,7 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Code;
-using formats::DType;
-using formats::EmitPlan;
 using formats::EmitRequest;
-using formats::Layout;
-using formats::Policy;
-using formats::Rank;
-using formats::Shape;
 using testing::Files;
 using testing::MemoryCheckpoint;
 using testing::Random;
@@ -59,20 +52,19 @@ class Save : public ::testing::Test {
 
   Layout layout(Policy policy, std::uint32_t world) {
     std::vector<Shape> shapes;
-    for (const formats::TensorEntry& tensor : all_.catalog().tensors)
-      shapes.push_back(tensor.shape);
+    for (const TensorEntry& tensor : all_.catalog().tensors) shapes.push_back(tensor.shape);
     auto layout = Layout::make({.policy = policy, .mesh = {world, 1}}, shapes);
     EXPECT_TRUE(layout);
     return *std::move(layout);
   }
 
-  using Memory = std::vector<std::unique_ptr<formats::ByteVector>>;
+  using Memory = std::vector<std::unique_ptr<ByteVector>>;
   formats::MemoryContent content_of(Policy policy, std::uint32_t world, Rank rank, Memory& memory) {
     const Layout cut = layout(policy, world);
     std::vector<formats::Held> held;
     for (std::uint32_t t = 0; t < all_.catalog().tensors.size(); ++t)
       for (const formats::Piece& piece : cut.pieces(t, rank)) {
-        memory.push_back(std::make_unique<formats::ByteVector>(all_.elements(t, piece.box)));
+        memory.push_back(std::make_unique<ByteVector>(all_.elements(t, piece.box)));
         held.push_back({t, piece.box, *memory.back()});
       }
     auto content = formats::MemoryContent::make(all_.catalog(), std::move(held));
@@ -84,7 +76,7 @@ class Save : public ::testing::Test {
   // `fault` makes operations of one rank go wrong.
   Reports save_all(Policy policy, std::uint32_t world, const formats::Format& format = kToy,
                    const std::shared_ptr<FaultPlan>& fault = nullptr, std::uint32_t faulty = 0) {
-    Reports reports(world, Result<WriteReport>(formats::Error{}));
+    Reports reports(world, Result<WriteReport>(Error{}));
     run_ranks(world, [&](std::uint32_t rank, Agreement& ranks) {
       Memory memory;
       const formats::MemoryContent content = content_of(policy, world, Rank{rank}, memory);
@@ -174,7 +166,7 @@ TEST_F(Save, AnExistingDestinationStaysAsItIs) {
 }
 
 TEST_F(Save, ARankThatDoesNotHoldWhatItWritesFailsForAll) {
-  Reports reports(2, Result<WriteReport>(formats::Error{}));
+  Reports reports(2, Result<WriteReport>(Error{}));
   run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
     Memory memory;
     const formats::MemoryContent content = content_of(Policy::rows, 3, Rank{rank}, memory);
@@ -189,7 +181,7 @@ TEST_F(Save, ARankThatDoesNotHoldWhatItWritesFailsForAll) {
 }
 
 TEST_F(Save, RanksThatDescribeDifferentStatesAreRefused) {
-  Reports reports(2, Result<WriteReport>(formats::Error{}));
+  Reports reports(2, Result<WriteReport>(Error{}));
   run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
     Memory memory;
     formats::MemoryContent content = content_of(Policy::rows, 2, Rank{rank}, memory);
@@ -251,12 +243,12 @@ TEST_F(Save, DcpOfTwoRanksIsLoadedByThree) {
   const auto& tensors = (*checkpoint)->catalog().tensors;
   const Layout cut = layout(Policy::rows, 3);
   for (std::uint32_t t = 0; t < all_.catalog().tensors.size(); ++t) {
-    const auto found = std::ranges::find(tensors, all_.tensor(t).name, &formats::TensorEntry::name);
+    const auto found = std::ranges::find(tensors, all_.tensor(t).name, &TensorEntry::name);
     ASSERT_NE(found, tensors.end()) << t;
     for (std::uint32_t rank = 0; rank < 3; ++rank)
       for (const formats::Piece& piece : cut.pieces(t, Rank{rank})) {
-        const formats::ByteVector expected = all_.elements(t, piece.box);
-        formats::ByteVector memory(expected.size());
+        const ByteVector expected = all_.elements(t, piece.box);
+        ByteVector memory(expected.size());
         const Wanted wanted{static_cast<std::uint32_t>(found - tensors.begin()), piece.box, memory};
         const auto loaded = load(**checkpoint, {&wanted, 1});
         ASSERT_TRUE(loaded) << loaded.error().message;
@@ -267,12 +259,12 @@ TEST_F(Save, DcpOfTwoRanksIsLoadedByThree) {
 }
 
 TEST(MemoryContent, RefusesWhatDoesNotFitTheDescription) {
-  formats::Catalog catalog;
+  Catalog catalog;
   catalog.tensors.resize(1);
   catalog.tensors[0].name = "w";
   catalog.tensors[0].state = "master";
   catalog.tensors[0].shape = {3, 2};
-  formats::ByteVector bytes(16);
+  ByteVector bytes(16);
   const auto complaint = [&](formats::Held held) {
     const auto made = formats::MemoryContent::make(catalog, {std::move(held)});
     return made ? std::string() : made.error().message;

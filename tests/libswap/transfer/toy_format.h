@@ -15,14 +15,14 @@ namespace ebb::libswap::testing {
 // Only written, by a function of the test's.
 class ToyFormat final : public formats::Format {
  public:
-  using Emit = formats::Result<formats::EmitPlan> (*)(const formats::EmitRequest& request);
+  using Emit = Result<EmitPlan> (*)(const formats::EmitRequest& request);
   ToyFormat(const formats::FormatTraits& traits, Emit made) : Format(traits), emit_(made) {}
   bool detect(const formats::SourceTree&) const override { return false; }
-  formats::Result<std::unique_ptr<formats::Checkpoint>> describe(
+  Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const formats::SourceTree>) const override {
-    return formats::Error{formats::Code::unsupported, "a toy is not read", {}};
+    return Error{Code::unsupported, "a toy is not read", {}};
   }
-  formats::Result<formats::EmitPlan> emit(const formats::EmitRequest& request) const override {
+  Result<EmitPlan> emit(const formats::EmitRequest& request) const override {
     return emit_(request);
   }
   formats::ResumeRules resume_rules() const override { return {}; }
@@ -31,20 +31,20 @@ class ToyFormat final : public formats::Format {
   Emit emit_;
 };
 
-inline formats::ByteVector text_bytes(std::string_view text) {
-  const formats::ByteView view = formats::view_of(text);
+inline ByteVector text_bytes(std::string_view text) {
+  const ByteView view = formats::view_of(text);
   return {view.begin(), view.end()};
 }
 
 template <typename Data>
-void add_fragment(formats::OutputFile& file, std::uint64_t offset, Data data) {
-  formats::Fragment& fragment = file.fragments.emplace_back();
+void add_fragment(OutputFile& file, std::uint64_t offset, Data data) {
+  Fragment& fragment = file.fragments.emplace_back();
   fragment.offset = offset;
   fragment.data.emplace<Data>(std::move(data));
 }
 
-inline formats::OutputFile literal_file(std::string name, std::string_view text) {
-  formats::OutputFile file;
+inline OutputFile literal_file(std::string name, std::string_view text) {
+  OutputFile file;
   file.name = std::move(name);
   file.size = text.size();
   if (!text.empty()) add_fragment(file, 0, text_bytes(text));
@@ -52,9 +52,8 @@ inline formats::OutputFile literal_file(std::string name, std::string_view text)
 }
 
 // Every piece is aligned to 64 bytes and followed by its CRC.
-inline formats::OutputFile toy_shard(const formats::Catalog& content, const formats::Layout& layout,
-                                     formats::Rank rank) {
-  formats::OutputFile file;
+inline OutputFile toy_shard(const Catalog& content, const Layout& layout, Rank rank) {
+  OutputFile file;
   file.name = "data/rank" + std::to_string(index_of(rank)) + ".bin";
   file.writer = rank;
   add_fragment(file, 0, text_bytes("TOY"));
@@ -64,9 +63,9 @@ inline formats::OutputFile toy_shard(const formats::Catalog& content, const form
       const std::uint64_t size =
           *formats::packed_bytes(content.tensors[t].dtype, formats::volume(piece.box.extent));
       const std::uint64_t offset = formats::align_up(end, 64);
-      add_fragment(file, offset, formats::TensorData{t, piece.box});
+      add_fragment(file, offset, TensorData{t, piece.box});
       const auto seal = [](std::span<const std::uint32_t> crcs) {
-        formats::ByteVector bytes;
+        ByteVector bytes;
         formats::append_le(bytes, crcs[0]);
         return bytes;
       };
@@ -78,14 +77,14 @@ inline formats::OutputFile toy_shard(const formats::Catalog& content, const form
 }
 
 // A file with checked blocks, the last of them a gap, and the one that tells their CRC32Cs.
-inline void add_blocks(formats::EmitPlan& plan) {
-  formats::OutputFile file = literal_file("blocks", std::string(300, 'b'));
+inline void add_blocks(EmitPlan& plan) {
+  OutputFile file = literal_file("blocks", std::string(300, 'b'));
   file.size = 407;
   file.blocks = formats::CheckedBlocks{7, 100, 4};
-  formats::OutputFile sums = literal_file("meta/sums", "");
+  OutputFile sums = literal_file("meta/sums", "");
   sums.size = 16;
   const auto seal = [](std::span<const std::uint32_t> crcs) {
-    formats::ByteVector bytes;
+    ByteVector bytes;
     for (const std::uint32_t crc : crcs) formats::append_le(bytes, crc);
     return bytes;
   };
@@ -95,42 +94,42 @@ inline void add_blocks(formats::EmitPlan& plan) {
   plan.commit_files.push_back(std::move(sums));
 }
 
-inline formats::ByteVector sums_of(const formats::CheckedBlocks& blocks, formats::ByteView file) {
-  formats::ByteVector sums;
+inline ByteVector sums_of(const formats::CheckedBlocks& blocks, ByteView file) {
+  ByteVector sums;
   for (std::uint64_t block = 0; block < blocks.count; ++block)
     formats::append_le(
         sums, formats::crc32c(0, file.subspan(blocks.first + block * blocks.bytes, blocks.bytes)));
   return sums;
 }
 
-inline formats::EmitPlan toy_plan(const formats::Catalog& content, const formats::Layout& layout) {
-  formats::EmitPlan plan;
+inline EmitPlan toy_plan(const Catalog& content, const Layout& layout) {
+  EmitPlan plan;
   for (std::uint32_t r = 0; r < layout.spec().mesh.shard_world; ++r)
-    plan.files.push_back(toy_shard(content, layout, formats::Rank{r}));
+    plan.files.push_back(toy_shard(content, layout, Rank{r}));
   plan.files.push_back(literal_file("empty", ""));
   plan.commit_files.push_back(literal_file("meta/index", "index"));
   plan.commit_files.push_back(literal_file(".done", "done"));
   return plan;
 }
 
-using Files = std::map<std::string, formats::ByteVector>;
+using Files = std::map<std::string, ByteVector>;
 
 // What write_checkpoint must make of a plan, the slow way.
-inline Files expected_files(const formats::EmitPlan& plan, const MemoryCheckpoint& source) {
+inline Files expected_files(const EmitPlan& plan, const MemoryCheckpoint& source) {
   Files files;
   for (const auto* list : {&plan.files, &plan.commit_files})
-    for (const formats::OutputFile& file : *list) {
-      formats::ByteVector& bytes = files[file.name];
-      formats::ByteVector data;
-      for (const formats::Fragment& fragment : file.fragments) {
+    for (const OutputFile& file : *list) {
+      ByteVector& bytes = files[file.name];
+      ByteVector data;
+      for (const Fragment& fragment : file.fragments) {
         bytes.resize(fragment.offset);
-        if (const auto* literal = std::get_if<formats::ByteVector>(&fragment.data)) {
+        if (const auto* literal = std::get_if<ByteVector>(&fragment.data)) {
           formats::append_bytes(bytes, *literal);
-        } else if (const auto* box = std::get_if<formats::TensorData>(&fragment.data)) {
+        } else if (const auto* box = std::get_if<TensorData>(&fragment.data)) {
           data = source.elements(box->tensor, box->box);
           formats::append_bytes(bytes, data);
         } else if (const auto of = std::get<formats::Sealed>(fragment.data).blocks_of) {
-          const formats::OutputFile& blocks = plan.files[*of];
+          const OutputFile& blocks = plan.files[*of];
           formats::append_bytes(bytes, sums_of(*blocks.blocks, files.at(blocks.name)));
         } else {
           formats::append_le(bytes, formats::crc32_zip(0, data));
@@ -149,7 +148,7 @@ inline void collect(IoQueue& io, const fs::path& path, const std::string& prefix
     return;
   }
   const FileId file = *io.backend().open(path, {});
-  formats::ByteVector& bytes = out[prefix];
+  ByteVector& bytes = out[prefix];
   bytes.resize(io.backend().info(file)->size);
   if (!bytes.empty()) EBB_CHECK(io.read(file, 0, bytes).has_value());
   EBB_CHECK(io.backend().close(file).has_value());

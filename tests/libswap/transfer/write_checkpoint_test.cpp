@@ -11,12 +11,6 @@
 namespace ebb::libswap {
 namespace {
 
-using formats::Box;
-using formats::Code;
-using formats::DType;
-using formats::EmitPlan;
-using formats::Policy;
-using formats::Shape;
 using testing::Fickle;
 using testing::Files;
 using testing::layout_of;
@@ -125,7 +119,7 @@ TEST_F(WriteCheckpoint, TakesAnEmptyDirectory) {
 }
 
 TEST_F(WriteCheckpoint, APlanOfOtherDTypesIsAnotherPlan) {
-  formats::Catalog other = source_.catalog();
+  Catalog other = source_.catalog();
   other.tensors[0].dtype = DType::i32;
   EXPECT_NE(identity_of(plan_, other, 64), identity_of(plan_, source_.catalog(), 64));
 }
@@ -225,7 +219,7 @@ TEST_F(WriteCheckpoint, TheCallersCheckSeesTheFilesBeforeTheyArePublished) {
       write({.check = [&](const fs::path& directory, std::span<const std::uint64_t> fingerprints) {
         EXPECT_EQ(testing::files_below(*queue_, directory), expected());
         EXPECT_EQ(fingerprints.size(), 4u);
-        return Result<>(formats::Error{Code::corrupt, "not what I wanted", {}});
+        return Result<>(Error{Code::corrupt, "not what I wanted", {}});
       }});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message, "not what I wanted");
@@ -262,8 +256,8 @@ TEST_F(WriteCheckpoint, RefusesAPlanThatForgetsRowsAndTakesOneThatRepeatsThem) {
   EXPECT_EQ(forgetful.error().message, "the planned files: a (master): rows 0-6 are in no shard");
 }
 
-formats::OutputFile file_of(std::string name, std::uint64_t size, formats::TensorData data) {
-  formats::OutputFile file = testing::literal_file(std::move(name), "");
+OutputFile file_of(std::string name, std::uint64_t size, TensorData data) {
+  OutputFile file = testing::literal_file(std::move(name), "");
   file.size = size;
   testing::add_fragment(file, 0, std::move(data));
   return file;
@@ -283,9 +277,9 @@ TEST_F(WriteCheckpoint, RoundsToTheDTypeThePlanAsksForAndTakesAWiderCopyForTheCo
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_EQ(report->fingerprints[1], *fingerprint_of(source, source.tensor(1)));
   Files files = written();
-  formats::ByteVector narrow(600000);
+  ByteVector narrow(600000);
   formats::cast_floats(DType::f32, source.bytes(0), DType::bf16, narrow);
-  formats::ByteVector wide(24);
+  ByteVector wide(24);
   formats::cast_floats(DType::bf16, source.bytes(1), DType::f32, wide);
   EXPECT_EQ(files["w"], source.bytes(0));
   EXPECT_EQ(files["w16"], narrow);
@@ -316,10 +310,10 @@ TEST_F(WriteCheckpoint, ProvesThatWhatIsLeftOutIsWhatReadersDerive) {
 
 TEST_F(WriteCheckpoint, SealsRangesThatHoldDataLiteralsAndZeros) {
   const std::uint64_t bytes = 13 * 7 * 4;
-  formats::OutputFile file = testing::literal_file("x", "abc");
-  testing::add_fragment(file, 10, formats::TensorData{0, formats::whole({13, 7})});
+  OutputFile file = testing::literal_file("x", "abc");
+  testing::add_fragment(file, 10, TensorData{0, formats::whole({13, 7})});
   const auto seal = [](std::span<const std::uint32_t> crcs) {
-    formats::ByteVector out;
+    ByteVector out;
     for (const std::uint32_t crc : crcs) formats::append_le(out, crc);
     return out;
   };
@@ -329,8 +323,8 @@ TEST_F(WriteCheckpoint, SealsRangesThatHoldDataLiteralsAndZeros) {
   plan_.files = {file};
   const auto report = write({.verify = Verify::none});
   ASSERT_TRUE(report) << report.error().message;
-  const formats::ByteVector made = written()["x"];
-  const formats::ByteView view(made);
+  const ByteVector made = written()["x"];
+  const ByteView view(made);
   const std::uint32_t second = formats::crc32_zip(0, view.subspan(2, 15 + bytes));
   EXPECT_EQ(formats::load_le<std::uint32_t>(view.subspan(20 + bytes)),
             formats::crc32_zip(0, view.first(2)));
@@ -350,7 +344,7 @@ TEST_F(WriteCheckpoint, RefusesNamesThatLeaveTheDirectoryOrMeet) {
 
 TEST_F(WriteCheckpoint, RefusesPartsThatDoNotFit) {
   const auto message = [&](std::uint64_t size, auto... parts) {
-    formats::OutputFile file = testing::literal_file("x", "");
+    OutputFile file = testing::literal_file("x", "");
     file.size = size;
     (testing::add_fragment(file, parts.first, parts.second), ...);
     plan_.files = {file};
@@ -367,11 +361,10 @@ TEST_F(WriteCheckpoint, RefusesPartsThatDoNotFit) {
   EXPECT_EQ(message(9, at(1, formats::Sealed{4, {}, {}})), "x:1: the planned part seals nothing");
   EXPECT_EQ(message(9, at(5, formats::Sealed{4, {{0, 3}, {2, 2}}, {}})),
             "x:5: the planned part seals data that overlaps what another one seals");
-  EXPECT_EQ(message(9, at(0, formats::TensorData{2, {}, DType::f32})),
+  EXPECT_EQ(message(9, at(0, TensorData{2, {}, DType::f32})),
             "x:0: the planned part would cast scalar (master) from I64 to F32");
-  EXPECT_EQ(message(9, at(0, formats::TensorData{7, {}})),
-            "x:0: the planned part is of tensor 7 of 4");
-  EXPECT_EQ(message(9, at(0, formats::TensorData{0, Box{{12, 0}, {2, 7}}})),
+  EXPECT_EQ(message(9, at(0, TensorData{7, {}})), "x:0: the planned part is of tensor 7 of 4");
+  EXPECT_EQ(message(9, at(0, TensorData{0, Box{{12, 0}, {2, 7}}})),
             "x:0: the planned part [12:14, 0:7] lies outside a (master) of shape [13, 7]");
   EXPECT_TRUE(beside().empty());
 }

@@ -19,34 +19,34 @@ using test_support::Outcome;
 using test_support::ScratchDirectory;
 
 // Four parameters' step counters.
-class Counters : public formats::Checkpoint {
+class Counters : public Checkpoint {
  public:
   explicit Counters(float steps) : steps_(steps) {
     for (const char* name : {"a", "b", "c", "d"}) {
-      formats::TensorEntry tensor;
+      TensorEntry tensor;
       tensor.name = name;
       tensor.state = "step";
       tensor.chunks.push_back({});
       catalog_.tensors.push_back(std::move(tensor));
     }
   }
-  const formats::Catalog& catalog() const override { return catalog_; }
-  formats::Result<> read(const formats::TensorEntry&, const formats::Chunk&, std::uint64_t first,
-                         std::span<std::byte> into) const override {
+  const Catalog& catalog() const override { return catalog_; }
+  Result<> read(const TensorEntry&, const Chunk&, std::uint64_t first,
+                std::span<std::byte> into) const override {
     std::memcpy(into.data(), reinterpret_cast<const std::byte*>(&steps_) + first, into.size());
     return {};
   }
 
  private:
   float steps_;
-  formats::Catalog catalog_;
+  Catalog catalog_;
 };
 
 // Ranks take turns.
 void save_dcp(const Counters& counters, const std::string& folder) {
-  const auto layout = formats::Layout::make(
-      {.policy = formats::Policy::layer_wise, .mesh = {2, 1}, .owners = {0, 1, 0, 1}},
-      std::vector<formats::Shape>(4));
+  const auto layout =
+      Layout::make({.policy = Policy::layer_wise, .mesh = {2, 1}, .owners = {0, 1, 0, 1}},
+                   std::vector<Shape>(4));
   ASSERT_TRUE(layout) << layout.error().message;
   const auto plan = formats::emit_dcp({counters.catalog(), *layout});
   ASSERT_TRUE(plan) << plan.error().message;
@@ -56,7 +56,7 @@ void save_dcp(const Counters& counters, const std::string& folder) {
   for (const auto& entry : (*tree)->entries()) {
     const auto source = (*tree)->open(entry.name);
     ASSERT_TRUE(source);
-    formats::ByteVector bytes((*source)->size());
+    ByteVector bytes((*source)->size());
     ASSERT_TRUE((*source)->read(0, bytes));
     std::ofstream(folder + "/" + entry.name, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()),
