@@ -35,10 +35,10 @@ class UnknownFormat final : public Format {
   constexpr UnknownFormat() : Format({}) {}
   bool detect(const SourceTree&) const override { return false; }
   Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree>) const override {
-    return Error{Code::unsupported, "a format that is not registered cannot be read", {}};
+    return Error{Code::unsupported, "a format that is not registered cannot be read"};
   }
   Result<EmitPlan> emit(const EmitRequest&) const override {
-    return Error{Code::unsupported, "a format that is not registered cannot be written", {}};
+    return Error{Code::unsupported, "a format that is not registered cannot be written"};
   }
   ResumeRules resume_rules() const override { return {}; }
 };
@@ -72,7 +72,7 @@ Result<std::unique_ptr<Checkpoint>> described(const std::shared_ptr<const Source
     return error;
   }
   return Error{Code::unsupported,
-               std::string(tree->root()) + ": no checkpoint of a known format is here",
+               compose("{}: no checkpoint of a known format is here", tree->root()),
                "ckpt-inspect --help lists the formats this version reads"};
 }
 

@@ -4,6 +4,8 @@
 #include <compare>
 #include <set>
 
+#include "ebb/formats/core/compose.h"
+
 namespace ebb::libswap {
 namespace {
 
@@ -11,16 +13,16 @@ std::string microseconds(Trace::Clock::duration duration) {
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
   std::string fraction = std::to_string(ns % 1000);
   fraction.insert(0, 3 - fraction.size(), '0');
-  return std::to_string(ns / 1000) + "." + fraction;
+  return compose("{}.{}", ns / 1000, fraction);
 }
 
 std::string lane_name_event(Rank rank, Lane lane) {
-  const std::string place = "\"pid\":" + std::to_string(index_of(rank)) +
-                            ",\"tid\":" + std::to_string(static_cast<int>(lane));
-  return "{\"ph\":\"M\"," + place + ",\"name\":\"thread_name\",\"args\":{\"name\":\"" +
-         std::string(name_of(lane)) + "\"}},\n{\"ph\":\"M\"," + place +
-         ",\"name\":\"process_name\",\"args\":{\"name\":\"rank " + std::to_string(index_of(rank)) +
-         "\"}}";
+  const std::string place =
+      compose("\"pid\":{},\"tid\":{}", index_of(rank), static_cast<int>(lane));
+  return compose(
+      "{\"ph\":\"M\",{},\"name\":\"thread_name\",\"args\":{\"name\":\"{}\"}},\n{\"ph\":\"M\",{},"
+      "\"name\":\"process_name\",\"args\":{\"name\":\"rank {}\"}}",
+      place, name_of(lane), place, index_of(rank));
 }
 
 }  // namespace
@@ -55,18 +57,17 @@ void Trace::add(Rank rank, Lane lane, const char* name, Clock::time_point begin,
 }
 
 std::string Trace::event_of(const Span& span, Clock::time_point start, std::size_t id) {
-  const std::string place = ",\"pid\":" + std::to_string(index_of(span.rank)) +
-                            ",\"tid\":" + std::to_string(static_cast<int>(span.lane)) + ",\"ts\":";
+  const std::string place =
+      compose(",\"pid\":{},\"tid\":{},\"ts\":", index_of(span.rank), static_cast<int>(span.lane));
   const std::string name = std::string(",\"name\":\"") + span.name + "\"";
   const std::string begin = place + microseconds(span.begin - start);
   if (span.transfer.bytes == 0)
-    return "{\"ph\":\"X\"" + name + begin + ",\"dur\":" + microseconds(span.end - span.begin) + "}";
-  const std::string same =
-      name + ",\"cat\":\"" + std::string(name_of(span.lane)) + "\",\"id\":" + std::to_string(id);
-  return "{\"ph\":\"b\"" + same + begin +
-         ",\"args\":{\"tile\":" + std::to_string(span.transfer.tile) +
-         ",\"bytes\":" + std::to_string(span.transfer.bytes) + "}},\n{\"ph\":\"e\"" + same + place +
-         microseconds(span.end - start) + "}";
+    return compose("{\"ph\":\"X\"{}{},\"dur\":{}}", name, begin,
+                   microseconds(span.end - span.begin));
+  const std::string same = compose("{},\"cat\":\"{}\",\"id\":{}", name, name_of(span.lane), id);
+  return compose("{\"ph\":\"b\"{}{},\"args\":{\"tile\":{},\"bytes\":{}}},\n{\"ph\":\"e\"{}{}{}}",
+                 same, begin, span.transfer.tile, span.transfer.bytes, same, place,
+                 microseconds(span.end - start));
 }
 
 // How many bytes are being read and written at each moment, for each rank.
@@ -89,18 +90,17 @@ void Trace::append_counters(std::string& json) const {
   std::int64_t under_way = 0;
   for (const Change& change : changes) {
     under_way += change.bytes;
-    json += ",\n{\"ph\":\"C\",\"pid\":" + std::to_string(index_of(change.rank)) +
-            ",\"name\":\"bytes in " + std::string(name_of(change.lane)) +
-            "s\",\"ts\":" + microseconds(change.at - start_) +
-            ",\"args\":{\"bytes\":" + std::to_string(under_way) + "}}";
+    json += compose(
+        ",\n{\"ph\":\"C\",\"pid\":{},\"name\":\"bytes in {}s\",\"ts\":{},\"args\":{\"bytes\":{}}}",
+        index_of(change.rank), name_of(change.lane), microseconds(change.at - start_), under_way);
   }
 }
 
 std::string Trace::to_chrome_json() const {
   const std::lock_guard lock(mutex_);
-  std::string json =
-      "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":" + std::to_string(dropped_) +
-      "},\n\"traceEvents\":[\n";
+  std::string json = compose(
+      "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":{}},\n\"traceEvents\":[\n",
+      dropped_);
   std::set<std::pair<Rank, Lane>> lanes;
   for (const Span& span : spans_) lanes.insert({span.rank, span.lane});
   const char* separator = "";

@@ -22,10 +22,9 @@ struct Share {
 // Code::usage when the ranks cannot share the batch evenly.
 inline Result<> check_ranks(std::uint64_t world) {
   if (world != 0 && world <= kBatch && kBatch % world == 0) return {};
-  return Error{
-      Code::usage,
-      "--ranks " + std::to_string(world) + ": the 12 sequences of a step cannot be shared evenly",
-      "use --ranks 1, 2, 3, 4, 6 or 12"};
+  return Error{Code::usage,
+               compose("--ranks {}: the 12 sequences of a step cannot be shared evenly", world),
+               "use --ranks 1, 2, 3, 4, 6 or 12"};
 }
 
 // REQUIRES: check_ranks(world)

@@ -35,9 +35,9 @@ Result<> Exporter::check() const {
   auto possible = plan(*source);
   if (possible) return {};
   Error error = std::move(possible).error().within("--export " + request_.format);
-  error.hint = "export to another format, as dcp, or convert the store later: ckpt-convert " +
-               engine_.store_directory().string() + " " + request_.directory.string() + " --to " +
-               request_.format;
+  error.hint = compose(
+      "export to another format, as dcp, or convert the store later: ckpt-convert {} {} --to {}",
+      engine_.store_directory().string(), request_.directory.string(), request_.format);
   return error;
 }
 

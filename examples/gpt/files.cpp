@@ -12,9 +12,7 @@ Result<std::string> read_text(libswap::IoQueue& io, const fs::path& path, std::u
     EBB_TRY_ASSIGN(const libswap::FileInfo info, io.backend().info(file));
     if (info.size > most)
       return Error{Code::limit,
-                   path.string() + ": " + std::to_string(info.size) + " bytes, the limit is " +
-                       std::to_string(most),
-                   {}};
+                   compose("{}: {} bytes, the limit is {}", path.string(), info.size, most)};
     std::string text(static_cast<std::size_t>(info.size), '\0');
     EBB_TRY(io.read(file, 0, std::as_writable_bytes(std::span(text))));
     return text;

@@ -12,8 +12,7 @@ Result<> check(const Config& c) {
     return Error{Code::usage, "model: every size must be at least 1", ""};
   if (c.width % (2 * c.heads) != 0)
     return Error{Code::usage,
-                 "model: width " + std::to_string(c.width) + " is not a multiple of 2 x " +
-                     std::to_string(c.heads) + " heads",
+                 compose("model: width {} is not a multiple of 2 x {} heads", c.width, c.heads),
                  ""};
   return {};
 }
@@ -46,7 +45,7 @@ Result<Model> Model::make(const Config& config) {
   const std::uint64_t d = config.width, h = config.hidden;
   model.embedding = add(model, "embedding.weight", {kVocabulary, d}, Optimizer::adamw);
   for (std::uint32_t i = 0; i < config.layers; ++i) {
-    const std::string block = "blocks." + std::to_string(i) + ".";
+    const std::string block = compose("blocks.{}.", i);
     BlockPlaces at;
     at.attention_gain = add(model, block + "attention.gain", {d}, Optimizer::adamw);
     at.query = add(model, block + "attention.query.weight", {d, d}, Optimizer::muon);

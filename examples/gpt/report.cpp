@@ -88,21 +88,20 @@ Measured measured_per_step(const Outcome& outcome) {
 std::string plan_text(const Facts& facts) {
   const Predicted& plan = facts.predicted;
   std::string out = "text: " + facts.corpus.description + "\n";
-  out +=
-      "model: " + tools::count_text(facts.model.elems) + " parameters; " +
-      std::to_string(facts.settings.ranks) + " ranks; state " + bytes_text(plan.state_bytes) +
-      ", budget used " + bytes_text(plan.frame_bytes) + " (" +
+  out += compose(
+      "model: {} parameters; {} ranks; state {}, budget used {} ({} %), disk {}\n",
+      tools::count_text(facts.model.elems), facts.settings.ranks, bytes_text(plan.state_bytes),
+      bytes_text(plan.frame_bytes),
       fixed(100.0 * static_cast<double>(plan.frame_bytes) / static_cast<double>(plan.state_bytes),
-            1) +
-      " %), disk " + bytes_text(plan.disk_bytes) + "\n";
-  out += "predicted a step: read " + bytes_text(plan.step_read_bytes) + ", written " +
-         bytes_text(plan.step_written_bytes) + ", sent " + bytes_text(plan.step_sent_bytes);
+            1),
+      bytes_text(plan.disk_bytes));
+  out += compose("predicted a step: read {}, written {}, sent {}", bytes_text(plan.step_read_bytes),
+                 bytes_text(plan.step_written_bytes), bytes_text(plan.step_sent_bytes));
   if (facts.predicted_engine_s) out += ", optimizer " + milliseconds(*facts.predicted_engine_s);
   out += "\n";
   if (facts.predicted_create_s)
-    out += "a new store: all " + bytes_text(plan.disk_bytes) +
-           " are written before the first step, " + fixed(*facts.predicted_create_s, 1) +
-           " s on this disk\n";
+    out += compose("a new store: all {} are written before the first step, {} s on this disk\n",
+                   bytes_text(plan.disk_bytes), fixed(*facts.predicted_create_s, 1));
   out += "predicted memory, at most:\n";
   tools::Table table({{"", tools::Align::right}, {"", tools::Align::left}});
   for (const auto& [what, bytes] : plan.memory) table.add({bytes_text(bytes), what});
@@ -114,26 +113,27 @@ std::string outcome_text(const Facts& facts, const Outcome& outcome) {
   const Typical typical = typical_step(outcome);
   const Measured measured = measured_per_step(outcome);
   const auto bytes = [](double value) { return bytes_text(static_cast<std::uint64_t>(value)); };
-  std::string out = "steps " + std::to_string(outcome.first_step) + " to " +
-                    std::to_string(outcome.last_step) + " in " + fixed(outcome.seconds, 1) +
-                    " s, " + fixed(tokens_per_second(facts, outcome), 0) + " tokens/s\n";
-  out += "held-out loss " + fixed(outcome.held_out_loss, 4) + " nats a byte; bigram counts " +
-         fixed(facts.bigram_loss, 4) + "\n";
-  out += "measured a step: read " + bytes(measured.read_bytes) + ", written " +
-         bytes(measured.written_bytes) + ", sent " + bytes(measured.sent_bytes) + ", optimizer " +
-         milliseconds(typical.engine_s) + " of " + milliseconds(typical.step_s()) + "\n";
-  out += "peak memory " + bytes_text(facts.peak_rss_bytes) + " of " +
-         bytes_text(facts.predicted.memory_total()) + "\n";
-  out += std::to_string(outcome.snapshots) + " snapshots, longest stall " +
-         milliseconds(outcome.longest_snapshot_stall_s) + "; the store is " + outcome.store + "\n";
+  std::string out =
+      compose("steps {} to {} in {} s, {} tokens/s\n", outcome.first_step, outcome.last_step,
+              fixed(outcome.seconds, 1), fixed(tokens_per_second(facts, outcome), 0));
+  out += compose("held-out loss {} nats a byte; bigram counts {}\n",
+                 fixed(outcome.held_out_loss, 4), fixed(facts.bigram_loss, 4));
+  out +=
+      compose("measured a step: read {}, written {}, sent {}, optimizer {} of {}\n",
+              bytes(measured.read_bytes), bytes(measured.written_bytes), bytes(measured.sent_bytes),
+              milliseconds(typical.engine_s), milliseconds(typical.step_s()));
+  out += compose("peak memory {} of {}\n", bytes_text(facts.peak_rss_bytes),
+                 bytes_text(facts.predicted.memory_total()));
+  out += compose("{} snapshots, longest stall {}; the store is {}\n", outcome.snapshots,
+                 milliseconds(outcome.longest_snapshot_stall_s), outcome.store);
   if (outcome.snapshots_put_off > 0)
-    out += std::to_string(outcome.snapshots_put_off) +
-           " snapshots put off while another process read the store; more slots avoid that\n";
+    out += compose(
+        "{} snapshots put off while another process read the store; more slots avoid that\n",
+        outcome.snapshots_put_off);
   if (outcome.exported && *outcome.exported)
-    out += "exported step " + std::to_string((*outcome.exported)->step) + " to " +
-           (*outcome.exported)->directory.string() +
-           " behind training: " + bytes_text((*outcome.exported)->bytes) + " in " +
-           fixed((*outcome.exported)->seconds, 2) + " s\n";
+    out += compose("exported step {} to {} behind training: {} in {} s\n",
+                   (*outcome.exported)->step, (*outcome.exported)->directory.string(),
+                   bytes_text((*outcome.exported)->bytes), fixed((*outcome.exported)->seconds, 2));
   return out;
 }
 

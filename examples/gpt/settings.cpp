@@ -119,7 +119,7 @@ Result<ExportRequest> export_from(const std::string& text, std::uint64_t step) {
     return usage("--export " + text + ": wanted FORMAT:DIR, as in dcp:checkpoint");
   ExportRequest wanted{text.substr(0, colon), text.substr(colon + 1), step};
   if (formats::format_named(wanted.format) == nullptr)
-    return usage("--export " + text + ": no format '" + wanted.format + "' that can be written");
+    return usage(compose("--export {}: no format '{}' that can be written", text, wanted.format));
   return wanted;
 }
 
@@ -141,8 +141,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
   if (settings.snapshot_every == 0) return usage("--snapshot-every 0: wanted at least 1");
   const std::uint64_t export_step = arguments.count("export-at").value_or(settings.steps / 2);
   if (export_step > settings.steps)
-    return usage("--export-at " + std::to_string(export_step) + ": training ends at step " +
-                 std::to_string(settings.steps));
+    return usage(compose("--export-at {}: training ends at step {}", export_step, settings.steps));
   if (const auto text = arguments.text("export")) {
     EBB_TRY_ASSIGN(settings.exported, export_from(*text, export_step));
   }

@@ -19,7 +19,7 @@ void append(std::vector<std::uint8_t>& to, std::string_view text) {
   to.insert(to.end(), text.begin(), text.end());
 }
 
-std::string kilobytes(std::size_t bytes) { return std::to_string((bytes + 500) / 1000) + " kB"; }
+std::string kilobytes(std::size_t bytes) { return compose("{} kB", (bytes + 500) / 1000); }
 
 }  // namespace
 
@@ -34,15 +34,15 @@ Result<Corpus> hold_out_licences(const std::vector<NamedText>& texts, std::size_
     if (!hold) ++trained;
   }
   if (corpus.held_out.size() < length || corpus.train.size() < kTrainSequences * length)
-    return Error{Code::usage,
-                 "the licence texts are too short: " + std::to_string(corpus.train.size()) +
-                     " bytes to train on, " + std::to_string(corpus.held_out.size()) +
-                     " held out (Apache-2.0, CC0-1.0); the minimum is " +
-                     std::to_string(kTrainSequences * length) + " and " + std::to_string(length),
-                 "give a text with --text FILE"};
-  corpus.description = std::to_string(trained) + " licence texts, " +
-                       kilobytes(corpus.train.size()) + "; held out: " + held + ", " +
-                       kilobytes(corpus.held_out.size());
+    return Error{
+        Code::usage,
+        compose("the licence texts are too short: {} bytes to train on, {} held out (Apache-2.0, "
+                "CC0-1.0); the minimum is {} and {}",
+                corpus.train.size(), corpus.held_out.size(), kTrainSequences * length, length),
+        "give a text with --text FILE"};
+  corpus.description =
+      compose("{} licence texts, {}; held out: {}, {}", trained, kilobytes(corpus.train.size()),
+              held, kilobytes(corpus.held_out.size()));
   return corpus;
 }
 
@@ -51,15 +51,15 @@ Result<Corpus> hold_out_tail(const NamedText& text, std::size_t length) {
   const std::size_t minimum = (kTrainSequences * length * 10 + 8) / 9;
   if (text.text.size() < minimum)
     return Error{Code::usage,
-                 text.name + ": " + std::to_string(text.text.size()) +
-                     " bytes of text are too few, the minimum is " + std::to_string(minimum),
+                 compose("{}: {} bytes of text are too few, the minimum is {}", text.name,
+                         text.text.size(), minimum),
                  "give a longer file, or leave --text out to train on the licence texts"};
   const std::size_t held = text.text.size() / 10;
   Corpus corpus;
   append(corpus.train, std::string_view(text.text).substr(0, text.text.size() - held));
   append(corpus.held_out, std::string_view(text.text).substr(text.text.size() - held));
-  corpus.description = text.name + ", " + kilobytes(corpus.train.size()) +
-                       "; held out: its last tenth, " + kilobytes(held);
+  corpus.description = compose("{}, {}; held out: its last tenth, {}", text.name,
+                               kilobytes(corpus.train.size()), kilobytes(held));
   return corpus;
 }
 

@@ -115,9 +115,8 @@ Result<> RankTrainer::open() {
   if (leads()) run_.say(outcome_.origin);
   if (!exporter_) return {};
   if (leads() && exporter_->too_late())
-    run_.say("note: nothing is exported: the run begins at step " +
-             std::to_string(outcome_.first_step) + ", behind --export-at " +
-             std::to_string(run_.settings.exported->step));
+    run_.say(compose("note: nothing is exported: the run begins at step {}, behind --export-at {}",
+                     outcome_.first_step, run_.settings.exported->step));
   return libswap::agree_all(ranks_, exporter_->check(), "planning its export");
 }
 
@@ -150,7 +149,7 @@ Result<> RankTrainer::one_step() {
   EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(step)));
   EBB_TRY_ASSIGN(const libmuon::StepResult result, engine_->step({}));
   if (result.skipped)
-    return Error{Code::state, "step " + std::to_string(step) + ": the gradient is not finite",
+    return Error{Code::state, compose("step {}: the gradient is not finite", step),
                  "the state is as it was; lower the learning rates in setup.h"};
   times.engine_s = seconds_since(reduced);
 

@@ -70,7 +70,7 @@ std::span<const std::uint8_t> judged(const Corpus& corpus, std::size_t length) {
 Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   EBB_TRY_ASSIGN(const Settings settings, settings_from(arguments));
   tools::catch_stop_signals();
-  if (settings.print_pid == Report::on) say("pid " + std::to_string(libswap::process_id()));
+  if (settings.print_pid == Report::on) say(compose("pid {}", libswap::process_id()));
   EBB_TRY_ASSIGN(const auto io, open_io());
   EBB_TRY_ASSIGN(const Model model, Model::make({}));
   const std::size_t length = model.config.sequence + 1;
@@ -99,8 +99,8 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   if (trace) EBB_TRY(write_text(*io, *settings.trace, trace->to_chrome_json()));
   if (!outcome.exported) return outcome.exported.error();
   if (outcome.stopped) {
-    say("stopped at step " + std::to_string(outcome.last_step) +
-        ", nothing is lost; the same command goes on");
+    say(compose("stopped at step {}, nothing is lost; the same command goes on",
+                outcome.last_step));
     return Exit::interrupted;
   }
   return Exit::success;

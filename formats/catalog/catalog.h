@@ -114,10 +114,15 @@ class Checkpoint {
   virtual ~Checkpoint() = default;
   virtual const Catalog& catalog() const = 0;
   // Fills `into` with decoded, row-major, little-endian bytes of the chunk, from its byte `first`
-  // on. Verifies whatever checksum the format has over what it reads; errors name file, offset,
-  // tensor.
-  virtual Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                        std::span<std::byte> into) const = 0;
+  // on; a read past its end is Code::usage. Verifies whatever checksum the format has over what it
+  // reads; errors name file, offset, tensor.
+  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                std::span<std::byte> into) const;
+
+ private:
+  // REQUIRES: the bytes lie in the chunk, and there is at least one.
+  virtual Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                              std::span<std::byte> into) const = 0;
 };
 
 // Every element of every tensor is stored exactly once: holes, overlaps and boxes outside the

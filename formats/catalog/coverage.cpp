@@ -18,8 +18,8 @@ constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 28;
 constexpr std::size_t kMaxCut = 8;  // each doubles the corners; a mesh has five axes at most
 
 std::string place_of(const Chunk& chunk, const Catalog& catalog) {
-  if (chunk.file >= catalog.files.size()) return "file " + std::to_string(chunk.file);
-  return printable(catalog.files[chunk.file].name) + ":" + std::to_string(chunk.offset);
+  if (chunk.file >= catalog.files.size()) return compose("file {}", chunk.file);
+  return compose("{}:{}", printable(catalog.files[chunk.file].name), chunk.offset);
 }
 
 // "rows 3-4 are", and the columns too when the box is narrower than the tensor.
@@ -28,8 +28,7 @@ std::string rows_are(const Box& box, const Shape& shape) {
   const std::uint64_t first = box.offset[0];
   const std::uint64_t count = box.extent[0];
   std::string text =
-      count == 1 ? "row " + std::to_string(first)
-                 : "rows " + std::to_string(first) + "-" + std::to_string(first + count - 1);
+      count == 1 ? compose("row {}", first) : compose("rows {}-{}", first, first + count - 1);
   if (!std::ranges::equal(std::span(box.extent).subspan(1), std::span(shape).subspan(1)))
     text += " (elements " + to_string(box) + ")";
   return text + (count == 1 ? " is" : " are");
@@ -63,11 +62,10 @@ class Proof {
                      "shape " + to_string(tensor_.shape) + " has more than 2^64 elements");
     for (const Chunk& chunk : tensor_.chunks) {
       if (!inside(chunk.box, tensor_.shape))
-        return failure(Code::corrupt, "shard " + to_string(chunk.box) + " of rank " +
-                                          std::to_string(index_of(chunk.holder)) + " (" +
-                                          place_of(chunk, catalog_) +
-                                          ") lies outside the tensor's shape " +
-                                          to_string(tensor_.shape));
+        return failure(Code::corrupt,
+                       compose("shard {} of rank {} ({}) lies outside the tensor's shape {}",
+                               to_string(chunk.box), index_of(chunk.holder),
+                               place_of(chunk, catalog_), to_string(tensor_.shape)));
       if (volume(chunk.box.extent) != 0) boxes_.push_back(&chunk);
     }
     return {};
@@ -88,15 +86,17 @@ class Proof {
     for (const std::size_t d : cut_) {
       const auto wider = checked_mul(grid, tensor_.shape[d] + 1);
       if (!wider)
-        return failure(Code::limit, "shape " + to_string(tensor_.shape) + " is cut in " +
-                                        std::to_string(cut_.size()) +
-                                        " dimensions that span more than 2^63 positions");
+        return failure(
+            Code::limit,
+            compose("shape {} is cut in {} dimensions that span more than 2^63 positions",
+                    to_string(tensor_.shape), cut_.size()));
       grid = *wider;
     }
     if (cut_.size() > kMaxCut || ((boxes_.size() + 1) << cut_.size()) > kMaxCorners)
-      return failure(Code::limit, std::to_string(boxes_.size()) + " shards cut in " +
-                                      std::to_string(cut_.size()) +
-                                      " dimensions; the limits are 8 dimensions and 2^28 corners");
+      return failure(
+          Code::limit,
+          compose("{} shards cut in {} dimensions; the limits are 8 dimensions and 2^28 corners",
+                  boxes_.size(), cut_.size()));
     corners_.reserve((boxes_.size() + 1) << cut_.size());
     for (const Chunk* chunk : boxes_) append_corners(chunk->box, 0);
     append_corners(whole(tensor_.shape), 1);
@@ -159,11 +159,11 @@ class Proof {
         continue;
       }
       const Box common = *intersect(first->box, chunk->box);
-      return failure(Code::corrupt, rows_are(common, tensor_.shape) + " in shards of ranks " +
-                                        std::to_string(index_of(first->holder)) + " and " +
-                                        std::to_string(index_of(chunk->holder)) + " (" +
-                                        place_of(*first, catalog_) + " and " +
-                                        place_of(*chunk, catalog_) + ")");
+      return failure(
+          Code::corrupt,
+          compose("{} in shards of ranks {} and {} ({} and {})", rows_are(common, tensor_.shape),
+                  index_of(first->holder), index_of(chunk->holder), place_of(*first, catalog_),
+                  place_of(*chunk, catalog_)));
     }
     check_failed("an element stored twice is in two chunks", __FILE__, __LINE__);
   }
@@ -176,12 +176,6 @@ class Proof {
 };
 
 }  // namespace
-
-std::string label_of(const TensorEntry& tensor) {
-  if (tensor.key) return printable(*tensor.key);
-  if (tensor.state.empty()) return printable(tensor.name);
-  return printable(tensor.name) + " (" + printable(tensor.state) + ")";
-}
 
 Result<> prove_coverage(const TensorEntry& tensor, const Catalog& catalog) {
   if (tensor.chunks.size() == 1 && tensor.chunks[0].box.extent == tensor.shape &&

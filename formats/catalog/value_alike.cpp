@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "ebb/formats/core/compose.h"
+
 namespace ebb::formats {
 namespace {
 
@@ -52,11 +54,11 @@ class Comparing {
   void compare_sequences(const std::string& path, const Value& left, const Value& right) {
     const std::size_t both = std::min(left.items.size(), right.items.size());
     for (std::size_t i = 0; i < both; ++i)
-      compare(path + "." + std::to_string(i), left.items[i], right.items[i]);
+      compare(compose("{}.{}", path, i), left.items[i], right.items[i]);
     for (std::size_t i = both; i < left.items.size(); ++i)
-      add({path + "." + std::to_string(i), &left.items[i], nullptr});
+      add({compose("{}.{}", path, i), &left.items[i], nullptr});
     for (std::size_t i = both; i < right.items.size(); ++i)
-      add({path + "." + std::to_string(i), nullptr, &right.items[i]});
+      add({compose("{}.{}", path, i), nullptr, &right.items[i]});
   }
 
   std::size_t most_;

@@ -302,7 +302,7 @@ std::optional<std::vector<PathItem>> path_from(dom::element json) {
 }
 
 Error malformed(const std::string& where, std::string_view why) {
-  return {Code::corrupt, where + ": " + std::string(why), {}};
+  return {Code::corrupt, compose("{}: {}", where, why)};
 }
 
 // Parses `json` and calls visit(element), which says whether the element is what it should be.
@@ -310,9 +310,7 @@ template <typename Visit>
 Result<> read_document(std::string_view json, const std::string& where, Visit visit) {
   if (json.size() > kMaxJson)
     return Error{Code::limit,
-                 where + ": " + std::to_string(json.size()) + " bytes of JSON; the limit is " +
-                     std::to_string(kMaxJson),
-                 {}};
+                 compose("{}: {} bytes of JSON; the limit is {}", where, json.size(), kMaxJson)};
   dom::parser parser;
   dom::element root;
   const simdjson::padded_string text(json);
@@ -393,8 +391,8 @@ std::string groups_json(const std::vector<GroupEntry>& groups) {
     for (const auto& [name, value] : group.settings)
       settings.push_back(list({json_string(name), to_json(packed(value))}));
     for (const std::string& name : group.params) params.push_back(json_string(name));
-    items.push_back("{\"optimizer\": " + json_string(group.optimizer) +
-                    ", \"settings\": " + list(settings) + ", \"params\": " + list(params) + "}");
+    items.push_back(compose("{\"optimizer\": {}, \"settings\": {}, \"params\": {}}",
+                            json_string(group.optimizer), list(settings), list(params)));
   }
   return list(items);
 }

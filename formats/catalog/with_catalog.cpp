@@ -11,8 +11,8 @@ class WithCatalog : public Checkpoint {
       : stored_(std::move(stored)), catalog_(std::move(catalog)) {}
 
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     return stored_->read(tensor, chunk, first, into);
   }
 

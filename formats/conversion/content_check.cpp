@@ -59,14 +59,14 @@ class ContentCheck {
 
   void missing(const std::string& what) { lost_.push_back(what + " is missing"); }
   void differs(const std::string& what, const std::string& wanted, const std::string& found) {
-    lost_.push_back(what + " is " + printable(found, kShown) + ", not " +
-                    printable(wanted, kShown));
+    lost_.push_back(
+        compose("{} is {}, not {}", what, printable(found, kShown), printable(wanted, kShown)));
   }
 
   void check_step() {
     if (is_dropped("step")) return;
     if (!written_.step)
-      missing("step " + std::to_string(*content_.step));
+      missing(compose("step {}", *content_.step));
     else if (*written_.step != *content_.step)
       differs("step", std::to_string(*content_.step), std::to_string(*written_.step));
   }
@@ -92,7 +92,7 @@ class ContentCheck {
         check_value(key + "." + key_text(name), value);
     } else if (is_sequence(wanted) && !wanted.items.empty()) {
       for (std::size_t i = 0; i < wanted.items.size(); ++i)
-        check_value(key + "." + std::to_string(i), wanted.items[i]);
+        check_value(compose("{}.{}", key, i), wanted.items[i]);
     } else if (!is_there_as_another_kind(key, wanted)) {
       missing(what);
     }
@@ -129,7 +129,7 @@ class ContentCheck {
   }
 
   void check_group(std::size_t number) {
-    const std::string what = "parameter group " + std::to_string(number);
+    const std::string what = compose("parameter group {}", number);
     if (drops_line_of(what + " ")) return;
     const GroupEntry& wanted = content_.groups[number];
     const GroupEntry* found = written_group(number);
@@ -143,7 +143,7 @@ class ContentCheck {
     const std::set<std::string_view> params(found->params.begin(), found->params.end());
     for (const std::string& name : wanted.params)
       if (stored_names_.contains(name) && !params.contains(name) && !is_dropped(name))
-        missing(what + ": parameter '" + printable(name) + "'");
+        missing(compose("{}: parameter '{}'", what, printable(name)));
   }
 
   // Most frameworks load groups by their position.
@@ -159,8 +159,7 @@ class ContentCheck {
           is_stored(content_.groups[number]) ? written_group(number) : nullptr;
       if (found == nullptr) continue;
       if (last && found < last->second)
-        lost_.push_back("parameter group " + std::to_string(number) + " comes before group " +
-                        std::to_string(last->first));
+        lost_.push_back(compose("parameter group {} comes before group {}", number, last->first));
       last = {number, found};
     }
   }
@@ -168,7 +167,7 @@ class ContentCheck {
   void check_setting(const std::string& group, const std::string& name, const Value& value,
                      const GroupEntry& found) {
     if (is_dropped(name) || is_counter(name, value, found)) return;
-    const std::string what = group + ": setting '" + printable(name) + "'";
+    const std::string what = compose("{}: setting '{}'", group, printable(name));
     const auto other = std::ranges::find_if(
         found.settings, [&](const auto& setting) { return setting.first == name; });
     if (other == found.settings.end())

@@ -44,8 +44,8 @@ std::string ContentView::identity() const {
   return sha256_hex(all);
 }
 
-Result<> ContentView::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                           std::span<std::byte> into) const {
+Result<> ContentView::read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                                 std::span<std::byte> into) const {
   const auto number = static_cast<std::size_t>(&tensor - content_.tensors.data());
   EBB_CHECK(number < made_of_.size());
   const MadeOf& made_of = made_of_[number];

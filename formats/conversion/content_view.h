@@ -30,8 +30,8 @@ class ContentView : public Checkpoint {
   // The same for two views of one source only if they make the same elements of it.
   std::string identity() const;
   // REQUIRES: `tensor` is one of catalog()'s; whole elements where they are cast.
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override;
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
 
  private:
   Result<> read_cast(const MadeOf& made_of, const TensorEntry& tensor, const Chunk& chunk,

@@ -88,8 +88,7 @@ Result<> check_free(const Format& from, const TensorEntry& tensor) {
   const std::string_view why = from.why_bound(tensor);
   if (why.empty()) return {};
   return Error{Code::unsupported,
-               "tensor '" + label_of(tensor) + "' cannot leave " + std::string(from.name()) + ": " +
-                   std::string(why),
+               compose("tensor '{}' cannot leave {}: {}", label_of(tensor), from.name(), why),
                "--states param converts the weights alone"};
 }
 
@@ -161,7 +160,7 @@ void leave_repetitions(std::vector<GroupEntry>& groups) {
 // Whether a state's key in a state dict is as good as any where there are only keys.
 bool says_the_same(const ConvertRequest& request, const TensorEntry& tensor) {
   return is_state_dict(request.from) && request.to.traits().holds == Holds::keyed_tensors &&
-         tensor.key && tensor.key->ends_with("." + tensor.name + "." + tensor.state);
+         tensor.key && tensor.key->ends_with(compose(".{}.{}", tensor.name, tensor.state));
 }
 
 Result<Layout> layout_of(const Catalog& content, Policy policy, std::uint32_t world) {

@@ -104,8 +104,7 @@ Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& c
     for (std::string& name : optimizer.params) rename(name);
   drop_echoes(content);
   for (ValueEntry& entry : content.values) rename_value(entry, fresh);
-  return std::vector<std::string>{"renames " + std::to_string(fresh.size()) + " of " +
-                                  std::to_string(names.size()) + " names"};
+  return std::vector<std::string>{compose("renames {} of {} names", fresh.size(), names.size())};
 }
 
 Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& content) {
@@ -128,9 +127,9 @@ Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& cont
   std::vector<std::string> lines;
   for (const auto& [cast, count] : casts) {
     const auto& [state, from, to] = cast;
-    lines.push_back("casts " + std::to_string(count) + " tensors (" + printable(state, 40) +
-                    ") from " + std::string(name_of(from)) + " to " + std::string(name_of(to)) +
-                    (is_widening(from, to) ? ", exact" : ", rounded to nearest: lossy"));
+    lines.push_back(compose("casts {} tensors ({}) from {} to {}{}", count, printable(state, 40),
+                            name_of(from), name_of(to),
+                            (is_widening(from, to) ? ", exact" : ", rounded to nearest: lossy")));
   }
   if (lines.empty()) lines.emplace_back("casts nothing: every dtype is as asked for already");
   return lines;

@@ -9,23 +9,17 @@ namespace ebb::formats {
 Result<MemoryContent> MemoryContent::make(Catalog catalog, std::vector<Held> held) {
   for (const Held& one : held) {
     if (one.tensor >= catalog.tensors.size())
-      return Error{Code::layout,
-                   "tensor " + std::to_string(one.tensor) + " is held of a state that has " +
-                       std::to_string(catalog.tensors.size()),
-                   {}};
+      return Error{Code::layout, compose("tensor {} is held of a state that has {}", one.tensor,
+                                         catalog.tensors.size())};
     const TensorEntry& tensor = catalog.tensors[one.tensor];
     if (!inside(one.box, tensor.shape))
-      return Error{Code::layout,
-                   label_of(tensor) + ": " + to_string(one.box) + " is held of a tensor of shape " +
-                       to_string(tensor.shape),
-                   {}};
+      return Error{Code::layout, compose("{}: {} is held of a tensor of shape {}", label_of(tensor),
+                                         to_string(one.box), to_string(tensor.shape))};
     const auto bytes = packed_bytes(tensor.dtype, volume(one.box.extent));
     if (bytes != one.data.size())
       return Error{Code::layout,
-                   label_of(tensor) + ": the memory of " + to_string(one.box) + " has " +
-                       std::to_string(one.data.size()) + " bytes, its elements " +
-                       std::to_string(bytes.value_or(0)),
-                   {}};
+                   compose("{}: the memory of {} has {} bytes, its elements {}", label_of(tensor),
+                           to_string(one.box), one.data.size(), bytes.value_or(0))};
   }
   return MemoryContent(std::move(catalog), std::move(held));
 }
@@ -39,8 +33,8 @@ MemoryContent::MemoryContent(Catalog catalog, std::vector<Held> held)
         {.box = held_[i].box, .length = held_[i].data.size(), .tag = i});
 }
 
-Result<> MemoryContent::read(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
-                             std::span<std::byte> into) const {
+Result<> MemoryContent::read_chunk(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
+                                   std::span<std::byte> into) const {
   EBB_CHECK(chunk.tag < held_.size());
   const std::span<const std::byte> data = held_[chunk.tag].data;
   EBB_CHECK(first <= data.size() && into.size() <= data.size() - first);

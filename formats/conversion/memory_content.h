@@ -28,8 +28,8 @@ class MemoryContent : public Checkpoint {
   static Result<MemoryContent> make(Catalog catalog, std::vector<Held> held);
 
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override;
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
 
  private:
   MemoryContent(Catalog catalog, std::vector<Held> held);

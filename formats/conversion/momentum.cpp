@@ -75,9 +75,10 @@ void note_form(GroupEntry& group, MomentumForm form) {
 }
 
 Error refusal(const TensorEntry& tensor, const std::string& why, std::string hint) {
-  return {Code::unsupported,
-          "--momentum: '" + printable(tensor.name) + "' (" + printable(tensor.state) + "): " + why,
-          std::move(hint)};
+  return {
+      Code::unsupported,
+      compose("--momentum: '{}' ({}): {}", printable(tensor.name), printable(tensor.state), why),
+      std::move(hint)};
 }
 
 Result<double> scale_for(const GroupEntry& group, const TensorEntry& tensor,
@@ -131,19 +132,18 @@ Result<std::vector<std::string>> change_momentum(const MomentumRule& rule, Catal
     if (scale != 1) ++changed[scale];
   }
   if (scales.empty())
-    return Error{Code::usage, "--momentum: no tensor of this checkpoint is a momentum", {}};
+    return Error{Code::usage, "--momentum: no tensor of this checkpoint is a momentum"};
   for (const auto& [group, scale] : scales) note_form(content.groups[group], rule.to);
   std::vector<std::string> lines;
   for (const auto& [scale, count] : changed) {
     int exponent = 0;
     const bool exact = std::frexp(scale, &exponent) == 0.5;
-    lines.push_back("momentum of " + std::to_string(count) + " tensors becomes " +
-                    std::string(name_of(rule.to)) + ": times " + text_of(scale) +
-                    (exact ? ", exact" : ", rounded once"));
+    lines.push_back(compose("momentum of {} tensors becomes {}: times {}{}", count,
+                            name_of(rule.to), text_of(scale),
+                            (exact ? ", exact" : ", rounded once")));
   }
   if (lines.empty())
-    lines.push_back("momentum is " + std::string(name_of(rule.to)) +
-                    " already: its groups say so now");
+    lines.push_back(compose("momentum is {} already: its groups say so now", name_of(rule.to)));
   return lines;
 }
 

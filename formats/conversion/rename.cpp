@@ -61,13 +61,11 @@ Result<RenameRules::Rule> RenameRules::parse_rule(std::string_view text) {
   const std::string_view from = trimmed(text.substr(0, equals));
   const std::string_view to = trimmed(text.substr(equals + 1));
   if (from.empty() || to.empty())
-    return Error{Code::usage, rule + " gives nothing a name, or a name to nothing", {}};
+    return Error{Code::usage, rule + " gives nothing a name, or a name to nothing"};
   const auto stars = static_cast<std::size_t>(std::count(from.begin(), from.end(), '*'));
   if (const std::size_t wanted = captures_wanted(to); wanted > stars)
-    return Error{Code::usage,
-                 rule + " asks for run " + std::to_string(wanted) + " of the old name, which has " +
-                     std::to_string(stars) + (stars == 1 ? " '*'" : " of '*'"),
-                 {}};
+    return Error{Code::usage, compose("{} asks for run {} of the old name, which has {}{}", rule,
+                                      wanted, stars, stars == 1 ? " '*'" : " of '*'")};
   return Rule{std::string(text), std::string(from), std::string(to)};
 }
 
@@ -107,12 +105,12 @@ Result<std::map<std::string, std::string>> RenameRules::apply(const std::set<std
       break;
     }
     if (fresh.empty())
-      return Error{Code::usage, "'" + printable(name) + "' would be left without a name", {}};
+      return Error{Code::usage, "'" + printable(name) + "' would be left without a name"};
     const auto [place, unique] = old_of.emplace(fresh, name);
     if (!unique && !(may_join && may_join(std::string(place->second), name)))
       return Error{Code::usage,
-                   "'" + printable(place->second) + "' and '" + printable(name) +
-                       "' would both be called '" + printable(fresh) + "'",
+                   compose("'{}' and '{}' would both be called '{}'", printable(place->second),
+                           printable(name), printable(fresh)),
                    "make the --rename rules tell them apart"};
     if (fresh != name) changed.emplace(name, std::move(fresh));
   }

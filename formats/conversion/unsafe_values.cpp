@@ -36,9 +36,8 @@ std::vector<std::string> leave_unsafe(Catalog& content) {
   });
   for (std::size_t i = 0; i < content.groups.size(); ++i)
     std::erase_if(content.groups[i].settings, [&](auto& setting) {
-      return leaves(
-          "setting " + json_string(setting.first) + " of parameter group " + std::to_string(i),
-          setting.second);
+      return leaves(compose("setting {} of parameter group {}", json_string(setting.first), i),
+                    setting.second);
     });
   return lines;
 }

@@ -77,7 +77,7 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 std::string tensors_text(std::size_t count) {
-  return compose(count == 1 ? "{} tensor" : "{} tensors", count);
+  return compose("{} tensor{}", count, count == 1 ? "" : "s");
 }
 
 void add(Weights& weights, const Catalog& source, std::string name, std::uint32_t tensor) {

@@ -63,7 +63,7 @@ class Optimizers {
 };
 
 std::string counted(std::size_t count, std::string_view what) {
-  return std::to_string(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+  return compose("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 // The places of tensors and values.

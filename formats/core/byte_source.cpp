@@ -10,22 +10,18 @@ namespace ebb::formats {
 Result<ByteVector> read_bytes(const ByteSource& source, std::uint64_t offset, std::uint64_t count,
                               std::uint64_t limit) {
   if (count > limit)
-    return refuse(
-        Code::limit, source.name(), offset,
-        std::to_string(count) + " bytes are more than the limit of " + std::to_string(limit));
+    return refuse(Code::limit, source.name(), offset,
+                  compose("{} bytes are more than the limit of {}", count, limit));
   if (offset > source.size() || count > source.size() - offset)
     return refuse(Code::corrupt, source.name(), offset,
-                  std::to_string(count) + " bytes wanted, but the file ends at " +
-                      std::to_string(source.size()));
+                  compose("{} bytes wanted, but the file ends at {}", count, source.size()));
   ByteVector bytes(static_cast<std::size_t>(count));
   EBB_TRY(source.read(offset, bytes));
   return bytes;
 }
 
 Result<ByteVector> SourceTree::probe(std::string_view program, const ByteSource& file) const {
-  return Error{Code::unsupported,
-               std::string(file.name()) + ": " + std::string(program) + " cannot be run here",
-               {}};
+  return Error{Code::unsupported, compose("{}: {} cannot be run here", file.name(), program)};
 }
 
 Result<SourceTree::Decoded> SourceTree::decoded(
@@ -54,8 +50,7 @@ SourceTree::Hold SourceTree::hold(std::string_view name, std::uint64_t first,
 
 Result<> MemorySource::read(std::uint64_t offset, std::span<std::byte> into) const {
   if (offset > bytes_.size() || into.size() > bytes_.size() - offset)
-    return refuse(Code::corrupt, name_, offset,
-                  "read past the end at " + std::to_string(bytes_.size()));
+    return refuse(Code::corrupt, name_, offset, compose("read past the end at {}", bytes_.size()));
   std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
   return {};
 }

@@ -13,7 +13,7 @@ namespace ebb::formats {
 namespace {
 
 Error failure(std::size_t code) {
-  return {Code::no_memory, std::string("zstd cannot compress: ") + ZSTD_getErrorName(code), {}};
+  return {Code::no_memory, std::string("zstd cannot compress: ") + ZSTD_getErrorName(code)};
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ Result<ZstdWriter> ZstdWriter::make(int level) {
   EBB_CHECK(kFirstLevel <= level && level <= kLastLevel);
   ZstdWriter writer;
   writer.context_.reset(ZSTD_createCCtx());
-  if (writer.context_ == nullptr) return Error{Code::no_memory, "no memory to compress", {}};
+  if (writer.context_ == nullptr) return Error{Code::no_memory, "no memory to compress"};
   for (const auto& [parameter, value] :
        {std::pair(ZSTD_c_compressionLevel, level), std::pair(ZSTD_c_checksumFlag, 1)}) {
     const std::size_t set = ZSTD_CCtx_setParameter(writer.context_.get(), parameter, value);

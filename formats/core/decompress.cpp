@@ -18,10 +18,10 @@ constexpr std::uint64_t kPiece = 256 * 1024;
 constexpr std::uint64_t kLikely = 64;  // how far a stream expands
 
 Error too_much(std::string_view where, std::uint64_t limit) {
-  return {Code::limit,
-          std::string(where) + ": decompresses to more than " + std::to_string(limit) +
-              " bytes, which is the limit for what it should hold",
-          {}};
+  return {
+      Code::limit,
+      compose("{}: decompresses to more than {} bytes, which is the limit for what it should hold",
+              where, limit)};
 }
 
 struct FreeStream {
@@ -34,7 +34,7 @@ class ZstdFrames {
   static Result<ZstdFrames> begin(std::uint64_t expected, std::uint64_t limit,
                                   std::string_view where) {
     ZstdFrames frames(limit, where);
-    if (frames.stream_ == nullptr) return Error{Code::no_memory, "no memory for a zstd stream", {}};
+    if (frames.stream_ == nullptr) return Error{Code::no_memory, "no memory for a zstd stream"};
     frames.out_.reserve(static_cast<std::size_t>(expected));
     return frames;
   }
@@ -61,9 +61,7 @@ class ZstdFrames {
  private:
   ZstdFrames(std::uint64_t limit, std::string_view where)
       : stream_(ZSTD_createDStream()), pass_(ZSTD_DStreamOutSize()), limit_(limit), where_(where) {}
-  Error bad(std::string_view why) const {
-    return {Code::corrupt, std::string(where_) + ": " + std::string(why), {}};
-  }
+  Error bad(std::string_view why) const { return {Code::corrupt, compose("{}: {}", where_, why)}; }
 
   std::unique_ptr<ZSTD_DStream, FreeStream> stream_;
   ByteVector out_;
@@ -114,7 +112,7 @@ Result<std::size_t> Inflater::next(std::span<std::byte> into) {
     auto stream = std::make_unique<z_stream>();
     const int bits = wrapping_ == Wrapping::zlib ? MAX_WBITS : -MAX_WBITS;
     if (inflateInit2(stream.get(), bits) != Z_OK)
-      return Error{Code::no_memory, "no memory to decompress", {}};
+      return Error{Code::no_memory, "no memory to decompress"};
     stream_.reset(stream.release());
   }
   constexpr std::size_t kMost = 1u << 30;  // zlib counts in 32 bits
@@ -129,7 +127,7 @@ Result<std::size_t> Inflater::next(std::span<std::byte> into) {
     stream_->avail_out = static_cast<uInt>(room);
     const int state = inflate(stream_.get(), Z_NO_FLUSH);
     if (state != Z_OK && state != Z_STREAM_END && state != Z_BUF_ERROR)
-      return Error{Code::corrupt, stream_->msg == nullptr ? "not deflated" : stream_->msg, {}};
+      return Error{Code::corrupt, stream_->msg == nullptr ? "not deflated" : stream_->msg};
     ended_ = state == Z_STREAM_END;
     packed_ = packed_.subspan(given - stream_->avail_in);
     made = room - stream_->avail_out;
@@ -139,7 +137,7 @@ Result<std::size_t> Inflater::next(std::span<std::byte> into) {
 
 Result<ByteVector> unzlib(ByteView packed, std::uint64_t limit, std::string_view where) {
   const auto bad = [&](std::string_view why) {
-    return Error{Code::corrupt, std::string(where) + ": " + std::string(why), {}};
+    return Error{Code::corrupt, compose("{}: {}", where, why)};
   };
   Inflater inflater(Inflater::Wrapping::zlib);
   inflater.feed(packed);

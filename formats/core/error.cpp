@@ -58,7 +58,7 @@ Error Error::within(std::string_view context) && {
 }
 
 Error Error::about(std::string_view subject) && {
-  message.insert(behind_place(message), std::string(subject) + ": ");
+  message.insert(behind_place(message), compose("{}: ", subject));
   return std::move(*this);
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "ebb/formats/core/compose.h"
+
 namespace ebb::formats {
 
 enum class Code : std::uint8_t {

@@ -50,14 +50,10 @@ class DcpCheckpoint : public Checkpoint {
 
   const Catalog& catalog() const override { return catalog_; }
 
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
-    const std::uint64_t bytes = volume(chunk.box.extent) * bytes_of(tensor.dtype);
-    const std::string label = "tensor " + json_string(*tensor.key) + " " + to_string(chunk.box);
-    if (first > bytes || into.size() > bytes - first)
-      return Error{
-          Code::usage, label + ": a read past its " + std::to_string(bytes) + " bytes", {}};
-    if (into.empty()) return {};
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
+    const std::string label =
+        compose("tensor {} {}", json_string(*tensor.key), to_string(chunk.box));
     return payloads_.read({catalog_.files[chunk.file].name, chunk.offset, chunk.length, chunk.tag},
                           chunk.box.extent, tensor.dtype, label, first, into);
   }
@@ -114,9 +110,7 @@ class Describer {
 
  private:
   Catalog& catalog() { return checkpoint_->catalog_; }
-  std::string at_root(std::string_view name) const {
-    return std::string(tree_->root()) + "/" + std::string(name);
-  }
+  std::string at_root(std::string_view name) const { return compose("{}/{}", tree_->root(), name); }
 
   Result<DcpIndex> read_index(std::string_view name) {
     EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
@@ -142,9 +136,8 @@ class Describer {
       const std::string expected = std::to_string(parts.size());
       if (rank != parts.size())
         return Error{Code::incomplete,
-                     at_root(name) + ": the metadata of rank " + expected +
-                         " is missing: no file __" + expected + ".metadata",
-                     {}};
+                     compose("{}: the metadata of rank {} is missing: no file __{}.metadata",
+                             at_root(name), expected, expected)};
       EBB_TRY_ASSIGN(DcpIndex part, read_index(name));
       parts.push_back(std::move(part));
     }
@@ -154,14 +147,14 @@ class Describer {
 
   Error never_committed() const {
     if (tree_->find(".metadata.tmp") != nullptr)
-      return Error{Code::incomplete,
-                   std::string(tree_->root()) +
-                       ": the checkpoint was never committed: only .metadata.tmp exists, no "
-                       ".metadata",
-                   "use the checkpoint before this one"};
+      return Error{
+          Code::incomplete,
+          compose("{}: the checkpoint was never committed: only .metadata.tmp exists, no .metadata",
+                  tree_->root()),
+          "use the checkpoint before this one"};
     return Error{
         Code::incomplete,
-        std::string(tree_->root()) + ": payload files but no .metadata: the save did not finish",
+        compose("{}: payload files but no .metadata: the save did not finish", tree_->root()),
         "use the checkpoint before this one"};
   }
 
@@ -197,7 +190,7 @@ class Describer {
   Error missing_file(const std::string& name) const {
     constexpr std::size_t kShown = 8;
     std::size_t lost = 0;
-    std::string text = at_root(name) + ": payload file " + name + " is missing; it held";
+    std::string text = compose("{}: payload file {} is missing; it held", at_root(name), name);
     const auto add = [&](const std::optional<DcpItem>& item, const auto& spelled) {
       if (!item || index_.files[item->file] != name) return;
       if (lost < kShown) text += (lost == 0 ? " " : ", ") + spelled();
@@ -208,8 +201,8 @@ class Describer {
         add(chunk.item, [&] { return json_string(tensor.key) + " " + to_string(chunk.box); });
     for (const DcpValue& value : index_.values)
       add(value.item, [&] { return "value " + json_string(value.key); });
-    if (lost > kShown) text += " and " + std::to_string(lost - kShown) + " more";
-    return Error{Code::incomplete, std::move(text), {}};
+    if (lost > kShown) text += compose(" and {} more", lost - kShown);
+    return Error{Code::incomplete, std::move(text)};
   }
 
   Result<std::uint32_t> place(const DcpItem& item, std::string_view kind, std::string_view key) {
@@ -217,11 +210,11 @@ class Describer {
     const FileEntry& file = catalog().files[number];
     const auto end = checked_add(item.offset, item.length);
     if (!end || *end > file.size)
-      return refuse(Code::corrupt, at_root(file.name), item.offset,
-                    "the item of " + std::string(kind) + " " + json_string(key) + " is " +
-                        std::to_string(item.length) +
-                        " bytes long and lies past the end of its file of " +
-                        std::to_string(file.size) + " bytes");
+      return refuse(
+          Code::corrupt, at_root(file.name), item.offset,
+          compose(
+              "the item of {} {} is {} bytes long and lies past the end of its file of {} bytes",
+              kind, json_string(key), item.length, file.size));
     return number;
   }
 
@@ -235,10 +228,10 @@ class Describer {
     entry.chunks.reserve(tensor.chunks.size());
     for (DcpChunk& chunk : tensor.chunks) {
       if (!chunk.item)
-        return Error{Code::incomplete,
-                     at_root(kIndexName) + ": storage_data has no entry for the chunk of tensor " +
-                         json_string(tensor.key) + " at offset " + to_string(chunk.box.offset),
-                     {}};
+        return Error{
+            Code::incomplete,
+            compose("{}: storage_data has no entry for the chunk of tensor {} at offset {}",
+                    at_root(kIndexName), json_string(tensor.key), to_string(chunk.box.offset))};
       const DcpItem& item = *chunk.item;
       EBB_TRY_ASSIGN(const std::uint32_t file, place(item, "tensor", tensor.key));
       const std::optional<Rank> holder = catalog().files[file].rank;
@@ -291,8 +284,8 @@ class Describer {
       for (std::size_t i = 1; i < extents.size(); ++i)
         if (extents[i - 1].offset + extents[i - 1].length > extents[i].offset)
           return refuse(Code::corrupt, at_root(catalog().files[file].name), extents[i].offset,
-                        "the items of " + extents[i - 1].name() + " and " + extents[i].name() +
-                            " overlap in the file");
+                        compose("the items of {} and {} overlap in the file", extents[i - 1].name(),
+                                extents[i].name()));
     }
     return {};
   }
@@ -301,8 +294,7 @@ class Describer {
     if (!stored.item)
       return Error{
           Code::incomplete,
-          at_root(kIndexName) + ": storage_data has no entry for value " + json_string(stored.key),
-          {}};
+          at_root(kIndexName) + ": storage_data has no entry for value " + json_string(stored.key)};
     const DcpItem& item = *stored.item;
     EBB_TRY(place(item, "value", stored.key));
     value_bytes_ += item.length;
@@ -332,7 +324,7 @@ class Describer {
           });
       (by_rows ? rows : boxes) = true;
     }
-    const std::string over = " over " + std::to_string(catalog().world) + " ranks";
+    const std::string over = compose(" over {} ranks", catalog().world);
     if (rows && boxes) return "rows and other boxes" + over;
     if (boxes) return "boxes" + over;
     if (rows) return "rows" + over;

@@ -61,7 +61,7 @@ class Reader {
     std::string message = graph_.where();
     if (!key.empty()) (message += ": ") += json_string(key);
     (message += ": ") += why;
-    return Error{Code::corrupt, std::move(message), {}};
+    return Error{Code::corrupt, std::move(message)};
   }
 
   // The dict that BUILD gave to an object.
@@ -69,11 +69,11 @@ class Reader {
     if (!graph_.is(object, PickleKind::object)) return bad(key, "an object is expected here");
     const PickleId state = graph_.state(object);
     if (state == kNoPickle || !graph_.is(state, PickleKind::dict))
-      return bad(key, "an object of class " + std::string(graph_.class_name(object)) +
-                          " has no attributes");
+      return bad(key,
+                 compose("an object of class {} has no attributes", graph_.class_name(object)));
     if (graph_.items(state).size() > 2 * kMaxAttributes)
-      return bad(key, "an object of class " + std::string(graph_.class_name(object)) +
-                          " has more than 64 attributes");
+      return bad(key, compose("an object of class {} has more than 64 attributes",
+                              graph_.class_name(object)));
     return state;
   }
 
@@ -100,7 +100,7 @@ class Reader {
         EBB_TRY_ASSIGN(DcpTensor tensor, read_tensor(key, what));
         index_.tensors.push_back(std::move(tensor));
       } else {
-        return bad(key, "is a " + std::string(kind) + ", neither tensor nor bytes");
+        return bad(key, compose("is a {}, neither tensor nor bytes", kind));
       }
     }
     chunk_orders_.resize(index_.tensors.size());
@@ -155,10 +155,8 @@ class Reader {
     if (!graph_.is(fields[0], PickleKind::global)) return bad(key, "its dtype is no name");
     const std::string_view name = graph_.text(fields[0]);
     if (const std::optional<DType> dtype = torch_dtype_named(name)) return *dtype;
-    return Error{Code::unsupported,
-                 graph_.where() + ": " + json_string(key) + ": dtype " + std::string(name) +
-                     " is not read by this version",
-                 {}};
+    return Error{Code::unsupported, compose("{}: {}: dtype {} is not read by this version",
+                                            graph_.where(), json_string(key), name)};
   }
 
   Result<Box> read_chunk(std::string_view key, PickleId object, const Shape& shape) {
@@ -170,12 +168,12 @@ class Reader {
         !read_shape(sizes, box.extent))
       return bad(key, "a chunk's offsets or sizes are not made of counts");
     if (box.offset.size() != shape.size() || box.extent.size() != shape.size())
-      return bad(key, "a chunk has " + std::to_string(box.offset.size()) + " offsets and " +
-                          std::to_string(box.extent.size()) + " sizes, but the tensor has " +
-                          std::to_string(shape.size()) + " dimensions");
+      return bad(key,
+                 compose("a chunk has {} offsets and {} sizes, but the tensor has {} dimensions",
+                         box.offset.size(), box.extent.size(), shape.size()));
     if (!inside(box, shape))
-      return bad(
-          key, "chunk " + to_string(box) + " lies outside the tensor's shape " + to_string(shape));
+      return bad(key, compose("chunk {} lies outside the tensor's shape {}", to_string(box),
+                              to_string(shape)));
     return box;
   }
 
@@ -305,9 +303,8 @@ class Reader {
           graph_.is(item, PickleKind::string) ? graph_.text(item) : std::string_view{};
       if (name != "stream.zstd/1" && name != "stream.zstd" && !name.starts_with("stream.zstd/1."))
         return Error{Code::unsupported,
-                     graph_.where() + ": " + json_string(key) + ": stored with extension " +
-                         json_string(name) + "; this version reads stream.zstd/1",
-                     {}};
+                     compose("{}: {}: stored with extension {}; this version reads stream.zstd/1",
+                             graph_.where(), json_string(key), json_string(name))};
       if (++passes > 4) return bad(key, "compressed more than four times");
     }
     return passes;

@@ -48,10 +48,8 @@ class Merger {
     }
     DcpTensor& have = into_.tensors[known->second];
     if (have.shape != tensor.shape || have.dtype != tensor.dtype)
-      return Error{
-          Code::layout,
-          json_string(tensor.key) + ": two ranks' metadata disagree about its shape or dtype",
-          {}};
+      return Error{Code::layout, json_string(tensor.key) +
+                                     ": two ranks' metadata disagree about its shape or dtype"};
     std::move(tensor.chunks.begin(), tensor.chunks.end(), std::back_inserter(have.chunks));
     return {};
   }

@@ -22,9 +22,8 @@ constexpr std::uint64_t kPackedBytes = 8 * MiB;
 Result<DcpItemWriter> DcpItemWriter::make(const EmitRequest& request, std::string folder) {
   if (request.layout.tensors().size() != request.content.tensors.size())
     return Error{Code::layout,
-                 "the layout is of " + std::to_string(request.layout.tensors().size()) +
-                     " tensors, the content of " + std::to_string(request.content.tensors.size()),
-                 {}};
+                 compose("the layout is of {} tensors, the content of {}",
+                         request.layout.tensors().size(), request.content.tensors.size())};
   return DcpItemWriter(request, std::move(folder));
 }
 
@@ -38,14 +37,14 @@ DcpItemWriter::DcpItemWriter(const EmitRequest& request, std::string folder)
   places_.resize(world);
   load_.resize(world);
   for (std::uint32_t rank = 0; rank < world; ++rank) {
-    plan_.files[rank].name = folder_ + "__" + std::to_string(rank) + "_0.distcp";
+    plan_.files[rank].name = compose("{}__{}_0.distcp", folder_, rank);
     plan_.files[rank].writer = Rank{rank};
   }
 }
 
 Result<> DcpItemWriter::claim(const std::string& key) {
   if (keys_.insert(key).second) return {};
-  return Error{Code::layout, "two entries would be stored under the key " + json_string(key), {}};
+  return Error{Code::layout, "two entries would be stored under the key " + json_string(key)};
 }
 
 DcpWrittenItem DcpItemWriter::end_item(OutputFile& file, std::uint64_t start) {
@@ -67,8 +66,8 @@ DcpWrittenItem DcpItemWriter::add_archive(ByteVector bytes) {
 Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, const Value& value) {
   EBB_TRY(claim(key));
   if (const std::string_view part = unwritable_part(value); !part.empty()) {
-    plan_.dropped.push_back("value " + json_string(key) + ": holds an object of class " +
-                            std::string(part));
+    plan_.dropped.push_back(
+        compose("value {}: holds an object of class {}", json_string(key), part));
     return {};
   }
   EBB_TRY_ASSIGN(ByteVector bytes, value_archive(value));
@@ -79,7 +78,7 @@ Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, c
 }
 
 void DcpItemWriter::omit(std::uint32_t number, std::string_view key, std::string_view why) {
-  plan_.dropped.push_back("tensor " + json_string(key) + ": " + std::string(why));
+  plan_.dropped.push_back(compose("tensor {}: {}", json_string(key), why));
   plan_.omitted.push_back(number);
 }
 
@@ -89,14 +88,13 @@ Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
   const DType dtype = as.value_or(tensor.dtype);
   EBB_TRY(claim(key));
   if (torch_name_of(dtype).empty()) {
-    omit(number, key, "torch has no dtype " + std::string(name_of(dtype)));
+    omit(number, key, compose("torch has no dtype {}", name_of(dtype)));
     return {};
   }
   if (layout_.tensors()[number] != tensor.shape)
     return Error{Code::layout,
-                 "tensor " + json_string(key) + " has shape " + to_string(tensor.shape) +
-                     " but the layout cuts " + to_string(layout_.tensors()[number]),
-                 {}};
+                 compose("tensor {} has shape {} but the layout cuts {}", json_string(key),
+                         to_string(tensor.shape), to_string(layout_.tensors()[number]))};
   DcpWrittenTensor written{std::move(key), std::move(path), dtype, tensor.shape, {}};
   const std::uint64_t most = packs() ? kPackedBytes / bytes_of(dtype) : volume(tensor.shape);
   for (const Assigned& piece : assign(number))

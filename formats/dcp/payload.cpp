@@ -72,7 +72,7 @@ Result<> read_stored(const SourceTree& tree, const TorchArchive& archive, const 
 }  // namespace
 
 std::string DcpPayloads::path_of(const DcpPlace& place) const {
-  return std::string(tree_->root()) + "/" + place.file;
+  return compose("{}/{}", tree_->root(), place.file);
 }
 
 Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_bytes,
@@ -118,10 +118,11 @@ Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, cons
   EBB_TRY(require_known_globals(archive.graph()));
   EBB_TRY_ASSIGN(TorchTensor tensor, torch_tensor(archive.graph(), archive.graph().root()));
   if (tensor.shape != shape || tensor.dtype != dtype)
-    return refuse(Code::corrupt, path_of(place), place.offset,
-                  "the metadata declares " + std::string(name_of(dtype)) + " of shape " +
-                      to_string(shape) + " but the file holds a tensor of " +
-                      std::string(name_of(tensor.dtype)) + " and shape " + to_string(tensor.shape));
+    return refuse(
+        Code::corrupt, path_of(place), place.offset,
+        compose(
+            "the metadata declares {} of shape {} but the file holds a tensor of {} and shape {}",
+            name_of(dtype), to_string(shape), name_of(tensor.dtype), to_string(tensor.shape)));
   EBB_TRY_ASSIGN(const ZipEntry* record, archive.record_of(tensor));
   return Opened{std::move(archive), std::move(tensor), record, std::nullopt};
 }
@@ -138,7 +139,7 @@ Result<std::shared_ptr<const DcpPayloads::Opened>> DcpPayloads::decoded(const Dc
     }
     return SourceTree::Decoded(std::make_shared<const Opened>(std::move(item)));
   };
-  const std::string key = place.file + ":" + std::to_string(place.offset);
+  const std::string key = compose("{}:{}", place.file, place.offset);
   EBB_TRY_ASSIGN(const SourceTree::Decoded item,
                  tree_->decoded(key, volume(shape) * bytes_of(dtype), make));
   return std::static_pointer_cast<const Opened>(item);
@@ -168,8 +169,7 @@ Result<> DcpPayloads::read_raw(const DcpPlace& place, std::uint64_t first,
 Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) const {
   if (place.length > kMaxValue)
     return refuse(Code::limit, path_of(place), place.offset,
-                  "a value of " + std::to_string(place.length) + " bytes; the limit is " +
-                      std::to_string(kMaxValue));
+                  compose("a value of {} bytes; the limit is {}", place.length, kMaxValue));
   const std::uint64_t free = place.length * kExpansion;
   EBB_TRY_ASSIGN(const TorchArchive archive,
                  open(place, 0, std::min(kMaxValue, free + purse), {.unfold = purse}));

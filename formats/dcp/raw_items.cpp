@@ -17,7 +17,7 @@ class TailSource : public ByteSource {
   TailSource(std::shared_ptr<const ByteSource> source, std::uint64_t first)
       : source_(std::move(source)),
         first_(first),
-        name_(std::string(source_->name()) + ":" + std::to_string(first)) {}
+        name_(compose("{}:{}", source_->name(), first)) {}
   std::uint64_t size() const override { return source_->size() - first_; }
   Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
     return source_->read(first_ + offset, into);
@@ -59,7 +59,7 @@ Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& f
   if (places == nullptr)
     return refuse(Code::corrupt, tail.name(), 0,
                   std::string("the safetensors header has no ") + kPlacesKey);
-  const std::string where = std::string(tail.name()) + ": " + kPlacesKey;
+  const std::string where = compose("{}: {}", tail.name(), kPlacesKey);
   EBB_TRY_ASSIGN(made->places, read_value_json(places->text, where));
   for (const safetensors::HeaderTensor& tensor : made->header.tensors)
     made->by_key.emplace(tensor.key, &tensor);
@@ -70,22 +70,24 @@ Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& f
 Result<std::uint64_t> DcpRawItems::offset_of(const std::string& file, const DcpItem& item,
                                              const std::string& key, DType dtype, const Box& box) {
   EBB_TRY_ASSIGN(const Tensors* tensors, tensors_at(file, item.offset));
-  const std::string where = std::string(tree_->root()) + "/" + file;
+  const std::string where = compose("{}/{}", tree_->root(), file);
   const auto found = tensors->by_key.find(key);
   if (found == tensors->by_key.end())
     return refuse(Code::incomplete, where, item.offset,
                   "the safetensors header has no tensor " + json_string(key));
   const safetensors::HeaderTensor& tensor = *found->second;
   if (!lies_at(tensors->places, key, box))
-    return refuse(Code::incomplete, where, item.offset,
-                  "the chunk " + to_string(box) + " of tensor " + json_string(key) +
-                      " is not there: in this serialization torch keeps the last chunk that a "
-                      "rank writes of a tensor, and loses the others");
+    return refuse(
+        Code::incomplete, where, item.offset,
+        compose("the chunk {} of tensor {} is not there: in this serialization torch keeps the "
+                "last chunk that a rank writes of a tensor, and loses the others",
+                to_string(box), json_string(key)));
   if (tensor.dtype != dtype || tensor.shape != box.extent)
-    return refuse(Code::corrupt, where, item.offset,
-                  "the metadata declares " + std::string(name_of(dtype)) + " of shape " +
-                      to_string(box.extent) + " but the file holds " + json_string(key) + " as " +
-                      std::string(name_of(tensor.dtype)) + " of shape " + to_string(tensor.shape));
+    return refuse(
+        Code::corrupt, where, item.offset,
+        compose("the metadata declares {} of shape {} but the file holds {} as {} of shape {}",
+                name_of(dtype), to_string(box.extent), json_string(key), name_of(tensor.dtype),
+                to_string(tensor.shape)));
   return item.offset + tensors->header.data_start + tensor.begin;
 }
 

@@ -9,14 +9,10 @@ constexpr unsigned kRecordBits = 32;  // of a chunk's tag; above them the chunk'
 
 }  // namespace
 
-Result<> DsCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                            std::span<std::byte> into) const {
-  const std::string label = "tensor " + tensor.name + " " + tensor.state + " of rank " +
-                            std::to_string(index_of(chunk.holder));
-  if (first > chunk.length || into.size() > chunk.length - first)
-    return Error{
-        Code::usage, label + ": a read past its " + std::to_string(chunk.length) + " bytes", {}};
-  if (into.empty()) return {};
+Result<> DsCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                  std::uint64_t first, std::span<std::byte> into) const {
+  const std::string label =
+      compose("tensor {} {} of rank {}", tensor.name, tensor.state, index_of(chunk.holder));
   const auto number = static_cast<std::uint32_t>(chunk.tag);
   const CheckedRecord& record = records_[number];
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
@@ -34,10 +30,11 @@ Result<DsFlat> DsCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t
                                       const TorchTensor& tensor) {
   EBB_TRY_ASSIGN(const std::optional<TorchArchive::Plain> plain, archive.plain(tensor));
   if (!plain)
-    return Error{Code::unsupported,
-                 std::string(archive.zip().source().name()) + ": storage '" + tensor.storage.key +
-                     "' is compressed, big-endian or strided: not a file DeepSpeed writes",
-                 {}};
+    return Error{
+        Code::unsupported,
+        compose(
+            "{}: storage '{}' is compressed, big-endian or strided: not a file DeepSpeed writes",
+            archive.zip().source().name(), tensor.storage.key)};
   const ZipEntry& entry = *plain->record;
   const auto [known, added] = numbers_.emplace(std::pair(file, plain->record_at),
                                                static_cast<std::uint32_t>(records_.size()));

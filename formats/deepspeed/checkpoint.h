@@ -32,8 +32,8 @@ class DsCheckpoint : public Checkpoint {
   explicit DsCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override;
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
 
   Catalog& building() { return catalog_; }
   // A tensor of an archive, which must be stored plainly.

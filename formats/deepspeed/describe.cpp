@@ -37,8 +37,8 @@ struct Missing {
   }
 
   std::string sentence() const {
-    return listed(kinds, kinds.size()) + (count == 1 ? " is" : " are") +
-           " missing (partition_count is " + std::to_string(world) + "): " + listed(names, count);
+    return compose("{}{} missing (partition_count is {}): {}", listed(kinds, kinds.size()),
+                   (count == 1 ? " is" : " are"), world, listed(names, count));
   }
 
  private:
@@ -48,7 +48,7 @@ struct Missing {
     std::string out;
     const std::size_t shown = std::min(items.size(), kShown);
     for (std::size_t i = 0; i < shown; ++i) out.append(i == 0 ? "" : ", ").append(items[i]);
-    return shown == all ? out : out + " and " + std::to_string(all - shown) + " more";
+    return shown == all ? out : compose("{} and {} more", out, all - shown);
   }
 };
 
@@ -80,7 +80,7 @@ class Describer {
   Catalog& catalog() { return checkpoint_->building(); }
 
   Error of_tag(Code code, const std::string& why) const {
-    return Error{code, std::string(tree_->root()) + ": " + files_.tag + ": " + why, {}};
+    return Error{code, compose("{}: {}: {}", tree_->root(), files_.tag, why)};
   }
 
   // Kept until the file's turn comes.
@@ -114,9 +114,8 @@ class Describer {
       return error;
     }
     if (files_.optimizer.size() > world_)
-      return of_tag(Code::layout, "partition_count is " + std::to_string(world_) + " but " +
-                                      std::to_string(files_.optimizer.size()) +
-                                      " rank files exist");
+      return of_tag(Code::layout, compose("partition_count is {} but {} rank files exist", world_,
+                                          files_.optimizer.size()));
     catalog().world = world_;
     return read_shapes();
   }
@@ -153,10 +152,8 @@ class Describer {
   Result<> check_same_save(const DsOptimizerFacts& facts, const std::string& where) const {
     const auto differs = [&](std::string_view what, double here, double first) {
       return Error{Code::layout,
-                   where + ": " + std::string(what) + " " + number_text(here) +
-                       ", in the file of rank 0 it is " + number_text(first) +
-                       " (file of another save)",
-                   {}};
+                   compose("{}: {} {}, in the file of rank 0 it is {} (file of another save)",
+                           where, what, number_text(here), number_text(first))};
     };
     const auto count = [](const auto& items) { return static_cast<double>(items.size()); };
     if (facts.stage != facts_.stage)
@@ -177,10 +174,9 @@ class Describer {
                       [](const auto& a, const auto& b) {
                         return a.first == b.first && to_json(a.second) == to_json(b.second);
                       }))
-        return Error{Code::layout,
-                     where + ": param_groups " + std::to_string(i) +
-                         " has other settings than in the file of rank 0 (file of another save)",
-                     {}};
+        return Error{Code::layout, compose("{}: param_groups {} has other settings than in the "
+                                           "file of rank 0 (file of another save)",
+                                           where, i)};
     }
     return {};
   }
@@ -191,10 +187,8 @@ class Describer {
     EBB_TRY(models.read(opened, rank));
     const auto ranks = models.facts().ranks;
     if (rank == Rank{0} && ranks && *ranks != static_cast<std::int64_t>(world_))
-      return Error{Code::layout,
-                   opened.where + ": dp_world_size is " + std::to_string(*ranks) +
-                       ", but partition_count is " + std::to_string(world_),
-                   {}};
+      return Error{Code::layout, compose("{}: dp_world_size is {}, but partition_count is {}",
+                                         opened.where, *ranks, world_)};
     return {};
   }
 
@@ -204,9 +198,9 @@ class Describer {
     const std::string policy = stage == 3              ? "zero3"
                                : state_.padded_between ? "zero12-boundary"
                                                        : "zero12";
-    catalog().partition = policy + " over " + std::to_string(world_) +
-                          (world_ == 1 ? " rank" : " ranks") +
-                          (stage == 3 ? "" : " (stage " + std::to_string(stage) + ")");
+    catalog().partition =
+        compose("{} over {}{}{}", policy, world_, world_ == 1 ? " rank" : " ranks",
+                (stage == 3 ? "" : compose(" (stage {})", stage)));
     set_ds_values(catalog(), files_.tag, state_.groups, model, std::move(facts_));
     if (!files_.folder.empty() && tree_->find("latest") == nullptr)
       catalog().notes.emplace_back(kDsNoLatest);

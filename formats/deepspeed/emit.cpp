@@ -11,7 +11,7 @@
 namespace ebb::formats {
 
 std::string ds_written_tag(const DsContent& what) {
-  return what.tag.empty() ? "global_step" + std::to_string(what.step) : what.tag;
+  return what.tag.empty() ? compose("global_step{}", what.step) : what.tag;
 }
 
 OutputFile ds_latest_file(std::string name, std::string_view tag) {
@@ -37,10 +37,10 @@ void note_dtypes(const Catalog& content, EmitPlan& plan) {
     if (dtype) ++changes[{content.tensors[number].state, content.tensors[number].dtype, *dtype}];
   for (const auto& [change, count] : changes) {
     const auto& [state, from, to] = change;
-    plan.notes.push_back(std::to_string(count) + (count == 1 ? " tensor" : " tensors") + " (" +
-                         printable(state) + ") of " + std::string(name_of(from)) + " stored as " +
-                         std::string(name_of(to)) +
-                         (is_widening(from, to) ? ", exact" : ", rounded to nearest: lossy"));
+    plan.notes.push_back(
+        compose("{}{} ({}) of {} stored as {}{}", count, count == 1 ? " tensor" : " tensors",
+                printable(state), name_of(from), name_of(to),
+                (is_widening(from, to) ? ", exact" : ", rounded to nearest: lossy")));
   }
 }
 

@@ -110,7 +110,7 @@ class Gatherer {
         continue;
       }
       if (const std::string_view part = unwritable_part(entry.value); !part.empty()) {
-        drop("value " + json_string(entry.key) + ": holds an object of class " + std::string(part));
+        drop(compose("value {}: holds an object of class {}", json_string(entry.key), part));
         continue;
       }
       const bool own = std::ranges::find(kEngineKeys, entry.key) != std::end(kEngineKeys);
@@ -143,17 +143,15 @@ class Gatherer {
       return {};
     }
     if (spec.mesh.replicas != 1)
-      return Error{
-          Code::usage,
-          "DeepSpeed's ZeRO keeps one copy of the state, not " + std::to_string(spec.mesh.replicas),
-          {}};
+      return Error{Code::usage, compose("DeepSpeed's ZeRO keeps one copy of the state, not {}",
+                                        spec.mesh.replicas)};
     if (spec.policy == Policy::zero3) {
       out_.stage = 3;
       return {};
     }
     if (spec.policy != Policy::zero12 && spec.policy != Policy::zero12_boundary)
       return Error{Code::usage,
-                   "DeepSpeed cannot hold the partition " + std::string(name_of(spec.policy)),
+                   compose("DeepSpeed cannot hold the partition {}", name_of(spec.policy)),
                    "use --partition zero3 (stage 3), zero12 or zero12-boundary (stages 1 and 2)"};
     out_.stage = ds_stage_of(content_) == 1 ? 1 : 2;
     return {};
@@ -195,17 +193,17 @@ class Gatherer {
     const bool named =
         std::ranges::any_of(groups_, [](const auto& g) { return !g.params.empty(); });
     if (!named && groups_.size() > 1)
-      return Error{Code::unsupported,
-                   "the content has " + std::to_string(groups_.size()) +
-                       " optimizer groups and does not say which parameters are in which",
-                   {}};
+      return Error{
+          Code::unsupported,
+          compose(
+              "the content has {} optimizer groups and does not say which parameters are in which",
+              groups_.size())};
     if (!named) groups_ = groups_by_states();
     for (std::uint32_t i = 0; i < groups_.size(); ++i) EBB_TRY(take_group(i));
     if (trained_.empty())
       return Error{Code::unsupported,
                    "nothing in this content is trained: DeepSpeed's ZeRO files hold optimizer "
-                   "groups with at least one parameter",
-                   {}};
+                   "groups with at least one parameter"};
     return {};
   }
 
@@ -256,14 +254,12 @@ class Gatherer {
       const std::uint32_t source = master ? *master : *param;
       const TensorEntry& tensor = content_.tensors[source];
       if (!is_floating(tensor.dtype))
-        return Error{Code::unsupported,
-                     label_of(tensor) + " is " + std::string(name_of(tensor.dtype)) +
-                         ": no optimizer trains that",
-                     {}};
+        return Error{Code::unsupported, compose("{} is {}: no optimizer trains that",
+                                                label_of(tensor), name_of(tensor.dtype))};
       if (volume(tensor.shape) == 0) continue;  // to the engine such a parameter is frozen
       if (!trained_.insert(name).second)
-        return Error{
-            Code::layout, "parameter " + json_string(name) + " is in two optimizer groups", {}};
+        return Error{Code::layout,
+                     "parameter " + json_string(name) + " is in two optimizer groups"};
       DsTrained& trained = out.params.emplace_back();
       trained = {name, tensor.shape, param, source, {}, steps_of(name)};
       for (const auto& [state, one] : tensors_.at(name))
@@ -291,8 +287,8 @@ class Gatherer {
       if (part.empty())
         out.settings.emplace_back(name, value);
       else
-        drop("setting " + json_string(name) + " of a group: holds an object of class " +
-             std::string(part));
+        drop(
+            compose("setting {} of a group: holds an object of class {}", json_string(name), part));
     }
     if (made_by_engine()) {
       out.tensor_steps = has("foreach");
@@ -355,10 +351,11 @@ class Gatherer {
       if (kept.contains(i)) continue;
       const TensorEntry& tensor = content_.tensors[i];
       const bool odd_shape = trained_.contains(tensor.name);
-      drop(label_of(tensor) + " " + to_string(tensor.shape) +
-           (odd_shape
-                ? ": not of its parameter's shape, DeepSpeed's flat buffers have no place for it"
-                : ": belongs to no parameter of an optimizer group"));
+      drop(compose(
+          "{} {}{}", label_of(tensor), to_string(tensor.shape),
+          (odd_shape
+               ? ": not of its parameter's shape, DeepSpeed's flat buffers have no place for it"
+               : ": belongs to no parameter of an optimizer group")));
       plan_.omitted.push_back(i);
     }
   }

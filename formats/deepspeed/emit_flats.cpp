@@ -52,15 +52,15 @@ Result<std::vector<DsField>> states_of(const std::vector<const DsTrained*>& para
       if (found == param->states.end())
         return Error{
             Code::unsupported,
-            json_string(param->name) + " has no " + state +
-                ", other parameters of its group have: DeepSpeed keeps one buffer for all",
+            compose("{} has no {}, other parameters of its group have: DeepSpeed keeps one buffer "
+                    "for all",
+                    json_string(param->name), state),
             "leave the state out of all of them with --states, or the parameter with --exclude"};
       const TensorEntry& tensor = content.tensors[found->second];
       if (!is_floating(tensor.dtype))
         return Error{Code::unsupported,
-                     label_of(tensor) + " is " + std::string(name_of(tensor.dtype)) +
-                         ": DeepSpeed's state buffers hold floating point",
-                     {}};
+                     compose("{} is {}: DeepSpeed's state buffers hold floating point",
+                             label_of(tensor), name_of(tensor.dtype))};
       dtype.add(tensor.dtype);
     }
     fields.push_back({state, dtype.get(), touched});
@@ -89,9 +89,9 @@ std::optional<std::int64_t> steps_of(const std::vector<const DsTrained*>& params
     if (param->steps) steps = std::max(steps.value_or(*param->steps), *param->steps);
   for (const DsTrained* param : params)
     if (param->steps && *param->steps != *steps)
-      plan.dropped.push_back("step of " + json_string(param->name) + ", " +
-                             std::to_string(*param->steps) + ": its buffer counts " +
-                             std::to_string(*steps) + " for all parameters in it");
+      plan.dropped.push_back(
+          compose("step of {}, {}: its buffer counts {} for all parameters in it",
+                  json_string(param->name), *param->steps, *steps));
   const bool counts = std::ranges::any_of(
       states, [](const DsField& state) { return state.state != "momentum_buffer"; });
   if (!steps && counts && what.step > 0) steps = what.step;

@@ -287,9 +287,9 @@ OutputFile ds_global_state_file(const DsOutput& output) {
 }
 
 OutputFile ds_optimizer_file(const DsOutput& output, Rank rank) {
-  const std::string stem = (output.what.model_dtype == DType::bf16 ? "bf16_" : "") +
-                           std::string("zero_pp_rank_") + std::to_string(index_of(rank)) +
-                           "_mp_rank_00_optim_states";
+  const std::string stem =
+      compose("{}zero_pp_rank_{}_mp_rank_00_optim_states",
+              (output.what.model_dtype == DType::bf16 ? "bf16_" : ""), index_of(rank));
   return OptimizerFile(output, rank, stem).write(output.folder + stem + ".pt");
 }
 

@@ -60,9 +60,9 @@ void guess_order(std::vector<DsOutGroup>& groups, EmitPlan& plan) {
   if (muons == 0 || groups.size() < 2) return;
   if (muons == 1) std::ranges::stable_sort(groups, muon_first);
   plan.notes.push_back(
-      std::to_string(groups.size()) + " parameter groups, " +
-      (muons == 1 ? "Muon's first" : "in the order of the source") +
-      ": DeepSpeed loads groups by position, so the job must make them in this order");
+      compose("{} parameter groups, {}: DeepSpeed loads groups by position, so the job must make "
+              "them in this order",
+              groups.size(), muons == 1 ? "Muon's first" : "in the order of the source"));
 }
 
 }  // namespace

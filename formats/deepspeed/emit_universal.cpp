@@ -34,8 +34,7 @@ Result<> check_names(const std::vector<DsOutFlat>& flats) {
         return Error{Code::unsupported,
                      "state " + json_string(state.state) +
                          ": a universal checkpoint keeps each state in a file of its name, and "
-                         "that one means something else",
-                     {}};
+                         "that one means something else"};
   }
   return {};
 }
@@ -55,7 +54,7 @@ class UniversalFiles {
 
  private:
   std::string path(const DsOutFlat& flat, std::size_t p, std::string_view state) const {
-    return output_.folder + "zero/" + flat.params()[p]->name + "/" + std::string(state) + ".pt";
+    return compose("{}zero/{}/{}.pt", output_.folder, flat.params()[p]->name, state);
   }
   // Ranks share the writing.
   Rank writer() const {

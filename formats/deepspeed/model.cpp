@@ -55,8 +55,8 @@ Result<DsGroup> named_shapes(const PickleGraph& graph, PickleId dict, std::strin
       return ds_corrupt(where, "parameter " + json_string(name) + " is listed twice");
     const auto elems = checked_volume(*shape);
     if (!elems || *elems > kMaxElems - total)
-      return ds_corrupt(where, "parameter " + json_string(name) + " of shape " + to_string(*shape) +
-                                   " is larger than any file");
+      return ds_corrupt(where, compose("parameter {} of shape {} is larger than any file",
+                                       json_string(name), to_string(*shape)));
     total += *elems;
     params.push_back({std::string(name), *shape});
   }
@@ -72,7 +72,7 @@ std::optional<std::int64_t> integer_at(const PickleGraph& graph, std::string_vie
 }  // namespace
 
 Error ds_corrupt(std::string_view where, std::string_view why) {
-  return Error{Code::corrupt, std::string(where) + ": " + std::string(why), {}};
+  return Error{Code::corrupt, compose("{}: {}", where, why)};
 }
 
 Result<DsFile> open_ds_file(const SourceTree& tree, DsCheckpoint& checkpoint,
@@ -95,11 +95,8 @@ Result<std::vector<DsGroup>> read_ds_shapes(const PickleGraph& graph, std::strin
   if (shapes == kNoPickle || !graph.is(shapes, PickleKind::list))
     return ds_corrupt(where, "no list param_shapes: not a ZeRO checkpoint");
   if (graph.items(shapes).size() > kMaxGroups)
-    return Error{Code::limit,
-                 std::string(where) + ": param_shapes has " +
-                     std::to_string(graph.items(shapes).size()) + " groups; the limit is " +
-                     std::to_string(kMaxGroups),
-                 {}};
+    return Error{Code::limit, compose("{}: param_shapes has {} groups; the limit is {}", where,
+                                      graph.items(shapes).size(), kMaxGroups)};
   std::vector<DsGroup> groups;
   std::set<std::string_view> seen;
   for (const PickleId group : graph.items(shapes)) {
@@ -122,11 +119,10 @@ Result<> DsModelReader::read(const DsFile& file, Rank rank) {
 Result<> DsModelReader::check_same_save(const DsFile& file) {
   const auto steps = integer_at(file.graph(), "global_steps");
   if (!steps || !facts_.global_steps || *steps == *facts_.global_steps) return {};
-  return Error{Code::layout,
-               file.where + ": global_steps is " + std::to_string(*steps) +
-                   ", in the file of rank 0 it is " + std::to_string(*facts_.global_steps) +
-                   " (file of another save)",
-               {}};
+  return Error{
+      Code::layout,
+      compose("{}: global_steps is {}, in the file of rank 0 it is {} (file of another save)",
+              file.where, *steps, *facts_.global_steps)};
 }
 
 void DsModelReader::read_tied(const PickleGraph& graph) {

@@ -25,7 +25,7 @@ bool take_number(std::string_view& text, std::uint32_t& into) {
 }
 
 Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint = {}) {
-  return Error{code, std::string(tree.root()) + ": " + why, std::move(hint)};
+  return Error{code, compose("{}: {}", tree.root(), why), std::move(hint)};
 }
 
 // The tag's folder with its '/', "" for the root: from `latest`, or the only one there is.
@@ -68,11 +68,11 @@ Error ds_no_latest(const SourceTree& tree, std::string_view latest,
   std::string list;
   for (std::size_t i = 0; i < names.size() && i < kShown; ++i)
     list += (i == 0 ? "" : ", ") + printable(names[i]);
-  if (names.size() > kShown) list += " and " + std::to_string(names.size() - kShown) + " more";
-  const std::string path = std::string(tree.root()) + "/" + names.back();
+  if (names.size() > kShown) list += compose(" and {} more", names.size() - kShown);
+  const std::string path = compose("{}/{}", tree.root(), names.back());
   return refused(tree, Code::usage,
-                 std::to_string(names.size()) + " folders hold checkpoints, and no file " +
-                     std::string(latest) + " says which one is meant: " + list,
+                 compose("{} folders hold checkpoints, and no file {} says which one is meant: {}",
+                         names.size(), latest, list),
                  "name one of them: " + path);
 }
 
@@ -81,8 +81,7 @@ Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
   if (source->size() > kMaxTag)
     return refused(tree, Code::limit,
-                   std::string(file) + " has " + std::to_string(source->size()) +
-                       " bytes; a tag has at most " + std::to_string(kMaxTag));
+                   compose("{} has {} bytes; a tag has at most {}", file, source->size(), kMaxTag));
   EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTag));
   std::string tag(text_of(bytes));
   while (!tag.empty() && (tag.back() == '\n' || tag.back() == '\r' || tag.back() == ' '))
@@ -93,7 +92,7 @@ Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file
       });
   if (plain) return tag;
   return refused(tree, Code::corrupt,
-                 std::string(file) + " names " + json_string(tag) + ", which is no folder");
+                 compose("{} names {}, which is no folder", file, json_string(tag)));
 }
 
 std::string ds_tag_of(const SourceTree& tree, std::string_view folder) {
@@ -145,20 +144,21 @@ Result<DsFiles> find_ds_files(const SourceTree& tree) {
     const auto name = parse_ds_name(base);
     if (other_axis || (name && name->model_rank != 0))
       return refused(tree, Code::unsupported,
-                     "a checkpoint with tensor, pipeline or expert parallelism (" +
-                         std::string(base) + ") is not read by this version");
+                     compose("a checkpoint with tensor, pipeline or expert parallelism ({}) is not "
+                             "read by this version",
+                             base));
     if (!name) continue;
     auto& of_kind = name->kind == DsName::Kind::model ? files.model : files.optimizer;
     const auto [place, fresh] = of_kind.emplace(name->data_rank.value_or(0), entry.name);
     if (!fresh)
       return refused(tree, Code::layout,
-                     "two files for one rank: " + place->second + " and " + entry.name);
+                     compose("two files for one rank: {} and {}", place->second, entry.name));
     if (name->kind == DsName::Kind::model) continue;
     if (!first_optimizer) first_optimizer = name;
     if (first_optimizer->bf16 != name->bf16)
-      return refused(tree, Code::layout,
-                     std::string(base) +
-                         ": optimizer files with and without \"bf16_\": two saves in one folder");
+      return refused(
+          tree, Code::layout,
+          compose("{}: optimizer files with and without \"bf16_\": two saves in one folder", base));
   }
   if (files.model.empty())
     return refused(tree, Code::incomplete, files.tag + ": no model_states.pt file",

@@ -36,7 +36,7 @@ Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, Pickle
                                                 const DsConfig& config,
                                                 const std::vector<DsGroup>& shapes) {
   if (list == kNoPickle || !graph.is(list, PickleKind::list))
-    return Error{Code::corrupt, graph.where() + ": no list param_groups", {}};
+    return Error{Code::corrupt, graph.where() + ": no list param_groups"};
   std::vector<DsReadGroup> groups;
   std::set<std::int64_t> taken;
   for (const PickleId item : graph.items(list)) {
@@ -52,13 +52,10 @@ Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, Pickle
         return Error{Code::layout,
                      graph.where() +
                          ": a parameter group refers to a flat buffer that param_shapes does not "
-                         "describe",
-                     {}};
+                         "describe"};
       if (!taken.insert(buffer.integer).second)
-        return Error{Code::corrupt,
-                     graph.where() + ": flat buffer " + std::to_string(buffer.integer) +
-                         " is in two parameter groups",
-                     {}};
+        return Error{Code::corrupt, compose("{}: flat buffer {} is in two parameter groups",
+                                            graph.where(), buffer.integer)};
       group.buffers.push_back(static_cast<std::size_t>(buffer.integer));
       for (const DsParam& param : shapes[group.buffers.back()])
         group.entry.params.push_back(param.name);
@@ -100,12 +97,11 @@ Result<std::uint32_t> ds_partition_count(const PickleGraph& graph) {
       if (!graph.is(other, PickleKind::integer) || !graph.is(count, PickleKind::integer) ||
           graph.integer(other) != graph.integer(count))
         return Error{Code::unsupported,
-                     graph.where() + ": parameter groups cut over different numbers of ranks",
-                     {}};
+                     graph.where() + ": parameter groups cut over different numbers of ranks"};
   }
   if (count == kNoPickle || !graph.is(count, PickleKind::integer) || graph.integer(count) < 1 ||
       graph.integer(count) > (1 << 20))
-    return Error{Code::corrupt, graph.where() + ": partition_count is no number of ranks", {}};
+    return Error{Code::corrupt, graph.where() + ": partition_count is no number of ranks"};
   return static_cast<std::uint32_t>(graph.integer(count));
 }
 
@@ -114,11 +110,11 @@ bool ds_is_stage3(const PickleGraph& graph) {
 }
 
 Error DsOptimizer::bad(Code code, std::string_view why) const {
-  return Error{code, file_.where + ": " + std::string(why), {}};
+  return Error{code, compose("{}: {}", file_.where, why)};
 }
 
 std::string DsOptimizer::where(std::size_t number) const {
-  return file_.where + ": group " + std::to_string(number);
+  return compose("{}: group {}", file_.where, number);
 }
 
 Result<> DsOptimizer::read() {
@@ -126,9 +122,9 @@ Result<> DsOptimizer::read() {
   if (top_ == kNoPickle) return bad(Code::corrupt, "no optimizer_state_dict");
   EBB_TRY_ASSIGN(const std::uint32_t world, ds_partition_count(graph_));
   if (world != file_.world)
-    return bad(Code::layout, "partition_count is " + std::to_string(world) +
-                                 ", in the file of the first rank it is " +
-                                 std::to_string(file_.world));
+    return bad(Code::layout,
+               compose("partition_count is {}, in the file of the first rank it is {}", world,
+                       file_.world));
   EBB_TRY_ASSIGN(config_, ds_config_of(graph_));
   const bool stage3 = ds_is_stage3(graph_);
   const PickleId stage = graph_.find(top_, "zero_stage");
@@ -183,9 +179,9 @@ Result<> DsOptimizer::read_groups(PickleId base) {
 // The elastic form keeps the state of each group, but none of its hyper-parameters.
 Result<> DsOptimizer::name_groups_of_elastic(std::size_t count) {
   if (count != state_.groups.size())
-    return bad(Code::layout, "base_optimizer_state has " + std::to_string(count) +
-                                 " groups, param_shapes describes " +
-                                 std::to_string(state_.groups.size()));
+    return bad(Code::layout,
+               compose("base_optimizer_state has {} groups, param_shapes describes {}", count,
+                       state_.groups.size()));
   for (const DsGroup& params : state_.groups) {
     GroupEntry group;
     group.optimizer = ds_group_optimizer(config_, group);
@@ -201,12 +197,11 @@ Result<> DsOptimizer::name_groups_of_elastic(std::size_t count) {
 Result<std::vector<PickleId>> DsOptimizer::tensors_of(std::string_view name) const {
   const PickleId list = graph_.find(top_, name);
   if (list == kNoPickle || !graph_.is(list, PickleKind::list))
-    return bad(Code::corrupt, "no list " + std::string(name));
+    return bad(Code::corrupt, compose("no list {}", name));
   const std::span<const PickleId> items = graph_.items(list);
   if (items.size() != state_.groups.size())
-    return bad(Code::layout, std::string(name) + " has " + std::to_string(items.size()) +
-                                 " buffers, param_shapes describes " +
-                                 std::to_string(state_.groups.size()));
+    return bad(Code::layout, compose("{} has {} buffers, param_shapes describes {}", name,
+                                     items.size(), state_.groups.size()));
   return std::vector<PickleId>(items.begin(), items.end());
 }
 
@@ -261,25 +256,21 @@ Result<DsCut> DsOptimizer::cut_of(std::size_t number, const DsGroup& group, Pick
     const bool padded = facts_.zero_optimizer == "BF16_Optimizer";
     if (padded && padding > elems)
       return Error{Code::layout,
-                   where(number) + ": its partition has " + std::to_string(elems) +
-                       " elements, fewer than the padding of " + std::to_string(padding),
-                   {}};
+                   compose("{}: its partition has {} elements, fewer than the padding of {}",
+                           where(number), elems, padding)};
     lean = padded ? elems - padding : elems;
     full = lean + padding;
   }
   if (lean > left)
-    return Error{Code::layout,
-                 where(number) + ": its parameters take " + std::to_string(total) +
-                     " elements, but the partitions up to this rank hold " +
-                     std::to_string(start + lean),
-                 {}};
+    return Error{
+        Code::layout,
+        compose("{}: its parameters take {} elements, but the partitions up to this rank hold {}",
+                where(number), total, start + lean)};
   if (file_.rank == Rank{0}) state_.partition[number] = full;
   if (state_.partition[number] != full)
     return Error{Code::layout,
-                 where(number) + ": its partition has " + std::to_string(full) +
-                     " elements, in the file of rank 0 it has " +
-                     std::to_string(state_.partition[number]),
-                 {}};
+                 compose("{}: its partition has {} elements, in the file of rank 0 it has {}",
+                         where(number), full, state_.partition[number])};
   const std::uint64_t even =
       std::min(checked_mul(full, index_of(file_.rank)).value_or(total), total);
   state_.padded_between = state_.padded_between || start != even;
@@ -305,11 +296,10 @@ Result<> DsOptimizer::read_partitions(std::string_view masters, PickleId base) {
     const bool last = index_of(file_.rank) + 1 == file_.world;
     if (const std::uint64_t total = elems_of(*group_);
         last && facts_.stage != 3 && state_.starts[i] != total)
-      return Error{Code::layout,
-                   where(i) + ": its parameters take " + std::to_string(total) +
-                       " elements, but the partitions of all ranks hold " +
-                       std::to_string(state_.starts[i]),
-                   {}};
+      return Error{
+          Code::layout,
+          compose("{}: its parameters take {} elements, but the partitions of all ranks hold {}",
+                  where(i), total, state_.starts[i])};
   }
   return {};
 }
@@ -319,10 +309,8 @@ Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId
   if (states == kNoPickle || !graph_.is(states, PickleKind::dict)) return {};
   const std::span<const PickleId> entries = graph_.items(states);
   if (entries.size() > 2 * kMaxStates)
-    return Error{Code::limit,
-                 where(number) + ": " + std::to_string(entries.size() / 2) +
-                     " states; the limit is " + std::to_string(kMaxStates),
-                 {}};
+    return Error{Code::limit, compose("{}: {} states; the limit is {}", where(number),
+                                      entries.size() / 2, kMaxStates)};
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     if (!graph_.is(entries[i], PickleKind::string)) continue;
     const std::string state(graph_.text(entries[i]));
@@ -341,7 +329,7 @@ Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId
       facts_.steps[number] = steps;
       continue;
     }
-    facts_.values.push_back({"optimizer.state." + std::to_string(number) + "." + state,
+    facts_.values.push_back({compose("optimizer.state.{}.{}", number, state),
                              {"optimizer", "state", static_cast<std::int64_t>(number), state},
                              std::move(value)});
   }
@@ -378,9 +366,8 @@ Result<DsFlat> DsOptimizer::swapped(std::string_view state, PickleId master, std
     return bad(Code::incomplete, "its buffer lies in " + json_string(name) + ", which is missing");
   const auto bytes = checked_mul(elems, 4);
   if (!bytes || entry->size < *bytes)
-    return bad(Code::incomplete, json_string(name) + " has " + std::to_string(entry->size) +
-                                     " bytes, its " + std::to_string(elems) +
-                                     " elements need more");
+    return bad(Code::incomplete, compose("{} has {} bytes, its {} elements need more",
+                                         json_string(name), entry->size, elems));
   std::vector<FileEntry>& files = checkpoint_.building().files;
   files.push_back({name, entry->size, file_.rank});
   return checkpoint_.add_raw(static_cast<std::uint32_t>(files.size() - 1), elems);

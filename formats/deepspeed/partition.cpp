@@ -82,22 +82,18 @@ Result<TensorEntry*> DsPartitions::entry(const std::string& name, const std::str
   }
   TensorEntry& tensor = tensors[next_++];
   if (tensor.dtype == dtype && tensor.shape == shape) return &tensor;
-  return Error{Code::layout,
-               where + ": " + name + " " + state + " is " + std::string(name_of(dtype)) + " " +
-                   to_string(shape) + " here and " + std::string(name_of(tensor.dtype)) + " " +
-                   to_string(tensor.shape) + " elsewhere",
-               {}};
+  return Error{Code::layout, compose("{}: {} {} is {} {} here and {} {} elsewhere", where, name,
+                                     state, name_of(dtype), to_string(shape), name_of(tensor.dtype),
+                                     to_string(tensor.shape))};
 }
 
 Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::string& state,
                            Rank rank, const DsFlat& flat, const std::string& where) {
   if (flat.elems != cut.full && flat.elems != cut.lean)
-    return Error{
-        Code::layout,
-        where + ": " + state + " has " + std::to_string(flat.elems) +
-            " elements, but the parameters of the group take " + std::to_string(cut.full) +
-            (cut.full == cut.lean ? "" : " (" + std::to_string(cut.lean) + " without padding)"),
-        {}};
+    return Error{Code::layout,
+                 compose("{}: {} has {} elements, but the parameters of the group take {}{}", where,
+                         state, flat.elems, cut.full,
+                         (cut.full == cut.lean ? "" : compose(" ({} without padding)", cut.lean)))};
   // The first rank names every tensor, also those it holds nothing of: their order is the group's.
   const bool named = !group.empty() && states_[state].names.find(group.front().name);
   for (const DsParam& param : group)
@@ -137,11 +133,8 @@ Result<> DsPartitions::add_touched(const DsGroup& group, const DsCut& cut, const
 Result<> DsPartitions::add_whole(const std::string& name, const std::string& state,
                                  const Shape& shape, const DsFlat& flat, const std::string& where) {
   if (volume(shape) != flat.elems)
-    return Error{Code::layout,
-                 where + ": " + name + " " + state + " has " + std::to_string(flat.elems) +
-                     " elements, its parameter " + to_string(shape) + " has " +
-                     std::to_string(volume(shape)),
-                 {}};
+    return Error{Code::layout, compose("{}: {} {} has {} elements, its parameter {} has {}", where,
+                                       name, state, flat.elems, to_string(shape), volume(shape))};
   EBB_TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, shape, where));
   if (tensor->chunks.empty() && flat.elems > 0)
     tensor->chunks.push_back(chunk_of(flat, whole(shape), {0, flat.elems}, Rank{0}));

@@ -77,11 +77,11 @@ std::vector<Error> deepspeed_problems(const std::shared_ptr<const SourceTree>& t
   if (first == nullptr) return {};
   const std::string& file = (*checkpoint)->catalog().files[first->chunks.front().file].name;
   Error error{Code::corrupt,
-              std::string(tree->root()) + "/" + file + ": the weights of " +
-                  json_string(first->name) +
-                  (count == 1 ? "" : " and " + std::to_string(count - 1) + " other parameters") +
-                  " are not the master weights of the optimizer files, rounded to " +
-                  std::string(name_of(first->dtype)) + ": files of two saves, or edited weights",
+              compose("{}/{}: the weights of {}{} are not the master weights of the optimizer "
+                      "files, rounded to {}: files of two saves, or edited weights",
+                      tree->root(), file, json_string(first->name),
+                      (count == 1 ? "" : compose(" and {} other parameters", count - 1)),
+                      name_of(first->dtype)),
               "DeepSpeed goes on from the master weights; use the checkpoint before this one if "
               "those are the wrong ones"};
   error.place.file = file;

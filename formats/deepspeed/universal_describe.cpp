@@ -54,7 +54,7 @@ class UniversalDescriber {
   Catalog& catalog() { return checkpoint_->building(); }
 
   Error refused(Code code, const std::string& why) const {
-    return Error{code, std::string(tree_->root()) + ": " + why, {}};
+    return Error{code, compose("{}: {}", tree_->root(), why)};
   }
 
   // Of the checkpoint it was made from: converters add a suffix.
@@ -70,8 +70,8 @@ class UniversalDescriber {
     if (tree_->find(kLatest) != nullptr) {
       EBB_TRY_ASSIGN(const std::string tag, read_ds_latest(*tree_, kLatest));
       if (!folders.contains(tag + "/"))
-        return refused(Code::incomplete, "latest_universal names " + json_string(tag) +
-                                             ", which has no " + std::string(kGlobalState));
+        return refused(Code::incomplete, compose("latest_universal names {}, which has no {}",
+                                                 json_string(tag), kGlobalState));
       folder_ = tag + "/";
     } else if (folders.size() == 1) {
       folder_ = *folders.begin();
@@ -166,9 +166,10 @@ class UniversalDescriber {
       EBB_TRY(read_state(entry.name, name, state, *shape->second, group_of.at(name)));
     }
     if (!others.empty())
-      catalog().notes.push_back(std::to_string(others.size()) +
-                                " folders repeat buffers, frozen or tied parameters of the model "
-                                "file, widened: they are left out");
+      catalog().notes.push_back(
+          compose("{} folders repeat buffers, frozen or tied parameters of the model file, "
+                  "widened: they are left out",
+                  others.size()));
     return {};
   }
 
@@ -197,10 +198,9 @@ class UniversalDescriber {
     if (!steps) return ds_corrupt(file.where, "no number of steps");
     if (facts_.steps[group] && *facts_.steps[group] != *steps)
       return Error{Code::layout,
-                   file.where + ": parameter " + json_string(name) + " has taken " +
-                       to_json(Value::of_real(*steps)) + " steps, others of its group " +
-                       to_json(Value::of_real(*facts_.steps[group])),
-                   {}};
+                   compose("{}: parameter {} has taken {} steps, others of its group {}",
+                           file.where, json_string(name), to_json(Value::of_real(*steps)),
+                           to_json(Value::of_real(*facts_.steps[group])))};
     facts_.steps[group] = steps;
     return {};
   }
@@ -218,7 +218,7 @@ class UniversalDescriber {
           if (of_group == states_.end() || !of_group->second.contains(param.name) ||
               !of_group->second.at(param.name).contains(state))
             return refused(Code::incomplete,
-                           folder_ + "zero/" + param.name + "/" + state + ".pt is missing");
+                           compose("{}zero/{}/{}.pt is missing", folder_, param.name, state));
     }
     return {};
   }
@@ -235,8 +235,8 @@ class UniversalDescriber {
       EBB_TRY(models.read(first, Rank{0}));
       for (std::uint32_t rank = 1; rank < ranks; ++rank) {
         if (!models_.contains(rank))
-          return refused(Code::incomplete, ds_tag_of(*tree_, folder_) + ": model file of rank " +
-                                               std::to_string(rank) + " is missing");
+          return refused(Code::incomplete, compose("{}: model file of rank {} is missing",
+                                                   ds_tag_of(*tree_, folder_), rank));
         EBB_TRY_ASSIGN(const DsFile file, open_model(rank));
         EBB_TRY(models.read(file, Rank{rank}));
       }
@@ -244,8 +244,8 @@ class UniversalDescriber {
     checkpoint_->finish();
     const std::int64_t world = models.facts().ranks.value_or(ranks);
     catalog().world = world < (1 << 20) ? static_cast<std::uint32_t>(world) : 1;
-    catalog().partition = "whole tensors, for any stage and number of ranks; written from stage " +
-                          std::to_string(facts_.stage);
+    catalog().partition = compose(
+        "whole tensors, for any stage and number of ranks; written from stage {}", facts_.stage);
     set_ds_values(catalog(), tag(), groups_, models.facts(), std::move(facts_));
     return {};
   }

@@ -106,14 +106,17 @@ void note_steps(Catalog& catalog, const std::string& tag) {
   const bool numbered = tag.starts_with(kUsual) && tag.size() > kUsual.size() &&
                         tag.find_first_not_of("0123456789", kUsual.size()) == std::string::npos;
   if (numbered && tag.substr(kUsual.size()) != step)
-    catalog.notes.push_back("the folder is called " + tag + ", its model file says step " + step +
-                            ": files of two saves, unless the job chose the name");
+    catalog.notes.push_back(
+        compose("the folder is called {}, its model file says step {}: files of two saves, unless "
+                "the job chose the name",
+                tag, step));
   std::int64_t most = 0;
   for (const auto& [name, steps] : catalog.param_steps) most = std::max(most, steps);
   if (most > *catalog.step)
-    catalog.notes.push_back("the optimizer counts " + std::to_string(most) +
-                            " steps, the model file " + step +
-                            ": files of two saves, unless the job began to count again");
+    catalog.notes.push_back(
+        compose("the optimizer counts {} steps, the model file {}: files of two saves, unless the "
+                "job began to count again",
+                most, step));
 }
 
 // Names come in the order of the flat buffers; groups list them as the engine's own lists do.
@@ -138,7 +141,7 @@ void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<D
     values.add("step", Value::of_int(*catalog.step), Kind::echoed);
     values.add("global_steps", Value::of_int(*catalog.step), Kind::echoed);
   }
-  const bool usual_tag = catalog.step && tag == "global_step" + std::to_string(*catalog.step);
+  const bool usual_tag = catalog.step && tag == compose("global_step{}", *catalog.step);
   if (!tag.empty()) values.add("tag", Value::of_string(tag), usual_tag ? Kind::echoed : Kind::own);
   for (const ValueEntry& entry : model.engine)
     if (entry.value.kind != Value::Kind::none || entry.key == "lr_scheduler")

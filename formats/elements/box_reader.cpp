@@ -128,18 +128,15 @@ Result<BoxReader> BoxReader::open(const Checkpoint& checkpoint, const TensorEntr
   BoxReader reader(checkpoint, tensor);
   const auto elems = checked_volume(tensor.shape);
   if (!elems || !packed_bytes(tensor.dtype, *elems))
-    return Error{
-        Code::limit,
-        label_of(tensor) + ": shape " + to_string(tensor.shape) + " has more than 2^64 bytes",
-        {}};
+    return Error{Code::limit, compose("{}: shape {} has more than 2^64 bytes", label_of(tensor),
+                                      to_string(tensor.shape))};
   reader.packed_ = bits_of(tensor.dtype) % 8 != 0;
   reader.elem_bytes_ = reader.packed_ ? 1 : bytes_of(tensor.dtype);
   for (const Chunk& chunk : tensor.chunks) {
     if (!inside(chunk.box, tensor.shape))
       return Error{Code::corrupt,
-                   label_of(tensor) + ": shard " + to_string(chunk.box) +
-                       " lies outside the tensor's shape " + to_string(tensor.shape),
-                   {}};
+                   compose("{}: shard {} lies outside the tensor's shape {}", label_of(tensor),
+                           to_string(chunk.box), to_string(tensor.shape))};
     if (volume(chunk.box.extent) != 0) reader.chunks_.push_back(&chunk);
   }
   reader.build_index();
@@ -189,9 +186,8 @@ Result<> BoxReader::read(const Box& box, std::span<std::byte> into, ReadProof* c
   const std::uint64_t wanted = volume(box.extent);
   if (packed_)
     return Error{Code::unsupported,
-                 label_of(*tensor_) + ": elements of " + std::string(name_of(tensor_->dtype)) +
-                     ", smaller than a byte, are only read whole",
-                 {}};
+                 compose("{}: elements of {}, smaller than a byte, are only read whole",
+                         label_of(*tensor_), name_of(tensor_->dtype))};
   EBB_CHECK(into.size() == wanted * elem_bytes_);
   Gather gather(*this, box, into, came);
   std::uint64_t found = 0;
@@ -200,18 +196,15 @@ Result<> BoxReader::read(const Box& box, std::span<std::byte> into, ReadProof* c
     if (!region) continue;
     found += volume(region->extent);
     if (found > wanted)
-      return Error{Code::corrupt,
-                   label_of(*tensor_) + ": elements of " + to_string(*region) +
-                       " are in more than one shard",
-                   {}};
+      return Error{Code::corrupt, compose("{}: elements of {} are in more than one shard",
+                                          label_of(*tensor_), to_string(*region))};
     EBB_TRY(gather.copy(*chunk, *region));
   }
   if (came != nullptr) came->in_place = gather.all_in_place();
   if (found == wanted) return {};
   return Error{Code::incomplete,
-               label_of(*tensor_) + ": " + std::to_string(wanted - found) + " of the " +
-                   std::to_string(wanted) + " elements of " + to_string(box) + " are in no shard",
-               {}};
+               compose("{}: {} of the {} elements of {} are in no shard", label_of(*tensor_),
+                       wanted - found, wanted, to_string(box))};
 }
 
 const Chunk* BoxReader::chunk_of(const Box& box) const {
@@ -253,10 +246,8 @@ Result<BoxStream> BoxStream::open(const BoxReader& reader, Box box, Fingerprint 
   stream.chunk_ = reader.chunk_of(stream.box_);
   if (stream.chunk_ == nullptr)
     return Error{Code::unsupported,
-                 label_of(tensor) + ": " + to_string(stream.box_) + " of " +
-                     std::string(name_of(tensor.dtype)) +
-                     " elements, smaller than a byte, is not stored in one piece",
-                 {}};
+                 compose("{}: {} of {} elements, smaller than a byte, is not stored in one piece",
+                         label_of(tensor), to_string(stream.box_), name_of(tensor.dtype))};
   return stream;
 }
 
@@ -296,8 +287,8 @@ Result<> BoxStream::read_part(const Box& part, std::span<std::byte> into) {
   const std::uint64_t put = formats::fingerprint(tensor.shape, part, into, reader_->elem_bytes());
   if (came.fingerprint != put)
     return Error{Code::corrupt,
-                 label_of(tensor) + ": what was gathered of " + to_string(part) +
-                     " is not what the source holds",
+                 compose("{}: what was gathered of {} is not what the source holds",
+                         label_of(tensor), to_string(part)),
                  "try again; if it happens again, the memory is at fault"};
   return {};
 }

@@ -101,17 +101,16 @@ Result<std::optional<std::string>> shifted_masters(const Checkpoint& checkpoint)
     ++wrong;
     if (seen.zeros_last != 0) ++zero_tails;
     if (first.empty())
-      first = printable(master.name) + ", " + std::to_string(seen.differ) + " of " +
-              std::to_string(seen.elements) + " elements looked at";
+      first = compose("{}, {} of {} elements looked at", printable(master.name), seen.differ,
+                      seen.elements);
   }
   if (wrong == 0 || wrong == pairs) return std::optional<std::string>();
   return std::optional(
-      "master weights of " + std::to_string(wrong) + " of " + std::to_string(pairs) +
-      " parameters are not the model's weights (the first: " + first + "), " +
-      std::to_string(zero_tails) +
-      " end in zeros: fully_reshardable of megatron-core 0.14 to 0.19 takes the state behind the "
-      "first of several buckets from shifted places (Megatron-LM pull 5077). The model's weights "
-      "are right; masters and moments of these parameters are lost");
+      compose("master weights of {} of {} parameters are not the model's weights (the first: {}), "
+              "{} end in zeros: fully_reshardable of megatron-core 0.14 to 0.19 takes the state "
+              "behind the first of several buckets from shifted places (Megatron-LM pull 5077). "
+              "The model's weights are right; masters and moments of these parameters are lost",
+              wrong, pairs, first, zero_tails));
 }
 
 Result<std::optional<std::string>> normalised_momentum(const Checkpoint& checkpoint) {
@@ -132,10 +131,11 @@ Result<std::optional<std::string>> normalised_momentum(const Checkpoint& checkpo
   if (matrices == 0 || (matrices == 1 && !narrow)) return std::optional<std::string>();
   std::array<char, 64> range{};
   std::snprintf(range.data(), range.size(), "%.4f to %.4f", lowest, highest);
-  return std::optional("the momentum of all " + std::to_string(matrices) +
-                       " matrices has norm 1 (" + range.data() +
-                       "): torch.optim.Muon with bf16 gradients and nesterov=False normalises what "
-                       "it stores (pytorch issue 194664), so a step's gradient outweighs the past");
+  return std::optional(
+      compose("the momentum of all {} matrices has norm 1 ({}): torch.optim.Muon with bf16 "
+              "gradients and nesterov=False normalises what it stores (pytorch issue 194664), so a "
+              "step's gradient outweighs the past",
+              matrices, range.data()));
 }
 
 }  // namespace

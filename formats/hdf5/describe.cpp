@@ -23,8 +23,8 @@ class Hdf5Checkpoint : public Checkpoint {
 
   const Catalog& catalog() const override { return catalog_; }
 
-  Result<> read(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     const Place& place = places_[static_cast<std::size_t>(chunk.tag)];
     return read_place(*tree_, *sources_[place.file], codings_[place.coding], place, first, into);
   }
@@ -78,16 +78,15 @@ class Describer {
     EBB_TRY(read_values(files_, catalog));
     add_note_on_checksums();
     catalog.world = world_;
-    catalog.partition = world_ == 1 ? "whole tensors in one file"
-                                    : "boxes over " + std::to_string(world_) + " ranks";
+    catalog.partition =
+        world_ == 1 ? "whole tensors in one file" : compose("boxes over {} ranks", world_);
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
 
  private:
   Error bad(std::size_t file, const Dataset& dataset, Code code, const std::string& why) const {
     return {code,
-            std::string(files_.files()[file].shown()) + ": " + printable(dataset.path) + ": " + why,
-            {}};
+            compose("{}: {}: {}", files_.files()[file].shown(), printable(dataset.path), why)};
   }
 
   void add_note(const std::string& note) {
@@ -138,7 +137,7 @@ class Describer {
                    meaning_of(files_.files()[file], dataset, path, elements.dtype));
     EBB_TRY_ASSIGN(TensorEntry * tensor, tensor_for(file, dataset, path, meaning));
     if (meaning.rank >= kMaxRanks)
-      return bad(file, dataset, Code::corrupt, "rank " + std::to_string(meaning.rank));
+      return bad(file, dataset, Code::corrupt, compose("rank {}", meaning.rank));
     const Box box{meaning.offset, dataset.shape};
     if (dataset.layout == Dataset::Layout::mapped) return add_mapped(file, dataset, *tensor);
     world_ = std::max(world_, meaning.rank + 1);
@@ -163,10 +162,10 @@ class Describer {
       return bad(file, dataset, Code::layout,
                  "is in another file too, and neither says that it is a part");
     if (tensor.shape != meaning.global_shape || tensor.dtype != meaning.dtype)
-      return bad(file, dataset, Code::corrupt,
-                 "is a part of " + std::string(name_of(meaning.dtype)) + " " +
-                     to_string(meaning.global_shape) + ", in another file of " +
-                     std::string(name_of(tensor.dtype)) + " " + to_string(tensor.shape));
+      return bad(
+          file, dataset, Code::corrupt,
+          compose("is a part of {} {}, in another file of {} {}", name_of(meaning.dtype),
+                  to_string(meaning.global_shape), name_of(tensor.dtype), to_string(tensor.shape)));
     return &tensor;
   }
 
@@ -203,9 +202,7 @@ class Describer {
     const std::vector<Stored> pieces = stored_pieces(dataset, width, from, file.superblock.at);
     if (pieces.size() > kMaxPieces - checkpoint_->places_.size())
       return Error{Code::limit,
-                   std::string(file.shown()) + ": more than " + std::to_string(kMaxPieces) +
-                       " chunks in the checkpoint",
-                   {}};
+                   compose("{}: more than {} chunks in the checkpoint", file.shown(), kMaxPieces)};
     const bool same_form = from.extent == target.extent;
     for (const Stored& piece : pieces) {
       const std::optional<Box> taken = intersect(piece.box, from);
@@ -270,25 +267,25 @@ class Describer {
       EBB_TRY_ASSIGN(const FileSet::Source source, files_.source_of(file, dataset, mapping));
       const Dataset& stored = *source.dataset;
       const auto bad_mapping = [&](Code code, const std::string& why) {
-        return bad(
-            file, dataset, code,
-            "its source " + printable(stored.path) + " in " + printable(mapping.file) + " " + why);
+        return bad(file, dataset, code,
+                   compose("its source {} in {} {}", printable(stored.path),
+                           printable(mapping.file), why));
       };
       if (stored.layout == Dataset::Layout::mapped)
         return bad_mapping(Code::unsupported, "is virtual itself, which is not read");
       EBB_TRY_ASSIGN(const Elements types, elements(source.file, stored));
       EBB_TRY_ASSIGN(const Elements shown, elements(file, dataset));
       if (types.dtype != shown.dtype)
-        return bad_mapping(Code::unsupported, "holds " + std::string(name_of(types.dtype)) +
-                                                  ", not " + std::string(name_of(shown.dtype)));
+        return bad_mapping(Code::unsupported,
+                           compose("holds {}, not {}", name_of(types.dtype), name_of(shown.dtype)));
       const std::optional<Box> from = box_of(mapping.source, stored.shape);
       const std::optional<Box> target = box_of(mapping.target, dataset.shape);
       if (!from || !target)
         return bad_mapping(Code::unsupported,
                            "is mapped by a selection that is no box inside its dataset");
       if (volume(from->extent) != volume(target->extent))
-        return bad_mapping(Code::corrupt, "gives " + to_string(*from) + " for " +
-                                              to_string(*target) + ", which is not as much");
+        return bad_mapping(Code::corrupt, compose("gives {} for {}, which is not as much",
+                                                  to_string(*from), to_string(*target)));
       const auto rank = ranks.emplace(source.file, ranks.size()).first->second;
       const std::uint32_t writer = rank_of(files_.files()[source.file], stored).value_or(rank);
       if (writer >= kMaxRanks) return bad_mapping(Code::corrupt, "is of an impossible rank");

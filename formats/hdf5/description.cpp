@@ -219,8 +219,8 @@ Result<Description> decode(ByteView bytes) {
   decoder(magic, description);
   if (magic == kMagic && decoder.whole() && is_known(description)) return description;
   return Error{Code::corrupt,
-               "what " + std::string(kReaderProgram) + " said makes no sense at byte " +
-                   std::to_string(decoder.position()) + " of " + std::to_string(bytes.size()),
+               compose("what {} said makes no sense at byte {} of {}", kReaderProgram,
+                       decoder.position(), bytes.size()),
                magic == kMagic ? "" : "is it of the same build? ./dev build"};
 }
 

@@ -63,7 +63,7 @@ class Places {
     place.groups = keeps ? parts_of(*tensor.key) : parts_of("state/" + tensor.name);
     if (!keeps) place.groups.push_back(tensor.state);
     if (!take(place)) {
-      place.groups = {"state", "#" + std::to_string(number), "tensor"};
+      place.groups = {"state", compose("#{}", number), "tensor"};
       EBB_CHECK(take(place));
     }
     place.told = identity_of(place.path()) == std::pair(tensor.name, tensor.state);
@@ -128,7 +128,7 @@ class FileWriter {
   }
 
   static std::string part_name(const TensorPlace& place, std::size_t part) {
-    return part == 0 ? place.name : place.name + "#" + std::to_string(part);
+    return part == 0 ? place.name : compose("{}#{}", place.name, part);
   }
 
   OutputFile finish(std::string name, Rank writer) {
@@ -260,14 +260,13 @@ class Emitter {
     const TensorEntry& tensor = content_.tensors[number];
     if (layout_.tensors()[number] != tensor.shape)
       return Error{Code::layout,
-                   label_of(tensor) + " has shape " + to_string(tensor.shape) +
-                       " but the layout cuts " + to_string(layout_.tensors()[number]),
-                   {}};
+                   compose("{} has shape {} but the layout cuts {}", label_of(tensor),
+                           to_string(tensor.shape), to_string(layout_.tensors()[number]))};
     std::string why;
     if (!has_type(tensor.dtype))
-      why = "HDF5 has no type for " + std::string(name_of(tensor.dtype));
+      why = compose("HDF5 has no type for {}", name_of(tensor.dtype));
     else if (tensor.shape.size() > kMostDims)
-      why = "HDF5 has at most " + std::to_string(kMostDims) + " dimensions";
+      why = compose("HDF5 has at most {} dimensions", kMostDims);
     else if (tensor.name.find('\0') != std::string::npos ||
              tensor.state.find('\0') != std::string::npos)
       why = "HDF5's names end at a zero byte";
@@ -275,7 +274,7 @@ class Emitter {
       placed_.emplace(number, places_.place(tensor, number));
       return {};
     }
-    plan_.dropped.push_back("tensor " + json_string(label_of(tensor)) + ": " + why);
+    plan_.dropped.push_back(compose("tensor {}: {}", json_string(label_of(tensor)), why));
     plan_.omitted.push_back(number);
     return {};
   }
@@ -305,17 +304,13 @@ class Emitter {
 
   Result<> add_json(std::string_view name, std::string json) {
     if (json.size() > kMaxJson)
-      return Error{Code::limit,
-                   "the values are " + std::to_string(json.size()) +
-                       " bytes of JSON, the limit is " + std::to_string(kMaxJson),
-                   {}};
+      return Error{Code::limit, compose("the values are {} bytes of JSON, the limit is {}",
+                                        json.size(), kMaxJson)};
     main_.image().attribute(FileImage::kRoot, name, Value::of_string(std::move(json)));
     return {};
   }
 
-  static std::string rank_file(Rank rank) {
-    return "rank" + std::to_string(index_of(rank)) + ".h5";
-  }
+  static std::string rank_file(Rank rank) { return compose("rank{}.h5", index_of(rank)); }
 
   void write_rank(Rank rank) {
     FileWriter file(content_, compression_);
@@ -364,9 +359,8 @@ class Emitter {
 Result<EmitPlan> emit_hdf5(const EmitRequest& request) {
   if (request.layout.tensors().size() != request.content.tensors.size())
     return Error{Code::layout,
-                 "the layout is of " + std::to_string(request.layout.tensors().size()) +
-                     " tensors, the content of " + std::to_string(request.content.tensors.size()),
-                 {}};
+                 compose("the layout is of {} tensors, the content of {}",
+                         request.layout.tensors().size(), request.content.tensors.size())};
   return hdf5::Emitter(request).run();
 }
 

@@ -13,7 +13,7 @@ constexpr std::size_t kMaxFiles = 100'000;
 constexpr std::size_t kMaxJumps = 64;  // soft links on the way to one object
 
 Error refused(const File& file, Code code, const std::string& why, std::string hint = {}) {
-  return {code, std::string(file.shown()) + ": " + why, std::move(hint)};
+  return {code, compose("{}: {}", file.shown(), why), std::move(hint)};
 }
 
 // Follows soft links; what they lead to is named by its hard path.
@@ -79,8 +79,9 @@ Result<> settle_link(const Link& link, const SoftLinks& soft, File& file) {
     case Link::Kind::group_again:
       if (is_inside(link.path, link.target))
         return refused(file, Code::corrupt,
-                       "hard links form a cycle: " + path + " is " + printable(link.target));
-      file.notes.push_back(path + " is the group " + printable(link.target) + ": listed there");
+                       compose("hard links form a cycle: {} is {}", path, printable(link.target)));
+      file.notes.push_back(
+          compose("{} is the group {}: listed there", path, printable(link.target)));
       return {};
     case Link::Kind::soft:
       break;
@@ -95,9 +96,9 @@ Result<> settle_link(const Link& link, const SoftLinks& soft, File& file) {
                                     [&](const Group& group) { return group.path == target; });
   if (!is_group)
     return refused(file, Code::incomplete,
-                   "soft link " + path + " leads to " + printable(target) + ", where nothing is");
-  file.notes.push_back(path + " is a soft link to the group " + printable(target) +
-                       ": listed there");
+                   compose("soft link {} leads to {}, where nothing is", path, printable(target)));
+  file.notes.push_back(
+      compose("{} is a soft link to the group {}: listed there", path, printable(target)));
   return {};
 }
 
@@ -139,10 +140,7 @@ Result<FileSet> FileSet::open(std::shared_ptr<const SourceTree> tree) {
   for (const SourceTree::Entry& entry : tree->entries()) {
     if (!alone && !looks_like_hdf5(entry.name)) continue;
     if (set.files_.size() == kMaxFiles)
-      return Error{
-          Code::limit,
-          std::string(tree->root()) + ": more than " + std::to_string(kMaxFiles) + " HDF5 files",
-          {}};
+      return Error{Code::limit, compose("{}: more than {} HDF5 files", tree->root(), kMaxFiles)};
     EBB_TRY(set.add(*tree, entry.name));
   }
   EBB_TRY(set.find_sources());
@@ -179,8 +177,8 @@ Result<FileSet::Source> FileSet::source_of(std::size_t from, const Dataset& data
   const File& file = files_[from];
   const auto bad = [&](Code code, const std::string& why, std::string hint = {}) {
     return refused(file, code,
-                   printable(dataset.path) + ": virtual dataset's source file " +
-                       printable(mapping.file) + " " + why,
+                   compose("{}: virtual dataset's source file {} {}", printable(dataset.path),
+                           printable(mapping.file), why),
                    std::move(hint));
   };
   const std::optional<std::string> plain = unescaped(mapping.file);

@@ -17,7 +17,7 @@ constexpr std::array kKnown = {
 };
 
 Error bad(std::string_view where, std::string_view why) {
-  return {Code::corrupt, std::string(where) + ": " + std::string(why), {}};
+  return {Code::corrupt, compose("{}: {}", where, why)};
 }
 
 // Byte k of element i lies at k * elements + i; bytes that make no whole element follow as they
@@ -73,18 +73,16 @@ std::uint32_t fletcher32(ByteView bytes) {
 Result<> check_filters(const std::vector<Filter>& filters, std::string_view where) {
   if (filters.size() > 32)
     return Error{Code::unsupported,
-                 std::string(where) + ": " + std::to_string(filters.size()) +
-                     " filters; HDF5 knows of at most 32",
-                 {}};
+                 compose("{}: {} filters; HDF5 knows of at most 32", where, filters.size())};
   for (const Filter& filter : filters) {
     const std::uint32_t id = filter.id;
     if (id == kDeflate || id == kShuffle || id == kFletcher32 || id == kZstd) continue;
-    std::string name = "filter " + std::to_string(id);
+    std::string name = compose("filter {}", id);
     for (const auto& [known, word] : kKnown)
       if (known == id) name.append(" (").append(word).append(")");
     return Error{Code::unsupported,
-                 std::string(where) + ": " + name +
-                     " is not read; deflate, shuffle, fletcher32 and zstd (32015) are",
+                 compose("{}: {} is not read; deflate, shuffle, fletcher32 and zstd (32015) are",
+                         where, name),
                  "h5repack -f GZIP=1 OLD.h5 NEW.h5, where libhdf5 has the filter"};
   }
   return {};
@@ -111,8 +109,7 @@ Result<ByteVector> undo_filters(const std::vector<Filter>& filters, std::uint32_
     }
   }
   if (stored.size() == plain) return stored;
-  return bad(where, "holds " + std::to_string(stored.size()) + " bytes, not the " +
-                        std::to_string(plain) + " of a chunk");
+  return bad(where, compose("holds {} bytes, not the {} of a chunk", stored.size(), plain));
 }
 
 }  // namespace ebb::formats::hdf5

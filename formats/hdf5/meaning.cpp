@@ -51,9 +51,9 @@ class Convention {
     EBB_TRY(numbers("global_shape", meaning.global_shape));
     EBB_TRY(numbers("offset", meaning.offset));
     if (!inside(Box{meaning.offset, dataset_.shape}, meaning.global_shape))
-      return bad("its shape " + to_string(dataset_.shape) + " at offset " +
-                 to_string(meaning.offset) + " is not inside its global_shape " +
-                 to_string(meaning.global_shape));
+      return bad(compose("its shape {} at offset {} is not inside its global_shape {}",
+                         to_string(dataset_.shape), to_string(meaning.offset),
+                         to_string(meaning.global_shape)));
     const auto elems = checked_volume(meaning.global_shape);
     if (!elems || !checked_mul(*elems, bytes_of(stored)))
       return bad("its global_shape " + to_string(meaning.global_shape) +
@@ -66,8 +66,8 @@ class Convention {
     // What HDF5 has no type for is kept in bytes, and only the attribute says what they are.
     const bool bytes_only = stated == DType::f8_e8m0 && stored == DType::u8;
     if (stated != stored && !bytes_only)
-      return bad("its attribute dtype says " + printable(dtype) + ", its type is " +
-                 std::string(name_of(stored)));
+      return bad(compose("its attribute dtype says {}, its type is {}", printable(dtype),
+                         name_of(stored)));
     meaning.dtype = *stated;
     if (const Value* rank = find(dataset_.attributes, "rank")) {
       if (rank->kind != Value::Kind::integer || rank->integer < 0 || rank->integer > kMaxRank)
@@ -81,15 +81,13 @@ class Convention {
   static constexpr std::int64_t kMaxRank = 1 << 20;
 
   Error bad(const std::string& why) const {
-    return {Code::corrupt,
-            std::string(file_.shown()) + ": " + printable(dataset_.path) + ": " + why,
-            {}};
+    return {Code::corrupt, compose("{}: {}: {}", file_.shown(), printable(dataset_.path), why)};
   }
   Result<> numbers(std::string_view name, Shape& into) const {
     const Value* value = find(dataset_.attributes, name);
     if (value == nullptr) return {};
     const auto list = wholes(*value);
-    if (!list) return bad("its attribute " + std::string(name) + " is no list of whole numbers");
+    if (!list) return bad(compose("its attribute {} is no list of whole numbers", name));
     into = *list;
     return {};
   }
@@ -97,7 +95,7 @@ class Convention {
     const Value* value = find(dataset_.attributes, name);
     if (value == nullptr) return {};
     if (value->kind != Value::Kind::string)
-      return bad("its attribute " + std::string(name) + " is no text");
+      return bad(compose("its attribute {} is no text", name));
     into = value->text;
     return {};
   }
@@ -150,7 +148,7 @@ class Values {
       return {};
     }
     const std::string where =
-        std::string(file.shown()) + ": attribute '" + printable(attribute.name) + "'";
+        compose("{}: attribute '{}'", file.shown(), printable(attribute.name));
     if (attribute.name == "step" && attribute.value.kind == Value::Kind::integer)
       EBB_TRY(take_step(where, attribute.value.integer));
     if (!ours) {
@@ -174,10 +172,8 @@ class Values {
 
   Result<> take_step(const std::string& where, std::int64_t step) {
     if (catalog_.step && *catalog_.step != step)
-      return Error{Code::corrupt,
-                   where + " is " + std::to_string(step) + ", in another file " +
-                       std::to_string(*catalog_.step) + ": two saves are mixed",
-                   {}};
+      return Error{Code::corrupt, compose("{} is {}, in another file {}: two saves are mixed",
+                                          where, step, *catalog_.step)};
     catalog_.step = step;
     return {};
   }

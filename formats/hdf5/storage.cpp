@@ -10,19 +10,19 @@ namespace ebb::formats::hdf5 {
 namespace {
 
 Error bad(Code code, const Dataset& dataset, const std::string& why) {
-  return {code, printable(dataset.path) + ": " + why, {}};
+  return {code, printable(dataset.path) + ": " + why};
 }
 
 std::string needs(const Dataset& dataset, std::uint64_t bytes) {
-  return "shape " + to_string(dataset.shape) + " needs " + std::to_string(bytes) + " bytes";
+  return compose("shape {} needs {} bytes", to_string(dataset.shape), bytes);
 }
 
 Result<> check_inside(const Dataset& dataset, std::uint64_t address, std::uint64_t bytes,
                       std::uint64_t file_bytes) {
   if (address <= file_bytes && bytes <= file_bytes - address) return {};
-  return bad(Code::corrupt, dataset,
-             std::to_string(bytes) + " bytes at " + std::to_string(address) +
-                 " lie beyond the end of the file, " + std::to_string(file_bytes));
+  return bad(
+      Code::corrupt, dataset,
+      compose("{} bytes at {} lie beyond the end of the file, {}", bytes, address, file_bytes));
 }
 
 std::uint64_t cells_of(const Dataset& dataset, std::size_t dim) {
@@ -33,14 +33,14 @@ Result<std::uint64_t> chunk_bytes(const Dataset& dataset, std::uint32_t elem_byt
   if (dataset.chunk.size() != dataset.shape.size() ||
       std::find(dataset.chunk.begin(), dataset.chunk.end(), 0u) != dataset.chunk.end())
     return bad(Code::corrupt, dataset,
-               "chunks of shape " + to_string(dataset.chunk) + " in a dataset of shape " +
-                   to_string(dataset.shape));
+               compose("chunks of shape {} in a dataset of shape {}", to_string(dataset.chunk),
+                       to_string(dataset.shape)));
   const auto elems = checked_volume(dataset.chunk);
   const auto bytes = elems ? checked_mul(*elems, elem_bytes) : std::nullopt;
   if (!bytes || *bytes > kMaxChunkBytes)
     return bad(Code::limit, dataset,
-               "a chunk of shape " + to_string(dataset.chunk) + "; the limit is " +
-                   std::to_string(kMaxChunkBytes) + " bytes");
+               compose("a chunk of shape {}; the limit is {} bytes", to_string(dataset.chunk),
+                       kMaxChunkBytes));
   return *bytes;
 }
 
@@ -53,7 +53,7 @@ Result<> check_apart(const Dataset& dataset) {
   for (std::size_t i = 1; i < order.size(); ++i)
     if (order[i]->address - order[i - 1]->address < order[i - 1]->bytes)
       return bad(Code::corrupt, dataset,
-                 "two chunks overlap in the file at " + std::to_string(order[i]->address));
+                 compose("two chunks overlap in the file at {}", order[i]->address));
   return {};
 }
 
@@ -66,16 +66,15 @@ Result<> check_chunks(const Dataset& dataset, std::uint32_t elem_bytes, std::uin
     cells = checked_mul(*cells, cells_of(dataset, d));
   if (!cells || dataset.chunks.size() != *cells)
     return bad(Code::incomplete, dataset,
-               needs(dataset, needed) + ", but the file has no such data: it stores " +
-                   std::to_string(dataset.chunks_stored) + " of its " +
-                   (cells ? std::to_string(*cells) : std::string("more than 2^64")) + " chunks");
+               compose("{}, but the file has no such data: it stores {} of its {} chunks",
+                       needs(dataset, needed), dataset.chunks_stored,
+                       (cells ? std::to_string(*cells) : std::string("more than 2^64"))));
   for (const StoredChunk& chunk : dataset.chunks) {
     EBB_TRY(check_inside(dataset, chunk.address, chunk.bytes, file_bytes));
     if (dataset.filters.empty() ? chunk.bytes != plain : chunk.bytes > plain + plain / 8 + 4096)
       return bad(Code::corrupt, dataset,
-                 "the chunk at " + std::to_string(chunk.address) + " has " +
-                     std::to_string(chunk.bytes) + " bytes where a plain one has " +
-                     std::to_string(plain));
+                 compose("the chunk at {} has {} bytes where a plain one has {}", chunk.address,
+                         chunk.bytes, plain));
   }
   return check_apart(dataset);
 }
@@ -134,7 +133,7 @@ Result<std::shared_ptr<const ByteVector>> whole_bytes(const SourceTree& tree,
                                                       const ByteSource& file, const Coding& coding,
                                                       const Place& place) {
   if (coding.compact) return std::shared_ptr<const ByteVector>(&coding.content, [](auto*) {});
-  const std::string at = std::string(file.name()) + ":" + std::to_string(place.address);
+  const std::string at = compose("{}:{}", file.name(), place.address);
   const std::uint64_t bytes = volume(place.dense) * coding.elem_bytes;
   const auto make = [&]() -> Result<SourceTree::Decoded> {
     ByteVector stored(static_cast<std::size_t>(place.bytes));
@@ -145,7 +144,7 @@ Result<std::shared_ptr<const ByteVector>> whole_bytes(const SourceTree& tree,
     return SourceTree::Decoded(std::make_shared<const ByteVector>(std::move(decoded)));
   };
   EBB_TRY_ASSIGN(const SourceTree::Decoded chunk,
-                 tree.decoded(at + " of " + std::to_string(place.coding), bytes, make));
+                 tree.decoded(compose("{} of {}", at, place.coding), bytes, make));
   return std::static_pointer_cast<const ByteVector>(chunk);
 }
 
@@ -187,9 +186,9 @@ Result<> check_storage(const Dataset& dataset, std::uint32_t elem_bytes, std::ui
   switch (dataset.layout) {
     case Dataset::Layout::compact:
       if (dataset.content.size() == bytes) return {};
-      return bad(Code::corrupt, dataset,
-                 needs(dataset, bytes) + ", but its header holds " +
-                     std::to_string(dataset.content.size()));
+      return bad(
+          Code::corrupt, dataset,
+          compose("{}, but its header holds {}", needs(dataset, bytes), dataset.content.size()));
     case Dataset::Layout::contiguous:
       if (dataset.address == kNowhere)
         return bad(Code::incomplete, dataset,
@@ -197,9 +196,9 @@ Result<> check_storage(const Dataset& dataset, std::uint32_t elem_bytes, std::ui
                        ", but nothing was ever written (the library alone would read the fill "
                        "value)");
       if (dataset.stored != bytes)
-        return bad(Code::corrupt, dataset,
-                   needs(dataset, bytes) + ", but the file keeps " +
-                       std::to_string(dataset.stored) + " for it");
+        return bad(
+            Code::corrupt, dataset,
+            compose("{}, but the file keeps {} for it", needs(dataset, bytes), dataset.stored));
       return check_inside(dataset, dataset.address, bytes, file_bytes);
     case Dataset::Layout::chunked:
       return check_chunks(dataset, elem_bytes, bytes, file_bytes);

@@ -48,12 +48,12 @@ Result<Superblock> read_superblock(const ByteSource& file) {
   block.version = u8(8);
   if (block.version > 3)
     return bad(Code::unsupported,
-               "superblock of version " + std::to_string(block.version) + "; 0 to 3 are read");
+               compose("superblock of version {}; 0 to 3 are read", block.version));
   const bool old = block.version < 2;
   if (u8(old ? 13 : 9) != 8 || u8(old ? 14 : 10) != 8)
     return bad(bytes.size() < 16 ? Code::incomplete : Code::unsupported,
-               "addresses of " + std::to_string(u8(old ? 13 : 9)) + " and lengths of " +
-                   std::to_string(u8(old ? 14 : 10)) + " bytes; only 8 and 8 are read");
+               compose("addresses of {} and lengths of {} bytes; only 8 and 8 are read",
+                       u8(old ? 13 : 9), u8(old ? 14 : 10)));
   // Version 1 has four bytes more before the addresses: base, free space, end of file.
   const std::size_t addresses = old ? (block.version == 0 ? 24 : 28) : 12;
   if (bytes.size() < addresses + 24)
@@ -65,15 +65,13 @@ Result<Superblock> read_superblock(const ByteSource& file) {
   if (!end) return bad(Code::corrupt, "the superblock's end of file lies before its beginning");
   block.end = *end;
   if (block.end > file.size())
-    return refuse(
-        Code::incomplete, file.name(), file.size(),
-        "the file ends before the end its superblock states, " + std::to_string(block.end));
+    return refuse(Code::incomplete, file.name(), file.size(),
+                  compose("the file ends before the end its superblock states, {}", block.end));
   constexpr std::uint8_t kOpenForWriting = 1, kOpenBySwmr = 4;
   if (block.version == 3 && (u8(11) & (kOpenForWriting | kOpenBySwmr)) != 0)
     return Error{Code::incomplete,
-                 std::string(file.name()) + ":" + std::to_string(block.at + 11) +
-                     ": the file was not closed by its writer (consistency flags " +
-                     std::to_string(u8(11)) + ")",
+                 compose("{}:{}: the file was not closed by its writer (consistency flags {})",
+                         file.name(), block.at + 11, u8(11)),
                  "wait for the writer; after a crash: h5clear -s, then look at every value"};
   return block;
 }

@@ -131,17 +131,15 @@ Error JsonReader::invalid() {
 Error JsonReader::invalid(const char* where) const {
   const auto byte = static_cast<std::uint64_t>(where - text_.data());
   const std::string_view token = token_at(where);
-  return at(where, place_.what + " is not valid JSON (" +
-                       (token.empty() ? "the end" : printable(token, 40)) + " at byte " +
-                       std::to_string(byte) + " of " + place_.what + ")");
+  return at(where, compose("{} is not valid JSON ({} at byte {} of {})", place_.what,
+                           (token.empty() ? "the end" : printable(token, 40)), byte, place_.what));
 }
 
 Error JsonReader::unexpected(ondemand::value value, const Subject& of, std::string_view due) const {
   const char* where = value.raw_json_token().data();
   const std::string_view token = token_at(where);
   if (!is_json_value(token)) return invalid(where);
-  return at(where, of.text() + " holds " + printable(token, 40) + " where " + std::string(due) +
-                       " is due");
+  return at(where, compose("{} holds {} where {} is due", of.text(), printable(token, 40), due));
 }
 
 Result<std::string> JsonReader::string(ondemand::value value, const Subject& of) {
@@ -161,7 +159,8 @@ Result<std::uint64_t> JsonReader::whole(ondemand::value value, const Subject& of
   if (!is_json_number(token) || digits(token) != token.size())
     return unexpected(value, of, "a whole number");
   if (std::from_chars(token.data(), token.data() + token.size(), number).ec != std::errc{})
-    return at(where, of.text() + " holds " + printable(token, 40) + ", which does not fit 64 bits");
+    return at(where,
+              compose("{} holds {}, which does not fit 64 bits", of.text(), printable(token, 40)));
   return invalid();
 }
 

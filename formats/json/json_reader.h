@@ -96,7 +96,7 @@ Result<> JsonReader::each(ondemand::object object, const Subject& of, Visit visi
     if (field.unescaped_key().get(key) != simdjson::SUCCESS) return invalid();
     if (field.value().get(value) != simdjson::SUCCESS) return invalid();
     if (!seen.insert(key))
-      return at(value, "key '" + printable(key) + "' appears twice in " + of.text());
+      return at(value, compose("key '{}' appears twice in {}", printable(key), of.text()));
     EBB_TRY(visit(key, value));
   }
   return {};

@@ -22,8 +22,8 @@ Result<> read_weights(JsonReader& json, ondemand::value value, WeightIndex& inde
       value, "weight_map", [&](std::string_view key, ondemand::value item) -> Result<> {
         EBB_TRY_ASSIGN(std::string file, json.string(item, {"weight_map:", key}));
         if (!is_plain_file_name(file))
-          return json.at(item, "weight_map: '" + printable(key) + "' lies in '" + printable(file) +
-                                   "', which is no plain file name");
+          return json.at(item, compose("weight_map: '{}' lies in '{}', which is no plain file name",
+                                       printable(key), printable(file)));
         index.weights.push_back({std::string(key), std::move(file)});
         return {};
       });
@@ -53,7 +53,7 @@ Result<WeightIndex> read_weight_index(const ByteSource& source) {
                        });
   }));
   if (maps == 0)
-    return Error{Code::corrupt, std::string(source.name()) + ":0: the index has no weight_map", {}};
+    return Error{Code::corrupt, compose("{}:0: the index has no weight_map", source.name())};
   return index;
 }
 

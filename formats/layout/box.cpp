@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ebb/formats/core/check.h"
+#include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/units.h"
 
 namespace ebb::formats {
@@ -177,7 +178,7 @@ std::string to_string(const Shape& shape) {
 std::string to_string(const Box& box) {
   std::string text = "[";
   for (std::size_t d = 0; d < box.offset.size(); ++d)
-    ((text += d == 0 ? "" : ", ") += std::to_string(box.offset[d]) + ":") +=
+    ((text += d == 0 ? "" : ", ") += compose("{}:", box.offset[d])) +=
         std::to_string(box.offset[d] + box.extent[d]);
   return text + "]";
 }

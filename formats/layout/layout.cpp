@@ -26,19 +26,16 @@ constexpr std::array kPolicies = {
     NamedPolicy{Policy::layer_wise, "layer-wise"},
 };
 
-Error layout_error(std::string message) { return {Code::layout, std::move(message), {}}; }
+Error layout_error(std::string message) { return {Code::layout, std::move(message)}; }
 
 Result<> check_mesh(const Layout::Spec& spec) {
   const std::uint64_t world = std::uint64_t{spec.mesh.shard_world} * spec.mesh.replicas;
   if (world == 0) return layout_error("a mesh needs at least 1 rank and 1 copy");
   if (world > kMaxWorld)
-    return Error{
-        Code::limit,
-        std::to_string(world) + " ranks are more than the limit of " + std::to_string(kMaxWorld),
-        {}};
+    return Error{Code::limit, compose("{} ranks are more than the limit of {}", world, kMaxWorld)};
   if (spec.align_elems == 0 || spec.align_elems > kMaxAlign)
-    return layout_error("partitions aligned to " + std::to_string(spec.align_elems) +
-                        " elements: must be 1 to " + std::to_string(kMaxAlign));
+    return layout_error(
+        compose("partitions aligned to {} elements: must be 1 to {}", spec.align_elems, kMaxAlign));
   return {};
 }
 
@@ -47,8 +44,9 @@ Result<> check_tensors(const std::vector<Shape>& tensors) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const auto elems = checked_volume(tensors[t]);
     if (!elems || *elems > kMaxElems - total)
-      return layout_error("tensor " + std::to_string(t) + " of shape " + to_string(tensors[t]) +
-                          ": with it there are more than 2^60 elements");
+      return layout_error(
+          compose("tensor {} of shape {}: with it there are more than 2^60 elements", t,
+                  to_string(tensors[t])));
     total += *elems;
   }
   return {};
@@ -57,14 +55,12 @@ Result<> check_tensors(const std::vector<Shape>& tensors) {
 Result<> check_owners(const Layout::Spec& spec, std::size_t tensors) {
   const std::size_t wanted = spec.policy == Policy::layer_wise ? tensors : 0;
   if (spec.owners.size() != wanted)
-    return layout_error(std::string(name_of(spec.policy)) + ": " +
-                        std::to_string(spec.owners.size()) + " owners given, " +
-                        std::to_string(wanted) + " wanted");
+    return layout_error(compose("{}: {} owners given, {} wanted", name_of(spec.policy),
+                                spec.owners.size(), wanted));
   for (std::size_t t = 0; t < tensors && t < spec.owners.size(); ++t)
     if (spec.owners[t] >= spec.mesh.shard_world)
-      return layout_error("tensor " + std::to_string(t) + ": owner " +
-                          std::to_string(spec.owners[t]) + " of " +
-                          std::to_string(spec.mesh.shard_world) + " shards");
+      return layout_error(
+          compose("tensor {}: owner {} of {} shards", t, spec.owners[t], spec.mesh.shard_world));
   return {};
 }
 

@@ -76,16 +76,12 @@ class TensorMoves {
 
 Result<> check_same_tensors(const Layout& a, const Layout& b) {
   if (a.tensors().size() != b.tensors().size())
-    return Error{Code::layout,
-                 "one layout has " + std::to_string(a.tensors().size()) +
-                     " tensors, the other has " + std::to_string(b.tensors().size()),
-                 {}};
+    return Error{Code::layout, compose("one layout has {} tensors, the other has {}",
+                                       a.tensors().size(), b.tensors().size())};
   for (std::size_t t = 0; t < a.tensors().size(); ++t)
     if (a.tensors()[t] != b.tensors()[t])
-      return Error{Code::layout,
-                   "tensor " + std::to_string(t) + " has shape " + to_string(a.tensors()[t]) +
-                       " in one layout and " + to_string(b.tensors()[t]) + " in the other",
-                   {}};
+      return Error{Code::layout, compose("tensor {} has shape {} in one layout and {} in the other",
+                                         t, to_string(a.tensors()[t]), to_string(b.tensors()[t]))};
   return {};
 }
 

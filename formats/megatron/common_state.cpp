@@ -80,8 +80,8 @@ class GroupReader {
       if (const auto members = of_optimizer_.find(number); members != of_optimizer_.end())
         name_members(members->second, candidates, all);
     if (unplaced_ != 0)
-      catalog_.notes.push_back(std::to_string(unplaced_) +
-                               " parameters fit no group by Megatron's default rule");
+      catalog_.notes.push_back(
+          compose("{} parameters fit no group by Megatron's default rule", unplaced_));
     if (std::ranges::all_of(all, [](const Stored& group) { return group.index.has_value(); }))
       std::ranges::stable_sort(all, {}, [](const Stored& group) { return *group.index; });
     for (Stored& group : all) {
@@ -142,9 +142,9 @@ class GroupReader {
     const auto named = [&](std::size_t i) { return !groups[i].entry.params.empty(); };
     if (std::ranges::any_of(candidates, named)) return;
     if (candidates.size() > kMaxGuessed) {
-      catalog_.notes.push_back("which of " + std::to_string(candidates.size()) +
-                               " groups a parameter is in is not looked for: more than " +
-                               std::to_string(kMaxGuessed));
+      catalog_.notes.push_back(
+          compose("which of {} groups a parameter is in is not looked for: more than {}",
+                  candidates.size(), kMaxGuessed));
       return;
     }
     for (const auto& [name, member] : members) {

@@ -27,16 +27,10 @@ class MegatronCheckpoint : public Checkpoint {
 
   const Catalog& catalog() const override { return catalog_; }
 
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     if (chunk.tag < kPieces) return stored_->read(tensor, chunk, first, into);
     const Piece& piece = pieces_[chunk.tag - kPieces];
-    const std::uint64_t bytes = volume(chunk.box.extent) * bytes_of(tensor.dtype);
-    if (first > bytes || into.size() > bytes - first)
-      return Error{Code::usage,
-                   "tensor " + json_string(*tensor.key) + ": a read past its " +
-                       std::to_string(bytes) + " bytes",
-                   {}};
     return stored_->read(tensor, flat_[piece.flat], piece.first + first, into);
   }
 
@@ -83,17 +77,15 @@ class MegatronReader {
 
  private:
   Catalog& catalog() { return checkpoint_->catalog_; }
-  std::string at_root(std::string_view name) const {
-    return std::string(tree_->root()) + "/" + std::string(name);
-  }
+  std::string at_root(std::string_view name) const { return compose("{}/{}", tree_->root(), name); }
 
   // metadata.json is written last: without it the save did not finish.
   Result<> check_config() const {
     if (tree_->find(kMegatronConfig) == nullptr)
       return Error{Code::incomplete,
-                   std::string(tree_->root()) +
-                       ": metadata.json is missing: the save did not finish (or this is not a "
-                       "torch_dist checkpoint)",
+                   compose("{}: metadata.json is missing: the save did not finish (or this is not "
+                           "a torch_dist checkpoint)",
+                           tree_->root()),
                    "use the checkpoint before this one"};
     EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronConfig));
     EBB_TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxConfig));
@@ -110,10 +102,9 @@ class MegatronReader {
     }));
     if (backend == "torch_dist" && version == 1) return {};
     return Error{Code::unsupported,
-                 at_root(kMegatronConfig) + ":0: sharded_backend '" + printable(backend) +
-                     "' version " + std::to_string(version) +
-                     " is not read by this version; torch_dist version 1 is",
-                 {}};
+                 compose("{}:0: sharded_backend '{}' version {} is not read by this version; "
+                         "torch_dist version 1 is",
+                         at_root(kMegatronConfig), printable(backend), version)};
   }
 
   Result<> put_into_shape(TensorEntry& tensor, const Shape& own) {
@@ -152,27 +143,24 @@ class MegatronReader {
     } else if (item != values.end()) {
       where = at_root(".metadata") + ": " + json_string(kMegatronCommonKey);
       if (item->value.kind != Value::Kind::list || item->value.items.size() != 1)
-        return Error{Code::corrupt, where + ": is no list of one dict", {}};
+        return Error{Code::corrupt, where + ": is no list of one dict"};
       common = item->value.items[0];
       values.erase(item);
     } else {
       return Error{Code::incomplete,
-                   std::string(tree_->root()) +
-                       ": the common state is missing: neither common.pt nor the item " +
-                       std::string(kMegatronCommonKey),
+                   compose("{}: the common state is missing: neither common.pt nor the item {}",
+                           tree_->root(), kMegatronCommonKey),
                    "use the checkpoint before this one"};
     }
     if (common.kind == Value::Kind::dict) return common;
-    return Error{Code::corrupt, where + ": the common state is no dict", {}};
+    return Error{Code::corrupt, where + ": the common state is no dict"};
   }
 
   Result<Value> common_file() {
     EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronCommon));
     if (source->size() > kMaxCommon)
-      return Error{Code::limit,
-                   std::string(source->name()) + ": " + std::to_string(source->size()) +
-                       " bytes; the limit for a common state is " + std::to_string(kMaxCommon),
-                   {}};
+      return Error{Code::limit, compose("{}: {} bytes; the limit for a common state is {}",
+                                        source->name(), source->size(), kMaxCommon)};
     EBB_TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
     catalog().files.push_back({std::string(kMegatronCommon), source->size(), std::nullopt});
     EBB_TRY_ASSIGN(Value common, value_of(archive.graph(), archive.graph().root(), &archive));
@@ -193,12 +181,12 @@ class MegatronReader {
     };
     const std::int64_t tp = whole("tensor_model_parallel_size");
     const std::int64_t pp = whole("pipeline_model_parallel_size");
-    if (tp > 1) catalog().partition += ", tensor parallel " + std::to_string(tp);
-    if (pp > 1) catalog().partition += ", pipeline parallel " + std::to_string(pp);
+    if (tp > 1) catalog().partition += compose(", tensor parallel {}", tp);
+    if (pp > 1) catalog().partition += compose(", pipeline parallel {}", pp);
     const std::int64_t words = whole("vocab_size"), stored = whole("padded_vocab_size");
     if (words > 0 && stored > words)
-      catalog().notes.push_back("the vocabulary is padded from " + std::to_string(words) + " to " +
-                                std::to_string(stored) + " rows");
+      catalog().notes.push_back(
+          compose("the vocabulary is padded from {} to {} rows", words, stored));
   }
 
   std::shared_ptr<const SourceTree> tree_;

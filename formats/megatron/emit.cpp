@@ -44,8 +44,8 @@ Value writable_part(Value common, std::vector<std::string>& dropped) {
     const std::string_view key_part = unwritable_part(entry.first);
     const std::string_view part = key_part.empty() ? unwritable_part(entry.second) : key_part;
     if (part.empty()) return false;
-    dropped.push_back("value " + json_string(entry.first.text) + ": holds an object of class " +
-                      std::string(part));
+    dropped.push_back(
+        compose("value {}: holds an object of class {}", json_string(entry.first.text), part));
     return true;
   });
   return common;
@@ -101,8 +101,8 @@ class Emitter {
     // A rank without items writes no file.
     std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });
     plan.files.push_back(
-        literal_file(folder_ + "/" + std::string(kMegatronCommon), std::move(common_bytes)));
-    plan.commit_files.push_back(text_file(folder_ + "/" + std::string(kMegatronConfig), kConfig));
+        literal_file(compose("{}/{}", folder_, kMegatronCommon), std::move(common_bytes)));
+    plan.commit_files.push_back(text_file(compose("{}/{}", folder_, kMegatronConfig), kConfig));
     const bool numbered = folder_.starts_with("iter_");
     const std::string said =
         numbered ? folder_.substr(std::min(folder_.find_first_not_of('0', 5), folder_.size() - 1))
@@ -134,8 +134,8 @@ class Emitter {
       ++added;
     }
     if (added == 0) return std::string();
-    return std::to_string(added) + " model weights were not in the source: its master weights, " +
-           (dtype ? "rounded to " + std::string(name_of(*dtype)) : "as they are");
+    return compose("{} model weights were not in the source: its master weights, {}", added,
+                   (dtype ? compose("rounded to {}", name_of(*dtype)) : "as they are"));
   }
 
   // The content's own key where it says the same to Megatron; else the one its optimizers use.
@@ -148,10 +148,10 @@ class Emitter {
         is_bucket_name(tensor.name))
       return tensor.name;
     const std::uint32_t number = chain_.of_param(tensor.name);
-    const std::string key = chain_.prefixed() ? "chained_" + std::to_string(number) + "." : "";
+    const std::string key = chain_.prefixed() ? compose("chained_{}.", number) : "";
     std::string state = tensor.state;
     if (state == "master") state = chain_.is_distributed(number) ? "param" : "fp32_param";
-    return key + "optimizer.state." + state + "." + tensor.name;
+    return compose("{}optimizer.state.{}.{}", key, state, tensor.name);
   }
 
   const Catalog& content_;

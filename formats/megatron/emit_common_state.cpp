@@ -183,7 +183,7 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
     } else if (entry.key == kLossScaler && entry.value.find("scale") && !groups.empty()) {
       continue;  // the optimizer's
     } else if (is_object_part(entry.key)) {
-      dropped.push_back("value " + json_string(entry.key) + ": " + std::string(kObjectPart));
+      dropped.push_back(compose("value {}: {}", json_string(entry.key), kObjectPart));
     } else if (!is_object_key(entry.key) && entry.key != "folder") {
       set(common, entry.key, entry.value);
     }

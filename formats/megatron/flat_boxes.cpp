@@ -10,10 +10,8 @@ constexpr std::uint64_t kMaxBoxes = 64;  // under one chunk
 // The local boxes' shape; fails when `own` is not cut evenly or the flat length is another.
 Result<Shape> box_shape(const Shape& own, const Shape& stored, const std::string& label) {
   const auto bad = [&](std::string_view why) {
-    return Error{Code::corrupt,
-                 label + ": stored as " + to_string(stored) + ", but its own shape " +
-                     to_string(own) + " " + std::string(why),
-                 {}};
+    return Error{Code::corrupt, compose("{}: stored as {}, but its own shape {} {}", label,
+                                        to_string(stored), to_string(own), why)};
   };
   if (stored.size() != own.size() + 1) return bad("has not one dimension less");
   Shape box;
@@ -38,10 +36,8 @@ Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shap
   for (std::size_t d = 0; d < own.size(); ++d)
     boxes = checked_mul(boxes, chunk.extent[d]).value_or(kMaxBoxes + 1);
   if (boxes > kMaxBoxes)
-    return Error{Code::limit,
-                 label + ": chunk " + to_string(chunk) + " covers more than " +
-                     std::to_string(kMaxBoxes) + " boxes, which is the limit",
-                 {}};
+    return Error{Code::limit, compose("{}: chunk {} covers more than {} boxes, which is the limit",
+                                      label, to_string(chunk), kMaxBoxes)};
   const FlatRange range{chunk.offset.back(), chunk.extent.back()};
   std::uint64_t first = 0;
   // Over the boxes the chunk touches, in row-major order of their grid.

@@ -23,7 +23,7 @@ class FolderTree : public SourceTree {
   FolderTree(std::shared_ptr<const SourceTree> tree, const std::string& folder)
       : tree_(std::move(tree)),
         prefix_(folder + "/"),
-        root_(std::string(tree_->root()) + "/" + folder) {
+        root_(compose("{}/{}", tree_->root(), folder)) {
     for (const Entry& entry : tree_->entries())
       if (entry.name.starts_with(prefix_))
         entries_.push_back({entry.name.substr(prefix_.size()), entry.size});
@@ -50,20 +50,19 @@ class FolderTree : public SourceTree {
 };
 
 std::string path_in(const std::string& folder, std::string_view name) {
-  return folder.empty() ? std::string(name) : folder + "/" + std::string(name);
+  return folder.empty() ? std::string(name) : compose("{}/{}", folder, name);
 }
 
 std::string at_root(const SourceTree& tree, std::string_view name) {
-  return std::string(tree.root()) + "/" + std::string(name);
+  return compose("{}/{}", tree.root(), name);
 }
 
 Result<std::string> tracked_folder(const SourceTree& tree) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kMegatronTracker));
   if (source->size() > kMaxTracker)
     return Error{Code::limit,
-                 at_root(tree, kMegatronTracker) + ": " + std::to_string(source->size()) +
-                     " bytes; the limit for an iteration is " + std::to_string(kMaxTracker),
-                 {}};
+                 compose("{}: {} bytes; the limit for an iteration is {}",
+                         at_root(tree, kMegatronTracker), source->size(), kMaxTracker)};
   EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTracker));
   std::string_view text = text_of(bytes);
   constexpr std::string_view kSpace = " \t\r\n";
@@ -74,8 +73,8 @@ Result<std::string> tracked_folder(const SourceTree& tree) {
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
   if (error != std::errc{} || stop != text.data() + text.size() || iteration < 0)
     return Error{Code::corrupt,
-                 at_root(tree, kMegatronTracker) + ":0: names no iteration: it says '" +
-                     printable(text) + "', due is a number or 'release'",
+                 compose("{}:0: names no iteration: it says '{}', due is a number or 'release'",
+                         at_root(tree, kMegatronTracker), printable(text)),
                  "name the folder of the iteration itself"};
   return iteration_folder(iteration);
 }
@@ -192,8 +191,8 @@ Result<MegatronPlace> find_megatron(const SourceTree& tree) {
     EBB_TRY_ASSIGN(const std::string folder, tracked_folder(tree));
     if (!has_folder(tree, folder))
       return Error{Code::incomplete,
-                   at_root(tree, kMegatronTracker) + ":0: names " + folder +
-                       ", but there is no such folder, or it is empty",
+                   compose("{}:0: names {}, but there is no such folder, or it is empty",
+                           at_root(tree, kMegatronTracker), folder),
                    "ckpt-inspect on the folder of an older iteration"};
   } else if (const auto folders = iterations(tree);
              !folders.empty() && kind_of(tree, "") == MegatronKind::none) {

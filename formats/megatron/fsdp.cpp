@@ -29,7 +29,7 @@ constexpr std::string_view kMeta = "param_to_group_meta";
 std::pair<std::string, std::string> identity_of(std::string_view key) {
   constexpr std::string_view kModel = "model.", kState = "state.";
   if (key.starts_with(kModel)) return {std::string(key.substr(kModel.size())), "param"};
-  const std::size_t word = key.starts_with("optim") ? key.find("." + std::string(kState)) : 0;
+  const std::size_t word = key.starts_with("optim") ? key.find(compose(".{}", kState)) : 0;
   const std::size_t first = word + kState.size() + 1, last = key.rfind('.');
   if (word == 0 || word == std::string_view::npos || last <= first || last == key.npos)
     return {std::string(key), "tensor"};
@@ -204,9 +204,10 @@ class FsdpEmitter {
     for (std::size_t i = 0; i < content_.groups.size(); ++i) {
       const GroupEntry& group = content_.groups[i];
       if (group.params.empty() && !group.settings.empty())
-        items_.dropped().push_back("parameter group " + std::to_string(i) +
-                                   " does not say whose it is, and settings are stored for each "
-                                   "parameter");
+        items_.dropped().push_back(
+            compose("parameter group {} does not say whose it is, and settings are stored for each "
+                    "parameter",
+                    i));
       for (const std::string& name : unsplit(group.params)) {
         bool named = false;
         for (const auto& [setting, value] : group.settings) {

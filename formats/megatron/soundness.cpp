@@ -45,15 +45,14 @@ Result<Digests> read_digests(const SourceTree& tree) {
   }));
   if (algorithm == "sha256") return digests;
   return Error{Code::unsupported,
-               std::string(source->name()) + ":0: algorithm '" + printable(algorithm) +
-                   "' is not known to this version; sha256 is",
-               {}};
+               compose("{}:0: algorithm '{}' is not known to this version; sha256 is",
+                       source->name(), printable(algorithm))};
 }
 
 Result<> check_digest(const SourceTree& tree, const std::string& file, const std::string& said) {
-  const std::string where = std::string(tree.root()) + "/" + printable(file);
+  const std::string where = compose("{}/{}", tree.root(), printable(file));
   if (tree.find(file) == nullptr)
-    return Error{Code::incomplete, where + ": missing; integrity.json lists it", {}};
+    return Error{Code::incomplete, where + ": missing; integrity.json lists it"};
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
   Sha256 digest;
   for (std::uint64_t at = 0; at < source->size(); at += kPass) {
@@ -63,9 +62,8 @@ Result<> check_digest(const SourceTree& tree, const std::string& file, const std
   }
   const std::string found = digest.hex();
   if (found == said) return {};
-  return Error{Code::corrupt,
-               where + ": its SHA-256 is " + found + ", integrity.json says " + printable(said),
-               {}};
+  return Error{Code::corrupt, compose("{}: its SHA-256 is {}, integrity.json says {}", where, found,
+                                      printable(said))};
 }
 
 void check_files(const SourceTree& tree, std::vector<Error>& problems) {
@@ -128,12 +126,11 @@ void check_objects(const Catalog& catalog, std::vector<Error>& problems) {
   for (const auto& [object, there] : objects) {
     const auto parts = checked_volume(object.second);
     if (parts && *parts <= there.size()) continue;
-    problems.push_back({Code::incomplete,
-                        "object " + json_string(object.first) + ": part " +
-                            dotted(first_missing(object.second, there)) + " of " +
-                            dotted(object.second) + " is missing; " + std::to_string(there.size()) +
-                            " are there",
-                        {}});
+    problems.push_back(
+        {Code::incomplete,
+         compose("object {}: part {} of {} is missing; {} are there", json_string(object.first),
+                 dotted(first_missing(object.second, there)), dotted(object.second),
+                 there.size())});
   }
 }
 
@@ -148,7 +145,7 @@ std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tr
   check_files(*folder, problems);
   check_objects(catalog, problems);
   if (std::string differ = iterations_that_differ(catalog); !differ.empty())
-    problems.push_back({Code::layout, std::string(folder->root()) + ": " + std::move(differ), {}});
+    problems.push_back({Code::layout, compose("{}: {}", folder->root(), std::move(differ))});
   return problems;
 }
 
@@ -158,9 +155,9 @@ std::string iterations_that_differ(const Catalog& catalog) {
         entry.value.text == iteration_folder(*catalog.step))
       continue;
     if (entry.value.text.starts_with("iter_"))
-      return "the folder is " + printable(entry.value.text) +
-             ", but what is stored is of iteration " + std::to_string(*catalog.step) +
-             ": renamed, or parts of two saves";
+      return compose(
+          "the folder is {}, but what is stored is of iteration {}: renamed, or parts of two saves",
+          printable(entry.value.text), *catalog.step);
   }
   return {};
 }

@@ -30,8 +30,8 @@ class EbbCheckpoint : public Checkpoint {
                 Held held)
       : store_(std::move(catalog)), data_(std::move(data)), held_(std::move(held)) {}
   const Catalog& catalog() const override { return store_.catalog; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override;
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
 
  private:
   Error mismatch(Error damage) const;
@@ -53,14 +53,14 @@ Error EbbCheckpoint::mismatch(Error damage) const {
   const auto now = native::survey_store(*held_.tree, held_.survey.folder);
   const std::uint64_t newest = now && now->complete() ? now->committed() : 0;
   if (newest == held_.generation) return damage;
-  return moved(held_.survey.where + ": generation " + std::to_string(held_.generation) +
-               " was given up while it was read" +
-               (newest == 0 ? std::string() : ", the newest is " + std::to_string(newest)));
+  return moved(compose("{}: generation {} was given up while it was read{}", held_.survey.where,
+                       held_.generation,
+                       (newest == 0 ? std::string() : compose(", the newest is {}", newest))));
 }
 
 // Whole blocks are read and checked; what is wanted of the first and the last is copied out.
-Result<> EbbCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                             std::span<std::byte> into) const {
+Result<> EbbCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                   std::uint64_t first, std::span<std::byte> into) const {
   const std::uint32_t rank = index_of(chunk.holder);
   const Superblock& s = store_.superblocks[rank];
   const Tile& tile = store_.tiles[rank][chunk.tag];
@@ -83,10 +83,9 @@ Result<> EbbCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std:
     const std::uint32_t crc =
         native::block_crc({s.store, s.rank, chunk.tag, tile.slot, block, tile.written_step}, whole);
     if (crc != tile.crcs[static_cast<std::size_t>(block)]) {
-      Error error =
-          refuse(Code::corrupt, data.name(), block_at,
-                 "block " + std::to_string(block) + " of tile " + std::to_string(chunk.tag) +
-                     ", in " + label_of(tensor) + ", does not match its checksum");
+      Error error = refuse(Code::corrupt, data.name(), block_at,
+                           compose("block {} of tile {}, in {}, does not match its checksum", block,
+                                   chunk.tag, label_of(tensor)));
       error.place.tensor = label_of(tensor);
       error.place.rank = static_cast<std::uint32_t>(index_of(s.rank));
       return mismatch(std::move(error));
@@ -104,8 +103,8 @@ std::string newest_of_each(const Survey& survey) {
   std::string text;
   for (std::size_t rank = 0; rank < survey.ranks.size(); ++rank) {
     const auto* newest = survey.ranks[rank].scan->newest_valid(native::kMaxGeneration);
-    text += (rank == 0 ? "rank " : ", rank ") + std::to_string(rank) + " has " +
-            (newest == nullptr ? "none" : std::to_string(newest->header.generation));
+    text += compose("{}{} has {}", rank == 0 ? "rank " : ", rank ", rank,
+                    (newest == nullptr ? "none" : std::to_string(newest->header.generation)));
   }
   return text;
 }
@@ -117,12 +116,12 @@ Result<Survey> choose_store(const SourceTree& tree) {
     surveys.push_back(std::move(survey));
   }
   if (surveys.empty())
-    return Error{Code::incomplete, std::string(tree.root()) + ": no rank's folder is here", {}};
+    return Error{Code::incomplete, compose("{}: no rank's folder is here", tree.root())};
   const auto current = native::current_stores(surveys);
   if (current.size() > 1)
     return Error{Code::state,
-                 std::string(tree.root()) + ": two stores could be meant, " +
-                     surveys[current[0]].where + " and " + surveys[current[1]].where,
+                 compose("{}: two stores could be meant, {} and {}", tree.root(),
+                         surveys[current[0]].where, surveys[current[1]].where),
                  "name one of them"};
   if (!current.empty()) return std::move(surveys[current.front()]);
   for (const Survey& survey : surveys) EBB_TRY(survey.complete());
@@ -145,11 +144,10 @@ Result<std::uint64_t> choose_generation(const Survey& survey, std::optional<std:
   const std::uint64_t newest = survey.newest_common(wanted.value_or(native::kMaxGeneration));
   if (wanted ? newest == *wanted : newest != 0) return newest;
   Error none{Code::incomplete,
-             survey.where + ": " +
-                 (wanted ? "generation " + std::to_string(*wanted) + " is not valid on all ranks"
-                         : std::string("no generation is valid on all ranks")) +
-                 ": newest " + newest_of_each(survey),
-             {}};
+             compose("{}: {}: newest {}", survey.where,
+                     (wanted ? compose("generation {} is not valid on all ranks", *wanted)
+                             : std::string("no generation is valid on all ranks")),
+                     newest_of_each(survey))};
   if (const Error* damage = damage_in(survey)) {
     none.code = Code::corrupt;
     none.message += "; " + damage->message;
@@ -160,19 +158,16 @@ Result<std::uint64_t> choose_generation(const Survey& survey, std::optional<std:
 
 Result<std::shared_ptr<const ByteSource>> open_data(const SourceTree& tree, const Survey& survey,
                                                     const Superblock& s) {
-  const std::string name = survey.folder + native::rank_directory(s.rank, s.world) + "/" +
-                           native::data_file(s.store, s.rank);
+  const std::string name =
+      compose("{}{}/{}", survey.folder, native::rank_directory(s.rank, s.world),
+              native::data_file(s.store, s.rank));
   if (tree.find(name) == nullptr)
     return Error{Code::incomplete,
-                 std::string(tree.root()) + "/" + name + ": this rank's file is missing",
-                 {}};
+                 compose("{}/{}: this rank's file is missing", tree.root(), name)};
   EBB_TRY_ASSIGN(auto data, tree.open(name));
   if (data->size() < native::data_file_bytes(s))
-    return Error{Code::corrupt,
-                 std::string(data->name()) + ":" + std::to_string(data->size()) +
-                     ": the file ends here; its tiles need " +
-                     std::to_string(native::data_file_bytes(s)) + " bytes",
-                 {}};
+    return Error{Code::corrupt, compose("{}:{}: the file ends here; its tiles need {} bytes",
+                                        data->name(), data->size(), native::data_file_bytes(s))};
   ByteVector header(native::kBlock);
   EBB_TRY(data->read(0, header));
   EBB_TRY(native::check_data_header(header, s, data->name()));
@@ -230,9 +225,8 @@ Result<std::unique_ptr<Checkpoint>> describe_still(const std::shared_ptr<const S
     if (described || begun_in(*tree) == before) return described;
   }
   if (described) return described;
-  return moved(
-      std::string(tree->root()) +
-      ": the store moves faster than its manifests are read: " + described.error().message);
+  return moved(compose("{}: the store moves faster than its manifests are read: {}", tree->root(),
+                       described.error().message));
 }
 
 }  // namespace

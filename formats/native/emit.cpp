@@ -77,9 +77,8 @@ OutputFile meta_file_of(PlannedRank rank, const std::string& folder) {
 Result<EmitPlan> emit_ebb(const EmitRequest& request) {
   if (request.layout.tensors().size() != request.content.tensors.size())
     return Error{Code::layout,
-                 "the layout is of " + std::to_string(request.layout.tensors().size()) +
-                     " tensors, the content of " + std::to_string(request.content.tensors.size()),
-                 {}};
+                 compose("the layout is of {} tensors, the content of {}",
+                         request.layout.tensors().size(), request.content.tensors.size())};
   EBB_TRY_ASSIGN(native::StoreModel model, native::store_model_of(request.content));
   EBB_TRY_ASSIGN(auto ranks, native::plan_ranks(model, request.content, request.layout));
   EmitPlan plan;
@@ -87,8 +86,8 @@ Result<EmitPlan> emit_ebb(const EmitRequest& request) {
   plan.omitted = std::move(model.omitted);
   for (PlannedRank& rank : ranks) {
     const Superblock& s = rank.superblock;
-    const std::string folder =
-        native::store_directory(s.store) + "/" + native::rank_directory(s.rank, s.world) + "/";
+    const std::string folder = compose("{}/{}/", native::store_directory(s.store),
+                                       native::rank_directory(s.rank, s.world));
     plan.files.push_back(data_file_of(rank, folder, request.content));
     plan.commit_files.push_back(meta_file_of(std::move(rank), folder));
   }

@@ -17,7 +17,7 @@ class Wire {
   Error error(Code code, const std::string& what) const {
     return refuse(code, file_, place(), what);
   }
-  std::string here() const { return std::string(file_) + ":" + std::to_string(place()); }
+  std::string here() const { return compose("{}:{}", file_, place()); }
   Error corrupt(const std::string& what) const { return error(Code::corrupt, what); }
   std::size_t left() const { return reader_.left(); }
   std::uint64_t place() const { return offset_ + reader_.position(); }
@@ -25,18 +25,16 @@ class Wire {
   template <typename T>
   Result<T> number(std::string_view what) {
     if (const auto value = reader_.number<T>()) return *value;
-    return corrupt("the manifest ends inside " + std::string(what));
+    return corrupt(compose("the manifest ends inside {}", what));
   }
   Result<ByteView> bytes(std::uint64_t count, std::string_view what) {
     if (const auto taken = reader_.take(count)) return *taken;
-    return corrupt(std::string(what) + " of " + std::to_string(count) + " bytes, but only " +
-                   std::to_string(reader_.left()) + " are left");
+    return corrupt(compose("{} of {} bytes, but only {} are left", what, count, reader_.left()));
   }
   Result<std::string> text(std::string_view what) {
     EBB_TRY_ASSIGN(const auto size, number<std::uint32_t>(what));
     if (size > kMaxText)
-      return error(Code::limit, std::string(what) + " of " + std::to_string(size) +
-                                    " bytes is over the limit of 65536");
+      return error(Code::limit, compose("{} of {} bytes is over the limit of 65536", what, size));
     EBB_TRY_ASSIGN(const ByteView taken, bytes(size, what));
     return std::string(text_of(taken));
   }
@@ -45,16 +43,15 @@ class Wire {
   Result<T> count(std::string_view what, T limit, std::size_t each) {
     EBB_TRY_ASSIGN(const auto value, number<T>(what));
     if (value > limit)
-      return error(Code::limit, std::to_string(value) + " " + std::string(what) +
-                                    " are over the limit of " + std::to_string(limit));
+      return error(Code::limit, compose("{} {} are over the limit of {}", value, what, limit));
     if (value > reader_.left() / each)
-      return corrupt(std::to_string(value) + " " + std::string(what) + " do not fit the " +
-                     std::to_string(reader_.left()) + " bytes that are left");
+      return corrupt(
+          compose("{} {} do not fit the {} bytes that are left", value, what, reader_.left()));
     return value;
   }
   Result<> finished() const {
     if (reader_.left() == 0) return {};
-    return corrupt(std::to_string(reader_.left()) + " bytes too many in this section");
+    return corrupt(compose("{} bytes too many in this section", reader_.left()));
   }
 
  private:
@@ -104,9 +101,8 @@ Result<> read_params(Wire& wire, Manifest& manifest) {
     EBB_TRY_ASSIGN(param.name, wire.text("a parameter's name"));
     EBB_TRY_ASSIGN(param.group, wire.number<std::uint32_t>("a parameter's group"));
     if (param.group >= manifest.groups.size() && param.group != kNoGroup)
-      return wire.corrupt("parameter " + param.name + " is in group " +
-                          std::to_string(param.group) + " of " +
-                          std::to_string(manifest.groups.size()));
+      return wire.corrupt(compose("parameter {} is in group {} of {}", param.name, param.group,
+                                  manifest.groups.size()));
     EBB_TRY_ASSIGN(const auto dims, wire.count<std::uint32_t>("dimensions", kMaxDimensions, 8));
     for (std::uint32_t d = 0; d < dims; ++d) {
       EBB_TRY_ASSIGN(const auto extent, wire.number<std::uint64_t>("a shape"));
@@ -129,23 +125,21 @@ Result<Segment> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t
   EBB_TRY_ASSIGN(segment.count, wire.number<std::uint64_t>("a segment"));
   EBB_TRY_ASSIGN(segment.offset, wire.number<std::uint64_t>("a segment"));
   if (segment.param >= manifest.params.size() || segment.state >= manifest.states.size())
-    return wire.corrupt("a segment of parameter " + std::to_string(segment.param) + ", state " +
-                        std::to_string(segment.state) + "; there are " +
-                        std::to_string(manifest.params.size()) + " and " +
-                        std::to_string(manifest.states.size()));
+    return wire.corrupt(compose("a segment of parameter {}, state {}; there are {} and {}",
+                                segment.param, segment.state, manifest.params.size(),
+                                manifest.states.size()));
   const Param& param = manifest.params[segment.param];
   const auto dtype =
       dtype_number < 256 ? dtype_numbered(static_cast<std::uint8_t>(dtype_number)) : std::nullopt;
   if (!dtype || bits_of(*dtype) % 8 != 0 || zero != 0)
-    return wire.error(Code::unsupported, "parameter " + param.name + " is stored as dtype number " +
-                                             std::to_string(dtype_number) +
-                                             ", unknown to this version");
+    return wire.error(Code::unsupported,
+                      compose("parameter {} is stored as dtype number {}, unknown to this version",
+                              param.name, dtype_number));
   segment.dtype = *dtype;
   const std::uint64_t elems = volume(param.shape);
   if (segment.first > elems || segment.count > elems - segment.first)
-    return wire.corrupt("a segment of parameter " + param.name + " has elements " +
-                        std::to_string(segment.first) + " + " + std::to_string(segment.count) +
-                        " of " + std::to_string(elems));
+    return wire.corrupt(compose("a segment of parameter {} has elements {} + {} of {}", param.name,
+                                segment.first, segment.count, elems));
   const auto bytes = checked_mul(segment.count, bytes_of(*dtype));
   if (!bytes || segment.offset > used_bytes || *bytes > used_bytes - segment.offset)
     return wire.corrupt("a segment of parameter " + param.name + " leaves its tile");
@@ -162,9 +156,8 @@ Result<> read_tiles(Wire& wire, Manifest& manifest) {
     EBB_TRY_ASSIGN(tile.used_bytes, wire.number<std::uint64_t>("a tile"));
     EBB_TRY_ASSIGN(tile.written_step, wire.number<std::uint64_t>("a tile"));
     if (slot >= kMaxSlots || tile.used_bytes > kMaxTileBytes || segments > wire.left() / 40)
-      return wire.corrupt("tile " + std::to_string(i) + " in slot " + std::to_string(slot) +
-                          " with " + std::to_string(tile.used_bytes) + " bytes and " +
-                          std::to_string(segments) + " segments is impossible");
+      return wire.corrupt(compose("tile {} in slot {} with {} bytes and {} segments is impossible",
+                                  i, slot, tile.used_bytes, segments));
     tile.slot = static_cast<std::uint8_t>(slot);
     tile.segments.reserve(segments);
     for (std::uint32_t k = 0; k < segments; ++k) {
@@ -228,17 +221,18 @@ constexpr std::array<SectionReader, kSectionTags.size()> kSectionReaders = {
 Result<> read_section(Wire& wire, std::size_t index, std::string_view file, Manifest& manifest) {
   EBB_TRY_ASSIGN(const ByteView tag, wire.bytes(4, "a section's tag"));
   if (text_of(tag) != kSectionTags[index])
-    return wire.error(Code::unsupported, "section \"" + std::string(text_of(tag)) +
-                                             "\" where this version expects \"" +
-                                             std::string(kSectionTags[index]) +
-                                             "\": written by a newer version of Ebb");
+    return wire.error(
+        Code::unsupported,
+        compose(
+            "section \"{}\" where this version expects \"{}\": written by a newer version of Ebb",
+            text_of(tag), kSectionTags[index]));
   EBB_TRY_ASSIGN(const auto crc, wire.number<std::uint32_t>("a section"));
   EBB_TRY_ASSIGN(const auto size, wire.number<std::uint64_t>("a section"));
   const std::uint64_t content_at = wire.place();
-  EBB_TRY_ASSIGN(const ByteView content, wire.bytes(size, "section " + std::string(text_of(tag))));
+  EBB_TRY_ASSIGN(const ByteView content, wire.bytes(size, compose("section {}", text_of(tag))));
   Wire inner(content, file, content_at);
   if (crc32c(0, content) != crc)
-    return inner.corrupt("section " + std::string(text_of(tag)) + " does not match its checksum");
+    return inner.corrupt(compose("section {} does not match its checksum", text_of(tag)));
   EBB_TRY(kSectionReaders[index](inner, manifest));
   return inner.finished();
 }
@@ -253,7 +247,7 @@ Result<ManifestHeader> decode_manifest_header(ByteView bytes, std::string_view f
                                               std::uint64_t offset) {
   if (bytes.size() < kManifestHeaderBytes)
     return corrupt_at(file, offset,
-                      "a manifest's header has 64 bytes, here are " + std::to_string(bytes.size()));
+                      compose("a manifest's header has 64 bytes, here are {}", bytes.size()));
   const std::string_view magic = text_of(bytes.first(8));
   ManifestHeader header;
   header.is_void = magic == kVoidMagic;
@@ -269,38 +263,35 @@ Result<ManifestHeader> decode_manifest_header(ByteView bytes, std::string_view f
   header.bytes = load_le<std::uint64_t>(bytes.subspan(56));
   if (version != kManifestVersion || (!header.is_void && !possible_sections(sections)))
     return refuse(Code::unsupported, file, offset,
-                  "written by a newer version of Ebb (manifest version " + std::to_string(version) +
-                      ", " + std::to_string(sections) + " sections)");
+                  compose("written by a newer version of Ebb (manifest version {}, {} sections)",
+                          version, sections));
   if (header.world == 0 || index_of(header.rank) >= header.world || header.generation == 0 ||
       header.generation > kMaxGeneration || header.step > kMaxGeneration)
     return corrupt_at(file, offset,
-                      "a manifest of generation " + std::to_string(header.generation) + ", rank " +
-                          std::to_string(index_of(header.rank)) + " of " +
-                          std::to_string(header.world) + " is impossible");
+                      compose("a manifest of generation {}, rank {} of {} is impossible",
+                              header.generation, index_of(header.rank), header.world));
   const bool size_possible =
       header.is_void
           ? header.bytes == 0
           : header.bytes >= kBlock && header.bytes % kBlock == 0 && header.bytes <= kMaxRegionBytes;
   if (!size_possible)
-    return corrupt_at(file, offset,
-                      "a manifest of " + std::to_string(header.bytes) + " bytes is impossible");
+    return corrupt_at(file, offset, compose("a manifest of {} bytes is impossible", header.bytes));
   return header;
 }
 
 Result<Manifest> decode_manifest(ByteView bytes, std::string_view file, std::uint64_t offset) {
   EBB_TRY_ASSIGN(const ManifestHeader header, decode_manifest_header(bytes, file, offset));
   if (header.is_void)
-    return corrupt_at(file, offset,
-                      "generation " + std::to_string(header.generation) + " was abandoned");
+    return corrupt_at(file, offset, compose("generation {} was abandoned", header.generation));
   if (bytes.size() != header.bytes)
     return corrupt_at(file, offset,
-                      "a manifest of " + std::to_string(header.bytes) + " bytes, here are " +
-                          std::to_string(bytes.size()));
+                      compose("a manifest of {} bytes, here are {}", header.bytes, bytes.size()));
   const ByteView trailer = bytes.last(kManifestTrailerBytes);
   if (load_le<std::uint32_t>(trailer.subspan(12)) != crc32c(0, bytes.first(bytes.size() - 4)))
-    return corrupt_at(file, offset + bytes.size() - 4,
-                      "the manifest of generation " + std::to_string(header.generation) +
-                          " does not match its checksum: torn or damaged");
+    return corrupt_at(
+        file, offset + bytes.size() - 4,
+        compose("the manifest of generation {} does not match its checksum: torn or damaged",
+                header.generation));
   if (load_le<std::uint64_t>(trailer) != header.generation)
     return corrupt_at(file, offset + bytes.size() - kManifestTrailerBytes,
                       "the manifest's header and trailer name different generations");

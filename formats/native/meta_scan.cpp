@@ -8,7 +8,7 @@ namespace ebb::formats::native {
 namespace {
 
 std::string place_of(const ByteSource& meta, std::uint64_t offset) {
-  return std::string(meta.name()) + ":" + std::to_string(offset);
+  return compose("{}:{}", meta.name(), offset);
 }
 
 struct SuperblockRead {
@@ -18,9 +18,9 @@ struct SuperblockRead {
 
 Result<SuperblockRead> read_superblock(const ByteSource& meta, std::uint64_t offset) {
   if (meta.size() < offset + kBlock)
-    return SuperblockRead{std::nullopt, refuse(Code::corrupt, meta.name(), offset,
-                                               "the file ends at " + std::to_string(meta.size()) +
-                                                   ", inside its superblocks")};
+    return SuperblockRead{
+        std::nullopt, refuse(Code::corrupt, meta.name(), offset,
+                             compose("the file ends at {}, inside its superblocks", meta.size()))};
   ByteVector bytes(kBlock);
   EBB_TRY(meta.read(offset, bytes));
   auto decoded = decode_superblock(bytes, meta.name(), offset);
@@ -37,9 +37,8 @@ Result<Manifest> read_whole(const ByteSource& meta, const Superblock& superblock
                             const ManifestHeader& header, std::uint64_t offset) {
   if (header.bytes > superblock.region_bytes)
     return Error{Code::corrupt,
-                 place_of(meta, offset) + ": a manifest of " + std::to_string(header.bytes) +
-                     " bytes in a region of " + std::to_string(superblock.region_bytes),
-                 {}};
+                 compose("{}: a manifest of {} bytes in a region of {}", place_of(meta, offset),
+                         header.bytes, superblock.region_bytes)};
   EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(meta, offset, header.bytes, kMaxRegionBytes));
   EBB_TRY_ASSIGN(Manifest manifest, decode_manifest(bytes, meta.name(), offset));
   EBB_TRY(check_fits(manifest, superblock, place_of(meta, offset)));
@@ -122,9 +121,8 @@ Result<MetaScan> scan_meta(const ByteSource& meta) {
   scan.damage_b = std::move(b.damage);
   if (meta.size() < meta_file_bytes(scan.superblock))
     return Error{Code::corrupt,
-                 place_of(meta, meta.size()) + ": the file ends here; its manifests need " +
-                     std::to_string(meta_file_bytes(scan.superblock)) + " bytes",
-                 {}};
+                 compose("{}: the file ends here; its manifests need {} bytes",
+                         place_of(meta, meta.size()), meta_file_bytes(scan.superblock))};
   for (std::uint32_t region = 0; region <= scan.superblock.slots; ++region) {
     EBB_TRY(look_at_region(meta, region, scan));
   }
@@ -153,20 +151,17 @@ Result<Manifest> read_manifest(const ByteSource& meta, const Superblock& superbl
 Result<> check_fits(const Manifest& manifest, const Superblock& superblock,
                     const std::string& where) {
   if (manifest.tiles.size() != superblock.tiles)
-    return Error{Code::corrupt,
-                 where + ": a manifest of " + std::to_string(manifest.tiles.size()) +
-                     " tiles in a store of " + std::to_string(superblock.tiles),
-                 {}};
+    return Error{Code::corrupt, compose("{}: a manifest of {} tiles in a store of {}", where,
+                                        manifest.tiles.size(), superblock.tiles)};
   for (std::size_t i = 0; i < manifest.tiles.size(); ++i) {
     const Tile& tile = manifest.tiles[i];
     if (tile.slot < superblock.slots && tile.used_bytes <= superblock.tile_bytes &&
         tile.crcs.size() == div_ceil(tile.used_bytes, superblock.block_bytes))
       continue;
-    return Error{Code::corrupt,
-                 where + ": tile " + std::to_string(i) + " with slot " + std::to_string(tile.slot) +
-                     ", " + std::to_string(tile.used_bytes) + " bytes and " +
-                     std::to_string(tile.crcs.size()) + " checksums does not fit the store",
-                 {}};
+    return Error{
+        Code::corrupt,
+        compose("{}: tile {} with slot {}, {} bytes and {} checksums does not fit the store", where,
+                i, tile.slot, tile.used_bytes, tile.crcs.size())};
   }
   return {};
 }

@@ -25,10 +25,10 @@ void note_newer(const Survey& survey, std::uint64_t generation, std::vector<std:
   for (const RankSurvey& rank : survey.ranks)
     for (const RegionFinding& found : rank.scan->regions) {
       if (found.header.is_void || found.header.generation <= generation) continue;
-      notes.push_back(
-          "rank " + std::to_string(index_of(rank.scan->superblock.rank)) + " also has generation " +
-          std::to_string(found.header.generation) + ", " +
-          (found.damage ? "damaged: " + found.damage->message : "which is not valid on all ranks"));
+      notes.push_back(compose("rank {} also has generation {}, {}",
+                              index_of(rank.scan->superblock.rank), found.header.generation,
+                              (found.damage ? "damaged: " + found.damage->message
+                                            : "which is not valid on all ranks")));
     }
 }
 
@@ -39,11 +39,10 @@ StoreCatalogBuilder::StoreCatalogBuilder(const Survey& survey, std::uint64_t gen
   Catalog& catalog = store_.catalog;
   catalog.format = "ebb";
   catalog.world = s.world;
-  catalog.partition = "tiles of " + std::to_string(s.tile_bytes) + " bytes over " +
-                      std::to_string(s.world) + (s.world == 1 ? " rank" : " ranks");
-  catalog.notes.push_back("store " + to_string(s.store) + ", generation " +
-                          std::to_string(generation) + ", " + std::to_string(s.slots) +
-                          " slots a tile");
+  catalog.partition = compose("tiles of {} bytes over {}{}", s.tile_bytes, s.world,
+                              (s.world == 1 ? " rank" : " ranks"));
+  catalog.notes.push_back(
+      compose("store {}, generation {}, {} slots a tile", to_string(s.store), generation, s.slots));
   if (s.parent != Uuid{}) catalog.notes.push_back("loaded from store " + to_string(s.parent));
   note_newer(survey, generation, catalog.notes);
 }
@@ -56,9 +55,8 @@ Result<> StoreCatalogBuilder::add(const RankFilesSeen& files, const Superblock& 
   } else if (manifest.step != model_.step || manifest.states != model_.states ||
              manifest.groups != model_.groups || !same_params(manifest.params, model_.params)) {
     return Error{Code::layout,
-                 files.meta_name + ": generation " + std::to_string(manifest.generation) +
-                     " is of another model or step here than at rank 0",
-                 {}};
+                 compose("{}: generation {} is of another model or step here than at rank 0",
+                         files.meta_name, manifest.generation)};
   }
   const Rank rank = superblock.rank;
   store_.catalog.files.push_back(
@@ -90,10 +88,8 @@ Result<> StoreCatalogBuilder::add_segment(const Segment& segment, std::uint64_t 
     tensor.dtype = segment.dtype;
     tensor.shape = param.shape;
   } else if (tensor.dtype != segment.dtype) {
-    return Error{Code::corrupt,
-                 label_of(tensor) + " is " + std::string(name_of(tensor.dtype)) + " and " +
-                     std::string(name_of(segment.dtype)),
-                 {}};
+    return Error{Code::corrupt, compose("{} is {} and {}", label_of(tensor), name_of(tensor.dtype),
+                                        name_of(segment.dtype))};
   }
   if (segment.count == 0) return {};
   std::uint64_t offset = tile_at + segment.offset;
@@ -141,7 +137,7 @@ void StoreCatalogBuilder::add_blobs() {
       const bool shared = std::ranges::all_of(
           blobs_, [&](const std::vector<Blob>& others) { return same_bytes(others, blob); });
       if (shared && rank > 0) continue;
-      const std::string key = shared ? blob.key : blob.key + "@rank-" + std::to_string(rank);
+      const std::string key = shared ? blob.key : compose("{}@rank-{}", blob.key, rank);
       catalog.values.push_back({key, {}, Value::of_bytes(blob.bytes)});
     }
 }

@@ -80,11 +80,11 @@ bool is_data_file(std::string_view name) {
 }
 
 std::string rank_directory(Rank rank, std::uint32_t world) {
-  return "rank-" + five_digits(index_of(rank)) + "-of-" + five_digits(world);
+  return compose("rank-{}-of-{}", five_digits(index_of(rank)), five_digits(world));
 }
 
 std::string data_file(const Uuid& store, Rank rank) {
-  return to_string(store) + "-" + five_digits(index_of(rank)) + ".data";
+  return compose("{}-{}.data", to_string(store), five_digits(index_of(rank)));
 }
 
 std::uint64_t region_offset(const Superblock& superblock, std::uint32_t region) {
@@ -105,30 +105,28 @@ std::uint64_t data_file_bytes(const Superblock& superblock) {
 
 Result<> check_geometry(const Superblock& s, const std::string& where) {
   const auto refuse = [&](const std::string& what) {
-    return Error{Code::corrupt, where + ": " + what, {}};
+    return Error{Code::corrupt, where + ": " + what};
   };
   if (s.world == 0 || s.world > kMaxWorld)
-    return refuse("a world of " + std::to_string(s.world) + " ranks; 1 to 65536 are possible");
+    return refuse(compose("a world of {} ranks; 1 to 65536 are possible", s.world));
   if (index_of(s.rank) >= s.world)
-    return refuse("rank " + std::to_string(index_of(s.rank)) + " in a world of " +
-                  std::to_string(s.world));
+    return refuse(compose("rank {} in a world of {}", index_of(s.rank), s.world));
   if (s.slots < 2 || s.slots > kMaxSlots)
-    return refuse(std::to_string(s.slots) + " slots for a tile; 2 to 8 are possible");
+    return refuse(compose("{} slots for a tile; 2 to 8 are possible", s.slots));
   if (s.block_bytes == 0 || s.block_bytes % kBlock != 0 || s.block_bytes > kMaxTileBytes)
-    return refuse("checksum blocks of " + std::to_string(s.block_bytes) +
-                  " bytes are no multiple of 4096 up to 1 GiB");
+    return refuse(
+        compose("checksum blocks of {} bytes are no multiple of 4096 up to 1 GiB", s.block_bytes));
   if (s.tile_bytes == 0 || s.tile_bytes % s.block_bytes != 0 || s.tile_bytes > kMaxTileBytes)
-    return refuse("tiles of " + std::to_string(s.tile_bytes) + " bytes are no multiple of " +
-                  std::to_string(s.block_bytes) + " up to 1 GiB");
+    return refuse(compose("tiles of {} bytes are no multiple of {} up to 1 GiB", s.tile_bytes,
+                          s.block_bytes));
   if (s.tiles > kMaxTiles)
-    return refuse(std::to_string(s.tiles) + " tiles are more than the limit of 2^32");
+    return refuse(compose("{} tiles are more than the limit of 2^32", s.tiles));
   if (s.region_bytes == 0 || s.region_bytes % kBlock != 0 || s.region_bytes > kMaxRegionBytes)
-    return refuse("manifest regions of " + std::to_string(s.region_bytes) +
-                  " bytes are no multiple of 4096 up to 64 GiB");
+    return refuse(compose("manifest regions of {} bytes are no multiple of 4096 up to 64 GiB",
+                          s.region_bytes));
   // 2^3 slots, 2^32 tiles and 2^30 bytes do not fit an off_t together.
   if (s.tiles * s.slots > (std::uint64_t{1} << 62) / s.tile_bytes)
-    return refuse(std::to_string(s.tiles) + " tiles of " + std::to_string(s.tile_bytes) +
-                  " bytes do not fit one file");
+    return refuse(compose("{} tiles of {} bytes do not fit one file", s.tiles, s.tile_bytes));
   return {};
 }
 
@@ -146,11 +144,10 @@ ByteVector encode_data_header(const Superblock& superblock) {
 Result<> check_data_header(ByteView bytes, const Superblock& superblock, std::string_view file) {
   const ByteVector wanted = encode_data_header(superblock);
   if (std::ranges::equal(bytes, wanted)) return {};
-  return Error{Code::corrupt,
-               std::string(file) + ":0: not the data of rank " +
-                   std::to_string(index_of(superblock.rank)) + " of store " +
-                   to_string(superblock.store) + ", or its first 4096 bytes are damaged",
-               {}};
+  return Error{
+      Code::corrupt,
+      compose("{}:0: not the data of rank {} of store {}, or its first 4096 bytes are damaged",
+              file, index_of(superblock.rank), to_string(superblock.store))};
 }
 
 }  // namespace ebb::formats::native

@@ -31,7 +31,7 @@ std::string_view lost_part(const Value& value) {
 }
 
 Error over_limit(const std::string& what, std::uint64_t limit) {
-  return {Code::limit, what + ": the limit of a store is " + std::to_string(limit), {}};
+  return {Code::limit, compose("{}: the limit of a store is {}", what, limit)};
 }
 
 class ModelBuilder {
@@ -68,7 +68,7 @@ class ModelBuilder {
 
 Result<> ModelBuilder::add_groups() {
   if (content_.groups.size() > kMaxGroups)
-    return over_limit(std::to_string(content_.groups.size()) + " parameter groups", kMaxGroups);
+    return over_limit(compose("{} parameter groups", content_.groups.size()), kMaxGroups);
   for (const GroupEntry& entry : content_.groups) {
     const auto number = static_cast<std::uint32_t>(model_.manifest.groups.size());
     Group& group = model_.manifest.groups.emplace_back();
@@ -77,20 +77,20 @@ Result<> ModelBuilder::add_groups() {
     for (const std::string& name : entry.params)
       if (const auto [found, fresh] = group_of_.emplace(name, number);
           !fresh && found->second != number)
-        drop("parameter " + json_string(name) + ": is in parameter group " +
-             std::to_string(number) + " as well as in " + std::to_string(found->second));
+        drop(compose("parameter {}: is in parameter group {} as well as in {}", json_string(name),
+                     number, found->second));
   }
   return {};
 }
 
 void ModelBuilder::add_setting(Group& group, const std::string& key, const Value& value) {
-  const std::string what = "parameter group " + std::to_string(model_.manifest.groups.size() - 1) +
-                           ": setting " + json_string(key);
+  const std::string what = compose("parameter group {}: setting {}",
+                                   model_.manifest.groups.size() - 1, json_string(key));
   std::string text = setting_text(value);
   if (const auto part = lost_part(value); !part.empty())
-    drop(what + " holds an object of class " + std::string(part));
+    drop(compose("{} holds an object of class {}", what, part));
   else if (text.size() > kMaxText)
-    drop(what + " has more than " + std::to_string(kMaxText) + " bytes");
+    drop(compose("{} has more than {} bytes", what, kMaxText));
   else
     group.settings.emplace_back(key, std::move(text));
 }
@@ -102,7 +102,7 @@ Result<> ModelBuilder::add_values() {
     const auto* top = entry.path.size() == 1 ? std::get_if<std::string>(&entry.path[0]) : nullptr;
     const bool unnested = entry.path.empty() || (top != nullptr && *top == entry.key);
     if (const auto part = lost_part(entry.value); !part.empty())
-      drop("value " + json_string(entry.key) + ": holds an object of class " + std::string(part));
+      drop(compose("value {}: holds an object of class {}", json_string(entry.key), part));
     else if (entry.value.kind != Value::Kind::bytes || !unnested)
       model_.manifest.values.push_back(entry);
     else if (entry.key.size() > kMaxText)
@@ -111,7 +111,7 @@ Result<> ModelBuilder::add_values() {
       model_.manifest.blobs.push_back({entry.key, entry.value.raw});
   }
   if (model_.manifest.blobs.size() > kMaxBlobs)
-    return over_limit(std::to_string(model_.manifest.blobs.size()) + " values of bytes", kMaxBlobs);
+    return over_limit(compose("{} values of bytes", model_.manifest.blobs.size()), kMaxBlobs);
   return {};
 }
 
@@ -124,7 +124,7 @@ Result<> ModelBuilder::add_step() {
   manifest.step =
       static_cast<std::uint64_t>(std::max<std::int64_t>(0, content_.step.value_or(step)));
   if (manifest.step > kMaxGeneration)
-    return over_limit("step " + std::to_string(manifest.step), kMaxGeneration);
+    return over_limit(compose("step {}", manifest.step), kMaxGeneration);
   manifest.fingerprint = content_.producer.starts_with(kOurProducer)
                              ? content_.producer.substr(kOurProducer.size())
                              : "converted from " + content_.producer;
@@ -171,15 +171,14 @@ Result<> ModelBuilder::add_params() {
     if (shapes.empty()) shapes.push_back({0});  // a group lists it, but nothing of it is here
     for (const Shape& shape : shapes) {
       if (shape.size() > kMaxDimensions)
-        return over_limit(what + " of " + std::to_string(shape.size()) + " dimensions",
-                          kMaxDimensions);
+        return over_limit(compose("{} of {} dimensions", what, shape.size()), kMaxDimensions);
       params_.emplace(std::pair(name, shape), static_cast<std::uint32_t>(params.size()));
       params.push_back(
           {std::string(name), shape, group == group_of_.end() ? kNoGroup : group->second});
     }
   }
   if (params.size() > kMaxParams)
-    return over_limit(std::to_string(params.size()) + " parameters", kMaxParams);
+    return over_limit(compose("{} parameters", params.size()), kMaxParams);
   return {};
 }
 
@@ -198,8 +197,8 @@ Result<std::uint32_t> ModelBuilder::state_number(const std::string& state) {
 Result<> ModelBuilder::add_tensor(std::uint32_t number) {
   const TensorEntry& tensor = content_.tensors[number];
   if (bits_of(tensor.dtype) % 8 != 0) {
-    drop("tensor " + json_string(label_of(tensor)) + ": elements of " +
-         std::string(name_of(tensor.dtype)) + " are smaller than a byte");
+    drop(compose("tensor {}: elements of {} are smaller than a byte", json_string(label_of(tensor)),
+                 name_of(tensor.dtype)));
     model_.omitted.push_back(number);
     return {};
   }
@@ -207,9 +206,8 @@ Result<> ModelBuilder::add_tensor(std::uint32_t number) {
   const std::uint32_t param = params_.at({tensor.name, tensor.shape});
   if (!taken_.emplace(param, state).second)
     return Error{Code::layout,
-                 "two tensors are called " + json_string(tensor.name) + " (" +
-                     json_string(tensor.state) + "): a store tells them apart by nothing else",
-                 {}};
+                 compose("two tensors are called {} ({}): a store tells them apart by nothing else",
+                         json_string(tensor.name), json_string(tensor.state))};
   model_.stored.push_back({number, param, state});
   return {};
 }

@@ -80,10 +80,7 @@ Result<std::vector<PlannedRank>> plan_ranks(const StoreModel& model, const Catal
                                             const Layout& layout) {
   const std::uint32_t world = layout.spec().mesh.world();
   if (world > kMaxWorld)
-    return Error{
-        Code::limit,
-        std::to_string(world) + " ranks: the limit of a store is " + std::to_string(kMaxWorld),
-        {}};
+    return Error{Code::limit, compose("{} ranks: the limit of a store is {}", world, kMaxWorld)};
   std::uint64_t most = 0;
   for (std::uint32_t r = 0; r < world; ++r) {
     std::uint64_t bytes = 0;
@@ -120,7 +117,7 @@ Result<std::vector<PlannedRank>> plan_ranks(const StoreModel& model, const Catal
   name_store(ranks);
   for (PlannedRank& rank : ranks) {
     rank.superblock.region_bytes = encode(rank.manifest).size();
-    EBB_TRY(check_geometry(rank.superblock, "the store of " + std::to_string(world) + " ranks"));
+    EBB_TRY(check_geometry(rank.superblock, compose("the store of {} ranks", world)));
   }
   return ranks;
 }

@@ -41,7 +41,7 @@ Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std:
   };
   if (bytes.size() < kBlock)
     return refused(Code::corrupt,
-                   "a superblock has 4096 bytes, here are " + std::to_string(bytes.size()));
+                   compose("a superblock has 4096 bytes, here are {}", bytes.size()));
   bytes = bytes.first(kBlock);
   if (text_of(bytes.first(kMagic.size())) != kMagic)
     return refused(Code::corrupt, "no superblock of an Ebb store begins here");
@@ -53,9 +53,9 @@ Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std:
       std::ranges::any_of(bytes.subspan(kFieldsEnd, kCrcAt - kFieldsEnd),
                           [](std::byte byte) { return byte != std::byte{0}; });
   if (s.version != kVersion || reserved_used)
-    return refused(Code::unsupported, "written by a newer version of Ebb (store version " +
-                                          std::to_string(s.version) +
-                                          (reserved_used ? ", reserved bytes in use)" : ")"));
+    return refused(Code::unsupported,
+                   compose("written by a newer version of Ebb (store version {}{}", s.version,
+                           (reserved_used ? ", reserved bytes in use)" : ")")));
   s.world = load_le<std::uint32_t>(bytes.subspan(12));
   std::ranges::copy(bytes.subspan(16, 16), s.store.begin());
   std::ranges::copy(bytes.subspan(32, 16), s.parent.begin());
@@ -66,7 +66,7 @@ Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std:
   s.tiles = load_le<std::uint64_t>(bytes.subspan(72));
   s.region_bytes = load_le<std::uint64_t>(bytes.subspan(80));
   s.layout_digest = load_le<std::uint64_t>(bytes.subspan(88));
-  EBB_TRY(check_geometry(s, std::string(file) + ":" + std::to_string(offset)));
+  EBB_TRY(check_geometry(s, compose("{}:{}", file, offset)));
   return s;
 }
 

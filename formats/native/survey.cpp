@@ -45,16 +45,15 @@ Result<bool> ever_used(const ByteSource& meta) {
 }
 
 std::string meta_of(const std::string& store, Rank rank, std::uint32_t world) {
-  return store + rank_directory(rank, world) + "/" + std::string(kMetaFile);
+  return compose("{}{}/{}", store, rank_directory(rank, world), kMetaFile);
 }
 
 Result<RankSurvey> survey_rank(const SourceTree& tree, const std::string& name) {
   RankSurvey survey;
   if (tree.find(name) == nullptr) {
     survey.missing = true;
-    survey.problem = Error{Code::incomplete,
-                           std::string(tree.root()) + "/" + name + ": this rank's file is missing",
-                           {}};
+    survey.problem =
+        Error{Code::incomplete, compose("{}/{}: this rank's file is missing", tree.root(), name)};
     return survey;
   }
   EBB_TRY_ASSIGN(const auto meta, tree.open(name));
@@ -73,7 +72,7 @@ Result<RankSurvey> survey_rank(const SourceTree& tree, const std::string& name) 
 }  // namespace
 
 bool is_rank_directory(std::string_view name) {
-  return rank_name_in(std::string(name) + "/").has_value();
+  return rank_name_in(compose("{}/", name)).has_value();
 }
 
 SourceTree::Hold hold_generations(const SourceTree& tree, const std::string& folder,
@@ -120,13 +119,11 @@ Result<Survey> survey_store(const SourceTree& tree, const std::string& folder) {
     const auto name = rank_name_in(std::string_view(entry.name).substr(folder.size()));
     if (!name) continue;
     if (world != 0 && world != name->world)
-      return Error{Code::layout,
-                   survey.where + ": folders of a world of " + std::to_string(world) +
-                       " ranks and of one of " + std::to_string(name->world),
-                   {}};
+      return Error{Code::layout, compose("{}: folders of a world of {} ranks and of one of {}",
+                                         survey.where, world, name->world)};
     world = name->world;
   }
-  if (world == 0) return Error{Code::incomplete, survey.where + ": no rank's folder is here", {}};
+  if (world == 0) return Error{Code::incomplete, survey.where + ": no rank's folder is here"};
   survey.hold = hold_generations(tree, folder, world, 0, 0);
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     EBB_TRY_ASSIGN(RankSurvey one, survey_rank(tree, meta_of(folder, Rank{rank}, world)));
@@ -157,12 +154,11 @@ Result<> Survey::complete() const {
     if (s.store == first.store && s.world == ranks.size() && index_of(s.rank) == i &&
         s.layout_digest == first.layout_digest)
       continue;
-    return Error{Code::layout,
-                 where + ": the folder of rank " + std::to_string(i) + " holds rank " +
-                     std::to_string(index_of(s.rank)) + " of " + std::to_string(s.world) +
-                     " of store " + to_string(s.store) + ", rank 0 belongs to store " +
-                     to_string(first.store),
-                 {}};
+    return Error{
+        Code::layout,
+        compose(
+            "{}: the folder of rank {} holds rank {} of {} of store {}, rank 0 belongs to store {}",
+            where, i, index_of(s.rank), s.world, to_string(s.store), to_string(first.store))};
   }
   return {};
 }

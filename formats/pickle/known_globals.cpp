@@ -320,10 +320,10 @@ bool is_misuse(const PickleGraph& graph, PickleId id) {
 }
 
 Error refused(const std::string& where, std::string_view name) {
-  return Error{Code::corrupt,
-               where + ": the pickle names " + json_string(name) +
-                   ", which no framework writes here; nothing was executed",
-               {}};
+  return Error{
+      Code::corrupt,
+      compose("{}: the pickle names {}, which no framework writes here; nothing was executed",
+              where, json_string(name))};
 }
 
 }  // namespace
@@ -376,12 +376,12 @@ std::vector<UnsafeValue> unsafe_values(const Catalog& catalog) {
     if (!entry.echoed) look_at(entry.key, entry.value);
   for (std::size_t i = 0; i < catalog.groups.size(); ++i)
     for (const auto& [name, value] : catalog.groups[i].settings)
-      look_at("parameter group " + std::to_string(i) + ": " + name, value);
+      look_at(compose("parameter group {}: {}", i, name), value);
   return found;
 }
 
 Error error_of(const UnsafeValue& value, std::string_view checkpoint) {
-  return refused(std::string(checkpoint) + ": value " + json_string(value.key), value.name);
+  return refused(compose("{}: value {}", checkpoint, json_string(value.key)), value.name);
 }
 
 Result<> refuse_hidden_calls(const PickleGraph& graph, const std::vector<const Value*>& values) {
@@ -390,7 +390,7 @@ Result<> refuse_hidden_calls(const PickleGraph& graph, const std::vector<const V
   if (!shown.empty()) return {};  // they are told already, and what is inside them is theirs
   for (const PickleGraph::Name& used : graph.names())
     if (!is_known_global(used.name))
-      return refused(graph.where() + ":" + std::to_string(used.offset), used.name);
+      return refused(compose("{}:{}", graph.where(), used.offset), used.name);
   for (PickleId id = 0; id < graph.size(); ++id)
     if (is_misuse(graph, id))
       return refused(graph.where(),

@@ -59,10 +59,9 @@ std::uint64_t PickleGraph::allowance() const { return 32 * std::uint64_t{bytes_.
 Result<> PickleGraph::charge(std::uint64_t bytes) const {
   const std::uint64_t purse = allowance() + unfold_;
   if (bytes > purse - charged_)
-    return Error{Code::limit,
-                 where_ + ": its values refer to each other until they take more than " +
-                     std::to_string(purse) + " bytes, which is the limit",
-                 {}};
+    return Error{Code::limit, compose("{}: its values refer to each other until they take more "
+                                      "than {} bytes, which is the limit",
+                                      where_, purse)};
   charged_ += bytes;
   return {};
 }

@@ -93,7 +93,7 @@ Result<> PickleMachine::run() {
   EBB_TRY(run_front());
   if (reader_.left() == 0) return {};
   return refuse(Code::corrupt, graph_.where_, reader_.position(),
-                std::to_string(reader_.left()) + " bytes follow the end of the pickle");
+                compose("{} bytes follow the end of the pickle", reader_.left()));
 }
 
 Result<> PickleMachine::run_front() {
@@ -107,7 +107,7 @@ Result<> PickleMachine::run_front() {
   if (!pop(root, "STOP")) return std::move(*failure_);
   if (!stack_.empty() || !marks_.empty())
     return refuse(Code::corrupt, graph_.where_, opcode_at_,
-                  "STOP leaves " + std::to_string(stack_.size()) + " values on the stack");
+                  compose("STOP leaves {} values on the stack", stack_.size()));
   graph_.root_ = root;
   return {};
 }
@@ -121,8 +121,8 @@ void PickleMachine::make_room() {
 }
 
 bool PickleMachine::refuse_opcode(std::uint8_t opcode) {
-  return fail(Code::corrupt, "opcode " + hex_of(opcode) + " (" + std::string(refused_name(opcode)) +
-                                 ") has no place in a checkpoint");
+  return fail(Code::corrupt, compose("opcode {} ({}) has no place in a checkpoint", hex_of(opcode),
+                                     refused_name(opcode)));
 }
 
 bool PickleMachine::fail(Code code, std::string_view why) {
@@ -132,8 +132,8 @@ bool PickleMachine::fail(Code code, std::string_view why) {
 
 bool PickleMachine::cut_off(std::string_view what) {
   ran_out_ = true;
-  return fail(Code::corrupt, "the pickle ends at byte " + std::to_string(graph_.bytes_.size()) +
-                                 " in the middle of " + std::string(what));
+  return fail(Code::corrupt, compose("the pickle ends at byte {} in the middle of {}",
+                                     graph_.bytes_.size(), what));
 }
 
 bool PickleMachine::line(std::string_view& into) {
@@ -145,38 +145,35 @@ bool PickleMachine::line(std::string_view& into) {
 }
 
 bool PickleMachine::too_many_nodes() {
-  return fail(Code::limit,
-              "more than " + std::to_string(limits_.nodes) + " values, which is the limit");
+  return fail(Code::limit, compose("more than {} values, which is the limit", limits_.nodes));
 }
 
 bool PickleMachine::nothing_there(std::string_view what) {
-  return fail(Code::corrupt, std::string(what) + " finds nothing on the stack");
+  return fail(Code::corrupt, compose("{} finds nothing on the stack", what));
 }
 
 bool PickleMachine::memo_gap(std::uint64_t index) {
-  return fail(Code::corrupt, "memo index " + std::to_string(index) + " while only " +
-                                 std::to_string(memo_.size()) + " are set");
+  return fail(Code::corrupt, compose("memo index {} while only {} are set", index, memo_.size()));
 }
 
 bool PickleMachine::memo_full() {
-  return fail(Code::limit,
-              "more than " + std::to_string(limits_.memo) + " memo entries, which is the limit");
+  return fail(Code::limit, compose("more than {} memo entries, which is the limit", limits_.memo));
 }
 
 bool PickleMachine::no_mark() { return fail(Code::corrupt, "no MARK was set"); }
 
 bool PickleMachine::few_values(std::size_t count) {
-  return fail(Code::corrupt, "a tuple of " + std::to_string(count) + " finds too few values");
+  return fail(Code::corrupt, compose("a tuple of {} finds too few values", count));
 }
 
 bool PickleMachine::never_set(std::uint64_t index) {
-  return fail(Code::corrupt, "memo entry " + std::to_string(index) + " was never set");
+  return fail(Code::corrupt, compose("memo entry {} was never set", index));
 }
 
 bool PickleMachine::long_bytes(std::uint64_t length) {
   if (length > limits_.big_integer)
-    return fail(Code::limit, "an integer of " + std::to_string(length) + " bytes; the limit is " +
-                                 std::to_string(limits_.big_integer));
+    return fail(Code::limit,
+                compose("an integer of {} bytes; the limit is {}", length, limits_.big_integer));
   if (length > 8) return text_node(PickleKind::big_integer, length);
   const std::optional<ByteView> bytes = reader_.take(length);
   if (!bytes) return cut_off("an integer");
@@ -192,9 +189,8 @@ bool PickleMachine::text_node(PickleKind kind, std::uint64_t length) {
   const std::uint64_t start = reader_.position();
   ran_out_ = length > reader_.left();
   if (ran_out_ || length > std::numeric_limits<std::uint32_t>::max())
-    return fail(Code::corrupt, "a " + std::string(name_of(kind)) + " of " + std::to_string(length) +
-                                   " bytes, but the pickle ends at byte " +
-                                   std::to_string(graph_.bytes_.size()));
+    return fail(Code::corrupt, compose("a {} of {} bytes, but the pickle ends at byte {}",
+                                       name_of(kind), length, graph_.bytes_.size()));
   const std::string_view text = text_of(*reader_.take(length));
   if (kind == PickleKind::string) {
     for (std::size_t i = ascii_length(text); i < text.size();) {
@@ -248,9 +244,9 @@ bool PickleMachine::object(PickleId callee, PickleId args) {
 bool PickleMachine::copy(std::uint64_t count) {
   copied_ += count;
   if (copied_ <= graph_.bytes_.size()) return true;
-  return fail(Code::limit, "one container or text is copied again and again: more than " +
-                               std::to_string(graph_.bytes_.size()) +
-                               " items, as many as the pickle has bytes");
+  return fail(Code::limit, compose("one container or text is copied again and again: more than {} "
+                                   "items, as many as the pickle has bytes",
+                                   graph_.bytes_.size()));
 }
 
 bool PickleMachine::own_bytes(std::string bytes) {
@@ -261,8 +257,8 @@ bool PickleMachine::own_bytes(std::string bytes) {
 
 bool PickleMachine::global(std::string_view module, std::string_view name) {
   if (module.size() + name.size() > kMaxGlobal)
-    return fail(Code::limit, "a name of " + std::to_string(module.size() + name.size()) +
-                                 " bytes; the limit is " + std::to_string(kMaxGlobal));
+    return fail(Code::limit, compose("a name of {} bytes; the limit is {}",
+                                     module.size() + name.size(), kMaxGlobal));
   std::string full(module);
   full += '.';
   full += name;

@@ -15,7 +15,7 @@ bool PickleMachine::op_proto() {
   if (opcode_at_ != 0) return fail(Code::corrupt, "a second PROTO opcode");
   if (version < 2 || version > 5)
     return fail(Code::unsupported,
-                "pickle protocol " + std::to_string(version) + "; this version reads 2 to 5");
+                compose("pickle protocol {}; this version reads 2 to 5", version));
   return true;
 }
 
@@ -24,9 +24,9 @@ bool PickleMachine::op_frame() {
   if (!operand(length, "FRAME")) return false;
   if (length <= reader_.left()) return true;
   ran_out_ = true;
-  return fail(Code::corrupt, "a frame of " + std::to_string(length) +
-                                 " bytes, but the pickle ends at byte " +
-                                 std::to_string(graph_.bytes_.size()) + ": it was cut off");
+  return fail(Code::corrupt,
+              compose("a frame of {} bytes, but the pickle ends at byte {}: it was cut off", length,
+                      graph_.bytes_.size()));
 }
 
 bool PickleMachine::op_none() { return shared(PickleKind::none, 0); }
@@ -111,7 +111,7 @@ bool PickleMachine::extend_list(std::span<const PickleId> items) {
   if (inert_target(list)) return true;
   if (!graph_.is(list, PickleKind::list))
     return fail(Code::corrupt,
-                "APPEND to a " + std::string(name_of(graph_.kind(list))) + ", not to a list");
+                compose("APPEND to a {}, not to a list", name_of(graph_.kind(list))));
   return extend(list, items);
 }
 
@@ -122,7 +122,7 @@ bool PickleMachine::extend_dict(std::span<const PickleId> items) {
   if (inert_target(dict)) return true;
   if (!graph_.is(dict, PickleKind::dict))
     return fail(Code::corrupt,
-                "SETITEM on a " + std::string(name_of(graph_.kind(dict))) + ", not on a dict");
+                compose("SETITEM on a {}, not on a dict", name_of(graph_.kind(dict))));
   return extend(dict, items);
 }
 
@@ -154,8 +154,8 @@ bool PickleMachine::op_additems() {
 
 inline bool PickleMachine::op_mark() {
   if (marks_.size() >= limits_.marks)
-    return fail(Code::limit, "more than " + std::to_string(limits_.marks) +
-                                 " open containers, which is the limit");
+    return fail(Code::limit,
+                compose("more than {} open containers, which is the limit", limits_.marks));
   floor_ = stack_.size();
   marks_.push(floor_);
   return true;
@@ -204,7 +204,7 @@ bool PickleMachine::op_stack_global() {
 bool PickleMachine::call(PickleId callee, PickleId args) {
   const PickleKind kind = graph_.kind(callee);
   if (kind != PickleKind::global && kind != PickleKind::object)
-    return fail(Code::corrupt, "a call of a " + std::string(name_of(kind)));
+    return fail(Code::corrupt, compose("a call of a {}", name_of(kind)));
   if (!graph_.is(args, PickleKind::tuple))
     return fail(Code::corrupt, "arguments that are no tuple");
   const Fold how = kind == PickleKind::global ? folds_[graph_.nodes_[callee].a] : Fold::none;
@@ -346,7 +346,7 @@ inline bool PickleMachine::op_build() {
   if (!pop(state, "BUILD") || !top(target, "BUILD")) return false;
   if (graph_.is(target, PickleKind::dict)) return true;  // attributes of an OrderedDict
   if (!graph_.is(target, PickleKind::object))
-    return fail(Code::corrupt, "BUILD on a " + std::string(name_of(graph_.kind(target))));
+    return fail(Code::corrupt, compose("BUILD on a {}", name_of(graph_.kind(target))));
   Node& object = graph_.nodes_[target];
   if (is_value(object))
     return fail(Code::corrupt, "BUILD on a " + printable(graph_.class_name(target)));

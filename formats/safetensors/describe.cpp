@@ -49,8 +49,8 @@ class SafetensorsCheckpoint : public Checkpoint {
 
   const Catalog& catalog() const override { return catalog_; }
 
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     const std::string& file = catalog_.files[chunk.file].name;
     EBB_TRY_ASSIGN(const auto source, tree_->open(file));
     if (auto done = source->read(chunk.offset + first, into); !done)
@@ -82,7 +82,7 @@ class Describer {
  private:
   std::string path_of(std::string_view name) const {
     const std::string root(tree_->root());
-    return root.ends_with(name) ? root : root + "/" + std::string(name);
+    return root.ends_with(name) ? root : compose("{}/{}", root, name);
   }
 
   Result<> choose_files();
@@ -117,8 +117,8 @@ Result<> Describer::choose_files() {
     if (!is_top_level(entry.name)) continue;
     if (entry.name.ends_with(kIndexSuffix)) {
       if (!index_name_.empty())
-        return Error{
-            Code::unsupported, path_of(entry.name) + ": a second index beside " + index_name_, {}};
+        return Error{Code::unsupported,
+                     path_of(entry.name) + ": a second index beside " + index_name_};
       index_name_ = entry.name;
     } else if (entry.name.ends_with(kSuffix) || tree_->entries().size() == 1) {
       names.insert(entry.name);
@@ -136,9 +136,8 @@ Result<> Describer::choose_files() {
   for (const std::string& name : names) {
     const SourceTree::Entry* entry = tree_->find(name);
     if (entry == nullptr)
-      return Error{Code::incomplete,
-                   path_of(name) + ": missing, though " + index_name_ + " says tensors are there",
-                   {}};
+      return Error{Code::incomplete, compose("{}: missing, though {} says tensors are there",
+                                             path_of(name), index_name_)};
     catalog_.files.push_back({name, entry->size, rank_of(name)});
   }
   return {};
@@ -160,8 +159,7 @@ Result<> Describer::add_file(std::uint32_t file) {
     data_bytes_ += tensor.end - tensor.begin;
     const std::uint64_t begin = header.data_start + tensor.begin;
     if (auto added = add_tensor({file, begin}, std::move(tensor), info ? &*info : nullptr); !added)
-      return std::move(added).error().within(std::string(source->name()) + ":" +
-                                             std::to_string(begin));
+      return std::move(added).error().within(compose("{}:{}", source->name(), begin));
   }
   return {};
 }
@@ -179,11 +177,10 @@ Result<> Describer::add_tensor(Place place, HeaderTensor tensor, const ShardingI
   const bool placed = info != nullptr && saved != info->end();
   if (placed) {
     if (saved->second.offsets.size() != dimensions)
-      return Error{Code::corrupt,
-                   "tensor '" + printable(key) + "': saved_offsets has " +
-                       std::to_string(saved->second.offsets.size()) + " numbers for the shape " +
-                       to_string(chunk.box.extent),
-                   {}};
+      return Error{
+          Code::corrupt,
+          compose("tensor '{}': saved_offsets has {} numbers for the shape {}", printable(key),
+                  saved->second.offsets.size(), to_string(chunk.box.extent))};
     chunk.box.offset = saved->second.offsets;
     if (saved->second.logical_fqn) key = *saved->second.logical_fqn;
   }
@@ -204,9 +201,8 @@ Result<> Describer::add_tensor(Place place, HeaderTensor tensor, const ShardingI
                                 {}});
   } else if (!placed) {
     const Chunk& first = catalog_.tensors[number].chunks.front();
-    return Error{Code::corrupt,
-                 "tensor '" + printable(key) + "' is already in " + catalog_.files[first.file].name,
-                 {}};
+    return Error{Code::corrupt, compose("tensor '{}' is already in {}", printable(key),
+                                        catalog_.files[first.file].name)};
   }
   return grow(catalog_.tensors[number], std::move(chunk), tensor.dtype);
 }
@@ -216,21 +212,17 @@ Result<> Describer::grow(TensorEntry& entry, Chunk chunk, DType dtype) {
   const Shape& extent = chunk.box.extent;
   if (entry.dtype != dtype || entry.shape.size() != extent.size())
     return Error{Code::corrupt,
-                 "tensor '" + printable(*entry.key) + "' is " + std::string(name_of(dtype)) + " " +
-                     to_string(extent) + " here, but " + std::string(name_of(entry.dtype)) +
-                     " of " + std::to_string(entry.shape.size()) + " dimensions in another shard",
-                 {}};
+                 compose("tensor '{}' is {} {} here, but {} of {} dimensions in another shard",
+                         printable(*entry.key), name_of(dtype), to_string(extent),
+                         name_of(entry.dtype), entry.shape.size())};
   for (std::size_t d = 0; d < entry.shape.size(); ++d) {
     const auto reach = checked_add(chunk.box.offset[d], chunk.box.extent[d]);
-    if (!reach)
-      return Error{Code::corrupt, "tensor '" + printable(*entry.key) + "': offsets wrap", {}};
+    if (!reach) return Error{Code::corrupt, "tensor '" + printable(*entry.key) + "': offsets wrap"};
     entry.shape[d] = std::max(entry.shape[d], *reach);
   }
   if (!checked_volume(entry.shape))
-    return Error{Code::corrupt,
-                 "tensor '" + printable(*entry.key) + "': " + to_string(entry.shape) +
-                     " does not fit 64 bits",
-                 {}};
+    return Error{Code::corrupt, compose("tensor '{}': {} does not fit 64 bits",
+                                        printable(*entry.key), to_string(entry.shape))};
   entry.chunks.push_back(std::move(chunk));
   return {};
 }
@@ -270,11 +262,10 @@ Result<> Describer::add_documents(const Header& header, const std::string& file,
   }
   EBB_TRY_ASSIGN(Told told, read_documents(shown, header));
   const auto mixed = [&](std::string_view key, std::int64_t here, std::int64_t there) {
-    return Error{Code::corrupt,
-                 shown + ":" + std::to_string(header.find_metadata(key)->offset) +
-                     ": __metadata__: '" + std::string(key) + "' says " + std::to_string(here) +
-                     ", another file says " + std::to_string(there) + ": two saves are mixed",
-                 {}};
+    return Error{
+        Code::corrupt,
+        compose("{}:{}: __metadata__: '{}' says {}, another file says {}: two saves are mixed",
+                shown, header.find_metadata(key)->offset, key, here, there)};
   };
   if (told.step && catalog_.step && *told.step != *catalog_.step)
     return mixed(kStepKey, *told.step, *catalog_.step);
@@ -298,14 +289,11 @@ Result<> Describer::check_index() const {
   for (const WeightIndex::Weight& weight : index_->weights)
     if (!keys_in_files_.contains({weight.key, number_of_file.at(weight.file)}))
       return Error{Code::incomplete,
-                   index + "tensor '" + printable(weight.key) + "' should lie in " + weight.file +
-                       ", but that file does not hold it",
-                   {}};
+                   compose("{}tensor '{}' should lie in {}, but that file does not hold it", index,
+                           printable(weight.key), weight.file)};
   if (index_->total_size && *index_->total_size != data_bytes_)
-    return Error{Code::corrupt,
-                 index + "total_size is " + std::to_string(*index_->total_size) +
-                     " but the tensors have " + std::to_string(data_bytes_) + " bytes",
-                 {}};
+    return Error{Code::corrupt, compose("{}total_size is {} but the tensors have {} bytes", index,
+                                        *index_->total_size, data_bytes_)};
   return {};
 }
 
@@ -331,15 +319,14 @@ Result<> Describer::check_numbers() const {
   const std::string root(tree_->root());
   if (tree_->entries().size() > 1 && !ranks.empty())
     if (const std::string missing = gaps(ranks, *ranks.rbegin()); !missing.empty())
-      return Error{Code::incomplete, root + ": shard files missing: " + missing, {}};
+      return Error{Code::incomplete, root + ": shard files missing: " + missing};
   for (const auto& [name, have] : parts) {
     const auto total = number_of(std::string_view(name).substr(name.rfind("-of-") + 4));
     if (!total) continue;
     if (const std::string missing = gaps(have, *total); !missing.empty())
       return Error{Code::incomplete,
-                   root + ": of the " + std::to_string(*total) + " files of " +
-                       name.substr(0, name.find('\n')) + "*, these are missing: " + missing,
-                   {}};
+                   compose("{}: of the {} files of {}*, these are missing: {}", root, *total,
+                           name.substr(0, name.find('\n')), missing)};
   }
   return {};
 }
@@ -348,17 +335,17 @@ void Describer::summarize() {
   for (const FileEntry& file : catalog_.files)
     if (file.rank) catalog_.world = std::max(catalog_.world, index_of(*file.rank) + 1);
   const std::size_t files = catalog_.files.size();
-  catalog_.partition =
-      catalog_.world > 1
-          ? "boxes over " + std::to_string(catalog_.world) + " ranks"
-          : "whole tensors in " + std::to_string(files) + (files == 1 ? " file" : " files");
+  catalog_.partition = catalog_.world > 1 ? compose("boxes over {} ranks", catalog_.world)
+                                          : compose("whole tensors in {}{}", files,
+                                                    (files == 1 ? " file" : " files"));
   catalog_.notes.push_back("this format has no checksums: a changed byte of data cannot be seen");
   if (catalog_.world > 1)
     catalog_.notes.push_back(
         "this format records no number of ranks: a missing last shard cannot be noticed");
   if (index_)
     for (const std::string& name : index_->unread)
-      catalog_.notes.push_back(index_name_ + ": metadata '" + printable(name) + "' is not read");
+      catalog_.notes.push_back(
+          compose("{}: metadata '{}' is not read", index_name_, printable(name)));
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ std::string_view add_group(Document& document, const GroupEntry& group) {
 }
 
 Error refused(Code code, const std::string& where, std::string_view why) {
-  return {code, where + ": " + std::string(why), {}};
+  return {code, compose("{}: {}", where, why)};
 }
 
 Result<std::int64_t> read_step(const std::string& text, const std::string& where) {
@@ -156,16 +156,15 @@ Documents documents_of(const Catalog& content, const SplitValues& values, std::u
   room -= std::min(room, kKeys);
   Documents out;
   const auto field = [&](std::string_view key, std::string_view text) {
-    if (!text.empty()) out.fields += "," + json_string(key) + ":" + json_string(text);
+    if (!text.empty()) out.fields += compose(",{}:{}", json_string(key), json_string(text));
   };
   const auto lost = [&](std::string what, std::string_view why) {
-    if (!why.empty()) out.dropped.push_back(std::move(what) + ": " + std::string(why));
+    if (!why.empty()) out.dropped.push_back(compose("{}: {}", std::move(what), why));
   };
   if (content.step) field(kStepKey, std::to_string(*content.step));
   Document groups(room);
   for (std::size_t i = 0; i < content.groups.size(); ++i)
-    lost("parameter group " + std::to_string(i) + " with " +
-             std::to_string(content.groups[i].settings.size()) + " settings",
+    lost(compose("parameter group {} with {} settings", i, content.groups[i].settings.size()),
          add_group(groups, content.groups[i]));
   field(kGroupsKey, groups.text());
   room = groups.room();
@@ -176,7 +175,7 @@ Documents documents_of(const Catalog& content, const SplitValues& values, std::u
       why = kNoText;
     else if (written_bytes(json) > room || items_in(json) > kMostDocumentItems)
       why = kTooBig;
-    lost("the steps of " + std::to_string(steps.size()) + " parameters", why);
+    lost(compose("the steps of {} parameters", steps.size()), why);
     if (why.empty()) {
       field(kParamStepsKey, json);
       room -= written_bytes(json);
@@ -202,10 +201,9 @@ Result<Told> read_documents(const std::string& file, const Header& header) {
     const bool step = key == kStepKey, groups = key == kGroupsKey;
     const bool param_steps = key == kParamStepsKey, values = key == kValuesKey;
     if (!step && !groups && !param_steps && !values) continue;
-    const std::string where = file + ":" + std::to_string(offset) + ": __metadata__: '" + key + "'";
+    const std::string where = compose("{}:{}: __metadata__: '{}'", file, offset, key);
     if (items_in(text) > kMostDocumentItems)
-      return refused(Code::limit, where,
-                     "more than " + std::to_string(kMostDocumentItems) + " items");
+      return refused(Code::limit, where, compose("more than {} items", kMostDocumentItems));
     if (step) {
       EBB_TRY_ASSIGN(told.step, read_step(text, where));
     }

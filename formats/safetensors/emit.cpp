@@ -57,9 +57,8 @@ std::string identity_json(const Catalog& content, const std::vector<Item>& items
     if ((guess.name == tensor.name && guess.state == tensor.state) ||
         !told.insert(item.logical).second)
       continue;
-    out += (out.empty() ? "{" : ",") + json_string(item.logical) +
-           ":{\"name\":" + json_string(tensor.name) + ",\"state\":" + json_string(tensor.state) +
-           "}";
+    out += compose("{}{}:{\"name\":{},\"state\":{}}", out.empty() ? "{" : ",",
+                   json_string(item.logical), json_string(tensor.name), json_string(tensor.state));
   }
   return out.empty() ? out : out + "}";
 }
@@ -71,14 +70,14 @@ std::string metadata_json(const Catalog& content, const std::vector<Item>& items
   bool has_format = false;
   for (const ValueEntry* value : values.plain) {
     has_format = has_format || value->key == "format";
-    strings += "," + json_string(value->key) + ":" + json_string(value->value.text);
+    strings += compose(",{}:{}", json_string(value->key), json_string(value->value.text));
   }
   const std::string_view marker = has_format ? kNothingAdded : kFormatAdded;
   // Loaders of transformers insist on a "format".
-  std::string out = "{" + json_string(kMarkerKey) + ":" + json_string(marker) +
-                    (has_format ? "" : ",\"format\":\"pt\"") + strings;
+  std::string out = compose("{{}:{}{}{}", json_string(kMarkerKey), json_string(marker),
+                            (has_format ? "" : ",\"format\":\"pt\""), strings);
   if (const std::string identity = identity_json(content, items); !identity.empty())
-    out += "," + json_string(kIdentityKey) + ":" + json_string(identity);
+    out += compose(",{}:{}", json_string(kIdentityKey), json_string(identity));
   if (placement == Placement::whole) return out + "}";
   std::string info = "{";
   for (const Item& item : items) {
@@ -87,7 +86,8 @@ std::string metadata_json(const Catalog& content, const std::vector<Item>& items
     if (item.logical != item.key) info += ",\"logical_fqn\":" + json_string(item.logical);
     info += "}";
   }
-  return out + ",\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":" + json_string(info + "}") + "}";
+  return compose("{},\"DCP_VERSION\":\"1.0\",\"DCP_SHARDING_INFO\":{}}", out,
+                 json_string(info + "}"));
 }
 
 struct FileHeader {
@@ -109,10 +109,9 @@ Result<FileHeader> header_of(const Catalog& content, std::vector<Item> items, Pl
   std::uint64_t& end = header.data_bytes;
   for (const Item& item : items) {
     EBB_TRY_ASSIGN(const std::uint64_t bytes, tensor_bytes(item.dtype, item.data.box.extent));
-    header.text += "," + json_string(item.key) + ":{\"dtype\":\"" +
-                   std::string(name_of(item.dtype)) +
-                   "\",\"shape\":" + numbers(item.data.box.extent) +
-                   ",\"data_offsets\":" + numbers({end, end + bytes}) + "}";
+    header.text +=
+        compose(",{}:{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":{}}", json_string(item.key),
+                name_of(item.dtype), numbers(item.data.box.extent), numbers({end, end + bytes}));
     if (bytes != 0) header.data.push_back({end, item.data});
     end += bytes;
   }
@@ -129,9 +128,8 @@ Result<OutputFile> file_of(FileHeader header) {
   text.resize(static_cast<std::size_t>(start - 8), ' ');
   if (text.size() > kMaxHeaderBytes)
     return Error{Code::limit,
-                 "the header would have " + std::to_string(text.size()) +
-                     " bytes, the limit of the format is " + std::to_string(kMaxHeaderBytes),
-                 {}};
+                 compose("the header would have {} bytes, the limit of the format is {}",
+                         text.size(), kMaxHeaderBytes)};
   ByteVector head;
   append_le<std::uint64_t>(head, text.size());
   append_text(head, text);
@@ -150,8 +148,8 @@ void add_lost_tensors(const Catalog& content, EmitPlan& plan) {
   for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
     const TensorEntry& tensor = content.tensors[i];
     if (order_of(tensor.dtype) != kDTypeOrder.size()) continue;
-    plan.dropped.push_back("tensor '" + printable(key_of(tensor)) + "' of dtype " +
-                           std::string(name_of(tensor.dtype)));
+    plan.dropped.push_back(
+        compose("tensor '{}' of dtype {}", printable(key_of(tensor)), name_of(tensor.dtype)));
     plan.omitted.push_back(i);
   }
 }
@@ -206,7 +204,7 @@ std::vector<std::vector<Item>> cut(std::vector<Item> items, std::uint64_t file_b
 }
 
 std::string one_of(std::size_t number, std::size_t count) {
-  return "-" + five_digits(number + 1) + "-of-" + five_digits(count) + ".safetensors";
+  return compose("-{}-of-{}.safetensors", five_digits(number + 1), five_digits(count));
 }
 
 // What loaders of transformers look for.
@@ -218,8 +216,7 @@ OutputFile index_of_files(const std::vector<std::vector<Item>>& files) {
       file_of.emplace(item.key, i);
       total += packed_bytes(item.dtype, volume(item.data.box.extent)).value_or(0);
     }
-  std::string text =
-      "{\"metadata\":{\"total_size\":" + std::to_string(total) + "},\"weight_map\":{";
+  std::string text = compose("{\"metadata\":{\"total_size\":{}},\"weight_map\":{", total);
   for (const auto& [key, file] : file_of) {
     if (key != file_of.begin()->first) text += ",";
     text += json_string(key) + ":" + json_string("model" + one_of(file, files.size()));
@@ -254,7 +251,8 @@ Result<> add_files(const EmitRequest& request, const std::vector<std::string>& k
     if (plan.files.empty()) add_documents(request.content, values, header, plan);
     EBB_TRY_ASSIGN(OutputFile file, file_of(std::move(header)));
     file.name = "model" + one_of(i, count);
-    if (writers > 1) file.name = "shard-" + five_digits(index_of(writer) + 1) + "-" + file.name;
+    if (writers > 1)
+      file.name = compose("shard-{}-{}", five_digits(index_of(writer) + 1), file.name);
     if (writers == 1 && count == 1) file.name = "model.safetensors";
     file.writer = writer;
     plan.files.push_back(std::move(file));

@@ -13,22 +13,20 @@ namespace {
 constexpr std::uint64_t kUsualTensor = 100;  // bytes of JSON; fewer only cost growing a list
 
 std::string interval(const HeaderTensor& tensor) {
-  return "'" + printable(tensor.key) + "' [" + std::to_string(tensor.begin) + "," +
-         std::to_string(tensor.end) + ")";
+  return compose("'{}' [{},{})", printable(tensor.key), tensor.begin, tensor.end);
 }
 
 Result<> check_size(const HeaderTensor& tensor, const JsonReader& json, ondemand::value where) {
   const auto name = [&] { return Subject("tensor", tensor.key, ": ").text(); };
   if (tensor.end < tensor.begin)
-    return json.at(where, name() + "data_offsets [" + std::to_string(tensor.begin) + "," +
-                              std::to_string(tensor.end) + ") run backwards");
+    return json.at(
+        where, compose("{}data_offsets [{},{}) run backwards", name(), tensor.begin, tensor.end));
   const auto need = tensor_bytes(tensor.dtype, tensor.shape);
   if (!need) return json.at(where, name() + need.error().message);
   if (*need != tensor.end - tensor.begin)
-    return json.at(where, name() + std::string(name_of(tensor.dtype)) + " " +
-                              to_string(tensor.shape) + " needs " + std::to_string(*need) +
-                              " bytes but data_offsets give " +
-                              std::to_string(tensor.end - tensor.begin));
+    return json.at(where, compose("{}{} {} needs {} bytes but data_offsets give {}", name(),
+                                  name_of(tensor.dtype), to_string(tensor.shape), *need,
+                                  tensor.end - tensor.begin));
   return {};
 }
 
@@ -43,8 +41,8 @@ class TensorReader {
   Result<> read(ondemand::value value) {
     const std::size_t length = tensor_.key.size();
     if (length > kMaxKeyBytes)
-      return limit(value, ": its name has " + std::to_string(length) + " bytes, the limit is " +
-                              std::to_string(kMaxKeyBytes));
+      return limit(value,
+                   compose(": its name has {} bytes, the limit is {}", length, kMaxKeyBytes));
     EBB_TRY(json_.fields(value, name_, [this](std::string_view field, ondemand::value item) {
       return take(field, item);
     }));
@@ -59,16 +57,16 @@ class TensorReader {
     if (field == "shape") {
       EBB_TRY(json_.wholes(item, part(": shape"), tensor_.shape));
       if (tensor_.shape.size() <= kMaxDims) return {};
-      return limit(item, ": " + std::to_string(tensor_.shape.size()) +
-                             " dimensions, the limit is " + std::to_string(kMaxDims));
+      return limit(item,
+                   compose(": {} dimensions, the limit is {}", tensor_.shape.size(), kMaxDims));
     }
     if (field != "data_offsets")
-      return json_.at(item, name_.text() + ": unknown field '" + printable(field) + "'");
+      return json_.at(item, compose("{}: unknown field '{}'", name_.text(), printable(field)));
     Shape offsets;
     EBB_TRY(json_.wholes(item, part(": data_offsets"), offsets));
     if (offsets.size() != 2)
-      return json_.at(item, name_.text() + ": data_offsets has " + std::to_string(offsets.size()) +
-                                " numbers instead of 2");
+      return json_.at(item, compose("{}: data_offsets has {} numbers instead of 2", name_.text(),
+                                    offsets.size()));
     tensor_.begin = offsets[0];
     tensor_.end = offsets[1];
     return {};
@@ -79,16 +77,15 @@ class TensorReader {
     const auto known = dtype_named(dtype);
     if (!known || *known == DType::c128)
       return Error{Code::unsupported,
-                   json_.at(item, name_.text()).message + ": dtype '" + printable(dtype) +
-                       "' is not one of safetensors'",
-                   {}};
+                   compose("{}: dtype '{}' is not one of safetensors'",
+                           json_.at(item, name_.text()).message, printable(dtype))};
     tensor_.dtype = *known;
     return {};
   }
 
   Subject part(std::string_view of_it) const { return {name_.kind, *name_.key, of_it}; }
   Error limit(ondemand::value where, const std::string& what) const {
-    return {Code::limit, json_.at(where, name_.text()).message + what, {}};
+    return {Code::limit, json_.at(where, name_.text()).message + what};
   }
 
   JsonReader& json_;
@@ -113,19 +110,18 @@ Result<> check_data(const Header& header, const ByteSource& source) {
     return formats::refuse(Code::corrupt, source.name(), offset, why);
   };
   const auto hole = [&](std::uint64_t from, std::uint64_t to) {
-    return refuse(from, "bytes [" + std::to_string(from) + "," + std::to_string(to) +
-                            ") of the data belong to no tensor");
+    return refuse(from, compose("bytes [{},{}) of the data belong to no tensor", from, to));
   };
   std::uint64_t covered = 0;
   const HeaderTensor* last = nullptr;
   for (const HeaderTensor* tensor : order) {
     if (tensor->begin < covered)
       return refuse(tensor->begin,
-                    "tensors " + interval(*last) + " and " + interval(*tensor) + " overlap");
+                    compose("tensors {} and {} overlap", interval(*last), interval(*tensor)));
     if (tensor->begin > covered) return hole(covered, tensor->begin);
     if (tensor->end > size) {
-      Error error = refuse(size, "the file ends at byte " + std::to_string(size) +
-                                     " of the data, inside tensor " + interval(*tensor));
+      Error error = refuse(size, compose("the file ends at byte {} of the data, inside tensor {}",
+                                         size, interval(*tensor)));
       error.code = Code::incomplete;
       return error;
     }
@@ -141,18 +137,19 @@ Result<std::uint64_t> header_length(const ByteSource& source) {
     return refuse(code, source.name(), 0, why);
   };
   if (source.size() < 8)
-    return refused(Code::incomplete,
-                   std::to_string(source.size()) +
-                       " bytes are too few for a safetensors file (8 for the header's length)");
+    return refused(
+        Code::incomplete,
+        compose("{} bytes are too few for a safetensors file (8 for the header's length)",
+                source.size()));
   std::array<std::byte, 8> raw{};
   EBB_TRY(source.read(0, raw));
   const auto length = load_le<std::uint64_t>(raw);
   if (length == 0) return refused(Code::corrupt, "the header's length is 0");
-  const std::string claim = "the header claims " + std::to_string(length) + " bytes";
+  const std::string claim = compose("the header claims {} bytes", length);
   if (length > source.size() - 8)
     return refused(Code::incomplete, claim + " but the file has fewer");
   if (length > kMaxHeaderBytes)
-    return refused(Code::limit, claim + ", the limit is " + std::to_string(kMaxHeaderBytes));
+    return refused(Code::limit, compose("{}, the limit is {}", claim, kMaxHeaderBytes));
   return length;
 }
 
@@ -166,8 +163,7 @@ const MetadataText* Header::find_metadata(std::string_view key) const {
 
 Result<std::uint64_t> tensor_bytes(DType dtype, const Shape& shape) {
   const auto refuse = [&](std::string_view why) {
-    return Error{
-        Code::corrupt, std::string(name_of(dtype)) + " " + to_string(shape) + std::string(why), {}};
+    return Error{Code::corrupt, compose("{} {}{}", name_of(dtype), to_string(shape), why)};
   };
   const auto elems = checked_volume(shape);
   const auto bits = elems ? checked_mul(*elems, bits_of(dtype)) : std::nullopt;
@@ -181,8 +177,7 @@ Result<Header> read_header(const ByteSource& source) {
   ByteVector text(length + JsonReader::padding);
   EBB_TRY(source.read(8, std::span(text).first(length)));
   if (text.front() != std::byte{'{'})
-    return Error{
-        Code::corrupt, std::string(source.name()) + ":8: the header does not begin with '{'", {}};
+    return Error{Code::corrupt, compose("{}:8: the header does not begin with '{'", source.name())};
   JsonReader json({std::string(source.name()), 8, "the header"}, std::move(text));
   Header header;
   header.data_start = 8 + length;

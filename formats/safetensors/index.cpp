@@ -23,7 +23,7 @@ Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_vie
 }
 
 Result<IdentityMap> read_identity(const std::string& file, std::string_view text) {
-  JsonReader json({file + ": " + std::string(kIdentityKey), 0, std::string(kIdentityKey)}, text);
+  JsonReader json({compose("{}: {}", file, kIdentityKey), 0, std::string(kIdentityKey)}, text);
   IdentityMap identity;
   EBB_TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
     NamedState& named = identity[std::string(key)];

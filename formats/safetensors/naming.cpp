@@ -28,7 +28,7 @@ NamedState named_state_of(std::string_view key) {
 std::string key_of(const TensorEntry& tensor) {
   if (tensor.state == "param" || tensor.state == "tensor") return tensor.name;
   if (tensor.key) return *tensor.key;
-  return "optimizer.state." + tensor.name + "." + tensor.state;
+  return compose("optimizer.state.{}.{}", tensor.name, tensor.state);
 }
 
 }  // namespace ebb::formats::safetensors

@@ -177,7 +177,7 @@ class Naming {
   std::string of_model(std::optional<std::uint32_t> model, std::string_view name) const {
     if (!qualified_ || !model) return std::string(name);
     const std::string at = text_of(found_.places.models[*model]);
-    return at.empty() ? std::string(name) : at + "." + std::string(name);
+    return at.empty() ? std::string(name) : compose("{}.{}", at, name);
   }
   std::string spelled(std::uint32_t optimizer, std::string_view name) const {
     return of_model(found_.model_of[optimizer], name);
@@ -240,12 +240,11 @@ class Naming {
       for (const auto& [param, known] : optimizer.params)
         if (!known.name && is_index(o, param) && numbers++ == 0) first = name_for(o, param);
       if (numbers == 0) continue;
-      found_.notes.push_back(
-          std::to_string(numbers) + (numbers == 1 ? " parameter" : " parameters") +
-          " of an optimizer are numbers (" + printable(first) + (numbers == 1 ? "" : ", ...") +
-          "), and neither param_names nor shapes tell which parameters of the model they are: "
-          "ckpt-convert --rename '" +
-          printable(first) + "=NAME' says it");
+      found_.notes.push_back(compose(
+          "{}{} of an optimizer are numbers ({}{}), and neither param_names nor shapes tell which "
+          "parameters of the model they are: ckpt-convert --rename '{}=NAME' says it",
+          numbers, numbers == 1 ? " parameter" : " parameters", printable(first),
+          (numbers == 1 ? "" : ", ..."), printable(first)));
     }
   }
 

@@ -18,14 +18,13 @@ Error taken(const std::vector<PathItem>& path) {
     const auto* text = std::get_if<std::string>(&item);
     key += text ? *text : std::to_string(std::get<std::int64_t>(item));
   }
-  return {Code::layout, "two entries would be stored under the key " + json_string(key), {}};
+  return {Code::layout, "two entries would be stored under the key " + json_string(key)};
 }
 
 }  // namespace
 
 Result<std::size_t> Nesting::reach(const std::vector<PathItem>& path) {
-  if (path.size() > kMaxDepth)
-    return Error{Code::limit, "an entry lies deeper than 256 levels", {}};
+  if (path.size() > kMaxDepth) return Error{Code::limit, "an entry lies deeper than 256 levels"};
   std::size_t at = 0;
   for (const PathItem& item : path) {
     if (std::holds_alternative<Leaf>(places_[at].what)) return taken(path);

@@ -166,8 +166,8 @@ class Finder {
     for (const std::string& one : said_.optimizers)
       if (!optimizer_at(said_text(one)))
         return Error{Code::usage,
-                     "--optimizer " + printable(one) +
-                         ": no \"state\" or \"param_groups\" lies below " + shown(said_text(one)),
+                     compose("--optimizer {}: no \"state\" or \"param_groups\" lies below {}",
+                             printable(one), shown(said_text(one))),
                      "ckpt-inspect --tensors lists the keys"};
     return {};
   }
@@ -300,8 +300,8 @@ class Finder {
         ++tensor;
       if (tensor == keys_.size())
         return Error{Code::usage,
-                     "--model " + printable(one) + ": no tensor lies below " +
-                         shown(said_text(one)) + " that is not an optimizer's",
+                     compose("--model {}: no tensor lies below {} that is not an optimizer's",
+                             printable(one), shown(said_text(one))),
                      "tensors lie below " + places_text() + "; \".\" is the top"};
       add_model({1, tensor, prefix.size()});
     }
@@ -391,10 +391,9 @@ class Finder {
     for (const auto& [at, count] : unclaimed_)
       if (!models_hold(at))
         found_.notes.push_back(
-            std::to_string(count) + " tensors below " + shown(at) +
-            " look like the state of an optimizer, but there are no param_groups "
-            "beside it: --optimizer " +
-            (at.empty() ? "." : at) + " says that it is one");
+            compose("{} tensors below {} look like the state of an optimizer, but there are no "
+                    "param_groups beside it: --optimizer {} says that it is one",
+                    count, shown(at), (at.empty() ? "." : at)));
     const bool free = std::ranges::any_of(keys_, [&](const KeyPath& key) {
       return is_free(static_cast<std::size_t>(&key - keys_.data()));
     });

@@ -224,9 +224,9 @@ Result<> check_reads_back(const Catalog& content, const StateDict& placed) {
     const TensorEntry& found = again.tensors[i];
     if (wanted.key || found.name == wanted.name) continue;
     return Error{Code::unsupported,
-                 label_of(wanted) + " would be stored under the key " +
-                     json_string(placed.tensors[i].key) + ", which is read as " +
-                     json_string(found.name) + " (" + printable(found.state) + ")",
+                 compose("{} would be stored under the key {}, which is read as {} ({})",
+                         label_of(wanted), json_string(placed.tensors[i].key),
+                         json_string(found.name), printable(found.state)),
                  "give it another name with --rename"};
   }
   return {};

@@ -43,9 +43,9 @@ Result<> check_understood(const Catalog& source, const Catalog& content) {
                    "safetensors and hdf5 keep every tensor under its key"};
     if (tensor.state != "tensor" && numbers.contains(tensor.name))
       return Error{Code::unsupported,
-                   "'" + printable(tensor.name) + "' (" + printable(tensor.state) +
-                       "): neither param_names nor shapes tell which parameter of the model this "
-                       "number of the optimizer is",
+                   compose("'{}' ({}): neither param_names nor shapes tell which parameter of the "
+                           "model this number of the optimizer is",
+                           printable(tensor.name), printable(tensor.state)),
                    "--rename '" + printable(tensor.name) +
                        "=NAME' says it; --states param converts the weights alone"};
   }

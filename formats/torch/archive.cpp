@@ -116,10 +116,9 @@ Result<const ZipEntry*> TorchArchive::record_of(const TorchTensor& tensor) const
   if (record == nullptr)
     return bad_archive(zip_, "storage '" + tensor.storage.key + "' has no record in the archive");
   if (record->size < tensor.storage.bytes)
-    return bad_archive(zip_, "storage '" + tensor.storage.key + "' is declared with " +
-                                 std::to_string(tensor.storage.bytes) +
-                                 " bytes but its record has " + std::to_string(record->size) +
-                                 " bytes");
+    return bad_archive(zip_,
+                       compose("storage '{}' is declared with {} bytes but its record has {} bytes",
+                               tensor.storage.key, tensor.storage.bytes, record->size));
   return record;
 }
 
@@ -136,9 +135,8 @@ Result<ByteVector> TorchArchive::elements(const TorchTensor& tensor, std::uint64
   EBB_TRY_ASSIGN(const ZipEntry* record, record_of(tensor));
   const std::uint64_t bytes = tensor.bytes();
   if (bytes > limit)
-    return refuse(
-        Code::limit, zip_.source().name(), zip_.offset(),
-        "a tensor of " + std::to_string(bytes) + " bytes; the limit is " + std::to_string(limit));
+    return refuse(Code::limit, zip_.source().name(), zip_.offset(),
+                  compose("a tensor of {} bytes; the limit is {}", bytes, limit));
   EBB_TRY_ASSIGN(const ByteVector storage, zip_.read(*record, limit));
   ByteVector into(static_cast<std::size_t>(bytes));
   if (into.empty()) return into;

@@ -240,7 +240,7 @@ OutputFile TorchFileWriter::finish(std::string name, Rank writer) {
     archive.record(record.name, record.bytes);
   for (std::size_t i = 0; i < storages_.size(); ++i) {
     Storage& storage = storages_[i];
-    archive.begin("data/" + std::to_string(i), storage.elems * bytes_of(storage.dtype));
+    archive.begin(compose("data/{}", i), storage.elems * bytes_of(storage.dtype));
     for (StoragePart& part : storage.parts) {
       const std::uint64_t elems = elems_of(storage.dtype, part);
       archive.add(storage.dtype, std::move(part), elems);

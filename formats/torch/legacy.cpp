@@ -44,7 +44,7 @@ class Reader {
   // The pickle at at_, which ends nobody knows where: more is read until it fits.
   Result<PickleGraph> pickle(std::string_view what) {
     const std::uint64_t left = source_.size() - at_;
-    const std::string where = std::string(source_.name()) + ":" + std::to_string(at_);
+    const std::string where = compose("{}:{}", source_.name(), at_);
     for (std::uint64_t size = std::min(kFirstRead, left);; size = std::min(size * 4, left)) {
       EBB_TRY_ASSIGN(ByteVector bytes, read_bytes(source_, at_, size, kMaxPickle));
       PickleGraph::End end;
@@ -85,14 +85,14 @@ class Reader {
       at_ += 8 + *bytes;
     }
     if (at_ != source_.size())
-      return bad(std::to_string(source_.size() - at_) + " bytes follow the last storage");
+      return bad(compose("{} bytes follow the last storage", source_.size() - at_));
     return {};
   }
 
   Error cut_off(const std::string& key) const {
     return refuse(Code::incomplete, source_.name(), at_,
-                  "the file ends at " + std::to_string(source_.size()) + ", inside storage '" +
-                      printable(key) + "': it is cut off");
+                  compose("the file ends at {}, inside storage '{}': it is cut off", source_.size(),
+                          printable(key)));
   }
 
   const ByteSource& source_;

@@ -46,7 +46,7 @@ const Names* names_of(DType dtype) {
 }
 
 Error bad_tensor(const PickleGraph& graph, std::string why) {
-  return Error{Code::corrupt, graph.where() + ": " + std::move(why), {}};
+  return Error{Code::corrupt, graph.where() + ": " + std::move(why)};
 }
 
 std::optional<std::uint64_t> count(const PickleGraph& graph, PickleId id) {
@@ -70,9 +70,7 @@ Result<StorageClass> storage_class(const PickleGraph& graph, PickleId id) {
     if (row.storage.empty()) continue;
     if (row.storage == type) return StorageClass{row.dtype};
   }
-  return Error{Code::unsupported,
-               graph.where() + ": storage class " + std::string(name) + " is not read",
-               {}};
+  return Error{Code::unsupported, compose("{}: storage class {} is not read", graph.where(), name)};
 }
 
 struct ParsedStorage {
@@ -117,9 +115,9 @@ Result<> check_inside(const PickleGraph& graph, const TorchTensor& tensor) {
   }
   if (end) end = checked_mul(*end, bytes_of(tensor.dtype));
   if (!end || *end > tensor.storage.bytes)
-    return bad_tensor(graph, "a tensor of shape " + to_string(tensor.shape) +
-                                 " reaches past the end of storage '" + tensor.storage.key +
-                                 "' of " + std::to_string(tensor.storage.bytes) + " bytes");
+    return bad_tensor(
+        graph, compose("a tensor of shape {} reaches past the end of storage '{}' of {} bytes",
+                       to_string(tensor.shape), tensor.storage.key, tensor.storage.bytes));
   return {};
 }
 
@@ -152,11 +150,9 @@ Result<TorchTensor> rebuilt(const PickleGraph& graph, std::span<const PickleId> 
                            : std::nullopt;
     if (!dtype)
       return Error{Code::unsupported,
-                   graph.where() + ": a tensor of dtype " +
-                       (graph.is(args[6], PickleKind::global) ? printable(graph.text(args[6]))
-                                                              : "that is no name") +
-                       ", which is not read",
-                   {}};
+                   compose("{}: a tensor of dtype {}, which is not read", graph.where(),
+                           (graph.is(args[6], PickleKind::global) ? printable(graph.text(args[6]))
+                                                                  : "that is no name"))};
     tensor.dtype = *dtype;
   }
   EBB_TRY(check_plain(graph, args, has_dtype ? 7 : 6));
@@ -260,7 +256,7 @@ Result<TorchTensor> torch_tensor(const PickleGraph& graph, PickleId id) {
       if (function == "torch._utils._rebuild_tensor_v2") return rebuilt(graph, inner, false);
       if (function == "torch._utils._rebuild_tensor_v3") return rebuilt(graph, inner, true);
       if (!function.starts_with("torch._utils._rebuild_parameter") || inner.empty())
-        return bad_tensor(graph, "a tensor rebuilt by " + std::string(function));
+        return bad_tensor(graph, compose("a tensor rebuilt by {}", function));
       id = inner[0];
       continue;
     }
@@ -269,10 +265,10 @@ Result<TorchTensor> torch_tensor(const PickleGraph& graph, PickleId id) {
   }
   return Error{
       Code::unsupported,
-      graph.where() + ": a tensor rebuilt by " +
-          (graph.is(id, PickleKind::object) ? printable(graph.class_name(id)) : "nothing") +
-          " is of a kind that is not read (quantised, sparse, nested or without data)",
-      {}};
+      compose("{}: a tensor rebuilt by {} is of a kind that is not read (quantised, sparse, nested "
+              "or without data)",
+              graph.where(),
+              (graph.is(id, PickleKind::object) ? printable(graph.class_name(id)) : "nothing"))};
 }
 
 }  // namespace ebb::formats

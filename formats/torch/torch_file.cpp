@@ -57,8 +57,8 @@ Result<StoredRecord> TorchFile::record_of(const TorchTensor& tensor) const {
   const LegacyStorage& storage = found->second;
   if (storage.bytes < tensor.storage.bytes)
     return refuse(Code::corrupt, source_->name(), storage.at,
-                  name + " is declared with " + std::to_string(tensor.storage.bytes) +
-                      " bytes but has " + std::to_string(storage.bytes));
+                  compose("{} is declared with {} bytes but has {}", name, tensor.storage.bytes,
+                          storage.bytes));
   return StoredRecord{storage.at,
                       {.name = tensor.storage.key,
                        .stored_size = storage.bytes,

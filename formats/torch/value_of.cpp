@@ -58,7 +58,7 @@ class Converter {
 
  private:
   Error bad(Code code, std::string_view why) const {
-    return Error{code, graph_.where() + ": " + std::string(why), {}};
+    return Error{code, compose("{}: {}", graph_.where(), why)};
   }
 
   std::uint64_t text_bytes(PickleId id) const {

@@ -49,10 +49,9 @@ ByteVector TensorArchiveWriter::tail(std::uint32_t crc) const {
 
 Result<ByteVector> value_archive(const Value& value) {
   if (const std::string_view part = unwritable_part(value); !part.empty())
-    return Error{Code::unsupported,
-                 "a value holds an object of class " + std::string(part) +
-                     ", of which only the name is known",
-                 {}};
+    return Error{
+        Code::unsupported,
+        compose("a value holds an object of class {}, of which only the name is known", part)};
   const Catalog nothing;
   TorchFileWriter file(nothing);
   file.value(value);

@@ -44,8 +44,8 @@ void TorchCheckpoint::finish() {
   gaps_.close(sizes);
 }
 
-Result<> TorchCheckpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                               std::span<std::byte> into) const {
+Result<> TorchCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                     std::uint64_t first, std::span<std::byte> into) const {
   EBB_CHECK(chunk.tag < stored_.size());
   const Stored& stored = stored_[chunk.tag];
   const StoredRecord& place = records_[stored.record].place;

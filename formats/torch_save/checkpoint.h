@@ -22,8 +22,8 @@ class TorchCheckpoint : public Checkpoint {
   explicit TorchCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override;
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
 
   Catalog& building() { return catalog_; }
   // About how many more records and tensors will come: their lists do not move while they grow.

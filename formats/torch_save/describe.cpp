@@ -71,10 +71,8 @@ Result<std::set<std::string>> files_of(const WeightIndex& index, const SourceTre
     if (files.insert(weight.file).second && tree.find(weight.file) == nullptr)
       missing += (missing.empty() ? "" : ", ") + weight.file;
   if (missing.empty()) return files;
-  return Error{Code::incomplete,
-               std::string(tree.root()) + ": missing, though " + index_name +
-                   " says tensors are there: " + missing,
-               {}};
+  return Error{Code::incomplete, compose("{}: missing, though {} says tensors are there: {}",
+                                         tree.root(), index_name, missing)};
 }
 
 bool is_container(const PickleGraph& graph, PickleId id) {
@@ -142,10 +140,8 @@ class Describer {
       const auto found = file_of_key_.find(weight.key);
       if (found == file_of_key_.end() || found->second != weight.file)
         return Error{Code::incomplete,
-                     std::string(tree_.root()) + "/" + index_name + ": tensor " +
-                         json_string(weight.key) + " should lie in " + weight.file +
-                         ", but that file does not hold it",
-                     {}};
+                     compose("{}/{}: tensor {} should lie in {}, but that file does not hold it",
+                             tree_.root(), index_name, json_string(weight.key), weight.file)};
     }
     return {};
   }
@@ -153,8 +149,8 @@ class Describer {
   Result<std::unique_ptr<Checkpoint>> finish() {
     checkpoint_->finish();
     const std::size_t files = catalog().files.size();
-    catalog().partition = files == 1 ? "whole tensors in one file"
-                                     : "whole tensors in " + std::to_string(files) + " files";
+    catalog().partition =
+        files == 1 ? "whole tensors in one file" : compose("whole tensors in {} files", files);
     add_notes();
     EBB_TRY(name_contents(catalog()));
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
@@ -167,7 +163,7 @@ class Describer {
   Error bad(Code code, std::string_view why) const {
     std::string message = where_ + ": ";
     if (!path_.empty()) message += json_string(joined(path_)) + ": ";
-    return Error{code, message + std::string(why), {}};
+    return Error{code, message + std::string(why)};
   }
 
   Result<> walk(PickleId id) {
@@ -284,22 +280,19 @@ class Describer {
 
   void add_notes() {
     if (sharing_ > 0)
-      catalog().notes.push_back(std::to_string(sharing_) +
-                                (sharing_ == 1 ? " tensor shares its storage with another"
-                                               : " tensors share their storage with others") +
-                                ": each is shown whole");
+      catalog().notes.push_back(
+          compose("{}{}: each is shown whole", sharing_,
+                  (sharing_ == 1 ? " tensor shares its storage with another"
+                                 : " tensors share their storage with others")));
     if (odd_key_count_ > 0)
-      catalog().notes.push_back(std::to_string(odd_key_count_) +
-                                " keys of dicts are neither text nor whole numbers: they are read "
-                                "as text, " +
-                                json_string(first_odd_key_) +
-                                (odd_key_count_ == 1 ? "" : " and others"));
+      catalog().notes.push_back(compose(
+          "{} keys of dicts are neither text nor whole numbers: they are read as text, {}{}",
+          odd_key_count_, json_string(first_odd_key_), odd_key_count_ == 1 ? "" : " and others"));
     if (inert_.empty()) return;
-    catalog().notes.push_back(std::to_string(inert_.size()) +
-                              (inert_.size() == 1 ? " value is an object" : " values are objects") +
-                              " (" + printable(inert_.front()) +
-                              (inert_.size() == 1 ? "" : ", ...") +
-                              "): known by the name of their class only; nothing was executed");
+    catalog().notes.push_back(
+        compose("{}{} ({}{}): known by the name of their class only; nothing was executed",
+                inert_.size(), inert_.size() == 1 ? " value is an object" : " values are objects",
+                printable(inert_.front()), inert_.size() == 1 ? "" : ", ..."));
   }
 
   struct Known {
@@ -342,11 +335,11 @@ Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceT
     return describer.finish();
   }
   if (names.size() != 1)
-    return Error{Code::unsupported,
-                 std::string(tree->root()) + ": " + std::to_string(names.size()) +
-                     " torch.save files, " + printable(names.front()) + " and " +
-                     printable(names.back()) + " among them: which one is meant?",
-                 "name one of the files"};
+    return Error{
+        Code::unsupported,
+        compose("{}: {} torch.save files, {} and {} among them: which one is meant?", tree->root(),
+                names.size(), printable(names.front()), printable(names.back())),
+        "name one of the files"};
   EBB_TRY(describer.add(names.front()));
   return describer.finish();
 }

@@ -33,7 +33,7 @@ class Emitter {
     for (const PlacedValue& value : dict_.values) EBB_TRY(place_value(value));
     for (const ContainerEntry& container : content_.containers) EBB_TRY(nesting_.add(container));
     write(nesting_.root());
-    plan_.files.push_back(file_.finish(std::string(kStem) + ".pt", Rank{0}));
+    plan_.files.push_back(file_.finish(compose("{}.pt", kStem), Rank{0}));
     return std::move(plan_);
   }
 
@@ -42,8 +42,8 @@ class Emitter {
     const StatePlace& place = dict_.tensors[number];
     const DType dtype = content_.tensors[number].dtype;
     if (!torch_name_of(dtype).empty()) return nesting_.add(place.path, Nesting::Leaf{number});
-    plan_.dropped.push_back("tensor " + json_string(place.key) + ": torch has no dtype " +
-                            std::string(name_of(dtype)));
+    plan_.dropped.push_back(
+        compose("tensor {}: torch has no dtype {}", json_string(place.key), name_of(dtype)));
     plan_.omitted.push_back(number);
     return {};
   }
@@ -51,8 +51,8 @@ class Emitter {
   Result<> place_value(const PlacedValue& value) {
     const std::string_view part = unloadable_part(value.value);
     if (part.empty()) return nesting_.add(value.place.path, Nesting::Leaf{&value.value});
-    plan_.dropped.push_back("value " + json_string(value.place.key) +
-                            ": holds an object of class " + std::string(part));
+    plan_.dropped.push_back(
+        compose("value {}: holds an object of class {}", json_string(value.place.key), part));
     return {};
   }
 

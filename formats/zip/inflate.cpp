@@ -55,7 +55,7 @@ class InflateSource::Cursor {
  private:
   Error bad(std::string_view why) const {
     return refuse(Code::corrupt, source_.source_->name(), source_.at_,
-                  "record '" + printable(source_.entry_.name) + "' " + std::string(why));
+                  compose("record '{}' {}", printable(source_.entry_.name), why));
   }
 
   Result<> fill(std::span<std::byte> into) {
@@ -100,7 +100,7 @@ class InflateSource::Cursor {
 InflateSource::InflateSource(std::shared_ptr<const ByteSource> source, std::uint64_t at,
                              const ZipEntry& entry)
     : source_(std::move(source)), at_(at), entry_(entry) {
-  name_ = std::string(source_->name()) + ": " + printable(entry_.name);
+  name_ = compose("{}: {}", source_->name(), printable(entry_.name));
 }
 
 InflateSource::~InflateSource() = default;

@@ -77,7 +77,7 @@ std::vector<FlatRange> RecordGaps::beside(std::uint32_t record, FlatRange part,
 
 Result<> check_part(const SourceTree& tree, const ByteSource& source, const CheckedRecord& record,
                     std::uint64_t first, ByteView bytes, std::span<const FlatRange> gaps) {
-  const std::string key = std::string(source.name()) + ":" + std::to_string(record.at);
+  const std::string key = compose("{}:{}", source.name(), record.at);
   const auto see = [&](std::uint64_t at, ByteView part) -> Result<> {
     const auto crc = tree.seen(key, record.size, at, part);
     return crc ? compare(source, record, *crc) : Result<>();

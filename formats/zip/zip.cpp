@@ -87,8 +87,7 @@ Result<ZipReader> ZipReader::open(std::shared_ptr<const ByteSource> source, std:
   zip.length_ = length;
   if (offset > zip.source_->size() || length > zip.source_->size() - offset)
     return refuse(Code::corrupt, zip.source_->name(), offset,
-                  std::to_string(length) + " bytes wanted, but the file ends at " +
-                      std::to_string(zip.source_->size()));
+                  compose("{} bytes wanted, but the file ends at {}", length, zip.source_->size()));
   if (length < kEndBytes) return zip.bad(0, "too short for a zip archive");
   EBB_TRY_ASSIGN(const ByteVector head, read_bytes(*zip.source_, offset, 4, 4));
   if (load_le<std::uint32_t>(head) != kLocalSignature)
@@ -141,9 +140,9 @@ Result<ZipReader::Directory> ZipReader::find_directory() const {
   if (where.at > where.end || where.end - where.at != where.size)
     return bad(end_at, "the zip's directory does not end where its end record begins");
   if (where.size > kMaxDirectory)
-    return refuse(Code::limit, source_->name(), offset_ + where.at,
-                  "a zip directory of " + std::to_string(where.size) + " bytes; the limit is " +
-                      std::to_string(kMaxDirectory));
+    return refuse(
+        Code::limit, source_->name(), offset_ + where.at,
+        compose("a zip directory of {} bytes; the limit is {}", where.size, kMaxDirectory));
   return where;
 }
 
@@ -187,7 +186,7 @@ Result<ZipEntry> ZipReader::read_entry(ByteReader& reader, std::uint64_t entry_a
   if ((flags & 1u) != 0) return bad(entry_at, "record '" + entry.name + "' is marked encrypted");
   if (method != 0 && method != 8)
     return refuse(Code::unsupported, source_->name(), offset_ + entry_at,
-                  "record '" + entry.name + "' uses compression method " + std::to_string(method));
+                  compose("record '{}' uses compression method {}", entry.name, method));
   if (!apply_zip64(*extra, entry))
     return bad(entry_at, "record '" + entry.name + "' has a damaged zip64 field");
   if (!entry.deflated && entry.stored_size != entry.size)
@@ -232,14 +231,14 @@ Result<> ZipReader::read_directory(const Directory& where) {
     const std::string_view folder = std::string_view(entry.name).substr(0, slash);
     if (entries_.empty()) folder_ = folder;
     if (folder != folder_)
-      return bad(entry_at, "record '" + entry.name + "' is not in folder '" + folder_ + "'");
+      return bad(entry_at, compose("record '{}' is not in folder '{}'", entry.name, folder_));
     places.push_back(entry_at);
     entries_.push_back(std::move(entry));
   }
   EBB_TRY(name_entries(places));
   if (entries_.size() != where.count)
-    return bad(where.at, "the zip's directory has " + std::to_string(entries_.size()) +
-                             " records, its end record says " + std::to_string(where.count));
+    return bad(where.at, compose("the zip's directory has {} records, its end record says {}",
+                                 entries_.size(), where.count));
   return {};
 }
 
@@ -326,9 +325,9 @@ Result<std::uint64_t> ZipReader::data_offset(const ZipEntry& entry, Window& wind
 
 Result<ByteVector> ZipReader::read(const ZipEntry& entry, std::uint64_t limit) const {
   if (entry.size > limit || entry.stored_size > limit)
-    return refuse(Code::limit, source_->name(), offset_ + entry.header_at,
-                  "record '" + entry.name + "' of " + std::to_string(entry.size) +
-                      " bytes; the limit is " + std::to_string(limit));
+    return refuse(
+        Code::limit, source_->name(), offset_ + entry.header_at,
+        compose("record '{}' of {} bytes; the limit is {}", entry.name, entry.size, limit));
   if (entry.deflated && entry.size / kMaxInflation > entry.stored_size)
     return bad(entry.header_at, "record '" + entry.name + "' claims more than deflate can expand");
   EBB_TRY_ASSIGN(const std::uint64_t from, data_offset(entry));

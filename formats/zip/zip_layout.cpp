@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/formats/core/check.h"
+#include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/core/units.h"
 
@@ -36,7 +37,7 @@ std::uint16_t ZipLayout::flags(const Entry& entry) {
 }
 
 ByteVector ZipLayout::begin(std::string_view name, std::uint64_t size) {
-  Entry entry{folder_ + "/" + std::string(name), size, cursor_};
+  Entry entry{compose("{}/{}", folder_, name), size, cursor_};
   const bool wide = size >= kFull32;
   const std::uint64_t fixed = 30 + entry.name.size() + (wide ? 20 : 0) + 4;
   const std::uint64_t padding = align_up(cursor_ + fixed, kAlign) - cursor_ - fixed;

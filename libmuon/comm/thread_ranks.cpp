@@ -50,7 +50,7 @@ struct Channel {
 };
 using Channels = std::map<std::pair<std::uint32_t, std::uint32_t>, Channel>;  // (from, to)
 
-std::string rank_text(std::uint64_t rank) { return "rank " + std::to_string(rank); }
+std::string rank_text(std::uint64_t rank) { return compose("rank {}", rank); }
 
 template <typename Buffers>
 Result<> check_round(const Buffers& buffers, std::size_t rank, std::size_t world,
@@ -59,14 +59,15 @@ Result<> check_round(const Buffers& buffers, std::size_t rank, std::size_t world
   for (const auto& buffer : buffers) {
     if (index_of(buffer.peer) >= world)
       return Error{Code::usage,
-                   "exchange: " + rank_text(rank) + " " + std::string(verb) + " " +
-                       rank_text(index_of(buffer.peer)) + " in a world of " + std::to_string(world),
+                   compose("exchange: {} {} {} in a world of {}", rank_text(rank), verb,
+                           rank_text(index_of(buffer.peer)), world),
                    ""};
     if (buffer.data.size() > kMostRoundBytes - total)
-      return Error{Code::limit,
-                   "exchange: " + rank_text(rank) + " " + std::string(verb) +
-                       " others more than 268435456 bytes (256 MiB) in one round",
-                   ""};
+      return Error{
+          Code::limit,
+          compose("exchange: {} {} others more than 268435456 bytes (256 MiB) in one round",
+                  rank_text(rank), verb),
+          ""};
     total += buffer.data.size();
   }
   return {};
@@ -85,18 +86,17 @@ Result<Channels> match(const std::vector<Request>& requests) {
   }
   for (const auto& [pair, channel] : channels) {
     const std::string where =
-        "exchange from " + rank_text(pair.first) + " to " + rank_text(pair.second) + ": ";
+        compose("exchange from {} to {}: ", rank_text(pair.first), rank_text(pair.second));
     if (channel.sent.size() != channel.received.size())
       return Error{Code::layout,
-                   where + std::to_string(channel.sent.size()) + " buffers sent, " +
-                       std::to_string(channel.received.size()) + " expected",
+                   compose("{}{} buffers sent, {} expected", where, channel.sent.size(),
+                           channel.received.size()),
                    ""};
     for (std::size_t i = 0; i < channel.sent.size(); ++i)
       if (channel.sent[i].size() != channel.received[i].size())
         return Error{Code::layout,
-                     where + "buffer " + std::to_string(i) + " has " +
-                         std::to_string(channel.sent[i].size()) + " bytes, expected " +
-                         std::to_string(channel.received[i].size()),
+                     compose("{}buffer {} has {} bytes, expected {}", where, i,
+                             channel.sent[i].size(), channel.received[i].size()),
                      ""};
   }
   return channels;
@@ -107,8 +107,8 @@ Result<> sum_all(const std::vector<Request>& requests) {
   for (std::size_t rank = 1; rank < requests.size(); ++rank)
     if (requests[rank].numbers.size() != count)
       return Error{Code::layout,
-                   "sum: rank 0 brings " + std::to_string(count) + " numbers, " + rank_text(rank) +
-                       " brings " + std::to_string(requests[rank].numbers.size()),
+                   compose("sum: rank 0 brings {} numbers, {} brings {}", count, rank_text(rank),
+                           requests[rank].numbers.size()),
                    ""};
   std::vector<std::int64_t> totals(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -117,7 +117,7 @@ Result<> sum_all(const std::vector<Request>& requests) {
     for (const Request& request : requests) total += request.numbers[i];
     if (total > std::numeric_limits<std::int64_t>::max() ||
         total < std::numeric_limits<std::int64_t>::min())
-      return Error{Code::limit, "sum: number " + std::to_string(i) + " does not fit 64 bits", ""};
+      return Error{Code::limit, compose("sum: number {} does not fit 64 bits", i), ""};
     totals[i] = static_cast<std::int64_t>(total);
   }
   for (const Request& request : requests)
@@ -186,8 +186,8 @@ class Table {
     for (std::size_t rank = 1; rank < requests_.size(); ++rank)
       if (requests_[rank].verb != requests_[0].verb)
         return Error{Code::layout,
-                     "rank 0 calls " + std::string(name_of(requests_[0].verb)) + " while " +
-                         rank_text(rank) + " calls " + std::string(name_of(requests_[rank].verb)),
+                     compose("rank 0 calls {} while {} calls {}", name_of(requests_[0].verb),
+                             rank_text(rank), name_of(requests_[rank].verb)),
                      ""};
     switch (requests_[0].verb) {
       case Verb::agree:

@@ -26,13 +26,11 @@ Result<> check_params(const ModelSpec& model) {
     const std::string what = "parameter " + param.name;
     if (param.group >= model.groups.size())
       return Error{Code::usage,
-                   what + " names group " + std::to_string(param.group) + " of " +
-                       std::to_string(model.groups.size()),
-                   {}};
+                   compose("{} names group {} of {}", what, param.group, model.groups.size())};
     const auto elems = formats::checked_volume(param.shape);
     if (!elems || *elems == 0)
-      return Error{
-          Code::layout, what + " has no elements: shape " + formats::to_string(param.shape), {}};
+      return Error{Code::layout,
+                   what + " has no elements: shape " + formats::to_string(param.shape)};
     if (std::holds_alternative<MuonSpec>(model.groups[param.group]) && param.shape.size() != 2)
       return Error{
           Code::layout,
@@ -43,7 +41,7 @@ Result<> check_params(const ModelSpec& model) {
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
   if (twice != names.end())
-    return Error{Code::layout, "parameter " + std::string(*twice) + " is named twice", {}};
+    return Error{Code::layout, compose("parameter {} is named twice", *twice)};
   return {};
 }
 
@@ -100,9 +98,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
     return Error{Code::unsupported, "placement of Muon state on shards is not built yet",
                  "use Placement::owner"};
   if (tile_bytes < 4096 || tile_bytes % 4096 != 0)
-    return Error{Code::usage,
-                 "tile size " + std::to_string(tile_bytes) + " is not a multiple of 4096 bytes",
-                 {}};
+    return Error{Code::usage, compose("tile size {} is not a multiple of 4096 bytes", tile_bytes)};
   EBB_TRY(check_params(model));
   std::vector<Shape> shapes;
   for (const ParamSpec& param : model.params) shapes.push_back(param.shape);
@@ -114,10 +110,8 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(plan.weights_, Layout::make(partition.weights, shapes));
   const std::uint32_t world = plan.gradients_->spec().mesh.world();
   if (plan.weights_->spec().mesh.world() != world)
-    return Error{Code::layout,
-                 "gradients are cut over " + std::to_string(world) + " ranks, weights over " +
-                     std::to_string(plan.weights_->spec().mesh.world()),
-                 {}};
+    return Error{Code::layout, compose("gradients are cut over {} ranks, weights over {}", world,
+                                       plan.weights_->spec().mesh.world())};
 
   Layout::Spec owners{.policy = Policy::layer_wise, .mesh = {world, 1}};
   owners.owners = assign_owners(model, world);

@@ -47,7 +47,7 @@ class Settings {
     EBB_TRY_ASSIGN(const std::string_view text, take(name));
     const auto value = number_from<std::size_t>(text);
     if (!value || *value > most)
-      return unreadable(name, text, "is not a whole number up to " + std::to_string(most));
+      return unreadable(name, text, compose("is not a whole number up to {}", most));
     into = *value;
     return {};
   }
@@ -97,14 +97,14 @@ class Settings {
         taken_[i] = true;
         return std::string_view(group_.settings[i].second);
       }
-    return fail("setting " + std::string(name) + " is missing");
+    return fail(compose("setting {} is missing", name));
   }
 
   Error fail(const std::string& why) const {
-    return {Code::unsupported, "group of optimizer " + group_.optimizer + ": " + why, ""};
+    return {Code::unsupported, compose("group of optimizer {}: {}", group_.optimizer, why), ""};
   }
   Error unreadable(std::string_view name, std::string_view text, const std::string& why) const {
-    return fail("setting " + std::string(name) + " = " + std::string(text) + " " + why);
+    return fail(compose("setting {} = {} {}", name, text, why));
   }
 
   const Group& group_;
@@ -113,13 +113,11 @@ class Settings {
 
 Result<> check_optimizer(const Group& group, std::string_view wanted) {
   if (group.optimizer == wanted) return {};
-  return Error{
-      Code::unsupported,
-      "group of optimizer " + group.optimizer + " where " + std::string(wanted) + " is expected",
-      ""};
+  return Error{Code::unsupported,
+               compose("group of optimizer {} where {} is expected", group.optimizer, wanted), ""};
 }
 
-std::string step_name(std::size_t index) { return "ns." + std::to_string(index + 1); }
+std::string step_name(std::size_t index) { return compose("ns.{}", index + 1); }
 
 }  // namespace
 
@@ -137,8 +135,8 @@ Group to_group(const MuonSpec& spec) {
                            {"ns_steps", number_text(spec.iterations.size())}}};
   for (std::size_t i = 0; i < spec.iterations.size(); ++i) {
     const Coefficients& step = spec.iterations[i];
-    group.settings.emplace_back(
-        step_name(i), number_text(step.a) + "," + number_text(step.b) + "," + number_text(step.c));
+    group.settings.emplace_back(step_name(i), compose("{},{},{}", number_text(step.a),
+                                                      number_text(step.b), number_text(step.c)));
   }
   return group;
 }

@@ -9,9 +9,7 @@ namespace ebb::libmuon {
 namespace {
 
 Error outside(std::string_view setting, double value, std::string_view range) {
-  return {Code::usage,
-          "setting " + std::string(setting) + " = " + number_text(value) + " is outside " +
-              std::string(range),
+  return {Code::usage, compose("setting {} = {} is outside {}", setting, number_text(value), range),
           ""};
 }
 
@@ -49,8 +47,7 @@ Result<> validate(const MuonSpec& spec) {
     const Coefficients& step = spec.iterations[i];
     for (const float value : {step.a, step.b, step.c})
       if (!std::isfinite(value))
-        return outside("ns." + std::to_string(i + 1), static_cast<double>(value),
-                       "the finite numbers");
+        return outside(compose("ns.{}", i + 1), static_cast<double>(value), "the finite numbers");
   }
   if (spec.precision == Precision::bf16)
     return Error{Code::unsupported, "setting precision = bf16: this version computes in fp32 only",

@@ -56,8 +56,8 @@ std::string differences(const GroupSpec& spec, std::uint32_t number, const Group
     if (name == "lr" || name == "momentum") continue;
     const auto text = stored_text(stored, name);
     if (!text || same(value, *text)) continue;
-    all += (all.empty() ? "group " + std::to_string(number) + ": " : ", ") + name + " is " + value +
-           ", was " + printable(*text);
+    all += compose("{}{} is {}, was {}", (all.empty() ? compose("group {}: ", number) : ", "), name,
+                   value, printable(*text));
   }
   return all;
 }
@@ -68,15 +68,16 @@ Result<std::string> compare_momentum(const MuonSpec& spec, const GroupEntry& sto
   const auto wanted = spec.momentum == Momentum::sum ? MomentumForm::sum : MomentumForm::ema;
   const std::string ours = spec.momentum == Momentum::sum ? "a sum" : "an EMA";
   if (!form)
-    return "nothing tells whether the momentum of " + printable(tensor.name) +
-           " is an EMA or a sum: it is taken as " + ours;
+    return compose("nothing tells whether the momentum of {} is an EMA or a sum: it is taken as {}",
+                   printable(tensor.name), ours);
   if (*form == wanted) return std::string();
   return Error{Code::layout,
-               "the momentum of " + printable(tensor.name) + " was kept as " +
-                   (*form == MomentumForm::sum ? "a sum" : "an EMA") + ", the model keeps " + ours +
-                   ": it would be wrong by a factor of " + number_text(1 / (1 - spec.beta)),
-               "ckpt-convert CHECKPOINT NEW --to ebb --momentum " +
-                   std::string(formats::name_of(wanted)) + " converts it"};
+               compose("the momentum of {} was kept as {}, the model keeps {}: it would be wrong "
+                       "by a factor of {}",
+                       printable(tensor.name), *form == MomentumForm::sum ? "a sum" : "an EMA",
+                       ours, number_text(1 / (1 - spec.beta))),
+               compose("ckpt-convert CHECKPOINT NEW --to ebb --momentum {} converts it",
+                       formats::name_of(wanted))};
 }
 
 void append(std::string& notes, const std::string& note) {

@@ -26,11 +26,10 @@ Result<std::vector<std::uint64_t>> busiest_bytes(const ModelSpec& model, const S
     if (busiest[i] > kMostRoundBytes)
       return Error{
           Code::limit,
-          "parameter " + model.params[i].name + " " + formats::to_string(model.params[i].shape) +
-              " on " + std::to_string(plan.world()) + " ranks: one rank moves " +
-              std::to_string(busiest[i]) + " bytes of its " +
-              (inwards ? "gradient" : "new weights") +
-              " in one round of the exchange; the limit is " + std::to_string(kMostRoundBytes),
+          compose("parameter {} {} on {} ranks: one rank moves {} bytes of its {} in one round of "
+                  "the exchange; the limit is {}",
+                  model.params[i].name, formats::to_string(model.params[i].shape), plan.world(),
+                  busiest[i], inwards ? "gradient" : "new weights", kMostRoundBytes),
           inwards ? "split the parameter"
                   : "cut the weights over the ranks (zero3, rows), or split the parameter"};
   }
@@ -178,10 +177,8 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
   const auto make = [&]() -> Result<std::unique_ptr<Impl>> {
     EBB_TRY_ASSIGN(Prepared parts, prepare(config, ranks.rank()));
     if (parts.plan.world() != ranks.world())
-      return Error{Code::layout,
-                   "the layouts are for " + std::to_string(parts.plan.world()) + " ranks, " +
-                       std::to_string(ranks.world()) + " are here",
-                   {}};
+      return Error{Code::layout, compose("the layouts are for {} ranks, {} are here",
+                                         parts.plan.world(), ranks.world())};
     if (!initial && checkpoint == nullptr && !directory.current())
       return Error{Code::usage,
                    directory.path().string() +
@@ -215,14 +212,12 @@ namespace {
 Result<> check_span(const EngineConfig& config, const Layout& layout, Rank rank,
                     std::uint32_t param, std::size_t given, std::string_view what) {
   if (param >= config.model.params.size())
-    return Error{Code::usage, "there is no parameter " + std::to_string(param), {}};
+    return Error{Code::usage, compose("there is no parameter {}", param)};
   const std::uint64_t wanted = layout.local_elems(param, rank);
   if (given == wanted) return {};
   return Error{Code::layout,
-               std::string(what) + " of " + config.model.params[param].name + " on rank " +
-                   std::to_string(index_of(rank)) + ": " + std::to_string(given) +
-                   " elements handed in, the layout gives this rank " + std::to_string(wanted),
-               {}};
+               compose("{} of {} on rank {}: {} elements handed in, the layout gives this rank {}",
+                       what, config.model.params[param].name, index_of(rank), given, wanted)};
 }
 
 }  // namespace
@@ -242,8 +237,8 @@ Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pie
                      "gradient"));
   if (impl_->gradient_given[param])
     return Error{Code::state,
-                 "parameter " + impl_->config.model.params[param].name +
-                     " has its gradient of step " + std::to_string(impl_->step + 1) + " already",
+                 compose("parameter {} has its gradient of step {} already",
+                         impl_->config.model.params[param].name, impl_->step + 1),
                  "add gradients up before they are handed in"};
   impl_->gradients[param] = my_pieces;
   impl_->gradient_given[param] = true;
@@ -252,7 +247,7 @@ Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pie
 
 Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
   if (group >= impl_->config.model.groups.size())
-    return Error{Code::usage, "there is no group " + std::to_string(group), {}};
+    return Error{Code::usage, compose("there is no group {}", group)};
   GroupSpec changed = impl_->config.model.groups[group];
   std::visit([&](auto& spec) { spec.lr = lr; }, changed);
   EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, changed));
@@ -265,10 +260,8 @@ Result<> Engine::set_blob(std::string key, ByteVector bytes) {
   for (const auto& blob : impl_->blobs)
     if (blob.key != key) total += blob_bytes(blob.key.size(), blob.bytes.size());
   if (total > kMostBlobBytes)
-    return Error{Code::limit,
-                 "blobs take " + std::to_string(total) + " bytes with " + key + "; the limit is " +
-                     std::to_string(kMostBlobBytes),
-                 {}};
+    return Error{Code::limit, compose("blobs take {} bytes with {}; the limit is {}", total, key,
+                                      kMostBlobBytes)};
   std::erase_if(impl_->blobs, [&](const auto& blob) { return blob.key == key; });
   impl_->blobs.push_back({std::move(key), std::move(bytes)});
   return {};

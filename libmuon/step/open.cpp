@@ -46,20 +46,17 @@ class TensorIndex {
 
 Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::string_view state,
                      const Catalog& catalog) {
-  const std::string what = std::string(state) + " of " + param.name;
+  const std::string what = compose("{} of {}", state, param.name);
   if (tensor == nullptr)
-    return Error{Code::incomplete, "the " + catalog.format + " checkpoint has no " + what,
+    return Error{Code::incomplete, compose("the {} checkpoint has no {}", catalog.format, what),
                  "ckpt-inspect --tensors lists what it has"};
   if (tensor->shape != param.shape)
     return Error{Code::layout,
-                 what + " has shape " + formats::to_string(tensor->shape) + " in the checkpoint, " +
-                     formats::to_string(param.shape) + " in the model",
-                 {}};
+                 compose("{} has shape {} in the checkpoint, {} in the model", what,
+                         formats::to_string(tensor->shape), formats::to_string(param.shape))};
   if (tensor->dtype != DType::f32 && tensor->dtype != DType::bf16)
-    return Error{Code::unsupported,
-                 what + " is stored as " + std::string(name_of(tensor->dtype)) +
-                     "; F32 and BF16 can be resumed",
-                 {}};
+    return Error{Code::unsupported, compose("{} is stored as {}; F32 and BF16 can be resumed", what,
+                                            name_of(tensor->dtype))};
   return {};
 }
 
@@ -147,10 +144,10 @@ Result<> check_disk(Communicator& ranks, libswap::IoBackend& backend,
   EBB_TRY(libswap::agree_all(ranks, asked, "asking for the free space"));
   EBB_TRY_ASSIGN(free, ranks.agree(free));
   if (all[0] <= free) return {};
-  return Error{Code::no_space,
-               directory.string() + ": the store needs " + std::to_string(all[0]) + " bytes, " +
-                   std::to_string(free) + " are free",
-               "name another directory, or use fewer slots"};
+  return Error{
+      Code::no_space,
+      compose("{}: the store needs {} bytes, {} are free", directory.string(), all[0], free),
+      "name another directory, or use fewer slots"};
 }
 
 bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan) {
@@ -161,7 +158,7 @@ bool same_places(const formats::native::Manifest& manifest, const StatePlan& pla
   return true;
 }
 
-std::string ranks_text(std::uint32_t world) { return std::to_string(world) + " ranks"; }
+std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world); }
 
 }  // namespace
 
@@ -197,11 +194,11 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   if (current)
     origin = "transferred the store of " + ranks_text(current->world);
   else if (checkpoint != nullptr)
-    origin = "loaded a " + checkpoint->catalog().format + " checkpoint of " +
-             ranks_text(checkpoint->catalog().world);
+    origin = compose("loaded a {} checkpoint of {}", checkpoint->catalog().format,
+                     ranks_text(checkpoint->catalog().world));
   else
     origin = "created";
-  origin += " at step " + std::to_string(step) + (notes.empty() ? "" : " (" + notes + ")");
+  origin += compose(" at step {}{}", step, (notes.empty() ? "" : " (" + notes + ")"));
   return {};
 }
 
@@ -229,7 +226,7 @@ Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) 
   store = std::move(*opened);
   EBB_TRY_ASSIGN(const auto manifest, store->recover(ranks));
   if (!manifest)
-    return Error{Code::incomplete, current.path.string() + ": no generation was committed", {}};
+    return Error{Code::incomplete, current.path.string() + ": no generation was committed"};
   EBB_TRY_ASSIGN(const std::int64_t all_same,
                  ranks.agree(same_places(*manifest, parts.plan) ? 1 : 0));
   if (all_same == 0) {
@@ -237,8 +234,8 @@ Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) 
     return false;
   }
   EBB_TRY(agree_all(take_over(*manifest), "resuming its store"));
-  origin = "resumed the store at step " + std::to_string(step) +
-           (notes.empty() ? "" : " (" + notes + ")");
+  origin =
+      compose("resumed the store at step {}{}", step, (notes.empty() ? "" : " (" + notes + ")"));
   return true;
 }
 
@@ -247,7 +244,7 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   EBB_TRY_ASSIGN(notes, compare_groups(config.model, trained));
   if (const auto passed_over = store->passed_over()) note(*passed_over);
   if (const std::uint32_t slots = store->superblock().slots; slots != config.slots)
-    note("it was made with " + std::to_string(slots) + " slots a tile and keeps them");
+    note(compose("it was made with {} slots a tile and keeps them", slots));
   if (manifest.fingerprint != kernel_fingerprint())
     note("it was written with other kernels: " + manifest.fingerprint);
   EBB_TRY(open_pager());
@@ -313,13 +310,13 @@ void Engine::Impl::take_blobs(const Catalog& catalog) {
       total += bytes;
       blobs.push_back({value.key, value.value.raw});
     } else {
-      left += (left.empty() ? "" : ", ") + printable(value.key) + " of " +
-              std::to_string(value.value.raw.size()) + " bytes";
+      left += compose("{}{} of {} bytes", left.empty() ? "" : ", ", printable(value.key),
+                      value.value.raw.size());
     }
   }
   if (!left.empty())
-    note("left behind, beyond the " + std::to_string(kMostBlobBytes) +
-         " bytes of values that a store keeps: " + left);
+    note(compose("left behind, beyond the {} bytes of values that a store keeps: {}",
+                 kMostBlobBytes, left));
 }
 
 void Engine::Impl::note(const std::string& text) { notes += (notes.empty() ? "" : "; ") + text; }

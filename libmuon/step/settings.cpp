@@ -9,12 +9,10 @@ namespace ebb::libmuon {
 namespace {
 
 std::string text_of(const Layout::Spec& spec) {
-  std::string text = std::string(name_of(spec.policy)) + " over " +
-                     std::to_string(spec.mesh.shard_world) + " ranks x " +
-                     std::to_string(spec.mesh.replicas) + ", aligned to " +
-                     std::to_string(spec.align_elems);
+  std::string text = compose("{} over {} ranks x {}, aligned to {}", name_of(spec.policy),
+                             spec.mesh.shard_world, spec.mesh.replicas, spec.align_elems);
   if (!spec.owners.empty()) text += ", owners";
-  for (const std::uint32_t owner : spec.owners) text += " " + std::to_string(owner);
+  for (const std::uint32_t owner : spec.owners) text += compose(" {}", owner);
   return text;
 }
 
@@ -46,12 +44,12 @@ std::vector<Setting> settings_of(const EngineConfig& config) {
       {"the weights' partition", text_of(config.partition.weights)},
   };
   for (std::size_t i = 0; i < model.params.size(); ++i)
-    settings.push_back({"parameter " + std::to_string(i),
-                        model.params[i].name + " " + formats::to_string(model.params[i].shape) +
-                            " in group " + std::to_string(model.params[i].group)});
+    settings.push_back({compose("parameter {}", i),
+                        compose("{} {} in group {}", model.params[i].name,
+                                formats::to_string(model.params[i].shape), model.params[i].group)});
   for (std::size_t i = 0; i < model.groups.size(); ++i) {
     const auto group = std::visit([](const auto& spec) { return to_group(spec); }, model.groups[i]);
-    const std::string of = " of group " + std::to_string(i);
+    const std::string of = compose(" of group {}", i);
     settings.push_back({"the optimizer" + of, group.optimizer});
     for (const auto& [name, value] : group.settings) settings.push_back({name + of, value});
   }
@@ -63,7 +61,7 @@ std::vector<Setting> settings_of(const StepArgs& args, const ModelSpec& model) {
                                    {"max_norm", number_text(args.max_norm)}};
   for (std::size_t i = 0; i < model.groups.size(); ++i)
     settings.push_back(
-        {"lr of group " + std::to_string(i),
+        {compose("lr of group {}", i),
          number_text(std::visit([](const auto& spec) { return spec.lr; }, model.groups[i]))});
   return settings;
 }
@@ -77,19 +75,17 @@ Result<> same_everywhere(Communicator& ranks, std::span<const Setting> settings)
     EBB_TRY_ASSIGN(const bool equal, equal_everywhere(ranks, digest_of(settings.subspan(i, 1))));
     if (equal) continue;
     return Error{Code::usage,
-                 settings[i].name + " is not the same on all ranks: on rank " +
-                     std::to_string(index_of(ranks.rank())) + " it is " + settings[i].value,
+                 compose("{} is not the same on all ranks: on rank {} it is {}", settings[i].name,
+                         index_of(ranks.rank()), settings[i].value),
                  "give every rank the same model, settings and step arguments"};
   }
-  return Error{Code::usage, "the ranks were given different numbers of settings", {}};
+  return Error{Code::usage, "the ranks were given different numbers of settings"};
 }
 
 Result<> validate(const StepArgs& args) {
   const auto refuse = [](std::string_view name, double value, std::string_view range) {
     return Error{Code::usage,
-                 "step: " + std::string(name) + " = " + number_text(value) + " is outside " +
-                     std::string(range),
-                 {}};
+                 compose("step: {} = {} is outside {}", name, number_text(value), range)};
   };
   const auto scale = static_cast<float>(args.inv_scale);
   if (!std::isfinite(args.inv_scale) || !std::isfinite(scale) || !(scale > 0))

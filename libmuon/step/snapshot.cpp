@@ -46,12 +46,13 @@ Result<> Engine::Impl::settle_snapshot(Patience patience) {
       ++stats.snapshots_put_off;
       break;
     case libswap::Store::Settled::abandoned:
-      abandoned = settled->result
-                      ? Error{Code::peer,
-                              "generation " + std::to_string(settled->generation) +
-                                  " was abandoned because another rank could not write it",
-                              "its own message says why; the previous generation still resumes"}
-                      : settled->result.error();
+      abandoned =
+          settled->result
+              ? Error{Code::peer,
+                      compose("generation {} was abandoned because another rank could not write it",
+                              settled->generation),
+                      "its own message says why; the previous generation still resumes"}
+              : settled->result.error();
       break;
   }
   return {};

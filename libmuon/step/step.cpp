@@ -120,15 +120,11 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   for (std::uint32_t i = 0; i < config.model.params.size(); ++i) {
     if (!gradient_given[i])
       return Error{Code::usage,
-                   "step " + std::to_string(step + 1) + ": parameter " +
-                       config.model.params[i].name + " has no gradient on rank " +
-                       std::to_string(index_of(parts.plan.rank())),
-                   {}};
+                   compose("step {}: parameter {} has no gradient on rank {}", step + 1,
+                           config.model.params[i].name, index_of(parts.plan.rank()))};
     if (!bound[i])
-      return Error{Code::usage,
-                   "parameter " + config.model.params[i].name + " has no weights bound on rank " +
-                       std::to_string(index_of(parts.plan.rank())),
-                   {}};
+      return Error{Code::usage, compose("parameter {} has no weights bound on rank {}",
+                                        config.model.params[i].name, index_of(parts.plan.rank()))};
   }
   return {};
 }
@@ -183,21 +179,22 @@ Result<> Engine::Impl::weights_out() {
 
 // From here on the state moves: whatever fails, this gradient is never applied again.
 Result<> Engine::Impl::apply(float grad_scale) {
-  const std::string which = "step " + std::to_string(step + 1);
+  const std::string which = compose("step {}", step + 1);
   Result<> swept = agree_all(update_sweep(grad_scale), "sweeping its state");
   gradient_given.assign(gradient_given.size(), false);
   if (!swept) {
-    broken = Error{Code::state,
-                   "this engine stopped in the middle of " + which + ": " + swept.error().message,
-                   "open the store again: the last committed generation resumes"};
+    broken =
+        Error{Code::state,
+              compose("this engine stopped in the middle of {}: {}", which, swept.error().message),
+              "open the store again: the last committed generation resumes"};
     return swept;
   }
   ++step;
   Result<> handed_out = weights_out();
   if (!handed_out)
     weights_owed = Error{Code::state,
-                         "the weights of " + which +
-                             " were not handed out to all ranks: " + handed_out.error().message,
+                         compose("the weights of {} were not handed out to all ranks: {}", which,
+                                 handed_out.error().message),
                          "install_weights() hands them out"};
   return handed_out;
 }

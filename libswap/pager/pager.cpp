@@ -28,9 +28,9 @@ Result<Pager::Split> Pager::split(std::uint64_t tiles, std::uint64_t tile_bytes,
   if (tiles <= affordable) return Split{tiles, 0};
   if (affordable == 0)
     return Error{Code::no_memory,
-                 "a state budget of " + std::to_string(budget_bytes) +
-                     " bytes a rank holds no tile; the smallest that works is one tile, " +
-                     std::to_string(tile_bytes) + " bytes a rank",
+                 compose("a state budget of {} bytes a rank holds no tile; the smallest that works "
+                         "is one tile, {} bytes a rank",
+                         budget_bytes, tile_bytes),
                  "give a larger --budget or a smaller --tile"};
   // A third of a small budget, never more than helps; the rest saves traffic for good.
   const std::uint64_t most =

@@ -27,7 +27,7 @@ std::string random_id() {
 }
 
 std::string name_of(std::string_view destination, std::string_view kind, std::string_view id) {
-  return "." + std::string(destination) + std::string(kind) + std::string(id);
+  return compose(".{}{}{}", destination, kind, id);
 }
 
 struct Parsed {
@@ -160,7 +160,7 @@ Result<Temporary> Temporary::reserve(IoBackend& files, const fs::path& destinati
     static_cast<void>(files.remove(lock_path));
     static_cast<void>(files.close(*lock));
   }
-  return last.value_or(Error{Code::busy, parent.string() + ": no temporary name stays free", {}});
+  return last.value_or(Error{Code::busy, parent.string() + ": no temporary name stays free"});
 }
 
 Result<std::optional<Temporary>> Temporary::adopt(IoBackend& files, const fs::path& destination,

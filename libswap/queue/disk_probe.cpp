@@ -84,9 +84,8 @@ Result<> check_probe(const DiskProbe& probe) {
     return {};
   }
   return Error{Code::usage,
-               "cannot measure a disk with " + std::to_string(probe.bytes) +
-                   " bytes in operations of " + std::to_string(step) + ", " +
-                   std::to_string(probe.depth) + " at a time",
+               compose("cannot measure a disk with {} bytes in operations of {}, {} at a time",
+                       probe.bytes, step, probe.depth),
                ""};
 }
 
@@ -153,7 +152,7 @@ class Measurement {
 Result<DiskLimit> measure_disk(IoQueue& queue, const fs::path& directory, const DiskProbe& probe) {
   EBB_TRY(check_probe(probe));
   IoBackend& backend = queue.backend();
-  const fs::path path = directory / ("ebb-probe-" + std::to_string(process_id()));
+  const fs::path path = directory / (compose("ebb-probe-{}", process_id()));
   EBB_TRY_ASSIGN(const FileId file, backend.open(path, {Access::read_write, Creation::create_new,
                                                         Direct::preferred, Visibility::owner}));
   const Result<> unlinked = backend.remove(path);

@@ -17,10 +17,11 @@ constexpr std::uint32_t kMaxChunk = 16u << 20;
 Result<> check_options(const IoQueue::Options& options) {
   const std::uint32_t chunk = options.chunk_bytes;
   if (chunk < kMinChunk || chunk > kMaxChunk || chunk % kMinChunk != 0) {
-    return Error{Code::usage,
-                 "cannot cut I/O into chunks of " + std::to_string(chunk) +
-                     " bytes: a multiple of 4096 up to 16 MiB is needed",
-                 ""};
+    return Error{
+        Code::usage,
+        compose("cannot cut I/O into chunks of {} bytes: a multiple of 4096 up to 16 MiB is needed",
+                chunk),
+        ""};
   }
   if (options.background_share == 0) {
     return Error{Code::usage, "the background share 1/0 does not exist", ""};

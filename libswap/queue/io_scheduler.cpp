@@ -16,8 +16,7 @@ constexpr std::uint64_t kMaxOffset = std::numeric_limits<std::int64_t>::max();
 std::string_view verb_of(RawOp::Kind kind) { return kind == RawOp::Kind::read ? "read" : "write"; }
 
 std::string place_of(const RawOp& op, const std::string& path) {
-  return "cannot " + std::string(verb_of(op.kind)) + " " + std::to_string(op.size) + " bytes at " +
-         path + ":" + std::to_string(op.offset);
+  return compose("cannot {} {} bytes at {}:{}", verb_of(op.kind), op.size, path, op.offset);
 }
 
 }  // namespace
@@ -42,11 +41,10 @@ void IoScheduler::add(IoRequest request) {
   }
   if (asked.priority == Priority::step) ++step_transfers_;
   if (asked.offset > kMaxOffset || asked.data.size() > kMaxOffset - asked.offset) {
-    added.error =
-        Error{Code::usage,
-              "offset " + std::to_string(asked.offset) + " of " + backend_.path_of(asked.file) +
-                  " and " + std::to_string(asked.data.size()) + " bytes reach beyond 2^63 - 1",
-              ""};
+    added.error = Error{Code::usage,
+                        compose("offset {} of {} and {} bytes reach beyond 2^63 - 1", asked.offset,
+                                backend_.path_of(asked.file), asked.data.size()),
+                        ""};
   }
   if (asked.data.empty() || added.error) {
     added.issued = asked.data.size();
@@ -144,8 +142,8 @@ void IoScheduler::complete(const RawDone& done) {
   if (moved > op.size) {
     return fail(operation,
                 {Code::io,
-                 place_of(op, backend_.path_of(op.file)) + ": the " + std::string(backend_.name()) +
-                     " backend reports " + std::to_string(moved) + " bytes moved",
+                 compose("{}: the {} backend reports {} bytes moved",
+                         place_of(op, backend_.path_of(op.file)), backend_.name(), moved),
                  ""});
   }
   if (moved < op.size) return resume(operation, moved);
@@ -176,7 +174,7 @@ void IoScheduler::resume(Operation& operation, std::uint32_t moved) {
 void IoScheduler::repeat(Operation& operation, int why) {
   if (++operation.tries == kMaxTries) {
     Error error = error_of(operation.op, why);
-    error.message += ", " + std::to_string(kMaxTries) + " times in a row";
+    error.message += compose(", {} times in a row", kMaxTries);
     return fail(operation, std::move(error));
   }
   if (why != EIO) ++stats_.retries;
@@ -231,8 +229,8 @@ Error IoScheduler::error_of(const RawOp& op, int number) const {
   if (number == EINVAL) {
     const Result<FileInfo> info = backend_.info(op.file);
     if (info && info->direct) {
-      error.message += "; direct I/O needs offset, size and memory at multiples of " +
-                       std::to_string(info->alignment);
+      error.message +=
+          compose("; direct I/O needs offset, size and memory at multiples of {}", info->alignment);
     }
   }
   if (number == EIO) error.hint = "dmesg | tail";
@@ -241,8 +239,7 @@ Error IoScheduler::error_of(const RawOp& op, int number) const {
 
 Error IoScheduler::file_ends(const RawOp& op, std::uint64_t size) const {
   return {Code::incomplete,
-          place_of(op, backend_.path_of(op.file)) + ": the file ends at " + std::to_string(size),
-          ""};
+          compose("{}: the file ends at {}", place_of(op, backend_.path_of(op.file)), size), ""};
 }
 
 }  // namespace ebb::libswap

@@ -15,7 +15,7 @@ Result<ChosenBackend> open_backend(BackendChoice choice) {
     Result<std::unique_ptr<IoBackend>> uring = make_uring_backend();
     if (uring) return ChosenBackend{*std::move(uring), ""};
     if (choice == BackendChoice::uring) return std::move(uring).error();
-    note = uring.error().message + "; using " + std::to_string(kThreads) + " I/O threads instead";
+    note = compose("{}; using {} I/O threads instead", uring.error().message, kThreads);
   }
   EBB_TRY_ASSIGN(std::unique_ptr<IoBackend> threads, make_threads_backend(kThreads));
   return ChosenBackend{std::move(threads), std::move(note)};

@@ -91,7 +91,7 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
                    AlignedBuffer::allocate(formats::BoxReader::kMaxRun + kBlock));
     while (!stop.load(std::memory_order_relaxed)) {
       if (cancel != nullptr && cancel->load(std::memory_order_relaxed))
-        return Error{Code::cancelled, "stopped on request", {}};
+        return Error{Code::cancelled, "stopped on request"};
       const auto run = runs.next();
       if (!run) break;
       const TensorOf& of = tensors[run->tensor];

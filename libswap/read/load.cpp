@@ -21,17 +21,13 @@ struct Run {
 
 Result<> check(const Wanted& one, const TensorEntry& tensor) {
   if (!inside(one.box, tensor.shape))
-    return Error{Code::layout,
-                 label_of(tensor) + ": " + to_string(one.box) + " is wanted of a tensor of shape " +
-                     formats::to_string(tensor.shape),
-                 {}};
+    return Error{Code::layout, compose("{}: {} is wanted of a tensor of shape {}", label_of(tensor),
+                                       to_string(one.box), formats::to_string(tensor.shape))};
   const auto bytes = formats::packed_bytes(tensor.dtype, formats::volume(one.box.extent));
   if (bytes == one.into.size()) return {};
   return Error{Code::layout,
-               label_of(tensor) + ": the memory for " + to_string(one.box) + " has " +
-                   std::to_string(one.into.size()) + " bytes, its elements " +
-                   std::to_string(bytes.value_or(0)),
-               {}};
+               compose("{}: the memory for {} has {} bytes, its elements {}", label_of(tensor),
+                       to_string(one.box), one.into.size(), bytes.value_or(0))};
 }
 
 }  // namespace
@@ -115,7 +111,7 @@ Result<> Loader::Portion::run(const LoadOptions& options) {
   const auto work = [&](const std::atomic<bool>& stop) -> Result<> {
     while (!stop.load(std::memory_order_relaxed)) {
       if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed))
-        return Error{Code::cancelled, "stopped on request before everything was loaded", {}};
+        return Error{Code::cancelled, "stopped on request before everything was loaded"};
       const std::size_t run = next.fetch_add(1, std::memory_order_relaxed);
       if (run >= runs_.size()) break;
       EBB_TRY(read(runs_[run]));
@@ -132,10 +128,8 @@ Result<const formats::BoxReader*> Loader::reader_of(std::uint32_t tensor) {
   if (known != readers_.end()) return &known->second;
   const Catalog& catalog = checkpoint_.catalog();
   if (tensor >= catalog.tensors.size())
-    return Error{Code::layout,
-                 "tensor " + std::to_string(tensor) + " is wanted of a checkpoint that has " +
-                     std::to_string(catalog.tensors.size()),
-                 {}};
+    return Error{Code::layout, compose("tensor {} is wanted of a checkpoint that has {}", tensor,
+                                       catalog.tensors.size())};
   EBB_TRY_ASSIGN(formats::BoxReader reader,
                  formats::BoxReader::open(checkpoint_, catalog.tensors[tensor]));
   EBB_TRY(prove_coverage(catalog.tensors[tensor], catalog));

@@ -60,15 +60,14 @@ Result<> RankFiles::make(const fs::path& store) {
   EBB_TRY_ASSIGN(const std::uint64_t available, backend.free_bytes(store.parent_path()));
   if (available < wanted)
     return Error{Code::no_space,
-                 store.string() + ": rank " + std::to_string(index_of(superblock.rank)) +
-                     " of the swap store needs " + std::to_string(wanted) +
-                     " bytes, the disk has " + std::to_string(available) + " left",
+                 compose("{}: rank {} of the swap store needs {} bytes, the disk has {} left",
+                         store.string(), index_of(superblock.rank), wanted, available),
                  "free space there, take 2 slots, or name a directory on a larger disk"};
   EBB_TRY(backend.make_directory(store));
   EBB_TRY(backend.make_directory(folder_));
   EBB_TRY(lock());
   EBB_TRY_ASSIGN(const bool used, backend.exists(folder_ / formats::native::kMetaFile));
-  if (used) return Error{Code::state, folder_.string() + ": a store lies here already", {}};
+  if (used) return Error{Code::state, folder_.string() + ": a store lies here already"};
   made_files_ = true;
   EBB_TRY(make_data());
   EBB_TRY(make_meta());
@@ -140,11 +139,8 @@ Result<> RankFiles::read_everything() {
   EBB_TRY_ASSIGN(found_, formats::native::scan_meta(meta_source()));
   const Superblock& superblock = found_.superblock;
   if (folder_.filename() != formats::native::rank_directory(superblock.rank, superblock.world))
-    return Error{Code::layout,
-                 folder_.string() + ": these are the files of rank " +
-                     std::to_string(index_of(superblock.rank)) + " of " +
-                     std::to_string(superblock.world),
-                 {}};
+    return Error{Code::layout, compose("{}: these are the files of rank {} of {}", folder_.string(),
+                                       index_of(superblock.rank), superblock.world)};
   EBB_TRY(repair_superblock());
   data_name_ = formats::native::data_file(superblock.store, superblock.rank);
   OpenOptions options = kExisting;
@@ -155,10 +151,8 @@ Result<> RankFiles::read_everything() {
   EBB_TRY_ASSIGN(const FileInfo data_info, io_.backend().info(data_));
   if (data_info.size < formats::native::data_file_bytes(superblock))
     return Error{Code::corrupt,
-                 data_name() + ":" + std::to_string(data_info.size) +
-                     ": the file ends here; its tiles need " +
-                     std::to_string(formats::native::data_file_bytes(superblock)) + " bytes",
-                 {}};
+                 compose("{}:{}: the file ends here; its tiles need {} bytes", data_name(),
+                         data_info.size, formats::native::data_file_bytes(superblock))};
   EBB_TRY_ASSIGN(AlignedBuffer header, AlignedBuffer::allocate(kBlock));
   EBB_TRY(io_.read(data_, 0, header.bytes()));
   return formats::native::check_data_header(header.bytes(), superblock, data_name());
@@ -193,8 +187,7 @@ Result<> RankFiles::void_manifest(std::uint32_t region,
 
 Result<> RankFiles::sync(FileId file) {
   if (!trusted_)
-    return Error{
-        Code::state, folder_.string() + ": the disk failed to make data durable before", {}};
+    return Error{Code::state, folder_.string() + ": the disk failed to make data durable before"};
   Result<> synced = io_.sync_data(file);
   if (!synced) trusted_ = false;
   return synced;
@@ -203,12 +196,11 @@ Result<> RankFiles::sync(FileId file) {
 Result<> RankFiles::check_file(FileId file, std::uint64_t bytes) const {
   EBB_TRY_ASSIGN(const FileInfo info, io_.backend().info(file));
   const std::string path = io_.backend().path_of(file);
-  if (!info.named) return Error{Code::state, path + " was removed while the store was in use", {}};
+  if (!info.named) return Error{Code::state, path + " was removed while the store was in use"};
   if (info.size < bytes)
     return Error{Code::state,
-                 path + ":" + std::to_string(info.size) + ": the file was cut here while the " +
-                     "store was in use; it had " + std::to_string(bytes) + " bytes",
-                 {}};
+                 compose("{}:{}: the file was cut here while the store was in use; it had {} bytes",
+                         path, info.size, bytes)};
   return {};
 }
 
@@ -251,10 +243,10 @@ Result<> RankFiles::verify(const formats::native::Manifest& manifest) {
 
 Error damaged_block(const std::string& file, std::uint64_t offset, std::uint64_t tile,
                     std::uint64_t block) {
-  return {Code::corrupt,
-          file + ":" + std::to_string(offset) + ": block " + std::to_string(block) + " of tile " +
-              std::to_string(tile) + " does not match its checksum",
-          "ckpt-inspect " + fs::path(file).parent_path().parent_path().string() + " --verify"};
+  return {
+      Code::corrupt,
+      compose("{}:{}: block {} of tile {} does not match its checksum", file, offset, block, tile),
+      "ckpt-inspect " + fs::path(file).parent_path().parent_path().string() + " --verify"};
 }
 
 }  // namespace ebb::libswap

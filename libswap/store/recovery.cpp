@@ -23,7 +23,7 @@ Result<> together(Agreement& ranks, Result<> mine, const std::string& what) {
   EBB_TRY_ASSIGN(const std::int64_t all_well, ranks.agree(mine ? 1 : 0));
   if (!mine) return mine;
   if (all_well == 1) return {};
-  return Error{Code::peer, "another rank could not " + what + "; its own message says why", {}};
+  return Error{Code::peer, "another rank could not " + what + "; its own message says why"};
 }
 
 // What must be equal on all ranks, in 62 bits.
@@ -45,8 +45,7 @@ Result<> same_store(const RankFiles& files, Agreement& ranks) {
   EBB_TRY_ASSIGN(const std::int64_t highest, ranks.agree(-mine));
   if (lowest == -highest) return {};
   return Error{Code::layout,
-               files.data_name() + ": the ranks' folders belong to different stores or layouts",
-               {}};
+               files.data_name() + ": the ranks' folders belong to different stores or layouts"};
 }
 
 // The newest generation that every rank holds valid; 0 if there is none.
@@ -75,12 +74,12 @@ Result<> nothing_lost(const RankFiles& files, Agreement& ranks) {
     const bool me = rank == index_of(self.rank);
     const std::uint64_t mine = me && newest ? newest->header.generation : 0;
     EBB_TRY_ASSIGN(const std::int64_t has, agree_largest(ranks, mine));
-    what_each_has += (rank == 0 ? "" : ", ") + ("rank " + std::to_string(rank)) + " has " +
-                     (has == 0 ? "none" : std::to_string(has));
+    what_each_has += compose("{}{} has {}", rank == 0 ? "" : ", ", (compose("rank {}", rank)),
+                             (has == 0 ? "none" : std::to_string(has)));
   }
-  return Error{Code::incomplete,
-               files.data_name() + ": no generation is valid on all ranks: newest " + what_each_has,
-               {}};
+  return Error{
+      Code::incomplete,
+      files.data_name() + ": no generation is valid on all ranks: newest " + what_each_has};
 }
 
 bool in_the_way(const RegionFinding& finding, std::uint64_t generation) {
@@ -133,17 +132,16 @@ Result<std::optional<std::string>> newer_than(const RankFiles& files, Agreement&
     EBB_TRY_ASSIGN(const std::int64_t rank,
                    ranks.agree(found.unreadable.empty() ? nobody(files) : me(files)));
     if (rank == nobody(files)) return std::optional<std::string>();
-    return std::optional("a manifest that cannot be read was passed over in " +
-                         meta_of(files, rank).string() + std::string(kWhy));
+    return std::optional(compose("a manifest that cannot be read was passed over in {}{}",
+                                 meta_of(files, rank).string(), kWhy));
   }
   const bool mine = newest && newest->header.generation == static_cast<std::uint64_t>(passed);
   EBB_TRY_ASSIGN(const std::int64_t step, agree_largest(ranks, mine ? newest->header.step : 0));
   EBB_TRY_ASSIGN(const std::int64_t rank,
                  ranks.agree(mine && newest->valid() ? nobody(files) : me(files)));
-  return std::optional("generation " + std::to_string(passed) + " (step " + std::to_string(step) +
-                       ") was passed over: rank " + std::to_string(rank) +
-                       " does not have it whole in " + meta_of(files, rank).string() +
-                       std::string(kWhy));
+  return std::optional(
+      compose("generation {} (step {}) was passed over: rank {} does not have it whole in {}{}",
+              passed, step, rank, meta_of(files, rank).string(), kWhy));
 }
 
 }  // namespace
@@ -162,9 +160,9 @@ Result<Recovered> recover_generation(RankFiles& files, Agreement& ranks) {
   recovered.region = files.found().newest_valid(generation)->region;
   auto manifest = files.read_manifest(recovered.region);
   Result<> usable = manifest ? check_if_newer(files, *manifest) : Result<>(manifest.error());
-  EBB_TRY(together(ranks, std::move(usable), "read generation " + std::to_string(generation)));
+  EBB_TRY(together(ranks, std::move(usable), compose("read generation {}", generation)));
   EBB_TRY(together(ranks, void_newer(files, generation),
-                   "put away what is newer than generation " + std::to_string(generation)));
+                   compose("put away what is newer than generation {}", generation)));
   recovered.manifest = std::move(*manifest);
   return recovered;
 }

@@ -86,7 +86,7 @@ std::uint64_t Store::disk_bytes(const Config& config) {
 Result<> Store::check(const Config& config) {
   auto possible = formats::native::check_geometry(superblock_of(config), "a store");
   if (possible) return {};
-  return Error{Code::usage, possible.error().message, {}};
+  return Error{Code::usage, possible.error().message};
 }
 
 Result<std::unique_ptr<Store>> Store::create(IoQueue& io, const Config& config) {
@@ -134,14 +134,13 @@ Result<Store::Place> Store::write_place(std::uint64_t tile, std::uint64_t step) 
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->recovered)
     return Error{Code::state,
-                 impl_->files->data_name() + ": no tile can be written before the ranks recovered",
-                 {}};
+                 impl_->files->data_name() + ": no tile can be written before the ranks recovered"};
   if (const auto slot = impl_->slots.place(tile, step)) return impl_->place_at(tile, *slot);
-  return Error{Code::busy,
-               impl_->files->data_name() + ": tile " + std::to_string(tile) +
-                   " has no free slot: pinned generations and a pending one hold all " +
-                   std::to_string(superblock().slots),
-               "release the export, or create the store with more slots"};
+  return Error{
+      Code::busy,
+      compose("{}: tile {} has no free slot: pinned generations and a pending one hold all {}",
+              impl_->files->data_name(), tile, superblock().slots),
+      "release the export, or create the store with more slots"};
 }
 
 void Store::wrote(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
@@ -173,10 +172,8 @@ Result<> Store::verify(std::uint64_t tile, std::span<const std::byte> bytes) con
     version = impl_->slots.newest(tile);
   }
   if (!version.written)
-    return Error{
-        Code::state,
-        impl_->files->data_name() + ": tile " + std::to_string(tile) + " was never written",
-        {}};
+    return Error{Code::state,
+                 compose("{}: tile {} was never written", impl_->files->data_name(), tile)};
   const auto crcs = crcs_of(tile, version.slot, version.step, bytes);
   const std::size_t blocks = std::min(crcs.size(), version.crcs->size());
   for (std::size_t block = 0; block < blocks; ++block)
@@ -225,15 +222,13 @@ void Store::Impl::commit() {
 Error Store::Impl::why_no_cut() const {
   const std::string store = files->data_name();
   if (slots.pending())
-    return {Code::busy,
-            store + ": generation " + std::to_string(slots.pending()->generation) +
-                " is still being written",
-            {}};
-  const std::string slots_text = std::to_string(files->superblock().slots) + " slots";
+    return {Code::busy, compose("{}: generation {} is still being written", store,
+                                slots.pending()->generation)};
+  const std::string slots_text = compose("{} slots", files->superblock().slots);
   if (!read_elsewhere.empty())
     return {Code::busy,
-            store + ": another process reads generation " + std::to_string(read_elsewhere.back()) +
-                "; with " + slots_text + " the next one has to wait",
+            compose("{}: another process reads generation {}; with {} the next one has to wait",
+                    store, read_elsewhere.back(), slots_text),
             "a store of more slots goes on beside a reader"};
   return {Code::busy, store + ": pinned generations leave no room for another in " + slots_text,
           "release the export, or create the store with more slots"};
@@ -244,8 +239,7 @@ Result<> Store::can_cut() {
   EBB_TRY(impl_->usable());
   if (!impl_->recovered)
     return Error{Code::state,
-                 impl_->files->data_name() + ": nothing can be cut before the ranks recovered",
-                 {}};
+                 impl_->files->data_name() + ": nothing can be cut before the ranks recovered"};
   impl_->look_for_readers();
   if (impl_->slots.can_cut()) return {};
   return impl_->why_no_cut();
@@ -267,7 +261,7 @@ std::uint64_t Store::cut(std::uint64_t step) {
 Result<> Store::Impl::fill(Manifest& manifest) {
   const std::lock_guard lock(mutex);
   if (stopped) return *stopped;
-  if (!slots.pending()) return Error{Code::state, files->data_name() + ": no cut to prepare", {}};
+  if (!slots.pending()) return Error{Code::state, files->data_name() + ": no cut to prepare"};
   const SlotTable::Cut& cut = *slots.pending();
   const Superblock& s = files->superblock();
   manifest.store = s.store;
@@ -277,18 +271,16 @@ Result<> Store::Impl::fill(Manifest& manifest) {
   manifest.step = cut.step;
   if (manifest.tiles.size() != cut.tiles.size())
     return Error{Code::layout,
-                 files->data_name() + ": a manifest of " + std::to_string(manifest.tiles.size()) +
-                     " tiles for a store of " + std::to_string(cut.tiles.size()),
-                 {}};
+                 compose("{}: a manifest of {} tiles for a store of {}", files->data_name(),
+                         manifest.tiles.size(), cut.tiles.size())};
   for (std::size_t i = 0; i < cut.tiles.size(); ++i) {
     formats::native::Tile& tile = manifest.tiles[i];
     const TileVersion& version = cut.tiles[i];
     const std::uint64_t blocks = formats::div_ceil(tile.used_bytes, s.block_bytes);
     if (blocks > 0 && (!version.written || version.crcs->size() < blocks))
       return Error{Code::state,
-                   files->data_name() + ": tile " + std::to_string(i) +
-                       " was not written completely before the cut was prepared",
-                   {}};
+                   compose("{}: tile {} was not written completely before the cut was prepared",
+                           files->data_name(), i)};
     tile.slot = version.slot;
     tile.written_step = version.step;
     tile.crcs.clear();
@@ -306,10 +298,8 @@ Result<> Store::Impl::write_manifest(const Manifest& manifest) {
     const std::lock_guard lock(mutex);
     if (bytes.size() > files->superblock().region_bytes)
       return Error{Code::limit,
-                   files->data_name() + ": a manifest of " + std::to_string(bytes.size()) +
-                       " bytes does not fit its region of " +
-                       std::to_string(files->superblock().region_bytes),
-                   {}};
+                   compose("{}: a manifest of {} bytes does not fit its region of {}",
+                           files->data_name(), bytes.size(), files->superblock().region_bytes)};
     manifest_issued = true;
     region = slots.pending()->region;
   }
@@ -326,11 +316,11 @@ Result<> Store::prepare(Manifest manifest) {
 
 Error Store::Impl::stop(std::string why) {
   const std::lock_guard lock(mutex);
-  stopped = Error{Code::state,
-                  files->data_name() + ": generation " +
-                      std::to_string(slots.pending() ? slots.pending()->generation : 0) + ": " +
-                      std::move(why) + "; nothing can be committed here any more",
-                  "start again: the last committed generation will be recovered"};
+  stopped = Error{
+      Code::state,
+      compose("{}: generation {}: {}; nothing can be committed here any more", files->data_name(),
+              slots.pending() ? slots.pending()->generation : 0, std::move(why)),
+      "start again: the last committed generation will be recovered"};
   return *stopped;
 }
 
@@ -392,10 +382,8 @@ Result<> Store::pin(std::uint64_t generation) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->slots.pin(generation)) return {};
   return Error{Code::state,
-               impl_->files->data_name() + ": generation " + std::to_string(generation) +
-                   " cannot be pinned: the committed one is " +
-                   std::to_string(impl_->slots.committed()),
-               {}};
+               compose("{}: generation {} cannot be pinned: the committed one is {}",
+                       impl_->files->data_name(), generation, impl_->slots.committed())};
 }
 
 void Store::unpin(std::uint64_t generation) {

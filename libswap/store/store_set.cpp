@@ -122,8 +122,8 @@ Result<> SwapDirectory::Impl::find_current() {
   };
   if (used.size() > 1)
     return Error{Code::state,
-                 path.string() + ": two stores could be resumed, " + surveys[used[0]].where +
-                     " and " + surveys[used[1]].where,
+                 compose("{}: two stores could be resumed, {} and {}", path.string(),
+                         surveys[used[0]].where, surveys[used[1]].where),
                  "move one of them away"};
   for (const Uuid& uuid : empty) EBB_TRY(remove_store(uuid));
   for (const Survey& one : surveys) {
@@ -189,7 +189,7 @@ Result<> SwapDirectory::adopt() {
   EBB_TRY_ASSIGN(const Survey survey, impl_->survey(*impl_->fresh));
   EBB_TRY(survey.complete());
   if (survey.committed() == 0)
-    return Error{Code::state, survey.where + ": no generation was committed yet", {}};
+    return Error{Code::state, survey.where + ": no generation was committed yet"};
   const std::optional<Entry> old = impl_->current;
   impl_->current = impl_->entry_of(survey);
   impl_->fresh.reset();

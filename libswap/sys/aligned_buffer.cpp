@@ -40,7 +40,7 @@ std::byte* map_aligned(std::uint64_t bytes, std::uint64_t alignment) {
 
 Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes) {
   if (bytes == 0) return AlignedBuffer();
-  const std::string what = "cannot map " + std::to_string(bytes) + " bytes of memory";
+  const std::string what = compose("cannot map {} bytes of memory", bytes);
   if (bytes > std::numeric_limits<std::uint64_t>::max() / 4) return errno_error(ENOMEM, what);
   const std::uint64_t mapped = mapped_size(bytes);
   std::byte* data = map_aligned(mapped, alignment_of(bytes));

@@ -8,8 +8,8 @@ namespace ebb::libswap {
 std::string errno_text(int number) {
   const char* description = ::strerrordesc_np(number);
   const char* name = ::strerrorname_np(number);
-  if (description == nullptr || name == nullptr) return "error " + std::to_string(number);
-  return std::string(description) + " (" + name + ")";
+  if (description == nullptr || name == nullptr) return compose("error {}", number);
+  return compose("{} ({})", description, name);
 }
 
 Code code_of_errno(int number) {

@@ -46,7 +46,7 @@ std::string start_time(const std::string& pid) {
 
 std::string record_of(const std::string& pid) {
   const std::string boot = first_word(read_start("/proc/sys/kernel/random/boot_id"));
-  return pid + " " + start_time(pid) + " " + (boot.empty() ? "unknown" : boot) + "\n";
+  return compose("{} {} {}\n", pid, start_time(pid), (boot.empty() ? "unknown" : boot));
 }
 
 struct flock range_of(short type, std::uint64_t first, std::uint64_t count) {
@@ -72,7 +72,8 @@ Error held(const std::string& path, const std::string& record) {
   if (!number) return {Code::busy, path + " is locked by another process", "lsof " + path};
   const bool here = record_of(pid) == record;
   return {Code::busy,
-          path + " is locked by process " + pid + (here ? "" : " (of another machine, or gone)"),
+          compose("{} is locked by process {}{}", path, pid,
+                  (here ? "" : " (of another machine, or gone)")),
           here ? "ps -fp " + pid : "lsof " + path};
 }
 

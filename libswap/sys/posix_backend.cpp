@@ -22,8 +22,7 @@ constexpr std::size_t kMaxEntries = 1'000'000;
 constexpr std::uint64_t kMaxFileBytes = std::numeric_limits<off_t>::max();
 
 Error too_big(const OpenFile& file, std::uint64_t bytes) {
-  return {Code::usage,
-          "cannot make " + file.path + " " + std::to_string(bytes) + " bytes long: over 2^63 - 1",
+  return {Code::usage, compose("cannot make {} {} bytes long: over 2^63 - 1", file.path, bytes),
           ""};
 }
 
@@ -75,7 +74,7 @@ Result<mode_t> type_of(const fs::path& path) {
 }
 
 std::string from_to(const fs::path& from, const fs::path& to) {
-  return "cannot rename " + from.string() + " to " + to.string();
+  return compose("cannot rename {} to {}", from.string(), to.string());
 }
 
 }  // namespace
@@ -109,7 +108,7 @@ Result<FileInfo> PosixBackend::info(FileId file) {
 
 std::string PosixBackend::path_of(FileId file) const {
   const std::shared_ptr<const OpenFile> open = find(file);
-  if (open == nullptr) return "file #" + std::to_string(static_cast<std::int32_t>(file));
+  if (open == nullptr) return compose("file #{}", static_cast<std::int32_t>(file));
   return open->path;
 }
 
@@ -125,7 +124,7 @@ Result<> PosixBackend::allocate(FileId file, std::uint64_t bytes) {
   if (::ftruncate(open->descriptor.get(), static_cast<off_t>(before.size)) != 0) {
     return errno_error(errno, "cannot give back the space of " + open->path);
   }
-  return errno_error(error, "cannot reserve " + std::to_string(bytes) + " bytes for " + open->path);
+  return errno_error(error, compose("cannot reserve {} bytes for {}", bytes, open->path));
 }
 
 Result<> PosixBackend::truncate(FileId file, std::uint64_t bytes) {
@@ -134,8 +133,7 @@ Result<> PosixBackend::truncate(FileId file, std::uint64_t bytes) {
   const FileSizeSignalBlocked blocked;
   while (::ftruncate(open->descriptor.get(), static_cast<off_t>(bytes)) != 0) {
     if (errno == EINTR) continue;
-    return errno_error(errno,
-                       "cannot make " + open->path + " " + std::to_string(bytes) + " bytes long");
+    return errno_error(errno, compose("cannot make {} {} bytes long", open->path, bytes));
   }
   return {};
 }

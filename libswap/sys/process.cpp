@@ -144,7 +144,7 @@ Result<std::optional<std::string>> ChildProcess::read_line() {
       return line;
     }
     if (buffer_.size() > kMostLine)
-      return Error{Code::limit, "a child process wrote a line longer than 1 MiB", {}};
+      return Error{Code::limit, "a child process wrote a line longer than 1 MiB"};
     EBB_TRY_ASSIGN(const bool more, read_more());
     if (more) continue;
     if (buffer_.empty()) return std::optional<std::string>();
@@ -155,8 +155,7 @@ Result<std::optional<std::string>> ChildProcess::read_line() {
 Result<std::string> ChildProcess::read_all(std::uint64_t most) {
   for (;;) {
     if (buffer_.size() > most)
-      return Error{
-          Code::limit, "a child process wrote more than " + std::to_string(most) + " bytes", {}};
+      return Error{Code::limit, compose("a child process wrote more than {} bytes", most)};
     EBB_TRY_ASSIGN(const bool more, read_more());
     if (!more) return std::exchange(buffer_, {});
   }

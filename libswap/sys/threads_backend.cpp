@@ -114,8 +114,7 @@ class ThreadsBackend : public PosixBackend {
 
 Result<std::unique_ptr<IoBackend>> make_threads_backend(std::uint32_t threads) {
   if (threads == 0 || threads > kMaxThreads) {
-    return Error{Code::usage, "cannot do I/O on " + std::to_string(threads) + " threads: 1 to 64",
-                 ""};
+    return Error{Code::usage, compose("cannot do I/O on {} threads: 1 to 64", threads), ""};
   }
   auto backend = std::make_unique<ThreadsBackend>();
   EBB_TRY(backend->start(threads));

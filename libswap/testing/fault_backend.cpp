@@ -114,7 +114,7 @@ class FaultBackend : public IoBackend {
 
 Result<> FaultBackend::alive(std::string_view verb, const fs::path& path) const {
   if (!plan_->died()) return {};
-  return errno_error(ECANCELED, "cannot " + std::string(verb) + " " + path.string());
+  return errno_error(ECANCELED, compose("cannot {} {}", verb, path.string()));
 }
 
 Result<> FaultBackend::before(std::string_view verb, const fs::path& path, Touches touches) {
@@ -127,7 +127,7 @@ Result<> FaultBackend::before(std::string_view verb, const fs::path& path, Touch
   if (!fault) return {};
   if (fault->kind == FaultKind::die) return alive(verb, path);
   if (fault->kind != FaultKind::fail) return {};
-  return errno_error(fault->error, "cannot " + std::string(verb) + " " + path.string());
+  return errno_error(fault->error, compose("cannot {} {}", verb, path.string()));
 }
 
 void FaultBackend::submit(std::span<const RawOp> ops) {

@@ -77,8 +77,7 @@ class MemoryBackend : public IoBackend {
 Result<MemoryBackend::Open*> MemoryBackend::get(FileId file) {
   const auto found = files_.find(file);
   if (found != files_.end()) return &found->second;
-  return Error{Code::state,
-               "file #" + std::to_string(static_cast<std::int32_t>(file)) + " is not open", ""};
+  return Error{Code::state, compose("file #{} is not open", static_cast<std::int32_t>(file)), ""};
 }
 
 Result<FileId> MemoryBackend::open(const fs::path& path, const OpenOptions& options) {
@@ -118,7 +117,7 @@ std::string MemoryBackend::path_of(FileId file) const {
   const std::lock_guard guard(state_.mutex);
   const auto found = files_.find(file);
   if (found != files_.end()) return found->second.path;
-  return "file #" + std::to_string(static_cast<std::int32_t>(file));
+  return compose("file #{}", static_cast<std::int32_t>(file));
 }
 
 Result<> MemoryBackend::allocate(FileId file, std::uint64_t bytes) {
@@ -126,16 +125,14 @@ Result<> MemoryBackend::allocate(FileId file, std::uint64_t bytes) {
   EBB_TRY_ASSIGN(const Open* open, get(file));
   if (bytes <= open->node->file.size()) return {};
   if (state_.resize(open->node->file, bytes)) return {};
-  return errno_error(ENOSPC,
-                     "cannot reserve " + std::to_string(bytes) + " bytes for " + open->path);
+  return errno_error(ENOSPC, compose("cannot reserve {} bytes for {}", bytes, open->path));
 }
 
 Result<> MemoryBackend::truncate(FileId file, std::uint64_t bytes) {
   const std::lock_guard guard(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
   if (state_.resize(open->node->file, bytes)) return {};
-  return errno_error(ENOSPC,
-                     "cannot make " + open->path + " " + std::to_string(bytes) + " bytes long");
+  return errno_error(ENOSPC, compose("cannot make {} {} bytes long", open->path, bytes));
 }
 
 Result<> MemoryBackend::sync(FileId file) {
@@ -198,7 +195,7 @@ void MemoryBackend::rename_now(const fs::path& from, const fs::path& to) {
 Result<> MemoryBackend::rename(const fs::path& from, const fs::path& to) {
   const std::lock_guard guard(state_.mutex);
   if (const int error = rename_error(from, to); error != 0) {
-    return errno_error(error, "cannot rename " + from.string() + " to " + to.string());
+    return errno_error(error, compose("cannot rename {} to {}", from.string(), to.string()));
   }
   rename_now(from, to);
   return {};
@@ -208,7 +205,7 @@ Result<> MemoryBackend::rename_new(const fs::path& from, const fs::path& to) {
   const std::lock_guard guard(state_.mutex);
   const int error = state_.node_at(to) != nullptr ? EEXIST : rename_error(from, to);
   if (error != 0) {
-    return errno_error(error, "cannot rename " + from.string() + " to " + to.string());
+    return errno_error(error, compose("cannot rename {} to {}", from.string(), to.string()));
   }
   rename_now(from, to);
   return {};

@@ -76,7 +76,7 @@ std::size_t read_cached(int descriptor, std::uint64_t offset, std::span<std::byt
 
 Descriptor open_uncached(int descriptor) {
   if (in_memory(descriptor)) return {};
-  const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+  const std::string path = compose("/proc/self/fd/{}", descriptor);
   return Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_DIRECT));
 }
 

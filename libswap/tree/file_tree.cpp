@@ -155,11 +155,10 @@ Result<std::size_t> FileSource::read_large(const Descriptor& file, std::uint64_t
 
 Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const {
   const auto what = [this, offset, size = into.size()] {
-    return "cannot read " + std::to_string(size) + " bytes at " + path_ + ":" +
-           std::to_string(offset);
+    return compose("cannot read {} bytes at {}:{}", size, path_, offset);
   };
   if (offset > size_ || into.size() > size_ - offset) {
-    return Error{Code::incomplete, what() + ": the file ends at " + std::to_string(size_), ""};
+    return Error{Code::incomplete, compose("{}: the file ends at {}", what(), size_), ""};
   }
   EBB_TRY_ASSIGN(const std::shared_ptr<const Descriptor> file, open_file());
   if (into.size() >= kColdRead) {
@@ -174,7 +173,7 @@ Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const
     if (count < 0) return errno_error(errno, what());
     if (count == 0) {
       return Error{Code::incomplete,
-                   what() + ": the file was cut at " + std::to_string(offset) + " meanwhile", ""};
+                   compose("{}: the file was cut at {} meanwhile", what(), offset), ""};
     }
     offset += static_cast<std::uint64_t>(count);
     into = into.subspan(static_cast<std::size_t>(count));
@@ -205,8 +204,8 @@ class FileTree : public formats::SourceTree {
     std::error_code failed;
     if (!fs::exists(path, failed)) {
       return Error{Code::unsupported,
-                   std::string(file.name()) + ": reading this needs " + path.string() +
-                       ", which this build does not have",
+                   compose("{}: reading this needs {}, which this build does not have", file.name(),
+                           path.string()),
                    "./dev setup && ./dev build"};
     }
     return run_probe({path.string()}, file, ProbeLimits{});
@@ -372,7 +371,7 @@ Result<std::string> identity_of_tree(const fs::path& path) {
           static_cast<std::int64_t>(status.st_mtim.tv_sec),
           static_cast<std::int64_t>(status.st_mtim.tv_nsec),
           static_cast<std::int64_t>(status.st_ino)})
-      all += std::to_string(number) + " ";
+      all += compose("{} ", number);
     all += entry.name;
   }
   return formats::sha256_hex(formats::view_of(all));

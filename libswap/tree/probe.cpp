@@ -37,8 +37,8 @@ class Probe {
  private:
   enum class Reading : std::uint8_t { bytes, end };
 
-  std::string who() const { return std::string(file_.name()) + ": " + name_; }
-  Error broken(const std::string& what) const { return {Code::corrupt, who() + " " + what, {}}; }
+  std::string who() const { return compose("{}: {}", file_.name(), name_); }
+  Error broken(const std::string& what) const { return {Code::corrupt, who() + " " + what}; }
   Result<> wait_for(short event);
   Result<Reading> receive(std::span<std::byte> into);
   Result<> send(std::span<const std::byte> bytes);
@@ -97,10 +97,9 @@ Result<> Probe::wait_for(short event) {
     const int ready = left.count() <= 0 ? 0 : ::poll(&waiting, 1, static_cast<int>(left.count()));
     if (ready > 0) return {};
     if (ready == 0)
-      return Error{Code::limit,
-                   who() + " had not finished after " + std::to_string(limits_.time.count()) +
-                       " ms, the limit: the file makes it run in circles, or the disk is very slow",
-                   {}};
+      return Error{Code::limit, compose("{} had not finished after {} ms, the limit: the file "
+                                        "makes it run in circles, or the disk is very slow",
+                                        who(), limits_.time.count())};
     if (errno != EINTR) return errno_error(errno, "poll");
   }
 }
@@ -145,7 +144,7 @@ Result<> Probe::answer_read() {
   EBB_TRY_ASSIGN(const auto offset, number<std::uint64_t>());
   EBB_TRY_ASSIGN(const auto count, number<std::uint32_t>());
   if (count > limits_.one_read || offset > file_.size() || count > file_.size() - offset)
-    return broken("asked for " + std::to_string(count) + " bytes at " + std::to_string(offset));
+    return broken(compose("asked for {} bytes at {}", count, offset));
   ByteVector bytes(count);
   EBB_TRY(file_.read(offset, bytes));
   return send(bytes);
@@ -154,10 +153,8 @@ Result<> Probe::answer_read() {
 Result<> Probe::take_report() {
   EBB_TRY_ASSIGN(const auto count, number<std::uint32_t>());
   if (count > limits_.report - report_.size())
-    return Error{
-        Code::limit,
-        who() + " reports more than " + std::to_string(limits_.report) + " bytes, the limit",
-        {}};
+    return Error{Code::limit,
+                 compose("{} reports more than {} bytes, the limit", who(), limits_.report)};
   const std::size_t before = report_.size();
   report_.resize(before + count);
   EBB_TRY_ASSIGN(const Reading reading, receive(std::span(report_).subspan(before)));
@@ -174,7 +171,7 @@ Result<ByteVector> Probe::excuse() {
   EBB_TRY_ASSIGN(const Reading reading, receive(bytes));
   if (reading == Reading::end && count > 0) return broken("broke off in its excuse");
   const std::string why = printable(formats::text_of(bytes), kMostExcuse);
-  return Error{static_cast<Code>(code), std::string(file_.name()) + ": " + why, {}};
+  return Error{static_cast<Code>(code), compose("{}: {}", file_.name(), why)};
 }
 
 Result<> Probe::check_exit() {
@@ -187,9 +184,10 @@ Result<> Probe::check_exit() {
   if (got <= 0) return broken("closed its report but did not end");
   child_ = 0;
   if (WIFSIGNALED(status))
-    return broken(
-        (WTERMSIG(status) == SIGXCPU ? "was stopped: too much computing" : "crashed on this file") +
-        std::string(" (signal ") + std::to_string(WTERMSIG(status)) + ")");
+    return broken(compose(
+        "{} (signal {})",
+        (WTERMSIG(status) == SIGXCPU ? "was stopped: too much computing" : "crashed on this file"),
+        WTERMSIG(status)));
   if (WEXITSTATUS(status) == kNotLoaded)
     return Error{Code::no_memory,
                  who() +
@@ -197,7 +195,7 @@ Result<> Probe::check_exit() {
                      "library is missing; the file was not looked at",
                  "ulimit -v"};
   if (WEXITSTATUS(status) != 0)
-    return broken("gave up on this file (exit code " + std::to_string(WEXITSTATUS(status)) + ")");
+    return broken(compose("gave up on this file (exit code {})", WEXITSTATUS(status)));
   return {};
 }
 

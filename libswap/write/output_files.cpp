@@ -36,7 +36,7 @@ Result<> OutputFiles::ensure_open(std::uint32_t file) {
       return stopped_ || output.state == State::open ||
              (output.state == State::absent && open_ < kMostOpen);
     });
-    if (stopped_) return Error{Code::cancelled, "another file could not be written", {}};
+    if (stopped_) return Error{Code::cancelled, "another file could not be written"};
     if (output.state == State::open) return {};
     output.state = State::opening;
     ++open_;
@@ -68,8 +68,8 @@ Result<OutputFiles::Output> OutputFiles::make(const OutputFile& file) {
     if (output.granule > kLargestBlock ||
         (info.direct && settings_.piece_bytes % info.alignment != 0))
       return Error{Code::unsupported,
-                   files.path_of(output.id) + ": this disk wants blocks of " +
-                       std::to_string(info.alignment) + " bytes",
+                   compose("{}: this disk wants blocks of {} bytes", files.path_of(output.id),
+                           info.alignment),
                    "choose a destination on another disk"};
     if (file.size == 0 || settings_.reservation == Reservation::none) return {};
     return files.allocate(output.id, formats::align_up(file.size, output.granule));

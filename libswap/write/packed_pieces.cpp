@@ -23,7 +23,7 @@ std::uint64_t bound_of(const PackedItem& item) {
   return item.pack == Pack::as_it_is ? item.place.size : ZstdWriter::bound(item.place.size);
 }
 
-Error stopped() { return {Code::cancelled, "another piece could not be written", {}}; }
+Error stopped() { return {Code::cancelled, "another piece could not be written"}; }
 
 // Takes the CRCs of what goes by, and puts the seals into it.
 class Sealer {

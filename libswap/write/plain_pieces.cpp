@@ -57,7 +57,7 @@ Result<> PlainPieces::seal(const Piece& piece, std::span<std::byte> bytes) {
   }
   if (!sealed_twice) ranges.publish(piece.number, ranges.parts_of(piece.offset, bytes));
   if (!seals.empty() && !ranges.wait_before(piece.number))
-    return Error{Code::cancelled, "another piece could not be written", {}};
+    return Error{Code::cancelled, "another piece could not be written"};
   for (const Fragment* fragment : seals) {
     const auto& sealed = std::get<Sealed>(fragment->data);
     const ByteVector seal = sealed.blocks_of

@@ -32,8 +32,7 @@ Result<> check_name(const std::string& name) {
   bool below = !name.empty() && path.is_relative() && path.has_filename();
   for (const auto& part : path) below = below && part != ".." && part != ".";
   if (below && name.find('\0') == std::string::npos) return {};
-  return Error{
-      Code::usage, "'" + printable(name) + "' cannot be a file of a checkpoint directory", {}};
+  return Error{Code::usage, "'" + printable(name) + "' cannot be a file of a checkpoint directory"};
 }
 
 class FragmentCheck {
@@ -48,8 +47,8 @@ class FragmentCheck {
       EBB_TRY_ASSIGN(const std::uint64_t size, size_of(fragment));
       if (fragment.offset < end) return failure(fragment, "begins inside the one before it");
       if (fragment.offset > file_.size || size > file_.size - fragment.offset)
-        return failure(fragment, "of " + std::to_string(size) + " bytes ends beyond the file's " +
-                                     std::to_string(file_.size));
+        return failure(fragment,
+                       compose("of {} bytes ends beyond the file's {}", size, file_.size));
       if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data))
         EBB_TRY(check_seal(fragment, *sealed));
       end = fragment.offset + size;
@@ -60,9 +59,7 @@ class FragmentCheck {
  private:
   Error failure(const Fragment& fragment, const std::string& what) const {
     return {Code::layout,
-            printable(file_.name) + ":" + std::to_string(fragment.offset) + ": the planned part " +
-                what,
-            {}};
+            compose("{}:{}: the planned part {}", printable(file_.name), fragment.offset, what)};
   }
 
   Result<> check_seal(const Fragment& fragment, const formats::Sealed& sealed) {
@@ -98,10 +95,8 @@ class FragmentCheck {
       return std::holds_alternative<formats::Sealed>(fragment.data);
     });
     if (fit && !sealed) return {};
-    return Error{
-        Code::layout,
-        printable(file_.name) + (fit ? ": has blocks and seals" : ": its blocks end beyond it"),
-        {}};
+    return Error{Code::layout, printable(file_.name) +
+                                   (fit ? ": has blocks and seals" : ": its blocks end beyond it")};
   }
 
   Result<std::uint64_t> size_of(const Fragment& fragment) const {
@@ -109,17 +104,17 @@ class FragmentCheck {
     if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) return sealed->size;
     const auto& data = std::get<TensorData>(fragment.data);
     if (data.tensor >= content_.tensors.size())
-      return failure(fragment, "is of tensor " + std::to_string(data.tensor) + " of " +
-                                   std::to_string(content_.tensors.size()));
+      return failure(fragment,
+                     compose("is of tensor {} of {}", data.tensor, content_.tensors.size()));
     const TensorEntry& tensor = content_.tensors[data.tensor];
     if (!inside(data.box, tensor.shape))
-      return failure(fragment, formats::to_string(data.box) + " lies outside " + label_of(tensor) +
-                                   " of shape " + formats::to_string(tensor.shape));
+      return failure(fragment,
+                     compose("{} lies outside {} of shape {}", formats::to_string(data.box),
+                             label_of(tensor), formats::to_string(tensor.shape)));
     const DType dtype = written_dtype(data, content_);
     if (dtype != tensor.dtype && !(is_floating(dtype) && is_floating(tensor.dtype)))
-      return failure(fragment, "would cast " + label_of(tensor) + " from " +
-                                   std::string(name_of(tensor.dtype)) + " to " +
-                                   std::string(name_of(dtype)));
+      return failure(fragment, compose("would cast {} from {} to {}", label_of(tensor),
+                                       name_of(tensor.dtype), name_of(dtype)));
     const auto elems = formats::checked_volume(data.box.extent);
     const auto size = elems ? formats::packed_bytes(dtype, *elems) : std::nullopt;
     if (!size) return failure(fragment, "has more than 2^64 bytes");
@@ -136,8 +131,7 @@ class FragmentCheck {
 Result<> check_items(const OutputFile& file, const Catalog& content) {
   const auto failure = [&](std::uint64_t offset, const std::string& what) {
     return Error{Code::layout,
-                 printable(file.name) + ":" + std::to_string(offset) + ": the planned item " + what,
-                 {}};
+                 compose("{}:{}: the planned item {}", printable(file.name), offset, what)};
   };
   if (file.blocks) return failure(0, "would be packed, and its file has blocks");
   std::uint64_t end = file.head ? file.head->size : 0;
@@ -163,13 +157,13 @@ Result<> check_items(const OutputFile& file, const Catalog& content) {
 
 Result<> check_derived(const formats::Derived& derived, const Catalog& content) {
   if (std::max(derived.tensor, derived.from) >= content.tensors.size())
-    return Error{Code::layout, "the plan derives a tensor that is not there", {}};
+    return Error{Code::layout, "the plan derives a tensor that is not there"};
   const TensorEntry& to = content.tensors[derived.tensor];
   const TensorEntry& from = content.tensors[derived.from];
   if (to.shape == from.shape &&
       (to.dtype == from.dtype || (is_floating(to.dtype) && is_floating(from.dtype))))
     return {};
-  return Error{Code::layout, label_of(to) + " cannot be derived from " + label_of(from), {}};
+  return Error{Code::layout, label_of(to) + " cannot be derived from " + label_of(from)};
 }
 
 }  // namespace
@@ -180,7 +174,7 @@ Result<> check_plan(const EmitPlan& plan, const Catalog& content) {
   for_each_file(plan, [&](const OutputFile& file) {
     if (result) result = check_name(file.name);
     if (result && !names.insert(file.name).second)
-      result = Error{Code::usage, printable(file.name) + ": planned twice", {}};
+      result = Error{Code::usage, printable(file.name) + ": planned twice"};
     if (result) result = FragmentCheck(plan, file, content).run();
   });
   if (plan.packing)
@@ -250,7 +244,7 @@ Result<> check_stores_everything(const EmitPlan& plan, const Catalog& content,
   for (std::uint32_t i = 0; i < planned.tensors.size(); ++i) {
     if (elsewhere.contains(i)) continue;
     if (Result<> proof = prove_coverage(planned.tensors[i], planned); !proof)
-      return Error{Code::layout, "the planned files: " + proof.error().message, {}};
+      return Error{Code::layout, "the planned files: " + proof.error().message};
   }
   return {};
 }

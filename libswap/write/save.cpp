@@ -52,23 +52,19 @@ Result<> check_divisible(const EmitPlan& plan, const SaveRequest& request) {
   if (!plan.dropped.empty())
     return Error{
         Code::unsupported,
-        std::string(request.format.name()) + " cannot hold " + plan.dropped.front() +
-            (plan.dropped.size() > 1 ? " and " + std::to_string(plan.dropped.size() - 1) + " more"
-                                     : ""),
+        compose("{} cannot hold {}{}", request.format.name(), plan.dropped.front(),
+                (plan.dropped.size() > 1 ? compose(" and {} more", plan.dropped.size() - 1) : "")),
         "leave it out of what is saved, or choose another format"};
   if (request.world == 1) return {};
   if (!plan.derived.empty() || std::ranges::any_of(plan.commit_files, needs_all_ranks))
     return Error{Code::unsupported,
-                 std::string(request.format.name()) +
-                     " is not written by several ranks: its last files depend on all of them",
+                 compose("{} is not written by several ranks: its last files depend on all of them",
+                         request.format.name()),
                  "save as dcp, and convert that"};
   for (const OutputFile& file : plan.files)
     if (index_of(file.writer) >= request.world)
-      return Error{Code::layout,
-                   file.name + " would be written by rank " +
-                       std::to_string(index_of(file.writer)) + " of " +
-                       std::to_string(request.world),
-                   {}};
+      return Error{Code::layout, compose("{} would be written by rank {} of {}", file.name,
+                                         index_of(file.writer), request.world)};
   return {};
 }
 
@@ -81,9 +77,7 @@ struct OwnPart {
 Result<OwnPart> part_of(const Checkpoint& content, const SaveRequest& request) {
   if (index_of(request.rank) >= request.world)
     return Error{Code::usage,
-                 "rank " + std::to_string(index_of(request.rank)) + " of " +
-                     std::to_string(request.world) + " cannot save",
-                 {}};
+                 compose("rank {} of {} cannot save", index_of(request.rank), request.world)};
   OwnPart part;
   EBB_TRY_ASSIGN(part.conversion,
                  formats::plan_conversion(content, {.from = formats::format_of(content.catalog()),

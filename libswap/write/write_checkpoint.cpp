@@ -239,16 +239,17 @@ Result<> PlanWriter::verify_derived() const {
   for (std::size_t i = 0; i < wanted.size(); ++i)
     if (wanted[i] != derived_[i])
       return Error{Code::unsupported,
-                   label_of(*tensors[i].tensor) + ": the format keeps only " +
-                       label_of(content_.catalog().tensors[plan_.derived[i].from]) +
-                       ", and that one rounds to other values; nothing was published",
+                   compose("{}: the format keeps only {}, and that one rounds to other values; "
+                           "nothing was published",
+                           label_of(*tensors[i].tensor),
+                           label_of(content_.catalog().tensors[plan_.derived[i].from])),
                    "--drop goes on without it"};
   return {};
 }
 
 Result<> check_pieces(const WriteOptions& options) {
   if (options.piece_bytes > 0) return {};
-  return Error{Code::usage, "pieces of 0 bytes hold nothing", {}};
+  return Error{Code::usage, "pieces of 0 bytes hold nothing"};
 }
 
 Result<> PlanWriter::hire() {
@@ -265,9 +266,9 @@ Result<> PlanWriter::hire() {
   const std::uint64_t held = options_.memory_bytes / each;
   if (held == 0)
     return Error{Code::usage,
-                 "a memory budget of " + std::to_string(options_.memory_bytes) +
-                     " bytes is too small: one worker needs " + std::to_string(each),
-                 "--memory " + std::to_string(formats::div_ceil(each, formats::MiB)) + "MiB"};
+                 compose("a memory budget of {} bytes is too small: one worker needs {}",
+                         options_.memory_bytes, each),
+                 compose("--memory {}MiB", formats::div_ceil(each, formats::MiB))};
   workers_ = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(workers_or_default(options_.workers), held));
   return {};
@@ -305,8 +306,8 @@ Result<> check_space(IoBackend& files, const fs::path& destination, const EmitPl
   EBB_TRY_ASSIGN(const std::uint64_t free, files.free_bytes(destination.parent_path()));
   if (free >= needed) return {};
   return Error{Code::no_space,
-               destination.string() + ": needs " + std::to_string(needed) + " bytes, but " +
-                   destination.parent_path().string() + " has " + std::to_string(free) + " free",
+               compose("{}: needs {} bytes, but {} has {} free", destination.string(), needed,
+                       destination.parent_path().string(), free),
                "free some space, or choose a destination on another disk"};
 }
 

@@ -15,7 +15,7 @@ namespace {
 Result<> make(const std::string& directory, const std::string& format, std::uint64_t bytes,
               std::uint32_t ranks) {
   const formats::Format* to = formats::format_named(format);
-  if (to == nullptr) return Error{Code::usage, "no format is called " + format, {}};
+  if (to == nullptr) return Error{Code::usage, "no format is called " + format};
   const bench::SyntheticCheckpoint source(bytes);
   EBB_TRY_ASSIGN(const auto conversion,
                  formats::plan_conversion(source, {.from = formats::format_of(source.catalog()),

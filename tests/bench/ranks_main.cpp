@@ -98,11 +98,11 @@ class Rank {
                    Layout::make({.policy = Policy::rows, .mesh = {task_.world, 1}}, shapes));
     std::uint64_t all = 0;
     for (std::uint32_t t = 0; t < kTensors; ++t)
-      all += formats::align_up(layout.local_elems(t, Rank{number_}) * 4, kPage);
+      all += formats::align_up(layout.local_elems(t, formats::Rank{number_}) * 4, kPage);
     EBB_TRY_ASSIGN(memory_, AlignedBuffer::allocate(all));
     std::span<std::byte> left = memory_.bytes();
     for (std::uint32_t t = 0; t < kTensors; ++t)
-      for (const formats::Piece& piece : layout.pieces(t, Rank{number_})) {
+      for (const formats::Piece& piece : layout.pieces(t, formats::Rank{number_})) {
         const std::uint64_t bytes = formats::volume(piece.box.extent) * 4;
         parts_.push_back({t, piece.box, left.first(bytes)});
         left = left.subspan(formats::align_up(bytes, kPage));
@@ -126,10 +126,11 @@ class Rank {
     std::vector<formats::Held> held;
     for (const Part& part : parts_) held.push_back({part.tensor, part.box, part.memory});
     EBB_TRY_ASSIGN(const auto content, formats::MemoryContent::make(catalog_, std::move(held)));
-    EBB_TRY(libswap::save(
-        io, ranks_, content,
-        {.format = *formats::format_named("dcp"), .rank = Rank{number_}, .world = task_.world},
-        task_.directory));
+    EBB_TRY(libswap::save(io, ranks_, content,
+                          {.format = *formats::format_named("dcp"),
+                           .rank = formats::Rank{number_},
+                           .world = task_.world},
+                          task_.directory));
     return {};
   }
 
@@ -142,7 +143,7 @@ class Rank {
       const auto found =
           std::ranges::find(tensors, catalog_.tensors[part.tensor].name, &TensorEntry::name);
       if (found == tensors.end())
-        return Error{Code::incomplete, "no " + catalog_.tensors[part.tensor].name, {}};
+        return Error{Code::incomplete, "no " + catalog_.tensors[part.tensor].name};
       wanted.push_back(
           {static_cast<std::uint32_t>(found - tensors.begin()), part.box, part.memory});
     }
@@ -155,7 +156,7 @@ class Rank {
       if (!visit(part, [](const std::byte* place, std::uint32_t bits) {
             return std::memcmp(place, &bits, sizeof(bits)) == 0;
           }))
-        return Error{Code::corrupt, catalog_.tensors[part.tensor].name + " arrived changed", {}};
+        return Error{Code::corrupt, catalog_.tensors[part.tensor].name + " arrived changed"};
     return {};
   }
 

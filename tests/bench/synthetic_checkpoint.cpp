@@ -59,8 +59,8 @@ std::uint64_t SyntheticCheckpoint::add(const std::string& name, const Shape& sha
   return formats::volume(shape) * kBytesPerParameter;
 }
 
-Result<> SyntheticCheckpoint::read(const TensorEntry& tensor, const Chunk&, std::uint64_t first,
-                                   std::span<std::byte> into) const {
+Result<> SyntheticCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk&,
+                                         std::uint64_t first, std::span<std::byte> into) const {
   auto number = static_cast<std::uint64_t>(&tensor - catalog_.tensors.data());
   EBB_CHECK(number < catalog_.tensors.size());
   if (tensor.state == "param") ++number;  // the master's, rounded

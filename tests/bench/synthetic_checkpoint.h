@@ -16,8 +16,8 @@ class SyntheticCheckpoint : public Checkpoint {
   explicit SyntheticCheckpoint(std::uint64_t bytes);
 
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override;
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
 
  private:
   std::uint64_t add(const std::string& name, const Shape& shape);  // bytes

@@ -10,7 +10,7 @@ namespace {
 
 using tools::bytes_text;
 
-Error untrue(std::string what) { return {Code::state, std::move(what), {}}; }
+Error untrue(std::string what) { return {Code::state, std::move(what)}; }
 
 std::string fixed(double value, int digits) {
   std::array<char, 64> text{};

@@ -130,9 +130,7 @@ struct Story {
   Result<Trained> killed = never_ran(), resident = never_ran(), from_export = never_ran();
 
  private:
-  static Error never_ran() {
-    return {Code::state, "the training before it did not come so far", {}};
-  }
+  static Error never_ran() { return {Code::state, "the training before it did not come so far"}; }
 };
 
 Result<Lines> claim_loss(const Demo& demo, Story& story);

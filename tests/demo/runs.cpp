@@ -179,10 +179,8 @@ Result<Lines> let_user_kill(const Demo& demo) {
   EBB_TRY_ASSIGN(const std::string wanted, hash_of(demo, plain_store));
   EBB_TRY_ASSIGN(const std::string got, hash_of(demo, my_store));
   if (wanted != got)
-    return Error{
-        Code::state,
-        "killed " + std::to_string(kills) + " times: hash " + got + ", never killed: " + wanted,
-        {}};
+    return Error{Code::state, "killed " + std::to_string(kills) + " times: hash " + got +
+                                  ", never killed: " + wanted};
   return Lines{{"killed " + std::to_string(kills) + " times, hash " + got.substr(0, 16) +
                     " = never killed, all in memory",
                 shell({demo.program("ebb-demo"), "--you-kill"})}};
@@ -206,7 +204,7 @@ Result<Results> Results::read(libswap::IoQueue& io, const fs::path& file) {
 
 Result<std::string> Results::text(const std::string& key) const {
   const auto found = values_.find(key);
-  if (found == values_.end()) return Error{Code::state, file_ + ": no \"" + key + "\"", {}};
+  if (found == values_.end()) return Error{Code::state, file_ + ": no \"" + key + "\""};
   const std::string& value = found->second;
   return value.starts_with('"') ? value.substr(1, value.size() - 2) : value;
 }
@@ -216,7 +214,7 @@ Result<double> Results::number(const std::string& key) const {
   double number = 0;
   const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
   if (parsed.ec != std::errc())
-    return Error{Code::state, file_ + ": \"" + key + "\" is no number: " + value, {}};
+    return Error{Code::state, file_ + ": \"" + key + "\" is no number: " + value};
   return number;
 }
 

@@ -13,7 +13,7 @@ using libswap::ChildProcess;
 
 constexpr std::uint64_t kMostOutput = 256 * formats::MiB;
 
-Error untrue(std::string what) { return {Code::state, std::move(what), {}}; }
+Error untrue(std::string what) { return {Code::state, std::move(what)}; }
 
 // The JSON string or number after `"key": `, from `at` on, which moves behind it. The tools write
 // their JSON in one way; what matters here comes in a known order.

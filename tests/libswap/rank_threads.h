@@ -41,7 +41,7 @@ class ThreadAgreement {
   }
 
  private:
-  static Error peer() { return {Code::peer, "another rank is gone", {}}; }
+  static Error peer() { return {Code::peer, "another rank is gone"}; }
 
   const std::uint32_t world_;
   std::mutex mutex_;

@@ -34,7 +34,7 @@ Result<std::shared_ptr<const formats::ByteSource>> MemoryTree::open(std::string_
     if (file == name)
       return std::shared_ptr<const formats::ByteSource>(
           std::make_shared<formats::MemorySource>(root_ + "/" + file, content));
-  return Error{Code::io, root_ + ": no file " + std::string(name), {}};
+  return Error{Code::io, root_ + ": no file " + std::string(name)};
 }
 
 std::shared_ptr<MemoryTree> load_tree(const std::filesystem::path& path) {

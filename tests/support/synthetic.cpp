@@ -81,7 +81,7 @@ class Writer {
     out.close();
     std::error_code failed;
     if (out) fs::resize_file(path, file.size, failed);
-    if (!out || failed) return Error{Code::io, "cannot write " + path.string(), {}};
+    if (!out || failed) return Error{Code::io, "cannot write " + path.string()};
     return {};
   }
 
@@ -102,7 +102,7 @@ class Writer {
 
 Result<> make_synthetic(const Synthetic& wanted, const std::string& directory) {
   const formats::Format* format = formats::format_named(wanted.format);
-  if (format == nullptr) return Error{Code::unsupported, wanted.format + " is not written", {}};
+  if (format == nullptr) return Error{Code::unsupported, wanted.format + " is not written"};
   const Catalog content = content_of(wanted);
   std::vector<Shape> shapes;
   for (const TensorEntry& tensor : content.tensors) shapes.push_back(tensor.shape);

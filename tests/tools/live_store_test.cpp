@@ -21,7 +21,6 @@
 namespace ebb {
 namespace {
 
-using libswap::Result;
 using libswap::Store;
 
 constexpr std::uint32_t kWorld = 2;

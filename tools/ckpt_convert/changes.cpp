@@ -14,7 +14,7 @@ constexpr std::uint64_t kMaxRules = 16 << 20;  // bytes of a file of rules
 Result<std::string> text_of_file(const std::string& path) {
   EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(path));
   if (tree->entries().size() != 1)
-    return Error{Code::usage, "--rename @" + printable(path) + ": not one file", {}};
+    return Error{Code::usage, "--rename @" + printable(path) + ": not one file"};
   EBB_TRY_ASSIGN(const auto source, tree->open(tree->entries().front().name));
   EBB_TRY_ASSIGN(const ByteVector bytes,
                  formats::read_bytes(*source, 0, source->size(), kMaxRules));
@@ -36,8 +36,7 @@ Result<formats::MomentumRule> momentum_of(std::string_view text) {
     return Error{Code::usage,
                  "--momentum takes ema or sum, or what it is and what it shall be, as in sum:ema, "
                  "not '" +
-                     printable(text) + "'",
-                 {}};
+                     printable(text) + "'"};
   rule.to = *to;
   return rule;
 }

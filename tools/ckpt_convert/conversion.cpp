@@ -41,7 +41,8 @@ std::string in_one_line(const std::vector<std::string>& items, std::size_t most)
   std::string out;
   for (std::size_t i = 0; i < std::min(items.size(), most); ++i)
     out.append(i == 0 ? "" : ", ").append(items[i]);
-  return items.size() <= most ? out : out + " and " + count_text(items.size() - most) + " more";
+  return items.size() <= most ? out
+                              : compose("{} and {} more", out, count_text(items.size() - most));
 }
 
 // Files that loaders and savers lay beside those which a description speaks of.
@@ -114,10 +115,9 @@ Result<> check_places(const Request& request) {
                  "give the directory its own name, as in ../result"};
   std::error_code failure;
   const fs::path source = fs::weakly_canonical(tidied(request.source), failure);
-  if (failure) return Error{Code::io, printable(request.source) + ": " + failure.message(), {}};
+  if (failure) return Error{Code::io, printable(request.source) + ": " + failure.message()};
   const fs::path destination = fs::weakly_canonical(tidied(request.destination), failure);
-  if (failure)
-    return Error{Code::io, printable(request.destination) + ": " + failure.message(), {}};
+  if (failure) return Error{Code::io, printable(request.destination) + ": " + failure.message()};
   const std::string both = printable(request.destination) + " and " + printable(request.source);
   if (source == destination)
     return Error{Code::usage, "source and destination are the same place: " + both,
@@ -157,12 +157,11 @@ std::size_t Prepared::files() const {
 
 Result<Prepared> prepare(const Request& request) {
   if (!is_read_here(*request.format))
-    return Error{Code::unsupported,
-                 "what is written as " + std::string(request.format->name()) +
-                     " could not be read back: no " +
-                     std::string(request.format->traits().reader_program) +
-                     " lies beside ckpt-convert",
-                 "install libhdf5-dev, then ./dev setup && ./dev build"};
+    return Error{
+        Code::unsupported,
+        compose("what is written as {} could not be read back: no {} lies beside ckpt-convert",
+                request.format->name(), request.format->traits().reader_program),
+        "install libhdf5-dev, then ./dev setup && ./dev build"};
   EBB_TRY(check_places(request));
   EBB_TRY_ASSIGN(auto source, open_checkpoint(request.source, request.parts));
   EBB_TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
@@ -195,8 +194,8 @@ Result<Prepared> prepare(const Request& request) {
                  "--drop goes on without it; -n --drop lists all of it"};
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
     return Error{Code::unsupported,
-                 std::string(request.format->name()) + " cannot hold " +
-                     in_one_line(conversion.plan.dropped, 6),
+                 compose("{} cannot hold {}", request.format->name(),
+                         in_one_line(conversion.plan.dropped, 6)),
                  "--drop goes on without; -n --drop lists all of it"};
   return Prepared{std::move(source), std::move(conversion), std::move(replaces)};
 }

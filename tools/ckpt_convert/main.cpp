@@ -298,7 +298,7 @@ Result<const formats::Format*> target_of(const Arguments& arguments) {
   if (!name) return Error{Code::usage, "--to is missing: which format to write?", "one of " + list};
   if (const formats::Format* format = formats::format_named(*name)) return format;
   const auto meant = format_meant(*name, known);
-  return Error{Code::usage, "--to takes one of " + list + ", not '" + printable(*name) + "'",
+  return Error{Code::usage, compose("--to takes one of {}, not '{}'", list, printable(*name)),
                meant ? "did you mean --to " + *meant + "?" : std::string()};
 }
 
@@ -309,10 +309,9 @@ Result<formats::Compression> compression_of(std::string_view text, const formats
     for (const formats::Format* other : formats::registered_formats())
       if (other->traits().packs != formats::Packs::nothing)
         list.append(list.empty() ? "" : " and ").append(other->name());
-    return Error{
-        Code::usage,
-        "--compress: readers of " + std::string(format.name()) + " know no compressed data",
-        "formats that take --compress: " + list};
+    return Error{Code::usage,
+                 compose("--compress: readers of {} know no compressed data", format.name()),
+                 "formats that take --compress: " + list};
   }
   using formats::ZstdWriter;
   constexpr std::string_view kCodec = "zstd";
@@ -326,10 +325,8 @@ Result<formats::Compression> compression_of(std::string_view text, const formats
       compression.level >= ZstdWriter::kFirstLevel && compression.level <= ZstdWriter::kLastLevel)
     return compression;
   return Error{Code::usage,
-               "--compress takes zstd or zstd:LEVEL with a level from " +
-                   std::to_string(ZstdWriter::kFirstLevel) + " to " +
-                   std::to_string(ZstdWriter::kLastLevel) + ", not '" + printable(text) + "'",
-               {}};
+               compose("--compress takes zstd or zstd:LEVEL with a level from {} to {}, not '{}'",
+                       ZstdWriter::kFirstLevel, ZstdWriter::kLastLevel, printable(text))};
 }
 
 Result<Request> request_of(const Arguments& arguments) {
@@ -341,17 +338,15 @@ Result<Request> request_of(const Arguments& arguments) {
   const std::uint64_t world = arguments.count("world-size").value_or(1);
   if (world == 0 || world > kMaxWorld)
     return Error{Code::usage,
-                 "--world-size takes 1 to " + std::to_string(kMaxWorld) + " ranks, not " +
-                     std::to_string(world),
-                 {}};
+                 compose("--world-size takes 1 to {} ranks, not {}", kMaxWorld, world)};
   request.world = static_cast<std::uint32_t>(world);
   if (const auto policy = arguments.text("partition"))
     request.policy = formats::policy_named(*policy);
   request.file_bytes = arguments.size("shard-size");
   if (request.file_bytes && request.format->traits().file_size != formats::FileSize::limited)
     return Error{Code::usage,
-                 "--shard-size: a file of " + std::string(request.format->name()) +
-                     " holds what its rank has, whatever the size",
+                 compose("--shard-size: a file of {} holds what its rank has, whatever the size",
+                         request.format->name()),
                  "more ranks (--world-size) make smaller files; safetensors takes --shard-size"};
   if (const auto text = arguments.text("compress")) {
     EBB_TRY_ASSIGN(request.compression, compression_of(*text, *request.format));
@@ -367,10 +362,7 @@ Result<Request> request_of(const Arguments& arguments) {
   }
   const std::uint64_t jobs = arguments.count("jobs").value_or(0);
   if (arguments.count("jobs") && (jobs == 0 || jobs > kMaxJobs))
-    return Error{
-        Code::usage,
-        "--jobs takes 1 to " + std::to_string(kMaxJobs) + " workers, not " + std::to_string(jobs),
-        {}};
+    return Error{Code::usage, compose("--jobs takes 1 to {} workers, not {}", kMaxJobs, jobs)};
   request.workers = static_cast<std::uint32_t>(jobs);
   request.memory_bytes = arguments.size("memory").value_or(request.memory_bytes);
   EBB_TRY_ASSIGN(request.edits, edits_of(arguments));

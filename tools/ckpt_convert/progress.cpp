@@ -30,8 +30,8 @@ void ProgressLine::show(const libswap::WriteProgress& progress) {
   std::array<char, 96> tail{};
   std::snprintf(tail.data(), tail.size(), "  %3.0f %%  %.2f GB/s", percent(progress.bytes_done),
                 rate / 1e9);
-  std::string line =
-      "writing " + bytes_text(progress.bytes_done) + " of " + bytes_text(total) + tail.data();
+  std::string line = compose("writing {} of {}{}", bytes_text(progress.bytes_done),
+                             bytes_text(total), tail.data());
   if (seconds > 2 && rate > 0) {
     const auto left =
         static_cast<unsigned>(static_cast<double>(total - progress.bytes_done) / rate);

@@ -56,8 +56,8 @@ Result<> check_cancelled() {
 
 Error read_back_different(const TensorEntry& wanted) {
   return {Code::corrupt,
-          "tensor '" + printable(wanted.name) + "' (" + printable(wanted.state) +
-              ") was read back different; nothing was published",
+          compose("tensor '{}' ({}) was read back different; nothing was published",
+                  printable(wanted.name), printable(wanted.state)),
           std::string(kWhatNow)};
 }
 
@@ -86,9 +86,9 @@ Result<> ReadBack::run(const std::filesystem::path& directory,
   if (!lost.empty())
     return Error{
         Code::state,  // ours to mend; the source is as sound as before
-        lost.front() + " in what was read back" +
-            (lost.size() == 1 ? "" : " (and " + plural(lost.size() - 1, "more such thing") + ")") +
-            "; nothing was published",
+        compose(
+            "{} in what was read back{}; nothing was published", lost.front(),
+            (lost.size() == 1 ? "" : " (and " + plural(lost.size() - 1, "more such thing") + ")")),
         "this is a defect of the writer of " + written->catalog().format +
             "; please report it. -n --drop lists what it knows it cannot hold"};
   return compare_tensors(*written, fingerprints);
@@ -103,9 +103,8 @@ Result<> ReadBack::compare_tensors(const Checkpoint& written,
   const auto stored = stored_tensors(content, conversion_.plan);
   if (stored.size() > written_tensors.size())
     return Error{Code::corrupt,
-                 count_text(stored.size()) + " tensors were written but " +
-                     count_text(written_tensors.size()) + " are read back",
-                 {}};
+                 compose("{} tensors were written but {} are read back", count_text(stored.size()),
+                         count_text(written_tensors.size()))};
   // Most are there under their own name and state: those are read together.
   std::vector<std::uint32_t> numbers;
   std::vector<libswap::TensorOf> exact;
@@ -162,9 +161,9 @@ Result<std::vector<std::string>> ReadBack::rounded_otherwise() const {
     EBB_TRY_ASSIGN(const std::uint64_t derived,
                    fingerprint_as(content, tensors[from], tensors[number]));
     if (wanted != derived)
-      lines.push_back("tensor '" + printable(tensors[number].name) + "' (" +
-                      printable(tensors[number].state) + "): " + label_of(tensors[from]) +
-                      ", which stands for it, rounds to other values");
+      lines.push_back(compose("tensor '{}' ({}): {}, which stands for it, rounds to other values",
+                              printable(tensors[number].name), printable(tensors[number].state),
+                              label_of(tensors[from])));
   }
   return lines;
 }

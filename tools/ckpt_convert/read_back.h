@@ -29,7 +29,6 @@ class ReadBack {
   Result<std::vector<std::string>> rounded_otherwise() const;
 
  private:
-  using TensorEntry = TensorEntry;
   // By name. A format without a word for a state stores it under another one: master weights as
   // the parameters, for example.
   using ByName = std::multimap<std::string_view, const TensorEntry*>;

@@ -55,10 +55,11 @@ std::string folder_note(const Request& request, const Prepared& prepared) {
 
 std::string plan_text(const Request& request, const Prepared& prepared) {
   const formats::Conversion& conversion = prepared.conversion;
-  std::string out = "would write " + printable(request.destination) + ": " +
-                    std::string(request.format->name()) + " for " + plural(request.world, "rank") +
-                    ", " + plural(conversion.content->catalog().tensors.size(), "tensor") + ", " +
-                    plural(prepared.files(), "file") + ", " + planned_bytes(prepared) + "\n";
+  std::string out =
+      compose("would write {}: {} for {}, {}, {}, {}\n", printable(request.destination),
+              request.format->name(), plural(request.world, "rank"),
+              plural(conversion.content->catalog().tensors.size(), "tensor"),
+              plural(prepared.files(), "file"), planned_bytes(prepared));
   Table table({{"file"}, {"rank", Align::right}, {"bytes", Align::right}});
   constexpr std::size_t kShown = 16;
   for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
@@ -85,12 +86,13 @@ std::string done_text(const Request& request, const Prepared& prepared, const Ou
   std::array<char, 64> seconds{}, speed{};
   std::snprintf(seconds.data(), seconds.size(), " in %.2f s", report.seconds);
   if (rate >= 1) std::snprintf(speed.data(), speed.size(), " (%.0f MB/s)", rate);
-  return printable(request.destination) + ": " + std::string(request.format->name()) + " for " +
-         plural(request.world, "rank") + ", " + plural(tensors - lost, "tensor") + ", " +
-         plural(report.files, "file") + ", " + written_bytes(report, prepared) + seconds.data() +
-         speed.data() + ", verified bit for bit\n" + folder_note(request, prepared) +
-         (prepared.replaces.empty() ? "" : "  replaced " + prepared.replaces + "\n") +
-         verified_text(prepared, outcome);
+  return compose("{}: {} for {}, {}, {}, {}{}{}, verified bit for bit\n{}{}{}",
+                 printable(request.destination), request.format->name(),
+                 plural(request.world, "rank"), plural(tensors - lost, "tensor"),
+                 plural(report.files, "file"), written_bytes(report, prepared), seconds.data(),
+                 speed.data(), folder_note(request, prepared),
+                 (prepared.replaces.empty() ? "" : "  replaced " + prepared.replaces + "\n"),
+                 verified_text(prepared, outcome));
 }
 
 std::string report_json(const Request& request, const Prepared& prepared, const Outcome* outcome) {
@@ -117,7 +119,7 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
   for (const std::string& change : prepared.conversion.changes) json.text(change);
   json.close_list().key("bytes").number(prepared.bytes());
   if (prepared.conversion.plan.packing) {
-    json.key("compression").text("zstd:" + std::to_string(request.compression->level));
+    json.key("compression").text(compose("zstd:{}", request.compression->level));
     if (outcome != nullptr) json.key("compressed_bytes").number(outcome->report.bytes);
   }
   json.key("dropped").open_list();

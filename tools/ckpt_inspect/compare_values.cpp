@@ -25,8 +25,8 @@ std::string text_of(const Value* value) {
 void compare_one(const std::string& what, const Value& a, const Value& b, Comparison& comparison) {
   ++comparison.values_in_both;
   for (const auto& [path, left, right] : formats::differences(a, b, kMostInValue))
-    comparison.values.push_back(what + printable(path, kShown) + ": " + text_of(left) +
-                                " against " + text_of(right));
+    comparison.values.push_back(compose("{}{}: {} against {}", what, printable(path, kShown),
+                                        text_of(left), text_of(right)));
 }
 
 // The group of `catalog` that holds a parameter of `wanted`: the one of the same number if it does,
@@ -59,7 +59,7 @@ void compare_sets(const std::string& group, const GroupEntry& a, const GroupEntr
   const auto tell = [&](const auto& from, const auto& other, std::string_view side) {
     for (const std::string& name : from)
       if (!other.contains(name))
-        comparison.values.push_back(group + ": " + name + " only on the " + std::string(side));
+        comparison.values.push_back(compose("{}: {} only on the {}", group, name, side));
   };
   const std::set<std::string> left = names(a), right = names(b);
   tell(left, right, "left");
@@ -71,7 +71,7 @@ void compare_groups(const Catalog& left, const Catalog& right, Comparison& compa
     const GroupEntry& a = left.groups[i];
     const GroupEntry* b = group_like(right, a, i);
     if (b == nullptr) continue;
-    const std::string group = "group " + std::to_string(i);
+    const std::string group = compose("group {}", i);
     if (!a.optimizer.empty() && !b->optimizer.empty())
       compare_one(group + ": optimizer", Value::of_string(a.optimizer),
                   Value::of_string(b->optimizer), comparison);

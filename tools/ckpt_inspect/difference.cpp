@@ -31,26 +31,26 @@ std::string values_text(const TensorDifference& difference) {
   if (!difference.largest) return difference.differing == 0 ? "values equal" : "bits differ";
   std::array<char, 32> largest{};
   std::snprintf(largest.data(), largest.size(), "%.6g", *difference.largest);
-  return count_text(difference.differing) + " of " + plural(elements, "element") +
-         (difference.differing == 1 ? " differs" : " differ") + ", first at " +
-         formats::to_string(difference.first) + ", largest difference " + largest.data();
+  return compose("{} of {}{}, first at {}, largest difference {}", count_text(difference.differing),
+                 plural(elements, "element"), difference.differing == 1 ? " differs" : " differ",
+                 formats::to_string(difference.first), largest.data());
 }
 
 // "w (param): F32 against BF16; 3 of 28 elements differ, first at [1, 2], largest difference 0.5"
 std::string line_of(const TensorDifference& difference) {
   const TensorEntry& tensor = shown_tensor(difference);
-  std::string out = printable(tensor.name) + " (" + printable(tensor.state, 40) + "): ";
+  std::string out = compose("{} ({}): ", printable(tensor.name), printable(tensor.state, 40));
   switch (difference.kind) {
     case Kind::only_left:
       return out + "only on the left";
     case Kind::only_right:
       return out + "only on the right";
     case Kind::shape:
-      return out + formats::to_string(difference.left->shape) + " against " +
-             formats::to_string(difference.right->shape);
+      return compose("{}{} against {}", out, formats::to_string(difference.left->shape),
+                     formats::to_string(difference.right->shape));
     case Kind::dtype:
-      return out + std::string(name_of(difference.left->dtype)) + " against " +
-             std::string(name_of(difference.right->dtype)) + "; " + values_text(difference);
+      return compose("{}{} against {}; {}", out, name_of(difference.left->dtype),
+                     name_of(difference.right->dtype), values_text(difference));
     case Kind::values:
       break;
   }
@@ -119,12 +119,13 @@ std::string difference_text(const Console& console, const View& view,
   if (shown < total) out += "  ... " + count_text(total - shown) + " more\n";
   out += comparison.same() ? console.good("same") + ": "
                            : console.bad(plural(total, "difference")) + "; ";
-  out += plural(comparison.equal_tensors, "tensor") + " (" + bytes_text(comparison.equal_bytes) +
-         ") equal bit for bit, " + plural(comparison.values_in_both, "value") + " compared\n";
+  out += compose("{} ({}) equal bit for bit, {} compared\n",
+                 plural(comparison.equal_tensors, "tensor"), bytes_text(comparison.equal_bytes),
+                 plural(comparison.values_in_both, "value"));
   if (comparison.values_only_left + comparison.values_only_right != 0)
-    out += "  not compared: " + count_text(comparison.values_only_left) +
-           " values only on the left, " + count_text(comparison.values_only_right) +
-           " only on the right\n";
+    out +=
+        compose("  not compared: {} values only on the left, {} only on the right\n",
+                count_text(comparison.values_only_left), count_text(comparison.values_only_right));
   return out;
 }
 

@@ -41,9 +41,8 @@ std::string command_for(const std::string& path, const ResumeAnswer& answer, std
   std::string source = path;
   while (source.size() > 1 && source.back() == '/') source.pop_back();
   const std::string ranks = std::to_string(world);
-  std::string out = "ckpt-convert " + quoted(source) + " " +
-                    quoted(source + "-" + ranks + "ranks") + " --to " + answer.to +
-                    " --world-size " + ranks;
+  std::string out = compose("ckpt-convert {} {} --to {} --world-size {}", quoted(source),
+                            quoted(compose("{}-{}ranks", source, ranks)), answer.to, ranks);
   if (!answer.partition.empty()) out += " --partition " + answer.partition;
   return out;
 }
@@ -68,7 +67,7 @@ std::string json_of(const std::string& path, std::uint32_t world, const Explaine
 std::string text_of(const Console& console, const std::string& path, std::uint32_t world,
                     const Explained& explained) {
   const ResumeAnswer& answer = explained.answer;
-  std::string out = printable(path) + " on " + plural(world, "rank") + ": ";
+  std::string out = compose("{} on {}: ", printable(path), plural(world, "rank"));
   out += answer.resumable ? console.good("yes") : console.bad("no");
   out += ", " + answer.loader + (answer.resumable ? " resumes it\n" : " cannot resume it\n");
   out += labelled("why", printable(answer.why, 1000));
@@ -92,9 +91,7 @@ Result<std::uint32_t> world_of(const Arguments& arguments) {
   const std::uint64_t world = arguments.count("explain-resume").value_or(0);
   if (world == 0 || world > kMaxWorld)
     return Error{Code::usage,
-                 "--explain-resume " + std::to_string(world) + ": a number of ranks is 1 to " +
-                     std::to_string(kMaxWorld),
-                 {}};
+                 compose("--explain-resume {}: a number of ranks is 1 to {}", world, kMaxWorld)};
   return static_cast<std::uint32_t>(world);
 }
 
@@ -102,7 +99,7 @@ Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t wo
   const Catalog& catalog = view.catalog();
   Explained explained;
   explained.saved = "by " + plural(catalog.world, "rank");
-  if (catalog.step) explained.saved += ", step " + std::to_string(*catalog.step);
+  if (catalog.step) explained.saved += compose(", step {}", *catalog.step);
   explained.answer = resume_answer(formats::format_of(catalog).resume_rules(), {catalog, world});
   ResumeAnswer& answer = explained.answer;
   if (const auto covered = prove_coverage(catalog); !covered) {

@@ -129,8 +129,7 @@ Result<std::string_view> mode_of(const Arguments& arguments) {
     if (!arguments.has(one.flag)) continue;
     if (chosen != nullptr)
       return Error{Code::usage,
-                   "--" + std::string(chosen->flag) + " and --" + std::string(one.flag) +
-                       " cannot be shown together",
+                   compose("--{} and --{} cannot be shown together", chosen->flag, one.flag),
                    "run ckpt-inspect once for each"};
     chosen = &one;
   }
@@ -139,9 +138,8 @@ Result<std::string_view> mode_of(const Arguments& arguments) {
   if (chosen == nullptr) return std::string_view();
   for (const std::string_view name : {"key", "state", "rank", "limit"})
     if (arguments.has(name) &&
-        chosen->filters.find(" " + std::string(name) + " ") == std::string_view::npos)
-      return Error{Code::usage,
-                   "--" + std::string(name) + " says nothing with --" + std::string(chosen->flag),
+        chosen->filters.find(compose(" {} ", name)) == std::string_view::npos)
+      return Error{Code::usage, compose("--{} says nothing with --{}", name, chosen->flag),
                    "leave it out"};
   return chosen->flag;
 }

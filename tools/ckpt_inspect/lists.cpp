@@ -15,8 +15,7 @@ constexpr std::size_t kEverything = ~std::size_t{0};
 
 std::string more_line(std::size_t shown, std::size_t total) {
   if (shown >= total) return {};
-  return "  ... " + count_text(total - shown) + " more (--limit " + std::to_string(total) +
-         " shows all)\n";
+  return compose("  ... {} more (--limit {} shows all)\n", count_text(total - shown), total);
 }
 
 Result<std::optional<std::string>> digest_of(const View& view, const TensorEntry& tensor,
@@ -164,11 +163,12 @@ Result<Exit> show_groups(Console& console, const View& view) {
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const GroupEntry& group = groups[i];
     if (!wants_group(view, group)) continue;
-    out += "  group " + std::to_string(i) + "  " +
-           (group.optimizer.empty() ? "optimizer not recorded" : printable(group.optimizer, 40)) +
-           ", " + plural(group.params.size(), "parameter") + "\n";
+    out += compose(
+        "  group {}  {}, {}\n", i,
+        (group.optimizer.empty() ? "optimizer not recorded" : printable(group.optimizer, 40)),
+        plural(group.params.size(), "parameter"));
     for (const auto& [name, value] : group.settings)
-      out += "    " + printable(name, 40) + " = " + value_text(value) + "\n";
+      out += compose("    {} = {}\n", printable(name, 40), value_text(value));
     const std::size_t shown = shown_of(view, group.params.size(), kEverything);
     for (std::size_t p = 0; p < shown; ++p)
       out += "    - " + printable(group.params[p], 100) + "\n";

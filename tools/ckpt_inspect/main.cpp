@@ -24,8 +24,7 @@ Result<Selection> selection_of(const Arguments& arguments) {
   selection.include = arguments.texts("key");
   selection.states = arguments.texts("state");
   if (const auto rank = arguments.count("rank")) {
-    if (*rank > 0xffff'ffffu)
-      return Error{Code::usage, "--rank " + std::to_string(*rank) + " is no rank", {}};
+    if (*rank > 0xffff'ffffu) return Error{Code::usage, compose("--rank {} is no rank", *rank)};
     selection.rank = Rank{static_cast<std::uint32_t>(*rank)};
   }
   return selection;
@@ -37,8 +36,8 @@ Result<View> view_of(const std::string& path, const Checkpoint& checkpoint,
   const std::uint32_t world = checkpoint.catalog().world;
   if (selection.rank && index_of(*selection.rank) >= world)
     return Error{Code::usage,
-                 "--rank " + std::to_string(index_of(*selection.rank)) + ", but " +
-                     plural(world, "rank") + " wrote " + path,
+                 compose("--rank {}, but {} wrote {}", index_of(*selection.rank),
+                         plural(world, "rank"), path),
                  "the first rank is 0"};
   EBB_TRY_ASSIGN(auto tensors, select(checkpoint.catalog(), selection));
   return View{path,

@@ -107,8 +107,7 @@ std::string short_name(std::string_view name) {
 }
 
 std::string bytes_range(const Chunk& chunk) {
-  return "bytes " + std::to_string(chunk.offset) + "-" +
-         std::to_string(chunk.offset + chunk.length);
+  return compose("bytes {}-{}", chunk.offset, chunk.offset + chunk.length);
 }
 
 std::map<std::uint32_t, Strip> strips_of(const View& view, std::string_view state) {
@@ -121,10 +120,9 @@ std::map<std::uint32_t, Strip> strips_of(const View& view, std::string_view stat
       if (elements == 0) continue;
       strips[index_of(chunk.holder)].push_back(
           {short_name(tensor->name),
-           tensor->name + " " + formats::to_string(tensor->shape) + " " +
-               std::string(name_of(tensor->dtype)) + "\nrows " +
-               rows_text(chunk.box, tensor->shape) + "\n" +
-               view.catalog().files.at(chunk.file).name + " " + bytes_range(chunk),
+           compose("{} {} {}\nrows {}\n{} {}", tensor->name, formats::to_string(tensor->shape),
+                   name_of(tensor->dtype), rows_text(chunk.box, tensor->shape),
+                   view.catalog().files.at(chunk.file).name, bytes_range(chunk)),
            layer_of(tensor->name), elements * formats::bits_of(tensor->dtype) / 8});
     }
   }
@@ -154,23 +152,22 @@ std::uint64_t bytes_of(const Strip& strip) {
 
 std::string strip_svg(std::uint32_t rank, const Strip& strip, double y, double scale) {
   const std::string top = fixed(y);
-  std::string out =
-      "<text x=\"4\" y=\"" + fixed(y + 19) + "\">rank " + std::to_string(rank) + "</text>\n";
+  std::string out = compose("<text x=\"4\" y=\"{}\">rank {}</text>\n", fixed(y + 19), rank);
   double x = kLeft;
   for (const Mark& mark : strip) {
     const double width = static_cast<double>(mark.bytes) * scale;
     const Colour colour = colour_of(mark.layer);
-    out += "<rect x=\"" + fixed(x) + "\" y=\"" + top + "\" width=\"" + fixed(width) +
-           "\" height=\"28\" fill=\"" + std::string(colour.fill) + "\"><title>" +
-           escaped(mark.hover) + ", " + bytes_text(mark.bytes) + "</title></rect>\n";
+    out += compose(
+        "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"28\" fill=\"{}\"><title>{}, "
+        "{}</title></rect>\n",
+        fixed(x), top, fixed(width), colour.fill, escaped(mark.hover), bytes_text(mark.bytes));
     if (width > 7.0 * static_cast<double>(mark.label.size()) + 4)
-      out += "<text class=\"in\" fill=\"" + std::string(colour.ink) + "\" x=\"" +
-             fixed(x + width / 2) + "\" y=\"" + fixed(y + 18) + "\">" + escaped(mark.label) +
-             "</text>\n";
+      out += compose("<text class=\"in\" fill=\"{}\" x=\"{}\" y=\"{}\">{}</text>\n", colour.ink,
+                     fixed(x + width / 2), fixed(y + 18), escaped(mark.label));
     x += width;
   }
-  return out + "<text x=\"" + fixed(x + 6) + "\" y=\"" + fixed(y + 19) + "\">" +
-         bytes_text(bytes_of(strip)) + "</text>\n";
+  return compose("{}<text x=\"{}\" y=\"{}\">{}</text>\n", out, fixed(x + 6), fixed(y + 19),
+                 bytes_text(bytes_of(strip)));
 }
 
 std::string section(const View& view, std::string_view state) {
@@ -184,9 +181,9 @@ std::string section(const View& view, std::string_view state) {
     total += bytes_of(strip);
   }
   const std::size_t shown = std::min<std::size_t>(strips.size(), kMaxRanks);
-  std::string out = "<h2>" + escaped(state) + "</h2>\n<p>" + bytes_text(total) + " on " +
-                    plural(strips.size(), "rank");
-  if (shown < strips.size()) out += ", the first " + std::to_string(shown) + " are drawn";
+  std::string out = compose("<h2>{}</h2>\n<p>{} on {}", escaped(state), bytes_text(total),
+                            plural(strips.size(), "rank"));
+  if (shown < strips.size()) out += compose(", the first {} are drawn", shown);
   if (rects > kMaxRects) out += "; tensors of one layer are drawn as one";
   const double height = 34 * static_cast<double>(shown) + 6;
   out +=
@@ -210,12 +207,11 @@ std::string table_of(const View& view) {
   for (const TensorEntry* tensor : view.tensors) {
     for (const Chunk& chunk : tensor->chunks) {
       if (++lines > kMaxRects) continue;
-      out += "<tr><td>" + escaped(tensor->name) + "<td>" + escaped(tensor->state) + "<td>" +
-             std::to_string(index_of(chunk.holder)) + "<td>" +
-             escaped(rows_text(chunk.box, tensor->shape)) + "<td>" +
-             escaped(view.catalog().files.at(chunk.file).name) + "<td>" +
-             std::to_string(chunk.offset) + "-" + std::to_string(chunk.offset + chunk.length) +
-             "</tr>\n";
+      out += compose("<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}-{}</tr>\n", escaped(tensor->name),
+                     escaped(tensor->state), index_of(chunk.holder),
+                     escaped(rows_text(chunk.box, tensor->shape)),
+                     escaped(view.catalog().files.at(chunk.file).name), chunk.offset,
+                     chunk.offset + chunk.length);
     }
   }
   out += "</table>";
@@ -255,9 +251,9 @@ std::string headline(const View& view) {
   const std::uint64_t padding = view.catalog().padding_elems;
   const double whole = static_cast<double>(elements + padding);
   const double padded = whole > 0 ? 100.0 * static_cast<double>(padding) / whole : 0;
-  return plural(held.size(), "rank") + (held.size() == 1 ? " holds " : " hold ") +
-         plural(elements, "element") + "; the fullest has " + fixed(above) +
-         " % more than the mean; padding " + fixed(padded) + " %";
+  return compose("{}{}{}; the fullest has {} % more than the mean; padding {} %",
+                 plural(held.size(), "rank"), held.size() == 1 ? " holds " : " hold ",
+                 plural(elements, "element"), fixed(above), fixed(padded));
 }
 
 // What the colours say, from the names that are drawn.
@@ -266,11 +262,11 @@ std::string legend(const View& view) {
   for (const TensorEntry* tensor : view.tensors)
     (layer_of(tensor->name).empty() ? others : layers) = true;
   const auto swatch = [](Colour colour) {
-    return "<i style=\"background:" + std::string(colour.fill) + "\"></i>";
+    return compose("<i style=\"background:{}\"></i>", colour.fill);
   };
   std::string out = "<p>width: bytes; colour:";
   for (std::size_t i = 0; layers && i < kColours.size(); ++i)
-    out += swatch(kColours[i]) + "layer " + std::to_string(i);
+    out += compose("{}layer {}", swatch(kColours[i]), i);
   if (layers) out += " and so on, again from the first";
   if (others) out += swatch(kNoLayer) + "no layer number in the name";
   return out + "</p>\n";
@@ -279,15 +275,15 @@ std::string legend(const View& view) {
 std::string page(const View& view) {
   const Catalog& catalog = view.catalog();
   const Result<> coverage = prove_coverage(catalog);
-  std::string out =
-      std::string(kBeginning) + escaped(view.path) + "</title>\n" + std::string(kStyle) +
-      "</head><body>\n<h1>" + headline(view) + "</h1>\n<p>" + escaped(view.path) + " &middot; " +
-      escaped(catalog.format) +
-      (catalog.step ? " &middot; step " + std::to_string(*catalog.step) : "") + " &middot; " +
-      escaped(catalog.partition) + " &middot; " +
+  std::string out = compose(
+      "{}{}</title>\n{}</head><body>\n<h1>{}</h1>\n<p>{} &middot; {}{} &middot; {} &middot; "
+      "{}</p>\n{}",
+      kBeginning, escaped(view.path), kStyle, headline(view), escaped(view.path),
+      escaped(catalog.format), (catalog.step ? compose(" &middot; step {}", *catalog.step) : ""),
+      escaped(catalog.partition),
       (coverage ? std::string("every element is stored exactly once")
-                : "<strong>incomplete: " + escaped(coverage.error().message) + "</strong>") +
-      "</p>\n" + legend(view);
+                : "<strong>incomplete: " + escaped(coverage.error().message) + "</strong>"),
+      legend(view));
   std::vector<std::string_view> states;
   for (const TensorEntry* tensor : view.tensors)
     if (std::find(states.begin(), states.end(), tensor->state) == states.end())
@@ -355,7 +351,7 @@ Result<Exit> write_map(Console& console, const View& view, const std::string& fi
     json.key("file").text(file).key("bytes").number(html.size()).close_object();
     console.print(json.take());
   } else {
-    console.print("shard map: " + printable(file) + ", " + bytes_text(html.size()) + "\n");
+    console.print(compose("shard map: {}, {}\n", printable(file), bytes_text(html.size())));
   }
   return Exit::success;
 }

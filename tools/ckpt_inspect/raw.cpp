@@ -19,7 +19,7 @@ constexpr std::size_t kMaxFiles = 10000;
 void append_text(std::string& out, const RawNode& node, std::size_t depth) {
   std::string at = node.at && depth != 0 ? count_text(*node.at) : std::string();
   if (depth != 0) at.insert(0, at.size() < 12 ? 12 - at.size() : 0, ' ');
-  out += at + std::string(depth == 0 ? 0 : 2 * depth, ' ') + node.text + "\n";
+  out += compose("{}{}{}\n", at, std::string(depth == 0 ? 0 : 2 * depth, ' '), node.text);
   for (const RawNode& child : node.children) append_text(out, child, depth + 1);
   if (node.more) out += std::string(14 + 2 * depth, ' ') + "... more: --limit N, or --json\n";
 }
@@ -86,8 +86,8 @@ Result<Exit> show_raw(Console& console, const RawRequest& request) {
   }
   if (shown == 0)
     return Error{Code::usage,
-                 "none of the " + plural(request.tree->entries().size(), "file") + " of " +
-                     request.path + " matches",
+                 compose("none of the {} of {} matches",
+                         plural(request.tree->entries().size(), "file"), request.path),
                  "with --raw, -k picks files by name"};
   json.close_list().close_object();
   if (request.output == Output::json) console.print(json.take());

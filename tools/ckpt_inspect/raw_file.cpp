@@ -112,9 +112,9 @@ Result<> add_pickle(RawNode& out, const formats::ByteSource& source, std::uint64
 }
 
 std::string entry_text(const formats::ZipEntry& entry) {
-  return printable(entry.name, kLine) + "  " + count_text(entry.size) + " bytes, " +
-         (entry.deflated ? "deflated to " + count_text(entry.stored_size) : "stored") + ", crc32 " +
-         std::to_string(entry.crc);
+  return compose("{}  {} bytes, {}, crc32 {}", printable(entry.name, kLine), count_text(entry.size),
+                 (entry.deflated ? "deflated to " + count_text(entry.stored_size) : "stored"),
+                 entry.crc);
 }
 
 Result<> add_zip(RawNode& out, const Source& source, std::uint64_t offset, std::uint64_t length,
@@ -161,14 +161,13 @@ Result<> add_meta(RawNode& out, const ByteSource& source, RawBudget& budget) {
            "superblock B" + (scan.damage_b ? ", damaged: " + scan.damage_b->message : "")),
       budget);
   add(out,
-      leaf(0, "store " + formats::native::to_string(s.store) + ", version " +
-                  std::to_string(s.version) + ", rank " + std::to_string(index_of(s.rank)) +
-                  " of " + std::to_string(s.world) + ", tiles of " + count_text(s.tile_bytes) +
-                  " bytes in " + std::to_string(s.slots) + " slots"),
+      leaf(0, compose("store {}, version {}, rank {} of {}, tiles of {} bytes in {} slots",
+                      formats::native::to_string(s.store), s.version, index_of(s.rank), s.world,
+                      count_text(s.tile_bytes), s.slots)),
       budget);
   for (const auto& found : scan.regions) {
-    std::string text = "manifest region " + std::to_string(found.region) + ": generation " +
-                       std::to_string(found.header.generation);
+    std::string text =
+        compose("manifest region {}: generation {}", found.region, found.header.generation);
     if (found.header.is_void) text += ", void";
     if (found.damage) text += ", damaged: " + printable(found.damage->message, 1000);
     if (!add(out, leaf(region_offset(s, found.region), std::move(text)), budget)) break;
@@ -216,7 +215,7 @@ Result<> take_apart(RawNode& out, const Source& source, std::string_view head,
   });
   if (text) return add_text_file(out, *source, Breaks::lines, budget);
   if (head.starts_with("\x89HDF\r\n\x1a\n"))
-    out.text += ", HDF5, superblock version " + std::to_string(head.size() > 8 ? head[8] : 0);
+    out.text += compose(", HDF5, superblock version {}", head.size() > 8 ? head[8] : 0);
   if (!head.empty()) add(out, leaf(0, hex_line(head)), budget);
   return {};
 }
@@ -224,7 +223,8 @@ Result<> take_apart(RawNode& out, const Source& source, std::string_view head,
 }  // namespace
 
 RawNode raw_file(const Source& source, const std::vector<RawItem>& items, RawBudget& budget) {
-  RawNode out = leaf(0, printable(source->name()) + "  " + count_text(source->size()) + " bytes");
+  RawNode out =
+      leaf(0, compose("{}  {} bytes", printable(source->name()), count_text(source->size())));
   const auto head = read_bytes(*source, 0, std::min(source->size(), kHead), kHead);
   auto done = head ? take_apart(out, source, formats::text_of(*head), items, budget)
                    : Result<>(head.error());

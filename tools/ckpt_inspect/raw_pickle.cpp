@@ -68,8 +68,8 @@ class Printer {
       case PickleKind::real:
         return real_text(graph_.real(id));
       case PickleKind::big_integer:
-        return "int of " + plural(graph_.text(id).size(), "byte") + " 0x" +
-               hex_of(graph_.text(id), 8);
+        return compose("int of {} 0x{}", plural(graph_.text(id).size(), "byte"),
+                       hex_of(graph_.text(id), 8));
       case PickleKind::global:
         return printable(graph_.text(id), kText);
       default:
@@ -122,8 +122,8 @@ class Printer {
   std::string head(PickleId id) const {
     switch (graph_.kind(id)) {
       case PickleKind::string:
-        return json_string(printable(graph_.text(id), kText)) + " (" +
-               plural(graph_.text(id).size(), "byte") + ")";
+        return compose("{} ({})", json_string(printable(graph_.text(id), kText)),
+                       plural(graph_.text(id).size(), "byte"));
       case PickleKind::bytes:
         return plural(graph_.text(id).size(), "byte") + " " + hex_of(graph_.text(id), 16);
       case PickleKind::dict:
@@ -135,7 +135,7 @@ class Printer {
       case PickleKind::persistent:
         return "persistent id";
       default:
-        return std::string(name_of(graph_.kind(id))) + " of " + count_text(graph_.items(id).size());
+        return compose("{} of {}", name_of(graph_.kind(id)), count_text(graph_.items(id).size()));
     }
   }
 

@@ -60,8 +60,8 @@ Renamed::Renamed(const Checkpoint& stored, Naming naming)
     std::tie(catalog_.tensors[i].name, catalog_.tensors[i].state) = std::move(names->tensors[i]);
 }
 
-Result<> Renamed::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                       std::span<std::byte> into) const {
+Result<> Renamed::read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                             std::span<std::byte> into) const {
   const auto number = static_cast<std::size_t>(&tensor - catalog_.tensors.data());
   return stored_.read(stored_.catalog().tensors[number], chunk, first, into);
 }

@@ -20,8 +20,8 @@ class Renamed : public Checkpoint {
   Renamed(const Checkpoint& stored, Naming naming);  // borrowed
   const Catalog& catalog() const override { return catalog_; }
   // REQUIRES: the tensor is one of catalog().
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override;
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
 
   // The same tensors of this catalog. REQUIRES: they are of the one given.
   std::vector<const TensorEntry*> here(const std::vector<const TensorEntry*>& stored) const;

@@ -17,9 +17,9 @@ void write_shape(JsonWriter& json, const Shape& shape) {
 }
 
 std::string labelled(std::string_view label, std::string_view text) {
-  std::string out = "  " + std::string(label);
+  std::string out = compose("  {}", label);
   out.resize(12, ' ');
-  return out + std::string(text) + "\n";
+  return compose("{}{}\n", out, text);
 }
 
 std::string value_text(const Value& value) {
@@ -44,7 +44,7 @@ std::string rows_text(const Box& box, const Shape& shape) {
   if (box.extent[0] == 0) return "-";
   const std::uint64_t last = box.offset[0] + box.extent[0] - 1;
   std::string text = std::to_string(box.offset[0]);
-  if (last != box.offset[0]) text += "-" + std::to_string(last);
+  if (last != box.offset[0]) text += compose("-{}", last);
   return text;
 }
 
@@ -68,8 +68,8 @@ std::string held_text(const TensorEntry& tensor, Rank rank) {
   bool one_run = runs.size() == held.size();
   for (std::size_t i = 1; i < runs.size(); ++i)
     one_run = one_run && runs[i].first == runs[i - 1].second;
-  if (!one_run) return std::to_string(held.size()) + " boxes";
-  return "el " + std::to_string(runs.front().first) + "-" + std::to_string(runs.back().second - 1);
+  if (!one_run) return compose("{} boxes", held.size());
+  return compose("el {}-{}", runs.front().first, runs.back().second - 1);
 }
 
 std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise) {

@@ -91,7 +91,7 @@ std::string title(const View& view) {
   std::string out = printable(view.path) + ": " + catalog.format;
   if (!catalog.producer.empty() && catalog.producer != catalog.format)
     out += ", written by " + printable(catalog.producer);
-  if (catalog.step) out += ", step " + std::to_string(*catalog.step);
+  if (catalog.step) out += compose(", step {}", *catalog.step);
   return out + "\n";
 }
 
@@ -121,14 +121,14 @@ std::string group_text(const GroupEntry& group) {
   std::string settings;
   for (const Setting* setting : settings_to_show(group)) {
     const std::string item =
-        " " + printable(setting->first, 30) + "=" + value_text(setting->second);
+        compose(" {}={}", printable(setting->first, 30), value_text(setting->second));
     if (out.size() + settings.size() + item.size() > 80)
       ++left_out;
     else
       settings += item;
   }
   if (!settings.empty()) out += ":" + settings;
-  return left_out == 0 ? out : out + " and " + count_text(left_out) + " more";
+  return left_out == 0 ? out : compose("{} and {} more", out, count_text(left_out));
 }
 
 std::string groups_text(const View& view) {
@@ -138,7 +138,7 @@ std::string groups_text(const View& view) {
   if (groups.empty()) return optimizer ? labelled("groups", "none recorded") : "";
   std::string out;
   for (std::size_t i = 0; i < std::min(groups.size(), kGroups); ++i)
-    out += labelled("group " + std::to_string(i), group_text(groups[i]));
+    out += labelled(compose("group {}", i), group_text(groups[i]));
   if (groups.size() > kGroups)
     out += labelled("", count_text(groups.size() - kGroups) + " more groups: --groups");
   return out;
@@ -222,7 +222,7 @@ std::vector<Line> lines_of(const View& view, const std::vector<Rank>& ranks) {
 std::string holders_text(const View& view) {
   const std::vector<Rank> ranks = shown_ranks(view);
   std::vector<Column> columns = {{"tensor"}, {"state"}, {"dtype"}, {"shape"}};
-  for (const Rank rank : ranks) columns.push_back({"rank " + std::to_string(index_of(rank))});
+  for (const Rank rank : ranks) columns.push_back({compose("rank {}", index_of(rank))});
   Table table(std::move(columns));
   const std::vector<Line> lines = lines_of(view, ranks);
   const std::size_t shown = shown_of(view, lines.size(), 16);
@@ -239,8 +239,8 @@ std::string holders_text(const View& view) {
     out += "  (" + count_text(view.catalog().world - ranks.size()) +
            " ranks between are left out: --shards or --rank R)\n";
   if (shown < lines.size())
-    out += "  ... " + count_text(lines.size() - shown) + " more lines: --limit " +
-           std::to_string(lines.size()) + ", or -k GLOB\n";
+    out += compose("  ... {} more lines: --limit {}, or -k GLOB\n",
+                   count_text(lines.size() - shown), lines.size());
   return out;
 }
 
@@ -286,15 +286,15 @@ std::string summary_text(const Console& console, const View& view, const Looks& 
   const Catalog& catalog = view.catalog();
   const auto& [totals, coverage, holders] = looks;
   std::string out = title(view);
-  out += labelled(
-      "holds", plural(totals.params, "parameter") + ", " + plural(view.tensors.size(), "tensor") +
-                   ", " + plural(totals.elements, "element") + ", " + bytes_text(totals.bytes));
+  out += labelled("holds", compose("{}, {}, {}, {}", plural(totals.params, "parameter"),
+                                   plural(view.tensors.size(), "tensor"),
+                                   plural(totals.elements, "element"), bytes_text(totals.bytes)));
   out += labelled("states", states_text(totals.states));
   out += labelled("dtypes", counts_text(totals.dtypes));
-  out +=
-      labelled("ranks", count_text(catalog.world) +
-                            (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)) +
-                            ", padding " + plural(catalog.padding_elems, "element"));
+  out += labelled("ranks",
+                  compose("{}{}, padding {}", count_text(catalog.world),
+                          (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)),
+                          plural(catalog.padding_elems, "element")));
   out += labelled("files", count_text(catalog.files.size()) + ", " + bytes_text(totals.file_bytes));
   out +=
       labelled("complete",

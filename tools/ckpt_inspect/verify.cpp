@@ -91,8 +91,8 @@ void compare_steps(const View& view, Findings& findings) {
     file->second.agree &= file->second.steps == *steps;
   }
   const auto told = [&](std::uint32_t file) {
-    return files.at(file).tensor + " in " + view.catalog().files.at(file).name + " " +
-           formats::to_json(Value::of_real(files.at(file).steps));
+    return compose("{} in {} {}", files.at(file).tensor, view.catalog().files.at(file).name,
+                   formats::to_json(Value::of_real(files.at(file).steps)));
   };
   std::optional<std::uint32_t> first;
   for (const auto& [file, own] : files) {
@@ -100,8 +100,8 @@ void compare_steps(const View& view, Findings& findings) {
     if (!first) first = file;
     if (own.steps == files.at(*first).steps) continue;
     findings.problems.push_back({Code::corrupt,
-                                 view.path + ": files of two saves: steps counted of " +
-                                     told(*first) + ", of " + told(file),
+                                 compose("{}: files of two saves: steps counted of {}, of {}",
+                                         view.path, told(*first), told(file)),
                                  "use the checkpoint before this one"});
   }
 }
@@ -129,8 +129,8 @@ std::string findings_text(const Console& console, const View& view, const Findin
   std::string out;
   const std::size_t shown = shown_of(view, findings.problems.size(), 20);
   for (std::size_t i = 0; i < shown; ++i)
-    out += "  " + std::string(name_of(findings.problems[i].code)) + "  " +
-           printable(findings.problems[i].message, 1000) + "\n";
+    out += compose("  {}  {}\n", name_of(findings.problems[i].code),
+                   printable(findings.problems[i].message, 1000));
   if (shown < findings.problems.size())
     out += "  ... " + count_text(findings.problems.size() - shown) + " more\n";
   if (shown > 0 && !findings.problems[0].hint.empty())
@@ -138,8 +138,8 @@ std::string findings_text(const Console& console, const View& view, const Findin
   out += printable(view.path) + ": ";
   out += findings.problems.empty() ? console.good("sound")
                                    : console.bad(plural(findings.problems.size(), "problem"));
-  out += ", " + plural(view.tensors.size(), "tensor") + " in " + plural(findings.chunks, "chunk") +
-         " checked, " + bytes_text(findings.bytes_read) + " read\n";
+  out += compose(", {} in {} checked, {} read\n", plural(view.tensors.size(), "tensor"),
+                 plural(findings.chunks, "chunk"), bytes_text(findings.bytes_read));
   for (const std::string& fault : findings.known_faults)
     out += "  known fault of the writer  " + printable(fault, 1000) + "\n";
   for (const std::string& note : view.catalog().notes) out += "  note  " + printable(note) + "\n";

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kPositionals = "(positionals)";
 
 Error usage(const Program& program, std::string message) {
-  return {Code::usage, std::move(message), std::string(program.name) + " -h shows all flags"};
+  return {Code::usage, std::move(message), compose("{} -h shows all flags", program.name)};
 }
 
 std::string joined(std::span<const std::string_view> words) {
@@ -109,7 +109,7 @@ class ArgumentParser {
     EBB_CHECK(flag != program_.flags.end());
     std::vector<std::string>& values = arguments.values_[std::string(flag->name)];
     if (!values.empty() && flag->repeat == Repeat::once)
-      return usage(program_, "--" + std::string(flag->name) + " is given twice");
+      return usage(program_, compose("--{} is given twice", flag->name));
     const std::string value = option.value.empty() ? std::string() : option.value.front();
     EBB_TRY(check(*flag, value));
     values.push_back(value);
@@ -117,7 +117,7 @@ class ArgumentParser {
   }
 
   Result<> check(const Flag& flag, const std::string& value) const {
-    const std::string name = "--" + std::string(flag.name);
+    const std::string name = compose("--{}", flag.name);
     const std::string found = ", not '" + printable(value) + "'";
     if (flag.type != FlagType::on && value.empty())
       return usage(program_, name + " needs a value that is not empty");
@@ -127,10 +127,11 @@ class ArgumentParser {
       return usage(program_, name + " takes a size such as 64KiB or 5GB" + found);
     if (flag.type != FlagType::choice) return {};
     if (std::find(flag.choices.begin(), flag.choices.end(), value) != flag.choices.end()) return {};
-    Error error = usage(program_, name + " takes one of " + joined(flag.choices) + found);
+    Error error =
+        usage(program_, compose("{} takes one of {}{}", name, joined(flag.choices), found));
     if (const auto meant =
             nearest(value, std::vector<std::string>(flag.choices.begin(), flag.choices.end())))
-      error.hint = "did you mean " + name + " " + *meant + "?";
+      error.hint = compose("did you mean {} {}?", name, *meant);
     return error;
   }
 
@@ -138,8 +139,7 @@ class ArgumentParser {
     for (const std::string& word : found)
       if (word.empty()) return usage(program_, "an empty path");
     if (found.size() < program_.positionals.size())
-      return usage(program_,
-                   std::string(program_.positionals[found.size()].metavar) + " is missing");
+      return usage(program_, compose("{} is missing", program_.positionals[found.size()].metavar));
     if (found.size() > program_.positionals.size())
       return usage(program_,
                    "one argument too many: " + printable(found[program_.positionals.size()]));

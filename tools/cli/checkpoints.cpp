@@ -86,7 +86,7 @@ std::optional<Whole> newest_whole(const fs::path& path) {
 
 std::string said(const Whole& whole) {
   std::string out = printable(whole.path, 1000);
-  if (whole.step) out += " (step " + std::to_string(*whole.step) + ")";
+  if (whole.step) out += compose(" (step {})", *whole.step);
   return out;
 }
 
@@ -97,9 +97,8 @@ std::optional<Error> several_below(const std::string& path) {
   for (const fs::path& folder : folders_in(trimmed(path)))
     if (is_checkpoint(folder)) names.push_back(folder.filename().string());
   if (names.empty()) return std::nullopt;
-  std::string message = path + ": no checkpoint itself; " +
-                        (names.size() == 1 ? "1 lies" : count_text(names.size()) + " lie") +
-                        " below it: ";
+  std::string message = compose("{}: no checkpoint itself; {} below it: ", path,
+                                (names.size() == 1 ? "1 lies" : count_text(names.size()) + " lie"));
   const std::size_t first = names.size() > kShown ? names.size() - kShown : 0;
   if (first > 0) message += "..., ";
   for (std::size_t i = first; i < names.size(); ++i)

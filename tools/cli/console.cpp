@@ -81,11 +81,11 @@ Console::Console(std::string_view program)
 }
 
 std::string Console::good(std::string_view text) const {
-  return colour_ == Colour::on ? "\x1b[32m" + std::string(text) + "\x1b[0m" : std::string(text);
+  return colour_ == Colour::on ? compose("\x1b[32m{}\x1b[0m", text) : std::string(text);
 }
 
 std::string Console::bad(std::string_view text) const {
-  return colour_ == Colour::on ? "\x1b[1;31m" + std::string(text) + "\x1b[0m" : std::string(text);
+  return colour_ == Colour::on ? compose("\x1b[1;31m{}\x1b[0m", text) : std::string(text);
 }
 
 void Console::print(std::string_view text) {
@@ -110,7 +110,7 @@ void Console::warn(std::string_view message) {
 Exit Console::finish(Exit exit) {
   if (output_error_ == 0 && std::fflush(stdout) != 0) output_error_ = errno;
   if (output_error_ == 0 || output_error_ == EPIPE) return exit;
-  warn("cannot write the output (errno " + std::to_string(output_error_) + ")");
+  warn(compose("cannot write the output (errno {})", output_error_));
   return exit == Exit::success ? Exit::environment : exit;
 }
 

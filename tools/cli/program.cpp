@@ -70,7 +70,7 @@ std::string formats_text() {
   std::string out;
   for (const formats::Format* format : formats::registered_formats()) {
     const formats::FormatTraits& traits = format->traits();
-    std::string line = "  " + std::string(traits.name);
+    std::string line = compose("  {}", traits.name);
     line.resize(std::max<std::size_t>(line.size() + 2, 23), ' ');
     out += line + std::string(traits.summary);
     if (!is_read_here(*format))
@@ -108,22 +108,22 @@ bool is_read_here(const formats::Format& format) {
 }
 
 std::string help_text(const Program& program, HelpLength length) {
-  std::string out = std::string(program.name) + " - " + std::string(program.summary) + "\n\n";
+  std::string out = compose("{} - {}\n\n", program.name, program.summary);
   std::size_t widest = 0;
   for (const Example& example : program.examples) widest = std::max(widest, example.command.size());
   for (const Example& example : program.examples) {
-    std::string line = "  " + std::string(example.command);
+    std::string line = compose("  {}", example.command);
     line.resize(widest + 4, ' ');
-    out += line + std::string(example.what) + "\n";
+    out += compose("{}{}\n", line, example.what);
   }
-  out += "\nUsage: " + std::string(program.name) + " [FLAGS]";
+  out += compose("\nUsage: {} [FLAGS]", program.name);
   for (const Positional& positional : program.positionals)
     out.append(" ").append(positional.metavar);
   out += "\n";
   for (const Positional& positional : program.positionals) {
-    std::string head = "  " + std::string(positional.metavar);
+    std::string head = compose("  {}", positional.metavar);
     head.resize(std::max<std::size_t>(head.size() + 2, 12), ' ');
-    out += head + std::string(positional.line) + "\n";
+    out += compose("{}{}\n", head, positional.line);
   }
   const std::vector<Flag> flags = all_flags(program);
   std::size_t column = 0;
@@ -131,13 +131,12 @@ std::string help_text(const Program& program, HelpLength length) {
   column = std::min<std::size_t>(column, 30);
   std::string_view group;
   for (const Flag& flag : flags) {
-    if (flag.group != group) out += "\n" + std::string(flag.group) + "\n";
+    if (flag.group != group) out += compose("\n{}\n", flag.group);
     group = flag.group;
     out += flag_text(flag, column, length);
   }
-  if (length == HelpLength::brief)
-    return out + "\n" + std::string(program.name) + " --help says more.\n";
-  out += "\nFORMATS\n" + formats_text() + "\n" + std::string(kExitCodes);
+  if (length == HelpLength::brief) return compose("{}\n{} --help says more.\n", out, program.name);
+  out += compose("\nFORMATS\n{}\n{}", formats_text(), kExitCodes);
   if (!program.closing.empty()) out += "\n" + wrapped(program.closing, 0);
   return out;
 }
@@ -155,8 +154,8 @@ std::string version_text(const Program& program) {
           .append(" is neither read nor written\n");
     if (is_read_here(*format)) writes.append(writes.empty() ? "" : ", ").append(format->name());
   }
-  return std::string(program.name) + " (Ebb) " + std::string(kVersion) + "\nreads   " + reads +
-         "\nwrites  " + writes + "\n" + lacks;
+  return compose("{} (Ebb) {}\nreads   {}\nwrites  {}\n{}", program.name, kVersion, reads, writes,
+                 lacks);
 }
 
 }  // namespace ebb::tools

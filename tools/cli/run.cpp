@@ -53,8 +53,9 @@ Work looking_again(Work work) {
       if (exit || exit.error().code != Code::moved) return exit;
       if (look < kLooks) continue;
       Error error = std::move(exit).error();
-      error.message = "the checkpoint is replaced faster than it can be read, " +
-                      std::to_string(kLooks) + " times in a row: " + error.message;
+      error.message =
+          compose("the checkpoint is replaced faster than it can be read, {} times in a row: {}",
+                  kLooks, error.message);
       return error;
     }
   };

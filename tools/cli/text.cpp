@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "ebb/formats/core/check.h"
+#include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
 
 namespace ebb::tools {
@@ -33,7 +34,7 @@ std::string_view take_digits(std::string_view& text) {
 }  // namespace
 
 std::string bytes_text(std::uint64_t bytes) {
-  if (bytes < 1024) return std::to_string(bytes) + " B";
+  if (bytes < 1024) return compose("{} B", bytes);
   constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
@@ -56,7 +57,7 @@ std::string count_text(std::uint64_t count) {
 }
 
 std::string plural(std::uint64_t count, std::string_view one) {
-  return count_text(count) + " " + std::string(one) + (count == 1 ? "" : "s");
+  return compose("{} {}{}", count_text(count), one, count == 1 ? "" : "s");
 }
 
 // A run of digits is written as its length, then itself; both stay in the range of digits, so that

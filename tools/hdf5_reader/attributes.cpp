@@ -25,11 +25,8 @@ struct Source {
 Result<std::vector<std::byte>> raw(const Source& source, hid_t memory_type, std::uint64_t count) {
   const std::uint64_t width = H5Tget_size(memory_type);
   if (width == 0 || count > kMostValueBytes / width)
-    return Error{Code::limit,
-                 source.where + ": a value of " + std::to_string(count) + " x " +
-                     std::to_string(width) + " bytes; the limit is " +
-                     std::to_string(kMostValueBytes),
-                 {}};
+    return Error{Code::limit, compose("{}: a value of {} x {} bytes; the limit is {}", source.where,
+                                      count, width, kMostValueBytes)};
   std::vector<std::byte> bytes(static_cast<std::size_t>(count * width));
   if (source.read(source.id, memory_type, bytes.data()) < 0) return library_error(source.where);
   return bytes;
@@ -107,7 +104,7 @@ Result<Value> value_of(const Source& source, hid_t type, hid_t space) {
   H5Sget_simple_extent_dims(space, extents.data(), nullptr);
   std::copy(extents.begin(), extents.end(), shape.begin());
   const auto count = formats::checked_volume(shape);
-  if (!count) return Error{Code::corrupt, source.where + ": more elements than 64 bits count", {}};
+  if (!count) return Error{Code::corrupt, source.where + ": more elements than 64 bits count"};
   std::vector<Value> items;
   if (element.kind == Kind::integer && H5Tget_class(type) == H5T_INTEGER && element.is_signed) {
     EBB_TRY_ASSIGN(items, numbers<std::int64_t>(source, H5T_NATIVE_INT64, *count, Value::of_int));
@@ -135,7 +132,7 @@ Result<Attribute> attribute_of(hid_t object, const std::string& name, const std:
   const Handle attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT), H5Aclose);
   const Handle type(attribute ? H5Aget_type(attribute.get()) : -1, H5Tclose);
   const Handle space(attribute ? H5Aget_space(attribute.get()) : -1, H5Sclose);
-  const std::string place = where + ": attribute '" + name + "'";
+  const std::string place = compose("{}: attribute '{}'", where, name);
   if (!type || !space) return library_error(place);
   EBB_TRY_ASSIGN(
       Value value,
@@ -161,8 +158,7 @@ Result<std::vector<Attribute>> attributes_of(hid_t object, const std::string& wh
       &names);
   if (done < 0) return library_error(where + ": attributes");
   if (done > 0)
-    return Error{
-        Code::limit, where + ": more than " + std::to_string(kMostAttributes) + " attributes", {}};
+    return Error{Code::limit, compose("{}: more than {} attributes", where, kMostAttributes)};
   std::vector<Attribute> attributes;
   for (const std::string& name : names) {
     EBB_TRY_ASSIGN(Attribute attribute, attribute_of(object, name, where));

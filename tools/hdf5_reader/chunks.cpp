@@ -24,7 +24,7 @@ Result<StoredChunk> find_chunk(hid_t dataset, Bytes& bytes, const std::vector<hs
   const Bytes::Place place = bytes.end_trace();
   if (read < 0) return library_error(path);
   if (place.reads != 1)
-    return Error{Code::unsupported, path + ": this libhdf5 does not show where chunks lie", {}};
+    return Error{Code::unsupported, path + ": this libhdf5 does not show where chunks lie"};
   chunk.address = place.at;
   chunk.bytes = place.count;
   return chunk;
@@ -45,9 +45,7 @@ Result<> list_chunks(hid_t dataset, Bytes& bytes, Dataset& out) {
   if (!cells || stored != *cells) return {};
   if (stored > kMostChunks)
     return Error{Code::limit,
-                 out.path + ": " + std::to_string(stored) + " chunks; the limit is " +
-                     std::to_string(kMostChunks),
-                 {}};
+                 compose("{}: {} chunks; the limit is {}", out.path, stored, kMostChunks)};
   std::vector<hsize_t> at(out.shape.size(), 0);
   for (std::uint64_t cell = 0; cell < stored; ++cell) {
     EBB_TRY_ASSIGN(const StoredChunk chunk, find_chunk(dataset, bytes, at, out.path));

@@ -155,7 +155,7 @@ Error library_error(const std::string& where) {
       },
       &reason);
   H5Eclear2(H5E_DEFAULT);
-  return {Code::corrupt, where + ": " + reason, {}};
+  return {Code::corrupt, where + ": " + reason};
 }
 
 }  // namespace ebb::hdf5_reader

@@ -35,7 +35,7 @@ constexpr std::size_t kMostExcuse = 4000;
 Result<ByteVector> report(std::uint64_t size) {
   // Before any byte of the file: the library's own start, which may still ask the system things.
   if (H5open() < 0 || H5PLset_loading_state(0) < 0)
-    return Error{Code::io, "libhdf5 does not start", {}};
+    return Error{Code::io, "libhdf5 does not start"};
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   hdf5_reader::Bytes bytes(kSocket, size);
   EBB_TRY_ASSIGN(const Handle access, hdf5_reader::access_through(bytes));

@@ -17,8 +17,8 @@ ElementType integer(hid_t type) {
   out.big_endian = H5Tget_order(type) == H5T_ORDER_BE;
   out.is_signed = H5Tget_sign(type) != H5T_SGN_NONE;
   out.padded = H5Tget_precision(type) != std::size_t{out.size} * 8 || H5Tget_offset(type) != 0;
-  out.words = (out.is_signed ? "int of " : "unsigned int of ") + std::to_string(out.size) +
-              " bytes" + (out.padded ? ", some of their bits unused" : "");
+  out.words = compose("{}{} bytes{}", out.is_signed ? "int of " : "unsigned int of ", out.size,
+                      (out.padded ? ", some of their bits unused" : ""));
   return out;
 }
 
@@ -37,9 +37,8 @@ ElementType floating(hid_t type) {
   out.bias = H5Tget_ebias(type);
   out.padded = H5Tget_precision(type) != std::size_t{out.size} * 8 ||
                (order != H5T_ORDER_LE && order != H5T_ORDER_BE);
-  out.words = "float of " + std::to_string(out.size) + " bytes with " +
-              std::to_string(out.exponent_bits) + " exponent and " +
-              std::to_string(out.mantissa_bits) + " mantissa bits";
+  out.words = compose("float of {} bytes with {} exponent and {} mantissa bits", out.size,
+                      out.exponent_bits, out.mantissa_bits);
   return out;
 }
 
@@ -62,14 +61,14 @@ ElementType enumeration(hid_t type) {
                  member_name(type, i) == (value == 0 ? "FALSE" : "TRUE");
   }
   if (is_boolean) out.kind = Kind::boolean;
-  out.words = "enum of " + std::to_string(members) + " names over " + out.words;
+  out.words = compose("enum of {} names over {}", members, out.words);
   return out;
 }
 
 // numpy's complex numbers: a compound of the floats "r" and "i".
 ElementType compound(hid_t type) {
   const int members = H5Tget_nmembers(type);
-  ElementType out{.words = "compound of " + std::to_string(members) + " members"};
+  ElementType out{.words = compose("compound of {} members", members)};
   out.size = static_cast<std::uint32_t>(H5Tget_size(type));
   if (members != 2 || member_name(type, 0) != "r" || member_name(type, 1) != "i") return out;
   const Handle first(H5Tget_member_type(type, 0), H5Tclose);
@@ -80,7 +79,7 @@ ElementType compound(hid_t type) {
   ElementType complex = floating(first.get());
   complex.kind = Kind::complex;
   complex.size = out.size;
-  complex.words = "complex number of " + std::to_string(out.size) + " bytes";
+  complex.words = compose("complex number of {} bytes", out.size);
   return complex;
 }
 

@@ -105,17 +105,14 @@ class Walker {
     if (done < 0) return library_error(path);
     links_ += links.size();
     if (done > 0 || links_ > kMostLinks)
-      return Error{Code::limit,
-                   path + ": more than " + std::to_string(kMostLinks) + " links in the file",
-                   {}};
+      return Error{Code::limit, compose("{}: more than {} links in the file", path, kMostLinks)};
     return links;
   }
 
   Result<> group(hid_t id, const std::string& path, int depth) {
     if (depth > kMostDepth)
       return Error{Code::limit,
-                   path + ": groups are nested more than " + std::to_string(kMostDepth) + " deep",
-                   {}};
+                   compose("{}: groups are nested more than {} deep", path, kMostDepth)};
     EBB_TRY_ASSIGN(auto attributes, attributes_of(id, path));
     out_.groups.push_back({path, std::move(attributes)});
     EBB_TRY_ASSIGN(const std::vector<FoundLink> links, links_of(id, path));
@@ -255,7 +252,7 @@ class Walker {
     if (H5Pget_chunk(plist, dims, extents.data()) != dims) return library_error(out.path);
     out.chunk = numbers(extents);
     for (const std::uint64_t extent : out.chunk)
-      if (extent == 0) return Error{Code::corrupt, out.path + ": a chunk without elements", {}};
+      if (extent == 0) return Error{Code::corrupt, out.path + ": a chunk without elements"};
     if (out.type.kind == formats::hdf5::ElementType::Kind::text) return {};
     return list_chunks(id, bytes_, out);
   }
@@ -264,7 +261,7 @@ class Walker {
     std::size_t count = 0;
     if (H5Pget_virtual_count(plist, &count) < 0) return library_error(out.path);
     if (count > kMostMappings)
-      return Error{Code::limit, out.path + ": " + std::to_string(count) + " mappings", {}};
+      return Error{Code::limit, compose("{}: {} mappings", out.path, count)};
     for (std::size_t i = 0; i < count; ++i) {
       Mapping mapping;
       mapping.file = text_from([&](char* into, std::size_t size) {

@@ -16,7 +16,7 @@ namespace ebb::formats {
 namespace {
 
 Result<std::unique_ptr<int>> boxed(int value) {
-  if (value < 0) return Error{Code::usage, "negative", {}};
+  if (value < 0) return Error{Code::usage, "negative"};
   return std::make_unique<int>(value);
 }
 
@@ -41,13 +41,12 @@ TEST(Result, CarriesAMoveOnlyValueOrAnError) {
 }
 
 TEST(Result, AnErrorSaysWhereItHappened) {
-  EXPECT_EQ((Error{Code::io, "read failed", {}}.within("a.bin:12")).message,
-            "a.bin:12: read failed");
+  EXPECT_EQ((Error{Code::io, "read failed"}.within("a.bin:12")).message, "a.bin:12: read failed");
 }
 
 TEST(Error, SaysWhatItIsAboutBehindThePlace) {
   const auto about = [](const char* message) {
-    return Error{Code::corrupt, message, {}}.about("tensor 'w'").message;
+    return Error{Code::corrupt, message}.about("tensor 'w'").message;
   };
   EXPECT_EQ(about("a.pt:12: bad CRC32"), "a.pt:12: tensor 'w': bad CRC32");
   EXPECT_EQ(about("a.pt: not there"), "tensor 'w': a.pt: not there");

@@ -185,8 +185,8 @@ TEST(DcpEmitNames, AreTheOnesTorchStateDictsUse) {
         tensor.chunks = {{formats::whole(tensor.shape), 0, 0, 0, {}, 0}};
     }
     const Catalog& catalog() const override { return catalog_; }
-    Result<> read(const TensorEntry&, const Chunk&, std::uint64_t,
-                  std::span<std::byte>) const override {
+    Result<> read_chunk(const TensorEntry&, const Chunk&, std::uint64_t,
+                        std::span<std::byte>) const override {
       return {};
     }
 

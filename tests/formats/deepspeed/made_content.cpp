@@ -91,8 +91,8 @@ void MadeContent::add_value(const std::string& key, Value value) {
   catalog_.values.push_back({key, {key}, std::move(value)});
 }
 
-Result<> MadeContent::read(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
-                           std::span<std::byte> into) const {
+Result<> MadeContent::read_chunk(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
+                                 std::span<std::byte> into) const {
   const ByteVector& bytes = bytes_[chunk.tag];
   EBB_CHECK(first + into.size() <= bytes.size());
   std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(first), into.size(), into.begin());

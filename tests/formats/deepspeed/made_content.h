@@ -31,8 +31,8 @@ class MadeContent : public Checkpoint {
 
   Catalog& edit() { return catalog_; }
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override;
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
 
  private:
   void add(const std::string& name, const std::string& state, DType dtype, const Shape& shape,

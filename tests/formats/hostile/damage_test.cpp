@@ -63,7 +63,7 @@ class Beginning : public formats::ByteSource {
   std::uint64_t size() const override { return size_; }
   Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
     if (offset > size_ || into.size() > size_ - offset)
-      return Error{Code::corrupt, "a read past the end", {}};
+      return Error{Code::corrupt, "a read past the end"};
     return file_.read(offset, into);
   }
   std::string_view name() const override { return file_.name(); }
@@ -85,7 +85,7 @@ Result<std::string> content_of(std::shared_ptr<const formats::SourceTree> tree) 
     for (const Chunk& chunk : tensor.chunks) {
       const auto elems = formats::checked_volume(chunk.box.extent).value_or(kMaxRead);
       const auto bytes = std::min(elems, kMaxRead) * formats::bytes_of(tensor.dtype);
-      if (bytes > kMaxRead) return Error{Code::limit, "larger than any fixture", {}};
+      if (bytes > kMaxRead) return Error{Code::limit, "larger than any fixture"};
       ByteVector into(bytes);
       EBB_TRY(checkpoint->read(tensor, chunk, 0, into));
       text += to_string(chunk.box) + formats::sha256_hex(into);

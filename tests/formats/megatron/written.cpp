@@ -20,7 +20,7 @@ Result<Written> written_as(const Checkpoint& source, std::string_view format, st
   EBB_TRY_ASSIGN(auto tree, test_support::carry_out(conversion.plan, *conversion.content, "out"));
   EBB_TRY_ASSIGN(auto checkpoint, formats::describe(tree));
   if (checkpoint->catalog().format != format)
-    return Error{Code::corrupt, "read as " + checkpoint->catalog().format, {}};
+    return Error{Code::corrupt, "read as " + checkpoint->catalog().format};
   EBB_TRY(prove_coverage(checkpoint->catalog()));
   return Written{std::move(conversion.plan), std::move(tree), std::move(checkpoint)};
 }

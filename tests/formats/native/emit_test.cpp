@@ -31,8 +31,8 @@ class Content : public Checkpoint {
   }
   Catalog& catalog() { return catalog_; }
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry&, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     for (std::byte& byte : into) byte = static_cast<std::byte>(first++ * 7 + chunk.tag);
     return {};
   }

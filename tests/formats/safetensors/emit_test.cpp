@@ -46,8 +46,8 @@ class Numbered : public Checkpoint {
     }
   }
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     std::vector<float> all(formats::volume(tensor.shape));
     std::iota(all.begin(), all.end(), static_cast<float>(chunk.tag * 1000));
     std::ranges::copy(std::as_bytes(std::span(all)).subspan(first, into.size()), into.begin());

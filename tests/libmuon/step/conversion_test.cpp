@@ -44,11 +44,10 @@ std::string convert(const fs::path& from, const fs::path& to, const Into& into) 
                                                       .to = format,
                                                       .world = into.world,
                                                       .policy = format.traits().default_policy}));
-    for (const std::string& line : conversion.plan.dropped)
-      return Error{Code::unsupported, line, {}};
+    for (const std::string& line : conversion.plan.dropped) return Error{Code::unsupported, line};
     EBB_TRY_ASSIGN(const auto report,
                    libswap::write_checkpoint(*io, *conversion.content, conversion.plan, to, {}));
-    return report.bytes > 0 ? Result<>() : Error{Code::state, "nothing was written", {}};
+    return report.bytes > 0 ? Result<>() : Error{Code::state, "nothing was written"};
   };
   const auto result = run();
   return result ? "" : result.error().message;

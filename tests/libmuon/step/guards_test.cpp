@@ -270,7 +270,7 @@ class FailsOnce : public RanksBelow {
   FailsOnce(Communicator& below, int at) : RanksBelow(below), at_(at) {}
   Result<> exchange(std::span<const libmuon::SendBuffer> sends,
                     std::span<const libmuon::ReceiveBuffer> receives) override {
-    if (exchanges_++ == at_) return Error{Code::peer, "the network broke once", {}};
+    if (exchanges_++ == at_) return Error{Code::peer, "the network broke once"};
     return RanksBelow::exchange(sends, receives);
   }
 

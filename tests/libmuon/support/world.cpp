@@ -93,7 +93,7 @@ Result<libmuon::StepResult> RankEngine::step(const libmuon::StepArgs& args) {
 
 Result<std::uint64_t> RankEngine::commit() {
   EBB_TRY_ASSIGN(const bool begun, engine_->snapshot());
-  if (!begun) return Error{Code::busy, "no snapshot was begun", {}};
+  if (!begun) return Error{Code::busy, "no snapshot was begun"};
   return engine_->wait_snapshot();
 }
 

@@ -18,7 +18,6 @@ namespace {
 using libswap::Alone;
 using libswap::IoQueue;
 using libswap::Pager;
-using libswap::Result;
 using libswap::Store;
 
 constexpr std::uint64_t kTile = 4096;
@@ -272,7 +271,7 @@ TEST(Pager, AVisitorsErrorStopsTheSweepForGood) {
   ASSERT_TRUE(rig.create());
   const auto failed =
       rig.pager->sweep(Pager::Mode::update, 1, [](std::uint64_t tile, auto) -> Result<> {
-        if (tile == 4) return Error{Code::io, "no more", {}};
+        if (tile == 4) return Error{Code::io, "no more"};
         return {};
       });
   ASSERT_FALSE(failed);

@@ -53,7 +53,7 @@ struct Told {
 
 Result<bool> train_one_step(const Scenario& scenario, IoQueue& io, Store& store, Agreement& ranks,
                             std::uint64_t step) {
-  const Error failure{Code::io, "this rank says no", {}};
+  const Error failure{Code::io, "this rank says no"};
   const bool fails =
       step == kAbandonedStep && index_of(store.superblock().rank) == scenario.world - 1;
   Result<> written = write_tiles(io, store, step);

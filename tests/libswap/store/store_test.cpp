@@ -129,7 +129,7 @@ TEST_F(StoreTest, AnAbandonedGenerationLeavesTheOldOneAndItsNumberIsNotReused) {
   ASSERT_TRUE(write_tiles(*io_, *store, 2));
   EXPECT_EQ(store->cut(2), 2u);
   ASSERT_TRUE(store->prepare(test_manifest()));
-  const auto committed = settle(*store, alone_, Result<>(Error{Code::io, "a write failed", {}}));
+  const auto committed = settle(*store, alone_, Result<>(Error{Code::io, "a write failed"}));
   ASSERT_TRUE(committed) << committed.error().message;
   EXPECT_FALSE(*committed);
   EXPECT_EQ(store->committed_generation(), 1u);
@@ -147,7 +147,7 @@ TEST_F(StoreTest, AResidentWrittenForAnAbandonedCutIsWrittenAgainForTheNextEvenW
     const Result<> prepared = store->prepare(test_manifest());
     ASSERT_TRUE(prepared) << prepared.error().message;
     const auto committed =
-        settle(*store, alone_, last ? prepared : Result<>(Error{Code::io, "a write failed", {}}));
+        settle(*store, alone_, last ? prepared : Result<>(Error{Code::io, "a write failed"}));
     ASSERT_TRUE(committed) << committed.error().message;
     EXPECT_EQ(*committed, last);
   }
@@ -334,7 +334,7 @@ TEST(StoreRanks, OneRankThatFailsMakesAllAbandon) {
     ASSERT_TRUE(write_tiles(*io, *store, 2));
     store->cut(2);
     const Result<> prepared =
-        rank == 1 ? Result<>(Error{Code::io, "write failed", {}}) : store->prepare(test_manifest());
+        rank == 1 ? Result<>(Error{Code::io, "write failed"}) : store->prepare(test_manifest());
     const auto committed = settle(*store, ranks, prepared);
     ASSERT_TRUE(committed) << committed.error().message;
     EXPECT_FALSE(*committed);

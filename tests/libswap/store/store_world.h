@@ -101,8 +101,7 @@ inline Result<> check_tiles(IoQueue& io, Store& store, std::uint64_t step) {
     fill_tile(index_of(store.superblock().rank), tile, step, wanted.bytes());
     if (!std::ranges::equal(read.bytes(), wanted.bytes()))
       return Error{Code::layout,
-                   "tile " + std::to_string(tile) + " is not at step " + std::to_string(step),
-                   {}};
+                   "tile " + std::to_string(tile) + " is not at step " + std::to_string(step)};
   }
   return {};
 }

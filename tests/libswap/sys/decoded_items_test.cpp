@@ -61,7 +61,7 @@ TEST(DecodedItems, AnErrorIsTriedAgain) {
   int made = 0;
   const auto fail = [&]() -> Result<Item> {
     ++made;
-    return Error{Code::io, "worn out", {}};
+    return Error{Code::io, "worn out"};
   };
   EXPECT_FALSE(items.get("a", 1, fail));
   EXPECT_FALSE(items.get("a", 1, fail));

@@ -105,8 +105,8 @@ TEST_F(Load, ReadsEachByteOnceAndNoMoreThanARunAtATime) {
 // Notes where it is read.
 class Ordered : public MemoryCheckpoint {
  public:
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     places.emplace_back(chunk.file, first);
     return MemoryCheckpoint::read(tensor, chunk, first, into);
   }

@@ -74,10 +74,10 @@ class MemoryCheckpoint : public Checkpoint {
     return out;
   }
 
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     if (fail_after_ > 0 && --fail_after_ == 0)
-      return Error{Code::corrupt, "shard.bin:77: checksum does not match", {}};
+      return Error{Code::corrupt, "shard.bin:77: checksum does not match"};
     const auto index = static_cast<std::uint32_t>(&tensor - catalog_.tensors.data());
     std::uint64_t largest = largest_read_;
     while (largest < into.size() && !largest_read_.compare_exchange_weak(largest, into.size())) {
@@ -118,8 +118,8 @@ inline Layout layout_of(Policy policy, std::uint32_t world, const Catalog& catal
 // A source that changes what it gave out before.
 class Fickle : public MemoryCheckpoint {
  public:
-  Result<> read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     EBB_TRY(MemoryCheckpoint::read(tensor, chunk, first, into));
     if (!before_.empty()) before_[0] ^= std::byte{1};
     before_ = into;

@@ -20,7 +20,7 @@ class ToyFormat final : public formats::Format {
   bool detect(const formats::SourceTree&) const override { return false; }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const formats::SourceTree>) const override {
-    return Error{Code::unsupported, "a toy is not read", {}};
+    return Error{Code::unsupported, "a toy is not read"};
   }
   Result<EmitPlan> emit(const formats::EmitRequest& request) const override {
     return emit_(request);

@@ -219,7 +219,7 @@ TEST_F(WriteCheckpoint, TheCallersCheckSeesTheFilesBeforeTheyArePublished) {
       write({.check = [&](const fs::path& directory, std::span<const std::uint64_t> fingerprints) {
         EXPECT_EQ(testing::files_below(*queue_, directory), expected());
         EXPECT_EQ(fingerprints.size(), 4u);
-        return Result<>(Error{Code::corrupt, "not what I wanted", {}});
+        return Result<>(Error{Code::corrupt, "not what I wanted"});
       }});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message, "not what I wanted");

@@ -31,8 +31,8 @@ class Counters : public Checkpoint {
     }
   }
   const Catalog& catalog() const override { return catalog_; }
-  Result<> read(const TensorEntry&, const Chunk&, std::uint64_t first,
-                std::span<std::byte> into) const override {
+  Result<> read_chunk(const TensorEntry&, const Chunk&, std::uint64_t first,
+                      std::span<std::byte> into) const override {
     std::memcpy(into.data(), reinterpret_cast<const std::byte*>(&steps_) + first, into.size());
     return {};
   }
