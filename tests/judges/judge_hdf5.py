@@ -38,6 +38,8 @@ def main():
         f.visititems(visit)
         for t in expected["tensors"]:
             item = found.get((t["name"], t["state"]))
+            if item is None and t["state"] == "tensor":  # nothing but tensors: taken for a model
+                item = found.get((t["name"], "param"))
             if item is None and t["key"] is not None:
                 item = found.get((t["key"], None)) or found.get((t["key"], t["state"]))
             if item is None and t["name"] == t["key"] and ".state." in t["key"]:  # flattened by the optimizer
