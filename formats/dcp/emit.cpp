@@ -75,7 +75,7 @@ void respell_for_dcp(Catalog& content) {
 }
 
 Result<EmitPlan> emit_dcp(const EmitRequest& request) {
-  EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
+  EBB_TRY_ASSIGN(dcp::ItemWriter items, dcp::ItemWriter::make(request, ""));
   StateDict dict = state_dict_of(request.content);
   EBB_TRY(check_reads_back(request.content, dict));
   const Paths paths(request.content);

@@ -9,7 +9,7 @@
 #include "ebb/formats/torch/elements.h"
 #include "ebb/formats/zip/record_check.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 namespace {
 
 constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decoded
@@ -71,12 +71,12 @@ Result<> read_stored(const SourceTree& tree, const TorchArchive& archive, const 
 
 }  // namespace
 
-std::string DcpPayloads::path_of(const DcpPlace& place) const {
+std::string Payloads::path_of(const PayloadPlace& place) const {
   return compose("{}/{}", tree_->root(), place.file);
 }
 
-Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_bytes,
-                                       std::uint64_t plain_limit, PickleLimits limits) const {
+Result<TorchArchive> Payloads::open(const PayloadPlace& place, std::uint64_t plain_bytes,
+                                    std::uint64_t plain_limit, PickleLimits limits) const {
   EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(place.file));
   if (place.coding == 0) {
     const bool there = place.offset <= source->size() &&
@@ -102,17 +102,17 @@ Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plai
       std::make_shared<MemorySource>(where + " (decompressed)", std::move(bytes)), 0, size, limits);
 }
 
-Result<> DcpPayloads::read(const DcpPlace& place, const Shape& shape, DType dtype,
-                           std::string_view label, std::uint64_t first,
-                           std::span<std::byte> into) const {
+Result<> Payloads::read(const PayloadPlace& place, const Shape& shape, DType dtype,
+                        std::string_view label, std::uint64_t first,
+                        std::span<std::byte> into) const {
   auto done = place.coding == kRawItem ? read_raw(place, first, into)
                                        : read_tensor(place, shape, dtype, first, into);
   if (!done) return std::move(done).error().about(label);
   return {};
 }
 
-Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, const Shape& shape,
-                                                     DType dtype) const {
+Result<Payloads::Opened> Payloads::open_tensor(const PayloadPlace& place, const Shape& shape,
+                                               DType dtype) const {
   const std::uint64_t bytes = volume(shape) * bytes_of(dtype);
   EBB_TRY_ASSIGN(TorchArchive archive, open(place, bytes, bytes + kArchiveOverhead));
   EBB_TRY(require_known_globals(archive.graph()));
@@ -127,9 +127,9 @@ Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, cons
   return Opened{std::move(archive), std::move(tensor), record, std::nullopt};
 }
 
-Result<std::shared_ptr<const DcpPayloads::Opened>> DcpPayloads::decoded(const DcpPlace& place,
-                                                                        const Shape& shape,
-                                                                        DType dtype) const {
+Result<std::shared_ptr<const Payloads::Opened>> Payloads::decoded(const PayloadPlace& place,
+                                                                  const Shape& shape,
+                                                                  DType dtype) const {
   const auto make = [&]() -> Result<SourceTree::Decoded> {
     EBB_TRY_ASSIGN(Opened item, open_tensor(place, shape, dtype));
     if (item.record->deflated) {
@@ -145,8 +145,8 @@ Result<std::shared_ptr<const DcpPayloads::Opened>> DcpPayloads::decoded(const Dc
   return std::static_pointer_cast<const Opened>(item);
 }
 
-Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DType dtype,
-                                  std::uint64_t first, std::span<std::byte> into) const {
+Result<> Payloads::read_tensor(const PayloadPlace& place, const Shape& shape, DType dtype,
+                               std::uint64_t first, std::span<std::byte> into) const {
   if (place.coding == 0) {
     EBB_TRY_ASSIGN(const Opened item, open_tensor(place, shape, dtype));
     if (!item.record->deflated)
@@ -160,13 +160,13 @@ Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DTy
   return {};
 }
 
-Result<> DcpPayloads::read_raw(const DcpPlace& place, std::uint64_t first,
-                               std::span<std::byte> into) const {
+Result<> Payloads::read_raw(const PayloadPlace& place, std::uint64_t first,
+                            std::span<std::byte> into) const {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(place.file));
   return source->read(place.offset + first, into);
 }
 
-Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) const {
+Result<Value> Payloads::value(const PayloadPlace& place, std::uint64_t& purse) const {
   if (place.length > kMaxValue)
     return refuse(Code::limit, path_of(place), place.offset,
                   compose("a value of {} bytes; the limit is {}", place.length, kMaxValue));
@@ -180,4 +180,4 @@ Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) co
   return value;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

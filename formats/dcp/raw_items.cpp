@@ -6,7 +6,7 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/refuse.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 namespace {
 
 constexpr const char* kPlacesKey = "DCP_SHARDING_INFO";
@@ -43,12 +43,12 @@ bool lies_at(const Value& places, const std::string& key, const Box& box) {
 
 }  // namespace
 
-bool DcpRawItems::is_raw(const DcpItem& item, DType dtype, const Box& box) {
+bool RawItems::is_raw(const StoredItem& item, DType dtype, const Box& box) {
   return item.zstd == 0 && item.length == volume(box.extent) * bytes_of(dtype);
 }
 
-Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& file,
-                                                            std::uint64_t offset) {
+Result<const RawItems::Tensors*> RawItems::tensors_at(const std::string& file,
+                                                      std::uint64_t offset) {
   std::unique_ptr<Tensors>& tensors = read_[{file, offset}];
   if (tensors != nullptr) return tensors.get();
   EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(file));
@@ -67,8 +67,8 @@ Result<const DcpRawItems::Tensors*> DcpRawItems::tensors_at(const std::string& f
   return tensors.get();
 }
 
-Result<std::uint64_t> DcpRawItems::offset_of(const std::string& file, const DcpItem& item,
-                                             const std::string& key, DType dtype, const Box& box) {
+Result<std::uint64_t> RawItems::offset_of(const std::string& file, const StoredItem& item,
+                                          const std::string& key, DType dtype, const Box& box) {
   EBB_TRY_ASSIGN(const Tensors* tensors, tensors_at(file, item.offset));
   const std::string where = compose("{}/{}", tree_->root(), file);
   const auto found = tensors->by_key.find(key);
@@ -91,4 +91,4 @@ Result<std::uint64_t> DcpRawItems::offset_of(const std::string& file, const DcpI
   return item.offset + tensors->header.data_start + tensor.begin;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

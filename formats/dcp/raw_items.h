@@ -13,18 +13,18 @@
 #include "ebb/formats/dcp/index.h"
 #include "ebb/formats/safetensors/header.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 
-class DcpRawItems {
+class RawItems {
  public:
-  explicit DcpRawItems(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
+  explicit RawItems(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
   // Whether the index gives an item the length of its elements: an archive is always longer.
-  static bool is_raw(const DcpItem& item, DType dtype, const Box& box);
+  static bool is_raw(const StoredItem& item, DType dtype, const Box& box);
 
   // Where the elements of one chunk lie in `file`. Code::incomplete when torch lost it: a file
   // holds one chunk of a tensor, the last one that the rank wrote.
-  Result<std::uint64_t> offset_of(const std::string& file, const DcpItem& item,
+  Result<std::uint64_t> offset_of(const std::string& file, const StoredItem& item,
                                   const std::string& key, DType dtype, const Box& box);
 
  private:
@@ -39,4 +39,4 @@ class DcpRawItems {
   std::map<std::pair<std::string, std::uint64_t>, std::unique_ptr<Tensors>> read_;
 };
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

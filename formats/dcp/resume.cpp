@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include "ebb/formats/dcp/dcp.h"
 
@@ -33,34 +32,20 @@ bool muon_without_rows(const ResumeQuestion& question) {
 }
 
 using Says = ResumeRule::Says;
-constexpr std::array kRules = {
-    ResumeRule{Says::no,
-               own_metadata_other_world,
-               "saved without collectives: each of {saved} finds its own metadata only, and there "
-               "is none for {wanted}",
-               "dcp",
-               {}},
-    ResumeRule{Says::yes,
-               has_no_common_metadata,
-               "each rank falls back to its own metadata, and must want the parts it saved",
-               {},
-               {}},
-    ResumeRule{Says::yes,
-               always,
-               "each of {wanted} reads its part of every tensor from whichever file holds it",
-               {},
-               {}},
-    ResumeRule{Says::note,
-               needs_newest_torch,
-               "torch 2.14 and older cannot read this metadata; what ckpt-convert --to dcp writes, "
-               "they can",
-               {},
-               {}},
-    ResumeRule{Says::note,
-               muon_without_rows,
-               "some matrices have fewer rows than {wanted}: torch 2.13's Muon cannot step those",
-               {},
-               {}},
+constexpr ResumeRule kRules[] = {
+    {Says::no, own_metadata_other_world,
+     "saved without collectives: each of {saved} finds its own metadata only, and there "
+     "is none for {wanted}",
+     "dcp"},
+    {Says::yes, has_no_common_metadata,
+     "each rank falls back to its own metadata, and must want the parts it saved"},
+    {Says::yes, always,
+     "each of {wanted} reads its part of every tensor from whichever file holds it"},
+    {Says::note, needs_newest_torch,
+     "torch 2.14 and older cannot read this metadata; what ckpt-convert --to dcp writes, "
+     "they can"},
+    {Says::note, muon_without_rows,
+     "some matrices have fewer rows than {wanted}: torch 2.13's Muon cannot step those"},
     kWeightsNoted,
 };
 

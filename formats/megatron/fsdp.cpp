@@ -9,17 +9,16 @@
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/with_catalog.h"
+#include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/item_writer.h"
-#include "ebb/formats/dcp/open.h"
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/group_words.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/optimizer_chain.h"
-#include "ebb/formats/megatron/soundness.h"
 #include "ebb/formats/state_dict/groups.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::string_view kMeta = "param_to_group_meta";
@@ -103,7 +102,7 @@ void read_groups(Catalog& catalog) {
 
 class FsdpEmitter {
  public:
-  FsdpEmitter(const Catalog& content, DcpItemWriter items)
+  FsdpEmitter(const Catalog& content, dcp::ItemWriter items)
       : content_(content), items_(std::move(items)), chain_(content, content.groups) {
     for (std::size_t i = 0; i < content.groups.size(); ++i)
       for (const auto& names : {content.groups[i].params, unsplit(content.groups[i].params)})
@@ -236,7 +235,7 @@ class FsdpEmitter {
   }
 
   const Catalog& content_;
-  DcpItemWriter items_;
+  dcp::ItemWriter items_;
   OptimizerChain chain_;
   std::map<std::string, std::uint32_t> optimizer_of_;
   std::map<std::string, std::uint32_t> masters_;
@@ -246,30 +245,34 @@ class FsdpEmitter {
 
 }  // namespace
 
+}  // namespace ebb::formats::megatron
+
+namespace ebb::formats {
+
 bool detect_megatron_fsdp(const SourceTree& tree) {
-  return look_for_megatron(tree).kind == MegatronKind::fsdp;
+  return megatron::look_for_place(tree).kind == megatron::Kind::fsdp;
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const SourceTree> tree) {
-  EBB_TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
-  EBB_TRY_ASSIGN(OpenedDcp opened, open_dcp(folder_of(std::move(tree), place.folder)));
+  EBB_TRY_ASSIGN(const megatron::Place place, megatron::find_place(*tree));
+  EBB_TRY_ASSIGN(dcp::Opened opened, dcp::open(megatron::folder_of(std::move(tree), place.folder)));
   Catalog catalog = opened.checkpoint->catalog();
   catalog.format = "megatron-fsdp";
   catalog.producer = "Megatron-FSDP, " + catalog.producer;
   for (TensorEntry& tensor : catalog.tensors)
-    std::tie(tensor.name, tensor.state) = identity_of(*tensor.key);
+    std::tie(tensor.name, tensor.state) = megatron::identity_of(*tensor.key);
   if (ValueEntry* step = step_value(catalog.values, {})) {
     catalog.step = step->value.integer;
     step->echoed = true;
   }
-  read_groups(catalog);
+  megatron::read_groups(catalog);
   for (ValueEntry& entry : catalog.values)
     if (entry.key == "iteration" || entry.key == "checkpoint_version") entry.echoed = true;
   if (!place.folder.empty()) {
     for (FileEntry& file : catalog.files) file.name.insert(0, place.folder + "/");
     catalog.values.push_back({"folder", {"folder"}, Value::of_string(place.folder), true});
   }
-  if (std::string differ = iterations_that_differ(catalog); !differ.empty())
+  if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())
     catalog.notes.push_back(std::move(differ));
   return with_catalog(std::move(opened.checkpoint), std::move(catalog));
 }
@@ -292,8 +295,8 @@ CommonNames megatron_fsdp_names(const Catalog& catalog) {
 }
 
 Result<EmitPlan> emit_megatron_fsdp(const EmitRequest& request) {
-  EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
-  return FsdpEmitter(request.content, std::move(items)).run();
+  EBB_TRY_ASSIGN(dcp::ItemWriter items, dcp::ItemWriter::make(request, ""));
+  return megatron::FsdpEmitter(request.content, std::move(items)).run();
 }
 
 }  // namespace ebb::formats

@@ -2,7 +2,7 @@
 
 #include "ebb/formats/core/bytes.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 
 std::optional<double> number_in(const Value* value) {
   if (value == nullptr) return std::nullopt;
@@ -39,4 +39,4 @@ std::string optimizer_name(const GroupEntry& group) {
   return said.empty() && muon ? "muon" : said;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

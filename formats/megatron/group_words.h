@@ -9,7 +9,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 
 constexpr std::string_view kIteration = "iteration";
 constexpr std::string_view kOptimizer = "optimizer";
@@ -50,4 +50,4 @@ std::string said_optimizer(const GroupEntry& group);
 // The same; a group that does not say, but has a momentum as Muon's have it, is Muon's.
 std::string optimizer_name(const GroupEntry& group);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <optional>
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::string_view kStates = "optimizer.state.";
@@ -86,7 +86,7 @@ std::size_t behind_object_key(std::string_view key) {
 
 }  // namespace
 
-MegatronKey megatron_key(std::string_view key) {
+Key parsed_key(std::string_view key) {
   if (const auto found = optimizer_key(key))
     return {std::string(found->name), state_of(found->state), found->optimizer};
   if (const std::size_t dot = key.rfind('.');
@@ -133,4 +133,4 @@ std::size_t stacked_axes(std::string_view name) {
   return next >= '0' && next <= '9' ? axes : axes + 1;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

@@ -9,9 +9,9 @@
 
 #include "ebb/formats/layout/box.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 
-struct MegatronKey {
+struct Key {
   std::string name;
   std::string state;
   std::uint32_t optimizer = 0;  // N of chained_N; 0 where there is one optimizer, or none
@@ -20,7 +20,7 @@ struct MegatronKey {
 // `[chained_N.]optimizer.state.<state>.<name>`, where the states `param` and `fp32_param` are
 // master weights; `<bucket>.<state>` of dp_reshardable; everything else is a parameter of that
 // name.
-MegatronKey megatron_key(std::string_view key);
+Key parsed_key(std::string_view key);
 
 // Takes "chained_<N>." off the front of a key and gives N; nullopt: it does not begin so.
 std::optional<std::uint32_t> take_chained(std::string_view& key);
@@ -43,4 +43,4 @@ inline constexpr std::string_view kObjectPart =
 // Axes in front of a parameter's own shape: homogeneous layers and experts are stacked.
 std::size_t stacked_axes(std::string_view name);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

@@ -7,7 +7,7 @@
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/group_words.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 // Keys of several optimizers without "chained_<N>." before them, which is the default since 0.14
@@ -69,9 +69,9 @@ bool OptimizerChain::is_distributed(std::uint32_t number) const {
 
 bool has_distributed_beside_muon(const Catalog& content) {
   if (value_at(content, {"args"}) != nullptr)
-    return megatron_arg(content, "use_layer_wise_param_layout").value_or(0) != 0;
+    return run_arg(content, "use_layer_wise_param_layout").value_or(0) != 0;
   const Value* metadata = value_at(content, {kContentMetadata});
   return metadata == nullptr || metadata->find(kShardingType) != nullptr;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

@@ -10,7 +10,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 
 // Groups of one optimizer's name share an optimizer, Muon's the first, else in order of appearance;
 // without Muon, whose layer-wise optimizer has them all, experts have one of their own.
@@ -46,4 +46,4 @@ class OptimizerChain {
 // default since 0.18; false where the run said otherwise, or is older.
 bool has_distributed_beside_muon(const Catalog& content);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

@@ -1,5 +1,3 @@
-#include "ebb/formats/megatron/soundness.h"
-
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -13,30 +11,28 @@
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::string_view kIntegrity = "integrity.json";
 constexpr std::uint64_t kMaxIntegrity = 64 * MiB;
 constexpr std::uint64_t kPass = 4 * MiB;
 
-namespace ondemand = safetensors::ondemand;
 using Digests = std::vector<std::pair<std::string, std::string>>;  // file, SHA-256 in hex
 
 // Written by save(verify_integrity=True): {"algorithm": "sha256", "files": {name: hex}}.
 Result<Digests> read_digests(const SourceTree& tree) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kIntegrity));
   EBB_TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxIntegrity));
-  safetensors::JsonReader json({std::string(source->name()), 0, std::string(kIntegrity)},
-                               text_of(text));
+  json::Reader json({std::string(source->name()), 0, std::string(kIntegrity)}, text_of(text));
   std::string algorithm = "sha256";
   Digests digests;
-  const auto add_file = [&](std::string_view file, ondemand::value hex) -> Result<> {
+  const auto add_file = [&](std::string_view file, json::Value hex) -> Result<> {
     EBB_TRY_ASSIGN(std::string digest, json.string(hex, {"", file}));
     digests.emplace_back(file, std::move(digest));
     return {};
   };
-  EBB_TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
+  EBB_TRY(json.read([&](std::string_view key, json::Value value) -> Result<> {
     if (key == "files") return json.fields(value, "files", add_file);
     if (key == "algorithm") {
       EBB_TRY_ASSIGN(algorithm, json.string(value, "algorithm"));
@@ -136,30 +132,21 @@ void check_objects(const Catalog& catalog, std::vector<Error>& problems) {
 
 }  // namespace
 
+}  // namespace ebb::formats::megatron
+
+namespace ebb::formats {
+
 std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tree,
                                      const Catalog& catalog) {
   std::vector<Error> problems;
-  const auto place = find_megatron(*tree);
+  const auto place = megatron::find_place(*tree);
   if (!place) return {place.error()};
-  const auto folder = folder_of(tree, place->folder);
-  check_files(*folder, problems);
-  check_objects(catalog, problems);
-  if (std::string differ = iterations_that_differ(catalog); !differ.empty())
+  const auto folder = megatron::folder_of(tree, place->folder);
+  megatron::check_files(*folder, problems);
+  megatron::check_objects(catalog, problems);
+  if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())
     problems.push_back({Code::layout, compose("{}: {}", folder->root(), std::move(differ))});
   return problems;
-}
-
-std::string iterations_that_differ(const Catalog& catalog) {
-  for (const ValueEntry& entry : catalog.values) {
-    if (entry.key != "folder" || !catalog.step ||
-        entry.value.text == iteration_folder(*catalog.step))
-      continue;
-    if (entry.value.text.starts_with("iter_"))
-      return compose(
-          "the folder is {}, but what is stored is of iteration {}: renamed, or parts of two saves",
-          printable(entry.value.text), *catalog.step);
-  }
-  return {};
 }
 
 }  // namespace ebb::formats

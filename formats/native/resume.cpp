@@ -1,17 +1,12 @@
-#include <array>
 
 #include "ebb/formats/native/ebb.h"
 
 namespace ebb::formats {
 namespace {
 
-constexpr std::array kRules = {
-    ResumeRule{
-        ResumeRule::Says::yes,
-        always,
-        "the engine takes over a store of {saved} on any number of ranks, with the same bits",
-        {},
-        {}},
+constexpr ResumeRule kRules[] = {
+    {ResumeRule::Says::yes, always,
+     "the engine takes over a store of {saved} on any number of ranks, with the same bits"},
 };
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include <array>
 
 #include "ebb/formats/safetensors/safetensors.h"
 
@@ -11,22 +10,12 @@ bool says_tensors_only(const ResumeQuestion& question) {
   return !question.catalog.step && question.catalog.groups.empty();
 }
 
-constexpr std::array kRules = {
-    ResumeRule{Says::no,
-               weights_only,
-               "it holds weights only: loading it starts a new optimizer, which is no resume",
-               {},
-               {}},
-    ResumeRule{Says::no,
-               always,
-               "no framework's optimizer loads safetensors; as DCP the tensors can be loaded",
-               "dcp",
-               {}},
-    ResumeRule{Says::note,
-               says_tensors_only,
-               "it has no step and no parameter groups: set them by hand",
-               {},
-               {}},
+constexpr ResumeRule kRules[] = {
+    {Says::no, weights_only,
+     "it holds weights only: loading it starts a new optimizer, which is no resume"},
+    {Says::no, always,
+     "no framework's optimizer loads safetensors; as DCP the tensors can be loaded", "dcp"},
+    {Says::note, says_tensors_only, "it has no step and no parameter groups: set them by hand"},
 };
 
 }  // namespace
