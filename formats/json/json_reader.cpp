@@ -17,21 +17,24 @@ std::size_t digits(std::string_view text) {
 
 // RFC 8259, section 6.
 bool is_json_number(std::string_view text) {
-  if (text.starts_with('-')) text.remove_prefix(1);
-  const std::size_t whole = digits(text);
-  if (whole == 0 || (whole > 1 && text.front() == '0')) return false;
-  text.remove_prefix(whole);
-  if (text.starts_with('.')) {
-    const std::size_t fraction = digits(text.substr(1));
-    if (fraction == 0) return false;
-    text.remove_prefix(1 + fraction);
-  }
-  if (text.starts_with('e') || text.starts_with('E')) {
-    text.remove_prefix(1);
-    if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
-    const std::size_t exponent = digits(text);
-    if (exponent == 0) return false;
-    text.remove_prefix(exponent);
+  const auto take = [&](std::string_view any) {
+    const bool there = !text.empty() && any.find(text.front()) != std::string_view::npos;
+    text.remove_prefix(there ? 1 : 0);
+    return there;
+  };
+  const auto take_digits = [&] {
+    const std::size_t count = digits(text);
+    text.remove_prefix(count);
+    return count;
+  };
+  take("-");
+  const bool zero = text.starts_with('0');
+  const std::size_t whole = take_digits();
+  if (whole == 0 || (zero && whole > 1)) return false;
+  if (take(".") && take_digits() == 0) return false;
+  if (take("eE")) {
+    take("+-");
+    if (take_digits() == 0) return false;
   }
   return text.empty();
 }

@@ -1,4 +1,4 @@
-// Strict reading of the small JSON documents of this format over simdjson's on-demand parser:
+// Strict reading of the small JSON documents of formats over simdjson's on-demand parser:
 // duplicate keys refused, numbers whole and not negative, every error with file:offset and the text
 // that was found. Nothing recurses, so nesting depth costs nothing.
 #pragma once
