@@ -1,15 +1,14 @@
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/core/refuse.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/index.h"
 #include "ebb/formats/dcp/payload.h"
-#include "ebb/formats/dcp/raw_items.h"
 #include "ebb/formats/state_dict/names.h"
 
 namespace ebb::formats::dcp {
@@ -25,22 +24,17 @@ std::optional<std::uint32_t> rank_of_payload(std::string_view name) {
   if (at == std::string_view::npos || !name.ends_with(".distcp") ||
       name.find('/') != std::string_view::npos)
     return std::nullopt;
-  const char* const end = name.data() + name.size();
-  std::uint32_t rank = 0;
-  const auto [stop, error] = std::from_chars(name.data() + at + 2, end, rank);
-  if (error != std::errc{} || stop == end || *stop != '_' || rank >= kMaxRanks) return std::nullopt;
-  return rank;
+  const std::size_t end = name.find('_', at + 2);
+  const auto rank = parse_number<std::uint32_t>(name.substr(at + 2, end - at - 2));
+  return end != std::string_view::npos && rank && *rank < kMaxRanks ? rank : std::nullopt;
 }
 
 // "__3.metadata" -> 3
 std::optional<std::uint32_t> rank_of_index(std::string_view name) {
   if (!name.starts_with("__") || !name.ends_with(".metadata")) return std::nullopt;
-  const std::string_view digits = name.substr(2, name.size() - 2 - kIndexName.size());
-  std::uint32_t rank = 0;
-  const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-  if (error != std::errc{} || stop != digits.data() + digits.size() || rank >= kMaxRanks)
-    return std::nullopt;
-  return rank;
+  const auto rank =
+      parse_number<std::uint32_t>(name.substr(2, name.size() - 2 - kIndexName.size()));
+  return rank && *rank < kMaxRanks ? rank : std::nullopt;
 }
 
 class DirectoryCheckpoint : public Checkpoint {
@@ -262,20 +256,19 @@ class Describer {
                                  : "tensor " + json_string(*tensor->key);
       }
     };
+    const auto each_item = [&](const auto& visit) {
+      for (const StoredValue& value : index_.values)
+        if (const auto& item = value.item)
+          visit(file_numbers_[item->file], Extent{item->offset, item->length, nullptr, &value});
+      for (const TensorEntry& tensor : catalog().tensors)
+        for (const Chunk& chunk : tensor.chunks)
+          visit(chunk.file, Extent{chunk.offset, chunk.length, &tensor, nullptr});
+    };
     std::vector<std::vector<Extent>> of_file(catalog().files.size());
     std::vector<std::size_t> counts(of_file.size());
-    for (const StoredValue& value : index_.values)
-      if (value.item) ++counts[file_numbers_[value.item->file]];
-    for (const TensorEntry& tensor : catalog().tensors)
-      for (const Chunk& chunk : tensor.chunks) ++counts[chunk.file];
+    each_item([&](std::size_t file, const Extent&) { ++counts[file]; });
     for (std::size_t file = 0; file < counts.size(); ++file) of_file[file].reserve(counts[file]);
-    for (const StoredValue& value : index_.values)
-      if (value.item)
-        of_file[file_numbers_[value.item->file]].push_back(
-            {value.item->offset, value.item->length, nullptr, &value});
-    for (const TensorEntry& tensor : catalog().tensors)
-      for (const Chunk& chunk : tensor.chunks)
-        of_file[chunk.file].push_back({chunk.offset, chunk.length, &tensor, nullptr});
+    each_item([&](std::size_t file, const Extent& extent) { of_file[file].push_back(extent); });
     for (std::size_t file = 0; file < of_file.size(); ++file) {
       std::vector<Extent>& extents = of_file[file];
       // A rank writes in the order in which its index lists, values first.
@@ -317,11 +310,10 @@ class Describer {
     bool boxes = false;
     for (const TensorEntry& tensor : catalog().tensors) {
       if (tensor.chunks.size() < 2) continue;
-      const bool by_rows =
-          std::all_of(tensor.chunks.begin(), tensor.chunks.end(), [&](const Chunk& chunk) {
-            return std::equal(tensor.shape.begin() + 1, tensor.shape.end(),
-                              chunk.box.extent.begin() + 1);
-          });
+      const bool by_rows = std::ranges::all_of(tensor.chunks, [&](const Chunk& chunk) {
+        return std::equal(tensor.shape.begin() + 1, tensor.shape.end(),
+                          chunk.box.extent.begin() + 1);
+      });
       (by_rows ? rows : boxes) = true;
     }
     const std::string over = compose(" over {} ranks", catalog().world);
@@ -352,7 +344,7 @@ Result<Opened> open(std::shared_ptr<const SourceTree> tree) {
 namespace ebb::formats {
 
 bool detect_dcp(const SourceTree& tree) {
-  return std::any_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
+  return std::ranges::any_of(tree.entries(), [](const auto& entry) {
     return entry.name == dcp::kIndexName || entry.name == ".metadata.tmp" ||
            dcp::rank_of_payload(entry.name) || dcp::rank_of_index(entry.name);
   });

@@ -31,9 +31,9 @@ class Reader {
     EBB_TRY_ASSIGN(const PickleId state, attributes(root, ""));
     const PickleId described = graph_.find(state, "state_dict_metadata");
     const PickleId stored = graph_.find(state, "storage_data");
-    if (described == kNoPickle || !graph_.is(described, PickleKind::dict))
+    if (!has(described, PickleKind::dict))
       return bad("", "the Metadata object has no dict state_dict_metadata");
-    if (stored == kNoPickle || !graph_.is(stored, PickleKind::dict))
+    if (!has(stored, PickleKind::dict))
       return bad("", "the Metadata object has no dict storage_data");
     EBB_TRY(read_described(described));
     EBB_TRY(read_stored(stored));
@@ -41,8 +41,7 @@ class Reader {
     EBB_TRY(read_paths(graph_.find(state, "planner_data")));
     EBB_TRY(read_flat_boxes(graph_.find(state, "mcore_data")));
     // One plan a rank, also of ranks that wrote nothing.
-    if (const PickleId plans = graph_.find(state, "all_local_plans");
-        plans != kNoPickle && graph_.is(plans, PickleKind::list))
+    if (const PickleId plans = graph_.find(state, "all_local_plans"); has(plans, PickleKind::list))
       index_.ranks = static_cast<std::uint32_t>(graph_.items(plans).size());
     note_unknown(state);
     name_producer(state);
@@ -64,11 +63,14 @@ class Reader {
     return Error{Code::corrupt, std::move(message)};
   }
 
+  // Whether something is there, and of this kind.
+  bool has(PickleId id, PickleKind kind) const { return id != kNoPickle && graph_.is(id, kind); }
+
   // The dict that BUILD gave to an object.
   Result<PickleId> attributes(PickleId object, std::string_view key) const {
     if (!graph_.is(object, PickleKind::object)) return bad(key, "an object is expected here");
     const PickleId state = graph_.state(object);
-    if (state == kNoPickle || !graph_.is(state, PickleKind::dict))
+    if (!has(state, PickleKind::dict))
       return bad(key,
                  compose("an object of class {} has no attributes", graph_.class_name(object)));
     if (graph_.items(state).size() > 2 * kMaxAttributes)
@@ -145,8 +147,7 @@ class Reader {
   }
 
   Result<DType> read_properties(std::string_view key, PickleId object) {
-    if (!graph_.is(object, PickleKind::object) || graph_.state(object) == kNoPickle ||
-        !graph_.is(graph_.state(object), PickleKind::tuple) ||
+    if (!graph_.is(object, PickleKind::object) || !has(graph_.state(object), PickleKind::tuple) ||
         graph_.items(graph_.state(object)).size() < 5)
       return bad(key, "its properties are in an unknown form");
     old_properties_ |= graph_.class_name(object).starts_with(kOldShardModule);
@@ -183,8 +184,7 @@ class Reader {
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       EBB_TRY_ASSIGN(const PickleId state, attributes(entries[i], "storage_data"));
       const PickleId fqn = graph_.find(state, names_.fqn);
-      if (fqn == kNoPickle || !graph_.is(fqn, PickleKind::string))
-        return bad("storage_data", "an entry without a key");
+      if (!has(fqn, PickleKind::string)) return bad("storage_data", "an entry without a key");
       const std::string_view key = graph_.text(fqn);
       const PickleId at = graph_.find(state, names_.offset);
       const bool tensor = at != kNoPickle && !graph_.is(at, PickleKind::none);
@@ -256,10 +256,9 @@ class Reader {
     const PickleId offset = graph_.find(state, names_.offset);
     const PickleId length = graph_.find(state, names_.length);
     const auto count = [this](PickleId id) {
-      return id != kNoPickle && graph_.is(id, PickleKind::integer) && graph_.integer(id) >= 0;
+      return has(id, PickleKind::integer) && graph_.integer(id) >= 0;
     };
-    if (path == kNoPickle || !graph_.is(path, PickleKind::string))
-      return bad(key, "its storage entry names no file");
+    if (!has(path, PickleKind::string)) return bad(key, "its storage entry names no file");
     if (!count(offset) || !count(length))
       return bad(key, "the offset or length of its storage entry is no count");
     if (path != last_path_) {
@@ -352,7 +351,7 @@ class Reader {
   }
 
   Result<> read_flat_boxes(PickleId dict) {
-    if (dict == kNoPickle || !graph_.is(dict, PickleKind::dict)) return {};
+    if (!has(dict, PickleKind::dict)) return {};
     const std::span<const PickleId> entries = graph_.items(dict);
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       const PickleId shape = graph_.find(entries[i + 1], "nd_reformulated_orig_global_shape");
@@ -376,18 +375,17 @@ class Reader {
       const std::string_view name = graph_.is(entries[i], PickleKind::string)
                                         ? graph_.text(entries[i])
                                         : std::string_view("?");
-      if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
+      if (std::ranges::find(kKnown, name) == std::end(kKnown))
         index_.notes.push_back("the metadata has a part this version does not know: " +
                                json_string(name));
     }
   }
 
-  // Each release added something; formats.md's table of versions.
+  // Each release added something.
   void name_producer(PickleId state) {
     const PickleId storage = graph_.find(state, "storage_meta");
-    const bool has_storage = storage != kNoPickle && graph_.is(storage, PickleKind::object) &&
-                             graph_.state(storage) != kNoPickle &&
-                             graph_.is(graph_.state(storage), PickleKind::dict);
+    const bool has_storage =
+        has(storage, PickleKind::object) && has(graph_.state(storage), PickleKind::dict);
     if (strides_)
       index_.producer = "torch 2.15 or newer";
     else if (graph_.find(state, "version") != kNoPickle)

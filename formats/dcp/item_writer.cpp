@@ -19,6 +19,12 @@ constexpr std::uint64_t kPackedBytes = 8 * MiB;
 
 }  // namespace
 
+OutputFile literal_file(std::string name, ByteVector bytes) {
+  OutputFile file{.name = std::move(name), .size = bytes.size()};
+  file.fragments.push_back({0, std::move(bytes)});
+  return file;
+}
+
 Result<ItemWriter> ItemWriter::make(const EmitRequest& request, std::string folder) {
   if (request.layout.tensors().size() != request.content.tensors.size())
     return Error{Code::layout,
@@ -118,23 +124,22 @@ std::vector<ItemWriter::Assigned> ItemWriter::assign(std::uint32_t number) {
     return a.box.offset < b.box.offset;
   });
   std::vector<Assigned> chosen;
+  const auto settle = [&] {
+    if (chosen.empty()) return;
+    const Assigned& last = chosen.back();
+    load_[index_of(last.writer)] +=
+        volume(last.box.extent) * bytes_of(content_.tensors[number].dtype);
+  };
   for (Assigned& piece : held) {
     if (chosen.empty() || chosen.back().box != piece.box) {
-      settle(number, chosen);
+      settle();
       chosen.push_back(std::move(piece));
     } else if (load_[index_of(piece.writer)] < load_[index_of(chosen.back().writer)]) {
       chosen.back().writer = piece.writer;
     }
   }
-  settle(number, chosen);
+  settle();
   return chosen;
-}
-
-void ItemWriter::settle(std::uint32_t number, const std::vector<Assigned>& chosen) {
-  if (chosen.empty()) return;
-  const Assigned& last = chosen.back();
-  load_[index_of(last.writer)] +=
-      volume(last.box.extent) * bytes_of(content_.tensors[number].dtype);
 }
 
 WrittenItem ItemWriter::add_piece(std::uint32_t number, DType dtype, const Assigned& piece) {
@@ -174,12 +179,7 @@ EmitPlan ItemWriter::finish() {
                              name = folder_ + ".metadata"](const ItemPlaces& places) {
     WrittenFiles placed = files;
     placed.places = places;
-    OutputFile index;
-    index.name = name;
-    ByteVector bytes = index_bytes(tensors, values, placed);
-    index.size = bytes.size();
-    index.fragments.push_back({0, std::move(bytes)});
-    return std::vector{std::move(index)};
+    return std::vector{literal_file(name, index_bytes(tensors, values, placed))};
   };
   plan_.commit_files = commit_files(places_);
   if (compression_) plan_.packing = Packing{*compression_, commit_files};

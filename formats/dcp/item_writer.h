@@ -14,6 +14,9 @@
 
 namespace ebb::formats::dcp {
 
+// A file of these bytes.
+OutputFile literal_file(std::string name, ByteVector bytes);
+
 // One payload file a rank, `folder` + "__<rank>_0.distcp"; values in rank 0's. Keys are claimed as
 // they are added: the second entry under one key is Code::layout. What torch cannot hold is listed
 // in the plan's `dropped`.
@@ -51,7 +54,6 @@ class ItemWriter {
   WrittenItem add_archive(ByteVector bytes);
   WrittenItem add_piece(std::uint32_t number, DType dtype, const Assigned& piece);
   std::vector<Assigned> assign(std::uint32_t number);
-  void settle(std::uint32_t number, const std::vector<Assigned>& chosen);
 
   const Catalog& content_;
   const Layout& layout_;

@@ -7,9 +7,8 @@ namespace {
 
 // Saved with use_collectives=False: each rank's own metadata instead of one for all.
 bool has_no_common_metadata(const ResumeQuestion& question) {
-  const auto& files = question.catalog.files;
-  return std::none_of(files.begin(), files.end(),
-                      [](const FileEntry& file) { return file.name == ".metadata"; });
+  return std::ranges::find(question.catalog.files, ".metadata", &FileEntry::name) ==
+         question.catalog.files.end();
 }
 
 bool own_metadata_other_world(const ResumeQuestion& question) {
@@ -23,11 +22,11 @@ bool needs_newest_torch(const ResumeQuestion& question) {
 // torch.optim.Muon of 2.13 cannot step a DTensor of which a rank holds no row.
 bool muon_without_rows(const ResumeQuestion& question) {
   const Catalog& catalog = question.catalog;
-  return std::any_of(catalog.tensors.begin(), catalog.tensors.end(),
-                     [&](const TensorEntry& t) {
-                       return t.state == "momentum_buffer" && !t.shape.empty() &&
-                              t.shape[0] < question.world;
-                     }) &&
+  return std::ranges::any_of(catalog.tensors,
+                             [&](const TensorEntry& t) {
+                               return t.state == "momentum_buffer" && !t.shape.empty() &&
+                                      t.shape[0] < question.world;
+                             }) &&
          has_optimizer(catalog, "muon");
 }
 
