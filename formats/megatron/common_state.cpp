@@ -7,8 +7,9 @@
 #include <set>
 
 #include "ebb/formats/catalog/resume.h"
-#include "ebb/formats/megatron/group_words.h"
 #include "ebb/formats/megatron/names.h"
+#include "ebb/formats/megatron/optimizers.h"
+#include "ebb/formats/state_dict/groups.h"
 
 namespace ebb::formats::megatron {
 namespace {

@@ -12,7 +12,7 @@
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
-#include "ebb/formats/megatron/optimizer_chain.h"
+#include "ebb/formats/megatron/optimizers.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "ebb/formats/torch/writer.h"
 
@@ -24,18 +24,10 @@ constexpr std::string_view kConfigText =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
     R"("common_backend": "torch", "common_backend_version": 1})";
 
-OutputFile literal_file(std::string name, ByteVector bytes) {
-  OutputFile file;
-  file.name = std::move(name);
-  file.size = bytes.size();
-  file.fragments.emplace_back().data = std::move(bytes);
-  return file;
-}
-
 OutputFile text_file(std::string name, std::string_view text) {
   ByteVector bytes;
   append_text(bytes, text);
-  return literal_file(std::move(name), std::move(bytes));
+  return dcp::literal_file(std::move(name), std::move(bytes));
 }
 
 // Leaves out of the common state, at its top, what cannot be written, and says so.
@@ -100,7 +92,8 @@ class Emitter {
     if (!note.empty()) plan.notes.push_back(std::move(note));
     // A rank without items writes no file.
     std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });
-    plan.files.push_back(literal_file(compose("{}/{}", folder_, kCommon), std::move(common_bytes)));
+    plan.files.push_back(
+        dcp::literal_file(compose("{}/{}", folder_, kCommon), std::move(common_bytes)));
     plan.commit_files.push_back(text_file(compose("{}/{}", folder_, kConfig), kConfigText));
     const bool numbered = folder_.starts_with("iter_");
     const std::string said =

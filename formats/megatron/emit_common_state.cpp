@@ -7,9 +7,9 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/megatron/common_state.h"
-#include "ebb/formats/megatron/group_words.h"
 #include "ebb/formats/megatron/names.h"
-#include "ebb/formats/megatron/optimizer_chain.h"
+#include "ebb/formats/megatron/optimizers.h"
+#include "ebb/formats/state_dict/groups.h"
 
 namespace ebb::formats::megatron {
 namespace {

@@ -1,12 +1,12 @@
 #include "ebb/formats/megatron/folder.h"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/core/units.h"
 
 namespace ebb::formats::megatron {
@@ -68,14 +68,13 @@ Result<std::string> tracked_folder(const SourceTree& tree) {
   text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
   text.remove_suffix(text.size() - (text.find_last_not_of(kSpace) + 1));
   if (text == kRelease) return std::string(kRelease);
-  std::int64_t iteration = -1;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
-  if (error != std::errc{} || stop != text.data() + text.size() || iteration < 0)
+  const auto iteration = parse_number<std::int64_t>(text);
+  if (!iteration || *iteration < 0)
     return Error{Code::corrupt,
                  compose("{}:0: names no iteration: it says '{}', due is a number or 'release'",
                          at_root(tree, kTracker), printable(text)),
                  "name the folder of the iteration itself"};
-  return iteration_folder(iteration);
+  return iteration_folder(*iteration);
 }
 
 bool has_folder(const SourceTree& tree, const std::string& folder) {
@@ -202,9 +201,7 @@ Result<Place> find_place(const SourceTree& tree) {
 }
 
 std::string iteration_folder(std::int64_t iteration) {
-  std::string digits = std::to_string(iteration);
-  if (digits.size() < 7) digits.insert(0, 7 - digits.size(), '0');
-  return "iter_" + digits;
+  return "iter_" + zero_padded(static_cast<std::uint64_t>(iteration), 7);
 }
 
 std::string iterations_that_differ(const Catalog& catalog) {

@@ -13,9 +13,8 @@
 #include "ebb/formats/dcp/item_writer.h"
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/folder.h"
-#include "ebb/formats/megatron/group_words.h"
 #include "ebb/formats/megatron/megatron.h"
-#include "ebb/formats/megatron/optimizer_chain.h"
+#include "ebb/formats/megatron/optimizers.h"
 #include "ebb/formats/state_dict/groups.h"
 
 namespace ebb::formats::megatron {
@@ -44,10 +43,7 @@ struct Meta {
 
 std::optional<Meta> meta_of(const std::vector<PathItem>& path) {
   std::vector<std::string> words;
-  for (const PathItem& item : path) {
-    const auto* text = std::get_if<std::string>(&item);
-    words.push_back(text ? *text : std::to_string(std::get<std::int64_t>(item)));
-  }
+  for (const PathItem& item : path) words.push_back(joined({item}));
   const bool several = words.size() == 5 && words[2] == kMeta;
   if (!several && !(words.size() == 4 && words[1] == kMeta)) return std::nullopt;
   return Meta{several ? words[1] : "", words[words.size() - 2], words.back()};
@@ -211,8 +207,7 @@ class FsdpEmitter {
         bool named = false;
         for (const auto& [setting, value] : group.settings) {
           named = named || setting == "optimizer";
-          Key key = optimizer_key(name, kMeta, setting);
-          EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path), value));
+          EBB_TRY(add_setting(name, setting, value));
         }
         if (named || group.optimizer.empty()) continue;
         EBB_TRY(add_optimizer(name, group));
@@ -224,14 +219,15 @@ class FsdpEmitter {
   // In Megatron's words: AdamW is an "adam" that is decoupled.
   Result<> add_optimizer(const std::string& param, const GroupEntry& group) {
     const bool decoupled = is_decoupled(group);
-    if (group.optimizer == "adam" && decoupled) {
-      Key key = optimizer_key(param, kMeta, std::string(kDecoupled));
-      EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path), Value::of_bool(false)));
-    }
+    if (group.optimizer == "adam" && decoupled)
+      EBB_TRY(add_setting(param, kDecoupled, Value::of_bool(false)));
     const bool adamw = group.optimizer == "adamw" && decoupled;
-    Key key = optimizer_key(param, kMeta, "optimizer");
-    return items_.add_value(std::move(key.text), std::move(key.path),
-                            Value::of_string(adamw ? "adam" : group.optimizer));
+    return add_setting(param, kOptimizer, Value::of_string(adamw ? "adam" : group.optimizer));
+  }
+
+  Result<> add_setting(const std::string& param, std::string_view setting, const Value& value) {
+    Key key = optimizer_key(param, kMeta, std::string(setting));
+    return items_.add_value(std::move(key.text), std::move(key.path), value);
   }
 
   const Catalog& content_;

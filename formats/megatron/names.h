@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ebb/formats/layout/box.h"
 
@@ -31,8 +32,14 @@ bool is_optimizer_key(std::string_view key);
 // `...dp_group_idx_N.gbuf_idx_N.dtype_(...).bucket_idx_N`: a flat bucket of dp_reshardable.
 bool is_bucket_name(std::string_view name);
 
-// `<key>/shard_<offsets>_<shape>`: a sharded object, as megatron-core takes its name apart.
-bool is_object_key(std::string_view key);
+// `<key>/shard_<offsets>_<shape>`: a sharded object, as megatron-core takes its name apart. Of old
+// ones the last number of the shape is not there.
+struct ObjectKey {
+  std::string name;
+  std::vector<std::uint64_t> offsets, shape;
+};
+std::optional<ObjectKey> object_key(std::string_view key);
+inline bool is_object_key(std::string_view key) { return object_key(key).has_value(); }
 
 // Names a part of one, as a format without such objects (torch.save) takes it apart: its key, and
 // the way to the part behind it.

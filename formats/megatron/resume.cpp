@@ -11,8 +11,7 @@ namespace ebb::formats {
 namespace {
 
 bool has_buckets(const ResumeQuestion& question) {
-  const auto& tensors = question.catalog.tensors;
-  return std::any_of(tensors.begin(), tensors.end(), [](const TensorEntry& tensor) {
+  return std::ranges::any_of(question.catalog.tensors, [](const TensorEntry& tensor) {
     return megatron::is_bucket_name(tensor.name);
   });
 }
@@ -35,8 +34,9 @@ bool of_flat_model_space(const ResumeQuestion& question) {
   };
   const Value* optimizer = value_at(question.catalog, {"optimizer"});
   return optimizer != nullptr &&
-         (says(*optimizer) || std::any_of(optimizer->entries.begin(), optimizer->entries.end(),
-                                          [&](const auto& entry) { return says(entry.second); }));
+         (says(*optimizer) || std::ranges::any_of(optimizer->entries, [&](const auto& entry) {
+            return says(entry.second);
+          }));
 }
 
 bool layer_wise_elsewhere(const ResumeQuestion& question) {
@@ -45,20 +45,17 @@ bool layer_wise_elsewhere(const ResumeQuestion& question) {
 
 bool has_no_name_of_megatrons(const ResumeQuestion& question) {
   constexpr std::string_view kWords[] = {"decoder.", "encoder.", "embedding.", "output_layer."};
-  const auto& tensors = question.catalog.tensors;
-  return std::none_of(tensors.begin(), tensors.end(), [&](const TensorEntry& tensor) {
-    return std::any_of(std::begin(kWords), std::end(kWords), [&](std::string_view word) {
-      return tensor.name.find(word) != std::string::npos;
-    });
+  return std::ranges::none_of(question.catalog.tensors, [&](const TensorEntry& tensor) {
+    return std::ranges::any_of(
+        kWords, [&](std::string_view word) { return tensor.name.find(word) != std::string::npos; });
   });
 }
 
 // A job's optimizer looks for groups of its own identity; 0.19.2 raises where it finds none.
 bool has_groups_of_others(const ResumeQuestion& question) {
-  const auto& groups = question.catalog.groups;
-  return std::any_of(groups.begin(), groups.end(), [](const GroupEntry& group) {
-    return std::none_of(group.settings.begin(), group.settings.end(),
-                        [](const auto& setting) { return setting.first.ends_with("wd_mult"); });
+  return std::ranges::any_of(question.catalog.groups, [](const GroupEntry& group) {
+    return std::ranges::none_of(
+        group.settings, [](const auto& setting) { return setting.first.ends_with("wd_mult"); });
   });
 }
 

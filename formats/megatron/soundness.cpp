@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
@@ -74,19 +73,6 @@ void check_files(const SourceTree& tree, std::vector<Error>& problems) {
       problems.push_back(checked.error());
 }
 
-std::vector<std::uint64_t> numbers_in(std::string_view text) {
-  std::vector<std::uint64_t> numbers;
-  while (!text.empty()) {
-    std::uint64_t number = 0;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{}) return {};
-    numbers.push_back(number);
-    const auto digits = static_cast<std::size_t>(stop - text.data());
-    text.remove_prefix(std::min(digits + 1, text.size()));
-  }
-  return numbers;
-}
-
 std::string dotted(const std::vector<std::uint64_t>& numbers) {
   std::string out;
   for (const std::uint64_t number : numbers) {
@@ -110,14 +96,9 @@ void check_objects(const Catalog& catalog, std::vector<Error>& problems) {
   using Numbers = std::vector<std::uint64_t>;
   std::map<std::pair<std::string, Numbers>, std::set<Numbers>> objects;
   for (const ValueEntry& entry : catalog.values) {
-    if (!is_object_key(entry.key)) continue;
-    const std::size_t shard = entry.key.rfind("/shard_");
-    const std::string_view place = std::string_view(entry.key).substr(shard + 7);
-    const std::size_t middle = place.find('_');
-    const Numbers at = numbers_in(place.substr(0, middle));
-    Numbers grid = numbers_in(place.substr(middle + 1));
-    if (at.size() != grid.size() || grid.empty()) continue;
-    objects[{entry.key.substr(0, shard), std::move(grid)}].insert(at);
+    auto key = object_key(entry.key);
+    if (!key || key->offsets.size() != key->shape.size()) continue;
+    objects[{std::move(key->name), std::move(key->shape)}].insert(std::move(key->offsets));
   }
   for (const auto& [object, there] : objects) {
     const auto parts = checked_volume(object.second);
