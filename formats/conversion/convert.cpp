@@ -13,9 +13,8 @@
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/elements/box_reader.h"
-#include "ebb/formats/state_dict/parts_value.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/state_dict.h"
-#include "ebb/formats/state_dict/understood.h"
 
 namespace ebb::formats {
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <unordered_map>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/catalog/emit.h"
@@ -28,3 +30,18 @@ void respell_for_dcp(Catalog& content);
 ResumeRules dcp_resume();
 
 }  // namespace ebb::formats
+
+namespace ebb::formats::dcp {
+
+// A directory as what it is, for formats that are DCP underneath.
+struct Opened {
+  // As describe_dcp gives it, but every tensor is (key, "tensor"), and values are mere values. Its
+  // read() needs of a tensor the key and dtype, of a chunk the box's
+  // extent and the place: entries put together by the caller are read as well as its own.
+  std::unique_ptr<Checkpoint> checkpoint;
+  // Of tensors whose tensor-parallel boxes are stored flat: their own shapes (see Index).
+  std::unordered_map<std::string, Shape> flat_boxes_of;
+};
+Result<Opened> open(std::shared_ptr<const SourceTree> tree);
+
+}  // namespace ebb::formats::dcp

@@ -1,19 +1,17 @@
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/core/refuse.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/index.h"
-#include "ebb/formats/dcp/open.h"
 #include "ebb/formats/dcp/payload.h"
-#include "ebb/formats/dcp/raw_items.h"
 #include "ebb/formats/state_dict/names.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 namespace {
 
 constexpr std::uint64_t kMaxIndex = 4 * GiB;  // bytes of one metadata file
@@ -26,27 +24,23 @@ std::optional<std::uint32_t> rank_of_payload(std::string_view name) {
   if (at == std::string_view::npos || !name.ends_with(".distcp") ||
       name.find('/') != std::string_view::npos)
     return std::nullopt;
-  const char* const end = name.data() + name.size();
-  std::uint32_t rank = 0;
-  const auto [stop, error] = std::from_chars(name.data() + at + 2, end, rank);
-  if (error != std::errc{} || stop == end || *stop != '_' || rank >= kMaxRanks) return std::nullopt;
-  return rank;
+  const std::size_t end = name.find('_', at + 2);
+  const auto rank = parse_number<std::uint32_t>(name.substr(at + 2, end - at - 2));
+  return end != std::string_view::npos && rank && *rank < kMaxRanks ? rank : std::nullopt;
 }
 
 // "__3.metadata" -> 3
 std::optional<std::uint32_t> rank_of_index(std::string_view name) {
   if (!name.starts_with("__") || !name.ends_with(".metadata")) return std::nullopt;
-  const std::string_view digits = name.substr(2, name.size() - 2 - kIndexName.size());
-  std::uint32_t rank = 0;
-  const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-  if (error != std::errc{} || stop != digits.data() + digits.size() || rank >= kMaxRanks)
-    return std::nullopt;
-  return rank;
+  const auto rank =
+      parse_number<std::uint32_t>(name.substr(2, name.size() - 2 - kIndexName.size()));
+  return rank && *rank < kMaxRanks ? rank : std::nullopt;
 }
 
-class DcpCheckpoint : public Checkpoint {
+class DirectoryCheckpoint : public Checkpoint {
  public:
-  explicit DcpCheckpoint(std::shared_ptr<const SourceTree> tree) : payloads_(std::move(tree)) {}
+  explicit DirectoryCheckpoint(std::shared_ptr<const SourceTree> tree)
+      : payloads_(std::move(tree)) {}
 
   const Catalog& catalog() const override { return catalog_; }
 
@@ -61,7 +55,7 @@ class DcpCheckpoint : public Checkpoint {
  private:
   friend class Describer;
   Catalog catalog_;
-  DcpPayloads payloads_;
+  Payloads payloads_;
 };
 
 // torchtitan's folders are step-<N>; the last save of a run leaves the optimizer out unless it is
@@ -85,41 +79,41 @@ class Describer {
   explicit Describer(std::shared_ptr<const SourceTree> tree)
       : tree_(tree),
         raw_items_(tree),
-        checkpoint_(std::make_unique<DcpCheckpoint>(std::move(tree))) {}
+        checkpoint_(std::make_unique<DirectoryCheckpoint>(std::move(tree))) {}
 
-  Result<OpenedDcp> run(Names names) {
+  Result<Opened> run(Names names) {
     EBB_TRY(read_indexes());
     catalog().format = "dcp";
     catalog().producer = index_.producer;
     EBB_TRY(list_files());
     catalog().tensors.reserve(index_.tensors.size());
-    for (DcpTensor& tensor : index_.tensors) EBB_TRY(add_tensor(std::move(tensor)));
+    for (StoredTensor& tensor : index_.tensors) EBB_TRY(add_tensor(std::move(tensor)));
     EBB_TRY(check_no_overlap());
     for (const TensorEntry& tensor : catalog().tensors)
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
         return std::move(covered).error().within(at_root(kIndexName));
-    for (DcpValue& value : index_.values) EBB_TRY(add_value(std::move(value)));
+    for (StoredValue& value : index_.values) EBB_TRY(add_value(std::move(value)));
     if (names == Names::of_parameters) {
       EBB_TRY(name_contents(catalog()));
       note_last_of_torchtitan(tree_->root(), catalog());
     }
     catalog().partition = partition();
     catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
-    return OpenedDcp{std::move(checkpoint_), std::move(index_.flat_boxes_of)};
+    return Opened{std::move(checkpoint_), std::move(index_.flat_boxes_of)};
   }
 
  private:
   Catalog& catalog() { return checkpoint_->catalog_; }
   std::string at_root(std::string_view name) const { return compose("{}/{}", tree_->root(), name); }
 
-  Result<DcpIndex> read_index(std::string_view name) {
+  Result<Index> read_index(std::string_view name) {
     EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
     EBB_TRY_ASSIGN(ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxIndex));
     EBB_TRY_ASSIGN(const PickleGraph graph,
                    PickleGraph::parse(std::move(bytes), std::string(source->name())));
     EBB_TRY(require_known_globals(graph));
     catalog().files.push_back({std::string(name), source->size(), std::nullopt});
-    return read_dcp_index(graph);
+    return parse_index(graph);
   }
 
   Result<> read_indexes() {
@@ -131,17 +125,17 @@ class Describer {
     for (const SourceTree::Entry& entry : tree_->entries())
       if (const auto rank = rank_of_index(entry.name)) ranks.emplace(*rank, entry.name);
     if (ranks.empty()) return never_committed();
-    std::vector<DcpIndex> parts;
+    std::vector<Index> parts;
     for (const auto& [rank, name] : ranks) {
       const std::string expected = std::to_string(parts.size());
       if (rank != parts.size())
         return Error{Code::incomplete,
                      compose("{}: the metadata of rank {} is missing: no file __{}.metadata",
                              at_root(name), expected, expected)};
-      EBB_TRY_ASSIGN(DcpIndex part, read_index(name));
+      EBB_TRY_ASSIGN(Index part, read_index(name));
       parts.push_back(std::move(part));
     }
-    EBB_TRY_ASSIGN(index_, merged_dcp_index(std::move(parts)));
+    EBB_TRY_ASSIGN(index_, merged_index(std::move(parts)));
     return {};
   }
 
@@ -191,21 +185,21 @@ class Describer {
     constexpr std::size_t kShown = 8;
     std::size_t lost = 0;
     std::string text = compose("{}: payload file {} is missing; it held", at_root(name), name);
-    const auto add = [&](const std::optional<DcpItem>& item, const auto& spelled) {
+    const auto add = [&](const std::optional<StoredItem>& item, const auto& spelled) {
       if (!item || index_.files[item->file] != name) return;
       if (lost < kShown) text += (lost == 0 ? " " : ", ") + spelled();
       ++lost;
     };
-    for (const DcpTensor& tensor : index_.tensors)
-      for (const DcpChunk& chunk : tensor.chunks)
+    for (const StoredTensor& tensor : index_.tensors)
+      for (const StoredChunk& chunk : tensor.chunks)
         add(chunk.item, [&] { return json_string(tensor.key) + " " + to_string(chunk.box); });
-    for (const DcpValue& value : index_.values)
+    for (const StoredValue& value : index_.values)
       add(value.item, [&] { return "value " + json_string(value.key); });
     if (lost > kShown) text += compose(" and {} more", lost - kShown);
     return Error{Code::incomplete, std::move(text)};
   }
 
-  Result<std::uint32_t> place(const DcpItem& item, std::string_view kind, std::string_view key) {
+  Result<std::uint32_t> place(const StoredItem& item, std::string_view kind, std::string_view key) {
     const std::uint32_t number = file_numbers_[item.file];
     const FileEntry& file = catalog().files[number];
     const auto end = checked_add(item.offset, item.length);
@@ -218,7 +212,7 @@ class Describer {
     return number;
   }
 
-  Result<> add_tensor(DcpTensor tensor) {
+  Result<> add_tensor(StoredTensor tensor) {
     TensorEntry entry;
     entry.path = std::move(tensor.path);
     entry.name = tensor.key;
@@ -226,18 +220,18 @@ class Describer {
     entry.dtype = tensor.dtype;
     entry.shape = std::move(tensor.shape);
     entry.chunks.reserve(tensor.chunks.size());
-    for (DcpChunk& chunk : tensor.chunks) {
+    for (StoredChunk& chunk : tensor.chunks) {
       if (!chunk.item)
         return Error{
             Code::incomplete,
             compose("{}: storage_data has no entry for the chunk of tensor {} at offset {}",
                     at_root(kIndexName), json_string(tensor.key), to_string(chunk.box.offset))};
-      const DcpItem& item = *chunk.item;
+      const StoredItem& item = *chunk.item;
       EBB_TRY_ASSIGN(const std::uint32_t file, place(item, "tensor", tensor.key));
       const std::optional<Rank> holder = catalog().files[file].rank;
       std::uint64_t offset = item.offset;
       std::uint64_t coding = item.zstd;
-      if (DcpRawItems::is_raw(item, tensor.dtype, chunk.box)) {
+      if (RawItems::is_raw(item, tensor.dtype, chunk.box)) {
         coding = kRawItem;
         EBB_TRY_ASSIGN(offset, raw_items_.offset_of(catalog().files[file].name, item, tensor.key,
                                                     tensor.dtype, chunk.box));
@@ -255,27 +249,26 @@ class Describer {
     struct Extent {
       std::uint64_t offset, length;
       const TensorEntry* tensor;  // one of the two
-      const DcpValue* value;
+      const StoredValue* value;
       bool operator<(const Extent& other) const { return offset < other.offset; }
       std::string name() const {
         return tensor == nullptr ? "value " + json_string(value->key)
                                  : "tensor " + json_string(*tensor->key);
       }
     };
+    const auto each_item = [&](const auto& visit) {
+      for (const StoredValue& value : index_.values)
+        if (const auto& item = value.item)
+          visit(file_numbers_[item->file], Extent{item->offset, item->length, nullptr, &value});
+      for (const TensorEntry& tensor : catalog().tensors)
+        for (const Chunk& chunk : tensor.chunks)
+          visit(chunk.file, Extent{chunk.offset, chunk.length, &tensor, nullptr});
+    };
     std::vector<std::vector<Extent>> of_file(catalog().files.size());
     std::vector<std::size_t> counts(of_file.size());
-    for (const DcpValue& value : index_.values)
-      if (value.item) ++counts[file_numbers_[value.item->file]];
-    for (const TensorEntry& tensor : catalog().tensors)
-      for (const Chunk& chunk : tensor.chunks) ++counts[chunk.file];
+    each_item([&](std::size_t file, const Extent&) { ++counts[file]; });
     for (std::size_t file = 0; file < counts.size(); ++file) of_file[file].reserve(counts[file]);
-    for (const DcpValue& value : index_.values)
-      if (value.item)
-        of_file[file_numbers_[value.item->file]].push_back(
-            {value.item->offset, value.item->length, nullptr, &value});
-    for (const TensorEntry& tensor : catalog().tensors)
-      for (const Chunk& chunk : tensor.chunks)
-        of_file[chunk.file].push_back({chunk.offset, chunk.length, &tensor, nullptr});
+    each_item([&](std::size_t file, const Extent& extent) { of_file[file].push_back(extent); });
     for (std::size_t file = 0; file < of_file.size(); ++file) {
       std::vector<Extent>& extents = of_file[file];
       // A rank writes in the order in which its index lists, values first.
@@ -290,12 +283,12 @@ class Describer {
     return {};
   }
 
-  Result<> add_value(DcpValue stored) {
+  Result<> add_value(StoredValue stored) {
     if (!stored.item)
       return Error{
           Code::incomplete,
           at_root(kIndexName) + ": storage_data has no entry for value " + json_string(stored.key)};
-    const DcpItem& item = *stored.item;
+    const StoredItem& item = *stored.item;
     EBB_TRY(place(item, "value", stored.key));
     value_bytes_ += item.length;
     if (value_bytes_ > payload_bytes_)
@@ -317,11 +310,10 @@ class Describer {
     bool boxes = false;
     for (const TensorEntry& tensor : catalog().tensors) {
       if (tensor.chunks.size() < 2) continue;
-      const bool by_rows =
-          std::all_of(tensor.chunks.begin(), tensor.chunks.end(), [&](const Chunk& chunk) {
-            return std::equal(tensor.shape.begin() + 1, tensor.shape.end(),
-                              chunk.box.extent.begin() + 1);
-          });
+      const bool by_rows = std::ranges::all_of(tensor.chunks, [&](const Chunk& chunk) {
+        return std::equal(tensor.shape.begin() + 1, tensor.shape.end(),
+                          chunk.box.extent.begin() + 1);
+      });
       (by_rows ? rows : boxes) = true;
     }
     const std::string over = compose(" over {} ranks", catalog().world);
@@ -332,10 +324,10 @@ class Describer {
   }
 
   std::shared_ptr<const SourceTree> tree_;
-  DcpRawItems raw_items_;
-  std::unique_ptr<DcpCheckpoint> checkpoint_;
-  DcpIndex index_;
-  std::vector<std::uint32_t> file_numbers_;  // of DcpIndex::files, in Catalog::files
+  RawItems raw_items_;
+  std::unique_ptr<DirectoryCheckpoint> checkpoint_;
+  Index index_;
+  std::vector<std::uint32_t> file_numbers_;  // of Index::files, in Catalog::files
   std::uint64_t payload_bytes_ = 0;          // of all payload files
   std::uint64_t value_bytes_ = 0;            // of the items of values so far
   std::uint64_t purse_ = 64 * MiB;           // for what values unfold to
@@ -343,19 +335,24 @@ class Describer {
 
 }  // namespace
 
-Result<OpenedDcp> open_dcp(std::shared_ptr<const SourceTree> tree) {
+Result<Opened> open(std::shared_ptr<const SourceTree> tree) {
   return Describer(std::move(tree)).run(Names::keys);
 }
 
+}  // namespace ebb::formats::dcp
+
+namespace ebb::formats {
+
 bool detect_dcp(const SourceTree& tree) {
-  return std::any_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
-    return entry.name == kIndexName || entry.name == ".metadata.tmp" ||
-           rank_of_payload(entry.name) || rank_of_index(entry.name);
+  return std::ranges::any_of(tree.entries(), [](const auto& entry) {
+    return entry.name == dcp::kIndexName || entry.name == ".metadata.tmp" ||
+           dcp::rank_of_payload(entry.name) || dcp::rank_of_index(entry.name);
   });
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTree> tree) {
-  EBB_TRY_ASSIGN(OpenedDcp opened, Describer(std::move(tree)).run(Names::of_parameters));
+  EBB_TRY_ASSIGN(dcp::Opened opened,
+                 dcp::Describer(std::move(tree)).run(dcp::Names::of_parameters));
   return std::move(opened.checkpoint);
 }
 

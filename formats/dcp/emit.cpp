@@ -4,34 +4,24 @@
 
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/item_writer.h"
-#include "ebb/formats/state_dict/parts_value.h"
 #include "ebb/formats/state_dict/state_dict.h"
 
 namespace ebb::formats {
 namespace {
 
 // Numbers in a path are positions in a list to a reader of DCP; keys of a dict are words.
-class Paths {
- public:
-  explicit Paths(const Catalog& content) {
-    for (const ContainerEntry& container : content.containers)
-      if (container.kind == Value::Kind::dict) dicts_.insert(container.path);
+std::vector<PathItem> worded(std::vector<PathItem> path,
+                             const std::set<std::vector<PathItem>>& dicts) {
+  if (dicts.empty()) return path;
+  std::vector<PathItem> above;
+  for (PathItem& item : path) {
+    const bool in_dict = dicts.contains(above);
+    above.push_back(item);
+    if (const auto* number = std::get_if<std::int64_t>(&item); number != nullptr && in_dict)
+      item = std::to_string(*number);
   }
-  std::vector<PathItem> worded(std::vector<PathItem> path) const {
-    if (dicts_.empty()) return path;
-    std::vector<PathItem> above;
-    for (PathItem& item : path) {
-      const bool in_dict = dicts_.contains(above);
-      above.push_back(item);
-      if (const auto* number = std::get_if<std::int64_t>(&item); number != nullptr && in_dict)
-        item = std::to_string(*number);
-    }
-    return path;
-  }
-
- private:
-  std::set<std::vector<PathItem>> dicts_;
-};
+  return path;
+}
 
 std::optional<std::string> word_of(const Value& key) {
   if (key.kind == Value::Kind::string) return key.text;
@@ -75,16 +65,18 @@ void respell_for_dcp(Catalog& content) {
 }
 
 Result<EmitPlan> emit_dcp(const EmitRequest& request) {
-  EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
+  EBB_TRY_ASSIGN(dcp::ItemWriter items, dcp::ItemWriter::make(request, ""));
   StateDict dict = state_dict_of(request.content);
   EBB_TRY(check_reads_back(request.content, dict));
-  const Paths paths(request.content);
+  std::set<std::vector<PathItem>> dicts;
+  for (const ContainerEntry& container : request.content.containers)
+    if (container.kind == Value::Kind::dict) dicts.insert(container.path);
   for (PlacedValue& value : dict.values)
-    EBB_TRY(items.add_value(std::move(value.place.key), paths.worded(std::move(value.place.path)),
+    EBB_TRY(items.add_value(std::move(value.place.key), worded(std::move(value.place.path), dicts),
                             value.value));
   for (std::uint32_t i = 0; i < dict.tensors.size(); ++i)
     EBB_TRY(items.add_tensor(std::move(dict.tensors[i].key),
-                             paths.worded(std::move(dict.tensors[i].path)), i));
+                             worded(std::move(dict.tensors[i].path), dicts), i));
   return items.finish();
 }
 

@@ -4,22 +4,22 @@
 #include "ebb/formats/pickle/pickle_writer.h"
 #include "ebb/formats/torch/tensor.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 namespace {
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 
 class IndexWriter {
  public:
-  explicit IndexWriter(const DcpWrittenFiles& files) : files_(files) {}
+  explicit IndexWriter(const WrittenFiles& files) : files_(files) {}
 
-  ByteVector write(const std::vector<DcpWrittenTensor>& tensors,
-                   const std::vector<DcpWrittenValue>& values) {
+  ByteVector write(const std::vector<WrittenTensor>& tensors,
+                   const std::vector<WrittenValue>& values) {
     begin_object(kModule, "Metadata");
     pickle_.string("state_dict_metadata");
     begin_dict();
-    for (const DcpWrittenTensor& tensor : tensors) describe(tensor);
-    for (const DcpWrittenValue& value : values) {
+    for (const WrittenTensor& tensor : tensors) describe(tensor);
+    for (const WrittenValue& value : values) {
       pickle_.string(value.key);
       // An object without attributes gets no BUILD.
       pickle_.global(kModule, "BytesStorageMetadata");
@@ -29,15 +29,15 @@ class IndexWriter {
     pickle_.setitems();
     pickle_.string("planner_data");
     begin_dict();
-    for (const DcpWrittenTensor& tensor : tensors) path(tensor.key, tensor.path);
-    for (const DcpWrittenValue& value : values) path(value.key, value.path);
+    for (const WrittenTensor& tensor : tensors) path(tensor.key, tensor.path);
+    for (const WrittenValue& value : values) path(value.key, value.path);
     pickle_.setitems();
     pickle_.string("storage_data");
     begin_dict();
-    for (const DcpWrittenTensor& tensor : tensors)
+    for (const WrittenTensor& tensor : tensors)
       for (std::size_t i = 0; i < tensor.chunks.size(); ++i)
         store(tensor.key, static_cast<std::int64_t>(i), tensor.chunks[i]);
-    for (const DcpWrittenValue& value : values) store(value);
+    for (const WrittenValue& value : values) store(value);
     pickle_.setitems();
     pickle_.string("storage_meta");
     storage_meta();
@@ -63,7 +63,7 @@ class IndexWriter {
     pickle_.build();
   }
 
-  void describe(const DcpWrittenTensor& tensor) {
+  void describe(const WrittenTensor& tensor) {
     pickle_.string(tensor.key);
     begin_object(kModule, "TensorStorageMetadata");
     pickle_.string("properties");
@@ -73,7 +73,7 @@ class IndexWriter {
     pickle_.string("chunks");
     pickle_.empty_list();
     pickle_.mark();
-    for (const DcpWrittenChunk& chunk : tensor.chunks) {
+    for (const WrittenChunk& chunk : tensor.chunks) {
       begin_object(kModule, "ChunkStorageMetadata");
       pickle_.string("offsets");
       pickle_.torch_size(chunk.box.offset);
@@ -118,7 +118,7 @@ class IndexWriter {
     pickle_.tuple();
   }
 
-  void store(const std::string& key, std::int64_t index, const DcpWrittenChunk& chunk) {
+  void store(const std::string& key, std::int64_t index, const WrittenChunk& chunk) {
     begin_object(kModule, "MetadataIndex");
     pickle_.string("fqn");
     pickle_.string(key);
@@ -130,7 +130,7 @@ class IndexWriter {
     storage_info(key, chunk.item);
   }
 
-  void store(const DcpWrittenValue& value) {
+  void store(const WrittenValue& value) {
     begin_object(kModule, "MetadataIndex");
     pickle_.string("fqn");
     pickle_.string(value.key);
@@ -140,7 +140,7 @@ class IndexWriter {
     storage_info(value.key, value.item);
   }
 
-  void storage_info(const std::string& key, const DcpWrittenItem& item) {
+  void storage_info(const std::string& key, const WrittenItem& item) {
     const std::string& file = files_.names[item.file];
     const FileRange& place = files_.places[item.file][item.number];
     begin_object("torch.distributed.checkpoint.filesystem", "_StorageInfo");
@@ -179,17 +179,16 @@ class IndexWriter {
     end_object();
   }
 
-  const DcpWrittenFiles& files_;
+  const WrittenFiles& files_;
   PickleWriter pickle_;
   Sha256 identity_;
 };
 
 }  // namespace
 
-ByteVector dcp_index_bytes(const std::vector<DcpWrittenTensor>& tensors,
-                           const std::vector<DcpWrittenValue>& values,
-                           const DcpWrittenFiles& files) {
+ByteVector index_bytes(const std::vector<WrittenTensor>& tensors,
+                       const std::vector<WrittenValue>& values, const WrittenFiles& files) {
   return IndexWriter(files).write(tensors, values);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

@@ -10,31 +10,31 @@
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/formats/core/bytes.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 
-struct DcpWrittenItem {
+struct WrittenItem {
   std::uint32_t file = 0;    // number, among the names
   std::uint64_t number = 0;  // among the items of its file
 };
-struct DcpWrittenChunk {
+struct WrittenChunk {
   Box box;
-  DcpWrittenItem item;
+  WrittenItem item;
 };
-struct DcpWrittenTensor {
+struct WrittenTensor {
   std::string key;
   std::vector<PathItem> path;
   DType dtype = DType::f32;
   Shape shape;
-  std::vector<DcpWrittenChunk> chunks;
+  std::vector<WrittenChunk> chunks;
 };
-struct DcpWrittenValue {
+struct WrittenValue {
   std::string key;
   std::vector<PathItem> path;
-  DcpWrittenItem item;
+  WrittenItem item;
 };
 
 // What the items of a save are, in their files.
-struct DcpWrittenFiles {
+struct WrittenFiles {
   std::vector<std::string> names;  // relative to the index
   ItemPlaces places;
   std::optional<Codec> codec;  // of every item
@@ -43,8 +43,7 @@ struct DcpWrittenFiles {
 // Protocol 2, with the class paths and fields that torch 2.3 to 2.15 read: TensorProperties as a
 // 5-tuple (releases before 2.15 refuse more), transform fields where items are compressed alone,
 // version "1.0.0".
-ByteVector dcp_index_bytes(const std::vector<DcpWrittenTensor>& tensors,
-                           const std::vector<DcpWrittenValue>& values,
-                           const DcpWrittenFiles& files);
+ByteVector index_bytes(const std::vector<WrittenTensor>& tensors,
+                       const std::vector<WrittenValue>& values, const WrittenFiles& files);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

@@ -9,7 +9,7 @@
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/torch/tensor.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 namespace {
 
 constexpr std::size_t kMaxAttributes = 64;  // of one object; the largest has seven
@@ -21,7 +21,7 @@ class Reader {
  public:
   explicit Reader(const PickleGraph& graph) : graph_(graph) {}
 
-  Result<DcpIndex> read() {
+  Result<Index> read() {
     const PickleId root = graph_.root();
     const bool metadata =
         graph_.is(root, PickleKind::object) &&
@@ -31,9 +31,9 @@ class Reader {
     EBB_TRY_ASSIGN(const PickleId state, attributes(root, ""));
     const PickleId described = graph_.find(state, "state_dict_metadata");
     const PickleId stored = graph_.find(state, "storage_data");
-    if (described == kNoPickle || !graph_.is(described, PickleKind::dict))
+    if (!has(described, PickleKind::dict))
       return bad("", "the Metadata object has no dict state_dict_metadata");
-    if (stored == kNoPickle || !graph_.is(stored, PickleKind::dict))
+    if (!has(stored, PickleKind::dict))
       return bad("", "the Metadata object has no dict storage_data");
     EBB_TRY(read_described(described));
     EBB_TRY(read_stored(stored));
@@ -41,8 +41,7 @@ class Reader {
     EBB_TRY(read_paths(graph_.find(state, "planner_data")));
     EBB_TRY(read_flat_boxes(graph_.find(state, "mcore_data")));
     // One plan a rank, also of ranks that wrote nothing.
-    if (const PickleId plans = graph_.find(state, "all_local_plans");
-        plans != kNoPickle && graph_.is(plans, PickleKind::list))
+    if (const PickleId plans = graph_.find(state, "all_local_plans"); has(plans, PickleKind::list))
       index_.ranks = static_cast<std::uint32_t>(graph_.items(plans).size());
     note_unknown(state);
     name_producer(state);
@@ -54,7 +53,7 @@ class Reader {
     enum class Kind : std::uint8_t { tensor, value };
     PickleId key = kNoPickle;
     Kind kind = Kind::tensor;
-    std::size_t index = 0;  // in DcpIndex::tensors or values
+    std::size_t index = 0;  // in Index::tensors or values
   };
 
   Error bad(std::string_view key, std::string_view why) const {
@@ -64,11 +63,14 @@ class Reader {
     return Error{Code::corrupt, std::move(message)};
   }
 
+  // Whether something is there, and of this kind.
+  bool has(PickleId id, PickleKind kind) const { return id != kNoPickle && graph_.is(id, kind); }
+
   // The dict that BUILD gave to an object.
   Result<PickleId> attributes(PickleId object, std::string_view key) const {
     if (!graph_.is(object, PickleKind::object)) return bad(key, "an object is expected here");
     const PickleId state = graph_.state(object);
-    if (state == kNoPickle || !graph_.is(state, PickleKind::dict))
+    if (!has(state, PickleKind::dict))
       return bad(key,
                  compose("an object of class {} has no attributes", graph_.class_name(object)));
     if (graph_.items(state).size() > 2 * kMaxAttributes)
@@ -97,7 +99,7 @@ class Reader {
         index_.values.push_back({std::string(key), {}, std::nullopt});
       } else if (kind == "torch.distributed.checkpoint.metadata.TensorStorageMetadata") {
         place.index = index_.tensors.size();
-        EBB_TRY_ASSIGN(DcpTensor tensor, read_tensor(key, what));
+        EBB_TRY_ASSIGN(StoredTensor tensor, read_tensor(key, what));
         index_.tensors.push_back(std::move(tensor));
       } else {
         return bad(key, compose("is a {}, neither tensor nor bytes", kind));
@@ -107,7 +109,7 @@ class Reader {
     return {};
   }
 
-  Result<DcpTensor> read_tensor(std::string_view key, PickleId object) {
+  Result<StoredTensor> read_tensor(std::string_view key, PickleId object) {
     EBB_TRY_ASSIGN(const PickleId state, attributes(object, key));
     const PickleId properties = graph_.find(state, names_.properties);
     const PickleId size = graph_.find(state, names_.size);
@@ -120,11 +122,11 @@ class Reader {
     const auto elems = checked_volume(shape);
     if (!elems || !checked_mul(*elems, bytes_of(dtype)))
       return bad(key, "its size " + to_string(shape) + " does not fit 64 bits");
-    DcpTensor tensor{std::string(key), {}, dtype, shape, {}};
+    StoredTensor tensor{std::string(key), {}, dtype, shape, {}};
     if (!graph_.is(chunks, PickleKind::list)) return bad(key, "its chunks are no list");
     tensor.chunks.reserve(graph_.items(chunks).size());
     for (const PickleId chunk : graph_.items(chunks)) {
-      EBB_TRY(graph_.charge(sizeof(DcpChunk) + 16 * shape.size()));
+      EBB_TRY(graph_.charge(sizeof(StoredChunk) + 16 * shape.size()));
       EBB_TRY_ASSIGN(Box box, read_chunk(key, chunk, shape));
       // Ranks without rows write a chunk of nothing; it holds nothing to read.
       if (volume(box.extent) != 0) tensor.chunks.push_back({std::move(box), std::nullopt});
@@ -145,8 +147,7 @@ class Reader {
   }
 
   Result<DType> read_properties(std::string_view key, PickleId object) {
-    if (!graph_.is(object, PickleKind::object) || graph_.state(object) == kNoPickle ||
-        !graph_.is(graph_.state(object), PickleKind::tuple) ||
+    if (!graph_.is(object, PickleKind::object) || !has(graph_.state(object), PickleKind::tuple) ||
         graph_.items(graph_.state(object)).size() < 5)
       return bad(key, "its properties are in an unknown form");
     old_properties_ |= graph_.class_name(object).starts_with(kOldShardModule);
@@ -183,18 +184,17 @@ class Reader {
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       EBB_TRY_ASSIGN(const PickleId state, attributes(entries[i], "storage_data"));
       const PickleId fqn = graph_.find(state, names_.fqn);
-      if (fqn == kNoPickle || !graph_.is(fqn, PickleKind::string))
-        return bad("storage_data", "an entry without a key");
+      if (!has(fqn, PickleKind::string)) return bad("storage_data", "an entry without a key");
       const std::string_view key = graph_.text(fqn);
       const PickleId at = graph_.find(state, names_.offset);
       const bool tensor = at != kNoPickle && !graph_.is(at, PickleKind::none);
       if (tensor && !read_shape(at, offset))
         return bad(key, "the offset of its storage entry is not made of counts");
-      EBB_TRY_ASSIGN(const DcpItem item, read_item(key, entries[i + 1]));
+      EBB_TRY_ASSIGN(const StoredItem item, read_item(key, entries[i + 1]));
       EBB_TRY_ASSIGN(const Place* place, place_of(fqn));
       if (place == nullptr) continue;
       if (tensor && place->kind == Place::Kind::tensor) {
-        if (DcpChunk* chunk = chunk_at(place->index, offset)) chunk->item = item;
+        if (StoredChunk* chunk = chunk_at(place->index, offset)) chunk->item = item;
       } else if (!tensor && place->kind == Place::Kind::value) {
         index_.values[place->index].item = item;
       }
@@ -218,8 +218,8 @@ class Reader {
 
   // Entries mostly come in the order of the chunks; a tensor where they do not gets its chunks
   // sorted. nullptr: no chunk begins there.
-  DcpChunk* chunk_at(std::size_t tensor, const Shape& offset) {
-    std::vector<DcpChunk>& chunks = index_.tensors[tensor].chunks;
+  StoredChunk* chunk_at(std::size_t tensor, const Shape& offset) {
+    std::vector<StoredChunk>& chunks = index_.tensors[tensor].chunks;
     ChunkOrder& order = chunk_orders_[tensor];
     if (order.next < chunks.size() && chunks[order.next].box.offset == offset)
       return &chunks[order.next++];
@@ -233,13 +233,13 @@ class Reader {
   // Chunks that begin at the same place have the same item: storage_data knows no other difference.
   void share_items() {
     for (std::size_t t = 0; t < index_.tensors.size(); ++t) {
-      std::vector<DcpChunk>& chunks = index_.tensors[t].chunks;
+      std::vector<StoredChunk>& chunks = index_.tensors[t].chunks;
       if (std::all_of(chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.item; }))
         continue;
       chunk_orders_[t].sort(chunks);
       const std::vector<std::uint32_t>& sorted = chunk_orders_[t].sorted;
       for (std::size_t first = 0, end = 0; first < sorted.size(); first = end) {
-        std::optional<DcpItem> item;
+        std::optional<StoredItem> item;
         for (; end < sorted.size() &&
                chunks[sorted[end]].box.offset == chunks[sorted[first]].box.offset;
              ++end)
@@ -250,24 +250,23 @@ class Reader {
     }
   }
 
-  Result<DcpItem> read_item(std::string_view key, PickleId object) {
+  Result<StoredItem> read_item(std::string_view key, PickleId object) {
     EBB_TRY_ASSIGN(const PickleId state, attributes(object, key));
     const PickleId path = graph_.find(state, names_.relative_path);
     const PickleId offset = graph_.find(state, names_.offset);
     const PickleId length = graph_.find(state, names_.length);
     const auto count = [this](PickleId id) {
-      return id != kNoPickle && graph_.is(id, PickleKind::integer) && graph_.integer(id) >= 0;
+      return has(id, PickleKind::integer) && graph_.integer(id) >= 0;
     };
-    if (path == kNoPickle || !graph_.is(path, PickleKind::string))
-      return bad(key, "its storage entry names no file");
+    if (!has(path, PickleKind::string)) return bad(key, "its storage entry names no file");
     if (!count(offset) || !count(length))
       return bad(key, "the offset or length of its storage entry is no count");
     if (path != last_path_) {
       EBB_TRY_ASSIGN(last_file_, file_number(key, graph_.text(path)));
       last_path_ = path;
     }
-    DcpItem item{last_file_, 0, static_cast<std::uint64_t>(graph_.integer(offset)),
-                 static_cast<std::uint64_t>(graph_.integer(length))};
+    StoredItem item{last_file_, 0, static_cast<std::uint64_t>(graph_.integer(offset)),
+                    static_cast<std::uint64_t>(graph_.integer(length))};
     EBB_TRY_ASSIGN(item.zstd,
                    read_transforms(key, graph_.find(state, names_.transform_descriptors)));
     return item;
@@ -352,7 +351,7 @@ class Reader {
   }
 
   Result<> read_flat_boxes(PickleId dict) {
-    if (dict == kNoPickle || !graph_.is(dict, PickleKind::dict)) return {};
+    if (!has(dict, PickleKind::dict)) return {};
     const std::span<const PickleId> entries = graph_.items(dict);
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       const PickleId shape = graph_.find(entries[i + 1], "nd_reformulated_orig_global_shape");
@@ -376,18 +375,17 @@ class Reader {
       const std::string_view name = graph_.is(entries[i], PickleKind::string)
                                         ? graph_.text(entries[i])
                                         : std::string_view("?");
-      if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
+      if (std::ranges::find(kKnown, name) == std::end(kKnown))
         index_.notes.push_back("the metadata has a part this version does not know: " +
                                json_string(name));
     }
   }
 
-  // Each release added something; formats.md's table of versions.
+  // Each release added something.
   void name_producer(PickleId state) {
     const PickleId storage = graph_.find(state, "storage_meta");
-    const bool has_storage = storage != kNoPickle && graph_.is(storage, PickleKind::object) &&
-                             graph_.state(storage) != kNoPickle &&
-                             graph_.is(graph_.state(storage), PickleKind::dict);
+    const bool has_storage =
+        has(storage, PickleKind::object) && has(graph_.state(storage), PickleKind::dict);
     if (strides_)
       index_.producer = "torch 2.15 or newer";
     else if (graph_.find(state, "version") != kNoPickle)
@@ -418,7 +416,7 @@ class Reader {
     std::uint32_t next = 0;             // behind the chunk that was found last
     std::vector<std::uint32_t> sorted;  // numbers of chunks by offset; empty until needed
 
-    void sort(const std::vector<DcpChunk>& chunks) {
+    void sort(const std::vector<StoredChunk>& chunks) {
       if (!sorted.empty()) return;
       sorted.resize(chunks.size());
       std::iota(sorted.begin(), sorted.end(), 0u);
@@ -427,7 +425,7 @@ class Reader {
       });
     }
     // The first of those that begin there, else the end.
-    std::vector<std::uint32_t>::const_iterator find(const std::vector<DcpChunk>& chunks,
+    std::vector<std::uint32_t>::const_iterator find(const std::vector<StoredChunk>& chunks,
                                                     const Shape& offset) const {
       const auto found = std::lower_bound(
           sorted.begin(), sorted.end(), offset,
@@ -437,13 +435,13 @@ class Reader {
   };
 
   const PickleGraph& graph_;
-  DcpIndex index_;
+  Index index_;
   Names names_;
   std::array<KnownShape, 64> shapes_;     // those read last, by id
   std::vector<Place> places_;             // in the order of state_dict_metadata
   std::size_t next_place_ = 0;            // behind the one that was found last
   NameTable numbers_;                     // of the keys, as in places_
-  std::vector<ChunkOrder> chunk_orders_;  // of DcpIndex::tensors
+  std::vector<ChunkOrder> chunk_orders_;  // of Index::tensors
   std::unordered_map<std::string_view, std::uint32_t> file_numbers_;
   PickleId last_path_ = kNoPickle;  // of the entry that was read last
   std::uint32_t last_file_ = 0;
@@ -453,6 +451,6 @@ class Reader {
 
 }  // namespace
 
-Result<DcpIndex> read_dcp_index(const PickleGraph& graph) { return Reader(graph).read(); }
+Result<Index> parse_index(const PickleGraph& graph) { return Reader(graph).read(); }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

@@ -13,37 +13,37 @@
 #include "ebb/formats/layout/box.h"
 #include "ebb/formats/pickle/pickle.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 
-struct DcpItem {           // _StorageInfo
-  std::uint32_t file = 0;  // index into DcpIndex::files
+struct StoredItem {        // _StorageInfo
+  std::uint32_t file = 0;  // index into Index::files
   std::uint32_t zstd = 0;  // how many times the bytes were compressed
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
 };
 
-struct DcpChunk {  // ChunkStorageMetadata
+struct StoredChunk {  // ChunkStorageMetadata
   Box box;
-  std::optional<DcpItem> item;  // nullopt: storage_data has none for this key and offset
+  std::optional<StoredItem> item;  // nullopt: storage_data has none for this key and offset
 };
 
-struct DcpTensor {  // TensorStorageMetadata
+struct StoredTensor {  // TensorStorageMetadata
   std::string key;
   std::vector<PathItem> path;  // empty: none is recorded
   DType dtype = DType::f32;
   Shape shape;
-  std::vector<DcpChunk> chunks;
+  std::vector<StoredChunk> chunks;
 };
 
-struct DcpValue {  // BytesStorageMetadata
+struct StoredValue {  // BytesStorageMetadata
   std::string key;
   std::vector<PathItem> path;
-  std::optional<DcpItem> item;
+  std::optional<StoredItem> item;
 };
 
-struct DcpIndex {
-  std::vector<DcpTensor> tensors;
-  std::vector<DcpValue> values;
+struct Index {
+  std::vector<StoredTensor> tensors;
+  std::vector<StoredValue> values;
   std::vector<std::string> files;  // the payload files
   // Megatron-core up to 0.15: tensors whose tensor-parallel boxes are stored flat, and their own
   // shapes (docs/formats/megatron.md, "flat boxes").
@@ -54,10 +54,10 @@ struct DcpIndex {
 };
 
 // Reads one metadata pickle. `graph` must have passed require_known_globals.
-Result<DcpIndex> read_dcp_index(const PickleGraph& graph);
+Result<Index> parse_index(const PickleGraph& graph);
 
 // One index of those that ranks wrote of the same checkpoint, rank 0's first; what several list
 // stays once, as the first has it. Keeps rank 0's producer. REQUIRES: at least one.
-Result<DcpIndex> merged_dcp_index(std::vector<DcpIndex> parts);
+Result<Index> merged_index(std::vector<Index> parts);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

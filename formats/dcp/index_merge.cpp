@@ -1,81 +1,65 @@
 #include <algorithm>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/dcp/index.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 namespace {
 
-bool by_box(const DcpChunk& a, const DcpChunk& b) {
+bool by_box(const StoredChunk& a, const StoredChunk& b) {
   return std::tie(a.box.offset, a.box.extent) < std::tie(b.box.offset, b.box.extent);
 }
 
-class Merger {
- public:
-  Result<DcpIndex> run(std::vector<DcpIndex> parts) {
-    into_.producer = parts.front().producer;
-    for (DcpIndex& part : parts) {
-      number_files(part);
-      for (DcpTensor& tensor : part.tensors) EBB_TRY(add(std::move(tensor)));
-      for (DcpValue& value : part.values) add(std::move(value));
-      into_.flat_boxes_of.merge(part.flat_boxes_of);
-      into_.ranks = std::max(into_.ranks, part.ranks);
-      into_.notes.insert(into_.notes.end(), part.notes.begin(), part.notes.end());
-    }
-    for (DcpTensor& tensor : into_.tensors) drop_repeats(tensor.chunks);
-    return std::move(into_);
-  }
+void number_files_from(std::size_t first, Index& part) {
+  const auto count = static_cast<std::uint32_t>(first);
+  for (StoredTensor& tensor : part.tensors)
+    for (StoredChunk& chunk : tensor.chunks)
+      if (chunk.item) chunk.item->file += count;
+  for (StoredValue& value : part.values)
+    if (value.item) value.item->file += count;
+}
 
- private:
-  void number_files(DcpIndex& part) {
-    const auto first = static_cast<std::uint32_t>(into_.files.size());
-    for (std::string& name : part.files) into_.files.push_back(std::move(name));
-    for (DcpTensor& tensor : part.tensors)
-      for (DcpChunk& chunk : tensor.chunks)
-        if (chunk.item) chunk.item->file += first;
-    for (DcpValue& value : part.values)
-      if (value.item) value.item->file += first;
-  }
-
-  Result<> add(DcpTensor tensor) {
-    const auto [known, fresh] = tensors_.try_emplace(tensor.key, into_.tensors.size());
-    if (fresh) {
-      into_.tensors.push_back(std::move(tensor));
-      return {};
-    }
-    DcpTensor& have = into_.tensors[known->second];
-    if (have.shape != tensor.shape || have.dtype != tensor.dtype)
-      return Error{Code::layout, json_string(tensor.key) +
-                                     ": two ranks' metadata disagree about its shape or dtype"};
-    std::move(tensor.chunks.begin(), tensor.chunks.end(), std::back_inserter(have.chunks));
-    return {};
-  }
-
-  void add(DcpValue value) {
-    if (values_.try_emplace(value.key, into_.values.size()).second)
-      into_.values.push_back(std::move(value));
-  }
-
-  static void drop_repeats(std::vector<DcpChunk>& chunks) {
-    std::stable_sort(chunks.begin(), chunks.end(), by_box);
-    const auto end = std::unique(chunks.begin(), chunks.end(),
-                                 [](const auto& a, const auto& b) { return a.box == b.box; });
-    chunks.erase(end, chunks.end());
-  }
-
-  DcpIndex into_;
-  std::unordered_map<std::string, std::size_t> tensors_;
-  std::unordered_map<std::string, std::size_t> values_;
-};
+void drop_repeats(std::vector<StoredChunk>& chunks) {
+  std::ranges::stable_sort(chunks, by_box);
+  const auto repeats = std::ranges::unique(chunks, {}, &StoredChunk::box);
+  chunks.erase(repeats.begin(), repeats.end());
+}
 
 }  // namespace
 
-Result<DcpIndex> merged_dcp_index(std::vector<DcpIndex> parts) {
+Result<Index> merged_index(std::vector<Index> parts) {
   EBB_CHECK(!parts.empty());
-  return Merger().run(std::move(parts));
+  Index into;
+  std::unordered_map<std::string, std::size_t> tensors;
+  std::unordered_set<std::string> values;
+  into.producer = parts.front().producer;
+  for (Index& part : parts) {
+    number_files_from(into.files.size(), part);
+    std::ranges::move(part.files, std::back_inserter(into.files));
+    for (StoredTensor& tensor : part.tensors) {
+      const auto [known, fresh] = tensors.try_emplace(tensor.key, into.tensors.size());
+      if (fresh) {
+        into.tensors.push_back(std::move(tensor));
+        continue;
+      }
+      StoredTensor& have = into.tensors[known->second];
+      if (have.shape != tensor.shape || have.dtype != tensor.dtype)
+        return Error{Code::layout, json_string(tensor.key) +
+                                       ": two ranks' metadata disagree about its shape or dtype"};
+      std::ranges::move(tensor.chunks, std::back_inserter(have.chunks));
+    }
+    for (StoredValue& value : part.values)
+      if (values.insert(value.key).second) into.values.push_back(std::move(value));
+    into.flat_boxes_of.merge(part.flat_boxes_of);
+    into.ranks = std::max(into.ranks, part.ranks);
+    into.notes.insert(into.notes.end(), part.notes.begin(), part.notes.end());
+  }
+  for (StoredTensor& tensor : into.tensors) drop_repeats(tensor.chunks);
+  return into;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

@@ -8,7 +8,7 @@
 #include "ebb/formats/torch/tensor.h"
 #include "ebb/formats/torch/writer.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 namespace {
 
 constexpr std::uint64_t kItemAlign = 64;
@@ -19,15 +19,21 @@ constexpr std::uint64_t kPackedBytes = 8 * MiB;
 
 }  // namespace
 
-Result<DcpItemWriter> DcpItemWriter::make(const EmitRequest& request, std::string folder) {
+OutputFile literal_file(std::string name, ByteVector bytes) {
+  OutputFile file{.name = std::move(name), .size = bytes.size()};
+  file.fragments.push_back({0, std::move(bytes)});
+  return file;
+}
+
+Result<ItemWriter> ItemWriter::make(const EmitRequest& request, std::string folder) {
   if (request.layout.tensors().size() != request.content.tensors.size())
     return Error{Code::layout,
                  compose("the layout is of {} tensors, the content of {}",
                          request.layout.tensors().size(), request.content.tensors.size())};
-  return DcpItemWriter(request, std::move(folder));
+  return ItemWriter(request, std::move(folder));
 }
 
-DcpItemWriter::DcpItemWriter(const EmitRequest& request, std::string folder)
+ItemWriter::ItemWriter(const EmitRequest& request, std::string folder)
     : content_(request.content),
       layout_(request.layout),
       compression_(request.compression),
@@ -42,12 +48,12 @@ DcpItemWriter::DcpItemWriter(const EmitRequest& request, std::string folder)
   }
 }
 
-Result<> DcpItemWriter::claim(const std::string& key) {
+Result<> ItemWriter::claim(const std::string& key) {
   if (keys_.insert(key).second) return {};
   return Error{Code::layout, "two entries would be stored under the key " + json_string(key)};
 }
 
-DcpWrittenItem DcpItemWriter::end_item(OutputFile& file, std::uint64_t start) {
+WrittenItem ItemWriter::end_item(OutputFile& file, std::uint64_t start) {
   const FileRange place{start, file.size - start};
   std::vector<FileRange>& places = places_[index_of(file.writer)];
   places.push_back(place);
@@ -55,7 +61,7 @@ DcpWrittenItem DcpItemWriter::end_item(OutputFile& file, std::uint64_t start) {
   return {index_of(file.writer), places.size() - 1};
 }
 
-DcpWrittenItem DcpItemWriter::add_archive(ByteVector bytes) {
+WrittenItem ItemWriter::add_archive(ByteVector bytes) {
   OutputFile& file = plan_.files.front();
   const std::uint64_t start = packs() ? file.size : align_up(file.size, kItemAlign);
   file.size = start + bytes.size();
@@ -63,7 +69,7 @@ DcpWrittenItem DcpItemWriter::add_archive(ByteVector bytes) {
   return end_item(file, start);
 }
 
-Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, const Value& value) {
+Result<> ItemWriter::add_value(std::string key, std::vector<PathItem> path, const Value& value) {
   EBB_TRY(claim(key));
   if (const std::string_view part = unwritable_part(value); !part.empty()) {
     plan_.dropped.push_back(
@@ -71,19 +77,19 @@ Result<> DcpItemWriter::add_value(std::string key, std::vector<PathItem> path, c
     return {};
   }
   EBB_TRY_ASSIGN(ByteVector bytes, value_archive(value));
-  DcpWrittenItem item = add_archive(std::move(bytes));
+  WrittenItem item = add_archive(std::move(bytes));
   if (path.empty()) path = {key};
   values_.push_back({std::move(key), std::move(path), std::move(item)});
   return {};
 }
 
-void DcpItemWriter::omit(std::uint32_t number, std::string_view key, std::string_view why) {
+void ItemWriter::omit(std::uint32_t number, std::string_view key, std::string_view why) {
   plan_.dropped.push_back(compose("tensor {}: {}", json_string(key), why));
   plan_.omitted.push_back(number);
 }
 
-Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
-                                   std::uint32_t number, std::optional<DType> as) {
+Result<> ItemWriter::add_tensor(std::string key, std::vector<PathItem> path, std::uint32_t number,
+                                std::optional<DType> as) {
   const TensorEntry& tensor = content_.tensors[number];
   const DType dtype = as.value_or(tensor.dtype);
   EBB_TRY(claim(key));
@@ -95,11 +101,11 @@ Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
     return Error{Code::layout,
                  compose("tensor {} has shape {} but the layout cuts {}", json_string(key),
                          to_string(tensor.shape), to_string(layout_.tensors()[number]))};
-  DcpWrittenTensor written{std::move(key), std::move(path), dtype, tensor.shape, {}};
+  WrittenTensor written{std::move(key), std::move(path), dtype, tensor.shape, {}};
   const std::uint64_t most = packs() ? kPackedBytes / bytes_of(dtype) : volume(tensor.shape);
   for (const Assigned& piece : assign(number))
     for (Box& box : pieces_of(piece.box, std::max<std::uint64_t>(most, 1))) {
-      const DcpWrittenItem item = add_piece(number, dtype, {box, piece.writer});
+      const WrittenItem item = add_piece(number, dtype, {box, piece.writer});
       written.chunks.push_back({std::move(box), item});
     }
   tensors_.push_back(std::move(written));
@@ -107,7 +113,7 @@ Result<> DcpItemWriter::add_tensor(std::string key, std::vector<PathItem> path,
 }
 
 // Each distinct piece once, by the least loaded of the ranks that hold it.
-std::vector<DcpItemWriter::Assigned> DcpItemWriter::assign(std::uint32_t number) {
+std::vector<ItemWriter::Assigned> ItemWriter::assign(std::uint32_t number) {
   const Shape& shape = layout_.tensors()[number];
   if (volume(shape) == 0) return {{whole(shape), Rank{0}}};
   std::vector<Assigned> held;
@@ -118,26 +124,25 @@ std::vector<DcpItemWriter::Assigned> DcpItemWriter::assign(std::uint32_t number)
     return a.box.offset < b.box.offset;
   });
   std::vector<Assigned> chosen;
+  const auto settle = [&] {
+    if (chosen.empty()) return;
+    const Assigned& last = chosen.back();
+    load_[index_of(last.writer)] +=
+        volume(last.box.extent) * bytes_of(content_.tensors[number].dtype);
+  };
   for (Assigned& piece : held) {
     if (chosen.empty() || chosen.back().box != piece.box) {
-      settle(number, chosen);
+      settle();
       chosen.push_back(std::move(piece));
     } else if (load_[index_of(piece.writer)] < load_[index_of(chosen.back().writer)]) {
       chosen.back().writer = piece.writer;
     }
   }
-  settle(number, chosen);
+  settle();
   return chosen;
 }
 
-void DcpItemWriter::settle(std::uint32_t number, const std::vector<Assigned>& chosen) {
-  if (chosen.empty()) return;
-  const Assigned& last = chosen.back();
-  load_[index_of(last.writer)] +=
-      volume(last.box.extent) * bytes_of(content_.tensors[number].dtype);
-}
-
-DcpWrittenItem DcpItemWriter::add_piece(std::uint32_t number, DType dtype, const Assigned& piece) {
+WrittenItem ItemWriter::add_piece(std::uint32_t number, DType dtype, const Assigned& piece) {
   OutputFile& file = plan_.files[index_of(piece.writer)];
   const TensorArchiveWriter archive(dtype, piece.box.extent);
   ByteVector head = archive.head();
@@ -164,26 +169,21 @@ DcpWrittenItem DcpItemWriter::add_piece(std::uint32_t number, DType dtype, const
   return end_item(file, start);
 }
 
-EmitPlan DcpItemWriter::finish() {
-  DcpWrittenFiles files;
+EmitPlan ItemWriter::finish() {
+  WrittenFiles files;
   for (const OutputFile& file : plan_.files)
     files.names.push_back(file.name.substr(folder_.size()));
   if (compression_) files.codec = compression_->codec;
   const auto commit_files = [files = std::move(files), tensors = std::move(tensors_),
                              values = std::move(values_),
                              name = folder_ + ".metadata"](const ItemPlaces& places) {
-    DcpWrittenFiles placed = files;
+    WrittenFiles placed = files;
     placed.places = places;
-    OutputFile index;
-    index.name = name;
-    ByteVector bytes = dcp_index_bytes(tensors, values, placed);
-    index.size = bytes.size();
-    index.fragments.push_back({0, std::move(bytes)});
-    return std::vector{std::move(index)};
+    return std::vector{literal_file(name, index_bytes(tensors, values, placed))};
   };
   plan_.commit_files = commit_files(places_);
   if (compression_) plan_.packing = Packing{*compression_, commit_files};
   return std::move(plan_);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

@@ -12,15 +12,18 @@
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/dcp/emit_index.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
+
+// A file of these bytes.
+OutputFile literal_file(std::string name, ByteVector bytes);
 
 // One payload file a rank, `folder` + "__<rank>_0.distcp"; values in rank 0's. Keys are claimed as
 // they are added: the second entry under one key is Code::layout. What torch cannot hold is listed
 // in the plan's `dropped`.
-class DcpItemWriter {
+class ItemWriter {
  public:
   // `folder` is "" or ends in '/'.
-  static Result<DcpItemWriter> make(const EmitRequest& request, std::string folder);
+  static Result<ItemWriter> make(const EmitRequest& request, std::string folder);
 
   Result<> add_value(std::string key, std::vector<PathItem> path, const Value& value);
   // Content tensor `number`, rounded to `as` when that is given: one item per piece of the layout,
@@ -44,14 +47,13 @@ class DcpItemWriter {
     Rank writer{};
   };
 
-  DcpItemWriter(const EmitRequest& request, std::string folder);
+  ItemWriter(const EmitRequest& request, std::string folder);
   Result<> claim(const std::string& key);
   bool packs() const { return compression_.has_value(); }
-  DcpWrittenItem end_item(OutputFile& file, std::uint64_t start);
-  DcpWrittenItem add_archive(ByteVector bytes);
-  DcpWrittenItem add_piece(std::uint32_t number, DType dtype, const Assigned& piece);
+  WrittenItem end_item(OutputFile& file, std::uint64_t start);
+  WrittenItem add_archive(ByteVector bytes);
+  WrittenItem add_piece(std::uint32_t number, DType dtype, const Assigned& piece);
   std::vector<Assigned> assign(std::uint32_t number);
-  void settle(std::uint32_t number, const std::vector<Assigned>& chosen);
 
   const Catalog& content_;
   const Layout& layout_;
@@ -61,8 +63,8 @@ class DcpItemWriter {
   ItemPlaces places_;
   std::vector<std::uint64_t> load_;  // bytes of tensors each rank writes
   std::set<std::string> keys_;
-  std::vector<DcpWrittenTensor> tensors_;
-  std::vector<DcpWrittenValue> values_;
+  std::vector<WrittenTensor> tensors_;
+  std::vector<WrittenValue> values_;
 };
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::dcp

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 
+#include "ebb/formats/catalog/value_json.h"
 #include "ebb/formats/core/decompress.h"
+#include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/refuse.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/elements.h"
 #include "ebb/formats/zip/record_check.h"
 
-namespace ebb::formats {
+namespace ebb::formats::dcp {
 namespace {
 
 constexpr std::uint64_t kMaxValue = 256 * MiB;        // one BYTE_IO item, decoded
@@ -69,14 +71,46 @@ Result<> read_stored(const SourceTree& tree, const TorchArchive& archive, const 
   return check_part(tree, source, checked, begin + first, into, gaps);
 }
 
+constexpr const char* kPlacesKey = "DCP_SHARDING_INFO";
+
+// A file's bytes from `first` on, as a file of their own.
+class TailSource : public ByteSource {
+ public:
+  TailSource(std::shared_ptr<const ByteSource> source, std::uint64_t first)
+      : source_(std::move(source)),
+        first_(first),
+        name_(compose("{}:{}", source_->name(), first)) {}
+  std::uint64_t size() const override { return source_->size() - first_; }
+  Result<> read(std::uint64_t offset, std::span<std::byte> into) const override {
+    return source_->read(first_ + offset, into);
+  }
+  std::string_view name() const override { return name_; }
+
+ private:
+  std::shared_ptr<const ByteSource> source_;
+  std::uint64_t first_;
+  std::string name_;
+};
+
+bool lies_at(const Value& places, const std::string& key, const Box& box) {
+  const Value* place = places.find(key);
+  const Value* offsets = place == nullptr ? nullptr : place->find("saved_offsets");
+  return offsets != nullptr &&
+         std::equal(offsets->items.begin(), offsets->items.end(), box.offset.begin(),
+                    box.offset.end(), [](const Value& saved, std::uint64_t wanted) {
+                      return saved.kind == Value::Kind::integer && saved.integer >= 0 &&
+                             static_cast<std::uint64_t>(saved.integer) == wanted;
+                    });
+}
+
 }  // namespace
 
-std::string DcpPayloads::path_of(const DcpPlace& place) const {
+std::string Payloads::path_of(const PayloadPlace& place) const {
   return compose("{}/{}", tree_->root(), place.file);
 }
 
-Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plain_bytes,
-                                       std::uint64_t plain_limit, PickleLimits limits) const {
+Result<TorchArchive> Payloads::open(const PayloadPlace& place, std::uint64_t plain_bytes,
+                                    std::uint64_t plain_limit, PickleLimits limits) const {
   EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(place.file));
   if (place.coding == 0) {
     const bool there = place.offset <= source->size() &&
@@ -102,17 +136,17 @@ Result<TorchArchive> DcpPayloads::open(const DcpPlace& place, std::uint64_t plai
       std::make_shared<MemorySource>(where + " (decompressed)", std::move(bytes)), 0, size, limits);
 }
 
-Result<> DcpPayloads::read(const DcpPlace& place, const Shape& shape, DType dtype,
-                           std::string_view label, std::uint64_t first,
-                           std::span<std::byte> into) const {
+Result<> Payloads::read(const PayloadPlace& place, const Shape& shape, DType dtype,
+                        std::string_view label, std::uint64_t first,
+                        std::span<std::byte> into) const {
   auto done = place.coding == kRawItem ? read_raw(place, first, into)
                                        : read_tensor(place, shape, dtype, first, into);
   if (!done) return std::move(done).error().about(label);
   return {};
 }
 
-Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, const Shape& shape,
-                                                     DType dtype) const {
+Result<Payloads::Opened> Payloads::open_tensor(const PayloadPlace& place, const Shape& shape,
+                                               DType dtype) const {
   const std::uint64_t bytes = volume(shape) * bytes_of(dtype);
   EBB_TRY_ASSIGN(TorchArchive archive, open(place, bytes, bytes + kArchiveOverhead));
   EBB_TRY(require_known_globals(archive.graph()));
@@ -127,9 +161,9 @@ Result<DcpPayloads::Opened> DcpPayloads::open_tensor(const DcpPlace& place, cons
   return Opened{std::move(archive), std::move(tensor), record, std::nullopt};
 }
 
-Result<std::shared_ptr<const DcpPayloads::Opened>> DcpPayloads::decoded(const DcpPlace& place,
-                                                                        const Shape& shape,
-                                                                        DType dtype) const {
+Result<std::shared_ptr<const Payloads::Opened>> Payloads::decoded(const PayloadPlace& place,
+                                                                  const Shape& shape,
+                                                                  DType dtype) const {
   const auto make = [&]() -> Result<SourceTree::Decoded> {
     EBB_TRY_ASSIGN(Opened item, open_tensor(place, shape, dtype));
     if (item.record->deflated) {
@@ -145,8 +179,8 @@ Result<std::shared_ptr<const DcpPayloads::Opened>> DcpPayloads::decoded(const Dc
   return std::static_pointer_cast<const Opened>(item);
 }
 
-Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DType dtype,
-                                  std::uint64_t first, std::span<std::byte> into) const {
+Result<> Payloads::read_tensor(const PayloadPlace& place, const Shape& shape, DType dtype,
+                               std::uint64_t first, std::span<std::byte> into) const {
   if (place.coding == 0) {
     EBB_TRY_ASSIGN(const Opened item, open_tensor(place, shape, dtype));
     if (!item.record->deflated)
@@ -160,13 +194,13 @@ Result<> DcpPayloads::read_tensor(const DcpPlace& place, const Shape& shape, DTy
   return {};
 }
 
-Result<> DcpPayloads::read_raw(const DcpPlace& place, std::uint64_t first,
-                               std::span<std::byte> into) const {
+Result<> Payloads::read_raw(const PayloadPlace& place, std::uint64_t first,
+                            std::span<std::byte> into) const {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(place.file));
   return source->read(place.offset + first, into);
 }
 
-Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) const {
+Result<Value> Payloads::value(const PayloadPlace& place, std::uint64_t& purse) const {
   if (place.length > kMaxValue)
     return refuse(Code::limit, path_of(place), place.offset,
                   compose("a value of {} bytes; the limit is {}", place.length, kMaxValue));
@@ -180,4 +214,52 @@ Result<Value> DcpPayloads::value(const DcpPlace& place, std::uint64_t& purse) co
   return value;
 }
 
-}  // namespace ebb::formats
+bool RawItems::is_raw(const StoredItem& item, DType dtype, const Box& box) {
+  return item.zstd == 0 && item.length == volume(box.extent) * bytes_of(dtype);
+}
+
+Result<const RawItems::Tensors*> RawItems::tensors_at(const std::string& file,
+                                                      std::uint64_t offset) {
+  std::unique_ptr<Tensors>& tensors = read_[{file, offset}];
+  if (tensors != nullptr) return tensors.get();
+  EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_->open(file));
+  const TailSource tail(std::move(source), offset);
+  auto made = std::make_unique<Tensors>();
+  EBB_TRY_ASSIGN(made->header, safetensors::read_header(tail));
+  const safetensors::MetadataText* places = made->header.find_metadata(kPlacesKey);
+  if (places == nullptr)
+    return refuse(Code::corrupt, tail.name(), 0,
+                  std::string("the safetensors header has no ") + kPlacesKey);
+  const std::string where = compose("{}: {}", tail.name(), kPlacesKey);
+  EBB_TRY_ASSIGN(made->places, read_value_json(places->text, where));
+  for (const safetensors::HeaderTensor& tensor : made->header.tensors)
+    made->by_key.emplace(tensor.key, &tensor);
+  tensors = std::move(made);
+  return tensors.get();
+}
+
+Result<std::uint64_t> RawItems::offset_of(const std::string& file, const StoredItem& item,
+                                          const std::string& key, DType dtype, const Box& box) {
+  EBB_TRY_ASSIGN(const Tensors* tensors, tensors_at(file, item.offset));
+  const std::string where = compose("{}/{}", tree_->root(), file);
+  const auto found = tensors->by_key.find(key);
+  if (found == tensors->by_key.end())
+    return refuse(Code::incomplete, where, item.offset,
+                  "the safetensors header has no tensor " + json_string(key));
+  const safetensors::HeaderTensor& tensor = *found->second;
+  if (!lies_at(tensors->places, key, box))
+    return refuse(
+        Code::incomplete, where, item.offset,
+        compose("the chunk {} of tensor {} is not there: in this serialization torch keeps the "
+                "last chunk that a rank writes of a tensor, and loses the others",
+                to_string(box), json_string(key)));
+  if (tensor.dtype != dtype || tensor.shape != box.extent)
+    return refuse(
+        Code::corrupt, where, item.offset,
+        compose("the metadata declares {} of shape {} but the file holds {} as {} of shape {}",
+                name_of(dtype), to_string(box.extent), json_string(key), name_of(tensor.dtype),
+                to_string(tensor.shape)));
+  return item.offset + tensors->header.data_start + tensor.begin;
+}
+
+}  // namespace ebb::formats::dcp

@@ -5,7 +5,7 @@
 
 #include "ebb/formats/core/refuse.h"
 
-namespace ebb::formats::safetensors {
+namespace ebb::formats::json {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -17,21 +17,24 @@ std::size_t digits(std::string_view text) {
 
 // RFC 8259, section 6.
 bool is_json_number(std::string_view text) {
-  if (text.starts_with('-')) text.remove_prefix(1);
-  const std::size_t whole = digits(text);
-  if (whole == 0 || (whole > 1 && text.front() == '0')) return false;
-  text.remove_prefix(whole);
-  if (text.starts_with('.')) {
-    const std::size_t fraction = digits(text.substr(1));
-    if (fraction == 0) return false;
-    text.remove_prefix(1 + fraction);
-  }
-  if (text.starts_with('e') || text.starts_with('E')) {
-    text.remove_prefix(1);
-    if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
-    const std::size_t exponent = digits(text);
-    if (exponent == 0) return false;
-    text.remove_prefix(exponent);
+  const auto take = [&](std::string_view any) {
+    const bool there = !text.empty() && any.find(text.front()) != std::string_view::npos;
+    text.remove_prefix(there ? 1 : 0);
+    return there;
+  };
+  const auto take_digits = [&] {
+    const std::size_t count = digits(text);
+    text.remove_prefix(count);
+    return count;
+  };
+  take("-");
+  const bool zero = text.starts_with('0');
+  const std::size_t whole = take_digits();
+  if (whole == 0 || (zero && whole > 1)) return false;
+  if (take(".") && take_digits() == 0) return false;
+  if (take("eE")) {
+    take("+-");
+    if (take_digits() == 0) return false;
   }
   return text.empty();
 }
@@ -63,19 +66,19 @@ std::string Subject::text() const {
   return out.append(part);
 }
 
-JsonReader::JsonReader(Place place, std::string_view text)
+Reader::Reader(Place place, std::string_view text)
     : place_(std::move(place)), padded_(text.size() + padding) {
   std::copy(text.begin(), text.end(), reinterpret_cast<char*>(padded_.data()));
   text_ = text_of(padded_).substr(0, text.size());
 }
 
-JsonReader::JsonReader(Place place, ByteVector padded)
+Reader::Reader(Place place, ByteVector padded)
     : place_(std::move(place)), padded_(std::move(padded)) {
   EBB_CHECK(padded_.size() >= padding);
   text_ = text_of(padded_).substr(0, padded_.size() - padding);
 }
 
-Result<> JsonReader::begin() {
+Result<> Reader::begin() {
   if (const auto bad = first_not_utf8(text_))
     return at(text_.data() + *bad, place_.what + " is not UTF-8");
   if (text_.find('{') != text_.find_first_not_of(" \t\r\n"))
@@ -86,14 +89,14 @@ Result<> JsonReader::begin() {
   return {};
 }
 
-Result<> JsonReader::end() {
+Result<> Reader::end() {
   const char* rest = nullptr;
   if (document_.current_location().get(rest) != simdjson::SUCCESS) return {};
   if (token_at(rest).empty()) return {};
   return invalid(rest);
 }
 
-std::string_view JsonReader::token_at(const char* where) const {
+std::string_view Reader::token_at(const char* where) const {
   if (where < text_.data() || where >= text_.data() + text_.size()) return {};
   const std::string_view rest = text_.substr(static_cast<std::size_t>(where - text_.data()));
   if (std::string_view("{}[],:").find(rest.front()) != std::string_view::npos)
@@ -101,26 +104,26 @@ std::string_view JsonReader::token_at(const char* where) const {
   return rest.substr(0, rest.find_first_of(" \t\r\n{}[],:"));
 }
 
-bool JsonReader::begins_with(ondemand::value value, char c) const {
+bool Reader::begins_with(Value value, char c) const {
   const char* where = value.raw_json_token().data();
   return where >= text_.data() && where < text_.data() + text_.size() && *where == c;
 }
 
-std::uint64_t JsonReader::offset_of(ondemand::value value) const {
+std::uint64_t Reader::offset_of(Value value) const {
   const char* const where = value.raw_json_token().data();
   return place_.offset + static_cast<std::uint64_t>(where - text_.data());
 }
 
-Error JsonReader::at(const char* where, const std::string& message) const {
+Error Reader::at(const char* where, const std::string& message) const {
   const auto byte = static_cast<std::uint64_t>(where - text_.data());
   return refuse(Code::corrupt, place_.file, place_.offset + byte, message);
 }
 
-Error JsonReader::at(ondemand::value value, const std::string& message) const {
+Error Reader::at(Value value, const std::string& message) const {
   return at(value.raw_json_token().data(), message);
 }
 
-Error JsonReader::invalid() {
+Error Reader::invalid() {
   const char* where = nullptr;
   if (document_.current_location().get(where) != simdjson::SUCCESS || where < text_.data() ||
       where > text_.data() + text_.size())
@@ -128,21 +131,21 @@ Error JsonReader::invalid() {
   return invalid(where);
 }
 
-Error JsonReader::invalid(const char* where) const {
+Error Reader::invalid(const char* where) const {
   const auto byte = static_cast<std::uint64_t>(where - text_.data());
   const std::string_view token = token_at(where);
   return at(where, compose("{} is not valid JSON ({} at byte {} of {})", place_.what,
                            (token.empty() ? "the end" : printable(token, 40)), byte, place_.what));
 }
 
-Error JsonReader::unexpected(ondemand::value value, const Subject& of, std::string_view due) const {
+Error Reader::unexpected(Value value, const Subject& of, std::string_view due) const {
   const char* where = value.raw_json_token().data();
   const std::string_view token = token_at(where);
   if (!is_json_value(token)) return invalid(where);
   return at(where, compose("{} holds {} where {} is due", of.text(), printable(token, 40), due));
 }
 
-Result<std::string> JsonReader::string(ondemand::value value, const Subject& of) {
+Result<std::string> Reader::string(Value value, const Subject& of) {
   if (!begins_with(value, '"')) return unexpected(value, of, "a string");
   std::string_view text;
   if (value.get_string().get(text) != simdjson::SUCCESS) return invalid();
@@ -151,7 +154,7 @@ Result<std::string> JsonReader::string(ondemand::value value, const Subject& of)
 
 // simdjson takes what is_json_number() takes, in one pass; its refusals are looked at for a
 // message.
-Result<std::uint64_t> JsonReader::whole(ondemand::value value, const Subject& of) {
+Result<std::uint64_t> Reader::whole(Value value, const Subject& of) {
   const char* where = value.raw_json_token().data();
   std::uint64_t number = 0;
   if (value.get_uint64().get(number) == simdjson::SUCCESS) return number;
@@ -164,13 +167,13 @@ Result<std::uint64_t> JsonReader::whole(ondemand::value value, const Subject& of
   return invalid();
 }
 
-Result<> JsonReader::wholes(ondemand::value value, const Subject& of, Shape& into) {
+Result<> Reader::wholes(Value value, const Subject& of, Shape& into) {
   into.clear();
   if (!begins_with(value, '[')) return unexpected(value, of, "a list");
   ondemand::array array;
   if (value.get_array().get(array) != simdjson::SUCCESS) return invalid();
   for (auto element : array) {
-    ondemand::value item;
+    Value item;
     if (element.get(item) != simdjson::SUCCESS) return invalid();
     EBB_TRY_ASSIGN(const std::uint64_t number, whole(item, of));
     into.push_back(number);
@@ -178,4 +181,4 @@ Result<> JsonReader::wholes(ondemand::value value, const Subject& of, Shape& int
   return {};
 }
 
-}  // namespace ebb::formats::safetensors
+}  // namespace ebb::formats::json

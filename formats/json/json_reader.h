@@ -1,4 +1,4 @@
-// Strict reading of the small JSON documents of this format over simdjson's on-demand parser:
+// Strict reading of the small JSON documents of formats over simdjson's on-demand parser:
 // duplicate keys refused, numbers whole and not negative, every error with file:offset and the text
 // that was found. Nothing recurses, so nesting depth costs nothing.
 #pragma once
@@ -19,9 +19,10 @@
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/layout/shape.h"
 
-namespace ebb::formats::safetensors {
+namespace ebb::formats::json {
 
 namespace ondemand = simdjson::ondemand;
+using Value = ondemand::value;
 
 // How messages call a value: "tensor 'w': shape". Made into text for a message only, because most
 // values are never spoken of.
@@ -38,17 +39,17 @@ struct Subject {
   std::string_view part;
 };
 
-class JsonReader {
+class Reader {
  public:
   struct Place {
     std::string file;
     std::uint64_t offset = 0;  // of the document's first byte in the file
     std::string what;          // "the header": how messages call the document
   };
-  JsonReader(Place place, std::string_view text);
+  Reader(Place place, std::string_view text);
   // Without a copy: the document is followed by `padding` bytes of any kind.
   static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
-  JsonReader(Place place, ByteVector padded);  // REQUIRES: padded.size() >= padding
+  Reader(Place place, ByteVector padded);  // REQUIRES: padded.size() >= padding
 
   // Reads the whole document, an object; visit(key, value) for each field, in order.
   template <typename Visit>
@@ -56,17 +57,17 @@ class JsonReader {
 
   // visit(key, value) for each field; a key that comes twice is refused. Keys live as long as this.
   template <typename Visit>
-  Result<> fields(ondemand::value value, const Subject& of, Visit visit);
+  Result<> fields(Value value, const Subject& of, Visit visit);
 
   // `of` says in messages what the value is.
-  Result<std::string> string(ondemand::value value, const Subject& of);
-  Result<std::uint64_t> whole(ondemand::value value, const Subject& of);
+  Result<std::string> string(Value value, const Subject& of);
+  Result<std::uint64_t> whole(Value value, const Subject& of);
   // Replaces what `into` holds.
-  Result<> wholes(ondemand::value value, const Subject& of, Shape& into);
+  Result<> wholes(Value value, const Subject& of, Shape& into);
 
-  std::uint64_t offset_of(ondemand::value value) const;  // in the file
+  std::uint64_t offset_of(Value value) const;  // in the file
   // file:offset of the value and the message.
-  Error at(ondemand::value value, const std::string& message) const;
+  Error at(Value value, const std::string& message) const;
 
  private:
   template <typename Visit>
@@ -76,9 +77,9 @@ class JsonReader {
   Error at(const char* where, const std::string& message) const;
   Error invalid();  // at the parser's place
   Error invalid(const char* where) const;
-  Error unexpected(ondemand::value value, const Subject& of, std::string_view due) const;
+  Error unexpected(Value value, const Subject& of, std::string_view due) const;
   std::string_view token_at(const char* where) const;
-  bool begins_with(ondemand::value value, char c) const;
+  bool begins_with(Value value, char c) const;
 
   Place place_;
   ByteVector padded_;
@@ -88,11 +89,11 @@ class JsonReader {
 };
 
 template <typename Visit>
-Result<> JsonReader::each(ondemand::object object, const Subject& of, Visit visit) {
+Result<> Reader::each(ondemand::object object, const Subject& of, Visit visit) {
   SeenKeys seen;
   for (auto field : object) {
     std::string_view key;
-    ondemand::value value;
+    Value value;
     if (field.unescaped_key().get(key) != simdjson::SUCCESS) return invalid();
     if (field.value().get(value) != simdjson::SUCCESS) return invalid();
     if (!seen.insert(key))
@@ -103,7 +104,7 @@ Result<> JsonReader::each(ondemand::object object, const Subject& of, Visit visi
 }
 
 template <typename Visit>
-Result<> JsonReader::read(Visit visit) {
+Result<> Reader::read(Visit visit) {
   EBB_TRY(begin());
   ondemand::object object;
   if (document_.get_object().get(object) != simdjson::SUCCESS) return invalid();
@@ -112,11 +113,11 @@ Result<> JsonReader::read(Visit visit) {
 }
 
 template <typename Visit>
-Result<> JsonReader::fields(ondemand::value value, const Subject& of, Visit visit) {
+Result<> Reader::fields(Value value, const Subject& of, Visit visit) {
   if (!begins_with(value, '{')) return unexpected(value, of, "an object");
   ondemand::object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) return invalid();
   return each(object, of, visit);
 }
 
-}  // namespace ebb::formats::safetensors
+}  // namespace ebb::formats::json

@@ -7,10 +7,11 @@
 #include <set>
 
 #include "ebb/formats/catalog/resume.h"
-#include "ebb/formats/megatron/group_words.h"
 #include "ebb/formats/megatron/names.h"
+#include "ebb/formats/megatron/optimizers.h"
+#include "ebb/formats/state_dict/groups.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::size_t kMaxGuessed = 256;  // groups: each is held against each parameter
@@ -34,7 +35,7 @@ class GroupReader {
       if (!tensor.key || !is_optimizer_key(*tensor.key)) continue;
       std::string_view key = *tensor.key;
       prefixed_ = prefixed_ || take_chained(key).has_value();
-      Member& member = of_optimizer_[megatron_key(*tensor.key).optimizer][tensor.name];
+      Member& member = of_optimizer_[parsed_key(*tensor.key).optimizer][tensor.name];
       member.tensor = &tensor;
       member.momentum = member.momentum || tensor.state == "momentum_buffer";
       member.mean = member.mean || tensor.state == "exp_avg";
@@ -243,7 +244,7 @@ void add_common_state(Catalog& catalog, const Value& common) {
                               *scaler});
 }
 
-std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_view name) {
+std::optional<std::int64_t> run_arg(const Catalog& catalog, std::string_view name) {
   const Value* args = value_at(catalog, {"args"});
   // A namespace: the class's arguments, and its attributes.
   if (args == nullptr || args->kind != Value::Kind::object || args->items.size() != 2)
@@ -254,4 +255,4 @@ std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_vie
   return whole ? std::optional(value->integer) : std::nullopt;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

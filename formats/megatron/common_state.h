@@ -9,7 +9,7 @@
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/core/result.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 
 // Adds values, groups, step and param_steps. REQUIRES: common is a dict; the catalog's tensors and
 // sharded objects are there (a group's parameters are found among the tensors).
@@ -22,6 +22,6 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
 
 // A whole number, or 0 and 1 for a switch, among the `args` of the run; nullopt when it is not
 // said.
-std::optional<std::int64_t> megatron_arg(const Catalog& catalog, std::string_view name);
+std::optional<std::int64_t> run_arg(const Catalog& catalog, std::string_view name);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

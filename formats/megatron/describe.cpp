@@ -3,27 +3,26 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
-#include "ebb/formats/dcp/open.h"
+#include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/json/json_reader.h"
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/flat_boxes.h"
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
-#include "ebb/formats/megatron/soundness.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/archive.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::uint64_t kMaxConfig = 64 * KiB;
 constexpr std::uint64_t kMaxCommon = 256 * MiB;
 
 // The DCP checkpoint below, with Megatron's names, and flat boxes put back into shape.
-class MegatronCheckpoint : public Checkpoint {
+class TorchDistCheckpoint : public Checkpoint {
  public:
-  explicit MegatronCheckpoint(std::unique_ptr<Checkpoint> stored) : stored_(std::move(stored)) {}
+  explicit TorchDistCheckpoint(std::unique_ptr<Checkpoint> stored) : stored_(std::move(stored)) {}
 
   const Catalog& catalog() const override { return catalog_; }
 
@@ -35,7 +34,7 @@ class MegatronCheckpoint : public Checkpoint {
   }
 
  private:
-  friend class MegatronReader;
+  friend class TorchDistReader;
   static constexpr std::uint64_t kPieces = 1u << 16;  // tags below are DCP's own
   struct Piece {
     std::uint32_t flat = 0;   // index into flat_
@@ -48,17 +47,17 @@ class MegatronCheckpoint : public Checkpoint {
   std::vector<Piece> pieces_;
 };
 
-class MegatronReader {
+class TorchDistReader {
  public:
-  explicit MegatronReader(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
+  explicit TorchDistReader(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
   Result<std::unique_ptr<Checkpoint>> run(const std::string& folder) {
     EBB_TRY(check_config());
-    EBB_TRY_ASSIGN(OpenedDcp opened, open_dcp(tree_));
-    checkpoint_ = std::make_unique<MegatronCheckpoint>(std::move(opened.checkpoint));
+    EBB_TRY_ASSIGN(dcp::Opened opened, dcp::open(tree_));
+    checkpoint_ = std::make_unique<TorchDistCheckpoint>(std::move(opened.checkpoint));
     catalog() = checkpoint_->stored_->catalog();
     for (TensorEntry& tensor : catalog().tensors) {
-      MegatronKey key = megatron_key(*tensor.key);
+      Key key = parsed_key(*tensor.key);
       tensor.name = std::move(key.name);
       tensor.state = std::move(key.state);
       tensor.path.clear();
@@ -81,18 +80,18 @@ class MegatronReader {
 
   // metadata.json is written last: without it the save did not finish.
   Result<> check_config() const {
-    if (tree_->find(kMegatronConfig) == nullptr)
+    if (tree_->find(kConfig) == nullptr)
       return Error{Code::incomplete,
                    compose("{}: metadata.json is missing: the save did not finish (or this is not "
                            "a torch_dist checkpoint)",
                            tree_->root()),
                    "use the checkpoint before this one"};
-    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronConfig));
+    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kConfig));
     EBB_TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxConfig));
-    safetensors::JsonReader json({std::string(source->name()), 0, "metadata.json"}, text_of(text));
+    json::Reader json({std::string(source->name()), 0, "metadata.json"}, text_of(text));
     std::string backend;
     std::uint64_t version = 1;
-    EBB_TRY(json.read([&](std::string_view key, safetensors::ondemand::value value) -> Result<> {
+    EBB_TRY(json.read([&](std::string_view key, json::Value value) -> Result<> {
       if (key == "sharded_backend") {
         EBB_TRY_ASSIGN(backend, json.string(value, "sharded_backend"));
       } else if (key == "sharded_backend_version") {
@@ -104,7 +103,7 @@ class MegatronReader {
     return Error{Code::unsupported,
                  compose("{}:0: sharded_backend '{}' version {} is not read by this version; "
                          "torch_dist version 1 is",
-                         at_root(kMegatronConfig), printable(backend), version)};
+                         at_root(kConfig), printable(backend), version)};
   }
 
   Result<> put_into_shape(TensorEntry& tensor, const Shape& own) {
@@ -117,7 +116,7 @@ class MegatronReader {
       for (FlatPiece& piece : pieces) {
         Chunk chunk = stored;
         chunk.box = std::move(piece.box);
-        chunk.tag = MegatronCheckpoint::kPieces + checkpoint_->pieces_.size();
+        chunk.tag = TorchDistCheckpoint::kPieces + checkpoint_->pieces_.size();
         checkpoint_->pieces_.push_back({flat, piece.first * bytes_of(tensor.dtype)});
         chunks.push_back(std::move(chunk));
       }
@@ -133,15 +132,14 @@ class MegatronReader {
   // common.pt where there is one, as megatron-core's own reader does it; else the item.
   Result<Value> common_state() {
     auto& values = catalog().values;
-    const auto item = std::find_if(values.begin(), values.end(), [](const ValueEntry& entry) {
-      return entry.key == kMegatronCommonKey;
-    });
+    const auto item = std::find_if(values.begin(), values.end(),
+                                   [](const ValueEntry& entry) { return entry.key == kCommonKey; });
     Value common;
-    std::string where = at_root(kMegatronCommon);
-    if (tree_->find(kMegatronCommon) != nullptr) {
+    std::string where = at_root(kCommon);
+    if (tree_->find(kCommon) != nullptr) {
       EBB_TRY_ASSIGN(common, common_file());
     } else if (item != values.end()) {
-      where = at_root(".metadata") + ": " + json_string(kMegatronCommonKey);
+      where = at_root(".metadata") + ": " + json_string(kCommonKey);
       if (item->value.kind != Value::Kind::list || item->value.items.size() != 1)
         return Error{Code::corrupt, where + ": is no list of one dict"};
       common = item->value.items[0];
@@ -149,7 +147,7 @@ class MegatronReader {
     } else {
       return Error{Code::incomplete,
                    compose("{}: the common state is missing: neither common.pt nor the item {}",
-                           tree_->root(), kMegatronCommonKey),
+                           tree_->root(), kCommonKey),
                    "use the checkpoint before this one"};
     }
     if (common.kind == Value::Kind::dict) return common;
@@ -157,12 +155,12 @@ class MegatronReader {
   }
 
   Result<Value> common_file() {
-    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kMegatronCommon));
+    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(kCommon));
     if (source->size() > kMaxCommon)
       return Error{Code::limit, compose("{}: {} bytes; the limit for a common state is {}",
                                         source->name(), source->size(), kMaxCommon)};
     EBB_TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
-    catalog().files.push_back({std::string(kMegatronCommon), source->size(), std::nullopt});
+    catalog().files.push_back({std::string(kCommon), source->size(), std::nullopt});
     EBB_TRY_ASSIGN(Value common, value_of(archive.graph(), archive.graph().root(), &archive));
     EBB_TRY(refuse_hidden_calls(archive.graph(), {&common}));
     return common;
@@ -170,15 +168,13 @@ class MegatronReader {
 
   void say_what_it_is(const std::string& folder) {
     catalog().format = "megatron";
-    const bool in_item = tree_->find(kMegatronCommon) == nullptr;
+    const bool in_item = tree_->find(kCommon) == nullptr;
     catalog().producer =
         (in_item ? "Megatron-core newer than 0.15, " : "Megatron-core, ") + catalog().producer;
     if (!folder.empty())
       for (FileEntry& file : catalog().files) file.name.insert(0, folder + "/");
     if (!checkpoint_->flat_.empty()) catalog().partition += ", flat optimizer state";
-    const auto whole = [&](std::string_view name) {
-      return megatron_arg(catalog(), name).value_or(0);
-    };
+    const auto whole = [&](std::string_view name) { return run_arg(catalog(), name).value_or(0); };
     const std::int64_t tp = whole("tensor_model_parallel_size");
     const std::int64_t pp = whole("pipeline_model_parallel_size");
     if (tp > 1) catalog().partition += compose(", tensor parallel {}", tp);
@@ -190,24 +186,29 @@ class MegatronReader {
   }
 
   std::shared_ptr<const SourceTree> tree_;
-  std::unique_ptr<MegatronCheckpoint> checkpoint_;
+  std::unique_ptr<TorchDistCheckpoint> checkpoint_;
 };
 
 }  // namespace
 
+}  // namespace ebb::formats::megatron
+
+namespace ebb::formats {
+
 bool detect_megatron(const SourceTree& tree) {
-  return look_for_megatron(tree).kind == MegatronKind::torch_dist;
+  return megatron::look_for_place(tree).kind == megatron::Kind::torch_dist;
 }
 
 std::string_view why_bound_to_megatron(const TensorEntry& tensor) {
-  if (!is_bucket_name(tensor.name)) return {};
+  if (!megatron::is_bucket_name(tensor.name)) return {};
   return "it is a flat bucket of dp_reshardable, and which of its elements are whose is known only "
          "to the job that wrote it; save with --dist-ckpt-optim-fully-reshardable";
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree) {
-  EBB_TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
-  return MegatronReader(folder_of(std::move(tree), place.folder)).run(place.folder);
+  EBB_TRY_ASSIGN(const megatron::Place place, megatron::find_place(*tree));
+  return megatron::TorchDistReader(megatron::folder_of(std::move(tree), place.folder))
+      .run(place.folder);
 }
 
 }  // namespace ebb::formats

@@ -12,30 +12,22 @@
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
-#include "ebb/formats/megatron/optimizer_chain.h"
+#include "ebb/formats/megatron/optimizers.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "ebb/formats/torch/writer.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 // All four fields that megatron-core 0.12 wants; newer versions read the two they know.
-constexpr std::string_view kConfig =
+constexpr std::string_view kConfigText =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
     R"("common_backend": "torch", "common_backend_version": 1})";
-
-OutputFile literal_file(std::string name, ByteVector bytes) {
-  OutputFile file;
-  file.name = std::move(name);
-  file.size = bytes.size();
-  file.fragments.emplace_back().data = std::move(bytes);
-  return file;
-}
 
 OutputFile text_file(std::string name, std::string_view text) {
   ByteVector bytes;
   append_text(bytes, text);
-  return literal_file(std::move(name), std::move(bytes));
+  return dcp::literal_file(std::move(name), std::move(bytes));
 }
 
 // Leaves out of the common state, at its top, what cannot be written, and says so.
@@ -65,7 +57,7 @@ std::optional<DType> model_dtype(const Catalog& content) {
 
 class Emitter {
  public:
-  Emitter(const Catalog& content, std::string folder, DcpItemWriter items)
+  Emitter(const Catalog& content, std::string folder, dcp::ItemWriter items)
       : content_(content),
         folder_(std::move(folder)),
         items_(std::move(items)),
@@ -101,13 +93,13 @@ class Emitter {
     // A rank without items writes no file.
     std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });
     plan.files.push_back(
-        literal_file(compose("{}/{}", folder_, kMegatronCommon), std::move(common_bytes)));
-    plan.commit_files.push_back(text_file(compose("{}/{}", folder_, kMegatronConfig), kConfig));
+        dcp::literal_file(compose("{}/{}", folder_, kCommon), std::move(common_bytes)));
+    plan.commit_files.push_back(text_file(compose("{}/{}", folder_, kConfig), kConfigText));
     const bool numbered = folder_.starts_with("iter_");
     const std::string said =
         numbered ? folder_.substr(std::min(folder_.find_first_not_of('0', 5), folder_.size() - 1))
                  : folder_;
-    plan.commit_files.push_back(text_file(std::string(kMegatronTracker), said));
+    plan.commit_files.push_back(text_file(std::string(kTracker), said));
     return plan;
   }
 
@@ -141,7 +133,7 @@ class Emitter {
   // The content's own key where it says the same to Megatron; else the one its optimizers use.
   std::string key_of(const TensorEntry& tensor) const {
     if (tensor.key) {
-      const MegatronKey own = megatron_key(*tensor.key);
+      const Key own = parsed_key(*tensor.key);
       if (own.name == tensor.name && own.state == tensor.state) return *tensor.key;
     }
     if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "tensor" ||
@@ -156,7 +148,7 @@ class Emitter {
 
   const Catalog& content_;
   std::string folder_;
-  DcpItemWriter items_;
+  dcp::ItemWriter items_;
   OptimizerChain chain_;
   bool has_params_ = false;
 };
@@ -170,10 +162,14 @@ std::string folder_for(const Catalog& content) {
 
 }  // namespace
 
+}  // namespace ebb::formats::megatron
+
+namespace ebb::formats {
+
 Result<EmitPlan> emit_megatron(const EmitRequest& request) {
-  std::string folder = folder_for(request.content);
-  EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, folder + "/"));
-  return Emitter(request.content, std::move(folder), std::move(items)).run();
+  std::string folder = megatron::folder_for(request.content);
+  EBB_TRY_ASSIGN(dcp::ItemWriter items, dcp::ItemWriter::make(request, folder + "/"));
+  return megatron::Emitter(request.content, std::move(folder), std::move(items)).run();
 }
 
 }  // namespace ebb::formats

@@ -7,11 +7,11 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/megatron/common_state.h"
-#include "ebb/formats/megatron/group_words.h"
 #include "ebb/formats/megatron/names.h"
-#include "ebb/formats/megatron/optimizer_chain.h"
+#include "ebb/formats/megatron/optimizers.h"
+#include "ebb/formats/state_dict/groups.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 void set(Value& dict, std::string_view key, Value value) {
@@ -201,4 +201,4 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
   return common;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

@@ -2,7 +2,7 @@
 
 #include "ebb/formats/core/units.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::uint64_t kMaxBoxes = 64;  // under one chunk
@@ -55,4 +55,4 @@ Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shap
   return pieces;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

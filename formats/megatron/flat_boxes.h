@@ -9,7 +9,7 @@
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/layout/box.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 
 struct FlatPiece {
   Box box;                  // in the tensor's own shape
@@ -22,4 +22,4 @@ struct FlatPiece {
 Result<std::vector<FlatPiece>> pieces_of_flat_boxes(const Shape& own, const Shape& stored,
                                                     const Box& chunk, const std::string& label);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

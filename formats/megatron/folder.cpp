@@ -1,15 +1,15 @@
 #include "ebb/formats/megatron/folder.h"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/core/units.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::uint64_t kMaxTracker = 64;
@@ -58,25 +58,23 @@ std::string at_root(const SourceTree& tree, std::string_view name) {
 }
 
 Result<std::string> tracked_folder(const SourceTree& tree) {
-  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kMegatronTracker));
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kTracker));
   if (source->size() > kMaxTracker)
-    return Error{Code::limit,
-                 compose("{}: {} bytes; the limit for an iteration is {}",
-                         at_root(tree, kMegatronTracker), source->size(), kMaxTracker)};
+    return Error{Code::limit, compose("{}: {} bytes; the limit for an iteration is {}",
+                                      at_root(tree, kTracker), source->size(), kMaxTracker)};
   EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(*source, 0, source->size(), kMaxTracker));
   std::string_view text = text_of(bytes);
   constexpr std::string_view kSpace = " \t\r\n";
   text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
   text.remove_suffix(text.size() - (text.find_last_not_of(kSpace) + 1));
   if (text == kRelease) return std::string(kRelease);
-  std::int64_t iteration = -1;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), iteration);
-  if (error != std::errc{} || stop != text.data() + text.size() || iteration < 0)
+  const auto iteration = parse_number<std::int64_t>(text);
+  if (!iteration || *iteration < 0)
     return Error{Code::corrupt,
                  compose("{}:0: names no iteration: it says '{}', due is a number or 'release'",
-                         at_root(tree, kMegatronTracker), printable(text)),
+                         at_root(tree, kTracker), printable(text)),
                  "name the folder of the iteration itself"};
-  return iteration_folder(iteration);
+  return iteration_folder(*iteration);
 }
 
 bool has_folder(const SourceTree& tree, const std::string& folder) {
@@ -97,7 +95,7 @@ std::vector<std::string> iterations(const SourceTree& tree) {
 }
 
 bool says_sharded_backend(const SourceTree& tree, const std::string& folder) {
-  const auto source = tree.open(path_in(folder, kMegatronConfig));
+  const auto source = tree.open(path_in(folder, kConfig));
   if (!source || (*source)->size() > kMaxConfig) return false;
   const auto bytes = read_bytes(**source, 0, (*source)->size(), kMaxConfig);
   return bytes && text_of(*bytes).find("\"sharded_backend\"") != std::string_view::npos;
@@ -120,21 +118,21 @@ bool holds(ByteView bytes, std::string_view word) {
 }
 
 // Which kind the keys in .metadata belong to: they stand in the pickle as they are.
-MegatronKind kind_of_keys(const SourceTree& tree, const std::string& folder) {
+Kind kind_of_keys(const SourceTree& tree, const std::string& folder) {
   constexpr std::string_view kObject = "common_state/shard_";
   constexpr std::string_view kMeta = "param_to_group_meta";
   const std::string name = path_in(folder, ".metadata");
-  if (tree.find(name) == nullptr) return MegatronKind::none;
+  if (tree.find(name) == nullptr) return Kind::none;
   const auto source = tree.open(name);
-  if (!source) return MegatronKind::none;
+  if (!source) return Kind::none;
   const std::uint64_t end = std::min((*source)->size(), kMaxLook);
-  MegatronKind kind = MegatronKind::none;
+  Kind kind = Kind::none;
   ByteVector bytes(static_cast<std::size_t>(std::min(kPass, end)));
   for (std::uint64_t at = 0; at < end;) {
     const auto part = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), end - at));
-    if (!(*source)->read(at, part)) return MegatronKind::none;
-    if (holds_slashed(part, kObject)) return MegatronKind::torch_dist;
-    if (holds(part, kMeta)) kind = MegatronKind::fsdp;
+    if (!(*source)->read(at, part)) return Kind::none;
+    if (holds_slashed(part, kObject)) return Kind::torch_dist;
+    if (holds(part, kMeta)) kind = Kind::fsdp;
     if (at + part.size() == end) break;
     at += part.size() - kMeta.size();  // a word may lie across two passes
   }
@@ -142,21 +140,19 @@ MegatronKind kind_of_keys(const SourceTree& tree, const std::string& folder) {
 }
 
 // Both formats ask, and a large index takes a while to look through.
-MegatronKind kept_kind_of_keys(const SourceTree& tree, const std::string& folder) {
-  const auto kind = tree.decoded("megatron kind of " + folder, sizeof(MegatronKind), [&] {
-    return Result<SourceTree::Decoded>(
-        std::make_shared<const MegatronKind>(kind_of_keys(tree, folder)));
+Kind kept_kind_of_keys(const SourceTree& tree, const std::string& folder) {
+  const auto kind = tree.decoded("megatron kind of " + folder, sizeof(Kind), [&] {
+    return Result<SourceTree::Decoded>(std::make_shared<const Kind>(kind_of_keys(tree, folder)));
   });
-  return kind ? *static_cast<const MegatronKind*>(kind->get()) : MegatronKind::none;
+  return kind ? *static_cast<const Kind*>(kind->get()) : Kind::none;
 }
 
-MegatronKind kind_of(const SourceTree& tree, const std::string& folder) {
-  if (tree.find(path_in(folder, kMegatronConfig)) != nullptr && says_sharded_backend(tree, folder))
-    return MegatronKind::torch_dist;
+Kind kind_of(const SourceTree& tree, const std::string& folder) {
+  if (tree.find(path_in(folder, kConfig)) != nullptr && says_sharded_backend(tree, folder))
+    return Kind::torch_dist;
   const bool dcp = std::any_of(tree.entries().begin(), tree.entries().end(),
                                [](const auto& entry) { return entry.name.ends_with(".distcp"); });
-  if (dcp && tree.find(path_in(folder, kMegatronCommon)) != nullptr)
-    return MegatronKind::torch_dist;
+  if (dcp && tree.find(path_in(folder, kCommon)) != nullptr) return Kind::torch_dist;
   return kept_kind_of_keys(tree, folder);
 }
 
@@ -170,44 +166,55 @@ bool holds_dcp(const SourceTree& tree, const std::string& folder) {
 
 }  // namespace
 
-MegatronPlace look_for_megatron(const SourceTree& tree) {
-  if (tree.find(kMegatronTracker) == nullptr) {
-    if (const MegatronKind kind = kind_of(tree, ""); kind != MegatronKind::none) return {kind, ""};
+Place look_for_place(const SourceTree& tree) {
+  if (tree.find(kTracker) == nullptr) {
+    if (const Kind kind = kind_of(tree, ""); kind != Kind::none) return {kind, ""};
     for (const std::string& folder : iterations(tree))
-      if (holds_dcp(tree, folder)) return {MegatronKind::torch_dist, ""};
+      if (holds_dcp(tree, folder)) return {Kind::torch_dist, ""};
     return {};
   }
   const auto folder = tracked_folder(tree);
-  if (!folder || !has_folder(tree, *folder)) return {MegatronKind::torch_dist, ""};
-  MegatronKind kind = kind_of(tree, *folder);
+  if (!folder || !has_folder(tree, *folder)) return {Kind::torch_dist, ""};
+  Kind kind = kind_of(tree, *folder);
   // Saved without an optimizer, fsdp_dtensor has no key of its own; torch_dist always has.
   const bool index = tree.find(path_in(*folder, ".metadata")) != nullptr;
-  if (kind == MegatronKind::none) kind = index ? MegatronKind::fsdp : MegatronKind::torch_dist;
+  if (kind == Kind::none) kind = index ? Kind::fsdp : Kind::torch_dist;
   return {kind, *folder};
 }
 
-Result<MegatronPlace> find_megatron(const SourceTree& tree) {
-  if (tree.find(kMegatronTracker) != nullptr) {
+Result<Place> find_place(const SourceTree& tree) {
+  if (tree.find(kTracker) != nullptr) {
     EBB_TRY_ASSIGN(const std::string folder, tracked_folder(tree));
     if (!has_folder(tree, folder))
       return Error{Code::incomplete,
                    compose("{}:0: names {}, but there is no such folder, or it is empty",
-                           at_root(tree, kMegatronTracker), folder),
+                           at_root(tree, kTracker), folder),
                    "ckpt-inspect on the folder of an older iteration"};
   } else if (const auto folders = iterations(tree);
-             !folders.empty() && kind_of(tree, "") == MegatronKind::none) {
-    return Error{Code::incomplete,
-                 at_root(tree, kMegatronTracker) +
-                     " is missing: which of the iterations is whole is not known",
-                 "name one: " + at_root(tree, folders.back())};
+             !folders.empty() && kind_of(tree, "") == Kind::none) {
+    return Error{
+        Code::incomplete,
+        at_root(tree, kTracker) + " is missing: which of the iterations is whole is not known",
+        "name one: " + at_root(tree, folders.back())};
   }
-  return look_for_megatron(tree);
+  return look_for_place(tree);
 }
 
 std::string iteration_folder(std::int64_t iteration) {
-  std::string digits = std::to_string(iteration);
-  if (digits.size() < 7) digits.insert(0, 7 - digits.size(), '0');
-  return "iter_" + digits;
+  return "iter_" + zero_padded(static_cast<std::uint64_t>(iteration), 7);
+}
+
+std::string iterations_that_differ(const Catalog& catalog) {
+  for (const ValueEntry& entry : catalog.values) {
+    if (entry.key != "folder" || !catalog.step ||
+        entry.value.text == iteration_folder(*catalog.step))
+      continue;
+    if (entry.value.text.starts_with("iter_"))
+      return compose(
+          "the folder is {}, but what is stored is of iteration {}: renamed, or parts of two saves",
+          printable(entry.value.text), *catalog.step);
+  }
+  return {};
 }
 
 std::shared_ptr<const SourceTree> folder_of(std::shared_ptr<const SourceTree> tree,
@@ -216,4 +223,4 @@ std::shared_ptr<const SourceTree> folder_of(std::shared_ptr<const SourceTree> tr
   return std::make_shared<FolderTree>(std::move(tree), folder);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

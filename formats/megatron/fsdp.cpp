@@ -9,17 +9,15 @@
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/with_catalog.h"
+#include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/item_writer.h"
-#include "ebb/formats/dcp/open.h"
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/folder.h"
-#include "ebb/formats/megatron/group_words.h"
 #include "ebb/formats/megatron/megatron.h"
-#include "ebb/formats/megatron/optimizer_chain.h"
-#include "ebb/formats/megatron/soundness.h"
+#include "ebb/formats/megatron/optimizers.h"
 #include "ebb/formats/state_dict/groups.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::string_view kMeta = "param_to_group_meta";
@@ -45,10 +43,7 @@ struct Meta {
 
 std::optional<Meta> meta_of(const std::vector<PathItem>& path) {
   std::vector<std::string> words;
-  for (const PathItem& item : path) {
-    const auto* text = std::get_if<std::string>(&item);
-    words.push_back(text ? *text : std::to_string(std::get<std::int64_t>(item)));
-  }
+  for (const PathItem& item : path) words.push_back(joined({item}));
   const bool several = words.size() == 5 && words[2] == kMeta;
   if (!several && !(words.size() == 4 && words[1] == kMeta)) return std::nullopt;
   return Meta{several ? words[1] : "", words[words.size() - 2], words.back()};
@@ -103,7 +98,7 @@ void read_groups(Catalog& catalog) {
 
 class FsdpEmitter {
  public:
-  FsdpEmitter(const Catalog& content, DcpItemWriter items)
+  FsdpEmitter(const Catalog& content, dcp::ItemWriter items)
       : content_(content), items_(std::move(items)), chain_(content, content.groups) {
     for (std::size_t i = 0; i < content.groups.size(); ++i)
       for (const auto& names : {content.groups[i].params, unsplit(content.groups[i].params)})
@@ -212,8 +207,7 @@ class FsdpEmitter {
         bool named = false;
         for (const auto& [setting, value] : group.settings) {
           named = named || setting == "optimizer";
-          Key key = optimizer_key(name, kMeta, setting);
-          EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path), value));
+          EBB_TRY(add_setting(name, setting, value));
         }
         if (named || group.optimizer.empty()) continue;
         EBB_TRY(add_optimizer(name, group));
@@ -225,18 +219,19 @@ class FsdpEmitter {
   // In Megatron's words: AdamW is an "adam" that is decoupled.
   Result<> add_optimizer(const std::string& param, const GroupEntry& group) {
     const bool decoupled = is_decoupled(group);
-    if (group.optimizer == "adam" && decoupled) {
-      Key key = optimizer_key(param, kMeta, std::string(kDecoupled));
-      EBB_TRY(items_.add_value(std::move(key.text), std::move(key.path), Value::of_bool(false)));
-    }
+    if (group.optimizer == "adam" && decoupled)
+      EBB_TRY(add_setting(param, kDecoupled, Value::of_bool(false)));
     const bool adamw = group.optimizer == "adamw" && decoupled;
-    Key key = optimizer_key(param, kMeta, "optimizer");
-    return items_.add_value(std::move(key.text), std::move(key.path),
-                            Value::of_string(adamw ? "adam" : group.optimizer));
+    return add_setting(param, kOptimizer, Value::of_string(adamw ? "adam" : group.optimizer));
+  }
+
+  Result<> add_setting(const std::string& param, std::string_view setting, const Value& value) {
+    Key key = optimizer_key(param, kMeta, std::string(setting));
+    return items_.add_value(std::move(key.text), std::move(key.path), value);
   }
 
   const Catalog& content_;
-  DcpItemWriter items_;
+  dcp::ItemWriter items_;
   OptimizerChain chain_;
   std::map<std::string, std::uint32_t> optimizer_of_;
   std::map<std::string, std::uint32_t> masters_;
@@ -246,30 +241,34 @@ class FsdpEmitter {
 
 }  // namespace
 
+}  // namespace ebb::formats::megatron
+
+namespace ebb::formats {
+
 bool detect_megatron_fsdp(const SourceTree& tree) {
-  return look_for_megatron(tree).kind == MegatronKind::fsdp;
+  return megatron::look_for_place(tree).kind == megatron::Kind::fsdp;
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const SourceTree> tree) {
-  EBB_TRY_ASSIGN(const MegatronPlace place, find_megatron(*tree));
-  EBB_TRY_ASSIGN(OpenedDcp opened, open_dcp(folder_of(std::move(tree), place.folder)));
+  EBB_TRY_ASSIGN(const megatron::Place place, megatron::find_place(*tree));
+  EBB_TRY_ASSIGN(dcp::Opened opened, dcp::open(megatron::folder_of(std::move(tree), place.folder)));
   Catalog catalog = opened.checkpoint->catalog();
   catalog.format = "megatron-fsdp";
   catalog.producer = "Megatron-FSDP, " + catalog.producer;
   for (TensorEntry& tensor : catalog.tensors)
-    std::tie(tensor.name, tensor.state) = identity_of(*tensor.key);
+    std::tie(tensor.name, tensor.state) = megatron::identity_of(*tensor.key);
   if (ValueEntry* step = step_value(catalog.values, {})) {
     catalog.step = step->value.integer;
     step->echoed = true;
   }
-  read_groups(catalog);
+  megatron::read_groups(catalog);
   for (ValueEntry& entry : catalog.values)
     if (entry.key == "iteration" || entry.key == "checkpoint_version") entry.echoed = true;
   if (!place.folder.empty()) {
     for (FileEntry& file : catalog.files) file.name.insert(0, place.folder + "/");
     catalog.values.push_back({"folder", {"folder"}, Value::of_string(place.folder), true});
   }
-  if (std::string differ = iterations_that_differ(catalog); !differ.empty())
+  if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())
     catalog.notes.push_back(std::move(differ));
   return with_catalog(std::move(opened.checkpoint), std::move(catalog));
 }
@@ -292,8 +291,8 @@ CommonNames megatron_fsdp_names(const Catalog& catalog) {
 }
 
 Result<EmitPlan> emit_megatron_fsdp(const EmitRequest& request) {
-  EBB_TRY_ASSIGN(DcpItemWriter items, DcpItemWriter::make(request, ""));
-  return FsdpEmitter(request.content, std::move(items)).run();
+  EBB_TRY_ASSIGN(dcp::ItemWriter items, dcp::ItemWriter::make(request, ""));
+  return megatron::FsdpEmitter(request.content, std::move(items)).run();
 }
 
 }  // namespace ebb::formats

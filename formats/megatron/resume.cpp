@@ -2,7 +2,6 @@
 // optimizer/layer_wise_optimizer.py), megatron-fsdp 0.6.1, and runs of them:
 // docs/formats/megatron.md.
 #include <algorithm>
-#include <array>
 
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/megatron.h"
@@ -12,14 +11,14 @@ namespace ebb::formats {
 namespace {
 
 bool has_buckets(const ResumeQuestion& question) {
-  const auto& tensors = question.catalog.tensors;
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [](const TensorEntry& tensor) { return is_bucket_name(tensor.name); });
+  return std::ranges::any_of(question.catalog.tensors, [](const TensorEntry& tensor) {
+    return megatron::is_bucket_name(tensor.name);
+  });
 }
 
 std::int64_t model_parallel(const Catalog& catalog) {
-  return megatron_arg(catalog, "tensor_model_parallel_size").value_or(1) *
-         megatron_arg(catalog, "pipeline_model_parallel_size").value_or(1);
+  return megatron::run_arg(catalog, "tensor_model_parallel_size").value_or(1) *
+         megatron::run_arg(catalog, "pipeline_model_parallel_size").value_or(1);
 }
 
 bool buckets_of_another_cut(const ResumeQuestion& question) {
@@ -35,8 +34,9 @@ bool of_flat_model_space(const ResumeQuestion& question) {
   };
   const Value* optimizer = value_at(question.catalog, {"optimizer"});
   return optimizer != nullptr &&
-         (says(*optimizer) || std::any_of(optimizer->entries.begin(), optimizer->entries.end(),
-                                          [&](const auto& entry) { return says(entry.second); }));
+         (says(*optimizer) || std::ranges::any_of(optimizer->entries, [&](const auto& entry) {
+            return says(entry.second);
+          }));
 }
 
 bool layer_wise_elsewhere(const ResumeQuestion& question) {
@@ -45,84 +45,54 @@ bool layer_wise_elsewhere(const ResumeQuestion& question) {
 
 bool has_no_name_of_megatrons(const ResumeQuestion& question) {
   constexpr std::string_view kWords[] = {"decoder.", "encoder.", "embedding.", "output_layer."};
-  const auto& tensors = question.catalog.tensors;
-  return std::none_of(tensors.begin(), tensors.end(), [&](const TensorEntry& tensor) {
-    return std::any_of(std::begin(kWords), std::end(kWords), [&](std::string_view word) {
-      return tensor.name.find(word) != std::string::npos;
-    });
+  return std::ranges::none_of(question.catalog.tensors, [&](const TensorEntry& tensor) {
+    return std::ranges::any_of(
+        kWords, [&](std::string_view word) { return tensor.name.find(word) != std::string::npos; });
   });
 }
 
 // A job's optimizer looks for groups of its own identity; 0.19.2 raises where it finds none.
 bool has_groups_of_others(const ResumeQuestion& question) {
-  const auto& groups = question.catalog.groups;
-  return std::any_of(groups.begin(), groups.end(), [](const GroupEntry& group) {
-    return std::none_of(group.settings.begin(), group.settings.end(),
-                        [](const auto& setting) { return setting.first.ends_with("wd_mult"); });
+  return std::ranges::any_of(question.catalog.groups, [](const GroupEntry& group) {
+    return std::ranges::none_of(
+        group.settings, [](const auto& setting) { return setting.first.ends_with("wd_mult"); });
   });
 }
 
 using Says = ResumeRule::Says;
-constexpr std::array kTorchDist = {
-    ResumeRule{Says::no,
-               buckets_of_another_cut,
-               "its optimizer state lies in the flat buckets (dp_reshardable) of one tensor- and "
-               "pipeline-parallel cut, which {wanted} cannot have; whose elements they are is not "
-               "stored: save again with --dist-ckpt-optim-fully-reshardable",
-               {},
-               {}},
-    ResumeRule{Says::yes,
-               has_buckets,
-               "as long as its tensor- and pipeline-parallel sizes stay: its flat buckets "
-               "(dp_reshardable) can be dealt to another number of data-parallel ranks only",
-               {},
-               {}},
-    ResumeRule{Says::no,
-               of_flat_model_space,
-               "its optimizer state is of fully_sharded_model_space, flat inside each "
-               "tensor-parallel box up to 0.15, which newer ones refuse to lay out "
-               "(flattened_range); made dcp, and that made megatron, it is fully_reshardable",
-               "dcp",
-               {}},
-    ResumeRule{
-        Says::yes,
-        always,
-        "each of {wanted} reads its part of every tensor from whichever file holds it, at any "
-        "tensor-, pipeline- and data-parallel sizes",
-        {},
-        {}},
-    ResumeRule{
-        Says::note,
-        layer_wise_elsewhere,
-        "Megatron documents its layer-wise Muon optimizer for a fixed number of data-parallel "
-        "ranks; what is stored does not depend on it",
-        {},
-        {}},
-    ResumeRule{
-        Says::note,
-        has_groups_of_others,
-        "some of its parameter groups never were Megatron's and lack the settings (wd_mult, "
-        "max_lr, "
-        "...) by which a job finds its own: the job's optimizer does not take them as they are",
-        {},
-        {}},
-    ResumeRule{
-        Says::note,
-        has_no_name_of_megatrons,
-        "none of its parameters has a name of Megatron's (decoder., embedding., ...): the model "
-        "that resumes has to call its own by these",
-        {},
-        {}},
+constexpr ResumeRule kTorchDist[] = {
+    {Says::no, buckets_of_another_cut,
+     "its optimizer state lies in the flat buckets (dp_reshardable) of one tensor- and "
+     "pipeline-parallel cut, which {wanted} cannot have; whose elements they are is not "
+     "stored: save again with --dist-ckpt-optim-fully-reshardable"},
+    {Says::yes, has_buckets,
+     "as long as its tensor- and pipeline-parallel sizes stay: its flat buckets "
+     "(dp_reshardable) can be dealt to another number of data-parallel ranks only"},
+    {Says::no, of_flat_model_space,
+     "its optimizer state is of fully_sharded_model_space, flat inside each "
+     "tensor-parallel box up to 0.15, which newer ones refuse to lay out "
+     "(flattened_range); made dcp, and that made megatron, it is fully_reshardable",
+     "dcp"},
+    {Says::yes, always,
+     "each of {wanted} reads its part of every tensor from whichever file holds it, at any "
+     "tensor-, pipeline- and data-parallel sizes"},
+    {Says::note, layer_wise_elsewhere,
+     "Megatron documents its layer-wise Muon optimizer for a fixed number of data-parallel "
+     "ranks; what is stored does not depend on it"},
+    {Says::note, has_groups_of_others,
+     "some of its parameter groups never were Megatron's and lack the settings (wd_mult, "
+     "max_lr, "
+     "...) by which a job finds its own: the job's optimizer does not take them as they are"},
+    {Says::note, has_no_name_of_megatrons,
+     "none of its parameters has a name of Megatron's (decoder., embedding., ...): the model "
+     "that resumes has to call its own by these"},
     kWeightsNoted,
 };
 
-constexpr std::array kFsdp = {
-    ResumeRule{Says::yes,
-               always,
-               "each of {wanted} reads its rows of every tensor from whichever file holds them, "
-               "however unevenly they are cut",
-               {},
-               {}},
+constexpr ResumeRule kFsdp[] = {
+    {Says::yes, always,
+     "each of {wanted} reads its rows of every tensor from whichever file holds them, "
+     "however unevenly they are cut"},
     kWeightsNoted,
 };
 

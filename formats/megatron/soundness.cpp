@@ -1,7 +1,4 @@
-#include "ebb/formats/megatron/soundness.h"
-
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
@@ -13,30 +10,28 @@
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::string_view kIntegrity = "integrity.json";
 constexpr std::uint64_t kMaxIntegrity = 64 * MiB;
 constexpr std::uint64_t kPass = 4 * MiB;
 
-namespace ondemand = safetensors::ondemand;
 using Digests = std::vector<std::pair<std::string, std::string>>;  // file, SHA-256 in hex
 
 // Written by save(verify_integrity=True): {"algorithm": "sha256", "files": {name: hex}}.
 Result<Digests> read_digests(const SourceTree& tree) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(kIntegrity));
   EBB_TRY_ASSIGN(const ByteVector text, read_bytes(*source, 0, source->size(), kMaxIntegrity));
-  safetensors::JsonReader json({std::string(source->name()), 0, std::string(kIntegrity)},
-                               text_of(text));
+  json::Reader json({std::string(source->name()), 0, std::string(kIntegrity)}, text_of(text));
   std::string algorithm = "sha256";
   Digests digests;
-  const auto add_file = [&](std::string_view file, ondemand::value hex) -> Result<> {
+  const auto add_file = [&](std::string_view file, json::Value hex) -> Result<> {
     EBB_TRY_ASSIGN(std::string digest, json.string(hex, {"", file}));
     digests.emplace_back(file, std::move(digest));
     return {};
   };
-  EBB_TRY(json.read([&](std::string_view key, ondemand::value value) -> Result<> {
+  EBB_TRY(json.read([&](std::string_view key, json::Value value) -> Result<> {
     if (key == "files") return json.fields(value, "files", add_file);
     if (key == "algorithm") {
       EBB_TRY_ASSIGN(algorithm, json.string(value, "algorithm"));
@@ -78,19 +73,6 @@ void check_files(const SourceTree& tree, std::vector<Error>& problems) {
       problems.push_back(checked.error());
 }
 
-std::vector<std::uint64_t> numbers_in(std::string_view text) {
-  std::vector<std::uint64_t> numbers;
-  while (!text.empty()) {
-    std::uint64_t number = 0;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{}) return {};
-    numbers.push_back(number);
-    const auto digits = static_cast<std::size_t>(stop - text.data());
-    text.remove_prefix(std::min(digits + 1, text.size()));
-  }
-  return numbers;
-}
-
 std::string dotted(const std::vector<std::uint64_t>& numbers) {
   std::string out;
   for (const std::uint64_t number : numbers) {
@@ -114,14 +96,9 @@ void check_objects(const Catalog& catalog, std::vector<Error>& problems) {
   using Numbers = std::vector<std::uint64_t>;
   std::map<std::pair<std::string, Numbers>, std::set<Numbers>> objects;
   for (const ValueEntry& entry : catalog.values) {
-    if (!is_object_key(entry.key)) continue;
-    const std::size_t shard = entry.key.rfind("/shard_");
-    const std::string_view place = std::string_view(entry.key).substr(shard + 7);
-    const std::size_t middle = place.find('_');
-    const Numbers at = numbers_in(place.substr(0, middle));
-    Numbers grid = numbers_in(place.substr(middle + 1));
-    if (at.size() != grid.size() || grid.empty()) continue;
-    objects[{entry.key.substr(0, shard), std::move(grid)}].insert(at);
+    auto key = object_key(entry.key);
+    if (!key || key->offsets.size() != key->shape.size()) continue;
+    objects[{std::move(key->name), std::move(key->shape)}].insert(std::move(key->offsets));
   }
   for (const auto& [object, there] : objects) {
     const auto parts = checked_volume(object.second);
@@ -136,30 +113,21 @@ void check_objects(const Catalog& catalog, std::vector<Error>& problems) {
 
 }  // namespace
 
+}  // namespace ebb::formats::megatron
+
+namespace ebb::formats {
+
 std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tree,
                                      const Catalog& catalog) {
   std::vector<Error> problems;
-  const auto place = find_megatron(*tree);
+  const auto place = megatron::find_place(*tree);
   if (!place) return {place.error()};
-  const auto folder = folder_of(tree, place->folder);
-  check_files(*folder, problems);
-  check_objects(catalog, problems);
-  if (std::string differ = iterations_that_differ(catalog); !differ.empty())
+  const auto folder = megatron::folder_of(tree, place->folder);
+  megatron::check_files(*folder, problems);
+  megatron::check_objects(catalog, problems);
+  if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())
     problems.push_back({Code::layout, compose("{}: {}", folder->root(), std::move(differ))});
   return problems;
-}
-
-std::string iterations_that_differ(const Catalog& catalog) {
-  for (const ValueEntry& entry : catalog.values) {
-    if (entry.key != "folder" || !catalog.step ||
-        entry.value.text == iteration_folder(*catalog.step))
-      continue;
-    if (entry.value.text.starts_with("iter_"))
-      return compose(
-          "the folder is {}, but what is stored is of iteration {}: renamed, or parts of two saves",
-          printable(entry.value.text), *catalog.step);
-  }
-  return {};
 }
 
 }  // namespace ebb::formats

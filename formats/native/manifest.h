@@ -91,6 +91,14 @@ struct Manifest {
   std::map<std::string, std::int64_t> param_steps;
 };
 
+// Limits of what a manifest holds; texts in bytes.
+constexpr std::uint32_t kMaxText = 64 * 1024;
+constexpr std::uint32_t kMaxStates = 256;
+constexpr std::uint32_t kMaxGroups = 65536;
+constexpr std::uint32_t kMaxParams = 1u << 24;
+constexpr std::uint32_t kMaxDimensions = 16;
+constexpr std::uint32_t kMaxBlobs = 65536;
+
 ByteVector encode(const Superblock& superblock);  // exactly 4096 bytes
 Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std::uint64_t offset);
 

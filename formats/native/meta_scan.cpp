@@ -11,21 +11,13 @@ std::string place_of(const ByteSource& meta, std::uint64_t offset) {
   return compose("{}:{}", meta.name(), offset);
 }
 
-struct SuperblockRead {
-  std::optional<Superblock> superblock;
-  std::optional<Error> damage;
-};
-
-Result<SuperblockRead> read_superblock(const ByteSource& meta, std::uint64_t offset) {
+Result<Superblock> read_superblock(const ByteSource& meta, std::uint64_t offset) {
   if (meta.size() < offset + kBlock)
-    return SuperblockRead{
-        std::nullopt, refuse(Code::corrupt, meta.name(), offset,
-                             compose("the file ends at {}, inside its superblocks", meta.size()))};
+    return refuse(Code::corrupt, meta.name(), offset,
+                  compose("the file ends at {}, inside its superblocks", meta.size()));
   ByteVector bytes(kBlock);
   EBB_TRY(meta.read(offset, bytes));
-  auto decoded = decode_superblock(bytes, meta.name(), offset);
-  if (!decoded) return SuperblockRead{std::nullopt, std::move(decoded).error()};
-  return SuperblockRead{*decoded, std::nullopt};
+  return decode_superblock(bytes, meta.name(), offset);
 }
 
 // Damage is a value here; only a disk that cannot be read is an error.
@@ -89,36 +81,38 @@ Result<> look_at_region(const ByteSource& meta, std::uint32_t region, MetaScan& 
 
 }  // namespace
 
-std::uint64_t MetaScan::newest_seen() const {
-  std::uint64_t newest = 0;
-  for (const RegionFinding& found : regions) newest = std::max(newest, found.header.generation);
+const RegionFinding* MetaScan::newest(const auto& counts) const {
+  const RegionFinding* newest = nullptr;
+  for (const RegionFinding& found : regions)
+    if (counts(found) && (!newest || found.header.generation > newest->header.generation))
+      newest = &found;
   return newest;
 }
 
-std::uint64_t MetaScan::newest_in_use() const {
-  std::uint64_t newest = 0;
-  for (const RegionFinding& found : regions)
-    if (!found.header.is_void) newest = std::max(newest, found.header.generation);
-  return newest;
+std::uint64_t MetaScan::newest_seen() const {
+  const RegionFinding* const found = newest([](const auto&) { return true; });
+  return found == nullptr ? 0 : found->header.generation;
+}
+
+bool MetaScan::may_have_committed() const {
+  const RegionFinding* const found = newest([](const auto& one) { return !one.header.is_void; });
+  return found != nullptr && found->header.generation >= 2;
 }
 
 const RegionFinding* MetaScan::newest_valid(std::uint64_t limit) const {
-  const RegionFinding* newest = nullptr;
-  for (const RegionFinding& found : regions) {
-    if (!found.valid() || found.header.generation > limit) continue;
-    if (newest == nullptr || found.header.generation > newest->header.generation) newest = &found;
-  }
-  return newest;
+  return newest(
+      [&](const auto& found) { return found.valid() && found.header.generation <= limit; });
 }
 
 Result<MetaScan> scan_meta(const ByteSource& meta) {
-  EBB_TRY_ASSIGN(SuperblockRead a, read_superblock(meta, 0));
-  EBB_TRY_ASSIGN(SuperblockRead b, read_superblock(meta, kBlock));
-  if (!a.superblock && !b.superblock) return std::move(*a.damage);
+  auto a = read_superblock(meta, 0), b = read_superblock(meta, kBlock);
+  for (const auto* read : {&a, &b})
+    if (!*read && !is_damage(read->error().code)) return read->error();
+  if (!a && !b) return std::move(a).error();
   MetaScan scan;
-  scan.superblock = a.superblock ? *a.superblock : *b.superblock;
-  scan.damage_a = std::move(a.damage);
-  scan.damage_b = std::move(b.damage);
+  scan.superblock = a ? *a : *b;
+  if (!a) scan.damage_a = std::move(a).error();
+  if (!b) scan.damage_b = std::move(b).error();
   if (meta.size() < meta_file_bytes(scan.superblock))
     return Error{Code::corrupt,
                  compose("{}: the file ends here; its manifests need {} bytes",

@@ -30,10 +30,10 @@ struct MetaScan {
   const RegionFinding* newest_valid(std::uint64_t limit) const;
   // Whether a generation may have been committed here, even if it is unreadable now: number 1 alone
   // may be what a crash left of the first commit.
-  bool may_have_committed() const { return newest_in_use() >= 2; }
+  bool may_have_committed() const;
 
  private:
-  std::uint64_t newest_in_use() const;
+  const RegionFinding* newest(const auto& counts) const;
 };
 
 // Fails when neither superblock is valid; damaged manifests are findings, failed reads are errors.

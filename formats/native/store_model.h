@@ -24,6 +24,12 @@ struct StoreModel {
   std::vector<std::uint32_t> omitted;  // as in EmitPlan
 };
 
+// Settings of a group are text in a manifest. A number; "true" or "false"; JSON (value_json.h) when
+// it begins with '[', '{' or '"' or is "null"; else the word itself.
+Value setting_value(const std::string& text);
+// The text that setting_value() turns into this value.
+std::string setting_text(const Value& value);
+
 // Code::limit on what no manifest holds; Code::layout on two tensors of one name, state and shape.
 Result<StoreModel> store_model_of(const Catalog& content);
 

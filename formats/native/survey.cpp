@@ -1,7 +1,8 @@
 #include "ebb/formats/native/survey.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats::native {
 namespace {
@@ -15,21 +16,14 @@ struct RankName {
   std::uint32_t world = 0;
 };
 
-std::optional<std::uint32_t> number_in(std::string_view text) {
-  std::uint32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 // "rank-00001-of-00004/..." and nothing else.
 std::optional<RankName> rank_name_in(std::string_view name) {
   constexpr std::size_t kLength = kRankPrefix.size() + kDigits + kOf.size() + kDigits;
   if (name.size() <= kLength || name[kLength] != '/') return std::nullopt;
   if (!name.starts_with(kRankPrefix)) return std::nullopt;
   if (name.substr(kRankPrefix.size() + kDigits, kOf.size()) != kOf) return std::nullopt;
-  const auto rank = number_in(name.substr(kRankPrefix.size(), kDigits));
-  const auto world = number_in(name.substr(kLength - kDigits, kDigits));
+  const auto rank = parse_number<std::uint32_t>(name.substr(kRankPrefix.size(), kDigits));
+  const auto world = parse_number<std::uint32_t>(name.substr(kLength - kDigits, kDigits));
   if (!rank || !world || *world == 0 || *world > kMaxWorld || *rank >= *world) return std::nullopt;
   return RankName{*rank, *world};
 }

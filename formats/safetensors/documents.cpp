@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include "ebb/formats/catalog/value_json.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/core/units.h"
-#include "ebb/formats/safetensors/naming.h"
+#include "ebb/formats/json/json_reader.h"
 
 namespace ebb::formats::safetensors {
 namespace {
@@ -127,15 +127,34 @@ Error refused(Code code, const std::string& where, std::string_view why) {
 }
 
 Result<std::int64_t> read_step(const std::string& text, const std::string& where) {
-  std::int64_t step = 0;
-  const char* const end = text.data() + text.size();
-  if (const auto read = std::from_chars(text.data(), end, step);
-      read.ec != std::errc{} || read.ptr != end)
-    return refused(Code::corrupt, where, "'" + printable(text, 40) + "' is no whole number");
-  return step;
+  if (const auto step = parse_number<std::int64_t>(text)) return *step;
+  return refused(Code::corrupt, where, "'" + printable(text, 40) + "' is no whole number");
+}
+
+std::optional<NamedState> split_last(std::string_view text) {
+  const std::size_t dot = text.rfind('.');
+  if (dot == std::string_view::npos || dot == 0 || dot + 1 == text.size()) return std::nullopt;
+  return NamedState{std::string(text.substr(0, dot)), std::string(text.substr(dot + 1))};
 }
 
 }  // namespace
+
+NamedState named_state_of(std::string_view key) {
+  constexpr std::string_view kState = ".state.";
+  if (const std::size_t at = key.find(kState); at != std::string_view::npos)
+    if (auto named = split_last(key.substr(at + kState.size()))) return *named;
+  constexpr std::array<std::string_view, 4> kPrefixes = {"optimizer.", "optim.", "opt.", "state."};
+  for (const std::string_view prefix : kPrefixes)
+    if (key.starts_with(prefix))
+      if (auto named = split_last(key.substr(prefix.size()))) return *named;
+  return {std::string(key), "param"};
+}
+
+std::string key_of(const TensorEntry& tensor) {
+  if (tensor.state == "param" || tensor.state == "tensor") return tensor.name;
+  if (tensor.key) return *tensor.key;
+  return compose("optimizer.state.{}.{}", tensor.name, tensor.state);
+}
 
 SplitValues split(const std::vector<ValueEntry>& values) {
   SplitValues out;
@@ -194,6 +213,40 @@ bool is_ours(const Header& header) {
 }
 
 bool is_of_ours(std::string_view key) { return std::ranges::find(kOurKeys, key) != kOurKeys.end(); }
+
+Result<ShardingInfo> read_sharding_info(const std::string& file, std::string_view text) {
+  json::Reader json({file + ": DCP_SHARDING_INFO", 0, "DCP_SHARDING_INFO"}, text);
+  ShardingInfo info;
+  EBB_TRY(json.read([&](std::string_view key, json::Value value) -> Result<> {
+    SavedShard& shard = info[std::string(key)];
+    return json.fields(value, {"", key}, [&](std::string_view name, json::Value item) -> Result<> {
+      if (name == "saved_offsets")
+        return json.wholes(item, {"", key, ": saved_offsets"}, shard.offsets);
+      if (name == "logical_fqn") {
+        EBB_TRY_ASSIGN(shard.logical_fqn, json.string(item, {"", key, ": logical_fqn"}));
+      }
+      return {};
+    });
+  }));
+  return info;
+}
+
+Result<IdentityMap> read_identity(const std::string& file, std::string_view text) {
+  json::Reader json({compose("{}: {}", file, kIdentityKey), 0, std::string(kIdentityKey)}, text);
+  IdentityMap identity;
+  EBB_TRY(json.read([&](std::string_view key, json::Value value) -> Result<> {
+    NamedState& named = identity[std::string(key)];
+    return json.fields(value, {"", key}, [&](std::string_view name, json::Value item) -> Result<> {
+      if (name == "name") {
+        EBB_TRY_ASSIGN(named.name, json.string(item, {"", key, ": name"}));
+      } else if (name == "state") {
+        EBB_TRY_ASSIGN(named.state, json.string(item, {"", key, ": state"}));
+      }
+      return {};
+    });
+  }));
+  return identity;
+}
 
 Result<Told> read_documents(const std::string& file, const Header& header) {
   Told told;

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/safetensors/documents.h"
 #include "ebb/formats/safetensors/header.h"
-#include "ebb/formats/safetensors/naming.h"
 #include "ebb/formats/safetensors/safetensors.h"
 
 namespace ebb::formats {
@@ -139,10 +139,7 @@ Result<OutputFile> file_of(FileHeader header) {
   return file;
 }
 
-std::string five_digits(std::size_t number) {
-  const std::string text = std::to_string(number);
-  return std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
-}
+std::string five_digits(std::size_t number) { return zero_padded(number, 5); }
 
 void add_lost_tensors(const Catalog& content, EmitPlan& plan) {
   for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {

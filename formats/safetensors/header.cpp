@@ -16,8 +16,8 @@ std::string interval(const HeaderTensor& tensor) {
   return compose("'{}' [{},{})", printable(tensor.key), tensor.begin, tensor.end);
 }
 
-Result<> check_size(const HeaderTensor& tensor, const JsonReader& json, ondemand::value where) {
-  const auto name = [&] { return Subject("tensor", tensor.key, ": ").text(); };
+Result<> check_size(const HeaderTensor& tensor, const json::Reader& json, json::Value where) {
+  const auto name = [&] { return json::Subject("tensor", tensor.key, ": ").text(); };
   if (tensor.end < tensor.begin)
     return json.at(
         where, compose("{}data_offsets [{},{}) run backwards", name(), tensor.begin, tensor.end));
@@ -33,17 +33,17 @@ Result<> check_size(const HeaderTensor& tensor, const JsonReader& json, ondemand
 // Reads one tensor's fields into `tensor`.
 class TensorReader {
  public:
-  TensorReader(JsonReader& json, std::string_view key, HeaderTensor& tensor)
+  TensorReader(json::Reader& json, std::string_view key, HeaderTensor& tensor)
       : json_(json), name_("tensor", key), tensor_(tensor) {
     tensor_.key = key;
   }
 
-  Result<> read(ondemand::value value) {
+  Result<> read(json::Value value) {
     const std::size_t length = tensor_.key.size();
     if (length > kMaxKeyBytes)
       return limit(value,
                    compose(": its name has {} bytes, the limit is {}", length, kMaxKeyBytes));
-    EBB_TRY(json_.fields(value, name_, [this](std::string_view field, ondemand::value item) {
+    EBB_TRY(json_.fields(value, name_, [this](std::string_view field, json::Value item) {
       return take(field, item);
     }));
     if (found_ != 3) return json_.at(value, name_.text() + " lacks dtype, shape or data_offsets");
@@ -51,7 +51,7 @@ class TensorReader {
   }
 
  private:
-  Result<> take(std::string_view field, ondemand::value item) {
+  Result<> take(std::string_view field, json::Value item) {
     ++found_;
     if (field == "dtype") return take_dtype(item);
     if (field == "shape") {
@@ -72,7 +72,7 @@ class TensorReader {
     return {};
   }
 
-  Result<> take_dtype(ondemand::value item) {
+  Result<> take_dtype(json::Value item) {
     EBB_TRY_ASSIGN(const std::string dtype, json_.string(item, part(": dtype")));
     const auto known = dtype_named(dtype);
     if (!known || *known == DType::c128)
@@ -83,13 +83,13 @@ class TensorReader {
     return {};
   }
 
-  Subject part(std::string_view of_it) const { return {name_.kind, *name_.key, of_it}; }
-  Error limit(ondemand::value where, const std::string& what) const {
+  json::Subject part(std::string_view of_it) const { return {name_.kind, *name_.key, of_it}; }
+  Error limit(json::Value where, const std::string& what) const {
     return {Code::limit, json_.at(where, name_.text()).message + what};
   }
 
-  JsonReader& json_;
-  Subject name_;
+  json::Reader& json_;
+  json::Subject name_;
   HeaderTensor& tensor_;
   int found_ = 0;
 };
@@ -174,19 +174,19 @@ Result<std::uint64_t> tensor_bytes(DType dtype, const Shape& shape) {
 
 Result<Header> read_header(const ByteSource& source) {
   EBB_TRY_ASSIGN(const std::uint64_t length, header_length(source));
-  ByteVector text(length + JsonReader::padding);
+  ByteVector text(length + json::Reader::padding);
   EBB_TRY(source.read(8, std::span(text).first(length)));
   if (text.front() != std::byte{'{'})
     return Error{Code::corrupt, compose("{}:8: the header does not begin with '{'", source.name())};
-  JsonReader json({std::string(source.name()), 8, "the header"}, std::move(text));
+  json::Reader json({std::string(source.name()), 8, "the header"}, std::move(text));
   Header header;
   header.data_start = 8 + length;
   header.tensors.reserve(length / kUsualTensor);
-  const auto visit = [&](std::string_view key, ondemand::value value) -> Result<> {
+  const auto visit = [&](std::string_view key, json::Value value) -> Result<> {
     if (key != "__metadata__") {
       return TensorReader(json, key, header.tensors.emplace_back()).read(value);
     }
-    return json.fields(value, "__metadata__", [&](std::string_view name, ondemand::value item) {
+    return json.fields(value, "__metadata__", [&](std::string_view name, json::Value item) {
       const std::uint64_t offset = json.offset_of(item);
       auto string = json.string(item, {"__metadata__:", name});
       if (!string) return Result<>(std::move(string).error());

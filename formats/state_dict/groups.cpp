@@ -1,11 +1,11 @@
 #include "ebb/formats/state_dict/groups.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <unordered_map>
 
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats {
 namespace {
@@ -20,20 +20,14 @@ std::size_t word_at(std::string_view key, std::string_view word) {
 }
 
 std::string optimizer_of(const GroupEntry& group) {
-  const auto has = [&](std::string_view name) {
-    return std::any_of(group.settings.begin(), group.settings.end(),
-                       [&](const auto& setting) { return setting.first == name; });
-  };
-  const bool decoupled = std::ranges::any_of(group.settings, [](const auto& setting) {
-    return setting.first == "decoupled_weight_decay" && setting.second.integer != 0;
-  });
+  const Value* decoupled = setting_of(group, "decoupled_weight_decay");
+  const std::string adam = decoupled != nullptr && decoupled->integer != 0 ? "adamw" : "adam";
   for (const auto& [name, value] : group.settings)
     if ((name == "optimizer" || name == "optimizer_type") && value.kind == Value::Kind::string)
-      return value.text == "adam" && decoupled ? "adamw" : value.text;
+      return value.text == "adam" ? adam : value.text;
   // torch.optim's own groups do not say; these settings exist in one optimizer only.
-  if (has("ns_steps") || has("ns_coefficients")) return "muon";
-  if (has("decoupled_weight_decay")) return decoupled ? "adamw" : "adam";
-  return {};
+  if (setting_of(group, "ns_steps") || setting_of(group, "ns_coefficients")) return "muon";
+  return decoupled != nullptr ? adam : std::string();
 }
 
 void add_setting(GroupEntry& group, const std::string& name, const Value& value) {
@@ -55,20 +49,13 @@ struct GroupPlace {
   std::string_view setting;  // "": the value is the list of all
 };
 
-std::optional<std::uint32_t> number_in(std::string_view text) {
-  std::uint32_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc{} && stop == end && !text.empty() ? std::optional(number)
-                                                              : std::nullopt;
-}
-
 // Whether the nesting itself says that a number follows the word: a setting may then have dots.
 bool is_numbered(const std::vector<PathItem>& path) {
   const auto at = std::ranges::find_if(
       path, [](const PathItem& item) { return is_word(item, "param_groups"); });
-  return path.end() - at > 2 && (std::holds_alternative<std::int64_t>(at[1]) ||
-                                 number_in(std::get<std::string>(at[1])).has_value());
+  return path.end() - at > 2 &&
+         (std::holds_alternative<std::int64_t>(at[1]) ||
+          parse_number<std::uint32_t>(std::get<std::string>(at[1])).has_value());
 }
 
 std::optional<GroupPlace> group_place(const ValueEntry& entry) {
@@ -85,7 +72,7 @@ std::optional<GroupPlace> group_place(const ValueEntry& entry) {
   if (dot == std::string_view::npos) return std::nullopt;
   place.setting = rest.substr(dot + 1);
   place.param = rest.substr(0, dot);
-  place.number = number_in(place.param);
+  place.number = parse_number<std::uint32_t>(place.param);
   return place;
 }
 
@@ -149,6 +136,12 @@ bool counts_steps(const ValueEntry& entry, const std::vector<StateDictPlace>& mo
 }
 
 }  // namespace
+
+const Value* setting_of(const GroupEntry& group, std::string_view name) {
+  for (const auto& [key, value] : group.settings)
+    if (key == name) return &value;
+  return nullptr;
+}
 
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values) {
   std::vector<const ValueEntry*> all;

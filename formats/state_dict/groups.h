@@ -13,6 +13,9 @@ namespace ebb::formats {
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values);
 std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values);
 
+// nullptr: the group has no such setting.
+const Value* setting_of(const GroupEntry& group, std::string_view name);
+
 // A whole number called step, iteration or global_step(s), at the top of the state dict or beside
 // a model; nullptr: none.
 ValueEntry* step_value(std::vector<ValueEntry>& values, const std::vector<StateDictPlace>& models);

@@ -18,6 +18,11 @@ namespace ebb::formats {
 // Code::usage when nothing lies where a part is said to be.
 Result<> name_contents(Catalog& catalog, const PartsSaid& said = {});
 
+// What is to be converted of `source`, a described state dict, under the names that it will have.
+// Code::unsupported where a tensor would become a parameter only because nothing says what it is,
+// or a state that of a parameter which nobody knows; the hint says which flags would.
+Result<> check_understood(const Catalog& source, const Catalog& content);
+
 // `stored` with the tensors that have keys of `model` named as they are there.
 std::unique_ptr<Checkpoint> named_like(std::unique_ptr<Checkpoint> stored, const Catalog& model);
 

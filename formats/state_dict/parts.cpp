@@ -112,19 +112,19 @@ class Finder {
   }
 
   void find_slots() {
-    for (std::size_t i = 0; i < keys_.size(); ++i) {
-      const KeyPath& key = keys_[i];
-      if (key.key().find("state") == std::string_view::npos &&
-          key.key().find("param_groups") == std::string_view::npos)
-        continue;
-      if (is_setting(key)) {
-        settings_.insert(i);
-        continue;
-      }
-      for (const KeySplit& split : splits_at(key, "state"))
-        if (take_slot(i, split)) break;
-    }
+    for (std::size_t i = 0; i < keys_.size(); ++i)
+      if (!belongs_to_an_optimizer(i) && catalog_.tensors[i].key) free_.push_back(i);
     found_.groups.resize(found_.places.optimizers.size());
+  }
+
+  bool belongs_to_an_optimizer(std::size_t tensor) {
+    const KeyPath& key = keys_[tensor];
+    if (key.key().find("state") == std::string_view::npos &&
+        key.key().find("param_groups") == std::string_view::npos)
+      return false;
+    return is_setting(key) ||
+           std::ranges::any_of(splits_at(key, "state"),
+                               [&](const KeySplit& split) { return take_slot(tensor, split); });
   }
 
   // A tensor among the settings, such as a learning rate that a compiled step can change.
@@ -193,31 +193,34 @@ class Finder {
   }
 
   // Settings of numbered parameters may have their names beside them.
-  static std::vector<const std::string*> names_in(const GroupEntry& group);
-
-  bool is_free(std::size_t tensor) const {
-    return found_.tensors[tensor].to == Belonging::To::nothing && !settings_.contains(tensor) &&
-           catalog_.tensors[tensor].key;
+  static std::vector<const std::string*> names_in(const GroupEntry& group) {
+    std::vector<const std::string*> names;
+    if (const Value* listed = setting_of(group, "param_names"))
+      for (const Value& name : listed->items) names.push_back(&name.text);
+    else
+      for (const std::string& name : group.params) names.push_back(&name);
+    return names;
   }
 
   Result<> find_models() {
     found_.model_of.resize(found_.places.optimizers.size());
     if (!said_.models.empty()) return take_said_models();
-    std::vector<Candidates> candidates = votes();
-    std::vector<std::uint32_t> later;
+    const std::vector<Candidates> candidates = votes();
     for (std::uint32_t o = 0; o < candidates.size(); ++o)
-      if (const Candidate* best = elected(candidates[o], o))
-        found_.model_of[o] = add_model(*best);
-      else
-        later.push_back(o);
-    for (const std::uint32_t o : later)
-      for (std::uint32_t m = 0; m < models_.size() && !found_.model_of[o]; ++m)
-        if (models_.size() == 1 || candidates[o].contains(prefix_of(models_[m])))
-          found_.model_of[o] = m;
+      if (const Candidate* best = elected(candidates[o], o)) found_.model_of[o] = add_model(*best);
+    share_models(candidates);
     if (models_.empty()) find_model_by_place();
     if (models_.size() == 1)
       for (auto& model : found_.model_of) model = 0;
     return {};
+  }
+
+  // Optimizers that elected no model are of the first that has one of their names, or of the only.
+  void share_models(const std::vector<Candidates>& candidates) {
+    for (std::uint32_t o = 0; o < candidates.size(); ++o)
+      for (std::uint32_t m = 0; m < models_.size() && !found_.model_of[o]; ++m)
+        if (models_.size() == 1 || candidates[o].contains(prefix_of(models_[m])))
+          found_.model_of[o] = m;
   }
 
   static std::string prefix_of(const Model& model) {
@@ -228,8 +231,7 @@ class Finder {
   std::vector<Candidates> votes() const {
     std::vector<Candidates> candidates(found_.places.optimizers.size());
     if (names_.size() == 0) return candidates;
-    for (std::size_t i = 0; i < keys_.size(); ++i) {
-      if (!is_free(i)) continue;
+    for (const std::size_t i : free_) {
       const std::string_view key = keys_[i].key();
       for (std::size_t at = 0; at != std::string_view::npos && at < key.size();) {
         if (const auto number = names_.find(key.substr(at)))
@@ -283,8 +285,7 @@ class Finder {
   // name, or to everything.
   std::set<std::string_view> tops() const {
     std::set<std::string_view> of_names, all;
-    for (std::size_t i = 0; i < keys_.size(); ++i) {
-      if (!is_free(i)) continue;
+    for (const std::size_t i : free_) {
       const std::string_view top = keys_[i].items() == 1 ? std::string_view() : keys_[i].item(0);
       all.insert(top);
       if (names_.find(keys_[i].key())) of_names.insert(top);
@@ -295,21 +296,16 @@ class Finder {
   Result<> take_said_models() {
     for (const std::string& one : said_.models) {
       const std::string prefix = std::string(said_text(one)) + (said_text(one).empty() ? "" : ".");
-      std::size_t tensor = 0;
-      while (tensor < keys_.size() && !(is_free(tensor) && keys_[tensor].key().starts_with(prefix)))
-        ++tensor;
-      if (tensor == keys_.size())
+      const auto below = std::ranges::find_if(
+          free_, [&](std::size_t tensor) { return keys_[tensor].key().starts_with(prefix); });
+      if (below == free_.end())
         return Error{Code::usage,
                      compose("--model {}: no tensor lies below {} that is not an optimizer's",
                              printable(one), shown(said_text(one))),
                      "tensors lie below " + places_text() + "; \".\" is the top"};
-      add_model({1, tensor, prefix.size()});
+      add_model({1, *below, prefix.size()});
     }
-    const std::vector<Candidates> candidates = votes();
-    for (std::uint32_t o = 0; o < found_.model_of.size(); ++o)
-      for (std::uint32_t m = 0; m < models_.size() && !found_.model_of[o]; ++m)
-        if (models_.size() == 1 || candidates[o].contains(prefix_of(models_[m])))
-          found_.model_of[o] = m;
+    share_models(votes());
     return {};
   }
 
@@ -318,8 +314,7 @@ class Finder {
   void find_model_by_place() {
     Candidates called, places;
     bool bare = true;
-    for (std::size_t i = 0; i < keys_.size(); ++i) {
-      if (!is_free(i)) continue;
+    for (const std::size_t i : free_) {
       const KeyPath& key = keys_[i];
       bare = bare && key.items() == 1;
       if (key.items() > 1)
@@ -337,19 +332,15 @@ class Finder {
     if (best.size() == 1) add_model(*best.front().second);
     if (!best.empty()) return;
     const bool optimizer = !found_.places.optimizers.empty();
-    const auto any = std::ranges::find_if(keys_, [&](const KeyPath& key) {
-      return is_free(static_cast<std::size_t>(&key - keys_.data()));
-    });
-    if (any == keys_.end()) return;
+    if (free_.empty()) return;
     if (bare)
-      add_model({1, static_cast<std::size_t>(any - keys_.begin()), 0});
+      add_model({1, free_.front(), 0});
     else if (optimizer && places.size() == 1)
       add_model(places.begin()->second);
   }
 
   void assign_to_models() {
-    for (std::size_t i = 0; i < keys_.size(); ++i) {
-      if (!is_free(i)) continue;
+    for (const std::size_t i : free_) {
       Belonging& belonging = found_.tensors[i];
       for (std::uint32_t m = 0; m < models_.size(); ++m)
         if (const std::size_t below = name_below(models_[m], keys_[i]);
@@ -376,8 +367,8 @@ class Finder {
   std::string places_text() const {
     constexpr std::size_t kShown = 6;
     std::set<std::string_view> words;
-    for (std::size_t i = 0; i < keys_.size(); ++i)
-      if (is_free(i)) words.insert(keys_[i].key().substr(0, keys_[i].key().find('.')));
+    for (const std::size_t i : free_)
+      words.insert(keys_[i].key().substr(0, keys_[i].key().find('.')));
     std::string text;
     std::size_t count = 0;
     for (const std::string_view word : words) {
@@ -394,10 +385,7 @@ class Finder {
             compose("{} tensors below {} look like the state of an optimizer, but there are no "
                     "param_groups beside it: --optimizer {} says that it is one",
                     count, shown(at), (at.empty() ? "." : at)));
-    const bool free = std::ranges::any_of(keys_, [&](const KeyPath& key) {
-      return is_free(static_cast<std::size_t>(&key - keys_.data()));
-    });
-    if (models_.empty() && free)
+    if (models_.empty() && !free_.empty())
       found_.notes.push_back("which part is the model is not clear (tensors lie below " +
                              places_text() + "): --model KEY says it");
   }
@@ -414,23 +402,12 @@ class Finder {
   std::vector<KeyPath> keys_;
   std::map<std::string_view, std::uint32_t> number_of_;  // optimizers, by what is before "state"
   std::map<std::string, std::size_t> unclaimed_;         // tensors below a "state" of nobody
-  std::set<std::size_t> settings_;                       // tensors among the settings of groups
+  std::vector<std::size_t> free_;                        // tensors that no optimizer has
   NameTable names_;
   std::vector<std::vector<std::uint32_t>> owners_;  // optimizers that have the name
   std::vector<std::size_t> count_;                  // names of each optimizer
   std::vector<Model> models_;
 };
-
-std::vector<const std::string*> Finder::names_in(const GroupEntry& group) {
-  const auto listed = std::ranges::find_if(
-      group.settings, [](const auto& setting) { return setting.first == "param_names"; });
-  std::vector<const std::string*> names;
-  if (listed == group.settings.end())
-    for (const std::string& name : group.params) names.push_back(&name);
-  else
-    for (const Value& name : listed->second.items) names.push_back(&name.text);
-  return names;
-}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -10,13 +11,132 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/names.h"
-#include "ebb/formats/state_dict/parts_value.h"
 
 namespace ebb::formats {
 namespace {
 
 using Keys = StateDictOptimizer::Keys;
 using Path = std::vector<PathItem>;
+
+constexpr std::string_view kFlattened = "flattened", kNested = "nested";
+
+Value dict_of(std::vector<std::pair<std::string, Value>> entries) {
+  Value dict;
+  dict.kind = Value::Kind::dict;
+  for (auto& [key, value] : entries)
+    dict.entries.emplace_back(Value::of_string(key), std::move(value));
+  return dict;
+}
+
+Value value_of(const Path& path) {
+  std::vector<Value> items;
+  for (const PathItem& item : path) {
+    const auto* text = std::get_if<std::string>(&item);
+    items.push_back(text ? Value::of_string(*text) : Value::of_int(std::get<std::int64_t>(item)));
+  }
+  return Value::of_list(std::move(items));
+}
+
+Value value_of(const StateDictPlace& place) {
+  return dict_of({{"path", value_of(place.path)}, {"prefix", Value::of_string(place.prefix)}});
+}
+
+Value value_of(const StateDictOptimizer& optimizer) {
+  std::vector<Value> params;
+  for (const std::string& name : optimizer.params) params.push_back(Value::of_string(name));
+  const bool flattened = optimizer.keys == Keys::flattened;
+  return dict_of({{"at", value_of(optimizer.at)},
+                  {"keys", Value::of_string(std::string(flattened ? kFlattened : kNested))},
+                  {"params", Value::of_list(std::move(params))}});
+}
+
+std::optional<Path> path_in(const Value* value) {
+  if (value == nullptr) return std::nullopt;
+  Path path;
+  for (const Value& item : value->items) {
+    if (item.kind == Value::Kind::string)
+      path.emplace_back(item.text);
+    else if (item.kind == Value::Kind::integer)
+      path.emplace_back(item.integer);
+    else
+      return std::nullopt;
+  }
+  return path;
+}
+
+std::optional<StateDictPlace> place_in(const Value* value) {
+  if (value == nullptr) return std::nullopt;
+  auto path = path_in(value->find("path"));
+  const Value* prefix = value->find("prefix");
+  if (!path || prefix == nullptr || prefix->kind != Value::Kind::string) return std::nullopt;
+  return StateDictPlace{std::move(*path), prefix->text};
+}
+
+std::optional<StateDictOptimizer> optimizer_in(const Value& value) {
+  auto at = place_in(value.find("at"));
+  const Value* keys = value.find("keys");
+  const Value* params = value.find("params");
+  if (!at || keys == nullptr || params == nullptr) return std::nullopt;
+  StateDictOptimizer optimizer{std::move(*at), Keys::nested, {}};
+  if (keys->text == kFlattened) optimizer.keys = Keys::flattened;
+  for (const Value& name : params->items) optimizer.params.push_back(name.text);
+  return optimizer;
+}
+
+std::optional<StateDictParts> parts_of(const Value& value) {
+  StateDictParts parts;
+  const Value* models = value.find("models");
+  const Value* optimizers = value.find("optimizers");
+  auto step = path_in(value.find("step"));
+  if (models == nullptr || optimizers == nullptr || !step) return std::nullopt;
+  parts.step = std::move(*step);
+  for (const Value& one : models->items) {
+    auto place = place_in(&one);
+    if (!place) return std::nullopt;
+    parts.models.push_back(std::move(*place));
+  }
+  for (const Value& one : optimizers->items) {
+    auto optimizer = optimizer_in(one);
+    if (!optimizer) return std::nullopt;
+    parts.optimizers.push_back(std::move(*optimizer));
+  }
+  return parts;
+}
+
+bool lies_at(const StateDictPlace& place, std::string_view word) {
+  return place.prefix.empty() && place.path == Path{std::string(word)};
+}
+
+bool is_usual(const StateDictParts& parts) {
+  return std::ranges::all_of(parts.models, [](const auto& at) { return lies_at(at, "model"); }) &&
+         std::ranges::all_of(parts.optimizers,
+                             [](const StateDictOptimizer& one) {
+                               return one.keys == Keys::nested && lies_at(one.at, "optimizer");
+                             }) &&
+         (parts.step.empty() || parts.step == Path{"step"});
+}
+
+// Whether a list that leads to a tensor may hold values, too: they travel under their keys, and
+// beside them the list would come back with nothing in their positions.
+bool shares_list(const Path& path, const std::vector<ValueEntry>& values) {
+  const bool list = std::ranges::any_of(
+      path, [](const PathItem& item) { return std::holds_alternative<std::int64_t>(item); });
+  return list && std::ranges::any_of(values, [&](const ValueEntry& value) {
+           return value.path.size() > 1 && value.path.front() == path.front();
+         });
+}
+
+// A tensor of neither model nor optimizer: its path, or its name where that has to do.
+Value other_value(const TensorEntry& tensor, const std::vector<ValueEntry>& values) {
+  const Path& path = tensor.path;
+  const bool nested = path.size() > 1 && joined(path) == tensor.name && !shares_list(path, values);
+  return nested ? value_of(path) : Value::of_string(tensor.name);
+}
+
+Path other_path(const Value& value) {
+  if (value.kind == Value::Kind::list) return path_in(&value).value_or(Path());
+  return {value.text};
+}
 
 // Paths below the places of the parts.
 class Places {
@@ -111,9 +231,7 @@ class Placing {
     for (const GroupEntry& group : content_.groups) {
       const std::size_t optimizer = group.params.empty() ? 0 : places_.owner(group.params.front());
       std::vector<std::pair<std::string, Value>> settings = group.settings;
-      const bool named = std::ranges::any_of(
-          settings, [](const auto& setting) { return setting.first == "optimizer"; });
-      if (!named && !group.optimizer.empty())
+      if (setting_of(group, "optimizer") == nullptr && !group.optimizer.empty())
         settings.emplace_back("optimizer", Value::of_string(group.optimizer));
       if (places_.flattens(optimizer) && !group.params.empty())
         add_flattened(optimizer, group, settings);
@@ -230,6 +348,46 @@ Result<> check_reads_back(const Catalog& content, const StateDict& placed) {
                  "give it another name with --rename"};
   }
   return {};
+}
+
+void put_parts(Catalog& content) {
+  const StateDictParts& parts = content.parts;
+  std::vector<Value> models, optimizers, others;
+  for (const TensorEntry& tensor : content.tensors)
+    if (tensor.state == "tensor") others.push_back(other_value(tensor, content.values));
+  if (is_usual(parts) && others.empty()) return;
+  for (const StateDictPlace& model : parts.models) models.push_back(value_of(model));
+  for (StateDictOptimizer one : parts.optimizers) {
+    if (parts.optimizers.size() == 1) one.params.clear();  // all are its own
+    optimizers.push_back(value_of(one));
+  }
+  content.values.push_back({std::string(kPartsKey),
+                            {},
+                            dict_of({{"models", Value::of_list(std::move(models))},
+                                     {"optimizers", Value::of_list(std::move(optimizers))},
+                                     {"step", value_of(parts.step)},
+                                     {"others", Value::of_list(std::move(others))}})});
+}
+
+void take_parts(Catalog& content) {
+  const auto said = std::ranges::find(content.values, kPartsKey, &ValueEntry::key);
+  if (said == content.values.end()) return;
+  auto parts = parts_of(said->value);
+  if (!parts) return;
+  content.parts = std::move(*parts);
+  std::map<std::string, Path> others;
+  if (const Value* listed = said->value.find("others"))
+    for (const Value& item : listed->items) {
+      Path path = other_path(item);
+      others.emplace(joined(path), std::move(path));
+    }
+  for (TensorEntry& tensor : content.tensors) {
+    const auto other = others.find(tensor.name);
+    if (other == others.end() || (tensor.state != "param" && tensor.state != "tensor")) continue;
+    tensor.state = "tensor";  // a format without a word for it may have called it a parameter
+    tensor.path = other->second;
+  }
+  content.values.erase(said);
 }
 
 }  // namespace ebb::formats

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -41,5 +42,17 @@ Result<> check_reads_back(const Catalog& content, const StateDict& placed);
 // top that leads to values alone: what formats without nesting keep. Code::layout and Code::limit
 // for paths that contradict each other or are too deep.
 Result<std::vector<ValueEntry>> values_in_one_piece(const Catalog& content);
+
+// The places of a state dict's parts as a value, which other formats keep: what comes back into a
+// state dict lies where it lay.
+inline constexpr std::string_view kPartsKey = "state_dict_parts";
+
+// For content that leaves a state dict: adds the value where `parts` differ from what is written
+// without one ("model", "optimizer", "step"), and where tensors are part of neither.
+void put_parts(Catalog& content);
+
+// For content that enters one: content.parts as the value says, and the value is gone. One that
+// says nothing sensible is left where it is.
+void take_parts(Catalog& content);
 
 }  // namespace ebb::formats

@@ -6,7 +6,6 @@
 #include "ebb/formats/core/element_values.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/elements/box_reader.h"
-#include "ebb/formats/state_dict/parts_value.h"
 #include "ebb/formats/state_dict/state_dict.h"
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"

@@ -12,8 +12,8 @@ namespace ebb {
 
 namespace {
 
-using formats::DcpWrittenTensor;
 using formats::describe_dcp;
+using formats::dcp::WrittenTensor;
 
 constexpr std::uint64_t kFileBytes = 10000;
 
@@ -37,10 +37,10 @@ struct StoredTensor {
 
 // Every chunk in a file of its own name, 100 bytes long.
 Error refusal(const std::vector<StoredTensor>& stored) {
-  std::vector<DcpWrittenTensor> tensors;
-  formats::DcpWrittenFiles files;
+  std::vector<WrittenTensor> tensors;
+  formats::dcp::WrittenFiles files;
   for (const StoredTensor& tensor : stored) {
-    DcpWrittenTensor& written = tensors.emplace_back();
+    WrittenTensor& written = tensors.emplace_back();
     written = {"w", {"w"}, DType::f32, tensor.shape, {}};
     for (const StoredChunk& chunk : tensor.chunks) {
       const auto number = static_cast<std::uint32_t>(files.names.size());
@@ -49,7 +49,7 @@ Error refusal(const std::vector<StoredTensor>& stored) {
       written.chunks.push_back({chunk.box, {number, 0}});
     }
   }
-  const auto checkpoint = describe_bytes(formats::dcp_index_bytes(tensors, {}, files));
+  const auto checkpoint = describe_bytes(formats::dcp::index_bytes(tensors, {}, files));
   return checkpoint ? Error{} : checkpoint.error();
 }
 

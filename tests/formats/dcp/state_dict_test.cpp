@@ -4,9 +4,7 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/names.h"
-#include "ebb/formats/state_dict/parts_value.h"
 #include "ebb/formats/state_dict/state_dict.h"
-#include "ebb/formats/state_dict/understood.h"
 
 namespace ebb {
 

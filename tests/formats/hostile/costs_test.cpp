@@ -437,10 +437,11 @@ TEST(Costs, ATensorCutInManyDimensionsIsRefused) {
 
 TEST(Costs, AFlatChunkOverMillionsOfBoxesIsRefused) {
   const std::uint64_t many = std::uint64_t{1} << 31;
-  expect_cheap(
-      [&] { (void)formats::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t"); });
-  EXPECT_FALSE(
-      formats::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t").has_value());
+  expect_cheap([&] {
+    (void)formats::megatron::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t");
+  });
+  EXPECT_FALSE(formats::megatron::pieces_of_flat_boxes({many}, {many, 1}, {{0, 0}, {many, 1}}, "t")
+                   .has_value());
 }
 
 TEST(Costs, ManyMetadataKeysAreReadQuickly) {

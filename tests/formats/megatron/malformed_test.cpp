@@ -131,7 +131,7 @@ TEST(MegatronMalformed, ACommonStateThatIsNoneIsRefused) {
 }
 
 TEST(MegatronMalformed, FlatBoxesThatBelongToNoShapeAreRefused) {
-  using formats::pieces_of_flat_boxes;
+  using formats::megatron::pieces_of_flat_boxes;
   const Shape own{4, 6};
   EXPECT_TRUE(pieces_of_flat_boxes(own, {2, 1, 12}, formats::whole({2, 1, 12}), "t").has_value());
   for (const Shape& stored :

@@ -5,7 +5,7 @@
 
 #include "ebb/formats/megatron/flat_boxes.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 // Megatron-core takes the key of every item that is no tensor apart at its '/', '_' and '.'; one
@@ -70,4 +70,4 @@ TEST(MegatronNames, FlatPiecesAreReadFromWhereTheyLieInTheChunk) {
 }
 
 }  // namespace
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron

@@ -106,7 +106,7 @@ std::string value_differences(const Catalog& catalog, const fs::path& expected_j
   check("common", common_of(catalog));
   std::vector<std::string> objects;
   for (const ValueEntry& entry : catalog.values)
-    if (formats::is_object_key(entry.key)) objects.push_back(entry.key);
+    if (formats::megatron::is_object_key(entry.key)) objects.push_back(entry.key);
   std::sort(objects.begin(), objects.end());
   std::vector<Value> texts;
   for (const std::string& object : objects) texts.push_back(Value::of_string(object));

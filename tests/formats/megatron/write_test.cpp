@@ -230,7 +230,8 @@ TEST(MegatronWritten, PartsOfAShardedObjectAreSpokenOf) {
   ASSERT_TRUE(back) << back.error().message;
   const std::string part = "rng_state/shard_0.0_1.2.0.0.torch_rng_state";
   const auto says = [&](const std::string& line) {
-    return std::ranges::count(back->plan.dropped, line + ": " + std::string(formats::kObjectPart));
+    return std::ranges::count(back->plan.dropped,
+                              line + ": " + std::string(formats::megatron::kObjectPart));
   };
   EXPECT_EQ(says("tensor \"" + part + "\""), 1);
   EXPECT_EQ(says("value \"rng_state/shard_0.0_1.2.0.0.random_rng_state.0\""), 1);

@@ -1,7 +1,7 @@
 // Several files: what the index promises must be there.
 #include <gtest/gtest.h>
 
-#include "ebb/formats/safetensors/index.h"
+#include "ebb/formats/safetensors/documents.h"
 #include "ebb/formats/safetensors/safetensors.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/source_tree.h"

@@ -1,13 +1,14 @@
-#include "ebb/formats/megatron/optimizer_chain.h"
+#include "ebb/formats/megatron/optimizers.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/core/bytes.h"
 #include "ebb/formats/megatron/common_state.h"
-#include "ebb/formats/megatron/group_words.h"
+#include "ebb/formats/state_dict/groups.h"
 
-namespace ebb::formats {
+namespace ebb::formats::megatron {
 namespace {
 
 // Keys of several optimizers without "chained_<N>." before them, which is the default since 0.14
@@ -21,6 +22,35 @@ bool avoids_prefix(const Catalog& content) {
 }
 
 }  // namespace
+
+std::optional<double> number_in(const Value* value) {
+  if (value == nullptr) return std::nullopt;
+  if (value->kind == Value::Kind::integer) return static_cast<double>(value->integer);
+  if (value->kind == Value::Kind::real) return value->real;
+  if (value->kind == Value::Kind::tensor && value->dtype == DType::f32 && value->raw.size() == 4)
+    return load_le<float>(value->raw);
+  return std::nullopt;
+}
+
+bool is_decoupled(const GroupEntry& group) {
+  const Value* decoupled = setting_of(group, kDecoupled);
+  if (decoupled != nullptr) return decoupled->integer != 0;
+  return setting_of(group, "bias_correction") != nullptr;
+}
+
+std::string said_optimizer(const GroupEntry& group) {
+  const std::string adam = is_decoupled(group) ? "adamw" : "adam";
+  if (const Value* said = setting_of(group, kOptimizer); said && said->kind == Value::Kind::string)
+    return said->text == "adam" ? adam : said->text;
+  return setting_of(group, "betas") != nullptr ? adam : std::string();
+}
+
+std::string optimizer_name(const GroupEntry& group) {
+  std::string said = said_optimizer(group);
+  // Muon's groups do not say: they have a momentum, and nothing of what torch's SGD has beside it.
+  const bool muon = setting_of(group, "momentum") != nullptr && !setting_of(group, "dampening");
+  return said.empty() && muon ? "muon" : said;
+}
 
 OptimizerChain::OptimizerChain(const Catalog& content, const std::vector<GroupEntry>& groups)
     : muon_(has_optimizer(content, "muon")),
@@ -69,9 +99,9 @@ bool OptimizerChain::is_distributed(std::uint32_t number) const {
 
 bool has_distributed_beside_muon(const Catalog& content) {
   if (value_at(content, {"args"}) != nullptr)
-    return megatron_arg(content, "use_layer_wise_param_layout").value_or(0) != 0;
+    return run_arg(content, "use_layer_wise_param_layout").value_or(0) != 0;
   const Value* metadata = value_at(content, {kContentMetadata});
   return metadata == nullptr || metadata->find(kShardingType) != nullptr;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::megatron
