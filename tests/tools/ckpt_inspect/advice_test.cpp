@@ -135,6 +135,15 @@ TEST(InspectMap, ReplacesAnEarlierMapAndNothingElse) {
   EXPECT_EQ(fs::file_size(scratch / "thesis.html"), 20u);
 }
 
+// What lies beside it is written under a name of this run's own.
+TEST(InspectMap, LeavesWhatLiesBesideIt) {
+  const ScratchDirectory scratch;
+  std::ofstream(scratch / "map.html.part") << "mine";
+  map_of(scratch, "dcp/hsdp_2x2/data");
+  EXPECT_EQ(fs::file_size(scratch / "map.html.part"), 4u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 2);
+}
+
 TEST(InspectMap, WritesHtmlOnly) {
   const ScratchDirectory scratch;
   for (const std::string& name : {std::string("-"), scratch / "map.svg"}) {
