@@ -108,7 +108,7 @@ std::uint32_t lookup3(ByteView bytes) {
   return c;
 }
 
-// In each of these the version comes first.
+// The version comes first, and in layouts their class behind it.
 ByteVector dataspace(const Shape& shape) {
   constexpr std::uint8_t kNoLargestExtents = 0;
   const bool simple = !shape.empty();  // else a scalar

@@ -28,7 +28,7 @@ std::string quoted(const std::string& word) {
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
   std::string out = "'";
-  for (const char c : word) c == '\'' ? out += "'\\''" : out += c;
+  for (const char& c : word) out += c == '\'' ? std::string_view("'\\''") : std::string_view(&c, 1);
   return out + "'";
 }
 

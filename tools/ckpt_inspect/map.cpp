@@ -52,9 +52,9 @@ std::string escaped(std::string_view text) {
   if (end != std::string_view::npos)
     return escaped(text.substr(0, end)) + "\n" + escaped(text.substr(end + 1));
   std::string out;
-  for (const char c : printable(text, 400)) {
+  for (const char& c : printable(text, 400)) {
     const auto* entity = std::ranges::find(kEntities, c, &std::pair<char, std::string_view>::first);
-    entity == kEntities.end() ? out += c : out += entity->second;
+    out += entity == kEntities.end() ? std::string_view(&c, 1) : entity->second;
   }
   return out;
 }

@@ -124,7 +124,9 @@ TEST(InspectMap, ADigitInsideAWordIsNoLayer) {
 TEST(InspectMap, ReplacesAnEarlierMapAndNothingElse) {
   const ScratchDirectory scratch;
   map_of(scratch, "dcp/hsdp_2x2/data");
-  map_of(scratch, "dcp/hsdp_2x2/data");  // its own
+  map_of(scratch, "dcp/hsdp_2x2/data");           // its own
+  std::ofstream(scratch / "empty.html").flush();  // as mktemp makes one
+  EXPECT_EQ(inspect({"dcp/hsdp_2x2/data", "--map", scratch / "empty.html"}).exit, 0);
   std::ofstream(scratch / "thesis.html") << "<!DOCTYPE html>\nmine";
   fs::create_symlink("map.html", scratch / "link.html");
   for (const char* name : {"thesis.html", "link.html"}) {
