@@ -1,7 +1,5 @@
 #include "examples/gpt/files.h"
 
-#include "ebb/formats/core/bytes.h"
-
 namespace ebb::gpt {
 
 namespace fs = std::filesystem;
@@ -19,16 +17,6 @@ Result<std::string> read_text(libswap::IoQueue& io, const fs::path& path, std::u
   }();
   EBB_TRY(io.backend().close(file));
   return content;
-}
-
-Result<> write_text(libswap::IoQueue& io, const fs::path& path, std::string_view text) {
-  const libswap::OpenOptions options{.access = libswap::Access::read_write,
-                                     .creation = libswap::Creation::create_or_open};
-  EBB_TRY_ASSIGN(const libswap::FileId file, io.backend().open(path, options));
-  Result<> written = io.backend().truncate(file, 0);
-  if (written) written = io.write(file, 0, formats::view_of(text));
-  EBB_TRY(io.backend().close(file));
-  return written;
 }
 
 }  // namespace ebb::gpt

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <string>
-#include <string_view>
 
 #include "ebb/formats/core/result.h"
 #include "ebb/libswap/queue/io_queue.h"
@@ -13,7 +12,5 @@ namespace ebb::gpt {
 // Code::limit above `most` bytes.
 Result<std::string> read_text(libswap::IoQueue& io, const std::filesystem::path& path,
                               std::uint64_t most);
-// Makes the file or replaces what is in it; not crash-safe, for reports only.
-Result<> write_text(libswap::IoQueue& io, const std::filesystem::path& path, std::string_view text);
 
 }  // namespace ebb::gpt

@@ -37,6 +37,7 @@ Measured measured_per_step(const Outcome& outcome);
 
 std::string plan_text(const Facts& facts);
 std::string outcome_text(const Facts& facts, const Outcome& outcome);
+constexpr std::string_view kResults = "{\n  \"origin\": ";  // what it begins with
 std::string outcome_json(const Facts& facts, const Outcome& outcome);
 
 }  // namespace ebb::gpt

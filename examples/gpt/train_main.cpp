@@ -11,11 +11,11 @@
 #include "ebb/libswap/trace.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "examples/gpt/bigram.h"
-#include "examples/gpt/files.h"
 #include "examples/gpt/report.h"
 #include "examples/gpt/settings.h"
 #include "examples/gpt/setup.h"
 #include "examples/gpt/train.h"
+#include "tools/cli/result_file.h"
 #include "tools/cli/run.h"
 
 namespace ebb {
@@ -67,8 +67,23 @@ std::span<const std::uint8_t> judged(const Corpus& corpus, std::size_t length) {
   return std::span(corpus.held_out).first(windows * length + 1);
 }
 
+// What a trace begins with (libswap/trace.cpp), and hardly anybody else's.
+constexpr std::string_view kTimeline =
+    "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":";
+
+std::optional<tools::ResultFile> result_file(std::string_view flag,
+                                             const std::optional<std::filesystem::path>& path,
+                                             std::string_view kind, std::string_view beginning) {
+  if (!path) return std::nullopt;
+  return tools::ResultFile{flag, path->string(), kind, beginning};
+}
+
 Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   EBB_TRY_ASSIGN(const Settings settings, settings_from(arguments));
+  const auto results = result_file("--json", settings.json, "result of gpt-train", kResults);
+  const auto timeline = result_file("--trace", settings.trace, "timeline", kTimeline);
+  for (const auto* file : {&results, &timeline})
+    if (*file) EBB_TRY(check_replaceable(**file));
   tools::catch_stop_signals();
   if (settings.print_pid == Report::on) say(compose("pid {}", libswap::process_id()));
   EBB_TRY_ASSIGN(const auto io, open_io());
@@ -95,8 +110,8 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   EBB_TRY_ASSIGN(const Outcome outcome, train(run));
   facts.peak_rss_bytes = libswap::peak_resident_bytes();
   if (settings.texts == Report::on) console.print(outcome_text(facts, outcome));
-  if (settings.json) EBB_TRY(write_text(*io, *settings.json, outcome_json(facts, outcome)));
-  if (trace) EBB_TRY(write_text(*io, *settings.trace, trace->to_chrome_json()));
+  if (results) EBB_TRY(write_result(*results, outcome_json(facts, outcome)));
+  if (timeline) EBB_TRY(write_result(*timeline, trace->to_chrome_json()));
   if (!outcome.exported) return outcome.exported.error();
   if (outcome.stopped) {
     say(compose("stopped at step {}, nothing is lost; the same command goes on",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string_view>
 
 #include "ebb/formats/core/compose.h"
 
@@ -85,6 +87,17 @@ std::vector<ValueDifference> differences(const Value& left, const Value& right, 
   Comparing comparing(most);
   comparing.compare("", left, right);
   return comparing.take();
+}
+
+const GroupEntry* group_sharing(const std::vector<GroupEntry>& groups, const GroupEntry& wanted,
+                                std::size_t number) {
+  const std::set<std::string_view> names(wanted.params.begin(), wanted.params.end());
+  const auto shares = [&](const GroupEntry& group) {
+    return std::ranges::any_of(group.params, [&](const auto& n) { return names.contains(n); });
+  };
+  if (number < groups.size() && shares(groups[number])) return &groups[number];
+  const auto found = std::ranges::find_if(groups, shares);
+  return found == groups.end() ? nullptr : &*found;
 }
 
 bool alike(const Value& left, const Value& right) { return differences(left, right, 1).empty(); }

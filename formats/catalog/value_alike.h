@@ -1,5 +1,5 @@
-// Whether two values say the same, in formats that spell them differently: 2 is 2.0, a tuple is a
-// list of the same items, and the order of a dict's keys means nothing.
+// Whether two values, or groups, say the same, in formats that spell them differently: 2 is 2.0, a
+// tuple is a list of the same items, and the order of a dict's keys means nothing.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ebb/formats/catalog/value.h"
+#include "ebb/formats/catalog/catalog.h"
 
 namespace ebb::formats {
 
@@ -21,6 +21,11 @@ struct ValueDifference {
 std::vector<ValueDifference> differences(const Value& left, const Value& right, std::size_t most);
 
 bool alike(const Value& left, const Value& right);
+
+// The group that shares a parameter with `wanted`: the one of the same number if it does - names
+// may be mere numbers, the same in several groups - else the first that does; nullptr for none.
+const GroupEntry* group_sharing(const std::vector<GroupEntry>& groups, const GroupEntry& wanted,
+                                std::size_t number);
 
 std::optional<double> number_in(const Value& value);  // an integer or a real
 bool is_sequence(const Value& value);                 // a list or a tuple

@@ -23,9 +23,14 @@ using Kind = Value::Kind;
 constexpr std::string_view kTensor = "$ebb.tensor";  // {"dtype", "shape", "bytes"}
 constexpr std::string_view kObject = "$ebb.object";  // [class, arguments, attributes]
 
-Value marked(std::string_view key, Value content) {
+Value of_kind(Kind kind) {
   Value value;
-  value.kind = Kind::dict;
+  value.kind = kind;
+  return value;
+}
+
+Value marked(std::string_view key, Value content) {
+  Value value = of_kind(Kind::dict);
   value.entries.emplace_back(Value::of_string(std::string(key)), std::move(content));
   return value;
 }
@@ -41,11 +46,9 @@ Value packed(Value value) {
     return marked(kObject, Value::of_list(std::move(value.items)));
   }
   if (value.kind != Kind::tensor || value.raw.empty()) return value;
-  Value dtype;
-  dtype.kind = Kind::dtype;
+  Value dtype = of_kind(Kind::dtype);
   dtype.dtype = value.dtype;
-  Value content;
-  content.kind = Kind::dict;
+  Value content = of_kind(Kind::dict);
   content.entries = {{Value::of_string("dtype"), std::move(dtype)},
                      {Value::of_string("shape"), Value::of_list(std::move(value.items))},
                      {Value::of_string("bytes"), Value::of_bytes(std::move(value.raw))}};
@@ -65,8 +68,7 @@ std::optional<Value> tensor_unpacked(const Value& content) {
                ? checked_mul(*size, static_cast<std::uint64_t>(extent.integer))
                : std::nullopt;
   if (size != bytes->raw.size()) return std::nullopt;
-  Value value;
-  value.kind = Kind::tensor;
+  Value value = of_kind(Kind::tensor);
   value.dtype = dtype->dtype;
   value.items = shape->items;
   value.raw = bytes->raw;
@@ -84,8 +86,7 @@ std::optional<Value> unpacked(Value dict) {
   if (content.kind != Kind::list || content.items.size() != 3 ||
       content.items[0].kind != Kind::string || content.items[1].kind != Kind::tuple)
     return std::nullopt;
-  Value value;
-  value.kind = Kind::object;
+  Value value = of_kind(Kind::object);
   value.text = content.items[0].text;
   value.items = {std::move(content.items[1]), std::move(content.items[2])};
   return value;
@@ -99,13 +100,22 @@ std::string list(const std::vector<std::string>& items) {
   return out + "]";
 }
 
+// nullopt where it is something else.
+template <typename T>
+std::optional<T> as(auto&& json) {
+  T content{};
+  return std::forward<decltype(json)>(json).get(content) == simdjson::SUCCESS
+             ? std::optional(content)
+             : std::nullopt;
+}
+
 std::optional<Value> value_from(dom::element json);
 
 std::optional<std::vector<Value>> values_from(dom::element json) {
-  dom::array array;
-  if (json.get(array) != simdjson::SUCCESS) return std::nullopt;
+  const auto array = as<dom::array>(json);
+  if (!array) return std::nullopt;
   std::vector<Value> values;
-  for (const dom::element item : array) {
+  for (const dom::element item : *array) {
     std::optional<Value> value = value_from(item);
     if (!value) return std::nullopt;
     values.push_back(std::move(*value));
@@ -114,9 +124,8 @@ std::optional<std::vector<Value>> values_from(dom::element json) {
 }
 
 std::optional<std::string> text_from(dom::element json) {
-  std::string_view text;
-  if (json.get(text) != simdjson::SUCCESS) return std::nullopt;
-  return std::string(text);
+  const auto text = as<std::string_view>(json);
+  return text ? std::optional<std::string>(*text) : std::nullopt;
 }
 
 int hex_digit(char c) {
@@ -145,18 +154,14 @@ std::optional<Value> big_from(dom::element json) {
   std::int64_t number = 0;
   const char* const end = digits->data() + digits->size();
   if (std::from_chars(digits->data(), end, number).ec == std::errc{}) return Value::of_int(number);
-  Value value;
-  value.kind = Kind::big_integer;
+  Value value = of_kind(Kind::big_integer);
   value.text = *digits;
   return value;
 }
 
 std::optional<double> real_from(dom::element json) {
-  double real = 0;
-  if (json.is_number())
-    return json.get(real) == simdjson::SUCCESS ? std::optional(real) : std::nullopt;
-  std::string_view text;
-  if (json["$float"].get(text) != simdjson::SUCCESS) return std::nullopt;
+  if (json.is_number()) return as<double>(json);
+  const auto text = as<std::string_view>(json["$float"]);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (text == "inf") return kInfinity;
@@ -164,13 +169,12 @@ std::optional<double> real_from(dom::element json) {
 }
 
 std::optional<Value> complex_from(dom::element json) {
-  dom::array parts;
-  if (json.get(parts) != simdjson::SUCCESS || parts.size() != 2) return std::nullopt;
-  const std::optional<double> real = real_from(parts.at(0).value_unsafe());
-  const std::optional<double> imaginary = real_from(parts.at(1).value_unsafe());
+  const auto parts = as<dom::array>(json);
+  if (!parts || parts->size() != 2) return std::nullopt;
+  const std::optional<double> real = real_from(parts->at(0).value_unsafe());
+  const std::optional<double> imaginary = real_from(parts->at(1).value_unsafe());
   if (!real || !imaginary) return std::nullopt;
-  Value value;
-  value.kind = Kind::complex;
+  Value value = of_kind(Kind::complex);
   value.real = *real;
   value.imaginary = *imaginary;
   return value;
@@ -179,8 +183,7 @@ std::optional<Value> complex_from(dom::element json) {
 std::optional<Value> items_from(Kind kind, dom::element json) {
   std::optional<std::vector<Value>> items = values_from(json);
   if (!items) return std::nullopt;
-  Value value;
-  value.kind = kind;
+  Value value = of_kind(kind);
   value.items = std::move(*items);
   return value;
 }
@@ -188,8 +191,7 @@ std::optional<Value> items_from(Kind kind, dom::element json) {
 std::optional<Value> pairs_from(dom::element json) {
   std::optional<std::vector<Value>> pairs = values_from(json);
   if (!pairs) return std::nullopt;
-  Value value;
-  value.kind = Kind::dict;
+  Value value = of_kind(Kind::dict);
   for (Value& pair : *pairs) {
     if (pair.kind != Kind::list || pair.items.size() != 2) return std::nullopt;
     value.entries.emplace_back(std::move(pair.items[0]), std::move(pair.items[1]));
@@ -200,8 +202,7 @@ std::optional<Value> pairs_from(dom::element json) {
 std::optional<Value> text_value(Kind kind, dom::element json) {
   std::optional<std::string> text = text_from(json);
   if (!text) return std::nullopt;
-  Value value;
-  value.kind = kind;
+  Value value = of_kind(kind);
   value.text = std::move(*text);
   if (kind != Kind::dtype) return value;
   const std::optional<DType> dtype = dtype_named(std::exchange(value.text, {}));
@@ -211,14 +212,11 @@ std::optional<Value> text_value(Kind kind, dom::element json) {
 }
 
 std::optional<Value> tensor_from(dom::element json) {
-  dom::element dtype, shape, sha256;
-  if (json["dtype"].get(dtype) != simdjson::SUCCESS ||
-      json["shape"].get(shape) != simdjson::SUCCESS ||
-      json["sha256"].get(sha256) != simdjson::SUCCESS)
-    return std::nullopt;
-  std::optional<Value> type = text_value(Kind::dtype, dtype);
-  std::optional<Value> value = items_from(Kind::tensor, shape);
-  const std::optional<std::string> digest = text_from(sha256);
+  const auto dtype = as<dom::element>(json["dtype"]), shape = as<dom::element>(json["shape"]);
+  const auto digest = as<std::string_view>(json["sha256"]);
+  if (!dtype || !shape) return std::nullopt;
+  std::optional<Value> type = text_value(Kind::dtype, *dtype);
+  std::optional<Value> value = items_from(Kind::tensor, *shape);
   if (!type || !value || !digest) return std::nullopt;
   value->dtype = type->dtype;
   value->text = *digest;
@@ -243,13 +241,12 @@ std::optional<Value> tagged_from(std::string_view tag, dom::element content, dom
 }
 
 std::optional<Value> object_from(dom::element json) {
-  dom::object object;
-  if (json.get(object) != simdjson::SUCCESS) return std::nullopt;
-  if (object.size() == 1 && object.begin().key().starts_with('$'))
-    return tagged_from(object.begin().key(), object.begin().value(), json);
-  Value value;
-  value.kind = Kind::dict;
-  for (const auto& [key, item] : object) {
+  const auto object = as<dom::object>(json);
+  if (!object) return std::nullopt;
+  if (object->size() == 1 && object->begin().key().starts_with('$'))
+    return tagged_from(object->begin().key(), object->begin().value(), json);
+  Value value = of_kind(Kind::dict);
+  for (const auto& [key, item] : *object) {
     std::optional<Value> content = value_from(item);
     if (!content) return std::nullopt;
     value.entries.emplace_back(Value::of_string(std::string(key)), std::move(*content));
@@ -258,21 +255,15 @@ std::optional<Value> object_from(dom::element json) {
 }
 
 std::optional<Value> value_from(dom::element json) {
-  std::int64_t integer = 0;
-  double real = 0;
-  bool boolean = false;
   switch (json.type()) {
     case dom::element_type::NULL_VALUE:
       return Value{};
     case dom::element_type::BOOL:
-      if (json.get(boolean) != simdjson::SUCCESS) return std::nullopt;
-      return Value::of_bool(boolean);
+      return Value::of_bool(json.get_bool().value_unsafe());
     case dom::element_type::INT64:
-      if (json.get(integer) != simdjson::SUCCESS) return std::nullopt;
-      return Value::of_int(integer);
+      return Value::of_int(json.get_int64().value_unsafe());
     case dom::element_type::DOUBLE:
-      if (json.get(real) != simdjson::SUCCESS) return std::nullopt;
-      return Value::of_real(real);
+      return Value::of_real(json.get_double().value_unsafe());
     case dom::element_type::STRING:
       return text_value(Kind::string, json);
     case dom::element_type::ARRAY:
@@ -285,13 +276,12 @@ std::optional<Value> value_from(dom::element json) {
 }
 
 std::optional<std::vector<PathItem>> path_from(dom::element json) {
-  dom::array array;
-  if (json.get(array) != simdjson::SUCCESS) return std::nullopt;
+  const auto array = as<dom::array>(json);
+  if (!array) return std::nullopt;
   std::vector<PathItem> path;
-  for (const dom::element item : array) {
-    std::int64_t index = 0;
-    if (item.get(index) == simdjson::SUCCESS) {
-      path.emplace_back(index);
+  for (const dom::element item : *array) {
+    if (const auto index = as<std::int64_t>(item)) {
+      path.emplace_back(*index);
     } else if (std::optional<std::string> text = text_from(item)) {
       path.emplace_back(std::move(*text));
     } else {
@@ -322,15 +312,25 @@ Result<> read_document(std::string_view json, const std::string& where, Visit vi
 
 template <typename Visit>
 bool each_item(dom::element json, Visit visit) {
-  dom::array array;
-  if (json.get(array) != simdjson::SUCCESS) return false;
-  return std::ranges::all_of(array, visit);
+  const auto array = as<dom::array>(json);
+  return array && std::ranges::all_of(*array, visit);
+}
+
+// read(element, entries) appends what one element of the list is, or says that it is nothing such.
+template <typename Entry>
+Result<std::vector<Entry>> read_list(std::string_view json, const std::string& where,
+                                     bool (*read)(dom::element, std::vector<Entry>&)) {
+  std::vector<Entry> entries;
+  EBB_TRY(read_document(json, where, [&](dom::element root) {
+    return each_item(root, [&](dom::element item) { return read(item, entries); });
+  }));
+  return entries;
 }
 
 bool read_value_entry(dom::element json, std::vector<ValueEntry>& values) {
-  dom::array entry;
-  if (json.get(entry) != simdjson::SUCCESS || entry.size() != 3) return false;
-  auto item = entry.begin();
+  const auto entry = as<dom::array>(json);
+  if (!entry || entry->size() != 3) return false;
+  auto item = entry->begin();
   std::optional<std::string> key = text_from(*item);
   std::optional<std::vector<PathItem>> path = path_from(*++item);
   std::optional<Value> value = value_from(*++item);
@@ -341,13 +341,11 @@ bool read_value_entry(dom::element json, std::vector<ValueEntry>& values) {
 
 bool read_group(dom::element json, std::vector<GroupEntry>& groups) {
   GroupEntry group;
-  dom::element optimizer, settings, params;
-  if (json["optimizer"].get(optimizer) != simdjson::SUCCESS ||
-      json["settings"].get(settings) != simdjson::SUCCESS ||
-      json["params"].get(params) != simdjson::SUCCESS)
-    return false;
-  const std::optional<std::string> name = text_from(optimizer);
-  const bool settings_read = each_item(settings, [&](dom::element setting) {
+  const auto name = as<std::string_view>(json["optimizer"]);
+  const auto settings = as<dom::element>(json["settings"]);
+  const auto params = as<dom::element>(json["params"]);
+  if (!settings || !params) return false;
+  const bool settings_read = each_item(*settings, [&](dom::element setting) {
     std::optional<Value> pair = value_from(setting);
     if (!pair || pair->kind != Kind::list || pair->items.size() != 2 ||
         pair->items[0].kind != Kind::string)
@@ -355,7 +353,7 @@ bool read_group(dom::element json, std::vector<GroupEntry>& groups) {
     group.settings.emplace_back(std::move(pair->items[0].text), std::move(pair->items[1]));
     return true;
   });
-  const bool params_read = each_item(params, [&](dom::element param) {
+  const bool params_read = each_item(*params, [&](dom::element param) {
     std::optional<std::string> text = text_from(param);
     if (text) group.params.push_back(std::move(*text));
     return text.has_value();
@@ -400,10 +398,7 @@ std::string groups_json(const std::vector<GroupEntry>& groups) {
 std::string param_steps_json(const std::map<std::string, std::int64_t>& steps) {
   std::string out = "{";
   for (const auto& [name, count] : steps)
-    out.append(out.size() > 1 ? ", " : "")
-        .append(json_string(name))
-        .append(": ")
-        .append(std::to_string(count));
+    out += compose("{}{}: {}", out.size() > 1 ? ", " : "", json_string(name), count);
   return out + "}";
 }
 
@@ -417,33 +412,23 @@ Result<Value> read_value_json(std::string_view json, const std::string& where) {
 }
 
 Result<std::vector<ValueEntry>> read_values_json(std::string_view json, const std::string& where) {
-  std::vector<ValueEntry> values;
-  EBB_TRY(read_document(json, where, [&](dom::element root) {
-    return each_item(root, [&](dom::element item) { return read_value_entry(item, values); });
-  }));
-  return values;
+  return read_list(json, where, read_value_entry);
 }
 
 Result<std::vector<GroupEntry>> read_groups_json(std::string_view json, const std::string& where) {
-  std::vector<GroupEntry> groups;
-  EBB_TRY(read_document(json, where, [&](dom::element root) {
-    return each_item(root, [&](dom::element item) { return read_group(item, groups); });
-  }));
-  return groups;
+  return read_list(json, where, read_group);
 }
 
 Result<std::map<std::string, std::int64_t>> read_param_steps_json(std::string_view json,
                                                                   const std::string& where) {
   std::map<std::string, std::int64_t> steps;
   EBB_TRY(read_document(json, where, [&](dom::element root) {
-    dom::object object;
-    if (root.get(object) != simdjson::SUCCESS) return false;
-    for (const auto& [key, value] : object) {
-      std::int64_t count = 0;
-      if (value.get(count) != simdjson::SUCCESS) return false;
-      steps.emplace(std::string(key), count);
-    }
-    return true;
+    const auto object = as<dom::object>(root);
+    return object && std::ranges::all_of(*object, [&](const auto& step) {
+             const auto count = as<std::int64_t>(step.value);
+             if (count) steps.emplace(std::string(step.key), *count);
+             return count.has_value();
+           });
   }));
   return steps;
 }

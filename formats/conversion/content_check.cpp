@@ -108,19 +108,11 @@ class ContentCheck {
            });
   }
 
-  // The one of the same number if it shares a parameter - names may be mere numbers, the same in
-  // several groups - else any that does; without names in the content, the one of that number.
+  // One that shares a parameter; without names in the content, the one of that number.
   const GroupEntry* written_group(std::size_t number) const {
     const GroupEntry& wanted = content_.groups[number];
-    const std::set<std::string_view> names(wanted.params.begin(), wanted.params.end());
-    const auto shares = [&](const GroupEntry& group) {
-      return std::ranges::any_of(group.params, [&](const auto& n) { return names.contains(n); });
-    };
-    const bool numbered = number < written_.groups.size();
-    if (numbered && (shares(written_.groups[number]) || !is_stored(wanted)))
-      return &written_.groups[number];
-    const auto found = std::ranges::find_if(written_.groups, shares);
-    return found == written_.groups.end() ? nullptr : &*found;
+    if (number < written_.groups.size() && !is_stored(wanted)) return &written_.groups[number];
+    return group_sharing(written_.groups, wanted, number);
   }
 
   bool is_stored(const GroupEntry& group) const {

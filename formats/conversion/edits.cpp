@@ -163,9 +163,9 @@ Result<DTypeRules> DTypeRules::parse(std::span<const std::string> texts) {
 std::optional<std::size_t> DTypeRules::rule_for(const TensorEntry& tensor) const {
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     const std::string& pattern = rules_[i].pattern;
-    const bool fits = pattern.empty() ? tensor.state != "step"
-                                      : glob_captures(pattern, tensor.state).has_value() ||
-                                            glob_captures(pattern, tensor.name).has_value();
+    const bool fits = pattern.empty()
+                          ? tensor.state != "step"
+                          : glob_match(pattern, tensor.state) || glob_match(pattern, tensor.name);
     if (fits) return i;
   }
   return std::nullopt;

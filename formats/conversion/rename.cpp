@@ -123,7 +123,7 @@ Result<> RenameRules::check_used(const std::vector<std::size_t>& uses,
   for (std::size_t i = 0; i < uses.size(); ++i) {
     if (uses[i] != 0) continue;
     const bool taken = std::ranges::any_of(
-        names, [&](const auto& name) { return glob_captures(rules_[i].from, name).has_value(); });
+        names, [&](const auto& name) { return glob_match(rules_[i].from, name); });
     return Error{Code::usage,
                  "rename rule '" + printable(rules_[i].text) +
                      (taken ? "' fits only names that a rule before it takes"

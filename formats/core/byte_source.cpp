@@ -25,26 +25,17 @@ Result<ByteVector> SourceTree::probe(std::string_view program, const ByteSource&
 }
 
 Result<SourceTree::Decoded> SourceTree::decoded(
-    const std::string& key, std::uint64_t bytes,
-    const std::function<Result<Decoded>()>& make) const {
-  static_cast<void>(key);
-  static_cast<void>(bytes);
+    const std::string&, std::uint64_t, const std::function<Result<Decoded>()>& make) const {
   return make();
 }
 
-std::optional<std::uint32_t> SourceTree::seen(const std::string& key, std::uint64_t size,
-                                              std::uint64_t first, ByteView bytes) const {
-  static_cast<void>(key);
-  static_cast<void>(first);
+std::optional<std::uint32_t> SourceTree::seen(const std::string&, std::uint64_t size, std::uint64_t,
+                                              ByteView bytes) const {
   if (bytes.size() != size) return std::nullopt;
   return crc32_zip(0, bytes);
 }
 
-SourceTree::Hold SourceTree::hold(std::string_view name, std::uint64_t first,
-                                  std::uint64_t count) const {
-  static_cast<void>(name);
-  static_cast<void>(first);
-  static_cast<void>(count);
+SourceTree::Hold SourceTree::hold(std::string_view, std::uint64_t, std::uint64_t) const {
   return nullptr;
 }
 

@@ -1,9 +1,26 @@
 #include "ebb/formats/core/error.h"
 
+#include <array>
 #include <utility>
 
 namespace ebb::formats {
 namespace {
+
+constexpr std::array<std::pair<Code, std::string_view>, 14> kNames = {
+    {{Code::usage, "usage"},
+     {Code::io, "io"},
+     {Code::no_space, "no_space"},
+     {Code::no_memory, "no_memory"},
+     {Code::corrupt, "corrupt"},
+     {Code::incomplete, "incomplete"},
+     {Code::unsupported, "unsupported"},
+     {Code::limit, "limit"},
+     {Code::busy, "busy"},
+     {Code::moved, "moved"},
+     {Code::state, "state"},
+     {Code::layout, "layout"},
+     {Code::peer, "peer"},
+     {Code::cancelled, "cancelled"}}};
 
 // Where the message goes on behind its "file:offset: "; 0 where it does not begin so.
 std::size_t behind_place(std::string_view message) {
@@ -18,36 +35,8 @@ std::size_t behind_place(std::string_view message) {
 }  // namespace
 
 std::string_view name_of(Code code) {
-  switch (code) {
-    case Code::usage:
-      return "usage";
-    case Code::io:
-      return "io";
-    case Code::no_space:
-      return "no_space";
-    case Code::no_memory:
-      return "no_memory";
-    case Code::corrupt:
-      return "corrupt";
-    case Code::incomplete:
-      return "incomplete";
-    case Code::unsupported:
-      return "unsupported";
-    case Code::limit:
-      return "limit";
-    case Code::busy:
-      return "busy";
-    case Code::moved:
-      return "moved";
-    case Code::state:
-      return "state";
-    case Code::layout:
-      return "layout";
-    case Code::peer:
-      return "peer";
-    case Code::cancelled:
-      return "cancelled";
-  }
+  for (const auto& [known, name] : kNames)
+    if (known == code) return name;
   return "unknown";
 }
 

@@ -7,6 +7,7 @@
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/hdf5/description.h"
+#include "ebb/formats/hdf5/messages.h"
 
 namespace ebb::formats::hdf5 {
 namespace {
@@ -56,15 +57,12 @@ class TreeWriter {
     const std::uint64_t used = std::min(kChildren, below - first);
     std::uint64_t chunks = 1;  // below each child
     for (std::size_t i = 0; i < level; ++i) chunks *= kChildren;
-    append_text(out_, "TREE");
-    append_le<std::uint8_t>(out_, 1);  // of raw data
-    append_le(out_, static_cast<std::uint8_t>(level));
-    append_le(out_, static_cast<std::uint16_t>(used));
-    append_le(out_, node == 0 ? kNowhere : address(level, node - 1));
-    append_le(out_, address(level, node + 1));
+    constexpr std::uint8_t kOfRawData = 1;
+    put(out_, std::string_view("TREE"), kOfRawData, u8(level), u16(used),
+        node == 0 ? kNowhere : address(level, node - 1), address(level, node + 1));
     for (std::uint64_t child = first; child < first + used; ++child) {
       append_key(child * chunks);
-      append_le(out_, level == 0 ? places_[child].offset : address(level - 1, child));
+      put(out_, level == 0 ? places_[child].offset : address(level - 1, child));
     }
     append_key((first + used) * chunks);
     out_.resize(begin + node_bytes(grid_));
@@ -73,12 +71,12 @@ class TreeWriter {
   // Of a chunk, or, with the number behind the last one's, the end.
   void append_key(std::uint64_t chunk) {
     const bool end = chunk >= grid_.count();
-    append_le(out_, end ? 0 : static_cast<std::uint32_t>(places_[chunk].size));
-    append_le<std::uint32_t>(out_, 0);  // no filter is skipped
+    constexpr std::uint32_t kNoFilterSkipped = 0;
+    put(out_, u32(end ? 0 : places_[chunk].size), kNoFilterSkipped);
     const Box box = grid_.box(end ? grid_.count() - 1 : chunk);
     for (std::size_t d = 0; d < grid_.shape.size(); ++d)
-      append_le(out_, box.offset[d] + (end ? grid_.chunk[d] : 0));
-    append_le<std::uint64_t>(out_, end ? grid_.elem_bytes : 0);
+      put(out_, box.offset[d] + (end ? grid_.chunk[d] : 0));
+    put(out_, std::uint64_t{end ? grid_.elem_bytes : 0});
   }
 
   const ChunkGrid& grid_;

@@ -91,7 +91,7 @@ class Describer {
 
   void add_note(const std::string& note) {
     auto& notes = checkpoint_->catalog_.notes;
-    if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+    if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
   }
 
   // fletcher32 notices a changed byte, deflate by zlib's Adler-32, zstd where the writer asked for
@@ -108,10 +108,8 @@ class Describer {
       checked += std::any_of(coding.filters.begin(), coding.filters.end(), notices) ? 1 : 0;
     }
     if (checked == all) return;
-    add_note((checked == 0 ? std::string("its datasets have")
-                           : std::to_string(all - checked) + " of " + std::to_string(all) +
-                                 " datasets have") +
-             " no checksums: a changed byte of data cannot be seen");
+    const std::string which = checked == 0 ? "its" : compose("{} of {}", all - checked, all);
+    add_note(which + " datasets have no checksums: a changed byte of data cannot be seen");
   }
 
   // Before any dataset is looked at closely: raw data in other files is the oldest trick.
@@ -122,8 +120,8 @@ class Describer {
           const std::string& name = dataset.external.front().name;
           const bool outside = beside(files_.files()[i].name, name).empty();
           return bad(i, dataset, Code::unsupported,
-                     std::string("raw data in an external file") +
-                         (outside ? " outside the checkpoint: " : ": ") + printable(name));
+                     compose("raw data in an external file{}: {}",
+                             outside ? " outside the checkpoint" : "", printable(name)));
         }
     return {};
   }
@@ -313,9 +311,7 @@ class Describer {
 
 bool detect_hdf5(const SourceTree& tree) {
   const auto& entries = tree.entries();
-  if (std::any_of(entries.begin(), entries.end(),
-                  [](const auto& entry) { return hdf5::looks_like_hdf5(entry.name); }))
-    return true;
+  if (std::ranges::any_of(entries, hdf5::looks_like_hdf5, &SourceTree::Entry::name)) return true;
   if (entries.size() != 1) return false;
   const auto file = tree.open(entries.front().name);
   return file && hdf5::has_signature(**file);

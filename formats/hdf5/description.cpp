@@ -1,6 +1,8 @@
 #include "ebb/formats/hdf5/description.h"
 
+#include <algorithm>
 #include <concepts>
+#include <iterator>
 #include <type_traits>
 
 namespace ebb::formats::hdf5 {
@@ -162,29 +164,15 @@ void visit(auto& archive, Is<Description> auto& d) {
 
 // Numbers that stand for one of a few: bytes may hold anything.
 bool is_known(const Value& value) {
-  using Kind = Value::Kind;
-  for (const Value& item : value.items)
-    if (!is_known(item)) return false;
-  switch (value.kind) {
-    case Kind::none:
-    case Kind::boolean:
-    case Kind::integer:
-    case Kind::big_integer:
-    case Kind::real:
-    case Kind::string:
-    case Kind::bytes:
-    case Kind::list:
-    case Kind::object:
-      return true;
-    default:
-      return false;
-  }
+  using enum Value::Kind;
+  constexpr Value::Kind kKinds[] = {none,   boolean, integer, big_integer, real,
+                                    string, bytes,   list,    object};
+  return std::ranges::find(kKinds, value.kind) != std::end(kKinds) &&
+         std::ranges::all_of(value.items, [](const Value& item) { return is_known(item); });
 }
 
 bool is_known(const std::vector<Attribute>& attributes) {
-  for (const Attribute& attribute : attributes)
-    if (!is_known(attribute.value)) return false;
-  return true;
+  return std::ranges::all_of(attributes, [](const auto& one) { return is_known(one.value); });
 }
 
 bool is_known(const Description& description) {

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "ebb/formats/core/compose.h"
+
 namespace ebb::formats::hdf5 {
 namespace {
 
@@ -23,18 +25,7 @@ std::optional<DType> float_of(const ElementType& type, std::uint32_t bytes) {
 }
 
 std::optional<DType> integer_of(const ElementType& type) {
-  switch (type.size) {
-    case 1:
-      return type.is_signed ? DType::i8 : DType::u8;
-    case 2:
-      return type.is_signed ? DType::i16 : DType::u16;
-    case 4:
-      return type.is_signed ? DType::i32 : DType::u32;
-    case 8:
-      return type.is_signed ? DType::i64 : DType::u64;
-    default:
-      return std::nullopt;
-  }
+  return dtype_named(compose("{}{}", type.is_signed ? "I" : "U", std::uint64_t{type.size} * 8));
 }
 
 std::optional<DType> dtype_of(const ElementType& type) {

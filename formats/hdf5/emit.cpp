@@ -322,10 +322,10 @@ class Emitter {
       for (const Piece& piece : layout_.pieces(number, rank)) {
         auto& mappings = mappings_[number];
         const Selection target = box_selection(piece.box);
-        const bool known = std::any_of(mappings.begin(), mappings.end(), [&](const Mapping& other) {
+        const auto same = [&](const Mapping& other) {
           return other.target.start == target.start && other.target.block == target.block;
-        });
-        if (known) continue;  // a replica
+        };
+        if (std::ranges::any_of(mappings, same)) continue;  // a replica
         TensorPlace at = place;
         at.name = FileWriter::part_name(place, part);
         mappings.push_back({rank_file(rank), at.path(), {}, target});

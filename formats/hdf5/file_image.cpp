@@ -1,6 +1,7 @@
 #include "ebb/formats/hdf5/file_image.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/units.h"
@@ -20,20 +21,20 @@ constexpr std::size_t kMostItems = 32'000;  // of a collection: their numbers ha
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kLine = 64;
 
-void append_message(ByteVector& out, MessageType type, ByteView bytes) {
-  append_le(out, static_cast<std::uint8_t>(type));
-  append_le(out, static_cast<std::uint16_t>(bytes.size()));
-  append_le<std::uint8_t>(out, 0);
-  append_bytes(out, bytes);
-}
-
 bool all_are(const Value& list, Value::Kind kind) {
-  return !list.items.empty() && std::all_of(list.items.begin(), list.items.end(),
-                                            [&](const Value& item) { return item.kind == kind; });
+  return !list.items.empty() &&
+         std::ranges::all_of(list.items, [&](const Value& item) { return item.kind == kind; });
 }
 
 bool is_text(const Value& value) {
   return value.kind == Value::Kind::string && value.text.find('\0') == std::string::npos;
+}
+
+// Of the messages of a header.
+std::uint64_t message_bytes(const auto& messages) {
+  std::uint64_t bytes = 0;
+  for (const auto& message : messages) bytes += kMessageHead + message.bytes.size();
+  return bytes;
 }
 
 std::uint64_t item_bytes(std::uint64_t bytes) { return kCollectionHead + align_up(bytes, 8); }
@@ -54,8 +55,7 @@ bool fits_attribute(std::string_view name, const Value& value) {
     case Value::Kind::list:
       if (value.items.size() > (kMostMessage - 2048) / 16) return false;
       return all_are(value, Value::Kind::integer) || all_are(value, Value::Kind::real) ||
-             (all_are(value, Value::Kind::string) &&
-              std::all_of(value.items.begin(), value.items.end(), is_text));
+             (all_are(value, Value::Kind::string) && std::ranges::all_of(value.items, is_text));
     default:
       return false;
   }
@@ -96,11 +96,9 @@ std::optional<std::uint32_t> FileImage::dataset(std::uint32_t group, const std::
   Object& object = objects_[*number];
   object.is_group = false;
   object.stored = volume(shape) * bytes_of(dtype);
-  object.messages = {
-      {static_cast<std::uint8_t>(MessageType::dataspace), dataspace(shape)},
-      {static_cast<std::uint8_t>(MessageType::datatype), datatype(dtype)},
-      {static_cast<std::uint8_t>(MessageType::fill_value), fill_value()},
-  };
+  object.messages = {{MessageType::dataspace, dataspace(shape)},
+                     {MessageType::datatype, datatype(dtype)},
+                     {MessageType::fill_value, fill_value()}};
   return number;
 }
 
@@ -113,7 +111,7 @@ std::optional<std::uint32_t> FileImage::packed_dataset(std::uint32_t group, cons
   Object& object = objects_[*number];
   object.stored.reset();
   object.grid = grid;
-  object.messages.push_back({static_cast<std::uint8_t>(MessageType::filters), zstd_filter(level)});
+  object.messages.push_back({MessageType::filters, zstd_filter(level)});
   return number;
 }
 
@@ -127,8 +125,7 @@ std::optional<std::uint32_t> FileImage::virtual_dataset(std::uint32_t group,
   Object& object = objects_[*number];
   object.stored.reset();
   const auto [at, index] = to_heap(mappings_block(mappings));
-  object.messages.push_back(
-      {static_cast<std::uint8_t>(MessageType::layout), virtual_layout(at, index)});
+  object.messages.push_back({MessageType::layout, virtual_layout(at, index)});
   return number;
 }
 
@@ -146,15 +143,15 @@ void FileImage::attribute(std::uint32_t object, std::string_view name, const Val
     if (kind == Value::Kind::string)
       append_text_reference(data, item.text);
     else if (kind == Value::Kind::boolean)
-      append_le(data, static_cast<std::uint8_t>(item.integer != 0 ? 1 : 0));
+      put(data, u8(item.integer != 0));
     else if (kind == Value::Kind::real)
-      append_le(data, item.real);
+      put(data, std::bit_cast<std::uint64_t>(item.real));
     else
-      append_le(data, item.integer);
+      put(data, item.integer);
   }
   const ByteVector space = dataspace(is_list ? Shape{items.size()} : Shape{});
-  objects_[object].messages.push_back({static_cast<std::uint8_t>(MessageType::attribute),
-                                       attribute_message(name, type, space, data)});
+  objects_[object].messages.push_back(
+      {MessageType::attribute, attribute_message(name, type, space, data)});
 }
 
 std::pair<std::uint64_t, std::uint32_t> FileImage::to_heap(ByteVector bytes) {
@@ -171,86 +168,72 @@ std::pair<std::uint64_t, std::uint32_t> FileImage::to_heap(ByteVector bytes) {
 }
 
 void FileImage::append_text_reference(ByteVector& out, std::string_view text) {
-  append_le(out, static_cast<std::uint32_t>(text.size()));
   // The heap holds nothing of no bytes: such a text lies nowhere.
   const ByteView bytes = view_of(text);
   const auto [at, index] = text.empty() ? std::pair<std::uint64_t, std::uint32_t>()
                                         : to_heap({bytes.begin(), bytes.end()});
-  append_le(out, at);
-  append_le(out, index);
+  put(out, u32(text.size()), at, index);
 }
 
 void FileImage::append_heap(ByteVector& out) const {
   for (const Collection& collection : heap_) {
     EBB_CHECK(out.size() == collection.at);
     const std::uint64_t size = std::max(kLeastCollection, collection.bytes);
-    append_text(out, std::string_view("GCOL\1\0\0\0", 8));
-    append_le(out, size);
+    put(out, std::string_view("GCOL\1\0\0\0", 8), size);
     for (std::size_t i = 0; i < collection.items.size(); ++i) {
-      append_le(out, static_cast<std::uint16_t>(i + 1));
-      append_le<std::uint16_t>(out, 1);  // references
-      append_le<std::uint32_t>(out, 0);
-      append_le<std::uint64_t>(out, collection.items[i].size());
-      append_bytes(out, collection.items[i]);
+      constexpr std::uint16_t kReferences = 1;
+      const ByteVector& item = collection.items[i];
+      put(out, u16(i + 1), kReferences, u32(0), std::uint64_t{item.size()}, item);
       out.resize(align_up(out.size() - collection.at, 8) + collection.at);
     }
     // What is left is item 0, the free space.
     const std::uint64_t left = collection.at + size - out.size();
-    if (left >= kCollectionHead) {
-      append_le<std::uint64_t>(out, 0);
-      append_le(out, left);
-    }
+    if (left >= kCollectionHead) put(out, std::uint64_t{0}, left);
     out.resize(collection.at + size);
   }
 }
 
-std::uint64_t FileImage::header_size(const Object& object) const {
-  std::uint64_t size = kHeaderAround;
-  for (const Message& message : object.messages) size += kMessageHead + message.bytes.size();
-  if (object.stored) size += kMessageHead + contiguous_layout(0, 0).size();
-  if (object.grid)
-    size += kMessageHead + chunked_layout(0, object.grid->chunk, object.grid->elem_bytes).size();
-  if (!object.is_group) return size;
-  size += kMessageHead + link_info(0).size() + kMessageHead + group_info().size();
-  for (const auto& [name, number] : object.in_order) size += kMessageHead + link_size(name);
-  return size;
-}
-
-void FileImage::append_header(ByteVector& out, std::uint32_t number,
-                              const Elsewhere& elsewhere) const {
+std::vector<FileImage::Message> FileImage::messages_of(std::uint32_t number,
+                                                       const Elsewhere& elsewhere) const {
   const Object& object = objects_[number];
-  EBB_CHECK(out.size() == object.header_at);
-  append_text(out, "OHDR\2");
-  append_le<std::uint8_t>(out, 2);  // the size has 4 bytes
-  append_le(out, static_cast<std::uint32_t>(header_size(object) - kHeaderAround));
-  if (object.is_group) {
-    append_message(out, MessageType::link_info, link_info(object.in_order.size()));
-    append_message(out, MessageType::group_info, group_info());
-  }
-  for (const Message& message : object.messages)
-    append_message(out, static_cast<MessageType>(message.type), message.bytes);
+  std::vector<Message> all;
+  if (object.is_group)
+    all = {{MessageType::link_info, link_info(object.in_order.size())},
+           {MessageType::group_info, group_info()}};
+  all.insert(all.end(), object.messages.begin(), object.messages.end());
   if (object.stored) {
     const auto moved = elsewhere.find(number);
     const std::uint64_t at =
         moved == elsewhere.end() ? object.elements_at : moved->second.front().offset;
-    append_message(out, MessageType::layout,
-                   contiguous_layout(*object.stored == 0 ? kNowhere : at, *object.stored));
+    all.push_back({MessageType::layout,
+                   contiguous_layout(*object.stored == 0 ? kNowhere : at, *object.stored)});
   }
-  if (object.grid)
-    append_message(out, MessageType::layout,
-                   chunked_layout(object.tree_at, object.grid->chunk, object.grid->elem_bytes));
+  if (const auto& grid = object.grid)
+    all.push_back(
+        {MessageType::layout, chunked_layout(object.tree_at, grid->chunk, grid->elem_bytes)});
   std::uint64_t order = 0;
   for (const auto& [name, child] : object.in_order)
-    append_message(out, MessageType::link, link(order++, name, objects_[child].header_at));
-  append_le(out, lookup3(ByteView(out).subspan(static_cast<std::size_t>(object.header_at))));
+    all.push_back({MessageType::link, link(order++, name, objects_[child].header_at)});
+  return all;
+}
+
+void FileImage::append_header(ByteVector& out, std::uint32_t number,
+                              const Elsewhere& elsewhere) const {
+  EBB_CHECK(out.size() == objects_[number].header_at);
+  const std::vector<Message> messages = messages_of(number, elsewhere);
+  constexpr std::uint8_t kSizeOf4 = 2;
+  put(out, std::string_view("OHDR\2"), kSizeOf4, u32(message_bytes(messages)));
+  for (const auto& [type, bytes] : messages)
+    put(out, u8(static_cast<std::uint8_t>(type)), u16(bytes.size()), u8(0), bytes);
+  put(out, lookup3(ByteView(out).subspan(static_cast<std::size_t>(objects_[number].header_at))));
 }
 
 void FileImage::lay_out() {
   std::uint64_t at = kSuperblock;
   if (!heap_.empty()) at = heap_.back().at + std::max(kLeastCollection, heap_.back().bytes);
-  for (Object& object : objects_) {
-    object.header_at = at;
-    at += header_size(object);
+  for (std::uint32_t number = 0; number < objects_.size(); ++number) {
+    objects_[number].header_at = at;
+    at += kHeaderAround + message_bytes(messages_of(number, {}));
   }
   for (Object& object : objects_) {
     if (!object.grid) continue;
@@ -269,18 +252,16 @@ void FileImage::lay_out() {
 ByteVector FileImage::metadata(const Elsewhere& elsewhere, std::uint64_t file_size) const {
   ByteVector out;
   out.reserve(static_cast<std::size_t>(metadata_size_));
-  append_text(out, std::string_view("\x89HDF\r\n\x1a\n\2\x08\x08\0", 12));
-  append_le<std::uint64_t>(out, 0);  // where addresses count from
-  append_le(out, kNowhere);          // no extension
-  append_le(out, file_size);
-  append_le(out, objects_[kRoot].header_at);
-  append_le(out, lookup3(out));
+  constexpr std::uint64_t kBase = 0, kNoExtension = kNowhere;  // addresses count from the base
+  put(out, std::string_view("\x89HDF\r\n\x1a\n\2\x08\x08\0", 12), kBase, kNoExtension, file_size,
+      objects_[kRoot].header_at);
+  put(out, lookup3(out));
   append_heap(out);
   for (std::uint32_t number = 0; number < objects_.size(); ++number)
     append_header(out, number, elsewhere);
   for (std::uint32_t number = 0; number < objects_.size(); ++number)
     if (const Object& object = objects_[number]; object.grid)
-      append_bytes(out, chunk_tree(*object.grid, object.tree_at, elsewhere.at(number)));
+      put(out, chunk_tree(*object.grid, object.tree_at, elsewhere.at(number)));
   EBB_CHECK(out.size() == metadata_size_);
   return out;
 }

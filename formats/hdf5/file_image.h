@@ -18,6 +18,7 @@
 #include "ebb/formats/core/dtype.h"
 #include "ebb/formats/hdf5/chunk_tree.h"
 #include "ebb/formats/hdf5/description.h"
+#include "ebb/formats/hdf5/messages.h"
 #include "ebb/formats/layout/box.h"
 
 namespace ebb::formats::hdf5 {
@@ -68,7 +69,7 @@ class FileImage {
 
  private:
   struct Message {
-    std::uint8_t type = 0;
+    MessageType type;
     ByteVector bytes;
   };
   struct Object {
@@ -84,7 +85,8 @@ class FileImage {
   };
 
   std::optional<std::uint32_t> add(std::uint32_t group, const std::string& name);
-  std::uint64_t header_size(const Object& object) const;
+  // Of the header, in order. Their sizes are the same before and after lay_out().
+  std::vector<Message> messages_of(std::uint32_t number, const Elsewhere& elsewhere) const;
   void append_header(ByteVector& out, std::uint32_t number, const Elsewhere& elsewhere) const;
   // Where `bytes` will lie: {address of the collection, index in it}.
   std::pair<std::uint64_t, std::uint32_t> to_heap(ByteVector bytes);

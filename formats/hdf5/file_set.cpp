@@ -92,9 +92,7 @@ Result<> settle_link(const Link& link, const SoftLinks& soft, File& file) {
     return {};
   }
   const auto& groups = file.description.groups;
-  const bool is_group = std::any_of(groups.begin(), groups.end(),
-                                    [&](const Group& group) { return group.path == target; });
-  if (!is_group)
+  if (std::ranges::find(groups, target, &Group::path) == groups.end())
     return refused(file, Code::incomplete,
                    compose("soft link {} leads to {}, where nothing is", path, printable(target)));
   file.notes.push_back(
@@ -129,8 +127,8 @@ std::optional<std::string> unescaped(std::string_view name) {
 
 bool looks_like_hdf5(std::string_view name) {
   constexpr std::array<std::string_view, 3> kEndings = {".h5", ".hdf5", ".hdf"};
-  return std::any_of(kEndings.begin(), kEndings.end(),
-                     [&](std::string_view ending) { return name.ends_with(ending); });
+  return std::ranges::any_of(kEndings,
+                             [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
 Result<FileSet> FileSet::open(std::shared_ptr<const SourceTree> tree) {
@@ -187,8 +185,7 @@ Result<FileSet::Source> FileSet::source_of(std::size_t from, const Dataset& data
     return bad(Code::unsupported, "is a numbered series, which is not read by this version");
   const std::string name = *plain == "." ? file.name : beside(file.name, *plain);
   if (name.empty()) return bad(Code::unsupported, "lies outside the checkpoint");
-  const auto found = std::find_if(files_.begin(), files_.end(),
-                                  [&](const File& other) { return other.name == name; });
+  const auto found = std::ranges::find(files_, name, &File::name);
   if (found == files_.end())
     return bad(Code::incomplete,
                single_ ? "was not opened (the library alone would read NaN)"

@@ -16,21 +16,13 @@ constexpr std::array<std::string_view, 3> kOfTheFile = {"format", "format_versio
 constexpr std::array<std::string_view, 7> kOfADataset = {"global_shape", "offset", "dtype", "rank",
                                                          "zero_stage",   "name",   "state"};
 
-template <typename Names>
-bool is_one_of(std::string_view name, const Names& names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
 }
 
 const Value* find(const std::vector<Attribute>& attributes, std::string_view name) {
-  for (const Attribute& attribute : attributes)
-    if (attribute.name == name) return &attribute.value;
-  return nullptr;
-}
-
-const std::vector<Attribute>* root_of(const File& file) {
-  for (const Group& group : file.description.groups)
-    if (group.path == "/") return &group.attributes;
-  return nullptr;
+  const auto found = std::ranges::find(attributes, name, &Attribute::name);
+  return found == attributes.end() ? nullptr : &found->value;
 }
 
 std::optional<Shape> wholes(const Value& value) {
@@ -185,8 +177,9 @@ class Values {
 }  // namespace
 
 bool follows_convention(const File& file) {
-  const std::vector<Attribute>* root = root_of(file);
-  const Value* format = root == nullptr ? nullptr : find(*root, "format");
+  const auto& groups = file.description.groups;
+  const auto root = std::ranges::find(groups, "/", &Group::path);
+  const Value* format = root == groups.end() ? nullptr : find(root->attributes, "format");
   return format != nullptr && format->kind == Value::Kind::string && format->text == kFormatMark;
 }
 

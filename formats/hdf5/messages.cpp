@@ -1,6 +1,8 @@
 #include "ebb/formats/hdf5/messages.h"
 
 #include <bit>
+#include <string>
+#include <utility>
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/hdf5/elements.h"
@@ -18,84 +20,52 @@ enum class TypeClass : std::uint8_t {
 };
 constexpr std::uint8_t kUtf8 = 1;
 
-void append_type_head(ByteVector& out, TypeClass kind, std::uint8_t version, std::uint32_t bits,
-                      std::uint32_t bytes) {
-  append_le(out, static_cast<std::uint8_t>(version << 4 | static_cast<std::uint8_t>(kind)));
-  for (const unsigned shift : {0u, 8u, 16u})
-    append_le(out, static_cast<std::uint8_t>(bits >> shift));
-  append_le(out, bytes);
+ByteVector type_head(TypeClass kind, std::uint32_t version, std::uint32_t bits,
+                     std::uint32_t bytes) {
+  return record(bits << 8 | version << 4 | static_cast<std::uint32_t>(kind), bytes);
 }
 
+constexpr std::uint16_t kFirstBit = 0;
+
 ByteVector integer_type(std::uint32_t bytes, bool is_signed) {
-  ByteVector out;
-  append_type_head(out, TypeClass::integer, 1, is_signed ? 8 : 0, bytes);
-  append_le<std::uint16_t>(out, 0);  // first bit
-  append_le(out, static_cast<std::uint16_t>(bytes * 8));
-  return out;
+  return record(type_head(TypeClass::integer, 1, is_signed ? 8 : 0, bytes), kFirstBit,
+                u16(bytes * 8));
 }
 
 ByteVector float_type(const FloatBits& bits) {
-  ByteVector out;
   constexpr std::uint32_t kLeadingOneImplied = 2u << 4;
-  const std::uint32_t sign_at = bits.bytes * 8 - 1;
-  append_type_head(out, TypeClass::floating, 1, kLeadingOneImplied | sign_at << 8, bits.bytes);
-  append_le<std::uint16_t>(out, 0);
-  append_le(out, static_cast<std::uint16_t>(bits.bytes * 8));
-  append_le(out, static_cast<std::uint8_t>(bits.mantissa_bits));
-  append_le(out, static_cast<std::uint8_t>(bits.exponent_bits));
-  append_le<std::uint8_t>(out, 0);
-  append_le(out, static_cast<std::uint8_t>(bits.mantissa_bits));
-  append_le(out, static_cast<std::uint32_t>(bits.bias));
-  return out;
+  const std::uint32_t sign_at = bits.bytes * 8 - 1, exponent_at = bits.mantissa_bits;
+  return record(type_head(TypeClass::floating, 1, kLeadingOneImplied | sign_at << 8, bits.bytes),
+                kFirstBit, u16(bits.bytes * 8), u8(exponent_at), u8(bits.exponent_bits),
+                u8(kFirstBit), u8(bits.mantissa_bits), u32(bits.bias));
 }
 
-void append_name(ByteVector& out, std::string_view name) {
-  append_text(out, name);
-  append_le<std::uint8_t>(out, 0);
-}
+std::string zero_ended(std::string_view name) { return std::string(name) + '\0'; }
 
 // numpy's: the floats "r" and "i".
 ByteVector complex_type(DType part) {
   const FloatBits bits = float_bits_of(part).value();
-  ByteVector out;
-  append_type_head(out, TypeClass::compound, 3, 2, bits.bytes * 2);
-  for (const auto& [name, at] : {std::pair("r", 0u), std::pair("i", bits.bytes)}) {
-    append_name(out, name);
-    append_le(out, static_cast<std::uint8_t>(at));
-    append_bytes(out, float_type(bits));
-  }
+  ByteVector out = type_head(TypeClass::compound, 3, 2, bits.bytes * 2);
+  for (const auto& [name, at] : {std::pair("r", 0u), std::pair("i", bits.bytes)})
+    put(out, zero_ended(name), u8(at), float_type(bits));
   return out;
 }
 
 // h5py's: an enum over int8.
 ByteVector boolean_type() {
-  ByteVector out;
-  append_type_head(out, TypeClass::enumeration, 3, 2, 1);
-  append_bytes(out, integer_type(1, true));
-  append_name(out, "FALSE");
-  append_name(out, "TRUE");
-  append_le<std::uint8_t>(out, 0);
-  append_le<std::uint8_t>(out, 1);
-  return out;
+  return record(type_head(TypeClass::enumeration, 3, 2, 1), integer_type(1, true),
+                zero_ended("FALSE"), zero_ended("TRUE"), u8(0), u8(1));
 }
 
 // Numbers of version 2's regular selections take 8 bytes, so any extent fits.
 void append_selection(ByteVector& out, const Selection& selection) {
   constexpr std::uint32_t kHyperslab = 2, kAll = 3;
-  if (selection.kind == Selection::Kind::everything) {
-    for (const std::uint32_t word : {kAll, 1u, 0u, 0u}) append_le(out, word);
-    return;
-  }
-  const auto dims = static_cast<std::uint32_t>(selection.start.size());
-  append_le(out, kHyperslab);
-  append_le<std::uint32_t>(out, 2);
-  append_le<std::uint8_t>(out, 1);  // regular
-  append_le<std::uint32_t>(out, 4 + dims * 32);
-  append_le(out, dims);
-  for (std::uint32_t d = 0; d < dims; ++d)
-    for (const auto* numbers :
-         {&selection.start, &selection.stride, &selection.count, &selection.block})
-      append_le(out, (*numbers)[d]);
+  constexpr std::uint8_t kRegular = 1;
+  if (selection.kind == Selection::Kind::everything) return put(out, kAll, u32(1), u32(0), u32(0));
+  const std::size_t dims = selection.start.size();
+  put(out, kHyperslab, u32(2), kRegular, u32(4 + dims * 32), u32(dims));
+  for (std::size_t d = 0; d < dims; ++d)
+    put(out, selection.start[d], selection.stride[d], selection.count[d], selection.block[d]);
 }
 
 // Names in mappings are formats of printf: a '%' of its own is written twice.
@@ -138,13 +108,12 @@ std::uint32_t lookup3(ByteView bytes) {
   return c;
 }
 
+// The version comes first, and in layouts their class behind it.
 ByteVector dataspace(const Shape& shape) {
-  ByteVector out;
-  append_le<std::uint8_t>(out, 2);  // version
-  append_le(out, static_cast<std::uint8_t>(shape.size()));
-  append_le<std::uint8_t>(out, 0);                                   // no largest extents
-  append_le(out, static_cast<std::uint8_t>(shape.empty() ? 0 : 1));  // scalar or simple
-  for (const std::uint64_t extent : shape) append_le(out, extent);
+  constexpr std::uint8_t kNoLargestExtents = 0;
+  const bool simple = !shape.empty();  // else a scalar
+  ByteVector out = record(u8(2), u8(shape.size()), kNoLargestExtents, u8(simple));
+  for (const std::uint64_t extent : shape) put(out, extent);
   return out;
 }
 
@@ -168,116 +137,66 @@ ByteVector datatype(DType dtype) {
 }
 
 ByteVector text_type() {
-  ByteVector out;
   constexpr std::uint32_t kString = 1;
-  append_type_head(out, TypeClass::variable, 1, kString | std::uint32_t{kUtf8} << 8, 16);
-  append_bytes(out, integer_type(1, false));
-  return out;
+  return record(type_head(TypeClass::variable, 1, kString | std::uint32_t{kUtf8} << 8, 16),
+                integer_type(1, false));
 }
 
 ByteVector link_info(std::uint64_t links) {
-  ByteVector out;
-  append_le<std::uint8_t>(out, 0);  // version
-  append_le<std::uint8_t>(out, 1);  // links know in which order they were made
-  append_le(out, links);
-  append_le(out, kNowhere);  // no heap: they are in the header
-  append_le(out, kNowhere);
-  return out;
+  constexpr std::uint8_t kInOrder = 1;  // links know in which order they were made
+  // No heap and no index: they are in the header.
+  return record(u8(0), kInOrder, links, kNowhere, kNowhere);
 }
 
 ByteVector group_info() { return ByteVector(2); }
 
 ByteVector link(std::uint64_t number, std::string_view name, std::uint64_t header_at) {
-  ByteVector out;
   constexpr std::uint8_t kLengthOf4 = 2, kOrder = 4, kCharset = 16;
-  append_le<std::uint8_t>(out, 1);  // version
-  append_le<std::uint8_t>(out, kLengthOf4 | kOrder | kCharset);
-  append_le(out, number);
-  append_le(out, kUtf8);
-  append_le(out, static_cast<std::uint32_t>(name.size()));
-  append_text(out, name);
-  append_le(out, header_at);
-  return out;
+  return record(u8(1), u8(kLengthOf4 | kOrder | kCharset), number, kUtf8, u32(name.size()), name,
+                header_at);
 }
 
-std::uint64_t link_size(std::string_view name) { return 1 + 1 + 8 + 1 + 4 + name.size() + 8; }
-
 ByteVector fill_value() {
-  ByteVector out;
   constexpr std::uint8_t kEarly = 1, kNever = 1 << 2;
-  append_le<std::uint8_t>(out, 3);  // version
-  append_le<std::uint8_t>(out, kEarly | kNever);
-  return out;
+  return record(u8(3), u8(kEarly | kNever));
 }
 
 ByteVector contiguous_layout(std::uint64_t at, std::uint64_t bytes) {
-  ByteVector out;
-  append_le<std::uint8_t>(out, 3);  // version
-  append_le<std::uint8_t>(out, 1);
-  append_le(out, at);
-  append_le(out, bytes);
-  return out;
+  return record(u8(3), u8(1), at, bytes);
 }
 
 ByteVector chunked_layout(std::uint64_t tree_at, const Shape& chunk, std::uint32_t elem_bytes) {
-  ByteVector out;
-  append_le<std::uint8_t>(out, 3);  // version
-  append_le<std::uint8_t>(out, 2);
-  append_le(out, static_cast<std::uint8_t>(chunk.size() + 1));
-  append_le(out, tree_at);
-  for (const std::uint64_t extent : chunk) append_le(out, static_cast<std::uint32_t>(extent));
-  append_le(out, elem_bytes);
+  ByteVector out = record(u8(3), u8(2), u8(chunk.size() + 1), tree_at);
+  for (const std::uint64_t extent : chunk) put(out, u32(extent));
+  put(out, elem_bytes);
   return out;
 }
 
 ByteVector zstd_filter(int level) {
-  ByteVector out;
-  append_le<std::uint8_t>(out, 2);  // version
-  append_le<std::uint8_t>(out, 1);  // filters
-  append_le(out, static_cast<std::uint16_t>(kZstd));
-  append_le<std::uint16_t>(out, 0);  // no name
-  append_le<std::uint16_t>(out, 0);  // every chunk goes through it
-  append_le<std::uint16_t>(out, 1);
-  append_le(out, static_cast<std::uint32_t>(level));
-  return out;
+  constexpr std::uint8_t kFilters = 1;
+  constexpr std::uint16_t kNoName = 0, kEveryChunk = 0, kSettings = 1;
+  return record(u8(2), kFilters, u16(kZstd), kNoName, kEveryChunk, kSettings,
+                static_cast<std::uint32_t>(level));
 }
 
 ByteVector virtual_layout(std::uint64_t heap_at, std::uint32_t index) {
-  ByteVector out;
-  append_le<std::uint8_t>(out, 4);  // version
-  append_le<std::uint8_t>(out, 3);
-  append_le(out, heap_at);
-  append_le(out, index);
-  return out;
+  return record(u8(4), u8(3), heap_at, index);
 }
 
 ByteVector mappings_block(const std::vector<Mapping>& mappings) {
-  ByteVector out;
-  append_le<std::uint8_t>(out, 0);  // version
-  append_le<std::uint64_t>(out, mappings.size());
+  ByteVector out = record(u8(0), std::uint64_t{mappings.size()});
   for (const Mapping& mapping : mappings) {
-    append_name(out, escaped(mapping.file));
-    append_name(out, escaped(mapping.dataset));
+    put(out, zero_ended(escaped(mapping.file)), zero_ended(escaped(mapping.dataset)));
     append_selection(out, mapping.source);
     append_selection(out, mapping.target);
   }
-  append_le(out, lookup3(out));
+  put(out, lookup3(out));
   return out;
 }
 
 ByteVector attribute_message(std::string_view name, ByteView type, ByteView space, ByteView data) {
-  ByteVector out;
-  append_le<std::uint8_t>(out, 3);  // version
-  append_le<std::uint8_t>(out, 0);
-  append_le(out, static_cast<std::uint16_t>(name.size() + 1));
-  append_le(out, static_cast<std::uint16_t>(type.size()));
-  append_le(out, static_cast<std::uint16_t>(space.size()));
-  append_le(out, kUtf8);
-  append_name(out, name);
-  append_bytes(out, type);
-  append_bytes(out, space);
-  append_bytes(out, data);
-  return out;
+  return record(u8(3), u8(0), u16(name.size() + 1), u16(type.size()), u16(space.size()), kUtf8,
+                zero_ended(name), type, space, data);
 }
 
 }  // namespace ebb::formats::hdf5

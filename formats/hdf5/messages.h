@@ -2,6 +2,7 @@
 // Level 2". Internal to formats/hdf5.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,30 @@ enum class MessageType : std::uint8_t {
   attribute = 12,
 };
 
+// Appends the fields: numbers in as many bytes as their type has, bytes and text as they are.
+template <typename... Fields>
+void put(ByteVector& out, const Fields&... fields) {
+  const auto one = [&out](const auto& field) {
+    if constexpr (std::integral<std::remove_cvref_t<decltype(field)>>)
+      append_le(out, field);
+    else if constexpr (std::convertible_to<decltype(field), std::string_view>)
+      append_text(out, field);
+    else
+      append_bytes(out, field);
+  };
+  (one(fields), ...);
+}
+template <typename... Fields>
+ByteVector record(const Fields&... fields) {
+  ByteVector out;
+  put(out, fields...);
+  return out;
+}
+// Numbers of these widths; what does not fit was refused before.
+constexpr std::uint8_t u8(std::uint64_t number) { return static_cast<std::uint8_t>(number); }
+constexpr std::uint16_t u16(std::uint64_t number) { return static_cast<std::uint16_t>(number); }
+constexpr std::uint32_t u32(std::uint64_t number) { return static_cast<std::uint32_t>(number); }
+
 // Bob Jenkins' lookup3, hashlittle() from 0: the checksum of metadata.
 std::uint32_t lookup3(ByteView bytes);
 
@@ -36,7 +61,6 @@ ByteVector text_type();  // of variable length, UTF-8
 ByteVector link_info(std::uint64_t links);
 ByteVector group_info();
 ByteVector link(std::uint64_t number, std::string_view name, std::uint64_t header_at);
-std::uint64_t link_size(std::string_view name);
 
 ByteVector fill_value();  // storage at once, filled with nothing
 ByteVector contiguous_layout(std::uint64_t at, std::uint64_t bytes);

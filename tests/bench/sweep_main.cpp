@@ -9,7 +9,7 @@
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libswap/queue/disk_probe.h"
 #include "ebb/libswap/sys/process.h"
-#include "examples/gpt/files.h"
+#include "tools/cli/result_file.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
 
@@ -101,6 +101,9 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   if (!arguments.has("swap"))
     return Error{Code::usage, "--swap DIR is missing: where state is to be paged", "ebb-sweep -h"};
   const std::filesystem::path swap = *arguments.text("swap");
+  const tools::ResultFile results{"--json", arguments.text("json").value_or(""),
+                                  "result of ebb-sweep", "{\n  \"state_bytes\": "};
+  if (arguments.has("json")) EBB_TRY(check_replaceable(results));
   const std::uint64_t state = arguments.size("state").value_or(formats::GiB);
   const auto config = config_for(state);
   EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
@@ -140,7 +143,7 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
       "{\n  \"state_bytes\": %llu,\n  \"sweep_s\": %.9g,\n  \"sweep_bytes_per_s\": %.9g,\n"
       "  \"disk_bytes_per_s\": %.9g,\n  \"share_of_disk\": %.9g\n}\n",
       static_cast<unsigned long long>(state), sweep_s, sweep, disk, sweep / disk);
-  EBB_TRY(gpt::write_text(*io, *arguments.text("json"), text.data()));
+  EBB_TRY(write_result(results, text.data()));
   return Exit::success;
 }
 

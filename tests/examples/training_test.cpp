@@ -166,6 +166,26 @@ class Limit {
   rlimit before_{};
 };
 
+TEST_F(GptTrain, ResultsReplaceEarlierOnesAndNothingElse) {
+  const std::string json = folder_ / "results.json", trace = folder_ / "timeline.json";
+  for (const char* steps : {"1", "2"}) {
+    const auto run =
+        train({"--swap", swap("results"), "--steps", steps, "--json", json, "--trace", trace});
+    EXPECT_EQ(run.exit, 0) << run.err;
+  }
+  const std::string thesis = folder_ / "thesis.json", link = folder_ / "link.json";
+  fs::copy_file(trace, thesis);
+  fs::create_symlink("results.json", link);
+  for (const auto& [flag, file] :
+       {std::pair("--json", thesis), {"--json", link}, {"--trace", json}}) {
+    const auto run = train({"--swap", swap("results"), "--steps", "9", flag, file});
+    EXPECT_EQ(run.exit, 2) << run.err;
+    EXPECT_NE(run.err.find(file + ": it is there, and no "), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find("step  "), std::string::npos) << run.err;  // not even one
+  }
+  EXPECT_EQ(fs::file_size(thesis), fs::file_size(trace));
+}
+
 TEST_F(GptTrain, NoRoomForTheProbeIsNoReasonNotToTrain) {
   const Limit files(RLIMIT_FSIZE, 100u << 20);
   const auto trained = train({"--swap", swap("tight"), "--steps", "1"});

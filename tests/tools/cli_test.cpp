@@ -12,11 +12,11 @@ namespace {
 constexpr std::array<std::string_view, 2> kChoices = {"rows", "zero3"};
 constexpr std::array kPositionals = {Positional{"PATH", "where"}};
 constexpr std::array kFlags = {
-    Flag{"json", '\0', FlagType::on, {}, {}, "G", {}, "j", {}, Repeat::once},
-    Flag{"threads", 'j', FlagType::count, "N", "2", "G", {}, "t", {}, Repeat::once},
-    Flag{"memory", 'M', FlagType::size, "SIZE", {}, "G", {}, "m", {}, Repeat::once},
-    Flag{"partition", 'p', FlagType::choice, "P", "rows", "G", kChoices, "p", {}, Repeat::once},
-    Flag{"key", 'k', FlagType::text, "GLOB", {}, "G", {}, "k", {}, Repeat::many},
+    flag("G", "--json", "j"),
+    flag("G", "-j, --threads N", "t").as(FlagType::count).or_else("2"),
+    flag("G", "-M, --memory SIZE", "m").as(FlagType::size),
+    flag("G", "-p, --partition P", "p").one_of(kChoices).or_else("rows"),
+    flag("G", "-k, --key GLOB", "k").many(),
 };
 constexpr Program kProgram = {"prog", "does things", kPositionals, kFlags, {}, {}};
 
@@ -112,13 +112,6 @@ TEST(Text, CountsLayersLikePeople) {
   EXPECT_TRUE(natural_less("a", "a.b"));
 }
 
-TEST(Text, GlobsMatchWholeNames) {
-  EXPECT_TRUE(glob_match("layers.*.w", "layers.0.attn.w"));
-  EXPECT_TRUE(glob_match("*", ""));
-  EXPECT_FALSE(glob_match("layers.?.w", "layers.10.w"));
-  EXPECT_FALSE(glob_match("w", "w2"));
-}
-
 TEST(Text, SizesAreInBinaryUnits) {
   EXPECT_EQ(bytes_text(1023), "1023 B");
   EXPECT_EQ(bytes_text(1024), "1.0 KiB");
@@ -126,10 +119,27 @@ TEST(Text, SizesAreInBinaryUnits) {
   EXPECT_EQ(count_text(1234567), "1,234,567");
 }
 
+TEST(Text, NumbersAreWhatPrintfWrites) {
+  EXPECT_EQ(decimal(2.0 / 3, 2), "0.67");
+  EXPECT_EQ(decimal(-1e300, 0).size(), 302u);
+  EXPECT_EQ(significant(0.000012345678, 3), "1.23e-05");
+  EXPECT_EQ(significant(1e6, 5), "1e+06");
+  EXPECT_EQ(shortest(0.1), "0.1");
+  EXPECT_EQ(joined(kChoices), "rows, zero3");
+}
+
 TEST(Text, TablesEscapeWhatATerminalWouldObey) {
   Table table({{"name"}, {"n", Align::right}});
   table.add({"a\x1b[31m", "7"});
   EXPECT_EQ(table.text(), "  name       n\n  a\\x1b[31m  7\n");
+}
+
+TEST(Json, ValuesAreWrittenAsTheirTypesSay) {
+  JsonWriter json;
+  json.open_object().put("a", "x").put("b", true).put("c", std::optional<int>());
+  json.put("d", std::optional(-1)).put("e", std::vector<std::string>{"y", "z"}).close_object();
+  EXPECT_EQ(json.take(),
+            "{\"a\": \"x\", \"b\": true, \"c\": null, \"d\": -1, \"e\": [\"y\", \"z\"]}\n");
 }
 
 TEST(Json, CommasStandBetweenValuesOnly) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <set>
+#include <span>
 
 #include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/compose.h"
@@ -38,11 +39,9 @@ bool begins_with(const fs::path& path, const fs::path& folder) {
 
 // Things of one kind in one line: "value 'a', value 'b' and 5 more".
 std::string in_one_line(const std::vector<std::string>& items, std::size_t most) {
-  std::string out;
-  for (std::size_t i = 0; i < std::min(items.size(), most); ++i)
-    out.append(i == 0 ? "" : ", ").append(items[i]);
-  return items.size() <= most ? out
-                              : compose("{} and {} more", out, count_text(items.size() - most));
+  if (items.size() <= most) return joined(items);
+  return compose("{} and {} more", joined(std::span(items).first(most)),
+                 count_text(items.size() - most));
 }
 
 // Files that loaders and savers lay beside those which a description speaks of.
@@ -60,7 +59,7 @@ bool lies_beside(const Catalog& there, const std::string& name) {
   if (std::ranges::find(kBeside, fs::path(name).filename().string()) != kBeside.end()) return true;
   return there.format == "deepspeed-universal" &&
          std::ranges::any_of(kRepeated, [&](std::string_view pattern) {
-           return formats::glob_captures(pattern, name).has_value();
+           return formats::glob_match(pattern, name);
          });
 }
 

@@ -1,8 +1,6 @@
 #include "tools/ckpt_convert/report.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
@@ -83,57 +81,42 @@ std::string done_text(const Request& request, const Prepared& prepared, const Ou
       prepared.conversion.plan.omitted.size() + outcome.rounded_otherwise.size();
   const double rate =
       static_cast<double>(report.plain_bytes) / std::max(report.seconds, 1e-9) / 1e6;
-  std::array<char, 64> seconds{}, speed{};
-  std::snprintf(seconds.data(), seconds.size(), " in %.2f s", report.seconds);
-  if (rate >= 1) std::snprintf(speed.data(), speed.size(), " (%.0f MB/s)", rate);
-  return compose("{}: {} for {}, {}, {}, {}{}{}, verified bit for bit\n{}{}{}",
-                 printable(request.destination), request.format->name(),
-                 plural(request.world, "rank"), plural(tensors - lost, "tensor"),
-                 plural(report.files, "file"), written_bytes(report, prepared), seconds.data(),
-                 speed.data(), folder_note(request, prepared),
-                 (prepared.replaces.empty() ? "" : "  replaced " + prepared.replaces + "\n"),
-                 verified_text(prepared, outcome));
+  return compose(
+      "{}: {} for {}, {}, {}, {} in {} s{}, verified bit for bit\n{}{}{}",
+      printable(request.destination), request.format->name(), plural(request.world, "rank"),
+      plural(tensors - lost, "tensor"), plural(report.files, "file"),
+      written_bytes(report, prepared), decimal(report.seconds, 2),
+      (rate >= 1 ? compose(" ({} MB/s)", decimal(rate, 0)) : ""), folder_note(request, prepared),
+      (prepared.replaces.empty() ? "" : "  replaced " + prepared.replaces + "\n"),
+      verified_text(prepared, outcome));
 }
 
 std::string report_json(const Request& request, const Prepared& prepared, const Outcome* outcome) {
+  const formats::Conversion& conversion = prepared.conversion;
   JsonWriter json;
-  json.open_object().key("schema").text("ckpt.convert/1");
-  json.key("dry_run").raw(outcome == nullptr ? "true" : "false");
-  json.key("source").text(request.source).key("destination").text(request.destination);
-  json.key("format").text(request.format->name()).key("world").number(request.world);
-  json.key("partition").text(formats::name_of(prepared.conversion.policy));
-  json.key("tensors").number(prepared.conversion.content->catalog().tensors.size());
-  json.key("files").open_list();
-  for (const auto* files :
-       {&prepared.conversion.plan.files, &prepared.conversion.plan.commit_files})
-    for (const OutputFile& file : *files)
-      json.open_object()
-          .key("name")
-          .text(file.name)
-          .key("rank")
-          .number(index_of(file.writer))
-          .key("bytes")
-          .number(file.size)
-          .close_object();
-  json.close_list().key("changes").open_list();
-  for (const std::string& change : prepared.conversion.changes) json.text(change);
-  json.close_list().key("bytes").number(prepared.bytes());
-  if (prepared.conversion.plan.packing) {
-    json.key("compression").text(compose("zstd:{}", request.compression->level));
-    if (outcome != nullptr) json.key("compressed_bytes").number(outcome->report.bytes);
+  json.open_object().put("schema", "ckpt.convert/1").put("dry_run", outcome == nullptr);
+  json.put("source", request.source).put("destination", request.destination);
+  json.put("format", request.format->name()).put("world", request.world);
+  json.put("partition", formats::name_of(conversion.policy));
+  json.put("tensors", conversion.content->catalog().tensors.size()).key("files").open_list();
+  for (const auto* files : {&conversion.plan.files, &conversion.plan.commit_files})
+    for (const OutputFile& file : *files) {
+      json.open_object().put("name", file.name).put("rank", file.writer);
+      json.put("bytes", file.size).close_object();
+    }
+  json.close_list().put("changes", conversion.changes).put("bytes", prepared.bytes());
+  if (conversion.plan.packing) {
+    json.put("compression", compose("zstd:{}", request.compression->level));
+    if (outcome != nullptr) json.put("compressed_bytes", outcome->report.bytes);
   }
-  json.key("dropped").open_list();
-  for (const std::string& dropped : prepared.conversion.plan.dropped) json.text(dropped);
+  std::vector<std::string> dropped = conversion.plan.dropped;
   if (outcome != nullptr)
-    for (const std::string& line : outcome->rounded_otherwise) json.text(line);
-  json.close_list();
-  if (outcome != nullptr)
-    json.key("seconds")
-        .raw(std::to_string(outcome->report.seconds))
-        .key("resumed_bytes")
-        .number(outcome->report.bytes_found)
-        .key("verified")
-        .raw("true");
+    std::ranges::copy(outcome->rounded_otherwise, std::back_inserter(dropped));
+  json.put("dropped", dropped);
+  if (outcome != nullptr) {
+    json.key("seconds").raw(std::to_string(outcome->report.seconds));
+    json.put("resumed_bytes", outcome->report.bytes_found).put("verified", true);
+  }
   json.close_object();
   return json.take();
 }

@@ -30,9 +30,7 @@ class Findings {
 
   // `left` and `right` are the same elements, from element `at` on.
   void add(std::uint64_t at, ByteView left, ByteView right) {
-    if (left_ == right_ && left.size() == right.size() &&
-        std::equal(left.begin(), left.end(), right.begin()))
-      return;
+    if (left_ == right_ && std::ranges::equal(left, right)) return;
     const std::size_t x_bytes = formats::bytes_of(left_), y_bytes = formats::bytes_of(right_);
     const std::size_t elems = left.size() / x_bytes;
     for (std::size_t first = 0; first < elems; first += kBlock) {
@@ -61,11 +59,9 @@ class Findings {
         apart = std::max(apart, distance(part < x_each ? x_[i * x_each + part] : 0,
                                          part < y_each ? y_[i * y_each + part] : 0));
       // Of one dtype the bits count: -0.0 is not 0.0.
-      const bool equal =
-          left_ == right_ ? std::equal(left.begin() + static_cast<std::ptrdiff_t>(i * bytes),
-                                       left.begin() + static_cast<std::ptrdiff_t>((i + 1) * bytes),
-                                       right.begin() + static_cast<std::ptrdiff_t>(i * bytes))
-                          : apart == 0;
+      const bool equal = left_ == right_ ? std::ranges::equal(left.subspan(i * bytes, bytes),
+                                                              right.subspan(i * bytes, bytes))
+                                         : apart == 0;
       if (equal) continue;
       if (differing_++ == 0) first_ = at + i;
       largest_ = std::max(largest_, apart);
@@ -88,50 +84,56 @@ Shape index_of_element(const Shape& shape, std::uint64_t element) {
   return index;
 }
 
-// Two streams over whole tensors of one shape. `rounded`: the right one's elements are rounded to
-// the left one's dtype first.
-enum class Rounding : std::uint8_t { none, right_to_left };
-Result<Findings> read_both(const Side& left, const TensorEntry& a, const Side& right,
-                           const TensorEntry& b, Rounding rounding) {
+// Reads two whole tensors of one shape, the same elements of both at a time, while take(a's bytes,
+// b's) wants more.
+template <typename Take>
+Result<> read_both(const Side& left, const TensorEntry& a, const Side& right, const TensorEntry& b,
+                   Take take) {
   EBB_TRY_ASSIGN(const BoxReader a_reader, BoxReader::open(left.checkpoint, a));
   EBB_TRY_ASSIGN(const BoxReader b_reader, BoxReader::open(right.checkpoint, b));
   EBB_TRY_ASSIGN(BoxStream a_stream, BoxStream::open(a_reader, formats::whole(a.shape)));
   EBB_TRY_ASSIGN(BoxStream b_stream, BoxStream::open(b_reader, formats::whole(b.shape)));
   const std::size_t a_bytes = a_reader.elem_bytes(), b_bytes = b_reader.elem_bytes();
-  const bool round = rounding == Rounding::right_to_left;
-  Findings findings(a.dtype, round ? a.dtype : b.dtype);
-  ByteVector x, y, rounded;
-  for (std::uint64_t at = 0; a_stream.bytes_left() > 0; at += kRunElems) {
+  ByteVector x, y;
+  while (a_stream.bytes_left() > 0) {
     const std::uint64_t elems = std::min(kRunElems, a_stream.bytes_left() / a_bytes);
     x.resize(elems * a_bytes);
     y.resize(elems * b_bytes);
     EBB_TRY(a_stream.read(x));
     EBB_TRY(b_stream.read(y));
+    if (!take(ByteView(x), ByteView(y))) break;
+  }
+  return {};
+}
+
+enum class Rounding : std::uint8_t { none, right_to_left };
+// right_to_left: the right one's elements are rounded to the left one's dtype first.
+Result<Findings> compare_values(const Side& left, const TensorEntry& a, const Side& right,
+                                const TensorEntry& b, Rounding rounding) {
+  const bool round = rounding == Rounding::right_to_left;
+  Findings findings(a.dtype, round ? a.dtype : b.dtype);
+  ByteVector rounded;
+  std::uint64_t at = 0;
+  EBB_TRY(read_both(left, a, right, b, [&](ByteView x, ByteView y) {
     if (round) {
       rounded.resize(x.size());
       formats::cast_floats(b.dtype, y, a.dtype, rounded);
+      y = rounded;
     }
-    findings.add(at, x, round ? rounded : y);
-  }
+    findings.add(at, x, y);
+    at += x.size() / formats::bytes_of(a.dtype);
+    return true;
+  }));
   return findings;
 }
 
 // Sub-byte types are compared as they lie.
 Result<bool> packed_equal(const Side& left, const TensorEntry& a, const Side& right,
                           const TensorEntry& b) {
-  EBB_TRY_ASSIGN(const BoxReader a_reader, BoxReader::open(left.checkpoint, a));
-  EBB_TRY_ASSIGN(const BoxReader b_reader, BoxReader::open(right.checkpoint, b));
-  EBB_TRY_ASSIGN(BoxStream a_stream, BoxStream::open(a_reader, formats::whole(a.shape)));
-  EBB_TRY_ASSIGN(BoxStream b_stream, BoxStream::open(b_reader, formats::whole(b.shape)));
-  ByteVector x, y;
-  while (a_stream.bytes_left() > 0) {
-    x.resize(std::min<std::uint64_t>(kRunElems, a_stream.bytes_left()));
-    y.resize(x.size());
-    EBB_TRY(a_stream.read(x));
-    EBB_TRY(b_stream.read(y));
-    if (x != y) return false;
-  }
-  return true;
+  bool equal = true;
+  EBB_TRY(read_both(left, a, right, b,
+                    [&](ByteView x, ByteView y) { return equal = std::ranges::equal(x, y); }));
+  return equal;
 }
 
 std::optional<TensorDifference> said(const Findings& findings, TensorDifference difference) {
@@ -151,8 +153,8 @@ Result<std::optional<TensorDifference>> compare_derived(const Side& left, const 
   const bool stored_left = match.left != nullptr;
   const TensorEntry& weight = stored_left ? *match.left : *match.right;
   EBB_TRY_ASSIGN(const Findings findings,
-                 read_both(stored_left ? left : right, weight, stored_left ? right : left,
-                           *match.master, Rounding::right_to_left));
+                 compare_values(stored_left ? left : right, weight, stored_left ? right : left,
+                                *match.master, Rounding::right_to_left));
   TensorDifference difference{TensorDifference::Kind::values, stored_left ? &weight : match.master,
                               stored_left ? match.master : &weight};
   difference.derived = true;
@@ -177,7 +179,7 @@ Result<std::optional<TensorDifference>> compare_tensors(const Side& left, const 
     EBB_TRY_ASSIGN(const bool equal, packed_equal(left, a, right, b));
     return equal ? Found() : Found({kind, &a, &b});
   }
-  EBB_TRY_ASSIGN(const Findings findings, read_both(left, a, right, b, Rounding::none));
+  EBB_TRY_ASSIGN(const Findings findings, compare_values(left, a, right, b, Rounding::none));
   return said(findings, {kind, &a, &b});
 }
 

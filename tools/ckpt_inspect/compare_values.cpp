@@ -28,22 +28,6 @@ void compare_one(const std::string& what, const Value& a, const Value& b, Compar
                                         text_of(left), text_of(right)));
 }
 
-// The group of `catalog` that holds a parameter of `wanted`: the one of the same number if it does,
-// as names may be mere numbers, the same in several groups.
-const GroupEntry* group_like(const Catalog& catalog, const GroupEntry& wanted, std::size_t number) {
-  const std::set<std::string_view> names(wanted.params.begin(), wanted.params.end());
-  const auto shares = [&](const GroupEntry& group) {
-    return std::ranges::any_of(group.params,
-                               [&](const std::string& name) { return names.contains(name); });
-  };
-  if (number < catalog.groups.size() && shares(catalog.groups[number]))
-    return &catalog.groups[number];
-  const auto found = std::ranges::find_if(catalog.groups, shares);
-  if (found != catalog.groups.end()) return &*found;
-  // Other models have groups of the same kind.
-  return number < catalog.groups.size() ? &catalog.groups[number] : nullptr;
-}
-
 // What one of two groups has and the other has not.
 void compare_sets(const std::string& group, const GroupEntry& a, const GroupEntry& b,
                   Comparison& comparison) {
@@ -68,7 +52,9 @@ void compare_sets(const std::string& group, const GroupEntry& a, const GroupEntr
 void compare_groups(const Catalog& left, const Catalog& right, Comparison& comparison) {
   for (std::size_t i = 0; i < left.groups.size(); ++i) {
     const GroupEntry& a = left.groups[i];
-    const GroupEntry* b = group_like(right, a, i);
+    const GroupEntry* b = formats::group_sharing(right.groups, a, i);
+    // Other models have groups of the same kind.
+    if (b == nullptr && i < right.groups.size()) b = &right.groups[i];
     if (b == nullptr) continue;
     const std::string group = compose("group {}", i);
     if (!a.optimizer.empty() && !b->optimizer.empty())

@@ -1,8 +1,6 @@
 // --diff: what is not the same in two checkpoints.
 #include <array>
-#include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "ebb/formats/core/json_text.h"
 #include "tools/ckpt_inspect/compare.h"
@@ -29,11 +27,9 @@ std::string_view name_of_kind(Kind kind) {
 std::string values_text(const TensorDifference& difference) {
   const auto elements = formats::checked_volume(difference.left->shape).value_or(0);
   if (!difference.largest) return difference.differing == 0 ? "values equal" : "bits differ";
-  std::array<char, 32> largest{};
-  std::snprintf(largest.data(), largest.size(), "%.6g", *difference.largest);
   return compose("{} of {}{}, first at {}, largest difference {}", count_text(difference.differing),
                  plural(elements, "element"), difference.differing == 1 ? " differs" : " differ",
-                 formats::to_string(difference.first), largest.data());
+                 formats::to_string(difference.first), significant(*difference.largest, 6));
 }
 
 // "w (param): F32 against BF16; 3 of 28 elements differ, first at [1, 2], largest difference 0.5"
@@ -64,45 +60,32 @@ void write_side(JsonWriter& json, std::string_view name, const TensorEntry* tens
     json.null();
     return;
   }
-  json.open_object().key("state").text(tensor->state).key("dtype").text(name_of(tensor->dtype));
-  json.key("shape");
-  write_shape(json, tensor->shape);
-  json.close_object();
+  json.open_object().put("state", tensor->state).put("dtype", name_of(tensor->dtype));
+  json.put("shape", tensor->shape).close_object();
 }
 
 void write_difference(JsonWriter& json, const TensorDifference& difference) {
-  json.open_object().key("name").text(shown_tensor(difference).name);
-  json.key("kind").text(name_of_kind(difference.kind));
+  json.open_object().put("name", shown_tensor(difference).name);
+  json.put("kind", name_of_kind(difference.kind));
   write_side(json, "left", difference.left);
   write_side(json, "right", difference.right);
-  json.key("differing_elements").number(difference.differing).key("first_index");
-  write_shape(json, difference.first);
-  json.key("largest_difference");
-  if (difference.largest && std::isfinite(*difference.largest)) {
-    std::array<char, 32> out{};
-    const auto end = std::to_chars(out.data(), out.data() + out.size(), *difference.largest).ptr;
-    json.raw({out.data(), static_cast<std::size_t>(end - out.data())});
-  } else {
-    json.null();
-  }
-  json.key("text").text(line_of(difference)).close_object();
+  json.put("differing_elements", difference.differing).put("first_index", difference.first);
+  const bool finite = difference.largest && std::isfinite(*difference.largest);
+  json.key("largest_difference").raw(finite ? shortest(*difference.largest) : "null");
+  json.put("text", line_of(difference)).close_object();
 }
 
 std::string difference_json(const View& view, const View& other, const Comparison& comparison) {
   JsonWriter json;
   open_document(json, "diff");
-  json.key("left").text(view.path).key("right").text(other.path);
-  json.key("same").raw(comparison.same() ? "true" : "false");
-  json.key("equal_tensors").number(comparison.equal_tensors);
-  json.key("equal_bytes").number(comparison.equal_bytes);
+  json.put("left", view.path).put("right", other.path).put("same", comparison.same());
+  json.put("equal_tensors", comparison.equal_tensors).put("equal_bytes", comparison.equal_bytes);
   json.key("tensors").open_list();
   for (const TensorDifference& difference : comparison.tensors) write_difference(json, difference);
-  json.close_list().key("values").open_list();
-  for (const std::string& difference : comparison.values) json.text(difference);
-  json.close_list().key("values_in_both").number(comparison.values_in_both);
-  json.key("values_only_left").number(comparison.values_only_left);
-  json.key("values_only_right").number(comparison.values_only_right);
-  json.close_object();
+  json.close_list().put("values", comparison.values);
+  json.put("values_in_both", comparison.values_in_both);
+  json.put("values_only_left", comparison.values_only_left);
+  json.put("values_only_right", comparison.values_only_right).close_object();
   return json.take();
 }
 
@@ -116,7 +99,7 @@ std::string difference_text(const Console& console, const View& view,
            (i < comparison.tensors.size() ? line_of(comparison.tensors[i])
                                           : comparison.values[i - comparison.tensors.size()]) +
            "\n";
-  if (shown < total) out += "  ... " + count_text(total - shown) + " more\n";
+  out += left_out(shown, total);
   out += comparison.same() ? console.good("same") + ": "
                            : console.bad(plural(total, "difference")) + "; ";
   out += compose("{} ({}) equal bit for bit, {} compared\n",

@@ -18,9 +18,9 @@ constexpr std::uint64_t kMaxWorld = std::uint64_t{1} << 20;
 
 struct Explained {
   ResumeAnswer answer;
-  std::string command;  // "": none helps
-  std::string saved;    // "by 4 ranks, step 3"
-  std::string hint;     // where there is no command
+  std::optional<std::string> command;
+  std::string saved;  // "by 4 ranks, step 3"
+  std::string hint;   // where there is no command
 };
 
 std::string quoted(const std::string& word) {
@@ -28,12 +28,7 @@ std::string quoted(const std::string& word) {
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
   std::string out = "'";
-  for (const char c : word) {
-    if (c == '\'')
-      out += "'\\''";
-    else
-      out += c;
-  }
+  for (const char& c : word) out += c == '\'' ? std::string_view("'\\''") : std::string_view(&c, 1);
   return out + "'";
 }
 
@@ -51,16 +46,9 @@ std::string json_of(const std::string& path, std::uint32_t world, const Explaine
   const ResumeAnswer& answer = explained.answer;
   JsonWriter json;
   open_document(json, "explain-resume");
-  json.key("path").text(path).key("world").number(world);
-  json.key("resumable").raw(answer.resumable ? "true" : "false");
-  json.key("loader").text(answer.loader).key("why").text(answer.why).key("command");
-  if (explained.command.empty())
-    json.null();
-  else
-    json.text(explained.command);
-  json.key("notes").open_list();
-  for (const std::string& note : answer.notes) json.text(note);
-  json.close_list().close_object();
+  json.put("path", path).put("world", world).put("resumable", answer.resumable);
+  json.put("loader", answer.loader).put("why", answer.why).put("command", explained.command);
+  json.put("notes", answer.notes).close_object();
   return json.take();
 }
 
@@ -72,8 +60,8 @@ std::string text_of(const Console& console, const std::string& path, std::uint32
   out += ", " + answer.loader + (answer.resumable ? " resumes it\n" : " cannot resume it\n");
   out += labelled("why", printable(answer.why, 1000));
   if (!explained.saved.empty()) out += labelled("saved", explained.saved);
-  if (!explained.command.empty()) out += labelled("command", printable(explained.command, 2000));
-  if (explained.command.empty() && !explained.hint.empty()) out += labelled("hint", explained.hint);
+  if (explained.command) out += labelled("command", printable(*explained.command, 2000));
+  if (!explained.command && !explained.hint.empty()) out += labelled("hint", explained.hint);
   for (const std::string& note : answer.notes) out += labelled("note", printable(note, 1000));
   return out;
 }

@@ -10,87 +10,45 @@ constexpr std::string_view kModes = "What to show (without one of these: one scr
 constexpr std::string_view kFilters = "Which tensors";
 constexpr std::string_view kOutput = "How";
 
-struct Spelling {
-  std::string_view name;
-  char letter = '\0';
-  std::string_view metavar = {};  // "": takes no value
-};
-constexpr Flag mode(Spelling spelling, std::string_view line, std::string_view more = {}) {
-  const FlagType type = spelling.metavar.empty() ? FlagType::on : FlagType::text;
-  return {spelling.name, spelling.letter, type, spelling.metavar, {}, kModes, {}, line,
-          more,          Repeat::once};
-}
-constexpr Flag filter(Spelling spelling, FlagType type, Repeat repeat, std::string_view line,
-                      std::string_view more = {}) {
-  return {spelling.name, spelling.letter, type, spelling.metavar, {}, kFilters, {}, line,
-          more,          repeat};
-}
-constexpr Flag count(Flag flag) {
-  flag.type = FlagType::count;
-  return flag;
-}
-
 constexpr std::array kPositionals = {
     Positional{"PATH", "a checkpoint's directory, a single file, or a swap store"}};
 
 constexpr std::array kFlags = {
-    mode({"tensors", 'l'}, "every tensor and value",
+    flag(kModes, "-l, --tensors", "every tensor and value",
          "With --json, the document is {\"tensors\": [...], \"values\": {...}}: the logical "
          "content, the same for the same content in any format."),
-    mode({"digest"}, "with --tensors: sha256 of each whole tensor",
+    flag(kModes, "--digest", "with --tensors: sha256 of each whole tensor",
          "Row-major, little-endian, whatever the partition: equal content has equal digests in "
          "every format and at every number of ranks."),
-    mode({"shards", 's'}, "every stored piece: rank, rows, file, bytes"),
-    mode({"groups", 'g'}, "parameter groups with all their settings"),
-    mode({"verify"}, "prove coverage, read all, check checksums",
+    flag(kModes, "-s, --shards", "every stored piece: rank, rows, file, bytes"),
+    flag(kModes, "-g, --groups", "parameter groups with all their settings"),
+    flag(kModes, "--verify", "prove coverage, read all, check checksums",
          "Holes, overlaps and damaged bytes are named by tensor, file and offset. Goes on after a "
          "problem. Exit code 1 when there is one."),
-    mode({"stats"}, "smallest, largest, mean, norm, zeros, NaN",
+    flag(kModes, "--stats", "smallest, largest, mean, norm, zeros, NaN",
          "Reads every element once, a few MiB at a time. NaN and infinities are counted and left "
          "out of the rest; of complex numbers, real and imaginary parts count one by one."),
-    mode({"diff", 'd', "OTHER"}, "compare with another checkpoint, in any format",
+    flag(kModes, "-d, --diff OTHER", "compare with another checkpoint, in any format",
          "Tensors are matched by parameter and state and compared bit for bit, across formats and "
          "numbers of ranks; so are step, settings and values. Exit code 1 when they differ."),
-    count(mode({"explain-resume", '\0', "W"}, "can the framework resume it on W ranks",
-               "If not, says why and which ckpt-convert command makes it possible, and the exit "
-               "code is 1.")),
-    mode({"raw"}, "what the files hold, not interpreted",
+    flag(kModes, "--explain-resume W", "can the framework resume it on W ranks",
+         "If not, says why and which ckpt-convert command makes it possible, and the exit "
+         "code is 1.")
+        .as(FlagType::count),
+    flag(kModes, "--raw", "what the files hold, not interpreted",
          "Zip entries, pickles as an inert tree, headers, each with its offset; also of damaged "
          "checkpoints. -k picks files by name, --limit the lines of each file."),
-    mode({"map", '\0', "FILE.html"}, "draw who holds what into one HTML file"),
-    filter({"model", '\0', "KEY"}, FlagType::text, Repeat::many,
-           "the model in a state dict (dcp, torch); repeatable",
-           "In dcp and torch both are found by what lies where, whatever they are called; what is "
-           "not clear is said. KEY is what stands before the names, as in --model app.net; '.' is "
-           "the top. Where one is named, no other is looked for."),
-    filter({"optimizer", '\0', "KEY"}, FlagType::text, Repeat::many,
-           "an optimizer in a state dict; repeatable"),
-    filter({"key", 'k', "GLOB"}, FlagType::text, Repeat::many,
-           "tensors whose name or key matches; repeatable",
-           "'*' stands for any run of characters, '?' for one. Quote it."),
-    filter({"state", '\0', "NAME"}, FlagType::text, Repeat::many,
-           "param, master, momentum_buffer, ...; repeatable"),
-    filter({"rank", 'r', "R"}, FlagType::count, Repeat::once, "only what this rank wrote"),
-    Flag{"json",
-         '\0',
-         FlagType::on,
-         {},
-         {},
-         kOutput,
-         {},
-         "for programs: one JSON document",
-         {},
-         Repeat::once},
-    Flag{"limit",
-         'n',
-         FlagType::count,
-         "N",
-         {},
-         kOutput,
-         {},
-         "at most N lines of a list",
-         {},
-         Repeat::once},
+    flag(kModes, "--map FILE.html", "draw who holds what into one HTML file"),
+    flag(kFilters, "--model KEY", "the model in a state dict (dcp, torch); repeatable", kModelKey)
+        .many(),
+    flag(kFilters, "--optimizer KEY", "an optimizer in a state dict; repeatable").many(),
+    flag(kFilters, "-k, --key GLOB", "tensors whose name or key matches; repeatable",
+         "'*' stands for any run of characters, '?' for one. Quote it.")
+        .many(),
+    flag(kFilters, "--state NAME", "param, master, momentum_buffer, ...; repeatable").many(),
+    flag(kFilters, "-r, --rank R", "only what this rank wrote").as(FlagType::count),
+    flag(kOutput, "--json", "for programs: one JSON document"),
+    flag(kOutput, "-n, --limit N", "at most N lines of a list").as(FlagType::count),
 };
 
 constexpr std::array kExamples = {

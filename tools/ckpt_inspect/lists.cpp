@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/libswap/read/digest.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -32,16 +33,8 @@ Result<Exit> tensors_json(Console& console, const View& view, Digest digest) {
   for (std::size_t i = 0; i < shown_of(view, view.tensors.size(), kEverything); ++i) {
     const TensorEntry& tensor = *view.tensors[i];
     EBB_TRY_ASSIGN(const auto sha256, digest_of(view, tensor, digest));
-    json.open_object().key("key");
-    if (tensor.key) {
-      json.text(*tensor.key);
-    } else {
-      json.null();
-    }
-    json.key("name").text(tensor.name).key("state").text(tensor.state);
-    json.key("dtype").text(name_of(tensor.dtype)).key("shape");
-    write_shape(json, tensor.shape);
-    if (sha256) json.key("sha256").text(*sha256);
+    write_identity(json, tensor);
+    if (sha256) json.put("sha256", *sha256);
     json.close_object();
   }
   json.close_list().key("values").open_object();
@@ -53,14 +46,11 @@ Result<Exit> tensors_json(Console& console, const View& view, Digest digest) {
 }
 
 void shard_json(JsonWriter& json, const View& view, const TensorEntry& tensor, const Chunk& chunk) {
-  json.open_object().key("name").text(tensor.name).key("state").text(tensor.state);
-  json.key("rank").number(index_of(chunk.holder));
-  json.key("file").text(view.catalog().files.at(chunk.file).name);
-  json.key("offset").number(chunk.offset).key("length").number(chunk.length);
-  json.key("box").open_object().key("offset");
-  write_shape(json, chunk.box.offset);
-  json.key("extent");
-  write_shape(json, chunk.box.extent);
+  json.open_object().put("name", tensor.name).put("state", tensor.state);
+  json.put("rank", chunk.holder);
+  json.put("file", view.catalog().files.at(chunk.file).name);
+  json.put("offset", chunk.offset).put("length", chunk.length).key("box").open_object();
+  json.put("offset", chunk.box.offset).put("extent", chunk.box.extent);
   json.close_object().close_object();
 }
 
@@ -80,12 +70,9 @@ Result<Exit> show_tensors(Console& console, const View& view, Digest digest) {
   for (std::size_t i = 0; i < shown; ++i) {
     const TensorEntry& tensor = *view.tensors[i];
     EBB_TRY_ASSIGN(auto sha256, digest_of(view, tensor, digest));
-    std::vector<std::string> cells = {tensor.name,
-                                      tensor.state,
-                                      std::string(name_of(tensor.dtype)),
-                                      formats::to_string(tensor.shape),
-                                      bytes_text(bytes_of(tensor)),
-                                      std::to_string(tensor.chunks.size())};
+    std::vector<std::string> cells = identity_cells(tensor);
+    cells.push_back(bytes_text(bytes_of(tensor)));
+    cells.push_back(std::to_string(tensor.chunks.size()));
     if (sha256) cells.push_back(std::move(*sha256));
     table.add(std::move(cells));
   }
@@ -134,9 +121,9 @@ Result<Exit> show_shards(Console& console, const View& view) {
 // -k: the groups that hold a parameter of that name.
 bool wants_group(const View& view, const GroupEntry& group) {
   const auto& globs = view.selection.include;
-  return globs.empty() || std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
-           return std::any_of(group.params.begin(), group.params.end(),
-                              [&](const std::string& name) { return glob_match(glob, name); });
+  return globs.empty() || std::ranges::any_of(globs, [&](const std::string& glob) {
+           return std::ranges::any_of(
+               group.params, [&](const auto& name) { return formats::glob_match(glob, name); });
          });
 }
 
@@ -148,11 +135,9 @@ Result<Exit> show_groups(Console& console, const View& view) {
     json.key("groups").open_list();
     for (const GroupEntry& group : groups) {
       if (!wants_group(view, group)) continue;
-      json.open_object().key("optimizer").text(group.optimizer).key("settings").open_object();
+      json.open_object().put("optimizer", group.optimizer).key("settings").open_object();
       for (const auto& [name, value] : group.settings) json.key(name).raw(formats::to_json(value));
-      json.close_object().key("params").open_list();
-      for (const std::string& param : group.params) json.text(param);
-      json.close_list().close_object();
+      json.close_object().put("params", group.params).close_object();
     }
     json.close_list().close_object();
     console.print(json.take());

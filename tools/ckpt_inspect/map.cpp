@@ -2,15 +2,11 @@
 // tensor, rows, file and byte. One HTML file without scripts or network, light and dark.
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <filesystem>
 #include <map>
 
-#include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/libswap/queue/io_queue.h"
-#include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/result_file.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::inspect {
@@ -47,38 +43,23 @@ struct Mark {
 };
 using Strip = std::vector<Mark>;
 
+constexpr std::array<std::pair<char, std::string_view>, 4> kEntities = {
+    {{'<', "&lt;"}, {'>', "&gt;"}, {'&', "&amp;"}, {'"', "&quot;"}}};
+
 // A line break stays one, everything else is made safe to show.
 std::string escaped(std::string_view text) {
   const std::size_t end = text.find('\n');
   if (end != std::string_view::npos)
     return escaped(text.substr(0, end)) + "\n" + escaped(text.substr(end + 1));
   std::string out;
-  for (const char c : printable(text, 400)) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
+  for (const char& c : printable(text, 400)) {
+    const auto* entity = std::ranges::find(kEntities, c, &std::pair<char, std::string_view>::first);
+    out += entity == kEntities.end() ? std::string_view(&c, 1) : entity->second;
   }
   return out;
 }
 
-std::string fixed(double value) {
-  std::array<char, 32> out{};
-  std::snprintf(out.data(), out.size(), "%.2f", value);
-  return out.data();
-}
+std::string fixed(double value) { return decimal(value, 2); }
 
 // "12" of "blocks.12.fc1.weight": fc1 is no layer.
 std::string layer_of(std::string_view name) {
@@ -286,54 +267,9 @@ std::string page(const View& view) {
       legend(view));
   std::vector<std::string_view> states;
   for (const TensorEntry* tensor : view.tensors)
-    if (std::find(states.begin(), states.end(), tensor->state) == states.end())
-      states.push_back(tensor->state);
+    if (std::ranges::find(states, tensor->state) == states.end()) states.push_back(tensor->state);
   for (const std::string_view state : states) out += section(view, state);
   return out + table_of(view) + "</body></html>\n";
-}
-
-Result<bool> is_map(const std::string& file) {
-  EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(file));
-  EBB_TRY_ASSIGN(const auto source, tree->open(tree->entries().at(0).name));
-  if (source->size() < kBeginning.size()) return false;
-  EBB_TRY_ASSIGN(const auto bytes, formats::read_bytes(*source, 0, kBeginning.size(), 4096));
-  return formats::text_of(bytes) == kBeginning;
-}
-
-// Nothing is replaced but an earlier map: not a checkpoint, and nothing behind a link.
-Result<> check_replaceable(const std::string& file) {
-  std::error_code code;
-  const auto status = std::filesystem::symlink_status(file, code);
-  if (!std::filesystem::exists(status)) return {};
-  if (std::filesystem::is_regular_file(status)) {
-    EBB_TRY_ASSIGN(const bool ours, is_map(file));
-    if (ours) return {};
-  }
-  return Error{Code::usage, "--map " + printable(file) + ": it is there, and no shard map",
-               "name another file"};
-}
-
-Result<> write_text(const std::string& file, const std::string& text) {
-  EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::threads));
-  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
-  const std::string part = file + ".part";
-  EBB_TRY_ASSIGN(const libswap::FileId id,
-                 io->backend().open(part, {.access = libswap::Access::read_write,
-                                           .creation = libswap::Creation::create_or_open,
-                                           .visibility = libswap::Visibility::by_umask}));
-  const auto put = [&]() -> Result<> {
-    EBB_TRY(io->write(id, 0, std::as_bytes(std::span(text))));
-    EBB_TRY(io->backend().truncate(id, text.size()));
-    return io->backend().sync(id);
-  };
-  Result<> done = put();
-  if (auto closed = io->backend().close(id); done && !closed) done = std::move(closed);
-  if (done) done = io->backend().rename(part, file);
-  if (!done) {
-    // The first failure is the one to report.
-    if (auto removed = io->backend().remove(part); !removed) return done;
-  }
-  return done;
 }
 
 }  // namespace
@@ -342,13 +278,14 @@ Result<Exit> write_map(Console& console, const View& view, const std::string& fi
   if (!file.ends_with(".html") && !file.ends_with(".htm"))
     return Error{Code::usage, "--map " + printable(file) + ": the map is a page of HTML",
                  "--map map.html"};
-  EBB_TRY(check_replaceable(file));
+  const ResultFile map{"--map", file, "shard map", kBeginning};
+  EBB_TRY(check_replaceable(map));
   const std::string html = page(view);
-  EBB_TRY(write_text(file, html));
+  EBB_TRY(write_result(map, html));
   if (view.output == Output::json) {
     JsonWriter json;
     open_document(json, "map");
-    json.key("file").text(file).key("bytes").number(html.size()).close_object();
+    json.put("file", file).put("bytes", html.size()).close_object();
     console.print(json.take());
   } else {
     console.print(compose("shard map: {}, {}\n", printable(file), bytes_text(html.size())));

@@ -20,8 +20,8 @@ struct OfName {
 };
 
 const TensorEntry* take(std::vector<const TensorEntry*>& from, const auto& wanted) {
-  const auto found = std::find_if(from.begin(), from.end(),
-                                  [&](const TensorEntry* tensor) { return wanted(*tensor); });
+  const auto found =
+      std::ranges::find_if(from, [&](const TensorEntry* tensor) { return wanted(*tensor); });
   if (found == from.end()) return nullptr;
   const TensorEntry* taken = *found;
   from.erase(found);
@@ -74,7 +74,7 @@ void match_name(OfName& of, std::vector<Match>& out) {
 
 bool names_are_unique(const Side& side) {
   std::set<std::pair<std::string_view, std::string_view>> seen;
-  return std::all_of(side.tensors.begin(), side.tensors.end(), [&](const TensorEntry* tensor) {
+  return std::ranges::all_of(side.tensors, [&](const TensorEntry* tensor) {
     return seen.emplace(tensor->name, tensor->state).second;
   });
 }
@@ -87,17 +87,17 @@ bool is_step(const TensorEntry& tensor) {
 
 std::vector<Match> match_tensors(const Side& left, const Side& right) {
   const bool unique = names_are_unique(left) && names_are_unique(right);
-  std::vector<std::string_view> order;
   std::map<std::string, OfName, std::less<>> names;
   const auto of = [&](const TensorEntry& tensor) -> OfName& {
     return names[unique ? tensor.name : label_of(tensor)];
   };
-  for (const TensorEntry* tensor : left.tensors)
-    if (!is_step(*tensor) || !right.catalog().param_steps.contains(tensor->name))
-      of(*tensor).left.push_back(tensor);
-  for (const TensorEntry* tensor : right.tensors)
-    if (!is_step(*tensor) || !left.catalog().param_steps.contains(tensor->name))
-      of(*tensor).right.push_back(tensor);
+  const auto add = [&](const Side& side, const Side& other, auto list) {
+    for (const TensorEntry* tensor : side.tensors)
+      if (!is_step(*tensor) || !other.catalog().param_steps.contains(tensor->name))
+        (of(*tensor).*list).push_back(tensor);
+  };
+  add(left, right, &OfName::left);
+  add(right, left, &OfName::right);
   std::vector<Match> out;
   for (auto& [name, tensors] : names) {
     std::vector<Match> of_name;

@@ -65,7 +65,10 @@ Result<Exit> write_map(Console& console, const View& view, const std::string& fi
 
 // Shared by the modes.
 void open_document(JsonWriter& json, std::string_view mode);
-void write_shape(JsonWriter& json, const Shape& shape);
+// Opens an object and says in it which tensor it is of, in the same words in every mode.
+void write_identity(JsonWriter& json, const TensorEntry& tensor);
+// The same as cells: name, state, dtype, shape.
+std::vector<std::string> identity_cells(const TensorEntry& tensor);
 // "  label     text\n": a line of a screen about one thing.
 std::string labelled(std::string_view label, std::string_view text);
 std::string value_text(const Value& value);  // short, for people
@@ -73,6 +76,8 @@ std::string value_text(const Value& value);  // short, for people
 std::string rows_text(const Box& box, const Shape& shape);
 // The chunks of `rank` in one cell: "-", rows, "el 0-18" for a run of elements, or "3 boxes".
 std::string held_text(const TensorEntry& tensor, Rank rank);
+// "  ... 7 more\n"; "" where all are shown.
+std::string left_out(std::size_t shown, std::size_t total);
 // How many of `total` lines to show.
 std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise);
 

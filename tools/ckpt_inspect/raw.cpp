@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/registry.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
@@ -25,13 +25,8 @@ void append_text(std::string& out, const RawNode& node, std::size_t depth) {
 }
 
 void write_node(JsonWriter& json, const RawNode& node) {
-  json.open_object().key("at");
-  if (node.at)
-    json.number(*node.at);
-  else
-    json.null();
-  json.key("text").text(node.text);
-  json.key("more").raw(node.more ? "true" : "false").key("children").open_list();
+  json.open_object().put("at", node.at).put("text", node.text).put("more", node.more);
+  json.key("children").open_list();
   for (const RawNode& child : node.children) write_node(json, child);
   json.close_list().close_object();
 }
@@ -45,15 +40,14 @@ std::map<std::string, std::vector<RawItem>> items_of(const Checkpoint* checkpoin
     for (const Chunk& chunk : tensor.chunks)
       out[catalog.files[chunk.file].name].push_back(
           {chunk.offset, chunk.length, label_of(tensor) + " " + formats::to_string(chunk.box)});
-  for (auto& [name, items] : out)
-    std::sort(items.begin(), items.end(),
-              [](const RawItem& a, const RawItem& b) { return a.offset < b.offset; });
+  for (auto& [name, items] : out) std::ranges::sort(items, {}, &RawItem::offset);
   return out;
 }
 
 bool wanted(const std::vector<std::string>& globs, const std::string& name) {
-  return globs.empty() || std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
-           return glob_match(glob, name) || glob_match(glob, name.substr(name.rfind('/') + 1));
+  return globs.empty() || std::ranges::any_of(globs, [&](const std::string& glob) {
+           return formats::glob_match(glob, name) ||
+                  formats::glob_match(glob, name.substr(name.rfind('/') + 1));
          });
 }
 
@@ -61,21 +55,19 @@ bool wanted(const std::vector<std::string>& globs, const std::string& name) {
 
 Result<Exit> show_raw(Console& console, const RawRequest& request) {
   const auto described = formats::describe(request.tree);
-  const auto items = items_of(described ? described->get() : nullptr);
+  auto items = items_of(described ? described->get() : nullptr);
   const std::uint64_t nodes =
       request.limit.value_or(request.output == Output::json ? kJsonNodes : kTextNodes);
   JsonWriter json;
   open_document(json, "raw");
-  json.key("path").text(request.path).key("files").open_list();
+  json.put("path", request.path).key("files").open_list();
   std::size_t shown = 0;
   for (const auto& entry : request.tree->entries()) {
     if (!wanted(request.files, entry.name)) continue;
     if (++shown > kMaxFiles) break;
     EBB_TRY_ASSIGN(const auto source, request.tree->open(entry.name));
     RawBudget budget(nodes);
-    const auto of_file = items.find(entry.name);
-    const RawNode node =
-        raw_file(source, of_file == items.end() ? std::vector<RawItem>() : of_file->second, budget);
+    const RawNode node = raw_file(source, items[entry.name], budget);
     if (request.output == Output::json) {
       write_node(json, node);
     } else {

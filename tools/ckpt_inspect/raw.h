@@ -40,6 +40,9 @@ class RawBudget {
 constexpr int kRawDepth = 48;
 RawNode raw_pickle(const formats::PickleGraph& graph, std::uint64_t base, RawBudget& budget);
 
+// "01ff", the first `limit` bytes and "..." where there are more.
+std::string hex_of(std::string_view bytes, std::size_t limit);
+
 // One file; `items` are the pieces of it that the catalog knows to be archives of their own.
 struct RawItem {
   std::uint64_t offset = 0;

@@ -175,23 +175,6 @@ Result<> add_meta(RawNode& out, const ByteSource& source, RawBudget& budget) {
   return {};
 }
 
-std::string hex_line(std::string_view bytes) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string out;
-  for (const char c : bytes) {
-    out += kHex[static_cast<unsigned char>(c) >> 4];
-    out += kHex[static_cast<unsigned char>(c) & 15];
-  }
-  return out;
-}
-
-std::uint64_t little_endian(std::string_view bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < 8; ++i)
-    value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
-  return value;
-}
-
 Result<> take_apart(RawNode& out, const Source& source, std::string_view head,
                     const std::vector<RawItem>& items, RawBudget& budget) {
   const std::string_view name = source->name();
@@ -207,7 +190,8 @@ Result<> take_apart(RawNode& out, const Source& source, std::string_view head,
   }
   if (name.ends_with(".safetensors") && head.size() > 8) {
     out.text += ", safetensors";
-    return add_safetensors(out, *source, little_endian(head), budget);
+    return add_safetensors(out, *source, formats::load_le<std::uint64_t>(formats::view_of(head)),
+                           budget);
   }
   if (name.ends_with(".json")) return add_text_file(out, *source, Breaks::json, budget);
   const bool text = !head.empty() && std::all_of(head.begin(), head.end(), [](char c) {
@@ -216,7 +200,7 @@ Result<> take_apart(RawNode& out, const Source& source, std::string_view head,
   if (text) return add_text_file(out, *source, Breaks::lines, budget);
   if (head.starts_with("\x89HDF\r\n\x1a\n"))
     out.text += compose(", HDF5, superblock version {}", head.size() > 8 ? head[8] : 0);
-  if (!head.empty()) add(out, leaf(0, hex_line(head)), budget);
+  if (!head.empty()) add(out, leaf(0, hex_of(head, kHead)), budget);
   return {};
 }
 
@@ -230,7 +214,7 @@ RawNode raw_file(const Source& source, const std::vector<RawItem>& items, RawBud
                    : Result<>(head.error());
   if (!done) {
     out.children.push_back(damage(0, done.error()));
-    if (head) out.children.push_back(leaf(0, hex_line(formats::text_of(*head))));
+    if (head) out.children.push_back(leaf(0, hex_of(formats::text_of(*head), kHead)));
   }
   return out;
 }

@@ -1,6 +1,3 @@
-#include <array>
-#include <charconv>
-
 #include "ebb/formats/core/json_text.h"
 #include "tools/ckpt_inspect/raw.h"
 #include "tools/cli/text.h"
@@ -17,22 +14,6 @@ namespace {
 constexpr std::size_t kInline = 72;  // characters of a container shown on its parent's line
 constexpr std::size_t kText = 120;   // bytes shown of one string
 constexpr int kInlineDepth = 4;      // of containers in it
-
-std::string hex_of(std::string_view bytes, std::size_t limit) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string out;
-  for (const char c : bytes.substr(0, limit)) {
-    out += kHex[static_cast<unsigned char>(c) >> 4];
-    out += kHex[static_cast<unsigned char>(c) & 15];
-  }
-  return bytes.size() > limit ? out + "..." : out;
-}
-
-std::string real_text(double value) {
-  std::array<char, 32> out{};
-  const auto [end, error] = std::to_chars(out.data(), out.data() + out.size(), value);
-  return std::string(out.data(), end);
-}
 
 class Printer {
  public:
@@ -66,7 +47,7 @@ class Printer {
       case PickleKind::integer:
         return std::to_string(graph_.integer(id));
       case PickleKind::real:
-        return real_text(graph_.real(id));
+        return shortest(graph_.real(id));
       case PickleKind::big_integer:
         return compose("int of {} 0x{}", plural(graph_.text(id).size(), "byte"),
                        hex_of(graph_.text(id), 8));
@@ -182,6 +163,16 @@ class Printer {
 };
 
 }  // namespace
+
+std::string hex_of(std::string_view bytes, std::size_t limit) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string out;
+  for (const char c : bytes.substr(0, limit)) {
+    out += kHex[static_cast<unsigned char>(c) >> 4];
+    out += kHex[static_cast<unsigned char>(c) & 15];
+  }
+  return bytes.size() > limit ? out + "..." : out;
+}
 
 RawNode raw_pickle(const PickleGraph& graph, std::uint64_t base, RawBudget& budget) {
   RawNode out = Printer(graph, base, budget).node(graph.root(), {}, 0);

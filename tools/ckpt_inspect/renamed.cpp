@@ -1,7 +1,6 @@
 #include "tools/ckpt_inspect/renamed.h"
 
 #include <algorithm>
-#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -69,8 +68,7 @@ Result<> Renamed::read_chunk(const TensorEntry& tensor, const Chunk& chunk, std:
 std::vector<const TensorEntry*> Renamed::here(const std::vector<const TensorEntry*>& stored) const {
   const TensorEntry* first = stored_.catalog().tensors.data();
   std::vector<const TensorEntry*> out;
-  std::transform(stored.begin(), stored.end(), std::back_inserter(out),
-                 [&](const TensorEntry* tensor) { return &catalog_.tensors[tensor - first]; });
+  for (const TensorEntry* tensor : stored) out.push_back(&catalog_.tensors[tensor - first]);
   return out;
 }
 

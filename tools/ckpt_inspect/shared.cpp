@@ -7,13 +7,17 @@
 namespace ebb::tools::inspect {
 
 void open_document(JsonWriter& json, std::string_view mode) {
-  json.open_object().key("schema").text("ckpt.inspect/1").key("mode").text(mode);
+  json.open_object().put("schema", "ckpt.inspect/1").put("mode", mode);
 }
 
-void write_shape(JsonWriter& json, const Shape& shape) {
-  json.open_list();
-  for (const std::uint64_t extent : shape) json.number(extent);
-  json.close_list();
+void write_identity(JsonWriter& json, const TensorEntry& tensor) {
+  json.open_object().put("key", tensor.key).put("name", tensor.name).put("state", tensor.state);
+  json.put("dtype", name_of(tensor.dtype)).put("shape", tensor.shape);
+}
+
+std::vector<std::string> identity_cells(const TensorEntry& tensor) {
+  return {tensor.name, tensor.state, std::string(name_of(tensor.dtype)),
+          formats::to_string(tensor.shape)};
 }
 
 std::string labelled(std::string_view label, std::string_view text) {
@@ -27,14 +31,12 @@ std::string value_text(const Value& value) {
   if (value.kind != Value::Kind::tuple && value.kind != Value::Kind::list)
     return printable(formats::to_json(value), 60);
   constexpr std::size_t kItems = 6;
+  std::vector<std::string> items;
+  for (std::size_t i = 0; i < std::min(value.items.size(), kItems); ++i)
+    items.push_back(printable(formats::to_json(value.items[i]), 40));
+  if (value.items.size() > kItems) items.push_back("...");
   const bool tuple = value.kind == Value::Kind::tuple;
-  std::string out = tuple ? "(" : "[";
-  for (std::size_t i = 0; i < std::min(value.items.size(), kItems); ++i) {
-    if (i != 0) out += ", ";
-    out += printable(formats::to_json(value.items[i]), 40);
-  }
-  if (value.items.size() > kItems) out += ", ...";
-  return out + (tuple ? ")" : "]");
+  return (tuple ? "(" : "[") + joined(items) + (tuple ? ")" : "]");
 }
 
 std::string rows_text(const Box& box, const Shape& shape) {
@@ -64,12 +66,15 @@ std::string held_text(const TensorEntry& tensor, Rank rank) {
     if (!range) break;
     runs.emplace_back(range->first, range->first + range->count);
   }
-  std::sort(runs.begin(), runs.end());
-  bool one_run = runs.size() == held.size();
-  for (std::size_t i = 1; i < runs.size(); ++i)
-    one_run = one_run && runs[i].first == runs[i - 1].second;
-  if (!one_run) return compose("{} boxes", held.size());
+  std::ranges::sort(runs);
+  const auto apart = [](const auto& a, const auto& b) { return a.second != b.first; };
+  if (runs.size() != held.size() || std::ranges::adjacent_find(runs, apart) != runs.end())
+    return compose("{} boxes", held.size());
   return compose("el {}-{}", runs.front().first, runs.back().second - 1);
+}
+
+std::string left_out(std::size_t shown, std::size_t total) {
+  return shown < total ? compose("  ... {} more\n", count_text(total - shown)) : "";
 }
 
 std::size_t shown_of(const View& view, std::size_t total, std::size_t otherwise) {

@@ -69,13 +69,10 @@ Totals totals_of(const View& view) {
 }
 
 std::string counts_text(const std::map<std::string_view, std::uint64_t>& counts) {
-  std::string out;
+  std::vector<std::string> words;
   for (const auto& [name, count] : counts)
-    out.append(out.empty() ? "" : ", ")
-        .append(printable(name, 40))
-        .append(" ")
-        .append(count_text(count));
-  return out;
+    words.push_back(compose("{} {}", printable(name, 40), count_text(count)));
+  return joined(words);
 }
 
 // "param" first: it is what everybody looks for.
@@ -100,15 +97,14 @@ std::vector<const Setting*> settings_to_show(const GroupEntry& group) {
   constexpr std::array<std::string_view, 7> kFirst = {
       "lr", "momentum", "betas", "weight_decay", "nesterov", "ns_steps", "eps"};
   const auto place = [&](const Setting* setting) {
-    return std::find(kFirst.begin(), kFirst.end(), setting->first) - kFirst.begin();
+    return std::ranges::find(kFirst, setting->first) - kFirst.begin();
   };
   std::vector<const Setting*> settings;
   for (const Setting& setting : group.settings) {
     const bool said = setting.first == "optimizer" && setting.second.text == group.optimizer;
     if (setting.second.kind != Value::Kind::none && !said) settings.push_back(&setting);
   }
-  std::stable_sort(settings.begin(), settings.end(),
-                   [&](const Setting* a, const Setting* b) { return place(a) < place(b); });
+  std::ranges::stable_sort(settings, {}, place);
   return settings;
 }
 
@@ -188,7 +184,7 @@ void write_likeness(std::string& key, const TensorEntry& tensor, const std::vect
   key.append(1, '\0').append(tensor.state).append(1, '\0').append(name_of(tensor.dtype));
   add(tensor.shape);
   for (const Chunk& chunk : tensor.chunks) {
-    if (std::find(ranks.begin(), ranks.end(), chunk.holder) == ranks.end()) continue;
+    if (std::ranges::find(ranks, chunk.holder) == ranks.end()) continue;
     const std::uint64_t holder = index_of(chunk.holder);
     add({&holder, 1});
     add(chunk.box.offset);
@@ -228,9 +224,8 @@ std::string holders_text(const View& view) {
   const std::size_t shown = shown_of(view, lines.size(), 16);
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& [tensor, count] = lines[i];
-    std::vector<std::string> cells = {
-        count == 1 ? tensor->name : pattern_of(tensor->name) + " x" + count_text(count),
-        tensor->state, std::string(name_of(tensor->dtype)), formats::to_string(tensor->shape)};
+    std::vector<std::string> cells = identity_cells(*tensor);
+    if (count > 1) cells[0] = pattern_of(tensor->name) + " x" + count_text(count);
     for (const Rank rank : ranks) cells.push_back(held_text(*tensor, rank));
     table.add(std::move(cells));
   }
@@ -315,34 +310,29 @@ std::string summary_json(const View& view, const Looks& looks) {
   const auto& [totals, coverage, holders] = looks;
   JsonWriter json;
   open_document(json, "summary");
-  json.key("path").text(view.path).key("format").text(catalog.format);
-  json.key("producer").text(catalog.producer).key("step");
-  json.raw(catalog.step ? std::to_string(*catalog.step) : "null");
-  json.key("world").number(catalog.world).key("partition").text(catalog.partition);
-  json.key("padding_elems").number(catalog.padding_elems);
-  json.key("parameters").number(totals.params);
-  json.key("tensors").number(view.tensors.size());
-  json.key("elements").number(totals.elements).key("bytes").number(totals.bytes);
+  json.put("path", view.path).put("format", catalog.format).put("producer", catalog.producer);
+  json.put("step", catalog.step).put("world", catalog.world).put("partition", catalog.partition);
+  json.put("padding_elems", catalog.padding_elems).put("parameters", totals.params);
+  json.put("tensors", view.tensors.size()).put("elements", totals.elements);
+  json.put("bytes", totals.bytes);
   const auto counts = [&](std::string_view name, const auto& map) {
     json.key(name).open_object();
-    for (const auto& [key, count] : map) json.key(key).number(count);
+    for (const auto& [key, count] : map) json.put(key, count);
     json.close_object();
   };
   counts("states", totals.states);
   counts("dtypes", totals.dtypes);
   json.key("files").open_list();
   for (const formats::FileEntry& file : catalog.files) {
-    json.open_object().key("name").text(file.name).key("size").number(file.size).key("rank");
-    json.raw(file.rank ? std::to_string(index_of(*file.rank)) : "null").close_object();
+    json.open_object().put("name", file.name).put("size", file.size).put("rank", file.rank);
+    json.close_object();
   }
-  json.close_list().key("groups").number(catalog.groups.size());
-  json.key("values").number(catalog.values.size()).key("notes").open_list();
-  for (const std::string& note : catalog.notes) json.text(note);
-  json.close_list().key("unsafe").open_list();
+  json.close_list().put("groups", catalog.groups.size()).put("values", catalog.values.size());
+  json.put("notes", catalog.notes).key("unsafe").open_list();
   for (const formats::UnsafeValue& value : formats::unsafe_values(catalog))
-    json.open_object().key("value").text(value.key).key("name").text(value.name).close_object();
-  json.close_list().key("complete").raw(coverage ? "true" : "false");
-  if (!coverage) json.key("incomplete_because").text(coverage.error().message);
+    json.open_object().put("value", value.key).put("name", value.name).close_object();
+  json.close_list().put("complete", coverage.has_value());
+  if (!coverage) json.put("incomplete_because", coverage.error().message);
   json.close_object();
   return json.take();
 }

@@ -22,9 +22,7 @@ constexpr std::uint64_t kReadBytes = 4 * formats::MiB;
 
 std::uint64_t decoded_bytes(const TensorEntry& tensor, const Chunk& chunk) {
   const auto elements = formats::checked_volume(chunk.box.extent);
-  const auto bits =
-      elements ? formats::checked_mul(*elements, formats::bits_of(tensor.dtype)) : std::nullopt;
-  return formats::div_ceil(bits.value_or(0), 8);
+  return elements ? formats::packed_bytes(tensor.dtype, *elements).value_or(0) : 0;
 }
 
 struct Findings {
@@ -109,19 +107,14 @@ void compare_steps(const View& view, Findings& findings) {
 std::string findings_json(const Findings& findings, const std::vector<std::string>& notes) {
   JsonWriter json;
   open_document(json, "verify");
-  json.key("sound").raw(findings.problems.empty() ? "true" : "false");
-  json.key("bytes_read").number(findings.bytes_read).key("chunks").number(findings.chunks);
-  json.key("problems").open_list();
+  json.put("sound", findings.problems.empty()).put("bytes_read", findings.bytes_read);
+  json.put("chunks", findings.chunks).key("problems").open_list();
   for (const Error& problem : findings.problems) {
     json.open_object();
     write_error(json, problem);
     json.close_object();
   }
-  json.close_list().key("notes").open_list();
-  for (const std::string& note : notes) json.text(note);
-  json.close_list().key("known_faults").open_list();
-  for (const std::string& fault : findings.known_faults) json.text(fault);
-  json.close_list().close_object();
+  json.close_list().put("notes", notes).put("known_faults", findings.known_faults).close_object();
   return json.take();
 }
 
@@ -131,8 +124,7 @@ std::string findings_text(const Console& console, const View& view, const Findin
   for (std::size_t i = 0; i < shown; ++i)
     out += compose("  {}  {}\n", name_of(findings.problems[i].code),
                    printable(findings.problems[i].message, 1000));
-  if (shown < findings.problems.size())
-    out += "  ... " + count_text(findings.problems.size() - shown) + " more\n";
+  out += left_out(shown, findings.problems.size());
   if (shown > 0 && !findings.problems[0].hint.empty())
     out += "  hint  " + printable(findings.problems[0].hint, 1000) + "\n";
   out += printable(view.path) + ": ";

@@ -4,6 +4,7 @@
 #include <boost/program_options.hpp>
 
 #include "ebb/formats/core/json_text.h"
+#include "tools/cli/text.h"
 
 namespace ebb::tools {
 
@@ -15,12 +16,6 @@ constexpr std::string_view kPositionals = "(positionals)";
 
 Error usage(const Program& program, std::string message) {
   return {Code::usage, std::move(message), compose("{} -h shows all flags", program.name)};
-}
-
-std::string joined(std::span<const std::string_view> words) {
-  std::string out;
-  for (const std::string_view word : words) out.append(out.empty() ? "" : ", ").append(word);
-  return out;
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ std::string one_line(std::string_view text) {
 
 std::string error_document(const Error& error, Exit exit) {
   JsonWriter json;
-  json.open_object().key("schema").text("ebb.error/1");
-  json.key("exit").number(static_cast<std::uint64_t>(exit)).key("error").open_object();
+  json.open_object().put("schema", "ebb.error/1");
+  json.put("exit", static_cast<int>(exit)).key("error").open_object();
   write_error(json, error);
   json.close_object().close_object();
   return json.take();
@@ -66,7 +66,6 @@ Exit exit_for(Code code) {
     case Code::no_memory:
       return Exit::environment;
     case Code::cancelled:
-
       return stop_signal == SIGTERM ? Exit::terminated : Exit::interrupted;
   }
   return Exit::usage;

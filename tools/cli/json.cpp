@@ -1,5 +1,6 @@
 #include "tools/cli/json.h"
 
+#include <optional>
 #include <utility>
 
 #include "ebb/formats/core/check.h"
@@ -12,31 +13,16 @@ void JsonWriter::begin_value() {
   comma_ = true;
 }
 
-JsonWriter& JsonWriter::open_object() {
+JsonWriter& JsonWriter::open(char bracket) {
   begin_value();
-  out_ += '{';
+  out_ += bracket;
   comma_ = false;
   ++depth_;
   return *this;
 }
 
-JsonWriter& JsonWriter::close_object() {
-  out_ += '}';
-  comma_ = true;
-  --depth_;
-  return *this;
-}
-
-JsonWriter& JsonWriter::open_list() {
-  begin_value();
-  out_ += '[';
-  comma_ = false;
-  ++depth_;
-  return *this;
-}
-
-JsonWriter& JsonWriter::close_list() {
-  out_ += ']';
+JsonWriter& JsonWriter::close(char bracket) {
+  out_ += bracket;
   comma_ = true;
   --depth_;
   return *this;
@@ -71,23 +57,13 @@ std::string JsonWriter::take() {
 }
 
 void write_error(JsonWriter& json, const Error& error) {
-  const auto text_or_null = [&](std::string_view name, const std::string& text) {
-    json.key(name);
-    if (text.empty())
-      json.null();
-    else
-      json.text(text);
+  const auto known = [](const std::string& text) {
+    return text.empty() ? std::nullopt : std::optional(text);
   };
-  const auto number_or_null = [&](std::string_view name, const auto& number) {
-    json.key(name).raw(number ? std::to_string(*number) : "null");
-  };
-  json.key("code").text(name_of(error.code)).key("message").text(error.message);
-  text_or_null("hint", error.hint);
-  text_or_null("file", error.place.file);
-  number_or_null("offset", error.place.offset);
-  number_or_null("rank", error.place.rank);
-  text_or_null("tensor", error.place.tensor);
-  number_or_null("step", error.place.step);
+  json.put("code", name_of(error.code)).put("message", error.message);
+  json.put("hint", known(error.hint)).put("file", known(error.place.file));
+  json.put("offset", error.place.offset).put("rank", error.place.rank);
+  json.put("tensor", known(error.place.tensor)).put("step", error.place.step);
 }
 
 }  // namespace ebb::tools

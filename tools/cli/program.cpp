@@ -5,6 +5,7 @@
 
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/process.h"
+#include "tools/cli/text.h"
 
 namespace ebb::tools {
 namespace {
@@ -50,11 +51,7 @@ std::string spelling(const Flag& flag) {
 
 std::string flag_text(const Flag& flag, std::size_t column, HelpLength length) {
   std::string line(flag.line);
-  if (!flag.choices.empty()) {
-    line += ": ";
-    for (std::size_t i = 0; i < flag.choices.size(); ++i)
-      line.append(i == 0 ? "" : ", ").append(flag.choices[i]);
-  }
+  if (!flag.choices.empty()) line += ": " + joined(flag.choices);
   if (!flag.default_value.empty()) line.append(" [").append(flag.default_value).append("]");
   std::string head = "  " + spelling(flag);
   std::string body = wrapped(line, column);
@@ -82,18 +79,8 @@ std::string formats_text() {
 
 std::vector<Flag> all_flags(const Program& program) {
   std::vector<Flag> flags(program.flags.begin(), program.flags.end());
-  flags.push_back({"help",
-                   'h',
-                   FlagType::on,
-                   {},
-                   {},
-                   "Other",
-                   {},
-                   "-h in short, --help in full",
-                   {},
-                   Repeat::once});
-  flags.push_back(
-      {"version", 'V', FlagType::on, {}, {}, "Other", {}, "version and formats", {}, Repeat::once});
+  flags.push_back(flag("Other", "-h, --help", "-h in short, --help in full"));
+  flags.push_back(flag("Other", "-V, --version", "version and formats"));
   return flags;
 }
 
@@ -142,20 +129,18 @@ std::string help_text(const Program& program, HelpLength length) {
 }
 
 std::string version_text(const Program& program) {
-  std::string reads, writes, lacks;
+  std::vector<std::string_view> known;
+  std::string lacks;
   for (const formats::Format* format : formats::registered_formats()) {
     if (is_read_here(*format))
-      reads.append(reads.empty() ? "" : ", ").append(format->name());
+      known.push_back(format->name());
     else
-      lacks.append("lacks   ")
-          .append(format->traits().reader_program)
-          .append(" beside this program: ")
-          .append(format->name())
-          .append(" is neither read nor written\n");
-    if (is_read_here(*format)) writes.append(writes.empty() ? "" : ", ").append(format->name());
+      lacks += compose("lacks   {} beside this program: {} is neither read nor written\n",
+                       format->traits().reader_program, format->name());
   }
-  return compose("{} (Ebb) {}\nreads   {}\nwrites  {}\n{}", program.name, kVersion, reads, writes,
-                 lacks);
+  const std::string formats = joined(known);
+  return compose("{} (Ebb) {}\nreads   {}\nwrites  {}\n{}", program.name, kVersion, formats,
+                 formats, lacks);
 }
 
 }  // namespace ebb::tools

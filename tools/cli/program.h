@@ -33,7 +33,45 @@ struct Flag {
   std::string_view line;  // what it does, in one line
   std::string_view more;  // for --help only; may be empty
   Repeat repeat = Repeat::once;
+
+  // The same flag, but for this; the rest is as flag() makes it.
+  constexpr Flag as(FlagType other) const { return with(&Flag::type, other); }
+  constexpr Flag many() const { return with(&Flag::repeat, Repeat::many); }
+  constexpr Flag or_else(std::string_view text) const { return with(&Flag::default_value, text); }
+  constexpr Flag one_of(std::span<const std::string_view> words) const {
+    return as(FlagType::choice).with(&Flag::choices, words);
+  }
+
+ private:
+  template <typename Field>
+  constexpr Flag with(Field Flag::* field, Field value) const {
+    Flag flag = *this;
+    flag.*field = value;
+    return flag;
+  }
 };
+
+// A flag as the help spells it: "-w, --world-size N"; "--force" takes no value. A value is any
+// text, given once.
+constexpr Flag flag(std::string_view group, std::string_view spelling, std::string_view line,
+                    std::string_view more = {}) {
+  Flag flag{.group = group, .line = line, .more = more};
+  if (spelling[1] != '-') {
+    flag.letter = spelling[1];
+    spelling.remove_prefix(spelling.find("--"));
+  }
+  const std::size_t end = spelling.find(' ');
+  flag.name = spelling.substr(0, end).substr(2);
+  if (end == std::string_view::npos) return flag;
+  flag.metavar = spelling.substr(end + 1);
+  return flag.as(FlagType::text);
+}
+
+// What --help says more of --model, in every program that reads state dicts.
+constexpr std::string_view kModelKey =
+    "In dcp and torch both are found by what lies where, whatever they are called; what is "
+    "not clear is said. KEY is what stands before the names, as in --model app.net; '.' is "
+    "the top. Where one is named, no other is looked for.";
 
 struct Positional {
   std::string_view metavar;

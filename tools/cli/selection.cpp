@@ -4,6 +4,7 @@
 #include <set>
 #include <tuple>
 
+#include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "tools/cli/text.h"
@@ -16,9 +17,8 @@ namespace {
 std::string states_hint(const Catalog& catalog, const Selection& selection) {
   std::set<std::string_view> states;
   for (const TensorEntry& tensor : catalog.tensors) states.insert(tensor.state);
-  const bool known = std::all_of(selection.states.begin(), selection.states.end(),
-                                 [&](const std::string& state) { return states.contains(state); });
-  if (known) return "ckpt-inspect --tensors lists names, states and keys";
+  if (std::ranges::all_of(selection.states, [&](const auto& s) { return states.contains(s); }))
+    return "ckpt-inspect --tensors lists names, states and keys";
   std::string hint = "states here:";
   if (states.erase("param") != 0) hint += " param,";
   for (const std::string_view state : states) hint += " " + printable(state, 40) + ",";
@@ -58,14 +58,13 @@ std::vector<const TensorEntry*> in_natural_order(const std::vector<const TensorE
 
 bool Selection::wants(const TensorEntry& tensor) const {
   const auto matches = [&](const std::string& glob) {
-    return glob_match(glob, tensor.name) || (tensor.key && glob_match(glob, *tensor.key));
+    return formats::glob_match(glob, tensor.name) ||
+           (tensor.key && formats::glob_match(glob, *tensor.key));
   };
-  if (!include.empty() && std::none_of(include.begin(), include.end(), matches)) return false;
-  if (std::any_of(exclude.begin(), exclude.end(), matches)) return false;
-  if (!states.empty() && std::find(states.begin(), states.end(), tensor.state) == states.end())
-    return false;
-  return !rank || std::any_of(tensor.chunks.begin(), tensor.chunks.end(),
-                              [&](const Chunk& chunk) { return chunk.holder == *rank; });
+  if (!include.empty() && std::ranges::none_of(include, matches)) return false;
+  if (std::ranges::any_of(exclude, matches)) return false;
+  if (!states.empty() && std::ranges::find(states, tensor.state) == states.end()) return false;
+  return !rank || std::ranges::find(tensor.chunks, *rank, &Chunk::holder) != tensor.chunks.end();
 }
 
 Result<std::vector<const TensorEntry*>> select(const Catalog& catalog, const Selection& selection) {

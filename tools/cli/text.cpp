@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <charconv>
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/compose.h"
@@ -31,6 +31,13 @@ std::string_view take_digits(std::string_view& text) {
   return digits;
 }
 
+template <typename... Form>
+std::string number_text(double value, Form... form) {
+  std::array<char, 400> out;  // of the largest double all digits, and some behind the point
+  const auto end = std::to_chars(out.data(), out.data() + out.size(), value, form...).ptr;
+  return {out.data(), end};
+}
+
 }  // namespace
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -42,9 +49,7 @@ std::string bytes_text(std::uint64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  std::array<char, 32> out{};
-  std::snprintf(out.data(), out.size(), "%.1f %s", value, kUnits[unit]);
-  return out.data();
+  return compose("{} {}", decimal(value, 1), kUnits[unit]);
 }
 
 std::string count_text(std::uint64_t count) {
@@ -59,6 +64,16 @@ std::string count_text(std::uint64_t count) {
 std::string plural(std::uint64_t count, std::string_view one) {
   return compose("{} {}{}", count_text(count), one, count == 1 ? "" : "s");
 }
+
+std::string decimal(double value, int digits) {
+  return number_text(value, std::chars_format::fixed, digits);
+}
+
+std::string significant(double value, int digits) {
+  return number_text(value, std::chars_format::general, digits);
+}
+
+std::string shortest(double value) { return number_text(value); }
 
 // A run of digits is written as its length, then itself; both stay in the range of digits, so that
 // runs keep their place among other characters.
@@ -86,26 +101,6 @@ bool natural_less(std::string_view a, std::string_view b) {
   append_natural_key(key_a, a);
   append_natural_key(key_b, b);
   return key_a != key_b ? key_a < key_b : a < b;
-}
-
-bool glob_match(std::string_view pattern, std::string_view text) {
-  std::size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      mark = t;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p;
-      ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++mark;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
 }
 
 void Table::add(std::vector<std::string> cells) {

@@ -1,4 +1,4 @@
-// Text for people: sizes, counts, natural order, globs and tables.
+// Text for people: sizes, counts, numbers, natural order and tables.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,23 @@ namespace ebb::tools {
 std::string bytes_text(std::uint64_t bytes);  // "55.4 MiB", IEC units, one decimal
 std::string count_text(std::uint64_t count);  // "14,520,320"
 std::string plural(std::uint64_t count, std::string_view one);  // "1 file", "3 files"
+std::string decimal(double value, int digits);                  // behind the point: printf's %.*f
+std::string significant(double value, int digits);              // printf's %.*g
+std::string shortest(double value);  // that reads back as the same double
+
+// "a, b, c"
+template <typename Words>
+std::string joined(const Words& words, std::string_view between = ", ") {
+  std::string out;
+  for (const std::string_view word : words) out.append(out.empty() ? "" : between).append(word);
+  return out;
+}
 
 // "layers.2" before "layers.10".
 bool natural_less(std::string_view a, std::string_view b);
 // Appends what natural_less compares, byte by byte; for sorting many. Leading zeros make no
 // difference.
 void append_natural_key(std::string& key, std::string_view text);
-
-// '*' any run of characters, '?' one; the whole text must match.
-bool glob_match(std::string_view pattern, std::string_view text);
 
 enum class Align : std::uint8_t { left, right };
 struct Column {

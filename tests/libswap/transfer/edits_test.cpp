@@ -37,6 +37,16 @@ TEST(Glob, CapturesWhatEachStarStandsFor) {
   EXPECT_FALSE(formats::glob_captures("a", "ab"));
 }
 
+// --include, --exclude and -k ask the same of names, --rename and --dtype of names and states.
+TEST(Glob, MatchesWholeNames) {
+  EXPECT_TRUE(formats::glob_match("layers.*.w", "layers.0.attn.w"));
+  EXPECT_TRUE(formats::glob_match("*", ""));
+  EXPECT_TRUE(formats::glob_match("**a?", "bab"));
+  EXPECT_FALSE(formats::glob_match("layers.?.w", "layers.10.w"));
+  EXPECT_FALSE(formats::glob_match("w", "w2"));
+  EXPECT_FALSE(formats::glob_match("?", ""));
+}
+
 TEST(Rename, TakesStarsInOrderOrByNumberAndTheFirstRuleThatFits) {
   const formats::RenameRules rules =
       renames("# a comment\nmodule.head=out, module.*=*\n a.*.b.* = $2.of.$1 ");

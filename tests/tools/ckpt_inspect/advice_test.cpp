@@ -124,7 +124,9 @@ TEST(InspectMap, ADigitInsideAWordIsNoLayer) {
 TEST(InspectMap, ReplacesAnEarlierMapAndNothingElse) {
   const ScratchDirectory scratch;
   map_of(scratch, "dcp/hsdp_2x2/data");
-  map_of(scratch, "dcp/hsdp_2x2/data");  // its own
+  map_of(scratch, "dcp/hsdp_2x2/data");           // its own
+  std::ofstream(scratch / "empty.html").flush();  // as mktemp makes one
+  EXPECT_EQ(inspect({"dcp/hsdp_2x2/data", "--map", scratch / "empty.html"}).exit, 0);
   std::ofstream(scratch / "thesis.html") << "<!DOCTYPE html>\nmine";
   fs::create_symlink("map.html", scratch / "link.html");
   for (const char* name : {"thesis.html", "link.html"}) {
@@ -133,6 +135,15 @@ TEST(InspectMap, ReplacesAnEarlierMapAndNothingElse) {
     EXPECT_NE(run.err.find("no shard map"), std::string::npos) << run.err;
   }
   EXPECT_EQ(fs::file_size(scratch / "thesis.html"), 20u);
+}
+
+// What lies beside it is written under a name of this run's own.
+TEST(InspectMap, LeavesWhatLiesBesideIt) {
+  const ScratchDirectory scratch;
+  std::ofstream(scratch / "map.html.part") << "mine";
+  map_of(scratch, "dcp/hsdp_2x2/data");
+  EXPECT_EQ(fs::file_size(scratch / "map.html.part"), 4u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 2);
 }
 
 TEST(InspectMap, WritesHtmlOnly) {
