@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr unsigned kRecordBits = 32;  // of a chunk's tag; above them the chunk's own number
 
 }  // namespace
 
-Result<> DsCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
-                                  std::uint64_t first, std::span<std::byte> into) const {
+Result<> ZeroCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                    std::uint64_t first, std::span<std::byte> into) const {
   const std::string label =
       compose("tensor {} {} of rank {}", tensor.name, tensor.state, index_of(chunk.holder));
   const auto number = static_cast<std::uint32_t>(chunk.tag);
@@ -26,7 +26,7 @@ Result<> DsCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
   return {};
 }
 
-Result<DsFlat> DsCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t file,
+Result<Flat> ZeroCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t file,
                                       const TorchTensor& tensor) {
   EBB_TRY_ASSIGN(const std::optional<TorchArchive::Plain> plain, archive.plain(tensor));
   if (!plain)
@@ -44,17 +44,16 @@ Result<DsFlat> DsCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t
                         .at = plain->record_at,
                         .size = entry.has_crc() ? entry.size : 0,
                         .crc = entry.crc});
-  return DsFlat{file,           known->second, plain->record_at + plain->first,
-                tensor.elems(), tensor.dtype,  tensor.shape};
+  return Flat{file,           known->second, plain->record_at + plain->first,
+              tensor.elems(), tensor.dtype,  tensor.shape};
 }
 
-DsFlat DsCheckpoint::add_raw(std::uint32_t file, std::uint64_t elems) {
+Flat ZeroCheckpoint::add_raw(std::uint32_t file, std::uint64_t elems) {
   records_.push_back({});
-  return DsFlat{file,   static_cast<std::uint32_t>(records_.size() - 1), 0, elems, DType::f32,
-                {elems}};
+  return Flat{file, static_cast<std::uint32_t>(records_.size() - 1), 0, elems, DType::f32, {elems}};
 }
 
-void DsCheckpoint::finish() {
+void ZeroCheckpoint::finish() {
   std::vector<std::uint64_t> sizes;
   for (const CheckedRecord& record : records_) sizes.push_back(record.size);
   std::uint64_t holder = 0;
@@ -69,4 +68,4 @@ void DsCheckpoint::finish() {
   gaps_.close(sizes);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

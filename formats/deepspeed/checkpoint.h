@@ -13,12 +13,12 @@
 #include "ebb/formats/torch/archive.h"
 #include "ebb/formats/zip/record_check.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
 // Elements that lie dense in one file: a tensor of an archive or a swap file.
-struct DsFlat {
+struct Flat {
   std::uint32_t file = 0;    // index into Catalog::files
-  std::uint32_t record = 0;  // index into DsCheckpoint's records
+  std::uint32_t record = 0;  // index into ZeroCheckpoint's records
   std::uint64_t at = 0;      // absolute offset of the first element
   std::uint64_t elems = 0;
   DType dtype = DType::f32;
@@ -27,9 +27,9 @@ struct DsFlat {
 
 // One record holds many parameters' pieces, and zip's CRC32 covers the whole record: it is checked
 // when all pieces were read, so that whoever reads everything has everything checked once.
-class DsCheckpoint : public Checkpoint {
+class ZeroCheckpoint : public Checkpoint {
  public:
-  explicit DsCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
+  explicit ZeroCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
   const Catalog& catalog() const override { return catalog_; }
   Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
@@ -37,10 +37,9 @@ class DsCheckpoint : public Checkpoint {
 
   Catalog& building() { return catalog_; }
   // A tensor of an archive, which must be stored plainly.
-  Result<DsFlat> add_flat(const TorchArchive& archive, std::uint32_t file,
-                          const TorchTensor& tensor);
+  Result<Flat> add_flat(const TorchArchive& archive, std::uint32_t file, const TorchTensor& tensor);
   // A swap file: raw fp32 elements, padded at the end, no checksum.
-  DsFlat add_raw(std::uint32_t file, std::uint64_t elems);
+  Flat add_raw(std::uint32_t file, std::uint64_t elems);
   // Call when all chunks are there.
   void finish();
 
@@ -54,4 +53,4 @@ class DsCheckpoint : public Checkpoint {
   RecordGaps gaps_;
 };
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

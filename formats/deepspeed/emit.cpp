@@ -9,12 +9,13 @@
 #include "ebb/formats/deepspeed/emit_files.h"
 
 namespace ebb::formats {
+namespace deepspeed {
 
-std::string ds_written_tag(const DsContent& what) {
+std::string written_tag(const Content& what) {
   return what.tag.empty() ? compose("global_step{}", what.step) : what.tag;
 }
 
-OutputFile ds_latest_file(std::string name, std::string_view tag) {
+OutputFile latest_file(std::string name, std::string_view tag) {
   const ByteView bytes = view_of(tag);
   OutputFile file;
   file.name = std::move(name);
@@ -44,29 +45,38 @@ void note_dtypes(const Catalog& content, EmitPlan& plan) {
   }
 }
 
+namespace {
+
+Result<EmitPlan> emit_ranks(const EmitRequest& request) {
+  EmitPlan plan;
+  EBB_TRY_ASSIGN(const Content what, gather_content(request, Form::ranks, plan));
+  EBB_TRY_ASSIGN(const std::vector<OutFlat> flats, cut_flats(what, request.content, plan));
+  const Output output{what, request.content, flats, written_tag(what) + "/"};
+  for (std::uint32_t rank = 0; rank < what.world; ++rank) {
+    plan.files.push_back(optimizer_file(output, Rank{rank}));
+    if (what.stage == 3 || rank == 0) plan.files.push_back(model_file(output, Rank{rank}));
+  }
+  // Stage 3 keeps no model weights of its own: its loader rounds the master weights.
+  for (const OutGroup& group : what.groups)
+    for (const Trained& param : group.params)
+      if (what.stage == 3 && param.param && *param.param != param.source)
+        plan.derived.push_back({*param.param, param.source});
+  plan.rewritten = {"ds_config"};  // it names the stage
+  plan.commit_files.push_back(latest_file("latest", written_tag(what)));
+  note_dtypes(request.content, plan);
+  return plan;
+}
+
+}  // namespace
+}  // namespace deepspeed
+
 Policy deepspeed_policy(const Catalog& content) {
-  const std::int64_t stage = ds_stage_of(content);
+  const std::int64_t stage = deepspeed::stage_of(content);
   return stage == 1 || stage == 2 ? Policy::zero12 : Policy::zero3;
 }
 
 Result<EmitPlan> emit_deepspeed(const EmitRequest& request) {
-  EmitPlan plan;
-  EBB_TRY_ASSIGN(const DsContent what, gather_ds_content(request, DsForm::ranks, plan));
-  EBB_TRY_ASSIGN(const std::vector<DsOutFlat> flats, cut_ds_flats(what, request.content, plan));
-  const DsOutput output{what, request.content, flats, ds_written_tag(what) + "/"};
-  for (std::uint32_t rank = 0; rank < what.world; ++rank) {
-    plan.files.push_back(ds_optimizer_file(output, Rank{rank}));
-    if (what.stage == 3 || rank == 0) plan.files.push_back(ds_model_file(output, Rank{rank}));
-  }
-  // Stage 3 keeps no model weights of its own: its loader rounds the master weights.
-  for (const DsOutGroup& group : what.groups)
-    for (const DsTrained& param : group.params)
-      if (what.stage == 3 && param.param && *param.param != param.source)
-        plan.derived.push_back({*param.param, param.source});
-  plan.rewritten = {"ds_config"};  // it names the stage
-  plan.commit_files.push_back(ds_latest_file("latest", ds_written_tag(what)));
-  note_dtypes(request.content, plan);
-  return plan;
+  return deepspeed::emit_ranks(request);
 }
 
 }  // namespace ebb::formats

@@ -6,7 +6,7 @@
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/dtype.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr std::string_view kZero = "zero_optimization";
@@ -47,20 +47,20 @@ std::string optimizer_type(const std::vector<GroupEntry>& groups) {
 
 }  // namespace
 
-const Value* ds_setting(const Value& config, std::string_view section, std::string_view key) {
+const Value* setting(const Value& config, std::string_view section, std::string_view key) {
   const Value* part = config.find(section);
   return part == nullptr ? nullptr : part->find(key);
 }
 
-std::optional<DType> ds_model_dtype(const Value& config) {
+std::optional<DType> model_dtype(const Value& config) {
   for (const std::string_view section : {"bf16", "bfloat16"})
-    if (is_true(ds_setting(config, section, "enabled"))) return DType::bf16;
-  if (is_true(ds_setting(config, "fp16", "enabled"))) return DType::f16;
+    if (is_true(setting(config, section, "enabled"))) return DType::bf16;
+  if (is_true(setting(config, "fp16", "enabled"))) return DType::f16;
   return std::nullopt;
 }
 
-std::uint64_t ds_sub_group_elems(const Value& config) {
-  const Value* size = ds_setting(config, kZero, "sub_group_size");
+std::uint64_t sub_group_elems(const Value& config) {
+  const Value* size = setting(config, kZero, "sub_group_size");
   if (size != nullptr && size->kind == Value::Kind::integer && size->integer > 0)
     return static_cast<std::uint64_t>(size->integer);
   if (size != nullptr && size->kind == Value::Kind::real && size->real >= 1 && size->real < 1e18)
@@ -68,40 +68,39 @@ std::uint64_t ds_sub_group_elems(const Value& config) {
   return kSubGroupElems;
 }
 
-std::uint64_t ds_param_alignment(const Value& config, DType model) {
-  if (!is_true(ds_setting(config, kZero, "parameter_alignment"))) return 1;
+std::uint64_t param_alignment(const Value& config, DType model) {
+  if (!is_true(setting(config, kZero, "parameter_alignment"))) return 1;
   return kAlignBytes / std::gcd(kAlignBytes, std::uint64_t{bytes_of(model)});
 }
 
 namespace {
 
-bool ds_offloads(const Value& config) {
-  const Value* offload = ds_setting(config, kZero, "offload_optimizer");
+bool offloads(const Value& config) {
+  const Value* offload = setting(config, kZero, "offload_optimizer");
   const std::string_view device = offload == nullptr ? "" : text_of(offload->find("device"));
-  return device == "cpu" || device == "nvme" || is_true(ds_setting(config, kZero, "cpu_offload"));
+  return device == "cpu" || device == "nvme" || is_true(setting(config, kZero, "cpu_offload"));
 }
 
 }  // namespace
 
-bool ds_is_bf16_optimizer(const Value& config, std::int64_t stage) {
-  const std::string_view sums = text_of(ds_setting(config, "data_types", "grad_accum_dtype"));
-  return stage == 1 && ds_model_dtype(config) == DType::bf16 && !ds_offloads(config) &&
+bool is_bf16_optimizer(const Value& config, std::int64_t stage) {
+  const std::string_view sums = text_of(setting(config, "data_types", "grad_accum_dtype"));
+  return stage == 1 && model_dtype(config) == DType::bf16 && !offloads(config) &&
          (sums == "fp32" || sums == "float32");
 }
 
-bool ds_round_robin(const Value& config, std::int64_t stage) {
-  return stage < 3 && is_true(ds_setting(config, kZero, "round_robin_gradients")) &&
-         !ds_is_bf16_optimizer(config, stage);
+bool round_robin(const Value& config, std::int64_t stage) {
+  return stage < 3 && is_true(setting(config, kZero, "round_robin_gradients")) &&
+         !is_bf16_optimizer(config, stage);
 }
 
-bool ds_cuts_momentum(const Value& config, std::int64_t stage) {
-  return ds_offloads(config) || ds_is_bf16_optimizer(config, stage);
+bool cuts_momentum(const Value& config, std::int64_t stage) {
+  return offloads(config) || is_bf16_optimizer(config, stage);
 }
 
-void ds_default_settings(const Value& config,
-                         std::vector<std::pair<std::string, Value>>& settings) {
+void default_settings(const Value& config, std::vector<std::pair<std::string, Value>>& settings) {
   constexpr std::string_view kOfNoGroup[] = {"torch_adam", "adam_w_mode"};
-  const Value* params = ds_setting(config, "optimizer", "params");
+  const Value* params = setting(config, "optimizer", "params");
   if (params == nullptr) return;
   for (const auto& [name, value] : params->entries)
     if (std::ranges::find(kOfNoGroup, name.text) == std::end(kOfNoGroup))
@@ -112,14 +111,14 @@ void ds_default_settings(const Value& config,
     settings.emplace_back("bias_correction", Value::of_bool(true));
 }
 
-std::int64_t ds_stage_of(const Catalog& content) {
+std::int64_t stage_of(const Catalog& content) {
   const Value* stage = value_at(content, {"zero_stage"});
   if (stage == nullptr) stage = value_at(content, {"ds_config", kZero, "stage"});
   return stage != nullptr && stage->kind == Value::Kind::integer ? stage->integer : 0;
 }
 
-Value ds_config_for(const Value* given, std::int64_t stage, DType model,
-                    const std::vector<GroupEntry>& groups) {
+Value config_for(const Value* given, std::int64_t stage, DType model,
+                 const std::vector<GroupEntry>& groups) {
   Value config = given != nullptr && given->kind == Value::Kind::dict ? *given : dict_of({});
   if (given == nullptr) {
     const std::string type = optimizer_type(groups);
@@ -135,4 +134,4 @@ Value ds_config_for(const Value* given, std::int64_t stage, DType model,
   return config;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

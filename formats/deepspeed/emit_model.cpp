@@ -6,7 +6,7 @@
 #include "ebb/formats/deepspeed/emit_files.h"
 #include "ebb/formats/deepspeed/emit_pickle.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 // A tensor inside a storage of the file being written.
@@ -18,7 +18,7 @@ struct Placed {
 
 class ModelFile {
  public:
-  ModelFile(const DsOutput& output, Rank rank, std::string folder)
+  ModelFile(const Output& output, Rank rank, std::string folder)
       : what_(output.what),
         content_(output.content),
         flats_(output.flats),
@@ -31,7 +31,7 @@ class ModelFile {
       place_partitioned();
     else
       place_whole();
-    for (const DsWhole& buffer : what_.buffers) place(buffer.name, whole_tensor(buffer.tensor));
+    for (const Whole& buffer : what_.buffers) place(buffer.name, whole_tensor(buffer.tensor));
     for (const auto& [alias, owner] : what_.tied)
       if (placed_.contains(owner)) place(alias, placed_.at(owner));
     pickle_dict(pickle_, [&] {
@@ -55,17 +55,17 @@ class ModelFile {
 
   // Stages 1 and 2: a group's weights are views into one storage, padding included.
   void place_whole() {
-    for (const DsOutFlat& flat : flats_) {
+    for (const OutFlat& flat : flats_) {
       DType dtype = what_.model_dtype;
       bool same = true;
-      for (const DsTrained* param : flat.params())
+      for (const Trained* param : flat.params())
         same = same && dtype_of(*param) == dtype_of(*flat.params().front());
       if (same) dtype = dtype_of(*flat.params().front());
       std::vector<StoragePart> parts;
       std::vector<std::uint64_t> firsts;
       std::uint64_t end = 0;
       for (std::size_t p = 0; p < flat.params().size(); ++p) {
-        const DsTrained& param = *flat.params()[p];
+        const Trained& param = *flat.params()[p];
         if (!same) {
           place(param.name, {file_.add_storage(dtype_of(param), {weights(param)}), 0, param.shape});
           continue;
@@ -82,16 +82,16 @@ class ModelFile {
       for (std::size_t p = 0; p < firsts.size(); ++p)
         place(flat.params()[p]->name, {storage, firsts[p], flat.params()[p]->shape});
     }
-    for (const DsWhole& frozen : what_.frozen) place(frozen.name, whole_tensor(frozen.tensor));
+    for (const Whole& frozen : what_.frozen) place(frozen.name, whole_tensor(frozen.tensor));
   }
 
   // A parameter that is also the master is what other formats made of one; the model's own copy
   // has the model's dtype.
-  DType dtype_of(const DsTrained& param) const {
+  DType dtype_of(const Trained& param) const {
     const bool own_copy = param.param && *param.param != param.source;
     return own_copy ? content_.tensors[*param.param].dtype : what_.model_dtype;
   }
-  StoragePart weights(const DsTrained& param) const {
+  StoragePart weights(const Trained& param) const {
     TensorData data{param.param.value_or(param.source), whole(param.shape)};
     if (content_.tensors[data.tensor].dtype != dtype_of(param)) data.as = dtype_of(param);
     return data;
@@ -99,9 +99,9 @@ class ModelFile {
 
   // Stage 3: the module holds nothing; frozen parameters are cut like the trained ones.
   void place_partitioned() {
-    for (const DsOutFlat& flat : flats_)
-      for (const DsTrained* param : flat.params()) place(param->name, nothing(dtype_of(*param)));
-    for (const DsWhole& frozen : what_.frozen)
+    for (const OutFlat& flat : flats_)
+      for (const Trained* param : flat.params()) place(param->name, nothing(dtype_of(*param)));
+    for (const Whole& frozen : what_.frozen)
       place(frozen.name, nothing(content_.tensors[frozen.tensor].dtype));
   }
   Placed nothing(DType dtype) { return {file_.add_storage(dtype, {}), 0, {0}}; }
@@ -126,7 +126,7 @@ class ModelFile {
     });
     pickle_.string("buffer_names");
     pickle_list(pickle_, [&] {
-      for (const DsWhole& buffer : what_.buffers) pickle_.string(buffer.name);
+      for (const Whole& buffer : what_.buffers) pickle_.string(buffer.name);
     });
     pickle_.string("optimizer");
     pickle_.none();
@@ -135,9 +135,9 @@ class ModelFile {
   void shapes() {
     pickle_.string("param_shapes");
     pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_)
+      for (const OutFlat& flat : flats_)
         pickle_ordered_dict(pickle_, [&] {
-          for (const DsTrained* param : flat.params()) {
+          for (const Trained* param : flat.params()) {
             pickle_.string(param->name);
             pickle_.torch_size(param->shape);
           }
@@ -145,7 +145,7 @@ class ModelFile {
     });
     pickle_.string("frozen_param_shapes");
     frozen_entries(
-        [&](const DsWhole& frozen) { pickle_.torch_size(content_.tensors[frozen.tensor].shape); });
+        [&](const Whole& frozen) { pickle_.torch_size(content_.tensors[frozen.tensor].shape); });
     pickle_.string("shared_params");
     pickle_dict(pickle_, [&] {
       if (rank_ != Rank{0}) return;
@@ -155,7 +155,7 @@ class ModelFile {
       }
     });
     pickle_.string("frozen_param_fragments");
-    frozen_entries([&](const DsWhole& frozen) {
+    frozen_entries([&](const Whole& frozen) {
       what_.stage == 3 ? put(fragment(frozen.tensor)) : put(placed_.at(frozen.name));
     });
   }
@@ -165,7 +165,7 @@ class ModelFile {
   void frozen_entries(Put put_one) {
     if (what_.stage == 1 || what_.frozen.empty()) return pickle_.none();
     pickle_ordered_dict(pickle_, [&] {
-      for (const DsWhole& frozen : what_.frozen) {
+      for (const Whole& frozen : what_.frozen) {
         pickle_.string(frozen.name);
         put_one(frozen);
       }
@@ -207,9 +207,9 @@ class ModelFile {
     pickle_.string(what_.version);
   }
 
-  const DsContent& what_;
+  const Content& what_;
   const Catalog& content_;
-  const std::vector<DsOutFlat>& flats_;
+  const std::vector<OutFlat>& flats_;
   Rank rank_;
   TorchFileWriter file_;
   PickleWriter& pickle_;
@@ -219,11 +219,11 @@ class ModelFile {
 
 }  // namespace
 
-OutputFile ds_model_file(const DsOutput& output, Rank rank) {
+OutputFile model_file(const Output& output, Rank rank) {
   const std::string stem =
       (output.what.stage == 3 ? "zero_pp_rank_" + std::to_string(index_of(rank)) + "_" : "") +
       "mp_rank_00_model_states";
   return ModelFile(output, rank, stem).write(output.folder + stem + ".pt");
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -5,14 +5,14 @@
 #include "ebb/formats/deepspeed/emit_files.h"
 #include "ebb/formats/deepspeed/emit_pickle.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr std::string_view kScalerModule = "deepspeed.runtime.fp16.loss_scaler";
 
 class OptimizerFile {
  public:
-  OptimizerFile(const DsOutput& output, Rank rank, std::string folder)
+  OptimizerFile(const Output& output, Rank rank, std::string folder)
       : what_(output.what),
         content_(output.content),
         flats_(output.flats),
@@ -34,12 +34,12 @@ class OptimizerFile {
 
   // Stages 1 and 2 take the groups from the top, stage 3 groups and steps from the inner dict.
   OutputFile write_global(std::string name) {
-    const bool plain = !ds_is_bf16_optimizer(what_.config, what_.stage);
+    const bool plain = !is_bf16_optimizer(what_.config, what_.stage);
     pickle_dict(pickle_, [&] {
       if (plain) scaler();
       if (const Value* clip = what_.value("clip_grad")) entry("clip_grad", *clip);
       if (plain) stage_number();
-      numbers("partition_count", [&](const DsOutFlat&) { return std::uint64_t{what_.world}; });
+      numbers("partition_count", [&](const OutFlat&) { return std::uint64_t{what_.world}; });
       pickle_.string("ds_version");
       pickle_.string(what_.version);
       param_groups();
@@ -62,33 +62,33 @@ class OptimizerFile {
  private:
   // BF16_Optimizer knows no scaler and no stage, and keeps its partitions padded.
   void stage12() {
-    const bool plain = !ds_is_bf16_optimizer(what_.config, what_.stage);
+    const bool plain = !is_bf16_optimizer(what_.config, what_.stage);
     if (plain) scaler();
     if (const Value* clip = what_.value("clip_grad")) entry("clip_grad", *clip);
     pickle_.string("base_optimizer_state");
     base_state();
     pickle_.string("single_partition_of_fp32_groups");
     pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_)
+      for (const OutFlat& flat : flats_)
         partition(flat, flat.master(),
                   flat.full_elems(rank_) - (plain ? flat.padding_elems(rank_) : 0));
     });
     if (plain) stage_number();
-    numbers("group_paddings", [&](const DsOutFlat& flat) { return flat.padding_elems(rank_); });
+    numbers("group_paddings", [&](const OutFlat& flat) { return flat.padding_elems(rank_); });
     if (plain) gaps();
-    numbers("partition_count", [&](const DsOutFlat&) { return std::uint64_t{what_.world}; });
+    numbers("partition_count", [&](const OutFlat&) { return std::uint64_t{what_.world}; });
     pickle_.string("ds_version");
     pickle_.string(what_.version);
     pickle_.string("param_slice_mappings");
     pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_) slices(flat);
+      for (const OutFlat& flat : flats_) slices(flat);
     });
   }
 
   void gaps() {
     pickle_.string("param_alignment_paddings");
     pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_)
+      for (const OutFlat& flat : flats_)
         pickle_list(pickle_, [&] {
           for (const std::uint64_t gap : flat.gaps())
             pickle_.integer(static_cast<std::int64_t>(gap));
@@ -105,7 +105,7 @@ class OptimizerFile {
     base_state();
     pickle_.string("fp32_flat_groups");
     pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_) partition(flat, flat.master(), flat.full_elems(rank_));
+      for (const OutFlat& flat : flats_) partition(flat, flat.master(), flat.full_elems(rank_));
     });
   }
 
@@ -126,7 +126,7 @@ class OptimizerFile {
   void numbers(std::string_view key, Number number) {
     pickle_.string(key);
     pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_) pickle_.integer(static_cast<std::int64_t>(number(flat)));
+      for (const OutFlat& flat : flats_) pickle_.integer(static_cast<std::int64_t>(number(flat)));
     });
   }
 
@@ -212,10 +212,10 @@ class OptimizerFile {
     });
   }
 
-  void buffer_state(const DsOutFlat& flat) {
+  void buffer_state(const OutFlat& flat) {
     pickle_dict(pickle_, [&] {
       if (flat.steps()) step_entry(flat);
-      for (const DsField& state : flat.states()) {
+      for (const Field& state : flat.states()) {
         pickle_.string(state.state);
         if (state.touched) {
           const std::uint32_t storage =
@@ -228,9 +228,9 @@ class OptimizerFile {
     });
   }
 
-  void step_entry(const DsOutFlat& flat) {
+  void step_entry(const OutFlat& flat) {
     pickle_.string("step");
-    pickle_ds_steps(file_, what_.groups[flat.group()], *flat.steps());
+    pickle_steps(file_, what_.groups[flat.group()], *flat.steps());
   }
 
   void param_group(std::size_t number) {
@@ -244,16 +244,16 @@ class OptimizerFile {
     });
   }
 
-  void partition(const DsOutFlat& flat, const DsField& field, std::uint64_t elems) {
+  void partition(const OutFlat& flat, const Field& field, std::uint64_t elems) {
     const std::uint32_t storage =
         file_.add_storage(field.dtype, flat.partition(field, rank_, elems, content_));
     file_.tensor(storage, 0, {elems});
   }
 
-  void slices(const DsOutFlat& flat) {
+  void slices(const OutFlat& flat) {
     pickle_ordered_dict(pickle_, [&] {
       for (std::size_t p = 0; p < flat.params().size(); ++p) {
-        const DsOutFlat::Slice slice = flat.slice(p, rank_);
+        const OutFlat::Slice slice = flat.slice(p, rank_);
         if (slice.count == 0) continue;
         pickle_.string(flat.params()[p]->name);
         pickle_object(pickle_, "deepspeed.utils.tensor_fragment", "fragment_address", [&] {
@@ -264,9 +264,9 @@ class OptimizerFile {
     });
   }
 
-  const DsContent& what_;
+  const Content& what_;
   const Catalog& content_;
-  const std::vector<DsOutFlat>& flats_;
+  const std::vector<OutFlat>& flats_;
   Rank rank_;
   TorchFileWriter file_;
   PickleWriter& pickle_;
@@ -274,23 +274,23 @@ class OptimizerFile {
 
 }  // namespace
 
-void pickle_ds_steps(TorchFileWriter& file, const DsOutGroup& group, std::int64_t steps) {
+void pickle_steps(TorchFileWriter& file, const OutGroup& group, std::int64_t steps) {
   if (!group.tensor_steps) return file.pickle().integer(steps);
   ByteVector bytes;
   append_le(bytes, static_cast<float>(steps));
   file.tensor(file.add_storage(DType::f32, {std::move(bytes)}), 0, {});
 }
 
-OutputFile ds_global_state_file(const DsOutput& output) {
+OutputFile global_state_file(const Output& output) {
   return OptimizerFile(output, Rank{0}, "optimizer_state")
       .write_global(output.folder + "zero/optimizer_state.pt");
 }
 
-OutputFile ds_optimizer_file(const DsOutput& output, Rank rank) {
+OutputFile optimizer_file(const Output& output, Rank rank) {
   const std::string stem =
       compose("{}zero_pp_rank_{}_mp_rank_00_optim_states",
               (output.what.model_dtype == DType::bf16 ? "bf16_" : ""), index_of(rank));
   return OptimizerFile(output, rank, stem).write(output.folder + stem + ".pt");
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

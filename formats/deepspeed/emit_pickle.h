@@ -5,7 +5,7 @@
 
 #include "ebb/formats/torch/file_writer.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
 // `fill` writes the entries: keys and values in turn.
 template <typename Fill>
@@ -48,4 +48,4 @@ void pickle_object(PickleWriter& pickle, std::string_view module, std::string_vi
   pickle.build();
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

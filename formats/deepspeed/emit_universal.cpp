@@ -9,6 +9,7 @@
 #include "ebb/formats/deepspeed/names.h"
 
 namespace ebb::formats {
+namespace deepspeed {
 namespace {
 
 constexpr std::string_view kMasters = "fp32";
@@ -20,16 +21,16 @@ bool names_a_file(std::string_view name) {
          std::ranges::none_of(name, [](char c) { return c == '/' || c == '\0'; });
 }
 
-Result<> check_names(const std::vector<DsOutFlat>& flats) {
-  for (const DsOutFlat& flat : flats) {
-    for (const DsTrained* param : flat.params())
+Result<> check_names(const std::vector<OutFlat>& flats) {
+  for (const OutFlat& flat : flats) {
+    for (const Trained* param : flat.params())
       if (!names_a_file(param->name))
         return Error{Code::unsupported,
                      "parameter " + json_string(param->name) +
                          ": a universal checkpoint keeps each parameter in a folder of its name, "
                          "and that is none",
                      "--rename gives it another one"};
-    for (const DsField& state : flat.states())
+    for (const Field& state : flat.states())
       if (!names_a_file(state.state) || std::ranges::count(kReserved, state.state) > 0)
         return Error{Code::unsupported,
                      "state " + json_string(state.state) +
@@ -41,19 +42,19 @@ Result<> check_names(const std::vector<DsOutFlat>& flats) {
 
 class UniversalFiles {
  public:
-  UniversalFiles(const DsOutput& output, EmitPlan& plan) : output_(output), plan_(plan) {}
+  UniversalFiles(const Output& output, EmitPlan& plan) : output_(output), plan_(plan) {}
 
   void add_all() {
-    for (const DsOutFlat& flat : output_.flats)
+    for (const OutFlat& flat : output_.flats)
       for (std::size_t p = 0; p < flat.params().size(); ++p) {
         add_tensor(flat, p, flat.master(), kMasters);
-        for (const DsField& state : flat.states()) add_tensor(flat, p, state, state.state);
+        for (const Field& state : flat.states()) add_tensor(flat, p, state, state.state);
         if (flat.steps()) add_steps(flat, p);
       }
   }
 
  private:
-  std::string path(const DsOutFlat& flat, std::size_t p, std::string_view state) const {
+  std::string path(const OutFlat& flat, std::size_t p, std::string_view state) const {
     return compose("{}zero/{}/{}.pt", output_.folder, flat.params()[p]->name, state);
   }
   // Ranks share the writing.
@@ -61,8 +62,7 @@ class UniversalFiles {
     return Rank{static_cast<std::uint32_t>(plan_.files.size() % output_.what.world)};
   }
 
-  void add_tensor(const DsOutFlat& flat, std::size_t p, const DsField& field,
-                  std::string_view name) {
+  void add_tensor(const OutFlat& flat, std::size_t p, const Field& field, std::string_view name) {
     TorchFileWriter file(output_.content, std::string(name));
     const Shape& shape = flat.params()[p]->shape;
     TensorData data = flat.whole_of(p, field, output_.content);
@@ -76,54 +76,59 @@ class UniversalFiles {
     plan_.files.push_back(file.finish(path(flat, p, name), writer()));
   }
 
-  void add_steps(const DsOutFlat& flat, std::size_t p) {
+  void add_steps(const OutFlat& flat, std::size_t p) {
     TorchFileWriter file(output_.content, "step");
-    pickle_ds_steps(file, output_.what.groups[flat.group()], *flat.steps());
+    pickle_steps(file, output_.what.groups[flat.group()], *flat.steps());
     plan_.files.push_back(file.finish(path(flat, p, "step"), writer()));
   }
 
-  const DsOutput& output_;
+  const Output& output_;
   EmitPlan& plan_;
 };
 
 // Stage 3's loader asks for a model file by another name, and takes nothing but values from it.
-OutputFile values_of_stage3(const DsOutput& output) {
-  DsContent what = output.what;
+OutputFile values_of_stage3(const Output& output) {
+  Content what = output.what;
   what.stage = 3;
   what.frozen.clear();
   what.buffers.clear();
-  return ds_model_file({what, output.content, output.flats, output.folder}, Rank{0});
+  return model_file({what, output.content, output.flats, output.folder}, Rank{0});
 }
 
 // What the rules of resuming will answer on more than one rank.
-void note_refusal(const DsContent& what, EmitPlan& plan) {
+void note_refusal(const Content& what, EmitPlan& plan) {
   Catalog written;
   written.values.push_back({"ds_config", {"ds_config"}, what.config});
-  for (const DsOutGroup& group : what.groups)
+  for (const OutGroup& group : what.groups)
     written.groups.push_back({group.muon ? "muon" : "", {}, {}});
   const ResumeAnswer answer = resume_answer(deepspeed_universal_resume(), {written, 2});
   if (!answer.resumable) plan.notes.push_back(answer.loader + " cannot resume it: " + answer.why);
 }
 
-}  // namespace
-
-Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request) {
+Result<EmitPlan> emit_universal(const EmitRequest& request) {
   EmitPlan plan;
-  EBB_TRY_ASSIGN(const DsContent what, gather_ds_content(request, DsForm::universal, plan));
-  DsContent whole = what;  // as stages 1 and 2 keep a model: in one file
+  EBB_TRY_ASSIGN(const Content what, gather_content(request, Form::universal, plan));
+  Content whole = what;  // as stages 1 and 2 keep a model: in one file
   whole.stage = std::min<std::int64_t>(what.stage, 2);
-  EBB_TRY_ASSIGN(const std::vector<DsOutFlat> flats, cut_ds_flats(whole, request.content, plan));
+  EBB_TRY_ASSIGN(const std::vector<OutFlat> flats, cut_flats(whole, request.content, plan));
   EBB_TRY(check_names(flats));
-  const std::string tag = ds_written_tag(what) + std::string(kDsUniversalSuffix);
-  const DsOutput output{whole, request.content, flats, tag + "/"};
+  const std::string tag = written_tag(what) + std::string(kUniversalSuffix);
+  const Output output{whole, request.content, flats, tag + "/"};
   UniversalFiles(output, plan).add_all();
-  plan.files.push_back(ds_global_state_file({what, request.content, flats, tag + "/"}));
-  plan.files.push_back(ds_model_file(output, Rank{0}));
+  plan.files.push_back(global_state_file({what, request.content, flats, tag + "/"}));
+  plan.files.push_back(model_file(output, Rank{0}));
   plan.files.push_back(values_of_stage3(output));
-  plan.commit_files.push_back(ds_latest_file("latest_universal", tag));
+  plan.commit_files.push_back(latest_file("latest_universal", tag));
   note_dtypes(request.content, plan);
   note_refusal(what, plan);
   return plan;
+}
+
+}  // namespace
+}  // namespace deepspeed
+
+Result<EmitPlan> emit_deepspeed_universal(const EmitRequest& request) {
+  return deepspeed::emit_universal(request);
 }
 
 }  // namespace ebb::formats

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 const Value* setting(const GroupEntry& group, std::string_view name) {
@@ -33,7 +33,7 @@ std::string_view text_of_value(const Value* value) {
 
 }  // namespace
 
-std::int64_t ds_stage_number(const PickleGraph& graph, PickleId id) {
+std::int64_t stage_number(const PickleGraph& graph, PickleId id) {
   constexpr std::string_view kNames[] = {"disabled", "optimizer_states", "gradients", "weights"};
   if (id == kNoPickle) return 1;
   if (graph.is(id, PickleKind::integer)) return graph.integer(id);
@@ -46,8 +46,8 @@ std::int64_t ds_stage_number(const PickleGraph& graph, PickleId id) {
   return 1;
 }
 
-Result<DsConfig> ds_config_of(const PickleGraph& graph) {
-  DsConfig config;
+Result<Config> config_of(const PickleGraph& graph) {
+  Config config;
   const PickleId id = graph.find(graph.root(), "ds_config");
   if (id == kNoPickle) return config;
   EBB_TRY_ASSIGN(config.whole, value_of(graph, id, nullptr));
@@ -64,7 +64,7 @@ Result<DsConfig> ds_config_of(const PickleGraph& graph) {
   return config;
 }
 
-std::string ds_group_optimizer(const DsConfig& config, const GroupEntry& group) {
+std::string group_optimizer(const Config& config, const GroupEntry& group) {
   const Value* muon = setting(group, "use_muon");
   if (is_true(muon)) return "muon";
   std::string kind = lower(config.optimizer);
@@ -77,7 +77,7 @@ std::string ds_group_optimizer(const DsConfig& config, const GroupEntry& group) 
 
 bool is_torch_group(const GroupEntry& group) { return setting(group, "foreach") != nullptr; }
 
-std::string ds_optimizer_class(const DsConfig& config, const std::vector<GroupEntry>& groups) {
+std::string optimizer_class(const Config& config, const std::vector<GroupEntry>& groups) {
   const auto any = [&](auto test) { return std::any_of(groups.begin(), groups.end(), test); };
   if (any([](const GroupEntry& group) { return setting(group, "use_muon") != nullptr; }))
     return "MuonWithAuxAdam";
@@ -93,7 +93,7 @@ std::string ds_optimizer_class(const DsConfig& config, const std::vector<GroupEn
   return config.optimizer;
 }
 
-std::optional<double> ds_number(const Value& value) {
+std::optional<double> number_of(const Value& value) {
   if (value.kind == Value::Kind::integer) return static_cast<double>(value.integer);
   if (value.kind == Value::Kind::real) return value.real;
   if (value.kind != Value::Kind::tensor || value.raw.size() != bytes_of(value.dtype))
@@ -111,7 +111,7 @@ std::optional<double> ds_number(const Value& value) {
   return std::nullopt;
 }
 
-Result<Value> ds_loss_scaler(const PickleGraph& graph, PickleId id) {
+Result<Value> loss_scaler_of(const PickleGraph& graph, PickleId id) {
   Value scaler;
   if (id == kNoPickle || !graph.is(id, PickleKind::object) || graph.state(id) == kNoPickle)
     return scaler;
@@ -128,4 +128,4 @@ Result<Value> ds_loss_scaler(const PickleGraph& graph, PickleId id) {
   return scaler;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
 // Calls visit(from, to) for each parameter: its place in the model's order and in the dealt one.
 template <typename Visit>
@@ -32,4 +32,4 @@ std::vector<T> dealt_back(std::vector<T> params, std::uint32_t world) {
   return out;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -6,7 +6,7 @@
 #include "ebb/formats/deepspeed/emit_config.h"
 #include "ebb/formats/deepspeed/round_robin.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 // What a value means to other formats: something of its own, or what the catalog says already.
@@ -90,11 +90,11 @@ Value tied_value(const std::map<std::string, std::string>& tied) {
   return dict;
 }
 
-void set_param_steps(Catalog& catalog, const std::vector<DsGroup>& groups,
+void set_param_steps(Catalog& catalog, const std::vector<Group>& groups,
                      const std::vector<std::optional<double>>& steps) {
   for (std::size_t i = 0; i < steps.size(); ++i)
     if (steps[i] && std::abs(*steps[i]) < 9e15)
-      for (const DsParam& param : groups[i])
+      for (const Param& param : groups[i])
         catalog.param_steps.emplace(param.name, static_cast<std::int64_t>(*steps[i]));
 }
 
@@ -120,17 +120,17 @@ void note_steps(Catalog& catalog, const std::string& tag) {
 }
 
 // Names come in the order of the flat buffers; groups list them as the engine's own lists do.
-void undo_dealing(const Catalog& catalog, const DsModelFacts& model, DsOptimizerFacts& optimizer) {
+void undo_dealing(const Catalog& catalog, const ModelFacts& model, OptimizerFacts& optimizer) {
   const auto config = std::ranges::find(model.engine, "ds_config", &ValueEntry::key);
-  if (config == model.engine.end() || !ds_round_robin(config->value, optimizer.stage)) return;
+  if (config == model.engine.end() || !round_robin(config->value, optimizer.stage)) return;
   for (GroupEntry& group : optimizer.groups)
     group.params = dealt_back(std::move(group.params), catalog.world);
 }
 
 }  // namespace
 
-void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<DsGroup>& groups,
-                   const DsModelFacts& model, DsOptimizerFacts optimizer) {
+void set_values(Catalog& catalog, const std::string& tag, const std::vector<Group>& groups,
+                const ModelFacts& model, OptimizerFacts optimizer) {
   catalog.producer = model.version.empty() ? "DeepSpeed" : "DeepSpeed " + model.version;
   catalog.step = model.global_steps;
   set_param_steps(catalog, groups, optimizer.steps);
@@ -162,4 +162,4 @@ void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<D
   catalog.groups = std::move(optimizer.groups);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

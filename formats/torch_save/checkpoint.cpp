@@ -2,26 +2,26 @@
 
 #include "ebb/formats/core/check.h"
 
-namespace ebb::formats {
+namespace ebb::formats::torch_save {
 
-void TorchCheckpoint::expect(std::size_t records) {
+void FileCheckpoint::expect(std::size_t records) {
   records_.reserve(records_.size() + records);
   stored_.reserve(stored_.size() + records);
   catalog_.tensors.reserve(catalog_.tensors.size() + records);
 }
 
-void TorchCheckpoint::add_file(std::string name, std::shared_ptr<const ByteSource> source,
-                               ByteOrder order) {
+void FileCheckpoint::add_file(std::string name, std::shared_ptr<const ByteSource> source,
+                              ByteOrder order) {
   catalog_.files.push_back({std::move(name), source->size(), std::nullopt});
   files_.push_back({std::move(source), order});
 }
 
-std::uint32_t TorchCheckpoint::add_record(StoredRecord record) {
+std::uint32_t FileCheckpoint::add_record(StoredRecord record) {
   records_.push_back({std::move(record), static_cast<std::uint32_t>(files_.size() - 1), 0});
   return static_cast<std::uint32_t>(records_.size() - 1);
 }
 
-void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record) {
+void FileCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record) {
   const StoredRecord& place = records_[record].place;
   const bool plain = !place.entry.deflated && tensor.row_major();
   Chunk chunk{.box = whole(tensor.shape), .file = records_[record].file, .tag = stored_.size()};
@@ -33,7 +33,7 @@ void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uin
   catalog_.tensors.push_back(std::move(entry));
 }
 
-void TorchCheckpoint::finish() {
+void FileCheckpoint::finish() {
   std::vector<std::uint64_t> sizes;
   for (const Record& record : records_) sizes.push_back(record.place.entry.size);
   for (std::uint64_t number = 0; number < stored_.size(); ++number)
@@ -44,8 +44,8 @@ void TorchCheckpoint::finish() {
   gaps_.close(sizes);
 }
 
-Result<> TorchCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
-                                     std::uint64_t first, std::span<std::byte> into) const {
+Result<> FileCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                    std::uint64_t first, std::span<std::byte> into) const {
   EBB_CHECK(chunk.tag < stored_.size());
   const Stored& stored = stored_[chunk.tag];
   const StoredRecord& place = records_[stored.record].place;
@@ -58,8 +58,8 @@ Result<> TorchCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chu
   return {};
 }
 
-Result<> TorchCheckpoint::read_inflated(const Stored& stored, std::uint64_t number,
-                                        std::uint64_t first, std::span<std::byte> into) const {
+Result<> FileCheckpoint::read_inflated(const Stored& stored, std::uint64_t number,
+                                       std::uint64_t first, std::span<std::byte> into) const {
   std::shared_ptr<const Inflating> open = inflating_.load();
   if (open == nullptr || open->record != stored.record) {
     const StoredRecord& place = records_[stored.record].place;
@@ -73,8 +73,8 @@ Result<> TorchCheckpoint::read_inflated(const Stored& stored, std::uint64_t numb
   return last_of_all ? open->source.finish() : Result<>();
 }
 
-Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std::uint64_t first,
-                                ByteView bytes) const {
+Result<> FileCheckpoint::check(const Stored& stored, std::uint64_t number, std::uint64_t first,
+                               ByteView bytes) const {
   const Record& record = records_[stored.record];
   const ZipEntry& entry = record.place.entry;
   if (!entry.has_crc()) return {};
@@ -89,9 +89,9 @@ Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std:
   return last_of_all ? check_record(*file_of(stored).source, checked) : Result<>();
 }
 
-bool TorchCheckpoint::lies_as_wanted(const Stored& stored) const {
+bool FileCheckpoint::lies_as_wanted(const Stored& stored) const {
   return stored.tensor.row_major() &&
          (file_of(stored).order == ByteOrder::little || swap_unit(stored.tensor.dtype) == 1);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::torch_save

@@ -12,14 +12,14 @@
 #include "ebb/formats/zip/inflate.h"
 #include "ebb/formats/zip/record_check.h"
 
-namespace ebb::formats {
+namespace ebb::formats::torch_save {
 
 // Storages may be shared, and zip's CRC32 covers the whole storage: it is checked when all tensors
 // in it were read, on the way where elements lie as they are wanted, so that whoever reads
 // everything has everything checked once.
-class TorchCheckpoint : public Checkpoint {
+class FileCheckpoint : public Checkpoint {
  public:
-  explicit TorchCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
+  explicit FileCheckpoint(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
   const Catalog& catalog() const override { return catalog_; }
   Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
@@ -72,4 +72,4 @@ class TorchCheckpoint : public Checkpoint {
   mutable std::atomic<std::shared_ptr<const Inflating>> inflating_;  // the one used last
 };
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::torch_save

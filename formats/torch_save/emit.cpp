@@ -6,6 +6,7 @@
 #include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats {
+namespace torch_save {
 namespace {
 
 constexpr std::string_view kStem = "checkpoint";
@@ -113,7 +114,10 @@ class Emitter {
 };
 
 }  // namespace
+}  // namespace torch_save
 
-Result<EmitPlan> emit_torch(const EmitRequest& request) { return Emitter(request.content).run(); }
+Result<EmitPlan> emit_torch(const EmitRequest& request) {
+  return torch_save::Emitter(request.content).run();
+}
 
 }  // namespace ebb::formats

@@ -38,7 +38,7 @@ const Catalog kNothing;
 void add_file(MemoryTree& tree, const std::string& name,
               const std::function<void(formats::TorchFileWriter&, PickleWriter&)>& fill) {
   formats::TorchFileWriter file(kNothing);
-  formats::pickle_dict(file.pickle(), [&] { fill(file, file.pickle()); });
+  formats::deepspeed::pickle_dict(file.pickle(), [&] { fill(file, file.pickle()); });
   EmitPlan plan;
   plan.files.push_back(file.finish(name, Rank{0}));
   const test_support::MadeContent none("made", DType::f32);
@@ -52,8 +52,8 @@ void add_model(MemoryTree& tree, const Crafted& crafted) {
     pickle.string("module");
     pickle.empty_dict();
     pickle.string("param_shapes");
-    formats::pickle_list(pickle, [&] {
-      formats::pickle_dict(pickle, [&] {
+    formats::deepspeed::pickle_list(pickle, [&] {
+      formats::deepspeed::pickle_dict(pickle, [&] {
         for (std::size_t i = 0; i < crafted.shapes.size(); ++i) {
           pickle.string("p" + std::to_string(i));
           pickle.torch_size(crafted.shapes[i]);
@@ -69,24 +69,24 @@ void add_rank(MemoryTree& tree, const Crafted& crafted, std::size_t rank) {
   const std::string name = "t/zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_optim_states.pt";
   add_file(tree, name, [&](auto& file, PickleWriter& pickle) {
     pickle.string("optimizer_state_dict");
-    formats::pickle_dict(pickle, [&] {
-      formats::pickle_entry(pickle, "zero_stage", 2);
+    formats::deepspeed::pickle_dict(pickle, [&] {
+      formats::deepspeed::pickle_entry(pickle, "zero_stage", 2);
       pickle.string("partition_count");
       file.value(crafted.partition_count);
       pickle.string("group_paddings");
       file.value(Value::of_list({crafted.paddings[rank]}));
       pickle.string("single_partition_of_fp32_groups");
-      formats::pickle_list(pickle, [&] {
+      formats::deepspeed::pickle_list(pickle, [&] {
         const auto storage = file.add_storage(DType::f32, {ZeroElems{crafted.flats[rank]}});
         file.tensor(storage, 0, {crafted.flats[rank]});
       });
       pickle.string("base_optimizer_state");
-      formats::pickle_dict(pickle, [&] {
+      formats::deepspeed::pickle_dict(pickle, [&] {
         pickle.string("state");
         pickle.empty_dict();
         pickle.string("param_groups");
-        formats::pickle_list(pickle, [&] {
-          formats::pickle_dict(pickle, [&] {
+        formats::deepspeed::pickle_list(pickle, [&] {
+          formats::deepspeed::pickle_dict(pickle, [&] {
             pickle.string("params");
             file.value(Value::of_list({Value::of_int(0)}));
           });
