@@ -24,9 +24,8 @@ constexpr std::string_view kTensor = "$ebb.tensor";  // {"dtype", "shape", "byte
 constexpr std::string_view kObject = "$ebb.object";  // [class, arguments, attributes]
 
 Value marked(std::string_view key, Value content) {
-  Value value;
-  value.kind = Kind::dict;
-  value.entries.emplace_back(Value::of_string(std::string(key)), std::move(content));
+  Value value = Value::of_dict();
+  value.add(key, std::move(content));
   return value;
 }
 
@@ -41,14 +40,10 @@ Value packed(Value value) {
     return marked(kObject, Value::of_list(std::move(value.items)));
   }
   if (value.kind != Kind::tensor || value.raw.empty()) return value;
-  Value dtype;
-  dtype.kind = Kind::dtype;
-  dtype.dtype = value.dtype;
-  Value content;
-  content.kind = Kind::dict;
-  content.entries = {{Value::of_string("dtype"), std::move(dtype)},
-                     {Value::of_string("shape"), Value::of_list(std::move(value.items))},
-                     {Value::of_string("bytes"), Value::of_bytes(std::move(value.raw))}};
+  Value content = Value::of_dict();
+  content.add("dtype", Value::of_dtype(value.dtype));
+  content.add("shape", Value::of_list(std::move(value.items)));
+  content.add("bytes", Value::of_bytes(std::move(value.raw)));
   return marked(kTensor, std::move(content));
 }
 
@@ -188,8 +183,7 @@ std::optional<Value> items_from(Kind kind, dom::element json) {
 std::optional<Value> pairs_from(dom::element json) {
   std::optional<std::vector<Value>> pairs = values_from(json);
   if (!pairs) return std::nullopt;
-  Value value;
-  value.kind = Kind::dict;
+  Value value = Value::of_dict();
   for (Value& pair : *pairs) {
     if (pair.kind != Kind::list || pair.items.size() != 2) return std::nullopt;
     value.entries.emplace_back(std::move(pair.items[0]), std::move(pair.items[1]));
@@ -247,12 +241,11 @@ std::optional<Value> object_from(dom::element json) {
   if (json.get(object) != simdjson::SUCCESS) return std::nullopt;
   if (object.size() == 1 && object.begin().key().starts_with('$'))
     return tagged_from(object.begin().key(), object.begin().value(), json);
-  Value value;
-  value.kind = Kind::dict;
+  Value value = Value::of_dict();
   for (const auto& [key, item] : object) {
     std::optional<Value> content = value_from(item);
     if (!content) return std::nullopt;
-    value.entries.emplace_back(Value::of_string(std::string(key)), std::move(*content));
+    value.add(key, std::move(*content));
   }
   return value;
 }

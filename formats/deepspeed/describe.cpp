@@ -81,7 +81,7 @@ class Describer {
   Catalog& catalog() { return checkpoint_->building(); }
 
   Error of_tag(Code code, const std::string& why) const {
-    return Error{code, compose("{}: {}: {}", tree_->root(), files_.tag, why)};
+    return refused(*tree_, code, compose("{}: {}", files_.tag, why));
   }
 
   // Kept until the file's turn comes.

@@ -5,8 +5,7 @@
 
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/formats/deepspeed/emit_config.h"
-#include "ebb/formats/deepspeed/emit_order.h"
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/torch/file_writer.h"
 
 namespace ebb::formats::deepspeed {
@@ -15,32 +14,9 @@ namespace {
 constexpr std::string_view kVersion = "0.19.8";  // whose layout is written
 constexpr std::string_view kProducer = "DeepSpeed ";
 
-// What the engine itself writes at the top of a model file; everything else there is the client's.
-constexpr std::string_view kEngineKeys[] = {"module",
-                                            "buffer_names",
-                                            "optimizer",
-                                            "param_shapes",
-                                            "frozen_param_shapes",
-                                            "frozen_param_fragments",
-                                            "shared_params",
-                                            "tied",
-                                            "lr_scheduler",
-                                            "data_sampler",
-                                            "random_ltd",
-                                            "skipped_steps",
-                                            "global_steps",
-                                            "global_samples",
-                                            "dp_world_size",
-                                            "mp_world_size",
-                                            "checkpoint_parallel_dimensions",
-                                            "ds_config",
-                                            "ds_version",
-                                            "universal_checkpoint_info",
-                                            "loss_scaler",
-                                            "dynamic_loss_scale",
-                                            "overflow",
-                                            "clip_grad",
-                                            "zero_stage"};
+// What an engine keeps that is in no model file under that name; everything else is the client's.
+constexpr std::string_view kOptimizerKeys[] = {"tied",     "loss_scaler", "dynamic_loss_scale",
+                                               "overflow", "clip_grad",   "zero_stage"};
 
 bool is_optimizer_state(const ValueEntry& entry) {
   if (entry.path.size() < 4) return false;
@@ -113,7 +89,8 @@ class Gatherer {
         drop(compose("value {}: holds an object of class {}", json_string(entry.key), part));
         continue;
       }
-      const bool own = std::ranges::find(kEngineKeys, entry.key) != std::end(kEngineKeys);
+      const bool own = one_of(kStructureKeys, entry.key) || one_of(kEngineKeys, entry.key) ||
+                       one_of(kOptimizerKeys, entry.key);
       if (entry.echoed && !own) continue;  // other words for what stands elsewhere
       const bool scaler = entry.key == "loss_scaler";
       if (scaler && entry.value.kind == Value::Kind::none) continue;

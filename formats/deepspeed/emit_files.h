@@ -2,6 +2,8 @@
 // engine writes and what its loader needs: docs/formats/deepspeed.md.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ebb/formats/deepspeed/emit_flats.h"
@@ -15,12 +17,32 @@ struct Output {  // borrows all of it
   std::string folder;  // "<tag>/", relative to the checkpoint's
 };
 
-// Says which tensors are stored in another dtype than the content's, and only so.
-void note_dtypes(const Catalog& content, EmitPlan& plan);
+// A file of one rank in the making.
+class EngineFile : protected TorchFileWriter {
+ public:
+  EngineFile(const Output& output, Rank rank, std::string stem)
+      : TorchFileWriter(output.content, std::move(stem)),
+        what_(output.what),
+        content_(output.content),
+        flats_(output.flats),
+        rank_(rank) {}
 
-std::string written_tag(const Content& what);
-// `latest` or `latest_universal`: the name of the folder, which loaders read first.
-OutputFile latest_file(std::string name, std::string_view tag);
+ protected:
+  // What the content says under an engine's key; for the first, nothing where it says nothing.
+  void known_entry(std::string_view key) {
+    if (const Value* known = what_.value(key)) entry(key, *known);
+  }
+  void entry_or(std::string_view key, const Value& otherwise) {
+    const Value* known = what_.value(key);
+    entry(key, known != nullptr ? *known : otherwise);
+  }
+
+  const Content& what_;
+  const Catalog& content_;
+  const std::vector<OutFlat>& flats_;
+  Rank rank_;
+};
+
 // A step counter the way the group's optimizer keeps it.
 void pickle_steps(TorchFileWriter& file, const OutGroup& group, std::int64_t steps);
 // One a rank: master weights, optimizer state, groups, the loss scaler.

@@ -6,7 +6,7 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
-#include "ebb/formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/config.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
@@ -142,17 +142,13 @@ Result<OutFlat> OutFlat::make(std::size_t group, std::vector<const Trained*> par
   spec.mesh.shard_world = what.world;
   spec.align_elems = what.stage == 3 ? 1 : kNcclAlign;
   EBB_TRY_ASSIGN(Layout layout, Layout::make(std::move(spec), std::move(shapes)));
-  OutFlat flat(group, std::move(params), std::move(layout));
-  flat.places_ = std::move(places);
-  flat.gaps_ = std::move(gaps);
-  flat.steps_ = steps;
-  flat.master_ = master;
-  flat.states_ = std::move(states);
-  return flat;
+  return OutFlat{
+      group,  std::move(params), std::move(layout), std::move(places), std::move(gaps), steps,
+      master, std::move(states)};
 }
 
 OutFlat::Slice OutFlat::slice(std::size_t p, Rank rank) const {
-  return {layout_.local_elems(places_[p], rank), layout_.buffer_first(places_[p], rank)};
+  return {layout.local_elems(places[p], rank), layout.buffer_first(places[p], rank)};
 }
 
 std::vector<StoragePart> OutFlat::partition(const Field& field, Rank rank, std::uint64_t elems,
@@ -163,13 +159,13 @@ std::vector<StoragePart> OutFlat::partition(const Field& field, Rank rank, std::
     if (to > end) parts.emplace_back(ZeroElems{to - end});
     end = std::max(end, to);
   };
-  for (std::size_t p = 0; p < params_.size(); ++p) {
+  for (std::size_t p = 0; p < params.size(); ++p) {
     const Slice place = slice(p, rank);
     if (place.count == 0) continue;
     fill(place.first);
-    for (Piece& piece : layout_.pieces(places_[p], rank))
+    for (Piece& piece : layout.pieces(places[p], rank))
       parts.emplace_back(
-          data_of(tensor_of(*params_[p], field), std::move(piece.box), field.dtype, content));
+          data_of(tensor_of(*params[p], field), std::move(piece.box), field.dtype, content));
     end += place.count;
   }
   fill(elems);
@@ -179,18 +175,18 @@ std::vector<StoragePart> OutFlat::partition(const Field& field, Rank rank, std::
 std::vector<StoragePart> OutFlat::touched(const Field& field, Rank rank,
                                           const Catalog& content) const {
   std::vector<StoragePart> parts;
-  for (std::size_t p = 0; p < params_.size(); ++p)
+  for (std::size_t p = 0; p < params.size(); ++p)
     if (slice(p, rank).count > 0)
       parts.emplace_back(
-          data_of(tensor_of(*params_[p], field), whole(params_[p]->shape), field.dtype, content));
+          data_of(tensor_of(*params[p], field), whole(params[p]->shape), field.dtype, content));
   return parts;
 }
 
 TensorData OutFlat::whole_of(std::size_t p, const Field& field, const Catalog& content) const {
-  const std::uint32_t tensor = tensor_of(*params_[p], field);
+  const std::uint32_t tensor = tensor_of(*params[p], field);
   const DType dtype =
-      field.state.empty() ? master_dtype({params_[p]}, content) : content.tensors[tensor].dtype;
-  return data_of(tensor, whole(params_[p]->shape), dtype, content);
+      field.state.empty() ? master_dtype({params[p]}, content) : content.tensors[tensor].dtype;
+  return data_of(tensor, whole(params[p]->shape), dtype, content);
 }
 
 Result<std::vector<OutFlat>> cut_flats(const Content& what, const Catalog& content,

@@ -21,19 +21,11 @@ struct Field {
   bool touched = false;  // whole parameters, all that the rank's partition touches
 };
 
-class OutFlat {
- public:
+struct OutFlat {
   // `params` stay where they are while this lives. What the buffer cannot hold goes to `plan`.
   static Result<OutFlat> make(std::size_t group, std::vector<const Trained*> params,
                               const Content& what, const Catalog& content, EmitPlan& plan);
 
-  std::size_t group() const { return group_; }
-  const std::vector<const Trained*>& params() const { return params_; }
-  // Elements of padding after each parameter, for alignment.
-  const std::vector<std::uint64_t>& gaps() const { return gaps_; }
-  std::optional<std::int64_t> steps() const { return steps_; }
-  const Field& master() const { return master_; }
-  const std::vector<Field>& states() const { return states_; }
   // All of parameter `p` for a file of its own: masters at least F32, states as they are.
   TensorData whole_of(std::size_t p, const Field& field, const Catalog& content) const;
 
@@ -47,21 +39,17 @@ class OutFlat {
   std::vector<StoragePart> partition(const Field& field, Rank rank, std::uint64_t elems,
                                      const Catalog& content) const;
   std::vector<StoragePart> touched(const Field& field, Rank rank, const Catalog& content) const;
-  std::uint64_t full_elems(Rank rank) const { return layout_.buffer_elems(rank); }
-  std::uint64_t padding_elems(Rank rank) const { return layout_.padding_elems(rank); }
+  std::uint64_t full_elems(Rank rank) const { return layout.buffer_elems(rank); }
+  std::uint64_t padding_elems(Rank rank) const { return layout.padding_elems(rank); }
 
- private:
-  OutFlat(std::size_t group, std::vector<const Trained*> params, Layout layout)
-      : group_(group), params_(std::move(params)), layout_(std::move(layout)) {}
-
-  std::size_t group_ = 0;
-  std::vector<const Trained*> params_;
-  Layout layout_;                    // gaps are tensors of it as well
-  std::vector<std::size_t> places_;  // parameter -> its number in layout_
-  std::vector<std::uint64_t> gaps_;
-  std::optional<std::int64_t> steps_;
-  Field master_;
-  std::vector<Field> states_;
+  std::size_t group = 0;
+  std::vector<const Trained*> params;
+  Layout layout;                    // gaps are tensors of it as well
+  std::vector<std::size_t> places;  // parameter -> its number in the layout
+  std::vector<std::uint64_t> gaps;  // elements of padding after each parameter, for alignment
+  std::optional<std::int64_t> steps;
+  Field master;
+  std::vector<Field> states;
 };
 
 // All buffers in DeepSpeed's order: one a group in stages 1 and 2, sub-groups in stage 3. Fails

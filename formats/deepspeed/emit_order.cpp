@@ -1,4 +1,4 @@
-#include "ebb/formats/deepspeed/emit_order.h"
+#include "ebb/formats/deepspeed/emit_content.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,8 +7,7 @@
 #include <set>
 #include <string>
 
-#include "ebb/formats/deepspeed/emit_config.h"
-#include "ebb/formats/deepspeed/round_robin.h"
+#include "ebb/formats/deepspeed/config.h"
 
 namespace ebb::formats::deepspeed {
 namespace {

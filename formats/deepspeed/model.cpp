@@ -4,6 +4,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/deepspeed/config.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
@@ -11,32 +12,9 @@ namespace {
 constexpr std::size_t kMaxGroups = 4096;
 constexpr std::uint64_t kMaxElems = std::uint64_t{1} << 56;  // of one group
 
-// Entries of a model file that describe tensors, files or ranks.
-constexpr std::string_view kStructure[] = {"module",
-                                           "buffer_names",
-                                           "optimizer",
-                                           "param_shapes",
-                                           "frozen_param_shapes",
-                                           "shared_params",
-                                           "frozen_param_fragments",
-                                           "sparse_tensor_module_names",
-                                           "ds_version",
-                                           "global_steps",
-                                           "dp_world_size",
-                                           "mp_world_size",
-                                           "checkpoint_parallel_dimensions",
-                                           "ds_autoep_layers",
-                                           "num_experts"};
-// Entries the engine itself reads back.
-constexpr std::string_view kEngine[] = {
-    "global_samples", "skipped_steps", "lr_scheduler", "data_sampler", "random_ltd", "ds_config",
-    // How tensor-parallel shards make whole tensors: affine_map, patterns of names.
-    "universal_checkpoint_info"};
-
-template <std::size_t N>
-bool one_of(const std::string_view (&names)[N], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
+// Structure that is not read.
+constexpr std::string_view kLeftOut[] = {"sparse_tensor_module_names", "ds_autoep_layers",
+                                         "num_experts"};
 
 // `seen` holds the names of all groups: a parameter is in one of them.
 Result<Group> named_shapes(const PickleGraph& graph, PickleId dict, std::string_view where,
@@ -208,9 +186,9 @@ Result<> ModelReader::read_facts(const File& file) {
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     if (!graph.is(entries[i], PickleKind::string)) continue;
     const std::string key(graph.text(entries[i]));
-    if (one_of(kStructure, key)) continue;
+    if (one_of(kStructureKeys, key) || one_of(kLeftOut, key)) continue;
     EBB_TRY_ASSIGN(Value value, value_of(graph, entries[i + 1], &file.archive));
-    auto& kind = one_of(kEngine, key) ? facts_.engine : facts_.client;
+    auto& kind = one_of(kEngineKeys, key) ? facts_.engine : facts_.client;
     kind.push_back({key, {key}, std::move(value)});
   }
   return {};

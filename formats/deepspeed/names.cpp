@@ -24,10 +24,6 @@ bool take_number(std::string_view& text, std::uint32_t& into) {
   return true;
 }
 
-Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint = {}) {
-  return Error{code, compose("{}: {}", tree.root(), why), std::move(hint)};
-}
-
 // The tag's folder with its '/', "" for the root: from `latest`, or the only one there is.
 Result<std::string> find_folder(const SourceTree& tree) {
   std::set<std::string> folders;
@@ -57,6 +53,10 @@ bool earlier(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint) {
+  return Error{code, compose("{}: {}", tree.root(), why), std::move(hint)};
+}
 
 Error no_latest(const SourceTree& tree, std::string_view latest,
                 const std::set<std::string>& folders) {

@@ -33,6 +33,8 @@ struct Files {
 Result<Files> find_files(const SourceTree& tree);
 // What another rank calls the file that this one calls `file`.
 std::string file_of_rank(std::string_view file, std::uint32_t rank);
+// About a checkpoint as a whole.
+Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint = {});
 // Several folders, each with its '/', and no file `latest` among them.
 Error no_latest(const SourceTree& tree, std::string_view latest,
                 const std::set<std::string>& folders);

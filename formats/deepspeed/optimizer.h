@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "ebb/formats/deepspeed/meaning.h"
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/partition.h"
 
 namespace ebb::formats::deepspeed {

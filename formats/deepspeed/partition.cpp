@@ -7,6 +7,7 @@
 namespace ebb::formats::deepspeed {
 namespace {
 
+constexpr unsigned kRecordBits = 32;       // of a chunk's tag; above them the chunk's own number
 constexpr std::uint64_t kUsualParts = 16;  // of a parameter; more only cost growing a list
 
 Chunk chunk_of(const Flat& flat, Box box, FlatRange elems, Rank rank) {
@@ -16,6 +17,55 @@ Chunk chunk_of(const Flat& flat, Box box, FlatRange elems, Rank rank) {
 }
 
 }  // namespace
+
+Result<> ZeroCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                    std::uint64_t first, std::span<std::byte> into) const {
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
+                 tree().open(catalog().files[chunk.file].name));
+  EBB_TRY(source->read(chunk.offset + first, into));
+  const auto number = static_cast<std::uint32_t>(chunk.tag);
+  auto checked = check(*source, number, chunk.offset + first - record(number).at, into,
+                       chunk.tag >> kRecordBits);
+  if (checked) return {};
+  return std::move(checked).error().about(
+      compose("tensor {} {} of rank {}", tensor.name, tensor.state, index_of(chunk.holder)));
+}
+
+Result<Flat> ZeroCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t file,
+                                      const TorchTensor& tensor) {
+  EBB_TRY_ASSIGN(const std::optional<TorchArchive::Plain> plain, archive.plain(tensor));
+  if (!plain)
+    return Error{
+        Code::unsupported,
+        compose(
+            "{}: storage '{}' is compressed, big-endian or strided: not a file DeepSpeed writes",
+            archive.zip().source().name(), tensor.storage.key)};
+  const ZipEntry& entry = *plain->record;
+  const auto [known, added] = numbers_.try_emplace({file, plain->record_at});
+  if (added)
+    known->second = add_record({.name = entry.name,
+                                .header_at = plain->record_at,
+                                .at = plain->record_at,
+                                .size = entry.has_crc() ? entry.size : 0,
+                                .crc = entry.crc});
+  return Flat{file,           known->second, plain->record_at + plain->first,
+              tensor.elems(), tensor.dtype,  tensor.shape};
+}
+
+Flat ZeroCheckpoint::add_raw(std::uint32_t file, std::uint64_t elems) {
+  return Flat{file, add_record({}), 0, elems, DType::f32, {elems}};
+}
+
+void ZeroCheckpoint::finish() {
+  std::uint64_t holder = 0;
+  for (TensorEntry& tensor : building().tensors)
+    for (Chunk& chunk : tensor.chunks) {
+      const auto number = static_cast<std::uint32_t>(chunk.tag);
+      chunk.tag |= ++holder << kRecordBits;
+      hold(number, {chunk.offset - record(number).at, chunk.length}, holder);
+    }
+  close_records();
+}
 
 std::uint64_t elems_of(const Group& group) {
   std::uint64_t elems = 0;

@@ -1,18 +1,53 @@
-// Turns the flat partitions of one rank into chunks of parameters. Internal to formats/deepspeed.
+// A described DeepSpeed checkpoint: the flat partitions of its ranks, slices of archive records, as
+// chunks of parameters. Internal to formats/deepspeed.
 // Arithmetic: DeepSpeed stage_1_and_2.py and stage3.py; docs/formats/deepspeed.md.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ebb/formats/core/name_table.h"
-#include "ebb/formats/deepspeed/checkpoint.h"
 #include "ebb/formats/layout/layout.h"
+#include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/archive_checkpoint.h"
 
 namespace ebb::formats::deepspeed {
+
+// Elements that lie dense in one file: a tensor of an archive or a swap file.
+struct Flat {
+  std::uint32_t file = 0;    // index into Catalog::files
+  std::uint32_t record = 0;  // of the checkpoint
+  std::uint64_t at = 0;      // absolute offset of the first element
+  std::uint64_t elems = 0;
+  DType dtype = DType::f32;
+  Shape shape;
+};
+
+class ZeroCheckpoint : public ArchiveCheckpoint {
+ public:
+  explicit ZeroCheckpoint(std::shared_ptr<const SourceTree> tree)
+      : ArchiveCheckpoint(std::move(tree)) {}
+
+  Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                      std::span<std::byte> into) const override;
+
+  // A tensor of an archive, which must be stored plainly.
+  Result<Flat> add_flat(const TorchArchive& archive, std::uint32_t file, const TorchTensor& tensor);
+  // A swap file: raw fp32 elements, padded at the end, no checksum.
+  Flat add_raw(std::uint32_t file, std::uint64_t elems);
+  // Call when all chunks are there.
+  void finish();
+
+ private:
+  // Records, which the low half of Chunk::tag numbers, by file and place: tensors that are views of
+  // one storage share a record, so that each reads its own bytes of it alone.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> numbers_;
+};
 
 struct Param {
   std::string name;  // "": alignment padding between parameters

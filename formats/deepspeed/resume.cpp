@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
-#include "ebb/formats/deepspeed/emit_config.h"
 #include "ebb/formats/deepspeed/names.h"
 
 namespace ebb::formats {

@@ -6,8 +6,8 @@
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
-#include "ebb/formats/deepspeed/emit_config.h"
 #include "ebb/formats/elements/box_reader.h"
 
 namespace ebb::formats {

@@ -54,10 +54,6 @@ class UniversalDescriber {
  private:
   Catalog& catalog() { return checkpoint_->building(); }
 
-  Error refused(Code code, const std::string& why) const {
-    return Error{code, compose("{}: {}", tree_->root(), why)};
-  }
-
   // Of the checkpoint it was made from: converters add a suffix.
   std::string tag() const {
     std::string tag = tag_of(*tree_, folder_);
@@ -71,8 +67,9 @@ class UniversalDescriber {
     if (tree_->find(kLatest) != nullptr) {
       EBB_TRY_ASSIGN(const std::string tag, read_latest(*tree_, kLatest));
       if (!folders.contains(tag + "/"))
-        return refused(Code::incomplete, compose("latest_universal names {}, which has no {}",
-                                                 json_string(tag), kGlobalState));
+        return refused(
+            *tree_, Code::incomplete,
+            compose("latest_universal names {}, which has no {}", json_string(tag), kGlobalState));
       folder_ = tag + "/";
     } else if (folders.size() == 1) {
       folder_ = *folders.begin();
@@ -99,7 +96,7 @@ class UniversalDescriber {
     }
     if (whole_model_) models_ = {{0, *whole_model_}};
     if (models_.empty() || models_.begin()->first != 0)
-      return refused(Code::incomplete,
+      return refused(*tree_, Code::incomplete,
                      tag_of(*tree_, folder_) + ": model file of rank 0 is missing");
     return {};
   }
@@ -218,7 +215,7 @@ class UniversalDescriber {
         for (const std::string& state : all)
           if (of_group == states_.end() || !of_group->second.contains(param.name) ||
               !of_group->second.at(param.name).contains(state))
-            return refused(Code::incomplete,
+            return refused(*tree_, Code::incomplete,
                            compose("{}zero/{}/{}.pt is missing", folder_, param.name, state));
     }
     return {};
@@ -236,8 +233,9 @@ class UniversalDescriber {
       EBB_TRY(models.read(first, Rank{0}));
       for (std::uint32_t rank = 1; rank < ranks; ++rank) {
         if (!models_.contains(rank))
-          return refused(Code::incomplete, compose("{}: model file of rank {} is missing",
-                                                   tag_of(*tree_, folder_), rank));
+          return refused(
+              *tree_, Code::incomplete,
+              compose("{}: model file of rank {} is missing", tag_of(*tree_, folder_), rank));
         EBB_TRY_ASSIGN(const File file, open_model(rank));
         EBB_TRY(models.read(file, Rank{rank}));
       }

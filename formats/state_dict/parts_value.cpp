@@ -13,41 +13,27 @@ using Keys = StateDictOptimizer::Keys;
 
 constexpr std::string_view kFlattened = "flattened", kNested = "nested";
 
-Value list_of(std::vector<Value> items) {
-  Value list;
-  list.kind = Value::Kind::list;
-  list.items = std::move(items);
-  return list;
-}
-
-Value dict_of(std::vector<std::pair<std::string, Value>> entries) {
-  Value dict;
-  dict.kind = Value::Kind::dict;
-  for (auto& [key, value] : entries)
-    dict.entries.emplace_back(Value::of_string(key), std::move(value));
-  return dict;
-}
-
 Value value_of(const std::vector<PathItem>& path) {
   std::vector<Value> items;
   for (const PathItem& item : path) {
     const auto* text = std::get_if<std::string>(&item);
     items.push_back(text ? Value::of_string(*text) : Value::of_int(std::get<std::int64_t>(item)));
   }
-  return list_of(std::move(items));
+  return Value::of_list(std::move(items));
 }
 
 Value value_of(const StateDictPlace& place) {
-  return dict_of({{"path", value_of(place.path)}, {"prefix", Value::of_string(place.prefix)}});
+  return Value::of_dict(
+      {{"path", value_of(place.path)}, {"prefix", Value::of_string(place.prefix)}});
 }
 
 Value value_of(const StateDictOptimizer& optimizer) {
   std::vector<Value> params;
   for (const std::string& name : optimizer.params) params.push_back(Value::of_string(name));
   const bool flattened = optimizer.keys == Keys::flattened;
-  return dict_of({{"at", value_of(optimizer.at)},
-                  {"keys", Value::of_string(std::string(flattened ? kFlattened : kNested))},
-                  {"params", list_of(std::move(params))}});
+  return Value::of_dict({{"at", value_of(optimizer.at)},
+                         {"keys", Value::of_string(std::string(flattened ? kFlattened : kNested))},
+                         {"params", Value::of_list(std::move(params))}});
 }
 
 std::optional<std::vector<PathItem>> path_in(const Value* value) {
@@ -153,10 +139,10 @@ void put_parts(Catalog& content) {
   }
   content.values.push_back({std::string(kPartsKey),
                             {},
-                            dict_of({{"models", list_of(std::move(models))},
-                                     {"optimizers", list_of(std::move(optimizers))},
-                                     {"step", value_of(parts.step)},
-                                     {"others", list_of(std::move(others))}})});
+                            Value::of_dict({{"models", Value::of_list(std::move(models))},
+                                            {"optimizers", Value::of_list(std::move(optimizers))},
+                                            {"step", value_of(parts.step)},
+                                            {"others", Value::of_list(std::move(others))}})});
 }
 
 void take_parts(Catalog& content) {

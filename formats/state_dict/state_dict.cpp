@@ -131,8 +131,7 @@ class Placing {
 
   void add_listed(std::pair<std::size_t, std::size_t> number, const GroupEntry& group,
                   std::vector<std::pair<std::string, Value>> settings) {
-    Value params;
-    params.kind = Value::Kind::list;
+    Value params = Value::of_list({});
     for (const std::string& name : group.params) params.items.push_back(Value::of_string(name));
     settings.emplace_back("params", std::move(params));
     for (auto& [name, value] : settings)

@@ -274,7 +274,7 @@ class Describer {
     }
     auto record = file_->record_of(tensor);
     if (!record) return std::move(record).error().about(json_string(joined(path_)));
-    const Known fresh{checkpoint_->add_record(std::move(*record)), tensor.storage.bytes};
+    const Known fresh{checkpoint_->add(std::move(*record)), tensor.storage.bytes};
     records_.insert_or_assign(tensor.storage.key, fresh);
     return fresh.number;
   }
