@@ -236,6 +236,24 @@ Value Value::of_list(std::vector<Value> items) {
   return out;
 }
 
+Value Value::of_dict(std::vector<std::pair<std::string, Value>> entries) {
+  Value out;
+  out.kind = Kind::dict;
+  for (auto& [key, value] : entries) out.add(key, std::move(value));
+  return out;
+}
+
+Value Value::of_dtype(DType value) {
+  Value out;
+  out.kind = Kind::dtype;
+  out.dtype = value;
+  return out;
+}
+
+void Value::add(std::string_view key, Value value) {
+  entries.emplace_back(of_string(std::string(key)), std::move(value));
+}
+
 const Value* Value::find(std::string_view key) const {
   for (const auto& [name, value] : entries)
     if (name.kind == Kind::string && name.text == key) return &value;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,9 @@ struct Value {
   static Value of_string(std::string value);
   static Value of_bytes(ByteVector value);
   static Value of_list(std::vector<Value> items);
+  static Value of_dict(std::vector<std::pair<std::string, Value>> entries = {});
+  static Value of_dtype(DType value);
+  void add(std::string_view key, Value value);    // behind a dict's other entries
   const Value* find(std::string_view key) const;  // dict entry with that string key, else nullptr
 };
 

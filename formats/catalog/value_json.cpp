@@ -30,8 +30,8 @@ Value of_kind(Kind kind) {
 }
 
 Value marked(std::string_view key, Value content) {
-  Value value = of_kind(Kind::dict);
-  value.entries.emplace_back(Value::of_string(std::string(key)), std::move(content));
+  Value value = Value::of_dict();
+  value.add(key, std::move(content));
   return value;
 }
 
@@ -46,12 +46,10 @@ Value packed(Value value) {
     return marked(kObject, Value::of_list(std::move(value.items)));
   }
   if (value.kind != Kind::tensor || value.raw.empty()) return value;
-  Value dtype = of_kind(Kind::dtype);
-  dtype.dtype = value.dtype;
-  Value content = of_kind(Kind::dict);
-  content.entries = {{Value::of_string("dtype"), std::move(dtype)},
-                     {Value::of_string("shape"), Value::of_list(std::move(value.items))},
-                     {Value::of_string("bytes"), Value::of_bytes(std::move(value.raw))}};
+  Value content = Value::of_dict();
+  content.add("dtype", Value::of_dtype(value.dtype));
+  content.add("shape", Value::of_list(std::move(value.items)));
+  content.add("bytes", Value::of_bytes(std::move(value.raw)));
   return marked(kTensor, std::move(content));
 }
 
@@ -191,7 +189,7 @@ std::optional<Value> items_from(Kind kind, dom::element json) {
 std::optional<Value> pairs_from(dom::element json) {
   std::optional<std::vector<Value>> pairs = values_from(json);
   if (!pairs) return std::nullopt;
-  Value value = of_kind(Kind::dict);
+  Value value = Value::of_dict();
   for (Value& pair : *pairs) {
     if (pair.kind != Kind::list || pair.items.size() != 2) return std::nullopt;
     value.entries.emplace_back(std::move(pair.items[0]), std::move(pair.items[1]));
@@ -241,15 +239,15 @@ std::optional<Value> tagged_from(std::string_view tag, dom::element content, dom
 }
 
 std::optional<Value> object_from(dom::element json) {
-  const auto object = as<dom::object>(json);
-  if (!object) return std::nullopt;
-  if (object->size() == 1 && object->begin().key().starts_with('$'))
-    return tagged_from(object->begin().key(), object->begin().value(), json);
-  Value value = of_kind(Kind::dict);
-  for (const auto& [key, item] : *object) {
+  dom::object object;
+  if (json.get(object) != simdjson::SUCCESS) return std::nullopt;
+  if (object.size() == 1 && object.begin().key().starts_with('$'))
+    return tagged_from(object.begin().key(), object.begin().value(), json);
+  Value value = Value::of_dict();
+  for (const auto& [key, item] : object) {
     std::optional<Value> content = value_from(item);
     if (!content) return std::nullopt;
-    value.entries.emplace_back(Value::of_string(std::string(key)), std::move(*content));
+    value.add(key, std::move(*content));
   }
   return value;
 }

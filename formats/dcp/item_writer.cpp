@@ -6,7 +6,6 @@
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "ebb/formats/torch/tensor.h"
-#include "ebb/formats/torch/writer.h"
 
 namespace ebb::formats::dcp {
 namespace {

@@ -9,6 +9,7 @@
 #include "ebb/formats/deepspeed/values.h"
 
 namespace ebb::formats {
+namespace deepspeed {
 namespace {
 
 // The files of ranks that are not there.
@@ -28,7 +29,7 @@ struct Missing {
       if (!first) first = rank;
       if (++of_kind > kShown) continue;
       numbers.push_back(std::to_string(rank));
-      names.push_back(ds_file_of_rank(files.begin()->second, rank));
+      names.push_back(file_of_rank(files.begin()->second, rank));
     }
     if (of_kind == 0) return;
     count += of_kind;
@@ -62,15 +63,15 @@ class Describer {
  public:
   explicit Describer(std::shared_ptr<const SourceTree> tree)
       : tree_(tree),
-        checkpoint_(std::make_unique<DsCheckpoint>(std::move(tree))),
+        checkpoint_(std::make_unique<ZeroCheckpoint>(std::move(tree))),
         partitions_(*checkpoint_) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
-    EBB_TRY_ASSIGN(files_, find_ds_files(*tree_));
+    EBB_TRY_ASSIGN(files_, find_files(*tree_));
     catalog().format = "deepspeed";
     EBB_TRY(check_ranks());
     for (const auto& [rank, name] : files_.optimizer) EBB_TRY(read_optimizer(Rank{rank}, name));
-    DsModelReader models(*checkpoint_, partitions_, facts_.stage, world_);
+    ModelReader models(*checkpoint_, partitions_, facts_.stage, world_);
     for (const auto& [rank, name] : files_.model) EBB_TRY(read_model(models, Rank{rank}, name));
     finish(models.facts());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
@@ -80,7 +81,7 @@ class Describer {
   Catalog& catalog() { return checkpoint_->building(); }
 
   Error of_tag(Code code, const std::string& why) const {
-    return Error{code, compose("{}: {}: {}", tree_->root(), files_.tag, why)};
+    return refused(*tree_, code, compose("{}: {}", files_.tag, why));
   }
 
   // Kept until the file's turn comes.
@@ -90,20 +91,20 @@ class Describer {
     return &early_.emplace(name, std::move(archive)).first->second;
   }
 
-  Result<DsFile> open_file(const std::string& name, std::optional<Rank> rank) {
+  Result<File> open_file(const std::string& name, std::optional<Rank> rank) {
     auto early = early_.extract(name);
-    if (early.empty()) return open_ds_file(*tree_, *checkpoint_, name, rank);
-    return add_ds_file(std::move(early.mapped()), *checkpoint_, name, rank);
+    if (early.empty()) return open_archive(*tree_, *checkpoint_, name, rank);
+    return add_archive(std::move(early.mapped()), *checkpoint_, name, rank);
   }
 
   // Before anything else: are all ranks there? The first optimizer file knows how many there were.
   Result<> check_ranks() {
     EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(files_.optimizer.begin()->second));
     EBB_TRY(require_known_globals(archive->graph()));
-    EBB_TRY_ASSIGN(world_, ds_partition_count(archive->graph()));
+    EBB_TRY_ASSIGN(world_, partition_count(archive->graph()));
     Missing missing{world_};
     missing.look("optimizer", files_.optimizer, world_);
-    missing.look("model", files_.model, ds_is_stage3(archive->graph()) ? world_ : 1);
+    missing.look("model", files_.model, is_stage3(archive->graph()) ? world_ : 1);
     if (missing.count > 0) {
       Error error = of_tag(Code::incomplete, missing.sentence());
       error.hint =
@@ -122,20 +123,20 @@ class Describer {
 
   Result<> read_shapes() {
     EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(files_.model.at(0)));
-    EBB_TRY_ASSIGN(state_.groups, read_ds_shapes(archive->graph(), archive->zip().source().name()));
+    EBB_TRY_ASSIGN(state_.groups, shapes_of(archive->graph(), archive->zip().source().name()));
     state_.starts.assign(state_.groups.size(), 0);
     state_.partition.assign(state_.groups.size(), 0);
     return {};
   }
 
   Result<> read_optimizer(Rank rank, const std::string& name) {
-    EBB_TRY_ASSIGN(const DsFile opened, open_file(name, rank));
+    EBB_TRY_ASSIGN(const File opened, open_file(name, rank));
     EBB_TRY(require_known_globals(opened.graph()));
-    const DsRankFile file{*tree_,        opened.archive, opened.file, opened.where,
-                          files_.folder, rank,           world_};
-    DsOptimizer optimizer(file, state_, *checkpoint_, partitions_);
+    const RankFile file{*tree_,        opened.archive, opened.file, opened.where,
+                        files_.folder, rank,           world_};
+    OptimizerReader optimizer(file, state_, *checkpoint_, partitions_);
     EBB_TRY(optimizer.read());
-    DsOptimizerFacts facts = optimizer.take_facts();
+    OptimizerFacts facts = optimizer.take_facts();
     if (rank == Rank{0}) {
       facts_ = std::move(facts);
       return {};
@@ -149,7 +150,7 @@ class Describer {
   }
 
   // Files of one save agree about everything that is not a partition.
-  Result<> check_same_save(const DsOptimizerFacts& facts, const std::string& where) const {
+  Result<> check_same_save(const OptimizerFacts& facts, const std::string& where) const {
     const auto differs = [&](std::string_view what, double here, double first) {
       return Error{Code::layout,
                    compose("{}: {} {}, in the file of rank 0 it is {} (file of another save)",
@@ -181,8 +182,8 @@ class Describer {
     return {};
   }
 
-  Result<> read_model(DsModelReader& models, Rank rank, const std::string& name) {
-    EBB_TRY_ASSIGN(const DsFile opened,
+  Result<> read_model(ModelReader& models, Rank rank, const std::string& name) {
+    EBB_TRY_ASSIGN(const File opened,
                    open_file(name, files_.model.size() > 1 ? std::optional(rank) : std::nullopt));
     EBB_TRY(models.read(opened, rank));
     const auto ranks = models.facts().ranks;
@@ -192,7 +193,7 @@ class Describer {
     return {};
   }
 
-  void finish(const DsModelFacts& model) {
+  void finish(const ModelFacts& model) {
     checkpoint_->finish();
     const std::int64_t stage = facts_.stage;
     const std::string policy = stage == 3              ? "zero3"
@@ -201,35 +202,37 @@ class Describer {
     catalog().partition =
         compose("{} over {}{}{}", policy, world_, world_ == 1 ? " rank" : " ranks",
                 (stage == 3 ? "" : compose(" (stage {})", stage)));
-    set_ds_values(catalog(), files_.tag, state_.groups, model, std::move(facts_));
+    set_values(catalog(), files_.tag, state_.groups, model, std::move(facts_));
     if (!files_.folder.empty() && tree_->find("latest") == nullptr)
-      catalog().notes.emplace_back(kDsNoLatest);
+      catalog().notes.emplace_back(kNoLatest);
     if (stage == 3)
       catalog().notes.emplace_back(
           "stage 3 keeps no 16-bit weights: they are the master weights, rounded");
   }
 
   std::shared_ptr<const SourceTree> tree_;
-  std::unique_ptr<DsCheckpoint> checkpoint_;
-  DsPartitions partitions_;
-  DsFiles files_;
+  std::unique_ptr<ZeroCheckpoint> checkpoint_;
+  Partitions partitions_;
+  Files files_;
   std::map<std::string, TorchArchive> early_;  // those that were opened before their turn
   std::uint32_t world_ = 1;
-  DsFlatState state_;
-  DsOptimizerFacts facts_;  // rank 0's
+  FlatState state_;
+  OptimizerFacts facts_;  // rank 0's
 };
 
 }  // namespace
+}  // namespace deepspeed
 
 bool detect_deepspeed(const SourceTree& tree) {
   return std::any_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
-    return parse_ds_name(std::string_view(entry.name).substr(ds_folder_of(entry.name).size()))
+    return deepspeed::parse_name(
+               std::string_view(entry.name).substr(deepspeed::folder_of(entry.name).size()))
         .has_value();
   });
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_deepspeed(std::shared_ptr<const SourceTree> tree) {
-  return Describer(std::move(tree)).run();
+  return deepspeed::Describer(std::move(tree)).run();
 }
 
 }  // namespace ebb::formats

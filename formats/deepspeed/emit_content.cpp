@@ -5,42 +5,18 @@
 
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/formats/deepspeed/emit_config.h"
-#include "ebb/formats/deepspeed/emit_order.h"
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/torch/file_writer.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr std::string_view kVersion = "0.19.8";  // whose layout is written
 constexpr std::string_view kProducer = "DeepSpeed ";
 
-// What the engine itself writes at the top of a model file; everything else there is the client's.
-constexpr std::string_view kEngineKeys[] = {"module",
-                                            "buffer_names",
-                                            "optimizer",
-                                            "param_shapes",
-                                            "frozen_param_shapes",
-                                            "frozen_param_fragments",
-                                            "shared_params",
-                                            "tied",
-                                            "lr_scheduler",
-                                            "data_sampler",
-                                            "random_ltd",
-                                            "skipped_steps",
-                                            "global_steps",
-                                            "global_samples",
-                                            "dp_world_size",
-                                            "mp_world_size",
-                                            "checkpoint_parallel_dimensions",
-                                            "ds_config",
-                                            "ds_version",
-                                            "universal_checkpoint_info",
-                                            "loss_scaler",
-                                            "dynamic_loss_scale",
-                                            "overflow",
-                                            "clip_grad",
-                                            "zero_stage"};
+// What an engine keeps that is in no model file under that name; everything else is the client's.
+constexpr std::string_view kOptimizerKeys[] = {"tied",     "loss_scaler", "dynamic_loss_scale",
+                                               "overflow", "clip_grad",   "zero_stage"};
 
 bool is_optimizer_state(const ValueEntry& entry) {
   if (entry.path.size() < 4) return false;
@@ -62,10 +38,10 @@ bool names_a_folder(const Value& tag) {
 
 class Gatherer {
  public:
-  Gatherer(const EmitRequest& request, DsForm form, EmitPlan& plan)
+  Gatherer(const EmitRequest& request, Form form, EmitPlan& plan)
       : content_(request.content), layout_(request.layout), form_(form), plan_(plan) {}
 
-  Result<DsContent> run() {
+  Result<Content> run() {
     sort_values();
     EBB_TRY(choose_stage());
     if (std::ranges::any_of(content_.tensors, [](const auto& one) { return one.name.empty(); }))
@@ -75,9 +51,9 @@ class Gatherer {
       tensors_[content_.tensors[i].name].try_emplace(content_.tensors[i].state, i);
     choose_dtype();
     out_.config =
-        ds_config_for(out_.value("ds_config"), out_.stage, out_.model_dtype, content_.groups);
+        config_for(out_.value("ds_config"), out_.stage, out_.model_dtype, content_.groups);
     EBB_TRY(take_groups());
-    order_ds_groups(content_, made_by_engine(), out_, plan_);
+    order_groups(content_, made_by_engine(), out_, plan_);
     take_whole_tensors();
     take_tied();
     out_.step = content_.step.value_or(most_steps());
@@ -96,7 +72,7 @@ class Gatherer {
   bool made_by_engine() const {
     return from_deepspeed() || out_.value("ds_config") != nullptr ||
            std::ranges::any_of(content_.groups, [](const GroupEntry& group) {
-             return ds_job_group(group.settings).has_value();
+             return job_group(group.settings).has_value();
            });
   }
 
@@ -113,7 +89,8 @@ class Gatherer {
         drop(compose("value {}: holds an object of class {}", json_string(entry.key), part));
         continue;
       }
-      const bool own = std::ranges::find(kEngineKeys, entry.key) != std::end(kEngineKeys);
+      const bool own = one_of(kStructureKeys, entry.key) || one_of(kEngineKeys, entry.key) ||
+                       one_of(kOptimizerKeys, entry.key);
       if (entry.echoed && !own) continue;  // other words for what stands elsewhere
       const bool scaler = entry.key == "loss_scaler";
       if (scaler && entry.value.kind == Value::Kind::none) continue;
@@ -135,10 +112,10 @@ class Gatherer {
     const Layout::Spec& spec = layout_.spec();
     out_.policy = spec.policy;
     out_.world = spec.mesh.shard_world;
-    if (form_ == DsForm::universal) {  // whole tensors, whatever the partition
+    if (form_ == Form::universal) {  // whole tensors, whatever the partition
       out_.policy = Policy::zero12;
       out_.world = spec.mesh.world();
-      const std::int64_t stage = ds_stage_of(content_);
+      const std::int64_t stage = stage_of(content_);
       out_.stage = stage >= 1 && stage <= 3 ? stage : 2;
       return {};
     }
@@ -153,7 +130,7 @@ class Gatherer {
       return Error{Code::usage,
                    compose("DeepSpeed cannot hold the partition {}", name_of(spec.policy)),
                    "use --partition zero3 (stage 3), zero12 or zero12-boundary (stages 1 and 2)"};
-    out_.stage = ds_stage_of(content_) == 1 ? 1 : 2;
+    out_.stage = stage_of(content_) == 1 ? 1 : 2;
     return {};
   }
 
@@ -168,7 +145,7 @@ class Gatherer {
   // What the configuration asks for; without it, what the trained parameters are, else any.
   void choose_dtype() {
     if (const Value* config = out_.value("ds_config")) {
-      if (const auto dtype = ds_model_dtype(*config)) {
+      if (const auto dtype = model_dtype(*config)) {
         out_.model_dtype = *dtype;
         return;
       }
@@ -244,7 +221,7 @@ class Gatherer {
 
   Result<> take_group(std::uint32_t number) {
     const GroupEntry& group = groups_[number];
-    DsOutGroup out;
+    OutGroup out;
     out.number = number;
     out.muon = group.optimizer == "muon";
     for (const std::string& name : group.params) {
@@ -260,7 +237,7 @@ class Gatherer {
       if (!trained_.insert(name).second)
         return Error{Code::layout,
                      "parameter " + json_string(name) + " is in two optimizer groups"};
-      DsTrained& trained = out.params.emplace_back();
+      Trained& trained = out.params.emplace_back();
       trained = {name, tensor.shape, param, source, {}, steps_of(name)};
       for (const auto& [state, one] : tensors_.at(name))
         if (state != "param" && state != "master" && content_.tensors[one].shape == tensor.shape)
@@ -278,7 +255,7 @@ class Gatherer {
     return found->second;
   }
 
-  void take_settings(const GroupEntry& group, DsOutGroup& out) {
+  void take_settings(const GroupEntry& group, OutGroup& out) {
     const auto has = [&](std::string_view name) {
       return std::ranges::any_of(out.settings, [&](const auto& s) { return s.first == name; });
     };
@@ -292,7 +269,7 @@ class Gatherer {
     }
     if (made_by_engine()) {
       out.tensor_steps = has("foreach");
-      if (group.settings.empty()) ds_default_settings(out_.config, out.settings);
+      if (group.settings.empty()) default_settings(out_.config, out.settings);
       return;
     }
     // What DeepSpeed's own optimizers ask of every group, whatever trained it before.
@@ -339,14 +316,14 @@ class Gatherer {
 
   void drop_the_rest() {
     std::set<std::uint32_t> kept;
-    for (const DsOutGroup& group : out_.groups)
-      for (const DsTrained& param : group.params) {
+    for (const OutGroup& group : out_.groups)
+      for (const Trained& param : group.params) {
         kept.insert(param.source);
         if (param.param) kept.insert(*param.param);
         for (const auto& [state, number] : param.states) kept.insert(number);
       }
     for (const auto* wholes : {&out_.frozen, &out_.buffers})
-      for (const DsWhole& whole : *wholes) kept.insert(whole.tensor);
+      for (const Whole& whole : *wholes) kept.insert(whole.tensor);
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       if (kept.contains(i)) continue;
       const TensorEntry& tensor = content_.tensors[i];
@@ -363,17 +340,17 @@ class Gatherer {
   const Catalog& content_;
   std::vector<GroupEntry> groups_;  // with their parameters
   const Layout& layout_;
-  DsForm form_;
+  Form form_;
   EmitPlan& plan_;
-  DsContent out_;
+  Content out_;
   std::map<std::string, std::map<std::string, std::uint32_t>> tensors_;  // name -> state -> number
   std::set<std::string> trained_;
 };
 
 }  // namespace
 
-Result<DsContent> gather_ds_content(const EmitRequest& request, DsForm form, EmitPlan& plan) {
+Result<Content> gather_content(const EmitRequest& request, Form form, EmitPlan& plan) {
   return Gatherer(request, form, plan).run();
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -13,9 +13,9 @@
 
 #include "ebb/formats/catalog/emit.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
-struct DsTrained {  // a parameter that an optimizer group trains
+struct Trained {  // a parameter that an optimizer group trains
   std::string name;
   Shape shape;
   std::optional<std::uint32_t> param;  // content tensor with the model's own copy
@@ -24,28 +24,28 @@ struct DsTrained {  // a parameter that an optimizer group trains
   std::optional<std::int64_t> steps;
 };
 
-struct DsOutGroup {
+struct OutGroup {
   std::uint32_t number = 0;  // of the content's group
   std::vector<std::pair<std::string, Value>> settings;
-  std::vector<DsTrained> params;  // in the order of the engine's flat buffers
+  std::vector<Trained> params;  // in the order of the engine's flat buffers
   bool muon = false;
   bool tensor_steps =
       false;  // torch's own Adam counts steps in a tensor, DeepSpeed's in an integer
 };
 
-struct DsWhole {  // a tensor that is not trained
+struct Whole {  // a tensor that is not trained
   std::string name;
   std::uint32_t tensor = 0;
 };
 
-struct DsContent {
+struct Content {
   std::int64_t stage = 2;
   std::uint32_t world = 1;
   Policy policy = Policy::zero12;
   DType model_dtype = DType::bf16;
-  std::vector<DsOutGroup> groups;
-  std::vector<DsWhole> frozen;
-  std::vector<DsWhole> buffers;
+  std::vector<OutGroup> groups;
+  std::vector<Whole> frozen;
+  std::vector<Whole> buffers;
   std::vector<std::pair<std::string, std::string>> tied;  // alias -> owner, the owner is written
   std::int64_t step = 0;
   std::string tag;                             // of the folder; "": the usual one
@@ -60,10 +60,22 @@ struct DsContent {
   }
 };
 
-enum class DsForm : std::uint8_t { ranks, universal };
+enum class Form : std::uint8_t { ranks, universal };
 
 // Fills `plan` with what the format cannot hold. Fails (Code::unsupported, Code::layout) for
 // content that has no DeepSpeed form, naming the parameter and why.
-Result<DsContent> gather_ds_content(const EmitRequest& request, DsForm form, EmitPlan& plan);
+Result<Content> gather_content(const EmitRequest& request, Form form, EmitPlan& plan);
 
-}  // namespace ebb::formats
+// The order of groups and of the parameters in them, by which alone an engine finds its own.
+// Source: DeepSpeed 0.19.8 engine.py (_muon_param_groups), original_muon.py, stage_1_and_2.py.
+
+// The engine names the halves of a group "<its name>-muon-params" and "<its name>-adam-params", and
+// "muon-params", "adam-params" where there is one: the part before. nullopt for other groups.
+std::optional<std::string_view> job_group(
+    const std::vector<std::pair<std::string, Value>>& settings);
+
+// Puts the groups and their parameters in the order of an engine's of out.stage on out.world ranks.
+// What had to be guessed is noted in the plan.
+void order_groups(const Catalog& content, bool made_by_engine, Content& out, EmitPlan& plan);
+
+}  // namespace ebb::formats::deepspeed

@@ -6,9 +6,9 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
-#include "ebb/formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/config.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr std::uint64_t kNcclAlign = 2;  // stages 1 and 2: partitions hold whole pairs of elements
@@ -29,7 +29,7 @@ class CommonDType {
   std::optional<DType> dtype_;
 };
 
-std::uint32_t tensor_of(const DsTrained& param, const DsField& field) {
+std::uint32_t tensor_of(const Trained& param, const Field& field) {
   return field.state.empty() ? param.source : param.states.at(field.state);
 }
 
@@ -39,15 +39,15 @@ TensorData data_of(std::uint32_t tensor, Box box, DType dtype, const Catalog& co
   return data;
 }
 
-Result<std::vector<DsField>> states_of(const std::vector<const DsTrained*>& params, bool touched,
-                                       const Catalog& content) {
+Result<std::vector<Field>> states_of(const std::vector<const Trained*>& params, bool touched,
+                                     const Catalog& content) {
   std::set<std::string> names;
-  for (const DsTrained* param : params)
+  for (const Trained* param : params)
     for (const auto& [state, tensor] : param->states) names.insert(state);
-  std::vector<DsField> fields;
+  std::vector<Field> fields;
   for (const std::string& state : names) {
     CommonDType dtype;
-    for (const DsTrained* param : params) {
+    for (const Trained* param : params) {
       const auto found = param->states.find(state);
       if (found == param->states.end())
         return Error{
@@ -69,9 +69,9 @@ Result<std::vector<DsField>> states_of(const std::vector<const DsTrained*>& para
 }
 
 // Masters that come from the model's own copy are at least F32.
-DType master_dtype(const std::vector<const DsTrained*>& params, const Catalog& content) {
+DType master_dtype(const std::vector<const Trained*>& params, const Catalog& content) {
   CommonDType dtype;
-  for (const DsTrained* param : params) {
+  for (const Trained* param : params) {
     const TensorEntry& tensor = content.tensors[param->source];
     const bool own = tensor.state != "master" && is_widening(tensor.dtype, DType::f32);
     dtype.add(own ? DType::f32 : tensor.dtype);
@@ -81,30 +81,28 @@ DType master_dtype(const std::vector<const DsTrained*>& params, const Catalog& c
 
 // One counter a buffer. Content that counts steps for the whole run only says so for everything
 // that an optimizer with a counter has touched; Muon and SGD, which keep momentum alone, have none.
-std::optional<std::int64_t> steps_of(const std::vector<const DsTrained*>& params,
-                                     const DsContent& what, const std::vector<DsField>& states,
-                                     EmitPlan& plan) {
+std::optional<std::int64_t> steps_of(const std::vector<const Trained*>& params, const Content& what,
+                                     const std::vector<Field>& states, EmitPlan& plan) {
   std::optional<std::int64_t> steps;
-  for (const DsTrained* param : params)
+  for (const Trained* param : params)
     if (param->steps) steps = std::max(steps.value_or(*param->steps), *param->steps);
-  for (const DsTrained* param : params)
+  for (const Trained* param : params)
     if (param->steps && *param->steps != *steps)
       plan.dropped.push_back(
           compose("step of {}, {}: its buffer counts {} for all parameters in it",
                   json_string(param->name), *param->steps, *steps));
   const bool counts = std::ranges::any_of(
-      states, [](const DsField& state) { return state.state != "momentum_buffer"; });
+      states, [](const Field& state) { return state.state != "momentum_buffer"; });
   if (!steps && counts && what.step > 0) steps = what.step;
   return steps;
 }
 
 // Buffers of at least `limit` elements a rank, the parameter that reaches it included.
-std::vector<std::vector<const DsTrained*>> sub_groups_of(const DsOutGroup& group,
-                                                         const DsContent& what) {
-  const std::uint64_t limit = ds_sub_group_elems(what.config);
-  std::vector<std::vector<const DsTrained*>> out(1);
+std::vector<std::vector<const Trained*>> sub_groups_of(const OutGroup& group, const Content& what) {
+  const std::uint64_t limit = sub_group_elems(what.config);
+  std::vector<std::vector<const Trained*>> out(1);
   std::uint64_t elems = 0;
-  for (const DsTrained& param : group.params) {
+  for (const Trained& param : group.params) {
     if (what.stage == 3 && elems >= limit) {
       out.emplace_back();
       elems = 0;
@@ -117,20 +115,19 @@ std::vector<std::vector<const DsTrained*>> sub_groups_of(const DsOutGroup& group
 
 }  // namespace
 
-Result<DsOutFlat> DsOutFlat::make(std::size_t group, std::vector<const DsTrained*> params,
-                                  const DsContent& what, const Catalog& content, EmitPlan& plan) {
-  const std::uint64_t align =
-      what.stage == 3 ? 1 : ds_param_alignment(what.config, what.model_dtype);
+Result<OutFlat> OutFlat::make(std::size_t group, std::vector<const Trained*> params,
+                              const Content& what, const Catalog& content, EmitPlan& plan) {
+  const std::uint64_t align = what.stage == 3 ? 1 : param_alignment(what.config, what.model_dtype);
   const bool touched =
-      what.groups[group].muon && what.stage != 3 && !ds_cuts_momentum(what.config, what.stage);
-  EBB_TRY_ASSIGN(std::vector<DsField> states, states_of(params, touched, content));
+      what.groups[group].muon && what.stage != 3 && !cuts_momentum(what.config, what.stage);
+  EBB_TRY_ASSIGN(std::vector<Field> states, states_of(params, touched, content));
   const std::optional<std::int64_t> steps = steps_of(params, what, states, plan);
-  const DsField master{"", master_dtype(params, content)};
+  const Field master{"", master_dtype(params, content)};
   std::vector<Shape> shapes;
   std::vector<std::size_t> places;
   std::vector<std::uint64_t> gaps;
   std::uint64_t end = 0;
-  for (const DsTrained* param : params) {
+  for (const Trained* param : params) {
     places.push_back(shapes.size());
     shapes.push_back(param->shape);
     end += volume(param->shape);
@@ -145,66 +142,62 @@ Result<DsOutFlat> DsOutFlat::make(std::size_t group, std::vector<const DsTrained
   spec.mesh.shard_world = what.world;
   spec.align_elems = what.stage == 3 ? 1 : kNcclAlign;
   EBB_TRY_ASSIGN(Layout layout, Layout::make(std::move(spec), std::move(shapes)));
-  DsOutFlat flat(group, std::move(params), std::move(layout));
-  flat.places_ = std::move(places);
-  flat.gaps_ = std::move(gaps);
-  flat.steps_ = steps;
-  flat.master_ = master;
-  flat.states_ = std::move(states);
-  return flat;
+  return OutFlat{
+      group,  std::move(params), std::move(layout), std::move(places), std::move(gaps), steps,
+      master, std::move(states)};
 }
 
-DsOutFlat::Slice DsOutFlat::slice(std::size_t p, Rank rank) const {
-  return {layout_.local_elems(places_[p], rank), layout_.buffer_first(places_[p], rank)};
+OutFlat::Slice OutFlat::slice(std::size_t p, Rank rank) const {
+  return {layout.local_elems(places[p], rank), layout.buffer_first(places[p], rank)};
 }
 
-std::vector<StoragePart> DsOutFlat::partition(const DsField& field, Rank rank, std::uint64_t elems,
-                                              const Catalog& content) const {
+std::vector<StoragePart> OutFlat::partition(const Field& field, Rank rank, std::uint64_t elems,
+                                            const Catalog& content) const {
   std::vector<StoragePart> parts;
   std::uint64_t end = 0;
   const auto fill = [&](std::uint64_t to) {
     if (to > end) parts.emplace_back(ZeroElems{to - end});
     end = std::max(end, to);
   };
-  for (std::size_t p = 0; p < params_.size(); ++p) {
+  for (std::size_t p = 0; p < params.size(); ++p) {
     const Slice place = slice(p, rank);
     if (place.count == 0) continue;
     fill(place.first);
-    for (Piece& piece : layout_.pieces(places_[p], rank))
+    for (Piece& piece : layout.pieces(places[p], rank))
       parts.emplace_back(
-          data_of(tensor_of(*params_[p], field), std::move(piece.box), field.dtype, content));
+          data_of(tensor_of(*params[p], field), std::move(piece.box), field.dtype, content));
     end += place.count;
   }
   fill(elems);
   return parts;
 }
 
-std::vector<StoragePart> DsOutFlat::touched(const DsField& field, Rank rank,
-                                            const Catalog& content) const {
+std::vector<StoragePart> OutFlat::touched(const Field& field, Rank rank,
+                                          const Catalog& content) const {
   std::vector<StoragePart> parts;
-  for (std::size_t p = 0; p < params_.size(); ++p)
+  for (std::size_t p = 0; p < params.size(); ++p)
     if (slice(p, rank).count > 0)
       parts.emplace_back(
-          data_of(tensor_of(*params_[p], field), whole(params_[p]->shape), field.dtype, content));
+          data_of(tensor_of(*params[p], field), whole(params[p]->shape), field.dtype, content));
   return parts;
 }
 
-TensorData DsOutFlat::whole_of(std::size_t p, const DsField& field, const Catalog& content) const {
-  const std::uint32_t tensor = tensor_of(*params_[p], field);
+TensorData OutFlat::whole_of(std::size_t p, const Field& field, const Catalog& content) const {
+  const std::uint32_t tensor = tensor_of(*params[p], field);
   const DType dtype =
-      field.state.empty() ? master_dtype({params_[p]}, content) : content.tensors[tensor].dtype;
-  return data_of(tensor, whole(params_[p]->shape), dtype, content);
+      field.state.empty() ? master_dtype({params[p]}, content) : content.tensors[tensor].dtype;
+  return data_of(tensor, whole(params[p]->shape), dtype, content);
 }
 
-Result<std::vector<DsOutFlat>> cut_ds_flats(const DsContent& what, const Catalog& content,
-                                            EmitPlan& plan) {
-  std::vector<DsOutFlat> flats;
+Result<std::vector<OutFlat>> cut_flats(const Content& what, const Catalog& content,
+                                       EmitPlan& plan) {
+  std::vector<OutFlat> flats;
   for (std::size_t g = 0; g < what.groups.size(); ++g)
-    for (std::vector<const DsTrained*>& params : sub_groups_of(what.groups[g], what)) {
-      EBB_TRY_ASSIGN(DsOutFlat flat, DsOutFlat::make(g, std::move(params), what, content, plan));
+    for (std::vector<const Trained*>& params : sub_groups_of(what.groups[g], what)) {
+      EBB_TRY_ASSIGN(OutFlat flat, OutFlat::make(g, std::move(params), what, content, plan));
       flats.push_back(std::move(flat));
     }
   return flats;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

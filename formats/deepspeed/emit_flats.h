@@ -12,30 +12,22 @@
 #include "ebb/formats/layout/layout.h"
 #include "ebb/formats/torch/file_writer.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
 // What of each parameter a buffer holds.
-struct DsField {
+struct Field {
   std::string state;  // "" for the master weights
   DType dtype = DType::f32;
   bool touched = false;  // whole parameters, all that the rank's partition touches
 };
 
-class DsOutFlat {
- public:
+struct OutFlat {
   // `params` stay where they are while this lives. What the buffer cannot hold goes to `plan`.
-  static Result<DsOutFlat> make(std::size_t group, std::vector<const DsTrained*> params,
-                                const DsContent& what, const Catalog& content, EmitPlan& plan);
+  static Result<OutFlat> make(std::size_t group, std::vector<const Trained*> params,
+                              const Content& what, const Catalog& content, EmitPlan& plan);
 
-  std::size_t group() const { return group_; }
-  const std::vector<const DsTrained*>& params() const { return params_; }
-  // Elements of padding after each parameter, for alignment.
-  const std::vector<std::uint64_t>& gaps() const { return gaps_; }
-  std::optional<std::int64_t> steps() const { return steps_; }
-  const DsField& master() const { return master_; }
-  const std::vector<DsField>& states() const { return states_; }
   // All of parameter `p` for a file of its own: masters at least F32, states as they are.
-  TensorData whole_of(std::size_t p, const DsField& field, const Catalog& content) const;
+  TensorData whole_of(std::size_t p, const Field& field, const Catalog& content) const;
 
   // The part of parameter `p` that lies in the rank's partition: elements, and where they begin.
   struct Slice {
@@ -44,29 +36,24 @@ class DsOutFlat {
   };
   Slice slice(std::size_t p, Rank rank) const;
   // The rank's partition; with zeros wherever no parameter lies, up to `elems`.
-  std::vector<StoragePart> partition(const DsField& field, Rank rank, std::uint64_t elems,
+  std::vector<StoragePart> partition(const Field& field, Rank rank, std::uint64_t elems,
                                      const Catalog& content) const;
-  std::vector<StoragePart> touched(const DsField& field, Rank rank, const Catalog& content) const;
-  std::uint64_t full_elems(Rank rank) const { return layout_.buffer_elems(rank); }
-  std::uint64_t padding_elems(Rank rank) const { return layout_.padding_elems(rank); }
+  std::vector<StoragePart> touched(const Field& field, Rank rank, const Catalog& content) const;
+  std::uint64_t full_elems(Rank rank) const { return layout.buffer_elems(rank); }
+  std::uint64_t padding_elems(Rank rank) const { return layout.padding_elems(rank); }
 
- private:
-  DsOutFlat(std::size_t group, std::vector<const DsTrained*> params, Layout layout)
-      : group_(group), params_(std::move(params)), layout_(std::move(layout)) {}
-
-  std::size_t group_ = 0;
-  std::vector<const DsTrained*> params_;
-  Layout layout_;                    // gaps are tensors of it as well
-  std::vector<std::size_t> places_;  // parameter -> its number in layout_
-  std::vector<std::uint64_t> gaps_;
-  std::optional<std::int64_t> steps_;
-  DsField master_;
-  std::vector<DsField> states_;
+  std::size_t group = 0;
+  std::vector<const Trained*> params;
+  Layout layout;                    // gaps are tensors of it as well
+  std::vector<std::size_t> places;  // parameter -> its number in the layout
+  std::vector<std::uint64_t> gaps;  // elements of padding after each parameter, for alignment
+  std::optional<std::int64_t> steps;
+  Field master;
+  std::vector<Field> states;
 };
 
 // All buffers in DeepSpeed's order: one a group in stages 1 and 2, sub-groups in stage 3. Fails
 // (Code::unsupported) when the parameters of a buffer do not have the same states.
-Result<std::vector<DsOutFlat>> cut_ds_flats(const DsContent& what, const Catalog& content,
-                                            EmitPlan& plan);
+Result<std::vector<OutFlat>> cut_flats(const Content& what, const Catalog& content, EmitPlan& plan);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -1,97 +1,73 @@
 #include <algorithm>
 #include <string>
 
-#include "ebb/formats/deepspeed/emit_config.h"
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/emit_files.h"
-#include "ebb/formats/deepspeed/emit_pickle.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
-constexpr std::string_view kScalerModule = "deepspeed.runtime.fp16.loss_scaler";
-
-class OptimizerFile {
+class OptimizerFile : EngineFile {
  public:
-  OptimizerFile(const DsOutput& output, Rank rank, std::string folder)
-      : what_(output.what),
-        content_(output.content),
-        flats_(output.flats),
-        rank_(rank),
-        file_(output.content, std::move(folder)),
-        pickle_(file_.pickle()) {}
+  using EngineFile::EngineFile;
 
   OutputFile write(std::string name) {
-    pickle_dict(pickle_, [&] {
-      pickle_.string("optimizer_state_dict");
-      pickle_dict(pickle_, [&] { what_.stage == 3 ? stage3() : stage12(); });
-      pickle_.string("ds_config");
-      file_.value(what_.config);
-      pickle_.string("ds_version");
-      pickle_.string(what_.version);
+    dict([&] {
+      dict("optimizer_state_dict", [&] { what_.stage == 3 ? stage3() : stage12(); });
+      entry("ds_config", what_.config);
+      entry("ds_version", what_.version);
     });
-    return file_.finish(std::move(name), rank_);
+    return finish(std::move(name), rank_);
   }
 
   // Stages 1 and 2 take the groups from the top, stage 3 groups and steps from the inner dict.
   OutputFile write_global(std::string name) {
-    const bool plain = !ds_is_bf16_optimizer(what_.config, what_.stage);
-    pickle_dict(pickle_, [&] {
-      if (plain) scaler();
-      if (const Value* clip = what_.value("clip_grad")) entry("clip_grad", *clip);
-      if (plain) stage_number();
-      numbers("partition_count", [&](const DsOutFlat&) { return std::uint64_t{what_.world}; });
-      pickle_.string("ds_version");
-      pickle_.string(what_.version);
+    dict([&] {
+      if (plain_) scaler();
+      known_entry("clip_grad");
+      if (plain_) stage_number();
+      numbers("partition_count", [&](const OutFlat&) { return what_.world; });
+      entry("ds_version", what_.version);
       param_groups();
-      pickle_.string("optimizer_state_dict");
-      pickle_dict(pickle_, [&] {
-        pickle_.string("state");
-        pickle_dict(pickle_, [&] {
+      dict("optimizer_state_dict", [&] {
+        dict("state", [&] {
           for (std::size_t i = 0; i < flats_.size(); ++i) {
-            if (!flats_[i].steps()) continue;
-            pickle_.integer(static_cast<std::int64_t>(i));
-            pickle_dict(pickle_, [&] { step_entry(flats_[i]); });
+            if (!flats_[i].steps) continue;
+            integer(static_cast<std::int64_t>(i));
+            dict([&] { step_entry(flats_[i]); });
           }
         });
         param_groups();
       });
     });
-    return file_.finish(std::move(name), rank_);
+    return finish(std::move(name), rank_);
   }
 
  private:
-  // BF16_Optimizer knows no scaler and no stage, and keeps its partitions padded.
   void stage12() {
-    const bool plain = !ds_is_bf16_optimizer(what_.config, what_.stage);
-    if (plain) scaler();
-    if (const Value* clip = what_.value("clip_grad")) entry("clip_grad", *clip);
-    pickle_.string("base_optimizer_state");
-    base_state();
-    pickle_.string("single_partition_of_fp32_groups");
-    pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_)
-        partition(flat, flat.master(),
-                  flat.full_elems(rank_) - (plain ? flat.padding_elems(rank_) : 0));
+    if (plain_) scaler();
+    known_entry("clip_grad");
+    entry("base_optimizer_state", [&] { base_state(); });
+    list("single_partition_of_fp32_groups", [&] {
+      for (const OutFlat& flat : flats_)
+        partition(flat, flat.master,
+                  flat.full_elems(rank_) - (plain_ ? flat.padding_elems(rank_) : 0));
     });
-    if (plain) stage_number();
-    numbers("group_paddings", [&](const DsOutFlat& flat) { return flat.padding_elems(rank_); });
-    if (plain) gaps();
-    numbers("partition_count", [&](const DsOutFlat&) { return std::uint64_t{what_.world}; });
-    pickle_.string("ds_version");
-    pickle_.string(what_.version);
-    pickle_.string("param_slice_mappings");
-    pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_) slices(flat);
+    if (plain_) stage_number();
+    numbers("group_paddings", [&](const OutFlat& flat) { return flat.padding_elems(rank_); });
+    if (plain_) gaps();
+    numbers("partition_count", [&](const OutFlat&) { return what_.world; });
+    entry("ds_version", what_.version);
+    list("param_slice_mappings", [&] {
+      for (const OutFlat& flat : flats_) slices(flat);
     });
   }
 
   void gaps() {
-    pickle_.string("param_alignment_paddings");
-    pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_)
-        pickle_list(pickle_, [&] {
-          for (const std::uint64_t gap : flat.gaps())
-            pickle_.integer(static_cast<std::int64_t>(gap));
+    list("param_alignment_paddings", [&] {
+      for (const OutFlat& flat : flats_)
+        list([&] {
+          for (const std::uint64_t gap : flat.gaps) integer(static_cast<std::int64_t>(gap));
         });
     });
   }
@@ -99,34 +75,23 @@ class OptimizerFile {
   void stage3() {
     stage_number();
     scaler();
-    if (const Value* clip = what_.value("clip_grad")) entry("clip_grad", *clip);
-    pickle_entry(pickle_, "partition_count", what_.world);
-    pickle_.string("optimizer_state_dict");
-    base_state();
-    pickle_.string("fp32_flat_groups");
-    pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_) partition(flat, flat.master(), flat.full_elems(rank_));
+    known_entry("clip_grad");
+    entry("partition_count", what_.world);
+    entry("optimizer_state_dict", [&] { base_state(); });
+    list("fp32_flat_groups", [&] {
+      for (const OutFlat& flat : flats_) partition(flat, flat.master, flat.full_elems(rank_));
     });
   }
 
   void stage_number() {
-    pickle_.string("zero_stage");
-    pickle_.global("deepspeed.runtime.zero.config", "ZeroStageEnum");
-    pickle_.integer(what_.stage);
-    pickle_.tuple1();
-    pickle_.reduce();
+    entry("zero_stage", [&] {
+      call1("deepspeed.runtime.zero.config", "ZeroStageEnum", [&] { integer(what_.stage); });
+    });
   }
 
-  void entry(std::string_view key, const Value& value) {
-    pickle_.string(key);
-    file_.value(value);
-  }
-
-  template <typename Number>
-  void numbers(std::string_view key, Number number) {
-    pickle_.string(key);
-    pickle_list(pickle_, [&] {
-      for (const DsOutFlat& flat : flats_) pickle_.integer(static_cast<std::int64_t>(number(flat)));
+  void numbers(std::string_view key, auto number) {
+    list(key, [&] {
+      for (const OutFlat& flat : flats_) integer(static_cast<std::int64_t>(number(flat)));
     });
   }
 
@@ -137,19 +102,14 @@ class OptimizerFile {
     const bool half = what_.model_dtype == DType::f16;
     const bool dynamic = known == nullptr ? half : known->find("cur_iter") != nullptr;
     const Value state = known == nullptr ? first_scaler(dynamic) : scaler_state(*known);
-    if (known != nullptr || !half || what_.stage == 3) {
-      pickle_.string("loss_scaler");
-      pickle_.global(kScalerModule, dynamic ? "DynamicLossScaler" : "LossScaler");
-      pickle_.empty_tuple();
-      pickle_.newobj();
-      file_.value(state);
-      pickle_.build();
-    }
-    const Value* flag = what_.value("dynamic_loss_scale");
-    if (flag != nullptr || !half || what_.stage == 3)
-      entry("dynamic_loss_scale", flag != nullptr ? *flag : Value::of_bool(dynamic));
-    const Value* overflow = what_.value("overflow");
-    entry("overflow", overflow != nullptr ? *overflow : Value::of_bool(false));
+    if (known != nullptr || !half || what_.stage == 3)
+      entry("loss_scaler", [&] {
+        object("deepspeed.runtime.fp16.loss_scaler", dynamic ? "DynamicLossScaler" : "LossScaler");
+        build([&] { value(state); });
+      });
+    if (what_.value("dynamic_loss_scale") != nullptr || !half || what_.stage == 3)
+      entry_or("dynamic_loss_scale", Value::of_bool(dynamic));
+    entry_or("overflow", Value::of_bool(false));
   }
 
   // Readers name the class beside the attributes, and leave out the dtype, which is always the
@@ -157,47 +117,36 @@ class OptimizerFile {
   static Value scaler_state(Value known) {
     std::erase_if(known.entries, [](const auto& e) { return e.first.text == "class"; });
     if (known.find("cur_iter") != nullptr && known.find("dtype") == nullptr)
-      known.entries.emplace_back(Value::of_string("dtype"), half_dtype());
+      known.add("dtype", Value::of_dtype(DType::f16));
     return known;
-  }
-  static Value half_dtype() {
-    Value dtype;
-    dtype.kind = Value::Kind::dtype;
-    dtype.dtype = DType::f16;
-    return dtype;
   }
 
   // As a new engine makes it.
   static Value first_scaler(bool dynamic) {
-    Value state;
-    state.kind = Value::Kind::dict;
-    const auto add = [&](std::string name, Value value) {
-      state.entries.emplace_back(Value::of_string(std::move(name)), std::move(value));
-    };
-    add("cur_scale", Value::of_real(dynamic ? 65536.0 : 1.0));
-    add("dynamic", Value::of_bool(dynamic));
-    if (!dynamic) return state;
-    add("cur_iter", Value::of_int(0));
-    add("last_overflow_iter", Value::of_int(-1));
-    add("scale_factor", Value::of_real(2.0));
-    add("scale_window", Value::of_int(1000));
-    add("min_scale", Value::of_real(1.0));
-    add("delayed_shift", Value::of_int(1));
-    add("cur_hysteresis", Value::of_int(1));
-    add("consecutive_hysteresis", Value::of_bool(false));
-    add("raise_error_at_min_scale", Value::of_bool(true));
-    add("dtype", half_dtype());
-    return state;
+    if (!dynamic)
+      return Value::of_dict(
+          {{"cur_scale", Value::of_real(1.0)}, {"dynamic", Value::of_bool(false)}});
+    return Value::of_dict({{"cur_scale", Value::of_real(65536.0)},
+                           {"dynamic", Value::of_bool(true)},
+                           {"cur_iter", Value::of_int(0)},
+                           {"last_overflow_iter", Value::of_int(-1)},
+                           {"scale_factor", Value::of_real(2.0)},
+                           {"scale_window", Value::of_int(1000)},
+                           {"min_scale", Value::of_real(1.0)},
+                           {"delayed_shift", Value::of_int(1)},
+                           {"cur_hysteresis", Value::of_int(1)},
+                           {"consecutive_hysteresis", Value::of_bool(false)},
+                           {"raise_error_at_min_scale", Value::of_bool(true)},
+                           {"dtype", Value::of_dtype(DType::f16)}});
   }
 
   // torch.optim's state_dict(), the flat buffers as its parameters.
   void base_state() {
-    pickle_dict(pickle_, [&] {
-      pickle_.string("state");
-      pickle_dict(pickle_, [&] {
+    dict([&] {
+      dict("state", [&] {
         for (std::size_t i = 0; i < flats_.size(); ++i) {
-          if (flats_[i].states().empty() && !flats_[i].steps()) continue;
-          pickle_.integer(static_cast<std::int64_t>(i));
+          if (flats_[i].states.empty() && !flats_[i].steps) continue;
+          integer(static_cast<std::int64_t>(i));
           buffer_state(flats_[i]);
         }
       });
@@ -206,91 +155,84 @@ class OptimizerFile {
   }
 
   void param_groups() {
-    pickle_.string("param_groups");
-    pickle_list(pickle_, [&] {
+    list("param_groups", [&] {
       for (std::size_t g = 0; g < what_.groups.size(); ++g) param_group(g);
     });
   }
 
-  void buffer_state(const DsOutFlat& flat) {
-    pickle_dict(pickle_, [&] {
-      if (flat.steps()) step_entry(flat);
-      for (const DsField& state : flat.states()) {
-        pickle_.string(state.state);
-        if (state.touched) {
-          const std::uint32_t storage =
-              file_.add_storage(state.dtype, flat.touched(state, rank_, content_));
-          file_.tensor(storage, 0, {file_.storage_elems(storage)});
-        } else {
-          partition(flat, state, flat.full_elems(rank_));
-        }
-      }
+  void buffer_state(const OutFlat& flat) {
+    dict([&] {
+      if (flat.steps) step_entry(flat);
+      for (const Field& state : flat.states)
+        entry(state.state, [&] {
+          if (state.touched)
+            vector(state.dtype, flat.touched(state, rank_, content_));
+          else
+            partition(flat, state, flat.full_elems(rank_));
+        });
     });
   }
 
-  void step_entry(const DsOutFlat& flat) {
-    pickle_.string("step");
-    pickle_ds_steps(file_, what_.groups[flat.group()], *flat.steps());
+  void step_entry(const OutFlat& flat) {
+    entry("step", [&] { pickle_steps(*this, what_.groups[flat.group], *flat.steps); });
   }
 
   void param_group(std::size_t number) {
-    pickle_dict(pickle_, [&] {
+    dict([&] {
       for (const auto& [name, value] : what_.groups[number].settings) entry(name, value);
-      pickle_.string("params");
-      pickle_list(pickle_, [&] {
+      list("params", [&] {
         for (std::size_t i = 0; i < flats_.size(); ++i)
-          if (flats_[i].group() == number) pickle_.integer(static_cast<std::int64_t>(i));
+          if (flats_[i].group == number) integer(static_cast<std::int64_t>(i));
       });
     });
   }
 
-  void partition(const DsOutFlat& flat, const DsField& field, std::uint64_t elems) {
-    const std::uint32_t storage =
-        file_.add_storage(field.dtype, flat.partition(field, rank_, elems, content_));
-    file_.tensor(storage, 0, {elems});
+  void partition(const OutFlat& flat, const Field& field, std::uint64_t elems) {
+    vector(field.dtype, flat.partition(field, rank_, elems, content_));
+  }
+  // A tensor of one dimension with a storage of its own.
+  void vector(DType dtype, std::vector<StoragePart> parts) {
+    const std::uint32_t storage = add_storage(dtype, std::move(parts));
+    tensor(storage, 0, {storage_elems(storage)});
   }
 
-  void slices(const DsOutFlat& flat) {
-    pickle_ordered_dict(pickle_, [&] {
-      for (std::size_t p = 0; p < flat.params().size(); ++p) {
-        const DsOutFlat::Slice slice = flat.slice(p, rank_);
+  void slices(const OutFlat& flat) {
+    ordered_dict([&] {
+      for (std::size_t p = 0; p < flat.params.size(); ++p) {
+        const OutFlat::Slice slice = flat.slice(p, rank_);
         if (slice.count == 0) continue;
-        pickle_.string(flat.params()[p]->name);
-        pickle_object(pickle_, "deepspeed.utils.tensor_fragment", "fragment_address", [&] {
-          pickle_entry(pickle_, "numel", slice.count);
-          pickle_entry(pickle_, "start", slice.first);
+        string(flat.params[p]->name);
+        object("deepspeed.utils.tensor_fragment", "fragment_address", [&] {
+          entry("numel", slice.count);
+          entry("start", slice.first);
         });
       }
     });
   }
 
-  const DsContent& what_;
-  const Catalog& content_;
-  const std::vector<DsOutFlat>& flats_;
-  Rank rank_;
-  TorchFileWriter file_;
-  PickleWriter& pickle_;
+  // BF16_Optimizer knows no scaler and no stage, and keeps its partitions padded.
+  const bool plain_ = !is_bf16_optimizer(what_.config, what_.stage);
 };
 
 }  // namespace
 
-void pickle_ds_steps(TorchFileWriter& file, const DsOutGroup& group, std::int64_t steps) {
-  if (!group.tensor_steps) return file.pickle().integer(steps);
+void pickle_steps(TorchFileWriter& file, const OutGroup& group, std::int64_t steps) {
+  if (!group.tensor_steps) return file.integer(steps);
   ByteVector bytes;
   append_le(bytes, static_cast<float>(steps));
   file.tensor(file.add_storage(DType::f32, {std::move(bytes)}), 0, {});
 }
 
-OutputFile ds_global_state_file(const DsOutput& output) {
+OutputFile global_state_file(const Output& output) {
   return OptimizerFile(output, Rank{0}, "optimizer_state")
       .write_global(output.folder + "zero/optimizer_state.pt");
 }
 
-OutputFile ds_optimizer_file(const DsOutput& output, Rank rank) {
+OutputFile optimizer_file(const Output& output, Rank rank) {
   const std::string stem =
       compose("{}zero_pp_rank_{}_mp_rank_00_optim_states",
               (output.what.model_dtype == DType::bf16 ? "bf16_" : ""), index_of(rank));
   return OptimizerFile(output, rank, stem).write(output.folder + stem + ".pt");
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

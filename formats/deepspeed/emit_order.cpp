@@ -1,4 +1,4 @@
-#include "ebb/formats/deepspeed/emit_order.h"
+#include "ebb/formats/deepspeed/emit_content.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,13 +7,12 @@
 #include <set>
 #include <string>
 
-#include "ebb/formats/deepspeed/emit_config.h"
-#include "ebb/formats/deepspeed/round_robin.h"
+#include "ebb/formats/deepspeed/config.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
-bool muon_first(const DsOutGroup& a, const DsOutGroup& b) { return a.muon && !b.muon; }
+bool muon_first(const OutGroup& a, const OutGroup& b) { return a.muon && !b.muon; }
 
 // The place in the job's list, where the engine made the name of it: "group1".
 std::optional<std::size_t> number_in_name(std::string_view name) {
@@ -27,12 +26,12 @@ std::optional<std::size_t> number_in_name(std::string_view name) {
 
 // Formats that keep each optimizer's groups together (Megatron) part the halves that the engine
 // makes of each of the job's groups. Names bring them together again.
-void join_halves(std::vector<DsOutGroup>& groups) {
+void join_halves(std::vector<OutGroup>& groups) {
   std::map<std::string, std::size_t, std::less<>> places;  // of the job's groups in its list
   std::set<std::size_t> taken;
   std::vector<std::string> unnumbered;
-  for (const DsOutGroup& group : groups) {
-    const auto name = ds_job_group(group.settings);
+  for (const OutGroup& group : groups) {
+    const auto name = job_group(group.settings);
     if (!name) return;
     const auto number = number_in_name(*name);
     if (!places.try_emplace(std::string(*name), number.value_or(0)).second) continue;
@@ -46,17 +45,17 @@ void join_halves(std::vector<DsOutGroup>& groups) {
     while (taken.contains(free)) ++free;
     places[name] = free++;
   }
-  std::ranges::stable_sort(groups, [&](const DsOutGroup& a, const DsOutGroup& b) {
-    const std::size_t left = places.find(*ds_job_group(a.settings))->second;
-    const std::size_t right = places.find(*ds_job_group(b.settings))->second;
+  std::ranges::stable_sort(groups, [&](const OutGroup& a, const OutGroup& b) {
+    const std::size_t left = places.find(*job_group(a.settings))->second;
+    const std::size_t right = places.find(*job_group(b.settings))->second;
     return left != right ? left < right : muon_first(a, b);
   });
 }
 
 // The engine makes Muon's half and Adam's half of each group that a job passes, in this order. A
 // job whose content comes from elsewhere and has one Muon group most likely passes one group.
-void guess_order(std::vector<DsOutGroup>& groups, EmitPlan& plan) {
-  const auto muons = std::ranges::count_if(groups, &DsOutGroup::muon);
+void guess_order(std::vector<OutGroup>& groups, EmitPlan& plan) {
+  const auto muons = std::ranges::count_if(groups, &OutGroup::muon);
   if (muons == 0 || groups.size() < 2) return;
   if (muons == 1) std::ranges::stable_sort(groups, muon_first);
   plan.notes.push_back(
@@ -67,7 +66,7 @@ void guess_order(std::vector<DsOutGroup>& groups, EmitPlan& plan) {
 
 }  // namespace
 
-std::optional<std::string_view> ds_job_group(
+std::optional<std::string_view> job_group(
     const std::vector<std::pair<std::string, Value>>& settings) {
   for (const auto& [key, value] : settings) {
     if (key != "name" || value.kind != Value::Kind::string) continue;
@@ -82,18 +81,18 @@ std::optional<std::string_view> ds_job_group(
   return std::nullopt;
 }
 
-void order_ds_groups(const Catalog& content, bool made_by_engine, DsContent& out, EmitPlan& plan) {
+void order_groups(const Catalog& content, bool made_by_engine, Content& out, EmitPlan& plan) {
   // Muon's groups are sorted by shape, the largest first, where the engine sees shapes: a model
   // made under stage 3's zero.Init hides them, so stage 3 knows best what stage 3 needs.
-  const bool as_stored = made_by_engine && ds_stage_of(content) == 3 && out.stage == 3;
+  const bool as_stored = made_by_engine && stage_of(content) == 3 && out.stage == 3;
   bool sorted = false;
-  for (DsOutGroup& group : out.groups) {
+  for (OutGroup& group : out.groups) {
     if (group.muon && !as_stored) {
       std::ranges::stable_sort(
-          group.params, [](const DsTrained& a, const DsTrained& b) { return a.shape > b.shape; });
+          group.params, [](const Trained& a, const Trained& b) { return a.shape > b.shape; });
       sorted = sorted || group.params.front().shape != group.params.back().shape;
     }
-    if (ds_round_robin(out.config, out.stage))
+    if (round_robin(out.config, out.stage))
       group.params = dealt(std::move(group.params), out.world);
   }
   if (sorted && out.stage == 3)
@@ -102,13 +101,13 @@ void order_ds_groups(const Catalog& content, bool made_by_engine, DsContent& out
         "zero.Init: a job that makes it under zero.Init takes them for each other's");
   if (!made_by_engine)
     guess_order(out.groups, plan);
-  else if (std::ranges::is_partitioned(out.groups, &DsOutGroup::muon))
+  else if (std::ranges::is_partitioned(out.groups, &OutGroup::muon))
     join_halves(out.groups);
   // Groups that were made of the parameters' states are none of the content's.
   const bool named =
       std::ranges::any_of(content.groups, [](const GroupEntry& g) { return !g.params.empty(); });
-  if (named && !std::ranges::is_sorted(out.groups, {}, &DsOutGroup::number))
-    for (const DsOutGroup& group : out.groups) plan.group_order.push_back(group.number);
+  if (named && !std::ranges::is_sorted(out.groups, {}, &OutGroup::number))
+    for (const OutGroup& group : out.groups) plan.group_order.push_back(group.number);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

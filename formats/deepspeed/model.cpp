@@ -4,59 +4,36 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/deepspeed/config.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr std::size_t kMaxGroups = 4096;
 constexpr std::uint64_t kMaxElems = std::uint64_t{1} << 56;  // of one group
 
-// Entries of a model file that describe tensors, files or ranks.
-constexpr std::string_view kStructure[] = {"module",
-                                           "buffer_names",
-                                           "optimizer",
-                                           "param_shapes",
-                                           "frozen_param_shapes",
-                                           "shared_params",
-                                           "frozen_param_fragments",
-                                           "sparse_tensor_module_names",
-                                           "ds_version",
-                                           "global_steps",
-                                           "dp_world_size",
-                                           "mp_world_size",
-                                           "checkpoint_parallel_dimensions",
-                                           "ds_autoep_layers",
-                                           "num_experts"};
-// Entries the engine itself reads back.
-constexpr std::string_view kEngine[] = {
-    "global_samples", "skipped_steps", "lr_scheduler", "data_sampler", "random_ltd", "ds_config",
-    // How tensor-parallel shards make whole tensors: affine_map, patterns of names.
-    "universal_checkpoint_info"};
-
-template <std::size_t N>
-bool one_of(const std::string_view (&names)[N], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
+// Structure that is not read.
+constexpr std::string_view kLeftOut[] = {"sparse_tensor_module_names", "ds_autoep_layers",
+                                         "num_experts"};
 
 // `seen` holds the names of all groups: a parameter is in one of them.
-Result<DsGroup> named_shapes(const PickleGraph& graph, PickleId dict, std::string_view where,
-                             std::set<std::string_view>& seen) {
-  if (!graph.is(dict, PickleKind::dict))
-    return ds_corrupt(where, "a group of shapes that is no dict");
-  DsGroup params;
+Result<Group> named_shapes(const PickleGraph& graph, PickleId dict, std::string_view where,
+                           std::set<std::string_view>& seen) {
+  if (!graph.is(dict, PickleKind::dict)) return corrupt(where, "a group of shapes that is no dict");
+  Group params;
   std::uint64_t total = 0;
   const std::span<const PickleId> entries = graph.items(dict);
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     const auto shape = torch_shape(graph, entries[i + 1]);
     if (!graph.is(entries[i], PickleKind::string) || graph.text(entries[i]).empty() || !shape)
-      return ds_corrupt(where, "a parameter without a name or a shape");
+      return corrupt(where, "a parameter without a name or a shape");
     const std::string_view name = graph.text(entries[i]);
     if (!seen.insert(name).second)
-      return ds_corrupt(where, "parameter " + json_string(name) + " is listed twice");
+      return corrupt(where, "parameter " + json_string(name) + " is listed twice");
     const auto elems = checked_volume(*shape);
     if (!elems || *elems > kMaxElems - total)
-      return ds_corrupt(where, compose("parameter {} of shape {} is larger than any file",
-                                       json_string(name), to_string(*shape)));
+      return corrupt(where, compose("parameter {} of shape {} is larger than any file",
+                                    json_string(name), to_string(*shape)));
     total += *elems;
     params.push_back({std::string(name), *shape});
   }
@@ -71,52 +48,51 @@ std::optional<std::int64_t> integer_at(const PickleGraph& graph, std::string_vie
 
 }  // namespace
 
-Error ds_corrupt(std::string_view where, std::string_view why) {
+Error corrupt(std::string_view where, std::string_view why) {
   return Error{Code::corrupt, compose("{}: {}", where, why)};
 }
 
-Result<DsFile> open_ds_file(const SourceTree& tree, DsCheckpoint& checkpoint,
-                            const std::string& name, std::optional<Rank> rank) {
+Result<File> open_archive(const SourceTree& tree, ZeroCheckpoint& checkpoint,
+                          const std::string& name, std::optional<Rank> rank) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(name));
   EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
-  return add_ds_file(std::move(archive), checkpoint, name, rank);
+  return add_archive(std::move(archive), checkpoint, name, rank);
 }
 
-DsFile add_ds_file(TorchArchive archive, DsCheckpoint& checkpoint, const std::string& name,
-                   std::optional<Rank> rank) {
+File add_archive(TorchArchive archive, ZeroCheckpoint& checkpoint, const std::string& name,
+                 std::optional<Rank> rank) {
   std::vector<FileEntry>& files = checkpoint.building().files;
   files.push_back({name, archive.length(), rank});
   std::string where(archive.zip().source().name());
-  return DsFile{std::move(archive), static_cast<std::uint32_t>(files.size() - 1), std::move(where)};
+  return File{std::move(archive), static_cast<std::uint32_t>(files.size() - 1), std::move(where)};
 }
 
-Result<std::vector<DsGroup>> read_ds_shapes(const PickleGraph& graph, std::string_view where) {
+Result<std::vector<Group>> shapes_of(const PickleGraph& graph, std::string_view where) {
   const PickleId shapes = graph.find(graph.root(), "param_shapes");
   if (shapes == kNoPickle || !graph.is(shapes, PickleKind::list))
-    return ds_corrupt(where, "no list param_shapes: not a ZeRO checkpoint");
+    return corrupt(where, "no list param_shapes: not a ZeRO checkpoint");
   if (graph.items(shapes).size() > kMaxGroups)
     return Error{Code::limit, compose("{}: param_shapes has {} groups; the limit is {}", where,
                                       graph.items(shapes).size(), kMaxGroups)};
-  std::vector<DsGroup> groups;
+  std::vector<Group> groups;
   std::set<std::string_view> seen;
   for (const PickleId group : graph.items(shapes)) {
-    EBB_TRY_ASSIGN(DsGroup params, named_shapes(graph, group, where, seen));
+    EBB_TRY_ASSIGN(Group params, named_shapes(graph, group, where, seen));
     groups.push_back(std::move(params));
   }
   return groups;
 }
 
-Result<> DsModelReader::read(const DsFile& file, Rank rank) {
+Result<> ModelReader::read(const File& file, Rank rank) {
   const PickleGraph& graph = file.graph();
-  if (!graph.is(graph.root(), PickleKind::dict))
-    return ds_corrupt(file.where, "no dict at the top");
+  if (!graph.is(graph.root(), PickleKind::dict)) return corrupt(file.where, "no dict at the top");
   EBB_TRY(read_frozen(file, rank));
   if (rank != Rank{0}) return check_same_save(file);
   EBB_TRY(read_facts(file));
   return read_module(file);
 }
 
-Result<> DsModelReader::check_same_save(const DsFile& file) {
+Result<> ModelReader::check_same_save(const File& file) {
   const auto steps = integer_at(file.graph(), "global_steps");
   if (!steps || !facts_.global_steps || *steps == *facts_.global_steps) return {};
   return Error{
@@ -125,7 +101,7 @@ Result<> DsModelReader::check_same_save(const DsFile& file) {
               file.where, *steps, *facts_.global_steps)};
 }
 
-void DsModelReader::read_tied(const PickleGraph& graph) {
+void ModelReader::read_tied(const PickleGraph& graph) {
   const PickleId shared = graph.find(graph.root(), "shared_params");
   if (shared == kNoPickle || !graph.is(shared, PickleKind::dict)) return;
   const std::span<const PickleId> entries = graph.items(shared);
@@ -140,7 +116,7 @@ void DsModelReader::read_tied(const PickleGraph& graph) {
 
 // Stage 3 cuts frozen parameters over the ranks like the others; stages 1 and 2 keep them in
 // module.
-Result<> DsModelReader::read_frozen(const DsFile& file, Rank rank) {
+Result<> ModelReader::read_frozen(const File& file, Rank rank) {
   const PickleGraph& graph = file.graph();
   const PickleId shapes = graph.find(graph.root(), "frozen_param_shapes");
   const PickleId parts = graph.find(graph.root(), "frozen_param_fragments");
@@ -148,33 +124,33 @@ Result<> DsModelReader::read_frozen(const DsFile& file, Rank rank) {
       !graph.is(shapes, PickleKind::dict))
     return {};
   std::set<std::string_view> seen;
-  EBB_TRY_ASSIGN(const DsGroup params, named_shapes(graph, shapes, file.where, seen));
+  EBB_TRY_ASSIGN(const Group params, named_shapes(graph, shapes, file.where, seen));
   std::map<std::string_view, PickleId> fragments;
   const std::span<const PickleId> entries =
       graph.is(parts, PickleKind::dict) ? graph.items(parts) : std::span<const PickleId>{};
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
     if (graph.is(entries[i], PickleKind::string))
       fragments.emplace(graph.text(entries[i]), entries[i + 1]);
-  for (const DsParam& param : params) {
+  for (const Param& param : params) {
     const auto part = fragments.find(param.name);
     if (part == fragments.end())
-      return ds_corrupt(file.where,
-                        "frozen parameter " + json_string(param.name) + " has no fragment");
+      return corrupt(file.where,
+                     "frozen parameter " + json_string(param.name) + " has no fragment");
     EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, part->second));
-    EBB_TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
-    const DsGroup group = {param};
-    EBB_TRY_ASSIGN(const DsCut cut, cut_each(group, rank, world_));
+    EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
+    const Group group = {param};
+    EBB_TRY_ASSIGN(const Cut cut, cut_each(group, rank, world_));
     EBB_TRY(partitions_.add(group, cut, "param", rank, flat, file.where));
   }
   return {};
 }
 
 // Whole tensors: 16-bit weights and frozen parameters of stages 1 and 2, buffers of all stages.
-Result<> DsModelReader::read_module(const DsFile& file) {
+Result<> ModelReader::read_module(const File& file) {
   const PickleGraph& graph = file.graph();
   const PickleId module = graph.find(graph.root(), "module");
   if (module == kNoPickle || !graph.is(module, PickleKind::dict))
-    return ds_corrupt(file.where, "no dict module");
+    return corrupt(file.where, "no dict module");
   std::set<std::string_view> buffers;
   const PickleId names = graph.find(graph.root(), "buffer_names");
   if (names != kNoPickle && graph.is(names, PickleKind::list))
@@ -189,13 +165,13 @@ Result<> DsModelReader::read_module(const DsFile& file) {
     const bool placeholder = stage_ == 3 && !buffer;
     if (placeholder || facts_.tied.contains(name)) continue;
     EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, entries[i + 1]));
-    EBB_TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
+    EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
     EBB_TRY(partitions_.add_module(name, buffer ? "buffer" : "param", flat, file.where));
   }
   return {};
 }
 
-Result<> DsModelReader::read_facts(const DsFile& file) {
+Result<> ModelReader::read_facts(const File& file) {
   const PickleGraph& graph = file.graph();
   read_tied(graph);
   const PickleId version = graph.find(graph.root(), "ds_version");
@@ -205,17 +181,17 @@ Result<> DsModelReader::read_facts(const DsFile& file) {
   const PickleId ranks = graph.find(graph.root(), "dp_world_size");
   facts_.ranks = integer_at(graph, "dp_world_size");
   if (ranks != kNoPickle && (!facts_.ranks || *facts_.ranks < 1))
-    return ds_corrupt(file.where, "dp_world_size is no number of ranks");
+    return corrupt(file.where, "dp_world_size is no number of ranks");
   const std::span<const PickleId> entries = graph.items(graph.root());
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     if (!graph.is(entries[i], PickleKind::string)) continue;
     const std::string key(graph.text(entries[i]));
-    if (one_of(kStructure, key)) continue;
+    if (one_of(kStructureKeys, key) || one_of(kLeftOut, key)) continue;
     EBB_TRY_ASSIGN(Value value, value_of(graph, entries[i + 1], &file.archive));
-    auto& kind = one_of(kEngine, key) ? facts_.engine : facts_.client;
+    auto& kind = one_of(kEngineKeys, key) ? facts_.engine : facts_.client;
     kind.push_back({key, {key}, std::move(value)});
   }
   return {};
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

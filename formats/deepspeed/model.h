@@ -11,28 +11,28 @@
 
 #include "ebb/formats/deepspeed/partition.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
 // A .pt file of the checkpoint that is being described; it is listed in the catalog.
-struct DsFile {
+struct File {
   TorchArchive archive;
   std::uint32_t file = 0;  // index into Catalog::files
   std::string where;       // the file's name for messages
   const PickleGraph& graph() const { return archive.graph(); }
 };
-Result<DsFile> open_ds_file(const SourceTree& tree, DsCheckpoint& checkpoint,
-                            const std::string& name, std::optional<Rank> rank);
+Result<File> open_archive(const SourceTree& tree, ZeroCheckpoint& checkpoint,
+                          const std::string& name, std::optional<Rank> rank);
 // The same of an archive that is open.
-DsFile add_ds_file(TorchArchive archive, DsCheckpoint& checkpoint, const std::string& name,
-                   std::optional<Rank> rank);
+File add_archive(TorchArchive archive, ZeroCheckpoint& checkpoint, const std::string& name,
+                 std::optional<Rank> rank);
 
-Error ds_corrupt(std::string_view where, std::string_view why);
+Error corrupt(std::string_view where, std::string_view why);
 
 // param_shapes: the only description of what lies in the flat buffers, and in which order.
-Result<std::vector<DsGroup>> read_ds_shapes(const PickleGraph& graph, std::string_view where);
+Result<std::vector<Group>> shapes_of(const PickleGraph& graph, std::string_view where);
 
 // What the file of rank 0 says that is no tensor.
-struct DsModelFacts {
+struct ModelFacts {
   std::string version;
   std::optional<std::int64_t> global_steps;
   std::optional<std::int64_t> ranks;        // dp_world_size
@@ -41,30 +41,30 @@ struct DsModelFacts {
   std::vector<ValueEntry> client;           // what the caller handed over to be kept
 };
 
-class DsModelReader {
+class ModelReader {
  public:
-  DsModelReader(DsCheckpoint& checkpoint, DsPartitions& partitions, std::int64_t stage,
-                std::uint32_t world)
+  ModelReader(ZeroCheckpoint& checkpoint, Partitions& partitions, std::int64_t stage,
+              std::uint32_t world)
       : checkpoint_(checkpoint), partitions_(partitions), stage_(stage), world_(world) {}
 
   // Ranks ascending. Only rank 0's file gives facts and whole tensors.
-  Result<> read(const DsFile& file, Rank rank);
+  Result<> read(const File& file, Rank rank);
   // The facts alone, for a file whose tensors are parts of larger ones.
-  Result<> read_facts(const DsFile& file);
+  Result<> read_facts(const File& file);
 
-  const DsModelFacts& facts() const { return facts_; }
+  const ModelFacts& facts() const { return facts_; }
 
  private:
-  Result<> read_frozen(const DsFile& file, Rank rank);
-  Result<> read_module(const DsFile& file);
-  Result<> check_same_save(const DsFile& file);
+  Result<> read_frozen(const File& file, Rank rank);
+  Result<> read_module(const File& file);
+  Result<> check_same_save(const File& file);
   void read_tied(const PickleGraph& graph);
 
-  DsCheckpoint& checkpoint_;
-  DsPartitions& partitions_;
+  ZeroCheckpoint& checkpoint_;
+  Partitions& partitions_;
   std::int64_t stage_;
   std::uint32_t world_;
-  DsModelFacts facts_;
+  ModelFacts facts_;
 };
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -6,7 +6,7 @@
 
 #include "ebb/formats/core/json_text.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr std::uint64_t kMaxTag = 4096;
@@ -24,25 +24,21 @@ bool take_number(std::string_view& text, std::uint32_t& into) {
   return true;
 }
 
-Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint = {}) {
-  return Error{code, compose("{}: {}", tree.root(), why), std::move(hint)};
-}
-
 // The tag's folder with its '/', "" for the root: from `latest`, or the only one there is.
 Result<std::string> find_folder(const SourceTree& tree) {
   std::set<std::string> folders;
   for (const SourceTree::Entry& entry : tree.entries()) {
-    const std::string_view folder = ds_folder_of(entry.name);
-    if (parse_ds_name(std::string_view(entry.name).substr(folder.size()))) folders.emplace(folder);
+    const std::string_view folder = folder_of(entry.name);
+    if (parse_name(std::string_view(entry.name).substr(folder.size()))) folders.emplace(folder);
   }
   if (tree.find("latest") != nullptr) {
-    EBB_TRY_ASSIGN(const std::string tag, read_ds_latest(tree, "latest"));
+    EBB_TRY_ASSIGN(const std::string tag, read_latest(tree, "latest"));
     if (folders.contains(tag + "/")) return tag + "/";
     return refused(tree, Code::incomplete,
                    "latest names " + json_string(tag) + ", which holds no checkpoint");
   }
   if (folders.size() == 1) return *folders.begin();
-  return ds_no_latest(tree, "latest", folders);
+  return no_latest(tree, "latest", folders);
 }
 
 // "global_step9" before "global_step10".
@@ -58,8 +54,12 @@ bool earlier(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-Error ds_no_latest(const SourceTree& tree, std::string_view latest,
-                   const std::set<std::string>& folders) {
+Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint) {
+  return Error{code, compose("{}: {}", tree.root(), why), std::move(hint)};
+}
+
+Error no_latest(const SourceTree& tree, std::string_view latest,
+                const std::set<std::string>& folders) {
   constexpr std::size_t kShown = 8;
   std::vector<std::string> names;
   for (const std::string& folder : folders)
@@ -77,7 +77,7 @@ Error ds_no_latest(const SourceTree& tree, std::string_view latest,
 }
 
 // Without the line end an editor may have added.
-Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file) {
+Result<std::string> read_latest(const SourceTree& tree, std::string_view file) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(file));
   if (source->size() > kMaxTag)
     return refused(tree, Code::limit,
@@ -95,20 +95,20 @@ Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file
                  compose("{} names {}, which is no folder", file, json_string(tag)));
 }
 
-std::string ds_tag_of(const SourceTree& tree, std::string_view folder) {
+std::string tag_of(const SourceTree& tree, std::string_view folder) {
   std::string_view path = folder.empty() ? tree.root() : folder;
   while (path.ends_with('/')) path.remove_suffix(1);
   const std::string_view last = path.substr(path.rfind('/') + 1);
   return last == "." || last == ".." ? std::string() : std::string(last);
 }
 
-std::string_view ds_folder_of(std::string_view path) {
+std::string_view folder_of(std::string_view path) {
   const std::size_t slash = path.rfind('/');
   return slash == std::string_view::npos ? std::string_view{} : path.substr(0, slash + 1);
 }
 
-std::optional<DsName> parse_ds_name(std::string_view file) {
-  DsName name;
+std::optional<FileName> parse_name(std::string_view file) {
+  FileName name;
   std::uint32_t number = 0;
   name.bf16 = take(file, "bf16_");
   if (take(file, "zero_pp_rank_")) {
@@ -118,42 +118,42 @@ std::optional<DsName> parse_ds_name(std::string_view file) {
   if (!take(file, "mp_rank_") || !take_number(file, name.model_rank)) return std::nullopt;
   take(file, "_");  // old releases left it out
   if (file == "model_states.pt") return name;
-  name.kind = DsName::Kind::optimizer;
+  name.kind = FileName::Kind::optimizer;
   if (file == "optim_states.pt" && name.data_rank) return name;
   return std::nullopt;
 }
 
-std::string ds_file_of_rank(std::string_view file, std::uint32_t rank) {
+std::string file_of_rank(std::string_view file, std::uint32_t rank) {
   constexpr std::string_view kRank = "zero_pp_rank_";
-  const std::size_t number = file.find(kRank, ds_folder_of(file).size());
+  const std::size_t number = file.find(kRank, folder_of(file).size());
   if (number == std::string_view::npos) return std::string(file);
   const std::size_t end = file.find('_', number + kRank.size());
   return std::string(file.substr(0, number + kRank.size())) + std::to_string(rank) +
          std::string(file.substr(end));
 }
 
-Result<DsFiles> find_ds_files(const SourceTree& tree) {
-  DsFiles files;
+Result<Files> find_files(const SourceTree& tree) {
+  Files files;
   EBB_TRY_ASSIGN(files.folder, find_folder(tree));
-  files.tag = ds_tag_of(tree, files.folder);
-  std::optional<DsName> first_optimizer;
+  files.tag = tag_of(tree, files.folder);
+  std::optional<FileName> first_optimizer;
   for (const SourceTree::Entry& entry : tree.entries()) {
-    if (ds_folder_of(entry.name) != files.folder) continue;
+    if (folder_of(entry.name) != files.folder) continue;
     const std::string_view base = std::string_view(entry.name).substr(files.folder.size());
     const bool other_axis = base.starts_with("layer_") || base.starts_with("expp_rank_");
-    const auto name = parse_ds_name(base);
+    const auto name = parse_name(base);
     if (other_axis || (name && name->model_rank != 0))
       return refused(tree, Code::unsupported,
                      compose("a checkpoint with tensor, pipeline or expert parallelism ({}) is not "
                              "read by this version",
                              base));
     if (!name) continue;
-    auto& of_kind = name->kind == DsName::Kind::model ? files.model : files.optimizer;
+    auto& of_kind = name->kind == FileName::Kind::model ? files.model : files.optimizer;
     const auto [place, fresh] = of_kind.emplace(name->data_rank.value_or(0), entry.name);
     if (!fresh)
       return refused(tree, Code::layout,
                      compose("two files for one rank: {} and {}", place->second, entry.name));
-    if (name->kind == DsName::Kind::model) continue;
+    if (name->kind == FileName::Kind::model) continue;
     if (!first_optimizer) first_optimizer = name;
     if (first_optimizer->bf16 != name->bf16)
       return refused(
@@ -172,4 +172,4 @@ Result<DsFiles> find_ds_files(const SourceTree& tree) {
   return files;
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -12,42 +12,44 @@
 #include "ebb/formats/core/byte_source.h"
 #include "ebb/formats/core/result.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
-struct DsName {
+struct FileName {
   enum class Kind { model, optimizer } kind = Kind::model;
   std::optional<std::uint32_t> data_rank;  // absent in the one model file of stages 1 and 2
   std::uint32_t model_rank = 0;            // tensor parallelism
   bool bf16 = false;                       // begins with "bf16_"
 };
 // The last component of a path; nullopt for names of other files.
-std::optional<DsName> parse_ds_name(std::string_view file);
+std::optional<FileName> parse_name(std::string_view file);
 
 // The files of the tag that `latest` names, by data-parallel rank.
-struct DsFiles {
+struct Files {
   std::string tag;                             // the folder's name, "" when nothing says it
   std::string folder;                          // "" or "<tag>/"
   std::map<std::uint32_t, std::string> model;  // stages 1 and 2: one, as rank 0
   std::map<std::uint32_t, std::string> optimizer;
 };
-Result<DsFiles> find_ds_files(const SourceTree& tree);
+Result<Files> find_files(const SourceTree& tree);
 // What another rank calls the file that this one calls `file`.
-std::string ds_file_of_rank(std::string_view file, std::uint32_t rank);
+std::string file_of_rank(std::string_view file, std::uint32_t rank);
+// About a checkpoint as a whole.
+Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint = {});
 // Several folders, each with its '/', and no file `latest` among them.
-Error ds_no_latest(const SourceTree& tree, std::string_view latest,
-                   const std::set<std::string>& folders);
+Error no_latest(const SourceTree& tree, std::string_view latest,
+                const std::set<std::string>& folders);
 
 // What `latest` or `latest_universal` says; refused when that cannot be the name of a folder.
-Result<std::string> read_ds_latest(const SourceTree& tree, std::string_view file);
+Result<std::string> read_latest(const SourceTree& tree, std::string_view file);
 // The name of a tag's folder given with its '/', or of the tree itself when that is "".
-std::string ds_tag_of(const SourceTree& tree, std::string_view folder);
+std::string tag_of(const SourceTree& tree, std::string_view folder);
 // Of a folder that no file `latest` names.
-constexpr std::string_view kDsNoLatest =
+constexpr std::string_view kNoLatest =
     "no file latest: unless the job passes the tag, DeepSpeed's load_checkpoint() loads nothing "
     "and the job starts from scratch";
 // What the folder of a universal checkpoint adds to the tag of the one it was made from.
-constexpr std::string_view kDsUniversalSuffix = "_universal";
+constexpr std::string_view kUniversalSuffix = "_universal";
 // "a/b/" of "a/b/c", "" of "c".
-std::string_view ds_folder_of(std::string_view path);
+std::string_view folder_of(std::string_view path);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -6,7 +6,7 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr std::size_t kMaxStates = 16;  // of one flat buffer; each names all its parameters
@@ -27,24 +27,24 @@ std::string_view swap_id(const PickleGraph& graph, PickleId tensor) {
 
 }  // namespace
 
-std::string_view ds_zero12_class(PickleId stage) {
+std::string_view zero12_class(PickleId stage) {
   return stage == kNoPickle ? "BF16_Optimizer" : "DeepSpeedZeroOptimizer";
 }
 
 // param_groups[i]["params"] lists the flat buffers that belong to the group.
-Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, PickleId list,
-                                                const DsConfig& config,
-                                                const std::vector<DsGroup>& shapes) {
+Result<std::vector<ReadGroup>> param_groups_of(const PickleGraph& graph, PickleId list,
+                                               const Config& config,
+                                               const std::vector<Group>& shapes) {
   if (list == kNoPickle || !graph.is(list, PickleKind::list))
     return Error{Code::corrupt, graph.where() + ": no list param_groups"};
-  std::vector<DsReadGroup> groups;
+  std::vector<ReadGroup> groups;
   std::set<std::int64_t> taken;
   for (const PickleId item : graph.items(list)) {
     EBB_TRY_ASSIGN(const Value value, value_of(graph, item, nullptr));
-    DsReadGroup& group = groups.emplace_back();
+    ReadGroup& group = groups.emplace_back();
     for (const auto& [key, setting] : value.entries)
       if (key.text != "params") group.entry.settings.emplace_back(key.text, setting);
-    group.entry.optimizer = ds_group_optimizer(config, group.entry);
+    group.entry.optimizer = group_optimizer(config, group.entry);
     const Value* params = value.find("params");
     for (const Value& buffer : params == nullptr ? std::vector<Value>{} : params->items) {
       if (buffer.kind != Value::Kind::integer || buffer.integer < 0 ||
@@ -57,14 +57,14 @@ Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, Pickle
         return Error{Code::corrupt, compose("{}: flat buffer {} is in two parameter groups",
                                             graph.where(), buffer.integer)};
       group.buffers.push_back(static_cast<std::size_t>(buffer.integer));
-      for (const DsParam& param : shapes[group.buffers.back()])
+      for (const Param& param : shapes[group.buffers.back()])
         group.entry.params.push_back(param.name);
     }
   }
   return groups;
 }
 
-std::map<std::int64_t, PickleId> ds_states_of(const PickleGraph& graph, PickleId base) {
+std::map<std::int64_t, PickleId> states_by_buffer(const PickleGraph& graph, PickleId base) {
   std::map<std::int64_t, PickleId> states;
   const PickleId dict = graph.find(base, "state");
   if (dict == kNoPickle || !graph.is(dict, PickleKind::dict)) return states;
@@ -75,7 +75,7 @@ std::map<std::int64_t, PickleId> ds_states_of(const PickleGraph& graph, PickleId
   return states;
 }
 
-Result<std::vector<ValueEntry>> read_ds_engine_values(const PickleGraph& graph, PickleId dict) {
+Result<std::vector<ValueEntry>> engine_values_of(const PickleGraph& graph, PickleId dict) {
   std::vector<ValueEntry> values;
   for (const std::string_view name : {"overflow", "clip_grad"}) {
     const PickleId id = graph.find(dict, name);
@@ -86,7 +86,7 @@ Result<std::vector<ValueEntry>> read_ds_engine_values(const PickleGraph& graph, 
   return values;
 }
 
-Result<std::uint32_t> ds_partition_count(const PickleGraph& graph) {
+Result<std::uint32_t> partition_count(const PickleGraph& graph) {
   const PickleId top = graph.find(graph.root(), "optimizer_state_dict");
   PickleId count = graph.find(top, "partition_count");
   // Stages 1 and 2 keep one number a group; without experts they are the same.
@@ -105,31 +105,31 @@ Result<std::uint32_t> ds_partition_count(const PickleGraph& graph) {
   return static_cast<std::uint32_t>(graph.integer(count));
 }
 
-bool ds_is_stage3(const PickleGraph& graph) {
+bool is_stage3(const PickleGraph& graph) {
   return graph.find(graph.find(graph.root(), "optimizer_state_dict"), kStage3Masters) != kNoPickle;
 }
 
-Error DsOptimizer::bad(Code code, std::string_view why) const {
+Error OptimizerReader::bad(Code code, std::string_view why) const {
   return Error{code, compose("{}: {}", file_.where, why)};
 }
 
-std::string DsOptimizer::where(std::size_t number) const {
+std::string OptimizerReader::where(std::size_t number) const {
   return compose("{}: group {}", file_.where, number);
 }
 
-Result<> DsOptimizer::read() {
+Result<> OptimizerReader::read() {
   top_ = graph_.find(graph_.root(), "optimizer_state_dict");
   if (top_ == kNoPickle) return bad(Code::corrupt, "no optimizer_state_dict");
-  EBB_TRY_ASSIGN(const std::uint32_t world, ds_partition_count(graph_));
+  EBB_TRY_ASSIGN(const std::uint32_t world, partition_count(graph_));
   if (world != file_.world)
     return bad(Code::layout,
                compose("partition_count is {}, in the file of the first rank it is {}", world,
                        file_.world));
-  EBB_TRY_ASSIGN(config_, ds_config_of(graph_));
-  const bool stage3 = ds_is_stage3(graph_);
+  EBB_TRY_ASSIGN(config_, config_of(graph_));
+  const bool stage3 = is_stage3(graph_);
   const PickleId stage = graph_.find(top_, "zero_stage");
-  facts_.stage = stage3 ? 3 : ds_stage_number(graph_, stage);
-  facts_.zero_optimizer = stage3 ? "DeepSpeedZeroOptimizer_Stage3" : ds_zero12_class(stage);
+  facts_.stage = stage3 ? 3 : stage_number(graph_, stage);
+  facts_.zero_optimizer = stage3 ? "DeepSpeedZeroOptimizer_Stage3" : zero12_class(stage);
   if (stage3) EBB_TRY(refuse_experts());
   const PickleId base = graph_.find(top_, stage3 ? "optimizer_state_dict" : "base_optimizer_state");
   const std::size_t buffers = state_.groups.size();
@@ -142,14 +142,14 @@ Result<> DsOptimizer::read() {
   } else {
     return bad(Code::corrupt, "no optimizer state");
   }
-  facts_.optimizer = ds_optimizer_class(config_, facts_.groups);
-  EBB_TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph_, graph_.find(top_, "loss_scaler")));
-  EBB_TRY_ASSIGN(facts_.values, read_ds_engine_values(graph_, top_));
+  facts_.optimizer = optimizer_class(config_, facts_.groups);
+  EBB_TRY_ASSIGN(facts_.loss_scaler, loss_scaler_of(graph_, graph_.find(top_, "loss_scaler")));
+  EBB_TRY_ASSIGN(facts_.values, engine_values_of(graph_, top_));
   return read_partitions(stage3 ? kStage3Masters : kStage12Masters, base);
 }
 
 // Experts have their own, smaller data-parallel groups.
-Result<> DsOptimizer::refuse_experts() const {
+Result<> OptimizerReader::refuse_experts() const {
   const PickleId list = graph_.find(top_, "ds_zero_partition_groups");
   if (list == kNoPickle || !graph_.is(list, PickleKind::list)) return {};
   for (const PickleId item : graph_.items(list)) {
@@ -163,12 +163,13 @@ Result<> DsOptimizer::refuse_experts() const {
   return {};
 }
 
-Result<> DsOptimizer::read_groups(PickleId base) {
-  EBB_TRY_ASSIGN(std::vector<DsReadGroup> groups,
-                 read_ds_groups(graph_, graph_.find(base, "param_groups"), config_, state_.groups));
+Result<> OptimizerReader::read_groups(PickleId base) {
+  EBB_TRY_ASSIGN(
+      std::vector<ReadGroup> groups,
+      param_groups_of(graph_, graph_.find(base, "param_groups"), config_, state_.groups));
   // BF16_Optimizer and offloading keep the momentum cut like the master weights.
   const bool whole = facts_.zero_optimizer == "DeepSpeedZeroOptimizer" && !config_.offload;
-  for (DsReadGroup& group : groups) {
+  for (ReadGroup& group : groups) {
     for (const std::size_t buffer : group.buffers)
       whole_momentum_[buffer] = whole && group.entry.optimizer == "muon" ? 1 : 0;
     facts_.groups.push_back(std::move(group.entry));
@@ -177,15 +178,15 @@ Result<> DsOptimizer::read_groups(PickleId base) {
 }
 
 // The elastic form keeps the state of each group, but none of its hyper-parameters.
-Result<> DsOptimizer::name_groups_of_elastic(std::size_t count) {
+Result<> OptimizerReader::name_groups_of_elastic(std::size_t count) {
   if (count != state_.groups.size())
     return bad(Code::layout,
                compose("base_optimizer_state has {} groups, param_shapes describes {}", count,
                        state_.groups.size()));
-  for (const DsGroup& params : state_.groups) {
+  for (const Group& params : state_.groups) {
     GroupEntry group;
-    group.optimizer = ds_group_optimizer(config_, group);
-    for (const DsParam& param : params) group.params.push_back(param.name);
+    group.optimizer = group_optimizer(config_, group);
+    for (const Param& param : params) group.params.push_back(param.name);
     facts_.groups.push_back(std::move(group));
   }
   if (file_.rank == Rank{0})
@@ -194,7 +195,7 @@ Result<> DsOptimizer::name_groups_of_elastic(std::size_t count) {
   return {};
 }
 
-Result<std::vector<PickleId>> DsOptimizer::tensors_of(std::string_view name) const {
+Result<std::vector<PickleId>> OptimizerReader::tensors_of(std::string_view name) const {
   const PickleId list = graph_.find(top_, name);
   if (list == kNoPickle || !graph_.is(list, PickleKind::list))
     return bad(Code::corrupt, compose("no list {}", name));
@@ -206,8 +207,8 @@ Result<std::vector<PickleId>> DsOptimizer::tensors_of(std::string_view name) con
 }
 
 // Alignment gaps between parameters become nameless parameters of their own.
-const DsGroup& DsOptimizer::with_gaps(std::size_t number) {
-  const DsGroup& params = state_.groups[number];
+const Group& OptimizerReader::with_gaps(std::size_t number) {
+  const Group& params = state_.groups[number];
   const PickleId lists = graph_.find(top_, "param_alignment_paddings");
   const std::span<const PickleId> groups = lists != kNoPickle && graph_.is(lists, PickleKind::list)
                                                ? graph_.items(lists)
@@ -232,7 +233,7 @@ const DsGroup& DsOptimizer::with_gaps(std::size_t number) {
 }
 
 // Stages 1 and 2: partitions, less the padding at each one's end, laid end to end are the group.
-Result<DsCut> DsOptimizer::cut_of(std::size_t number, const DsGroup& group, PickleId master) {
+Result<Cut> OptimizerReader::cut_of(std::size_t number, const Group& group, PickleId master) {
   if (facts_.stage == 3) return cut_each(group, file_.rank, file_.world);
   EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, master));
   const std::uint64_t elems = tensor.elems();
@@ -274,18 +275,19 @@ Result<DsCut> DsOptimizer::cut_of(std::size_t number, const DsGroup& group, Pick
   const std::uint64_t even =
       std::min(checked_mul(full, index_of(file_.rank)).value_or(total), total);
   state_.padded_between = state_.padded_between || start != even;
-  DsCut cut = cut_flat(group, {start, lean}, padding);
+  Cut cut = cut_flat(group, {start, lean}, padding);
   start += lean;
   return cut;
 }
 
-Result<> DsOptimizer::read_partitions(std::string_view masters, PickleId base) {
+Result<> OptimizerReader::read_partitions(std::string_view masters, PickleId base) {
   EBB_TRY_ASSIGN(const std::vector<PickleId> tensors, tensors_of(masters));
   const bool elastic = graph_.is(base, PickleKind::list);
-  const std::map<std::int64_t, PickleId> states = ds_states_of(graph_, elastic ? kNoPickle : base);
+  const std::map<std::int64_t, PickleId> states =
+      states_by_buffer(graph_, elastic ? kNoPickle : base);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     group_ = &with_gaps(i);
-    EBB_TRY_ASSIGN(const DsCut cut, cut_of(i, *group_, tensors[i]));
+    EBB_TRY_ASSIGN(const Cut cut, cut_of(i, *group_, tensors[i]));
     checkpoint_.building().padding_elems += cut.padding;
     EBB_TRY(add_state(i, cut, "master", tensors[i], tensors[i]));
     const auto found = states.find(static_cast<std::int64_t>(i));
@@ -304,8 +306,8 @@ Result<> DsOptimizer::read_partitions(std::string_view masters, PickleId base) {
   return {};
 }
 
-Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId states,
-                                  PickleId master) {
+Result<> OptimizerReader::read_states(std::size_t number, const Cut& cut, PickleId states,
+                                      PickleId master) {
   if (states == kNoPickle || !graph_.is(states, PickleKind::dict)) return {};
   const std::span<const PickleId> entries = graph_.items(states);
   if (entries.size() > 2 * kMaxStates)
@@ -325,7 +327,7 @@ Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId
       continue;
     }
     EBB_TRY_ASSIGN(Value value, value_of(graph_, what, &file_.archive));
-    if (const auto steps = state == "step" ? ds_number(value) : std::nullopt) {
+    if (const auto steps = state == "step" ? number_of(value) : std::nullopt) {
       facts_.steps[number] = steps;
       continue;
     }
@@ -336,14 +338,14 @@ Result<> DsOptimizer::read_states(std::size_t number, const DsCut& cut, PickleId
   return {};
 }
 
-Result<> DsOptimizer::add_state(std::size_t number, const DsCut& cut, const std::string& state,
-                                PickleId tensor, PickleId master) {
+Result<> OptimizerReader::add_state(std::size_t number, const Cut& cut, const std::string& state,
+                                    PickleId tensor, PickleId master) {
   EBB_TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, tensor));
   if (facts_.stage == 3 && what.elems() == 0 && cut.full != 0) {
-    EBB_TRY_ASSIGN(const DsFlat raw, swapped(state, master, cut.full));
+    EBB_TRY_ASSIGN(const Flat raw, swapped(state, master, cut.full));
     return partitions_.add(*group_, cut, state, file_.rank, raw, where(number));
   }
-  EBB_TRY_ASSIGN(const DsFlat flat, checkpoint_.add_flat(file_.archive, file_.file, what));
+  EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file_.archive, file_.file, what));
   const bool touched = whole_momentum_[number] != 0 && state != "master" &&
                        flat.elems == touched_elems(*group_, cut);
   if (touched) return partitions_.add_touched(*group_, cut, state, file_.rank, flat, where(number));
@@ -351,7 +353,8 @@ Result<> DsOptimizer::add_state(std::size_t number, const DsCut& cut, const std:
 }
 
 // A buffer that lives on NVMe: offloaded_tensors/rankRR/[<state>-]<ds_id>.tensor.swp, raw fp32.
-Result<DsFlat> DsOptimizer::swapped(std::string_view state, PickleId master, std::uint64_t elems) {
+Result<Flat> OptimizerReader::swapped(std::string_view state, PickleId master,
+                                      std::uint64_t elems) {
   const std::string_view id = swap_id(graph_, master);
   if (id.empty())
     return bad(Code::incomplete, "a buffer is empty and names no swap file it could lie in");
@@ -373,4 +376,4 @@ Result<DsFlat> DsOptimizer::swapped(std::string_view state, PickleId master, std
   return checkpoint_.add_raw(static_cast<std::uint32_t>(files.size() - 1), elems);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

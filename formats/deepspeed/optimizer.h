@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "ebb/formats/deepspeed/meaning.h"
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/partition.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
-struct DsRankFile {
+struct RankFile {
   const SourceTree& tree;
   const TorchArchive& archive;
   std::uint32_t file = 0;  // index into Catalog::files
@@ -25,14 +25,14 @@ struct DsRankFile {
 };
 
 // The number of ranks, as an optimizer file records it.
-Result<std::uint32_t> ds_partition_count(const PickleGraph& graph);
+Result<std::uint32_t> partition_count(const PickleGraph& graph);
 
 // Whether an optimizer file is stage 3's.
-bool ds_is_stage3(const PickleGraph& graph);
+bool is_stage3(const PickleGraph& graph);
 
 // What the files of all ranks must agree about, and where the next rank's partitions begin.
-struct DsFlatState {
-  std::vector<DsGroup> groups;           // as param_shapes lists them
+struct FlatState {
+  std::vector<Group> groups;             // as param_shapes lists them
   std::vector<std::uint64_t> starts;     // stages 1 and 2: elements of the group before this rank
   std::vector<std::uint64_t> partition;  // stages 1 and 2: length of every rank's buffer, 0 unknown
   // Stages 1 and 2: padding lies between partitions and not at the tail only, as where no cut may
@@ -41,7 +41,7 @@ struct DsFlatState {
 };
 
 // What an optimizer file says beside its tensors.
-struct DsOptimizerFacts {
+struct OptimizerFacts {
   std::int64_t stage = 0;
   std::string zero_optimizer;  // class names
   std::string optimizer;
@@ -52,26 +52,26 @@ struct DsOptimizerFacts {
 };
 
 // An entry of a list param_groups, and the flat buffers it owns.
-struct DsReadGroup {
+struct ReadGroup {
   GroupEntry entry;
   std::vector<std::size_t> buffers;
 };
 // `shapes`: as param_shapes lists the buffers.
-Result<std::vector<DsReadGroup>> read_ds_groups(const PickleGraph& graph, PickleId list,
-                                                const DsConfig& config,
-                                                const std::vector<DsGroup>& shapes);
+Result<std::vector<ReadGroup>> param_groups_of(const PickleGraph& graph, PickleId list,
+                                               const Config& config,
+                                               const std::vector<Group>& shapes);
 // The entries of base's dict `state`, by flat buffer; in the pickle they come in the order in which
 // an engine made them.
-std::map<std::int64_t, PickleId> ds_states_of(const PickleGraph& graph, PickleId base);
+std::map<std::int64_t, PickleId> states_by_buffer(const PickleGraph& graph, PickleId base);
 // What the engine keeps beside its partitions: overflow, clip_grad.
-Result<std::vector<ValueEntry>> read_ds_engine_values(const PickleGraph& graph, PickleId dict);
+Result<std::vector<ValueEntry>> engine_values_of(const PickleGraph& graph, PickleId dict);
 // The class of stages 1 and 2, which the files do not name: `stage` is their entry zero_stage.
-std::string_view ds_zero12_class(PickleId stage);
+std::string_view zero12_class(PickleId stage);
 
-class DsOptimizer {
+class OptimizerReader {
  public:
-  DsOptimizer(const DsRankFile& file, DsFlatState& state, DsCheckpoint& checkpoint,
-              DsPartitions& partitions)
+  OptimizerReader(const RankFile& file, FlatState& state, ZeroCheckpoint& checkpoint,
+                  Partitions& partitions)
       : file_(file),
         graph_(file.archive.graph()),
         state_(state),
@@ -81,7 +81,7 @@ class DsOptimizer {
   // Adds the rank's master weights and optimizer state to the checkpoint.
   Result<> read();
 
-  DsOptimizerFacts take_facts() { return std::move(facts_); }
+  OptimizerFacts take_facts() { return std::move(facts_); }
 
  private:
   Error bad(Code code, std::string_view why) const;
@@ -91,24 +91,24 @@ class DsOptimizer {
   Result<> read_groups(PickleId base);
   Result<> name_groups_of_elastic(std::size_t count);
   Result<> read_partitions(std::string_view masters, PickleId base);
-  Result<> read_states(std::size_t number, const DsCut& cut, PickleId states, PickleId master);
-  Result<> add_state(std::size_t number, const DsCut& cut, const std::string& state,
-                     PickleId tensor, PickleId master);
-  Result<DsFlat> swapped(std::string_view state, PickleId master, std::uint64_t elems);
-  const DsGroup& with_gaps(std::size_t number);
-  Result<DsCut> cut_of(std::size_t number, const DsGroup& group, PickleId master);
+  Result<> read_states(std::size_t number, const Cut& cut, PickleId states, PickleId master);
+  Result<> add_state(std::size_t number, const Cut& cut, const std::string& state, PickleId tensor,
+                     PickleId master);
+  Result<Flat> swapped(std::string_view state, PickleId master, std::uint64_t elems);
+  const Group& with_gaps(std::size_t number);
+  Result<Cut> cut_of(std::size_t number, const Group& group, PickleId master);
 
-  const DsRankFile& file_;
+  const RankFile& file_;
   const PickleGraph& graph_;
-  DsFlatState& state_;
-  DsCheckpoint& checkpoint_;
-  DsPartitions& partitions_;
+  FlatState& state_;
+  ZeroCheckpoint& checkpoint_;
+  Partitions& partitions_;
   PickleId top_ = kNoPickle;  // the dict under "optimizer_state_dict"
-  DsConfig config_;
-  DsOptimizerFacts facts_;
-  const DsGroup* group_ = nullptr;            // the one being read, with alignment gaps
-  DsGroup gapped_;                            // it, where it has any
+  Config config_;
+  OptimizerFacts facts_;
+  const Group* group_ = nullptr;              // the one being read, with alignment gaps
+  Group gapped_;                              // it, where it has any
   std::vector<std::uint8_t> whole_momentum_;  // per flat buffer: its parameters' momentum is whole
 };
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -4,12 +4,13 @@
 
 #include "ebb/formats/core/units.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
+constexpr unsigned kRecordBits = 32;       // of a chunk's tag; above them the chunk's own number
 constexpr std::uint64_t kUsualParts = 16;  // of a parameter; more only cost growing a list
 
-Chunk chunk_of(const DsFlat& flat, Box box, FlatRange elems, Rank rank) {
+Chunk chunk_of(const Flat& flat, Box box, FlatRange elems, Rank rank) {
   const std::uint64_t width = bytes_of(flat.dtype);
   return {std::move(box),      flat.file, flat.at + elems.first * width,
           elems.count * width, rank,      flat.record};
@@ -17,14 +18,63 @@ Chunk chunk_of(const DsFlat& flat, Box box, FlatRange elems, Rank rank) {
 
 }  // namespace
 
-std::uint64_t elems_of(const DsGroup& group) {
+Result<> ZeroCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                    std::uint64_t first, std::span<std::byte> into) const {
+  EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
+                 tree().open(catalog().files[chunk.file].name));
+  EBB_TRY(source->read(chunk.offset + first, into));
+  const auto number = static_cast<std::uint32_t>(chunk.tag);
+  auto checked = check(*source, number, chunk.offset + first - record(number).at, into,
+                       chunk.tag >> kRecordBits);
+  if (checked) return {};
+  return std::move(checked).error().about(
+      compose("tensor {} {} of rank {}", tensor.name, tensor.state, index_of(chunk.holder)));
+}
+
+Result<Flat> ZeroCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t file,
+                                      const TorchTensor& tensor) {
+  EBB_TRY_ASSIGN(const std::optional<TorchArchive::Plain> plain, archive.plain(tensor));
+  if (!plain)
+    return Error{
+        Code::unsupported,
+        compose(
+            "{}: storage '{}' is compressed, big-endian or strided: not a file DeepSpeed writes",
+            archive.zip().source().name(), tensor.storage.key)};
+  const ZipEntry& entry = *plain->record;
+  const auto [known, added] = numbers_.try_emplace({file, plain->record_at});
+  if (added)
+    known->second = add_record({.name = entry.name,
+                                .header_at = plain->record_at,
+                                .at = plain->record_at,
+                                .size = entry.has_crc() ? entry.size : 0,
+                                .crc = entry.crc});
+  return Flat{file,           known->second, plain->record_at + plain->first,
+              tensor.elems(), tensor.dtype,  tensor.shape};
+}
+
+Flat ZeroCheckpoint::add_raw(std::uint32_t file, std::uint64_t elems) {
+  return Flat{file, add_record({}), 0, elems, DType::f32, {elems}};
+}
+
+void ZeroCheckpoint::finish() {
+  std::uint64_t holder = 0;
+  for (TensorEntry& tensor : building().tensors)
+    for (Chunk& chunk : tensor.chunks) {
+      const auto number = static_cast<std::uint32_t>(chunk.tag);
+      chunk.tag |= ++holder << kRecordBits;
+      hold(number, {chunk.offset - record(number).at, chunk.length}, holder);
+    }
+  close_records();
+}
+
+std::uint64_t elems_of(const Group& group) {
   std::uint64_t elems = 0;
-  for (const DsParam& param : group) elems += volume(param.shape);
+  for (const Param& param : group) elems += volume(param.shape);
   return elems;
 }
 
-DsCut cut_flat(const DsGroup& group, FlatRange held, std::uint64_t tail) {
-  DsCut cut;
+Cut cut_flat(const Group& group, FlatRange held, std::uint64_t tail) {
+  Cut cut;
   cut.lean = held.count;
   cut.full = held.count + tail;
   cut.padding = tail;
@@ -41,14 +91,14 @@ DsCut cut_flat(const DsGroup& group, FlatRange held, std::uint64_t tail) {
   return cut;
 }
 
-Result<DsCut> cut_each(const DsGroup& group, Rank rank, std::uint32_t world) {
+Result<Cut> cut_each(const Group& group, Rank rank, std::uint32_t world) {
   Layout::Spec spec;
   spec.policy = Policy::zero3;
   spec.mesh.shard_world = world;
   std::vector<Shape> shapes;
-  for (const DsParam& param : group) shapes.push_back(param.shape);
+  for (const Param& param : group) shapes.push_back(param.shape);
   EBB_TRY_ASSIGN(const Layout layout, Layout::make(std::move(spec), std::move(shapes)));
-  DsCut cut;
+  Cut cut;
   cut.lean = cut.full = layout.buffer_elems(rank);
   cut.padding = layout.padding_elems(rank);
   for (std::size_t p = 0; p < group.size(); ++p)
@@ -57,15 +107,14 @@ Result<DsCut> cut_each(const DsGroup& group, Rank rank, std::uint32_t world) {
   return cut;
 }
 
-std::uint64_t touched_elems(const DsGroup& group, const DsCut& cut) {
+std::uint64_t touched_elems(const Group& group, const Cut& cut) {
   std::uint64_t elems = 0;
-  for (const DsCut::Run& run : cut.runs) elems += volume(group[run.param].shape);
+  for (const Cut::Run& run : cut.runs) elems += volume(group[run.param].shape);
   return elems;
 }
 
-Result<TensorEntry*> DsPartitions::entry(const std::string& name, const std::string& state,
-                                         DType dtype, const Shape& shape,
-                                         const std::string& where) {
+Result<TensorEntry*> Partitions::entry(const std::string& name, const std::string& state,
+                                       DType dtype, const Shape& shape, const std::string& where) {
   std::vector<TensorEntry>& tensors = checkpoint_.building().tensors;
   // Mostly in the order in which the first rank named them.
   const bool is_next =
@@ -87,8 +136,8 @@ Result<TensorEntry*> DsPartitions::entry(const std::string& name, const std::str
                                      to_string(tensor.shape))};
 }
 
-Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::string& state,
-                           Rank rank, const DsFlat& flat, const std::string& where) {
+Result<> Partitions::add(const Group& group, const Cut& cut, const std::string& state, Rank rank,
+                         const Flat& flat, const std::string& where) {
   if (flat.elems != cut.full && flat.elems != cut.lean)
     return Error{Code::layout,
                  compose("{}: {} has {} elements, but the parameters of the group take {}{}", where,
@@ -96,11 +145,11 @@ Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::st
                          (cut.full == cut.lean ? "" : compose(" ({} without padding)", cut.lean)))};
   // The first rank names every tensor, also those it holds nothing of: their order is the group's.
   const bool named = !group.empty() && states_[state].names.find(group.front().name);
-  for (const DsParam& param : group)
+  for (const Param& param : group)
     if (!named && !param.name.empty())
       EBB_TRY(entry(param.name, state, flat.dtype, param.shape, where));
-  for (const DsCut::Run& run : cut.runs) {
-    const DsParam& param = group[run.param];
+  for (const Cut::Run& run : cut.runs) {
+    const Param& param = group[run.param];
     EBB_TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
     // Where this rank has a part of it, others have parts of the same size.
     if (tensor->chunks.empty())
@@ -115,12 +164,12 @@ Result<> DsPartitions::add(const DsGroup& group, const DsCut& cut, const std::st
   return {};
 }
 
-Result<> DsPartitions::add_touched(const DsGroup& group, const DsCut& cut, const std::string& state,
-                                   Rank rank, const DsFlat& flat, const std::string& where) {
+Result<> Partitions::add_touched(const Group& group, const Cut& cut, const std::string& state,
+                                 Rank rank, const Flat& flat, const std::string& where) {
   EBB_CHECK(flat.elems == touched_elems(group, cut));
   std::uint64_t first = 0;
-  for (const DsCut::Run& run : cut.runs) {
-    const DsParam& param = group[run.param];
+  for (const Cut::Run& run : cut.runs) {
+    const Param& param = group[run.param];
     EBB_TRY_ASSIGN(TensorEntry * tensor, entry(param.name, state, flat.dtype, param.shape, where));
     const std::uint64_t elems = volume(param.shape);
     if (tensor->chunks.empty())
@@ -130,8 +179,8 @@ Result<> DsPartitions::add_touched(const DsGroup& group, const DsCut& cut, const
   return {};
 }
 
-Result<> DsPartitions::add_whole(const std::string& name, const std::string& state,
-                                 const Shape& shape, const DsFlat& flat, const std::string& where) {
+Result<> Partitions::add_whole(const std::string& name, const std::string& state,
+                               const Shape& shape, const Flat& flat, const std::string& where) {
   if (volume(shape) != flat.elems)
     return Error{Code::layout, compose("{}: {} {} has {} elements, its parameter {} has {}", where,
                                        name, state, flat.elems, to_string(shape), volume(shape))};
@@ -141,12 +190,12 @@ Result<> DsPartitions::add_whole(const std::string& name, const std::string& sta
   return {};
 }
 
-Result<> DsPartitions::add_module(const std::string& name, const std::string& state,
-                                  const DsFlat& flat, const std::string& where) {
+Result<> Partitions::add_module(const std::string& name, const std::string& state, const Flat& flat,
+                                const std::string& where) {
   EBB_TRY(add_whole(name, state, flat.shape, flat, where));
   EBB_TRY_ASSIGN(TensorEntry * tensor, entry(name, state, flat.dtype, flat.shape, where));
   tensor->key = "module." + name;
   return {};
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <array>
 
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
-#include "ebb/formats/deepspeed/emit_config.h"
 #include "ebb/formats/deepspeed/names.h"
 
 namespace ebb::formats {
+namespace deepspeed {
 namespace {
 
 bool other_world_stage3(const ResumeQuestion& question) {
@@ -33,7 +34,7 @@ bool padded_between(const ResumeQuestion& question) {
 }
 
 bool named_by_nothing(const ResumeQuestion& question) {
-  return std::ranges::find(question.catalog.notes, kDsNoLatest) != question.catalog.notes.end();
+  return std::ranges::find(question.catalog.notes, kNoLatest) != question.catalog.notes.end();
 }
 
 using Says = ResumeRule::Says;
@@ -52,7 +53,7 @@ constexpr std::array kRules = {
                "step counters, loss scaler, sub-groups too small to be swapped - without a word",
                "deepspeed", "zero3"},
     ResumeRule{Says::yes, always, "saved by as many ranks", {}, {}},
-    ResumeRule{Says::note, named_by_nothing, kDsNoLatest, {}, {}},
+    ResumeRule{Says::note, named_by_nothing, kNoLatest, {}, {}},
     ResumeRule{Says::note,
                momentum_kept_in_memory,
                "save_muon_momentum_buffer_in_memory: DeepSpeed 0.19 steps on from zero momentum, "
@@ -74,14 +75,14 @@ bool muon_on_ranks(const ResumeQuestion& question) {
   const Value* config = value_at(question.catalog, {"ds_config"});
   const Value* stage = value_at(question.catalog, {"ds_config", "zero_optimization", "stage"});
   return question.world > 1 && has_optimizer(question.catalog, "muon") && stage != nullptr &&
-         !ds_cuts_momentum(*config, stage->integer);
+         !cuts_momentum(*config, stage->integer);
 }
 
 // Stages 1 and 2 then deal the parameters to the ranks; the loader of universal checkpoints cuts
 // them by their order in the model.
 bool dealt_parameters(const ResumeQuestion& question) {
   const Value* config = value_at(question.catalog, {"ds_config"});
-  return config != nullptr && ds_round_robin(*config, ds_stage_of(question.catalog));
+  return config != nullptr && round_robin(*config, stage_of(question.catalog));
 }
 
 constexpr std::array kUniversalRules = {
@@ -102,8 +103,9 @@ constexpr std::array kUniversalRules = {
 };
 
 }  // namespace
+}  // namespace deepspeed
 
-ResumeRules deepspeed_resume() { return {"DeepSpeed 0.19", kRules}; }
-ResumeRules deepspeed_universal_resume() { return {"DeepSpeed 0.19", kUniversalRules}; }
+ResumeRules deepspeed_resume() { return {"DeepSpeed 0.19", deepspeed::kRules}; }
+ResumeRules deepspeed_universal_resume() { return {"DeepSpeed 0.19", deepspeed::kUniversalRules}; }
 
 }  // namespace ebb::formats

@@ -6,11 +6,12 @@
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
-#include "ebb/formats/deepspeed/emit_config.h"
 #include "ebb/formats/elements/box_reader.h"
 
 namespace ebb::formats {
+namespace deepspeed {
 namespace {
 
 constexpr std::uint64_t kBlock = 1 << 20;  // elements compared at once
@@ -51,10 +52,8 @@ Result<bool> is_rounded(const Checkpoint& checkpoint, const TensorEntry& param,
   return true;
 }
 
-}  // namespace
-
-std::vector<Error> deepspeed_problems(const std::shared_ptr<const SourceTree>& tree,
-                                      const Catalog& catalog) {
+std::vector<Error> problems_of(const std::shared_ptr<const SourceTree>& tree,
+                               const Catalog& catalog) {
   // ZenFlow's optimizer steps behind the model's back: its masters are ahead of the weights.
   const Value* zenflow = value_at(catalog, {"ds_config", "zero_optimization", "zenflow"});
   const auto checkpoint = describe_deepspeed(tree);
@@ -87,6 +86,14 @@ std::vector<Error> deepspeed_problems(const std::shared_ptr<const SourceTree>& t
   error.place.file = file;
   error.place.tensor = first->name;
   return {std::move(error)};
+}
+
+}  // namespace
+}  // namespace deepspeed
+
+std::vector<Error> deepspeed_problems(const std::shared_ptr<const SourceTree>& tree,
+                                      const Catalog& catalog) {
+  return deepspeed::problems_of(tree, catalog);
 }
 
 }  // namespace ebb::formats

@@ -10,6 +10,7 @@
 #include "ebb/formats/deepspeed/values.h"
 
 namespace ebb::formats {
+namespace deepspeed {
 namespace {
 
 constexpr std::string_view kGlobalState = "zero/optimizer_state.pt";
@@ -33,16 +34,16 @@ class UniversalDescriber {
  public:
   explicit UniversalDescriber(std::shared_ptr<const SourceTree> tree)
       : tree_(tree),
-        checkpoint_(std::make_unique<DsCheckpoint>(std::move(tree))),
+        checkpoint_(std::make_unique<ZeroCheckpoint>(std::move(tree))),
         partitions_(*checkpoint_) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
     EBB_TRY(find_folder());
     EBB_TRY(find_models());
     catalog().format = "deepspeed-universal";
-    EBB_TRY_ASSIGN(const DsFile first, open_model(0));
-    EBB_TRY_ASSIGN(groups_, read_ds_shapes(first.graph(), first.where));
-    EBB_TRY_ASSIGN(config_, ds_config_of(first.graph()));
+    EBB_TRY_ASSIGN(const File first, open_model(0));
+    EBB_TRY_ASSIGN(groups_, shapes_of(first.graph(), first.where));
+    EBB_TRY_ASSIGN(config_, config_of(first.graph()));
     EBB_TRY(read_global_state());
     EBB_TRY(read_parameters());
     EBB_TRY(check_states());
@@ -53,30 +54,27 @@ class UniversalDescriber {
  private:
   Catalog& catalog() { return checkpoint_->building(); }
 
-  Error refused(Code code, const std::string& why) const {
-    return Error{code, compose("{}: {}", tree_->root(), why)};
-  }
-
   // Of the checkpoint it was made from: converters add a suffix.
   std::string tag() const {
-    std::string tag = ds_tag_of(*tree_, folder_);
-    if (tag.ends_with(kDsUniversalSuffix) && tag.size() > kDsUniversalSuffix.size())
-      tag.resize(tag.size() - kDsUniversalSuffix.size());
+    std::string tag = tag_of(*tree_, folder_);
+    if (tag.ends_with(kUniversalSuffix) && tag.size() > kUniversalSuffix.size())
+      tag.resize(tag.size() - kUniversalSuffix.size());
     return tag;
   }
 
   Result<> find_folder() {
     const std::set<std::string> folders = universal_folders(*tree_);
     if (tree_->find(kLatest) != nullptr) {
-      EBB_TRY_ASSIGN(const std::string tag, read_ds_latest(*tree_, kLatest));
+      EBB_TRY_ASSIGN(const std::string tag, read_latest(*tree_, kLatest));
       if (!folders.contains(tag + "/"))
-        return refused(Code::incomplete, compose("latest_universal names {}, which has no {}",
-                                                 json_string(tag), kGlobalState));
+        return refused(
+            *tree_, Code::incomplete,
+            compose("latest_universal names {}, which has no {}", json_string(tag), kGlobalState));
       folder_ = tag + "/";
     } else if (folders.size() == 1) {
       folder_ = *folders.begin();
     } else {
-      return ds_no_latest(*tree_, kLatest, folders);
+      return no_latest(*tree_, kLatest, folders);
     }
     return {};
   }
@@ -85,9 +83,9 @@ class UniversalDescriber {
   // the first says everything.
   Result<> find_models() {
     for (const SourceTree::Entry& entry : tree_->entries()) {
-      if (ds_folder_of(entry.name) != folder_) continue;
-      const auto name = parse_ds_name(std::string_view(entry.name).substr(folder_.size()));
-      if (!name || name->kind != DsName::Kind::model) continue;
+      if (folder_of(entry.name) != folder_) continue;
+      const auto name = parse_name(std::string_view(entry.name).substr(folder_.size()));
+      if (!name || name->kind != FileName::Kind::model) continue;
       if (name->model_rank != 0) {
         model_parallel_ = true;
       } else if (name->data_rank) {
@@ -98,43 +96,43 @@ class UniversalDescriber {
     }
     if (whole_model_) models_ = {{0, *whole_model_}};
     if (models_.empty() || models_.begin()->first != 0)
-      return refused(Code::incomplete,
-                     ds_tag_of(*tree_, folder_) + ": model file of rank 0 is missing");
+      return refused(*tree_, Code::incomplete,
+                     tag_of(*tree_, folder_) + ": model file of rank 0 is missing");
     return {};
   }
 
-  Result<DsFile> open_model(std::uint32_t rank) {
-    return open_ds_file(*tree_, *checkpoint_, models_.at(rank),
+  Result<File> open_model(std::uint32_t rank) {
+    return open_archive(*tree_, *checkpoint_, models_.at(rank),
                         whole_model_ ? std::nullopt : std::optional<Rank>(Rank{rank}));
   }
 
   // The part of the optimizer's state that belongs to no parameter.
   Result<> read_global_state() {
     EBB_TRY_ASSIGN(
-        const DsFile file,
-        open_ds_file(*tree_, *checkpoint_, folder_ + std::string(kGlobalState), std::nullopt));
+        const File file,
+        open_archive(*tree_, *checkpoint_, folder_ + std::string(kGlobalState), std::nullopt));
     EBB_TRY(require_known_globals(file.graph()));
     const PickleGraph& graph = file.graph();
     const PickleId root = graph.root();
     const PickleId stage = graph.find(root, "zero_stage");
     const PickleId inner = graph.find(root, "optimizer_state_dict");
-    facts_.stage = ds_stage_number(graph, stage);
+    facts_.stage = stage_number(graph, stage);
     facts_.zero_optimizer =
-        facts_.stage == 3 ? "DeepSpeedZeroOptimizer_Stage3" : ds_zero12_class(stage);
+        facts_.stage == 3 ? "DeepSpeedZeroOptimizer_Stage3" : zero12_class(stage);
     facts_.steps.assign(groups_.size(), std::nullopt);
     PickleId list = graph.find(root, "param_groups");
     if (list == kNoPickle) list = graph.find(inner, "param_groups");
-    EBB_TRY_ASSIGN(std::vector<DsReadGroup> groups, read_ds_groups(graph, list, config_, groups_));
-    for (DsReadGroup& group : groups) facts_.groups.push_back(std::move(group.entry));
-    facts_.optimizer = ds_optimizer_class(config_, facts_.groups);
-    for (const auto& [buffer, state] : ds_states_of(graph, inner)) {
+    EBB_TRY_ASSIGN(std::vector<ReadGroup> groups, param_groups_of(graph, list, config_, groups_));
+    for (ReadGroup& group : groups) facts_.groups.push_back(std::move(group.entry));
+    facts_.optimizer = optimizer_class(config_, facts_.groups);
+    for (const auto& [buffer, state] : states_by_buffer(graph, inner)) {
       const PickleId step = graph.find(state, "step");
       if (step == kNoPickle || buffer < 0 || std::size_t(buffer) >= groups_.size()) continue;
       EBB_TRY_ASSIGN(const Value value, value_of(graph, step, &file.archive));
-      facts_.steps[std::size_t(buffer)] = ds_number(value);
+      facts_.steps[std::size_t(buffer)] = number_of(value);
     }
-    EBB_TRY_ASSIGN(facts_.loss_scaler, ds_loss_scaler(graph, graph.find(root, "loss_scaler")));
-    EBB_TRY_ASSIGN(facts_.values, read_ds_engine_values(graph, root));
+    EBB_TRY_ASSIGN(facts_.loss_scaler, loss_scaler_of(graph, graph.find(root, "loss_scaler")));
+    EBB_TRY_ASSIGN(facts_.values, engine_values_of(graph, root));
     return {};
   }
 
@@ -144,7 +142,7 @@ class UniversalDescriber {
     std::map<std::string_view, std::size_t> group_of;
     std::map<std::string_view, const Shape*> shapes;
     for (std::size_t g = 0; g < groups_.size(); ++g)
-      for (const DsParam& param : groups_[g]) {
+      for (const Param& param : groups_[g]) {
         group_of.emplace(param.name, g);
         shapes.emplace(param.name, &param.shape);
       }
@@ -153,7 +151,7 @@ class UniversalDescriber {
     for (const SourceTree::Entry& entry : tree_->entries()) {
       const std::string_view path = entry.name;
       if (!path.starts_with(zero) || !path.ends_with(kSuffix)) continue;
-      const std::string_view folder = ds_folder_of(path).substr(zero.size());
+      const std::string_view folder = folder_of(path).substr(zero.size());
       if (folder.empty()) continue;
       const std::string name(folder.substr(0, folder.size() - 1));
       const auto shape = shapes.find(name);
@@ -175,16 +173,16 @@ class UniversalDescriber {
 
   Result<> read_state(const std::string& path, const std::string& name, const std::string& state,
                       const Shape& shape, std::size_t group) {
-    EBB_TRY_ASSIGN(const DsFile file, open_ds_file(*tree_, *checkpoint_, path, std::nullopt));
+    EBB_TRY_ASSIGN(const File file, open_archive(*tree_, *checkpoint_, path, std::nullopt));
     EBB_TRY(require_known_globals(file.graph()));
     const PickleGraph& graph = file.graph();
     if (state == "step") return read_step(file, name, group);
     PickleId tensor = graph.root();
     if (graph.is(tensor, PickleKind::dict)) tensor = graph.find(tensor, "param");
     if (tensor == kNoPickle || !is_torch_tensor(graph, tensor))
-      return ds_corrupt(file.where, "no tensor 'param'");
+      return corrupt(file.where, "no tensor 'param'");
     EBB_TRY_ASSIGN(const TorchTensor what, torch_tensor(graph, tensor));
-    EBB_TRY_ASSIGN(const DsFlat flat, checkpoint_->add_flat(file.archive, file.file, what));
+    EBB_TRY_ASSIGN(const Flat flat, checkpoint_->add_flat(file.archive, file.file, what));
     states_[group][name].insert(state);
     // Tensors merged over tensor-parallel ranks are larger than param_shapes says, which is of one.
     const Shape& real = model_parallel_ && what.shape.size() == shape.size() ? what.shape : shape;
@@ -192,10 +190,10 @@ class UniversalDescriber {
                                  file.where);
   }
 
-  Result<> read_step(const DsFile& file, const std::string& name, std::size_t group) {
+  Result<> read_step(const File& file, const std::string& name, std::size_t group) {
     EBB_TRY_ASSIGN(const Value value, value_of(file.graph(), file.graph().root(), &file.archive));
-    const auto steps = ds_number(value);
-    if (!steps) return ds_corrupt(file.where, "no number of steps");
+    const auto steps = number_of(value);
+    if (!steps) return corrupt(file.where, "no number of steps");
     if (facts_.steps[group] && *facts_.steps[group] != *steps)
       return Error{Code::layout,
                    compose("{}: parameter {} has taken {} steps, others of its group {}",
@@ -213,20 +211,20 @@ class UniversalDescriber {
       if (of_group != states_.end())
         for (const auto& [name, states] : of_group->second)
           all.insert(states.begin(), states.end());
-      for (const DsParam& param : groups_[g])
+      for (const Param& param : groups_[g])
         for (const std::string& state : all)
           if (of_group == states_.end() || !of_group->second.contains(param.name) ||
               !of_group->second.at(param.name).contains(state))
-            return refused(Code::incomplete,
+            return refused(*tree_, Code::incomplete,
                            compose("{}zero/{}/{}.pt is missing", folder_, param.name, state));
     }
     return {};
   }
 
-  Result<> read_models(const DsFile& first) {
+  Result<> read_models(const File& first) {
     const std::int64_t stage = whole_model_ ? std::min<std::int64_t>(facts_.stage, 2) : 3;
     const auto ranks = static_cast<std::uint32_t>(models_.size());
-    DsModelReader models(*checkpoint_, partitions_, stage, ranks);
+    ModelReader models(*checkpoint_, partitions_, stage, ranks);
     if (model_parallel_) {
       EBB_TRY(models.read_facts(first));
       catalog().notes.emplace_back(
@@ -235,9 +233,10 @@ class UniversalDescriber {
       EBB_TRY(models.read(first, Rank{0}));
       for (std::uint32_t rank = 1; rank < ranks; ++rank) {
         if (!models_.contains(rank))
-          return refused(Code::incomplete, compose("{}: model file of rank {} is missing",
-                                                   ds_tag_of(*tree_, folder_), rank));
-        EBB_TRY_ASSIGN(const DsFile file, open_model(rank));
+          return refused(
+              *tree_, Code::incomplete,
+              compose("{}: model file of rank {} is missing", tag_of(*tree_, folder_), rank));
+        EBB_TRY_ASSIGN(const File file, open_model(rank));
         EBB_TRY(models.read(file, Rank{rank}));
       }
     }
@@ -246,38 +245,40 @@ class UniversalDescriber {
     catalog().world = world < (1 << 20) ? static_cast<std::uint32_t>(world) : 1;
     catalog().partition = compose(
         "whole tensors, for any stage and number of ranks; written from stage {}", facts_.stage);
-    set_ds_values(catalog(), tag(), groups_, models.facts(), std::move(facts_));
+    set_values(catalog(), tag(), groups_, models.facts(), std::move(facts_));
     return {};
   }
 
   std::shared_ptr<const SourceTree> tree_;
-  std::unique_ptr<DsCheckpoint> checkpoint_;
-  DsPartitions partitions_;
+  std::unique_ptr<ZeroCheckpoint> checkpoint_;
+  Partitions partitions_;
   std::string folder_;
   std::map<std::uint32_t, std::string> models_;
   std::optional<std::string> whole_model_;
   bool model_parallel_ = false;
-  std::vector<DsGroup> groups_;
-  DsConfig config_;
-  DsOptimizerFacts facts_;
+  std::vector<Group> groups_;
+  Config config_;
+  OptimizerFacts facts_;
   std::map<std::size_t, std::map<std::string, std::set<std::string>>> states_;  // per group
 };
 
 }  // namespace
+}  // namespace deepspeed
 
 bool detect_deepspeed_universal(const SourceTree& tree) {
-  if (universal_folders(tree).empty() && tree.find(kLatest) == nullptr) return false;
+  if (deepspeed::universal_folders(tree).empty() && tree.find(deepspeed::kLatest) == nullptr)
+    return false;
   // A folder that holds both kinds is read as what `latest` names.
   return std::none_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
-    const auto name =
-        parse_ds_name(std::string_view(entry.name).substr(ds_folder_of(entry.name).size()));
-    return name && name->kind == DsName::Kind::optimizer;
+    const auto name = deepspeed::parse_name(
+        std::string_view(entry.name).substr(deepspeed::folder_of(entry.name).size()));
+    return name && name->kind == deepspeed::FileName::Kind::optimizer;
   });
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_deepspeed_universal(
     std::shared_ptr<const SourceTree> tree) {
-  return UniversalDescriber(std::move(tree)).run();
+  return deepspeed::UniversalDescriber(std::move(tree)).run();
 }
 
 }  // namespace ebb::formats

@@ -3,39 +3,26 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ebb/formats/deepspeed/emit_config.h"
-#include "ebb/formats/deepspeed/round_robin.h"
+#include "ebb/formats/deepspeed/config.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 namespace {
 
 // What a value means to other formats: something of its own, or what the catalog says already.
 enum class Kind { own, echoed };
 
-Value empty_dict() {
-  Value dict;
-  dict.kind = Value::Kind::dict;
-  return dict;
-}
-
-void put(Value& dict, std::string key, Value value) {
-  dict.entries.emplace_back(Value::of_string(std::move(key)), std::move(value));
-}
-
 // The groups as a list of dicts; tuples become lists, as JSON readers expect of betas.
 Value groups_value(const std::vector<GroupEntry>& groups) {
-  Value list;
-  list.kind = Value::Kind::list;
+  Value list = Value::of_list({});
   for (const GroupEntry& group : groups) {
-    Value names;
-    names.kind = Value::Kind::list;
+    Value names = Value::of_list({});
     for (const std::string& name : group.params) names.items.push_back(Value::of_string(name));
-    Value dict = empty_dict();
-    put(dict, "names", std::move(names));
+    Value dict = Value::of_dict();
+    dict.add("names", std::move(names));
     for (const auto& [key, setting] : group.settings) {
       Value value = setting;
       if (value.kind == Value::Kind::tuple) value.kind = Value::Kind::list;
-      put(dict, key, std::move(value));
+      dict.add(key, std::move(value));
     }
     list.items.push_back(std::move(dict));
   }
@@ -43,9 +30,9 @@ Value groups_value(const std::vector<GroupEntry>& groups) {
 }
 
 Value steps_value(const std::vector<std::optional<double>>& steps) {
-  Value dict = empty_dict();
+  Value dict = Value::of_dict();
   for (std::size_t i = 0; i < steps.size(); ++i)
-    put(dict, std::to_string(i), steps[i] ? Value::of_real(*steps[i]) : Value{});
+    dict.add(std::to_string(i), steps[i] ? Value::of_real(*steps[i]) : Value{});
   return dict;
 }
 
@@ -76,8 +63,8 @@ class Values {
 };
 
 void add_client(Values& values, const std::vector<ValueEntry>& client) {
-  Value all = empty_dict();
-  for (const ValueEntry& entry : client) put(all, entry.key, entry.value);
+  Value all = Value::of_dict();
+  for (const ValueEntry& entry : client) all.add(entry.key, entry.value);
   values.add("client_state", std::move(all), Kind::echoed);
   for (const ValueEntry& entry : client)
     values.add(values.has(entry.key) ? "client_state." + entry.key : entry.key, entry.value,
@@ -85,16 +72,16 @@ void add_client(Values& values, const std::vector<ValueEntry>& client) {
 }
 
 Value tied_value(const std::map<std::string, std::string>& tied) {
-  Value dict = empty_dict();
-  for (const auto& [alias, owner] : tied) put(dict, alias, Value::of_string(owner));
+  Value dict = Value::of_dict();
+  for (const auto& [alias, owner] : tied) dict.add(alias, Value::of_string(owner));
   return dict;
 }
 
-void set_param_steps(Catalog& catalog, const std::vector<DsGroup>& groups,
+void set_param_steps(Catalog& catalog, const std::vector<Group>& groups,
                      const std::vector<std::optional<double>>& steps) {
   for (std::size_t i = 0; i < steps.size(); ++i)
     if (steps[i] && std::abs(*steps[i]) < 9e15)
-      for (const DsParam& param : groups[i])
+      for (const Param& param : groups[i])
         catalog.param_steps.emplace(param.name, static_cast<std::int64_t>(*steps[i]));
 }
 
@@ -120,17 +107,17 @@ void note_steps(Catalog& catalog, const std::string& tag) {
 }
 
 // Names come in the order of the flat buffers; groups list them as the engine's own lists do.
-void undo_dealing(const Catalog& catalog, const DsModelFacts& model, DsOptimizerFacts& optimizer) {
+void undo_dealing(const Catalog& catalog, const ModelFacts& model, OptimizerFacts& optimizer) {
   const auto config = std::ranges::find(model.engine, "ds_config", &ValueEntry::key);
-  if (config == model.engine.end() || !ds_round_robin(config->value, optimizer.stage)) return;
+  if (config == model.engine.end() || !round_robin(config->value, optimizer.stage)) return;
   for (GroupEntry& group : optimizer.groups)
     group.params = dealt_back(std::move(group.params), catalog.world);
 }
 
 }  // namespace
 
-void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<DsGroup>& groups,
-                   const DsModelFacts& model, DsOptimizerFacts optimizer) {
+void set_values(Catalog& catalog, const std::string& tag, const std::vector<Group>& groups,
+                const ModelFacts& model, OptimizerFacts optimizer) {
   catalog.producer = model.version.empty() ? "DeepSpeed" : "DeepSpeed " + model.version;
   catalog.step = model.global_steps;
   set_param_steps(catalog, groups, optimizer.steps);
@@ -162,4 +149,4 @@ void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<D
   catalog.groups = std::move(optimizer.groups);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

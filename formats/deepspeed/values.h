@@ -7,11 +7,11 @@
 #include "ebb/formats/deepspeed/model.h"
 #include "ebb/formats/deepspeed/optimizer.h"
 
-namespace ebb::formats {
+namespace ebb::formats::deepspeed {
 
 // Fills step, groups, param_steps, producer and values; `catalog` knows its number of ranks.
 // `groups`: as param_shapes lists them; the facts' steps belong to these.
-void set_ds_values(Catalog& catalog, const std::string& tag, const std::vector<DsGroup>& groups,
-                   const DsModelFacts& model, DsOptimizerFacts optimizer);
+void set_values(Catalog& catalog, const std::string& tag, const std::vector<Group>& groups,
+                const ModelFacts& model, OptimizerFacts optimizer);
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::deepspeed

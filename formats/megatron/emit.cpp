@@ -14,7 +14,6 @@
 #include "ebb/formats/megatron/names.h"
 #include "ebb/formats/megatron/optimizers.h"
 #include "ebb/formats/torch/file_writer.h"
-#include "ebb/formats/torch/writer.h"
 
 namespace ebb::formats::megatron {
 namespace {

@@ -14,16 +14,6 @@
 namespace ebb::formats::megatron {
 namespace {
 
-void set(Value& dict, std::string_view key, Value value) {
-  dict.entries.emplace_back(Value::of_string(std::string(key)), std::move(value));
-}
-
-Value empty_dict() {
-  Value dict;
-  dict.kind = Value::Kind::dict;
-  return dict;
-}
-
 Value scalar(float number) {
   Value value;
   value.kind = Value::Kind::tensor;
@@ -48,12 +38,12 @@ Value stored_group(GroupEntry group, const Catalog& content) {
   const bool told = group.optimizer.empty() || optimizer_name(group) == group.optimizer;
   if (adam_beside_muon || !told)
     group.settings.emplace_back(kOptimizer, Value::of_string(adamw ? "adam" : group.optimizer));
-  Value dict = empty_dict();
+  Value dict = Value::of_dict();
   for (auto& [name, value] : group.settings)
-    set(dict, name == kStep ? kStepSetting : std::string_view(name), std::move(value));
+    dict.add(name == kStep ? kStepSetting : std::string_view(name), std::move(value));
   std::vector<Value> names;
   for (std::string& name : group.params) names.push_back(Value::of_string(std::move(name)));
-  if (!names.empty()) set(dict, kParamNames, Value::of_list(std::move(names)));
+  if (!names.empty()) dict.add(kParamNames, Value::of_list(std::move(names)));
   return dict;
 }
 
@@ -97,17 +87,17 @@ Value stored_groups(const Catalog& content, const std::vector<GroupEntry>& group
   one_count =
       one_count && steps.front() && *steps.front() <= kExact &&
       std::all_of(steps.begin(), steps.end(), [&](const auto& s) { return s == steps.front(); });
-  Value inner = empty_dict();
-  Value state = empty_dict();
-  if (one_count) set(state, kCommonStep, scalar(static_cast<float>(*steps.front())));
-  if (one_count) set(inner, kState, std::move(state));
+  Value inner = Value::of_dict();
+  Value state = Value::of_dict();
+  if (one_count) state.add(kCommonStep, scalar(static_cast<float>(*steps.front())));
+  if (one_count) inner.add(kState, std::move(state));
   Value list = Value::of_list({});
   for (std::size_t i = 0; i < members.size(); ++i) {
     Value group = stored_group(groups[members[i]], content);
-    if (steps[i] && !one_count) set(group, kStep, Value::of_real(static_cast<double>(*steps[i])));
+    if (steps[i] && !one_count) group.add(kStep, Value::of_real(static_cast<double>(*steps[i])));
     list.items.push_back(std::move(group));
   }
-  set(inner, kParamGroups, std::move(list));
+  inner.add(kParamGroups, std::move(list));
   return inner;
 }
 
@@ -124,12 +114,12 @@ std::optional<Value> grad_scaler_of(const Catalog& content) {
   };
   const std::int64_t stable = whole("cur_iter", 0) - whole("last_overflow_iter", -1) - 1;
   const std::int64_t window = std::max<std::int64_t>(1, whole("scale_window", 1));
-  Value dict = empty_dict();
+  Value dict = Value::of_dict();
   Value tensor = scalar(static_cast<float>(*scale));
   tensor.items.push_back(Value::of_int(1));
-  set(dict, "scale", std::move(tensor));
-  set(dict, "growth_tracker", Value::of_int(std::max<std::int64_t>(0, stable) % window));
-  set(dict, "hysteresis_tracker", Value::of_int(whole("cur_hysteresis", 1)));
+  dict.add("scale", std::move(tensor));
+  dict.add("growth_tracker", Value::of_int(std::max<std::int64_t>(0, stable) % window));
+  dict.add("hysteresis_tracker", Value::of_int(whole("cur_hysteresis", 1)));
   return dict;
 }
 
@@ -147,17 +137,17 @@ Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups,
     for (std::size_t i = 0; i < groups.size(); ++i)
       groups[i].settings.emplace_back(kGroupIndex, Value::of_int(static_cast<std::int64_t>(i)));
   const std::optional<Value> scaler = grad_scaler_of(content);
-  Value all = empty_dict();
+  Value all = Value::of_dict();
   for (std::uint32_t number = 0; number < chain.count(); ++number) {
     Indexes members;
     for (std::size_t i = 0; i < groups.size(); ++i)
       if (chain.of_group(i) == number) members.push_back(i);
     const bool distributed = chain.is_distributed(number);
-    Value part = empty_dict();
-    set(part, kOptimizer, stored_groups(content, groups, members, !distributed, dropped));
+    Value part = Value::of_dict();
+    part.add(kOptimizer, stored_groups(content, groups, members, !distributed, dropped));
     if (distributed)
-      set(part, "param_state_sharding_type", Value::of_string(std::string(kModelSpace)));
-    if (scaler) set(part, kScaler, *scaler);
+      part.add("param_state_sharding_type", Value::of_string(std::string(kModelSpace)));
+    if (scaler) part.add(kScaler, *scaler);
     if (chain.count() == 1) return part;
     all.entries.emplace_back(Value::of_int(number), std::move(part));
   }
@@ -167,7 +157,7 @@ Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups,
 }  // namespace
 
 Value common_state_of(const Catalog& content, std::vector<std::string>& dropped) {
-  Value common = empty_dict();
+  Value common = Value::of_dict();
   bool has_own = false;  // read from a common state: nothing is missing in it
   const std::vector<GroupEntry> groups = groups_with_steps(content);
   for (const ValueEntry& entry : content.values) {
@@ -185,18 +175,18 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
     } else if (is_object_part(entry.key)) {
       dropped.push_back(compose("value {}: {}", json_string(entry.key), kObjectPart));
     } else if (!is_object_key(entry.key) && entry.key != "folder") {
-      set(common, entry.key, entry.value);
+      common.add(entry.key, entry.value);
     }
   }
-  if (!has_own && common.find(kVersion) == nullptr) set(common, kVersion, Value::of_real(3.0));
+  if (!has_own && common.find(kVersion) == nullptr) common.add(kVersion, Value::of_real(3.0));
   if (content.step && common.find(kIteration) == nullptr)
-    set(common, kIteration, Value::of_int(*content.step));
+    common.add(kIteration, Value::of_int(*content.step));
   if (groups.empty() || common.find(kOptimizer) != nullptr) return common;
-  set(common, kOptimizer, stored_optimizer(content, groups, dropped));
+  common.add(kOptimizer, stored_optimizer(content, groups, dropped));
   if (common.find(kContentMetadata) == nullptr) {
-    Value layout = empty_dict();
-    set(layout, kShardingType, Value::of_string(std::string(kModelSpace)));
-    set(common, kContentMetadata, std::move(layout));
+    Value layout = Value::of_dict();
+    layout.add(kShardingType, Value::of_string(std::string(kModelSpace)));
+    common.add(kContentMetadata, std::move(layout));
   }
   return common;
 }

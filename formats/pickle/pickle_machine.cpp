@@ -15,46 +15,16 @@ constexpr std::size_t kMaxGlobal = 1024;  // bytes of module and name
 
 // Opcodes that exist but that no checkpoint we read needs: refused by name.
 std::string_view refused_name(std::uint8_t opcode) {
-  switch (opcode) {
-    case 'i':
-      return "INST";
-    case 'o':
-      return "OBJ";
-    case 'P':
-      return "PERSID";
-    case '2':
-      return "DUP";
-    case 'd':
-      return "DICT";
-    case 'l':
-      return "LIST";
-    case 'I':
-      return "INT";
-    case 'L':
-      return "LONG";
-    case 'F':
-      return "FLOAT";
-    case 'S':
-      return "STRING";
-    case 'V':
-      return "UNICODE";
-    case 'p':
-      return "PUT";
-    case 'g':
-      return "GET";
-    case 0x82:
-      return "EXT1";
-    case 0x83:
-      return "EXT2";
-    case 0x84:
-      return "EXT4";
-    case 0x97:
-      return "NEXT_BUFFER";
-    case 0x98:
-      return "READONLY_BUFFER";
-    default:
-      return "unknown";
-  }
+  constexpr std::pair<std::uint8_t, std::string_view> kNames[] = {
+      {'i', "INST"},   {'o', "OBJ"},          {'P', "PERSID"},
+      {'2', "DUP"},    {'d', "DICT"},         {'l', "LIST"},
+      {'I', "INT"},    {'L', "LONG"},         {'F', "FLOAT"},
+      {'S', "STRING"}, {'V', "UNICODE"},      {'p', "PUT"},
+      {'g', "GET"},    {0x82, "EXT1"},        {0x83, "EXT2"},
+      {0x84, "EXT4"},  {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"}};
+  for (const auto& [refused, name] : kNames)
+    if (refused == opcode) return name;
+  return "unknown";
 }
 
 std::string hex_of(std::uint8_t byte) {

@@ -97,8 +97,6 @@ class PickleMachine {
     return true;
   }
   bool line(std::string_view& into);
-  template <typename Length>
-  bool counted(PickleKind kind);
   bool text_node(PickleKind kind, std::uint64_t length);
 
   // The stack, its marks and the memo.
@@ -145,7 +143,6 @@ class PickleMachine {
   bool container_of_top(PickleKind kind, std::size_t first);
   bool too_many_items();
   bool container_of(PickleKind kind, std::span<const PickleId> items);
-  bool empty_container(PickleKind kind) { return container_of(kind, {}); }
   bool extend(PickleId container, std::span<const PickleId> items);
   bool own_bytes(std::string bytes);
   bool global(std::string_view module, std::string_view name);
@@ -162,48 +159,51 @@ class PickleMachine {
   bool set_of(PickleId sequence);
   bool fold_latin1(std::string_view text);
 
-  // One handler per opcode.
+  // One handler for each opcode, or for those that differ in the width of their operand.
+  template <PickleKind kind, std::uint8_t value>
+  bool op_shared() {
+    return shared(kind, value);
+  }
+  template <PickleKind kind>
+  bool op_empty() {
+    return container_of(kind, {});
+  }
+  template <typename Length, PickleKind kind>
+  bool op_text() {
+    Length length = 0;
+    return operand(length, "a length") && text_node(kind, length);
+  }
+  template <typename T>
+  bool op_integer(std::string_view name) {
+    T value = 0;
+    return operand(value, name) && integer(value);
+  }
+  template <typename T>
+  bool op_put(std::string_view name) {
+    T index = 0;
+    return operand(index, name) && put(index);
+  }
+  template <typename T>
+  bool op_get(std::string_view name) {
+    T index = 0;
+    return operand(index, name) && get(index);
+  }
   bool op_proto();
   bool op_frame();
-  bool op_none();
-  bool op_true();
-  bool op_false();
-  bool op_binint();
-  bool op_binint1();
-  bool op_binint2();
   bool op_long1();
   bool op_long4();
   bool op_binfloat();
-  bool op_binunicode();
-  bool op_short_binunicode();
-  bool op_binunicode8();
   bool op_binstring();
-  bool op_short_binstring();
-  bool op_binbytes();
-  bool op_short_binbytes();
-  bool op_binbytes8();
-  bool op_empty_tuple();
-  bool op_tuple1();
-  bool op_tuple2();
-  bool op_tuple3();
   bool op_tuple();
-  bool op_empty_list();
   bool op_append();
   bool op_appends();
-  bool op_empty_dict();
   bool op_setitem();
   bool op_setitems();
-  bool op_empty_set();
   bool op_additems();
   bool op_frozenset();
   bool op_mark();
   bool op_pop();
   bool op_pop_mark();
-  bool op_binput();
-  bool op_long_binput();
-  bool op_memoize();
-  bool op_binget();
-  bool op_long_binget();
   bool op_global();
   bool op_stack_global();
   bool op_newobj();

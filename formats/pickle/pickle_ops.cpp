@@ -29,22 +29,6 @@ bool PickleMachine::op_frame() {
                       graph_.bytes_.size()));
 }
 
-bool PickleMachine::op_none() { return shared(PickleKind::none, 0); }
-bool PickleMachine::op_true() { return shared(PickleKind::boolean, 1); }
-inline bool PickleMachine::op_false() { return shared(PickleKind::boolean, 0); }
-
-inline bool PickleMachine::op_binint() {
-  std::int32_t value = 0;
-  return operand(value, "BININT") && integer(value);
-}
-inline bool PickleMachine::op_binint1() {
-  std::uint8_t value = 0;
-  return operand(value, "BININT1") && integer(value);
-}
-inline bool PickleMachine::op_binint2() {
-  std::uint16_t value = 0;
-  return operand(value, "BININT2") && integer(value);
-}
 bool PickleMachine::op_long1() {
   std::uint8_t length = 0;
   return operand(length, "LONG1") && long_bytes(length);
@@ -61,14 +45,6 @@ bool PickleMachine::op_binfloat() {
   return push({.kind = PickleKind::real, .n = __builtin_bswap64(bits)});
 }
 
-template <typename Length>
-bool PickleMachine::counted(PickleKind kind) {
-  Length length = 0;
-  return operand(length, "a length") && text_node(kind, length);
-}
-inline bool PickleMachine::op_binunicode() { return counted<std::uint32_t>(PickleKind::string); }
-bool PickleMachine::op_short_binunicode() { return counted<std::uint8_t>(PickleKind::string); }
-bool PickleMachine::op_binunicode8() { return counted<std::uint64_t>(PickleKind::string); }
 // Python 2's byte strings: text in practice, and refused when they are not.
 bool PickleMachine::op_binstring() {
   std::int32_t length = 0;
@@ -76,23 +52,11 @@ bool PickleMachine::op_binstring() {
   if (length < 0) return fail(Code::corrupt, "a string of negative length");
   return text_node(PickleKind::string, static_cast<std::uint64_t>(length));
 }
-bool PickleMachine::op_short_binstring() { return counted<std::uint8_t>(PickleKind::string); }
-bool PickleMachine::op_binbytes() { return counted<std::uint32_t>(PickleKind::bytes); }
-bool PickleMachine::op_short_binbytes() { return counted<std::uint8_t>(PickleKind::bytes); }
-bool PickleMachine::op_binbytes8() { return counted<std::uint64_t>(PickleKind::bytes); }
-
-inline bool PickleMachine::op_empty_tuple() { return shared(PickleKind::tuple, 0); }
-inline bool PickleMachine::op_tuple1() { return tuple_of_top(1); }
-inline bool PickleMachine::op_tuple2() { return tuple_of_top(2); }
-inline bool PickleMachine::op_tuple3() { return tuple_of_top(3); }
 inline bool PickleMachine::op_tuple() {
   std::size_t first = 0;
   return take_mark(first) && tuple_from(first);
 }
 
-bool PickleMachine::op_empty_list() { return empty_container(PickleKind::list); }
-inline bool PickleMachine::op_empty_dict() { return empty_container(PickleKind::dict); }
-bool PickleMachine::op_empty_set() { return empty_container(PickleKind::set); }
 bool PickleMachine::op_frozenset() {
   std::size_t first = 0;
   return take_mark(first) && container_of_top(PickleKind::set, first);
@@ -152,14 +116,6 @@ bool PickleMachine::op_additems() {
   return extend(set, items);
 }
 
-inline bool PickleMachine::op_mark() {
-  if (marks_.size() >= limits_.marks)
-    return fail(Code::limit,
-                compose("more than {} open containers, which is the limit", limits_.marks));
-  floor_ = stack_.size();
-  marks_.push(floor_);
-  return true;
-}
 bool PickleMachine::op_pop() {
   PickleId dropped = kNoPickle;
   return pop(dropped, "POP");
@@ -168,25 +124,14 @@ bool PickleMachine::op_pop_mark() {
   std::span<const PickleId> dropped;
   return pop_mark(dropped);
 }
-
-inline bool PickleMachine::op_binput() {
-  std::uint8_t index = 0;
-  return operand(index, "BINPUT") && put(index);
+inline bool PickleMachine::op_mark() {
+  if (marks_.size() >= limits_.marks)
+    return fail(Code::limit,
+                compose("more than {} open containers, which is the limit", limits_.marks));
+  floor_ = stack_.size();
+  marks_.push(floor_);
+  return true;
 }
-inline bool PickleMachine::op_long_binput() {
-  std::uint32_t index = 0;
-  return operand(index, "LONG_BINPUT") && put(index);
-}
-inline bool PickleMachine::op_memoize() { return put(memo_.size()); }
-inline bool PickleMachine::op_binget() {
-  std::uint8_t index = 0;
-  return operand(index, "BINGET") && get(index);
-}
-inline bool PickleMachine::op_long_binget() {
-  std::uint32_t index = 0;
-  return operand(index, "LONG_BINGET") && get(index);
-}
-
 bool PickleMachine::op_global() {
   std::string_view module;
   std::string_view name;
@@ -254,7 +199,7 @@ bool PickleMachine::fold(Fold how, PickleId callee, PickleId args) {
     case Fold::mapping:
       return fold_mapping(given);
     case Fold::empty_mapping:
-      return empty_container(PickleKind::dict);
+      return op_empty<PickleKind::dict>();
     case Fold::latin1:
       if (given.size() == 2 && first_is(PickleKind::string))
         return fold_latin1(graph_.text(given[0]));
@@ -268,7 +213,7 @@ bool PickleMachine::fold(Fold how, PickleId callee, PickleId args) {
       if (first_is(PickleKind::bytes)) return push_id(given[0]);
       break;
     case Fold::set:
-      if (given.empty()) return empty_container(PickleKind::set);
+      if (given.empty()) return op_empty<PickleKind::set>();
       if (given.size() != 1 || (!first_is(PickleKind::list) && !first_is(PickleKind::tuple))) break;
       if (!copy(graph_.items(given[0]).size())) return false;
       return set_of(given[0]);
@@ -366,43 +311,43 @@ inline bool PickleMachine::op_binpersid() {
 [[gnu::always_inline]] inline bool PickleMachine::run_opcode(std::uint8_t opcode) {
   switch (opcode) {
     case 'h':
-      return op_binget();
+      return op_get<std::uint8_t>("BINGET");
     case 'j':
-      return op_long_binget();
+      return op_get<std::uint32_t>("LONG_BINGET");
     case 'q':
-      return op_binput();
+      return op_put<std::uint8_t>("BINPUT");
     case 'r':
-      return op_long_binput();
+      return op_put<std::uint32_t>("LONG_BINPUT");
     case 0x94:
-      return op_memoize();
+      return put(memo_.size());
     case '(':
       return op_mark();
     case 't':
       return op_tuple();
     case 0x85:
-      return op_tuple1();
+      return tuple_of_top(1);
     case 0x86:
-      return op_tuple2();
+      return tuple_of_top(2);
     case 0x87:
-      return op_tuple3();
+      return tuple_of_top(3);
     case 'K':
-      return op_binint1();
+      return op_integer<std::uint8_t>("BININT1");
     case 'M':
-      return op_binint2();
+      return op_integer<std::uint16_t>("BININT2");
     case 'J':
-      return op_binint();
+      return op_integer<std::int32_t>("BININT");
     case 'X':
-      return op_binunicode();
+      return op_text<std::uint32_t, PickleKind::string>();
     case 'R':
       return op_reduce();
     case 0x81:
       return op_newobj();
     case ')':
-      return op_empty_tuple();
+      return shared(PickleKind::tuple, 0);
     case 0x89:
-      return op_false();
+      return shared(PickleKind::boolean, 0);
     case '}':
-      return op_empty_dict();
+      return op_empty<PickleKind::dict>();
     case 'u':
       return op_setitems();
     case 'b':
@@ -420,24 +365,25 @@ bool PickleMachine::run_rare_opcode(std::uint8_t opcode) {
     std::array<Handler, 256> table{};
     table[0x80] = &M::op_proto;
     table[0x95] = &M::op_frame;
-    table['N'] = &M::op_none;
-    table[0x88] = &M::op_true;
+    table['N'] = &M::op_shared<PickleKind::none, 0>;
+    table[0x88] = &M::op_shared<PickleKind::boolean, 1>;
     table[0x8a] = &M::op_long1;
     table[0x8b] = &M::op_long4;
     table['G'] = &M::op_binfloat;
-    table[0x8c] = &M::op_short_binunicode;
-    table[0x8d] = &M::op_binunicode8;
+    table[0x8c] = &M::op_text<std::uint8_t, PickleKind::string>;
+    table[0x8d] = &M::op_text<std::uint64_t, PickleKind::string>;
     table['T'] = &M::op_binstring;
-    table['U'] = &M::op_short_binstring;
-    table['B'] = &M::op_binbytes;
-    table['C'] = &M::op_short_binbytes;
-    table[0x8e] = &M::op_binbytes8;
-    table[0x96] = &M::op_binbytes8;  // BYTEARRAY8: bytes that Python would let you change
-    table[']'] = &M::op_empty_list;
+    table['U'] = &M::op_text<std::uint8_t, PickleKind::string>;
+    table['B'] = &M::op_text<std::uint32_t, PickleKind::bytes>;
+    table['C'] = &M::op_text<std::uint8_t, PickleKind::bytes>;
+    table[0x8e] = &M::op_text<std::uint64_t, PickleKind::bytes>;
+    table[0x96] = &M::op_text<std::uint64_t, PickleKind::bytes>;  // BYTEARRAY8: bytes that Python
+                                                                  // would let you change
+    table[']'] = &M::op_empty<PickleKind::list>;
     table['a'] = &M::op_append;
     table['e'] = &M::op_appends;
     table['s'] = &M::op_setitem;
-    table[0x8f] = &M::op_empty_set;
+    table[0x8f] = &M::op_empty<PickleKind::set>;
     table[0x90] = &M::op_additems;
     table[0x91] = &M::op_frozenset;
     table['0'] = &M::op_pop;

@@ -115,18 +115,16 @@ void PickleWriter::string(std::string_view text) {
 
 // Protocol 2 has no bytes: Python spells them as text of the code points 0..255.
 void PickleWriter::bytes(ByteView value) {
-  global("_codecs", "encode");
-  mark();
   std::string text;
   for (const std::byte byte : value) {
     const auto code = std::to_integer<unsigned>(byte);
     if (code >= 0x80) text += static_cast<char>(0xc0u | (code >> 6));
     text += static_cast<char>(code >= 0x80 ? (0x80u | (code & 0x3fu)) : code);
   }
-  string(text);
-  string("latin1");
-  tuple();
-  reduce();
+  call("_codecs", "encode", [&] {
+    string(text);
+    string("latin1");
+  });
 }
 
 void PickleWriter::global(std::string_view module, std::string_view name) {
@@ -139,17 +137,25 @@ void PickleWriter::global(std::string_view module, std::string_view name) {
 }
 
 void PickleWriter::int_tuple(std::span<const std::uint64_t> values) {
-  if (values.empty()) return empty_tuple();
-  mark();
-  for (const std::uint64_t value : values) integer(static_cast<std::int64_t>(value));
-  tuple();
+  tuple([&] {
+    for (const std::uint64_t value : values) integer(static_cast<std::int64_t>(value));
+  });
 }
 
 void PickleWriter::torch_size(const Shape& shape) {
-  global("torch", "Size");
-  int_tuple(shape);
-  tuple1();
-  reduce();
+  call1("torch", "Size", [&] { int_tuple(shape); });
+}
+
+void PickleWriter::call(std::string_view module, std::string_view name) {
+  global(module, name);
+  op(')');
+  op('R');
+}
+
+void PickleWriter::object(std::string_view module, std::string_view name) {
+  global(module, name);
+  op(')');
+  op('\x81');
 }
 
 ByteVector PickleWriter::finish() {

@@ -20,14 +20,6 @@ using Path = std::vector<PathItem>;
 
 constexpr std::string_view kFlattened = "flattened", kNested = "nested";
 
-Value dict_of(std::vector<std::pair<std::string, Value>> entries) {
-  Value dict;
-  dict.kind = Value::Kind::dict;
-  for (auto& [key, value] : entries)
-    dict.entries.emplace_back(Value::of_string(key), std::move(value));
-  return dict;
-}
-
 Value value_of(const Path& path) {
   std::vector<Value> items;
   for (const PathItem& item : path) {
@@ -38,16 +30,17 @@ Value value_of(const Path& path) {
 }
 
 Value value_of(const StateDictPlace& place) {
-  return dict_of({{"path", value_of(place.path)}, {"prefix", Value::of_string(place.prefix)}});
+  return Value::of_dict(
+      {{"path", value_of(place.path)}, {"prefix", Value::of_string(place.prefix)}});
 }
 
 Value value_of(const StateDictOptimizer& optimizer) {
   std::vector<Value> params;
   for (const std::string& name : optimizer.params) params.push_back(Value::of_string(name));
   const bool flattened = optimizer.keys == Keys::flattened;
-  return dict_of({{"at", value_of(optimizer.at)},
-                  {"keys", Value::of_string(std::string(flattened ? kFlattened : kNested))},
-                  {"params", Value::of_list(std::move(params))}});
+  return Value::of_dict({{"at", value_of(optimizer.at)},
+                         {"keys", Value::of_string(std::string(flattened ? kFlattened : kNested))},
+                         {"params", Value::of_list(std::move(params))}});
 }
 
 std::optional<Path> path_in(const Value* value) {
@@ -249,8 +242,7 @@ class Placing {
 
   void add_listed(std::pair<std::size_t, std::size_t> number, const GroupEntry& group,
                   std::vector<std::pair<std::string, Value>> settings) {
-    Value params;
-    params.kind = Value::Kind::list;
+    Value params = Value::of_list({});
     for (const std::string& name : group.params) params.items.push_back(Value::of_string(name));
     settings.emplace_back("params", std::move(params));
     for (auto& [name, value] : settings)
@@ -363,10 +355,10 @@ void put_parts(Catalog& content) {
   }
   content.values.push_back({std::string(kPartsKey),
                             {},
-                            dict_of({{"models", Value::of_list(std::move(models))},
-                                     {"optimizers", Value::of_list(std::move(optimizers))},
-                                     {"step", value_of(parts.step)},
-                                     {"others", Value::of_list(std::move(others))}})});
+                            Value::of_dict({{"models", Value::of_list(std::move(models))},
+                                            {"optimizers", Value::of_list(std::move(optimizers))},
+                                            {"step", value_of(parts.step)},
+                                            {"others", Value::of_list(std::move(others))}})});
 }
 
 void take_parts(Catalog& content) {

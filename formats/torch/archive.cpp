@@ -1,12 +1,11 @@
 #include "ebb/formats/torch/archive.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 
 #include "ebb/formats/core/refuse.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/torch/elements.h"
+#include "ebb/formats/torch/legacy.h"
 
 namespace ebb::formats {
 namespace {
@@ -22,14 +21,12 @@ Error bad_archive(const ZipReader& zip, std::string_view why) {
 
 // The old stream and the oldest tar are valid checkpoints of a kind this version does not read.
 Result<> refuse_old_forms(const ByteSource& source, std::uint64_t offset, std::uint64_t length) {
-  constexpr std::array<unsigned char, 15> kLegacy = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
-                                                     0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
   constexpr std::uint64_t kTarMagicAt = 257;
-  if (offset > source.size() || length > source.size() - offset || length < kLegacy.size())
+  if (offset > source.size() || length > source.size() - offset || length < kLegacyMagicBytes)
     return {};
   const std::uint64_t wanted = std::min<std::uint64_t>(length, kTarMagicAt + 5);
   EBB_TRY_ASSIGN(const ByteVector head, read_bytes(source, offset, wanted, wanted));
-  if (std::memcmp(head.data(), kLegacy.data(), kLegacy.size()) == 0)
+  if (is_legacy_magic(head))
     return refuse(Code::unsupported, source.name(), offset,
                   "a torch.save stream older than torch 1.6; save it again with a newer torch");
   if (wanted == kTarMagicAt + 5 && text_of(ByteView(head).subspan(kTarMagicAt, 5)) == "ustar")
@@ -61,29 +58,6 @@ Result<bool> is_big_endian(const ZipReader& zip) {
   if (text_of(bytes) == "little") return false;
   if (text_of(bytes) == "big") return true;
   return bad_archive(zip, "record 'byteorder' is neither 'little' nor 'big'");
-}
-
-void swap_bytes(ByteVector& bytes, std::size_t unit) {
-  for (std::size_t at = 0; at + unit <= bytes.size(); at += unit)
-    std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(at),
-                 bytes.begin() + static_cast<std::ptrdiff_t>(at + unit));
-}
-
-// Walks the tensor in row-major order, copying element by element along the last dimension.
-void gather(const TorchTensor& tensor, ByteView storage, ByteVector& into) {
-  const std::size_t width = bytes_of(tensor.dtype);
-  const std::size_t dims = tensor.shape.size();
-  Shape index(dims, 0);
-  std::uint64_t from = tensor.first;
-  for (std::size_t to = 0; to < into.size(); to += width) {
-    std::memcpy(into.data() + to, storage.data() + from * width, width);
-    for (std::size_t d = dims; d-- > 0;) {
-      from += tensor.strides[d];
-      if (++index[d] < tensor.shape[d]) break;
-      from -= tensor.strides[d] * tensor.shape[d];
-      index[d] = 0;
-    }
-  }
 }
 
 }  // namespace
@@ -137,14 +111,10 @@ Result<ByteVector> TorchArchive::elements(const TorchTensor& tensor, std::uint64
   if (bytes > limit)
     return refuse(Code::limit, zip_.source().name(), zip_.offset(),
                   compose("a tensor of {} bytes; the limit is {}", bytes, limit));
-  EBB_TRY_ASSIGN(const ByteVector storage, zip_.read(*record, limit));
+  EBB_TRY_ASSIGN(ByteVector storage, zip_.read(*record, limit));
   ByteVector into(static_cast<std::size_t>(bytes));
-  if (into.empty()) return into;
-  if (tensor.row_major())
-    std::memcpy(into.data(), storage.data() + tensor.first * bytes_of(tensor.dtype), into.size());
-  else
-    gather(tensor, storage, into);
-  if (big_endian_) swap_bytes(into, swap_unit(tensor.dtype));
+  EBB_TRY(read_elements(MemorySource(record->name, std::move(storage)), 0, tensor,
+                        big_endian_ ? ByteOrder::big : ByteOrder::little, 0, into));
   return into;
 }
 

@@ -1,13 +1,13 @@
 #include "ebb/formats/torch/file_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/pickle/pickle.h"
 #include "ebb/formats/torch/tensor.h"
-#include "ebb/formats/torch/torch_records.h"
 #include "ebb/formats/zip/zip_layout.h"
 
 namespace ebb::formats {
@@ -19,96 +19,61 @@ Shape shape_of(const Value& value) {
   return shape;
 }
 
-// Inert values as Python objects.
-class ValueWriter {
- public:
-  explicit ValueWriter(TorchFileWriter& file) : file_(file), pickle_(file.pickle()) {}
-
-  void write(const Value& value) {
-    switch (value.kind) {
-      case Value::Kind::none:
-        return pickle_.none();
-      case Value::Kind::boolean:
-        return pickle_.boolean(value.integer);
-      case Value::Kind::integer:
-        return pickle_.integer(value.integer);
-      case Value::Kind::big_integer:
-        return pickle_.big_integer(value.text);
-      case Value::Kind::real:
-        return pickle_.real(value.real);
-      case Value::Kind::complex:
-        return complex(value);
-      case Value::Kind::string:
-        return pickle_.string(value.text);
-      case Value::Kind::bytes:
-        return pickle_.bytes(value.raw);
-      case Value::Kind::list:
-        return list(value);
-      case Value::Kind::tuple:
-        return tuple(value);
-      case Value::Kind::set:
-        pickle_.global("__builtin__", "set");
-        list(value);
-        pickle_.tuple1();
-        return pickle_.reduce();
-      case Value::Kind::dict:
-        return dict(value);
-      case Value::Kind::size:
-        return pickle_.torch_size(shape_of(value));
-      case Value::Kind::dtype:
-        return pickle_.global("torch", torch_name_of(value.dtype));
-      case Value::Kind::tensor:
-        return file_.tensor(file_.add_storage(value.dtype, {value.raw}), 0, shape_of(value));
-      case Value::Kind::object:
-        return object(value);
-    }
-  }
-
- private:
-  void complex(const Value& value) {
-    pickle_.global("__builtin__", "complex");
-    pickle_.mark();
-    pickle_.real(value.real);
-    pickle_.real(value.imaginary);
-    pickle_.tuple();
-    pickle_.reduce();
-  }
-  // Of a data class: its constructor's arguments, then its attributes.
-  void object(const Value& value) {
-    EBB_CHECK(value.items.size() == 2);
-    const std::size_t dot = value.text.rfind('.');
-    pickle_.global(value.text.substr(0, dot), value.text.substr(dot + 1));
-    tuple(value.items[0]);
-    pickle_.reduce();
-    if (value.items[1].kind == Value::Kind::none) return;
-    write(value.items[1]);
-    pickle_.build();
-  }
-  void list(const Value& value) {
-    pickle_.empty_list();
-    pickle_.mark();
-    for (const Value& item : value.items) write(item);
-    pickle_.appends();
-  }
-  void tuple(const Value& value) {
-    if (value.items.empty()) return pickle_.empty_tuple();
-    pickle_.mark();
-    for (const Value& item : value.items) write(item);
-    pickle_.tuple();
-  }
-  void dict(const Value& value) {
-    pickle_.empty_dict();
-    pickle_.mark();
-    for (const auto& [key, item] : value.entries) {
-      write(key);
-      write(item);
-    }
-    pickle_.setitems();
-  }
-
-  TorchFileWriter& file_;
-  PickleWriter& pickle_;
+// What every archive of torch.save consists of.
+struct TorchRecord {
+  std::string_view name;
+  ByteVector bytes;
 };
+
+TorchRecord text_record(std::string_view name, std::string_view text) {
+  const ByteView bytes = view_of(text);
+  return {name, {bytes.begin(), bytes.end()}};
+}
+
+// Before and after the records of the storages.
+std::array<TorchRecord, 4> leading_records(ByteVector pickle) {
+  return {TorchRecord{"data.pkl", std::move(pickle)}, text_record(".format_version", "1"),
+          text_record(".storage_alignment", "64"), text_record("byteorder", "little")};
+}
+
+TorchRecord last_record() { return text_record("version", "3\n"); }
+
+Shape dense_strides(const Shape& shape) {
+  Shape strides(shape.size(), 1);
+  for (std::size_t i = shape.size(); i-- > 1;)
+    strides[i - 1] = strides[i] * std::max<std::uint64_t>(shape[i], 1);
+  return strides;
+}
+
+struct PickledStorage {
+  DType dtype = DType::f32;
+  std::uint64_t elems = 0;
+  std::string key;
+};
+// A dense tensor that begins at element `first` of the storage. REQUIRES: torch_name_of(dtype) is
+// not empty.
+void pickle_tensor(PickleWriter& pickle, const PickledStorage& storage, std::uint64_t first,
+                   const Shape& shape) {
+  const std::string_view name = torch_storage_of(storage.dtype);
+  const bool typed = !name.empty();
+  const auto stored = [&] {
+    pickle.string("storage");
+    typed ? pickle.global("torch", name) : pickle.global("torch.storage", "UntypedStorage");
+    pickle.string(storage.key);
+    pickle.string("cpu");
+    pickle.integer(
+        static_cast<std::int64_t>(typed ? storage.elems : storage.elems * bytes_of(storage.dtype)));
+  };
+  pickle.call("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3", [&] {
+    pickle.persistent([&] { pickle.tuple(stored); });
+    pickle.integer(static_cast<std::int64_t>(first));
+    pickle.int_tuple(shape);
+    pickle.int_tuple(dense_strides(shape));
+    pickle.boolean(0);                          // requires_grad
+    pickle.call("collections", "OrderedDict");  // no backward hooks
+    if (!typed) pickle.global("torch", torch_name_of(storage.dtype));
+  });
+}
 
 // Fragments of an archive, and which CRC32s its directory needs: known ones, or those of ranges
 // that are streamed.
@@ -203,6 +168,26 @@ class Assembly {
   std::vector<std::size_t> unknown_;  // positions in crcs_
 };
 
+// Up to the first element; `crcs`: of the records so far, and 0 for the tensor's.
+struct Begun {
+  ZipLayout zip;
+  ByteVector head;
+  std::vector<std::uint32_t> crcs;
+};
+
+Begun begin_tensor(DType dtype, const Shape& shape) {
+  PickleWriter pickle;
+  pickle_tensor(pickle, {dtype, volume(shape), "0"}, 0, shape);
+  Begun begun;
+  for (const TorchRecord& record : leading_records(pickle.finish())) {
+    append_bytes(begun.head, begun.zip.record(record.name, record.bytes));
+    begun.crcs.push_back(crc32_zip(0, record.bytes));
+  }
+  append_bytes(begun.head, begun.zip.begin("data/0", volume(shape) * bytes_of(dtype)));
+  begun.crcs.push_back(0);
+  return begun;
+}
+
 }  // namespace
 
 std::uint64_t TorchFileWriter::elems_of(DType dtype, const StoragePart& part) const {
@@ -221,7 +206,7 @@ std::uint32_t TorchFileWriter::add_storage(DType dtype, std::vector<StoragePart>
 }
 
 void TorchFileWriter::tensor(std::uint32_t storage, std::uint64_t first, const Shape& shape) {
-  pickle_tensor(pickle_,
+  pickle_tensor(*this,
                 {storages_[storage].dtype, storages_[storage].elems, std::to_string(storage)},
                 first, shape);
 }
@@ -232,11 +217,69 @@ void TorchFileWriter::tensor(std::uint32_t content_tensor) {
          entry.shape);
 }
 
-void TorchFileWriter::value(const Value& value) { ValueWriter(*this).write(value); }
+void TorchFileWriter::value(const Value& value) {
+  const auto items_of = [this](const Value& of) {
+    return [this, &of] {
+      for (const Value& item : of.items) this->value(item);
+    };
+  };
+  switch (value.kind) {
+    case Value::Kind::none:
+      return none();
+    case Value::Kind::boolean:
+      return boolean(value.integer);
+    case Value::Kind::integer:
+      return integer(value.integer);
+    case Value::Kind::big_integer:
+      return big_integer(value.text);
+    case Value::Kind::real:
+      return real(value.real);
+    case Value::Kind::complex:
+      return call("__builtin__", "complex", [&] {
+        real(value.real);
+        real(value.imaginary);
+      });
+    case Value::Kind::string:
+      return string(value.text);
+    case Value::Kind::bytes:
+      return bytes(value.raw);
+    case Value::Kind::list:
+      return list(items_of(value));
+    case Value::Kind::tuple:
+      return tuple(items_of(value));
+    case Value::Kind::set:
+      return call1("__builtin__", "set", [&] { list(items_of(value)); });
+    case Value::Kind::dict:
+      return dict([&] {
+        for (const auto& [key, item] : value.entries) {
+          this->value(key);
+          this->value(item);
+        }
+      });
+    case Value::Kind::size:
+      return torch_size(shape_of(value));
+    case Value::Kind::dtype:
+      return global("torch", torch_name_of(value.dtype));
+    case Value::Kind::tensor:
+      return tensor(add_storage(value.dtype, {value.raw}), 0, shape_of(value));
+    case Value::Kind::object: {  // a data class's constructor's arguments, then its attributes
+      EBB_CHECK(value.items.size() == 2);
+      const std::size_t dot = value.text.rfind('.');
+      call(value.text.substr(0, dot), value.text.substr(dot + 1), items_of(value.items[0]));
+      const Value& state = value.items[1];
+      if (state.kind != Value::Kind::none) build([&] { this->value(state); });
+    }
+  }
+}
+
+void TorchFileWriter::entry(std::string_view key, const Value& of) {
+  string(key);
+  value(of);
+}
 
 OutputFile TorchFileWriter::finish(std::string name, Rank writer) {
   Assembly archive(folder_);
-  for (const TorchRecord& record : leading_records(pickle_.finish()))
+  for (const TorchRecord& record : leading_records(PickleWriter::finish()))
     archive.record(record.name, record.bytes);
   for (std::size_t i = 0; i < storages_.size(); ++i) {
     Storage& storage = storages_[i];
@@ -271,6 +314,32 @@ std::string_view unwritable_part(const Value& value) {
     if (const auto part = unwritable_part(item); !part.empty()) return part;
   }
   return {};
+}
+
+ByteVector TensorArchiveWriter::head() const { return begin_tensor(dtype_, shape_).head; }
+
+ByteVector TensorArchiveWriter::tail(std::uint32_t crc) const {
+  Begun begun = begin_tensor(dtype_, shape_);
+  begun.crcs.back() = crc;
+  ByteVector out = begun.zip.end(crc);
+  const TorchRecord last = last_record();
+  append_bytes(out, begun.zip.record(last.name, last.bytes));
+  begun.crcs.push_back(crc32_zip(0, last.bytes));
+  append_bytes(out, begun.zip.directory(begun.crcs));
+  return out;
+}
+
+Result<ByteVector> value_archive(const Value& value) {
+  if (const std::string_view part = unwritable_part(value); !part.empty())
+    return Error{
+        Code::unsupported,
+        compose("a value holds an object of class {}, of which only the name is known", part)};
+  const Catalog nothing;
+  TorchFileWriter file(nothing);
+  file.value(value);
+  OutputFile made = file.finish("value", Rank{0});
+  EBB_CHECK(made.fragments.size() == 1);  // nothing in it is streamed
+  return std::get<ByteVector>(std::move(made.fragments.front().data));
 }
 
 }  // namespace ebb::formats

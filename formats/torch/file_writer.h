@@ -21,15 +21,13 @@ struct ZeroElems {
 };
 using StoragePart = std::variant<TensorData, ByteVector, ZeroElems>;
 
-class TorchFileWriter {
+// The object graph is one object, written in order by the calls of PickleWriter and those here.
+class TorchFileWriter : public PickleWriter {
  public:
   // `content`: what TensorData refers to; borrowed. `folder`: torch.save calls it by the file's
   // stem.
   explicit TorchFileWriter(const Catalog& content, std::string folder = "archive")
       : content_(content), folder_(std::move(folder)) {}
-
-  // The object graph: one object, written in order by the caller and by the calls below.
-  PickleWriter& pickle() { return pickle_; }
 
   // A dense storage of `dtype`, its parts one after another. Returns the number that tensor()
   // takes. REQUIRES: written_dtype of TensorData parts is dtype; torch has a name for it.
@@ -42,6 +40,8 @@ class TorchFileWriter {
   // Pickles a value; tensors in it get storages of their own. REQUIRES: unwritable_part(value) is
   // empty.
   void value(const Value& value);
+  using PickleWriter::entry;
+  void entry(std::string_view key, const Value& of);
 
   // Call once, last.
   OutputFile finish(std::string name, Rank writer);
@@ -56,11 +56,31 @@ class TorchFileWriter {
 
   const Catalog& content_;
   std::string folder_;
-  PickleWriter pickle_;
   std::vector<Storage> storages_;
 };
 
 // The name of the class that keeps `value` from being written; "" when it can be.
 std::string_view unwritable_part(const Value& value);
+
+// An archive of one dense tensor inside another file: head, then its row-major elements, then
+// tail(crc32 of them). The bytes around the elements are known before those are; only the CRC32 is
+// filled in afterwards (zip's data descriptor), so nothing is buffered or patched.
+class TensorArchiveWriter {
+ public:
+  // REQUIRES: torch_name_of(dtype) is not empty, and the shape's volume fits.
+  TensorArchiveWriter(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape)) {}
+
+  ByteVector head() const;  // a multiple of 64 bytes
+  std::uint64_t data_bytes() const { return volume(shape_) * bytes_of(dtype_); }
+  ByteVector tail(std::uint32_t crc32_zip) const;  // its size does not depend on the CRC
+
+ private:
+  DType dtype_;
+  Shape shape_;
+};
+
+// A whole archive of one value, as torch.save(value) would make it. Fails (Code::unsupported) for
+// what cannot be written back: an object of which only the class name is known.
+Result<ByteVector> value_archive(const Value& value);
 
 }  // namespace ebb::formats

@@ -119,8 +119,7 @@ class Converter {
   }
 
   Result<Value> dict(PickleId id) {
-    Value value;
-    value.kind = Value::Kind::dict;
+    Value value = Value::of_dict();
     const std::span<const PickleId> entries = graph_.items(id);
     value.entries.reserve(std::min<std::size_t>(entries.size() / 2, kMaxParts));
     std::vector<std::string_view> keys;
@@ -138,12 +137,9 @@ class Converter {
   }
 
   Result<Value> name(std::string_view global) {
+    if (const std::optional<DType> dtype = torch_dtype_named(global))
+      return Value::of_dtype(*dtype);
     Value value;
-    if (const std::optional<DType> dtype = torch_dtype_named(global)) {
-      value.kind = Value::Kind::dtype;
-      value.dtype = *dtype;
-      return value;
-    }
     value.kind = Value::Kind::object;
     value.text = global;
     return value;

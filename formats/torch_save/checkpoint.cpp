@@ -2,96 +2,103 @@
 
 #include "ebb/formats/core/check.h"
 
-namespace ebb::formats {
+namespace ebb::formats::torch_save {
 
-void TorchCheckpoint::expect(std::size_t records) {
+void FileCheckpoint::expect(std::size_t records) {
   records_.reserve(records_.size() + records);
+  expect_records(records);
   stored_.reserve(stored_.size() + records);
-  catalog_.tensors.reserve(catalog_.tensors.size() + records);
+  building().tensors.reserve(catalog().tensors.size() + records);
 }
 
-void TorchCheckpoint::add_file(std::string name, std::shared_ptr<const ByteSource> source,
-                               ByteOrder order) {
-  catalog_.files.push_back({std::move(name), source->size(), std::nullopt});
+void FileCheckpoint::add_file(std::string name, std::shared_ptr<const ByteSource> source,
+                              ByteOrder order) {
+  building().files.push_back({std::move(name), source->size(), std::nullopt});
   files_.push_back({std::move(source), order});
 }
 
-std::uint32_t TorchCheckpoint::add_record(StoredRecord record) {
-  records_.push_back({std::move(record), static_cast<std::uint32_t>(files_.size() - 1), 0});
-  return static_cast<std::uint32_t>(records_.size() - 1);
+std::uint32_t FileCheckpoint::add(StoredRecord stored) {
+  const ZipEntry& entry = stored.entry;
+  const bool checked = entry.has_crc() && !entry.deflated;  // inflating checks by itself
+  const std::uint32_t number = add_record({.name = entry.name,
+                                           .header_at = entry.header_at,
+                                           .at = stored.at,
+                                           .size = checked ? entry.size : 0,
+                                           .crc = entry.crc});
+  records_.push_back({entry.stored_size, static_cast<std::uint32_t>(files_.size() - 1), 0});
+  if (entry.deflated) deflated_.emplace(number, std::move(stored.entry));
+  return number;
 }
 
-void TorchCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record) {
-  const StoredRecord& place = records_[record].place;
-  const bool plain = !place.entry.deflated && tensor.row_major();
-  Chunk chunk{.box = whole(tensor.shape), .file = records_[record].file, .tag = stored_.size()};
-  chunk.offset = place.at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
-  chunk.length = plain ? tensor.bytes() : place.entry.stored_size;
+void FileCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t number) {
+  Record& of = records_[number];
+  const bool plain = !deflated_.contains(number) && tensor.row_major();
+  Chunk chunk{.box = whole(tensor.shape), .file = of.file, .tag = stored_.size()};
+  chunk.offset = record(number).at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
+  chunk.length = plain ? tensor.bytes() : of.stored_size;
   if (tensor.elems() != 0) entry.chunks.push_back(std::move(chunk));
-  records_[record].last = stored_.size();
-  stored_.push_back({std::move(tensor), record});
-  catalog_.tensors.push_back(std::move(entry));
+  of.last = stored_.size();
+  stored_.push_back({std::move(tensor), number});
+  building().tensors.push_back(std::move(entry));
 }
 
-void TorchCheckpoint::finish() {
-  std::vector<std::uint64_t> sizes;
-  for (const Record& record : records_) sizes.push_back(record.place.entry.size);
+void FileCheckpoint::finish() {
   for (std::uint64_t number = 0; number < stored_.size(); ++number)
     if (const Stored& stored = stored_[number]; lies_as_wanted(stored))
-      gaps_.hold(stored.record,
-                 {stored.tensor.first * bytes_of(stored.tensor.dtype), stored.tensor.bytes()},
-                 number);
-  gaps_.close(sizes);
+      hold(stored.record,
+           {stored.tensor.first * bytes_of(stored.tensor.dtype), stored.tensor.bytes()}, number);
+  close_records();
 }
 
-Result<> TorchCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
-                                     std::uint64_t first, std::span<std::byte> into) const {
+Result<> FileCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                    std::uint64_t first, std::span<std::byte> into) const {
   EBB_CHECK(chunk.tag < stored_.size());
   const Stored& stored = stored_[chunk.tag];
-  const StoredRecord& place = records_[stored.record].place;
-  Result<> done = place.entry.deflated
-                      ? read_inflated(stored, chunk.tag, first, into)
-                      : read_elements(*file_of(stored).source, place.at, stored.tensor,
-                                      file_of(stored).order, first, into);
-  if (done && !place.entry.deflated) done = check(stored, chunk.tag, first, into);
+  Result<> done;
+  if (deflated_.contains(stored.record)) {
+    done = read_inflated(stored, chunk.tag, first, into);
+  } else {
+    done = read_elements(*file_of(stored).source, record(stored.record).at, stored.tensor,
+                         file_of(stored).order, first, into);
+    if (done) done = check_read(stored, chunk.tag, first, into);
+  }
   if (!done) return std::move(done).error().about(label_of(tensor));
   return {};
 }
 
-Result<> TorchCheckpoint::read_inflated(const Stored& stored, std::uint64_t number,
-                                        std::uint64_t first, std::span<std::byte> into) const {
+Result<> FileCheckpoint::read_inflated(const Stored& stored, std::uint64_t number,
+                                       std::uint64_t first, std::span<std::byte> into) const {
   std::shared_ptr<const Inflating> open = inflating_.load();
   if (open == nullptr || open->record != stored.record) {
-    const StoredRecord& place = records_[stored.record].place;
     open = std::shared_ptr<const Inflating>(
-        new Inflating{stored.record, InflateSource(file_of(stored).source, place.at, place.entry)});
+        new Inflating{stored.record, InflateSource(file_of(stored).source, record(stored.record).at,
+                                                   deflated_.at(stored.record))});
     inflating_.store(open);
   }
   EBB_TRY(read_elements(open->source, 0, stored.tensor, file_of(stored).order, first, into));
-  const bool last_of_all =
-      records_[stored.record].last == number && first + into.size() == stored.tensor.bytes();
-  return last_of_all ? open->source.finish() : Result<>();
+  return is_last(stored, number, first, into) ? open->source.finish() : Result<>();
 }
 
-Result<> TorchCheckpoint::check(const Stored& stored, std::uint64_t number, std::uint64_t first,
-                                ByteView bytes) const {
-  const Record& record = records_[stored.record];
-  const ZipEntry& entry = record.place.entry;
-  if (!entry.has_crc()) return {};
+Result<> FileCheckpoint::check_read(const Stored& stored, std::uint64_t number, std::uint64_t first,
+                                    ByteView bytes) const {
   const TorchTensor& tensor = stored.tensor;
-  const CheckedRecord checked{entry.name, entry.header_at, record.place.at, entry.size, entry.crc};
-  if (lies_as_wanted(stored)) {
-    const FlatRange part{tensor.first * bytes_of(tensor.dtype) + first, bytes.size()};
-    return check_part(*tree_, *file_of(stored).source, checked, part.first, bytes,
-                      gaps_.beside(stored.record, part, number));
-  }
-  const bool last_of_all = record.last == number && first + bytes.size() == tensor.bytes();
-  return last_of_all ? check_record(*file_of(stored).source, checked) : Result<>();
+  const ByteSource& source = *file_of(stored).source;
+  if (lies_as_wanted(stored))
+    return check(source, stored.record, tensor.first * bytes_of(tensor.dtype) + first, bytes,
+                 number);
+  const CheckedRecord& whole = record(stored.record);
+  const bool now = whole.size > 0 && is_last(stored, number, first, bytes);
+  return now ? check_record(source, whole) : Result<>();
 }
 
-bool TorchCheckpoint::lies_as_wanted(const Stored& stored) const {
+bool FileCheckpoint::is_last(const Stored& stored, std::uint64_t number, std::uint64_t first,
+                             ByteView bytes) const {
+  return records_[stored.record].last == number && first + bytes.size() == stored.tensor.bytes();
+}
+
+bool FileCheckpoint::lies_as_wanted(const Stored& stored) const {
   return stored.tensor.row_major() &&
          (file_of(stored).order == ByteOrder::little || swap_unit(stored.tensor.dtype) == 1);
 }
 
-}  // namespace ebb::formats
+}  // namespace ebb::formats::torch_save

@@ -13,6 +13,7 @@
 #include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats {
+namespace torch_save {
 namespace {
 
 constexpr std::size_t kMaxDepth = 256;
@@ -112,7 +113,7 @@ class SeenItems {
 class Describer {
  public:
   explicit Describer(const std::shared_ptr<const SourceTree>& tree)
-      : tree_(*tree), checkpoint_(std::make_unique<TorchCheckpoint>(tree)) {
+      : tree_(*tree), checkpoint_(std::make_unique<FileCheckpoint>(tree)) {
     catalog().format = "torch";
   }
 
@@ -273,7 +274,7 @@ class Describer {
     }
     auto record = file_->record_of(tensor);
     if (!record) return std::move(record).error().about(json_string(joined(path_)));
-    const Known fresh{checkpoint_->add_record(std::move(*record)), tensor.storage.bytes};
+    const Known fresh{checkpoint_->add(std::move(*record)), tensor.storage.bytes};
     records_.insert_or_assign(tensor.storage.key, fresh);
     return fresh.number;
   }
@@ -303,7 +304,7 @@ class Describer {
   const TorchFile* file_ = nullptr;     // being read
   const PickleGraph* graph_ = nullptr;  // its
   std::string where_;
-  std::unique_ptr<TorchCheckpoint> checkpoint_;
+  std::unique_ptr<FileCheckpoint> checkpoint_;
   std::vector<PathItem> path_;
   std::uint64_t path_bytes_ = 0;
   std::unordered_map<std::string, Known> records_;            // of this file, by the storage's key
@@ -316,18 +317,20 @@ class Describer {
 };
 
 }  // namespace
+}  // namespace torch_save
 
 bool detect_torch(const SourceTree& tree) {
-  return index_in(tree) != nullptr || !candidates(tree).empty();
+  return torch_save::index_in(tree) != nullptr || !torch_save::candidates(tree).empty();
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree) {
-  Describer describer(tree);
-  const std::vector<std::string> names = candidates(*tree);
-  if (const SourceTree::Entry* entry = index_in(*tree)) {
+  torch_save::Describer describer(tree);
+  const std::vector<std::string> names = torch_save::candidates(*tree);
+  if (const SourceTree::Entry* entry = torch_save::index_in(*tree)) {
     EBB_TRY_ASSIGN(const auto source, tree->open(entry->name));
     EBB_TRY_ASSIGN(const WeightIndex index, read_weight_index(*source));
-    EBB_TRY_ASSIGN(const std::set<std::string> files, files_of(index, *tree, entry->name));
+    EBB_TRY_ASSIGN(const std::set<std::string> files,
+                   torch_save::files_of(index, *tree, entry->name));
     for (const std::string& name : files) EBB_TRY(describer.add(name));
     EBB_TRY(describer.check(index, entry->name));
     for (const std::string& name : names)

@@ -6,6 +6,7 @@
 #include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats {
+namespace torch_save {
 namespace {
 
 constexpr std::string_view kStem = "checkpoint";
@@ -60,17 +61,11 @@ class Emitter {
     if (const auto* leaf = std::get_if<Nesting::Leaf>(&place.what)) return write(*leaf);
     switch (Nesting::kind_of(place)) {
       case Nesting::Kind::dict:
-        return write_dict(place);
+        return file_.dict([&] { write_entries(place); });
       case Nesting::Kind::list:
-        file_.pickle().empty_list();
-        file_.pickle().mark();
-        write_positions(place);
-        return file_.pickle().appends();
+        return file_.list([&] { write_positions(place); });
       case Nesting::Kind::tuple:
-        if (place.children.empty()) return file_.pickle().empty_tuple();
-        file_.pickle().mark();
-        write_positions(place);
-        return file_.pickle().tuple();
+        return file_.tuple([&] { write_positions(place); });
     }
   }
 
@@ -79,17 +74,14 @@ class Emitter {
     file_.value(*std::get<const Value*>(leaf));
   }
 
-  void write_dict(const Nesting::Place& place) {
-    file_.pickle().empty_dict();
-    file_.pickle().mark();
+  void write_entries(const Nesting::Place& place) {
     for (const auto& [item, child] : place.children) {
       if (const auto* text = std::get_if<std::string>(&item))
-        file_.pickle().string(*text);
+        file_.string(*text);
       else
-        file_.pickle().integer(std::get<std::int64_t>(item));
+        file_.integer(std::get<std::int64_t>(item));
       write(nesting_.at(child));
     }
-    file_.pickle().setitems();
   }
 
   // Positions that nothing came for are None.
@@ -99,7 +91,7 @@ class Emitter {
       by_position.emplace(std::get<std::int64_t>(item), child);
     std::int64_t next = 0;
     for (const auto& [position, child] : by_position) {
-      for (; next < position; ++next) file_.pickle().none();
+      for (; next < position; ++next) file_.none();
       write(nesting_.at(child));
       ++next;
     }
@@ -113,7 +105,10 @@ class Emitter {
 };
 
 }  // namespace
+}  // namespace torch_save
 
-Result<EmitPlan> emit_torch(const EmitRequest& request) { return Emitter(request.content).run(); }
+Result<EmitPlan> emit_torch(const EmitRequest& request) {
+  return torch_save::Emitter(request.content).run();
+}
 
 }  // namespace ebb::formats

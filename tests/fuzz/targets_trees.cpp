@@ -45,11 +45,11 @@ void deepspeed_names(ByteView input) {
   for (std::size_t i = 0; i < kMaxNames && !rest.empty(); ++i) {
     const std::size_t line = std::min(rest.find('\n'), rest.size());
     const std::string name(rest.substr(0, line));
-    formats::parse_ds_name(name);
+    formats::deepspeed::parse_name(name);
     if (tree.find(name) == nullptr) tree.add(name, i == 0 ? "tag" : "");
     rest.remove_prefix(std::min(line + 1, rest.size()));
   }
-  if (const auto files = formats::find_ds_files(tree)) {
+  if (const auto files = formats::deepspeed::find_files(tree)) {
     for (const auto& [rank, name] : files->model) EBB_CHECK(tree.find(name) != nullptr);
     for (const auto& [rank, name] : files->optimizer) EBB_CHECK(tree.find(name) != nullptr);
   }

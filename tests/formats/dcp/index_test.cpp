@@ -146,21 +146,12 @@ TEST(DcpIndex, D14EmptyTensorsNeedNoItem) {
 
 TEST(DcpIndex, D15D16UnknownPartsAndPathsAreNoted) {
   formats::PickleWriter pickle;
-  pickle.global("torch.distributed.checkpoint.metadata", "Metadata");
-  pickle.empty_tuple();
-  pickle.newobj();
-  pickle.empty_dict();
-  pickle.mark();
-  for (const std::string_view name : {"state_dict_metadata", "storage_data"}) {
-    pickle.string(name);
-    pickle.empty_dict();
-  }
-  pickle.string("planner_data");
-  pickle.empty_list();
-  pickle.string("holograms");
-  pickle.integer(3);
-  pickle.setitems();
-  pickle.build();
+  pickle.object("torch.distributed.checkpoint.metadata", "Metadata", [&] {
+    for (const std::string_view name : {"state_dict_metadata", "storage_data"})
+      pickle.entry(name, [&] { pickle.empty_dict(); });
+    pickle.entry("planner_data", [&] { pickle.empty_list(); });
+    pickle.entry("holograms", 3);
+  });
   const auto checkpoint = describe_bytes(pickle.finish());
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
   std::string notes;

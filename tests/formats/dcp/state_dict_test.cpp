@@ -37,10 +37,7 @@ TEST(StateDictGroups, FlattenedSettingsThatAreEqualMakeOneGroup) {
 
 TEST(StateDictGroups, GroupsAreTheSameInWhicheverWayTheyAreSpelled) {
   Value params = Value::of_list({Value::of_string("w")});
-  Value group;
-  group.kind = Value::Kind::dict;
-  group.entries = {{Value::of_string("lr"), Value::of_real(0.1)},
-                   {Value::of_string("params"), params}};
+  const Value group = Value::of_dict({{"lr", Value::of_real(0.1)}, {"params", params}});
   const std::vector<std::vector<ValueEntry>> spellings = {
       {value("optim.param_groups", Value::of_list({group}))},
       {value("optim.param_groups.0.lr", Value::of_real(0.1)),

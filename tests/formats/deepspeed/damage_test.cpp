@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
-#include "ebb/formats/deepspeed/emit_pickle.h"
+#include "ebb/formats/torch/file_writer.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"
@@ -19,7 +19,6 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::PickleWriter;
 using formats::ZeroElems;
 using test_support::MemoryTree;
 
@@ -36,9 +35,9 @@ const Catalog kNothing;
 
 // Writes one file: `fill` gives the entries of the dict at its top.
 void add_file(MemoryTree& tree, const std::string& name,
-              const std::function<void(formats::TorchFileWriter&, PickleWriter&)>& fill) {
+              const std::function<void(formats::TorchFileWriter&)>& fill) {
   formats::TorchFileWriter file(kNothing);
-  formats::pickle_dict(file.pickle(), [&] { fill(file, file.pickle()); });
+  file.dict([&] { fill(file); });
   EmitPlan plan;
   plan.files.push_back(file.finish(name, Rank{0}));
   const test_support::MadeContent none("made", DType::f32);
@@ -48,49 +47,33 @@ void add_file(MemoryTree& tree, const std::string& name,
 }
 
 void add_model(MemoryTree& tree, const Crafted& crafted) {
-  add_file(tree, "t/mp_rank_00_model_states.pt", [&](auto& file, PickleWriter& pickle) {
-    pickle.string("module");
-    pickle.empty_dict();
-    pickle.string("param_shapes");
-    formats::pickle_list(pickle, [&] {
-      formats::pickle_dict(pickle, [&] {
-        for (std::size_t i = 0; i < crafted.shapes.size(); ++i) {
-          pickle.string("p" + std::to_string(i));
-          pickle.torch_size(crafted.shapes[i]);
-        }
+  add_file(tree, "t/mp_rank_00_model_states.pt", [&](auto& file) {
+    file.entry("module", Value::of_dict());
+    file.list("param_shapes", [&] {
+      file.dict([&] {
+        for (std::size_t i = 0; i < crafted.shapes.size(); ++i)
+          file.entry("p" + std::to_string(i), [&] { file.torch_size(crafted.shapes[i]); });
       });
     });
-    pickle.string("dp_world_size");
-    file.value(crafted.dp_world_size);
+    file.entry("dp_world_size", crafted.dp_world_size);
   });
 }
 
 void add_rank(MemoryTree& tree, const Crafted& crafted, std::size_t rank) {
   const std::string name = "t/zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_optim_states.pt";
-  add_file(tree, name, [&](auto& file, PickleWriter& pickle) {
-    pickle.string("optimizer_state_dict");
-    formats::pickle_dict(pickle, [&] {
-      formats::pickle_entry(pickle, "zero_stage", 2);
-      pickle.string("partition_count");
-      file.value(crafted.partition_count);
-      pickle.string("group_paddings");
-      file.value(Value::of_list({crafted.paddings[rank]}));
-      pickle.string("single_partition_of_fp32_groups");
-      formats::pickle_list(pickle, [&] {
+  add_file(tree, name, [&](auto& file) {
+    file.dict("optimizer_state_dict", [&] {
+      file.entry("zero_stage", 2);
+      file.entry("partition_count", crafted.partition_count);
+      file.entry("group_paddings", Value::of_list({crafted.paddings[rank]}));
+      file.list("single_partition_of_fp32_groups", [&] {
         const auto storage = file.add_storage(DType::f32, {ZeroElems{crafted.flats[rank]}});
         file.tensor(storage, 0, {crafted.flats[rank]});
       });
-      pickle.string("base_optimizer_state");
-      formats::pickle_dict(pickle, [&] {
-        pickle.string("state");
-        pickle.empty_dict();
-        pickle.string("param_groups");
-        formats::pickle_list(pickle, [&] {
-          formats::pickle_dict(pickle, [&] {
-            pickle.string("params");
-            file.value(Value::of_list({Value::of_int(0)}));
-          });
-        });
+      file.dict("base_optimizer_state", [&] {
+        file.entry("state", Value::of_dict());
+        const Value params = Value::of_list({Value::of_int(0)});
+        file.entry("param_groups", Value::of_list({Value::of_dict({{"params", params}})}));
       });
     });
   });

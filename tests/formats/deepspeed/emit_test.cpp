@@ -17,7 +17,6 @@ namespace {
 
 using formats::PickleGraph;
 using formats::PickleId;
-using test_support::dict_value;
 using test_support::MadeContent;
 using Param = MadeContent::Param;
 
@@ -94,8 +93,8 @@ MadeContent everything(DType model) {
   content.add_frozen("frozen.b", {1});
   content.add_buffer("mean", DType::f32, {6});
   content.add_buffer("count", DType::i64, {});
-  content.add_value("tied", dict_value({{"alias", Value::of_string("emb")}}));
-  content.add_value("lr_scheduler", dict_value({{"last_batch_iteration", Value::of_int(6)}}));
+  content.add_value("tied", Value::of_dict({{"alias", Value::of_string("emb")}}));
+  content.add_value("lr_scheduler", Value::of_dict({{"last_batch_iteration", Value::of_int(6)}}));
   content.add_value("epoch", Value::of_int(3));
   return content;
 }
@@ -291,12 +290,12 @@ TEST(DeepSpeedEmit, GivesGroupsWithoutSettingsThoseOfTheConfiguration) {
   content.edit().format = "deepspeed";
   content.edit().groups[0].settings.clear();
   const Value params =
-      dict_value({{"lr", Value::of_real(0.5)}, {"torch_adam", Value::of_bool(false)}});
+      Value::of_dict({{"lr", Value::of_real(0.5)}, {"torch_adam", Value::of_bool(false)}});
   content.add_value(
       "ds_config",
-      dict_value(
-          {{"optimizer", dict_value({{"type", Value::of_string("AdamW")}, {"params", params}})},
-           {"zero_optimization", dict_value({{"stage", Value::of_int(2)}})}}));
+      Value::of_dict(
+          {{"optimizer", Value::of_dict({{"type", Value::of_string("AdamW")}, {"params", params}})},
+           {"zero_optimization", Value::of_dict({{"stage", Value::of_int(2)}})}}));
   const Emitted emitted = emit(content, Policy::zero12, 2);
   ASSERT_EQ(emitted.checkpoint->catalog().groups.size(), 1u);
   const auto& settings = emitted.checkpoint->catalog().groups[0].settings;
@@ -335,10 +334,10 @@ TEST(DeepSpeedEmit, KeepsAScalersCountersAndMakesOneWhereHalfPrecisionHasNone) {
     return std::string("none");
   };
   EXPECT_EQ(scale_of(first), "65536.0");
-  content.add_value("loss_scaler", dict_value({{"class", Value::of_string("DynamicLossScaler")},
-                                               {"cur_scale", Value::of_real(512)},
-                                               {"cur_iter", Value::of_int(7)},
-                                               {"last_overflow_iter", Value::of_int(5)}}));
+  content.add_value("loss_scaler", Value::of_dict({{"class", Value::of_string("DynamicLossScaler")},
+                                                   {"cur_scale", Value::of_real(512)},
+                                                   {"cur_iter", Value::of_int(7)},
+                                                   {"last_overflow_iter", Value::of_int(5)}}));
   for (const Policy policy : {Policy::zero12, Policy::zero3}) {
     const Emitted emitted = emit(content, policy, 2);
     EXPECT_EQ(test_support::content_differences(content, *emitted.checkpoint), "");

@@ -9,14 +9,6 @@
 
 namespace ebb::test_support {
 
-Value dict_value(std::vector<std::pair<std::string, Value>> entries) {
-  Value dict;
-  dict.kind = Value::Kind::dict;
-  for (auto& [key, value] : entries)
-    dict.entries.emplace_back(Value::of_string(key), std::move(value));
-  return dict;
-}
-
 MadeContent::MadeContent(std::string format, DType model) : model_(model) {
   catalog_.format = std::move(format);
   catalog_.step = 7;

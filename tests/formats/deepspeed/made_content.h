@@ -45,9 +45,6 @@ class MadeContent : public Checkpoint {
   std::uint32_t next_ = 0;
 };
 
-// A dict of string keys.
-Value dict_value(std::vector<std::pair<std::string, Value>> entries);
-
 // One line for each tensor, group, step and value that `again` lacks or holds differently; it may
 // hold more. A "param" that `again` does not store must be its rounded master there.
 std::string content_differences(const Checkpoint& content, const Checkpoint& again);

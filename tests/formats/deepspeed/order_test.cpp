@@ -14,7 +14,6 @@ namespace ebb {
 
 namespace {
 
-using test_support::dict_value;
 using test_support::MadeContent;
 using test_support::MemoryTree;
 using Names = std::vector<std::string>;
@@ -65,9 +64,9 @@ constexpr const char* kModel3 = "zero_pp_rank_0_mp_rank_00_model_states.pt";
 
 Value run_of(std::int64_t stage, std::vector<std::pair<std::string, Value>> zero = {}) {
   zero.emplace_back("stage", Value::of_int(stage));
-  return dict_value({{"optimizer", dict_value({{"type", Value::of_string("Muon")}})},
-                     {"bf16", dict_value({{"enabled", Value::of_bool(true)}})},
-                     {"zero_optimization", dict_value(std::move(zero))}});
+  return Value::of_dict({{"optimizer", Value::of_dict({{"type", Value::of_string("Muon")}})},
+                         {"bf16", Value::of_dict({{"enabled", Value::of_bool(true)}})},
+                         {"zero_optimization", Value::of_dict(std::move(zero))}});
 }
 
 // What a job with two groups makes: each split in place, every half of 12 elements.
@@ -205,8 +204,7 @@ TEST(DeepSpeedOrder, ParametersAreDealtToTheRanksOnceWhateverTheyCameThrough) {
 
 TEST(DeepSpeedOrder, BF16OptimizerAndStageThreeDealNothing) {
   Value config = run_of(1, {{"round_robin_gradients", Value::of_bool(true)}});
-  config.entries.emplace_back(Value::of_string("data_types"),
-                              dict_value({{"grad_accum_dtype", Value::of_string("fp32")}}));
+  config.add("data_types", Value::of_dict({{"grad_accum_dtype", Value::of_string("fp32")}}));
   const MadeContent content = seven_and_five("dcp", config);
   EXPECT_EQ(buffers_of(*emit(content, Policy::zero12, 3).tree, kModel12), groups_of(content));
   EXPECT_EQ(buffers_of(*emit(content, Policy::zero3, 3).tree, kModel3), groups_of(content));

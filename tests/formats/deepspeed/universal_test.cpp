@@ -62,7 +62,7 @@ MadeContent muon_and_adam() {
   content.add_group("adamw", {{"emb", {11, 6}}, {"gain", {1}}}, 0.003);
   content.add_frozen("frozen", {3, 3});
   content.add_buffer("count", DType::i64, {});
-  content.add_value("tied", test_support::dict_value({{"alias", Value::of_string("emb")}}));
+  content.add_value("tied", Value::of_dict({{"alias", Value::of_string("emb")}}));
   content.add_value("epoch", Value::of_int(3));
   return content;
 }
@@ -82,7 +82,7 @@ TEST(Universal, HoldsMuonBesideAdamEachStateUnderItsOwnName) {
 
 // DeepSpeed's description of tensor-parallel shards: whoever converts it next needs it whole.
 TEST(Universal, KeepsTheAffineMap) {
-  const auto dict = [](auto... entries) { return test_support::dict_value({entries...}); };
+  const auto dict = [](auto... entries) { return Value::of_dict({entries...}); };
   const auto entry = [](std::string key, Value value) {
     return std::pair<std::string, Value>(std::move(key), std::move(value));
   };

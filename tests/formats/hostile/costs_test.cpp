@@ -13,7 +13,7 @@
 #include "ebb/formats/megatron/flat_boxes.h"
 #include "ebb/formats/registry.h"
 #include "ebb/formats/torch/archive.h"
-#include "ebb/formats/torch/writer.h"
+#include "ebb/formats/torch/file_writer.h"
 #include "tests/support/archives.h"
 #include "tests/support/cost.h"
 #include "tests/support/safetensors_file.h"

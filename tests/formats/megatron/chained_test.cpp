@@ -143,10 +143,7 @@ TEST_F(MadeChain, MastersAreCalledWhatTheirOptimizerCallsThem) {
   EXPECT_EQ(key("muon0", "master"), "chained_0.optimizer.state.fp32_param.muon0");
   EXPECT_EQ(key("adamw1", "master"), "chained_1.optimizer.state.param.adamw1");
   // A run before 0.18, or without the layout: the layer-wise optimizer has everything.
-  Value metadata;
-  metadata.kind = Value::Kind::dict;
-  metadata.entries.emplace_back(Value::of_string("chained_optim_avoid_prefix"),
-                                Value::of_bool(true));
+  const Value metadata = Value::of_dict({{"chained_optim_avoid_prefix", Value::of_bool(true)}});
   source_.catalog().values.push_back({"content_metadata", {}, metadata});
   EXPECT_EQ(key("adamw1", "master"), "optimizer.state.fp32_param.adamw1");
 }

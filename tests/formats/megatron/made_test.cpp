@@ -40,9 +40,7 @@ TEST_F(MegatronMade, AScalerOfMegatronsGoesAndComesBackWithTheOptimizers) {
     add(name, "exp_avg", DType::f32, {4});
     group(name, {name});
   }
-  Value scaler;
-  scaler.kind = Value::Kind::dict;
-  scaler.entries.emplace_back(Value::of_string("scale"), Value::of_real(512));
+  const Value scaler = Value::of_dict({{"scale", Value::of_real(512)}});
   source_.catalog().values.push_back({"loss_scaler", {}, scaler});
   for (const char* format : {"dcp", "ebb"}) {
     const auto there = written_as(source_, "megatron");

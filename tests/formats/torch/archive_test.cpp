@@ -7,7 +7,7 @@
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/pickle/pickle_writer.h"
 #include "ebb/formats/torch/archive.h"
-#include "ebb/formats/torch/writer.h"
+#include "ebb/formats/torch/file_writer.h"
 #include "tests/support/source_tree.h"
 
 namespace ebb {
@@ -117,25 +117,19 @@ TEST(TorchArchive, P09ACallInsideIsRefusedByNameWhereNamesMatter) {
 std::string complaint_about(std::int64_t numel, std::int64_t offset, std::int64_t rows,
                             std::int64_t stride) {
   formats::PickleWriter pickle;
-  pickle.global("torch._utils", "_rebuild_tensor_v2");
-  pickle.mark();
-  pickle.mark();
-  pickle.string("storage");
-  pickle.global("torch", "FloatStorage");
-  pickle.string("0");
-  pickle.string("cpu");
-  pickle.integer(numel);
-  pickle.tuple();
-  pickle.persistent();
-  pickle.integer(offset);
-  pickle.mark();
-  pickle.integer(rows);
-  pickle.tuple();
-  pickle.mark();
-  pickle.integer(stride);
-  pickle.tuple();
-  pickle.tuple();
-  pickle.reduce();
+  const auto storage = [&] {
+    pickle.string("storage");
+    pickle.global("torch", "FloatStorage");
+    pickle.string("0");
+    pickle.string("cpu");
+    pickle.integer(numel);
+  };
+  pickle.call("torch._utils", "_rebuild_tensor_v2", [&] {
+    pickle.persistent([&] { pickle.tuple(storage); });
+    pickle.integer(offset);
+    pickle.tuple([&] { pickle.integer(rows); });
+    pickle.tuple([&] { pickle.integer(stride); });
+  });
   const auto graph = PickleGraph::parse(pickle.finish(), "p");
   EBB_CHECK(graph.has_value());
   const auto tensor = torch_tensor(*graph, graph->root());
@@ -156,13 +150,11 @@ TEST(TorchTensor, P28P29MustLieInsideItsStorage) {
 }
 
 TEST(TorchArchive, ValuesWrittenReadBackEqual) {
-  Value list;
-  list.kind = Value::Kind::list;
-  list.items = {Value::of_int(-5), Value::of_real(0.1), Value::of_bool(true), Value::of_string("ü"),
-                Value::of_bytes({std::byte{0}, std::byte{0xff}, std::byte{0x80}})};
-  Value dict;
-  dict.kind = Value::Kind::dict;
-  dict.entries = {{Value::of_string("l"), list}, {Value::of_int(3), Value{}}};
+  const Value list = Value::of_list(
+      {Value::of_int(-5), Value::of_real(0.1), Value::of_bool(true), Value::of_string("ü"),
+       Value::of_bytes({std::byte{0}, std::byte{0xff}, std::byte{0x80}})});
+  Value dict = Value::of_dict({{"l", list}});
+  dict.entries.emplace_back(Value::of_int(3), Value{});
   const auto bytes = formats::value_archive(dict);
   ASSERT_TRUE(bytes.has_value());
   const auto archive = open_bytes(*bytes);

@@ -167,11 +167,8 @@ std::shared_ptr<test_support::MemoryTree> file_of_object(
 }
 
 TEST(TorchDescribe, P31QuantisedTensorsAreUnsupportedByName) {
-  const Error error = refusal_of(file_of_object([](formats::PickleWriter& pickle) {
-    pickle.global("torch._utils", "_rebuild_qtensor");
-    pickle.empty_tuple();
-    pickle.reduce();
-  }));
+  const Error error = refusal_of(file_of_object(
+      [](formats::PickleWriter& pickle) { pickle.call("torch._utils", "_rebuild_qtensor"); }));
   EXPECT_EQ(error.code, Code::unsupported);
   EXPECT_NE(error.message.find("_rebuild_qtensor"), std::string::npos) << error.message;
 }
@@ -186,13 +183,7 @@ TEST(TorchDescribe, MarksOverTheElementsAreNotIgnored) {
 TEST(TorchDescribe, P32CallsThatNoFrameworkWritesAreToldByNameAndStayInert) {
   const auto names_in = [](const char* module, const char* name) {
     const auto described = describe_torch(file_of_object([=](formats::PickleWriter& pickle) {
-      pickle.empty_dict();
-      pickle.mark();
-      pickle.string("x");
-      pickle.global(module, name);
-      pickle.empty_tuple();
-      pickle.reduce();
-      pickle.setitems();
+      pickle.dict([&] { pickle.entry("x", [&] { pickle.call(module, name); }); });
     }));
     std::vector<std::string> names;
     EXPECT_TRUE(described.has_value()) << described.error().message;

@@ -25,23 +25,16 @@ TEST(TorchFileWriter, StoragesOfPiecesZerosAndBytesHoldWhatTheirTensorsSay) {
   content.add("w", DType::f32, {6, 5}, random);
   content.add_chunk(0, formats::whole({6, 5}), 0);
   formats::TorchFileWriter file(content.catalog(), "model");
-  formats::PickleWriter& pickle = file.pickle();
-  pickle.empty_dict();
-  pickle.mark();
   const std::uint32_t flat = file.add_storage(
       DType::f32, {TensorData{0, {{2, 0}, {4, 5}}}, ZeroElems{3}, ByteVector(8, std::byte{7})});
   EXPECT_EQ(file.storage_elems(flat), 25u);
-  pickle.string("flat");
-  file.tensor(flat, 0, {25});
-  pickle.string("view");
-  file.tensor(flat, 5, {2, 5});
-  pickle.string("whole");
-  file.tensor(0);
-  pickle.string("none");
-  file.tensor(file.add_storage(DType::bf16, {}), 0, {0, 4});
-  pickle.string("value");
-  file.value(Value::of_string("text"));
-  pickle.setitems();
+  file.dict([&] {
+    file.entry("flat", [&] { file.tensor(flat, 0, {25}); });
+    file.entry("view", [&] { file.tensor(flat, 5, {2, 5}); });
+    file.entry("whole", [&] { file.tensor(0); });
+    file.entry("none", [&] { file.tensor(file.add_storage(DType::bf16, {}), 0, {0, 4}); });
+    file.entry("value", Value::of_string("text"));
+  });
   EmitPlan plan;
   plan.files.push_back(file.finish("m.pt", Rank{0}));
   const auto tree = test_support::carry_out(plan, content, "out");

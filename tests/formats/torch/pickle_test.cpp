@@ -243,13 +243,10 @@ TEST(Pickle, ReadsIntegersOfEveryWidth) {
 
 TEST(Pickle, NeverCrashesOnAFlippedByte) {
   formats::PickleWriter writer;
-  writer.empty_dict();
-  writer.mark();
-  for (int i = 0; i < 12; ++i) {
-    writer.string("key" + std::to_string(i));
-    writer.torch_size({3, 4, 5});
-  }
-  writer.setitems();
+  writer.dict([&] {
+    for (int i = 0; i < 12; ++i)
+      writer.entry("key" + std::to_string(i), [&] { writer.torch_size({3, 4, 5}); });
+  });
   const ByteVector good = writer.finish();
   for (std::size_t at = 0; at < good.size(); ++at) {
     for (int value = 0; value < 256; ++value) {
@@ -263,10 +260,7 @@ TEST(Pickle, NeverCrashesOnAFlippedByte) {
 
 TEST(Pickle, EveryPrefixIsRefused) {
   formats::PickleWriter writer;
-  writer.global("torch", "Size");
-  writer.int_tuple(std::array<std::uint64_t, 3>{1, 70000, 1ull << 40});
-  writer.tuple1();
-  writer.reduce();
+  writer.torch_size({1, 70000, 1ull << 40});
   const ByteVector good = writer.finish();
   for (std::size_t size = 0; size < good.size(); ++size)
     EXPECT_FALSE(

@@ -8,7 +8,7 @@
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/torch/archive.h"
-#include "ebb/formats/torch/writer.h"
+#include "ebb/formats/torch/file_writer.h"
 #include "tests/support/archives.h"
 
 namespace ebb {
