@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ebb/formats/core/compose.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -49,7 +50,7 @@ std::string_view name_of(Lane lane) {
 
 void Trace::add(Rank rank, Lane lane, const char* name, Clock::time_point begin,
                 Clock::time_point end, Transfer transfer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (spans_.size() < most_spans_)
     spans_.push_back({name, begin, end, rank, lane, transfer});
   else
@@ -97,7 +98,7 @@ void Trace::append_counters(std::string& json) const {
 }
 
 std::string Trace::to_chrome_json() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::string json = compose(
       "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":{}},\n\"traceEvents\":[\n",
       dropped_);

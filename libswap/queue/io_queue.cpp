@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ebb/libswap/queue/io_scheduler.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
 
@@ -37,20 +38,20 @@ Error forked() {
 class Answer {
  public:
   void set(Result<> result) {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     result_ = std::move(result);
     ready_.notify_one();  // inside the lock: the waiter destroys this object
   }
   Result<> wait() {
-    std::unique_lock lock(mutex_);
-    ready_.wait(lock, [this] { return result_.has_value(); });
+    const MutexLock lock(mutex_);
+    while (!result_) ready_.wait(mutex_);
     return *std::move(result_);
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::optional<Result<>> result_;
+  Mutex mutex_;
+  Condition ready_;
+  std::optional<Result<>> result_ EBB_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -68,17 +69,17 @@ struct IoQueue::Impl {
   const std::uint64_t owner = process_id();
   std::thread thread;
 
-  mutable std::mutex mutex;  // guards what follows
-  std::vector<IoRequest> incoming;
-  bool stopping = false;
-  IoStats stats;
+  mutable Mutex mutex;
+  std::vector<IoRequest> incoming EBB_GUARDED_BY(mutex);
+  bool stopping EBB_GUARDED_BY(mutex) = false;
+  IoStats stats EBB_GUARDED_BY(mutex);
 };
 
 bool IoQueue::Impl::take_incoming() {
   std::vector<IoRequest> taken;
   bool leave = false;
   {
-    const std::lock_guard guard(mutex);
+    const MutexLock lock(mutex);
     taken.swap(incoming);
     leave = stopping && taken.empty() && scheduler.idle();
   }
@@ -96,8 +97,7 @@ void IoQueue::Impl::run() {
     const std::size_t count = scheduler.has_answers() ? 0 : backend->wait(done);
     for (std::size_t i = 0; i < count; ++i) scheduler.complete(done[i]);
     {
-      const std::lock_guard guard(
-          mutex);  // before the answers, so that who gets one finds it counted
+      const MutexLock lock(mutex);  // before the answers, so that who gets one finds it counted
       stats = scheduler.stats();
     }
     scheduler.answer_finished();
@@ -121,7 +121,7 @@ IoQueue::~IoQueue() {
     return;
   }
   {
-    const std::lock_guard guard(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     impl_->stopping = true;
   }
   impl_->backend->wake();
@@ -135,7 +135,7 @@ void IoQueue::submit(IoRequest request) {
   }
   bool first = false;
   {
-    const std::lock_guard guard(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     first = impl_->incoming.empty();
     impl_->incoming.push_back(std::move(request));
   }
@@ -176,7 +176,7 @@ Result<> IoQueue::sync_data(FileId file) {
 IoBackend& IoQueue::backend() { return *impl_->backend; }
 
 IoStats IoQueue::stats() const {
-  const std::lock_guard guard(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->stats;
 }
 

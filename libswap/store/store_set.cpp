@@ -1,13 +1,13 @@
 #include "ebb/libswap/store/store_set.h"
 
 #include <algorithm>
-#include <mutex>
 #include <random>
 #include <string>
 
 #include "ebb/formats/native/survey.h"
 #include "ebb/libswap/store/io_source.h"
 #include "ebb/libswap/store/store_removal.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -52,9 +52,9 @@ struct SwapDirectory::Impl {
   IoQueue& io;
   const fs::path path;
   std::optional<FileId> lock_file;
-  mutable std::mutex mutex;  // guards what follows
-  std::optional<Entry> current;
-  std::optional<Uuid> fresh;
+  mutable Mutex mutex;
+  std::optional<Entry> current EBB_GUARDED_BY(mutex);
+  std::optional<Uuid> fresh EBB_GUARDED_BY(mutex);
 };
 
 SwapDirectory::SwapDirectory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -126,6 +126,7 @@ Result<> SwapDirectory::Impl::find_current() {
                          surveys[used[0]].where, surveys[used[1]].where),
                  "move one of them away"};
   for (const Uuid& uuid : empty) EBB_TRY(remove_store(uuid));
+  const MutexLock lock(mutex);
   for (const Survey& one : surveys) {
     const auto uuid =
         formats::native::store_in_directory_name(fs::path(one.where).filename().string());
@@ -162,12 +163,12 @@ Result<> SwapDirectory::Impl::finish_removals() {
 const fs::path& SwapDirectory::path() const { return impl_->path; }
 
 std::optional<SwapDirectory::Entry> SwapDirectory::current() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->current;
 }
 
 Result<SwapDirectory::Entry> SwapDirectory::fresh() {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   if (!impl_->fresh) impl_->fresh = draw_uuid();
   Entry entry;
   entry.uuid = *impl_->fresh;
@@ -176,7 +177,7 @@ Result<SwapDirectory::Entry> SwapDirectory::fresh() {
 }
 
 Result<> SwapDirectory::discard(const Uuid& fresh) {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   if (impl_->fresh != fresh) return {};
   impl_->fresh.reset();
   EBB_TRY_ASSIGN(const bool there, impl_->io.backend().exists(impl_->path_of(fresh)));
@@ -184,7 +185,7 @@ Result<> SwapDirectory::discard(const Uuid& fresh) {
 }
 
 Result<> SwapDirectory::adopt() {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   if (!impl_->fresh) return {};
   EBB_TRY_ASSIGN(const Survey survey, impl_->survey(*impl_->fresh));
   EBB_TRY(survey.complete());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -16,29 +17,29 @@ class Writes {
  public:
   // False: a write failed, start no more.
   bool wait_for_room() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return in_flight_ < kInFlight; });
+    const MutexLock lock(mutex_);
+    while (in_flight_ >= kInFlight) changed_.wait(mutex_);
     if (!outcome_) return false;
     ++in_flight_;
     return true;
   }
   void done(Result<> result) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     --in_flight_;
     if (!result && outcome_) outcome_ = std::move(result);
     changed_.notify_all();
   }
   Result<> finish() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return in_flight_ == 0; });
+    const MutexLock lock(mutex_);
+    while (in_flight_ != 0) changed_.wait(mutex_);
     return outcome_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::uint32_t in_flight_ = 0;
-  Result<> outcome_;
+  Mutex mutex_;
+  Condition changed_;
+  std::uint32_t in_flight_ EBB_GUARDED_BY(mutex_) = 0;
+  Result<> outcome_ EBB_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/file_lock.h"
 #include "ebb/libswap/sys/file_size_signal.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -81,7 +82,7 @@ std::string from_to(const fs::path& from, const fs::path& to) {
 
 Result<FileId> PosixBackend::open(const fs::path& path, const OpenOptions& options) {
   EBB_TRY_ASSIGN(OpenFile file, open_regular_file(path, options));
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   const FileId id{next_++};
   files_.emplace(id, std::make_shared<const OpenFile>(std::move(file)));
   return id;
@@ -91,7 +92,7 @@ Result<> PosixBackend::close(FileId file) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   // A forked child may still hold the descriptor; the lock must not outlive this close.
   unlock_file(open->descriptor.get());
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   files_.erase(file);
   return {};
 }
@@ -230,7 +231,7 @@ Result<std::uint64_t> PosixBackend::free_bytes(const fs::path& directory) {
 }
 
 std::shared_ptr<const OpenFile> PosixBackend::find(FileId file) const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = files_.find(file);
   return found == files_.end() ? nullptr : found->second;
 }

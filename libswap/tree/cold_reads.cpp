@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/posix_backend.h"
 
 namespace ebb::libswap {
@@ -42,13 +43,13 @@ std::size_t resident_bytes(int descriptor, std::uint64_t offset, std::size_t siz
 
 BounceBuffers::Lease::~Lease() {
   if (memory_.size() == 0) return;  // moved from
-  const std::lock_guard guard(owner_->mutex_);
+  const MutexLock lock(owner_->mutex_);
   owner_->free_.push_back(std::move(memory_));
 }
 
 Result<BounceBuffers::Lease> BounceBuffers::take() {
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     if (!free_.empty()) {
       AlignedBuffer memory = std::move(free_.back());
       free_.pop_back();

@@ -8,13 +8,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/tree/descriptor_cache.h"
 
 namespace ebb::libswap {
@@ -41,8 +41,8 @@ class BounceBuffers {
   Result<Lease> take();
 
  private:
-  std::mutex mutex_;
-  std::vector<AlignedBuffer> free_;
+  Mutex mutex_;
+  std::vector<AlignedBuffer> free_ EBB_GUARDED_BY(mutex_);
 };
 
 // From here on a read is worth a look at what is in memory.

@@ -1,10 +1,12 @@
 #include "ebb/libswap/tree/decoded_items.h"
 
+#include "ebb/libswap/sys/mutex.h"
+
 namespace ebb::libswap {
 
 std::shared_ptr<DecodedItems::Slot> DecodedItems::slot_of(const std::string& key,
                                                           std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto known = by_key_.find(key); known != by_key_.end()) {
     kept_.splice(kept_.begin(), kept_, known->second);
     return kept_.front().slot;
@@ -23,7 +25,7 @@ std::shared_ptr<DecodedItems::Slot> DecodedItems::slot_of(const std::string& key
 Result<DecodedItems::Item> DecodedItems::get(const std::string& key, std::uint64_t bytes,
                                              const std::function<Result<Item>()>& make) {
   const std::shared_ptr<Slot> slot = slot_of(key, bytes);
-  const std::lock_guard lock(slot->making);
+  const MutexLock lock(slot->making);
   if (slot->item == nullptr) {
     EBB_TRY_ASSIGN(slot->item, make());
   }

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <list>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
 #include "ebb/formats/core/byte_source.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -24,8 +24,8 @@ class DecodedItems {
 
  private:
   struct Slot {
-    std::mutex making;
-    Item item;  // guarded by making
+    Mutex making;
+    Item item EBB_GUARDED_BY(making);
   };
   struct Kept {
     std::string key;
@@ -35,10 +35,10 @@ class DecodedItems {
   std::shared_ptr<Slot> slot_of(const std::string& key, std::uint64_t bytes);
 
   const std::uint64_t limit_;
-  std::mutex mutex_;
-  std::list<Kept> kept_;  // guarded by mutex_; the latest first
-  std::unordered_map<std::string_view, std::list<Kept>::iterator> by_key_;  // guarded by mutex_
-  std::uint64_t kept_bytes_ = 0;                                            // guarded by mutex_
+  Mutex mutex_;
+  std::list<Kept> kept_ EBB_GUARDED_BY(mutex_);  // the latest first
+  std::unordered_map<std::string_view, std::list<Kept>::iterator> by_key_ EBB_GUARDED_BY(mutex_);
+  std::uint64_t kept_bytes_ EBB_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ebb::libswap

@@ -3,7 +3,7 @@
 namespace ebb::libswap {
 
 DescriptorCache::Shared DescriptorCache::find(const void* key) {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = places_.find(key);
   if (found == places_.end()) return nullptr;
   slots_.splice(slots_.begin(), slots_, found->second);
@@ -12,7 +12,7 @@ DescriptorCache::Shared DescriptorCache::find(const void* key) {
 
 DescriptorCache::Shared DescriptorCache::insert(const void* key, Descriptor descriptor) {
   auto shared = std::make_shared<const Descriptor>(std::move(descriptor));
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   // Two readers may have opened the same file at once: the first one's stays.
   const auto found = places_.find(key);
   if (found != places_.end()) return found->second->descriptor;
@@ -26,7 +26,7 @@ DescriptorCache::Shared DescriptorCache::insert(const void* key, Descriptor desc
 }
 
 void DescriptorCache::forget(const void* key) {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = places_.find(key);
   if (found == places_.end()) return;
   slots_.erase(found->second);

@@ -4,9 +4,9 @@
 
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/unique.h"
 
 namespace ebb::libswap {
@@ -26,9 +26,9 @@ class DescriptorCache {
     Shared descriptor;
   };
   std::size_t capacity_;
-  std::mutex mutex_;
-  std::list<Slot> slots_;  // used last first
-  std::unordered_map<const void*, std::list<Slot>::iterator> places_;
+  Mutex mutex_;
+  std::list<Slot> slots_ EBB_GUARDED_BY(mutex_);  // used last first
+  std::unordered_map<const void*, std::list<Slot>::iterator> places_ EBB_GUARDED_BY(mutex_);
 };
 
 }  // namespace ebb::libswap

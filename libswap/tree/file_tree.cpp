@@ -17,6 +17,7 @@
 #include "ebb/formats/core/units.h"
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/file_lock.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/tree/cold_reads.h"
 #include "ebb/libswap/tree/decoded_items.h"
@@ -217,7 +218,7 @@ class FileTree : public formats::SourceTree {
   std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
                                     ByteView bytes) const override {
     const std::uint32_t crc = formats::crc32_zip(0, bytes);
-    const std::lock_guard lock(seen_mutex_);
+    const MutexLock lock(seen_mutex_);
     return seen_.add(key, size, first, bytes, crc);
   }
   // A descriptor of its own: that of the cache comes and goes.
@@ -231,8 +232,8 @@ class FileTree : public formats::SourceTree {
   std::shared_ptr<const Files> files_;
   std::vector<Entry> entries_;
   mutable DecodedItems decoded_{kMostDecoded};
-  mutable std::mutex seen_mutex_;
-  mutable formats::SeenParts seen_;  // guarded by seen_mutex_
+  mutable Mutex seen_mutex_;
+  mutable formats::SeenParts seen_ EBB_GUARDED_BY(seen_mutex_);
 };
 
 bool is_inside(const fs::path& target, const fs::path& root) {

@@ -30,19 +30,18 @@ OutputFiles::~OutputFiles() {
 
 Result<> OutputFiles::ensure_open(std::uint32_t file) {
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     Output& output = outputs_[file];
-    changed_.wait(lock, [&] {
-      return stopped_ || output.state == State::open ||
-             (output.state == State::absent && open_ < kMostOpen);
-    });
+    while (!stopped_ && output.state != State::open &&
+           (output.state != State::absent || open_ >= kMostOpen))
+      changed_.wait(mutex_);
     if (stopped_) return Error{Code::cancelled, "another file could not be written"};
     if (output.state == State::open) return {};
     output.state = State::opening;
     ++open_;
   }
   Result<Output> made = make(files_[file]);
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   if (made) {
     outputs_[file] = *made;
   } else {
@@ -83,7 +82,7 @@ Result<OutputFiles::Output> OutputFiles::make(const OutputFile& file) {
 }
 
 OutputFiles::Output OutputFiles::get(std::uint32_t file) const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   EBB_CHECK(outputs_[file].state == State::open);
   return outputs_[file];
 }
@@ -98,20 +97,20 @@ void OutputFiles::write(std::uint32_t file, std::uint64_t offset, std::span<std:
 }
 
 Result<> OutputFiles::sync(std::span<const std::uint32_t> files) {
-  std::mutex mutex;
-  std::condition_variable all_back;
+  Mutex mutex;
+  Condition all_back;
   std::size_t missing = files.size();
   std::optional<Error> failure;
   for (const std::uint32_t file : files) {
     io_.submit(
         {RawOp::Kind::sync_data, get(file).id, 0, {}, settings_.priority, [&](Result<> result) {
-           const std::lock_guard guard(mutex);
+           const MutexLock lock(mutex);
            if (!result && !failure) failure = std::move(result).error();
            if (--missing == 0) all_back.notify_all();  // inside: the waiter ends the mutex
          }});
   }
-  std::unique_lock lock(mutex);
-  all_back.wait(lock, [&] { return missing == 0; });
+  const MutexLock lock(mutex);
+  while (missing != 0) all_back.wait(mutex);
   if (failure) return *failure;
   return {};
 }
@@ -125,7 +124,7 @@ Result<> OutputFiles::cut(std::uint32_t file, std::uint64_t size) {
 Result<> OutputFiles::close(std::uint32_t file) {
   const FileId id = get(file).id;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     outputs_[file].state = State::closed;
     --open_;
     changed_.notify_all();
@@ -134,13 +133,13 @@ Result<> OutputFiles::close(std::uint32_t file) {
 }
 
 void OutputFiles::stop() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   stopped_ = true;
   changed_.notify_all();
 }
 
 std::uint32_t OutputFiles::open_now() const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   return open_;
 }
 

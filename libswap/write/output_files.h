@@ -2,15 +2,14 @@
 // Thread-safe; workers open and write, one committer makes durable and closes.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -71,11 +70,11 @@ class OutputFiles {
   std::span<const OutputFile> files_;
   Settings settings_;
   Direct direct_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Output> outputs_;
-  std::uint32_t open_ = 0;  // or being opened
-  bool stopped_ = false;
+  mutable Mutex mutex_;
+  Condition changed_;
+  std::vector<Output> outputs_ EBB_GUARDED_BY(mutex_);
+  std::uint32_t open_ EBB_GUARDED_BY(mutex_) = 0;  // or being opened
+  bool stopped_ EBB_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ebb::libswap

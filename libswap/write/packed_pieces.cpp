@@ -6,6 +6,7 @@
 #include "ebb/formats/catalog/range_crcs.h"
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/write/output_files.h"
 
 namespace ebb::libswap {
@@ -114,10 +115,10 @@ bool PackedPieces::fits(const FinishedPiece& finished) const {
 }
 
 void PackedPieces::resume(const Piece& piece, const FinishedPiece& finished) {
+  const MutexLock lock(mutex_);
   settle(piece, finished.frames);
 }
 
-// REQUIRES: mutex_ is held, or nobody else is here.
 void PackedPieces::settle(const Piece& piece, const Frames& frames) {
   std::uint64_t end = frames.offset;
   for (std::uint64_t i = 0; i < piece.items; ++i) {
@@ -130,24 +131,24 @@ void PackedPieces::settle(const Piece& piece, const Frames& frames) {
 }
 
 void PackedPieces::stop() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   stopped_.store(true);
   settled_.notify_all();
 }
 
 std::uint64_t PackedPieces::size_of(std::uint32_t file) const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   return ends_[file];
 }
 
 formats::ItemPlaces PackedPieces::places() const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   return places_;
 }
 
 Result<std::unique_ptr<PackedPieces::Packer>> PackedPieces::take_packer() {
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     if (!packers_.empty()) {
       std::unique_ptr<Packer> packer = std::move(packers_.back());
       packers_.pop_back();
@@ -160,7 +161,7 @@ Result<std::unique_ptr<PackedPieces::Packer>> PackedPieces::take_packer() {
 }
 
 void PackedPieces::give_back(std::unique_ptr<Packer> packer) {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   packers_.push_back(std::move(packer));
 }
 
@@ -183,8 +184,8 @@ Result<MadePiece> PackedPieces::make_head(const Piece& piece) {
   const formats::PackedHead& head = *files_[piece.file].head;
   ByteVector bytes;
   {
-    std::unique_lock lock(mutex_);
-    settled_.wait(lock, [&] { return stopped_.load() || unsettled_[piece.file] == 0; });
+    const MutexLock lock(mutex_);
+    while (!stopped_.load() && unsettled_[piece.file] != 0) settled_.wait(mutex_);
     if (stopped_.load()) return stopped();
     bytes = head.bytes(places_[piece.file]);
   }
@@ -207,7 +208,7 @@ Result<MadePiece> PackedPieces::make(const Piece& piece, const Workplace& place)
   give_back(std::move(packer));
   std::uint64_t size = 0;
   for (const std::uint64_t length : made.finished.frames.lengths) size += length;
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   made.offset = formats::align_up(ends_[piece.file], place.granule);
   made.bytes = into.bytes.first(size);
   made.finished.frames.offset = made.offset;

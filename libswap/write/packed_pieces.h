@@ -7,13 +7,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <semaphore>
 #include <vector>
 
 #include "ebb/formats/core/compress.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/write/piece_filler.h"
 #include "ebb/libswap/write/piece_maker.h"
 
@@ -64,7 +63,7 @@ class PackedPieces : public PieceMaker {
   Result<std::uint64_t> pack_item(Packer& packer, const OutputFile& file,
                                   const formats::PackedItem& item, std::span<std::byte> into,
                                   Shares& shares);
-  void settle(const Piece& piece, const Frames& frames);
+  void settle(const Piece& piece, const Frames& frames) EBB_REQUIRES(mutex_);
 
   const PieceFiller& filler_;
   const std::vector<OutputFile>& files_;
@@ -72,12 +71,13 @@ class PackedPieces : public PieceMaker {
   Pieces pieces_;
   std::atomic<bool> stopped_ = false;
   std::binary_semaphore large_{1};  // who makes a run beyond kKept
-  mutable std::mutex mutex_;
-  std::condition_variable settled_;
-  std::vector<std::unique_ptr<Packer>> packers_;  // that nobody uses
-  std::vector<std::uint64_t> ends_;               // of what lies in each file
-  std::vector<std::uint64_t> unsettled_;          // items of each file that lie nowhere yet
-  formats::ItemPlaces places_;
+  mutable Mutex mutex_;
+  Condition settled_;
+  std::vector<std::unique_ptr<Packer>> packers_ EBB_GUARDED_BY(mutex_);  // that nobody uses
+  std::vector<std::uint64_t> ends_ EBB_GUARDED_BY(mutex_);  // of what lies in each file
+  // Items of each file that lie nowhere yet.
+  std::vector<std::uint64_t> unsettled_ EBB_GUARDED_BY(mutex_);
+  formats::ItemPlaces places_ EBB_GUARDED_BY(mutex_);
 };
 
 }  // namespace ebb::libswap

@@ -150,7 +150,7 @@ PieceFiller::PieceFiller(const Checkpoint& content, const EmitPlan& plan, const 
 }
 
 Result<const formats::BoxReader*> PieceFiller::reader_of(std::uint32_t tensor) const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   std::unique_ptr<formats::BoxReader>& reader = readers_[tensor];
   if (reader == nullptr) {
     EBB_TRY_ASSIGN(formats::BoxReader made,

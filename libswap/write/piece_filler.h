@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/libswap/publish/finished_piece.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/write/plan_check.h"
 
 namespace ebb::libswap {
@@ -38,8 +38,9 @@ class PieceFiller {
   const EmitPlan& plan_;
   const Stores& stores_;
   std::vector<std::vector<std::uint32_t>> derived_from_;  // numbers in plan.derived, by tensor
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<formats::BoxReader>> readers_;  // made when first needed
+  mutable Mutex mutex_;
+  // Made when first needed.
+  mutable std::vector<std::unique_ptr<formats::BoxReader>> readers_ EBB_GUARDED_BY(mutex_);
 };
 
 // The fragments of a file that reach into a range, or may: those that begin before its end, from

@@ -8,6 +8,7 @@
 
 #include "ebb/formats/core/units.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/thread.h"
 
 namespace ebb::libswap {
@@ -35,7 +36,7 @@ class Writing {
  private:
   struct Buffer {
     std::span<std::byte> bytes;
-    bool in_flight = false;  // guarded by mutex_
+    bool in_flight = false;  // mutex_ guards it
   };
   struct Worker {
     AlignedBuffer memory;
@@ -72,13 +73,13 @@ class Writing {
   std::uint64_t left_ = 0;               // pieces not written
   std::chrono::steady_clock::time_point committed_ = std::chrono::steady_clock::now();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;  // what the workers wait for
-  std::condition_variable news_;     // what the committer waits for
-  std::uint64_t next_ = 0;
-  std::uint32_t working_ = 0;
-  std::vector<Written> done_;
-  std::optional<Error> failure_;  // the first one
+  Mutex mutex_;
+  Condition changed_;  // what the workers wait for
+  Condition news_;     // what the committer waits for
+  std::uint64_t next_ EBB_GUARDED_BY(mutex_) = 0;
+  std::uint32_t working_ EBB_GUARDED_BY(mutex_) = 0;
+  std::vector<Written> done_ EBB_GUARDED_BY(mutex_);
+  std::optional<Error> failure_ EBB_GUARDED_BY(mutex_);  // the first one
 };
 
 Writing::Writing(IoQueue& io, PieceMaker& maker, std::span<const OutputFile> files,
@@ -109,7 +110,8 @@ Result<> Writing::run() {
   Result<> overseen = oversee();
   if (!overseen) fail(overseen.error());
   join();
-  if (is_cancelled(failure_)) {  // by now nobody else is here
+  const MutexLock lock(mutex_);  // by now nobody else is here
+  if (is_cancelled(failure_)) {
     if (Result<> taken = take(std::exchange(done_, {})); taken) static_cast<void>(commit());
   }
   if (failure_) return *failure_;
@@ -128,12 +130,12 @@ Result<> Writing::start() {
   }
   for (Worker& worker : workers_) {
     {
-      const std::lock_guard guard(mutex_);
+      const MutexLock lock(mutex_);
       ++working_;
     }
     auto thread = start_thread([this, &worker] { work(worker); });
     if (!thread) {
-      const std::lock_guard guard(mutex_);
+      const MutexLock lock(mutex_);
       --working_;
       return std::move(thread).error();
     }
@@ -154,13 +156,13 @@ void Writing::work(Worker& worker) {
     }
   }
   for (const Buffer& buffer : worker.buffers) static_cast<void>(wait_for(buffer));
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   --working_;
   news_.notify_all();
 }
 
 std::optional<Piece> Writing::next_piece() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   while (next_ < pieces_.count() && skipped_[next_]) ++next_;
   if (failure_ || next_ == pieces_.count()) return std::nullopt;
   return pieces_.at(next_++);
@@ -168,8 +170,8 @@ std::optional<Piece> Writing::next_piece() {
 
 // False when there is no reason to go on.
 bool Writing::wait_for(const Buffer& buffer) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !buffer.in_flight; });
+  const MutexLock lock(mutex_);
+  while (buffer.in_flight) changed_.wait(mutex_);
   return !failure_;
 }
 
@@ -178,7 +180,7 @@ Result<> Writing::make(const Piece& piece, Buffer& buffer) {
   EBB_TRY_ASSIGN(MadePiece made, maker_.make(piece, {buffer.bytes, outputs_.granule(piece.file)}));
   Written written{piece, std::move(made.finished)};
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     buffer.in_flight = true;
   }
   if (made.bytes.empty()) {
@@ -198,7 +200,7 @@ Result<> Writing::make(const Piece& piece, Buffer& buffer) {
 void Writing::finished(Buffer& buffer, Written written, Result<> result) {
   const bool good = result.has_value();
   if (!good) fail(std::move(result).error());
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   buffer.in_flight = false;
   if (good) done_.push_back(std::move(written));
   changed_.notify_all();
@@ -207,7 +209,7 @@ void Writing::finished(Buffer& buffer, Written written, Result<> result) {
 
 void Writing::fail(Error error) {
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     if (!failure_) failure_ = std::move(error);
     changed_.notify_all();
     news_.notify_all();
@@ -222,9 +224,8 @@ Result<> Writing::oversee() {
   while (left_ > 0) {
     std::vector<Written> written;
     {
-      std::unique_lock lock(mutex_);
-      news_.wait_for(lock, kLookInterval,
-                     [this] { return failure_ || !done_.empty() || working_ == 0; });
+      const MutexLock lock(mutex_);
+      if (!failure_ && done_.empty() && working_ > 0) news_.wait_for(mutex_, kLookInterval);
       if (failure_) return *failure_;
       written.swap(done_);
     }

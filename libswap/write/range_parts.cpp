@@ -5,6 +5,7 @@
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -49,7 +50,7 @@ std::vector<RangePart> RangeParts::parts_of(std::uint64_t offset, ByteView bytes
 
 void RangeParts::publish(std::uint64_t piece, std::vector<RangePart> parts) {
   if (ranges_.empty()) return;
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   EBB_CHECK(piece < known_.size() && !known_[piece]);
   parts_[piece] = std::move(parts);
   known_[piece] = true;
@@ -59,18 +60,18 @@ void RangeParts::publish(std::uint64_t piece, std::vector<RangePart> parts) {
 
 std::vector<RangePart> RangeParts::published(std::uint64_t piece) const {
   if (ranges_.empty()) return {};
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   return parts_[piece];
 }
 
 bool RangeParts::wait_before(std::uint64_t piece) {
-  std::unique_lock lock(mutex_);
-  grown_.wait(lock, [&] { return stopped_ || ranges_.empty() || complete_ >= piece; });
+  const MutexLock lock(mutex_);
+  while (!stopped_ && !ranges_.empty() && complete_ < piece) grown_.wait(mutex_);
   return !stopped_;
 }
 
 void RangeParts::stop() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   stopped_ = true;
   grown_.notify_all();
 }
@@ -94,7 +95,7 @@ std::uint32_t RangeParts::crc_of(std::size_t range, std::uint64_t piece, ByteVie
 std::vector<std::uint32_t> RangeParts::crcs_of(const std::vector<FileRange>& ranges,
                                                std::uint64_t piece, ByteView bytes) const {
   std::vector<std::uint32_t> out;
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   for (const FileRange& range : ranges) {
     const auto found = std::ranges::lower_bound(ranges_, range);
     EBB_CHECK(found != ranges_.end() && *found == range);

@@ -3,14 +3,13 @@
 // Thread-safe. Memory: 24 bytes for each range and piece that overlap.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/libswap/publish/finished_piece.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -37,16 +36,17 @@ class RangeParts {
                                      ByteView bytes) const;
 
  private:
-  std::uint32_t crc_of(std::size_t range, std::uint64_t piece, ByteView bytes) const;
+  std::uint32_t crc_of(std::size_t range, std::uint64_t piece, ByteView bytes) const
+      EBB_REQUIRES(mutex_);
 
   std::uint64_t piece_bytes_;
   std::vector<FileRange> ranges_;  // ascending, disjoint
-  mutable std::mutex mutex_;
-  std::condition_variable grown_;
-  std::vector<std::vector<RangePart>> parts_;  // by piece
-  std::vector<bool> known_;                    // by piece
-  std::uint64_t complete_ = 0;                 // pieces before this one are published
-  bool stopped_ = false;
+  mutable Mutex mutex_;
+  Condition grown_;
+  std::vector<std::vector<RangePart>> parts_ EBB_GUARDED_BY(mutex_);  // by piece
+  std::vector<bool> known_ EBB_GUARDED_BY(mutex_);                    // by piece
+  std::uint64_t complete_ EBB_GUARDED_BY(mutex_) = 0;  // pieces before this one are published
+  bool stopped_ EBB_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ebb::libswap
