@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
 
 namespace ebb::libmuon {
@@ -27,11 +28,11 @@ void Engine::Impl::make_durable(PendingSnapshot& snapshot) {
 
 // Polls (or waits for) the pending snapshot; when every rank has prepared it, agrees on it. With no
 // room left for the next sweep's writes it waits in any case.
-Result<> Engine::Impl::settle_snapshot(Patience patience) {
+Result<> Engine::Impl::settle_snapshot(SettleMode mode) {
   if (!pending) return {};
   const libswap::TraceSpan span(config.trace, parts.plan.rank(), libswap::Lane::commit, "agree");
   EBB_TRY_ASSIGN(const std::int64_t room, ranks.agree(store->room_to_sweep() ? 1 : 0));
-  if (patience == Patience::wait || room == 0) pending->thread.join();
+  if (mode == SettleMode::wait || room == 0) pending->thread.join();
   EBB_TRY_ASSIGN(const std::int64_t all_done, ranks.agree(pending->done.load() ? 1 : 0));
   if (all_done == 0) return {};
   if (pending->thread.joinable()) pending->thread.join();
@@ -69,7 +70,7 @@ formats::native::Manifest Engine::Impl::manifest() const {
 
 Result<bool> Engine::Impl::begin_snapshot() {
   const auto begin = std::chrono::steady_clock::now();
-  EBB_TRY(settle_snapshot(Patience::poll));
+  EBB_TRY(settle_snapshot(SettleMode::poll));
   EBB_TRY(agree_all(broken ? Result<>(*broken) : store->usable(), "beginning a snapshot"));
   const bool room = store->can_cut().has_value();
   EBB_TRY_ASSIGN(const std::int64_t all_can, ranks.agree(!pending && room ? 1 : 0));
@@ -90,13 +91,12 @@ Result<bool> Engine::Impl::begin_snapshot() {
   pager->begin_cut();
   pending->word = PendingSnapshot::Word::go;
   pending->word.notify_one();
-  stats.snapshot_s +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  stats.snapshot_s += libswap::seconds_since(begin);
   return true;
 }
 
 Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
-  EBB_TRY(settle_snapshot(Patience::wait));
+  EBB_TRY(settle_snapshot(SettleMode::wait));
   EBB_TRY(agree_all(store->usable(), "waiting for a snapshot"));
   if (abandoned) return *abandoned;
   return store->committed_generation();

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libmuon {
 
@@ -50,8 +51,7 @@ Result<> Engine::Impl::update_sweep(float grad_scale) {
                          return {};
                        }));
   const double now = pager->stats().stall_read_s + pager->stats().stall_cut_s;
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  stats.compute_s += took.count() - (now - stalled);
+  stats.compute_s += libswap::seconds_since(begin) - (now - stalled);
   return {};
 }
 

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "ebb/libswap/sys/process.h"
+
 namespace ebb::libswap {
 namespace {
 
@@ -14,10 +16,6 @@ constexpr std::uint64_t kFrameBytesWorthHaving = 64u << 20;
 // Tile i of n is resident when the even spread of R over n passes a whole number there.
 bool spread(std::uint64_t tile, std::uint64_t tiles, std::uint64_t resident) {
   return (tile + 1) * resident / tiles > tile * resident / tiles;
-}
-
-double seconds_since(Trace::Clock::time_point begin) {
-  return std::chrono::duration<double>(Trace::Clock::now() - begin).count();
 }
 
 }  // namespace

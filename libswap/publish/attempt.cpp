@@ -22,7 +22,7 @@ Result<Attempt> Attempt::begin(IoQueue& io, const fs::path& destination, std::st
     Attempt attempt(io, *std::move(left), std::move(identity), interval);
     EBB_TRY_ASSIGN(attempt.journal_,
                    Journal::reopen(io, attempt.temporary_.journal(), content->bytes));
-    attempt.finished_ = std::move(content->pieces);
+    attempt.finished_ = std::move(content->segments);
     return attempt;
   }
   EBB_TRY_ASSIGN(Temporary temporary, Temporary::reserve(io.backend(), destination));
@@ -36,9 +36,9 @@ Result<> Attempt::start_over() {
   return remove_tree(io_->backend(), temporary_.fresh());
 }
 
-bool Attempt::note(std::span<const FinishedPiece> pieces) {
+bool Attempt::note(std::span<const WrittenSegment> segments) {
   if (identity_.empty()) return false;
-  unsaved_.insert(unsaved_.end(), pieces.begin(), pieces.end());
+  unsaved_.insert(unsaved_.end(), segments.begin(), segments.end());
   return Clock::now() - saved_ >= interval_;
 }
 

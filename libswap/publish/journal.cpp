@@ -1,6 +1,7 @@
 #include "ebb/libswap/publish/journal.h"
 
-#include <algorithm>
+#include <tuple>
+#include <type_traits>
 
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/core/units.h"
@@ -13,82 +14,51 @@ using formats::ByteReader;
 namespace {
 
 constexpr std::string_view kMagic = "ebb journal 4\n";
-constexpr std::uint64_t kMaxJournal = formats::GiB;  // a piece takes some 40 bytes
+constexpr std::uint64_t kMaxJournal = formats::GiB;  // a segment takes some 40 bytes
 constexpr std::size_t kHead = 8;
 
-void append_shares(ByteVector& out, const std::vector<Share>& shares) {
-  append_le(out, static_cast<std::uint32_t>(shares.size()));
-  for (const Share& share : shares) {
-    append_le(out, share.number);
-    append_le(out, share.fingerprint);
+// The fields of each, in their order: for those who put them and those who take them.
+auto fields(Share& share) { return std::tie(share.number, share.fingerprint); }
+auto fields(RangeCrc& part) { return std::tie(part.range, part.crc, part.bytes); }
+auto fields(formats::BlockShare& share) { return std::tie(share.block, share.crc); }
+auto fields(WrittenSegment& segment) {
+  return std::tie(segment.index, segment.shares.stored, segment.shares.derived, segment.range_crcs,
+                  segment.block_crcs, segment.frames.offset, segment.frames.lengths);
+}
+
+template <typename Item>
+void put(ByteVector& out, const std::vector<Item>& items);
+template <typename Item>
+void put(ByteVector& out, Item item) {
+  if constexpr (std::is_integral_v<Item>)
+    append_le(out, item);
+  else
+    std::apply([&](const auto&... field) { (put(out, field), ...); }, fields(item));
+}
+template <typename Item>
+void put(ByteVector& out, const std::vector<Item>& items) {
+  append_le(out, static_cast<std::uint32_t>(items.size()));
+  for (const Item& item : items) put(out, item);
+}
+
+template <typename Item>
+bool take(ByteReader& in, std::vector<Item>& items);
+template <typename Item>
+bool take(ByteReader& in, Item& item) {
+  if constexpr (std::is_integral_v<Item>) {
+    const auto number = in.number<Item>();
+    if (number) item = *number;
+    return number.has_value();
+  } else {
+    return std::apply([&](auto&... field) { return (take(in, field) && ...); }, fields(item));
   }
 }
-
-void append_piece(ByteVector& out, const FinishedPiece& piece) {
-  append_le(out, piece.index);
-  append_shares(out, piece.shares.stored);
-  append_shares(out, piece.shares.derived);
-  append_le(out, static_cast<std::uint32_t>(piece.ranges.size()));
-  for (const RangePart& part : piece.ranges) {
-    append_le(out, part.range);
-    append_le(out, part.crc);
-    append_le(out, part.bytes);
-  }
-  append_le(out, static_cast<std::uint32_t>(piece.blocks.size()));
-  for (const formats::BlockShare& share : piece.blocks) {
-    append_le(out, share.block);
-    append_le(out, share.crc);
-  }
-  append_le(out, piece.frames.offset);
-  append_le(out, static_cast<std::uint32_t>(piece.frames.lengths.size()));
-  for (const std::uint64_t length : piece.frames.lengths) append_le(out, length);
-}
-
-bool take(ByteReader& in, std::uint64_t& number) {
-  const auto taken = in.number<std::uint64_t>();
-  if (taken) number = *taken;
-  return taken.has_value();
-}
-
-bool take(ByteReader& in, Share& share) {
-  const auto number = in.number<std::uint32_t>();
-  const auto fingerprint = in.number<std::uint64_t>();
-  if (fingerprint) share = {*number, *fingerprint};
-  return fingerprint.has_value();
-}
-
-bool take(ByteReader& in, RangePart& part) {
-  const auto range = in.number<std::uint32_t>();
-  const auto crc = in.number<std::uint32_t>();
-  const auto bytes = in.number<std::uint64_t>();
-  if (bytes) part = {*range, *crc, *bytes};
-  return bytes.has_value();
-}
-
-bool take(ByteReader& in, formats::BlockShare& share) {
-  const auto block = in.number<std::uint64_t>();
-  const auto crc = in.number<std::uint32_t>();
-  if (crc) share = {*block, *crc};
-  return crc.has_value();
-}
-
 template <typename Item>
 bool take(ByteReader& in, std::vector<Item>& items) {
   const auto count = in.number<std::uint32_t>();
   for (std::uint32_t i = 0; count && i < *count; ++i)
     if (!take(in, items.emplace_back())) return false;
   return count.has_value();
-}
-
-std::optional<FinishedPiece> take_piece(ByteReader& in) {
-  FinishedPiece piece;
-  const auto index = in.number<std::uint64_t>();
-  if (!index || !take(in, piece.shares.stored) || !take(in, piece.shares.derived) ||
-      !take(in, piece.ranges) || !take(in, piece.blocks) || !take(in, piece.frames.offset) ||
-      !take(in, piece.frames.lengths))
-    return std::nullopt;
-  piece.index = *index;
-  return piece;
 }
 
 // The next record; nullopt where the whole ones end.
@@ -110,9 +80,8 @@ std::optional<JournalContent> decode(ByteView bytes) {
   while (const auto record = take_record(in)) {
     ByteReader of(*record);
     while (of.left() > 0) {
-      auto piece = take_piece(of);
-      if (!piece) return std::nullopt;  // whole, and yet not what we write
-      content.pieces.push_back(*std::move(piece));
+      // Whole, and yet not what we write.
+      if (!take(of, content.segments.emplace_back())) return std::nullopt;
     }
     content.bytes = in.position();
   }
@@ -159,10 +128,10 @@ Result<std::unique_ptr<Journal>> Journal::reopen(IoQueue& io, const fs::path& pa
 
 Journal::~Journal() { static_cast<void>(io_.backend().close(file_)); }
 
-Result<> Journal::append(std::span<const FinishedPiece> pieces) {
-  if (pieces.empty()) return {};
+Result<> Journal::append(std::span<const WrittenSegment> segments) {
+  if (segments.empty()) return {};
   ByteVector payload;
-  for (const FinishedPiece& piece : pieces) append_piece(payload, piece);
+  for (const WrittenSegment& segment : segments) put(payload, segment);
   return append_record(payload);
 }
 

@@ -1,8 +1,8 @@
-// Journal: which pieces of an interrupted attempt are durable, for the next one to go on from.
+// Journal: which segments of an interrupted attempt are durable, for the next one to resume.
 //
 // A file of records, each a length (4 bytes), the CRC32C of what follows (4 bytes) and so many
 // bytes; little-endian. The first says of what the attempt is: an identity of plan and source.
-// Every other one tells of pieces that were durable when it was appended. What follows the first
+// Every other one tells of segments that were durable when it was appended. What follows the first
 // damaged record is ignored: a crash cuts the last one.
 #pragma once
 
@@ -14,18 +14,14 @@
 #include <string_view>
 #include <vector>
 
-#include "ebb/formats/catalog/emit.h"
-#include "ebb/libswap/publish/finished_piece.h"
+#include "ebb/libswap/publish/written_segment.h"
 #include "ebb/libswap/queue/io_queue.h"
 
 namespace ebb::libswap {
 
-// The same for two plans only if they make the same files of the same content in the same pieces.
-std::string identity_of(const EmitPlan& plan, const Catalog& content, std::uint64_t piece_bytes);
-
 struct JournalContent {
   std::string identity;
-  std::vector<FinishedPiece> pieces;
+  std::vector<WrittenSegment> segments;
   std::uint64_t bytes = 0;  // of the records that are whole
 };
 // nullopt: nothing in it can be used.
@@ -45,7 +41,7 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
 
   // Durable on return.
-  Result<> append(std::span<const FinishedPiece> pieces);
+  Result<> append(std::span<const WrittenSegment> segments);
 
  private:
   Journal(IoQueue& io, FileId file, std::uint64_t end) : io_(io), file_(file), end_(end) {}

@@ -66,7 +66,7 @@ Result<> remove_below(IoBackend& files, const fs::path& path, int depth) {
   return files.remove(path);
 }
 
-// One attempt's leftovers, with its lock held. False when it can be gone on with, and stays.
+// One attempt's leftovers, with its lock held. False when it can be resumed, and stays.
 Result<bool> clear(IoBackend& files, const fs::path& parent, const Parsed& attempt,
                    StaleTemporaries& report) {
   const std::string fresh = name_of(attempt.destination, kNew, attempt.id);

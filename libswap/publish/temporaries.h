@@ -3,7 +3,7 @@
 //   .DEST.ebb-new-<id>        the directory being written
 //   .DEST.ebb-old-<id>        what DEST was before, moved aside while the new one takes its name
 //   .DEST.ebb-journal-<id>    what of the directory is durable (journal.h): with both there, the
-//                             next attempt may go on from it
+//                             next attempt may resume it
 //   .DEST.ebb-lock-<id>       held locked by whoever works with these; without a holder they
 //                             are leftovers of a crash
 #pragma once

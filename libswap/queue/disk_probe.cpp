@@ -136,8 +136,7 @@ class Measurement {
       if (!one && result) result = std::move(one);
     }
     EBB_TRY(std::move(result));
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    return static_cast<double>(parts.size() * probe_.bytes) / seconds;
+    return static_cast<double>(parts.size() * probe_.bytes) / seconds_since(start);
   }
 
   IoQueue& queue_;

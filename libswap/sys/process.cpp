@@ -95,6 +95,10 @@ void sleep_for_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& command, Stream captured) {
   EBB_CHECK(!command.empty());
   EBB_TRY_ASSIGN(Pipe pipe, make_pipe());

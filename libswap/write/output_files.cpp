@@ -8,19 +8,13 @@
 
 namespace ebb::libswap {
 
-namespace {
-
-constexpr std::uint64_t kBlock = 4096;
-
-}  // namespace
-
 OutputFiles::OutputFiles(IoQueue& io, fs::path directory, std::span<const OutputFile> files,
                          const Settings& settings)
     : io_(io),
       directory_(std::move(directory)),
       files_(files),
       settings_(settings),
-      direct_(settings.piece_bytes % kBlock == 0 ? Direct::preferred : Direct::off),
+      direct_(settings.segment_bytes % kBlock == 0 ? Direct::preferred : Direct::off),
       outputs_(files.size()) {}
 
 OutputFiles::~OutputFiles() {
@@ -63,15 +57,15 @@ Result<OutputFiles::Output> OutputFiles::make(const OutputFile& file) {
                                                      .visibility = Visibility::by_umask}));
   const auto prepare = [&]() -> Result<> {
     EBB_TRY_ASSIGN(const FileInfo info, files.info(output.id));
-    if (info.direct) output.granule = info.alignment;
-    if (output.granule > kLargestBlock ||
-        (info.direct && settings_.piece_bytes % info.alignment != 0))
+    if (info.direct) output.alignment = info.alignment;
+    if (output.alignment > kLargestBlock ||
+        (info.direct && settings_.segment_bytes % info.alignment != 0))
       return Error{Code::unsupported,
                    compose("{}: this disk wants blocks of {} bytes", files.path_of(output.id),
                            info.alignment),
                    "choose a destination on another disk"};
     if (file.size == 0 || settings_.reservation == Reservation::none) return {};
-    return files.allocate(output.id, formats::align_up(file.size, output.granule));
+    return files.allocate(output.id, formats::align_up(file.size, output.alignment));
   };
   if (Result<> prepared = prepare(); !prepared) {
     static_cast<void>(files.close(output.id));
@@ -90,7 +84,7 @@ OutputFiles::Output OutputFiles::get(std::uint32_t file) const {
 void OutputFiles::write(std::uint32_t file, std::uint64_t offset, std::span<std::byte> data,
                         std::function<void(Result<>)> done) {
   const Output output = get(file);
-  const std::size_t used = formats::align_up(data.size(), output.granule);
+  const std::size_t used = formats::align_up(data.size(), output.alignment);
   const std::span<std::byte> whole(data.data(), used);
   std::ranges::fill(whole.subspan(data.size()), std::byte{0});
   io_.submit({RawOp::Kind::write, output.id, offset, whole, settings_.priority, std::move(done)});
@@ -117,7 +111,7 @@ Result<> OutputFiles::sync(std::span<const std::uint32_t> files) {
 
 Result<> OutputFiles::cut(std::uint32_t file, std::uint64_t size) {
   const Output output = get(file);
-  if (size % output.granule == 0 && settings_.reservation == Reservation::whole_files) return {};
+  if (size % output.alignment == 0 && settings_.reservation == Reservation::whole_files) return {};
   return io_.backend().truncate(output.id, size);
 }
 
@@ -136,11 +130,6 @@ void OutputFiles::stop() {
   const MutexLock lock(mutex_);
   stopped_ = true;
   changed_.notify_all();
-}
-
-std::uint32_t OutputFiles::open_now() const {
-  const MutexLock lock(mutex_);
-  return open_;
 }
 
 }  // namespace ebb::libswap

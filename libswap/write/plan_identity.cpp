@@ -1,5 +1,5 @@
 #include "ebb/formats/core/sha256.h"
-#include "ebb/libswap/publish/journal.h"
+#include "ebb/libswap/write/plan_check.h"
 
 namespace ebb::libswap {
 
@@ -77,9 +77,9 @@ void add(Hash& hash, const TensorEntry& tensor) {
 
 }  // namespace
 
-std::string identity_of(const EmitPlan& plan, const Catalog& content, std::uint64_t piece_bytes) {
+std::string identity_of(const EmitPlan& plan, const Catalog& content, std::uint64_t segment_bytes) {
   Hash hash;
-  hash.number(piece_bytes);
+  hash.number(segment_bytes);
   for (const auto* files : {&plan.files, &plan.commit_files}) {
     hash.number(files->size());
     for (const OutputFile& file : *files) {

@@ -1,5 +1,5 @@
-// PackedPieces: pieces that are runs of items, each compressed into one frame on its way, or as it
-// is; and last the head of their file, which says where they are.
+// PackedSegments: segments that are runs of items, each compressed into one frame on its way, or as
+// it is; and last the head of their file, which says where they are.
 //
 // Where the frames of a run lie is known once they are made: at the end of the file as it is then.
 // So files grow in the order in which runs are finished, without gaps but for blocks of the disk.
@@ -13,35 +13,35 @@
 #include "ebb/formats/core/compress.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
 #include "ebb/libswap/sys/mutex.h"
-#include "ebb/libswap/write/piece_filler.h"
-#include "ebb/libswap/write/piece_maker.h"
+#include "ebb/libswap/write/fragment_reader.h"
+#include "ebb/libswap/write/segments.h"
 
 namespace ebb::libswap {
 
 // Borrows everything. Memory: worker_bytes() for each worker, frames in buffers among them; and the
 // frames of one run more, where runs are larger than kKept.
-class PackedPieces : public PieceMaker {
+class PackedSegments : public SegmentSource {
  public:
   // Runs up to this size are made in each worker's own buffer, larger ones in turns.
   static constexpr std::uint64_t kKept = std::uint64_t{16} << 20;
 
   // REQUIRES: the plan has `packing`.
-  PackedPieces(const PieceFiller& filler, const EmitPlan& plan, std::uint64_t piece_bytes);
+  PackedSegments(const FragmentReader& reader, const EmitPlan& plan, std::uint64_t segment_bytes);
 
-  const Pieces& pieces() const override { return pieces_; }
+  const Segments& segments() const override { return segments_; }
   std::uint64_t buffer_bytes() const override;
   // Making takes so much longer than writing that a second one is worth less than another worker.
   std::size_t buffers() const override { return 1; }
-  void resume(const Piece& piece, const FinishedPiece& finished) override;
-  Result<MadePiece> make(const Piece& piece, const Workplace& place) override;
+  void resume(const Segment& segment, const WrittenSegment& written) override;
+  Result<std::uint64_t> worker_bytes() const override;
+  Result<MadeSegment> make(const Segment& segment, std::span<std::byte> buffer,
+                           std::uint64_t alignment) override;
   std::uint64_t size_of(std::uint32_t file) const override;
   void stop() override;
 
-  // Of what make() needs beside buffers and PieceFiller.
-  Result<std::uint64_t> worker_bytes() const;
-  // Whether what an earlier attempt says of a piece can be.
-  bool fits(const FinishedPiece& finished) const;
-  // Where the items are. REQUIRES: all pieces are made.
+  // Whether what an earlier attempt says of a segment can be.
+  bool fits(const WrittenSegment& written) const;
+  // Where the items are. REQUIRES: all segments are made.
   formats::ItemPlaces places() const;
 
  private:
@@ -49,26 +49,20 @@ class PackedPieces : public PieceMaker {
     formats::ZstdWriter frames;
     AlignedBuffer window;
   };
-  struct Place {  // of a run's frames
-    std::span<std::byte> bytes;
-    std::shared_ptr<void> memory;
-  };
   Result<std::unique_ptr<Packer>> take_packer();
-  void give_back(std::unique_ptr<Packer> packer);
-  Result<MadePiece> make_head(const Piece& piece);
-  std::uint64_t bound(const Piece& piece) const;
-  Result<Place> place_for(const Piece& piece, const Workplace& place);
-  Result<> pack(Packer& packer, const Piece& piece, std::span<std::byte> into,
-                FinishedPiece& finished);
+  Result<MadeSegment> make_head(const Segment& segment);
+  std::uint64_t bound(const Segment& segment) const;
+  Result<> reserve(const Segment& segment, MadeSegment& made);
+  Result<> pack(Packer& packer, const Segment& segment, MadeSegment& made);
   Result<std::uint64_t> pack_item(Packer& packer, const OutputFile& file,
                                   const formats::PackedItem& item, std::span<std::byte> into,
                                   Shares& shares);
-  void settle(const Piece& piece, const Frames& frames) EBB_REQUIRES(mutex_);
+  void settle(const Segment& segment, const Frames& frames) EBB_REQUIRES(mutex_);
 
-  const PieceFiller& filler_;
+  const FragmentReader& reader_;
   const std::vector<OutputFile>& files_;
   formats::Compression compression_;
-  Pieces pieces_;
+  Segments segments_;
   std::atomic<bool> stopped_ = false;
   std::binary_semaphore large_{1};  // who makes a run beyond kKept
   mutable Mutex mutex_;

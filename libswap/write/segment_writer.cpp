@@ -1,4 +1,4 @@
-#include "ebb/libswap/write/piece_writer.h"
+#include "ebb/libswap/write/segment_writer.h"
 
 #include <algorithm>
 #include <memory>
@@ -18,19 +18,14 @@ namespace {
 constexpr auto kLookInterval = std::chrono::milliseconds(100);  // for a cancellation
 constexpr std::size_t kFilesInBatch = OutputFiles::kMostOpen / 2;
 
-struct Written {
-  Piece piece;
-  FinishedPiece finished;
-};
-
 bool is_cancelled(const std::optional<Error>& error) {
   return error && error->code == Code::cancelled;
 }
 
-class Writing {
+class SegmentWriter {
  public:
-  Writing(IoQueue& io, PieceMaker& maker, std::span<const OutputFile> files,
-          const fs::path& directory, const PieceWork& work);
+  SegmentWriter(IoQueue& io, SegmentSource& source, std::span<const OutputFile> files,
+                const fs::path& directory, const SegmentWriterOptions& options);
   Result<> run();
 
  private:
@@ -46,31 +41,31 @@ class Writing {
 
   Result<> start();
   void work(Worker& worker);
-  Result<> make(const Piece& piece, Buffer& buffer);
-  std::optional<Piece> next_piece();
+  Result<> make(const Segment& segment, Buffer& buffer);
+  std::optional<Segment> next_segment();
   bool wait_for(const Buffer& buffer);
-  void finished(Buffer& buffer, Written written, Result<> result);
+  void finished(Buffer& buffer, WrittenSegment written, Result<> result);
   void fail(Error error);
 
   Result<> oversee();
-  Result<> take(std::vector<Written> written);
+  Result<> take(std::vector<WrittenSegment> written);
   Result<> commit();
   void join();
 
-  PieceMaker& maker_;
+  SegmentSource& source_;
   std::span<const OutputFile> files_;
-  const PieceWork& options_;
-  const Pieces& pieces_;
-  std::vector<bool> skipped_;  // pieces that are finished already
+  const SegmentWriterOptions& options_;
+  const Segments& segments_;
+  std::vector<bool> skipped_;  // segments that are finished already
   OutputFiles outputs_;
   std::vector<Worker> workers_;
 
   // The committer's own.
-  std::vector<std::uint64_t> missing_;   // pieces not written, by file
+  std::vector<std::uint64_t> missing_;   // segments not written, by file
   std::vector<std::uint32_t> touched_;   // files written to since the last commit
   std::vector<std::uint32_t> complete_;  // those of them with nothing missing
-  std::vector<FinishedPiece> written_;   // since the last commit
-  std::uint64_t left_ = 0;               // pieces not written
+  std::vector<WrittenSegment> written_;  // since the last commit
+  std::uint64_t left_ = 0;               // segments not written
   std::chrono::steady_clock::time_point committed_ = std::chrono::steady_clock::now();
 
   Mutex mutex_;
@@ -78,33 +73,32 @@ class Writing {
   Condition news_;     // what the committer waits for
   std::uint64_t next_ EBB_GUARDED_BY(mutex_) = 0;
   std::uint32_t working_ EBB_GUARDED_BY(mutex_) = 0;
-  std::vector<Written> done_ EBB_GUARDED_BY(mutex_);
+  std::vector<WrittenSegment> done_ EBB_GUARDED_BY(mutex_);
   std::optional<Error> failure_ EBB_GUARDED_BY(mutex_);  // the first one
 };
 
-Writing::Writing(IoQueue& io, PieceMaker& maker, std::span<const OutputFile> files,
-                 const fs::path& directory, const PieceWork& work)
-    : maker_(maker),
+SegmentWriter::SegmentWriter(IoQueue& io, SegmentSource& source, std::span<const OutputFile> files,
+                             const fs::path& directory, const SegmentWriterOptions& options)
+    : source_(source),
       files_(files),
-      options_(work),
-      pieces_(maker.pieces()),
-      skipped_(pieces_.count(), false),
-      outputs_(io, directory, files,
-               {work.piece_bytes, work.priority, work.creation, work.reservation}),
-      left_(pieces_.count()) {
+      options_(options),
+      segments_(source.segments()),
+      skipped_(segments_.count(), false),
+      outputs_(io, directory, files, options.files),
+      left_(segments_.count()) {
   for (std::uint32_t file = 0; file < files.size(); ++file)
-    missing_.push_back(pieces_.count_of(file));
-  for (const FinishedPiece& finished : work.finished) {
-    const Piece piece = pieces_.at(finished.index);
-    skipped_[finished.index] = true;
-    --missing_[piece.file];
+    missing_.push_back(segments_.count_of(file));
+  for (const WrittenSegment& written : options.durable_before) {
+    const Segment segment = segments_.at(written.index);
+    skipped_[written.index] = true;
+    --missing_[segment.file];
     --left_;
-    maker_.resume(piece, finished);
-    if (options_.blocks != nullptr) options_.blocks->add(files_[piece.file], finished.blocks);
+    source_.resume(segment, written);
+    options_.block_crcs.add(files_[segment.file], written.block_crcs);
   }
 }
 
-Result<> Writing::run() {
+Result<> SegmentWriter::run() {
   Result<> started = start();
   if (!started) fail(started.error());
   Result<> overseen = oversee();
@@ -118,39 +112,32 @@ Result<> Writing::run() {
   return {};
 }
 
-Result<> Writing::start() {
+Result<> SegmentWriter::start() {
   if (left_ == 0) return {};
-  const std::uint64_t buffer = formats::align_up(maker_.buffer_bytes(), OutputFiles::kLargestBlock);
-  workers_.resize(std::min<std::uint64_t>(std::max(options_.workers, 1u), pieces_.count()));
+  const std::uint64_t buffer =
+      formats::align_up(source_.buffer_bytes(), OutputFiles::kLargestBlock);
+  workers_.resize(std::min<std::uint64_t>(std::max(options_.workers, 1u), segments_.count()));
   for (Worker& worker : workers_) {
-    worker.buffers.resize(maker_.buffers());
+    worker.buffers.resize(source_.buffers());
     EBB_TRY_ASSIGN(worker.memory, AlignedBuffer::allocate(buffer * worker.buffers.size()));
     for (std::size_t i = 0; i < worker.buffers.size(); ++i)
       worker.buffers[i].bytes = worker.memory.bytes().subspan(i * buffer, buffer);
   }
+  const MutexLock lock(mutex_);  // nobody ends before it is counted
   for (Worker& worker : workers_) {
-    {
-      const MutexLock lock(mutex_);
-      ++working_;
-    }
-    auto thread = start_thread([this, &worker] { work(worker); });
-    if (!thread) {
-      const MutexLock lock(mutex_);
-      --working_;
-      return std::move(thread).error();
-    }
-    worker.thread = *std::move(thread);
+    EBB_TRY_ASSIGN(worker.thread, start_thread([this, &worker] { work(worker); }));
+    ++working_;
   }
   return {};
 }
 
-void Writing::work(Worker& worker) {
+void SegmentWriter::work(Worker& worker) {
   for (std::size_t turn = 0;; turn = (turn + 1) % worker.buffers.size()) {
     Buffer& buffer = worker.buffers[turn];
     if (!wait_for(buffer)) break;
-    const std::optional<Piece> piece = next_piece();
-    if (!piece) break;
-    if (Result<> made = make(*piece, buffer); !made) {
+    const std::optional<Segment> segment = next_segment();
+    if (!segment) break;
+    if (Result<> made = make(*segment, buffer); !made) {
       fail(std::move(made).error());
       break;
     }
@@ -161,34 +148,34 @@ void Writing::work(Worker& worker) {
   news_.notify_all();
 }
 
-std::optional<Piece> Writing::next_piece() {
+std::optional<Segment> SegmentWriter::next_segment() {
   const MutexLock lock(mutex_);
-  while (next_ < pieces_.count() && skipped_[next_]) ++next_;
-  if (failure_ || next_ == pieces_.count()) return std::nullopt;
-  return pieces_.at(next_++);
+  while (next_ < segments_.count() && skipped_[next_]) ++next_;
+  if (failure_ || next_ == segments_.count()) return std::nullopt;
+  return segments_.at(next_++);
 }
 
 // False when there is no reason to go on.
-bool Writing::wait_for(const Buffer& buffer) {
+bool SegmentWriter::wait_for(const Buffer& buffer) {
   const MutexLock lock(mutex_);
   while (buffer.in_flight) changed_.wait(mutex_);
   return !failure_;
 }
 
-Result<> Writing::make(const Piece& piece, Buffer& buffer) {
-  EBB_TRY(outputs_.ensure_open(piece.file));
-  EBB_TRY_ASSIGN(MadePiece made, maker_.make(piece, {buffer.bytes, outputs_.granule(piece.file)}));
-  Written written{piece, std::move(made.finished)};
+Result<> SegmentWriter::make(const Segment& segment, Buffer& buffer) {
+  EBB_TRY(outputs_.ensure_open(segment.file));
+  EBB_TRY_ASSIGN(MadeSegment made,
+                 source_.make(segment, buffer.bytes, outputs_.alignment(segment.file)));
   {
     const MutexLock lock(mutex_);
     buffer.in_flight = true;
   }
   if (made.bytes.empty()) {
-    finished(buffer, std::move(written), {});
+    finished(buffer, std::move(made.written), {});
     return {};
   }
-  outputs_.write(piece.file, made.offset, made.bytes,
-                 [this, &buffer, written = std::move(written),
+  outputs_.write(segment.file, made.offset, made.bytes,
+                 [this, &buffer, written = std::move(made.written),
                   memory = std::move(made.memory)](Result<> result) mutable {
                    memory.reset();
                    finished(buffer, std::move(written), std::move(result));
@@ -197,7 +184,7 @@ Result<> Writing::make(const Piece& piece, Buffer& buffer) {
 }
 
 // On the queue's thread, too.
-void Writing::finished(Buffer& buffer, Written written, Result<> result) {
+void SegmentWriter::finished(Buffer& buffer, WrittenSegment written, Result<> result) {
   const bool good = result.has_value();
   if (!good) fail(std::move(result).error());
   const MutexLock lock(mutex_);
@@ -207,7 +194,7 @@ void Writing::finished(Buffer& buffer, Written written, Result<> result) {
   news_.notify_all();  // inside the lock: who waits may end this object
 }
 
-void Writing::fail(Error error) {
+void SegmentWriter::fail(Error error) {
   {
     const MutexLock lock(mutex_);
     if (!failure_) failure_ = std::move(error);
@@ -215,14 +202,14 @@ void Writing::fail(Error error) {
     news_.notify_all();
   }
   outputs_.stop();
-  maker_.stop();
+  source_.stop();
 }
 
 // --- the committer ---------------------------------------------------------------------------
 
-Result<> Writing::oversee() {
+Result<> SegmentWriter::oversee() {
   while (left_ > 0) {
-    std::vector<Written> written;
+    std::vector<WrittenSegment> written;
     {
       const MutexLock lock(mutex_);
       if (!failure_ && done_.empty() && working_ > 0) news_.wait_for(mutex_, kLookInterval);
@@ -239,24 +226,25 @@ Result<> Writing::oversee() {
   return commit();
 }
 
-Result<> Writing::take(std::vector<Written> written) {
-  for (Written& one : written) {
-    const std::uint32_t file = one.piece.file;
+Result<> SegmentWriter::take(std::vector<WrittenSegment> written) {
+  for (WrittenSegment& one : written) {
+    const Segment segment = segments_.at(one.index);
+    const std::uint32_t file = segment.file;
     --left_;
     touched_.push_back(file);
     if (--missing_[file] == 0) {
-      EBB_TRY(outputs_.cut(file, maker_.size_of(file)));
+      EBB_TRY(outputs_.cut(file, source_.size_of(file)));
       complete_.push_back(file);
     }
-    if (options_.blocks != nullptr) options_.blocks->add(files_[file], one.finished.blocks);
-    if (options_.written) options_.written(one.piece, one.finished.shares);
-    if (options_.durable) written_.push_back(std::move(one.finished));
+    options_.block_crcs.add(files_[file], one.block_crcs);
+    if (options_.written) options_.written(segment, one.shares);
+    if (options_.durable) written_.push_back(std::move(one));
   }
   return {};
 }
 
 // Everything that was taken so far becomes durable; complete files are closed.
-Result<> Writing::commit() {
+Result<> SegmentWriter::commit() {
   std::ranges::sort(touched_);
   const auto repeated = std::ranges::unique(touched_);
   touched_.erase(repeated.begin(), repeated.end());
@@ -270,7 +258,7 @@ Result<> Writing::commit() {
   return {};
 }
 
-void Writing::join() {
+void SegmentWriter::join() {
   for (Worker& worker : workers_)
     if (worker.thread.joinable()) worker.thread.join();
 }
@@ -282,10 +270,10 @@ Error stopped_on_request() {
           "the same command starts again"};
 }
 
-Result<> write_pieces(IoQueue& io, PieceMaker& maker, std::span<const OutputFile> files,
-                      const fs::path& directory, const PieceWork& work) {
+Result<> write_segments(IoQueue& io, SegmentSource& source, std::span<const OutputFile> files,
+                        const fs::path& directory, const SegmentWriterOptions& options) {
   if (files.empty()) return {};
-  return Writing(io, maker, files, directory, work).run();
+  return SegmentWriter(io, source, files, directory, options).run();
 }
 
 }  // namespace ebb::libswap

@@ -1,4 +1,4 @@
-#include "ebb/libswap/write/packed_pieces.h"
+#include "ebb/libswap/write/packed_segments.h"
 
 #include <algorithm>
 #include <utility>
@@ -24,8 +24,6 @@ std::uint64_t bound_of(const PackedItem& item) {
   return item.pack == Pack::as_it_is ? item.place.size : ZstdWriter::bound(item.place.size);
 }
 
-Error stopped() { return {Code::cancelled, "another piece could not be written"}; }
-
 // Takes the CRCs of what goes by, and puts the seals into it.
 class Sealer {
  public:
@@ -42,13 +40,10 @@ class Sealer {
       const auto* sealed = std::get_if<Sealed>(&fragment.data);
       if (sealed == nullptr || fragment.offset + sealed->size <= first || fragment.offset >= end)
         continue;
-      const std::uint64_t from = std::max(fragment.offset, first);
-      const std::uint64_t until = std::min(fragment.offset + sealed->size, end);
-      feed(window.subspan(fed_ - first, from - fed_));
+      feed(window.subspan(fed_ - first, std::max(fragment.offset, first) - fed_));
       const ByteVector seal = sealed->bytes(crcs_.of(sealed->over));
       EBB_CHECK(seal.size() == sealed->size);
-      std::ranges::copy(std::span(seal).subspan(from - fragment.offset, until - from),
-                        window.subspan(from - first).begin());
+      copy_overlap(seal, fragment.offset, window, first);
     }
     feed(window.subspan(fed_ - first));
   }
@@ -66,12 +61,12 @@ class Sealer {
 
 }  // namespace
 
-PackedPieces::PackedPieces(const PieceFiller& filler, const EmitPlan& plan,
-                           std::uint64_t piece_bytes)
-    : filler_(filler),
+PackedSegments::PackedSegments(const FragmentReader& reader, const EmitPlan& plan,
+                               std::uint64_t segment_bytes)
+    : reader_(reader),
       files_(plan.files),
       compression_(plan.packing->compression),
-      pieces_(plan.files, piece_bytes, Cut::items) {
+      segments_(plan.files, segment_bytes, Cut::items) {
   for (const OutputFile& file : files_) {
     ends_.push_back(file.head ? file.head->size : 0);
     unsettled_.push_back(file.items.size());
@@ -80,22 +75,23 @@ PackedPieces::PackedPieces(const PieceFiller& filler, const EmitPlan& plan,
 }
 
 // The most bytes of a run's frames.
-std::uint64_t PackedPieces::bound(const Piece& piece) const {
-  const std::span<const PackedItem> items = files_[piece.file].items;
+std::uint64_t PackedSegments::bound(const Segment& segment) const {
+  const std::span<const PackedItem> items = files_[segment.file].items;
   std::uint64_t bytes = 0;
-  for (const PackedItem& item : items.subspan(piece.first_item, piece.items))
+  for (const PackedItem& item : items.subspan(segment.first_item, segment.items))
     bytes += bound_of(item);
   return bytes;
 }
 
-std::uint64_t PackedPieces::buffer_bytes() const {
+std::uint64_t PackedSegments::buffer_bytes() const {
   std::uint64_t most = 1;
-  for (std::uint64_t i = 0; i < pieces_.count(); ++i)
-    if (const Piece piece = pieces_.at(i); piece.size <= kKept) most = std::max(most, bound(piece));
+  for (std::uint64_t i = 0; i < segments_.count(); ++i)
+    if (const Segment segment = segments_.at(i); segment.size <= kKept)
+      most = std::max(most, bound(segment));
   return most;
 }
 
-Result<std::uint64_t> PackedPieces::worker_bytes() const {
+Result<std::uint64_t> PackedSegments::worker_bytes() const {
   std::uint64_t largest = 0;
   for (const OutputFile& file : files_)
     for (const PackedItem& item : file.items) largest = std::max(largest, item.place.size);
@@ -103,50 +99,50 @@ Result<std::uint64_t> PackedPieces::worker_bytes() const {
   return context + kWindow + buffer_bytes();
 }
 
-bool PackedPieces::fits(const FinishedPiece& finished) const {
-  const Piece piece = pieces_.at(finished.index);
-  const auto& lengths = finished.frames.lengths;
-  if (lengths.size() != piece.items) return false;
+bool PackedSegments::fits(const WrittenSegment& written) const {
+  const Segment segment = segments_.at(written.index);
+  const auto& lengths = written.frames.lengths;
+  if (lengths.size() != segment.items) return false;
   constexpr std::uint64_t kFarthest = std::uint64_t{1} << 62;
-  if (finished.frames.offset > kFarthest) return false;
-  for (std::uint64_t i = 0; i < piece.items; ++i)
-    if (lengths[i] > bound_of(files_[piece.file].items[piece.first_item + i])) return false;
+  if (written.frames.offset > kFarthest) return false;
+  for (std::uint64_t i = 0; i < segment.items; ++i)
+    if (lengths[i] > bound_of(files_[segment.file].items[segment.first_item + i])) return false;
   return true;
 }
 
-void PackedPieces::resume(const Piece& piece, const FinishedPiece& finished) {
+void PackedSegments::resume(const Segment& segment, const WrittenSegment& written) {
   const MutexLock lock(mutex_);
-  settle(piece, finished.frames);
+  settle(segment, written.frames);
 }
 
-void PackedPieces::settle(const Piece& piece, const Frames& frames) {
+void PackedSegments::settle(const Segment& segment, const Frames& frames) {
   std::uint64_t end = frames.offset;
-  for (std::uint64_t i = 0; i < piece.items; ++i) {
-    places_[piece.file][piece.first_item + i] = {end, frames.lengths[i]};
+  for (std::uint64_t i = 0; i < segment.items; ++i) {
+    places_[segment.file][segment.first_item + i] = {end, frames.lengths[i]};
     end += frames.lengths[i];
   }
-  ends_[piece.file] = std::max(ends_[piece.file], end);
-  unsettled_[piece.file] -= piece.items;
+  ends_[segment.file] = std::max(ends_[segment.file], end);
+  unsettled_[segment.file] -= segment.items;
   settled_.notify_all();
 }
 
-void PackedPieces::stop() {
+void PackedSegments::stop() {
   const MutexLock lock(mutex_);
   stopped_.store(true);
   settled_.notify_all();
 }
 
-std::uint64_t PackedPieces::size_of(std::uint32_t file) const {
+std::uint64_t PackedSegments::size_of(std::uint32_t file) const {
   const MutexLock lock(mutex_);
   return ends_[file];
 }
 
-formats::ItemPlaces PackedPieces::places() const {
+formats::ItemPlaces PackedSegments::places() const {
   const MutexLock lock(mutex_);
   return places_;
 }
 
-Result<std::unique_ptr<PackedPieces::Packer>> PackedPieces::take_packer() {
+Result<std::unique_ptr<PackedSegments::Packer>> PackedSegments::take_packer() {
   {
     const MutexLock lock(mutex_);
     if (!packers_.empty()) {
@@ -160,87 +156,82 @@ Result<std::unique_ptr<PackedPieces::Packer>> PackedPieces::take_packer() {
   return std::make_unique<Packer>(Packer{std::move(frames), std::move(window)});
 }
 
-void PackedPieces::give_back(std::unique_ptr<Packer> packer) {
-  const MutexLock lock(mutex_);
-  packers_.push_back(std::move(packer));
-}
-
-Result<PackedPieces::Place> PackedPieces::place_for(const Piece& piece, const Workplace& place) {
-  if (piece.size <= kKept) return Place{place.bytes, nullptr};
+// Memory of its own for a run that is larger than the worker's buffer; one at a time.
+Result<> PackedSegments::reserve(const Segment& segment, MadeSegment& made) {
+  if (segment.size <= kKept) return {};
   large_.acquire();
   const std::shared_ptr<void> turn(nullptr, [this](void*) { large_.release(); });
-  const std::uint64_t bytes = formats::align_up(bound(piece), OutputFiles::kLargestBlock);
+  const std::uint64_t bytes = formats::align_up(bound(segment), OutputFiles::kLargestBlock);
   EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(bytes));
   struct Large {
     std::shared_ptr<void> turn;
     AlignedBuffer buffer;  // goes first
   };
   auto large = std::make_shared<Large>(Large{turn, std::move(buffer)});
-  return Place{large->buffer.bytes(), large};
-}
-
-// The runs before it were all taken earlier, so somebody is at them.
-Result<MadePiece> PackedPieces::make_head(const Piece& piece) {
-  const formats::PackedHead& head = *files_[piece.file].head;
-  ByteVector bytes;
-  {
-    const MutexLock lock(mutex_);
-    while (!stopped_.load() && unsettled_[piece.file] != 0) settled_.wait(mutex_);
-    if (stopped_.load()) return stopped();
-    bytes = head.bytes(places_[piece.file]);
-  }
-  EBB_CHECK(bytes.size() == head.size);
-  const std::uint64_t room = formats::align_up(head.size, OutputFiles::kLargestBlock);
-  EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(room));
-  auto memory = std::make_shared<AlignedBuffer>(std::move(buffer));
-  std::ranges::copy(bytes, memory->bytes().begin());
-  return MadePiece{0, memory->bytes().first(head.size), {pieces_.index_of(piece)}, memory};
-}
-
-Result<MadePiece> PackedPieces::make(const Piece& piece, const Workplace& place) {
-  if (piece.items == 0 && files_[piece.file].head) return make_head(piece);
-  MadePiece made;
-  made.finished.index = pieces_.index_of(piece);
-  EBB_TRY_ASSIGN(Place into, place_for(piece, place));
-  made.memory = std::move(into.memory);
-  EBB_TRY_ASSIGN(std::unique_ptr<Packer> packer, take_packer());
-  EBB_TRY(pack(*packer, piece, into.bytes, made.finished));
-  give_back(std::move(packer));
-  std::uint64_t size = 0;
-  for (const std::uint64_t length : made.finished.frames.lengths) size += length;
-  const MutexLock lock(mutex_);
-  made.offset = formats::align_up(ends_[piece.file], place.granule);
-  made.bytes = into.bytes.first(size);
-  made.finished.frames.offset = made.offset;
-  settle(piece, made.finished.frames);
-  return made;
-}
-
-Result<> PackedPieces::pack(Packer& packer, const Piece& piece, std::span<std::byte> into,
-                            FinishedPiece& finished) {
-  const OutputFile& file = files_[piece.file];
-  for (std::uint64_t i = 0; i < piece.items; ++i) {
-    EBB_TRY_ASSIGN(
-        const std::uint64_t length,
-        pack_item(packer, file, file.items[piece.first_item + i], into, finished.shares));
-    finished.frames.lengths.push_back(length);
-    into = into.subspan(length);
-  }
+  made.bytes = large->buffer.bytes();
+  made.memory = std::move(large);
   return {};
 }
 
-Result<std::uint64_t> PackedPieces::pack_item(Packer& packer, const OutputFile& file,
-                                              const PackedItem& item, std::span<std::byte> into,
-                                              Shares& shares) {
+// The runs before it were all taken earlier, so somebody is at them.
+Result<MadeSegment> PackedSegments::make_head(const Segment& segment) {
+  const formats::PackedHead& head = *files_[segment.file].head;
+  ByteVector bytes;
+  {
+    const MutexLock lock(mutex_);
+    while (!stopped_.load() && unsettled_[segment.file] != 0) settled_.wait(mutex_);
+    if (stopped_.load()) return another_failed();
+    bytes = head.bytes(places_[segment.file]);
+  }
+  EBB_CHECK(bytes.size() == head.size);
+  const std::uint64_t capacity = formats::align_up(head.size, OutputFiles::kLargestBlock);
+  EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(capacity));
+  auto memory = std::make_shared<AlignedBuffer>(std::move(buffer));
+  std::ranges::copy(bytes, memory->bytes().begin());
+  return MadeSegment{0, memory->bytes().first(head.size), {segment.index}, memory};
+}
+
+Result<MadeSegment> PackedSegments::make(const Segment& segment, std::span<std::byte> buffer,
+                                         std::uint64_t alignment) {
+  if (segment.items == 0 && files_[segment.file].head) return make_head(segment);
+  MadeSegment made{0, buffer, {segment.index}};
+  EBB_TRY(reserve(segment, made));
+  EBB_TRY_ASSIGN(std::unique_ptr<Packer> packer, take_packer());
+  EBB_TRY(pack(*packer, segment, made));
+  const MutexLock lock(mutex_);
+  packers_.push_back(std::move(packer));
+  made.offset = formats::align_up(ends_[segment.file], alignment);
+  made.written.frames.offset = made.offset;
+  settle(segment, made.written.frames);
+  return made;
+}
+
+Result<> PackedSegments::pack(Packer& packer, const Segment& segment, MadeSegment& made) {
+  const OutputFile& file = files_[segment.file];
+  std::uint64_t size = 0;
+  for (std::uint64_t i = 0; i < segment.items; ++i) {
+    EBB_TRY_ASSIGN(const std::uint64_t length,
+                   pack_item(packer, file, file.items[segment.first_item + i],
+                             made.bytes.subspan(size), made.written.shares));
+    made.written.frames.lengths.push_back(length);
+    size += length;
+  }
+  made.bytes = made.bytes.first(size);
+  return {};
+}
+
+Result<std::uint64_t> PackedSegments::pack_item(Packer& packer, const OutputFile& file,
+                                                const PackedItem& item, std::span<std::byte> into,
+                                                Shares& shares) {
   const auto [offset, size] = item.place;
   const bool plain = item.pack == Pack::as_it_is;
   if (!plain) EBB_TRY(packer.frames.begin(size, into));
   Sealer sealer(file, item.place);
   for (std::uint64_t at = 0; at < size; at += kWindow) {
-    if (stopped_.load()) return stopped();
+    if (stopped_.load()) return another_failed();
     const std::uint64_t part = std::min(kWindow, size - at);
     const auto window = plain ? into.subspan(at, part) : packer.window.bytes().first(part);
-    EBB_TRY_ASSIGN(Shares added, filler_.fill(file, offset + at, window));
+    EBB_TRY_ASSIGN(Shares added, reader_.read(file, offset + at, window));
     for (auto [from, to] :
          {std::pair(&added.stored, &shares.stored), std::pair(&added.derived, &shares.derived)})
       to->insert(to->end(), from->begin(), from->end());
