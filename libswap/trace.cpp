@@ -1,11 +1,11 @@
 #include "ebb/libswap/trace.h"
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <set>
 
 #include "ebb/formats/core/compose.h"
-#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -29,23 +29,9 @@ std::string lane_name_event(Rank rank, Lane lane) {
 }  // namespace
 
 std::string_view name_of(Lane lane) {
-  switch (lane) {
-    case Lane::step:
-      return "step";
-    case Lane::wait:
-      return "wait";
-    case Lane::compute:
-      return "compute";
-    case Lane::read:
-      return "read";
-    case Lane::write:
-      return "write";
-    case Lane::exchange:
-      return "exchange";
-    case Lane::commit:
-      return "commit";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 7> kNames = {"step",  "wait",     "compute", "read",
+                                                      "write", "exchange", "commit"};
+  return kNames[static_cast<std::size_t>(lane)];
 }
 
 void Trace::add(Rank rank, Lane lane, const char* name, Clock::time_point begin,

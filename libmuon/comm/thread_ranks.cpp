@@ -2,6 +2,7 @@
 // the table and waits; the last to arrive decides the outcome for all, so an error reaches
 // everybody.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -18,15 +19,8 @@ namespace {
 enum class Verb : std::uint8_t { agree, sum, exchange };
 
 std::string_view name_of(Verb verb) {
-  switch (verb) {
-    case Verb::agree:
-      return "agree";
-    case Verb::sum:
-      return "sum";
-    case Verb::exchange:
-      return "exchange";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 3> kNames = {"agree", "sum", "exchange"};
+  return kNames[static_cast<std::size_t>(verb)];
 }
 
 struct Request {
@@ -57,16 +51,13 @@ Result<> check_round(const Buffers& buffers, std::size_t rank, std::size_t world
   std::uint64_t total = 0;
   for (const auto& buffer : buffers) {
     if (index_of(buffer.peer) >= world)
-      return Error{Code::usage,
-                   compose("exchange: {} {} {} in a world of {}", rank_text(rank), verb,
-                           rank_text(index_of(buffer.peer)), world),
-                   ""};
+      return Error{Code::usage, compose("exchange: {} {} {} in a world of {}", rank_text(rank),
+                                        verb, rank_text(index_of(buffer.peer)), world)};
     if (buffer.data.size() > kMostRoundBytes - total)
       return Error{
           Code::limit,
           compose("exchange: {} {} others more than 268435456 bytes (256 MiB) in one round",
-                  rank_text(rank), verb),
-          ""};
+                  rank_text(rank), verb)};
     total += buffer.data.size();
   }
   return {};
@@ -87,16 +78,12 @@ Result<Channels> match(const std::vector<Request>& requests) {
     const std::string where =
         compose("exchange from {} to {}: ", rank_text(pair.first), rank_text(pair.second));
     if (channel.sent.size() != channel.received.size())
-      return Error{Code::layout,
-                   compose("{}{} buffers sent, {} expected", where, channel.sent.size(),
-                           channel.received.size()),
-                   ""};
+      return Error{Code::layout, compose("{}{} buffers sent, {} expected", where,
+                                         channel.sent.size(), channel.received.size())};
     for (std::size_t i = 0; i < channel.sent.size(); ++i)
       if (channel.sent[i].size() != channel.received[i].size())
-        return Error{Code::layout,
-                     compose("{}buffer {} has {} bytes, expected {}", where, i,
-                             channel.sent[i].size(), channel.received[i].size()),
-                     ""};
+        return Error{Code::layout, compose("{}buffer {} has {} bytes, expected {}", where, i,
+                                           channel.sent[i].size(), channel.received[i].size())};
   }
   return channels;
 }
@@ -105,10 +92,8 @@ Result<> sum_all(const std::vector<Request>& requests) {
   const std::size_t count = requests.front().numbers.size();
   for (std::size_t rank = 1; rank < requests.size(); ++rank)
     if (requests[rank].numbers.size() != count)
-      return Error{Code::layout,
-                   compose("sum: rank 0 brings {} numbers, {} brings {}", count, rank_text(rank),
-                           requests[rank].numbers.size()),
-                   ""};
+      return Error{Code::layout, compose("sum: rank 0 brings {} numbers, {} brings {}", count,
+                                         rank_text(rank), requests[rank].numbers.size())};
   std::vector<std::int64_t> totals(count);
   for (std::size_t i = 0; i < count; ++i) {
     // Two's complement wraps back: only the total has to fit, not the partial sums.
@@ -116,7 +101,7 @@ Result<> sum_all(const std::vector<Request>& requests) {
     for (const Request& request : requests) total += request.numbers[i];
     if (total > std::numeric_limits<std::int64_t>::max() ||
         total < std::numeric_limits<std::int64_t>::min())
-      return Error{Code::limit, compose("sum: number {} does not fit 64 bits", i), ""};
+      return Error{Code::limit, compose("sum: number {} does not fit 64 bits", i)};
     totals[i] = static_cast<std::int64_t>(total);
   }
   for (const Request& request : requests)
@@ -155,7 +140,7 @@ class Table {
   enum class Abort : std::uint8_t { heeded, ignored };
 
   Error peer_error() const EBB_REQUIRES(mutex_) {
-    return Error{Code::peer, rank_text(index_of(*abandoned_)) + " gave up", ""};
+    return Error{Code::peer, rank_text(index_of(*abandoned_)) + " gave up"};
   }
 
   // Waits for everybody; the last one decides.
@@ -184,21 +169,12 @@ class Table {
       if (requests_[rank].verb != requests_[0].verb)
         return Error{Code::layout,
                      compose("rank 0 calls {} while {} calls {}", name_of(requests_[0].verb),
-                             rank_text(rank), name_of(requests_[rank].verb)),
-                     ""};
-    switch (requests_[0].verb) {
-      case Verb::agree:
-        smallest_ = std::min_element(requests_.begin(), requests_.end(), by_value)->value;
-        return {};
-      case Verb::sum:
-        return sum_all(requests_);
-      case Verb::exchange:
-        return plan_copies();
-    }
+                             rank_text(rank), name_of(requests_[rank].verb))};
+    if (requests_[0].verb == Verb::sum) return sum_all(requests_);
+    if (requests_[0].verb == Verb::exchange) return plan_copies();
+    smallest_ = std::ranges::min_element(requests_, {}, &Request::value)->value;
     return {};
   }
-
-  static bool by_value(const Request& a, const Request& b) { return a.value < b.value; }
 
   Result<> plan_copies() EBB_REQUIRES(mutex_) {
     EBB_TRY_ASSIGN(const Channels channels, match(requests_));

@@ -2,9 +2,11 @@
 // (docs/formats/commit.md).
 #include <chrono>
 
+#include "ebb/formats/native/ebb.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/tree/file_tree.h"
 
 namespace ebb::libmuon {
 
@@ -38,23 +40,19 @@ Result<> Engine::Impl::settle_snapshot(SettleMode mode) {
   if (pending->thread.joinable()) pending->thread.join();
   const std::unique_ptr<PendingSnapshot> settled = std::move(pending);
   EBB_TRY_ASSIGN(const auto outcome, store->agree(ranks, settled->result));
-  switch (outcome) {
-    case libswap::Store::Settled::committed:
-      committed_step = settled->step;
-      abandoned.reset();
-      break;
-    case libswap::Store::Settled::put_off:
-      ++stats.snapshots_put_off;
-      break;
-    case libswap::Store::Settled::abandoned:
-      abandoned =
-          settled->result
-              ? Error{Code::peer,
-                      compose("generation {} was abandoned because another rank could not write it",
-                              settled->generation),
-                      "its own message says why; the previous generation still resumes"}
-              : settled->result.error();
-      break;
+  if (outcome == libswap::Store::Settled::committed) {
+    committed_step = settled->step;
+    abandoned.reset();
+  } else if (outcome == libswap::Store::Settled::put_off) {
+    ++stats.snapshots_put_off;
+  } else {
+    abandoned =
+        settled->result
+            ? Error{Code::peer,
+                    compose("generation {} was abandoned because another rank could not write it",
+                            settled->generation),
+                    "its own message says why; the previous generation still resumes"}
+            : settled->result.error();
   }
   return {};
 }
@@ -104,5 +102,29 @@ Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
 
 Result<bool> Engine::snapshot() { return impl_->begin_snapshot(); }
 Result<std::uint64_t> Engine::wait_snapshot() { return impl_->wait_for_snapshot(); }
+
+PinnedCheckpoint::PinnedCheckpoint(std::shared_ptr<libswap::Store> store,
+                                   std::filesystem::path directory, std::uint64_t generation,
+                                   std::uint64_t step)
+    : store_(std::move(store)),
+      directory_(std::move(directory)),
+      generation_(generation),
+      step_(step) {}
+
+Result<PinnedCheckpoint> PinnedCheckpoint::pin(std::shared_ptr<libswap::Store> store,
+                                               std::filesystem::path directory,
+                                               std::uint64_t generation, std::uint64_t step) {
+  EBB_TRY(store->pin(generation));
+  return PinnedCheckpoint(std::move(store), std::move(directory), generation, step);
+}
+
+PinnedCheckpoint::~PinnedCheckpoint() {
+  if (store_) store_->unpin(generation_);
+}
+
+Result<std::unique_ptr<Checkpoint>> PinnedCheckpoint::describe() const {
+  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(directory_));
+  return formats::describe_ebb_generation(std::move(tree), generation_);
+}
 
 }  // namespace ebb::libmuon

@@ -1,8 +1,6 @@
 #include "ebb/libswap/pager/pager.h"
 
 #include <algorithm>
-#include <cstring>
-#include <string>
 
 #include "ebb/libswap/sys/process.h"
 
@@ -193,11 +191,10 @@ Result<> Pager::leave(Mode mode, std::uint64_t tile, std::uint64_t step,
 }
 
 Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step, std::span<std::byte> bytes) {
-  EBB_TRY_ASSIGN(const Store::Place place, store_.write_place(tile, step));
-  std::vector<std::uint32_t> crcs;
+  EBB_TRY_ASSIGN(Store::Write write, store_.begin_write(tile, step));
   {
     const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
-    crcs = store_.crcs_of(tile, place.slot, step, bytes);
+    store_.seal(write, bytes);
   }
   std::uint64_t epoch = 0;
   {
@@ -208,14 +205,15 @@ Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step, std::span<s
     epoch = epoch_;
     stats_.written_bytes += tile_bytes_;
   }
-  auto done = [this, tile, place, step, epoch, crcs = std::move(crcs),
+  const Store::Place place = write.place;
+  auto done = [this, tile, epoch, write = std::move(write),
                begin = Trace::Clock::now()](Result<> result) mutable {
     transferred(Lane::write, tile, begin);
     const MutexLock lock(mutex_);
     --in_flight_;
     if (epoch != epoch_) --cut_writes_;
     if (!result) return fail(std::move(result).error());
-    store_.wrote(tile, place.slot, step, std::move(crcs));
+    store_.wrote(std::move(write));
     tiles_[tile].state = State::on_disk;
     free_frames_.push_back(tiles_[tile].frame);
     start_reads();
@@ -273,12 +271,12 @@ void Pager::begin_cut() {
 }
 
 Result<> Pager::write_cut_tile(std::uint64_t tile, std::uint64_t step, std::span<std::byte> bytes) {
-  EBB_TRY_ASSIGN(const Store::Place place, store_.write_place(tile, step));
-  auto crcs = store_.crcs_of(tile, place.slot, step, bytes);
+  EBB_TRY_ASSIGN(Store::Write write, store_.begin_write(tile, step));
+  store_.seal(write, bytes);
   const auto begin = Trace::Clock::now();
-  EBB_TRY(io_.write(place.file, place.offset, bytes, Priority::background));
+  EBB_TRY(io_.write(write.place.file, write.place.offset, bytes, Priority::background));
   transferred(Lane::write, tile, begin);
-  store_.wrote(tile, place.slot, step, std::move(crcs));
+  store_.wrote(std::move(write));
   return {};
 }
 

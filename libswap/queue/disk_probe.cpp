@@ -12,8 +12,6 @@
 namespace ebb::libswap {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Moves a range in operations of one size, `depth` of them in flight; each has its own buffer.
 class Stream {
  public:
@@ -80,13 +78,11 @@ void fill_with_noise(std::span<std::byte> bytes) {
 Result<> check_probe(const DiskProbe& probe) {
   const std::uint64_t step = probe.operation_bytes;
   if (step != 0 && step % 4096 == 0 && probe.depth != 0 && probe.depth <= 256 &&
-      probe.bytes >= step && probe.bytes < (std::uint64_t{1} << 50)) {
+      probe.bytes >= step && probe.bytes < (std::uint64_t{1} << 50))
     return {};
-  }
   return Error{Code::usage,
                compose("cannot measure a disk with {} bytes in operations of {}, {} at a time",
-                       probe.bytes, step, probe.depth),
-               ""};
+                       probe.bytes, step, probe.depth)};
 }
 
 class Measurement {
@@ -128,7 +124,7 @@ class Measurement {
       AlignedBuffer& buffer = kind == RawOp::Kind::read ? in_ : out_;
       streams.emplace_back(queue_, kind, range, probe_, buffer.bytes());
     }
-    const Clock::time_point start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     for (Stream& stream : streams) stream.start();
     Result<> result;
     for (Stream& stream : streams) {

@@ -1,17 +1,20 @@
 #include "ebb/libswap/queue/io_queue.h"
 
-#include <limits>
 #include <thread>
 #include <vector>
 
+#include "ebb/libswap/queue/io_batch.h"
 #include "ebb/libswap/queue/io_scheduler.h"
 #include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
 
 namespace ebb::libswap {
 namespace {
 
+constexpr std::uint32_t kThreads =
+    8;  // as many calls at a time as the default bytes in flight hold
 constexpr std::uint32_t kMinChunk = 4u << 10;
 constexpr std::uint32_t kMaxChunk = 16u << 20;
 
@@ -21,38 +24,23 @@ Result<> check_options(const IoQueue::Options& options) {
     return Error{
         Code::usage,
         compose("cannot cut I/O into chunks of {} bytes: a multiple of 4096 up to 16 MiB is needed",
-                chunk),
-        ""};
+                chunk)};
   }
-  if (options.background_share == 0) {
-    return Error{Code::usage, "the background share 1/0 does not exist", ""};
-  }
+  if (options.background_share == 0)
+    return Error{Code::usage, "the background share 1/0 does not exist"};
   return {};
 }
 
 Error forked() {
-  return {Code::state, "this I/O queue belongs to the process that forked this one", ""};
+  return {Code::state, "this I/O queue belongs to the process that forked this one"};
 }
 
-// Where a blocking call waits for its answer.
-class Answer {
- public:
-  void set(Result<> result) {
-    const MutexLock lock(mutex_);
-    result_ = std::move(result);
-    ready_.notify_one();  // inside the lock: the waiter destroys this object
-  }
-  Result<> wait() {
-    const MutexLock lock(mutex_);
-    while (!result_) ready_.wait(mutex_);
-    return *std::move(result_);
-  }
-
- private:
-  Mutex mutex_;
-  Condition ready_;
-  std::optional<Result<>> result_ EBB_GUARDED_BY(mutex_);
-};
+Result<> submit_and_wait(IoQueue& queue, IoRequest request) {
+  IoBatch batch;
+  request.done = batch.add();
+  queue.submit(std::move(request));
+  return batch.wait();
+}
 
 }  // namespace
 
@@ -143,17 +131,6 @@ void IoQueue::submit(IoRequest request) {
   if (first && std::this_thread::get_id() != impl_->thread.get_id()) impl_->backend->wake();
 }
 
-namespace {
-
-Result<> submit_and_wait(IoQueue& queue, IoRequest request) {
-  Answer answer;
-  request.done = [&answer](Result<> result) { answer.set(std::move(result)); };
-  queue.submit(std::move(request));
-  return answer.wait();
-}
-
-}  // namespace
-
 Result<> IoQueue::read(FileId file, std::uint64_t offset, std::span<std::byte> into,
                        Priority priority) {
   EBB_CHECK(std::this_thread::get_id() != impl_->thread.get_id());
@@ -178,6 +155,18 @@ IoBackend& IoQueue::backend() { return *impl_->backend; }
 IoStats IoQueue::stats() const {
   const MutexLock lock(impl_->mutex);
   return impl_->stats;
+}
+
+Result<ChosenBackend> open_backend(BackendChoice choice) {
+  std::string note;
+  if (choice != BackendChoice::threads) {
+    Result<std::unique_ptr<IoBackend>> uring = make_uring_backend();
+    if (uring) return ChosenBackend{*std::move(uring), ""};
+    if (choice == BackendChoice::uring) return std::move(uring).error();
+    note = compose("{}; using {} I/O threads instead", uring.error().message, kThreads);
+  }
+  EBB_TRY_ASSIGN(std::unique_ptr<IoBackend> threads, make_threads_backend(kThreads));
+  return ChosenBackend{std::move(threads), std::move(note)};
 }
 
 }  // namespace ebb::libswap

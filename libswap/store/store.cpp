@@ -1,8 +1,6 @@
 #include "ebb/libswap/store/store.h"
 
 #include <algorithm>
-#include <limits>
-#include <string>
 #include <utility>
 
 #include "ebb/libswap/store/rank_files.h"
@@ -44,10 +42,8 @@ struct Store::Impl {
         slots(files->superblock().tiles, files->superblock().slots),
         next_generation(next) {}
 
-  BlockPlace block_place(std::uint64_t tile, std::uint32_t slot, std::uint64_t step) const {
-    const Superblock& s = files->superblock();
-    return {s.store, s.rank, tile, slot, 0, step};
-  }
+  std::vector<std::uint32_t> crcs_of(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
+                                     std::span<const std::byte> bytes) const;
   Place place_at(std::uint64_t tile, std::uint32_t slot) const {
     return {files->data(), formats::native::tile_offset(files->superblock(), tile, slot), slot};
   }
@@ -132,12 +128,13 @@ Store::Place Store::read_place(std::uint64_t tile) const {
   return impl_->place_at(tile, impl_->slots.newest(tile).slot);
 }
 
-Result<Store::Place> Store::write_place(std::uint64_t tile, std::uint64_t step) {
+Result<Store::Write> Store::begin_write(std::uint64_t tile, std::uint64_t step) {
   const MutexLock lock(impl_->mutex);
   if (!impl_->recovered)
     return Error{Code::state,
                  impl_->files->data_name() + ": no tile can be written before the ranks recovered"};
-  if (const auto slot = impl_->slots.place(tile, step)) return impl_->place_at(tile, *slot);
+  if (const auto slot = impl_->slots.place(tile, step))
+    return Write{impl_->place_at(tile, *slot), tile, step};
   return Error{
       Code::busy,
       compose("{}: tile {} has no free slot: pinned generations and a pending one hold all {}",
@@ -145,20 +142,24 @@ Result<Store::Place> Store::write_place(std::uint64_t tile, std::uint64_t step) 
       "release the export, or create the store with more slots"};
 }
 
-void Store::wrote(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
-                  std::vector<std::uint32_t> crcs) {
+void Store::wrote(Write write) {
   const MutexLock lock(impl_->mutex);
-  impl_->slots.wrote(tile, step,
-                     {static_cast<std::uint8_t>(slot), true, step,
-                      std::make_shared<const std::vector<std::uint32_t>>(std::move(crcs))});
+  impl_->slots.wrote(write.tile, write.step,
+                     {static_cast<std::uint8_t>(write.place.slot), true, write.step,
+                      std::make_shared<const std::vector<std::uint32_t>>(std::move(write.crcs))});
 }
 
-std::vector<std::uint32_t> Store::crcs_of(std::uint64_t tile, std::uint32_t slot,
-                                          std::uint64_t step,
-                                          std::span<const std::byte> bytes) const {
-  const std::uint64_t block_bytes = superblock().block_bytes;
+void Store::seal(Write& write, std::span<const std::byte> bytes) const {
+  write.crcs = impl_->crcs_of(write.tile, write.place.slot, write.step, bytes);
+}
+
+std::vector<std::uint32_t> Store::Impl::crcs_of(std::uint64_t tile, std::uint32_t slot,
+                                                std::uint64_t step,
+                                                std::span<const std::byte> bytes) const {
+  const Superblock& s = files->superblock();
+  const std::uint64_t block_bytes = s.block_bytes;
   EBB_CHECK(bytes.size() % block_bytes == 0);
-  BlockPlace place = impl_->block_place(tile, slot, step);
+  BlockPlace place{s.store, s.rank, tile, slot, 0, step};
   std::vector<std::uint32_t> crcs;
   crcs.reserve(bytes.size() / block_bytes);
   for (; place.block < bytes.size() / block_bytes; ++place.block)
@@ -176,7 +177,7 @@ Result<> Store::verify(std::uint64_t tile, std::span<const std::byte> bytes) con
   if (!version.written)
     return Error{Code::state,
                  compose("{}: tile {} was never written", impl_->files->data_name(), tile)};
-  const auto crcs = crcs_of(tile, version.slot, version.step, bytes);
+  const auto crcs = impl_->crcs_of(tile, version.slot, version.step, bytes);
   const std::size_t blocks = std::min(crcs.size(), version.crcs->size());
   for (std::size_t block = 0; block < blocks; ++block)
     if (crcs[block] != (*version.crcs)[block])

@@ -9,10 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <thread>
 
@@ -89,6 +87,10 @@ Result<fs::path> program_directory() {
   const fs::path program = fs::read_symlink("/proc/self/exe", failed);
   if (failed) return errno_error(failed.value(), "/proc/self/exe");
   return program.parent_path();
+}
+
+bool is_terminal(StandardStream stream) {
+  return ::isatty(stream == StandardStream::output ? STDOUT_FILENO : STDERR_FILENO) == 1;
 }
 
 void sleep_for_seconds(double seconds) {

@@ -27,6 +27,10 @@ Result<fs::path> program_directory();
 void sleep_for_seconds(double seconds);
 double seconds_since(std::chrono::steady_clock::time_point begin);
 
+enum class StandardStream : std::uint8_t { output, error };
+// Whether one of the program's own streams is connected to one. Asked once, at start.
+bool is_terminal(StandardStream stream);
+
 // One child; its standard output or its messages come to us line by line, the other stream and its
 // input are ours. One thread.
 class ChildProcess {

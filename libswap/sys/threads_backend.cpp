@@ -89,15 +89,9 @@ class ThreadsBackend : public PosixBackend {
     if (file == nullptr) return -EBADF;
     const int descriptor = file->descriptor.get();
     const off_t offset = static_cast<off_t>(op.offset);
-    switch (op.kind) {
-      case RawOp::Kind::read:
-        return answer(::pread(descriptor, op.data, op.size, offset));
-      case RawOp::Kind::write:
-        return answer(::pwrite(descriptor, op.data, op.size, offset));
-      case RawOp::Kind::sync_data:
-        return answer(::fdatasync(descriptor));
-    }
-    return -EINVAL;
+    if (op.kind == RawOp::Kind::sync_data) return answer(::fdatasync(descriptor));
+    return answer(op.kind == RawOp::Kind::read ? ::pread(descriptor, op.data, op.size, offset)
+                                               : ::pwrite(descriptor, op.data, op.size, offset));
   }
 
   Mutex mutex_;
@@ -113,9 +107,8 @@ class ThreadsBackend : public PosixBackend {
 }  // namespace
 
 Result<std::unique_ptr<IoBackend>> make_threads_backend(std::uint32_t threads) {
-  if (threads == 0 || threads > kMaxThreads) {
-    return Error{Code::usage, compose("cannot do I/O on {} threads: 1 to 64", threads), ""};
-  }
+  if (threads == 0 || threads > kMaxThreads)
+    return Error{Code::usage, compose("cannot do I/O on {} threads: 1 to 64", threads)};
   auto backend = std::make_unique<ThreadsBackend>();
   EBB_TRY(backend->start(threads));
   return std::unique_ptr<IoBackend>(std::move(backend));

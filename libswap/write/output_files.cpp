@@ -5,6 +5,7 @@
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/libswap/queue/io_batch.h"
 
 namespace ebb::libswap {
 
@@ -91,22 +92,10 @@ void OutputFiles::write(std::uint32_t file, std::uint64_t offset, std::span<std:
 }
 
 Result<> OutputFiles::sync(std::span<const std::uint32_t> files) {
-  Mutex mutex;
-  Condition all_back;
-  std::size_t missing = files.size();
-  std::optional<Error> failure;
-  for (const std::uint32_t file : files) {
-    io_.submit(
-        {RawOp::Kind::sync_data, get(file).id, 0, {}, settings_.priority, [&](Result<> result) {
-           const MutexLock lock(mutex);
-           if (!result && !failure) failure = std::move(result).error();
-           if (--missing == 0) all_back.notify_all();  // inside: the waiter ends the mutex
-         }});
-  }
-  const MutexLock lock(mutex);
-  while (missing != 0) all_back.wait(mutex);
-  if (failure) return *failure;
-  return {};
+  IoBatch batch;
+  for (const std::uint32_t file : files)
+    io_.submit({RawOp::Kind::sync_data, get(file).id, 0, {}, settings_.priority, batch.add()});
+  return batch.wait();
 }
 
 Result<> OutputFiles::cut(std::uint32_t file, std::uint64_t size) {

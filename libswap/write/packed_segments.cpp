@@ -6,7 +6,6 @@
 #include "ebb/formats/catalog/range_crcs.h"
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/units.h"
-#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/write/output_files.h"
 
 namespace ebb::libswap {

@@ -1,7 +1,6 @@
 #include "ebb/libswap/write/segment_writer.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -17,10 +16,6 @@ namespace {
 
 constexpr auto kLookInterval = std::chrono::milliseconds(100);  // for a cancellation
 constexpr std::size_t kFilesInBatch = OutputFiles::kMostOpen / 2;
-
-bool is_cancelled(const std::optional<Error>& error) {
-  return error && error->code == Code::cancelled;
-}
 
 class SegmentWriter {
  public:
@@ -44,13 +39,12 @@ class SegmentWriter {
   Result<> make(const Segment& segment, Buffer& buffer);
   std::optional<Segment> next_segment();
   bool wait_for(const Buffer& buffer);
-  void finished(Buffer& buffer, WrittenSegment written, Result<> result);
-  void fail(Error error);
+  void finished(Buffer& buffer, WrittenSegment written, Result<> result) EBB_EXCLUDES(mutex_);
+  void fail(Error error) EBB_EXCLUDES(mutex_);
 
   Result<> oversee();
   Result<> take(std::vector<WrittenSegment> written);
   Result<> commit();
-  void join();
 
   SegmentSource& source_;
   std::span<const OutputFile> files_;
@@ -99,13 +93,12 @@ SegmentWriter::SegmentWriter(IoQueue& io, SegmentSource& source, std::span<const
 }
 
 Result<> SegmentWriter::run() {
-  Result<> started = start();
-  if (!started) fail(started.error());
-  Result<> overseen = oversee();
-  if (!overseen) fail(overseen.error());
-  join();
+  if (Result<> started = start(); !started) fail(started.error());
+  if (Result<> overseen = oversee(); !overseen) fail(overseen.error());
+  for (Worker& worker : workers_)
+    if (worker.thread.joinable()) worker.thread.join();
   const MutexLock lock(mutex_);  // by now nobody else is here
-  if (is_cancelled(failure_)) {
+  if (failure_ && failure_->code == Code::cancelled) {
     if (Result<> taken = take(std::exchange(done_, {})); taken) static_cast<void>(commit());
   }
   if (failure_) return *failure_;
@@ -256,11 +249,6 @@ Result<> SegmentWriter::commit() {
   written_.clear();
   committed_ = std::chrono::steady_clock::now();
   return {};
-}
-
-void SegmentWriter::join() {
-  for (Worker& worker : workers_)
-    if (worker.thread.joinable()) worker.thread.join();
 }
 
 }  // namespace

@@ -12,11 +12,11 @@ namespace {
 void append_runs(const OutputFile& file, std::uint64_t segment_bytes, std::vector<Segment>& out,
                  std::uint32_t number) {
   const std::size_t before = out.size();
-  const auto append = [&](const Segment& segment) {
+  const auto append = [&](Segment segment) {
+    segment.index = out.size();
+    segment.file = number;
+    segment.number = out.size() - before;
     out.push_back(segment);
-    out.back().index = out.size() - 1;
-    out.back().file = number;
-    out.back().number = out.back().index - before;
   };
   for (std::uint64_t i = 0; i < file.items.size(); ++i) {
     const FileRange& item = file.items[i].place;

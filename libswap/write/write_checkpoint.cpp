@@ -1,7 +1,6 @@
 #include "ebb/libswap/write/write_checkpoint.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 #include <utility>
 
