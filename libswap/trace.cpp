@@ -1,6 +1,7 @@
 #include "ebb/libswap/trace.h"
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <set>
 
@@ -28,28 +29,14 @@ std::string lane_name_event(Rank rank, Lane lane) {
 }  // namespace
 
 std::string_view name_of(Lane lane) {
-  switch (lane) {
-    case Lane::step:
-      return "step";
-    case Lane::wait:
-      return "wait";
-    case Lane::compute:
-      return "compute";
-    case Lane::read:
-      return "read";
-    case Lane::write:
-      return "write";
-    case Lane::exchange:
-      return "exchange";
-    case Lane::commit:
-      return "commit";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 7> kNames = {"step",  "wait",     "compute", "read",
+                                                      "write", "exchange", "commit"};
+  return kNames[static_cast<std::size_t>(lane)];
 }
 
 void Trace::add(Rank rank, Lane lane, const char* name, Clock::time_point begin,
                 Clock::time_point end, Transfer transfer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (spans_.size() < most_spans_)
     spans_.push_back({name, begin, end, rank, lane, transfer});
   else
@@ -97,7 +84,7 @@ void Trace::append_counters(std::string& json) const {
 }
 
 std::string Trace::to_chrome_json() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::string json = compose(
       "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":{}},\n\"traceEvents\":[\n",
       dropped_);

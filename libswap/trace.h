@@ -4,12 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -44,13 +44,13 @@ class Trace {
     Transfer transfer;
   };
   static std::string event_of(const Span& span, Clock::time_point start, std::size_t id);
-  void append_counters(std::string& json) const;
+  void append_counters(std::string& json) const EBB_REQUIRES(mutex_);
 
   const std::size_t most_spans_;
   const Clock::time_point start_ = Clock::now();
-  mutable std::mutex mutex_;
-  std::vector<Span> spans_;
-  std::uint64_t dropped_ = 0;
+  mutable Mutex mutex_;
+  std::vector<Span> spans_ EBB_GUARDED_BY(mutex_);
+  std::uint64_t dropped_ EBB_GUARDED_BY(mutex_) = 0;
 };
 
 // Adds a span from construction to destruction; a null trace costs one branch.

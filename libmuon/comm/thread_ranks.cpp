@@ -2,16 +2,16 @@
 // the table and waits; the last to arrive decides the outcome for all, so an error reaches
 // everybody.
 #include <algorithm>
-#include <condition_variable>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -19,15 +19,8 @@ namespace {
 enum class Verb : std::uint8_t { agree, sum, exchange };
 
 std::string_view name_of(Verb verb) {
-  switch (verb) {
-    case Verb::agree:
-      return "agree";
-    case Verb::sum:
-      return "sum";
-    case Verb::exchange:
-      return "exchange";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 3> kNames = {"agree", "sum", "exchange"};
+  return kNames[static_cast<std::size_t>(verb)];
 }
 
 struct Request {
@@ -58,16 +51,13 @@ Result<> check_round(const Buffers& buffers, std::size_t rank, std::size_t world
   std::uint64_t total = 0;
   for (const auto& buffer : buffers) {
     if (index_of(buffer.peer) >= world)
-      return Error{Code::usage,
-                   compose("exchange: {} {} {} in a world of {}", rank_text(rank), verb,
-                           rank_text(index_of(buffer.peer)), world),
-                   ""};
+      return Error{Code::usage, compose("exchange: {} {} {} in a world of {}", rank_text(rank),
+                                        verb, rank_text(index_of(buffer.peer)), world)};
     if (buffer.data.size() > kMostRoundBytes - total)
       return Error{
           Code::limit,
           compose("exchange: {} {} others more than 268435456 bytes (256 MiB) in one round",
-                  rank_text(rank), verb),
-          ""};
+                  rank_text(rank), verb)};
     total += buffer.data.size();
   }
   return {};
@@ -88,16 +78,12 @@ Result<Channels> match(const std::vector<Request>& requests) {
     const std::string where =
         compose("exchange from {} to {}: ", rank_text(pair.first), rank_text(pair.second));
     if (channel.sent.size() != channel.received.size())
-      return Error{Code::layout,
-                   compose("{}{} buffers sent, {} expected", where, channel.sent.size(),
-                           channel.received.size()),
-                   ""};
+      return Error{Code::layout, compose("{}{} buffers sent, {} expected", where,
+                                         channel.sent.size(), channel.received.size())};
     for (std::size_t i = 0; i < channel.sent.size(); ++i)
       if (channel.sent[i].size() != channel.received[i].size())
-        return Error{Code::layout,
-                     compose("{}buffer {} has {} bytes, expected {}", where, i,
-                             channel.sent[i].size(), channel.received[i].size()),
-                     ""};
+        return Error{Code::layout, compose("{}buffer {} has {} bytes, expected {}", where, i,
+                                           channel.sent[i].size(), channel.received[i].size())};
   }
   return channels;
 }
@@ -106,10 +92,8 @@ Result<> sum_all(const std::vector<Request>& requests) {
   const std::size_t count = requests.front().numbers.size();
   for (std::size_t rank = 1; rank < requests.size(); ++rank)
     if (requests[rank].numbers.size() != count)
-      return Error{Code::layout,
-                   compose("sum: rank 0 brings {} numbers, {} brings {}", count, rank_text(rank),
-                           requests[rank].numbers.size()),
-                   ""};
+      return Error{Code::layout, compose("sum: rank 0 brings {} numbers, {} brings {}", count,
+                                         rank_text(rank), requests[rank].numbers.size())};
   std::vector<std::int64_t> totals(count);
   for (std::size_t i = 0; i < count; ++i) {
     // Two's complement wraps back: only the total has to fit, not the partial sums.
@@ -117,7 +101,7 @@ Result<> sum_all(const std::vector<Request>& requests) {
     for (const Request& request : requests) total += request.numbers[i];
     if (total > std::numeric_limits<std::int64_t>::max() ||
         total < std::numeric_limits<std::int64_t>::min())
-      return Error{Code::limit, compose("sum: number {} does not fit 64 bits", i), ""};
+      return Error{Code::limit, compose("sum: number {} does not fit 64 bits", i)};
     totals[i] = static_cast<std::int64_t>(total);
   }
   for (const Request& request : requests)
@@ -130,24 +114,24 @@ Result<> sum_all(const std::vector<Request>& requests) {
 // because meeting k + 1 needs all of them.
 class Table {
  public:
-  explicit Table(std::uint32_t world) : requests_(world) {}
+  explicit Table(std::uint32_t world) : world_(world), requests_(world) {}
 
-  std::uint32_t world() const { return static_cast<std::uint32_t>(requests_.size()); }
+  std::uint32_t world() const { return world_; }
 
   Result<std::int64_t> meet(Rank rank, const Request& request) {
-    std::unique_lock lock(mutex_);
+    const libswap::MutexLock lock(mutex_);
     if (abandoned_) return peer_error();
     requests_[index_of(rank)] = request;
-    EBB_TRY(arrive(lock, Abort::heeded));
+    EBB_TRY(arrive(Abort::heeded));
     if (outcome_.has_value()) return *outcome_;
     const std::int64_t smallest = smallest_;
-    if (request.verb == Verb::exchange) EBB_TRY(copy_and_part(lock, rank));
+    if (request.verb == Verb::exchange) EBB_TRY(copy_and_part(rank));
     return smallest;
   }
 
   // `rank` is gone. Meetings that everybody reached stay valid.
   void abandon(Rank rank) {
-    const std::scoped_lock lock(mutex_);
+    const libswap::MutexLock lock(mutex_);
     if (!abandoned_) abandoned_ = rank;
     changed_.notify_all();
   }
@@ -155,12 +139,12 @@ class Table {
  private:
   enum class Abort : std::uint8_t { heeded, ignored };
 
-  Error peer_error() const {
-    return Error{Code::peer, rank_text(index_of(*abandoned_)) + " gave up", ""};
+  Error peer_error() const EBB_REQUIRES(mutex_) {
+    return Error{Code::peer, rank_text(index_of(*abandoned_)) + " gave up"};
   }
 
   // Waits for everybody; the last one decides.
-  Result<> arrive(std::unique_lock<std::mutex>& lock, Abort abort) {
+  Result<> arrive(Abort abort) EBB_REQUIRES(mutex_) {
     const std::uint64_t meeting = meeting_;
     if (++arrived_ == requests_.size()) {
       if (abort == Abort::heeded) decide();
@@ -169,41 +153,30 @@ class Table {
       changed_.notify_all();
       return {};
     }
-    changed_.wait(lock, [&] {
-      return meeting_ != meeting || (abort == Abort::heeded && abandoned_.has_value());
-    });
+    while (meeting_ == meeting && !(abort == Abort::heeded && abandoned_)) changed_.wait(mutex_);
     if (meeting_ != meeting) return {};
     return peer_error();
   }
 
-  void decide() {
+  void decide() EBB_REQUIRES(mutex_) {
     const auto decided = outcome();
     outcome_.reset();
     if (!decided) outcome_ = decided.error();
   }
 
-  Result<> outcome() {
+  Result<> outcome() EBB_REQUIRES(mutex_) {
     for (std::size_t rank = 1; rank < requests_.size(); ++rank)
       if (requests_[rank].verb != requests_[0].verb)
         return Error{Code::layout,
                      compose("rank 0 calls {} while {} calls {}", name_of(requests_[0].verb),
-                             rank_text(rank), name_of(requests_[rank].verb)),
-                     ""};
-    switch (requests_[0].verb) {
-      case Verb::agree:
-        smallest_ = std::min_element(requests_.begin(), requests_.end(), by_value)->value;
-        return {};
-      case Verb::sum:
-        return sum_all(requests_);
-      case Verb::exchange:
-        return plan_copies();
-    }
+                             rank_text(rank), name_of(requests_[rank].verb))};
+    if (requests_[0].verb == Verb::sum) return sum_all(requests_);
+    if (requests_[0].verb == Verb::exchange) return plan_copies();
+    smallest_ = std::ranges::min_element(requests_, {}, &Request::value)->value;
     return {};
   }
 
-  static bool by_value(const Request& a, const Request& b) { return a.value < b.value; }
-
-  Result<> plan_copies() {
+  Result<> plan_copies() EBB_REQUIRES(mutex_) {
     EBB_TRY_ASSIGN(const Channels channels, match(requests_));
     copies_.assign(requests_.size(), {});
     for (const auto& [pair, channel] : channels)
@@ -214,24 +187,25 @@ class Table {
 
   // Receivers copy side by side. Nobody may leave while a peer still reads its memory, not even
   // after an abort: every rank is past the meeting, so all of them come here.
-  Result<> copy_and_part(std::unique_lock<std::mutex>& lock, Rank rank) {
+  Result<> copy_and_part(Rank rank) EBB_REQUIRES(mutex_) {
     const std::vector<Copy> copies = std::move(copies_[index_of(rank)]);
-    lock.unlock();
+    mutex_.unlock();
     for (const Copy& copy : copies)
       if (!copy.to.empty()) std::memmove(copy.to.data(), copy.from.data(), copy.to.size());
-    lock.lock();
-    return arrive(lock, Abort::ignored);
+    mutex_.lock();
+    return arrive(Abort::ignored);
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Request> requests_;
-  std::size_t arrived_ = 0;
-  std::uint64_t meeting_ = 0;
-  std::optional<Rank> abandoned_;
-  std::optional<Error> outcome_;
-  std::int64_t smallest_ = 0;
-  std::vector<std::vector<Copy>> copies_;
+  const std::uint32_t world_;
+  libswap::Mutex mutex_;
+  libswap::Condition changed_;
+  std::vector<Request> requests_ EBB_GUARDED_BY(mutex_);
+  std::size_t arrived_ EBB_GUARDED_BY(mutex_) = 0;
+  std::uint64_t meeting_ EBB_GUARDED_BY(mutex_) = 0;
+  std::optional<Rank> abandoned_ EBB_GUARDED_BY(mutex_);
+  std::optional<Error> outcome_ EBB_GUARDED_BY(mutex_);
+  std::int64_t smallest_ EBB_GUARDED_BY(mutex_) = 0;
+  std::vector<std::vector<Copy>> copies_ EBB_GUARDED_BY(mutex_);
 };
 
 class ThreadRank : public Communicator {

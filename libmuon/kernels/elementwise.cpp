@@ -78,13 +78,8 @@ double power(double base, std::uint64_t exponent) {
 
 double update_scale(ScaleRule rule, std::uint64_t rows, std::uint64_t cols) {
   const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
-  switch (rule) {
-    case ScaleRule::sqrt_max_1_rows_over_cols:
-      return std::sqrt(std::max(1.0, r / c));
-    case ScaleRule::match_rms_adamw:
-      return 0.2 * std::sqrt(std::max(r, c));
-  }
-  return 1;
+  return rule == ScaleRule::match_rms_adamw ? 0.2 * std::sqrt(std::max(r, c))
+                                            : std::sqrt(std::max(1.0, r / c));
 }
 
 // Far below the largest fp32, so that what rounding adds step by step never gets there.

@@ -1,9 +1,8 @@
-#include <condition_variable>
 #include <list>
-#include <mutex>
 #include <thread>
 
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/thread.h"
 
 namespace ebb::libmuon {
@@ -20,29 +19,29 @@ struct Batch {
 }  // namespace
 
 struct Pool::Impl {
-  std::mutex mutex;
-  std::condition_variable work;      // a batch arrived, or the end
-  std::condition_variable finished;  // a batch is done
-  std::list<Batch*> batches;         // those with jobs left to hand out
-  bool ending = false;
+  libswap::Mutex mutex;
+  libswap::Condition work;                          // a batch arrived, or the end
+  libswap::Condition finished;                      // a batch is done
+  std::list<Batch*> batches EBB_GUARDED_BY(mutex);  // those with jobs left to hand out
+  bool ending EBB_GUARDED_BY(mutex) = false;
   std::vector<std::thread> workers;
 
   // Takes one job of `batch` and runs it outside the lock.
-  void run_one(std::unique_lock<std::mutex>& lock, Batch& batch) {
+  void run_one(Batch& batch) EBB_REQUIRES(mutex) {
     const std::size_t index = batch.next++;
     if (batch.next == batch.count) batches.remove(&batch);
-    lock.unlock();
+    mutex.unlock();
     batch.job(index);
-    lock.lock();
+    mutex.lock();
     if (++batch.done == batch.count) finished.notify_all();
   }
 
   void work_loop() {
-    std::unique_lock lock(mutex);
+    const libswap::MutexLock lock(mutex);
     while (true) {
-      work.wait(lock, [this] { return ending || !batches.empty(); });
+      while (!ending && batches.empty()) work.wait(mutex);
       if (batches.empty()) return;
-      run_one(lock, *batches.front());
+      run_one(*batches.front());
     }
   }
 };
@@ -61,7 +60,7 @@ Result<std::unique_ptr<Pool>> Pool::start(std::uint32_t threads) {
 
 Pool::~Pool() {
   {
-    const std::scoped_lock lock(impl_->mutex);
+    const libswap::MutexLock lock(impl_->mutex);
     impl_->ending = true;
   }
   impl_->work.notify_all();
@@ -78,12 +77,12 @@ void Pool::run(std::size_t count, const std::function<void(std::size_t)>& job) {
     return;
   }
   Batch batch{.job = job, .count = count};
-  std::unique_lock lock(impl_->mutex);
+  const libswap::MutexLock lock(impl_->mutex);
   impl_->batches.push_back(&batch);
   impl_->work.notify_all();
   // The caller works too: run() from inside a job cannot wait for a worker that waits for it.
-  while (batch.next < batch.count) impl_->run_one(lock, batch);
-  impl_->finished.wait(lock, [&batch] { return batch.done == batch.count; });
+  while (batch.next < batch.count) impl_->run_one(batch);
+  while (batch.done < batch.count) impl_->finished.wait(impl_->mutex);
 }
 
 }  // namespace ebb::libmuon

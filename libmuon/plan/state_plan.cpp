@@ -233,18 +233,10 @@ std::vector<Segment> StatePlan::segments(const Visit& visit) const {
                           .count = span.range.count,
                           .offset = offset + span.visit_first * kElemBytes});
   };
-  switch (visit.kind) {
-    case VisitKind::momentum:
-      add(StateId::momentum_buffer, 0);
-      break;
-    case VisitKind::master:
-      add(StateId::master, 0);
-      break;
-    case VisitKind::adam:
-      add(StateId::master, 0);
-      add(StateId::exp_avg, adam_stride(visit));
-      add(StateId::exp_avg_sq, 2 * adam_stride(visit));
-      break;
+  add(visit.kind == VisitKind::momentum ? StateId::momentum_buffer : StateId::master, 0);
+  if (visit.kind == VisitKind::adam) {
+    add(StateId::exp_avg, adam_stride(visit));
+    add(StateId::exp_avg_sq, 2 * adam_stride(visit));
   }
   return segments;
 }

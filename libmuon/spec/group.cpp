@@ -1,5 +1,4 @@
 // Specs as the manifest's groups and back.
-#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -101,7 +100,7 @@ class Settings {
   }
 
   Error fail(const std::string& why) const {
-    return {Code::unsupported, compose("group of optimizer {}: {}", group_.optimizer, why), ""};
+    return {Code::unsupported, compose("group of optimizer {}: {}", group_.optimizer, why)};
   }
   Error unreadable(std::string_view name, std::string_view text, const std::string& why) const {
     return fail(compose("setting {} = {} {}", name, text, why));
@@ -114,7 +113,7 @@ class Settings {
 Result<> check_optimizer(const Group& group, std::string_view wanted) {
   if (group.optimizer == wanted) return {};
   return Error{Code::unsupported,
-               compose("group of optimizer {} where {} is expected", group.optimizer, wanted), ""};
+               compose("group of optimizer {} where {} is expected", group.optimizer, wanted)};
 }
 
 std::string step_name(std::size_t index) { return compose("ns.{}", index + 1); }

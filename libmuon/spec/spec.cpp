@@ -1,7 +1,6 @@
 #include "ebb/libmuon/spec/spec.h"
 
 #include <cmath>
-#include <string>
 
 #include "ebb/libmuon/spec/number_text.h"
 
@@ -9,8 +8,8 @@ namespace ebb::libmuon {
 namespace {
 
 Error outside(std::string_view setting, double value, std::string_view range) {
-  return {Code::usage, compose("setting {} = {} is outside {}", setting, number_text(value), range),
-          ""};
+  return {Code::usage,
+          compose("setting {} = {} is outside {}", setting, number_text(value), range)};
 }
 
 Result<> check_not_negative(std::string_view setting, double value) {

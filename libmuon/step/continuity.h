@@ -1,7 +1,6 @@
 // What a store or checkpoint says its state was trained with, beside what the model asks for now.
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "ebb/formats/catalog/catalog.h"

@@ -1,7 +1,6 @@
 #include "ebb/libmuon/step/engine.h"
 
 #include <algorithm>
-#include <string>
 
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/settings.h"

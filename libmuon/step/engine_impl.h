@@ -98,8 +98,8 @@ struct Engine::Impl {
   formats::native::Manifest manifest() const;
   void make_durable(PendingSnapshot& snapshot);
   Result<bool> begin_snapshot();
-  enum class Patience : std::uint8_t { poll, wait };
-  Result<> settle_snapshot(Patience patience);
+  enum class SettleMode : std::uint8_t { poll, wait };
+  Result<> settle_snapshot(SettleMode mode);
   Result<std::uint64_t> wait_for_snapshot();
 
   EngineConfig config;

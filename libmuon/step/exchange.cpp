@@ -11,10 +11,8 @@ using formats::Piece;
 
 std::uint64_t bytes_of(const Move& move) { return move.elems() * sizeof(float); }
 
-std::span<const float> piece_data(std::span<const float> buffer, const Piece& piece) {
-  return buffer.subspan(piece.local_first, formats::volume(piece.box.extent));
-}
-std::span<float> piece_data(std::span<float> buffer, const Piece& piece) {
+template <typename Float>
+std::span<Float> piece_data(std::span<Float> buffer, const Piece& piece) {
   return buffer.subspan(piece.local_first, formats::volume(piece.box.extent));
 }
 

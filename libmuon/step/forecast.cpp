@@ -6,6 +6,7 @@
 
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -19,8 +20,8 @@ double seconds_of(const Work& work) {
   for (int round = 0; round < 3; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     work();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    best = round == 0 ? took.count() : std::min(best, took.count());
+    const double took = libswap::seconds_since(begin);
+    best = round == 0 ? took : std::min(best, took);
   }
   return best;
 }

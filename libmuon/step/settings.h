@@ -2,7 +2,6 @@
 // its part of the state another one, and nobody would notice.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>

@@ -2,8 +2,11 @@
 // (docs/formats/commit.md).
 #include <chrono>
 
+#include "ebb/formats/native/ebb.h"
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/tree/file_tree.h"
 
 namespace ebb::libmuon {
 
@@ -27,33 +30,29 @@ void Engine::Impl::make_durable(PendingSnapshot& snapshot) {
 
 // Polls (or waits for) the pending snapshot; when every rank has prepared it, agrees on it. With no
 // room left for the next sweep's writes it waits in any case.
-Result<> Engine::Impl::settle_snapshot(Patience patience) {
+Result<> Engine::Impl::settle_snapshot(SettleMode mode) {
   if (!pending) return {};
   const libswap::TraceSpan span(config.trace, parts.plan.rank(), libswap::Lane::commit, "agree");
   EBB_TRY_ASSIGN(const std::int64_t room, ranks.agree(store->room_to_sweep() ? 1 : 0));
-  if (patience == Patience::wait || room == 0) pending->thread.join();
+  if (mode == SettleMode::wait || room == 0) pending->thread.join();
   EBB_TRY_ASSIGN(const std::int64_t all_done, ranks.agree(pending->done.load() ? 1 : 0));
   if (all_done == 0) return {};
   if (pending->thread.joinable()) pending->thread.join();
   const std::unique_ptr<PendingSnapshot> settled = std::move(pending);
   EBB_TRY_ASSIGN(const auto outcome, store->agree(ranks, settled->result));
-  switch (outcome) {
-    case libswap::Store::Settled::committed:
-      committed_step = settled->step;
-      abandoned.reset();
-      break;
-    case libswap::Store::Settled::put_off:
-      ++stats.snapshots_put_off;
-      break;
-    case libswap::Store::Settled::abandoned:
-      abandoned =
-          settled->result
-              ? Error{Code::peer,
-                      compose("generation {} was abandoned because another rank could not write it",
-                              settled->generation),
-                      "its own message says why; the previous generation still resumes"}
-              : settled->result.error();
-      break;
+  if (outcome == libswap::Store::Settled::committed) {
+    committed_step = settled->step;
+    abandoned.reset();
+  } else if (outcome == libswap::Store::Settled::put_off) {
+    ++stats.snapshots_put_off;
+  } else {
+    abandoned =
+        settled->result
+            ? Error{Code::peer,
+                    compose("generation {} was abandoned because another rank could not write it",
+                            settled->generation),
+                    "its own message says why; the previous generation still resumes"}
+            : settled->result.error();
   }
   return {};
 }
@@ -69,7 +68,7 @@ formats::native::Manifest Engine::Impl::manifest() const {
 
 Result<bool> Engine::Impl::begin_snapshot() {
   const auto begin = std::chrono::steady_clock::now();
-  EBB_TRY(settle_snapshot(Patience::poll));
+  EBB_TRY(settle_snapshot(SettleMode::poll));
   EBB_TRY(agree_all(broken ? Result<>(*broken) : store->usable(), "beginning a snapshot"));
   const bool room = store->can_cut().has_value();
   EBB_TRY_ASSIGN(const std::int64_t all_can, ranks.agree(!pending && room ? 1 : 0));
@@ -90,13 +89,12 @@ Result<bool> Engine::Impl::begin_snapshot() {
   pager->begin_cut();
   pending->word = PendingSnapshot::Word::go;
   pending->word.notify_one();
-  stats.snapshot_s +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  stats.snapshot_s += libswap::seconds_since(begin);
   return true;
 }
 
 Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
-  EBB_TRY(settle_snapshot(Patience::wait));
+  EBB_TRY(settle_snapshot(SettleMode::wait));
   EBB_TRY(agree_all(store->usable(), "waiting for a snapshot"));
   if (abandoned) return *abandoned;
   return store->committed_generation();
@@ -104,5 +102,29 @@ Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
 
 Result<bool> Engine::snapshot() { return impl_->begin_snapshot(); }
 Result<std::uint64_t> Engine::wait_snapshot() { return impl_->wait_for_snapshot(); }
+
+PinnedCheckpoint::PinnedCheckpoint(std::shared_ptr<libswap::Store> store,
+                                   std::filesystem::path directory, std::uint64_t generation,
+                                   std::uint64_t step)
+    : store_(std::move(store)),
+      directory_(std::move(directory)),
+      generation_(generation),
+      step_(step) {}
+
+Result<PinnedCheckpoint> PinnedCheckpoint::pin(std::shared_ptr<libswap::Store> store,
+                                               std::filesystem::path directory,
+                                               std::uint64_t generation, std::uint64_t step) {
+  EBB_TRY(store->pin(generation));
+  return PinnedCheckpoint(std::move(store), std::move(directory), generation, step);
+}
+
+PinnedCheckpoint::~PinnedCheckpoint() {
+  if (store_) store_->unpin(generation_);
+}
+
+Result<std::unique_ptr<Checkpoint>> PinnedCheckpoint::describe() const {
+  EBB_TRY_ASSIGN(auto tree, libswap::open_tree(directory_));
+  return formats::describe_ebb_generation(std::move(tree), generation_);
+}
 
 }  // namespace ebb::libmuon

@@ -6,6 +6,7 @@
 
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/settings.h"
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libmuon {
 
@@ -13,10 +14,6 @@ using libswap::Lane;
 using libswap::TraceSpan;
 
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 // The part of a trainer's buffer that is this rank's own range; empty when the buffer lacks it.
 template <typename T>
@@ -162,7 +159,7 @@ Result<> Engine::Impl::gradients_in() {
       ranks, [&](std::uint32_t param) { return gradients[param]; },
       [&](std::uint32_t param) { return std::span<float>(own_gradients[param]); }));
   stats.sent_bytes += ranks.world() > 1 ? parts.gradients_in.sent_bytes() : 0;
-  stats.exchange_s += seconds_since(begin);
+  stats.exchange_s += libswap::seconds_since(begin);
   return {};
 }
 
@@ -173,7 +170,7 @@ Result<> Engine::Impl::weights_out() {
       ranks, [&](std::uint32_t param) { return std::span<const float>(own_weight(param)); },
       [&](std::uint32_t param) { return weights[param]; }));
   stats.sent_bytes += ranks.world() > 1 ? parts.weights_out.sent_bytes() : 0;
-  stats.exchange_s += seconds_since(begin);
+  stats.exchange_s += libswap::seconds_since(begin);
   return {};
 }
 
@@ -205,7 +202,7 @@ Result<StepResult> Engine::step(const StepArgs& args) {
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(self.agree_all(self.check_ready(args), "checking its step"));
   EBB_TRY(same_everywhere(self.ranks, settings_of(args, self.config.model)));
-  EBB_TRY(self.settle_snapshot(Impl::Patience::poll));
+  EBB_TRY(self.settle_snapshot(Impl::SettleMode::poll));
   EBB_TRY_ASSIGN(const StepResult result, self.check_step(args));
   if (!result.skipped) {
     EBB_TRY(self.gradients_in());
@@ -213,7 +210,7 @@ Result<StepResult> Engine::step(const StepArgs& args) {
   }
   self.gradient_given.assign(self.gradient_given.size(), false);
   ++self.stats.steps;
-  self.stats.step_s += seconds_since(begin);
+  self.stats.step_s += libswap::seconds_since(begin);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libmuon {
 
@@ -36,22 +37,16 @@ Result<> Engine::Impl::update_sweep(float grad_scale) {
   EBB_TRY(pager->sweep(Pager::Mode::update, step + 1,
                        [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
                          const Visit& visit = plan.visits()[tile];
-                         switch (visit.kind) {
-                           case VisitKind::momentum:
-                             visit_momentum(visit, floats(bytes), grad_scale);
-                             break;
-                           case VisitKind::master:
-                             visit_master(visit, floats(bytes));
-                             break;
-                           case VisitKind::adam:
-                             visit_adam(visit, floats(bytes), grad_scale);
-                             break;
-                         }
+                         if (visit.kind == VisitKind::momentum)
+                           visit_momentum(visit, floats(bytes), grad_scale);
+                         else if (visit.kind == VisitKind::master)
+                           visit_master(visit, floats(bytes));
+                         else
+                           visit_adam(visit, floats(bytes), grad_scale);
                          return {};
                        }));
   const double now = pager->stats().stall_read_s + pager->stats().stall_cut_s;
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  stats.compute_s += took.count() - (now - stalled);
+  stats.compute_s += libswap::seconds_since(begin) - (now - stalled);
   return {};
 }
 

@@ -1,8 +1,8 @@
 #include "ebb/libswap/pager/pager.h"
 
 #include <algorithm>
-#include <cstring>
-#include <string>
+
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libswap {
 namespace {
@@ -14,10 +14,6 @@ constexpr std::uint64_t kFrameBytesWorthHaving = 64u << 20;
 // Tile i of n is resident when the even spread of R over n passes a whole number there.
 bool spread(std::uint64_t tile, std::uint64_t tiles, std::uint64_t resident) {
   return (tile + 1) * resident / tiles > tile * resident / tiles;
-}
-
-double seconds_since(Trace::Clock::time_point begin) {
-  return std::chrono::duration<double>(Trace::Clock::now() - begin).count();
 }
 
 }  // namespace
@@ -56,7 +52,8 @@ Pager::Pager(IoQueue& io, Store& store, const Split& split, Trace* trace)
       trace_(trace),
       tile_bytes_(store.superblock().tile_bytes),
       rank_(store.superblock().rank),
-      tiles_(store.superblock().tiles) {
+      tile_count_(store.superblock().tiles),
+      tiles_(tile_count_) {
   EBB_CHECK(split.resident == tiles_.size() || split.frames > 0);
   std::uint64_t next_frame = 0;
   for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
@@ -71,9 +68,9 @@ Pager::Pager(IoQueue& io, Store& store, const Split& split, Trace* trace)
 }
 
 Pager::~Pager() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   reading_ = false;
-  changed_.wait(lock, [&] { return in_flight_ == 0; });
+  while (in_flight_ != 0) changed_.wait(mutex_);
 }
 
 std::span<std::byte> Pager::frame(std::uint64_t index) {
@@ -90,18 +87,16 @@ void Pager::fail(Error error) {
   changed_.notify_all();
 }
 
-void Pager::wait(std::unique_lock<std::mutex>& lock, double& stall, const char* what,
-                 const std::function<bool()>& ready) {
+void Pager::wait(double& stall, const char* what, const std::function<bool()>& ready) {
   if (ready() || error_) return;
   const auto begin = Trace::Clock::now();
   const TraceSpan span(trace_, rank_, Lane::wait, what);
-  changed_.wait(lock, [&] { return ready() || error_.has_value(); });
+  while (!ready() && !error_) changed_.wait(mutex_);
   stall += seconds_since(begin);
 }
 
 // Reads go out strictly in order: a tile that is still being written holds back those after it.
-void Pager::start_reads(std::unique_lock<std::mutex>& lock) {
-  EBB_CHECK(lock.owns_lock());
+void Pager::start_reads() {
   while (reading_ && !error_ && !free_frames_.empty() && !paged_.empty()) {
     const std::uint64_t tile = paged_[next_read_];
     TileState& state = tiles_[tile];
@@ -131,7 +126,7 @@ void Pager::transferred(Lane lane, std::uint64_t tile, Trace::Clock::time_point 
 }
 
 void Pager::read_done(std::uint64_t tile, Result<> result) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   --in_flight_;
   if (!result) return fail(std::move(result).error());
   EBB_CHECK(tiles_[tile].state == State::reading);
@@ -142,89 +137,92 @@ void Pager::read_done(std::uint64_t tile, Result<> result) {
 
 // Returns the tile's bytes, in memory, verified and allowed to change.
 Result<std::span<std::byte>> Pager::arrive(Mode mode, std::uint64_t tile) {
-  std::unique_lock lock(mutex_);
+  EBB_TRY_ASSIGN(const Arrived arrived, bring(mode, tile));
+  if (arrived.fresh) {
+    const TraceSpan span(trace_, rank_, Lane::compute, "verify");
+    EBB_TRY(store_.verify(tile, arrived.bytes));
+  }
+  return arrived.bytes;
+}
+
+Result<Pager::Arrived> Pager::bring(Mode mode, std::uint64_t tile) {
+  const MutexLock lock(mutex_);
   TileState& state = tiles_[tile];
   if (state.resident) {
-    wait(lock, stats_.stall_cut_s, "cut", [&] { return !state.cut_pending || mode == Mode::look; });
+    wait(stats_.stall_cut_s, "cut", [&] { return !state.cut_pending || mode == Mode::look; });
     EBB_TRY(sticky());
-    return frame(state.frame);
+    return Arrived{frame(state.frame), false};
   }
   if (mode == Mode::create) {
-    wait(lock, stats_.stall_read_s, "frame",
-         [&] { return !free_frames_.empty() && state.state == State::on_disk; });
+    wait(stats_.stall_read_s, "frame", [&]() EBB_REQUIRES(mutex_) {
+      return !free_frames_.empty() && state.state == State::on_disk;
+    });
     EBB_TRY(sticky());
     state.state = State::in_memory;
     state.frame = free_frames_.back();
     free_frames_.pop_back();
     std::ranges::fill(frame(state.frame), std::byte{0});
-    return frame(state.frame);
+    return Arrived{frame(state.frame), false};
   }
   reading_ = true;
-  start_reads(lock);
-  wait(lock, stats_.stall_read_s, "page-in", [&] { return state.state == State::in_memory; });
+  start_reads();
+  wait(stats_.stall_read_s, "page-in", [&] { return state.state == State::in_memory; });
   EBB_TRY(sticky());
-  const bool fresh = std::exchange(state.fresh, false);
   stats_.read_bytes += tile_bytes_;
-  lock.unlock();
-  if (fresh) {
-    const TraceSpan span(trace_, rank_, Lane::compute, "verify");
-    EBB_TRY(store_.verify(tile, frame(state.frame)));
-  }
-  return frame(state.frame);
+  return Arrived{frame(state.frame), std::exchange(state.fresh, false)};
 }
 
-Result<> Pager::leave(Mode mode, std::uint64_t tile, std::uint64_t step) {
-  TileState& state = tiles_[tile];
-  if (mode != Mode::look && !state.resident) return write_behind(tile, step);
-  std::unique_lock lock(mutex_);
-  if (mode != Mode::look) {
-    state.dirty = true;
-    state.step = step;
-    return {};
+Result<> Pager::leave(Mode mode, std::uint64_t tile, std::uint64_t step,
+                      std::span<std::byte> bytes) {
+  {
+    const MutexLock lock(mutex_);
+    TileState& state = tiles_[tile];
+    if (mode == Mode::look && !state.resident) {
+      state.state = State::on_disk;
+      free_frames_.push_back(state.frame);
+      start_reads();
+    } else if (mode != Mode::look) {
+      state.dirty = state.resident;
+      state.step = step;
+    }
+    if (mode == Mode::look || state.resident) return {};
   }
-  if (!state.resident) {
-    state.state = State::on_disk;
-    free_frames_.push_back(state.frame);
-    start_reads(lock);
-  }
-  return {};
+  return write_behind(tile, step, bytes);
 }
 
-Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step) {
-  TileState& state = tiles_[tile];
-  EBB_TRY_ASSIGN(const Store::Place place, store_.write_place(tile, step));
-  std::vector<std::uint32_t> crcs;
+Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step, std::span<std::byte> bytes) {
+  EBB_TRY_ASSIGN(Store::Write write, store_.begin_write(tile, step));
   {
     const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
-    crcs = store_.crcs_of(tile, place.slot, step, frame(state.frame));
+    store_.seal(write, bytes);
   }
   std::uint64_t epoch = 0;
   {
-    const std::lock_guard lock(mutex_);
-    EBB_CHECK(state.state == State::in_memory);
-    state.state = State::writing;
-    state.step = step;
+    const MutexLock lock(mutex_);
+    EBB_CHECK(tiles_[tile].state == State::in_memory);
+    tiles_[tile].state = State::writing;
     ++in_flight_;
     epoch = epoch_;
     stats_.written_bytes += tile_bytes_;
   }
-  auto done = [this, tile, place, step, epoch, crcs = std::move(crcs),
+  const Store::Place place = write.place;
+  auto done = [this, tile, epoch, write = std::move(write),
                begin = Trace::Clock::now()](Result<> result) mutable {
     transferred(Lane::write, tile, begin);
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     --in_flight_;
     if (epoch != epoch_) --cut_writes_;
     if (!result) return fail(std::move(result).error());
-    store_.wrote(tile, place.slot, step, std::move(crcs));
+    store_.wrote(std::move(write));
     tiles_[tile].state = State::on_disk;
     free_frames_.push_back(tiles_[tile].frame);
-    start_reads(lock);
+    start_reads();
     changed_.notify_all();
   };
   io_.submit({.kind = RawOp::Kind::write,
               .file = place.file,
               .offset = place.offset,
-              .data = frame(state.frame),
+              .data = bytes,
               .priority = Priority::step,
               .done = std::move(done)});
   return {};
@@ -232,27 +230,28 @@ Result<> Pager::write_behind(std::uint64_t tile, std::uint64_t step) {
 
 Result<> Pager::sweep(Mode mode, std::uint64_t step, const Visitor& visitor) {
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     EBB_TRY(sticky());
     EBB_CHECK(mode != Mode::create || !reading_);
   }
-  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
+  for (std::uint64_t tile = 0; tile < tile_count_; ++tile) {
     EBB_TRY_ASSIGN(const std::span<std::byte> bytes, arrive(mode, tile));
     Result<> visited = visitor(tile, bytes);
     if (!visited) {
       // The tile may be half changed: nothing of this sweep may be used any more.
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       fail(visited.error());
       return visited;
     }
-    EBB_TRY(leave(mode, tile, step));
+    EBB_TRY(leave(mode, tile, step, bytes));
   }
   return {};
 }
 
 Result<> Pager::load_residents() {
-  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
-    TileState& state = tiles_[tile];
+  const MutexLock lock(mutex_);
+  for (std::uint64_t tile = 0; tile < tile_count_; ++tile) {
+    const TileState& state = tiles_[tile];
     if (!state.resident) continue;
     const Store::Place place = store_.read_place(tile);
     EBB_TRY(io_.read(place.file, place.offset, frame(state.frame)));
@@ -262,7 +261,7 @@ Result<> Pager::load_residents() {
 }
 
 void Pager::begin_cut() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   EBB_CHECK(cut_writes_ == 0);
   ++epoch_;
   for (TileState& state : tiles_) {
@@ -271,26 +270,27 @@ void Pager::begin_cut() {
   }
 }
 
-Result<> Pager::write_cut_tile(std::uint64_t tile) {
-  TileState& state = tiles_[tile];
-  EBB_TRY_ASSIGN(const Store::Place place, store_.write_place(tile, state.step));
-  auto crcs = store_.crcs_of(tile, place.slot, state.step, frame(state.frame));
+Result<> Pager::write_cut_tile(std::uint64_t tile, std::uint64_t step, std::span<std::byte> bytes) {
+  EBB_TRY_ASSIGN(Store::Write write, store_.begin_write(tile, step));
+  store_.seal(write, bytes);
   const auto begin = Trace::Clock::now();
-  EBB_TRY(io_.write(place.file, place.offset, frame(state.frame), Priority::background));
+  EBB_TRY(io_.write(write.place.file, write.place.offset, bytes, Priority::background));
   transferred(Lane::write, tile, begin);
-  store_.wrote(tile, place.slot, state.step, std::move(crcs));
+  store_.wrote(std::move(write));
   return {};
 }
 
 Result<> Pager::write_cut_tiles() {
-  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
+  for (std::uint64_t tile = 0; tile < tile_count_; ++tile) {
+    TileState state;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       EBB_TRY(sticky());
-      if (!tiles_[tile].cut_pending) continue;
+      state = tiles_[tile];
     }
-    EBB_TRY(write_cut_tile(tile));
-    const std::lock_guard lock(mutex_);
+    if (!state.cut_pending) continue;
+    EBB_TRY(write_cut_tile(tile, state.step, frame(state.frame)));
+    const MutexLock lock(mutex_);
     tiles_[tile].cut_pending = false;
     tiles_[tile].dirty = false;
     stats_.cut_bytes += tile_bytes_;
@@ -303,15 +303,15 @@ Result<> Pager::write_cut_tiles() {
 Result<> Pager::finish_cut() {
   const TraceSpan span(trace_, rank_, Lane::commit, "cut writes");
   const Result<> written = write_cut_tiles();
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (TileState& state : tiles_) state.cut_pending = false;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return cut_writes_ == 0 || error_.has_value(); });
+  while (cut_writes_ != 0 && !error_) changed_.wait(mutex_);
   return written ? sticky() : written;
 }
 
 PagerStats Pager::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return stats_;
 }
 

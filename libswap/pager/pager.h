@@ -10,17 +10,16 @@
 // resident tile that a cut could not write costs that cut and nothing else.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "ebb/libswap/store/store.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/trace.h"
 
 namespace ebb::libswap {
@@ -87,38 +86,45 @@ class Pager {
 
   Pager(IoQueue& io, Store& store, const Split& split, Trace* trace);
   std::span<std::byte> frame(std::uint64_t index);
+  struct Arrived {
+    std::span<std::byte> bytes;
+    bool fresh = false;  // to be verified
+  };
   Result<std::span<std::byte>> arrive(Mode mode, std::uint64_t tile);
-  Result<> leave(Mode mode, std::uint64_t tile, std::uint64_t step);
-  Result<> write_behind(std::uint64_t tile, std::uint64_t step);
-  Result<> write_cut_tile(std::uint64_t tile);
+  Result<Arrived> bring(Mode mode, std::uint64_t tile);
+  Result<> leave(Mode mode, std::uint64_t tile, std::uint64_t step, std::span<std::byte> bytes);
+  Result<> write_behind(std::uint64_t tile, std::uint64_t step, std::span<std::byte> bytes);
+  Result<> write_cut_tile(std::uint64_t tile, std::uint64_t step, std::span<std::byte> bytes);
   Result<> write_cut_tiles();
-  void start_reads(std::unique_lock<std::mutex>& lock);
+  void start_reads() EBB_REQUIRES(mutex_);
   void transferred(Lane lane, std::uint64_t tile, Trace::Clock::time_point begin);
   void read_done(std::uint64_t tile, Result<> result);
-  void fail(Error error);
-  Result<> sticky() const;
-  void wait(std::unique_lock<std::mutex>& lock, double& stall, const char* what,
-            const std::function<bool()>& ready);
+  void fail(Error error) EBB_REQUIRES(mutex_);
+  Result<> sticky() const EBB_REQUIRES(mutex_);
+  void wait(double& stall, const char* what, const std::function<bool()>& ready)
+      EBB_REQUIRES(mutex_);
 
   IoQueue& io_;
   Store& store_;
   Trace* const trace_;
   const std::uint64_t tile_bytes_;
   const Rank rank_;
+  const std::uint64_t tile_count_;
+  std::vector<std::uint64_t> paged_;  // tile numbers, in order
   AlignedBuffer memory_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<TileState> tiles_;
-  std::vector<std::uint64_t> free_frames_;
-  std::vector<std::uint64_t> paged_;  // tile numbers, in order
-  std::uint64_t next_read_ = 0;       // index into paged_, of the tile to be read next
-  bool reading_ = false;              // reads may be started
-  std::uint64_t in_flight_ = 0;       // requests whose completion will call us
-  std::uint64_t cut_writes_ = 0;      // writes in flight that belong to the present cut
-  std::uint64_t epoch_ = 0;           // number of cuts begun
-  std::optional<Error> error_;
-  PagerStats stats_;
+  mutable Mutex mutex_;
+  Condition changed_;
+  std::vector<TileState> tiles_ EBB_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> free_frames_ EBB_GUARDED_BY(mutex_);
+  // Index into paged_, of the tile to be read next.
+  std::uint64_t next_read_ EBB_GUARDED_BY(mutex_) = 0;
+  bool reading_ EBB_GUARDED_BY(mutex_) = false;          // reads may be started
+  std::uint64_t in_flight_ EBB_GUARDED_BY(mutex_) = 0;   // requests whose completion calls us
+  std::uint64_t cut_writes_ EBB_GUARDED_BY(mutex_) = 0;  // in flight, of the present cut
+  std::uint64_t epoch_ EBB_GUARDED_BY(mutex_) = 0;       // number of cuts begun
+  std::optional<Error> error_ EBB_GUARDED_BY(mutex_);
+  PagerStats stats_ EBB_GUARDED_BY(mutex_);
 };
 
 }  // namespace ebb::libswap

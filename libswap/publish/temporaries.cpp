@@ -1,7 +1,5 @@
 #include "ebb/libswap/publish/temporaries.h"
 
-#include <algorithm>
-#include <optional>
 #include <random>
 #include <set>
 #include <utility>
@@ -43,19 +41,6 @@ std::optional<Parsed> parsed(std::string_view name, std::string_view kind) {
   return Parsed{std::string(head.substr(0, head.size() - kind.size())), std::string(id)};
 }
 
-// Closes, and with it unlocks, when it goes.
-class HeldLock {
- public:
-  HeldLock(IoBackend& files, FileId file) : files_(files), file_(file) {}
-  HeldLock(const HeldLock&) = delete;
-  HeldLock& operator=(const HeldLock&) = delete;
-  ~HeldLock() { static_cast<void>(files_.close(file_)); }
-
- private:
-  IoBackend& files_;
-  FileId file_;
-};
-
 Result<> remove_below(IoBackend& files, const fs::path& path, int depth) {
   // A file or an empty directory goes at once; what does not can only be a directory with entries.
   Result<> removed = files.remove(path);
@@ -66,7 +51,7 @@ Result<> remove_below(IoBackend& files, const fs::path& path, int depth) {
   return files.remove(path);
 }
 
-// One attempt's leftovers, with its lock held. False when it can be gone on with, and stays.
+// One attempt's leftovers, with its lock held. False when it can be resumed, and stays.
 Result<bool> clear(IoBackend& files, const fs::path& parent, const Parsed& attempt,
                    StaleTemporaries& report) {
   const std::string fresh = name_of(attempt.destination, kNew, attempt.id);
@@ -116,16 +101,6 @@ Temporary::Temporary(IoBackend& files, FileId lock, const fs::path& destination,
   old_ = parent / name_of(name, kOld, id);
   journal_ = parent / name_of(name, kJournal, id);
 }
-
-Temporary::Temporary(Temporary&& other) noexcept
-    : files_(std::exchange(other.files_, nullptr)),
-      lock_(other.lock_),
-      id_(std::move(other.id_)),
-      lock_path_(std::move(other.lock_path_)),
-      fresh_(std::move(other.fresh_)),
-      old_(std::move(other.old_)),
-      journal_(std::move(other.journal_)),
-      kept_(other.kept_) {}
 
 Temporary::~Temporary() {
   if (files_ == nullptr) return;
@@ -216,7 +191,9 @@ Result<StaleTemporaries> remove_stale_temporaries(IoBackend& files, const fs::pa
     // Somebody else's, in a folder that several people use.
     if (!lock && lock.error().code == Code::io) continue;
     if (!lock) return std::move(lock).error();
-    const HeldLock held(files, *lock);
+    // Closes, and with it unlocks, when it goes.
+    const std::shared_ptr<void> held(
+        nullptr, [&](void*) { static_cast<void>(files.close(*lock).has_value()); });
     const Result<> locked = files.lock(*lock);
     if (!locked && locked.error().code == Code::busy) continue;
     EBB_TRY(locked);

@@ -2,13 +2,13 @@
 // DEST and an id of 16 hex digits there may be, in DEST's parent:
 //   .DEST.ebb-new-<id>        the directory being written
 //   .DEST.ebb-old-<id>        what DEST was before, moved aside while the new one takes its name
-//   .DEST.ebb-journal-<id>    what of the directory is durable (journal.h): with both there, the
-//                             next attempt may go on from it
+//   .DEST.ebb-journal-<id>    what of the directory is durable (attempt.h): with both there, the
+//                             next attempt may resume it
 //   .DEST.ebb-lock-<id>       held locked by whoever works with these; without a holder they
 //                             are leftovers of a crash
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,7 +32,7 @@ class Temporary {
   // Takes over what an attempt left that is not alive. nullopt: it is, or nothing is left of it.
   static Result<std::optional<Temporary>> adopt(IoBackend& files, const fs::path& destination,
                                                 const std::string& id);
-  Temporary(Temporary&& other) noexcept;
+  Temporary(Temporary&&) noexcept = default;
   Temporary& operator=(Temporary&&) = delete;
   // Removes the directory being written, the journal and the lock, unless they are to be kept;
   // never what was moved aside.
@@ -47,7 +47,10 @@ class Temporary {
  private:
   Temporary(IoBackend& files, FileId lock, const fs::path& destination, const std::string& id);
 
-  IoBackend* files_;  // null once moved from
+  struct Borrowed {
+    void operator()(IoBackend*) const {}
+  };
+  std::unique_ptr<IoBackend, Borrowed> files_;  // null once moved from
   FileId lock_;
   std::string id_;
   fs::path lock_path_;

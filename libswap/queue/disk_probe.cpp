@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/process.h"
 
 namespace ebb::libswap {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Moves a range in operations of one size, `depth` of them in flight; each has its own buffer.
 class Stream {
@@ -23,21 +22,20 @@ class Stream {
   };
   Stream(IoQueue& queue, RawOp::Kind kind, const Range& range, const DiskProbe& probe,
          std::span<std::byte> buffers)
-      : queue_(queue), kind_(kind), range_(range), probe_(probe), buffers_(buffers) {}
+      : queue_(queue), kind_(kind), probe_(probe), buffers_(buffers), range_(range) {}
 
   void start() {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     for (std::uint32_t slot = 0; slot < probe_.depth; ++slot) send(slot);
   }
   Result<> wait() {
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return in_flight_ == 0; });
+    const MutexLock lock(mutex_);
+    while (in_flight_ != 0) done_.wait(mutex_);
     return std::move(result_);
   }
 
  private:
-  // Expects the mutex to be held.
-  void send(std::uint32_t slot) {
+  void send(std::uint32_t slot) EBB_REQUIRES(mutex_) {
     if (range_.begin >= range_.end || !result_) return;
     const std::uint64_t at = range_.begin;
     range_.begin += probe_.operation_bytes;
@@ -48,7 +46,7 @@ class Stream {
                    [this, slot](const Result<>& result) { finished(slot, result); }});
   }
   void finished(std::uint32_t slot, const Result<>& result) {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     if (!result && result_) result_ = result;
     --in_flight_;
     send(slot);
@@ -57,13 +55,13 @@ class Stream {
 
   IoQueue& queue_;
   RawOp::Kind kind_;
-  Range range_;
   DiskProbe probe_;
   std::span<std::byte> buffers_;
-  std::mutex mutex_;
-  std::condition_variable done_;
-  std::uint32_t in_flight_ = 0;
-  Result<> result_;
+  Mutex mutex_;
+  Condition done_;
+  Range range_ EBB_GUARDED_BY(mutex_);  // what is left of it
+  std::uint32_t in_flight_ EBB_GUARDED_BY(mutex_) = 0;
+  Result<> result_ EBB_GUARDED_BY(mutex_);
 };
 
 // Bytes a disk cannot compress away or recognise. REQUIRES: a multiple of 8 bytes.
@@ -80,13 +78,11 @@ void fill_with_noise(std::span<std::byte> bytes) {
 Result<> check_probe(const DiskProbe& probe) {
   const std::uint64_t step = probe.operation_bytes;
   if (step != 0 && step % 4096 == 0 && probe.depth != 0 && probe.depth <= 256 &&
-      probe.bytes >= step && probe.bytes < (std::uint64_t{1} << 50)) {
+      probe.bytes >= step && probe.bytes < (std::uint64_t{1} << 50))
     return {};
-  }
   return Error{Code::usage,
                compose("cannot measure a disk with {} bytes in operations of {}, {} at a time",
-                       probe.bytes, step, probe.depth),
-               ""};
+                       probe.bytes, step, probe.depth)};
 }
 
 class Measurement {
@@ -128,7 +124,7 @@ class Measurement {
       AlignedBuffer& buffer = kind == RawOp::Kind::read ? in_ : out_;
       streams.emplace_back(queue_, kind, range, probe_, buffer.bytes());
     }
-    const Clock::time_point start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     for (Stream& stream : streams) stream.start();
     Result<> result;
     for (Stream& stream : streams) {
@@ -136,8 +132,7 @@ class Measurement {
       if (!one && result) result = std::move(one);
     }
     EBB_TRY(std::move(result));
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    return static_cast<double>(parts.size() * probe_.bytes) / seconds;
+    return static_cast<double>(parts.size() * probe_.bytes) / seconds_since(start);
   }
 
   IoQueue& queue_;

@@ -1,16 +1,20 @@
 #include "ebb/libswap/queue/io_queue.h"
 
-#include <limits>
 #include <thread>
 #include <vector>
 
+#include "ebb/libswap/queue/io_batch.h"
 #include "ebb/libswap/queue/io_scheduler.h"
+#include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
 
 namespace ebb::libswap {
 namespace {
 
+constexpr std::uint32_t kThreads =
+    8;  // as many calls at a time as the default bytes in flight hold
 constexpr std::uint32_t kMinChunk = 4u << 10;
 constexpr std::uint32_t kMaxChunk = 16u << 20;
 
@@ -20,38 +24,23 @@ Result<> check_options(const IoQueue::Options& options) {
     return Error{
         Code::usage,
         compose("cannot cut I/O into chunks of {} bytes: a multiple of 4096 up to 16 MiB is needed",
-                chunk),
-        ""};
+                chunk)};
   }
-  if (options.background_share == 0) {
-    return Error{Code::usage, "the background share 1/0 does not exist", ""};
-  }
+  if (options.background_share == 0)
+    return Error{Code::usage, "the background share 1/0 does not exist"};
   return {};
 }
 
 Error forked() {
-  return {Code::state, "this I/O queue belongs to the process that forked this one", ""};
+  return {Code::state, "this I/O queue belongs to the process that forked this one"};
 }
 
-// Where a blocking call waits for its answer.
-class Answer {
- public:
-  void set(Result<> result) {
-    const std::lock_guard guard(mutex_);
-    result_ = std::move(result);
-    ready_.notify_one();  // inside the lock: the waiter destroys this object
-  }
-  Result<> wait() {
-    std::unique_lock lock(mutex_);
-    ready_.wait(lock, [this] { return result_.has_value(); });
-    return *std::move(result_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::optional<Result<>> result_;
-};
+Result<> submit_and_wait(IoQueue& queue, IoRequest request) {
+  IoBatch batch;
+  request.done = batch.add();
+  queue.submit(std::move(request));
+  return batch.wait();
+}
 
 }  // namespace
 
@@ -68,17 +57,17 @@ struct IoQueue::Impl {
   const std::uint64_t owner = process_id();
   std::thread thread;
 
-  mutable std::mutex mutex;  // guards what follows
-  std::vector<IoRequest> incoming;
-  bool stopping = false;
-  IoStats stats;
+  mutable Mutex mutex;
+  std::vector<IoRequest> incoming EBB_GUARDED_BY(mutex);
+  bool stopping EBB_GUARDED_BY(mutex) = false;
+  IoStats stats EBB_GUARDED_BY(mutex);
 };
 
 bool IoQueue::Impl::take_incoming() {
   std::vector<IoRequest> taken;
   bool leave = false;
   {
-    const std::lock_guard guard(mutex);
+    const MutexLock lock(mutex);
     taken.swap(incoming);
     leave = stopping && taken.empty() && scheduler.idle();
   }
@@ -96,8 +85,7 @@ void IoQueue::Impl::run() {
     const std::size_t count = scheduler.has_answers() ? 0 : backend->wait(done);
     for (std::size_t i = 0; i < count; ++i) scheduler.complete(done[i]);
     {
-      const std::lock_guard guard(
-          mutex);  // before the answers, so that who gets one finds it counted
+      const MutexLock lock(mutex);  // before the answers, so that who gets one finds it counted
       stats = scheduler.stats();
     }
     scheduler.answer_finished();
@@ -121,7 +109,7 @@ IoQueue::~IoQueue() {
     return;
   }
   {
-    const std::lock_guard guard(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     impl_->stopping = true;
   }
   impl_->backend->wake();
@@ -135,24 +123,13 @@ void IoQueue::submit(IoRequest request) {
   }
   bool first = false;
   {
-    const std::lock_guard guard(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     first = impl_->incoming.empty();
     impl_->incoming.push_back(std::move(request));
   }
   // A later one finds the wake-up of the first still unanswered.
   if (first && std::this_thread::get_id() != impl_->thread.get_id()) impl_->backend->wake();
 }
-
-namespace {
-
-Result<> submit_and_wait(IoQueue& queue, IoRequest request) {
-  Answer answer;
-  request.done = [&answer](Result<> result) { answer.set(std::move(result)); };
-  queue.submit(std::move(request));
-  return answer.wait();
-}
-
-}  // namespace
 
 Result<> IoQueue::read(FileId file, std::uint64_t offset, std::span<std::byte> into,
                        Priority priority) {
@@ -176,8 +153,20 @@ Result<> IoQueue::sync_data(FileId file) {
 IoBackend& IoQueue::backend() { return *impl_->backend; }
 
 IoStats IoQueue::stats() const {
-  const std::lock_guard guard(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->stats;
+}
+
+Result<ChosenBackend> open_backend(BackendChoice choice) {
+  std::string note;
+  if (choice != BackendChoice::threads) {
+    Result<std::unique_ptr<IoBackend>> uring = make_uring_backend();
+    if (uring) return ChosenBackend{*std::move(uring), ""};
+    if (choice == BackendChoice::uring) return std::move(uring).error();
+    note = compose("{}; using {} I/O threads instead", uring.error().message, kThreads);
+  }
+  EBB_TRY_ASSIGN(std::unique_ptr<IoBackend> threads, make_threads_backend(kThreads));
+  return ChosenBackend{std::move(threads), std::move(note)};
 }
 
 }  // namespace ebb::libswap

@@ -6,11 +6,9 @@
 // In a child made by fork() every call answers Code::state.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 
 #include "ebb/libswap/sys/io_backend.h"

@@ -40,12 +40,10 @@ void IoScheduler::add(IoRequest request) {
     return;
   }
   if (asked.priority == Priority::step) ++step_transfers_;
-  if (asked.offset > kMaxOffset || asked.data.size() > kMaxOffset - asked.offset) {
-    added.error = Error{Code::usage,
-                        compose("offset {} of {} and {} bytes reach beyond 2^63 - 1", asked.offset,
-                                backend_.path_of(asked.file), asked.data.size()),
-                        ""};
-  }
+  if (asked.offset > kMaxOffset || asked.data.size() > kMaxOffset - asked.offset)
+    added.error =
+        Error{Code::usage, compose("offset {} of {} and {} bytes reach beyond 2^63 - 1",
+                                   asked.offset, backend_.path_of(asked.file), asked.data.size())};
   if (asked.data.empty() || added.error) {
     added.issued = asked.data.size();
     finish_if_done(added);
@@ -121,9 +119,8 @@ void IoScheduler::emit(Request& request, const RawOp& op) {
   operation = {&request, op, op.size, 0};
   operation.op.tag = tag;
   ++request.outstanding;
-  if (op.kind != RawOp::Kind::sync_data) {
+  if (op.kind != RawOp::Kind::sync_data)
     bytes_in_flight_[op.kind == RawOp::Kind::read ? 0 : 1] += op.size;
-  }
   next_.push_back(operation.op);
 }
 
@@ -139,13 +136,10 @@ void IoScheduler::complete(const RawDone& done) {
     return retire(operation);
   }
   const auto moved = static_cast<std::uint32_t>(done.result);
-  if (moved > op.size) {
-    return fail(operation,
-                {Code::io,
-                 compose("{}: the {} backend reports {} bytes moved",
-                         place_of(op, backend_.path_of(op.file)), backend_.name(), moved),
-                 ""});
-  }
+  if (moved > op.size)
+    return fail(operation, {Code::io, compose("{}: the {} backend reports {} bytes moved",
+                                              place_of(op, backend_.path_of(op.file)),
+                                              backend_.name(), moved)});
   if (moved < op.size) return resume(operation, moved);
   (op.kind == RawOp::Kind::read ? stats_.read_bytes : stats_.written_bytes) += moved;
   retire(operation);
@@ -158,9 +152,8 @@ void IoScheduler::resume(Operation& operation, std::uint32_t moved) {
   ++stats_.short_transfers;
   const Result<FileInfo> info = backend_.info(op.file);
   if (!info) return fail(operation, info.error());
-  if (op.kind == RawOp::Kind::read && op.offset + moved >= info->size) {
+  if (op.kind == RawOp::Kind::read && op.offset + moved >= info->size)
     return fail(operation, file_ends(op, info->size));
-  }
   const std::uint32_t progress = info->direct ? moved - moved % info->alignment : moved;
   if (progress == 0) return repeat(operation, EIO);
   (op.kind == RawOp::Kind::read ? stats_.read_bytes : stats_.written_bytes) += progress;
@@ -186,9 +179,8 @@ void IoScheduler::fail(Operation& operation, Error error) {
   Request& request = *operation.request;
   if (!request.error) {
     request.error = std::move(error);
-    for (auto& queues : waiting_) {
+    for (auto& queues : waiting_)
       for (Queue& queue : queues) std::erase(queue, &request);
-    }
     request.issued = request.asked.data.size();
   }
   retire(operation);
@@ -197,9 +189,8 @@ void IoScheduler::fail(Operation& operation, Error error) {
 void IoScheduler::retire(Operation& operation) {
   Request& request = *operation.request;
   const RawOp& op = operation.op;
-  if (op.kind != RawOp::Kind::sync_data) {
+  if (op.kind != RawOp::Kind::sync_data)
     bytes_in_flight_[op.kind == RawOp::Kind::read ? 0 : 1] -= operation.charged;
-  }
   free_tags_.push_back(op.tag);
   operation.request = nullptr;
   --request.outstanding;
@@ -239,7 +230,7 @@ Error IoScheduler::error_of(const RawOp& op, int number) const {
 
 Error IoScheduler::file_ends(const RawOp& op, std::uint64_t size) const {
   return {Code::incomplete,
-          compose("{}: the file ends at {}", place_of(op, backend_.path_of(op.file)), size), ""};
+          compose("{}: the file ends at {}", place_of(op, backend_.path_of(op.file)), size)};
 }
 
 }  // namespace ebb::libswap

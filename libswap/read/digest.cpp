@@ -1,7 +1,6 @@
 #include "ebb/libswap/read/digest.h"
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 
 #include "ebb/formats/core/check.h"
@@ -11,6 +10,7 @@
 #include "ebb/formats/elements/fingerprint.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -46,7 +46,7 @@ class Runs {
     std::uint64_t size = 0;
   };
   std::optional<Run> next() {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     for (; tensor_ < tensors_.size(); ++tensor_, chunk_ = 0) {
       const TensorEntry& tensor = *tensors_[tensor_].tensor;
       for (; chunk_ < tensor.chunks.size(); ++chunk_, at_ = 0) {
@@ -64,16 +64,17 @@ class Runs {
 
  private:
   // The runs that follow begin where a block of the file does.
-  std::uint64_t until_border(const TensorEntry& tensor, const Chunk& chunk) const {
+  std::uint64_t until_border(const TensorEntry& tensor, const Chunk& chunk) const
+      EBB_REQUIRES(mutex_) {
     const std::uint64_t size = formats::BoxReader::kMaxRun - (chunk.offset + at_) % kBlock;
     return size - size % formats::div_ceil(bits_of(tensor.dtype), 8);
   }
 
   std::span<const TensorOf> tensors_;
-  std::mutex mutex_;
-  std::size_t tensor_ = 0;
-  std::size_t chunk_ = 0;
-  std::uint64_t at_ = 0;
+  Mutex mutex_;
+  std::size_t tensor_ EBB_GUARDED_BY(mutex_) = 0;
+  std::size_t chunk_ EBB_GUARDED_BY(mutex_) = 0;
+  std::uint64_t at_ EBB_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace
@@ -84,7 +85,7 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
   for (const TensorOf& one : tensors)  // its chunks lie inside it, its bytes can be counted
     EBB_TRY(formats::BoxReader::open(*one.checkpoint, *one.tensor));
   Runs runs(tensors);
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<std::uint64_t> sums(tensors.size(), 0);
   const auto work = [&](const std::atomic<bool>& stop) -> Result<> {
     EBB_TRY_ASSIGN(AlignedBuffer memory,
@@ -104,7 +105,7 @@ Result<std::vector<std::uint64_t>> fingerprints_of(std::span<const TensorOf> ten
       const std::uint64_t sum = packed ? formats::fingerprint(run->at, bytes, 1)
                                        : formats::fingerprint(of.tensor->shape, run->chunk->box,
                                                               run->at / elem, bytes, elem);
-      const std::lock_guard guard(mutex);
+      const MutexLock lock(mutex);
       sums[run->tensor] += sum;
     }
     return {};

@@ -1,11 +1,11 @@
 #include "ebb/libswap/read/in_parallel.h"
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/thread.h"
 
 namespace ebb::libswap {
@@ -13,11 +13,11 @@ namespace ebb::libswap {
 Result<> in_parallel(std::uint32_t workers,
                      const std::function<Result<>(const std::atomic<bool>& stop)>& work) {
   std::atomic<bool> stop = false;
-  std::mutex mutex;
+  Mutex mutex;
   std::optional<Error> failure;
   const auto note = [&](Result<> result) {
     if (result) return;
-    const std::lock_guard guard(mutex);
+    const MutexLock lock(mutex);
     if (!failure) failure = std::move(result).error();
     stop.store(true);
   };

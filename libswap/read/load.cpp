@@ -1,10 +1,10 @@
 #include "ebb/libswap/read/load.h"
 
 #include <algorithm>
-#include <mutex>
 #include <tuple>
 
 #include "ebb/libswap/read/in_parallel.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -41,7 +41,10 @@ class Loader::Portion {
 
   Result<> plan(Loader& loader);
   Result<> run(const LoadOptions& options);
-  LoadReport take_report() { return std::move(report_); }
+  LoadReport take_report() {
+    const MutexLock lock(mutex_);
+    return std::move(report_);
+  }
 
  private:
   void cut(std::size_t number);
@@ -51,11 +54,12 @@ class Loader::Portion {
   std::span<const Wanted> wanted_;
   std::vector<const formats::BoxReader*> readers_;  // of each that is wanted
   std::vector<Run> runs_;
-  std::mutex mutex_;
-  LoadReport report_;  // guarded by mutex_
+  Mutex mutex_;
+  LoadReport report_ EBB_GUARDED_BY(mutex_);
 };
 
 Result<> Loader::Portion::plan(Loader& loader) {
+  const MutexLock lock(mutex_);
   for (std::size_t i = 0; i < wanted_.size(); ++i) {
     EBB_TRY_ASSIGN(const formats::BoxReader* reader, loader.reader_of(wanted_[i].tensor));
     EBB_TRY(check(wanted_[i], reader->tensor()));
@@ -101,7 +105,7 @@ Result<> Loader::Portion::read(const Run& run) {
                                           formats::BoxStream::Fingerprint::checked));
   stream.seek(run.first);
   EBB_TRY(stream.read(one.into.subspan(run.first, run.size)));
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   report_.fingerprints[run.wanted] += stream.fingerprint();
   return {};
 }

@@ -23,6 +23,13 @@ class Alone : public Agreement {
 
 // Whether all ranks got through: mine if it is an error, Code::peer if another's is. Collective.
 // `doing` says with what, for the message.
-Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_view doing);
+inline Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_view doing) {
+  EBB_TRY_ASSIGN(const std::int64_t worst, ranks.agree(mine ? 1 : 0));
+  if (!mine) return mine;
+  if (worst == 0)
+    return Error{Code::peer, compose("another rank failed while {}", doing),
+                 "its own message says why"};
+  return {};
+}
 
 }  // namespace ebb::libswap

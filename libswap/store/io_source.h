@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "ebb/formats/core/byte_source.h"
 #include "ebb/libswap/queue/io_queue.h"
@@ -22,15 +21,13 @@ class IoSource : public formats::ByteSource {
     return io_.read(file_, offset, into);
   }
 
- private:
+ protected:
   IoQueue& io_;
   FileId file_;
+
+ private:
   std::string name_;
   std::uint64_t size_ = 0;
 };
-
-// The files of one store's rank folders. Borrows the queue.
-Result<std::unique_ptr<const formats::SourceTree>> open_store_tree(IoQueue& io,
-                                                                   const fs::path& store);
 
 }  // namespace ebb::libswap

@@ -1,6 +1,8 @@
 #include "ebb/libswap/store/rank_files.h"
 
-#include "ebb/libswap/store/zero_fill.h"
+#include <algorithm>
+
+#include "ebb/libswap/queue/io_batch.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
 
 namespace ebb::libswap {
@@ -11,6 +13,26 @@ using formats::native::Superblock;
 
 constexpr OpenOptions kNew{.access = Access::read_write, .creation = Creation::create_new};
 constexpr OpenOptions kExisting{.access = Access::read_write};
+
+constexpr std::uint64_t kZeros = 4u << 20;
+constexpr std::uint32_t kInFlight = 8;
+
+// Writes zeros over bytes [begin, end), multiples of 4096, with several large writes in flight: the
+// first write to a reserved extent costs journal work that no step should pay.
+Result<> zero_fill(IoQueue& io, FileId file, std::uint64_t begin, std::uint64_t end) {
+  EBB_TRY_ASSIGN(AlignedBuffer zeros, AlignedBuffer::allocate(kZeros));
+  IoBatch writes;
+  for (std::uint64_t at = begin; at < end && writes.wait_below(kInFlight); at += kZeros) {
+    const auto size = static_cast<std::size_t>(std::min(kZeros, end - at));
+    io.submit({.kind = RawOp::Kind::write,
+               .file = file,
+               .offset = at,
+               .data = zeros.bytes().first(size),
+               .priority = Priority::background,
+               .done = writes.add()});
+  }
+  return writes.wait();
+}
 
 }  // namespace
 

@@ -1,8 +1,5 @@
 #include "ebb/libswap/store/recovery.h"
 
-#include <cstring>
-#include <limits>
-#include <string>
 
 #include "ebb/formats/core/crc32c.h"
 

@@ -1,4 +1,4 @@
-// Recovery: which generation all ranks go on from (docs/formats/commit.md, "Recovery" 3 to 7).
+// Recovery: which generation all ranks resume (docs/formats/commit.md, "Recovery" 3 to 7).
 #pragma once
 
 #include <cstdint>

@@ -20,12 +20,9 @@ SlotTable::SlotTable(std::uint64_t tiles, std::uint32_t slots)
 void SlotTable::restore(std::uint64_t generation, std::uint32_t region,
                         std::vector<TileVersion> tiles) {
   EBB_CHECK(tiles.size() == newest_.size());
-  auto restored = std::make_shared<Generation>();
-  restored->number = generation;
-  restored->region = region;
-  for (const TileVersion& tile : tiles) restored->slots.push_back(tile.slot);
-  committed_ = std::move(restored);
-  newest_ = std::move(tiles);
+  newest_ = tiles;
+  pending_ = Cut{generation, 0, region, std::move(tiles)};
+  commit();
 }
 
 std::uint32_t SlotTable::pinned(std::uint64_t tile) const {

@@ -1,14 +1,12 @@
 #include "ebb/libswap/store/store.h"
 
 #include <algorithm>
-#include <limits>
-#include <mutex>
-#include <string>
 #include <utility>
 
 #include "ebb/libswap/store/rank_files.h"
 #include "ebb/libswap/store/recovery.h"
 #include "ebb/libswap/store/slot_table.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -44,34 +42,34 @@ struct Store::Impl {
         slots(files->superblock().tiles, files->superblock().slots),
         next_generation(next) {}
 
-  BlockPlace block_place(std::uint64_t tile, std::uint32_t slot, std::uint64_t step) const {
-    const Superblock& s = files->superblock();
-    return {s.store, s.rank, tile, slot, 0, step};
-  }
+  std::vector<std::uint32_t> crcs_of(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
+                                     std::span<const std::byte> bytes) const;
   Place place_at(std::uint64_t tile, std::uint32_t slot) const {
     return {files->data(), formats::native::tile_offset(files->superblock(), tile, slot), slot};
   }
   // Pins what another process reads; what nobody reads any more is free again.
-  void look_for_readers();
+  void look_for_readers() EBB_REQUIRES(mutex);
   // The agreement is over; a reader that came after this rank's answer either finds room or finds
   // the new generation.
-  void commit();
-  Error why_no_cut() const;
+  void commit() EBB_REQUIRES(mutex);
+  Error why_no_cut() const EBB_REQUIRES(mutex);
   Result<> fill(Manifest& manifest);
   Result<> write_manifest(const Manifest& manifest);
   Abandoned abandon_here();
   Error stop(std::string why);
-  Result<> usable() const;
+  Result<> usable() const EBB_REQUIRES(mutex);
 
   const std::unique_ptr<RankFiles> files;
-  mutable std::mutex mutex;  // guards what follows
-  SlotTable slots;
-  std::vector<std::uint64_t> read_elsewhere;  // generations pinned for other processes
-  bool recovered = false;
-  std::optional<std::string> passed_over;
-  std::uint64_t next_generation = 1;
-  bool manifest_issued = false;  // the pending generation's: it may be on the disk
-  std::optional<Error> stopped;
+  mutable Mutex mutex;
+  SlotTable slots EBB_GUARDED_BY(mutex);
+  // Generations pinned for other processes.
+  std::vector<std::uint64_t> read_elsewhere EBB_GUARDED_BY(mutex);
+  bool recovered EBB_GUARDED_BY(mutex) = false;
+  std::optional<std::string> passed_over EBB_GUARDED_BY(mutex);
+  std::uint64_t next_generation EBB_GUARDED_BY(mutex) = 1;
+  // The pending generation's: it may be on the disk.
+  bool manifest_issued EBB_GUARDED_BY(mutex) = false;
+  std::optional<Error> stopped EBB_GUARDED_BY(mutex);
 };
 
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -106,7 +104,7 @@ const Superblock& Store::superblock() const { return impl_->files->superblock();
 
 Result<std::optional<Manifest>> Store::recover(Agreement& ranks) {
   EBB_TRY_ASSIGN(Recovered recovered, recover_generation(*impl_->files, ranks));
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   impl_->recovered = true;
   impl_->next_generation = recovered.next_generation;
   impl_->passed_over = std::move(recovered.passed_over);
@@ -121,21 +119,22 @@ Result<std::optional<Manifest>> Store::recover(Agreement& ranks) {
 }
 
 std::optional<std::string> Store::passed_over() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->passed_over;
 }
 
 Store::Place Store::read_place(std::uint64_t tile) const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->place_at(tile, impl_->slots.newest(tile).slot);
 }
 
-Result<Store::Place> Store::write_place(std::uint64_t tile, std::uint64_t step) {
-  const std::lock_guard lock(impl_->mutex);
+Result<Store::Write> Store::begin_write(std::uint64_t tile, std::uint64_t step) {
+  const MutexLock lock(impl_->mutex);
   if (!impl_->recovered)
     return Error{Code::state,
                  impl_->files->data_name() + ": no tile can be written before the ranks recovered"};
-  if (const auto slot = impl_->slots.place(tile, step)) return impl_->place_at(tile, *slot);
+  if (const auto slot = impl_->slots.place(tile, step))
+    return Write{impl_->place_at(tile, *slot), tile, step};
   return Error{
       Code::busy,
       compose("{}: tile {} has no free slot: pinned generations and a pending one hold all {}",
@@ -143,20 +142,24 @@ Result<Store::Place> Store::write_place(std::uint64_t tile, std::uint64_t step) 
       "release the export, or create the store with more slots"};
 }
 
-void Store::wrote(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
-                  std::vector<std::uint32_t> crcs) {
-  const std::lock_guard lock(impl_->mutex);
-  impl_->slots.wrote(tile, step,
-                     {static_cast<std::uint8_t>(slot), true, step,
-                      std::make_shared<const std::vector<std::uint32_t>>(std::move(crcs))});
+void Store::wrote(Write write) {
+  const MutexLock lock(impl_->mutex);
+  impl_->slots.wrote(write.tile, write.step,
+                     {static_cast<std::uint8_t>(write.place.slot), true, write.step,
+                      std::make_shared<const std::vector<std::uint32_t>>(std::move(write.crcs))});
 }
 
-std::vector<std::uint32_t> Store::crcs_of(std::uint64_t tile, std::uint32_t slot,
-                                          std::uint64_t step,
-                                          std::span<const std::byte> bytes) const {
-  const std::uint64_t block_bytes = superblock().block_bytes;
+void Store::seal(Write& write, std::span<const std::byte> bytes) const {
+  write.crcs = impl_->crcs_of(write.tile, write.place.slot, write.step, bytes);
+}
+
+std::vector<std::uint32_t> Store::Impl::crcs_of(std::uint64_t tile, std::uint32_t slot,
+                                                std::uint64_t step,
+                                                std::span<const std::byte> bytes) const {
+  const Superblock& s = files->superblock();
+  const std::uint64_t block_bytes = s.block_bytes;
   EBB_CHECK(bytes.size() % block_bytes == 0);
-  BlockPlace place = impl_->block_place(tile, slot, step);
+  BlockPlace place{s.store, s.rank, tile, slot, 0, step};
   std::vector<std::uint32_t> crcs;
   crcs.reserve(bytes.size() / block_bytes);
   for (; place.block < bytes.size() / block_bytes; ++place.block)
@@ -168,13 +171,13 @@ std::vector<std::uint32_t> Store::crcs_of(std::uint64_t tile, std::uint32_t slot
 Result<> Store::verify(std::uint64_t tile, std::span<const std::byte> bytes) const {
   TileVersion version;
   {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     version = impl_->slots.newest(tile);
   }
   if (!version.written)
     return Error{Code::state,
                  compose("{}: tile {} was never written", impl_->files->data_name(), tile)};
-  const auto crcs = crcs_of(tile, version.slot, version.step, bytes);
+  const auto crcs = impl_->crcs_of(tile, version.slot, version.step, bytes);
   const std::size_t blocks = std::min(crcs.size(), version.crcs->size());
   for (std::size_t block = 0; block < blocks; ++block)
     if (crcs[block] != (*version.crcs)[block])
@@ -196,12 +199,12 @@ Result<> Store::Impl::usable() const {
 }
 
 Result<> Store::usable() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->usable();
 }
 
 void Store::Impl::look_for_readers() {
-  std::erase_if(read_elsewhere, [this](std::uint64_t generation) {
+  std::erase_if(read_elsewhere, [this](std::uint64_t generation) EBB_REQUIRES(mutex) {
     if (files->is_read(generation)) return false;
     slots.unpin(generation);
     return true;
@@ -235,7 +238,7 @@ Error Store::Impl::why_no_cut() const {
 }
 
 Result<> Store::can_cut() {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   EBB_TRY(impl_->usable());
   if (!impl_->recovered)
     return Error{Code::state,
@@ -246,12 +249,12 @@ Result<> Store::can_cut() {
 }
 
 bool Store::room_to_sweep() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->slots.room_to_sweep();
 }
 
 std::uint64_t Store::cut(std::uint64_t step) {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   impl_->slots.cut(impl_->next_generation, step);
   impl_->manifest_issued = false;
   return impl_->next_generation++;
@@ -259,7 +262,7 @@ std::uint64_t Store::cut(std::uint64_t step) {
 
 // The part of the manifest that the cut knows.
 Result<> Store::Impl::fill(Manifest& manifest) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (stopped) return *stopped;
   if (!slots.pending()) return Error{Code::state, files->data_name() + ": no cut to prepare"};
   const SlotTable::Cut& cut = *slots.pending();
@@ -295,7 +298,7 @@ Result<> Store::Impl::write_manifest(const Manifest& manifest) {
   const ByteVector bytes = encode(manifest);
   std::uint32_t region = 0;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (bytes.size() > files->superblock().region_bytes)
       return Error{Code::limit,
                    compose("{}: a manifest of {} bytes does not fit its region of {}",
@@ -315,7 +318,7 @@ Result<> Store::prepare(Manifest manifest) {
 }
 
 Error Store::Impl::stop(std::string why) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   stopped = Error{
       Code::state,
       compose("{}: generation {}: {}; nothing can be committed here any more", files->data_name(),
@@ -329,7 +332,7 @@ Abandoned Store::Impl::abandon_here() {
   std::uint32_t region = 0;
   formats::native::ManifestHeader header;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (!manifest_issued) return files->trusted() ? impossible_here : unusable;
     region = slots.pending()->region;
     header = {files->superblock().store,
@@ -347,7 +350,7 @@ Abandoned Store::Impl::abandon_here() {
 Result<Store::Settled> Store::agree(Agreement& ranks, const Result<>& mine) {
   Prepared answer = !impl_->files->trusted() ? distrusted : mine ? prepared : failed;
   {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     if (impl_->stopped) return *impl_->stopped;
     EBB_CHECK(impl_->slots.pending().has_value());
     impl_->look_for_readers();
@@ -356,7 +359,7 @@ Result<Store::Settled> Store::agree(Agreement& ranks, const Result<>& mine) {
   const Result<std::int64_t> worst = ranks.agree(answer);
   if (!worst) return impl_->stop("ranks could not agree: " + worst.error().message);
   if (*worst == prepared) {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     impl_->commit();
     return Settled::committed;
   }
@@ -368,18 +371,18 @@ Result<Store::Settled> Store::agree(Agreement& ranks, const Result<>& mine) {
   if (!abandoned) return impl_->stop("ranks could not agree: " + abandoned.error().message);
   if (*abandoned != impossible_here)
     return impl_->stop("it could be neither committed nor abandoned durably");
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   impl_->slots.abandon();
   return *worst == would_fill_up ? Settled::put_off : Settled::abandoned;
 }
 
 std::uint64_t Store::committed_generation() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->slots.committed();
 }
 
 Result<> Store::pin(std::uint64_t generation) {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   if (impl_->slots.pin(generation)) return {};
   return Error{Code::state,
                compose("{}: generation {} cannot be pinned: the committed one is {}",
@@ -387,7 +390,7 @@ Result<> Store::pin(std::uint64_t generation) {
 }
 
 void Store::unpin(std::uint64_t generation) {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   impl_->slots.unpin(generation);
 }
 

@@ -42,6 +42,13 @@ class Store {
     std::uint64_t offset = 0;
     std::uint32_t slot = 0;
   };
+  // A tile's next version on its way to its place.
+  struct Write {
+    Place place;
+    std::uint64_t tile = 0;
+    std::uint64_t step = 0;
+    std::vector<std::uint32_t> crcs = {};
+  };
 
   // Bytes create() will reserve on this rank: to be checked against the disk before anything is
   // made.
@@ -67,20 +74,18 @@ class Store {
   std::optional<std::string> passed_over() const;
 
   // Where the tile's newest bytes are, and where its next version may go (by I1). `step` is the
-  // step the new bytes are at, the one wrote() will report: up to the step of a pending cut it is
-  // the cut's own write of that tile (a resident tile that was dirty), above it the next step's.
-  // write_place answers the same until wrote() and is refused (Code::busy) only when pins and
-  // generations leave no free slot: never while room_to_sweep().
+  // step the new bytes are at: up to the step of a pending cut it is the cut's own write of that
+  // tile (a resident tile that was dirty), above it the next step's. begin_write answers the same
+  // place until wrote() and is refused (Code::busy) only when pins and generations leave no free
+  // slot: never while room_to_sweep().
   Place read_place(std::uint64_t tile) const;
-  Result<Place> write_place(std::uint64_t tile, std::uint64_t step);
-  // The write to that place is complete (not: durable). REQUIRES: slot and step of write_place.
-  void wrote(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
-             std::vector<std::uint32_t> crcs);
-  // CRCs of a tile at a place; and the check every page-in makes. The error names file, offset,
-  // tile, block. `bytes`: the tile from its start, whole blocks, at least the blocks that hold used
-  // bytes.
-  std::vector<std::uint32_t> crcs_of(std::uint64_t tile, std::uint32_t slot, std::uint64_t step,
-                                     std::span<const std::byte> bytes) const;
+  Result<Write> begin_write(std::uint64_t tile, std::uint64_t step);
+  // Takes the checksums of what will be written. `bytes`: the tile from its start, whole blocks, at
+  // least the blocks that hold used bytes.
+  void seal(Write& write, std::span<const std::byte> bytes) const;
+  // The write to its place is complete (not: durable). REQUIRES: seal().
+  void wrote(Write write);
+  // The check every page-in makes; `bytes` as above. The error names file, offset, tile, block.
   Result<> verify(std::uint64_t tile, std::span<const std::byte> bytes) const;
 
   // Code::state, every time, once a disk did not keep its promise: nothing can be committed here.

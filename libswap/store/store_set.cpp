@@ -1,13 +1,13 @@
 #include "ebb/libswap/store/store_set.h"
 
 #include <algorithm>
-#include <mutex>
 #include <random>
 #include <string>
 
+#include "ebb/formats/native/store_files.h"
 #include "ebb/formats/native/survey.h"
 #include "ebb/libswap/store/io_source.h"
-#include "ebb/libswap/store/store_removal.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -28,6 +28,121 @@ Result<> make_durably(IoBackend& backend, const fs::path& directory) {
   EBB_TRY(backend.make_directory(directory));
   const fs::path tidy = (directory / "").lexically_normal().parent_path();
   return backend.sync_directory(tidy.has_parent_path() ? tidy.parent_path() : ".");
+}
+
+// Closes its file.
+class OwningSource : public IoSource {
+ public:
+  using IoSource::IoSource;
+  ~OwningSource() override { static_cast<void>(io_.backend().close(file_).has_value()); }
+};
+
+class StoreTree : public formats::SourceTree {
+ public:
+  StoreTree(IoQueue& io, const fs::path& store) : io_(io), store_(store), root_(store.string()) {}
+
+  Result<> fill() {
+    EBB_TRY_ASSIGN(const auto folders, io_.backend().list(store_));
+    for (const std::string& folder : folders) {
+      if (!formats::native::is_rank_directory(folder)) continue;
+      EBB_TRY_ASSIGN(const bool no_folder, io_.backend().is_file(store_ / folder));
+      if (no_folder) continue;
+      EBB_TRY_ASSIGN(const auto files, io_.backend().list(store_ / folder));
+      for (const std::string& file : files) {
+        const std::string name = folder + "/" + file;
+        EBB_TRY_ASSIGN(const bool regular, io_.backend().is_file(store_ / name));
+        if (!regular) continue;
+        EBB_TRY_ASSIGN(const auto source, open(name));
+        entries_.push_back({name, source->size()});
+      }
+    }
+    return {};
+  }
+  std::string_view root() const override { return root_; }
+  const std::vector<Entry>& entries() const override { return entries_; }
+  Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
+    const fs::path path = store_ / name;
+    EBB_TRY_ASSIGN(const FileId file, io_.backend().open(path, {}));
+    const auto info = io_.backend().info(file);
+    const std::uint64_t size = info ? info->size : 0;
+    auto source = std::make_shared<const OwningSource>(io_, file, path.string(), size);
+    if (!info) return info.error();
+    return std::shared_ptr<const formats::ByteSource>(std::move(source));
+  }
+
+ private:
+  IoQueue& io_;
+  fs::path store_;
+  std::string root_;
+  std::vector<Entry> entries_;
+};
+
+// The files of one store's rank folders. Borrows the queue.
+Result<std::unique_ptr<const formats::SourceTree>> open_store_tree(IoQueue& io,
+                                                                   const fs::path& store) {
+  auto tree = std::make_unique<StoreTree>(io, store);
+  EBB_TRY(tree->fill());
+  return std::unique_ptr<const formats::SourceTree>(std::move(tree));
+}
+
+// --- removing a store's files: what the library made, by its names, and nothing else. No link is
+// followed or removed; a folder that holds anything else stays, with what it holds.
+
+Result<bool> is_rank_folder(IoBackend& backend, const fs::path& path) {
+  if (!formats::native::is_rank_directory(path.filename().string())) return false;
+  return backend.is_directory(path);
+}
+
+Result<bool> is_rank_file(IoBackend& backend, const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (name != formats::native::kMetaFile && name != formats::native::kLockFile &&
+      !formats::native::is_data_file(name))
+    return false;
+  return backend.is_file(path);
+}
+
+struct StoreFiles {
+  std::vector<fs::path> folders, files;  // what the library makes
+  bool foreign = false;                  // something else lies there, too
+};
+Result<StoreFiles> files_of_store(IoBackend& backend, const fs::path& store) {
+  StoreFiles found;
+  EBB_TRY_ASSIGN(const auto ranks, backend.list(store));
+  for (const std::string& rank : ranks) {
+    EBB_TRY_ASSIGN(const bool folder, is_rank_folder(backend, store / rank));
+    if (folder) found.folders.push_back(store / rank);
+    found.foreign = found.foreign || !folder;
+    if (!folder) continue;
+    EBB_TRY_ASSIGN(const auto files, backend.list(store / rank));
+    for (const std::string& file : files) {
+      EBB_TRY_ASSIGN(const bool ours, is_rank_file(backend, store / rank / file));
+      if (ours) found.files.push_back(store / rank / file);
+      found.foreign = found.foreign || !ours;
+    }
+  }
+  return found;
+}
+
+// Nothing lies in the store's folder but what the library makes. False for what is no folder.
+Result<bool> holds_only_a_store(IoBackend& backend, const fs::path& store) {
+  EBB_TRY_ASSIGN(const bool folder, backend.is_directory(store));
+  if (!folder) return false;
+  EBB_TRY_ASSIGN(const StoreFiles found, files_of_store(backend, store));
+  return !found.foreign;
+}
+
+Result<> remove_store_files(IoBackend& backend, const fs::path& store) {
+  EBB_TRY_ASSIGN(const bool folder, backend.is_directory(store));
+  if (!folder) return {};
+  EBB_TRY_ASSIGN(StoreFiles found, files_of_store(backend, store));
+  for (const fs::path& file : found.files) EBB_TRY(backend.remove(file));
+  found.folders.push_back(store);
+  for (const fs::path& path : found.folders) {
+    // A folder something else lies in, or was put into meanwhile, stays.
+    EBB_TRY_ASSIGN(const auto left, backend.list(path));
+    if (left.empty()) EBB_TRY(backend.remove(path));
+  }
+  return {};
 }
 
 }  // namespace
@@ -52,9 +167,9 @@ struct SwapDirectory::Impl {
   IoQueue& io;
   const fs::path path;
   std::optional<FileId> lock_file;
-  mutable std::mutex mutex;  // guards what follows
-  std::optional<Entry> current;
-  std::optional<Uuid> fresh;
+  mutable Mutex mutex;
+  std::optional<Entry> current EBB_GUARDED_BY(mutex);
+  std::optional<Uuid> fresh EBB_GUARDED_BY(mutex);
 };
 
 SwapDirectory::SwapDirectory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -126,6 +241,7 @@ Result<> SwapDirectory::Impl::find_current() {
                          surveys[used[0]].where, surveys[used[1]].where),
                  "move one of them away"};
   for (const Uuid& uuid : empty) EBB_TRY(remove_store(uuid));
+  const MutexLock lock(mutex);
   for (const Survey& one : surveys) {
     const auto uuid =
         formats::native::store_in_directory_name(fs::path(one.where).filename().string());
@@ -162,12 +278,12 @@ Result<> SwapDirectory::Impl::finish_removals() {
 const fs::path& SwapDirectory::path() const { return impl_->path; }
 
 std::optional<SwapDirectory::Entry> SwapDirectory::current() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   return impl_->current;
 }
 
 Result<SwapDirectory::Entry> SwapDirectory::fresh() {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   if (!impl_->fresh) impl_->fresh = draw_uuid();
   Entry entry;
   entry.uuid = *impl_->fresh;
@@ -176,7 +292,7 @@ Result<SwapDirectory::Entry> SwapDirectory::fresh() {
 }
 
 Result<> SwapDirectory::discard(const Uuid& fresh) {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   if (impl_->fresh != fresh) return {};
   impl_->fresh.reset();
   EBB_TRY_ASSIGN(const bool there, impl_->io.backend().exists(impl_->path_of(fresh)));
@@ -184,7 +300,7 @@ Result<> SwapDirectory::discard(const Uuid& fresh) {
 }
 
 Result<> SwapDirectory::adopt() {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(impl_->mutex);
   if (!impl_->fresh) return {};
   EBB_TRY_ASSIGN(const Survey survey, impl_->survey(*impl_->fresh));
   EBB_TRY(survey.complete());

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "ebb/formats/core/units.h"
 #include "ebb/libswap/sys/errno_error.h"
@@ -45,35 +44,18 @@ Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes) {
   const std::uint64_t mapped = mapped_size(bytes);
   std::byte* data = map_aligned(mapped, alignment_of(bytes));
   if (data == nullptr) return errno_error(errno, what);
-  AlignedBuffer buffer(data, bytes, ::getpid());
-  if (::madvise(data, mapped, MADV_DONTFORK) != 0) {
+  AlignedBuffer buffer;
+  buffer.data_ = {data, Unmapping{bytes, ::getpid()}};
+  if (::madvise(data, mapped, MADV_DONTFORK) != 0)
     return errno_error(errno, "cannot keep a buffer out of forked children (MADV_DONTFORK)");
-  }
   // Advice only: a kernel without transparent huge pages or core dumps refuses, and works.
   if (bytes >= kHugePage) static_cast<void>(::madvise(data, mapped, MADV_HUGEPAGE));
   static_cast<void>(::madvise(data, mapped, MADV_DONTDUMP));
   return buffer;
 }
 
-AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      owner_(other.owner_) {}
-
-AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
-  if (this != &other) {
-    release();
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = std::exchange(other.size_, 0);
-    owner_ = other.owner_;
-  }
-  return *this;
-}
-
-AlignedBuffer::~AlignedBuffer() { release(); }
-
-void AlignedBuffer::release() {
-  if (data_ != nullptr && owner_ == ::getpid()) ::munmap(data_, mapped_size(size_));
+void Unmapping::operator()(std::byte* data) const {
+  if (owner == ::getpid()) ::munmap(data, mapped_size(size));
 }
 
 }  // namespace ebb::libswap

@@ -7,33 +7,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "ebb/formats/core/result.h"
 
 namespace ebb::libswap {
 
+struct Unmapping {
+  void operator()(std::byte* data) const;
+  std::uint64_t size = 0;
+  pid_t owner = 0;  // a forked child has no such mapping and must not unmap what lies there
+};
+
 class AlignedBuffer {
  public:
   // REQUIRES nothing of `bytes`: 0 gives an empty buffer. Aligned to 4096, to 2 MiB from 2 MiB on.
   static Result<AlignedBuffer> allocate(std::uint64_t bytes);
   AlignedBuffer() = default;
-  AlignedBuffer(AlignedBuffer&& other) noexcept;
-  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
-  ~AlignedBuffer();
 
-  std::span<std::byte> bytes() { return {data_, size_}; }
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
-  std::uint64_t size() const { return size_; }
+  std::span<std::byte> bytes() { return {data_.get(), size()}; }
+  std::span<const std::byte> bytes() const { return {data_.get(), size()}; }
+  std::uint64_t size() const { return data_ == nullptr ? 0 : data_.get_deleter().size; }
 
  private:
-  AlignedBuffer(std::byte* data, std::uint64_t size, pid_t owner)
-      : data_(data), size_(size), owner_(owner) {}
-  void release();
-
-  std::byte* data_ = nullptr;
-  std::uint64_t size_ = 0;
-  pid_t owner_ = 0;  // a forked child has no such mapping and must not unmap what lies there
+  std::unique_ptr<std::byte, Unmapping> data_;
 };
 
 }  // namespace ebb::libswap

@@ -53,17 +53,11 @@ void allow(Filter& filter, long call) {
   filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 1));
   answer(filter, SECCOMP_RET_ALLOW);
 }
-void allow_where_equal(Filter& filter, long call, int number, std::uint32_t value) {
+// Where `test` goes on with an argument; it skips one statement where it does not.
+void allow_where(Filter& filter, long call, int number, sock_filter test) {
   filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 4));
   load(filter, argument(number));
-  filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1));
-  answer(filter, SECCOMP_RET_ALLOW);
-  answer(filter, kRefuse);
-}
-void allow_without_bits(Filter& filter, long call, int number, std::uint32_t bits) {
-  filter.push_back(jump(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 4));
-  load(filter, argument(number));
-  filter.push_back(jump(BPF_JMP | BPF_JSET | BPF_K, bits, 1, 0));
+  filter.push_back(test);
   answer(filter, SECCOMP_RET_ALLOW);
   answer(filter, kRefuse);
 }
@@ -85,10 +79,10 @@ Filter filter_for(const Confinement& confinement) {
   answer(filter, SECCOMP_RET_KILL_PROCESS);
   load(filter, offsetof(seccomp_data, nr));
   const auto descriptor = static_cast<std::uint32_t>(confinement.descriptor);
-  allow_where_equal(filter, SYS_read, 0, descriptor);
-  allow_where_equal(filter, SYS_write, 0, descriptor);
+  for (const long call : {SYS_read, SYS_write})
+    allow_where(filter, call, 0, jump(BPF_JMP | BPF_JEQ | BPF_K, descriptor, 0, 1));
   allow_anonymous_memory(filter);
-  allow_without_bits(filter, SYS_mprotect, 2, PROT_EXEC);
+  allow_where(filter, SYS_mprotect, 2, jump(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 1, 0));
   // sigaltstack is what the address sanitizer asks for on its way out.
   constexpr std::array kHarmless = {
       SYS_munmap,        SYS_mremap,         SYS_brk,          SYS_madvise,      SYS_futex,
@@ -108,6 +102,18 @@ Result<> limit(decltype(RLIMIT_AS) what, std::uint64_t value, const char* name) 
   both.rlim_cur = std::min(both.rlim_cur, both.rlim_max);
   if (::setrlimit(what, &both) == 0) return {};
   return errno_error(errno, std::string("setrlimit ") + name);
+}
+
+template <typename Call, typename Byte>
+bool move_exactly(Call call, int descriptor, Byte* bytes, std::size_t count) {
+  while (count > 0) {
+    const ssize_t moved = call(descriptor, bytes, count);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) return false;
+    bytes += moved;
+    count -= static_cast<std::size_t>(moved);
+  }
+  return true;
 }
 
 }  // namespace
@@ -134,25 +140,11 @@ Result<std::vector<std::string>> confine_this_process(const Confinement& confine
 }
 
 bool read_exactly(int descriptor, std::byte* into, std::size_t count) {
-  while (count > 0) {
-    const ssize_t got = ::read(descriptor, into, count);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    into += got;
-    count -= static_cast<std::size_t>(got);
-  }
-  return true;
+  return move_exactly(::read, descriptor, into, count);
 }
 
 bool write_exactly(int descriptor, const std::byte* from, std::size_t count) {
-  while (count > 0) {
-    const ssize_t put = ::write(descriptor, from, count);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    from += put;
-    count -= static_cast<std::size_t>(put);
-  }
-  return true;
+  return move_exactly(::write, descriptor, from, count);
 }
 
 void leave_at_once(int code) { ::_exit(code); }

@@ -13,23 +13,11 @@ std::string errno_text(int number) {
 }
 
 Code code_of_errno(int number) {
-  switch (number) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return Code::no_space;
-    case ENOMEM:
-      return Code::no_memory;
-    case EEXIST:
-      return Code::usage;
-    case EBUSY:
-    case EWOULDBLOCK:
-      return Code::busy;
-    case ECANCELED:
-      return Code::cancelled;
-    default:
-      return Code::io;
-  }
+  if (number == ENOSPC || number == EDQUOT || number == EFBIG) return Code::no_space;
+  if (number == ENOMEM) return Code::no_memory;
+  if (number == EEXIST) return Code::usage;
+  if (number == EBUSY || number == EWOULDBLOCK) return Code::busy;
+  return number == ECANCELED ? Code::cancelled : Code::io;
 }
 
 Error errno_error(int number, const std::string& what) {

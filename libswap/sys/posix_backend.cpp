@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -22,8 +23,7 @@ constexpr std::size_t kMaxEntries = 1'000'000;
 constexpr std::uint64_t kMaxFileBytes = std::numeric_limits<off_t>::max();
 
 Error too_big(const OpenFile& file, std::uint64_t bytes) {
-  return {Code::usage, compose("cannot make {} {} bytes long: over 2^63 - 1", file.path, bytes),
-          ""};
+  return {Code::usage, compose("cannot make {} {} bytes long: over 2^63 - 1", file.path, bytes)};
 }
 
 // For file systems without fallocate: the bytes are reserved by being written. Buffered, because
@@ -77,11 +77,82 @@ std::string from_to(const fs::path& from, const fs::path& to) {
   return compose("cannot rename {} to {}", from.string(), to.string());
 }
 
+constexpr std::uint32_t kBlock = 4096;
+
+int flags_of(const OpenOptions& options) {
+  int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  flags |= options.access == Access::read ? O_RDONLY : O_RDWR | O_NOFOLLOW;
+  if (options.creation == Creation::create_new) flags |= O_CREAT | O_EXCL;
+  if (options.creation == Creation::create_or_open) flags |= O_CREAT | O_NOFOLLOW;
+  return flags;
+}
+
+// tmpfs accepts O_DIRECT since Linux 6.6, but there is no device to be direct with.
+constexpr decltype(statfs::f_type) kTmpfs = 0x01021994;
+
+// What direct I/O on this file needs; 0 when the kernel says that the file cannot do it, 4096 when
+// it does not say.
+std::uint32_t direct_alignment(int descriptor) {
+  if (in_memory(descriptor)) return 0;
+  struct statx status{};
+  if (::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return kBlock;
+  if ((status.stx_mask & STATX_DIOALIGN) == 0) return kBlock;
+  if (status.stx_dio_offset_align == 0) return 0;
+  return std::max({kBlock, status.stx_dio_offset_align, status.stx_dio_mem_align});
+}
+
+// Some file systems accept the flag and refuse the first transfer.
+bool direct_read_works(int descriptor) {
+  alignas(kBlock) std::byte block[kBlock];
+  return ::pread(descriptor, block, kBlock, 0) >= 0 || errno != EINVAL;
+}
+
+// Switched on after the open, because a file system that refuses O_DIRECT in open() may leave a
+// file that O_EXCL then stumbles over.
+bool switch_direct_on(OpenFile& file, int flags) {
+  const int descriptor = file.descriptor.get();
+  const std::uint32_t alignment = direct_alignment(descriptor);
+  if (alignment == 0 || ::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return false;
+  if (alignment == kBlock && !direct_read_works(descriptor)) {
+    ::fcntl(descriptor, F_SETFL, flags);
+    return false;
+  }
+  file.direct = true;
+  file.alignment = alignment;
+  return true;
+}
+
 }  // namespace
+
+bool in_memory(int descriptor) {
+  struct statfs system{};
+  return ::fstatfs(descriptor, &system) == 0 && system.f_type == kTmpfs;
+}
+
+Result<OpenFile> open_regular_file(const fs::path& path, const OpenOptions& options) {
+  const std::string what = "cannot open " + path.string();
+  const mode_t mode = options.visibility == Visibility::owner ? 0600 : 0666;
+  OpenFile file{Descriptor(::open(path.c_str(), flags_of(options), mode)), path.string()};
+  if (!file.descriptor) {
+    Error error = errno_error(errno, what);
+    if (errno == EMFILE) error.hint = "ulimit -n $(ulimit -Hn)";
+    return error;
+  }
+  struct stat status{};
+  if (::fstat(file.descriptor.get(), &status) != 0) return errno_error(errno, what);
+  if (!S_ISREG(status.st_mode)) return Error{Code::usage, what + ": not a regular file"};
+  const int flags = ::fcntl(file.descriptor.get(), F_GETFL) & ~O_NONBLOCK;
+  if (::fcntl(file.descriptor.get(), F_SETFL, flags) != 0) return errno_error(errno, what);
+  if (options.direct == Direct::off) return file;
+  if (!switch_direct_on(file, flags) && options.direct == Direct::required)
+    return Error{Code::unsupported, what + " for direct I/O: its file system has no O_DIRECT",
+                 "findmnt -T " + path.string()};
+  return file;
+}
 
 Result<FileId> PosixBackend::open(const fs::path& path, const OpenOptions& options) {
   EBB_TRY_ASSIGN(OpenFile file, open_regular_file(path, options));
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   const FileId id{next_++};
   files_.emplace(id, std::make_shared<const OpenFile>(std::move(file)));
   return id;
@@ -91,7 +162,7 @@ Result<> PosixBackend::close(FileId file) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   // A forked child may still hold the descriptor; the lock must not outlive this close.
   unlock_file(open->descriptor.get());
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   files_.erase(file);
   return {};
 }
@@ -99,9 +170,8 @@ Result<> PosixBackend::close(FileId file) {
 Result<FileInfo> PosixBackend::info(FileId file) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const OpenFile> open, get(file));
   struct stat status{};
-  if (::fstat(open->descriptor.get(), &status) != 0) {
+  if (::fstat(open->descriptor.get(), &status) != 0)
     return errno_error(errno, "cannot ask for the size of " + open->path);
-  }
   return FileInfo{static_cast<std::uint64_t>(status.st_size), open->direct, open->alignment,
                   in_memory(open->descriptor.get()), status.st_nlink > 0};
 }
@@ -121,9 +191,8 @@ Result<> PosixBackend::allocate(FileId file, std::uint64_t bytes) {
   const int error = reserve(*open, before.size, bytes);
   if (error == 0) return {};
   // What a refused reservation leaves behind would keep the disk full.
-  if (::ftruncate(open->descriptor.get(), static_cast<off_t>(before.size)) != 0) {
+  if (::ftruncate(open->descriptor.get(), static_cast<off_t>(before.size)) != 0)
     return errno_error(errno, "cannot give back the space of " + open->path);
-  }
   return errno_error(error, compose("cannot reserve {} bytes for {}", bytes, open->path));
 }
 
@@ -166,9 +235,8 @@ Result<> PosixBackend::make_directory(const fs::path& path, Visibility visibilit
 Result<> PosixBackend::sync_directory(const fs::path& path) {
   const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return errno_error(errno, "cannot open the directory " + path.string());
-  if (::fsync(directory.get()) != 0) {
+  if (::fsync(directory.get()) != 0)
     return errno_error(errno, "cannot sync the directory " + path.string());
-  }
   return {};
 }
 
@@ -195,10 +263,8 @@ Result<std::vector<std::string>> PosixBackend::list(const fs::path& directory) {
   std::vector<std::string> names;
   for (fs::directory_iterator entry(directory, code), end; !code && entry != end;
        entry.increment(code)) {
-    if (names.size() == kMaxEntries) {
-      return Error{Code::limit, directory.string() + " has more than 1000000 entries, the limit",
-                   ""};
-    }
+    if (names.size() == kMaxEntries)
+      return Error{Code::limit, directory.string() + " has more than 1000000 entries, the limit"};
     names.push_back(entry->path().filename().string());
   }
   if (code) return errno_error(code.value(), "cannot list " + directory.string());
@@ -223,14 +289,13 @@ Result<bool> PosixBackend::is_file(const fs::path& path) {
 
 Result<std::uint64_t> PosixBackend::free_bytes(const fs::path& directory) {
   struct statvfs status{};
-  if (::statvfs(directory.c_str(), &status) != 0) {
+  if (::statvfs(directory.c_str(), &status) != 0)
     return errno_error(errno, "cannot ask for the free space of " + directory.string());
-  }
   return std::uint64_t{status.f_bavail} * status.f_frsize;
 }
 
 std::shared_ptr<const OpenFile> PosixBackend::find(FileId file) const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = files_.find(file);
   return found == files_.end() ? nullptr : found->second;
 }
@@ -238,7 +303,7 @@ std::shared_ptr<const OpenFile> PosixBackend::find(FileId file) const {
 Result<std::shared_ptr<const OpenFile>> PosixBackend::get(FileId file) const {
   std::shared_ptr<const OpenFile> open = find(file);
   if (open != nullptr) return open;
-  return Error{Code::state, path_of(file) + " is not open", ""};
+  return Error{Code::state, path_of(file) + " is not open"};
 }
 
 }  // namespace ebb::libswap

@@ -4,11 +4,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "ebb/libswap/sys/io_backend.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/unique.h"
 
 namespace ebb::libswap {
@@ -54,9 +54,9 @@ class PosixBackend : public IoBackend {
  private:
   Result<std::shared_ptr<const OpenFile>> get(FileId file) const;
 
-  mutable std::mutex mutex_;
-  std::map<FileId, std::shared_ptr<const OpenFile>> files_;
-  std::int32_t next_ = 0;
+  mutable Mutex mutex_;
+  std::map<FileId, std::shared_ptr<const OpenFile>> files_ EBB_GUARDED_BY(mutex_);
+  std::int32_t next_ EBB_GUARDED_BY(mutex_) = 0;
 };
 
 // `threads` blocking calls at a time; 1 to 64.

@@ -9,10 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <thread>
 
@@ -91,8 +89,16 @@ Result<fs::path> program_directory() {
   return program.parent_path();
 }
 
+bool is_terminal(StandardStream stream) {
+  return ::isatty(stream == StandardStream::output ? STDOUT_FILENO : STDERR_FILENO) == 1;
+}
+
 void sleep_for_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& command, Stream captured) {

@@ -1,6 +1,7 @@
 // This process as the kernel sees it, and child processes: for programs that drive other programs.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,6 +25,11 @@ void spare_addresses();
 // The folder of the running program: where its sister programs are.
 Result<fs::path> program_directory();
 void sleep_for_seconds(double seconds);
+double seconds_since(std::chrono::steady_clock::time_point begin);
+
+enum class StandardStream : std::uint8_t { output, error };
+// Whether one of the program's own streams is connected to one. Asked once, at start.
+bool is_terminal(StandardStream stream);
 
 // One child; its standard output or its messages come to us line by line, the other stream and its
 // input are ours. One thread.

@@ -25,9 +25,7 @@ inline Result<std::thread> start_thread(std::function<void()> body) {
     why = error.what();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!why.empty()) {
-    return Error{Code::no_memory, "cannot start a thread: " + why, "ulimit -u"};
-  }
+  if (!why.empty()) return Error{Code::no_memory, "cannot start a thread: " + why, "ulimit -u"};
   return thread;
 }
 

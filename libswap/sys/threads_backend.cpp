@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <condition_variable>
 #include <deque>
 #include <thread>
 
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/sys/thread.h"
 
@@ -24,7 +24,7 @@ class ThreadsBackend : public PosixBackend {
  public:
   ~ThreadsBackend() override {
     {
-      const std::lock_guard guard(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
     }
     work_.notify_all();
@@ -44,15 +44,15 @@ class ThreadsBackend : public PosixBackend {
 
   void submit(std::span<const RawOp> ops) override {
     {
-      const std::lock_guard guard(mutex_);
+      const MutexLock lock(mutex_);
       pending_.insert(pending_.end(), ops.begin(), ops.end());
     }
     work_.notify_all();
   }
 
   std::size_t wait(std::span<RawDone> done) override {
-    std::unique_lock lock(mutex_);
-    progress_.wait(lock, [this] { return woken_ || !done_.empty(); });
+    const MutexLock lock(mutex_);
+    while (!woken_ && done_.empty()) progress_.wait(mutex_);
     woken_ = false;
     std::size_t count = 0;
     for (; count < done.size() && !done_.empty(); ++count) {
@@ -63,22 +63,22 @@ class ThreadsBackend : public PosixBackend {
   }
 
   void wake() override {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     woken_ = true;
     progress_.notify_one();
   }
 
  private:
   void run() {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     while (true) {
-      work_.wait(lock, [this] { return stopping_ || !pending_.empty(); });
+      while (!stopping_ && pending_.empty()) work_.wait(mutex_);
       if (pending_.empty()) return;
       const RawOp op = pending_.front();
       pending_.pop_front();
-      lock.unlock();
+      mutex_.unlock();
       const RawDone done{op.tag, perform(op)};
-      lock.lock();
+      mutex_.lock();
       done_.push_back(done);
       progress_.notify_one();
     }
@@ -89,33 +89,26 @@ class ThreadsBackend : public PosixBackend {
     if (file == nullptr) return -EBADF;
     const int descriptor = file->descriptor.get();
     const off_t offset = static_cast<off_t>(op.offset);
-    switch (op.kind) {
-      case RawOp::Kind::read:
-        return answer(::pread(descriptor, op.data, op.size, offset));
-      case RawOp::Kind::write:
-        return answer(::pwrite(descriptor, op.data, op.size, offset));
-      case RawOp::Kind::sync_data:
-        return answer(::fdatasync(descriptor));
-    }
-    return -EINVAL;
+    if (op.kind == RawOp::Kind::sync_data) return answer(::fdatasync(descriptor));
+    return answer(op.kind == RawOp::Kind::read ? ::pread(descriptor, op.data, op.size, offset)
+                                               : ::pwrite(descriptor, op.data, op.size, offset));
   }
 
-  std::mutex mutex_;
-  std::condition_variable work_;
-  std::condition_variable progress_;
-  std::deque<RawOp> pending_;
-  std::deque<RawDone> done_;
-  bool woken_ = false;
-  bool stopping_ = false;
+  Mutex mutex_;
+  Condition work_;
+  Condition progress_;
+  std::deque<RawOp> pending_ EBB_GUARDED_BY(mutex_);
+  std::deque<RawDone> done_ EBB_GUARDED_BY(mutex_);
+  bool woken_ EBB_GUARDED_BY(mutex_) = false;
+  bool stopping_ EBB_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<IoBackend>> make_threads_backend(std::uint32_t threads) {
-  if (threads == 0 || threads > kMaxThreads) {
-    return Error{Code::usage, compose("cannot do I/O on {} threads: 1 to 64", threads), ""};
-  }
+  if (threads == 0 || threads > kMaxThreads)
+    return Error{Code::usage, compose("cannot do I/O on {} threads: 1 to 64", threads)};
   auto backend = std::make_unique<ThreadsBackend>();
   EBB_TRY(backend->start(threads));
   return std::unique_ptr<IoBackend>(std::move(backend));

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <utility>
@@ -90,9 +89,8 @@ class UringBackend : public PosixBackend {
 };
 
 Result<> UringBackend::open_ring() {
-  if (const int error = ring_.open(kEntries); error != 0) {
+  if (const int error = ring_.open(kEntries); error != 0)
     return errno_error(-error, "cannot open an io_uring");
-  }
   event_ = Descriptor(::eventfd(0, EFD_CLOEXEC));
   if (!event_) return errno_error(errno, "cannot make an eventfd");
   return {};
@@ -125,17 +123,12 @@ void UringBackend::prepare(const RawOp& op) {
   }
   io_uring_sqe* sqe = entry();
   const int descriptor = file->descriptor.get();
-  switch (op.kind) {
-    case RawOp::Kind::read:
-      ::io_uring_prep_read(sqe, descriptor, op.data, op.size, op.offset);
-      break;
-    case RawOp::Kind::write:
-      ::io_uring_prep_write(sqe, descriptor, op.data, op.size, op.offset);
-      break;
-    case RawOp::Kind::sync_data:
-      ::io_uring_prep_fsync(sqe, descriptor, IORING_FSYNC_DATASYNC);
-      break;
-  }
+  if (op.kind == RawOp::Kind::read)
+    ::io_uring_prep_read(sqe, descriptor, op.data, op.size, op.offset);
+  else if (op.kind == RawOp::Kind::write)
+    ::io_uring_prep_write(sqe, descriptor, op.data, op.size, op.offset);
+  else
+    ::io_uring_prep_fsync(sqe, descriptor, IORING_FSYNC_DATASYNC);
   ::io_uring_sqe_set_data64(sqe, op.tag);
 }
 
@@ -197,30 +190,20 @@ void UringBackend::wake() {
 std::string blocked_because() {
   std::ifstream setting("/proc/sys/kernel/io_uring_disabled");
   std::string value;
-  if (setting >> value && value != "0") {
+  if (setting >> value && value != "0")
     return "io_uring is blocked: kernel.io_uring_disabled=" + value;
-  }
   return "io_uring is blocked by seccomp (the default in containers)";
 }
 
 Error refusal(int error) {
-  Error refused{Code::unsupported, "", "sysctl kernel.io_uring_disabled"};
-  switch (error) {
-    case EPERM:
-    case EACCES:
-      refused.message = blocked_because();
-      break;
-    case ENOSYS:
-      refused.message = "this kernel has no io_uring";
-      break;
-    case ENOMEM:
-      refused.message = "no locked memory is left for an io_uring";
-      refused.hint = "ulimit -l";
-      break;
-    default:
-      refused.message = "io_uring does not work: " + errno_text(error);
-  }
-  return refused;
+  if (error == ENOMEM)
+    return {Code::unsupported, "no locked memory is left for an io_uring", "ulimit -l"};
+  const bool blocked = error == EPERM || error == EACCES;
+  return {Code::unsupported,
+          blocked           ? blocked_because()
+          : error == ENOSYS ? "this kernel has no io_uring"
+                            : "io_uring does not work: " + errno_text(error),
+          "sysctl kernel.io_uring_disabled"};
 }
 
 // One real read of one byte through a pipe: a ring may open and still refuse every operation.

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -197,27 +198,27 @@ std::size_t FaultBackend::wait(std::span<RawDone> done) {
 }  // namespace
 
 void FaultPlan::add(Fault fault) {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   faults_.push_back({std::move(fault), 0});
 }
 
 void FaultPlan::clear() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   faults_.clear();
 }
 
 std::uint64_t FaultPlan::durable_operations() const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   return durable_;
 }
 
 std::uint64_t FaultPlan::data_operations() const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   return data_;
 }
 
 bool FaultPlan::died() const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   return died_;
 }
 
@@ -241,7 +242,7 @@ bool FaultPlan::matches(const Fault& fault, const Operation& operation) {
 }
 
 std::optional<Fault> FaultPlan::next(const Operation& operation) {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   if (died_) {
     Fault dead;
     dead.kind = FaultKind::die;

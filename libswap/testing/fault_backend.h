@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ebb/libswap/sys/io_backend.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -74,11 +74,11 @@ class FaultPlan {
   };
   static bool matches(const Fault& fault, const Operation& operation);
 
-  mutable std::mutex mutex_;
-  std::vector<Armed> faults_;
-  std::uint64_t durable_ = 0;
-  std::uint64_t data_ = 0;
-  bool died_ = false;
+  mutable Mutex mutex_;
+  std::vector<Armed> faults_ EBB_GUARDED_BY(mutex_);
+  std::uint64_t durable_ EBB_GUARDED_BY(mutex_) = 0;
+  std::uint64_t data_ EBB_GUARDED_BY(mutex_) = 0;
+  bool died_ EBB_GUARDED_BY(mutex_) = false;
 };
 
 std::unique_ptr<IoBackend> make_fault_backend(std::unique_ptr<IoBackend> inner,

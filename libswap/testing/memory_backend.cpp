@@ -1,10 +1,10 @@
 #include "ebb/libswap/testing/memory_backend.h"
 
 #include <cerrno>
-#include <condition_variable>
 #include <deque>
 
 #include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/testing/memory_disk.h"
 
 namespace ebb::libswap {
@@ -17,7 +17,7 @@ class MemoryBackend : public IoBackend {
   explicit MemoryBackend(std::shared_ptr<MemoryDisk> disk)
       : disk_(std::move(disk)), state_(disk_->state()) {}
   ~MemoryBackend() override {
-    const std::lock_guard guard(state_.mutex);
+    const MutexLock lock(state_.mutex);
     for (auto& [id, file] : files_) unlock(file);
   }
 
@@ -54,24 +54,23 @@ class MemoryBackend : public IoBackend {
     std::shared_ptr<MemoryNode> node;
     OpenOptions options;
   };
-  // Both expect the disk's mutex to be held.
-  Result<Open*> get(FileId file);
-  int rename_error(const fs::path& from, const fs::path& to) const;
-  void rename_now(const fs::path& from, const fs::path& to);
-  void unlock(const Open& file) {
+  Result<Open*> get(FileId file) EBB_REQUIRES(state_.mutex);
+  int rename_error(const fs::path& from, const fs::path& to) const EBB_REQUIRES(state_.mutex);
+  void rename_now(const fs::path& from, const fs::path& to) EBB_REQUIRES(state_.mutex);
+  void unlock(const Open& file) EBB_REQUIRES(state_.mutex) {
     if (file.node->locked_by == this) file.node->locked_by = nullptr;
   }
   std::int32_t perform(const RawOp& op);
 
   std::shared_ptr<MemoryDisk> disk_;
   MemoryDisk::State& state_;
-  std::map<FileId, Open> files_;  // guarded by the disk's mutex
-  std::int32_t next_ = 0;
+  std::map<FileId, Open> files_ EBB_GUARDED_BY(state_.mutex);
+  std::int32_t next_ EBB_GUARDED_BY(state_.mutex) = 0;
 
-  std::mutex mutex_;
-  std::condition_variable progress_;
-  std::deque<RawDone> done_;
-  bool woken_ = false;
+  Mutex mutex_;
+  Condition progress_;
+  std::deque<RawDone> done_ EBB_GUARDED_BY(mutex_);
+  bool woken_ EBB_GUARDED_BY(mutex_) = false;
 };
 
 Result<MemoryBackend::Open*> MemoryBackend::get(FileId file) {
@@ -81,7 +80,7 @@ Result<MemoryBackend::Open*> MemoryBackend::get(FileId file) {
 }
 
 Result<FileId> MemoryBackend::open(const fs::path& path, const OpenOptions& options) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const std::string what = "cannot open " + path.string();
   std::shared_ptr<MemoryNode> node = state_.node_at(path);
   if (node == nullptr) {
@@ -100,7 +99,7 @@ Result<FileId> MemoryBackend::open(const fs::path& path, const OpenOptions& opti
 }
 
 Result<> MemoryBackend::close(FileId file) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
   unlock(*open);
   files_.erase(file);
@@ -108,20 +107,20 @@ Result<> MemoryBackend::close(FileId file) {
 }
 
 Result<FileInfo> MemoryBackend::info(FileId file) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
   return FileInfo{open->node->file.size(), open->options.direct != Direct::off, kMemoryBlock};
 }
 
 std::string MemoryBackend::path_of(FileId file) const {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const auto found = files_.find(file);
   if (found != files_.end()) return found->second.path;
   return compose("file #{}", static_cast<std::int32_t>(file));
 }
 
 Result<> MemoryBackend::allocate(FileId file, std::uint64_t bytes) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
   if (bytes <= open->node->file.size()) return {};
   if (state_.resize(open->node->file, bytes)) return {};
@@ -129,21 +128,21 @@ Result<> MemoryBackend::allocate(FileId file, std::uint64_t bytes) {
 }
 
 Result<> MemoryBackend::truncate(FileId file, std::uint64_t bytes) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
   if (state_.resize(open->node->file, bytes)) return {};
   return errno_error(ENOSPC, compose("cannot make {} {} bytes long", open->path, bytes));
 }
 
 Result<> MemoryBackend::sync(FileId file) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
   open->node->file.sync();
   return {};
 }
 
 Result<> MemoryBackend::lock(FileId file) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
   const void*& holder = open->node->locked_by;
   if (holder != nullptr) {
@@ -154,7 +153,7 @@ Result<> MemoryBackend::lock(FileId file) {
 }
 
 Result<> MemoryBackend::make_directory(const fs::path& path, Visibility) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const std::string what = "cannot make the directory " + path.string();
   const std::shared_ptr<MemoryNode> there = state_.node_at(path);
   if (there != nullptr && there->kind == MemoryNode::Kind::directory) return {};
@@ -167,7 +166,7 @@ Result<> MemoryBackend::make_directory(const fs::path& path, Visibility) {
 }
 
 Result<> MemoryBackend::sync_directory(const fs::path& path) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const std::shared_ptr<MemoryNode> node = state_.node_at(path);
   if (node == nullptr || node->kind != MemoryNode::Kind::directory) {
     return errno_error(ENOENT, "cannot open the directory " + path.string());
@@ -193,7 +192,7 @@ void MemoryBackend::rename_now(const fs::path& from, const fs::path& to) {
 }
 
 Result<> MemoryBackend::rename(const fs::path& from, const fs::path& to) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   if (const int error = rename_error(from, to); error != 0) {
     return errno_error(error, compose("cannot rename {} to {}", from.string(), to.string()));
   }
@@ -202,7 +201,7 @@ Result<> MemoryBackend::rename(const fs::path& from, const fs::path& to) {
 }
 
 Result<> MemoryBackend::rename_new(const fs::path& from, const fs::path& to) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const int error = state_.node_at(to) != nullptr ? EEXIST : rename_error(from, to);
   if (error != 0) {
     return errno_error(error, compose("cannot rename {} to {}", from.string(), to.string()));
@@ -212,7 +211,7 @@ Result<> MemoryBackend::rename_new(const fs::path& from, const fs::path& to) {
 }
 
 Result<> MemoryBackend::remove(const fs::path& path) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   std::shared_ptr<MemoryNode> node = state_.node_at(path);
   const int error = node == nullptr || node == state_.root ? ENOENT
                     : node->names.empty()                  ? 0
@@ -223,7 +222,7 @@ Result<> MemoryBackend::remove(const fs::path& path) {
 }
 
 Result<std::vector<std::string>> MemoryBackend::list(const fs::path& directory) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const std::shared_ptr<MemoryNode> node = state_.node_at(directory);
   if (node == nullptr || node->kind != MemoryNode::Kind::directory) {
     return errno_error(ENOENT, "cannot list " + directory.string());
@@ -234,24 +233,24 @@ Result<std::vector<std::string>> MemoryBackend::list(const fs::path& directory) 
 }
 
 Result<bool> MemoryBackend::exists(const fs::path& path) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   return state_.node_at(path) != nullptr;
 }
 
 Result<bool> MemoryBackend::is_directory(const fs::path& path) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const std::shared_ptr<MemoryNode> node = state_.node_at(path);
   return node != nullptr && node->kind == MemoryNode::Kind::directory;
 }
 
 Result<bool> MemoryBackend::is_file(const fs::path& path) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const std::shared_ptr<MemoryNode> node = state_.node_at(path);
   return node != nullptr && node->kind == MemoryNode::Kind::file;
 }
 
 Result<std::uint64_t> MemoryBackend::free_bytes(const fs::path& directory) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   if (state_.node_at(directory) == nullptr) {
     return errno_error(ENOENT, "cannot ask for the free space of " + directory.string());
   }
@@ -261,15 +260,15 @@ Result<std::uint64_t> MemoryBackend::free_bytes(const fs::path& directory) {
 void MemoryBackend::submit(std::span<const RawOp> ops) {
   for (const RawOp& op : ops) {
     const RawDone done{op.tag, perform(op)};
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     done_.push_back(done);
   }
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   progress_.notify_one();
 }
 
 std::int32_t MemoryBackend::perform(const RawOp& op) {
-  const std::lock_guard guard(state_.mutex);
+  const MutexLock lock(state_.mutex);
   const Result<Open*> open = get(op.file);
   if (!open) return -EBADF;
   MemoryFile& file = (*open)->node->file;
@@ -294,8 +293,8 @@ std::int32_t MemoryBackend::perform(const RawOp& op) {
 }
 
 std::size_t MemoryBackend::wait(std::span<RawDone> done) {
-  std::unique_lock lock(mutex_);
-  progress_.wait(lock, [this] { return woken_ || !done_.empty(); });
+  const MutexLock lock(mutex_);
+  while (!woken_ && done_.empty()) progress_.wait(mutex_);
   woken_ = false;
   std::size_t count = 0;
   for (; count < done.size() && !done_.empty(); ++count) {
@@ -306,7 +305,7 @@ std::size_t MemoryBackend::wait(std::span<RawDone> done) {
 }
 
 void MemoryBackend::wake() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   woken_ = true;
   progress_.notify_one();
 }

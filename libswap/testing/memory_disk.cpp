@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 namespace {
@@ -260,10 +261,11 @@ std::shared_ptr<MemoryDisk> MemoryDisk::create(std::uint64_t capacity_bytes) {
 }
 
 std::shared_ptr<MemoryDisk> MemoryDisk::after(const PowerLoss& loss) const {
-  const std::lock_guard guard(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Survivor survivor(loss);
   const NamesByDirectory names = surviving_names(state_->changes, survivor);
   std::shared_ptr<MemoryDisk> disk = create(state_->capacity);
+  const MutexLock other(disk->state_->mutex);
   disk->state_->root = TreeCopy(survivor).copy(state_->root, names);
   return disk;
 }

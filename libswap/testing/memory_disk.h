@@ -5,11 +5,11 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/testing/memory_backend.h"
 
 namespace ebb::libswap {
@@ -61,18 +61,20 @@ struct MemoryDisk::State {
   explicit State(std::uint64_t bytes) : capacity(bytes) {}
 
   // The end a path names; its directory must exist. nullopt otherwise.
-  std::optional<NameChange::End> end_of(const fs::path& path) const;
-  std::shared_ptr<MemoryNode> node_at(const fs::path& path) const;  // nullptr: none
-  void change(NameChange change);
-  void sync_names(const MemoryNode* directory);
-  std::uint64_t free_bytes() const;
+  std::optional<NameChange::End> end_of(const fs::path& path) const EBB_REQUIRES(mutex);
+  // nullptr: none.
+  std::shared_ptr<MemoryNode> node_at(const fs::path& path) const EBB_REQUIRES(mutex);
+  void change(NameChange change) EBB_REQUIRES(mutex);
+  void sync_names(const MemoryNode* directory) EBB_REQUIRES(mutex);
+  std::uint64_t free_bytes() const EBB_REQUIRES(mutex);
   // False when the disk would be fuller than its capacity.
-  bool resize(MemoryFile& file, std::uint64_t bytes);
+  bool resize(MemoryFile& file, std::uint64_t bytes) EBB_REQUIRES(mutex);
 
-  mutable std::mutex mutex;
-  std::uint64_t capacity;
-  std::shared_ptr<MemoryNode> root = std::make_shared<MemoryNode>(MemoryNode::Kind::directory);
-  std::vector<NameChange> changes;  // in their order
+  mutable Mutex mutex;
+  const std::uint64_t capacity;
+  std::shared_ptr<MemoryNode> root EBB_GUARDED_BY(mutex) =
+      std::make_shared<MemoryNode>(MemoryNode::Kind::directory);
+  std::vector<NameChange> changes EBB_GUARDED_BY(mutex);  // in their order
 };
 
 }  // namespace ebb::libswap

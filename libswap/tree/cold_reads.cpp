@@ -40,23 +40,23 @@ std::size_t resident_bytes(int descriptor, std::uint64_t offset, std::size_t siz
 
 }  // namespace
 
-BounceBuffers::Lease::~Lease() {
-  if (memory_.size() == 0) return;  // moved from
-  const std::lock_guard guard(owner_->mutex_);
-  owner_->free_.push_back(std::move(memory_));
-}
-
-Result<BounceBuffers::Lease> BounceBuffers::take() {
+Result<std::shared_ptr<AlignedBuffer>> BounceBuffers::take() {
+  std::unique_ptr<AlignedBuffer> memory;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     if (!free_.empty()) {
-      AlignedBuffer memory = std::move(free_.back());
+      memory = std::move(free_.back());
       free_.pop_back();
-      return Lease(*this, std::move(memory));
     }
   }
-  EBB_TRY_ASSIGN(AlignedBuffer memory, AlignedBuffer::allocate(kBytes));
-  return Lease(*this, std::move(memory));
+  if (memory == nullptr) {
+    EBB_TRY_ASSIGN(AlignedBuffer made, AlignedBuffer::allocate(kBytes));
+    memory = std::make_unique<AlignedBuffer>(std::move(made));
+  }
+  return std::shared_ptr<AlignedBuffer>(memory.release(), [this](AlignedBuffer* back) {
+    const MutexLock lock(mutex_);
+    free_.emplace_back(back);
+  });
 }
 
 std::size_t read_cached(int descriptor, std::uint64_t offset, std::span<std::byte> into) {
@@ -103,7 +103,7 @@ std::size_t read_blocks(int descriptor, std::uint64_t offset, std::span<std::byt
 
 Result<std::size_t> read_uncached(int descriptor, BounceBuffers& buffers, std::uint64_t offset,
                                   std::span<std::byte> into) {
-  EBB_TRY_ASSIGN(BounceBuffers::Lease lease, buffers.take());
+  EBB_TRY_ASSIGN(const std::shared_ptr<AlignedBuffer> bounce, buffers.take());
   std::size_t done = 0;
   while (done < into.size()) {
     const std::uint64_t at = offset + done;
@@ -111,12 +111,12 @@ Result<std::size_t> read_uncached(int descriptor, BounceBuffers& buffers, std::u
     const std::uint64_t wanted = std::min<std::uint64_t>(
         formats::align_up(offset + into.size(), kBlock) - first, BounceBuffers::kBytes);
     const ssize_t count =
-        ::pread(descriptor, lease.bytes().data(), wanted, static_cast<off_t>(first));
+        ::pread(descriptor, bounce->bytes().data(), wanted, static_cast<off_t>(first));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 || static_cast<std::uint64_t>(count) <= at - first) break;
     const std::size_t got = std::min<std::size_t>(
         static_cast<std::size_t>(count) - static_cast<std::size_t>(at - first), into.size() - done);
-    std::copy_n(lease.bytes().begin() + static_cast<std::ptrdiff_t>(at - first), got,
+    std::copy_n(bounce->bytes().begin() + static_cast<std::ptrdiff_t>(at - first), got,
                 into.begin() + static_cast<std::ptrdiff_t>(done));
     done += got;
     if (static_cast<std::uint64_t>(count) < wanted) break;  // the end, or a disk that refuses more

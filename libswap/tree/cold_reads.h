@@ -8,14 +8,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "ebb/libswap/sys/aligned_buffer.h"
-#include "ebb/libswap/tree/descriptor_cache.h"
+#include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/tree/caches.h"
 
 namespace ebb::libswap {
 
@@ -24,25 +23,12 @@ class BounceBuffers {
  public:
   static constexpr std::uint64_t kBytes = (std::uint64_t{4} << 20) + (std::uint64_t{64} << 10);
 
-  // Gives the memory back when it goes.
-  class Lease {
-   public:
-    Lease(BounceBuffers& owner, AlignedBuffer memory)
-        : owner_(&owner), memory_(std::move(memory)) {}
-    Lease(Lease&& other) noexcept = default;
-    Lease& operator=(Lease&&) = delete;
-    ~Lease();
-    std::span<std::byte> bytes() { return memory_.bytes(); }
-
-   private:
-    BounceBuffers* owner_;
-    AlignedBuffer memory_;
-  };
-  Result<Lease> take();
+  // Comes back when the last one lets go of it.
+  Result<std::shared_ptr<AlignedBuffer>> take();
 
  private:
-  std::mutex mutex_;
-  std::vector<AlignedBuffer> free_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<AlignedBuffer>> free_ EBB_GUARDED_BY(mutex_);
 };
 
 // From here on a read is worth a look at what is in memory.

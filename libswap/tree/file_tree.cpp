@@ -17,10 +17,10 @@
 #include "ebb/formats/core/units.h"
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/file_lock.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/process.h"
+#include "ebb/libswap/tree/caches.h"
 #include "ebb/libswap/tree/cold_reads.h"
-#include "ebb/libswap/tree/decoded_items.h"
-#include "ebb/libswap/tree/descriptor_cache.h"
 #include "ebb/libswap/tree/probe.h"
 
 namespace ebb::libswap {
@@ -63,15 +63,13 @@ Result<Descriptor> Files::open(const std::string& name) const {
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
   long opened = ::syscall(SYS_openat2, directory.get(), real.c_str(), &how, sizeof(how));
   // An old kernel or sandbox: the listing has looked at the links.
-  if (opened < 0 && (errno == ENOSYS || errno == EPERM)) {
+  if (opened < 0 && (errno == ENOSYS || errno == EPERM))
     opened = ::openat(directory.get(), real.c_str(), static_cast<int>(how.flags));
-  }
   if (opened < 0) return errno_error(errno, "cannot open " + path_of(name));
   Descriptor file(static_cast<int>(opened));
   struct stat status{};
-  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return Error{Code::unsupported, path_of(name) + " is not a regular file", ""};
-  }
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return Error{Code::unsupported, path_of(name) + " is not a regular file"};
   // What is small is a header here and a header there; megabytes read ahead of each are read again
   // with the data. What is large goes by ColdReads.
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_RANDOM);
@@ -85,9 +83,8 @@ class FileSource : public ByteSource {
     auto source = std::make_shared<FileSource>(std::move(files), entry.name);
     EBB_TRY_ASSIGN(const std::shared_ptr<const Descriptor> file, source->open_file());
     struct stat status{};
-    if (::fstat(file->get(), &status) != 0) {
+    if (::fstat(file->get(), &status) != 0)
       return errno_error(errno, "cannot look at " + source->path_);
-    }
     source->size_ = static_cast<std::uint64_t>(status.st_size);
     source->device_ = status.st_dev;
     source->inode_ = status.st_ino;
@@ -129,7 +126,7 @@ Result<> FileSource::still_the_same(const Descriptor& file) const {
   struct stat status{};
   if (::fstat(file.get(), &status) != 0) return errno_error(errno, "cannot look at " + path_);
   if (status.st_dev == device_ && status.st_ino == inode_) return {};
-  return Error{Code::moved, path_ + " was replaced while it was being read", ""};
+  return Error{Code::moved, path_ + " was replaced while it was being read"};
 }
 
 // What the page cache holds, and the rest past it. How many bytes: all, or up to where neither
@@ -157,9 +154,8 @@ Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const
   const auto what = [this, offset, size = into.size()] {
     return compose("cannot read {} bytes at {}:{}", size, path_, offset);
   };
-  if (offset > size_ || into.size() > size_ - offset) {
-    return Error{Code::incomplete, compose("{}: the file ends at {}", what(), size_), ""};
-  }
+  if (offset > size_ || into.size() > size_ - offset)
+    return Error{Code::incomplete, compose("{}: the file ends at {}", what(), size_)};
   EBB_TRY_ASSIGN(const std::shared_ptr<const Descriptor> file, open_file());
   if (into.size() >= kColdRead) {
     EBB_TRY_ASSIGN(const std::size_t done, read_large(*file, offset, into));
@@ -173,7 +169,7 @@ Result<> FileSource::read(std::uint64_t offset, std::span<std::byte> into) const
     if (count < 0) return errno_error(errno, what());
     if (count == 0) {
       return Error{Code::incomplete,
-                   compose("{}: the file was cut at {} meanwhile", what(), offset), ""};
+                   compose("{}: the file was cut at {} meanwhile", what(), offset)};
     }
     offset += static_cast<std::uint64_t>(count);
     into = into.subspan(static_cast<std::size_t>(count));
@@ -189,12 +185,9 @@ class FileTree : public formats::SourceTree {
   std::string_view root() const override { return files_->root; }
   const std::vector<Entry>& entries() const override { return entries_; }
   Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const override {
-    const auto found = std::lower_bound(
-        entries_.begin(), entries_.end(), name,
-        [](const Entry& entry, std::string_view wanted) { return entry.name < wanted; });
-    if (found == entries_.end() || found->name != name) {
-      return Error{Code::incomplete, files_->path_of(std::string(name)) + " does not exist", ""};
-    }
+    const auto found = std::ranges::lower_bound(entries_, name, {}, &Entry::name);
+    if (found == entries_.end() || found->name != name)
+      return Error{Code::incomplete, files_->path_of(std::string(name)) + " does not exist"};
     return FileSource::open(files_, *found);
   }
   // Helper programs lie beside the running one.
@@ -202,12 +195,11 @@ class FileTree : public formats::SourceTree {
     EBB_TRY_ASSIGN(const fs::path folder, program_directory());
     const fs::path path = folder / program;
     std::error_code failed;
-    if (!fs::exists(path, failed)) {
+    if (!fs::exists(path, failed))
       return Error{Code::unsupported,
                    compose("{}: reading this needs {}, which this build does not have", file.name(),
                            path.string()),
                    "./dev setup && ./dev build"};
-    }
     return run_probe({path.string()}, file, ProbeLimits{});
   }
   Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
@@ -217,7 +209,7 @@ class FileTree : public formats::SourceTree {
   std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
                                     ByteView bytes) const override {
     const std::uint32_t crc = formats::crc32_zip(0, bytes);
-    const std::lock_guard lock(seen_mutex_);
+    const MutexLock lock(seen_mutex_);
     return seen_.add(key, size, first, bytes, crc);
   }
   // A descriptor of its own: that of the cache comes and goes.
@@ -231,8 +223,8 @@ class FileTree : public formats::SourceTree {
   std::shared_ptr<const Files> files_;
   std::vector<Entry> entries_;
   mutable DecodedItems decoded_{kMostDecoded};
-  mutable std::mutex seen_mutex_;
-  mutable formats::SeenParts seen_;  // guarded by seen_mutex_
+  mutable Mutex seen_mutex_;
+  mutable formats::SeenParts seen_ EBB_GUARDED_BY(seen_mutex_);
 };
 
 bool is_inside(const fs::path& target, const fs::path& root) {
@@ -261,12 +253,10 @@ class Listing {
     std::error_code code;
     canonical_ = fs::canonical(root_, code);
     fs::recursive_directory_iterator at(root_, code);
-    for (const fs::recursive_directory_iterator end; !code && at != end; at.increment(code)) {
+    for (const fs::recursive_directory_iterator end; !code && at != end; at.increment(code))
       EBB_TRY(look_at(*at, at.depth()));
-    }
     if (code) return errno_error(code.value(), "cannot list " + root_.string());
-    std::sort(entries_.begin(), entries_.end(),
-              [](const Entry& a, const Entry& b) { return a.name < b.name; });
+    std::ranges::sort(entries_, {}, &Entry::name);
     return std::move(entries_);
   }
 
@@ -278,24 +268,21 @@ class Listing {
     const bool link = S_ISLNK(status.st_mode);
     if (link) EBB_TRY(follow(path, status));
     if (S_ISDIR(status.st_mode)) return look_at_directory(path, depth, link);
-    if (!S_ISREG(status.st_mode)) {
-      return Error{Code::unsupported, path + " is a device, a socket or a pipe, not a file", ""};
-    }
-    if (entries_.size() == kMaxEntries) {
-      return Error{Code::limit, root_.string() + " has more than 1000000 files, the limit", ""};
-    }
+    if (!S_ISREG(status.st_mode))
+      return Error{Code::unsupported, path + " is a device, a socket or a pipe, not a file"};
+    if (entries_.size() == kMaxEntries)
+      return Error{Code::limit, root_.string() + " has more than 1000000 files, the limit"};
     const std::string name = found.path().lexically_relative(root_).generic_string();
     entries_.push_back({name, static_cast<std::uint64_t>(status.st_size)});
     return {};
   }
 
   Result<> look_at_directory(const std::string& path, int depth, bool link) const {
-    if (link) {
+    if (link)
       return Error{Code::unsupported, path + " is a symbolic link to a directory",
                    "cp -rL " + root_.string() + " COPY"};
-    }
     if (depth + 1 < kMaxDepth) return {};
-    return Error{Code::limit, path + " lies more than 8 directories deep, the limit", ""};
+    return Error{Code::limit, path + " lies more than 8 directories deep, the limit"};
   }
 
   Result<> follow(const std::string& path, struct stat& status) const {
@@ -303,11 +290,10 @@ class Listing {
     const fs::path target = fs::canonical(path, code);
     if (code) return errno_error(code.value(), "cannot follow the symbolic link " + path);
     const bool blob = cached_model_ && target.parent_path() == *cached_model_ / "blobs";
-    if (!blob && !is_inside(target, canonical_)) {
+    if (!blob && !is_inside(target, canonical_))
       return Error{Code::unsupported,
                    path + " is a symbolic link that leads outside, to " + target.string(),
                    "cp -rL " + root_.string() + " COPY"};
-    }
     if (::stat(path.c_str(), &status) != 0) return errno_error(errno, "cannot look at " + path);
     return {};
   }
@@ -324,9 +310,8 @@ Result<std::shared_ptr<const formats::SourceTree>> open_tree(const fs::path& pat
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return errno_error(errno, "cannot open " + path.string());
   const bool single = S_ISREG(status.st_mode);
-  if (!single && !S_ISDIR(status.st_mode)) {
-    return Error{Code::unsupported, path.string() + " is neither a file nor a directory", ""};
-  }
+  if (!single && !S_ISDIR(status.st_mode))
+    return Error{Code::unsupported, path.string() + " is neither a file nor a directory"};
   std::error_code code;
   // A single file may be a link, as the root may: its directory is where it leads.
   const fs::path real = single ? fs::canonical(path, code) : path;
@@ -366,13 +351,8 @@ Result<std::string> identity_of_tree(const fs::path& path) {
     struct stat status{};
     if (::stat(file.c_str(), &status) != 0)
       return errno_error(errno, "cannot look at " + file.string());
-    for (const std::int64_t number :
-         {static_cast<std::int64_t>(entry.name.size()), static_cast<std::int64_t>(status.st_size),
-          static_cast<std::int64_t>(status.st_mtim.tv_sec),
-          static_cast<std::int64_t>(status.st_mtim.tv_nsec),
-          static_cast<std::int64_t>(status.st_ino)})
-      all += compose("{} ", number);
-    all += entry.name;
+    all += compose("{} {} {} {} {} {}", entry.name.size(), status.st_size, status.st_mtim.tv_sec,
+                   status.st_mtim.tv_nsec, status.st_ino, entry.name);
   }
   return formats::sha256_hex(formats::view_of(all));
 }

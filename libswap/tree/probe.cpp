@@ -207,18 +207,10 @@ Result<ByteVector> Probe::run() {
       EBB_TRY(check_exit());
       return std::move(report_);
     }
-    switch (std::to_integer<char>(kind[0])) {
-      case 'R':
-        EBB_TRY(answer_read());
-        break;
-      case 'D':
-        EBB_TRY(take_report());
-        break;
-      case 'E':
-        return excuse();
-      default:
-        return broken("said something that is no part of the protocol");
-    }
+    const char what = std::to_integer<char>(kind[0]);
+    if (what == 'E') return excuse();
+    if (what != 'R' && what != 'D') return broken("said something that is no part of the protocol");
+    EBB_TRY(what == 'R' ? answer_read() : take_report());
   }
 }
 

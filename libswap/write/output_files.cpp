@@ -5,14 +5,9 @@
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/libswap/queue/io_batch.h"
 
 namespace ebb::libswap {
-
-namespace {
-
-constexpr std::uint64_t kBlock = 4096;
-
-}  // namespace
 
 OutputFiles::OutputFiles(IoQueue& io, fs::path directory, std::span<const OutputFile> files,
                          const Settings& settings)
@@ -20,7 +15,7 @@ OutputFiles::OutputFiles(IoQueue& io, fs::path directory, std::span<const Output
       directory_(std::move(directory)),
       files_(files),
       settings_(settings),
-      direct_(settings.piece_bytes % kBlock == 0 ? Direct::preferred : Direct::off),
+      direct_(settings.segment_bytes % kBlock == 0 ? Direct::preferred : Direct::off),
       outputs_(files.size()) {}
 
 OutputFiles::~OutputFiles() {
@@ -30,19 +25,18 @@ OutputFiles::~OutputFiles() {
 
 Result<> OutputFiles::ensure_open(std::uint32_t file) {
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     Output& output = outputs_[file];
-    changed_.wait(lock, [&] {
-      return stopped_ || output.state == State::open ||
-             (output.state == State::absent && open_ < kMostOpen);
-    });
+    while (!stopped_ && output.state != State::open &&
+           (output.state != State::absent || open_ >= kMostOpen))
+      changed_.wait(mutex_);
     if (stopped_) return Error{Code::cancelled, "another file could not be written"};
     if (output.state == State::open) return {};
     output.state = State::opening;
     ++open_;
   }
   Result<Output> made = make(files_[file]);
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   if (made) {
     outputs_[file] = *made;
   } else {
@@ -64,15 +58,15 @@ Result<OutputFiles::Output> OutputFiles::make(const OutputFile& file) {
                                                      .visibility = Visibility::by_umask}));
   const auto prepare = [&]() -> Result<> {
     EBB_TRY_ASSIGN(const FileInfo info, files.info(output.id));
-    if (info.direct) output.granule = info.alignment;
-    if (output.granule > kLargestBlock ||
-        (info.direct && settings_.piece_bytes % info.alignment != 0))
+    if (info.direct) output.alignment = info.alignment;
+    if (output.alignment > kLargestBlock ||
+        (info.direct && settings_.segment_bytes % info.alignment != 0))
       return Error{Code::unsupported,
                    compose("{}: this disk wants blocks of {} bytes", files.path_of(output.id),
                            info.alignment),
                    "choose a destination on another disk"};
     if (file.size == 0 || settings_.reservation == Reservation::none) return {};
-    return files.allocate(output.id, formats::align_up(file.size, output.granule));
+    return files.allocate(output.id, formats::align_up(file.size, output.alignment));
   };
   if (Result<> prepared = prepare(); !prepared) {
     static_cast<void>(files.close(output.id));
@@ -83,7 +77,7 @@ Result<OutputFiles::Output> OutputFiles::make(const OutputFile& file) {
 }
 
 OutputFiles::Output OutputFiles::get(std::uint32_t file) const {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   EBB_CHECK(outputs_[file].state == State::open);
   return outputs_[file];
 }
@@ -91,41 +85,29 @@ OutputFiles::Output OutputFiles::get(std::uint32_t file) const {
 void OutputFiles::write(std::uint32_t file, std::uint64_t offset, std::span<std::byte> data,
                         std::function<void(Result<>)> done) {
   const Output output = get(file);
-  const std::size_t used = formats::align_up(data.size(), output.granule);
+  const std::size_t used = formats::align_up(data.size(), output.alignment);
   const std::span<std::byte> whole(data.data(), used);
   std::ranges::fill(whole.subspan(data.size()), std::byte{0});
   io_.submit({RawOp::Kind::write, output.id, offset, whole, settings_.priority, std::move(done)});
 }
 
 Result<> OutputFiles::sync(std::span<const std::uint32_t> files) {
-  std::mutex mutex;
-  std::condition_variable all_back;
-  std::size_t missing = files.size();
-  std::optional<Error> failure;
-  for (const std::uint32_t file : files) {
-    io_.submit(
-        {RawOp::Kind::sync_data, get(file).id, 0, {}, settings_.priority, [&](Result<> result) {
-           const std::lock_guard guard(mutex);
-           if (!result && !failure) failure = std::move(result).error();
-           if (--missing == 0) all_back.notify_all();  // inside: the waiter ends the mutex
-         }});
-  }
-  std::unique_lock lock(mutex);
-  all_back.wait(lock, [&] { return missing == 0; });
-  if (failure) return *failure;
-  return {};
+  IoBatch batch;
+  for (const std::uint32_t file : files)
+    io_.submit({RawOp::Kind::sync_data, get(file).id, 0, {}, settings_.priority, batch.add()});
+  return batch.wait();
 }
 
 Result<> OutputFiles::cut(std::uint32_t file, std::uint64_t size) {
   const Output output = get(file);
-  if (size % output.granule == 0 && settings_.reservation == Reservation::whole_files) return {};
+  if (size % output.alignment == 0 && settings_.reservation == Reservation::whole_files) return {};
   return io_.backend().truncate(output.id, size);
 }
 
 Result<> OutputFiles::close(std::uint32_t file) {
   const FileId id = get(file).id;
   {
-    const std::lock_guard guard(mutex_);
+    const MutexLock lock(mutex_);
     outputs_[file].state = State::closed;
     --open_;
     changed_.notify_all();
@@ -134,14 +116,9 @@ Result<> OutputFiles::close(std::uint32_t file) {
 }
 
 void OutputFiles::stop() {
-  const std::lock_guard guard(mutex_);
+  const MutexLock lock(mutex_);
   stopped_ = true;
   changed_.notify_all();
-}
-
-std::uint32_t OutputFiles::open_now() const {
-  const std::lock_guard guard(mutex_);
-  return open_;
 }
 
 }  // namespace ebb::libswap

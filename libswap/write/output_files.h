@@ -2,15 +2,14 @@
 // Thread-safe; workers open and write, one committer makes durable and closes.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -25,13 +24,15 @@ class OutputFiles {
   // Disks with larger blocks are refused.
   static constexpr std::uint64_t kLargestBlock = std::uint64_t{64} << 10;
 
+  static constexpr std::uint64_t kBlock = 4096;  // of a disk, at least
+
   struct Settings {
-    std::uint64_t piece_bytes = 0;
+    std::uint64_t segment_bytes = 0;
     Priority priority = Priority::background;
     Creation creation = Creation::create_new;
     Reservation reservation = Reservation::whole_files;
   };
-  // Files are written past the page cache where the file system allows it and `piece_bytes` does.
+  // Files are written past the page cache where the file system allows it and `segment_bytes` does.
   OutputFiles(IoQueue& io, fs::path directory, std::span<const OutputFile> files,
               const Settings& settings);
   ~OutputFiles();  // closes
@@ -41,9 +42,9 @@ class OutputFiles {
   // failed, and could be the first to say so.
   Result<> ensure_open(std::uint32_t file);
   // Offsets of writes are multiples of this. REQUIRES: ensure_open().
-  std::uint64_t granule(std::uint32_t file) const { return get(file).granule; }
+  std::uint64_t alignment(std::uint32_t file) const { return get(file).alignment; }
   // Writes `data`, which must stay, and zeros up to the next block's border, put behind it.
-  // REQUIRES: ensure_open(); room up to the next multiple of kLargestBlock behind `data`.
+  // REQUIRES: ensure_open(); space up to the next multiple of kLargestBlock behind `data`.
   void write(std::uint32_t file, std::uint64_t offset, std::span<std::byte> data,
              std::function<void(Result<>)> done);
 
@@ -54,14 +55,12 @@ class OutputFiles {
   Result<> close(std::uint32_t file);
   void stop();  // those who wait in ensure_open() fail
 
-  std::uint32_t open_now() const;
-
  private:
   enum class State : std::uint8_t { absent, opening, open, closed };
   struct Output {
     State state = State::absent;
     FileId id{};
-    std::uint64_t granule = 1;  // sizes of writes are multiples of this
+    std::uint64_t alignment = 1;  // of offsets and sizes of writes
   };
   Result<Output> make(const OutputFile& file);
   Output get(std::uint32_t file) const;
@@ -71,11 +70,11 @@ class OutputFiles {
   std::span<const OutputFile> files_;
   Settings settings_;
   Direct direct_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Output> outputs_;
-  std::uint32_t open_ = 0;  // or being opened
-  bool stopped_ = false;
+  mutable Mutex mutex_;
+  Condition changed_;
+  std::vector<Output> outputs_ EBB_GUARDED_BY(mutex_);
+  std::uint32_t open_ EBB_GUARDED_BY(mutex_) = 0;  // or being opened
+  bool stopped_ EBB_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ebb::libswap

@@ -7,25 +7,12 @@
 
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/libswap/write/piece_filler.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/libswap/write/fragment_reader.h"
 
 namespace ebb::libswap {
 
 namespace {
-
-template <typename Visit>
-void for_each_file(const EmitPlan& plan, Visit visit) {
-  for (const auto* files : {&plan.files, &plan.commit_files})
-    for (const OutputFile& file : *files) visit(file);
-}
-
-template <typename Visit>
-void for_each_data(const EmitPlan& plan, Visit visit) {
-  for_each_file(plan, [&](const OutputFile& file) {
-    for (const Fragment& fragment : file.fragments)
-      if (const auto* data = std::get_if<TensorData>(&fragment.data)) visit(file, *data);
-  });
-}
 
 Result<> check_name(const std::string& name) {
   const std::filesystem::path path(name);
@@ -40,7 +27,8 @@ class FragmentCheck {
   FragmentCheck(const EmitPlan& plan, const OutputFile& file, const Catalog& content)
       : plan_(plan), file_(file), content_(content) {}
 
-  Result<> run() {
+  // Adds what it writes of tensors to `parts`.
+  Result<> run(std::vector<CheckedPlan::Part>& parts) {
     if (file_.blocks) EBB_TRY(check_own_blocks());
     std::uint64_t end = 0;
     for (const Fragment& fragment : file_.fragments) {
@@ -51,6 +39,8 @@ class FragmentCheck {
                        compose("of {} bytes ends beyond the file's {}", size, file_.size));
       if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data))
         EBB_TRY(check_seal(fragment, *sealed));
+      if (const auto* data = std::get_if<TensorData>(&fragment.data))
+        parts.push_back({&file_, data});
       end = fragment.offset + size;
     }
     return {};
@@ -166,57 +156,54 @@ Result<> check_derived(const formats::Derived& derived, const Catalog& content) 
   return Error{Code::layout, label_of(to) + " cannot be derived from " + label_of(from)};
 }
 
-}  // namespace
-
-Result<> check_plan(const EmitPlan& plan, const Catalog& content) {
-  std::set<std::string> names;
-  Result<> result;
-  for_each_file(plan, [&](const OutputFile& file) {
-    if (result) result = check_name(file.name);
-    if (result && !names.insert(file.name).second)
-      result = Error{Code::usage, printable(file.name) + ": planned twice"};
-    if (result) result = FragmentCheck(plan, file, content).run();
-  });
-  if (plan.packing)
-    for (const OutputFile& file : plan.files)
-      if (result) result = check_items(file, content);
-  for (const formats::Derived& derived : plan.derived)
-    if (result) result = check_derived(derived, content);
-  return result;
-}
-
-Stores stores_of(const EmitPlan& plan, const Catalog& content) {
-  const auto is_as_it_is = [&](const TensorData& data) {
-    return written_dtype(data, content) == content.tensors[data.tensor].dtype;
-  };
-  std::set<std::uint32_t> as_they_are;
-  for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
-    if (is_as_it_is(data)) as_they_are.insert(data.tensor);
-  });
-  const auto counts = [&](const TensorData& data) {
-    return is_as_it_is(data) ||
-           (!as_they_are.contains(data.tensor) &&
-            formats::is_widening(content.tensors[data.tensor].dtype, written_dtype(data, content)));
-  };
+// Leaves out what does not count.
+void keep_stores(std::vector<CheckedPlan::Part>& parts, const Catalog& content) {
+  const auto dtype_of = [&](const TensorData& data) { return content.tensors[data.tensor].dtype; };
   const auto is_whole = [&](const TensorData& data) {
     return data.box == formats::whole(content.tensors[data.tensor].shape);
   };
+  std::set<std::uint32_t> as_they_are;
+  for (const auto& [file, data] : parts)
+    if (written_dtype(*data, content) == dtype_of(*data)) as_they_are.insert(data->tensor);
+  std::erase_if(parts, [&](const CheckedPlan::Part& part) {
+    const DType written = written_dtype(*part.data, content);
+    return written != dtype_of(*part.data) &&
+           (as_they_are.contains(part.data->tensor) ||
+            !formats::is_widening(dtype_of(*part.data), written));
+  });
   std::set<std::uint32_t> whole;  // perhaps beside the same elements in parts
-  for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
-    if (counts(data) && is_whole(data)) whole.insert(data.tensor);
+  for (const auto& [file, data] : parts)
+    if (is_whole(*data)) whole.insert(data->tensor);
+  std::set<std::tuple<std::uint32_t, Shape, Shape>> seen;
+  std::erase_if(parts, [&](const CheckedPlan::Part& part) {
+    const auto& [tensor, box, as] = *part.data;
+    return (whole.contains(tensor) && !is_whole(*part.data)) ||
+           !seen.emplace(tensor, box.offset, box.extent).second;
   });
-  using Key = std::tuple<std::uint32_t, Shape, Shape>;
-  std::set<Key> seen;
-  Stores stores;
-  for_each_data(plan, [&](const OutputFile&, const TensorData& data) {
-    if (!counts(data) || (whole.contains(data.tensor) && !is_whole(data))) return;
-    if (seen.emplace(data.tensor, data.box.offset, data.box.extent).second) stores.insert(&data);
-  });
-  return stores;
+}
+
+}  // namespace
+
+Result<CheckedPlan> check_plan(const EmitPlan& plan, const Catalog& content) {
+  CheckedPlan checked;
+  std::set<std::string> names;
+  for (const auto* files : {&plan.files, &plan.commit_files})
+    for (const OutputFile& file : *files) {
+      EBB_TRY(check_name(file.name));
+      if (!names.insert(file.name).second)
+        return Error{Code::usage, printable(file.name) + ": planned twice"};
+      EBB_TRY(FragmentCheck(plan, file, content).run(checked.parts));
+      if (plan.packing && files == &plan.files) EBB_TRY(check_items(file, content));
+      checked.bytes += file.size;
+    }
+  for (const formats::Derived& derived : plan.derived) EBB_TRY(check_derived(derived, content));
+  keep_stores(checked.parts, content);
+  for (const CheckedPlan::Part& part : checked.parts) checked.stores.insert(part.data);
+  return checked;
 }
 
 Result<> check_stores_everything(const EmitPlan& plan, const Catalog& content,
-                                 const Stores& stores) {
+                                 const CheckedPlan& checked) {
   Catalog planned;
   for (const TensorEntry& entry : content.tensors) {
     TensorEntry tensor;
@@ -228,17 +215,16 @@ Result<> check_stores_everything(const EmitPlan& plan, const Catalog& content,
     planned.tensors.push_back(std::move(tensor));
   }
   std::map<const OutputFile*, std::uint32_t> number_of;
-  for_each_data(plan, [&](const OutputFile& file, const TensorData& data) {
-    if (!stores.contains(&data)) return;
+  for (const auto& [file, data] : checked.parts) {
     const auto [place, made] =
-        number_of.emplace(&file, static_cast<std::uint32_t>(planned.files.size()));
-    if (made) planned.files.push_back({file.name, file.size, file.writer});
+        number_of.emplace(file, static_cast<std::uint32_t>(planned.files.size()));
+    if (made) planned.files.push_back({file->name, file->size, file->writer});
     Chunk chunk;
-    chunk.box = data.box;
+    chunk.box = data->box;
     chunk.file = place->second;
-    chunk.holder = file.writer;
-    planned.tensors[data.tensor].chunks.push_back(std::move(chunk));
-  });
+    chunk.holder = file->writer;
+    planned.tensors[data->tensor].chunks.push_back(std::move(chunk));
+  }
   std::set<std::uint32_t> elsewhere(plan.omitted.begin(), plan.omitted.end());
   for (const formats::Derived& derived : plan.derived) elsewhere.insert(derived.tensor);
   for (std::uint32_t i = 0; i < planned.tensors.size(); ++i) {
@@ -249,10 +235,115 @@ Result<> check_stores_everything(const EmitPlan& plan, const Catalog& content,
   return {};
 }
 
-std::uint64_t bytes_of(const EmitPlan& plan) {
-  std::uint64_t bytes = 0;
-  for_each_file(plan, [&](const OutputFile& file) { bytes += file.size; });
-  return bytes;
+// --- what makes two plans the same -----------------------------------------------------------
+
+namespace {
+
+// Everything with its length in front, so that no two plans have the same bytes.
+class Hash {
+ public:
+  void number(std::uint64_t value) {
+    formats::append_le(pending_, value);
+    if (pending_.size() >= kFlush) flush();
+  }
+  void text(std::string_view text) { bytes(formats::view_of(text)); }
+  void bytes(ByteView bytes) {
+    number(bytes.size());
+    flush();
+    sha_.update(bytes);
+  }
+  void box(const Box& box) {
+    number(box.offset.size());
+    for (const std::uint64_t offset : box.offset) number(offset);
+    for (const std::uint64_t extent : box.extent) number(extent);
+  }
+  std::string hex() {
+    flush();
+    return sha_.hex();
+  }
+
+ private:
+  static constexpr std::size_t kFlush = 64 << 10;
+  void flush() {
+    sha_.update(pending_);
+    pending_.clear();
+  }
+  formats::Sha256 sha_;
+  ByteVector pending_;
+};
+
+void add(Hash& hash, const FileRange& range) {
+  hash.number(range.offset);
+  hash.number(range.size);
+}
+
+void add(Hash& hash, const Fragment& fragment) {
+  hash.number(fragment.offset);
+  hash.number(fragment.data.index());
+  if (const auto* bytes = std::get_if<ByteVector>(&fragment.data)) {
+    hash.bytes(*bytes);
+  } else if (const auto* data = std::get_if<TensorData>(&fragment.data)) {
+    hash.number(data->tensor);
+    hash.box(data->box);
+    hash.number(data->as ? 1 + static_cast<std::uint64_t>(*data->as) : 0);
+  } else {
+    const auto& sealed = std::get<formats::Sealed>(fragment.data);
+    hash.number(sealed.size);
+    hash.number(sealed.over.size());
+    for (const FileRange& range : sealed.over) add(hash, range);
+    hash.number(sealed.blocks_of ? 1 + std::uint64_t{*sealed.blocks_of} : 0);
+  }
+}
+
+void add(Hash& hash, const TensorEntry& tensor) {
+  hash.text(tensor.name);
+  hash.text(tensor.state);
+  hash.number(static_cast<std::uint64_t>(tensor.dtype));
+  hash.number(tensor.chunks.size());
+  for (const Chunk& chunk : tensor.chunks) {
+    hash.box(chunk.box);
+    hash.number(chunk.file);
+    hash.number(chunk.offset);
+    hash.number(chunk.length);
+    hash.number(chunk.tag);
+  }
+}
+
+}  // namespace
+
+std::string identity_of(const EmitPlan& plan, const Catalog& content, std::uint64_t segment_bytes) {
+  Hash hash;
+  hash.number(segment_bytes);
+  for (const auto* files : {&plan.files, &plan.commit_files}) {
+    hash.number(files->size());
+    for (const OutputFile& file : *files) {
+      hash.text(file.name);
+      hash.number(file.size);
+      const formats::CheckedBlocks blocks = file.blocks.value_or(formats::CheckedBlocks{0, 0, 0});
+      for (const std::uint64_t number : {blocks.first, blocks.bytes, blocks.count})
+        hash.number(number);
+      hash.number(file.fragments.size());
+      for (const Fragment& fragment : file.fragments) add(hash, fragment);
+      hash.number(file.items.size());
+      std::vector<FileRange> places;
+      for (const formats::PackedItem& item : file.items) {
+        add(hash, places.emplace_back(item.place));
+        hash.number(static_cast<std::uint64_t>(item.pack));
+      }
+      hash.number(file.head ? 1 : 0);
+      if (file.head) hash.bytes(file.head->bytes(places));
+    }
+  }
+  hash.number(plan.packing ? 1 + static_cast<std::uint64_t>(plan.packing->compression.codec) : 0);
+  if (plan.packing) hash.number(static_cast<std::uint64_t>(plan.packing->compression.level));
+  hash.number(plan.derived.size());
+  for (const formats::Derived& derived : plan.derived) {
+    hash.number(derived.tensor);
+    hash.number(derived.from);
+  }
+  hash.number(content.tensors.size());
+  for (const TensorEntry& tensor : content.tensors) add(hash, tensor);
+  return hash.hex();
 }
 
 }  // namespace ebb::libswap

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "ebb/formats/conversion/convert.h"
-#include "ebb/libswap/publish/journal.h"
 #include "ebb/libswap/write/plan_check.h"
 
 namespace ebb::libswap {
@@ -86,10 +84,10 @@ Result<OwnPart> part_of(const Checkpoint& content, const SaveRequest& request) {
                                                     .policy = request.policy}));
   EmitPlan& plan = part.conversion.plan;
   const Catalog& catalog = part.conversion.content->catalog();
-  EBB_TRY(check_plan(plan, catalog));
+  EBB_TRY_ASSIGN(const CheckedPlan checked, check_plan(plan, catalog));
   EBB_TRY(check_divisible(plan, request));
   if (request.write.verify == Verify::full)
-    EBB_TRY(check_stores_everything(plan, catalog, stores_of(plan, catalog)));
+    EBB_TRY(check_stores_everything(plan, catalog, checked));
   part.hash = static_cast<std::int64_t>(
       std::stoull(identity_of(plan, {}, 0).substr(0, kIdDigits), nullptr, 16) >> 1);
   std::erase_if(plan.files, [&](const OutputFile& file) { return file.writer != request.rank; });
@@ -111,20 +109,20 @@ Result<WriteReport> lead(IoQueue& io, Agreement& ranks, const formats::Conversio
                          const WriteOptions& options, const fs::path& destination) {
   bool begun = false;
   bool shards_there = false;
-  Companions companions;
-  companions.begun = [&](const Temporary& temporary) -> Result<> {
+  CollectiveHooks hooks;
+  hooks.begun = [&](const Temporary& temporary) -> Result<> {
     begun = true;
     EBB_TRY(agree_all(ranks, {}, "beginning to save"));
     EBB_TRY(from_rank_0(ranks, Rank{0}, std::stoull(temporary.id(), nullptr, 16)));
     return {};
   };
-  companions.shards_written = [&](const Result<>& mine) -> Result<> {
+  hooks.shards_written = [&](const Result<>& mine) -> Result<> {
     EBB_TRY(agree_all(ranks, mine, "writing its files"));
     shards_there = true;
     return {};
   };
   Result<WriteReport> report =
-      write_checkpoint(io, *conversion.content, conversion.plan, destination, options, companions);
+      write_checkpoint(io, *conversion.content, conversion.plan, destination, options, hooks);
   if (!begun) EBB_TRY(agree_all(ranks, without_value(report), "beginning to save"));
   if (shards_there) EBB_TRY(agree_all(ranks, without_value(report), "publishing"));
   return report;

@@ -32,7 +32,7 @@ struct SaveRequest {
   // source_identity and check mean nothing here: what is interrupted leaves nothing. Smaller
   // buffers than a conversion's: several ranks share a machine, where fresh pages cost more than
   // filling them, and what lies in a core's cache is copied, hashed and checksummed there.
-  WriteOptions write = {.workers = 4, .piece_bytes = std::uint64_t{1} << 20};
+  WriteOptions write = {.workers = 4, .segment_bytes = std::uint64_t{1} << 20};
 };
 
 // [Collective] All ranks with the same request but for `rank`, the same description in `content`

@@ -1,7 +1,6 @@
 #include "ebb/libswap/write/write_checkpoint.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 #include <utility>
 
@@ -13,64 +12,66 @@
 #include "ebb/libswap/publish/attempt.h"
 #include "ebb/libswap/read/digest.h"
 #include "ebb/libswap/read/in_parallel.h"
+#include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/tree/cold_reads.h"
-#include "ebb/libswap/write/packed_pieces.h"
-#include "ebb/libswap/write/piece_writer.h"
-#include "ebb/libswap/write/plain_pieces.h"
+#include "ebb/libswap/write/packed_segments.h"
+#include "ebb/libswap/write/plain_segments.h"
 #include "ebb/libswap/write/plan_check.h"
+#include "ebb/libswap/write/segment_writer.h"
 
 namespace ebb::libswap {
 
 namespace {
 
-constexpr std::uint64_t kBlock = 4096;  // what a file system gives out at least
-
 // Steps 3 to 6: the files of a plan, below one directory.
 class PlanWriter {
  public:
-  PlanWriter(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
+  PlanWriter(IoQueue& io, const Checkpoint& content, const EmitPlan& plan, CheckedPlan checked,
              const WriteOptions& options)
       : io_(io),
         content_(content),
         plan_(plan),
         options_(options),
-        stores_(stores_of(plan, content.catalog())),
-        filler_(content, plan, stores_),
-        blocks_(plan),
+        checked_(std::move(checked)),
+        reader_(content, plan, checked_),
+        block_crcs_(plan),
         fingerprints_(content.catalog().tensors.size(), 0),
         derived_(plan.derived.size(), 0),
-        total_(bytes_of(plan)) {
+        total_(checked_.bytes) {
     if (plan.packing) {
-      auto packed = std::make_unique<PackedPieces>(filler_, plan, options.piece_bytes);
+      auto packed = std::make_unique<PackedSegments>(reader_, plan, options.segment_bytes);
       packed_ = packed.get();
       shards_ = std::move(packed);
     } else {
-      shards_ = std::make_unique<PlainPieces>(filler_, plan.files, options.piece_bytes, &blocks_);
+      shards_ =
+          std::make_unique<PlainSegments>(reader_, plan.files, options.segment_bytes, block_crcs_);
     }
   }
 
   // Chooses the workers: as many as are asked for and the memory holds.
-  Result<> hire();
+  Result<> choose_workers();
 
-  // Goes on from what the attempt has finished, where that is there.
-  Result<> go_on(Attempt& attempt);
+  // Resumes what the attempt has finished, where that is there.
+  Result<> resume(Attempt& attempt);
   // Noted in the attempt, if there is one.
   Result<> write_shards(const fs::path& directory, Attempt* attempt);
   Result<> write_commit_files(const fs::path& directory);
   Result<> verify_derived() const;
-  // What was written so far can be gone on with.
+  // What was written so far can be resumed.
   Result<> save(Attempt& attempt);
   std::uint64_t bytes_found() const { return found_; }
   std::uint64_t bytes_written() const { return written_; }
-  const Stores& stores() const { return stores_; }
+  const CheckedPlan& checked() const { return checked_; }
   const std::vector<std::uint64_t>& fingerprints() const { return fingerprints_; }
 
  private:
   Result<> make_directories(const fs::path& directory);
-  std::vector<FinishedPiece> lasting(std::span<const FinishedPiece> durable) const;
-  const Pieces& pieces() const { return shards_->pieces(); }
-  PieceWork work();
-  Result<bool> usable(const FinishedPiece& finished, const fs::path& directory);
+  std::vector<WrittenSegment> lasting(std::span<const WrittenSegment> durable) const;
+  Segment segment_of(const WrittenSegment& written) const {
+    return shards_->segments().at(written.index);
+  }
+  SegmentWriterOptions writer_options();
+  Result<bool> usable(const WrittenSegment& written, const fs::path& directory);
   void add(const Shares& shares);
   void report() const;
 
@@ -79,15 +80,15 @@ class PlanWriter {
   const Checkpoint& content_;
   const EmitPlan& plan_;
   const WriteOptions& options_;
-  Stores stores_;
-  PieceFiller filler_;
-  formats::BlockCrcs blocks_;
-  std::unique_ptr<PieceMaker> shards_;
-  PackedPieces* packed_ = nullptr;  // the same, where the plan packs
+  CheckedPlan checked_;
+  FragmentReader reader_;
+  formats::BlockCrcs block_crcs_;
+  std::unique_ptr<SegmentSource> shards_;
+  PackedSegments* packed_ = nullptr;  // the same, where the plan packs
   std::vector<std::uint64_t> fingerprints_;
   std::vector<std::uint64_t> derived_;  // fingerprints of what readers will derive
   std::set<fs::path> subdirectories_;   // parents sort before their children
-  std::set<std::uint32_t> begun_;       // shard files with pieces that are noted
+  std::set<std::uint32_t> begun_;       // shard files with segments that are noted
   std::set<fs::path> named_;            // directories whose names are durable
   std::uint64_t finished_ = 0;          // bytes
   std::uint64_t found_ = 0;             // of them, by an earlier attempt
@@ -98,16 +99,16 @@ class PlanWriter {
 Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
   EBB_TRY(make_directories(directory));
   if (found_ > 0) report();
-  PieceWork shards = work();
-  if (attempt != nullptr) shards.finished = attempt->finished();
+  SegmentWriterOptions shards = writer_options();
+  if (attempt != nullptr) shards.durable_before = attempt->finished();
   if (attempt != nullptr && attempt->can_be_kept())
-    shards.durable = [&](std::span<const FinishedPiece> durable) -> Result<> {
-      const std::vector<FinishedPiece> noted = lasting(durable);
-      for (const FinishedPiece& piece : noted) begun_.insert(pieces().at(piece.index).file);
+    shards.durable = [&](std::span<const WrittenSegment> durable) -> Result<> {
+      const std::vector<WrittenSegment> noted = lasting(durable);
+      for (const WrittenSegment& segment : noted) begun_.insert(segment_of(segment).file);
       return attempt->note(noted) ? save(*attempt) : Result<>();
     };
-  if (packed_ != nullptr) shards.reservation = Reservation::none;
-  EBB_TRY(write_pieces(io_, *shards_, plan_.files, directory, shards));
+  if (packed_ != nullptr) shards.files.reservation = Reservation::none;
+  EBB_TRY(write_segments(io_, *shards_, plan_.files, directory, shards));
   for (std::uint32_t file = 0; file < plan_.files.size(); ++file)
     written_ += shards_->size_of(file);
   for (auto sub = subdirectories_.rbegin(); sub != subdirectories_.rend(); ++sub)
@@ -117,12 +118,11 @@ Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
 
 // What the next attempt need not make again. Not so the head of a packed file: it may be durable
 // before an item that it speaks of, and that one will lie elsewhere.
-std::vector<FinishedPiece> PlanWriter::lasting(std::span<const FinishedPiece> durable) const {
-  std::vector<FinishedPiece> lasting(durable.begin(), durable.end());
+std::vector<WrittenSegment> PlanWriter::lasting(std::span<const WrittenSegment> durable) const {
+  std::vector<WrittenSegment> lasting(durable.begin(), durable.end());
   if (packed_ != nullptr)
-    std::erase_if(lasting, [this](const FinishedPiece& piece) {
-      return pieces().at(piece.index).items == 0;
-    });
+    std::erase_if(lasting,
+                  [this](const WrittenSegment& written) { return segment_of(written).items == 0; });
   return lasting;
 }
 
@@ -135,8 +135,8 @@ Result<> PlanWriter::write_commit_files(const fs::path& directory) {
     for (const OutputFile& file : plan_.commit_files) total_ -= file.size;
   }
   for (const OutputFile& file : late ? placed : plan_.commit_files) {
-    PlainPieces pieces(filler_, {&file, 1}, options_.piece_bytes, &blocks_);
-    EBB_TRY(write_pieces(io_, pieces, {&file, 1}, directory, work()));
+    PlainSegments segments(reader_, {&file, 1}, options_.segment_bytes, block_crcs_);
+    EBB_TRY(write_segments(io_, segments, {&file, 1}, directory, writer_options()));
     EBB_TRY(io_.backend().sync_directory((directory / file.name).parent_path()));
     written_ += file.size;
   }
@@ -154,20 +154,18 @@ Result<> PlanWriter::make_directories(const fs::path& directory) {
   return {};
 }
 
-PieceWork PlanWriter::work() {
-  PieceWork work{.workers = workers_,
-                 .piece_bytes = options_.piece_bytes,
-                 .priority = options_.priority,
-                 .cancel = options_.cancel,
-                 .commit_interval = options_.journal_interval,
-                 .blocks = &blocks_};
-  if (found_ > 0) work.creation = Creation::create_or_open;
-  work.written = [this](const Piece& piece, const Shares& shares) {
-    add(shares);
-    finished_ += piece.size;
-    report();
-  };
-  return work;
+SegmentWriterOptions PlanWriter::writer_options() {
+  const auto creation = found_ > 0 ? Creation::create_or_open : Creation::create_new;
+  return {.workers = workers_,
+          .files = {options_.segment_bytes, options_.priority, creation},
+          .cancel = options_.cancel,
+          .commit_interval = options_.journal_interval,
+          .block_crcs = block_crcs_,
+          .written = [this](const Segment& segment, const Shares& shares) {
+            add(shares);
+            finished_ += segment.size;
+            report();
+          }};
 }
 
 void PlanWriter::add(const Shares& shares) {
@@ -192,39 +190,39 @@ Result<> PlanWriter::save(Attempt& attempt) {
 }
 
 // A journal is a file like others: what it says must fit.
-Result<bool> PlanWriter::usable(const FinishedPiece& finished, const fs::path& directory) {
-  if (finished.index >= pieces().count()) return false;
-  const Piece piece = pieces().at(finished.index);
+Result<bool> PlanWriter::usable(const WrittenSegment& written, const fs::path& directory) {
+  if (written.index >= shards_->segments().count()) return false;
+  const Segment segment = segment_of(written);
   const auto known = [](const std::vector<Share>& shares, std::size_t count) {
     return std::ranges::all_of(shares, [&](const Share& share) { return share.number < count; });
   };
-  if (packed_ != nullptr && !packed_->fits(finished)) return false;
-  const auto& checked = plan_.files[piece.file].blocks;
+  if (packed_ != nullptr && !packed_->fits(written)) return false;
+  const auto& checked = plan_.files[segment.file].blocks;
   const std::uint64_t blocks = checked ? checked->count : 0;
-  if (!known(finished.shares.stored, fingerprints_.size()) ||
-      !known(finished.shares.derived, derived_.size()) ||
-      std::ranges::any_of(finished.blocks,
+  if (!known(written.shares.stored, fingerprints_.size()) ||
+      !known(written.shares.derived, derived_.size()) ||
+      std::ranges::any_of(written.block_crcs,
                           [&](const auto& share) { return share.block >= blocks; }))
     return false;
-  if (!begun_.insert(piece.file).second) return true;
-  return io_.backend().exists(directory / plan_.files[piece.file].name);
+  if (!begun_.insert(segment.file).second) return true;
+  return io_.backend().exists(directory / plan_.files[segment.file].name);
 }
 
-Result<> PlanWriter::go_on(Attempt& attempt) {
+Result<> PlanWriter::resume(Attempt& attempt) {
   if (attempt.finished().empty()) return attempt.start_over();
   std::set<std::uint64_t> seen;
-  for (const FinishedPiece& finished : attempt.finished()) {
-    EBB_TRY_ASSIGN(const bool good, usable(finished, attempt.temporary().fresh()));
-    if (!good || !seen.insert(finished.index).second) {
+  for (const WrittenSegment& written : attempt.finished()) {
+    EBB_TRY_ASSIGN(const bool good, usable(written, attempt.temporary().fresh()));
+    if (!good || !seen.insert(written.index).second) {
       EBB_TRY(attempt.start_over());
       seen.clear();
       break;
     }
   }
   begun_.clear();
-  for (const FinishedPiece& finished : attempt.finished()) {
-    add(finished.shares);
-    found_ += pieces().at(finished.index).size;
+  for (const WrittenSegment& written : attempt.finished()) {
+    add(written.shares);
+    found_ += segment_of(written).size;
   }
   finished_ = found_;
   return {};
@@ -247,22 +245,16 @@ Result<> PlanWriter::verify_derived() const {
   return {};
 }
 
-Result<> check_pieces(const WriteOptions& options) {
-  if (options.piece_bytes > 0) return {};
+Result<> check_segments(const WriteOptions& options) {
+  if (options.segment_bytes > 0) return {};
   return Error{Code::usage, "pieces of 0 bytes hold nothing"};
 }
 
-Result<> PlanWriter::hire() {
+Result<> PlanWriter::choose_workers() {
   // A run that is gathered from and the bounce buffer it comes through; a cast's sides; and two
-  // pieces, or what packing takes.
-  std::uint64_t each =
-      formats::BoxReader::kMaxRun + BounceBuffers::kBytes + 2 * PieceFiller::kCastBytes;
-  if (packed_ != nullptr) {
-    EBB_TRY_ASSIGN(const std::uint64_t packing, packed_->worker_bytes());
-    each += packing;
-  } else {
-    each += PlainPieces::kBuffers * formats::align_up(options_.piece_bytes, kBlock);
-  }
+  // segments, or what packing takes.
+  EBB_TRY_ASSIGN(std::uint64_t each, shards_->worker_bytes());
+  each += formats::BoxReader::kMaxRun + BounceBuffers::kBytes + 2 * FragmentReader::kCastBytes;
   const std::uint64_t held = options_.memory_bytes / each;
   if (held == 0)
     return Error{Code::usage,
@@ -301,7 +293,7 @@ Result<> check_space(IoBackend& files, const fs::path& destination, const EmitPl
       }
       // How large a compressed file gets shows when it is there.
       const bool unknown = plan.packing && list == &plan.files;
-      if (!there) needed += (unknown ? 0 : file.size) + kBlock;
+      if (!there) needed += (unknown ? 0 : file.size) + OutputFiles::kBlock;
     }
   EBB_TRY_ASSIGN(const std::uint64_t free, files.free_bytes(destination.parent_path()));
   if (free >= needed) return {};
@@ -338,10 +330,10 @@ Result<> publish(IoBackend& files, const Temporary& temporary, const fs::path& d
 
 // Steps 3 to 7.
 Result<> write_and_check(PlanWriter& writer, Attempt& attempt, const WriteOptions& options,
-                         const Companions& companions, std::vector<std::uint64_t>& fingerprints) {
+                         const CollectiveHooks& hooks, std::vector<std::uint64_t>& fingerprints) {
   const fs::path& directory = attempt.temporary().fresh();
   Result<> shards = writer.write_shards(directory, &attempt);
-  if (companions.shards_written) shards = companions.shards_written(std::move(shards));
+  if (hooks.shards_written) shards = hooks.shards_written(std::move(shards));
   EBB_TRY(shards);
   EBB_TRY(writer.write_commit_files(directory));
   if (options.derived == Derivation::proven) EBB_TRY(writer.verify_derived());
@@ -352,7 +344,7 @@ Result<> write_and_check(PlanWriter& writer, Attempt& attempt, const WriteOption
   return {};
 }
 
-// Who was asked to stop leaves what the next one can go on from.
+// Who was asked to stop leaves what the next attempt can resume.
 Error given_up(Error error, PlanWriter& writer, Attempt& attempt) {
   if (error.code != Code::cancelled || !attempt.can_be_kept()) return error;
   if (!writer.save(attempt)) return error;
@@ -365,43 +357,38 @@ Error given_up(Error error, PlanWriter& writer, Attempt& attempt) {
 }  // namespace
 
 Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
-                                     const fs::path& destination, const WriteOptions& options) {
-  return write_checkpoint(io, content, plan, destination, options, {});
-}
-
-Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
                                      const fs::path& destination, const WriteOptions& options,
-                                     const Companions& companions) {
+                                     const CollectiveHooks& hooks) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path target = with_parent(destination);
   IoBackend& files = io.backend();
-  EBB_TRY(check_pieces(options));
-  EBB_TRY(check_plan(plan, content.catalog()));
-  PlanWriter writer(io, content, plan, options);
-  EBB_TRY(writer.hire());
+  EBB_TRY(check_segments(options));
+  EBB_TRY_ASSIGN(CheckedPlan checked, check_plan(plan, content.catalog()));
+  PlanWriter writer(io, content, plan, std::move(checked), options);
+  EBB_TRY(writer.choose_workers());
   if (options.verify == Verify::full)
-    EBB_TRY(check_stores_everything(plan, content.catalog(), writer.stores()));
+    EBB_TRY(check_stores_everything(plan, content.catalog(), writer.checked()));
   EBB_TRY(remove_stale_temporaries(files, target.parent_path()));
   EBB_TRY(check_free(files, target, options.overwrite));
   std::string identity;
   if (!options.source_identity.empty())
-    identity = identity_of(plan, content.catalog(), options.piece_bytes) + options.source_identity;
+    identity =
+        identity_of(plan, content.catalog(), options.segment_bytes) + options.source_identity;
   EBB_TRY_ASSIGN(Attempt attempt,
                  Attempt::begin(io, target, std::move(identity), options.journal_interval));
-  EBB_TRY(writer.go_on(attempt));
+  EBB_TRY(writer.resume(attempt));
   EBB_TRY(check_space(files, target, plan, attempt.temporary().fresh()));
 
   WriteReport report;
   report.files = plan.files.size() + plan.commit_files.size();
-  report.plain_bytes = bytes_of(plan);
+  report.plain_bytes = writer.checked().bytes;
   report.bytes_found = writer.bytes_found();
-  if (companions.begun) EBB_TRY(companions.begun(attempt.temporary()));
-  if (Result<> done = write_and_check(writer, attempt, options, companions, report.fingerprints);
-      !done)
+  if (hooks.begun) EBB_TRY(hooks.begun(attempt.temporary()));
+  if (Result<> done = write_and_check(writer, attempt, options, hooks, report.fingerprints); !done)
     return given_up(std::move(done).error(), writer, attempt);
   report.bytes = writer.bytes_written();
   EBB_TRY(publish(files, attempt.temporary(), target, options.overwrite));
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 
@@ -409,14 +396,15 @@ Result<WriteReport> write_shards(IoQueue& io, const Checkpoint& content, const E
                                  const fs::path& directory, const WriteOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   EBB_CHECK(!plan.packing);
-  EBB_TRY(check_pieces(options));
-  PlanWriter writer(io, content, plan, options);
-  EBB_TRY(writer.hire());
+  EBB_TRY(check_segments(options));
+  EBB_TRY_ASSIGN(CheckedPlan checked, check_plan(plan, content.catalog()));
+  PlanWriter writer(io, content, plan, std::move(checked), options);
+  EBB_TRY(writer.choose_workers());
   EBB_TRY(writer.write_shards(directory, nullptr));
-  WriteReport report{
-      .bytes = bytes_of(plan), .plain_bytes = bytes_of(plan), .files = plan.files.size()};
+  const std::uint64_t bytes = writer.checked().bytes;
+  WriteReport report{.bytes = bytes, .plain_bytes = bytes, .files = plan.files.size()};
   report.fingerprints = writer.fingerprints();
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 

@@ -17,19 +17,19 @@
 // A failure before 9 removes N (and gives D back its name): nothing half written stays. Where the
 // source can be told from others (WriteOptions::source_identity), a crash or a cancellation leaves
 // N and a journal of what of it is durable (attempt.h), and the next attempt of the same plan at
-// the same destination goes on from there: in 2 it takes N over, in 4 it leaves out the pieces that
-// are done. The commit files are written again.
+// the same destination resumes it: in 2 it takes N over, in 4 it leaves out the segments that are
+// done. The commit files are written again.
 // A crash before 9 leaves D absent or old, between 8 and 9 under the name O; the next attempt or
 // remove_stale_temporaries() gives it back. A crash after 9 leaves the new D, or, before 10,
 // either.
 //
-// Steps 4 and 6 go piece by piece, with several workers (piece_writer.h); the shards are made
+// Steps 4 and 6 go segment by segment, with several workers (segment_writer.h); the shards are made
 // durable together, then each commit file.
 //
-// Where the plan packs its shard files, the pieces of those are made by packed_pieces.h, the commit
-// files once it is known where everything lies.
+// Where the plan packs its shard files, the segments of those are made by packed_segments.h, the
+// commit files once it is known where everything lies.
 //
-// Memory: for each worker two pieces, or what packed_pieces.h says, one run of BoxReader and a
+// Memory: for each worker two segments, or what packed_segments.h says, one run of BoxReader and a
 // block that is cast; and the indexes.
 #pragma once
 
@@ -69,17 +69,17 @@ struct WriteOptions {
   Verify verify = Verify::full;
   Derivation derived = Derivation::proven;
   Priority priority = Priority::background;
-  std::uint32_t workers = 0;                           // 0: two for each core
-  std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // any; multiples of 4 KiB are fast
-  // For pieces, runs and casts of all workers together, and the bounce buffers of their source;
+  std::uint32_t workers = 0;                             // 0: two for each core
+  std::uint64_t segment_bytes = std::uint64_t{4} << 20;  // any; multiples of 4 KiB are fast
+  // For segments, runs and casts of all workers together, and the bounce buffers of their source;
   // fewer workers than asked for where it is short. What one worker needs, at least.
   std::uint64_t memory_bytes = std::uint64_t{128} << 20;
   // Of the source's files and of everything else that decides about the elements and is not in the
-  // content's catalog: what is interrupted is gone on with only where this is the same. "": what is
+  // content's catalog: what is interrupted resumes only where this is the same. "": what is
   // interrupted leaves nothing.
   std::string source_identity = {};
   std::chrono::milliseconds journal_interval{1000};
-  const std::atomic<bool>* cancel = nullptr;                     // polled once per piece
+  const std::atomic<bool>* cancel = nullptr;                     // polled once per segment
   std::function<void(const WriteProgress&)> progress = nullptr;  // on the calling thread
   // Sees the finished files in their temporary directory, before they get their name; an error
   // stops the publication. `fingerprints`: as in WriteReport.
@@ -98,28 +98,26 @@ struct WriteReport {
   std::vector<std::uint64_t> fingerprints;
 };
 
-// `plan` is of `content`. Blocks. The destination's parent must exist. Errors: usage (D exists, the
-// plan's names, too little memory), no_space (both numbers), layout (the plan does not fit the
-// content), unsupported (a derived tensor is not what it would be derived to), cancelled, and those
-// of reading and writing; corrupt (what was gathered is not what the source holds).
-Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
-                                     const fs::path& destination, const WriteOptions& options);
-
 // What a rank has to do with others that write files of the same checkpoint (save.h). On the
 // calling thread; an error ends everything.
-struct Companions {
+struct CollectiveHooks {
   // Nothing but the temporary's lock is there; from now on others may write below fresh().
   std::function<Result<>(const Temporary& temporary)> begun;
   // Whatever came of this rank's own files, once, after begun(): the directory must stay until
   // nobody else writes into it. No commit file is there yet.
   std::function<Result<>(Result<> mine)> shards_written;
 };
+
+// `plan` is of `content`. Blocks. The destination's parent must exist. Errors: usage (D exists, the
+// plan's names, too little memory), no_space (both numbers), layout (the plan does not fit the
+// content), unsupported (a derived tensor is not what it would be derived to), cancelled, and those
+// of reading and writing; corrupt (what was gathered is not what the source holds).
 Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
                                      const fs::path& destination, const WriteOptions& options,
-                                     const Companions& companions);
+                                     const CollectiveHooks& hooks = {});
 
 // Steps 3 to 5 for the shard files of a plan that has passed check_plan(), below a directory that
-// somebody else publishes and removes. options: piece_bytes, workers, memory_bytes, priority,
+// somebody else publishes and removes. options: segment_bytes, workers, memory_bytes, priority,
 // cancel. REQUIRES: the plan packs nothing.
 Result<WriteReport> write_shards(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
                                  const fs::path& directory, const WriteOptions& options);

@@ -56,10 +56,10 @@ Result<> write_tile(libswap::IoQueue& io, Store& store, std::uint64_t tile, std:
   const float value = static_cast<float>(step);
   for (std::size_t at = 0; at < kTile; at += sizeof(value))
     std::memcpy(buffer.bytes().data() + at, &value, sizeof(value));
-  EBB_TRY_ASSIGN(const Store::Place place, store.write_place(tile, step));
-  auto sums = store.crcs_of(tile, place.slot, step, buffer.bytes());
-  EBB_TRY(io.write(place.file, place.offset, buffer.bytes()));
-  store.wrote(tile, place.slot, step, std::move(sums));
+  EBB_TRY_ASSIGN(Store::Write write, store.begin_write(tile, step));
+  store.seal(write, buffer.bytes());
+  EBB_TRY(io.write(write.place.file, write.place.offset, buffer.bytes()));
+  store.wrote(std::move(write));
   return {};
 }
 

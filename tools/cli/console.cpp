@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "ebb/formats/core/json_text.h"
-#include "ebb/libswap/sys/terminal.h"
+#include "ebb/libswap/sys/process.h"
 #include "tools/cli/json.h"
 
 namespace ebb::tools {

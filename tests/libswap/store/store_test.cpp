@@ -46,7 +46,7 @@ TEST_F(StoreTest, IsNewAfterCreate) {
 TEST_F(StoreTest, WritesNothingBeforeTheRanksRecovered) {
   const auto store = must(Store::create(*io_, test_config(0, 1)));
   EXPECT_FALSE(store->can_cut());
-  const auto refused = store->write_place(0, 1);
+  const auto refused = store->begin_write(0, 1);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::state);
 }
@@ -79,10 +79,10 @@ TEST_F(StoreTest, NeverWritesASlotOfTheCommittedGeneration) {
     for (std::uint64_t step = 1; step < 6; ++step) {
       commit(*store, step);
       const Store::Place committed = store->read_place(0);
-      const auto next = store->write_place(0, step + 1);
+      const auto next = store->begin_write(0, step + 1);
       ASSERT_TRUE(next);
-      EXPECT_NE(next->slot, committed.slot);
-      EXPECT_NE(next->offset, committed.offset);
+      EXPECT_NE(next->place.slot, committed.slot);
+      EXPECT_NE(next->place.offset, committed.offset);
     }
   }
 }
@@ -115,12 +115,12 @@ TEST_F(StoreTest, WithTwoSlotsTheNextSweepWaitsForTheCommit) {
   store->cut(2);
   EXPECT_FALSE(store->room_to_sweep());
   EXPECT_FALSE(store->can_cut());
-  const auto refused = store->write_place(0, 3);
+  const auto refused = store->begin_write(0, 3);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::busy);
   EXPECT_TRUE(*settle(*store, alone_, store->prepare(test_manifest())));
   EXPECT_TRUE(store->room_to_sweep());
-  EXPECT_TRUE(store->write_place(0, 3));
+  EXPECT_TRUE(store->begin_write(0, 3));
 }
 
 TEST_F(StoreTest, AnAbandonedGenerationLeavesTheOldOneAndItsNumberIsNotReused) {
@@ -161,9 +161,9 @@ TEST_F(StoreTest, APinKeepsAGenerationReadableAndRefusesOnlyCutsItCannotCarry) {
   ASSERT_TRUE(store->pin(1));
   for (std::uint64_t step = 2; step < 6; ++step) {
     ASSERT_TRUE(store->can_cut());
-    const auto place = store->write_place(0, step);
-    ASSERT_TRUE(place);
-    EXPECT_NE(place->slot, pinned.slot);
+    const auto write = store->begin_write(0, step);
+    ASSERT_TRUE(write);
+    EXPECT_NE(write->place.slot, pinned.slot);
     commit(*store, step);
   }
   EXPECT_FALSE(store->pin(1 + 1));  // long gone

@@ -61,10 +61,10 @@ inline Manifest test_manifest(std::uint64_t tiles = kTestTiles) {
 inline Result<> write_tile(IoQueue& io, Store& store, std::uint64_t tile, std::uint64_t step) {
   EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(kTestTile));
   fill_tile(index_of(store.superblock().rank), tile, step, buffer.bytes());
-  EBB_TRY_ASSIGN(const Store::Place place, store.write_place(tile, step));
-  auto crcs = store.crcs_of(tile, place.slot, step, buffer.bytes());
-  EBB_TRY(io.write(place.file, place.offset, buffer.bytes()));
-  store.wrote(tile, place.slot, step, std::move(crcs));
+  EBB_TRY_ASSIGN(Store::Write write, store.begin_write(tile, step));
+  store.seal(write, buffer.bytes());
+  EBB_TRY(io.write(write.place.file, write.place.offset, buffer.bytes()));
+  store.wrote(std::move(write));
   return {};
 }
 

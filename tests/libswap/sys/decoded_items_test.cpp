@@ -1,4 +1,4 @@
-#include "ebb/libswap/tree/decoded_items.h"
+#include "ebb/libswap/tree/caches.h"
 
 #include <gtest/gtest.h>
 

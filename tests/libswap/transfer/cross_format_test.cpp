@@ -75,8 +75,9 @@ Lines outcome(const Checkpoint& source, const formats::ConvertRequest& request) 
   if (!conversion) return {"refused: " + conversion.error().message};
   const auto& plan = conversion->plan;
   const Catalog& content = conversion->content->catalog();
-  if (auto sound = check_plan(plan, content); !sound) return {"plan: " + sound.error().message};
-  if (auto all = check_stores_everything(plan, content, stores_of(plan, content)); !all)
+  const auto sound = check_plan(plan, content);
+  if (!sound) return {"plan: " + sound.error().message};
+  if (auto all = check_stores_everything(plan, content, *sound); !all)
     return {"plan: " + all.error().message};
   auto tree = test_support::carry_out(plan, *conversion->content, "out");
   if (!tree) return {"writing: " + tree.error().message};

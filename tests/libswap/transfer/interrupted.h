@@ -1,5 +1,5 @@
 // What tests of interrupted writing share: a source, a disk with /out, one call that writes and
-// goes on, and the ways in which it is interrupted.
+// resumes, and the ways in which it is interrupted.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace ebb::libswap::testing {
 
 class Interrupted : public ::testing::Test {
  protected:
-  static constexpr std::uint64_t kPiece = 64;
+  static constexpr std::uint64_t kSegment = 64;
 
   Interrupted(std::uint32_t workers, std::uint64_t seed, std::uint64_t disk_bytes)
       : random_(seed), disk_(MemoryDisk::create(disk_bytes)), workers_(workers) {
@@ -25,7 +25,7 @@ class Interrupted : public ::testing::Test {
 
   WriteOptions options() const {
     return {.workers = workers_,
-            .piece_bytes = kPiece,
+            .segment_bytes = kSegment,
             .source_identity = "the source as it was",
             .journal_interval = std::chrono::milliseconds(0)};
   }
@@ -33,6 +33,14 @@ class Interrupted : public ::testing::Test {
     return write_checkpoint(io, source_, plan_, "/out/ckpt", options);
   }
   Result<WriteReport> write(const WriteOptions& options) { return write(*queue_, options); }
+
+  // Of all files, before compression.
+  std::uint64_t bytes_of_all() const {
+    std::uint64_t bytes = 0;
+    for (const auto* files : {&plan_.files, &plan_.commit_files})
+      for (const OutputFile& file : *files) bytes += file.size;
+    return bytes;
+  }
 
   // Stops when so many bytes are written.
   void interrupt(std::uint64_t at) {

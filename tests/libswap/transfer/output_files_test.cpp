@@ -21,7 +21,7 @@ TEST(OutputFiles, WhoWaitsForAFileThatFailedHearsOfItOnlyWhenStopped) {
   std::vector<OutputFile> files(2);
   files[0].name = "a";
   files[1].name = "b";
-  OutputFiles outputs(*queue, "/out", files, {.piece_bytes = 4096});
+  OutputFiles outputs(*queue, "/out", files, {.segment_bytes = 4096});
   const Result<> failed = outputs.ensure_open(0);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code, Code::no_space);

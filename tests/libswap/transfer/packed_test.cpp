@@ -8,7 +8,7 @@
 
 #include "ebb/formats/core/decompress.h"
 #include "ebb/libswap/read/digest.h"
-#include "ebb/libswap/write/packed_pieces.h"
+#include "ebb/libswap/write/packed_segments.h"
 #include "ebb/libswap/write/plan_check.h"
 #include "tests/libswap/transfer/interrupted.h"
 
@@ -145,7 +145,7 @@ class Packed : public testing::Interrupted {
     std::uint64_t bytes = 0;
     for (const auto& [name, content] : written) bytes += content.size();
     ASSERT_EQ(report->bytes, bytes);
-    ASSERT_EQ(report->plain_bytes, bytes_of(plan_));
+    ASSERT_EQ(report->plain_bytes, bytes_of_all());
     ASSERT_EQ(*io.backend().list("/out"), std::vector<std::string>{"ckpt"});
     for (std::uint32_t t = 0; t < source_.catalog().tensors.size(); ++t)
       ASSERT_EQ(report->fingerprints[t], *fingerprint_of(source_, source_.tensor(t)));
@@ -158,7 +158,7 @@ TEST_F(Packed, EveryItemIsOneFrameAndLiesWhereTheCommitFileSays) {
     for (const std::uint32_t world : {1u, 3u}) {
       plan_for(world);
       WriteOptions cut = options();
-      cut.piece_bytes = piece;
+      cut.segment_bytes = piece;
       cut.overwrite = Overwrite::replace;
       expect_result(*queue_, write(*queue_, cut));
       ASSERT_FALSE(HasFatalFailure()) << "pieces of " << piece << " for " << world;
@@ -171,7 +171,7 @@ TEST_F(Packed, AHeadSaysWhereTheItemsOfItsFileLie) {
       plan_for(3);
       plan_ = headed(std::move(plan_));
       WriteOptions cut = options();
-      cut.piece_bytes = piece;
+      cut.segment_bytes = piece;
       cut.workers = workers;
       cut.overwrite = Overwrite::replace;
       expect_result(*queue_, write(*queue_, cut));
@@ -181,7 +181,7 @@ TEST_F(Packed, AHeadSaysWhereTheItemsOfItsFileLie) {
 
 TEST_F(Packed, ItemsLargerThanAWindowAndThanAWorkersBufferStream) {
   // A seal on the border of a window, and two items that only one worker may hold at a time.
-  const std::uint64_t large = PackedPieces::kKept / 4 + 1000;
+  const std::uint64_t large = PackedSegments::kKept / 4 + 1000;
   for (const std::uint64_t elems : {std::uint64_t{(1 << 18)} - 1, large, large + 1}) {
     const std::uint32_t t = source_.add("large", DType::f32, {elems}, random_);
     std::fill(source_.bytes(t).begin() + 4000, source_.bytes(t).end(), std::byte{7});
@@ -190,7 +190,7 @@ TEST_F(Packed, ItemsLargerThanAWindowAndThanAWorkersBufferStream) {
   source_.catalog().tensors.back().name = "larger";
   plan_for(1);
   WriteOptions wide = options();
-  wide.piece_bytes = std::uint64_t{1} << 20;
+  wide.segment_bytes = std::uint64_t{1} << 20;
   expect_result(*queue_, write(*queue_, wide));
   EXPECT_LE(source_.largest_read(), formats::BoxReader::kMaxRun);
 }
@@ -200,7 +200,7 @@ TEST_F(Packed, TheSourceIsReadOnce) {
   for (std::uint32_t t = 0; t < source_.catalog().tensors.size(); ++t)
     bytes += source_.bytes(t).size();
   WriteOptions whole = options();
-  whole.piece_bytes = 1 << 20;
+  whole.segment_bytes = 1 << 20;
   ASSERT_TRUE(write(*queue_, whole));
   EXPECT_EQ(source_.bytes_read(), bytes);
 }
@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(HeadedOrNot, PackedCrash, ::testing::Bool());
 
 TEST_F(Packed, WhatIsInterruptedIsGoneOnWithAtTheSameLevelOnly) {
   for (const bool same : {true, false}) {
-    interrupt(bytes_of(plan_) / 2);
+    interrupt(bytes_of_all() / 2);
     if (!same) plan_ = packed(plain_, source_.catalog(), 4);
     const auto report = write(*queue_, options());
     expect_result(*queue_, report);
@@ -228,13 +228,13 @@ TEST_F(Packed, WhatIsInterruptedIsGoneOnWithAtTheSameLevelOnly) {
 
 TEST_F(Packed, AHeadIsMadeAgainBecauseItemsMayLieElsewhereThen) {
   plan_ = headed(std::move(plan_));
-  const Pieces pieces(plan_.files, kPiece, Cut::items);
+  const Segments segments(plan_.files, kSegment, Cut::items);
   std::uint64_t shards = 0;
   std::uint64_t heads = 0;
-  for (std::uint64_t i = 0; i < pieces.count(); ++i) {
-    const Piece piece = pieces.at(i);
-    shards += piece.size;
-    heads += piece.items == 0 ? piece.size : 0;
+  for (std::uint64_t i = 0; i < segments.count(); ++i) {
+    const Segment segment = segments.at(i);
+    shards += segment.size;
+    heads += segment.items == 0 ? segment.size : 0;
   }
   ASSERT_GT(heads, 0u);
   interrupt(shards);
@@ -245,7 +245,7 @@ TEST_F(Packed, AHeadIsMadeAgainBecauseItemsMayLieElsewhereThen) {
 }
 
 TEST_F(Packed, NoPlainAttemptIsGoneOnWith) {
-  interrupt(bytes_of(plan_) / 2);
+  interrupt(bytes_of_all() / 2);
   std::swap(plan_, plain_);
   const auto report = write(*queue_, options());
   ASSERT_TRUE(report) << report.error().message;

@@ -33,7 +33,6 @@ class Resume : public testing::Interrupted {
     for (std::uint32_t t = 0; t < 3; ++t)
       ASSERT_EQ(report->fingerprints[t], *fingerprint_of(source_, source_.tensor(t)));
   }
-  std::uint64_t bytes_of_all() const { return bytes_of(plan_); }
   fs::path journal() {
     for (const std::string& name : beside())
       if (name.find(".ebb-journal-") != std::string::npos) return fs::path("/out") / name;
@@ -83,7 +82,7 @@ TEST_F(Resume, StartsFromNothingWhereSourceOrPlanAreOthers) {
     other.overwrite = Overwrite::replace;
     if (what == 0) other.source_identity = "another source";
     if (what == 1) other.source_identity.clear();
-    if (what == 2) other.piece_bytes = 2 * kPiece;
+    if (what == 2) other.segment_bytes = 2 * kSegment;
     if (what == 3) {
       plan_.commit_files[0] = testing::literal_file("meta/index", "other");
       wanted_ = testing::expected_files(plan_, source_);

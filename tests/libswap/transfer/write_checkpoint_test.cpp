@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "ebb/formats/core/float_cast.h"
-#include "ebb/libswap/publish/journal.h"
 #include "ebb/libswap/read/digest.h"
 #include "ebb/libswap/testing/fault_backend.h"
+#include "ebb/libswap/write/plan_check.h"
 #include "tests/libswap/transfer/toy_format.h"
 
 namespace ebb::libswap {

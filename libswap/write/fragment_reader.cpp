@@ -1,4 +1,4 @@
-#include "ebb/libswap/write/piece_filler.h"
+#include "ebb/libswap/write/fragment_reader.h"
 
 #include <algorithm>
 #include <array>
@@ -29,23 +29,30 @@ std::uint64_t size_of(const Fragment& fragment, const Catalog& content) {
   return *size;
 }
 
-// Part of the bytes that one TensorData writes.
-class PieceFiller::Part {
+void copy_overlap(ByteView part, std::uint64_t offset, std::span<std::byte> into,
+                  std::uint64_t first) {
+  const std::uint64_t from = std::max(offset, first);
+  const std::uint64_t until = std::min(offset + part.size(), first + into.size());
+  std::ranges::copy(part.subspan(from - offset, until - from), into.subspan(from - first).begin());
+}
+
+// The elements that one TensorData writes, as they are in the file.
+class FragmentReader::Elements {
  public:
-  Part(const PieceFiller& filler, const TensorData& data, const formats::BoxReader& reader,
-       formats::BoxStream elements)
-      : filler_(filler),
+  Elements(const FragmentReader& owner, const TensorData& data, const formats::BoxReader& reader,
+           formats::BoxStream elements)
+      : owner_(owner),
         data_(data),
         reader_(reader),
         elements_(std::move(elements)),
         from_(reader.tensor().dtype),
-        to_(written_dtype(data, filler.content_.catalog())),
+        to_(written_dtype(data, owner.content_.catalog())),
         from_bytes_(reader.elem_bytes()),
         to_bytes_(reader.packed() ? 1 : bytes_of(to_)),
-        counts_(filler.stores_.contains(&data)) {}
+        counts_(owner.checked_.stores.contains(&data)) {}
 
   // From byte `first` on.
-  Result<> fill(std::uint64_t first, std::span<std::byte> into, Shares& shares) {
+  Result<> read(std::uint64_t first, std::span<std::byte> into, Shares& shares) {
     std::uint64_t element = first / to_bytes_;
     elements_.seek(element * from_bytes_);
     const std::uint64_t begun = first % to_bytes_;
@@ -106,9 +113,9 @@ class PieceFiller::Part {
   void derive(std::uint64_t element, ByteView bytes, Shares& shares) const {
     if (!counts_ || bytes.empty()) return;
     ByteVector out;
-    for (const std::uint32_t number : filler_.derived_from_[data_.tensor]) {
-      const auto& tensors = filler_.content_.catalog().tensors;
-      const TensorEntry& target = tensors[filler_.plan_.derived[number].tensor];
+    for (const std::uint32_t number : owner_.derived_from_[data_.tensor]) {
+      const auto& tensors = owner_.content_.catalog().tensors;
+      const TensorEntry& target = tensors[owner_.plan_.derived[number].tensor];
       const std::uint32_t size = reader_.packed() ? 1 : bytes_of(target.dtype);
       const std::uint64_t at_once = kCastBytes / std::max(from_bytes_, to_bytes_) * from_bytes_;
       std::uint64_t sum = 0;
@@ -127,7 +134,7 @@ class PieceFiller::Part {
     }
   }
 
-  const PieceFiller& filler_;
+  const FragmentReader& owner_;
   const TensorData& data_;
   const formats::BoxReader& reader_;
   formats::BoxStream elements_;
@@ -139,18 +146,19 @@ class PieceFiller::Part {
   std::array<std::byte, 16> element_{};
 };
 
-PieceFiller::PieceFiller(const Checkpoint& content, const EmitPlan& plan, const Stores& stores)
+FragmentReader::FragmentReader(const Checkpoint& content, const EmitPlan& plan,
+                               const CheckedPlan& checked)
     : content_(content),
       plan_(plan),
-      stores_(stores),
+      checked_(checked),
       derived_from_(content.catalog().tensors.size()),
       readers_(content.catalog().tensors.size()) {
   for (std::uint32_t i = 0; i < plan.derived.size(); ++i)
     derived_from_[plan.derived[i].from].push_back(i);
 }
 
-Result<const formats::BoxReader*> PieceFiller::reader_of(std::uint32_t tensor) const {
-  const std::lock_guard guard(mutex_);
+Result<const formats::BoxReader*> FragmentReader::reader_of(std::uint32_t tensor) const {
+  const MutexLock lock(mutex_);
   std::unique_ptr<formats::BoxReader>& reader = readers_[tensor];
   if (reader == nullptr) {
     EBB_TRY_ASSIGN(formats::BoxReader made,
@@ -160,8 +168,8 @@ Result<const formats::BoxReader*> PieceFiller::reader_of(std::uint32_t tensor) c
   return reader.get();
 }
 
-Result<Shares> PieceFiller::fill(const OutputFile& file, std::uint64_t offset,
-                                 std::span<std::byte> into) const {
+Result<Shares> FragmentReader::read(const OutputFile& file, std::uint64_t offset,
+                                    std::span<std::byte> into) const {
   Shares shares;
   const std::uint64_t end = offset + into.size();
   std::uint64_t filled = offset;
@@ -175,16 +183,16 @@ Result<Shares> PieceFiller::fill(const OutputFile& file, std::uint64_t offset,
         std::min(fragment.offset + size_of(fragment, content_.catalog()), end);
     if (last <= first) continue;
     zeros_until(first);
-    const auto place = into.subspan(first - offset, last - first);
-    const std::uint64_t skipped = first - fragment.offset;
     if (const auto* bytes = std::get_if<ByteVector>(&fragment.data)) {
-      std::ranges::copy(std::span(*bytes).subspan(skipped, place.size()), place.begin());
+      copy_overlap(*bytes, fragment.offset, into, offset);
     } else if (const auto* data = std::get_if<TensorData>(&fragment.data)) {
       EBB_TRY_ASSIGN(const formats::BoxReader* reader, reader_of(data->tensor));
       EBB_TRY_ASSIGN(
           formats::BoxStream elements,
           formats::BoxStream::open(*reader, data->box, formats::BoxStream::Fingerprint::checked));
-      EBB_TRY(Part(*this, *data, *reader, std::move(elements)).fill(skipped, place, shares));
+      EBB_TRY(
+          Elements(*this, *data, *reader, std::move(elements))
+              .read(first - fragment.offset, into.subspan(first - offset, last - first), shares));
     }
     filled = last;
   }

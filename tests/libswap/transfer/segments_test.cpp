@@ -3,7 +3,7 @@
 
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/libswap/read/digest.h"
-#include "ebb/libswap/write/pieces.h"
+#include "ebb/libswap/write/segments.h"
 #include "ebb/libswap/write/write_checkpoint.h"
 #include "tests/libswap/transfer/toy_format.h"
 
@@ -105,7 +105,7 @@ TEST_F(Cutting, GivesTheSameFilesForAnyPieceSizeAndAnyNumberOfWorkers) {
     for (const std::uint32_t workers : {1u, 2u, 5u}) {
       const auto report = write_checkpoint(
           *queue_, source_, plan_, "/out/ckpt",
-          {.overwrite = Overwrite::replace, .workers = workers, .piece_bytes = piece});
+          {.overwrite = Overwrite::replace, .workers = workers, .segment_bytes = piece});
       ASSERT_TRUE(report) << report.error().message << ", pieces of " << piece;
       const Files files = testing::files_below(*queue_, "/out/ckpt");
       ASSERT_EQ(files.at("data/all"), wanted_) << piece << " bytes, " << workers << " workers";
@@ -121,7 +121,7 @@ TEST_F(Cutting, FindsWhatReadersWouldDeriveDifferentlyWhereverThePiecesEnd) {
   source_.bytes(4)[77] ^= std::byte{4};
   for (const std::uint64_t piece : {3u, 64u, 4194304u}) {
     const auto report =
-        write_checkpoint(*queue_, source_, plan_, "/out/ckpt", {.piece_bytes = piece});
+        write_checkpoint(*queue_, source_, plan_, "/out/ckpt", {.segment_bytes = piece});
     ASSERT_FALSE(report);
     EXPECT_EQ(report.error().code, Code::unsupported) << report.error().message;
     EXPECT_TRUE(queue_->backend().list("/out")->empty());
@@ -133,7 +133,7 @@ TEST_F(Cutting, FailsCleanlyWhereverAReadFails) {
   for (int at = 1; at < 40; ++at) {
     source_.fail_on_read(at);
     const auto report =
-        write_checkpoint(*queue_, source_, plan_, "/out/ckpt", {.workers = 3, .piece_bytes = 64});
+        write_checkpoint(*queue_, source_, plan_, "/out/ckpt", {.workers = 3, .segment_bytes = 64});
     ASSERT_FALSE(report) << at;
     EXPECT_EQ(report.error().message, "shard.bin:77: checksum does not match");
     EXPECT_TRUE(queue_->backend().list("/out")->empty());
@@ -146,7 +146,7 @@ TEST_F(Cutting, StopsInTheMiddleWithoutATrace) {
     std::atomic<bool> cancel = false;
     const auto report = write_checkpoint(*queue_, source_, plan_, "/out/ckpt",
                                          {.workers = 3,
-                                          .piece_bytes = 64,
+                                          .segment_bytes = 64,
                                           .cancel = &cancel,
                                           .progress = [&](const WriteProgress& now) {
                                             if (now.bytes_done >= at) cancel.store(true);
@@ -171,18 +171,18 @@ TEST_F(Cutting, WritesManySmallFilesMoreThanMayBeOpen) {
   EXPECT_EQ(testing::files_below(*queue_, "/out/ckpt"), wanted);
 }
 
-TEST(Pieces, CoverEveryFileInOrder) {
+TEST(Segments, CoverEveryFileInOrder) {
   std::vector<OutputFile> files(4);
   files[0].size = 10;
   files[2].size = 8;
   files[3].size = 3;
-  const Pieces pieces(files, 4, Cut::ranges);
-  ASSERT_EQ(pieces.count(), 7u);
+  const Segments segments(files, 4, Cut::ranges);
+  ASSERT_EQ(segments.count(), 7u);
   std::vector<std::array<std::uint64_t, 4>> seen;
-  for (std::uint64_t i = 0; i < pieces.count(); ++i) {
-    const Piece piece = pieces.at(i);
-    EXPECT_EQ(pieces.index_of(piece), i);
-    seen.push_back({piece.file, piece.number, piece.offset, piece.size});
+  for (std::uint64_t i = 0; i < segments.count(); ++i) {
+    const Segment segment = segments.at(i);
+    EXPECT_EQ(segment.index, i);
+    seen.push_back({segment.file, segment.number, segment.offset, segment.size});
   }
   EXPECT_EQ(seen, (std::vector<std::array<std::uint64_t, 4>>{{0, 0, 0, 4},
                                                              {0, 1, 4, 4},
@@ -193,26 +193,27 @@ TEST(Pieces, CoverEveryFileInOrder) {
                                                              {3, 0, 0, 3}}));
 }
 
-TEST(Pieces, AreRunsOfWholeItemsWhereItemsAreCut) {
+TEST(Segments, AreRunsOfWholeItemsWhereItemsAreCut) {
   std::vector<OutputFile> files(2);
   files[0].size = 45;
   for (const FileRange& item :
        std::vector<FileRange>{{0, 4}, {4, 6}, {10, 1}, {11, 30}, {41, 0}, {41, 4}})
     files[0].items.push_back({item});
-  const Pieces pieces(files, 10, Cut::items);
-  ASSERT_EQ(pieces.count(), 5u);
-  const auto is = [&](std::uint64_t index, const Piece& wanted) {
-    const Piece piece = pieces.at(index);
-    EXPECT_EQ(pieces.index_of(piece), index);
-    EXPECT_EQ(std::tuple(piece.file, piece.offset, piece.size, piece.first_item, piece.items),
-              std::tuple(wanted.file, wanted.offset, wanted.size, wanted.first_item, wanted.items))
+  const Segments segments(files, 10, Cut::items);
+  ASSERT_EQ(segments.count(), 5u);
+  const auto is = [&](std::uint64_t index, const Segment& wanted) {
+    const Segment segment = segments.at(index);
+    EXPECT_EQ(segment.index, index);
+    EXPECT_EQ(
+        std::tuple(segment.file, segment.offset, segment.size, segment.first_item, segment.items),
+        std::tuple(wanted.file, wanted.offset, wanted.size, wanted.first_item, wanted.items))
         << index;
   };
-  is(0, {0, 0, 0, 10, 0, 2});
-  is(1, {0, 1, 10, 1, 2, 1});
-  is(2, {0, 2, 11, 30, 3, 1});
-  is(3, {0, 3, 41, 4, 4, 2});
-  is(4, {1, 0, 0, 0, 0, 0});  // somebody makes the empty file
+  is(0, {0, 0, 0, 0, 10, 0, 2});
+  is(1, {1, 0, 1, 10, 1, 2, 1});
+  is(2, {2, 0, 2, 11, 30, 3, 1});
+  is(3, {3, 0, 3, 41, 4, 4, 2});
+  is(4, {4, 1, 0, 0, 0, 0, 0});  // somebody makes the empty file
 }
 
 }  // namespace
