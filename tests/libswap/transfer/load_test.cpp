@@ -108,7 +108,7 @@ class Ordered : public MemoryCheckpoint {
   Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                       std::span<std::byte> into) const override {
     places.emplace_back(chunk.file, first);
-    return MemoryCheckpoint::read(tensor, chunk, first, into);
+    return MemoryCheckpoint::read_chunk(tensor, chunk, first, into);
   }
   mutable std::vector<std::pair<std::uint32_t, std::uint64_t>> places;
 };

@@ -120,7 +120,7 @@ class Fickle : public MemoryCheckpoint {
  public:
   Result<> read_chunk(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                       std::span<std::byte> into) const override {
-    EBB_TRY(MemoryCheckpoint::read(tensor, chunk, first, into));
+    EBB_TRY(MemoryCheckpoint::read_chunk(tensor, chunk, first, into));
     if (!before_.empty()) before_[0] ^= std::byte{1};
     before_ = into;
     return {};
