@@ -1,6 +1,5 @@
 #include "ebb/libswap/store/recovery.h"
 
-
 #include "ebb/formats/core/crc32c.h"
 
 namespace ebb::libswap {
