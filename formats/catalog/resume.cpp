@@ -37,6 +37,7 @@ ResumeAnswer resume_answer(const ResumeRules& rules, const ResumeQuestion& quest
   answer.why = filled(decided->why, question);
   answer.to = decided->to;
   answer.partition = decided->partition;
+  answer.through = decided->through;
   return answer;
 }
 

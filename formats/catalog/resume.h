@@ -32,6 +32,7 @@ struct ResumeRule {
   // What ckpt-convert has to make of it; "" where no conversion helps.
   std::string_view to;
   std::string_view partition;  // "": the format's own
+  std::string_view through;    // the format that has to be made first; "": none
 };
 
 struct ResumeRules {
@@ -43,8 +44,9 @@ struct ResumeAnswer {
   bool resumable = false;
   std::string loader;
   std::string why;
-  std::string to;  // as in the rule
+  std::string to;  // this and the next two: as in the rule
   std::string partition;
+  std::string through;
   std::vector<std::string> notes;
 };
 

@@ -140,7 +140,9 @@ Result<> leave_format(const Format& from, const Catalog& source, Catalog& conten
   std::erase_if(content.values, [](const auto& value) { return value.echoed; });
   content.containers.clear();
   if (nested) return {};
-  for (ValueEntry& value : content.values) value.path.clear();
+  // The key says the place, but for "": a path without items is the whole file.
+  for (ValueEntry& value : content.values)
+    if (!value.key.empty()) value.path.clear();
   return {};
 }
 

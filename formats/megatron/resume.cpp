@@ -68,10 +68,13 @@ constexpr ResumeRule kTorchDist[] = {
     {Says::yes, has_buckets,
      "as long as its tensor- and pipeline-parallel sizes stay: its flat buckets "
      "(dp_reshardable) can be dealt to another number of data-parallel ranks only"},
-    {Says::no, of_flat_model_space,
+    {Says::no,
+     of_flat_model_space,
      "its optimizer state is of fully_sharded_model_space, flat inside each "
      "tensor-parallel box up to 0.15, which newer ones refuse to lay out "
      "(flattened_range); made dcp, and that made megatron, it is fully_reshardable",
+     "megatron",
+     {},
      "dcp"},
     {Says::yes, always,
      "each of {wanted} reads its part of every tensor from whichever file holds it, at any "

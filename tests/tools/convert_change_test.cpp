@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,23 @@ TEST(ConvertShardSize, CutsSafetensorsWithAnIndexAndOtherFormatsRefuse) {
   EXPECT_NE(refused.err.find("--shard-size: a file of dcp holds what its rank has"),
             std::string::npos)
       << refused.err;
+}
+
+// A safetensors file's __metadata__ may hold it; in a torch file it was taken for the whole file.
+TEST(ConvertKeys, AnEmptyOneIsAKeyLikeAnyOther) {
+  const ScratchDirectory scratch;
+  const std::string header =
+      R"({"__metadata__":{"":"said","a":"b"},"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  const std::string source = scratch / "source.safetensors";
+  std::ofstream(source, std::ios::binary) << file << header << 'x';
+  for (const char* format : {"torch", "dcp", "megatron", "hdf5"}) {
+    const std::string there = scratch / format;
+    ASSERT_EQ(convert({source, there, "-t", format}).exit, 0) << format;
+    const std::string values = inspect({there, "--tensors", "--json"});
+    EXPECT_NE(values.find("\"\": \"said\""), std::string::npos) << format << values;
+  }
 }
 
 }  // namespace

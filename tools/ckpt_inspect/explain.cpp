@@ -35,9 +35,16 @@ std::string quoted(const std::string& word) {
 std::string command_for(const std::string& path, const ResumeAnswer& answer, std::uint32_t world) {
   std::string source = path;
   while (source.size() > 1 && source.back() == '/') source.pop_back();
-  const std::string ranks = std::to_string(world);
-  std::string out = compose("ckpt-convert {} {} --to {} --world-size {}", quoted(source),
-                            quoted(compose("{}-{}ranks", source, ranks)), answer.to, ranks);
+  const std::string made = quoted(compose("{}-{}ranks", source, world));
+  std::string out;
+  if (!answer.through.empty()) {
+    const std::string between = quoted(compose("{}-{}", source, answer.through));
+    out = compose("ckpt-convert {} {} --to {} && ", quoted(source), between, answer.through);
+    source = between;
+  } else {
+    source = quoted(source);
+  }
+  out += compose("ckpt-convert {} {} --to {} --world-size {}", source, made, answer.to, world);
   if (!answer.partition.empty()) out += " --partition " + answer.partition;
   return out;
 }

@@ -86,13 +86,22 @@ TEST_P(InspectExplainCommand, MakesItPossible) {
   const std::size_t at = asked.out.find("ckpt-convert ");
   ASSERT_NE(at, std::string::npos) << asked.out;
   std::istringstream words(asked.out.substr(at, asked.out.find('\n', at) - at));
-  std::vector<std::string> command{std::istream_iterator<std::string>(words), {}};
-  ASSERT_GT(command.size(), 3u);
-  command[2] = scratch / "out";  // not beside the fixture
-  const Outcome convert =
-      test_support::run_program(command[0], {command.begin() + 1, command.end()});
-  ASSERT_EQ(convert.exit, 0) << convert.err;
-  const Outcome then = explain(command[2], world);
+  std::vector<std::vector<std::string>> commands(1);
+  for (std::string word; words >> word;)
+    if (word == "&&")
+      commands.emplace_back();
+    else
+      commands.back().push_back(word);
+  std::string made;  // not beside the fixture
+  for (std::vector<std::string>& command : commands) {
+    ASSERT_GT(command.size(), 3u);
+    if (!made.empty()) command[1] = made;
+    command[2] = made = scratch / ("out" + std::to_string(made.size()));
+    const Outcome convert =
+        test_support::run_program(command[0], {command.begin() + 1, command.end()});
+    ASSERT_EQ(convert.exit, 0) << convert.err;
+  }
+  const Outcome then = explain(made, world);
   EXPECT_EQ(then.exit, 0) << then.out;
 }
 
@@ -101,6 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, InspectExplainCommand,
                                          Wanted{"deepspeed/z3_muon_bf16_w4/data", "2"},
                                          Wanted{"deepspeed/z3_adamw_bf16_w4/data", "3"},
                                          Wanted{"deepspeed/z2_adamw_fp16_w2/data", "3"},
+                                         Wanted{"megatron/legacy012_flattened_tp2_dp2/data", "2"},
                                          Wanted{"safetensors/dcp_hf_sharded_w3/data", "2"}),
                          [](const auto& one) {
                            std::string name = one.param.checkpoint;
