@@ -29,15 +29,15 @@ constexpr std::uint16_t kFirstBit = 0;
 
 ByteVector integer_type(std::uint32_t bytes, bool is_signed) {
   return record(type_head(TypeClass::integer, 1, is_signed ? 8 : 0, bytes), kFirstBit,
-                u16(bytes * 8));
+                u16(std::uint64_t{bytes} * 8));
 }
 
 ByteVector float_type(const FloatBits& bits) {
   constexpr std::uint32_t kLeadingOneImplied = 2u << 4;
   const std::uint32_t sign_at = bits.bytes * 8 - 1, exponent_at = bits.mantissa_bits;
   return record(type_head(TypeClass::floating, 1, kLeadingOneImplied | sign_at << 8, bits.bytes),
-                kFirstBit, u16(bits.bytes * 8), u8(exponent_at), u8(bits.exponent_bits),
-                u8(kFirstBit), u8(bits.mantissa_bits), u32(bits.bias));
+                kFirstBit, u16(std::uint64_t{bits.bytes} * 8), u8(exponent_at),
+                u8(bits.exponent_bits), u8(kFirstBit), u8(bits.mantissa_bits), u32(bits.bias));
 }
 
 std::string zero_ended(std::string_view name) { return std::string(name) + '\0'; }

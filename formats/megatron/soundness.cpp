@@ -126,7 +126,7 @@ std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tr
   megatron::check_files(*folder, problems);
   megatron::check_objects(catalog, problems);
   if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())
-    problems.push_back({Code::layout, compose("{}: {}", folder->root(), std::move(differ))});
+    problems.push_back({Code::layout, compose("{}: {}", folder->root(), differ)});
   return problems;
 }
 

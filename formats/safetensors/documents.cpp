@@ -177,8 +177,8 @@ Documents documents_of(const Catalog& content, const SplitValues& values, std::u
   const auto field = [&](std::string_view key, std::string_view text) {
     if (!text.empty()) out.fields += compose(",{}:{}", json_string(key), json_string(text));
   };
-  const auto lost = [&](std::string what, std::string_view why) {
-    if (!why.empty()) out.dropped.push_back(compose("{}: {}", std::move(what), why));
+  const auto lost = [&](const std::string& what, std::string_view why) {
+    if (!why.empty()) out.dropped.push_back(compose("{}: {}", what, why));
   };
   if (content.step) field(kStepKey, std::to_string(*content.step));
   Document groups(room);

@@ -56,7 +56,7 @@ struct Store::Impl {
   Result<> fill(Manifest& manifest);
   Result<> write_manifest(const Manifest& manifest);
   Abandoned abandon_here();
-  Error stop(std::string why);
+  Error stop(std::string_view why);
   Result<> usable() const EBB_REQUIRES(mutex);
 
   const std::unique_ptr<RankFiles> files;
@@ -317,13 +317,13 @@ Result<> Store::prepare(Manifest manifest) {
   return impl_->files->check_files();
 }
 
-Error Store::Impl::stop(std::string why) {
+Error Store::Impl::stop(std::string_view why) {
   const MutexLock lock(mutex);
-  stopped = Error{
-      Code::state,
-      compose("{}: generation {}: {}; nothing can be committed here any more", files->data_name(),
-              slots.pending() ? slots.pending()->generation : 0, std::move(why)),
-      "start again: the last committed generation will be recovered"};
+  stopped =
+      Error{Code::state,
+            compose("{}: generation {}: {}; nothing can be committed here any more",
+                    files->data_name(), slots.pending() ? slots.pending()->generation : 0, why),
+            "start again: the last committed generation will be recovered"};
   return *stopped;
 }
 
