@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace ebb::formats {
 class Format;
@@ -35,19 +36,21 @@ struct Flag {
   Repeat repeat = Repeat::once;
 
   // The same flag, but for this; the rest is as flag() makes it.
-  constexpr Flag as(FlagType other) const { return with(&Flag::type, other); }
-  constexpr Flag many() const { return with(&Flag::repeat, Repeat::many); }
-  constexpr Flag or_else(std::string_view text) const { return with(&Flag::default_value, text); }
-  constexpr Flag one_of(std::span<const std::string_view> words) const {
-    return as(FlagType::choice).with(&Flag::choices, words);
+  constexpr Flag as(FlagType other) && {
+    type = other;
+    return *this;
   }
-
- private:
-  template <typename Field>
-  constexpr Flag with(Field Flag::* field, Field value) const {
-    Flag flag = *this;
-    flag.*field = value;
-    return flag;
+  constexpr Flag many() && {
+    repeat = Repeat::many;
+    return *this;
+  }
+  constexpr Flag or_else(std::string_view text) && {
+    default_value = text;
+    return *this;
+  }
+  constexpr Flag one_of(std::span<const std::string_view> words) && {
+    choices = words;
+    return std::move(*this).as(FlagType::choice);
   }
 };
 
@@ -64,7 +67,7 @@ constexpr Flag flag(std::string_view group, std::string_view spelling, std::stri
   flag.name = spelling.substr(0, end).substr(2);
   if (end == std::string_view::npos) return flag;
   flag.metavar = spelling.substr(end + 1);
-  return flag.as(FlagType::text);
+  return std::move(flag).as(FlagType::text);
 }
 
 // What --help says more of --model, in every program that reads state dicts.

@@ -14,7 +14,6 @@ namespace {
 
 using formats::hdf5::Dataset;
 using formats::hdf5::Description;
-using formats::hdf5::Filter;
 using formats::hdf5::Link;
 using formats::hdf5::Mapping;
 using formats::hdf5::Selection;
