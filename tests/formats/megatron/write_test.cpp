@@ -104,7 +104,8 @@ TEST(MegatronWritten, FlatBoxesAreOfTheTensorsOwnShape) {
   const auto rules = formats::megatron_resume();
   const auto before = resume_answer(rules, {(*source)->catalog(), 3});
   EXPECT_FALSE(before.resumable);
-  EXPECT_EQ(before.to, "dcp");
+  EXPECT_EQ(before.through, "dcp");
+  EXPECT_EQ(before.to, "megatron");
   EXPECT_FALSE(resume_answer(rules, {same->checkpoint->catalog(), 3}).resumable);
   EXPECT_TRUE(resume_answer(rules, {anew->checkpoint->catalog(), 3}).resumable);
 }
