@@ -30,9 +30,9 @@ struct ResumeRule {
   // One sentence; "{saved}" and "{wanted}" stand for the numbers of ranks.
   std::string_view why;
   // What ckpt-convert has to make of it; "" where no conversion helps.
-  std::string_view to;
-  std::string_view partition;  // "": the format's own
-  std::string_view through;    // the format that has to be made first; "": none
+  std::string_view to = {};
+  std::string_view partition = {};  // "": the format's own
+  std::string_view through = {};    // the format that has to be made first; "": none
 };
 
 struct ResumeRules {
@@ -59,18 +59,12 @@ bool always(const ResumeQuestion& question);
 bool weights_only(const ResumeQuestion& question);  // nothing besides weights and buffers
 bool has_optimizer(const Catalog& catalog, std::string_view name);  // in any group
 // Of weights alone: loading them is a start, or, where others may hold the rest, worth a note.
-inline constexpr ResumeRule kWeightsStartAnew{
-    ResumeRule::Says::no,
-    weights_only,
-    "no optimizer state is recognised in it: loading it starts a new optimizer, which is no resume",
-    {},
-    {}};
+inline constexpr ResumeRule kWeightsStartAnew{ResumeRule::Says::no, weights_only,
+                                              "no optimizer state is recognised in it: loading it "
+                                              "starts a new optimizer, which is no resume"};
 inline constexpr ResumeRule kWeightsNoted{
-    ResumeRule::Says::note,
-    weights_only,
-    "no optimizer state is recognised in it: if there is none, the optimizer starts anew",
-    {},
-    {}};
+    ResumeRule::Says::note, weights_only,
+    "no optimizer state is recognised in it: if there is none, the optimizer starts anew"};
 // The value at a path of dict keys, below the value that has the first key; nullptr: not there.
 const Value* value_at(const Catalog& catalog, std::initializer_list<std::string_view> path);
 
