@@ -8,6 +8,7 @@
 #include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats {
 
@@ -24,10 +25,7 @@ const Value* setting(const GroupEntry& group, std::string_view name) {
 std::optional<double> number_in(const Value* value) {
   if (value == nullptr) return std::nullopt;
   if (value->kind != Value::Kind::string) return number_in(*value);
-  double number = 0;
-  const char* end = value->text.data() + value->text.size();
-  const auto [stop, failure] = std::from_chars(value->text.data(), end, number);
-  return failure == std::errc{} && stop == end ? std::optional(number) : std::nullopt;
+  return parse_number<double>(value->text);
 }
 
 std::optional<MomentumForm> form_in(const Value* value) {

@@ -1,12 +1,12 @@
 #include "ebb/formats/deepspeed/emit_content.h"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <map>
 #include <set>
 #include <string>
 
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/deepspeed/config.h"
 
 namespace ebb::formats::deepspeed {
@@ -17,11 +17,8 @@ bool muon_first(const OutGroup& a, const OutGroup& b) { return a.muon && !b.muon
 // The place in the job's list, where the engine made the name of it: "group1".
 std::optional<std::size_t> number_in_name(std::string_view name) {
   constexpr std::string_view kGroup = "group";
-  std::size_t number = 0;
   if (!name.starts_with(kGroup)) return std::nullopt;
-  const char* const end = name.data() + name.size();
-  const auto [stop, failure] = std::from_chars(name.data() + kGroup.size(), end, number);
-  return failure == std::errc() && stop == end ? std::optional(number) : std::nullopt;
+  return parse_number<std::size_t>(name.substr(kGroup.size()));
 }
 
 // Formats that keep each optimizer's groups together (Megatron) part the halves that the engine

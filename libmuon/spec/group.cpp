@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "ebb/formats/core/number_text.h"
 #include "ebb/libmuon/spec/number_text.h"
 #include "ebb/libmuon/spec/spec.h"
 
@@ -36,7 +37,7 @@ class Settings {
 
   Result<> number(std::string_view name, double& into) {
     EBB_TRY_ASSIGN(const std::string_view text, take(name));
-    const auto value = number_from<double>(text);
+    const auto value = formats::parse_number<double>(text);
     if (!value) return unreadable(name, text, "is not a number");
     into = *value;
     return {};
@@ -44,7 +45,7 @@ class Settings {
 
   Result<> count(std::string_view name, std::size_t most, std::size_t& into) {
     EBB_TRY_ASSIGN(const std::string_view text, take(name));
-    const auto value = number_from<std::size_t>(text);
+    const auto value = formats::parse_number<std::size_t>(text);
     if (!value || *value > most)
       return unreadable(name, text, compose("is not a whole number up to {}", most));
     into = *value;
@@ -71,9 +72,9 @@ class Settings {
     const std::size_t first = text.find(',');
     const std::size_t second = first == text.npos ? text.npos : text.find(',', first + 1);
     if (second != text.npos) {
-      const auto a = number_from<float>(text.substr(0, first));
-      const auto b = number_from<float>(text.substr(first + 1, second - first - 1));
-      const auto c = number_from<float>(text.substr(second + 1));
+      const auto a = formats::parse_number<float>(text.substr(0, first));
+      const auto b = formats::parse_number<float>(text.substr(first + 1, second - first - 1));
+      const auto c = formats::parse_number<float>(text.substr(second + 1));
       if (a && b && c) {
         into = {*a, *b, *c};
         return {};

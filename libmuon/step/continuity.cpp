@@ -8,6 +8,7 @@
 #include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/conversion/momentum.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/libmuon/spec/number_text.h"
 
 namespace ebb::libmuon {
@@ -35,7 +36,7 @@ std::optional<std::string> stored_text(const GroupEntry& group, std::string_view
   if (const auto text = text_of(find(group, name))) return text;
   if (name == "beta") {
     const auto text = text_of(find(group, "momentum"));
-    return text && number_from<double>(*text) ? text : std::nullopt;
+    return text && formats::parse_number<double>(*text) ? text : std::nullopt;
   }
   const Value* betas = find(group, "betas");
   if (betas == nullptr || !formats::is_sequence(*betas) || betas->items.size() != 2)
@@ -45,7 +46,7 @@ std::optional<std::string> stored_text(const GroupEntry& group, std::string_view
 }
 
 bool same(const std::string& ours, const std::string& stored) {
-  const auto a = number_from<double>(ours), b = number_from<double>(stored);
+  const auto a = formats::parse_number<double>(ours), b = formats::parse_number<double>(stored);
   return a && b ? *a == *b : ours == stored;
 }
 

@@ -1,10 +1,10 @@
 // ckpt-convert: writes the content of any checkpoint this version reads as another format, for
 // another number of ranks, bit for bit, and proves it before the result gets its name.
 #include <array>
-#include <charconv>
 
 #include "ebb/formats/core/compress.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/process.h"
 #include "tools/ckpt_convert/changes.h"
@@ -149,13 +149,13 @@ Result<formats::Compression> compression_of(std::string_view text, const formats
   constexpr std::string_view kCodec = "zstd";
   formats::Compression compression{formats::Codec::zstd, ZstdWriter::kDefaultLevel};
   if (text == kCodec) return compression;
-  const std::string_view level = text.substr(std::min(kCodec.size() + 1, text.size()));
-  const char* const last = level.data() + level.size();
-  const auto [end, failure] = std::from_chars(level.data(), last, compression.level);
-  const bool number = failure == std::errc() && end == last;
-  if (number && text.starts_with(kCodec) && text[kCodec.size()] == ':' &&
-      compression.level >= ZstdWriter::kFirstLevel && compression.level <= ZstdWriter::kLastLevel)
+  const auto level =
+      formats::parse_number<int>(text.substr(std::min(kCodec.size() + 1, text.size())));
+  if (level && text.starts_with(kCodec) && text[kCodec.size()] == ':' &&
+      *level >= ZstdWriter::kFirstLevel && *level <= ZstdWriter::kLastLevel) {
+    compression.level = *level;
     return compression;
+  }
   return Error{Code::usage,
                compose("--compress takes zstd or zstd:LEVEL with a level from {} to {}, not '{}'",
                        ZstdWriter::kFirstLevel, ZstdWriter::kLastLevel, printable(text))};

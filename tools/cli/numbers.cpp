@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/core/units.h"
 #include "tools/cli/arguments.h"
 
@@ -58,11 +59,7 @@ std::size_t edits(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<std::uint64_t> parse_count(std::string_view text) {
-  if (text.empty() || !std::all_of(text.begin(), text.end(), is_digit)) return std::nullopt;
-  std::uint64_t value = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc{})
-    return std::nullopt;
-  return value;
+  return formats::parse_number<std::uint64_t>(text);
 }
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {

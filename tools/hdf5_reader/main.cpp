@@ -3,10 +3,10 @@
 // Everything after the first line of main's work happens confined.
 #include <hdf5.h>
 
-#include <charconv>
 #include <cstring>
 #include <new>
 
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/hdf5/description.h"
 #include "ebb/libswap/sys/confine.h"
 #include "tools/hdf5_reader/driver.h"
@@ -69,13 +69,11 @@ void send(const ByteVector& bytes) {
 int program_main(int argc, char** argv) {
   std::set_new_handler(
       [] { leave_with(Code::limit, "describing this file needs more memory than the limit"); });
-  std::uint64_t size = 0;
-  const std::string_view digits = argc == 2 ? argv[1] : "";
-  const char* const end = digits.data() + digits.size();
-  if (digits.empty() || std::from_chars(digits.data(), end, size).ptr != end) {
+  const auto size = formats::parse_number<std::uint64_t>(argc == 2 ? argv[1] : "");
+  if (!size) {
     leave_with(Code::usage, "ebb-hdf5-reader is started by ckpt-inspect and ckpt-convert");
   }
-  const Result<ByteVector> bytes = report(size);
+  const Result<ByteVector> bytes = report(*size);
   if (!bytes) leave_with(bytes.error().code, bytes.error().message);
   send(*bytes);
   // What libhdf5 would do at exit is of no use, and not allowed any more.
