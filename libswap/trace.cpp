@@ -85,9 +85,7 @@ void Trace::append_counters(std::string& json) const {
 
 std::string Trace::to_chrome_json() const {
   const MutexLock lock(mutex_);
-  std::string json = compose(
-      "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":{}},\n\"traceEvents\":[\n",
-      dropped_);
+  std::string json = compose("{}{}},\n\"traceEvents\":[\n", kBeginning, dropped_);
   std::set<std::pair<Rank, Lane>> lanes;
   for (const Span& span : spans_) lanes.insert({span.rank, span.lane});
   const char* separator = "";

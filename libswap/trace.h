@@ -33,6 +33,9 @@ class Trace {
   void add(Rank rank, Lane lane, const char* name, Clock::time_point begin, Clock::time_point end,
            Transfer transfer = {});
   std::string to_chrome_json() const;
+  // Its first bytes: by them a program knows an earlier trace of its own.
+  static constexpr std::string_view kBeginning =
+      "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":";
 
  private:
   struct Span {

@@ -67,10 +67,6 @@ std::span<const std::uint8_t> judged(const Corpus& corpus, std::size_t length) {
   return std::span(corpus.held_out).first(windows * length + 1);
 }
 
-// What a trace begins with (libswap/trace.cpp), and hardly anybody else's.
-constexpr std::string_view kTimeline =
-    "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":";
-
 std::optional<tools::ResultFile> result_file(std::string_view flag,
                                              const std::optional<std::filesystem::path>& path,
                                              std::string_view kind, std::string_view beginning) {
@@ -81,7 +77,8 @@ std::optional<tools::ResultFile> result_file(std::string_view flag,
 Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   EBB_TRY_ASSIGN(const Settings settings, settings_from(arguments));
   const auto results = result_file("--json", settings.json, "result of gpt-train", kResults);
-  const auto timeline = result_file("--trace", settings.trace, "timeline", kTimeline);
+  const auto timeline =
+      result_file("--trace", settings.trace, "timeline", libswap::Trace::kBeginning);
   for (const auto* file : {&results, &timeline})
     if (*file) EBB_TRY(check_replaceable(**file));
   tools::catch_stop_signals();
