@@ -67,6 +67,15 @@ class Describer {
         partitions_(*checkpoint_) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
+    auto done = read();
+    // Instead of an error about what a call would have to make.
+    if (!done && done.error().code == Code::corrupt) EBB_TRY(checkpoint_->unknown.refuse());
+    EBB_TRY(done);
+    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+  }
+
+ private:
+  Result<> read() {
     EBB_TRY_ASSIGN(files_, find_files(*tree_));
     catalog().format = "deepspeed";
     EBB_TRY(check_ranks());
@@ -74,10 +83,10 @@ class Describer {
     ModelReader models(*checkpoint_, partitions_, facts_.stage, world_);
     for (const auto& [rank, name] : files_.model) EBB_TRY(read_model(models, Rank{rank}, name));
     finish(models.facts());
-    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+    checkpoint_->unknown.show_in(catalog());
+    return {};
   }
 
- private:
   Catalog& catalog() { return checkpoint_->building(); }
 
   Error of_tag(Code code, const std::string& why) const {
@@ -88,6 +97,7 @@ class Describer {
   Result<const TorchArchive*> open_early(const std::string& name) {
     EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
     EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+    checkpoint_->unknown.look_at(archive.graph(), name);
     return &early_.emplace(name, std::move(archive)).first->second;
   }
 
@@ -100,7 +110,6 @@ class Describer {
   // Before anything else: are all ranks there? The first optimizer file knows how many there were.
   Result<> check_ranks() {
     EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(files_.optimizer.begin()->second));
-    EBB_TRY(require_known_globals(archive->graph()));
     EBB_TRY_ASSIGN(world_, partition_count(archive->graph()));
     Missing missing{world_};
     missing.look("optimizer", files_.optimizer, world_);
@@ -131,7 +140,6 @@ class Describer {
 
   Result<> read_optimizer(Rank rank, const std::string& name) {
     EBB_TRY_ASSIGN(const File opened, open_file(name, rank));
-    EBB_TRY(require_known_globals(opened.graph()));
     const RankFile file{*tree_,        opened.archive, opened.file, opened.where,
                         files_.folder, rank,           world_};
     OptimizerReader optimizer(file, state_, *checkpoint_, partitions_);

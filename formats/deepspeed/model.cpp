@@ -56,6 +56,7 @@ Result<File> open_archive(const SourceTree& tree, ZeroCheckpoint& checkpoint,
                           const std::string& name, std::optional<Rank> rank) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(name));
   EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+  checkpoint.unknown.look_at(archive.graph(), name);
   return add_archive(std::move(archive), checkpoint, name, rank);
 }
 

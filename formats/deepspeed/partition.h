@@ -13,6 +13,7 @@
 
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/layout/layout.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/archive.h"
 #include "ebb/formats/torch/archive_checkpoint.h"
 
@@ -42,6 +43,8 @@ class ZeroCheckpoint : public ArchiveCheckpoint {
   Flat add_raw(std::uint32_t file, std::uint64_t elems);
   // Call when all chunks are there.
   void finish();
+
+  UnknownNames unknown;  // of all files that were opened
 
  private:
   // Records, which the low half of Chunk::tag numbers, by file and place: tensors that are views of

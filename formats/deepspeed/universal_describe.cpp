@@ -38,6 +38,14 @@ class UniversalDescriber {
         partitions_(*checkpoint_) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
+    auto done = read();
+    if (!done && done.error().code == Code::corrupt) EBB_TRY(checkpoint_->unknown.refuse());
+    EBB_TRY(done);
+    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+  }
+
+ private:
+  Result<> read() {
     EBB_TRY(find_folder());
     EBB_TRY(find_models());
     catalog().format = "deepspeed-universal";
@@ -48,10 +56,10 @@ class UniversalDescriber {
     EBB_TRY(read_parameters());
     EBB_TRY(check_states());
     EBB_TRY(read_models(first));
-    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+    checkpoint_->unknown.show_in(catalog());
+    return {};
   }
 
- private:
   Catalog& catalog() { return checkpoint_->building(); }
 
   // Of the checkpoint it was made from: converters add a suffix.
@@ -111,7 +119,6 @@ class UniversalDescriber {
     EBB_TRY_ASSIGN(
         const File file,
         open_archive(*tree_, *checkpoint_, folder_ + std::string(kGlobalState), std::nullopt));
-    EBB_TRY(require_known_globals(file.graph()));
     const PickleGraph& graph = file.graph();
     const PickleId root = graph.root();
     const PickleId stage = graph.find(root, "zero_stage");
@@ -157,6 +164,7 @@ class UniversalDescriber {
       const auto shape = shapes.find(name);
       if (shape == shapes.end()) {
         others.insert(name);
+        EBB_TRY(look_for_calls(entry.name));
         continue;
       }
       std::string state(path.substr(zero.size() + folder.size()));
@@ -171,10 +179,17 @@ class UniversalDescriber {
     return {};
   }
 
+  // Of a file that is not read otherwise.
+  Result<> look_for_calls(const std::string& path) {
+    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(path));
+    EBB_TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+    checkpoint_->unknown.look_at(archive.graph(), path);
+    return {};
+  }
+
   Result<> read_state(const std::string& path, const std::string& name, const std::string& state,
                       const Shape& shape, std::size_t group) {
     EBB_TRY_ASSIGN(const File file, open_archive(*tree_, *checkpoint_, path, std::nullopt));
-    EBB_TRY(require_known_globals(file.graph()));
     const PickleGraph& graph = file.graph();
     if (state == "step") return read_step(file, name, group);
     PickleId tensor = graph.root();

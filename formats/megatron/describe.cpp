@@ -71,6 +71,7 @@ class TorchDistReader {
     if (std::string differ = iterations_that_differ(catalog()); !differ.empty())
       catalog().notes.push_back(std::move(differ));
     say_what_it_is(folder);
+    unknown_.show_in(catalog());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
 
@@ -162,7 +163,7 @@ class TorchDistReader {
     EBB_TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
     catalog().files.push_back({std::string(kCommon), source->size(), std::nullopt});
     EBB_TRY_ASSIGN(Value common, value_of(archive.graph(), archive.graph().root(), &archive));
-    EBB_TRY(refuse_hidden_calls(archive.graph(), {&common}));
+    unknown_.look_at(archive.graph(), std::string(kCommon));
     return common;
   }
 
@@ -187,6 +188,7 @@ class TorchDistReader {
 
   std::shared_ptr<const SourceTree> tree_;
   std::unique_ptr<TorchDistCheckpoint> checkpoint_;
+  UnknownNames unknown_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <span>
 #include <string>
 
@@ -388,14 +389,39 @@ Result<> refuse_hidden_calls(const PickleGraph& graph, const std::vector<const V
   std::vector<std::string_view> shown;
   for (const Value* value : values) add_names(*value, shown);
   if (!shown.empty()) return {};  // they are told already, and what is inside them is theirs
+  UnknownNames names;
+  names.look_at(graph, "");
+  return names.refuse();
+}
+
+void UnknownNames::look_at(const PickleGraph& graph, const std::string& file) {
   for (const PickleGraph::Name& used : graph.names())
     if (!is_known_global(used.name))
-      return refused(compose("{}:{}", graph.where(), used.offset), used.name);
+      first_use_.try_emplace(used.name, file, compose("{}:{}", graph.where(), used.offset));
   for (PickleId id = 0; id < graph.size(); ++id)
     if (is_misuse(graph, id))
-      return refused(graph.where(),
-                     graph.class_name(id).empty() ? kCallOfAResult : graph.class_name(id));
-  return {};
+      first_use_.try_emplace(
+          std::string(graph.class_name(id).empty() ? kCallOfAResult : graph.class_name(id)), file,
+          graph.where());
+}
+
+void UnknownNames::show_in(Catalog& catalog) const {
+  std::set<std::string, std::less<>> shown;
+  for (UnsafeValue& value : unsafe_values(catalog)) shown.insert(std::move(value.name));
+  for (const auto& [name, use] : first_use_) {
+    if (shown.contains(name)) continue;
+    Value value;
+    value.kind = Value::Kind::object;
+    value.text = name;
+    const std::string key = "pickle of " + use.file;
+    catalog.values.push_back({key, {key}, std::move(value)});
+  }
+}
+
+Result<> UnknownNames::refuse() const {
+  if (first_use_.empty()) return {};
+  const auto& [name, use] = *first_use_.begin();
+  return refused(use.where, name);
 }
 
 Result<> require_known_globals(const PickleGraph& graph) { return refuse_hidden_calls(graph, {}); }

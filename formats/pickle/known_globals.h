@@ -3,6 +3,7 @@
 // are known, and who writes them, are listed in known_globals.cpp.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,8 +38,27 @@ struct UnsafeValue {
 std::vector<UnsafeValue> unsafe_values(const Catalog& catalog);
 Error error_of(const UnsafeValue& value, std::string_view checkpoint);
 
-// Fails for names that are not known and in none of the values that were made of the pickle: what
-// is called and dropped again leaves nothing that could be shown or left behind.
+// Fails for names that are not known and in none of the values that were made of the pickle.
 Result<> refuse_hidden_calls(const PickleGraph& graph, const std::vector<const Value*>& values);
+
+// The names that are not known of all pickles of a checkpoint. What is called where no reader looks,
+// or dropped again by the pickle itself, is part of no value: it becomes one, so that it is shown
+// and left behind like others.
+class UnknownNames {
+ public:
+  // `file`: the pickle's, as the checkpoint's tree calls it.
+  void look_at(const PickleGraph& graph, const std::string& file);
+  // Adds a value "pickle of <file>" for each name that no value or setting shows.
+  void show_in(Catalog& catalog) const;
+  // A checkpoint that cannot be read may owe that to a name: fails as refuse_hidden_calls does.
+  Result<> refuse() const;
+
+ private:
+  struct Use {
+    std::string file;
+    std::string where;  // file:offset, for messages
+  };
+  std::map<std::string, Use, std::less<>> first_use_;
+};
 
 }  // namespace ebb::formats

@@ -127,12 +127,8 @@ class Describer {
     if (catalog().producer.empty()) catalog().producer = file.producer();
     checkpoint_->expect(file.records());
     checkpoint_->add_file(name, std::move(source), file.order());
-    const std::size_t before = catalog().values.size();
-    EBB_TRY(walk(graph_->root()));
-    std::vector<const Value*> values;
-    for (std::size_t i = before; i < catalog().values.size(); ++i)
-      values.push_back(&catalog().values[i].value);
-    return refuse_hidden_calls(*graph_, values);
+    unknown_.look_at(*graph_, name);
+    return walk(graph_->root());
   }
 
   // Every key that the index lists must be where it says.
@@ -154,6 +150,7 @@ class Describer {
         files == 1 ? "whole tensors in one file" : compose("whole tensors in {} files", files);
     add_notes();
     EBB_TRY(name_contents(catalog()));
+    unknown_.show_in(catalog());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
 
@@ -305,6 +302,7 @@ class Describer {
   const PickleGraph* graph_ = nullptr;  // its
   std::string where_;
   std::unique_ptr<FileCheckpoint> checkpoint_;
+  UnknownNames unknown_;
   std::vector<PathItem> path_;
   std::uint64_t path_bytes_ = 0;
   std::unordered_map<std::string, Known> records_;            // of this file, by the storage's key

@@ -4,9 +4,14 @@
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/zip/zip.h"
 #include "ebb/formats/zip/zip_layout.h"
+#include "tests/support/source_tree.h"
 
 namespace ebb::test_support {
+
+using namespace std::string_view_literals;
+
 namespace {
 
 using formats::append_le;
@@ -87,6 +92,24 @@ ByteVector archive_around(ByteView pickle, const std::vector<std::size_t>& stora
   add("version", formats::view_of("3\n"));
   formats::append_bytes(out, layout.directory(crcs));
   return out;
+}
+
+ByteVector with_hidden_call(const std::filesystem::path& path) {
+  const auto tree = load_tree(path);
+  const auto source = tree->open(tree->entries().front().name);
+  EBB_CHECK(source.has_value());
+  const auto zip = formats::ZipReader::open(*source, 0, (*source)->size());
+  EBB_CHECK(zip.has_value());
+  std::vector<ArchiveRecord> records;
+  for (const formats::ZipEntry& entry : zip->entries()) {
+    const auto bytes = zip->read(entry, entry.size);
+    EBB_CHECK(bytes.has_value());
+    std::string text(formats::text_of(*bytes));
+    if (entry.name.ends_with("/data.pkl"))  // behind the two bytes of the protocol
+      text.insert(2, "cposix\nsystem\nX\x0b\0\0\0touch PWNED\x85R0"sv);
+    records.push_back({entry.name, std::move(text)});
+  }
+  return archive_of(records);
 }
 
 ByteVector archive_of(const std::vector<ArchiveRecord>& records) {

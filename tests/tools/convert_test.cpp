@@ -10,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/support/archives.h"
 #include "tests/support/program.h"
 
 namespace ebb {
@@ -231,6 +232,44 @@ TEST(ConvertRefuses, ToPassOnWhatLoadingWouldCall) {
           EXPECT_EQ(bytes.find(trace), std::string::npos) << format << " " << trace;
       }
     }
+  }
+  EXPECT_FALSE(fs::exists(fs::path(EBB_FIXTURES) / "PWNED"));
+}
+
+// Nothing that a reader makes of such a file shows the call.
+TEST(ConvertRefuses, ToPassOnACallThatNoValueShows) {
+  const std::string rank = "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt";
+  const std::string universal = "global_step3_universal/";
+  const std::pair<std::string, std::string> cases[] = {
+      {"deepspeed/z1_adamw_bf16_w2/data", rank},
+      {"deepspeed/z1_adamw_bf16_w2/data", "global_step3/mp_rank_00_model_states.pt"},
+      {"deepspeed/universal_z1_adamw/data", universal + "zero/optimizer_state.pt"},
+      {"deepspeed/universal_z1_adamw/data", universal + "zero/blocks.0.attn.bias/exp_avg.pt"},
+      {"deepspeed/universal_z1_adamw/data", universal + "zero/norm.running/fp32.pt"},
+      {"deepspeed/universal_z1_adamw/data", universal + "mp_rank_00_model_states.pt"},
+      {"megatron/flattened015_tied_dp3/data/iter_0000003", "common.pt"},
+      {"torch/muon_adamw_state/data", "ckpt.pt"},
+  };
+  for (const auto& [fixture, file] : cases) {
+    const ScratchDirectory scratch;
+    const std::string source = scratch / "source", out = scratch / "out";
+    fs::copy(fs::path(EBB_FIXTURES) / fixture, source, fs::copy_options::recursive);
+    const ByteVector bytes = test_support::with_hidden_call(source + "/" + file);
+    std::ofstream(source + "/" + file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    const std::string shown =
+        "\n  unsafe    \"posix.system\": Python may call it when it loads value \"pickle of " + file;
+    const Outcome screen = run_program("ckpt-inspect", {source});
+    EXPECT_EQ(screen.exit, 3) << file;
+    EXPECT_NE(screen.out.find(shown), std::string::npos) << screen.out << screen.err;
+    EXPECT_EQ(run_program("ckpt-inspect", {source, "--verify"}).exit, 3) << file;
+    EXPECT_EQ(convert({source, out, "--to", "dcp"}).exit, 3) << file;
+    EXPECT_FALSE(fs::exists(out));
+    const Outcome run = convert({source, out, "--to", "dcp", "--drop"});
+    EXPECT_EQ(run.exit, 0) << run.err;
+    EXPECT_NE(run.out.find("dropped value \"pickle of " + file), std::string::npos) << run.out;
+    EXPECT_EQ(run_program("ckpt-inspect", {out, "--verify"}).exit, 0) << file;
   }
   EXPECT_FALSE(fs::exists(fs::path(EBB_FIXTURES) / "PWNED"));
 }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <vector>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/cli/arguments.h"
@@ -56,6 +58,7 @@ void take_newer(std::optional<Whole>& newest, const fs::path& folder) {
   if (!tree) return;
   const auto described = formats::describe(std::move(*tree));
   if (!described || !prove_coverage((*described)->catalog())) return;
+  if (!formats::unsafe_values((*described)->catalog()).empty()) return;
   const auto step = (*described)->catalog().step;
   const bool later = newest && step && newest->step && *step > *newest->step;
   if (!newest || later) newest = Whole{folder.string(), step};
@@ -66,16 +69,28 @@ fs::path trimmed(const std::string& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
+// The folders that the checkpoint at `path` lies in: what is wrong with it is wrong with them.
+std::set<fs::path> own_folders(const fs::path& path) {
+  std::set<fs::path> own = {path};
+  const auto tree = libswap::open_tree(path);
+  const auto described = tree ? formats::describe(*tree) : tree.error();
+  if (!described) return own;
+  for (const auto& file : (*described)->catalog().files)
+    own.insert((path / *fs::path(file.name).begin()).lexically_normal());
+  return own;
+}
+
 // Below `path`, else beside it: the last in natural order are looked at first.
 std::optional<Whole> newest_whole(const fs::path& path) {
   const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const std::set<fs::path> own = own_folders(path);
   for (const fs::path& place : {path, parent}) {
     std::optional<Whole> newest;
     std::vector<fs::path> folders = folders_in(place);
     std::ranges::reverse(folders);
     std::size_t described = 0;
     for (const fs::path& folder : folders) {
-      if (folder == path || folder.lexically_normal() == path || !is_checkpoint(folder)) continue;
+      if (own.contains(folder.lexically_normal()) || !is_checkpoint(folder)) continue;
       if (described++ == kMostDescribed) break;
       take_newer(newest, folder);
     }
