@@ -47,6 +47,10 @@ class UniversalFormat final : public formats::Format {
     return emit_deepspeed_universal(request);
   }
   ResumeRules resume_rules() const override { return deepspeed_universal_resume(); }
+  std::vector<Error> problems(const std::shared_ptr<const SourceTree>& tree,
+                              const Catalog& catalog) const override {
+    return deepspeed_problems(tree, catalog);
+  }
 };
 
 }  // namespace ebb::formats::deepspeed

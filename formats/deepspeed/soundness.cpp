@@ -56,7 +56,8 @@ std::vector<Error> problems_of(const std::shared_ptr<const SourceTree>& tree,
                                const Catalog& catalog) {
   // ZenFlow's optimizer steps behind the model's back: its masters are ahead of the weights.
   const Value* zenflow = value_at(catalog, {"ds_config", "zero_optimization", "zenflow"});
-  const auto checkpoint = describe_deepspeed(tree);
+  const auto checkpoint =
+      catalog.format == "deepspeed" ? describe_deepspeed(tree) : describe_deepspeed_universal(tree);
   if (!checkpoint || (zenflow != nullptr && zenflow->kind == Value::Kind::dict)) return {};
   std::map<std::string_view, const TensorEntry*> masters;
   const std::vector<TensorEntry>& tensors = (*checkpoint)->catalog().tensors;

@@ -41,9 +41,9 @@ Error error_of(const UnsafeValue& value, std::string_view checkpoint);
 // Fails for names that are not known and in none of the values that were made of the pickle.
 Result<> refuse_hidden_calls(const PickleGraph& graph, const std::vector<const Value*>& values);
 
-// The names that are not known of all pickles of a checkpoint. What is called where no reader looks,
-// or dropped again by the pickle itself, is part of no value: it becomes one, so that it is shown
-// and left behind like others.
+// The names that are not known of all pickles of a checkpoint. What is called where no reader
+// looks, or dropped again by the pickle itself, is part of no value: it becomes one, so that it is
+// shown and left behind like others.
 class UnknownNames {
  public:
   // `file`: the pickle's, as the checkpoint's tree calls it.

@@ -10,8 +10,6 @@
 
 namespace ebb::test_support {
 
-using namespace std::string_view_literals;
-
 namespace {
 
 using formats::append_le;
@@ -106,7 +104,7 @@ ByteVector with_hidden_call(const std::filesystem::path& path) {
     EBB_CHECK(bytes.has_value());
     std::string text(formats::text_of(*bytes));
     if (entry.name.ends_with("/data.pkl"))  // behind the two bytes of the protocol
-      text.insert(2, "cposix\nsystem\nX\x0b\0\0\0touch PWNED\x85R0"sv);
+      text.insert(2, "cposix\nsystem\nX\x0b" + std::string(3, '\0') + "touch PWNED\x85R0");
     records.push_back({entry.name, std::move(text)});
   }
   return archive_of(records);

@@ -259,7 +259,8 @@ TEST(ConvertRefuses, ToPassOnACallThatNoValueShows) {
         .write(reinterpret_cast<const char*>(bytes.data()),
                static_cast<std::streamsize>(bytes.size()));
     const std::string shown =
-        "\n  unsafe    \"posix.system\": Python may call it when it loads value \"pickle of " + file;
+        "\n  unsafe    \"posix.system\": Python may call it when it loads value \"pickle of " +
+        file;
     const Outcome screen = run_program("ckpt-inspect", {source});
     EXPECT_EQ(screen.exit, 3) << file;
     EXPECT_NE(screen.out.find(shown), std::string::npos) << screen.out << screen.err;

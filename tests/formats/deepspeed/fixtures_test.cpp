@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/pickle/known_globals.h"
+#include "tests/support/archives.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
 
@@ -77,12 +79,27 @@ TEST(DeepSpeedDamage, DS02MissingRankIsNamed) {
       << message;
 }
 
-TEST(DeepSpeedDamage, P09CallsAreRefusedByName) {
-  const std::string message =
-      refusal_of(test_support::load_tree(kFixtures / "bad_pickle" / "data"), Code::corrupt);
-  EXPECT_NE(message.find("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"), std::string::npos);
+TEST(DeepSpeedDamage, P09CallsAreNamedAndStayInert) {
+  const auto checkpoint =
+      describe_deepspeed(test_support::load_tree(kFixtures / "bad_pickle" / "data"));
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto unsafe = formats::unsafe_values((*checkpoint)->catalog());
+  ASSERT_EQ(unsafe.size(), 1u);
+  EXPECT_EQ(unsafe[0].key, "overflow");
+  EXPECT_EQ(unsafe[0].name, "posix.system");
+  EXPECT_FALSE(fs::exists("EXECUTED"));
+}
+
+// Where the call is in the way of reading, the error is about the call.
+TEST(DeepSpeedDamage, P09ACallInTheWayIsRefusedByName) {
+  const auto tree = test_support::load_tree(kFixtures / "z1_adamw_bf16_w2" / "data");
+  const std::string name = "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt";
+  const std::string call = "cposix\nsystem\n(X\x02" + std::string(3, '\0') + "idtR.";
+  tree->bytes_of(name) = test_support::archive_around(formats::view_of("\x80\x02" + call));
+  const std::string message = refusal_of(tree, Code::corrupt);
+  EXPECT_NE(message.find("bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"), std::string::npos)
+      << message;
   EXPECT_NE(message.find("\"posix.system\""), std::string::npos) << message;
-  EXPECT_FALSE(fs::exists("PWNED"));
 }
 
 std::shared_ptr<test_support::MemoryTree> with_latest(std::string_view latest) {
@@ -205,6 +222,28 @@ TEST(DeepSpeedDamage, AModelFileOfAnotherSaveIsNoticed) {
                                      "to BF16: files of two saves"),
             std::string::npos)
       << problems[0].message;
+}
+
+TEST(DeepSpeedDamage, AUniversalMasterOfAnotherSaveIsNoticed) {
+  for (const char* fixture : {"universal_z1_adamw", "universal_z3_adamw"}) {
+    const auto tree = test_support::load_tree(kFixtures / fixture / "data");
+    const auto problems_of = [&] {
+      const auto checkpoint = formats::describe_deepspeed_universal(tree);
+      EBB_CHECK(checkpoint.has_value());
+      return formats::deepspeed_problems(tree, (*checkpoint)->catalog());
+    };
+    EXPECT_TRUE(problems_of().empty());
+    const auto master =
+        std::ranges::find_if(tree->entries(), [](const formats::SourceTree::Entry& entry) {
+          return entry.name.ends_with("/blocks.0.attn.wq/fp32.pt");
+        });
+    ASSERT_NE(master, tree->entries().end());
+    std::string other = master->name;
+    other.replace(other.size() - 7, 7, "exp_avg.pt");
+    tree->bytes_of(master->name) = tree->bytes_of(other);
+    // Stage 3 keeps no 16-bit weights that could be compared.
+    EXPECT_EQ(problems_of().size(), fixture == std::string("universal_z1_adamw") ? 1u : 0u);
+  }
 }
 
 // No whole checkpoint that a real DeepSpeed wrote may look mixed.
