@@ -54,6 +54,17 @@ std::optional<DType> model_dtype(const Catalog& content) {
   return std::nullopt;
 }
 
+// What the arguments of the run say the model computes in; nullopt: fp32, or they do not say.
+std::optional<DType> dtype_of_run(const Catalog& content) {
+  if (run_arg(content, "bf16").value_or(0) != 0) return DType::bf16;
+  if (run_arg(content, "fp16").value_or(0) != 0) return DType::f16;
+  return std::nullopt;
+}
+
+bool is_of_model(const TensorEntry& tensor) {
+  return tensor.state == "param" || tensor.state == "buffer" || tensor.state == "tensor";
+}
+
 class Emitter {
  public:
   Emitter(const Catalog& content, std::string folder, dcp::ItemWriter items)
@@ -61,9 +72,12 @@ class Emitter {
         folder_(std::move(folder)),
         items_(std::move(items)),
         chain_(content, content.groups),
-        has_params_(std::ranges::any_of(content.tensors, [](const TensorEntry& tensor) {
-          return tensor.state == "param" || tensor.state == "master";
-        })) {}
+        has_params_(std::ranges::any_of(content.tensors,
+                                        [](const TensorEntry& tensor) {
+                                          return tensor.state == "param" ||
+                                                 tensor.state == "master";
+                                        })),
+        fp32_weights_(fp32_weights_of(content)) {}
 
   Result<EmitPlan> run() {
     for (const ValueEntry& entry : content_.values)
@@ -80,9 +94,17 @@ class Emitter {
         continue;
       }
       std::vector<PathItem> path{key};
-      EBB_TRY(items_.add_tensor(std::move(key), std::move(path), i));
+      const bool is_master = fp32_weights_.contains(i);
+      EBB_TRY(items_.add_tensor(std::move(key), std::move(path), i,
+                                is_master ? dtype_of_run(content_) : std::nullopt));
+      if (is_master) EBB_TRY(add_master(i));
     }
     EBB_TRY_ASSIGN(std::string note, add_model_weights());
+    if (!fp32_weights_.empty())
+      note = compose(
+          "{} weights in fp32 of a run in {}: they are its master weights, and rounded "
+          "its model weights",
+          fp32_weights_.size(), name_of(*dtype_of_run(content_)));
     const Value common =
         writable_part(common_state_of(content_, items_.dropped()), items_.dropped());
     EBB_TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
@@ -103,6 +125,29 @@ class Emitter {
   }
 
  private:
+  // Megatron-FSDP keeps the master weights as the model's. A run in 16 bits has both here, and asks
+  // for both.
+  static std::set<std::uint32_t> fp32_weights_of(const Catalog& content) {
+    std::set<std::string_view> trained;
+    for (const TensorEntry& tensor : content.tensors) {
+      if (tensor.state == "master") return {};
+      if (!is_of_model(tensor)) trained.insert(tensor.name);
+    }
+    std::set<std::uint32_t> weights;
+    for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
+      const TensorEntry& tensor = content.tensors[i];
+      if (tensor.state == "param" && tensor.dtype == DType::f32 && trained.contains(tensor.name))
+        weights.insert(i);
+    }
+    return dtype_of_run(content) ? weights : std::set<std::uint32_t>();
+  }
+
+  Result<> add_master(std::uint32_t number) {
+    std::string key = state_key(content_.tensors[number].name, "master");
+    std::vector<PathItem> path{key};
+    return items_.add_tensor(std::move(key), std::move(path), number);
+  }
+
   // Beside parameters, what is not known to be one.
   bool is_nobodys(const TensorEntry& tensor) const {
     return tensor.state == "tensor" && !tensor.key && has_params_;
@@ -135,14 +180,15 @@ class Emitter {
       const Key own = parsed_key(*tensor.key);
       if (own.name == tensor.name && own.state == tensor.state) return *tensor.key;
     }
-    if (tensor.state == "param" || tensor.state == "buffer" || tensor.state == "tensor" ||
-        is_bucket_name(tensor.name))
-      return tensor.name;
-    const std::uint32_t number = chain_.of_param(tensor.name);
+    if (is_of_model(tensor) || is_bucket_name(tensor.name)) return tensor.name;
+    return state_key(tensor.name, tensor.state);
+  }
+
+  std::string state_key(const std::string& name, std::string state) const {
+    const std::uint32_t number = chain_.of_param(name);
     const std::string key = chain_.prefixed() ? compose("chained_{}.", number) : "";
-    std::string state = tensor.state;
     if (state == "master") state = chain_.is_distributed(number) ? "param" : "fp32_param";
-    return compose("{}optimizer.state.{}.{}", key, state, tensor.name);
+    return compose("{}optimizer.state.{}.{}", key, state, name);
   }
 
   const Catalog& content_;
@@ -150,6 +196,7 @@ class Emitter {
   dcp::ItemWriter items_;
   OptimizerChain chain_;
   bool has_params_ = false;
+  std::set<std::uint32_t> fp32_weights_;  // content tensors that are master weights as well
 };
 
 // "release" stays; an iteration's folder follows from the step.

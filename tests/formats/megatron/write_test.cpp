@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
@@ -201,6 +202,31 @@ TEST(MegatronWritten, ModelWeightsThatAreMissingAreTheMastersRounded) {
     ++rounded;
   }
   EXPECT_EQ(rounded, 9u);
+}
+
+// The arguments of the run say that it computes in bf16; a run in fp32 has no masters.
+TEST(MegatronWritten, ARunIn16BitsGetsItsMastersBackFromFsdpDtensor) {
+  for (const bool bf16 : {true, false}) {
+    auto stored = describe_case("muon_distopt_tp2_dp2");
+    ASSERT_TRUE(stored.has_value()) << stored.error().message;
+    Catalog content = (*stored)->catalog();
+    const auto args = std::ranges::find(content.values, "args", &ValueEntry::key);
+    ASSERT_NE(args, content.values.end());
+    args->value.items.at(1).add("bf16", Value::of_bool(bf16));
+    const auto source = with_catalog(std::move(*stored), std::move(content));
+    const auto fsdp = written_as(*source, "megatron-fsdp");
+    ASSERT_TRUE(fsdp.has_value()) << fsdp.error().message;
+    const auto back = written_as(*fsdp->checkpoint, "megatron");
+    ASSERT_TRUE(back.has_value()) << back.error().message;
+    const bool same = content_of(*back->checkpoint) == content_of(*source);
+    EXPECT_EQ(same, bf16);
+    ASSERT_EQ(back->plan.notes.size(), bf16 ? 1u : 0u);
+    if (bf16) {
+      EXPECT_EQ(back->plan.notes[0],
+                "17 weights in fp32 of a run in BF16: they are its master weights, and rounded "
+                "its model weights");
+    }
+  }
 }
 
 // Megatron keeps it with the optimizer; each of chained ones has it.
