@@ -123,7 +123,7 @@ Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& cont
     if (!used[i])
       return Error{Code::usage,
                    "dtype rule '" + printable(rules.text(i)) + "' fits no floating tensor",
-                   "ckpt-inspect --tensors lists states and names"};
+                   "ckpt-inspect CKPT --tensors lists states and names"};
   std::vector<std::string> lines;
   for (const auto& [cast, count] : casts) {
     const auto& [state, from, to] = cast;

@@ -82,6 +82,12 @@ Error refusal(const TensorEntry& tensor, const std::string& why, std::string hin
 Result<double> scale_for(const GroupEntry& group, const TensorEntry& tensor,
                          const MomentumRule& rule) {
   const auto form = form_of(group, tensor, rule);
+  const auto known = momentum_form(group, tensor);
+  if (rule.from && known && *known != *rule.from)
+    return refusal(tensor,
+                   compose("it is {}, not {}", *known == MomentumForm::ema ? "an EMA" : "a sum",
+                           name_of(*rule.from)),
+                   compose("--momentum {} makes it one", name_of(rule.to)));
   if (!form)
     return refusal(tensor, "nothing tells whether its momentum is an EMA or a sum",
                    "--momentum FROM:TO says what it is, as in --momentum sum:ema");
@@ -89,7 +95,7 @@ Result<double> scale_for(const GroupEntry& group, const TensorEntry& tensor,
   const auto beta = beta_of(group);
   if (!beta)
     return refusal(tensor, "its group holds no beta (momentum) between 0 and 1",
-                   "ckpt-inspect --groups lists the settings");
+                   "ckpt-inspect CKPT --groups lists the settings");
   if (rule.to == MomentumForm::sum && tensor.dtype == DType::f16)
     return refusal(tensor, "a sum may be too large for F16",
                    "--dtype '" + tensor.state + "=f32' makes room for it");
@@ -123,7 +129,7 @@ Result<std::vector<std::string>> change_momentum(const MomentumRule& rule, Catal
     const auto group = group_of.find(tensor.name);
     if (group == group_of.end())
       return refusal(tensor, "it is in no parameter group, and so its beta is not known",
-                     "ckpt-inspect --groups lists the groups");
+                     "ckpt-inspect CKPT --groups lists the groups");
     EBB_TRY_ASSIGN(const double scale, scale_for(content.groups[group->second], tensor, rule));
     scales.emplace(group->second, scale);
     made_of[i].scale *= scale;

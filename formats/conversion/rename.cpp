@@ -124,11 +124,12 @@ Result<> RenameRules::check_used(const std::vector<std::size_t>& uses,
     if (uses[i] != 0) continue;
     const bool taken = std::ranges::any_of(
         names, [&](const auto& name) { return glob_match(rules_[i].from, name); });
-    return Error{Code::usage,
-                 "rename rule '" + printable(rules_[i].text) +
-                     (taken ? "' fits only names that a rule before it takes"
-                            : "' fits none of the " + std::to_string(names.size()) + " names"),
-                 taken ? "put the more special rule first" : "ckpt-inspect --tensors lists them"};
+    return Error{
+        Code::usage,
+        "rename rule '" + printable(rules_[i].text) +
+            (taken ? "' fits only names that a rule before it takes"
+                   : "' fits none of the " + std::to_string(names.size()) + " names"),
+        taken ? "put the more special rule first" : "ckpt-inspect CKPT --tensors lists them"};
   }
   return {};
 }

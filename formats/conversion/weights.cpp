@@ -116,8 +116,13 @@ Result<Weights> weights_of(const Format& from, const Catalog& source, const Want
   const Names names(from, source);
   const Copies copies = copies_in(names, source);
   if (copies.empty())
-    return Error{Code::unsupported, "no weights of a model are recognised in it",
-                 "ckpt-inspect --tensors lists what it holds; without --weights all of it goes"};
+    return Error{
+        Code::unsupported, "no weights of a model are recognised in it",
+        "ckpt-inspect CKPT --tensors lists what it holds; without --weights all of it goes"};
+  const bool unnamed_alone = copies.begin()->second.front().exactness == Exactness::unnamed;
+  if (unnamed_alone && !source.parts.unclear.empty())
+    return Error{Code::unsupported, source.parts.unclear.back(),
+                 "--model KEY and --optimizer KEY say which part is what"};
   Weights weights;
   std::vector<std::string> left;
   for (const auto& [name, of_one] : copies) {
@@ -130,7 +135,7 @@ Result<Weights> weights_of(const Format& from, const Catalog& source, const Want
   if (weights.tensors.empty())
     return Error{Code::usage,
                  compose("none of the {} parameters and buffers matches", copies.size()),
-                 "ckpt-inspect --tensors lists names and keys"};
+                 "ckpt-inspect CKPT --tensors lists names and keys"};
   if (!left.empty())
     weights.changes.push_back(compose("leaves out {} of {} parameters and buffers: {}", left.size(),
                                       copies.size(), listed(left)));

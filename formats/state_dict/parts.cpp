@@ -168,7 +168,7 @@ class Finder {
         return Error{Code::usage,
                      compose("--optimizer {}: no \"state\" or \"param_groups\" lies below {}",
                              printable(one), shown(said_text(one))),
-                     "ckpt-inspect --tensors lists the keys"};
+                     "ckpt-inspect CKPT --tensors lists the keys"};
     return {};
   }
 

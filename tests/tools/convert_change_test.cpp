@@ -94,6 +94,13 @@ TEST(ConvertMomentum, BecomesASumAndAnEmaAgainAndItsGroupsSayWhich) {
   EXPECT_NE(inspect({ema, "--groups"}).find("momentum_convention"), std::string::npos);
 }
 
+TEST(ConvertMomentum, IsNotSaidToBeWhatItIsNot) {
+  const ScratchDirectory scratch;
+  const Outcome run = convert({kMuon, scratch / "out", "-t", "dcp", "--momentum", "sum:ema"});
+  EXPECT_EQ(run.exit, 4) << run.out;
+  EXPECT_NE(run.err.find("it is an EMA, not sum"), std::string::npos) << run.err;
+}
+
 TEST(ConvertShardSize, CutsSafetensorsWithAnIndexAndOtherFormatsRefuse) {
   const ScratchDirectory scratch;
   const std::string out = scratch / "out";

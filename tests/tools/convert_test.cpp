@@ -320,6 +320,15 @@ TEST(ConvertRefuses, ToTouchTheSource) {
     EXPECT_EQ(run.exit, 2) << one.destination;
     EXPECT_NE(run.err.find(one.says), std::string::npos) << run.err;
   }
+  // Spelt from where the user stands; what is not there yet has no absolute name of its own.
+  for (const auto& [from, to] :
+       {std::pair{".", "inner"}, {".", "./inner"}, {"../source", "inner"}}) {
+    const Outcome run =
+        run_program("/bin/sh", {"-c", "cd '" + source + "' && exec \"$0\" \"$@\"",
+                                std::string(EBB_BIN) + "/ckpt-convert", from, to, "-t", "dcp"});
+    EXPECT_EQ(run.exit, 2) << from << " " << to;
+    EXPECT_NE(run.err.find("the destination lies inside the source"), std::string::npos) << run.err;
+  }
   EXPECT_EQ(content(source), before);
 }
 

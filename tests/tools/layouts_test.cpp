@@ -78,6 +78,10 @@ TEST(UnclearLayout, IsNotedAndBecomesNoParametersUntilSomebodySaysWhatItIs) {
     EXPECT_NE(run.err.find("--model KEY"), std::string::npos) << run.err;
     EXPECT_FALSE(fs::exists(scratch / "out"));
   }
+  const Outcome weights = convert({source, scratch / "out", "--weights"});
+  EXPECT_EQ(weights.exit, 4) << weights.out;
+  EXPECT_NE(weights.err.find("which part is the model is not clear"), std::string::npos);
+  EXPECT_FALSE(fs::exists(scratch / "out"));
   const std::string out = scratch / "said";
   const Outcome said = convert({source, out, "--to", "ebb", "--model", "a", "-x", "b.*"});
   ASSERT_EQ(said.exit, 0) << said.err;

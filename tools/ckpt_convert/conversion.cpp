@@ -31,6 +31,16 @@ fs::path tidied(const std::string& text) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
 }
 
+// The place itself, however it is spelt and whether it is there or not: of a relative path that
+// does not exist the library makes no absolute one.
+Result<fs::path> place_of(const std::string& said) {
+  std::error_code failure;
+  fs::path place = fs::absolute(fs::path(said), failure);
+  if (!failure) place = fs::weakly_canonical(tidied(place.string()), failure);
+  if (failure) return Error{Code::io, printable(said) + ": " + failure.message()};
+  return place;
+}
+
 bool begins_with(const fs::path& path, const fs::path& folder) {
   const auto [in_path, in_folder] =
       std::mismatch(path.begin(), path.end(), folder.begin(), folder.end());
@@ -112,11 +122,8 @@ Result<> check_places(const Request& request) {
     return Error{Code::usage,
                  "'" + printable(request.destination) + "' cannot be made anew under that name",
                  "give the directory its own name, as in ../result"};
-  std::error_code failure;
-  const fs::path source = fs::weakly_canonical(tidied(request.source), failure);
-  if (failure) return Error{Code::io, printable(request.source) + ": " + failure.message()};
-  const fs::path destination = fs::weakly_canonical(tidied(request.destination), failure);
-  if (failure) return Error{Code::io, printable(request.destination) + ": " + failure.message()};
+  EBB_TRY_ASSIGN(const fs::path source, place_of(request.source));
+  EBB_TRY_ASSIGN(const fs::path destination, place_of(request.destination));
   const std::string both = printable(request.destination) + " and " + printable(request.source);
   if (source == destination)
     return Error{Code::usage, "source and destination are the same place: " + both,

@@ -1,5 +1,7 @@
 // --explain-resume: the rules of the format, applied to this checkpoint.
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/registry.h"
@@ -14,6 +16,8 @@ using formats::ResumeAnswer;
 
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::uint64_t kMaxWorld = std::uint64_t{1} << 20;
 
 struct Explained {
@@ -23,7 +27,7 @@ struct Explained {
   std::string hint;   // where there is no command
 };
 
-std::string quoted(const std::string& word) {
+std::string shell_quoted(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
@@ -32,17 +36,36 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
+// A path beside `source` that is free: what an earlier command made stays.
+std::string beside(const std::string& source, const std::string& ending) {
+  std::string path = source + ending;
+  std::error_code ignored;
+  for (int i = 2; fs::exists(fs::symlink_status(path, ignored)) && i < 100; ++i)
+    path = compose("{}{}-{}", source, ending, i);
+  return path;
+}
+
+// Of "." and ".." no name beside them can be made: they are spelt out.
+std::string named_path(const std::string& path) {
+  std::string named = path;
+  while (named.size() > 1 && named.back() == '/') named.pop_back();
+  const std::string last = fs::path(named).filename().string();
+  if (last != "." && last != "..") return named;
+  std::error_code failure;
+  const fs::path whole = fs::canonical(named, failure);
+  return failure ? named : whole.string();
+}
+
 std::string command_for(const std::string& path, const ResumeAnswer& answer, std::uint32_t world) {
-  std::string source = path;
-  while (source.size() > 1 && source.back() == '/') source.pop_back();
-  const std::string made = quoted(compose("{}-{}ranks", source, world));
+  std::string source = named_path(path);
+  const std::string made = shell_quoted(beside(source, compose("-{}ranks", world)));
   std::string out;
   if (!answer.through.empty()) {
-    const std::string between = quoted(compose("{}-{}", source, answer.through));
-    out = compose("ckpt-convert {} {} --to {} && ", quoted(source), between, answer.through);
+    const std::string between = shell_quoted(beside(source, "-" + answer.through));
+    out = compose("ckpt-convert {} {} --to {} && ", shell_quoted(source), between, answer.through);
     source = between;
   } else {
-    source = quoted(source);
+    source = shell_quoted(source);
   }
   out += compose("ckpt-convert {} {} --to {} --world-size {}", source, made, answer.to, world);
   if (!answer.partition.empty()) out += " --partition " + answer.partition;

@@ -22,9 +22,11 @@ constexpr std::array kFlags = {
          "every format and at every number of ranks."),
     flag(kModes, "-s, --shards", "every stored piece: rank, rows, file, bytes"),
     flag(kModes, "-g, --groups", "parameter groups with all their settings"),
-    flag(kModes, "--verify", "prove coverage, read all, check checksums",
-         "Holes, overlaps and damaged bytes are named by tensor, file and offset. Goes on after a "
-         "problem. Exit code 1 when there is one."),
+    flag(
+        kModes, "--verify", "prove coverage, read all, check checksums",
+        "Damaged bytes are named by tensor, file and offset; goes on after a problem and ends with "
+        "exit code 1. What the index alone shows (a hole, an overlap, a missing rank) is exit code "
+        "3 in every mode."),
     flag(kModes, "--stats", "smallest, largest, mean, norm, zeros, NaN",
          "Reads every element once, a few MiB at a time. NaN and infinities are counted and left "
          "out of the rest; of complex numbers, real and imaginary parts count one by one."),

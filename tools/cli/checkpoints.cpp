@@ -40,11 +40,16 @@ std::vector<fs::path> folders_in(const fs::path& folder) {
   return folders;
 }
 
+// What the tree looks like; nullptr: no checkpoint.
+const formats::Format* format_at(const formats::SourceTree& tree) {
+  for (const formats::Format* format : formats::registered_formats())
+    if (format->detect(tree)) return format;
+  return nullptr;
+}
+
 bool is_checkpoint(const fs::path& folder) {
   const auto tree = libswap::open_tree(folder);
-  return tree &&
-         std::ranges::any_of(formats::registered_formats(),
-                             [&](const formats::Format* format) { return format->detect(**tree); });
+  return tree && format_at(**tree) != nullptr;
 }
 
 struct Whole {
@@ -52,16 +57,17 @@ struct Whole {
   std::optional<std::int64_t> step;
 };
 
-// Keeps the later step; where one of them has none, the first that was offered.
-void take_newer(std::optional<Whole>& newest, const fs::path& folder) {
+// Keeps the later step; a step is later than none, and of those without the first is kept.
+// `format`: of no other; nullptr: of any.
+void take_newer(std::optional<Whole>& newest, const fs::path& folder,
+                const formats::Format* format) {
   auto tree = libswap::open_tree(folder);
-  if (!tree) return;
+  if (!tree || (format != nullptr && format_at(**tree) != format)) return;
   const auto described = formats::describe(std::move(*tree));
   if (!described || !prove_coverage((*described)->catalog())) return;
   if (!formats::unsafe_values((*described)->catalog()).empty()) return;
   const auto step = (*described)->catalog().step;
-  const bool later = newest && step && newest->step && *step > *newest->step;
-  if (!newest || later) newest = Whole{folder.string(), step};
+  if (!newest || step > newest->step) newest = Whole{folder.string(), step};
 }
 
 fs::path trimmed(const std::string& path) {
@@ -84,6 +90,8 @@ std::set<fs::path> own_folders(const fs::path& path) {
 std::optional<Whole> newest_whole(const fs::path& path) {
   const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
   const std::set<fs::path> own = own_folders(path);
+  const auto tree = libswap::open_tree(path);
+  const formats::Format* const format = tree ? format_at(**tree) : nullptr;
   for (const fs::path& place : {path, parent}) {
     std::optional<Whole> newest;
     std::vector<fs::path> folders = folders_in(place);
@@ -92,11 +100,16 @@ std::optional<Whole> newest_whole(const fs::path& path) {
     for (const fs::path& folder : folders) {
       if (own.contains(folder.lexically_normal()) || !is_checkpoint(folder)) continue;
       if (described++ == kMostDescribed) break;
-      take_newer(newest, folder);
+      take_newer(newest, folder, format);
     }
     if (newest) return newest;
   }
   return std::nullopt;
+}
+
+// Without a step, and without a number at the end of its name, nothing tells whether it is newest.
+bool is_newest(const Whole& whole) {
+  return whole.step || (whole.path.back() >= '0' && whole.path.back() <= '9');
 }
 
 std::string said(const Whole& whole) {
@@ -120,7 +133,10 @@ std::optional<Error> several_below(const std::string& path) {
     message += (i > first ? ", " : "") + printable(names[i], 100);
   const auto newest = newest_whole(trimmed(path));
   return Error{Code::usage, std::move(message),
-               newest ? "the newest that is whole: " + said(*newest) : "name one of them"};
+               !newest
+                   ? "name one of them"
+                   : (is_newest(*newest) ? "the newest that is whole: " : "one that is whole: ") +
+                         said(*newest)};
 }
 
 // The entry of the nearest existing folder whose name is most like what was typed.
@@ -134,6 +150,24 @@ std::optional<std::string> nearest_name(const fs::path& path) {
   const auto name = nearest(path.filename().string(), names);
   if (!name) return std::nullopt;
   return path.has_parent_path() ? (folder / *name).string() : *name;
+}
+
+// A file of a checkpoint that is a folder, named instead of the folder.
+std::optional<Error> one_file_of_many(const fs::path& path) {
+  std::error_code code;
+  if (!fs::is_regular_file(path, code)) return std::nullopt;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const auto tree = libswap::open_tree(folder);
+  const auto described = tree ? formats::describe(*tree) : tree.error();
+  if (!described) return std::nullopt;
+  const Catalog& catalog = (*described)->catalog();
+  const std::string name = path.filename().string();
+  if (std::ranges::find(catalog.files, name, &formats::FileEntry::name) == catalog.files.end())
+    return std::nullopt;
+  return Error{Code::usage,
+               compose("{}: one file of a {} checkpoint, which is the folder",
+                       printable(path.string(), 1000), catalog.format),
+               "name the folder: " + printable(folder.string(), 1000)};
 }
 
 Error with_nearest_name(Error error, const std::string& path) {
@@ -152,7 +186,8 @@ Error with_whole_neighbour(Error error, const std::string& path) {
   const auto whole = newest_whole(trimmed(path));
   if (!whole) return error;
   if (!error.hint.empty()) error.hint += "; ";
-  error.hint += "the newest whole checkpoint beside it: " + said(*whole);
+  error.hint += is_newest(*whole) ? "the newest" : "a";
+  error.hint += " whole checkpoint beside it: " + said(*whole);
   return error;
 }
 
@@ -165,13 +200,13 @@ Result<std::shared_ptr<const formats::SourceTree>> open_tree_at(const std::strin
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
                                                     const formats::PartsSaid& said) {
   EBB_TRY_ASSIGN(auto tree, open_tree_at(path));
-  const bool nothing_here =
-      std::ranges::none_of(formats::registered_formats(),
-                           [&](const formats::Format* format) { return format->detect(*tree); });
-  if (nothing_here)
+  if (format_at(*tree) == nullptr)
     if (auto error = several_below(path)) return std::move(*error);
   auto described = formats::describe(std::move(tree), said);
-  if (!described) return with_whole_neighbour(std::move(described).error(), path);
+  if (!described) {
+    if (auto error = one_file_of_many(path)) return std::move(*error);
+    return with_whole_neighbour(std::move(described).error(), path);
+  }
   return described;
 }
 

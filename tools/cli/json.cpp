@@ -1,10 +1,14 @@
 #include "tools/cli/json.h"
 
+#include <filesystem>
 #include <optional>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::tools {
 
@@ -56,14 +60,41 @@ std::string JsonWriter::take() {
   return std::exchange(out_, {});
 }
 
+namespace {
+
+// Messages begin with the file, and with the byte where one is known; what nobody said apart is
+// read from there.
+ErrorPlace place_of(const Error& error) {
+  ErrorPlace place = error.place;
+  std::string_view text = error.message;
+  constexpr std::string_view kNotOpened = "cannot open ";
+  const bool is_opened = !text.starts_with(kNotOpened);
+  if (!is_opened) text.remove_prefix(kNotOpened.size());
+  text = text.substr(0, text.find(": "));
+  const std::size_t colon = text.rfind(':');
+  const auto offset = colon == std::string_view::npos
+                          ? std::nullopt
+                          : formats::parse_number<std::uint64_t>(text.substr(colon + 1));
+  if (offset) text = text.substr(0, colon);
+  std::error_code ignored;
+  const bool is_file = !is_opened || std::filesystem::exists(std::filesystem::path(text), ignored);
+  if (!place.file.empty() || !is_file) return place;
+  place.file = text;
+  if (!place.offset) place.offset = offset;
+  return place;
+}
+
+}  // namespace
+
 void write_error(JsonWriter& json, const Error& error) {
+  const ErrorPlace place = place_of(error);
   const auto known = [](const std::string& text) {
     return text.empty() ? std::nullopt : std::optional(text);
   };
   json.put("code", name_of(error.code)).put("message", error.message);
-  json.put("hint", known(error.hint)).put("file", known(error.place.file));
-  json.put("offset", error.place.offset).put("rank", error.place.rank);
-  json.put("tensor", known(error.place.tensor)).put("step", error.place.step);
+  json.put("hint", known(error.hint)).put("file", known(place.file));
+  json.put("offset", place.offset).put("rank", place.rank);
+  json.put("tensor", known(place.tensor)).put("step", place.step);
 }
 
 }  // namespace ebb::tools

@@ -18,8 +18,8 @@ constexpr std::string_view kExitCodes =
     "  0  success\n"
     "  1  checked, and found different or damaged (--verify, --diff)\n"
     "  2  wrong usage, or an ordinary input/output error\n"
-    "  3  the checkpoint is damaged or incomplete\n"
-    "  4  the checkpoint is valid but not supported\n"
+    "  3  the checkpoint is damaged, incomplete or not safe to load\n"
+    "  4  not supported: no format that is known, or a part that is not read\n"
     "  5  the environment refuses: no space, too little memory\n"
     "  130  stopped by Ctrl-C (143: by SIGTERM)\n";
 

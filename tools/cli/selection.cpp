@@ -7,18 +7,30 @@
 #include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "tools/cli/arguments.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools {
 
 namespace {
 
+// "", or the name that is most like the one that was asked for.
+std::string nearest_hint(const Catalog& catalog, const Selection& selection) {
+  if (selection.include.size() != 1) return {};
+  std::set<std::string> names;
+  for (const TensorEntry& tensor : catalog.tensors) names.insert(tensor.name);
+  const auto near = nearest(selection.include.front(), {names.begin(), names.end()});
+  return near ? "did you mean " + printable(*near, 200) + "?" : "";
+}
+
 // What there is instead, where a state was asked for that nothing has.
-std::string states_hint(const Catalog& catalog, const Selection& selection) {
+std::string hint_for(const Catalog& catalog, const Selection& selection) {
   std::set<std::string_view> states;
   for (const TensorEntry& tensor : catalog.tensors) states.insert(tensor.state);
-  if (std::ranges::all_of(selection.states, [&](const auto& s) { return states.contains(s); }))
-    return "ckpt-inspect --tensors lists names, states and keys";
+  if (std::ranges::all_of(selection.states, [&](const auto& s) { return states.contains(s); })) {
+    const std::string near = nearest_hint(catalog, selection);
+    return near.empty() ? "ckpt-inspect CKPT --tensors lists names, states and keys" : near;
+  }
   std::string hint = "states here:";
   if (states.erase("param") != 0) hint += " param,";
   for (const std::string_view state : states) hint += " " + printable(state, 40) + ",";
@@ -72,9 +84,12 @@ Result<std::vector<const TensorEntry*>> select(const Catalog& catalog, const Sel
   for (const TensorEntry& tensor : catalog.tensors)
     if (selection.wants(tensor)) chosen.push_back(&tensor);
   if (chosen.empty() && !catalog.tensors.empty())
-    return Error{Code::usage,
-                 "none of the " + plural(catalog.tensors.size(), "tensor") + " matches",
-                 states_hint(catalog, selection)};
+    return Error{
+        Code::usage,
+        compose("none of the {} matches{}", plural(catalog.tensors.size(), "tensor"),
+                selection.include.empty() ? ""
+                                          : " '" + printable(selection.include.front(), 200) + "'"),
+        hint_for(catalog, selection)};
   return in_natural_order(chosen);
 }
 

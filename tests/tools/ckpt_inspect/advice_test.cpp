@@ -49,6 +49,59 @@ TEST(InspectAdvice, ADamagedNewestIsNotTheOneThatIsNamed) {
       << run.err;
 }
 
+// A step counts more than a place in the alphabet; another format is another run.
+TEST(InspectAdvice, TheNewestIsOneOfTheSameFormatWithTheLatestStep) {
+  const ScratchDirectory scratch;
+  const auto copy = [&](const char* fixture, const std::string& name) {
+    fs::copy(fs::path(EBB_FIXTURES) / fixture / "data", scratch / name,
+             fs::copy_options::recursive);
+  };
+  copy("deepspeed/z3_muon_bf16_w4", "a");
+  copy("deepspeed/z3_muon_bf16_w4", "m");
+  copy("torch/muon_adamw_state", "z");
+  fs::resize_file(scratch / "m/global_step3/zero_pp_rank_1_mp_rank_00_model_states.pt", 100);
+  const Outcome run = inspect({scratch / "m"});
+  EXPECT_NE(run.err.find("the newest whole checkpoint beside it: " + scratch / "a" + " (step 3)"),
+            std::string::npos)
+      << run.err;
+  fs::remove_all(scratch / "a");
+  EXPECT_EQ(inspect({scratch / "m"}).err.find("beside it"), std::string::npos);
+}
+
+TEST(InspectAdvice, OneFileOfACheckpointIsNoneOfItsOwn) {
+  for (const char* file : {".metadata", "__0_0.distcp"}) {
+    const Outcome run = inspect({std::string("dcp/hsdp_2x2/data/") + file});
+    EXPECT_EQ(run.exit, 2);
+    EXPECT_EQ(run.err, std::string("ckpt-inspect: error: dcp/hsdp_2x2/data/") + file +
+                           ": one file of a dcp checkpoint, which is the folder\n"
+                           "hint: name the folder: dcp/hsdp_2x2/data\n");
+  }
+}
+
+TEST(InspectAdvice, ANameThatIsNotThereGetsTheNearest) {
+  const Outcome run = inspect({"dcp/hsdp_2x2/data", "--tensors", "-k", "emb.weigth"});
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_EQ(run.err,
+            "ckpt-inspect: error: none of the 41 tensors matches 'emb.weigth'\n"
+            "hint: did you mean emb.weight?\n");
+}
+
+TEST(InspectAdvice, PrintedCommandsMakeWhatIsNotThereYet) {
+  const ScratchDirectory scratch;
+  const std::string source = scratch / "x";
+  fs::copy(fs::path(EBB_FIXTURES) / "megatron/flattened015_tied_dp3/data", source,
+           fs::copy_options::recursive);
+  EXPECT_NE(inspect({source, "--explain-resume", "5"}).out.find(source + "-dcp --to dcp && "),
+            std::string::npos);
+  fs::create_directory(source + "-dcp");
+  EXPECT_NE(inspect({source, "--explain-resume", "5"}).out.find(source + "-dcp-2 --to dcp && "),
+            std::string::npos);
+  const Outcome here = test_support::run_program(
+      "/bin/sh", {"-c", "cd '" + source + "' && exec \"$0\" . --explain-resume 5",
+                  std::string(EBB_BIN) + "/ckpt-inspect"});
+  EXPECT_NE(here.out.find(source + "-5ranks --to "), std::string::npos) << here.out << here.err;
+}
+
 TEST(InspectAdvice, ADamagedCheckpointNamesTheWholeOneBesideIt) {
   const ScratchDirectory scratch;
   make_sound(scratch, "step-10");

@@ -58,6 +58,17 @@ TEST(InspectFilters, KeyPicksGroupsByTheirParameters) {
   EXPECT_EQ(run.out.find("group 0"), std::string::npos) << run.out;
 }
 
+// Every error says its place apart, whoever found it.
+TEST(InspectJsonErrors, NameTheFileAndTheByte) {
+  const auto error = [](const char* path) { return inspect({path, "--json"}).out; };
+  EXPECT_NE(error("nosuch").find("\"file\": \"nosuch\""), std::string::npos) << error("nosuch");
+  EXPECT_NE(error("dcp/bad_hole/data").find("\"file\": \"dcp/bad_hole/data/.metadata\""),
+            std::string::npos)
+      << error("dcp/bad_hole/data");
+  const std::string cut = error("dcp/bad_metadata_truncated/data");
+  EXPECT_NE(cut.find("/.metadata\", \"offset\": 2,"), std::string::npos) << cut;
+}
+
 // A reader of --verify's document gets one even where nothing could be described.
 TEST(InspectVerifyJson, NamesTheProblemOfADamagedCheckpoint) {
   const Outcome run = inspect({"deepspeed/bad_missing_rank/data", "--verify", "--json"});
