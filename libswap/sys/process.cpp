@@ -76,6 +76,11 @@ void spare_addresses() {
 
 std::uint64_t process_id() { return static_cast<std::uint64_t>(::getpid()); }
 
+Result<> check_may_write(const fs::path& folder) {
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return errno_error(errno, "cannot write to " + folder.string());
+}
+
 std::uint64_t peak_resident_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);  // cannot fail with these arguments

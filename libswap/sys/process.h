@@ -24,6 +24,8 @@ void keep_freed_memory();
 void spare_addresses();
 // The folder of the running program: where its sister programs are.
 Result<fs::path> program_directory();
+// Fails with what the kernel says where this process can make no file in the folder.
+Result<> check_may_write(const fs::path& folder);
 void sleep_for_seconds(double seconds);
 double seconds_since(std::chrono::steady_clock::time_point begin);
 

@@ -63,7 +63,7 @@ TEST(CommandLine, RefusesValuesOfTheWrongKind) {
 }
 
 TEST(CommandLine, RefusesWhatIsMissingRepeatedOrTooMuch) {
-  EXPECT_EQ(refusal({}), "PATH is missing | prog -h shows all flags");
+  EXPECT_EQ(refusal({}), "PATH is missing | prog PATH ...; prog -h shows all flags");
   EXPECT_EQ(refusal({"a", "b"}), "one argument too many: b | prog -h shows all flags");
   EXPECT_EQ(refusal({""}), "an empty path | prog -h shows all flags");
   EXPECT_EQ(refusal({"--json", "--json", "p"}), "--json is given twice | prog -h shows all flags");

@@ -366,7 +366,12 @@ TEST(ConvertRefuses, AFolderItCannotWriteTo) {
   const ScratchDirectory scratch;
   const Outcome run = convert({kSharded, scratch / "no/such/out", "-t", "dcp"});
   EXPECT_EQ(run.exit, 2);
-  EXPECT_NE(run.err.find("no/such"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err, "ckpt-convert: error: " + scratch / "no/such/out" + ": there is no folder " +
+                         scratch / "no/such" + "\nhint: mkdir -p " + scratch / "no/such" + "\n");
+  const Outcome map = run_program("ckpt-inspect", {kSharded, "--map", scratch / "none/map.html"});
+  EXPECT_EQ(map.exit, 2);
+  EXPECT_NE(map.err.find(": there is no folder " + scratch / "none" + "\n"), std::string::npos)
+      << map.err;
 }
 
 // 1 GiB of zeros that take no space on the disk.

@@ -17,6 +17,7 @@
 #include "tools/ckpt_convert/read_back.h"
 #include "tools/cli/checkpoints.h"
 #include "tools/cli/program.h"
+#include "tools/cli/result_file.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::convert {
@@ -134,7 +135,7 @@ Result<> check_places(const Request& request) {
   if (begins_with(source, destination))
     return Error{Code::usage, "the source lies inside the destination: " + both,
                  "name another directory; replacing it would remove the source"};
-  return {};
+  return check_folder_of(request.destination);
 }
 
 // Who reads packed items holds a decoded one, beside those that the tree keeps.

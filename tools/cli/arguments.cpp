@@ -133,8 +133,14 @@ class ArgumentParser {
   Result<> check_positionals(const std::vector<std::string>& found) const {
     for (const std::string& word : found)
       if (word.empty()) return usage(program_, "an empty path");
-    if (found.size() < program_.positionals.size())
-      return usage(program_, compose("{} is missing", program_.positionals[found.size()].metavar));
+    if (found.size() < program_.positionals.size()) {
+      Error error =
+          usage(program_, compose("{} is missing", program_.positionals[found.size()].metavar));
+      std::string shape(program_.name);
+      for (const auto& positional : program_.positionals) (shape += ' ') += positional.metavar;
+      error.hint = compose("{} ...; {}", shape, error.hint);
+      return error;
+    }
     if (found.size() > program_.positionals.size())
       return usage(program_,
                    "one argument too many: " + printable(found[program_.positionals.size()]));

@@ -17,7 +17,11 @@ struct ResultFile {
   std::string_view beginning;  // of every file of the kind, and of no other
 };
 
-// Code::usage where something else is there. Before the work whose result is to be written.
+// Fails where nothing can be made beside `path`, which is named: no such folder, no permission.
+Result<> check_folder_of(const std::string& path);
+
+// Code::usage where something else is there, or no folder for it. Before the work whose result is
+// to be written.
 Result<> check_replaceable(const ResultFile& file);
 // Checks the same again.
 Result<> write_result(const ResultFile& file, std::string_view text);
