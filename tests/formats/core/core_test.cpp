@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 
@@ -111,6 +112,16 @@ TEST(Crc, ContinuesOverPieces) {
     EXPECT_EQ(crc32c(crc32c(0, head), tail), crc32c(0, view_of(text)));
     EXPECT_EQ(crc32_zip(crc32_zip(0, head), tail), crc32_zip(0, view_of(text)));
   }
+}
+
+// The library takes at most 1 GiB at once. The zeros are pages that nobody has touched.
+TEST(Crc, GoesOnAfterWhatTheLibraryTakesAtOnce) {
+  const std::size_t size = (std::size_t{1} << 30) + 100;
+  const std::unique_ptr<void, decltype(&std::free)> zeros(std::calloc(size, 1), &std::free);
+  ASSERT_NE(zeros, nullptr);
+  const ByteView all(static_cast<const std::byte*>(zeros.get()), size);
+  const std::size_t cut = std::size_t{600} << 20;
+  EXPECT_EQ(crc32c(1, all), crc32c(crc32c(1, all.first(cut)), all.subspan(cut)));
 }
 
 TEST(Crc, TheCrcOfARunFollowsFromItsPartsInAnyOrder) {

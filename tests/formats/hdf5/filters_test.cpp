@@ -28,6 +28,21 @@ TEST(Hdf5Filters, FletcherIsOfBigEndianWords) {
   EXPECT_EQ(formats::hdf5::fletcher32(bytes_of({1})), 0x01000100u);
 }
 
+// Both orders of the checksum's bytes are taken, and nothing else is.
+TEST(Hdf5Filters, FletcherIsCompared) {
+  const std::vector<Filter> fletcher = {{formats::hdf5::kFletcher32, {}}};
+  const auto read = [&](std::initializer_list<int> stored) {
+    return undo_filters(fletcher, 0, 1, bytes_of(stored), 4, "x");
+  };
+  for (const auto& sound : {read({0, 1, 0, 2, 3, 0, 4, 0}), read({0, 1, 0, 2, 0, 3, 0, 4})}) {
+    ASSERT_TRUE(sound) << sound.error().message;
+    EXPECT_EQ(*sound, bytes_of({0, 1, 0, 2}));
+  }
+  const auto flipped = read({0, 1, 0, 3, 3, 0, 4, 0});
+  ASSERT_FALSE(flipped);
+  EXPECT_EQ(flipped.error().message, "x: its checksum (fletcher32) is wrong");
+}
+
 TEST(Hdf5Filters, ShuffleIsUndoneWithARestAtTheEnd) {
   const std::vector<Filter> shuffle = {{formats::hdf5::kShuffle, {2}}};
   const auto plain = undo_filters(shuffle, 0, 2, bytes_of({1, 2, 11, 12, 9}), 5, "x");
