@@ -5,6 +5,6 @@
 #include "tests/fuzz/targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  fuzz::EBB_FUZZ_TARGET({reinterpret_cast<const std::byte*>(data), size});
+  ebb::fuzz::EBB_FUZZ_TARGET({reinterpret_cast<const std::byte*>(data), size});
   return 0;
 }
