@@ -53,6 +53,12 @@ const Format* format_named(std::string_view name) {
   return nullptr;
 }
 
+const Format* format_at(const SourceTree& tree) {
+  for (const Format* format : registered_formats())
+    if (format->detect(tree)) return format;
+  return nullptr;
+}
+
 const Format& format_of(const Catalog& catalog) {
   const Format* format = format_named(catalog.format);
   return format != nullptr ? *format : kThe<UnknownFormat>;
@@ -61,19 +67,18 @@ const Format& format_of(const Catalog& catalog) {
 namespace {
 
 Result<std::unique_ptr<Checkpoint>> described(const std::shared_ptr<const SourceTree>& tree) {
-  for (const Format* format : registered_formats()) {
-    if (!format->detect(*tree)) continue;
-    auto checkpoint = format->describe(tree);
-    if (checkpoint || checkpoint.error().code != Code::layout) return checkpoint;
-    // Parts that do not fit together are damage here; elsewhere it is what was asked for that does
-    // not fit.
-    Error error = std::move(checkpoint).error();
-    error.code = Code::corrupt;
-    return error;
-  }
-  return Error{Code::unsupported,
-               compose("{}: no checkpoint of a known format is here", tree->root()),
-               "ckpt-inspect --help lists the formats this version reads"};
+  const Format* format = format_at(*tree);
+  if (format == nullptr)
+    return Error{Code::unsupported,
+                 compose("{}: no checkpoint of a known format is here", tree->root()),
+                 "ckpt-inspect --help lists the formats this version reads"};
+  auto checkpoint = format->describe(tree);
+  if (checkpoint || checkpoint.error().code != Code::layout) return checkpoint;
+  // Parts that do not fit together are damage here; elsewhere it is what was asked for that does
+  // not fit.
+  Error error = std::move(checkpoint).error();
+  error.code = Code::corrupt;
+  return error;
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ namespace ebb::formats {
 
 std::span<const Format* const> registered_formats();
 const Format* format_named(std::string_view name);
+// The one that would read the tree; nullptr when none claims it.
+const Format* format_at(const SourceTree& tree);
 // The catalog's. For catalogs of no registered format (of a trainer's memory): one of which nothing
 // is known.
 const Format& format_of(const Catalog& catalog);

@@ -47,11 +47,11 @@ bool is_momentum(const TensorEntry& tensor) {
          is_floating(tensor.dtype);
 }
 
-std::optional<MomentumForm> form_of(const GroupEntry& group, const TensorEntry& tensor,
-                                    const MomentumRule& rule) {
+}  // namespace
+
+std::optional<MomentumForm> momentum_form(const GroupEntry& group, const TensorEntry& tensor) {
   for (const std::string_view name : {kConvention, std::string_view("momentum")})
     if (const auto said = form_in(setting(group, name))) return said;
-  if (rule.from) return rule.from;
   if (const auto dampening = number_in(setting(group, "dampening"))) {
     if (*dampening == 0) return MomentumForm::sum;
     return dampening == beta_of(group) ? std::optional(MomentumForm::ema) : std::nullopt;
@@ -61,6 +61,8 @@ std::optional<MomentumForm> form_of(const GroupEntry& group, const TensorEntry& 
   // Of the optimizers with a momentum_buffer only Moonlight's has Adam's settings under its own.
   return setting(group, "adamw_betas") != nullptr ? MomentumForm::sum : MomentumForm::ema;
 }
+
+namespace {
 
 void note_form(GroupEntry& group, MomentumForm form) {
   for (auto& [name, value] : group.settings)
@@ -81,11 +83,11 @@ Error refusal(const TensorEntry& tensor, const std::string& why, std::string hin
 
 Result<double> scale_for(const GroupEntry& group, const TensorEntry& tensor,
                          const MomentumRule& rule) {
-  const auto form = form_of(group, tensor, rule);
   const auto known = momentum_form(group, tensor);
-  if (rule.from && known && *known != *rule.from)
+  const auto form = known ? known : rule.from;
+  if (rule.from && *form != *rule.from)
     return refusal(tensor,
-                   compose("it is {}, not {}", *known == MomentumForm::ema ? "an EMA" : "a sum",
+                   compose("it is {}, not {}", *form == MomentumForm::ema ? "an EMA" : "a sum",
                            name_of(*rule.from)),
                    compose("--momentum {} makes it one", name_of(rule.to)));
   if (!form)
@@ -111,10 +113,6 @@ std::string text_of(double number) {
 }  // namespace
 
 std::string_view name_of(MomentumForm form) { return form == MomentumForm::ema ? "ema" : "sum"; }
-
-std::optional<MomentumForm> momentum_form(const GroupEntry& group, const TensorEntry& tensor) {
-  return form_of(group, tensor, {});
-}
 
 Result<std::vector<std::string>> change_momentum(const MomentumRule& rule, Catalog& content,
                                                  std::vector<MadeOf>& made_of) {

@@ -68,6 +68,11 @@ Copies copies_in(const Names& names, const Catalog& source) {
   return copies;
 }
 
+// Nothing that is known to be a model's. REQUIRES: there are any.
+bool are_unnamed(const Copies& copies) {
+  return copies.begin()->second.front().exactness == Exactness::unnamed;
+}
+
 std::string listed(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 4;
   std::string out;
@@ -119,8 +124,7 @@ Result<Weights> weights_of(const Format& from, const Catalog& source, const Want
     return Error{
         Code::unsupported, "no weights of a model are recognised in it",
         "ckpt-inspect CKPT --tensors lists what it holds; without --weights all of it goes"};
-  const bool unnamed_alone = copies.begin()->second.front().exactness == Exactness::unnamed;
-  if (unnamed_alone && !source.parts.unclear.empty())
+  if (are_unnamed(copies) && !source.parts.unclear.empty())
     return Error{Code::unsupported, source.parts.unclear.back(),
                  "--model KEY and --optimizer KEY say which part is what"};
   Weights weights;
@@ -160,7 +164,7 @@ std::string left_out_parameters(const Format& from, const Catalog& source, const
         of_one, [&](const Copy& copy) { return wanted(source.tensors[copy.tensor]); });
     if (!taken) left.push_back(name);
   }
-  if (left.empty() || copies.begin()->second.front().exactness == Exactness::unnamed) return {};
+  if (left.empty() || are_unnamed(copies)) return {};
   return compose("leaves out the weights of {} of {} parameters and buffers: {}", left.size(),
                  copies.size(), listed(left));
 }

@@ -67,11 +67,8 @@ class Describer {
         partitions_(*checkpoint_) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
-    auto done = read();
-    // Instead of an error about what a call would have to make.
-    if (!done && done.error().code == Code::corrupt) EBB_TRY(checkpoint_->unknown.refuse());
-    EBB_TRY(done);
-    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+    const auto done = read();
+    return end_of_description(std::move(checkpoint_), done);
   }
 
  private:
@@ -83,7 +80,6 @@ class Describer {
     ModelReader models(*checkpoint_, partitions_, facts_.stage, world_);
     for (const auto& [rank, name] : files_.model) EBB_TRY(read_model(models, Rank{rank}, name));
     finish(models.facts());
-    checkpoint_->unknown.show_in(catalog());
     return {};
   }
 
@@ -95,9 +91,7 @@ class Describer {
 
   // Kept until the file's turn comes.
   Result<const TorchArchive*> open_early(const std::string& name) {
-    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(name));
-    EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
-    checkpoint_->unknown.look_at(archive.graph(), name);
+    EBB_TRY_ASSIGN(TorchArchive archive, opened(*tree_, *checkpoint_, name));
     return &early_.emplace(name, std::move(archive)).first->second;
   }
 
@@ -139,8 +133,8 @@ class Describer {
   }
 
   Result<> read_optimizer(Rank rank, const std::string& name) {
-    EBB_TRY_ASSIGN(const File opened, open_file(name, rank));
-    const RankFile file{*tree_,        opened.archive, opened.file, opened.where,
+    EBB_TRY_ASSIGN(const File stored, open_file(name, rank));
+    const RankFile file{*tree_,        stored.archive, stored.file, stored.where,
                         files_.folder, rank,           world_};
     OptimizerReader optimizer(file, state_, *checkpoint_, partitions_);
     EBB_TRY(optimizer.read());
@@ -149,7 +143,7 @@ class Describer {
       facts_ = std::move(facts);
       return {};
     }
-    auto same = check_same_save(facts, opened.where);
+    auto same = check_same_save(facts, stored.where);
     if (same) return same;
     Error error = std::move(same).error();
     error.place.file = name;
@@ -191,13 +185,13 @@ class Describer {
   }
 
   Result<> read_model(ModelReader& models, Rank rank, const std::string& name) {
-    EBB_TRY_ASSIGN(const File opened,
+    EBB_TRY_ASSIGN(const File stored,
                    open_file(name, files_.model.size() > 1 ? std::optional(rank) : std::nullopt));
-    EBB_TRY(models.read(opened, rank));
+    EBB_TRY(models.read(stored, rank));
     const auto ranks = models.facts().ranks;
     if (rank == Rank{0} && ranks && *ranks != static_cast<std::int64_t>(world_))
       return Error{Code::layout, compose("{}: dp_world_size is {}, but partition_count is {}",
-                                         opened.where, *ranks, world_)};
+                                         stored.where, *ranks, world_)};
     return {};
   }
 

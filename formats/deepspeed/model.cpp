@@ -52,11 +52,27 @@ Error corrupt(std::string_view where, std::string_view why) {
   return Error{Code::corrupt, compose("{}: {}", where, why)};
 }
 
-Result<File> open_archive(const SourceTree& tree, ZeroCheckpoint& checkpoint,
-                          const std::string& name, std::optional<Rank> rank) {
+Result<TorchArchive> opened(const SourceTree& tree, ZeroCheckpoint& checkpoint,
+                            const std::string& name) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(name));
   EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
   checkpoint.unknown.look_at(archive.graph(), name);
+  return archive;
+}
+
+Result<std::unique_ptr<Checkpoint>> end_of_description(std::unique_ptr<ZeroCheckpoint> checkpoint,
+                                                       const Result<>& read) {
+  if (!read) {
+    if (read.error().code == Code::corrupt) EBB_TRY(checkpoint->unknown.refuse());
+    return read.error();
+  }
+  checkpoint->unknown.show_in(checkpoint->building());
+  return std::unique_ptr<Checkpoint>(std::move(checkpoint));
+}
+
+Result<File> open_archive(const SourceTree& tree, ZeroCheckpoint& checkpoint,
+                          const std::string& name, std::optional<Rank> rank) {
+  EBB_TRY_ASSIGN(TorchArchive archive, opened(tree, checkpoint, name));
   return add_archive(std::move(archive), checkpoint, name, rank);
 }
 

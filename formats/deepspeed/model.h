@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,11 +21,19 @@ struct File {
   std::string where;       // the file's name for messages
   const PickleGraph& graph() const { return archive.graph(); }
 };
+// The archive alone; what its pickle names and nobody knows is noted in the checkpoint.
+Result<TorchArchive> opened(const SourceTree& tree, ZeroCheckpoint& checkpoint,
+                            const std::string& name);
 Result<File> open_archive(const SourceTree& tree, ZeroCheckpoint& checkpoint,
                           const std::string& name, std::optional<Rank> rank);
 // The same of an archive that is open.
 File add_archive(TorchArchive archive, ZeroCheckpoint& checkpoint, const std::string& name,
                  std::optional<Rank> rank);
+
+// What becomes of a checkpoint of which everything was `read`, or not: names that nobody knows are
+// among its values, or the error where there is nothing better to say than what a call would make.
+Result<std::unique_ptr<Checkpoint>> end_of_description(std::unique_ptr<ZeroCheckpoint> checkpoint,
+                                                       const Result<>& read);
 
 Error corrupt(std::string_view where, std::string_view why);
 

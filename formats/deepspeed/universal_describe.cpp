@@ -38,10 +38,8 @@ class UniversalDescriber {
         partitions_(*checkpoint_) {}
 
   Result<std::unique_ptr<Checkpoint>> run() {
-    auto done = read();
-    if (!done && done.error().code == Code::corrupt) EBB_TRY(checkpoint_->unknown.refuse());
-    EBB_TRY(done);
-    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+    const auto done = read();
+    return end_of_description(std::move(checkpoint_), done);
   }
 
  private:
@@ -55,9 +53,7 @@ class UniversalDescriber {
     EBB_TRY(read_global_state());
     EBB_TRY(read_parameters());
     EBB_TRY(check_states());
-    EBB_TRY(read_models(first));
-    checkpoint_->unknown.show_in(catalog());
-    return {};
+    return read_models(first);
   }
 
   Catalog& catalog() { return checkpoint_->building(); }
@@ -164,7 +160,7 @@ class UniversalDescriber {
       const auto shape = shapes.find(name);
       if (shape == shapes.end()) {
         others.insert(name);
-        EBB_TRY(look_for_calls(entry.name));
+        EBB_TRY(opened(*tree_, *checkpoint_, entry.name));  // for the calls in it
         continue;
       }
       std::string state(path.substr(zero.size() + folder.size()));
@@ -176,14 +172,6 @@ class UniversalDescriber {
           compose("{} folders repeat buffers, frozen or tied parameters of the model file, "
                   "widened: they are left out",
                   others.size()));
-    return {};
-  }
-
-  // Of a file that is not read otherwise.
-  Result<> look_for_calls(const std::string& path) {
-    EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree_->open(path));
-    EBB_TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
-    checkpoint_->unknown.look_at(archive.graph(), path);
     return {};
   }
 

@@ -77,7 +77,8 @@ class Emitter {
                                           return tensor.state == "param" ||
                                                  tensor.state == "master";
                                         })),
-        fp32_weights_(fp32_weights_of(content)) {}
+        run_dtype_(dtype_of_run(content)),
+        fp32_weights_(run_dtype_ ? fp32_weights_of(content) : std::set<std::uint32_t>()) {}
 
   Result<EmitPlan> run() {
     for (const ValueEntry& entry : content_.values)
@@ -96,7 +97,7 @@ class Emitter {
       std::vector<PathItem> path{key};
       const bool is_master = fp32_weights_.contains(i);
       EBB_TRY(items_.add_tensor(std::move(key), std::move(path), i,
-                                is_master ? dtype_of_run(content_) : std::nullopt));
+                                is_master ? run_dtype_ : std::nullopt));
       if (is_master) EBB_TRY(add_master(i));
     }
     EBB_TRY_ASSIGN(std::string note, add_model_weights());
@@ -104,7 +105,7 @@ class Emitter {
       note = compose(
           "{} weights in fp32 of a run in {}: they are its master weights, and rounded "
           "its model weights",
-          fp32_weights_.size(), name_of(*dtype_of_run(content_)));
+          fp32_weights_.size(), name_of(*run_dtype_));
     const Value common =
         writable_part(common_state_of(content_, items_.dropped()), items_.dropped());
     EBB_TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
@@ -139,7 +140,7 @@ class Emitter {
       if (tensor.state == "param" && tensor.dtype == DType::f32 && trained.contains(tensor.name))
         weights.insert(i);
     }
-    return dtype_of_run(content) ? weights : std::set<std::uint32_t>();
+    return weights;
   }
 
   Result<> add_master(std::uint32_t number) {
@@ -196,6 +197,7 @@ class Emitter {
   dcp::ItemWriter items_;
   OptimizerChain chain_;
   bool has_params_ = false;
+  std::optional<DType> run_dtype_;
   std::set<std::uint32_t> fp32_weights_;  // content tensors that are master weights as well
 };
 

@@ -16,8 +16,8 @@
 #include "tools/ckpt_convert/progress.h"
 #include "tools/ckpt_convert/read_back.h"
 #include "tools/cli/checkpoints.h"
+#include "tools/cli/paths.h"
 #include "tools/cli/program.h"
-#include "tools/cli/result_file.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::convert {
@@ -26,18 +26,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Without a slash at the end, without "." and "..".
-fs::path tidied(const std::string& text) {
-  const fs::path path = fs::path(text).lexically_normal();
-  return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
-}
-
 // The place itself, however it is spelt and whether it is there or not: of a relative path that
 // does not exist the library makes no absolute one.
 Result<fs::path> place_of(const std::string& said) {
   std::error_code failure;
   fs::path place = fs::absolute(fs::path(said), failure);
-  if (!failure) place = fs::weakly_canonical(tidied(place.string()), failure);
+  if (!failure) place = fs::weakly_canonical(trimmed(place.string()), failure);
   if (failure) return Error{Code::io, printable(said) + ": " + failure.message()};
   return place;
 }
@@ -94,7 +88,7 @@ std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Ca
 // files that are not part of one.
 Result<std::string> replaced_by(const Request& request, const EmitPlan& plan) {
   std::error_code failure;
-  const fs::path destination = tidied(request.destination);
+  const fs::path destination = trimmed(request.destination);
   const fs::file_status status = fs::symlink_status(destination, failure);
   if (request.overwrite == libswap::Overwrite::refuse || !fs::exists(status)) return std::string();
   if (fs::is_directory(status) && fs::is_empty(destination, failure)) return std::string();
@@ -118,7 +112,7 @@ Result<std::string> replaced_by(const Request& request, const EmitPlan& plan) {
 }
 
 Result<> check_places(const Request& request) {
-  const std::string last = tidied(request.destination).filename().string();
+  const std::string last = trimmed(request.destination).filename().string();
   if (last.empty() || last == "." || last == "..")
     return Error{Code::usage,
                  "'" + printable(request.destination) + "' cannot be made anew under that name",
@@ -233,7 +227,7 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   };
   auto report =
       libswap::write_checkpoint(*io, *prepared.conversion.content, prepared.conversion.plan,
-                                tidied(request.destination), options);
+                                trimmed(request.destination), options);
   progress.clear();
   EBB_TRY_ASSIGN(outcome.report, std::move(report));
   return outcome;

@@ -136,9 +136,7 @@ class ArgumentParser {
     if (found.size() < program_.positionals.size()) {
       Error error =
           usage(program_, compose("{} is missing", program_.positionals[found.size()].metavar));
-      std::string shape(program_.name);
-      for (const auto& positional : program_.positionals) (shape += ' ') += positional.metavar;
-      error.hint = compose("{} ...; {}", shape, error.hint);
+      error.hint = compose("{} ...; {}", shape_of(program_, ""), error.hint);
       return error;
     }
     if (found.size() > program_.positionals.size())

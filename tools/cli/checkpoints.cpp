@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -12,6 +13,7 @@
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/cli/arguments.h"
+#include "tools/cli/paths.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools {
@@ -40,16 +42,10 @@ std::vector<fs::path> folders_in(const fs::path& folder) {
   return folders;
 }
 
-// What the tree looks like; nullptr: no checkpoint.
-const formats::Format* format_at(const formats::SourceTree& tree) {
-  for (const formats::Format* format : formats::registered_formats())
-    if (format->detect(tree)) return format;
-  return nullptr;
-}
-
-bool is_checkpoint(const fs::path& folder) {
-  const auto tree = libswap::open_tree(folder);
-  return tree && format_at(**tree) != nullptr;
+// Opened, where a format claims it.
+std::shared_ptr<const formats::SourceTree> checkpoint_tree(const fs::path& folder) {
+  auto tree = libswap::open_tree(folder);
+  return tree && formats::format_at(**tree) != nullptr ? *std::move(tree) : nullptr;
 }
 
 struct Whole {
@@ -58,49 +54,45 @@ struct Whole {
 };
 
 // Keeps the later step; a step is later than none, and of those without the first is kept.
-// `format`: of no other; nullptr: of any.
 void take_newer(std::optional<Whole>& newest, const fs::path& folder,
-                const formats::Format* format) {
-  auto tree = libswap::open_tree(folder);
-  if (!tree || (format != nullptr && format_at(**tree) != format)) return;
-  const auto described = formats::describe(std::move(*tree));
+                const std::shared_ptr<const formats::SourceTree>& tree) {
+  const auto described = formats::describe(tree);
   if (!described || !prove_coverage((*described)->catalog())) return;
   if (!formats::unsafe_values((*described)->catalog()).empty()) return;
   const auto step = (*described)->catalog().step;
   if (!newest || step > newest->step) newest = Whole{folder.string(), step};
 }
 
-fs::path trimmed(const std::string& path) {
-  const fs::path normal = fs::path(path).lexically_normal();
-  return normal.has_filename() ? normal : normal.parent_path();
-}
-
 // The folders that the checkpoint at `path` lies in: what is wrong with it is wrong with them.
-std::set<fs::path> own_folders(const fs::path& path) {
+std::set<fs::path> own_folders(const fs::path& path,
+                               const std::shared_ptr<const formats::SourceTree>& tree) {
   std::set<fs::path> own = {path};
-  const auto tree = libswap::open_tree(path);
-  const auto described = tree ? formats::describe(*tree) : tree.error();
+  if (tree == nullptr) return own;
+  const auto described = formats::describe(tree);
   if (!described) return own;
   for (const auto& file : (*described)->catalog().files)
     own.insert((path / *fs::path(file.name).begin()).lexically_normal());
   return own;
 }
 
-// Below `path`, else beside it: the last in natural order are looked at first.
+// Below `path`, else beside it, of the format there, if any: the last in natural order are looked
+// at first.
 std::optional<Whole> newest_whole(const fs::path& path) {
-  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  const std::set<fs::path> own = own_folders(path);
-  const auto tree = libswap::open_tree(path);
-  const formats::Format* const format = tree ? format_at(**tree) : nullptr;
-  for (const fs::path& place : {path, parent}) {
+  const auto here = checkpoint_tree(path);
+  const formats::Format* const format = here == nullptr ? nullptr : formats::format_at(*here);
+  const std::set<fs::path> own = own_folders(path, here);
+  for (const fs::path& place : {path, folder_of(path)}) {
     std::optional<Whole> newest;
     std::vector<fs::path> folders = folders_in(place);
     std::ranges::reverse(folders);
     std::size_t described = 0;
     for (const fs::path& folder : folders) {
-      if (own.contains(folder.lexically_normal()) || !is_checkpoint(folder)) continue;
+      if (own.contains(folder.lexically_normal())) continue;
+      const auto tree = checkpoint_tree(folder);
+      if (tree == nullptr) continue;
       if (described++ == kMostDescribed) break;
-      take_newer(newest, folder, format);
+      if (format == nullptr || formats::format_at(*tree) == format)
+        take_newer(newest, folder, tree);
     }
     if (newest) return newest;
   }
@@ -123,7 +115,7 @@ std::optional<Error> several_below(const std::string& path) {
   constexpr std::size_t kShown = 6;
   std::vector<std::string> names;
   for (const fs::path& folder : folders_in(trimmed(path)))
-    if (is_checkpoint(folder)) names.push_back(folder.filename().string());
+    if (checkpoint_tree(folder) != nullptr) names.push_back(folder.filename().string());
   if (names.empty()) return std::nullopt;
   std::string message = compose("{}: no checkpoint itself; {} below it: ", path,
                                 (names.size() == 1 ? "1 lies" : count_text(names.size()) + " lie"));
@@ -141,7 +133,7 @@ std::optional<Error> several_below(const std::string& path) {
 
 // The entry of the nearest existing folder whose name is most like what was typed.
 std::optional<std::string> nearest_name(const fs::path& path) {
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const fs::path folder = folder_of(path);
   std::vector<std::string> names;
   std::error_code code;
   fs::directory_iterator at(folder, code);
@@ -156,9 +148,10 @@ std::optional<std::string> nearest_name(const fs::path& path) {
 std::optional<Error> one_file_of_many(const fs::path& path) {
   std::error_code code;
   if (!fs::is_regular_file(path, code)) return std::nullopt;
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  const auto tree = libswap::open_tree(folder);
-  const auto described = tree ? formats::describe(*tree) : tree.error();
+  const fs::path folder = folder_of(path);
+  const auto tree = checkpoint_tree(folder);
+  if (tree == nullptr) return std::nullopt;
+  const auto described = formats::describe(tree);
   if (!described) return std::nullopt;
   const Catalog& catalog = (*described)->catalog();
   const std::string name = path.filename().string();
@@ -200,7 +193,7 @@ Result<std::shared_ptr<const formats::SourceTree>> open_tree_at(const std::strin
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
                                                     const formats::PartsSaid& said) {
   EBB_TRY_ASSIGN(auto tree, open_tree_at(path));
-  if (format_at(*tree) == nullptr)
+  if (formats::format_at(*tree) == nullptr)
     if (auto error = several_below(path)) return std::move(*error);
   auto described = formats::describe(std::move(tree), said);
   if (!described) {

@@ -94,6 +94,13 @@ bool is_read_here(const formats::Format& format) {
   return folder && libswap::fs::exists(*folder / reader, failed);
 }
 
+std::string shape_of(const Program& program, std::string_view flags) {
+  std::string out = compose("{}{}", program.name, flags);
+  for (const Positional& positional : program.positionals)
+    out.append(" ").append(positional.metavar);
+  return out;
+}
+
 std::string help_text(const Program& program, HelpLength length) {
   std::string out = compose("{} - {}\n\n", program.name, program.summary);
   std::size_t widest = 0;
@@ -103,10 +110,7 @@ std::string help_text(const Program& program, HelpLength length) {
     line.resize(widest + 4, ' ');
     out += compose("{}{}\n", line, example.what);
   }
-  out += compose("\nUsage: {} [FLAGS]", program.name);
-  for (const Positional& positional : program.positionals)
-    out.append(" ").append(positional.metavar);
-  out += "\n";
+  out += compose("\nUsage: {}\n", shape_of(program, " [FLAGS]"));
   for (const Positional& positional : program.positionals) {
     std::string head = compose("  {}", positional.metavar);
     head.resize(std::max<std::size_t>(head.size() + 2, 12), ' ');

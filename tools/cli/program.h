@@ -96,6 +96,8 @@ struct Program {
 };
 
 enum class HelpLength : std::uint8_t { brief, full };  // -h, --help
+// "ckpt-convert SRC DST": the program and what it always takes, `flags` between them.
+std::string shape_of(const Program& program, std::string_view flags);
 std::string help_text(const Program& program, HelpLength length);
 std::string version_text(const Program& program);
 

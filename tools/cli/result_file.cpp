@@ -1,12 +1,11 @@
 #include "tools/cli/result_file.h"
 
-#include <system_error>
-
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/tree/file_tree.h"
+#include "tools/cli/paths.h"
 
 namespace ebb::tools {
 
@@ -26,18 +25,6 @@ Result<bool> is_of_its_kind(const ResultFile& file) {
 }
 
 }  // namespace
-
-Result<> check_folder_of(const std::string& path) {
-  const fs::path place = fs::path(path).lexically_normal();
-  const fs::path named = place.has_filename() ? place : place.parent_path();
-  const fs::path folder = named.has_parent_path() ? named.parent_path() : fs::path(".");
-  const std::string shown = printable(folder.string());
-  std::error_code code;
-  if (!fs::is_directory(folder, code))
-    return Error{Code::io, compose("{}: there is no folder {}", printable(path), shown),
-                 "mkdir -p " + shown};
-  return libswap::check_may_write(folder);
-}
 
 Result<> check_replaceable(const ResultFile& file) {
   EBB_TRY(check_folder_of(file.path));

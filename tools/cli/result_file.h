@@ -17,9 +17,6 @@ struct ResultFile {
   std::string_view beginning;  // of every file of the kind, and of no other
 };
 
-// Fails where nothing can be made beside `path`, which is named: no such folder, no permission.
-Result<> check_folder_of(const std::string& path);
-
 // Code::usage where something else is there, or no folder for it. Before the work whose result is
 // to be written.
 Result<> check_replaceable(const ResultFile& file);
