@@ -106,7 +106,7 @@ Result<Line> converted(const Demo& demo) {
   Command last;
   for (const std::string format : {"safetensors", "dcp"}) {
     const std::string target = demo.path("converted-" + format);
-    Command command = {demo.program("ckpt-convert"), source, target, "--to", format};
+    Command command = {demo.program("ckpt-convert"), source, target, "--to", format, "-f"};
     if (format == "dcp") command.insert(command.end(), {"--world-size", "2"});
     EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
     if (run.code != 0) return untrue("ckpt-convert --to " + format + " failed");
