@@ -61,6 +61,7 @@ Error refused(const SourceTree& tree, Code code, const std::string& why, std::st
 Error no_latest(const SourceTree& tree, std::string_view latest,
                 const std::set<std::string>& folders) {
   constexpr std::size_t kShown = 8;
+  if (folders.empty()) return refused(tree, Code::unsupported, "no DeepSpeed checkpoint is in it");
   std::vector<std::string> names;
   for (const std::string& folder : folders)
     names.push_back(folder.empty() ? "." : folder.substr(0, folder.size() - 1));

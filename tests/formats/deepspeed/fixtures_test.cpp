@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "tests/support/archives.h"
 #include "tests/support/expected.h"
@@ -100,6 +101,14 @@ TEST(DeepSpeedDamage, P09ACallInTheWayIsRefusedByName) {
   EXPECT_NE(message.find("bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"), std::string::npos)
       << message;
   EXPECT_NE(message.find("\"posix.system\""), std::string::npos) << message;
+}
+
+// Found by a fuzzer: the list of folders that is told had none to name.
+TEST(DeepSpeedDamage, AFolderWithoutFilesOfRanksIsNone) {
+  test_support::MemoryTree tree("ck");
+  const auto files = formats::deepspeed::find_files(tree);
+  ASSERT_FALSE(files.has_value());
+  EXPECT_EQ(files.error().message, "ck: no DeepSpeed checkpoint is in it");
 }
 
 std::shared_ptr<test_support::MemoryTree> with_latest(std::string_view latest) {
