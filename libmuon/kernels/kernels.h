@@ -4,31 +4,14 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ebb/libmuon/spec/spec.h"
+#include "ebb/libswap/pool.h"
 
 namespace ebb::libmuon {
-
-// A few worker threads; run() calls job(0..count-1) once each, on them and on the caller, and
-// returns when all are done. Several threads may call run() at once.
-class Pool {
- public:
-  Pool();  // no workers, the caller does all
-  // One of these is the caller. Fails where a worker's thread cannot start.
-  static Result<std::unique_ptr<Pool>> start(std::uint32_t threads);
-  ~Pool();
-  std::uint32_t threads() const;
-  void run(std::size_t count, const std::function<void(std::size_t)>& job);
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
 
 // C (m x n) = alpha * op(A) * op(B) + beta * C, row-major, single-threaded inside, bits a function
 // of the arguments' values, shapes and leading dimensions only. Backed by oneDNN.
@@ -44,19 +27,14 @@ void gemm(std::uint64_t m, std::uint64_t n, std::uint64_t k, float alpha, Matrix
 // "oneDNN 2.6.3 avx512_core fp32 clones=..." : recorded in the manifest.
 std::string kernel_fingerprint();
 
-// Newton-Schulz of a rows x cols matrix, both dense row-major (ld = cols). In: U; out: O. fp32.
-// Scratch is kept by the object; one call at a time per object. Panels fixed by shape (ADR).
-class NewtonSchulz {
- public:
-  NewtonSchulz(const MuonSpec& spec, Pool& pool);
-  ~NewtonSchulz();
-  static std::uint64_t scratch_bytes(std::uint64_t rows, std::uint64_t cols);
-  void run(std::uint64_t rows, std::uint64_t cols, std::span<const float> u, std::span<float> o);
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
+// Newton-Schulz of a rows x cols matrix, dense row-major (ld = cols), fp32. In: U; out: O, in the
+// same place. Panels fixed by shape (ADR). `scratch` is used by one call at a time and outlives it.
+libswap::Chain newton_schulz(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
+                             std::span<float> u, std::span<std::byte> scratch);
+// The same with scratch of its own, and waits.
+void orthogonalize(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols, std::span<float> u,
+                   libswap::Pool& pool);
+std::uint64_t newton_schulz_scratch_bytes(std::uint64_t rows, std::uint64_t cols);
 // FLOPs of one call: the planner's cost.
 double newton_schulz_flops(std::uint64_t rows, std::uint64_t cols, std::size_t iterations);
 

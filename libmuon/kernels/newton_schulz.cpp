@@ -3,7 +3,7 @@
 // symmetric: the lower panels are computed and mirrored.
 #include <algorithm>
 #include <cmath>
-#include <new>
+#include <memory>
 
 #include "ebb/libmuon/kernels/kernels.h"
 
@@ -16,9 +16,8 @@ using formats::div_ceil;
 constexpr std::uint64_t kGramPanel = 512;    // columns of X added to A at a time
 constexpr std::uint64_t kNormChunk = 65536;  // elements of U whose squares are summed at a time
 constexpr std::uint64_t kNormLanes = 16;
-constexpr std::uint64_t kTile = 16;       // side of the squares that transposing moves
-constexpr std::uint64_t kLdUnit = 16;     // leading dimensions are multiples of this
-constexpr std::uint64_t kAlignment = 64;  // bytes; for speed only
+constexpr std::uint64_t kTile = 16;    // side of the squares that transposing moves
+constexpr std::uint64_t kLdUnit = 16;  // leading dimensions are multiples of this
 
 std::uint64_t leading_dimension(std::uint64_t cols) { return align_up(cols, kLdUnit); }
 
@@ -78,77 +77,70 @@ void transpose(const float* from, std::uint64_t from_ld, std::uint64_t rows, std
     }
 }
 
-// Grows, never shrinks; contents are lost when it grows.
-class Scratch {
- public:
-  Scratch() = default;
-  ~Scratch() { release(); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  float* at_least(std::uint64_t bytes) {
-    if (bytes > bytes_) {
-      release();
-      data_ = ::operator new(bytes, std::align_val_t{kAlignment});
-      bytes_ = bytes;
-    }
-    return static_cast<float*>(data_);
-  }
-
- private:
-  void release() {
-    if (data_ != nullptr) ::operator delete(data_, std::align_val_t{kAlignment});
-    data_ = nullptr;
-    bytes_ = 0;
-  }
-
-  void* data_ = nullptr;
-  std::uint64_t bytes_ = 0;
-};
-
-// One matrix on its way through the iterations.
+// One matrix on its way through the iterations. The stages of its chain share it.
 class Run {
  public:
-  Run(Pool& pool, std::uint64_t m, std::uint64_t n, float* scratch)
-      : pool_(pool),
-        panels_(m),
-        m_(m),
-        n_(n),
-        x_ld_(leading_dimension(n)),
-        a_ld_(leading_dimension(m)),
-        x_(scratch),
-        y_(x_ + m * x_ld_),
-        a_(y_ + m * x_ld_),
-        q_(a_ + m * a_ld_) {}
-
-  float* x() { return x_; }
-  std::uint64_t x_ld() const { return x_ld_; }
-  const Panels& panels() const { return panels_; }
-
-  void iterate(const Coefficients& step) {
-    longest_first([&](std::uint64_t panel) { gram(panel); });
-    mirror(a_);
-    longest_first([&](std::uint64_t panel) { polynomial(step, panel); });
-    mirror(q_);
-    pool_.run(panels_.count(), [&](std::size_t panel) { product(panel); });
-    std::swap(x_, y_);
+  Run(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols, std::span<float> u,
+      std::span<std::byte> scratch)
+      : spec_(spec),
+        tall_(rows > cols),
+        m_(std::min(rows, cols)),
+        n_(std::max(rows, cols)),
+        panels_(m_),
+        x_ld_(leading_dimension(n_)),
+        a_ld_(leading_dimension(m_)),
+        u_(u),
+        x_(reinterpret_cast<float*>(scratch.data())),
+        y_(x_ + m_ * x_ld_),
+        a_(y_ + m_ * x_ld_),
+        q_(a_ + m_ * a_ld_),
+        sums_(div_ceil(u.size(), kNormChunk)) {
+    EBB_CHECK(u.size() == rows * cols);
+    EBB_CHECK(scratch.size() >= newton_schulz_scratch_bytes(rows, cols));
   }
 
- private:
-  void longest_first(const std::function<void(std::uint64_t)>& job) {
-    const std::uint64_t count = panels_.count();
-    pool_.run(count, [&](std::size_t index) { job(count - 1 - index); });
+  std::size_t panels() const { return panels_.count(); }
+  std::size_t norm_chunks() const { return sums_.size(); }
+  const std::vector<Coefficients>& iterations() const { return spec_.iterations; }
+  std::size_t last_first(std::size_t index) const { return panels() - 1 - index; }
+
+  void square(std::size_t chunk) {
+    const std::uint64_t first = chunk * kNormChunk;
+    sums_[chunk] = sum_of_squares(u_.data() + first, std::min(kNormChunk, u_.size() - first));
+  }
+
+  // A matrix of zeros, or one that is not finite, gives zeros.
+  void decide() {
+    double total = 0;
+    for (const double sum : sums_) total += sum;
+    const double norm = std::sqrt(total);
+    alive_ = norm != 0 && std::isfinite(norm);
+    factor_ = 1 / (spec_.eps_rule == EpsRule::add ? norm + spec_.eps : std::max(norm, spec_.eps));
+  }
+
+  // Cut along the short side: a panel of X is a panel of rows, or of columns, of U.
+  void load(std::size_t panel) {
+    if (!alive_) return;
+    const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
+    float* const x = x_ + first * x_ld_;
+    if (tall_) transpose(u_.data() + first, m_, n_, end - first, x, x_ld_);
+    for (std::uint64_t row = 0; row < end - first; ++row) {
+      if (!tall_) std::copy_n(u_.data() + (first + row) * n_, n_, x + row * x_ld_);
+      scale_row(factor_, n_, x + row * x_ld_);
+    }
   }
 
   // A's rows of this panel up to the diagonal, over the long side in ascending order.
-  void gram(std::uint64_t panel) {
+  void gram(std::size_t panel) {
+    if (!alive_) return;
     const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
     for (std::uint64_t k = 0; k < n_; k += kGramPanel)
       gemm(end - first, end, std::min(kGramPanel, n_ - k), 1.0f, {x_ + first * x_ld_ + k, x_ld_},
            {x_ + k, x_ld_, Transpose::yes}, k == 0 ? 0.0f : 1.0f, a_ + first * a_ld_, a_ld_);
   }
 
-  void polynomial(const Coefficients& step, std::uint64_t panel) {
+  void polynomial(const Coefficients& step, std::size_t panel) {
+    if (!alive_) return;
     const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
     gemm(end - first, end, m_, step.c, {a_ + first * a_ld_, a_ld_}, {a_, a_ld_}, 0.0f,
          q_ + first * a_ld_, a_ld_);
@@ -158,93 +150,89 @@ class Run {
     }
   }
 
-  void product(std::uint64_t panel) {
+  void product(std::size_t panel) {
+    if (!alive_) return;
     const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
     gemm(end - first, n_, m_, 1.0f, {q_ + first * a_ld_, a_ld_}, {x_, x_ld_}, 0.0f,
          y_ + first * x_ld_, x_ld_);
   }
 
-  // Right of the diagonal panels := the transpose of what lies below them.
-  void mirror(float* square) {
-    pool_.run(panels_.count(), [&](std::size_t panel) {
-      const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
-      transpose(square + end * a_ld_ + first, a_ld_, m_ - end, end - first,
-                square + first * a_ld_ + end, a_ld_);
-    });
+  void mirror_gram(std::size_t panel) { mirror(a_, panel); }
+  void mirror_polynomial(std::size_t panel) { mirror(q_, panel); }
+  void next() { std::swap(x_, y_); }
+
+  void store(std::size_t panel) {
+    const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
+    if (!alive_) return fill_zeros(first, end);
+    const float* const x = x_ + first * x_ld_;
+    if (tall_) return transpose(x, x_ld_, end - first, n_, u_.data() + first, m_);
+    for (std::uint64_t row = 0; row < end - first; ++row)
+      std::copy_n(x + row * x_ld_, n_, u_.data() + (first + row) * n_);
   }
 
-  Pool& pool_;
-  Panels panels_;
-  std::uint64_t m_, n_, x_ld_, a_ld_;
+ private:
+  // Right of the diagonal panels := the transpose of what lies below them.
+  void mirror(float* square, std::size_t panel) {
+    if (!alive_) return;
+    const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
+    transpose(square + end * a_ld_ + first, a_ld_, m_ - end, end - first,
+              square + first * a_ld_ + end, a_ld_);
+  }
+
+  void fill_zeros(std::uint64_t first, std::uint64_t end) {
+    if (tall_)
+      for (std::uint64_t row = 0; row < n_; ++row)
+        std::ranges::fill(u_.subspan(row * m_ + first, end - first), 0.0f);
+    else
+      std::ranges::fill(u_.subspan(first * n_, (end - first) * n_), 0.0f);
+  }
+
+  const MuonSpec spec_;
+  const bool tall_;
+  const std::uint64_t m_, n_;
+  const Panels panels_;
+  const std::uint64_t x_ld_, a_ld_;
+  const std::span<float> u_;
   float *x_, *y_, *a_, *q_;
+  std::vector<double> sums_;
+  bool alive_ = false;
+  double factor_ = 0;
 };
 
 }  // namespace
 
-struct NewtonSchulz::Impl {
-  MuonSpec spec;
-  Pool& pool;
-  Scratch scratch;
-
-  double norm(std::span<const float> u) {
-    std::vector<double> sums(div_ceil(u.size(), kNormChunk));
-    pool.run(sums.size(), [&](std::size_t chunk) {
-      const std::uint64_t first = chunk * kNormChunk;
-      sums[chunk] = sum_of_squares(u.data() + first, std::min(kNormChunk, u.size() - first));
-    });
-    double total = 0;
-    for (const double sum : sums) total += sum;
-    return std::sqrt(total);
-  }
-
-  double divisor(double norm) const {
-    return spec.eps_rule == EpsRule::add ? norm + spec.eps : std::max(norm, spec.eps);
-  }
-};
-
-NewtonSchulz::NewtonSchulz(const MuonSpec& spec, Pool& pool)
-    : impl_(new Impl{.spec = spec, .pool = pool, .scratch = {}}) {}
-NewtonSchulz::~NewtonSchulz() = default;
-
-std::uint64_t NewtonSchulz::scratch_bytes(std::uint64_t rows, std::uint64_t cols) {
+std::uint64_t newton_schulz_scratch_bytes(std::uint64_t rows, std::uint64_t cols) {
   const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
   return sizeof(float) * 2 * m * (leading_dimension(n) + leading_dimension(m));
 }
 
-void NewtonSchulz::run(std::uint64_t rows, std::uint64_t cols, std::span<const float> u,
-                       std::span<float> o) {
-  EBB_CHECK(u.size() == rows * cols && o.size() == u.size());
-  const double norm = impl_->norm(u);
-  if (norm == 0 || !std::isfinite(norm)) {
-    std::fill(o.begin(), o.end(), 0.0f);
-    return;
+libswap::Chain newton_schulz(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
+                             std::span<float> u, std::span<std::byte> scratch) {
+  const auto run = std::make_shared<Run>(spec, rows, cols, u, scratch);
+  const std::size_t panels = run->panels();
+  libswap::Chain chain;
+  chain.push_back({run->norm_chunks(), [run](std::size_t chunk) { run->square(chunk); }});
+  chain.push_back({1, [run](std::size_t) { run->decide(); }});
+  chain.push_back({panels, [run](std::size_t panel) { run->load(panel); }});
+  // The longest panels of a triangle first.
+  for (const Coefficients& step : run->iterations()) {
+    chain.push_back({panels, [run](std::size_t i) { run->gram(run->last_first(i)); }});
+    chain.push_back({panels, [run](std::size_t panel) { run->mirror_gram(panel); }});
+    chain.push_back(
+        {panels, [run, step](std::size_t i) { run->polynomial(step, run->last_first(i)); }});
+    chain.push_back({panels, [run](std::size_t panel) { run->mirror_polynomial(panel); }});
+    chain.push_back({panels, [run](std::size_t panel) { run->product(panel); }});
+    chain.push_back({1, [run](std::size_t) { run->next(); }});
   }
-  const double factor = 1 / impl_->divisor(norm);
-  const bool tall = rows > cols;
-  const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
-  Run run(impl_->pool, m, n, impl_->scratch.at_least(scratch_bytes(rows, cols)));
+  chain.push_back({panels, [run](std::size_t panel) { run->store(panel); }});
+  return chain;
+}
 
-  // Cut along the short side: a panel of X is a panel of rows, or of columns, of U.
-  const auto for_panels = [&](const std::function<void(std::uint64_t, std::uint64_t)>& job) {
-    const Panels& panels = run.panels();
-    impl_->pool.run(panels.count(),
-                    [&](std::size_t panel) { job(panels.begin(panel), panels.end(panel)); });
-  };
-  for_panels([&](std::uint64_t first, std::uint64_t end) {
-    float* const x = run.x() + first * run.x_ld();
-    if (tall) transpose(u.data() + first, cols, n, end - first, x, run.x_ld());
-    for (std::uint64_t row = 0; row < end - first; ++row) {
-      if (!tall) std::copy_n(u.data() + (first + row) * cols, n, x + row * run.x_ld());
-      scale_row(factor, n, x + row * run.x_ld());
-    }
-  });
-  for (const Coefficients& step : impl_->spec.iterations) run.iterate(step);
-  for_panels([&](std::uint64_t first, std::uint64_t end) {
-    const float* const x = run.x() + first * run.x_ld();
-    if (tall) return transpose(x, run.x_ld(), end - first, n, o.data() + first, cols);
-    for (std::uint64_t row = 0; row < end - first; ++row)
-      std::copy_n(x + row * run.x_ld(), n, o.data() + (first + row) * cols);
-  });
+void orthogonalize(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols, std::span<float> u,
+                   libswap::Pool& pool) {
+  std::vector<std::byte> scratch(newton_schulz_scratch_bytes(rows, cols));
+  const libswap::Event done = pool.begin(newton_schulz(spec, rows, cols, u, scratch));
+  pool.help_until([&] { return done.passed(); });
 }
 
 double newton_schulz_flops(std::uint64_t rows, std::uint64_t cols, std::size_t iterations) {

@@ -1,6 +1,7 @@
 #include "ebb/libmuon/plan/state_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "ebb/libmuon/kernels/kernels.h"
@@ -68,6 +69,21 @@ std::vector<std::uint32_t> assign_owners(const ModelSpec& model, std::uint32_t w
   return owners;
 }
 
+// Both in their own order, the others evenly between the first.
+template <typename T>
+std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>& others) {
+  std::vector<T> all;
+  all.reserve(first.size() + others.size());
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    all.push_back(first[i]);
+    const std::size_t due = (i + 1) * others.size() / first.size();
+    for (; next < due; ++next) all.push_back(others[next]);
+  }
+  for (; next < others.size(); ++next) all.push_back(others[next]);
+  return all;
+}
+
 std::uint64_t digest_of(const ModelSpec& model, const Layout& owners, const Layout& shards,
                         std::uint64_t tile_bytes) {
   Digest digest;
@@ -126,7 +142,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
   plan.add_muon_items(model);
   plan.add_adam_item(model);
-  plan.order_visits();
+  plan.lay_tiles();
   plan.digest_ = digest_of(model, *plan.owners_, *plan.shards_, tile_bytes);
   return plan;
 }
@@ -172,15 +188,14 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
   if (item.elems > 0) items_.push_back(std::move(item));
 }
 
-// Momentum tiles of an item, then its master tiles; AdamW tiles spread evenly between, so that the
-// disk has work while a Newton-Schulz runs.
-void StatePlan::order_visits() {
-  std::vector<Visit> muon_visits, adam_visits;
+// Momentum tiles of an item, then its master tiles; AdamW tiles spread evenly between.
+void StatePlan::lay_tiles() {
+  std::vector<TileEntry> muon_tiles, adam_tiles;
   const std::uint64_t adam_capacity =
       tile_bytes_ / kElemBytes / kAdamStates / kAdamAlignElems * kAdamAlignElems;
   for (std::uint32_t i = 0; i < items_.size(); ++i) {
     const bool adam = adam_elems_ > 0 && i + 1 == items_.size();
-    const auto cut = [&](std::vector<Visit>& into, VisitKind kind, std::uint64_t capacity) {
+    const auto cut = [&](std::vector<TileEntry>& into, TileKind kind, std::uint64_t capacity) {
       const Item& item = items_[i];
       std::uint32_t part = 0;
       for (std::uint64_t first = 0; first < item.elems; first += capacity) {
@@ -189,62 +204,78 @@ void StatePlan::order_visits() {
       }
     };
     if (adam) {
-      cut(adam_visits, VisitKind::adam, adam_capacity);
+      cut(adam_tiles, TileKind::adam, adam_capacity);
     } else {
-      cut(muon_visits, VisitKind::momentum, tile_bytes_ / kElemBytes);
-      cut(muon_visits, VisitKind::master, tile_bytes_ / kElemBytes);
+      cut(muon_tiles, TileKind::momentum, tile_bytes_ / kElemBytes);
+      cut(muon_tiles, TileKind::master, tile_bytes_ / kElemBytes);
     }
   }
-  std::size_t next_adam = 0;
-  for (std::size_t i = 0; i < muon_visits.size(); ++i) {
-    visits_.push_back(muon_visits[i]);
-    const std::size_t due = (i + 1) * adam_visits.size() / muon_visits.size();
-    for (; next_adam < due; ++next_adam) visits_.push_back(adam_visits[next_adam]);
-  }
-  for (; next_adam < adam_visits.size(); ++next_adam) visits_.push_back(adam_visits[next_adam]);
+  tiles_ = spread_between(muon_tiles, adam_tiles);
 }
 
-std::vector<StatePlan::Span> StatePlan::spans(const Visit& visit) const {
+std::vector<std::uint64_t> StatePlan::schedule() const {
+  // By item: its momentum tiles, then its master tiles.
+  std::vector<std::array<std::vector<std::uint64_t>, 2>> of_item(items_.size());
+  std::vector<std::uint64_t> muon_tiles, adam_tiles;
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
+    const TileEntry& tile = tiles_[i];
+    if (tile.kind == TileKind::adam)
+      adam_tiles.push_back(i);
+    else
+      of_item[tile.item][tile.kind == TileKind::momentum ? 0 : 1].push_back(i);
+  }
+  const auto append = [&](const std::vector<std::uint64_t>& tiles) {
+    muon_tiles.insert(muon_tiles.end(), tiles.begin(), tiles.end());
+  };
+  for (std::size_t item = 0; item < of_item.size(); ++item) {
+    append(of_item[item][0]);
+    if (item > 0) append(of_item[item - 1][1]);
+  }
+  if (!of_item.empty()) append(of_item.back()[1]);
+  return spread_between(muon_tiles, adam_tiles);
+}
+
+std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
   std::vector<Span> spans;
-  const std::uint64_t visit_end = visit.first + visit.count;
-  for (const ItemPart& part : std::span(items_[visit.item].parts).subspan(visit.first_part)) {
-    if (part.item_first >= visit_end) break;
-    const std::uint64_t first = std::max(visit.first, part.item_first);
-    const std::uint64_t end = std::min(visit_end, part.item_first + part.range.count);
+  const std::uint64_t tile_end = tile.first + tile.count;
+  for (const ItemPart& part : std::span(items_[tile.item].parts).subspan(tile.first_part)) {
+    if (part.item_first >= tile_end) break;
+    const std::uint64_t first = std::max(tile.first, part.item_first);
+    const std::uint64_t end = std::min(tile_end, part.item_first + part.range.count);
     spans.push_back({part.param,
                      {part.range.first + (first - part.item_first), end - first},
-                     first - visit.first});
+                     first - tile.first});
   }
   return spans;
 }
 
-std::uint64_t StatePlan::adam_stride(const Visit& visit) {
-  return formats::align_up(visit.count, kAdamAlignElems) * kElemBytes;
+std::uint64_t StatePlan::adam_stride(const TileEntry& tile) {
+  return formats::align_up(tile.count, kAdamAlignElems) * kElemBytes;
 }
 
-std::vector<Segment> StatePlan::segments(const Visit& visit) const {
+std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
   std::vector<Segment> segments;
   const auto add = [&](StateId state, std::uint64_t offset) {
-    for (const Span& span : spans(visit))
+    for (const Span& span : spans(tile))
       segments.push_back({.param = span.param,
                           .state = static_cast<std::uint32_t>(state),
                           .dtype = DType::f32,
                           .first = span.range.first,
                           .count = span.range.count,
-                          .offset = offset + span.visit_first * kElemBytes});
+                          .offset = offset + span.tile_first * kElemBytes});
   };
-  add(visit.kind == VisitKind::momentum ? StateId::momentum_buffer : StateId::master, 0);
-  if (visit.kind == VisitKind::adam) {
-    add(StateId::exp_avg, adam_stride(visit));
-    add(StateId::exp_avg_sq, 2 * adam_stride(visit));
+  add(tile.kind == TileKind::momentum ? StateId::momentum_buffer : StateId::master, 0);
+  if (tile.kind == TileKind::adam) {
+    add(StateId::exp_avg, adam_stride(tile));
+    add(StateId::exp_avg_sq, 2 * adam_stride(tile));
   }
   return segments;
 }
 
 std::uint64_t StatePlan::state_elems() const {
   std::uint64_t elems = 0;
-  for (const Visit& visit : visits_)
-    elems += visit.count * (visit.kind == VisitKind::adam ? kAdamStates : 1);
+  for (const TileEntry& tile : tiles_)
+    elems += tile.count * (tile.kind == TileKind::adam ? kAdamStates : 1);
   return elems;
 }
 

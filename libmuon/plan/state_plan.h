@@ -1,5 +1,8 @@
-// The plan of a rank's state: who owns which matrix, which tile holds what, in which order the
-// sweep visits tiles, and what that costs. Pure arithmetic; the manifest's tables are made from it.
+// The plan of a rank's state: who owns which matrix, which tile holds what, in which order a step
+// visits tiles, and what that costs. Pure arithmetic; the manifest's tables are made from it.
+//
+// Which tile holds what is stored with the state and compared when it is resumed; the order of a
+// step's visits is not: another one needs no new store.
 //
 // Muon matrices live whole at one rank (longest-processing-time on Newton-Schulz cost); AdamW state
 // lives on the gradient's own shard. All state is fp32.
@@ -31,11 +34,11 @@ struct Item {
   std::uint64_t elems = 0;
 };
 
-enum class VisitKind : std::uint8_t { momentum, master, adam };
+enum class TileKind : std::uint8_t { momentum, master, adam };
 
-// Tile i of the rank is visit i of the sweep: elements [first, first + count) of its item.
-struct Visit {
-  VisitKind kind = VisitKind::momentum;
+// What a tile holds: elements [first, first + count) of its item.
+struct TileEntry {
+  TileKind kind = TileKind::momentum;
   std::uint32_t item = 0;
   std::uint64_t first = 0;
   std::uint64_t count = 0;
@@ -62,19 +65,22 @@ class StatePlan {
   bool in_place(std::uint32_t param, const Layout& trainer) const;
 
   const std::vector<Item>& items() const { return items_; }
-  const std::vector<Visit>& visits() const { return visits_; }  // sweep order; one per tile
+  const std::vector<TileEntry>& tiles() const { return tiles_; }
+  // The tiles that one step visits, in order: M0 M1 W0 M2 W1 ... with M and W the momentum and the
+  // masters of an item, so that an item's Newton-Schulz has the paging of two items beside it;
+  // AdamW tiles evenly between.
+  std::vector<std::uint64_t> schedule() const;
 
-  // The parts of a visit: (part, its range inside the parameter, where it begins in the visit).
+  // The parts of a tile: (part, its range inside the parameter, where it begins in the tile).
   struct Span {
     std::uint32_t param = 0;
     FlatRange range;
-    std::uint64_t visit_first = 0;
+    std::uint64_t tile_first = 0;
   };
-  std::vector<Span> spans(const Visit& visit) const;
-  // Bytes one state of an AdamW visit takes in its tile: w, exp_avg, exp_avg_sq lie one after
-  // another.
-  static std::uint64_t adam_stride(const Visit& visit);
-  std::vector<formats::native::Segment> segments(const Visit& visit) const;
+  std::vector<Span> spans(const TileEntry& tile) const;
+  // Bytes one state takes in an AdamW tile: w, exp_avg, exp_avg_sq lie one after another.
+  static std::uint64_t adam_stride(const TileEntry& tile);
+  std::vector<formats::native::Segment> segments(const TileEntry& tile) const;
 
   std::uint64_t state_elems() const;   // fp32 elements of state on this rank
   std::uint64_t largest_item() const;  // elements of U (and of O)
@@ -87,14 +93,14 @@ class StatePlan {
   StatePlan() = default;
   void add_muon_items(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
-  void order_visits();
+  void lay_tiles();
 
   Rank rank_{};
   std::uint64_t tile_bytes_ = 0;
   std::optional<Layout> gradients_, weights_, owners_, shards_;
   std::vector<bool> muon_;
   std::vector<Item> items_;
-  std::vector<Visit> visits_;
+  std::vector<TileEntry> tiles_;
   double flops_ = 0;
   std::uint64_t adam_elems_ = 0;
   std::uint64_t digest_ = 0;

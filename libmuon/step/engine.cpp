@@ -61,22 +61,28 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   return formats::align_up(encode(manifest).size() + kMostBlobBytes, 4096);
 }
 
-std::uint64_t workspace_bytes(const EngineConfig& config, const StatePlan& plan) {
-  std::uint64_t scratch = 0;
-  for (std::uint32_t i = 0; i < config.model.params.size(); ++i) {
-    const Shape& shape = config.model.params[i].shape;
-    if (plan.muon(i) && plan.own_range(i).count > 0)
-      scratch = std::max(scratch, NewtonSchulz::scratch_bytes(shape[0], shape[1]));
-  }
-  return 2 * plan.largest_item() * sizeof(float) + scratch;
-}
-
 // What must be gathered (or kept for sending) because the trainer's own buffer does not hold it.
 std::uint64_t staged_bytes(const StatePlan& plan, const Layout& trainer) {
   std::uint64_t elems = 0;
   for (std::uint32_t i = 0; i < trainer.tensors().size(); ++i)
     if (!plan.in_place(i, trainer)) elems += plan.own_range(i).count;
   return elems * sizeof(float);
+}
+
+// Tiles of a step that are not resident: all of them, and those that hold weights.
+struct Paged {
+  std::uint64_t all = 0, with_weights = 0;
+};
+
+Paged paged_tiles(const StatePlan& plan, const libswap::TileBudget& budget) {
+  const auto schedule = plan.schedule();
+  Paged paged;
+  for (std::uint64_t i = 0; i < schedule.size(); ++i) {
+    if (budget.stays(i, schedule.size())) continue;
+    ++paged.all;
+    if (plan.tiles()[schedule[i]].kind != TileKind::momentum) ++paged.with_weights;
+  }
+  return paged;
 }
 
 }  // namespace
@@ -89,9 +95,9 @@ formats::native::Manifest manifest_template(const EngineConfig& config, const St
     manifest.params.push_back({param.name, param.shape, param.group});
   for (const GroupSpec& group : config.model.groups)
     manifest.groups.push_back(std::visit([](const auto& spec) { return to_group(spec); }, group));
-  for (const Visit& visit : plan.visits()) {
+  for (const TileEntry& entry : plan.tiles()) {
     formats::native::Tile tile;
-    tile.segments = plan.segments(visit);
+    tile.segments = plan.segments(entry);
     const auto& last = tile.segments.back();
     tile.used_bytes = last.offset + last.count * sizeof(float);
     manifest.tiles.push_back(std::move(tile));
@@ -104,8 +110,9 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
     EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
   EBB_TRY_ASSIGN(StatePlan plan,
                  StatePlan::make(config.model, config.partition, config.tile_bytes, rank));
-  EBB_TRY_ASSIGN(const auto split, libswap::Pager::split(plan.visits().size(), config.tile_bytes,
-                                                         config.budget_bytes));
+  EBB_TRY_ASSIGN(
+      const auto split,
+      libswap::TileBudget::divide(plan.tiles().size(), config.tile_bytes, config.budget_bytes));
   Exchange gradients_in, weights_out;
   EBB_TRY(plan_exchange(gradients_in, config.model, plan, Direction::gradients_in));
   EBB_TRY(plan_exchange(weights_out, config.model, plan, Direction::weights_out));
@@ -114,7 +121,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
                                .tile_bytes = config.tile_bytes,
                                .block_bytes = std::min(config.tile_bytes, kBlockBytes),
                                .slots = config.slots,
-                               .tiles = plan.visits().size(),
+                               .tiles = plan.tiles().size(),
                                .manifest_bytes = manifest_bytes(config, plan),
                                .layout_digest = plan.digest()};
   EBB_TRY(libswap::Store::check(store));
@@ -124,20 +131,21 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
 Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   EBB_TRY_ASSIGN(const Prepared parts, prepare(config, rank));
   const StatePlan& plan = parts.plan;
-  const std::uint64_t paged = plan.visits().size() - parts.split.resident;
+  const Paged paged = paged_tiles(plan, parts.split);
   EnginePlan result;
   result.state_bytes = plan.state_elems() * sizeof(float);
-  result.tiles = plan.visits().size();
+  result.tiles = plan.tiles().size();
   result.split = parts.split;
   result.frame_bytes = parts.split.bytes(config.tile_bytes);
-  result.workspace_bytes = workspace_bytes(config, plan);
+  result.workspace_bytes = Sweep::workspace_bytes(config.model, plan);
   result.gradient_bytes = staged_bytes(plan, plan.gradients());
   result.weight_bytes = staged_bytes(plan, plan.weights());
   result.exchange_bytes =
       std::max(parts.gradients_in.workspace_bytes(), parts.weights_out.workspace_bytes());
   result.disk_bytes = libswap::Store::disk_bytes(parts.store);
-  result.step_read_bytes = paged * config.tile_bytes;
-  result.step_written_bytes = paged * config.tile_bytes;
+  result.step_read_bytes = paged.all * config.tile_bytes;
+  result.step_written_bytes = paged.all * config.tile_bytes;
+  result.install_read_bytes = paged.with_weights * config.tile_bytes;
   result.step_sent_bytes = parts.gradients_in.sent_bytes() + parts.weights_out.sent_bytes();
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
@@ -146,7 +154,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
 
 Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
                    libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
-                   Prepared prepared, std::unique_ptr<Pool> own_pool)
+                   Prepared prepared, std::unique_ptr<libswap::Pool> own_pool)
     : config(engine_config),
       ranks(communicator),
       io(queue),
@@ -158,10 +166,6 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       gradient_given(engine_config.model.params.size(), false),
       weights(engine_config.model.params.size()),
       bound(engine_config.model.params.size(), false) {
-  for (const GroupSpec& group : config.model.groups) {
-    const auto* muon = std::get_if<MuonSpec>(&group);
-    newton_schulz.push_back(muon ? std::make_unique<NewtonSchulz>(*muon, pool) : nullptr);
-  }
   reserve_buffers();
 }
 
@@ -183,7 +187,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                    directory.path().string() +
                        " holds no store, and there is neither a checkpoint nor initial weights",
                    "pass initial weights to Engine::open"};
-    EBB_TRY_ASSIGN(auto pool, Pool::start(config.threads));
+    EBB_TRY_ASSIGN(auto pool, libswap::Pool::start(config.threads));
     return std::make_unique<Impl>(config, ranks, io, directory, std::move(parts), std::move(pool));
   };
   auto made = make();
@@ -222,6 +226,7 @@ Result<> check_span(const EngineConfig& config, const Layout& layout, Rank rank,
 }  // namespace
 
 Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
+  EBB_TRY(impl_->not_stopped());
   const StatePlan& plan = impl_->parts.plan;
   EBB_TRY(
       check_span(impl_->config, plan.weights(), plan.rank(), param, my_pieces.size(), "weights"));
@@ -231,6 +236,7 @@ Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
 }
 
 Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pieces) {
+  EBB_TRY(impl_->not_stopped());
   const StatePlan& plan = impl_->parts.plan;
   EBB_TRY(check_span(impl_->config, plan.gradients(), plan.rank(), param, my_pieces.size(),
                      "gradient"));
@@ -245,6 +251,7 @@ Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pie
 }
 
 Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
+  EBB_TRY(impl_->not_stopped());
   if (group >= impl_->config.model.groups.size())
     return Error{Code::usage, compose("there is no group {}", group)};
   GroupSpec changed = impl_->config.model.groups[group];
@@ -255,6 +262,7 @@ Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
 }
 
 Result<> Engine::set_blob(std::string key, ByteVector bytes) {
+  EBB_TRY(impl_->not_stopped());
   std::uint64_t total = blob_bytes(key.size(), bytes.size());
   for (const auto& blob : impl_->blobs)
     if (blob.key != key) total += blob_bytes(blob.key.size(), blob.bytes.size());
@@ -272,26 +280,20 @@ const ByteVector* Engine::blob(std::string_view key) const {
   return nullptr;
 }
 
-std::uint64_t Engine::committed_generation() const { return impl_->store->committed_generation(); }
+std::uint64_t Engine::committed_generation() const {
+  return impl_->store ? impl_->store->committed_generation() : 0;
+}
 std::uint64_t Engine::committed_step() const { return impl_->committed_step; }
 const Error* Engine::snapshot_error() const {
   return impl_->abandoned ? &*impl_->abandoned : nullptr;
 }
 Result<PinnedCheckpoint> Engine::open_export() const {
+  EBB_TRY(impl_->not_stopped());
   return PinnedCheckpoint::pin(impl_->store, impl_->store_path, committed_generation(),
                                committed_step());
 }
 const std::filesystem::path& Engine::store_directory() const { return impl_->store_path; }
 
-EngineStats Engine::stats() const {
-  EngineStats stats = impl_->stats;
-  const libswap::PagerStats pager = impl_->pager->stats();
-  stats.read_bytes = pager.read_bytes;
-  stats.written_bytes = pager.written_bytes;
-  stats.cut_bytes = pager.cut_bytes;
-  stats.stall_read_s = pager.stall_read_s;
-  stats.stall_cut_s = pager.stall_cut_s;
-  return stats;
-}
+EngineStats Engine::stats() const { return impl_->all_stats(); }
 
 }  // namespace ebb::libmuon

@@ -19,7 +19,7 @@
 #include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
-#include "ebb/libswap/pager/pager.h"
+#include "ebb/libswap/pager/budget.h"
 #include "ebb/libswap/store/store_set.h"
 #include "ebb/libswap/trace.h"
 
@@ -43,7 +43,7 @@ using InitialWeights =
 struct EnginePlan {
   std::uint64_t state_bytes = 0;  // all state
   std::uint64_t tiles = 0;
-  libswap::Pager::Split split;
+  libswap::TileBudget split;
   std::uint64_t frame_bytes = 0;      // frames + resident tiles: within the budget
   std::uint64_t workspace_bytes = 0;  // U, O, Newton-Schulz scratch
   std::uint64_t gradient_bytes = 0;   // own matrices' gradients, gathered
@@ -51,7 +51,8 @@ struct EnginePlan {
   std::uint64_t exchange_bytes = 0;   // packing of one round
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
-  double newton_schulz_flops = 0;  // of one step
+  std::uint64_t install_read_bytes = 0;  // of install_weights()
+  double newton_schulz_flops = 0;        // of one step
   std::uint64_t adam_elems = 0;
 };
 
@@ -70,6 +71,7 @@ struct EngineStats {
   std::uint64_t steps = 0, read_bytes = 0, written_bytes = 0, cut_bytes = 0, sent_bytes = 0;
   double step_s = 0, stall_read_s = 0, stall_cut_s = 0, exchange_s = 0, compute_s = 0;
   double snapshot_s = 0;                // the caller's thread inside snapshot()
+  std::uint64_t retries = 0;            // of tiles' reads and writes that failed
   std::uint64_t snapshots_put_off = 0;  // another process read the store: no slot was left
 };
 
@@ -107,7 +109,18 @@ class Engine {
   // ranks the same arguments and learning rates (Code::usage names what differs). After an error
   // before the state moved, the same gradients can be stepped again. Where the new weights could
   // not be handed out, Code::state until install_weights() has done that.
+  //
+  // An I/O error in the middle of it, on any rank, stops the step on all: state and gradients stay
+  // where they are, the error says what to mend, and nothing but continue_step(), abandon_step(),
+  // stats() and the destructor is answered (Code::state) before one of the two worked.
   Result<StepResult> step(const StepArgs& args);
+  // [C] Goes on with a step that was stopped, where each rank stopped, with the bits of a step that
+  // nothing happened to. Its error if it is stopped again. Code::state where no step is stopped.
+  Result<StepResult> continue_step();
+  // [C] Goes back to the last committed generation, in this process, and installs its weights: the
+  // way out of a step that cannot be continued, of a disk that did not keep its promise, or of
+  // steps that should not have been. Code::busy while an export holds a generation.
+  Result<> abandon_step();
 
   // What the trainer wants back after a resume (data position, RNG): stored with every generation.
   Result<> set_blob(std::string key, ByteVector bytes);

@@ -1,6 +1,7 @@
 // Private to libmuon/step: the parts of an Engine and who calls whom.
 //   engine.cpp        planning, small calls          open.cpp      create, resume, transfer, load
-//   sweep.cpp         phase 2: the tile visitor      step.cpp      phases 0, 1, 3
+//   sweep.cpp         phase 2: the state's tiles     step.cpp      phases 0, 1, 3
+//   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   settings.cpp      what all ranks must be told alike
 //   continuity.cpp    what stored state was trained with
@@ -16,6 +17,7 @@
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/exchange.h"
+#include "ebb/libmuon/step/sweep.h"
 
 namespace ebb::libmuon {
 
@@ -27,7 +29,7 @@ constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return 
 // Everything that follows from the description alone.
 struct Prepared {
   StatePlan plan;
-  libswap::Pager::Split split;
+  libswap::TileBudget split;
   Exchange gradients_in, weights_out;
   libswap::Store::Config store;  // without directory and uuids
 };
@@ -51,7 +53,8 @@ struct PendingSnapshot {
 
 struct Engine::Impl {
   Impl(const EngineConfig& engine_config, Communicator& communicator, libswap::IoQueue& queue,
-       libswap::SwapDirectory& swap_directory, Prepared prepared, std::unique_ptr<Pool> computing);
+       libswap::SwapDirectory& swap_directory, Prepared prepared,
+       std::unique_ptr<libswap::Pool> computing);
 
   // open.cpp
   Result<> attach(const InitialWeights& initial, const Checkpoint* checkpoint);
@@ -64,7 +67,7 @@ struct Engine::Impl {
                          const Checkpoint* checkpoint);
   Result<> make_store(const libswap::SwapDirectory::Entry& fresh,
                       const formats::native::Uuid& parent);
-  Result<> open_pager();
+  Result<> open_sweep();
   void take_blobs(const Catalog& catalog);
   void note(const std::string& text);
   void set_steps(const std::map<std::string, std::int64_t>& taken);
@@ -76,23 +79,21 @@ struct Engine::Impl {
   Result<> check_ready(const StepArgs& args) const;
   Result<StepResult> check_step(const StepArgs& args);
   Result<> gradients_in();
-  Result<> apply(float grad_scale);
+  // From the sweep on; what it answers when it was cut, another call of it can mend.
+  Result<StepResult> finish_step();
   Result<> weights_out();
   // Of this rank's own range: the gathered copy, or the part of the trainer's buffer that holds it.
   std::span<const float> own_gradient(std::uint32_t param) const;
   std::span<float> own_weight(std::uint32_t param);
   void reserve_buffers();
 
-  // sweep.cpp
-  Result<> update_sweep(float grad_scale);
-  Result<> look_sweep();
-  void visit_momentum(const Visit& visit, std::span<float> tile, float grad_scale);
-  void visit_master(const Visit& visit, std::span<float> tile);
-  void visit_adam(const Visit& visit, std::span<float> tile, float grad_scale);
-  std::uint32_t group_of(std::uint32_t param) const { return config.model.params[param].group; }
   std::uint64_t steps_taken(std::uint32_t param) const;
-  void orthogonalize(const Item& item);
-  void hand_out(const StatePlan::Span& span, std::span<const float> weights);
+
+  // stopped.cpp
+  Result<> not_stopped() const;
+  Result<StepResult> go_on();
+  Result<> go_back();
+  EngineStats all_stats() const;
 
   // snapshot.cpp
   formats::native::Manifest manifest() const;
@@ -107,12 +108,11 @@ struct Engine::Impl {
   libswap::IoQueue& io;
   libswap::SwapDirectory& directory;
   Prepared parts;
-  std::unique_ptr<Pool> computing;
-  Pool& pool;
-  std::vector<std::unique_ptr<NewtonSchulz>> newton_schulz;  // per group; null for AdamW
+  std::unique_ptr<libswap::Pool> computing;
+  libswap::Pool& pool;
 
   std::shared_ptr<libswap::Store> store;  // shared with exports
-  std::unique_ptr<libswap::Pager> pager;
+  std::unique_ptr<Sweep> sweep;
   std::filesystem::path store_path;
   std::string origin;
   std::string notes;  // on what was resumed or loaded, for `origin`
@@ -126,14 +126,15 @@ struct Engine::Impl {
   std::vector<bool> bound;
   std::vector<std::vector<float>> own_gradients;  // per parameter: gathered, when not an alias
   std::vector<std::vector<float>> own_weights;    // per parameter: new weights, when not an alias
-  std::vector<float> u, o;                        // of one item
   std::vector<formats::native::Blob> blobs;
-  std::optional<Error> broken;        // after a failed sweep: reopen
+  std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
+  std::optional<Error> stopped;       // a step was cut on some rank by an I/O error
   std::optional<Error> weights_owed;  // a step's weights were not handed out to all
+  StepResult running;                 // of the step under way
   std::unique_ptr<PendingSnapshot> pending;
   std::optional<Error> abandoned;  // the last snapshot that was settled
   std::uint64_t committed_step = 0;
-  EngineStats stats;
+  EngineStats stats;  // without those of the present sweep's cache
 };
 
 }  // namespace ebb::libmuon

@@ -40,17 +40,15 @@ std::vector<float> some_numbers(std::size_t count) {
 
 ComputeRates probe_compute(const ModelSpec& model) {
   ComputeRates rates;
-  Pool pool;
+  libswap::Pool pool;
   for (const ParamSpec& param : model.params) {
     const auto* spec = std::get_if<MuonSpec>(&model.groups[param.group]);
     if (spec == nullptr || param.shape.size() != 2) continue;
     const std::pair shape(param.shape[0], param.shape[1]);
     if (rates.newton_schulz.contains(shape)) continue;
-    NewtonSchulz newton_schulz(*spec, pool);
-    const auto u = some_numbers(shape.first * shape.second);
-    std::vector<float> o(u.size());
+    auto u = some_numbers(shape.first * shape.second);
     rates.newton_schulz[shape] =
-        seconds_of([&] { newton_schulz.run(shape.first, shape.second, u, o); });
+        seconds_of([&] { orthogonalize(*spec, shape.first, shape.second, u, pool); });
   }
   const auto g = some_numbers(kProbeElems);
   std::vector<float> a(g), b(g), c(kProbeElems, 1.0f);

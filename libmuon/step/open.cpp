@@ -15,8 +15,6 @@
 
 namespace ebb::libmuon {
 
-using libswap::Pager;
-
 namespace {
 
 std::span<float> segment_floats(std::span<std::byte> tile,
@@ -151,10 +149,10 @@ Result<> check_disk(Communicator& ranks, libswap::IoBackend& backend,
 }
 
 bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan) {
-  if (manifest.states != state_names() || manifest.tiles.size() != plan.visits().size())
+  if (manifest.states != state_names() || manifest.tiles.size() != plan.tiles().size())
     return false;
   for (std::size_t i = 0; i < manifest.tiles.size(); ++i)
-    if (manifest.tiles[i].segments != plan.segments(plan.visits()[i])) return false;
+    if (manifest.tiles[i].segments != plan.segments(plan.tiles()[i])) return false;
   return true;
 }
 
@@ -185,7 +183,7 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   const auto parent = current ? current->uuid : formats::native::Uuid{};
   if (Result<> made = make_and_fill(fresh, parent, initial, checkpoint); !made) {
     pending.reset();
-    pager.reset();
+    sweep.reset();
     store.reset();
     static_cast<void>(directory.discard(fresh.uuid).has_value());  // the first failure is the news
     return made;
@@ -214,8 +212,14 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
   return {};
 }
 
-Result<> Engine::Impl::open_pager() {
-  EBB_TRY_ASSIGN(pager, Pager::open(io, *store, parts.split, config.trace));
+Result<> Engine::Impl::open_sweep() {
+  const Sweep::Ports ports{
+      .gradient = [this](std::uint32_t param) { return own_gradient(param); },
+      .weight = [this](std::uint32_t param) { return own_weight(param); },
+      .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
+  };
+  EBB_TRY_ASSIGN(sweep, Sweep::open({config.model, parts.plan, io, *store, pool, config.trace},
+                                    parts.split, ports));
   return {};
 }
 
@@ -247,8 +251,8 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
     note(compose("it was made with {} slots a tile and keeps them", slots));
   if (manifest.fingerprint != kernel_fingerprint())
     note("it was written with other kernels: " + manifest.fingerprint);
-  EBB_TRY(open_pager());
-  EBB_TRY(pager->load_residents());
+  EBB_TRY(open_sweep());
+  EBB_TRY(sweep->cache().load_residents());
   step = committed_step = manifest.step;
   set_steps(manifest.param_steps);
   blobs = manifest.blobs;
@@ -281,7 +285,7 @@ Result<> Engine::Impl::make_store(const libswap::SwapDirectory::Entry& fresh,
   EBB_TRY(agree_all(created ? Result<>() : created.error(), "making its store"));
   store = std::move(*created);
   EBB_TRY(store->recover(ranks));
-  return agree_all(open_pager(), "making room for its state");
+  return agree_all(open_sweep(), "making room for its state");
 }
 
 // All that can be refused without a store is refused before there is one.
@@ -322,21 +326,19 @@ void Engine::Impl::take_blobs(const Catalog& catalog) {
 void Engine::Impl::note(const std::string& text) { notes += (notes.empty() ? "" : "; ") + text; }
 
 Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
-  return pager->sweep(
-      Pager::Mode::create, step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
-        for (const auto& segment : parts.plan.segments(parts.plan.visits()[tile]))
-          if (segment.state == static_cast<std::uint32_t>(StateId::master))
-            initial(segment.param, {segment.first, segment.count}, segment_floats(bytes, segment));
-        return {};
-      });
+  return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
+    for (const auto& segment : parts.plan.segments(parts.plan.tiles()[tile]))
+      if (segment.state == static_cast<std::uint32_t>(StateId::master))
+        initial(segment.param, {segment.first, segment.count}, segment_floats(bytes, segment));
+    return {};
+  });
 }
 
 Result<> Engine::Impl::fill_from(const Checkpoint& checkpoint) {
   StateSource source(checkpoint, config.model);
-  return pager->sweep(Pager::Mode::create, step,
-                      [&](std::uint64_t tile, std::span<std::byte> bytes) {
-                        return source.fill(parts.plan.segments(parts.plan.visits()[tile]), bytes);
-                      });
+  return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) {
+    return source.fill(parts.plan.segments(parts.plan.tiles()[tile]), bytes);
+  });
 }
 
 }  // namespace ebb::libmuon

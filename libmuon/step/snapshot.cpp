@@ -19,7 +19,7 @@ PendingSnapshot::~PendingSnapshot() {
 void Engine::Impl::make_durable(PendingSnapshot& snapshot) {
   snapshot.word.wait(PendingSnapshot::Word::none);
   if (snapshot.word == PendingSnapshot::Word::never) return;
-  snapshot.result = pager->finish_cut();
+  snapshot.result = sweep->cache().finish_cut();
   if (snapshot.result) {
     const libswap::TraceSpan span(config.trace, parts.plan.rank(), libswap::Lane::commit,
                                   "prepare");
@@ -68,8 +68,9 @@ formats::native::Manifest Engine::Impl::manifest() const {
 
 Result<bool> Engine::Impl::begin_snapshot() {
   const auto begin = std::chrono::steady_clock::now();
+  EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
   EBB_TRY(settle_snapshot(SettleMode::poll));
-  EBB_TRY(agree_all(broken ? Result<>(*broken) : store->usable(), "beginning a snapshot"));
+  EBB_TRY(agree_all(store->usable(), "beginning a snapshot"));
   const bool room = store->can_cut().has_value();
   EBB_TRY_ASSIGN(const std::int64_t all_can, ranks.agree(!pending && room ? 1 : 0));
   if (all_can == 0) {
@@ -86,7 +87,7 @@ Result<bool> Engine::Impl::begin_snapshot() {
   next->step = step;
   pending = std::move(next);
   pending->generation = store->cut(step);
-  pager->begin_cut();
+  sweep->cache().begin_cut();
   pending->word = PendingSnapshot::Word::go;
   pending->word.notify_one();
   stats.snapshot_s += libswap::seconds_since(begin);
@@ -94,6 +95,7 @@ Result<bool> Engine::Impl::begin_snapshot() {
 }
 
 Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
+  EBB_TRY(agree_all(not_stopped(), "waiting for a snapshot"));
   EBB_TRY(settle_snapshot(SettleMode::wait));
   EBB_TRY(agree_all(store->usable(), "waiting for a snapshot"));
   if (abandoned) return *abandoned;

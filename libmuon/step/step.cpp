@@ -45,7 +45,7 @@ Copy copy_of(const Layout& gradients, Rank rank) {
 // The sum is exact, so it may be cut anywhere; small pieces are still in the cache when they are
 // read a second time.
 Looked look_at(const ModelSpec& model, std::span<const std::span<const float>> gradients,
-               const Copy& copy, Pool& pool) {
+               const Copy& copy, libswap::Pool& pool) {
   constexpr std::size_t kChunk = 64u << 10;
   struct Chunk {
     std::span<const float> values;
@@ -88,8 +88,6 @@ void Engine::Impl::reserve_buffers() {
     if (!plan.in_place(i, plan.gradients())) own_gradients[i].resize(own);
     if (!plan.in_place(i, plan.weights())) own_weights[i].resize(own);
   }
-  u.resize(plan.largest_item());
-  o.resize(plan.largest_item());
 }
 
 std::span<const float> Engine::Impl::own_gradient(std::uint32_t param) const {
@@ -110,7 +108,7 @@ Result<> Engine::Impl::agree_all(const Result<>& mine, std::string_view doing) {
 }
 
 Result<> Engine::Impl::check_ready(const StepArgs& args) const {
-  if (broken) return *broken;
+  EBB_TRY(not_stopped());
   if (weights_owed) return *weights_owed;
   EBB_TRY(store->usable());
   EBB_TRY(validate(args));
@@ -174,26 +172,53 @@ Result<> Engine::Impl::weights_out() {
   return {};
 }
 
-// From here on the state moves: whatever fails, this gradient is never applied again.
-Result<> Engine::Impl::apply(float grad_scale) {
+std::uint64_t Engine::Impl::steps_taken(std::uint32_t param) const {
+  if (steps_ahead.empty()) return step;
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(step) + steps_ahead[param]);
+}
+
+// From here on the state moves: whatever fails, this gradient is never applied again to what has
+// seen it.
+Result<StepResult> Engine::Impl::finish_step() {
   const std::string which = compose("step {}", step + 1);
-  Result<> swept = agree_all(update_sweep(grad_scale), "sweeping its state");
-  gradient_given.assign(gradient_given.size(), false);
-  if (!swept) {
-    broken =
-        Error{Code::state,
-              compose("this engine stopped in the middle of {}: {}", which, swept.error().message),
-              "open the store again: the last committed generation resumes"};
-    return swept;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto stalls = [&] {
+    const libswap::PagerStats pager = sweep->cache().stats();
+    return pager.stall_read_s + pager.stall_cut_s;
+  };
+  const double stalled = stalls();
+  const Result<> swept = sweep->update();
+  stats.compute_s += libswap::seconds_since(begin) - (stalls() - stalled);
+  const Result<std::int64_t> all_swept = ranks.agree(swept ? 1 : 0);
+  if (!all_swept) {
+    broken = Error{
+        Code::state,
+        compose("this engine stopped in the middle of {}: {}", which, all_swept.error().message),
+        "open the store again: the last committed generation resumes"};
+    return all_swept.error();
   }
+  if (*all_swept == 0) {
+    const Error cause = swept ? Error{Code::peer, "another rank failed while sweeping its state",
+                                      "its own message says why"}
+                              : swept.error();
+    stopped = Error{Code::state,
+                    compose("this engine stopped in the middle of {}: {}", which, cause.message),
+                    "continue_step() goes on with it, abandon_step() goes back to the last "
+                    "committed generation"};
+    return cause;
+  }
+  stopped.reset();
+  gradient_given.assign(gradient_given.size(), false);
   ++step;
-  Result<> handed_out = weights_out();
-  if (!handed_out)
+  ++stats.steps;
+  if (Result<> handed_out = weights_out(); !handed_out) {
     weights_owed = Error{Code::state,
                          compose("the weights of {} were not handed out to all ranks: {}", which,
                                  handed_out.error().message),
                          "install_weights() hands them out"};
-  return handed_out;
+    return std::move(handed_out).error();
+  }
+  return running;
 }
 
 Result<StepResult> Engine::step(const StepArgs& args) {
@@ -203,24 +228,27 @@ Result<StepResult> Engine::step(const StepArgs& args) {
   EBB_TRY(self.agree_all(self.check_ready(args), "checking its step"));
   EBB_TRY(same_everywhere(self.ranks, settings_of(args, self.config.model)));
   EBB_TRY(self.settle_snapshot(Impl::SettleMode::poll));
-  EBB_TRY_ASSIGN(const StepResult result, self.check_step(args));
-  if (!result.skipped) {
+  EBB_TRY_ASSIGN(self.running, self.check_step(args));
+  if (self.running.skipped) {
+    self.gradient_given.assign(self.gradient_given.size(), false);
+    ++self.stats.steps;
+  } else {
     EBB_TRY(self.gradients_in());
-    EBB_TRY(self.apply(static_cast<float>(args.inv_scale * result.clip)));
+    self.sweep->begin_update(self.step + 1, static_cast<float>(args.inv_scale * self.running.clip));
+    EBB_TRY(self.finish_step());
   }
-  self.gradient_given.assign(self.gradient_given.size(), false);
-  ++self.stats.steps;
   self.stats.step_s += libswap::seconds_since(begin);
-  return result;
+  return self.running;
 }
 
 Result<> Engine::install_weights() {
+  EBB_TRY(impl_->agree_all(impl_->not_stopped(), "installing its weights"));
   for (std::uint32_t i = 0; i < impl_->config.model.params.size(); ++i)
     if (!impl_->bound[i])
       return Error{Code::usage,
                    "parameter " + impl_->config.model.params[i].name + " has no weights bound",
                    "call bind_weights for all first"};
-  EBB_TRY(impl_->agree_all(impl_->look_sweep(), "reading its weights"));
+  EBB_TRY(impl_->agree_all(impl_->sweep->look(), "reading its weights"));
   EBB_TRY(impl_->weights_out());
   impl_->weights_owed.reset();
   return {};

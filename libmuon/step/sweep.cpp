@@ -1,14 +1,15 @@
-// Phase 2: what happens to each tile as the pager brings it. No communication here.
-#include <algorithm>
-#include <chrono>
+#include "ebb/libmuon/step/sweep.h"
 
-#include "ebb/libmuon/step/engine_impl.h"
-#include "ebb/libswap/sys/process.h"
+#include <algorithm>
+
+#include "ebb/libmuon/kernels/kernels.h"
 
 namespace ebb::libmuon {
 
 using libswap::Lane;
-using libswap::Pager;
+using libswap::Stream;
+using libswap::TileCache;
+using libswap::TileVisit;
 using libswap::TraceSpan;
 
 namespace {
@@ -21,119 +22,201 @@ std::span<float> floats(std::span<std::byte> tile) {
 }
 
 template <typename Job>
-void in_ranges(Pool& pool, std::uint64_t count, const Job& job) {
+void in_ranges(libswap::Pool& pool, std::uint64_t count, const Job& job) {
   pool.run(formats::div_ceil(count, kPoolElems), [&](std::size_t i) {
     const std::uint64_t first = i * kPoolElems;
     job(first, std::min(kPoolElems, count - first));
   });
 }
 
+// Elements of the largest item that uses update 0, or 1.
+std::uint64_t largest_update(const StatePlan& plan, std::size_t parity) {
+  std::uint64_t largest = 0;
+  for (std::size_t item = parity; item < plan.items().size(); item += 2)
+    if (plan.muon(plan.items()[item].parts.front().param))
+      largest = std::max(largest, plan.items()[item].elems);
+  return largest;
+}
+
+std::uint64_t scratch_bytes(const ModelSpec& model, const StatePlan& plan) {
+  std::uint64_t scratch = 0;
+  for (const Item& item : plan.items())
+    for (const ItemPart& part : item.parts)
+      if (const Shape& shape = model.params[part.param].shape; plan.muon(part.param))
+        scratch = std::max(scratch, newton_schulz_scratch_bytes(shape[0], shape[1]));
+  return scratch;
+}
+
+std::vector<TileVisit> visits(const std::vector<std::uint64_t>& tiles, TileCache::Use use) {
+  std::vector<TileVisit> visits;
+  for (const std::uint64_t tile : tiles) visits.push_back({tile, use});
+  return visits;
+}
+
 }  // namespace
 
-Result<> Engine::Impl::update_sweep(float grad_scale) {
-  const auto begin = std::chrono::steady_clock::now();
-  const double stalled = pager->stats().stall_read_s + pager->stats().stall_cut_s;
-  const StatePlan& plan = parts.plan;
-  EBB_TRY(pager->sweep(Pager::Mode::update, step + 1,
-                       [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
-                         const Visit& visit = plan.visits()[tile];
-                         if (visit.kind == VisitKind::momentum)
-                           visit_momentum(visit, floats(bytes), grad_scale);
-                         else if (visit.kind == VisitKind::master)
-                           visit_master(visit, floats(bytes));
-                         else
-                           visit_adam(visit, floats(bytes), grad_scale);
-                         return {};
-                       }));
-  const double now = pager->stats().stall_read_s + pager->stats().stall_cut_s;
-  stats.compute_s += libswap::seconds_since(begin) - (now - stalled);
+std::uint64_t Sweep::workspace_bytes(const ModelSpec& model, const StatePlan& plan) {
+  return (largest_update(plan, 0) + largest_update(plan, 1)) * sizeof(float) +
+         scratch_bytes(model, plan);
+}
+
+Sweep::Sweep(const Parts& parts, Ports ports) : parts_(parts), ports_(std::move(ports)) {}
+
+Sweep::~Sweep() {
+  for (const Update& update : update_) wait(update.orthogonal);
+}
+
+Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, const libswap::TileBudget& budget,
+                                           Ports ports) {
+  std::unique_ptr<Sweep> sweep(new Sweep(parts, std::move(ports)));
+  const auto schedule = parts.plan.schedule();
+  EBB_TRY_ASSIGN(sweep->cache_,
+                 TileCache::open(parts.io, parts.store, parts.pool, budget, schedule, parts.trace));
+  sweep->updates_ = std::make_unique<Stream>(
+      *sweep->cache_, visits(schedule, TileCache::Use::modify), Stream::Repeats::yes);
+  for (const std::size_t parity : {0u, 1u})
+    sweep->update_[parity].values.resize(largest_update(parts.plan, parity));
+  EBB_TRY_ASSIGN(sweep->scratch_,
+                 libswap::AlignedBuffer::allocate(scratch_bytes(parts.model, parts.plan)));
+  return sweep;
+}
+
+Result<> Sweep::create(std::uint64_t step,
+                       const std::function<Result<>(std::uint64_t, std::span<std::byte>)>& fill) {
+  Stream stream(*cache_, visits(parts_.plan.schedule(), TileCache::Use::create),
+                Stream::Repeats::no);
+  stream.begin(step);
+  while (!stream.ended()) {
+    EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
+    EBB_TRY(fill(lease.tile, lease.bytes));
+    stream.give_back(lease, {});
+  }
+  return cache_->settle();
+}
+
+Result<> Sweep::look() {
+  std::vector<std::uint64_t> tiles;
+  for (std::uint64_t tile = 0; tile < parts_.plan.tiles().size(); ++tile)
+    if (parts_.plan.tiles()[tile].kind != TileKind::momentum) tiles.push_back(tile);
+  Stream stream(*cache_, visits(tiles, TileCache::Use::read), Stream::Repeats::no);
+  stream.begin(0);
+  while (!stream.ended()) {
+    EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
+    for (const StatePlan::Span& span : parts_.plan.spans(parts_.plan.tiles()[lease.tile]))
+      hand_out(span, floats(lease.bytes).subspan(span.tile_first, span.range.count));
+    stream.give_back(lease, {});
+  }
   return {};
 }
 
-// Reads every tile and hands out the weights it holds.
-Result<> Engine::Impl::look_sweep() {
-  const StatePlan& plan = parts.plan;
-  return pager->sweep(Pager::Mode::look, step,
-                      [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
-                        const Visit& visit = plan.visits()[tile];
-                        if (visit.kind == VisitKind::momentum) return {};
-                        for (const StatePlan::Span& span : plan.spans(visit))
-                          hand_out(span, floats(bytes).subspan(span.visit_first, span.range.count));
-                        return {};
-                      });
+void Sweep::begin_update(std::uint64_t step, float grad_scale) {
+  grad_scale_ = grad_scale;
+  updates_->begin(step);
 }
 
-void Engine::Impl::visit_momentum(const Visit& visit, std::span<float> tile, float grad_scale) {
-  const Item& item = parts.plan.items()[visit.item];
+Result<> Sweep::update() {
+  while (!updates_->ended()) EBB_TRY(update_tile());
+  return cache_->settle();
+}
+
+void Sweep::go_on() { cache_->go_on(); }
+
+Result<> Sweep::update_tile() {
+  EBB_TRY_ASSIGN(const Stream::Lease lease, updates_->take());
+  const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+  if (entry.kind == TileKind::momentum)
+    momentum(entry, floats(lease.bytes));
+  else if (entry.kind == TileKind::master)
+    master(entry, floats(lease.bytes));
+  else
+    adam(entry, floats(lease.bytes));
+  updates_->give_back(lease, {});
+  return {};
+}
+
+void Sweep::wait(const libswap::Event& event) {
+  if (event.passed()) return;
+  const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "Newton-Schulz");
+  parts_.pool.help_until([&] { return event.passed(); });
+}
+
+template <typename Spec>
+const Spec& Sweep::spec_of(std::uint32_t param) const {
+  return std::get<Spec>(parts_.model.groups[parts_.model.params[param].group]);
+}
+
+std::span<const float> Sweep::gradient_of(const StatePlan::Span& span) const {
+  const std::uint64_t own_first = parts_.plan.own_range(span.param).first;
+  return ports_.gradient(span.param).subspan(span.range.first - own_first, span.range.count);
+}
+
+void Sweep::momentum(const TileEntry& entry, std::span<float> tile) {
+  const Item& item = parts_.plan.items()[entry.item];
+  Update& update = update_[entry.item % 2];
   {
-    const TraceSpan trace(config.trace, parts.plan.rank(), Lane::compute, "momentum");
-    for (const StatePlan::Span& span : parts.plan.spans(visit)) {
-      const auto& spec = std::get<MuonSpec>(config.model.groups[group_of(span.param)]);
-      const std::uint64_t own_first = parts.plan.own_range(span.param).first;
-      const auto g = own_gradient(span.param).subspan(span.range.first - own_first);
-      const auto m = tile.subspan(span.visit_first);
-      const auto out = std::span(u).subspan(visit.first + span.visit_first);
-      in_ranges(pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
-        momentum_range(spec, grad_scale, g.subspan(first, count), m.subspan(first, count),
-                       out.subspan(first, count));
+    const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "momentum");
+    for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
+      const auto& spec = spec_of<MuonSpec>(span.param);
+      const auto g = gradient_of(span);
+      const auto m = tile.subspan(span.tile_first);
+      const auto u = std::span(update.values).subspan(entry.first + span.tile_first);
+      in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
+        momentum_range(spec, grad_scale_, g.subspan(first, count), m.subspan(first, count),
+                       u.subspan(first, count));
       });
     }
   }
-  if (visit.first + visit.count == item.elems) orthogonalize(item);
+  if (entry.first + entry.count == item.elems) orthogonalize(item, update);
 }
 
-void Engine::Impl::orthogonalize(const Item& item) {
-  const TraceSpan trace(config.trace, parts.plan.rank(), Lane::compute, "Newton-Schulz");
+// The pool does chains one after the other: they share the scratch.
+void Sweep::orthogonalize(const Item& item, Update& update) {
   for (const ItemPart& part : item.parts) {
-    const Shape& shape = config.model.params[part.param].shape;
-    newton_schulz[group_of(part.param)]->run(
-        shape[0], shape[1], std::span<const float>(u).subspan(part.item_first, part.range.count),
-        std::span(o).subspan(part.item_first, part.range.count));
+    const Shape& shape = parts_.model.params[part.param].shape;
+    const auto u = std::span(update.values).subspan(part.item_first, part.range.count);
+    update.orthogonal = parts_.pool.begin(
+        newton_schulz(spec_of<MuonSpec>(part.param), shape[0], shape[1], u, scratch_.bytes()));
   }
 }
 
-void Engine::Impl::visit_master(const Visit& visit, std::span<float> tile) {
-  const TraceSpan trace(config.trace, parts.plan.rank(), Lane::compute, "apply");
-  for (const StatePlan::Span& span : parts.plan.spans(visit)) {
-    const auto& spec = std::get<MuonSpec>(config.model.groups[group_of(span.param)]);
-    const Shape& shape = config.model.params[span.param].shape;
-    const auto out = std::span<const float>(o).subspan(visit.first + span.visit_first);
-    const auto w = tile.subspan(span.visit_first, span.range.count);
-    in_ranges(pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
-      apply_range(spec, shape[0], shape[1], out.subspan(first, count), w.subspan(first, count));
+void Sweep::master(const TileEntry& entry, std::span<float> tile) {
+  const Update& update = update_[entry.item % 2];
+  wait(update.orthogonal);
+  const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "apply");
+  for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
+    const auto& spec = spec_of<MuonSpec>(span.param);
+    const Shape& shape = parts_.model.params[span.param].shape;
+    const auto o = std::span<const float>(update.values).subspan(entry.first + span.tile_first);
+    const auto w = tile.subspan(span.tile_first, span.range.count);
+    in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
+      apply_range(spec, shape[0], shape[1], o.subspan(first, count), w.subspan(first, count));
     });
     hand_out(span, w);
   }
 }
 
-std::uint64_t Engine::Impl::steps_taken(std::uint32_t param) const {
-  if (steps_ahead.empty()) return step;
-  return static_cast<std::uint64_t>(static_cast<std::int64_t>(step) + steps_ahead[param]);
-}
-
-void Engine::Impl::visit_adam(const Visit& visit, std::span<float> tile, float grad_scale) {
-  const TraceSpan trace(config.trace, parts.plan.rank(), Lane::compute, "AdamW");
-  const std::uint64_t stride = StatePlan::adam_stride(visit) / sizeof(float);
-  for (const StatePlan::Span& span : parts.plan.spans(visit)) {
-    const auto& spec = std::get<AdamSpec>(config.model.groups[group_of(span.param)]);
-    const std::uint64_t taken = steps_taken(span.param);
-    const std::uint64_t own_first = parts.plan.own_range(span.param).first;
-    const auto g = own_gradient(span.param).subspan(span.range.first - own_first);
-    const auto w = tile.subspan(span.visit_first, span.range.count);
-    const auto m = tile.subspan(stride + span.visit_first);
-    const auto v = tile.subspan(2 * stride + span.visit_first);
-    in_ranges(pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
-      adamw_range(spec, taken + 1, grad_scale, g.subspan(first, count), w.subspan(first, count),
+void Sweep::adam(const TileEntry& entry, std::span<float> tile) {
+  const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "AdamW");
+  const std::uint64_t stride = StatePlan::adam_stride(entry) / sizeof(float);
+  for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
+    const auto& spec = spec_of<AdamSpec>(span.param);
+    const std::uint64_t taken = ports_.steps_taken(span.param);
+    const auto g = gradient_of(span);
+    const auto w = tile.subspan(span.tile_first, span.range.count);
+    const auto m = tile.subspan(stride + span.tile_first);
+    const auto v = tile.subspan(2 * stride + span.tile_first);
+    in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
+      adamw_range(spec, taken + 1, grad_scale_, g.subspan(first, count), w.subspan(first, count),
                   m.subspan(first, count), v.subspan(first, count));
     });
     hand_out(span, w);
   }
 }
 
-void Engine::Impl::hand_out(const StatePlan::Span& span, std::span<const float> new_weights) {
-  const std::span<float> own = own_weight(span.param);
+void Sweep::hand_out(const StatePlan::Span& span, std::span<const float> new_weights) {
+  const std::span<float> own = ports_.weight(span.param);
   if (own.empty()) return;
-  const std::uint64_t first = span.range.first - parts.plan.own_range(span.param).first;
+  const std::uint64_t first = span.range.first - parts_.plan.own_range(span.param).first;
   std::ranges::copy(new_weights, own.subspan(first).begin());
 }
 

@@ -84,6 +84,7 @@ const std::vector<std::string> kFloors = {
     "formats/megatron",
     "formats",
     "libswap/sys",
+    "libswap/device",
     "libswap",
     "libswap/queue libswap/tree",
     "libswap/testing",

@@ -60,11 +60,10 @@ std::vector<double> oracle(const MuonSpec& spec, Shape shape, const std::vector<
 
 std::vector<float> run(const MuonSpec& spec, Shape shape, std::span<const float> u,
                        std::uint32_t threads) {
-  const auto pool = Pool::start(threads);
+  const auto pool = libswap::Pool::start(threads);
   if (!pool) return {};
-  NewtonSchulz newton_schulz(spec, **pool);
-  std::vector<float> o(u.size(), -1.0f);
-  newton_schulz.run(shape.rows, shape.cols, u, o);
+  std::vector<float> o(u.begin(), u.end());
+  orthogonalize(spec, shape.rows, shape.cols, o, **pool);
   return o;
 }
 
@@ -135,15 +134,18 @@ TEST(NewtonSchulz, BitsDependOnNeitherThreadsNorAddressesNorEarlierCalls) {
     for (const std::uint32_t threads : {2u, 5u})
       EXPECT_TRUE(same_bits(run(spec, shape, u, threads), expected));
 
-    const auto started = Pool::start(2);
+    const auto started = libswap::Pool::start(2);
     ASSERT_TRUE(started);
-    Pool& pool = **started;
-    NewtonSchulz used(spec, pool);
-    std::vector<float> other(200 * 300, 0.5f), shifted(count + 3), o(count + 5);
-    used.run(200, 300, other, other);
+    libswap::Pool& pool = **started;
+    std::vector<float> shifted(count + 3);
     std::copy(u.begin(), u.end(), shifted.begin() + 3);
-    const auto output = std::span(o).subspan(5);
-    used.run(shape.rows, shape.cols, std::span(shifted).subspan(3), output);
+    const auto output = std::span(shifted).subspan(3);
+    // Whatever lies in the scratch.
+    std::vector<std::byte> scratch(newton_schulz_scratch_bytes(shape.rows, shape.cols) + 64,
+                                   std::byte{0x7f});
+    const libswap::Event done =
+        pool.begin(newton_schulz(spec, shape.rows, shape.cols, output, scratch));
+    pool.help_until([&] { return done.passed(); });
     EXPECT_TRUE(same_bits(output, expected)) << shape.rows << " x " << shape.cols;
   }
 }
@@ -212,7 +214,7 @@ TEST(NewtonSchulz, CountsItsWorkAndItsMemory) {
   // Four panels: ten of sixteen blocks of the symmetric products.
   EXPECT_EQ(newton_schulz_flops(512, 2048, 1),
             2 * (0.625 * 512 * 512 * (2048 + 512) + 512.0 * 512 * 2048));
-  EXPECT_EQ(NewtonSchulz::scratch_bytes(100, 201), 4u * 2 * 100 * (208 + 112));
+  EXPECT_EQ(newton_schulz_scratch_bytes(100, 201), 4u * 2 * 100 * (208 + 112));
 }
 
 TEST(Kernels, TheFingerprintNamesTheLibraryItsInstructionsAndThePrecision) {

@@ -28,16 +28,15 @@ void follow_muon(const std::string& name, MuonSpec spec, std::uint64_t rows, std
     return number_after(text, {"runs", run, "tolerance", key});
   };
   spec.weight_decay = number_after(text, {"runs", "as_is", "weight_decay"});
-  const auto started = Pool::start(2);
+  const auto started = libswap::Pool::start(2);
   ASSERT_TRUE(started);
-  Pool& pool = **started;
-  NewtonSchulz newton_schulz(spec, pool);
+  libswap::Pool& pool = **started;
 
   auto w = trace.tensor("param.0");
-  std::vector<float> m(w.size()), u(w.size()), o(w.size());
+  std::vector<float> m(w.size()), o(w.size());
   for (int step = 1; step <= 20; ++step) {
-    momentum_range(spec, 1.0f, trace.gradient(step), m, u);
-    newton_schulz.run(rows, cols, u, o);
+    momentum_range(spec, 1.0f, trace.gradient(step), m, o);
+    orthogonalize(spec, rows, cols, o, pool);
     apply_range(spec, rows, cols, o, w);
     if (!in_trace(step)) continue;
     const std::string number = std::to_string(step);
@@ -49,7 +48,8 @@ void follow_muon(const std::string& name, MuonSpec spec, std::uint64_t rows, std
     EXPECT_LE(trace.update_distance("fp32", step, w),
               2 * tolerance("fp32", "update." + number + "_vs_fp64"));
   }
-  newton_schulz.run(rows, cols, trace.tensor("fp32.U.1"), o);
+  o = trace.tensor("fp32.U.1");
+  orthogonalize(spec, rows, cols, o, pool);
   EXPECT_LE(relative_distance(o, trace.tensor("fp32.O.1")),
             2 * tolerance("fp32", "O_given_U_vs_fp64"));
 }

@@ -15,8 +15,8 @@ using libmuon::AdamSpec;
 using libmuon::ModelSpec;
 using libmuon::MuonSpec;
 using libmuon::StatePlan;
-using libmuon::Visit;
-using libmuon::VisitKind;
+using libmuon::TileEntry;
+using libmuon::TileKind;
 
 ModelSpec model_of_many_shapes() {
   ModelSpec model;
@@ -40,8 +40,8 @@ Counts count_elements(const ModelSpec& model, std::uint32_t ranks, Policy policy
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const auto plan = StatePlan::make(model, over(ranks, policy), tile_bytes, Rank{rank});
     EXPECT_TRUE(plan) << plan.error().message;
-    for (const Visit& visit : (*plan).visits()) {
-      for (const auto& segment : (*plan).segments(visit)) {
+    for (const TileEntry& tile : (*plan).tiles()) {
+      for (const auto& segment : (*plan).segments(tile)) {
         EXPECT_LE(segment.offset + segment.count * 4, tile_bytes);
         auto& held = counts[{segment.param, segment.state}];
         held.resize(formats::volume(model.params[segment.param].shape));
@@ -65,15 +65,34 @@ TEST(StatePlan, HoldsEveryElementOfEveryStateOnceOverAllRanks) {
       }
 }
 
-TEST(StatePlan, VisitsMomentumOfAMatrixBeforeItsMaster) {
-  const auto plan = StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), 4096, Rank{0});
-  ASSERT_TRUE(plan);
-  std::map<std::uint32_t, bool> master_seen;
-  for (const Visit& visit : (*plan).visits()) {
-    if (visit.kind == VisitKind::master) master_seen[visit.item] = true;
-    if (visit.kind == VisitKind::momentum) {
-      EXPECT_FALSE(master_seen[visit.item]);
+// M0 M1 W0 M2 W1 ...: an item's masters come behind its own momentum and the next item's, and
+// before the one after that needs the place of its update.
+TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
+  for (const std::uint64_t tile_bytes : {4096u, 8192u, 65536u}) {
+    const auto plan =
+        StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), tile_bytes, Rank{0});
+    ASSERT_TRUE(plan);
+    const auto schedule = (*plan).schedule();
+    std::vector<int> visited((*plan).tiles().size());
+    std::map<std::pair<TileKind, std::uint32_t>, std::uint64_t> elems;
+    for (const std::uint64_t tile : schedule) {
+      ++visited[tile];
+      const TileEntry& entry = (*plan).tiles()[tile];
+      if (entry.kind == TileKind::adam) continue;
+      EXPECT_EQ((elems[{entry.kind, entry.item}]), entry.first) << "a tile out of order";
+      elems[{entry.kind, entry.item}] += entry.count;
+      const auto whole = [&](TileKind kind, std::uint32_t item) {
+        return elems[{kind, item}] == (*plan).items()[item].elems;
+      };
+      if (entry.kind == TileKind::master) {
+        EXPECT_TRUE(whole(TileKind::momentum, entry.item));
+        const bool last = entry.item + 2 == (*plan).items().size();  // behind it lies AdamW's
+        EXPECT_TRUE(last || whole(TileKind::momentum, entry.item + 1)) << entry.item;
+      } else if (entry.item >= 2) {
+        EXPECT_TRUE(whole(TileKind::master, entry.item - 2)) << entry.item;
+      }
     }
+    for (const int times : visited) EXPECT_EQ(times, 1);
   }
 }
 
@@ -81,7 +100,7 @@ TEST(StatePlan, PutsSmallMatricesIntoOneItem) {
   const auto plan =
       StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), 65536, Rank{0});
   ASSERT_TRUE(plan);
-  EXPECT_EQ((*plan).visits().size(), 3u) << "all matrices' momentum, all masters, all AdamW";
+  EXPECT_EQ((*plan).tiles().size(), 3u) << "all matrices' momentum, all masters, all AdamW";
 }
 
 TEST(StatePlan, BalancesOwnersWithinTheLargestMatrix) {
@@ -115,7 +134,7 @@ TEST(StatePlan, IsIdenticalOnAllRanksAsFarAsItsDigestGoes) {
 }
 
 // As many tiles again, four times as many parameters: the same work for each of them.
-TEST(StatePlan, FindsAVisitsPartsInTimeThatGrowsWithTheModelOnly) {
+TEST(StatePlan, FindsATilesPartsInTimeThatGrowsWithTheModelOnly) {
   const auto seconds = [](std::uint64_t params) {
     ModelSpec model;
     model.groups = {AdamSpec{}};
@@ -127,7 +146,7 @@ TEST(StatePlan, FindsAVisitsPartsInTimeThatGrowsWithTheModelOnly) {
     for (int round = 0; round < 3; ++round) {
       std::uint64_t spans = 0;
       const std::clock_t begin = std::clock();
-      for (const Visit& visit : (*plan).visits()) spans += (*plan).spans(visit).size();
+      for (const TileEntry& tile : (*plan).tiles()) spans += (*plan).spans(tile).size();
       best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
       EXPECT_GE(spans, params);
     }

@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <string>
 
 #include "ebb/formats/conversion/memory_content.h"
 #include "ebb/formats/native/store_files.h"
+#include "ebb/libswap/pager/tile_cache.h"
 #include "ebb/libswap/queue/io_queue.h"
 #include "tests/libmuon/support/reference.h"
 #include "tests/libmuon/support/training.h"
@@ -256,7 +258,7 @@ formats::native::Manifest manifest_of(const libmuon::StatePlan& plan,
     manifest.params.push_back({param.name, param.shape, param.group});
   for (const auto& group : model.groups)
     manifest.groups.push_back(std::visit([](const auto& spec) { return to_group(spec); }, group));
-  for (const auto& visit : plan.visits()) {
+  for (const auto& visit : plan.tiles()) {
     formats::native::Tile tile;
     tile.segments = plan.segments(visit);
     tile.used_bytes = tile.segments.back().offset + tile.segments.back().count * sizeof(float);
@@ -276,7 +278,7 @@ TEST(Continuity, AStoreWithItsTilesInOtherPlacesIsTransferredNotResumed) {
   {
     const auto plan = libmuon::StatePlan::make(model, config.partition, config.tile_bytes, Rank{0});
     ASSERT_TRUE(plan);
-    ASSERT_EQ((*plan).visits().size(), 2u);
+    ASSERT_EQ((*plan).tiles().size(), 2u);
     World world(disk(), directory.path(), 1);
     const auto fresh = world.swap().fresh();
     ASSERT_TRUE(fresh);
@@ -292,17 +294,21 @@ TEST(Continuity, AStoreWithItsTilesInOtherPlacesIsTransferredNotResumed) {
     ASSERT_TRUE((*store)->recover(alone));
     auto manifest = manifest_of(*plan, model);
     std::swap(manifest.tiles[0], manifest.tiles[1]);
-    auto pager = libswap::Pager::open(world.io(), **store, {2, 0}, nullptr);
-    ASSERT_TRUE(pager);
-    ASSERT_TRUE((*pager)->sweep(libswap::Pager::Mode::create, 5, [](auto tile, auto bytes) {
+    const std::array<std::uint64_t, 2> order = {0, 1};
+    libswap::Pool pool;
+    auto cache = libswap::TileCache::open(world.io(), **store, pool, {2, 0}, order, nullptr);
+    ASSERT_TRUE(cache);
+    for (const std::uint64_t tile : order) {
+      const auto bytes = (*cache)->acquire(tile, libswap::TileCache::Use::create);
+      ASSERT_TRUE(bytes);
       const float value = tile == 0 ? 3.0f : 0.001f;  // master, momentum
-      for (std::size_t at = 0; at + 4 <= bytes.size(); at += 4)
-        std::memcpy(bytes.data() + at, &value, 4);
-      return Result<>();
-    }));
+      for (std::size_t at = 0; at + 4 <= (*bytes).size(); at += 4)
+        std::memcpy((*bytes).data() + at, &value, 4);
+      (*cache)->release_changed(tile, 5, {});
+    }
     (*store)->cut(5);
-    (*pager)->begin_cut();
-    ASSERT_TRUE((*pager)->finish_cut());
+    (*cache)->begin_cut();
+    ASSERT_TRUE((*cache)->finish_cut());
     ASSERT_EQ(*(*store)->agree(alone, (*store)->prepare(manifest)),
               libswap::Store::Settled::committed);
     ASSERT_TRUE(world.swap().adopt());

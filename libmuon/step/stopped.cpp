@@ -1,0 +1,93 @@
+// A step that an I/O error cut: going on with it, or back to the last committed generation.
+#include <chrono>
+
+#include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libswap/sys/process.h"
+
+namespace ebb::libmuon {
+
+Result<> Engine::Impl::not_stopped() const {
+  if (broken) return *broken;
+  if (stopped) return *stopped;
+  return {};
+}
+
+// A generation that was pending when the step stopped is settled first: its writes and the step's
+// are the same disk's.
+Result<StepResult> Engine::Impl::go_on() {
+  Result<> can;
+  if (broken)
+    can = *broken;
+  else if (!stopped)
+    can = Error{Code::state, "no step is stopped: there is nothing to continue",
+                "step() makes the next one"};
+  EBB_TRY(agree_all(can, "continuing its step"));
+  EBB_TRY(settle_snapshot(SettleMode::wait));
+  sweep->go_on();
+  return finish_step();
+}
+
+Result<> Engine::Impl::go_back() {
+  Result<> can;
+  if (broken)
+    can = *broken;
+  else if (const auto current = directory.current(); !current)
+    can = Error{Code::state, directory.path().string() + " holds no committed generation"};
+  EBB_TRY(agree_all(can, "going back"));
+  EBB_TRY(settle_snapshot(SettleMode::wait));
+  // An export reads through the store that would be opened a second time.
+  EBB_TRY(agree_all(store.use_count() == 1
+                        ? Result<>()
+                        : Error{Code::busy, "an export holds a generation of this store",
+                                "finish the export, then go back"},
+                    "going back"));
+  stats = all_stats();
+  sweep.reset();
+  store.reset();
+  notes.clear();
+  EBB_TRY_ASSIGN(const bool resumed, resume(*directory.current()));
+  EBB_CHECK(resumed);  // it was this engine that wrote it
+  stopped.reset();
+  weights_owed.reset();
+  abandoned.reset();
+  gradient_given.assign(gradient_given.size(), false);
+  return {};
+}
+
+EngineStats Engine::Impl::all_stats() const {
+  EngineStats all = stats;
+  if (sweep == nullptr) return all;
+  const libswap::PagerStats pager = sweep->cache().stats();
+  all.read_bytes += pager.read_bytes;
+  all.written_bytes += pager.written_bytes;
+  all.cut_bytes += pager.cut_bytes;
+  all.retries += pager.retries;
+  all.stall_read_s += pager.stall_read_s;
+  all.stall_cut_s += pager.stall_cut_s;
+  return all;
+}
+
+Result<StepResult> Engine::continue_step() {
+  const auto begin = std::chrono::steady_clock::now();
+  const libswap::TraceSpan span(impl_->config.trace, impl_->parts.plan.rank(), libswap::Lane::step,
+                                "step, continued");
+  EBB_TRY_ASSIGN(const StepResult result, impl_->go_on());
+  impl_->stats.step_s += libswap::seconds_since(begin);
+  return result;
+}
+
+Result<> Engine::abandon_step() {
+  if (Result<> back = impl_->go_back(); !back) {
+    if (impl_->sweep == nullptr) {
+      impl_->broken = Error{Code::state,
+                            "this engine could not go back to the last committed generation: " +
+                                back.error().message,
+                            "open the store again"};
+      impl_->ranks.abort();  // nobody may wait for this rank in a collective it never reaches
+    }
+    return back;
+  }
+  return install_weights();
+}
+
+}  // namespace ebb::libmuon

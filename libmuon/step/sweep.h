@@ -1,0 +1,84 @@
+// Sweep: what happens to a rank's state, tile after tile, as the cache brings it. No communication.
+//
+// An update is a stream of tiles: momentum tiles make an item's U, a chain of the pool turns it
+// into O in the same place while the tiles of its neighbours are paged, master tiles apply it.
+// There is room for the updates of two items: the schedule (StatePlan::schedule) needs no more.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ebb/libmuon/plan/state_plan.h"
+#include "ebb/libswap/pager/stream.h"
+
+namespace ebb::libmuon {
+
+class Sweep {
+ public:
+  // What a sweep takes from its engine, by parameter; of this rank's own range.
+  struct Ports {
+    std::function<std::span<const float>(std::uint32_t param)> gradient;
+    // Where its new weights go; empty: nobody asked for them.
+    std::function<std::span<float>(std::uint32_t param)> weight;
+    std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
+  };
+  // All are borrowed; learning rates of the model may change between updates.
+  struct Parts {
+    const ModelSpec& model;
+    const StatePlan& plan;
+    libswap::IoQueue& io;
+    libswap::Store& store;
+    libswap::Pool& pool;
+    libswap::Trace* trace = nullptr;
+  };
+  static Result<std::unique_ptr<Sweep>> open(const Parts& parts, const libswap::TileBudget& budget,
+                                             Ports ports);
+  ~Sweep();  // waits for its I/O and its chains
+  static std::uint64_t workspace_bytes(const ModelSpec& model, const StatePlan& plan);
+
+  // Fills the tiles of a new store; `fill` gets each tile's number and its zeros.
+  Result<> create(std::uint64_t step,
+                  const std::function<Result<>(std::uint64_t, std::span<std::byte>)>& fill);
+  // Hands out all weights.
+  Result<> look();
+
+  // Gradients times `grad_scale` into the state, which is at `step` afterwards.
+  void begin_update(std::uint64_t step, float grad_scale);
+  // To the end, or to the first error of the disk: then again, after go_on(), with the same bits.
+  Result<> update();
+  void go_on();
+
+  libswap::TileCache& cache() { return *cache_; }
+
+ private:
+  // U of an item, later its O.
+  struct Update {
+    std::vector<float> values;
+    libswap::Event orthogonal;  // passes when it is O
+  };
+
+  Sweep(const Parts& parts, Ports ports);
+  Result<> update_tile();
+  void momentum(const TileEntry& entry, std::span<float> tile);
+  void orthogonalize(const Item& item, Update& update);
+  void master(const TileEntry& entry, std::span<float> tile);
+  void adam(const TileEntry& entry, std::span<float> tile);
+  void hand_out(const StatePlan::Span& span, std::span<const float> weights);
+  void wait(const libswap::Event& event);
+  template <typename Spec>
+  const Spec& spec_of(std::uint32_t param) const;
+  std::span<const float> gradient_of(const StatePlan::Span& span) const;
+
+  const Parts parts_;
+  const Ports ports_;
+  std::unique_ptr<libswap::TileCache> cache_;
+  std::unique_ptr<libswap::Stream> updates_;
+  std::array<Update, 2> update_;  // item i uses i % 2
+  libswap::AlignedBuffer scratch_;  // of one Newton-Schulz at a time
+  float grad_scale_ = 0;
+};
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,93 @@
+// Cuts of a TileCache: what is in memory becomes part of a generation while the next step runs.
+#include <algorithm>
+
+#include "ebb/libswap/pager/tile_cache.h"
+
+namespace ebb::libswap {
+namespace {
+
+constexpr std::uint64_t kMostResidentWrites = 8;  // in flight
+constexpr std::chrono::milliseconds kGlance{5};
+
+}  // namespace
+
+void TileCache::begin_cut() {
+  const MutexLock lock(mutex_);
+  EBB_CHECK(releasing_ == 0 && resident_writes_ == 0);
+  cut_error_.reset();
+  cut_writes_ = 0;
+  for (Tile& tile : tiles_) {
+    tile.cut_pending = tile.resident && tile.dirty;
+    tile.of_cut = !tile.resident && tile.state == State::leaving;
+    if (tile.of_cut) ++cut_writes_;
+  }
+}
+
+// Sleeps until `ready`; tries again what failed and is due.
+void TileCache::wait_for_cut_writes(const std::function<bool()>& ready) {
+  while (!ready()) {
+    changed_.wait_for(mutex_, kGlance);
+    mutex_.unlock();
+    try_what_is_due();
+    mutex_.lock();
+  }
+}
+
+void TileCache::write_residents() {
+  std::vector<std::uint64_t> pending;
+  {
+    const MutexLock lock(mutex_);
+    for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile)
+      if (tiles_[tile].cut_pending) pending.push_back(tile);
+  }
+  for (const std::uint64_t tile : pending) {
+    {
+      const MutexLock lock(mutex_);
+      wait_for_cut_writes(
+          [this]() EBB_REQUIRES(mutex_) { return resident_writes_ < kMostResidentWrites; });
+      if (!cut_error_) cut_error_ = error_;
+      if (cut_error_) return;
+      ++resident_writes_;
+    }
+    write_resident(tile);
+  }
+}
+
+void TileCache::write_resident(std::uint64_t tile) {
+  const Result<> submitted = submit_write(tile, Priority::background);
+  if (submitted) return;
+  const MutexLock lock(mutex_);
+  resident_written(tile, submitted);
+}
+
+// A resident tile whose write failed is still whole in memory and changed: the next cut writes it.
+void TileCache::resident_written(std::uint64_t number, const Result<>& result) {
+  Tile& tile = tiles_[number];
+  if (!result && !cut_error_ && again_later(number)) return;
+  --resident_writes_;
+  tile.attempts = 0;
+  if (result) {
+    tile.cut_pending = false;
+    tile.dirty = false;
+    stats_.cut_bytes += tile_bytes_;
+  } else if (!cut_error_) {
+    cut_error_ = result.error();
+  }
+  tell_all();
+}
+
+Result<> TileCache::finish_cut() {
+  const TraceSpan span(trace_, rank_, Lane::commit, "cut writes");
+  write_residents();
+  const MutexLock lock(mutex_);
+  wait_for_cut_writes([this]() EBB_REQUIRES(mutex_) { return resident_writes_ == 0; });
+  for (Tile& tile : tiles_) tile.cut_pending = false;
+  tell_all();
+  wait_for_cut_writes(
+      [this]() EBB_REQUIRES(mutex_) { return cut_writes_ == 0 || error_.has_value(); });
+  if (!cut_error_ && cut_writes_ != 0) cut_error_ = error_;
+  if (cut_error_) return *cut_error_;
+  return {};
+}
+
+}  // namespace ebb::libswap

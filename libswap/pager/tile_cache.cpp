@@ -1,0 +1,412 @@
+#include "ebb/libswap/pager/tile_cache.h"
+
+#include <algorithm>
+
+#include "ebb/libswap/sys/process.h"
+
+namespace ebb::libswap {
+namespace {
+
+constexpr std::uint8_t kRetries = 3;
+constexpr std::chrono::milliseconds kFirstRetry{2};  // then four times as long, each time
+
+}  // namespace
+
+Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Pool& pool,
+                                                   const TileBudget& budget,
+                                                   std::span<const std::uint64_t> order,
+                                                   Trace* trace) {
+  std::unique_ptr<TileCache> cache(new TileCache(io, store, pool, budget, order, trace));
+  EBB_TRY_ASSIGN(cache->memory_, AlignedBuffer::allocate(budget.bytes(cache->tile_bytes_)));
+  return cache;
+}
+
+TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const TileBudget& budget,
+                     std::span<const std::uint64_t> order, Trace* trace)
+    : io_(io),
+      store_(store),
+      pool_(pool),
+      trace_(trace),
+      tile_bytes_(store.superblock().tile_bytes),
+      rank_(store.superblock().rank),
+      tiles_(store.superblock().tiles) {
+  EBB_CHECK(order.size() == tiles_.size());
+  EBB_CHECK(budget.resident == tiles_.size() || budget.frames > 0);
+  std::uint64_t next_frame = 0;
+  for (std::uint64_t i = 0; i < order.size(); ++i) {
+    if (!budget.stays(i, order.size())) continue;
+    Tile& tile = tiles_[order[i]];
+    tile.resident = true;
+    tile.state = State::in_memory;
+    tile.frame = next_frame++;
+  }
+  EBB_CHECK(next_frame == budget.resident);
+  for (std::uint64_t i = 0; i < budget.frames; ++i) free_frames_.push_back(next_frame++);
+}
+
+TileCache::~TileCache() {
+  {
+    const MutexLock lock(mutex_);
+    wanted_.clear();
+  }
+  pool_.help_until([this] {
+    const MutexLock lock(mutex_);
+    return in_flight_ == 0;
+  });
+}
+
+bool TileCache::resident(std::uint64_t tile) const {
+  const MutexLock lock(mutex_);
+  return tiles_[tile].resident;
+}
+
+std::span<std::byte> TileCache::frame_of(const Tile& tile) {
+  return memory_.bytes().subspan(tile.frame * tile_bytes_, tile_bytes_);
+}
+
+std::span<std::byte> TileCache::bytes_of(std::uint64_t tile) {
+  const MutexLock lock(mutex_);
+  return frame_of(tiles_[tile]);
+}
+
+void TileCache::leave_memory(Tile& tile) {
+  tile.state = State::on_disk;
+  tile.unwanted = false;
+  free_frames_.push_back(tile.frame);
+  start_reads();
+  tell_all();
+}
+
+void TileCache::tell_all() {
+  changed_.notify_all();
+  pool_.wake();
+}
+
+void TileCache::wait(double PagerStats::*stall, const char* what,
+                     const std::function<bool()>& ready) {
+  const double slept = pool_.help_until([&] {
+    try_what_is_due();
+    const MutexLock lock(mutex_);
+    return error_.has_value() || ready();
+  });
+  if (slept == 0) return;
+  if (trace_ != nullptr) {
+    const auto end = Clock::now();
+    const std::chrono::duration<double> length(slept);
+    trace_->add(rank_, Lane::wait, what, end - std::chrono::duration_cast<Clock::duration>(length),
+                end);
+  }
+  const MutexLock lock(mutex_);
+  stats_.*stall += slept;
+}
+
+void TileCache::transferred(Lane lane, std::uint64_t tile, Clock::time_point begin) {
+  if (trace_ != nullptr)
+    trace_->add(rank_, lane, lane == Lane::read ? "page-in" : "write-behind", begin, Clock::now(),
+                {tile, tile_bytes_});
+}
+
+// --- in -----------------------------------------------------------------------------------------
+
+void TileCache::prefetch(std::span<const std::uint64_t> tiles) {
+  const MutexLock lock(mutex_);
+  for (const std::uint64_t tile : tiles) {
+    EBB_CHECK(!tiles_[tile].resident);
+    wanted_.push_back(tile);
+  }
+  start_reads();
+}
+
+std::uint64_t TileCache::new_reader() {
+  const MutexLock lock(mutex_);
+  return ++readers_;
+}
+
+bool TileCache::prefetch_for(std::uint64_t reader) {
+  const MutexLock lock(mutex_);
+  if (std::exchange(reader_, reader) == reader) return true;
+  wanted_.clear();
+  for (Tile& tile : tiles_) {
+    if (tile.resident || tile.in_use) continue;
+    if (tile.state == State::reading) tile.unwanted = true;
+    if (tile.state == State::in_memory) leave_memory(tile);
+  }
+  return false;
+}
+
+void TileCache::start_reads() {
+  while (!error_ && !free_frames_.empty() && !wanted_.empty()) {
+    const std::uint64_t number = wanted_.front();
+    Tile& tile = tiles_[number];
+    if (tile.state != State::on_disk) return;
+    wanted_.pop_front();
+    tile.state = State::reading;
+    tile.frame = free_frames_.back();
+    free_frames_.pop_back();
+    submit_read(number);
+  }
+}
+
+void TileCache::submit_read(std::uint64_t tile) {
+  ++in_flight_;
+  const Store::Place place = store_.read_place(tile);
+  io_.submit({.kind = RawOp::Kind::read,
+              .file = place.file,
+              .offset = place.offset,
+              .data = frame_of(tiles_[tile]),
+              .priority = Priority::step,
+              .done = [this, tile, begin = Clock::now()](const Result<>& result) {
+                transferred(Lane::read, tile, begin);
+                read_done(tile, result);
+              }});
+}
+
+void TileCache::read_done(std::uint64_t tile, const Result<>& result) {
+  if (!result) return arrived(tile, result);
+  pool_.post([this, tile] {
+    const TraceSpan span(trace_, rank_, Lane::compute, "verify");
+    arrived(tile, store_.verify(tile, bytes_of(tile)));
+  });
+}
+
+void TileCache::arrived(std::uint64_t number, const Result<>& result) {
+  const MutexLock lock(mutex_);
+  --in_flight_;
+  Tile& tile = tiles_[number];
+  EBB_CHECK(tile.state == State::reading);
+  if (tile.unwanted) return leave_memory(tile);
+  if (!result) return failed(number, result.error());
+  tile.state = State::in_memory;
+  tile.attempts = 0;
+  tell_all();
+}
+
+Result<> TileCache::load_residents() {
+  {
+    const MutexLock lock(mutex_);
+    for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
+      if (!tiles_[tile].resident) continue;
+      tiles_[tile].state = State::reading;
+      submit_read(tile);
+    }
+  }
+  wait(&PagerStats::stall_read_s, "residents", [this]() EBB_REQUIRES(mutex_) {
+    return std::ranges::none_of(tiles_,
+                                [](const Tile& tile) { return tile.state == State::reading; });
+  });
+  const MutexLock lock(mutex_);
+  if (error_) return *error_;
+  return {};
+}
+
+Result<std::span<std::byte>> TileCache::acquire(std::uint64_t number, Use use) {
+  const bool stays = resident(number);
+  if (stays) {
+    wait(&PagerStats::stall_cut_s, "cut", [&]() EBB_REQUIRES(mutex_) {
+      return use == Use::read || !tiles_[number].cut_pending;
+    });
+  } else if (use == Use::create) {
+    wait(&PagerStats::stall_read_s, "frame", [&]() EBB_REQUIRES(mutex_) {
+      return !free_frames_.empty() && tiles_[number].state == State::on_disk;
+    });
+  } else {
+    wait(&PagerStats::stall_read_s, "page-in", [&]() EBB_REQUIRES(mutex_) {
+      return tiles_[number].state == State::in_memory;
+    });
+  }
+  const MutexLock lock(mutex_);
+  if (error_) return *error_;
+  Tile& tile = tiles_[number];
+  EBB_CHECK(!tile.in_use);
+  tile.in_use = true;
+  if (!stays && use == Use::create) {
+    tile.state = State::in_memory;
+    tile.frame = free_frames_.back();
+    free_frames_.pop_back();
+    std::ranges::fill(frame_of(tile), std::byte{0});
+  } else if (!stays) {
+    stats_.read_bytes += tile_bytes_;
+  }
+  return frame_of(tile);
+}
+
+// --- out ----------------------------------------------------------------------------------------
+
+void TileCache::release(std::uint64_t number, const Event& done) {
+  {
+    const MutexLock lock(mutex_);
+    ++in_flight_;
+  }
+  done.then([this, number] {
+    const MutexLock lock(mutex_);
+    --in_flight_;
+    Tile& tile = tiles_[number];
+    tile.in_use = false;
+    if (tile.resident) return tell_all();
+    leave_memory(tile);
+  });
+}
+
+void TileCache::release_changed(std::uint64_t number, std::uint64_t step, const Event& done) {
+  {
+    const MutexLock lock(mutex_);
+    Tile& tile = tiles_[number];
+    EBB_CHECK(tile.in_use && tile.state == State::in_memory);
+    tile.step = step;
+    ++in_flight_;
+    ++releasing_;
+    if (!tile.resident) {
+      tile.state = State::leaving;
+      stats_.written_bytes += tile_bytes_;
+    }
+  }
+  done.then([this, number] {
+    {
+      const MutexLock lock(mutex_);
+      Tile& tile = tiles_[number];
+      tile.in_use = false;
+      if (tile.resident) {
+        tile.dirty = true;
+        --in_flight_;
+        --releasing_;
+        return tell_all();
+      }
+    }
+    pool_.post([this, number] {
+      write_behind(number);
+      const MutexLock lock(mutex_);
+      --in_flight_;
+      --releasing_;
+      tell_all();
+    });
+  });
+}
+
+// Takes the tile's checksums and gives it to the queue.
+Result<> TileCache::submit_write(std::uint64_t number, Priority priority) {
+  std::uint64_t step = 0;
+  std::span<std::byte> bytes;
+  {
+    const MutexLock lock(mutex_);
+    step = tiles_[number].step;
+    bytes = frame_of(tiles_[number]);
+  }
+  EBB_TRY_ASSIGN(Store::Write write, store_.begin_write(number, step));
+  {
+    const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
+    store_.seal(write, bytes);
+  }
+  {
+    const MutexLock lock(mutex_);
+    ++in_flight_;
+  }
+  const Store::Place place = write.place;
+  auto done = [this, number, write = std::move(write),
+               begin = Clock::now()](const Result<>& result) mutable {
+    transferred(Lane::write, number, begin);
+    write_done(number, std::move(write), result);
+  };
+  io_.submit({.kind = RawOp::Kind::write,
+              .file = place.file,
+              .offset = place.offset,
+              .data = bytes,
+              .priority = priority,
+              .done = std::move(done)});
+  return {};
+}
+
+void TileCache::write_behind(std::uint64_t tile) {
+  const Result<> submitted = submit_write(tile, Priority::step);
+  if (submitted) return;
+  const MutexLock lock(mutex_);
+  stop(tile, submitted.error());
+}
+
+void TileCache::write_done(std::uint64_t number, Store::Write write, const Result<>& result) {
+  const MutexLock lock(mutex_);
+  --in_flight_;
+  if (result) store_.wrote(std::move(write));
+  Tile& tile = tiles_[number];
+  if (tile.resident) return resident_written(number, result);
+  if (!result) return failed(number, result.error());
+  tile.attempts = 0;
+  if (std::exchange(tile.of_cut, false)) --cut_writes_;
+  leave_memory(tile);
+}
+
+Result<> TileCache::settle() {
+  wait(&PagerStats::stall_read_s, "settle", [this]() EBB_REQUIRES(mutex_) {
+    return releasing_ == 0;
+  });
+  const MutexLock lock(mutex_);
+  if (error_) return *error_;
+  return {};
+}
+
+// --- what fails ---------------------------------------------------------------------------------
+
+bool TileCache::again_later(std::uint64_t number) {
+  Tile& tile = tiles_[number];
+  if (tile.attempts == kRetries) return false;
+  const auto delay = kFirstRetry * (1 << 2 * tile.attempts);
+  ++tile.attempts;
+  ++stats_.retries;
+  again_.push_back({number, Clock::now() + delay});
+  return true;
+}
+
+void TileCache::failed(std::uint64_t tile, const Error& error) {
+  if (!again_later(tile)) stop(tile, error);
+}
+
+void TileCache::stop(std::uint64_t tile, const Error& error) {
+  tiles_[tile].attempts = 0;
+  given_up_.push_back(tile);
+  if (!error_) error_ = error;
+  tell_all();
+}
+
+void TileCache::try_what_is_due() {
+  std::vector<std::uint64_t> writes;
+  {
+    const MutexLock lock(mutex_);
+    const auto now = Clock::now();
+    std::vector<std::uint64_t> due;
+    std::erase_if(again_, [&](const Failed& one) {
+      if (one.due > now) return false;
+      due.push_back(one.tile);
+      return true;
+    });
+    for (const std::uint64_t tile : due) {
+      if (tiles_[tile].state == State::reading)
+        submit_read(tile);
+      else
+        writes.push_back(tile);
+    }
+  }
+  for (const std::uint64_t tile : writes)
+    if (resident(tile))
+      write_resident(tile);
+    else
+      write_behind(tile);
+}
+
+void TileCache::go_on() {
+  {
+    const MutexLock lock(mutex_);
+    error_.reset();
+    for (Tile& tile : tiles_) tile.attempts = 0;
+    for (const std::uint64_t tile : given_up_) again_.push_back({tile, Clock::now()});
+    given_up_.clear();
+  }
+  try_what_is_due();
+  const MutexLock lock(mutex_);
+  start_reads();
+}
+
+PagerStats TileCache::stats() const {
+  const MutexLock lock(mutex_);
+  return stats_;
+}
+
+}  // namespace ebb::libswap

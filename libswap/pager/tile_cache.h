@@ -1,0 +1,172 @@
+// TileCache: which of a rank's tiles are in memory, under a hard budget, and which are on their way
+// to or from the store. Some are resident for ever; the others pass through frames: read ahead
+// strictly in the order asked for, written behind whoever changed them. It knows no schedule:
+// Stream is its client.
+//
+// Three kinds of I/O error, none of which loses a byte:
+//  - a read that fails, or brings other bytes than were written, is repeated, then leaves the tile
+//    on the disk;
+//  - a write that fails is repeated, then leaves the tile in its frame;
+//    both stop the cache: every call answers the error until go_on() has tried again;
+//  - a resident tile that a cut could not write costs that cut and nothing else.
+// (A sync that fails is the store's affair: Store::usable().)
+//
+// Threading: one thread acquires and releases; finish_cut() may run on another. Checksums are jobs
+// of the pool.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ebb/libswap/device/event.h"
+#include "ebb/libswap/pager/budget.h"
+#include "ebb/libswap/pool.h"
+#include "ebb/libswap/store/store.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/trace.h"
+
+namespace ebb::libswap {
+
+struct PagerStats {
+  std::uint64_t read_bytes = 0;     // of tiles acquired
+  std::uint64_t written_bytes = 0;  // behind releases
+  std::uint64_t cut_bytes = 0;      // resident tiles written for a cut
+  std::uint64_t retries = 0;        // of reads and writes that failed
+  double stall_read_s = 0;          // slept until a tile or a frame was there
+  double stall_cut_s = 0;           // slept because of a cut (write before modify)
+};
+
+class TileCache {
+ public:
+  // `order`: every tile once, as they will be used; residents are spread over it evenly. `io`,
+  // `store`, `pool` and `trace` (may be null) are borrowed.
+  static Result<std::unique_ptr<TileCache>> open(IoQueue& io, Store& store, Pool& pool,
+                                                 const TileBudget& budget,
+                                                 std::span<const std::uint64_t> order,
+                                                 Trace* trace);
+  ~TileCache();  // waits for its I/O; what was acquired need not have been released
+  TileCache(const TileCache&) = delete;
+  TileCache& operator=(const TileCache&) = delete;
+
+  bool resident(std::uint64_t tile) const;
+  // Reads the resident tiles of a recovered store. REQUIRES: nothing was acquired before.
+  Result<> load_residents();
+
+  // Tiles that are not resident, to be read in this order, each for one acquire(), as frames become
+  // free. One that is in use, or still being written, holds back those behind it.
+  void prefetch(std::span<const std::uint64_t> tiles);
+  // Clients that prefetch tell themselves apart by a number.
+  std::uint64_t new_reader();
+  // Who prefetches from now on. Unless that is who did before (true), what was prefetched and not
+  // acquired is not wanted any more.
+  bool prefetch_for(std::uint64_t reader);
+
+  enum class Use : std::uint8_t {
+    read,
+    modify,
+    create,  // nothing is read: zeros
+  };
+  // The tile's bytes, verified, until it is released. Waits, and works for the pool meanwhile.
+  // REQUIRES: it is not acquired; unless resident or created it was prefetched, as the next one.
+  Result<std::span<std::byte>> acquire(std::uint64_t tile, Use use);
+  // `done` passes when nobody reads or changes the bytes any more.
+  void release(std::uint64_t tile, const Event& done);
+  // The bytes changed and are at `step`: they are written behind this, or stay, if resident.
+  void release_changed(std::uint64_t tile, std::uint64_t step, const Event& done);
+  // Waits until what was released has its checksums and is with the disk (not: written).
+  Result<> settle();
+  // After an error: what failed is tried again.
+  void go_on();
+
+  // Marks the cut: the tiles' present contents belong to it. REQUIRES: settle() after the last
+  // release, store.can_cut().
+  void begin_cut();
+  // Any one thread, once after begin_cut(): writes changed residents at background priority and
+  // waits for the cut's writes in flight. Whoever wants to change such a resident first waits for
+  // its write. After an error the cut is to be abandoned.
+  Result<> finish_cut();
+
+  PagerStats stats() const;
+
+ private:
+  using Clock = Trace::Clock;
+  enum class State : std::uint8_t { on_disk, reading, in_memory, leaving };
+  struct Tile {
+    State state = State::on_disk;
+    bool resident = false;
+    bool in_use = false;       // acquired
+    bool unwanted = false;     // forgotten while it was on its way in
+    bool dirty = false;        // resident only: newer than its slot
+    bool cut_pending = false;  // resident only: must be written before it is modified
+    bool of_cut = false;       // its write, under way, belongs to the present cut
+    std::uint8_t attempts = 0;
+    std::uint64_t frame = 0;
+    std::uint64_t step = 0;  // of the contents
+  };
+  // A read or write that failed and may be tried again.
+  struct Failed {
+    std::uint64_t tile = 0;
+    Clock::time_point due;
+  };
+
+  TileCache(IoQueue& io, Store& store, Pool& pool, const TileBudget& budget,
+            std::span<const std::uint64_t> order, Trace* trace);
+  std::span<std::byte> frame_of(const Tile& tile);
+  std::span<std::byte> bytes_of(std::uint64_t tile) EBB_EXCLUDES(mutex_);
+  void leave_memory(Tile& tile) EBB_REQUIRES(mutex_);
+  void tell_all() EBB_REQUIRES(mutex_);
+  // Works for the pool until `ready`, asked under the lock, or an error.
+  void wait(double PagerStats::*stall, const char* what, const std::function<bool()>& ready);
+  void transferred(Lane lane, std::uint64_t tile, Clock::time_point begin);
+
+  void start_reads() EBB_REQUIRES(mutex_);
+  void submit_read(std::uint64_t tile) EBB_REQUIRES(mutex_);
+  void read_done(std::uint64_t tile, const Result<>& result);
+  void arrived(std::uint64_t tile, const Result<>& result);
+  Result<> submit_write(std::uint64_t tile, Priority priority);
+  void write_behind(std::uint64_t tile);
+  void write_done(std::uint64_t tile, Store::Write write, const Result<>& result);
+  // False: it was tried too often.
+  bool again_later(std::uint64_t tile) EBB_REQUIRES(mutex_);
+  void failed(std::uint64_t tile, const Error& error) EBB_REQUIRES(mutex_);
+  void stop(std::uint64_t tile, const Error& error) EBB_REQUIRES(mutex_);
+  void try_what_is_due() EBB_EXCLUDES(mutex_);
+
+  void write_residents();
+  void write_resident(std::uint64_t tile);
+  void resident_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
+  void wait_for_cut_writes(const std::function<bool()>& ready) EBB_REQUIRES(mutex_);
+
+  IoQueue& io_;
+  Store& store_;
+  Pool& pool_;
+  Trace* const trace_;
+  const std::uint64_t tile_bytes_;
+  const Rank rank_;
+  AlignedBuffer memory_;
+
+  mutable Mutex mutex_;
+  Condition changed_;  // for finish_cut(); acquire() and settle() sleep in the pool
+  std::vector<Tile> tiles_ EBB_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> free_frames_ EBB_GUARDED_BY(mutex_);
+  std::deque<std::uint64_t> wanted_ EBB_GUARDED_BY(mutex_);  // to be read
+  std::uint64_t reader_ EBB_GUARDED_BY(mutex_) = 0;          // who wants that
+  std::uint64_t readers_ EBB_GUARDED_BY(mutex_) = 0;         // numbers given away
+  std::vector<Failed> again_ EBB_GUARDED_BY(mutex_);         // to be tried again when due
+  std::vector<std::uint64_t> given_up_ EBB_GUARDED_BY(mutex_);
+  std::optional<Error> error_ EBB_GUARDED_BY(mutex_);
+  std::uint64_t in_flight_ EBB_GUARDED_BY(mutex_) = 0;  // requests and jobs that will call us
+  std::uint64_t releasing_ EBB_GUARDED_BY(mutex_) = 0;  // released, not yet with the disk
+  std::uint64_t cut_writes_ EBB_GUARDED_BY(mutex_) = 0;  // of the present cut, not yet written
+  std::uint64_t resident_writes_ EBB_GUARDED_BY(mutex_) = 0;  // of it, begun and not settled
+  std::optional<Error> cut_error_ EBB_GUARDED_BY(mutex_);
+  PagerStats stats_ EBB_GUARDED_BY(mutex_);
+};
+
+}  // namespace ebb::libswap

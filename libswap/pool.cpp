@@ -1,0 +1,197 @@
+#include "ebb/libswap/pool.h"
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <list>
+#include <thread>
+#include <utility>
+
+#include "ebb/formats/core/check.h"
+#include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/sys/process.h"
+#include "ebb/libswap/sys/thread.h"
+
+namespace ebb::libswap {
+namespace {
+
+// Whoever sleeps in help_until() looks again after so long, told or not: what it waits for may be a
+// moment in time.
+constexpr std::chrono::milliseconds kGlance{5};
+
+// `next` jobs were handed out, `done` have returned.
+struct Batch {
+  std::function<void(std::size_t)> job;
+  std::size_t count = 0;
+  std::size_t next = 0;
+  std::size_t done = 0;
+};
+
+struct RunningChain {
+  Chain stages;
+  EventSource done;
+  std::size_t stage = 0;
+};
+
+}  // namespace
+
+struct Pool::Impl {
+  Mutex mutex;
+  Condition work;      // for workers: jobs arrived, or the end
+  Condition finished;  // for run(): a batch is done
+  Condition changed;   // for help_until(): jobs arrived, or somebody called wake()
+  std::atomic<std::uint64_t> changes = 0;
+  // Those with jobs left to hand out; the last of a batch frees what post() made.
+  std::list<std::shared_ptr<Batch>> urgent EBB_GUARDED_BY(mutex);
+  std::deque<RunningChain> chains EBB_GUARDED_BY(mutex);  // the first is under way
+  std::shared_ptr<Batch> panels EBB_GUARDED_BY(mutex);    // its stage, with jobs left to hand out
+  bool ending EBB_GUARDED_BY(mutex) = false;
+  std::vector<std::thread> workers;
+
+  void tell_all() EBB_REQUIRES(mutex) {
+    ++changes;
+    work.notify_all();
+    changed.notify_all();
+  }
+
+  std::shared_ptr<Batch> next_batch() EBB_REQUIRES(mutex) {
+    return urgent.empty() ? panels : urgent.front();
+  }
+
+  // Takes one job of `batch` and runs it outside the lock.
+  void run_one(const std::shared_ptr<Batch>& batch) EBB_REQUIRES(mutex) {
+    const std::size_t index = batch->next++;
+    const bool panel = batch == panels;
+    if (batch->next == batch->count) {
+      if (panel)
+        panels.reset();
+      else
+        urgent.remove(batch);
+    }
+    mutex.unlock();
+    batch->job(index);
+    mutex.lock();
+    if (++batch->done != batch->count) return;
+    if (panel) end_stage();
+    finished.notify_all();
+  }
+
+  void end_stage() EBB_REQUIRES(mutex) {
+    ++chains.front().stage;
+    begin_stage();
+  }
+
+  // The next stage that has jobs, of this chain or the next one. Events pass outside the lock: what
+  // waits for them may come here again.
+  void begin_stage() EBB_REQUIRES(mutex) {
+    std::vector<EventSource> ended;
+    while (!chains.empty() && !begin_stage_of(chains.front())) {
+      ended.push_back(std::move(chains.front().done));
+      chains.pop_front();
+    }
+    tell_all();
+    if (ended.empty()) return;
+    mutex.unlock();
+    for (const EventSource& chain : ended) chain.pass();
+    mutex.lock();
+    tell_all();
+  }
+
+  bool begin_stage_of(RunningChain& chain) EBB_REQUIRES(mutex) {
+    while (chain.stage < chain.stages.size() && chain.stages[chain.stage].count == 0) ++chain.stage;
+    if (chain.stage == chain.stages.size()) return false;
+    Stage& stage = chain.stages[chain.stage];
+    panels = std::make_shared<Batch>(Batch{std::move(stage.job), stage.count});
+    return true;
+  }
+
+  void work_loop() {
+    const MutexLock lock(mutex);
+    while (true) {
+      while (!ending && next_batch() == nullptr) work.wait(mutex);
+      const auto batch = next_batch();
+      if (batch == nullptr) return;
+      run_one(batch);
+    }
+  }
+};
+
+Pool::Pool() : impl_(std::make_unique<Impl>()) {}
+
+Result<std::unique_ptr<Pool>> Pool::start(std::uint32_t threads) {
+  auto pool = std::make_unique<Pool>();
+  for (std::uint32_t i = 1; i < threads; ++i) {
+    EBB_TRY_ASSIGN(std::thread worker,
+                   start_thread([impl = pool->impl_.get()] { impl->work_loop(); }));
+    pool->impl_->workers.push_back(std::move(worker));
+  }
+  return pool;
+}
+
+Pool::~Pool() {
+  {
+    const MutexLock lock(impl_->mutex);
+    EBB_CHECK(impl_->urgent.empty() && impl_->chains.empty());
+    impl_->ending = true;
+  }
+  impl_->work.notify_all();
+  for (std::thread& worker : impl_->workers) worker.join();
+}
+
+std::uint32_t Pool::threads() const {
+  return static_cast<std::uint32_t>(impl_->workers.size()) + 1;
+}
+
+void Pool::run(std::size_t count, const std::function<void(std::size_t)>& job) {
+  if (count <= 1 || impl_->workers.empty()) {
+    for (std::size_t i = 0; i < count; ++i) job(i);
+    return;
+  }
+  const auto batch = std::make_shared<Batch>(Batch{[&job](std::size_t i) { job(i); }, count});
+  const MutexLock lock(impl_->mutex);
+  impl_->urgent.push_back(batch);
+  impl_->tell_all();
+  // The caller works too: run() from inside a job cannot wait for a worker that waits for it.
+  while (batch->next < count) impl_->run_one(batch);
+  while (batch->done < count) impl_->finished.wait(impl_->mutex);
+}
+
+void Pool::post(std::function<void()> job) {
+  const auto once = [job = std::move(job)](std::size_t) { job(); };
+  const MutexLock lock(impl_->mutex);
+  impl_->urgent.push_back(std::make_shared<Batch>(Batch{once, 1}));
+  impl_->tell_all();
+}
+
+Event Pool::begin(Chain chain) {
+  const MutexLock lock(impl_->mutex);
+  RunningChain& added = impl_->chains.emplace_back();
+  added.stages = std::move(chain);
+  const Event done = added.done.event();
+  if (impl_->chains.size() == 1) impl_->begin_stage();
+  return done;
+}
+
+double Pool::help_until(const std::function<bool()>& ready) {
+  double slept = 0;
+  while (true) {
+    const std::uint64_t seen = impl_->changes;
+    if (ready()) return slept;
+    const MutexLock lock(impl_->mutex);
+    if (const auto batch = impl_->next_batch()) {
+      impl_->run_one(batch);
+    } else if (seen == impl_->changes) {
+      const auto begin = std::chrono::steady_clock::now();
+      impl_->changed.wait_for(impl_->mutex, kGlance);
+      slept += seconds_since(begin);
+    }
+  }
+}
+
+void Pool::wake() {
+  const MutexLock lock(impl_->mutex);
+  ++impl_->changes;
+  impl_->changed.notify_all();
+}
+
+}  // namespace ebb::libswap

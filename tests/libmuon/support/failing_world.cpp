@@ -1,0 +1,41 @@
+#include "tests/libmuon/support/failing_world.h"
+
+namespace ebb::test {
+
+libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots) {
+  return config_of(Training{.ranks = 2, .budget_bytes = budget, .slots = slots}, nuisance_model());
+}
+
+Result<> FailingWorld::meanwhile(libmuon::Communicator& ranks,
+                                 const std::function<void()>& action) {
+  EBB_TRY(ranks.agree(0));
+  if (ranks.rank() == Rank{0}) action();
+  EBB_TRY(ranks.agree(0));
+  return {};
+}
+
+void expect_well(const std::vector<Result<>>& answers) {
+  for (const auto& answer : answers) EXPECT_TRUE(answer) << answer.error().message;
+}
+
+Result<> step_to(RankEngine& rank, std::uint64_t last) {
+  while (rank.engine().step_count() < last) {
+    EBB_TRY(rank.hand_in(rank.engine().step_count() + 1));
+    EBB_TRY(rank.step());
+  }
+  return {};
+}
+
+std::vector<float> weights_after(std::uint64_t steps) {
+  FailingWorld clean;
+  std::vector<float> weights;
+  expect_well(clean.world.run([&](libmuon::Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(clean.world, ranks, config_with(kMuch)));
+    EBB_TRY(step_to(rank, steps));
+    if (ranks.rank() == Rank{1}) weights = rank.flat_weights();
+    return {};
+  }));
+  return weights;
+}
+
+}  // namespace ebb::test

@@ -1,0 +1,43 @@
+// Two ranks on a disk in memory that can fail, and what tests of failing disks ask for.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ebb/libswap/testing/fault_backend.h"
+#include "ebb/libswap/testing/memory_backend.h"
+#include "tests/libmuon/support/training.h"
+#include "tests/libmuon/support/world.h"
+
+namespace ebb::test {
+
+inline constexpr std::uint64_t kMuch = 1u << 28;
+inline constexpr std::uint64_t kLittle = 4 * 4096;
+
+libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots = 3);
+
+struct FailingWorld {
+  std::shared_ptr<libswap::FaultPlan> faults = std::make_shared<libswap::FaultPlan>();
+  std::shared_ptr<libswap::MemoryDisk> disk = libswap::MemoryDisk::create(kMuch);
+  World world{libswap::make_fault_backend(libswap::make_memory_backend(disk), faults), "/swap", 2};
+
+  // One of the ranks does it while all are waiting.
+  Result<> meanwhile(libmuon::Communicator& ranks, const std::function<void()>& action);
+};
+
+void expect_well(const std::vector<Result<>>& answers);
+
+template <typename T>
+void expect_error(const Result<T>& answer, Code code, const std::string& what) {
+  ASSERT_FALSE(answer) << what;
+  EXPECT_EQ(answer.error().code, code) << what << ": " << answer.error().message;
+}
+
+Result<> step_to(RankEngine& rank, std::uint64_t last);
+// Of rank 1, on a disk that never fails.
+std::vector<float> weights_after(std::uint64_t steps);
+
+}  // namespace ebb::test

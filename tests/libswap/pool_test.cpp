@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "ebb/libswap/pool.h"
+#include "tests/support/no_threads.h"
+
+namespace ebb::libswap {
+namespace {
+
+TEST(Pool, RunsEachJobOnceAndReturnsWhenAllAreDone) {
+  for (const std::uint32_t threads : {1u, 2u, 5u}) {
+    const auto started = Pool::start(threads);
+    ASSERT_TRUE(started);
+    Pool& pool = **started;
+    EXPECT_EQ(pool.threads(), threads);
+    for (const std::size_t count : {0u, 1u, 2u, 7u, 300u}) {
+      std::vector<std::atomic<int>> runs(count);
+      pool.run(count, [&](std::size_t i) { ++runs[i]; });
+      for (const auto& times : runs) EXPECT_EQ(times, 1);
+    }
+  }
+}
+
+TEST(Pool, ServesSeveralCallersAtOnce) {
+  const auto started = Pool::start(3);
+  ASSERT_TRUE(started);
+  Pool& pool = **started;
+  std::atomic<int> total = 0;
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller)
+    callers.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        std::atomic<int> mine = 0;
+        pool.run(9, [&](std::size_t) { ++mine; });
+        EXPECT_EQ(mine, 9);
+        total += mine;
+      }
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(total, 4 * 50 * 9);
+}
+
+TEST(Pool, AJobMayRunJobsOfItsOwn) {
+  const auto started = Pool::start(2);
+  ASSERT_TRUE(started);
+  Pool& pool = **started;
+  std::atomic<int> total = 0;
+  pool.run(4, [&](std::size_t) { pool.run(4, [&](std::size_t) { ++total; }); });
+  EXPECT_EQ(total, 16);
+}
+
+TEST(Pool, AChainDoesItsStagesInOrderAndChainsFollowEachOther) {
+  for (const std::uint32_t threads : {1u, 2u, 5u}) {
+    const auto started = Pool::start(threads);
+    ASSERT_TRUE(started);
+    Pool& pool = **started;
+    std::atomic<int> done = 0;
+    std::vector<Event> ends;
+    for (int chain = 0; chain < 20; ++chain) {
+      const auto stage = [&done](int before) {
+        return [&done, before](std::size_t) {
+          EXPECT_GE(done, before) << "a job of the stage before was not done";
+          EXPECT_LT(done, before + 7);
+          ++done;
+        };
+      };
+      ends.push_back(pool.begin({{7, stage(chain * 14)}, {0, {}}, {7, stage(chain * 14 + 7)}}));
+    }
+    ends.push_back(pool.begin({}));
+    pool.help_until([&] { return ends.back().passed(); });
+    EXPECT_EQ(done, 20 * 14);
+    for (const Event& end : ends) EXPECT_TRUE(end.passed());
+  }
+}
+
+TEST(Pool, WhatIsPostedGoesBeforeAChain) {
+  Pool pool;  // nobody works before somebody waits
+  std::string order;
+  const Event end = pool.begin({{2, [&](std::size_t) { order += 'c'; }}});
+  pool.post([&] { order += 'p'; });
+  pool.post([&] { order += 'q'; });
+  EXPECT_EQ(order, "");
+  pool.help_until([&] { return end.passed(); });
+  EXPECT_EQ(order, "pqcc");
+}
+
+TEST(Pool, AChainMayBeStartedByTheEndOfAnother) {
+  for (const std::uint32_t threads : {1u, 3u}) {
+    const auto started = Pool::start(threads);
+    ASSERT_TRUE(started);
+    Pool& pool = **started;
+    std::atomic<int> ended = 0;
+    std::function<void()> again = [&] {
+      if (++ended < 50) pool.begin({{3, [](std::size_t) {}}}).then(again);
+    };
+    pool.begin({}).then(again);
+    pool.help_until([&] { return ended == 50; });
+    EXPECT_EQ(ended, 50);
+  }
+}
+
+TEST(Pool, WhoHelpsSleepsWhileThereIsNothingToDoAndIsWoken) {
+  Pool pool;
+  std::atomic<bool> ready = false;
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ready = true;
+    pool.wake();
+  });
+  EXPECT_GE(pool.help_until([&] { return ready.load(); }), 0.03);
+  other.join();
+}
+
+TEST(Pool, AWorkerThatCannotStartIsAnError) {
+  const test::NoThreads none;
+  const auto pool = Pool::start(3);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, Code::no_memory);
+  EXPECT_TRUE(Pool::start(1)) << "the caller is one already";
+}
+
+}  // namespace
+}  // namespace ebb::libswap
