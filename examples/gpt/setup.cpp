@@ -100,14 +100,14 @@ Result<Predicted> predict(const std::vector<EngineConfig>& engines, const Model&
     all.frame_bytes += plan.frame_bytes;
     workspace += plan.workspace_bytes;
     gradients += plan.gradient_bytes;
-    exchange += plan.exchange_bytes + plan.weight_bytes;
+    exchange += plan.weight_bytes;
     exchange += GradientMean::bytes(model.elems, Rank{rank}, world);
   }
   all.memory = {
       {"state: frames and resident tiles", all.frame_bytes},
       {"engine workspace", workspace},
       {"gradients, one a sequence", gradients},
-      {"exchange rounds", exchange},
+      {"weights on their way, and the mean of gradients", exchange},
       {"weights, a copy a rank", world * vector_bytes},
       {"activations, one sequence a rank", world * Activations<float>::bytes(model)},
       {"text", corpus.train.size() + corpus.held_out.size()},

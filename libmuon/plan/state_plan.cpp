@@ -157,23 +157,24 @@ bool StatePlan::in_place(std::uint32_t param, const Layout& trainer) const {
   return own.first >= held.first && own.first + own.count <= held.first + held.count;
 }
 
-// Small matrices share an item as long as one tile holds them, so a model of many small matrices
-// does not pay a tile for each.
+void ItemPacker::add(std::uint32_t param, FlatRange range) {
+  if (items_.empty() || items_.back().elems + range.count > tile_elems_) items_.emplace_back();
+  Item& item = items_.back();
+  item.parts.push_back({param, range, item.elems});
+  item.elems += range.count;
+}
+
 void StatePlan::add_muon_items(const ModelSpec& model) {
-  const std::uint64_t capacity = tile_bytes_ / kElemBytes;
-  bool open = false;
+  ItemPacker packer(tile_elems());
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     const FlatRange range = muon_[param] ? own_range(param) : FlatRange{};
     if (range.count == 0) continue;
-    if (!open || items_.back().elems + range.count > capacity) items_.emplace_back();
-    open = true;
-    Item& item = items_.back();
-    item.parts.push_back({param, range, item.elems});
-    item.elems += range.count;
+    packer.add(param, range);
     const Shape& shape = model.params[param].shape;
     const auto& spec = std::get<MuonSpec>(model.groups[model.params[param].group]);
     flops_ += libmuon::newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
   }
+  items_ = packer.items();
 }
 
 void StatePlan::add_adam_item(const ModelSpec& model) {
@@ -206,8 +207,8 @@ void StatePlan::lay_tiles() {
     if (adam) {
       cut(adam_tiles, TileKind::adam, adam_capacity);
     } else {
-      cut(muon_tiles, TileKind::momentum, tile_bytes_ / kElemBytes);
-      cut(muon_tiles, TileKind::master, tile_bytes_ / kElemBytes);
+      cut(muon_tiles, TileKind::momentum, tile_elems());
+      cut(muon_tiles, TileKind::master, tile_elems());
     }
   }
   tiles_ = spread_between(muon_tiles, adam_tiles);

@@ -34,6 +34,19 @@ struct Item {
   std::uint64_t elems = 0;
 };
 
+// Packs an owner's matrices, in the order of the model: those that are small share an item as long
+// as one tile holds them, so that many of them do not pay a tile each.
+class ItemPacker {
+ public:
+  explicit ItemPacker(std::uint64_t tile_elems) : tile_elems_(tile_elems) {}
+  void add(std::uint32_t param, FlatRange range);
+  const std::vector<Item>& items() const { return items_; }
+
+ private:
+  std::uint64_t tile_elems_;
+  std::vector<Item> items_;
+};
+
 enum class TileKind : std::uint8_t { momentum, master, adam };
 
 // What a tile holds: elements [first, first + count) of its item.
@@ -54,6 +67,7 @@ class StatePlan {
   Rank rank() const { return rank_; }
   std::uint32_t world() const { return gradients_->spec().mesh.world(); }
   std::uint64_t tile_bytes() const { return tile_bytes_; }
+  std::uint64_t tile_elems() const { return tile_bytes_ / sizeof(float); }
   const Layout& gradients() const { return *gradients_; }
   const Layout& weights() const { return *weights_; }
   const Layout& owners() const { return *owners_; }  // of Muon matrices

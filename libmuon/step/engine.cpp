@@ -7,52 +7,7 @@
 
 namespace ebb::libmuon {
 
-using formats::ReshardPlan;
-
 namespace {
-
-enum class Direction : std::uint8_t { gradients_in, weights_out };
-
-// What the busiest rank moves of each parameter. A parameter is sent in one round, whole.
-Result<std::vector<std::uint64_t>> busiest_bytes(const ModelSpec& model, const StatePlan& plan,
-                                                 Direction direction) {
-  std::vector<std::uint64_t> busiest(model.params.size());
-  for (std::uint32_t i = 0; i < busiest.size(); ++i) {
-    const Layout& state = plan.muon(i) ? plan.owners() : plan.shards();
-    const bool inwards = direction == Direction::gradients_in;
-    busiest[i] = inwards ? busiest_rank_bytes(plan.gradients(), state, i)
-                         : busiest_rank_bytes(state, plan.weights(), i);
-    if (busiest[i] > kMostRoundBytes)
-      return Error{
-          Code::limit,
-          compose("parameter {} {} on {} ranks: one rank moves {} bytes of its {} in one round of "
-                  "the exchange; the limit is {}",
-                  model.params[i].name, formats::to_string(model.params[i].shape), plan.world(),
-                  busiest[i], inwards ? "gradient" : "new weights", kMostRoundBytes),
-          inwards ? "split the parameter"
-                  : "cut the weights over the ranks (zero3, rows), or split the parameter"};
-  }
-  return busiest;
-}
-
-// The AdamW part and the Muon part of one direction have different layouts: two plans, one
-// exchange.
-Result<> plan_exchange(Exchange& exchange, const ModelSpec& model, const StatePlan& plan,
-                       Direction direction) {
-  const bool inwards = direction == Direction::gradients_in;
-  const Layout& trainer = inwards ? plan.gradients() : plan.weights();
-  EBB_TRY_ASSIGN(const auto busiest, busiest_bytes(model, plan, direction));
-  const auto in_place = [&](std::uint32_t tensor) { return plan.in_place(tensor, trainer); };
-  for (const bool muon : {true, false}) {
-    const Layout& state = muon ? plan.owners() : plan.shards();
-    EBB_TRY_ASSIGN(const ReshardPlan moves,
-                   inwards ? ReshardPlan::between(trainer, state, plan.rank())
-                           : ReshardPlan::between(state, trainer, plan.rank()));
-    exchange.add(moves, [&](std::uint32_t tensor) { return plan.muon(tensor) == muon; }, in_place);
-  }
-  exchange.plan_rounds(busiest, kMostRoundBytes);
-  return {};
-}
 
 std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
   auto manifest = manifest_template(config, plan);
@@ -61,11 +16,12 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   return formats::align_up(encode(manifest).size() + kMostBlobBytes, 4096);
 }
 
-// What must be gathered (or kept for sending) because the trainer's own buffer does not hold it.
+// What is gathered of AdamW ranges (or kept for sending) because the trainer's own buffer does not
+// hold it.
 std::uint64_t staged_bytes(const StatePlan& plan, const Layout& trainer) {
   std::uint64_t elems = 0;
   for (std::uint32_t i = 0; i < trainer.tensors().size(); ++i)
-    if (!plan.in_place(i, trainer)) elems += plan.own_range(i).count;
+    if (!plan.muon(i) && !plan.in_place(i, trainer)) elems += plan.own_range(i).count;
   return elems * sizeof(float);
 }
 
@@ -113,9 +69,8 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
   EBB_TRY_ASSIGN(
       const auto split,
       libswap::TileBudget::divide(plan.tiles().size(), config.tile_bytes, config.budget_bytes));
-  Exchange gradients_in, weights_out;
-  EBB_TRY(plan_exchange(gradients_in, config.model, plan, Direction::gradients_in));
-  EBB_TRY(plan_exchange(weights_out, config.model, plan, Direction::weights_out));
+  if (config.chunk_bytes == 0)
+    return Error{Code::usage, "a chunk of 0 bytes holds nothing", "leave the default, 256 MiB"};
   libswap::Store::Config store{.rank = rank,
                                .world = plan.world(),
                                .tile_bytes = config.tile_bytes,
@@ -125,7 +80,8 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
                                .manifest_bytes = manifest_bytes(config, plan),
                                .layout_digest = plan.digest()};
   EBB_TRY(libswap::Store::check(store));
-  return Prepared{std::move(plan), split, std::move(gradients_in), std::move(weights_out), store};
+  Chunks chunks(plan, config.chunk_bytes);
+  return Prepared{std::move(plan), split, std::move(chunks), store};
 }
 
 Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
@@ -138,18 +94,33 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   result.split = parts.split;
   result.frame_bytes = parts.split.bytes(config.tile_bytes);
   result.workspace_bytes = Sweep::workspace_bytes(config.model, plan);
-  result.gradient_bytes = staged_bytes(plan, plan.gradients());
-  result.weight_bytes = staged_bytes(plan, plan.weights());
-  result.exchange_bytes =
-      std::max(parts.gradients_in.workspace_bytes(), parts.weights_out.workspace_bytes());
+  const Chunks& chunks = parts.chunks;
+  result.chunks = chunks.count();
+  result.gradient_bytes =
+      chunks.gradient_elems() * sizeof(float) + staged_bytes(plan, plan.gradients());
+  result.weight_bytes = chunks.weight_elems() * sizeof(float) + staged_bytes(plan, plan.weights());
   result.disk_bytes = libswap::Store::disk_bytes(parts.store);
   result.step_read_bytes = paged.all * config.tile_bytes;
   result.step_written_bytes = paged.all * config.tile_bytes;
   result.install_read_bytes = paged.with_weights * config.tile_bytes;
-  result.step_sent_bytes = parts.gradients_in.sent_bytes() + parts.weights_out.sent_bytes();
+  const Routes routes(config.model, plan);
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    result.step_sent_bytes += routes.gradients_to_owners.sent_bytes(chunks.gradients(chunk)) +
+                              routes.weights_from_owners.sent_bytes(chunks.weights(chunk));
+  result.step_sent_bytes += routes.gradients_to_shards.sent_bytes(routes.adam) +
+                            routes.weights_from_shards.sent_bytes(routes.adam);
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
   return result;
+}
+
+Routes::Routes(const ModelSpec& model, const StatePlan& plan)
+    : gradients_to_owners(plan.gradients(), plan.owners(), plan.rank()),
+      weights_from_owners(plan.owners(), plan.weights(), plan.rank()),
+      gradients_to_shards(plan.gradients(), plan.shards(), plan.rank()),
+      weights_from_shards(plan.shards(), plan.weights(), plan.rank()) {
+  for (std::uint32_t i = 0; i < model.params.size(); ++i)
+    if (!plan.muon(i)) adam.push_back({i, {0, formats::volume(model.params[i].shape)}});
 }
 
 Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
@@ -160,14 +131,15 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       io(queue),
       directory(swap_directory),
       parts(std::move(prepared)),
+      routes(config.model, parts.plan),
       computing(std::move(own_pool)),
       pool(*computing),
       gradients(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
       weights(engine_config.model.params.size()),
-      bound(engine_config.model.params.size(), false) {
-  reserve_buffers();
-}
+      bound(engine_config.model.params.size(), false),
+      own_gradients(engine_config.model.params.size()),
+      own_weights(engine_config.model.params.size()) {}
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
@@ -188,7 +160,10 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                        " holds no store, and there is neither a checkpoint nor initial weights",
                    "pass initial weights to Engine::open"};
     EBB_TRY_ASSIGN(auto pool, libswap::Pool::start(config.threads));
-    return std::make_unique<Impl>(config, ranks, io, directory, std::move(parts), std::move(pool));
+    auto impl =
+        std::make_unique<Impl>(config, ranks, io, directory, std::move(parts), std::move(pool));
+    EBB_TRY(impl->reserve_buffers());
+    return impl;
   };
   auto made = make();
   EBB_TRY(libswap::agree_all(ranks, made ? Result<>() : made.error(), "planning its state"));

@@ -3,8 +3,9 @@
 // goes on.
 //
 // Threading: one thread per engine drives it. Calls marked [C] are collective: all ranks, same
-// order. A step: 0 check (finite, exact norm, agree) -> 1 gradients to owners -> 2 local sweep -> 3
-// weights out. Nothing is written before all ranks agreed that the gradient can be stepped.
+// order. A step: check (finite, exact norm, agree), then chunk after chunk: gradients to owners,
+// local sweep, weights out. Nothing is written before all ranks agreed that the gradient can be
+// stepped.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,8 @@ struct EngineConfig {
   PartitionSpec partition;
   std::uint64_t budget_bytes = 0;  // this rank's frames and resident tiles together
   std::uint64_t tile_bytes = 4u << 20;
+  // Of gradients and new weights that a rank stages for one chunk of a step; the same on all ranks.
+  std::uint64_t chunk_bytes = 256u << 20;
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;        // that compute, this rank
   libswap::Trace* trace = nullptr;  // borrowed
@@ -45,10 +48,10 @@ struct EnginePlan {
   std::uint64_t tiles = 0;
   libswap::TileBudget split;
   std::uint64_t frame_bytes = 0;      // frames + resident tiles: within the budget
-  std::uint64_t workspace_bytes = 0;  // U, O, Newton-Schulz scratch
-  std::uint64_t gradient_bytes = 0;   // own matrices' gradients, gathered
-  std::uint64_t weight_bytes = 0;     // new weights waiting for the exchange
-  std::uint64_t exchange_bytes = 0;   // packing of one round
+  std::uint64_t workspace_bytes = 0;  // U and O of two matrices, Newton-Schulz scratch
+  std::uint64_t chunks = 0;           // of a step
+  std::uint64_t gradient_bytes = 0;   // gathered: own matrices' of a chunk, AdamW ranges whole
+  std::uint64_t weight_bytes = 0;     // waiting to be handed out, likewise
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
   std::uint64_t install_read_bytes = 0;  // of install_weights()
@@ -78,7 +81,7 @@ struct EngineStats {
 class Engine {
  public:
   // Predicts; allocates nothing. Fails where open or a step would, on any rank: a budget or tile
-  // that does not do, unknown layouts, a parameter that one round of the exchange cannot hold.
+  // that does not do, unknown layouts.
   static Result<EnginePlan> plan(const EngineConfig& config, Rank rank);
 
   // [C] The state comes from, in this order: the directory's current store (any world size, layout

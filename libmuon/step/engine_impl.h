@@ -1,8 +1,10 @@
 // Private to libmuon/step: the parts of an Engine and who calls whom.
 //   engine.cpp        planning, small calls          open.cpp      create, resume, transfer, load
-//   sweep.cpp         phase 2: the state's tiles     step.cpp      phases 0, 1, 3
+//   step.cpp          what is decided before a step  chunk.cpp     gradients in, sweep, weights out
+//   sweep.cpp         the state's tiles
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
+//   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
 //   settings.cpp      what all ranks must be told alike
 //   continuity.cpp    what stored state was trained with
 #pragma once
@@ -17,6 +19,7 @@
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/exchange.h"
+#include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/sweep.h"
 
 namespace ebb::libmuon {
@@ -30,7 +33,7 @@ constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return 
 struct Prepared {
   StatePlan plan;
   libswap::TileBudget split;
-  Exchange gradients_in, weights_out;
+  Chunks chunks;
   libswap::Store::Config store;  // without directory and uuids
 };
 Result<Prepared> prepare(const EngineConfig& config, Rank rank);
@@ -49,6 +52,15 @@ struct PendingSnapshot {
   std::atomic<bool> done = false;  // `result` is final
   Result<> result;
   std::thread thread;
+};
+
+// Where gradients and new weights travel: matrices to and from their owners, chunk by chunk, and
+// AdamW ranges to and from their shards, whole.
+struct Routes {
+  Routes(const ModelSpec& model, const StatePlan& plan);
+  Exchange gradients_to_owners, weights_from_owners;
+  Exchange gradients_to_shards, weights_from_shards;
+  std::vector<Transit> adam;
 };
 
 struct Engine::Impl {
@@ -75,17 +87,23 @@ struct Engine::Impl {
   Result<> fill_from(const Checkpoint& checkpoint);
   Result<> agree_all(const Result<>& mine, std::string_view doing);
 
-  // step.cpp
+  // step.cpp, chunk.cpp
   Result<> check_ready(const StepArgs& args) const;
   Result<StepResult> check_step(const StepArgs& args);
-  Result<> gradients_in();
-  // From the sweep on; what it answers when it was cut, another call of it can mend.
+  Result<> gradients_in(const Exchange& exchange, std::span<const Transit> transits);
+  Result<> weights_out(const Exchange& exchange, std::span<const Transit> transits);
+  Result<> begin_step();
+  // Chunk after chunk; what it answers when it was cut, another call of it can mend.
   Result<StepResult> finish_step();
-  Result<> weights_out();
-  // Of this rank's own range: the gathered copy, or the part of the trainer's buffer that holds it.
-  std::span<const float> own_gradient(std::uint32_t param) const;
-  std::span<float> own_weight(std::uint32_t param);
-  void reserve_buffers();
+  Result<> run_chunk();
+  Result<> sweep_chunk();
+  void weights_out_of_chunk();
+  // Of a range that this rank owns: the gathered copy, or its part of the trainer's buffer.
+  std::span<const float> own_gradient(const Transit& transit);
+  std::span<float> gathered_gradient(const Transit& transit);  // empty: the trainer's holds it
+  std::span<float> own_weight(const Transit& transit);
+  Result<> install();
+  Result<> reserve_buffers();
 
   std::uint64_t steps_taken(std::uint32_t param) const;
 
@@ -108,6 +126,7 @@ struct Engine::Impl {
   libswap::IoQueue& io;
   libswap::SwapDirectory& directory;
   Prepared parts;
+  const Routes routes;
   std::unique_ptr<libswap::Pool> computing;
   libswap::Pool& pool;
 
@@ -124,13 +143,17 @@ struct Engine::Impl {
   std::vector<bool> gradient_given;
   std::vector<std::span<float>> weights;  // per parameter, as bound
   std::vector<bool> bound;
-  std::vector<std::vector<float>> own_gradients;  // per parameter: gathered, when not an alias
-  std::vector<std::vector<float>> own_weights;    // per parameter: new weights, when not an alias
+  // Of matrices, a chunk at a time; of AdamW ranges, by parameter. What the trainer's buffers hold
+  // lies nowhere else.
+  std::optional<Staging> staged_gradients, staged_weights;
+  std::vector<std::vector<float>> own_gradients, own_weights;
   std::vector<formats::native::Blob> blobs;
   std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
   std::optional<Error> stopped;       // a step was cut on some rank by an I/O error
   std::optional<Error> weights_owed;  // a step's weights were not handed out to all
   StepResult running;                 // of the step under way
+  std::size_t chunk = 0;              // of it
+  bool gradients_here = false;        // the chunk's
   std::unique_ptr<PendingSnapshot> pending;
   std::optional<Error> abandoned;  // the last snapshot that was settled
   std::uint64_t committed_step = 0;

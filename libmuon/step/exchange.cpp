@@ -1,160 +1,167 @@
 #include "ebb/libmuon/step/exchange.h"
 
 #include <algorithm>
-#include <optional>
+#include <map>
 
 namespace ebb::libmuon {
 namespace {
 
-using formats::Move;
-using formats::Piece;
-
-std::uint64_t bytes_of(const Move& move) { return move.elems() * sizeof(float); }
-
-template <typename Float>
-std::span<Float> piece_data(std::span<Float> buffer, const Piece& piece) {
-  return buffer.subspan(piece.local_first, formats::volume(piece.box.extent));
-}
-
-// Where the region begins in the piece's buffer if its elements lie there without gaps.
-std::optional<std::uint64_t> dense_first(const Piece& piece, const Box& region) {
-  Box inner = region;
-  for (std::size_t d = 0; d < inner.offset.size(); ++d) inner.offset[d] -= piece.box.offset[d];
-  const auto range = formats::flat_range_of(piece.box.extent, inner);
-  if (!range) return std::nullopt;
-  return piece.local_first + range->first;
-}
-
-void copy(const Box& region, const Box& source_box, std::span<const float> source,
-          const Box& target_box, std::span<float> target) {
-  formats::copy_region(region, {source_box, std::as_bytes(source)},
-                       {target_box, std::as_writable_bytes(target)}, sizeof(float));
-}
-
-void append(std::vector<Move>& into, const std::vector<Move>& moves,
-            const Exchange::Selection& selected) {
-  std::ranges::copy_if(moves, std::back_inserter(into),
-                       [&](const Move& move) { return selected(move.tensor); });
-}
-
-// Between a pair of ranks both sides must list messages in one order: by tensor, then as planned.
-void order(std::vector<Move>& moves) { std::ranges::stable_sort(moves, {}, &Move::tensor); }
-
-std::uint64_t overlap(FlatRange a, FlatRange b) {
+FlatRange overlap(FlatRange a, FlatRange b) {
   const std::uint64_t first = std::max(a.first, b.first);
   const std::uint64_t end = std::min(a.first + a.count, b.first + b.count);
-  return end > first ? end - first : 0;
+  return end > first ? FlatRange{first, end - first} : FlatRange{};
+}
+
+bool replicated(const Layout& layout) { return layout.spec().policy == Policy::replicated; }
+
+// The most that one rank holds of a run of `count` elements of a tensor.
+std::uint64_t most_of_a_rank(const Layout& layout, std::uint32_t tensor, std::uint64_t count) {
+  const Policy policy = layout.spec().policy;
+  if (policy != Policy::zero3 && policy != Policy::rows) return count;
+  // All shards but the last ones hold as much as the first.
+  return std::min(count, layout.held(tensor, Rank{0}).count);
+}
+
+// How many ranks each element goes to.
+std::uint64_t copies(const Layout& layout) {
+  const formats::Mesh& mesh = layout.spec().mesh;
+  return replicated(layout) ? mesh.world() : mesh.replicas;
+}
+
+// The most that a rank may hold of what is added: of whole tensors their owner does, of others
+// anybody.
+class Load {
+ public:
+  explicit Load(const Layout& layout) : layout_(&layout) {}
+  std::uint64_t with(const Transit& part, std::uint64_t times) {
+    return *place_of(part) + most(part) * times;
+  }
+  void add(const Transit& part, std::uint64_t times) { *place_of(part) += most(part) * times; }
+
+ private:
+  std::uint64_t most(const Transit& part) const {
+    return most_of_a_rank(*layout_, part.param, part.range.count);
+  }
+  std::uint64_t* place_of(const Transit& part) {
+    if (layout_->spec().policy != Policy::layer_wise) return &anybody_;
+    return &owners_[layout_->spec().owners[part.param]];
+  }
+
+  const Layout* layout_;
+  std::uint64_t anybody_ = 0;
+  std::map<std::uint32_t, std::uint64_t> owners_;
+};
+
+// Whether every rank has already what it is to have.
+bool stays(const Layout& from, const Layout& to) {
+  const Layout::Spec &a = from.spec(), &b = to.spec();
+  if (a.policy == Policy::replicated) return true;
+  return a.policy == b.policy && a.mesh.shard_world == b.mesh.shard_world &&
+         a.align_elems == b.align_elems && a.owners == b.owners;
 }
 
 }  // namespace
 
-// As ReshardPlan::between cuts it: a rank that holds an element itself takes it from there, the
-// others take it from the first copy.
-std::uint64_t busiest_rank_bytes(const Layout& from, const Layout& to, std::uint32_t tensor) {
-  if (from.spec().policy == Policy::replicated) return 0;
-  const formats::Mesh& source = from.spec().mesh;
-  const formats::Mesh& target = to.spec().mesh;
-  const std::uint64_t copies =
-      to.spec().policy == Policy::replicated ? target.world() : target.replicas;
-  std::uint64_t busiest = 0;
-  std::vector<std::uint64_t> kept(source.shard_world);  // by the ranks that hold a shard, together
-  for (std::uint32_t rank = 0; rank < target.world(); ++rank) {
-    const FlatRange wanted = to.held(tensor, Rank{rank});
-    const std::uint64_t here = overlap(from.held(tensor, Rank{rank}), wanted);
-    kept[source.shard_of(Rank{rank})] += here;
-    busiest = std::max(busiest, wanted.count - here);
-  }
-  for (std::uint32_t shard = 0; shard < source.shard_world; ++shard) {
-    const std::uint64_t held = from.held(tensor, Rank{shard}).count;
-    busiest = std::max(busiest, copies * held - kept[shard]);
-  }
-  return busiest * sizeof(float);
+Exchange::Exchange(const Layout& from, const Layout& to, Rank self)
+    : from_(from), to_(to), self_(self), stays_(stays(from, to)) {
+  EBB_CHECK(from.spec().mesh.world() == to.spec().mesh.world());
 }
 
-void Exchange::add(const formats::ReshardPlan& plan, const Selection& selected,
-                   const Selection& in_place) {
-  append(sends_, plan.sends, selected);
-  append(receives_, plan.receives, selected);
-  append(keeps_, plan.keeps,
-         [&](std::uint32_t tensor) { return selected(tensor) && !in_place(tensor); });
+void Exchange::add_receives(const Transit& transit, std::vector<Message>& receives,
+                            std::vector<Transit>& keeps) const {
+  const FlatRange wanted = overlap(to_.held(transit.param, self_), transit.range);
+  if (wanted.count == 0) return;
+  if (replicated(from_)) return keeps.push_back({transit.param, wanted});
+  const std::uint32_t mine = from_.spec().mesh.shard_of(self_);
+  const Layout::ShardSpan span = from_.shards_of(transit.param, wanted);
+  for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
+    const FlatRange part = overlap(from_.held(transit.param, Rank{shard}), wanted);
+    if (part.count == 0) continue;
+    if (shard == mine)
+      keeps.push_back({transit.param, part});
+    else
+      receives.push_back({Rank{shard}, {transit.param, part}});
+  }
 }
 
-void Exchange::plan_rounds(std::span<const std::uint64_t> busiest_bytes,
-                           std::uint64_t round_bytes) {
-  order(sends_);
-  order(receives_);
-  std::vector<std::size_t> round_of(busiest_bytes.size());
-  std::uint64_t filled = 0;
-  std::size_t round = 0;
-  for (std::size_t tensor = 0; tensor < busiest_bytes.size(); ++tensor) {
-    const std::uint64_t bytes = busiest_bytes[tensor];
-    EBB_CHECK(bytes <= round_bytes);
-    if (filled > 0 && filled + bytes > round_bytes) {
-      ++round;
-      filled = 0;
+void Exchange::add_sends(const Transit& transit, std::vector<Message>& sends) const {
+  const formats::Mesh& source = from_.spec().mesh;
+  const std::uint32_t mine = source.shard_of(self_);
+  // Ranks above the first copy serve only themselves.
+  if (replicated(from_) || index_of(self_) != mine) return;
+  const FlatRange offered = overlap(from_.held(transit.param, self_), transit.range);
+  if (offered.count == 0) return;
+  const formats::Mesh& target = to_.spec().mesh;
+  Layout::ShardSpan span{0, target.shard_world - 1};
+  if (!replicated(to_)) span = to_.shards_of(transit.param, offered);
+  for (std::uint32_t copy = 0; copy < target.replicas; ++copy)
+    for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
+      const Rank to{copy * target.shard_world + shard};
+      const FlatRange part = overlap(to_.held(transit.param, to), offered);
+      if (part.count > 0 && source.shard_of(to) != mine)
+        sends.push_back({to, {transit.param, part}});
     }
-    filled += bytes;
-    round_of[tensor] = round;
-  }
-  rounds_.resize(round + 1);
-  for (Move& move : sends_) {
-    sent_bytes_ += bytes_of(move);
-    rounds_[round_of[move.tensor]].sends.push_back(std::move(move));
-  }
-  for (Move& move : receives_) rounds_[round_of[move.tensor]].receives.push_back(std::move(move));
-  for (const Round& planned : rounds_) {
-    std::uint64_t packed = 0;
-    for (const Move& move : planned.sends)
-      if (!dense_first(move.source, move.region)) packed += bytes_of(move);
-    for (const Move& move : planned.receives)
-      if (!dense_first(move.target, move.region)) packed += bytes_of(move);
-    workspace_bytes_ = std::max(workspace_bytes_, packed);
-  }
-  sends_.clear();
-  receives_.clear();
 }
 
-Result<> Exchange::run(Communicator& ranks, const Source& source, const Target& target) {
-  for (const Move& move : keeps_)
-    copy(move.region, move.source.box, piece_data(source(move.tensor), move.source),
-         move.target.box, piece_data(target(move.tensor), move.target));
-  if (ranks.world() == 1) return {};
-  for (const Round& round : rounds_) EBB_TRY(run_round(round, ranks, source, target));
-  return {};
+std::uint64_t Exchange::sent_bytes(std::span<const Transit> transits) const {
+  std::vector<Message> sends;
+  for (const Transit& transit : transits) add_sends(transit, sends);
+  std::uint64_t elems = 0;
+  for (const Message& send : sends) elems += send.part.range.count;
+  return elems * sizeof(float);
 }
 
-Result<> Exchange::run_round(const Round& round, Communicator& ranks, const Source& source,
-                             const Target& target) {
-  std::vector<std::vector<float>> packed;
-  packed.reserve(round.sends.size() + round.receives.size());
-  std::vector<SendBuffer> sends;
-  for (const Move& move : round.sends) {
-    const auto buffer = source(move.tensor);
-    if (const auto first = dense_first(move.source, move.region)) {
-      sends.push_back({move.to, std::as_bytes(buffer.subspan(*first, move.elems()))});
-      continue;
+std::vector<std::vector<Transit>> Exchange::rounds(std::span<const Transit> transits,
+                                                   std::uint64_t most_bytes) const {
+  const std::uint64_t most = most_bytes / sizeof(float);
+  const std::uint64_t sent_each = copies(to_);
+  const std::uint64_t most_at_once = std::max<std::uint64_t>(1, most / sent_each);
+  std::vector<std::vector<Transit>> rounds;
+  Load senders(from_), receivers(to_);
+  for (Transit rest : transits)
+    while (rest.range.count > 0) {
+      const Transit part{rest.param, {rest.range.first, std::min(rest.range.count, most_at_once)}};
+      const bool fits = senders.with(part, sent_each) <= most && receivers.with(part, 1) <= most;
+      if (rounds.empty() || !fits) {
+        rounds.emplace_back();
+        senders = Load(from_);
+        receivers = Load(to_);
+      }
+      senders.add(part, sent_each);
+      receivers.add(part, 1);
+      rounds.back().push_back(part);
+      rest.range = {part.range.first + part.range.count, rest.range.count - part.range.count};
     }
-    auto& dense = packed.emplace_back(move.elems());
-    copy(move.region, move.source.box, piece_data(buffer, move.source), move.region, dense);
-    sends.push_back({move.to, std::as_bytes(std::span<const float>(dense))});
-  }
-  std::vector<ReceiveBuffer> receives;
-  std::vector<std::pair<const Move*, std::span<const float>>> unpack;
-  for (const Move& move : round.receives) {
-    const auto buffer = target(move.tensor);
-    if (const auto first = dense_first(move.target, move.region)) {
-      receives.push_back({move.from, std::as_writable_bytes(buffer.subspan(*first, move.elems()))});
-      continue;
+  return rounds;
+}
+
+Result<std::uint64_t> Exchange::run(Communicator& ranks, std::span<const Transit> transits,
+                                    const Source& source, const Target& target) const {
+  std::uint64_t sent = 0;
+  for (const std::vector<Transit>& round : rounds(transits, kMostRoundBytes)) {
+    std::vector<Message> sends, receives;
+    std::vector<Transit> keeps;
+    for (const Transit& transit : round) {
+      add_sends(transit, sends);
+      add_receives(transit, receives, keeps);
     }
-    auto& dense = packed.emplace_back(move.elems());
-    receives.push_back({move.from, std::as_writable_bytes(std::span(dense))});
-    unpack.push_back({&move, dense});
+    for (const Transit& kept : keeps) {
+      const auto to = target(kept);
+      if (const auto from = source(kept); !to.empty() && from.data() != to.data())
+        std::ranges::copy(from, to.begin());
+    }
+    if (ranks.world() == 1 || stays_) continue;
+    std::vector<SendBuffer> outgoing;
+    for (const Message& send : sends) {
+      outgoing.push_back({send.peer, std::as_bytes(source(send.part))});
+      sent += outgoing.back().data.size();
+    }
+    std::vector<ReceiveBuffer> incoming;
+    for (const Message& receive : receives)
+      incoming.push_back({receive.peer, std::as_writable_bytes(target(receive.part))});
+    EBB_TRY(ranks.exchange(outgoing, incoming));
   }
-  EBB_TRY(ranks.exchange(sends, receives));
-  for (const auto& [move, dense] : unpack)
-    copy(move->region, move->region, dense, move->target.box,
-         piece_data(target(move->tensor), move->target));
-  return {};
+  return sent;
 }
 
 }  // namespace ebb::libmuon

@@ -1,5 +1,8 @@
-// Exchange: one ReshardPlan's moves of some tensors, run in bounded rounds over a Communicator.
-// Gradients-in and weights-out of a step are both one of these. fp32 elements.
+// Exchange: ranges of parameters from one layout to another, in rounds that no rank is too small
+// for. Gradients-in and weights-out of a chunk are both one of these. fp32 elements.
+//
+// A rank's part of a range is one run of elements in both layouts, so nothing is packed: messages
+// are pieces of the buffers themselves.
 #pragma once
 
 #include <cstdint>
@@ -7,48 +10,48 @@
 #include <span>
 #include <vector>
 
-#include "ebb/formats/layout/reshard_plan.h"
+#include "ebb/formats/layout/layout.h"
 #include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libmuon/plan/chunks.h"
 
 namespace ebb::libmuon {
 
-// The most bytes that any rank sends, or receives, when a tensor goes from one layout to another:
-// what one round must hold. O(ranks).
-std::uint64_t busiest_rank_bytes(const Layout& from, const Layout& to, std::uint32_t tensor);
-
 class Exchange {
  public:
-  // This rank's buffer of a tensor: the concatenated pieces of its layout.
-  using Source = std::function<std::span<const float>(std::uint32_t tensor)>;
-  using Target = std::function<std::span<float>(std::uint32_t tensor)>;
-  // Whether a tensor takes part: Muon matrices and AdamW ranges have different layouts.
-  using Selection = std::function<bool(std::uint32_t tensor)>;
+  // Memory of a range that this rank holds, in the layout it comes from or goes to. An empty target
+  // of what this rank has from itself: it is there already.
+  using Source = std::function<std::span<const float>(const Transit&)>;
+  using Target = std::function<std::span<float>(const Transit&)>;
 
-  // Adds the moves of `plan` for the selected tensors. `in_place`: tensors whose own part needs no
-  // copy, because this rank's source and target are one memory.
-  void add(const formats::ReshardPlan& plan, const Selection& selected, const Selection& in_place);
-  // `busiest_bytes[t]`: the most that any rank sends or receives of tensor t. Tensors share a round
-  // as long as that stays below `round_bytes`: borders are the same on all ranks, which so run the
-  // same number of rounds. REQUIRES: called once, after the last add(); no tensor is above.
-  void plan_rounds(std::span<const std::uint64_t> busiest_bytes, std::uint64_t round_bytes);
+  // Where the first layout has copies, a rank takes what it holds itself, else the lowest copy.
+  // REQUIRES: both outlive this and are of the same tensors and world.
+  Exchange(const Layout& from, const Layout& to, Rank self);
 
-  // Collective.
-  Result<> run(Communicator& ranks, const Source& source, const Target& target);
+  // Collective: the same transits on all ranks. How many bytes this one sent.
+  Result<std::uint64_t> run(Communicator& ranks, std::span<const Transit> transits,
+                            const Source& source, const Target& target) const;
+  // What run() sends from this rank.
+  std::uint64_t sent_bytes(std::span<const Transit> transits) const;
 
-  std::uint64_t sent_bytes() const { return sent_bytes_; }            // one run, this rank
-  std::uint64_t workspace_bytes() const { return workspace_bytes_; }  // packing, largest round
+  // The transits of each round: cut so that no rank sends or receives more than `most_bytes` in it.
+  // Bounds follow from the layouts, tensor by tensor: the same on all ranks.
+  std::vector<std::vector<Transit>> rounds(std::span<const Transit> transits,
+                                           std::uint64_t most_bytes) const;
 
  private:
-  struct Round {
-    std::vector<formats::Move> sends, receives;
+  struct Message {
+    Rank peer{};
+    Transit part;
   };
-  static Result<> run_round(const Round& round, Communicator& ranks, const Source& source,
-                            const Target& target);
+  void add_sends(const Transit& transit, std::vector<Message>& sends) const;
+  // What this rank is to have of it: from others, and from itself.
+  void add_receives(const Transit& transit, std::vector<Message>& receives,
+                    std::vector<Transit>& keeps) const;
 
-  std::vector<formats::Move> sends_, receives_, keeps_;
-  std::vector<Round> rounds_;
-  std::uint64_t sent_bytes_ = 0;
-  std::uint64_t workspace_bytes_ = 0;
+  const Layout& from_;
+  const Layout& to_;
+  const Rank self_;
+  const bool stays_;  // nothing travels, on any rank
 };
 
 }  // namespace ebb::libmuon

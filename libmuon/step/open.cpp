@@ -214,12 +214,13 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
 
 Result<> Engine::Impl::open_sweep() {
   const Sweep::Ports ports{
-      .gradient = [this](std::uint32_t param) { return own_gradient(param); },
-      .weight = [this](std::uint32_t param) { return own_weight(param); },
+      .gradient = [this](const Transit& transit) { return own_gradient(transit); },
+      .weight = [this](const Transit& transit) { return own_weight(transit); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
-  EBB_TRY_ASSIGN(sweep, Sweep::open({config.model, parts.plan, io, *store, pool, config.trace},
-                                    parts.split, ports));
+  EBB_TRY_ASSIGN(
+      sweep, Sweep::open({config.model, parts.plan, parts.chunks, io, *store, pool, config.trace},
+                         parts.split, ports));
   return {};
 }
 

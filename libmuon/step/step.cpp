@@ -1,4 +1,4 @@
-// Phases 0, 1 and 3 of a step: what all ranks do together.
+// What all ranks decide before a step: whether they can make it, and how long its gradient is.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -14,15 +14,6 @@ using libswap::Lane;
 using libswap::TraceSpan;
 
 namespace {
-
-// The part of a trainer's buffer that is this rank's own range; empty when the buffer lacks it.
-template <typename T>
-std::span<T> own_part(std::span<T> held, const StatePlan& plan, const Layout& trainer,
-                      std::uint32_t param) {
-  if (!plan.in_place(param, trainer)) return {};
-  const FlatRange own = plan.own_range(param);
-  return held.subspan(own.first - trainer.held(param, plan.rank()).first, own.count);
-}
 
 // One rank's look at all that it will use.
 struct Looked {
@@ -78,31 +69,6 @@ Looked look_at(const ModelSpec& model, std::span<const std::span<const float>> g
 
 }  // namespace
 
-void Engine::Impl::reserve_buffers() {
-  const StatePlan& plan = parts.plan;
-  const std::size_t params = config.model.params.size();
-  own_gradients.resize(params);
-  own_weights.resize(params);
-  for (std::uint32_t i = 0; i < params; ++i) {
-    const std::uint64_t own = plan.own_range(i).count;
-    if (!plan.in_place(i, plan.gradients())) own_gradients[i].resize(own);
-    if (!plan.in_place(i, plan.weights())) own_weights[i].resize(own);
-  }
-}
-
-std::span<const float> Engine::Impl::own_gradient(std::uint32_t param) const {
-  const StatePlan& plan = parts.plan;
-  if (!own_gradients[param].empty()) return own_gradients[param];
-  return own_part(gradients[param], plan, plan.gradients(), param);
-}
-
-std::span<float> Engine::Impl::own_weight(std::uint32_t param) {
-  const StatePlan& plan = parts.plan;
-  if (!own_weights[param].empty()) return own_weights[param];
-  if (!bound[param]) return {};
-  return own_part(weights[param], plan, plan.weights(), param);
-}
-
 Result<> Engine::Impl::agree_all(const Result<>& mine, std::string_view doing) {
   return libswap::agree_all(ranks, mine, doing);
 }
@@ -150,75 +116,9 @@ Result<StepResult> Engine::Impl::check_step(const StepArgs& args) {
   return result;
 }
 
-Result<> Engine::Impl::gradients_in() {
-  const TraceSpan span(config.trace, parts.plan.rank(), Lane::exchange, "gradients in");
-  const auto begin = std::chrono::steady_clock::now();
-  EBB_TRY(parts.gradients_in.run(
-      ranks, [&](std::uint32_t param) { return gradients[param]; },
-      [&](std::uint32_t param) { return std::span<float>(own_gradients[param]); }));
-  stats.sent_bytes += ranks.world() > 1 ? parts.gradients_in.sent_bytes() : 0;
-  stats.exchange_s += libswap::seconds_since(begin);
-  return {};
-}
-
-Result<> Engine::Impl::weights_out() {
-  const TraceSpan span(config.trace, parts.plan.rank(), Lane::exchange, "weights out");
-  const auto begin = std::chrono::steady_clock::now();
-  EBB_TRY(parts.weights_out.run(
-      ranks, [&](std::uint32_t param) { return std::span<const float>(own_weight(param)); },
-      [&](std::uint32_t param) { return weights[param]; }));
-  stats.sent_bytes += ranks.world() > 1 ? parts.weights_out.sent_bytes() : 0;
-  stats.exchange_s += libswap::seconds_since(begin);
-  return {};
-}
-
 std::uint64_t Engine::Impl::steps_taken(std::uint32_t param) const {
   if (steps_ahead.empty()) return step;
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(step) + steps_ahead[param]);
-}
-
-// From here on the state moves: whatever fails, this gradient is never applied again to what has
-// seen it.
-Result<StepResult> Engine::Impl::finish_step() {
-  const std::string which = compose("step {}", step + 1);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto stalls = [&] {
-    const libswap::PagerStats pager = sweep->cache().stats();
-    return pager.stall_read_s + pager.stall_cut_s;
-  };
-  const double stalled = stalls();
-  const Result<> swept = sweep->update();
-  stats.compute_s += libswap::seconds_since(begin) - (stalls() - stalled);
-  const Result<std::int64_t> all_swept = ranks.agree(swept ? 1 : 0);
-  if (!all_swept) {
-    broken = Error{
-        Code::state,
-        compose("this engine stopped in the middle of {}: {}", which, all_swept.error().message),
-        "open the store again: the last committed generation resumes"};
-    return all_swept.error();
-  }
-  if (*all_swept == 0) {
-    const Error cause = swept ? Error{Code::peer, "another rank failed while sweeping its state",
-                                      "its own message says why"}
-                              : swept.error();
-    stopped = Error{Code::state,
-                    compose("this engine stopped in the middle of {}: {}", which, cause.message),
-                    "continue_step() goes on with it, abandon_step() goes back to the last "
-                    "committed generation"};
-    return cause;
-  }
-  stopped.reset();
-  gradient_given.assign(gradient_given.size(), false);
-  ++step;
-  ++stats.steps;
-  if (Result<> handed_out = weights_out(); !handed_out) {
-    weights_owed = Error{Code::state,
-                         compose("the weights of {} were not handed out to all ranks: {}", which,
-                                 handed_out.error().message),
-                         "install_weights() hands them out"};
-    return std::move(handed_out).error();
-  }
-  return running;
 }
 
 Result<StepResult> Engine::step(const StepArgs& args) {
@@ -233,7 +133,7 @@ Result<StepResult> Engine::step(const StepArgs& args) {
     self.gradient_given.assign(self.gradient_given.size(), false);
     ++self.stats.steps;
   } else {
-    EBB_TRY(self.gradients_in());
+    EBB_TRY(self.begin_step());
     self.sweep->begin_update(self.step + 1, static_cast<float>(args.inv_scale * self.running.clip));
     EBB_TRY(self.finish_step());
   }
@@ -248,10 +148,7 @@ Result<> Engine::install_weights() {
       return Error{Code::usage,
                    "parameter " + impl_->config.model.params[i].name + " has no weights bound",
                    "call bind_weights for all first"};
-  EBB_TRY(impl_->agree_all(impl_->sweep->look(), "reading its weights"));
-  EBB_TRY(impl_->weights_out());
-  impl_->weights_owed.reset();
-  return {};
+  return impl_->install();
 }
 
 }  // namespace ebb::libmuon

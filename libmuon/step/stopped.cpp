@@ -79,10 +79,10 @@ Result<StepResult> Engine::continue_step() {
 Result<> Engine::abandon_step() {
   if (Result<> back = impl_->go_back(); !back) {
     if (impl_->sweep == nullptr) {
-      impl_->broken = Error{Code::state,
-                            "this engine could not go back to the last committed generation: " +
-                                back.error().message,
-                            "open the store again"};
+      impl_->broken = Error{
+          Code::state,
+          "this engine could not go back to the last committed generation: " + back.error().message,
+          "open the store again"};
       impl_->ranks.abort();  // nobody may wait for this rank in a collective it never reaches
     }
     return back;

@@ -94,13 +94,26 @@ Result<> Sweep::create(std::uint64_t step,
   return cache_->settle();
 }
 
-Result<> Sweep::look() {
+// The tiles with weights, in the order of the schedule: chunks of weights are those of a step.
+Result<> Sweep::look(
+    const std::function<Result<>(std::size_t chunk, const Result<>& looked)>& out) {
+  const auto schedule = parts_.plan.schedule();
   std::vector<std::uint64_t> tiles;
-  for (std::uint64_t tile = 0; tile < parts_.plan.tiles().size(); ++tile)
-    if (parts_.plan.tiles()[tile].kind != TileKind::momentum) tiles.push_back(tile);
+  std::vector<std::size_t> ends;  // by chunk
+  for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk) {
+    for (; i < parts_.chunks.visits_end(chunk); ++i)
+      if (parts_.plan.tiles()[schedule[i]].kind != TileKind::momentum) tiles.push_back(schedule[i]);
+    ends.push_back(tiles.size());
+  }
   Stream stream(*cache_, visits(tiles, TileCache::Use::read), Stream::Repeats::no);
   stream.begin(0);
-  while (!stream.ended()) {
+  for (std::size_t chunk = 0; chunk < ends.size(); ++chunk)
+    EBB_TRY(out(chunk, look_to(stream, ends[chunk])));
+  return {};
+}
+
+Result<> Sweep::look_to(Stream& stream, std::size_t end) {
+  while (stream.position() < end) {
     EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
     for (const StatePlan::Span& span : parts_.plan.spans(parts_.plan.tiles()[lease.tile]))
       hand_out(span, floats(lease.bytes).subspan(span.tile_first, span.range.count));
@@ -114,9 +127,9 @@ void Sweep::begin_update(std::uint64_t step, float grad_scale) {
   updates_->begin(step);
 }
 
-Result<> Sweep::update() {
-  while (!updates_->ended()) EBB_TRY(update_tile());
-  return cache_->settle();
+Result<> Sweep::update(std::size_t chunk) {
+  while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(update_tile());
+  return updates_->ended() ? cache_->settle() : Result<>();
 }
 
 void Sweep::go_on() { cache_->go_on(); }
@@ -145,11 +158,6 @@ const Spec& Sweep::spec_of(std::uint32_t param) const {
   return std::get<Spec>(parts_.model.groups[parts_.model.params[param].group]);
 }
 
-std::span<const float> Sweep::gradient_of(const StatePlan::Span& span) const {
-  const std::uint64_t own_first = parts_.plan.own_range(span.param).first;
-  return ports_.gradient(span.param).subspan(span.range.first - own_first, span.range.count);
-}
-
 void Sweep::momentum(const TileEntry& entry, std::span<float> tile) {
   const Item& item = parts_.plan.items()[entry.item];
   Update& update = update_[entry.item % 2];
@@ -157,7 +165,7 @@ void Sweep::momentum(const TileEntry& entry, std::span<float> tile) {
     const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "momentum");
     for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
       const auto& spec = spec_of<MuonSpec>(span.param);
-      const auto g = gradient_of(span);
+      const auto g = ports_.gradient({span.param, span.range});
       const auto m = tile.subspan(span.tile_first);
       const auto u = std::span(update.values).subspan(entry.first + span.tile_first);
       in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
@@ -201,7 +209,7 @@ void Sweep::adam(const TileEntry& entry, std::span<float> tile) {
   for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
     const auto& spec = spec_of<AdamSpec>(span.param);
     const std::uint64_t taken = ports_.steps_taken(span.param);
-    const auto g = gradient_of(span);
+    const auto g = ports_.gradient({span.param, span.range});
     const auto w = tile.subspan(span.tile_first, span.range.count);
     const auto m = tile.subspan(stride + span.tile_first);
     const auto v = tile.subspan(2 * stride + span.tile_first);
@@ -214,10 +222,8 @@ void Sweep::adam(const TileEntry& entry, std::span<float> tile) {
 }
 
 void Sweep::hand_out(const StatePlan::Span& span, std::span<const float> new_weights) {
-  const std::span<float> own = ports_.weight(span.param);
-  if (own.empty()) return;
-  const std::uint64_t first = span.range.first - parts_.plan.own_range(span.param).first;
-  std::ranges::copy(new_weights, own.subspan(first).begin());
+  const std::span<float> own = ports_.weight({span.param, span.range});
+  if (!own.empty()) std::ranges::copy(new_weights, own.begin());
 }
 
 }  // namespace ebb::libmuon

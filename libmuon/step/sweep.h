@@ -11,24 +11,25 @@
 #include <span>
 #include <vector>
 
-#include "ebb/libmuon/plan/state_plan.h"
+#include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libswap/pager/stream.h"
 
 namespace ebb::libmuon {
 
 class Sweep {
  public:
-  // What a sweep takes from its engine, by parameter; of this rank's own range.
+  // What a sweep takes from its engine: of ranges that this rank owns, in the present chunk.
   struct Ports {
-    std::function<std::span<const float>(std::uint32_t param)> gradient;
-    // Where its new weights go; empty: nobody asked for them.
-    std::function<std::span<float>(std::uint32_t param)> weight;
+    std::function<std::span<const float>(const Transit&)> gradient;
+    // Where new weights go; empty: nobody asked for them.
+    std::function<std::span<float>(const Transit&)> weight;
     std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
   };
   // All are borrowed; learning rates of the model may change between updates.
   struct Parts {
     const ModelSpec& model;
     const StatePlan& plan;
+    const Chunks& chunks;
     libswap::IoQueue& io;
     libswap::Store& store;
     libswap::Pool& pool;
@@ -42,13 +43,14 @@ class Sweep {
   // Fills the tiles of a new store; `fill` gets each tile's number and its zeros.
   Result<> create(std::uint64_t step,
                   const std::function<Result<>(std::uint64_t, std::span<std::byte>)>& fill);
-  // Hands out all weights.
-  Result<> look();
+  // Hands out all weights, chunk by chunk: `out` follows each.
+  Result<> look(const std::function<Result<>(std::size_t chunk, const Result<>& looked)>& out);
 
   // Gradients times `grad_scale` into the state, which is at `step` afterwards.
   void begin_update(std::uint64_t step, float grad_scale);
-  // To the end, or to the first error of the disk: then again, after go_on(), with the same bits.
-  Result<> update();
+  // To the end of a chunk, or to the first error of the disk: then again, after go_on(), with the
+  // same bits. Chunks in ascending order.
+  Result<> update(std::size_t chunk);
   void go_on();
 
   libswap::TileCache& cache() { return *cache_; }
@@ -70,13 +72,13 @@ class Sweep {
   void wait(const libswap::Event& event);
   template <typename Spec>
   const Spec& spec_of(std::uint32_t param) const;
-  std::span<const float> gradient_of(const StatePlan::Span& span) const;
+  Result<> look_to(libswap::Stream& stream, std::size_t end);
 
   const Parts parts_;
   const Ports ports_;
   std::unique_ptr<libswap::TileCache> cache_;
   std::unique_ptr<libswap::Stream> updates_;
-  std::array<Update, 2> update_;  // item i uses i % 2
+  std::array<Update, 2> update_;    // item i uses i % 2
   libswap::AlignedBuffer scratch_;  // of one Newton-Schulz at a time
   float grad_scale_ = 0;
 };

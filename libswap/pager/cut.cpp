@@ -83,8 +83,8 @@ Result<> TileCache::finish_cut() {
   wait_for_cut_writes([this]() EBB_REQUIRES(mutex_) { return resident_writes_ == 0; });
   for (Tile& tile : tiles_) tile.cut_pending = false;
   tell_all();
-  wait_for_cut_writes(
-      [this]() EBB_REQUIRES(mutex_) { return cut_writes_ == 0 || error_.has_value(); });
+  wait_for_cut_writes([this]()
+                          EBB_REQUIRES(mutex_) { return cut_writes_ == 0 || error_.has_value(); });
   if (!cut_error_ && cut_writes_ != 0) cut_error_ = error_;
   if (cut_error_) return *cut_error_;
   return {};

@@ -38,6 +38,7 @@ class Stream {
   // A round begins; the tiles it changes are at `step` then. REQUIRES: the round before has ended.
   void begin(std::uint64_t step);
   bool ended() const { return position_ == schedule_.size(); }
+  std::size_t position() const { return position_; }  // of the visit that take() gives next
   // The next visit's tile. After an error the same one is the next, once the cache has gone on.
   // REQUIRES: !ended().
   Result<Lease> take();

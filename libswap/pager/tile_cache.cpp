@@ -82,7 +82,7 @@ void TileCache::tell_all() {
   pool_.wake();
 }
 
-void TileCache::wait(double PagerStats::*stall, const char* what,
+void TileCache::wait(double PagerStats::* stall, const char* what,
                      const std::function<bool()>& ready) {
   const double slept = pool_.help_until([&] {
     try_what_is_due();
@@ -202,17 +202,15 @@ Result<> TileCache::load_residents() {
 Result<std::span<std::byte>> TileCache::acquire(std::uint64_t number, Use use) {
   const bool stays = resident(number);
   if (stays) {
-    wait(&PagerStats::stall_cut_s, "cut", [&]() EBB_REQUIRES(mutex_) {
-      return use == Use::read || !tiles_[number].cut_pending;
-    });
+    wait(&PagerStats::stall_cut_s, "cut",
+         [&]() EBB_REQUIRES(mutex_) { return use == Use::read || !tiles_[number].cut_pending; });
   } else if (use == Use::create) {
     wait(&PagerStats::stall_read_s, "frame", [&]() EBB_REQUIRES(mutex_) {
       return !free_frames_.empty() && tiles_[number].state == State::on_disk;
     });
   } else {
-    wait(&PagerStats::stall_read_s, "page-in", [&]() EBB_REQUIRES(mutex_) {
-      return tiles_[number].state == State::in_memory;
-    });
+    wait(&PagerStats::stall_read_s, "page-in",
+         [&]() EBB_REQUIRES(mutex_) { return tiles_[number].state == State::in_memory; });
   }
   const MutexLock lock(mutex_);
   if (error_) return *error_;
@@ -335,9 +333,8 @@ void TileCache::write_done(std::uint64_t number, Store::Write write, const Resul
 }
 
 Result<> TileCache::settle() {
-  wait(&PagerStats::stall_read_s, "settle", [this]() EBB_REQUIRES(mutex_) {
-    return releasing_ == 0;
-  });
+  wait(&PagerStats::stall_read_s, "settle",
+       [this]() EBB_REQUIRES(mutex_) { return releasing_ == 0; });
   const MutexLock lock(mutex_);
   if (error_) return *error_;
   return {};

@@ -122,7 +122,7 @@ class TileCache {
   void leave_memory(Tile& tile) EBB_REQUIRES(mutex_);
   void tell_all() EBB_REQUIRES(mutex_);
   // Works for the pool until `ready`, asked under the lock, or an error.
-  void wait(double PagerStats::*stall, const char* what, const std::function<bool()>& ready);
+  void wait(double PagerStats::* stall, const char* what, const std::function<bool()>& ready);
   void transferred(Lane lane, std::uint64_t tile, Clock::time_point begin);
 
   void start_reads() EBB_REQUIRES(mutex_);
@@ -161,9 +161,9 @@ class TileCache {
   std::vector<Failed> again_ EBB_GUARDED_BY(mutex_);         // to be tried again when due
   std::vector<std::uint64_t> given_up_ EBB_GUARDED_BY(mutex_);
   std::optional<Error> error_ EBB_GUARDED_BY(mutex_);
-  std::uint64_t in_flight_ EBB_GUARDED_BY(mutex_) = 0;  // requests and jobs that will call us
-  std::uint64_t releasing_ EBB_GUARDED_BY(mutex_) = 0;  // released, not yet with the disk
-  std::uint64_t cut_writes_ EBB_GUARDED_BY(mutex_) = 0;  // of the present cut, not yet written
+  std::uint64_t in_flight_ EBB_GUARDED_BY(mutex_) = 0;        // requests and jobs that will call us
+  std::uint64_t releasing_ EBB_GUARDED_BY(mutex_) = 0;        // released, not yet with the disk
+  std::uint64_t cut_writes_ EBB_GUARDED_BY(mutex_) = 0;       // of the present cut, not yet written
   std::uint64_t resident_writes_ EBB_GUARDED_BY(mutex_) = 0;  // of it, begun and not settled
   std::optional<Error> cut_error_ EBB_GUARDED_BY(mutex_);
   PagerStats stats_ EBB_GUARDED_BY(mutex_);

@@ -72,6 +72,35 @@ TEST(Engine, GivesTheSameBitsUnderAnyBudgetTileAndThreadCount) {
       }
 }
 
+// A matrix larger than a chunk, many matrices in one, everything in one.
+TEST(Engine, GivesTheSameBitsForAnyChunkSize) {
+  struct Cut {
+    std::uint32_t ranks;
+    Policy gradients;
+  };
+  for (const Cut cut : {Cut{1, Policy::zero12},
+                        {2, Policy::zero12},
+                        {2, Policy::layer_wise},
+                        {3, Policy::replicated},
+                        {3, Policy::zero12_boundary},
+                        {3, Policy::zero3},
+                        {3, Policy::rows},
+                        {8, Policy::zero3}})
+    for (const std::uint64_t chunk : {1u, 5000u}) {
+      const TempDir directory;
+      const Training setup{.ranks = cut.ranks,
+                           .gradients = cut.gradients,
+                           .chunk_bytes = chunk,
+                           .budget_bytes = 6 * 4096,
+                           .threads = 1 + cut.ranks % 2};
+      const Outcome outcome = train(setup, directory.path(), kSteps);
+      expect_same_bits(outcome, compose("{} on {} ranks, chunks of {}", name_of(cut.gradients),
+                                        cut.ranks, chunk));
+      const bool all_here = cut.ranks == 1 || cut.gradients == Policy::replicated;
+      EXPECT_EQ(outcome.plans[0].chunks == 1, all_here) << name_of(cut.gradients);
+    }
+}
+
 // The weights of one parameter, out of all concatenated.
 std::vector<float> weights_of(const Outcome& outcome, const libmuon::ModelSpec& model,
                               std::string_view name) {

@@ -1,64 +1,183 @@
-// What one round must hold is known from the layouts alone, and no rank moves more.
+// Ranges of parameters from every layout to every layout: what arrives, what is sent, and that no
+// round is more than a rank can take. ReshardPlan, which knows boxes only, is the witness.
 #include "ebb/libmuon/step/exchange.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
-#include <numeric>
+#include <array>
 #include <random>
+#include <thread>
+
+#include "ebb/formats/layout/reshard_plan.h"
+#include "tests/libmuon/support/world.h"
 
 namespace ebb::libmuon {
 namespace {
 
-using formats::ReshardPlan;
+constexpr std::array kPolicies = {Policy::replicated, Policy::zero12, Policy::zero12_boundary,
+                                  Policy::zero3,      Policy::rows,   Policy::layer_wise};
+const std::vector<Shape> kShapes = {{37, 24}, {24}, {96, 8}, {1, 5}, {}, {13, 31}};
 
-Layout layout_of(Policy policy, formats::Mesh mesh, const std::vector<Shape>& shapes,
-                 std::mt19937& random) {
+Layout layout_of(Policy policy, formats::Mesh mesh, std::mt19937& random) {
   Layout::Spec spec{.policy = policy, .mesh = mesh, .align_elems = 4};
-  for (std::size_t i = 0; policy == Policy::layer_wise && i < shapes.size(); ++i)
+  for (std::size_t i = 0; policy == Policy::layer_wise && i < kShapes.size(); ++i)
     spec.owners.push_back(static_cast<std::uint32_t>(random() % mesh.shard_world));
-  auto made = Layout::make(std::move(spec), shapes);
+  auto made = Layout::make(std::move(spec), kShapes);
   EBB_CHECK(made.has_value());
   return std::move(*made);
 }
 
-// By tensor: what the busiest rank sends or receives, counted from all ranks' plans.
-std::vector<std::uint64_t> counted(const Layout& from, const Layout& to, std::uint32_t world) {
-  std::vector<std::uint64_t> busiest(from.tensors().size());
-  for (std::uint32_t rank = 0; rank < world; ++rank) {
-    const auto plan = ReshardPlan::between(from, to, Rank{rank});
-    EBB_CHECK(plan.has_value());
-    for (const auto* moves : {&(*plan).sends, &(*plan).receives}) {
-      std::map<std::uint32_t, std::uint64_t> bytes;
-      for (const formats::Move& move : *moves) bytes[move.tensor] += move.elems() * sizeof(float);
-      for (const auto& [tensor, sum] : bytes) busiest[tensor] = std::max(busiest[tensor], sum);
-    }
-  }
-  return busiest;
+float value_of(std::uint32_t param, std::uint64_t element) {
+  return static_cast<float>(param * 10000 + element + 1);
 }
 
-TEST(Exchange, TheBusiestRanksBytesAreThoseOfTheRanksPlans) {
+// Of one rank: its parts of all parameters, as a trainer holds them.
+class Buffers {
+ public:
+  Buffers(const Layout& layout, Rank rank) : layout_(layout), rank_(rank) {
+    for (std::uint32_t param = 0; param < kShapes.size(); ++param)
+      values_.emplace_back(layout.held(param, rank).count);
+  }
+  std::span<float> at(const Transit& transit) {
+    const FlatRange held = layout_.held(transit.param, rank_);
+    return std::span(values_[transit.param])
+        .subspan(transit.range.first - held.first, transit.range.count);
+  }
+  void fill() {
+    for_each([](std::uint32_t param, std::uint64_t element, float& value) {
+      value = value_of(param, element);
+    });
+  }
+  void expect(const std::vector<std::vector<bool>>& travelled, const std::string& what) {
+    for_each([&](std::uint32_t param, std::uint64_t element, const float& value) {
+      ASSERT_EQ(value, travelled[param][element] ? value_of(param, element) : 0.0f)
+          << what << ", parameter " << param << " at " << element;
+    });
+  }
+
+ private:
+  template <typename Do>
+  void for_each(const Do& act) {
+    for (std::uint32_t param = 0; param < values_.size(); ++param)
+      for (std::uint64_t i = 0; i < values_[param].size(); ++i)
+        act(param, layout_.held(param, rank_).first + i, values_[param][i]);
+  }
+
+  const Layout& layout_;
+  Rank rank_;
+  std::vector<std::vector<float>> values_;
+};
+
+// The most that passed in one call.
+class Measured : public test::RanksBelow {
+ public:
+  using RanksBelow::RanksBelow;
+  std::uint64_t most = 0, sent = 0;
+  Result<> exchange(std::span<const SendBuffer> sends,
+                    std::span<const ReceiveBuffer> receives) override {
+    const auto bytes = [](const auto& buffers) {
+      std::uint64_t total = 0;
+      for (const auto& buffer : buffers) total += buffer.data.size();
+      return total;
+    };
+    most = std::max({most, bytes(sends), bytes(receives)});
+    sent += bytes(sends);
+    return RanksBelow::exchange(sends, receives);
+  }
+};
+
+void run_ranks(std::uint32_t world, const std::function<void(Communicator&)>& body) {
+  const auto ranks = make_thread_ranks(world);
+  std::vector<std::thread> threads;
+  for (const auto& rank : ranks) threads.emplace_back([&] { body(*rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<Transit> some_ranges(std::mt19937& random) {
+  std::vector<Transit> transits;
+  for (std::uint32_t param = 0; param < kShapes.size(); ++param) {
+    const std::uint64_t elems = formats::volume(kShapes[param]);
+    const std::uint64_t first = random() % 3 == 0 ? 0 : random() % elems;
+    const std::uint64_t count = random() % 3 == 0 ? elems - first : random() % (elems - first + 1);
+    if (count > 0) transits.push_back({param, {first, count}});
+  }
+  return transits;
+}
+
+void expect_to_arrive(const Layout& from, const Layout& to, std::span<const Transit> transits,
+                      std::uint64_t most_bytes, const std::string& what) {
+  std::vector<std::vector<bool>> travelled;
+  for (const Shape& shape : kShapes) travelled.emplace_back(formats::volume(shape));
+  for (const Transit& transit : transits)
+    for (std::uint64_t i = 0; i < transit.range.count; ++i)
+      travelled[transit.param][transit.range.first + i] = true;
+  run_ranks(from.spec().mesh.world(), [&](Communicator& below) {
+    Measured ranks(below);
+    const Exchange exchange(from, to, ranks.rank());
+    Buffers source(from, ranks.rank()), target(to, ranks.rank());
+    source.fill();
+    std::uint64_t said = 0;
+    for (const auto& round : exchange.rounds(transits, most_bytes)) {
+      const auto sent = exchange.run(
+          ranks, round, [&](const Transit& part) { return source.at(part); },
+          [&](const Transit& part) { return target.at(part); });
+      ASSERT_TRUE(sent) << sent.error().message;
+      said += *sent;
+    }
+    target.expect(travelled, what);
+    EXPECT_LE(ranks.most, most_bytes) << what;
+    EXPECT_EQ(said, ranks.sent) << what;
+    EXPECT_EQ(exchange.sent_bytes(transits), ranks.sent) << what;
+  });
+}
+
+TEST(Exchange, BringsRangesFromEveryLayoutToEveryOtherInRoundsThatFit) {
   std::mt19937 random(3);
-  const std::vector<Shape> shapes = {{37, 24}, {24}, {96, 8}, {1, 5}, {}, {13, 31}};
-  constexpr std::array kPolicies = {Policy::replicated, Policy::zero12, Policy::zero12_boundary,
-                                    Policy::zero3,      Policy::rows,   Policy::layer_wise};
   for (const formats::Mesh mesh : {formats::Mesh{1, 1}, {3, 1}, {2, 2}, {1, 4}, {8, 1}})
-    for (const Policy policy : kPolicies) {
-      const Layout trainer = layout_of(policy, mesh, shapes, random);
-      for (const Policy state_policy : {Policy::layer_wise, Policy::zero3}) {
-        const Layout state = layout_of(state_policy, {mesh.world(), 1}, shapes, random);
-        const auto in = counted(trainer, state, mesh.world());
-        const auto out = counted(state, trainer, mesh.world());
-        for (std::uint32_t tensor = 0; tensor < shapes.size(); ++tensor) {
-          const std::string what = std::string(name_of(policy)) + " of " +
-                                   std::to_string(mesh.shard_world) + " x " +
-                                   std::to_string(mesh.replicas);
-          EXPECT_EQ(busiest_rank_bytes(trainer, state, tensor), in[tensor]) << what;
-          EXPECT_EQ(busiest_rank_bytes(state, trainer, tensor), out[tensor]) << what;
+    for (const Policy a : kPolicies)
+      for (const Policy b : kPolicies) {
+        const formats::Mesh whole{mesh.world(), 1};
+        const Layout from = layout_of(a, random() % 2 == 0 ? mesh : whole, random);
+        const Layout to = layout_of(b, random() % 2 == 0 ? mesh : whole, random);
+        for (const std::uint64_t most : {64u, 1000u, 1u << 28})
+          expect_to_arrive(from, to, some_ranges(random), most,
+                           compose("{} to {} on {} x {}", name_of(a), name_of(b), mesh.shard_world,
+                                   mesh.replicas));
+      }
+}
+
+TEST(Exchange, SendsWhatThePlanOfBoxesSends) {
+  std::mt19937 random(5);
+  std::vector<Transit> all;
+  for (std::uint32_t param = 0; param < kShapes.size(); ++param)
+    all.push_back({param, {0, formats::volume(kShapes[param])}});
+  for (const formats::Mesh mesh : {formats::Mesh{3, 1}, {2, 2}, {8, 1}})
+    for (const Policy a : kPolicies)
+      for (const Policy b : kPolicies) {
+        const Layout from = layout_of(a, mesh, random), to = layout_of(b, mesh, random);
+        for (std::uint32_t rank = 0; rank < mesh.world(); ++rank) {
+          const auto plan = formats::ReshardPlan::between(from, to, Rank{rank});
+          ASSERT_TRUE(plan);
+          EXPECT_EQ(Exchange(from, to, Rank{rank}).sent_bytes(all), 4 * sent_elems(*plan))
+              << name_of(a) << " to " << name_of(b);
         }
       }
-    }
+}
+
+// Where every rank holds an even part, a round is as full as the limit lets it be.
+TEST(Exchange, NeedsFewRoundsWhereShardsAreEven) {
+  const std::vector<Shape> shapes(20, Shape{64, 16});
+  Layout::Spec owners{.policy = Policy::layer_wise, .mesh = {4, 1}};
+  for (std::uint32_t i = 0; i < 20; ++i) owners.owners.push_back(i % 4);
+  const auto rows = Layout::make({.policy = Policy::zero3, .mesh = {4, 1}}, shapes);
+  const auto whole = Layout::make(owners, shapes);
+  ASSERT_TRUE(rows && whole);
+  std::vector<Transit> all;
+  for (std::uint32_t param = 0; param < 20; ++param) all.push_back({param, {0, 1024}});
+  // An owner gets 5 matrices of 4 KiB, a rank gives a quarter of 20.
+  EXPECT_EQ(Exchange(*rows, *whole, Rank{0}).rounds(all, 20480).size(), 1u);
+  EXPECT_EQ(Exchange(*rows, *whole, Rank{0}).rounds(all, 10240).size(), 3u);
 }
 
 }  // namespace

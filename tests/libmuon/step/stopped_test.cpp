@@ -49,8 +49,8 @@ struct Cut {
 
 // Whether a step was stopped at all: the operation may lie behind the last one.
 bool goes_on_with_the_same_bits(const Cut& cut, const std::vector<float>& wanted) {
-  const std::string what = compose("{} {} of rank {}", cut.on == FaultOn::read ? "read" : "write",
-                                   cut.at, cut.rank);
+  const std::string what =
+      compose("{} {} of rank {}", cut.on == FaultOn::read ? "read" : "write", cut.at, cut.rank);
   FailingWorld failing;
   std::uint64_t stopped = 0;
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
@@ -121,12 +121,9 @@ TEST(ContinueStep, GivesTheSameBitsBesideASnapshotThatFails) {
   const auto wanted = weights_after(4);
   for (const std::uint32_t rank : {0u, 1u})
     for (std::uint64_t at = 0; at < 16; ++at)
-      goes_on_with_the_same_bits({.on = FaultOn::write,
-                                  .rank = rank,
-                                  .at = at,
-                                  .budget = kHalf,
-                                  .snapshot = true},
-                                 wanted);
+      goes_on_with_the_same_bits(
+          {.on = FaultOn::write, .rank = rank, .at = at, .budget = kHalf, .snapshot = true},
+          wanted);
 }
 
 TEST(ContinueStep, IsNotNeededWhereTheDiskIsWellAgainWithinTheRetries) {
@@ -159,8 +156,8 @@ Result<RankEngine> stopped_in_step_3(FailingWorld& failing, Communicator& ranks)
   EBB_TRY(step_to(rank, 2));
   EBB_TRY(rank.commit());
   EBB_TRY(failing.meanwhile(ranks, [&] {
-    failing.faults->add({.on = FaultOn::write, .count = FaultPlan::kForEver,
-                         .path_part = file_of(1)});
+    failing.faults->add(
+        {.on = FaultOn::write, .count = FaultPlan::kForEver, .path_part = file_of(1)});
   }));
   EBB_TRY(rank.hand_in(3));
   expect_error(rank.step(), ranks.rank() == Rank{1} ? Code::io : Code::peer, "step 3");

@@ -71,7 +71,8 @@ libmuon::EngineConfig config_of(const libmuon::ModelSpec& model, const Cut& cut)
   return {.model = model,
           .partition = {.gradients = cut.gradients, .weights = cut.weights},
           .budget_bytes = 4 * 4096,
-          .tile_bytes = 4096};
+          .tile_bytes = 4096,
+          .chunk_bytes = 8192};
 }
 
 Reference::Tensor whole_gradient(std::uint32_t param, std::uint64_t step, std::uint64_t elems) {

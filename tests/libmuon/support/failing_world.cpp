@@ -3,7 +3,9 @@
 namespace ebb::test {
 
 libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots) {
-  return config_of(Training{.ranks = 2, .budget_bytes = budget, .slots = slots}, nuisance_model());
+  return config_of(
+      Training{.ranks = 2, .chunk_bytes = 20000, .budget_bytes = budget, .slots = slots},
+      nuisance_model());
 }
 
 Result<> FailingWorld::meanwhile(libmuon::Communicator& ranks,

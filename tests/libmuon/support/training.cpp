@@ -108,6 +108,7 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
           .partition = {.gradients = layout(setup.gradients), .weights = layout(setup.weights)},
           .budget_bytes = setup.budget_bytes,
           .tile_bytes = setup.tile_bytes,
+          .chunk_bytes = setup.chunk_bytes,
           .slots = setup.slots,
           .threads = setup.threads};
 }

@@ -19,6 +19,7 @@ struct Training {
   Policy gradients = Policy::zero12;
   Policy weights = Policy::replicated;
   std::uint64_t tile_bytes = 4096;
+  std::uint64_t chunk_bytes = 256u << 20;
   std::uint64_t budget_bytes = 1u << 30;  // a rank
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;

@@ -1,0 +1,127 @@
+#include "ebb/libmuon/plan/chunks.h"
+
+#include <algorithm>
+#include <map>
+
+namespace ebb::libmuon {
+
+using formats::div_ceil;
+
+// Items of one owner on the line of its schedule, in elements: M0 M1 W0 M2 W1 ... Wlast.
+struct Chunks::OwnerItems {
+  std::vector<Item> items;
+  std::vector<std::uint64_t> before;  // elements of the items before, + of all
+  std::uint64_t per_chunk = 1;
+
+  explicit OwnerItems(std::vector<Item> packed) : items(std::move(packed)), before{0} {
+    for (const Item& item : items) before.push_back(before.back() + item.elems);
+  }
+  std::uint64_t length() const { return 2 * before.back(); }
+  // Where an item's momentum, or masters, begin.
+  std::uint64_t momentum(std::size_t item) const {
+    return before[item] + (item == 0 ? 0 : before[item - 1]);
+  }
+  std::uint64_t masters(std::size_t item) const {
+    return before[std::min(item + 2, items.size())] + before[item];
+  }
+  std::uint64_t chunk_at(std::uint64_t place) const { return place / per_chunk; }
+};
+
+namespace {
+
+// The parts of an item's elements [first, end).
+void add_parts(const Item& item, std::uint64_t first, std::uint64_t end,
+               std::vector<Transit>& into) {
+  for (const ItemPart& part : item.parts) {
+    const std::uint64_t begin = std::max(first, part.item_first);
+    const std::uint64_t stop = std::min(end, part.item_first + part.range.count);
+    if (begin < stop)
+      into.push_back({part.param, {part.range.first + begin - part.item_first, stop - begin}});
+  }
+}
+
+bool holds_whole(const Layout& trainer, std::uint32_t param, std::uint32_t owner) {
+  return trainer.held(param, Rank{owner}).count == formats::volume(trainer.tensors()[param]);
+}
+
+}  // namespace
+
+Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(plan.tile_elems()) {
+  std::map<std::uint32_t, ItemPacker> packers;
+  bool staged_somewhere = false;
+  const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
+  for (std::uint32_t param = 0; param < owners.size(); ++param) {
+    if (!plan.muon(param)) continue;
+    const std::uint64_t elems = formats::volume(plan.owners().tensors()[param]);
+    packers.try_emplace(owners[param], tile_elems_).first->second.add(param, {0, elems});
+    staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
+                       !holds_whole(plan.weights(), param, owners[param]);
+  }
+  std::map<std::uint32_t, OwnerItems> lines;
+  std::uint64_t longest = 0;
+  for (const auto& [owner, packer] : packers) {
+    const OwnerItems& line = lines.emplace(owner, OwnerItems(packer.items())).first->second;
+    longest = std::max(longest, line.length() * sizeof(float));
+  }
+  const std::uint64_t chunks =
+      staged_somewhere ? std::max<std::uint64_t>(1, div_ceil(longest, chunk_bytes)) : 1;
+  gradients_.resize(chunks);
+  weights_.resize(chunks);
+  for (auto& [owner, line] : lines) {
+    line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.length(), chunks));
+    for (std::size_t item = 0; item < line.items.size(); ++item) {
+      cut_item(line, item, line.momentum(item), gradients_);
+      cut_item(line, item, line.masters(item), weights_);
+    }
+  }
+  const auto own = lines.find(index_of(plan.rank()));
+  cut_schedule(plan, own == lines.end() ? OwnerItems({}) : own->second);
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    gradient_elems_ = std::max(gradient_elems_, staged(plan, plan.gradients(), gradients_[chunk]));
+    weight_elems_ = std::max(weight_elems_, staged(plan, plan.weights(), weights_[chunk]));
+  }
+}
+
+// Tiles belong to the chunk in which they begin.
+void Chunks::cut_item(const OwnerItems& line, std::size_t number, std::uint64_t place,
+                      std::vector<std::vector<Transit>>& chunks) const {
+  const Item& item = line.items[number];
+  std::uint64_t first = 0;
+  while (first < item.elems) {
+    const std::uint64_t chunk = line.chunk_at(place + first);
+    const std::uint64_t border = (chunk + 1) * line.per_chunk - place;
+    const std::uint64_t end = std::min(item.elems, formats::align_up(border, tile_elems_));
+    add_parts(item, first, end, chunks[chunk]);
+    first = end;
+  }
+}
+
+// AdamW tiles belong to the chunk of the matrix' tile before them; without any matrix, to chunks of
+// equal size.
+void Chunks::cut_schedule(const StatePlan& plan, const OwnerItems& own) {
+  const std::vector<std::uint64_t> schedule = plan.schedule();
+  visits_end_.assign(count(), schedule.size());
+  std::uint64_t chunk = 0;
+  for (std::size_t i = 0; i < schedule.size(); ++i) {
+    const TileEntry& tile = plan.tiles()[schedule[i]];
+    std::uint64_t next = chunk;
+    if (own.items.empty())
+      next = i * count() / schedule.size();
+    else if (tile.kind == TileKind::momentum)
+      next = own.chunk_at(own.momentum(tile.item) + tile.first);
+    else if (tile.kind == TileKind::master)
+      next = own.chunk_at(own.masters(tile.item) + tile.first);
+    for (; chunk < next; ++chunk) visits_end_[chunk] = i;
+  }
+}
+
+std::uint64_t Chunks::staged(const StatePlan& plan, const Layout& trainer,
+                             std::span<const Transit> transits) {
+  std::uint64_t elems = 0;
+  for (const Transit& transit : transits)
+    if (plan.own_range(transit.param).count > 0 && !plan.in_place(transit.param, trainer))
+      elems += transit.range.count;
+  return elems;
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,55 @@
+// Chunks: a step cut into pieces whose gradients and new weights fit into little memory. A chunk
+// takes from every owner the next part of its own schedule (M0 M1 W0 M2 W1 ..., StatePlan), so that
+// each chunk has work for all ranks; all ranks know which ranges travel in which chunk. A matrix
+// larger than a chunk is cut, at borders of its owner's tiles: its gradient flows into U tile by
+// tile, its weights out of the masters' tiles.
+//
+// Owners do not depend on chunks. Pure arithmetic, the same on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ebb/libmuon/plan/state_plan.h"
+
+namespace ebb::libmuon {
+
+// What travels: a range of a parameter.
+struct Transit {
+  std::uint32_t param = 0;
+  FlatRange range;
+};
+
+class Chunks {
+ public:
+  // At most `chunk_bytes` of gradients and weights together are staged by a rank for a chunk, or a
+  // tile's, where that is more. One chunk where no rank stages any.
+  Chunks(const StatePlan& plan, std::uint64_t chunk_bytes);
+
+  std::size_t count() const { return gradients_.size(); }
+  // Of all owners' matrices: what goes to them before their visits of the chunk, and from them
+  // behind.
+  std::span<const Transit> gradients(std::size_t chunk) const { return gradients_[chunk]; }
+  std::span<const Transit> weights(std::size_t chunk) const { return weights_[chunk]; }
+  // Behind the last visit of this rank's schedule that belongs to the chunk.
+  std::size_t visits_end(std::size_t chunk) const { return visits_end_[chunk]; }
+  // The most elements that this rank stages of its own matrices, in one chunk.
+  std::uint64_t gradient_elems() const { return gradient_elems_; }
+  std::uint64_t weight_elems() const { return weight_elems_; }
+
+ private:
+  struct OwnerItems;
+  void cut_item(const OwnerItems& line, std::size_t item, std::uint64_t place,
+                std::vector<std::vector<Transit>>& chunks) const;
+  void cut_schedule(const StatePlan& plan, const OwnerItems& own);
+  static std::uint64_t staged(const StatePlan& plan, const Layout& trainer,
+                              std::span<const Transit> transits);
+
+  std::uint64_t tile_elems_;
+  std::vector<std::vector<Transit>> gradients_, weights_;  // by chunk
+  std::vector<std::size_t> visits_end_;
+  std::uint64_t gradient_elems_ = 0, weight_elems_ = 0;
+};
+
+}  // namespace ebb::libmuon

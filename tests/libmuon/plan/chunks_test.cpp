@@ -1,0 +1,149 @@
+// What travels in which chunk: every element once, where its owner visits it, in little memory.
+#include "ebb/libmuon/plan/chunks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+namespace ebb::libmuon {
+namespace {
+
+ModelSpec model_of_many_matrices() {
+  ModelSpec model;
+  model.groups = {MuonSpec::keller(), AdamSpec{}};
+  model.params = {{"a", {64, 32}, 0},  {"norm", {33}, 1},    {"b", {100, 100}, 0},
+                  {"c", {8, 8}, 0},    {"d", {7, 3}, 0},     {"emb", {50, 16}, 1},
+                  {"e", {1, 5}, 0},    {"f", {200, 64}, 0},  {"g", {64, 64}, 0},
+                  {"h", {300, 70}, 0}, {"i", {16, 1000}, 0}, {"j", {31, 13}, 0}};
+  return model;
+}
+
+struct Case {
+  std::uint32_t ranks = 1;
+  Policy gradients = Policy::zero3, weights = Policy::zero3;
+  std::uint64_t tile_bytes = 4096;
+  std::uint64_t chunk_bytes = 4096;
+};
+
+StatePlan plan_of(const Case& c, std::uint32_t rank) {
+  const formats::Mesh mesh{c.ranks, 1};
+  auto plan = StatePlan::make(model_of_many_matrices(),
+                              {.gradients = {.policy = c.gradients, .mesh = mesh},
+                               .weights = {.policy = c.weights, .mesh = mesh}},
+                              c.tile_bytes, Rank{rank});
+  EBB_CHECK(plan.has_value());
+  return std::move(*plan);
+}
+
+template <typename Check>
+void for_all_cases(const Check& check) {
+  for (const std::uint32_t ranks : {1u, 2u, 3u, 8u})
+    for (const Policy policy : {Policy::zero12, Policy::zero3, Policy::replicated})
+      for (const std::uint64_t tile : {4096u, 16384u})
+        for (const std::uint64_t chunk : {1u, 4096u, 50000u, 1u << 28})
+          check(Case{ranks, policy, Policy::zero3, tile, chunk});
+}
+
+// (parameter, element) -> how often.
+using Counts = std::map<std::uint32_t, std::vector<int>>;
+
+void count(std::span<const Transit> transits, Counts& counts) {
+  const ModelSpec model = model_of_many_matrices();
+  for (const Transit& transit : transits) {
+    auto& times = counts[transit.param];
+    times.resize(formats::volume(model.params[transit.param].shape));
+    ASSERT_LE(transit.range.first + transit.range.count, times.size());
+    for (std::uint64_t i = 0; i < transit.range.count; ++i) ++times[transit.range.first + i];
+  }
+}
+
+TEST(Chunks, BringEveryElementOfEveryMatrixOnceAndAreTheSameOnAllRanks) {
+  for_all_cases([](const Case& c) {
+    std::vector<std::vector<std::uint64_t>> seen;  // by rank
+    for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
+      const Chunks chunks(plan_of(c, rank), c.chunk_bytes);
+      Counts gradients, weights;
+      auto& numbers = seen.emplace_back();
+      for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+        count(chunks.gradients(chunk), gradients);
+        count(chunks.weights(chunk), weights);
+        for (const auto transits : {chunks.gradients(chunk), chunks.weights(chunk)})
+          for (const Transit& transit : transits)
+            numbers.insert(numbers.end(),
+                           {chunk, transit.param, transit.range.first, transit.range.count});
+      }
+      for (const auto* counts : {&gradients, &weights}) {
+        EXPECT_EQ(counts->size(), 10u);
+        for (const auto& [param, times] : *counts)
+          EXPECT_TRUE(std::ranges::all_of(times, [](int one) { return one == 1; })) << param;
+      }
+    }
+    for (const auto& numbers : seen) EXPECT_EQ(numbers, seen.front());
+  });
+}
+
+// What a rank visits in a chunk is what came for it, and what goes from it.
+TEST(Chunks, BringWhatTheVisitsOfTheChunkNeed) {
+  for_all_cases([](const Case& c) {
+    for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
+      const StatePlan plan = plan_of(c, rank);
+      const Chunks chunks(plan, c.chunk_bytes);
+      const auto schedule = plan.schedule();
+      std::size_t visit = 0;
+      for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+        Counts visited[2], travelling[2];
+        for (; visit < chunks.visits_end(chunk); ++visit) {
+          const TileEntry& tile = plan.tiles()[schedule[visit]];
+          if (tile.kind == TileKind::adam) continue;
+          for (const auto& span : plan.spans(tile)) {
+            const Transit part{span.param, span.range};
+            count({&part, 1}, visited[tile.kind == TileKind::momentum ? 0 : 1]);
+          }
+        }
+        const auto own = [&](std::span<const Transit> transits, Counts& counts) {
+          for (const Transit& transit : transits)
+            if (plan.own_range(transit.param).count > 0) count({&transit, 1}, counts);
+        };
+        own(chunks.gradients(chunk), travelling[0]);
+        own(chunks.weights(chunk), travelling[1]);
+        EXPECT_EQ(visited[0], travelling[0]) << "gradients of chunk " << chunk;
+        EXPECT_EQ(visited[1], travelling[1]) << "weights of chunk " << chunk;
+      }
+      EXPECT_EQ(visit, schedule.size()) << "AdamW tiles too";
+    }
+  });
+}
+
+TEST(Chunks, StageNoMoreThanTheirSizeAndATile) {
+  for_all_cases([](const Case& c) {
+    for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
+      const Chunks chunks(plan_of(c, rank), c.chunk_bytes);
+      const std::uint64_t bytes = (chunks.gradient_elems() + chunks.weight_elems()) * 4;
+      // The most of both need not come in one chunk.
+      EXPECT_LE(bytes, 2 * (c.chunk_bytes + c.tile_bytes));
+    }
+  });
+}
+
+TEST(Chunks, GiveEveryOwnerItsShareOfEach) {
+  const Case c{.ranks = 3, .chunk_bytes = 20000};
+  for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
+    const Chunks chunks(plan_of(c, rank), c.chunk_bytes);
+    ASSERT_GT(chunks.count(), 5u);
+    std::size_t end = 0;
+    for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+      EXPECT_GT(chunks.visits_end(chunk), end) << "rank " << rank << " idles in " << chunk;
+      end = chunks.visits_end(chunk);
+    }
+  }
+}
+
+TEST(Chunks, AreOneWhereTheTrainerHoldsEverythingItself) {
+  EXPECT_EQ(Chunks(plan_of({.ranks = 1, .chunk_bytes = 1}, 0), 1).count(), 1u);
+  const Case all{.ranks = 4, .gradients = Policy::replicated, .weights = Policy::replicated};
+  EXPECT_EQ(Chunks(plan_of(all, 2), 1).count(), 1u);
+}
+
+}  // namespace
+}  // namespace ebb::libmuon
