@@ -29,7 +29,8 @@ libmuon::ModelSpec model_spec(const Model& model) {
   return spec;
 }
 
-// How much of the wanted budget one rank gets; `unlimited` is its plan with everything in memory.
+// How much of the wanted memory for state one rank gets; `unlimited` is its plan with everything in
+// memory.
 std::uint64_t share_of_budget(const Budget& budget, const EnginePlan& unlimited,
                               std::uint64_t all_state) {
   switch (budget.kind) {
@@ -74,7 +75,8 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
   }
   std::vector<EngineConfig> configs(settings.ranks, common);
   for (std::uint32_t rank = 0; rank < settings.ranks; ++rank)
-    configs[rank].budget_bytes = share_of_budget(settings.budget, unlimited[rank], all_state);
+    configs[rank].budget_bytes = share_of_budget(settings.budget, unlimited[rank], all_state) +
+                                 unlimited[rank].memory_bytes - unlimited[rank].frame_bytes;
   return configs;
 }
 

@@ -1,4 +1,4 @@
-// Two ranks train four matrices with Muon; half of their state is paged to the folder of the first
+// Two ranks train 32 matrices with Muon; most of their state is paged to the folder of the first
 // argument. Run it again, or kill it and run it again: it goes on at its last snapshot.
 #include <algorithm>
 #include <cstdio>
@@ -10,23 +10,24 @@ namespace formats = ebb::formats;
 namespace libmuon = ebb::libmuon;
 namespace libswap = ebb::libswap;
 using Matrices = std::vector<std::vector<float>>;
+constexpr std::uint32_t kMatrices = 32;
 
 formats::Result<> train(libmuon::Communicator& rank, libswap::IoQueue& io,
                         libswap::SwapDirectory& swap) {
   const formats::Layout::Spec whole{.policy = formats::Policy::replicated, .mesh = {2, 1}};
   libmuon::EngineConfig config{.model = {}, .partition = {.gradients = whole, .weights = whole}};
   config.model.groups = {libmuon::MuonSpec::keller()};
-  for (const char* name : {"a", "b", "c", "d"})
-    config.model.params.push_back({name, {256, 256}, 0});
-  config.budget_bytes = 512 << 10;  // a rank's share of the state is 1 MiB
+  for (std::uint32_t i = 0; i < kMatrices; ++i)
+    config.model.params.push_back({std::to_string(i), {256, 256}, 0});
+  config.budget_bytes = 4 << 20;  // all that a rank allocates; its share of the state is 8 MiB
   config.tile_bytes = 64 << 10;
   const auto zeros = [](auto, auto, std::span<float> into) { std::ranges::fill(into, 0.0f); };
   EBB_TRY_ASSIGN(const auto engine, libmuon::Engine::open(config, rank, io, swap, zeros, nullptr));
-  Matrices weights(4, std::vector<float>(256 * 256)), gradients = weights;
-  for (std::uint32_t i = 0; i < 4; ++i) EBB_TRY(engine->bind_weights(i, weights[i]));
+  Matrices weights(kMatrices, std::vector<float>(256 * 256)), gradients = weights;
+  for (std::uint32_t i = 0; i < kMatrices; ++i) EBB_TRY(engine->bind_weights(i, weights[i]));
   EBB_TRY(engine->install_weights());
   for (const std::uint64_t last = engine->step_count() + 10; engine->step_count() < last;) {
-    for (std::uint32_t i = 0; i < 4; ++i) {  // towards the identity
+    for (std::uint32_t i = 0; i < kMatrices; ++i) {  // towards the identity
       for (std::size_t k = 0; k < weights[i].size(); ++k)
         gradients[i][k] = weights[i][k] - (k % 257 == 0 ? 1.0f : 0.0f);
       EBB_TRY(engine->set_gradient(i, gradients[i]));

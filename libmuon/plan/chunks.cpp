@@ -7,23 +7,11 @@ namespace ebb::libmuon {
 
 using formats::div_ceil;
 
-// Items of one owner on the line of its schedule, in elements: M0 M1 W0 M2 W1 ... Wlast.
-struct Chunks::OwnerItems {
-  std::vector<Item> items;
-  std::vector<std::uint64_t> before;  // elements of the items before, + of all
+// One owner's order, cut into chunks of equal length.
+struct Chunks::Line {
+  OwnerOrder order;
   std::uint64_t per_chunk = 1;
 
-  explicit OwnerItems(std::vector<Item> packed) : items(std::move(packed)), before{0} {
-    for (const Item& item : items) before.push_back(before.back() + item.elems);
-  }
-  std::uint64_t length() const { return 2 * before.back(); }
-  // Where an item's momentum, or masters, begin.
-  std::uint64_t momentum(std::size_t item) const {
-    return before[item] + (item == 0 ? 0 : before[item - 1]);
-  }
-  std::uint64_t masters(std::size_t item) const {
-    return before[std::min(item + 2, items.size())] + before[item];
-  }
   std::uint64_t chunk_at(std::uint64_t place) const { return place / per_chunk; }
 };
 
@@ -57,25 +45,26 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(p
     staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
                        !holds_whole(plan.weights(), param, owners[param]);
   }
-  std::map<std::uint32_t, OwnerItems> lines;
+  std::map<std::uint32_t, Line> lines;
   std::uint64_t longest = 0;
   for (const auto& [owner, packer] : packers) {
-    const OwnerItems& line = lines.emplace(owner, OwnerItems(packer.items())).first->second;
-    longest = std::max(longest, line.length() * sizeof(float));
+    OwnerOrder order(packer.items(), plan.update_bytes() / sizeof(float));
+    longest = std::max(longest, order.length() * sizeof(float));
+    lines.emplace(owner, Line{std::move(order)});
   }
   const std::uint64_t chunks =
       staged_somewhere ? std::max<std::uint64_t>(1, div_ceil(longest, chunk_bytes)) : 1;
   gradients_.resize(chunks);
   weights_.resize(chunks);
   for (auto& [owner, line] : lines) {
-    line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.length(), chunks));
-    for (std::size_t item = 0; item < line.items.size(); ++item) {
-      cut_item(line, item, line.momentum(item), gradients_);
-      cut_item(line, item, line.masters(item), weights_);
+    line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));
+    for (std::size_t item = 0; item < line.order.items().size(); ++item) {
+      cut_item(line, item, line.order.momentum(item), gradients_);
+      cut_item(line, item, line.order.masters(item), weights_);
     }
   }
   const auto own = lines.find(index_of(plan.rank()));
-  cut_schedule(plan, own == lines.end() ? OwnerItems({}) : own->second);
+  cut_schedule(plan, own == lines.end() ? nullptr : &own->second);
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     gradient_elems_ = std::max(gradient_elems_, staged(plan, plan.gradients(), gradients_[chunk]));
     weight_elems_ = std::max(weight_elems_, staged(plan, plan.weights(), weights_[chunk]));
@@ -83,9 +72,9 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(p
 }
 
 // Tiles belong to the chunk in which they begin.
-void Chunks::cut_item(const OwnerItems& line, std::size_t number, std::uint64_t place,
+void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
                       std::vector<std::vector<Transit>>& chunks) const {
-  const Item& item = line.items[number];
+  const Item& item = line.order.items()[number];
   std::uint64_t first = 0;
   while (first < item.elems) {
     const std::uint64_t chunk = line.chunk_at(place + first);
@@ -98,19 +87,17 @@ void Chunks::cut_item(const OwnerItems& line, std::size_t number, std::uint64_t 
 
 // AdamW tiles belong to the chunk of the matrix' tile before them; without any matrix, to chunks of
 // equal size.
-void Chunks::cut_schedule(const StatePlan& plan, const OwnerItems& own) {
+void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
   const std::vector<std::uint64_t> schedule = plan.schedule();
   visits_end_.assign(count(), schedule.size());
   std::uint64_t chunk = 0;
   for (std::size_t i = 0; i < schedule.size(); ++i) {
     const TileEntry& tile = plan.tiles()[schedule[i]];
     std::uint64_t next = chunk;
-    if (own.items.empty())
+    if (own == nullptr)
       next = i * count() / schedule.size();
-    else if (tile.kind == TileKind::momentum)
-      next = own.chunk_at(own.momentum(tile.item) + tile.first);
-    else if (tile.kind == TileKind::master)
-      next = own.chunk_at(own.masters(tile.item) + tile.first);
+    else if (tile.kind != TileKind::adam)
+      next = own->chunk_at(plan.place(tile));
     for (; chunk < next; ++chunk) visits_end_[chunk] = i;
   }
 }

@@ -1,6 +1,6 @@
 // Chunks: a step cut into pieces whose gradients and new weights fit into little memory. A chunk
-// takes from every owner the next part of its own schedule (M0 M1 W0 M2 W1 ..., StatePlan), so that
-// each chunk has work for all ranks; all ranks know which ranges travel in which chunk. A matrix
+// takes from every owner the next part of its own order (OwnerOrder), so that each chunk has work
+// for all ranks; all ranks know which ranges travel in which chunk. A matrix
 // larger than a chunk is cut, at borders of its owner's tiles: its gradient flows into U tile by
 // tile, its weights out of the masters' tiles.
 //
@@ -39,10 +39,10 @@ class Chunks {
   std::uint64_t weight_elems() const { return weight_elems_; }
 
  private:
-  struct OwnerItems;
-  void cut_item(const OwnerItems& line, std::size_t item, std::uint64_t place,
+  struct Line;
+  void cut_item(const Line& line, std::size_t item, std::uint64_t place,
                 std::vector<std::vector<Transit>>& chunks) const;
-  void cut_schedule(const StatePlan& plan, const OwnerItems& own);
+  void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
   static std::uint64_t staged(const StatePlan& plan, const Layout& trainer,
                               std::span<const Transit> transits);
 

@@ -109,7 +109,7 @@ std::vector<std::string> state_names() {
 }
 
 Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
-                                  std::uint64_t tile_bytes, Rank rank) {
+                                  std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes) {
   if (partition.placement == Placement::shard)
     return Error{Code::unsupported, "placement of Muon state on shards is not built yet",
                  "use Placement::owner"};
@@ -122,6 +122,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   StatePlan plan;
   plan.rank_ = rank;
   plan.tile_bytes_ = tile_bytes;
+  plan.update_bytes_ = update_bytes;
   EBB_TRY_ASSIGN(plan.gradients_, Layout::make(partition.gradients, shapes));
   EBB_TRY_ASSIGN(plan.weights_, Layout::make(partition.weights, shapes));
   const std::uint32_t world = plan.gradients_->spec().mesh.world();
@@ -157,13 +158,6 @@ bool StatePlan::in_place(std::uint32_t param, const Layout& trainer) const {
   return own.first >= held.first && own.first + own.count <= held.first + held.count;
 }
 
-void ItemPacker::add(std::uint32_t param, FlatRange range) {
-  if (items_.empty() || items_.back().elems + range.count > tile_elems_) items_.emplace_back();
-  Item& item = items_.back();
-  item.parts.push_back({param, range, item.elems});
-  item.elems += range.count;
-}
-
 void StatePlan::add_muon_items(const ModelSpec& model) {
   ItemPacker packer(tile_elems());
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
@@ -175,6 +169,7 @@ void StatePlan::add_muon_items(const ModelSpec& model) {
     flops_ += libmuon::newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
   }
   items_ = packer.items();
+  order_.emplace(items_, update_bytes_ / kElemBytes);
 }
 
 void StatePlan::add_adam_item(const ModelSpec& model) {
@@ -215,25 +210,16 @@ void StatePlan::lay_tiles() {
 }
 
 std::vector<std::uint64_t> StatePlan::schedule() const {
-  // By item: its momentum tiles, then its master tiles.
-  std::vector<std::array<std::vector<std::uint64_t>, 2>> of_item(items_.size());
   std::vector<std::uint64_t> muon_tiles, adam_tiles;
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
-    const TileEntry& tile = tiles_[i];
-    if (tile.kind == TileKind::adam)
-      adam_tiles.push_back(i);
-    else
-      of_item[tile.item][tile.kind == TileKind::momentum ? 0 : 1].push_back(i);
-  }
-  const auto append = [&](const std::vector<std::uint64_t>& tiles) {
-    muon_tiles.insert(muon_tiles.end(), tiles.begin(), tiles.end());
-  };
-  for (std::size_t item = 0; item < of_item.size(); ++item) {
-    append(of_item[item][0]);
-    if (item > 0) append(of_item[item - 1][1]);
-  }
-  if (!of_item.empty()) append(of_item.back()[1]);
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
+    (tiles_[i].kind == TileKind::adam ? adam_tiles : muon_tiles).push_back(i);
+  std::ranges::sort(muon_tiles, {}, [this](std::uint64_t i) { return place(tiles_[i]); });
   return spread_between(muon_tiles, adam_tiles);
+}
+
+std::uint64_t StatePlan::place(const TileEntry& tile) const {
+  const bool momentum = tile.kind == TileKind::momentum;
+  return (momentum ? order_->momentum(tile.item) : order_->masters(tile.item)) + tile.first;
 }
 
 std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
@@ -278,13 +264,6 @@ std::uint64_t StatePlan::state_elems() const {
   for (const TileEntry& tile : tiles_)
     elems += tile.count * (tile.kind == TileKind::adam ? kAdamStates : 1);
   return elems;
-}
-
-std::uint64_t StatePlan::largest_item() const {
-  std::uint64_t largest = 0;
-  const std::size_t muon_items = items_.size() - (adam_elems_ > 0 ? 1 : 0);
-  for (std::size_t i = 0; i < muon_items; ++i) largest = std::max(largest, items_[i].elems);
-  return largest;
 }
 
 double StatePlan::newton_schulz_flops() const { return flops_; }

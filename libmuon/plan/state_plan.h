@@ -14,38 +14,13 @@
 #include "ebb/formats/layout/layout.h"
 #include "ebb/formats/native/manifest.h"
 #include "ebb/libmuon/plan/model.h"
+#include "ebb/libmuon/plan/owner_order.h"
 
 namespace ebb::libmuon {
 
 // Indices into Manifest::states; the names are what other formats call them.
 enum class StateId : std::uint32_t { master = 0, momentum_buffer = 1, exp_avg = 2, exp_avg_sq = 3 };
 std::vector<std::string> state_names();
-
-// A range of a parameter inside an item's stream of elements.
-struct ItemPart {
-  std::uint32_t param = 0;
-  FlatRange range;               // of the row-major parameter
-  std::uint64_t item_first = 0;  // where it begins in the item
-};
-
-// What is computed at once: one large matrix or several small ones; or this rank's AdamW ranges.
-struct Item {
-  std::vector<ItemPart> parts;
-  std::uint64_t elems = 0;
-};
-
-// Packs an owner's matrices, in the order of the model: those that are small share an item as long
-// as one tile holds them, so that many of them do not pay a tile each.
-class ItemPacker {
- public:
-  explicit ItemPacker(std::uint64_t tile_elems) : tile_elems_(tile_elems) {}
-  void add(std::uint32_t param, FlatRange range);
-  const std::vector<Item>& items() const { return items_; }
-
- private:
-  std::uint64_t tile_elems_;
-  std::vector<Item> items_;
-};
 
 enum class TileKind : std::uint8_t { momentum, master, adam };
 
@@ -61,8 +36,10 @@ struct TileEntry {
 class StatePlan {
  public:
   // Fails (Code::layout, Code::usage, Code::unsupported) naming the parameter or the setting.
+  // `update_bytes`: room for the updates of two matrices, where they need no more (OwnerOrder); the
+  // same on all ranks. What lies where does not depend on it.
   static Result<StatePlan> make(const ModelSpec& model, const PartitionSpec& partition,
-                                std::uint64_t tile_bytes, Rank rank);
+                                std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes);
 
   Rank rank() const { return rank_; }
   std::uint32_t world() const { return gradients_->spec().mesh.world(); }
@@ -80,10 +57,13 @@ class StatePlan {
 
   const std::vector<Item>& items() const { return items_; }
   const std::vector<TileEntry>& tiles() const { return tiles_; }
-  // The tiles that one step visits, in order: M0 M1 W0 M2 W1 ... with M and W the momentum and the
-  // masters of an item, so that an item's Newton-Schulz has the paging of two items beside it;
-  // AdamW tiles evenly between.
+  // Of this rank's matrices; `order().items()` are the first of items().
+  const OwnerOrder& order() const { return *order_; }
+  std::uint64_t update_bytes() const { return update_bytes_; }
+  // The tiles that one step visits, in that order; AdamW tiles evenly between.
   std::vector<std::uint64_t> schedule() const;
+  // Where a matrix' tile lies on the line of order().
+  std::uint64_t place(const TileEntry& tile) const;
 
   // The parts of a tile: (part, its range inside the parameter, where it begins in the tile).
   struct Span {
@@ -97,7 +77,6 @@ class StatePlan {
   std::vector<formats::native::Segment> segments(const TileEntry& tile) const;
 
   std::uint64_t state_elems() const;   // fp32 elements of state on this rank
-  std::uint64_t largest_item() const;  // elements of U (and of O)
   double newton_schulz_flops() const;  // of this rank, one step
   std::uint64_t adam_elems() const;
   // Equal on all ranks that describe the same state in the same places.
@@ -111,9 +90,11 @@ class StatePlan {
 
   Rank rank_{};
   std::uint64_t tile_bytes_ = 0;
+  std::uint64_t update_bytes_ = 0;
   std::optional<Layout> gradients_, weights_, owners_, shards_;
   std::vector<bool> muon_;
   std::vector<Item> items_;
+  std::optional<OwnerOrder> order_;
   std::vector<TileEntry> tiles_;
   double flops_ = 0;
   std::uint64_t adam_elems_ = 0;

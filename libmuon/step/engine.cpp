@@ -25,6 +25,22 @@ std::uint64_t staged_bytes(const StatePlan& plan, const Layout& trainer) {
   return elems * sizeof(float);
 }
 
+// What the budget leaves for tiles. Code::no_memory names the smallest that works.
+Result<libswap::TileBudget> divide(const EngineConfig& config, const StatePlan& plan,
+                                   std::uint64_t beside_tiles) {
+  const std::uint64_t least =
+      beside_tiles + std::min<std::uint64_t>(plan.tiles().size(), 1) * config.tile_bytes;
+  if (config.budget_bytes < least)
+    return Error{
+        Code::no_memory,
+        compose("a budget of {} bytes is too small for rank {}: the smallest that works is "
+                "{} bytes, {} of them for updates, Newton-Schulz and what travels",
+                config.budget_bytes, index_of(plan.rank()), least, beside_tiles),
+        "give a larger budget, or a smaller chunk or tile size"};
+  return libswap::TileBudget::divide(plan.tiles().size(), config.tile_bytes,
+                                     config.budget_bytes - beside_tiles);
+}
+
 // Tiles of a step that are not resident: all of them, and those that hold weights.
 struct Paged {
   std::uint64_t all = 0, with_weights = 0;
@@ -64,11 +80,8 @@ formats::native::Manifest manifest_template(const EngineConfig& config, const St
 Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
   for (const GroupSpec& group : config.model.groups)
     EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
-  EBB_TRY_ASSIGN(StatePlan plan,
-                 StatePlan::make(config.model, config.partition, config.tile_bytes, rank));
-  EBB_TRY_ASSIGN(
-      const auto split,
-      libswap::TileBudget::divide(plan.tiles().size(), config.tile_bytes, config.budget_bytes));
+  EBB_TRY_ASSIGN(StatePlan plan, StatePlan::make(config.model, config.partition, config.tile_bytes,
+                                                 rank, config.chunk_bytes));
   if (config.chunk_bytes == 0)
     return Error{Code::usage, "a chunk of 0 bytes holds nothing", "leave the default, 256 MiB"};
   libswap::Store::Config store{.rank = rank,
@@ -81,7 +94,12 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
                                .layout_digest = plan.digest()};
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);
-  return Prepared{std::move(plan), split, std::move(chunks), store};
+  const Memory memory{
+      .workspace = Sweep::workspace_bytes(config.model, plan),
+      .gradients = chunks.gradient_elems() * sizeof(float) + staged_bytes(plan, plan.gradients()),
+      .weights = chunks.weight_elems() * sizeof(float) + staged_bytes(plan, plan.weights())};
+  EBB_TRY_ASSIGN(const auto split, divide(config, plan, memory.total()));
+  return Prepared{std::move(plan), split, std::move(chunks), memory, store};
 }
 
 Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
@@ -93,12 +111,13 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   result.tiles = plan.tiles().size();
   result.split = parts.split;
   result.frame_bytes = parts.split.bytes(config.tile_bytes);
-  result.workspace_bytes = Sweep::workspace_bytes(config.model, plan);
+  result.workspace_bytes = parts.memory.workspace;
+  result.gradient_bytes = parts.memory.gradients;
+  result.weight_bytes = parts.memory.weights;
+  result.memory_bytes = result.frame_bytes + parts.memory.total();
+  result.least_budget_bytes = parts.memory.total() + config.tile_bytes;
   const Chunks& chunks = parts.chunks;
   result.chunks = chunks.count();
-  result.gradient_bytes =
-      chunks.gradient_elems() * sizeof(float) + staged_bytes(plan, plan.gradients());
-  result.weight_bytes = chunks.weight_elems() * sizeof(float) + staged_bytes(plan, plan.weights());
   result.disk_bytes = libswap::Store::disk_bytes(parts.store);
   result.step_read_bytes = paged.all * config.tile_bytes;
   result.step_written_bytes = paged.all * config.tile_bytes;

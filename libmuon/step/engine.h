@@ -29,7 +29,9 @@ namespace ebb::libmuon {
 struct EngineConfig {
   ModelSpec model;
   PartitionSpec partition;
-  std::uint64_t budget_bytes = 0;  // this rank's frames and resident tiles together
+  // All that this rank's engine allocates and that grows with the model: frames, resident tiles,
+  // updates, Newton-Schulz scratch, gradients and weights on their way.
+  std::uint64_t budget_bytes = 0;
   std::uint64_t tile_bytes = 4u << 20;
   // Of gradients and new weights that a rank stages for one chunk of a step; the same on all ranks.
   std::uint64_t chunk_bytes = 256u << 20;
@@ -47,11 +49,13 @@ struct EnginePlan {
   std::uint64_t state_bytes = 0;  // all state
   std::uint64_t tiles = 0;
   libswap::TileBudget split;
-  std::uint64_t frame_bytes = 0;      // frames + resident tiles: within the budget
-  std::uint64_t workspace_bytes = 0;  // U and O of two matrices, Newton-Schulz scratch
-  std::uint64_t chunks = 0;           // of a step
-  std::uint64_t gradient_bytes = 0;   // gathered: own matrices' of a chunk, AdamW ranges whole
-  std::uint64_t weight_bytes = 0;     // waiting to be handed out, likewise
+  std::uint64_t memory_bytes = 0;        // all of the following: within the budget
+  std::uint64_t frame_bytes = 0;         // frames + resident tiles
+  std::uint64_t workspace_bytes = 0;     // U and O of two matrices, Newton-Schulz scratch
+  std::uint64_t chunks = 0;              // of a step
+  std::uint64_t gradient_bytes = 0;      // gathered: own matrices' of a chunk, AdamW ranges whole
+  std::uint64_t weight_bytes = 0;        // waiting to be handed out, likewise
+  std::uint64_t least_budget_bytes = 0;  // of this model and chunk size
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
   std::uint64_t install_read_bytes = 0;  // of install_weights()

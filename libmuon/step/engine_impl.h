@@ -29,11 +29,18 @@ inline constexpr std::uint64_t kBlockBytes = 256u << 10;     // of a checksum
 // What a blob takes of that.
 constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return key + bytes + 64; }
 
+// What the budget holds beside tiles.
+struct Memory {
+  std::uint64_t workspace = 0, gradients = 0, weights = 0;  // bytes
+  std::uint64_t total() const { return workspace + gradients + weights; }
+};
+
 // Everything that follows from the description alone.
 struct Prepared {
   StatePlan plan;
   libswap::TileBudget split;
   Chunks chunks;
+  Memory memory;
   libswap::Store::Config store;  // without directory and uuids
 };
 Result<Prepared> prepare(const EngineConfig& config, Rank rank);

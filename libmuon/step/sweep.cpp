@@ -29,21 +29,13 @@ void in_ranges(libswap::Pool& pool, std::uint64_t count, const Job& job) {
   });
 }
 
-// Elements of the largest item that uses update 0, or 1.
-std::uint64_t largest_update(const StatePlan& plan, std::size_t parity) {
-  std::uint64_t largest = 0;
-  for (std::size_t item = parity; item < plan.items().size(); item += 2)
-    if (plan.muon(plan.items()[item].parts.front().param))
-      largest = std::max(largest, plan.items()[item].elems);
-  return largest;
-}
-
 std::uint64_t scratch_bytes(const ModelSpec& model, const StatePlan& plan) {
   std::uint64_t scratch = 0;
-  for (const Item& item : plan.items())
-    for (const ItemPart& part : item.parts)
-      if (const Shape& shape = model.params[part.param].shape; plan.muon(part.param))
-        scratch = std::max(scratch, newton_schulz_scratch_bytes(shape[0], shape[1]));
+  for (const Item& item : plan.order().items())
+    for (const ItemPart& part : item.parts) {
+      const Shape& shape = model.params[part.param].shape;
+      scratch = std::max(scratch, newton_schulz_scratch_bytes(shape[0], shape[1]));
+    }
   return scratch;
 }
 
@@ -56,14 +48,13 @@ std::vector<TileVisit> visits(const std::vector<std::uint64_t>& tiles, TileCache
 }  // namespace
 
 std::uint64_t Sweep::workspace_bytes(const ModelSpec& model, const StatePlan& plan) {
-  return (largest_update(plan, 0) + largest_update(plan, 1)) * sizeof(float) +
-         scratch_bytes(model, plan);
+  return plan.order().room() * sizeof(float) + scratch_bytes(model, plan);
 }
 
 Sweep::Sweep(const Parts& parts, Ports ports) : parts_(parts), ports_(std::move(ports)) {}
 
 Sweep::~Sweep() {
-  for (const Update& update : update_) wait(update.orthogonal);
+  for (const libswap::Event& orthogonal : orthogonal_) wait(orthogonal);
 }
 
 Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, const libswap::TileBudget& budget,
@@ -74,8 +65,8 @@ Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, const libswap::Ti
                  TileCache::open(parts.io, parts.store, parts.pool, budget, schedule, parts.trace));
   sweep->updates_ = std::make_unique<Stream>(
       *sweep->cache_, visits(schedule, TileCache::Use::modify), Stream::Repeats::yes);
-  for (const std::size_t parity : {0u, 1u})
-    sweep->update_[parity].values.resize(largest_update(parts.plan, parity));
+  EBB_TRY_ASSIGN(sweep->room_,
+                 libswap::AlignedBuffer::allocate(parts.plan.order().room() * sizeof(float)));
   EBB_TRY_ASSIGN(sweep->scratch_,
                  libswap::AlignedBuffer::allocate(scratch_bytes(parts.model, parts.plan)));
   return sweep;
@@ -158,43 +149,45 @@ const Spec& Sweep::spec_of(std::uint32_t param) const {
   return std::get<Spec>(parts_.model.groups[parts_.model.params[param].group]);
 }
 
+std::span<float> Sweep::update_of(std::uint32_t item) {
+  const OwnerOrder& order = parts_.plan.order();
+  return floats(room_.bytes()).subspan(order.update(item), order.items()[item].elems);
+}
+
 void Sweep::momentum(const TileEntry& entry, std::span<float> tile) {
-  const Item& item = parts_.plan.items()[entry.item];
-  Update& update = update_[entry.item % 2];
   {
     const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "momentum");
     for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
       const auto& spec = spec_of<MuonSpec>(span.param);
       const auto g = ports_.gradient({span.param, span.range});
       const auto m = tile.subspan(span.tile_first);
-      const auto u = std::span(update.values).subspan(entry.first + span.tile_first);
+      const auto u = update_of(entry.item).subspan(entry.first + span.tile_first);
       in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
         momentum_range(spec, grad_scale_, g.subspan(first, count), m.subspan(first, count),
                        u.subspan(first, count));
       });
     }
   }
-  if (entry.first + entry.count == item.elems) orthogonalize(item, update);
+  if (entry.first + entry.count == parts_.plan.items()[entry.item].elems) orthogonalize(entry.item);
 }
 
 // The pool does chains one after the other: they share the scratch.
-void Sweep::orthogonalize(const Item& item, Update& update) {
-  for (const ItemPart& part : item.parts) {
+void Sweep::orthogonalize(std::uint32_t item) {
+  for (const ItemPart& part : parts_.plan.items()[item].parts) {
     const Shape& shape = parts_.model.params[part.param].shape;
-    const auto u = std::span(update.values).subspan(part.item_first, part.range.count);
-    update.orthogonal = parts_.pool.begin(
+    const auto u = update_of(item).subspan(part.item_first, part.range.count);
+    orthogonal_[item % 2] = parts_.pool.begin(
         newton_schulz(spec_of<MuonSpec>(part.param), shape[0], shape[1], u, scratch_.bytes()));
   }
 }
 
 void Sweep::master(const TileEntry& entry, std::span<float> tile) {
-  const Update& update = update_[entry.item % 2];
-  wait(update.orthogonal);
+  wait(orthogonal_[entry.item % 2]);
   const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "apply");
   for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
     const auto& spec = spec_of<MuonSpec>(span.param);
     const Shape& shape = parts_.model.params[span.param].shape;
-    const auto o = std::span<const float>(update.values).subspan(entry.first + span.tile_first);
+    const std::span<const float> o = update_of(entry.item).subspan(entry.first + span.tile_first);
     const auto w = tile.subspan(span.tile_first, span.range.count);
     in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
       apply_range(spec, shape[0], shape[1], o.subspan(first, count), w.subspan(first, count));

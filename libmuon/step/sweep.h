@@ -2,14 +2,13 @@
 //
 // An update is a stream of tiles: momentum tiles make an item's U, a chain of the pool turns it
 // into O in the same place while the tiles of its neighbours are paged, master tiles apply it.
-// There is room for the updates of two items: the schedule (StatePlan::schedule) needs no more.
+// There is room for the updates of two items, or of one (OwnerOrder).
 #pragma once
 
 #include <array>
 #include <functional>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libswap/pager/stream.h"
@@ -56,16 +55,11 @@ class Sweep {
   libswap::TileCache& cache() { return *cache_; }
 
  private:
-  // U of an item, later its O.
-  struct Update {
-    std::vector<float> values;
-    libswap::Event orthogonal;  // passes when it is O
-  };
-
   Sweep(const Parts& parts, Ports ports);
   Result<> update_tile();
   void momentum(const TileEntry& entry, std::span<float> tile);
-  void orthogonalize(const Item& item, Update& update);
+  void orthogonalize(std::uint32_t item);
+  std::span<float> update_of(std::uint32_t item);
   void master(const TileEntry& entry, std::span<float> tile);
   void adam(const TileEntry& entry, std::span<float> tile);
   void hand_out(const StatePlan::Span& span, std::span<const float> weights);
@@ -78,8 +72,9 @@ class Sweep {
   const Ports ports_;
   std::unique_ptr<libswap::TileCache> cache_;
   std::unique_ptr<libswap::Stream> updates_;
-  std::array<Update, 2> update_;    // item i uses i % 2
-  libswap::AlignedBuffer scratch_;  // of one Newton-Schulz at a time
+  libswap::AlignedBuffer room_;               // of updates: U of an item, later its O
+  std::array<libswap::Event, 2> orthogonal_;  // item i uses i % 2: passes when U has become O
+  libswap::AlignedBuffer scratch_;            // of one Newton-Schulz at a time
   float grad_scale_ = 0;
 };
 

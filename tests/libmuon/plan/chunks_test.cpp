@@ -31,7 +31,7 @@ StatePlan plan_of(const Case& c, std::uint32_t rank) {
   auto plan = StatePlan::make(model_of_many_matrices(),
                               {.gradients = {.policy = c.gradients, .mesh = mesh},
                                .weights = {.policy = c.weights, .mesh = mesh}},
-                              c.tile_bytes, Rank{rank});
+                              c.tile_bytes, Rank{rank}, c.chunk_bytes);
   EBB_CHECK(plan.has_value());
   return std::move(*plan);
 }

@@ -18,6 +18,8 @@ using libmuon::StatePlan;
 using libmuon::TileEntry;
 using libmuon::TileKind;
 
+constexpr std::uint64_t kRoom = 1u << 28;  // for any two updates
+
 ModelSpec model_of_many_shapes() {
   ModelSpec model;
   model.groups = {MuonSpec::keller(), AdamSpec{}};
@@ -38,7 +40,7 @@ Counts count_elements(const ModelSpec& model, std::uint32_t ranks, Policy policy
                       std::uint64_t tile_bytes) {
   Counts counts;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    const auto plan = StatePlan::make(model, over(ranks, policy), tile_bytes, Rank{rank});
+    const auto plan = StatePlan::make(model, over(ranks, policy), tile_bytes, Rank{rank}, kRoom);
     EXPECT_TRUE(plan) << plan.error().message;
     for (const TileEntry& tile : (*plan).tiles()) {
       for (const auto& segment : (*plan).segments(tile)) {
@@ -69,8 +71,8 @@ TEST(StatePlan, HoldsEveryElementOfEveryStateOnceOverAllRanks) {
 // before the one after that needs the place of its update.
 TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
   for (const std::uint64_t tile_bytes : {4096u, 8192u, 65536u}) {
-    const auto plan =
-        StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), tile_bytes, Rank{0});
+    const auto plan = StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), tile_bytes,
+                                      Rank{0}, kRoom);
     ASSERT_TRUE(plan);
     const auto schedule = (*plan).schedule();
     std::vector<int> visited((*plan).tiles().size());
@@ -98,7 +100,7 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
 
 TEST(StatePlan, PutsSmallMatricesIntoOneItem) {
   const auto plan =
-      StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), 65536, Rank{0});
+      StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), 65536, Rank{0}, kRoom);
   ASSERT_TRUE(plan);
   EXPECT_EQ((*plan).tiles().size(), 3u) << "all matrices' momentum, all masters, all AdamW";
 }
@@ -111,7 +113,7 @@ TEST(StatePlan, BalancesOwnersWithinTheLargestMatrix) {
         {std::to_string(i), {256u + 16u * static_cast<unsigned>(i % 5), 256}, 0});
   double most = 0, total = 0;
   for (std::uint32_t rank = 0; rank < 8; ++rank) {
-    const auto plan = StatePlan::make(model, over(8, Policy::zero12), 65536, Rank{rank});
+    const auto plan = StatePlan::make(model, over(8, Policy::zero12), 65536, Rank{rank}, kRoom);
     ASSERT_TRUE(plan);
     most = std::max(most, (*plan).newton_schulz_flops());
     total += (*plan).newton_schulz_flops();
@@ -123,12 +125,13 @@ TEST(StatePlan, IsIdenticalOnAllRanksAsFarAsItsDigestGoes) {
   std::uint64_t first = 0;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     const auto plan =
-        StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 4096, Rank{rank});
+        StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 4096, Rank{rank}, kRoom);
     ASSERT_TRUE(plan);
     if (rank == 0) first = (*plan).digest();
     EXPECT_EQ((*plan).digest(), first);
   }
-  const auto other = StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 8192, Rank{0});
+  const auto other =
+      StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 8192, Rank{0}, kRoom);
   ASSERT_TRUE(other);
   EXPECT_NE((*other).digest(), first);
 }
@@ -140,7 +143,7 @@ TEST(StatePlan, FindsATilesPartsInTimeThatGrowsWithTheModelOnly) {
     model.groups = {AdamSpec{}};
     for (std::uint64_t i = 0; i < params; ++i)
       model.params.push_back({std::to_string(i), {1024}, 0});
-    const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0});
+    const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
     EXPECT_TRUE(plan);
     double best = 1e9;
     for (int round = 0; round < 3; ++round) {
@@ -159,20 +162,20 @@ TEST(StatePlan, FindsATilesPartsInTimeThatGrowsWithTheModelOnly) {
 TEST(StatePlan, RefusesWhatCannotBePlannedByName) {
   ModelSpec model = model_of_many_shapes();
   model.params.push_back({"cube", {2, 3, 4}, 0});
-  auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0});
+  auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().message,
             "parameter cube is in a Muon group but is no matrix: shape [2, 3, 4]");
 
   model = model_of_many_shapes();
   model.params.push_back({"a", {2}, 1});
-  plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0});
+  plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().message, "parameter a is named twice");
 
   model = model_of_many_shapes();
   model.params.push_back({"none", {0, 4}, 0});
-  plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0});
+  plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().code, Code::layout);
 }

@@ -276,7 +276,8 @@ TEST(Continuity, AStoreWithItsTilesInOtherPlacesIsTransferredNotResumed) {
   const auto config = config_of(model, 1);
   const TempDir directory;
   {
-    const auto plan = libmuon::StatePlan::make(model, config.partition, config.tile_bytes, Rank{0});
+    const auto plan =
+        libmuon::StatePlan::make(model, config.partition, config.tile_bytes, Rank{0}, 1u << 28);
     ASSERT_TRUE(plan);
     ASSERT_EQ((*plan).tiles().size(), 2u);
     World world(disk(), directory.path(), 1);

@@ -202,7 +202,7 @@ TEST(Engine, MovesExactlyThePredictedBytes) {
     const auto& plan = outcome.plans[rank];
     const auto& stats = outcome.stats[rank];
     EXPECT_GT(plan.step_read_bytes, 0u);
-    EXPECT_LE(plan.frame_bytes, setup.budget_bytes);
+    EXPECT_LE(plan.memory_bytes, test::config_of(setup, setup.model).budget_bytes);
     EXPECT_EQ(stats.read_bytes, kSteps * plan.step_read_bytes + installs * plan.install_read_bytes);
     EXPECT_LT(plan.install_read_bytes, plan.step_read_bytes);
     EXPECT_GE(stats.written_bytes, kSteps * plan.step_written_bytes);
@@ -266,10 +266,29 @@ TEST(Engine, ClipsByTheExactGlobalNormOnAnyPartition) {
   EXPECT_TRUE(one == many);
 }
 
+// The budget counts what a rank needs beside tiles: the smallest one works, a byte less does not.
 TEST(Engine, NamesTheSmallestBudgetThatWorks) {
-  const TempDir directory;
-  const Outcome outcome = train({.ranks = 2, .budget_bytes = 100}, directory.path(), 1);
-  EXPECT_NE(outcome.error.find("4096 bytes"), std::string::npos) << outcome.error;
+  const Training setup{.ranks = 3, .gradients = Policy::rows, .chunk_bytes = 5000};
+  libmuon::EngineConfig config = test::config_of(setup, setup.model);
+  for (const std::uint32_t rank : {0u, 1u, 2u}) {
+    const auto roomy = libmuon::Engine::plan(config, Rank{rank});
+    ASSERT_TRUE(roomy);
+    EXPECT_EQ((*roomy).memory_bytes, (*roomy).frame_bytes + (*roomy).workspace_bytes +
+                                         (*roomy).gradient_bytes + (*roomy).weight_bytes);
+    auto tight = config;
+    tight.budget_bytes = (*roomy).least_budget_bytes;
+    const auto least = libmuon::Engine::plan(tight, Rank{rank});
+    ASSERT_TRUE(least) << least.error().message;
+    EXPECT_EQ((*least).memory_bytes, tight.budget_bytes);
+    EXPECT_EQ((*least).split.frames, 1u);
+    --tight.budget_bytes;
+    const auto refused = libmuon::Engine::plan(tight, Rank{rank});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::no_memory);
+    EXPECT_NE(refused.error().message.find(std::to_string(tight.budget_bytes + 1)),
+              std::string::npos)
+        << refused.error().message;
+  }
 }
 
 TEST(Engine, RefusesStateOnShardsUntilItIsBuilt) {

@@ -330,6 +330,7 @@ libmuon::EngineConfig one_large_matrix(Shape shape, std::uint32_t ranks, Policy 
   config.tile_bytes = 1u << 20;
   config.budget_bytes = 16u << 20;
   config.chunk_bytes = 32u << 20;
+  add_what_tiles_need_beside(config);
   return config;
 }
 

@@ -14,7 +14,7 @@ using libmuon::Communicator;
 using libswap::FaultOn;
 using libswap::FaultPlan;
 
-constexpr std::uint64_t kHalf = 12 * 4096;  // some of the tiles are resident
+constexpr std::uint64_t kHalf = 7 * 4096;  // some of the tiles are resident
 
 std::string file_of(std::uint32_t rank) { return compose("rank-0000{}", rank); }
 

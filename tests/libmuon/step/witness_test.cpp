@@ -68,11 +68,13 @@ std::vector<Cut> cuts() {
 }
 
 libmuon::EngineConfig config_of(const libmuon::ModelSpec& model, const Cut& cut) {
-  return {.model = model,
-          .partition = {.gradients = cut.gradients, .weights = cut.weights},
-          .budget_bytes = 4 * 4096,
-          .tile_bytes = 4096,
-          .chunk_bytes = 8192};
+  libmuon::EngineConfig config{.model = model,
+                               .partition = {.gradients = cut.gradients, .weights = cut.weights},
+                               .budget_bytes = 4 * 4096,
+                               .tile_bytes = 4096,
+                               .chunk_bytes = 8192};
+  add_what_tiles_need_beside(config);
+  return config;
 }
 
 Reference::Tensor whole_gradient(std::uint32_t param, std::uint64_t step, std::uint64_t elems) {

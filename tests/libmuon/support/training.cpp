@@ -1,5 +1,6 @@
 #include "tests/libmuon/support/training.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -97,6 +98,16 @@ libmuon::ModelSpec nuisance_model() {
   return model;
 }
 
+void add_what_tiles_need_beside(libmuon::EngineConfig& config) {
+  const std::uint64_t for_tiles = config.budget_bytes;
+  config.budget_bytes = ~std::uint64_t{0};
+  std::uint64_t beside = 0;
+  for (std::uint32_t rank = 0; rank < config.partition.gradients.mesh.world(); ++rank)
+    if (const auto plan = Engine::plan(config, Rank{rank}))
+      beside = std::max(beside, (*plan).memory_bytes - (*plan).frame_bytes);
+  config.budget_bytes = for_tiles + beside;
+}
+
 libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec& model) {
   const auto layout = [&](Policy policy) {
     Layout::Spec spec{.policy = policy, .mesh = {setup.ranks, 1}, .align_elems = 16};
@@ -104,13 +115,16 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
       spec.owners.push_back(i % setup.ranks);
     return spec;
   };
-  return {.model = model,
-          .partition = {.gradients = layout(setup.gradients), .weights = layout(setup.weights)},
-          .budget_bytes = setup.budget_bytes,
-          .tile_bytes = setup.tile_bytes,
-          .chunk_bytes = setup.chunk_bytes,
-          .slots = setup.slots,
-          .threads = setup.threads};
+  libmuon::EngineConfig config{
+      .model = model,
+      .partition = {.gradients = layout(setup.gradients), .weights = layout(setup.weights)},
+      .budget_bytes = setup.budget_bytes,
+      .tile_bytes = setup.tile_bytes,
+      .chunk_bytes = setup.chunk_bytes,
+      .slots = setup.slots,
+      .threads = setup.threads};
+  add_what_tiles_need_beside(config);
+  return config;
 }
 
 Outcome train(const Training& setup, const std::filesystem::path& directory,

@@ -20,7 +20,7 @@ struct Training {
   Policy weights = Policy::replicated;
   std::uint64_t tile_bytes = 4096;
   std::uint64_t chunk_bytes = 256u << 20;
-  std::uint64_t budget_bytes = 1u << 30;  // a rank
+  std::uint64_t budget_bytes = 1u << 30;  // a rank's, for tiles alone
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;
   std::uint64_t snapshot_every = 0;  // 0: only where the test asks
@@ -41,6 +41,8 @@ struct Outcome {
   bool operator==(const Outcome& other) const { return weights == other.weights; }
 };
 
+// To a budget that is meant for tiles: what the ranks need beside them.
+void add_what_tiles_need_beside(libmuon::EngineConfig& config);
 libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec& model);
 
 // Opens (or resumes) in `directory`, trains until `last_step`, takes a final snapshot if asked.

@@ -1,0 +1,67 @@
+// OwnerOrder: in which order a step visits an owner's matrices, and how much room their updates
+// need. M is an item's momentum, W its masters, in elements on one line:
+//   M0 M1 W0 M2 W1 ...   where the updates of two neighbours fit into the room: each has the paging
+//                        of both beside its Newton-Schulz
+//   M0 W0 M1 W1 ...      where they do not
+// A function of the owner's items and one number that all ranks know.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ebb/formats/layout/box.h"
+
+namespace ebb::libmuon {
+
+// A range of a parameter inside an item's stream of elements.
+struct ItemPart {
+  std::uint32_t param = 0;
+  FlatRange range;               // of the row-major parameter
+  std::uint64_t item_first = 0;  // where it begins in the item
+};
+
+// What is computed at once: one large matrix or several small ones; or this rank's AdamW ranges.
+struct Item {
+  std::vector<ItemPart> parts;
+  std::uint64_t elems = 0;
+};
+
+// Packs an owner's matrices, in the order of the model: those that are small share an item as long
+// as one tile holds them, so that many of them do not pay a tile each.
+class ItemPacker {
+ public:
+  explicit ItemPacker(std::uint64_t tile_elems) : tile_elems_(tile_elems) {}
+  void add(std::uint32_t param, FlatRange range);
+  const std::vector<Item>& items() const { return items_; }
+
+ private:
+  std::uint64_t tile_elems_;
+  std::vector<Item> items_;
+};
+
+class OwnerOrder {
+ public:
+  // Room for two of the largest updates, if that is at most `most_room` elements, else for one.
+  OwnerOrder(std::vector<Item> items, std::uint64_t most_room);
+
+  const std::vector<Item>& items() const { return items_; }
+  // Of the line: momentum and masters of all items.
+  std::uint64_t length() const { return length_; }
+  // Where on it an item's momentum, or masters, begin.
+  std::uint64_t momentum(std::size_t item) const { return momentum_[item]; }
+  std::uint64_t masters(std::size_t item) const { return masters_[item]; }
+
+  // Elements of all updates that are under way at once, and where an item's lies among them.
+  std::uint64_t room() const { return room_; }
+  std::uint64_t update(std::size_t item) const {
+    return item % 2 == 0 ? 0 : room_ - items_[item].elems;
+  }
+
+ private:
+  std::vector<Item> items_;
+  std::vector<std::uint64_t> momentum_, masters_;
+  std::uint64_t length_ = 0;
+  std::uint64_t room_ = 0;
+};
+
+}  // namespace ebb::libmuon
