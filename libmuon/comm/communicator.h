@@ -1,7 +1,7 @@
-// Communicator: the three verbs a step needs. Implementations: ranks as threads (here), MPI (header
-// adapter), NCCL (plugin). Calls come from the thread that drives the engine, in the same order on
-// all ranks. An error on one rank is an error on all: nobody is left waiting, not even for a rank
-// that lives and never comes.
+// Communicator: the three verbs a step needs, agree, sum and exchange. Implementations: ranks as
+// threads (here), MPI (header adapter), NCCL (plugin). Calls come from the thread that drives the
+// engine, in the same order on all ranks. An error on one rank is an error on all: nobody is left
+// waiting, not even for a rank that lives and never comes.
 #pragma once
 
 #include <chrono>
@@ -28,15 +28,11 @@ struct ReceiveBuffer {
   std::span<std::byte> data;
 };
 
-class Communicator : public libswap::Agreement {
+class Communicator : public libswap::Ranks {
  public:
-  virtual Rank rank() const = 0;
-  virtual std::uint32_t world() const = 0;
   // The same on all ranks; zero: none. Counted only while somebody waits inside a call. When it is
   // over, every waiting and later call on every rank answers Code::peer and names who was silent.
   virtual std::chrono::milliseconds limit() const = 0;
-  // Element-wise exact sum over all ranks, the same on every rank; order-free.
-  virtual Result<> sum(std::span<std::int64_t> numbers) = 0;
   // One round of at most kMostRoundBytes sent, and received, a rank. Between a pair of ranks, sends
   // match receives in order and size (Code::layout names the pair otherwise).
   virtual Result<> exchange(std::span<const SendBuffer> sends,

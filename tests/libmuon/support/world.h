@@ -66,6 +66,9 @@ class RankEngine {
   static Result<RankEngine> open(World& world, libmuon::Communicator& ranks,
                                  const libmuon::EngineConfig& config,
                                  const Checkpoint* checkpoint = nullptr);
+  static Result<RankEngine> open(libswap::IoQueue& io, libswap::SwapDirectory& swap,
+                                 libmuon::Communicator& ranks, const libmuon::EngineConfig& config,
+                                 const Checkpoint* checkpoint = nullptr);
 
   // Gradients are noise times `scale`; nothing is stepped.
   Result<> hand_in(std::uint64_t step, float scale = 1);
