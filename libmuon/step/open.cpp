@@ -5,12 +5,13 @@
 #include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/native/store_files.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/continuity.h"
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/scattered_store.h"
 #include "ebb/libswap/read/load.h"
-#include "ebb/libswap/tree/file_tree.h"
 
 namespace ebb::libmuon {
 
@@ -138,7 +139,8 @@ std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world);
 
 Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* checkpoint) {
   const auto current = directory.current();
-  const bool mine_fits = current && current->world == ranks.world() &&
+  EBB_TRY_ASSIGN(const bool mine_here, has_own_folder(current));
+  const bool mine_fits = mine_here && current->world == ranks.world() &&
                          current->layout_digest == parts.plan.digest() &&
                          current->tile_bytes == config.tile_bytes;
   EBB_TRY_ASSIGN(const std::int64_t all_fit, ranks.agree(mine_fits ? 1 : 0));
@@ -146,19 +148,24 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
     EBB_TRY_ASSIGN(const bool resumed, resume(*current));
     if (resumed) return {};
   }
+  std::unique_ptr<ScatteredStore> scattered;
   std::unique_ptr<Checkpoint> previous;
+  if (current) {
+    const auto folders = directory.folders_of(current->uuid);
+    EBB_TRY_ASSIGN(scattered, ScatteredStore::open(ranks, io.backend(), folders));
+  }
   const auto begin = [&]() -> Result<> {
-    if (current) {
-      EBB_TRY_ASSIGN(auto tree, libswap::open_tree(current->path));
-      EBB_TRY_ASSIGN(previous, formats::describe(std::move(tree)));
+    if (scattered) {
+      EBB_TRY_ASSIGN(previous, formats::describe(scattered->tree()));
       checkpoint = previous.get();
     }
     return checkpoint != nullptr ? begin_from(*checkpoint) : Result<>();
   };
-  EBB_TRY(together(ranks, "reading what it begins from", begin));
+  EBB_TRY(work(scattered.get(), "reading what it begins from", begin));
   EBB_TRY_ASSIGN(const auto fresh, directory.fresh(ranks));
   const auto parent = current ? current->uuid : formats::native::Uuid{};
-  if (Result<> made = make_and_fill(fresh, parent, initial, checkpoint); !made) {
+  const Beginning from{initial, checkpoint, scattered.get()};
+  if (Result<> made = make_and_fill(fresh, parent, from); !made) {
     pending.reset();
     pager.reset();
     store.reset();
@@ -178,12 +185,24 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   return {};
 }
 
+// Resuming in place needs this rank's own folder in its own directory.
+Result<bool> Engine::Impl::has_own_folder(
+    const std::optional<libswap::SwapDirectory::Entry>& current) const {
+  if (!current) return false;
+  return io.backend().exists(current->path /
+                             formats::native::rank_directory(parts.plan.rank(), current->world));
+}
+
+Result<> Engine::Impl::work(ScatteredStore* from, std::string_view doing,
+                            const std::function<Result<>()>& mine) {
+  return from != nullptr ? from->run(ranks, doing, mine) : together(ranks, doing, mine);
+}
+
 Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
-                                     const formats::native::Uuid& parent,
-                                     const InitialWeights& initial, const Checkpoint* checkpoint) {
+                                     const formats::native::Uuid& parent, const Beginning& from) {
   EBB_TRY(make_store(fresh, parent));
-  EBB_TRY(together(ranks, "filling its store", [&] {
-    return checkpoint != nullptr ? fill_from(*checkpoint) : fill_from(initial);
+  EBB_TRY(work(from.scattered, "filling its store", [&] {
+    return from.checkpoint != nullptr ? fill_from(*from.checkpoint) : fill_from(from.initial);
   }));
   EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
   EBB_CHECK(begun);

@@ -64,20 +64,30 @@ class StoreTree : public formats::SourceTree {
 };
 
 // The stores of one directory that hold anything.
-Result<FoundStores> look(IoQueue& io, const Wanted& wanted) {
-  FoundStores found;
-  EBB_TRY_ASSIGN(const auto folders, io.backend().list(wanted.directory));
+Result<> look(IoQueue& io, const fs::path& directory, const std::optional<Uuid>& only,
+              FoundStores& found) {
+  EBB_TRY_ASSIGN(const auto folders, io.backend().list(directory));
   for (const std::string& folder : folders) {
     const auto uuid = formats::native::store_in_directory_name(folder);
-    if (!uuid || (wanted.only && uuid != wanted.only)) continue;
-    EBB_TRY_ASSIGN(const bool file, io.backend().is_file(wanted.directory / folder));
+    if (!uuid || (only && uuid != only)) continue;
+    EBB_TRY_ASSIGN(const bool file, io.backend().is_file(directory / folder));
     if (file) continue;
-    StoreTree tree(io, wanted.directory / folder);
+    StoreTree tree(io, directory / folder);
     EBB_TRY(tree.fill());
     if (tree.entries().empty()) continue;
     EBB_TRY_ASSIGN(Survey survey, formats::native::survey_store(tree, ""));
     found.names.push_back(*uuid);
     found.surveys.push_back(std::move(survey));
+  }
+  return {};
+}
+
+Result<FoundStores> look(IoQueue& io, const Wanted& wanted, Part part) {
+  FoundStores found;
+  if (part == Part::looks) EBB_TRY(look(io, wanted.directory, wanted.only, found));
+  for (const fs::path& source : wanted.sources) {
+    EBB_TRY_ASSIGN(const bool reached, io.backend().exists(source));
+    if (reached) EBB_TRY(look(io, source, wanted.only, found));
   }
   return found;
 }
@@ -165,9 +175,18 @@ ByteVector encode(const FoundStores& found) {
 
 // --- what lies in all directories together
 
-// The better of two looks at one rank's folder; two whole ones would be copies.
+bool equal(const MetaScan& a, const MetaScan& b) {
+  const auto same = [](const auto& x, const auto& y) {
+    return x.header.generation == y.header.generation && x.valid() == y.valid();
+  };
+  return a.superblock.store == b.superblock.store && a.superblock.rank == b.superblock.rank &&
+         std::ranges::equal(a.regions, b.regions, same);
+}
+
+// The better of two looks at one rank's folder, which several ranks may reach. Two that differ are
+// two folders.
 Result<> join(RankSurvey& known, RankSurvey other, const std::string& where) {
-  if (known.scan && other.scan)
+  if (known.scan && other.scan && !equal(*known.scan, *other.scan))
     return Error{Code::state,
                  compose("{}: the folder of rank {} lies in two swap directories", where,
                          index_of(known.scan->superblock.rank)),
@@ -209,32 +228,25 @@ Result<> add(std::map<Uuid, Survey>& all, ByteReader& in) {
   return {};
 }
 
-// Where several directories hold a store, a folder that none of them has is missing in all.
-void name_missing(Survey& survey, std::size_t directories) {
-  for (std::size_t rank = 0; rank < survey.ranks.size() && directories > 1; ++rank)
-    if (survey.ranks[rank].missing)
-      survey.ranks[rank].problem->message +=
-          compose(", and in the {} other swap directories of this run", directories - 1);
+void name_missing(Survey& survey) {
+  for (RankSurvey& rank : survey.ranks)
+    if (rank.missing) rank.problem->message += ", and no other rank reaches it";
 }
 
 }  // namespace
 
 Result<FoundStores> find_stores(IoQueue& io, const Wanted& wanted, Part part, Ranks& ranks) {
-  auto mine = part == Part::looks ? look(io, wanted) : Result<FoundStores>(FoundStores());
+  const auto mine = look(io, wanted, part);
   EBB_TRY(agree_all(ranks, mine ? Result<>() : mine.error(), "looking at its swap directory"));
-  const ByteVector told = part == Part::looks ? encode(*mine) : ByteVector();
-  EBB_TRY_ASSIGN(const auto said, gather(ranks, told));
+  EBB_TRY_ASSIGN(const auto said, gather(ranks, encode(*mine)));
   std::map<Uuid, Survey> all;
-  std::size_t directories = 0;
   for (const ByteVector& bytes : said) {
-    if (bytes.empty()) continue;
     ByteReader in(bytes);
     EBB_TRY(add(all, in));
-    ++directories;
   }
   FoundStores found;
   for (auto& [name, survey] : all) {
-    name_missing(survey, directories);
+    if (ranks.world() > 1) name_missing(survey);
     found.names.push_back(name);
     found.surveys.push_back(std::move(survey));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "ebb/formats/native/survey.h"
@@ -18,11 +19,13 @@ struct FoundStores {
   std::vector<formats::native::Survey> surveys;  // of all their ranks' folders
 };
 
-// Whether this rank looks for all that share its directory.
+// Whether this rank looks for all that share its directory; at its sources everybody looks.
 enum class Part : std::uint8_t { looks, listens };
-// The stores in `directory`, or the one that is asked for.
+// The stores in `directory` and in those of `sources` that this rank reaches, or the one that is
+// asked for.
 struct Wanted {
   fs::path directory;
+  std::span<const fs::path> sources;
   std::optional<Uuid> only;
 };
 // Collective. An error on one rank is an error on all.

@@ -132,7 +132,8 @@ Result<> remove_store_files(IoBackend& backend, const fs::path& store) {
 }  // namespace
 
 struct SwapDirectory::Impl {
-  Impl(IoQueue& queue, fs::path directory) : io(queue), path(std::move(directory)) {}
+  Impl(IoQueue& queue, fs::path directory, std::vector<fs::path> others)
+      : io(queue), path(std::move(directory)), sources(std::move(others)) {}
   ~Impl() {
     if (lock_file) static_cast<void>(io.backend().close(*lock_file).has_value());
   }
@@ -156,6 +157,7 @@ struct SwapDirectory::Impl {
 
   IoQueue& io;
   const fs::path path;
+  const std::vector<fs::path> sources;
   Rank leader{};  // the first of the ranks that share this directory: acts in it for all of them
   std::optional<FileId> lock_file;
   mutable Mutex mutex;
@@ -172,8 +174,9 @@ Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs
 }
 
 Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs::path& directory,
-                                                           Ranks& ranks) {
-  auto impl = std::make_unique<Impl>(io, directory);
+                                                           Ranks& ranks,
+                                                           std::vector<fs::path> sources) {
+  auto impl = std::make_unique<Impl>(io, directory, std::move(sources));
   EBB_TRY(impl->enter(ranks));
   return std::unique_ptr<SwapDirectory>(new SwapDirectory(std::move(impl)));
 }
@@ -204,7 +207,7 @@ SwapDirectory::Entry SwapDirectory::Impl::entry_of(const Survey& survey) const {
 
 Result<> SwapDirectory::Impl::find_current(Ranks& ranks) {
   EBB_TRY_ASSIGN(const FoundStores found,
-                 find_stores(io, {path, std::nullopt}, part_of(ranks), ranks));
+                 find_stores(io, {path, sources, std::nullopt}, part_of(ranks), ranks));
   EBB_TRY_ASSIGN(const Choice choice, choose(found));
   const Result<> removed = leads(ranks) ? remove(choice.remove) : Result<>();
   EBB_TRY(agree_all(ranks, removed, "removing what is left of old stores"));
@@ -251,6 +254,13 @@ const fs::path& SwapDirectory::path() const { return impl_->path; }
 std::optional<SwapDirectory::Entry> SwapDirectory::current() const {
   const MutexLock lock(impl_->mutex);
   return impl_->current;
+}
+
+std::vector<fs::path> SwapDirectory::folders_of(const Uuid& store) const {
+  std::vector<fs::path> folders = {impl_->path_of(store)};
+  for (const fs::path& source : impl_->sources)
+    folders.push_back(source / formats::native::store_directory(store));
+  return folders;
 }
 
 Result<SwapDirectory::Entry> SwapDirectory::fresh(Ranks& ranks) {
@@ -305,7 +315,7 @@ Result<> SwapDirectory::adopt(Ranks& ranks) {
   if (!fresh) return {};
   const std::optional<Entry> old = current();
   EBB_TRY_ASSIGN(const FoundStores found,
-                 find_stores(impl_->io, {path(), fresh}, impl_->part_of(ranks), ranks));
+                 find_stores(impl_->io, {path(), {}, fresh}, impl_->part_of(ranks), ranks));
   if (found.surveys.empty())
     return Error{Code::state, impl_->path_of(*fresh).string() + ": no such store"};
   const Survey& survey = found.surveys.front();

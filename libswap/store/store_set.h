@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "ebb/libswap/store/store.h"
 
@@ -27,8 +28,11 @@ class SwapDirectory {
   // [C] For a process that is one of the ranks. Makes the folder if its parent exists; takes
   // <dir>/lock, else Code::busy naming the holder's pid. Removes leftovers: stores without a
   // committed generation, and stores their child superseded.
+  // `sources`: directories of a run of another number of ranks, of which this rank may reach any
+  // part. What they hold is read, never changed.
   static Result<std::unique_ptr<SwapDirectory>> open(IoQueue& io, const fs::path& directory,
-                                                     Ranks& ranks);
+                                                     Ranks& ranks,
+                                                     std::vector<fs::path> sources = {});
   // For a process whose threads are all the ranks there are.
   static Result<std::unique_ptr<SwapDirectory>> open(IoQueue& io, const fs::path& directory);
   ~SwapDirectory();
@@ -38,6 +42,8 @@ class SwapDirectory {
   // every rank, in its own directory. Several such stores are Code::state at open(), naming them; a
   // rank's folder that is in no rank's directory is Code::incomplete, naming it.
   std::optional<Entry> current() const;
+  // Where this rank may reach a part of that store: in its directory and in its sources.
+  std::vector<fs::path> folders_of(const Uuid& store) const;
 
   // [C] A new store's name, drawn by rank 0 and kept until adopt() or discard().
   Result<Entry> fresh(Ranks& ranks);

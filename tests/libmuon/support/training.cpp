@@ -144,14 +144,15 @@ Outcome train(const Training& setup, const std::filesystem::path& directory,
 }
 
 Outcome train_in_process(const Training& setup, libmuon::Communicator& ranks,
-                         const std::filesystem::path& directory, std::uint64_t last_step) {
+                         const std::filesystem::path& directory, std::uint64_t last_step,
+                         const std::vector<std::filesystem::path>& sources) {
   Outcome outcome;
   outcome.stats.resize(setup.ranks);
   outcome.plans.resize(setup.ranks);
   const auto run = [&]() -> Result<> {
     EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
     EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
-    EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, directory, ranks));
+    EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, directory, ranks, sources));
     return RankRun{setup}.run(ranks, *io, *swap, last_step, Finish::snapshot, nullptr, outcome);
   };
   if (const auto done = run(); !done) outcome.error = done.error().message;
