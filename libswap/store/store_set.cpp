@@ -7,6 +7,7 @@
 
 #include "ebb/formats/native/store_files.h"
 #include "ebb/libswap/store/found_stores.h"
+#include "ebb/libswap/store/what_is_lost.h"
 #include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
@@ -150,6 +151,8 @@ struct SwapDirectory::Impl {
     return path / formats::native::store_directory(store);
   }
   Entry entry_of(const Survey& survey) const;
+  std::vector<fs::path> folders_of(const Uuid& store) const;
+  Error with_what_is_lost(const FoundStores& found, Error error, Ranks& ranks) const;
   std::optional<Uuid> made() {
     const MutexLock lock(mutex);
     return fresh;
@@ -205,15 +208,40 @@ SwapDirectory::Entry SwapDirectory::Impl::entry_of(const Survey& survey) const {
   return {s.store, path_of(s.store), s.world, s.tile_bytes, s.layout_digest};
 }
 
+std::vector<fs::path> SwapDirectory::Impl::folders_of(const Uuid& store) const {
+  std::vector<fs::path> folders = {path_of(store)};
+  for (const fs::path& source : sources)
+    folders.push_back(source / formats::native::store_directory(store));
+  return folders;
+}
+
 Result<> SwapDirectory::Impl::find_current(Ranks& ranks) {
   EBB_TRY_ASSIGN(const FoundStores found,
                  find_stores(io, {path, sources, std::nullopt}, part_of(ranks), ranks));
-  EBB_TRY_ASSIGN(const Choice choice, choose(found));
+  const auto chosen = choose(found);
+  if (!chosen) return with_what_is_lost(found, chosen.error(), ranks);
+  const Choice& choice = *chosen;
   const Result<> removed = leads(ranks) ? remove(choice.remove) : Result<>();
   EBB_TRY(agree_all(ranks, removed, "removing what is left of old stores"));
   const MutexLock lock(mutex);
   if (choice.current) current = entry_of(found.surveys[*choice.current]);
   return {};
+}
+
+// [C] Where a rank's folder is missing everywhere, what went with it.
+Error SwapDirectory::Impl::with_what_is_lost(const FoundStores& found, Error error,
+                                             Ranks& ranks) const {
+  if (error.code != Code::incomplete) return error;
+  for (std::size_t i = 0; i < found.names.size(); ++i) {
+    const auto& folders = found.surveys[i].ranks;
+    if (std::ranges::none_of(folders, [](const auto& folder) { return folder.missing; })) continue;
+    const auto world = static_cast<std::uint32_t>(folders.size());
+    const auto lost = what_is_lost(io, folders_of(found.names[i]), world, ranks);
+    if (!lost) return lost.error();
+    if (!lost->empty()) error.message += "; lost with it: " + *lost;
+    break;
+  }
+  return error;
 }
 
 // Those that are named, and folders with nothing in them.
@@ -257,10 +285,7 @@ std::optional<SwapDirectory::Entry> SwapDirectory::current() const {
 }
 
 std::vector<fs::path> SwapDirectory::folders_of(const Uuid& store) const {
-  std::vector<fs::path> folders = {impl_->path_of(store)};
-  for (const fs::path& source : impl_->sources)
-    folders.push_back(source / formats::native::store_directory(store));
-  return folders;
+  return impl_->folders_of(store);
 }
 
 Result<SwapDirectory::Entry> SwapDirectory::fresh(Ranks& ranks) {

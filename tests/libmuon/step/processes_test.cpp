@@ -268,13 +268,28 @@ TEST_F(OnOtherRanks, OneRankMayReachThemAllAndSeveralTheSame) {
   }
 }
 
-TEST_F(OnOtherRanks, ADirectoryThatNobodyReachesIsNamedAndNothingIsMade) {
+// Matrices lie whole at their owners, of what AdamW steps each rank holds a part.
+TEST_F(OnOtherRanks, ADirectoryThatNobodyReachesIsNamedWithWhatIsLostAndNothingIsMade) {
+  const auto model = nuisance_model();
+  const auto partition = config_of(setup_of(4), model).partition;
+  const auto plan = libmuon::StatePlan::make(model, partition, 4096, Rank{2});
+  ASSERT_TRUE(plan);
+  std::string all, parts;
+  for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+    const std::uint64_t lost = plan->own_range(param).count;
+    std::string& where = lost == formats::volume(model.params[param].shape) ? all : parts;
+    if (lost > 0) where += (where.empty() ? " " : ", ") + model.params[param].name;
+  }
+  ASSERT_FALSE(all.empty() || parts.empty());
   const Told told = train({{0, 3}, {1}}, 4);
-  for (const std::string& error : told.errors)
+  for (const std::string& error : told.errors) {
     EXPECT_NE(error.find("rank-00002-of-00004/meta.ebb: this rank's file is missing, and no other "
-                         "rank reaches it"),
+                         "rank reaches it; lost with it: all of" +
+                         all + "; parts of" + parts),
               std::string::npos)
         << error;
+    EXPECT_EQ(error, told.errors[0]);
+  }
   for (const std::uint32_t rank : {0u, 1u})
     EXPECT_EQ(names_in(fresh(Rank{rank})), std::vector<std::string>{"lock"});
 }
