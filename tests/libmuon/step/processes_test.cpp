@@ -375,6 +375,38 @@ TEST(Processes, ADiskIsAskedForTheRanksThatShareItAlone) {
   EXPECT_EQ(answers, (std::vector<int>{0, 0}));
 }
 
+TEST(Processes, ARankThatStopsSteppingEndsTheRunOnAllWithinTheLimitAndASecond) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kSecond(1000);
+  const TempDir base;
+  const auto body = [&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
+    EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
+    EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, base.path() / "swap", ranks));
+    EBB_TRY_ASSIGN(auto rank,
+                   RankEngine::open(*io, *swap, ranks, config_of(setup_of(2), nuisance_model())));
+    EBB_TRY(rank.hand_in(1));
+    EBB_TRY(rank.step());
+    EBB_TRY(rank.hand_in(2));
+    if (ranks.rank() == Rank{1}) std::this_thread::sleep_for(kSecond * 2);
+    const auto begin = Clock::now();
+    const auto stepped = rank.step();
+    EXPECT_LT(Clock::now() - begin, kSecond * 2);
+    if (stepped) return Error{Code::state, "the step was made"};
+    EXPECT_EQ(stepped.error().code, Code::peer);
+    EXPECT_NE(stepped.error().message.find("rank 1 kept the others waiting in"), std::string::npos)
+        << stepped.error().message;
+    EXPECT_EQ(rank.engine().step_count(), 1u);
+    return {};
+  };
+  const auto answers = run_processes(2, kSecond, [&](std::unique_ptr<Communicator> ranks) {
+    const auto done = body(*ranks);
+    EXPECT_TRUE(done) << done.error().message;
+    return testing::Test::HasFailure() ? 1 : 0;
+  });
+  EXPECT_EQ(answers, (std::vector<int>{0, 0}));
+}
+
 TEST(Processes, ARankWhoseStoreTakesManyTimesTheLimitIsNotDead) {
   constexpr std::chrono::milliseconds kShort(500);
   const TempDir base;
