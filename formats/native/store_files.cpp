@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view kDataMagic = "EBBDATA1";
 constexpr std::string_view kStorePrefix = "store-";
 constexpr std::string_view kRemovedPrefix = "removed-";
+constexpr std::string_view kJoiningPrefix = "joining-";
 constexpr std::string_view kDataSuffix = ".data";
 
 constexpr std::string_view kSuperblockMagic = "EBBSUPER";
@@ -77,6 +78,20 @@ std::string removed_directory(const Uuid& store) {
 
 std::optional<Uuid> store_in_removed_name(std::string_view name) {
   return uuid_behind(kRemovedPrefix, name);
+}
+
+std::string joining_file(const Joining& joining) {
+  return compose("{}{}-{}", kJoiningPrefix, to_string(joining.run),
+                 five_digits(index_of(joining.rank)));
+}
+
+std::optional<Joining> joining_in_name(std::string_view name) {
+  const std::size_t dash = name.rfind('-');
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto run = uuid_behind(kJoiningPrefix, name.substr(0, dash));
+  const auto rank = parse_number<std::uint32_t>(name.substr(dash + 1));
+  if (!run || !rank) return std::nullopt;
+  return Joining{*run, Rank{*rank}};
 }
 
 bool is_data_file(std::string_view name) {

@@ -30,6 +30,13 @@ std::string data_file(const Uuid& store, Rank rank);                 // "<32 hex
 bool is_data_file(std::string_view name);
 std::string removed_directory(const Uuid& store);  // "removed-<32 hex>": being deleted
 std::optional<Uuid> store_in_removed_name(std::string_view name);
+// "joining-<32 hex>-00005": rank 5 of that run is opening the swap directory this lies in.
+struct Joining {
+  Uuid run{};
+  Rank rank{};
+};
+std::string joining_file(const Joining& joining);
+std::optional<Joining> joining_in_name(std::string_view name);
 
 // Readers hold a generation by a shared lock on a byte of rank 0's meta.ebb, far behind its end
 // (docs/formats/commit.md, "Readers"). From kHoldOffset on: all generations.

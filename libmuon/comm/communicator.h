@@ -1,8 +1,10 @@
-// Communicator: the three verbs a step needs. Implementations: ranks as threads (here), MPI (header
-// adapter), NCCL (plugin). Calls come from the thread that drives the engine, in the same order on
-// all ranks. An error on one rank is an error on all: nobody is left waiting.
+// Communicator: the three verbs a step needs, agree, sum and exchange. Implementations: ranks as
+// threads (here), MPI (header adapter), NCCL (plugin). Calls come from the thread that drives the
+// engine, in the same order on all ranks. An error on one rank is an error on all: nobody is left
+// waiting, not even for a rank that lives and never comes.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,6 +16,8 @@
 namespace ebb::libmuon {
 
 inline constexpr std::uint64_t kMostRoundBytes = 256 * formats::MiB;
+// How long a rank may keep others waiting in a call.
+inline constexpr std::chrono::milliseconds kPeerLimit = std::chrono::minutes(30);
 
 struct SendBuffer {
   Rank peer{};
@@ -24,12 +28,11 @@ struct ReceiveBuffer {
   std::span<std::byte> data;
 };
 
-class Communicator : public libswap::Agreement {
+class Communicator : public libswap::Ranks {
  public:
-  virtual Rank rank() const = 0;
-  virtual std::uint32_t world() const = 0;
-  // Element-wise exact sum over all ranks, the same on every rank; order-free.
-  virtual Result<> sum(std::span<std::int64_t> numbers) = 0;
+  // The same on all ranks; zero: none. Counted only while somebody waits inside a call. When it is
+  // over, every waiting and later call on every rank answers Code::peer and names who was silent.
+  virtual std::chrono::milliseconds limit() const = 0;
   // One round of at most kMostRoundBytes sent, and received, a rank. Between a pair of ranks, sends
   // match receives in order and size (Code::layout names the pair otherwise).
   virtual Result<> exchange(std::span<const SendBuffer> sends,
@@ -39,6 +42,7 @@ class Communicator : public libswap::Agreement {
 };
 
 // `world` ranks in one process; element r is for the thread of rank r.
-std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::uint32_t world);
+std::vector<std::unique_ptr<Communicator>> make_thread_ranks(
+    std::uint32_t world, std::chrono::milliseconds limit = kPeerLimit);
 
 }  // namespace ebb::libmuon

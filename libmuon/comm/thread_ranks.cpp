@@ -2,31 +2,22 @@
 // the table and waits; the last to arrive decides the outcome for all, so an error reaches
 // everybody.
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libmuon/comm/meeting.h"
 #include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libmuon {
 namespace {
 
-enum class Verb : std::uint8_t { agree, sum, exchange };
-
-std::string_view name_of(Verb verb) {
-  constexpr std::array<std::string_view, 3> kNames = {"agree", "sum", "exchange"};
-  return kNames[static_cast<std::size_t>(verb)];
-}
+using Clock = std::chrono::steady_clock;
 
 struct Request {
-  Verb verb = Verb::agree;
-  std::int64_t value = 0;
-  std::span<std::int64_t> numbers = {};
+  Brought brought;
   std::span<const SendBuffer> sends = {};
   std::span<const ReceiveBuffer> receives = {};
 };
@@ -36,77 +27,28 @@ struct Copy {
   std::span<const std::byte> from;
 };
 
-// What one ordered pair of ranks hands over in one round, in the order of the calls.
-struct Channel {
-  std::vector<std::span<const std::byte>> sent;
-  std::vector<std::span<std::byte>> received;
-};
-using Channels = std::map<std::pair<std::uint32_t, std::uint32_t>, Channel>;  // (from, to)
-
-std::string rank_text(std::uint64_t rank) { return compose("rank {}", rank); }
-
 template <typename Buffers>
-Result<> check_round(const Buffers& buffers, std::size_t rank, std::size_t world,
-                     std::string_view verb) {
-  std::uint64_t total = 0;
-  for (const auto& buffer : buffers) {
-    if (index_of(buffer.peer) >= world)
-      return Error{Code::usage, compose("exchange: {} {} {} in a world of {}", rank_text(rank),
-                                        verb, rank_text(index_of(buffer.peer)), world)};
-    if (buffer.data.size() > kMostRoundBytes - total)
-      return Error{
-          Code::limit,
-          compose("exchange: {} {} others more than 268435456 bytes (256 MiB) in one round",
-                  rank_text(rank), verb)};
-    total += buffer.data.size();
-  }
-  return {};
+std::vector<Parcel> parcels_of(const Buffers& buffers) {
+  std::vector<Parcel> parcels;
+  for (const auto& buffer : buffers) parcels.push_back({buffer.peer, buffer.data.size()});
+  return parcels;
 }
 
-Result<Channels> match(const std::vector<Request>& requests) {
-  Channels channels;
-  for (std::uint32_t rank = 0; rank < requests.size(); ++rank) {
-    const Request& request = requests[rank];
-    EBB_TRY(check_round(request.sends, rank, requests.size(), "sends to"));
-    EBB_TRY(check_round(request.receives, rank, requests.size(), "receives from"));
-    for (const SendBuffer& send : request.sends)
-      channels[{rank, index_of(send.peer)}].sent.push_back(send.data);
-    for (const ReceiveBuffer& receive : request.receives)
-      channels[{index_of(receive.peer), rank}].received.push_back(receive.data);
-  }
-  for (const auto& [pair, channel] : channels) {
-    const std::string where =
-        compose("exchange from {} to {}: ", rank_text(pair.first), rank_text(pair.second));
-    if (channel.sent.size() != channel.received.size())
-      return Error{Code::layout, compose("{}{} buffers sent, {} expected", where,
-                                         channel.sent.size(), channel.received.size())};
-    for (std::size_t i = 0; i < channel.sent.size(); ++i)
-      if (channel.sent[i].size() != channel.received[i].size())
-        return Error{Code::layout, compose("{}buffer {} has {} bytes, expected {}", where, i,
-                                           channel.sent[i].size(), channel.received[i].size())};
-  }
-  return channels;
-}
-
-Result<> sum_all(const std::vector<Request>& requests) {
-  const std::size_t count = requests.front().numbers.size();
-  for (std::size_t rank = 1; rank < requests.size(); ++rank)
-    if (requests[rank].numbers.size() != count)
-      return Error{Code::layout, compose("sum: rank 0 brings {} numbers, {} brings {}", count,
-                                         rank_text(rank), requests[rank].numbers.size())};
-  std::vector<std::int64_t> totals(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    // Two's complement wraps back: only the total has to fit, not the partial sums.
-    __extension__ __int128 total = 0;
-    for (const Request& request : requests) total += request.numbers[i];
-    if (total > std::numeric_limits<std::int64_t>::max() ||
-        total < std::numeric_limits<std::int64_t>::min())
-      return Error{Code::limit, compose("sum: number {} does not fit 64 bits", i)};
-    totals[i] = static_cast<std::int64_t>(total);
-  }
-  for (const Request& request : requests)
-    std::copy(totals.begin(), totals.end(), request.numbers.begin());
-  return {};
+// By receiving rank. REQUIRES: decide() found the exchange well.
+std::vector<std::vector<Copy>> copies_of(const std::vector<Request>& requests) {
+  using Pair = std::pair<std::uint32_t, std::uint32_t>;  // (from, to)
+  std::map<Pair, std::vector<std::span<const std::byte>>> sent;
+  for (std::uint32_t from = 0; from < requests.size(); ++from)
+    for (const SendBuffer& send : requests[from].sends)
+      sent[{from, index_of(send.peer)}].push_back(send.data);
+  std::vector<std::vector<Copy>> copies(requests.size());
+  std::map<Pair, std::size_t> taken;
+  for (std::uint32_t to = 0; to < requests.size(); ++to)
+    for (const ReceiveBuffer& receive : requests[to].receives) {
+      const Pair pair{index_of(receive.peer), to};
+      copies[to].push_back({receive.data, sent[pair][taken[pair]++]});
+    }
+  return copies;
 }
 
 // Shared by all ranks of one world. Invariant: the outcome of meeting k is written once, under the
@@ -114,97 +56,96 @@ Result<> sum_all(const std::vector<Request>& requests) {
 // because meeting k + 1 needs all of them.
 class Table {
  public:
-  explicit Table(std::uint32_t world) : world_(world), requests_(world) {}
+  Table(std::uint32_t world, std::chrono::milliseconds limit)
+      : world_(world), limit_(limit), requests_(world), here_(world, false) {}
 
   std::uint32_t world() const { return world_; }
+  std::chrono::milliseconds limit() const { return limit_; }
 
-  Result<std::int64_t> meet(Rank rank, const Request& request) {
+  Result<Decision> meet(Rank rank, Request request) {
     const libswap::MutexLock lock(mutex_);
-    if (abandoned_) return peer_error();
-    requests_[index_of(rank)] = request;
-    EBB_TRY(arrive(Abort::heeded));
-    if (outcome_.has_value()) return *outcome_;
-    const std::int64_t smallest = smallest_;
-    if (request.verb == Verb::exchange) EBB_TRY(copy_and_part(rank));
-    return smallest;
+    if (over_) return *over_;
+    const Verb verb = request.brought.verb;
+    requests_[index_of(rank)] = std::move(request);
+    EBB_TRY(arrive(rank, Until::all_or_over));
+    if (!decided_) return decided_.error();
+    Decision decision = *decided_;
+    if (verb == Verb::exchange) copy_and_part(rank);
+    return decision;
   }
 
   // `rank` is gone. Meetings that everybody reached stay valid.
   void abandon(Rank rank) {
     const libswap::MutexLock lock(mutex_);
-    if (!abandoned_) abandoned_ = rank;
-    changed_.notify_all();
+    end(gave_up(rank));
   }
 
  private:
-  enum class Abort : std::uint8_t { heeded, ignored };
+  enum class Until : std::uint8_t { all_or_over, all };
 
-  Error peer_error() const EBB_REQUIRES(mutex_) {
-    return Error{Code::peer, rank_text(index_of(*abandoned_)) + " gave up"};
+  void end(Error why) EBB_REQUIRES(mutex_) {
+    if (!over_) over_ = std::move(why);
+    changed_.notify_all();
   }
 
   // Waits for everybody; the last one decides.
-  Result<> arrive(Abort abort) EBB_REQUIRES(mutex_) {
+  Result<> arrive(Rank rank, Until until) EBB_REQUIRES(mutex_) {
     const std::uint64_t meeting = meeting_;
-    if (++arrived_ == requests_.size()) {
-      if (abort == Abort::heeded) decide();
+    if (arrived_ == 0) first_came_ = Clock::now();
+    here_[index_of(rank)] = true;
+    if (++arrived_ == world_) {
+      if (until == Until::all_or_over) conclude();
+      here_.assign(world_, false);
       arrived_ = 0;
       ++meeting_;
       changed_.notify_all();
       return {};
     }
-    while (meeting_ == meeting && !(abort == Abort::heeded && abandoned_)) changed_.wait(mutex_);
+    while (meeting_ == meeting && !(until == Until::all_or_over && over_)) wait(rank, until);
     if (meeting_ != meeting) return {};
-    return peer_error();
+    return *over_;
   }
 
-  void decide() EBB_REQUIRES(mutex_) {
-    const auto decided = outcome();
-    outcome_.reset();
-    if (!decided) outcome_ = decided.error();
+  // The limit counts from when the first rank came: before, nobody waited for the others.
+  void wait(Rank rank, Until until) EBB_REQUIRES(mutex_) {
+    if (until == Until::all || limit_.count() == 0) return changed_.wait(mutex_);
+    const auto left = first_came_ + limit_ - Clock::now();
+    if (left.count() > 0) return changed_.wait_for(mutex_, left);
+    std::vector<Rank> missing;
+    for (std::uint32_t other = 0; other < world_; ++other)
+      if (!here_[other]) missing.push_back(Rank{other});
+    end(silent(missing, requests_[index_of(rank)].brought.verb, limit_));
   }
 
-  Result<> outcome() EBB_REQUIRES(mutex_) {
-    for (std::size_t rank = 1; rank < requests_.size(); ++rank)
-      if (requests_[rank].verb != requests_[0].verb)
-        return Error{Code::layout,
-                     compose("rank 0 calls {} while {} calls {}", name_of(requests_[0].verb),
-                             rank_text(rank), name_of(requests_[rank].verb))};
-    if (requests_[0].verb == Verb::sum) return sum_all(requests_);
-    if (requests_[0].verb == Verb::exchange) return plan_copies();
-    smallest_ = std::ranges::min_element(requests_, {}, &Request::value)->value;
-    return {};
-  }
-
-  Result<> plan_copies() EBB_REQUIRES(mutex_) {
-    EBB_TRY_ASSIGN(const Channels channels, match(requests_));
-    copies_.assign(requests_.size(), {});
-    for (const auto& [pair, channel] : channels)
-      for (std::size_t i = 0; i < channel.sent.size(); ++i)
-        copies_[pair.second].push_back({channel.received[i], channel.sent[i]});
-    return {};
+  void conclude() EBB_REQUIRES(mutex_) {
+    std::vector<Brought> all;
+    for (Request& request : requests_) all.push_back(std::move(request.brought));
+    decided_ = decide(all);
+    if (decided_ && all.front().verb == Verb::exchange) copies_ = copies_of(requests_);
   }
 
   // Receivers copy side by side. Nobody may leave while a peer still reads its memory, not even
   // after an abort: every rank is past the meeting, so all of them come here.
-  Result<> copy_and_part(Rank rank) EBB_REQUIRES(mutex_) {
+  void copy_and_part(Rank rank) EBB_REQUIRES(mutex_) {
     const std::vector<Copy> copies = std::move(copies_[index_of(rank)]);
     mutex_.unlock();
     for (const Copy& copy : copies)
       if (!copy.to.empty()) std::memmove(copy.to.data(), copy.from.data(), copy.to.size());
     mutex_.lock();
-    return arrive(Abort::ignored);
+    EBB_CHECK(arrive(rank, Until::all).has_value());
   }
 
   const std::uint32_t world_;
+  const std::chrono::milliseconds limit_;
   libswap::Mutex mutex_;
   libswap::Condition changed_;
   std::vector<Request> requests_ EBB_GUARDED_BY(mutex_);
+  std::vector<bool> here_ EBB_GUARDED_BY(mutex_);  // who has come to the present meeting
   std::size_t arrived_ EBB_GUARDED_BY(mutex_) = 0;
+  Clock::time_point first_came_ EBB_GUARDED_BY(mutex_);
   std::uint64_t meeting_ EBB_GUARDED_BY(mutex_) = 0;
-  std::optional<Rank> abandoned_ EBB_GUARDED_BY(mutex_);
-  std::optional<Error> outcome_ EBB_GUARDED_BY(mutex_);
-  std::int64_t smallest_ EBB_GUARDED_BY(mutex_) = 0;
+  std::optional<Error> over_ EBB_GUARDED_BY(mutex_);  // why no meeting can take place any more
+  Result<Decision> decided_ EBB_GUARDED_BY(mutex_) = Decision();
   std::vector<std::vector<Copy>> copies_ EBB_GUARDED_BY(mutex_);
 };
 
@@ -219,16 +160,23 @@ class ThreadRank : public Communicator {
   Rank rank() const override { return rank_; }
   std::uint32_t world() const override { return table_->world(); }
 
+  std::chrono::milliseconds limit() const override { return table_->limit(); }
+
   Result<std::int64_t> agree(std::int64_t mine) override {
-    return table_->meet(rank_, {.verb = Verb::agree, .value = mine});
+    EBB_TRY_ASSIGN(const Decision all, table_->meet(rank_, {{.verb = Verb::agree, .value = mine}}));
+    return all.smallest;
   }
   Result<> sum(std::span<std::int64_t> numbers) override {
-    EBB_TRY(table_->meet(rank_, {.verb = Verb::sum, .numbers = numbers}));
+    Brought brought{.verb = Verb::sum, .numbers = {numbers.begin(), numbers.end()}};
+    EBB_TRY_ASSIGN(const Decision all, table_->meet(rank_, {std::move(brought)}));
+    std::ranges::copy(all.totals, numbers.begin());
     return {};
   }
   Result<> exchange(std::span<const SendBuffer> sends,
                     std::span<const ReceiveBuffer> receives) override {
-    EBB_TRY(table_->meet(rank_, {.verb = Verb::exchange, .sends = sends, .receives = receives}));
+    Brought brought{
+        .verb = Verb::exchange, .sends = parcels_of(sends), .receives = parcels_of(receives)};
+    EBB_TRY(table_->meet(rank_, {std::move(brought), sends, receives}));
     return {};
   }
   void abort() override { table_->abandon(rank_); }
@@ -240,8 +188,9 @@ class ThreadRank : public Communicator {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::uint32_t world) {
-  const auto table = std::make_shared<Table>(world);
+std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::uint32_t world,
+                                                             std::chrono::milliseconds limit) {
+  const auto table = std::make_shared<Table>(world, limit);
   std::vector<std::unique_ptr<Communicator>> ranks;
   ranks.reserve(world);
   for (std::uint32_t rank = 0; rank < world; ++rank)

@@ -41,6 +41,7 @@ struct EngineConfig {
 };
 
 // Elements [range.first, + count) of a parameter's fp32 initial weights, the same on every rank.
+// Called from one thread at a time, not always the one that opens the engine.
 using InitialWeights =
     std::function<void(std::uint32_t param, FlatRange range, std::span<float> into)>;
 

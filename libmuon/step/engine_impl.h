@@ -5,6 +5,7 @@
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
+//   scattered_store.cpp   a store that no rank reaches whole, as one tree of files
 //   settings.cpp      what all ranks must be told alike
 //   continuity.cpp    what stored state was trained with
 #pragma once
@@ -69,6 +70,7 @@ struct Routes {
   Exchange gradients_to_shards, weights_from_shards;
   std::vector<Transit> adam;
 };
+class ScatteredStore;
 
 struct Engine::Impl {
   Impl(const EngineConfig& engine_config, Communicator& communicator, libswap::IoQueue& queue,
@@ -81,9 +83,18 @@ struct Engine::Impl {
   Result<bool> resume(const libswap::SwapDirectory::Entry& current);
   Result<> take_over(const formats::native::Manifest& manifest);
   Result<> begin_from(const Checkpoint& checkpoint);
+  Result<bool> has_own_folder(const std::optional<libswap::SwapDirectory::Entry>& current) const;
+  // [C] Long work of this rank, which may read what others reach of the store it begins from.
+  Result<> work(ScatteredStore* from, std::string_view doing,
+                const std::function<Result<>()>& mine);
+  // What a new store is filled with.
+  struct Beginning {
+    const InitialWeights& initial;
+    const Checkpoint* checkpoint = nullptr;
+    ScatteredStore* scattered = nullptr;
+  };
   Result<> make_and_fill(const libswap::SwapDirectory::Entry& fresh,
-                         const formats::native::Uuid& parent, const InitialWeights& initial,
-                         const Checkpoint* checkpoint);
+                         const formats::native::Uuid& parent, const Beginning& from);
   Result<> make_store(const libswap::SwapDirectory::Entry& fresh,
                       const formats::native::Uuid& parent);
   Result<> open_sweep();

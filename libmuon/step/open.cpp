@@ -1,17 +1,17 @@
 // Where an engine's state comes from: the store, another store, a checkpoint, initial weights.
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <map>
 
 #include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/native/store_files.h"
 #include "ebb/formats/registry.h"
+#include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/continuity.h"
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/scattered_store.h"
 #include "ebb/libswap/read/load.h"
-#include "ebb/libswap/tree/file_tree.h"
 
 namespace ebb::libmuon {
 
@@ -123,31 +123,6 @@ class StateSource {
   libswap::Loader loader_{content_};
 };
 
-// A store on a disk that is too small is refused before a byte is written, for all ranks together.
-// One rank asks, for all: another might see what the first has reserved since.
-Result<> check_disk(Communicator& ranks, libswap::IoBackend& backend,
-                    const std::filesystem::path& directory, std::uint64_t mine) {
-  std::array<std::int64_t, 1> all{static_cast<std::int64_t>(mine)};
-  EBB_TRY(ranks.sum(all));
-  constexpr std::int64_t kNotAsked = std::numeric_limits<std::int64_t>::max();
-  std::int64_t free = kNotAsked;
-  Result<> asked;
-  if (ranks.rank() == Rank{0}) {
-    const auto answer = backend.free_bytes(directory);
-    if (answer)
-      free = static_cast<std::int64_t>(std::min<std::uint64_t>(*answer, kNotAsked));
-    else
-      asked = answer.error();
-  }
-  EBB_TRY(libswap::agree_all(ranks, asked, "asking for the free space"));
-  EBB_TRY_ASSIGN(free, ranks.agree(free));
-  if (all[0] <= free) return {};
-  return Error{
-      Code::no_space,
-      compose("{}: the store needs {} bytes, {} are free", directory.string(), all[0], free),
-      "name another directory, or use fewer slots"};
-}
-
 bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan) {
   if (manifest.states != state_names() || manifest.tiles.size() != plan.tiles().size())
     return false;
@@ -162,33 +137,41 @@ std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world);
 
 Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* checkpoint) {
   const auto current = directory.current();
-  const bool same = current && current->world == ranks.world() &&
-                    current->layout_digest == parts.plan.digest() &&
-                    current->tile_bytes == config.tile_bytes;
-  if (same) {
+  EBB_TRY_ASSIGN(const bool mine_here, has_own_folder(current));
+  const bool mine_fits = mine_here && current->world == ranks.world() &&
+                         current->layout_digest == parts.plan.digest() &&
+                         current->tile_bytes == config.tile_bytes;
+  EBB_TRY_ASSIGN(const std::int64_t all_fit, ranks.agree(mine_fits ? 1 : 0));
+  if (all_fit == 1) {
     EBB_TRY_ASSIGN(const bool resumed, resume(*current));
     if (resumed) return {};
   }
+  std::unique_ptr<ScatteredStore> scattered;
   std::unique_ptr<Checkpoint> previous;
+  if (current) {
+    const auto folders = directory.folders_of(current->uuid);
+    EBB_TRY_ASSIGN(scattered, ScatteredStore::open(ranks, io.backend(), folders));
+  }
   const auto begin = [&]() -> Result<> {
-    if (current) {
-      EBB_TRY_ASSIGN(auto tree, libswap::open_tree(current->path));
-      EBB_TRY_ASSIGN(previous, formats::describe(std::move(tree)));
+    if (scattered) {
+      EBB_TRY_ASSIGN(previous, formats::describe(scattered->tree()));
       checkpoint = previous.get();
     }
     return checkpoint != nullptr ? begin_from(*checkpoint) : Result<>();
   };
-  EBB_TRY(agree_all(begin(), "reading what it begins from"));
-  EBB_TRY_ASSIGN(const auto fresh, directory.fresh());
+  EBB_TRY(work(scattered.get(), "reading what it begins from", begin));
+  EBB_TRY_ASSIGN(const auto fresh, directory.fresh(ranks));
   const auto parent = current ? current->uuid : formats::native::Uuid{};
-  if (Result<> made = make_and_fill(fresh, parent, initial, checkpoint); !made) {
+  const Beginning from{initial, checkpoint, scattered.get()};
+  if (Result<> made = make_and_fill(fresh, parent, from); !made) {
     pending.reset();
     sweep.reset();
     store.reset();
-    static_cast<void>(directory.discard(fresh.uuid).has_value());  // the first failure is the news
+    static_cast<void>(
+        directory.discard(ranks, fresh.uuid).has_value());  // the first failure is the news
     return made;
   }
-  EBB_TRY(agree_all(directory.adopt(), "replacing the previous store"));
+  EBB_TRY(directory.adopt(ranks));
   if (current)
     origin = "transferred the store of " + ranks_text(current->world);
   else if (checkpoint != nullptr)
@@ -200,12 +183,25 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   return {};
 }
 
+// Resuming in place needs this rank's own folder in its own directory.
+Result<bool> Engine::Impl::has_own_folder(
+    const std::optional<libswap::SwapDirectory::Entry>& current) const {
+  if (!current) return false;
+  return io.backend().exists(current->path /
+                             formats::native::rank_directory(parts.plan.rank(), current->world));
+}
+
+Result<> Engine::Impl::work(ScatteredStore* from, std::string_view doing,
+                            const std::function<Result<>()>& mine) {
+  return from != nullptr ? from->run(ranks, doing, mine) : together(ranks, doing, mine);
+}
+
 Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
-                                     const formats::native::Uuid& parent,
-                                     const InitialWeights& initial, const Checkpoint* checkpoint) {
+                                     const formats::native::Uuid& parent, const Beginning& from) {
   EBB_TRY(make_store(fresh, parent));
-  const Result<> filled = checkpoint != nullptr ? fill_from(*checkpoint) : fill_from(initial);
-  EBB_TRY(agree_all(filled, "filling its store"));
+  EBB_TRY(work(from.scattered, "filling its store", [&] {
+    return from.checkpoint != nullptr ? fill_from(*from.checkpoint) : fill_from(from.initial);
+  }));
   EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
   EBB_CHECK(begun);
   EBB_TRY(wait_for_snapshot());
@@ -226,9 +222,10 @@ Result<> Engine::Impl::open_sweep() {
 
 Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
   store_path = current.path;
-  auto opened = libswap::Store::open(io, current.path, parts.plan.rank(), ranks.world());
-  EBB_TRY(agree_all(opened ? Result<>() : opened.error(), "opening its store"));
-  store = std::move(*opened);
+  EBB_TRY(together(ranks, "opening its store", [&]() -> Result<> {
+    EBB_TRY_ASSIGN(store, libswap::Store::open(io, current.path, parts.plan.rank(), ranks.world()));
+    return {};
+  }));
   EBB_TRY_ASSIGN(const auto manifest, store->recover(ranks));
   if (!manifest)
     return Error{Code::incomplete, current.path.string() + ": no generation was committed"};
@@ -238,7 +235,7 @@ Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) 
     store.reset();
     return false;
   }
-  EBB_TRY(agree_all(take_over(*manifest), "resuming its store"));
+  EBB_TRY(together(ranks, "resuming its store", [&] { return take_over(*manifest); }));
   origin =
       compose("resumed the store at step {}{}", step, (notes.empty() ? "" : " (" + notes + ")"));
   return true;
@@ -277,14 +274,15 @@ Result<> Engine::Impl::make_store(const libswap::SwapDirectory::Entry& fresh,
   if (!steps_ahead.empty())
     for (const ParamSpec& param : config.model.params)
       wanted.manifest_bytes += param.name.size() + 32;
-  EBB_TRY(check_disk(ranks, io.backend(), directory.path(), libswap::Store::disk_bytes(wanted)));
+  EBB_TRY(directory.check_space(ranks, libswap::Store::disk_bytes(wanted)));
   wanted.directory = fresh.path;
   wanted.uuid = fresh.uuid;
   wanted.parent = parent;
   store_path = fresh.path;
-  auto created = libswap::Store::create(io, wanted);
-  EBB_TRY(agree_all(created ? Result<>() : created.error(), "making its store"));
-  store = std::move(*created);
+  EBB_TRY(together(ranks, "making its store", [&]() -> Result<> {
+    EBB_TRY_ASSIGN(store, libswap::Store::create(io, wanted));
+    return {};
+  }));
   EBB_TRY(store->recover(ranks));
   return agree_all(open_sweep(), "making room for its state");
 }

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "ebb/formats/native/ebb.h"
+#include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
@@ -34,7 +35,11 @@ Result<> Engine::Impl::settle_snapshot(SettleMode mode) {
   if (!pending) return {};
   const libswap::TraceSpan span(config.trace, parts.plan.rank(), libswap::Lane::commit, "agree");
   EBB_TRY_ASSIGN(const std::int64_t room, ranks.agree(store->room_to_sweep() ? 1 : 0));
-  if (mode == SettleMode::wait || room == 0) pending->thread.join();
+  if (mode == SettleMode::wait || room == 0)
+    EBB_TRY(together(ranks, "writing a snapshot", [this]() -> Result<> {
+      pending->thread.join();
+      return {};
+    }));
   EBB_TRY_ASSIGN(const std::int64_t all_done, ranks.agree(pending->done.load() ? 1 : 0));
   if (all_done == 0) return {};
   if (pending->thread.joinable()) pending->thread.join();

@@ -1,10 +1,15 @@
-// Agreement: the one thing the store needs from other ranks. libmuon's Communicator is one.
+// Agreement: the one thing the store needs from other ranks. Ranks: what a swap directory needs
+// beside it. libmuon's Communicator is both.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
+#include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/result.h"
+#include "ebb/formats/core/units.h"
 
 namespace ebb::libswap {
 
@@ -15,10 +20,21 @@ class Agreement {
   virtual Result<std::int64_t> agree(std::int64_t mine) = 0;
 };
 
-// A world of one rank.
-class Alone : public Agreement {
+class Ranks : public Agreement {
  public:
+  virtual Rank rank() const = 0;
+  virtual std::uint32_t world() const = 0;
+  // Element-wise exact sum over all ranks, the same on every rank; order-free. Collective.
+  virtual Result<> sum(std::span<std::int64_t> numbers) = 0;
+};
+
+// A world of one rank.
+class Alone : public Ranks {
+ public:
+  Rank rank() const override { return Rank{0}; }
+  std::uint32_t world() const override { return 1; }
   Result<std::int64_t> agree(std::int64_t mine) override { return mine; }
+  Result<> sum(std::span<std::int64_t> /*numbers*/) override { return {}; }
 };
 
 // Whether all ranks got through: mine if it is an error, Code::peer if another's is. Collective.
@@ -31,5 +47,8 @@ inline Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_vi
                  "its own message says why"};
   return {};
 }
+
+// What every rank says, by its number; the same on every rank. Collective.
+Result<std::vector<formats::ByteVector>> gather(Ranks& ranks, formats::ByteView mine);
 
 }  // namespace ebb::libswap

@@ -1,12 +1,13 @@
 #include "ebb/libswap/store/store_set.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <string>
 
 #include "ebb/formats/native/store_files.h"
-#include "ebb/formats/native/survey.h"
-#include "ebb/libswap/store/io_source.h"
+#include "ebb/libswap/store/found_stores.h"
+#include "ebb/libswap/store/what_is_lost.h"
 #include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
@@ -14,11 +15,50 @@ namespace {
 
 using formats::native::Survey;
 
+constexpr std::uint64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
+
 Uuid draw_uuid() {
   std::random_device source;  // getrandom; needs no file
   Uuid uuid{};
   for (std::byte& byte : uuid) byte = static_cast<std::byte>(source() & 0xff);
   return uuid;
+}
+
+// Rank 0's, for all.
+Result<Uuid> broadcast(Ranks& ranks, const Uuid& mine) {
+  EBB_TRY_ASSIGN(const auto said,
+                 gather(ranks, ranks.rank() == Rank{0} ? ByteView(mine) : ByteView()));
+  Uuid first{};
+  std::ranges::copy(said.front(), first.begin());
+  return first;
+}
+
+// The first of the ranks whose directory is this one, however each of them calls it: all leave a
+// file with their number and look whose files they see.
+Result<Rank> first_here(IoBackend& backend, const fs::path& directory, const Uuid& run,
+                        Ranks& ranks) {
+  if (ranks.world() == 1) return Rank{0};
+  const fs::path mine = directory / formats::native::joining_file({run, ranks.rank()});
+  const auto leave = [&]() -> Result<> {
+    EBB_TRY_ASSIGN(const FileId file, backend.open(mine, {.access = Access::read_write,
+                                                          .creation = Creation::create_new}));
+    return backend.close(file);
+  };
+  Rank first = ranks.rank();
+  const auto find = [&]() -> Result<> {
+    EBB_TRY_ASSIGN(const auto names, backend.list(directory));
+    for (const std::string& name : names)
+      if (const auto seen = formats::native::joining_in_name(name); seen && seen->run == run)
+        first = std::min(first, seen->rank);
+    return {};
+  };
+  Result<> done = agree_all(ranks, leave(), "joining its swap directory");
+  // The files go only when all have looked.
+  if (done) done = agree_all(ranks, find(), "looking who shares its swap directory");
+  const Result<> removed = backend.remove(mine);
+  EBB_TRY(done);
+  EBB_TRY(removed);
+  return first;
 }
 
 // One that is new must still have its name after a power loss.
@@ -28,61 +68,6 @@ Result<> make_durably(IoBackend& backend, const fs::path& directory) {
   EBB_TRY(backend.make_directory(directory));
   const fs::path tidy = (directory / "").lexically_normal().parent_path();
   return backend.sync_directory(tidy.has_parent_path() ? tidy.parent_path() : ".");
-}
-
-// Closes its file.
-class OwningSource : public IoSource {
- public:
-  using IoSource::IoSource;
-  ~OwningSource() override { static_cast<void>(io_.backend().close(file_).has_value()); }
-};
-
-class StoreTree : public formats::SourceTree {
- public:
-  StoreTree(IoQueue& io, const fs::path& store) : io_(io), store_(store), root_(store.string()) {}
-
-  Result<> fill() {
-    EBB_TRY_ASSIGN(const auto folders, io_.backend().list(store_));
-    for (const std::string& folder : folders) {
-      if (!formats::native::is_rank_directory(folder)) continue;
-      EBB_TRY_ASSIGN(const bool no_folder, io_.backend().is_file(store_ / folder));
-      if (no_folder) continue;
-      EBB_TRY_ASSIGN(const auto files, io_.backend().list(store_ / folder));
-      for (const std::string& file : files) {
-        const std::string name = folder + "/" + file;
-        EBB_TRY_ASSIGN(const bool regular, io_.backend().is_file(store_ / name));
-        if (!regular) continue;
-        EBB_TRY_ASSIGN(const auto source, open(name));
-        entries_.push_back({name, source->size()});
-      }
-    }
-    return {};
-  }
-  std::string_view root() const override { return root_; }
-  const std::vector<Entry>& entries() const override { return entries_; }
-  Result<std::shared_ptr<const formats::ByteSource>> open(std::string_view name) const override {
-    const fs::path path = store_ / name;
-    EBB_TRY_ASSIGN(const FileId file, io_.backend().open(path, {}));
-    const auto info = io_.backend().info(file);
-    const std::uint64_t size = info ? info->size : 0;
-    auto source = std::make_shared<const OwningSource>(io_, file, path.string(), size);
-    if (!info) return info.error();
-    return std::shared_ptr<const formats::ByteSource>(std::move(source));
-  }
-
- private:
-  IoQueue& io_;
-  fs::path store_;
-  std::string root_;
-  std::vector<Entry> entries_;
-};
-
-// The files of one store's rank folders. Borrows the queue.
-Result<std::unique_ptr<const formats::SourceTree>> open_store_tree(IoQueue& io,
-                                                                   const fs::path& store) {
-  auto tree = std::make_unique<StoreTree>(io, store);
-  EBB_TRY(tree->fill());
-  return std::unique_ptr<const formats::SourceTree>(std::move(tree));
 }
 
 // --- removing a store's files: what the library made, by its names, and nothing else. No link is
@@ -123,12 +108,12 @@ Result<StoreFiles> files_of_store(IoBackend& backend, const fs::path& store) {
   return found;
 }
 
-// Nothing lies in the store's folder but what the library makes. False for what is no folder.
-Result<bool> holds_only_a_store(IoBackend& backend, const fs::path& store) {
+// A folder that create had only just made: nothing lies in it. False for what is no folder.
+Result<bool> holds_nothing(IoBackend& backend, const fs::path& store) {
   EBB_TRY_ASSIGN(const bool folder, backend.is_directory(store));
   if (!folder) return false;
   EBB_TRY_ASSIGN(const StoreFiles found, files_of_store(backend, store));
-  return !found.foreign;
+  return found.files.empty() && !found.foreign;
 }
 
 Result<> remove_store_files(IoBackend& backend, const fs::path& store) {
@@ -148,24 +133,35 @@ Result<> remove_store_files(IoBackend& backend, const fs::path& store) {
 }  // namespace
 
 struct SwapDirectory::Impl {
-  Impl(IoQueue& queue, fs::path directory) : io(queue), path(std::move(directory)) {}
+  Impl(IoQueue& queue, fs::path directory, std::vector<fs::path> others)
+      : io(queue), path(std::move(directory)), sources(std::move(others)) {}
   ~Impl() {
     if (lock_file) static_cast<void>(io.backend().close(*lock_file).has_value());
   }
 
+  Result<> enter(Ranks& ranks);
   Result<> take_lock();
-  Result<std::vector<Uuid>> stores() const;
+  Result<> clear_leftovers();
+  Result<> find_current(Ranks& ranks);
+  Result<> remove(const std::vector<Uuid>& stores);
+  Result<> remove_store(const Uuid& store);
+  bool leads(const Ranks& ranks) const { return ranks.rank() == leader; }
+  Part part_of(const Ranks& ranks) const { return leads(ranks) ? Part::looks : Part::listens; }
   fs::path path_of(const Uuid& store) const {
     return path / formats::native::store_directory(store);
   }
-  Result<Survey> survey(const Uuid& store) const;
   Entry entry_of(const Survey& survey) const;
-  Result<> find_current();
-  Result<> remove_store(const Uuid& store);
-  Result<> finish_removals();
+  std::vector<fs::path> folders_of(const Uuid& store) const;
+  Error with_what_is_lost(const FoundStores& found, Error error, Ranks& ranks) const;
+  std::optional<Uuid> made() {
+    const MutexLock lock(mutex);
+    return fresh;
+  }
 
   IoQueue& io;
   const fs::path path;
+  const std::vector<fs::path> sources;
+  Rank leader{};  // the first of the ranks that share this directory: acts in it for all of them
   std::optional<FileId> lock_file;
   mutable Mutex mutex;
   std::optional<Entry> current EBB_GUARDED_BY(mutex);
@@ -176,12 +172,26 @@ SwapDirectory::SwapDirectory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 SwapDirectory::~SwapDirectory() = default;
 
 Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs::path& directory) {
-  auto impl = std::make_unique<Impl>(io, directory);
-  EBB_TRY(make_durably(io.backend(), directory));
-  EBB_TRY(impl->take_lock());
-  EBB_TRY(impl->finish_removals());
-  EBB_TRY(impl->find_current());
+  Alone alone;
+  return open(io, directory, alone);
+}
+
+Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs::path& directory,
+                                                           Ranks& ranks,
+                                                           std::vector<fs::path> sources) {
+  auto impl = std::make_unique<Impl>(io, directory, std::move(sources));
+  EBB_TRY(impl->enter(ranks));
   return std::unique_ptr<SwapDirectory>(new SwapDirectory(std::move(impl)));
+}
+
+Result<> SwapDirectory::Impl::enter(Ranks& ranks) {
+  EBB_TRY(agree_all(ranks, make_durably(io.backend(), path), "making its swap directory"));
+  EBB_TRY_ASSIGN(const Uuid run, broadcast(ranks, draw_uuid()));
+  EBB_TRY_ASSIGN(leader, first_here(io.backend(), path, run, ranks));
+  EBB_TRY(agree_all(ranks, leads(ranks) ? take_lock() : Result<>(), "locking its swap directory"));
+  const Result<> cleared = leads(ranks) ? clear_leftovers() : Result<>();
+  EBB_TRY(agree_all(ranks, cleared, "clearing its swap directory"));
+  return find_current(ranks);
 }
 
 Result<> SwapDirectory::Impl::take_lock() {
@@ -193,68 +203,55 @@ Result<> SwapDirectory::Impl::take_lock() {
   return std::move(locked).error().within("swap directory " + path.string());
 }
 
-Result<std::vector<Uuid>> SwapDirectory::Impl::stores() const {
-  EBB_TRY_ASSIGN(const auto names, io.backend().list(path));
-  std::vector<Uuid> uuids;
-  for (const std::string& name : names) {
-    const auto uuid = formats::native::store_in_directory_name(name);
-    if (!uuid) continue;
-    EBB_TRY_ASSIGN(const bool file, io.backend().is_file(path / name));
-    if (!file) uuids.push_back(*uuid);
-  }
-  return uuids;
-}
-
-Result<Survey> SwapDirectory::Impl::survey(const Uuid& store) const {
-  EBB_TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(store)));
-  return formats::native::survey_store(*tree, "");
-}
-
 SwapDirectory::Entry SwapDirectory::Impl::entry_of(const Survey& survey) const {
   const formats::native::Superblock& s = survey.superblock();
   return {s.store, path_of(s.store), s.world, s.tile_bytes, s.layout_digest};
 }
 
-Result<> SwapDirectory::Impl::find_current() {
-  EBB_TRY_ASSIGN(const std::vector<Uuid> uuids, stores());
-  std::vector<Survey> surveys;
-  std::vector<Uuid> empty;  // a folder that create had only just made
-  for (const Uuid& uuid : uuids) {
-    EBB_TRY_ASSIGN(const auto tree, open_store_tree(io, path_of(uuid)));
-    if (tree->entries().empty()) {
-      EBB_TRY_ASSIGN(const bool ours, holds_only_a_store(io.backend(), path_of(uuid)));
-      if (ours) empty.push_back(uuid);
-      continue;
-    }
-    EBB_TRY_ASSIGN(Survey one, formats::native::survey_store(*tree, ""));
-    surveys.push_back(std::move(one));
-  }
-  const auto used = formats::native::current_stores(surveys);
-  const auto superseded = [&](const Uuid& store) {
-    return std::ranges::any_of(surveys, [&](const Survey& other) {
-      return other.complete() && other.committed() != 0 && other.superblock().parent == store;
-    });
-  };
-  if (used.size() > 1)
-    return Error{Code::state,
-                 compose("{}: two stores could be resumed, {} and {}", path.string(),
-                         surveys[used[0]].where, surveys[used[1]].where),
-                 "move one of them away"};
-  for (const Uuid& uuid : empty) EBB_TRY(remove_store(uuid));
+std::vector<fs::path> SwapDirectory::Impl::folders_of(const Uuid& store) const {
+  std::vector<fs::path> folders = {path_of(store)};
+  for (const fs::path& source : sources)
+    folders.push_back(source / formats::native::store_directory(store));
+  return folders;
+}
+
+Result<> SwapDirectory::Impl::find_current(Ranks& ranks) {
+  EBB_TRY_ASSIGN(const FoundStores found,
+                 find_stores(io, {path, sources, std::nullopt}, part_of(ranks), ranks));
+  const auto chosen = choose(found);
+  if (!chosen) return with_what_is_lost(found, chosen.error(), ranks);
+  const Choice& choice = *chosen;
+  const Result<> removed = leads(ranks) ? remove(choice.remove) : Result<>();
+  EBB_TRY(agree_all(ranks, removed, "removing what is left of old stores"));
   const MutexLock lock(mutex);
-  for (const Survey& one : surveys) {
-    const auto uuid =
-        formats::native::store_in_directory_name(fs::path(one.where).filename().string());
-    const bool is_current = !used.empty() && &one == &surveys[used[0]];
-    if (is_current)
-      current = entry_of(one);
-    else if (superseded(*uuid) || one.leftover())
-      EBB_TRY(remove_store(*uuid));
-    else if (auto complete = one.complete(); !complete)
-      return complete;
-    else
-      return Error{Code::incomplete, one.where + ": no generation is valid on all ranks",
-                   "ckpt-inspect " + one.where};
+  if (choice.current) current = entry_of(found.surveys[*choice.current]);
+  return {};
+}
+
+// [C] Where a rank's folder is missing everywhere, what went with it.
+Error SwapDirectory::Impl::with_what_is_lost(const FoundStores& found, Error error,
+                                             Ranks& ranks) const {
+  if (error.code != Code::incomplete) return error;
+  for (std::size_t i = 0; i < found.names.size(); ++i) {
+    const auto& folders = found.surveys[i].ranks;
+    if (std::ranges::none_of(folders, [](const auto& folder) { return folder.missing; })) continue;
+    const auto world = static_cast<std::uint32_t>(folders.size());
+    const auto lost = what_is_lost(io, folders_of(found.names[i]), world, ranks);
+    if (!lost) return lost.error();
+    if (!lost->empty()) error.message += "; lost with it: " + *lost;
+    break;
+  }
+  return error;
+}
+
+// Those that are named, and folders with nothing in them.
+Result<> SwapDirectory::Impl::remove(const std::vector<Uuid>& stores) {
+  EBB_TRY_ASSIGN(const auto names, io.backend().list(path));
+  for (const std::string& name : names) {
+    const auto uuid = formats::native::store_in_directory_name(name);
+    if (!uuid) continue;
+    EBB_TRY_ASSIGN(const bool nothing, holds_nothing(io.backend(), path / name));
+    if (nothing || std::ranges::find(stores, *uuid) != stores.end()) EBB_TRY(remove_store(*uuid));
   }
   return {};
 }
@@ -267,11 +264,16 @@ Result<> SwapDirectory::Impl::remove_store(const Uuid& store) {
   return remove_store_files(io.backend(), removed);
 }
 
-Result<> SwapDirectory::Impl::finish_removals() {
+// What runs that were killed left in the middle of removing a store or of opening the directory.
+Result<> SwapDirectory::Impl::clear_leftovers() {
   EBB_TRY_ASSIGN(const auto names, io.backend().list(path));
-  for (const std::string& name : names)
+  for (const std::string& name : names) {
     if (formats::native::store_in_removed_name(name))
       EBB_TRY(remove_store_files(io.backend(), path / name));
+    if (!formats::native::joining_in_name(name)) continue;
+    EBB_TRY_ASSIGN(const bool file, io.backend().is_file(path / name));
+    if (file) EBB_TRY(io.backend().remove(path / name));
+  }
   return {};
 }
 
@@ -282,34 +284,76 @@ std::optional<SwapDirectory::Entry> SwapDirectory::current() const {
   return impl_->current;
 }
 
-Result<SwapDirectory::Entry> SwapDirectory::fresh() {
+std::vector<fs::path> SwapDirectory::folders_of(const Uuid& store) const {
+  return impl_->folders_of(store);
+}
+
+Result<SwapDirectory::Entry> SwapDirectory::fresh(Ranks& ranks) {
+  EBB_TRY_ASSIGN(const Uuid uuid, broadcast(ranks, impl_->made().value_or(draw_uuid())));
   const MutexLock lock(impl_->mutex);
-  if (!impl_->fresh) impl_->fresh = draw_uuid();
+  impl_->fresh = uuid;
   Entry entry;
-  entry.uuid = *impl_->fresh;
-  entry.path = impl_->path_of(entry.uuid);
+  entry.uuid = uuid;
+  entry.path = impl_->path_of(uuid);
   return entry;
 }
 
-Result<> SwapDirectory::discard(const Uuid& fresh) {
-  const MutexLock lock(impl_->mutex);
-  if (impl_->fresh != fresh) return {};
-  impl_->fresh.reset();
-  EBB_TRY_ASSIGN(const bool there, impl_->io.backend().exists(impl_->path_of(fresh)));
-  return there ? impl_->remove_store(fresh) : Result<>();
+Result<> SwapDirectory::check_space(Ranks& ranks, std::uint64_t mine) const {
+  const std::size_t leader = index_of(impl_->leader);
+  std::vector<std::int64_t> needed(ranks.world(), 0), free(ranks.world(), 0);
+  needed[leader] = static_cast<std::int64_t>(mine);
+  EBB_TRY(ranks.sum(needed));
+  Result<> asked;
+  if (impl_->leads(ranks)) {
+    const auto answer = impl_->io.backend().free_bytes(path());
+    if (answer)
+      free[leader] = static_cast<std::int64_t>(std::min(*answer, kMostBytes));
+    else
+      asked = answer.error();
+  }
+  EBB_TRY(agree_all(ranks, asked, "asking for the free space"));
+  EBB_TRY(ranks.sum(free));
+  Result<> fits;
+  if (needed[leader] > free[leader])
+    fits = Error{Code::no_space,
+                 compose("{}: the store needs {} bytes, {} are free", path().string(),
+                         needed[leader], free[leader]),
+                 "name another directory, or use fewer slots"};
+  return agree_all(ranks, fits, "asking for the free space");
 }
 
-Result<> SwapDirectory::adopt() {
-  const MutexLock lock(impl_->mutex);
-  if (!impl_->fresh) return {};
-  EBB_TRY_ASSIGN(const Survey survey, impl_->survey(*impl_->fresh));
+Result<> SwapDirectory::discard(Ranks& ranks, const Uuid& fresh) {
+  // Nobody goes on making what is removed. Where a rank is gone, what it makes is a leftover.
+  const Result<> met = agree_all(ranks, {}, "giving up its store");
+  {
+    const MutexLock lock(impl_->mutex);
+    if (impl_->fresh == fresh) impl_->fresh.reset();
+  }
+  if (!impl_->leads(ranks)) return met;
+  EBB_TRY_ASSIGN(const bool there, impl_->io.backend().exists(impl_->path_of(fresh)));
+  if (there) EBB_TRY(impl_->remove_store(fresh));
+  return met;
+}
+
+Result<> SwapDirectory::adopt(Ranks& ranks) {
+  const auto fresh = impl_->made();
+  if (!fresh) return {};
+  const std::optional<Entry> old = current();
+  EBB_TRY_ASSIGN(const FoundStores found,
+                 find_stores(impl_->io, {path(), {}, fresh}, impl_->part_of(ranks), ranks));
+  if (found.surveys.empty())
+    return Error{Code::state, impl_->path_of(*fresh).string() + ": no such store"};
+  const Survey& survey = found.surveys.front();
   EBB_TRY(survey.complete());
   if (survey.committed() == 0)
     return Error{Code::state, survey.where + ": no generation was committed yet"};
-  const std::optional<Entry> old = impl_->current;
-  impl_->current = impl_->entry_of(survey);
-  impl_->fresh.reset();
-  return old ? impl_->remove_store(old->uuid) : Result<>();
+  {
+    const MutexLock lock(impl_->mutex);
+    impl_->current = impl_->entry_of(survey);
+    impl_->fresh.reset();
+  }
+  const Result<> removed = old && impl_->leads(ranks) ? impl_->remove({old->uuid}) : Result<>();
+  return agree_all(ranks, removed, "removing the previous store");
 }
 
 }  // namespace ebb::libswap

@@ -1,13 +1,16 @@
 // SwapDirectory: the folder a user names with --swap. Holds one lock and stores in folders of their
 // own; knows which store is current and replaces it without ever having none.
 //
-// One per process, shared by its rank threads; every call from any thread.
+// Ranks are threads that share one object, or processes with one each: over one directory, one
+// each, or any number between. One of the ranks that share a directory acts in it for all. Calls
+// marked [C] are collective: all ranks, same order.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "ebb/libswap/store/store.h"
 
@@ -22,25 +25,38 @@ class SwapDirectory {
     std::uint64_t tile_bytes = 0;
     std::uint64_t layout_digest = 0;
   };
-  // Makes the folder if its parent exists; takes <dir>/lock, else Code::busy naming the holder's
-  // pid. Removes leftovers: stores without a committed generation, and stores their child
-  // superseded.
+  // [C] For a process that is one of the ranks. Makes the folder if its parent exists; takes
+  // <dir>/lock, else Code::busy naming the holder's pid. Removes leftovers: stores without a
+  // committed generation, and stores their child superseded.
+  // `sources`: directories of a run of another number of ranks, of which this rank may reach any
+  // part. What they hold is read, never changed.
+  static Result<std::unique_ptr<SwapDirectory>> open(IoQueue& io, const fs::path& directory,
+                                                     Ranks& ranks,
+                                                     std::vector<fs::path> sources = {});
+  // For a process whose threads are all the ranks there are.
   static Result<std::unique_ptr<SwapDirectory>> open(IoQueue& io, const fs::path& directory);
   ~SwapDirectory();
 
   const fs::path& path() const;
-  // The store to resume: it has a committed generation and no committed child. Several such stores
-  // are Code::state at open(), naming them.
+  // The store to resume: it has a committed generation and no committed child. The same store on
+  // every rank, in its own directory. Several such stores are Code::state at open(), naming them; a
+  // rank's folder that is in no rank's directory is Code::incomplete, naming it.
   std::optional<Entry> current() const;
+  // Where this rank may reach a part of that store: in its directory and in its sources.
+  std::vector<fs::path> folders_of(const Uuid& store) const;
 
-  // A new store's name, drawn once: the same for every rank thread until adopt().
-  Result<Entry> fresh();
-  // The fresh store could not be made or filled: what lies of it goes, and the next fresh() draws
-  // another name. Idempotent: every rank thread may call it.
-  Result<> discard(const Uuid& fresh);
-  // The fresh store has a committed generation: it becomes current, what it supersedes is removed.
-  // Code::state if it has none. Idempotent: every rank thread may call it.
-  Result<> adopt();
+  // [C] A new store's name, drawn by rank 0 and kept until adopt() or discard().
+  Result<Entry> fresh(Ranks& ranks);
+  // [C] Code::no_space where the ranks that share a directory need more than it has, together.
+  // `mine`: this rank's share. Each directory is asked once: a second one might see what a rank has
+  // reserved since.
+  Result<> check_space(Ranks& ranks, std::uint64_t mine) const;
+  // [C] The fresh store could not be made or filled: what lies of it goes, and the next fresh()
+  // draws another name. REQUIRES: this rank has closed its part.
+  Result<> discard(Ranks& ranks, const Uuid& fresh);
+  // [C] The fresh store has a committed generation: it becomes current, what it supersedes is
+  // removed. Code::state if it has none.
+  Result<> adopt(Ranks& ranks);
 
  private:
   struct Impl;

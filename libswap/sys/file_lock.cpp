@@ -43,9 +43,13 @@ std::string start_time(const std::string& pid) {
   return at == std::string::npos ? "0" : first_word(std::string_view(stat).substr(at + 1));
 }
 
-std::string record_of(const std::string& pid) {
+std::string boot_id() {
   const std::string boot = first_word(read_start("/proc/sys/kernel/random/boot_id"));
-  return compose("{} {} {}\n", pid, start_time(pid), (boot.empty() ? "unknown" : boot));
+  return boot.empty() ? "unknown" : boot;
+}
+
+std::string record_of(const std::string& pid) {
+  return compose("{} {} {}\n", pid, start_time(pid), boot_id());
 }
 
 struct flock range_of(short type, std::uint64_t first, std::uint64_t count) {
@@ -69,11 +73,15 @@ Error held(const std::string& path, const std::string& record) {
   const std::string pid = first_word(record);
   const bool number = !pid.empty() && pid.find_first_not_of("0123456789") == std::string::npos;
   if (!number) return {Code::busy, path + " is locked by another process", "lsof " + path};
-  const bool here = record_of(pid) == record;
+  if (record_of(pid) == record)
+    return {Code::busy, compose("{} is locked by process {}", path, pid), "ps -fp " + pid};
+  // A lock outlives its process in the children that it forked.
+  const bool rebooted = !record.ends_with(" " + boot_id() + "\n");
   return {Code::busy,
-          compose("{} is locked by process {}{}", path, pid,
-                  (here ? "" : " (of another machine, or gone)")),
-          here ? "ps -fp " + pid : "lsof " + path};
+          compose("{} is locked by process {}, which {}", path, pid,
+                  (rebooted ? "is of another machine, or gone"
+                            : "is gone; a child of it holds the lock")),
+          "lsof " + path};
 }
 
 }  // namespace

@@ -107,7 +107,15 @@ TEST_F(Configs, ATooSmallBudgetIsRefusedWithTheMinimum) {
   const auto plan = predicted({Budget::Kind::bytes, 100'000}, 4);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().code, Code::no_memory);
-  EXPECT_NE(plan.error().message.find("65536"), std::string::npos) << plan.error().message;
+  Settings settings;
+  settings.ranks = 4;
+  settings.budget = {Budget::Kind::all, 0};
+  const auto engines = engine_configs(settings, model_, nullptr);
+  ASSERT_TRUE(engines);
+  const auto roomy = libmuon::Engine::plan((*engines)[0], Rank{0});
+  ASSERT_TRUE(roomy);
+  EXPECT_NE(plan.error().message.find(std::to_string(roomy->least_budget_bytes)), std::string::npos)
+      << plan.error().message;
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ void train(const std::filesystem::path& swap, std::uint32_t slots, Told& told) {
   auto backend = libswap::open_backend(libswap::BackendChoice::automatic);
   const auto io = libswap::IoQueue::start(std::move(backend->backend), {});
   const auto directory = libswap::SwapDirectory::open(**io, swap);
-  const auto fresh = (*directory)->fresh();
+  libswap::Alone alone;
+  const auto fresh = (*directory)->fresh(alone);
   libswap::run_ranks(kWorld, [&](std::uint32_t rank, libswap::Agreement& ranks) {
     Store::Config config;
     config.directory = fresh->path;

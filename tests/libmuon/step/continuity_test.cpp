@@ -281,7 +281,8 @@ TEST(Continuity, AStoreWithItsTilesInOtherPlacesIsTransferredNotResumed) {
     ASSERT_TRUE(plan);
     ASSERT_EQ((*plan).tiles().size(), 2u);
     World world(disk(), directory.path(), 1);
-    const auto fresh = world.swap().fresh();
+    libswap::Alone alone;
+    const auto fresh = world.swap().fresh(alone);
     ASSERT_TRUE(fresh);
     auto store = libswap::Store::create(world.io(), {.directory = (*fresh).path,
                                                      .uuid = (*fresh).uuid,
@@ -291,7 +292,6 @@ TEST(Continuity, AStoreWithItsTilesInOtherPlacesIsTransferredNotResumed) {
                                                      .manifest_bytes = 1u << 20,
                                                      .layout_digest = (*plan).digest()});
     ASSERT_TRUE(store) << store.error().message;
-    libswap::Alone alone;
     ASSERT_TRUE((*store)->recover(alone));
     auto manifest = manifest_of(*plan, model);
     std::swap(manifest.tiles[0], manifest.tiles[1]);
@@ -312,7 +312,7 @@ TEST(Continuity, AStoreWithItsTilesInOtherPlacesIsTransferredNotResumed) {
     ASSERT_TRUE((*cache)->finish_cut());
     ASSERT_EQ(*(*store)->agree(alone, (*store)->prepare(manifest)),
               libswap::Store::Settled::committed);
-    ASSERT_TRUE(world.swap().adopt());
+    ASSERT_TRUE(world.swap().adopt(alone));
   }
   const auto opened = open_in(directory.path(), config, nullptr, [](RankEngine& rank, auto&) {
     EXPECT_EQ(rank.flat_weights(), std::vector<float>(256, 3.0f));

@@ -155,6 +155,18 @@ TEST(StepGuards, SettingsThatDifferBetweenRanksAreNamedOnAllRanks) {
   refused({}, 0.25, "lr of group 1");
 }
 
+TEST(StepGuards, WhatDiffersIsToldWithTheRanksOfEachValue) {
+  World world = in_memory(4);
+  expect_all(world.run([&](Communicator& ranks) -> Result<> {
+    auto config = config_for(4, Policy::zero12);
+    if (ranks.rank() == Rank{2}) config.tile_bytes = 8192;
+    EBB_TRY(RankEngine::open(world, ranks, config));
+    return {};
+  }),
+             Code::usage,
+             "the tile size is not the same on all ranks: 4096 on ranks 0, 1, 3; 8192 on rank 2");
+}
+
 TEST(StepGuards, ADescriptionThatDiffersOnOneRankIsNamedBeforeThereIsAStore) {
   const auto refused = [](const std::function<void(libmuon::EngineConfig&)>& change,
                           const std::string& name) {

@@ -135,7 +135,7 @@ TEST(ContinueStep, IsNotNeededWhereTheDiskIsWellAgainWithinTheRetries) {
         EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_with(budget)));
         EBB_TRY(step_to(rank, 1));
         EBB_TRY(failing.meanwhile(ranks, [&] {
-          failing.faults->add({.on = on, .at = 2, .count = 2, .path_part = file_of(1)});
+          failing.faults->add({.on = on, .at = 2, .count = 2, .path_part = "-00001.data"});
         }));
         EBB_TRY(rank.engine().snapshot());
         EBB_TRY(step_to(rank, 3));

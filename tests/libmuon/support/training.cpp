@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ebb/libswap/store/store_set.h"
+#include "ebb/libswap/sys/process.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
@@ -157,11 +158,26 @@ Outcome train(const Training& setup, const std::filesystem::path& directory,
   return outcome;
 }
 
+Outcome train_in_process(const Training& setup, libmuon::Communicator& ranks,
+                         const std::filesystem::path& directory, std::uint64_t last_step,
+                         const std::vector<std::filesystem::path>& sources) {
+  Outcome outcome;
+  outcome.stats.resize(setup.ranks);
+  outcome.plans.resize(setup.ranks);
+  const auto run = [&]() -> Result<> {
+    EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
+    EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
+    EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, directory, ranks, sources));
+    return RankRun{setup}.run(ranks, *io, *swap, last_step, Finish::snapshot, nullptr, outcome);
+  };
+  if (const auto done = run(); !done) outcome.error = done.error().message;
+  return outcome;
+}
+
 TempDir::TempDir()
     : path_(std::filesystem::current_path() /
-            ("engine-test-" +
-             std::to_string(std::hash<std::thread::id>{}(std::this_thread::get_id()) % 100000) +
-             "-" + std::to_string(next_directory()))) {
+            ("engine-test-" + std::to_string(libswap::process_id()) + "-" +
+             std::to_string(next_directory()))) {
   std::filesystem::create_directories(path_);
 }
 

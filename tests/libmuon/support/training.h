@@ -51,6 +51,12 @@ Outcome train(const Training& setup, const std::filesystem::path& directory,
               std::uint64_t last_step, Finish finish = Finish::snapshot,
               const Checkpoint* checkpoint = nullptr);
 
+// One rank of train() in a process of its own; what it answered stands at its own number, the rest
+// is rank 0's.
+Outcome train_in_process(const Training& setup, libmuon::Communicator& ranks,
+                         const std::filesystem::path& directory, std::uint64_t last_step,
+                         const std::vector<std::filesystem::path>& sources = {});
+
 // A fresh folder below the build's temporary directory, removed with the object.
 class TempDir {
  public:

@@ -59,11 +59,17 @@ std::vector<Result<>> World::run(const std::function<Result<>(libmuon::Communica
 Result<RankEngine> RankEngine::open(World& world, libmuon::Communicator& ranks,
                                     const libmuon::EngineConfig& config,
                                     const Checkpoint* checkpoint) {
+  return open(world.io(), world.swap(), ranks, config, checkpoint);
+}
+
+Result<RankEngine> RankEngine::open(libswap::IoQueue& io, libswap::SwapDirectory& swap,
+                                    libmuon::Communicator& ranks,
+                                    const libmuon::EngineConfig& config,
+                                    const Checkpoint* checkpoint) {
   RankEngine one;
   one.config_ = config;
   one.rank_ = ranks.rank();
-  EBB_TRY_ASSIGN(one.engine_,
-                 Engine::open(config, ranks, world.io(), world.swap(), noisy_weights, checkpoint));
+  EBB_TRY_ASSIGN(one.engine_, Engine::open(config, ranks, io, swap, noisy_weights, checkpoint));
   const std::size_t params = config.model.params.size();
   one.weights_ = std::make_unique<std::vector<std::vector<float>>>(params);
   one.gradients_.resize(params);

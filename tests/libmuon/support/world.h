@@ -26,6 +26,7 @@ class RanksBelow : public libmuon::Communicator {
   explicit RanksBelow(libmuon::Communicator& below) : below_(below) {}
   Rank rank() const override { return below_.rank(); }
   std::uint32_t world() const override { return below_.world(); }
+  std::chrono::milliseconds limit() const override { return below_.limit(); }
   Result<std::int64_t> agree(std::int64_t mine) override { return below_.agree(mine); }
   Result<> sum(std::span<std::int64_t> numbers) override { return below_.sum(numbers); }
   Result<> exchange(std::span<const libmuon::SendBuffer> sends,
@@ -64,6 +65,9 @@ class RankEngine {
  public:
   static Result<RankEngine> open(World& world, libmuon::Communicator& ranks,
                                  const libmuon::EngineConfig& config,
+                                 const Checkpoint* checkpoint = nullptr);
+  static Result<RankEngine> open(libswap::IoQueue& io, libswap::SwapDirectory& swap,
+                                 libmuon::Communicator& ranks, const libmuon::EngineConfig& config,
                                  const Checkpoint* checkpoint = nullptr);
 
   // Gradients are noise times `scale`; nothing is stepped.

@@ -65,6 +65,7 @@ class StoreOnDisk : public testing::Test {
   const TemporaryDirectory folder_;
   std::unique_ptr<IoQueue> io_;
   std::unique_ptr<SwapDirectory> directory_;
+  Alone alone_;
   std::array<std::unique_ptr<Store>, 2> stores_;
 
   void SetUp() override {
@@ -72,7 +73,7 @@ class StoreOnDisk : public testing::Test {
     auto opened = SwapDirectory::open(*io_, folder_ / "swap");
     ASSERT_TRUE(opened) << opened.error().message;
     directory_ = std::move(*opened);
-    const auto fresh = *directory_->fresh();
+    const auto fresh = *directory_->fresh(alone_);
     run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
       Store::Config config = test_config(rank, 2, slots_);
       config.directory = fresh.path;
@@ -83,7 +84,7 @@ class StoreOnDisk : public testing::Test {
       stores_[rank] = std::move(*store);
     });
     train(1);
-    ASSERT_TRUE(directory_->adopt());
+    ASSERT_TRUE(directory_->adopt(alone_));
   }
   void train(std::uint64_t step) {
     run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {

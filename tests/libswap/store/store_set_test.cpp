@@ -21,6 +21,7 @@ class SwapDirectoryTest : public testing::Test {
   std::shared_ptr<MemoryDisk> disk_ = disk_with_swap_folder();
   std::unique_ptr<IoQueue> io_;
   std::unique_ptr<SwapDirectory> directory_;
+  Alone alone_;  // as the thread that owns the directory sees its ranks
 
   void reopen() {
     directory_.reset();
@@ -31,7 +32,7 @@ class SwapDirectoryTest : public testing::Test {
   }
   // Creates the fresh store with `generations` commits on each of `world` ranks.
   void make_fresh(std::uint32_t world, std::uint64_t generations, const Uuid& parent = {}) {
-    const auto fresh = directory_->fresh();
+    const auto fresh = directory_->fresh(alone_);
     ASSERT_TRUE(fresh);
     run_ranks(world, [&](std::uint32_t rank, Agreement& ranks) {
       Store::Config config = test_config(rank, world);
@@ -51,17 +52,17 @@ class SwapDirectoryTest : public testing::Test {
 TEST_F(SwapDirectoryTest, IsEmptyAtFirstAndTakesTheStoreThatWasCommitted) {
   reopen();
   EXPECT_FALSE(directory_->current());
-  const auto fresh = directory_->fresh();
-  EXPECT_EQ(directory_->fresh()->uuid, fresh->uuid);
-  const auto too_early = directory_->adopt();
+  const auto fresh = directory_->fresh(alone_);
+  EXPECT_EQ(directory_->fresh(alone_)->uuid, fresh->uuid);
+  const auto too_early = directory_->adopt(alone_);
   EXPECT_FALSE(too_early);
   make_fresh(2, 1);
-  ASSERT_TRUE(directory_->adopt());
-  ASSERT_TRUE(directory_->adopt());
+  ASSERT_TRUE(directory_->adopt(alone_));
+  ASSERT_TRUE(directory_->adopt(alone_));
   ASSERT_TRUE(directory_->current());
   EXPECT_EQ(directory_->current()->uuid, fresh->uuid);
   EXPECT_EQ(directory_->current()->world, 2u);
-  EXPECT_NE(directory_->fresh()->uuid, fresh->uuid);
+  EXPECT_NE(directory_->fresh(alone_)->uuid, fresh->uuid);
   reopen();
   EXPECT_EQ(directory_->current()->uuid, fresh->uuid);
   EXPECT_EQ(directory_->current()->tile_bytes, kTestTile);
@@ -71,14 +72,14 @@ TEST_F(SwapDirectoryTest, IsEmptyAtFirstAndTakesTheStoreThatWasCommitted) {
 TEST_F(SwapDirectoryTest, ReplacesAStoreOnlyOnceItsSuccessorIsCommitted) {
   reopen();
   make_fresh(2, 2);
-  ASSERT_TRUE(directory_->adopt());
+  ASSERT_TRUE(directory_->adopt(alone_));
   const Uuid first = directory_->current()->uuid;
   make_fresh(3, 0, first);
   reopen();  // a crash before the successor's first commit
   EXPECT_EQ(directory_->current()->uuid, first);
   EXPECT_EQ(names().size(), 2u);  // lock and the first store: the leftover is gone
   make_fresh(3, 1, first);
-  const Uuid second = directory_->fresh()->uuid;
+  const Uuid second = directory_->fresh(alone_)->uuid;
   reopen();  // a crash after it, before the first was removed
   EXPECT_EQ(directory_->current()->uuid, second);
   EXPECT_EQ(directory_->current()->world, 3u);
@@ -88,7 +89,7 @@ TEST_F(SwapDirectoryTest, ReplacesAStoreOnlyOnceItsSuccessorIsCommitted) {
 TEST_F(SwapDirectoryTest, NeverRemovesAStoreThatMayHaveBeenCommitted) {
   reopen();
   make_fresh(2, 2);
-  ASSERT_TRUE(directory_->adopt());
+  ASSERT_TRUE(directory_->adopt(alone_));
   const fs::path rank = directory_->current()->path / "rank-00001-of-00002";
   ASSERT_TRUE(io_->backend().remove(rank / "meta.ebb"));
   directory_.reset();
@@ -104,7 +105,7 @@ TEST_F(SwapDirectoryTest, NeverRemovesAStoreThatMayHaveBeenCommitted) {
 TEST_F(SwapDirectoryTest, RefusesToChooseBetweenTwoStores) {
   reopen();
   make_fresh(1, 1);
-  ASSERT_TRUE(directory_->adopt());
+  ASSERT_TRUE(directory_->adopt(alone_));
   make_fresh(1, 1);  // no parent: somebody copied it here
   directory_.reset();
   io_ = start_queue(disk_);
@@ -116,10 +117,10 @@ TEST_F(SwapDirectoryTest, RefusesToChooseBetweenTwoStores) {
 TEST_F(SwapDirectoryTest, AStoreThatCommittedNothingReplacesNone) {
   reopen();
   make_fresh(1, 2);
-  ASSERT_TRUE(directory_->adopt());
+  ASSERT_TRUE(directory_->adopt(alone_));
   const Uuid first = directory_->current()->uuid;
   make_fresh(1, 0, first);
-  const auto adopted = directory_->adopt();
+  const auto adopted = directory_->adopt(alone_);
   ASSERT_FALSE(adopted);
   EXPECT_EQ(adopted.error().code, Code::state);
   EXPECT_EQ(directory_->current()->uuid, first);
@@ -142,7 +143,7 @@ TEST(SwapDirectoryIsNew, ItsNameSurvivesAPowerLoss) {
 TEST_F(SwapDirectoryTest, AtEveryCrashExactlyOneStoreIsCurrent) {
   reopen();
   make_fresh(2, 1);
-  ASSERT_TRUE(directory_->adopt());
+  ASSERT_TRUE(directory_->adopt(alone_));
   const Uuid first = directory_->current()->uuid;
   directory_.reset();
   io_.reset();
@@ -156,7 +157,7 @@ TEST_F(SwapDirectoryTest, AtEveryCrashExactlyOneStoreIsCurrent) {
       const auto io = start_queue(make_fault_backend(make_memory_backend(disk_), plan));
       auto opened = SwapDirectory::open(*io, "/swap");
       if (opened) {
-        const auto fresh = (*opened)->fresh();
+        const auto fresh = (*opened)->fresh(alone_);
         run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
           Store::Config config = test_config(rank, 2);
           config.directory = fresh->path;
@@ -166,7 +167,7 @@ TEST_F(SwapDirectoryTest, AtEveryCrashExactlyOneStoreIsCurrent) {
           if (!store || !(*store)->recover(ranks)) return;
           static_cast<void>(write_and_commit(*io, **store, ranks, 1).has_value());
         });
-        static_cast<void>((*opened)->adopt().has_value());
+        static_cast<void>((*opened)->adopt(alone_).has_value());
       }
     }
     if (!plan->died()) break;
@@ -244,6 +245,17 @@ TEST_F(OthersData, StaysBesideTheStoresAndBehindLinks) {
   EXPECT_TRUE(fs::is_symlink(swap / ("removed-" + hex_) / rank / "lock"));
   EXPECT_FALSE(fs::exists(swap / ("removed-" + hex_) / rank / "meta.ebb"));  // that was ours
   EXPECT_FALSE(fs::exists(swap / ("removed-" + hex_) / rank / (hex_ + "-00000.data")));
+}
+
+TEST_F(OthersData, WhatAKilledRankLeftWhileItJoinedIsRemoved) {
+  const fs::path swap = folder_ / "swap";
+  const std::vector<fs::path> kept = {swap / "joining-notes-00001", swap / ("joining-" + hex_),
+                                      swap / ("joining-" + hex_ + "-00004") / "thesis.txt"};
+  for (const fs::path& path : kept) write(path);
+  write(swap / ("joining-" + hex_ + "-00003"));
+  ASSERT_TRUE(opens());
+  for (const fs::path& path : kept) EXPECT_TRUE(fs::is_regular_file(path)) << path;
+  EXPECT_FALSE(fs::exists(swap / ("joining-" + hex_ + "-00003")));
 }
 
 TEST_F(OthersData, AHalfRemovedStoreIsRemovedWhole) {

@@ -18,10 +18,10 @@ int train(const fs::path& swap, std::uint64_t steps) {
   const auto directory = SwapDirectory::open(*io, swap);
   if (!directory) return 3;
   Store::Config config = test_config(0, 1);
-  const auto fresh = (*directory)->fresh();
+  Alone alone;
+  const auto fresh = (*directory)->fresh(alone);
   config.directory = fresh->path;
   config.uuid = fresh->uuid;
-  Alone alone;
   const auto store = Store::create(*io, config);
   if (!store || !(*store)->recover(alone)) return 4;
   for (std::uint64_t step = 1; step <= steps; ++step) {

@@ -214,6 +214,38 @@ TEST_F(PosixFiles, ARefusedLockNamesTheProcessThatHoldsIt) {
   ::close(ready[1]);
 }
 
+// A trainer that was killed beside its data loader.
+TEST_F(PosixFiles, ALockThatAChildOfAKilledProcessHoldsSaysSo) {
+  std::array<int, 2> ready{};
+  std::array<int, 2> stop{};
+  ASSERT_EQ(::pipe(ready.data()), 0);
+  ASSERT_EQ(::pipe(stop.data()), 0);
+  const pid_t trainer = ::fork();
+  ASSERT_GE(trainer, 0);
+  if (trainer == 0) {
+    const Result<OpenFile> file = open_regular_file(directory_ / "lock", writable());
+    char byte = file && lock_file(file->descriptor.get(), file->path) ? 'y' : 'n';
+    ::close(stop[1]);
+    if (::fork() == 0) ::_exit(::read(stop[0], &byte, 1) < 0 ? 1 : 0);  // the loader
+    ::_exit(::write(ready[1], &byte, 1) == 1 ? 0 : 1);
+  }
+  ::close(stop[0]);
+  char locked = 'n';
+  ASSERT_EQ(::read(ready[0], &locked, 1), 1);
+  ASSERT_EQ(locked, 'y');
+  int status = 0;
+  ASSERT_EQ(::waitpid(trainer, &status, 0), trainer);
+  const FileId file = open("lock");
+  const Result<> refused = backend_->lock(file);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, (directory_ / "lock").string() + " is locked by process " +
+                                         std::to_string(trainer) +
+                                         ", which is gone; a child of it holds the lock");
+  ::close(stop[1]);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
 TEST_F(PosixFiles, ALockEndsWithItsFileEvenWhenAForkedChildLives) {
   const FileId first = open("lock");
   ASSERT_TRUE(backend_->lock(first));

@@ -1,0 +1,123 @@
+#include "ebb/libmuon/comm/meeting.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "ebb/libmuon/comm/communicator.h"
+
+namespace ebb::libmuon {
+namespace {
+
+// The sizes that one ordered pair of ranks hands over in one round, in the order of the calls.
+struct Channel {
+  std::vector<std::uint64_t> sent, received;
+};
+
+std::string rank_text(std::uint64_t rank) { return compose("rank {}", rank); }
+
+Result<> check_round(std::span<const Parcel> parcels, std::size_t rank, std::size_t world,
+                     std::string_view verb) {
+  std::uint64_t total = 0;
+  for (const Parcel& parcel : parcels) {
+    if (index_of(parcel.peer) >= world)
+      return Error{Code::usage, compose("exchange: {} {} {} in a world of {}", rank_text(rank),
+                                        verb, rank_text(index_of(parcel.peer)), world)};
+    if (parcel.bytes > kMostRoundBytes - total)
+      return Error{
+          Code::limit,
+          compose("exchange: {} {} others more than 268435456 bytes (256 MiB) in one round",
+                  rank_text(rank), verb)};
+    total += parcel.bytes;
+  }
+  return {};
+}
+
+Result<> check_exchange(std::span<const Brought> ranks) {
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Channel> channels;  // (from, to)
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    EBB_TRY(check_round(ranks[rank].sends, rank, ranks.size(), "sends to"));
+    EBB_TRY(check_round(ranks[rank].receives, rank, ranks.size(), "receives from"));
+    for (const Parcel& parcel : ranks[rank].sends)
+      channels[{rank, index_of(parcel.peer)}].sent.push_back(parcel.bytes);
+    for (const Parcel& parcel : ranks[rank].receives)
+      channels[{index_of(parcel.peer), rank}].received.push_back(parcel.bytes);
+  }
+  for (const auto& [pair, channel] : channels) {
+    const std::string where =
+        compose("exchange from {} to {}: ", rank_text(pair.first), rank_text(pair.second));
+    if (channel.sent.size() != channel.received.size())
+      return Error{Code::layout, compose("{}{} buffers sent, {} expected", where,
+                                         channel.sent.size(), channel.received.size())};
+    for (std::size_t i = 0; i < channel.sent.size(); ++i)
+      if (channel.sent[i] != channel.received[i])
+        return Error{Code::layout, compose("{}buffer {} has {} bytes, expected {}", where, i,
+                                           channel.sent[i], channel.received[i])};
+  }
+  return {};
+}
+
+Result<std::vector<std::int64_t>> sum_all(std::span<const Brought> ranks) {
+  const std::size_t count = ranks.front().numbers.size();
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank)
+    if (ranks[rank].numbers.size() != count)
+      return Error{Code::layout, compose("sum: rank 0 brings {} numbers, {} brings {}", count,
+                                         rank_text(rank), ranks[rank].numbers.size())};
+  std::vector<std::int64_t> totals(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    // Two's complement wraps back: only the total has to fit, not the partial sums.
+    __extension__ __int128 total = 0;
+    for (const Brought& rank : ranks) total += rank.numbers[i];
+    if (total > std::numeric_limits<std::int64_t>::max() ||
+        total < std::numeric_limits<std::int64_t>::min())
+      return Error{Code::limit, compose("sum: number {} does not fit 64 bits", i)};
+    totals[i] = static_cast<std::int64_t>(total);
+  }
+  return totals;
+}
+
+}  // namespace
+
+std::string_view name_of(Verb verb) {
+  constexpr std::array<std::string_view, 3> kNames = {"agree", "sum", "exchange"};
+  return kNames[static_cast<std::size_t>(verb)];
+}
+
+Result<Decision> decide(std::span<const Brought> ranks) {
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank)
+    if (ranks[rank].verb != ranks[0].verb)
+      return Error{Code::layout,
+                   compose("rank 0 calls {} while {} calls {}", name_of(ranks[0].verb),
+                           rank_text(rank), name_of(ranks[rank].verb))};
+  Decision decision;
+  switch (ranks[0].verb) {
+    case Verb::agree:
+      decision.smallest = std::ranges::min_element(ranks, {}, &Brought::value)->value;
+      break;
+    case Verb::sum: {
+      EBB_TRY_ASSIGN(decision.totals, sum_all(ranks));
+      break;
+    }
+    case Verb::exchange:
+      EBB_TRY(check_exchange(ranks));
+      break;
+  }
+  return decision;
+}
+
+Error gave_up(Rank rank) { return {Code::peer, rank_text(index_of(rank)) + " gave up"}; }
+
+Error silent(std::span<const Rank> ranks, Verb verb, std::chrono::milliseconds limit) {
+  std::string who = ranks.size() == 1 ? "rank" : "ranks";
+  for (const Rank rank : ranks)
+    who += compose("{}{}", rank == ranks.front() ? " " : ", ", index_of(rank));
+  return {Code::peer,
+          compose("{} kept the others waiting in {} for {} ms, which is the limit", who,
+                  name_of(verb), limit.count()),
+          "see what that rank does: gdb -p, py-spy dump"};
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,44 @@
+// What all ranks bring to one call of a Communicator, and what comes of it: one place that decides,
+// so that every implementation answers the same, on every rank.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ebb/formats/core/result.h"
+#include "ebb/formats/core/units.h"
+
+namespace ebb::libmuon {
+
+enum class Verb : std::uint8_t { agree, sum, exchange };
+std::string_view name_of(Verb verb);
+
+// A buffer of a round, as its peer knows it.
+struct Parcel {
+  Rank peer{};
+  std::uint64_t bytes = 0;
+};
+
+struct Brought {
+  Verb verb = Verb::agree;
+  std::int64_t value = 0;               // to agree
+  std::vector<std::int64_t> numbers;    // to sum
+  std::vector<Parcel> sends, receives;  // to exchange
+};
+struct Decision {
+  std::int64_t smallest = 0;         // of agree
+  std::vector<std::int64_t> totals;  // of sum
+};
+
+// `ranks[r]`: what rank r brings. After an exchange that is well, the k-th parcel that a rank sends
+// to another has the size of the k-th that this one receives from it.
+Result<Decision> decide(std::span<const Brought> ranks);
+
+// Why a world is over, in words that are the same on every rank.
+Error gave_up(Rank rank);
+Error silent(std::span<const Rank> ranks, Verb verb, std::chrono::milliseconds limit);
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,245 @@
+// What every Communicator owes its ranks, over threads of one process and over processes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <limits>
+#include <thread>
+
+#include "tests/libmuon/comm/kinds.h"
+#include "tests/libmuon/comm/rounds.h"
+
+namespace ebb::libmuon {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kLimit(1000);
+
+void expect_error(const Result<>& answer, Code code, const std::string& message) {
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, code);
+  EXPECT_EQ(answer.error().message, message);
+}
+
+Result<> agreed(Communicator& comm, std::int64_t mine) {
+  EBB_TRY(comm.agree(mine));
+  return {};
+}
+
+// The verbs in turn.
+Result<> call(Communicator& comm, int number) {
+  Round round(comm);
+  std::vector<std::int64_t> numbers(20, 1);
+  if (number % 3 == 0) return comm.sum(numbers);
+  if (number % 3 == 1) return comm.exchange(round.sends, round.receives);
+  return agreed(comm, 1);
+}
+
+TYPED_TEST_SUITE(RanksOfAnyKind, Kinds);
+
+TYPED_TEST(RanksOfAnyKind, AgreeOnTheSmallestNumber) {
+  this->on_ranks(5, [](Communicator& comm) {
+    for (std::int64_t round = 0; round < 100; ++round) {
+      const std::int64_t me = index_of(comm.rank());
+      const auto worst = comm.agree((me + round) % 5 - 3);
+      ASSERT_TRUE(worst);
+      EXPECT_EQ(*worst, -3);
+    }
+  });
+}
+
+TYPED_TEST(RanksOfAnyKind, SumExactlyWhateverThePartialSums) {
+  this->on_ranks(3, [](Communicator& comm) {
+    constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+    const std::int64_t me = index_of(comm.rank());
+    std::vector<std::int64_t> numbers = {me, me == 2 ? -kMax : kMax, -me};
+    ASSERT_TRUE(comm.sum(numbers));
+    EXPECT_EQ(numbers, (std::vector<std::int64_t>{3, kMax, -3}));
+  });
+}
+
+TYPED_TEST(RanksOfAnyKind, ASumThatDoesNotFitIsRefusedOnAllAndChangesNothing) {
+  this->on_ranks(2, [](Communicator& comm) {
+    std::vector<std::int64_t> numbers = {std::numeric_limits<std::int64_t>::max()};
+    expect_error(comm.sum(numbers), Code::limit, "sum: number 0 does not fit 64 bits");
+    EXPECT_EQ(numbers[0], std::numeric_limits<std::int64_t>::max());
+  });
+}
+
+TYPED_TEST(RanksOfAnyKind, ExchangeDeliversEveryPairAlsoToOneself) {
+  for (const std::uint32_t world : {1u, 2u, 3u, 8u})
+    this->on_ranks(world, [](Communicator& comm) {
+      for (int repeat = 0; repeat < 50; ++repeat) {
+        Round round(comm);
+        ASSERT_TRUE(comm.exchange(round.sends, round.receives));
+        EXPECT_TRUE(round.arrived(comm));
+      }
+    });
+}
+
+TYPED_TEST(RanksOfAnyKind, ExchangeRoundsFarLargerThanWhatTheSystemBuffers) {
+  this->on_ranks(3, [](Communicator& comm) {
+    Round round(comm, 1u << 20);
+    ASSERT_TRUE(comm.exchange(round.sends, round.receives));
+    EXPECT_TRUE(round.arrived(comm));
+  });
+}
+
+TYPED_TEST(RanksOfAnyKind, SendsOfAPairMatchReceivesInOrder) {
+  this->on_ranks(2, [](Communicator& comm) {
+    const auto a = pattern(1, 1, 10), b = pattern(2, 2, 10);
+    std::vector<std::byte> first(10), second(10);
+    const Rank peer{1 - index_of(comm.rank())};
+    const std::vector<SendBuffer> sends = {{peer, a}, {peer, b}};
+    const std::vector<ReceiveBuffer> receives = {{peer, first}, {peer, second}};
+    ASSERT_TRUE(comm.exchange(sends, receives));
+    EXPECT_EQ(first, a);
+    EXPECT_EQ(second, b);
+  });
+}
+
+TYPED_TEST(RanksOfAnyKind, AMismatchIsALayoutErrorOnEveryRankAndTheWorldGoesOn) {
+  this->on_ranks(3, [](Communicator& comm) {
+    const std::uint32_t me = index_of(comm.rank());
+    std::vector<std::byte> bytes(100);
+    std::vector<SendBuffer> sends;
+    std::vector<ReceiveBuffer> receives;
+    if (me == 1) sends.push_back({Rank{2}, bytes});
+    if (me == 2) receives.push_back({Rank{1}, std::span(bytes).first(96)});
+    expect_error(comm.exchange(sends, receives), Code::layout,
+                 "exchange from rank 1 to rank 2: buffer 0 has 100 bytes, expected 96");
+    receives.clear();
+    expect_error(comm.exchange(sends, receives), Code::layout,
+                 "exchange from rank 1 to rank 2: 1 buffers sent, 0 expected");
+    std::vector<std::int64_t> numbers(me == 2 ? 4 : 3);
+    expect_error(comm.sum(numbers), Code::layout, "sum: rank 0 brings 3 numbers, rank 2 brings 4");
+    expect_error(me == 1 ? comm.sum(numbers) : comm.exchange({}, {}), Code::layout,
+                 "rank 0 calls exchange while rank 1 calls sum");
+    EXPECT_TRUE(comm.agree(0));
+  });
+}
+
+TYPED_TEST(RanksOfAnyKind, UnknownPeersAndRoundsOverTheLimitAreRefused) {
+  this->on_ranks(2, [](Communicator& comm) {
+    const std::uint32_t me = index_of(comm.rank());
+    std::vector<std::byte> bytes(8);
+    std::vector<SendBuffer> sends;
+    if (me == 0) sends.push_back({Rank{2}, bytes});
+    expect_error(comm.exchange(sends, {}), Code::usage,
+                 "exchange: rank 0 sends to rank 2 in a world of 2");
+    // Never read: the round is refused by its size alone.
+    const std::span<const std::byte> huge(bytes.data(), (256u << 20) + 1);
+    sends.clear();
+    if (me == 1) sends.push_back({Rank{0}, huge});
+    const auto large = comm.exchange(sends, {});
+    ASSERT_FALSE(large);
+    EXPECT_EQ(large.error().code, Code::limit);
+  });
+}
+
+// Rank 1 gives up after `calls` collectives, at each of the verbs in turn.
+TYPED_TEST(RanksOfAnyKind, AnAbortAtAnyCallWakesEverybody) {
+  for (int calls = 0; calls < 12; ++calls)
+    this->on_ranks(4, [&](Communicator& comm) {
+      for (int number = 0; number < 12; ++number) {
+        if (index_of(comm.rank()) == 1 && number == calls) comm.abort();
+        const auto done = call(comm, number);
+        EXPECT_EQ(done.has_value(), number < calls) << number;
+        if (!done) expect_error(done, Code::peer, "rank 1 gave up");
+      }
+    });
+}
+
+TYPED_TEST(RanksOfAnyKind, ARankThatLeavesDoesNotLeaveTheOthersWaiting) {
+  for (int number = 0; number < 3; ++number)
+    this->on_ranks(3, [&](Communicator& comm) {
+      ASSERT_TRUE(comm.agree(0));
+      if (index_of(comm.rank()) == 0) return;
+      expect_error(call(comm, number), Code::peer, "rank 0 gave up");
+    });
+}
+
+TYPED_TEST(RanksOfAnyKind, ASilentRankEndsTheWorldWithinItsLimitAndASecond) {
+  for (int number = 0; number < 3; ++number)
+    this->on_ranks(
+        3,
+        [&](Communicator& comm) {
+          ASSERT_TRUE(comm.agree(0));
+          const std::uint32_t me = index_of(comm.rank());
+          if (me == 1) std::this_thread::sleep_for(kLimit * 2);
+          if (me == 2) std::this_thread::sleep_for(kLimit / 2);
+          const std::array<std::string, 3> names = {"sum", "exchange", "agree"};
+          const std::string message = "rank 1 kept the others waiting in " + names[number] +
+                                      " for 1000 ms, which is the limit";
+          const auto begin = Clock::now();
+          expect_error(call(comm, number), Code::peer, message);
+          const auto waited = Clock::now() - begin;
+          EXPECT_LT(waited, kLimit + std::chrono::seconds(1));
+          // Counted from when the first one waited; who comes afterwards does not wait at all.
+          if (me == 0) {
+            EXPECT_GE(waited, kLimit);
+          }
+          if (me == 1) {
+            EXPECT_LT(waited, kLimit / 2);
+          }
+          expect_error(call(comm, number), Code::peer, message);
+        },
+        kLimit);
+}
+
+TYPED_TEST(RanksOfAnyKind, AllSilentRanksAreNamed) {
+  this->on_ranks(
+      3,
+      [](Communicator& comm) {
+        if (index_of(comm.rank()) != 1) std::this_thread::sleep_for(milliseconds(400));
+        expect_error(agreed(comm, 0), Code::peer,
+                     "ranks 0, 2 kept the others waiting in agree for 200 ms, which is the limit");
+      },
+      milliseconds(200));
+}
+
+TYPED_TEST(RanksOfAnyKind, ARankThatIsSlowInsideTheLimitIsNotDead) {
+  this->on_ranks(
+      3,
+      [](Communicator& comm) {
+        for (int number = 0; number < 3; ++number) {
+          if (index_of(comm.rank()) == 1) std::this_thread::sleep_for(kLimit / 2);
+          EXPECT_TRUE(call(comm, number));
+        }
+        // Nobody waits for anybody, so nothing is counted.
+        std::this_thread::sleep_for(kLimit + kLimit / 4);
+        EXPECT_TRUE(comm.agree(0));
+      },
+      kLimit);
+}
+
+TYPED_TEST(RanksOfAnyKind, WithoutALimitNobodyIsDead) {
+  this->on_ranks(
+      2,
+      [](Communicator& comm) {
+        if (index_of(comm.rank()) == 1) std::this_thread::sleep_for(milliseconds(300));
+        EXPECT_TRUE(comm.agree(0));
+      },
+      milliseconds(0));
+}
+
+// What happens to processes only.
+TEST(SocketRanks, AKilledProcessIsAPeerErrorOnAllOthers) {
+  for (int number = 0; number < 3; ++number) {
+    const auto answers =
+        test::run_processes(3, kPeerLimit, [&](std::unique_ptr<Communicator> comm) {
+          EXPECT_TRUE(comm->agree(0));
+          if (index_of(comm->rank()) == 2) ::kill(::getpid(), SIGKILL);
+          expect_error(call(*comm, number), Code::peer, "rank 2 is gone: its process ended");
+          expect_error(call(*comm, number), Code::peer, "rank 2 is gone: its process ended");
+          return testing::Test::HasFailure() ? 1 : 0;
+        });
+    EXPECT_EQ(answers, (std::vector<int>{0, 0, -SIGKILL}));
+  }
+}
+
+}  // namespace
+}  // namespace ebb::libmuon

@@ -1,0 +1,136 @@
+// RemoteReads: each rank reads what others hold, when it likes, over threads and over processes.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "ebb/libmuon/comm/remote_reads.h"
+#include "tests/libmuon/comm/kinds.h"
+#include "tests/libmuon/comm/rounds.h"
+
+namespace ebb::libmuon {
+namespace {
+
+using std::chrono::milliseconds;
+
+// File f of rank r is pattern(r, f, size).
+constexpr std::size_t kFile = 100000;
+
+RemoteReads::Read files_of(const Communicator& comm) {
+  return [&comm](std::uint32_t file, std::uint64_t offset, std::span<std::byte> into) -> Result<> {
+    if (offset + into.size() > kFile)
+      return Error{Code::io, compose("file {}: ends at {}", file, kFile)};
+    const auto whole = pattern(index_of(comm.rank()), file, kFile);
+    std::ranges::copy(std::span(whole).subspan(offset, into.size()), into.begin());
+    return {};
+  };
+}
+
+bool reads_right(RemoteReads& reads, Rank holder, std::uint32_t file, std::uint64_t offset,
+                 std::size_t size) {
+  std::vector<std::byte> bytes(size);
+  const auto whole = pattern(index_of(holder), file, kFile);
+  return reads.read(holder, file, offset, bytes) &&
+         std::ranges::equal(bytes, std::span(whole).subspan(offset, size));
+}
+
+template <typename Kind>
+class ReadingRemotely : public RanksOfAnyKind<Kind> {};
+TYPED_TEST_SUITE(ReadingRemotely, Kinds);
+
+// Some ranks want much, one wants nothing, from several threads at once.
+TYPED_TEST(ReadingRemotely, EveryRankGetsWhatItWantsWhenItWantsIt) {
+  this->on_ranks(3, [](Communicator& comm) {
+    RemoteReads reads(files_of(comm));
+    const std::uint32_t me = index_of(comm.rank());
+    const auto read_some = [&](std::uint32_t thread) {
+      for (std::uint32_t i = 0; me != 2 && i < 20; ++i)
+        EXPECT_TRUE(reads_right(reads, Rank{(me + 1 + i % 2) % 3}, thread, i * 1000, i * 777 + 1));
+    };
+    for (int again = 0; again < 2; ++again)
+      EXPECT_TRUE(reads.run(comm, "reading", [&]() -> Result<> {
+        std::thread other([&] { read_some(1); });
+        read_some(0);
+        other.join();
+        return {};
+      }));
+    EXPECT_TRUE(comm.agree(0));
+  });
+}
+
+TEST(ReadingFromThreads, MoreThanARoundHoldsComesInSeveral) {
+  ThreadKind::run(2, kPeerLimit, [](Communicator& comm) {
+    constexpr std::size_t kMuch = 300u << 20;
+    const auto fill = [](std::uint32_t, std::uint64_t offset, std::span<std::byte> into) {
+      for (std::size_t i = 0; i < into.size(); i += 4096)
+        into[i] = static_cast<std::byte>((offset + i) >> 12 & 0xff);
+      return Result<>();
+    };
+    RemoteReads reads(fill);
+    EXPECT_TRUE(reads.run(comm, "reading", [&]() -> Result<> {
+      if (index_of(comm.rank()) == 1) return {};
+      std::vector<std::byte> bytes(kMuch);
+      std::vector<std::thread> threads;
+      for (std::size_t part = 0; part < 20; ++part)
+        threads.emplace_back([&, at = part * (kMuch / 20)] {
+          EXPECT_TRUE(reads.read(Rank{1}, 0, at, std::span(bytes).subspan(at, kMuch / 20)));
+        });
+      for (std::thread& thread : threads) thread.join();
+      for (std::size_t i = 0; i < kMuch; i += 4096)
+        if (bytes[i] != static_cast<std::byte>(i >> 12 & 0xff))
+          return Error{Code::layout, "wrong bytes"};
+      return {};
+    }));
+  });
+}
+
+TYPED_TEST(ReadingRemotely, AReadThatFailsThereFailsHereAndNothingElse) {
+  this->on_ranks(2, [](Communicator& comm) {
+    RemoteReads reads(files_of(comm));
+    const auto done = reads.run(comm, "reading", [&]() -> Result<> {
+      if (index_of(comm.rank()) == 1) return {};
+      std::vector<std::byte> bytes(100);
+      const auto refused = reads.read(Rank{1}, 7, kFile - 1, bytes);
+      EXPECT_FALSE(refused);
+      EXPECT_EQ(refused.error().code, Code::peer);
+      EXPECT_EQ(refused.error().message,
+                "rank 1 could not read for this one: file 7: ends at 100000");
+      EXPECT_TRUE(reads_right(reads, Rank{1}, 7, 10, 100));
+      return refused;
+    });
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, Code::peer);
+  });
+}
+
+TYPED_TEST(ReadingRemotely, ARankThatDiesAnswersItsReadersWithAnError) {
+  this->on_ranks(
+      3,
+      [](Communicator& comm) {
+        if (index_of(comm.rank()) == 2) return;
+        RemoteReads reads(files_of(comm));
+        const auto done = reads.run(comm, "reading", [&]() -> Result<> {
+          std::vector<std::byte> bytes(100);
+          return reads.read(Rank{2}, 0, 0, bytes);
+        });
+        ASSERT_FALSE(done);
+        EXPECT_EQ(done.error().code, Code::peer);
+        EXPECT_EQ(done.error().message, "rank 2 gave up");
+      },
+      milliseconds(5000));
+}
+
+TYPED_TEST(ReadingRemotely, LongWorkThatReadsNothingIsNoSilence) {
+  this->on_ranks(
+      2,
+      [](Communicator& comm) {
+        RemoteReads reads(files_of(comm));
+        EXPECT_TRUE(reads.run(comm, "sleeping", [&]() -> Result<> {
+          if (index_of(comm.rank()) == 1) std::this_thread::sleep_for(milliseconds(1200));
+          return {};
+        }));
+      },
+      milliseconds(400));
+}
+
+}  // namespace
+}  // namespace ebb::libmuon
