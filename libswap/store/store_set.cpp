@@ -324,7 +324,7 @@ Result<> SwapDirectory::check_space(Ranks& ranks, std::uint64_t mine) const {
 
 Result<> SwapDirectory::discard(Ranks& ranks, const Uuid& fresh) {
   // Nobody goes on making what is removed. Where a rank is gone, what it makes is a leftover.
-  const Result<> met = agree_all(ranks, {}, "giving up its store");
+  Result<> met = agree_all(ranks, {}, "giving up its store");
   {
     const MutexLock lock(impl_->mutex);
     if (impl_->fresh == fresh) impl_->fresh.reset();
