@@ -1,8 +1,8 @@
 #include "ebb/libmuon/plan/state_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
+#include <queue>
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/plan/digest.h"
@@ -59,12 +59,15 @@ std::vector<std::uint32_t> assign_owners(const ModelSpec& model, std::uint32_t w
     order.push_back(i);
   }
   std::ranges::stable_sort(order, [&](auto a, auto b) { return cost[a] > cost[b]; });
+  using Loaded = std::pair<double, std::uint32_t>;  // with how much, which rank
+  std::priority_queue<Loaded, std::vector<Loaded>, std::greater<>> ranks;
+  for (std::uint32_t rank = 0; rank < world; ++rank) ranks.emplace(0, rank);
   std::vector<std::uint32_t> owners(model.params.size(), 0);
-  std::vector<double> load(world, 0);
   for (const std::uint32_t param : order) {
-    const auto least = std::ranges::min_element(load);
-    owners[param] = static_cast<std::uint32_t>(least - load.begin());
-    *least += cost[param];
+    const auto [load, least] = ranks.top();
+    ranks.pop();
+    owners[param] = least;
+    ranks.emplace(load + cost[param], least);
   }
   return owners;
 }

@@ -84,11 +84,12 @@ void Exchange::add_receives(const Transit& transit, std::vector<Message>& receiv
   }
 }
 
-void Exchange::add_sends(const Transit& transit, std::vector<Message>& sends) const {
+template <typename Take>
+void Exchange::for_sends(const Transit& transit, const Take& take) const {
   const formats::Mesh& source = from_.spec().mesh;
   const std::uint32_t mine = source.shard_of(self_);
   // Ranks above the first copy serve only themselves.
-  if (replicated(from_) || index_of(self_) != mine) return;
+  if (stays_ || index_of(self_) != mine) return;
   const FlatRange offered = overlap(from_.held(transit.param, self_), transit.range);
   if (offered.count == 0) return;
   const formats::Mesh& target = to_.spec().mesh;
@@ -98,16 +99,14 @@ void Exchange::add_sends(const Transit& transit, std::vector<Message>& sends) co
     for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
       const Rank to{copy * target.shard_world + shard};
       const FlatRange part = overlap(to_.held(transit.param, to), offered);
-      if (part.count > 0 && source.shard_of(to) != mine)
-        sends.push_back({to, {transit.param, part}});
+      if (part.count > 0 && source.shard_of(to) != mine) take(Message{to, {transit.param, part}});
     }
 }
 
 std::uint64_t Exchange::sent_bytes(std::span<const Transit> transits) const {
-  std::vector<Message> sends;
-  for (const Transit& transit : transits) add_sends(transit, sends);
   std::uint64_t elems = 0;
-  for (const Message& send : sends) elems += send.part.range.count;
+  for (const Transit& transit : transits)
+    for_sends(transit, [&](const Message& send) { elems += send.part.range.count; });
   return elems * sizeof(float);
 }
 
@@ -142,7 +141,7 @@ Result<std::uint64_t> Exchange::run(Communicator& ranks, std::span<const Transit
     std::vector<Message> sends, receives;
     std::vector<Transit> keeps;
     for (const Transit& transit : round) {
-      add_sends(transit, sends);
+      for_sends(transit, [&](const Message& send) { sends.push_back(send); });
       add_receives(transit, receives, keeps);
     }
     for (const Transit& kept : keeps) {

@@ -43,7 +43,8 @@ class Exchange {
     Rank peer{};
     Transit part;
   };
-  void add_sends(const Transit& transit, std::vector<Message>& sends) const;
+  template <typename Take>
+  void for_sends(const Transit& transit, const Take& take) const;
   // What this rank is to have of it: from others, and from itself.
   void add_receives(const Transit& transit, std::vector<Message>& receives,
                     std::vector<Transit>& keeps) const;

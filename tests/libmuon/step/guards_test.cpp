@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <ctime>
 #include <limits>
 #include <string>
 
@@ -376,6 +377,35 @@ TEST(StepGuards, AMatrixOfAHundredMegabytesIsSteppedOnFourRanksWithAllWeights) {
     EXPECT_EQ(before[rank], before[0]) << rank;
     EXPECT_EQ(after[rank], after[0]) << rank;
   }
+}
+
+// A mixture of experts. Nothing in a plan is done for every rank and parameter.
+libmuon::EngineConfig many_experts(std::uint32_t ranks) {
+  auto config = config_of(Training{.ranks = ranks, .gradients = Policy::zero3}, {});
+  config.model.groups = {libmuon::MuonSpec::keller(), libmuon::AdamSpec{}};
+  for (int i = 0; i < 6000; ++i) {
+    const std::string name = std::to_string(i);
+    config.model.params.push_back({name + ".up", {768, 2048}, 0});
+    config.model.params.push_back({name + ".norm", {2048}, 1});
+  }
+  config.tile_bytes = 1u << 20;
+  config.budget_bytes = ~std::uint64_t{0};
+  return config;
+}
+
+TEST(PlanGuards, TenThousandRanksArePlannedInAboutTheTimeOfEight) {
+  const auto seconds = [](std::uint32_t ranks) {
+    const auto config = many_experts(ranks);
+    double best = 1e9;
+    for (int round = 0; round < 3; ++round) {
+      const std::clock_t begin = std::clock();
+      EXPECT_TRUE(libmuon::Engine::plan(config, Rank{ranks - 1}));
+      best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+    }
+    return best;
+  };
+  const double few = seconds(8);
+  EXPECT_LT(seconds(10'000), 8 * few + 0.005) << "eight ranks take " << few << " s";
 }
 
 TEST(PlanGuards, RefusesTheTilesThatAStoreCannotHave) {
