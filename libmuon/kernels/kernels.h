@@ -35,6 +35,9 @@ libswap::Chain newton_schulz(const MuonSpec& spec, std::uint64_t rows, std::uint
 void orthogonalize(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols, std::span<float> u,
                    libswap::Pool& pool);
 std::uint64_t newton_schulz_scratch_bytes(std::uint64_t rows, std::uint64_t cols);
+// The most that oneDNN allocates for a product of it: on each thread that computes, beside the
+// scratch, until the product is done.
+std::uint64_t newton_schulz_packing_bytes(std::uint64_t rows, std::uint64_t cols);
 // FLOPs of one call: the planner's cost.
 double newton_schulz_flops(std::uint64_t rows, std::uint64_t cols, std::size_t iterations);
 

@@ -18,6 +18,9 @@ constexpr std::uint64_t kNormChunk = 65536;  // elements of U whose squares are 
 constexpr std::uint64_t kNormLanes = 16;
 constexpr std::uint64_t kTile = 16;    // side of the squares that transposing moves
 constexpr std::uint64_t kLdUnit = 16;  // leading dimensions are multiples of this
+// oneDNN packs a product's operands in blocks of at most this many elements a side, measured on
+// AVX-512; AVX2 packs half as deep, and where it packs nothing this is too much.
+constexpr std::uint64_t kPackedLong = 9984, kPackedShort = 384, kPackedDepth = 384;
 
 std::uint64_t leading_dimension(std::uint64_t cols) { return align_up(cols, kLdUnit); }
 
@@ -75,6 +78,11 @@ void transpose(const float* from, std::uint64_t from_ld, std::uint64_t rows, std
       for (std::uint64_t c = 0; c < wide; ++c)
         for (std::uint64_t r = 0; r < high; ++r) to[(c0 + c) * to_ld + r0 + r] = tile[r][c];
     }
+}
+
+std::uint64_t packed_bytes(std::uint64_t rows, std::uint64_t cols, std::uint64_t depth) {
+  return sizeof(float) * std::min(depth, kPackedDepth) *
+         (std::min(cols, kPackedLong) + std::min(rows, kPackedShort));
 }
 
 // One matrix on its way through the iterations. The stages of its chain share it.
@@ -204,6 +212,12 @@ class Run {
 std::uint64_t newton_schulz_scratch_bytes(std::uint64_t rows, std::uint64_t cols) {
   const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
   return sizeof(float) * 2 * m * (leading_dimension(n) + leading_dimension(m));
+}
+
+std::uint64_t newton_schulz_packing_bytes(std::uint64_t rows, std::uint64_t cols) {
+  const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
+  const std::uint64_t height = Panels(m).height;
+  return std::max(packed_bytes(height, n, m), packed_bytes(height, m, std::min(n, kGramPanel)));
 }
 
 libswap::Chain newton_schulz(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,

@@ -95,7 +95,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);
   const Memory memory{
-      .workspace = Sweep::workspace_bytes(config.model, plan),
+      .workspace = Sweep::workspace_bytes(config.model, plan, config.threads),
       .gradients = chunks.gradient_elems() * sizeof(float) + staged_bytes(plan, plan.gradients()),
       .weights = chunks.weight_elems() * sizeof(float) + staged_bytes(plan, plan.weights())};
   EBB_TRY_ASSIGN(const auto split, divide(config, plan, memory.total()));

@@ -52,7 +52,7 @@ struct EnginePlan {
   libswap::TileBudget split;
   std::uint64_t memory_bytes = 0;        // all of the following: within the budget
   std::uint64_t frame_bytes = 0;         // frames + resident tiles
-  std::uint64_t workspace_bytes = 0;     // U and O of two matrices, Newton-Schulz scratch
+  std::uint64_t workspace_bytes = 0;     // U and O of two matrices, Newton-Schulz scratch, oneDNN's
   std::uint64_t chunks = 0;              // of a step
   std::uint64_t gradient_bytes = 0;      // gathered: own matrices' of a chunk, AdamW ranges whole
   std::uint64_t weight_bytes = 0;        // waiting to be handed out, likewise

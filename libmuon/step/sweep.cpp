@@ -29,14 +29,20 @@ void in_ranges(libswap::Pool& pool, std::uint64_t count, const Job& job) {
   });
 }
 
-std::uint64_t scratch_bytes(const ModelSpec& model, const StatePlan& plan) {
-  std::uint64_t scratch = 0;
+// Of this rank's matrices, the one that needs the most.
+std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan,
+                      std::uint64_t (*bytes)(std::uint64_t rows, std::uint64_t cols)) {
+  std::uint64_t most = 0;
   for (const Item& item : plan.order().items())
     for (const ItemPart& part : item.parts) {
       const Shape& shape = model.params[part.param].shape;
-      scratch = std::max(scratch, newton_schulz_scratch_bytes(shape[0], shape[1]));
+      most = std::max(most, bytes(shape[0], shape[1]));
     }
-  return scratch;
+  return most;
+}
+
+std::uint64_t scratch_bytes(const ModelSpec& model, const StatePlan& plan) {
+  return most_of(model, plan, newton_schulz_scratch_bytes);
 }
 
 std::vector<TileVisit> visits(const std::vector<std::uint64_t>& tiles, TileCache::Use use) {
@@ -47,8 +53,10 @@ std::vector<TileVisit> visits(const std::vector<std::uint64_t>& tiles, TileCache
 
 }  // namespace
 
-std::uint64_t Sweep::workspace_bytes(const ModelSpec& model, const StatePlan& plan) {
-  return plan.order().room() * sizeof(float) + scratch_bytes(model, plan);
+std::uint64_t Sweep::workspace_bytes(const ModelSpec& model, const StatePlan& plan,
+                                     std::uint32_t threads) {
+  return plan.order().room() * sizeof(float) + scratch_bytes(model, plan) +
+         std::max(threads, 1u) * most_of(model, plan, newton_schulz_packing_bytes);
 }
 
 Sweep::Sweep(const Parts& parts, Ports ports) : parts_(parts), ports_(std::move(ports)) {}

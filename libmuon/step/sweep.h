@@ -37,7 +37,9 @@ class Sweep {
   static Result<std::unique_ptr<Sweep>> open(const Parts& parts, const libswap::TileBudget& budget,
                                              Ports ports);
   ~Sweep();  // waits for its I/O and its chains
-  static std::uint64_t workspace_bytes(const ModelSpec& model, const StatePlan& plan);
+  // With `threads` that compute.
+  static std::uint64_t workspace_bytes(const ModelSpec& model, const StatePlan& plan,
+                                       std::uint32_t threads);
 
   // Fills the tiles of a new store; `fill` gets each tile's number and its zeros.
   Result<> create(std::uint64_t step,

@@ -215,6 +215,8 @@ TEST(NewtonSchulz, CountsItsWorkAndItsMemory) {
   EXPECT_EQ(newton_schulz_flops(512, 2048, 1),
             2 * (0.625 * 512 * 512 * (2048 + 512) + 512.0 * 512 * 2048));
   EXPECT_EQ(newton_schulz_scratch_bytes(100, 201), 4u * 2 * 100 * (208 + 112));
+  EXPECT_EQ(newton_schulz_packing_bytes(6144, 4096), 4u * 384 * (6144 + 384));
+  EXPECT_EQ(newton_schulz_packing_bytes(256, 16384), 4u * 256 * (9984 + 64));
 }
 
 TEST(Kernels, TheFingerprintNamesTheLibraryItsInstructionsAndThePrecision) {
