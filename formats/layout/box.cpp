@@ -91,6 +91,12 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
   return common;
 }
 
+FlatRange overlap(FlatRange a, FlatRange b) {
+  const std::uint64_t first = std::max(a.first, b.first);
+  const std::uint64_t end = std::min(a.first + a.count, b.first + b.count);
+  return end > first ? FlatRange{first, end - first} : FlatRange{};
+}
+
 std::vector<Box> boxes_of(const Shape& shape, FlatRange range) {
   const std::uint64_t elems = volume(shape);
   EBB_CHECK(range.first <= elems && range.count <= elems - range.first);

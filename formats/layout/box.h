@@ -36,6 +36,8 @@ bool inside(const Box& box, const Shape& shape);  // also false on a rank mismat
 
 // Empty boxes intersect nothing; scalars always intersect. REQUIRES: same number of dimensions.
 std::optional<Box> intersect(const Box& a, const Box& b);
+// What both hold; {} if nothing.
+FlatRange overlap(FlatRange a, FlatRange b);
 
 // At most 2N-1 boxes which concatenate to exactly the range's byte order. REQUIRES: range inside.
 std::vector<Box> boxes_of(const Shape& shape, FlatRange range);

@@ -9,6 +9,7 @@ using formats::div_ceil;
 
 // One owner's order, cut into chunks of equal length.
 struct Chunks::Line {
+  std::vector<Item> items;
   OwnerOrder order;
   std::uint64_t per_chunk = 1;
 
@@ -16,17 +17,6 @@ struct Chunks::Line {
 };
 
 namespace {
-
-// The parts of an item's elements [first, end).
-void add_parts(const Item& item, std::uint64_t first, std::uint64_t end,
-               std::vector<Transit>& into) {
-  for (const ItemPart& part : item.parts) {
-    const std::uint64_t begin = std::max(first, part.item_first);
-    const std::uint64_t stop = std::min(end, part.item_first + part.range.count);
-    if (begin < stop)
-      into.push_back({part.param, {part.range.first + begin - part.item_first, stop - begin}});
-  }
-}
 
 bool holds_whole(const Layout& trainer, std::uint32_t param, std::uint32_t owner) {
   return trainer.held(param, Rank{owner}).count == formats::volume(trainer.tensors()[param]);
@@ -50,7 +40,7 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(p
   for (const auto& [owner, packer] : packers) {
     OwnerOrder order(packer.items(), plan.update_bytes() / sizeof(float));
     longest = std::max(longest, order.length() * sizeof(float));
-    lines.emplace(owner, Line{std::move(order)});
+    lines.emplace(owner, Line{packer.items(), std::move(order)});
   }
   const std::uint64_t chunks =
       staged_somewhere ? std::max<std::uint64_t>(1, div_ceil(longest, chunk_bytes)) : 1;
@@ -58,29 +48,26 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(p
   weights_.resize(chunks);
   for (auto& [owner, line] : lines) {
     line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));
-    for (std::size_t item = 0; item < line.order.items().size(); ++item) {
+    for (std::size_t item = 0; item < line.items.size(); ++item) {
       cut_item(line, item, line.order.momentum(item), gradients_);
       cut_item(line, item, line.order.masters(item), weights_);
     }
   }
   const auto own = lines.find(index_of(plan.rank()));
   cut_schedule(plan, own == lines.end() ? nullptr : &own->second);
-  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    gradient_elems_ = std::max(gradient_elems_, staged(plan, plan.gradients(), gradients_[chunk]));
-    weight_elems_ = std::max(weight_elems_, staged(plan, plan.weights(), weights_[chunk]));
-  }
 }
 
 // Tiles belong to the chunk in which they begin.
 void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
                       std::vector<std::vector<Transit>>& chunks) const {
-  const Item& item = line.order.items()[number];
+  const Item& item = line.items[number];
   std::uint64_t first = 0;
   while (first < item.elems) {
     const std::uint64_t chunk = line.chunk_at(place + first);
     const std::uint64_t border = (chunk + 1) * line.per_chunk - place;
     const std::uint64_t end = std::min(item.elems, formats::align_up(border, tile_elems_));
-    add_parts(item, first, end, chunks[chunk]);
+    for (const ItemPart& part : parts_of(item, {first, end - first}))
+      chunks[chunk].push_back({part.param, part.range});
     first = end;
   }
 }
@@ -88,7 +75,7 @@ void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
 // AdamW tiles belong to the chunk of the matrix' tile before them; without any matrix, to chunks of
 // equal size.
 void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
-  const std::vector<std::uint64_t> schedule = plan.schedule();
+  const std::vector<std::uint64_t>& schedule = plan.schedule();
   visits_end_.assign(count(), schedule.size());
   std::uint64_t chunk = 0;
   for (std::size_t i = 0; i < schedule.size(); ++i) {
@@ -102,12 +89,23 @@ void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
   }
 }
 
-std::uint64_t Chunks::staged(const StatePlan& plan, const Layout& trainer,
-                             std::span<const Transit> transits) {
+std::vector<Transit> adam_ranges(const StatePlan& plan) {
+  std::vector<Transit> ranges;
+  const std::vector<Shape>& shapes = plan.gradients().tensors();
+  for (std::uint32_t param = 0; param < shapes.size(); ++param)
+    if (!plan.muon(param)) ranges.push_back({param, {0, formats::volume(shapes[param])}});
+  return ranges;
+}
+
+FlatRange staged_part(const StatePlan& plan, const Layout& trainer, const Transit& transit) {
+  if (plan.in_place(transit.param, trainer)) return {};
+  return formats::overlap(plan.own_range(transit.param), transit.range);
+}
+
+std::uint64_t staged_elems(const StatePlan& plan, const Layout& trainer,
+                           std::span<const Transit> transits) {
   std::uint64_t elems = 0;
-  for (const Transit& transit : transits)
-    if (plan.own_range(transit.param).count > 0 && !plan.in_place(transit.param, trainer))
-      elems += transit.range.count;
+  for (const Transit& transit : transits) elems += staged_part(plan, trainer, transit).count;
   return elems;
 }
 

@@ -34,22 +34,25 @@ class Chunks {
   std::span<const Transit> weights(std::size_t chunk) const { return weights_[chunk]; }
   // Behind the last visit of this rank's schedule that belongs to the chunk.
   std::size_t visits_end(std::size_t chunk) const { return visits_end_[chunk]; }
-  // The most elements that this rank stages of its own matrices, in one chunk.
-  std::uint64_t gradient_elems() const { return gradient_elems_; }
-  std::uint64_t weight_elems() const { return weight_elems_; }
 
  private:
   struct Line;
   void cut_item(const Line& line, std::size_t item, std::uint64_t place,
                 std::vector<std::vector<Transit>>& chunks) const;
   void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
-  static std::uint64_t staged(const StatePlan& plan, const Layout& trainer,
-                              std::span<const Transit> transits);
 
   std::uint64_t tile_elems_;
   std::vector<std::vector<Transit>> gradients_, weights_;  // by chunk
   std::vector<std::size_t> visits_end_;
-  std::uint64_t gradient_elems_ = 0, weight_elems_ = 0;
 };
+
+// All ranges of AdamW's parameters.
+std::vector<Transit> adam_ranges(const StatePlan& plan);
+
+// What this rank owns of a range in transit and its trainer's buffers, in the layout `trainer`, do
+// not hold: count 0 if nothing. It is staged.
+FlatRange staged_part(const StatePlan& plan, const Layout& trainer, const Transit& transit);
+std::uint64_t staged_elems(const StatePlan& plan, const Layout& trainer,
+                           std::span<const Transit> transits);
 
 }  // namespace ebb::libmuon

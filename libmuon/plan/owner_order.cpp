@@ -5,6 +5,18 @@
 
 namespace ebb::libmuon {
 
+std::vector<ItemPart> parts_of(const Item& item, FlatRange elems, std::size_t first_part) {
+  std::vector<ItemPart> parts;
+  for (const ItemPart& part : std::span(item.parts).subspan(first_part)) {
+    if (part.item_first >= elems.first + elems.count) break;
+    const FlatRange held = formats::overlap({part.item_first, part.range.count}, elems);
+    if (held.count > 0)
+      parts.push_back(
+          {part.param, {part.range.first + held.first - part.item_first, held.count}, held.first});
+  }
+  return parts;
+}
+
 void ItemPacker::add(std::uint32_t param, FlatRange range) {
   if (items_.empty() || items_.back().elems + range.count > tile_elems_) items_.emplace_back();
   Item& item = items_.back();
@@ -12,22 +24,23 @@ void ItemPacker::add(std::uint32_t param, FlatRange range) {
   item.elems += range.count;
 }
 
-OwnerOrder::OwnerOrder(std::vector<Item> items, std::uint64_t most_room)
-    : items_(std::move(items)), momentum_(items_.size()), masters_(items_.size()) {
+OwnerOrder::OwnerOrder(std::span<const Item> items, std::uint64_t most_room)
+    : momentum_(items.size()), masters_(items.size()) {
   std::uint64_t largest = 0;
-  for (const Item& item : items_) largest = std::max(largest, item.elems);
-  const bool two = items_.size() > 1 && 2 * largest <= most_room;
+  for (const Item& item : items) largest = std::max(largest, item.elems);
+  const bool two = items.size() > 1 && 2 * largest <= most_room;
   room_ = two ? 2 * largest : largest;
-  const auto place = [this](std::vector<std::uint64_t>& places, std::size_t item) {
-    places[item] = std::exchange(length_, length_ + items_[item].elems);
+  const auto place = [&](std::vector<std::uint64_t>& places, std::size_t item) {
+    places[item] = std::exchange(length_, length_ + items[item].elems);
   };
-  for (std::size_t item = 0; item < items_.size(); ++item) {
-    const bool beside = item > 0 && items_[item - 1].elems + items_[item].elems <= room_;
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    const bool beside = item > 0 && items[item - 1].elems + items[item].elems <= room_;
     if (item > 0 && !beside) place(masters_, item - 1);
     place(momentum_, item);
     if (beside) place(masters_, item - 1);
+    updates_.push_back(item % 2 == 0 ? 0 : room_ - items[item].elems);
   }
-  if (!items_.empty()) place(masters_, items_.size() - 1);
+  if (!items.empty()) place(masters_, items.size() - 1);
 }
 
 }  // namespace ebb::libmuon

@@ -6,7 +6,9 @@
 // A function of the owner's items and one number that all ranks know.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ebb/formats/layout/box.h"
@@ -26,6 +28,9 @@ struct Item {
   std::uint64_t elems = 0;
 };
 
+// The parts of an item's elements; none of them lies before its part `first_part`.
+std::vector<ItemPart> parts_of(const Item& item, FlatRange elems, std::size_t first_part = 0);
+
 // Packs an owner's matrices, in the order of the model: those that are small share an item as long
 // as one tile holds them, so that many of them do not pay a tile each.
 class ItemPacker {
@@ -42,9 +47,9 @@ class ItemPacker {
 class OwnerOrder {
  public:
   // Room for two of the largest updates, if that is at most `most_room` elements, else for one.
-  OwnerOrder(std::vector<Item> items, std::uint64_t most_room);
+  OwnerOrder(std::span<const Item> items, std::uint64_t most_room);
 
-  const std::vector<Item>& items() const { return items_; }
+  std::size_t items() const { return momentum_.size(); }
   // Of the line: momentum and masters of all items.
   std::uint64_t length() const { return length_; }
   // Where on it an item's momentum, or masters, begin.
@@ -53,13 +58,10 @@ class OwnerOrder {
 
   // Elements of all updates that are under way at once, and where an item's lies among them.
   std::uint64_t room() const { return room_; }
-  std::uint64_t update(std::size_t item) const {
-    return item % 2 == 0 ? 0 : room_ - items_[item].elems;
-  }
+  std::uint64_t update(std::size_t item) const { return updates_[item]; }
 
  private:
-  std::vector<Item> items_;
-  std::vector<std::uint64_t> momentum_, masters_;
+  std::vector<std::uint64_t> momentum_, masters_, updates_;  // by item
   std::uint64_t length_ = 0;
   std::uint64_t room_ = 0;
 };

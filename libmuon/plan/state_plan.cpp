@@ -147,6 +147,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   plan.add_muon_items(model);
   plan.add_adam_item(model);
   plan.lay_tiles();
+  plan.order_visits();
   plan.digest_ = digest_of(model, *plan.owners_, *plan.shards_, tile_bytes);
   return plan;
 }
@@ -212,12 +213,12 @@ void StatePlan::lay_tiles() {
   tiles_ = spread_between(muon_tiles, adam_tiles);
 }
 
-std::vector<std::uint64_t> StatePlan::schedule() const {
+void StatePlan::order_visits() {
   std::vector<std::uint64_t> muon_tiles, adam_tiles;
   for (std::uint64_t i = 0; i < tiles_.size(); ++i)
     (tiles_[i].kind == TileKind::adam ? adam_tiles : muon_tiles).push_back(i);
   std::ranges::sort(muon_tiles, {}, [this](std::uint64_t i) { return place(tiles_[i]); });
-  return spread_between(muon_tiles, adam_tiles);
+  schedule_ = spread_between(muon_tiles, adam_tiles);
 }
 
 std::uint64_t StatePlan::place(const TileEntry& tile) const {
@@ -227,15 +228,9 @@ std::uint64_t StatePlan::place(const TileEntry& tile) const {
 
 std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
   std::vector<Span> spans;
-  const std::uint64_t tile_end = tile.first + tile.count;
-  for (const ItemPart& part : std::span(items_[tile.item].parts).subspan(tile.first_part)) {
-    if (part.item_first >= tile_end) break;
-    const std::uint64_t first = std::max(tile.first, part.item_first);
-    const std::uint64_t end = std::min(tile_end, part.item_first + part.range.count);
-    spans.push_back({part.param,
-                     {part.range.first + (first - part.item_first), end - first},
-                     first - tile.first});
-  }
+  for (const ItemPart& part :
+       parts_of(items_[tile.item], {tile.first, tile.count}, tile.first_part))
+    spans.push_back({part.param, part.range, part.item_first - tile.first});
   return spans;
 }
 

@@ -57,11 +57,11 @@ class StatePlan {
 
   const std::vector<Item>& items() const { return items_; }
   const std::vector<TileEntry>& tiles() const { return tiles_; }
-  // Of this rank's matrices; `order().items()` are the first of items().
+  // Of this rank's matrices, which are the first of items().
   const OwnerOrder& order() const { return *order_; }
   std::uint64_t update_bytes() const { return update_bytes_; }
   // The tiles that one step visits, in that order; AdamW tiles evenly between.
-  std::vector<std::uint64_t> schedule() const;
+  const std::vector<std::uint64_t>& schedule() const { return schedule_; }
   // Where a matrix' tile lies on the line of order().
   std::uint64_t place(const TileEntry& tile) const;
 
@@ -87,6 +87,7 @@ class StatePlan {
   void add_muon_items(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
+  void order_visits();
 
   Rank rank_{};
   std::uint64_t tile_bytes_ = 0;
@@ -96,6 +97,7 @@ class StatePlan {
   std::vector<Item> items_;
   std::optional<OwnerOrder> order_;
   std::vector<TileEntry> tiles_;
+  std::vector<std::uint64_t> schedule_;
   double flops_ = 0;
   std::uint64_t adam_elems_ = 0;
   std::uint64_t digest_ = 0;

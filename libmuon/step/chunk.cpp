@@ -22,14 +22,10 @@ std::span<T> part_of(std::span<T> held, const Layout& trainer, Rank rank, const 
 
 Result<> Engine::Impl::reserve_buffers() {
   const StatePlan& plan = parts.plan;
-  for (const Transit& transit : routes.adam) {
-    const std::uint64_t own = plan.own_range(transit.param).count;
-    if (!plan.in_place(transit.param, plan.gradients())) own_gradients[transit.param].resize(own);
-    if (!plan.in_place(transit.param, plan.weights())) own_weights[transit.param].resize(own);
-  }
   EBB_TRY_ASSIGN(staged_gradients,
-                 Staging::make(plan, plan.gradients(), parts.chunks.gradient_elems()));
-  EBB_TRY_ASSIGN(staged_weights, Staging::make(plan, plan.weights(), parts.chunks.weight_elems()));
+                 Staging::make(plan, plan.gradients(), routes.adam, parts.memory.chunk_gradients));
+  EBB_TRY_ASSIGN(staged_weights,
+                 Staging::make(plan, plan.weights(), routes.adam, parts.memory.chunk_weights));
   return {};
 }
 
@@ -42,11 +38,8 @@ std::span<const float> Engine::Impl::own_gradient(const Transit& transit) {
 }
 
 std::span<float> Engine::Impl::gathered_gradient(const Transit& transit) {
-  const std::uint32_t param = transit.param;
-  if (parts.plan.in_place(param, parts.plan.gradients())) return {};
-  if (parts.plan.muon(param)) return staged_gradients->at(transit);
-  return std::span(own_gradients[param])
-      .subspan(transit.range.first - parts.plan.own_range(param).first, transit.range.count);
+  if (parts.plan.in_place(transit.param, parts.plan.gradients())) return {};
+  return staged_gradients->at(transit);
 }
 
 std::span<float> Engine::Impl::own_weight(const Transit& transit) {
@@ -55,9 +48,7 @@ std::span<float> Engine::Impl::own_weight(const Transit& transit) {
   if (plan.in_place(param, plan.weights()))
     return bound[param] ? part_of(weights[param], plan.weights(), plan.rank(), transit)
                         : std::span<float>();
-  if (plan.muon(param)) return staged_weights->at(transit);
-  return std::span(own_weights[param])
-      .subspan(transit.range.first - plan.own_range(param).first, transit.range.count);
+  return staged_weights->at(transit);
 }
 
 Result<> Engine::Impl::gradients_in(const Exchange& exchange, std::span<const Transit> transits) {
@@ -90,15 +81,19 @@ Result<> Engine::Impl::weights_out(const Exchange& exchange, std::span<const Tra
   return {};
 }
 
-// The gradients of the first chunk are there before any state moves: until then a step that failed
-// can be made again.
-Result<> Engine::Impl::begin_step() {
-  EBB_TRY(gradients_in(routes.gradients_to_shards, routes.adam));
-  staged_gradients->begin(parts.chunks.gradients(0));
-  EBB_TRY(gradients_in(routes.gradients_to_owners, parts.chunks.gradients(0)));
-  staged_weights->begin(parts.chunks.weights(0));
-  chunk = 0;
+Result<> Engine::Impl::begin_chunk() {
+  staged_gradients->begin(parts.chunks.gradients(chunk));
+  staged_weights->begin(parts.chunks.weights(chunk));
+  if (chunk == 0) EBB_TRY(gradients_in(routes.gradients_to_shards, routes.adam));
+  EBB_TRY(gradients_in(routes.gradients_to_owners, parts.chunks.gradients(chunk)));
   gradients_here = true;
+  return {};
+}
+
+Result<> Engine::Impl::end_chunk(std::size_t number) {
+  EBB_TRY(weights_out(routes.weights_from_owners, parts.chunks.weights(number)));
+  if (number + 1 == parts.chunks.count())
+    EBB_TRY(weights_out(routes.weights_from_shards, routes.adam));
   return {};
 }
 
@@ -115,12 +110,9 @@ Result<> Engine::Impl::sweep_chunk() {
 }
 
 // A chunk's weights that could not be handed out do not hold back the others' state.
-void Engine::Impl::weights_out_of_chunk() {
+void Engine::Impl::hand_out_chunk() {
   if (weights_owed) return;
-  Result<> out = weights_out(routes.weights_from_owners, parts.chunks.weights(chunk));
-  if (out && chunk + 1 == parts.chunks.count())
-    out = weights_out(routes.weights_from_shards, routes.adam);
-  if (!out)
+  if (const Result<> out = end_chunk(chunk); !out)
     weights_owed = Error{Code::state,
                          compose("the weights of step {} were not handed out to all ranks: {}",
                                  step + 1, out.error().message),
@@ -135,13 +127,8 @@ Result<> Engine::Impl::run_chunk() {
                    "open the store again: the last committed generation resumes"};
     return cause;
   };
-  if (!gradients_here) {
-    staged_gradients->begin(parts.chunks.gradients(chunk));
-    staged_weights->begin(parts.chunks.weights(chunk));
-    const auto in = gradients_in(routes.gradients_to_owners, parts.chunks.gradients(chunk));
-    if (!in) return reopen(in.error());
-    gradients_here = true;
-  }
+  if (!gradients_here)
+    if (const Result<> begun = begin_chunk(); !begun) return reopen(begun.error());
   const Result<> swept = sweep_chunk();
   const Result<std::int64_t> all_swept = ranks.agree(swept ? 1 : 0);
   if (!all_swept) return reopen(all_swept.error());
@@ -164,7 +151,7 @@ Result<> Engine::Impl::run_chunk() {
 Result<StepResult> Engine::Impl::finish_step() {
   for (; chunk < parts.chunks.count(); ++chunk) {
     EBB_TRY(run_chunk());
-    weights_out_of_chunk();
+    hand_out_chunk();
   }
   gradient_given.assign(gradient_given.size(), false);
   ++step;
@@ -177,14 +164,13 @@ Result<StepResult> Engine::Impl::finish_step() {
 Result<> Engine::Impl::install() {
   const auto hand_out = [this](std::size_t looked_at, const Result<>& looked) -> Result<> {
     EBB_TRY(agree_all(looked, "reading its weights"));
-    EBB_TRY(weights_out(routes.weights_from_owners, parts.chunks.weights(looked_at)));
+    EBB_TRY(end_chunk(looked_at));
     if (looked_at + 1 < parts.chunks.count())
       staged_weights->begin(parts.chunks.weights(looked_at + 1));
     return {};
   };
   staged_weights->begin(parts.chunks.weights(0));
   EBB_TRY(sweep->look(hand_out));
-  EBB_TRY(weights_out(routes.weights_from_shards, routes.adam));
   weights_owed.reset();
   return {};
 }

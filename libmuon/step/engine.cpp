@@ -16,20 +16,33 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   return formats::align_up(encode(manifest).size() + kMostBlobBytes, 4096);
 }
 
-// What is gathered of AdamW ranges (or kept for sending) because the trainer's own buffer does not
-// hold it.
-std::uint64_t staged_bytes(const StatePlan& plan, const Layout& trainer) {
-  std::uint64_t elems = 0;
-  for (std::uint32_t i = 0; i < trainer.tensors().size(); ++i)
-    if (!plan.muon(i) && !plan.in_place(i, trainer)) elems += plan.own_range(i).count;
-  return elems * sizeof(float);
+// What this rank takes beside tiles.
+Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan,
+                           const Chunks& chunks) {
+  Memory memory{.workspace = Sweep::workspace_bytes(config.model, plan, config.threads)};
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+    memory.chunk_gradients = std::max(
+        memory.chunk_gradients, staged_elems(plan, plan.gradients(), chunks.gradients(chunk)));
+    memory.chunk_weights =
+        std::max(memory.chunk_weights, staged_elems(plan, plan.weights(), chunks.weights(chunk)));
+  }
+  const std::vector<Transit> adam = adam_ranges(plan);
+  memory.gradients =
+      (memory.chunk_gradients + staged_elems(plan, plan.gradients(), adam)) * sizeof(float);
+  memory.weights =
+      (memory.chunk_weights + staged_elems(plan, plan.weights(), adam)) * sizeof(float);
+  return memory;
+}
+
+std::uint64_t least_budget(const EngineConfig& config, const StatePlan& plan,
+                           std::uint64_t beside_tiles) {
+  return beside_tiles + (plan.tiles().empty() ? 0 : config.tile_bytes);
 }
 
 // What the budget leaves for tiles. Code::no_memory names the smallest that works.
 Result<libswap::TileBudget> divide(const EngineConfig& config, const StatePlan& plan,
                                    std::uint64_t beside_tiles) {
-  const std::uint64_t least =
-      beside_tiles + std::min<std::uint64_t>(plan.tiles().size(), 1) * config.tile_bytes;
+  const std::uint64_t least = least_budget(config, plan, beside_tiles);
   if (config.budget_bytes < least)
     return Error{
         Code::no_memory,
@@ -47,7 +60,7 @@ struct Paged {
 };
 
 Paged paged_tiles(const StatePlan& plan, const libswap::TileBudget& budget) {
-  const auto schedule = plan.schedule();
+  const auto& schedule = plan.schedule();
   Paged paged;
   for (std::uint64_t i = 0; i < schedule.size(); ++i) {
     if (budget.stays(i, schedule.size())) continue;
@@ -94,10 +107,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
                                .layout_digest = plan.digest()};
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);
-  const Memory memory{
-      .workspace = Sweep::workspace_bytes(config.model, plan, config.threads),
-      .gradients = chunks.gradient_elems() * sizeof(float) + staged_bytes(plan, plan.gradients()),
-      .weights = chunks.weight_elems() * sizeof(float) + staged_bytes(plan, plan.weights())};
+  const Memory memory = memory_beside_tiles(config, plan, chunks);
   EBB_TRY_ASSIGN(const auto split, divide(config, plan, memory.total()));
   return Prepared{std::move(plan), split, std::move(chunks), memory, store};
 }
@@ -115,14 +125,14 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   result.gradient_bytes = parts.memory.gradients;
   result.weight_bytes = parts.memory.weights;
   result.memory_bytes = result.frame_bytes + parts.memory.total();
-  result.least_budget_bytes = parts.memory.total() + config.tile_bytes;
+  result.least_budget_bytes = least_budget(config, plan, parts.memory.total());
   const Chunks& chunks = parts.chunks;
   result.chunks = chunks.count();
   result.disk_bytes = libswap::Store::disk_bytes(parts.store);
   result.step_read_bytes = paged.all * config.tile_bytes;
   result.step_written_bytes = paged.all * config.tile_bytes;
   result.install_read_bytes = paged.with_weights * config.tile_bytes;
-  const Routes routes(config.model, plan);
+  const Routes routes(plan);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
     result.step_sent_bytes += routes.gradients_to_owners.sent_bytes(chunks.gradients(chunk)) +
                               routes.weights_from_owners.sent_bytes(chunks.weights(chunk));
@@ -133,14 +143,12 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   return result;
 }
 
-Routes::Routes(const ModelSpec& model, const StatePlan& plan)
+Routes::Routes(const StatePlan& plan)
     : gradients_to_owners(plan.gradients(), plan.owners(), plan.rank()),
       weights_from_owners(plan.owners(), plan.weights(), plan.rank()),
       gradients_to_shards(plan.gradients(), plan.shards(), plan.rank()),
-      weights_from_shards(plan.shards(), plan.weights(), plan.rank()) {
-  for (std::uint32_t i = 0; i < model.params.size(); ++i)
-    if (!plan.muon(i)) adam.push_back({i, {0, formats::volume(model.params[i].shape)}});
-}
+      weights_from_shards(plan.shards(), plan.weights(), plan.rank()),
+      adam(adam_ranges(plan)) {}
 
 Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
                    libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
@@ -150,15 +158,13 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       io(queue),
       directory(swap_directory),
       parts(std::move(prepared)),
-      routes(config.model, parts.plan),
+      routes(parts.plan),
       computing(std::move(own_pool)),
       pool(*computing),
       gradients(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
       weights(engine_config.model.params.size()),
-      bound(engine_config.model.params.size(), false),
-      own_gradients(engine_config.model.params.size()),
-      own_weights(engine_config.model.params.size()) {}
+      bound(engine_config.model.params.size(), false) {}
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;

@@ -32,7 +32,9 @@ constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return 
 
 // What the budget holds beside tiles.
 struct Memory {
-  std::uint64_t workspace = 0, gradients = 0, weights = 0;  // bytes
+  std::uint64_t workspace = 0;                           // bytes
+  std::uint64_t chunk_gradients = 0, chunk_weights = 0;  // elements staged of the largest chunk
+  std::uint64_t gradients = 0, weights = 0;              // bytes of all that is staged
   std::uint64_t total() const { return workspace + gradients + weights; }
 };
 
@@ -65,7 +67,7 @@ struct PendingSnapshot {
 // Where gradients and new weights travel: matrices to and from their owners, chunk by chunk, and
 // AdamW ranges to and from their shards, whole.
 struct Routes {
-  Routes(const ModelSpec& model, const StatePlan& plan);
+  explicit Routes(const StatePlan& plan);
   Exchange gradients_to_owners, weights_from_owners;
   Exchange gradients_to_shards, weights_from_shards;
   std::vector<Transit> adam;
@@ -110,12 +112,15 @@ struct Engine::Impl {
   Result<StepResult> check_step(const StepArgs& args);
   Result<> gradients_in(const Exchange& exchange, std::span<const Transit> transits);
   Result<> weights_out(const Exchange& exchange, std::span<const Transit> transits);
-  Result<> begin_step();
+  // Gradients of a chunk, on all ranks, and AdamW's with the first.
+  Result<> begin_chunk();
+  // Weights of a chunk, on all ranks, and AdamW's with the last.
+  Result<> end_chunk(std::size_t number);
   // Chunk after chunk; what it answers when it was cut, another call of it can mend.
   Result<StepResult> finish_step();
   Result<> run_chunk();
   Result<> sweep_chunk();
-  void weights_out_of_chunk();
+  void hand_out_chunk();
   // Of a range that this rank owns: the gathered copy, or its part of the trainer's buffer.
   std::span<const float> own_gradient(const Transit& transit);
   std::span<float> gathered_gradient(const Transit& transit);  // empty: the trainer's holds it
@@ -161,10 +166,8 @@ struct Engine::Impl {
   std::vector<bool> gradient_given;
   std::vector<std::span<float>> weights;  // per parameter, as bound
   std::vector<bool> bound;
-  // Of matrices, a chunk at a time; of AdamW ranges, by parameter. What the trainer's buffers hold
-  // lies nowhere else.
+  // What the trainer's buffers hold lies nowhere else.
   std::optional<Staging> staged_gradients, staged_weights;
-  std::vector<std::vector<float>> own_gradients, own_weights;
   std::vector<formats::native::Blob> blobs;
   std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
   std::optional<Error> stopped;       // a step was cut on some rank by an I/O error

@@ -6,12 +6,6 @@
 namespace ebb::libmuon {
 namespace {
 
-FlatRange overlap(FlatRange a, FlatRange b) {
-  const std::uint64_t first = std::max(a.first, b.first);
-  const std::uint64_t end = std::min(a.first + a.count, b.first + b.count);
-  return end > first ? FlatRange{first, end - first} : FlatRange{};
-}
-
 bool replicated(const Layout& layout) { return layout.spec().policy == Policy::replicated; }
 
 // The most that one rank holds of a run of `count` elements of a tensor.

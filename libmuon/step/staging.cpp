@@ -5,22 +5,27 @@ namespace ebb::libmuon {
 Staging::Staging(const StatePlan& plan, const Layout& trainer)
     : plan_(&plan), trainer_(&trainer), places_(trainer.tensors().size()) {}
 
-Result<Staging> Staging::make(const StatePlan& plan, const Layout& trainer, std::uint64_t elems) {
+Result<Staging> Staging::make(const StatePlan& plan, const Layout& trainer,
+                              std::span<const Transit> lasting, std::uint64_t chunk_elems) {
   Staging staging(plan, trainer);
-  EBB_TRY_ASSIGN(staging.memory_, libswap::AlignedBuffer::allocate(elems * sizeof(float)));
+  staging.lasting_ = staging.lay(lasting, 0);
+  EBB_TRY_ASSIGN(staging.memory_, libswap::AlignedBuffer::allocate(
+                                      (staging.lasting_ + chunk_elems) * sizeof(float)));
   return staging;
 }
 
-void Staging::begin(std::span<const Transit> transits) {
-  std::uint64_t used = 0;
+// Places behind the first `used` elements. Returns how many are used then.
+std::uint64_t Staging::lay(std::span<const Transit> transits, std::uint64_t used) {
   for (const Transit& transit : transits) {
-    places_[transit.param] = {};
-    if (plan_->own_range(transit.param).count == 0 || plan_->in_place(transit.param, *trainer_))
-      continue;
-    places_[transit.param] = {transit.range, used};
-    used += transit.range.count;
+    const FlatRange part = staged_part(*plan_, *trainer_, transit);
+    places_[transit.param] = {part, used};
+    used += part.count;
   }
-  EBB_CHECK(used * sizeof(float) <= memory_.size());
+  return used;
+}
+
+void Staging::begin(std::span<const Transit> transits) {
+  EBB_CHECK(lay(transits, lasting_) * sizeof(float) <= memory_.size());
 }
 
 std::span<float> Staging::at(const Transit& transit) {

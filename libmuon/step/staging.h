@@ -1,5 +1,5 @@
-// Staging: room for the gradients or new weights of one chunk that the trainer's own buffers do not
-// hold. Allocated once.
+// Staging: room for gradients or new weights on their way that the trainer's own buffers do not
+// hold: those of one chunk, and those of AdamW ranges, which last. Allocated once.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,14 @@ namespace ebb::libmuon {
 
 class Staging {
  public:
-  // `trainer`: the layout of the trainer's buffers. Both are borrowed.
-  static Result<Staging> make(const StatePlan& plan, const Layout& trainer, std::uint64_t elems);
+  // `trainer`: the layout of the trainer's buffers. Both are borrowed. `lasting`: what has a place
+  // at all times; `chunk_elems`: the most of a chunk.
+  static Result<Staging> make(const StatePlan& plan, const Layout& trainer,
+                              std::span<const Transit> lasting, std::uint64_t chunk_elems);
 
-  // The chunk that follows: of its ranges those that this rank owns and `trainer` does not hold.
+  // The chunk that follows, of other parameters than those that last.
   void begin(std::span<const Transit> transits);
-  // REQUIRES: inside a range of this chunk that is staged.
+  // REQUIRES: inside a range that has its place here (staged_part).
   std::span<float> at(const Transit& transit);
 
  private:
@@ -27,10 +29,12 @@ class Staging {
     std::uint64_t first = 0;  // in `memory_`, in elements
   };
   Staging(const StatePlan& plan, const Layout& trainer);
+  std::uint64_t lay(std::span<const Transit> transits, std::uint64_t used);
 
   const StatePlan* plan_;
   const Layout* trainer_;
-  std::vector<Place> places_;  // by parameter, of the present chunk
+  std::vector<Place> places_;  // by parameter
+  std::uint64_t lasting_ = 0;  // elements
   libswap::AlignedBuffer memory_;
 };
 

@@ -133,7 +133,10 @@ Result<StepResult> Engine::step(const StepArgs& args) {
     self.gradient_given.assign(self.gradient_given.size(), false);
     ++self.stats.steps;
   } else {
-    EBB_TRY(self.begin_step());
+    // The first chunk's gradients are there before any state moves: until then a step that failed
+    // can be made again.
+    self.chunk = 0;
+    EBB_TRY(self.begin_chunk());
     self.sweep->begin_update(self.step + 1, static_cast<float>(args.inv_scale * self.running.clip));
     EBB_TRY(self.finish_step());
   }

@@ -33,11 +33,11 @@ void in_ranges(libswap::Pool& pool, std::uint64_t count, const Job& job) {
 std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan,
                       std::uint64_t (*bytes)(std::uint64_t rows, std::uint64_t cols)) {
   std::uint64_t most = 0;
-  for (const Item& item : plan.order().items())
-    for (const ItemPart& part : item.parts) {
-      const Shape& shape = model.params[part.param].shape;
-      most = std::max(most, bytes(shape[0], shape[1]));
-    }
+  for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+    if (!plan.muon(param) || plan.own_range(param).count == 0) continue;
+    const Shape& shape = model.params[param].shape;
+    most = std::max(most, bytes(shape[0], shape[1]));
+  }
   return most;
 }
 
@@ -68,7 +68,7 @@ Sweep::~Sweep() {
 Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, const libswap::TileBudget& budget,
                                            Ports ports) {
   std::unique_ptr<Sweep> sweep(new Sweep(parts, std::move(ports)));
-  const auto schedule = parts.plan.schedule();
+  const auto& schedule = parts.plan.schedule();
   EBB_TRY_ASSIGN(sweep->cache_,
                  TileCache::open(parts.io, parts.store, parts.pool, budget, schedule, parts.trace));
   sweep->updates_ = std::make_unique<Stream>(
@@ -96,7 +96,7 @@ Result<> Sweep::create(std::uint64_t step,
 // The tiles with weights, in the order of the schedule: chunks of weights are those of a step.
 Result<> Sweep::look(
     const std::function<Result<>(std::size_t chunk, const Result<>& looked)>& out) {
-  const auto schedule = parts_.plan.schedule();
+  const auto& schedule = parts_.plan.schedule();
   std::vector<std::uint64_t> tiles;
   std::vector<std::size_t> ends;  // by chunk
   for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk) {
@@ -158,8 +158,8 @@ const Spec& Sweep::spec_of(std::uint32_t param) const {
 }
 
 std::span<float> Sweep::update_of(std::uint32_t item) {
-  const OwnerOrder& order = parts_.plan.order();
-  return floats(room_.bytes()).subspan(order.update(item), order.items()[item].elems);
+  return floats(room_.bytes())
+      .subspan(parts_.plan.order().update(item), parts_.plan.items()[item].elems);
 }
 
 void Sweep::momentum(const TileEntry& entry, std::span<float> tile) {

@@ -118,10 +118,13 @@ TEST(Chunks, BringWhatTheVisitsOfTheChunkNeed) {
 TEST(Chunks, StageNoMoreThanTheirSizeAndATile) {
   for_all_cases([](const Case& c) {
     for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
-      const Chunks chunks(plan_of(c, rank), c.chunk_bytes);
-      const std::uint64_t bytes = (chunks.gradient_elems() + chunks.weight_elems()) * 4;
-      // The most of both need not come in one chunk.
-      EXPECT_LE(bytes, 2 * (c.chunk_bytes + c.tile_bytes));
+      const StatePlan plan = plan_of(c, rank);
+      const Chunks chunks(plan, c.chunk_bytes);
+      for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+        const std::uint64_t elems = staged_elems(plan, plan.gradients(), chunks.gradients(chunk)) +
+                                    staged_elems(plan, plan.weights(), chunks.weights(chunk));
+        EXPECT_LE(elems * sizeof(float), c.chunk_bytes + 2 * c.tile_bytes) << "chunk " << chunk;
+      }
     }
   });
 }
