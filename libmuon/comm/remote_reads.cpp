@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "ebb/libswap/sys/thread.h"
+#include "ebb/libmuon/comm/together.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -162,25 +162,16 @@ void RemoteReads::close(const Error& why) {
 
 Result<> RemoteReads::run(Communicator& ranks, std::string_view doing,
                           const std::function<Result<>()>& work) {
-  if (ranks.world() == 1) return libswap::agree_all(ranks, work(), doing);
   {
     const libswap::MutexLock lock(mutex_);
     finished_ = false;
   }
-  Result<> mine;
-  auto thread = libswap::start_thread([&] {
-    mine = work();
-    finish();
-  });
-  if (!thread) finish();
-  const Result<> served = serve(ranks);
-  if (!served) close(served.error());
-  if (thread)
-    thread->join();
-  else
-    mine = std::move(thread).error();
-  EBB_TRY(served);
-  return libswap::agree_all(ranks, mine, doing);
+  const auto meet = [&]() -> Result<> {
+    Result<> served = serve(ranks);
+    if (!served) close(served.error());
+    return served;
+  };
+  return together(ranks, doing, work, {.meet = meet, .ended = [this] { finish(); }});
 }
 
 // Meets the others until all have finished.

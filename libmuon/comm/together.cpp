@@ -42,16 +42,23 @@ Result<> meet_until(Communicator& ranks, Finished& finished) {
 
 Result<> together(Communicator& ranks, std::string_view doing,
                   const std::function<Result<>()>& work) {
-  if (ranks.world() == 1 || ranks.limit().count() == 0)
-    return libswap::agree_all(ranks, work(), doing);
+  if (ranks.limit().count() == 0) return libswap::agree_all(ranks, work(), doing);
   Finished finished;
+  return together(
+      ranks, doing, work,
+      {.meet = [&] { return meet_until(ranks, finished); }, .ended = [&] { finished.set(); }});
+}
+
+Result<> together(Communicator& ranks, std::string_view doing,
+                  const std::function<Result<>()>& work, const Meanwhile& meanwhile) {
+  if (ranks.world() == 1) return libswap::agree_all(ranks, work(), doing);
   Result<> mine;
   auto thread = libswap::start_thread([&] {
     mine = work();
-    finished.set();
+    meanwhile.ended();
   });
-  if (!thread) finished.set();
-  const Result<> met = meet_until(ranks, finished);
+  if (!thread) meanwhile.ended();
+  const Result<> met = meanwhile.meet();
   if (thread)
     thread->join();
   else

@@ -14,4 +14,14 @@ namespace ebb::libmuon {
 Result<> together(Communicator& ranks, std::string_view doing,
                   const std::function<Result<>()>& work);
 
+// The same where what the ranks do meanwhile is the caller's: `meanwhile`, on the calling thread,
+// returns when all ranks' work has ended or they cannot meet any more; `ended` tells it so of this
+// rank's.
+struct Meanwhile {
+  std::function<Result<>()> meet;
+  std::function<void()> ended;
+};
+Result<> together(Communicator& ranks, std::string_view doing,
+                  const std::function<Result<>()>& work, const Meanwhile& meanwhile);
+
 }  // namespace ebb::libmuon
