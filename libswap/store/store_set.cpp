@@ -8,6 +8,7 @@
 #include "ebb/formats/native/store_files.h"
 #include "ebb/libswap/store/found_stores.h"
 #include "ebb/libswap/store/what_is_lost.h"
+#include "ebb/libswap/sys/file_lock.h"
 #include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
@@ -145,6 +146,12 @@ struct SwapDirectory::Impl {
   Result<> find_current(Ranks& ranks);
   Result<> remove(const std::vector<Uuid>& stores);
   Result<> remove_store(const Uuid& store);
+  // The file system under this directory, asked by its leader; nothing on other ranks.
+  struct Disk {
+    std::string name;  // the same for the same one, whoever asks
+    std::int64_t free = 0;
+  };
+  Result<Disk> ask_disk(const Ranks& ranks) const;
   bool leads(const Ranks& ranks) const { return ranks.rank() == leader; }
   Part part_of(const Ranks& ranks) const { return leads(ranks) ? Part::looks : Part::listens; }
   fs::path path_of(const Uuid& store) const {
@@ -277,6 +284,14 @@ Result<> SwapDirectory::Impl::clear_leftovers() {
   return {};
 }
 
+Result<SwapDirectory::Impl::Disk> SwapDirectory::Impl::ask_disk(const Ranks& ranks) const {
+  if (!leads(ranks)) return Disk{};
+  EBB_TRY_ASSIGN(const FileInfo info, io.backend().info(*lock_file));
+  EBB_TRY_ASSIGN(const std::uint64_t free, io.backend().free_bytes(path));
+  return Disk{compose("{} {}", boot_id(), info.device),
+              static_cast<std::int64_t>(std::min(free, kMostBytes))};
+}
+
 const fs::path& SwapDirectory::path() const { return impl_->path; }
 
 std::optional<SwapDirectory::Entry> SwapDirectory::current() const {
@@ -298,26 +313,32 @@ Result<SwapDirectory::Entry> SwapDirectory::fresh(Ranks& ranks) {
   return entry;
 }
 
+// All are asked before any rank reserves: a later look might see what a rank has taken since.
 Result<> SwapDirectory::check_space(Ranks& ranks, std::uint64_t mine) const {
+  const auto asked = impl_->ask_disk(ranks);
+  EBB_TRY(agree_all(ranks, asked ? Result<>() : asked.error(), "asking for the free space"));
+  EBB_TRY_ASSIGN(const auto disks, gather(ranks, formats::view_of(asked->name)));
+  // Both by the rank that leads in the directory.
   const std::size_t leader = index_of(impl_->leader);
   std::vector<std::int64_t> needed(ranks.world(), 0), free(ranks.world(), 0);
   needed[leader] = static_cast<std::int64_t>(mine);
+  free[index_of(ranks.rank())] = asked->free;
   EBB_TRY(ranks.sum(needed));
-  Result<> asked;
-  if (impl_->leads(ranks)) {
-    const auto answer = impl_->io.backend().free_bytes(path());
-    if (answer)
-      free[leader] = static_cast<std::int64_t>(std::min(*answer, kMostBytes));
-    else
-      asked = answer.error();
-  }
-  EBB_TRY(agree_all(ranks, asked, "asking for the free space"));
   EBB_TRY(ranks.sum(free));
+  std::int64_t together = 0;
+  std::size_t others = 0;
+  for (std::size_t rank = 0; rank < disks.size(); ++rank) {
+    if (disks[rank] != disks[leader]) continue;
+    together += needed[rank];
+    others += rank == leader ? 0 : 1;
+  }
   Result<> fits;
-  if (needed[leader] > free[leader])
+  if (together > free[leader])
     fits = Error{Code::no_space,
-                 compose("{}: the store needs {} bytes, {} are free", path().string(),
-                         needed[leader], free[leader]),
+                 compose("{}: the store needs {} bytes{}, {} are free", path().string(), together,
+                         others == 0 ? std::string()
+                                     : compose(" here and in {} more on this file system", others),
+                         free[leader]),
                  "name another directory, or use fewer slots"};
   return agree_all(ranks, fits, "asking for the free space");
 }

@@ -47,9 +47,8 @@ class SwapDirectory {
 
   // [C] A new store's name, drawn by rank 0 and kept until adopt() or discard().
   Result<Entry> fresh(Ranks& ranks);
-  // [C] Code::no_space where the ranks that share a directory need more than it has, together.
-  // `mine`: this rank's share. Each directory is asked once: a second one might see what a rank has
-  // reserved since.
+  // [C] Code::no_space where the ranks whose directories lie on one file system need more than it
+  // has, together. `mine`: this rank's share.
   Result<> check_space(Ranks& ranks, std::uint64_t mine) const;
   // [C] The fresh store could not be made or filled: what lies of it goes, and the next fresh()
   // draws another name. REQUIRES: this rank has closed its part.

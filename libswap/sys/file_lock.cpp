@@ -43,11 +43,6 @@ std::string start_time(const std::string& pid) {
   return at == std::string::npos ? "0" : first_word(std::string_view(stat).substr(at + 1));
 }
 
-std::string boot_id() {
-  const std::string boot = first_word(read_start("/proc/sys/kernel/random/boot_id"));
-  return boot.empty() ? "unknown" : boot;
-}
-
 std::string record_of(const std::string& pid) {
   return compose("{} {} {}\n", pid, start_time(pid), boot_id());
 }
@@ -85,6 +80,11 @@ Error held(const std::string& path, const std::string& record) {
 }
 
 }  // namespace
+
+std::string boot_id() {
+  const std::string boot = first_word(read_start("/proc/sys/kernel/random/boot_id"));
+  return boot.empty() ? "unknown" : boot;
+}
 
 Result<> lock_file(int descriptor, const std::string& path) {
   for (int attempt = 1; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0; ++attempt) {

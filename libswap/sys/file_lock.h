@@ -11,6 +11,9 @@
 
 namespace ebb::libswap {
 
+// Of this machine, since it was started: what processes compare to know whether they share one.
+std::string boot_id();
+
 // REQUIRES: `descriptor` is open for reading and writing, without O_DIRECT. Waits up to 0.3 s,
 // because the kernel may hold a killed process's files for a moment. Code::busy names the holder.
 // That the record could not be written (a full disk) is no failure: it is for messages only.

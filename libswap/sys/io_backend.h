@@ -39,6 +39,7 @@ struct FileInfo {
   std::uint32_t alignment = 4096;  // of offsets, sizes and memory when direct
   bool in_memory = false;          // tmpfs: nothing of it survives a power loss
   bool named = true;               // false: its last name was removed
+  std::uint64_t device = 0;        // the file system's number, on this machine
 };
 
 struct RawOp {

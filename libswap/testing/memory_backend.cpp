@@ -5,6 +5,7 @@
 
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/testing/memory_disk.h"
 
 namespace ebb::libswap {
@@ -109,7 +110,9 @@ Result<> MemoryBackend::close(FileId file) {
 Result<FileInfo> MemoryBackend::info(FileId file) {
   const MutexLock lock(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
-  return FileInfo{open->node->file.size(), open->options.direct != Direct::off, kMemoryBlock};
+  FileInfo info{open->node->file.size(), open->options.direct != Direct::off, kMemoryBlock};
+  info.device = reinterpret_cast<std::uintptr_t>(&state_) ^ process_id() << 48;
+  return info;
 }
 
 std::string MemoryBackend::path_of(FileId file) const {

@@ -181,6 +181,30 @@ TEST(EngineFaults, ADiskThatHoldsTheStoreOnceIsLargeEnoughHoweverLateARankIs) {
   }
 }
 
+// Each of the two would fit alone.
+TEST(EngineFaults, DirectoriesOnOneFileSystemAreAskedForRoomTogether) {
+  std::uint64_t needed = 0;
+  for (const std::uint32_t rank : {0u, 1u})
+    needed += (*libmuon::Engine::plan(config_with(kMuch), Rank{rank})).disk_bytes;
+  const auto open_on = [](std::uint64_t bytes) {
+    World world(libswap::make_memory_backend(libswap::MemoryDisk::create(bytes)), "/both", 2);
+    return world.run([&](Communicator& ranks) -> Result<> {
+      const std::string mine = ranks.rank() == Rank{0} ? "/first" : "/second";
+      EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(world.io(), mine, ranks));
+      EBB_TRY(RankEngine::open(world.io(), *swap, ranks, config_with(kMuch)));
+      return {};
+    });
+  };
+  expect_well(open_on(needed * 13 / 10));
+  for (const auto& refused : open_on(needed * 9 / 10)) {
+    expect_error(refused, Code::no_space, "a disk that is too small");
+    EXPECT_NE(refused.error().message.find(compose(
+                  "needs {} bytes here and in 1 more on this file system", needed)),
+              std::string::npos)
+        << refused.error().message;
+  }
+}
+
 TEST(EngineFaults, AThreadThatCannotStartIsAnErrorAndTheNextSnapshotWorks) {
   FailingWorld failing;
   std::optional<NoThreads> none;
