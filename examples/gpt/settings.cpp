@@ -1,9 +1,11 @@
 #include "examples/gpt/settings.h"
 
+#include <algorithm>
 #include <array>
 
 #include "ebb/formats/registry.h"
 #include "examples/gpt/batches.h"
+#include "tools/cli/paths.h"
 
 namespace ebb::gpt {
 namespace {
@@ -14,9 +16,12 @@ using tools::FlagType;
 constexpr std::array kFlags = {
     Flag{.name = "swap",
          .type = FlagType::text,
-         .metavar = "DIR",
+         .metavar = "DIR...",
          .group = "state",
-         .line = "where optimizer state lives; a store found there is resumed (required)"},
+         .line = "where optimizer state lives; a store found there is resumed (required)",
+         .more = "Several directories are shared out to the ranks in turn, as many as there are "
+                 "disks. A run on other ranks names all directories of the one before.",
+         .repeat = tools::Repeat::list},
     Flag{.name = "budget",
          .type = FlagType::text,
          .metavar = "SIZE",
@@ -130,7 +135,12 @@ const tools::Program& train_program() { return kProgram; }
 Result<Settings> settings_from(const tools::Arguments& arguments) {
   Settings settings;
   if (!arguments.has("swap")) return usage("--swap DIR is missing: where state is to live");
-  settings.swap = *arguments.text("swap");
+  for (const std::string& directory : arguments.texts("swap")) {
+    const auto path = tools::trimmed(directory);
+    if (std::ranges::find(settings.swap, path) != settings.swap.end())
+      return usage(compose("--swap {}: named twice", directory));
+    settings.swap.push_back(path);
+  }
   const std::uint64_t ranks = arguments.count("ranks").value_or(settings.ranks);
   EBB_TRY(check_ranks(ranks));
   settings.ranks = static_cast<std::uint32_t>(ranks);
@@ -151,6 +161,11 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
   settings.json = arguments.text("json");
   if (arguments.has("quiet")) settings.texts = Report::off;
   if (arguments.has("print-pid")) settings.print_pid = Report::on;
+  if (settings.exported && settings.swap.size() > 1) {
+    Error error = usage("--export reads one directory, --swap names several");
+    error.hint = "gpt-train --ranks 1 --swap NEW DIR... brings what lies in all of them into NEW";
+    return error;
+  }
   return settings;
 }
 

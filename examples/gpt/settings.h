@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ebb/formats/core/result.h"
 #include "tools/cli/arguments.h"
@@ -30,7 +31,7 @@ enum class Report : std::uint8_t { off, on };
 
 struct Settings {
   std::optional<std::filesystem::path> text;  // none: the licence texts
-  std::filesystem::path swap;
+  std::vector<std::filesystem::path> swap;    // of the ranks in turn (swap_directories.h)
   std::uint32_t ranks = 4;
   std::uint64_t steps = 150;
   Budget budget;

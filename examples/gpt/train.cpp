@@ -4,14 +4,12 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <thread>
 
-#include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libswap/sys/process.h"
-#include "ebb/libswap/sys/thread.h"
 #include "examples/gpt/batches.h"
 #include "examples/gpt/layers.h"
 #include "examples/gpt/loss.h"
+#include "examples/gpt/rank_threads.h"
 #include "examples/gpt/reduce.h"
 #include "examples/gpt/setup.h"
 
@@ -99,8 +97,9 @@ Result<> RankTrainer::open() {
     const std::uint64_t first = run_.model.parameters[param].first + range.first;
     std::copy_n(initial.begin() + static_cast<std::ptrdiff_t>(first), range.count, into.begin());
   };
-  EBB_TRY_ASSIGN(engine_, Engine::open(run_.engines[formats::index_of(ranks_.rank())], ranks_,
-                                       run_.io, run_.swap, part_of_initial, run_.resume_from));
+  const std::size_t me = formats::index_of(ranks_.rank());
+  EBB_TRY_ASSIGN(engine_, Engine::open(run_.engines[me], ranks_, run_.io, *run_.swap[me],
+                                       part_of_initial, run_.resume_from));
   for (std::uint32_t i = 0; i < run_.model.parameters.size(); ++i) {
     const Parameter& parameter = run_.model.parameters[i];
     EBB_TRY(
@@ -253,10 +252,10 @@ void RankTrainer::report_progress(const StepTimes& times) {
 }
 
 // Rank 0's view, with what only the others know.
-Outcome together(std::vector<Result<Outcome>>& outcomes) {
-  Outcome all = std::move(*outcomes[0]);
+Outcome together(std::vector<Outcome>& outcomes) {
+  Outcome all = std::move(outcomes[0]);
   for (std::size_t rank = 1; rank < outcomes.size(); ++rank) {
-    const Outcome& other = *outcomes[rank];
+    const Outcome& other = outcomes[rank];
     all.engines.push_back(other.engines.front());
     all.longest_snapshot_stall_s =
         std::max(all.longest_snapshot_stall_s, other.longest_snapshot_stall_s);
@@ -267,29 +266,13 @@ Outcome together(std::vector<Result<Outcome>>& outcomes) {
 }  // namespace
 
 Result<Outcome> train(const Run& run) {
-  auto ranks = libmuon::make_thread_ranks(run.settings.ranks);
   std::atomic<bool> exported = false;
-  std::vector<Result<Outcome>> outcomes(ranks.size(), Outcome());
-  std::vector<std::thread> threads;
-  std::optional<Error> not_started;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    auto thread = libswap::start_thread([&, rank] {
-      outcomes[rank] = RankTrainer(run, *ranks[rank], exported).run();
-      if (!outcomes[rank]) ranks[rank]->abort();  // nobody waits for this rank
-    });
-    if (!thread) {
-      not_started = std::move(thread).error();
-      ranks[rank]->abort();
-      break;
-    }
-    threads.push_back(std::move(*thread));
-  }
-  for (std::thread& thread : threads) thread.join();
-  if (not_started) return *not_started;
-  const Error* first = nullptr;
-  for (const Result<Outcome>& outcome : outcomes)
-    if (!outcome && (first == nullptr || first->code == Code::peer)) first = &outcome.error();
-  if (first != nullptr) return *first;
+  std::vector<Outcome> outcomes(run.settings.ranks);
+  EBB_TRY(on_rank_threads(run.settings.ranks, [&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(outcomes[formats::index_of(ranks.rank())],
+                   RankTrainer(run, ranks, exported).run());
+    return {};
+  }));
   return together(outcomes);
 }
 

@@ -12,6 +12,7 @@
 #include "examples/gpt/export.h"
 #include "examples/gpt/model.h"
 #include "examples/gpt/settings.h"
+#include "examples/gpt/swap_directories.h"
 #include "examples/gpt/text.h"
 
 namespace ebb::gpt {
@@ -23,7 +24,7 @@ struct Run {
   const Corpus& corpus;
   const std::vector<libmuon::EngineConfig>& engines;  // one a rank
   libswap::IoQueue& io;
-  libswap::SwapDirectory& swap;
+  const SwapDirectories& swap;
   const Checkpoint* resume_from;                // null: none
   const std::atomic<bool>& stop;                // the user asked to stop
   std::function<void(const std::string&)> say;  // one line of progress; called by rank 0

@@ -92,17 +92,17 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   if (settings.trace) trace.emplace();
   EBB_TRY_ASSIGN(const auto engines, engine_configs(settings, model, trace ? &*trace : nullptr));
   EBB_TRY_ASSIGN(const Predicted predicted, predict(engines, model, corpus));
-  EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, settings.swap));
+  EBB_TRY_ASSIGN(const auto swap, open_swap(*io, settings.swap, settings.ranks));
   EBB_TRY_ASSIGN(const auto source, open_source(settings));
 
   Facts facts{settings, model, corpus, predicted};
   facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
-  if (const auto probed = predict_seconds(engines, *io, settings.swap, facts); !probed)
+  if (const auto probed = predict_seconds(engines, *io, settings.swap.front(), facts); !probed)
     say("note: no time is predicted: " + probed.error().message);
-  if (swap->current()) facts.predicted_create_s.reset();
+  if (swap.front()->current()) facts.predicted_create_s.reset();
   if (settings.texts == Report::on) console.print(plan_text(facts));
 
-  const Run run{settings, model, corpus, engines, *io, *swap, source.get(), tools::stop_requested(),
+  const Run run{settings, model, corpus, engines, *io, swap, source.get(), tools::stop_requested(),
                 say};
   EBB_TRY_ASSIGN(const Outcome outcome, train(run));
   facts.peak_rss_bytes = libswap::peak_resident_bytes();

@@ -15,7 +15,7 @@ Result<Settings> parse(const std::vector<std::string>& words) {
 TEST(Settings, DefaultsAreFourRanksAQuarterAndTheLicenceTexts) {
   const auto settings = parse({"--swap", "state"});
   ASSERT_TRUE(settings) << settings.error().message;
-  EXPECT_EQ(settings->swap, "state");
+  EXPECT_EQ(settings->swap, std::vector<std::filesystem::path>{"state"});
   EXPECT_EQ(settings->ranks, 4u);
   EXPECT_EQ(settings->steps, 150u);
   EXPECT_EQ(settings->budget.kind, Budget::Kind::quarter);
@@ -44,6 +44,9 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
        "--export tar:out: no format 'tar' that can be written"},
       {{"--swap", "s", "--export", "dcp:out", "--export-at", "151"},
        "--export-at 151: training ends at step 150"},
+      {{"--swap", "s", "t/", "t"}, "--swap t: named twice"},
+      {{"--swap", "s", "t", "--export", "dcp:out"},
+       "--export reads one directory, --swap names several"},
       {{"--swap", "s", "--snapshot-every", "0"}, "--snapshot-every 0: wanted at least 1"},
   };
   for (const auto& [words, message] : cases) {

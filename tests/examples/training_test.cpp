@@ -1,6 +1,5 @@
 // gpt-train as a user runs it: same bits whatever memory, ranks, tiles and interruptions; and what
 // it refuses.
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <array>
@@ -10,7 +9,7 @@
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/sys/process.h"
-#include "tests/support/program.h"
+#include "tests/examples/gpt_train.h"
 
 namespace ebb::gpt {
 namespace {
@@ -20,37 +19,21 @@ using libswap::ChildProcess;
 
 const std::string kGptTrain = EBB_BIN "/gpt-train";
 
-class GptTrain : public testing::Test {
- protected:
-  std::string swap(const std::string& name) const { return folder_ / name; }
-  static test_support::Outcome train(std::vector<std::string> flags) {
-    flags.push_back("--quiet");
-    return test_support::run_program("gpt-train", flags);
-  }
-  // Every tensor's name, state and sha256, as the tool gives them.
-  static std::string content(const std::string& checkpoint) {
-    const auto shown =
-        test_support::run_program("ckpt-inspect", {checkpoint, "--tensors", "--digest", "--json"});
-    EXPECT_EQ(shown.exit, 0) << shown.err;
-    return shown.out.substr(0, shown.out.find("\"values\""));
-  }
-  static ChildProcess start(const std::string& directory, const std::string& steps) {
-    auto child = ChildProcess::start(
-        {kGptTrain, "--swap", directory, "--steps", steps, "--snapshot-every", "1", "--quiet"},
-        ChildProcess::Stream::messages);
-    EBB_CHECK(child.has_value());
-    return std::move(*child);
-  }
-  static void wait_for(ChildProcess& child, const std::string& beginning) {
-    for (;;) {
-      const auto line = child.read_line();
-      ASSERT_TRUE(line && *line) << "ended before it said " << beginning;
-      if ((*line)->starts_with(beginning)) return;
-    }
-  }
+ChildProcess start(const std::string& directory, const std::string& steps) {
+  auto child = ChildProcess::start(
+      {kGptTrain, "--swap", directory, "--steps", steps, "--snapshot-every", "1", "--quiet"},
+      ChildProcess::Stream::messages);
+  EBB_CHECK(child.has_value());
+  return std::move(*child);
+}
 
-  test_support::ScratchDirectory folder_;
-};
+void wait_for(ChildProcess& child, const std::string& beginning) {
+  for (;;) {
+    const auto line = child.read_line();
+    ASSERT_TRUE(line && *line) << "ended before it said " << beginning;
+    if ((*line)->starts_with(beginning)) return;
+  }
+}
 
 TEST_F(GptTrain, GivesTheSameBitsForAnyRanksBudgetTileAndPlaceOfResume) {
   const auto plain = train({"--swap", swap("plain"), "--steps", "4", "--budget", "all"});

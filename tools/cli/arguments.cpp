@@ -56,6 +56,9 @@ class ArgumentParser {
       if (flag.letter != '\0') (name += ',') += flag.letter;
       if (flag.type == FlagType::on) {
         options.add_options()(name.c_str(), "");
+      } else if (flag.repeat == Repeat::list) {
+        options.add_options()(name.c_str(), po::value<std::vector<std::string>>()->multitoken(),
+                              "");
       } else {
         options.add_options()(name.c_str(), po::value<std::string>(), "");
       }
@@ -105,9 +108,9 @@ class ArgumentParser {
     std::vector<std::string>& values = arguments.values_[std::string(flag->name)];
     if (!values.empty() && flag->repeat == Repeat::once)
       return usage(program_, compose("--{} is given twice", flag->name));
-    const std::string value = option.value.empty() ? std::string() : option.value.front();
-    EBB_TRY(check(*flag, value));
-    values.push_back(value);
+    if (option.value.empty()) values.emplace_back();
+    values.insert(values.end(), option.value.begin(), option.value.end());
+    for (const std::string& value : values) EBB_TRY(check(*flag, value));
     return {};
   }
 

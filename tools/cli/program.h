@@ -21,7 +21,11 @@ enum class FlagType : std::uint8_t {
   count,   // a whole number >= 0
   size,    // bytes: 4096, 64KiB, 5GB, 1.5GiB
 };
-enum class Repeat : std::uint8_t { once, many };
+enum class Repeat : std::uint8_t {
+  once,
+  many,  // each value behind a flag of its own
+  list,  // as many values behind it as there are
+};
 
 struct Flag {
   std::string_view name;  // without the dashes
