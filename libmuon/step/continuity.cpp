@@ -88,7 +88,8 @@ void append(std::string& notes, const std::string& note) {
 
 }  // namespace
 
-Result<std::string> compare_groups(const ModelSpec& model, const Catalog& stored) {
+Result<std::string> compare_groups(const ModelSpec& model, const Catalog& stored,
+                                   std::span<const Held> held) {
   std::map<std::string_view, std::size_t> group_of;
   for (std::size_t i = 0; i < stored.groups.size(); ++i)
     for (const std::string& name : stored.groups[i].params) group_of.emplace(name, i);
@@ -97,7 +98,9 @@ Result<std::string> compare_groups(const ModelSpec& model, const Catalog& stored
     if (tensor.state.starts_with("momentum")) momentum_of.emplace(tensor.name, &tensor);
   std::set<std::pair<std::size_t, std::uint32_t>> compared;
   std::string notes;
-  for (const ParamSpec& param : model.params) {
+  for (std::size_t i = 0; i < model.params.size(); ++i) {
+    if (!held.empty() && held[i] != Held::all) continue;
+    const ParamSpec& param = model.params[i];
     const auto found = group_of.find(param.name);
     if (found == group_of.end() || !compared.emplace(found->second, param.group).second) continue;
     const GroupEntry& group = stored.groups[found->second];

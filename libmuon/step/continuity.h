@@ -4,14 +4,16 @@
 #include <string>
 
 #include "ebb/formats/catalog/catalog.h"
-#include "ebb/libmuon/plan/model.h"
+#include "ebb/libmuon/step/stored_state.h"
 
 namespace ebb::libmuon {
 
 // One note that names each setting which is another one now, "" if none is; learning rates change
 // all the time and are left out. Code::layout where momentum is kept by the other convention: taken
 // as it is, it would be too large or too small by 1 / (1 - beta).
-Result<std::string> compare_groups(const ModelSpec& model, const Catalog& stored);
+// `held`: what of each parameter is taken, and compared; all of all where it is empty.
+Result<std::string> compare_groups(const ModelSpec& model, const Catalog& stored,
+                                   std::span<const Held> held = {});
 
 // A manifest's groups as a catalog has them. Code::unsupported names a setting that this version
 // does not know: it would train on with another optimizer.

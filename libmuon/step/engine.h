@@ -91,7 +91,9 @@ class Engine {
 
   // [C] The state comes from, in this order: the directory's current store (any world size, layout
   // or tile size: if they differ it is transferred into a new store), `checkpoint` if given (any
-  // format that describes), `initial` otherwise. The directory and the queue outlive the engine.
+  // format that describes), `initial` otherwise. Parameters that a store or checkpoint has not, or
+  // has without the state of their optimizer, begin anew; origin() names them, and those that it
+  // has too many. The directory and the queue outlive the engine.
   static Result<std::unique_ptr<Engine>> open(const EngineConfig& config, Communicator& ranks,
                                               libswap::IoQueue& io,
                                               libswap::SwapDirectory& directory,

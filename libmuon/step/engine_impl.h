@@ -7,6 +7,7 @@
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
 //   scattered_store.cpp   a store that no rank reaches whole, as one tree of files
 //   settings.cpp      what all ranks must be told alike
+//   stored_state.cpp  what of the model a store or checkpoint holds
 //   continuity.cpp    what stored state was trained with
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/staging.h"
+#include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
 
 namespace ebb::libmuon {
@@ -84,7 +86,6 @@ struct Engine::Impl {
   // False: the store holds its state in other places than the plan's; it is to be transferred.
   Result<bool> resume(const libswap::SwapDirectory::Entry& current);
   Result<> take_over(const formats::native::Manifest& manifest);
-  Result<> begin_from(const Checkpoint& checkpoint);
   Result<bool> has_own_folder(const std::optional<libswap::SwapDirectory::Entry>& current) const;
   // [C] Long work of this rank, which may read what others reach of the store it begins from.
   Result<> work(ScatteredStore* from, std::string_view doing,
@@ -94,7 +95,9 @@ struct Engine::Impl {
     const InitialWeights& initial;
     const Checkpoint* checkpoint = nullptr;
     ScatteredStore* scattered = nullptr;
+    std::vector<Held> held;  // of the checkpoint, by parameter
   };
+  Result<> begin_from(Beginning& from);
   Result<> make_and_fill(const libswap::SwapDirectory::Entry& fresh,
                          const formats::native::Uuid& parent, const Beginning& from);
   Result<> make_store(const libswap::SwapDirectory::Entry& fresh,
@@ -104,7 +107,7 @@ struct Engine::Impl {
   void note(const std::string& text);
   void set_steps(const std::map<std::string, std::int64_t>& taken);
   Result<> fill_from(const InitialWeights& initial);
-  Result<> fill_from(const Checkpoint& checkpoint);
+  Result<> fill_from_checkpoint(const Beginning& from);
   Result<> agree_all(const Result<>& mine, std::string_view doing);
 
   // step.cpp, chunk.cpp

@@ -1,8 +1,6 @@
 // Where an engine's state comes from: the store, another store, a checkpoint, initial weights.
 #include <algorithm>
-#include <map>
 
-#include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/native/store_files.h"
@@ -11,117 +9,11 @@
 #include "ebb/libmuon/step/continuity.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/scattered_store.h"
-#include "ebb/libswap/read/load.h"
+#include "ebb/libmuon/step/stored_state.h"
 
 namespace ebb::libmuon {
 
 namespace {
-
-std::span<float> segment_floats(std::span<std::byte> tile,
-                                const formats::native::Segment& segment) {
-  auto* data = reinterpret_cast<float*>(tile.data() + segment.offset);
-  return {data, segment.count};
-}
-
-// A catalog's tensors by parameter and state.
-class TensorIndex {
- public:
-  explicit TensorIndex(const Catalog& catalog) {
-    for (const TensorEntry& tensor : catalog.tensors)
-      tensors_.emplace(std::pair<std::string_view, std::string_view>(tensor.name, tensor.state),
-                       &tensor);
-  }
-  // Formats that keep no separate master weights hold the same numbers as parameters.
-  const TensorEntry* find(std::string_view param, std::string_view state) const {
-    const auto found = tensors_.find({param, state});
-    if (found != tensors_.end()) return found->second;
-    return state == "master" ? find(param, "param") : nullptr;
-  }
-
- private:
-  std::map<std::pair<std::string_view, std::string_view>, const TensorEntry*> tensors_;
-};
-
-Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::string_view state,
-                     const Catalog& catalog) {
-  const std::string what = compose("{} of {}", state, param.name);
-  if (tensor == nullptr)
-    return Error{Code::incomplete, compose("the {} checkpoint has no {}", catalog.format, what),
-                 "ckpt-inspect --tensors lists what it has"};
-  if (tensor->shape != param.shape)
-    return Error{Code::layout,
-                 compose("{} has shape {} in the checkpoint, {} in the model", what,
-                         formats::to_string(tensor->shape), formats::to_string(param.shape))};
-  if (tensor->dtype != DType::f32 && tensor->dtype != DType::bf16)
-    return Error{Code::unsupported, compose("{} is stored as {}; F32 and BF16 can be resumed", what,
-                                            name_of(tensor->dtype))};
-  return {};
-}
-
-std::vector<std::string> states_of(const ModelSpec& model, std::uint32_t param) {
-  if (is_muon(model, param)) return {"master", "momentum_buffer"};
-  return {"master", "exp_avg", "exp_avg_sq"};
-}
-
-Result<> check_states(const Catalog& catalog, const ModelSpec& model) {
-  const TensorIndex tensors(catalog);
-  for (std::uint32_t param = 0; param < model.params.size(); ++param)
-    for (const std::string& state : states_of(model, param))
-      EBB_TRY(check_state(tensors.find(model.params[param].name, state), model.params[param], state,
-                          catalog));
-  return {};
-}
-
-// Everything that is kept as bf16 reads as fp32.
-formats::ContentView widened(const Checkpoint& checkpoint) {
-  Catalog content;
-  std::vector<formats::MadeOf> made_of;
-  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
-    TensorEntry& wide = content.tensors.emplace_back(tensor);
-    if (tensor.dtype == DType::bf16) wide.dtype = DType::f32;
-    made_of.push_back({static_cast<std::uint32_t>(made_of.size())});
-  }
-  return {checkpoint, std::move(content), std::move(made_of)};
-}
-
-// A checkpoint's tensors as this engine's states.
-class StateSource {
- public:
-  StateSource(const Checkpoint& checkpoint, const ModelSpec& model)
-      : checkpoint_(checkpoint), model_(model) {}
-
-  Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile) {
-    std::vector<libswap::Wanted> wanted;
-    for (const auto& segment : segments) {
-      const std::uint32_t tensor = tensor_of(segment);
-      std::span<std::byte> into = std::as_writable_bytes(segment_floats(tile, segment));
-      const Shape& shape = checkpoint_.catalog().tensors[tensor].shape;
-      for (Box& box : formats::boxes_of(shape, {segment.first, segment.count})) {
-        const std::uint64_t bytes = formats::volume(box.extent) * sizeof(float);
-        wanted.push_back({tensor, std::move(box), into.first(bytes)});
-        into = into.subspan(bytes);
-      }
-    }
-    EBB_TRY(loader_.load(wanted));
-    return {};
-  }
-
- private:
-  // REQUIRES: check_states() found it.
-  std::uint32_t tensor_of(const formats::native::Segment& segment) const {
-    const TensorEntry* tensor =
-        index_.find(model_.params[segment.param].name, names_[segment.state]);
-    EBB_CHECK(tensor != nullptr);
-    return static_cast<std::uint32_t>(tensor - checkpoint_.catalog().tensors.data());
-  }
-
-  const Checkpoint& checkpoint_;
-  const ModelSpec& model_;
-  const std::vector<std::string> names_ = state_names();
-  const formats::ContentView content_ = widened(checkpoint_);
-  const TensorIndex index_{checkpoint_.catalog()};
-  libswap::Loader loader_{content_};
-};
 
 bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan) {
   if (manifest.states != state_names() || manifest.tiles.size() != plan.tiles().size())
@@ -152,17 +44,17 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
     const auto folders = directory.folders_of(current->uuid);
     EBB_TRY_ASSIGN(scattered, ScatteredStore::open(ranks, io.backend(), folders));
   }
+  Beginning from{initial, checkpoint, scattered.get(), {}};
   const auto begin = [&]() -> Result<> {
     if (scattered) {
       EBB_TRY_ASSIGN(previous, formats::describe(scattered->tree()));
-      checkpoint = previous.get();
+      from.checkpoint = previous.get();
     }
-    return checkpoint != nullptr ? begin_from(*checkpoint) : Result<>();
+    return from.checkpoint != nullptr ? begin_from(from) : Result<>();
   };
   EBB_TRY(work(scattered.get(), "reading what it begins from", begin));
   EBB_TRY_ASSIGN(const auto fresh, directory.fresh(ranks));
   const auto parent = current ? current->uuid : formats::native::Uuid{};
-  const Beginning from{initial, checkpoint, scattered.get()};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
     pending.reset();
     sweep.reset();
@@ -200,7 +92,7 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
                                      const formats::native::Uuid& parent, const Beginning& from) {
   EBB_TRY(make_store(fresh, parent));
   EBB_TRY(work(from.scattered, "filling its store", [&] {
-    return from.checkpoint != nullptr ? fill_from(*from.checkpoint) : fill_from(from.initial);
+    return from.checkpoint != nullptr ? fill_from_checkpoint(from) : fill_from(from.initial);
   }));
   EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
   EBB_CHECK(begun);
@@ -288,15 +180,22 @@ Result<> Engine::Impl::make_store(const libswap::SwapDirectory::Entry& fresh,
 }
 
 // All that can be refused without a store is refused before there is one.
-Result<> Engine::Impl::begin_from(const Checkpoint& checkpoint) {
-  const Catalog& catalog = checkpoint.catalog();
-  EBB_TRY(check_states(catalog, config.model));
-  EBB_TRY_ASSIGN(notes, compare_groups(config.model, catalog));
-  EBB_TRY_ASSIGN(const auto taken, formats::counted_steps(checkpoint));
+Result<> Engine::Impl::begin_from(Beginning& from) {
+  const Catalog& catalog = from.checkpoint->catalog();
+  EBB_TRY_ASSIGN(StoredState stored, find_stored(catalog, config.model));
+  from.held = std::move(stored.held);
+  if (!from.initial && std::ranges::find(from.held, Held::nothing) != from.held.end())
+    return Error{Code::usage, "parameters have no initial weights: " + stored.differences,
+                 "pass initial weights to Engine::open"};
+  EBB_TRY_ASSIGN(notes, compare_groups(config.model, catalog, from.held));
+  if (!stored.differences.empty()) note(stored.differences);
+  EBB_TRY_ASSIGN(auto taken, formats::counted_steps(*from.checkpoint));
   // Where nobody counts for all, the step is that of the parameter that has taken the most.
   std::int64_t most = 0;
   for (const auto& [name, steps] : taken) most = std::max(most, steps);
   step = static_cast<std::uint64_t>(std::max<std::int64_t>(0, catalog.step.value_or(most)));
+  for (std::size_t i = 0; i < from.held.size(); ++i)
+    if (from.held[i] != Held::all) taken[config.model.params[i].name] = 0;
   set_steps(taken);
   take_blobs(catalog);
   return {};
@@ -333,8 +232,8 @@ Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
   });
 }
 
-Result<> Engine::Impl::fill_from(const Checkpoint& checkpoint) {
-  StateSource source(checkpoint, config.model);
+Result<> Engine::Impl::fill_from_checkpoint(const Beginning& from) {
+  StateSource source(*from.checkpoint, config.model, from.held, from.initial);
   return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) {
     return source.fill(parts.plan.segments(parts.plan.tiles()[tile]), bytes);
   });

@@ -1,0 +1,70 @@
+// What of a model's state a store or checkpoint holds, and tiles filled from it. Since it was
+// written the model may have gained and lost parameters, and some may have another optimizer: what
+// is there is taken, what is not begins anew, and each difference is told.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/conversion/content_view.h"
+#include "ebb/formats/native/manifest.h"
+#include "ebb/libmuon/step/engine.h"
+#include "ebb/libswap/read/load.h"
+
+namespace ebb::libmuon {
+
+// Of one parameter.
+enum class Held : std::uint8_t {
+  all,      // weights and its optimizer's state
+  weights,  // not trained until now, or by another optimizer: that state begins at zero
+  nothing,  // new: its weights are the caller's
+};
+
+struct StoredState {
+  std::vector<Held> held;   // by parameter
+  std::string differences;  // for people, by kind; "" where there are none
+};
+// Code::incomplete names the first state that is missing of a parameter that was trained;
+// Code::layout one of another shape, or a source that has no parameter of the model.
+Result<StoredState> find_stored(const Catalog& catalog, const ModelSpec& model);
+
+// A catalog's tensors by parameter and state. Borrows it.
+class TensorIndex {
+ public:
+  explicit TensorIndex(const Catalog& catalog);
+  // Formats that keep no separate master weights hold the same numbers as parameters.
+  const TensorEntry* find(std::string_view param, std::string_view state) const;
+
+ private:
+  std::map<std::pair<std::string_view, std::string_view>, const TensorEntry*> tensors_;
+};
+
+// A checkpoint's tensors as a model's states. Borrows all that it is given.
+class StateSource {
+ public:
+  // REQUIRES: `held` is what find_stored() answered; `initial` is there if something is new.
+  StateSource(const Checkpoint& checkpoint, const ModelSpec& model, std::span<const Held> held,
+              const InitialWeights& initial);
+  // REQUIRES: the tile is all zeros.
+  Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile);
+
+ private:
+  std::uint32_t tensor_of(const formats::native::Segment& segment) const;
+
+  const Checkpoint& checkpoint_;
+  const ModelSpec& model_;
+  const std::span<const Held> held_;
+  const InitialWeights& initial_;
+  const formats::ContentView content_;
+  const TensorIndex index_;
+  libswap::Loader loader_{content_};
+};
+
+// A segment's elements in its tile.
+std::span<float> segment_floats(std::span<std::byte> tile, const formats::native::Segment& segment);
+
+}  // namespace ebb::libmuon
