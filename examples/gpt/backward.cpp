@@ -109,10 +109,10 @@ void block_backward(const Config& config, const BlockPlaces& at, const Real* w,
                      rows, d, g + at.attention_gain, d_stream);
 }
 
-// The mean's gradient by the logits: (p - 1[next byte]) / T, in place.
+// The gradient of the mean times `scale` by the logits: scale * (p - 1[next byte]) / T, in place.
 template <typename Real>
-void cross_entropy_backward(std::span<const std::uint8_t> next, Real* probabilities) {
-  const Real share = Real{1} / static_cast<Real>(next.size());
+void cross_entropy_backward(std::span<const std::uint8_t> next, Real scale, Real* probabilities) {
+  const Real share = scale / static_cast<Real>(next.size());
   for (const std::uint8_t byte : next) {
     probabilities[byte] -= Real{1};
     for (std::uint32_t i = 0; i < kVocabulary; ++i) probabilities[i] *= share;
@@ -125,13 +125,13 @@ void cross_entropy_backward(std::span<const std::uint8_t> next, Real* probabilit
 template <typename Real>
 void backward(const Model& model, std::span<const Real> weights,
               std::span<const std::uint8_t> tokens, Activations<Real>& state,
-              std::span<Real> gradient) {
+              std::span<Real> gradient, Real scale) {
   const Config& c = model.config;
   EBB_CHECK(tokens.size() == c.sequence + 1 && gradient.size() == model.elems);
   const Real* w = weights.data();
   Real* g = gradient.data();
   const std::uint64_t d = c.width;
-  cross_entropy_backward(tokens.subspan(1), state.probabilities.data());
+  cross_entropy_backward(tokens.subspan(1), scale, state.probabilities.data());
   linear_backward(c.sequence, d, kVocabulary, state.final_normed.data(), w + model.head,
                   state.probabilities.data(), g + model.head, Real{0}, state.d_normed.data());
   std::fill(state.d_stream.begin(), state.d_stream.end(), Real{0});
@@ -149,8 +149,8 @@ void backward(const Model& model, std::span<const Real> weights,
 }
 
 template void backward(const Model&, std::span<const float>, std::span<const std::uint8_t>,
-                       Activations<float>&, std::span<float>);
+                       Activations<float>&, std::span<float>, float);
 template void backward(const Model&, std::span<const double>, std::span<const std::uint8_t>,
-                       Activations<double>&, std::span<double>);
+                       Activations<double>&, std::span<double>, double);
 
 }  // namespace ebb::gpt

@@ -33,13 +33,13 @@ inline Share share_of(Rank rank, std::uint32_t world) {
   return {formats::index_of(rank) * count, count};
 }
 
-// The `length` bytes that sequence `number` of step `step` consists of.
+// The `length` bytes of the sequence that is drawn as number `number` of a run.
 // REQUIRES: text.size() >= length
 inline std::span<const std::uint8_t> sequence_of(std::span<const std::uint8_t> text,
-                                                 std::uint64_t seed, std::uint64_t step,
-                                                 std::uint32_t number, std::size_t length) {
+                                                 std::uint64_t seed, std::uint64_t number,
+                                                 std::size_t length) {
   const std::uint64_t places = text.size() - length + 1;
-  const std::uint64_t first = random_bits(seed, step * kBatch + number) % places;
+  const std::uint64_t first = random_bits(seed, number) % places;
   return text.subspan(static_cast<std::size_t>(first), length);
 }
 

@@ -56,10 +56,11 @@ template <typename Real>
 double forward(const Model& model, std::span<const Real> weights,
                std::span<const std::uint8_t> tokens, Activations<Real>& state);
 
-// The gradient of that mean, after forward() with the same arguments. Overwrites all of `gradient`.
+// The gradient of that mean times `scale`, after forward() with the same arguments. Overwrites all
+// of `gradient`.
 template <typename Real>
 void backward(const Model& model, std::span<const Real> weights,
               std::span<const std::uint8_t> tokens, Activations<Real>& state,
-              std::span<Real> gradient);
+              std::span<Real> gradient, Real scale = Real{1});
 
 }  // namespace ebb::gpt

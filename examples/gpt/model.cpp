@@ -1,7 +1,9 @@
 #include "examples/gpt/model.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "ebb/formats/conversion/glob.h"
 #include "examples/gpt/random.h"
 
 namespace ebb::gpt {
@@ -60,6 +62,24 @@ Result<Model> Model::make(const Config& config) {
   model.final_gain = add(model, "final.gain", {d}, Optimizer::adamw);
   model.head = add(model, "head.weight", {kVocabulary, d}, Optimizer::adamw);
   return model;
+}
+
+Result<> Model::freeze(const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    bool fits = false;
+    for (Parameter& parameter : parameters) {
+      if (!formats::glob_match(pattern, parameter.name)) continue;
+      parameter.optimizer = Optimizer::frozen;
+      fits = true;
+    }
+    if (!fits)
+      return Error{Code::usage, compose("--freeze {}: no parameter has such a name", pattern),
+                   "names are as in ckpt-inspect DIR --tensors"};
+  }
+  const bool all = std::ranges::all_of(
+      parameters, [](const Parameter& one) { return one.optimizer == Optimizer::frozen; });
+  if (all) return Error{Code::usage, "--freeze leaves nothing to train", ""};
+  return {};
 }
 
 std::vector<float> initial_weights(const Model& model, std::uint64_t seed) {

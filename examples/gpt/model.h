@@ -22,8 +22,9 @@ struct Config {
 };
 
 // Muon orthogonalises the update of a matrix that maps activations to activations; lookups
-// (embedding), the classifier and gains are not such maps and stay with AdamW.
-enum class Optimizer : std::uint8_t { muon, adamw };
+// (embedding), the classifier and gains are not such maps and stay with AdamW. A frozen parameter
+// keeps its weights; they lie in the store like all others.
+enum class Optimizer : std::uint8_t { muon, adamw, frozen };
 
 struct Parameter {
   std::string name;
@@ -53,6 +54,9 @@ struct Model {
 
   // Code::usage when the sizes do not fit together.
   static Result<Model> make(const Config& config);
+  // Those whose names fit a pattern (*, ?, [...]). Code::usage for a pattern that fits none, and
+  // where nothing is left to train.
+  Result<> freeze(const std::vector<std::string>& patterns);
 };
 
 // The initial weights: element i is a function of `seed` and i only, so ranks may fill any part.

@@ -146,6 +146,8 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
   json.count("ranks", facts.settings.ranks).count("tile_bytes", facts.settings.tile_bytes);
   json.count("first_step", outcome.first_step).count("last_step", outcome.last_step);
   json.count("stopped", outcome.stopped ? 1 : 0).count("parameters", facts.model.elems);
+  json.count("skipped_steps", outcome.skipped).count("sequences", outcome.state.next_sequence);
+  json.count("loss_scale_bits", outcome.state.loss_scale.bits);
   json.number("first_loss", outcome.first_loss).number("train_loss", outcome.train_loss);
   json.number("held_out_loss", outcome.held_out_loss).number("bigram_loss", facts.bigram_loss);
   json.number("seconds", outcome.seconds);

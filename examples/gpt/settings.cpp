@@ -50,6 +50,30 @@ constexpr std::array kFlags = {
          .metavar = "FILE",
          .group = "training",
          .line = "train on this file (default: the licence texts every Debian has)"},
+    Flag{.name = "seed",
+         .type = FlagType::count,
+         .metavar = "N",
+         .default_value = "7",
+         .group = "training",
+         .line = "which sequences are drawn; a run that goes on keeps its own"},
+    Flag{.name = "loss-scale",
+         .type = FlagType::count,
+         .metavar = "BITS",
+         .default_value = "16",
+         .group = "training",
+         .line = "losses begin times 2^BITS; a run that goes on keeps its own"},
+    Flag{.name = "layers",
+         .type = FlagType::count,
+         .metavar = "N",
+         .default_value = "4",
+         .group = "training",
+         .line = "blocks of the model; a run may go on with more or fewer"},
+    Flag{.name = "freeze",
+         .type = FlagType::text,
+         .metavar = "PATTERN",
+         .group = "training",
+         .line = "keep parameters of such names as they are: blocks.0.*",
+         .repeat = tools::Repeat::many},
     Flag{.name = "ranks",
          .type = FlagType::count,
          .metavar = "N",
@@ -104,8 +128,12 @@ constexpr tools::Program kProgram = {
     .positionals = {},
     .flags = kFlags,
     .examples = kExamples,
-    .closing = "Ctrl-C stops after the step, with a snapshot; the same command goes on.",
+    .closing =
+        "Ctrl-C stops after the step, with a snapshot; the same command goes on. So do SIGTERM "
+        "and SIGUSR1, which schedulers send before they take the machine: exit code 0.",
 };
+
+constexpr std::uint64_t kMostLayers = 1000;
 
 Error usage(std::string message) { return {Code::usage, std::move(message), "gpt-train -h"}; }
 
@@ -145,6 +173,16 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
   EBB_TRY(check_ranks(ranks));
   settings.ranks = static_cast<std::uint32_t>(ranks);
   settings.steps = arguments.count("steps").value_or(settings.steps);
+  const std::uint64_t layers = arguments.count("layers").value_or(settings.layers);
+  if (layers == 0 || layers > kMostLayers)
+    return usage(compose("--layers {}: wanted 1 to {}", layers, kMostLayers));
+  settings.layers = static_cast<std::uint32_t>(layers);
+  settings.freeze = arguments.texts("freeze");
+  settings.begin.seed = arguments.count("seed").value_or(settings.begin.seed);
+  const std::uint64_t bits = arguments.count("loss-scale").value_or(settings.begin.loss_scale.bits);
+  if (bits > LossScale::kMostBits)
+    return usage(compose("--loss-scale {}: 2^{} is the most", bits, LossScale::kMostBits));
+  settings.begin.loss_scale.bits = static_cast<std::uint32_t>(bits);
   EBB_TRY_ASSIGN(settings.budget, budget_from(arguments.text("budget").value_or("quarter")));
   settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
   settings.snapshot_every = arguments.count("snapshot-every").value_or(settings.snapshot_every);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ebb/formats/core/result.h"
+#include "examples/gpt/trainer_state.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/program.h"
 
@@ -31,7 +32,10 @@ enum class Report : std::uint8_t { off, on };
 
 struct Settings {
   std::optional<std::filesystem::path> text;  // none: the licence texts
-  std::vector<std::filesystem::path> swap;    // of the ranks in turn (swap_directories.h)
+  std::uint32_t layers = 4;
+  std::vector<std::string> freeze;          // patterns of names
+  TrainerState begin;                       // of a run that finds no state
+  std::vector<std::filesystem::path> swap;  // of the ranks in turn (swap_directories.h)
   std::uint32_t ranks = 4;
   std::uint64_t steps = 150;
   Budget budget;

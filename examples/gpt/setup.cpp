@@ -16,6 +16,18 @@ using libmuon::EnginePlan;
 // up.
 constexpr std::uint64_t kProgramBytes = 96 * formats::MiB;
 
+std::uint32_t group_of(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::muon:
+      return kMuonGroup;
+    case Optimizer::adamw:
+      return kAdamGroup;
+    case Optimizer::frozen:
+      break;
+  }
+  return kFrozenGroup;
+}
+
 libmuon::ModelSpec model_spec(const Model& model) {
   libmuon::MuonSpec muon = libmuon::MuonSpec::keller();
   muon.lr = kMuonRate;
@@ -23,9 +35,11 @@ libmuon::ModelSpec model_spec(const Model& model) {
   adam.lr = kAdamRate;
   libmuon::ModelSpec spec;
   spec.groups = {muon, adam};
-  for (const Parameter& parameter : model.parameters)
-    spec.params.push_back({parameter.name, parameter.shape,
-                           parameter.optimizer == Optimizer::muon ? kMuonGroup : kAdamGroup});
+  for (const Parameter& parameter : model.parameters) {
+    spec.params.push_back({parameter.name, parameter.shape, group_of(parameter.optimizer)});
+    if (parameter.optimizer == Optimizer::frozen && spec.groups.size() == kFrozenGroup)
+      spec.groups.push_back(libmuon::AdamSpec{.lr = 0});
+  }
   return spec;
 }
 

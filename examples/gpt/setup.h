@@ -17,6 +17,7 @@ namespace ebb::gpt {
 // Groups of the engine's model.
 constexpr std::uint32_t kMuonGroup = 0;
 constexpr std::uint32_t kAdamGroup = 1;
+constexpr std::uint32_t kFrozenGroup = 2;  // there where something is frozen
 
 // Both groups' rates are these times schedule(step).
 constexpr double kMuonRate = 0.02;

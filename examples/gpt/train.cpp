@@ -21,7 +21,6 @@ using libmuon::Engine;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kInitialSeed = 1;
-constexpr std::uint64_t kBatchSeed = 7;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -58,7 +57,10 @@ class RankTrainer {
   Result<> open();
   Result<> train_steps();
   Result<> one_step();
-  ExactLoss compute_gradients(std::uint64_t step);
+  ExactLoss compute_gradients();
+  Result<> skip(std::uint64_t step);
+  Result<> restore_state();
+  Result<bool> take_snapshot();
   Result<> hand_in(std::span<const float> mean);
   Result<> snapshot_if_due();
   Result<> finish_state();
@@ -76,6 +78,7 @@ class RankTrainer {
   Activations<float> activations_;
   std::unique_ptr<Engine> engine_;
   std::optional<Exporter> exporter_;  // borrows the engine
+  TrainerState state_ = run_.settings.begin;
   Outcome outcome_;
 };
 
@@ -88,6 +91,7 @@ Result<Outcome> RankTrainer::run() {
   outcome_.last_step = engine_->step_count();
   outcome_.generation = engine_->committed_generation();
   outcome_.store = engine_->store_directory().string();
+  outcome_.state = state_;
   return outcome_;
 }
 
@@ -112,11 +116,24 @@ Result<> RankTrainer::open() {
   outcome_.origin = engine_->origin();
   outcome_.first_step = engine_->step_count();
   if (leads()) run_.say(outcome_.origin);
+  EBB_TRY(restore_state());
   if (!exporter_) return {};
   if (leads() && exporter_->too_late())
     run_.say(compose("note: nothing is exported: the run begins at step {}, behind --export-at {}",
                      outcome_.first_step, run_.settings.exported->step));
   return libswap::agree_all(ranks_, exporter_->check(), "planning its export");
+}
+
+// A checkpoint of another program says nothing of ours: the data go on as if each step had drawn a
+// batch.
+Result<> RankTrainer::restore_state() {
+  EBB_TRY_ASSIGN(const bool found, restore(state_, *engine_));
+  if (found || engine_->step_count() == 0) return {};
+  state_.next_sequence = engine_->step_count() * kBatch;
+  if (leads())
+    run_.say(
+        compose("note: no data position there; it goes on with sequence {}", state_.next_sequence));
+  return {};
 }
 
 Result<> RankTrainer::train_steps() {
@@ -137,7 +154,7 @@ Result<> RankTrainer::one_step() {
   const std::uint64_t step = engine_->step_count();
   StepTimes times;
   const Clock::time_point begin = Clock::now();
-  const ExactLoss my_loss = compute_gradients(step);
+  const ExactLoss my_loss = compute_gradients();
   EBB_TRY_ASSIGN(const std::span<const float> mean, mean_.reduce(gradients_));
   EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));
   times.gradients_s = seconds_since(begin);
@@ -146,10 +163,11 @@ Result<> RankTrainer::one_step() {
   EBB_TRY(hand_in(mean));
   EBB_TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(step)));
   EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(step)));
-  EBB_TRY_ASSIGN(const libmuon::StepResult result, engine_->step({}));
-  if (result.skipped)
-    return Error{Code::state, compose("step {}: the gradient is not finite", step),
-                 "the state is as it was; lower the learning rates in setup.h"};
+  EBB_TRY_ASSIGN(const libmuon::StepResult result,
+                 engine_->step({.inv_scale = 1 / state_.loss_scale.value()}));
+  state_.next_sequence += kBatch;
+  if (result.skipped) return skip(step);
+  state_.loss_scale.went_well();
   times.engine_s = seconds_since(reduced);
 
   outcome_.train_loss = loss / kBatch;
@@ -160,14 +178,31 @@ Result<> RankTrainer::one_step() {
   return {};
 }
 
+Result<> RankTrainer::skip(std::uint64_t step) {
+  const std::uint32_t bits = state_.loss_scale.bits;
+  if (!state_.loss_scale.overflowed())
+    return Error{Code::state, compose("step {}: the gradient is not finite", step),
+                 "the state is as it was; lower the learning rates in setup.h"};
+  ++outcome_.skipped;
+  if (leads())
+    run_.say(compose("note: step {} skipped: gradients overflow at a loss scale of 2^{}", step + 1,
+                     bits));
+  return {};
+}
+
 // Fills gradients_; returns the sum of this rank's losses.
-ExactLoss RankTrainer::compute_gradients(std::uint64_t step) {
+ExactLoss RankTrainer::compute_gradients() {
+  const auto scale = static_cast<float>(state_.loss_scale.value());
   const std::size_t length = run_.model.config.sequence + 1;
   ExactLoss loss;
   for (std::uint32_t i = 0; i < share_.count; ++i) {
-    const auto tokens = sequence_of(run_.corpus.train, kBatchSeed, step, share_.first + i, length);
+    const auto tokens = sequence_of(run_.corpus.train, state_.seed,
+                                    state_.next_sequence + share_.first + i, length);
     loss.add(forward<float>(run_.model, weights_, tokens, activations_));
-    backward<float>(run_.model, weights_, tokens, activations_, gradients_[i]);
+    backward<float>(run_.model, weights_, tokens, activations_, gradients_[i], scale);
+    for (const Parameter& parameter : run_.model.parameters)
+      if (parameter.optimizer == Optimizer::frozen)
+        std::ranges::fill(std::span(gradients_[i]).subspan(parameter.first, parameter.elems), 0.0f);
   }
   return loss;
 }
@@ -187,14 +222,18 @@ Result<> RankTrainer::hand_in(std::span<const float> mean) {
   return {};
 }
 
+Result<bool> RankTrainer::take_snapshot() {
+  EBB_TRY(keep(state_, *engine_));
+  return engine_->snapshot();
+}
+
 Result<> RankTrainer::snapshot_if_due() {
   if (exporter_) EBB_TRY(exporter_->advance());
   const std::uint64_t step = engine_->step_count();
   const bool due = step % run_.settings.snapshot_every == 0;
   if (!due && !(exporter_ && exporter_->wants_snapshot())) return {};
   const Clock::time_point begin = Clock::now();
-  EBB_TRY_ASSIGN(const bool taken,
-                 engine_->snapshot());  // false: not now, a later step will
+  EBB_TRY_ASSIGN(const bool taken, take_snapshot());  // false: not now, a later step will
   outcome_.longest_snapshot_stall_s =
       std::max(outcome_.longest_snapshot_stall_s, seconds_since(begin));
   if (leads() && engine_->snapshot_error() != nullptr)
@@ -208,7 +247,7 @@ Result<> RankTrainer::snapshot_if_due() {
 Result<> RankTrainer::finish_state() {
   EBB_TRY(settle());
   for (std::uint64_t waits = 0; engine_->committed_step() != engine_->step_count();) {
-    EBB_TRY_ASSIGN(const bool taken, engine_->snapshot());
+    EBB_TRY_ASSIGN(const bool taken, take_snapshot());
     if (!taken) {
       if (leads() && waits++ == 0) run_.say("the last snapshot waits: the store is being read");
       libswap::sleep_for_seconds(0.02);

@@ -51,7 +51,9 @@ struct Outcome {
   std::uint64_t generation = 0;         // committed last
   std::string store;                    // its folder
   Result<std::optional<Exported>> exported = std::optional<Exported>();
-  bool stopped = false;  // before settings.steps, on request
+  bool stopped = false;       // before settings.steps, on request
+  std::uint64_t skipped = 0;  // steps whose gradients overflowed
+  TrainerState state;         // at the end
 };
 
 // The first error of any rank; the others' "a peer failed" are left out.

@@ -82,9 +82,11 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   for (const auto* file : {&results, &timeline})
     if (*file) EBB_TRY(check_replaceable(**file));
   tools::catch_stop_signals();
+  tools::catch_preemption();
   if (settings.print_pid == Report::on) say(compose("pid {}", libswap::process_id()));
   EBB_TRY_ASSIGN(const auto io, open_io());
-  EBB_TRY_ASSIGN(const Model model, Model::make({}));
+  EBB_TRY_ASSIGN(Model model, Model::make({.layers = settings.layers}));
+  EBB_TRY(model.freeze(settings.freeze));
   const std::size_t length = model.config.sequence + 1;
   EBB_TRY_ASSIGN(const Corpus corpus, settings.text ? load_text(*io, *settings.text, length)
                                                     : load_licences(*io, kLicences, length));
@@ -97,8 +99,10 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
 
   Facts facts{settings, model, corpus, predicted};
   facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
-  if (const auto probed = predict_seconds(engines, *io, settings.swap.front(), facts); !probed)
-    say("note: no time is predicted: " + probed.error().message);
+  if (settings.texts == Report::on || results) {
+    const auto probed = predict_seconds(engines, *io, settings.swap.front(), facts);
+    if (!probed) say("note: no time is predicted: " + probed.error().message);
+  }
   if (swap.front()->current()) facts.predicted_create_s.reset();
   if (settings.texts == Report::on) console.print(plan_text(facts));
 
@@ -113,7 +117,7 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   if (outcome.stopped) {
     say(compose("stopped at step {}, nothing is lost; the same command goes on",
                 outcome.last_step));
-    return Exit::interrupted;
+    return tools::preempted() ? Exit::success : Exit::interrupted;
   }
   return Exit::success;
 }

@@ -171,7 +171,8 @@ TEST_F(GptTrain, ResultsReplaceEarlierOnesAndNothingElse) {
 
 TEST_F(GptTrain, NoRoomForTheProbeIsNoReasonNotToTrain) {
   const Limit files(RLIMIT_FSIZE, 100u << 20);
-  const auto trained = train({"--swap", swap("tight"), "--steps", "1"});
+  const auto trained =
+      train({"--swap", swap("tight"), "--steps", "1", "--json", folder_ / "results"});
   EXPECT_EQ(trained.exit, 0) << trained.err;
   EXPECT_NE(trained.err.find("note: no time is predicted: "), std::string::npos) << trained.err;
 }

@@ -12,10 +12,17 @@
 namespace ebb::tools {
 namespace {
 
-// A signal handler has no other way to reach the program; nothing else is kept here.
+// A signal handler has no other way to reach the program.
 std::atomic<bool> stop{false};
 std::atomic<int> stop_signal{SIGINT};
 static_assert(std::atomic<bool>::is_always_lock_free);
+
+std::atomic<bool> preemption{false};
+
+extern "C" void on_preemption(int number) {
+  if (!stop.exchange(true)) stop_signal = number;
+  preemption = true;
+}
 
 extern "C" void on_stop_signal(int number) {
   stop_signal = number;
@@ -119,5 +126,12 @@ void catch_stop_signals() {
   std::signal(SIGINT, on_stop_signal);
   std::signal(SIGTERM, on_stop_signal);
 }
+
+void catch_preemption() {
+  std::signal(SIGTERM, on_preemption);
+  std::signal(SIGUSR1, on_preemption);
+}
+
+bool preempted() { return preemption; }
 
 }  // namespace ebb::tools

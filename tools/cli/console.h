@@ -59,5 +59,9 @@ class Console {
 // Set by the first SIGINT or SIGTERM; a second one ends the process at once.
 const std::atomic<bool>& stop_requested();
 void catch_stop_signals();
+// SIGTERM and SIGUSR1, too, ask to stop, however often they come: what a scheduler sends before it
+// takes the machine from a job that can go on later. After catch_stop_signals().
+void catch_preemption();
+bool preempted();
 
 }  // namespace ebb::tools
