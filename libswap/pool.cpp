@@ -54,6 +54,12 @@ struct Pool::Impl {
     changed.notify_all();
   }
 
+  void wake() {
+    const MutexLock lock(mutex);
+    ++changes;
+    changed.notify_all();
+  }
+
   std::shared_ptr<Batch> next_batch() EBB_REQUIRES(mutex) {
     return urgent.empty() ? panels : urgent.front();
   }
@@ -116,7 +122,7 @@ struct Pool::Impl {
   }
 };
 
-Pool::Pool() : impl_(std::make_unique<Impl>()) {}
+Pool::Pool() : impl_(std::make_shared<Impl>()) {}
 
 Result<std::unique_ptr<Pool>> Pool::start(std::uint32_t threads) {
   auto pool = std::make_unique<Pool>();
@@ -188,10 +194,12 @@ double Pool::help_until(const std::function<bool()>& ready) {
   }
 }
 
-void Pool::wake() {
-  const MutexLock lock(impl_->mutex);
-  ++impl_->changes;
-  impl_->changed.notify_all();
+double Pool::help_until(const Event& event) {
+  if (event.passed()) return 0;
+  event.then([impl = impl_] { impl->wake(); });
+  return help_until([&] { return event.passed(); });
 }
+
+void Pool::wake() { impl_->wake(); }
 
 }  // namespace ebb::libswap

@@ -44,11 +44,13 @@ class Pool {
   // seconds slept. REQUIRES: `ready` takes no lock that is held where wake(), post() or begin() are
   // called.
   double help_until(const std::function<bool()>& ready);
+  // The same until an event has passed, of whatever device.
+  double help_until(const Event& event);
   void wake();
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // shared with what is to wake it
 };
 
 }  // namespace ebb::libswap

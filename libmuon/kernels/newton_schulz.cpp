@@ -246,7 +246,7 @@ void orthogonalize(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
                    libswap::Pool& pool) {
   std::vector<std::byte> scratch(newton_schulz_scratch_bytes(rows, cols));
   const libswap::Event done = pool.begin(newton_schulz(spec, rows, cols, u, scratch));
-  pool.help_until([&] { return done.passed(); });
+  pool.help_until(done);
 }
 
 double newton_schulz_flops(std::uint64_t rows, std::uint64_t cols, std::size_t iterations) {

@@ -17,6 +17,20 @@ std::vector<ItemPart> parts_of(const Item& item, FlatRange elems, std::size_t fi
   return parts;
 }
 
+std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
+  std::vector<ItemBatch> batches;
+  for (const ItemPart& part : item.parts) {
+    const ParamSpec& param = model.params[part.param];
+    if (!is_muon(model, part.param)) return {};
+    const ParamSpec* const before = batches.empty() ? nullptr : &model.params[batches.back().param];
+    if (before != nullptr && before->shape == param.shape && before->group == param.group)
+      ++batches.back().count;
+    else
+      batches.push_back({part.param, 1, part.item_first});
+  }
+  return batches;
+}
+
 void ItemPacker::add(std::uint32_t param, FlatRange range) {
   if (items_.empty() || items_.back().elems + range.count > tile_elems_) items_.emplace_back();
   Item& item = items_.back();

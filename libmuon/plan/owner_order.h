@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "ebb/formats/layout/box.h"
+#include "ebb/libmuon/plan/model.h"
 
 namespace ebb::libmuon {
 
@@ -30,6 +30,16 @@ struct Item {
 
 // The parts of an item's elements; none of them lies before its part `first_part`.
 std::vector<ItemPart> parts_of(const Item& item, FlatRange elems, std::size_t first_part = 0);
+
+// Whole matrices of one shape and group, one behind the other in an item: they may be computed as
+// one batch.
+struct ItemBatch {
+  std::uint32_t param = 0;  // the first
+  std::uint64_t count = 1;
+  std::uint64_t item_first = 0;  // where it begins in the item
+};
+// None of an item of AdamW ranges.
+std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item);
 
 // Packs an owner's matrices, in the order of the model: those that are small share an item as long
 // as one tile holds them, so that many of them do not pay a tile each.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/homes.h"
 #include "ebb/libmuon/step/settings.h"
 
 namespace ebb::libmuon {
@@ -19,7 +20,8 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
 // What this rank takes beside tiles.
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan,
                            const Chunks& chunks) {
-  Memory memory{.workspace = Sweep::workspace_bytes(config.model, plan, config.threads)};
+  Memory memory{.workspace =
+                    Sweep::workspace(config.model, plan, config.accelerator, config.threads)};
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
     memory.chunk_gradients = std::max(
         memory.chunk_gradients, staged_elems(plan, plan.gradients(), chunks.gradients(chunk)));
@@ -34,40 +36,24 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan,
   return memory;
 }
 
-std::uint64_t least_budget(const EngineConfig& config, const StatePlan& plan,
-                           std::uint64_t beside_tiles) {
-  return beside_tiles + (plan.tiles().empty() ? 0 : config.tile_bytes);
-}
-
-// What the budget leaves for tiles. Code::no_memory names the smallest that works.
-Result<libswap::TileBudget> divide(const EngineConfig& config, const StatePlan& plan,
-                                   std::uint64_t beside_tiles) {
-  const std::uint64_t least = least_budget(config, plan, beside_tiles);
-  if (config.budget_bytes < least)
-    return Error{
-        Code::no_memory,
-        compose("a budget of {} bytes is too small for rank {}: the smallest that works is "
-                "{} bytes, {} of them for updates, Newton-Schulz and what travels",
-                config.budget_bytes, index_of(plan.rank()), least, beside_tiles),
-        "give a larger budget, or a smaller chunk or tile size"};
-  return libswap::TileBudget::divide(plan.tiles().size(), config.tile_bytes,
-                                     config.budget_bytes - beside_tiles);
-}
-
 // Tiles of a step that are not resident: all of them, and those that hold weights.
 struct Paged {
   std::uint64_t all = 0, with_weights = 0;
 };
 
-Paged paged_tiles(const StatePlan& plan, const libswap::TileBudget& budget) {
-  const auto& schedule = plan.schedule();
+Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
   Paged paged;
-  for (std::uint64_t i = 0; i < schedule.size(); ++i) {
-    if (budget.stays(i, schedule.size())) continue;
+  for (const std::uint64_t tile : plan.schedule()) {
+    if (homes.tiles[tile] != libswap::Tier::nvme) continue;
     ++paged.all;
-    if (plan.tiles()[schedule[i]].kind != TileKind::momentum) ++paged.with_weights;
+    if (plan.tiles()[tile].kind != TileKind::momentum) ++paged.with_weights;
   }
   return paged;
+}
+
+std::uint64_t device_bytes(const Memory& memory, const libswap::Homes& homes,
+                           std::uint64_t tile_bytes) {
+  return memory.workspace.device + homes.count(libswap::Tier::device) * tile_bytes;
 }
 
 }  // namespace
@@ -108,20 +94,27 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);
   const Memory memory = memory_beside_tiles(config, plan, chunks);
-  EBB_TRY_ASSIGN(const auto split, divide(config, plan, memory.total()));
-  return Prepared{std::move(plan), split, std::move(chunks), memory, store};
+  EBB_TRY_ASSIGN(libswap::Homes homes, homes_of(config, plan, memory.total()));
+  if (const std::uint64_t there = device_bytes(memory, homes, config.tile_bytes);
+      there > config.device_budget_bytes)
+    return Error{Code::no_memory,
+                 compose("a budget of {} bytes of the device is too small for rank {}: it needs {}",
+                         config.device_budget_bytes, index_of(rank), there),
+                 "give a larger one, or a tier of the host to more states"};
+  return Prepared{std::move(plan), std::move(homes), std::move(chunks), memory, store};
 }
 
 Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   EBB_TRY_ASSIGN(const Prepared parts, prepare(config, rank));
   const StatePlan& plan = parts.plan;
-  const Paged paged = paged_tiles(plan, parts.split);
+  const Paged paged = paged_tiles(plan, parts.homes);
   EnginePlan result;
   result.state_bytes = plan.state_elems() * sizeof(float);
   result.tiles = plan.tiles().size();
-  result.split = parts.split;
-  result.frame_bytes = parts.split.bytes(config.tile_bytes);
-  result.workspace_bytes = parts.memory.workspace;
+  result.split = {result.tiles - parts.homes.count(libswap::Tier::nvme), parts.homes.frames};
+  result.frame_bytes = parts.homes.host_tiles() * config.tile_bytes;
+  result.workspace_bytes = parts.memory.workspace.host;
+  result.device_bytes = device_bytes(parts.memory, parts.homes, config.tile_bytes);
   result.gradient_bytes = parts.memory.gradients;
   result.weight_bytes = parts.memory.weights;
   result.memory_bytes = result.frame_bytes + parts.memory.total();
@@ -152,7 +145,8 @@ Routes::Routes(const StatePlan& plan)
 
 Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
                    libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
-                   Prepared prepared, std::unique_ptr<libswap::Pool> own_pool)
+                   Prepared prepared, std::unique_ptr<libswap::Pool> own_pool,
+                   std::unique_ptr<Kernels> what_computes)
     : config(engine_config),
       ranks(communicator),
       io(queue),
@@ -161,6 +155,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       routes(parts.plan),
       computing(std::move(own_pool)),
       pool(*computing),
+      kernels(std::move(what_computes)),
       gradients(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
       weights(engine_config.model.params.size()),
@@ -185,8 +180,15 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                        " holds no store, and there is neither a checkpoint nor initial weights",
                    "pass initial weights to Engine::open"};
     EBB_TRY_ASSIGN(auto pool, libswap::Pool::start(config.threads));
-    auto impl =
-        std::make_unique<Impl>(config, ranks, io, directory, std::move(parts), std::move(pool));
+    const KernelsFor what{*pool, config.trace, ranks.rank()};
+    std::unique_ptr<Kernels> kernels;
+    if (config.accelerator == nullptr) {
+      kernels = make_host_kernels(what);
+    } else {
+      EBB_TRY_ASSIGN(kernels, config.accelerator->kernels(what));
+    }
+    auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(parts),
+                                       std::move(pool), std::move(kernels));
     EBB_TRY(impl->reserve_buffers());
     return impl;
   };

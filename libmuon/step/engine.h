@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
 #include "ebb/libswap/pager/budget.h"
@@ -38,6 +40,16 @@ struct EngineConfig {
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;        // that compute, this rank
   libswap::Trace* trace = nullptr;  // borrowed
+
+  // What computes; null: the host. Borrowed.
+  Accelerator* accelerator = nullptr;
+  // Of its memory: updates, Newton-Schulz scratch, tiles on their way, tiles at home there.
+  std::uint64_t device_budget_bytes = ~std::uint64_t{0};
+  // Where a state is at home, by its name (state_names()); what is not named, or is left to be, is
+  // in the host's memory as far as the budget goes. AdamW's three lie together: they follow exp_avg
+  // and exp_avg_sq, and master is that of matrices. Without an accelerator its memory is the
+  // host's.
+  std::map<std::string, libswap::Tier, std::less<>> tiers;
 };
 
 // Elements [range.first, + count) of a parameter's fp32 initial weights, the same on every rank.
@@ -53,6 +65,7 @@ struct EnginePlan {
   std::uint64_t memory_bytes = 0;        // all of the following: within the budget
   std::uint64_t frame_bytes = 0;         // frames + resident tiles
   std::uint64_t workspace_bytes = 0;     // U and O of two matrices, Newton-Schulz scratch, oneDNN's
+  std::uint64_t device_bytes = 0;        // of an accelerator, beside memory_bytes
   std::uint64_t chunks = 0;              // of a step
   std::uint64_t gradient_bytes = 0;      // gathered: own matrices' of a chunk, AdamW ranges whole
   std::uint64_t weight_bytes = 0;        // waiting to be handed out, likewise

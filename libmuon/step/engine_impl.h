@@ -5,6 +5,7 @@
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
+//   homes.cpp         where which tile is at home
 //   scattered_store.cpp   a store that no rank reaches whole, as one tree of files
 //   settings.cpp      what all ranks must be told alike
 //   stored_state.cpp  what of the model a store or checkpoint holds
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/staging.h"
@@ -34,16 +36,16 @@ constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return 
 
 // What the budget holds beside tiles.
 struct Memory {
-  std::uint64_t workspace = 0;                           // bytes
+  Sweep::Workspace workspace;
   std::uint64_t chunk_gradients = 0, chunk_weights = 0;  // elements staged of the largest chunk
   std::uint64_t gradients = 0, weights = 0;              // bytes of all that is staged
-  std::uint64_t total() const { return workspace + gradients + weights; }
+  std::uint64_t total() const { return workspace.host + gradients + weights; }
 };
 
 // Everything that follows from the description alone.
 struct Prepared {
   StatePlan plan;
-  libswap::TileBudget split;
+  libswap::Homes homes;
   Chunks chunks;
   Memory memory;
   libswap::Store::Config store;  // without directory and uuids
@@ -79,7 +81,7 @@ class ScatteredStore;
 struct Engine::Impl {
   Impl(const EngineConfig& engine_config, Communicator& communicator, libswap::IoQueue& queue,
        libswap::SwapDirectory& swap_directory, Prepared prepared,
-       std::unique_ptr<libswap::Pool> computing);
+       std::unique_ptr<libswap::Pool> computing, std::unique_ptr<Kernels> what_computes);
 
   // open.cpp
   Result<> attach(const InitialWeights& initial, const Checkpoint* checkpoint);
@@ -155,6 +157,7 @@ struct Engine::Impl {
   const Routes routes;
   std::unique_ptr<libswap::Pool> computing;
   libswap::Pool& pool;
+  const std::unique_ptr<Kernels> kernels;
 
   std::shared_ptr<libswap::Store> store;  // shared with exports
   std::unique_ptr<Sweep> sweep;

@@ -101,14 +101,15 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
 }
 
 Result<> Engine::Impl::open_sweep() {
+  using libswap::buffer_of;
   const Sweep::Ports ports{
-      .gradient = [this](const Transit& transit) { return own_gradient(transit); },
-      .weight = [this](const Transit& transit) { return own_weight(transit); },
+      .gradient = [this](const Transit& transit) { return buffer_of(own_gradient(transit)); },
+      .weight = [this](const Transit& transit) { return buffer_of(own_weight(transit)); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
-  EBB_TRY_ASSIGN(
-      sweep, Sweep::open({config.model, parts.plan, parts.chunks, io, *store, pool, config.trace},
-                         parts.split, ports));
+  EBB_TRY_ASSIGN(sweep, Sweep::open({config.model, parts.plan, parts.chunks, io, *store, pool,
+                                     *kernels, config.trace},
+                                    parts.homes, parts.memory.workspace, ports));
   return {};
 }
 

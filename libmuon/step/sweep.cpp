@@ -6,44 +6,13 @@
 
 namespace ebb::libmuon {
 
-using libswap::Lane;
+using libswap::Buffer;
+using libswap::Event;
 using libswap::Stream;
 using libswap::TileCache;
 using libswap::TileVisit;
-using libswap::TraceSpan;
 
 namespace {
-
-// Elementwise work is cut for the pool at a fixed size: bits do not depend on the cut.
-constexpr std::uint64_t kPoolElems = 64u << 10;
-
-std::span<float> floats(std::span<std::byte> tile) {
-  return {reinterpret_cast<float*>(tile.data()), tile.size() / sizeof(float)};
-}
-
-template <typename Job>
-void in_ranges(libswap::Pool& pool, std::uint64_t count, const Job& job) {
-  pool.run(formats::div_ceil(count, kPoolElems), [&](std::size_t i) {
-    const std::uint64_t first = i * kPoolElems;
-    job(first, std::min(kPoolElems, count - first));
-  });
-}
-
-// Of this rank's matrices, the one that needs the most.
-std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan,
-                      std::uint64_t (*bytes)(std::uint64_t rows, std::uint64_t cols)) {
-  std::uint64_t most = 0;
-  for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-    if (!plan.muon(param) || plan.own_range(param).count == 0) continue;
-    const Shape& shape = model.params[param].shape;
-    most = std::max(most, bytes(shape[0], shape[1]));
-  }
-  return most;
-}
-
-std::uint64_t scratch_bytes(const ModelSpec& model, const StatePlan& plan) {
-  return most_of(model, plan, newton_schulz_scratch_bytes);
-}
 
 std::vector<TileVisit> visits(const std::vector<std::uint64_t>& tiles, TileCache::Use use) {
   std::vector<TileVisit> visits;
@@ -51,32 +20,60 @@ std::vector<TileVisit> visits(const std::vector<std::uint64_t>& tiles, TileCache
   return visits;
 }
 
+// Of this rank's batches of matrices, the one that needs the most.
+template <typename Bytes>
+std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan, const Bytes& bytes) {
+  std::uint64_t most = 0;
+  for (const Item& item : plan.items())
+    for (const ItemBatch& batch : batches_of(model, item)) {
+      const Shape& shape = model.params[batch.param].shape;
+      most = std::max<std::uint64_t>(most, bytes(shape[0], shape[1], batch.count));
+    }
+  return most;
+}
+
 }  // namespace
 
-std::uint64_t Sweep::workspace_bytes(const ModelSpec& model, const StatePlan& plan,
-                                     std::uint32_t threads) {
-  return plan.order().room() * sizeof(float) + scratch_bytes(model, plan) +
-         std::max(threads, 1u) * most_of(model, plan, newton_schulz_packing_bytes);
+Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
+                                  const Accelerator* accelerator, std::uint32_t threads) {
+  const std::uint64_t updates = plan.order().room() * sizeof(float);
+  Workspace need;
+  if (accelerator != nullptr) {
+    need.newton_schulz = most_of(model, plan, [&](auto rows, auto cols, auto count) {
+      return accelerator->workspace_bytes(rows, cols, count);
+    });
+    need.device = updates + need.newton_schulz + libswap::Lift::device_bytes(plan.tile_bytes());
+    return need;
+  }
+  need.newton_schulz = most_of(model, plan, [](auto rows, auto cols, auto) {
+    return newton_schulz_scratch_bytes(rows, cols);
+  });
+  const std::uint64_t packing = most_of(model, plan, [](auto rows, auto cols, auto) {
+    return newton_schulz_packing_bytes(rows, cols);
+  });
+  need.host = updates + need.newton_schulz + std::max(threads, 1u) * packing;
+  return need;
 }
 
 Sweep::Sweep(const Parts& parts, Ports ports) : parts_(parts), ports_(std::move(ports)) {}
 
 Sweep::~Sweep() {
-  for (const libswap::Event& orthogonal : orthogonal_) wait(orthogonal);
+  for (const Event& orthogonal : orthogonal_) parts_.pool.help_until(orthogonal);
+  wait_for_weights();
 }
 
-Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, const libswap::TileBudget& budget,
-                                           Ports ports) {
+Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, const libswap::Homes& homes,
+                                           const Workspace& workspace, Ports ports) {
   std::unique_ptr<Sweep> sweep(new Sweep(parts, std::move(ports)));
-  const auto& schedule = parts.plan.schedule();
+  libswap::Device* const device = parts.kernels.device();
   EBB_TRY_ASSIGN(sweep->cache_,
-                 TileCache::open(parts.io, parts.store, parts.pool, budget, schedule, parts.trace));
+                 TileCache::open(parts.io, parts.store, parts.pool, homes, device, parts.trace));
   sweep->updates_ = std::make_unique<Stream>(
-      *sweep->cache_, visits(schedule, TileCache::Use::modify), Stream::Repeats::yes);
+      *sweep->cache_, visits(parts.plan.schedule(), TileCache::Use::modify), Stream::Repeats::yes);
+  EBB_TRY_ASSIGN(sweep->lift_, libswap::Lift::open(device, parts.pool, parts.plan.tile_bytes()));
   EBB_TRY_ASSIGN(sweep->room_,
-                 libswap::AlignedBuffer::allocate(parts.plan.order().room() * sizeof(float)));
-  EBB_TRY_ASSIGN(sweep->scratch_,
-                 libswap::AlignedBuffer::allocate(scratch_bytes(parts.model, parts.plan)));
+                 libswap::allocate(device, parts.plan.order().room() * sizeof(float)));
+  EBB_TRY_ASSIGN(sweep->scratch_, libswap::allocate(device, workspace.newton_schulz));
   return sweep;
 }
 
@@ -85,10 +82,19 @@ Result<> Sweep::create(std::uint64_t step,
   Stream stream(*cache_, visits(parts_.plan.schedule(), TileCache::Use::create),
                 Stream::Repeats::no);
   stream.begin(step);
+  std::vector<std::byte> elsewhere;  // a tile of the host, for those that are at home on the device
   while (!stream.ended()) {
     EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-    EBB_TRY(fill(lease.tile, lease.bytes));
-    stream.give_back(lease, {});
+    if (lease.buffer.device == nullptr) {
+      EBB_TRY(fill(lease.tile, lease.buffer.bytes()));
+      stream.give_back(lease, {});
+      continue;
+    }
+    elsewhere.assign(lease.buffer.size(), std::byte{0});
+    EBB_TRY(fill(lease.tile, elsewhere));
+    const Event filled = libswap::copy(libswap::buffer_of(std::span(elsewhere)), lease.buffer, {});
+    parts_.pool.help_until(filled);
+    stream.give_back(lease, filled);
   }
   return cache_->settle();
 }
@@ -114,10 +120,15 @@ Result<> Sweep::look(
 Result<> Sweep::look_to(Stream& stream, std::size_t end) {
   while (stream.position() < end) {
     EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
+    const Buffer tile = lease.buffer.as(DType::f32);
+    Event copied;
     for (const StatePlan::Span& span : parts_.plan.spans(parts_.plan.tiles()[lease.tile]))
-      hand_out(span, floats(lease.bytes).subspan(span.tile_first, span.range.count));
-    stream.give_back(lease, {});
+      if (const Buffer to = ports_.weight({span.param, span.range}); !to.empty())
+        copied = libswap::copy(tile.sub(span.tile_first, span.range.count), to, {});
+    handed_out_.push_back(copied);
+    stream.give_back(lease, copied);
   }
+  wait_for_weights();
   return {};
 }
 
@@ -128,28 +139,38 @@ void Sweep::begin_update(std::uint64_t step, float grad_scale) {
 
 Result<> Sweep::update(std::size_t chunk) {
   while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(update_tile());
+  wait_for_weights();
   return updates_->ended() ? cache_->settle() : Result<>();
+}
+
+// Behind them all of the chunk's kernels have read its gradients, too.
+void Sweep::wait_for_weights() {
+  for (const Event& event : handed_out_) parts_.pool.help_until(event);
+  handed_out_.clear();
 }
 
 void Sweep::go_on() { cache_->go_on(); }
 
 Result<> Sweep::update_tile() {
   EBB_TRY_ASSIGN(const Stream::Lease lease, updates_->take());
-  const TileEntry& entry = parts_.plan.tiles()[lease.tile];
-  if (entry.kind == TileKind::momentum)
-    momentum(entry, floats(lease.bytes));
-  else if (entry.kind == TileKind::master)
-    master(entry, floats(lease.bytes));
+  const Buffer home = lease.buffer.as(DType::f32);
+  libswap::Lift::Visit lift = lift_->begin();
+  const Visited visit{parts_.plan.tiles()[lease.tile], lift.up(home), lift};
+  std::vector<Out> out;
+  Event done;
+  if (visit.entry.kind == TileKind::momentum)
+    done = momentum(visit);
+  else if (visit.entry.kind == TileKind::master)
+    done = master(visit, out);
   else
-    adam(entry, floats(lease.bytes));
-  updates_->give_back(lease, {});
+    done = adam(visit, out);
+  Event last = lift.down(visit.tile, home, done);
+  updates_->give_back(lease, last);
+  for (const Out& weights : out)
+    if (weights.from.data != weights.to.data) last = lift.down(weights.from, weights.to, done);
+  lift.end(last);
+  if (!last.passed()) handed_out_.push_back(last);
   return {};
-}
-
-void Sweep::wait(const libswap::Event& event) {
-  if (event.passed()) return;
-  const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "Newton-Schulz");
-  parts_.pool.help_until([&] { return event.passed(); });
 }
 
 template <typename Spec>
@@ -157,74 +178,72 @@ const Spec& Sweep::spec_of(std::uint32_t param) const {
   return std::get<Spec>(parts_.model.groups[parts_.model.params[param].group]);
 }
 
-std::span<float> Sweep::update_of(std::uint32_t item) {
-  return floats(room_.bytes())
-      .subspan(parts_.plan.order().update(item), parts_.plan.items()[item].elems);
+Buffer Sweep::update_of(std::uint32_t item) const {
+  return room_.buffer()
+      .as(DType::f32)
+      .sub(parts_.plan.order().update(item), parts_.plan.items()[item].elems);
 }
 
-void Sweep::momentum(const TileEntry& entry, std::span<float> tile) {
-  {
-    const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "momentum");
-    for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
-      const auto& spec = spec_of<MuonSpec>(span.param);
-      const auto g = ports_.gradient({span.param, span.range});
-      const auto m = tile.subspan(span.tile_first);
-      const auto u = update_of(entry.item).subspan(entry.first + span.tile_first);
-      in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
-        momentum_range(spec, grad_scale_, g.subspan(first, count), m.subspan(first, count),
-                       u.subspan(first, count));
-      });
-    }
-  }
-  if (entry.first + entry.count == parts_.plan.items()[entry.item].elems) orthogonalize(entry.item);
-}
-
-// The pool does chains one after the other: they share the scratch.
-void Sweep::orthogonalize(std::uint32_t item) {
-  for (const ItemPart& part : parts_.plan.items()[item].parts) {
-    const Shape& shape = parts_.model.params[part.param].shape;
-    const auto u = update_of(item).subspan(part.item_first, part.range.count);
-    orthogonal_[item % 2] = parts_.pool.begin(
-        newton_schulz(spec_of<MuonSpec>(part.param), shape[0], shape[1], u, scratch_.bytes()));
-  }
-}
-
-void Sweep::master(const TileEntry& entry, std::span<float> tile) {
-  wait(orthogonal_[entry.item % 2]);
-  const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "apply");
+Event Sweep::momentum(const Visited& visit) {
+  const TileEntry& entry = visit.entry;
+  std::vector<PrepareRange> ranges;
   for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
-    const auto& spec = spec_of<MuonSpec>(span.param);
+    const std::uint64_t count = span.range.count;
+    ranges.push_back({&spec_of<MuonSpec>(span.param),
+                      visit.lift.up(ports_.gradient({span.param, span.range})),
+                      visit.tile.sub(span.tile_first, count),
+                      update_of(entry.item).sub(entry.first + span.tile_first, count)});
+  }
+  const Event made = parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready());
+  if (entry.first + entry.count == parts_.plan.items()[entry.item].elems)
+    orthogonalize(entry.item, made);
+  return made;
+}
+
+void Sweep::orthogonalize(std::uint32_t number, const Event& made) {
+  const Item& item = parts_.plan.items()[number];
+  for (const ItemBatch& batch : batches_of(parts_.model, item)) {
+    const Shape& shape = parts_.model.params[batch.param].shape;
+    const Buffer u = update_of(number).sub(batch.item_first, batch.count * formats::volume(shape));
+    orthogonal_[number % 2] = parts_.kernels.orthogonalize(
+        {&spec_of<MuonSpec>(batch.param), shape[0], shape[1], batch.count, u}, scratch_.buffer(),
+        {&made, 1});
+  }
+}
+
+Buffer Sweep::out_of(const StatePlan::Span& span, const Visited& visit, std::vector<Out>& out) {
+  const Buffer to = ports_.weight({span.param, span.range});
+  const Buffer here = visit.lift.room_for(to);
+  if (!to.empty()) out.push_back({here, to});
+  return here;
+}
+
+Event Sweep::master(const Visited& visit, std::vector<Out>& out) {
+  const TileEntry& entry = visit.entry;
+  std::vector<FinishRange> ranges;
+  for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
     const Shape& shape = parts_.model.params[span.param].shape;
-    const std::span<const float> o = update_of(entry.item).subspan(entry.first + span.tile_first);
-    const auto w = tile.subspan(span.tile_first, span.range.count);
-    in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
-      apply_range(spec, shape[0], shape[1], o.subspan(first, count), w.subspan(first, count));
-    });
-    hand_out(span, w);
+    const std::uint64_t count = span.range.count;
+    ranges.push_back({&spec_of<MuonSpec>(span.param), shape[0], shape[1],
+                      update_of(entry.item).sub(entry.first + span.tile_first, count),
+                      visit.tile.sub(span.tile_first, count), out_of(span, visit, out)});
   }
+  visit.lift.also_behind(orthogonal_[entry.item % 2]);
+  return parts_.kernels.finish(ranges, visit.lift.ready());
 }
 
-void Sweep::adam(const TileEntry& entry, std::span<float> tile) {
-  const TraceSpan trace(parts_.trace, parts_.plan.rank(), Lane::compute, "AdamW");
-  const std::uint64_t stride = StatePlan::adam_stride(entry) / sizeof(float);
-  for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
-    const auto& spec = spec_of<AdamSpec>(span.param);
-    const std::uint64_t taken = ports_.steps_taken(span.param);
-    const auto g = ports_.gradient({span.param, span.range});
-    const auto w = tile.subspan(span.tile_first, span.range.count);
-    const auto m = tile.subspan(stride + span.tile_first);
-    const auto v = tile.subspan(2 * stride + span.tile_first);
-    in_ranges(parts_.pool, span.range.count, [&](std::uint64_t first, std::uint64_t count) {
-      adamw_range(spec, taken + 1, grad_scale_, g.subspan(first, count), w.subspan(first, count),
-                  m.subspan(first, count), v.subspan(first, count));
-    });
-    hand_out(span, w);
+Event Sweep::adam(const Visited& visit, std::vector<Out>& out) {
+  const std::uint64_t stride = StatePlan::adam_stride(visit.entry) / sizeof(float);
+  std::vector<AdamRange> ranges;
+  for (const StatePlan::Span& span : parts_.plan.spans(visit.entry)) {
+    const auto state = [&](std::uint64_t number) {
+      return visit.tile.sub(number * stride + span.tile_first, span.range.count);
+    };
+    ranges.push_back({&spec_of<AdamSpec>(span.param), ports_.steps_taken(span.param) + 1,
+                      visit.lift.up(ports_.gradient({span.param, span.range})), state(0), state(1),
+                      state(2), out_of(span, visit, out)});
   }
-}
-
-void Sweep::hand_out(const StatePlan::Span& span, std::span<const float> new_weights) {
-  const std::span<float> own = ports_.weight({span.param, span.range});
-  if (!own.empty()) std::ranges::copy(new_weights, own.begin());
+  return parts_.kernels.adamw(ranges, grad_scale_, visit.lift.ready());
 }
 
 }  // namespace ebb::libmuon

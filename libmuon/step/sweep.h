@@ -1,8 +1,9 @@
-// Sweep: what happens to a rank's state, tile after tile, as the cache brings it. No communication.
+// Sweep: what happens to a rank's state, tile after tile, as the cache brings it, on the device
+// that computes. No communication.
 //
-// An update is a stream of tiles: momentum tiles make an item's U, a chain of the pool turns it
-// into O in the same place while the tiles of its neighbours are paged, master tiles apply it.
-// There is room for the updates of two items, or of one (OwnerOrder).
+// An update is a stream of tiles: momentum tiles make an item's U, which becomes O in the same
+// place while the tiles of its neighbours are paged, master tiles apply it. There is room for the
+// updates of two items, or of one (OwnerOrder).
 #pragma once
 
 #include <array>
@@ -10,7 +11,9 @@
 #include <memory>
 #include <span>
 
+#include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libswap/pager/lift.h"
 #include "ebb/libswap/pager/stream.h"
 
 namespace ebb::libmuon {
@@ -19,9 +22,9 @@ class Sweep {
  public:
   // What a sweep takes from its engine: of ranges that this rank owns, in the present chunk.
   struct Ports {
-    std::function<std::span<const float>(const Transit&)> gradient;
+    std::function<libswap::Buffer(const Transit&)> gradient;
     // Where new weights go; empty: nobody asked for them.
-    std::function<std::span<float>(const Transit&)> weight;
+    std::function<libswap::Buffer(const Transit&)> weight;
     std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
   };
   // All are borrowed; learning rates of the model may change between updates.
@@ -32,14 +35,18 @@ class Sweep {
     libswap::IoQueue& io;
     libswap::Store& store;
     libswap::Pool& pool;
+    Kernels& kernels;
     libswap::Trace* trace = nullptr;
   };
-  static Result<std::unique_ptr<Sweep>> open(const Parts& parts, const libswap::TileBudget& budget,
-                                             Ports ports);
-  ~Sweep();  // waits for its I/O and its chains
-  // With `threads` that compute.
-  static std::uint64_t workspace_bytes(const ModelSpec& model, const StatePlan& plan,
-                                       std::uint32_t threads);
+  // What a sweep takes beside its tiles; `device`: of that which computes, where it has its own.
+  struct Workspace {
+    std::uint64_t host = 0, device = 0, newton_schulz = 0;  // bytes; the last is part of one
+  };
+  static Workspace workspace(const ModelSpec& model, const StatePlan& plan,
+                             const Accelerator* accelerator, std::uint32_t threads);
+  static Result<std::unique_ptr<Sweep>> open(const Parts& parts, const libswap::Homes& homes,
+                                             const Workspace& workspace, Ports ports);
+  ~Sweep();  // waits for its I/O and its kernels
 
   // Fills the tiles of a new store; `fill` gets each tile's number and its zeros.
   Result<> create(std::uint64_t step,
@@ -59,24 +66,37 @@ class Sweep {
  private:
   Sweep(const Parts& parts, Ports ports);
   Result<> update_tile();
-  void momentum(const TileEntry& entry, std::span<float> tile);
-  void orthogonalize(std::uint32_t item);
-  std::span<float> update_of(std::uint32_t item);
-  void master(const TileEntry& entry, std::span<float> tile);
-  void adam(const TileEntry& entry, std::span<float> tile);
-  void hand_out(const StatePlan::Span& span, std::span<const float> weights);
-  void wait(const libswap::Event& event);
+  // A tile that is visited.
+  struct Visited {
+    const TileEntry& entry;
+    libswap::Buffer tile;  // fp32, where kernels work on it
+    libswap::Lift::Visit& lift;
+  };
+  // Weights on their way out of a visit.
+  struct Out {
+    libswap::Buffer from, to;
+  };
+  libswap::Event momentum(const Visited& visit);
+  libswap::Event master(const Visited& visit, std::vector<Out>& out);
+  libswap::Event adam(const Visited& visit, std::vector<Out>& out);
+  void orthogonalize(std::uint32_t item, const libswap::Event& made);
+  libswap::Buffer update_of(std::uint32_t item) const;
+  // Where kernels write the weights of a span; they travel on behind.
+  libswap::Buffer out_of(const StatePlan::Span& span, const Visited& visit, std::vector<Out>& out);
   template <typename Spec>
   const Spec& spec_of(std::uint32_t param) const;
   Result<> look_to(libswap::Stream& stream, std::size_t end);
+  void wait_for_weights();
 
   const Parts parts_;
   const Ports ports_;
   std::unique_ptr<libswap::TileCache> cache_;
   std::unique_ptr<libswap::Stream> updates_;
-  libswap::AlignedBuffer room_;               // of updates: U of an item, later its O
+  std::unique_ptr<libswap::Lift> lift_;
+  libswap::DeviceMemory room_;                // of updates: U of an item, later its O
   std::array<libswap::Event, 2> orthogonal_;  // item i uses i % 2: passes when U has become O
-  libswap::AlignedBuffer scratch_;            // of one Newton-Schulz at a time
+  libswap::DeviceMemory scratch_;             // of one Newton-Schulz at a time
+  std::vector<libswap::Event> handed_out_;    // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;
 };
 

@@ -5,11 +5,14 @@
 namespace ebb::libswap {
 namespace {
 
-// Frames beyond this buy nothing on disks measured here; the rest of a budget becomes residency.
 constexpr std::uint64_t kMostFrames = 16;
 constexpr std::uint64_t kFrameBytesWorthHaving = 64u << 20;
 
 }  // namespace
+
+std::uint64_t TileBudget::frames_worth_having(std::uint64_t tile_bytes) {
+  return std::max(kMostFrames, kFrameBytesWorthHaving / tile_bytes);
+}
 
 Result<TileBudget> TileBudget::divide(std::uint64_t tiles, std::uint64_t tile_bytes,
                                       std::uint64_t budget_bytes) {
@@ -22,11 +25,27 @@ Result<TileBudget> TileBudget::divide(std::uint64_t tiles, std::uint64_t tile_by
                          budget_bytes, tile_bytes),
                  "give a larger --budget or a smaller --tile"};
   // A third of a small budget, never more than helps; the rest saves traffic for good.
-  const std::uint64_t most =
-      std::max<std::uint64_t>(kMostFrames, kFrameBytesWorthHaving / tile_bytes);
-  const std::uint64_t wanted = std::clamp<std::uint64_t>(affordable / 3, 6, most);
+  const std::uint64_t wanted =
+      std::clamp<std::uint64_t>(affordable / 3, 6, frames_worth_having(tile_bytes));
   const std::uint64_t frames = std::min(affordable, wanted);
   return TileBudget{affordable - frames, frames};
+}
+
+Homes Homes::spread(const TileBudget& budget, std::span<const std::uint64_t> order) {
+  Homes homes{std::vector<Tier>(order.size(), Tier::nvme), budget.frames};
+  homes.stay(budget.resident, order);
+  return homes;
+}
+
+void Homes::stay(std::uint64_t resident, std::span<const std::uint64_t> of) {
+  for (std::uint64_t i = 0; i < of.size(); ++i)
+    if ((i + 1) * resident / of.size() > i * resident / of.size()) tiles[of[i]] = Tier::host;
+}
+
+std::uint64_t Homes::bounces() const { return std::min(kMostResidentWrites, count(Tier::device)); }
+
+std::uint64_t Homes::count(Tier tier) const {
+  return static_cast<std::uint64_t>(std::ranges::count(tiles, tier));
 }
 
 }  // namespace ebb::libswap

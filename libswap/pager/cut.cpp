@@ -6,7 +6,6 @@
 namespace ebb::libswap {
 namespace {
 
-constexpr std::uint64_t kMostResidentWrites = 8;  // in flight
 constexpr std::chrono::milliseconds kGlance{5};
 
 }  // namespace
@@ -54,10 +53,26 @@ void TileCache::write_residents() {
 }
 
 void TileCache::write_resident(std::uint64_t tile) {
+  fetch(tile);
   const Result<> submitted = submit_write(tile, Priority::background);
   if (submitted) return;
   const MutexLock lock(mutex_);
   resident_written(tile, submitted);
+}
+
+// A tile at home on the device is written out of a frame of the host. It is not changed before it
+// is written: a repeated write finds it there.
+void TileCache::fetch(std::uint64_t number) {
+  Buffer from, to;
+  {
+    const MutexLock lock(mutex_);
+    Tile& tile = tiles_[number];
+    if (!tile.on_device || tile.bounce) return;
+    take_bounce(tile);
+    from = home_of(tile);
+    to = buffer_of(frame_of(tile));
+  }
+  pool_.help_until(copy(from, to, {}));
 }
 
 // A resident tile whose write failed is still whole in memory and changed: the next cut writes it.
@@ -66,6 +81,7 @@ void TileCache::resident_written(std::uint64_t number, const Result<>& result) {
   if (!result && !cut_error_ && again_later(number)) return;
   --resident_writes_;
   tile.attempts = 0;
+  give_bounce_back(tile);
   if (result) {
     tile.cut_pending = false;
     tile.dirty = false;

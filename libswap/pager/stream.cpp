@@ -27,8 +27,8 @@ void Stream::begin(std::uint64_t step) {
 Result<Stream::Lease> Stream::take() {
   EBB_CHECK(!ended());
   const TileVisit& visit = schedule_[position_];
-  EBB_TRY_ASSIGN(const std::span<std::byte> bytes, cache_.acquire(visit.tile, visit.use));
-  return Lease{position_++, visit.tile, bytes, Event()};
+  EBB_TRY_ASSIGN(const Buffer buffer, cache_.acquire(visit.tile, visit.use));
+  return Lease{position_++, visit.tile, buffer};
 }
 
 void Stream::give_back(const Lease& lease, const Event& done) {

@@ -27,8 +27,7 @@ class Stream {
   struct Lease {
     std::size_t position = 0;  // in the schedule
     std::uint64_t tile = 0;
-    std::span<std::byte> bytes;
-    Event ready;  // the bytes are there
+    Buffer buffer;  // its bytes, there
   };
 
   // Whether the next round of this stream follows this one, with no other stream between.

@@ -13,16 +13,19 @@ constexpr std::chrono::milliseconds kFirstRetry{2};  // then four times as long,
 }  // namespace
 
 Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Pool& pool,
-                                                   const TileBudget& budget,
-                                                   std::span<const std::uint64_t> order,
+                                                   const Homes& homes, Device* device,
                                                    Trace* trace) {
-  std::unique_ptr<TileCache> cache(new TileCache(io, store, pool, budget, order, trace));
-  EBB_TRY_ASSIGN(cache->memory_, AlignedBuffer::allocate(budget.bytes(cache->tile_bytes_)));
+  std::unique_ptr<TileCache> cache(new TileCache(io, store, pool, homes, trace));
+  const std::uint64_t tile_bytes = cache->tile_bytes_;
+  EBB_TRY_ASSIGN(cache->memory_, AlignedBuffer::allocate(homes.host_tiles() * tile_bytes));
+  if (const std::uint64_t there = homes.count(Tier::device); there > 0) {
+    EBB_CHECK(device != nullptr);
+    EBB_TRY_ASSIGN(cache->device_memory_, device->allocate(there * tile_bytes));
+  }
   return cache;
 }
 
-TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const TileBudget& budget,
-                     std::span<const std::uint64_t> order, Trace* trace)
+TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, Trace* trace)
     : io_(io),
       store_(store),
       pool_(pool),
@@ -30,18 +33,19 @@ TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const TileBudget& bu
       tile_bytes_(store.superblock().tile_bytes),
       rank_(store.superblock().rank),
       tiles_(store.superblock().tiles) {
-  EBB_CHECK(order.size() == tiles_.size());
-  EBB_CHECK(budget.resident == tiles_.size() || budget.frames > 0);
-  std::uint64_t next_frame = 0;
-  for (std::uint64_t i = 0; i < order.size(); ++i) {
-    if (!budget.stays(i, order.size())) continue;
-    Tile& tile = tiles_[order[i]];
+  EBB_CHECK(homes.tiles.size() == tiles_.size());
+  EBB_CHECK(homes.count(Tier::nvme) == 0 || homes.frames > 0);
+  std::uint64_t here = 0, there = 0;
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
+    if (homes.tiles[i] == Tier::nvme) continue;
+    Tile& tile = tiles_[i];
     tile.resident = true;
+    tile.on_device = homes.tiles[i] == Tier::device;
     tile.state = State::in_memory;
-    tile.frame = next_frame++;
+    tile.frame = tile.on_device ? there++ : here++;
   }
-  EBB_CHECK(next_frame == budget.resident);
-  for (std::uint64_t i = 0; i < budget.frames; ++i) free_frames_.push_back(next_frame++);
+  for (std::uint64_t i = 0; i < homes.frames; ++i) free_frames_.push_back(here++);
+  for (std::uint64_t i = 0; i < homes.bounces(); ++i) free_bounces_.push_back(here++);
 }
 
 TileCache::~TileCache() {
@@ -61,7 +65,25 @@ bool TileCache::resident(std::uint64_t tile) const {
 }
 
 std::span<std::byte> TileCache::frame_of(const Tile& tile) {
-  return memory_.bytes().subspan(tile.frame * tile_bytes_, tile_bytes_);
+  EBB_CHECK(tile.bounce || !tile.on_device);
+  return memory_.bytes().subspan(tile.bounce.value_or(tile.frame) * tile_bytes_, tile_bytes_);
+}
+
+Buffer TileCache::home_of(const Tile& tile) {
+  if (!tile.on_device) return buffer_of(frame_of(tile));
+  return device_memory_.buffer().sub(tile.frame * tile_bytes_, tile_bytes_);
+}
+
+void TileCache::take_bounce(Tile& tile) {
+  EBB_CHECK(!free_bounces_.empty());
+  tile.bounce = free_bounces_.back();
+  free_bounces_.pop_back();
+}
+
+void TileCache::give_bounce_back(Tile& tile) {
+  if (!tile.bounce) return;
+  free_bounces_.push_back(*tile.bounce);
+  tile.bounce.reset();
 }
 
 std::span<std::byte> TileCache::bytes_of(std::uint64_t tile) {
@@ -170,25 +192,45 @@ void TileCache::read_done(std::uint64_t tile, const Result<>& result) {
 }
 
 void TileCache::arrived(std::uint64_t number, const Result<>& result) {
-  const MutexLock lock(mutex_);
-  --in_flight_;
-  Tile& tile = tiles_[number];
-  EBB_CHECK(tile.state == State::reading);
-  if (tile.unwanted) return leave_memory(tile);
-  if (!result) return failed(number, result.error());
-  tile.state = State::in_memory;
-  tile.attempts = 0;
+  Buffer from, to;
+  {
+    const MutexLock lock(mutex_);
+    --in_flight_;
+    Tile& tile = tiles_[number];
+    EBB_CHECK(tile.state == State::reading);
+    if (tile.unwanted) return leave_memory(tile);
+    if (!result) return failed(number, result.error());
+    if (!tile.on_device) return is_here(number);
+    ++in_flight_;
+    from = buffer_of(frame_of(tile));
+    to = home_of(tile);
+  }
+  copy(from, to, {}).then([this, number] {
+    const MutexLock lock(mutex_);
+    --in_flight_;
+    give_bounce_back(tiles_[number]);
+    is_here(number);
+  });
+}
+
+void TileCache::is_here(std::uint64_t tile) {
+  tiles_[tile].state = State::in_memory;
+  tiles_[tile].attempts = 0;
   tell_all();
 }
 
 Result<> TileCache::load_residents() {
-  {
+  for (std::uint64_t number = 0; number < tiles_.size(); ++number) {
+    if (!resident(number)) continue;
+    wait(&PagerStats::stall_read_s, "residents", [&]() EBB_REQUIRES(mutex_) {
+      return !tiles_[number].on_device || !free_bounces_.empty();
+    });
     const MutexLock lock(mutex_);
-    for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile) {
-      if (!tiles_[tile].resident) continue;
-      tiles_[tile].state = State::reading;
-      submit_read(tile);
-    }
+    if (error_) break;
+    Tile& tile = tiles_[number];
+    if (tile.on_device) take_bounce(tile);
+    tile.state = State::reading;
+    submit_read(number);
   }
   wait(&PagerStats::stall_read_s, "residents", [this]() EBB_REQUIRES(mutex_) {
     return std::ranges::none_of(tiles_,
@@ -199,7 +241,7 @@ Result<> TileCache::load_residents() {
   return {};
 }
 
-Result<std::span<std::byte>> TileCache::acquire(std::uint64_t number, Use use) {
+Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
   const bool stays = resident(number);
   if (stays) {
     wait(&PagerStats::stall_cut_s, "cut",
@@ -225,7 +267,7 @@ Result<std::span<std::byte>> TileCache::acquire(std::uint64_t number, Use use) {
   } else if (!stays) {
     stats_.read_bytes += tile_bytes_;
   }
-  return frame_of(tile);
+  return home_of(tile);
 }
 
 // --- out ----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // TileCache: which of a rank's tiles are in memory, under a hard budget, and which are on their way
-// to or from the store. Some are resident for ever; the others pass through frames: read ahead
-// strictly in the order asked for, written behind whoever changed them. It knows no schedule:
-// Stream is its client.
+// to or from the store. Some are resident for ever, on the host or on a device; the others pass
+// through frames: read ahead strictly in the order asked for, written behind whoever changed them.
+// It knows no schedule: Stream is its client.
 //
 // Three kinds of I/O error, none of which loses a byte:
 //  - a read that fails, or brings other bytes than were written, is repeated, then leaves the tile
@@ -23,7 +23,7 @@
 #include <span>
 #include <vector>
 
-#include "ebb/libswap/device/event.h"
+#include "ebb/libswap/device/device.h"
 #include "ebb/libswap/pager/budget.h"
 #include "ebb/libswap/pool.h"
 #include "ebb/libswap/store/store.h"
@@ -44,12 +44,10 @@ struct PagerStats {
 
 class TileCache {
  public:
-  // `order`: every tile once, as they will be used; residents are spread over it evenly. `io`,
-  // `store`, `pool` and `trace` (may be null) are borrowed.
+  // `device`: where tiles of that tier are at home; null if there are none. That, `io`, `store`,
+  // `pool` and `trace` (may be null) are borrowed.
   static Result<std::unique_ptr<TileCache>> open(IoQueue& io, Store& store, Pool& pool,
-                                                 const TileBudget& budget,
-                                                 std::span<const std::uint64_t> order,
-                                                 Trace* trace);
+                                                 const Homes& homes, Device* device, Trace* trace);
   ~TileCache();  // waits for its I/O; what was acquired need not have been released
   TileCache(const TileCache&) = delete;
   TileCache& operator=(const TileCache&) = delete;
@@ -72,9 +70,10 @@ class TileCache {
     modify,
     create,  // nothing is read: zeros
   };
-  // The tile's bytes, verified, until it is released. Waits, and works for the pool meanwhile.
-  // REQUIRES: it is not acquired; unless resident or created it was prefetched, as the next one.
-  Result<std::span<std::byte>> acquire(std::uint64_t tile, Use use);
+  // The tile's bytes, verified, where it is at home or in a frame of the host, until it is
+  // released. Waits, and works for the pool meanwhile. REQUIRES: it is not acquired; unless
+  // resident or created it was prefetched, as the next one.
+  Result<Buffer> acquire(std::uint64_t tile, Use use);
   // `done` passes when nobody reads or changes the bytes any more.
   void release(std::uint64_t tile, const Event& done);
   // The bytes changed and are at `step`: they are written behind this, or stay, if resident.
@@ -100,14 +99,16 @@ class TileCache {
   struct Tile {
     State state = State::on_disk;
     bool resident = false;
+    bool on_device = false;    // resident there
     bool in_use = false;       // acquired
     bool unwanted = false;     // forgotten while it was on its way in
     bool dirty = false;        // resident only: newer than its slot
     bool cut_pending = false;  // resident only: must be written before it is modified
     bool of_cut = false;       // its write, under way, belongs to the present cut
     std::uint8_t attempts = 0;
-    std::uint64_t frame = 0;
-    std::uint64_t step = 0;  // of the contents
+    std::uint64_t frame = 0;              // of the host, or of the device
+    std::optional<std::uint64_t> bounce;  // of the host, while it passes to or from the store
+    std::uint64_t step = 0;               // of the contents
   };
   // A read or write that failed and may be tried again.
   struct Failed {
@@ -115,9 +116,11 @@ class TileCache {
     Clock::time_point due;
   };
 
-  TileCache(IoQueue& io, Store& store, Pool& pool, const TileBudget& budget,
-            std::span<const std::uint64_t> order, Trace* trace);
-  std::span<std::byte> frame_of(const Tile& tile);
+  TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, Trace* trace);
+  std::span<std::byte> frame_of(const Tile& tile);  // of the host
+  Buffer home_of(const Tile& tile);                 // where it is used
+  void take_bounce(Tile& tile) EBB_REQUIRES(mutex_);
+  void give_bounce_back(Tile& tile) EBB_REQUIRES(mutex_);
   std::span<std::byte> bytes_of(std::uint64_t tile) EBB_EXCLUDES(mutex_);
   void leave_memory(Tile& tile) EBB_REQUIRES(mutex_);
   void tell_all() EBB_REQUIRES(mutex_);
@@ -129,6 +132,7 @@ class TileCache {
   void submit_read(std::uint64_t tile) EBB_REQUIRES(mutex_);
   void read_done(std::uint64_t tile, const Result<>& result);
   void arrived(std::uint64_t tile, const Result<>& result);
+  void is_here(std::uint64_t tile) EBB_REQUIRES(mutex_);
   Result<> submit_write(std::uint64_t tile, Priority priority);
   void write_behind(std::uint64_t tile);
   void write_done(std::uint64_t tile, Store::Write write, const Result<>& result);
@@ -140,6 +144,7 @@ class TileCache {
 
   void write_residents();
   void write_resident(std::uint64_t tile);
+  void fetch(std::uint64_t tile);
   void resident_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
   void wait_for_cut_writes(const std::function<bool()>& ready) EBB_REQUIRES(mutex_);
 
@@ -149,12 +154,14 @@ class TileCache {
   Trace* const trace_;
   const std::uint64_t tile_bytes_;
   const Rank rank_;
-  AlignedBuffer memory_;
+  AlignedBuffer memory_;  // residents, frames, bounces
+  DeviceMemory device_memory_;
 
   mutable Mutex mutex_;
   Condition changed_;  // for finish_cut(); acquire() and settle() sleep in the pool
   std::vector<Tile> tiles_ EBB_GUARDED_BY(mutex_);
   std::vector<std::uint64_t> free_frames_ EBB_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> free_bounces_ EBB_GUARDED_BY(mutex_);
   std::deque<std::uint64_t> wanted_ EBB_GUARDED_BY(mutex_);  // to be read
   std::uint64_t reader_ EBB_GUARDED_BY(mutex_) = 0;          // who wants that
   std::uint64_t readers_ EBB_GUARDED_BY(mutex_) = 0;         // numbers given away

@@ -297,14 +297,14 @@ TEST(Continuity, AStoreWithItsTilesInOtherPlacesIsTransferredNotResumed) {
     std::swap(manifest.tiles[0], manifest.tiles[1]);
     const std::array<std::uint64_t, 2> order = {0, 1};
     libswap::Pool pool;
-    auto cache = libswap::TileCache::open(world.io(), **store, pool, {2, 0}, order, nullptr);
+    auto cache = libswap::TileCache::open(world.io(), **store, pool,
+                                          libswap::Homes::spread({2, 0}, order), nullptr, nullptr);
     ASSERT_TRUE(cache);
     for (const std::uint64_t tile : order) {
       const auto bytes = (*cache)->acquire(tile, libswap::TileCache::Use::create);
       ASSERT_TRUE(bytes);
       const float value = tile == 0 ? 3.0f : 0.001f;  // master, momentum
-      for (std::size_t at = 0; at + 4 <= (*bytes).size(); at += 4)
-        std::memcpy((*bytes).data() + at, &value, 4);
+      std::ranges::fill((*bytes).as(DType::f32).floats(), value);
       (*cache)->release_changed(tile, 5, {});
     }
     (*store)->cut(5);

@@ -123,7 +123,9 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
       .tile_bytes = setup.tile_bytes,
       .chunk_bytes = setup.chunk_bytes,
       .slots = setup.slots,
-      .threads = setup.threads};
+      .threads = setup.threads,
+      .accelerator = setup.accelerator,
+      .tiers = setup.tiers};
   add_what_tiles_need_beside(config);
   return config;
 }

@@ -26,6 +26,8 @@ struct Training {
   std::uint64_t snapshot_every = 0;  // 0: only where the test asks
   std::uint64_t poison_step = 0;     // one gradient of that step is NaN on one rank
   double max_norm = 0;
+  libmuon::Accelerator* accelerator = nullptr;  // of all ranks
+  decltype(libmuon::EngineConfig::tiers) tiers = {};
   libmuon::ModelSpec model = nuisance_model();
 };
 

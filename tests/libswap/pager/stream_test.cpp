@@ -18,6 +18,7 @@ namespace ebb {
 namespace {
 
 using libswap::Alone;
+using libswap::Homes;
 using libswap::IoQueue;
 using libswap::Pool;
 using libswap::Store;
@@ -71,7 +72,8 @@ struct Rig {
   ~Rig() { close(); }
 
   void open() {
-    cache = std::move(*TileCache::open(*io, *store, *pool, budget, order, trace));
+    cache = std::move(
+        *TileCache::open(*io, *store, *pool, Homes::spread(budget, order), nullptr, trace));
     updates = std::make_unique<Stream>(*cache, visits(Use::modify), Stream::Repeats::yes);
   }
   void close() {
@@ -89,8 +91,7 @@ struct Rig {
   Result<> rest(Stream& stream, const Visitor& visit) {
     while (!stream.ended()) {
       EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-      EXPECT_TRUE(lease.ready.passed());
-      visit(lease.tile, lease.bytes);
+      visit(lease.tile, lease.buffer.bytes());
       stream.give_back(lease, {});
     }
     return cache->settle();
@@ -396,10 +397,10 @@ TEST(Pager, ARoundMayVisitATileMoreThanOnce) {
         const auto lease = stream.take();
         ASSERT_TRUE(lease) << lease.error().message;
         std::uint64_t value = 0;
-        std::memcpy(&value, (*lease).bytes.data(), sizeof value);
+        std::memcpy(&value, (*lease).buffer.data, sizeof value);
         EXPECT_EQ(value, expected[(*lease).tile]);
         if (schedule[i].use == Use::modify) value = ++expected[(*lease).tile];
-        std::memcpy((*lease).bytes.data(), &value, sizeof value);
+        std::memcpy((*lease).buffer.data, &value, sizeof value);
         stream.give_back(*lease, {});
       }
       ASSERT_TRUE(rig.cache->settle());
@@ -424,7 +425,7 @@ TEST(Pager, WhatUsesATileMayEndLongAfterItWasGivenBack) {
         const auto lease = rig.updates->take();
         ASSERT_TRUE(lease);
         const libswap::EventSource done;
-        late.emplace_back([bytes = (*lease).bytes, done, tile = (*lease).tile, step] {
+        late.emplace_back([bytes = (*lease).buffer.bytes(), done, tile = (*lease).tile, step] {
           std::this_thread::sleep_for(std::chrono::milliseconds(2));
           std::uint64_t value = 0;
           std::memcpy(&value, bytes.data(), sizeof value);

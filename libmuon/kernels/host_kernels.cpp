@@ -1,0 +1,106 @@
+// The kernels of the host: elementwise work is done when a call returns, by the caller and the
+// pool; Newton-Schulz is a chain of the pool.
+#include <algorithm>
+
+#include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/table.h"
+
+namespace ebb::libmuon {
+namespace {
+
+using libswap::Buffer;
+using libswap::Event;
+using libswap::Lane;
+using libswap::TraceSpan;
+
+// Elementwise work is cut for the pool at a fixed size: bits do not depend on the cut.
+constexpr std::uint64_t kPoolElems = 64u << 10;
+
+class HostKernels : public Kernels {
+ public:
+  explicit HostKernels(const KernelsFor& what) : what_(what) {}
+
+  libswap::Device* device() const override { return nullptr; }
+
+  Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
+    wait(after);
+    const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "momentum");
+    for (const PrepareRange& range : ranges)
+      in_pieces(range.m.elems, [&](std::uint64_t first, std::uint64_t count) {
+        momentum_range(*range.spec, grad_scale, piece(range.g, first, count),
+                       piece(range.m, first, count), piece(range.u, first, count));
+      });
+    return {};
+  }
+
+  Event finish(std::span<const FinishRange> ranges, After after) override {
+    wait(after);
+    const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "apply");
+    for (const FinishRange& range : ranges)
+      in_pieces(range.w.elems, [&](std::uint64_t first, std::uint64_t count) {
+        const auto w = piece(range.w, first, count);
+        apply_range(*range.spec, range.rows, range.cols, piece(range.o, first, count), w);
+        copy_out(w, range.out, first);
+      });
+    return {};
+  }
+
+  Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) override {
+    wait(after);
+    const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "AdamW");
+    for (const AdamRange& range : ranges)
+      in_pieces(range.w.elems, [&](std::uint64_t first, std::uint64_t count) {
+        const auto w = piece(range.w, first, count);
+        adamw_range(*range.spec, range.step, grad_scale, piece(range.g, first, count), w,
+                    piece(range.exp_avg, first, count), piece(range.exp_avg_sq, first, count));
+        copy_out(w, range.out, first);
+      });
+    return {};
+  }
+
+  // Matrix after matrix: the pool does chains in order, so that they share the workspace.
+  Event orthogonalize(const MatrixBatch& batch, Buffer workspace, After after) override {
+    wait(after);
+    Event done;
+    const std::uint64_t elems = batch.rows * batch.cols;
+    for (std::uint64_t i = 0; i < batch.count; ++i)
+      done = what_.pool.begin(newton_schulz(*batch.spec, batch.rows, batch.cols,
+                                            piece(batch.u, i * elems, elems), workspace.bytes()));
+    return done;
+  }
+
+ private:
+  static std::span<float> piece(const Buffer& buffer, std::uint64_t first, std::uint64_t count) {
+    return buffer.floats().subspan(first, count);
+  }
+
+  static void copy_out(std::span<const float> w, const Buffer& out, std::uint64_t first) {
+    if (!out.empty()) std::ranges::copy(w, piece(out, first, w.size()).begin());
+  }
+
+  template <typename Job>
+  void in_pieces(std::uint64_t count, const Job& job) {
+    what_.pool.run(formats::div_ceil(count, kPoolElems), [&](std::size_t i) {
+      const std::uint64_t first = i * kPoolElems;
+      job(first, std::min(kPoolElems, count - first));
+    });
+  }
+
+  void wait(After after) {
+    for (const Event& event : after) {
+      if (event.passed()) continue;
+      const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "Newton-Schulz");
+      what_.pool.help_until(event);
+    }
+  }
+
+  const KernelsFor what_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> make_host_kernels(const KernelsFor& what) {
+  return std::make_unique<HostKernels>(what);
+}
+
+}  // namespace ebb::libmuon

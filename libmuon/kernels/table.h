@@ -1,0 +1,84 @@
+// Kernels: what a step asks of the device that computes it, one object per device and engine. The
+// host's is here; a plugin brings another.
+//
+// Calls take effect as on one queue: each behind those made before it and behind the events it is
+// given. Only orthogonalize() may run beside later calls that use other buffers. The event that a
+// call answers passes behind it; specs are borrowed until then, lists are not. All buffers lie on
+// the kernels' device, and bits depend on values and shapes alone (kernels.h).
+//
+// Threading: one thread calls, and may work for the pool meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "ebb/libmuon/spec/spec.h"
+#include "ebb/libswap/device/device.h"
+#include "ebb/libswap/pool.h"
+#include "ebb/libswap/trace.h"
+
+namespace ebb::libmuon {
+
+// Elementwise work on one tile is a list of ranges; all buffers of one are equally long, fp32.
+
+// m <- momentum of m and g; u <- what Newton-Schulz takes (momentum_range).
+struct PrepareRange {
+  const MuonSpec* spec = nullptr;
+  libswap::Buffer g, m, u;
+};
+// w <- w decayed and moved along o (apply_range); `out`: a copy of w, unless it is empty.
+struct FinishRange {
+  const MuonSpec* spec = nullptr;
+  std::uint64_t rows = 0, cols = 0;  // of the whole matrix
+  libswap::Buffer o, w, out;
+};
+struct AdamRange {
+  const AdamSpec* spec = nullptr;
+  std::uint64_t step = 0;  // 1-based
+  libswap::Buffer g, w, exp_avg, exp_avg_sq, out;
+};
+// `count` matrices of one shape, one behind the other in `u`: each becomes its O in place.
+struct MatrixBatch {
+  const MuonSpec* spec = nullptr;
+  std::uint64_t rows = 0, cols = 0, count = 1;
+  libswap::Buffer u;
+};
+
+class Kernels {
+ public:
+  using Event = libswap::Event;
+  using After = std::span<const Event>;
+
+  virtual ~Kernels() = default;
+  virtual libswap::Device* device() const = 0;  // null: the host
+
+  // Gradients count `grad_scale` times.
+  virtual Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) = 0;
+  virtual Event orthogonalize(const MatrixBatch& batch, libswap::Buffer workspace, After after) = 0;
+  virtual Event finish(std::span<const FinishRange> ranges, After after) = 0;
+  virtual Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) = 0;
+};
+
+// What kernels compute with and tell of; all borrowed.
+struct KernelsFor {
+  libswap::Pool& pool;
+  libswap::Trace* trace = nullptr;
+  Rank rank{};
+};
+
+// A device that computes steps, as an engine is told of it.
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+  virtual libswap::Device& device() = 0;
+  // Bytes that one orthogonalize() of such a batch needs; one is under way at a time.
+  virtual std::uint64_t workspace_bytes(std::uint64_t rows, std::uint64_t cols,
+                                        std::uint64_t count) const = 0;
+  virtual Result<std::unique_ptr<Kernels>> kernels(const KernelsFor& what) = 0;
+};
+
+// Of the host, where there is no accelerator.
+std::unique_ptr<Kernels> make_host_kernels(const KernelsFor& what);
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,60 @@
+#include "ebb/libswap/device/device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ebb/libswap/sys/aligned_buffer.h"
+
+namespace ebb::libswap {
+
+Buffer Buffer::sub(std::uint64_t first, std::uint64_t count) const {
+  EBB_CHECK(first <= elems && count <= elems - first);
+  return {data + first * formats::bytes_of(dtype), dtype, count, device};
+}
+
+Buffer Buffer::as(DType other) const {
+  EBB_CHECK(size() % formats::bytes_of(other) == 0);
+  return {data, other, size() / formats::bytes_of(other), device};
+}
+
+std::span<std::byte> Buffer::bytes() const {
+  EBB_CHECK(device == nullptr);
+  return {data, size()};
+}
+
+std::span<float> Buffer::floats() const {
+  EBB_CHECK(device == nullptr && dtype == DType::f32);
+  return {reinterpret_cast<float*>(data), elems};
+}
+
+Buffer buffer_of(std::span<std::byte> host) { return {host.data(), DType::u8, host.size()}; }
+
+Buffer buffer_of(std::span<float> host) {
+  return {reinterpret_cast<std::byte*>(host.data()), DType::f32, host.size()};
+}
+
+Buffer buffer_of(std::span<const float> host) {
+  return buffer_of(std::span(const_cast<float*>(host.data()), host.size()));
+}
+
+DeviceMemory::DeviceMemory(std::shared_ptr<std::byte> data, std::uint64_t bytes, Device* device)
+    : data_(std::move(data)), bytes_(bytes), device_(device) {}
+
+Result<DeviceMemory> allocate(Device* device, std::uint64_t bytes) {
+  if (bytes == 0) return DeviceMemory();
+  if (device != nullptr) return device->allocate(bytes);
+  EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(bytes));
+  const auto owner = std::make_shared<AlignedBuffer>(std::move(buffer));
+  return DeviceMemory({owner, owner->bytes().data()}, bytes, nullptr);
+}
+
+Event copy(const Buffer& from, const Buffer& to, const Event& after) {
+  EBB_CHECK(from.dtype == to.dtype && from.elems == to.elems);
+  Device* const device = from.device != nullptr ? from.device : to.device;
+  if (device != nullptr) return device->copy(from, to, after);
+  EBB_CHECK(after.passed());
+  if (from.data != to.data) std::ranges::copy(from.bytes(), to.data);
+  return {};
+}
+
+}  // namespace ebb::libswap

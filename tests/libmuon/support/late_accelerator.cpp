@@ -1,0 +1,97 @@
+#include "tests/libmuon/support/late_accelerator.h"
+
+#include <utility>
+#include <vector>
+
+#include "ebb/libmuon/kernels/kernels.h"
+
+namespace ebb::test {
+namespace {
+
+using libmuon::AdamRange;
+using libmuon::FinishRange;
+using libmuon::MatrixBatch;
+using libmuon::PrepareRange;
+using libswap::Buffer;
+using libswap::Event;
+
+class LateKernels : public libmuon::Kernels {
+ public:
+  LateKernels(libswap::LateDevice& device, const libmuon::KernelsFor& what)
+      : device_(device), pool_(what.pool), host_(libmuon::make_host_kernels(what)) {}
+
+  libswap::Device* device() const override { return &device_; }
+
+  Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
+    return later(
+        after, [this, grad_scale, list = opened(ranges)] { host_->prepare(list, grad_scale, {}); });
+  }
+  Event finish(std::span<const FinishRange> ranges, After after) override {
+    return later(after, [this, list = opened(ranges)] { host_->finish(list, {}); });
+  }
+  Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) override {
+    return later(after,
+                 [this, grad_scale, list = opened(ranges)] { host_->adamw(list, grad_scale, {}); });
+  }
+  Event orthogonalize(const MatrixBatch& batch, Buffer workspace, After after) override {
+    return later(after, [this, here = opened(batch), scratch = opened(workspace)] {
+      pool_.help_until(host_->orthogonalize(here, scratch, {}));
+    });
+  }
+
+ private:
+  template <typename Work>
+  Event later(After after, Work work) {
+    return device_.compute(after, std::move(work));
+  }
+
+  // As the host sees it.
+  Buffer opened(const Buffer& buffer) const {
+    if (buffer.empty()) return {};
+    return {device_.open(buffer).data(), buffer.dtype, buffer.elems};
+  }
+  PrepareRange opened(const PrepareRange& range) const {
+    return {range.spec, opened(range.g), opened(range.m), opened(range.u)};
+  }
+  FinishRange opened(const FinishRange& range) const {
+    return {range.spec,      range.rows,      range.cols,
+            opened(range.o), opened(range.w), opened(range.out)};
+  }
+  AdamRange opened(const AdamRange& range) const {
+    return {range.spec,
+            range.step,
+            opened(range.g),
+            opened(range.w),
+            opened(range.exp_avg),
+            opened(range.exp_avg_sq),
+            opened(range.out)};
+  }
+  MatrixBatch opened(const MatrixBatch& batch) const {
+    return {batch.spec, batch.rows, batch.cols, batch.count, opened(batch.u)};
+  }
+  template <typename Range>
+  std::vector<Range> opened(std::span<const Range> ranges) const {
+    std::vector<Range> all;
+    for (const Range& range : ranges) all.push_back(opened(range));
+    return all;
+  }
+
+  libswap::LateDevice& device_;
+  libswap::Pool& pool_;
+  std::unique_ptr<libmuon::Kernels> host_;
+};
+
+}  // namespace
+
+std::uint64_t LateAccelerator::workspace_bytes(std::uint64_t rows, std::uint64_t cols,
+                                               std::uint64_t) const {
+  return libmuon::newton_schulz_scratch_bytes(rows, cols);
+}
+
+Result<std::unique_ptr<libmuon::Kernels>> LateAccelerator::kernels(
+    const libmuon::KernelsFor& what) {
+  std::unique_ptr<libmuon::Kernels> made = std::make_unique<LateKernels>(device_, what);
+  return made;
+}
+
+}  // namespace ebb::test

@@ -1,0 +1,24 @@
+// An accelerator for tests: the host's kernels on a LateDevice. What they compute is bit for bit
+// the host's; when, and in which memory, is the device's.
+#pragma once
+
+#include "ebb/libmuon/kernels/table.h"
+#include "ebb/libswap/testing/late_device.h"
+
+namespace ebb::test {
+
+class LateAccelerator : public libmuon::Accelerator {
+ public:
+  explicit LateAccelerator(std::uint64_t seed, std::uint32_t delay_us = 200)
+      : device_(seed, delay_us) {}
+
+  libswap::LateDevice& device() override { return device_; }
+  std::uint64_t workspace_bytes(std::uint64_t rows, std::uint64_t cols,
+                                std::uint64_t count) const override;
+  Result<std::unique_ptr<libmuon::Kernels>> kernels(const libmuon::KernelsFor& what) override;
+
+ private:
+  libswap::LateDevice device_;
+};
+
+}  // namespace ebb::test
