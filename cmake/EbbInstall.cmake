@@ -48,7 +48,7 @@ install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake COMPONENT dev)
 
 if(EBB_TOOLS)
-  set(programs ckpt-inspect ckpt-convert)
+  set(programs ckpt-inspect ckpt-convert swap-bench)
   if(TARGET ebb-hdf5-reader)
     list(APPEND programs ebb-hdf5-reader)
   endif()

@@ -27,5 +27,5 @@ set(CPACK_COMPONENT_DEV_DESCRIPTION
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME ebb-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
 set(CPACK_COMPONENT_TOOLS_DESCRIPTION
-  "Reads, checks and converts checkpoints of large-model training\n ckpt-inspect and ckpt-convert.")
+  "Reads and converts checkpoints of large models\n ckpt-inspect, ckpt-convert, swap-bench.")
 include(CPack)

@@ -19,9 +19,8 @@ struct DiskLimit {
   bool in_memory = false;  // tmpfs: no disk at all
 };
 
-// Reads one half of a preallocated file that was written once and writes the other, from huge
-// pages, with O_DIRECT where the file system has it. The file has no name, so nothing is left
-// behind. Moves 6 x probe.bytes. Blocks; not on the queue's thread.
+// On a ProbeFile, from huge pages, with O_DIRECT where the file system has it. Moves 6 x
+// probe.bytes. Blocks; not on the queue's thread.
 Result<DiskLimit> measure_disk(IoQueue& queue, const fs::path& directory, const DiskProbe& probe);
 
 }  // namespace ebb::libswap

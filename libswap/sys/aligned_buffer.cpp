@@ -37,7 +37,7 @@ std::byte* map_aligned(std::uint64_t bytes, std::uint64_t alignment) {
 
 }  // namespace
 
-Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes) {
+Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes, Pages pages) {
   if (bytes == 0) return AlignedBuffer();
   const std::string what = compose("cannot map {} bytes of memory", bytes);
   if (bytes > std::numeric_limits<std::uint64_t>::max() / 4) return errno_error(ENOMEM, what);
@@ -49,7 +49,8 @@ Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes) {
   if (::madvise(data, mapped, MADV_DONTFORK) != 0)
     return errno_error(errno, "cannot keep a buffer out of forked children (MADV_DONTFORK)");
   // Advice only: a kernel without transparent huge pages or core dumps refuses, and works.
-  if (bytes >= kHugePage) static_cast<void>(::madvise(data, mapped, MADV_HUGEPAGE));
+  const int advice = pages == Pages::huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE;
+  if (bytes >= kHugePage) static_cast<void>(::madvise(data, mapped, advice));
   static_cast<void>(::madvise(data, mapped, MADV_DONTDUMP));
   return buffer;
 }

@@ -20,10 +20,15 @@ struct Unmapping {
   pid_t owner = 0;  // a forked child has no such mapping and must not unmap what lies there
 };
 
+enum class Pages : std::uint8_t {
+  huge,
+  small,  // to measure what huge ones are worth
+};
+
 class AlignedBuffer {
  public:
   // REQUIRES nothing of `bytes`: 0 gives an empty buffer. Aligned to 4096, to 2 MiB from 2 MiB on.
-  static Result<AlignedBuffer> allocate(std::uint64_t bytes);
+  static Result<AlignedBuffer> allocate(std::uint64_t bytes, Pages pages = Pages::huge);
   AlignedBuffer() = default;
 
   std::span<std::byte> bytes() { return {data_.get(), size()}; }

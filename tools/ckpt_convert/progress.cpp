@@ -3,26 +3,18 @@
 #include <array>
 #include <cstdio>
 
+#include "ebb/libswap/sys/process.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::convert {
 
 ProgressLine::ProgressLine(const Console& console)
-    : visible_(console.errors_are_terminal()), start_(Clock::now()), last_(start_) {}
-
-void ProgressLine::put(const std::string& line) {
-  if (!visible_) return;
-  std::fprintf(stderr, "\r%s\x1b[K", line.c_str());
-  std::fflush(stderr);
-  drawn_ = true;
-}
+    : line_(console), start_(std::chrono::steady_clock::now()) {}
 
 void ProgressLine::show(const libswap::WriteProgress& progress) {
-  const Clock::time_point now = Clock::now();
   const std::uint64_t total = progress.bytes_total;
-  if (!visible_ || total == 0 || now - last_ < std::chrono::milliseconds(100)) return;
-  last_ = now;
-  const double seconds = std::chrono::duration<double>(now - start_).count();
+  if (total == 0 || !line_.due()) return;
+  const double seconds = libswap::seconds_since(start_);
   const double rate = static_cast<double>(progress.bytes_done - progress.bytes_found) / seconds;
   const auto percent = [total](std::uint64_t bytes) {
     return 100.0 * static_cast<double>(bytes) / static_cast<double>(total);
@@ -43,14 +35,7 @@ void ProgressLine::show(const libswap::WriteProgress& progress) {
                   percent(progress.bytes_found));
     line += tail.data();
   }
-  put(line);
-}
-
-void ProgressLine::say(std::string_view what) { put(std::string(what)); }
-
-void ProgressLine::clear() {
-  if (drawn_) put("");
-  drawn_ = false;
+  line_.say(line);
 }
 
 }  // namespace ebb::tools::convert

@@ -1,13 +1,12 @@
-// One line on a terminal that says how far the writing is; nothing anywhere else.
+// The status line of a conversion: how far the writing is.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "ebb/libswap/write/write_checkpoint.h"
-#include "tools/cli/console.h"
+#include "tools/cli/status_line.h"
 
 namespace ebb::tools::convert {
 
@@ -15,19 +14,14 @@ class ProgressLine {
  public:
   explicit ProgressLine(const Console& console);
 
-  // At most ten times a second. The rate is of what this run has written.
-  void show(const libswap::WriteProgress& now);
-  void say(std::string_view what);
-  void clear();
+  // The rate is of what this run has written.
+  void show(const libswap::WriteProgress& progress);
+  void say(std::string_view what) { line_.say(what); }
+  void clear() { line_.clear(); }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  void put(const std::string& line);
-
-  bool visible_ = false;
-  bool drawn_ = false;
-  Clock::time_point start_;
-  Clock::time_point last_;
+  StatusLine line_;
+  std::chrono::steady_clock::time_point start_;
 };
 
 }  // namespace ebb::tools::convert

@@ -1,0 +1,37 @@
+// What follows from a sweep: settings to use, and the time of a step.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tools/swap_bench/sweep.h"
+
+namespace ebb::tools::swap_bench {
+
+// The least in flight with which reading and writing at once are nearly as fast as they ever were;
+// of settings with as much in flight the one with the larger blocks.
+Row best_of(const Sweep& sweep);
+
+// Optimizer state in bytes. Of a model: fp32 master and momentum of each matrix (Muon), master and
+// two moments of all else (AdamW).
+struct State {
+  std::uint64_t bytes = 0;
+  std::uint64_t resident_bytes = 0;              // of it, never paged
+  std::uint64_t muon_elems = 0, adam_elems = 0;  // 0: nobody asked for a model
+
+  std::uint64_t paged_bytes() const { return bytes - resident_bytes; }
+};
+Result<State> state_of_model(const std::string& path);
+
+// Of the disk alone: what it takes where computing takes less.
+struct Step {
+  State state;
+  std::uint64_t read_bytes = 0, written_bytes = 0;
+  double seconds = 0;
+  std::uint64_t store_bytes = 0;  // that a store of three slots reserves and once writes
+  double create_seconds = 0;
+};
+Step step_of(const State& state, const Rates& rates);
+
+}  // namespace ebb::tools::swap_bench

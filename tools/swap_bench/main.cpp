@@ -1,0 +1,115 @@
+// swap-bench: what a directory's disk gives to paged optimizer state, which settings to use there,
+// and how long a step will take.
+#include <array>
+
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
+#include "tools/cli/run.h"
+#include "tools/cli/text.h"
+#include "tools/swap_bench/report.h"
+
+namespace ebb {
+
+namespace tools::swap_bench {
+namespace {
+
+constexpr std::uint64_t kMostSeconds = 3600;
+
+constexpr std::array kPositionals = {
+    Positional{"DIR", "where state would be paged to; a directory that is there"}};
+
+constexpr std::string_view kStep = "How long a step takes";
+constexpr std::string_view kHow = "How";
+
+constexpr std::array kFlags = {
+    flag(kStep, "--state SIZE", "on SIZE of optimizer state").as(FlagType::size),
+    flag(kStep, "--model CKPT", "on the state of the model in a checkpoint of any format",
+         "8 bytes for each element of a matrix (Muon: fp32 master, momentum) and 12 for all others "
+         "(AdamW: master, two moments)."),
+    flag(kStep, "--resident SIZE", "when so much of the state stays in memory").as(FlagType::size),
+    flag(kHow, "--size SIZE", "the test file, at most; shorter where the disk is slow",
+         "At least 32 MiB. It has no name: nothing is left in DIR, however swap-bench ends.")
+        .as(FlagType::size)
+        .or_else("1GiB"),
+    flag(kHow, "--seconds N", "to measure; writing the file takes a quarter more")
+        .as(FlagType::count)
+        .or_else("10"),
+    flag(kHow, "--json", "for programs: one JSON document"),
+};
+
+constexpr std::array kExamples = {
+    Example{"swap-bench /mnt/nvme", "rates, and settings to use"},
+    Example{"swap-bench /mnt/nvme --state 64GiB", "and the time of a step on so much state"},
+    Example{"swap-bench /mnt/nvme --model ckpt/ --json", "of a model, for programs"},
+};
+
+constexpr Program kProgram = {
+    "swap-bench",
+    "measures what a directory's disk gives to paged optimizer state",
+    kPositionals,
+    kFlags,
+    kExamples,
+    "Settings take turns, three times; the median of each counts. With O_DIRECT no page cache "
+    "flatters a figure, but a virtual machine's host or a RAID controller may still hold the test "
+    "file: a larger --size says."};
+
+Result<SweepOptions> sweep_options_of(const Arguments& arguments) {
+  SweepOptions options{.directory = arguments.positional(0)};
+  const std::uint64_t size = arguments.size("size").value_or(options.file_bytes);
+  if (size < kLeastFile)
+    return Error{Code::usage, compose("--size takes {} or more, not {}", bytes_text(kLeastFile),
+                                      bytes_text(size))};
+  options.file_bytes = size - size % kLeastFile;
+  const std::uint64_t seconds = arguments.count("seconds").value_or(10);
+  if (seconds == 0 || seconds > kMostSeconds)
+    return Error{Code::usage, compose("--seconds takes 1 to {}, not {}", kMostSeconds, seconds)};
+  options.seconds = static_cast<double>(seconds);
+  return options;
+}
+
+Result<std::optional<State>> state_of(const Arguments& arguments) {
+  const auto bytes = arguments.size("state");
+  const auto model = arguments.text("model");
+  const auto resident = arguments.size("resident");
+  if (bytes && model)
+    return Error{Code::usage, "--state and --model both say how large the state is",
+                 "give one of them"};
+  if (!bytes && !model) {
+    if (resident)
+      return Error{Code::usage, "--resident says nothing without the state it is a part of",
+                   "give --state or --model, too"};
+    return std::optional<State>();
+  }
+  State state{.bytes = bytes.value_or(0)};
+  if (model) {
+    EBB_TRY_ASSIGN(state, state_of_model(*model));
+  }
+  state.resident_bytes = std::min(resident.value_or(0), state.bytes);
+  return std::optional(state);
+}
+
+Result<Exit> work(Console& console, const Arguments& arguments) {
+  catch_stop_signals();
+  EBB_TRY_ASSIGN(const SweepOptions options, sweep_options_of(arguments));
+  EBB_TRY_ASSIGN(const std::optional<State> state, state_of(arguments));
+  StatusLine status(console);
+  const Result<Sweep> sweep = run_sweep(options, status);
+  status.clear();
+  if (!sweep) return sweep.error();
+  std::optional<Step> step;
+  if (state) step = step_of(*state, best_of(*sweep).rates);
+  console.print(
+      (arguments.has("json") ? report_json : report_text)(arguments.positional(0), *sweep, step));
+  return Exit::success;
+}
+
+}  // namespace
+}  // namespace tools::swap_bench
+
+int program_main(int argc, char** argv) {
+  return tools::run_program(tools::swap_bench::kProgram, argc, argv, tools::swap_bench::work);
+}
+
+}  // namespace ebb
+
+int main(int argc, char** argv) { return ebb::program_main(argc, argv); }
