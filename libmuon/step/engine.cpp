@@ -150,7 +150,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
     : config(engine_config),
       ranks(communicator),
       io(queue),
-      directory(swap_directory),
+      directory(&swap_directory),
       parts(std::move(prepared)),
       routes(parts.plan),
       computing(std::move(own_pool)),

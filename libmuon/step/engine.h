@@ -135,7 +135,7 @@ class Engine {
   //
   // An I/O error in the middle of it, on any rank, stops the step on all: state and gradients stay
   // where they are, the error says what to mend, and nothing but continue_step(), abandon_step(),
-  // stats() and the destructor is answered (Code::state) before one of the two worked.
+  // save_to(), stats() and the destructor is answered (Code::state) before one of them worked.
   Result<StepResult> step(const StepArgs& args);
   // [C] Goes on with a step that was stopped, where each rank stopped, with the bits of a step that
   // nothing happened to. Its error if it is stopped again. Code::state where no step is stopped.
@@ -144,6 +144,13 @@ class Engine {
   // way out of a step that cannot be continued, of a disk that did not keep its promise, or of
   // steps that should not have been. Code::busy while an export holds a generation.
   Result<> abandon_step();
+
+  // [C] Takes the state to another disk, as a new store in `other`, which must hold none and
+  // outlives the engine: the way out of a disk that fails, is full, or did not keep its promise.
+  // Each tile is checked on its way; the old store stays as it is. Between steps the present one is
+  // committed there. A stopped step goes on there with continue_step(), and the next snapshot
+  // commits it. After an error of copying, the engine is where it was.
+  Result<> save_to(libswap::SwapDirectory& other);
 
   // What the trainer wants back after a resume (data position, RNG): stored with every generation.
   Result<> set_blob(std::string key, ByteVector bytes);

@@ -7,6 +7,7 @@
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
 //   homes.cpp         where which tile is at home
 //   scattered_store.cpp   a store that no rank reaches whole, as one tree of files
+//   save_to.cpp       to another disk
 //   settings.cpp      what all ranks must be told alike
 //   stored_state.cpp  what of the model a store or checkpoint holds
 //   continuity.cpp    what stored state was trained with
@@ -102,8 +103,9 @@ struct Engine::Impl {
   Result<> begin_from(Beginning& from);
   Result<> make_and_fill(const libswap::SwapDirectory::Entry& fresh,
                          const formats::native::Uuid& parent, const Beginning& from);
-  Result<> make_store(const libswap::SwapDirectory::Entry& fresh,
-                      const formats::native::Uuid& parent);
+  Result<std::shared_ptr<libswap::Store>> make_store(const libswap::SwapDirectory& in,
+                                                     const libswap::SwapDirectory::Entry& fresh,
+                                                     const formats::native::Uuid& parent);
   Result<> open_sweep();
   void take_blobs(const Catalog& catalog);
   void note(const std::string& text);
@@ -139,6 +141,10 @@ struct Engine::Impl {
   Result<> not_stopped() const;
   Result<StepResult> go_on();
   Result<> go_back();
+
+  // save_to.cpp
+  Result<> can_save_to(const libswap::SwapDirectory& other) const;
+  Result<> move_to(libswap::SwapDirectory& other);
   EngineStats all_stats() const;
 
   // snapshot.cpp
@@ -152,7 +158,7 @@ struct Engine::Impl {
   EngineConfig config;
   Communicator& ranks;
   libswap::IoQueue& io;
-  libswap::SwapDirectory& directory;
+  libswap::SwapDirectory* directory;  // of the present store
   Prepared parts;
   const Routes routes;
   std::unique_ptr<libswap::Pool> computing;
@@ -182,6 +188,7 @@ struct Engine::Impl {
   std::size_t chunk = 0;              // of it
   bool gradients_here = false;        // the chunk's
   std::unique_ptr<PendingSnapshot> pending;
+  bool adopt_due = false;          // the store's first generation makes it its directory's
   std::optional<Error> abandoned;  // the last snapshot that was settled
   std::uint64_t committed_step = 0;
   EngineStats stats;  // without those of the present sweep's cache

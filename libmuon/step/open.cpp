@@ -28,7 +28,7 @@ std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world);
 }  // namespace
 
 Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* checkpoint) {
-  const auto current = directory.current();
+  const auto current = directory->current();
   EBB_TRY_ASSIGN(const bool mine_here, has_own_folder(current));
   const bool mine_fits = mine_here && current->world == ranks.world() &&
                          current->layout_digest == parts.plan.digest() &&
@@ -41,7 +41,7 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   std::unique_ptr<ScatteredStore> scattered;
   std::unique_ptr<Checkpoint> previous;
   if (current) {
-    const auto folders = directory.folders_of(current->uuid);
+    const auto folders = directory->folders_of(current->uuid);
     EBB_TRY_ASSIGN(scattered, ScatteredStore::open(ranks, io.backend(), folders));
   }
   Beginning from{initial, checkpoint, scattered.get(), {}};
@@ -53,17 +53,17 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
     return from.checkpoint != nullptr ? begin_from(from) : Result<>();
   };
   EBB_TRY(work(scattered.get(), "reading what it begins from", begin));
-  EBB_TRY_ASSIGN(const auto fresh, directory.fresh(ranks));
+  EBB_TRY_ASSIGN(const auto fresh, directory->fresh(ranks));
   const auto parent = current ? current->uuid : formats::native::Uuid{};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
     pending.reset();
     sweep.reset();
     store.reset();
     static_cast<void>(
-        directory.discard(ranks, fresh.uuid).has_value());  // the first failure is the news
+        directory->discard(ranks, fresh.uuid).has_value());  // the first failure is the news
     return made;
   }
-  EBB_TRY(directory.adopt(ranks));
+  EBB_TRY(directory->adopt(ranks));
   if (current)
     origin = "transferred the store of " + ranks_text(current->world);
   else if (checkpoint != nullptr)
@@ -90,7 +90,9 @@ Result<> Engine::Impl::work(ScatteredStore* from, std::string_view doing,
 
 Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
                                      const formats::native::Uuid& parent, const Beginning& from) {
-  EBB_TRY(make_store(fresh, parent));
+  EBB_TRY_ASSIGN(store, make_store(*directory, fresh, parent));
+  store_path = fresh.path;
+  EBB_TRY(agree_all(open_sweep(), "making room for its state"));
   EBB_TRY(work(from.scattered, "filling its store", [&] {
     return from.checkpoint != nullptr ? fill_from_checkpoint(from) : fill_from(from.initial);
   }));
@@ -107,9 +109,8 @@ Result<> Engine::Impl::open_sweep() {
       .weight = [this](const Transit& transit) { return buffer_of(own_weight(transit)); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
-  EBB_TRY_ASSIGN(sweep, Sweep::open({config.model, parts.plan, parts.chunks, io, *store, pool,
-                                     *kernels, config.trace},
-                                    parts.homes, parts.memory.workspace, ports));
+  const Sweep::Parts with{config.model, parts.plan, parts.chunks, pool, *kernels, config.trace};
+  EBB_TRY_ASSIGN(sweep, Sweep::open(with, io, *store, parts.homes, parts.memory.workspace, ports));
   return {};
 }
 
@@ -161,23 +162,24 @@ void Engine::Impl::set_steps(const std::map<std::string, std::int64_t>& taken) {
   steps_ahead = all_alike ? std::vector<std::int64_t>() : std::move(ahead);
 }
 
-Result<> Engine::Impl::make_store(const libswap::SwapDirectory::Entry& fresh,
-                                  const formats::native::Uuid& parent) {
+Result<std::shared_ptr<libswap::Store>> Engine::Impl::make_store(
+    const libswap::SwapDirectory& in, const libswap::SwapDirectory::Entry& fresh,
+    const formats::native::Uuid& parent) {
   libswap::Store::Config wanted = parts.store;
   if (!steps_ahead.empty())
     for (const ParamSpec& param : config.model.params)
       wanted.manifest_bytes += param.name.size() + 32;
-  EBB_TRY(directory.check_space(ranks, libswap::Store::disk_bytes(wanted)));
+  EBB_TRY(in.check_space(ranks, libswap::Store::disk_bytes(wanted)));
   wanted.directory = fresh.path;
   wanted.uuid = fresh.uuid;
   wanted.parent = parent;
-  store_path = fresh.path;
+  std::shared_ptr<libswap::Store> made;
   EBB_TRY(together(ranks, "making its store", [&]() -> Result<> {
-    EBB_TRY_ASSIGN(store, libswap::Store::create(io, wanted));
+    EBB_TRY_ASSIGN(made, libswap::Store::create(io, wanted));
     return {};
   }));
-  EBB_TRY(store->recover(ranks));
-  return agree_all(open_sweep(), "making room for its state");
+  EBB_TRY(made->recover(ranks));
+  return made;
 }
 
 // All that can be refused without a store is refused before there is one.

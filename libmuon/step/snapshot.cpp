@@ -48,6 +48,7 @@ Result<> Engine::Impl::settle_snapshot(SettleMode mode) {
   if (outcome == libswap::Store::Settled::committed) {
     committed_step = settled->step;
     abandoned.reset();
+    if (std::exchange(adopt_due, false)) EBB_TRY(directory->adopt(ranks));
   } else if (outcome == libswap::Store::Settled::put_off) {
     ++stats.snapshots_put_off;
   } else {

@@ -31,8 +31,8 @@ Result<> Engine::Impl::go_back() {
   Result<> can;
   if (broken)
     can = *broken;
-  else if (const auto current = directory.current(); !current)
-    can = Error{Code::state, directory.path().string() + " holds no committed generation"};
+  else if (const auto current = directory->current(); !current)
+    can = Error{Code::state, directory->path().string() + " holds no committed generation"};
   EBB_TRY(agree_all(can, "going back"));
   EBB_TRY(settle_snapshot(SettleMode::wait));
   // An export reads through the store that would be opened a second time.
@@ -45,7 +45,7 @@ Result<> Engine::Impl::go_back() {
   sweep.reset();
   store.reset();
   notes.clear();
-  EBB_TRY_ASSIGN(const bool resumed, resume(*directory.current()));
+  EBB_TRY_ASSIGN(const bool resumed, resume(*directory->current()));
   EBB_CHECK(resumed);  // it was this engine that wrote it
   stopped.reset();
   weights_owed.reset();

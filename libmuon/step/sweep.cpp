@@ -62,12 +62,12 @@ Sweep::~Sweep() {
   wait_for_weights();
 }
 
-Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, const libswap::Homes& homes,
+Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, libswap::IoQueue& io,
+                                           libswap::Store& store, const libswap::Homes& homes,
                                            const Workspace& workspace, Ports ports) {
   std::unique_ptr<Sweep> sweep(new Sweep(parts, std::move(ports)));
   libswap::Device* const device = parts.kernels.device();
-  EBB_TRY_ASSIGN(sweep->cache_,
-                 TileCache::open(parts.io, parts.store, parts.pool, homes, device, parts.trace));
+  EBB_TRY_ASSIGN(sweep->cache_, TileCache::open(io, store, parts.pool, homes, device, parts.trace));
   sweep->updates_ = std::make_unique<Stream>(
       *sweep->cache_, visits(parts.plan.schedule(), TileCache::Use::modify), Stream::Repeats::yes);
   EBB_TRY_ASSIGN(sweep->lift_, libswap::Lift::open(device, parts.pool, parts.plan.tile_bytes()));

@@ -32,8 +32,6 @@ class Sweep {
     const ModelSpec& model;
     const StatePlan& plan;
     const Chunks& chunks;
-    libswap::IoQueue& io;
-    libswap::Store& store;
     libswap::Pool& pool;
     Kernels& kernels;
     libswap::Trace* trace = nullptr;
@@ -44,7 +42,9 @@ class Sweep {
   };
   static Workspace workspace(const ModelSpec& model, const StatePlan& plan,
                              const Accelerator* accelerator, std::uint32_t threads);
-  static Result<std::unique_ptr<Sweep>> open(const Parts& parts, const libswap::Homes& homes,
+  // Of the state in `store`.
+  static Result<std::unique_ptr<Sweep>> open(const Parts& parts, libswap::IoQueue& io,
+                                             libswap::Store& store, const libswap::Homes& homes,
                                              const Workspace& workspace, Ports ports);
   ~Sweep();  // waits for its I/O and its kernels
 

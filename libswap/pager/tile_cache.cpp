@@ -27,7 +27,7 @@ Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Po
 
 TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, Trace* trace)
     : io_(io),
-      store_(store),
+      store_(&store),
       pool_(pool),
       trace_(trace),
       tile_bytes_(store.superblock().tile_bytes),
@@ -171,7 +171,7 @@ void TileCache::start_reads() {
 
 void TileCache::submit_read(std::uint64_t tile) {
   ++in_flight_;
-  const Store::Place place = store_.read_place(tile);
+  const Store::Place place = store_->read_place(tile);
   io_.submit({.kind = RawOp::Kind::read,
               .file = place.file,
               .offset = place.offset,
@@ -187,7 +187,7 @@ void TileCache::read_done(std::uint64_t tile, const Result<>& result) {
   if (!result) return arrived(tile, result);
   pool_.post([this, tile] {
     const TraceSpan span(trace_, rank_, Lane::compute, "verify");
-    arrived(tile, store_.verify(tile, bytes_of(tile)));
+    arrived(tile, store_->verify(tile, bytes_of(tile)));
   });
 }
 
@@ -331,10 +331,10 @@ Result<> TileCache::submit_write(std::uint64_t number, Priority priority) {
     step = tiles_[number].step;
     bytes = frame_of(tiles_[number]);
   }
-  EBB_TRY_ASSIGN(Store::Write write, store_.begin_write(number, step));
+  EBB_TRY_ASSIGN(Store::Write write, store_->begin_write(number, step));
   {
     const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
-    store_.seal(write, bytes);
+    store_->seal(write, bytes);
   }
   {
     const MutexLock lock(mutex_);
@@ -365,7 +365,7 @@ void TileCache::write_behind(std::uint64_t tile) {
 void TileCache::write_done(std::uint64_t number, Store::Write write, const Result<>& result) {
   const MutexLock lock(mutex_);
   --in_flight_;
-  if (result) store_.wrote(std::move(write));
+  if (result) store_->wrote(std::move(write));
   Tile& tile = tiles_[number];
   if (tile.resident) return resident_written(number, result);
   if (!result) return failed(number, result.error());

@@ -83,6 +83,14 @@ class TileCache {
   // After an error: what failed is tried again.
   void go_on();
 
+  // Copies what lies in the store into another one, in which nothing is written yet; every tile is
+  // checked on its way. The cache stays as it is, stopped or not. REQUIRES: nothing is acquired, no
+  // cut under way; `other` is of the same tiles and has recovered.
+  Result<> copy_to(Store& other);
+  // From here on that is the store; what is in memory is written there by and by. REQUIRES:
+  // copy_to().
+  void move_to(Store& other);
+
   // Marks the cut: the tiles' present contents belong to it. REQUIRES: settle() after the last
   // release, store.can_cut().
   void begin_cut();
@@ -142,6 +150,9 @@ class TileCache {
   void stop(std::uint64_t tile, const Error& error) EBB_REQUIRES(mutex_);
   void try_what_is_due() EBB_EXCLUDES(mutex_);
 
+  void wait_until_quiet();
+  Result<> copy_tile(std::uint64_t tile, Store& other, std::span<std::byte> room);
+
   void write_residents();
   void write_resident(std::uint64_t tile);
   void fetch(std::uint64_t tile);
@@ -149,7 +160,7 @@ class TileCache {
   void wait_for_cut_writes(const std::function<bool()>& ready) EBB_REQUIRES(mutex_);
 
   IoQueue& io_;
-  Store& store_;
+  Store* store_;
   Pool& pool_;
   Trace* const trace_;
   const std::uint64_t tile_bytes_;

@@ -128,6 +128,11 @@ Store::Place Store::read_place(std::uint64_t tile) const {
   return impl_->place_at(tile, impl_->slots.newest(tile).slot);
 }
 
+std::uint64_t Store::step_of(std::uint64_t tile) const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->slots.newest(tile).step;
+}
+
 Result<Store::Write> Store::begin_write(std::uint64_t tile, std::uint64_t step) {
   const MutexLock lock(impl_->mutex);
   if (!impl_->recovered)

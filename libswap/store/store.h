@@ -79,6 +79,7 @@ class Store {
   // place until wrote() and is refused (Code::busy) only when pins and generations leave no free
   // slot: never while room_to_sweep().
   Place read_place(std::uint64_t tile) const;
+  std::uint64_t step_of(std::uint64_t tile) const;  // of those newest bytes
   Result<Write> begin_write(std::uint64_t tile, std::uint64_t step);
   // Takes the checksums of what will be written. `bytes`: the tile from its start, whole blocks, at
   // least the blocks that hold used bytes.

@@ -1,0 +1,51 @@
+// The state goes to another disk, and the engine with it.
+#include "ebb/libmuon/comm/together.h"
+#include "ebb/libmuon/step/engine_impl.h"
+
+namespace ebb::libmuon {
+
+Result<> Engine::Impl::can_save_to(const libswap::SwapDirectory& other) const {
+  if (broken) return *broken;
+  if (const auto held = other.current(); held || &other == directory)
+    return Error{Code::usage,
+                 compose("{} holds a store already: the state can only be saved to a new one",
+                         other.path().string()),
+                 "name a directory that is empty or does not exist, on another disk"};
+  return {};
+}
+
+// All of it is copied before anything of the engine changes.
+Result<> Engine::Impl::move_to(libswap::SwapDirectory& other) {
+  EBB_TRY_ASSIGN(const auto fresh, other.fresh(ranks));
+  auto made = make_store(other, fresh, store->superblock().store);
+  Result<> copied = made ? Result<>() : made.error();
+  if (made)
+    copied = together(ranks, "copying its state",
+                      [&]() -> Result<> { return sweep->cache().copy_to(**made); });
+  if (!copied) {
+    made = std::shared_ptr<libswap::Store>();
+    static_cast<void>(
+        other.discard(ranks, fresh.uuid).has_value());  // the first failure is the news
+    return copied;
+  }
+  sweep->cache().move_to(**made);
+  store = *std::move(made);
+  store_path = fresh.path;
+  directory = &other;
+  adopt_due = true;
+  return {};
+}
+
+Result<> Engine::save_to(libswap::SwapDirectory& other) {
+  Impl& self = *impl_;
+  EBB_TRY(self.agree_all(self.can_save_to(other), "looking for another disk"));
+  EBB_TRY(self.settle_snapshot(Impl::SettleMode::wait));
+  EBB_TRY(self.move_to(other));
+  if (self.stopped) return {};
+  EBB_TRY_ASSIGN(const bool begun, self.begin_snapshot());
+  EBB_CHECK(begun);
+  EBB_TRY(self.wait_for_snapshot());
+  return {};
+}
+
+}  // namespace ebb::libmuon
