@@ -13,6 +13,7 @@
 
 #include "ebb/formats/core/result.h"
 #include "ebb/libswap/device/event.h"
+#include "ebb/libswap/stats.h"
 
 namespace ebb::libswap {
 
@@ -23,6 +24,13 @@ struct Stage {
 };
 // Stages one after the other.
 using Chain = std::vector<Stage>;
+
+struct PoolStats {
+  std::uint64_t jobs = 0;    // run, by workers and by those who waited
+  std::uint64_t chains = 0;  // begun
+  double slept_s = 0;        // of those who waited, with nothing to do
+};
+std::vector<Stat> stats_of(const PoolStats& stats);
 
 class Pool {
  public:
@@ -45,6 +53,8 @@ class Pool {
   // called.
   double help_until(const std::function<bool()>& ready);
   void wake();
+
+  PoolStats stats() const;
 
  private:
   struct Impl;

@@ -56,6 +56,7 @@ Result<> predict_seconds(const std::vector<libmuon::EngineConfig>& engines, libs
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   EBB_TRY_ASSIGN(const auto forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));
   facts.predicted_engine_s = forecast.step_s;
+  facts.disk_bytes_per_s = disk.mixed;
   if (disk.write > 0)
     facts.predicted_create_s = static_cast<double>(facts.predicted.disk_bytes) / disk.write;
   return {};
@@ -97,6 +98,11 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   EBB_TRY_ASSIGN(const auto swap, open_swap(*io, settings.swap, settings.ranks));
   EBB_TRY_ASSIGN(const auto source, open_source(settings));
 
+  std::unique_ptr<StatsFile> stats;
+  if (settings.stats) {
+    EBB_TRY_ASSIGN(stats, StatsFile::open(*io, *settings.stats, settings.ranks));
+  }
+
   Facts facts{settings, model, corpus, predicted};
   facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
   if (settings.texts == Report::on || results) {
@@ -106,9 +112,11 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   if (swap.front()->current()) facts.predicted_create_s.reset();
   if (settings.texts == Report::on) console.print(plan_text(facts));
 
-  const Run run{settings, model, corpus, engines, *io, swap, source.get(), tools::stop_requested(),
-                say};
-  EBB_TRY_ASSIGN(const Outcome outcome, train(run));
+  const Run run{settings, model,      corpus,       engines,
+                *io,      swap,       source.get(), tools::stop_requested(),
+                say,      stats.get()};
+  EBB_TRY_ASSIGN(Outcome outcome, train(run));
+  if (trace) outcome.timeline = trace->step_figures();
   facts.peak_rss_bytes = libswap::peak_resident_bytes();
   if (settings.texts == Report::on) console.print(outcome_text(facts, outcome));
   if (results) EBB_TRY(write_result(*results, outcome_json(facts, outcome)));
