@@ -46,6 +46,7 @@ struct Pool::Impl {
   std::deque<RunningChain> chains EBB_GUARDED_BY(mutex);  // the first is under way
   std::shared_ptr<Batch> panels EBB_GUARDED_BY(mutex);    // its stage, with jobs left to hand out
   bool ending EBB_GUARDED_BY(mutex) = false;
+  PoolStats stats EBB_GUARDED_BY(mutex);
   std::vector<std::thread> workers;
 
   void tell_all() EBB_REQUIRES(mutex) {
@@ -67,6 +68,7 @@ struct Pool::Impl {
   // Takes one job of `batch` and runs it outside the lock.
   void run_one(const std::shared_ptr<Batch>& batch) EBB_REQUIRES(mutex) {
     const std::size_t index = batch->next++;
+    ++stats.jobs;
     const bool panel = batch == panels;
     if (batch->next == batch->count) {
       if (panel)
@@ -151,6 +153,8 @@ std::uint32_t Pool::threads() const {
 void Pool::run(std::size_t count, const std::function<void(std::size_t)>& job) {
   if (count <= 1 || impl_->workers.empty()) {
     for (std::size_t i = 0; i < count; ++i) job(i);
+    const MutexLock lock(impl_->mutex);
+    impl_->stats.jobs += count;
     return;
   }
   const auto batch = std::make_shared<Batch>(Batch{[&job](std::size_t i) { job(i); }, count});
@@ -173,6 +177,7 @@ Event Pool::begin(Chain chain) {
   const MutexLock lock(impl_->mutex);
   RunningChain& added = impl_->chains.emplace_back();
   added.stages = std::move(chain);
+  ++impl_->stats.chains;
   const Event done = added.done.event();
   if (impl_->chains.size() == 1) impl_->begin_stage();
   return done;
@@ -189,7 +194,9 @@ double Pool::help_until(const std::function<bool()>& ready) {
     } else if (seen == impl_->changes) {
       const auto begin = std::chrono::steady_clock::now();
       impl_->changed.wait_for(impl_->mutex, kGlance);
-      slept += seconds_since(begin);
+      const double seconds = seconds_since(begin);
+      impl_->stats.slept_s += seconds;
+      slept += seconds;
     }
   }
 }
@@ -198,6 +205,21 @@ double Pool::help_until(const Event& event) {
   if (event.passed()) return 0;
   event.then([impl = impl_] { impl->wake(); });
   return help_until([&] { return event.passed(); });
+}
+
+PoolStats Pool::stats() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->stats;
+}
+
+std::vector<Stat> stats_of(const PoolStats& stats) {
+  constexpr auto kCounter = StatKind::counter;
+  return {
+      {"pool_jobs", kCounter, "Jobs that computing threads ran.", stats.jobs},
+      {"pool_chains", kCounter, "Matrices orthogonalized by the pool.", stats.chains},
+      {"pool_slept_seconds", kCounter, "Sleep of threads that waited with nothing to do.",
+       stats.slept_s},
+  };
 }
 
 void Pool::wake() { impl_->wake(); }

@@ -13,6 +13,7 @@
 
 #include "ebb/formats/core/result.h"
 #include "ebb/libswap/device/event.h"
+#include "ebb/libswap/stats.h"
 
 namespace ebb::libswap {
 
@@ -23,6 +24,13 @@ struct Stage {
 };
 // Stages one after the other.
 using Chain = std::vector<Stage>;
+
+struct PoolStats {
+  std::uint64_t jobs = 0;    // run, by workers and by those who waited
+  std::uint64_t chains = 0;  // begun
+  double slept_s = 0;        // of those who waited, with nothing to do
+};
+std::vector<Stat> stats_of(const PoolStats& stats);
 
 class Pool {
  public:
@@ -47,6 +55,8 @@ class Pool {
   // The same until an event has passed, of whatever device.
   double help_until(const Event& event);
   void wake();
+
+  PoolStats stats() const;
 
  private:
   struct Impl;

@@ -2,28 +2,77 @@
 
 #include <algorithm>
 #include <array>
-#include <compare>
 #include <set>
+#include <tuple>
 
-#include "ebb/formats/core/compose.h"
+#include "ebb/libswap/trace_json.h"
 
 namespace ebb::libswap {
 namespace {
 
-std::string microseconds(Trace::Clock::duration duration) {
-  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-  std::string fraction = std::to_string(ns % 1000);
-  fraction.insert(0, 3 - fraction.size(), '0');
-  return compose("{}.{}", ns / 1000, fraction);
+using Span = Trace::Span;
+using Clock = Trace::Clock;
+
+// Of time, apart from one another and in order.
+using Pieces = std::vector<std::pair<Clock::time_point, Clock::time_point>>;
+
+Pieces merged(Pieces pieces) {
+  std::ranges::sort(pieces);
+  Pieces all;
+  for (const auto& [begin, end] : pieces) {
+    if (begin >= end) continue;
+    if (!all.empty() && begin <= all.back().second)
+      all.back().second = std::max(all.back().second, end);
+    else
+      all.emplace_back(begin, end);
+  }
+  return all;
 }
 
-std::string lane_name_event(Rank rank, Lane lane) {
-  const std::string place =
-      compose("\"pid\":{},\"tid\":{}", index_of(rank), static_cast<int>(lane));
-  return compose(
-      "{\"ph\":\"M\",{},\"name\":\"thread_name\",\"args\":{\"name\":\"{}\"}},\n{\"ph\":\"M\",{},"
-      "\"name\":\"process_name\",\"args\":{\"name\":\"rank {}\"}}",
-      place, name_of(lane), place, index_of(rank));
+// What lies in both.
+Pieces common(const Pieces& a, const Pieces& b) {
+  Pieces both;
+  for (std::size_t i = 0, k = 0; i < a.size() && k < b.size();) {
+    const auto begin = std::max(a[i].first, b[k].first);
+    const auto end = std::min(a[i].second, b[k].second);
+    if (begin < end) both.emplace_back(begin, end);
+    (a[i].second < b[k].second ? i : k) += 1;
+  }
+  return both;
+}
+
+double seconds(const Pieces& pieces) {
+  Clock::duration all{};
+  for (const auto& [begin, end] : pieces) all += end - begin;
+  return std::chrono::duration<double>(all).count();
+}
+
+// One rank's time.
+struct RankTime {
+  std::uint64_t steps_made = 0;
+  Pieces steps, io, work, asleep;
+  std::vector<const Span*> transfers;
+};
+
+RankTime time_of(const std::vector<Span>& spans, Rank rank, Clock::time_point since) {
+  RankTime time;
+  for (const Span& span : spans) {
+    if (span.rank != rank) continue;
+    const auto piece = std::pair(span.begin, span.end);
+    if (span.kind == Span::Kind::step && span.begin >= since) {
+      time.steps.push_back(piece);
+      ++time.steps_made;
+    }
+    if (span.kind == Span::Kind::transfer) {
+      time.io.push_back(piece);
+      time.transfers.push_back(&span);
+    }
+    if (span.lane == Lane::wait) time.asleep.push_back(piece);
+    if (span.lane == Lane::compute || span.lane == Lane::exchange) time.work.push_back(piece);
+  }
+  for (Pieces* pieces : {&time.steps, &time.io, &time.work, &time.asleep})
+    *pieces = merged(std::move(*pieces));
+  return time;
 }
 
 }  // namespace
@@ -34,71 +83,89 @@ std::string_view name_of(Lane lane) {
   return kNames[static_cast<std::size_t>(lane)];
 }
 
+void Trace::put(const Span& span) {
+  const MutexLock lock(mutex_);
+  if (ring_.size() < most_spans_)
+    ring_.push_back(span);
+  else
+    ring_[added_ % most_spans_] = span;
+  ++added_;
+}
+
 void Trace::add(Rank rank, Lane lane, const char* name, Clock::time_point begin,
                 Clock::time_point end, Transfer transfer) {
+  const bool moved = transfer.bytes > 0;
+  put({name, begin, end, std::this_thread::get_id(), transfer.tile, transfer.bytes, rank, lane,
+       moved ? Span::Kind::transfer : Span::Kind::work});
+}
+
+void Trace::add_step(Rank rank, const char* name, std::uint64_t number, Clock::time_point begin,
+                     Clock::time_point end) {
+  put({name, begin, end, std::this_thread::get_id(), number, 0, rank, Lane::step,
+       Span::Kind::step});
+}
+
+void Trace::count(Rank rank, const char* name, std::uint64_t value) {
+  const auto now = Clock::now();
+  put({name, now, now, {}, value, 0, rank, Lane::step, Span::Kind::count});
+}
+
+void Trace::name_tiles(Rank rank, std::vector<std::string> tensors) {
   const MutexLock lock(mutex_);
-  if (spans_.size() < most_spans_)
-    spans_.push_back({name, begin, end, rank, lane, transfer});
-  else
-    ++dropped_;
+  tiles_[rank] = std::move(tensors);
 }
 
-std::string Trace::event_of(const Span& span, Clock::time_point start, std::size_t id) {
-  const std::string place =
-      compose(",\"pid\":{},\"tid\":{},\"ts\":", index_of(span.rank), static_cast<int>(span.lane));
-  const std::string name = std::string(",\"name\":\"") + span.name + "\"";
-  const std::string begin = place + microseconds(span.begin - start);
-  if (span.transfer.bytes == 0)
-    return compose("{\"ph\":\"X\"{}{},\"dur\":{}}", name, begin,
-                   microseconds(span.end - span.begin));
-  const std::string same = compose("{},\"cat\":\"{}\",\"id\":{}", name, name_of(span.lane), id);
-  return compose("{\"ph\":\"b\"{}{},\"args\":{\"tile\":{},\"bytes\":{}}},\n{\"ph\":\"e\"{}{}{}}",
-                 same, begin, span.transfer.tile, span.transfer.bytes, same, place,
-                 microseconds(span.end - start));
+std::uint64_t Trace::spans() const {
+  const MutexLock lock(mutex_);
+  return added_;
 }
 
-// How many bytes are being read and written at each moment, for each rank.
-void Trace::append_counters(std::string& json) const {
-  struct Change {
-    Rank rank;
-    Lane lane;
-    Clock::time_point at;
-    std::int64_t bytes;
-    auto operator<=>(const Change&) const = default;
-  };
-  std::vector<Change> changes;
-  for (const Span& span : spans_) {
-    const auto bytes = static_cast<std::int64_t>(span.transfer.bytes);
-    if (bytes == 0) continue;
-    changes.push_back({span.rank, span.lane, span.begin, bytes});
-    changes.push_back({span.rank, span.lane, span.end, -bytes});
+// What encloses another comes before it.
+std::vector<Span> Trace::by_begin() const {
+  std::vector<Span> spans = ring_;
+  std::ranges::stable_sort(spans, [](const Span& a, const Span& b) {
+    return std::tuple(a.begin, b.end) < std::tuple(b.begin, a.end);
+  });
+  return spans;
+}
+
+StepFigures Trace::step_figures() const {
+  std::vector<Span> spans;
+  // Spans are put when they end: none that ended later than the first one left is missing.
+  Clock::time_point since{};
+  {
+    const MutexLock lock(mutex_);
+    spans = by_begin();
+    if (added_ > ring_.size()) since = ring_[added_ % most_spans_].end;
   }
-  std::ranges::sort(changes);
-  std::int64_t under_way = 0;
-  for (const Change& change : changes) {
-    under_way += change.bytes;
-    json += compose(
-        ",\n{\"ph\":\"C\",\"pid\":{},\"name\":\"bytes in {}s\",\"ts\":{},\"args\":{\"bytes\":{}}}",
-        index_of(change.rank), name_of(change.lane), microseconds(change.at - start_), under_way);
+  std::set<Rank> ranks;
+  for (const Span& span : spans) ranks.insert(span.rank);
+  StepFigures all;
+  Pieces wall;
+  for (const Rank rank : ranks) {
+    const RankTime time = time_of(spans, rank, since);
+    const Pieces io = common(time.steps, time.io);
+    all.steps += time.steps_made;
+    all.step_s += seconds(time.steps);
+    all.io_s += seconds(io);
+    all.overlap_s += seconds(common(io, time.work));
+    all.exposed_s += seconds(common(time.steps, time.asleep));
+    wall.insert(wall.end(), time.steps.begin(), time.steps.end());
+    for (const Span* span : time.transfers) {
+      const auto after = std::ranges::upper_bound(time.steps, span->begin, {},
+                                                  [](const auto& step) { return step.first; });
+      if (after != time.steps.begin() && span->begin < std::prev(after)->second)
+        all.bytes += span->bytes;
+    }
   }
+  all.wall_s = seconds(merged(std::move(wall)));
+  return all;
 }
 
 std::string Trace::to_chrome_json() const {
+  const StepFigures figures = step_figures();
   const MutexLock lock(mutex_);
-  std::string json = compose("{}{}},\n\"traceEvents\":[\n", kBeginning, dropped_);
-  std::set<std::pair<Rank, Lane>> lanes;
-  for (const Span& span : spans_) lanes.insert({span.rank, span.lane});
-  const char* separator = "";
-  for (const auto& [rank, lane] : lanes) {
-    json += separator + lane_name_event(rank, lane);
-    separator = ",\n";
-  }
-  for (const Span& span : spans_) {
-    json += separator + event_of(span, start_, static_cast<std::size_t>(&span - spans_.data()));
-    separator = ",\n";
-  }
-  append_counters(json);
-  return json + "\n]}\n";
+  return chrome_json({by_begin(), added_ - ring_.size(), start_, tiles_, figures});
 }
 
 }  // namespace ebb::libswap

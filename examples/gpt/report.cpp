@@ -122,6 +122,14 @@ std::string outcome_text(const Facts& facts, const Outcome& outcome) {
       compose("measured a step: read {}, written {}, sent {}, optimizer {} of {}\n",
               bytes(measured.read_bytes), bytes(measured.written_bytes), bytes(measured.sent_bytes),
               milliseconds(typical.engine_s), milliseconds(typical.step_s()));
+  if (outcome.timeline)
+    out += compose("{} % of the I/O beside computing, {} % of a step waits for it{}\n",
+                   fixed(100 * outcome.timeline->overlap(), 1),
+                   fixed(100 * outcome.timeline->exposed_io(), 1),
+                   facts.disk_bytes_per_s
+                       ? compose(", {} of what the disk gives",
+                                 fixed(outcome.timeline->share_of(*facts.disk_bytes_per_s), 3))
+                       : std::string());
   out += compose("peak memory {} of {}\n", bytes_text(facts.peak_rss_bytes),
                  bytes_text(facts.predicted.memory_total()));
   out += compose("{} snapshots, longest stall {}; the store is {}\n", outcome.snapshots,
@@ -168,6 +176,12 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
   json.count("snapshots", outcome.snapshots).count("generation", outcome.generation);
   json.count("snapshots_put_off", outcome.snapshots_put_off);
   json.number("snapshot_stall_s", outcome.longest_snapshot_stall_s);
+  if (outcome.timeline) {
+    json.number("overlap", outcome.timeline->overlap());
+    json.number("exposed_io", outcome.timeline->exposed_io());
+    if (facts.disk_bytes_per_s)
+      json.number("share_of_limit", outcome.timeline->share_of(*facts.disk_bytes_per_s));
+  }
   if (outcome.exported && *outcome.exported) {
     json.count("export_step", (*outcome.exported)->step);
     json.count("export_bytes", (*outcome.exported)->bytes);

@@ -17,6 +17,7 @@ struct Facts {
   const Predicted& predicted;
   // One optimizer step, and writing a new store; none where the disk could not be probed.
   std::optional<double> predicted_engine_s, predicted_create_s;
+  std::optional<double> disk_bytes_per_s;  // reads and writes together, probed
   double bigram_loss = 0;
   std::uint64_t peak_rss_bytes = 0;
 };

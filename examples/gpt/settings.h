@@ -44,6 +44,7 @@ struct Settings {
   std::optional<std::filesystem::path> resume_from;
   std::optional<ExportRequest> exported;
   std::optional<std::filesystem::path> trace;
+  std::optional<std::filesystem::path> stats;
   std::optional<std::filesystem::path> json;
   Report print_pid = Report::off;
   Report texts = Report::on;  // the plan before, the results after

@@ -63,6 +63,7 @@ class RankTrainer {
   Result<bool> take_snapshot();
   Result<> hand_in(std::span<const float> mean);
   Result<> snapshot_if_due();
+  Result<> tell_stats();
   Result<> finish_state();
   Result<> settle();
   Result<bool> asked_to_stop();
@@ -144,10 +145,17 @@ Result<> RankTrainer::train_steps() {
     if (outcome_.stopped) break;
     EBB_TRY(one_step());
     EBB_TRY(snapshot_if_due());
+    EBB_TRY(tell_stats());
   }
   outcome_.seconds = seconds_since(begin);
   outcome_.engines = {difference(engine_->stats(), before)};
   return {};
+}
+
+Result<> RankTrainer::tell_stats() {
+  const std::uint64_t step = engine_->step_count();
+  if (run_.stats == nullptr || (step % 10 != 0 && step != run_.settings.steps)) return {};
+  return run_.stats->tell(ranks_.rank(), engine_->stats());
 }
 
 Result<> RankTrainer::one_step() {

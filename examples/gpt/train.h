@@ -12,6 +12,7 @@
 #include "examples/gpt/export.h"
 #include "examples/gpt/model.h"
 #include "examples/gpt/settings.h"
+#include "examples/gpt/stats_file.h"
 #include "examples/gpt/swap_directories.h"
 #include "examples/gpt/text.h"
 
@@ -28,6 +29,7 @@ struct Run {
   const Checkpoint* resume_from;                // null: none
   const std::atomic<bool>& stop;                // the user asked to stop
   std::function<void(const std::string&)> say;  // one line of progress; called by rank 0
+  StatsFile* stats;                             // null: none
 };
 
 struct StepTimes {
@@ -47,9 +49,10 @@ struct Outcome {
   std::vector<libmuon::EngineStats> engines;  // one a rank
   double longest_snapshot_stall_s = 0;        // one snapshot() call, any rank
   std::uint64_t snapshots = 0;
-  std::uint64_t snapshots_put_off = 0;  // while another process read the store
-  std::uint64_t generation = 0;         // committed last
-  std::string store;                    // its folder
+  std::optional<libswap::StepFigures> timeline;  // where it was traced
+  std::uint64_t snapshots_put_off = 0;           // while another process read the store
+  std::uint64_t generation = 0;                  // committed last
+  std::string store;                             // its folder
   Result<std::optional<Exported>> exported = std::optional<Exported>();
   bool stopped = false;       // before settings.steps, on request
   std::uint64_t skipped = 0;  // steps whose gradients overflowed

@@ -2,6 +2,7 @@
 // open, install, set_gradient, set_learning_rate, step, snapshot and wait: train.cpp.
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <thread>
 
 #include "ebb/formats/registry.h"
@@ -34,6 +35,16 @@ Result<std::unique_ptr<libswap::IoQueue>> open_io() {
   return libswap::IoQueue::start(std::move(chosen.backend), {});
 }
 
+Result<> say_how_io_is(libswap::IoQueue& io, const SwapDirectories& swap) {
+  std::set<std::string> all;
+  for (const auto& directory : swap) {
+    EBB_TRY_ASSIGN(const auto notes, libswap::io_notes(io.backend(), directory->path()));
+    all.insert(notes.begin(), notes.end());
+  }
+  for (const std::string& note : all) say("note: " + note);
+  return {};
+}
+
 Result<std::unique_ptr<Checkpoint>> open_source(const Settings& settings) {
   if (!settings.resume_from) return std::unique_ptr<Checkpoint>();
   EBB_TRY_ASSIGN(auto tree, libswap::open_tree(*settings.resume_from));
@@ -48,14 +59,11 @@ Result<> predict_seconds(const std::vector<libmuon::EngineConfig>& engines, libs
       .bytes = 64 * formats::MiB,
       .operation_bytes = static_cast<std::uint32_t>(engines.front().tile_bytes)};
   EBB_TRY_ASSIGN(const libswap::DiskLimit disk, libswap::measure_disk(io, swap, probe));
-  if (disk.in_memory)
-    say("note: " + swap.string() + " is in memory: its state survives a kill, not a power loss");
-  else if (!disk.direct)
-    say("note: " + swap.string() + ": no O_DIRECT here, the page cache is used");
   const auto rates = libmuon::probe_compute(engines.front().model);
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   EBB_TRY_ASSIGN(const auto forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));
   facts.predicted_engine_s = forecast.step_s;
+  facts.disk_bytes_per_s = disk.mixed;
   if (disk.write > 0)
     facts.predicted_create_s = static_cast<double>(facts.predicted.disk_bytes) / disk.write;
   return {};
@@ -95,7 +103,13 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   EBB_TRY_ASSIGN(const auto engines, engine_configs(settings, model, trace ? &*trace : nullptr));
   EBB_TRY_ASSIGN(const Predicted predicted, predict(engines, model, corpus));
   EBB_TRY_ASSIGN(const auto swap, open_swap(*io, settings.swap, settings.ranks));
+  EBB_TRY(say_how_io_is(*io, swap));
   EBB_TRY_ASSIGN(const auto source, open_source(settings));
+
+  std::unique_ptr<StatsFile> stats;
+  if (settings.stats) {
+    EBB_TRY_ASSIGN(stats, StatsFile::open(*io, *settings.stats, settings.ranks));
+  }
 
   Facts facts{settings, model, corpus, predicted};
   facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
@@ -106,9 +120,11 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   if (swap.front()->current()) facts.predicted_create_s.reset();
   if (settings.texts == Report::on) console.print(plan_text(facts));
 
-  const Run run{settings, model, corpus, engines, *io, swap, source.get(), tools::stop_requested(),
-                say};
-  EBB_TRY_ASSIGN(const Outcome outcome, train(run));
+  const Run run{settings, model,      corpus,       engines,
+                *io,      swap,       source.get(), tools::stop_requested(),
+                say,      stats.get()};
+  EBB_TRY_ASSIGN(Outcome outcome, train(run));
+  if (trace) outcome.timeline = trace->step_figures();
   facts.peak_rss_bytes = libswap::peak_resident_bytes();
   if (settings.texts == Report::on) console.print(outcome_text(facts, outcome));
   if (results) EBB_TRY(write_result(*results, outcome_json(facts, outcome)));

@@ -23,6 +23,7 @@
 #include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
 #include "ebb/libswap/pager/budget.h"
+#include "ebb/libswap/pool.h"
 #include "ebb/libswap/store/store_set.h"
 #include "ebb/libswap/trace.h"
 
@@ -94,7 +95,11 @@ struct EngineStats {
   double snapshot_s = 0;                // the caller's thread inside snapshot()
   std::uint64_t retries = 0;            // of tiles' reads and writes that failed
   std::uint64_t snapshots_put_off = 0;  // another process read the store: no slot was left
+  std::uint64_t resident_bytes = 0, frame_bytes = 0;  // of tiles, now
+  libswap::PoolStats pool;
 };
+// Those of the pager and the pool among them (libswap/stats.h writes them).
+std::vector<libswap::Stat> stats_of(const EngineStats& stats);
 
 class Engine {
  public:

@@ -23,6 +23,19 @@ bool same_places(const formats::native::Manifest& manifest, const StatePlan& pla
   return true;
 }
 
+// What lies in each tile, for people.
+std::vector<std::string> tile_names(const ModelSpec& model, const StatePlan& plan) {
+  std::vector<std::string> names;
+  const auto states = state_names();
+  for (const TileEntry& tile : plan.tiles()) {
+    const auto segments = plan.segments(tile);
+    names.push_back(compose(
+        "{} {}{}", model.params[segments.front().param].name, states[segments.front().state],
+        segments.size() == 1 ? std::string() : compose(" and {} more", segments.size() - 1)));
+  }
+  return names;
+}
+
 std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world); }
 
 }  // namespace
@@ -104,6 +117,8 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
 
 Result<> Engine::Impl::open_sweep() {
   using libswap::buffer_of;
+  if (config.trace != nullptr)
+    config.trace->name_tiles(parts.plan.rank(), tile_names(config.model, parts.plan));
   const Sweep::Ports ports{
       .gradient = [this](const Transit& transit) { return buffer_of(own_gradient(transit)); },
       .weight = [this](const Transit& transit) { return buffer_of(own_weight(transit)); },

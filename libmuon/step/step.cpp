@@ -123,7 +123,7 @@ std::uint64_t Engine::Impl::steps_taken(std::uint32_t param) const {
 
 Result<StepResult> Engine::step(const StepArgs& args) {
   Impl& self = *impl_;
-  const TraceSpan span(self.config.trace, self.parts.plan.rank(), Lane::step, "step");
+  const TraceSpan span(self.config.trace, self.parts.plan.rank(), "step", self.step + 1);
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(self.agree_all(self.check_ready(args), "checking its step"));
   EBB_TRY(same_everywhere(self.ranks, settings_of(args, self.config.model)));

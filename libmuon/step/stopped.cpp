@@ -56,6 +56,7 @@ Result<> Engine::Impl::go_back() {
 
 EngineStats Engine::Impl::all_stats() const {
   EngineStats all = stats;
+  all.pool = pool.stats();
   if (sweep == nullptr) return all;
   const libswap::PagerStats pager = sweep->cache().stats();
   all.read_bytes += pager.read_bytes;
@@ -64,13 +65,15 @@ EngineStats Engine::Impl::all_stats() const {
   all.retries += pager.retries;
   all.stall_read_s += pager.stall_read_s;
   all.stall_cut_s += pager.stall_cut_s;
+  all.resident_bytes = pager.resident_bytes;
+  all.frame_bytes = pager.frame_bytes;
   return all;
 }
 
 Result<StepResult> Engine::continue_step() {
   const auto begin = std::chrono::steady_clock::now();
-  const libswap::TraceSpan span(impl_->config.trace, impl_->parts.plan.rank(), libswap::Lane::step,
-                                "step, continued");
+  const libswap::TraceSpan span(impl_->config.trace, impl_->parts.plan.rank(), "step, continued",
+                                impl_->step + 1);
   EBB_TRY_ASSIGN(const StepResult result, impl_->go_on());
   impl_->stats.step_s += libswap::seconds_since(begin);
   return result;

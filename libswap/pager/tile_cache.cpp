@@ -46,6 +46,8 @@ TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, 
   }
   for (std::uint64_t i = 0; i < homes.frames; ++i) free_frames_.push_back(here++);
   for (std::uint64_t i = 0; i < homes.bounces(); ++i) free_bounces_.push_back(here++);
+  stats_.resident_bytes = (homes.tiles.size() - homes.count(Tier::nvme)) * tile_bytes_;
+  stats_.frame_bytes = (homes.frames + homes.bounces()) * tile_bytes_;
 }
 
 TileCache::~TileCache() {
@@ -91,10 +93,23 @@ std::span<std::byte> TileCache::bytes_of(std::uint64_t tile) {
   return frame_of(tiles_[tile]);
 }
 
+void TileCache::take_frame(Tile& tile) {
+  tile.frame = free_frames_.back();
+  free_frames_.pop_back();
+  count_frames();
+}
+
+void TileCache::count_frames() {
+  if (trace_ == nullptr) return;
+  const std::uint64_t frames = memory_.size() / tile_bytes_ - free_frames_.size();
+  trace_->count(rank_, "bytes of tiles in memory", frames * tile_bytes_);
+}
+
 void TileCache::leave_memory(Tile& tile) {
   tile.state = State::on_disk;
   tile.unwanted = false;
   free_frames_.push_back(tile.frame);
+  count_frames();
   start_reads();
   tell_all();
 }
@@ -163,8 +178,7 @@ void TileCache::start_reads() {
     if (tile.state != State::on_disk) return;
     wanted_.pop_front();
     tile.state = State::reading;
-    tile.frame = free_frames_.back();
-    free_frames_.pop_back();
+    take_frame(tile);
     submit_read(number);
   }
 }
@@ -261,8 +275,7 @@ Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
   tile.in_use = true;
   if (!stays && use == Use::create) {
     tile.state = State::in_memory;
-    tile.frame = free_frames_.back();
-    free_frames_.pop_back();
+    take_frame(tile);
     std::ranges::fill(frame_of(tile), std::byte{0});
   } else if (!stays) {
     stats_.read_bytes += tile_bytes_;
@@ -446,6 +459,23 @@ void TileCache::go_on() {
 PagerStats TileCache::stats() const {
   const MutexLock lock(mutex_);
   return stats_;
+}
+
+std::vector<Stat> stats_of(const PagerStats& stats) {
+  constexpr auto kCounter = StatKind::counter;
+  constexpr auto kGauge = StatKind::gauge;
+  return {
+      {"pager_read_bytes", kCounter, "Tiles paged in.", stats.read_bytes},
+      {"pager_written_bytes", kCounter, "Tiles written behind the step.", stats.written_bytes},
+      {"pager_cut_bytes", kCounter, "Resident tiles written for snapshots.", stats.cut_bytes},
+      {"pager_retries", kCounter, "Reads and writes of tiles that were repeated.", stats.retries},
+      {"pager_stall_read_seconds", kCounter, "Sleep until a tile or a frame was there.",
+       stats.stall_read_s},
+      {"pager_stall_cut_seconds", kCounter, "Sleep because of a snapshot.", stats.stall_cut_s},
+      {"pager_resident_bytes", kGauge, "Tiles that stay in memory.", stats.resident_bytes},
+      {"pager_frame_bytes", kGauge, "Frames through which the other tiles pass.",
+       stats.frame_bytes},
+  };
 }
 
 }  // namespace ebb::libswap

@@ -34,13 +34,16 @@
 namespace ebb::libswap {
 
 struct PagerStats {
-  std::uint64_t read_bytes = 0;     // of tiles acquired
-  std::uint64_t written_bytes = 0;  // behind releases
-  std::uint64_t cut_bytes = 0;      // resident tiles written for a cut
-  std::uint64_t retries = 0;        // of reads and writes that failed
-  double stall_read_s = 0;          // slept until a tile or a frame was there
-  double stall_cut_s = 0;           // slept because of a cut (write before modify)
+  std::uint64_t read_bytes = 0;      // of tiles acquired
+  std::uint64_t written_bytes = 0;   // behind releases
+  std::uint64_t cut_bytes = 0;       // resident tiles written for a cut
+  std::uint64_t retries = 0;         // of reads and writes that failed
+  double stall_read_s = 0;           // slept until a tile or a frame was there
+  double stall_cut_s = 0;            // slept because of a cut (write before modify)
+  std::uint64_t resident_bytes = 0;  // of tiles that stay
+  std::uint64_t frame_bytes = 0;     // through which the others pass
 };
+std::vector<Stat> stats_of(const PagerStats& stats);
 
 class TileCache {
  public:
@@ -130,7 +133,9 @@ class TileCache {
   void take_bounce(Tile& tile) EBB_REQUIRES(mutex_);
   void give_bounce_back(Tile& tile) EBB_REQUIRES(mutex_);
   std::span<std::byte> bytes_of(std::uint64_t tile) EBB_EXCLUDES(mutex_);
+  void take_frame(Tile& tile) EBB_REQUIRES(mutex_);
   void leave_memory(Tile& tile) EBB_REQUIRES(mutex_);
+  void count_frames() EBB_REQUIRES(mutex_);
   void tell_all() EBB_REQUIRES(mutex_);
   // Works for the pool until `ready`, asked under the lock, or an error.
   void wait(double PagerStats::* stall, const char* what, const std::function<bool()>& ready);

@@ -1,6 +1,9 @@
 #include "ebb/libswap/queue/disk_probe.h"
 
 #include "ebb/libswap/queue/probe_file.h"
+#include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/block_file.h"
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libswap {
 namespace {
@@ -33,6 +36,31 @@ Result<DiskLimit> measure_disk(IoQueue& queue, const fs::path& directory, const 
   limit.direct = file->info().direct;
   limit.in_memory = file->info().in_memory;
   return limit;
+}
+
+Result<std::vector<std::string>> io_notes(IoBackend& backend, const fs::path& directory) {
+  const fs::path path = directory / compose("ebb-look-{}", process_id());
+  EBB_TRY_ASSIGN(const FileId file, backend.open(path, {.access = Access::read_write,
+                                                        .creation = Creation::create_new,
+                                                        .direct = Direct::preferred}));
+  const auto info = backend.info(file);
+  EBB_TRY(backend.remove(path));
+  EBB_TRY(backend.close(file));
+  if (!info) return info.error();
+  std::vector<std::string> notes;
+  const std::string where = directory.string();
+  if (info->in_memory)
+    notes.push_back(where + " is in memory: its state survives a kill, not a power loss");
+  else if (!info->direct)
+    notes.push_back(where + ": its file system has no O_DIRECT; the page cache is used");
+  else if (info->alignment > kFileBlock)
+    notes.push_back(compose(
+        "{}: direct I/O there needs multiples of {} bytes, tiles lie at multiples of {}; the page "
+        "cache is used",
+        where, info->alignment, kFileBlock));
+  if (const std::string why = no_huge_pages(); !why.empty())
+    notes.push_back("no huge pages: " + why + "; buffers are in pages of 4 KiB");
+  return notes;
 }
 
 }  // namespace ebb::libswap

@@ -23,4 +23,8 @@ struct DiskLimit {
 // probe.bytes. Blocks; not on the queue's thread.
 Result<DiskLimit> measure_disk(IoQueue& queue, const fs::path& directory, const DiskProbe& probe);
 
+// What of the I/O in a directory, and of memory for it, is not as it is best, and why: one line
+// each. Makes a file there for a moment.
+Result<std::vector<std::string>> io_notes(IoBackend& backend, const fs::path& directory);
+
 }  // namespace ebb::libswap

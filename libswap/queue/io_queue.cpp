@@ -157,6 +157,19 @@ IoStats IoQueue::stats() const {
   return impl_->stats;
 }
 
+std::vector<Stat> stats_of(const IoStats& stats) {
+  constexpr auto kCounter = StatKind::counter;
+  return {
+      {"io_read_bytes", kCounter, "Bytes read from files.", stats.read_bytes},
+      {"io_written_bytes", kCounter, "Bytes written to files.", stats.written_bytes},
+      {"io_syncs", kCounter, "Files made durable.", stats.syncs},
+      {"io_operations", kCounter, "Operations given to the kernel.", stats.operations},
+      {"io_short_transfers", kCounter, "Transfers that moved less than asked.",
+       stats.short_transfers},
+      {"io_retries", kCounter, "Operations repeated after EINTR or EAGAIN.", stats.retries},
+  };
+}
+
 Result<ChosenBackend> open_backend(BackendChoice choice) {
   std::string note;
   if (choice != BackendChoice::threads) {

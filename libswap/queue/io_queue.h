@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 
+#include "ebb/libswap/stats.h"
 #include "ebb/libswap/sys/io_backend.h"
 
 namespace ebb::libswap {
@@ -35,6 +36,7 @@ struct IoStats {
   std::uint64_t short_transfers = 0;
   std::uint64_t retries = 0;  // after EINTR or EAGAIN
 };
+std::vector<Stat> stats_of(const IoStats& stats);
 
 class IoQueue {
  public:

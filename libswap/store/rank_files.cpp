@@ -4,6 +4,7 @@
 
 #include "ebb/libswap/queue/io_batch.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/block_file.h"
 
 namespace ebb::libswap {
 namespace {
@@ -99,9 +100,7 @@ Result<> RankFiles::make(const fs::path& store) {
 }
 
 Result<> RankFiles::make_data() {
-  OpenOptions options = kNew;
-  options.direct = Direct::preferred;
-  EBB_TRY_ASSIGN(data_file_, io_.backend().open(folder_ / data_name_, options));
+  EBB_TRY_ASSIGN(data_file_, open_block_file(io_.backend(), folder_ / data_name_, kNew));
   data_ = *data_file_;
   const std::uint64_t bytes = formats::native::data_file_bytes(found_.superblock);
   EBB_TRY(io_.backend().allocate(data_, bytes));
@@ -165,9 +164,7 @@ Result<> RankFiles::read_everything() {
                                        index_of(superblock.rank), superblock.world)};
   EBB_TRY(repair_superblock());
   data_name_ = formats::native::data_file(superblock.store, superblock.rank);
-  OpenOptions options = kExisting;
-  options.direct = Direct::preferred;
-  EBB_TRY_ASSIGN(data_file_, io_.backend().open(folder_ / data_name_, options));
+  EBB_TRY_ASSIGN(data_file_, open_block_file(io_.backend(), folder_ / data_name_, kExisting));
   data_ = *data_file_;
   EBB_TRY(io_.backend().sync(data_));
   EBB_TRY_ASSIGN(const FileInfo data_info, io_.backend().info(data_));

@@ -1,9 +1,11 @@
 #include "ebb/libswap/sys/aligned_buffer.h"
 
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <limits>
 #include <string>
 
@@ -36,6 +38,16 @@ std::byte* map_aligned(std::uint64_t bytes, std::uint64_t alignment) {
 }
 
 }  // namespace
+
+std::string no_huge_pages() {
+  if (::prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1)
+    return "they are switched off for this process (PR_SET_THP_DISABLE)";
+  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string words;
+  if (!std::getline(setting, words)) return "this kernel has no transparent ones";
+  if (words.find("[never]") != words.npos) return "transparent_hugepage/enabled is never";
+  return "";
+}
 
 Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes, Pages pages) {
   if (bytes == 0) return AlignedBuffer();

@@ -9,10 +9,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "ebb/formats/core/result.h"
 
 namespace ebb::libswap {
+
+// Why buffers get no huge pages in this process; empty where they may.
+std::string no_huge_pages();
 
 struct Unmapping {
   void operator()(std::byte* data) const;

@@ -15,8 +15,8 @@ constexpr std::size_t kCapacity = 256;
 
 class MemoryBackend : public IoBackend {
  public:
-  explicit MemoryBackend(std::shared_ptr<MemoryDisk> disk)
-      : disk_(std::move(disk)), state_(disk_->state()) {}
+  MemoryBackend(std::shared_ptr<MemoryDisk> disk, std::uint32_t alignment)
+      : disk_(std::move(disk)), state_(disk_->state()), alignment_(alignment) {}
   ~MemoryBackend() override {
     const MutexLock lock(state_.mutex);
     for (auto& [id, file] : files_) unlock(file);
@@ -65,6 +65,7 @@ class MemoryBackend : public IoBackend {
 
   std::shared_ptr<MemoryDisk> disk_;
   MemoryDisk::State& state_;
+  const std::uint32_t alignment_;  // of direct I/O
   std::map<FileId, Open> files_ EBB_GUARDED_BY(state_.mutex);
   std::int32_t next_ EBB_GUARDED_BY(state_.mutex) = 0;
 
@@ -110,7 +111,7 @@ Result<> MemoryBackend::close(FileId file) {
 Result<FileInfo> MemoryBackend::info(FileId file) {
   const MutexLock lock(state_.mutex);
   EBB_TRY_ASSIGN(const Open* open, get(file));
-  FileInfo info{open->node->file.size(), open->options.direct != Direct::off, kMemoryBlock};
+  FileInfo info{open->node->file.size(), open->options.direct != Direct::off, alignment_};
   info.device = reinterpret_cast<std::uintptr_t>(&state_) ^ process_id() << 48;
   return info;
 }
@@ -281,7 +282,7 @@ std::int32_t MemoryBackend::perform(const RawOp& op) {
   }
   const bool direct = (*open)->options.direct != Direct::off;
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(op.data);
-  if (direct && (op.offset | op.size | address) % kMemoryBlock != 0) return -EINVAL;
+  if (direct && (op.offset | op.size | address) % alignment_ != 0) return -EINVAL;
   if (op.kind == RawOp::Kind::read) {
     const std::uint64_t left = op.offset < file.size() ? file.size() - op.offset : 0;
     const std::uint64_t count = std::min<std::uint64_t>(left, op.size);
@@ -315,8 +316,9 @@ void MemoryBackend::wake() {
 
 }  // namespace
 
-std::unique_ptr<IoBackend> make_memory_backend(std::shared_ptr<MemoryDisk> disk) {
-  return std::make_unique<MemoryBackend>(std::move(disk));
+std::unique_ptr<IoBackend> make_memory_backend(std::shared_ptr<MemoryDisk> disk,
+                                               std::uint32_t alignment) {
+  return std::make_unique<MemoryBackend>(std::move(disk), alignment);
 }
 
 }  // namespace ebb::libswap

@@ -42,7 +42,8 @@ class MemoryDisk {
 };
 
 // Locks taken through a backend end with it. Reports direct I/O when asked for it, and then refuses
-// misaligned transfers with EINVAL as a kernel does.
-std::unique_ptr<IoBackend> make_memory_backend(std::shared_ptr<MemoryDisk> disk);
+// transfers that are not at multiples of `alignment` with EINVAL as a kernel does.
+std::unique_ptr<IoBackend> make_memory_backend(std::shared_ptr<MemoryDisk> disk,
+                                               std::uint32_t alignment = 4096);
 
 }  // namespace ebb::libswap

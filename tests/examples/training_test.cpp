@@ -5,6 +5,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/sys/posix_backend.h"
@@ -167,6 +168,35 @@ TEST_F(GptTrain, ResultsReplaceEarlierOnesAndNothingElse) {
     EXPECT_EQ(run.err.find("step  "), std::string::npos) << run.err;  // not even one
   }
   EXPECT_EQ(fs::file_size(thesis), fs::file_size(trace));
+}
+
+TEST_F(GptTrain, CountersAreWrittenAsLinesOrAsPrometheusText) {
+  const auto text_of = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const auto count_of = [](const std::string& text, const std::string& part) {
+    std::size_t count = 0;
+    for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+    return count;
+  };
+  const std::string lines = folder_ / "stats.jsonl", text = folder_ / "stats.prom";
+  for (const char* steps : {"10", "20"}) {
+    const auto run =
+        train({"--swap", swap("s"), "--layers", "1", "--steps", steps, "--stats", lines});
+    ASSERT_EQ(run.exit, 0) << run.err;
+  }
+  const std::string written = text_of(lines);  // of the second run alone
+  EXPECT_EQ(count_of(written, "{\"schema\":\"ebb.stats/1\",\"seconds\":"), 5u) << written;
+  EXPECT_EQ(count_of(written, "\"engine_steps\":10,"), 4u) << written;
+  EXPECT_EQ(count_of(written, "\"rank\":null,\"io_read_bytes\":"), 1u) << written;
+  const auto run = train({"--swap", swap("s"), "--layers", "1", "--steps", "21", "--stats", text});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(text_of(text).starts_with("# HELP ebb_")) << text_of(text);
+  EXPECT_NE(text_of(text).find("ebb_engine_steps_total{rank=\"0\"} 1\n"), std::string::npos);
+  const auto refused =
+      train({"--swap", swap("s"), "--steps", "22", "--stats", swap("s") + "/lock"});
+  EXPECT_EQ(refused.exit, 2) << refused.err;
 }
 
 TEST_F(GptTrain, NoRoomForTheProbeIsNoReasonNotToTrain) {

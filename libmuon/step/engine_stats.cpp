@@ -1,0 +1,38 @@
+// An engine's counters by name.
+#include "ebb/libmuon/step/engine.h"
+#include "ebb/libswap/pager/tile_cache.h"
+
+namespace ebb::libmuon {
+
+std::vector<libswap::Stat> stats_of(const EngineStats& stats) {
+  constexpr auto kCounter = libswap::StatKind::counter;
+  std::vector<libswap::Stat> all = {
+      {"engine_steps", kCounter, "Steps made, skipped ones too.", stats.steps},
+      {"engine_step_seconds", kCounter, "Time in steps.", stats.step_s},
+      {"engine_compute_seconds", kCounter, "Time in sweeps, waits for tiles left out.",
+       stats.compute_s},
+      {"engine_exchange_seconds", kCounter, "Time in exchanges of gradients and weights.",
+       stats.exchange_s},
+      {"engine_sent_bytes", kCounter, "Gradients and weights sent to other ranks.",
+       stats.sent_bytes},
+      {"engine_snapshot_seconds", kCounter, "Time of the caller in snapshot().", stats.snapshot_s},
+      {"engine_snapshots_put_off", kCounter, "Snapshots for which no slot was left.",
+       stats.snapshots_put_off},
+  };
+  const auto pager = libswap::stats_of(libswap::PagerStats{
+      .read_bytes = stats.read_bytes,
+      .written_bytes = stats.written_bytes,
+      .cut_bytes = stats.cut_bytes,
+      .retries = stats.retries,
+      .stall_read_s = stats.stall_read_s,
+      .stall_cut_s = stats.stall_cut_s,
+      .resident_bytes = stats.resident_bytes,
+      .frame_bytes = stats.frame_bytes,
+  });
+  const auto pool = libswap::stats_of(stats.pool);
+  all.insert(all.end(), pager.begin(), pager.end());
+  all.insert(all.end(), pool.begin(), pool.end());
+  return all;
+}
+
+}  // namespace ebb::libmuon
