@@ -1,7 +1,7 @@
 // ebb-measure: what a disk gives, and what a command takes. For tests/bench/convert.
 //   ebb-measure limit DIRECTORY            prints bytes per second: read write mixed
 //   ebb-measure run [--address-space BYTES] COMMAND...
-//                                          prints: seconds cpu_seconds peak_KiB exit_status
+//                                          prints: seconds user_s system_s peak_KiB exit_status
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,8 +57,8 @@ int run(char** command, std::uint64_t address_space) {
   if (::wait4(child, &status, 0, &usage) != child) return fail("cannot wait for the command");
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   const int exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  std::printf("%.3f %.3f %ld %d\n", taken.count(),
-              seconds(usage.ru_utime) + seconds(usage.ru_stime), usage.ru_maxrss, exit);
+  std::printf("%.3f %.3f %.3f %ld %d\n", taken.count(), seconds(usage.ru_utime),
+              seconds(usage.ru_stime), usage.ru_maxrss, exit);
   return exit;
 }
 

@@ -2,12 +2,14 @@
 // tests/bench/ranks.
 //   ebb-ranks save DIRECTORY WORLD BYTES     a DCP checkpoint, durable and published
 //   ebb-ranks load DIRECTORY WORLD BYTES     by any number of ranks; every element is checked
-// Prints: seconds (from when all ranks are ready to when the last is through) and the peak memory
-// of all ranks together in MiB, the state among it.
+// Prints: seconds (from when all ranks are ready to when the last is through), the peak memory of
+// all ranks together in MiB, the state among it, and their user and system seconds meanwhile.
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -20,6 +22,7 @@
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/load.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "ebb/libswap/write/save.h"
 #include "tests/bench/process_ranks.h"
@@ -53,6 +56,25 @@ Catalog described(std::uint64_t bytes) {
   return catalog;
 }
 
+struct Spent {
+  double seconds = 0;
+  double user_s = 0;
+  double system_s = 0;
+};
+using AllSpent = std::array<Spent, bench::Meeting::kMost>;
+
+// By rank, in memory that the ranks' processes share.
+std::shared_ptr<AllSpent> make_shared_spent() {
+  void* const place =
+      ::mmap(nullptr, sizeof(AllSpent), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (place == MAP_FAILED) return nullptr;
+  return {new (place) AllSpent{}, [](AllSpent* spent) { ::munmap(spent, sizeof(AllSpent)); }};
+}
+
+double seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+}
+
 // What an element must be, so that one in a wrong place is found.
 std::uint32_t element(std::uint64_t tensor, std::uint64_t flat) {
   const std::uint64_t mixed = (tensor << 40 | flat) * 0x9e3779b97f4a7c15u;
@@ -65,7 +87,7 @@ class Rank {
   Rank(const Task& task, std::uint32_t number, std::shared_ptr<bench::Meeting> meeting)
       : task_(task), number_(number), ranks_(std::move(meeting), number) {}
 
-  Result<> run(double& seconds) {
+  Result<> run(Spent& spent) {
     EBB_TRY(lay_out());
     for (const Part& part : parts_)
       if (task_.verb == "save")
@@ -78,9 +100,14 @@ class Rank {
     EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
     EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
     EBB_TRY(ranks_.agree(1));
+    rusage before{}, after{};
+    ::getrusage(RUSAGE_SELF, &before);
     const auto start = std::chrono::steady_clock::now();
     EBB_TRY(agree_all(ranks_, task_.verb == "save" ? save(*io) : load(), "moving its part"));
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    spent.seconds = libswap::seconds_since(start);
+    ::getrusage(RUSAGE_SELF, &after);
+    spent.user_s = seconds(after.ru_utime) - seconds(before.ru_utime);
+    spent.system_s = seconds(after.ru_stime) - seconds(before.ru_stime);
     return task_.verb == "save" ? Result<>() : compare();
   }
 
@@ -173,22 +200,21 @@ int fail(std::string_view why) {
   return 2;
 }
 
-// The exit status of a rank; rank 0 prints the seconds.
-int run_rank(const Task& task, std::uint32_t number, std::shared_ptr<bench::Meeting> meeting) {
-  double seconds = 0;
-  const Result<> done = Rank(task, number, std::move(meeting)).run(seconds);
-  if (!done) return fail(done.error().message);
-  if (number == 0) std::printf("%.4f ", seconds);
-  return std::fflush(stdout) == 0 ? 0 : 2;
+// The exit status of a rank.
+int run_rank(const Task& task, std::uint32_t number, std::shared_ptr<bench::Meeting> meeting,
+             Spent& spent) {
+  const Result<> done = Rank(task, number, std::move(meeting)).run(spent);
+  return done ? 0 : fail(done.error().message);
 }
 
 int run(const Task& task) {
   const auto meeting = bench::Meeting::make(task.world);
-  if (meeting == nullptr) return fail("no such number of ranks");
+  const auto spent = make_shared_spent();
+  if (meeting == nullptr || spent == nullptr) return fail("no such number of ranks");
   std::vector<pid_t> children;
   for (std::uint32_t rank = 0; rank < task.world; ++rank) {
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(run_rank(task, rank, meeting));
+    if (child == 0) ::_exit(run_rank(task, rank, meeting, (*spent)[rank]));
     if (child > 0) children.push_back(child);
   }
   int status = 0;
@@ -203,7 +229,12 @@ int run(const Task& task) {
     if (::wait4(child, &exit, 0, &usage) != child || exit != 0) status = 2;
     peak += usage.ru_maxrss;
   }
-  std::printf("%ld\n", peak / 1024);
+  Spent all{.seconds = spent->front().seconds};
+  for (const Spent& rank : *spent) {
+    all.user_s += rank.user_s;
+    all.system_s += rank.system_s;
+  }
+  std::printf("%.4f %ld %.4f %.4f\n", all.seconds, peak / 1024, all.user_s, all.system_s);
   return status;
 }
 

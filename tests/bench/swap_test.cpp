@@ -1,0 +1,68 @@
+// `./dev bench swap` with next to nothing to measure: every figure is there, and the state is
+// right.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/program.h"
+
+namespace ebb {
+namespace {
+
+using test_support::Outcome;
+using test_support::run_program;
+using test_support::ScratchDirectory;
+
+std::string text_of(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+std::ptrdiff_t files_in(const std::string& folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
+
+TEST(SwapBenchmark, WritesEveryFigureItWasAskedFor) {
+  const ScratchDirectory scratch;
+  const Outcome run = run_program(EBB_FIXTURES "/../bench/swap",
+                                  {EBB_BIN, scratch.path(), "--rounds", "1", "--bytes", "16777216",
+                                   "--json", scratch / "figures.json"});
+  ASSERT_EQ(run.exit, 0) << run.out << run.err;
+  const std::string figures = text_of(scratch / "figures.json");
+  for (const char* name : {"step_vs_limit", "checksum_cost", "threads_vs_step", "predicted_vs_step",
+                           "io_thread_cores_per_gb_per_s", "own_user_us_per_tile"})
+    EXPECT_NE(figures.find("\"" + std::string(name) + "\": "), std::string::npos) << name;
+  // No Python was named.
+  for (const char* name : {"step_vs_deepspeed_default", "step_vs_deepspeed_tuned",
+                           "resident25_vs_deepspeed_default", "resident25_vs_deepspeed_tuned"})
+    EXPECT_NE(figures.find("\"" + std::string(name) + "\": null"), std::string::npos) << name;
+  EXPECT_NE(run.out.find("left out: no Python with DeepSpeed"), std::string::npos) << run.out;
+  EXPECT_EQ(files_in(scratch.path()), 1) << "more than figures.json is left in the folder";
+}
+
+TEST(MemoryBenchmark, SetsEachOperationBesideItsLoop) {
+  const ScratchDirectory scratch;
+  const std::string json = scratch / "figures.json";
+  const Outcome run = run_program(
+      EBB_FIXTURES "/../bench/memory",
+      {EBB_BIN, "--work", scratch.path(), "--rounds", "1", "--bytes", "16777216", "--json", json});
+  ASSERT_EQ(run.exit, 0) << run.out << run.err;
+  const std::string figures = text_of(json);
+  for (const char* name : {"loop-copy", "save", "load", "reshard", "convert"})
+    EXPECT_NE(figures.find("\"" + std::string(name) + "\": {\"seconds\": "), std::string::npos)
+        << figures;
+  EXPECT_EQ(files_in(scratch.path()), 1) << "more than figures.json is left in the folder";
+}
+
+TEST(SwapBenchmark, RefusesWhatItDoesNotKnow) {
+  const ScratchDirectory scratch;
+  EXPECT_EQ(run_program("ebb-swap-rounds", {scratch.path()}).exit, 2);
+  EXPECT_EQ(run_program(EBB_FIXTURES "/../bench/swap", {EBB_BIN, scratch.path(), "--what"}).exit,
+            2);
+}
+
+}  // namespace
+}  // namespace ebb
