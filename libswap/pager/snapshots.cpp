@@ -21,7 +21,7 @@ struct Snapshots::Pending {
   }
 
   std::uint64_t generation = 0;
-  formats::native::Manifest manifest;
+  MakeManifest manifest;
   std::atomic<Word> word = Word::none;
   std::atomic<bool> done = false;  // `result` is final
   Result<> result;
@@ -38,7 +38,7 @@ void Snapshots::make_durable(Pending& snapshot) {
   snapshot.result = cache_.finish_cut();
   if (snapshot.result) {
     const TraceSpan span(trace_, ranks_.rank(), Lane::commit, "prepare");
-    snapshot.result = store_.prepare(std::move(snapshot.manifest));
+    snapshot.result = store_.prepare(snapshot.manifest());
   }
   snapshot.done = true;
 }
@@ -70,7 +70,7 @@ Result<> Snapshots::settle(Mode mode) {
   return {};
 }
 
-Result<> Snapshots::cut(std::uint64_t step, formats::native::Manifest manifest) {
+Result<> Snapshots::cut(std::uint64_t step, MakeManifest manifest) {
   auto next = std::make_unique<Pending>();
   auto thread = start_thread([this, &snapshot = *next] { make_durable(snapshot); });
   const Result<> started = thread ? Result<>() : thread.error();
@@ -84,7 +84,7 @@ Result<> Snapshots::cut(std::uint64_t step, formats::native::Manifest manifest) 
   return {};
 }
 
-Result<bool> Snapshots::begin(std::uint64_t step, formats::native::Manifest manifest) {
+Result<bool> Snapshots::begin(std::uint64_t step, MakeManifest manifest) {
   EBB_TRY(agree_all(ranks_, cache_.settle(), "beginning a snapshot"));
   EBB_TRY(poll());
   EBB_TRY(agree_all(ranks_, store_.usable(), "beginning a snapshot"));

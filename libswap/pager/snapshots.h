@@ -5,6 +5,7 @@
 // collective: all ranks, same order.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -18,10 +19,12 @@ class Snapshots {
   Snapshots(TileCache& cache, Store& store, Ranks& ranks, Trace* trace);
   ~Snapshots();  // what is not committed by then is not
 
-  // [C] The cache's present content, at `step`, is to become a generation; `manifest` as for
-  // Store::prepare. False: one is still under way, or readers and pins leave no room. Waits only
-  // where the store has no slot left for the next version of a tile before the commit (two slots).
-  Result<bool> begin(std::uint64_t step, formats::native::Manifest manifest);
+  // What Store::prepare wants. Called on another thread, while the caller goes on.
+  using MakeManifest = std::function<formats::native::Manifest()>;
+  // [C] The cache's present content, at `step`, is to become a generation. False: one is still
+  // under way, or readers and pins leave no room. Waits only where the store has no slot left for
+  // the next version of a tile before the commit (two slots).
+  Result<bool> begin(std::uint64_t step, MakeManifest manifest);
   // [C] Commits the one under way, if every rank has written it. A generation that some rank could
   // not write is abandoned: error() says why.
   Result<> poll();
@@ -37,7 +40,7 @@ class Snapshots {
   struct Pending;
   enum class Mode : std::uint8_t { poll, wait };
   Result<> settle(Mode mode);
-  Result<> cut(std::uint64_t step, formats::native::Manifest manifest);
+  Result<> cut(std::uint64_t step, MakeManifest manifest);
   void make_durable(Pending& snapshot);
 
   TileCache& cache_;

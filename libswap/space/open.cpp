@@ -172,7 +172,7 @@ Result<> SwapSpace::Impl::make(const SwapDirectory::Entry& fresh, const Uuid& pa
   EBB_TRY(store->recover(ranks));
   EBB_TRY(agree_all(ranks, make_room(), "making room for its state"));
   EBB_TRY(agree_all(ranks, fill(content), "filling its store"));
-  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, buffers.manifest()));
+  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, [this] { return buffers.manifest(); }));
   EBB_CHECK(begun);
   EBB_TRY(snapshots->wait());
   return {};

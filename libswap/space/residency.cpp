@@ -21,7 +21,8 @@ bool is_work(Frames::Holder holder) { return holder % 2 == 1; }
 std::uint32_t extent_of(Frames::Holder holder) { return holder / 2; }
 
 // Enough for a disk to be busy, and for the largest extent to come while another goes.
-std::uint64_t ready_frames(std::uint64_t frames, std::uint64_t tile_bytes, std::uint64_t largest) {
+std::uint64_t worth_being_ready(std::uint64_t frames, std::uint64_t tile_bytes,
+                                std::uint64_t largest) {
   const std::uint64_t most =
       std::max<std::uint64_t>(kMostReadyFrames, kReadyBytesWorthHaving / tile_bytes);
   const std::uint64_t some = std::clamp<std::uint64_t>(frames / 3, kFewestReadyFrames, most);
@@ -48,7 +49,7 @@ Residency::Residency(const Buffers& buffers, TileCache& cache, Pool& pool, std::
       pool_(pool),
       tile_bytes_(tile_bytes),
       frames_(frames),
-      ready_frames_(ready_frames(frames, tile_bytes, buffers.most_tiles())),
+      ready_frames_(worth_being_ready(frames, tile_bytes, buffers.most_tiles())),
       homes_(buffers.extents().size()) {}
 
 std::span<std::byte> Residency::memory(std::uint64_t frame, std::uint64_t count) {
@@ -102,10 +103,7 @@ std::uint64_t Residency::next_use(const Home& home) const {
 // Buffers of one extent in a row are one use of it.
 void Residency::use(std::uint32_t number) {
   Home& home = homes_[number];
-  if (home.hints > 0) {
-    --home.hints;
-    ++granted_;
-  }
+  if (home.hints > 0 && --home.hints == 0) ++granted_;
   if (last_used_ == number) return;
   last_used_ = number;
   home.before = std::exchange(home.used, ++clock_);
@@ -164,7 +162,7 @@ void Residency::leave(std::uint32_t number) {
     cache_.dismiss(extent(number).first_tile + i);
   frames_.give_back(home.frame, extent(number).tiles);
   home.where = Where::absent;
-  granted_ += std::exchange(home.hints, 0);
+  if (std::exchange(home.hints, 0) > 0) ++granted_;
   std::erase(present_, number);
 }
 
@@ -344,8 +342,9 @@ void Residency::copy(std::span<const std::byte> from, std::span<std::byte> to) {
 
 void Residency::prefetch(std::uint32_t number) {
   Home& home = homes_[number];
+  if (home.hints++ > 0) return;
   home.wanted = ++wishes_;
-  if (++home.hints == 1 && home.where == Where::absent) wanted_.push_back(number);
+  if (home.where == Where::absent) wanted_.push_back(number);
 }
 
 void Residency::advance() {

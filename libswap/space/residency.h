@@ -60,6 +60,8 @@ class Residency {
   // Until everything that was released is with the disk.
   Result<> write_all();
 
+  // So many frames are kept free, or on their way to be.
+  std::uint64_t ready_frames() const { return ready_frames_; }
   std::uint64_t stalls() const { return stalls_; }
   std::uint64_t copied_bytes() const { return copied_bytes_; }
 
@@ -72,8 +74,8 @@ class Residency {
     std::uint32_t modified = 0;  // of them, pieces of the work frame
     std::uint64_t frame = 0;
     std::optional<std::uint64_t> work;
-    std::uint64_t hints = 0;             // prefetches that no acquire has followed
-    std::uint64_t wanted = 0;            // the number of the last of them
+    std::uint64_t hints = 0;   // prefetches that no acquire has followed
+    std::uint64_t wanted = 0;  // the place of the first of them among those of all extents
     std::uint64_t used = 0, before = 0;  // when, by clock_
   };
   using Run = std::optional<std::uint64_t>;
@@ -109,8 +111,8 @@ class Residency {
   Pool& pool_;
   const std::uint64_t tile_bytes_;
   Frames frames_;
-  const std::uint64_t ready_frames_;  // so many should be free, or free as soon as they are written
-  std::vector<Home> homes_;           // by extent
+  const std::uint64_t ready_frames_;
+  std::vector<Home> homes_;             // by extent
   std::vector<std::uint32_t> present_;  // those that are not absent
   std::deque<std::uint32_t> wanted_;
   std::uint64_t wishes_ = 0, granted_ = 0;

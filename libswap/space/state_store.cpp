@@ -86,11 +86,11 @@ Result<> StateStore::Impl::open(const StateStoreConfig& config, const Visitor& i
                                                       .tile_bytes = config.tile_bytes,
                                                       .threads = config.threads});
   EBB_TRY(agree_all(*ranks, describe(config.partition), "describing its state"));
-  bytes_ahead = config.budget_bytes / 2;
   EBB_TRY(space->open([&](BufferId buffer, std::span<std::byte> bytes) {
     return initial(visit_of(index_of(buffer), bytes));
   }));
   step = space->step();
+  bytes_ahead = space->useful_bytes_ahead();
   return {};
 }
 

@@ -85,6 +85,10 @@ Result<> SwapSpace::prefetch(BufferId buffer) {
   return {};
 }
 
+std::uint64_t SwapSpace::useful_bytes_ahead() const {
+  return impl_->open ? impl_->residency->ready_frames() / 2 * impl_->config.tile_bytes : 0;
+}
+
 Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier /*host*/, Access access) {
   EBB_TRY(impl_->usable());
   EBB_TRY_ASSIGN(const auto* found, impl_->find(buffer));
@@ -177,7 +181,8 @@ Result<bool> SwapSpace::snapshot(std::uint64_t step) {
                          "released since is newer",
                          step, self.step),
                  "count every step once"};
-  EBB_TRY_ASSIGN(const bool begun, self.snapshots->begin(step, self.buffers.manifest()));
+  EBB_TRY_ASSIGN(const bool begun,
+                 self.snapshots->begin(step, [&self] { return self.buffers.manifest(); }));
   if (begun) {
     self.step = step;
     self.changed = false;

@@ -106,6 +106,8 @@ class SwapSpace {
 
   // A hint that the buffer will be acquired, after those that were hinted at before.
   Result<> prefetch(BufferId buffer);
+  // Of buffers to hint at before they are acquired: more are in the way of what stays in memory.
+  std::uint64_t useful_bytes_ahead() const;
   // Its last released content. Waits where that is on the disk: a stall. Any number may read it at
   // once, or one modify it (else Code::state). Code::no_memory, at once, where only leases that the
   // caller holds are in the way: it names them.

@@ -86,6 +86,25 @@ TEST(StateStore, AStepThatWasCutGoesOnWhereItWas) {
   EXPECT_TRUE(ok((*store)->snapshot()));
 }
 
+// Twenty tensors share a tile, and a quarter of the tiles fit.
+TEST(StateStore, ATileComesOnceAStepHoweverManyTensorsShareIt) {
+  const TemporaryDirectory folder;
+  std::vector<StoredTensor> tensors;
+  for (std::uint64_t i = 0; i < 4000; ++i)
+    tensors.push_back({"w" + std::to_string(i), {13}, {{"master"}, {"momentum"}}});
+  const auto nothing = [](const Visit&) { return Result<>(); };
+  StateStoreConfig config = config_in(folder / "swap");
+  config.budget_bytes = 50 * kTile;
+  const auto store = StateStore::open(config, tensors, nothing);
+  ASSERT_TRUE(ok(store));
+  ASSERT_TRUE(ok((*store)->for_each(1, nothing)));
+  const std::uint64_t before = (*store)->stats().pager.read_bytes;
+  for (std::uint64_t step = 2; step < 6; ++step)
+    ASSERT_TRUE(ok((*store)->for_each(step, nothing)));
+  const std::uint64_t tiles = formats::div_ceil(4000, 4096 / 128);
+  EXPECT_LE((*store)->stats().pager.read_bytes - before, 4 * (tiles - 20) * kTile);
+}
+
 TEST(StateStore, AStateThatIsNotThereOrOfAnotherTypeIsAnError) {
   const TemporaryDirectory folder;
   const auto store = StateStore::open(config_in(folder / "swap"), some_tensors(), begin);
