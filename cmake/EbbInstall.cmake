@@ -36,6 +36,7 @@ set(EBB_PUBLIC_HEADERS
   formats/conversion/convert.h formats/conversion/memory_content.h formats/core/result.h
   formats/core/sha256.h formats/registry.h
   libswap/pager/stream.h libswap/queue/disk_probe.h libswap/queue/io_queue.h libswap/read/load.h
+  libswap/space/state_store.h libswap/space/swap_space.h
   libswap/store/store.h libswap/store/store_set.h libswap/sys/process.h libswap/sys/thread.h
   libswap/trace.h libswap/tree/file_tree.h libswap/write/save.h libswap/write/write_checkpoint.h)
 if(EBB_MUON)

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <queue>
 
+#include "ebb/formats/core/digest.h"
 #include "ebb/libmuon/kernels/kernels.h"
-#include "ebb/libmuon/plan/digest.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -89,7 +89,7 @@ std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>&
 
 std::uint64_t digest_of(const ModelSpec& model, const Layout& owners, const Layout& shards,
                         std::uint64_t tile_bytes) {
-  Digest digest;
+  formats::Digest digest;
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {
     digest.add(model.params[i].name);
     for (const std::uint64_t extent : model.params[i].shape) digest.add(extent);

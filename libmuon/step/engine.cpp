@@ -199,7 +199,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
   const auto current = directory.current();
   settings.push_back(
       {"the store to resume", current ? formats::native::to_string(current->uuid) : "none"});
-  EBB_TRY(same_everywhere(ranks, settings));
+  EBB_TRY(libswap::same_everywhere(ranks, settings));
   std::unique_ptr<Impl> impl = std::move(*made);
   if (Result<> attached = impl->attach(initial, checkpoint); !attached) {
     ranks.abort();  // nobody may wait for this rank in a collective it never reaches

@@ -16,8 +16,8 @@ void TileCache::begin_cut() {
   cut_error_.reset();
   cut_writes_ = 0;
   for (Tile& tile : tiles_) {
-    tile.cut_pending = tile.resident && tile.dirty;
-    tile.of_cut = !tile.resident && tile.state == State::leaving;
+    tile.cut_pending = tile.resident && tile.dirty && !tile.writing;
+    tile.of_cut = tile.writing || (!tile.resident && tile.state == State::leaving);
     if (tile.of_cut) ++cut_writes_;
   }
 }
@@ -46,15 +46,18 @@ void TileCache::write_residents() {
           [this]() EBB_REQUIRES(mutex_) { return resident_writes_ < kMostResidentWrites; });
       if (!cut_error_) cut_error_ = error_;
       if (cut_error_) return;
+      // A guest may have been written, and have left, before its turn came.
+      if (!tiles_[tile].cut_pending || tiles_[tile].writing) continue;
+      tiles_[tile].writing = true;
       ++resident_writes_;
     }
-    write_resident(tile);
+    write_resident(tile, Priority::background);
   }
 }
 
-void TileCache::write_resident(std::uint64_t tile) {
+void TileCache::write_resident(std::uint64_t tile, Priority priority) {
   fetch(tile);
-  const Result<> submitted = submit_write(tile, Priority::background);
+  const Result<> submitted = submit_write(tile, priority);
   if (submitted) return;
   const MutexLock lock(mutex_);
   resident_written(tile, submitted);
@@ -78,12 +81,14 @@ void TileCache::fetch(std::uint64_t number) {
 // A resident tile whose write failed is still whole in memory and changed: the next cut writes it.
 void TileCache::resident_written(std::uint64_t number, const Result<>& result) {
   Tile& tile = tiles_[number];
+  if (!tile.cut_pending) return guest_written(number, result);
   if (!result && !cut_error_ && again_later(number)) return;
   --resident_writes_;
+  tile.writing = false;
   tile.attempts = 0;
   give_bounce_back(tile);
+  tile.cut_pending = false;  // where it failed, the cut is lost
   if (result) {
-    tile.cut_pending = false;
     tile.dirty = false;
     stats_.cut_bytes += tile_bytes_;
   } else if (!cut_error_) {

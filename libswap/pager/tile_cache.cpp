@@ -126,6 +126,10 @@ void TileCache::wait(double PagerStats::* stall, const char* what,
     const MutexLock lock(mutex_);
     return error_.has_value() || ready();
   });
+  slept_for(stall, what, slept);
+}
+
+void TileCache::slept_for(double PagerStats::* stall, const char* what, double slept) {
   if (slept == 0) return;
   if (trace_ != nullptr) {
     const auto end = Clock::now();
@@ -213,7 +217,10 @@ void TileCache::arrived(std::uint64_t number, const Result<>& result) {
     Tile& tile = tiles_[number];
     EBB_CHECK(tile.state == State::reading);
     if (tile.unwanted) return leave_memory(tile);
-    if (!result) return failed(number, result.error());
+    if (!result && !tile.guest) return failed(number, result.error());
+    if (!result && again_later(number)) return;
+    if (!result) unreadable_.insert_or_assign(number, result.error());
+    if (result && tile.guest) stats_.read_bytes += tile_bytes_;
     if (!tile.on_device) return is_here(number);
     ++in_flight_;
     from = buffer_of(frame_of(tile));
@@ -438,7 +445,7 @@ void TileCache::try_what_is_due() {
   }
   for (const std::uint64_t tile : writes)
     if (resident(tile))
-      write_resident(tile);
+      write_resident(tile, Priority::background);
     else
       write_behind(tile);
 }

@@ -1,14 +1,16 @@
 // TileCache: which of a rank's tiles are in memory, under a hard budget, and which are on their way
 // to or from the store. Some are resident for ever, on the host or on a device; the others pass
 // through frames: read ahead strictly in the order asked for, written behind whoever changed them.
-// It knows no schedule: Stream is its client.
+// It knows no schedule: Stream is its client. SwapSpace is another: its tiles are guests, whose
+// frames it chooses itself.
 //
 // Three kinds of I/O error, none of which loses a byte:
 //  - a read that fails, or brings other bytes than were written, is repeated, then leaves the tile
 //    on the disk;
 //  - a write that fails is repeated, then leaves the tile in its frame;
 //    both stop the cache: every call answers the error until go_on() has tried again;
-//  - a resident tile that a cut could not write costs that cut and nothing else.
+//  - a resident tile that a cut could not write costs that cut and nothing else;
+//  - a guest that could not be read costs whoever wanted that guest.
 // (A sync that fails is the store's affair: Store::usable().)
 //
 // Threading: one thread acquires and releases; finish_cut() may run on another. Checksums are jobs
@@ -18,6 +20,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -102,6 +105,29 @@ class TileCache {
   // its write. After an error the cut is to be abandoned.
   Result<> finish_cut();
 
+  // --- guests (guests.cpp): a client that has no order says itself which frame holds which tile,
+  // and until when. Reading, writing, checksums and cuts are those of residents. REQUIRES: a budget
+  // of frames alone, nothing prefetched or acquired.
+  std::span<std::byte> frames(std::uint64_t first, std::uint64_t count);
+  // Begins to read the tile into the frame.
+  void admit(std::uint64_t tile, std::uint64_t frame);
+  // Whether reading it is over.
+  bool arrived(std::uint64_t tile) const;
+  // Why the bytes of one of these tiles, which have arrived, are not those that were written.
+  std::optional<Error> why_unreadable(std::uint64_t first, std::uint64_t count) const;
+  // What lies in the frame is the tile's content now, at `step`. REQUIRES: may_change().
+  void change(std::uint64_t tile, std::uint64_t frame, std::uint64_t step);
+  // Nobody writes what is in its frame, nor does a cut still want that written.
+  bool may_change(std::uint64_t tile) const;
+  bool clean(std::uint64_t tile) const;  // its slot holds what its frame holds
+  // Begins to write it. Nothing if it is clean or being written.
+  void write_out(std::uint64_t tile);
+  // It leaves its frame to others. REQUIRES: arrived() and clean().
+  void dismiss(std::uint64_t tile);
+  // Works for the pool until `ready`, or until a write was tried too often: that error.
+  Result<> wait_for(const char* what, const std::function<bool()>& ready);
+  Result<> failure() const;
+
   PagerStats stats() const;
 
  private:
@@ -109,12 +135,14 @@ class TileCache {
   enum class State : std::uint8_t { on_disk, reading, in_memory, leaving };
   struct Tile {
     State state = State::on_disk;
-    bool resident = false;
+    bool resident = false;  // or a guest
+    bool guest = false;
     bool on_device = false;    // resident there
     bool in_use = false;       // acquired
     bool unwanted = false;     // forgotten while it was on its way in
     bool dirty = false;        // resident only: newer than its slot
     bool cut_pending = false;  // resident only: must be written before it is modified
+    bool writing = false;      // resident only: until its write is done or given up for good
     bool of_cut = false;       // its write, under way, belongs to the present cut
     std::uint8_t attempts = 0;
     std::uint64_t frame = 0;              // of the host, or of the device
@@ -139,6 +167,7 @@ class TileCache {
   void tell_all() EBB_REQUIRES(mutex_);
   // Works for the pool until `ready`, asked under the lock, or an error.
   void wait(double PagerStats::* stall, const char* what, const std::function<bool()>& ready);
+  void slept_for(double PagerStats::* stall, const char* what, double seconds);
   void transferred(Lane lane, std::uint64_t tile, Clock::time_point begin);
 
   void start_reads() EBB_REQUIRES(mutex_);
@@ -159,8 +188,9 @@ class TileCache {
   Result<> copy_tile(std::uint64_t tile, Store& other, std::span<std::byte> room);
 
   void write_residents();
-  void write_resident(std::uint64_t tile);
+  void write_resident(std::uint64_t tile, Priority priority);
   void fetch(std::uint64_t tile);
+  void guest_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
   void resident_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
   void wait_for_cut_writes(const std::function<bool()>& ready) EBB_REQUIRES(mutex_);
 
@@ -189,6 +219,7 @@ class TileCache {
   std::uint64_t cut_writes_ EBB_GUARDED_BY(mutex_) = 0;       // of the present cut, not yet written
   std::uint64_t resident_writes_ EBB_GUARDED_BY(mutex_) = 0;  // of it, begun and not settled
   std::optional<Error> cut_error_ EBB_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Error> unreadable_ EBB_GUARDED_BY(mutex_);  // guests
   PagerStats stats_ EBB_GUARDED_BY(mutex_);
 };
 

@@ -139,7 +139,8 @@ TEST(Tidy, TheHeaderGuideListsEveryHeaderTheExampleUses) {
 TEST(Tidy, TheEmbeddingPageQuotesTheExamplesWhole) {
   const SourceFile* page = find_file("docs/embedding.md");
   ASSERT_NE(page, nullptr);
-  for (const char* name : {"examples/inspect_minimal/main.cpp", "examples/muon_minimal/main.cpp"}) {
+  for (const char* name : {"examples/inspect_minimal/main.cpp", "examples/muon_minimal/main.cpp",
+                           "examples/swap_minimal/main.cpp"}) {
     const SourceFile* example = find_file(name);
     ASSERT_NE(example, nullptr) << name;
     EXPECT_NE(page->text.find("```cpp\n" + example->text + "```\n"), std::string::npos) << name;

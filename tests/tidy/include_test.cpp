@@ -90,7 +90,7 @@ const std::vector<std::string> kFloors = {
     "libswap/testing",
     "libswap/store",
     "libswap/pager libswap/read libswap/publish",
-    "libswap/write",
+    "libswap/write libswap/space",
     "libmuon/spec libmuon/comm",
     "libmuon/kernels",
     "libmuon/plan",

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace ebb::libmuon {
+namespace ebb::formats {
 
 class Digest {
  public:
@@ -22,4 +22,4 @@ class Digest {
   std::uint64_t state_ = 0xcbf29ce484222325ull;
 };
 
-}  // namespace ebb::libmuon
+}  // namespace ebb::formats

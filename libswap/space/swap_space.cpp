@@ -1,0 +1,214 @@
+#include "ebb/libswap/space/swap_space.h"
+
+#include <algorithm>
+
+#include "ebb/libswap/space/swap_space_impl.h"
+
+namespace ebb::libswap {
+namespace {
+
+constexpr std::size_t kMostNamed = 8;  // leases in a message
+
+}  // namespace
+
+SwapSpace::Lease::~Lease() {
+  if (held()) space_->drop(*this);
+}
+
+void SwapSpace::Lease::swap(Lease& other) noexcept {
+  std::swap(space_, other.space_);
+  std::swap(buffer_, other.buffer_);
+  std::swap(access_, other.access_);
+  std::swap(bytes_, other.bytes_);
+}
+
+std::span<std::byte> SwapSpace::Lease::part(std::size_t number) const {
+  const auto& parts = space_->impl_->buffers.all()[index_of(buffer_)].parts;
+  EBB_CHECK(number < parts.size());
+  return parts[number].bytes == 0 ? std::span<std::byte>()
+                                  : bytes_.subspan(parts[number].offset, parts[number].bytes);
+}
+
+SwapSpace::SwapSpace(IoQueue& io, SwapDirectory& directory, Ranks& ranks,
+                     const SwapSpaceConfig& config)
+    : impl_(std::make_unique<Impl>(io, directory, ranks, config)) {}
+SwapSpace::~SwapSpace() = default;
+
+Result<BufferId> SwapSpace::register_buffer(std::vector<BufferPart> parts) {
+  if (impl_->open)
+    return Error{Code::state, "buffers are registered before the space is opened",
+                 "open another space, in another directory"};
+  return impl_->buffers.add(std::move(parts));
+}
+
+std::uint64_t SwapSpace::step() const { return impl_->step; }
+const std::string& SwapSpace::origin() const { return impl_->origin; }
+const std::filesystem::path& SwapSpace::store_directory() const { return impl_->store_path; }
+
+Result<> SwapSpace::Impl::usable() const {
+  if (!open) return Error{Code::state, "the space is not open", "call open() first"};
+  return cache->failure();
+}
+
+Result<const Buffers::Buffer*> SwapSpace::Impl::find(BufferId buffer) const {
+  if (index_of(buffer) < buffers.all().size()) return &buffers.all()[index_of(buffer)];
+  return Error{Code::usage, compose("there is no buffer {}; {} are registered", index_of(buffer),
+                                    buffers.all().size())};
+}
+
+Residency::Piece SwapSpace::Impl::piece_of(BufferId buffer) const {
+  const Buffers::Buffer& found = buffers.all()[index_of(buffer)];
+  return {found.extent, found.offset, found.bytes};
+}
+
+Error SwapSpace::Impl::held_in_the_way(const Error& why, const Buffers::Buffer& wanted) const {
+  std::string names;
+  std::size_t held = 0;
+  for (std::size_t i = 0; i < leases.size(); ++i) {
+    if (leases[i].reading == 0 && !leases[i].modifying) continue;
+    if (held++ < kMostNamed) names += (names.empty() ? "" : ", ") + buffers.all()[i].name;
+  }
+  if (held > kMostNamed) names += compose(" and {} more", held - kMostNamed);
+  return {why.code,
+          compose("{}: its {} bytes find no place in the budget of {} bytes beside what is "
+                  "acquired: {}",
+                  wanted.name, wanted.bytes, frames * config.tile_bytes, names),
+          "release some of them first, or give a larger budget"};
+}
+
+Result<> SwapSpace::prefetch(BufferId buffer) {
+  EBB_TRY(impl_->usable());
+  EBB_TRY_ASSIGN(const auto* found, impl_->find(buffer));
+  if (found->bytes == 0) return {};
+  impl_->residency->prefetch(found->extent);
+  impl_->residency->advance();
+  return {};
+}
+
+std::uint64_t SwapSpace::useful_bytes_ahead() const {
+  return impl_->open ? impl_->residency->ready_frames() / 2 * impl_->config.tile_bytes : 0;
+}
+
+Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier /*host*/, Access access) {
+  EBB_TRY(impl_->usable());
+  EBB_TRY_ASSIGN(const auto* found, impl_->find(buffer));
+  Impl::Leases& leases = impl_->leases[index_of(buffer)];
+  if (leases.modifying || (access == Access::modify && leases.reading > 0))
+    return Error{Code::state,
+                 compose("{} is acquired to be {} already", found->name,
+                         leases.modifying ? "modified" : "read"),
+                 "release it first"};
+  Lease lease;
+  lease.buffer_ = buffer;
+  lease.access_ = access;
+  if (found->bytes > 0) {
+    const auto piece = impl_->piece_of(buffer);
+    auto bytes = access == Access::read ? impl_->residency->to_read(piece)
+                                        : impl_->residency->to_modify(piece);
+    if (!bytes && bytes.error().code == Code::no_memory)
+      return impl_->held_in_the_way(bytes.error(), *found);
+    if (!bytes) return std::move(bytes).error().within(found->name);
+    lease.bytes_ = *bytes;
+    impl_->residency->advance();
+  }
+  lease.space_ = this;
+  ++impl_->acquires;
+  if (access == Access::read)
+    ++leases.reading;
+  else
+    leases.modifying = true;
+  return lease;
+}
+
+Result<> SwapSpace::release(Lease& lease, Release how) {
+  if (lease.space_ != this) return Error{Code::usage, "what is released is no lease of this space"};
+  if (how == Release::clean) {
+    drop(lease);
+    return impl_->cache->failure();
+  }
+  if (lease.access_ == Access::read)
+    return Error{Code::usage, compose("{} was acquired to be read: it cannot be released dirty",
+                                      impl_->buffers.all()[index_of(lease.buffer_)].name)};
+  EBB_TRY(impl_->cache->failure());
+  if (!lease.bytes_.empty())
+    EBB_TRY(impl_->residency->keep(impl_->piece_of(lease.buffer_), impl_->step + 1));
+  impl_->changed = true;
+  end(lease);
+  return {};
+}
+
+// Without a word: nothing can go wrong.
+void SwapSpace::drop(Lease& lease) {
+  const auto piece = impl_->piece_of(lease.buffer_);
+  if (!lease.bytes_.empty()) {
+    if (lease.access_ == Access::read)
+      impl_->residency->end_reading(piece);
+    else
+      impl_->residency->forget(piece);
+  }
+  end(lease);
+}
+
+void SwapSpace::end(Lease& lease) {
+  Impl::Leases& leases = impl_->leases[index_of(lease.buffer_)];
+  if (lease.access_ == Access::read)
+    --leases.reading;
+  else
+    leases.modifying = false;
+  lease.space_ = nullptr;
+  lease.bytes_ = {};
+  impl_->residency->advance();
+}
+
+Result<> SwapSpace::flush() {
+  EBB_TRY(impl_->usable());
+  return impl_->residency->write_all();
+}
+
+void SwapSpace::go_on() {
+  if (impl_->cache) impl_->cache->go_on();
+}
+
+Result<bool> SwapSpace::snapshot(std::uint64_t step) {
+  Impl& self = *impl_;
+  EBB_TRY(agree_all(self.ranks, self.usable(), "beginning a snapshot"));
+  EBB_TRY(same_everywhere(
+      self.ranks, std::vector<Setting>{{"the step of the snapshot", std::to_string(step)}}));
+  EBB_TRY_ASSIGN(const std::int64_t unchanged, self.ranks.agree(self.changed ? 0 : 1));
+  if (step < self.step || (step == self.step && unchanged == 0))
+    return Error{Code::usage,
+                 compose("a snapshot at step {}: the last one was at step {}, and what was "
+                         "released since is newer",
+                         step, self.step),
+                 "count every step once"};
+  EBB_TRY_ASSIGN(const bool begun,
+                 self.snapshots->begin(step, [&self] { return self.buffers.manifest(); }));
+  if (begun) {
+    self.step = step;
+    self.changed = false;
+  }
+  return begun;
+}
+
+Result<> SwapSpace::poll_snapshot() {
+  if (!impl_->open) return impl_->usable();
+  return impl_->snapshots->poll();
+}
+
+Result<std::uint64_t> SwapSpace::wait_snapshot() {
+  if (!impl_->open) return impl_->usable().error();
+  return impl_->snapshots->wait();
+}
+
+SwapSpaceStats SwapSpace::stats() const {
+  SwapSpaceStats stats;
+  if (!impl_->open) return stats;
+  stats.pager = impl_->cache->stats();
+  stats.acquires = impl_->acquires;
+  stats.stalls = impl_->residency->stalls();
+  stats.copied_bytes = impl_->residency->copied_bytes();
+  stats.snapshots_put_off = impl_->snapshots->put_off();
+  return stats;
+}
+
+}  // namespace ebb::libswap

@@ -1,0 +1,65 @@
+// Private to libswap/space: the parts of a SwapSpace.
+//   swap_space.cpp    leases, snapshots            open.cpp   create, resume, transfer
+//   residency.cpp     what is in memory            frames.cpp which frames go next
+//   buffers.cpp       what lies in which tile
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "ebb/libswap/pager/snapshots.h"
+#include "ebb/libswap/space/residency.h"
+#include "ebb/libswap/space/swap_space.h"
+
+namespace ebb::libswap {
+
+struct SwapSpace::Impl {
+  Impl(IoQueue& queue, SwapDirectory& swap, Ranks& world, const SwapSpaceConfig& given)
+      : io(queue), directory(swap), ranks(world), config(given) {}
+
+  // open.cpp
+  Result<> plan();
+  std::vector<Setting> settings() const;
+  Result<> attach(const InitialContent& initial);
+  // False: some rank's part of it lies in other places.
+  Result<bool> resume(const SwapDirectory::Entry& current);
+  Result<> make(const SwapDirectory::Entry& fresh, const Uuid& parent,
+                const InitialContent& content);
+  Result<> make_room();
+  Result<> fill(const InitialContent& content);
+  void close();
+
+  // swap_space.cpp
+  Result<> usable() const;
+  Result<const Buffers::Buffer*> find(BufferId buffer) const;
+  Residency::Piece piece_of(BufferId buffer) const;
+  Error held_in_the_way(const Error& why, const Buffers::Buffer& wanted) const;
+
+  struct Leases {
+    std::uint32_t reading = 0;
+    bool modifying = false;
+  };
+
+  IoQueue& io;
+  SwapDirectory& directory;
+  Ranks& ranks;
+  SwapSpaceConfig config;
+  Buffers buffers;
+  Store::Config store_config;  // without directory and uuids
+  std::uint64_t frames = 0;
+  bool open = false;
+
+  std::unique_ptr<Pool> pool;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<TileCache> cache;
+  std::optional<Residency> residency;
+  std::optional<Snapshots> snapshots;
+  std::filesystem::path store_path;
+  std::string origin;
+  std::vector<Leases> leases;  // by buffer
+  std::uint64_t step = 0;      // of the last cut; what is released from then on is at the next one
+  bool changed = false;        // since then
+  std::uint64_t acquires = 0;
+};
+
+}  // namespace ebb::libswap

@@ -1,0 +1,212 @@
+// Several ranks, on a real disk: what they must agree on, what the tools read of their store, and
+// how another number of ranks takes it over.
+#include <thread>
+
+#include "ebb/formats/registry.h"
+#include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libswap/tree/file_tree.h"
+#include "tests/libswap/space/space_rig.h"
+#include "tests/libswap/sys/test_files.h"
+
+namespace ebb::libswap::space_tests {
+namespace {
+
+// Whole tensors, as they are cut over the ranks.
+struct Tensor {
+  std::string name, state;
+  DType dtype;
+  Shape shape;
+};
+const std::vector<Tensor> kTensors = {
+    {"embed", "master", DType::f32, {33, 100}},  {"embed", "exp_avg", DType::bf16, {33, 100}},
+    {"bias", "master", DType::f64, {3}},         {"steps", "count", DType::i64, {}},
+    {"mask", "bits", DType::boolean, {9, 1000}}, {"head", "master", DType::f32, {7, 11, 13}}};
+
+std::byte value_at(std::size_t tensor, std::uint64_t at, std::uint64_t step) {
+  return std::byte((tensor * 37 + at * 11 + at / 256 + step) % 251);
+}
+
+FlatRange share(std::uint64_t elems, std::uint32_t rank, std::uint32_t world) {
+  const std::uint64_t first = elems * rank / world;
+  return {first, elems * (rank + 1) / world - first};
+}
+
+// Runs `body` as each rank of a world, in one swap directory.
+void as_ranks(std::uint32_t world, const std::filesystem::path& folder, std::uint64_t tile_bytes,
+              const std::function<void(SwapSpace&, Ranks&)>& body) {
+  auto io =
+      std::move(*IoQueue::start(std::move(open_backend(BackendChoice::automatic)->backend), {}));
+  auto directory = SwapDirectory::open(*io, folder);
+  ASSERT_TRUE(ok(directory));
+  const auto ranks = libmuon::make_thread_ranks(world);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < world; ++rank)
+    threads.emplace_back([&, rank] {
+      SwapSpace space(*io, **directory, *ranks[rank],
+                      {.budget_bytes = 12 * tile_bytes, .tile_bytes = tile_bytes});
+      body(space, *ranks[rank]);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+void register_all(SwapSpace& space, const Ranks& ranks) {
+  for (const Tensor& tensor : kTensors)
+    ASSERT_TRUE(ok(space.register_buffer(
+        {{tensor.name, tensor.state, tensor.dtype, tensor.shape,
+          share(formats::volume(tensor.shape), index_of(ranks.rank()), ranks.world())}})));
+}
+
+std::uint64_t first_byte(const Tensor& tensor, const Ranks& ranks) {
+  const auto range = share(formats::volume(tensor.shape), index_of(ranks.rank()), ranks.world());
+  return range.first * formats::bytes_of(tensor.dtype);
+}
+
+void fill_all(SwapSpace& space, const Ranks& ranks, std::uint64_t step) {
+  for (std::uint32_t i = 0; i < kTensors.size(); ++i) {
+    auto lease = space.acquire(BufferId{i}, Tier::host, Access::modify);
+    ASSERT_TRUE(ok(lease));
+    for (std::uint64_t k = 0; k < lease->bytes().size(); ++k)
+      lease->bytes()[k] = value_at(i, first_byte(kTensors[i], ranks) + k, step);
+    ASSERT_TRUE(ok(space.release(*lease, Release::dirty)));
+  }
+}
+
+void expect_all(SwapSpace& space, const Ranks& ranks, std::uint64_t step) {
+  EXPECT_EQ(space.step(), step);
+  for (std::uint32_t i = 0; i < kTensors.size(); ++i) {
+    const auto lease = space.acquire(BufferId{i}, Tier::host, Access::read);
+    ASSERT_TRUE(ok(lease));
+    for (std::uint64_t k = 0; k < lease->bytes().size(); ++k)
+      ASSERT_EQ(lease->bytes()[k], value_at(i, first_byte(kTensors[i], ranks) + k, step));
+  }
+}
+
+const SwapSpace::InitialContent kZeros = [](BufferId, std::span<std::byte>) { return Result<>(); };
+
+void train(const std::filesystem::path& folder, std::uint32_t world, std::uint64_t steps) {
+  as_ranks(world, folder, kTile, [&](SwapSpace& space, Ranks& ranks) {
+    register_all(space, ranks);
+    ASSERT_TRUE(ok(space.open(kZeros)));
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      fill_all(space, ranks, step);
+      ASSERT_TRUE(ok(space.snapshot(step)));
+      ASSERT_TRUE(ok(space.wait_snapshot()));
+    }
+  });
+}
+
+TEST(SwapSpaceRanks, TheToolsReadEveryTensorOfTheirStore) {
+  const TemporaryDirectory folder;
+  train(folder / "swap", 3, 4);
+  auto tree = open_tree(folder / "swap");
+  ASSERT_TRUE(ok(tree));
+  const auto checkpoint = formats::describe(std::move(*tree));
+  ASSERT_TRUE(ok(checkpoint));
+  const Catalog& catalog = (*checkpoint)->catalog();
+  EXPECT_EQ(catalog.format, "ebb");
+  EXPECT_EQ(catalog.step, 4);
+  EXPECT_EQ(catalog.world, 3u);
+  EXPECT_TRUE(ok(formats::prove_coverage(catalog)));
+  ASSERT_EQ(catalog.tensors.size(), kTensors.size());
+  for (const TensorEntry& entry : catalog.tensors) {
+    const auto tensor = std::ranges::find_if(kTensors, [&](const Tensor& one) {
+      return one.name == entry.name && one.state == entry.state;
+    });
+    ASSERT_NE(tensor, kTensors.end()) << formats::label_of(entry);
+    EXPECT_EQ(entry.dtype, tensor->dtype);
+    EXPECT_EQ(entry.shape, tensor->shape);
+    for (const Chunk& chunk : entry.chunks) {
+      formats::ByteVector bytes(chunk.length);
+      ASSERT_TRUE(ok((*checkpoint)->read(entry, chunk, 0, bytes)));
+      const auto range = formats::flat_range_of(entry.shape, chunk.box);
+      ASSERT_TRUE(range.has_value());
+      const std::uint64_t first = range->first * formats::bytes_of(entry.dtype);
+      for (std::uint64_t k = 0; k < bytes.size(); ++k)
+        ASSERT_EQ(bytes[k],
+                  value_at(static_cast<std::size_t>(tensor - kTensors.begin()), first + k, 4));
+    }
+  }
+}
+
+TEST(SwapSpaceRanks, AnotherNumberOfRanksOrTileSizeTakesTheStoreOver) {
+  const TemporaryDirectory folder;
+  train(folder / "swap", 2, 3);
+  for (const auto& [world, tile] :
+       std::vector<std::pair<std::uint32_t, std::uint64_t>>{{3, kTile}, {1, kTile}, {1, 4 * kTile}})
+    for (const std::string how : {"transferred", "resumed"})
+      as_ranks(world, folder / "swap", tile, [&](SwapSpace& space, Ranks& ranks) {
+        register_all(space, ranks);
+        ASSERT_TRUE(ok(space.open(kZeros)));
+        EXPECT_TRUE(space.origin().starts_with(how)) << space.origin();
+        expect_all(space, ranks, 3);
+      });
+}
+
+TEST(SwapSpaceRanks, ATensorThatIsMissingOrAnotherIsNamedAndNothingIsLost) {
+  const TemporaryDirectory folder;
+  train(folder / "swap", 1, 2);
+  const auto open_with = [&](const std::function<void(std::vector<BufferPart>&)>& change) {
+    Result<> opened;
+    as_ranks(1, folder / "swap", kTile, [&](SwapSpace& space, Ranks&) {
+      std::vector<BufferPart> parts;
+      for (const Tensor& tensor : kTensors)
+        parts.push_back({tensor.name,
+                         tensor.state,
+                         tensor.dtype,
+                         tensor.shape,
+                         {0, formats::volume(tensor.shape)}});
+      change(parts);
+      for (const BufferPart& part : parts) ASSERT_TRUE(ok(space.register_buffer({part})));
+      opened = space.open(kZeros);
+    });
+    return opened;
+  };
+  EXPECT_TRUE(refused(open_with([](auto& parts) { parts.pop_back(); }), Code::layout,
+                      "head (master), which is not registered"));
+  EXPECT_TRUE(refused(open_with([](auto& parts) { parts[1].dtype = DType::f16; }), Code::layout,
+                      "embed (exp_avg) is BF16"));
+  EXPECT_TRUE(refused(open_with([](auto& parts) { parts.push_back(bytes_named("new", 3)); }),
+                      Code::incomplete, "has no new (state)"));
+  EXPECT_TRUE(ok(open_with([](auto& parts) { std::ranges::reverse(parts); })));
+  as_ranks(1, folder / "swap", kTile, [&](SwapSpace& space, Ranks& ranks) {
+    register_all(space, ranks);
+    ASSERT_TRUE(ok(space.open(kZeros)));
+    expect_all(space, ranks, 2);
+  });
+}
+
+TEST(SwapSpaceRanks, WhatTheyWereToldDifferentlyIsNamedOnAll) {
+  const TemporaryDirectory folder;
+  const auto open_with = [&](const std::function<BufferPart(std::uint32_t rank)>& part, Code code,
+                             std::string_view naming) {
+    as_ranks(2, folder / "swap", kTile, [&](SwapSpace& space, Ranks& ranks) {
+      ASSERT_TRUE(ok(space.register_buffer({part(index_of(ranks.rank()))})));
+      EXPECT_TRUE(refused(space.open(kZeros), code, naming));
+    });
+  };
+  open_with([](std::uint32_t rank) { return bytes_named(rank == 0 ? "a" : "b", 9); }, Code::usage,
+            "buffer 0 is not the same on all ranks");
+  open_with([](std::uint32_t) { return bytes_named("a", 9); }, Code::layout, "a (state)");
+  const auto share_of = [](FlatRange range) {
+    BufferPart part = bytes_named("a", 9);
+    part.range = range;
+    return part;
+  };
+  open_with([&](std::uint32_t rank) { return share_of({rank * 5, 4}); }, Code::layout, "a (state)");
+  open_with([&](std::uint32_t rank) { return share_of({rank * 4, 5}); }, Code::layout, "a (state)");
+}
+
+TEST(SwapSpaceRanks, ARankThatCannotEndsTheSnapshotOnAll) {
+  const TemporaryDirectory folder;
+  as_ranks(2, folder / "swap", kTile, [&](SwapSpace& space, Ranks& ranks) {
+    register_all(space, ranks);
+    ASSERT_TRUE(ok(space.open(kZeros)));
+    const std::uint64_t step = 1 + index_of(ranks.rank());
+    EXPECT_TRUE(refused(space.snapshot(step), Code::usage, "step of the snapshot"));
+    EXPECT_TRUE(ok(space.snapshot(3)));
+    EXPECT_TRUE(ok(space.wait_snapshot()));
+  });
+}
+
+}  // namespace
+}  // namespace ebb::libswap::space_tests

@@ -1,0 +1,148 @@
+// The facade: nobody here writes a manifest, a slot or a cut.
+#include "ebb/libswap/space/state_store.h"
+
+#include <thread>
+
+#include "ebb/libmuon/comm/communicator.h"
+#include "tests/libswap/space/space_rig.h"
+#include "tests/libswap/sys/test_files.h"
+
+namespace ebb::libswap::space_tests {
+namespace {
+
+using Visit = StateStore::Visit;
+
+std::vector<StoredTensor> some_tensors() {
+  std::vector<StoredTensor> tensors;
+  for (std::uint64_t i = 0; i < 20; ++i)
+    tensors.push_back(
+        {"w" + std::to_string(i), {1 + i * i, 7}, {{"master"}, {"count", DType::i64}}});
+  return tensors;
+}
+
+Result<> begin(const Visit& visit) {
+  EBB_TRY_ASSIGN(const auto w, visit.state<float>("master"));
+  for (std::size_t k = 0; k < w.size(); ++k) w[k] = static_cast<float>(visit.range().first + k);
+  return {};
+}
+// After `step` of these an element is its number and `step` more.
+Result<> add_one(const Visit& visit) {
+  EBB_TRY_ASSIGN(const auto w, visit.state<float>("master"));
+  EBB_TRY_ASSIGN(const auto count, visit.state<std::int64_t>("count"));
+  for (float& one : w) one += 1;
+  for (std::int64_t& one : count) ++one;
+  return {};
+}
+Result<> expect_at(std::uint64_t step, const Visit& visit) {
+  EBB_TRY_ASSIGN(const auto w, visit.state<float>("master"));
+  EBB_TRY_ASSIGN(const auto count, visit.state<std::int64_t>("count"));
+  for (std::size_t k = 0; k < w.size(); ++k)
+    EXPECT_EQ(w[k], static_cast<float>(visit.range().first + k + step));
+  for (const std::int64_t one : count) EXPECT_EQ(one, static_cast<std::int64_t>(step));
+  return {};
+}
+
+StateStoreConfig config_in(const std::filesystem::path& folder) {
+  return {.directory = folder, .budget_bytes = 16 * kTile, .tile_bytes = kTile};
+}
+
+TEST(StateStore, GoesOnAtItsLastSnapshot) {
+  const TemporaryDirectory folder;
+  for (std::uint64_t run = 0; run < 3; ++run) {
+    const auto store = StateStore::open(config_in(folder / "swap"), some_tensors(), begin);
+    ASSERT_TRUE(ok(store));
+    EXPECT_EQ((*store)->step(), 3 * run);
+    ASSERT_TRUE(ok((*store)->read_each([&](const Visit& v) { return expect_at(3 * run, v); })));
+    for (std::uint64_t step = 3 * run + 1; step <= 3 * run + 5; ++step) {
+      ASSERT_TRUE(ok((*store)->for_each(step, add_one)));
+      if (step == 3 * run + 3) {
+        ASSERT_TRUE(ok((*store)->snapshot()));
+      }
+    }
+    ASSERT_TRUE(ok((*store)->wait_snapshot()));
+  }
+}
+
+TEST(StateStore, AStepThatWasCutGoesOnWhereItWas) {
+  const TemporaryDirectory folder;
+  const auto store = StateStore::open(config_in(folder / "swap"), some_tensors(), begin);
+  ASSERT_TRUE(ok(store));
+  std::size_t visits = 0;
+  const auto fails_at_7 = [&](const Visit& visit) -> Result<> {
+    EBB_TRY(add_one(visit));
+    ++visits;
+    if (visit.tensor() == 7 && visits == 8) return Error{Code::usage, "no gradient yet"};
+    return {};
+  };
+  EXPECT_TRUE(refused((*store)->for_each(1, fails_at_7), Code::usage, "no gradient yet"));
+  EXPECT_EQ((*store)->step(), 0u);
+  EXPECT_TRUE(refused((*store)->snapshot(), Code::state));
+  EXPECT_TRUE(refused((*store)->for_each(2, fails_at_7), Code::usage, "step 1 was cut"));
+  ASSERT_TRUE(ok((*store)->for_each(1, fails_at_7)));
+  EXPECT_EQ(visits, 21u);
+  EXPECT_EQ((*store)->step(), 1u);
+  ASSERT_TRUE(ok((*store)->read_each([](const Visit& visit) { return expect_at(1, visit); })));
+  EXPECT_TRUE(refused((*store)->for_each(1, add_one), Code::usage));
+  EXPECT_TRUE(ok((*store)->snapshot()));
+}
+
+// Twenty tensors share a tile, and a quarter of the tiles fit.
+TEST(StateStore, ATileComesOnceAStepHoweverManyTensorsShareIt) {
+  const TemporaryDirectory folder;
+  std::vector<StoredTensor> tensors;
+  for (std::uint64_t i = 0; i < 4000; ++i)
+    tensors.push_back({"w" + std::to_string(i), {13}, {{"master"}, {"momentum"}}});
+  const auto nothing = [](const Visit&) { return Result<>(); };
+  StateStoreConfig config = config_in(folder / "swap");
+  config.budget_bytes = 50 * kTile;
+  const auto store = StateStore::open(config, tensors, nothing);
+  ASSERT_TRUE(ok(store));
+  ASSERT_TRUE(ok((*store)->for_each(1, nothing)));
+  const std::uint64_t before = (*store)->stats().pager.read_bytes;
+  for (std::uint64_t step = 2; step < 6; ++step)
+    ASSERT_TRUE(ok((*store)->for_each(step, nothing)));
+  const std::uint64_t tiles = formats::div_ceil(4000, 4096 / 128);
+  EXPECT_LE((*store)->stats().pager.read_bytes - before, 4 * (tiles - 20) * kTile);
+}
+
+TEST(StateStore, AStateThatIsNotThereOrOfAnotherTypeIsAnError) {
+  const TemporaryDirectory folder;
+  const auto store = StateStore::open(config_in(folder / "swap"), some_tensors(), begin);
+  ASSERT_TRUE(ok(store));
+  const auto ask = [&](const Visit& visit) -> Result<> {
+    EXPECT_TRUE(refused(visit.state<float>("exp_avg"), Code::usage, "has no state exp_avg"));
+    EXPECT_TRUE(refused(visit.state<float>("count"), Code::usage, "I64"));
+    return {};
+  };
+  ASSERT_TRUE(ok((*store)->read_each(ask)));
+  EXPECT_TRUE(
+      refused(StateStore::open(config_in(folder / "swap"), some_tensors(), begin), Code::busy));
+}
+
+TEST(StateStore, RanksKeepTheirSharesAndAnotherNumberTakesOver) {
+  const TemporaryDirectory folder;
+  std::uint64_t at = 0;
+  for (const std::uint32_t world : {2u, 3u, 1u}) {
+    const auto ranks = libmuon::make_thread_ranks(world);
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < world; ++rank)
+      threads.emplace_back([&, rank] {
+        StateStoreConfig config = config_in(folder / "swap");
+        config.ranks = ranks[rank].get();
+        config.partition = {.policy = Policy::zero3, .mesh = {world, 1}};
+        const auto store = StateStore::open(config, some_tensors(), begin);
+        ASSERT_TRUE(ok(store));
+        EXPECT_EQ((*store)->step(), at);
+        for (std::uint64_t step = at + 1; step <= at + 3; ++step)
+          ASSERT_TRUE(ok((*store)->for_each(step, add_one)));
+        ASSERT_TRUE(ok((*store)->read_each([&](const Visit& v) { return expect_at(at + 3, v); })));
+        ASSERT_TRUE(ok((*store)->snapshot()));
+        ASSERT_TRUE(ok((*store)->wait_snapshot()));
+      });
+    for (std::thread& thread : threads) thread.join();
+    at += 3;
+  }
+}
+
+}  // namespace
+}  // namespace ebb::libswap::space_tests
