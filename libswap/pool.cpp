@@ -61,6 +61,13 @@ struct Pool::Impl {
     changed.notify_all();
   }
 
+  // For one job one worker is enough; the others would only look and sleep again.
+  void tell_one() EBB_REQUIRES(mutex) {
+    ++changes;
+    work.notify_one();
+    changed.notify_all();
+  }
+
   std::shared_ptr<Batch> next_batch() EBB_REQUIRES(mutex) {
     return urgent.empty() ? panels : urgent.front();
   }
@@ -170,7 +177,7 @@ void Pool::post(std::function<void()> job) {
   const auto once = [job = std::move(job)](std::size_t) { job(); };
   const MutexLock lock(impl_->mutex);
   impl_->urgent.push_back(std::make_shared<Batch>(Batch{once, 1}));
-  impl_->tell_all();
+  impl_->tell_one();
 }
 
 Event Pool::begin(Chain chain) {

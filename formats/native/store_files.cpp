@@ -1,6 +1,9 @@
 #include "ebb/formats/native/store_files.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <tuple>
 
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/core/number_text.h"
@@ -211,10 +214,17 @@ Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std:
 }
 
 std::uint32_t block_crc(const BlockPlace& place, ByteView bytes) {
-  ByteVector bound;
-  bound.reserve(48);
-  append_fields(bound, std::tie(place.store, place.rank, place.tile, place.slot, place.block,
-                                place.written_step));
+  // No vector: this runs for every block that is paged in or out.
+  std::array<std::byte, 48> bound;
+  std::size_t end = 0;
+  const auto put = [&](const auto& field) {
+    std::memcpy(bound.data() + end, &field, sizeof(field));
+    end += sizeof(field);
+  };
+  std::apply(
+      [&](const auto&... fields) { (put(fields), ...); },
+      std::tie(place.store, place.rank, place.tile, place.slot, place.block, place.written_step));
+  EBB_CHECK(end == bound.size());
   return crc32c(crc32c(0, bound), bytes);
 }
 

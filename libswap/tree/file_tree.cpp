@@ -133,11 +133,12 @@ Result<> FileSource::still_the_same(const Descriptor& file) const {
 // goes.
 Result<std::size_t> FileSource::read_large(const Descriptor& file, std::uint64_t offset,
                                            std::span<std::byte> into) const {
-  const std::size_t cached = read_cached(file.get(), offset, into);
-  if (into.size() - cached < kColdRead) return cached;
   DescriptorCache::Shared uncached = files_->cache.find(&inode_);
   if (uncached == nullptr) uncached = files_->cache.insert(&inode_, open_uncached(file.get()));
-  if (!*uncached) return cached;
+  // Nothing to look for where there is no way past the page cache.
+  if (!*uncached) return std::size_t{0};
+  const std::size_t cached = read_cached(file.get(), offset, into);
+  if (into.size() - cached < kColdRead) return cached;
   offset += cached;
   into = into.subspan(cached);
   if (const auto before = before_blocks(offset, into.data()); before && *before < into.size()) {

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <string>
 #include <thread>
 
 #include "ebb/libswap/pool.h"
+#include "ebb/libswap/sys/process.h"
 #include "tests/support/no_threads.h"
 
 namespace ebb::libswap {
@@ -120,6 +122,28 @@ TEST(Pool, AWorkerThatCannotStartIsAnError) {
   ASSERT_FALSE(pool);
   EXPECT_EQ(pool.error().code, Code::no_memory);
   EXPECT_TRUE(Pool::start(1)) << "the caller is one already";
+}
+
+// On a machine of many cores a herd that wakes for every tile costs more than the tile's checksum.
+TEST(Pool, AJobThatIsPostedWakesOneWorkerNotAll) {
+  const auto pool = std::move(*Pool::start(17));
+  constexpr int kJobs = 200;
+  const auto switches = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_nvcsw;
+  };
+  sleep_for_seconds(0.05);  // until all workers sleep
+  const auto before = switches();
+  std::atomic<int> done = 0;
+  for (int i = 0; i < kJobs; ++i) {
+    pool->post([&] {
+      ++done;
+      done.notify_one();
+    });
+    done.wait(i);
+  }
+  EXPECT_LT(switches() - before, 8 * kJobs) << "16 workers sleep";
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
+#include <cstdlib>
+
+#include "ebb/libswap/queue/probe_file.h"
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/sys/test_files.h"
@@ -53,6 +56,41 @@ TEST(DiskProbe, SaysWhenTheDiskIsMemory) {
   const bool in_memory = value_of(measure_disk(*queue, directory.path(), probe)).in_memory;
   ASSERT_EQ(::statfs(directory.path().c_str(), &status), 0);
   EXPECT_EQ(in_memory, status.f_type == TMPFS_MAGIC);
+}
+
+// A step writes as much as it reads: neither may run ahead and flatter the sum.
+TEST(ProbeFile, ReadsAndWritesKeepPaceUntilTheTimeIsUp) {
+  auto queue = value_of(IoQueue::start(make_memory_backend(MemoryDisk::create(8u << 20)), {}));
+  const auto file =
+      value_of(ProbeFile::make(*queue, "/", {.half_bytes = 1u << 20, .memory_bytes = 256u << 10}));
+  const ProbeFile::Setting setting{.operation_bytes = 16u << 10, .depth = 4};
+  const IoStats before = queue->stats();
+  EXPECT_GT(value_of(file->measure(ProbeFile::Traffic::mixed, setting, 0.05)), 0);
+  const IoStats after = queue->stats();
+  const auto read = static_cast<std::int64_t>(after.read_bytes - before.read_bytes);
+  const auto written = static_cast<std::int64_t>(after.written_bytes - before.written_bytes);
+  EXPECT_GT(read, 1 << 20) << "it went over its half once and stopped";
+  EXPECT_LE(std::abs(read - written), 2 * 4 * (16 << 10));
+}
+
+TEST(ProbeFile, StopsOnRequestAndLeavesNothingBehind) {
+  const TemporaryDirectory directory;
+  auto queue = value_of(IoQueue::start(value_of(make_threads_backend(2)), {}));
+  std::atomic<bool> cancel = true;
+  const auto file =
+      ProbeFile::make(*queue, directory.path(),
+                      {.half_bytes = 8u << 20, .memory_bytes = 1u << 20, .cancel = &cancel});
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code, Code::cancelled);
+  EXPECT_TRUE(fs::is_empty(directory.path()));
+}
+
+TEST(ProbeFile, TheFirstWritingStopsWhenItsTimeIsUp) {
+  auto queue = value_of(IoQueue::start(make_memory_backend(MemoryDisk::create(64u << 20)), {}));
+  const auto file = value_of(ProbeFile::make(
+      *queue, "/", {.half_bytes = 16u << 20, .memory_bytes = 64u << 10, .most_seconds = 1e-6}));
+  EXPECT_GT(file->half_bytes(), 0u);
+  EXPECT_LT(file->half_bytes(), 16u << 20);
 }
 
 TEST(DiskProbe, RefusesImpossibleSettings) {
