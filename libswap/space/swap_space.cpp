@@ -89,8 +89,11 @@ std::uint64_t SwapSpace::useful_bytes_ahead() const {
   return impl_->open ? impl_->residency->ready_frames() / 2 * impl_->config.tile_bytes : 0;
 }
 
-Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier /*host*/, Access access) {
+Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier tier, Access access) {
   EBB_TRY(impl_->usable());
+  if (tier != Tier::host)
+    return Error{Code::unsupported, "buffers of a SwapSpace are acquired in the host's memory",
+                 "pass Tier::host and copy"};
   EBB_TRY_ASSIGN(const auto* found, impl_->find(buffer));
   Impl::Leases& leases = impl_->leases[index_of(buffer)];
   if (leases.modifying || (access == Access::modify && leases.reading > 0))

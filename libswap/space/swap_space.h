@@ -40,7 +40,6 @@ struct SwapSpaceConfig {
   Trace* trace = nullptr;               // borrowed
 };
 
-enum class Tier : std::uint8_t { host };
 struct SwapSpaceStats {
   PagerStats pager;
   std::uint64_t acquires = 0;
@@ -110,7 +109,7 @@ class SwapSpace {
   std::uint64_t useful_bytes_ahead() const;
   // Its last released content. Waits where that is on the disk: a stall. Any number may read it at
   // once, or one modify it (else Code::state). Code::no_memory, at once, where only leases that the
-  // caller holds are in the way: it names them.
+  // caller holds are in the way: it names them. Only Tier::host is there yet (Code::unsupported).
   Result<Lease> acquire(BufferId buffer, Tier tier, Access access);
   // After an error the lease is still held, and its bytes are what they were.
   Result<> release(Lease& lease, Release how);
