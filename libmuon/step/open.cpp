@@ -210,8 +210,8 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
 
 Result<> Engine::Impl::open_sweep() {
   const Sweep::Ports ports{
-      .gradient = [this](const Transit& transit) { return own_gradient(transit); },
-      .weight = [this](const Transit& transit) { return own_weight(transit); },
+      .gradient = [this](const Transit& transit) { return own_gradient(transit, swept_chunk); },
+      .weight = [this](const Transit& transit) { return own_weight(transit, swept_chunk); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
   EBB_TRY_ASSIGN(

@@ -2,6 +2,7 @@
 // io_uring cannot be intercepted from outside, so faults are injected here.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -31,6 +32,7 @@ enum class FaultKind : std::uint8_t {
   torn,            // a write's second half is lost, a read's comes back as zeros; reported as whole
   misdirected,     // a read or write goes to its neighbour, `size` bytes before it or, at the start
                    // of the file, behind it; reported as done
+  late,            // a read, write or sync_data is done `delay` later: meanwhile nothing is
   die,             // the process ends before the operation: this and every later one is `cancelled`
 };  // halves are multiples of 4 KiB: the first half of 4 KiB is nothing
 
@@ -41,6 +43,7 @@ struct Fault {
   FaultKind kind = FaultKind::fail;
   int error = 5;          // errno; 5 is EIO
   std::string path_part;  // only operations on paths that contain this; empty: all
+  std::chrono::milliseconds delay{0};
 };
 
 // Shared by a test and the backends it decorates. Thread-safe. Kinds that need bytes have no effect
