@@ -105,7 +105,7 @@ Result<Predicted> predict(const std::vector<EngineConfig>& engines, const Model&
   Predicted all;
   const auto world = static_cast<std::uint32_t>(engines.size());
   const std::uint64_t vector_bytes = model.elems * sizeof(float);
-  std::uint64_t workspace = 0, gradients = kBatch * vector_bytes, exchange = 0;
+  std::uint64_t workspace = 0, exchange = 0;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     EBB_TRY_ASSIGN(const EnginePlan plan, libmuon::Engine::plan(engines[rank], Rank{rank}));
     all.state_bytes += plan.state_bytes;
@@ -115,15 +115,14 @@ Result<Predicted> predict(const std::vector<EngineConfig>& engines, const Model&
     all.step_sent_bytes += plan.step_sent_bytes;
     all.frame_bytes += plan.frame_bytes;
     workspace += plan.workspace_bytes;
-    gradients += plan.gradient_bytes;
-    exchange += plan.weight_bytes;
+    exchange += plan.staging_bytes;
     exchange += GradientMean::bytes(model.elems, Rank{rank}, world);
   }
   all.memory = {
       {"state: frames and resident tiles", all.frame_bytes},
       {"engine workspace", workspace},
-      {"gradients, one a sequence", gradients},
-      {"weights on their way, and the mean of gradients", exchange},
+      {"gradients, one a sequence", kBatch * vector_bytes},
+      {"gradients and weights on their way", exchange},
       {"weights, a copy a rank", world * vector_bytes},
       {"activations, one sequence a rank", world * Activations<float>::bytes(model)},
       {"text", corpus.train.size() + corpus.held_out.size()},

@@ -1,7 +1,7 @@
 // Communicator: the three verbs a step needs, agree, sum and exchange. Implementations: ranks as
-// threads (here), MPI (header adapter), NCCL (plugin). Calls come from the thread that drives the
-// engine, in the same order on all ranks. An error on one rank is an error on all: nobody is left
-// waiting, not even for a rank that lives and never comes.
+// threads (here), MPI (header adapter), NCCL (plugin). Calls come from one thread at a time, in the
+// same order on all ranks. An error on one rank is an error on all: nobody is left waiting, not
+// even for a rank that lives and never comes.
 #pragma once
 
 #include <chrono>
@@ -37,6 +37,10 @@ class Communicator : public libswap::Ranks {
   // match receives in order and size (Code::layout names the pair otherwise).
   virtual Result<> exchange(std::span<const SendBuffer> sends,
                             std::span<const ReceiveBuffer> receives) = 0;
+  // Collective. Another one of the same ranks, for another thread: a call on one does not wait for
+  // a call on the other. A world that is over, because a rank gave up or was silent, is so in all
+  // of them; a duplicate that is destroyed ends alone.
+  virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
   // This rank gives up: every present and future call on every rank answers Code::peer.
   virtual void abort() = 0;
 };

@@ -51,124 +51,162 @@ std::vector<std::vector<Copy>> copies_of(const std::vector<Request>& requests) {
   return copies;
 }
 
-// Shared by all ranks of one world. Invariant: the outcome of meeting k is written once, under the
-// lock, when the last rank arrives, and cannot be overwritten before every rank has read it,
-// because meeting k + 1 needs all of them.
-class Table {
+// Where the ranks of one communicator, the first or a duplicate, meet.
+struct Table {
+  explicit Table(std::uint32_t world) : requests(world), here(world, false), duplicated(world, 0) {}
+
+  std::vector<Request> requests;
+  std::vector<bool> here;  // who has come to the present meeting
+  std::size_t arrived = 0;
+  Clock::time_point first_came;
+  std::uint64_t meeting = 0;
+  std::optional<Error> over;  // why nobody can meet here any more
+  Result<Decision> decided = Decision();
+  std::vector<std::vector<Copy>> copies;
+  std::vector<std::size_t> duplicated;  // by rank: how often it duplicated this communicator
+  std::vector<std::shared_ptr<Table>> duplicates;
+};
+
+// Shared by all ranks of one world. Invariant: the outcome of a table's meeting k is written once,
+// under the lock, when the last rank arrives, and cannot be overwritten before every rank has read
+// it, because meeting k + 1 needs all of them.
+class Tables {
  public:
-  Table(std::uint32_t world, std::chrono::milliseconds limit)
-      : world_(world), limit_(limit), requests_(world), here_(world, false) {}
+  Tables(std::uint32_t world, std::chrono::milliseconds limit) : world_(world), limit_(limit) {}
 
   std::uint32_t world() const { return world_; }
   std::chrono::milliseconds limit() const { return limit_; }
 
-  Result<Decision> meet(Rank rank, Request request) {
+  Result<Decision> meet(Table& table, Rank rank, Request request) {
     const libswap::MutexLock lock(mutex_);
-    if (over_) return *over_;
+    EBB_TRY(still_on(table));
     const Verb verb = request.brought.verb;
-    requests_[index_of(rank)] = std::move(request);
-    EBB_TRY(arrive(rank, Until::all_or_over));
-    if (!decided_) return decided_.error();
-    Decision decision = *decided_;
-    if (verb == Verb::exchange) copy_and_part(rank);
+    table.requests[index_of(rank)] = std::move(request);
+    EBB_TRY(arrive(table, rank, Until::all_or_over));
+    if (!table.decided) return table.decided.error();
+    Decision decision = *table.decided;
+    if (verb == Verb::exchange) copy_and_part(table, rank);
     return decision;
+  }
+
+  // The n-th duplicate of one rank is the n-th of all.
+  Result<std::shared_ptr<Table>> duplicate(Table& table, Rank rank) {
+    const libswap::MutexLock lock(mutex_);
+    EBB_TRY(still_on(table));
+    const std::size_t number = table.duplicated[index_of(rank)]++;
+    if (number == table.duplicates.size())
+      table.duplicates.push_back(std::make_shared<Table>(world_));
+    return table.duplicates[number];
   }
 
   // `rank` is gone. Meetings that everybody reached stay valid.
   void abandon(Rank rank) {
     const libswap::MutexLock lock(mutex_);
-    end(gave_up(rank));
+    end(over_, gave_up(rank));
+  }
+  void abandon(Table& table, Rank rank) {
+    const libswap::MutexLock lock(mutex_);
+    end(table.over, gave_up(rank));
   }
 
  private:
   enum class Until : std::uint8_t { all_or_over, all };
 
-  void end(Error why) EBB_REQUIRES(mutex_) {
-    if (!over_) over_ = std::move(why);
+  Result<> still_on(const Table& table) const EBB_REQUIRES(mutex_) {
+    if (over_) return *over_;
+    if (table.over) return *table.over;
+    return {};
+  }
+
+  void end(std::optional<Error>& over, Error why) EBB_REQUIRES(mutex_) {
+    if (!over) over = std::move(why);
     changed_.notify_all();
   }
 
   // Waits for everybody; the last one decides.
-  Result<> arrive(Rank rank, Until until) EBB_REQUIRES(mutex_) {
-    const std::uint64_t meeting = meeting_;
-    if (arrived_ == 0) first_came_ = Clock::now();
-    here_[index_of(rank)] = true;
-    if (++arrived_ == world_) {
-      if (until == Until::all_or_over) conclude();
-      here_.assign(world_, false);
-      arrived_ = 0;
-      ++meeting_;
+  Result<> arrive(Table& table, Rank rank, Until until) EBB_REQUIRES(mutex_) {
+    const std::uint64_t meeting = table.meeting;
+    if (table.arrived == 0) table.first_came = Clock::now();
+    table.here[index_of(rank)] = true;
+    if (++table.arrived == world_) {
+      if (until == Until::all_or_over) conclude(table);
+      table.here.assign(world_, false);
+      table.arrived = 0;
+      ++table.meeting;
       changed_.notify_all();
       return {};
     }
-    while (meeting_ == meeting && !(until == Until::all_or_over && over_)) wait(rank, until);
-    if (meeting_ != meeting) return {};
-    return *over_;
+    while (table.meeting == meeting) {
+      if (until == Until::all_or_over) EBB_TRY(still_on(table));
+      wait(table, rank, until);
+    }
+    return {};
   }
 
   // The limit counts from when the first rank came: before, nobody waited for the others.
-  void wait(Rank rank, Until until) EBB_REQUIRES(mutex_) {
+  void wait(const Table& table, Rank rank, Until until) EBB_REQUIRES(mutex_) {
     if (until == Until::all || limit_.count() == 0) return changed_.wait(mutex_);
-    const auto left = first_came_ + limit_ - Clock::now();
+    const auto left = table.first_came + limit_ - Clock::now();
     if (left.count() > 0) return changed_.wait_for(mutex_, left);
     std::vector<Rank> missing;
     for (std::uint32_t other = 0; other < world_; ++other)
-      if (!here_[other]) missing.push_back(Rank{other});
-    end(silent(missing, requests_[index_of(rank)].brought.verb, limit_));
+      if (!table.here[other]) missing.push_back(Rank{other});
+    end(over_, silent(missing, table.requests[index_of(rank)].brought.verb, limit_));
   }
 
-  void conclude() EBB_REQUIRES(mutex_) {
+  static void conclude(Table& table) {
     std::vector<Brought> all;
-    for (Request& request : requests_) all.push_back(std::move(request.brought));
-    decided_ = decide(all);
-    if (decided_ && all.front().verb == Verb::exchange) copies_ = copies_of(requests_);
+    for (Request& request : table.requests) all.push_back(std::move(request.brought));
+    table.decided = decide(all);
+    if (table.decided && all.front().verb == Verb::exchange)
+      table.copies = copies_of(table.requests);
   }
 
   // Receivers copy side by side. Nobody may leave while a peer still reads its memory, not even
   // after an abort: every rank is past the meeting, so all of them come here.
-  void copy_and_part(Rank rank) EBB_REQUIRES(mutex_) {
-    const std::vector<Copy> copies = std::move(copies_[index_of(rank)]);
+  void copy_and_part(Table& table, Rank rank) EBB_REQUIRES(mutex_) {
+    const std::vector<Copy> copies = std::move(table.copies[index_of(rank)]);
     mutex_.unlock();
     for (const Copy& copy : copies)
       if (!copy.to.empty()) std::memmove(copy.to.data(), copy.from.data(), copy.to.size());
     mutex_.lock();
-    EBB_CHECK(arrive(rank, Until::all).has_value());
+    EBB_CHECK(arrive(table, rank, Until::all).has_value());
   }
 
   const std::uint32_t world_;
   const std::chrono::milliseconds limit_;
-  libswap::Mutex mutex_;
+  mutable libswap::Mutex mutex_;  // of all that the tables hold
   libswap::Condition changed_;
-  std::vector<Request> requests_ EBB_GUARDED_BY(mutex_);
-  std::vector<bool> here_ EBB_GUARDED_BY(mutex_);  // who has come to the present meeting
-  std::size_t arrived_ EBB_GUARDED_BY(mutex_) = 0;
-  Clock::time_point first_came_ EBB_GUARDED_BY(mutex_);
-  std::uint64_t meeting_ EBB_GUARDED_BY(mutex_) = 0;
   std::optional<Error> over_ EBB_GUARDED_BY(mutex_);  // why no meeting can take place any more
-  Result<Decision> decided_ EBB_GUARDED_BY(mutex_) = Decision();
-  std::vector<std::vector<Copy>> copies_ EBB_GUARDED_BY(mutex_);
 };
 
 class ThreadRank : public Communicator {
  public:
-  ThreadRank(std::shared_ptr<Table> table, Rank rank) : table_(std::move(table)), rank_(rank) {}
+  enum class Kind : std::uint8_t { first, duplicate };
+  ThreadRank(std::shared_ptr<Tables> tables, std::shared_ptr<Table> table, Rank rank, Kind kind)
+      : tables_(std::move(tables)), table_(std::move(table)), rank_(rank), kind_(kind) {}
   // A rank that is destroyed early would leave the others waiting.
-  ~ThreadRank() override { table_->abandon(rank_); }
+  ~ThreadRank() override {
+    if (kind_ == Kind::first)
+      tables_->abandon(rank_);
+    else
+      tables_->abandon(*table_, rank_);
+  }
   ThreadRank(const ThreadRank&) = delete;
   ThreadRank& operator=(const ThreadRank&) = delete;
 
   Rank rank() const override { return rank_; }
-  std::uint32_t world() const override { return table_->world(); }
+  std::uint32_t world() const override { return tables_->world(); }
 
-  std::chrono::milliseconds limit() const override { return table_->limit(); }
+  std::chrono::milliseconds limit() const override { return tables_->limit(); }
 
   Result<std::int64_t> agree(std::int64_t mine) override {
-    EBB_TRY_ASSIGN(const Decision all, table_->meet(rank_, {{.verb = Verb::agree, .value = mine}}));
+    EBB_TRY_ASSIGN(const Decision all, meet({{.verb = Verb::agree, .value = mine}}));
     return all.smallest;
   }
   Result<> sum(std::span<std::int64_t> numbers) override {
     Brought brought{.verb = Verb::sum, .numbers = {numbers.begin(), numbers.end()}};
-    EBB_TRY_ASSIGN(const Decision all, table_->meet(rank_, {std::move(brought)}));
+    EBB_TRY_ASSIGN(const Decision all, meet({std::move(brought)}));
     std::ranges::copy(all.totals, numbers.begin());
     return {};
   }
@@ -176,25 +214,38 @@ class ThreadRank : public Communicator {
                     std::span<const ReceiveBuffer> receives) override {
     Brought brought{
         .verb = Verb::exchange, .sends = parcels_of(sends), .receives = parcels_of(receives)};
-    EBB_TRY(table_->meet(rank_, {std::move(brought), sends, receives}));
+    EBB_TRY(meet({std::move(brought), sends, receives}));
     return {};
   }
-  void abort() override { table_->abandon(rank_); }
+  Result<std::unique_ptr<Communicator>> duplicate() override {
+    EBB_TRY_ASSIGN(auto table, tables_->duplicate(*table_, rank_));
+    return std::unique_ptr<Communicator>(
+        std::make_unique<ThreadRank>(tables_, std::move(table), rank_, Kind::duplicate));
+  }
+  void abort() override { tables_->abandon(rank_); }
 
  private:
+  Result<Decision> meet(Request request) {
+    return tables_->meet(*table_, rank_, std::move(request));
+  }
+
+  std::shared_ptr<Tables> tables_;
   std::shared_ptr<Table> table_;
   Rank rank_;
+  Kind kind_;
 };
 
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::uint32_t world,
                                                              std::chrono::milliseconds limit) {
-  const auto table = std::make_shared<Table>(world, limit);
+  const auto tables = std::make_shared<Tables>(world, limit);
+  const auto table = std::make_shared<Table>(world);
   std::vector<std::unique_ptr<Communicator>> ranks;
   ranks.reserve(world);
   for (std::uint32_t rank = 0; rank < world; ++rank)
-    ranks.push_back(std::make_unique<ThreadRank>(table, Rank{rank}));
+    ranks.push_back(
+        std::make_unique<ThreadRank>(tables, table, Rank{rank}, ThreadRank::Kind::first));
   return ranks;
 }
 

@@ -55,6 +55,27 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(p
   }
   const auto own = lines.find(index_of(plan.rank()));
   cut_schedule(plan, own == lines.end() ? nullptr : &own->second);
+  drop_idle();
+}
+
+// A chunk smaller than a tile may have nothing to bring: its visits are the next one's.
+void Chunks::drop_idle() {
+  const std::size_t visits = visits_end_.back();
+  std::size_t kept = 0;
+  for (std::size_t chunk = 0; chunk < count(); ++chunk) {
+    if (gradients_[chunk].empty() && weights_[chunk].empty()) continue;
+    if (kept != chunk) {
+      gradients_[kept] = std::move(gradients_[chunk]);
+      weights_[kept] = std::move(weights_[chunk]);
+      visits_end_[kept] = visits_end_[chunk];
+    }
+    ++kept;
+  }
+  kept = std::max<std::size_t>(kept, 1);
+  gradients_.resize(kept);
+  weights_.resize(kept);
+  visits_end_.resize(kept);
+  visits_end_.back() = visits;
 }
 
 // Tiles belong to the chunk in which they begin.

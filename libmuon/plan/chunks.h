@@ -40,6 +40,7 @@ class Chunks {
   void cut_item(const Line& line, std::size_t item, std::uint64_t place,
                 std::vector<std::vector<Transit>>& chunks) const;
   void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
+  void drop_idle();
 
   std::uint64_t tile_elems_;
   std::vector<std::vector<Transit>> gradients_, weights_;  // by chunk

@@ -1,5 +1,7 @@
-// A step's chunks: gradients in, sweep, weights out, one after the other.
+// A step's chunks: what travels for each, what is swept, and how it all ended.
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libswap/sys/process.h"
@@ -20,84 +22,89 @@ std::span<T> part_of(std::span<T> held, const Layout& trainer, Rank rank, const 
 
 }  // namespace
 
-Result<> Engine::Impl::reserve_buffers() {
-  const StatePlan& plan = parts.plan;
-  EBB_TRY_ASSIGN(staged_gradients,
-                 Staging::make(plan, plan.gradients(), routes.adam, parts.memory.chunk_gradients));
-  EBB_TRY_ASSIGN(staged_weights,
-                 Staging::make(plan, plan.weights(), routes.adam, parts.memory.chunk_weights));
-  return {};
-}
-
-std::span<const float> Engine::Impl::own_gradient(const Transit& transit) {
+std::span<const float> Engine::Impl::own_gradient(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
   if (plan.in_place(param, plan.gradients()))
     return part_of(gradients[param], plan.gradients(), plan.rank(), transit);
-  return gathered_gradient(transit);
+  return staging->at(Staging::Kind::gradients, chunk, transit);
 }
 
-std::span<float> Engine::Impl::gathered_gradient(const Transit& transit) {
-  if (parts.plan.in_place(transit.param, parts.plan.gradients())) return {};
-  return staged_gradients->at(transit);
-}
-
-std::span<float> Engine::Impl::own_weight(const Transit& transit) {
+std::span<float> Engine::Impl::own_weight(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
   if (plan.in_place(param, plan.weights()))
     return bound[param] ? part_of(weights[param], plan.weights(), plan.rank(), transit)
                         : std::span<float>();
-  return staged_weights->at(transit);
+  return staging->at(Staging::Kind::weights, chunk, transit);
 }
 
-Result<> Engine::Impl::gradients_in(const Exchange& exchange, std::span<const Transit> transits) {
-  const StatePlan& plan = parts.plan;
-  const TraceSpan span(config.trace, plan.rank(), Lane::exchange, "gradients in");
+Result<> Engine::Impl::travel(const char* what, const std::function<Result<std::uint64_t>()>& run) {
+  const TraceSpan span(config.trace, parts.plan.rank(), Lane::exchange, what);
   const auto begin = std::chrono::steady_clock::now();
-  const auto handed_in = [&](const Transit& transit) {
-    return part_of(gradients[transit.param], plan.gradients(), plan.rank(), transit);
-  };
-  const auto gathered = [&](const Transit& transit) { return gathered_gradient(transit); };
-  EBB_TRY_ASSIGN(const std::uint64_t sent, exchange.run(ranks, transits, handed_in, gathered));
-  stats.sent_bytes += sent;
-  stats.exchange_s += libswap::seconds_since(begin);
+  const double swept = flow->sweeping_s();
+  EBB_TRY_ASSIGN(const std::uint64_t sent, run());
+  const double took = libswap::seconds_since(begin);
+  beside.sent_bytes += sent;
+  beside.exchange_s += took;
+  beside.exposed_exchange_s += std::max(0.0, took - (flow->sweeping_s() - swept));
   return {};
 }
 
-Result<> Engine::Impl::weights_out(const Exchange& exchange, std::span<const Transit> transits) {
+Result<> Engine::Impl::gradients_in(std::size_t chunk) {
   const StatePlan& plan = parts.plan;
-  const TraceSpan span(config.trace, plan.rank(), Lane::exchange, "weights out");
-  const auto begin = std::chrono::steady_clock::now();
+  const auto handed_in = [&](const Transit& transit) {
+    return part_of(gradients[transit.param], plan.gradients(), plan.rank(), transit);
+  };
+  // Nothing where the trainer's own buffers hold it.
+  const auto gathered = [&](const Transit& transit) {
+    return plan.in_place(transit.param, plan.gradients())
+               ? std::span<float>()
+               : staging->at(Staging::Kind::gradients, chunk, transit);
+  };
+  staging->begin(Staging::Kind::gradients, chunk);
+  return travel("gradients in", [&]() -> Result<std::uint64_t> {
+    const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
+      return exchange.run(*flow_ranks, transits, handed_in, gathered);
+    };
+    std::uint64_t adam = 0;
+    if (chunk == 0) {
+      EBB_TRY_ASSIGN(adam, bring(routes.gradients_to_shards, routes.adam));
+    }
+    EBB_TRY_ASSIGN(const std::uint64_t matrices,
+                   bring(routes.gradients_to_owners, parts.chunks.gradients(chunk)));
+    return adam + matrices;
+  });
+}
+
+Result<> Engine::Impl::weights_out(std::size_t chunk) {
+  const StatePlan& plan = parts.plan;
   const auto own = [&](const Transit& transit) {
-    return std::span<const float>(own_weight(transit));
+    return std::span<const float>(own_weight(transit, chunk));
   };
   const auto handed_out = [&](const Transit& transit) {
     return part_of(weights[transit.param], plan.weights(), plan.rank(), transit);
   };
-  EBB_TRY_ASSIGN(const std::uint64_t sent, exchange.run(ranks, transits, own, handed_out));
-  stats.sent_bytes += sent;
-  stats.exchange_s += libswap::seconds_since(begin);
-  return {};
+  return travel("weights out", [&]() -> Result<std::uint64_t> {
+    const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
+      return exchange.run(*flow_ranks, transits, own, handed_out);
+    };
+    EBB_TRY_ASSIGN(const std::uint64_t matrices,
+                   bring(routes.weights_from_owners, parts.chunks.weights(chunk)));
+    if (chunk + 1 != parts.chunks.count()) return matrices;
+    EBB_TRY_ASSIGN(const std::uint64_t adam, bring(routes.weights_from_shards, routes.adam));
+    return matrices + adam;
+  });
 }
 
-Result<> Engine::Impl::begin_chunk() {
-  staged_gradients->begin(parts.chunks.gradients(chunk));
-  staged_weights->begin(parts.chunks.weights(chunk));
-  if (chunk == 0) EBB_TRY(gradients_in(routes.gradients_to_shards, routes.adam));
-  EBB_TRY(gradients_in(routes.gradients_to_owners, parts.chunks.gradients(chunk)));
-  gradients_here = true;
-  return {};
+bool Engine::Impl::turn_to(std::size_t chunk) {
+  if (!flow->may_sweep(chunk)) return false;
+  swept_chunk = chunk;
+  staging->begin(Staging::Kind::weights, chunk);
+  return true;
 }
 
-Result<> Engine::Impl::end_chunk(std::size_t number) {
-  EBB_TRY(weights_out(routes.weights_from_owners, parts.chunks.weights(number)));
-  if (number + 1 == parts.chunks.count())
-    EBB_TRY(weights_out(routes.weights_from_shards, routes.adam));
-  return {};
-}
-
-Result<> Engine::Impl::sweep_chunk() {
+Result<> Engine::Impl::sweep_chunk(std::size_t chunk) {
   const auto begin = std::chrono::steady_clock::now();
   const auto stalls = [&] {
     const libswap::PagerStats pager = sweep->cache().stats();
@@ -105,53 +112,67 @@ Result<> Engine::Impl::sweep_chunk() {
   };
   const double stalled = stalls();
   const Result<> swept = sweep->update(chunk);
-  stats.compute_s += libswap::seconds_since(begin) - (stalls() - stalled);
+  beside.compute_s += libswap::seconds_since(begin) - (stalls() - stalled);
   return swept;
 }
 
-// A chunk's weights that could not be handed out do not hold back the others' state.
-void Engine::Impl::hand_out_chunk() {
-  if (weights_owed) return;
-  if (const Result<> out = end_chunk(chunk); !out)
+// The state moves from its first chunk on: whatever fails then, this gradient is never applied
+// again to what has seen it. Before, the step can be made again.
+void Engine::Impl::begin_update(float grad_scale) {
+  const auto update = [this, grad_scale, begun = false]() mutable -> Result<> {
+    for (std::size_t chunk = flow->next_to_sweep(); turn_to(chunk); ++chunk) {
+      if (!std::exchange(begun, true)) sweep->begin_update(step + 1, grad_scale);
+      EBB_TRY(sweep_chunk(chunk));
+      flow->swept();
+    }
+    return {};
+  };
+  in_flight = true;
+  flow->begin({.chunks = parts.chunks.count(),
+               .in = [this](std::size_t chunk) { return gradients_in(chunk); },
+               .out = [this](std::size_t chunk) { return weights_out(chunk); },
+               .sweep = update,
+               .doing = "sweeping its state"});
+}
+
+void Engine::Impl::take_over_beside() {
+  stats.sent_bytes += beside.sent_bytes;
+  stats.exchange_s += beside.exchange_s;
+  stats.exposed_exchange_s += beside.exposed_exchange_s;
+  stats.compute_s += beside.compute_s;
+  beside = {};
+}
+
+void Engine::Impl::end_step() {
+  if (!std::exchange(in_flight, false)) return;
+  const Flow::Ended ended = flow->wait();
+  take_over_beside();
+  stats.step_s += std::chrono::duration<double>(ended.at - step_began).count();
+  if (config.trace != nullptr)
+    config.trace->add_step(parts.plan.rank(), step_name, step + 1, step_began, ended.at);
+  step_outcome = outcome_of(ended);
+}
+
+Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
+  if (ended.not_out)
     weights_owed = Error{Code::state,
                          compose("the weights of step {} were not handed out to all ranks: {}",
-                                 step + 1, out.error().message),
+                                 step + 1, ended.not_out->message),
                          "install_weights() hands them out"};
-}
-
-// Gradients in, unless they are there, and the state of the chunk: on all ranks, or stopped.
-Result<> Engine::Impl::run_chunk() {
   const std::string where = compose("this engine stopped in the middle of step {}: ", step + 1);
-  const auto reopen = [&](const Error& cause) {
-    broken = Error{Code::state, where + cause.message,
-                   "open the store again: the last committed generation resumes"};
-    return cause;
-  };
-  if (!gradients_here)
-    if (const Result<> begun = begin_chunk(); !begun) return reopen(begun.error());
-  const Result<> swept = sweep_chunk();
-  const Result<std::int64_t> all_swept = ranks.agree(swept ? 1 : 0);
-  if (!all_swept) return reopen(all_swept.error());
-  if (*all_swept == 1) {
-    stopped.reset();
-    gradients_here = false;
-    return {};
-  }
-  const Error cause = swept ? Error{Code::peer, "another rank failed while sweeping its state",
-                                    "its own message says why"}
-                            : swept.error();
-  stopped = Error{Code::state, where + cause.message,
-                  "continue_step() goes on with it, abandon_step() goes back to the last committed "
-                  "generation"};
-  return cause;
-}
-
-// From here on the state moves: whatever fails, this gradient is never applied again to what has
-// seen it.
-Result<StepResult> Engine::Impl::finish_step() {
-  for (; chunk < parts.chunks.count(); ++chunk) {
-    EBB_TRY(run_chunk());
-    hand_out_chunk();
+  switch (ended.how) {
+    case Flow::Ended::How::whole:
+      break;
+    case Flow::Ended::How::stopped:
+      stopped = Error{Code::state, where + ended.why->message,
+                      "continue_step() goes on with it, abandon_step() goes back to the last "
+                      "committed generation"};
+      return *ended.why;
+    case Flow::Ended::How::apart:
+      if (ended.begun)
+        broken = Error{Code::state, where + ended.why->message,
+                       "open the store again: the last committed generation resumes"};
+      return *ended.why;
   }
   gradient_given.assign(gradient_given.size(), false);
   ++step;
@@ -162,15 +183,26 @@ Result<StepResult> Engine::Impl::finish_step() {
 
 // All weights, by the chunks of a step.
 Result<> Engine::Impl::install() {
-  const auto hand_out = [this](std::size_t looked_at, const Result<>& looked) -> Result<> {
-    EBB_TRY(agree_all(looked, "reading its weights"));
-    EBB_TRY(end_chunk(looked_at));
-    if (looked_at + 1 < parts.chunks.count())
-      staged_weights->begin(parts.chunks.weights(looked_at + 1));
-    return {};
+  const auto look = [this]() -> Result<> {
+    bool goes_on = turn_to(0);
+    if (!goes_on) return {};
+    const Result<> all = sweep->look([&](std::size_t chunk, const Result<>& looked) -> Result<> {
+      EBB_TRY(looked);
+      flow->swept();
+      goes_on = chunk + 1 == parts.chunks.count() || turn_to(chunk + 1);
+      return goes_on ? Result<>() : Error{Code::peer, "the ranks have come to rest"};
+    });
+    return goes_on ? all : Result<>();
   };
-  staged_weights->begin(parts.chunks.weights(0));
-  EBB_TRY(sweep->look(hand_out));
+  flow->begin({.chunks = parts.chunks.count(),
+               .in = [](std::size_t) { return Result<>(); },
+               .out = [this](std::size_t chunk) { return weights_out(chunk); },
+               .sweep = look,
+               .doing = "reading its weights"});
+  const Flow::Ended ended = flow->wait();
+  take_over_beside();
+  if (ended.why) return *ended.why;
+  if (ended.not_out) return *ended.not_out;
   weights_owed.reset();
   return {};
 }

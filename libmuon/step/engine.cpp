@@ -20,20 +20,8 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
 // What this rank takes beside tiles.
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan,
                            const Chunks& chunks) {
-  Memory memory{.workspace =
-                    Sweep::workspace(config.model, plan, config.accelerator, config.threads)};
-  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
-    memory.chunk_gradients = std::max(
-        memory.chunk_gradients, staged_elems(plan, plan.gradients(), chunks.gradients(chunk)));
-    memory.chunk_weights =
-        std::max(memory.chunk_weights, staged_elems(plan, plan.weights(), chunks.weights(chunk)));
-  }
-  const std::vector<Transit> adam = adam_ranges(plan);
-  memory.gradients =
-      (memory.chunk_gradients + staged_elems(plan, plan.gradients(), adam)) * sizeof(float);
-  memory.weights =
-      (memory.chunk_weights + staged_elems(plan, plan.weights(), adam)) * sizeof(float);
-  return memory;
+  return {.workspace = Sweep::workspace(config.model, plan, config.accelerator, config.threads),
+          .staging = Staging::bytes(plan, chunks, adam_ranges(plan))};
 }
 
 // Tiles of a step that are not resident: all of them, and those that hold weights.
@@ -115,8 +103,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   result.frame_bytes = parts.homes.host_tiles() * config.tile_bytes;
   result.workspace_bytes = parts.memory.workspace.host;
   result.device_bytes = device_bytes(parts.memory, parts.homes, config.tile_bytes);
-  result.gradient_bytes = parts.memory.gradients;
-  result.weight_bytes = parts.memory.weights;
+  result.staging_bytes = parts.memory.staging;
   result.memory_bytes = result.frame_bytes + parts.memory.total();
   result.least_budget_bytes = least_budget(config, plan, parts.memory.total());
   const Chunks& chunks = parts.chunks;
@@ -143,6 +130,18 @@ Routes::Routes(const StatePlan& plan)
       weights_from_shards(plan.shards(), plan.weights(), plan.rank()),
       adam(adam_ranges(plan)) {}
 
+namespace {
+
+// By parameter: the last chunk with weights of it. AdamW's are handed out with the last of all.
+std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
+  std::vector<std::size_t> last(params, chunks.count() - 1);
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    for (const Transit& transit : chunks.weights(chunk)) last[transit.param] = chunk;
+  return last;
+}
+
+}  // namespace
+
 Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
                    libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
                    Prepared prepared, std::unique_ptr<libswap::Pool> own_pool,
@@ -159,7 +158,8 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       gradients(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
       weights(engine_config.model.params.size()),
-      bound(engine_config.model.params.size(), false) {}
+      bound(engine_config.model.params.size(), false),
+      last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {}
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
@@ -189,7 +189,8 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
     }
     auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(parts),
                                        std::move(pool), std::move(kernels));
-    EBB_TRY(impl->reserve_buffers());
+    EBB_TRY_ASSIGN(impl->staging,
+                   Staging::make(impl->parts.plan, impl->parts.chunks, impl->routes.adam));
     return impl;
   };
   auto made = make();
@@ -201,6 +202,10 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
       {"the store to resume", current ? formats::native::to_string(current->uuid) : "none"});
   EBB_TRY(libswap::same_everywhere(ranks, settings));
   std::unique_ptr<Impl> impl = std::move(*made);
+  EBB_TRY_ASSIGN(impl->flow_ranks, ranks.duplicate());
+  auto flow = Flow::start(*impl->flow_ranks);
+  EBB_TRY(libswap::agree_all(ranks, flow ? Result<>() : flow.error(), "starting its threads"));
+  impl->flow = std::move(*flow);
   if (Result<> attached = impl->attach(initial, checkpoint); !attached) {
     ranks.abort();  // nobody may wait for this rank in a collective it never reaches
     return std::move(attached).error();
@@ -228,6 +233,7 @@ Result<> check_span(const EngineConfig& config, const Layout& layout, Rank rank,
 }  // namespace
 
 Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
+  impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   const StatePlan& plan = impl_->parts.plan;
   EBB_TRY(
@@ -238,6 +244,7 @@ Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
 }
 
 Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pieces) {
+  impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   const StatePlan& plan = impl_->parts.plan;
   EBB_TRY(check_span(impl_->config, plan.gradients(), plan.rank(), param, my_pieces.size(),
@@ -253,6 +260,7 @@ Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pie
 }
 
 Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
+  impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   if (group >= impl_->config.model.groups.size())
     return Error{Code::usage, compose("there is no group {}", group)};
@@ -264,6 +272,7 @@ Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
 }
 
 Result<> Engine::set_blob(std::string key, ByteVector bytes) {
+  impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   std::uint64_t total = blob_bytes(key.size(), bytes.size());
   for (const auto& blob : impl_->blobs)

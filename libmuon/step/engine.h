@@ -3,9 +3,9 @@
 // goes on.
 //
 // Threading: one thread per engine drives it. Calls marked [C] are collective: all ranks, same
-// order. A step: check (finite, exact norm, agree), then chunk after chunk: gradients to owners,
-// local sweep, weights out. Nothing is written before all ranks agreed that the gradient can be
-// stepped.
+// order. A step: check (finite, exact norm, agree), then, behind the caller, chunk beside chunk:
+// gradients to owners | local sweep | weights out. Nothing is written before all ranks agreed that
+// the gradient can be stepped.
 #pragma once
 
 #include <cstdint>
@@ -68,8 +68,8 @@ struct EnginePlan {
   std::uint64_t workspace_bytes = 0;     // U and O of two matrices, Newton-Schulz scratch, oneDNN's
   std::uint64_t device_bytes = 0;        // of an accelerator, beside memory_bytes
   std::uint64_t chunks = 0;              // of a step
-  std::uint64_t gradient_bytes = 0;      // gathered: own matrices' of a chunk, AdamW ranges whole
-  std::uint64_t weight_bytes = 0;        // waiting to be handed out, likewise
+  std::uint64_t staging_bytes = 0;       // gradients and weights on their way: three parts of the
+                                         // size of a chunk's, and AdamW ranges whole
   std::uint64_t least_budget_bytes = 0;  // of this model and chunk size
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
@@ -91,7 +91,9 @@ struct StepResult {
 };
 struct EngineStats {
   std::uint64_t steps = 0, read_bytes = 0, written_bytes = 0, cut_bytes = 0, sent_bytes = 0;
-  double step_s = 0, stall_read_s = 0, stall_cut_s = 0, exchange_s = 0, compute_s = 0;
+  double step_s = 0, stall_read_s = 0, stall_cut_s = 0, compute_s = 0;
+  double exchange_s = 0;                // gradients and weights on their way
+  double exposed_exchange_s = 0;        // of that, with no sweep of this rank beside it
   double snapshot_s = 0;                // the caller's thread inside snapshot()
   std::uint64_t retries = 0;            // of tiles' reads and writes that failed
   std::uint64_t snapshots_put_off = 0;  // another process read the store: no slot was left
@@ -107,11 +109,12 @@ class Engine {
   // that does not do, unknown layouts.
   static Result<EnginePlan> plan(const EngineConfig& config, Rank rank);
 
-  // [C] The state comes from, in this order: the directory's current store (any world size, layout
-  // or tile size: if they differ it is transferred into a new store), `checkpoint` if given (any
-  // format that describes), `initial` otherwise. Parameters that a store or checkpoint has not, or
-  // has without the state of their optimizer, begin anew; origin() names them, and those that it
-  // has too many. The directory and the queue outlive the engine.
+  // [C] `ranks` is duplicated: what is in flight uses the duplicate, calls marked [C] both. The
+  // state comes from, in this order: the directory's current store (any world size, layout or tile
+  // size: if they differ it is transferred into a new store), `checkpoint` if given (any format
+  // that describes), `initial` otherwise. Parameters that a store or checkpoint has not, or has
+  // without the state of their optimizer, begin anew; origin() names them, and those that it has
+  // too many. The directory and the queue outlive the engine.
   static Result<std::unique_ptr<Engine>> open(const EngineConfig& config, Communicator& ranks,
                                               libswap::IoQueue& io,
                                               libswap::SwapDirectory& directory,
@@ -129,6 +132,9 @@ class Engine {
   // [C] Fills the bound weights from the state: after open, before the first forward.
   Result<> install_weights();
 
+  // A step is in flight from begin_step() on, until wait_step() or another call: set_...,
+  // snapshot(), all that are about steps, and the destructor wait for its end first.
+
   // In the gradients layout's pieces; borrowed until the step is done, never written. Once a step
   // and parameter: Code::state for a second one.
   Result<> set_gradient(std::uint32_t param, std::span<const float> my_pieces);
@@ -142,6 +148,14 @@ class Engine {
   // where they are, the error says what to mend, and nothing but continue_step(), abandon_step(),
   // save_to(), stats() and the destructor is answered (Code::state) before one of them worked.
   Result<StepResult> step(const StepArgs& args);
+  // [C] As step(), in two calls: the first answers what the step will do once all ranks have agreed
+  // on its norm, the update goes on behind the caller; the second answers how it ended, as often as
+  // it is asked. `ranks` is the trainer's meanwhile.
+  Result<StepResult> begin_step(const StepArgs& args);
+  Result<StepResult> wait_step();
+  // Waits until the new weights of a parameter lie where they are bound, or for why they do not: of
+  // the step that begin_step() answered last. Any thread.
+  Result<> weights_ready(std::uint32_t param) const;
   // [C] Goes on with a step that was stopped, where each rank stopped, with the bits of a step that
   // nothing happened to. Its error if it is stopped again. Code::state where no step is stopped.
   Result<StepResult> continue_step();

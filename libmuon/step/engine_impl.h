@@ -1,7 +1,7 @@
 // Private to libmuon/step: the parts of an Engine and who calls whom.
 //   engine.cpp        planning, small calls          open.cpp      create, resume, transfer, load
 //   step.cpp          what is decided before a step  chunk.cpp     gradients in, sweep, weights out
-//   sweep.cpp         the state's tiles
+//   flow.cpp          the threads of a step          sweep.cpp     the state's tiles
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/exchange.h"
+#include "ebb/libmuon/step/flow.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
@@ -35,12 +37,11 @@ inline constexpr std::uint64_t kBlockBytes = 256u << 10;     // of a checksum
 // What a blob takes of that.
 constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return key + bytes + 64; }
 
-// What the budget holds beside tiles.
+// What the budget holds beside tiles; bytes.
 struct Memory {
   Sweep::Workspace workspace;
-  std::uint64_t chunk_gradients = 0, chunk_weights = 0;  // elements staged of the largest chunk
-  std::uint64_t gradients = 0, weights = 0;              // bytes of all that is staged
-  std::uint64_t total() const { return workspace.host + gradients + weights; }
+  std::uint64_t staging = 0;
+  std::uint64_t total() const { return workspace.host + staging; }
 };
 
 // Everything that follows from the description alone.
@@ -117,23 +118,23 @@ struct Engine::Impl {
   // step.cpp, chunk.cpp
   Result<> check_ready(const StepArgs& args) const;
   Result<StepResult> check_step(const StepArgs& args);
-  Result<> gradients_in(const Exchange& exchange, std::span<const Transit> transits);
-  Result<> weights_out(const Exchange& exchange, std::span<const Transit> transits);
-  // Gradients of a chunk, on all ranks, and AdamW's with the first.
-  Result<> begin_chunk();
-  // Weights of a chunk, on all ranks, and AdamW's with the last.
-  Result<> end_chunk(std::size_t number);
-  // Chunk after chunk; what it answers when it was cut, another call of it can mend.
-  Result<StepResult> finish_step();
-  Result<> run_chunk();
-  Result<> sweep_chunk();
-  void hand_out_chunk();
-  // Of a range that this rank owns: the gathered copy, or its part of the trainer's buffer.
-  std::span<const float> own_gradient(const Transit& transit);
-  std::span<float> gathered_gradient(const Transit& transit);  // empty: the trainer's holds it
-  std::span<float> own_weight(const Transit& transit);
+  void begin_update(float grad_scale);
+  // Ends the step in flight, if one is: `step_outcome` is how.
+  void end_step();
+  Result<StepResult> outcome_of(const Flow::Ended& ended);
+  // [C] Of a chunk, on the flow's meeting thread; AdamW's gradients with the first, weights with
+  // the last.
+  Result<> gradients_in(std::size_t chunk);
+  Result<> weights_out(std::size_t chunk);
+  Result<> travel(const char* what, const std::function<Result<std::uint64_t>()>& run);
+  // On its sweeping thread. False: come to rest.
+  bool turn_to(std::size_t chunk);
+  Result<> sweep_chunk(std::size_t chunk);
+  // Of a range that this rank owns: the staged copy, or its part of the trainer's buffer.
+  std::span<const float> own_gradient(const Transit& transit, std::size_t chunk);
+  std::span<float> own_weight(const Transit& transit, std::size_t chunk);
+  void take_over_beside();
   Result<> install();
-  Result<> reserve_buffers();
 
   std::uint64_t steps_taken(std::uint32_t param) const;
 
@@ -178,20 +179,26 @@ struct Engine::Impl {
   std::vector<bool> gradient_given;
   std::vector<std::span<float>> weights;  // per parameter, as bound
   std::vector<bool> bound;
-  // What the trainer's buffers hold lies nowhere else.
-  std::optional<Staging> staged_gradients, staged_weights;
+  std::vector<std::size_t> last_chunk;  // per parameter: that hands out weights of it
+  std::optional<Staging> staging;       // what the trainer's buffers hold lies nowhere else
   std::vector<formats::native::Blob> blobs;
   std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
   std::optional<Error> stopped;       // a step was cut on some rank by an I/O error
   std::optional<Error> weights_owed;  // a step's weights were not handed out to all
-  StepResult running;                 // of the step under way
-  std::size_t chunk = 0;              // of it
-  bool gradients_here = false;        // the chunk's
+  bool in_flight = false;             // a step, behind the caller
+  StepResult running;                 // of that step
+  Flow::Clock::time_point step_began;
+  const char* step_name = "step";                  // in the trace
+  std::optional<Result<StepResult>> step_outcome;  // of the last step that ended
+  std::size_t swept_chunk = 0;                     // of the sweeping thread
   std::unique_ptr<PendingSnapshot> pending;
   bool adopt_due = false;          // the store's first generation makes it its directory's
   std::optional<Error> abandoned;  // the last snapshot that was settled
   std::uint64_t committed_step = 0;
-  EngineStats stats;  // without those of the present sweep's cache
+  EngineStats stats;   // without those of the present sweep's cache
+  EngineStats beside;  // what the flow's threads have added since: theirs while it is under way
+  std::unique_ptr<Communicator> flow_ranks;
+  std::unique_ptr<Flow> flow;  // uses all of the above: ends first
 };
 
 }  // namespace ebb::libmuon

@@ -120,8 +120,8 @@ Result<> Engine::Impl::open_sweep() {
   if (config.trace != nullptr)
     config.trace->name_tiles(parts.plan.rank(), tile_names(config.model, parts.plan));
   const Sweep::Ports ports{
-      .gradient = [this](const Transit& transit) { return buffer_of(own_gradient(transit)); },
-      .weight = [this](const Transit& transit) { return buffer_of(own_weight(transit)); },
+      .gradient = [this](const Transit& part) { return buffer_of(own_gradient(part, swept_chunk)); },
+      .weight = [this](const Transit& part) { return buffer_of(own_weight(part, swept_chunk)); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
   const Sweep::Parts with{config.model, parts.plan, parts.chunks, pool, *kernels, config.trace};

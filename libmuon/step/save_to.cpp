@@ -38,6 +38,7 @@ Result<> Engine::Impl::move_to(libswap::SwapDirectory& other) {
 
 Result<> Engine::save_to(libswap::SwapDirectory& other) {
   Impl& self = *impl_;
+  self.end_step();
   EBB_TRY(self.agree_all(self.can_save_to(other), "looking for another disk"));
   EBB_TRY(self.settle_snapshot(Impl::SettleMode::wait));
   EBB_TRY(self.move_to(other));

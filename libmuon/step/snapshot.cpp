@@ -73,6 +73,7 @@ formats::native::Manifest Engine::Impl::manifest() const {
 }
 
 Result<bool> Engine::Impl::begin_snapshot() {
+  end_step();
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
   EBB_TRY(settle_snapshot(SettleMode::poll));
@@ -101,6 +102,7 @@ Result<bool> Engine::Impl::begin_snapshot() {
 }
 
 Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
+  end_step();
   EBB_TRY(agree_all(not_stopped(), "waiting for a snapshot"));
   EBB_TRY(settle_snapshot(SettleMode::wait));
   EBB_TRY(agree_all(store->usable(), "waiting for a snapshot"));

@@ -1,7 +1,6 @@
 // What all ranks decide before a step: whether they can make it, and how long its gradient is.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 
 #include "ebb/libmuon/step/engine_impl.h"
@@ -121,30 +120,46 @@ std::uint64_t Engine::Impl::steps_taken(std::uint32_t param) const {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(step) + steps_ahead[param]);
 }
 
-Result<StepResult> Engine::step(const StepArgs& args) {
+Result<StepResult> Engine::begin_step(const StepArgs& args) {
   Impl& self = *impl_;
-  const TraceSpan span(self.config.trace, self.parts.plan.rank(), "step", self.step + 1);
-  const auto begin = std::chrono::steady_clock::now();
+  self.end_step();
+  self.step_began = Flow::Clock::now();
+  self.step_name = "step";
   EBB_TRY(self.agree_all(self.check_ready(args), "checking its step"));
   EBB_TRY(libswap::same_everywhere(self.ranks, settings_of(args, self.config.model)));
   EBB_TRY(self.settle_snapshot(Impl::SettleMode::poll));
   EBB_TRY_ASSIGN(self.running, self.check_step(args));
-  if (self.running.skipped) {
-    self.gradient_given.assign(self.gradient_given.size(), false);
-    ++self.stats.steps;
-  } else {
-    // The first chunk's gradients are there before any state moves: until then a step that failed
-    // can be made again.
-    self.chunk = 0;
-    EBB_TRY(self.begin_chunk());
-    self.sweep->begin_update(self.step + 1, static_cast<float>(args.inv_scale * self.running.clip));
-    EBB_TRY(self.finish_step());
+  if (!self.running.skipped) {
+    self.begin_update(static_cast<float>(args.inv_scale * self.running.clip));
+    return self.running;
   }
-  self.stats.step_s += libswap::seconds_since(begin);
+  self.gradient_given.assign(self.gradient_given.size(), false);
+  ++self.stats.steps;
+  self.stats.step_s += libswap::seconds_since(self.step_began);
+  self.step_outcome = self.running;
   return self.running;
 }
 
+Result<StepResult> Engine::wait_step() {
+  impl_->end_step();
+  if (!impl_->step_outcome)
+    return Error{Code::state, "no step was begun", "begin_step() begins one"};
+  return *impl_->step_outcome;
+}
+
+Result<StepResult> Engine::step(const StepArgs& args) {
+  EBB_TRY(begin_step(args));
+  return wait_step();
+}
+
+Result<> Engine::weights_ready(std::uint32_t param) const {
+  if (param >= impl_->last_chunk.size())
+    return Error{Code::usage, compose("there is no parameter {}", param)};
+  return impl_->flow->wait_for_out(impl_->last_chunk[param]);
+}
+
 Result<> Engine::install_weights() {
+  impl_->end_step();
   EBB_TRY(impl_->agree_all(impl_->not_stopped(), "installing its weights"));
   for (std::uint32_t i = 0; i < impl_->config.model.params.size(); ++i)
     if (!impl_->bound[i])

@@ -1,8 +1,5 @@
 // A step that an I/O error cut: going on with it, or back to the last committed generation.
-#include <chrono>
-
 #include "ebb/libmuon/step/engine_impl.h"
-#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libmuon {
 
@@ -15,6 +12,7 @@ Result<> Engine::Impl::not_stopped() const {
 // A generation that was pending when the step stopped is settled first: its writes and the step's
 // are the same disk's.
 Result<StepResult> Engine::Impl::go_on() {
+  end_step();
   Result<> can;
   if (broken)
     can = *broken;
@@ -23,11 +21,18 @@ Result<StepResult> Engine::Impl::go_on() {
                 "step() makes the next one"};
   EBB_TRY(agree_all(can, "continuing its step"));
   EBB_TRY(settle_snapshot(SettleMode::wait));
+  step_began = Flow::Clock::now();
+  step_name = "step, continued";
+  stopped.reset();
   sweep->go_on();
-  return finish_step();
+  in_flight = true;
+  flow->go_on();
+  end_step();
+  return *step_outcome;
 }
 
 Result<> Engine::Impl::go_back() {
+  end_step();
   Result<> can;
   if (broken)
     can = *broken;
@@ -70,14 +75,7 @@ EngineStats Engine::Impl::all_stats() const {
   return all;
 }
 
-Result<StepResult> Engine::continue_step() {
-  const auto begin = std::chrono::steady_clock::now();
-  const libswap::TraceSpan span(impl_->config.trace, impl_->parts.plan.rank(), "step, continued",
-                                impl_->step + 1);
-  EBB_TRY_ASSIGN(const StepResult result, impl_->go_on());
-  impl_->stats.step_s += libswap::seconds_since(begin);
-  return result;
-}
+Result<StepResult> Engine::continue_step() { return impl_->go_on(); }
 
 Result<> Engine::abandon_step() {
   if (Result<> back = impl_->go_back(); !back) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <thread>
 
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/mutex.h"
@@ -155,6 +156,10 @@ void FaultBackend::submit(std::span<const RawOp> ops) {
 
 std::optional<RawOp> FaultBackend::bend(const RawOp& op, const Fault& fault) {
   RawOp sent = op;
+  if (fault.kind == FaultKind::late) {
+    std::this_thread::sleep_for(fault.delay);
+    return sent;
+  }
   if (fault.kind == FaultKind::die || fault.kind == FaultKind::fail) {
     const int error = fault.kind == FaultKind::die ? ECANCELED : fault.error;
     answered_.push_back({op.tag, -error});

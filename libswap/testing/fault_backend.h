@@ -2,6 +2,7 @@
 // io_uring cannot be intercepted from outside, so faults are injected here.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -35,6 +36,7 @@ enum class FaultKind : std::uint8_t {
                    // of the file, behind it; reported as done
   stale,           // a read or write does not happen, the memory or the disk stays as it was;
                    // reported as done
+  late,            // a read, write or sync_data is done `delay` later: meanwhile nothing is
   die,             // the process ends before the operation: this and every later one is `cancelled`
 };  // halves are multiples of 4 KiB: the first half of 4 KiB is nothing
 
@@ -45,6 +47,7 @@ struct Fault {
   FaultKind kind = FaultKind::fail;
   int error = 5;          // errno; 5 is EIO
   std::string path_part;  // only operations on paths that contain this; empty: all
+  std::chrono::milliseconds delay{0};
 };
 
 // Shared by a test and the backends it decorates. Thread-safe. Kinds that need bytes have no effect

@@ -226,6 +226,77 @@ TYPED_TEST(RanksOfAnyKind, WithoutALimitNobodyIsDead) {
       milliseconds(0));
 }
 
+// Rank 0 is in the duplicate first, rank 1 in the original: neither call waits for the other.
+TYPED_TEST(RanksOfAnyKind, CallsOnADuplicateAndOnTheOriginalDoNotWaitForEachOther) {
+  this->on_ranks(2, [](Communicator& comm) {
+    const auto other = comm.duplicate(), third = comm.duplicate();
+    ASSERT_TRUE(other && third);
+    EXPECT_EQ((*other)->rank(), comm.rank());
+    EXPECT_EQ((*other)->world(), 2u);
+    EXPECT_EQ((*other)->limit(), comm.limit());
+    const bool first = comm.rank() == Rank{0};
+    const auto calls = [&](Communicator& ranks) {
+      for (int number = 0; number < 30; ++number) EXPECT_TRUE(call(ranks, number)) << number;
+    };
+    std::thread beside([&] { calls(first ? **other : comm); });
+    calls(first ? comm : **other);
+    beside.join();
+    EXPECT_TRUE(call(**third, 1));
+  });
+}
+
+TYPED_TEST(RanksOfAnyKind, AWorldThatIsOverIsOverInAllDuplicates) {
+  for (const bool in_duplicate : {false, true})
+    this->on_ranks(3, [&](Communicator& comm) {
+      const auto other = comm.duplicate();
+      ASSERT_TRUE(other);
+      ASSERT_TRUE(call(**other, 1));
+      Communicator& waiting = in_duplicate ? **other : comm;
+      Communicator& ended = in_duplicate ? comm : **other;
+      if (comm.rank() == Rank{1}) std::this_thread::sleep_for(milliseconds(50));
+      const auto answer =
+          comm.rank() == Rank{1} ? (ended.abort(), agreed(ended, 0)) : agreed(waiting, 0);
+      ASSERT_FALSE(answer);
+      EXPECT_EQ(answer.error().code, Code::peer);
+      for (Communicator* each : {&waiting, &ended}) {
+        const auto later = agreed(*each, 0);
+        ASSERT_FALSE(later);
+        EXPECT_EQ(later.error().code, Code::peer);
+      }
+    });
+}
+
+TYPED_TEST(RanksOfAnyKind, ARankThatIsSilentInADuplicateIsSoEverywhere) {
+  this->on_ranks(
+      2,
+      [](Communicator& comm) {
+        const auto other = comm.duplicate();
+        ASSERT_TRUE(other);
+        if (comm.rank() == Rank{1}) std::this_thread::sleep_for(milliseconds(500));
+        const auto begin = Clock::now();
+        EXPECT_FALSE(agreed(**other, 0));
+        EXPECT_FALSE(agreed(comm, 0));
+        EXPECT_LT(Clock::now() - begin, milliseconds(1200));
+      },
+      milliseconds(200));
+}
+
+TYPED_TEST(RanksOfAnyKind, ADuplicateThatIsDestroyedEndsAlone) {
+  this->on_ranks(2, [](Communicator& comm) {
+    auto other = comm.duplicate();
+    ASSERT_TRUE(other);
+    ASSERT_TRUE(agreed(**other, 0));
+    if (comm.rank() == Rank{1})
+      other->reset();
+    else
+      expect_error(agreed(**other, 0), Code::peer, "rank 1 gave up");
+    EXPECT_TRUE(agreed(comm, 0));
+    const auto next = comm.duplicate();
+    ASSERT_TRUE(next);
+    EXPECT_TRUE(agreed(**next, 0));
+  });
+}
+
 // What happens to processes only.
 TEST(SocketRanks, AKilledProcessIsAPeerErrorOnAllOthers) {
   for (int number = 0; number < 3; ++number) {

@@ -142,6 +142,14 @@ TEST(Chunks, GiveEveryOwnerItsShareOfEach) {
   }
 }
 
+TEST(Chunks, HaveSomethingToBringEach) {
+  for_all_cases([](const Case& c) {
+    const Chunks chunks(plan_of(c, 0), c.chunk_bytes);
+    for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+      EXPECT_FALSE(chunks.gradients(chunk).empty() && chunks.weights(chunk).empty()) << chunk;
+  });
+}
+
 TEST(Chunks, AreOneWhereTheTrainerHoldsEverythingItself) {
   EXPECT_EQ(Chunks(plan_of({.ranks = 1, .chunk_bytes = 1}, 0), 1).count(), 1u);
   const Case all{.ranks = 4, .gradients = Policy::replicated, .weights = Policy::replicated};

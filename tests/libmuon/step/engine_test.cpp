@@ -273,8 +273,8 @@ TEST(Engine, NamesTheSmallestBudgetThatWorks) {
   for (const std::uint32_t rank : {0u, 1u, 2u}) {
     const auto roomy = libmuon::Engine::plan(config, Rank{rank});
     ASSERT_TRUE(roomy);
-    EXPECT_EQ((*roomy).memory_bytes, (*roomy).frame_bytes + (*roomy).workspace_bytes +
-                                         (*roomy).gradient_bytes + (*roomy).weight_bytes);
+    EXPECT_EQ((*roomy).memory_bytes,
+              (*roomy).frame_bytes + (*roomy).workspace_bytes + (*roomy).staging_bytes);
     auto tight = config;
     tight.budget_bytes = (*roomy).least_budget_bytes;
     const auto least = libmuon::Engine::plan(tight, Rank{rank});

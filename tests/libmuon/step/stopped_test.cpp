@@ -301,35 +301,41 @@ TEST(AbandonStep, WaitsForExports) {
 // Agreeing fails on all ranks, from when a test says so.
 class BrokenNetwork : public RanksBelow {
  public:
-  using RanksBelow::RanksBelow;
-  bool broken = false;
+  struct State {
+    bool breaks = false, broken = false, failed = false;
+  };
+  template <typename Below>
+  BrokenNetwork(Below&& below, std::shared_ptr<State> state)
+      : RanksBelow(std::forward<Below>(below)), state_(std::move(state)) {}
   Result<std::int64_t> agree(std::int64_t mine) override {
     EBB_TRY_ASSIGN(const std::int64_t all, RanksBelow::agree(mine));
-    if (broken && !failed_) {
-      failed_ = true;
+    if (state_->broken && !std::exchange(state_->failed, true))
       return Error{Code::peer, "the network broke"};
-    }
     return all;
   }
   Result<> exchange(std::span<const libmuon::SendBuffer> sends,
                     std::span<const libmuon::ReceiveBuffer> receives) override {
-    broken = broken || breaks_;
+    state_->broken = state_->broken || state_->breaks;
     return RanksBelow::exchange(sends, receives);
   }
-  void break_behind_the_next_exchange() { breaks_ = true; }
+  Result<std::unique_ptr<Communicator>> duplicate() override {
+    EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());
+    return std::unique_ptr<Communicator>(std::make_unique<BrokenNetwork>(std::move(below), state_));
+  }
 
  private:
-  bool breaks_ = false, failed_ = false;
+  std::shared_ptr<State> state_;
 };
 
 TEST(StoppedStep, MustBeReopenedWhereTheRanksCouldNotAgree) {
   FailingWorld failing;
   expect_well(failing.world.run([&](Communicator& real) -> Result<> {
-    BrokenNetwork ranks(real);
+    const auto network = std::make_shared<BrokenNetwork::State>();
+    BrokenNetwork ranks(real, network);
     EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_with(kLittle)));
     EBB_TRY(step_to(rank, 1));
     EBB_TRY(rank.hand_in(2));
-    ranks.break_behind_the_next_exchange();
+    network->breaks = true;
     expect_error(rank.step(), Code::peer, "step");
     expect_error(rank.step(), Code::state, "step again");
     const auto refused = rank.engine().continue_step();

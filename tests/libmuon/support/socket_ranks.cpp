@@ -17,6 +17,7 @@
 
 #include "ebb/formats/core/bytes.h"
 #include "ebb/libmuon/comm/meeting.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::test {
 namespace {
@@ -129,18 +130,59 @@ Brought decode(ByteView bytes) {
   return brought;
 }
 
+// What the communicators of one process share: sockets for duplicates, by peer, made before the
+// processes were; and the end of the world.
+class Family {
+ public:
+  explicit Family(std::vector<std::vector<int>> sockets) : sockets_(std::move(sockets)) {}
+
+  // The same one on all ranks, which all take them in the same order.
+  std::size_t take() {
+    const libswap::MutexLock lock(mutex_);
+    EBB_CHECK(taken_ < sockets_.size());
+    return taken_++;
+  }
+  const std::vector<int>& sockets(std::size_t number) const { return sockets_[number]; }
+  std::optional<Error> over() {
+    const libswap::MutexLock lock(mutex_);
+    return over_;
+  }
+  // Wakes whoever waits, here and in the other processes. Sockets stay open until all are closed.
+  void end(const Error& why) {
+    const libswap::MutexLock lock(mutex_);
+    if (!over_) over_ = why;
+    for (const std::vector<int>& mesh : sockets_)
+      for (const int socket : mesh)
+        if (socket >= 0) ::shutdown(socket, SHUT_RDWR);
+  }
+  ~Family() {
+    for (const std::vector<int>& mesh : sockets_)
+      for (const int socket : mesh)
+        if (socket >= 0) ::close(socket);
+  }
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+ private:
+  const std::vector<std::vector<int>> sockets_;
+  libswap::Mutex mutex_;
+  std::size_t taken_ EBB_GUARDED_BY(mutex_) = 0;
+  std::optional<Error> over_ EBB_GUARDED_BY(mutex_);
+};
+
 // Every rank tells every other what it brings and decides for itself: all see the same, so all
 // decide the same.
 class SocketRank : public libmuon::Communicator {
  public:
-  SocketRank(Rank rank, const std::vector<int>& sockets, std::chrono::milliseconds limit)
-      : rank_(rank), limit_(limit), peers_(sockets.size()) {
-    for (std::size_t peer = 0; peer < sockets.size(); ++peer) peers_[peer].socket = sockets[peer];
+  SocketRank(Rank rank, std::shared_ptr<Family> family, std::chrono::milliseconds limit)
+      : rank_(rank), limit_(limit), family_(std::move(family)), number_(family_->take()) {
+    for (const int socket : family_->sockets(number_)) peers_.emplace_back().socket = socket;
   }
   ~SocketRank() override {
-    SocketRank::abort();
-    for (const Peer& peer : peers_)
-      if (peer.socket >= 0) ::close(peer.socket);
+    if (number_ == 0)
+      SocketRank::abort();
+    else if (!over_)
+      leave(libmuon::gave_up(rank_), meeting_ + 1);
   }
   SocketRank(const SocketRank&) = delete;
   SocketRank& operator=(const SocketRank&) = delete;
@@ -168,6 +210,10 @@ class SocketRank : public libmuon::Communicator {
     EBB_TRY(meet(brought));
     return hand_over(sends, receives);
   }
+  Result<std::unique_ptr<Communicator>> duplicate() override {
+    if (const auto over = family_->over()) return *over;
+    return std::unique_ptr<Communicator>(std::make_unique<SocketRank>(rank_, family_, limit_));
+  }
   void abort() override {
     if (!over_) end(libmuon::gave_up(rank_), meeting_ + 1);
   }
@@ -175,6 +221,7 @@ class SocketRank : public libmuon::Communicator {
  private:
   Result<Decision> meet(const Brought& mine) {
     if (over_) return *over_;
+    EBB_TRY(still_on());
     ++meeting_;
     verb_ = mine.verb;
     const ByteVector encoded = encode(mine);
@@ -222,6 +269,7 @@ class SocketRank : public libmuon::Communicator {
     std::vector<Frame> frames(peers_.size());
     auto heard = Clock::now();
     for (;;) {
+      EBB_TRY(still_on());
       EBB_TRY(look_at_heads(wanted, frames));
       const bool all_here = std::ranges::find(wanted, true) == wanted.end();
       const bool all_gone =
@@ -248,8 +296,9 @@ class SocketRank : public libmuon::Communicator {
       }
       if (is_next(peer, Kind::gone, Kind::gone) && peer.next()->meeting <= meeting_) {
         const ByteVector text = peer.take().body;
-        return end({Code::peer, {reinterpret_cast<const char*>(text.data()), text.size()}},
-                   meeting_);
+        const Error why{Code::peer, {reinterpret_cast<const char*>(text.data()), text.size()}};
+        // A peer's duplicate may be gone alone; where its world is over, the first says so too.
+        return number_ == 0 ? end(why, meeting_) : leave(why, meeting_);
       }
       if (wanted[rank] && peer.ended)
         return end({Code::peer, compose("rank {} is gone: its process ended", rank)}, meeting_);
@@ -282,8 +331,21 @@ class SocketRank : public libmuon::Communicator {
     return came;
   }
 
-  // This rank takes part in nothing from `meeting` on, and tells why.
+  // Whether nobody ended the world in another communicator of this process.
+  Result<> still_on() {
+    if (const auto over = family_->over()) return leave(*over, meeting_);
+    return {};
+  }
+
+  // The world is over, for all communicators.
   Error end(Error why, std::uint64_t meeting) {
+    const Error told = leave(std::move(why), meeting);
+    family_->end(told);
+    return told;
+  }
+
+  // This rank takes part in nothing from `meeting` on, and tells why.
+  Error leave(Error why, std::uint64_t meeting) {
     over_ = std::move(why);
     for (Peer& peer : peers_) {
       if (peer.socket < 0) continue;
@@ -296,20 +358,39 @@ class SocketRank : public libmuon::Communicator {
 
   const Rank rank_;
   const std::chrono::milliseconds limit_;
+  const std::shared_ptr<Family> family_;
+  const std::size_t number_;  // 0: the first, of which the others are duplicates
   std::vector<Peer> peers_;
   std::uint64_t meeting_ = 0;
   Verb verb_ = Verb::agree;  // of this meeting
   std::optional<Error> over_;
 };
 
-[[noreturn]] void be_rank(Rank rank, std::vector<std::vector<int>>& mesh,
-                          std::chrono::milliseconds limit,
+// By rank, communicator and peer.
+using Sockets = std::vector<std::vector<std::vector<int>>>;
+
+Sockets connect_all(std::uint32_t world) {
+  constexpr std::size_t kCommunicators = 6;
+  Sockets sockets(world, std::vector(kCommunicators, std::vector<int>(world, -1)));
+  for (std::size_t number = 0; number < kCommunicators; ++number)
+    for (std::uint32_t a = 0; a < world; ++a)
+      for (std::uint32_t b = a + 1; b < world; ++b) {
+        std::array<int, 2> pair{};
+        EBB_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) == 0);
+        sockets[a][number][b] = pair[0];
+        sockets[b][number][a] = pair[1];
+      }
+  return sockets;
+}
+
+[[noreturn]] void be_rank(Rank rank, Sockets& sockets, std::chrono::milliseconds limit,
                           const std::function<int(std::unique_ptr<libmuon::Communicator>)>& body) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (std::uint32_t other = 0; other < mesh.size(); ++other)
-    for (const int socket : mesh[other])
-      if (other != index_of(rank) && socket >= 0) ::close(socket);
-  const int answer = body(std::make_unique<SocketRank>(rank, mesh[index_of(rank)], limit));
+  auto family = std::make_shared<Family>(std::move(sockets[index_of(rank)]));
+  sockets[index_of(rank)].clear();
+  for (const auto& other : sockets)
+    static_cast<void>(Family(other));  // closes what is another rank's
+  const int answer = body(std::make_unique<SocketRank>(rank, std::move(family), limit));
   std::fflush(nullptr);
   ::_exit(answer);
 }
@@ -319,25 +400,16 @@ class SocketRank : public libmuon::Communicator {
 std::vector<int> run_processes(
     std::uint32_t world, std::chrono::milliseconds limit,
     const std::function<int(std::unique_ptr<libmuon::Communicator>)>& body) {
-  std::vector mesh(world, std::vector<int>(world, -1));
-  for (std::uint32_t a = 0; a < world; ++a)
-    for (std::uint32_t b = a + 1; b < world; ++b) {
-      std::array<int, 2> pair{};
-      EBB_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) == 0);
-      mesh[a][b] = pair[0];
-      mesh[b][a] = pair[1];
-    }
+  Sockets sockets = connect_all(world);
   std::fflush(nullptr);
   std::vector<pid_t> children;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     const pid_t child = ::fork();
     EBB_CHECK(child >= 0);
-    if (child == 0) be_rank(Rank{rank}, mesh, limit, body);
+    if (child == 0) be_rank(Rank{rank}, sockets, limit, body);
     children.push_back(child);
   }
-  for (const auto& sockets : mesh)
-    for (const int socket : sockets)
-      if (socket >= 0) ::close(socket);
+  for (const auto& each : sockets) static_cast<void>(Family(each));  // closes them
   std::vector<int> answers;
   for (const pid_t child : children) {
     int status = 0;

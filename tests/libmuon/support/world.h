@@ -20,10 +20,13 @@ float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c);
 // Initial weights of all engine tests.
 void noisy_weights(std::uint32_t param, FlatRange range, std::span<float> into);
 
-// A communicator that does what the one below it does; tests change a verb of it.
+// A communicator that does what the one below it does; tests change a verb of it. Its duplicates
+// are those of the one below: a test that changes them too has to say so.
 class RanksBelow : public libmuon::Communicator {
  public:
   explicit RanksBelow(libmuon::Communicator& below) : below_(below) {}
+  explicit RanksBelow(std::unique_ptr<libmuon::Communicator> below)
+      : owned_(std::move(below)), below_(*owned_) {}
   Rank rank() const override { return below_.rank(); }
   std::uint32_t world() const override { return below_.world(); }
   std::chrono::milliseconds limit() const override { return below_.limit(); }
@@ -33,9 +36,11 @@ class RanksBelow : public libmuon::Communicator {
                     std::span<const libmuon::ReceiveBuffer> receives) override {
     return below_.exchange(sends, receives);
   }
+  Result<std::unique_ptr<libmuon::Communicator>> duplicate() override { return below_.duplicate(); }
   void abort() override { below_.abort(); }
 
  private:
+  std::unique_ptr<libmuon::Communicator> owned_;
   libmuon::Communicator& below_;
 };
 

@@ -1,0 +1,224 @@
+#include "ebb/libmuon/step/flow.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ebb/libswap/sys/thread.h"
+
+namespace ebb::libmuon {
+namespace {
+
+// What a rank says of a chunk; the smallest counts.
+constexpr std::int64_t kSweeping = 0, kFailed = 1, kSwept = 2;
+
+double seconds(Flow::Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Flow>> Flow::start(Communicator& ranks) {
+  std::unique_ptr<Flow> flow(new Flow(ranks));
+  flow->ended_.why = Error{Code::state, "no weights were handed out yet", "call install_weights()"};
+  EBB_TRY_ASSIGN(flow->meeting_thread_,
+                 libswap::start_thread([self = flow.get()] { self->serve(&Flow::run_meetings); }));
+  EBB_TRY_ASSIGN(flow->sweeping_thread_,
+                 libswap::start_thread([self = flow.get()] { self->serve(&Flow::run_sweep); }));
+  return flow;
+}
+
+Flow::~Flow() {
+  wait();
+  {
+    const libswap::MutexLock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+  }
+  for (std::thread* thread : {&meeting_thread_, &sweeping_thread_})
+    if (thread->joinable()) thread->join();
+}
+
+// Each run once.
+void Flow::serve(void (Flow::*run)()) {
+  for (std::uint64_t seen = 0;; ++seen) {
+    {
+      const libswap::MutexLock lock(mutex_);
+      while (!closing_ && runs_ == seen) changed_.wait(mutex_);
+      if (closing_) return;
+    }
+    (this->*run)();
+  }
+}
+
+void Flow::begin(Work work) {
+  const libswap::MutexLock lock(mutex_);
+  EBB_CHECK(!under_way_);
+  work_ = std::move(work);
+  voted_ = came_ = in_ = swept_ = out_ = 0;
+  ended_ = {};
+  begin_run();
+}
+
+void Flow::go_on() {
+  const libswap::MutexLock lock(mutex_);
+  EBB_CHECK(!under_way_ && ended_.how == Ended::How::stopped);
+  ended_ = {.not_out = std::move(ended_.not_out)};
+  begin_run();
+}
+
+void Flow::begin_run() {
+  under_way_ = sweeping_ = true;
+  ending_ = false;
+  ++runs_;
+  changed_.notify_all();
+}
+
+Flow::Ended Flow::wait() {
+  const libswap::MutexLock lock(mutex_);
+  while (under_way_) changed_.wait(mutex_);
+  return ended_;
+}
+
+Result<> Flow::wait_for_out(std::size_t chunk) {
+  const libswap::MutexLock lock(mutex_);
+  while (out_ <= chunk && under_way_ && !ended_.not_out) changed_.wait(mutex_);
+  if (out_ > chunk) return {};
+  return ended_.not_out ? *ended_.not_out : *ended_.why;
+}
+
+std::size_t Flow::next_to_sweep() const {
+  const libswap::MutexLock lock(mutex_);
+  return swept_;
+}
+
+bool Flow::may_sweep(std::size_t chunk) {
+  const libswap::MutexLock lock(mutex_);
+  if (chunk == work_.chunks) return false;
+  while (in_ <= chunk && !ending_) changed_.wait(mutex_);
+  if (ending_) return false;
+  sweeps_since_ = Clock::now();
+  return true;
+}
+
+void Flow::swept() {
+  const libswap::MutexLock lock(mutex_);
+  rest_sweep();
+  ++swept_;
+  changed_.notify_all();
+}
+
+void Flow::rest_sweep() {
+  if (sweeps_since_) sweeping_s_ += seconds(Clock::now() - *sweeps_since_);
+  sweeps_since_.reset();
+}
+
+double Flow::sweeping_s() const {
+  const libswap::MutexLock lock(mutex_);
+  return sweeping_s_ + (sweeps_since_ ? seconds(Clock::now() - *sweeps_since_) : 0);
+}
+
+void Flow::run_sweep() {
+  Result<> answer = work_.sweep();
+  const libswap::MutexLock lock(mutex_);
+  sweep_answer_ = std::move(answer);
+  rest_sweep();
+  sweeping_ = false;
+  changed_.notify_all();
+}
+
+void Flow::run_meetings() {
+  Ended ended = come_to_rest(meet_for_all_chunks());
+  const libswap::MutexLock lock(mutex_);
+  ended.not_out = std::move(ended_.not_out);
+  ended_ = std::move(ended);
+  under_way_ = false;
+  changed_.notify_all();
+}
+
+// Whether all ranks have swept all chunks.
+Result<bool> Flow::meet_for_all_chunks() {
+  for (; voted_ < work_.chunks; ++voted_) {
+    while (came_ < std::min(voted_ + 2, work_.chunks)) {
+      EBB_TRY(work_.in(came_));
+      ++came_;
+      const libswap::MutexLock lock(mutex_);
+      in_ = came_;
+      changed_.notify_all();
+    }
+    EBB_TRY_ASSIGN(const std::int64_t all, meet(&Flow::vote));
+    if (all == kFailed) return false;
+    hand_out(voted_);
+  }
+  return true;
+}
+
+// Until nobody's answer is 0; the smallest of them.
+Result<std::int64_t> Flow::meet(std::int64_t (Flow::*mine)() const) {
+  const auto slice = ranks_.limit() / 4;
+  for (;;) {
+    std::int64_t answer = 0;
+    {
+      const libswap::MutexLock lock(mutex_);
+      const auto end = Clock::now() + slice;
+      for (;;) {
+        answer = (this->*mine)();
+        if (answer != 0 || (slice.count() != 0 && Clock::now() >= end)) break;
+        if (slice.count() == 0)
+          changed_.wait(mutex_);
+        else
+          changed_.wait_for(mutex_, end - Clock::now());
+      }
+    }
+    EBB_TRY_ASSIGN(const std::int64_t all, ranks_.agree(answer));
+    if (all != 0) return all;
+  }
+}
+
+std::int64_t Flow::vote() const {
+  if (swept_ > voted_) return kSwept;
+  return sweeping_ ? kSweeping : kFailed;
+}
+
+std::int64_t Flow::at_rest() const { return sweeping_ ? 0 : 1; }
+
+// A chunk's weights that could not be handed out do not hold back the others' state.
+void Flow::hand_out(std::size_t chunk) {
+  {
+    const libswap::MutexLock lock(mutex_);
+    if (ended_.not_out) return;
+  }
+  Result<> out = work_.out(chunk);
+  const libswap::MutexLock lock(mutex_);
+  if (out)
+    ++out_;
+  else
+    ended_.not_out = std::move(out).error();
+  changed_.notify_all();
+}
+
+// Of all ranks, where they still meet: whoever is called next finds them all there.
+Flow::Ended Flow::come_to_rest(Result<bool> all) {
+  {
+    const libswap::MutexLock lock(mutex_);
+    ending_ = true;
+    changed_.notify_all();
+  }
+  Result<> met = all ? Result<>() : all.error();
+  if (met && !*all)
+    if (auto rest = meet(&Flow::at_rest); !rest) met = std::move(rest).error();
+  const libswap::MutexLock lock(mutex_);
+  while (sweeping_) changed_.wait(mutex_);
+  Ended ended{.begun = in_ > 0, .at = Clock::now()};
+  if (!met) {
+    ended.how = Ended::How::apart;
+    ended.why = std::move(met).error();
+  } else if (!*all) {
+    ended.how = Ended::How::stopped;
+    ended.why = sweep_answer_ ? Error{Code::peer, "another rank failed while " + work_.doing,
+                                      "its own message says why"}
+                              : sweep_answer_.error();
+  }
+  return ended;
+}
+
+}  // namespace ebb::libmuon

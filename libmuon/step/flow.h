@@ -1,0 +1,103 @@
+// Flow: the chunks of a step on their way through this rank, on two threads beside the caller's:
+//   what all ranks do together   in 0 | in 1 | vote 0, out 0, in 2 | vote 1, out 1, in 3 | ...
+//   this rank's sweep                 | 0 0 0 | 1 1 1 1 1 1 1 1 1 1 | 2 2 2 ...
+// The calls of the first are the same on all ranks, in the same order. A vote takes place when all
+// ranks have swept the chunk, or failed to; until then they meet in every quarter of their limit,
+// so that a disk may be as slow as it likes. A rank whose sweep fails takes part in everything
+// before its vote, so all stop at the same chunk; one that is ahead comes to rest between two
+// chunks. Each keeps its place, and go_on() begins there.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libswap/sys/mutex.h"
+
+namespace ebb::libmuon {
+
+class Flow {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Work {
+    std::size_t chunks = 1;
+    std::function<Result<>(std::size_t chunk)> in, out;  // collective
+    // This rank's own, all chunks: for (c = next_to_sweep(); may_sweep(c); ++c) { ... swept(); }
+    std::function<Result<>()> sweep;
+    std::string doing;  // what the sweep does, for messages
+  };
+  struct Ended {
+    enum class How : std::uint8_t {
+      whole,
+      stopped,  // a sweep failed, on some rank: go_on()
+      apart,    // the ranks cannot meet any more
+    };
+    How how = How::whole;
+    bool begun = false;            // the first chunk's gradients came
+    std::optional<Error> why;      // unless whole: of this rank, else Code::peer
+    std::optional<Error> not_out;  // the first chunk that could not be handed out: none since then
+    Clock::time_point at;
+  };
+
+  // `ranks` is borrowed, and nobody else's.
+  static Result<std::unique_ptr<Flow>> start(Communicator& ranks);
+  ~Flow();  // waits for what is under way
+  Flow(const Flow&) = delete;
+  Flow& operator=(const Flow&) = delete;
+
+  // One thread: begin, wait, go_on. REQUIRES of begin() and go_on(): wait() has returned.
+  void begin(Work work);
+  void go_on();
+  Ended wait();
+
+  // Until the chunk is handed out. Any thread.
+  Result<> wait_for_out(std::size_t chunk);
+
+  // For Work::sweep.
+  std::size_t next_to_sweep() const;
+  // Waits for its gradients. False: come to rest, or there is no such chunk.
+  bool may_sweep(std::size_t chunk);
+  void swept();
+  // Seconds that this rank has swept so far. Any thread.
+  double sweeping_s() const;
+
+ private:
+  explicit Flow(Communicator& ranks) : ranks_(ranks) {}
+  void serve(void (Flow::*run)());
+  void begin_run() EBB_REQUIRES(mutex_);
+  void run_sweep();
+  void run_meetings();
+  Result<bool> meet_for_all_chunks();
+  Result<std::int64_t> meet(std::int64_t (Flow::*mine)() const);
+  std::int64_t vote() const EBB_REQUIRES(mutex_);
+  std::int64_t at_rest() const EBB_REQUIRES(mutex_);
+  void hand_out(std::size_t chunk);
+  Ended come_to_rest(Result<bool> all);
+  void rest_sweep() EBB_REQUIRES(mutex_);
+
+  Communicator& ranks_;
+  Work work_;                         // changes only while nothing is under way
+  std::size_t voted_ = 0, came_ = 0;  // chunks; of the thread that meets
+  mutable libswap::Mutex mutex_;
+  libswap::Condition changed_;
+  std::uint64_t runs_ EBB_GUARDED_BY(mutex_) = 0;  // begun or gone on with
+  bool closing_ EBB_GUARDED_BY(mutex_) = false;
+  bool under_way_ EBB_GUARDED_BY(mutex_) = false;
+  bool ending_ EBB_GUARDED_BY(mutex_) = false;    // the sweep comes to rest
+  bool sweeping_ EBB_GUARDED_BY(mutex_) = false;  // Work::sweep has not returned
+  std::size_t in_ EBB_GUARDED_BY(mutex_) = 0;     // chunks, and so on
+  std::size_t swept_ EBB_GUARDED_BY(mutex_) = 0;
+  std::size_t out_ EBB_GUARDED_BY(mutex_) = 0;
+  Result<> sweep_answer_ EBB_GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> sweeps_since_ EBB_GUARDED_BY(mutex_);
+  double sweeping_s_ EBB_GUARDED_BY(mutex_) = 0;
+  Ended ended_ EBB_GUARDED_BY(mutex_);
+  std::thread meeting_thread_, sweeping_thread_;
+};
+
+}  // namespace ebb::libmuon
