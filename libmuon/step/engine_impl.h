@@ -22,6 +22,7 @@
 #include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/sweep.h"
+#include "ebb/libswap/pager/snapshots.h"
 
 namespace ebb::libmuon {
 
@@ -48,21 +49,6 @@ struct Prepared {
 };
 Result<Prepared> prepare(const EngineConfig& config, Rank rank);
 formats::native::Manifest manifest_template(const EngineConfig& config, const StatePlan& plan);
-
-// A snapshot that is being made durable behind the steps. Its thread is there before the cut, so
-// that a cut never lacks one, and waits for the word.
-struct PendingSnapshot {
-  enum class Word : std::uint8_t { none, go, never };
-  ~PendingSnapshot();
-
-  std::uint64_t generation = 0;
-  std::uint64_t step = 0;
-  formats::native::Manifest manifest;
-  std::atomic<Word> word = Word::none;
-  std::atomic<bool> done = false;  // `result` is final
-  Result<> result;
-  std::thread thread;
-};
 
 // Where gradients and new weights travel: matrices to and from their owners, chunk by chunk, and
 // AdamW ranges to and from their shards, whole.
@@ -138,10 +124,7 @@ struct Engine::Impl {
 
   // snapshot.cpp
   formats::native::Manifest manifest() const;
-  void make_durable(PendingSnapshot& snapshot);
   Result<bool> begin_snapshot();
-  enum class SettleMode : std::uint8_t { poll, wait };
-  Result<> settle_snapshot(SettleMode mode);
   Result<std::uint64_t> wait_for_snapshot();
 
   EngineConfig config;
@@ -169,15 +152,14 @@ struct Engine::Impl {
   // What the trainer's buffers hold lies nowhere else.
   std::optional<Staging> staged_gradients, staged_weights;
   std::vector<formats::native::Blob> blobs;
-  std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
-  std::optional<Error> stopped;       // a step was cut on some rank by an I/O error
-  std::optional<Error> weights_owed;  // a step's weights were not handed out to all
-  StepResult running;                 // of the step under way
-  std::size_t chunk = 0;              // of it
-  bool gradients_here = false;        // the chunk's
-  std::unique_ptr<PendingSnapshot> pending;
-  std::optional<Error> abandoned;  // the last snapshot that was settled
-  std::uint64_t committed_step = 0;
+  std::optional<Error> broken;                  // ranks could not agree whether to go on: reopen
+  std::optional<Error> stopped;                 // a step was cut on some rank by an I/O error
+  std::optional<Error> weights_owed;            // a step's weights were not handed out to all
+  StepResult running;                           // of the step under way
+  std::size_t chunk = 0;                        // of it
+  bool gradients_here = false;                  // the chunk's
+  std::optional<libswap::Snapshots> snapshots;  // of the sweep's cache
+  std::uint64_t resumed_step = 0;
   EngineStats stats;  // without those of the present sweep's cache
 };
 

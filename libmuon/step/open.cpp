@@ -164,7 +164,7 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   const auto parent = current ? current->uuid : formats::native::Uuid{};
   const Beginning from{initial, checkpoint, scattered.get()};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
-    pending.reset();
+    snapshots.reset();
     sweep.reset();
     store.reset();
     static_cast<void>(
@@ -217,6 +217,10 @@ Result<> Engine::Impl::open_sweep() {
   EBB_TRY_ASSIGN(
       sweep, Sweep::open({config.model, parts.plan, parts.chunks, io, *store, pool, config.trace},
                          parts.split, ports));
+  const auto meet = [this](std::string_view doing, const std::function<Result<>()>& work) {
+    return together(ranks, doing, work);
+  };
+  snapshots.emplace(sweep->cache(), *store, ranks, meet, config.trace);
   return {};
 }
 
@@ -251,7 +255,7 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
     note("it was written with other kernels: " + manifest.fingerprint);
   EBB_TRY(open_sweep());
   EBB_TRY(sweep->cache().load_residents());
-  step = committed_step = manifest.step;
+  step = resumed_step = manifest.step;
   set_steps(manifest.param_steps);
   blobs = manifest.blobs;
   return {};

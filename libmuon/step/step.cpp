@@ -127,7 +127,7 @@ Result<StepResult> Engine::step(const StepArgs& args) {
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(self.agree_all(self.check_ready(args), "checking its step"));
   EBB_TRY(libswap::same_everywhere(self.ranks, settings_of(args, self.config.model)));
-  EBB_TRY(self.settle_snapshot(Impl::SettleMode::poll));
+  EBB_TRY(self.snapshots->settle(libswap::Snapshots::Mode::poll));
   EBB_TRY_ASSIGN(self.running, self.check_step(args));
   if (self.running.skipped) {
     self.gradient_given.assign(self.gradient_given.size(), false);

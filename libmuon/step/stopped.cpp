@@ -22,7 +22,7 @@ Result<StepResult> Engine::Impl::go_on() {
     can = Error{Code::state, "no step is stopped: there is nothing to continue",
                 "step() makes the next one"};
   EBB_TRY(agree_all(can, "continuing its step"));
-  EBB_TRY(settle_snapshot(SettleMode::wait));
+  EBB_TRY(snapshots->settle(libswap::Snapshots::Mode::wait));
   sweep->go_on();
   return finish_step();
 }
@@ -34,7 +34,7 @@ Result<> Engine::Impl::go_back() {
   else if (const auto current = directory.current(); !current)
     can = Error{Code::state, directory.path().string() + " holds no committed generation"};
   EBB_TRY(agree_all(can, "going back"));
-  EBB_TRY(settle_snapshot(SettleMode::wait));
+  EBB_TRY(snapshots->settle(libswap::Snapshots::Mode::wait));
   // An export reads through the store that would be opened a second time.
   EBB_TRY(agree_all(store.use_count() == 1
                         ? Result<>()
@@ -42,6 +42,7 @@ Result<> Engine::Impl::go_back() {
                                 "finish the export, then go back"},
                     "going back"));
   stats = all_stats();
+  snapshots.reset();
   sweep.reset();
   store.reset();
   notes.clear();
@@ -49,14 +50,14 @@ Result<> Engine::Impl::go_back() {
   EBB_CHECK(resumed);  // it was this engine that wrote it
   stopped.reset();
   weights_owed.reset();
-  abandoned.reset();
   gradient_given.assign(gradient_given.size(), false);
   return {};
 }
 
 EngineStats Engine::Impl::all_stats() const {
   EngineStats all = stats;
-  if (sweep == nullptr) return all;
+  if (!snapshots) return all;
+  all.snapshots_put_off += snapshots->put_off();
   const libswap::PagerStats pager = sweep->cache().stats();
   all.read_bytes += pager.read_bytes;
   all.written_bytes += pager.written_bytes;
