@@ -294,9 +294,12 @@ const ByteVector* Engine::blob(std::string_view key) const {
 std::uint64_t Engine::committed_generation() const {
   return impl_->store ? impl_->store->committed_generation() : 0;
 }
-std::uint64_t Engine::committed_step() const { return impl_->committed_step; }
+std::uint64_t Engine::committed_step() const {
+  const auto committed = impl_->snapshots ? impl_->snapshots->committed_step() : std::nullopt;
+  return committed.value_or(impl_->resumed_step);
+}
 const Error* Engine::snapshot_error() const {
-  return impl_->abandoned ? &*impl_->abandoned : nullptr;
+  return impl_->snapshots ? impl_->snapshots->error() : nullptr;
 }
 Result<PinnedCheckpoint> Engine::open_export() const {
   EBB_TRY(impl_->not_stopped());

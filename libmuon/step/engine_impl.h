@@ -29,6 +29,7 @@
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
+#include "ebb/libswap/pager/snapshots.h"
 
 namespace ebb::libmuon {
 
@@ -54,21 +55,6 @@ struct Prepared {
 };
 Result<Prepared> prepare(const EngineConfig& config, Rank rank);
 formats::native::Manifest manifest_template(const EngineConfig& config, const StatePlan& plan);
-
-// A snapshot that is being made durable behind the steps. Its thread is there before the cut, so
-// that a cut never lacks one, and waits for the word.
-struct PendingSnapshot {
-  enum class Word : std::uint8_t { none, go, never };
-  ~PendingSnapshot();
-
-  std::uint64_t generation = 0;
-  std::uint64_t step = 0;
-  formats::native::Manifest manifest;
-  std::atomic<Word> word = Word::none;
-  std::atomic<bool> done = false;  // `result` is final
-  Result<> result;
-  std::thread thread;
-};
 
 // Where gradients and new weights travel: matrices to and from their owners, chunk by chunk, and
 // AdamW ranges to and from their shards, whole.
@@ -149,11 +135,11 @@ struct Engine::Impl {
   EngineStats all_stats() const;
 
   // snapshot.cpp
+  void watch_snapshots();
+  // [C] A new store's first generation makes it its directory's.
+  Result<> settle_snapshot(libswap::Snapshots::Mode mode);
   formats::native::Manifest manifest() const;
-  void make_durable(PendingSnapshot& snapshot);
   Result<bool> begin_snapshot();
-  enum class SettleMode : std::uint8_t { poll, wait };
-  Result<> settle_snapshot(SettleMode mode);
   Result<std::uint64_t> wait_for_snapshot();
 
   EngineConfig config;
@@ -191,10 +177,9 @@ struct Engine::Impl {
   const char* step_name = "step";                  // in the trace
   std::optional<Result<StepResult>> step_outcome;  // of the last step that ended
   std::size_t swept_chunk = 0;                     // of the sweeping thread
-  std::unique_ptr<PendingSnapshot> pending;
-  bool adopt_due = false;          // the store's first generation makes it its directory's
-  std::optional<Error> abandoned;  // the last snapshot that was settled
-  std::uint64_t committed_step = 0;
+  std::optional<libswap::Snapshots> snapshots;     // of the sweep's cache and the present store
+  bool adopt_due = false;  // the store's first generation makes it its directory's
+  std::uint64_t resumed_step = 0;
   EngineStats stats;   // without those of the present sweep's cache
   EngineStats beside;  // what the flow's threads have added since: theirs while it is under way
   std::unique_ptr<Communicator> flow_ranks;

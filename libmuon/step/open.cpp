@@ -69,7 +69,7 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   EBB_TRY_ASSIGN(const auto fresh, directory->fresh(ranks));
   const auto parent = current ? current->uuid : formats::native::Uuid{};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
-    pending.reset();
+    snapshots.reset();
     sweep.reset();
     store.reset();
     static_cast<void>(
@@ -120,12 +120,14 @@ Result<> Engine::Impl::open_sweep() {
   if (config.trace != nullptr)
     config.trace->name_tiles(parts.plan.rank(), tile_names(config.model, parts.plan));
   const Sweep::Ports ports{
-      .gradient = [this](const Transit& part) { return buffer_of(own_gradient(part, swept_chunk)); },
+      .gradient =
+          [this](const Transit& part) { return buffer_of(own_gradient(part, swept_chunk)); },
       .weight = [this](const Transit& part) { return buffer_of(own_weight(part, swept_chunk)); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
   const Sweep::Parts with{config.model, parts.plan, parts.chunks, pool, *kernels, config.trace};
   EBB_TRY_ASSIGN(sweep, Sweep::open(with, io, *store, parts.homes, parts.memory.workspace, ports));
+  watch_snapshots();
   return {};
 }
 
@@ -160,7 +162,7 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
     note("it was written with other kernels: " + manifest.fingerprint);
   EBB_TRY(open_sweep());
   EBB_TRY(sweep->cache().load_residents());
-  step = committed_step = manifest.step;
+  step = resumed_step = manifest.step;
   set_steps(manifest.param_steps);
   blobs = manifest.blobs;
   return {};

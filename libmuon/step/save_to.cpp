@@ -30,6 +30,9 @@ Result<> Engine::Impl::move_to(libswap::SwapDirectory& other) {
   }
   sweep->cache().move_to(**made);
   store = *std::move(made);
+  stats.snapshots_put_off += snapshots->put_off();
+  watch_snapshots();
+  resumed_step = 0;
   store_path = fresh.path;
   directory = &other;
   adopt_due = true;
@@ -40,7 +43,7 @@ Result<> Engine::save_to(libswap::SwapDirectory& other) {
   Impl& self = *impl_;
   self.end_step();
   EBB_TRY(self.agree_all(self.can_save_to(other), "looking for another disk"));
-  EBB_TRY(self.settle_snapshot(Impl::SettleMode::wait));
+  EBB_TRY(self.settle_snapshot(libswap::Snapshots::Mode::wait));
   EBB_TRY(self.move_to(other));
   if (self.stopped) return {};
   EBB_TRY_ASSIGN(const bool begun, self.begin_snapshot());

@@ -127,7 +127,7 @@ Result<StepResult> Engine::begin_step(const StepArgs& args) {
   self.step_name = "step";
   EBB_TRY(self.agree_all(self.check_ready(args), "checking its step"));
   EBB_TRY(libswap::same_everywhere(self.ranks, settings_of(args, self.config.model)));
-  EBB_TRY(self.settle_snapshot(Impl::SettleMode::poll));
+  EBB_TRY(self.settle_snapshot(libswap::Snapshots::Mode::poll));
   EBB_TRY_ASSIGN(self.running, self.check_step(args));
   if (!self.running.skipped) {
     self.begin_update(static_cast<float>(args.inv_scale * self.running.clip));

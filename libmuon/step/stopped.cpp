@@ -20,7 +20,7 @@ Result<StepResult> Engine::Impl::go_on() {
     can = Error{Code::state, "no step is stopped: there is nothing to continue",
                 "step() makes the next one"};
   EBB_TRY(agree_all(can, "continuing its step"));
-  EBB_TRY(settle_snapshot(SettleMode::wait));
+  EBB_TRY(settle_snapshot(libswap::Snapshots::Mode::wait));
   step_began = Flow::Clock::now();
   step_name = "step, continued";
   stopped.reset();
@@ -39,7 +39,7 @@ Result<> Engine::Impl::go_back() {
   else if (const auto current = directory->current(); !current)
     can = Error{Code::state, directory->path().string() + " holds no committed generation"};
   EBB_TRY(agree_all(can, "going back"));
-  EBB_TRY(settle_snapshot(SettleMode::wait));
+  EBB_TRY(settle_snapshot(libswap::Snapshots::Mode::wait));
   // An export reads through the store that would be opened a second time.
   EBB_TRY(agree_all(store.use_count() == 1
                         ? Result<>()
@@ -47,6 +47,7 @@ Result<> Engine::Impl::go_back() {
                                 "finish the export, then go back"},
                     "going back"));
   stats = all_stats();
+  snapshots.reset();
   sweep.reset();
   store.reset();
   notes.clear();
@@ -54,7 +55,6 @@ Result<> Engine::Impl::go_back() {
   EBB_CHECK(resumed);  // it was this engine that wrote it
   stopped.reset();
   weights_owed.reset();
-  abandoned.reset();
   gradient_given.assign(gradient_given.size(), false);
   return {};
 }
@@ -62,7 +62,8 @@ Result<> Engine::Impl::go_back() {
 EngineStats Engine::Impl::all_stats() const {
   EngineStats all = stats;
   all.pool = pool.stats();
-  if (sweep == nullptr) return all;
+  if (!snapshots) return all;
+  all.snapshots_put_off += snapshots->put_off();
   const libswap::PagerStats pager = sweep->cache().stats();
   all.read_bytes += pager.read_bytes;
   all.written_bytes += pager.written_bytes;

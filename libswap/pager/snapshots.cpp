@@ -21,6 +21,7 @@ struct Snapshots::Pending {
   }
 
   std::uint64_t generation = 0;
+  std::uint64_t step = 0;
   MakeManifest manifest;
   std::atomic<Word> word = Word::none;
   std::atomic<bool> done = false;  // `result` is final
@@ -28,8 +29,8 @@ struct Snapshots::Pending {
   std::thread thread;
 };
 
-Snapshots::Snapshots(TileCache& cache, Store& store, Ranks& ranks, Trace* trace)
-    : cache_(cache), store_(store), ranks_(ranks), trace_(trace) {}
+Snapshots::Snapshots(TileCache& cache, Store& store, Ranks& ranks, Together together, Trace* trace)
+    : cache_(cache), store_(store), ranks_(ranks), together_(std::move(together)), trace_(trace) {}
 Snapshots::~Snapshots() = default;
 
 void Snapshots::make_durable(Pending& snapshot) {
@@ -45,7 +46,13 @@ void Snapshots::make_durable(Pending& snapshot) {
 
 Result<> Snapshots::settle(Mode mode) {
   if (!pending_) return {};
-  if (mode == Mode::wait) pending_->thread.join();
+  const TraceSpan span(trace_, ranks_.rank(), Lane::commit, "agree");
+  EBB_TRY_ASSIGN(const std::int64_t room, ranks_.agree(store_.room_to_sweep() ? 1 : 0));
+  if (mode == Mode::wait || room == 0)
+    EBB_TRY(together_("writing a snapshot", [this]() -> Result<> {
+      pending_->thread.join();
+      return {};
+    }));
   EBB_TRY_ASSIGN(const std::int64_t all_done, ranks_.agree(pending_->done.load() ? 1 : 0));
   if (all_done == 0) return {};
   if (pending_->thread.joinable()) pending_->thread.join();
@@ -53,6 +60,7 @@ Result<> Snapshots::settle(Mode mode) {
   EBB_TRY_ASSIGN(const auto outcome, store_.agree(ranks_, settled->result));
   switch (outcome) {
     case Store::Settled::committed:
+      committed_step_ = settled->step;
       abandoned_.reset();
       break;
     case Store::Settled::put_off:
@@ -78,6 +86,7 @@ Result<> Snapshots::cut(std::uint64_t step, MakeManifest manifest) {
   EBB_TRY(agree_all(ranks_, started, "starting a snapshot"));
   pending_ = std::move(next);
   pending_->manifest = std::move(manifest);
+  pending_->step = step;
   pending_->generation = store_.cut(step);
   cache_.begin_cut();
   pending_->say(Pending::Word::go);
@@ -85,8 +94,7 @@ Result<> Snapshots::cut(std::uint64_t step, MakeManifest manifest) {
 }
 
 Result<bool> Snapshots::begin(std::uint64_t step, MakeManifest manifest) {
-  EBB_TRY(agree_all(ranks_, cache_.settle(), "beginning a snapshot"));
-  EBB_TRY(poll());
+  EBB_TRY(settle(Mode::poll));
   EBB_TRY(agree_all(ranks_, store_.usable(), "beginning a snapshot"));
   const bool room = store_.can_cut().has_value();
   EBB_TRY_ASSIGN(const std::int64_t all_can, ranks_.agree(!pending_ && room ? 1 : 0));
@@ -95,12 +103,8 @@ Result<bool> Snapshots::begin(std::uint64_t step, MakeManifest manifest) {
     return false;
   }
   EBB_TRY(cut(step, std::move(manifest)));
-  EBB_TRY_ASSIGN(const std::int64_t all_have_room, ranks_.agree(store_.room_to_sweep() ? 1 : 0));
-  if (all_have_room == 0) EBB_TRY(settle(Mode::wait));
   return true;
 }
-
-Result<> Snapshots::poll() { return settle(Mode::poll); }
 
 Result<std::uint64_t> Snapshots::wait() {
   EBB_TRY(settle(Mode::wait));

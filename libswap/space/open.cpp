@@ -152,7 +152,10 @@ Result<> SwapSpace::Impl::make_room() {
   const Homes homes{std::vector<Tier>(buffers.tiles(), Tier::nvme), frames};
   EBB_TRY_ASSIGN(cache, TileCache::open(io, *store, *pool, homes, nullptr, config.trace));
   residency.emplace(buffers, *cache, *pool, config.tile_bytes, frames);
-  snapshots.emplace(*cache, *store, ranks, config.trace);
+  const auto together = [this](std::string_view doing, const std::function<Result<>()>& work) {
+    return agree_all(ranks, work(), doing);
+  };
+  snapshots.emplace(*cache, *store, ranks, together, config.trace);
   return {};
 }
 
@@ -186,7 +189,7 @@ Result<> SwapSpace::Impl::fill(const InitialContent& content) {
     residency->filled(i, step);
     residency->advance();
   }
-  return {};
+  return cache->settle();
 }
 
 }  // namespace ebb::libswap

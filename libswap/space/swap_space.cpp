@@ -174,7 +174,8 @@ void SwapSpace::go_on() {
 
 Result<bool> SwapSpace::snapshot(std::uint64_t step) {
   Impl& self = *impl_;
-  EBB_TRY(agree_all(self.ranks, self.usable(), "beginning a snapshot"));
+  EBB_TRY(agree_all(self.ranks, self.open ? self.cache->settle() : self.usable(),
+                    "beginning a snapshot"));
   EBB_TRY(same_everywhere(
       self.ranks, std::vector<Setting>{{"the step of the snapshot", std::to_string(step)}}));
   EBB_TRY_ASSIGN(const std::int64_t unchanged, self.ranks.agree(self.changed ? 0 : 1));
@@ -186,16 +187,16 @@ Result<bool> SwapSpace::snapshot(std::uint64_t step) {
                  "count every step once"};
   EBB_TRY_ASSIGN(const bool begun,
                  self.snapshots->begin(step, [&self] { return self.buffers.manifest(); }));
-  if (begun) {
-    self.step = step;
-    self.changed = false;
-  }
-  return begun;
+  if (!begun) return false;
+  self.step = step;
+  self.changed = false;
+  EBB_TRY(self.snapshots->settle(Snapshots::Mode::poll));  // two slots: waits for the commit
+  return true;
 }
 
 Result<> SwapSpace::poll_snapshot() {
   if (!impl_->open) return impl_->usable();
-  return impl_->snapshots->poll();
+  return impl_->snapshots->settle(Snapshots::Mode::poll);
 }
 
 Result<std::uint64_t> SwapSpace::wait_snapshot() {
