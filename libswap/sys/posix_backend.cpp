@@ -172,8 +172,8 @@ Result<FileInfo> PosixBackend::info(FileId file) {
   struct stat status{};
   if (::fstat(open->descriptor.get(), &status) != 0)
     return errno_error(errno, "cannot ask for the size of " + open->path);
-  return FileInfo{static_cast<std::uint64_t>(status.st_size), open->direct, open->alignment,
-                  in_memory(open->descriptor.get()), status.st_nlink > 0, status.st_dev};
+  return FileInfo{static_cast<std::uint64_t>(status.st_size), open->direct,        open->alignment,
+                  in_memory(open->descriptor.get()),          status.st_nlink > 0, status.st_dev};
 }
 
 std::string PosixBackend::path_of(FileId file) const {

@@ -198,8 +198,8 @@ TEST(EngineFaults, DirectoriesOnOneFileSystemAreAskedForRoomTogether) {
   expect_well(open_on(needed * 13 / 10));
   for (const auto& refused : open_on(needed * 9 / 10)) {
     expect_error(refused, Code::no_space, "a disk that is too small");
-    EXPECT_NE(refused.error().message.find(compose(
-                  "needs {} bytes here and in 1 more on this file system", needed)),
+    EXPECT_NE(refused.error().message.find(
+                  compose("needs {} bytes here and in 1 more on this file system", needed)),
               std::string::npos)
         << refused.error().message;
   }
