@@ -140,14 +140,15 @@ Result<> RankTrainer::one_step() {
   const Clock::time_point begin = Clock::now();
   const ExactLoss my_loss = compute_gradients(step);
   EBB_TRY_ASSIGN(const std::span<const float> mean, mean_.reduce(gradients_));
-  EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));
   times.gradients_s = seconds_since(begin);
 
   const Clock::time_point reduced = Clock::now();
   EBB_TRY(hand_in(mean));
   EBB_TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(step)));
   EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(step)));
-  EBB_TRY_ASSIGN(const libmuon::StepResult result, engine_->step({}));
+  EBB_TRY_ASSIGN(const libmuon::StepResult result, engine_->begin_step({}));
+  EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));  // beside the update
+  EBB_TRY(engine_->wait_step());
   if (result.skipped)
     return Error{Code::state, compose("step {}: the gradient is not finite", step),
                  "the state is as it was; lower the learning rates in setup.h"};

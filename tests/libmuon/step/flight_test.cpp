@@ -1,7 +1,9 @@
 // Steps in flight: what a trainer may do meanwhile, what ends them, and when weights are there.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "ebb/libmuon/plan/chunks.h"
@@ -14,14 +16,18 @@ using libmuon::Communicator;
 using libswap::FaultOn;
 using libswap::FaultPlan;
 
-// Closed, it holds back what an engine's own communicator exchanges.
+// Closed, it holds back what an engine's own communicator exchanges; open, it may slow it down.
 class Gate {
  public:
+  std::chrono::milliseconds delay{0};
   void set(bool open) {
     open_ = open;
     open_.notify_all();
   }
-  void pass() const { open_.wait(false); }
+  void pass() const {
+    open_.wait(false);
+    std::this_thread::sleep_for(delay);
+  }
 
  private:
   std::atomic<bool> open_ = true;
@@ -178,6 +184,24 @@ TEST(StepInFlight, AStopIsToldToWhoeverWaitsAndTheStepGoesOn) {
     }
     return {};
   }));
+}
+
+// A network so slow that chunks wait for it, and are swept while it brings the next ones.
+TEST(StepInFlight, ExchangesBesideTheSweepAndCountsWhatNoSweepHid) {
+  in_flight([](RankEngine& rank, Communicator&, Gate& gate) -> Result<> {
+    gate.delay = std::chrono::milliseconds(3);
+    gate.set(true);
+    EBB_TRY(rank.engine().wait_step());
+    const libmuon::EngineStats before = rank.engine().stats();
+    EBB_TRY(step_to(rank, 2));
+    const libmuon::EngineStats after = rank.engine().stats();
+    const double all = after.exchange_s - before.exchange_s;
+    const double exposed = after.exposed_exchange_s - before.exposed_exchange_s;
+    EXPECT_GT(exposed, 0);
+    EXPECT_LT(exposed, all);
+    EXPECT_LE(all, after.step_s - before.step_s);
+    return {};
+  });
 }
 
 TEST(StepInFlight, ASkippedStepIsOverAtOnce) {
