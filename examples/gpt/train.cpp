@@ -164,7 +164,6 @@ Result<> RankTrainer::one_step() {
   const Clock::time_point begin = Clock::now();
   const ExactLoss my_loss = compute_gradients();
   EBB_TRY_ASSIGN(const std::span<const float> mean, mean_.reduce(gradients_));
-  EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));
   times.gradients_s = seconds_since(begin);
 
   const Clock::time_point reduced = Clock::now();
@@ -172,7 +171,9 @@ Result<> RankTrainer::one_step() {
   EBB_TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(step)));
   EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(step)));
   EBB_TRY_ASSIGN(const libmuon::StepResult result,
-                 engine_->step({.inv_scale = 1 / state_.loss_scale.value()}));
+                 engine_->begin_step({.inv_scale = 1 / state_.loss_scale.value()}));
+  EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));  // beside the update
+  EBB_TRY(engine_->wait_step());
   state_.next_sequence += kBatch;
   if (result.skipped) return skip(step);
   state_.loss_scale.went_well();

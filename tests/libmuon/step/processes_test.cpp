@@ -432,5 +432,45 @@ TEST(Processes, ARankWhoseStoreTakesManyTimesTheLimitIsNotDead) {
   EXPECT_EQ(answers, (std::vector<int>{0, 0}));
 }
 
+// One disk takes several times the limit for a tile, in a step and where weights are read.
+TEST(Processes, ADiskThatTakesManyTimesTheLimitIsNoDeadRank) {
+  constexpr std::chrono::milliseconds kShort(400);
+  const TempDir base;
+  const auto body = [&](Communicator& ranks) -> Result<> {
+    const auto faults = std::make_shared<libswap::FaultPlan>();
+    EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
+    EBB_TRY_ASSIGN(const auto io,
+                   libswap::IoQueue::start(
+                       libswap::make_fault_backend(std::move(chosen.backend), faults), {}));
+    EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(*io, base.path() / "swap", ranks));
+    auto config = config_of(setup_of(2), nuisance_model());
+    config.chunk_bytes = 20000;
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(*io, *swap, ranks, config));
+    const auto slow = [&](libswap::FaultOn on) {
+      faults->clear();
+      faults->add({.on = on,
+                   .at = 3,
+                   .kind = libswap::FaultKind::late,
+                   .path_part = "rank-00001",
+                   .delay = 3 * kShort});
+    };
+    for (const auto on : {libswap::FaultOn::read, libswap::FaultOn::write}) {
+      slow(on);
+      EBB_TRY(rank.hand_in(rank.engine().step_count() + 1));
+      EBB_TRY(rank.step());
+    }
+    slow(libswap::FaultOn::read);
+    return rank.engine().install_weights();
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  const auto answers = run_processes(2, kShort, [&](std::unique_ptr<Communicator> ranks) {
+    const auto done = body(*ranks);
+    EXPECT_TRUE(done) << done.error().message;
+    return done ? 0 : 1;
+  });
+  EXPECT_EQ(answers, (std::vector<int>{0, 0}));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 9 * kShort) << "no disk was slow";
+}
+
 }  // namespace
 }  // namespace ebb::test
