@@ -97,7 +97,8 @@ Result<> PagedStep::open() {
   budget.resident = static_cast<std::uint64_t>(config_.resident * static_cast<double>(tiles));
   budget.frames = std::clamp<std::uint64_t>(config_.frame_bytes / config_.tile_bytes, 1, tiles);
   paged_bytes_ = (tiles - budget.resident) * config_.tile_bytes;
-  EBB_TRY_ASSIGN(cache_, TileCache::open(*io_, *store_, *pool_, budget, order, nullptr));
+  EBB_TRY_ASSIGN(cache_, TileCache::open(*io_, *store_, *pool_,
+                                         libswap::Homes::spread(budget, order), nullptr, nullptr));
   set_checksums(config_.checksums);
   const std::uint64_t written = io_->stats().written_bytes;
   EBB_TRY(visit(TileCache::Use::create, Work::none));
@@ -114,13 +115,14 @@ Result<> PagedStep::visit(TileCache::Use use, Work work) {
   while (!stream.ended()) {
     EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
     if (use == TileCache::Use::create) {
-      auto* const param = reinterpret_cast<float*>(lease.bytes.data());
-      const std::uint64_t elems = lease.bytes.size() / sizeof(float) / 2;
+      float* const param = lease.buffer.as(DType::f32).floats().data();
+      const std::uint64_t elems = lease.buffer.size() / sizeof(float) / 2;
       std::fill_n(param, elems, kFirstParam);
       std::fill_n(param + elems, elems, kFirstMomentum);
     }
-    stream.give_back(lease, work == Work::update ? pool_->begin(in_parts(lease.bytes, update))
-                                                 : libswap::Event());
+    stream.give_back(lease, work == Work::update
+                                ? pool_->begin(in_parts(lease.buffer.bytes(), update))
+                                : libswap::Event());
   }
   return cache_->settle();
 }
@@ -168,8 +170,7 @@ Result<> PagedStep::compare() {
   stream.begin(step_);
   while (!stream.ended()) {
     EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-    const std::span<const float> found{reinterpret_cast<const float*>(lease.bytes.data()),
-                                       lease.bytes.size() / sizeof(float)};
+    const std::span<const float> found = lease.buffer.as(DType::f32).floats();
     const std::size_t half = found.size() / 2;
     const bool same =
         std::ranges::all_of(found.first(half), [&](float value) { return value == param; }) &&
