@@ -165,7 +165,7 @@ StepFigures Trace::step_figures() const {
 std::string Trace::to_chrome_json() const {
   const StepFigures figures = step_figures();
   const MutexLock lock(mutex_);
-  return chrome_json({by_begin(), added_ - ring_.size(), start_, tiles_, figures});
+  return chrome_json({by_begin(), added_ - ring_.size(), tiles_, figures});
 }
 
 }  // namespace ebb::libswap

@@ -1,7 +1,8 @@
 // Trace: what happened when, as spans in a ring that becomes Chrome trace JSON (loads in Perfetto):
 // when it is full, the oldest give way to the newest. One process per rank, lanes for each kind of
-// work, each of one thread or of transfers one after another. Cheap enough to stay on: a span is 64
-// bytes, and costs a lock and a copy.
+// work, each of one thread or of transfers one after another. Times are the machine's steady clock:
+// the traces of several processes fit together. Cheap enough to stay on: a span is 64 bytes, and
+// costs a lock and a copy.
 //
 // Every call from any thread.
 #pragma once
@@ -90,7 +91,6 @@ class Trace {
   std::vector<Span> by_begin() const EBB_REQUIRES(mutex_);
 
   const std::size_t most_spans_;
-  const Clock::time_point start_ = Clock::now();
   mutable Mutex mutex_;
   std::vector<Span> ring_ EBB_GUARDED_BY(mutex_);
   std::uint64_t added_ EBB_GUARDED_BY(mutex_) = 0;

@@ -130,7 +130,7 @@ class Writer {
   }
 
  private:
-  std::string time(Clock::time_point at) const { return microseconds(at - content_.start); }
+  static std::string time(Clock::time_point at) { return microseconds(at.time_since_epoch()); }
 
   std::string event_of(const Span& span) {
     std::string args;

@@ -12,7 +12,6 @@ namespace ebb::libswap {
 struct TraceContent {
   std::vector<Trace::Span> spans;  // by begin, what encloses another before it
   std::uint64_t dropped = 0;
-  Trace::Clock::time_point start;
   const std::map<Rank, std::vector<std::string>>& tiles;  // what lies in them
   StepFigures figures;
 };

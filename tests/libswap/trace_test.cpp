@@ -17,9 +17,8 @@ using test_support::ChromeEvent;
 
 constexpr Rank kRank{0};
 
-// Behind the beginning of every trace.
 Trace::Clock::time_point at(int milliseconds) {
-  static const auto kStart = Trace::Clock::now() + std::chrono::hours(1);
+  static const auto kStart = Trace::Clock::now();
   return kStart + std::chrono::milliseconds(milliseconds);
 }
 
