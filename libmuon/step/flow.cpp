@@ -17,9 +17,12 @@ double seconds(Flow::Clock::duration duration) {
 
 }  // namespace
 
+Flow::Flow(Communicator& ranks) : ranks_(ranks) {
+  ended_.why = Error{Code::state, "no weights were handed out yet", "call install_weights()"};
+}
+
 Result<std::unique_ptr<Flow>> Flow::start(Communicator& ranks) {
   std::unique_ptr<Flow> flow(new Flow(ranks));
-  flow->ended_.why = Error{Code::state, "no weights were handed out yet", "call install_weights()"};
   EBB_TRY_ASSIGN(flow->meeting_thread_,
                  libswap::start_thread([self = flow.get()] { self->serve(&Flow::run_meetings); }));
   EBB_TRY_ASSIGN(flow->sweeping_thread_,

@@ -67,7 +67,7 @@ class Flow {
   double sweeping_s() const;
 
  private:
-  explicit Flow(Communicator& ranks) : ranks_(ranks) {}
+  explicit Flow(Communicator& ranks);
   void serve(void (Flow::*run)());
   void begin_run() EBB_REQUIRES(mutex_);
   void run_sweep();
