@@ -9,8 +9,6 @@ namespace ebb::libswap {
 namespace {
 
 constexpr std::uint64_t kFewestReadyFrames = 6;
-constexpr std::uint64_t kMostReadyFrames = 16;
-constexpr std::uint64_t kReadyBytesWorthHaving = 64u << 20;
 constexpr std::uint64_t kCopyBytes = 1u << 20;  // of one job
 constexpr std::uint64_t kFar = std::uint64_t{1} << 62;
 
@@ -23,9 +21,8 @@ std::uint32_t extent_of(Frames::Holder holder) { return holder / 2; }
 // Enough for a disk to be busy, and for the largest extent to come while another goes.
 std::uint64_t worth_being_ready(std::uint64_t frames, std::uint64_t tile_bytes,
                                 std::uint64_t largest) {
-  const std::uint64_t most =
-      std::max<std::uint64_t>(kMostReadyFrames, kReadyBytesWorthHaving / tile_bytes);
-  const std::uint64_t some = std::clamp<std::uint64_t>(frames / 3, kFewestReadyFrames, most);
+  const std::uint64_t some = std::clamp<std::uint64_t>(frames / 3, kFewestReadyFrames,
+                                                       TileBudget::frames_worth_having(tile_bytes));
   return std::min(frames, std::max(some, 2 * largest));
 }
 

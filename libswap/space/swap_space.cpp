@@ -92,8 +92,7 @@ std::uint64_t SwapSpace::useful_bytes_ahead() const {
 Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier tier, Access access) {
   EBB_TRY(impl_->usable());
   if (tier != Tier::host)
-    return Error{Code::unsupported, "buffers of a SwapSpace are acquired in the host's memory",
-                 "pass Tier::host and copy"};
+    return Error{Code::unsupported, "buffers are acquired in the host's memory only", "Tier::host"};
   EBB_TRY_ASSIGN(const auto* found, impl_->find(buffer));
   Impl::Leases& leases = impl_->leases[index_of(buffer)];
   if (leases.modifying || (access == Access::modify && leases.reading > 0))

@@ -109,7 +109,8 @@ class SwapSpace {
   std::uint64_t useful_bytes_ahead() const;
   // Its last released content. Waits where that is on the disk: a stall. Any number may read it at
   // once, or one modify it (else Code::state). Code::no_memory, at once, where only leases that the
-  // caller holds are in the way: it names them. Only Tier::host is there yet (Code::unsupported).
+  // caller holds are in the way: it names them. `tier`: where the bytes are wanted; any but the
+  // host's memory is Code::unsupported.
   Result<Lease> acquire(BufferId buffer, Tier tier, Access access);
   // After an error the lease is still held, and its bytes are what they were.
   Result<> release(Lease& lease, Release how);

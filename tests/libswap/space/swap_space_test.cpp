@@ -74,6 +74,8 @@ TEST(SwapSpace, OneModifiesOrManyRead) {
     EXPECT_TRUE(refused(rig.space->release(c, Release::dirty), Code::usage));
   }
   EXPECT_TRUE(refused(rig.space->acquire(BufferId{3}, Tier::host, Access::read), Code::usage));
+  EXPECT_TRUE(
+      refused(rig.space->acquire(BufferId{0}, Tier::device, Access::read), Code::unsupported));
 }
 
 TEST(SwapSpace, ForgetsWhatIsReleasedClean) {
