@@ -26,9 +26,15 @@ class FaultBackend : public IoBackend {
   Result<FileId> open(const fs::path& path, const OpenOptions& options) override {
     const bool creates = options.creation != Creation::open_existing;
     EBB_TRY(creates ? before("open", path, Touches::name) : alive("open", path));
-    return inner_->open(path, options);
+    EBB_TRY_ASSIGN(const FileId file, inner_->open(path, options));
+    plan_->opened(1);
+    return file;
   }
-  Result<> close(FileId file) override { return inner_->close(file); }
+  Result<> close(FileId file) override {
+    EBB_TRY(inner_->close(file));
+    plan_->opened(-1);
+    return {};
+  }
   Result<FileInfo> info(FileId file) override { return inner_->info(file); }
   std::string path_of(FileId file) const override { return inner_->path_of(file); }
   Result<> allocate(FileId file, std::uint64_t bytes) override {
@@ -155,6 +161,10 @@ std::optional<RawOp> FaultBackend::bend(const RawOp& op, const Fault& fault) {
     return std::nullopt;
   }
   if (op.kind == RawOp::Kind::sync_data) return sent;
+  if (fault.kind == FaultKind::stale) {
+    answered_.push_back({op.tag, static_cast<std::int32_t>(op.size)});
+    return std::nullopt;
+  }
   const bool whole = fault.kind == FaultKind::misdirected ||
                      (fault.kind == FaultKind::torn && op.kind == RawOp::Kind::read);
   if (fault.kind == FaultKind::misdirected) {
@@ -207,6 +217,11 @@ void FaultPlan::clear() {
   faults_.clear();
 }
 
+std::uint64_t FaultPlan::operations() const {
+  const MutexLock lock(mutex_);
+  return all_;
+}
+
 std::uint64_t FaultPlan::durable_operations() const {
   const MutexLock lock(mutex_);
   return durable_;
@@ -222,9 +237,27 @@ bool FaultPlan::died() const {
   return died_;
 }
 
+void FaultPlan::die_before(std::uint64_t at, std::function<void()> seen) {
+  const MutexLock lock(mutex_);
+  die_at_ = at;
+  at_death_ = std::move(seen);
+}
+
+void FaultPlan::opened(std::int64_t files) {
+  const MutexLock lock(mutex_);
+  open_files_ += files;
+}
+
+std::int64_t FaultPlan::open_files() const {
+  const MutexLock lock(mutex_);
+  return open_files_;
+}
+
 bool FaultPlan::matches(const Fault& fault, const Operation& operation) {
   if (operation.path.find(fault.path_part) == std::string::npos) return false;
   switch (fault.on) {
+    case FaultOn::any:
+      return true;
     case FaultOn::durable:
       return operation.durable;
     case FaultOn::data:
@@ -242,22 +275,32 @@ bool FaultPlan::matches(const Fault& fault, const Operation& operation) {
 }
 
 std::optional<Fault> FaultPlan::next(const Operation& operation) {
-  const MutexLock lock(mutex_);
-  if (died_) {
-    Fault dead;
-    dead.kind = FaultKind::die;
-    return dead;
+  std::function<void()> last_look;
+  std::optional<Fault> chosen;
+  {
+    const MutexLock lock(mutex_);
+    if (died_) return Fault{.kind = FaultKind::die};
+    chosen = next_alive(operation);
+    died_ = chosen && chosen->kind == FaultKind::die;
+    if (died_) last_look = std::move(at_death_);
   }
+  if (last_look) last_look();
+  return chosen;
+}
+
+std::optional<Fault> FaultPlan::next_alive(const Operation& operation) {
+  const std::uint64_t number = durable_;
+  ++all_;
   durable_ += operation.durable ? 1 : 0;
   data_ += operation.data ? 1 : 0;
   std::optional<Fault> chosen;
+  if (operation.durable && number == die_at_) chosen = Fault{.kind = FaultKind::die};
   for (Armed& armed : faults_) {
     if (!matches(armed.fault, operation)) continue;
     const std::uint64_t index = armed.seen++;
     const Fault& fault = armed.fault;
     if (index >= fault.at && index - fault.at < fault.count && !chosen) chosen = fault;
   }
-  died_ = chosen && chosen->kind == FaultKind::die;
   return chosen;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@ namespace ebb::libswap {
 
 // The operations a fault counts.
 enum class FaultOn : std::uint8_t {
+  any,      // all of the following
   durable,  // whatever changes the disk: open that may create, allocate, truncate, sync, lock,
             // names, writes, sync_data
   data,     // reads, writes, sync_data
@@ -31,6 +33,8 @@ enum class FaultKind : std::uint8_t {
   torn,            // a write's second half is lost, a read's comes back as zeros; reported as whole
   misdirected,     // a read or write goes to its neighbour, `size` bytes before it or, at the start
                    // of the file, behind it; reported as done
+  stale,           // a read or write does not happen, the memory or the disk stays as it was;
+                   // reported as done
   die,             // the process ends before the operation: this and every later one is `cancelled`
 };  // halves are multiples of 4 KiB: the first half of 4 KiB is nothing
 
@@ -50,11 +54,16 @@ class FaultPlan {
   static constexpr std::uint64_t kForEver = std::numeric_limits<std::uint64_t>::max();
 
   void add(Fault fault);
-  void clear();  // faults, not counts; a process that died stays dead
+  void clear();  // faults, not counts; a process that died stays dead, one that is to die will
+  // The process dies before its at-th durable operation, from 0. `seen`, if any, is called then,
+  // once, by the thread that makes the operation: it may look at the disk as that moment leaves it.
+  void die_before(std::uint64_t at, std::function<void()> seen = nullptr);
   // Operations seen, faulty or not: what a crash sweep enumerates.
+  std::uint64_t operations() const;
   std::uint64_t durable_operations() const;
   std::uint64_t data_operations() const;
   bool died() const;
+  std::int64_t open_files() const;  // of the backends that this plan is for
 
   // For the decorator. What happens to this operation; counts it.
   struct Operation {
@@ -66,6 +75,7 @@ class FaultPlan {
     std::string path;
   };
   std::optional<Fault> next(const Operation& operation);
+  void opened(std::int64_t files);
 
  private:
   struct Armed {
@@ -73,11 +83,16 @@ class FaultPlan {
     std::uint64_t seen = 0;
   };
   static bool matches(const Fault& fault, const Operation& operation);
+  std::optional<Fault> next_alive(const Operation& operation) EBB_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   std::vector<Armed> faults_ EBB_GUARDED_BY(mutex_);
+  std::uint64_t all_ EBB_GUARDED_BY(mutex_) = 0;
   std::uint64_t durable_ EBB_GUARDED_BY(mutex_) = 0;
   std::uint64_t data_ EBB_GUARDED_BY(mutex_) = 0;
+  std::int64_t open_files_ EBB_GUARDED_BY(mutex_) = 0;
+  std::optional<std::uint64_t> die_at_ EBB_GUARDED_BY(mutex_);
+  std::function<void()> at_death_ EBB_GUARDED_BY(mutex_);
   bool died_ EBB_GUARDED_BY(mutex_) = false;
 };
 

@@ -91,6 +91,27 @@ TEST_F(Faults, ATornReadLooksWholeButIsNot) {
   EXPECT_EQ(bytes[8192], std::byte{0});
 }
 
+TEST_F(Faults, AStaleTransferChangesNothingAndLooksDone) {
+  plan_->add({FaultOn::data, 0, 2, FaultKind::stale, 0, ""});
+  ASSERT_TRUE(queue_->write(file_, 0, std::vector<std::byte>(4096, std::byte{2})));
+  std::vector<std::byte> bytes(4096, std::byte{9});
+  ASSERT_TRUE(queue_->read(file_, 0, bytes));
+  EXPECT_EQ(bytes[0], std::byte{9}) << "the memory stays as it was";
+  EXPECT_EQ(content()[0], std::byte{1}) << "the disk stays as it was";
+}
+
+TEST_F(Faults, WhoIsToDieIsSeenOnceBeforeItsOperationAndOutlivesClear) {
+  int seen = 0;
+  plan_->die_before(plan_->durable_operations() + 1, [&] { ++seen; });
+  plan_->clear();
+  ASSERT_TRUE(queue_->write(file_, 0, std::vector<std::byte>(4096, std::byte{2})));
+  EXPECT_EQ(seen, 0);
+  for (int again = 0; again < 2; ++again)
+    ASSERT_FALSE(queue_->write(file_, 0, std::vector<std::byte>(4096, std::byte{3})));
+  EXPECT_EQ(seen, 1);
+  EXPECT_TRUE(plan_->died());
+}
+
 TEST_F(Faults, AfterDeathNothingReachesTheDisk) {
   plan_->add({FaultOn::durable, 1, 1, FaultKind::die, 0, ""});
   ASSERT_TRUE(names().make_directory("/d"));
