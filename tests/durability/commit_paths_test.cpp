@@ -31,8 +31,10 @@ using libswap::Store;
 
 constexpr std::uint32_t kModelSlots = 2;
 
-// How many operations each rank makes before power fails.
+// How many operations each rank may make before power fails.
 using Position = std::vector<std::uint64_t>;
+// For a rank that has no more to make: it must not.
+constexpr std::uint64_t kMore = 3;
 
 // What goes wrong: which operations of which rank fail, or that it says no.
 struct Trouble {
@@ -191,7 +193,10 @@ std::vector<Path> paths_of(int ranks, const model::Fault& fault, std::uint64_t& 
   std::map<Position, std::set<std::uint8_t>> outcomes;
   searched.visit = [&](const model::State& state, const std::set<std::uint8_t>& found) {
     Position position;
-    for (const auto& rank : state.ranks) position.push_back(rank.operations);
+    for (const auto& rank : state.ranks) {
+      const bool at_its_end = rank.pc == model::done || rank.pc == model::stopped;
+      position.push_back(rank.operations + (at_its_end ? kMore : 0));
+    }
     outcomes[position].insert(found.begin(), found.end());
   };
   searched.search();
@@ -239,6 +244,7 @@ void walk_all(std::uint32_t world, std::uint64_t stride) {
       static_cast<unsigned long long>(recoveries.distinct()));
 }
 
+TEST(CommitPaths, OfOneRankLeaveWhatTheModelSays) { walk_all(1, brief_or(3, 1)); }
 TEST(CommitPaths, OfTwoRanksLeaveWhatTheModelSays) { walk_all(2, brief_or(31, 1)); }
 TEST(CommitPaths, OfThreeRanksLeaveWhatTheModelSays) { walk_all(3, brief_or(797, 1)); }
 
