@@ -36,8 +36,8 @@ class Run {
   void draw_places(Start& start, bool same_ranks);
   Phase draw_target(std::uint64_t kill);
   Outcome start_and_kill(const Start& start, std::optional<Phase> target);
-  // Waits until the target is reached; false: the training ended, or never came there.
-  bool wait_for(const Board& board, int leader, Phase target);
+  enum class Waited : std::uint8_t { reached, ended, hung };
+  Waited wait_for(const Board& board, int leader, Phase target);
   void kill_somebody(const Start& start, const Board& board, int leader);
   // Collects all processes of the start; how the leader ended, nullopt if it did not.
   std::optional<Ended> collect(int leader);
