@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <unordered_set>
 
 #include "ebb/libswap/testing/fault_backend.h"
 #include "tests/durability/disk_tree.h"

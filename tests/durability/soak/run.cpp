@@ -235,7 +235,6 @@ Run::Outcome Run::blame(const std::string& why) {
   good_ = false;
   const std::string all = compose("{}: {}{}", folder_.string(), why, story_);
   std::fprintf(stderr, "soak: %s\n", all.c_str());
-  if (figures_.first_error.empty()) figures_.first_error = all;
   return Outcome::bad;
 }
 

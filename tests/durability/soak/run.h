@@ -17,7 +17,6 @@ struct Figures {
   std::uint64_t newer = 0;        // kills behind a generation newer than the start's
   std::uint64_t of_one_rank = 0;  // the others had to end by themselves
   std::array<std::uint64_t, kPhases> by_phase{};
-  std::string first_error;
 };
 
 class Run {
