@@ -233,8 +233,7 @@ bool Run::take_in(const Start& start, const Board& board) {
 
 Run::Outcome Run::blame(const std::string& why) {
   good_ = false;
-  const std::string all = compose("{}: {}{}", folder_.string(), why, story_);
-  std::fprintf(stderr, "soak: %s\n", all.c_str());
+  std::fprintf(stderr, "soak: %s: %s%s\n", folder_.c_str(), why.c_str(), story_.c_str());
   return Outcome::bad;
 }
 
