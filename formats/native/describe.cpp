@@ -25,9 +25,13 @@ bool same_bytes(const std::vector<Blob>& blobs, const Blob& wanted) {
   });
 }
 
-// Damage of newer generations, and that an older one is shown because of it.
+// Damage of newer generations, and that an older one is shown because of it. A header that cannot
+// be read hides its number: it may have been the newest.
 void note_newer(const Survey& survey, std::uint64_t generation, std::vector<std::string>& notes) {
-  for (const RankSurvey& rank : survey.ranks)
+  for (const RankSurvey& rank : survey.ranks) {
+    for (const Error& unreadable : rank.scan->unreadable)
+      notes.push_back(compose("rank {} has a manifest that cannot be read: {}",
+                              index_of(rank.scan->superblock.rank), unreadable.message));
     for (const RegionFinding& found : rank.scan->regions) {
       if (found.header.is_void || found.header.generation <= generation) continue;
       notes.push_back(compose("rank {} also has generation {}, {}",
@@ -35,6 +39,7 @@ void note_newer(const Survey& survey, std::uint64_t generation, std::vector<std:
                               (found.damage ? "damaged: " + found.damage->message
                                             : "which is not valid on all ranks")));
     }
+  }
 }
 
 // A chunk's holder and tag are the rank and the tile it lies in.

@@ -70,10 +70,11 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   const auto parent = current ? current->uuid : formats::native::Uuid{};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
     snapshots.reset();
+    const Result<> holds_none = store ? store->holds_none() : Result<>();
     sweep.reset();
     store.reset();
-    static_cast<void>(
-        directory->discard(ranks, fresh.uuid).has_value());  // the first failure is the news
+    // The first failure is the news.
+    static_cast<void>(directory->discard(ranks, fresh.uuid, holds_none).has_value());
     return made;
   }
   EBB_TRY(directory->adopt(ranks));

@@ -24,8 +24,8 @@ Result<> Engine::Impl::move_to(libswap::SwapDirectory& other) {
                       [&]() -> Result<> { return sweep->cache().copy_to(**made); });
   if (!copied) {
     made = std::shared_ptr<libswap::Store>();
-    static_cast<void>(
-        other.discard(ranks, fresh.uuid).has_value());  // the first failure is the news
+    // The first failure is the news; nothing was committed there.
+    static_cast<void>(other.discard(ranks, fresh.uuid, {}).has_value());
     return copied;
   }
   sweep->cache().move_to(**made);

@@ -208,6 +208,13 @@ Result<> Store::usable() const {
   return impl_->usable();
 }
 
+Result<> Store::holds_none() const {
+  const MutexLock lock(impl_->mutex);
+  EBB_TRY(impl_->usable());
+  if (impl_->slots.committed() == 0 && !impl_->slots.pending()) return {};
+  return Error{Code::state, impl_->files->data_name() + ": it may hold a generation"};
+}
+
 void Store::Impl::look_for_readers() {
   std::erase_if(read_elsewhere, [this](std::uint64_t generation) EBB_REQUIRES(mutex) {
     if (files->is_read(generation)) return false;

@@ -91,6 +91,8 @@ class Store {
 
   // Code::state, every time, once a disk did not keep its promise: nothing can be committed here.
   Result<> usable() const;
+  // Code::state where a generation may be on this disk: committed, pending, or in doubt.
+  Result<> holds_none() const;
   // Whether a cut taken now could commit and leave every tile a free slot. Code::busy while a
   // generation is pending, or while one that is pinned or that another process reads would take the
   // last slot; Code::state, every time, once the store has stopped.

@@ -160,6 +160,13 @@ struct SwapDirectory::Impl {
   Entry entry_of(const Survey& survey) const;
   std::vector<fs::path> folders_of(const Uuid& store) const;
   Error with_what_is_lost(const FoundStores& found, Error error, Ranks& ranks) const;
+  Result<> judged() {
+    const MutexLock lock(mutex);
+    if (!to_be_judged) return {};
+    return Error{Code::state,
+                 path_of(*to_be_judged).string() + " was given up and may hold a generation",
+                 "open the swap directory again"};
+  }
   std::optional<Uuid> made() {
     const MutexLock lock(mutex);
     return fresh;
@@ -173,6 +180,7 @@ struct SwapDirectory::Impl {
   mutable Mutex mutex;
   std::optional<Entry> current EBB_GUARDED_BY(mutex);
   std::optional<Uuid> fresh EBB_GUARDED_BY(mutex);
+  std::optional<Uuid> to_be_judged EBB_GUARDED_BY(mutex);
 };
 
 SwapDirectory::SwapDirectory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -304,6 +312,7 @@ std::vector<fs::path> SwapDirectory::folders_of(const Uuid& store) const {
 }
 
 Result<SwapDirectory::Entry> SwapDirectory::fresh(Ranks& ranks) {
+  EBB_TRY(agree_all(ranks, impl_->judged(), "naming a store"));
   EBB_TRY_ASSIGN(const Uuid uuid, broadcast(ranks, impl_->made().value_or(draw_uuid())));
   const MutexLock lock(impl_->mutex);
   impl_->fresh = uuid;
@@ -343,17 +352,18 @@ Result<> SwapDirectory::check_space(Ranks& ranks, std::uint64_t mine) const {
   return agree_all(ranks, fits, "asking for the free space");
 }
 
-Result<> SwapDirectory::discard(Ranks& ranks, const Uuid& fresh) {
-  // Nobody goes on making what is removed. Where a rank is gone, what it makes is a leftover.
-  Result<> met = agree_all(ranks, {}, "giving up its store");
+Result<> SwapDirectory::discard(Ranks& ranks, const Uuid& fresh, const Result<>& holds_none) {
+  // Nobody goes on making what is removed.
+  const Result<> all_hold_none = agree_all(ranks, holds_none, "giving up its store");
   {
     const MutexLock lock(impl_->mutex);
     if (impl_->fresh == fresh) impl_->fresh.reset();
+    if (!all_hold_none) impl_->to_be_judged = fresh;
   }
-  if (!impl_->leads(ranks)) return met;
+  EBB_TRY(all_hold_none);
+  if (!impl_->leads(ranks)) return {};
   EBB_TRY_ASSIGN(const bool there, impl_->io.backend().exists(impl_->path_of(fresh)));
-  if (there) EBB_TRY(impl_->remove_store(fresh));
-  return met;
+  return there ? impl_->remove_store(fresh) : Result<>();
 }
 
 Result<> SwapDirectory::adopt(Ranks& ranks) {

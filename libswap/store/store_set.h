@@ -45,14 +45,18 @@ class SwapDirectory {
   // Where this rank may reach a part of that store: in its directory and in its sources.
   std::vector<fs::path> folders_of(const Uuid& store) const;
 
-  // [C] A new store's name, drawn by rank 0 and kept until adopt() or discard().
+  // [C] A new store's name, drawn by rank 0 and kept until adopt() or discard(). Code::state behind
+  // a discard() that left a store to be judged.
   Result<Entry> fresh(Ranks& ranks);
   // [C] Code::no_space where the ranks whose directories lie on one file system need more than it
   // has, together. `mine`: this rank's share.
   Result<> check_space(Ranks& ranks, std::uint64_t mine) const;
-  // [C] The fresh store could not be made or filled: what lies of it goes, and the next fresh()
-  // draws another name. REQUIRES: this rank has closed its part.
-  Result<> discard(Ranks& ranks, const Uuid& fresh);
+  // [C] The fresh store could not be made or filled. Where all ranks say that no generation of it
+  // can be on their disks, what lies of it goes, and the next fresh() draws another name.
+  // Elsewhere, and where a rank is gone, all of it stays: parts of a generation whose other parts
+  // were removed are nothing that anybody could judge. The next open() judges the whole; until then
+  // fresh() answers Code::state. REQUIRES: this rank has closed its part.
+  Result<> discard(Ranks& ranks, const Uuid& fresh, const Result<>& holds_none);
   // [C] The fresh store has a committed generation: it becomes current, what it supersedes is
   // removed. Code::state if it has none.
   Result<> adopt(Ranks& ranks);

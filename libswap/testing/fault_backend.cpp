@@ -107,6 +107,7 @@ class FaultBackend : public IoBackend {
   struct Bent {
     RawOp asked;
     FaultKind kind{};
+    int error = 0;
   };
 
   Result<> before(std::string_view verb, const fs::path& path, Touches touches);
@@ -165,6 +166,10 @@ std::optional<RawOp> FaultBackend::bend(const RawOp& op, const Fault& fault) {
     answered_.push_back({op.tag, -error});
     return std::nullopt;
   }
+  if (fault.kind == FaultKind::done) {
+    bent_[op.tag] = {op, fault.kind, fault.error};
+    return sent;
+  }
   if (op.kind == RawOp::Kind::sync_data) return sent;
   if (fault.kind == FaultKind::stale) {
     answered_.push_back({op.tag, static_cast<std::int32_t>(op.size)});
@@ -182,7 +187,7 @@ std::optional<RawOp> FaultBackend::bend(const RawOp& op, const Fault& fault) {
     answered_.push_back({op.tag, static_cast<std::int32_t>(op.size)});
     return std::nullopt;
   }
-  bent_[op.tag] = {op, fault.kind};
+  bent_[op.tag] = {op, fault.kind, fault.error};
   return sent;
 }
 
@@ -199,6 +204,7 @@ std::size_t FaultBackend::wait(std::span<RawDone> done) {
     if (found == bent_.end()) continue;
     const Bent bent = found->second;
     bent_.erase(found);
+    if (bent.kind == FaultKind::done) one.result = -bent.error;
     if (one.result < 0 || bent.kind == FaultKind::short_transfer) continue;
     if (bent.kind == FaultKind::torn && bent.asked.kind == RawOp::Kind::read) {
       const std::uint32_t kept = half_of(bent.asked.size);

@@ -30,6 +30,7 @@ enum class FaultOn : std::uint8_t {
 
 enum class FaultKind : std::uint8_t {
   fail,            // answers `error`; nothing happens on the disk
+  done,            // answers `error`, although it happened
   short_transfer,  // a read or write moves only its first half, and says so
   torn,            // a write's second half is lost, a read's comes back as zeros; reported as whole
   misdirected,     // a read or write goes to its neighbour, `size` bytes before it or, at the start

@@ -12,16 +12,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "ebb/libswap/sys/io_backend.h"
 
 namespace ebb::libswap {
 
-// What survives of the unsynced: nothing, everything, or a choice drawn from the seed.
+// What survives of the unsynced: nothing, everything, a choice drawn from the seed, or the choice
+// of that number, without torn blocks.
 struct PowerLoss {
-  enum class Unsynced : std::uint8_t { lost, kept, drawn };
+  enum class Unsynced : std::uint8_t { lost, kept, drawn, numbered };
   Unsynced unsynced = Unsynced::lost;
-  std::uint64_t seed = 0;  // for drawn
+  std::uint64_t seed = 0;  // for drawn; for numbered: below MemoryDisk::choices()
 };
 
 // The root directory "/" exists; relative paths start there. Thread-safe. Reserved and written
@@ -32,12 +34,15 @@ class MemoryDisk {
   ~MemoryDisk();
   // The disk as it may be found after power failed now; this one stays as it is.
   std::shared_ptr<MemoryDisk> after(const PowerLoss& loss) const;
+  // How many choices there are now; some may leave the same disk.
+  std::uint64_t choices() const;
 
   struct State;
   State& state() { return *state_; }
 
  private:
   explicit MemoryDisk(std::unique_ptr<State> state);
+  std::pair<std::shared_ptr<MemoryDisk>, std::uint64_t> lose_power(const PowerLoss& loss) const;
   std::unique_ptr<State> state_;
 };
 

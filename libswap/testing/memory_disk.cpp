@@ -29,12 +29,18 @@ class Draw {
 // Chooses among what a power loss may leave.
 class Survivor {
  public:
-  explicit Survivor(const PowerLoss& loss) : loss_(loss), draw_(loss.seed) {}
+  explicit Survivor(const PowerLoss& loss) : loss_(loss), draw_(loss.seed), number_(loss.seed) {}
 
   // Of `count` versions, oldest and durable first: the index of the one that survives.
   std::size_t version(std::size_t count) {
+    choices_ *= count;
     if (loss_.unsynced == PowerLoss::Unsynced::lost) return 0;
     if (loss_.unsynced == PowerLoss::Unsynced::kept) return count - 1;
+    if (loss_.unsynced == PowerLoss::Unsynced::numbered) {
+      const auto chosen = static_cast<std::size_t>(number_ % count);
+      number_ /= count;
+      return chosen;
+    }
     return static_cast<std::size_t>(draw_.below(count));
   }
   // How many leading sectors of a block come from another version.
@@ -42,10 +48,13 @@ class Survivor {
     if (loss_.unsynced != PowerLoss::Unsynced::drawn || draw_.below(4) != 0) return 0;
     return draw_.below(kMemoryBlock / kMemorySector) * kMemorySector;
   }
+  std::uint64_t choices() const { return choices_; }
 
  private:
   PowerLoss loss_;
   Draw draw_;
+  std::uint64_t number_ = 0;   // what is left of it
+  std::uint64_t choices_ = 1;  // so far
 };
 
 MemoryFile::Version survivor_of(const std::vector<MemoryFile::Version>& versions,
@@ -261,13 +270,22 @@ std::shared_ptr<MemoryDisk> MemoryDisk::create(std::uint64_t capacity_bytes) {
 }
 
 std::shared_ptr<MemoryDisk> MemoryDisk::after(const PowerLoss& loss) const {
+  return lose_power(loss).first;
+}
+
+std::uint64_t MemoryDisk::choices() const {
+  return lose_power({PowerLoss::Unsynced::numbered, 0}).second;
+}
+
+std::pair<std::shared_ptr<MemoryDisk>, std::uint64_t> MemoryDisk::lose_power(
+    const PowerLoss& loss) const {
   const MutexLock lock(state_->mutex);
   Survivor survivor(loss);
   const NamesByDirectory names = surviving_names(state_->changes, survivor);
   std::shared_ptr<MemoryDisk> disk = create(state_->capacity);
   const MutexLock other(disk->state_->mutex);
   disk->state_->root = TreeCopy(survivor).copy(state_->root, names);
-  return disk;
+  return {std::move(disk), survivor.choices()};
 }
 
 }  // namespace ebb::libswap

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdio>
 #include <map>
-#include <mutex>
+#include <optional>
 
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/native/ebb.h"

@@ -11,7 +11,6 @@
 namespace ebb::test {
 namespace {
 
-constexpr std::uint64_t kSomeResident = 7 * 4096;
 // Only a rank that never comes is waited for so long.
 constexpr std::chrono::seconds kLimit(60);
 
@@ -84,15 +83,19 @@ std::vector<Result<>> Machines::run(const Body& body) {
   return answers;
 }
 
-libmuon::EngineConfig machines_config(std::uint32_t world) {
-  return config_of(Training{.ranks = world, .chunk_bytes = 20000, .budget_bytes = kSomeResident},
+libmuon::EngineConfig machines_config(std::uint32_t world, const Shape& shape) {
+  return config_of(Training{.ranks = world,
+                            .chunk_bytes = 20000,
+                            .budget_bytes = shape.budget_bytes,
+                            .slots = shape.slots},
                    nuisance_model());
 }
 
 Result<OpenRank> open_rank(libmuon::Communicator& ranks, libswap::IoQueue& io,
-                           const std::filesystem::path& directory) {
+                           const std::filesystem::path& directory, const Shape& shape) {
   EBB_TRY_ASSIGN(auto swap, libswap::SwapDirectory::open(io, directory, ranks));
-  EBB_TRY_ASSIGN(auto rank, RankEngine::open(io, *swap, ranks, machines_config(ranks.world())));
+  EBB_TRY_ASSIGN(auto rank,
+                 RankEngine::open(io, *swap, ranks, machines_config(ranks.world(), shape)));
   return OpenRank{std::move(swap), std::move(rank)};
 }
 

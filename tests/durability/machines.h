@@ -51,16 +51,23 @@ class Machines {
 
 std::shared_ptr<libswap::MemoryDisk> empty_disk();
 
+// What an engine has for its tiles.
+struct Shape {
+  std::uint64_t budget_bytes = 7 * 4096;  // some of them are resident
+  std::uint32_t slots = 3;
+};
+
 // A rank's engine with what it stands on.
 struct OpenRank {
   std::unique_ptr<libswap::SwapDirectory> swap;
   RankEngine rank;
 };
 Result<OpenRank> open_rank(libmuon::Communicator& ranks, libswap::IoQueue& io,
-                           const std::filesystem::path& directory = "/swap");
+                           const std::filesystem::path& directory = "/swap",
+                           const Shape& shape = {});
 
-// Several chunks, some tiles resident.
-libmuon::EngineConfig machines_config(std::uint32_t world);
+// Its steps have several chunks.
+libmuon::EngineConfig machines_config(std::uint32_t world, const Shape& shape = {});
 
 // By step, on a disk that never fails.
 inline constexpr std::uint64_t kMostSteps = 8;

@@ -136,9 +136,12 @@ Run::Outcome Run::start_and_kill(const Start& start, std::optional<Phase> target
   EBB_CHECK(leader >= 0);
   if (leader == 0) be_leader(start, *board, reference_);
   ::setpgid(leader, leader);
-  const bool killed = target && wait_for(*board, leader, *target);
+  const Waited waited = target ? wait_for(*board, leader, *target) : Waited::ended;
+  const bool killed = waited == Waited::reached;
   if (killed) kill_somebody(start, *board, leader);
-  const auto ended = collect(leader);
+  if (waited == Waited::hung) ::kill(-leader, SIGKILL);
+  auto ended = collect(leader);
+  if (waited == Waited::hung) ended.reset();
   if (!take_in(start, *board)) return blame("it found other bits, or less than was promised");
   if (!ended) {
     ++figures_.hung;
@@ -150,7 +153,7 @@ Run::Outcome Run::start_and_kill(const Start& start, std::optional<Phase> target
   return blame(board->error.data());
 }
 
-bool Run::wait_for(const Board& board, int leader, Phase target) {
+Run::Waited Run::wait_for(const Board& board, int leader, Phase target) {
   const bool opening = target == Phase::create || target == Phase::resume;
   const auto end = Clock::now() + kPatience;
   while (Clock::now() < end) {
@@ -158,7 +161,7 @@ bool Run::wait_for(const Board& board, int leader, Phase target) {
     siginfo_t info{};
     if (::waitid(P_PID, static_cast<id_t>(leader), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
         info.si_pid != 0)
-      return false;
+      return Waited::ended;
     const Phase now = board.phase[0];
     const bool there = board.process[0] != 0;
     const bool newer = board.opened > 0 && board.committed > board.began_at;
@@ -166,11 +169,11 @@ bool Run::wait_for(const Board& board, int leader, Phase target) {
       // A random moment of this phase, or a little behind it.
       const double length = seconds_in_[index_of(now)];
       sleep_seconds(length * static_cast<double>(draws_.below(1000)) / 1000);
-      return true;
+      return Waited::reached;
     }
     std::this_thread::sleep_for(kGlance);
   }
-  return true;  // it is killed, and collect() finds out that it hung
+  return Waited::hung;
 }
 
 void Run::kill_somebody(const Start& start, const Board& board, int leader) {
@@ -230,9 +233,7 @@ bool Run::take_in(const Start& start, const Board& board) {
 
 Run::Outcome Run::blame(const std::string& why) {
   good_ = false;
-  const std::string all = compose("{}: {}{}", folder_.string(), why, story_);
-  std::fprintf(stderr, "soak: %s\n", all.c_str());
-  if (figures_.first_error.empty()) figures_.first_error = all;
+  std::fprintf(stderr, "soak: %s: %s%s\n", folder_.c_str(), why.c_str(), story_.c_str());
   return Outcome::bad;
 }
 

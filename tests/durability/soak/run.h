@@ -17,7 +17,6 @@ struct Figures {
   std::uint64_t newer = 0;        // kills behind a generation newer than the start's
   std::uint64_t of_one_rank = 0;  // the others had to end by themselves
   std::array<std::uint64_t, kPhases> by_phase{};
-  std::string first_error;
 };
 
 class Run {
@@ -36,8 +35,8 @@ class Run {
   void draw_places(Start& start, bool same_ranks);
   Phase draw_target(std::uint64_t kill);
   Outcome start_and_kill(const Start& start, std::optional<Phase> target);
-  // Waits until the target is reached; false: the training ended, or never came there.
-  bool wait_for(const Board& board, int leader, Phase target);
+  enum class Waited : std::uint8_t { reached, ended, hung };
+  Waited wait_for(const Board& board, int leader, Phase target);
   void kill_somebody(const Start& start, const Board& board, int leader);
   // Collects all processes of the start; how the leader ended, nullopt if it did not.
   std::optional<Ended> collect(int leader);

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <bit>
 #include <chrono>
 #include <new>
 #include <thread>
@@ -159,8 +160,8 @@ class SoakRank {
     return {};
   }
 
-  void compare(const RankEngine& rank) {
-    const std::uint64_t step = const_cast<RankEngine&>(rank).engine().step_count();
+  void compare(RankEngine& rank) {
+    const std::uint64_t step = rank.engine().step_count();
     if (hash_of(rank.flat_weights()) != reference_.hash.at(step)) ++board_.wrong_bits;
   }
   static void raise(std::atomic<std::uint64_t>& value, std::uint64_t floor) {
