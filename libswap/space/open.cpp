@@ -114,9 +114,10 @@ Result<> SwapSpace::Impl::attach(const InitialContent& initial) {
               : initial;
   EBB_TRY_ASSIGN(const auto fresh, directory.fresh(ranks));
   if (Result<> made = make(fresh, current ? current->uuid : Uuid{}, content); !made) {
+    const Result<> holds_none = store ? store->holds_none() : Result<>();
     close();
-    static_cast<void>(
-        directory.discard(ranks, fresh.uuid).has_value());  // the first failure is the news
+    // The first failure is the news.
+    static_cast<void>(directory.discard(ranks, fresh.uuid, holds_none).has_value());
     return made;
   }
   EBB_TRY(directory.adopt(ranks));

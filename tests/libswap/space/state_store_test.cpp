@@ -99,8 +99,7 @@ TEST(StateStore, ATileComesOnceAStepHoweverManyTensorsShareIt) {
   ASSERT_TRUE(ok(store));
   ASSERT_TRUE(ok((*store)->for_each(1, nothing)));
   const std::uint64_t before = (*store)->stats().pager.read_bytes;
-  for (std::uint64_t step = 2; step < 6; ++step)
-    ASSERT_TRUE(ok((*store)->for_each(step, nothing)));
+  for (std::uint64_t step = 2; step < 6; ++step) ASSERT_TRUE(ok((*store)->for_each(step, nothing)));
   const std::uint64_t tiles = formats::div_ceil(4000, 4096 / 128);
   EXPECT_LE((*store)->stats().pager.read_bytes - before, 4 * (tiles - 20) * kTile);
 }
