@@ -75,6 +75,7 @@ TEST(SaveTo, GoesOnAfterADiskThatDidNotKeepItsPromise) {
       EBB_TRY(engine.save_to(*disks.other));
       EXPECT_EQ(engine.committed_step(), 3u);
       EXPECT_EQ(engine.store_directory().parent_path(), "/other");
+      EXPECT_TRUE(disks.other->current());
       EBB_TRY(rank.step());  // with the gradients that were refused
       EBB_TRY(step_to(rank, 5));
       EBB_TRY(rank.commit());
@@ -108,6 +109,10 @@ void expect_stopped_steps_go_on(FaultOn on, std::uint64_t budget, std::uint64_t 
       EXPECT_EQ(rank.engine().step_count(), 2u);
       EXPECT_EQ(rank.engine().committed_step(), 0u) << "nothing there is committed yet";
       EBB_TRY(rank.commit());
+      EBB_TRY(step_to(rank, 3));
+      expect_weights(ranks, rank, 3);
+      EBB_TRY(rank.engine().abandon_step());  // to the generation there
+      expect_weights(ranks, rank, 2);
       EBB_TRY(step_to(rank, 3));
       expect_weights(ranks, rank, 3);
       if (ranks.rank() == Rank{1}) saved = true;
