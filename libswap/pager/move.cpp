@@ -15,7 +15,7 @@ void TileCache::wait_until_quiet() {
 Result<> TileCache::copy_to(Store& other) {
   wait_until_quiet();
   EBB_TRY_ASSIGN(AlignedBuffer room, AlignedBuffer::allocate(tile_bytes_));
-  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile)
+  for (std::uint64_t tile = 0; tile < store_->superblock().tiles; ++tile)
     EBB_TRY(copy_tile(tile, other, room.bytes()));
   return {};
 }

@@ -241,7 +241,7 @@ void TileCache::is_here(std::uint64_t tile) {
 }
 
 Result<> TileCache::load_residents() {
-  for (std::uint64_t number = 0; number < tiles_.size(); ++number) {
+  for (std::uint64_t number = 0; number < store_->superblock().tiles; ++number) {
     if (!resident(number)) continue;
     wait(&PagerStats::stall_read_s, "residents", [&]() EBB_REQUIRES(mutex_) {
       return !tiles_[number].on_device || !free_bounces_.empty();

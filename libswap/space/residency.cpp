@@ -100,7 +100,8 @@ std::uint64_t Residency::next_use(const Home& home) const {
 // Buffers of one extent in a row are one use of it.
 void Residency::use(std::uint32_t number) {
   Home& home = homes_[number];
-  if (home.hints > 0 && --home.hints == 0) ++granted_;
+  if (home.hints == 1) ++granted_;
+  if (home.hints > 0) --home.hints;
   if (last_used_ == number) return;
   last_used_ = number;
   home.before = std::exchange(home.used, ++clock_);
