@@ -51,21 +51,30 @@ class Gated : public RanksBelow {
   const Gate& gate_;
 };
 
-// A step of two ranks, begun and held before its first gradients have travelled.
-void in_flight(const std::function<Result<>(RankEngine&, Communicator&, Gate&)>& body) {
-  FailingWorld world;
+// Two ranks whose exchanges pass a gate.
+void behind_gates(
+    FailingWorld& world,
+    const std::function<Result<>(RankEngine&, Communicator& ranks, Gate& gate)>& body) {
   std::array<Gate, 2> gates;
   expect_well(world.world.run([&](Communicator& real) -> Result<> {
     Gate& gate = gates[index_of(real.rank())];
     Gated ranks(real, gate);
     EBB_TRY_ASSIGN(auto rank, RankEngine::open(world.world, ranks, config_with(kLittle)));
+    return body(rank, ranks, gate);
+  }));
+}
+
+// A step of two ranks, begun and held before its first gradients have travelled.
+void in_flight(const std::function<Result<>(RankEngine&, Communicator&, Gate&)>& body) {
+  FailingWorld world;
+  behind_gates(world, [&](RankEngine& rank, Communicator& ranks, Gate& gate) -> Result<> {
     EBB_TRY(rank.hand_in(1));
     gate.set(false);
     EBB_TRY_ASSIGN(const auto begun, rank.engine().begin_step({}));
     EXPECT_FALSE(begun.skipped);
     EXPECT_GT(begun.norm, 0);
     return body(rank, ranks, gate);
-  }));
+  });
 }
 
 TEST(StepInFlight, AnswersTheNormAndGoesOnBehindTheCallerWhoseRanksAreFree) {
@@ -190,14 +199,10 @@ TEST(StepInFlight, AStopIsToldToWhoeverWaitsAndTheStepGoesOn) {
 // Network and disk are slow enough for both to be under way at once on a busy machine too.
 TEST(StepInFlight, ExchangesBesideTheSweepAndCountsWhatNoSweepHid) {
   FailingWorld world;
-  std::array<Gate, 2> gates;
-  expect_well(world.world.run([&](Communicator& real) -> Result<> {
-    Gate& gate = gates[index_of(real.rank())];
-    Gated ranks(real, gate);
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(world.world, ranks, config_with(kLittle)));
+  behind_gates(world, [&](RankEngine& rank, Communicator& ranks, Gate& gate) -> Result<> {
     EBB_TRY(step_to(rank, 1));
     gate.delay = std::chrono::milliseconds(3);
-    EBB_TRY(world.meanwhile(real, [&] {
+    EBB_TRY(world.meanwhile(ranks, [&] {
       world.faults->add({.on = libswap::FaultOn::read,
                          .count = libswap::FaultPlan::kForEver,
                          .kind = libswap::FaultKind::late,
@@ -212,7 +217,7 @@ TEST(StepInFlight, ExchangesBesideTheSweepAndCountsWhatNoSweepHid) {
     EXPECT_LT(exposed, all);
     EXPECT_LE(all, after.step_s - before.step_s);
     return {};
-  }));
+  });
 }
 
 TEST(StepInFlight, ASkippedStepIsOverAtOnce) {

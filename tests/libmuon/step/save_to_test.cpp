@@ -13,8 +13,6 @@ using libmuon::Communicator;
 using libswap::FaultOn;
 using libswap::FaultPlan;
 
-constexpr std::uint64_t kHalf = 7 * 4096;  // some of the tiles are resident
-
 // Two disks, of which the first will fail.
 struct TwoDisks {
   FailingWorld failing;

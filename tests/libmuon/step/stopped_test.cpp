@@ -15,8 +15,6 @@ using libmuon::Communicator;
 using libswap::FaultOn;
 using libswap::FaultPlan;
 
-constexpr std::uint64_t kHalf = 7 * 4096;  // some of the tiles are resident
-
 std::string file_of(std::uint32_t rank) { return compose("rank-0000{}", rank); }
 
 // Steps to `last`; a step that a failing disk stops is continued once the disk is well. How many

@@ -16,6 +16,7 @@ namespace ebb::test {
 
 inline constexpr std::uint64_t kMuch = 1u << 28;
 inline constexpr std::uint64_t kLittle = 4 * 4096;
+inline constexpr std::uint64_t kHalf = 7 * 4096;  // some of the tiles are resident
 
 // Steps of several chunks.
 libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots = 3);
