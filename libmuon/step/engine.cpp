@@ -82,14 +82,19 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);
   const Memory memory = memory_beside_tiles(config, plan, chunks);
-  EBB_TRY_ASSIGN(libswap::Homes homes, homes_of(config, plan, memory.total()));
-  if (const std::uint64_t there = device_bytes(memory, homes, config.tile_bytes);
+  EBB_TRY_ASSIGN(Housing housing, house(config, plan, memory.total()));
+  if (const std::uint64_t there = device_bytes(memory, housing.homes, config.tile_bytes);
       there > config.device_budget_bytes)
     return Error{Code::no_memory,
                  compose("a budget of {} bytes of the device is too small for rank {}: it needs {}",
                          config.device_budget_bytes, index_of(rank), there),
                  "give a larger one, or a tier of the host to more states"};
-  return Prepared{std::move(plan), std::move(homes), std::move(chunks), memory, store};
+  return Prepared{std::move(plan),
+                  std::move(housing.homes),
+                  housing.least_budget,
+                  std::move(chunks),
+                  memory,
+                  store};
 }
 
 Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
@@ -105,7 +110,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   result.device_bytes = device_bytes(parts.memory, parts.homes, config.tile_bytes);
   result.staging_bytes = parts.memory.staging;
   result.memory_bytes = result.frame_bytes + parts.memory.total();
-  result.least_budget_bytes = least_budget(config, plan, parts.memory.total());
+  result.least_budget_bytes = parts.least_budget;
   const Chunks& chunks = parts.chunks;
   result.chunks = chunks.count();
   result.disk_bytes = libswap::Store::disk_bytes(parts.store);

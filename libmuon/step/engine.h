@@ -22,7 +22,7 @@
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
-#include "ebb/libswap/pager/budget.h"
+#include "ebb/libswap/pager/tile_cache.h"
 #include "ebb/libswap/pool.h"
 #include "ebb/libswap/store/store_set.h"
 #include "ebb/libswap/trace.h"
@@ -89,15 +89,14 @@ struct StepResult {
   double norm = 0;  // of the whole unscaled gradient, exact, before clipping; NaN if not finite
   double clip = 1;
 };
-struct EngineStats {
-  std::uint64_t steps = 0, read_bytes = 0, written_bytes = 0, cut_bytes = 0, sent_bytes = 0;
-  double step_s = 0, stall_read_s = 0, stall_cut_s = 0, compute_s = 0;
+// Of all steps, and what the pager counted meanwhile.
+struct EngineStats : libswap::PagerStats {
+  std::uint64_t steps = 0, sent_bytes = 0;
+  double step_s = 0, compute_s = 0;
   double exchange_s = 0;                // gradients and weights on their way
   double exposed_exchange_s = 0;        // of that, with no sweep of this rank beside it
   double snapshot_s = 0;                // the caller's thread inside snapshot()
-  std::uint64_t retries = 0;            // of tiles' reads and writes that failed
   std::uint64_t snapshots_put_off = 0;  // another process read the store: no slot was left
-  std::uint64_t resident_bytes = 0, frame_bytes = 0;  // of tiles, now
   libswap::PoolStats pool;
 };
 // Those of the pager and the pool among them (libswap/stats.h writes them).

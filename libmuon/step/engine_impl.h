@@ -49,6 +49,7 @@ struct Memory {
 struct Prepared {
   StatePlan plan;
   libswap::Homes homes;
+  std::uint64_t least_budget = 0;  // bytes
   Chunks chunks;
   Memory memory;
   libswap::Store::Config store;  // without directory and uuids
@@ -136,8 +137,9 @@ struct Engine::Impl {
 
   // snapshot.cpp
   void watch_snapshots();
-  // [C] A new store's first generation makes it its directory's.
   Result<> settle_snapshot(libswap::Snapshots::Mode mode);
+  // [C] A new store's first generation makes it its directory's.
+  Result<> adopt_if_due();
   formats::native::Manifest manifest() const;
   Result<bool> begin_snapshot();
   Result<std::uint64_t> wait_for_snapshot();

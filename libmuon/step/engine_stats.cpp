@@ -1,6 +1,5 @@
 // An engine's counters by name.
 #include "ebb/libmuon/step/engine.h"
-#include "ebb/libswap/pager/tile_cache.h"
 
 namespace ebb::libmuon {
 
@@ -19,16 +18,8 @@ std::vector<libswap::Stat> stats_of(const EngineStats& stats) {
       {"engine_snapshots_put_off", kCounter, "Snapshots for which no slot was left.",
        stats.snapshots_put_off},
   };
-  const auto pager = libswap::stats_of(libswap::PagerStats{
-      .read_bytes = stats.read_bytes,
-      .written_bytes = stats.written_bytes,
-      .cut_bytes = stats.cut_bytes,
-      .retries = stats.retries,
-      .stall_read_s = stats.stall_read_s,
-      .stall_cut_s = stats.stall_cut_s,
-      .resident_bytes = stats.resident_bytes,
-      .frame_bytes = stats.frame_bytes,
-  });
+  const libswap::PagerStats& counted = stats;
+  const auto pager = libswap::stats_of(counted);
   const auto pool = libswap::stats_of(stats.pool);
   all.insert(all.end(), pager.begin(), pager.end());
   all.insert(all.end(), pool.begin(), pool.end());

@@ -9,11 +9,6 @@ using libswap::Homes;
 using libswap::Tier;
 using libswap::TileBudget;
 
-std::string_view name_of(StateId state) {
-  static const std::vector<std::string> names = state_names();
-  return names[static_cast<std::size_t>(state)];
-}
-
 // Of every kind of tile; empty: as the budget goes.
 struct Chosen {
   std::optional<Tier> momentum, master, adam;
@@ -31,7 +26,7 @@ Result<Chosen> chosen(const EngineConfig& config) {
       return Error{Code::usage, compose("a tier is given for {}, which is no state", state),
                    "states are master, momentum_buffer, exp_avg and exp_avg_sq"};
   const auto tier_of = [&](StateId state) -> std::optional<Tier> {
-    const auto found = config.tiers.find(name_of(state));
+    const auto found = config.tiers.find(names[static_cast<std::size_t>(state)]);
     if (found == config.tiers.end()) return std::nullopt;
     const bool elsewhere = found->second != Tier::device || config.accelerator != nullptr;
     return elsewhere ? found->second : Tier::host;
@@ -69,15 +64,8 @@ std::uint64_t least_tiles(const Sorted& sorted) {
 
 }  // namespace
 
-std::uint64_t least_budget(const EngineConfig& config, const StatePlan& plan,
-                           std::uint64_t beside_tiles) {
-  const auto tiers = chosen(config);
-  EBB_CHECK(tiers.has_value());  // homes_of() said so
-  return beside_tiles + least_tiles(sort(plan, *tiers)) * config.tile_bytes;
-}
-
-Result<Homes> homes_of(const EngineConfig& config, const StatePlan& plan,
-                       std::uint64_t beside_tiles) {
+Result<Housing> house(const EngineConfig& config, const StatePlan& plan,
+                      std::uint64_t beside_tiles) {
   EBB_TRY_ASSIGN(const Chosen tiers, chosen(config));
   Sorted sorted = sort(plan, tiers);
   const std::uint64_t least = beside_tiles + least_tiles(sorted) * config.tile_bytes;
@@ -99,7 +87,7 @@ Result<Homes> homes_of(const EngineConfig& config, const StatePlan& plan,
     split.frames = std::min(must_page, TileBudget::frames_worth_having(config.tile_bytes));
   homes.frames = split.frames;
   homes.stay(std::min<std::uint64_t>(split.resident, sorted.open.size()), sorted.open);
-  return std::move(homes);
+  return Housing{std::move(homes), least};
 }
 
 }  // namespace ebb::libmuon

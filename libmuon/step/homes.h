@@ -8,11 +8,13 @@
 
 namespace ebb::libmuon {
 
+struct Housing {
+  libswap::Homes homes;
+  std::uint64_t least_budget = 0;  // bytes: the smallest that works
+};
 // `beside_tiles`: bytes of the budget that are none of theirs. Code::no_memory names the smallest
 // budget that works, Code::usage a tier that cannot be.
-Result<libswap::Homes> homes_of(const EngineConfig& config, const StatePlan& plan,
-                                std::uint64_t beside_tiles);
-std::uint64_t least_budget(const EngineConfig& config, const StatePlan& plan,
-                           std::uint64_t beside_tiles);
+Result<Housing> house(const EngineConfig& config, const StatePlan& plan,
+                      std::uint64_t beside_tiles);
 
 }  // namespace ebb::libmuon

@@ -1,6 +1,7 @@
 // Snapshots: a cut now, durable behind the steps, committed when all ranks said so
 // (docs/formats/commit.md).
 #include <chrono>
+#include <utility>
 
 #include "ebb/formats/native/ebb.h"
 #include "ebb/libmuon/comm/together.h"
@@ -20,6 +21,10 @@ void Engine::Impl::watch_snapshots() {
 
 Result<> Engine::Impl::settle_snapshot(libswap::Snapshots::Mode mode) {
   EBB_TRY(snapshots->settle(mode));
+  return adopt_if_due();
+}
+
+Result<> Engine::Impl::adopt_if_due() {
   if (!adopt_due || !snapshots->committed_step()) return {};
   adopt_due = false;
   return directory->adopt(ranks);
@@ -38,9 +43,9 @@ Result<bool> Engine::Impl::begin_snapshot() {
   end_step();
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
-  EBB_TRY(settle_snapshot(libswap::Snapshots::Mode::poll));
   EBB_TRY_ASSIGN(const bool begun,
-                 snapshots->begin(step, [manifest = manifest()] { return manifest; }));
+                 snapshots->begin(step, [made = manifest()]() mutable { return std::move(made); }));
+  EBB_TRY(adopt_if_due());
   if (begun) stats.snapshot_s += libswap::seconds_since(begin);
   return begun;
 }

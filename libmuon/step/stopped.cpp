@@ -64,15 +64,7 @@ EngineStats Engine::Impl::all_stats() const {
   all.pool = pool.stats();
   if (!snapshots) return all;
   all.snapshots_put_off += snapshots->put_off();
-  const libswap::PagerStats pager = sweep->cache().stats();
-  all.read_bytes += pager.read_bytes;
-  all.written_bytes += pager.written_bytes;
-  all.cut_bytes += pager.cut_bytes;
-  all.retries += pager.retries;
-  all.stall_read_s += pager.stall_read_s;
-  all.stall_cut_s += pager.stall_cut_s;
-  all.resident_bytes = pager.resident_bytes;
-  all.frame_bytes = pager.frame_bytes;
+  all.add(sweep->cache().stats());
   return all;
 }
 

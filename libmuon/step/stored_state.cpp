@@ -175,8 +175,7 @@ StateSource::StateSource(const Checkpoint& checkpoint, const ModelSpec& model,
       index_(checkpoint.catalog()) {}
 
 std::uint32_t StateSource::tensor_of(const formats::native::Segment& segment) const {
-  const TensorEntry* tensor =
-      index_.find(model_.params[segment.param].name, state_names()[segment.state]);
+  const TensorEntry* tensor = index_.find(model_.params[segment.param].name, names_[segment.state]);
   EBB_CHECK(tensor != nullptr);
   return static_cast<std::uint32_t>(tensor - checkpoint_.catalog().tensors.data());
 }
@@ -190,13 +189,9 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
       initial_(segment.param, {segment.first, segment.count}, segment_floats(tile, segment));
     if (held == Held::nothing || (held == Held::weights && !is_master(segment))) continue;
     const std::uint32_t tensor = tensor_of(segment);
-    std::span<std::byte> into = std::as_writable_bytes(segment_floats(tile, segment));
-    const Shape& shape = checkpoint_.catalog().tensors[tensor].shape;
-    for (Box& box : formats::boxes_of(shape, {segment.first, segment.count})) {
-      const std::uint64_t bytes = formats::volume(box.extent) * sizeof(float);
-      wanted.push_back({tensor, std::move(box), into.first(bytes)});
-      into = into.subspan(bytes);
-    }
+    libswap::want_range(tensor, checkpoint_.catalog().tensors[tensor].shape,
+                        {segment.first, segment.count},
+                        std::as_writable_bytes(segment_floats(tile, segment)), wanted);
   }
   EBB_TRY(loader_.load(wanted));
   return {};

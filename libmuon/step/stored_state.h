@@ -59,6 +59,7 @@ class StateSource {
   const ModelSpec& model_;
   const std::span<const Held> held_;
   const InitialWeights& initial_;
+  const std::vector<std::string> names_ = state_names();
   const formats::ContentView content_;
   const TensorIndex index_;
   libswap::Loader loader_{content_};

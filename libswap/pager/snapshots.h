@@ -23,7 +23,7 @@ class Snapshots {
   Snapshots(TileCache& cache, Store& store, Ranks& ranks, Together together, Trace* trace);
   ~Snapshots();  // what is not committed by then is not
 
-  // What Store::prepare wants. Called on another thread, while the caller goes on.
+  // What Store::prepare wants. Called once, on another thread, while the caller goes on.
   using MakeManifest = std::function<formats::native::Manifest()>;
   // [C] The cache's present content, at `step`, is to become a generation. False: one is still
   // under way, or readers and pins leave no room. REQUIRES: the cache is settled.

@@ -468,6 +468,17 @@ PagerStats TileCache::stats() const {
   return stats_;
 }
 
+void PagerStats::add(const PagerStats& later) {
+  read_bytes += later.read_bytes;
+  written_bytes += later.written_bytes;
+  cut_bytes += later.cut_bytes;
+  retries += later.retries;
+  stall_read_s += later.stall_read_s;
+  stall_cut_s += later.stall_cut_s;
+  resident_bytes = later.resident_bytes;
+  frame_bytes = later.frame_bytes;
+}
+
 std::vector<Stat> stats_of(const PagerStats& stats) {
   constexpr auto kCounter = StatKind::counter;
   constexpr auto kGauge = StatKind::gauge;

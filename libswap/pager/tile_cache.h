@@ -45,6 +45,9 @@ struct PagerStats {
   double stall_cut_s = 0;            // slept because of a cut (write before modify)
   std::uint64_t resident_bytes = 0;  // of tiles that stay
   std::uint64_t frame_bytes = 0;     // through which the others pass
+
+  // What a cache counted that came behind those counted here; sizes are its own.
+  void add(const PagerStats& later);
 };
 std::vector<Stat> stats_of(const PagerStats& stats);
 

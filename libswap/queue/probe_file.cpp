@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ebb/formats/core/check.h"
+#include "ebb/libswap/sys/block_file.h"
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/process.h"
 
@@ -176,8 +177,9 @@ struct ProbeFile::Impl {
 Result<> ProbeFile::Impl::open(const fs::path& directory) {
   IoBackend& backend = queue.backend();
   const fs::path path = directory / (compose("ebb-probe-{}", process_id()));
-  EBB_TRY_ASSIGN(direct, backend.open(path, {Access::read_write, Creation::create_new,
-                                             Direct::preferred, Visibility::owner}));
+  EBB_TRY_ASSIGN(direct,
+                 open_block_file(backend, path,
+                                 {.access = Access::read_write, .creation = Creation::create_new}));
   Result<FileId> other = backend.open(path, {.access = Access::read_write});
   const Result<> unlinked = backend.remove(path);
   if (other && unlinked) {

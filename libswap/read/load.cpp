@@ -147,6 +147,17 @@ Result<LoadReport> Loader::load(std::span<const Wanted> wanted) {
   return portion.take_report();
 }
 
+void want_range(std::uint32_t tensor, const Shape& shape, FlatRange range,
+                std::span<std::byte> into, std::vector<Wanted>& wanted) {
+  if (range.count == 0) return;
+  const std::uint64_t elem_bytes = into.size() / range.count;
+  for (Box& box : formats::boxes_of(shape, range)) {
+    const std::uint64_t bytes = formats::volume(box.extent) * elem_bytes;
+    wanted.push_back({tensor, std::move(box), into.first(bytes)});
+    into = into.subspan(bytes);
+  }
+}
+
 Result<LoadReport> load(const Checkpoint& checkpoint, std::span<const Wanted> wanted,
                         const LoadOptions& options) {
   return Loader(checkpoint, options).load(wanted);

@@ -29,6 +29,11 @@ struct Wanted {
   std::span<std::byte> into;  // exactly its bytes
 };
 
+// A flat range of a tensor of that shape, and memory for its elements, as boxes that are wanted.
+// REQUIRES: range inside; `into` is exactly its bytes.
+void want_range(std::uint32_t tensor, const Shape& shape, FlatRange range,
+                std::span<std::byte> into, std::vector<Wanted>& wanted);
+
 struct LoadOptions {
   std::uint32_t workers = 0;                  // 0: two for each core
   const std::atomic<bool>* cancel = nullptr;  // polled once per 4 MiB; may be null

@@ -57,15 +57,9 @@ std::uint64_t EarlierStore::step() const {
 
 Result<> EarlierStore::fill(const Buffers::Buffer& buffer, std::span<std::byte> bytes) {
   std::vector<Wanted> wanted;
-  for (const auto& [part, offset, size] : buffer.parts) {
-    std::span<std::byte> into = bytes.subspan(offset, size);
-    for (Box& box : formats::boxes_of(part.shape, part.range)) {
-      const std::uint64_t length = formats::volume(box.extent) * formats::bytes_of(part.dtype);
-      wanted.push_back(
-          {tensors_.at({part.tensor, part.state}), std::move(box), into.first(length)});
-      into = into.subspan(length);
-    }
-  }
+  for (const auto& [part, offset, size] : buffer.parts)
+    want_range(tensors_.at({part.tensor, part.state}), part.shape, part.range,
+               bytes.subspan(offset, size), wanted);
   EBB_TRY(loader_.load(wanted));
   return {};
 }
