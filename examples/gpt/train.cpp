@@ -225,7 +225,7 @@ Result<> RankTrainer::hand_in(std::span<const float> mean) {
     const std::uint64_t end =
         std::min(parameter.first + parameter.elems, slice.first + slice.count);
     const std::uint64_t count = end > begin ? end - begin : 0;
-    EBB_TRY(engine_->set_gradient(
+    EBB_TRY(engine_->gradient_ready(
         i, count > 0 ? mean.subspan(begin - slice.first, count) : std::span<const float>()));
   }
   return {};

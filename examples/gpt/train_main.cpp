@@ -1,5 +1,5 @@
 // gpt-train: trains the GPT, resumable at any moment. The seven things a trainer does with Ebb are
-// open, install, set_gradient, set_learning_rate, step, snapshot and wait: train.cpp.
+// open, install, gradient_ready, set_learning_rate, step, snapshot and wait: train.cpp.
 #include <algorithm>
 #include <cstdio>
 #include <set>

@@ -30,7 +30,7 @@ formats::Result<> train(libmuon::Communicator& rank, libswap::IoQueue& io,
     for (std::uint32_t i = 0; i < kMatrices; ++i) {  // towards the identity
       for (std::size_t k = 0; k < weights[i].size(); ++k)
         gradients[i][k] = weights[i][k] - (k % 257 == 0 ? 1.0f : 0.0f);
-      EBB_TRY(engine->set_gradient(i, gradients[i]));
+      EBB_TRY(engine->gradient_ready(i, gradients[i]));
     }
     EBB_TRY_ASSIGN(const auto step, engine->step({}));
     const auto count = static_cast<unsigned long long>(engine->step_count());

@@ -248,7 +248,7 @@ Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
   return {};
 }
 
-Result<> Engine::set_gradient(std::uint32_t param, std::span<const float> my_pieces) {
+Result<> Engine::gradient_ready(std::uint32_t param, std::span<const float> my_pieces) {
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   const StatePlan& plan = impl_->parts.plan;

@@ -136,7 +136,7 @@ class Engine {
 
   // In the gradients layout's pieces; borrowed until the step is done, never written. Once a step
   // and parameter: Code::state for a second one.
-  Result<> set_gradient(std::uint32_t param, std::span<const float> my_pieces);
+  Result<> gradient_ready(std::uint32_t param, std::span<const float> my_pieces);
   Result<> set_learning_rate(std::uint32_t group, double lr);
   // [C] Every bound parameter needs a gradient (Code::usage names the first that has none), and all
   // ranks the same arguments and learning rates (Code::usage names what differs). After an error

@@ -125,7 +125,7 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   std::vector<Round> rounds;
   const std::uint64_t wanted = std::max<std::uint64_t>(1, arguments.count("rounds").value_or(3));
   for (std::uint64_t i = 0; i < wanted; ++i) {
-    EBB_TRY(engine->set_gradient(0, gradient));
+    EBB_TRY(engine->gradient_ready(0, gradient));
     EBB_TRY_ASSIGN(const Round round,
                    measure(*io, swap, *engine, std::min(state / 4, formats::GiB)));
     rounds.push_back(round);

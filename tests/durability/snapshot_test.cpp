@@ -115,7 +115,7 @@ Result<Costs> measure(RankEngine& rank) {
   libmuon::Engine& engine = rank.engine();
   EBB_TRY(rank.hand_in(1));
   const auto timed_step = [&]() -> Result<double> {
-    EBB_TRY(engine.set_gradient(0, rank.gradients()[0]));
+    EBB_TRY(engine.gradient_ready(0, rank.gradients()[0]));
     const auto begin = std::chrono::steady_clock::now();
     EBB_TRY(rank.step());
     return libswap::seconds_since(begin);

@@ -115,7 +115,7 @@ class Trainer {
       for (std::uint32_t param = 0; param < gradients_.size(); ++param) {
         for (std::uint64_t i = 0; i < gradients_[param].size(); ++i)
           gradients_[param][i] = noise(param, step, held_[param] + i);
-        EBB_TRY(engine->set_gradient(param, gradients_[param]));
+        EBB_TRY(engine->gradient_ready(param, gradients_[param]));
       }
       EBB_TRY_ASSIGN(const libmuon::StepResult result, engine->step({}));
       if (result.skipped) return Error{Code::state, "a step was skipped"};

@@ -123,7 +123,7 @@ TEST(StepInFlight, WeightsAreReadyWhenTheyLieWhereTheyAreBoundAndNotBefore) {
 TEST(StepInFlight, EndsBeforeWhateverWouldChangeWhatItUses) {
   using Call = std::function<Result<>(RankEngine&)>;
   const std::vector<Call> calls = {
-      [](RankEngine& rank) { return rank.engine().set_gradient(0, rank.gradients()[0]); },
+      [](RankEngine& rank) { return rank.engine().gradient_ready(0, rank.gradients()[0]); },
       [](RankEngine& rank) { return rank.engine().set_learning_rate(0, 0.5); },
       [](RankEngine& rank) { return rank.engine().set_blob("key", {}); },
       [](RankEngine& rank) { return rank.engine().bind_weights(0, rank.weights()[0]); },

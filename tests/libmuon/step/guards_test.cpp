@@ -222,7 +222,7 @@ TEST(StepGuards, AGradientIsHandedInOnceAndUsedOnce) {
   expect_well(world.run([&](Communicator& ranks) -> Result<> {
     EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config_for(1, Policy::zero12)));
     EBB_TRY(rank.hand_in(1));
-    const auto again = rank.engine().set_gradient(3, rank.gradients()[3]);
+    const auto again = rank.engine().gradient_ready(3, rank.gradients()[3]);
     EXPECT_FALSE(again);
     EXPECT_EQ(again.error().code, Code::state);
     EXPECT_NE(again.error().message.find("blk.0.proj"), std::string::npos);
@@ -245,7 +245,7 @@ TEST(StepGuards, SpansOfAnotherSizeAndParametersThatAreNotThereAreRefused) {
     const std::uint64_t held = engine.state_plan().gradients().local_elems(0, ranks.rank());
     std::vector<float> numbers(64 * 64);
     for (const std::uint64_t wrong : {held - 1, held + 1}) {
-      const auto refused = engine.set_gradient(0, std::span(numbers).first(wrong));
+      const auto refused = engine.gradient_ready(0, std::span(numbers).first(wrong));
       EXPECT_FALSE(refused);
       EXPECT_EQ(refused.error().code, Code::layout);
       EXPECT_NE(refused.error().message.find("gradient of emb"), std::string::npos);
@@ -256,7 +256,7 @@ TEST(StepGuards, SpansOfAnotherSizeAndParametersThatAreNotThereAreRefused) {
       EXPECT_FALSE(refused);
       EXPECT_EQ(refused.error().code, Code::layout);
     }
-    const auto nobody = engine.set_gradient(99, numbers);
+    const auto nobody = engine.gradient_ready(99, numbers);
     EXPECT_FALSE(nobody);
     EXPECT_EQ(nobody.error().code, Code::usage);
     return {};

@@ -213,7 +213,7 @@ TEST(StoppedStep, AnswersNothingButToGoOnOrBack) {
     refuses(engine.snapshot(), "snapshot");
     refuses(engine.wait_snapshot(), "wait_snapshot");
     refuses(engine.open_export(), "open_export");
-    refuses(engine.set_gradient(0, rank.gradients()[0]), "set_gradient");
+    refuses(engine.gradient_ready(0, rank.gradients()[0]), "gradient_ready");
     refuses(engine.bind_weights(0, rank.weights()[0]), "bind_weights");
     refuses(engine.set_learning_rate(0, 1), "set_learning_rate");
     refuses(engine.set_blob("key", {}), "set_blob");

@@ -196,7 +196,7 @@ TEST(Witness, TheStepsOfTorchAndKellerJordan) {
         const FlatRange held = engine->state_plan().gradients().held(param, ranks.rank());
         const auto first = all.begin() + static_cast<std::ptrdiff_t>(held.first);
         gradients[param].assign(first, first + static_cast<std::ptrdiff_t>(held.count));
-        EBB_TRY(engine->set_gradient(param, gradients[param]));
+        EBB_TRY(engine->gradient_ready(param, gradients[param]));
       }
       EBB_TRY(engine->step({}));
     }

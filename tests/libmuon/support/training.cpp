@@ -33,7 +33,7 @@ struct RankRun {
         gradients[param][i] = noise(param, step, held.first + i);
       if (step == poisoned && held.count > 0 && held.first == 0 && param == 3)
         gradients[param][0] = std::numeric_limits<float>::quiet_NaN();
-      EBB_TRY(engine.set_gradient(param, gradients[param]));
+      EBB_TRY(engine.gradient_ready(param, gradients[param]));
     }
     return {};
   }

@@ -88,7 +88,7 @@ Result<> RankEngine::hand_in(std::uint64_t step, float scale) {
     gradients_[param].resize(held.count);
     for (std::uint64_t i = 0; i < held.count; ++i)
       gradients_[param][i] = scale * noise(param, step, held.first + i);
-    EBB_TRY(engine_->set_gradient(param, gradients_[param]));
+    EBB_TRY(engine_->gradient_ready(param, gradients_[param]));
   }
   return {};
 }
