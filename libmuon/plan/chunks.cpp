@@ -1,6 +1,7 @@
 #include "ebb/libmuon/plan/chunks.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 namespace ebb::libmuon {
@@ -44,8 +45,8 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(p
   }
   const std::uint64_t chunks =
       staged_somewhere ? std::max<std::uint64_t>(1, div_ceil(longest, chunk_bytes)) : 1;
-  gradients_.resize(chunks);
-  weights_.resize(chunks);
+  for (auto* transits : {&gradients_, &weights_, &adam_weights_}) transits->resize(chunks);
+  visits_end_.resize(chunks);
   for (auto& [owner, line] : lines) {
     line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));
     for (std::size_t item = 0; item < line.items.size(); ++item) {
@@ -53,6 +54,7 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(p
       cut_item(line, item, line.order.masters(item), weights_);
     }
   }
+  cut_adam(plan.adam_line());
   const auto own = lines.find(index_of(plan.rank()));
   cut_schedule(plan, own == lines.end() ? nullptr : &own->second);
   drop_idle();
@@ -63,17 +65,17 @@ void Chunks::drop_idle() {
   const std::size_t visits = visits_end_.back();
   std::size_t kept = 0;
   for (std::size_t chunk = 0; chunk < count(); ++chunk) {
-    if (gradients_[chunk].empty() && weights_[chunk].empty()) continue;
+    const std::array all = {&gradients_, &weights_, &adam_weights_};
+    if (std::ranges::all_of(all, [&](const auto* some) { return (*some)[chunk].empty(); }))
+      continue;
     if (kept != chunk) {
-      gradients_[kept] = std::move(gradients_[chunk]);
-      weights_[kept] = std::move(weights_[chunk]);
+      for (auto* transits : all) (*transits)[kept] = std::move((*transits)[chunk]);
       visits_end_[kept] = visits_end_[chunk];
     }
     ++kept;
   }
   kept = std::max<std::size_t>(kept, 1);
-  gradients_.resize(kept);
-  weights_.resize(kept);
+  for (auto* transits : {&gradients_, &weights_, &adam_weights_}) transits->resize(kept);
   visits_end_.resize(kept);
   visits_end_.back() = visits;
 }
@@ -93,8 +95,19 @@ void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
   }
 }
 
-// AdamW tiles belong to the chunk of the matrix' tile before them; without any matrix, to chunks of
-// equal size.
+// Visits of both lines keep step (StatePlan::order_visits): whoever has visited the matrices of
+// chunks 0..c, which are at most their share of its line, has visited that share of AdamW's too.
+void Chunks::cut_adam(const AdamLine& line) {
+  const std::uint64_t share = line.length() / count();
+  for (const AdamLine::Piece& piece : line.pieces()) {
+    const std::size_t last = count() - 1;
+    const std::size_t chunk = share == 0 ? last : std::min(last, (piece.end - 1) / share);
+    adam_weights_[chunk].push_back(piece.part);
+  }
+}
+
+// AdamW tiles belong to the chunk of the matrix' tile before them; without any matrix, to that of
+// their place.
 void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
   const std::vector<std::uint64_t>& schedule = plan.schedule();
   visits_end_.assign(count(), schedule.size());
@@ -103,7 +116,7 @@ void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
     const TileEntry& tile = plan.tiles()[schedule[i]];
     std::uint64_t next = chunk;
     if (own == nullptr)
-      next = i * count() / schedule.size();
+      next = plan.place(tile) * count() / plan.adam_line().length();
     else if (tile.kind != TileKind::adam)
       next = own->chunk_at(plan.place(tile));
     for (; chunk < next; ++chunk) visits_end_[chunk] = i;
@@ -121,6 +134,25 @@ std::vector<Transit> adam_ranges(const StatePlan& plan) {
 FlatRange staged_part(const StatePlan& plan, const Layout& trainer, const Transit& transit) {
   if (plan.in_place(transit.param, trainer)) return {};
   return formats::overlap(plan.own_range(transit.param), transit.range);
+}
+
+std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes) {
+  const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
+  std::map<std::uint32_t, std::uint64_t> staged;  // elements, by owner
+  std::size_t early = 0;
+  for (std::size_t piece = 0; piece < chunks.count(); ++piece) {
+    bool travels = false;
+    for (const Transit& transit : chunks.gradients(chunks.count() - 1 - piece)) {
+      const std::uint32_t owner = owners[transit.param];
+      if (holds_whole(plan.gradients(), transit.param, owner)) continue;
+      std::uint64_t& elems = staged[owner];
+      elems += transit.range.count;
+      if (elems > bytes / sizeof(float)) return early;
+      travels = true;
+    }
+    if (travels) early = piece + 1;
+  }
+  return early;
 }
 
 std::uint64_t staged_elems(const StatePlan& plan, const Layout& trainer,

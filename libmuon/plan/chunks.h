@@ -1,8 +1,8 @@
 // Chunks: a step cut into pieces whose gradients and new weights fit into little memory. A chunk
-// takes from every owner the next part of its own order (OwnerOrder), so that each chunk has work
-// for all ranks; all ranks know which ranges travel in which chunk. A matrix
-// larger than a chunk is cut, at borders of its owner's tiles: its gradient flows into U tile by
-// tile, its weights out of the masters' tiles.
+// takes from every owner the next part of its own order (OwnerOrder), and of AdamW's ranges
+// (AdamLine), so that each chunk has work for all ranks; all ranks know which ranges travel in
+// which chunk. A matrix larger than a chunk is cut, at borders of its owner's tiles: its gradient
+// flows into U tile by tile, its weights out of the masters' tiles.
 //
 // Owners do not depend on chunks. Pure arithmetic, the same on all ranks.
 #pragma once
@@ -15,23 +15,19 @@
 
 namespace ebb::libmuon {
 
-// What travels: a range of a parameter.
-struct Transit {
-  std::uint32_t param = 0;
-  FlatRange range;
-};
-
 class Chunks {
  public:
   // At most `chunk_bytes` of gradients and weights together are staged by a rank for a chunk, or a
   // tile's, where that is more. One chunk where no rank stages any.
   Chunks(const StatePlan& plan, std::uint64_t chunk_bytes);
 
-  std::size_t count() const { return gradients_.size(); }
+  std::size_t count() const { return visits_end_.size(); }
   // Of all owners' matrices: what goes to them before their visits of the chunk, and from them
   // behind.
   std::span<const Transit> gradients(std::size_t chunk) const { return gradients_[chunk]; }
   std::span<const Transit> weights(std::size_t chunk) const { return weights_[chunk]; }
+  // AdamW's ranges that all who keep them have visited behind the chunk.
+  std::span<const Transit> adam_weights(std::size_t chunk) const { return adam_weights_[chunk]; }
   // Behind the last visit of this rank's schedule that belongs to the chunk.
   std::size_t visits_end(std::size_t chunk) const { return visits_end_[chunk]; }
 
@@ -39,11 +35,12 @@ class Chunks {
   struct Line;
   void cut_item(const Line& line, std::size_t item, std::uint64_t place,
                 std::vector<std::vector<Transit>>& chunks) const;
+  void cut_adam(const AdamLine& line);
   void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
   void drop_idle();
 
   std::uint64_t tile_elems_;
-  std::vector<std::vector<Transit>> gradients_, weights_;  // by chunk
+  std::vector<std::vector<Transit>> gradients_, weights_, adam_weights_;  // by chunk
   std::vector<std::size_t> visits_end_;
 };
 
@@ -53,6 +50,10 @@ std::vector<Transit> adam_ranges(const StatePlan& plan);
 // What this rank owns of a range in transit and its trainer's buffers, in the layout `trainer`, do
 // not hold: count 0 if nothing. It is staged.
 FlatRange staged_part(const StatePlan& plan, const Layout& trainer, const Transit& transit);
+// How many of the last chunks' gradients, all of them on their owners, have room in so many bytes a
+// rank: the same number on all ranks.
+std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes);
+
 std::uint64_t staged_elems(const StatePlan& plan, const Layout& trainer,
                            std::span<const Transit> transits);
 

@@ -35,6 +35,12 @@ struct PartitionSpec {
   Placement placement = Placement::owner;
 };
 
+// What travels between ranks: a range of a parameter.
+struct Transit {
+  std::uint32_t param = 0;
+  FlatRange range;
+};
+
 inline bool is_muon(const ModelSpec& model, std::uint32_t param) {
   return std::holds_alternative<MuonSpec>(model.groups[model.params[param].group]);
 }

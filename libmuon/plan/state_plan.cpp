@@ -146,6 +146,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
   plan.add_muon_items(model);
   plan.add_adam_item(model);
+  plan.adam_line_.emplace(*plan.shards_, plan.muon_);
   plan.lay_tiles();
   plan.order_visits();
   plan.digest_ = digest_of(model, *plan.owners_, *plan.shards_, tile_bytes);
@@ -213,15 +214,27 @@ void StatePlan::lay_tiles() {
   tiles_ = spread_between(muon_tiles, adam_tiles);
 }
 
+// By the share of its line that lies before a tile. Division rounds both lines alike, so of two
+// shares the smaller never comes behind the larger; of equal ones AdamW's is first.
 void StatePlan::order_visits() {
-  std::vector<std::uint64_t> muon_tiles, adam_tiles;
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
-    (tiles_[i].kind == TileKind::adam ? adam_tiles : muon_tiles).push_back(i);
-  std::ranges::sort(muon_tiles, {}, [this](std::uint64_t i) { return place(tiles_[i]); });
-  schedule_ = spread_between(muon_tiles, adam_tiles);
+  std::vector<std::pair<double, std::uint64_t>> adam, muon;  // with the share before it, which tile
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
+    const bool is_adam = tiles_[i].kind == TileKind::adam;
+    const std::uint64_t length = is_adam ? adam_line_->length() : order_->length();
+    (is_adam ? adam : muon)
+        .emplace_back(static_cast<double>(place(tiles_[i])) / static_cast<double>(length), i);
+  }
+  std::ranges::sort(muon);
+  std::ranges::sort(adam);
+  std::vector<std::pair<double, std::uint64_t>> all;
+  std::ranges::merge(adam, muon, std::back_inserter(all), {},
+                     &std::pair<double, std::uint64_t>::first,
+                     &std::pair<double, std::uint64_t>::first);
+  for (const auto& [share, tile] : all) schedule_.push_back(tile);
 }
 
 std::uint64_t StatePlan::place(const TileEntry& tile) const {
+  if (tile.kind == TileKind::adam) return tile.first;
   const bool momentum = tile.kind == TileKind::momentum;
   return (momentum ? order_->momentum(tile.item) : order_->masters(tile.item)) + tile.first;
 }

@@ -13,6 +13,7 @@
 
 #include "ebb/formats/layout/layout.h"
 #include "ebb/formats/native/manifest.h"
+#include "ebb/libmuon/plan/adam_line.h"
 #include "ebb/libmuon/plan/model.h"
 #include "ebb/libmuon/plan/owner_order.h"
 
@@ -60,9 +61,11 @@ class StatePlan {
   // Of this rank's matrices, which are the first of items().
   const OwnerOrder& order() const { return *order_; }
   std::uint64_t update_bytes() const { return update_bytes_; }
-  // The tiles that one step visits, in that order; AdamW tiles evenly between.
+  const AdamLine& adam_line() const { return *adam_line_; }  // of all ranks
+  // The tiles that one step visits, in that order: those of matrices by their place on the line of
+  // order(), AdamW's by that on a line of adam_line().length(), which keeps step with it.
   const std::vector<std::uint64_t>& schedule() const { return schedule_; }
-  // Where a matrix' tile lies on the line of order().
+  // Where a tile begins on its line.
   std::uint64_t place(const TileEntry& tile) const;
 
   // The parts of a tile: (part, its range inside the parameter, where it begins in the tile).
@@ -96,6 +99,7 @@ class StatePlan {
   std::vector<bool> muon_;
   std::vector<Item> items_;
   std::optional<OwnerOrder> order_;
+  std::optional<AdamLine> adam_line_;
   std::vector<TileEntry> tiles_;
   std::vector<std::uint64_t> schedule_;
   double flops_ = 0;

@@ -39,19 +39,29 @@ std::span<float> Engine::Impl::own_weight(const Transit& transit, std::size_t ch
   return staging->at(Staging::Kind::weights, chunk, transit);
 }
 
-Result<> Engine::Impl::travel(const char* what, const std::function<Result<std::uint64_t>()>& run) {
+Result<double> Engine::Impl::travel(const char* what, const Run& run) {
   const TraceSpan span(config.trace, parts.plan.rank(), Lane::exchange, what);
   const auto begin = std::chrono::steady_clock::now();
-  const double swept = flow->sweeping_s();
   EBB_TRY_ASSIGN(const std::uint64_t sent, run());
   const double took = libswap::seconds_since(begin);
+  const libswap::MutexLock lock(beside_mutex);
   beside.sent_bytes += sent;
   beside.exchange_s += took;
-  beside.exposed_exchange_s += std::max(0.0, took - (flow->sweeping_s() - swept));
+  return took;
+}
+
+Result<> Engine::Impl::travel_in_step(const char* what, const Run& run) {
+  const double swept = flow->sweeping_s();
+  EBB_TRY_ASSIGN(const double took, travel(what, run));
+  const double hidden = flow->sweeping_s() - swept;
+  const libswap::MutexLock lock(beside_mutex);
+  beside.exposed_exchange_s += std::max(0.0, took - hidden);
   return {};
 }
 
-Result<> Engine::Impl::gradients_in(std::size_t chunk) {
+Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
+                                                    std::span<const Transit> transits,
+                                                    std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const auto handed_in = [&](const Transit& transit) {
     return part_of(gradients[transit.param], plan.gradients(), plan.rank(), transit);
@@ -62,19 +72,31 @@ Result<> Engine::Impl::gradients_in(std::size_t chunk) {
                ? std::span<float>()
                : staging->at(Staging::Kind::gradients, chunk, transit);
   };
+  return exchange.run(*flow_ranks, transits, handed_in, gathered);
+}
+
+Result<> Engine::Impl::gradients_in(std::size_t chunk) {
   staging->begin(Staging::Kind::gradients, chunk);
-  return travel("gradients in", [&]() -> Result<std::uint64_t> {
-    const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-      return exchange.run(*flow_ranks, transits, handed_in, gathered);
-    };
-    std::uint64_t adam = 0;
+  const bool came = chunk + flow->came_early() >= parts.chunks.count();
+  return travel_in_step("gradients in", [&]() -> Result<std::uint64_t> {
+    std::uint64_t adam = 0, matrices = 0;
     if (chunk == 0) {
-      EBB_TRY_ASSIGN(adam, bring(routes.gradients_to_shards, routes.adam));
+      EBB_TRY_ASSIGN(adam, bring_gradients(routes.gradients_to_shards, routes.adam, chunk));
     }
-    EBB_TRY_ASSIGN(const std::uint64_t matrices,
-                   bring(routes.gradients_to_owners, parts.chunks.gradients(chunk)));
+    if (!came) {
+      EBB_TRY_ASSIGN(matrices, bring_gradients(routes.gradients_to_owners,
+                                               parts.chunks.gradients(chunk), chunk));
+    }
     return adam + matrices;
   });
+}
+
+Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
+  const std::size_t chunk = parts.chunks.count() - 1 - piece;
+  EBB_TRY(travel("gradients in early", [&] {
+    return bring_gradients(routes.gradients_to_owners, parts.chunks.gradients(chunk), chunk);
+  }));
+  return {};
 }
 
 Result<> Engine::Impl::weights_out(std::size_t chunk) {
@@ -85,14 +107,14 @@ Result<> Engine::Impl::weights_out(std::size_t chunk) {
   const auto handed_out = [&](const Transit& transit) {
     return part_of(weights[transit.param], plan.weights(), plan.rank(), transit);
   };
-  return travel("weights out", [&]() -> Result<std::uint64_t> {
+  return travel_in_step("weights out", [&]() -> Result<std::uint64_t> {
     const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
       return exchange.run(*flow_ranks, transits, own, handed_out);
     };
     EBB_TRY_ASSIGN(const std::uint64_t matrices,
                    bring(routes.weights_from_owners, parts.chunks.weights(chunk)));
-    if (chunk + 1 != parts.chunks.count()) return matrices;
-    EBB_TRY_ASSIGN(const std::uint64_t adam, bring(routes.weights_from_shards, routes.adam));
+    EBB_TRY_ASSIGN(const std::uint64_t adam,
+                   bring(routes.weights_from_shards, parts.chunks.adam_weights(chunk)));
     return matrices + adam;
   });
 }
@@ -112,7 +134,9 @@ Result<> Engine::Impl::sweep_chunk(std::size_t chunk) {
   };
   const double stalled = stalls();
   const Result<> swept = sweep->update(chunk);
-  beside.compute_s += libswap::seconds_since(begin) - (stalls() - stalled);
+  const double computed = libswap::seconds_since(begin) - (stalls() - stalled);
+  const libswap::MutexLock lock(beside_mutex);
+  beside.compute_s += computed;
   return swept;
 }
 
@@ -132,10 +156,12 @@ void Engine::Impl::begin_update(float grad_scale) {
                .in = [this](std::size_t chunk) { return gradients_in(chunk); },
                .out = [this](std::size_t chunk) { return weights_out(chunk); },
                .sweep = update,
-               .doing = "sweeping its state"});
+               .doing = "sweeping its state",
+               .uses_up_early = true});
 }
 
 void Engine::Impl::take_over_beside() {
+  const libswap::MutexLock lock(beside_mutex);
   stats.sent_bytes += beside.sent_bytes;
   stats.exchange_s += beside.exchange_s;
   stats.exposed_exchange_s += beside.exposed_exchange_s;
@@ -175,6 +201,7 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
       return *ended.why;
   }
   gradient_given.assign(gradient_given.size(), false);
+  early.forget();
   ++step;
   ++stats.steps;
   if (weights_owed) return *weights_owed;

@@ -18,10 +18,10 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
 }
 
 // What this rank takes beside tiles.
-Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan,
-                           const Chunks& chunks) {
+Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
+                           std::size_t early_chunks) {
   return {.workspace = Sweep::workspace(config.model, plan, config.accelerator, config.threads),
-          .staging = Staging::bytes(plan, chunks, adam_ranges(plan))};
+          .staging = Staging::bytes({plan, chunks, adam_ranges(plan), early_chunks})};
 }
 
 // Tiles of a step that are not resident: all of them, and those that hold weights.
@@ -81,7 +81,8 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
                                .layout_digest = plan.digest()};
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);
-  const Memory memory = memory_beside_tiles(config, plan, chunks);
+  const std::size_t early = early_chunks(plan, chunks, config.early_gradient_bytes);
+  const Memory memory = memory_beside_tiles(config, plan, chunks, early);
   EBB_TRY_ASSIGN(Housing housing, house(config, plan, memory.total()));
   if (const std::uint64_t there = device_bytes(memory, housing.homes, config.tile_bytes);
       there > config.device_budget_bytes)
@@ -93,6 +94,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
                   std::move(housing.homes),
                   housing.least_budget,
                   std::move(chunks),
+                  early,
                   memory,
                   store};
 }
@@ -113,6 +115,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   result.least_budget_bytes = parts.least_budget;
   const Chunks& chunks = parts.chunks;
   result.chunks = chunks.count();
+  result.early_chunks = parts.early_chunks;
   result.disk_bytes = libswap::Store::disk_bytes(parts.store);
   result.step_read_bytes = paged.all * config.tile_bytes;
   result.step_written_bytes = paged.all * config.tile_bytes;
@@ -120,9 +123,9 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   const Routes routes(plan);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
     result.step_sent_bytes += routes.gradients_to_owners.sent_bytes(chunks.gradients(chunk)) +
-                              routes.weights_from_owners.sent_bytes(chunks.weights(chunk));
-  result.step_sent_bytes += routes.gradients_to_shards.sent_bytes(routes.adam) +
-                            routes.weights_from_shards.sent_bytes(routes.adam);
+                              routes.weights_from_owners.sent_bytes(chunks.weights(chunk)) +
+                              routes.weights_from_shards.sent_bytes(chunks.adam_weights(chunk));
+  result.step_sent_bytes += routes.gradients_to_shards.sent_bytes(routes.adam);
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
   return result;
@@ -137,11 +140,12 @@ Routes::Routes(const StatePlan& plan)
 
 namespace {
 
-// By parameter: the last chunk with weights of it. AdamW's are handed out with the last of all.
+// By parameter: the last chunk with weights of it.
 std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
-  std::vector<std::size_t> last(params, chunks.count() - 1);
+  std::vector<std::size_t> last(params, 0);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    for (const Transit& transit : chunks.weights(chunk)) last[transit.param] = chunk;
+    for (const auto transits : {chunks.weights(chunk), chunks.adam_weights(chunk)})
+      for (const Transit& transit : transits) last[transit.param] = chunk;
   return last;
 }
 
@@ -162,6 +166,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       kernels(std::move(what_computes)),
       gradients(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
+      early(parts.chunks, parts.early_chunks, engine_config.model.params.size()),
       weights(engine_config.model.params.size()),
       bound(engine_config.model.params.size(), false),
       last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {}
@@ -194,8 +199,8 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
     }
     auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(parts),
                                        std::move(pool), std::move(kernels));
-    EBB_TRY_ASSIGN(impl->staging,
-                   Staging::make(impl->parts.plan, impl->parts.chunks, impl->routes.adam));
+    EBB_TRY_ASSIGN(impl->staging, Staging::make({impl->parts.plan, impl->parts.chunks,
+                                                 impl->routes.adam, impl->parts.early_chunks}));
     return impl;
   };
   auto made = make();
@@ -208,7 +213,10 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
   EBB_TRY(libswap::same_everywhere(ranks, settings));
   std::unique_ptr<Impl> impl = std::move(*made);
   EBB_TRY_ASSIGN(impl->flow_ranks, ranks.duplicate());
-  auto flow = Flow::start(*impl->flow_ranks);
+  auto flow = Flow::start(*impl->flow_ranks, {.count = impl->parts.early_chunks,
+                                              .bring = [self = impl.get()](std::size_t piece) {
+                                                return self->gradients_in_early(piece);
+                                              }});
   EBB_TRY(libswap::agree_all(ranks, flow ? Result<>() : flow.error(), "starting its threads"));
   impl->flow = std::move(*flow);
   if (Result<> attached = impl->attach(initial, checkpoint); !attached) {
@@ -249,19 +257,30 @@ Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
 }
 
 Result<> Engine::gradient_ready(std::uint32_t param, std::span<const float> my_pieces) {
-  impl_->end_step();
-  EBB_TRY(impl_->not_stopped());
-  const StatePlan& plan = impl_->parts.plan;
-  EBB_TRY(check_span(impl_->config, plan.gradients(), plan.rank(), param, my_pieces.size(),
-                     "gradient"));
-  if (impl_->gradient_given[param])
+  return impl_->take_gradient(param, my_pieces);
+}
+
+Result<> Engine::Impl::take_gradient(std::uint32_t param, std::span<const float> my_pieces) {
+  const libswap::MutexLock lock(handing_in);
+  end_step();
+  EBB_TRY(not_stopped());
+  const StatePlan& plan = parts.plan;
+  EBB_TRY(check_span(config, plan.gradients(), plan.rank(), param, my_pieces.size(), "gradient"));
+  if (gradient_given[param])
     return Error{Code::state,
                  compose("parameter {} has its gradient of step {} already",
-                         impl_->config.model.params[param].name, impl_->step + 1),
+                         config.model.params[param].name, step + 1),
                  "add gradients up before they are handed in"};
-  impl_->gradients[param] = my_pieces;
-  impl_->gradient_given[param] = true;
+  gradients[param] = my_pieces;
+  gradient_given[param] = true;
+  flow->ready_early(early.add(param));
   return {};
+}
+
+void Engine::Impl::forget_gradients() {
+  flow->drop_early();
+  gradient_given.assign(gradient_given.size(), false);
+  early.forget();
 }
 
 Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {

@@ -38,6 +38,9 @@ struct EngineConfig {
   std::uint64_t tile_bytes = 4u << 20;
   // Of gradients and new weights that a rank stages for one chunk of a step; the same on all ranks.
   std::uint64_t chunk_bytes = 256u << 20;
+  // Room beside that for gradients of a step's last chunks, which travel as soon as they are handed
+  // in on all ranks (gradient_ready()); part of the budget, the same on all ranks.
+  std::uint64_t early_gradient_bytes = 0;
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;        // that compute, this rank
   libswap::Trace* trace = nullptr;  // borrowed
@@ -68,8 +71,9 @@ struct EnginePlan {
   std::uint64_t workspace_bytes = 0;     // U and O of two matrices, Newton-Schulz scratch, oneDNN's
   std::uint64_t device_bytes = 0;        // of an accelerator, beside memory_bytes
   std::uint64_t chunks = 0;              // of a step
+  std::uint64_t early_chunks = 0;        // of these: whose gradients may travel before it
   std::uint64_t staging_bytes = 0;       // gradients and weights on their way: three parts of the
-                                         // size of a chunk's, and AdamW ranges whole
+                                         // size of a chunk's, early ones' and AdamW ranges whole
   std::uint64_t least_budget_bytes = 0;  // of this model and chunk size
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
@@ -94,7 +98,7 @@ struct EngineStats : libswap::PagerStats {
   std::uint64_t steps = 0, sent_bytes = 0;
   double step_s = 0, compute_s = 0;
   double exchange_s = 0;                // gradients and weights on their way
-  double exposed_exchange_s = 0;        // of that, with no sweep of this rank beside it
+  double exposed_exchange_s = 0;        // of that, inside a step with no sweep of this rank beside
   double snapshot_s = 0;                // the caller's thread inside snapshot()
   std::uint64_t snapshots_put_off = 0;  // another process read the store: no slot was left
   libswap::PoolStats pool;
@@ -134,8 +138,10 @@ class Engine {
   // A step is in flight from begin_step() on, until wait_step() or another call: set_...,
   // snapshot(), all that are about steps, and the destructor wait for its end first.
 
-  // In the gradients layout's pieces; borrowed until the step is done, never written. Once a step
-  // and parameter: Code::state for a second one.
+  // The gradient of a parameter, which nobody changes any more: in the gradients layout's pieces,
+  // borrowed until the step is done, never written. Once a step and parameter: Code::state for a
+  // second one. Any thread, in any order, also several at once, but not beside calls other than
+  // weights_ready(). Waits for no other rank, unless a step is in flight.
   Result<> gradient_ready(std::uint32_t param, std::span<const float> my_pieces);
   Result<> set_learning_rate(std::uint32_t group, double lr);
   // [C] Every bound parameter needs a gradient (Code::usage names the first that has none), and all

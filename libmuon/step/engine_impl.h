@@ -2,6 +2,7 @@
 //   engine.cpp        planning, small calls          open.cpp      create, resume, transfer, load
 //   step.cpp          what is decided before a step  chunk.cpp     gradients in, sweep, weights out
 //   flow.cpp          the threads of a step          sweep.cpp     the state's tiles
+//   early.cpp         gradients that come before it
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
@@ -23,6 +24,7 @@
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/kernels/table.h"
+#include "ebb/libmuon/step/early.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/flow.h"
@@ -51,6 +53,7 @@ struct Prepared {
   libswap::Homes homes;
   std::uint64_t least_budget = 0;  // bytes
   Chunks chunks;
+  std::size_t early_chunks = 0;
   Memory memory;
   libswap::Store::Config store;  // without directory and uuids
 };
@@ -58,7 +61,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank);
 formats::native::Manifest manifest_template(const EngineConfig& config, const StatePlan& plan);
 
 // Where gradients and new weights travel: matrices to and from their owners, chunk by chunk, and
-// AdamW ranges to and from their shards, whole.
+// AdamW ranges to and from their shards: gradients whole with the first chunk.
 struct Routes {
   explicit Routes(const StatePlan& plan);
   Exchange gradients_to_owners, weights_from_owners;
@@ -109,11 +112,19 @@ struct Engine::Impl {
   // Ends the step in flight, if one is: `step_outcome` is how.
   void end_step();
   Result<StepResult> outcome_of(const Flow::Ended& ended);
-  // [C] Of a chunk, on the flow's meeting thread; AdamW's gradients with the first, weights with
-  // the last.
+  Result<> take_gradient(std::uint32_t param, std::span<const float> my_pieces);
+  // They were for nothing: no step has used them.
+  void forget_gradients();
+  // [C] Of a chunk, on the flow's meeting thread.
   Result<> gradients_in(std::size_t chunk);
+  Result<> gradients_in_early(std::size_t piece);
   Result<> weights_out(std::size_t chunk);
-  Result<> travel(const char* what, const std::function<Result<std::uint64_t>()>& run);
+  // How many bytes were sent.
+  Result<std::uint64_t> bring_gradients(const Exchange& exchange, std::span<const Transit> transits,
+                                        std::size_t chunk);
+  using Run = std::function<Result<std::uint64_t>()>;
+  Result<double> travel(const char* what, const Run& run);  // seconds
+  Result<> travel_in_step(const char* what, const Run& run);
   // On its sweeping thread. False: come to rest.
   bool turn_to(std::size_t chunk);
   Result<> sweep_chunk(std::size_t chunk);
@@ -165,6 +176,8 @@ struct Engine::Impl {
   std::vector<std::int64_t> steps_ahead;
   std::vector<std::span<const float>> gradients;  // per parameter, as handed in
   std::vector<bool> gradient_given;
+  libswap::Mutex handing_in;  // one gradient at a time
+  EarlyGradients early;
   std::vector<std::span<float>> weights;  // per parameter, as bound
   std::vector<bool> bound;
   std::vector<std::size_t> last_chunk;  // per parameter: that hands out weights of it
@@ -182,8 +195,10 @@ struct Engine::Impl {
   std::optional<libswap::Snapshots> snapshots;     // of the sweep's cache and the present store
   bool adopt_due = false;  // the store's first generation makes it its directory's
   std::uint64_t resumed_step = 0;
-  EngineStats stats;   // without those of the present sweep's cache
-  EngineStats beside;  // what the flow's threads have added since: theirs while it is under way
+  EngineStats stats;  // without those of the present sweep's cache
+  // What the flow's threads have added since.
+  libswap::Mutex beside_mutex;
+  EngineStats beside EBB_GUARDED_BY(beside_mutex);
   std::unique_ptr<Communicator> flow_ranks;
   std::unique_ptr<Flow> flow;  // uses all of the above: ends first
 };

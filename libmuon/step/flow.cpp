@@ -10,6 +10,10 @@ namespace {
 
 // What a rank says of a chunk; the smallest counts.
 constexpr std::int64_t kSweeping = 0, kFailed = 1, kSwept = 2;
+// And of a piece that may come early.
+constexpr std::int64_t kNotReady = 0, kElsewhere = 1, kReady = 2;
+// A rank that is destroyed alone waits no longer than that for others to meet it.
+constexpr std::chrono::milliseconds kEarlySlice(1000);
 
 double seconds(Flow::Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -17,16 +21,16 @@ double seconds(Flow::Clock::duration duration) {
 
 }  // namespace
 
-Flow::Flow(Communicator& ranks) : ranks_(ranks) {
+Flow::Flow(Communicator& ranks, Early early) : ranks_(ranks), early_(std::move(early)) {
   ended_.why = Error{Code::state, "no weights were handed out yet", "call install_weights()"};
 }
 
-Result<std::unique_ptr<Flow>> Flow::start(Communicator& ranks) {
-  std::unique_ptr<Flow> flow(new Flow(ranks));
+Result<std::unique_ptr<Flow>> Flow::start(Communicator& ranks, Early early) {
+  std::unique_ptr<Flow> flow(new Flow(ranks, std::move(early)));
   EBB_TRY_ASSIGN(flow->meeting_thread_,
-                 libswap::start_thread([self = flow.get()] { self->serve(&Flow::run_meetings); }));
+                 libswap::start_thread([self = flow.get()] { self->serve_meetings(); }));
   EBB_TRY_ASSIGN(flow->sweeping_thread_,
-                 libswap::start_thread([self = flow.get()] { self->serve(&Flow::run_sweep); }));
+                 libswap::start_thread([self = flow.get()] { self->serve_sweeps(); }));
   return flow;
 }
 
@@ -42,14 +46,43 @@ Flow::~Flow() {
 }
 
 // Each run once.
-void Flow::serve(void (Flow::*run)()) {
+void Flow::serve_sweeps() {
   for (std::uint64_t seen = 0;; ++seen) {
     {
       const libswap::MutexLock lock(mutex_);
       while (!closing_ && runs_ == seen) changed_.wait(mutex_);
       if (closing_) return;
     }
-    (this->*run)();
+    run_sweep();
+  }
+}
+
+// Each run once, and what comes early between them.
+void Flow::serve_meetings() {
+  for (std::uint64_t seen = 0;;) {
+    bool run = false;
+    {
+      const libswap::MutexLock lock(mutex_);
+      while (!closing_ && runs_ == seen && !early_due()) changed_.wait(mutex_);
+      if (closing_) return;
+      run = !early_due();
+      early_under_way_ = !run;
+    }
+    if (run) {
+      run_meetings();
+      ++seen;
+      continue;
+    }
+    Result<bool> brought = bring_early();
+    const libswap::MutexLock lock(mutex_);
+    early_under_way_ = false;
+    if (!brought)
+      early_error_ = std::move(brought).error();
+    else if (*brought)
+      ++early_came_;
+    else
+      early_called_off_ = true;
+    changed_.notify_all();
   }
 }
 
@@ -80,6 +113,52 @@ Flow::Ended Flow::wait() {
   const libswap::MutexLock lock(mutex_);
   while (under_way_) changed_.wait(mutex_);
   return ended_;
+}
+
+void Flow::ready_early(std::size_t pieces) {
+  const libswap::MutexLock lock(mutex_);
+  early_ready_ = pieces;
+  changed_.notify_all();
+}
+
+std::size_t Flow::came_early() const {
+  const libswap::MutexLock lock(mutex_);
+  return early_came_;
+}
+
+void Flow::drop_early() {
+  const libswap::MutexLock lock(mutex_);
+  EBB_CHECK(!under_way_);
+  dropping_ = true;
+  changed_.notify_all();
+  while (early_under_way_ || early_due()) changed_.wait(mutex_);
+  dropping_ = early_called_off_ = false;
+  early_ready_ = early_came_ = 0;
+  changed_.notify_all();
+}
+
+// A work that was stopped still needs what came for it, and brings the rest itself.
+bool Flow::early_due() const {
+  const bool stopped = !under_way_ && ended_.how == Ended::How::stopped;
+  return early_came_ < early_.count && !early_called_off_ && !early_error_ && !stopped;
+}
+
+std::int64_t Flow::early_vote() const {
+  if (under_way_ || dropping_) return kElsewhere;
+  return early_ready_ > early_came_ ? kReady : kNotReady;
+}
+
+Result<> Flow::ranks_meet() const {
+  const libswap::MutexLock lock(mutex_);
+  return early_error_ ? *early_error_ : Result<>();
+}
+
+// False: called off.
+Result<bool> Flow::bring_early() {
+  EBB_TRY_ASSIGN(const std::int64_t all, meet(&Flow::early_vote, kEarlySlice));
+  if (all != kReady) return false;
+  EBB_TRY(early_.bring(came_early()));
+  return true;
 }
 
 Result<> Flow::wait_for_out(std::size_t chunk) {
@@ -135,11 +214,16 @@ void Flow::run_meetings() {
   ended.not_out = std::move(ended_.not_out);
   ended_ = std::move(ended);
   under_way_ = false;
+  if (ended_.how == Ended::How::whole) {
+    early_called_off_ = false;
+    if (work_.uses_up_early) early_ready_ = early_came_ = 0;
+  }
   changed_.notify_all();
 }
 
 // Whether all ranks have swept all chunks.
 Result<bool> Flow::meet_for_all_chunks() {
+  EBB_TRY(ranks_meet());
   for (; voted_ < work_.chunks; ++voted_) {
     while (came_ < std::min(voted_ + 2, work_.chunks)) {
       EBB_TRY(work_.in(came_));
@@ -155,15 +239,19 @@ Result<bool> Flow::meet_for_all_chunks() {
   return true;
 }
 
-// Until nobody's answer is 0; the smallest of them.
-Result<std::int64_t> Flow::meet(std::int64_t (Flow::*mine)() const) {
-  const auto slice = ranks_.limit() / 4;
+// Until nobody's answer is 0; the smallest of them. They meet in every quarter of their limit, and
+// in every `slice` if that is not 0.
+Result<std::int64_t> Flow::meet(std::int64_t (Flow::*mine)() const,
+                                std::chrono::milliseconds slice) {
+  const std::chrono::milliseconds quarter = ranks_.limit() / 4;
+  if (slice.count() == 0 || (quarter.count() != 0 && quarter < slice)) slice = quarter;
   for (;;) {
     std::int64_t answer = 0;
     {
       const libswap::MutexLock lock(mutex_);
       const auto end = Clock::now() + slice;
       for (;;) {
+        if (closing_) return Error{Code::peer, "this rank ends"};
         answer = (this->*mine)();
         if (answer != 0 || (slice.count() != 0 && Clock::now() >= end)) break;
         if (slice.count() == 0)

@@ -6,6 +6,10 @@
 // so that a disk may be as slow as it likes. A rank whose sweep fails takes part in everything
 // before its vote, so all stop at the same chunk; one that is ahead comes to rest between two
 // chunks. Each keeps its place, and go_on() begins there.
+//
+// Between two works the first thread brings what may come early, piece by piece, each when it is
+// ready on all ranks; until then they meet as for a vote. A work that is begun on some rank where
+// the next piece is not ready calls the rest off, for all.
 #pragma once
 
 #include <chrono>
@@ -29,7 +33,13 @@ class Flow {
     std::function<Result<>(std::size_t chunk)> in, out;  // collective
     // This rank's own, all chunks: for (c = next_to_sweep(); may_sweep(c); ++c) { ... swept(); }
     std::function<Result<>()> sweep;
-    std::string doing;  // what the sweep does, for messages
+    std::string doing;           // what the sweep does, for messages
+    bool uses_up_early = false;  // ended whole, it leaves nothing of what came early
+  };
+  // What may come between two works: 0, 1, ..., count - 1.
+  struct Early {
+    std::size_t count = 0;
+    std::function<Result<>(std::size_t piece)> bring = {};  // collective
   };
   struct Ended {
     enum class How : std::uint8_t {
@@ -45,7 +55,7 @@ class Flow {
   };
 
   // `ranks` is borrowed, and nobody else's.
-  static Result<std::unique_ptr<Flow>> start(Communicator& ranks);
+  static Result<std::unique_ptr<Flow>> start(Communicator& ranks, Early early);
   ~Flow();  // waits for what is under way
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
@@ -54,6 +64,14 @@ class Flow {
   void begin(Work work);
   void go_on();
   Ended wait();
+
+  // The first `pieces` of what may come early are ready on this rank. Any thread.
+  void ready_early(std::size_t pieces);
+  // How many of them have come. REQUIRES: a work is under way.
+  std::size_t came_early() const;
+  // All ranks, at the same point of their calls: waits for what is coming, which is then to come
+  // again.
+  void drop_early();
 
   // Until the chunk is handed out. Any thread.
   Result<> wait_for_out(std::size_t chunk);
@@ -67,20 +85,27 @@ class Flow {
   double sweeping_s() const;
 
  private:
-  explicit Flow(Communicator& ranks);
-  void serve(void (Flow::*run)());
+  Flow(Communicator& ranks, Early early);
+  void serve_sweeps();
+  void serve_meetings();
   void begin_run() EBB_REQUIRES(mutex_);
   void run_sweep();
   void run_meetings();
   Result<bool> meet_for_all_chunks();
-  Result<std::int64_t> meet(std::int64_t (Flow::*mine)() const);
+  Result<std::int64_t> meet(std::int64_t (Flow::*mine)() const,
+                            std::chrono::milliseconds slice = {});
   std::int64_t vote() const EBB_REQUIRES(mutex_);
   std::int64_t at_rest() const EBB_REQUIRES(mutex_);
+  std::int64_t early_vote() const EBB_REQUIRES(mutex_);
+  bool early_due() const EBB_REQUIRES(mutex_);
+  Result<bool> bring_early();
+  Result<> ranks_meet() const;
   void hand_out(std::size_t chunk);
   Ended come_to_rest(Result<bool> all);
   void rest_sweep() EBB_REQUIRES(mutex_);
 
   Communicator& ranks_;
+  const Early early_;
   Work work_;                         // changes only while nothing is under way
   std::size_t voted_ = 0, came_ = 0;  // chunks; of the thread that meets
   mutable libswap::Mutex mutex_;
@@ -97,6 +122,12 @@ class Flow {
   std::optional<Clock::time_point> sweeps_since_ EBB_GUARDED_BY(mutex_);
   double sweeping_s_ EBB_GUARDED_BY(mutex_) = 0;
   Ended ended_ EBB_GUARDED_BY(mutex_);
+  std::size_t early_ready_ EBB_GUARDED_BY(mutex_) = 0;  // pieces, on this rank
+  std::size_t early_came_ EBB_GUARDED_BY(mutex_) = 0;
+  bool early_under_way_ EBB_GUARDED_BY(mutex_) = false;
+  bool early_called_off_ EBB_GUARDED_BY(mutex_) = false;  // until a work has ended
+  bool dropping_ EBB_GUARDED_BY(mutex_) = false;
+  std::optional<Error> early_error_ EBB_GUARDED_BY(mutex_);  // the ranks cannot meet any more
   std::thread meeting_thread_, sweeping_thread_;
 };
 

@@ -24,6 +24,7 @@ std::vector<Setting> settings_of(const EngineConfig& config) {
       {"the number of groups", std::to_string(model.groups.size())},
       {"the tile size", std::to_string(config.tile_bytes)},
       {"the chunk size", std::to_string(config.chunk_bytes)},
+      {"the room for early gradients", std::to_string(config.early_gradient_bytes)},
       {"the number of slots", std::to_string(config.slots)},
       {"the gradients' partition", text_of(config.partition.gradients)},
       {"the weights' partition", text_of(config.partition.weights)},

@@ -24,37 +24,50 @@ std::span<const Transit> transits_of(const Chunks& chunks, Kind kind, std::size_
 }
 
 // Elements.
-std::array<std::uint64_t, kRegions> regions_of(const StatePlan& plan, const Chunks& chunks) {
+struct Sizes {
+  std::uint64_t early = 0;
   std::array<std::uint64_t, kRegions> regions{};
-  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+};
+
+Sizes sizes_of(const Staging::Needs& needs) {
+  Sizes sizes;
+  const std::size_t first_early = needs.chunks.count() - needs.early;
+  for (std::size_t chunk = 0; chunk < needs.chunks.count(); ++chunk)
     for (const Kind kind : kKinds) {
-      std::uint64_t& region = regions[region_of(kind, chunk)];
-      region = std::max(
-          region, staged_elems(plan, trainer_of(plan, kind), transits_of(chunks, kind, chunk)));
+      const std::uint64_t elems = staged_elems(needs.plan, trainer_of(needs.plan, kind),
+                                               transits_of(needs.chunks, kind, chunk));
+      std::uint64_t& region = sizes.regions[region_of(kind, chunk)];
+      if (kind == Kind::gradients && chunk >= first_early)
+        sizes.early += elems;
+      else
+        region = std::max(region, elems);
     }
-  return regions;
+  return sizes;
 }
 
 }  // namespace
 
-std::uint64_t Staging::bytes(const StatePlan& plan, const Chunks& chunks,
-                             std::span<const Transit> lasting) {
-  std::uint64_t elems = 0;
-  for (const std::uint64_t region : regions_of(plan, chunks)) elems += region;
-  for (const Kind kind : kKinds) elems += staged_elems(plan, trainer_of(plan, kind), lasting);
+std::uint64_t Staging::bytes(const Needs& needs) {
+  const Sizes sizes = sizes_of(needs);
+  std::uint64_t elems = sizes.early;
+  for (const std::uint64_t region : sizes.regions) elems += region;
+  for (const Kind kind : kKinds)
+    elems += staged_elems(needs.plan, trainer_of(needs.plan, kind), needs.lasting);
   return elems * sizeof(float);
 }
 
-Result<Staging> Staging::make(const StatePlan& plan, const Chunks& chunks,
-                              std::span<const Transit> lasting) {
-  Staging staging(plan, chunks);
+Result<Staging> Staging::make(const Needs& needs) {
+  Staging staging(needs);
   std::uint64_t used = 0;
   for (const Kind kind : kKinds)
-    used = staging.lay(kind, lasting, used, staging.lasting_[static_cast<std::size_t>(kind)]);
-  const auto regions = regions_of(plan, chunks);
+    used = staging.lay(kind, needs.lasting, used, staging.lasting_[static_cast<std::size_t>(kind)]);
+  for (std::size_t chunk = staging.first_early_; chunk < needs.chunks.count(); ++chunk)
+    used = staging.lay(Kind::gradients, needs.chunks.gradients(chunk), used,
+                       staging.places(Kind::gradients, chunk));
+  const Sizes sizes = sizes_of(needs);
   for (std::size_t region = 0; region < kRegions; ++region) {
     staging.borders_[region] = used;
-    used += regions[region];
+    used += sizes.regions[region];
   }
   staging.borders_[kRegions] = used;
   EBB_TRY_ASSIGN(staging.memory_, libswap::AlignedBuffer::allocate(used * sizeof(float)));
@@ -75,6 +88,7 @@ std::uint64_t Staging::lay(Kind kind, std::span<const Transit> transits, std::ui
 }
 
 void Staging::begin(Kind kind, std::size_t chunk) {
+  if (early(kind, chunk)) return;
   const std::size_t region = region_of(kind, chunk);
   const std::uint64_t used =
       lay(kind, transits_of(*chunks_, kind, chunk), borders_[region], places(kind, chunk));

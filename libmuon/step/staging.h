@@ -1,8 +1,8 @@
 // Staging: room for gradients and new weights on their way that the trainer's own buffers do not
 // hold. AdamW ranges have a place at all times. What travels in chunks shares three regions, whose
 // roles go round: while chunk c is swept, one holds its gradients, one takes its weights, and
-// through the third the weights of c - 1 leave and then the gradients of c + 1 come. Allocated
-// once.
+// through the third the weights of c - 1 leave and then the gradients of c + 1 come. The gradients
+// of chunks that come before the step have places of their own. Allocated once.
 #pragma once
 
 #include <array>
@@ -19,12 +19,15 @@ class Staging {
  public:
   enum class Kind : std::uint8_t { gradients, weights };
 
-  // `lasting`: what has a place at all times. `plan` and `chunks` are borrowed.
-  static Result<Staging> make(const StatePlan& plan, const Chunks& chunks,
-                              std::span<const Transit> lasting);
+  struct Needs {
+    const StatePlan& plan;  // borrowed, as the next two
+    const Chunks& chunks;
+    std::span<const Transit> lasting;  // has a place at all times
+    std::size_t early = 0;             // so many of the last chunks' gradients do, too
+  };
+  static Result<Staging> make(const Needs& needs);
   // What that allocates.
-  static std::uint64_t bytes(const StatePlan& plan, const Chunks& chunks,
-                             std::span<const Transit> lasting);
+  static std::uint64_t bytes(const Needs& needs);
 
   // Places for what the chunk stages: what had them, of two chunks before, is gone. Different
   // chunks may be begun and looked at from different threads.
@@ -43,8 +46,16 @@ class Staging {
   template <typename T>
   using Both = std::array<T, 2>;
 
-  Staging(const StatePlan& plan, const Chunks& chunks) : plan_(&plan), chunks_(&chunks) {}
+  explicit Staging(const Needs& needs)
+      : plan_(&needs.plan),
+        chunks_(&needs.chunks),
+        first_early_(needs.chunks.count() - needs.early),
+        early_(needs.early) {}
+  bool early(Kind kind, std::size_t chunk) const {
+    return kind == Kind::gradients && chunk >= first_early_;
+  }
   Places& places(Kind kind, std::size_t chunk) {
+    if (early(kind, chunk)) return early_[chunk - first_early_];
     return places_[static_cast<std::size_t>(kind)][chunk % 2];
   }
   // Behind the first `used` elements. Returns how many are used then.
@@ -53,7 +64,9 @@ class Staging {
 
   const StatePlan* plan_;
   const Chunks* chunks_;
+  std::size_t first_early_;  // chunk
   Both<Places> lasting_;
+  std::vector<Places> early_;                  // of gradients, by chunk from that one on
   Both<std::array<Places, 2>> places_;         // of chunks, even and odd
   std::array<std::uint64_t, 4> borders_ = {};  // of the regions, in elements
   libswap::AlignedBuffer memory_;

@@ -133,7 +133,7 @@ Result<StepResult> Engine::begin_step(const StepArgs& args) {
     self.begin_update(static_cast<float>(args.inv_scale * self.running.clip));
     return self.running;
   }
-  self.gradient_given.assign(self.gradient_given.size(), false);
+  self.forget_gradients();
   ++self.stats.steps;
   self.stats.step_s += libswap::seconds_since(self.step_began);
   self.step_outcome = self.running;

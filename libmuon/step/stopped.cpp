@@ -55,7 +55,7 @@ Result<> Engine::Impl::go_back() {
   EBB_CHECK(resumed);  // it was this engine that wrote it
   stopped.reset();
   weights_owed.reset();
-  gradient_given.assign(gradient_given.size(), false);
+  forget_gradients();
   return {};
 }
 

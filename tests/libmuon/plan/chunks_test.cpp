@@ -36,10 +36,12 @@ StatePlan plan_of(const Case& c, std::uint32_t rank) {
   return std::move(*plan);
 }
 
+const std::vector<Policy> kPolicies = {Policy::zero12, Policy::zero3, Policy::replicated};
+
 template <typename Check>
-void for_all_cases(const Check& check) {
+void for_all_cases(const Check& check, const std::vector<Policy>& policies = kPolicies) {
   for (const std::uint32_t ranks : {1u, 2u, 3u, 8u})
-    for (const Policy policy : {Policy::zero12, Policy::zero3, Policy::replicated})
+    for (const Policy policy : policies)
       for (const std::uint64_t tile : {4096u, 16384u})
         for (const std::uint64_t chunk : {1u, 4096u, 50000u, 1u << 28})
           check(Case{ranks, policy, Policy::zero3, tile, chunk});
@@ -115,6 +117,77 @@ TEST(Chunks, BringWhatTheVisitsOfTheChunkNeed) {
   });
 }
 
+// Whoever keeps some of it has visited all of that.
+TEST(Chunks, HandOutAdamWRangesOnceAndWhenTheyHaveBeenVisitedWhereverTheyAreKept) {
+  std::size_t before_the_last = 0;
+  for_all_cases(
+      [&](const Case& c) {
+        std::vector<std::vector<std::uint64_t>> seen;  // by rank
+        for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
+          const StatePlan plan = plan_of(c, rank);
+          const Chunks chunks(plan, c.chunk_bytes);
+          Counts visited, handed_out;
+          auto& numbers = seen.emplace_back();
+          std::size_t visit = 0;
+          for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+            for (; visit < chunks.visits_end(chunk); ++visit) {
+              const TileEntry& tile = plan.tiles()[plan.schedule()[visit]];
+              if (tile.kind != TileKind::adam) continue;
+              for (const auto& span : plan.spans(tile)) {
+                const Transit part{span.param, span.range};
+                count({&part, 1}, visited);
+              }
+            }
+            count(chunks.adam_weights(chunk), handed_out);
+            for (const Transit& transit : chunks.adam_weights(chunk)) {
+              numbers.insert(numbers.end(),
+                             {chunk, transit.param, transit.range.first, transit.range.count});
+              const FlatRange mine = formats::overlap(plan.own_range(transit.param), transit.range);
+              const auto elements = std::span(visited[transit.param]);
+              EXPECT_TRUE(mine.count == 0 ||
+                          std::ranges::all_of(elements.subspan(mine.first, mine.count),
+                                              [](int once) { return once == 1; }))
+                  << "chunk " << chunk;
+              before_the_last += chunk + 1 < chunks.count() ? 1 : 0;
+            }
+          }
+          EXPECT_EQ(handed_out.size(), 2u);
+          for (const auto& [param, times] : handed_out)
+            EXPECT_TRUE(std::ranges::all_of(times, [](int one) { return one == 1; })) << param;
+        }
+        for (const auto& numbers : seen) EXPECT_EQ(numbers, seen.front());
+      },
+      {Policy::zero12, Policy::zero12_boundary, Policy::rows, Policy::replicated});
+  EXPECT_GT(before_the_last, 100u);
+}
+
+TEST(Chunks, AsManyOfTheLastComeEarlyAsHaveRoomOnEveryRank) {
+  const Case c{.ranks = 3, .chunk_bytes = 20000};
+  std::vector<StatePlan> plans;
+  for (std::uint32_t rank = 0; rank < c.ranks; ++rank) plans.push_back(plan_of(c, rank));
+  const Chunks chunks(plans[0], c.chunk_bytes);
+  // Bytes of the rank that needs the most for the last 0, 1, 2, ... chunks.
+  std::vector<std::uint64_t> need = {0};
+  std::vector<std::uint64_t> staged(c.ranks, 0);
+  for (std::size_t chunk = chunks.count(); chunk-- > 0;) {
+    for (std::uint32_t rank = 0; rank < c.ranks; ++rank)
+      staged[rank] +=
+          4 * staged_elems(plans[rank], plans[rank].gradients(), chunks.gradients(chunk));
+    need.push_back(std::ranges::max(staged));
+  }
+  for (const std::uint64_t bytes : {0u, 5000u, 20000u, 60000u, 1u << 30})
+    for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
+      const std::size_t early =
+          early_chunks(plans[rank], Chunks(plans[rank], c.chunk_bytes), bytes);
+      EXPECT_LE(need[early], bytes);
+      // The next ones need more room, or nothing.
+      const auto fits = std::ranges::upper_bound(need, bytes) - need.begin() - 1;
+      EXPECT_EQ(need[early], need[static_cast<std::size_t>(fits)]);
+      EXPECT_EQ(early == 0, bytes == 0);
+    }
+  EXPECT_EQ(early_chunks(plans[1], chunks, 1u << 30), chunks.count());
+}
+
 TEST(Chunks, StageNoMoreThanTheirSizeAndATile) {
   for_all_cases([](const Case& c) {
     for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
@@ -146,7 +219,9 @@ TEST(Chunks, HaveSomethingToBringEach) {
   for_all_cases([](const Case& c) {
     const Chunks chunks(plan_of(c, 0), c.chunk_bytes);
     for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-      EXPECT_FALSE(chunks.gradients(chunk).empty() && chunks.weights(chunk).empty()) << chunk;
+      EXPECT_FALSE(chunks.gradients(chunk).empty() && chunks.weights(chunk).empty() &&
+                   chunks.adam_weights(chunk).empty())
+          << chunk;
   });
 }
 

@@ -181,7 +181,7 @@ TEST(StepInFlight, AStopIsToldToWhoeverWaitsAndTheStepGoesOn) {
     EBB_TRY(rank.hand_in(2));
     EBB_TRY(engine.begin_step({}));
     const Code mine = ranks.rank() == Rank{1} ? Code::io : Code::peer;
-    expect_error(engine.weights_ready(10), mine, "AdamW's are handed out last");
+    expect_error(engine.weights_ready(10), mine, "those of the last chunk");
     expect_error(engine.wait_step(), mine, "wait_step");
     expect_error(engine.begin_step({}), Code::state, "the next step");
     EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));

@@ -17,6 +17,7 @@ using Clock = Flow::Clock;
 using How = Flow::Ended::How;
 
 constexpr std::size_t kChunks = 5;
+constexpr std::size_t kEarly = 3;  // pieces that may come before a work
 constexpr milliseconds kLimit(400);
 constexpr std::chrono::seconds kNever(20);  // a test that waits so long has failed
 
@@ -31,6 +32,10 @@ class Log {
   bool has(const std::string& what) {
     const libswap::MutexLock lock(mutex_);
     return std::ranges::find(all_, what) != all_.end();
+  }
+  void clear() {
+    const libswap::MutexLock lock(mutex_);
+    all_.clear();
   }
   // Whether it came.
   bool wait_for(const std::string& what) {
@@ -66,7 +71,11 @@ struct OneRank {
   std::function<Result<>(std::size_t chunk)> sweep = [](std::size_t) { return Result<>(); };
   std::function<Result<>(std::size_t chunk)> in = [](std::size_t) { return Result<>(); };
   std::function<Result<>(std::size_t chunk)> out = [](std::size_t) { return Result<>(); };
-  std::unique_ptr<Flow> flow = *Flow::start(ranks);
+  std::function<Result<>(std::size_t piece)> early = [](std::size_t) { return Result<>(); };
+  std::unique_ptr<Flow> flow = *Flow::start(ranks, {.count = kEarly, .bring = [this](auto piece) {
+                                                      log().add(of_chunk("early", piece));
+                                                      return early(piece);
+                                                    }});
 
   Log& log() const { return logs[index_of(ranks.rank())]; }
 
@@ -91,7 +100,8 @@ struct OneRank {
               }
               return {};
             },
-            .doing = "trying"};
+            .doing = "trying",
+            .uses_up_early = true};
   }
   Flow::Ended run() {
     flow->begin(work());
@@ -320,6 +330,138 @@ TEST(Flow, WeightsThatCannotGoOutDoNotHoldBackTheState) {
     EXPECT_TRUE(rank.flow->wait_for_out(1));
     EXPECT_FALSE(rank.flow->wait_for_out(2));
     EXPECT_FALSE(rank.flow->wait_for_out(4));
+  });
+}
+
+const std::vector<std::string> kAllEarly = {"early 0", "early 1", "early 2"};
+
+TEST(Flow, BringsWhatIsReadyOnAllRanksBetweenTwoWorksInOrder) {
+  on_ranks(3, [](OneRank& rank) {
+    const std::uint32_t me = index_of(rank.ranks.rank());
+    for (int work = 0; work < 3; ++work) {
+      rank.flow->ready_early(1);
+      EXPECT_TRUE(rank.log().wait_for("early 0"));
+      EXPECT_FALSE(rank.log().has("early 1"));
+      EXPECT_TRUE(rank.ranks.agree(0));
+      if (me == 1) std::this_thread::sleep_for(milliseconds(20));
+      rank.flow->ready_early(kEarly);
+      EXPECT_TRUE(rank.log().wait_for("early 2"));
+      EXPECT_EQ(rank.log().of("early"), kAllEarly);
+      EXPECT_EQ(rank.run().how, How::whole);
+      expect_whole(rank);
+      EXPECT_TRUE(rank.ranks.agree(0));
+      rank.log().clear();
+      EXPECT_TRUE(rank.ranks.agree(0));
+    }
+  });
+}
+
+// What came early is known to the work; the rest is not waited for.
+TEST(Flow, AWorkCallsOffWhatIsNotReadyAndKnowsWhatCame) {
+  on_ranks(2, [](OneRank& rank) {
+    std::size_t came = 99;
+    rank.in = [&](std::size_t chunk) -> Result<> {
+      if (chunk == 0) came = rank.flow->came_early();
+      return {};
+    };
+    rank.flow->ready_early(rank.ranks.rank() == Rank{0} ? kEarly : 1);
+    EXPECT_TRUE(rank.log().wait_for("early 0"));
+    if (rank.ranks.rank() == Rank{1}) std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_EQ(rank.run().how, How::whole);
+    EXPECT_EQ(came, 1u);
+    EXPECT_EQ(rank.log().of("early").size(), 1u);
+    expect_whole(rank);
+  });
+}
+
+TEST(Flow, AWorkThatDoesNotUseUpWhatCameLeavesItToTheNext) {
+  on_ranks(2, [](OneRank& rank) {
+    rank.flow->ready_early(1);
+    EXPECT_TRUE(rank.log().wait_for("early 0"));
+    Flow::Work other = rank.work();
+    other.uses_up_early = false;
+    rank.flow->begin(std::move(other));
+    EXPECT_EQ(rank.flow->wait().how, How::whole);
+    rank.flow->ready_early(2);
+    EXPECT_TRUE(rank.log().wait_for("early 1"));
+    rank.log().clear();
+    std::size_t came = 99;
+    rank.in = [&](std::size_t chunk) -> Result<> {
+      if (chunk == 0) came = rank.flow->came_early();
+      return {};
+    };
+    EXPECT_EQ(rank.run().how, How::whole);
+    EXPECT_EQ(came, 2u);
+  });
+}
+
+TEST(Flow, AStoppedWorkKeepsWhatCameUntilItIsWhole) {
+  on_ranks(2, [](OneRank& rank) {
+    std::vector<std::size_t> came;
+    bool failed = rank.ranks.rank() == Rank{0};
+    rank.sweep = [&](std::size_t chunk) -> Result<> {
+      came.push_back(rank.flow->came_early());
+      if (chunk != 2 || std::exchange(failed, true)) return {};
+      return Error{Code::io, "the disk is ill"};
+    };
+    rank.flow->ready_early(2);
+    EXPECT_TRUE(rank.log().wait_for("early 1"));
+    EXPECT_EQ(rank.run().how, How::stopped);
+    rank.flow->ready_early(kEarly);
+    std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_EQ(rank.go_on().how, How::whole);
+    EXPECT_EQ(came, std::vector<std::size_t>(came.size(), 2));
+    EXPECT_EQ(rank.log().of("early").size(), 2u);
+  });
+}
+
+TEST(Flow, WhatCameEarlyAndIsDroppedComesAgain) {
+  on_ranks(2, [](OneRank& rank) {
+    rank.flow->ready_early(rank.ranks.rank() == Rank{0} ? kEarly : 2);
+    EXPECT_TRUE(rank.log().wait_for("early 1"));
+    rank.flow->drop_early();
+    rank.log().clear();
+    EXPECT_TRUE(rank.ranks.agree(0));
+    rank.flow->ready_early(kEarly);
+    EXPECT_TRUE(rank.log().wait_for("early 2"));
+    EXPECT_EQ(rank.log().of("early"), kAllEarly);
+  });
+}
+
+TEST(Flow, ARankThatIsNotReadyForManyTimesTheLimitIsNoSilence) {
+  on_ranks(
+      3,
+      [](OneRank& rank) {
+        if (rank.ranks.rank() == Rank{2}) std::this_thread::sleep_for(4 * kLimit);
+        rank.flow->ready_early(kEarly);
+        EXPECT_TRUE(rank.log().wait_for("early 2"));
+        EXPECT_EQ(rank.run().how, How::whole);
+      },
+      kLimit);
+}
+
+TEST(Flow, WhatCannotComeEarlyEndsTheNextWork) {
+  on_ranks(2, [](OneRank& rank) {
+    rank.early = [](std::size_t piece) {
+      return piece == 1 ? Error{Code::peer, "the network broke"} : Result<>();
+    };
+    rank.flow->ready_early(kEarly);
+    EXPECT_TRUE(rank.log().wait_for("early 1"));
+    const Flow::Ended ended = rank.run();
+    EXPECT_EQ(ended.how, How::apart);
+    EXPECT_FALSE(ended.begun);
+    EXPECT_EQ(ended.why->message, "the network broke");
+    EXPECT_FALSE(rank.log().has("sweep 0"));
+  });
+}
+
+// Others may be far from ready.
+TEST(Flow, IsDestroyedWithoutWaitingForOthersToBeReady) {
+  on_ranks(2, [](OneRank& rank) {
+    if (rank.ranks.rank() == Rank{0}) rank.flow->ready_early(1);
+    const auto begin = Clock::now();
+    rank.flow.reset();
+    EXPECT_LT(Clock::now() - begin, kNever / 2);
   });
 }
 

@@ -122,6 +122,7 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
       .budget_bytes = setup.budget_bytes,
       .tile_bytes = setup.tile_bytes,
       .chunk_bytes = setup.chunk_bytes,
+      .early_gradient_bytes = setup.early_gradient_bytes,
       .slots = setup.slots,
       .threads = setup.threads,
       .accelerator = setup.accelerator,

@@ -20,6 +20,7 @@ struct Training {
   Policy weights = Policy::replicated;
   std::uint64_t tile_bytes = 4096;
   std::uint64_t chunk_bytes = 256u << 20;
+  std::uint64_t early_gradient_bytes = 0;
   std::uint64_t budget_bytes = 1u << 30;  // a rank's, for tiles alone
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;

@@ -82,14 +82,19 @@ Result<RankEngine> RankEngine::open(libswap::IoQueue& io, libswap::SwapDirectory
   return one;
 }
 
-Result<> RankEngine::hand_in(std::uint64_t step, float scale) {
+void RankEngine::make_gradients(std::uint64_t step, float scale) {
   for (std::uint32_t param = 0; param < gradients_.size(); ++param) {
     const FlatRange held = engine_->state_plan().gradients().held(param, rank_);
     gradients_[param].resize(held.count);
     for (std::uint64_t i = 0; i < held.count; ++i)
       gradients_[param][i] = scale * noise(param, step, held.first + i);
-    EBB_TRY(engine_->gradient_ready(param, gradients_[param]));
   }
+}
+
+Result<> RankEngine::hand_in(std::uint64_t step, float scale) {
+  make_gradients(step, scale);
+  for (std::uint32_t param = 0; param < gradients_.size(); ++param)
+    EBB_TRY(engine_->gradient_ready(param, gradients_[param]));
   return {};
 }
 

@@ -75,7 +75,9 @@ class RankEngine {
                                  libmuon::Communicator& ranks, const libmuon::EngineConfig& config,
                                  const Checkpoint* checkpoint = nullptr);
 
-  // Gradients are noise times `scale`; nothing is stepped.
+  // Noise times `scale`.
+  void make_gradients(std::uint64_t step, float scale = 1);
+  // Makes them and hands them in; nothing is stepped.
   Result<> hand_in(std::uint64_t step, float scale = 1);
   Result<libmuon::StepResult> step(const libmuon::StepArgs& args = {});
   // snapshot() and wait_snapshot().
