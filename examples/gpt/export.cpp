@@ -42,10 +42,13 @@ Result<> Exporter::check() const {
 }
 
 bool Exporter::wants_snapshot() const {
-  return phase_ == Phase::waiting && engine_.step_count() >= request_.step;
+  return phase_ == Phase::waiting && !under_way_ && engine_.step_count() >= request_.step;
 }
 
+void Exporter::snapshot_taken() { under_way_ = engine_.step_count() >= request_.step; }
+
 Result<> Exporter::advance() {
+  if (engine_.snapshot_error() != nullptr) under_way_ = false;
   if (phase_ == Phase::waiting && engine_.committed_step() >= request_.step) return start_writing();
   if (phase_ == Phase::writing && written_.load()) {
     pinned_.reset();

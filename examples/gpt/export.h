@@ -37,6 +37,7 @@ class Exporter {
   bool too_late() const { return too_late_; }
   // After each step; true: snapshot now, wherever the usual interval stands.
   bool wants_snapshot() const;
+  void snapshot_taken();
   // After each step: starts writing when a generation of that step or a later one is committed,
   // unpins when it is written.
   Result<> advance();
@@ -57,6 +58,7 @@ class Exporter {
   std::atomic<bool>& written_;  // shared by the ranks
   const bool too_late_;
   Phase phase_ = Phase::waiting;
+  bool under_way_ = false;  // a snapshot that can be exported, until it is committed or given up
   std::optional<libmuon::PinnedCheckpoint> pinned_;
   std::unique_ptr<Checkpoint> source_;
   std::thread writer_;

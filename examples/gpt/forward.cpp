@@ -164,17 +164,21 @@ std::uint64_t Activations<Real>::bytes(const Model& model) {
 
 template <typename Real>
 double forward(const Model& model, std::span<const Real> weights,
-               std::span<const std::uint8_t> tokens, Activations<Real>& state) {
+               std::span<const std::uint8_t> tokens, Activations<Real>& state,
+               const BeforePart& before) {
   const Config& c = model.config;
   EBB_CHECK(tokens.size() == c.sequence + 1 && weights.size() == model.elems);
   const Real* w = weights.data();
   const std::uint64_t d = c.width;
+  before(model.parts.front());
   for (std::uint64_t t = 0; t < c.sequence; ++t)
     std::copy_n(w + model.embedding + tokens[t] * d, d, state.blocks[0].input.data() + t * d);
   for (std::size_t i = 0; i < c.layers; ++i) {
     std::vector<Real>& out = i + 1 < c.layers ? state.blocks[i + 1].input : state.output;
+    before(model.parts[i + 1]);
     run_block(c, model.blocks[i], w, state.rotation, state.blocks[i], out.data());
   }
+  before(model.parts.back());
   normalise(state.output.data(), w + model.final_gain, c.sequence, d, state.final_normed.data(),
             state.final_inverse_rms.data());
   linear(c.sequence, d, kVocabulary, state.final_normed.data(), w + model.head, Real{0},
@@ -185,8 +189,8 @@ double forward(const Model& model, std::span<const Real> weights,
 template struct Activations<float>;
 template struct Activations<double>;
 template double forward(const Model&, std::span<const float>, std::span<const std::uint8_t>,
-                        Activations<float>&);
+                        Activations<float>&, const BeforePart&);
 template double forward(const Model&, std::span<const double>, std::span<const std::uint8_t>,
-                        Activations<double>&);
+                        Activations<double>&, const BeforePart&);
 
 }  // namespace ebb::gpt

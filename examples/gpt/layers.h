@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -50,11 +51,15 @@ struct Activations {
   std::vector<Real> d_scores;                                              // (T, T)
 };
 
+// Called before the forward pass reads the first weight of a part, in order.
+using BeforePart = std::function<void(const Part& part)>;
+
 // Mean cross entropy in nats of predicting tokens[1..T] from tokens[0..T-1].
 // REQUIRES: tokens.size() == T + 1, weights.size() == model.elems.
 template <typename Real>
-double forward(const Model& model, std::span<const Real> weights,
-               std::span<const std::uint8_t> tokens, Activations<Real>& state);
+double forward(
+    const Model& model, std::span<const Real> weights, std::span<const std::uint8_t> tokens,
+    Activations<Real>& state, const BeforePart& before = [](const Part&) {});
 
 // The gradient of that mean times `scale`, after forward() with the same arguments. Overwrites all
 // of `gradient`.

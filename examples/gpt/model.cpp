@@ -27,6 +27,19 @@ std::uint64_t add(Model& model, std::string name, Shape shape, Optimizer optimiz
   return first;
 }
 
+// Of all parameters since the last one.
+void end_part(Model& model) {
+  Part part;
+  if (!model.parts.empty()) {
+    const Part& last = model.parts.back();
+    part.first_parameter = last.first_parameter + last.parameters;
+    part.first = last.first + last.elems;
+  }
+  part.parameters = static_cast<std::uint32_t>(model.parameters.size()) - part.first_parameter;
+  part.elems = model.elems - part.first;
+  model.parts.push_back(part);
+}
+
 // The scale of a parameter's initial values; its name says what it is.
 float initial_scale(const Model& model, const Parameter& parameter) {
   const auto ends_with = [&](std::string_view end) { return parameter.name.ends_with(end); };
@@ -46,6 +59,7 @@ Result<Model> Model::make(const Config& config) {
   model.config = config;
   const std::uint64_t d = config.width, h = config.hidden;
   model.embedding = add(model, "embedding.weight", {kVocabulary, d}, Optimizer::adamw);
+  end_part(model);
   for (std::uint32_t i = 0; i < config.layers; ++i) {
     const std::string block = compose("blocks.{}.", i);
     BlockPlaces at;
@@ -58,9 +72,11 @@ Result<Model> Model::make(const Config& config) {
     at.up = add(model, block + "mlp.up.weight", {h, d}, Optimizer::muon);
     at.down = add(model, block + "mlp.down.weight", {d, h}, Optimizer::muon);
     model.blocks.push_back(at);
+    end_part(model);
   }
   model.final_gain = add(model, "final.gain", {d}, Optimizer::adamw);
   model.head = add(model, "head.weight", {kVocabulary, d}, Optimizer::adamw);
+  end_part(model);
   return model;
 }
 

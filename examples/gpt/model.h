@@ -34,6 +34,13 @@ struct Parameter {
   std::uint64_t elems = 0;
 };
 
+// Parameters that the forward pass uses at once, one behind the other: the embedding, a block, the
+// head with the gain before it.
+struct Part {
+  std::uint32_t first_parameter = 0, parameters = 0;
+  std::uint64_t first = 0, elems = 0;  // in the flat vector
+};
+
 // First elements of one block's parameters in the flat vector.
 struct BlockPlaces {
   std::uint64_t attention_gain = 0;
@@ -45,6 +52,7 @@ struct BlockPlaces {
 struct Model {
   Config config;
   std::vector<Parameter> parameters;  // in forward order
+  std::vector<Part> parts;            // in forward order, all parameters
   std::uint64_t elems = 0;            // of all parameters together
 
   std::uint64_t embedding = 0;

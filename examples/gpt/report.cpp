@@ -66,12 +66,13 @@ class FlatJson {  // one key a line, so that a script can grep it
 }  // namespace
 
 Typical typical_step(const Outcome& outcome) {
-  std::vector<double> gradients, engine;
+  std::vector<double> gradients, waited, engine;
   for (const StepTimes& step : outcome.steps) {
     gradients.push_back(step.gradients_s);
+    waited.push_back(step.waited_s);
     engine.push_back(step.engine_s);
   }
-  return {median(gradients), median(engine)};
+  return {median(gradients), median(waited), median(engine)};
 }
 
 Measured measured_per_step(const Outcome& outcome) {
@@ -119,9 +120,10 @@ std::string outcome_text(const Facts& facts, const Outcome& outcome) {
   out += compose("held-out loss {} nats a byte; bigram counts {}\n",
                  fixed(outcome.held_out_loss, 4), fixed(facts.bigram_loss, 4));
   out +=
-      compose("measured a step: read {}, written {}, sent {}, optimizer {} of {}\n",
+      compose("measured a step: read {}, written {}, sent {}, optimizer {}; {} of {} wait for it\n",
               bytes(measured.read_bytes), bytes(measured.written_bytes), bytes(measured.sent_bytes),
-              milliseconds(typical.engine_s), milliseconds(typical.step_s()));
+              milliseconds(typical.engine_s), milliseconds(typical.waited_s),
+              milliseconds(typical.step_s()));
   if (outcome.timeline)
     out += compose("{} % of the I/O beside computing, {} % of a step waits for it{}\n",
                    fixed(100 * outcome.timeline->overlap(), 1),
@@ -161,7 +163,7 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
   json.number("seconds", outcome.seconds);
   json.number("tokens_per_second", tokens_per_second(facts, outcome));
   json.number("step_s", typical.step_s()).number("gradients_s", typical.gradients_s);
-  json.number("engine_s", typical.engine_s);
+  json.number("engine_s", typical.engine_s).number("waited_s", typical.waited_s);
   if (facts.predicted_engine_s) json.number("predicted_engine_s", *facts.predicted_engine_s);
   json.count("state_bytes", plan.state_bytes).count("frame_bytes", plan.frame_bytes);
   json.count("disk_bytes", plan.disk_bytes);

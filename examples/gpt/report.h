@@ -25,8 +25,9 @@ struct Facts {
 // Medians over the steps of a run.
 struct Typical {
   double gradients_s = 0;
+  double waited_s = 0;
   double engine_s = 0;
-  double step_s() const { return gradients_s + engine_s; }
+  double step_s() const { return gradients_s + waited_s; }
 };
 Typical typical_step(const Outcome& outcome);
 

@@ -77,6 +77,8 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
   common.partition.gradients = {.policy = Policy::zero12, .mesh = mesh};
   common.partition.weights = {.policy = Policy::replicated, .mesh = mesh};
   common.tile_bytes = settings.tile_bytes;
+  // Several chunks even of a small model, and room for what backward finishes first.
+  common.chunk_bytes = common.early_gradient_bytes = 1u << 20;
   common.trace = trace;
   common.budget_bytes = ~std::uint64_t{0};
 

@@ -57,11 +57,13 @@ class RankTrainer {
   Result<> open();
   Result<> train_steps();
   Result<> one_step();
-  ExactLoss compute_gradients();
-  Result<> skip(std::uint64_t step);
+  Result<ExactLoss> compute_gradients();
+  Result<> hand_in_gradients();
+  Result<> begin_step(double gradients_s, const ExactLoss& my_loss);
+  Result<> end_step();
+  Result<> skip();
   Result<> restore_state();
   Result<bool> take_snapshot();
-  Result<> hand_in(std::span<const float> mean);
   Result<> snapshot_if_due();
   Result<> tell_stats();
   Result<> finish_state();
@@ -80,6 +82,9 @@ class RankTrainer {
   std::unique_ptr<Engine> engine_;
   std::optional<Exporter> exporter_;  // borrows the engine
   TrainerState state_ = run_.settings.begin;
+  std::uint64_t steps_ = 0;           // made or in flight
+  std::optional<StepTimes> running_;  // of the step in flight
+  double waited_s_ = 0;               // for the optimizer, since the last step ended
   Outcome outcome_;
 };
 
@@ -115,7 +120,7 @@ Result<> RankTrainer::open() {
     exporter_.emplace(*run_.settings.exported, run_.settings.ranks, run_.io, *engine_,
                       ranks_.rank(), exported_);
   outcome_.origin = engine_->origin();
-  outcome_.first_step = engine_->step_count();
+  outcome_.first_step = steps_ = engine_->step_count();
   if (leads()) run_.say(outcome_.origin);
   EBB_TRY(restore_state());
   if (!exporter_) return {};
@@ -140,13 +145,12 @@ Result<> RankTrainer::restore_state() {
 Result<> RankTrainer::train_steps() {
   const libmuon::EngineStats before = engine_->stats();
   const Clock::time_point begin = Clock::now();
-  while (engine_->step_count() < run_.settings.steps) {
+  while (steps_ < run_.settings.steps) {
     EBB_TRY_ASSIGN(outcome_.stopped, asked_to_stop());
     if (outcome_.stopped) break;
     EBB_TRY(one_step());
-    EBB_TRY(snapshot_if_due());
-    EBB_TRY(tell_stats());
   }
+  EBB_TRY(end_step());
   outcome_.seconds = seconds_since(begin);
   outcome_.engines = {difference(engine_->stats(), before)};
   return {};
@@ -158,56 +162,84 @@ Result<> RankTrainer::tell_stats() {
   return run_.stats->tell(ranks_.rank(), engine_->stats());
 }
 
+// Forward and backward run beside the step in flight, part by part behind its new weights.
 Result<> RankTrainer::one_step() {
-  const std::uint64_t step = engine_->step_count();
-  StepTimes times;
   const Clock::time_point begin = Clock::now();
-  const ExactLoss my_loss = compute_gradients();
-  EBB_TRY_ASSIGN(const std::span<const float> mean, mean_.reduce(gradients_));
-  times.gradients_s = seconds_since(begin);
+  EBB_TRY_ASSIGN(const ExactLoss my_loss, compute_gradients());
+  double gradients_s = seconds_since(begin) - waited_s_;
+  EBB_TRY(end_step());
+  const Clock::time_point computed = Clock::now();
+  EBB_TRY(hand_in_gradients());
+  gradients_s += seconds_since(computed);
+  return begin_step(gradients_s, my_loss);
+}
 
-  const Clock::time_point reduced = Clock::now();
-  EBB_TRY(hand_in(mean));
-  EBB_TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(step)));
-  EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(step)));
+Result<> RankTrainer::begin_step(double gradients_s, const ExactLoss& my_loss) {
+  const Clock::time_point begin = Clock::now();
+  EBB_TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(steps_)));
+  EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(steps_)));
   EBB_TRY_ASSIGN(const libmuon::StepResult result,
                  engine_->begin_step({.inv_scale = 1 / state_.loss_scale.value()}));
-  EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));  // beside the update
-  EBB_TRY(engine_->wait_step());
+  EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));
+  waited_s_ = seconds_since(begin);
   state_.next_sequence += kBatch;
-  if (result.skipped) return skip(step);
+  if (result.skipped) return skip();
   state_.loss_scale.went_well();
-  times.engine_s = seconds_since(reduced);
-
   outcome_.train_loss = loss / kBatch;
-  if (step == outcome_.first_step) outcome_.first_loss = outcome_.train_loss;
-  constexpr std::uint64_t kWarmUp = 2;
-  if (step >= outcome_.first_step + kWarmUp) outcome_.steps.push_back(times);
-  report_progress(times);
+  if (steps_ == outcome_.first_step) outcome_.first_loss = outcome_.train_loss;
+  ++steps_;
+  running_ = StepTimes{.gradients_s = gradients_s};
   return {};
 }
 
-Result<> RankTrainer::skip(std::uint64_t step) {
+Result<> RankTrainer::end_step() {
+  if (!running_) return {};
+  const double before = engine_->stats().step_s;
+  const Clock::time_point begin = Clock::now();
+  EBB_TRY(engine_->wait_step());
+  running_->waited_s = waited_s_ + seconds_since(begin);
+  running_->engine_s = engine_->stats().step_s - before;
+  constexpr std::uint64_t kWarmUp = 2;
+  if (steps_ > outcome_.first_step + kWarmUp) outcome_.steps.push_back(*running_);
+  report_progress(*running_);
+  running_.reset();
+  waited_s_ = 0;
+  EBB_TRY(snapshot_if_due());
+  return tell_stats();
+}
+
+Result<> RankTrainer::skip() {
   const std::uint32_t bits = state_.loss_scale.bits;
+  waited_s_ = 0;
   if (!state_.loss_scale.overflowed())
-    return Error{Code::state, compose("step {}: the gradient is not finite", step),
+    return Error{Code::state, compose("step {}: the gradient is not finite", steps_),
                  "the state is as it was; lower the learning rates in setup.h"};
   ++outcome_.skipped;
   if (leads())
-    run_.say(compose("note: step {} skipped: gradients overflow at a loss scale of 2^{}", step + 1,
-                     bits));
+    run_.say(compose("note: step {} skipped: gradients overflow at a loss scale of 2^{}",
+                     steps_ + 1, bits));
   return {};
 }
 
 // Fills gradients_; returns the sum of this rank's losses.
-ExactLoss RankTrainer::compute_gradients() {
+Result<ExactLoss> RankTrainer::compute_gradients() {
   const auto scale = static_cast<float>(state_.loss_scale.value());
   const std::size_t length = run_.model.config.sequence + 1;
+  Result<> ready;
+  const auto wait_for_weights = [&](const Part& part) {
+    const Clock::time_point begin = Clock::now();
+    for (std::uint32_t i = 0; ready && i < part.parameters; ++i)
+      ready = engine_->weights_ready(part.first_parameter + i);
+    waited_s_ += seconds_since(begin);
+  };
   ExactLoss loss;
   for (std::uint32_t i = 0; i < share_.count; ++i) {
     const auto tokens = sequence_of(run_.corpus.train, state_.seed,
                                     state_.next_sequence + share_.first + i, length);
-    loss.add(forward<float>(run_.model, weights_, tokens, activations_));
+    const double mine =
+        forward<float>(run_.model, weights_, tokens, activations_, wait_for_weights);
+    if (!ready) return ready.error();
+    loss.add(mine);
     backward<float>(run_.model, weights_, tokens, activations_, gradients_[i], scale);
     for (const Parameter& parameter : run_.model.parameters)
       if (parameter.optimizer == Optimizer::frozen)
@@ -216,17 +248,23 @@ ExactLoss RankTrainer::compute_gradients() {
   return loss;
 }
 
-// The engine takes, parameter by parameter, what this rank's slice of the flat vector holds of it.
-Result<> RankTrainer::hand_in(std::span<const float> mean) {
-  const Slice slice = slice_of(run_.model.elems, ranks_.rank(), ranks_.world());
-  for (std::uint32_t i = 0; i < run_.model.parameters.size(); ++i) {
-    const Parameter& parameter = run_.model.parameters[i];
-    const std::uint64_t begin = std::max(parameter.first, slice.first);
-    const std::uint64_t end =
-        std::min(parameter.first + parameter.elems, slice.first + slice.count);
-    const std::uint64_t count = end > begin ? end - begin : 0;
-    EBB_TRY(engine_->gradient_ready(
-        i, count > 0 ? mean.subspan(begin - slice.first, count) : std::span<const float>()));
+// From the last part on, as backward finished them: a part's gradients travel while the next is
+// reduced. The engine takes, parameter by parameter, what this rank's slice holds of it.
+Result<> RankTrainer::hand_in_gradients() {
+  const FlatRange slice = slice_of(run_.model.elems, ranks_.rank(), ranks_.world());
+  for (std::size_t p = run_.model.parts.size(); p-- > 0;) {
+    const Part& part = run_.model.parts[p];
+    const FlatRange range{part.first, part.elems};
+    EBB_TRY_ASSIGN(const std::span<const float> mean, mean_.reduce(gradients_, range));
+    const std::uint64_t first = std::max(slice.first, range.first);
+    for (std::uint32_t i = 0; i < part.parameters; ++i) {
+      const std::uint32_t number = part.first_parameter + i;
+      const Parameter& parameter = run_.model.parameters[number];
+      const FlatRange held = formats::overlap(slice, {parameter.first, parameter.elems});
+      EBB_TRY(engine_->gradient_ready(number, held.count > 0
+                                                  ? mean.subspan(held.first - first, held.count)
+                                                  : std::span<const float>()));
+    }
   }
   return {};
 }
@@ -247,6 +285,7 @@ Result<> RankTrainer::snapshot_if_due() {
       std::max(outcome_.longest_snapshot_stall_s, seconds_since(begin));
   if (leads() && engine_->snapshot_error() != nullptr)
     run_.say("note: a snapshot was given up: " + engine_->snapshot_error()->message);
+  if (taken && exporter_) exporter_->snapshot_taken();
   outcome_.snapshots += taken ? 1 : 0;
   return {};
 }
@@ -290,12 +329,11 @@ void RankTrainer::report_progress(const StepTimes& times) {
   const std::uint64_t step = engine_->step_count();
   if (!leads() || (step % 10 != 0 && step != run_.settings.steps)) return;
   std::array<char, 160> line{};
-  std::snprintf(line.data(), line.size(),
-                "step %3llu/%llu  loss %.3f  %.0f ms: gradients %.0f, optimizer %.0f",
-                static_cast<unsigned long long>(step),
-                static_cast<unsigned long long>(run_.settings.steps), outcome_.train_loss,
-                1e3 * (times.gradients_s + times.engine_s), 1e3 * times.gradients_s,
-                1e3 * times.engine_s);
+  std::snprintf(
+      line.data(), line.size(), "step %3llu/%llu  loss %.3f  %.0f ms: gradients %.0f, waited %.0f",
+      static_cast<unsigned long long>(step), static_cast<unsigned long long>(run_.settings.steps),
+      outcome_.train_loss, 1e3 * (times.gradients_s + times.waited_s), 1e3 * times.gradients_s,
+      1e3 * times.waited_s);
   run_.say(line.data());
 }
 

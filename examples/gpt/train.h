@@ -34,7 +34,8 @@ struct Run {
 
 struct StepTimes {
   double gradients_s = 0;  // forward, backward, the ordered mean
-  double engine_s = 0;     // the optimizer's step
+  double waited_s = 0;     // of the trainer, for the optimizer
+  double engine_s = 0;     // the optimizer's step, the next forward beside it
 };
 
 struct Outcome {
