@@ -18,6 +18,8 @@ Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Po
   std::unique_ptr<TileCache> cache(new TileCache(io, store, pool, homes, trace));
   const std::uint64_t tile_bytes = cache->tile_bytes_;
   EBB_TRY_ASSIGN(cache->memory_, AlignedBuffer::allocate(homes.host_tiles() * tile_bytes));
+  if (cache->memory_.size() > 0)
+    static_cast<void>(io.keep_ready(cache->memory_.bytes(), tile_bytes));  // io_notes says why not
   if (const std::uint64_t there = homes.count(Tier::device); there > 0) {
     EBB_CHECK(device != nullptr);
     EBB_TRY_ASSIGN(cache->device_memory_, device->allocate(there * tile_bytes));
@@ -59,6 +61,7 @@ TileCache::~TileCache() {
     const MutexLock lock(mutex_);
     return in_flight_ == 0;
   });
+  if (memory_.size() > 0) io_.let_go(memory_.bytes());
 }
 
 bool TileCache::resident(std::uint64_t tile) const {

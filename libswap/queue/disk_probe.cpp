@@ -60,6 +60,8 @@ Result<std::vector<std::string>> io_notes(IoBackend& backend, const fs::path& di
         where, info->alignment, kFileBlock));
   if (const std::string why = no_huge_pages(); !why.empty())
     notes.push_back("no huge pages: " + why + "; buffers are in pages of 4 KiB");
+  if (const std::string why = little_locked_memory(); backend.name() == "io_uring" && !why.empty())
+    notes.push_back(why + ": larger buffers are not registered with io_uring");
   return notes;
 }
 

@@ -59,18 +59,22 @@ struct IoQueue::Impl {
 
   mutable Mutex mutex;
   std::vector<IoRequest> incoming EBB_GUARDED_BY(mutex);
+  std::vector<std::function<void()>> errands EBB_GUARDED_BY(mutex);
   bool stopping EBB_GUARDED_BY(mutex) = false;
   IoStats stats EBB_GUARDED_BY(mutex);
 };
 
 bool IoQueue::Impl::take_incoming() {
   std::vector<IoRequest> taken;
+  std::vector<std::function<void()>> here;
   bool leave = false;
   {
     const MutexLock lock(mutex);
     taken.swap(incoming);
-    leave = stopping && taken.empty() && scheduler.idle();
+    here.swap(errands);
+    leave = stopping && taken.empty() && here.empty() && scheduler.idle();
   }
+  for (const auto& errand : here) errand();
   for (IoRequest& request : taken) scheduler.add(std::move(request));
   return !leave;
 }
@@ -143,6 +147,31 @@ Result<> IoQueue::write(FileId file, std::uint64_t offset, std::span<const std::
   // One request type serves both directions; a write never stores through this pointer.
   const std::span<std::byte> data(const_cast<std::byte*>(from.data()), from.size());
   return submit_and_wait(*this, {RawOp::Kind::write, file, offset, data, priority, {}});
+}
+
+Result<> IoQueue::run_there(std::function<Result<>(IoBackend&)> errand) {
+  EBB_CHECK(std::this_thread::get_id() != impl_->thread.get_id());
+  if (impl_->owner != process_id()) return forked();
+  IoBatch batch;
+  {
+    const MutexLock lock(impl_->mutex);
+    impl_->errands.push_back([done = batch.add(), errand = std::move(errand), impl = impl_.get()] {
+      done(errand(*impl->backend));
+    });
+  }
+  impl_->backend->wake();
+  return batch.wait();
+}
+
+Result<> IoQueue::keep_ready(std::span<std::byte> memory, std::uint64_t unit) {
+  return run_there([=](IoBackend& there) { return there.keep_ready(memory, unit); });
+}
+
+void IoQueue::let_go(std::span<std::byte> memory) {
+  static_cast<void>(run_there([=](IoBackend& there) -> Result<> {
+    there.let_go(memory);
+    return {};
+  }));
 }
 
 Result<> IoQueue::sync_data(FileId file) {

@@ -63,11 +63,16 @@ class IoQueue {
                  Priority priority = Priority::step);
   Result<> sync_data(FileId file);
 
+  // IoBackend's, on the queue's thread: for memory that step after step uses.
+  Result<> keep_ready(std::span<std::byte> memory, std::uint64_t unit);
+  void let_go(std::span<std::byte> memory);
+
   IoBackend& backend();  // names and files
   IoStats stats() const;
 
  private:
   struct Impl;
+  Result<> run_there(std::function<Result<>(IoBackend&)> errand);
   explicit IoQueue(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

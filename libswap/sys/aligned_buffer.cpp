@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,6 +48,20 @@ std::string no_huge_pages() {
   if (!std::getline(setting, words)) return "this kernel has no transparent ones";
   if (words.find("[never]") != words.npos) return "transparent_hugepage/enabled is never";
   return "";
+}
+
+std::string little_locked_memory() {
+  constexpr std::uint64_t kMayLock = std::uint64_t{1} << 14;  // CAP_IPC_LOCK
+  std::ifstream status("/proc/thread-self/status");
+  for (std::string word; status >> word;) {
+    if (word != "CapEff:") continue;
+    std::uint64_t granted = 0;
+    if (status >> std::hex >> granted && (granted & kMayLock) != 0) return "";
+    break;
+  }
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return compose("only {} bytes may be locked in memory (ulimit -l)", limit.rlim_cur);
 }
 
 Result<AlignedBuffer> AlignedBuffer::allocate(std::uint64_t bytes, Pages pages) {

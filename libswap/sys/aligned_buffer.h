@@ -18,6 +18,9 @@ namespace ebb::libswap {
 // Why buffers get no huge pages in this process; empty where they may.
 std::string no_huge_pages();
 
+// How little memory this process may lock (RLIMIT_MEMLOCK); empty where it may lock all it has.
+std::string little_locked_memory();
+
 struct Unmapping {
   void operator()(std::byte* data) const;
   std::uint64_t size = 0;

@@ -1,11 +1,13 @@
 // The data operations through io_uring. One ring, made disabled and enabled on the thread that
 // first submits: SINGLE_ISSUER rings belong to one thread. wake() writes an eventfd that the ring
-// reads.
+// reads. Memory that is kept ready is registered with the ring: the kernel looks its pages up once,
+// not for every operation.
 #include <liburing.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <fstream>
@@ -21,6 +23,8 @@ namespace {
 constexpr unsigned kEntries = 256;
 constexpr std::size_t kCapacity = kEntries - 1;  // one is the wake-up's
 constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
+constexpr unsigned kSlices = 64;                              // of registered memory
+constexpr std::uint64_t kMostSlice = std::uint64_t{1} << 30;  // the kernel's limit
 
 // Best first. DEFER_TASKRUN is Linux 6.1, SINGLE_ISSUER 6.0, COOP_TASKRUN 5.19.
 constexpr std::array<unsigned, 3> kFlagChoices = {
@@ -71,8 +75,14 @@ class UringBackend : public PosixBackend {
   void submit(std::span<const RawOp> ops) override;
   std::size_t wait(std::span<RawDone> done) override;
   void wake() override;
+  Result<> keep_ready(std::span<std::byte> memory, std::uint64_t unit) override;
+  void let_go(std::span<std::byte> memory) override;
 
  private:
+  using Slice = std::span<std::byte>;
+  int set_slice(unsigned index, Slice slice);
+  // Of the registered memory that holds all of the operation's.
+  std::optional<int> slice_of(const RawOp& op) const;
   void prepare(const RawOp& op);
   void arm_wake();
   void start_once();
@@ -84,6 +94,7 @@ class UringBackend : public PosixBackend {
   Descriptor event_;
   std::uint64_t event_value_ = 0;  // where the ring's read of the eventfd lands
   std::vector<RawDone> refused_;   // never reached the ring
+  std::vector<Slice> slices_;      // of registered memory; empty: none there
   int broken_ = 0;                 // errno that every operation is answered with
   bool started_ = false;
 };
@@ -123,13 +134,67 @@ void UringBackend::prepare(const RawOp& op) {
   }
   io_uring_sqe* sqe = entry();
   const int descriptor = file->descriptor.get();
-  if (op.kind == RawOp::Kind::read)
-    ::io_uring_prep_read(sqe, descriptor, op.data, op.size, op.offset);
-  else if (op.kind == RawOp::Kind::write)
-    ::io_uring_prep_write(sqe, descriptor, op.data, op.size, op.offset);
-  else
+  const std::optional<int> slice = slice_of(op);
+  if (op.kind == RawOp::Kind::sync_data)
     ::io_uring_prep_fsync(sqe, descriptor, IORING_FSYNC_DATASYNC);
+  else if (op.kind == RawOp::Kind::read && slice)
+    ::io_uring_prep_read_fixed(sqe, descriptor, op.data, op.size, op.offset, *slice);
+  else if (op.kind == RawOp::Kind::read)
+    ::io_uring_prep_read(sqe, descriptor, op.data, op.size, op.offset);
+  else if (slice)
+    ::io_uring_prep_write_fixed(sqe, descriptor, op.data, op.size, op.offset, *slice);
+  else
+    ::io_uring_prep_write(sqe, descriptor, op.data, op.size, op.offset);
   ::io_uring_sqe_set_data64(sqe, op.tag);
+}
+
+std::optional<int> UringBackend::slice_of(const RawOp& op) const {
+  for (std::size_t i = 0; i < slices_.size(); ++i)
+    if (op.data >= slices_[i].data() && op.data + op.size <= slices_[i].data() + slices_[i].size())
+      return static_cast<int>(i);
+  return std::nullopt;
+}
+
+// 0 or -errno.
+int UringBackend::set_slice(unsigned index, Slice slice) {
+  const iovec memory{slice.data(), slice.size()};
+  const __u64 tag = 0;
+  const int set = ::io_uring_register_buffers_update_tag(ring_.get(), index, &memory, &tag, 1);
+  if (set < 0) return set;
+  slices_[index] = slice;
+  return 0;
+}
+
+Result<> UringBackend::keep_ready(std::span<std::byte> memory, std::uint64_t unit) {
+  start_once();
+  int error = -broken_;
+  if (error == 0 && slices_.empty()) {
+    error = ::io_uring_register_buffers_sparse(ring_.get(), kSlices);  // Linux 5.19
+    if (error == 0) slices_.resize(kSlices);
+  }
+  const std::uint64_t whole = kMostSlice / unit * unit;
+  const std::uint64_t most = whole > 0 ? whole : kMostSlice;
+  for (Slice rest = memory; error == 0 && !rest.empty();) {
+    const auto free = std::ranges::find_if(slices_, [](const Slice& one) { return one.empty(); });
+    if (free == slices_.end()) break;  // 64 GiB are: the rest goes the usual way
+    const Slice slice = rest.first(std::min<std::uint64_t>(most, rest.size()));
+    error = set_slice(static_cast<unsigned>(free - slices_.begin()), slice);
+    rest = rest.subspan(slice.size());
+  }
+  if (error == 0) return {};
+  let_go(memory);
+  return errno_error(-error, compose("cannot register {} bytes with io_uring", memory.size()));
+}
+
+void UringBackend::let_go(std::span<std::byte> memory) {
+  for (unsigned i = 0; i < slices_.size(); ++i) {
+    const bool inside =
+        slices_[i].data() >= memory.data() && slices_[i].data() < memory.data() + memory.size();
+    if (!inside) continue;
+    // The kernel holds on to the pages otherwise, and nobody reads or writes them any more.
+    static_cast<void>(set_slice(i, {}));
+    slices_[i] = {};
+  }
 }
 
 void UringBackend::submit(std::span<const RawOp> ops) {

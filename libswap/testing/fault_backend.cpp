@@ -96,6 +96,10 @@ class FaultBackend : public IoBackend {
     return inner_->free_bytes(directory);
   }
 
+  Result<> keep_ready(std::span<std::byte> memory, std::uint64_t unit) override {
+    return inner_->keep_ready(memory, unit);
+  }
+  void let_go(std::span<std::byte> memory) override { inner_->let_go(memory); }
   std::size_t capacity() const override { return inner_->capacity(); }
   void submit(std::span<const RawOp> ops) override;
   std::size_t wait(std::span<RawDone> done) override;
