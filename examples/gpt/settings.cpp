@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 
 #include "ebb/formats/registry.h"
 #include "examples/gpt/batches.h"
@@ -21,6 +23,12 @@ constexpr std::array kFlags = {
          .line = "where optimizer state lives; a store found there is resumed (required)",
          .more = "Several directories are shared out to the ranks in turn, as many as there are "
                  "disks. A run on other ranks names all directories of the one before.",
+         .repeat = tools::Repeat::list},
+    Flag{.name = "swap-weights",
+         .type = FlagType::text,
+         .metavar = "W...",
+         .group = "state",
+         .line = "how fast the directories are beside each other: as many ranks page to each",
          .repeat = tools::Repeat::list},
     Flag{.name = "budget",
          .type = FlagType::text,
@@ -161,6 +169,28 @@ Result<ExportRequest> export_from(const std::string& text, std::uint64_t step) {
   return wanted;
 }
 
+Result<SwapPaths> swap_from(const tools::Arguments& arguments) {
+  SwapPaths swap;
+  for (const std::string& directory : arguments.texts("swap")) {
+    const auto path = tools::trimmed(directory);
+    if (std::ranges::find(swap.directories, path) != swap.directories.end())
+      return usage(compose("--swap {}: named twice", directory));
+    swap.directories.push_back(path);
+  }
+  for (const std::string& text : arguments.texts("swap-weights")) {
+    double weight = 0;
+    const auto end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, weight);
+    if (error != std::errc() || stop != end || !std::isfinite(weight) || !(weight > 0))
+      return usage(compose("--swap-weights {}: wanted a number above zero", text));
+    swap.weights.push_back(weight);
+  }
+  if (!swap.weights.empty() && swap.weights.size() != swap.directories.size())
+    return usage(compose("--swap names {} directories, --swap-weights {}", swap.directories.size(),
+                         swap.weights.size()));
+  return swap;
+}
+
 }  // namespace
 
 const tools::Program& train_program() { return kProgram; }
@@ -168,12 +198,7 @@ const tools::Program& train_program() { return kProgram; }
 Result<Settings> settings_from(const tools::Arguments& arguments) {
   Settings settings;
   if (!arguments.has("swap")) return usage("--swap DIR is missing: where state is to live");
-  for (const std::string& directory : arguments.texts("swap")) {
-    const auto path = tools::trimmed(directory);
-    if (std::ranges::find(settings.swap, path) != settings.swap.end())
-      return usage(compose("--swap {}: named twice", directory));
-    settings.swap.push_back(path);
-  }
+  EBB_TRY_ASSIGN(settings.swap, swap_from(arguments));
   const std::uint64_t ranks = arguments.count("ranks").value_or(settings.ranks);
   EBB_TRY(check_ranks(ranks));
   settings.ranks = static_cast<std::uint32_t>(ranks);
@@ -205,7 +230,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
   settings.json = arguments.text("json");
   if (arguments.has("quiet")) settings.texts = Report::off;
   if (arguments.has("print-pid")) settings.print_pid = Report::on;
-  if (settings.exported && settings.swap.size() > 1) {
+  if (settings.exported && settings.swap.directories.size() > 1) {
     Error error = usage("--export reads one directory, --swap names several");
     error.hint = "gpt-train --ranks 1 --swap NEW DIR... brings what lies in all of them into NEW";
     return error;

@@ -28,14 +28,20 @@ struct ExportRequest {
   std::uint64_t step = 0;
 };
 
+// Where the ranks page to, and how fast the directories are beside each other; no weights: alike.
+struct SwapPaths {
+  std::vector<std::filesystem::path> directories;
+  std::vector<double> weights;
+};
+
 enum class Report : std::uint8_t { off, on };
 
 struct Settings {
   std::optional<std::filesystem::path> text;  // none: the licence texts
   std::uint32_t layers = 4;
-  std::vector<std::string> freeze;          // patterns of names
-  TrainerState begin;                       // of a run that finds no state
-  std::vector<std::filesystem::path> swap;  // of the ranks in turn (swap_directories.h)
+  std::vector<std::string> freeze;  // patterns of names
+  TrainerState begin;               // of a run that finds no state
+  SwapPaths swap;
   std::uint32_t ranks = 4;
   std::uint64_t steps = 150;
   Budget budget;

@@ -2,33 +2,38 @@
 
 #include <algorithm>
 
+#include "ebb/libswap/store/rank_shares.h"
 #include "examples/gpt/rank_threads.h"
 
 namespace ebb::gpt {
 
 namespace fs = std::filesystem;
 
-const fs::path& directory_of(Rank rank, std::uint32_t world,
-                             const std::vector<fs::path>& directories) {
-  const std::size_t used = std::min<std::size_t>(directories.size(), world);
-  return directories[formats::index_of(rank) * used / world];
+Result<std::vector<fs::path>> directories_of(const SwapPaths& swap, std::uint32_t world) {
+  const std::size_t used = std::min<std::size_t>(swap.directories.size(), world);
+  std::vector<double> weights = swap.weights;
+  weights.resize(used, 1.0);
+  EBB_TRY_ASSIGN(const auto shares, libswap::share_out(world, weights));
+  std::vector<fs::path> directories;
+  for (const std::uint32_t share : shares) directories.push_back(swap.directories[share]);
+  return directories;
 }
 
-Result<SwapDirectories> open_swap(libswap::IoQueue& io, const std::vector<fs::path>& directories,
+Result<SwapDirectories> open_swap(libswap::IoQueue& io, const SwapPaths& swap,
                                   std::uint32_t world) {
   SwapDirectories opened(world);
+  EBB_TRY_ASSIGN(const std::vector<fs::path> own, directories_of(swap, world));
   EBB_TRY(on_rank_threads(world, [&](libmuon::Communicator& ranks) -> Result<> {
-    const fs::path& mine = directory_of(ranks.rank(), world, directories);
-    std::vector<fs::path> others = directories;
-    std::erase(others, mine);
-    auto& own = opened[formats::index_of(ranks.rank())];
-    EBB_TRY_ASSIGN(own, libswap::SwapDirectory::open(io, mine, ranks, std::move(others)));
+    const std::size_t me = formats::index_of(ranks.rank());
+    std::vector<fs::path> others = swap.directories;
+    std::erase(others, own[me]);
+    EBB_TRY_ASSIGN(opened[me], libswap::SwapDirectory::open(io, own[me], ranks, std::move(others)));
     return {};
   }));
-  if (directories.size() > world && !opened.front()->current())
+  if (swap.directories.size() > world && !opened.front()->current())
     return Error{Code::usage,
                  compose("--swap names {} directories for {} ranks, and no store lies in any",
-                         directories.size(), world),
+                         swap.directories.size(), world),
                  "name at most one for each rank"};
   return opened;
 }

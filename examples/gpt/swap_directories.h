@@ -8,20 +8,19 @@
 
 #include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libswap/store/store_set.h"
+#include "examples/gpt/settings.h"
 
 namespace ebb::gpt {
 
 // By rank.
 using SwapDirectories = std::vector<std::unique_ptr<libswap::SwapDirectory>>;
 
-// Of as many directories as ranks, each rank's own; of fewer, neighbours share one; of more, the
-// first ones: the others are an earlier run's. REQUIRES: there is one.
-const std::filesystem::path& directory_of(Rank rank, std::uint32_t world,
-                                          const std::vector<std::filesystem::path>& directories);
+// By rank: its directory. Each has as many ranks as its weight gives it, neighbours share one. Of
+// more directories than ranks, the first ones: the others are an earlier run's.
+Result<std::vector<std::filesystem::path>> directories_of(const SwapPaths& swap,
+                                                          std::uint32_t world);
 
 // As every rank opens them. Code::usage for more directories than ranks where none holds a store.
-Result<SwapDirectories> open_swap(libswap::IoQueue& io,
-                                  const std::vector<std::filesystem::path>& directories,
-                                  std::uint32_t world);
+Result<SwapDirectories> open_swap(libswap::IoQueue& io, const SwapPaths& swap, std::uint32_t world);
 
 }  // namespace ebb::gpt

@@ -114,7 +114,7 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   Facts facts{settings, model, corpus, predicted};
   facts.bigram_loss = Bigram(corpus.train).loss(judged(corpus, model.config.sequence));
   if (settings.texts == Report::on || results) {
-    const auto probed = predict_seconds(engines, *io, settings.swap.front(), facts);
+    const auto probed = predict_seconds(engines, *io, settings.swap.directories.front(), facts);
     if (!probed) say("note: no time is predicted: " + probed.error().message);
   }
   if (swap.front()->current()) facts.predicted_create_s.reset();

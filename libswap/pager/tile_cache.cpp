@@ -18,8 +18,7 @@ Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Po
   std::unique_ptr<TileCache> cache(new TileCache(io, store, pool, homes, trace));
   const std::uint64_t tile_bytes = cache->tile_bytes_;
   EBB_TRY_ASSIGN(cache->memory_, AlignedBuffer::allocate(homes.host_tiles() * tile_bytes));
-  if (cache->memory_.size() > 0)
-    static_cast<void>(io.keep_ready(cache->memory_.bytes(), tile_bytes));  // io_notes says why not
+  static_cast<void>(io.keep_ready(cache->memory_.bytes(), tile_bytes));  // io_notes says why not
   if (const std::uint64_t there = homes.count(Tier::device); there > 0) {
     EBB_CHECK(device != nullptr);
     EBB_TRY_ASSIGN(cache->device_memory_, device->allocate(there * tile_bytes));
@@ -61,7 +60,7 @@ TileCache::~TileCache() {
     const MutexLock lock(mutex_);
     return in_flight_ == 0;
   });
-  if (memory_.size() > 0) io_.let_go(memory_.bytes());
+  io_.let_go(memory_.bytes());
 }
 
 bool TileCache::resident(std::uint64_t tile) const {
@@ -469,34 +468,6 @@ void TileCache::go_on() {
 PagerStats TileCache::stats() const {
   const MutexLock lock(mutex_);
   return stats_;
-}
-
-void PagerStats::add(const PagerStats& later) {
-  read_bytes += later.read_bytes;
-  written_bytes += later.written_bytes;
-  cut_bytes += later.cut_bytes;
-  retries += later.retries;
-  stall_read_s += later.stall_read_s;
-  stall_cut_s += later.stall_cut_s;
-  resident_bytes = later.resident_bytes;
-  frame_bytes = later.frame_bytes;
-}
-
-std::vector<Stat> stats_of(const PagerStats& stats) {
-  constexpr auto kCounter = StatKind::counter;
-  constexpr auto kGauge = StatKind::gauge;
-  return {
-      {"pager_read_bytes", kCounter, "Tiles paged in.", stats.read_bytes},
-      {"pager_written_bytes", kCounter, "Tiles written behind the step.", stats.written_bytes},
-      {"pager_cut_bytes", kCounter, "Resident tiles written for snapshots.", stats.cut_bytes},
-      {"pager_retries", kCounter, "Reads and writes of tiles that were repeated.", stats.retries},
-      {"pager_stall_read_seconds", kCounter, "Sleep until a tile or a frame was there.",
-       stats.stall_read_s},
-      {"pager_stall_cut_seconds", kCounter, "Sleep because of a snapshot.", stats.stall_cut_s},
-      {"pager_resident_bytes", kGauge, "Tiles that stay in memory.", stats.resident_bytes},
-      {"pager_frame_bytes", kGauge, "Frames through which the other tiles pass.",
-       stats.frame_bytes},
-  };
 }
 
 }  // namespace ebb::libswap

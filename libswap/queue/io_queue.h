@@ -41,8 +41,8 @@ std::vector<Stat> stats_of(const IoStats& stats);
 class IoQueue {
  public:
   struct Options {
-    std::uint32_t chunk_bytes = 4u << 20;  // one operation: 4 KiB to 16 MiB, by 4 KiB
-    std::uint64_t read_bytes_in_flight = 32u << 20;
+    std::uint32_t chunk_bytes = 4u << 20;            // one operation: 4 KiB to 16 MiB, by 4 KiB
+    std::uint64_t read_bytes_in_flight = 32u << 20;  // of a device, as the next
     std::uint64_t write_bytes_in_flight = 32u << 20;
     // Background bytes allowed per step byte while step requests are queued, as 1/n.
     std::uint32_t background_share = 4;

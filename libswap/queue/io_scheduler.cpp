@@ -26,12 +26,16 @@ IoScheduler::IoScheduler(IoBackend& backend, const IoQueue::Options& options)
   for (std::uint64_t tag = operations_.size(); tag > 0; --tag) free_tags_.push_back(tag - 1);
 }
 
+IoScheduler::Direction IoScheduler::direction_of(RawOp::Kind kind) {
+  return kind == RawOp::Kind::read ? Direction::read : Direction::write;
+}
+
 IoScheduler::Queue& IoScheduler::queue_of(Priority priority, Direction direction) {
   return waiting_[static_cast<std::size_t>(priority)][static_cast<std::size_t>(direction)];
 }
 
 void IoScheduler::add(IoRequest request) {
-  requests_.push_back({std::move(request), 0, 0, std::nullopt, {}});
+  requests_.push_back({.asked = std::move(request), .error = {}, .self = {}});
   Request& added = requests_.back();
   added.self = std::prev(requests_.end());
   const IoRequest& asked = added.asked;
@@ -49,8 +53,25 @@ void IoScheduler::add(IoRequest request) {
     finish_if_done(added);
     return;
   }
-  const bool reads = asked.kind == RawOp::Kind::read;
-  queue_of(asked.priority, reads ? Direction::read : Direction::write).push_back(&added);
+  added.device = &device_of(asked.file);
+  Queue& queue = queue_of(asked.priority, direction_of(asked.kind));
+  const auto line = std::ranges::find(queue, asked.file, &Line::file);
+  if (line == queue.end())
+    queue.push_back({asked.file, {&added}});
+  else
+    line->requests.push_back(&added);
+}
+
+// A file that is not open has none: its operations fail.
+IoScheduler::Device& IoScheduler::device_of(FileId file) {
+  const auto known = devices_of_.find(file);
+  if (known != devices_of_.end()) return *known->second;
+  const Result<FileInfo> info = backend_.info(file);
+  Device& device = devices_[info ? info->device : 0];
+  constexpr std::size_t kMostKnown = 4096;  // many files are read once
+  if (devices_of_.size() >= kMostKnown) devices_of_.clear();
+  if (info) devices_of_.emplace(file, &device);
+  return device;
 }
 
 const std::vector<RawOp>& IoScheduler::next_operations() {
@@ -74,7 +95,7 @@ const std::vector<RawOp>& IoScheduler::next_operations() {
 }
 
 bool IoScheduler::issue_sync(Priority priority) {
-  Queue& queue = syncs_[static_cast<std::size_t>(priority)];
+  std::deque<Request*>& queue = syncs_[static_cast<std::size_t>(priority)];
   if (queue.empty() || free_tags_.empty()) return false;
   Request& request = *queue.front();
   queue.pop_front();
@@ -82,34 +103,45 @@ bool IoScheduler::issue_sync(Priority priority) {
   return true;
 }
 
+std::uint32_t IoScheduler::next_size(const Request& request) const {
+  const std::uint64_t left = request.asked.data.size() - request.issued;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(options_.chunk_bytes, left));
+}
+
+// Of the first file whose turn it is and whose device has room.
 bool IoScheduler::issue_chunk(Priority priority, Direction direction) {
   Queue& queue = queue_of(priority, direction);
-  if (queue.empty() || free_tags_.empty()) return false;
-  Request& request = *queue.front();
+  if (free_tags_.empty()) return false;
+  const auto turn = std::ranges::find_if(
+      queue, [&](const Line& line) { return may_issue(*line.requests.front(), direction); });
+  if (turn == queue.end()) return false;
+  Line line = std::move(*turn);
+  queue.erase(turn);
+  Request& request = *line.requests.front();
   const IoRequest& asked = request.asked;
-  const std::uint64_t left = asked.data.size() - request.issued;
-  const auto size = static_cast<std::uint32_t>(std::min<std::uint64_t>(options_.chunk_bytes, left));
-  if (!may_issue(priority, direction, size)) return false;
+  const std::uint32_t size = next_size(request);
   if (priority == Priority::step) {
     const std::uint64_t most = std::uint64_t{options_.chunk_bytes} * options_.background_share;
     credit_ = std::min(credit_ + size, 2 * most);
   } else if (step_transfers_ > 0) {
     credit_ -= std::uint64_t{size} * options_.background_share;
   }
-  if (size == left) queue.pop_front();
   const std::uint64_t at = request.issued;
   request.issued += size;
+  if (request.issued == asked.data.size()) line.requests.pop_front();
+  if (!line.requests.empty()) queue.push_back(std::move(line));
   emit(request, {asked.kind, asked.file, asked.offset + at, asked.data.data() + at, size, 0});
   return true;
 }
 
-bool IoScheduler::may_issue(Priority priority, Direction direction, std::uint32_t size) const {
+bool IoScheduler::may_issue(const Request& request, Direction direction) const {
+  const std::uint64_t size = next_size(request);
   const std::uint64_t limit =
       direction == Direction::read ? options_.read_bytes_in_flight : options_.write_bytes_in_flight;
-  const std::uint64_t used = bytes_in_flight_[static_cast<std::size_t>(direction)];
+  const std::uint64_t used = request.device->bytes_in_flight[static_cast<std::size_t>(direction)];
   if (used > 0 && used + size > limit) return false;
-  if (priority == Priority::step || step_transfers_ == 0) return true;
-  return credit_ >= std::uint64_t{size} * options_.background_share;
+  if (request.asked.priority == Priority::step || step_transfers_ == 0) return true;
+  return credit_ >= size * options_.background_share;
 }
 
 void IoScheduler::emit(Request& request, const RawOp& op) {
@@ -119,9 +151,18 @@ void IoScheduler::emit(Request& request, const RawOp& op) {
   operation = {&request, op, op.size, 0};
   operation.op.tag = tag;
   ++request.outstanding;
-  if (op.kind != RawOp::Kind::sync_data)
-    bytes_in_flight_[op.kind == RawOp::Kind::read ? 0 : 1] += op.size;
+  if (op.kind != RawOp::Kind::sync_data) in_flight(operation) += op.size;
   next_.push_back(operation.op);
+}
+
+std::uint64_t& IoScheduler::in_flight(const Operation& operation) {
+  const auto direction = static_cast<std::size_t>(direction_of(operation.op.kind));
+  return operation.request->device->bytes_in_flight[direction];
+}
+
+void IoScheduler::leave(Queue& queue, const Request& request) {
+  for (Line& line : queue) std::erase(line.requests, &request);
+  std::erase_if(queue, [](const Line& line) { return line.requests.empty(); });
 }
 
 void IoScheduler::complete(const RawDone& done) {
@@ -180,7 +221,7 @@ void IoScheduler::fail(Operation& operation, Error error) {
   if (!request.error) {
     request.error = std::move(error);
     for (auto& queues : waiting_)
-      for (Queue& queue : queues) std::erase(queue, &request);
+      for (Queue& queue : queues) leave(queue, request);
     request.issued = request.asked.data.size();
   }
   retire(operation);
@@ -189,8 +230,7 @@ void IoScheduler::fail(Operation& operation, Error error) {
 void IoScheduler::retire(Operation& operation) {
   Request& request = *operation.request;
   const RawOp& op = operation.op;
-  if (op.kind != RawOp::Kind::sync_data)
-    bytes_in_flight_[op.kind == RawOp::Kind::read ? 0 : 1] -= operation.charged;
+  if (op.kind != RawOp::Kind::sync_data) in_flight(operation) -= operation.charged;
   free_tags_.push_back(op.tag);
   operation.request = nullptr;
   --request.outstanding;

@@ -1,16 +1,19 @@
 // IoScheduler: what IoQueue's thread decides - which chunk goes next, and what a completion means.
 // No threads and no clocks: tests drive it by hand.
 //
-// A request is cut into chunks of at most chunk_bytes. Chunks go out in the order of their requests
-// within a class and a direction, until the direction's bytes in flight are used up (one chunk
-// always may). While step requests exist, a background chunk needs credit: `background_share` step
-// bytes for each of its bytes. After an error no further chunk of that request starts, and it is
-// answered when those in flight are back.
+// A request is cut into chunks of at most chunk_bytes. Within a class and a direction the chunks of
+// a file go out in the order of its requests, and files take turns: ranks that share a disk share
+// it fairly, however much one of them asks for at once. They go until the device's bytes in flight
+// of that direction are used up (one chunk always may), so that no disk waits for a slower one.
+// While step requests exist, a background chunk needs credit: `background_share` step bytes for
+// each of its bytes. After an error no further chunk of that request starts, and it is answered
+// when those in flight are back.
 #pragma once
 
 #include <array>
 #include <deque>
 #include <list>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -37,10 +40,17 @@ class IoScheduler {
   const IoStats& stats() const { return stats_; }
 
  private:
+  enum class Direction : std::uint8_t { read, write };
+  static constexpr std::size_t kDirections = 2;
+  static constexpr std::size_t kPriorities = 2;
+  struct Device {
+    std::array<std::uint64_t, kDirections> bytes_in_flight{};
+  };
   struct Request {
     IoRequest asked;
     std::uint64_t issued = 0;       // bytes cut off so far
     std::uint32_t outstanding = 0;  // operations not back yet
+    Device* device = nullptr;
     std::optional<Error> error;
     std::list<Request>::iterator self;
   };
@@ -50,16 +60,23 @@ class IoScheduler {
     std::uint32_t charged = 0;  // bytes counted as in flight
     std::uint32_t tries = 0;    // without progress
   };
-  enum class Direction : std::uint8_t { read, write };
-  static constexpr std::size_t kDirections = 2;
-  static constexpr std::size_t kPriorities = 2;
-  using Queue = std::deque<Request*>;
+  // The requests of one file that have chunks left to cut off.
+  struct Line {
+    FileId file{};
+    std::deque<Request*> requests;
+  };
+  using Queue = std::deque<Line>;  // the first has waited longest
 
+  static Direction direction_of(RawOp::Kind kind);  // of what moves bytes
   Queue& queue_of(Priority priority, Direction direction);
   bool issue_sync(Priority priority);
+  Device& device_of(FileId file);
+  std::uint32_t next_size(const Request& request) const;
   bool issue_chunk(Priority priority, Direction direction);
-  bool may_issue(Priority priority, Direction direction, std::uint32_t size) const;
+  bool may_issue(const Request& request, Direction direction) const;
   void emit(Request& request, const RawOp& op);
+  std::uint64_t& in_flight(const Operation& operation);  // bytes, its way, on its device
+  static void leave(Queue& queue, const Request& request);
 
   void resume(Operation& operation, std::uint32_t moved);
   void repeat(Operation& operation, int why);
@@ -74,8 +91,9 @@ class IoScheduler {
   std::list<Request> requests_;
   std::list<Request> finished_;
   std::array<std::array<Queue, kDirections>, kPriorities> waiting_;
-  std::array<Queue, kPriorities> syncs_;
-  std::array<std::uint64_t, kDirections> bytes_in_flight_{};
+  std::array<std::deque<Request*>, kPriorities> syncs_;
+  std::map<std::uint64_t, Device> devices_;  // by their number
+  std::map<FileId, Device*> devices_of_;
   std::uint64_t step_transfers_ = 0;   // step requests that move bytes and are not finished
   std::uint64_t credit_ = 0;           // step bytes a background chunk may be paid from
   std::vector<Operation> operations_;  // by tag

@@ -9,6 +9,7 @@
 
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/testing/backend_below.h"
 
 namespace ebb::libswap {
 namespace {
@@ -17,93 +18,82 @@ constexpr std::uint32_t kBlock = 4096;
 
 std::uint32_t half_of(std::uint32_t size) { return size / 2 - size / 2 % kBlock; }
 
-class FaultBackend : public IoBackend {
+class FaultBackend : public BackendBelow {
  public:
   FaultBackend(std::unique_ptr<IoBackend> inner, std::shared_ptr<FaultPlan> plan)
-      : inner_(std::move(inner)), plan_(std::move(plan)) {}
-
-  std::string_view name() const override { return inner_->name(); }
+      : BackendBelow(std::move(inner)), plan_(std::move(plan)) {}
 
   Result<FileId> open(const fs::path& path, const OpenOptions& options) override {
     const bool creates = options.creation != Creation::open_existing;
     EBB_TRY(creates ? before("open", path, Touches::name) : alive("open", path));
-    EBB_TRY_ASSIGN(const FileId file, inner_->open(path, options));
+    EBB_TRY_ASSIGN(const FileId file, below().open(path, options));
     plan_->opened(1);
     return file;
   }
   Result<> close(FileId file) override {
-    EBB_TRY(inner_->close(file));
+    EBB_TRY(below().close(file));
     plan_->opened(-1);
     return {};
   }
-  Result<FileInfo> info(FileId file) override { return inner_->info(file); }
-  std::string path_of(FileId file) const override { return inner_->path_of(file); }
   Result<> allocate(FileId file, std::uint64_t bytes) override {
     EBB_TRY(before("reserve space for", path_of(file), Touches::file));
-    return inner_->allocate(file, bytes);
+    return below().allocate(file, bytes);
   }
   Result<> truncate(FileId file, std::uint64_t bytes) override {
     EBB_TRY(before("truncate", path_of(file), Touches::file));
-    return inner_->truncate(file, bytes);
+    return below().truncate(file, bytes);
   }
   Result<> sync(FileId file) override {
     EBB_TRY(before("sync", path_of(file), Touches::sync));
-    return inner_->sync(file);
+    return below().sync(file);
   }
   Result<> lock(FileId file) override {
     EBB_TRY(before("lock", path_of(file), Touches::file));
-    return inner_->lock(file);
+    return below().lock(file);
   }
-  bool is_held(FileId file, std::uint64_t byte) override { return inner_->is_held(file, byte); }
   Result<> make_directory(const fs::path& path, Visibility visibility) override {
     EBB_TRY(before("make the directory", path, Touches::name));
-    return inner_->make_directory(path, visibility);
+    return below().make_directory(path, visibility);
   }
   Result<> sync_directory(const fs::path& path) override {
     EBB_TRY(before("sync the directory", path, Touches::sync));
-    return inner_->sync_directory(path);
+    return below().sync_directory(path);
   }
   Result<> rename(const fs::path& from, const fs::path& to) override {
     EBB_TRY(before("rename", from.string() + " to " + to.string(), Touches::name));
-    return inner_->rename(from, to);
+    return below().rename(from, to);
   }
   Result<> rename_new(const fs::path& from, const fs::path& to) override {
     EBB_TRY(before("rename", from.string() + " to " + to.string(), Touches::name));
-    return inner_->rename_new(from, to);
+    return below().rename_new(from, to);
   }
   Result<> remove(const fs::path& path) override {
     EBB_TRY(before("remove", path, Touches::name));
-    return inner_->remove(path);
+    return below().remove(path);
   }
   Result<std::vector<std::string>> list(const fs::path& directory) override {
     EBB_TRY(alive("list", directory));
-    return inner_->list(directory);
+    return below().list(directory);
   }
   Result<bool> exists(const fs::path& path) override {
     EBB_TRY(alive("look at", path));
-    return inner_->exists(path);
+    return below().exists(path);
   }
   Result<bool> is_directory(const fs::path& path) override {
     EBB_TRY(alive("look at", path));
-    return inner_->is_directory(path);
+    return below().is_directory(path);
   }
   Result<bool> is_file(const fs::path& path) override {
     EBB_TRY(alive("look at", path));
-    return inner_->is_file(path);
+    return below().is_file(path);
   }
   Result<std::uint64_t> free_bytes(const fs::path& directory) override {
     EBB_TRY(alive("ask for the free space of", directory));
-    return inner_->free_bytes(directory);
+    return below().free_bytes(directory);
   }
 
-  Result<> keep_ready(std::span<std::byte> memory, std::uint64_t unit) override {
-    return inner_->keep_ready(memory, unit);
-  }
-  void let_go(std::span<std::byte> memory) override { inner_->let_go(memory); }
-  std::size_t capacity() const override { return inner_->capacity(); }
   void submit(std::span<const RawOp> ops) override;
   std::size_t wait(std::span<RawDone> done) override;
-  void wake() override { inner_->wake(); }
 
  private:
   enum class Touches : std::uint8_t { name, file, sync };
@@ -119,7 +109,6 @@ class FaultBackend : public IoBackend {
   // The operation as the disk gets it; nullopt when it is answered here.
   std::optional<RawOp> bend(const RawOp& op, const Fault& fault);
 
-  std::unique_ptr<IoBackend> inner_;
   std::shared_ptr<FaultPlan> plan_;
   std::deque<RawDone> answered_;        // without the disk
   std::map<std::uint64_t, Bent> bent_;  // in flight, by tag
@@ -156,7 +145,7 @@ void FaultBackend::submit(std::span<const RawOp> ops) {
     const std::optional<RawOp> sent = fault ? bend(op, *fault) : op;
     if (sent) passed.push_back(*sent);
   }
-  if (!passed.empty()) inner_->submit(passed);
+  if (!passed.empty()) below().submit(passed);
 }
 
 std::optional<RawOp> FaultBackend::bend(const RawOp& op, const Fault& fault) {
@@ -202,7 +191,7 @@ std::size_t FaultBackend::wait(std::span<RawDone> done) {
     answered_.pop_front();
   }
   if (count > 0) return count;
-  count = inner_->wait(done);
+  count = below().wait(done);
   for (RawDone& one : done.first(count)) {
     const auto found = bent_.find(one.tag);
     if (found == bent_.end()) continue;

@@ -15,7 +15,7 @@ Result<Settings> parse(const std::vector<std::string>& words) {
 TEST(Settings, DefaultsAreFourRanksAQuarterAndTheLicenceTexts) {
   const auto settings = parse({"--swap", "state"});
   ASSERT_TRUE(settings) << settings.error().message;
-  EXPECT_EQ(settings->swap, std::vector<std::filesystem::path>{"state"});
+  EXPECT_EQ(settings->swap.directories, std::vector<std::filesystem::path>{"state"});
   EXPECT_EQ(settings->ranks, 4u);
   EXPECT_EQ(settings->steps, 150u);
   EXPECT_EQ(settings->budget.kind, Budget::Kind::quarter);
@@ -35,6 +35,8 @@ TEST(Settings, AnExportNamesFormatFolderAndStep) {
 TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "--swap DIR is missing: where state is to live"},
+      {{"--swap", "s", "--swap-weights", "0"}, "--swap-weights 0: wanted a number above zero"},
+      {{"--swap", "s", "--swap-weights", "1", "2"}, "--swap names 1 directories, --swap-weights 2"},
       {{"--swap", "s", "--ranks", "5"},
        "--ranks 5: the 12 sequences of a step cannot be shared evenly"},
       {{"--swap", "s", "--budget", "half"},

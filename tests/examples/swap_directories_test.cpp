@@ -9,18 +9,22 @@ namespace ebb::gpt {
 namespace {
 
 TEST(SwapDirectories, AreSharedOutToTheRanksInTurn) {
-  const auto shared_out = [](std::size_t directories, std::uint32_t world) {
-    std::vector<std::filesystem::path> names;
-    for (std::size_t i = 0; i < directories; ++i) names.push_back(std::to_string(i));
+  const auto shared_out = [](std::size_t directories, std::uint32_t world,
+                             std::vector<double> weights = {}) {
+    SwapPaths swap;
+    for (std::size_t i = 0; i < directories; ++i) swap.directories.push_back(std::to_string(i));
+    swap.weights = std::move(weights);
     std::string all;
-    for (std::uint32_t rank = 0; rank < world; ++rank)
-      all += directory_of(Rank{rank}, world, names).string();
+    const auto own = directories_of(swap, world);
+    EXPECT_TRUE(own);
+    for (const auto& directory : *own) all += directory.string();
     return all;
   };
   EXPECT_EQ(shared_out(1, 3), "000");
   EXPECT_EQ(shared_out(2, 4), "0011");
   EXPECT_EQ(shared_out(3, 4), "0012");
   EXPECT_EQ(shared_out(4, 4), "0123");
+  EXPECT_EQ(shared_out(2, 4, {1, 3}), "0111");
   EXPECT_EQ(shared_out(4, 2), "01") << "the others are an earlier run's";
 }
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "ebb/libswap/testing/backend_below.h"
 #include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libswap/sys/test_files.h"
 
@@ -241,6 +242,57 @@ TEST_F(Scheduler, EmptyAndImpossibleRequestsAreAnsweredWithoutTheDisk) {
   EXPECT_TRUE(answers_[0]);
   ASSERT_FALSE(answers_[1]);
   EXPECT_EQ(answers_[1].error().code, Code::usage);
+}
+
+// One rank has asked for everything it wants at once, another one for a little behind it.
+TEST_F(Scheduler, FilesTakeTurnsWhateverTheyAskForAtOnce) {
+  options_.read_bytes_in_flight = 128 * kKiB;
+  start();
+  for (std::uint64_t i = 0; i < 4; ++i)
+    scheduler_->add(request(RawOp::Kind::read, 256 * kKiB * i, 256 * kKiB));
+  IoRequest other = request(RawOp::Kind::read, 0, 256 * kKiB);
+  other.file = direct_;
+  scheduler_->add(std::move(other));
+  std::vector<FileId> order;
+  for (std::vector<RawOp> ops = next(); !ops.empty(); ops = next())
+    for (const RawOp& op : ops) {
+      order.push_back(op.file);
+      complete_whole(op);
+    }
+  ASSERT_EQ(order.size(), 20u);
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(order[i], i % 2 == 0 ? buffered_ : direct_) << i;
+  EXPECT_EQ(answers_.size(), 5u);
+}
+
+// Says that its files lie on as many devices.
+class ManyDevices : public BackendBelow {
+ public:
+  using BackendBelow::BackendBelow;
+  Result<FileInfo> info(FileId file) override {
+    EBB_TRY_ASSIGN(FileInfo info, BackendBelow::info(file));
+    info.device = static_cast<std::uint64_t>(file);
+    return info;
+  }
+};
+
+TEST_F(Scheduler, ADeviceDoesNotWaitForASlowerOne) {
+  options_.read_bytes_in_flight = 128 * kKiB;
+  backend_ = std::make_unique<ManyDevices>(std::move(backend_));
+  start();
+  scheduler_->add(request(RawOp::Kind::read, 0, 1024 * kKiB));  // none of it comes back
+  EXPECT_EQ(next().size(), 2u);
+  IoRequest other = request(RawOp::Kind::read, 0, 256 * kKiB);
+  other.file = direct_;
+  scheduler_->add(std::move(other));
+  for (int turns = 0; turns < 2; ++turns) {
+    const std::vector<RawOp> ops = next();
+    ASSERT_EQ(ops.size(), 2u);
+    for (const RawOp& op : ops) {
+      EXPECT_EQ(op.file, direct_);
+      complete_whole(op);
+    }
+  }
+  EXPECT_EQ(answers_.size(), 1u);
 }
 
 }  // namespace
