@@ -19,11 +19,15 @@ using libswap::PacedDisk;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kRanks = 4;
-constexpr double kSpeed = 8e6;  // bytes a second, of the slow disk
+constexpr double kSpeed = 4e6;  // bytes a second, of the slow disk
 
+// All ranks have the same to page.
 libmuon::EngineConfig paged_config() {
-  return config_of({.ranks = kRanks, .gradients = Policy::zero3, .budget_bytes = 4 * 4096},
-                   nuisance_model());
+  libmuon::ModelSpec model;
+  model.groups = {libmuon::MuonSpec::keller()};
+  for (std::uint32_t i = 0; i < 2 * kRanks; ++i)
+    model.params.push_back({"matrix." + std::to_string(i), {64, 64}, 0});
+  return config_of({.ranks = kRanks, .gradients = Policy::zero3, .budget_bytes = 4 * 4096}, model);
 }
 
 // Each rank in the directory of its disk.
@@ -48,13 +52,12 @@ Trained train_on(const std::vector<PacedDisk>& disks, const std::vector<std::uin
     EBB_TRY_ASSIGN(const auto swap,
                    libswap::SwapDirectory::open(**io, "/" + disks[disk_of[me]].path_part, world));
     EBB_TRY_ASSIGN(auto rank, RankEngine::open(**io, *swap, world, paged_config()));
-    EBB_TRY(world.agree(0));
-    const Clock::time_point begin = Clock::now();
-    for (std::uint64_t step = 1; step <= 4; ++step) {
+    Clock::time_point begin;
+    for (std::uint64_t step = 0; step < 4; ++step) {
       EBB_TRY(rank.hand_in(step));
       EBB_TRY(rank.step());
+      if (step == 0) begin = Clock::now();  // the first one warms up
     }
-    EBB_TRY(world.agree(0));
     if (me != 0) return {};
     trained.seconds = libswap::seconds_since(begin);
     trained.weights = rank.flat_weights();
@@ -78,7 +81,7 @@ TEST(SeveralPaths, WeightsLetAllDisksBeDoneTogether) {
   ASSERT_TRUE(evenly && weighted);
   const Trained even = train_on(disks, *evenly), well = train_on(disks, *weighted);
   EXPECT_EQ(even.weights, well.weights);
-  EXPECT_LT(well.seconds, 0.8 * even.seconds);
+  EXPECT_LT(well.seconds, 0.8 * even.seconds) << well.seconds << " and " << even.seconds;
 }
 
 // What one rank asks for does not hold back another that shares its disk.
