@@ -130,8 +130,10 @@ Event LateDevice::copy(const Buffer& from, const Buffer& to, const Event& after)
     const MutexLock lock(mutex_);
     (up ? count_.up : count_.down) += from.size();
   }
-  const auto bytes = [this](const Buffer& buffer) {
-    return buffer.device == this ? open(buffer) : buffer.bytes();
+  // Devices of a test are all of this kind.
+  const auto bytes = [](const Buffer& buffer) {
+    return buffer.device == nullptr ? buffer.bytes()
+                                    : static_cast<const LateDevice*>(buffer.device)->open(buffer);
   };
   return (up ? up_ : down_)->add({after}, [from, to, bytes] {
     std::ranges::copy(bytes(from), bytes(to).begin());

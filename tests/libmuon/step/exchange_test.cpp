@@ -39,10 +39,10 @@ class Buffers {
     for (std::uint32_t param = 0; param < kShapes.size(); ++param)
       values_.emplace_back(layout.held(param, rank).count);
   }
-  std::span<float> at(const Transit& transit) {
+  libswap::Buffer at(const Transit& transit) {
     const FlatRange held = layout_.held(transit.param, rank_);
-    return std::span(values_[transit.param])
-        .subspan(transit.range.first - held.first, transit.range.count);
+    return libswap::buffer_of(std::span(values_[transit.param]))
+        .sub(transit.range.first - held.first, transit.range.count);
   }
   void fill() {
     for_each([](std::uint32_t param, std::uint64_t element, float& value) {
@@ -74,8 +74,9 @@ class Measured : public test::RanksBelow {
  public:
   using RanksBelow::RanksBelow;
   std::uint64_t most = 0, sent = 0;
-  Result<> exchange(std::span<const SendBuffer> sends,
-                    std::span<const ReceiveBuffer> receives) override {
+  Result<libswap::Event> begin_exchange(std::span<const SendBuffer> sends,
+                                        std::span<const ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
     const auto bytes = [](const auto& buffers) {
       std::uint64_t total = 0;
       for (const auto& buffer : buffers) total += buffer.data.size();
@@ -83,7 +84,7 @@ class Measured : public test::RanksBelow {
     };
     most = std::max({most, bytes(sends), bytes(receives)});
     sent += bytes(sends);
-    return RanksBelow::exchange(sends, receives);
+    return RanksBelow::begin_exchange(sends, receives, after);
   }
 };
 
@@ -114,14 +115,15 @@ void expect_to_arrive(const Layout& from, const Layout& to, std::span<const Tran
       travelled[transit.param][transit.range.first + i] = true;
   run_ranks(from.spec().mesh.world(), [&](Communicator& below) {
     Measured ranks(below);
+    Wire wire(ranks, {});
     const Exchange exchange(from, to, ranks.rank());
     Buffers source(from, ranks.rank()), target(to, ranks.rank());
     source.fill();
     std::uint64_t said = 0;
     for (const auto& round : exchange.rounds(transits, most_bytes)) {
-      const auto sent = exchange.run(
-          ranks, round, [&](const Transit& part) { return source.at(part); },
-          [&](const Transit& part) { return target.at(part); });
+      const auto sent = exchange.run(wire, round,
+                                     {[&](const Transit& part) { return source.at(part); },
+                                      [&](const Transit& part) { return target.at(part); }});
       ASSERT_TRUE(sent) << sent.error().message;
       said += *sent;
     }

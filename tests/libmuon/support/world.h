@@ -32,9 +32,11 @@ class RanksBelow : public libmuon::Communicator {
   std::chrono::milliseconds limit() const override { return below_.limit(); }
   Result<std::int64_t> agree(std::int64_t mine) override { return below_.agree(mine); }
   Result<> sum(std::span<std::int64_t> numbers) override { return below_.sum(numbers); }
-  Result<> exchange(std::span<const libmuon::SendBuffer> sends,
-                    std::span<const libmuon::ReceiveBuffer> receives) override {
-    return below_.exchange(sends, receives);
+  bool takes(const libswap::Device& device) const override { return below_.takes(device); }
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
+    return below_.begin_exchange(sends, receives, after);
   }
   Result<std::unique_ptr<libmuon::Communicator>> duplicate() override { return below_.duplicate(); }
   void abort() override { below_.abort(); }
