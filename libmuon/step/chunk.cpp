@@ -71,9 +71,8 @@ Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
                ? Buffer()
                : staging->at(Staging::Kind::gradients, chunk, transit);
   };
-  std::vector<libswap::Event> ready;
-  for (const Transit& transit : transits) ready.push_back(gradient_events[transit.param]);
-  return exchange.run(*wire, transits, {handed_in, gathered, libswap::all_of(ready)});
+  for (const Transit& transit : transits) gradient_events[transit.param].wait();
+  return exchange.run(*wire, transits, {handed_in, gathered});
 }
 
 Result<> Engine::Impl::gradients_in(std::size_t chunk) {

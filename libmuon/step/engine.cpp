@@ -292,7 +292,7 @@ Result<> check_buffer(const EngineConfig& config, Rank rank, std::uint32_t param
     return device == nullptr ? std::string("the host") : device->name();
   };
   const libswap::Device* const device = device_of(config, wanted.side);
-  if (given.device == device) return {};
+  if (given.device == device || given.empty()) return {};
   return Error{Code::usage,
                compose("{}it lies in the memory of {}, where that of {} is wanted", where,
                        name(given.device), name(device)),

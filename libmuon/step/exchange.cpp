@@ -168,7 +168,7 @@ Result<std::uint64_t> Exchange::run(Wire& wire, std::span<const Transit> transit
     for (const Transit& keep : keeps) {
       const auto to = ends.target(keep);
       if (const auto from = ends.source(keep); !to.empty() && from.data != to.data)
-        kept.push_back(libswap::copy(from, to, ends.ready));
+        kept.push_back(libswap::copy(from, to, {}));
     }
     if (wire.world() == 1 || stays_) continue;
     std::vector<SendBuffer> outgoing;
@@ -179,7 +179,7 @@ Result<std::uint64_t> Exchange::run(Wire& wire, std::span<const Transit> transit
     std::vector<ReceiveBuffer> incoming;
     for (const Message& receive : receives)
       incoming.push_back({receive.peer, ends.target(receive.part)});
-    exchanged = wire.exchange(std::move(outgoing), std::move(incoming), ends.ready);
+    exchanged = wire.exchange(std::move(outgoing), std::move(incoming));
     if (!exchanged) break;
   }
   libswap::all_of(kept).wait();

@@ -22,7 +22,6 @@ class Exchange {
   // empty target of what this rank has from itself: it is there already.
   struct Ends {
     std::function<libswap::Buffer(const Transit&)> source, target;
-    libswap::Event ready = {};  // behind it sources may be read
   };
   // Which parameters the communicator does not take: what is sent of them, what is received.
   struct Bounced {

@@ -71,7 +71,8 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   return {};
 }
 
-// Where the gradients lie.
+// Where the gradients lie. Their events are waited for here and not in a queue of the device, in
+// which what they depend on could come behind.
 Look Engine::Impl::look() {
   Look found;
   const libswap::Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&found, 1)));
@@ -79,7 +80,8 @@ Look Engine::Impl::look() {
   const libswap::Buffer there = near.device() == nullptr ? here : look_room.buffer();
   const auto ranges =
       ranges_of(config.model, gradients, copy_of(parts.plan.gradients(), parts.plan.rank()));
-  const libswap::Event done = near.look(ranges, there, gradient_events);
+  for (const libswap::Event& event : gradient_events) pool.help_until(event);
+  const libswap::Event done = near.look(ranges, there, {});
   pool.help_until(there.data == here.data ? done : libswap::copy(there, here, done));
   return found;
 }

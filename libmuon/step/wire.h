@@ -16,9 +16,8 @@ class Wire {
   Wire(Communicator& ranks, libswap::DeviceMemory bounce);
 
   std::uint32_t world() const { return ranks_.world(); }
-  // One round, to its end. Buffers are used behind `after`.
-  Result<> exchange(std::vector<SendBuffer> sends, std::vector<ReceiveBuffer> receives,
-                    const libswap::Event& after);
+  // One round, to its end.
+  Result<> exchange(std::vector<SendBuffer> sends, std::vector<ReceiveBuffer> receives);
 
  private:
   bool takes(const libswap::Buffer& buffer) const;

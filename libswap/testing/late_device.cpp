@@ -128,7 +128,8 @@ Event LateDevice::copy(const Buffer& from, const Buffer& to, const Event& after)
   const bool up = to.device == this;
   {
     const MutexLock lock(mutex_);
-    (up ? count_.up : count_.down) += from.size();
+    const bool inside = from.device != nullptr && to.device != nullptr;
+    (inside ? count_.inside : up ? count_.up : count_.down) += from.size();
   }
   // Devices of a test are all of this kind.
   const auto bytes = [](const Buffer& buffer) {
@@ -151,6 +152,10 @@ std::uint64_t LateDevice::copied_up() const {
 std::uint64_t LateDevice::copied_down() const {
   const MutexLock lock(mutex_);
   return count_.down;
+}
+std::uint64_t LateDevice::copied_inside() const {
+  const MutexLock lock(mutex_);
+  return count_.inside;
 }
 std::uint64_t LateDevice::most_bytes() const {
   const MutexLock lock(mutex_);

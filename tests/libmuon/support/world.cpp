@@ -23,6 +23,19 @@ void noisy_weights(std::uint32_t param, FlatRange range, std::span<float> into) 
   for (std::uint64_t i = 0; i < range.count; ++i) into[i] = noise(1000 + param, 0, range.first + i);
 }
 
+Result<libswap::Event> HostRanks::begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                                 std::span<const libmuon::ReceiveBuffer> receives,
+                                                 std::span<const libswap::Event> after) {
+  for (const auto& send : sends) EBB_CHECK(send.data.device == nullptr);
+  for (const auto& receive : receives) EBB_CHECK(receive.data.device == nullptr);
+  return RanksBelow::begin_exchange(sends, receives, after);
+}
+
+Result<std::unique_ptr<libmuon::Communicator>> HostRanks::duplicate() {
+  EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());
+  return std::unique_ptr<Communicator>(std::make_unique<HostRanks>(std::move(below)));
+}
+
 World::World(std::unique_ptr<libswap::IoBackend> backend, const std::filesystem::path& directory,
              std::uint32_t ranks)
     : path_(directory) {

@@ -46,6 +46,18 @@ class RanksBelow : public libmuon::Communicator {
   libmuon::Communicator& below_;
 };
 
+// As ranks of several machines are that know nothing of devices: messages lie on the host, or the
+// test program aborts.
+class HostRanks : public RanksBelow {
+ public:
+  using RanksBelow::RanksBelow;
+  bool takes(const libswap::Device& /*device*/) const override { return false; }
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override;
+  Result<std::unique_ptr<Communicator>> duplicate() override;
+};
+
 class World {
  public:
   // Aborts the test program where the directory cannot be opened.
