@@ -6,6 +6,7 @@
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
+//   wire.cpp          messages through memory that the communicator takes
 //   homes.cpp         where which tile is at home
 //   scattered_store.cpp   a store that no rank reaches whole, as one tree of files
 //   save_to.cpp       to another disk
