@@ -32,7 +32,9 @@ class HostKernels : public Kernels {
     struct Piece {
       std::span<const float> values;
       const LookRange* range = nullptr;
-      ExactSum sum = {};
+    };
+    struct Found {
+      ExactSum sum;
       double largest = 0;
     };
     std::vector<Piece> pieces;
@@ -40,16 +42,18 @@ class HostKernels : public Kernels {
       for (std::uint64_t first = 0; first < range.g.elems; first += kPoolElems)
         pieces.push_back(
             {piece(range.g, first, std::min(kPoolElems, range.g.elems - first)), &range});
+    std::vector<Found> parts(pieces.size());
     what_.pool.run(pieces.size(), [&](std::size_t i) {
-      auto& [values, range, sum, largest] = pieces[i];
+      const auto& [values, range] = pieces[i];
+      auto& [sum, largest] = parts[i];
       largest = static_cast<double>(largest_magnitude(values)) / range->limit;
       if (range->in_norm) sum.add(values);
     });
     ExactSum sum;
     Look all;
-    for (const Piece& piece : pieces) {
-      sum.merge(piece.sum);
-      all.largest = std::max(all.largest, piece.largest);
+    for (const Found& part : parts) {
+      sum.merge(part.sum);
+      all.largest = std::max(all.largest, part.largest);
     }
     all.squares = sum.limbs;
     EBB_CHECK(found.size() == sizeof(Look));
