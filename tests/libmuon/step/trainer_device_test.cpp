@@ -194,7 +194,8 @@ TEST(TrainerOnADevice, IsRefusedWhereItsMemoryIsNotThatOfTheSettings) {
     TrainerBuffer device(&accelerator.device(), weight);
     refused(engine->gradient_ready(kSplit, host.buffer()),
             "gradient of " + where + "it lies in the memory of the host");
-    refused(engine->gradient_ready(kSplit, other.buffer()), where + "it lies in the memory of late");
+    refused(engine->gradient_ready(kSplit, other.buffer()),
+            where + "it lies in the memory of late");
     refused(engine->bind_weights(kSplit, device.buffer()), where + "it lies in the memory of late");
     refused(engine->bind_weights(kSplit, device.buffer().as(DType::i32)), where + "I32 elements");
     return {};
