@@ -167,10 +167,16 @@ TEST(Exchange, OfADevicePassesThroughTheHostsMemory) {
                                           std::span<const ReceiveBuffer> receives,
                                           std::span<const libswap::Event> after) override {
       std::map<const std::byte*, std::uint64_t> once;
-      for (const SendBuffer& send : sends) once[send.data.data] = send.data.size();
       std::uint64_t bytes = 0;
+      for (const SendBuffer& send : sends) {
+        EXPECT_EQ(send.data.device, nullptr);
+        once[send.data.data] = send.data.size();
+      }
       for (const auto& [data, size] : once) bytes += size;
-      for (const ReceiveBuffer& receive : receives) bytes += receive.data.size();
+      for (const ReceiveBuffer& receive : receives) {
+        EXPECT_EQ(receive.data.device, nullptr);
+        bytes += receive.data.size();
+      }
       bounced = std::max(bounced, bytes);
       return Measured::begin_exchange(sends, receives, after);
     }
