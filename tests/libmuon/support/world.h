@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ebb/libmuon/step/engine.h"
+#include "tests/libmuon/support/trainer_buffer.h"
 
 namespace ebb::test {
 
@@ -100,14 +101,16 @@ class RankEngine {
   libmuon::Engine& engine() { return *engine_; }
   std::vector<std::vector<float>>& weights() { return *weights_; }
   std::vector<std::vector<float>>& gradients() { return gradients_; }
-  // All weights one after another.
-  std::vector<float> flat_weights() const;
+  // All weights one after another, from wherever they lie.
+  std::vector<float> flat_weights();
 
  private:
   libmuon::EngineConfig config_;
   Rank rank_{};
   std::unique_ptr<std::vector<std::vector<float>>> weights_;  // their addresses are bound
   std::vector<std::vector<float>> gradients_;
+  // What lies on the accelerator's device, if it does.
+  std::vector<TrainerBuffer> device_weights_, device_gradients_;
   std::unique_ptr<libmuon::Engine> engine_;
 };
 
