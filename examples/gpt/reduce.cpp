@@ -40,8 +40,8 @@ Result<std::span<const float>> GradientMean::reduce(const std::vector<std::vecto
         continue;
       }
       const std::span<const float> gradient(mine[i]);
-      sends.push_back({rank, std::as_bytes(gradient.subspan(theirs.first, theirs.count))});
-      receives.push_back({rank, std::as_writable_bytes(std::span(next, own.count))});
+      sends.push_back({rank, libswap::buffer_of(gradient.subspan(theirs.first, theirs.count))});
+      receives.push_back({rank, libswap::buffer_of(std::span(next, own.count))});
       sequences.push_back(next);
       next += own.count;
     }

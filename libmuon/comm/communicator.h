@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/libswap/device/device.h"
 #include "ebb/libswap/store/agreement.h"
 
 namespace ebb::libmuon {
@@ -19,13 +20,14 @@ inline constexpr std::uint64_t kMostRoundBytes = 256 * formats::MiB;
 // How long a rank may keep others waiting in a call.
 inline constexpr std::chrono::milliseconds kPeerLimit = std::chrono::minutes(30);
 
+// In the host's memory, or in that of a device which the communicator takes.
 struct SendBuffer {
   Rank peer{};
-  std::span<const std::byte> data;
+  libswap::Buffer data;  // is not written
 };
 struct ReceiveBuffer {
   Rank peer{};
-  std::span<std::byte> data;
+  libswap::Buffer data;
 };
 
 class Communicator : public libswap::Ranks {
@@ -33,10 +35,20 @@ class Communicator : public libswap::Ranks {
   // The same on all ranks; zero: none. Counted only while somebody waits inside a call. When it is
   // over, every waiting and later call on every rank answers Code::peer and names who was silent.
   virtual std::chrono::milliseconds limit() const = 0;
+  // Whether buffers may lie in this device's memory; in the host's they always may.
+  virtual bool takes(const libswap::Device& device) const = 0;
   // One round of at most kMostRoundBytes sent, and received, a rank. Between a pair of ranks, sends
-  // match receives in order and size (Code::layout names the pair otherwise).
-  virtual Result<> exchange(std::span<const SendBuffer> sends,
-                            std::span<const ReceiveBuffer> receives) = 0;
+  // match receives in order and size (Code::layout names the pair otherwise). Buffers are used
+  // behind `after`; the event passes when what is received is there and what was sent is free.
+  virtual Result<libswap::Event> begin_exchange(std::span<const SendBuffer> sends,
+                                                std::span<const ReceiveBuffer> receives,
+                                                std::span<const libswap::Event> after) = 0;
+  // The same to its end, of buffers that are ready.
+  Result<> exchange(std::span<const SendBuffer> sends, std::span<const ReceiveBuffer> receives) {
+    EBB_TRY_ASSIGN(const libswap::Event through, begin_exchange(sends, receives, {}));
+    through.wait();
+    return {};
+  }
   // Collective. Another one of the same ranks, for another thread: a call on one does not wait for
   // a call on the other. A world that is over, because a rank gave up or was silent, is so in all
   // of them; a duplicate that is destroyed ends alone.

@@ -85,12 +85,12 @@ Result<> RemoteReads::Round::exchange(Communicator& ranks) {
   std::vector<ReceiveBuffer> receives;
   for (const Known& known : taken_) {
     if (Rank{known.holder} == ranks.rank())
-      sends.push_back({Rank{known.wants}, out_[sends.size()]});
+      sends.push_back({Rank{known.wants}, libswap::buffer_of(std::span(out_[sends.size()]))});
     if (Rank{known.wants} == ranks.rank()) in_.emplace_back(kWent + known.bytes);
   }
   for (const Known& known : taken_)
     if (Rank{known.wants} == ranks.rank())
-      receives.push_back({Rank{known.holder}, in_[receives.size()]});
+      receives.push_back({Rank{known.holder}, libswap::buffer_of(std::span(in_[receives.size()]))});
   return ranks.exchange(sends, receives);
 }
 

@@ -2,7 +2,6 @@
 // the table and waits; the last to arrive decides the outcome for all, so an error reaches
 // everybody.
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
@@ -23,8 +22,8 @@ struct Request {
 };
 
 struct Copy {
-  std::span<std::byte> to;
-  std::span<const std::byte> from;
+  libswap::Buffer to, from;
+  std::uint32_t sender = 0;
 };
 
 template <typename Buffers>
@@ -37,7 +36,7 @@ std::vector<Parcel> parcels_of(const Buffers& buffers) {
 // By receiving rank. REQUIRES: decide() found the exchange well.
 std::vector<std::vector<Copy>> copies_of(const std::vector<Request>& requests) {
   using Pair = std::pair<std::uint32_t, std::uint32_t>;  // (from, to)
-  std::map<Pair, std::vector<std::span<const std::byte>>> sent;
+  std::map<Pair, std::vector<libswap::Buffer>> sent;
   for (std::uint32_t from = 0; from < requests.size(); ++from)
     for (const SendBuffer& send : requests[from].sends)
       sent[{from, index_of(send.peer)}].push_back(send.data);
@@ -46,14 +45,15 @@ std::vector<std::vector<Copy>> copies_of(const std::vector<Request>& requests) {
   for (std::uint32_t to = 0; to < requests.size(); ++to)
     for (const ReceiveBuffer& receive : requests[to].receives) {
       const Pair pair{index_of(receive.peer), to};
-      copies[to].push_back({receive.data, sent[pair][taken[pair]++]});
+      copies[to].push_back({receive.data, sent[pair][taken[pair]++], pair.first});
     }
   return copies;
 }
 
 // Where the ranks of one communicator, the first or a duplicate, meet.
 struct Table {
-  explicit Table(std::uint32_t world) : requests(world), here(world, false), duplicated(world, 0) {}
+  explicit Table(std::uint32_t world)
+      : requests(world), here(world, false), through(world), duplicated(world, 0) {}
 
   std::vector<Request> requests;
   std::vector<bool> here;  // who has come to the present meeting
@@ -63,6 +63,7 @@ struct Table {
   std::optional<Error> over;  // why nobody can meet here any more
   Result<Decision> decided = Decision();
   std::vector<std::vector<Copy>> copies;
+  std::vector<std::vector<libswap::Event>> through;  // by rank: when copies of it have taken place
   std::vector<std::size_t> duplicated;  // by rank: how often it duplicated this communicator
   std::vector<std::shared_ptr<Table>> duplicates;
 };
@@ -79,14 +80,13 @@ class Tables {
 
   Result<Decision> meet(Table& table, Rank rank, Request request) {
     const libswap::MutexLock lock(mutex_);
-    EBB_TRY(still_on(table));
-    const Verb verb = request.brought.verb;
-    table.requests[index_of(rank)] = std::move(request);
-    EBB_TRY(arrive(table, rank, Until::all_or_over));
-    if (!table.decided) return table.decided.error();
-    Decision decision = *table.decided;
-    if (verb == Verb::exchange) copy_and_part(table, rank);
-    return decision;
+    EBB_TRY(come(table, rank, std::move(request)));
+    return *table.decided;
+  }
+  Result<libswap::Event> exchange(Table& table, Rank rank, Request request) {
+    const libswap::MutexLock lock(mutex_);
+    EBB_TRY(come(table, rank, std::move(request)));
+    return copy_and_part(table, rank);
   }
 
   // The n-th duplicate of one rank is the n-th of all.
@@ -121,6 +121,15 @@ class Tables {
   void end(std::optional<Error>& over, Error why) EBB_REQUIRES(mutex_) {
     if (!over) over = std::move(why);
     changed_.notify_all();
+  }
+
+  // To the present meeting, which decides well.
+  Result<> come(Table& table, Rank rank, Request request) EBB_REQUIRES(mutex_) {
+    EBB_TRY(still_on(table));
+    table.requests[index_of(rank)] = std::move(request);
+    EBB_TRY(arrive(table, rank, Until::all_or_over));
+    if (!table.decided) return table.decided.error();
+    return {};
   }
 
   // Waits for everybody; the last one decides.
@@ -164,13 +173,21 @@ class Tables {
 
   // Receivers copy side by side. Nobody may leave while a peer still reads its memory, not even
   // after an abort: every rank is past the meeting, so all of them come here.
-  void copy_and_part(Table& table, Rank rank) EBB_REQUIRES(mutex_) {
+  // What a device copies may take place later: behind the event.
+  libswap::Event copy_and_part(Table& table, Rank rank) EBB_REQUIRES(mutex_) {
     const std::vector<Copy> copies = std::move(table.copies[index_of(rank)]);
+    std::vector<libswap::Event> copied;
     mutex_.unlock();
     for (const Copy& copy : copies)
-      if (!copy.to.empty()) std::memmove(copy.to.data(), copy.from.data(), copy.to.size());
+      copied.push_back(libswap::copy(copy.from.as(DType::u8), copy.to.as(DType::u8), {}));
     mutex_.lock();
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      if (copied[i].passed()) continue;
+      for (const std::uint32_t each : {index_of(rank), copies[i].sender})
+        table.through[each].push_back(copied[i]);
+    }
     EBB_CHECK(arrive(table, rank, Until::all).has_value());
+    return libswap::all_of(std::exchange(table.through[index_of(rank)], {}));
   }
 
   const std::uint32_t world_;
@@ -210,12 +227,15 @@ class ThreadRank : public Communicator {
     std::ranges::copy(all.totals, numbers.begin());
     return {};
   }
-  Result<> exchange(std::span<const SendBuffer> sends,
-                    std::span<const ReceiveBuffer> receives) override {
+  // Of any: all ranks see the same memory, and devices of one kind each other's.
+  bool takes(const libswap::Device& /*device*/) const override { return true; }
+  Result<libswap::Event> begin_exchange(std::span<const SendBuffer> sends,
+                                        std::span<const ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
+    libswap::all_of(after).wait();
     Brought brought{
         .verb = Verb::exchange, .sends = parcels_of(sends), .receives = parcels_of(receives)};
-    EBB_TRY(meet({std::move(brought), sends, receives}));
-    return {};
+    return tables_->exchange(*table_, rank_, {std::move(brought), sends, receives});
   }
   Result<std::unique_ptr<Communicator>> duplicate() override {
     EBB_TRY_ASSIGN(auto table, tables_->duplicate(*table_, rank_));

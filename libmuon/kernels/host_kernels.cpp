@@ -1,6 +1,9 @@
 // The kernels of the host: elementwise work is done when a call returns, by the caller and the
 // pool; Newton-Schulz is a chain of the pool.
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/kernels/table.h"
@@ -21,6 +24,42 @@ class HostKernels : public Kernels {
   explicit HostKernels(const KernelsFor& what) : what_(what) {}
 
   libswap::Device* device() const override { return nullptr; }
+
+  // The sum is exact, so it may be cut anywhere; small pieces are still in the cache when they are
+  // read a second time.
+  Event look(std::span<const LookRange> ranges, Buffer found, After after) override {
+    wait(after, "gradients");
+    struct Piece {
+      std::span<const float> values;
+      const LookRange* range = nullptr;
+    };
+    struct Found {
+      ExactSum sum;
+      double largest = 0;
+    };
+    std::vector<Piece> pieces;
+    for (const LookRange& range : ranges)
+      for (std::uint64_t first = 0; first < range.g.elems; first += kPoolElems)
+        pieces.push_back(
+            {piece(range.g, first, std::min(kPoolElems, range.g.elems - first)), &range});
+    std::vector<Found> parts(pieces.size());
+    what_.pool.run(pieces.size(), [&](std::size_t i) {
+      const auto& [values, range] = pieces[i];
+      auto& [sum, largest] = parts[i];
+      largest = static_cast<double>(largest_magnitude(values)) / range->limit;
+      if (range->in_norm) sum.add(values);
+    });
+    ExactSum sum;
+    Look all;
+    for (const Found& part : parts) {
+      sum.merge(part.sum);
+      all.largest = std::max(all.largest, part.largest);
+    }
+    all.squares = sum.limbs;
+    EBB_CHECK(found.size() == sizeof(Look));
+    std::memcpy(found.bytes().data(), &all, sizeof(Look));
+    return {};
+  }
 
   Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
     wait(after);
@@ -86,10 +125,11 @@ class HostKernels : public Kernels {
     });
   }
 
-  void wait(After after) {
+  // `what` others do meanwhile.
+  void wait(After after, const char* what = "Newton-Schulz") {
     for (const Event& event : after) {
       if (event.passed()) continue;
-      const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "Newton-Schulz");
+      const TraceSpan trace(what_.trace, what_.rank, Lane::compute, what);
       what_.pool.help_until(event);
     }
   }

@@ -9,6 +9,7 @@
 // Threading: one thread calls, and may work for the pool meanwhile.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -44,6 +45,17 @@ struct MatrixBatch {
   std::uint64_t rows = 0, cols = 0, count = 1;
   libswap::Buffer u;
 };
+// A gradient, or a part of one, before a step.
+struct LookRange {
+  libswap::Buffer g;    // fp32
+  double limit = 1;     // of a magnitude
+  bool in_norm = true;  // false: a copy of it is, on another rank
+};
+// What is found of all ranges together, as it lies in a device's memory.
+struct Look {
+  std::array<std::int64_t, 20> squares{};  // of the norm: limbs of an ExactSum, carried or not
+  double largest = 0;                      // of |g| / limit; infinity where a g is not finite
+};
 
 class Kernels {
  public:
@@ -53,6 +65,8 @@ class Kernels {
   virtual ~Kernels() = default;
   virtual libswap::Device* device() const = 0;  // null: the host
 
+  // `found`: room for a Look, which is written whole.
+  virtual Event look(std::span<const LookRange> ranges, libswap::Buffer found, After after) = 0;
   // Gradients count `grad_scale` times.
   virtual Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) = 0;
   virtual Event orthogonalize(const MatrixBatch& batch, libswap::Buffer workspace, After after) = 0;

@@ -8,21 +8,21 @@
 
 namespace ebb::libmuon {
 
+using libswap::Buffer;
 using libswap::Lane;
 using libswap::TraceSpan;
 
 namespace {
 
 // The part of a trainer's buffer of a parameter that holds the range.
-template <typename T>
-std::span<T> part_of(std::span<T> held, const Layout& trainer, Rank rank, const Transit& transit) {
+Buffer part_of(const Buffer& held, const Layout& trainer, Rank rank, const Transit& transit) {
   const std::uint64_t first = trainer.held(transit.param, rank).first;
-  return held.subspan(transit.range.first - first, transit.range.count);
+  return held.sub(transit.range.first - first, transit.range.count);
 }
 
 }  // namespace
 
-std::span<const float> Engine::Impl::own_gradient(const Transit& transit, std::size_t chunk) {
+Buffer Engine::Impl::own_gradient(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
   if (plan.in_place(param, plan.gradients()))
@@ -30,12 +30,11 @@ std::span<const float> Engine::Impl::own_gradient(const Transit& transit, std::s
   return staging->at(Staging::Kind::gradients, chunk, transit);
 }
 
-std::span<float> Engine::Impl::own_weight(const Transit& transit, std::size_t chunk) {
+Buffer Engine::Impl::own_weight(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
   if (plan.in_place(param, plan.weights()))
-    return bound[param] ? part_of(weights[param], plan.weights(), plan.rank(), transit)
-                        : std::span<float>();
+    return bound[param] ? part_of(weights[param], plan.weights(), plan.rank(), transit) : Buffer();
   return staging->at(Staging::Kind::weights, chunk, transit);
 }
 
@@ -69,10 +68,11 @@ Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
   // Nothing where the trainer's own buffers hold it.
   const auto gathered = [&](const Transit& transit) {
     return plan.in_place(transit.param, plan.gradients())
-               ? std::span<float>()
+               ? Buffer()
                : staging->at(Staging::Kind::gradients, chunk, transit);
   };
-  return exchange.run(*flow_ranks, transits, handed_in, gathered);
+  for (const Transit& transit : transits) gradient_events[transit.param].wait();
+  return exchange.run(*wire, transits, {handed_in, gathered});
 }
 
 Result<> Engine::Impl::gradients_in(std::size_t chunk) {
@@ -101,15 +101,13 @@ Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
 
 Result<> Engine::Impl::weights_out(std::size_t chunk) {
   const StatePlan& plan = parts.plan;
-  const auto own = [&](const Transit& transit) {
-    return std::span<const float>(own_weight(transit, chunk));
-  };
+  const auto own = [&](const Transit& transit) { return own_weight(transit, chunk); };
   const auto handed_out = [&](const Transit& transit) {
     return part_of(weights[transit.param], plan.weights(), plan.rank(), transit);
   };
   return travel_in_step("weights out", [&]() -> Result<std::uint64_t> {
     const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-      return exchange.run(*flow_ranks, transits, own, handed_out);
+      return exchange.run(*wire, transits, {own, handed_out});
     };
     EBB_TRY_ASSIGN(const std::uint64_t matrices,
                    bring(routes.weights_from_owners, parts.chunks.weights(chunk)));

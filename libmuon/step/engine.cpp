@@ -17,11 +17,39 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   return formats::align_up(encode(manifest).size() + kMostBlobBytes, 4096);
 }
 
+libswap::Device* device_of(const EngineConfig& config, Side side) {
+  return side == Side::device && config.accelerator != nullptr ? &config.accelerator->device()
+                                                               : nullptr;
+}
+
+// Of the trainer's buffers that the communicator does not take, what travels in one round.
+std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
+                           Side wire) {
+  const bool gradients = device_of(config, config.gradients_on) != nullptr;
+  const bool weights = device_of(config, config.weights_on) != nullptr;
+  if (wire == Side::device || !(gradients || weights)) return 0;
+  const Exchange::Bounced in{.sent = [&](std::uint32_t) { return gradients; },
+                             .received = [](std::uint32_t) { return false; }};
+  const Exchange::Bounced out{
+      .sent = [&](std::uint32_t param) { return weights && plan.in_place(param, plan.weights()); },
+      .received = [&](std::uint32_t) { return weights; }};
+  const Routes routes(plan);
+  std::uint64_t most = routes.gradients_to_shards.bounce_bytes(routes.adam, in);
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    most = std::max({most, routes.gradients_to_owners.bounce_bytes(chunks.gradients(chunk), in),
+                     routes.weights_from_owners.bounce_bytes(chunks.weights(chunk), out),
+                     routes.weights_from_shards.bounce_bytes(chunks.adam_weights(chunk), out)});
+  return most;
+}
+
 // What this rank takes beside tiles.
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
-                           std::size_t early_chunks) {
+                           std::size_t early_chunks, Side wire) {
   return {.workspace = Sweep::workspace(config.model, plan, config.accelerator, config.threads),
-          .staging = Staging::bytes({plan, chunks, adam_ranges(plan), early_chunks})};
+          .staging = Staging::bytes({plan, chunks, adam_ranges(plan), early_chunks}),
+          .bounce = bounce_bytes(config, plan, chunks, wire),
+          .wire = config.accelerator != nullptr ? wire : Side::host,
+          .look = device_of(config, config.gradients_on) != nullptr ? sizeof(Look) : 0};
 }
 
 // Tiles of a step that are not resident: all of them, and those that hold weights.
@@ -41,7 +69,7 @@ Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
 
 std::uint64_t device_bytes(const Memory& memory, const libswap::Homes& homes,
                            std::uint64_t tile_bytes) {
-  return memory.workspace.device + homes.count(libswap::Tier::device) * tile_bytes;
+  return memory.device() + homes.count(libswap::Tier::device) * tile_bytes;
 }
 
 }  // namespace
@@ -64,7 +92,7 @@ formats::native::Manifest manifest_template(const EngineConfig& config, const St
   return manifest;
 }
 
-Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
+Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
   for (const GroupSpec& group : config.model.groups)
     EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
   EBB_TRY_ASSIGN(StatePlan plan, StatePlan::make(config.model, config.partition, config.tile_bytes,
@@ -82,8 +110,8 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);
   const std::size_t early = early_chunks(plan, chunks, config.early_gradient_bytes);
-  const Memory memory = memory_beside_tiles(config, plan, chunks, early);
-  EBB_TRY_ASSIGN(Housing housing, house(config, plan, memory.total()));
+  const Memory memory = memory_beside_tiles(config, plan, chunks, early, wire);
+  EBB_TRY_ASSIGN(Housing housing, house(config, plan, memory.host()));
   if (const std::uint64_t there = device_bytes(memory, housing.homes, config.tile_bytes);
       there > config.device_budget_bytes)
     return Error{Code::no_memory,
@@ -99,8 +127,8 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank) {
                   store};
 }
 
-Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
-  EBB_TRY_ASSIGN(const Prepared parts, prepare(config, rank));
+Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire) {
+  EBB_TRY_ASSIGN(const Prepared parts, prepare(config, rank, wire));
   const StatePlan& plan = parts.plan;
   const Paged paged = paged_tiles(plan, parts.homes);
   EnginePlan result;
@@ -110,8 +138,8 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
   result.frame_bytes = parts.homes.host_tiles() * config.tile_bytes;
   result.workspace_bytes = parts.memory.workspace.host;
   result.device_bytes = device_bytes(parts.memory, parts.homes, config.tile_bytes);
-  result.staging_bytes = parts.memory.staging;
-  result.memory_bytes = result.frame_bytes + parts.memory.total();
+  result.staging_bytes = parts.memory.on_wire();
+  result.memory_bytes = result.frame_bytes + parts.memory.host();
   result.least_budget_bytes = parts.least_budget;
   const Chunks& chunks = parts.chunks;
   result.chunks = chunks.count();
@@ -153,8 +181,7 @@ std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
 
 Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
                    libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
-                   Prepared prepared, std::unique_ptr<libswap::Pool> own_pool,
-                   std::unique_ptr<Kernels> what_computes)
+                   Prepared prepared, std::unique_ptr<libswap::Pool> own_pool)
     : config(engine_config),
       ranks(communicator),
       io(queue),
@@ -163,13 +190,27 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       routes(parts.plan),
       computing(std::move(own_pool)),
       pool(*computing),
-      kernels(std::move(what_computes)),
+      host_kernels(make_host_kernels({pool, config.trace, parts.plan.rank()})),
       gradients(engine_config.model.params.size()),
+      gradient_events(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
       early(parts.chunks, parts.early_chunks, engine_config.model.params.size()),
       weights(engine_config.model.params.size()),
       bound(engine_config.model.params.size(), false),
       last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {}
+
+Result<> Engine::Impl::make_room() {
+  if (config.accelerator != nullptr) {
+    EBB_TRY_ASSIGN(device_kernels,
+                   config.accelerator->kernels({pool, config.trace, parts.plan.rank()}));
+  }
+  const Memory& memory = parts.memory;
+  EBB_TRY_ASSIGN(staging, Staging::make({parts.plan, parts.chunks, routes.adam, parts.early_chunks},
+                                        device_of(config, memory.wire)));
+  EBB_TRY_ASSIGN(bounce, libswap::allocate(nullptr, memory.bounce));
+  EBB_TRY_ASSIGN(look_room, libswap::allocate(device_of(config, config.gradients_on), memory.look));
+  return {};
+}
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
@@ -180,7 +221,9 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                                              const InitialWeights& initial,
                                              const Checkpoint* checkpoint) {
   const auto make = [&]() -> Result<std::unique_ptr<Impl>> {
-    EBB_TRY_ASSIGN(Prepared parts, prepare(config, ranks.rank()));
+    const bool takes = config.accelerator != nullptr && ranks.takes(config.accelerator->device());
+    EBB_TRY_ASSIGN(Prepared parts,
+                   prepare(config, ranks.rank(), takes ? Side::device : Side::host));
     if (parts.plan.world() != ranks.world())
       return Error{Code::layout, compose("the layouts are for {} ranks, {} are here",
                                          parts.plan.world(), ranks.world())};
@@ -190,17 +233,9 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                        " holds no store, and there is neither a checkpoint nor initial weights",
                    "pass initial weights to Engine::open"};
     EBB_TRY_ASSIGN(auto pool, libswap::Pool::start(config.threads));
-    const KernelsFor what{*pool, config.trace, ranks.rank()};
-    std::unique_ptr<Kernels> kernels;
-    if (config.accelerator == nullptr) {
-      kernels = make_host_kernels(what);
-    } else {
-      EBB_TRY_ASSIGN(kernels, config.accelerator->kernels(what));
-    }
-    auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(parts),
-                                       std::move(pool), std::move(kernels));
-    EBB_TRY_ASSIGN(impl->staging, Staging::make({impl->parts.plan, impl->parts.chunks,
-                                                 impl->routes.adam, impl->parts.early_chunks}));
+    auto impl =
+        std::make_unique<Impl>(config, ranks, io, directory, std::move(parts), std::move(pool));
+    EBB_TRY(impl->make_room());
     return impl;
   };
   auto made = make();
@@ -213,6 +248,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
   EBB_TRY(libswap::same_everywhere(ranks, settings));
   std::unique_ptr<Impl> impl = std::move(*made);
   EBB_TRY_ASSIGN(impl->flow_ranks, ranks.duplicate());
+  impl->wire.emplace(*impl->flow_ranks, impl->bounce);
   auto flow = Flow::start(*impl->flow_ranks, {.count = impl->parts.early_chunks,
                                               .bring = [self = impl.get()](std::size_t piece) {
                                                 return self->gradients_in_early(piece);
@@ -232,46 +268,70 @@ const std::string& Engine::origin() const { return impl_->origin; }
 
 namespace {
 
-Result<> check_span(const EngineConfig& config, const Layout& layout, Rank rank,
-                    std::uint32_t param, std::size_t given, std::string_view what) {
+// What the trainer hands over: `what`, in this layout, on this side.
+struct Wanted {
+  std::string_view what;
+  const Layout& layout;
+  Side side;
+};
+
+Result<> check_buffer(const EngineConfig& config, Rank rank, std::uint32_t param,
+                      const libswap::Buffer& given, const Wanted& wanted) {
   if (param >= config.model.params.size())
     return Error{Code::usage, compose("there is no parameter {}", param)};
-  const std::uint64_t wanted = layout.local_elems(param, rank);
-  if (given == wanted) return {};
-  return Error{Code::layout,
-               compose("{} of {} on rank {}: {} elements handed in, the layout gives this rank {}",
-                       what, config.model.params[param].name, index_of(rank), given, wanted)};
+  const std::string where = compose("{} of {} on rank {}: ", wanted.what,
+                                    config.model.params[param].name, index_of(rank));
+  if (given.dtype != DType::f32)
+    return Error{Code::usage, compose("{}{} elements handed in, where fp32 is wanted", where,
+                                      formats::name_of(given.dtype))};
+  const std::uint64_t elems = wanted.layout.local_elems(param, rank);
+  if (given.elems != elems)
+    return Error{Code::layout, compose("{}{} elements handed in, the layout gives this rank {}",
+                                       where, given.elems, elems)};
+  const auto name = [](const libswap::Device* device) {
+    return device == nullptr ? std::string("the host") : device->name();
+  };
+  const libswap::Device* const device = device_of(config, wanted.side);
+  if (given.device == device || given.empty()) return {};
+  return Error{Code::usage,
+               compose("{}it lies in the memory of {}, where that of {} is wanted", where,
+                       name(given.device), name(device)),
+               "EngineConfig::gradients_on and weights_on say where the trainer keeps them"};
 }
 
 }  // namespace
 
-Result<> Engine::bind_weights(std::uint32_t param, std::span<float> my_pieces) {
+Result<> Engine::bind_weights(std::uint32_t param, libswap::Buffer my_pieces) {
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   const StatePlan& plan = impl_->parts.plan;
-  EBB_TRY(
-      check_span(impl_->config, plan.weights(), plan.rank(), param, my_pieces.size(), "weights"));
+  EBB_TRY(check_buffer(impl_->config, plan.rank(), param, my_pieces,
+                       {"weights", plan.weights(), impl_->config.weights_on}));
   impl_->weights[param] = my_pieces;
   impl_->bound[param] = true;
   return {};
 }
 
-Result<> Engine::gradient_ready(std::uint32_t param, std::span<const float> my_pieces) {
-  return impl_->take_gradient(param, my_pieces);
+Result<> Engine::gradient_ready(std::uint32_t param, libswap::Buffer my_pieces,
+                                libswap::Event ready) {
+  return impl_->take_gradient(param, my_pieces, std::move(ready));
 }
 
-Result<> Engine::Impl::take_gradient(std::uint32_t param, std::span<const float> my_pieces) {
+Result<> Engine::Impl::take_gradient(std::uint32_t param, libswap::Buffer my_pieces,
+                                     libswap::Event ready) {
   const libswap::MutexLock lock(handing_in);
   end_step();
   EBB_TRY(not_stopped());
   const StatePlan& plan = parts.plan;
-  EBB_TRY(check_span(config, plan.gradients(), plan.rank(), param, my_pieces.size(), "gradient"));
+  EBB_TRY(check_buffer(config, plan.rank(), param, my_pieces,
+                       {"gradient", plan.gradients(), config.gradients_on}));
   if (gradient_given[param])
     return Error{Code::state,
                  compose("parameter {} has its gradient of step {} already",
                          config.model.params[param].name, step + 1),
                  "add gradients up before they are handed in"};
   gradients[param] = my_pieces;
+  gradient_events[param] = std::move(ready);
   gradient_given[param] = true;
   flow->ready_early(early.add(param));
   return {};

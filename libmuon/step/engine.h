@@ -29,6 +29,9 @@
 
 namespace ebb::libmuon {
 
+// The memory of an accelerator's device, or the host's; without an accelerator both are the host's.
+enum class Side : std::uint8_t { host, device };
+
 struct EngineConfig {
   ModelSpec model;
   PartitionSpec partition;
@@ -47,7 +50,10 @@ struct EngineConfig {
 
   // What computes; null: the host. Borrowed.
   Accelerator* accelerator = nullptr;
-  // Of its memory: updates, Newton-Schulz scratch, tiles on their way, tiles at home there.
+  // Where the trainer keeps all of its gradients, and all of its weights.
+  Side gradients_on = Side::host, weights_on = Side::host;
+  // Of its memory: updates, Newton-Schulz scratch, tiles on their way, tiles at home there; and, as
+  // the communicator takes such memory, gradients and weights on their way.
   std::uint64_t device_budget_bytes = ~std::uint64_t{0};
   // Where a state is at home, by its name (state_names()); what is not named, or is left to be, is
   // in the host's memory as far as the budget goes. AdamW's three lie together: they follow exp_avg
@@ -66,14 +72,15 @@ struct EnginePlan {
   std::uint64_t state_bytes = 0;  // all state
   std::uint64_t tiles = 0;
   libswap::TileBudget split;
-  std::uint64_t memory_bytes = 0;        // all of the following: within the budget
-  std::uint64_t frame_bytes = 0;         // frames + resident tiles
-  std::uint64_t workspace_bytes = 0;     // U and O of two matrices, Newton-Schulz scratch, oneDNN's
-  std::uint64_t device_bytes = 0;        // of an accelerator, beside memory_bytes
-  std::uint64_t chunks = 0;              // of a step
-  std::uint64_t early_chunks = 0;        // of these: whose gradients may travel before it
-  std::uint64_t staging_bytes = 0;       // gradients and weights on their way: three parts of the
-                                         // size of a chunk's, early ones' and AdamW ranges whole
+  std::uint64_t memory_bytes = 0;     // all of the following: within the budget
+  std::uint64_t frame_bytes = 0;      // frames + resident tiles
+  std::uint64_t workspace_bytes = 0;  // U and O of two matrices, Newton-Schulz scratch, oneDNN's
+  std::uint64_t device_bytes = 0;     // of an accelerator, beside memory_bytes
+  std::uint64_t chunks = 0;           // of a step
+  std::uint64_t early_chunks = 0;     // of these: whose gradients may travel before it
+  // Gradients and weights on their way through the host: three parts of the size of a chunk's,
+  // early ones' and AdamW ranges whole; what the communicator does not take from the device.
+  std::uint64_t staging_bytes = 0;
   std::uint64_t least_budget_bytes = 0;  // of this model and chunk size
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
@@ -109,8 +116,8 @@ std::vector<libswap::Stat> stats_of(const EngineStats& stats);
 class Engine {
  public:
   // Predicts; allocates nothing. Fails where open or a step would, on any rank: a budget or tile
-  // that does not do, unknown layouts.
-  static Result<EnginePlan> plan(const EngineConfig& config, Rank rank);
+  // that does not do, unknown layouts. `wire`: the device's where the communicator takes() it.
+  static Result<EnginePlan> plan(const EngineConfig& config, Rank rank, Side wire = Side::host);
 
   // [C] `ranks` is duplicated: what is in flight uses the duplicate, calls marked [C] both. The
   // state comes from, in this order: the directory's current store (any world size, layout or tile
@@ -130,8 +137,12 @@ class Engine {
   // "created", "resumed the store at step 12", "transferred from 4 ranks at step 12", ...
   const std::string& origin() const;
 
-  // Where new weights go, in the weights layout's pieces; borrowed until destroy.
-  Result<> bind_weights(std::uint32_t param, std::span<float> my_pieces);
+  // Where new weights go, in the weights layout's pieces, fp32; borrowed until destroy. Code::usage
+  // for memory that is not EngineConfig::weights_on.
+  Result<> bind_weights(std::uint32_t param, libswap::Buffer my_pieces);
+  Result<> bind_weights(std::uint32_t param, std::span<float> my_pieces) {
+    return bind_weights(param, libswap::buffer_of(my_pieces));
+  }
   // [C] Fills the bound weights from the state: after open, before the first forward.
   Result<> install_weights();
 
@@ -139,10 +150,18 @@ class Engine {
   // snapshot(), all that are about steps, and the destructor wait for its end first.
 
   // The gradient of a parameter, which nobody changes any more: in the gradients layout's pieces,
-  // borrowed until the step is done, never written. Once a step and parameter: Code::state for a
-  // second one. Any thread, in any order, also several at once, but not beside calls other than
-  // weights_ready(). Waits for no other rank, unless a step is in flight.
-  Result<> gradient_ready(std::uint32_t param, std::span<const float> my_pieces);
+  // fp32, borrowed until the step is done, never written. Once a step and parameter: Code::state
+  // for a second one. Code::usage for memory that is not EngineConfig::gradients_on. Any thread, in
+  // any order, also several at once, but not beside calls other than weights_ready(). Waits for no
+  // other rank, unless a step is in flight.
+  //
+  // Behind `ready` the gradient is there, and nobody reads the parameter's weights any more: the
+  // engine waits for it.
+  Result<> gradient_ready(std::uint32_t param, libswap::Buffer my_pieces,
+                          libswap::Event ready = {});
+  Result<> gradient_ready(std::uint32_t param, std::span<const float> my_pieces) {
+    return gradient_ready(param, libswap::buffer_of(my_pieces));
+  }
   Result<> set_learning_rate(std::uint32_t group, double lr);
   // [C] Every bound parameter needs a gradient (Code::usage names the first that has none), and all
   // ranks the same arguments and learning rates (Code::usage names what differs). After an error

@@ -6,6 +6,7 @@
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
+//   wire.cpp          messages through memory that the communicator takes
 //   homes.cpp         where which tile is at home
 //   scattered_store.cpp   a store that no rank reaches whole, as one tree of files
 //   save_to.cpp       to another disk
@@ -43,8 +44,14 @@ constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return 
 // What the budget holds beside tiles; bytes.
 struct Memory {
   Sweep::Workspace workspace;
-  std::uint64_t staging = 0;
-  std::uint64_t total() const { return workspace.host + staging; }
+  std::uint64_t staging = 0, bounce = 0;
+  Side wire = Side::host;  // where the first lies; the second is the host's
+  std::uint64_t look = 0;  // of the device
+  std::uint64_t on_wire() const { return bounce + (wire == Side::host ? staging : 0); }
+  std::uint64_t host() const { return workspace.host + on_wire(); }
+  std::uint64_t device() const {
+    return workspace.device + look + (wire == Side::device ? staging : 0);
+  }
 };
 
 // Everything that follows from the description alone.
@@ -57,7 +64,7 @@ struct Prepared {
   Memory memory;
   libswap::Store::Config store;  // without directory and uuids
 };
-Result<Prepared> prepare(const EngineConfig& config, Rank rank);
+Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire);
 formats::native::Manifest manifest_template(const EngineConfig& config, const StatePlan& plan);
 
 // Where gradients and new weights travel: matrices to and from their owners, chunk by chunk, and
@@ -73,7 +80,10 @@ class ScatteredStore;
 struct Engine::Impl {
   Impl(const EngineConfig& engine_config, Communicator& communicator, libswap::IoQueue& queue,
        libswap::SwapDirectory& swap_directory, Prepared prepared,
-       std::unique_ptr<libswap::Pool> computing, std::unique_ptr<Kernels> what_computes);
+       std::unique_ptr<libswap::Pool> computing);
+
+  // engine.cpp
+  Result<> make_room();
 
   // open.cpp
   Result<> attach(const InitialWeights& initial, const Checkpoint* checkpoint);
@@ -107,12 +117,13 @@ struct Engine::Impl {
 
   // step.cpp, chunk.cpp
   Result<> check_ready(const StepArgs& args) const;
+  Look look();
   Result<StepResult> check_step(const StepArgs& args);
   void begin_update(float grad_scale);
   // Ends the step in flight, if one is: `step_outcome` is how.
   void end_step();
   Result<StepResult> outcome_of(const Flow::Ended& ended);
-  Result<> take_gradient(std::uint32_t param, std::span<const float> my_pieces);
+  Result<> take_gradient(std::uint32_t param, libswap::Buffer my_pieces, libswap::Event ready);
   // They were for nothing: no step has used them.
   void forget_gradients();
   // [C] Of a chunk, on the flow's meeting thread.
@@ -129,8 +140,8 @@ struct Engine::Impl {
   bool turn_to(std::size_t chunk);
   Result<> sweep_chunk(std::size_t chunk);
   // Of a range that this rank owns: the staged copy, or its part of the trainer's buffer.
-  std::span<const float> own_gradient(const Transit& transit, std::size_t chunk);
-  std::span<float> own_weight(const Transit& transit, std::size_t chunk);
+  libswap::Buffer own_gradient(const Transit& transit, std::size_t chunk);
+  libswap::Buffer own_weight(const Transit& transit, std::size_t chunk);
   void take_over_beside();
   Result<> install();
 
@@ -163,7 +174,8 @@ struct Engine::Impl {
   const Routes routes;
   std::unique_ptr<libswap::Pool> computing;
   libswap::Pool& pool;
-  const std::unique_ptr<Kernels> kernels;
+  std::unique_ptr<Kernels> host_kernels, device_kernels;  // the second with an accelerator
+  Kernels& kernels() const { return device_kernels ? *device_kernels : *host_kernels; }
 
   std::shared_ptr<libswap::Store> store;  // shared with exports
   std::unique_ptr<Sweep> sweep;
@@ -174,14 +186,17 @@ struct Engine::Impl {
   std::uint64_t step = 0;
   // Per parameter: how many steps it has taken beyond `step`. Empty unless a checkpoint says so.
   std::vector<std::int64_t> steps_ahead;
-  std::vector<std::span<const float>> gradients;  // per parameter, as handed in
+  std::vector<libswap::Buffer> gradients;       // per parameter, as handed in
+  std::vector<libswap::Event> gradient_events;  // per parameter: behind it, it is there
   std::vector<bool> gradient_given;
   libswap::Mutex handing_in;  // one gradient at a time
   EarlyGradients early;
-  std::vector<std::span<float>> weights;  // per parameter, as bound
+  std::vector<libswap::Buffer> weights;  // per parameter, as bound
   std::vector<bool> bound;
   std::vector<std::size_t> last_chunk;  // per parameter: that hands out weights of it
   std::optional<Staging> staging;       // what the trainer's buffers hold lies nowhere else
+  libswap::DeviceMemory look_room;      // on the device, where gradients lie there
+  libswap::DeviceMemory bounce;         // of the wire
   std::vector<formats::native::Blob> blobs;
   std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
   std::optional<Error> stopped;       // a step was cut on some rank by an I/O error
@@ -200,6 +215,7 @@ struct Engine::Impl {
   libswap::Mutex beside_mutex;
   EngineStats beside EBB_GUARDED_BY(beside_mutex);
   std::unique_ptr<Communicator> flow_ranks;
+  std::optional<Wire> wire;    // over those
   std::unique_ptr<Flow> flow;  // uses all of the above: ends first
 };
 

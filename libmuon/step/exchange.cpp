@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 namespace ebb::libmuon {
 namespace {
@@ -128,9 +130,34 @@ std::vector<std::vector<Transit>> Exchange::rounds(std::span<const Transit> tran
   return rounds;
 }
 
-Result<std::uint64_t> Exchange::run(Communicator& ranks, std::span<const Transit> transits,
-                                    const Source& source, const Target& target) const {
+std::uint64_t Exchange::bounce_bytes(std::span<const Transit> transits,
+                                     const Bounced& bounced) const {
+  std::uint64_t most = 0;
+  for (const std::vector<Transit>& round : rounds(transits, kMostRoundBytes)) {
+    std::uint64_t elems = 0;
+    std::set<std::pair<std::uint32_t, std::uint64_t>>
+        down;  // param, first: once, however many get it
+    std::vector<Message> receives;
+    std::vector<Transit> keeps;
+    for (const Transit& transit : round) {
+      for_sends(transit, [&](const Message& send) {
+        const auto& [param, range] = send.part;
+        if (bounced.sent(param) && down.emplace(param, range.first).second) elems += range.count;
+      });
+      add_receives(transit, receives, keeps);
+    }
+    for (const Message& receive : receives)
+      if (bounced.received(receive.part.param)) elems += receive.part.range.count;
+    most = std::max(most, elems);
+  }
+  return most * sizeof(float);
+}
+
+Result<std::uint64_t> Exchange::run(Wire& wire, std::span<const Transit> transits,
+                                    const Ends& ends) const {
   std::uint64_t sent = 0;
+  std::vector<libswap::Event> kept;  // nothing is under way when this returns
+  Result<> exchanged;
   for (const std::vector<Transit>& round : rounds(transits, kMostRoundBytes)) {
     std::vector<Message> sends, receives;
     std::vector<Transit> keeps;
@@ -138,22 +165,25 @@ Result<std::uint64_t> Exchange::run(Communicator& ranks, std::span<const Transit
       for_sends(transit, [&](const Message& send) { sends.push_back(send); });
       add_receives(transit, receives, keeps);
     }
-    for (const Transit& kept : keeps) {
-      const auto to = target(kept);
-      if (const auto from = source(kept); !to.empty() && from.data() != to.data())
-        std::ranges::copy(from, to.begin());
+    for (const Transit& keep : keeps) {
+      const auto to = ends.target(keep);
+      if (const auto from = ends.source(keep); !to.empty() && from.data != to.data)
+        kept.push_back(libswap::copy(from, to, {}));
     }
-    if (ranks.world() == 1 || stays_) continue;
+    if (wire.world() == 1 || stays_) continue;
     std::vector<SendBuffer> outgoing;
     for (const Message& send : sends) {
-      outgoing.push_back({send.peer, std::as_bytes(source(send.part))});
+      outgoing.push_back({send.peer, ends.source(send.part)});
       sent += outgoing.back().data.size();
     }
     std::vector<ReceiveBuffer> incoming;
     for (const Message& receive : receives)
-      incoming.push_back({receive.peer, std::as_writable_bytes(target(receive.part))});
-    EBB_TRY(ranks.exchange(outgoing, incoming));
+      incoming.push_back({receive.peer, ends.target(receive.part)});
+    exchanged = wire.exchange(std::move(outgoing), std::move(incoming));
+    if (!exchanged) break;
   }
+  libswap::all_of(kept).wait();
+  EBB_TRY(exchanged);
   return sent;
 }
 

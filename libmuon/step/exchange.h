@@ -11,27 +11,33 @@
 #include <vector>
 
 #include "ebb/formats/layout/layout.h"
-#include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libmuon/step/wire.h"
 
 namespace ebb::libmuon {
 
 class Exchange {
  public:
-  // Memory of a range that this rank holds, in the layout it comes from or goes to. An empty target
-  // of what this rank has from itself: it is there already.
-  using Source = std::function<std::span<const float>(const Transit&)>;
-  using Target = std::function<std::span<float>(const Transit&)>;
+  // Memory of a range that this rank holds, in the layout it comes from and in that it goes to. An
+  // empty target of what this rank has from itself: it is there already.
+  struct Ends {
+    std::function<libswap::Buffer(const Transit&)> source, target;
+  };
+  // Which parameters the communicator does not take: what is sent of them, what is received.
+  struct Bounced {
+    std::function<bool(std::uint32_t param)> sent, received;
+  };
 
   // Where the first layout has copies, a rank takes what it holds itself, else the lowest copy.
   // REQUIRES: both outlive this and are of the same tensors and world.
   Exchange(const Layout& from, const Layout& to, Rank self);
 
   // Collective: the same transits on all ranks. How many bytes this one sent.
-  Result<std::uint64_t> run(Communicator& ranks, std::span<const Transit> transits,
-                            const Source& source, const Target& target) const;
+  Result<std::uint64_t> run(Wire& wire, std::span<const Transit> transits, const Ends& ends) const;
   // What run() sends from this rank.
   std::uint64_t sent_bytes(std::span<const Transit> transits) const;
+  // What a round of run() takes of the wire's bounce, at most.
+  std::uint64_t bounce_bytes(std::span<const Transit> transits, const Bounced& bounced) const;
 
   // The transits of each round: cut so that no rank sends or receives more than `most_bytes` in it.
   // Bounds follow from the layouts, tensor by tensor: the same on all ranks.

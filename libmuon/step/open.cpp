@@ -117,16 +117,14 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
 }
 
 Result<> Engine::Impl::open_sweep() {
-  using libswap::buffer_of;
   if (config.trace != nullptr)
     config.trace->name_tiles(parts.plan.rank(), tile_names(config.model, parts.plan));
   const Sweep::Ports ports{
-      .gradient =
-          [this](const Transit& part) { return buffer_of(own_gradient(part, swept_chunk)); },
-      .weight = [this](const Transit& part) { return buffer_of(own_weight(part, swept_chunk)); },
+      .gradient = [this](const Transit& part) { return own_gradient(part, swept_chunk); },
+      .weight = [this](const Transit& part) { return own_weight(part, swept_chunk); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
-  const Sweep::Parts with{config.model, parts.plan, parts.chunks, pool, *kernels, config.trace};
+  const Sweep::Parts with{config.model, parts.plan, parts.chunks, pool, kernels(), config.trace};
   EBB_TRY_ASSIGN(sweep, Sweep::open(with, io, *store, parts.homes, parts.memory.workspace, ports));
   watch_snapshots();
   return {};

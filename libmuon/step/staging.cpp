@@ -56,7 +56,7 @@ std::uint64_t Staging::bytes(const Needs& needs) {
   return elems * sizeof(float);
 }
 
-Result<Staging> Staging::make(const Needs& needs) {
+Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
   Staging staging(needs);
   std::uint64_t used = 0;
   for (const Kind kind : kKinds)
@@ -70,7 +70,7 @@ Result<Staging> Staging::make(const Needs& needs) {
     used += sizes.regions[region];
   }
   staging.borders_[kRegions] = used;
-  EBB_TRY_ASSIGN(staging.memory_, libswap::AlignedBuffer::allocate(used * sizeof(float)));
+  EBB_TRY_ASSIGN(staging.memory_, libswap::allocate(device, used * sizeof(float)));
   return staging;
 }
 
@@ -95,15 +95,16 @@ void Staging::begin(Kind kind, std::size_t chunk) {
   EBB_CHECK(used <= borders_[region + 1]);
 }
 
-std::span<float> Staging::at(Kind kind, std::size_t chunk, const Transit& transit) {
+libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit) {
   const Places& all =
       plan_->muon(transit.param) ? places(kind, chunk) : lasting_[static_cast<std::size_t>(kind)];
   const auto place = std::ranges::lower_bound(all, transit.param, {}, &Place::param);
   EBB_CHECK(place != all.end() && place->param == transit.param &&
             transit.range.first >= place->range.first &&
             transit.range.first + transit.range.count <= place->range.first + place->range.count);
-  auto* const floats = reinterpret_cast<float*>(memory_.bytes().data());
-  return {floats + place->first + (transit.range.first - place->range.first), transit.range.count};
+  return memory_.buffer()
+      .as(DType::f32)
+      .sub(place->first + (transit.range.first - place->range.first), transit.range.count);
 }
 
 }  // namespace ebb::libmuon

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ebb/libmuon/plan/chunks.h"
-#include "ebb/libswap/sys/aligned_buffer.h"
+#include "ebb/libswap/device/device.h"
 
 namespace ebb::libmuon {
 
@@ -25,7 +25,8 @@ class Staging {
     std::span<const Transit> lasting;  // has a place at all times
     std::size_t early = 0;             // so many of the last chunks' gradients do, too
   };
-  static Result<Staging> make(const Needs& needs);
+  // In the memory of `device`; null is the host.
+  static Result<Staging> make(const Needs& needs, libswap::Device* device);
   // What that allocates.
   static std::uint64_t bytes(const Needs& needs);
 
@@ -33,7 +34,7 @@ class Staging {
   // chunks may be begun and looked at from different threads.
   void begin(Kind kind, std::size_t chunk);
   // REQUIRES: inside a range that has its place here (staged_part).
-  std::span<float> at(Kind kind, std::size_t chunk, const Transit& transit);
+  libswap::Buffer at(Kind kind, std::size_t chunk, const Transit& transit);
 
  private:
   struct Place {
@@ -69,7 +70,7 @@ class Staging {
   std::vector<Places> early_;                  // of gradients, by chunk from that one on
   Both<std::array<Places, 2>> places_;         // of chunks, even and odd
   std::array<std::uint64_t, 4> borders_ = {};  // of the regions, in elements
-  libswap::AlignedBuffer memory_;
+  libswap::DeviceMemory memory_;
 };
 
 }  // namespace ebb::libmuon

@@ -9,16 +9,12 @@
 
 namespace ebb::libmuon {
 
+using formats::align_up;
+using formats::div_ceil;
 using libswap::Lane;
 using libswap::TraceSpan;
 
 namespace {
-
-// One rank's look at all that it will use.
-struct Looked {
-  ExactSum sum;        // of the elements that this rank counts
-  double largest = 0;  // of |g| / largest_gradient(); infinity: not finite
-};
 
 // Which of several equal copies of a gradient this rank holds: together they count it once.
 struct Copy {
@@ -32,38 +28,24 @@ Copy copy_of(const Layout& gradients, Rank rank) {
   return {index_of(rank) / spec.mesh.shard_world, spec.mesh.replicas};
 }
 
-// The sum is exact, so it may be cut anywhere; small pieces are still in the cache when they are
-// read a second time.
-Looked look_at(const ModelSpec& model, std::span<const std::span<const float>> gradients,
-               const Copy& copy, libswap::Pool& pool) {
-  constexpr std::size_t kChunk = 64u << 10;
-  struct Chunk {
-    std::span<const float> values;
-    double limit = 0;
-    bool counts = false;
-  };
-  std::vector<Chunk> chunks;
+// All that this rank will use. Of copies, each rank has another share in the norm.
+std::vector<LookRange> ranges_of(const ModelSpec& model, std::span<const libswap::Buffer> gradients,
+                                 const Copy& copy) {
+  constexpr std::uint64_t kShares = 64u << 10;  // elements: they are multiples of that
+  std::vector<LookRange> ranges;
   for (std::size_t param = 0; param < gradients.size(); ++param) {
     const double limit = std::visit([](const auto& spec) { return largest_gradient(spec); },
                                     model.groups[model.params[param].group]);
-    std::span<const float> rest = gradients[param];
-    for (std::uint32_t i = 0; !rest.empty(); ++i) {
-      const std::size_t count = std::min(kChunk, rest.size());
-      chunks.push_back({rest.first(count), limit, i % copy.count == copy.index});
-      rest = rest.subspan(count);
-    }
+    const libswap::Buffer& g = gradients[param];
+    const std::uint64_t share = align_up(div_ceil(g.elems, copy.count), kShares);
+    const std::uint64_t first = std::min(g.elems, copy.index * share);
+    const std::uint64_t end = std::min(g.elems, first + share);
+    ranges.push_back({g.sub(0, first), limit, false});
+    ranges.push_back({g.sub(first, end - first), limit, true});
+    ranges.push_back({g.sub(end, g.elems - end), limit, false});
   }
-  std::vector<Looked> looks(chunks.size());
-  pool.run(chunks.size(), [&](std::size_t i) {
-    looks[i].largest = static_cast<double>(largest_magnitude(chunks[i].values)) / chunks[i].limit;
-    if (chunks[i].counts) looks[i].sum.add(chunks[i].values);
-  });
-  Looked all;
-  for (const Looked& look : looks) {
-    all.sum.merge(look.sum);
-    all.largest = std::max(all.largest, look.largest);
-  }
-  return all;
+  std::erase_if(ranges, [](const LookRange& range) { return range.g.empty(); });
+  return ranges;
 }
 
 }  // namespace
@@ -89,11 +71,25 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   return {};
 }
 
+// Where the gradients lie. Their events are waited for here and not in a queue of the device, in
+// which what they depend on could come behind.
+Look Engine::Impl::look() {
+  Look found;
+  const libswap::Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&found, 1)));
+  Kernels& near = config.gradients_on == Side::device ? kernels() : *host_kernels;
+  const libswap::Buffer there = near.device() == nullptr ? here : look_room.buffer();
+  const auto ranges =
+      ranges_of(config.model, gradients, copy_of(parts.plan.gradients(), parts.plan.rank()));
+  for (const libswap::Event& event : gradient_events) pool.help_until(event);
+  const libswap::Event done = near.look(ranges, there, {});
+  pool.help_until(there.data == here.data ? done : libswap::copy(there, here, done));
+  return found;
+}
+
 Result<StepResult> Engine::Impl::check_step(const StepArgs& args) {
   const TraceSpan span(config.trace, parts.plan.rank(), Lane::compute, "exact norm");
-  Looked mine =
-      look_at(config.model, gradients, copy_of(parts.plan.gradients(), parts.plan.rank()), pool);
-  ExactSum& sum = mine.sum;
+  const Look mine = look();
+  ExactSum sum{.limbs = mine.squares};
   sum.carry();
   std::array<std::int64_t, 21> numbers{};
   std::ranges::copy(sum.limbs, numbers.begin());

@@ -121,10 +121,11 @@ Result<> Sweep::look_to(Stream& stream, std::size_t end) {
   while (stream.position() < end) {
     EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
     const Buffer tile = lease.buffer.as(DType::f32);
-    Event copied;
+    std::vector<Event> copies;
     for (const StatePlan::Span& span : parts_.plan.spans(parts_.plan.tiles()[lease.tile]))
       if (const Buffer to = ports_.weight({span.param, span.range}); !to.empty())
-        copied = libswap::copy(tile.sub(span.tile_first, span.range.count), to, {});
+        copies.push_back(libswap::copy(tile.sub(span.tile_first, span.range.count), to, {}));
+    const Event copied = libswap::all_of(copies);
     handed_out_.push_back(copied);
     stream.give_back(lease, copied);
   }

@@ -33,6 +33,10 @@ Buffer buffer_of(std::span<float> host) {
   return {reinterpret_cast<std::byte*>(host.data()), DType::f32, host.size()};
 }
 
+Buffer buffer_of(std::span<const std::byte> host) {
+  return buffer_of(std::span(const_cast<std::byte*>(host.data()), host.size()));
+}
+
 Buffer buffer_of(std::span<const float> host) {
   return buffer_of(std::span(const_cast<float*>(host.data()), host.size()));
 }
@@ -52,7 +56,7 @@ Event copy(const Buffer& from, const Buffer& to, const Event& after) {
   EBB_CHECK(from.dtype == to.dtype && from.elems == to.elems);
   Device* const device = from.device != nullptr ? from.device : to.device;
   if (device != nullptr) return device->copy(from, to, after);
-  EBB_CHECK(after.passed());
+  after.wait();
   if (from.data != to.data) std::ranges::copy(from.bytes(), to.data);
   return {};
 }

@@ -40,6 +40,7 @@ struct Buffer {
 Buffer buffer_of(std::span<std::byte> host);
 Buffer buffer_of(std::span<float> host);
 // For a copy's source or a kernel's input, which nobody writes through it.
+Buffer buffer_of(std::span<const std::byte> host);
 Buffer buffer_of(std::span<const float> host);
 
 // Memory of a device, or of the host.
@@ -61,14 +62,15 @@ class Device {
   virtual std::string name() const = 0;  // "NVIDIA H200 0"
   // Aligned to 256 bytes at least, zeroed; it goes back when its last owner goes. Code::no_memory.
   virtual Result<DeviceMemory> allocate(std::uint64_t bytes) = 0;
-  // Between this device's memory and the host's, or inside its own. Copies of one direction take
-  // place in the order they are asked for.
+  // Between this device's memory and the host's or another device's of its kind, or inside its own.
+  // Copies of one direction take place in the order they are asked for.
   virtual Event copy(const Buffer& from, const Buffer& to, const Event& after) = 0;
 };
 
 // On `device`, or where that is null, on the host (AlignedBuffer).
 Result<DeviceMemory> allocate(Device* device, std::uint64_t bytes);
-// REQUIRES: same type and length; where both are the host's, that `after` has passed.
+// REQUIRES: same type and length. Where both are the host's, the call waits for `after`, and
+// copies.
 Event copy(const Buffer& from, const Buffer& to, const Event& after);
 
 }  // namespace ebb::libswap

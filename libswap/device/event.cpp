@@ -1,5 +1,6 @@
 #include "ebb/libswap/device/event.h"
 
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@ namespace ebb::libswap {
 
 struct Event::State {
   Mutex mutex;
+  Condition changed;
   bool passed EBB_GUARDED_BY(mutex) = false;
   std::vector<std::function<void()>> waiting EBB_GUARDED_BY(mutex);
 };
@@ -20,12 +22,29 @@ bool Event::passed() const {
   return state_->passed;
 }
 
+void Event::wait() const {
+  if (state_ == nullptr) return;
+  const MutexLock lock(state_->mutex);
+  while (!state_->passed) state_->changed.wait(state_->mutex);
+}
+
 void Event::then(std::function<void()> next) const {
   if (state_ != nullptr) {
     const MutexLock lock(state_->mutex);
     if (!state_->passed) return state_->waiting.push_back(std::move(next));
   }
   next();
+}
+
+Event all_of(std::span<const Event> events) {
+  const auto left = std::make_shared<std::atomic<std::size_t>>(events.size() + 1);
+  const EventSource all;
+  const auto one_less = [left, all] {
+    if (--*left == 0) all.pass();
+  };
+  for (const Event& event : events) event.then(one_less);
+  one_less();
+  return all.event();
 }
 
 EventSource::EventSource() { event_.state_ = std::make_shared<Event::State>(); }
@@ -36,6 +55,7 @@ void EventSource::pass() const {
     const MutexLock lock(event_.state_->mutex);
     EBB_CHECK(!event_.state_->passed);
     event_.state_->passed = true;
+    event_.state_->changed.notify_all();
     waiting.swap(event_.state_->waiting);
   }
   for (const auto& next : waiting) next();

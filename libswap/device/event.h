@@ -1,9 +1,11 @@
-// Event: something that has happened or will, on whatever device. Waiting is the Pool's
-// (help_until) or a continuation; an event carries no error: what can fail says so elsewhere.
+// Event: something that has happened or will, on whatever device. Who computes waits with the Pool
+// (help_until), who does not with wait(), or nobody with a continuation. An event carries no error:
+// what can fail says so elsewhere.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace ebb::libswap {
 
@@ -11,6 +13,8 @@ class Event {
  public:
   Event() = default;  // has passed
   bool passed() const;
+  // Sleeps until it has.
+  void wait() const;
   // Runs `next` once: at once if the event has passed, else on the thread that lets it pass.
   void then(std::function<void()> next) const;
 
@@ -19,6 +23,9 @@ class Event {
   struct State;
   std::shared_ptr<State> state_;
 };
+
+// Passes behind all of them.
+Event all_of(std::span<const Event> events);
 
 // Where an event comes from.
 class EventSource {

@@ -128,10 +128,13 @@ Event LateDevice::copy(const Buffer& from, const Buffer& to, const Event& after)
   const bool up = to.device == this;
   {
     const MutexLock lock(mutex_);
-    (up ? count_.up : count_.down) += from.size();
+    const bool inside = from.device != nullptr && to.device != nullptr;
+    (inside ? count_.inside : up ? count_.up : count_.down) += from.size();
   }
-  const auto bytes = [this](const Buffer& buffer) {
-    return buffer.device == this ? open(buffer) : buffer.bytes();
+  // Devices of a test are all of this kind.
+  const auto bytes = [](const Buffer& buffer) {
+    return buffer.device == nullptr ? buffer.bytes()
+                                    : static_cast<const LateDevice*>(buffer.device)->open(buffer);
   };
   return (up ? up_ : down_)->add({after}, [from, to, bytes] {
     std::ranges::copy(bytes(from), bytes(to).begin());
@@ -149,6 +152,10 @@ std::uint64_t LateDevice::copied_up() const {
 std::uint64_t LateDevice::copied_down() const {
   const MutexLock lock(mutex_);
   return count_.down;
+}
+std::uint64_t LateDevice::copied_inside() const {
+  const MutexLock lock(mutex_);
+  return count_.inside;
 }
 std::uint64_t LateDevice::most_bytes() const {
   const MutexLock lock(mutex_);

@@ -31,14 +31,15 @@ class LateDevice : public Device {
   // The bytes of a buffer of this device, for such work. Stops the program for any other.
   std::span<std::byte> open(const Buffer& buffer) const;
 
-  std::uint64_t copied_up() const;    // bytes
-  std::uint64_t copied_down() const;  // bytes
-  std::uint64_t most_bytes() const;   // ever allocated at once
+  std::uint64_t copied_up() const;      // bytes, from the host
+  std::uint64_t copied_down() const;    // bytes, to the host
+  std::uint64_t copied_inside() const;  // bytes, or from another device
+  std::uint64_t most_bytes() const;     // ever allocated at once
 
  private:
   class Queue;
   struct Count {
-    std::uint64_t up = 0, down = 0, now = 0, most = 0;
+    std::uint64_t up = 0, down = 0, inside = 0, now = 0, most = 0;
   };
   void forget(std::uint64_t key, std::uint64_t bytes);
 

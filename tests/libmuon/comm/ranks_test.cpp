@@ -24,6 +24,10 @@ void expect_error(const Result<>& answer, Code code, const std::string& message)
   EXPECT_EQ(answer.error().message, message);
 }
 
+libswap::Buffer of(const std::vector<std::byte>& bytes) {
+  return libswap::buffer_of(std::span(bytes));
+}
+
 Result<> agreed(Communicator& comm, std::int64_t mine) {
   EBB_TRY(comm.agree(mine));
   return {};
@@ -93,8 +97,8 @@ TYPED_TEST(RanksOfAnyKind, SendsOfAPairMatchReceivesInOrder) {
     const auto a = pattern(1, 1, 10), b = pattern(2, 2, 10);
     std::vector<std::byte> first(10), second(10);
     const Rank peer{1 - index_of(comm.rank())};
-    const std::vector<SendBuffer> sends = {{peer, a}, {peer, b}};
-    const std::vector<ReceiveBuffer> receives = {{peer, first}, {peer, second}};
+    const std::vector<SendBuffer> sends = {{peer, of(a)}, {peer, of(b)}};
+    const std::vector<ReceiveBuffer> receives = {{peer, of(first)}, {peer, of(second)}};
     ASSERT_TRUE(comm.exchange(sends, receives));
     EXPECT_EQ(first, a);
     EXPECT_EQ(second, b);
@@ -107,8 +111,8 @@ TYPED_TEST(RanksOfAnyKind, AMismatchIsALayoutErrorOnEveryRankAndTheWorldGoesOn) 
     std::vector<std::byte> bytes(100);
     std::vector<SendBuffer> sends;
     std::vector<ReceiveBuffer> receives;
-    if (me == 1) sends.push_back({Rank{2}, bytes});
-    if (me == 2) receives.push_back({Rank{1}, std::span(bytes).first(96)});
+    if (me == 1) sends.push_back({Rank{2}, of(bytes)});
+    if (me == 2) receives.push_back({Rank{1}, of(bytes).sub(0, 96)});
     expect_error(comm.exchange(sends, receives), Code::layout,
                  "exchange from rank 1 to rank 2: buffer 0 has 100 bytes, expected 96");
     receives.clear();
@@ -127,13 +131,13 @@ TYPED_TEST(RanksOfAnyKind, UnknownPeersAndRoundsOverTheLimitAreRefused) {
     const std::uint32_t me = index_of(comm.rank());
     std::vector<std::byte> bytes(8);
     std::vector<SendBuffer> sends;
-    if (me == 0) sends.push_back({Rank{2}, bytes});
+    if (me == 0) sends.push_back({Rank{2}, of(bytes)});
     expect_error(comm.exchange(sends, {}), Code::usage,
                  "exchange: rank 0 sends to rank 2 in a world of 2");
     // Never read: the round is refused by its size alone.
     const std::span<const std::byte> huge(bytes.data(), (256u << 20) + 1);
     sends.clear();
-    if (me == 1) sends.push_back({Rank{0}, huge});
+    if (me == 1) sends.push_back({Rank{0}, libswap::buffer_of(huge)});
     const auto large = comm.exchange(sends, {});
     ASSERT_FALSE(large);
     EXPECT_EQ(large.error().code, Code::limit);

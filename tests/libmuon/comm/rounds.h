@@ -28,8 +28,8 @@ struct Round {
       in.emplace_back((peer + 2 * me) * scale);
     }
     for (std::uint32_t peer = 0; peer < comm.world(); ++peer) {
-      sends.push_back({Rank{peer}, out[peer]});
-      receives.push_back({Rank{peer}, in[peer]});
+      sends.push_back({Rank{peer}, libswap::buffer_of(std::span(out[peer]))});
+      receives.push_back({Rank{peer}, libswap::buffer_of(std::span(in[peer]))});
     }
   }
   bool arrived(const Communicator& comm) const {

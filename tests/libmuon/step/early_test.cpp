@@ -31,11 +31,12 @@ class Counted : public RanksBelow {
   template <typename Below>
   Counted(Below&& below, std::atomic<std::uint64_t>& sent)
       : RanksBelow(std::forward<Below>(below)), sent_(sent) {}
-  Result<> exchange(std::span<const libmuon::SendBuffer> sends,
-                    std::span<const libmuon::ReceiveBuffer> receives) override {
-    EBB_TRY(RanksBelow::exchange(sends, receives));
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
+    EBB_TRY_ASSIGN(const auto through, RanksBelow::begin_exchange(sends, receives, after));
     for (const auto& send : sends) sent_ += send.data.size();
-    return {};
+    return through;
   }
   Result<std::unique_ptr<Communicator>> duplicate() override {
     EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());

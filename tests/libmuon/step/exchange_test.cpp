@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <random>
 #include <thread>
 
 #include "ebb/formats/layout/reshard_plan.h"
+#include "ebb/libswap/testing/late_device.h"
+#include "tests/libmuon/support/trainer_buffer.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::libmuon {
@@ -35,38 +38,41 @@ float value_of(std::uint32_t param, std::uint64_t element) {
 // Of one rank: its parts of all parameters, as a trainer holds them.
 class Buffers {
  public:
-  Buffers(const Layout& layout, Rank rank) : layout_(layout), rank_(rank) {
+  Buffers(const Layout& layout, Rank rank, libswap::Device* device) : layout_(layout), rank_(rank) {
     for (std::uint32_t param = 0; param < kShapes.size(); ++param)
-      values_.emplace_back(layout.held(param, rank).count);
+      values_.emplace_back(device, layout.held(param, rank).count);
   }
-  std::span<float> at(const Transit& transit) {
+  libswap::Buffer at(const Transit& transit) {
     const FlatRange held = layout_.held(transit.param, rank_);
-    return std::span(values_[transit.param])
-        .subspan(transit.range.first - held.first, transit.range.count);
+    return values_[transit.param].buffer().sub(transit.range.first - held.first,
+                                               transit.range.count);
   }
-  void fill() {
-    for_each([](std::uint32_t param, std::uint64_t element, float& value) {
-      value = value_of(param, element);
-    });
+  // Behind the event.
+  libswap::Event fill() {
+    std::vector<libswap::Event> sent;
+    for (std::uint32_t param = 0; param < values_.size(); ++param) {
+      const std::span<float> values = values_[param].values();
+      for (std::uint64_t i = 0; i < values.size(); ++i)
+        values[i] = value_of(param, layout_.held(param, rank_).first + i);
+      sent.push_back(values_[param].send());
+    }
+    return libswap::all_of(sent);
   }
   void expect(const std::vector<std::vector<bool>>& travelled, const std::string& what) {
-    for_each([&](std::uint32_t param, std::uint64_t element, const float& value) {
-      ASSERT_EQ(value, travelled[param][element] ? value_of(param, element) : 0.0f)
-          << what << ", parameter " << param << " at " << element;
-    });
+    for (std::uint32_t param = 0; param < values_.size(); ++param) {
+      const std::span<const float> values = values_[param].fetch();
+      for (std::uint64_t i = 0; i < values.size(); ++i) {
+        const std::uint64_t element = layout_.held(param, rank_).first + i;
+        ASSERT_EQ(values[i], travelled[param][element] ? value_of(param, element) : 0.0f)
+            << what << ", parameter " << param << " at " << element;
+      }
+    }
   }
 
  private:
-  template <typename Do>
-  void for_each(const Do& act) {
-    for (std::uint32_t param = 0; param < values_.size(); ++param)
-      for (std::uint64_t i = 0; i < values_[param].size(); ++i)
-        act(param, layout_.held(param, rank_).first + i, values_[param][i]);
-  }
-
   const Layout& layout_;
   Rank rank_;
-  std::vector<std::vector<float>> values_;
+  std::vector<test::TrainerBuffer> values_;
 };
 
 // The most that passed in one call.
@@ -74,8 +80,9 @@ class Measured : public test::RanksBelow {
  public:
   using RanksBelow::RanksBelow;
   std::uint64_t most = 0, sent = 0;
-  Result<> exchange(std::span<const SendBuffer> sends,
-                    std::span<const ReceiveBuffer> receives) override {
+  Result<libswap::Event> begin_exchange(std::span<const SendBuffer> sends,
+                                        std::span<const ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
     const auto bytes = [](const auto& buffers) {
       std::uint64_t total = 0;
       for (const auto& buffer : buffers) total += buffer.data.size();
@@ -83,7 +90,7 @@ class Measured : public test::RanksBelow {
     };
     most = std::max({most, bytes(sends), bytes(receives)});
     sent += bytes(sends);
-    return RanksBelow::exchange(sends, receives);
+    return RanksBelow::begin_exchange(sends, receives, after);
   }
 };
 
@@ -114,14 +121,15 @@ void expect_to_arrive(const Layout& from, const Layout& to, std::span<const Tran
       travelled[transit.param][transit.range.first + i] = true;
   run_ranks(from.spec().mesh.world(), [&](Communicator& below) {
     Measured ranks(below);
+    Wire wire(ranks, {});
     const Exchange exchange(from, to, ranks.rank());
-    Buffers source(from, ranks.rank()), target(to, ranks.rank());
+    Buffers source(from, ranks.rank(), nullptr), target(to, ranks.rank(), nullptr);
     source.fill();
     std::uint64_t said = 0;
     for (const auto& round : exchange.rounds(transits, most_bytes)) {
-      const auto sent = exchange.run(
-          ranks, round, [&](const Transit& part) { return source.at(part); },
-          [&](const Transit& part) { return target.at(part); });
+      const auto sent = exchange.run(wire, round,
+                                     {[&](const Transit& part) { return source.at(part); },
+                                      [&](const Transit& part) { return target.at(part); }});
       ASSERT_TRUE(sent) << sent.error().message;
       said += *sent;
     }
@@ -145,6 +153,64 @@ TEST(Exchange, BringsRangesFromEveryLayoutToEveryOtherInRoundsThatFit) {
                            compose("{} to {} on {} x {}", name_of(a), name_of(b), mesh.shard_world,
                                    mesh.replicas));
       }
+}
+
+// Ranks that take no device's memory: what lies there passes through as much of the host's as is
+// said.
+TEST(Exchange, OfADevicePassesThroughTheHostsMemory) {
+  class OnTheHost : public Measured {
+   public:
+    using Measured::Measured;
+    std::uint64_t bounced = 0;
+    bool takes(const libswap::Device& /*device*/) const override { return false; }
+    Result<libswap::Event> begin_exchange(std::span<const SendBuffer> sends,
+                                          std::span<const ReceiveBuffer> receives,
+                                          std::span<const libswap::Event> after) override {
+      std::map<const std::byte*, std::uint64_t> once;
+      std::uint64_t bytes = 0;
+      for (const SendBuffer& send : sends) {
+        EXPECT_EQ(send.data.device, nullptr);
+        once[send.data.data] = send.data.size();
+      }
+      for (const auto& [data, size] : once) bytes += size;
+      for (const ReceiveBuffer& receive : receives) {
+        EXPECT_EQ(receive.data.device, nullptr);
+        bytes += receive.data.size();
+      }
+      bounced = std::max(bounced, bytes);
+      return Measured::begin_exchange(sends, receives, after);
+    }
+  };
+  std::mt19937 random(7);
+  libswap::LateDevice device(7, 20);
+  for (const Policy a : kPolicies)
+    for (const Policy b : kPolicies) {
+      const Layout from = layout_of(a, {2, 2}, random), to = layout_of(b, {4, 1}, random);
+      std::vector<Transit> all;
+      std::vector<std::vector<bool>> travelled;
+      for (std::uint32_t param = 0; param < kShapes.size(); ++param) {
+        all.push_back({param, {0, formats::volume(kShapes[param])}});
+        travelled.emplace_back(formats::volume(kShapes[param]), true);
+      }
+      run_ranks(4, [&](Communicator& below) {
+        OnTheHost ranks(below);
+        const Exchange exchange(from, to, ranks.rank());
+        const auto any = [](std::uint32_t) { return true; };
+        const std::uint64_t bytes = exchange.bounce_bytes(all, {any, any});
+        auto bounce = libswap::allocate(nullptr, bytes);
+        ASSERT_TRUE(bounce);
+        Wire wire(ranks, *bounce);
+        Buffers source(from, ranks.rank(), &device), target(to, ranks.rank(), &device);
+        source.fill().wait();
+        const auto sent = exchange.run(wire, all,
+                                       {[&](const Transit& part) { return source.at(part); },
+                                        [&](const Transit& part) { return target.at(part); }});
+        ASSERT_TRUE(sent) << sent.error().message;
+        const std::string what = compose("{} to {}", name_of(a), name_of(b));
+        target.expect(travelled, what);
+        EXPECT_EQ(ranks.bounced, bytes) << what;
+      });
+    }
 }
 
 TEST(Exchange, SendsWhatThePlanOfBoxesSends) {

@@ -37,10 +37,11 @@ class Gated : public RanksBelow {
  public:
   template <typename Below>
   Gated(Below&& below, const Gate& gate) : RanksBelow(std::forward<Below>(below)), gate_(gate) {}
-  Result<> exchange(std::span<const libmuon::SendBuffer> sends,
-                    std::span<const libmuon::ReceiveBuffer> receives) override {
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
     gate_.pass();
-    return RanksBelow::exchange(sends, receives);
+    return RanksBelow::begin_exchange(sends, receives, after);
   }
   Result<std::unique_ptr<Communicator>> duplicate() override {
     EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());

@@ -286,10 +286,11 @@ class FailsOnce : public RanksBelow {
     EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());
     return std::unique_ptr<Communicator>(std::make_unique<FailsOnce>(std::move(below), at_));
   }
-  Result<> exchange(std::span<const libmuon::SendBuffer> sends,
-                    std::span<const libmuon::ReceiveBuffer> receives) override {
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
     if (exchanges_++ == at_) return Error{Code::peer, "the network broke once"};
-    return RanksBelow::exchange(sends, receives);
+    return RanksBelow::begin_exchange(sends, receives, after);
   }
 
  private:

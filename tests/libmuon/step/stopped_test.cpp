@@ -45,19 +45,21 @@ struct Cut {
   std::uint64_t budget = kLittle;
   bool snapshot = false;  // one is under way meanwhile
   bool late = false;      // an accelerator computes, and momentum is at home on it
+  libmuon::Side trainer = libmuon::Side::host;  // where its gradients and weights lie
 };
 
 libmuon::EngineConfig config_of(const Cut& cut, LateAccelerator& accelerator) {
   libmuon::EngineConfig config = config_with(cut.budget);
   if (!cut.late) return config;
   config.accelerator = &accelerator;
+  config.gradients_on = config.weights_on = cut.trainer;
   using libswap::Tier;
   config.tiers = {{"momentum_buffer", Tier::device},
                   {"master", Tier::nvme},
                   {"exp_avg", cut.budget == kHalf ? Tier::device : Tier::nvme}};
   std::uint64_t least = 0;
   for (const std::uint32_t rank : {0u, 1u}) {
-    const auto plan = libmuon::Engine::plan(config, Rank{rank});
+    const auto plan = libmuon::Engine::plan(config, Rank{rank}, libmuon::Side::device);
     EXPECT_TRUE(plan) << plan.error().message;
     if (plan) least = std::max(least, (*plan).least_budget_bytes);
   }
@@ -149,7 +151,8 @@ TEST(ContinueStep, GivesTheSameBitsBesideASnapshotThatFails) {
 // there pass through frames of the host.
 TEST(ContinueStep, GivesTheSameBitsOnADeviceWhoseEventsComeLate) {
   for (const FaultOn on : {FaultOn::read, FaultOn::write})
-    expect_to_go_on_everywhere({.on = on, .late = true}, 8);
+    for (const auto trainer : {libmuon::Side::host, libmuon::Side::device})
+      expect_to_go_on_everywhere({.on = on, .late = true, .trainer = trainer}, 8);
   const auto wanted = weights_after(4);
   for (std::uint64_t at = 0; at < 12; ++at)
     goes_on_with_the_same_bits({.on = FaultOn::write,
@@ -311,10 +314,11 @@ class BrokenNetwork : public RanksBelow {
       return Error{Code::peer, "the network broke"};
     return all;
   }
-  Result<> exchange(std::span<const libmuon::SendBuffer> sends,
-                    std::span<const libmuon::ReceiveBuffer> receives) override {
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
     state_->broken = state_->broken || state_->breaks;
-    return RanksBelow::exchange(sends, receives);
+    return RanksBelow::begin_exchange(sends, receives, after);
   }
   Result<std::unique_ptr<Communicator>> duplicate() override {
     EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());

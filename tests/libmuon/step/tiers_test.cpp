@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "ebb/libmuon/plan/chunks.h"
 #include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
@@ -11,6 +12,7 @@
 namespace ebb {
 namespace {
 
+using libmuon::Side;
 using libswap::Tier;
 using test::Finish;
 using test::LateAccelerator;
@@ -53,6 +55,21 @@ std::string text_of(const Tiers& tiers) {
   return text;
 }
 
+// Where the trainer keeps its gradients and weights, and what memory the ranks take: way 0 to 7.
+struct Ways {
+  Side gradients, weights, wire;
+  explicit Ways(std::uint64_t number)
+      : gradients(side(number & 1)), weights(side(number & 2)), wire(side(number & 4)) {}
+  static Side side(std::uint64_t bit) { return bit == 0 ? Side::device : Side::host; }
+};
+
+std::string text_of(const Ways& ways) {
+  const auto name = [](Side side) { return side == Side::host ? "host" : "device"; };
+  return compose("gradients {}, weights {}, wire {}, ", name(ways.gradients), name(ways.weights),
+                 name(ways.wire));
+}
+
+// Every mix of homes, and every pair of a state's home and a way.
 TEST(Tiers, OfAllMixesGiveTheSameBits) {
   ASSERT_FALSE(on_the_host().outcome.weights.empty());
   std::uint64_t seed = 1;
@@ -64,6 +81,7 @@ TEST(Tiers, OfAllMixesGiveTheSameBits) {
         if (master) tiers["master"] = *master;
         if (adam) tiers["exp_avg"] = *adam;
         LateAccelerator accelerator(++seed, 50);
+        const Ways ways((seed + seed / 8) % 8);
         const Training setup{.ranks = 2,
                              .chunk_bytes = seed % 3 == 0 ? 5000u : 1u << 28,
                              .budget_bytes = (seed % 2 == 0 ? 16u : 64u) * 4096,
@@ -71,58 +89,113 @@ TEST(Tiers, OfAllMixesGiveTheSameBits) {
                              .threads = 1 + static_cast<std::uint32_t>(seed % 2),
                              .snapshot_every = 1,
                              .accelerator = &accelerator,
-                             .tiers = tiers};
+                             .tiers = tiers,
+                             .gradients_on = ways.gradients,
+                             .weights_on = ways.weights,
+                             .wire = ways.wire};
         const Trained trained = train_in_two(setup);
-        EXPECT_TRUE(trained.outcome == on_the_host().outcome) << text_of(tiers) << "seed " << seed;
-        EXPECT_TRUE(trained.stored == on_the_host().stored) << text_of(tiers) << "seed " << seed;
+        const std::string what = text_of(tiers) + text_of(ways) + compose("seed {}", seed);
+        EXPECT_TRUE(trained.outcome == on_the_host().outcome) << what;
+        EXPECT_TRUE(trained.stored == on_the_host().stored) << what;
       }
 }
 
-// What a plan says of the device's memory is what is allocated there.
+std::uint64_t model_bytes() {
+  std::uint64_t elems = 0;
+  for (const auto& param : test::nuisance_model().params) elems += formats::volume(param.shape);
+  return elems * sizeof(float);
+}
+
+// What a plan says of the device's memory is what is allocated there, beside the trainer's own.
 TEST(Tiers, TakeTheDeviceMemoryOfThePlan) {
-  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
-    LateAccelerator accelerator(7, 0);
-    const Training setup{.accelerator = &accelerator,
-                         .tiers = {{"master", tier}, {"momentum_buffer", tier}, {"exp_avg", tier}}};
-    const TempDir directory;
-    const Outcome outcome = train(setup, directory.path(), 2);
-    ASSERT_EQ(outcome.error, "");
-    EXPECT_EQ(accelerator.device().most_bytes(), outcome.plans[0].device_bytes);
-    EXPECT_GT(outcome.plans[0].device_bytes, 0u);
-  }
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme})
+    for (std::uint64_t number = 0; number < 8; ++number) {
+      const Ways ways(number);
+      LateAccelerator accelerator(7, 0);
+      const Training setup{
+          .ranks = 2,
+          .chunk_bytes = 20000,
+          .accelerator = &accelerator,
+          .tiers = {{"master", tier}, {"momentum_buffer", tier}, {"exp_avg", tier}},
+          .gradients_on = ways.gradients,
+          .weights_on = ways.weights,
+          .wire = ways.wire};
+      const TempDir directory;
+      const Outcome outcome = train(setup, directory.path(), 2);
+      ASSERT_EQ(outcome.error, "");
+      std::uint64_t wanted = 0;
+      for (const auto& plan : outcome.plans) wanted += plan.device_bytes;
+      if (ways.gradients == Side::device) wanted += model_bytes();
+      if (ways.weights == Side::device) wanted += 2 * model_bytes();
+      EXPECT_EQ(accelerator.device().most_bytes(), wanted) << text_of(ways);
+    }
+}
+
+struct Moved {
+  std::uint64_t up = 0, down = 0, inside = 0;  // bytes of three steps
+  std::uint64_t tile_bytes = 0;                // of all tiles
+};
+
+Moved moved(Training setup, Tier tier) {
+  LateAccelerator accelerator(3, 0);
+  setup.accelerator = &accelerator;
+  setup.tiers = {{"master", tier}, {"momentum_buffer", tier}, {"exp_avg", tier}};
+  const TempDir directory;
+  const libswap::LateDevice& device = accelerator.device();
+  const auto total = [&] {
+    return Moved{device.copied_up(), device.copied_down(), device.copied_inside()};
+  };
+  EXPECT_EQ(train(setup, directory.path(), 0, Finish::just_stop).error, "");
+  const Moved opened = total();
+  const Outcome outcome = train(setup, directory.path(), 0, Finish::just_stop);
+  const Moved resumed = total();
+  EXPECT_EQ(train(setup, directory.path(), 3, Finish::just_stop).error, "");
+  const Moved stepped = total();
+  return {stepped.up - resumed.up - (resumed.up - opened.up),
+          stepped.down - resumed.down - (resumed.down - opened.down),
+          stepped.inside - resumed.inside - (resumed.inside - opened.inside),
+          outcome.plans[0].tiles * setup.tile_bytes};
 }
 
 // State at home on the device does not travel; what passes through it is copied once each way.
 TEST(Tiers, MoveWhatIsNotAtHomeOnTheDeviceAndNothingElse) {
-  const auto moved = [](Tier tier) {
-    LateAccelerator accelerator(3, 0);
-    const Training setup{.accelerator = &accelerator,
-                         .tiers = {{"master", tier}, {"momentum_buffer", tier}, {"exp_avg", tier}}};
-    const TempDir directory;
-    std::array<std::uint64_t, 3> bytes{};
-    EXPECT_EQ(train(setup, directory.path(), 0, Finish::just_stop).error, "");
-    const auto total = [&] {
-      return std::pair(accelerator.device().copied_up(), accelerator.device().copied_down());
-    };
-    const auto opened = total();
-    const Outcome outcome = train(setup, directory.path(), 0, Finish::just_stop);
-    const auto resumed = total();
-    EXPECT_EQ(train(setup, directory.path(), 3, Finish::just_stop).error, "");
-    bytes[0] = total().first - resumed.first - (resumed.first - opened.first);
-    bytes[1] = total().second - resumed.second - (resumed.second - opened.second);
-    bytes[2] = outcome.plans[0].tiles * setup.tile_bytes;
-    return bytes;
-  };
-  std::uint64_t elems = 0;
-  for (const auto& param : test::nuisance_model().params) elems += formats::volume(param.shape);
-  const auto at_home = moved(Tier::device);
-  EXPECT_EQ(at_home[0], 3 * elems * sizeof(float)) << "gradients up";
-  EXPECT_EQ(at_home[1], 3 * elems * sizeof(float)) << "weights down";
+  const Moved at_home = moved({}, Tier::device);
+  EXPECT_EQ(at_home.up, 3 * model_bytes()) << "gradients up";
+  EXPECT_EQ(at_home.down, 3 * model_bytes()) << "weights down";
   for (const Tier tier : {Tier::host, Tier::nvme}) {
-    const auto passing = moved(tier);
-    EXPECT_EQ(passing[0], at_home[0] + 3 * passing[2]);
-    EXPECT_EQ(passing[1], at_home[1] + 3 * passing[2]);
+    const Moved passing = moved({}, tier);
+    EXPECT_EQ(passing.up, at_home.up + 3 * passing.tile_bytes);
+    EXPECT_EQ(passing.down, at_home.down + 3 * passing.tile_bytes);
   }
+}
+
+// Two ranks whose trainers keep gradients and weights on the device. What a step finds of the norm
+// comes down; nothing else where the ranks take the device's memory, else what travels, once.
+TEST(Tiers, OfATrainerOnTheDeviceMoveNothingOrWhatTravels) {
+  const Training setup{.ranks = 2, .gradients_on = Side::device, .weights_on = Side::device};
+  const auto config = test::config_of(setup, setup.model);
+  std::uint64_t gathered = 0;  // bytes of gradients that their owners' trainers do not hold whole
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const auto plan = libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes,
+                                               Rank{rank}, config.chunk_bytes);
+    ASSERT_TRUE(plan);
+    for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
+      const std::uint64_t elems = formats::volume(config.model.params[param].shape);
+      gathered += libmuon::staged_part(*plan, (*plan).gradients(), {param, {0, elems}}).count * 4;
+    }
+  }
+  ASSERT_GT(gathered, 0u);
+  const std::uint64_t model = model_bytes(), looks = 2 * sizeof(libmuon::Look);
+  const Moved inside = moved(setup, Tier::device);
+  EXPECT_EQ(inside.up, 3 * model) << "the trainer's own gradients";
+  EXPECT_EQ(inside.down, 3 * looks);
+  EXPECT_EQ(inside.inside, 3 * (gathered + model));
+  Training on_host = setup;
+  on_host.wire = Side::host;
+  const Moved bounced = moved(on_host, Tier::device);
+  EXPECT_EQ(bounced.up, 3 * (model + gathered + model));
+  EXPECT_EQ(bounced.down, 3 * (looks + gathered + model));
+  EXPECT_EQ(bounced.inside, 0u);
 }
 
 TEST(Tiers, ThatCannotBeAreRefusedByName) {

@@ -10,6 +10,7 @@ namespace {
 
 using libmuon::AdamRange;
 using libmuon::FinishRange;
+using libmuon::LookRange;
 using libmuon::MatrixBatch;
 using libmuon::PrepareRange;
 using libswap::Buffer;
@@ -22,6 +23,11 @@ class LateKernels : public libmuon::Kernels {
 
   libswap::Device* device() const override { return &device_; }
 
+  Event look(std::span<const LookRange> ranges, Buffer found, After after) override {
+    return later(after, [this, list = opened(ranges), here = opened(found)] {
+      host_->look(list, here, {});
+    });
+  }
   Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
     return later(
         after, [this, grad_scale, list = opened(ranges)] { host_->prepare(list, grad_scale, {}); });
@@ -49,6 +55,9 @@ class LateKernels : public libmuon::Kernels {
   Buffer opened(const Buffer& buffer) const {
     if (buffer.empty()) return {};
     return {device_.open(buffer).data(), buffer.dtype, buffer.elems};
+  }
+  LookRange opened(const LookRange& range) const {
+    return {opened(range.g), range.limit, range.in_norm};
   }
   PrepareRange opened(const PrepareRange& range) const {
     return {range.spec, opened(range.g), opened(range.m), opened(range.u)};

@@ -201,14 +201,18 @@ class SocketRank : public libmuon::Communicator {
     std::ranges::copy(all.totals, numbers.begin());
     return {};
   }
-  Result<> exchange(std::span<const SendBuffer> sends,
-                    std::span<const ReceiveBuffer> receives) override {
+  bool takes(const libswap::Device& /*device*/) const override { return false; }
+  Result<libswap::Event> begin_exchange(std::span<const SendBuffer> sends,
+                                        std::span<const ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
+    libswap::all_of(after).wait();
     Brought brought{.verb = Verb::exchange};
     for (const SendBuffer& send : sends) brought.sends.push_back({send.peer, send.data.size()});
     for (const ReceiveBuffer& receive : receives)
       brought.receives.push_back({receive.peer, receive.data.size()});
     EBB_TRY(meet(brought));
-    return hand_over(sends, receives);
+    EBB_TRY(hand_over(sends, receives));
+    return libswap::Event();
   }
   Result<std::unique_ptr<Communicator>> duplicate() override {
     if (const auto over = family_->over()) return *over;
@@ -241,7 +245,7 @@ class SocketRank : public libmuon::Communicator {
     std::vector<ByteVector> out(peers_.size());
     std::vector<bool> sent(peers_.size(), false), wanted(peers_.size(), false);
     for (const SendBuffer& send : sends) {
-      formats::append_bytes(out[index_of(send.peer)], send.data);
+      formats::append_bytes(out[index_of(send.peer)], send.data.bytes());
       sent[index_of(send.peer)] = true;
     }
     for (std::size_t peer = 0; peer < peers_.size(); ++peer)
@@ -255,7 +259,7 @@ class SocketRank : public libmuon::Communicator {
     for (const ReceiveBuffer& receive : receives) {
       const std::size_t peer = index_of(receive.peer);
       const auto from = std::span(frames[peer].body).subspan(taken[peer], receive.data.size());
-      std::ranges::copy(from, receive.data.begin());
+      std::ranges::copy(from, receive.data.data);
       taken[peer] += receive.data.size();
     }
     return {};

@@ -8,6 +8,7 @@
 
 #include "ebb/libswap/store/store_set.h"
 #include "ebb/libswap/sys/process.h"
+#include "tests/libmuon/support/trainer_buffer.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
@@ -18,7 +19,13 @@ using libmuon::Engine;
 struct RankRun {
   const Training& setup;
   const libmuon::ModelSpec model = setup.model;
-  std::vector<std::vector<float>> weights, gradients;
+  std::vector<TrainerBuffer> weights, gradients;
+  std::jthread coming = {};  // fills gradients
+
+  TrainerBuffer make(libmuon::Side side, std::uint64_t count) const {
+    const bool there = side == libmuon::Side::device && setup.accelerator != nullptr;
+    return {there ? &setup.accelerator->device() : nullptr, count};
+  }
 
   std::uint64_t elems(std::size_t param) const {
     return formats::volume(model.params[param].shape);
@@ -26,15 +33,31 @@ struct RankRun {
 
   Result<> make_gradients(const libmuon::StatePlan& plan, std::uint64_t step, Engine& engine) {
     const std::uint64_t poisoned = setup.poison_step;
+    coming = {};
+    std::vector<std::vector<float>> values(model.params.size());
+    std::vector<libswap::EventSource> there(model.params.size());
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
       const FlatRange held = plan.gradients().held(param, plan.rank());
-      gradients[param].resize(held.count);
       for (std::uint64_t i = 0; i < held.count; ++i)
-        gradients[param][i] = noise(param, step, held.first + i);
+        values[param].push_back(noise(param, step, held.first + i));
       if (step == poisoned && held.count > 0 && held.first == 0 && param == 3)
-        gradients[param][0] = std::numeric_limits<float>::quiet_NaN();
-      EBB_TRY(engine.gradient_ready(param, gradients[param]));
+        values[param][0] = std::numeric_limits<float>::quiet_NaN();
     }
+    const auto send = [this, values](std::size_t param) {
+      std::ranges::copy(values[param], gradients[param].values().begin());
+      return gradients[param].send();
+    };
+    for (std::uint32_t param = 0; param < model.params.size(); ++param)
+      EBB_TRY(engine.gradient_ready(param, gradients[param].buffer(),
+                                    setup.late.count() == 0 ? send(param) : there[param].event()));
+    if (setup.late.count() != 0)
+      coming = std::jthread([this, send, there] {
+        std::this_thread::sleep_for(setup.late);
+        for (std::size_t param = there.size(); param-- > 0;) {
+          send(param).wait();
+          there[param].pass();
+        }
+      });
     return {};
   }
 
@@ -43,15 +66,15 @@ struct RankRun {
                const Checkpoint* checkpoint, Outcome& outcome) {
     const auto config = config_of(setup, model);
     const std::uint32_t rank = index_of(ranks.rank());
-    EBB_TRY_ASSIGN(outcome.plans[rank], Engine::plan(config, ranks.rank()));
+    EBB_TRY_ASSIGN(outcome.plans[rank], Engine::plan(config, ranks.rank(), setup.wire));
     EBB_TRY_ASSIGN(const auto engine,
                    Engine::open(config, ranks, io, directory, noisy_weights, checkpoint));
-    weights.resize(model.params.size());
-    gradients.resize(model.params.size());
     const auto& plan = engine->state_plan();
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-      weights[param].resize(plan.weights().local_elems(param, ranks.rank()));
-      EBB_TRY(engine->bind_weights(param, weights[param]));
+      gradients.push_back(
+          make(setup.gradients_on, plan.gradients().local_elems(param, ranks.rank())));
+      weights.push_back(make(setup.weights_on, plan.weights().local_elems(param, ranks.rank())));
+      EBB_TRY(engine->bind_weights(param, weights[param].buffer()));
     }
     EBB_TRY(engine->install_weights());
     if (rank == 0) outcome.origin = engine->origin();
@@ -73,8 +96,10 @@ struct RankRun {
     outcome.stats[rank] = engine->stats();
     if (rank != 0) return {};
     outcome.step = engine->step_count();
-    for (const auto& weight : weights)
-      outcome.weights.insert(outcome.weights.end(), weight.begin(), weight.end());
+    for (TrainerBuffer& weight : weights) {
+      const auto values = weight.fetch();
+      outcome.weights.insert(outcome.weights.end(), values.begin(), values.end());
+    }
     return {};
   }
 };
@@ -99,12 +124,12 @@ libmuon::ModelSpec nuisance_model() {
   return model;
 }
 
-void add_what_tiles_need_beside(libmuon::EngineConfig& config) {
+void add_what_tiles_need_beside(libmuon::EngineConfig& config, libmuon::Side wire) {
   const std::uint64_t for_tiles = config.budget_bytes;
   config.budget_bytes = ~std::uint64_t{0};
   std::uint64_t beside = 0;
   for (std::uint32_t rank = 0; rank < config.partition.gradients.mesh.world(); ++rank)
-    if (const auto plan = Engine::plan(config, Rank{rank}))
+    if (const auto plan = Engine::plan(config, Rank{rank}, wire))
       beside = std::max(beside, (*plan).memory_bytes - (*plan).frame_bytes);
   config.budget_bytes = for_tiles + beside;
 }
@@ -126,8 +151,10 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
       .slots = setup.slots,
       .threads = setup.threads,
       .accelerator = setup.accelerator,
+      .gradients_on = setup.gradients_on,
+      .weights_on = setup.weights_on,
       .tiers = setup.tiers};
-  add_what_tiles_need_beside(config);
+  add_what_tiles_need_beside(config, setup.wire);
   return config;
 }
 
@@ -143,6 +170,8 @@ Outcome train(const Training& setup, const std::filesystem::path& directory,
   auto swap = libswap::SwapDirectory::open(**io, directory);
   if (!swap) return outcome.error = swap.error().message, outcome;
   auto ranks = libmuon::make_thread_ranks(setup.ranks);
+  if (setup.wire == libmuon::Side::host)
+    for (auto& rank : ranks) rank = std::make_unique<HostRanks>(std::move(rank));
   std::vector<std::string> errors(setup.ranks);
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < setup.ranks; ++rank)

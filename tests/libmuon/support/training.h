@@ -2,6 +2,7 @@
 // step, element) alone, weights replicated. Everything about the partition is a knob.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -29,6 +30,9 @@ struct Training {
   double max_norm = 0;
   libmuon::Accelerator* accelerator = nullptr;  // of all ranks
   decltype(libmuon::EngineConfig::tiers) tiers = {};
+  libmuon::Side gradients_on = libmuon::Side::host, weights_on = libmuon::Side::host;
+  libmuon::Side wire = libmuon::Side::device;  // host: the ranks take no device's memory
+  std::chrono::milliseconds late{0};           // gradients come so long after they are handed in
   libmuon::ModelSpec model = nuisance_model();
 };
 
@@ -45,7 +49,8 @@ struct Outcome {
 };
 
 // To a budget that is meant for tiles: what the ranks need beside them.
-void add_what_tiles_need_beside(libmuon::EngineConfig& config);
+void add_what_tiles_need_beside(libmuon::EngineConfig& config,
+                                libmuon::Side wire = libmuon::Side::host);
 libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec& model);
 
 // Opens (or resumes) in `directory`, trains until `last_step`, takes a final snapshot if asked.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
@@ -21,6 +23,19 @@ float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
 
 void noisy_weights(std::uint32_t param, FlatRange range, std::span<float> into) {
   for (std::uint64_t i = 0; i < range.count; ++i) into[i] = noise(1000 + param, 0, range.first + i);
+}
+
+Result<libswap::Event> HostRanks::begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                                 std::span<const libmuon::ReceiveBuffer> receives,
+                                                 std::span<const libswap::Event> after) {
+  for (const auto& send : sends) EBB_CHECK(send.data.device == nullptr);
+  for (const auto& receive : receives) EBB_CHECK(receive.data.device == nullptr);
+  return RanksBelow::begin_exchange(sends, receives, after);
+}
+
+Result<std::unique_ptr<libmuon::Communicator>> HostRanks::duplicate() {
+  EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());
+  return std::unique_ptr<Communicator>(std::make_unique<HostRanks>(std::move(below)));
 }
 
 World::World(std::unique_ptr<libswap::IoBackend> backend, const std::filesystem::path& directory,
@@ -73,10 +88,19 @@ Result<RankEngine> RankEngine::open(libswap::IoQueue& io, libswap::SwapDirectory
   const std::size_t params = config.model.params.size();
   one.weights_ = std::make_unique<std::vector<std::vector<float>>>(params);
   one.gradients_.resize(params);
+  const libmuon::StatePlan& plan = one.engine_->state_plan();
   for (std::uint32_t param = 0; param < params; ++param) {
     auto& weights = (*one.weights_)[param];
-    weights.resize(one.engine_->state_plan().weights().local_elems(param, one.rank_));
-    EBB_TRY(one.engine_->bind_weights(param, weights));
+    weights.resize(plan.weights().local_elems(param, one.rank_));
+    if (config.gradients_on == libmuon::Side::device)
+      one.device_gradients_.emplace_back(&config.accelerator->device(),
+                                         plan.gradients().local_elems(param, one.rank_));
+    if (config.weights_on == libmuon::Side::host) {
+      EBB_TRY(one.engine_->bind_weights(param, weights));
+      continue;
+    }
+    auto& there = one.device_weights_.emplace_back(&config.accelerator->device(), weights.size());
+    EBB_TRY(one.engine_->bind_weights(param, there.buffer()));
   }
   EBB_TRY(one.engine_->install_weights());
   return one;
@@ -93,8 +117,15 @@ void RankEngine::make_gradients(std::uint64_t step, float scale) {
 
 Result<> RankEngine::hand_in(std::uint64_t step, float scale) {
   make_gradients(step, scale);
-  for (std::uint32_t param = 0; param < gradients_.size(); ++param)
-    EBB_TRY(engine_->gradient_ready(param, gradients_[param]));
+  for (std::uint32_t param = 0; param < gradients_.size(); ++param) {
+    if (device_gradients_.empty()) {
+      EBB_TRY(engine_->gradient_ready(param, gradients_[param]));
+      continue;
+    }
+    TrainerBuffer& there = device_gradients_[param];
+    std::ranges::copy(gradients_[param], there.values().begin());
+    EBB_TRY(engine_->gradient_ready(param, there.buffer(), there.send()));
+  }
   return {};
 }
 
@@ -108,7 +139,9 @@ Result<std::uint64_t> RankEngine::commit() {
   return engine_->wait_snapshot();
 }
 
-std::vector<float> RankEngine::flat_weights() const {
+std::vector<float> RankEngine::flat_weights() {
+  for (std::size_t param = 0; param < device_weights_.size(); ++param)
+    std::ranges::copy(device_weights_[param].fetch(), (*weights_)[param].begin());
   std::vector<float> all;
   for (const auto& weights : *weights_) all.insert(all.end(), weights.begin(), weights.end());
   return all;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ebb/libmuon/step/engine.h"
+#include "tests/libmuon/support/trainer_buffer.h"
 
 namespace ebb::test {
 
@@ -32,9 +33,11 @@ class RanksBelow : public libmuon::Communicator {
   std::chrono::milliseconds limit() const override { return below_.limit(); }
   Result<std::int64_t> agree(std::int64_t mine) override { return below_.agree(mine); }
   Result<> sum(std::span<std::int64_t> numbers) override { return below_.sum(numbers); }
-  Result<> exchange(std::span<const libmuon::SendBuffer> sends,
-                    std::span<const libmuon::ReceiveBuffer> receives) override {
-    return below_.exchange(sends, receives);
+  bool takes(const libswap::Device& device) const override { return below_.takes(device); }
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
+    return below_.begin_exchange(sends, receives, after);
   }
   Result<std::unique_ptr<libmuon::Communicator>> duplicate() override { return below_.duplicate(); }
   void abort() override { below_.abort(); }
@@ -42,6 +45,18 @@ class RanksBelow : public libmuon::Communicator {
  private:
   std::unique_ptr<libmuon::Communicator> owned_;
   libmuon::Communicator& below_;
+};
+
+// As ranks of several machines are that know nothing of devices: messages lie on the host, or the
+// test program aborts.
+class HostRanks : public RanksBelow {
+ public:
+  using RanksBelow::RanksBelow;
+  bool takes(const libswap::Device& /*device*/) const override { return false; }
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override;
+  Result<std::unique_ptr<Communicator>> duplicate() override;
 };
 
 class World {
@@ -86,14 +101,16 @@ class RankEngine {
   libmuon::Engine& engine() { return *engine_; }
   std::vector<std::vector<float>>& weights() { return *weights_; }
   std::vector<std::vector<float>>& gradients() { return gradients_; }
-  // All weights one after another.
-  std::vector<float> flat_weights() const;
+  // All weights one after another, from wherever they lie.
+  std::vector<float> flat_weights();
 
  private:
   libmuon::EngineConfig config_;
   Rank rank_{};
   std::unique_ptr<std::vector<std::vector<float>>> weights_;  // their addresses are bound
   std::vector<std::vector<float>> gradients_;
+  // What lies on the accelerator's device, if it does.
+  std::vector<TrainerBuffer> device_weights_, device_gradients_;
   std::unique_ptr<libmuon::Engine> engine_;
 };
 
