@@ -6,6 +6,9 @@
 #include <ctime>
 #include <map>
 #include <string>
+#include <utility>
+
+#include "ebb/formats/core/digest.h"
 
 namespace ebb {
 
@@ -134,6 +137,33 @@ TEST(StatePlan, IsIdenticalOnAllRanksAsFarAsItsDigestGoes) {
       StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 8192, Rank{0}, kRoom);
   ASSERT_TRUE(other);
   EXPECT_NE((*other).digest(), first);
+}
+
+// Of what lies in which tile, in order: what a store that exists is compared with.
+std::uint64_t places_of(const StatePlan& plan) {
+  formats::Digest digest;
+  for (const TileEntry& tile : plan.tiles())
+    for (const auto& segment : plan.segments(tile))
+      for (const std::uint64_t number :
+           {std::uint64_t{segment.param}, std::uint64_t{segment.state},
+            static_cast<std::uint64_t>(segment.dtype), segment.first, segment.count,
+            segment.offset})
+        digest.add(number);
+  for (const std::uint64_t tile : plan.schedule()) digest.add(tile);
+  return digest.value();
+}
+
+// The numbers are those of the first stores: what they hold is resumed, not transferred.
+TEST(StatePlan, LaysFp32StateWhereEarlierVersionsDid) {
+  const auto numbers = [](std::uint32_t ranks, std::uint64_t tile_bytes) {
+    const auto plan = StatePlan::make(model_of_many_shapes(), over(ranks, Policy::zero3),
+                                      tile_bytes, Rank{ranks - 1}, kRoom);
+    EXPECT_TRUE(plan);
+    return std::pair((*plan).digest(), places_of(*plan));
+  };
+  using Numbers = std::pair<std::uint64_t, std::uint64_t>;
+  EXPECT_EQ(numbers(1, 4096), Numbers(7019580210395862170u, 15276303090862952753u));
+  EXPECT_EQ(numbers(3, 8192), Numbers(915141242254217225u, 18336926330701046955u));
 }
 
 // As many tiles again, four times as many parameters: the same work for each of them.
