@@ -126,7 +126,8 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
       .slots = setup.slots,
       .threads = setup.threads,
       .accelerator = setup.accelerator,
-      .tiers = setup.tiers};
+      .tiers = setup.tiers,
+      .dtypes = setup.dtypes};
   add_what_tiles_need_beside(config);
   return config;
 }

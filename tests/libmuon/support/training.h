@@ -29,6 +29,7 @@ struct Training {
   double max_norm = 0;
   libmuon::Accelerator* accelerator = nullptr;  // of all ranks
   decltype(libmuon::EngineConfig::tiers) tiers = {};
+  libmuon::StateDTypes dtypes = {};
   libmuon::ModelSpec model = nuisance_model();
 };
 
