@@ -42,6 +42,12 @@ constexpr std::array kFlags = {
          .default_value = "64KiB",
          .group = "state",
          .line = "unit of paging, a multiple of 4 KiB"},
+    Flag{.name = "momentum",
+         .type = FlagType::text,
+         .metavar = "DTYPE",
+         .default_value = "fp32",
+         .group = "state",
+         .line = "Muon's momentum is kept as fp32 or bf16; a run may go on with the other"},
     Flag{.name = "snapshot-every",
          .type = FlagType::count,
          .metavar = "K",
@@ -159,6 +165,12 @@ Result<Budget> budget_from(const std::string& text) {
   return Budget{Budget::Kind::bytes, *bytes};
 }
 
+Result<DType> momentum_from(const std::string& text) {
+  if (text == "fp32") return DType::f32;
+  if (text == "bf16") return DType::bf16;
+  return usage("--momentum " + text + ": wanted fp32 or bf16");
+}
+
 Result<ExportRequest> export_from(const std::string& text, std::uint64_t step) {
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos || colon + 1 == text.size())
@@ -215,6 +227,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments) {
   settings.begin.loss_scale.bits = static_cast<std::uint32_t>(bits);
   EBB_TRY_ASSIGN(settings.budget, budget_from(arguments.text("budget").value_or("quarter")));
   settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
+  EBB_TRY_ASSIGN(settings.momentum, momentum_from(arguments.text("momentum").value_or("fp32")));
   settings.snapshot_every = arguments.count("snapshot-every").value_or(settings.snapshot_every);
   if (settings.snapshot_every == 0) return usage("--snapshot-every 0: wanted at least 1");
   const std::uint64_t export_step = arguments.count("export-at").value_or(settings.steps / 2);

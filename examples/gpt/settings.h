@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ebb/formats/core/dtype.h"
 #include "ebb/formats/core/result.h"
 #include "examples/gpt/trainer_state.h"
 #include "tools/cli/arguments.h"
@@ -46,6 +47,7 @@ struct Settings {
   std::uint64_t steps = 150;
   Budget budget;
   std::uint64_t tile_bytes = 64 * 1024;
+  DType momentum = DType::f32;
   std::uint64_t snapshot_every = 10;
   std::optional<std::filesystem::path> resume_from;
   std::optional<ExportRequest> exported;

@@ -79,6 +79,7 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
   common.tile_bytes = settings.tile_bytes;
   // Several chunks even of a small model, and room for what backward finishes first.
   common.chunk_bytes = common.early_gradient_bytes = 1u << 20;
+  common.dtypes = {{"momentum_buffer", settings.momentum}};
   common.trace = trace;
   common.budget_bytes = ~std::uint64_t{0};
 

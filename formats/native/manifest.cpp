@@ -176,11 +176,20 @@ void write_tiles(ByteVector& out, const Manifest& manifest) {
   }
 }
 
+// Encodings of elements that docs/formats/native.md reserves and nothing writes yet. A number's
+// higher bytes are its own.
+std::string encoding_text(std::uint32_t encoding) {
+  constexpr std::string_view kReserved[] = {"block-scaled", "as the low half of fp32"};
+  const std::uint32_t kind = encoding & 0xff;
+  if (kind >= 1 && kind <= std::size(kReserved)) return std::string(kReserved[kind - 1]);
+  return compose("in encoding {}", encoding);
+}
+
 Result<> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t used_bytes,
                       Segment& segment) {
-  std::uint32_t dtype_number = 0, zero = 0;
-  EBB_TRY(wire.numbers("a segment", segment.param, segment.state, dtype_number, zero, segment.first,
-                       segment.count, segment.offset));
+  std::uint32_t dtype_number = 0, encoding = 0;
+  EBB_TRY(wire.numbers("a segment", segment.param, segment.state, dtype_number, encoding,
+                       segment.first, segment.count, segment.offset));
   if (segment.param >= manifest.params.size() || segment.state >= manifest.states.size())
     return wire.corrupt(compose("a segment of parameter {}, state {}; there are {} and {}",
                                 segment.param, segment.state, manifest.params.size(),
@@ -188,7 +197,11 @@ Result<> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t used_b
   const Param& param = manifest.params[segment.param];
   const auto dtype =
       dtype_number < 256 ? dtype_numbered(static_cast<std::uint8_t>(dtype_number)) : std::nullopt;
-  if (!dtype || bits_of(*dtype) % 8 != 0 || zero != 0)
+  if (encoding != 0)
+    return wire.error(Code::unsupported,
+                      compose("{} of parameter {} is stored {}: written by a newer version of Ebb",
+                              manifest.states[segment.state], param.name, encoding_text(encoding)));
+  if (!dtype || bits_of(*dtype) % 8 != 0)
     return wire.error(Code::unsupported,
                       compose("parameter {} is stored as dtype number {}, unknown to this version",
                               param.name, dtype_number));

@@ -5,41 +5,65 @@
 #include <cmath>
 #include <limits>
 
+#include "ebb/formats/core/bf16.h"
 #include "ebb/libmuon/kernels/kernels.h"
 
 namespace ebb::libmuon {
 namespace {
 
-// M += (1-b)(G - M), not bM + (1-b)G: with the constants rounded to fp32 only the former keeps M =
-// G.
-EBB_CLONES void ema(float scale, float blend, std::size_t count, const float* __restrict g,
-                    float* __restrict m) {
-  for (std::size_t i = 0; i < count; ++i) m[i] += blend * (scale * g[i] - m[i]);
-}
+// Momentum as it is stored: fp32, or the bits of bf16.
+float widened(float value) { return value; }
+float widened(std::uint16_t bits) { return formats::bf16_to_f32(bits); }
+void store(float value, float& into) { into = value; }
+void store(float value, std::uint16_t& into) { into = formats::f32_to_bf16(value); }
 
-EBB_CLONES void ema_nesterov(float scale, float blend, std::size_t count, const float* __restrict g,
-                             float* __restrict m, float* __restrict u) {
+// One step's numbers, each rounded to fp32 once.
+struct MomentumFactors {
+  float scale, beta, blend;
+};
+
+// U is made of the momentum that is stored: state says everything. M + (1-b)(G - M), not
+// bM + (1-b)G: with the constants rounded to fp32 only the former keeps M = G.
+template <Momentum kForm, bool kNesterov, typename Stored>
+[[gnu::always_inline]] inline void momentum_loop(MomentumFactors f, std::size_t count,
+                                                 const float* __restrict g, Stored* __restrict m,
+                                                 float* __restrict u) {
+  constexpr bool kEma = kForm == Momentum::ema;
   for (std::size_t i = 0; i < count; ++i) {
-    const float gradient = scale * g[i];
-    const float momentum = m[i] + blend * (gradient - m[i]);
-    m[i] = momentum;
-    u[i] = momentum + blend * (gradient - momentum);
+    const float gradient = f.scale * g[i];
+    const float old = widened(m[i]);
+    store(kEma ? old + f.blend * (gradient - old) : f.beta * old + gradient, m[i]);
+    const float momentum = widened(m[i]);
+    if constexpr (!kNesterov)
+      u[i] = momentum;
+    else
+      u[i] = kEma ? momentum + f.blend * (gradient - momentum) : gradient + f.beta * momentum;
   }
 }
 
-EBB_CLONES void sum(float scale, float beta, std::size_t count, const float* __restrict g,
-                    float* __restrict m) {
-  for (std::size_t i = 0; i < count; ++i) m[i] = beta * m[i] + scale * g[i];
+template <typename Stored>
+[[gnu::always_inline]] inline void momentum(const MuonSpec& spec, MomentumFactors f,
+                                            std::size_t count, const float* g, Stored* m,
+                                            float* u) {
+  const bool ema = spec.momentum == Momentum::ema;
+  if (spec.nesterov && ema)
+    momentum_loop<Momentum::ema, true>(f, count, g, m, u);
+  else if (spec.nesterov)
+    momentum_loop<Momentum::sum, true>(f, count, g, m, u);
+  else if (ema)
+    momentum_loop<Momentum::ema, false>(f, count, g, m, u);
+  else
+    momentum_loop<Momentum::sum, false>(f, count, g, m, u);
 }
 
-EBB_CLONES void sum_nesterov(float scale, float beta, std::size_t count, const float* __restrict g,
-                             float* __restrict m, float* __restrict u) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const float gradient = scale * g[i];
-    const float momentum = beta * m[i] + gradient;
-    m[i] = momentum;
-    u[i] = gradient + beta * momentum;
-  }
+EBB_CLONES void momentum_fp32(const MuonSpec& spec, MomentumFactors f, std::size_t count,
+                              const float* g, float* m, float* u) {
+  momentum(spec, f, count, g, m, u);
+}
+
+EBB_CLONES void momentum_bf16(const MuonSpec& spec, MomentumFactors f, std::size_t count,
+                              const float* g, std::uint16_t* m, float* u) {
+  momentum(spec, f, count, g, m, u);
 }
 
 EBB_CLONES void apply(float decay, float rate, std::size_t count, const float* __restrict o,
@@ -65,6 +89,10 @@ EBB_CLONES void adamw(AdamFactors f, std::size_t count, const float* __restrict 
 }
 
 float to_float(double value) { return static_cast<float>(value); }
+
+MomentumFactors factors_of(const MuonSpec& spec, float grad_scale) {
+  return {grad_scale, to_float(spec.beta), to_float(1 - spec.beta)};
+}
 
 // base^exponent by squaring: the same bits with every C library, unlike pow().
 double power(double base, std::uint64_t exponent) {
@@ -94,7 +122,9 @@ EBB_CLONES std::uint32_t largest_bits(const float* values, std::size_t count) {
 
 }  // namespace
 
-// |M| <= max |G| for an EMA; for a sum it is at most max |G| / (1 - b), and U = G + bM no more.
+// |M| <= max |G| for an EMA; for a sum it is at most max |G| / (1 - b), and U = G + bM no more. In
+// bf16 that holds for the next number of bf16, at most 1 + 2^-7 times as large: rounding never
+// passes a number of bf16, and its range is that of fp32.
 double largest_gradient(const MuonSpec& spec) {
   return spec.momentum == Momentum::sum ? kSafe * (1 - spec.beta) : kSafe;
 }
@@ -110,21 +140,13 @@ float largest_magnitude(std::span<const float> values) {
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<float> m, std::span<float> u) {
   EBB_CHECK(g.size() == m.size() && g.size() == u.size());
-  const float beta = to_float(spec.beta);
-  const float blend = to_float(1 - spec.beta);
-  const std::size_t count = g.size();
-  if (spec.nesterov) {
-    if (spec.momentum == Momentum::ema)
-      ema_nesterov(grad_scale, blend, count, g.data(), m.data(), u.data());
-    else
-      sum_nesterov(grad_scale, beta, count, g.data(), m.data(), u.data());
-    return;
-  }
-  if (spec.momentum == Momentum::ema)
-    ema(grad_scale, blend, count, g.data(), m.data());
-  else
-    sum(grad_scale, beta, count, g.data(), m.data());
-  std::copy(m.begin(), m.end(), u.begin());
+  momentum_fp32(spec, factors_of(spec, grad_scale), g.size(), g.data(), m.data(), u.data());
+}
+
+void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                    std::span<std::uint16_t> m, std::span<float> u) {
+  EBB_CHECK(g.size() == m.size() && g.size() == u.size());
+  momentum_bf16(spec, factors_of(spec, grad_scale), g.size(), g.data(), m.data(), u.data());
 }
 
 void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,

@@ -64,11 +64,18 @@ class HostKernels : public Kernels {
   Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "momentum");
-    for (const PrepareRange& range : ranges)
-      in_pieces(range.m.elems, [&](std::uint64_t first, std::uint64_t count) {
-        momentum_range(*range.spec, grad_scale, piece(range.g, first, count),
-                       piece(range.m, first, count), piece(range.u, first, count));
-      });
+    for (const PrepareRange& range : ranges) {
+      const auto prepare_as = [&](const auto m) {
+        in_pieces(m.size(), [&](std::uint64_t first, std::uint64_t count) {
+          momentum_range(*range.spec, grad_scale, piece(range.g, first, count),
+                         m.subspan(first, count), piece(range.u, first, count));
+        });
+      };
+      if (range.m.dtype == DType::bf16)
+        prepare_as(range.m.bf16s());
+      else
+        prepare_as(range.m.floats());
+    }
     return {};
   }
 

@@ -42,9 +42,12 @@ std::uint64_t newton_schulz_packing_bytes(std::uint64_t rows, std::uint64_t cols
 double newton_schulz_flops(std::uint64_t rows, std::uint64_t cols, std::size_t iterations);
 
 // Momentum over a range: m <- ..., u <- (Nesterov blend or m). g is scaled by `grad_scale` first
-// (unscale x clip, one rounding). Elementwise.
+// (unscale x clip, one rounding). Elementwise. The second keeps momentum as bits of bf16: widened,
+// rounded to nearest even, and u is made of what was rounded.
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<float> m, std::span<float> u);
+void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                    std::span<std::uint16_t> m, std::span<float> u);
 // w <- (1 - lr wd) w - lr s(rows, cols) o. Elementwise.
 void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
                  std::span<const float> o, std::span<float> w);

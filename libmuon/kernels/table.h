@@ -21,9 +21,10 @@
 
 namespace ebb::libmuon {
 
-// Elementwise work on one tile is a list of ranges; all buffers of one are equally long, fp32.
+// Elementwise work on one tile is a list of ranges; all buffers of one are equally long, fp32
+// where nothing else is said.
 
-// m <- momentum of m and g; u <- what Newton-Schulz takes (momentum_range).
+// m <- momentum of m and g; u <- what Newton-Schulz takes (momentum_range). m: fp32 or bf16.
 struct PrepareRange {
   const MuonSpec* spec = nullptr;
   libswap::Buffer g, m, u;

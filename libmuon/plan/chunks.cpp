@@ -25,14 +25,14 @@ bool holds_whole(const Layout& trainer, std::uint32_t param, std::uint32_t owner
 
 }  // namespace
 
-Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(plan.tile_elems()) {
+Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   std::map<std::uint32_t, ItemPacker> packers;
   bool staged_somewhere = false;
   const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
   for (std::uint32_t param = 0; param < owners.size(); ++param) {
     if (!plan.muon(param)) continue;
     const std::uint64_t elems = formats::volume(plan.owners().tensors()[param]);
-    packers.try_emplace(owners[param], tile_elems_).first->second.add(param, {0, elems});
+    packers.try_emplace(owners[param], plan.item_elems()).first->second.add(param, {0, elems});
     staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
                        !holds_whole(plan.weights(), param, owners[param]);
   }
@@ -50,8 +50,8 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) : tile_elems_(p
   for (auto& [owner, line] : lines) {
     line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));
     for (std::size_t item = 0; item < line.items.size(); ++item) {
-      cut_item(line, item, line.order.momentum(item), gradients_);
-      cut_item(line, item, line.order.masters(item), weights_);
+      cut_item(line, item, line.order.momentum(item), plan.capacity(Visit::prepare), gradients_);
+      cut_item(line, item, line.order.masters(item), plan.capacity(Visit::finish), weights_);
     }
   }
   cut_adam(plan.adam_line());
@@ -82,13 +82,13 @@ void Chunks::drop_idle() {
 
 // Tiles belong to the chunk in which they begin.
 void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
-                      std::vector<std::vector<Transit>>& chunks) const {
+                      std::uint64_t tile_elems, std::vector<std::vector<Transit>>& chunks) {
   const Item& item = line.items[number];
   std::uint64_t first = 0;
   while (first < item.elems) {
     const std::uint64_t chunk = line.chunk_at(place + first);
     const std::uint64_t border = (chunk + 1) * line.per_chunk - place;
-    const std::uint64_t end = std::min(item.elems, formats::align_up(border, tile_elems_));
+    const std::uint64_t end = std::min(item.elems, formats::align_up(border, tile_elems));
     for (const ItemPart& part : parts_of(item, {first, end - first}))
       chunks[chunk].push_back({part.param, part.range});
     first = end;
@@ -117,7 +117,7 @@ void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
     std::uint64_t next = chunk;
     if (own == nullptr)
       next = plan.place(tile) * count() / plan.adam_line().length();
-    else if (tile.kind != TileKind::adam)
+    else if (tile.visit != Visit::local)
       next = own->chunk_at(plan.place(tile));
     for (; chunk < next; ++chunk) visits_end_[chunk] = i;
   }

@@ -17,8 +17,8 @@ namespace ebb::libmuon {
 
 class Chunks {
  public:
-  // At most `chunk_bytes` of gradients and weights together are staged by a rank for a chunk, or a
-  // tile's, where that is more. One chunk where no rank stages any.
+  // At most `chunk_bytes` of gradients and weights together are staged by a rank for a chunk, or
+  // those of a tile's elements, where that is more. One chunk where no rank stages any.
   Chunks(const StatePlan& plan, std::uint64_t chunk_bytes);
 
   std::size_t count() const { return visits_end_.size(); }
@@ -33,13 +33,13 @@ class Chunks {
 
  private:
   struct Line;
-  void cut_item(const Line& line, std::size_t item, std::uint64_t place,
-                std::vector<std::vector<Transit>>& chunks) const;
+  // An item's elements from `place` on, at borders of tiles of so many.
+  static void cut_item(const Line& line, std::size_t item, std::uint64_t place,
+                       std::uint64_t tile_elems, std::vector<std::vector<Transit>>& chunks);
   void cut_adam(const AdamLine& line);
   void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
   void drop_idle();
 
-  std::uint64_t tile_elems_;
   std::vector<std::vector<Transit>> gradients_, weights_, adam_weights_;  // by chunk
   std::vector<std::size_t> visits_end_;
 };

@@ -12,10 +12,6 @@ namespace {
 
 using formats::native::Segment;
 
-constexpr std::uint64_t kElemBytes = sizeof(float);
-constexpr std::uint64_t kAdamStates = 3;
-constexpr std::uint64_t kAdamAlignElems = 16;  // each state begins on a cache line
-
 std::uint64_t rows_of(const Shape& shape) { return shape.front(); }
 std::uint64_t cols_of(const Shape& shape) {
   return formats::volume(shape) / std::max<std::uint64_t>(1, shape.front());
@@ -87,8 +83,26 @@ std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>&
   return all;
 }
 
+bool visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
+  return is_muon(model, param) == (visit != Visit::local);
+}
+
+// fp32 adds nothing: stores that knew nothing else have the same digest.
+void add_dtypes(const ModelSpec& model, const Columns& columns, formats::Digest& digest) {
+  for (const Visit visit : kVisits) {
+    bool used = false;
+    for (std::uint32_t i = 0; i < model.params.size(); ++i) used = used || visits(model, i, visit);
+    for (const Column& column : columns.of(visit)) {
+      if (!used || column.dtype == DType::f32) continue;
+      digest.add(index_of(visit));
+      digest.add(column.state);
+      digest.add(static_cast<std::uint64_t>(column.dtype));
+    }
+  }
+}
+
 std::uint64_t digest_of(const ModelSpec& model, const Layout& owners, const Layout& shards,
-                        std::uint64_t tile_bytes) {
+                        std::uint64_t tile_bytes, const Columns& columns) {
   formats::Digest digest;
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {
     digest.add(model.params[i].name);
@@ -102,27 +116,26 @@ std::uint64_t digest_of(const ModelSpec& model, const Layout& owners, const Layo
     for (const std::uint32_t owner : layout->spec().owners) digest.add(owner);
   }
   digest.add(tile_bytes);
+  add_dtypes(model, columns, digest);
   return digest.value();
 }
 
 }  // namespace
 
-std::vector<std::string> state_names() {
-  return {"master", "momentum_buffer", "exp_avg", "exp_avg_sq"};
-}
-
 Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
-                                  std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes) {
+                                  std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes,
+                                  const StateDTypes& dtypes) {
   if (partition.placement == Placement::shard)
     return Error{Code::unsupported, "placement of Muon state on shards is not built yet",
                  "use Placement::owner"};
   if (tile_bytes < 4096 || tile_bytes % 4096 != 0)
     return Error{Code::usage, compose("tile size {} is not a multiple of 4096 bytes", tile_bytes)};
+  EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
   EBB_TRY(check_params(model));
   std::vector<Shape> shapes;
   for (const ParamSpec& param : model.params) shapes.push_back(param.shape);
 
-  StatePlan plan;
+  StatePlan plan(std::move(columns));
   plan.rank_ = rank;
   plan.tile_bytes_ = tile_bytes;
   plan.update_bytes_ = update_bytes;
@@ -149,8 +162,18 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   plan.adam_line_.emplace(*plan.shards_, plan.muon_);
   plan.lay_tiles();
   plan.order_visits();
-  plan.digest_ = digest_of(model, *plan.owners_, *plan.shards_, tile_bytes);
+  plan.digest_ = digest_of(model, *plan.owners_, *plan.shards_, tile_bytes, plan.columns_);
   return plan;
+}
+
+std::uint64_t StatePlan::tile_elems() const {
+  std::uint64_t most = 0;
+  for (const Visit visit : kVisits) most = std::max(most, capacity(visit));
+  return most;
+}
+
+std::uint64_t StatePlan::item_elems() const {
+  return std::max(capacity(Visit::prepare), capacity(Visit::finish));
 }
 
 FlatRange StatePlan::own_range(std::uint32_t param) const {
@@ -164,7 +187,7 @@ bool StatePlan::in_place(std::uint32_t param, const Layout& trainer) const {
 }
 
 void StatePlan::add_muon_items(const ModelSpec& model) {
-  ItemPacker packer(tile_elems());
+  ItemPacker packer(item_elems());
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     const FlatRange range = muon_[param] ? own_range(param) : FlatRange{};
     if (range.count == 0) continue;
@@ -174,7 +197,7 @@ void StatePlan::add_muon_items(const ModelSpec& model) {
     flops_ += libmuon::newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
   }
   items_ = packer.items();
-  order_.emplace(items_, update_bytes_ / kElemBytes);
+  order_.emplace(items_, update_bytes_ / sizeof(float));
 }
 
 void StatePlan::add_adam_item(const ModelSpec& model) {
@@ -192,23 +215,21 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
 // Momentum tiles of an item, then its master tiles; AdamW tiles spread evenly between.
 void StatePlan::lay_tiles() {
   std::vector<TileEntry> muon_tiles, adam_tiles;
-  const std::uint64_t adam_capacity =
-      tile_bytes_ / kElemBytes / kAdamStates / kAdamAlignElems * kAdamAlignElems;
+  const auto cut = [&](std::vector<TileEntry>& into, Visit visit, std::uint32_t number) {
+    const Item& item = items_[number];
+    const std::uint64_t most = capacity(visit);
+    std::uint32_t part = 0;
+    for (std::uint64_t first = 0; first < item.elems; first += most) {
+      while (item.parts[part].item_first + item.parts[part].range.count <= first) ++part;
+      into.push_back({visit, number, first, std::min(most, item.elems - first), part});
+    }
+  };
   for (std::uint32_t i = 0; i < items_.size(); ++i) {
-    const bool adam = adam_elems_ > 0 && i + 1 == items_.size();
-    const auto cut = [&](std::vector<TileEntry>& into, TileKind kind, std::uint64_t capacity) {
-      const Item& item = items_[i];
-      std::uint32_t part = 0;
-      for (std::uint64_t first = 0; first < item.elems; first += capacity) {
-        while (item.parts[part].item_first + item.parts[part].range.count <= first) ++part;
-        into.push_back({kind, i, first, std::min(capacity, item.elems - first), part});
-      }
-    };
-    if (adam) {
-      cut(adam_tiles, TileKind::adam, adam_capacity);
+    if (adam_elems_ > 0 && i + 1 == items_.size()) {
+      cut(adam_tiles, Visit::local, i);
     } else {
-      cut(muon_tiles, TileKind::momentum, tile_elems());
-      cut(muon_tiles, TileKind::master, tile_elems());
+      cut(muon_tiles, Visit::prepare, i);
+      cut(muon_tiles, Visit::finish, i);
     }
   }
   tiles_ = spread_between(muon_tiles, adam_tiles);
@@ -219,7 +240,7 @@ void StatePlan::lay_tiles() {
 void StatePlan::order_visits() {
   std::vector<std::pair<double, std::uint64_t>> adam, muon;  // with the share before it, which tile
   for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
-    const bool is_adam = tiles_[i].kind == TileKind::adam;
+    const bool is_adam = tiles_[i].visit == Visit::local;
     const std::uint64_t length = is_adam ? adam_line_->length() : order_->length();
     (is_adam ? adam : muon)
         .emplace_back(static_cast<double>(place(tiles_[i])) / static_cast<double>(length), i);
@@ -234,8 +255,8 @@ void StatePlan::order_visits() {
 }
 
 std::uint64_t StatePlan::place(const TileEntry& tile) const {
-  if (tile.kind == TileKind::adam) return tile.first;
-  const bool momentum = tile.kind == TileKind::momentum;
+  if (tile.visit == Visit::local) return tile.first;
+  const bool momentum = tile.visit == Visit::prepare;
   return (momentum ? order_->momentum(tile.item) : order_->masters(tile.item)) + tile.first;
 }
 
@@ -247,34 +268,28 @@ std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
   return spans;
 }
 
-std::uint64_t StatePlan::adam_stride(const TileEntry& tile) {
-  return formats::align_up(tile.count, kAdamAlignElems) * kElemBytes;
-}
-
 std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
   std::vector<Segment> segments;
-  const auto add = [&](StateId state, std::uint64_t offset) {
+  const auto offsets = columns_.offsets(tile.visit, tile.count);
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const Column& column = columns_.of(tile.visit)[i];
     for (const Span& span : spans(tile))
       segments.push_back({.param = span.param,
-                          .state = static_cast<std::uint32_t>(state),
-                          .dtype = DType::f32,
+                          .state = column.state,
+                          .dtype = column.dtype,
                           .first = span.range.first,
                           .count = span.range.count,
-                          .offset = offset + span.tile_first * kElemBytes});
-  };
-  add(tile.kind == TileKind::momentum ? StateId::momentum_buffer : StateId::master, 0);
-  if (tile.kind == TileKind::adam) {
-    add(StateId::exp_avg, adam_stride(tile));
-    add(StateId::exp_avg_sq, 2 * adam_stride(tile));
+                          .offset = offsets[i] + span.tile_first * bytes_of(column.dtype)});
   }
   return segments;
 }
 
-std::uint64_t StatePlan::state_elems() const {
-  std::uint64_t elems = 0;
+std::uint64_t StatePlan::state_bytes() const {
+  std::uint64_t bytes = 0;
   for (const TileEntry& tile : tiles_)
-    elems += tile.count * (tile.kind == TileKind::adam ? kAdamStates : 1);
-  return elems;
+    for (const Column& column : columns_.of(tile.visit))
+      bytes += tile.count * bytes_of(column.dtype);
+  return bytes;
 }
 
 double StatePlan::newton_schulz_flops() const { return flops_; }

@@ -5,29 +5,25 @@
 // step's visits is not: another one needs no new store.
 //
 // Muon matrices live whole at one rank (longest-processing-time on Newton-Schulz cost); AdamW state
-// lives on the gradient's own shard. All state is fp32.
+// lives on the gradient's own shard. What a tile of either holds goes by the table (Columns).
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ebb/formats/layout/layout.h"
 #include "ebb/formats/native/manifest.h"
 #include "ebb/libmuon/plan/adam_line.h"
+#include "ebb/libmuon/plan/columns.h"
 #include "ebb/libmuon/plan/model.h"
 #include "ebb/libmuon/plan/owner_order.h"
 
 namespace ebb::libmuon {
 
-// Indices into Manifest::states; the names are what other formats call them.
-enum class StateId : std::uint32_t { master = 0, momentum_buffer = 1, exp_avg = 2, exp_avg_sq = 3 };
-std::vector<std::string> state_names();
-
-enum class TileKind : std::uint8_t { momentum, master, adam };
-
-// What a tile holds: elements [first, first + count) of its item.
+// What a tile holds: elements [first, first + count) of its item, in all columns of its visits.
 struct TileEntry {
-  TileKind kind = TileKind::momentum;
+  Visit visit = Visit::prepare;
   std::uint32_t item = 0;
   std::uint64_t first = 0;
   std::uint64_t count = 0;
@@ -40,12 +36,17 @@ class StatePlan {
   // `update_bytes`: room for the updates of two matrices, where they need no more (OwnerOrder); the
   // same on all ranks. What lies where does not depend on it.
   static Result<StatePlan> make(const ModelSpec& model, const PartitionSpec& partition,
-                                std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes);
+                                std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes,
+                                const StateDTypes& dtypes = {});
 
   Rank rank() const { return rank_; }
   std::uint32_t world() const { return gradients_->spec().mesh.world(); }
   std::uint64_t tile_bytes() const { return tile_bytes_; }
-  std::uint64_t tile_elems() const { return tile_bytes_ / sizeof(float); }
+  const Columns& columns() const { return columns_; }
+  // The most elements of a tile of such visits, of any tile, and of several matrices in an item.
+  std::uint64_t capacity(Visit visit) const { return columns_.capacity(visit, tile_bytes_); }
+  std::uint64_t tile_elems() const;
+  std::uint64_t item_elems() const;
   const Layout& gradients() const { return *gradients_; }
   const Layout& weights() const { return *weights_; }
   const Layout& owners() const { return *owners_; }  // of Muon matrices
@@ -58,6 +59,9 @@ class StatePlan {
 
   const std::vector<Item>& items() const { return items_; }
   const std::vector<TileEntry>& tiles() const { return tiles_; }
+  bool holds(const TileEntry& tile, std::uint32_t state) const {
+    return columns_.find(tile.visit, state).has_value();
+  }
   // Of this rank's matrices, which are the first of items().
   const OwnerOrder& order() const { return *order_; }
   std::uint64_t update_bytes() const { return update_bytes_; }
@@ -75,23 +79,22 @@ class StatePlan {
     std::uint64_t tile_first = 0;
   };
   std::vector<Span> spans(const TileEntry& tile) const;
-  // Bytes one state takes in an AdamW tile: w, exp_avg, exp_avg_sq lie one after another.
-  static std::uint64_t adam_stride(const TileEntry& tile);
   std::vector<formats::native::Segment> segments(const TileEntry& tile) const;
 
-  std::uint64_t state_elems() const;   // fp32 elements of state on this rank
+  std::uint64_t state_bytes() const;   // of this rank
   double newton_schulz_flops() const;  // of this rank, one step
   std::uint64_t adam_elems() const;
   // Equal on all ranks that describe the same state in the same places.
   std::uint64_t digest() const { return digest_; }
 
  private:
-  StatePlan() = default;
+  explicit StatePlan(Columns columns) : columns_(std::move(columns)) {}
   void add_muon_items(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
   void order_visits();
 
+  Columns columns_;
   Rank rank_{};
   std::uint64_t tile_bytes_ = 0;
   std::uint64_t update_bytes_ = 0;

@@ -62,7 +62,7 @@ Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
   for (const std::uint64_t tile : plan.schedule()) {
     if (homes.tiles[tile] != libswap::Tier::nvme) continue;
     ++paged.all;
-    if (plan.tiles()[tile].kind != TileKind::momentum) ++paged.with_weights;
+    if (plan.holds(plan.tiles()[tile], kMaster)) ++paged.with_weights;
   }
   return paged;
 }
@@ -86,7 +86,7 @@ formats::native::Manifest manifest_template(const EngineConfig& config, const St
     formats::native::Tile tile;
     tile.segments = plan.segments(entry);
     const auto& last = tile.segments.back();
-    tile.used_bytes = last.offset + last.count * sizeof(float);
+    tile.used_bytes = last.offset + last.count * bytes_of(last.dtype);
     manifest.tiles.push_back(std::move(tile));
   }
   return manifest;
@@ -96,7 +96,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
   for (const GroupSpec& group : config.model.groups)
     EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
   EBB_TRY_ASSIGN(StatePlan plan, StatePlan::make(config.model, config.partition, config.tile_bytes,
-                                                 rank, config.chunk_bytes));
+                                                 rank, config.chunk_bytes, config.dtypes));
   if (config.chunk_bytes == 0)
     return Error{Code::usage, "a chunk of 0 bytes holds nothing", "leave the default, 256 MiB"};
   libswap::Store::Config store{.rank = rank,
@@ -132,7 +132,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   const StatePlan& plan = parts.plan;
   const Paged paged = paged_tiles(plan, parts.homes);
   EnginePlan result;
-  result.state_bytes = plan.state_elems() * sizeof(float);
+  result.state_bytes = plan.state_bytes();
   result.tiles = plan.tiles().size();
   result.split = {result.tiles - parts.homes.count(libswap::Tier::nvme), parts.homes.frames};
   result.frame_bytes = parts.homes.host_tiles() * config.tile_bytes;
@@ -240,7 +240,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
   };
   auto made = make();
   EBB_TRY(libswap::agree_all(ranks, made ? Result<>() : made.error(), "planning its state"));
-  auto settings = settings_of(config);
+  auto settings = settings_of(config, (*made)->parts.plan.columns());
   settings.push_back({"the checkpoint to begin from", checkpoint == nullptr ? "none" : "given"});
   const auto current = directory.current();
   settings.push_back(

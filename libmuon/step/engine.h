@@ -60,6 +60,11 @@ struct EngineConfig {
   // and exp_avg_sq, and master is that of matrices. Without an accelerator its memory is the
   // host's.
   std::map<std::string, libswap::Tier, std::less<>> tiers;
+
+  // What a state is kept as, by its name; what is not named is fp32. momentum_buffer may be bf16:
+  // a quarter of a matrix' state less, rounded once a step (docs/numerics.md). The same on all
+  // ranks.
+  StateDTypes dtypes;
 };
 
 // Elements [range.first, + count) of a parameter's fp32 initial weights, the same on every rank.

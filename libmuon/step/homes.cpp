@@ -1,6 +1,7 @@
 #include "ebb/libmuon/step/homes.h"
 
 #include <algorithm>
+#include <array>
 
 namespace ebb::libmuon {
 namespace {
@@ -9,34 +10,25 @@ using libswap::Homes;
 using libswap::Tier;
 using libswap::TileBudget;
 
-// Of every kind of tile; empty: as the budget goes.
-struct Chosen {
-  std::optional<Tier> momentum, master, adam;
+// By kind of visit; empty: as the budget goes.
+using Chosen = std::array<std::optional<Tier>, kVisits.size()>;
 
-  const std::optional<Tier>& of(TileKind kind) const {
-    if (kind == TileKind::momentum) return momentum;
-    return kind == TileKind::master ? master : adam;
+Result<Chosen> chosen(const EngineConfig& config, const Columns& columns) {
+  Chosen chosen;
+  std::array<std::string_view, kVisits.size()> by;  // the state that chose
+  for (const auto& [state, asked] : config.tiers) {
+    EBB_TRY_ASSIGN(const std::uint32_t number, state_named(state, "a tier"));
+    const bool elsewhere = asked != Tier::device || config.accelerator != nullptr;
+    const Tier tier = elsewhere ? asked : Tier::host;
+    const std::size_t visit = index_of(columns.home(number));
+    if (chosen[visit].value_or(tier) != tier)
+      return Error{Code::usage,
+                   compose("{} and {} are given two tiers; they lie in one tile", by[visit], state),
+                   "give both the same"};
+    chosen[visit] = tier;
+    by[visit] = state;
   }
-};
-
-Result<Chosen> chosen(const EngineConfig& config) {
-  const std::vector<std::string> names = state_names();
-  for (const auto& [state, tier] : config.tiers)
-    if (std::ranges::find(names, state) == names.end())
-      return Error{Code::usage, compose("a tier is given for {}, which is no state", state),
-                   "states are master, momentum_buffer, exp_avg and exp_avg_sq"};
-  const auto tier_of = [&](StateId state) -> std::optional<Tier> {
-    const auto found = config.tiers.find(names[static_cast<std::size_t>(state)]);
-    if (found == config.tiers.end()) return std::nullopt;
-    const bool elsewhere = found->second != Tier::device || config.accelerator != nullptr;
-    return elsewhere ? found->second : Tier::host;
-  };
-  const auto first = tier_of(StateId::exp_avg), second = tier_of(StateId::exp_avg_sq);
-  if (first && second && *first != *second)
-    return Error{Code::usage, "exp_avg and exp_avg_sq are given two tiers; they lie in one tile",
-                 "give both the same"};
-  return Chosen{tier_of(StateId::momentum_buffer), tier_of(StateId::master),
-                first ? first : second};
+  return chosen;
 }
 
 // The tiles whose home is chosen, and those that the budget decides on, in the order of a step.
@@ -48,11 +40,11 @@ struct Sorted {
 Sorted sort(const StatePlan& plan, const Chosen& chosen) {
   Sorted sorted;
   sorted.homes.tiles.assign(plan.tiles().size(), Tier::nvme);
-  for (const std::uint64_t tile : plan.schedule()) {
-    if (const auto& tier = chosen.of(plan.tiles()[tile].kind))
-      sorted.homes.tiles[tile] = *tier;
+  for (const std::uint64_t number : plan.schedule()) {
+    if (const auto& tier = chosen[index_of(plan.tiles()[number].visit)])
+      sorted.homes.tiles[number] = *tier;
     else
-      sorted.open.push_back(tile);
+      sorted.open.push_back(number);
   }
   return sorted;
 }
@@ -66,7 +58,7 @@ std::uint64_t least_tiles(const Sorted& sorted) {
 
 Result<Housing> house(const EngineConfig& config, const StatePlan& plan,
                       std::uint64_t beside_tiles) {
-  EBB_TRY_ASSIGN(const Chosen tiers, chosen(config));
+  EBB_TRY_ASSIGN(const Chosen tiers, chosen(config, plan.columns()));
   Sorted sorted = sort(plan, tiers);
   const std::uint64_t least = beside_tiles + least_tiles(sorted) * config.tile_bytes;
   if (config.budget_bytes < least)

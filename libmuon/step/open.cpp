@@ -201,7 +201,7 @@ Result<std::shared_ptr<libswap::Store>> Engine::Impl::make_store(
 // All that can be refused without a store is refused before there is one.
 Result<> Engine::Impl::begin_from(Beginning& from) {
   const Catalog& catalog = from.checkpoint->catalog();
-  EBB_TRY_ASSIGN(StoredState stored, find_stored(catalog, config.model));
+  EBB_TRY_ASSIGN(StoredState stored, find_stored(catalog, config.model, parts.plan.columns()));
   from.held = std::move(stored.held);
   if (!from.initial && std::ranges::find(from.held, Held::nothing) != from.held.end())
     return Error{Code::usage, "parameters have no initial weights: " + stored.differences,
@@ -245,14 +245,14 @@ void Engine::Impl::note(const std::string& text) { notes += (notes.empty() ? "" 
 Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
   return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
     for (const auto& segment : parts.plan.segments(parts.plan.tiles()[tile]))
-      if (segment.state == static_cast<std::uint32_t>(StateId::master))
+      if (segment.state == kMaster)
         initial(segment.param, {segment.first, segment.count}, segment_floats(bytes, segment));
     return {};
   });
 }
 
 Result<> Engine::Impl::fill_from_checkpoint(const Beginning& from) {
-  StateSource source(*from.checkpoint, config.model, from.held, from.initial);
+  StateSource source(*from.checkpoint, config.model, parts.plan.columns(), from.held, from.initial);
   return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) {
     return source.fill(parts.plan.segments(parts.plan.tiles()[tile]), bytes);
   });

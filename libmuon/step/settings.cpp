@@ -17,7 +17,7 @@ std::string text_of(const Layout::Spec& spec) {
 
 }  // namespace
 
-std::vector<Setting> settings_of(const EngineConfig& config) {
+std::vector<Setting> settings_of(const EngineConfig& config, const Columns& columns) {
   const ModelSpec& model = config.model;
   std::vector<Setting> settings = {
       {"the number of parameters", std::to_string(model.params.size())},
@@ -29,6 +29,9 @@ std::vector<Setting> settings_of(const EngineConfig& config) {
       {"the gradients' partition", text_of(config.partition.gradients)},
       {"the weights' partition", text_of(config.partition.weights)},
   };
+  const auto states = state_names();
+  for (std::uint32_t i = 0; i < states.size(); ++i)
+    settings.push_back({"the dtype of " + states[i], std::string(name_of(columns.dtype(i)))});
   for (std::size_t i = 0; i < model.params.size(); ++i)
     settings.push_back({compose("parameter {}", i),
                         compose("{} {} in group {}", model.params[i].name,

@@ -11,7 +11,7 @@ namespace ebb::libmuon {
 using libswap::Setting;
 
 // Of the model, its partition and the store. Budget, threads and trace are a rank's own.
-std::vector<Setting> settings_of(const EngineConfig& config);
+std::vector<Setting> settings_of(const EngineConfig& config, const Columns& columns);
 // Of one step: its arguments and the groups' learning rates.
 std::vector<Setting> settings_of(const StepArgs& args, const ModelSpec& model);
 

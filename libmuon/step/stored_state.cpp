@@ -1,22 +1,32 @@
 #include "ebb/libmuon/step/stored_state.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 
+#include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/libmuon/plan/state_plan.h"
 
 namespace ebb::libmuon {
 namespace {
 
-// Without the weights.
-constexpr std::array<std::string_view, 1> kMuonStates = {"momentum_buffer"};
-constexpr std::array<std::string_view, 2> kAdamStates = {"exp_avg", "exp_avg_sq"};
+using StateNames = std::vector<std::string>;
 
-std::span<const std::string_view> states_of(bool muon) {
-  if (muon) return kMuonStates;
-  return kAdamStates;
+// Those of a matrix, or of another parameter, without the weights.
+StateNames states_of(const Columns& columns, bool muon) {
+  const StateNames names = state_names();
+  StateNames found;
+  for (const Visit visit : kVisits)
+    for (const Column& column : columns.of(visit))
+      if ((visit != Visit::local) == muon && column.state != kMaster)
+        found.push_back(names[column.state]);
+  return found;
+}
+
+// What it is called in another format may be none of ours: that is read as fp32.
+DType dtype_in(const Columns& columns, std::string_view state) {
+  const auto number = state_number(state);
+  return number ? columns.dtype(*number) : DType::f32;
 }
 
 Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::string_view state,
@@ -54,8 +64,13 @@ class Named {
 
 class Comparison {
  public:
-  Comparison(const Catalog& catalog, const ModelSpec& model)
-      : catalog_(catalog), model_(model), tensors_(catalog) {
+  Comparison(const Catalog& catalog, const ModelSpec& model, const Columns& columns)
+      : catalog_(catalog),
+        model_(model),
+        columns_(columns),
+        muon_states_(states_of(columns, true)),
+        adam_states_(states_of(columns, false)),
+        tensors_(catalog) {
     for (const GroupEntry& group : catalog.groups)
       trained_.insert(group.params.begin(), group.params.end());
   }
@@ -75,6 +90,8 @@ class Comparison {
     to_muon_.append_to(found.differences, "by AdamW until now, by Muon from zero momentum");
     to_adam_.append_to(found.differences, "by Muon until now, by AdamW from zero moments");
     lost_.append_to(found.differences, "not in the model any more");
+    for (const std::string& recast : recasts_)
+      found.differences += (found.differences.empty() ? "" : "; ") + recast;
     return found;
   }
 
@@ -82,14 +99,15 @@ class Comparison {
   bool has(std::string_view name, std::string_view state) const {
     return tensors_.find(name, state) != nullptr;
   }
-  bool has_all(std::string_view name, std::span<const std::string_view> states) const {
-    return std::ranges::all_of(states, [&](auto state) { return has(name, state); });
+  const StateNames& states_of_kind(bool muon) const { return muon ? muon_states_ : adam_states_; }
+  bool has_all(std::string_view name, const StateNames& states) const {
+    return std::ranges::all_of(states, [&](const auto& state) { return has(name, state); });
   }
   bool has_any(std::string_view name) const {
-    const auto some = [&](std::span<const std::string_view> states) {
-      return std::ranges::any_of(states, [&](auto state) { return has(name, state); });
+    const auto some = [&](const StateNames& states) {
+      return std::ranges::any_of(states, [&](const auto& state) { return has(name, state); });
     };
-    return some(kMuonStates) || some(kAdamStates);
+    return some(muon_states_) || some(adam_states_);
   }
 
   Result<Held> look_at(std::uint32_t number) {
@@ -100,10 +118,14 @@ class Comparison {
     if (!weights && untrained) return new_.add(param.name), Held::nothing;
     EBB_TRY(check_state(tensors_.find(param.name, "master"), param, "master", catalog_));
     if (untrained) return untrained_.add(param.name), Held::weights;
-    if (!has_all(param.name, states_of(muon)) && has_all(param.name, states_of(!muon)))
+    if (!has_all(param.name, states_of_kind(muon)) && has_all(param.name, states_of_kind(!muon)))
       return (muon ? to_muon_ : to_adam_).add(param.name), Held::weights;
-    for (const std::string_view state : states_of(muon))
-      EBB_TRY(check_state(tensors_.find(param.name, state), param, state, catalog_));
+    for (const std::string& state : states_of_kind(muon)) {
+      const TensorEntry* const tensor = tensors_.find(param.name, state);
+      EBB_TRY(check_state(tensor, param, state, catalog_));
+      if (const DType ours = dtype_in(columns_, state); tensor->dtype != ours)
+        recasts_.insert(compose("{} is {}, was {}", state, name_of(ours), name_of(tensor->dtype)));
+    }
     return Held::all;
   }
 
@@ -126,25 +148,24 @@ class Comparison {
 
   const Catalog& catalog_;
   const ModelSpec& model_;
+  const Columns& columns_;
+  const StateNames muon_states_, adam_states_;
   const TensorIndex tensors_;
   std::set<std::string_view> trained_;  // as its groups say
+  std::set<std::string> recasts_;       // states that are kept as another dtype than they were
   Named new_, untrained_, to_muon_, to_adam_, lost_;
 };
 
-// Everything that is kept as bf16 reads as fp32.
-formats::ContentView widened(const Checkpoint& checkpoint) {
+// Every state in the dtype that the model keeps it as.
+formats::ContentView in_our_dtypes(const Checkpoint& checkpoint, const Columns& columns) {
   Catalog content;
   std::vector<formats::MadeOf> made_of;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
-    TensorEntry& wide = content.tensors.emplace_back(tensor);
-    if (tensor.dtype == DType::bf16) wide.dtype = DType::f32;
+    TensorEntry& ours = content.tensors.emplace_back(tensor);
+    if (formats::is_floating(tensor.dtype)) ours.dtype = dtype_in(columns, tensor.state);
     made_of.push_back({static_cast<std::uint32_t>(made_of.size())});
   }
   return {checkpoint, std::move(content), std::move(made_of)};
-}
-
-bool is_master(const formats::native::Segment& segment) {
-  return segment.state == static_cast<std::uint32_t>(StateId::master);
 }
 
 }  // namespace
@@ -161,17 +182,19 @@ const TensorEntry* TensorIndex::find(std::string_view param, std::string_view st
   return state == "master" ? find(param, "param") : nullptr;
 }
 
-Result<StoredState> find_stored(const Catalog& catalog, const ModelSpec& model) {
-  return Comparison(catalog, model).run();
+Result<StoredState> find_stored(const Catalog& catalog, const ModelSpec& model,
+                                const Columns& columns) {
+  return Comparison(catalog, model, columns).run();
 }
 
 StateSource::StateSource(const Checkpoint& checkpoint, const ModelSpec& model,
-                         std::span<const Held> held, const InitialWeights& initial)
+                         const Columns& columns, std::span<const Held> held,
+                         const InitialWeights& initial)
     : checkpoint_(checkpoint),
       model_(model),
       held_(held),
       initial_(initial),
-      content_(widened(checkpoint)),
+      content_(in_our_dtypes(checkpoint, columns)),
       index_(checkpoint.catalog()) {}
 
 std::uint32_t StateSource::tensor_of(const formats::native::Segment& segment) const {
@@ -185,13 +208,13 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
   std::vector<libswap::Wanted> wanted;
   for (const auto& segment : segments) {
     const Held held = held_[segment.param];
-    if (held == Held::nothing && is_master(segment))
+    if (held == Held::nothing && segment.state == kMaster)
       initial_(segment.param, {segment.first, segment.count}, segment_floats(tile, segment));
-    if (held == Held::nothing || (held == Held::weights && !is_master(segment))) continue;
+    if (held == Held::nothing || (held == Held::weights && segment.state != kMaster)) continue;
     const std::uint32_t tensor = tensor_of(segment);
-    libswap::want_range(tensor, checkpoint_.catalog().tensors[tensor].shape,
-                        {segment.first, segment.count},
-                        std::as_writable_bytes(segment_floats(tile, segment)), wanted);
+    libswap::want_range(
+        tensor, checkpoint_.catalog().tensors[tensor].shape, {segment.first, segment.count},
+        tile.subspan(segment.offset, segment.count * bytes_of(segment.dtype)), wanted);
   }
   EBB_TRY(loader_.load(wanted));
   return {};
@@ -199,6 +222,7 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
 
 std::span<float> segment_floats(std::span<std::byte> tile,
                                 const formats::native::Segment& segment) {
+  EBB_CHECK(segment.dtype == DType::f32);
   auto* data = reinterpret_cast<float*>(tile.data() + segment.offset);
   return {data, segment.count};
 }

@@ -26,11 +26,12 @@ enum class Held : std::uint8_t {
 
 struct StoredState {
   std::vector<Held> held;   // by parameter
-  std::string differences;  // for people, by kind; "" where there are none
+  std::string differences;  // for people, by kind, dtypes too; "" where there are none
 };
 // Code::incomplete names the first state that is missing of a parameter that was trained;
 // Code::layout one of another shape, or a source that has no parameter of the model.
-Result<StoredState> find_stored(const Catalog& catalog, const ModelSpec& model);
+Result<StoredState> find_stored(const Catalog& catalog, const ModelSpec& model,
+                                const Columns& columns);
 
 // A catalog's tensors by parameter and state. Borrows it.
 class TensorIndex {
@@ -43,12 +44,12 @@ class TensorIndex {
   std::map<std::pair<std::string_view, std::string_view>, const TensorEntry*> tensors_;
 };
 
-// A checkpoint's tensors as a model's states. Borrows all that it is given.
+// A checkpoint's tensors as a model's states, in their dtypes. Borrows all but the columns.
 class StateSource {
  public:
   // REQUIRES: `held` is what find_stored() answered; `initial` is there if something is new.
-  StateSource(const Checkpoint& checkpoint, const ModelSpec& model, std::span<const Held> held,
-              const InitialWeights& initial);
+  StateSource(const Checkpoint& checkpoint, const ModelSpec& model, const Columns& columns,
+              std::span<const Held> held, const InitialWeights& initial);
   // REQUIRES: the tile is all zeros.
   Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile);
 
@@ -65,7 +66,7 @@ class StateSource {
   libswap::Loader loader_{content_};
 };
 
-// A segment's elements in its tile.
+// A segment's elements in its tile. REQUIRES: fp32.
 std::span<float> segment_floats(std::span<std::byte> tile, const formats::native::Segment& segment);
 
 }  // namespace ebb::libmuon

@@ -32,6 +32,8 @@ std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan, const Bytes
   return most;
 }
 
+libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), plan.tile_elems()}; }
+
 }  // namespace
 
 Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
@@ -42,7 +44,7 @@ Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
     need.newton_schulz = most_of(model, plan, [&](auto rows, auto cols, auto count) {
       return accelerator->workspace_bytes(rows, cols, count);
     });
-    need.device = updates + need.newton_schulz + libswap::Lift::device_bytes(plan.tile_bytes());
+    need.device = updates + need.newton_schulz + libswap::Lift::device_bytes(lifted(plan));
     return need;
   }
   need.newton_schulz = most_of(model, plan, [](auto rows, auto cols, auto) {
@@ -70,7 +72,7 @@ Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, libswap::IoQueue&
   EBB_TRY_ASSIGN(sweep->cache_, TileCache::open(io, store, parts.pool, homes, device, parts.trace));
   sweep->updates_ = std::make_unique<Stream>(
       *sweep->cache_, visits(parts.plan.schedule(), TileCache::Use::modify), Stream::Repeats::yes);
-  EBB_TRY_ASSIGN(sweep->lift_, libswap::Lift::open(device, parts.pool, parts.plan.tile_bytes()));
+  EBB_TRY_ASSIGN(sweep->lift_, libswap::Lift::open(device, parts.pool, lifted(parts.plan)));
   EBB_TRY_ASSIGN(sweep->room_,
                  libswap::allocate(device, parts.plan.order().room() * sizeof(float)));
   EBB_TRY_ASSIGN(sweep->scratch_, libswap::allocate(device, workspace.newton_schulz));
@@ -107,7 +109,8 @@ Result<> Sweep::look(
   std::vector<std::size_t> ends;  // by chunk
   for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk) {
     for (; i < parts_.chunks.visits_end(chunk); ++i)
-      if (parts_.plan.tiles()[schedule[i]].kind != TileKind::momentum) tiles.push_back(schedule[i]);
+      if (parts_.plan.holds(parts_.plan.tiles()[schedule[i]], kMaster))
+        tiles.push_back(schedule[i]);
     ends.push_back(tiles.size());
   }
   Stream stream(*cache_, visits(tiles, TileCache::Use::read), Stream::Repeats::no);
@@ -120,11 +123,13 @@ Result<> Sweep::look(
 Result<> Sweep::look_to(Stream& stream, std::size_t end) {
   while (stream.position() < end) {
     EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-    const Buffer tile = lease.buffer.as(DType::f32);
+    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+    const Buffer masters =
+        columns_of(entry, lease.buffer)[*parts_.plan.columns().find(entry.visit, kMaster)];
     std::vector<Event> copies;
-    for (const StatePlan::Span& span : parts_.plan.spans(parts_.plan.tiles()[lease.tile]))
+    for (const StatePlan::Span& span : parts_.plan.spans(entry))
       if (const Buffer to = ports_.weight({span.param, span.range}); !to.empty())
-        copies.push_back(libswap::copy(tile.sub(span.tile_first, span.range.count), to, {}));
+        copies.push_back(libswap::copy(masters.sub(span.tile_first, span.range.count), to, {}));
     const Event copied = libswap::all_of(copies);
     handed_out_.push_back(copied);
     stream.give_back(lease, copied);
@@ -154,24 +159,40 @@ void Sweep::go_on() { cache_->go_on(); }
 
 Result<> Sweep::update_tile() {
   EBB_TRY_ASSIGN(const Stream::Lease lease, updates_->take());
-  const Buffer home = lease.buffer.as(DType::f32);
+  const TileEntry& entry = parts_.plan.tiles()[lease.tile];
   libswap::Lift::Visit lift = lift_->begin();
-  const Visited visit{parts_.plan.tiles()[lease.tile], lift.up(home), lift};
+  const Buffer tile = lift.up(lease.buffer);
   std::vector<Out> out;
-  Event done;
-  if (visit.entry.kind == TileKind::momentum)
-    done = momentum(visit);
-  else if (visit.entry.kind == TileKind::master)
-    done = master(visit, out);
-  else
-    done = adam(visit, out);
-  Event last = lift.down(visit.tile, home, done);
+  const Event done = work({entry, columns_of(entry, tile), lift}, out);
+  Event last = lift.down(tile, lease.buffer, done);
   updates_->give_back(lease, last);
   for (const Out& weights : out)
     if (weights.from.data != weights.to.data) last = lift.down(weights.from, weights.to, done);
   lift.end(last);
   if (!last.passed()) handed_out_.push_back(last);
   return {};
+}
+
+std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile) const {
+  const auto columns = parts_.plan.columns().of(entry.visit);
+  const auto offsets = parts_.plan.columns().offsets(entry.visit, entry.count);
+  std::vector<Buffer> all;
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    all.push_back(
+        tile.sub(offsets[i], entry.count * bytes_of(columns[i].dtype)).as(columns[i].dtype));
+  return all;
+}
+
+Event Sweep::work(const Visited& visit, std::vector<Out>& out) {
+  switch (visit.entry.visit) {
+    case Visit::prepare:
+      return prepare(visit);
+    case Visit::finish:
+      return finish(visit, out);
+    case Visit::local:
+      break;
+  }
+  return local(visit, out);
 }
 
 template <typename Spec>
@@ -185,14 +206,14 @@ Buffer Sweep::update_of(std::uint32_t item) const {
       .sub(parts_.plan.order().update(item), parts_.plan.items()[item].elems);
 }
 
-Event Sweep::momentum(const Visited& visit) {
+Event Sweep::prepare(const Visited& visit) {
   const TileEntry& entry = visit.entry;
   std::vector<PrepareRange> ranges;
   for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
     const std::uint64_t count = span.range.count;
     ranges.push_back({&spec_of<MuonSpec>(span.param),
                       visit.lift.up(ports_.gradient({span.param, span.range})),
-                      visit.tile.sub(span.tile_first, count),
+                      visit.columns[0].sub(span.tile_first, count),
                       update_of(entry.item).sub(entry.first + span.tile_first, count)});
   }
   const Event made = parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready());
@@ -219,7 +240,7 @@ Buffer Sweep::out_of(const StatePlan::Span& span, const Visited& visit, std::vec
   return here;
 }
 
-Event Sweep::master(const Visited& visit, std::vector<Out>& out) {
+Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
   const TileEntry& entry = visit.entry;
   std::vector<FinishRange> ranges;
   for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
@@ -227,18 +248,17 @@ Event Sweep::master(const Visited& visit, std::vector<Out>& out) {
     const std::uint64_t count = span.range.count;
     ranges.push_back({&spec_of<MuonSpec>(span.param), shape[0], shape[1],
                       update_of(entry.item).sub(entry.first + span.tile_first, count),
-                      visit.tile.sub(span.tile_first, count), out_of(span, visit, out)});
+                      visit.columns[0].sub(span.tile_first, count), out_of(span, visit, out)});
   }
   visit.lift.also_behind(orthogonal_[entry.item % 2]);
   return parts_.kernels.finish(ranges, visit.lift.ready());
 }
 
-Event Sweep::adam(const Visited& visit, std::vector<Out>& out) {
-  const std::uint64_t stride = StatePlan::adam_stride(visit.entry) / sizeof(float);
+Event Sweep::local(const Visited& visit, std::vector<Out>& out) {
   std::vector<AdamRange> ranges;
   for (const StatePlan::Span& span : parts_.plan.spans(visit.entry)) {
     const auto state = [&](std::uint64_t number) {
-      return visit.tile.sub(number * stride + span.tile_first, span.range.count);
+      return visit.columns[number].sub(span.tile_first, span.range.count);
     };
     ranges.push_back({&spec_of<AdamSpec>(span.param), ports_.steps_taken(span.param) + 1,
                       visit.lift.up(ports_.gradient({span.param, span.range})), state(0), state(1),

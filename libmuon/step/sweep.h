@@ -69,16 +69,19 @@ class Sweep {
   // A tile that is visited.
   struct Visited {
     const TileEntry& entry;
-    libswap::Buffer tile;  // fp32, where kernels work on it
+    std::vector<libswap::Buffer> columns;  // of the table, where kernels work on them
     libswap::Lift::Visit& lift;
   };
   // Weights on their way out of a visit.
   struct Out {
     libswap::Buffer from, to;
   };
-  libswap::Event momentum(const Visited& visit);
-  libswap::Event master(const Visited& visit, std::vector<Out>& out);
-  libswap::Event adam(const Visited& visit, std::vector<Out>& out);
+  std::vector<libswap::Buffer> columns_of(const TileEntry& entry,
+                                          const libswap::Buffer& tile) const;
+  libswap::Event work(const Visited& visit, std::vector<Out>& out);
+  libswap::Event prepare(const Visited& visit);
+  libswap::Event finish(const Visited& visit, std::vector<Out>& out);
+  libswap::Event local(const Visited& visit, std::vector<Out>& out);
   void orthogonalize(std::uint32_t item, const libswap::Event& made);
   libswap::Buffer update_of(std::uint32_t item) const;
   // Where kernels write the weights of a span; they travel on behind.

@@ -27,6 +27,11 @@ std::span<float> Buffer::floats() const {
   return {reinterpret_cast<float*>(data), elems};
 }
 
+std::span<std::uint16_t> Buffer::bf16s() const {
+  EBB_CHECK(device == nullptr && dtype == DType::bf16);
+  return {reinterpret_cast<std::uint16_t*>(data), elems};
+}
+
 Buffer buffer_of(std::span<std::byte> host) { return {host.data(), DType::u8, host.size()}; }
 
 Buffer buffer_of(std::span<float> host) {

@@ -35,7 +35,8 @@ struct Buffer {
   Buffer as(DType other) const;
   // REQUIRES: the host's memory.
   std::span<std::byte> bytes() const;
-  std::span<float> floats() const;  // REQUIRES: f32
+  std::span<float> floats() const;         // REQUIRES: f32
+  std::span<std::uint16_t> bf16s() const;  // REQUIRES: bf16
 };
 Buffer buffer_of(std::span<std::byte> host);
 Buffer buffer_of(std::span<float> host);

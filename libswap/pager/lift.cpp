@@ -7,21 +7,19 @@ namespace {
 
 constexpr std::uint64_t kAlign = 16;  // of what kernels are given
 
-// A tile of ranges of one element each needs the most: 16 bytes beside each of its 4.
-std::uint64_t slot_bytes(std::uint64_t tile_bytes) { return 5 * tile_bytes; }
+// A tile of ranges of one element each needs the most.
+std::uint64_t slot_bytes(const Lift::Size& tile) { return tile.bytes + kAlign * tile.elems; }
 
 }  // namespace
 
-std::uint64_t Lift::device_bytes(std::uint64_t tile_bytes) {
-  return kSlots * slot_bytes(tile_bytes);
-}
+std::uint64_t Lift::device_bytes(const Size& tile) { return kSlots * slot_bytes(tile); }
 
-Result<std::unique_ptr<Lift>> Lift::open(Device* device, Pool& pool, std::uint64_t tile_bytes) {
+Result<std::unique_ptr<Lift>> Lift::open(Device* device, Pool& pool, const Size& tile) {
   std::unique_ptr<Lift> lift(new Lift(device, pool));
   if (device == nullptr) return lift;
-  lift->slot_bytes_ = slot_bytes(tile_bytes);
+  lift->slot_bytes_ = slot_bytes(tile);
   lift->busy_.resize(kSlots);
-  EBB_TRY_ASSIGN(lift->memory_, device->allocate(device_bytes(tile_bytes)));
+  EBB_TRY_ASSIGN(lift->memory_, device->allocate(device_bytes(tile)));
   return lift;
 }
 

@@ -18,11 +18,15 @@ class Lift {
  public:
   // Visits under way at once: one is copied up, one computed, one copied down.
   static constexpr std::uint64_t kSlots = 3;
+  // Of a tile, and of how many elements it holds at most.
+  struct Size {
+    std::uint64_t bytes = 0, elems = 0;
+  };
   // Of the slots: a tile, what is read beside it, what is handed out.
-  static std::uint64_t device_bytes(std::uint64_t tile_bytes);
+  static std::uint64_t device_bytes(const Size& tile);
 
   // `device`: null is the host. It and the pool are borrowed.
-  static Result<std::unique_ptr<Lift>> open(Device* device, Pool& pool, std::uint64_t tile_bytes);
+  static Result<std::unique_ptr<Lift>> open(Device* device, Pool& pool, const Size& tile);
   ~Lift();  // waits for its copies
   Lift(const Lift&) = delete;
   Lift& operator=(const Lift&) = delete;

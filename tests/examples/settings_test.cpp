@@ -41,6 +41,7 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
        "--ranks 5: the 12 sequences of a step cannot be shared evenly"},
       {{"--swap", "s", "--budget", "half"},
        "--budget half: not a size such as 2MiB, nor quarter, nor all"},
+      {{"--swap", "s", "--momentum", "int8"}, "--momentum int8: wanted fp32 or bf16"},
       {{"--swap", "s", "--export", "dcp"}, "--export dcp: wanted FORMAT:DIR, as in dcp:checkpoint"},
       {{"--swap", "s", "--export", "tar:out"},
        "--export tar:out: no format 'tar' that can be written"},
@@ -106,6 +107,18 @@ TEST_F(Configs, StateIsTheSameSizeForAnyRankCount) {
     bytes += parameter.elems * sizeof(float) * (parameter.optimizer == Optimizer::muon ? 2 : 3);
   EXPECT_EQ(alone->state_bytes, bytes);
   EXPECT_EQ(predicted({Budget::Kind::all, 0}, 3)->state_bytes, bytes);
+}
+
+TEST_F(Configs, MomentumInBf16TakesTwoBytesAnElement) {
+  Settings settings;
+  settings.budget = {Budget::Kind::all, 0};
+  settings.momentum = parse({"--swap", "s", "--momentum", "bf16"})->momentum;
+  const auto engines = engine_configs(settings, model_, nullptr);
+  ASSERT_TRUE(engines) << engines.error().message;
+  std::uint64_t bytes = 0;
+  for (const Parameter& parameter : model_.parameters)
+    bytes += parameter.elems * (parameter.optimizer == Optimizer::muon ? 4 + 2 : 3 * 4);
+  EXPECT_EQ(predict(*engines, model_, Corpus())->state_bytes, bytes);
 }
 
 TEST_F(Configs, ATooSmallBudgetIsRefusedWithTheMinimum) {

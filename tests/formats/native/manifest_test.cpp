@@ -257,6 +257,32 @@ TEST(Manifest, AnUnknownSectionIsRefusedAsNewer) {
   EXPECT_NE(decoded.error().message.find("newer version of Ebb"), std::string::npos);
 }
 
+// What a later version may store without another number of the format: refused by name.
+TEST(Manifest, AnEncodingThatThisVersionDoesNotKnowIsRefusedByName) {
+  const auto refused = [](std::size_t field, std::uint32_t number) {
+    ByteVector bytes = encode(sample_manifest());
+    const std::size_t at = find_tag(bytes, "TILE");
+    const std::size_t second_segment = at + 16 + 8 + 24 + 40;
+    std::memcpy(bytes.data() + second_segment + 4 * field, &number, 4);
+    reseal_section(bytes, at);
+    const auto decoded = decode_manifest(bytes, "meta.ebb", 8192);
+    EXPECT_FALSE(decoded);
+    if (decoded) return std::string("accepted");
+    EXPECT_EQ(decoded.error().code, Code::unsupported);
+    return decoded.error().message.substr(decoded.error().message.find(' ') + 1);
+  };
+  constexpr std::size_t kDType = 2, kEncoding = 3;
+  const std::string what = "momentum_buffer of parameter h.0.w is stored ";
+  const std::string newer = ": written by a newer version of Ebb";
+  EXPECT_EQ(refused(kEncoding, 1), what + "block-scaled" + newer);
+  EXPECT_EQ(refused(kEncoding, 1 | 128 << 8), what + "block-scaled" + newer) << "blocks of 128";
+  EXPECT_EQ(refused(kEncoding, 2), what + "as the low half of fp32" + newer);
+  EXPECT_EQ(refused(kEncoding, 3), what + "in encoding 3" + newer);
+  EXPECT_EQ(refused(kEncoding, 1u << 31), what + "in encoding 2147483648" + newer);
+  EXPECT_EQ(refused(kDType, 24),
+            "parameter h.0.w is stored as dtype number 24, unknown to this version");
+}
+
 TEST(Manifest, ReferencesOutsideItsTablesAreRefusedByName) {
   const auto refused = [](auto change) {
     Manifest m = sample_manifest();

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -14,7 +15,6 @@ namespace ebb::libmuon {
 namespace {
 
 using testing::gaussian;
-using testing::relative_distance;
 using testing::same_bits;
 
 // Gradient and three states; `step` works on [first, first + count) of them.
@@ -104,6 +104,82 @@ TEST(Elementwise, TheUpdateIsScaledByTheShapeAndDecayUsesTheBaseRate) {
   EXPECT_FLOAT_EQ(after(100, 400), 6.0f - 0.25f * 0.2f * 20.0f);
 }
 
+// The number of bf16 next to it, by arithmetic on its value: ties go to the even one.
+double nearest_bf16(double value) {
+  if (value == 0) return value;
+  const int exponent = std::max(std::ilogb(value), -126);
+  const double step = std::ldexp(1.0, exponent - 7);
+  const double nearest = std::nearbyint(value / step) * step;
+  return std::abs(nearest) >= 0x1p128 ? std::copysign(HUGE_VAL, value) : nearest;
+}
+
+float widened(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+// Every upper half of an fp32, with lower halves at, and on both sides of, the middle between two
+// numbers of bf16: subnormals, ties and what rounds to infinity among them.
+TEST(Elementwise, MomentumInBf16IsRoundedToTheNearestAndTiesToTheEven) {
+  MuonSpec spec = MuonSpec::keller();
+  spec.beta = 0;  // the momentum is the gradient
+  spec.nesterov = false;
+  spec.momentum = Momentum::sum;
+  std::vector<float> g;
+  for (std::uint32_t upper = 0; upper < 0x10000; ++upper)
+    for (const std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      const float value = std::bit_cast<float>(upper << 16 | lower);
+      if (std::isfinite(value)) g.push_back(value);
+    }
+  std::vector<std::uint16_t> m(g.size());
+  std::vector<float> u(g.size());
+  momentum_range(spec, 1.0f, g, m, u);
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    ASSERT_EQ(static_cast<double>(widened(m[i])), nearest_bf16(static_cast<double>(g[i]))) << g[i];
+    ASSERT_EQ(u[i], widened(m[i])) << "the update is made of what is stored";
+  }
+  EXPECT_GT(g.size(), 390'000u);
+}
+
+// One element after the other, in numbers that are written out: with and without Nesterov, both
+// forms of momentum, wherever the range is cut.
+TEST(Elementwise, MomentumInBf16GoesOnFromWhatIsStored) {
+  constexpr std::size_t kCount = 3001;
+  const std::vector<float> g = gaussian(kCount, 9), start = gaussian(kCount, 10);
+  for (const Momentum momentum : {Momentum::ema, Momentum::sum})
+    for (const bool nesterov : {true, false}) {
+      MuonSpec spec = MuonSpec::keller();
+      spec.momentum = momentum;
+      spec.nesterov = nesterov;
+      const auto beta = static_cast<float>(spec.beta), blend = static_cast<float>(1 - spec.beta);
+      std::vector<std::uint16_t> m(kCount), m_cut(kCount);
+      std::vector<float> u(kCount), u_cut(kCount);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const auto bits = std::bit_cast<std::uint32_t>(start[i]);
+        m[i] = m_cut[i] = static_cast<std::uint16_t>(bits >> 16);
+      }
+      const std::vector<std::uint16_t> before = m;
+      momentum_range(spec, 0.37f, g, m, u);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const float gradient = 0.37f * g[i], old = widened(before[i]);
+        const float next =
+            momentum == Momentum::ema ? old + blend * (gradient - old) : beta * old + gradient;
+        const auto kept = static_cast<float>(nearest_bf16(static_cast<double>(next)));
+        ASSERT_EQ(widened(m[i]), kept) << i;
+        const float blended =
+            momentum == Momentum::ema ? kept + blend * (gradient - kept) : gradient + beta * kept;
+        ASSERT_EQ(u[i], nesterov ? blended : kept) << i;
+      }
+      for (std::size_t first = 0; first < kCount; first += 37) {
+        const std::size_t count = std::min<std::size_t>(37, kCount - first);
+        momentum_range(spec, 0.37f, std::span(g).subspan(first, count),
+                       std::span(m_cut).subspan(first, count),
+                       std::span(u_cut).subspan(first, count));
+      }
+      EXPECT_EQ(m_cut, m);
+      EXPECT_TRUE(same_bits(u_cut, u));
+    }
+}
+
 double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
@@ -136,11 +212,17 @@ TEST(Elementwise, TheLargestGradientNeverOverflowsTheState) {
       spec.momentum = momentum;
       spec.beta = beta;
       const std::vector<float> g(1, static_cast<float>(largest_gradient(spec)));
-      std::vector<float> m(1), u(1);
-      for (int step = 0; step < 100'000; ++step) momentum_range(spec, 1.0f, g, m, u);
-      const std::vector<float> back(1, -g[0]);
-      momentum_range(spec, 1.0f, back, m, u);
+      std::vector<float> m(1), u(1), half_u(1);
+      std::vector<std::uint16_t> half_m(1);
+      const auto take = [&](const std::vector<float>& gradient) {
+        momentum_range(spec, 1.0f, gradient, m, u);
+        momentum_range(spec, 1.0f, gradient, half_m, half_u);
+      };
+      for (int step = 0; step < 100'000; ++step) take(g);
+      EXPECT_LE(widened(half_m[0]), 0x1p120f * 1.0078125f) << beta;
+      take({-g[0]});
       EXPECT_TRUE(std::isfinite(m[0]) && std::isfinite(u[0])) << beta;
+      EXPECT_TRUE(std::isfinite(widened(half_m[0])) && std::isfinite(half_u[0])) << beta;
     }
   const AdamSpec adam = AdamSpec::torch();
   const std::vector<float> g(1, static_cast<float>(largest_gradient(adam)));

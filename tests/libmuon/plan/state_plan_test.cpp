@@ -6,6 +6,9 @@
 #include <ctime>
 #include <map>
 #include <string>
+#include <utility>
+
+#include "ebb/formats/core/digest.h"
 
 namespace ebb {
 
@@ -14,11 +17,13 @@ namespace {
 using libmuon::AdamSpec;
 using libmuon::ModelSpec;
 using libmuon::MuonSpec;
+using libmuon::StateDTypes;
 using libmuon::StatePlan;
 using libmuon::TileEntry;
-using libmuon::TileKind;
+using libmuon::Visit;
 
 constexpr std::uint64_t kRoom = 1u << 28;  // for any two updates
+const StateDTypes kHalfMomentum = {{"momentum_buffer", DType::bf16}};
 
 ModelSpec model_of_many_shapes() {
   ModelSpec model;
@@ -37,14 +42,15 @@ libmuon::PartitionSpec over(std::uint32_t ranks, Policy policy) {
 using Counts = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>>;
 
 Counts count_elements(const ModelSpec& model, std::uint32_t ranks, Policy policy,
-                      std::uint64_t tile_bytes) {
+                      std::uint64_t tile_bytes, const StateDTypes& dtypes) {
   Counts counts;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    const auto plan = StatePlan::make(model, over(ranks, policy), tile_bytes, Rank{rank}, kRoom);
+    const auto plan =
+        StatePlan::make(model, over(ranks, policy), tile_bytes, Rank{rank}, kRoom, dtypes);
     EXPECT_TRUE(plan) << plan.error().message;
     for (const TileEntry& tile : (*plan).tiles()) {
       for (const auto& segment : (*plan).segments(tile)) {
-        EXPECT_LE(segment.offset + segment.count * 4, tile_bytes);
+        EXPECT_LE(segment.offset + segment.count * bytes_of(segment.dtype), tile_bytes);
         auto& held = counts[{segment.param, segment.state}];
         held.resize(formats::volume(model.params[segment.param].shape));
         for (std::uint64_t i = 0; i < segment.count; ++i) ++held[segment.first + i];
@@ -59,12 +65,13 @@ TEST(StatePlan, HoldsEveryElementOfEveryStateOnceOverAllRanks) {
   for (const Policy policy :
        {Policy::replicated, Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows})
     for (const std::uint32_t ranks : {1u, 2u, 3u, 8u})
-      for (const std::uint64_t tile : {4096u, 65536u}) {
-        const Counts counts = count_elements(model, ranks, policy, tile);
-        EXPECT_EQ(counts.size(), 5u * 2 + 2u * 3) << "two states a matrix, three a vector";
-        for (const auto& [key, held] : counts)
-          for (const int times : held) ASSERT_EQ(times, 1) << model.params[key.first].name;
-      }
+      for (const std::uint64_t tile : {4096u, 65536u})
+        for (const StateDTypes& dtypes : {StateDTypes(), kHalfMomentum}) {
+          const Counts counts = count_elements(model, ranks, policy, tile, dtypes);
+          EXPECT_EQ(counts.size(), 5u * 2 + 2u * 3) << "two states a matrix, three a vector";
+          for (const auto& [key, held] : counts)
+            for (const int times : held) ASSERT_EQ(times, 1) << model.params[key.first].name;
+        }
 }
 
 // M0 M1 W0 M2 W1 ...: an item's masters come behind its own momentum and the next item's, and
@@ -76,22 +83,22 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
     ASSERT_TRUE(plan);
     const auto schedule = (*plan).schedule();
     std::vector<int> visited((*plan).tiles().size());
-    std::map<std::pair<TileKind, std::uint32_t>, std::uint64_t> elems;
+    std::map<std::pair<Visit, std::uint32_t>, std::uint64_t> elems;
     for (const std::uint64_t tile : schedule) {
       ++visited[tile];
       const TileEntry& entry = (*plan).tiles()[tile];
-      if (entry.kind == TileKind::adam) continue;
-      EXPECT_EQ((elems[{entry.kind, entry.item}]), entry.first) << "a tile out of order";
-      elems[{entry.kind, entry.item}] += entry.count;
-      const auto whole = [&](TileKind kind, std::uint32_t item) {
-        return elems[{kind, item}] == (*plan).items()[item].elems;
+      if (entry.visit == Visit::local) continue;
+      EXPECT_EQ((elems[{entry.visit, entry.item}]), entry.first) << "a tile out of order";
+      elems[{entry.visit, entry.item}] += entry.count;
+      const auto whole = [&](Visit visit, std::uint32_t item) {
+        return elems[{visit, item}] == (*plan).items()[item].elems;
       };
-      if (entry.kind == TileKind::master) {
-        EXPECT_TRUE(whole(TileKind::momentum, entry.item));
+      if (entry.visit == Visit::finish) {
+        EXPECT_TRUE(whole(Visit::prepare, entry.item));
         const bool last = entry.item + 2 == (*plan).items().size();  // behind it lies AdamW's
-        EXPECT_TRUE(last || whole(TileKind::momentum, entry.item + 1)) << entry.item;
+        EXPECT_TRUE(last || whole(Visit::prepare, entry.item + 1)) << entry.item;
       } else if (entry.item >= 2) {
-        EXPECT_TRUE(whole(TileKind::master, entry.item - 2)) << entry.item;
+        EXPECT_TRUE(whole(Visit::finish, entry.item - 2)) << entry.item;
       }
     }
     for (const int times : visited) EXPECT_EQ(times, 1);
@@ -134,6 +141,83 @@ TEST(StatePlan, IsIdenticalOnAllRanksAsFarAsItsDigestGoes) {
       StatePlan::make(model_of_many_shapes(), over(4, Policy::zero3), 8192, Rank{0}, kRoom);
   ASSERT_TRUE(other);
   EXPECT_NE((*other).digest(), first);
+}
+
+// Of what lies in which tile, in order: what a store that exists is compared with.
+std::uint64_t places_of(const StatePlan& plan) {
+  formats::Digest digest;
+  for (const TileEntry& tile : plan.tiles())
+    for (const auto& segment : plan.segments(tile))
+      for (const std::uint64_t number : {std::uint64_t{segment.param}, std::uint64_t{segment.state},
+                                         static_cast<std::uint64_t>(segment.dtype), segment.first,
+                                         segment.count, segment.offset})
+        digest.add(number);
+  return digest.value();
+}
+
+// The numbers are those of the first stores: what they hold is resumed, not transferred.
+TEST(StatePlan, LaysFp32StateWhereEarlierVersionsDid) {
+  const auto numbers = [](std::uint32_t ranks, std::uint64_t tile_bytes) {
+    const auto plan = StatePlan::make(model_of_many_shapes(), over(ranks, Policy::zero3),
+                                      tile_bytes, Rank{ranks - 1}, kRoom);
+    EXPECT_TRUE(plan);
+    return std::pair((*plan).digest(), places_of(*plan));
+  };
+  using Numbers = std::pair<std::uint64_t, std::uint64_t>;
+  EXPECT_EQ(numbers(1, 4096), Numbers(7019580210395862170u, 11093498993229323885u));
+  EXPECT_EQ(numbers(3, 8192), Numbers(915141242254217225u, 5813568410708195624u));
+}
+
+TEST(StatePlan, TakesAQuarterLessForMatricesWithMomentumInBf16) {
+  ModelSpec model;
+  model.groups = {MuonSpec::keller()};
+  model.params = {{"a", {64, 64}, 0}, {"b", {32, 32}, 0}, {"c", {32, 32}, 0}};
+  constexpr std::uint64_t kElems = 64 * 64 + 2 * 32 * 32;
+  const auto with = [&](const StateDTypes& dtypes) {
+    auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom, dtypes);
+    EXPECT_TRUE(plan);
+    return std::move(*plan);
+  };
+  EXPECT_EQ(with({}).state_bytes(), 8 * kElems);
+  EXPECT_EQ(with({}).tiles().size(), 8 * kElems / 4096);
+  EXPECT_EQ(with(kHalfMomentum).state_bytes(), 6 * kElems);
+  EXPECT_EQ(with(kHalfMomentum).tiles().size(), 6 * kElems / 4096);
+}
+
+// Which tile holds what differs exactly where a state that is there is kept as something else.
+TEST(StatePlan, ItsDigestKnowsDtypesOfStatesThatAreThere) {
+  const auto digest = [](const ModelSpec& model, const StateDTypes& dtypes) {
+    const auto plan = StatePlan::make(model, over(2, Policy::zero3), 4096, Rank{0}, kRoom, dtypes);
+    EXPECT_TRUE(plan);
+    return (*plan).digest();
+  };
+  const ModelSpec model = model_of_many_shapes();
+  EXPECT_EQ(digest(model, {{"momentum_buffer", DType::f32}}), digest(model, {}));
+  EXPECT_NE(digest(model, kHalfMomentum), digest(model, {}));
+  ModelSpec vectors;
+  vectors.groups = {AdamSpec{}};
+  vectors.params = {{"norm", {33}, 0}};
+  EXPECT_EQ(digest(vectors, kHalfMomentum), digest(vectors, {}));
+}
+
+TEST(StatePlan, RefusesDtypesThatAStateCannotHaveByName) {
+  const auto refused = [](const std::string& state, DType dtype) {
+    const auto plan = StatePlan::make(model_of_many_shapes(), over(1, Policy::zero12), 4096,
+                                      Rank{0}, kRoom, {{state, dtype}});
+    EXPECT_FALSE(plan);
+    return plan ? Error{Code::io, "accepted"} : plan.error();
+  };
+  for (const auto& [state, dtype] : {std::pair("master", DType::bf16),
+                                     {"exp_avg", DType::bf16},
+                                     {"exp_avg_sq", DType::f16},
+                                     {"momentum_buffer", DType::i8}}) {
+    const Error error = refused(state, dtype);
+    EXPECT_EQ(error.code, Code::unsupported);
+    EXPECT_EQ(error.message, compose("{} cannot be kept as {}", state, name_of(dtype)));
+  }
+  EXPECT_EQ(refused("master", DType::bf16).hint, "master may be F32");
+  EXPECT_EQ(refused("momentum_buffer", DType::i8).hint, "momentum_buffer may be F32 and BF16");
+  EXPECT_EQ(refused("momentum", DType::bf16).code, Code::usage);
 }
 
 // As many tiles again, four times as many parameters: the same work for each of them.

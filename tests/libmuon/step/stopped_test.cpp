@@ -46,10 +46,11 @@ struct Cut {
   bool snapshot = false;  // one is under way meanwhile
   bool late = false;      // an accelerator computes, and momentum is at home on it
   libmuon::Side trainer = libmuon::Side::host;  // where its gradients and weights lie
+  libmuon::StateDTypes dtypes = {};
 };
 
 libmuon::EngineConfig config_of(const Cut& cut, LateAccelerator& accelerator) {
-  libmuon::EngineConfig config = config_with(cut.budget);
+  libmuon::EngineConfig config = config_with(cut.budget, 3, cut.dtypes);
   if (!cut.late) return config;
   config.accelerator = &accelerator;
   config.gradients_on = config.weights_on = cut.trainer;
@@ -117,7 +118,7 @@ bool goes_on_with_the_same_bits(const Cut& cut, const std::vector<float>& wanted
 
 // From the first operation to beyond the last.
 void expect_to_go_on_everywhere(Cut cut, std::uint64_t least) {
-  const auto wanted = weights_after(4);
+  const auto wanted = weights_after(4, cut.dtypes);
   std::uint64_t stopped = 0;
   while (goes_on_with_the_same_bits(cut, wanted) && !testing::Test::HasFailure()) {
     ++stopped;
@@ -162,6 +163,15 @@ TEST(ContinueStep, GivesTheSameBitsOnADeviceWhoseEventsComeLate) {
                                 .snapshot = true,
                                 .late = true},
                                wanted);
+}
+
+// What is gone on from is what was rounded and stored.
+TEST(ContinueStep, GivesTheSameBitsWithMomentumInBf16) {
+  const libmuon::StateDTypes dtypes = {{"momentum_buffer", DType::bf16}};
+  for (const FaultOn on : {FaultOn::read, FaultOn::write})
+    for (const std::uint32_t rank : {0u, 1u})
+      expect_to_go_on_everywhere({.on = on, .rank = rank, .dtypes = dtypes}, 8);
+  expect_to_go_on_everywhere({.on = FaultOn::write, .late = true, .dtypes = dtypes}, 8);
 }
 
 TEST(ContinueStep, IsNotNeededWhereTheDiskIsWellAgainWithinTheRetries) {

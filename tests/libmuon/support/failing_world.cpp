@@ -2,10 +2,14 @@
 
 namespace ebb::test {
 
-libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots) {
-  return config_of(
-      Training{.ranks = 2, .chunk_bytes = 20000, .budget_bytes = budget, .slots = slots},
-      nuisance_model());
+libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots,
+                                  const libmuon::StateDTypes& dtypes) {
+  return config_of(Training{.ranks = 2,
+                            .chunk_bytes = 20000,
+                            .budget_bytes = budget,
+                            .slots = slots,
+                            .dtypes = dtypes},
+                   nuisance_model());
 }
 
 Result<> FailingWorld::meanwhile(libmuon::Communicator& ranks,
@@ -28,11 +32,11 @@ Result<> step_to(RankEngine& rank, std::uint64_t last) {
   return {};
 }
 
-std::vector<float> weights_after(std::uint64_t steps) {
+std::vector<float> weights_after(std::uint64_t steps, const libmuon::StateDTypes& dtypes) {
   FailingWorld clean;
   std::vector<float> weights;
   expect_well(clean.world.run([&](libmuon::Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(clean.world, ranks, config_with(kMuch)));
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(clean.world, ranks, config_with(kMuch, 3, dtypes)));
     EBB_TRY(step_to(rank, steps));
     if (ranks.rank() == Rank{1}) weights = rank.flat_weights();
     return {};

@@ -19,7 +19,8 @@ inline constexpr std::uint64_t kLittle = 4 * 4096;
 inline constexpr std::uint64_t kHalf = 7 * 4096;  // some of the tiles are resident
 
 // Steps of several chunks.
-libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots = 3);
+libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots = 3,
+                                  const libmuon::StateDTypes& dtypes = {});
 
 struct FailingWorld {
   std::shared_ptr<libswap::FaultPlan> faults = std::make_shared<libswap::FaultPlan>();
@@ -40,6 +41,6 @@ void expect_error(const Result<T>& answer, Code code, const std::string& what) {
 
 Result<> step_to(RankEngine& rank, std::uint64_t last);
 // Of rank 1, on a disk that never fails.
-std::vector<float> weights_after(std::uint64_t steps);
+std::vector<float> weights_after(std::uint64_t steps, const libmuon::StateDTypes& dtypes = {});
 
 }  // namespace ebb::test

@@ -153,7 +153,8 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
       .accelerator = setup.accelerator,
       .gradients_on = setup.gradients_on,
       .weights_on = setup.weights_on,
-      .tiers = setup.tiers};
+      .tiers = setup.tiers,
+      .dtypes = setup.dtypes};
   add_what_tiles_need_beside(config, setup.wire);
   return config;
 }

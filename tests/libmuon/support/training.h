@@ -33,6 +33,7 @@ struct Training {
   libmuon::Side gradients_on = libmuon::Side::host, weights_on = libmuon::Side::host;
   libmuon::Side wire = libmuon::Side::device;  // host: the ranks take no device's memory
   std::chrono::milliseconds late{0};           // gradients come so long after they are handed in
+  libmuon::StateDTypes dtypes = {};
   libmuon::ModelSpec model = nuisance_model();
 };
 

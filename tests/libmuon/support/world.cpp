@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
@@ -151,10 +152,11 @@ std::map<std::string, std::vector<float>> tensors_of(const Checkpoint& checkpoin
   std::map<std::string, std::vector<float>> all;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     std::vector<float> values(formats::volume(tensor.shape));
-    EXPECT_EQ(tensor.dtype, DType::f32) << tensor.name;
-    const auto read = formats::read_box(checkpoint, tensor, formats::whole(tensor.shape),
-                                        std::as_writable_bytes(std::span(values)));
+    ByteVector stored(values.size() * bytes_of(tensor.dtype));
+    const auto read = formats::read_box(checkpoint, tensor, formats::whole(tensor.shape), stored);
     EXPECT_TRUE(read) << read.error().message;
+    formats::cast_floats(tensor.dtype, stored, DType::f32,
+                         std::as_writable_bytes(std::span(values)));
     all.emplace(tensor.name + " " + tensor.state, std::move(values));
   }
   return all;

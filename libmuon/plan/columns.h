@@ -1,0 +1,69 @@
+// Columns: the states that an engine keeps, as a table of what each is called, what it is stored
+// as and which visit of a step uses it. What lays, fills, pages, transfers and describes state goes
+// by the table: another state is another row. Values, the same on all ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ebb/formats/core/dtype.h"
+#include "ebb/formats/core/result.h"
+
+namespace ebb::libmuon {
+
+// What a step does at a visit to a tile. A tile holds the states of one kind of visit.
+enum class Visit : std::uint8_t {
+  prepare,  // makes the update of a matrix
+  finish,   // applies it
+  local,    // makes and applies one of its own
+};
+inline constexpr std::array kVisits = {Visit::prepare, Visit::finish, Visit::local};
+constexpr std::size_t index_of(Visit visit) { return static_cast<std::size_t>(visit); }
+
+// Names that other formats know, by number: those of Manifest::states.
+std::vector<std::string> state_names();
+std::optional<std::uint32_t> state_number(std::string_view name);
+// Code::usage: there is no such state; `given` is what was said of it ("a tier").
+Result<std::uint32_t> state_named(std::string_view name, std::string_view given);
+// What weights are handed out from, and initial ones become.
+inline constexpr std::uint32_t kMaster = 0;
+
+struct Column {
+  std::uint32_t state = 0;
+  DType dtype = DType::f32;
+};
+
+using StateDTypes = std::map<std::string, DType, std::less<>>;  // by state name
+
+class Columns {
+ public:
+  // What is not named is fp32. Code::unsupported names the state, the dtype and those that work.
+  static Result<Columns> make(const StateDTypes& dtypes);
+
+  DType dtype(std::uint32_t state) const { return dtypes_[state]; }
+  // Those of a tile of such visits: one behind the other in this order, and kernels' arguments.
+  std::span<const Column> of(Visit visit) const { return by_visit_[index_of(visit)]; }
+  // Which of them keeps the state, if one does.
+  std::optional<std::size_t> find(Visit visit, std::uint32_t state) const;
+  // The kind of visit whose tiles are at home where the state is said to be.
+  Visit home(std::uint32_t state) const { return homes_[state]; }
+
+  // The most elements, each of all its columns, that such a tile holds.
+  std::uint64_t capacity(Visit visit, std::uint64_t tile_bytes) const;
+  // Where the columns of a tile of `count` elements begin in it; bytes.
+  std::vector<std::uint64_t> offsets(Visit visit, std::uint64_t count) const;
+
+ private:
+  Columns() = default;
+
+  std::vector<DType> dtypes_;  // by state
+  std::vector<Visit> homes_;   // by state
+  std::array<std::vector<Column>, kVisits.size()> by_visit_;
+};
+
+}  // namespace ebb::libmuon
