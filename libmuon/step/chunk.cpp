@@ -15,7 +15,8 @@ namespace {
 
 // The part of a trainer's buffer of a parameter that holds the range.
 template <typename T>
-std::span<T> part_of(std::span<T> held, const Layout& trainer, Rank rank, const Transit& transit) {
+std::span<T> part_of(std::span<T> held, const ModelLayout& trainer, Rank rank,
+                     const Transit& transit) {
   const std::uint64_t first = trainer.held(transit.param, rank).first;
   return held.subspan(transit.range.first - first, transit.range.count);
 }

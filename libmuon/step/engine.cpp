@@ -132,8 +132,8 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank) {
 }
 
 Routes::Routes(const StatePlan& plan)
-    : gradients_to_owners(plan.gradients(), plan.owners(), plan.rank()),
-      weights_from_owners(plan.owners(), plan.weights(), plan.rank()),
+    : gradients_to_owners(plan.gradients(), plan.matrices(), plan.rank()),
+      weights_from_owners(plan.matrices(), plan.weights(), plan.rank()),
       gradients_to_shards(plan.gradients(), plan.shards(), plan.rank()),
       weights_from_shards(plan.shards(), plan.weights(), plan.rank()),
       adam(adam_ranges(plan)) {}
@@ -166,7 +166,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       kernels(std::move(what_computes)),
       gradients(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
-      early(parts.chunks, parts.early_chunks, engine_config.model.params.size()),
+      early(parts.plan, parts.chunks, parts.early_chunks),
       weights(engine_config.model.params.size()),
       bound(engine_config.model.params.size(), false),
       last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {}
@@ -182,7 +182,10 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
   const auto make = [&]() -> Result<std::unique_ptr<Impl>> {
     EBB_TRY_ASSIGN(Prepared parts, prepare(config, ranks.rank()));
     if (parts.plan.world() != ranks.world())
-      return Error{Code::layout, compose("the layouts are for {} ranks, {} are here",
+      return Error{Code::layout, compose("{} are for {} ranks, {} are here",
+                                         config.partition.axes.empty()
+                                             ? "the layouts"
+                                             : "the axes " + text_of(config.partition.axes),
                                          parts.plan.world(), ranks.world())};
     if (!initial && checkpoint == nullptr && !directory.current())
       return Error{Code::usage,
@@ -232,7 +235,7 @@ const std::string& Engine::origin() const { return impl_->origin; }
 
 namespace {
 
-Result<> check_span(const EngineConfig& config, const Layout& layout, Rank rank,
+Result<> check_span(const EngineConfig& config, const ModelLayout& layout, Rank rank,
                     std::uint32_t param, std::size_t given, std::string_view what) {
   if (param >= config.model.params.size())
     return Error{Code::usage, compose("there is no parameter {}", param)};

@@ -26,16 +26,18 @@ struct Copy {
   std::uint32_t count = 1;
 };
 
-Copy copy_of(const Layout& gradients, Rank rank) {
-  const Layout::Spec& spec = gradients.spec();
-  if (spec.policy == Policy::replicated) return {index_of(rank), spec.mesh.world()};
-  return {index_of(rank) / spec.mesh.shard_world, spec.mesh.replicas};
+Copy copy_of(const ModelLayout::Part& gradient, Rank rank) {
+  const formats::Mesh& mesh = gradient.mesh();
+  const auto place = mesh.place_of(rank);
+  if (!place) return {};
+  if (gradient.replicated()) return {place->copy * mesh.shard_world + place->shard, mesh.ranks()};
+  return {place->copy, mesh.replicas};
 }
 
 // The sum is exact, so it may be cut anywhere; small pieces are still in the cache when they are
 // read a second time.
 Looked look_at(const ModelSpec& model, std::span<const std::span<const float>> gradients,
-               const Copy& copy, libswap::Pool& pool) {
+               const StatePlan& plan, libswap::Pool& pool) {
   constexpr std::size_t kChunk = 64u << 10;
   struct Chunk {
     std::span<const float> values;
@@ -43,7 +45,8 @@ Looked look_at(const ModelSpec& model, std::span<const std::span<const float>> g
     bool counts = false;
   };
   std::vector<Chunk> chunks;
-  for (std::size_t param = 0; param < gradients.size(); ++param) {
+  for (std::uint32_t param = 0; param < gradients.size(); ++param) {
+    const Copy copy = copy_of(plan.gradients().of(param), plan.rank());
     const double limit = std::visit([](const auto& spec) { return largest_gradient(spec); },
                                     model.groups[model.params[param].group]);
     std::span<const float> rest = gradients[param];
@@ -78,6 +81,7 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   EBB_TRY(store->usable());
   EBB_TRY(validate(args));
   for (std::uint32_t i = 0; i < config.model.params.size(); ++i) {
+    if (!parts.plan.here(i)) continue;
     if (!gradient_given[i])
       return Error{Code::usage,
                    compose("step {}: parameter {} has no gradient on rank {}", step + 1,
@@ -91,8 +95,7 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
 
 Result<StepResult> Engine::Impl::check_step(const StepArgs& args) {
   const TraceSpan span(config.trace, parts.plan.rank(), Lane::compute, "exact norm");
-  Looked mine =
-      look_at(config.model, gradients, copy_of(parts.plan.gradients(), parts.plan.rank()), pool);
+  Looked mine = look_at(config.model, gradients, parts.plan, pool);
   ExactSum& sum = mine.sum;
   sum.carry();
   std::array<std::int64_t, 21> numbers{};
@@ -162,7 +165,7 @@ Result<> Engine::install_weights() {
   impl_->end_step();
   EBB_TRY(impl_->agree_all(impl_->not_stopped(), "installing its weights"));
   for (std::uint32_t i = 0; i < impl_->config.model.params.size(); ++i)
-    if (!impl_->bound[i])
+    if (impl_->parts.plan.here(i) && !impl_->bound[i])
       return Error{Code::usage,
                    "parameter " + impl_->config.model.params[i].name + " has no weights bound",
                    "call bind_weights for all first"};
