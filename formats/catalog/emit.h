@@ -112,7 +112,7 @@ struct EmitPlan {
 
 struct EmitRequest {
   const Catalog& content;  // tensors (chunks are ignored), values, groups, step
-  // How tensors are cut: one Layout over content.tensors in order.
+  // How tensors are cut: one Layout over content.tensors in order, on a mesh that is its world.
   const Layout& layout;
   // Of the tensors in one file, except where one alone is larger. For formats that cut files
   // (Format::file_size); others ignore it.

@@ -10,7 +10,6 @@ namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kMaxElems = std::uint64_t{1} << 60;
-constexpr std::uint64_t kMaxWorld = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxAlign = std::uint64_t{1} << 30;
 
 struct NamedPolicy {
@@ -28,11 +27,8 @@ constexpr std::array kPolicies = {
 
 Error layout_error(std::string message) { return {Code::layout, std::move(message)}; }
 
-Result<> check_mesh(const Layout::Spec& spec) {
-  const std::uint64_t world = std::uint64_t{spec.mesh.shard_world} * spec.mesh.replicas;
-  if (world == 0) return layout_error("a mesh needs at least 1 rank and 1 copy");
-  if (world > kMaxWorld)
-    return Error{Code::limit, compose("{} ranks are more than the limit of {}", world, kMaxWorld)};
+Result<> check_spec(const Layout::Spec& spec) {
+  EBB_TRY(check(spec.mesh));
   if (spec.align_elems == 0 || spec.align_elems > kMaxAlign)
     return layout_error(
         compose("partitions aligned to {} elements: must be 1 to {}", spec.align_elems, kMaxAlign));
@@ -90,14 +86,19 @@ std::optional<Policy> policy_named(std::string_view name) {
 }
 
 Result<Layout> Layout::make(Spec spec, std::vector<Shape> tensors) {
-  EBB_TRY(check_mesh(spec));
-  EBB_TRY(check_tensors(tensors));
-  EBB_TRY(check_owners(spec, tensors.size()));
+  return sharing(std::move(spec), std::make_shared<const std::vector<Shape>>(std::move(tensors)));
+}
+
+Result<Layout> Layout::sharing(Spec spec, std::shared_ptr<const std::vector<Shape>> tensors) {
+  EBB_TRY(check_spec(spec));
+  EBB_TRY(check_tensors(*tensors));
+  EBB_TRY(check_owners(spec, tensors->size()));
   Layout layout;
   layout.spec_ = std::move(spec);
   layout.tensors_ = std::move(tensors);
-  layout.elems_.reserve(layout.tensors_.size());
-  for (const Shape& shape : layout.tensors_) layout.elems_.push_back(volume(shape));
+  layout.elems_.reserve(layout.tensors().size());
+  for (const Shape& shape : layout.tensors()) layout.elems_.push_back(volume(shape));
+  layout.first_.reserve(layout.elems_.size() + 1);
   switch (layout.spec_.policy) {
     case Policy::zero12:
       layout.lay_flat();
@@ -114,7 +115,7 @@ Result<Layout> Layout::make(Spec spec, std::vector<Shape> tensors) {
 void Layout::lay_parts() {
   if (spec_.policy == Policy::layer_wise) {
     shard_elems_.assign(spec_.mesh.shard_world, 0);
-    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    for (std::size_t t = 0; t < elems_.size(); ++t) {
       std::uint64_t& used = shard_elems_[spec_.owners[t]];
       first_.push_back(used);
       used += elems(t);
@@ -122,12 +123,12 @@ void Layout::lay_parts() {
     return;
   }
   first_.push_back(0);
-  for (std::size_t t = 0; t < tensors_.size(); ++t) first_.push_back(first_.back() + part_elems(t));
+  for (std::size_t t = 0; t < elems_.size(); ++t) first_.push_back(first_.back() + part_elems(t));
 }
 
 void Layout::lay_flat() {
   first_.push_back(0);
-  for (std::size_t t = 0; t < tensors_.size(); ++t) first_.push_back(first_.back() + elems(t));
+  for (std::size_t t = 0; t < elems_.size(); ++t) first_.push_back(first_.back() + elems(t));
   const std::uint64_t shards = spec_.mesh.shard_world;
   partition_elems_ = align_up(first_.back(), shards * spec_.align_elems) / shards;
 }
@@ -135,7 +136,7 @@ void Layout::lay_flat() {
 void Layout::lay_boundary() {
   first_.push_back(0);
   std::uint64_t low = 0;
-  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+  for (std::size_t t = 0; t < elems_.size(); ++t) {
     first_.push_back(first_.back() + elems(t));
     low = std::max(low, elems(t));
   }
@@ -149,13 +150,13 @@ void Layout::lay_boundary() {
       low = middle + 1;
   }
   cut_ = runs_within(first_, low);
-  cut_.resize(spec_.mesh.shard_world + std::size_t{1}, tensors_.size());
+  cut_.resize(spec_.mesh.shard_world + std::size_t{1}, elems_.size());
   partition_elems_ = align_up(low, spec_.align_elems);
 }
 
 // What every shard's buffer reserves for the tensor, padding included.
 std::uint64_t Layout::part_elems(std::size_t tensor) const {
-  const Shape& shape = tensors_[tensor];
+  const Shape& shape = tensors()[tensor];
   const std::uint64_t shards = spec_.mesh.shard_world;
   if (spec_.policy == Policy::zero3) return div_ceil(elems(tensor), shards);
   if (spec_.policy != Policy::rows || elems(tensor) == 0) return elems(tensor);
@@ -163,10 +164,20 @@ std::uint64_t Layout::part_elems(std::size_t tensor) const {
   return div_ceil(rows, shards) * (elems(tensor) / rows);
 }
 
+std::optional<std::uint32_t> Layout::shard_of(Rank rank) const {
+  EBB_CHECK(index_of(rank) < spec_.mesh.world());
+  const auto place = spec_.mesh.place_of(rank);
+  return place ? std::optional(place->shard) : std::nullopt;
+}
+
 FlatRange Layout::held(std::size_t tensor, Rank rank) const {
-  EBB_CHECK(tensor < tensors_.size() && index_of(rank) < spec_.mesh.world());
+  const auto shard = shard_of(rank);
+  return shard ? held_by(tensor, *shard) : FlatRange{};
+}
+
+FlatRange Layout::held_by(std::size_t tensor, std::uint32_t shard) const {
+  EBB_CHECK(tensor < elems_.size() && shard < spec_.mesh.shard_world);
   const std::uint64_t count = elems(tensor);
-  const std::uint64_t shard = spec_.mesh.shard_of(rank);
   std::uint64_t begin = 0;  // of the shard's range, in elements of the tensor
   std::uint64_t end = count;
   switch (spec_.policy) {
@@ -220,7 +231,7 @@ Layout::ShardSpan Layout::shards_of(std::size_t tensor, FlatRange range) const {
 std::vector<Piece> Layout::pieces(std::size_t tensor, Rank rank) const {
   std::vector<Piece> pieces;
   std::uint64_t local = 0;
-  for (Box& box : boxes_of(tensors_[tensor], held(tensor, rank))) {
+  for (Box& box : boxes_of(tensors()[tensor], held(tensor, rank))) {
     const std::uint64_t count = volume(box.extent);
     pieces.push_back({std::move(box), local});
     local += count;
@@ -235,7 +246,7 @@ std::uint64_t Layout::local_elems(std::size_t tensor, Rank rank) const {
 std::uint64_t Layout::buffer_first(std::size_t tensor, Rank rank) const {
   const FlatRange range = held(tensor, rank);
   if (range.count == 0) return 0;
-  const std::uint64_t shard = spec_.mesh.shard_of(rank);
+  const std::uint64_t shard = *shard_of(rank);
   switch (spec_.policy) {
     case Policy::zero12:
       return first_[tensor] + range.first - shard * partition_elems_;
@@ -247,13 +258,14 @@ std::uint64_t Layout::buffer_first(std::size_t tensor, Rank rank) const {
 }
 
 std::uint64_t Layout::buffer_elems(Rank rank) const {
-  EBB_CHECK(index_of(rank) < spec_.mesh.world());
+  const auto shard = shard_of(rank);
+  if (!shard) return 0;
   switch (spec_.policy) {
     case Policy::zero12:
     case Policy::zero12_boundary:
       return partition_elems_;
     case Policy::layer_wise:
-      return shard_elems_[spec_.mesh.shard_of(rank)];
+      return shard_elems_[*shard];
     default:
       return first_.back();
   }
@@ -261,7 +273,7 @@ std::uint64_t Layout::buffer_elems(Rank rank) const {
 
 std::uint64_t Layout::padding_elems(Rank rank) const {
   std::uint64_t held_elems = 0;
-  for (std::size_t t = 0; t < tensors_.size(); ++t) held_elems += local_elems(t, rank);
+  for (std::size_t t = 0; t < elems_.size(); ++t) held_elems += local_elems(t, rank);
   return buffer_elems(rank) - held_elems;
 }
 

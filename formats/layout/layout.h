@@ -1,16 +1,18 @@
 // How a list of tensors is cut over ranks: the partition policies of ZeRO, FSDP and Megatron as
-// pure arithmetic, and the mesh they live on. Sources: DeepSpeed stage_1_and_2.py/stage3.py
+// pure arithmetic, on a mesh. Sources: DeepSpeed stage_1_and_2.py/stage3.py
 // (zero12, zero12_boundary, zero3), torch DTensor Shard(0) (rows), Megatron layer-wise
 // (layer_wise).
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/layout/box.h"
+#include "ebb/formats/layout/mesh.h"
 
 namespace ebb::formats {
 
@@ -31,14 +33,6 @@ enum class Policy : std::uint8_t {  // numbers are stored: never renumber
 std::string_view name_of(Policy policy);                    // "zero12", "zero12-boundary", ...
 std::optional<Policy> policy_named(std::string_view name);  // takes '-' and '_'
 
-// Replica groups of an HSDP run are one more axis: ranks r and r + shard_world hold the same piece.
-struct Mesh {
-  std::uint32_t shard_world = 1;  // ranks that share one copy
-  std::uint32_t replicas = 1;     // copies
-  std::uint32_t world() const { return shard_world * replicas; }
-  std::uint32_t shard_of(Rank rank) const { return index_of(rank) % shard_world; }
-};
-
 // A box this rank holds, and where its row-major elements begin in the rank's buffer for that
 // tensor.
 struct Piece {
@@ -57,14 +51,18 @@ class Layout {
   // Tensors in bucket order. Fails (Code::layout) when the spec cannot hold them, naming which and
   // why.
   static Result<Layout> make(Spec spec, std::vector<Shape> tensors);
+  // For several layouts of the same tensors.
+  static Result<Layout> sharing(Spec spec, std::shared_ptr<const std::vector<Shape>> tensors);
 
   const Spec& spec() const { return spec_; }
-  const std::vector<Shape>& tensors() const { return tensors_; }
+  const std::vector<Shape>& tensors() const { return *tensors_; }
 
-  // All policies give a rank one flat range of a tensor; its boxes are pieces(). {0, 0} if nothing.
+  // All policies give a rank one flat range of a tensor; its boxes are pieces(). {0, 0} if nothing,
+  // as for a rank of the world outside of the mesh.
   FlatRange held(std::size_t tensor, Rank rank) const;
-  // Shards (not ranks: see Mesh) that hold something of `range`: [first, last]. REQUIRES: range not
-  // empty, inside the tensor; policy is not replicated.
+  FlatRange held_by(std::size_t tensor, std::uint32_t shard) const;
+  // Shards (whose ranks the mesh knows) that hold something of `range`: [first, last]. REQUIRES:
+  // range not empty, inside the tensor; policy is not replicated.
   struct ShardSpan {
     std::uint32_t first = 0;
     std::uint32_t last = 0;
@@ -88,9 +86,10 @@ class Layout {
   void lay_boundary();
   std::uint64_t elems(std::size_t tensor) const { return elems_[tensor]; }
   std::uint64_t part_elems(std::size_t tensor) const;
+  std::optional<std::uint32_t> shard_of(Rank rank) const;  // REQUIRES: a rank of the world
 
   Spec spec_;
-  std::vector<Shape> tensors_;
+  std::shared_ptr<const std::vector<Shape>> tensors_;
   std::vector<std::uint64_t> elems_;  // of each
   // Where each tensor begins, + end: in the flat order (zero12*), else in the buffer of its
   // holders.

@@ -21,13 +21,11 @@ class TensorMoves {
           out.push_back({tensor_, from, to, source, target, std::move(*region)});
   }
 
-  // The rank that hands shard `shard` of A to `to`: itself if it can, else the lowest that holds
-  // it.
+  // The rank that hands shard `shard` of A to `to`: itself if it can, else the first copy's.
   Rank source_for(Rank to, std::uint32_t shard) const {
-    const Mesh& mesh = a_.spec().mesh;
-    if (index_of(to) < mesh.world() && (replicated_source() || mesh.shard_of(to) == shard))
-      return to;
-    return replicated_source() ? Rank{0} : Rank{shard};
+    const auto place = a_.spec().mesh.place_of(to);
+    if (place && (replicated_source() || place->shard == shard)) return to;
+    return a_.spec().mesh.rank_of({replicated_source() ? 0 : shard, 0});
   }
 
   void append_receives(Rank self, ReshardPlan& plan) const {
@@ -43,11 +41,11 @@ class TensorMoves {
   }
 
   void append_sends(Rank self, ReshardPlan& plan) const {
-    const Mesh& mesh = a_.spec().mesh;
-    if (index_of(self) >= mesh.world()) return;
+    const auto place = a_.spec().mesh.place_of(self);
+    if (!place) return;
     // Ranks above the first copy serve only themselves, which append_receives() has listed.
-    const std::uint32_t shard = replicated_source() ? 0 : mesh.shard_of(self);
-    if (index_of(self) != shard) return;
+    const std::uint32_t shard = replicated_source() ? 0 : place->shard;
+    if (place->copy != 0 || place->shard != shard) return;
     const FlatRange offered = a_.held(tensor_, self);
     if (offered.count == 0) return;
     for (const Rank to : targets_of(offered))
@@ -57,7 +55,7 @@ class TensorMoves {
  private:
   bool replicated_source() const { return a_.spec().policy == Policy::replicated; }
 
-  // Ranks of B that hold something of `range`, ascending.
+  // Ranks of B that hold something of `range`: copy by copy.
   std::vector<Rank> targets_of(FlatRange range) const {
     const Mesh& mesh = b_.spec().mesh;
     Layout::ShardSpan span{0, mesh.shard_world - 1};
@@ -65,7 +63,7 @@ class TensorMoves {
     std::vector<Rank> ranks;
     for (std::uint32_t copy = 0; copy < mesh.replicas; ++copy)
       for (std::uint32_t shard = span.first; shard <= span.last; ++shard)
-        ranks.push_back(Rank{copy * mesh.shard_world + shard});
+        ranks.push_back(mesh.rank_of({shard, copy}));
     return ranks;
   }
 

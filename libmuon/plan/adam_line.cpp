@@ -1,39 +1,34 @@
 #include "ebb/libmuon/plan/adam_line.h"
 
-#include <algorithm>
-
 namespace ebb::libmuon {
 
-AdamLine::AdamLine(const Layout& shards, const std::vector<bool>& muon) {
-  const Policy policy = shards.spec().policy;
-  const bool evenly = policy == Policy::zero3 || policy == Policy::rows;
-  std::vector<std::uint64_t> used(evenly ? 0 : shards.spec().mesh.shard_world, 0);
+AdamLine::AdamLine(const ModelLayout& shards, const std::vector<bool>& muon) {
+  RankLoad used(shards);
   for (std::uint32_t param = 0; param < muon.size(); ++param) {
     if (muon[param]) continue;
-    if (evenly)
-      add_evenly(shards, param);
+    const Policy policy = shards.of(param).layout.spec().policy;
+    if (policy == Policy::zero3 || policy == Policy::rows)
+      add_evenly(shards, param, used);
     else
       add_shards(shards, param, used);
   }
+  length_ = used.most();
 }
 
 // Every shard has some of the parameter, and none has more than the first.
-void AdamLine::add_evenly(const Layout& shards, std::uint32_t param) {
-  length_ += shards.held(param, Rank{0}).count;
-  pieces_.push_back({{param, {0, formats::volume(shards.tensors()[param])}}, length_});
+void AdamLine::add_evenly(const ModelLayout& shards, std::uint32_t param, RankLoad& used) {
+  const std::uint64_t end = used.add(param, 0, shards.of(param).held_by(0).count);
+  pieces_.push_back({{param, {0, shards.elems(param)}}, end});
 }
 
 // Few shards have some of it.
-void AdamLine::add_shards(const Layout& shards, std::uint32_t param,
-                          std::vector<std::uint64_t>& used) {
-  const FlatRange all{0, formats::volume(shards.tensors()[param])};
-  const Layout::ShardSpan span = shards.shards_of(param, all);
+void AdamLine::add_shards(const ModelLayout& shards, std::uint32_t param, RankLoad& used) {
+  const ModelLayout::Part part = shards.of(param);
+  const Layout::ShardSpan span = part.shards_of({0, shards.elems(param)});
   for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
-    const FlatRange held = shards.held(param, Rank{shard});
+    const FlatRange held = part.held_by(shard);
     if (held.count == 0) continue;
-    used[shard] += held.count;
-    length_ = std::max(length_, used[shard]);
-    pieces_.push_back({{param, held}, used[shard]});
+    pieces_.push_back({{param, held}, used.add(param, shard, held.count)});
   }
 }
 

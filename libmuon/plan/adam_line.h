@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ebb/libmuon/plan/model.h"
+#include "ebb/libmuon/plan/rank_load.h"
 
 namespace ebb::libmuon {
 
@@ -20,15 +20,15 @@ class AdamLine {
   };
 
   // `muon`: by parameter, those that are not here. `shards`: where the others are kept.
-  AdamLine(const Layout& shards, const std::vector<bool>& muon);
+  AdamLine(const ModelLayout& shards, const std::vector<bool>& muon);
 
   const std::vector<Piece>& pieces() const { return pieces_; }
   // No rank's line is longer.
   std::uint64_t length() const { return length_; }
 
  private:
-  void add_evenly(const Layout& shards, std::uint32_t param);
-  void add_shards(const Layout& shards, std::uint32_t param, std::vector<std::uint64_t>& used);
+  void add_evenly(const ModelLayout& shards, std::uint32_t param, RankLoad& used);
+  void add_shards(const ModelLayout& shards, std::uint32_t param, RankLoad& used);
 
   std::vector<Piece> pieces_;
   std::uint64_t length_ = 0;

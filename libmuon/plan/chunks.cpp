@@ -19,8 +19,8 @@ struct Chunks::Line {
 
 namespace {
 
-bool holds_whole(const Layout& trainer, std::uint32_t param, std::uint32_t owner) {
-  return trainer.held(param, Rank{owner}).count == formats::volume(trainer.tensors()[param]);
+bool holds_whole(const ModelLayout& trainer, std::uint32_t param, std::uint32_t owner) {
+  return trainer.held(param, Rank{owner}).count == trainer.elems(param);
 }
 
 }  // namespace
@@ -125,13 +125,13 @@ void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
 
 std::vector<Transit> adam_ranges(const StatePlan& plan) {
   std::vector<Transit> ranges;
-  const std::vector<Shape>& shapes = plan.gradients().tensors();
+  const std::vector<Shape>& shapes = plan.owners().tensors();
   for (std::uint32_t param = 0; param < shapes.size(); ++param)
     if (!plan.muon(param)) ranges.push_back({param, {0, formats::volume(shapes[param])}});
   return ranges;
 }
 
-FlatRange staged_part(const StatePlan& plan, const Layout& trainer, const Transit& transit) {
+FlatRange staged_part(const StatePlan& plan, const ModelLayout& trainer, const Transit& transit) {
   if (plan.in_place(transit.param, trainer)) return {};
   return formats::overlap(plan.own_range(transit.param), transit.range);
 }
@@ -155,7 +155,7 @@ std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint6
   return early;
 }
 
-std::uint64_t staged_elems(const StatePlan& plan, const Layout& trainer,
+std::uint64_t staged_elems(const StatePlan& plan, const ModelLayout& trainer,
                            std::span<const Transit> transits) {
   std::uint64_t elems = 0;
   for (const Transit& transit : transits) elems += staged_part(plan, trainer, transit).count;

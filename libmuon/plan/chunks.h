@@ -49,12 +49,12 @@ std::vector<Transit> adam_ranges(const StatePlan& plan);
 
 // What this rank owns of a range in transit and its trainer's buffers, in the layout `trainer`, do
 // not hold: count 0 if nothing. It is staged.
-FlatRange staged_part(const StatePlan& plan, const Layout& trainer, const Transit& transit);
+FlatRange staged_part(const StatePlan& plan, const ModelLayout& trainer, const Transit& transit);
 // How many of the last chunks' gradients, all of them on their owners, have room in so many bytes a
 // rank: the same number on all ranks.
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes);
 
-std::uint64_t staged_elems(const StatePlan& plan, const Layout& trainer,
+std::uint64_t staged_elems(const StatePlan& plan, const ModelLayout& trainer,
                            std::span<const Transit> transits);
 
 }  // namespace ebb::libmuon

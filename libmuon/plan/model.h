@@ -1,5 +1,5 @@
 // What the trainer describes: parameters, optimizer groups, and how its gradients and weights are
-// cut.
+// cut over ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ebb/formats/layout/layout.h"
+#include "ebb/libmuon/plan/axes.h"
 #include "ebb/libmuon/spec/spec.h"
 
 namespace ebb::libmuon {
@@ -18,6 +19,11 @@ struct ParamSpec {
   std::string name;
   Shape shape;
   std::uint32_t group = 0;  // index into ModelSpec::groups
+  // One of PartitionSpec::parts by its name, and where the parameter lives on the axes that one
+  // leaves out. Empty: cut as PartitionSpec says, over all ranks.
+  std::string partition = {};
+  std::vector<Coordinate> at = {};
+  std::vector<DimensionCut> cuts = {};
 };
 
 struct ModelSpec {
@@ -33,6 +39,9 @@ struct PartitionSpec {
   Layout::Spec gradients;  // how reduced gradients are handed in
   Layout::Spec weights;    // how new weights are handed out
   Placement placement = Placement::owner;
+  // Of a world with axes, where gradients and weights may leave their mesh out: cut over all ranks.
+  std::vector<Axis> axes = {};
+  std::vector<AxisPartition> parts = {};
 };
 
 // What travels between ranks: a range of a parameter.

@@ -2,20 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
-#include <queue>
 
 #include "ebb/formats/core/digest.h"
-#include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/plan/owners.h"
 
 namespace ebb::libmuon {
 namespace {
 
 using formats::native::Segment;
-
-std::uint64_t rows_of(const Shape& shape) { return shape.front(); }
-std::uint64_t cols_of(const Shape& shape) {
-  return formats::volume(shape) / std::max<std::uint64_t>(1, shape.front());
-}
 
 Result<> check_params(const ModelSpec& model) {
   std::vector<std::string_view> names;
@@ -40,32 +34,6 @@ Result<> check_params(const ModelSpec& model) {
   if (twice != names.end())
     return Error{Code::layout, compose("parameter {} is named twice", *twice)};
   return {};
-}
-
-// Longest processing time first onto the least loaded rank; ties go to the lower number, so that
-// every rank computes the same table.
-std::vector<std::uint32_t> assign_owners(const ModelSpec& model, std::uint32_t world) {
-  std::vector<std::uint32_t> order;
-  std::vector<double> cost(model.params.size(), 0);
-  for (std::uint32_t i = 0; i < model.params.size(); ++i) {
-    if (!is_muon(model, i)) continue;
-    const auto& spec = std::get<MuonSpec>(model.groups[model.params[i].group]);
-    const Shape& shape = model.params[i].shape;
-    cost[i] = newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
-    order.push_back(i);
-  }
-  std::ranges::stable_sort(order, [&](auto a, auto b) { return cost[a] > cost[b]; });
-  using Loaded = std::pair<double, std::uint32_t>;  // with how much, which rank
-  std::priority_queue<Loaded, std::vector<Loaded>, std::greater<>> ranks;
-  for (std::uint32_t rank = 0; rank < world; ++rank) ranks.emplace(0, rank);
-  std::vector<std::uint32_t> owners(model.params.size(), 0);
-  for (const std::uint32_t param : order) {
-    const auto [load, least] = ranks.top();
-    ranks.pop();
-    owners[param] = least;
-    ranks.emplace(load + cost[param], least);
-  }
-  return owners;
 }
 
 // Both in their own order, the others evenly between the first.
@@ -101,19 +69,32 @@ void add_dtypes(const ModelSpec& model, const Columns& columns, formats::Digest&
   }
 }
 
-std::uint64_t digest_of(const ModelSpec& model, const Layout& owners, const Layout& shards,
-                        std::uint64_t tile_bytes, const Columns& columns) {
+void add_layout(const Layout::Spec& spec, formats::Digest& digest) {
+  digest.add(static_cast<std::uint64_t>(spec.policy));
+  digest.add(spec.mesh.world());
+  digest.add(spec.align_elems);
+  for (const std::uint32_t owner : spec.owners) digest.add(owner);
+  if (spec.mesh.within.world == 0) return;
+  digest.add(spec.mesh.within.first);
+  for (const auto& axis : spec.mesh.within.shards)
+    for (const std::uint32_t number : {axis.size, axis.stride}) digest.add(number);
+}
+
+// What a class beyond the first one adds was never in the digest of a world without axes.
+std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
+                        std::span<const ParamClass> classes, std::uint64_t tile_bytes,
+                        const Columns& columns) {
   formats::Digest digest;
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {
     digest.add(model.params[i].name);
     for (const std::uint64_t extent : model.params[i].shape) digest.add(extent);
     digest.add(is_muon(model, i) ? "muon" : "adamw");
   }
-  for (const Layout* layout : {&owners, &shards}) {
-    digest.add(static_cast<std::uint64_t>(layout->spec().policy));
-    digest.add(layout->spec().mesh.world());
-    digest.add(layout->spec().align_elems);
-    for (const std::uint32_t owner : layout->spec().owners) digest.add(owner);
+  add_layout(owners.spec(), digest);
+  for (const ParamClass& one : classes) {
+    add_layout(one.shards, digest);
+    if (&one == &classes.front()) continue;
+    for (const std::uint32_t param : one.params) digest.add(param);
   }
   digest.add(tile_bytes);
   add_dtypes(model, columns, digest);
@@ -133,36 +114,29 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
   EBB_TRY(check_params(model));
   std::vector<Shape> shapes;
+  shapes.reserve(model.params.size());
   for (const ParamSpec& param : model.params) shapes.push_back(param.shape);
 
   StatePlan plan(std::move(columns));
   plan.rank_ = rank;
   plan.tile_bytes_ = tile_bytes;
   plan.update_bytes_ = update_bytes;
-  EBB_TRY_ASSIGN(plan.gradients_, Layout::make(partition.gradients, shapes));
-  EBB_TRY_ASSIGN(plan.weights_, Layout::make(partition.weights, shapes));
-  const std::uint32_t world = plan.gradients_->spec().mesh.world();
-  if (plan.weights_->spec().mesh.world() != world)
-    return Error{Code::layout, compose("gradients are cut over {} ranks, weights over {}", world,
-                                       plan.weights_->spec().mesh.world())};
-
-  Layout::Spec owners{.policy = Policy::layer_wise, .mesh = {world, 1}};
-  owners.owners = assign_owners(model, world);
-  EBB_TRY_ASSIGN(plan.owners_, Layout::make(std::move(owners), shapes));
-  // State must lie at one rank only: where gradients are replicated, AdamW ranges are cut evenly.
-  const Layout::Spec& spec = plan.gradients_->spec();
-  const bool unique = spec.mesh.replicas == 1 && spec.policy != Policy::replicated;
-  EBB_TRY_ASSIGN(
-      plan.shards_,
-      Layout::make(unique ? spec : Layout::Spec{.policy = Policy::zero3, .mesh = {world, 1}},
-                   shapes));
+  EBB_TRY_ASSIGN(const std::vector<ParamClass> classes, classes_of(model, partition));
+  EBB_TRY_ASSIGN(plan.gradients_, ModelLayout::make(classes, &ParamClass::gradients));
+  EBB_TRY_ASSIGN(plan.weights_, ModelLayout::make(classes, &ParamClass::weights));
+  EBB_TRY_ASSIGN(plan.shards_, ModelLayout::make(classes, &ParamClass::shards));
+  Layout::Spec owners{.policy = Policy::layer_wise,
+                      .mesh = {classes.front().gradients.mesh.world(), 1},
+                      .owners = choose_owners(model, classes)};
+  EBB_TRY_ASSIGN(Layout matrices, Layout::make(std::move(owners), std::move(shapes)));
+  plan.matrices_.emplace(std::move(matrices));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
   plan.add_muon_items(model);
   plan.add_adam_item(model);
   plan.adam_line_.emplace(*plan.shards_, plan.muon_);
   plan.lay_tiles();
   plan.order_visits();
-  plan.digest_ = digest_of(model, *plan.owners_, *plan.shards_, tile_bytes, plan.columns_);
+  plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan.columns_);
   return plan;
 }
 
@@ -177,10 +151,14 @@ std::uint64_t StatePlan::item_elems() const {
 }
 
 FlatRange StatePlan::own_range(std::uint32_t param) const {
-  return (muon_[param] ? *owners_ : *shards_).held(param, rank_);
+  return (muon_[param] ? *matrices_ : *shards_).held(param, rank_);
 }
 
-bool StatePlan::in_place(std::uint32_t param, const Layout& trainer) const {
+bool StatePlan::here(std::uint32_t param) const {
+  return gradients_->of(param).mesh().place_of(rank_).has_value();
+}
+
+bool StatePlan::in_place(std::uint32_t param, const ModelLayout& trainer) const {
   const FlatRange own = own_range(param);
   const FlatRange held = trainer.held(param, rank_);
   return own.first >= held.first && own.first + own.count <= held.first + held.count;
@@ -192,9 +170,7 @@ void StatePlan::add_muon_items(const ModelSpec& model) {
     const FlatRange range = muon_[param] ? own_range(param) : FlatRange{};
     if (range.count == 0) continue;
     packer.add(param, range);
-    const Shape& shape = model.params[param].shape;
-    const auto& spec = std::get<MuonSpec>(model.groups[model.params[param].group]);
-    flops_ += libmuon::newton_schulz_flops(rows_of(shape), cols_of(shape), spec.iterations.size());
+    flops_ += newton_schulz_flops_of(model, param);
   }
   items_ = packer.items();
   order_.emplace(items_, update_bytes_ / sizeof(float));

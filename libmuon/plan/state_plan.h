@@ -4,8 +4,8 @@
 // Which tile holds what is stored with the state and compared when it is resumed; the order of a
 // step's visits is not: another one needs no new store.
 //
-// Muon matrices live whole at one rank (longest-processing-time on Newton-Schulz cost); AdamW state
-// lives on the gradient's own shard. What a tile of either holds goes by the table (Columns).
+// Muon matrices live whole at one rank (choose_owners()); AdamW state lives on the gradient's own
+// shard. What a tile of either holds goes by the table (Columns).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "ebb/libmuon/plan/adam_line.h"
 #include "ebb/libmuon/plan/columns.h"
 #include "ebb/libmuon/plan/model.h"
+#include "ebb/libmuon/plan/model_layout.h"
 #include "ebb/libmuon/plan/owner_order.h"
 
 namespace ebb::libmuon {
@@ -40,22 +41,26 @@ class StatePlan {
                                 const StateDTypes& dtypes = {});
 
   Rank rank() const { return rank_; }
-  std::uint32_t world() const { return gradients_->spec().mesh.world(); }
+  std::uint32_t world() const { return owners().spec().mesh.world(); }
   std::uint64_t tile_bytes() const { return tile_bytes_; }
   const Columns& columns() const { return columns_; }
   // The most elements of a tile of such visits, of any tile, and of several matrices in an item.
   std::uint64_t capacity(Visit visit) const { return columns_.capacity(visit, tile_bytes_); }
   std::uint64_t tile_elems() const;
   std::uint64_t item_elems() const;
-  const Layout& gradients() const { return *gradients_; }
-  const Layout& weights() const { return *weights_; }
-  const Layout& owners() const { return *owners_; }  // of Muon matrices
-  const Layout& shards() const { return *shards_; }  // of AdamW ranges
+  const ModelLayout& gradients() const { return *gradients_; }
+  const ModelLayout& weights() const { return *weights_; }
+  const ModelLayout& matrices() const { return *matrices_; }  // Muon's, whole at their owners
+  const Layout& owners() const { return matrices_->layouts().front(); }  // by parameter
+  const ModelLayout& shards() const { return *shards_; }                 // of AdamW ranges
+  // Whether this rank is one of those that hold the parameter: an expert is not everywhere.
+  bool here(std::uint32_t param) const;
+  std::size_t params() const { return muon_.size(); }
   bool muon(std::uint32_t param) const { return muon_[param]; }
   // The elements of a parameter whose state this rank keeps; count 0 if none.
   FlatRange own_range(std::uint32_t param) const;
   // Whether what this rank holds of it in `trainer` (gradients() or weights()) is all of that.
-  bool in_place(std::uint32_t param, const Layout& trainer) const;
+  bool in_place(std::uint32_t param, const ModelLayout& trainer) const;
 
   const std::vector<Item>& items() const { return items_; }
   const std::vector<TileEntry>& tiles() const { return tiles_; }
@@ -98,7 +103,7 @@ class StatePlan {
   Rank rank_{};
   std::uint64_t tile_bytes_ = 0;
   std::uint64_t update_bytes_ = 0;
-  std::optional<Layout> gradients_, weights_, owners_, shards_;
+  std::optional<ModelLayout> gradients_, weights_, matrices_, shards_;
   std::vector<bool> muon_;
   std::vector<Item> items_;
   std::optional<OwnerOrder> order_;

@@ -15,7 +15,7 @@ using libswap::TraceSpan;
 namespace {
 
 // The part of a trainer's buffer of a parameter that holds the range.
-Buffer part_of(const Buffer& held, const Layout& trainer, Rank rank, const Transit& transit) {
+Buffer part_of(const Buffer& held, const ModelLayout& trainer, Rank rank, const Transit& transit) {
   const std::uint64_t first = trainer.held(transit.param, rank).first;
   return held.sub(transit.range.first - first, transit.range.count);
 }

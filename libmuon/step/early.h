@@ -12,8 +12,8 @@ namespace ebb::libmuon {
 
 class EarlyGradients {
  public:
-  // Of the last `pieces` chunks.
-  EarlyGradients(const Chunks& chunks, std::size_t pieces, std::size_t params);
+  // Of the last `pieces` chunks. What this rank has nothing of is not waited for.
+  EarlyGradients(const StatePlan& plan, const Chunks& chunks, std::size_t pieces);
 
   // The gradient of a parameter is there, once a step. How many pieces are whole, from the first
   // on.

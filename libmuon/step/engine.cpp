@@ -160,8 +160,8 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
 }
 
 Routes::Routes(const StatePlan& plan)
-    : gradients_to_owners(plan.gradients(), plan.owners(), plan.rank()),
-      weights_from_owners(plan.owners(), plan.weights(), plan.rank()),
+    : gradients_to_owners(plan.gradients(), plan.matrices(), plan.rank()),
+      weights_from_owners(plan.matrices(), plan.weights(), plan.rank()),
       gradients_to_shards(plan.gradients(), plan.shards(), plan.rank()),
       weights_from_shards(plan.shards(), plan.weights(), plan.rank()),
       adam(adam_ranges(plan)) {}
@@ -194,7 +194,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       gradients(engine_config.model.params.size()),
       gradient_events(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
-      early(parts.chunks, parts.early_chunks, engine_config.model.params.size()),
+      early(parts.plan, parts.chunks, parts.early_chunks),
       weights(engine_config.model.params.size()),
       bound(engine_config.model.params.size(), false),
       last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {}
@@ -225,7 +225,10 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
     EBB_TRY_ASSIGN(Prepared parts,
                    prepare(config, ranks.rank(), takes ? Side::device : Side::host));
     if (parts.plan.world() != ranks.world())
-      return Error{Code::layout, compose("the layouts are for {} ranks, {} are here",
+      return Error{Code::layout, compose("{} are for {} ranks, {} are here",
+                                         config.partition.axes.empty()
+                                             ? "the layouts"
+                                             : "the axes " + text_of(config.partition.axes),
                                          parts.plan.world(), ranks.world())};
     if (!initial && checkpoint == nullptr && !directory.current())
       return Error{Code::usage,
@@ -271,7 +274,7 @@ namespace {
 // What the trainer hands over: `what`, in this layout, on this side.
 struct Wanted {
   std::string_view what;
-  const Layout& layout;
+  const ModelLayout& layout;
   Side side;
 };
 

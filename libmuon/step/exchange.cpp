@@ -1,101 +1,106 @@
 #include "ebb/libmuon/step/exchange.h"
 
 #include <algorithm>
-#include <map>
+#include <optional>
 #include <set>
 #include <utility>
+
+#include "ebb/libmuon/plan/rank_load.h"
 
 namespace ebb::libmuon {
 namespace {
 
-bool replicated(const Layout& layout) { return layout.spec().policy == Policy::replicated; }
+using Part = ModelLayout::Part;
 
-// The most that one rank holds of a run of `count` elements of a tensor.
-std::uint64_t most_of_a_rank(const Layout& layout, std::uint32_t tensor, std::uint64_t count) {
-  const Policy policy = layout.spec().policy;
+// The most that one rank holds of a run of `count` elements of a parameter.
+std::uint64_t most_of_a_rank(const Part& part, std::uint64_t count) {
+  const Policy policy = part.layout.spec().policy;
   if (policy != Policy::zero3 && policy != Policy::rows) return count;
   // All shards but the last ones hold as much as the first.
-  return std::min(count, layout.held(tensor, Rank{0}).count);
+  return std::min(count, part.held_by(0).count);
 }
 
 // How many ranks each element goes to.
-std::uint64_t copies(const Layout& layout) {
-  const formats::Mesh& mesh = layout.spec().mesh;
-  return replicated(layout) ? mesh.world() : mesh.replicas;
+std::uint64_t copies(const Part& part) {
+  return part.replicated() ? part.mesh().ranks() : part.mesh().replicas;
 }
 
-// The most that a rank may hold of what is added: of whole tensors their owner does, of others
-// anybody.
+// What a rank may hold of what is added: its owner of whole parameters, anybody of others.
 class Load {
  public:
-  explicit Load(const Layout& layout) : layout_(&layout) {}
-  std::uint64_t with(const Transit& part, std::uint64_t times) {
-    return *place_of(part) + most(part) * times;
+  explicit Load(const ModelLayout& layout) : layout_(layout), held_(layout) {}
+  std::uint64_t with(const Transit& transit, std::uint64_t times) const {
+    return held_.with(transit.param, shard_of(transit), most_of(transit) * times);
   }
-  void add(const Transit& part, std::uint64_t times) { *place_of(part) += most(part) * times; }
+  void add(const Transit& transit, std::uint64_t times) {
+    held_.add(transit.param, shard_of(transit), most_of(transit) * times);
+  }
 
  private:
-  std::uint64_t most(const Transit& part) const {
-    return most_of_a_rank(*layout_, part.param, part.range.count);
+  std::uint64_t most_of(const Transit& transit) const {
+    return most_of_a_rank(layout_.of(transit.param), transit.range.count);
   }
-  std::uint64_t* place_of(const Transit& part) {
-    if (layout_->spec().policy != Policy::layer_wise) return &anybody_;
-    return &owners_[layout_->spec().owners[part.param]];
+  std::uint32_t shard_of(const Transit& transit) const {
+    const Part part = layout_.of(transit.param);
+    const Layout::Spec& spec = part.layout.spec();
+    return spec.policy == Policy::layer_wise ? spec.owners[part.tensor] : 0;
   }
 
-  const Layout* layout_;
-  std::uint64_t anybody_ = 0;
-  std::map<std::uint32_t, std::uint64_t> owners_;
+  const ModelLayout& layout_;
+  RankLoad held_;
 };
-
-// Whether every rank has already what it is to have.
-bool stays(const Layout& from, const Layout& to) {
-  const Layout::Spec &a = from.spec(), &b = to.spec();
-  if (a.policy == Policy::replicated) return true;
-  return a.policy == b.policy && a.mesh.shard_world == b.mesh.shard_world &&
-         a.align_elems == b.align_elems && a.owners == b.owners;
-}
 
 }  // namespace
 
-Exchange::Exchange(const Layout& from, const Layout& to, Rank self)
-    : from_(from), to_(to), self_(self), stays_(stays(from, to)) {
-  EBB_CHECK(from.spec().mesh.world() == to.spec().mesh.world());
+Exchange::Exchange(const ModelLayout& from, const ModelLayout& to, Rank self)
+    : from_(from), to_(to), self_(self) {}
+
+bool Exchange::stays(std::uint32_t param) const {
+  const Part from = from_.of(param), to = to_.of(param);
+  if (from.replicated()) return true;
+  const Layout::Spec &a = from.layout.spec(), &b = to.layout.spec();
+  if (a.policy != b.policy || a.mesh.shard_world != b.mesh.shard_world ||
+      a.mesh.within.first != b.mesh.within.first || a.mesh.within.shards != b.mesh.within.shards)
+    return false;
+  if (a.policy == Policy::layer_wise) return a.owners[from.tensor] == b.owners[to.tensor];
+  return a.align_elems == b.align_elems;
 }
 
 void Exchange::add_receives(const Transit& transit, std::vector<Message>& receives,
                             std::vector<Transit>& keeps) const {
+  const Part source = from_.of(transit.param);
   const FlatRange wanted = overlap(to_.held(transit.param, self_), transit.range);
   if (wanted.count == 0) return;
-  if (replicated(from_)) return keeps.push_back({transit.param, wanted});
-  const std::uint32_t mine = from_.spec().mesh.shard_of(self_);
-  const Layout::ShardSpan span = from_.shards_of(transit.param, wanted);
+  if (source.replicated()) return keeps.push_back({transit.param, wanted});
+  const auto mine = source.mesh().place_of(self_);
+  const Layout::ShardSpan span = source.shards_of(wanted);
   for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
-    const FlatRange part = overlap(from_.held(transit.param, Rank{shard}), wanted);
+    const FlatRange part = overlap(source.held_by(shard), wanted);
     if (part.count == 0) continue;
-    if (shard == mine)
+    if (mine && shard == mine->shard)
       keeps.push_back({transit.param, part});
     else
-      receives.push_back({Rank{shard}, {transit.param, part}});
+      receives.push_back({source.mesh().rank_of({shard, 0}), {transit.param, part}});
   }
 }
 
 template <typename Take>
 void Exchange::for_sends(const Transit& transit, const Take& take) const {
-  const formats::Mesh& source = from_.spec().mesh;
-  const std::uint32_t mine = source.shard_of(self_);
+  const Part source = from_.of(transit.param), target = to_.of(transit.param);
+  const auto mine = source.mesh().place_of(self_);
   // Ranks above the first copy serve only themselves.
-  if (stays_ || index_of(self_) != mine) return;
-  const FlatRange offered = overlap(from_.held(transit.param, self_), transit.range);
+  if (!mine || mine->copy != 0 || stays(transit.param)) return;
+  const FlatRange offered = overlap(source.held(self_), transit.range);
   if (offered.count == 0) return;
-  const formats::Mesh& target = to_.spec().mesh;
-  Layout::ShardSpan span{0, target.shard_world - 1};
-  if (!replicated(to_)) span = to_.shards_of(transit.param, offered);
-  for (std::uint32_t copy = 0; copy < target.replicas; ++copy)
+  Layout::ShardSpan span{0, target.mesh().shard_world - 1};
+  if (!target.replicated()) span = target.shards_of(offered);
+  for (std::uint32_t copy = 0; copy < target.mesh().replicas; ++copy)
     for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
-      const Rank to{copy * target.shard_world + shard};
-      const FlatRange part = overlap(to_.held(transit.param, to), offered);
-      if (part.count > 0 && source.shard_of(to) != mine) take(Message{to, {transit.param, part}});
+      const FlatRange part = overlap(target.held_by(shard), offered);
+      if (part.count == 0) continue;
+      const Rank to = target.mesh().rank_of({shard, copy});
+      const auto theirs = source.mesh().place_of(to);
+      if (!theirs || theirs->shard != mine->shard) take(Message{to, {transit.param, part}});
     }
 }
 
@@ -109,24 +114,25 @@ std::uint64_t Exchange::sent_bytes(std::span<const Transit> transits) const {
 std::vector<std::vector<Transit>> Exchange::rounds(std::span<const Transit> transits,
                                                    std::uint64_t most_bytes) const {
   const std::uint64_t most = most_bytes / sizeof(float);
-  const std::uint64_t sent_each = copies(to_);
-  const std::uint64_t most_at_once = std::max<std::uint64_t>(1, most / sent_each);
   std::vector<std::vector<Transit>> rounds;
-  Load senders(from_), receivers(to_);
-  for (Transit rest : transits)
+  std::optional<Load> senders, receivers;
+  for (Transit rest : transits) {
+    const std::uint64_t sent_each = copies(to_.of(rest.param));
+    const std::uint64_t most_at_once = std::max<std::uint64_t>(1, most / sent_each);
     while (rest.range.count > 0) {
       const Transit part{rest.param, {rest.range.first, std::min(rest.range.count, most_at_once)}};
-      const bool fits = senders.with(part, sent_each) <= most && receivers.with(part, 1) <= most;
-      if (rounds.empty() || !fits) {
+      if (rounds.empty() || senders->with(part, sent_each) > most ||
+          receivers->with(part, 1) > most) {
         rounds.emplace_back();
-        senders = Load(from_);
-        receivers = Load(to_);
+        senders.emplace(from_);
+        receivers.emplace(to_);
       }
-      senders.add(part, sent_each);
-      receivers.add(part, 1);
+      senders->add(part, sent_each);
+      receivers->add(part, 1);
       rounds.back().push_back(part);
       rest.range = {part.range.first + part.range.count, rest.range.count - part.range.count};
     }
+  }
   return rounds;
 }
 
@@ -170,7 +176,8 @@ Result<std::uint64_t> Exchange::run(Wire& wire, std::span<const Transit> transit
       if (const auto from = ends.source(keep); !to.empty() && from.data != to.data)
         kept.push_back(libswap::copy(from, to, {}));
     }
-    if (wire.world() == 1 || stays_) continue;
+    const auto rests = [this](const Transit& transit) { return stays(transit.param); };
+    if (wire.world() == 1 || std::ranges::all_of(round, rests)) continue;
     std::vector<SendBuffer> outgoing;
     for (const Message& send : sends) {
       outgoing.push_back({send.peer, ends.source(send.part)});

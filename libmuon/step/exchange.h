@@ -1,5 +1,6 @@
 // Exchange: ranges of parameters from one layout to another, in rounds that no rank is too small
-// for. Gradients-in and weights-out of a chunk are both one of these. fp32 elements.
+// for. Gradients-in and weights-out of a chunk are both one of these. fp32 elements. A parameter
+// travels between the ranks that its two layouts give it, no others.
 //
 // A rank's part of a range is one run of elements in both layouts, so nothing is packed: messages
 // are pieces of the buffers themselves.
@@ -10,8 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "ebb/formats/layout/layout.h"
 #include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libmuon/plan/model_layout.h"
 #include "ebb/libmuon/step/wire.h"
 
 namespace ebb::libmuon {
@@ -29,8 +30,9 @@ class Exchange {
   };
 
   // Where the first layout has copies, a rank takes what it holds itself, else the lowest copy.
-  // REQUIRES: both outlive this and are of the same tensors and world.
-  Exchange(const Layout& from, const Layout& to, Rank self);
+  // REQUIRES: both outlive this and are of the same parameters and world; where the first is
+  // replicated, the second lies on no other ranks.
+  Exchange(const ModelLayout& from, const ModelLayout& to, Rank self);
 
   // Collective: the same transits on all ranks. How many bytes this one sent.
   Result<std::uint64_t> run(Wire& wire, std::span<const Transit> transits, const Ends& ends) const;
@@ -51,14 +53,15 @@ class Exchange {
   };
   template <typename Take>
   void for_sends(const Transit& transit, const Take& take) const;
+  // Whether every rank has already what it is to have.
+  bool stays(std::uint32_t param) const;
   // What this rank is to have of it: from others, and from itself.
   void add_receives(const Transit& transit, std::vector<Message>& receives,
                     std::vector<Transit>& keeps) const;
 
-  const Layout& from_;
-  const Layout& to_;
+  const ModelLayout& from_;
+  const ModelLayout& to_;
   const Rank self_;
-  const bool stays_;  // nothing travels, on any rank
 };
 
 }  // namespace ebb::libmuon

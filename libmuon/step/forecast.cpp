@@ -71,7 +71,7 @@ ComputeRates probe_compute(const ModelSpec& model) {
 Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
                           double disk_bytes_per_s, std::uint32_t cores) {
   double all = 0, busiest = 0, bytes = 0, sent = 0;
-  const std::uint32_t world = config.partition.gradients.mesh.world();
+  const std::uint32_t world = world_of(config.partition);
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     EBB_TRY_ASSIGN(const StatePlan plan,
                    StatePlan::make(config.model, config.partition, config.tile_bytes, Rank{rank},

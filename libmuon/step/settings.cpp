@@ -12,6 +12,27 @@ std::string text_of(const Layout::Spec& spec) {
                              spec.mesh.shard_world, spec.mesh.replicas, spec.align_elems);
   if (!spec.owners.empty()) text += ", owners";
   for (const std::uint32_t owner : spec.owners) text += compose(" {}", owner);
+  const formats::Submesh& within = spec.mesh.within;
+  if (within.world == 0) return text;
+  text += compose(", from rank {} of {} on", within.first, within.world);
+  for (const auto* axes : {&within.shards, &within.copies})
+    for (const formats::MeshAxis& axis : *axes) text += compose(", {}/{}", axis.size, axis.stride);
+  return text;
+}
+
+std::string text_of(const AxisLayout& side) {
+  std::string text = text_of(side.layout) + "; cut over axes";
+  for (const std::string& axis : side.shards) text += " " + axis;
+  text += ", copied along";
+  for (const std::string& axis : side.copies) text += " " + axis;
+  return text;
+}
+
+std::string text_of(const ParamSpec& param) {
+  std::string text =
+      compose("{} {} in group {}", param.name, formats::to_string(param.shape), param.group);
+  if (!param.partition.empty()) text += ", partition " + param.partition;
+  for (const Coordinate& at : param.at) text += compose(", {} {}", at.axis, at.index);
   return text;
 }
 
@@ -28,14 +49,20 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
       {"the number of slots", std::to_string(config.slots)},
       {"the gradients' partition", text_of(config.partition.gradients)},
       {"the weights' partition", text_of(config.partition.weights)},
+      {"the axes of the world", text_of(config.partition.axes)},
+      {"the number of partitions", std::to_string(config.partition.parts.size())},
   };
   const auto states = state_names();
   for (std::uint32_t i = 0; i < states.size(); ++i)
     settings.push_back({"the dtype of " + states[i], std::string(name_of(columns.dtype(i)))});
+  for (std::size_t i = 0; i < config.partition.parts.size(); ++i) {
+    const AxisPartition& part = config.partition.parts[i];
+    settings.push_back({compose("the name of partition {}", i), part.name});
+    settings.push_back({"the gradients of partition " + part.name, text_of(part.gradients)});
+    settings.push_back({"the weights of partition " + part.name, text_of(part.weights)});
+  }
   for (std::size_t i = 0; i < model.params.size(); ++i)
-    settings.push_back({compose("parameter {}", i),
-                        compose("{} {} in group {}", model.params[i].name,
-                                formats::to_string(model.params[i].shape), model.params[i].group)});
+    settings.push_back({compose("parameter {}", i), text_of(model.params[i])});
   for (std::size_t i = 0; i < model.groups.size(); ++i) {
     const auto group = std::visit([](const auto& spec) { return to_group(spec); }, model.groups[i]);
     const std::string of = compose(" of group {}", i);

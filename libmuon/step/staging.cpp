@@ -15,7 +15,7 @@ std::size_t region_of(Kind kind, std::size_t chunk) {
   return (2 * chunk + (kind == Kind::weights ? 1 : 0)) % kRegions;
 }
 
-const Layout& trainer_of(const StatePlan& plan, Kind kind) {
+const ModelLayout& trainer_of(const StatePlan& plan, Kind kind) {
   return kind == Kind::gradients ? plan.gradients() : plan.weights();
 }
 

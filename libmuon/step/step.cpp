@@ -22,18 +22,21 @@ struct Copy {
   std::uint32_t count = 1;
 };
 
-Copy copy_of(const Layout& gradients, Rank rank) {
-  const Layout::Spec& spec = gradients.spec();
-  if (spec.policy == Policy::replicated) return {index_of(rank), spec.mesh.world()};
-  return {index_of(rank) / spec.mesh.shard_world, spec.mesh.replicas};
+Copy copy_of(const ModelLayout::Part& gradient, Rank rank) {
+  const formats::Mesh& mesh = gradient.mesh();
+  const auto place = mesh.place_of(rank);
+  if (!place) return {};
+  if (gradient.replicated()) return {place->copy * mesh.shard_world + place->shard, mesh.ranks()};
+  return {place->copy, mesh.replicas};
 }
 
 // All that this rank will use. Of copies, each rank has another share in the norm.
 std::vector<LookRange> ranges_of(const ModelSpec& model, std::span<const libswap::Buffer> gradients,
-                                 const Copy& copy) {
+                                 const StatePlan& plan) {
   constexpr std::uint64_t kShares = 64u << 10;  // elements: they are multiples of that
   std::vector<LookRange> ranges;
-  for (std::size_t param = 0; param < gradients.size(); ++param) {
+  for (std::uint32_t param = 0; param < gradients.size(); ++param) {
+    const Copy copy = copy_of(plan.gradients().of(param), plan.rank());
     const double limit = std::visit([](const auto& spec) { return largest_gradient(spec); },
                                     model.groups[model.params[param].group]);
     const libswap::Buffer& g = gradients[param];
@@ -60,6 +63,7 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   EBB_TRY(store->usable());
   EBB_TRY(validate(args));
   for (std::uint32_t i = 0; i < config.model.params.size(); ++i) {
+    if (!parts.plan.here(i)) continue;
     if (!gradient_given[i])
       return Error{Code::usage,
                    compose("step {}: parameter {} has no gradient on rank {}", step + 1,
@@ -78,8 +82,7 @@ Look Engine::Impl::look() {
   const libswap::Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&found, 1)));
   Kernels& near = config.gradients_on == Side::device ? kernels() : *host_kernels;
   const libswap::Buffer there = near.device() == nullptr ? here : look_room.buffer();
-  const auto ranges =
-      ranges_of(config.model, gradients, copy_of(parts.plan.gradients(), parts.plan.rank()));
+  const auto ranges = ranges_of(config.model, gradients, parts.plan);
   for (const libswap::Event& event : gradient_events) pool.help_until(event);
   const libswap::Event done = near.look(ranges, there, {});
   pool.help_until(there.data == here.data ? done : libswap::copy(there, here, done));
@@ -158,7 +161,7 @@ Result<> Engine::install_weights() {
   impl_->end_step();
   EBB_TRY(impl_->agree_all(impl_->not_stopped(), "installing its weights"));
   for (std::uint32_t i = 0; i < impl_->config.model.params.size(); ++i)
-    if (!impl_->bound[i])
+    if (impl_->parts.plan.here(i) && !impl_->bound[i])
       return Error{Code::usage,
                    "parameter " + impl_->config.model.params[i].name + " has no weights bound",
                    "call bind_weights for all first"};

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/formats/layout/oracle.h"
+#include "tests/formats/layout/grids.h"
 
 namespace ebb::formats {
 namespace {
@@ -34,6 +34,29 @@ TEST(Layout, EqualsTheMaterialisedOracleForEveryPolicy) {
             << name_of(policy) << " rank " << r << " of " << layout.spec().mesh.world();
         const auto padding = std::ranges::count(wanted, oracle::Slot{});
         EXPECT_EQ(layout.padding_elems(Rank{r}), static_cast<std::uint64_t>(padding));
+      }
+    }
+}
+
+// On a part of a world every copy has each element once, and the ranks outside have none.
+TEST(Layout, IsThatOfItsShardsWhereverTheirRanksAre) {
+  Random random(13);
+  for (const Policy policy : oracle::kEveryPolicy)
+    for (int round = 0; round < 300; ++round) {
+      const oracle::Grid grid = oracle::awkward_grid(random);
+      const std::vector<Shape> tensors = oracle::awkward_tensors(random);
+      Layout::Spec spec{.policy = policy, .mesh = oracle::mesh_of(grid), .align_elems = 2};
+      for (std::size_t t = 0; policy == Policy::layer_wise && t < tensors.size(); ++t)
+        spec.owners.push_back(
+            static_cast<std::uint32_t>(oracle::up_to(random, spec.mesh.shard_world - 1)));
+      const Layout layout = made(spec, tensors);
+      spec.mesh = {spec.mesh.shard_world, 1};
+      const auto places = oracle::places_of(grid);
+      for (std::uint32_t rank = 0; rank < grid.world(); ++rank) {
+        const oracle::Buffer wanted =
+            places[rank] ? oracle::buffer_of(spec, tensors, places[rank]->shard) : oracle::Buffer();
+        ASSERT_EQ(oracle::buffer_by_layout(layout, Rank{rank}), wanted)
+            << name_of(policy) << " rank " << rank << " of " << grid.world();
       }
     }
 }

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ebb/formats/core/bytes.h"
-#include "tests/formats/layout/oracle.h"
+#include "tests/formats/layout/grids.h"
 
 namespace ebb::formats {
 namespace {
@@ -97,6 +97,22 @@ TEST(ReshardPlan, BringsEveryPolicyToEveryPolicy) {
         expect_everything_arrives(*a, *b);
         ASSERT_FALSE(HasFatalFailure()) << name_of(from) << " to " << name_of(to);
       }
+}
+
+TEST(ReshardPlan, BringsPartsOfAWorldToOthers) {
+  Random random(24);
+  for (int round = 0; round < 1500; ++round) {
+    const std::vector<Shape> tensors = oracle::awkward_tensors(random);
+    const auto some_layout = [&] {
+      const Policy policy = oracle::kEveryPolicy[oracle::up_to(random, 4)];
+      return Layout::make({.policy = policy, .mesh = oracle::mesh_of(oracle::awkward_grid(random))},
+                          tensors);
+    };
+    const auto a = some_layout(), b = some_layout();
+    ASSERT_TRUE(a && b);
+    expect_everything_arrives(*a, *b);
+    ASSERT_FALSE(HasFatalFailure());
+  }
 }
 
 TEST(ReshardPlan, OfALayoutToItselfMovesNothing) {

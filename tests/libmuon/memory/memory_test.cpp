@@ -5,9 +5,12 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
@@ -203,6 +206,64 @@ TEST(EngineMemory, OfAMatrixOfNearlyAGibibyteOnEightRanksIsThePlans) {
 
 TEST(EngineMemory, OfAMatrixWithReplicatedWeightsIsThePlans) {
   run({.ranks = 4, .weights = Policy::replicated, .params = matrices(1, {4096, 6144})});
+}
+
+// The 18,867 tensors of qwen3-30b-a3b; its experts on an axis of so many places.
+EngineConfig qwen3_30b(std::uint32_t places, std::uint32_t data) {
+  const Layout::Spec zero3{.policy = Policy::zero3};
+  EngineConfig config{.partition = {.gradients = zero3, .weights = zero3},
+                      .budget_bytes = kAnyBudget};
+  config.partition.axes = {{"expert", places}, {"data", data}};
+  config.partition.parts = {{"experts", {zero3, {"data"}}, {zero3, {"data"}}}};
+  config.model.groups = {libmuon::MuonSpec::keller(), libmuon::AdamSpec{}};
+  auto& params = config.model.params;
+  params.push_back({"model.embed_tokens.weight", {151936, 2048}, 1});
+  for (int i = 0; i < 48; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i);
+    for (const auto& [name, rows, cols] :
+         {std::tuple{"q", 4096, 2048}, {"k", 512, 2048}, {"v", 512, 2048}, {"o", 2048, 4096}})
+      params.push_back({layer + ".self_attn." + name + "_proj.weight",
+                        {static_cast<unsigned>(rows), static_cast<unsigned>(cols)},
+                        0});
+    for (const char* name : {".self_attn.q_norm", ".self_attn.k_norm"})
+      params.push_back({layer + name + ".weight", {128}, 1});
+    for (const char* name : {".input_layernorm", ".post_attention_layernorm"})
+      params.push_back({layer + name + ".weight", {2048}, 1});
+    params.push_back({layer + ".mlp.gate.weight", {128, 2048}, 0});
+    for (std::uint32_t expert = 0; expert < 128; ++expert) {
+      const std::string name = layer + ".mlp.experts." + std::to_string(expert);
+      const std::vector<libmuon::Coordinate> at = {{"expert", expert * places / 128}};
+      params.push_back({name + ".gate_proj.weight", {768, 2048}, 0, "experts", at});
+      params.push_back({name + ".up_proj.weight", {768, 2048}, 0, "experts", at});
+      params.push_back({name + ".down_proj.weight", {2048, 768}, 0, "experts", at});
+    }
+  }
+  params.push_back({"model.norm.weight", {2048}, 1});
+  params.push_back({"lm_head.weight", {151936, 2048}, 1});
+  return config;
+}
+
+// Ten thousand ranks, or nearly so many; one place of the axis is all ranks.
+TEST(PlanMemory, OfTenThousandRanksWithAMixtureOfExpertsIsSixteenMebibytesIn50Milliseconds) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers keep shadows of all memory";
+  for (const auto& [places, data] : {std::pair{1u, 10'000u}, {16u, 625u}, {128u, 78u}}) {
+    const EngineConfig config = qwen3_30b(places, data);
+    ASSERT_EQ(config.model.params.size(), 18'867u);
+    const auto before = begin_peak();
+    if (!before) GTEST_SKIP() << "this kernel does not forget a peak (/proc/self/clear_refs)";
+    double best = 1e9;
+    for (int round = 0; round < 5; ++round) {
+      const std::clock_t begin = std::clock();
+      const auto plan = Engine::plan(config, Rank{places * data - 1});
+      ASSERT_TRUE(plan) << plan.error().message;
+      best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+    }
+    const std::uint64_t taken = status_bytes("VmHWM:") - *before;
+    EXPECT_LE(best, 0.050);
+    EXPECT_LE(taken, 16 * kMiB);
+    std::printf("expert %u x data %u: %.1f ms, %.1f MiB\n", places, data, best * 1e3,
+                static_cast<double>(taken) / kMiB);
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "ebb/formats/layout/reshard_plan.h"
 #include "ebb/libswap/testing/late_device.h"
@@ -22,7 +23,7 @@ constexpr std::array kPolicies = {Policy::replicated, Policy::zero12, Policy::ze
                                   Policy::zero3,      Policy::rows,   Policy::layer_wise};
 const std::vector<Shape> kShapes = {{37, 24}, {24}, {96, 8}, {1, 5}, {}, {13, 31}};
 
-Layout layout_of(Policy policy, formats::Mesh mesh, std::mt19937& random) {
+Layout layout_of(Policy policy, const formats::Mesh& mesh, std::mt19937& random) {
   Layout::Spec spec{.policy = policy, .mesh = mesh, .align_elems = 4};
   for (std::size_t i = 0; policy == Policy::layer_wise && i < kShapes.size(); ++i)
     spec.owners.push_back(static_cast<std::uint32_t>(random() % mesh.shard_world));
@@ -38,7 +39,8 @@ float value_of(std::uint32_t param, std::uint64_t element) {
 // Of one rank: its parts of all parameters, as a trainer holds them.
 class Buffers {
  public:
-  Buffers(const Layout& layout, Rank rank, libswap::Device* device) : layout_(layout), rank_(rank) {
+  Buffers(const ModelLayout& layout, Rank rank, libswap::Device* device)
+      : layout_(layout), rank_(rank) {
     for (std::uint32_t param = 0; param < kShapes.size(); ++param)
       values_.emplace_back(device, layout.held(param, rank).count);
   }
@@ -70,7 +72,7 @@ class Buffers {
   }
 
  private:
-  const Layout& layout_;
+  const ModelLayout& layout_;
   Rank rank_;
   std::vector<test::TrainerBuffer> values_;
 };
@@ -112,14 +114,15 @@ std::vector<Transit> some_ranges(std::mt19937& random) {
   return transits;
 }
 
-void expect_to_arrive(const Layout& from, const Layout& to, std::span<const Transit> transits,
-                      std::uint64_t most_bytes, const std::string& what) {
+void expect_to_arrive(const ModelLayout& from, const ModelLayout& to,
+                      std::span<const Transit> transits, std::uint64_t most_bytes,
+                      const std::string& what) {
   std::vector<std::vector<bool>> travelled;
   for (const Shape& shape : kShapes) travelled.emplace_back(formats::volume(shape));
   for (const Transit& transit : transits)
     for (std::uint64_t i = 0; i < transit.range.count; ++i)
       travelled[transit.param][transit.range.first + i] = true;
-  run_ranks(from.spec().mesh.world(), [&](Communicator& below) {
+  run_ranks(from.layouts().front().spec().mesh.world(), [&](Communicator& below) {
     Measured ranks(below);
     Wire wire(ranks, {});
     const Exchange exchange(from, to, ranks.rank());
@@ -142,12 +145,12 @@ void expect_to_arrive(const Layout& from, const Layout& to, std::span<const Tran
 
 TEST(Exchange, BringsRangesFromEveryLayoutToEveryOtherInRoundsThatFit) {
   std::mt19937 random(3);
-  for (const formats::Mesh mesh : {formats::Mesh{1, 1}, {3, 1}, {2, 2}, {1, 4}, {8, 1}})
+  for (const formats::Mesh& mesh : {formats::Mesh{1, 1}, {3, 1}, {2, 2}, {1, 4}, {8, 1}})
     for (const Policy a : kPolicies)
       for (const Policy b : kPolicies) {
         const formats::Mesh whole{mesh.world(), 1};
-        const Layout from = layout_of(a, random() % 2 == 0 ? mesh : whole, random);
-        const Layout to = layout_of(b, random() % 2 == 0 ? mesh : whole, random);
+        const ModelLayout from(layout_of(a, random() % 2 == 0 ? mesh : whole, random));
+        const ModelLayout to(layout_of(b, random() % 2 == 0 ? mesh : whole, random));
         for (const std::uint64_t most : {64u, 1000u, 1u << 28})
           expect_to_arrive(from, to, some_ranges(random), most,
                            compose("{} to {} on {} x {}", name_of(a), name_of(b), mesh.shard_world,
@@ -185,7 +188,7 @@ TEST(Exchange, OfADevicePassesThroughTheHostsMemory) {
   libswap::LateDevice device(7, 20);
   for (const Policy a : kPolicies)
     for (const Policy b : kPolicies) {
-      const Layout from = layout_of(a, {2, 2}, random), to = layout_of(b, {4, 1}, random);
+      const ModelLayout from(layout_of(a, {2, 2}, random)), to(layout_of(b, {4, 1}, random));
       std::vector<Transit> all;
       std::vector<std::vector<bool>> travelled;
       for (std::uint32_t param = 0; param < kShapes.size(); ++param) {
@@ -213,19 +216,72 @@ TEST(Exchange, OfADevicePassesThroughTheHostsMemory) {
     }
 }
 
+// Parameters of kShapes, some of them at places of the first axis; matrices are Muon's.
+StatePlan plan_with_places(Policy gradients, Policy weights, std::mt19937& random) {
+  ModelSpec model;
+  model.groups = {MuonSpec::keller(), AdamSpec{}};
+  PartitionSpec partition{.gradients = {.policy = gradients}, .weights = {.policy = weights}};
+  partition.axes = {{"expert", 2}, {"data", 2}, {"replica", 2}};
+  const bool copies = random() % 2 == 0;
+  const auto side = [&](Policy policy) {
+    AxisLayout cut{{.policy = policy, .align_elems = 4}, {"data"}, {"replica"}};
+    if (!copies) cut.shards.insert(cut.shards.begin(), std::exchange(cut.copies, {}).front());
+    return cut;
+  };
+  AxisPartition experts{"experts", side(gradients), side(weights)};
+  for (std::uint32_t i = 0; i < kShapes.size(); ++i) {
+    ParamSpec& param = model.params.emplace_back(
+        ParamSpec{std::to_string(i), kShapes[i], kShapes[i].size() == 2 ? 0u : 1u});
+    const bool expert = random() % 3 != 0;
+    if (expert)
+      param.partition = "experts",
+      param.at = {{"expert", static_cast<std::uint32_t>(random() % 2)}};
+    const std::size_t shards = expert ? (copies ? 2 : 4) : 8;
+    const auto own = [&](Layout::Spec& spec) {
+      if (spec.policy == Policy::layer_wise)
+        spec.owners.push_back(static_cast<std::uint32_t>(random() % shards));
+    };
+    own(expert ? experts.gradients.layout : partition.gradients);
+    own(expert ? experts.weights.layout : partition.weights);
+  }
+  partition.parts = {std::move(experts)};
+  auto plan = StatePlan::make(model, partition, 4096, Rank{0}, 1u << 28);
+  EBB_CHECK(plan.has_value());
+  return std::move(*plan);
+}
+
+TEST(Exchange, BringsParametersOfDifferentRanksInTheSameRounds) {
+  std::mt19937 random(7);
+  for (const Policy gradients : kPolicies)
+    for (const Policy weights : kPolicies) {
+      const StatePlan plan = plan_with_places(gradients, weights, random);
+      std::vector<Transit> matrices, others;
+      for (const Transit& transit : some_ranges(random))
+        (plan.muon(transit.param) ? matrices : others).push_back(transit);
+      const std::string what = compose("{}, {}", name_of(gradients), name_of(weights));
+      for (const std::uint64_t most : {64u, 1000u, 1u << 28}) {
+        expect_to_arrive(plan.gradients(), plan.matrices(), matrices, most, "to owners, " + what);
+        expect_to_arrive(plan.matrices(), plan.weights(), matrices, most, "from owners, " + what);
+        expect_to_arrive(plan.gradients(), plan.shards(), others, most, "to shards, " + what);
+        expect_to_arrive(plan.shards(), plan.weights(), others, most, "from shards, " + what);
+      }
+    }
+}
+
 TEST(Exchange, SendsWhatThePlanOfBoxesSends) {
   std::mt19937 random(5);
   std::vector<Transit> all;
   for (std::uint32_t param = 0; param < kShapes.size(); ++param)
     all.push_back({param, {0, formats::volume(kShapes[param])}});
-  for (const formats::Mesh mesh : {formats::Mesh{3, 1}, {2, 2}, {8, 1}})
+  for (const formats::Mesh& mesh : {formats::Mesh{3, 1}, {2, 2}, {8, 1}})
     for (const Policy a : kPolicies)
       for (const Policy b : kPolicies) {
         const Layout from = layout_of(a, mesh, random), to = layout_of(b, mesh, random);
+        const ModelLayout all_from(from), all_to(to);
         for (std::uint32_t rank = 0; rank < mesh.world(); ++rank) {
           const auto plan = formats::ReshardPlan::between(from, to, Rank{rank});
           ASSERT_TRUE(plan);
-          EXPECT_EQ(Exchange(from, to, Rank{rank}).sent_bytes(all), 4 * sent_elems(*plan))
+          EXPECT_EQ(Exchange(all_from, all_to, Rank{rank}).sent_bytes(all), 4 * sent_elems(*plan))
               << name_of(a) << " to " << name_of(b);
         }
       }
@@ -242,8 +298,35 @@ TEST(Exchange, NeedsFewRoundsWhereShardsAreEven) {
   std::vector<Transit> all;
   for (std::uint32_t param = 0; param < 20; ++param) all.push_back({param, {0, 1024}});
   // An owner gets 5 matrices of 4 KiB, a rank gives a quarter of 20.
-  EXPECT_EQ(Exchange(*rows, *whole, Rank{0}).rounds(all, 20480).size(), 1u);
-  EXPECT_EQ(Exchange(*rows, *whole, Rank{0}).rounds(all, 10240).size(), 3u);
+  const ModelLayout from(*rows), to(*whole);
+  EXPECT_EQ(Exchange(from, to, Rank{0}).rounds(all, 20480).size(), 1u);
+  EXPECT_EQ(Exchange(from, to, Rank{0}).rounds(all, 10240).size(), 3u);
+}
+
+// What travels between some ranks takes no room in a round from what does between others.
+TEST(Exchange, NeedsNoMoreRoundsForPlacesThatShareNoRank) {
+  for (const std::uint32_t places : {1u, 8u}) {
+    ModelSpec model;
+    model.groups = {MuonSpec::keller()};
+    for (std::uint32_t i = 0; i < 20 * places; ++i)
+      model.params.push_back(
+          {"e" + std::to_string(i), {64, 16}, 0, "experts", {{"expert", i % places}}});
+    for (std::uint32_t i = 0; i < 4 * places; ++i)
+      model.params.push_back({"d" + std::to_string(i), {64, 16}, 0});
+    const AxisLayout cut{{.policy = Policy::zero3}, {"data"}};
+    PartitionSpec partition{.gradients = cut.layout, .weights = cut.layout};
+    partition.axes = {{"expert", places}, {"data", 4}};
+    partition.parts = {{"experts", cut, cut}};
+    const auto plan = StatePlan::make(model, partition, 4096, Rank{0}, 1u << 28);
+    ASSERT_TRUE(plan) << plan.error().message;
+    std::vector<Transit> all;
+    for (std::uint32_t param = 0; param < model.params.size(); ++param)
+      all.push_back({param, {0, 1024}});
+    // A rank gives a quarter of 20 matrices of its experts, and of the others one; it owns 6.
+    const Exchange exchange((*plan).gradients(), (*plan).matrices(), Rank{0});
+    EXPECT_EQ(exchange.rounds(all, 6 * 4096).size(), 1u) << places;
+    EXPECT_EQ(exchange.rounds(all, 6 * 4096 - 4).size(), 2u) << places;
+  }
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ void add_what_tiles_need_beside(libmuon::EngineConfig& config, libmuon::Side wir
   const std::uint64_t for_tiles = config.budget_bytes;
   config.budget_bytes = ~std::uint64_t{0};
   std::uint64_t beside = 0;
-  for (std::uint32_t rank = 0; rank < config.partition.gradients.mesh.world(); ++rank)
+  for (std::uint32_t rank = 0; rank < libmuon::world_of(config.partition); ++rank)
     if (const auto plan = Engine::plan(config, Rank{rank}, wire))
       beside = std::max(beside, (*plan).memory_bytes - (*plan).frame_bytes);
   config.budget_bytes = for_tiles + beside;

@@ -1,0 +1,268 @@
+#include "ebb/libmuon/plan/param_classes.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace ebb::libmuon {
+namespace {
+
+using formats::Mesh;
+using formats::Submesh;
+
+constexpr std::uint64_t kMostRanks = std::uint64_t{1} << 20;  // of a mesh
+
+Error usage(std::string message, std::string hint = {}) {
+  return {Code::usage, std::move(message), std::move(hint)};
+}
+
+// PartitionSpec itself, whose name is empty, or one of its parts.
+struct Part {
+  std::string name;
+  Layout::Spec gradients, weights;  // of its first class; the others' meshes begin at other ranks
+  std::vector<bool> spans;          // by axis: whether parameters are cut or copied along it
+  std::uint32_t params = 0;         // so far
+};
+
+std::string text_of(const Part& part) {
+  return part.name.empty() ? "the partition of all ranks" : "partition " + part.name;
+}
+
+class Resolver {
+ public:
+  Resolver(const ModelSpec& model, const PartitionSpec& partition)
+      : model_(model), partition_(partition), world_(world_of(partition)) {}
+
+  Result<std::vector<ParamClass>> run() {
+    EBB_TRY(check_axes());
+    EBB_TRY(add_whole());
+    for (const AxisPartition& part : partition_.parts) EBB_TRY(add_part(part));
+    class_at(0, 0);
+    for (std::uint32_t param = 0; param < model_.params.size(); ++param) EBB_TRY(add_param(param));
+    for (const Part& part : parts_) EBB_TRY(check_owners(part));
+    for (ParamClass& one : classes_) {
+      one.shards = shards_of(one.gradients);
+      one.shapes = shapes_of(one.params);
+    }
+    return std::move(classes_);
+  }
+
+ private:
+  std::optional<std::size_t> axis_named(std::string_view name) const {
+    const auto found = std::ranges::find(partition_.axes, name, &Axis::name);
+    if (found == partition_.axes.end()) return std::nullopt;
+    return static_cast<std::size_t>(found - partition_.axes.begin());
+  }
+  Result<std::size_t> axis_for(const std::string& what, std::string_view name) const {
+    if (const auto axis = axis_named(name)) return *axis;
+    return usage(compose("{} names axis {}, which is none of the world's: {}", what, name,
+                         text_of(partition_.axes)));
+  }
+
+  Result<> check_axes() {
+    strides_.resize(partition_.axes.size());
+    std::uint64_t stride = 1;
+    for (std::size_t i = partition_.axes.size(); i-- > 0;) {
+      const Axis& axis = partition_.axes[i];
+      if (axis.name.empty() || axis.size == 0)
+        return usage(
+            compose("axis {} of the world has no {}", i, axis.size == 0 ? "ranks" : "name"));
+      if (axis_named(axis.name) != i)
+        return usage(compose("two axes of the world are called {}", axis.name));
+      strides_[i] = static_cast<std::uint32_t>(stride);
+      stride = std::min(stride * axis.size, kMostRanks + 1);
+    }
+    if (stride > kMostRanks)
+      return Error{Code::limit, compose("the axes {} make more ranks than the limit of {}",
+                                        text_of(partition_.axes), kMostRanks)};
+    return {};
+  }
+
+  Result<> add_whole() {
+    Part part{.name = {}, .gradients = partition_.gradients, .weights = partition_.weights};
+    part.spans.resize(partition_.axes.size(), true);
+    for (Layout::Spec* side : {&part.gradients, &part.weights}) {
+      if (!partition_.axes.empty() && side->mesh == Mesh{}) side->mesh = {world_, 1};
+      EBB_TRY(formats::check(side->mesh));
+    }
+    const Mesh &gradients = part.gradients.mesh, &weights = part.weights.mesh;
+    if (gradients.world() != weights.world())
+      return Error{Code::layout, compose("gradients are cut over {} ranks, weights over {}",
+                                         gradients.world(), weights.world())};
+    if (gradients.world() != world_)
+      return Error{Code::layout,
+                   compose("the axes {} make {} ranks, gradients and weights are cut over {}",
+                           text_of(partition_.axes), world_, gradients.world()),
+                   "leave their mesh out"};
+    if (gradients.spread() != weights.spread())
+      return Error{Code::layout, "gradients and weights lie on different ranks"};
+    parts_.push_back(std::move(part));
+    return {};
+  }
+
+  Result<> add_part(const AxisPartition& spec) {
+    if (std::ranges::find(parts_, spec.name, &Part::name) != parts_.end())
+      return usage(compose("partition {} of the world has no name of its own: \"{}\"",
+                           parts_.size(), spec.name));
+    Part part{.name = spec.name};
+    const std::string what = text_of(part);
+    EBB_TRY_ASSIGN(part.spans, lay(spec.gradients, what + ", gradients", part.gradients));
+    EBB_TRY_ASSIGN(const auto weights, lay(spec.weights, what + ", weights", part.weights));
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      if (part.spans[i] != weights[i])
+        return Error{
+            Code::layout,
+            compose("{}: only its {} span axis {}; a parameter's gradient and weights must "
+                    "lie on the same ranks",
+                    what, weights[i] ? "weights" : "gradients", partition_.axes[i].name)};
+    parts_.push_back(std::move(part));
+    return {};
+  }
+
+  // Makes the mesh. Which axes it spans.
+  Result<std::vector<bool>> lay(const AxisLayout& side, const std::string& what,
+                                Layout::Spec& into) const {
+    if (side.layout.mesh != Mesh{})
+      return usage(what + ": the mesh follows from the axes", "leave Layout::Spec::mesh out");
+    std::vector<bool> spans(partition_.axes.size());
+    const auto take = [&](const std::vector<std::string>& names,
+                          std::vector<formats::MeshAxis>& axes) -> Result<> {
+      for (const std::string& name : names) {
+        EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, name));
+        if (spans[axis])
+          return usage(
+              compose("{} names axis {} twice; an axis either cuts or copies, once", what, name));
+        spans[axis] = true;
+        axes.push_back({partition_.axes[axis].size, strides_[axis]});
+      }
+      return {};
+    };
+    Submesh within{.world = world_};
+    EBB_TRY(take(side.shards, within.shards));
+    EBB_TRY(take(side.copies, within.copies));
+    into = side.layout;
+    into.mesh = Mesh::part(std::move(within));
+    return spans;
+  }
+
+  Result<> add_param(std::uint32_t number) {
+    const ParamSpec& param = model_.params[number];
+    const std::string what = "parameter " + param.name;
+    if (!param.cuts.empty())
+      return Error{Code::unsupported,
+                   compose("{} is cut along dimension {} over axis {}: tensor parallelism is not "
+                           "built yet",
+                           what, param.cuts.front().dimension, param.cuts.front().axis)};
+    const auto found = std::ranges::find(parts_, param.partition, &Part::name);
+    if (found == parts_.end())
+      return usage(compose("{} names partition {}, which is none of PartitionSpec::parts", what,
+                           param.partition));
+    EBB_TRY_ASSIGN(const std::uint32_t first, first_rank(what, param, *found));
+    ParamClass& one = class_at(static_cast<std::uint32_t>(found - parts_.begin()), first);
+    const std::uint32_t ordinal = found->params++;
+    const auto take_owner = [&](const Layout::Spec& all, Layout::Spec& own) {
+      if (ordinal < all.owners.size()) own.owners.push_back(all.owners[ordinal]);
+    };
+    take_owner(found->gradients, one.gradients);
+    take_owner(found->weights, one.weights);
+    one.params.push_back(number);
+    return {};
+  }
+
+  // The lowest of the ranks that hold the parameter.
+  Result<std::uint32_t> first_rank(const std::string& what, const ParamSpec& param,
+                                   const Part& part) const {
+    std::vector<bool> known = part.spans;
+    std::uint32_t first = 0;
+    for (const Coordinate& at : param.at) {
+      EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, at.axis));
+      if (known[axis])
+        return usage(compose("{} names a place on axis {}, {}", what, at.axis,
+                             part.spans[axis] ? "all of which is spanned by " + text_of(part)
+                                              : std::string("and another before")));
+      const std::uint32_t size = partition_.axes[axis].size;
+      if (at.index >= size)
+        return usage(compose("{} is at {} on axis {}, which has places 0 to {}", what, at.index,
+                             at.axis, size - 1));
+      known[axis] = true;
+      first += at.index * strides_[axis];
+    }
+    const auto unknown = std::ranges::find(known, false);
+    if (unknown == known.end()) return first;
+    return usage(compose("{} does not say where it is on axis {}, which {} does not span", what,
+                         partition_.axes[static_cast<std::size_t>(unknown - known.begin())].name,
+                         text_of(part)),
+                 "ParamSpec::at takes its place");
+  }
+
+  ParamClass& class_at(std::uint32_t part, std::uint32_t first) {
+    const auto [found, is_new] = by_place_.try_emplace({part, first}, classes_.size());
+    if (is_new) {
+      ParamClass& one = classes_.emplace_back(
+          ParamClass{.partition = part,
+                     .name = part == 0 ? std::string() : text_of(parts_[part]),
+                     .gradients = parts_[part].gradients,
+                     .weights = parts_[part].weights});
+      for (Layout::Spec* side : {&one.gradients, &one.weights}) {
+        side->mesh.within.first = first;
+        side->owners.clear();
+      }
+    }
+    return classes_[found->second];
+  }
+
+  static Result<> check_owners(const Part& part) {
+    for (const Layout::Spec* side : {&part.gradients, &part.weights}) {
+      const std::size_t wanted = side->policy == Policy::layer_wise ? part.params : 0;
+      if (side->owners.size() != wanted)
+        return Error{Code::layout, compose("{}: {}: {} owners given, {} wanted", text_of(part),
+                                           name_of(side->policy), side->owners.size(), wanted)};
+    }
+    return {};
+  }
+
+  // Where gradients have copies, AdamW's ranges are cut evenly.
+  static Layout::Spec shards_of(const Layout::Spec& gradients) {
+    if (gradients.mesh.replicas == 1 && gradients.policy != Policy::replicated) return gradients;
+    return {.policy = Policy::zero3, .mesh = gradients.mesh.spread()};
+  }
+
+  std::shared_ptr<const std::vector<Shape>> shapes_of(
+      const std::vector<std::uint32_t>& params) const {
+    std::vector<Shape> shapes;
+    shapes.reserve(params.size());
+    for (const std::uint32_t param : params) shapes.push_back(model_.params[param].shape);
+    return std::make_shared<const std::vector<Shape>>(std::move(shapes));
+  }
+
+  const ModelSpec& model_;
+  const PartitionSpec& partition_;
+  const std::uint32_t world_;
+  std::vector<std::uint32_t> strides_;  // by axis
+  std::vector<Part> parts_;
+  std::vector<ParamClass> classes_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> by_place_;  // partition and rank
+};
+
+}  // namespace
+
+Result<std::vector<ParamClass>> classes_of(const ModelSpec& model, const PartitionSpec& partition) {
+  return Resolver(model, partition).run();
+}
+
+std::uint32_t world_of(const PartitionSpec& partition) {
+  if (partition.axes.empty()) return partition.gradients.mesh.world();
+  std::uint64_t ranks = 1;
+  for (const Axis& axis : partition.axes) ranks = std::min(ranks * axis.size, kMostRanks + 1);
+  return static_cast<std::uint32_t>(ranks);
+}
+
+std::string text_of(const std::vector<Axis>& axes) {
+  std::string text;
+  for (const Axis& axis : axes)
+    text += compose("{}{} {}", text.empty() ? "" : " x ", axis.name, axis.size);
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,311 @@
+// A world with axes, as the plan of each rank has it: who holds what of a mixture of experts, who
+// owns it, and what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libmuon/plan/owners.h"
+#include "ebb/libmuon/plan/state_plan.h"
+
+namespace ebb::libmuon {
+namespace {
+
+constexpr std::uint64_t kRoom = 1u << 28;
+constexpr std::uint32_t kExperts = 4;
+
+// Four experts on an axis of 1, 2 or 4 places.
+ModelSpec mixture(std::uint32_t places) {
+  ModelSpec model;
+  model.groups = {MuonSpec::keller(), AdamSpec{}};
+  model.params = {{"emb", {37, 24}, 1}, {"qkv", {72, 24}, 0}, {"norm", {24}, 1}};
+  for (std::uint32_t expert = 0; expert < kExperts; ++expert) {
+    const std::string name = "expert." + std::to_string(expert);
+    const std::vector<Coordinate> at = {{"expert", expert * places / kExperts}};
+    model.params.push_back({name + ".up", {96, 24}, 0, "experts", at});
+    model.params.push_back({name + ".down", {24, 96}, 0, "experts", at});
+    model.params.push_back({name + ".prime", {31, 13}, 0, "experts", at});
+    model.params.push_back({name + ".bias", {17}, 1, "experts", at});
+  }
+  model.params.push_back({"proj", {24, 24}, 0});
+  return model;
+}
+
+PartitionSpec over(std::vector<Axis> axes, AxisLayout experts) {
+  PartitionSpec partition{.gradients = {.policy = Policy::zero12},
+                          .weights = {.policy = Policy::replicated}};
+  partition.axes = std::move(axes);
+  partition.parts = {{"experts", experts, experts}};
+  return partition;
+}
+
+std::uint32_t places_of(const PartitionSpec& partition) {
+  return std::ranges::find(partition.axes, "expert", &Axis::name)->size;
+}
+
+// Worlds of 4 to 12 ranks with experts at the front, in the middle and at the end of the axes.
+std::vector<PartitionSpec> worlds() {
+  std::vector<PartitionSpec> all;
+  for (const Policy policy :
+       {Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows, Policy::replicated}) {
+    const Layout::Spec cut{.policy = policy};
+    all.push_back(over({{"expert", 2}, {"data", 2}}, {cut, {"data"}}));
+    all.push_back(over({{"data", 3}, {"expert", 2}}, {cut, {"data"}}));
+    all.push_back(over({{"expert", 4}, {"data", 1}}, {cut, {"data"}}));
+    all.push_back(over({{"expert", 4}}, {cut}));
+    all.push_back(over({{"expert", 2}, {"replica", 2}}, {cut, {}, {"replica"}}));
+    all.push_back(over({{"replica", 2}, {"expert", 2}, {"data", 3}}, {cut, {"data"}, {"replica"}}));
+    all.push_back(over({{"data", 2}, {"expert", 2}, {"more", 2}}, {cut, {"more", "data"}}));
+  }
+  return all;
+}
+
+StatePlan plan_of(const PartitionSpec& partition, Rank rank) {
+  auto plan = StatePlan::make(mixture(places_of(partition)), partition, 4096, rank, kRoom);
+  EXPECT_TRUE(plan) << plan.error().message;
+  return std::move(*plan);
+}
+
+// By counting: the ranks whose coordinate on the axis is the parameter's.
+std::set<std::uint32_t> ranks_of(const PartitionSpec& partition, const ParamSpec& param) {
+  std::uint32_t behind = 1, size = 0;
+  for (auto axis = partition.axes.rbegin(); axis->name != "expert"; ++axis) behind *= axis->size;
+  size = places_of(partition);
+  std::set<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < world_of(partition); ++rank)
+    if (param.at.empty() || rank / behind % size == param.at.front().index) ranks.insert(rank);
+  return ranks;
+}
+
+TEST(Axes, AParameterIsOnTheRanksOfItsPlaceAndOnNoOthers) {
+  for (const PartitionSpec& partition : worlds()) {
+    const ModelSpec model = mixture(places_of(partition));
+    for (std::uint32_t rank = 0; rank < world_of(partition); ++rank) {
+      const StatePlan plan = plan_of(partition, Rank{rank});
+      EXPECT_EQ(plan.world(), world_of(partition));
+      for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+        const bool here = ranks_of(partition, model.params[param]).contains(rank);
+        EXPECT_EQ(plan.here(param), here) << model.params[param].name << " on rank " << rank;
+        if (here) continue;
+        EXPECT_EQ(plan.own_range(param).count, 0u);
+        EXPECT_EQ(plan.gradients().held(param, Rank{rank}).count, 0u);
+        EXPECT_EQ(plan.weights().held(param, Rank{rank}).count, 0u);
+      }
+    }
+  }
+}
+
+TEST(Axes, EveryElementOfEveryStateLiesOnceOverAllRanks) {
+  for (const PartitionSpec& partition : worlds()) {
+    const ModelSpec model = mixture(places_of(partition));
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>> counts;
+    for (std::uint32_t rank = 0; rank < world_of(partition); ++rank) {
+      const StatePlan plan = plan_of(partition, Rank{rank});
+      for (const TileEntry& tile : plan.tiles())
+        for (const auto& segment : plan.segments(tile)) {
+          auto& held = counts[{segment.param, segment.state}];
+          held.resize(formats::volume(model.params[segment.param].shape));
+          for (std::uint64_t i = 0; i < segment.count; ++i) ++held[segment.first + i];
+        }
+    }
+    EXPECT_EQ(counts.size(), 14u * 2 + 6u * 3) << "two states a matrix, three a vector";
+    for (const auto& [key, held] : counts)
+      for (const int times : held) ASSERT_EQ(times, 1) << model.params[key.first].name;
+  }
+}
+
+// Loads without a queue: every choice looks at all ranks that may have the matrix.
+std::vector<std::uint32_t> owners_by_looking(const ModelSpec& model,
+                                             const PartitionSpec& partition) {
+  std::vector<std::uint32_t> order, owners(model.params.size(), 0);
+  for (std::uint32_t param = 0; param < model.params.size(); ++param)
+    if (is_muon(model, param)) order.push_back(param);
+  std::ranges::sort(order, {}, [&](std::uint32_t param) {
+    return std::pair(-newton_schulz_flops_of(model, param), param);
+  });
+  std::vector<double> loads(world_of(partition), 0);
+  for (const std::uint32_t param : order) {
+    std::optional<std::uint32_t> least;
+    for (const std::uint32_t rank : ranks_of(partition, model.params[param]))
+      if (!least || loads[rank] < loads[*least]) least = rank;
+    loads[*least] += newton_schulz_flops_of(model, param);
+    owners[param] = *least;
+  }
+  return owners;
+}
+
+TEST(Axes, OwnersAreTheLeastLoadedOfThoseThatHoldTheGradient) {
+  for (const PartitionSpec& partition : worlds()) {
+    const auto wanted = owners_by_looking(mixture(places_of(partition)), partition);
+    for (std::uint32_t rank = 0; rank < world_of(partition); ++rank)
+      EXPECT_EQ(plan_of(partition, Rank{rank}).owners().spec().owners, wanted);
+  }
+}
+
+// (parameter, element) -> how often.
+using Counts = std::map<std::uint32_t, std::vector<int>>;
+
+void count(std::uint32_t param, FlatRange range, Counts& counts) {
+  auto& times = counts[param];
+  times.resize(std::max<std::size_t>(times.size(), range.first + range.count));
+  for (std::uint64_t i = 0; i < range.count; ++i) ++times[range.first + i];
+}
+
+// Of one rank: what it visits of AdamW's until a chunk goes out is what goes out of it, and more.
+void expect_visited_before_handed_out(const StatePlan& plan, std::uint64_t chunk_bytes) {
+  const Chunks chunks(plan, chunk_bytes);
+  Counts visited, handed_out;
+  std::size_t visit = 0;
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+    for (; visit < chunks.visits_end(chunk); ++visit) {
+      const TileEntry& tile = plan.tiles()[plan.schedule()[visit]];
+      if (tile.kind != TileKind::adam) continue;
+      for (const auto& span : plan.spans(tile)) count(span.param, span.range, visited);
+    }
+    for (const Transit& transit : chunks.adam_weights(chunk)) {
+      count(transit.param, transit.range, handed_out);
+      const FlatRange own = formats::overlap(plan.own_range(transit.param), transit.range);
+      const auto& seen = visited[transit.param];
+      for (std::uint64_t i = 0; i < own.count; ++i)
+        ASSERT_TRUE(own.first + i < seen.size() && seen[own.first + i] == 1)
+            << "parameter " << transit.param << ", chunk " << chunk << " of " << chunks.count();
+    }
+  }
+  for (std::uint32_t param = 0; param < plan.params(); ++param) {
+    if (plan.muon(param)) continue;
+    EXPECT_EQ(handed_out[param].size(), plan.gradients().elems(param));
+    for (const int times : handed_out[param]) ASSERT_EQ(times, 1);
+  }
+}
+
+TEST(Axes, AdamWIsHandedOutOnceAndBehindItsVisitsOnAllRanks) {
+  for (const PartitionSpec& partition : worlds())
+    for (const std::uint64_t chunk_bytes : {1u, 4096u, 30'000u, 1u << 28})
+      for (std::uint32_t rank = 0; rank < world_of(partition); ++rank)
+        expect_visited_before_handed_out(plan_of(partition, Rank{rank}), chunk_bytes);
+}
+
+// What a world without axes has is not touched by how it is told.
+TEST(Axes, OfOnePartitionAreThePlanWithoutAxes) {
+  ModelSpec model = mixture(1);
+  for (ParamSpec& param : model.params) param.partition.clear(), param.at.clear();
+  for (const Policy policy : {Policy::zero12, Policy::zero3, Policy::replicated}) {
+    const PartitionSpec plain{.gradients = {.policy = policy, .mesh = {6, 1}},
+                              .weights = {.policy = Policy::rows, .mesh = {3, 2}}};
+    PartitionSpec axes{.gradients = {.policy = policy},
+                       .weights = {.policy = Policy::rows, .mesh = {3, 2}}};
+    axes.axes = {{"replica", 2}, {"data", 3}};
+    PartitionSpec named = axes;
+    named.parts = {{"all",
+                    {{.policy = policy}, {"replica", "data"}},
+                    {{.policy = Policy::rows}, {"data"}, {"replica"}}}};
+    ModelSpec of_named = model;
+    for (ParamSpec& param : of_named.params) param.partition = "all";
+    for (std::uint32_t rank = 0; rank < 6; ++rank) {
+      const auto a = StatePlan::make(model, plain, 4096, Rank{rank}, kRoom);
+      const auto b = StatePlan::make(model, axes, 4096, Rank{rank}, kRoom);
+      const auto c = StatePlan::make(of_named, named, 4096, Rank{rank}, kRoom);
+      ASSERT_TRUE(a && b && c);
+      EXPECT_EQ((*a).digest(), (*b).digest());
+      EXPECT_EQ((*a).owners().spec().owners, (*c).owners().spec().owners);
+      ASSERT_EQ((*a).tiles().size(), (*c).tiles().size());
+      for (std::size_t i = 0; i < (*a).tiles().size(); ++i)
+        EXPECT_EQ((*a).segments((*a).tiles()[i]), (*c).segments((*c).tiles()[i]));
+    }
+  }
+}
+
+TEST(Axes, AnotherPlaceIsAnotherDigest) {
+  const PartitionSpec partition = worlds().front();
+  ModelSpec model = mixture(2);
+  const auto digest = [&] {
+    const auto plan = StatePlan::make(model, partition, 4096, Rank{0}, kRoom);
+    EXPECT_TRUE(plan);
+    return (*plan).digest();
+  };
+  const std::uint64_t before = digest();
+  std::swap(model.params[6].at, model.params[14].at);  // biases of AdamW: nobody owns them
+  EXPECT_NE(digest(), before);
+}
+
+// One change, and what is said of it.
+struct Refused {
+  std::function<void(ModelSpec&, PartitionSpec&)> change;
+  Code code;
+  std::string message;
+};
+
+const std::vector<Refused>& refused_worlds() {
+  static const std::vector<Refused> all = {
+      {[](auto&, auto& p) { p.gradients.mesh = {3, 1}; }, Code::layout,
+       "gradients are cut over 3 ranks, weights over 4"},
+      {[](auto&, auto& p) { p.gradients.mesh = p.weights.mesh = {3, 1}; }, Code::layout,
+       "the axes expert 2 x data 2 make 4 ranks, gradients and weights are cut over 3"},
+      {[](auto&, auto& p) { p.weights.mesh = formats::Mesh::part({4, 0, {{2, 1}}, {}}); },
+       Code::layout, "gradients and weights lie on different ranks"},
+      {[](auto&, auto& p) { p.axes[1].size = 0; }, Code::usage, "axis 1 of the world has no ranks"},
+      {[](auto&, auto& p) { p.axes[0].name = ""; }, Code::usage, "axis 0 of the world has no name"},
+      {[](auto&, auto& p) { p.axes.push_back({"data", 2}); }, Code::usage,
+       "two axes of the world are called data"},
+      {[](auto&, auto& p) { p.axes.push_back({"rack", 1u << 31}); }, Code::limit,
+       "the axes expert 2 x data 2 x rack 2147483648 make more ranks than the limit of 1048576"},
+      {[](auto&, auto& p) { p.parts[0].weights.shards = {"date"}; }, Code::usage,
+       "partition experts, weights names axis date, which is none of the world's: expert 2 x data "
+       "2"},
+      {[](auto&, auto& p) { p.parts[0].gradients.copies = {"data"}; }, Code::usage,
+       "partition experts, gradients names axis data twice; an axis either cuts or copies, once"},
+      {[](auto&, auto& p) { p.parts[0].weights.shards = {"expert", "data"}; }, Code::layout,
+       "partition experts: only its weights span axis expert; a parameter's gradient and weights "
+       "must lie on the same ranks"},
+      {[](auto&, auto& p) { p.parts[0].gradients.layout.mesh = {2, 1}; }, Code::usage,
+       "partition experts, gradients: the mesh follows from the axes"},
+      {[](auto&, auto& p) { p.parts.push_back(p.parts[0]); }, Code::usage,
+       "partition 2 of the world has no name of its own: \"experts\""},
+      {[](auto&, auto& p) { p.parts[0].gradients.layout.owners = {0}; }, Code::layout,
+       "partition experts: zero3: 1 owners given, 0 wanted"},
+      {[](auto&, auto& p) { p.parts[0].weights.layout.align_elems = 0; }, Code::layout,
+       "partition experts: partitions aligned to 0 elements: must be 1 to 1073741824"},
+      {[](auto& m, auto&) { m.params[3].partition = "expert"; }, Code::usage,
+       "parameter expert.0.up names partition expert, which is none of PartitionSpec::parts"},
+      {[](auto& m, auto&) { m.params[3].at[0].axis = "rack"; }, Code::usage,
+       "parameter expert.0.up names axis rack, which is none of the world's: expert 2 x data 2"},
+      {[](auto& m, auto&) { m.params[3].at[0].index = 2; }, Code::usage,
+       "parameter expert.0.up is at 2 on axis expert, which has places 0 to 1"},
+      {[](auto& m, auto&) { m.params[3].at.clear(); }, Code::usage,
+       "parameter expert.0.up does not say where it is on axis expert, which partition experts "
+       "does not span"},
+      {[](auto& m, auto&) { m.params[3].at.push_back({"data", 0}); }, Code::usage,
+       "parameter expert.0.up names a place on axis data, all of which is spanned by partition "
+       "experts"},
+      {[](auto& m, auto&) { m.params[3].at.push_back({"expert", 1}); }, Code::usage,
+       "parameter expert.0.up names a place on axis expert, and another before"},
+      {[](auto& m, auto&) { m.params[1].at = {{"expert", 1}}; }, Code::usage,
+       "parameter qkv names a place on axis expert, all of which is spanned by the partition of "
+       "all "
+       "ranks"},
+      {[](auto& m, auto&) { m.params[1].cuts = {{"data", 1}}; }, Code::unsupported,
+       "parameter qkv is cut along dimension 1 over axis data: tensor parallelism is not built "
+       "yet"},
+  };
+  return all;
+}
+
+TEST(Axes, ThatCannotBeAreRefusedByName) {
+  for (const Refused& refused : refused_worlds()) {
+    ModelSpec model = mixture(2);
+    PartitionSpec partition =
+        over({{"expert", 2}, {"data", 2}}, {{.policy = Policy::zero3}, {"data"}});
+    refused.change(model, partition);
+    const auto plan = StatePlan::make(model, partition, 4096, Rank{0}, kRoom);
+    ASSERT_FALSE(plan) << refused.message;
+    EXPECT_EQ(plan.error().message, refused.message);
+    EXPECT_EQ(plan.error().code, refused.code) << refused.message;
+  }
+}
+
+}  // namespace
+}  // namespace ebb::libmuon
