@@ -163,7 +163,7 @@ void expect_visited_before_handed_out(const StatePlan& plan, std::uint64_t chunk
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
     for (; visit < chunks.visits_end(chunk); ++visit) {
       const TileEntry& tile = plan.tiles()[plan.schedule()[visit]];
-      if (tile.kind != TileKind::adam) continue;
+      if (tile.visit != Visit::local) continue;
       for (const auto& span : plan.spans(tile)) count(span.param, span.range, visited);
     }
     for (const Transit& transit : chunks.adam_weights(chunk)) {

@@ -155,14 +155,15 @@ class Watched : public RanksBelow {
   Watched(std::unique_ptr<Communicator> below, Sent& sent)
       : RanksBelow(std::move(below)), sent_(sent) {}
 
-  Result<> exchange(std::span<const libmuon::SendBuffer> sends,
-                    std::span<const libmuon::ReceiveBuffer> receives) override {
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
     {
       const std::lock_guard lock(sent_.mutex);
       for (const auto& send : sends)
         sent_.bytes[{index_of(rank()), index_of(send.peer)}] += send.data.size();
     }
-    return RanksBelow::exchange(sends, receives);
+    return RanksBelow::begin_exchange(sends, receives, after);
   }
   Result<std::unique_ptr<Communicator>> duplicate() override {
     EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());

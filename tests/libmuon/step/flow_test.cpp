@@ -72,10 +72,11 @@ struct OneRank {
   std::function<Result<>(std::size_t chunk)> in = [](std::size_t) { return Result<>(); };
   std::function<Result<>(std::size_t chunk)> out = [](std::size_t) { return Result<>(); };
   std::function<Result<>(std::size_t piece)> early = [](std::size_t) { return Result<>(); };
-  std::unique_ptr<Flow> flow = *Flow::start(ranks, {.count = kEarly, .bring = [this](auto piece) {
-                                                      log().add(of_chunk("early", piece));
-                                                      return early(piece);
-                                                    }});
+  std::unique_ptr<Communicator> own = *ranks.duplicate();
+  std::unique_ptr<Flow> flow = *Flow::start(*own, {.count = kEarly, .bring = [this](auto piece) {
+                                                     log().add(of_chunk("early", piece));
+                                                     return early(piece);
+                                                   }});
 
   Log& log() const { return logs[index_of(ranks.rank())]; }
 
@@ -461,6 +462,7 @@ TEST(Flow, IsDestroyedWithoutWaitingForOthersToBeReady) {
     if (rank.ranks.rank() == Rank{0}) rank.flow->ready_early(1);
     const auto begin = Clock::now();
     rank.flow.reset();
+    rank.own.reset();  // as an engine does
     EXPECT_LT(Clock::now() - begin, kNever / 2);
   });
 }
