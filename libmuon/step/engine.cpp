@@ -11,7 +11,7 @@ namespace ebb::libmuon {
 namespace {
 
 std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
-  auto manifest = manifest_template(config, plan);
+  auto manifest = manifest_template(config.model.params, config.model.groups, plan);
   const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
   for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
   return formats::align_up(encode(manifest).size() + kMostBlobBytes, 4096);
@@ -74,13 +74,15 @@ std::uint64_t device_bytes(const Memory& memory, const libswap::Homes& homes,
 
 }  // namespace
 
-formats::native::Manifest manifest_template(const EngineConfig& config, const StatePlan& plan) {
+formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
+                                            std::span<const GroupSpec> groups,
+                                            const StatePlan& plan) {
   formats::native::Manifest manifest;
   manifest.fingerprint = kernel_fingerprint();
   manifest.states = state_names();
-  for (const ParamSpec& param : config.model.params)
+  for (const ParamSpec& param : params)
     manifest.params.push_back({param.name, param.shape, param.group});
-  for (const GroupSpec& group : config.model.groups)
+  for (const GroupSpec& group : groups)
     manifest.groups.push_back(std::visit([](const auto& spec) { return to_group(spec); }, group));
   for (const TileEntry& entry : plan.tiles()) {
     formats::native::Tile tile;

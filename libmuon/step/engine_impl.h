@@ -65,7 +65,9 @@ struct Prepared {
   libswap::Store::Config store;  // without directory and uuids
 };
 Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire);
-formats::native::Manifest manifest_template(const EngineConfig& config, const StatePlan& plan);
+formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
+                                            std::span<const GroupSpec> groups,
+                                            const StatePlan& plan);
 
 // Where gradients and new weights travel: matrices to and from their owners, chunk by chunk, and
 // AdamW ranges to and from their shards: gradients whole with the first chunk.
@@ -162,7 +164,8 @@ struct Engine::Impl {
   Result<> settle_snapshot(libswap::Snapshots::Mode mode);
   // [C] A new store's first generation makes it its directory's.
   Result<> adopt_if_due();
-  formats::native::Manifest manifest() const;
+  // Of the present step; made of what later steps do not change, on any thread.
+  libswap::Snapshots::MakeManifest manifest() const;
   Result<bool> begin_snapshot();
   Result<std::uint64_t> wait_for_snapshot();
 

@@ -30,21 +30,22 @@ Result<> Engine::Impl::adopt_if_due() {
   return directory->adopt(ranks);
 }
 
-formats::native::Manifest Engine::Impl::manifest() const {
-  auto manifest = manifest_template(config, parts.plan);
-  manifest.blobs = blobs;
-  for (std::size_t i = 0; i < steps_ahead.size(); ++i)
-    manifest.param_steps[config.model.params[i].name] =
-        static_cast<std::int64_t>(step) + steps_ahead[i];
-  return manifest;
+libswap::Snapshots::MakeManifest Engine::Impl::manifest() const {
+  return [groups = config.model.groups, blobs_now = blobs, ahead = steps_ahead, step_now = step,
+          &params = config.model.params, &plan = parts.plan]() mutable {
+    auto manifest = manifest_template(params, groups, plan);
+    manifest.blobs = std::move(blobs_now);
+    for (std::size_t i = 0; i < ahead.size(); ++i)
+      manifest.param_steps[params[i].name] = static_cast<std::int64_t>(step_now) + ahead[i];
+    return manifest;
+  };
 }
 
 Result<bool> Engine::Impl::begin_snapshot() {
   end_step();
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
-  EBB_TRY_ASSIGN(const bool begun,
-                 snapshots->begin(step, [made = manifest()]() mutable { return std::move(made); }));
+  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, manifest()));
   EBB_TRY(adopt_if_due());
   if (begun) stats.snapshot_s += libswap::seconds_since(begin);
   return begun;

@@ -415,6 +415,35 @@ TEST(PlanGuards, TenThousandRanksArePlannedInAboutTheTimeOfEight) {
   EXPECT_LT(seconds(10'000), 8 * few + 0.005) << "eight ranks take " << few << " s";
 }
 
+// What a snapshot writes is put together behind the caller.
+TEST(PlanGuards, ASnapshotOfManyTensorsTakesTheCallerLittle) {
+  libmuon::EngineConfig config = config_for(1, Policy::zero12);
+  config.model.params.clear();
+  for (int i = 0; i < 18'867; ++i)
+    config.model.params.push_back(
+        {compose("model.layers.{}.mlp.experts.{}.up_proj.weight", i / 128, i % 128), {4, 3}, 0});
+  const auto cpu_seconds = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+  };
+  World world = in_memory(1);
+  for (const auto& answer : world.run([&](Communicator& ranks) -> Result<> {
+         double before = cpu_seconds();
+         EBB_TRY(libmuon::Engine::plan(config, ranks.rank()));
+         const double planning = cpu_seconds() - before;
+         EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
+         EBB_TRY(rank.commit());
+         before = cpu_seconds();
+         EBB_TRY_ASSIGN(const bool begun, rank.engine().snapshot());
+         EXPECT_TRUE(begun);
+         const double took = cpu_seconds() - before;
+         EXPECT_LT(took, planning / 8) << "a plan takes " << planning << " s";
+         return {};
+       }))
+    EXPECT_TRUE(answer) << answer.error().message;
+}
+
 TEST(PlanGuards, RefusesTheTilesThatAStoreCannotHave) {
   for (const std::uint64_t kib : {4u, 252u, 256u, 300u, 512u, 520u, 4096u}) {
     auto config = config_for(1, Policy::zero12);
