@@ -362,6 +362,30 @@ TEST(Axes, AStoreGoesFromWorldToWorld) {
   EXPECT_EQ(tensors_of(directory.path()), wanted.tensors);
 }
 
+// An expert gathered over all ranks, as dense parameters are, or one of other ranks.
+TEST(Axes, MoreOfAnExpertThanTheRankHasIsRefused) {
+  const Layout::Spec rows{.policy = Policy::rows};
+  const Case c{"", {{"expert", 2}, {"data", 2}}, {rows, {"expert", "data"}}, {rows, {"data"}}};
+  World world(libswap::make_memory_backend(libswap::MemoryDisk::create(1u << 28)), "/swap", 4);
+  expect_well(world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config_of(c)));
+    const std::vector<float> whole(96 * 24);
+    for (const std::uint32_t param : {3u, 11u}) {  // `up` of the first and of the third expert
+      const std::uint64_t held = trainer.engine().state_plan().here(param) ? 48 * 24 : 0;
+      const Result<> answer = trainer.engine().gradient_ready(param, whole);
+      EXPECT_FALSE(answer);
+      if (answer) continue;
+      EXPECT_EQ(answer.error().code, Code::layout);
+      EXPECT_EQ(answer.error().message,
+                compose("gradient of expert.{}.up on rank {}: 2304 elements handed in, the layout "
+                        "gives this rank {}",
+                        param == 3 ? 0 : 2, index_of(ranks.rank()), held));
+    }
+    return {};
+  }),
+              "");
+}
+
 // Gradients of other ranks' experts never come: the chunks are whole without them.
 TEST(Axes, ChunksAreWholeWithoutTheExpertsOfOtherRanks) {
   for (const Case& c : cases()) {
