@@ -9,6 +9,7 @@
 
 #include "ebb/libmuon/step/early.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/testing/fault_backend.h"
 #include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
@@ -303,6 +304,42 @@ TEST(Axes, AMixtureOfExpertsHasTheBitsOfOneRankOnEveryWorld) {
                 c.name);
     EXPECT_EQ(tensors_of(directory.path()), wanted.tensors) << c.name;
   }
+}
+
+// A disk fails under an expert's rank and is well again, at every read of the second step.
+TEST(Axes, AStepThatIsCutGoesOnWithTheSameBits) {
+  const Alone wanted = alone(kSteps);
+  const Case c = cases()[4];  // strided, in several chunks
+  int stopped = 0;
+  for (std::uint64_t at = 0; at < 12; ++at) {
+    const auto faults = std::make_shared<libswap::FaultPlan>();
+    World world(libswap::make_fault_backend(
+                    libswap::make_memory_backend(libswap::MemoryDisk::create(1u << 28)), faults),
+                "/swap", world_of(c));
+    expect_well(world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config_of(c)));
+      EBB_TRY(trainer.step());
+      EBB_TRY(ranks.agree(0));
+      if (ranks.rank() == Rank{0})
+        faults->add({.on = libswap::FaultOn::read,
+                     .at = at,
+                     .count = libswap::FaultPlan::kForEver,
+                     .path_part = "rank-00002"});
+      EBB_TRY(ranks.agree(0));
+      const auto cut = trainer.step();
+      EBB_TRY(ranks.agree(0));
+      faults->clear();
+      if (!cut) {
+        EBB_TRY(trainer.engine().continue_step());
+        stopped += ranks.rank() == Rank{0} ? 1 : 0;
+      }
+      EBB_TRY(trainer.step());
+      expect_weights(trainer, wanted, compose("read {}", at));
+      return {};
+    }),
+                c.name);
+  }
+  EXPECT_GE(stopped, 4);
 }
 
 // Without dense parameters nothing at all leaves the ranks of an expert's place.
