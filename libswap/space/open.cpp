@@ -85,6 +85,7 @@ Result<> SwapSpace::open(const InitialContent& initial) {
 void SwapSpace::Impl::close() {
   snapshots.reset();
   residency.reset();
+  device_room.reset();
   cache.reset();
   store.reset();
 }
@@ -153,6 +154,9 @@ Result<> SwapSpace::Impl::make_room() {
   const Homes homes{std::vector<Tier>(buffers.tiles(), Tier::nvme), frames};
   EBB_TRY_ASSIGN(cache, TileCache::open(io, *store, *pool, homes, nullptr, config.trace));
   residency.emplace(buffers, *cache, *pool, config.tile_bytes, frames);
+  if (config.device != nullptr) {
+    EBB_TRY_ASSIGN(device_room, DeviceRoom::make(*config.device, config.device_bytes));
+  }
   const auto together = [this](std::string_view doing, const std::function<Result<>()>& work) {
     return agree_all(ranks, work(), doing);
   };

@@ -20,13 +20,13 @@ void SwapSpace::Lease::swap(Lease& other) noexcept {
   std::swap(buffer_, other.buffer_);
   std::swap(access_, other.access_);
   std::swap(bytes_, other.bytes_);
+  std::swap(memory_, other.memory_);
 }
 
-std::span<std::byte> SwapSpace::Lease::part(std::size_t number) const {
+Buffer SwapSpace::Lease::memory_of(std::size_t part) const {
   const auto& parts = space_->impl_->buffers.all()[index_of(buffer_)].parts;
-  EBB_CHECK(number < parts.size());
-  return parts[number].bytes == 0 ? std::span<std::byte>()
-                                  : bytes_.subspan(parts[number].offset, parts[number].bytes);
+  EBB_CHECK(part < parts.size());
+  return parts[part].bytes == 0 ? Buffer() : memory_.sub(parts[part].offset, parts[part].bytes);
 }
 
 SwapSpace::SwapSpace(IoQueue& io, SwapDirectory& directory, Ranks& ranks,
@@ -61,7 +61,8 @@ Residency::Piece SwapSpace::Impl::piece_of(BufferId buffer) const {
   return {found.extent, found.offset, found.bytes};
 }
 
-Error SwapSpace::Impl::held_in_the_way(const Error& why, const Buffers::Buffer& wanted) const {
+Error SwapSpace::Impl::held_in_the_way(const Buffers::Buffer& wanted,
+                                       std::string_view budget) const {
   std::string names;
   std::size_t held = 0;
   for (std::size_t i = 0; i < leases.size(); ++i) {
@@ -69,11 +70,44 @@ Error SwapSpace::Impl::held_in_the_way(const Error& why, const Buffers::Buffer& 
     if (held++ < kMostNamed) names += (names.empty() ? "" : ", ") + buffers.all()[i].name;
   }
   if (held > kMostNamed) names += compose(" and {} more", held - kMostNamed);
-  return {why.code,
-          compose("{}: its {} bytes find no place in the budget of {} bytes beside what is "
-                  "acquired: {}",
-                  wanted.name, wanted.bytes, frames * config.tile_bytes, names),
+  return {Code::no_memory,
+          compose("{}: its {} bytes find no place in the budget of {} beside what is acquired: {}",
+                  wanted.name, wanted.bytes, budget, names),
           "release some of them first, or give a larger budget"};
+}
+
+Result<> SwapSpace::Impl::can_serve(Tier tier) const {
+  if (tier == Tier::host || (tier == Tier::device && device_room)) return {};
+  return Error{Code::unsupported,
+               tier == Tier::device ? "the space was given no device to acquire buffers on"
+                                    : "buffers are acquired in memory, not on the disk",
+               "SwapSpaceConfig::device names one; Tier::host needs none"};
+}
+
+Result<std::span<std::byte>> SwapSpace::Impl::bring(BufferId buffer, Access access) {
+  const Buffers::Buffer& found = buffers.all()[index_of(buffer)];
+  const auto piece = piece_of(buffer);
+  auto bytes = access == Access::read ? residency->to_read(piece) : residency->to_modify(piece);
+  if (bytes) return bytes;
+  if (bytes.error().code == Code::no_memory)
+    return held_in_the_way(found, compose("{} bytes", frames * config.tile_bytes));
+  return std::move(bytes).error().within(found.name);
+}
+
+void SwapSpace::Impl::let_go(BufferId buffer, Access access) {
+  if (access == Access::read)
+    residency->end_reading(piece_of(buffer));
+  else
+    residency->forget(piece_of(buffer));
+}
+
+Result<Buffer> SwapSpace::Impl::lift(const Buffers::Buffer& buffer, std::span<std::byte> bytes) {
+  const auto there = device_room->take(bytes.size());
+  if (!there)
+    return held_in_the_way(buffer,
+                           compose("{} bytes of {}", config.device_bytes, config.device->name()));
+  pool->help_until(libswap::copy(buffer_of(bytes), *there, {}));
+  return *there;
 }
 
 Result<> SwapSpace::prefetch(BufferId buffer) {
@@ -91,8 +125,7 @@ std::uint64_t SwapSpace::useful_bytes_ahead() const {
 
 Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier tier, Access access) {
   EBB_TRY(impl_->usable());
-  if (tier != Tier::host)
-    return Error{Code::unsupported, "buffers are acquired in the host's memory only", "Tier::host"};
+  EBB_TRY(impl_->can_serve(tier));
   EBB_TRY_ASSIGN(const auto* found, impl_->find(buffer));
   Impl::Leases& leases = impl_->leases[index_of(buffer)];
   if (leases.modifying || (access == Access::modify && leases.reading > 0))
@@ -104,14 +137,14 @@ Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier tier, Access a
   lease.buffer_ = buffer;
   lease.access_ = access;
   if (found->bytes > 0) {
-    const auto piece = impl_->piece_of(buffer);
-    auto bytes = access == Access::read ? impl_->residency->to_read(piece)
-                                        : impl_->residency->to_modify(piece);
-    if (!bytes && bytes.error().code == Code::no_memory)
-      return impl_->held_in_the_way(bytes.error(), *found);
-    if (!bytes) return std::move(bytes).error().within(found->name);
-    lease.bytes_ = *bytes;
+    EBB_TRY_ASSIGN(lease.bytes_, impl_->bring(buffer, access));
+    lease.memory_ = buffer_of(lease.bytes_);
     impl_->residency->advance();
+  }
+  if (found->bytes > 0 && tier == Tier::device) {
+    const auto there = impl_->lift(*found, lease.bytes_);
+    if (!there) impl_->let_go(buffer, access);
+    EBB_TRY_ASSIGN(lease.memory_, there);
   }
   lease.space_ = this;
   ++impl_->acquires;
@@ -122,8 +155,9 @@ Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier tier, Access a
   return lease;
 }
 
-Result<> SwapSpace::release(Lease& lease, Release how) {
+Result<> SwapSpace::release(Lease& lease, Release how, const Event& done) {
   if (lease.space_ != this) return Error{Code::usage, "what is released is no lease of this space"};
+  impl_->pool->help_until(done);
   if (how == Release::clean) {
     drop(lease);
     return impl_->cache->failure();
@@ -132,8 +166,11 @@ Result<> SwapSpace::release(Lease& lease, Release how) {
     return Error{Code::usage, compose("{} was acquired to be read: it cannot be released dirty",
                                       impl_->buffers.all()[index_of(lease.buffer_)].name)};
   EBB_TRY(impl_->cache->failure());
-  if (!lease.bytes_.empty())
+  if (!lease.bytes_.empty()) {
+    if (lease.memory_.device != nullptr)
+      impl_->pool->help_until(libswap::copy(lease.memory_, buffer_of(lease.bytes_), {}));
     EBB_TRY(impl_->residency->keep(impl_->piece_of(lease.buffer_), impl_->step + 1));
+  }
   impl_->changed = true;
   end(lease);
   return {};
@@ -141,13 +178,7 @@ Result<> SwapSpace::release(Lease& lease, Release how) {
 
 // Without a word: nothing can go wrong.
 void SwapSpace::drop(Lease& lease) {
-  const auto piece = impl_->piece_of(lease.buffer_);
-  if (!lease.bytes_.empty()) {
-    if (lease.access_ == Access::read)
-      impl_->residency->end_reading(piece);
-    else
-      impl_->residency->forget(piece);
-  }
+  if (!lease.bytes_.empty()) impl_->let_go(lease.buffer_, lease.access_);
   end(lease);
 }
 
@@ -157,8 +188,10 @@ void SwapSpace::end(Lease& lease) {
     --leases.reading;
   else
     leases.modifying = false;
+  if (lease.memory_.device != nullptr) impl_->device_room->give_back(lease.memory_);
   lease.space_ = nullptr;
   lease.bytes_ = {};
+  lease.memory_ = {};
   impl_->residency->advance();
 }
 

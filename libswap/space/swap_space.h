@@ -38,6 +38,9 @@ struct SwapSpaceConfig {
   std::uint32_t slots = 3;              // of a new store; with 2, snapshot() waits for its commit
   std::uint32_t threads = 1;            // that take checksums and copy
   Trace* trace = nullptr;               // borrowed
+  // Where Tier::device is, and how much of its memory buffers acquired there may take; borrowed.
+  Device* device = nullptr;
+  std::uint64_t device_bytes = 0;
 };
 
 struct SwapSpaceStats {
@@ -69,9 +72,12 @@ class SwapSpace {
     ~Lease();
     bool held() const { return space_ != nullptr; }
     BufferId buffer() const { return buffer_; }
-    // Of what was acquired to be read nothing may be changed.
-    std::span<std::byte> bytes() const { return bytes_; }
-    std::span<std::byte> part(std::size_t number) const;  // in the order of register_buffer()
+    // Its bytes, where they were wanted; of what was acquired to be read nothing may be changed.
+    Buffer memory() const { return memory_; }
+    Buffer memory_of(std::size_t part) const;  // in the order of register_buffer()
+    // The same, in the host's memory. REQUIRES: Tier::host.
+    std::span<std::byte> bytes() const { return memory_.bytes(); }
+    std::span<std::byte> part(std::size_t number) const { return memory_of(number).bytes(); }
 
    private:
     friend class SwapSpace;
@@ -80,7 +86,8 @@ class SwapSpace {
     SwapSpace* space_ = nullptr;
     BufferId buffer_{};
     Access access_ = Access::read;
-    std::span<std::byte> bytes_;
+    std::span<std::byte> bytes_;  // of the host
+    Buffer memory_;               // those, or their copy on the device
   };
   // Fills what a new store begins with; the bytes are zero.
   using InitialContent = std::function<Result<>(BufferId buffer, std::span<std::byte> bytes)>;
@@ -109,11 +116,12 @@ class SwapSpace {
   std::uint64_t useful_bytes_ahead() const;
   // Its last released content. Waits where that is on the disk: a stall. Any number may read it at
   // once, or one modify it (else Code::state). Code::no_memory, at once, where only leases that the
-  // caller holds are in the way: it names them. `tier`: where the bytes are wanted; any but the
-  // host's memory is Code::unsupported.
+  // caller holds are in the way: it names them. `tier`: where the bytes are wanted. On the device
+  // they are a copy, beside those in the host's budget, until they are released.
   Result<Lease> acquire(BufferId buffer, Tier tier, Access access);
-  // After an error the lease is still held, and its bytes are what they were.
-  Result<> release(Lease& lease, Release how);
+  // Behind `done`, for which it waits, nobody uses the bytes. After an error the lease is still
+  // held, and its bytes are what they were.
+  Result<> release(Lease& lease, Release how, const Event& done = {});
   // Waits until all that was released is written; what a crash leaves is the last snapshot's.
   Result<> flush();
   // What could not be written is tried again.

@@ -1,13 +1,14 @@
 // Private to libswap/space: the parts of a SwapSpace.
 //   swap_space.cpp    leases, snapshots            open.cpp   create, resume, transfer
 //   residency.cpp     what is in memory            frames.cpp which frames go next
-//   buffers.cpp       what lies in which tile
+//   buffers.cpp       what lies in which tile      device_room.cpp  pieces of a device's memory
 #pragma once
 
 #include <filesystem>
 #include <optional>
 
 #include "ebb/libswap/pager/snapshots.h"
+#include "ebb/libswap/space/device_room.h"
 #include "ebb/libswap/space/residency.h"
 #include "ebb/libswap/space/swap_space.h"
 
@@ -33,7 +34,13 @@ struct SwapSpace::Impl {
   Result<> usable() const;
   Result<const Buffers::Buffer*> find(BufferId buffer) const;
   Residency::Piece piece_of(BufferId buffer) const;
-  Error held_in_the_way(const Error& why, const Buffers::Buffer& wanted) const;
+  Error held_in_the_way(const Buffers::Buffer& wanted, std::string_view budget) const;
+  Result<> can_serve(Tier tier) const;
+  // The host's bytes of a buffer.
+  Result<std::span<std::byte>> bring(BufferId buffer, Access access);
+  void let_go(BufferId buffer, Access access);
+  // Their copy on the device.
+  Result<Buffer> lift(const Buffers::Buffer& buffer, std::span<std::byte> bytes);
 
   struct Leases {
     std::uint32_t reading = 0;
@@ -53,6 +60,7 @@ struct SwapSpace::Impl {
   std::unique_ptr<Store> store;
   std::unique_ptr<TileCache> cache;
   std::optional<Residency> residency;
+  std::optional<DeviceRoom> device_room;
   std::optional<Snapshots> snapshots;
   std::filesystem::path store_path;
   std::string origin;
