@@ -125,9 +125,10 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(plan.gradients_, ModelLayout::make(classes, &ParamClass::gradients));
   EBB_TRY_ASSIGN(plan.weights_, ModelLayout::make(classes, &ParamClass::weights));
   EBB_TRY_ASSIGN(plan.shards_, ModelLayout::make(classes, &ParamClass::shards));
-  Layout::Spec owners{.policy = Policy::layer_wise,
-                      .mesh = {classes.front().gradients.mesh.world(), 1},
-                      .owners = choose_owners(model, classes)};
+  Layout::Spec owners;
+  owners.policy = Policy::layer_wise;
+  owners.mesh.shard_world = classes.front().gradients.mesh.world();
+  owners.owners = choose_owners(model, classes);
   EBB_TRY_ASSIGN(Layout matrices, Layout::make(std::move(owners), std::move(shapes)));
   plan.matrices_.emplace(std::move(matrices));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
