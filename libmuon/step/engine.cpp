@@ -14,7 +14,7 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   auto manifest = manifest_template(config.model.params, config.model.groups, plan);
   const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
   for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
-  return formats::align_up(encode(manifest).size() + kMostBlobBytes, 4096);
+  return formats::align_up(encode(manifest).size() + libswap::Blobs::kMostBytes, 4096);
 }
 
 libswap::Device* device_of(const EngineConfig& config, Side side) {
@@ -363,22 +363,10 @@ Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
 Result<> Engine::set_blob(std::string key, ByteVector bytes) {
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());
-  std::uint64_t total = blob_bytes(key.size(), bytes.size());
-  for (const auto& blob : impl_->blobs)
-    if (blob.key != key) total += blob_bytes(blob.key.size(), blob.bytes.size());
-  if (total > kMostBlobBytes)
-    return Error{Code::limit, compose("blobs take {} bytes with {}; the limit is {}", total, key,
-                                      kMostBlobBytes)};
-  std::erase_if(impl_->blobs, [&](const auto& blob) { return blob.key == key; });
-  impl_->blobs.push_back({std::move(key), std::move(bytes)});
-  return {};
+  return impl_->blobs.set(std::move(key), std::move(bytes));
 }
 
-const ByteVector* Engine::blob(std::string_view key) const {
-  for (const auto& blob : impl_->blobs)
-    if (blob.key == key) return &blob.bytes;
-  return nullptr;
-}
+const ByteVector* Engine::blob(std::string_view key) const { return impl_->blobs.find(key); }
 
 std::uint64_t Engine::committed_generation() const {
   return impl_->store ? impl_->store->committed_generation() : 0;

@@ -33,13 +33,11 @@
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
 #include "ebb/libswap/pager/snapshots.h"
+#include "ebb/libswap/store/blobs.h"
 
 namespace ebb::libmuon {
 
-inline constexpr std::uint64_t kMostBlobBytes = 256u << 10;  // of all blobs together
-inline constexpr std::uint64_t kBlockBytes = 256u << 10;     // of a checksum
-// What a blob takes of that.
-constexpr std::uint64_t blob_bytes(std::size_t key, std::size_t bytes) { return key + bytes + 64; }
+inline constexpr std::uint64_t kBlockBytes = 256u << 10;  // of a checksum
 
 // What the budget holds beside tiles; bytes.
 struct Memory {
@@ -110,7 +108,6 @@ struct Engine::Impl {
                                                      const libswap::SwapDirectory::Entry& fresh,
                                                      const formats::native::Uuid& parent);
   Result<> open_sweep();
-  void take_blobs(const Catalog& catalog);
   void note(const std::string& text);
   void set_steps(const std::map<std::string, std::int64_t>& taken);
   Result<> fill_from(const InitialWeights& initial);
@@ -200,7 +197,7 @@ struct Engine::Impl {
   std::optional<Staging> staging;       // what the trainer's buffers hold lies nowhere else
   libswap::DeviceMemory look_room;      // on the device, where gradients lie there
   libswap::DeviceMemory bounce;         // of the wire
-  std::vector<formats::native::Blob> blobs;
+  libswap::Blobs blobs;
   std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
   std::optional<Error> stopped;       // a step was cut on some rank by an I/O error
   std::optional<Error> weights_owed;  // a step's weights were not handed out to all

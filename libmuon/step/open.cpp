@@ -163,7 +163,7 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   EBB_TRY(sweep->cache().load_residents());
   step = resumed_step = manifest.step;
   set_steps(manifest.param_steps);
-  blobs = manifest.blobs;
+  blobs.take(manifest.blobs);
   return {};
 }
 
@@ -216,28 +216,8 @@ Result<> Engine::Impl::begin_from(Beginning& from) {
   for (std::size_t i = 0; i < from.held.size(); ++i)
     if (from.held[i] != Held::all) taken[config.model.params[i].name] = 0;
   set_steps(taken);
-  take_blobs(catalog);
+  if (const std::string left = blobs.take(catalog); !left.empty()) note(left);
   return {};
-}
-
-// What a store cannot keep beside its state is left behind, and said.
-void Engine::Impl::take_blobs(const Catalog& catalog) {
-  std::uint64_t total = 0;
-  std::string left;
-  for (const ValueEntry& value : catalog.values) {
-    if (value.value.kind != Value::Kind::bytes) continue;
-    const std::uint64_t bytes = blob_bytes(value.key.size(), value.value.raw.size());
-    if (total + bytes <= kMostBlobBytes) {
-      total += bytes;
-      blobs.push_back({value.key, value.value.raw});
-    } else {
-      left += compose("{}{} of {} bytes", left.empty() ? "" : ", ", printable(value.key),
-                      value.value.raw.size());
-    }
-  }
-  if (!left.empty())
-    note(compose("left behind, beyond the {} bytes of values that a store keeps: {}",
-                 kMostBlobBytes, left));
 }
 
 void Engine::Impl::note(const std::string& text) { notes += (notes.empty() ? "" : "; ") + text; }

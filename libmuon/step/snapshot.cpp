@@ -31,8 +31,8 @@ Result<> Engine::Impl::adopt_if_due() {
 }
 
 libswap::Snapshots::MakeManifest Engine::Impl::manifest() const {
-  return [groups = config.model.groups, blobs_now = blobs, ahead = steps_ahead, step_now = step,
-          &params = config.model.params, &plan = parts.plan]() mutable {
+  return [groups = config.model.groups, blobs_now = blobs.all(), ahead = steps_ahead,
+          step_now = step, &params = config.model.params, &plan = parts.plan]() mutable {
     auto manifest = manifest_template(params, groups, plan);
     manifest.blobs = std::move(blobs_now);
     for (std::size_t i = 0; i < ahead.size(); ++i)

@@ -20,6 +20,7 @@ class EarlierStore {
   static Result<std::unique_ptr<EarlierStore>> open(const std::filesystem::path& folder,
                                                     const Buffers& buffers);
   std::uint64_t step() const;
+  const Catalog& catalog() const { return checkpoint_->catalog(); }
   Result<> fill(const Buffers::Buffer& buffer, std::span<std::byte> bytes);
 
  private:

@@ -17,7 +17,7 @@ std::uint64_t manifest_bytes(const Buffers& buffers, std::uint64_t tile_bytes) {
   native::Manifest manifest = buffers.manifest();
   const std::uint64_t blocks = formats::div_ceil(tile_bytes, kBlockBytes);
   for (native::Tile& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
-  return encode(manifest).size();
+  return encode(manifest).size() + Blobs::kMostBytes;
 }
 
 bool same_places(const native::Manifest& a, const native::Manifest& b) {
@@ -107,6 +107,7 @@ Result<> SwapSpace::Impl::attach(const InitialContent& initial) {
     EBB_TRY(agree_all(ranks, opened ? Result<>() : opened.error(), "reading the earlier store"));
     earlier = std::move(*opened);
     step = earlier->step();
+    if (const std::string left = blobs.take(earlier->catalog()); !left.empty()) notes = "; " + left;
   }
   const InitialContent content =
       earlier ? [&](BufferId buffer,
@@ -122,7 +123,8 @@ Result<> SwapSpace::Impl::attach(const InitialContent& initial) {
     return made;
   }
   EBB_TRY(directory.adopt(ranks));
-  origin = earlier ? compose("transferred the store of {} ranks at step {}", current->world, step)
+  origin = earlier ? compose("transferred the store of {} ranks at step {}{}", current->world, step,
+                             notes)
                    : compose("created at step {}", step);
   return {};
 }
@@ -143,6 +145,7 @@ Result<bool> SwapSpace::Impl::resume(const SwapDirectory::Entry& current) {
   }
   EBB_TRY(agree_all(ranks, make_room(), "making room for its state"));
   step = manifest->step;
+  blobs.take(manifest->blobs);
   const auto passed_over = store->passed_over();
   origin = compose("resumed the store at step {}{}", step,
                    passed_over ? " (" + *passed_over + ")" : std::string());
@@ -178,10 +181,19 @@ Result<> SwapSpace::Impl::make(const SwapDirectory::Entry& fresh, const Uuid& pa
   EBB_TRY(store->recover(ranks));
   EBB_TRY(agree_all(ranks, make_room(), "making room for its state"));
   EBB_TRY(agree_all(ranks, fill(content), "filling its store"));
-  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, [this] { return buffers.manifest(); }));
+  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, manifest()));
   EBB_CHECK(begun);
   EBB_TRY(snapshots->wait());
   return {};
+}
+
+// Of the present; made on any thread.
+Snapshots::MakeManifest SwapSpace::Impl::manifest() const {
+  return [this, kept = blobs.all()]() mutable {
+    native::Manifest manifest = buffers.manifest();
+    manifest.blobs = std::move(kept);
+    return manifest;
+  };
 }
 
 Result<> SwapSpace::Impl::fill(const InitialContent& content) {

@@ -157,6 +157,11 @@ Result<> StateStore::for_each(std::uint64_t step, const Visitor& update) {
   return {};
 }
 
+Result<> StateStore::set_blob(std::string key, ByteVector bytes) {
+  return impl_->space->set_blob(std::move(key), std::move(bytes));
+}
+const ByteVector* StateStore::blob(std::string_view key) const { return impl_->space->blob(key); }
+
 Result<> StateStore::read_each(const Visitor& look) {
   std::size_t position = 0;
   return impl_->visit_each(position, SwapSpace::Access::read, look);

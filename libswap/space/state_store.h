@@ -91,6 +91,10 @@ class StateStore {
   // The same without changing anything; no other rank takes part.
   Result<> read_each(const Visitor& look);
 
+  // SwapSpace's: what is wanted back beside the state.
+  Result<> set_blob(std::string key, ByteVector bytes);
+  const ByteVector* blob(std::string_view key) const;
+
   // [C] Makes the present state a generation. It is written behind the next steps and committed by
   // one of them, or by wait_snapshot(). False: the one before is not written yet.
   Result<bool> snapshot();

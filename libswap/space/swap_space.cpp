@@ -43,6 +43,11 @@ Result<BufferId> SwapSpace::register_buffer(std::vector<BufferPart> parts) {
 
 std::uint64_t SwapSpace::step() const { return impl_->step; }
 const std::string& SwapSpace::origin() const { return impl_->origin; }
+Result<> SwapSpace::set_blob(std::string key, ByteVector bytes) {
+  EBB_TRY(impl_->usable());
+  return impl_->blobs.set(std::move(key), std::move(bytes));
+}
+const ByteVector* SwapSpace::blob(std::string_view key) const { return impl_->blobs.find(key); }
 const std::filesystem::path& SwapSpace::store_directory() const { return impl_->store_path; }
 
 Result<> SwapSpace::Impl::usable() const {
@@ -217,8 +222,7 @@ Result<bool> SwapSpace::snapshot(std::uint64_t step) {
                          "released since is newer",
                          step, self.step),
                  "count every step once"};
-  EBB_TRY_ASSIGN(const bool begun,
-                 self.snapshots->begin(step, [&self] { return self.buffers.manifest(); }));
+  EBB_TRY_ASSIGN(const bool begun, self.snapshots->begin(step, self.manifest()));
   if (!begun) return false;
   self.step = step;
   self.changed = false;

@@ -127,6 +127,11 @@ class SwapSpace {
   // What could not be written is tried again.
   void go_on();
 
+  // What the trainer wants back after a resume (data position, generator): stored with the next
+  // generations. Code::limit beyond 256 KiB of all.
+  Result<> set_blob(std::string key, ByteVector bytes);
+  const ByteVector* blob(std::string_view key) const;
+
   // [C] Makes a generation of what was released, at `step`, and returns: it becomes durable behind
   // the caller and is committed at a later call marked [C]. What is acquired to be modified counts
   // as it was acquired. False: the one before is still being written, or readers leave no room.

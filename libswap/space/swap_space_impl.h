@@ -11,6 +11,7 @@
 #include "ebb/libswap/space/device_room.h"
 #include "ebb/libswap/space/residency.h"
 #include "ebb/libswap/space/swap_space.h"
+#include "ebb/libswap/store/blobs.h"
 
 namespace ebb::libswap {
 
@@ -28,6 +29,7 @@ struct SwapSpace::Impl {
                 const InitialContent& content);
   Result<> make_room();
   Result<> fill(const InitialContent& content);
+  Snapshots::MakeManifest manifest() const;
   void close();
 
   // swap_space.cpp
@@ -52,6 +54,7 @@ struct SwapSpace::Impl {
   Ranks& ranks;
   SwapSpaceConfig config;
   Buffers buffers;
+  Blobs blobs;
   Store::Config store_config;  // without directory and uuids
   std::uint64_t frames = 0;
   bool open = false;
@@ -64,6 +67,7 @@ struct SwapSpace::Impl {
   std::optional<Snapshots> snapshots;
   std::filesystem::path store_path;
   std::string origin;
+  std::string notes;           // on what was transferred, for `origin`
   std::vector<Leases> leases;  // by buffer
   std::uint64_t step = 0;      // of the last cut; what is released from then on is at the next one
   bool changed = false;        // since then

@@ -143,5 +143,43 @@ TEST(StateStore, RanksKeepTheirSharesAndAnotherNumberTakesOver) {
   }
 }
 
+// Those of the snapshot, not of the moment; also where other ranks go on.
+TEST(StateStore, BlobsComeBackAsTheyWereAtTheSnapshot) {
+  const TemporaryDirectory folder;
+  const auto bytes = [](std::size_t count, int value) {
+    return ByteVector(count, std::byte(value));
+  };
+  const auto expect = [&](const StateStore& store, int position) {
+    ASSERT_NE(store.blob("position"), nullptr);
+    EXPECT_EQ(*store.blob("position"), bytes(8, position));
+    ASSERT_NE(store.blob("seed"), nullptr);
+    EXPECT_EQ(*store.blob("seed"), bytes(3, 7));
+    EXPECT_EQ(store.blob("nothing"), nullptr);
+  };
+  {
+    const auto store = StateStore::open(config_in(folder / "swap"), some_tensors(), begin);
+    ASSERT_TRUE(ok(store));
+    EXPECT_EQ((*store)->blob("seed"), nullptr);
+    ASSERT_TRUE(ok((*store)->set_blob("seed", bytes(3, 7))));
+    ASSERT_TRUE(ok((*store)->set_blob("position", bytes(8, 1))));
+    ASSERT_TRUE(ok((*store)->for_each(1, add_one)));
+    ASSERT_TRUE(ok((*store)->snapshot()));
+    ASSERT_TRUE(ok((*store)->set_blob("position", bytes(8, 2))));  // behind the cut
+    ASSERT_TRUE(ok((*store)->wait_snapshot()));
+    EXPECT_TRUE(refused((*store)->set_blob("much", bytes(256u << 10, 0)), Code::limit, "262144"));
+  }
+  {
+    const auto store = StateStore::open(config_in(folder / "swap"), some_tensors(), begin);
+    ASSERT_TRUE(ok(store));
+    expect(**store, 1);
+  }
+  StateStoreConfig other = config_in(folder / "swap");
+  other.tile_bytes = 2 * kTile;
+  const auto store = StateStore::open(other, some_tensors(), begin);
+  ASSERT_TRUE(ok(store));
+  EXPECT_EQ((*store)->origin(), "transferred the store of 1 ranks at step 1");
+  expect(**store, 1);
+}
+
 }  // namespace
 }  // namespace ebb::libswap::space_tests
