@@ -12,8 +12,6 @@ namespace ebb::test {
 namespace {
 
 using libmuon::Communicator;
-using libswap::FaultOn;
-using libswap::FaultPlan;
 
 constexpr std::uint64_t kRoom = 1u << 20;
 
@@ -200,12 +198,7 @@ TEST(EarlyGradients, OfAStepThatIsCutAreThereWhenItGoesOn) {
       expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
         EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, early_config(room)));
         EBB_TRY(step_to(rank, 1));
-        EBB_TRY(failing.meanwhile(ranks, [&] {
-          failing.faults->add({.on = FaultOn::read,
-                               .at = at,
-                               .count = FaultPlan::kForEver,
-                               .path_part = "rank-00001"});
-        }));
+        EBB_TRY(failing.fail_reads(ranks, at));
         EBB_TRY(rank.hand_in(2));
         const auto cut = rank.step();
         EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));

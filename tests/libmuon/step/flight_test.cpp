@@ -13,8 +13,6 @@ namespace ebb::test {
 namespace {
 
 using libmuon::Communicator;
-using libswap::FaultOn;
-using libswap::FaultPlan;
 
 // Closed, it holds back what an engine's own communicator exchanges; open, it may slow it down.
 class Gate {
@@ -175,10 +173,7 @@ TEST(StepInFlight, AStopIsToldToWhoeverWaitsAndTheStepGoesOn) {
     libmuon::Engine& engine = rank.engine();
     expect_error(engine.wait_step(), Code::state, "no step was begun");
     EBB_TRY(step_to(rank, 1));
-    EBB_TRY(failing.meanwhile(ranks, [&] {
-      failing.faults->add(
-          {.on = FaultOn::read, .at = 5, .count = FaultPlan::kForEver, .path_part = "rank-00001"});
-    }));
+    EBB_TRY(failing.fail_reads(ranks, 5));
     EBB_TRY(rank.hand_in(2));
     EBB_TRY(engine.begin_step({}));
     const Code mine = ranks.rank() == Rank{1} ? Code::io : Code::peer;
@@ -254,12 +249,7 @@ TEST(ContinueStep, GivesTheSameBitsWhereTheOtherRankIsAChunkAhead) {
     expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
       EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_with(kLittle)));
       EBB_TRY(step_to(rank, 1));
-      EBB_TRY(failing.meanwhile(ranks, [&] {
-        failing.faults->add({.on = FaultOn::read,
-                             .at = at,
-                             .count = FaultPlan::kForEver,
-                             .path_part = "rank-00001"});
-      }));
+      EBB_TRY(failing.fail_reads(ranks, at));
       const std::uint64_t before = rank.engine().stats().read_bytes;
       EBB_TRY(rank.hand_in(2));
       const auto cut = rank.step();

@@ -20,6 +20,15 @@ Result<> FailingWorld::meanwhile(libmuon::Communicator& ranks,
   return {};
 }
 
+Result<> FailingWorld::fail_reads(libmuon::Communicator& ranks, std::uint64_t at) {
+  return meanwhile(ranks, [&] {
+    faults->add({.on = libswap::FaultOn::read,
+                 .at = at,
+                 .count = libswap::FaultPlan::kForEver,
+                 .path_part = "rank-00001"});
+  });
+}
+
 void expect_well(const std::vector<Result<>>& answers) {
   for (const auto& answer : answers) EXPECT_TRUE(answer) << answer.error().message;
 }

@@ -29,6 +29,8 @@ struct FailingWorld {
 
   // One of the ranks does it while all are waiting.
   Result<> meanwhile(libmuon::Communicator& ranks, const std::function<void()>& action);
+  // Rank 1's reads fail from now on, from the at-th.
+  Result<> fail_reads(libmuon::Communicator& ranks, std::uint64_t at);
 };
 
 void expect_well(const std::vector<Result<>>& answers);
