@@ -1,7 +1,6 @@
 #include "ebb/libmuon/plan/chunks.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 namespace ebb::libmuon {
@@ -45,13 +44,13 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   }
   const std::uint64_t chunks =
       staged_somewhere ? std::max<std::uint64_t>(1, div_ceil(longest, chunk_bytes)) : 1;
-  for (auto* transits : {&gradients_, &weights_, &adam_weights_}) transits->resize(chunks);
-  visits_end_.resize(chunks);
+  chunks_.resize(chunks);
   for (auto& [owner, line] : lines) {
     line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));
     for (std::size_t item = 0; item < line.items.size(); ++item) {
-      cut_item(line, item, line.order.momentum(item), plan.capacity(Visit::prepare), gradients_);
-      cut_item(line, item, line.order.masters(item), plan.capacity(Visit::finish), weights_);
+      cut_item(line, item, line.order.momentum(item), plan.capacity(Visit::prepare),
+               &Chunk::gradients);
+      cut_item(line, item, line.order.masters(item), plan.capacity(Visit::finish), &Chunk::weights);
     }
   }
   cut_adam(plan.adam_line());
@@ -62,27 +61,17 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
 
 // A chunk smaller than a tile may have nothing to bring: its visits are the next one's.
 void Chunks::drop_idle() {
-  const std::size_t visits = visits_end_.back();
-  std::size_t kept = 0;
-  for (std::size_t chunk = 0; chunk < count(); ++chunk) {
-    const std::array all = {&gradients_, &weights_, &adam_weights_};
-    if (std::ranges::all_of(all, [&](const auto* some) { return (*some)[chunk].empty(); }))
-      continue;
-    if (kept != chunk) {
-      for (auto* transits : all) (*transits)[kept] = std::move((*transits)[chunk]);
-      visits_end_[kept] = visits_end_[chunk];
-    }
-    ++kept;
-  }
-  kept = std::max<std::size_t>(kept, 1);
-  for (auto* transits : {&gradients_, &weights_, &adam_weights_}) transits->resize(kept);
-  visits_end_.resize(kept);
-  visits_end_.back() = visits;
+  const std::size_t visits = chunks_.back().visits_end;
+  std::erase_if(chunks_, [](const Chunk& chunk) {
+    return chunk.gradients.empty() && chunk.weights.empty() && chunk.adam_weights.empty();
+  });
+  if (chunks_.empty()) chunks_.emplace_back();
+  chunks_.back().visits_end = visits;
 }
 
 // Tiles belong to the chunk in which they begin.
 void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
-                      std::uint64_t tile_elems, std::vector<std::vector<Transit>>& chunks) {
+                      std::uint64_t tile_elems, Transits Chunk::* into) {
   const Item& item = line.items[number];
   std::uint64_t first = 0;
   while (first < item.elems) {
@@ -90,7 +79,7 @@ void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
     const std::uint64_t border = (chunk + 1) * line.per_chunk - place;
     const std::uint64_t end = std::min(item.elems, formats::align_up(border, tile_elems));
     for (const ItemPart& part : parts_of(item, {first, end - first}))
-      chunks[chunk].push_back({part.param, part.range});
+      (chunks_[chunk].*into).push_back({part.param, part.range});
     first = end;
   }
 }
@@ -102,7 +91,7 @@ void Chunks::cut_adam(const AdamLine& line) {
   for (const AdamLine::Piece& piece : line.pieces()) {
     const std::size_t last = count() - 1;
     const std::size_t chunk = share == 0 ? last : std::min(last, (piece.end - 1) / share);
-    adam_weights_[chunk].push_back(piece.part);
+    chunks_[chunk].adam_weights.push_back(piece.part);
   }
 }
 
@@ -110,7 +99,7 @@ void Chunks::cut_adam(const AdamLine& line) {
 // their place.
 void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
   const std::vector<std::uint64_t>& schedule = plan.schedule();
-  visits_end_.assign(count(), schedule.size());
+  for (Chunk& one : chunks_) one.visits_end = schedule.size();
   std::uint64_t chunk = 0;
   for (std::size_t i = 0; i < schedule.size(); ++i) {
     const TileEntry& tile = plan.tiles()[schedule[i]];
@@ -119,7 +108,7 @@ void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
       next = plan.place(tile) * count() / plan.adam_line().length();
     else if (tile.visit != Visit::local)
       next = own->chunk_at(plan.place(tile));
-    for (; chunk < next; ++chunk) visits_end_[chunk] = i;
+    for (; chunk < next; ++chunk) chunks_[chunk].visits_end = i;
   }
 }
 

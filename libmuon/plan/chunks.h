@@ -21,27 +21,33 @@ class Chunks {
   // those of a tile's elements, where that is more. One chunk where no rank stages any.
   Chunks(const StatePlan& plan, std::uint64_t chunk_bytes);
 
-  std::size_t count() const { return visits_end_.size(); }
+  std::size_t count() const { return chunks_.size(); }
   // Of all owners' matrices: what goes to them before their visits of the chunk, and from them
   // behind.
-  std::span<const Transit> gradients(std::size_t chunk) const { return gradients_[chunk]; }
-  std::span<const Transit> weights(std::size_t chunk) const { return weights_[chunk]; }
+  std::span<const Transit> gradients(std::size_t chunk) const { return chunks_[chunk].gradients; }
+  std::span<const Transit> weights(std::size_t chunk) const { return chunks_[chunk].weights; }
   // AdamW's ranges that all who keep them have visited behind the chunk.
-  std::span<const Transit> adam_weights(std::size_t chunk) const { return adam_weights_[chunk]; }
+  std::span<const Transit> adam_weights(std::size_t chunk) const {
+    return chunks_[chunk].adam_weights;
+  }
   // Behind the last visit of this rank's schedule that belongs to the chunk.
-  std::size_t visits_end(std::size_t chunk) const { return visits_end_[chunk]; }
+  std::size_t visits_end(std::size_t chunk) const { return chunks_[chunk].visits_end; }
 
  private:
   struct Line;
+  using Transits = std::vector<Transit>;
+  struct Chunk {
+    Transits gradients, weights, adam_weights;
+    std::size_t visits_end = 0;
+  };
   // An item's elements from `place` on, at borders of tiles of so many.
-  static void cut_item(const Line& line, std::size_t item, std::uint64_t place,
-                       std::uint64_t tile_elems, std::vector<std::vector<Transit>>& chunks);
+  void cut_item(const Line& line, std::size_t item, std::uint64_t place, std::uint64_t tile_elems,
+                Transits Chunk::* into);
   void cut_adam(const AdamLine& line);
   void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
   void drop_idle();
 
-  std::vector<std::vector<Transit>> gradients_, weights_, adam_weights_;  // by chunk
-  std::vector<std::size_t> visits_end_;
+  std::vector<Chunk> chunks_;
 };
 
 // All ranges of AdamW's parameters.

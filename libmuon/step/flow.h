@@ -67,7 +67,7 @@ class Flow {
 
   // The first `pieces` of what may come early are ready on this rank. Any thread.
   void ready_early(std::size_t pieces);
-  // How many of them have come. REQUIRES: a work is under way.
+  // How many of them have come; does not change while a work is under way.
   std::size_t came_early() const;
   // All ranks, at the same point of their calls: waits for what is coming, which is then to come
   // again.

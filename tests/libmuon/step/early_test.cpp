@@ -201,11 +201,8 @@ TEST(EarlyGradients, OfAStepThatIsCutAreThereWhenItGoesOn) {
         EBB_TRY(failing.fail_reads(ranks, at));
         EBB_TRY(rank.hand_in(2));
         const auto cut = rank.step();
-        EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-        if (!cut) {
-          EBB_TRY(rank.engine().continue_step());
-          if (ranks.rank() == Rank{0}) ++stopped;
-        }
+        EBB_TRY_ASSIGN(const bool went_on, failing.mend(ranks, rank, cut));
+        if (went_on && ranks.rank() == Rank{0}) ++stopped;
         EBB_TRY(step_to(rank, 3));
         if (ranks.rank() == Rank{1}) {
           EXPECT_EQ(rank.flat_weights(), wanted) << "read " << at;

@@ -255,11 +255,8 @@ TEST(ContinueStep, GivesTheSameBitsWhereTheOtherRankIsAChunkAhead) {
       const auto cut = rank.step();
       swept[index_of(ranks.rank())] =
           chunks_swept(rank.engine(), rank.engine().stats().read_bytes - before);
-      EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-      if (!cut) {
-        EBB_TRY(rank.engine().continue_step());
-        if (ranks.rank() == Rank{0}) ++stopped;
-      }
+      EBB_TRY_ASSIGN(const bool went_on, failing.mend(ranks, rank, cut));
+      if (went_on && ranks.rank() == Rank{0}) ++stopped;
       EBB_TRY(step_to(rank, 3));
       if (ranks.rank() == Rank{1}) {
         EXPECT_EQ(rank.flat_weights(), wanted) << "read " << at;

@@ -29,6 +29,14 @@ Result<> FailingWorld::fail_reads(libmuon::Communicator& ranks, std::uint64_t at
   });
 }
 
+Result<bool> FailingWorld::mend(libmuon::Communicator& ranks, RankEngine& rank,
+                                const Result<libmuon::StepResult>& cut) {
+  EBB_TRY(meanwhile(ranks, [&] { faults->clear(); }));
+  if (cut) return false;
+  EBB_TRY(rank.engine().continue_step());
+  return true;
+}
+
 void expect_well(const std::vector<Result<>>& answers) {
   for (const auto& answer : answers) EXPECT_TRUE(answer) << answer.error().message;
 }

@@ -31,6 +31,9 @@ struct FailingWorld {
   Result<> meanwhile(libmuon::Communicator& ranks, const std::function<void()>& action);
   // Rank 1's reads fail from now on, from the at-th.
   Result<> fail_reads(libmuon::Communicator& ranks, std::uint64_t at);
+  // The disk is well again, and a step that it cut goes on: true where it did.
+  Result<bool> mend(libmuon::Communicator& ranks, RankEngine& rank,
+                    const Result<libmuon::StepResult>& cut);
 };
 
 void expect_well(const std::vector<Result<>>& answers);
