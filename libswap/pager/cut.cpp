@@ -32,14 +32,22 @@ void TileCache::wait_for_cut_writes(const std::function<bool()>& ready) {
   }
 }
 
-void TileCache::write_residents() {
+// In the order in which they were changed: the next step, which may not change them before they are
+// written, comes to them in that order, too.
+std::vector<std::uint64_t> TileCache::pending_of_cut() const {
+  const MutexLock lock(mutex_);
   std::vector<std::uint64_t> pending;
-  {
-    const MutexLock lock(mutex_);
-    for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile)
-      if (tiles_[tile].cut_pending) pending.push_back(tile);
-  }
-  for (const std::uint64_t tile : pending) {
+  for (std::uint64_t tile = 0; tile < tiles_.size(); ++tile)
+    if (tiles_[tile].cut_pending) pending.push_back(tile);
+  std::ranges::stable_sort(pending, {}, [this](std::uint64_t tile) EBB_REQUIRES(mutex_) {
+    return tiles_[tile].changed;
+  });
+  return pending;
+}
+
+// With the step's priority: all that the cut wants written the next step waits for.
+void TileCache::write_residents() {
+  for (const std::uint64_t tile : pending_of_cut()) {
     {
       const MutexLock lock(mutex_);
       wait_for_cut_writes(
@@ -51,13 +59,13 @@ void TileCache::write_residents() {
       tiles_[tile].writing = true;
       ++resident_writes_;
     }
-    write_resident(tile, Priority::background);
+    write_resident(tile);
   }
 }
 
-void TileCache::write_resident(std::uint64_t tile, Priority priority) {
+void TileCache::write_resident(std::uint64_t tile) {
   fetch(tile);
-  const Result<> submitted = submit_write(tile, priority);
+  const Result<> submitted = submit_write(tile);
   if (submitted) return;
   const MutexLock lock(mutex_);
   resident_written(tile, submitted);

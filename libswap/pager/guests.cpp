@@ -40,6 +40,7 @@ void TileCache::change(std::uint64_t number, std::uint64_t frame, std::uint64_t 
   tile.frame = frame;
   tile.step = step;
   tile.dirty = true;
+  tile.changed = ++changes_;
 }
 
 bool TileCache::may_change(std::uint64_t tile) const {
@@ -63,7 +64,7 @@ void TileCache::write_out(std::uint64_t number) {
     ++releasing_;
   }
   const auto write = [this, number] {
-    write_resident(number, Priority::step);
+    write_resident(number);
     const MutexLock lock(mutex_);
     --in_flight_;
     --releasing_;

@@ -329,6 +329,7 @@ void TileCache::release_changed(std::uint64_t number, std::uint64_t step, const 
       tile.in_use = false;
       if (tile.resident) {
         tile.dirty = true;
+        tile.changed = ++changes_;
         --in_flight_;
         --releasing_;
         return tell_all();
@@ -345,7 +346,7 @@ void TileCache::release_changed(std::uint64_t number, std::uint64_t step, const 
 }
 
 // Takes the tile's checksums and gives it to the queue.
-Result<> TileCache::submit_write(std::uint64_t number, Priority priority) {
+Result<> TileCache::submit_write(std::uint64_t number) {
   std::uint64_t step = 0;
   std::span<std::byte> bytes;
   {
@@ -372,13 +373,13 @@ Result<> TileCache::submit_write(std::uint64_t number, Priority priority) {
               .file = place.file,
               .offset = place.offset,
               .data = bytes,
-              .priority = priority,
+              .priority = Priority::step,
               .done = std::move(done)});
   return {};
 }
 
 void TileCache::write_behind(std::uint64_t tile) {
-  const Result<> submitted = submit_write(tile, Priority::step);
+  const Result<> submitted = submit_write(tile);
   if (submitted) return;
   const MutexLock lock(mutex_);
   stop(tile, submitted.error());
@@ -447,7 +448,7 @@ void TileCache::try_what_is_due() {
   }
   for (const std::uint64_t tile : writes)
     if (resident(tile))
-      write_resident(tile, Priority::background);
+      write_resident(tile);
     else
       write_behind(tile);
 }

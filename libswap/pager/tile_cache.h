@@ -103,9 +103,9 @@ class TileCache {
   // Marks the cut: the tiles' present contents belong to it. REQUIRES: settle() after the last
   // release, store.can_cut().
   void begin_cut();
-  // Any one thread, once after begin_cut(): writes changed residents at background priority and
-  // waits for the cut's writes in flight. Whoever wants to change such a resident first waits for
-  // its write. After an error the cut is to be abandoned.
+  // Any one thread, once after begin_cut(): writes changed residents, those first that were changed
+  // first, and waits for the cut's writes in flight. Whoever wants to change such a resident first
+  // waits for its write. After an error the cut is to be abandoned.
   Result<> finish_cut();
 
   // --- guests (guests.cpp): a client that has no order says itself which frame holds which tile,
@@ -151,6 +151,7 @@ class TileCache {
     std::uint64_t frame = 0;              // of the host, or of the device
     std::optional<std::uint64_t> bounce;  // of the host, while it passes to or from the store
     std::uint64_t step = 0;               // of the contents
+    std::uint64_t changed = 0;            // resident only: when, counted in changes
   };
   // A read or write that failed and may be tried again.
   struct Failed {
@@ -178,7 +179,7 @@ class TileCache {
   void read_done(std::uint64_t tile, const Result<>& result);
   void arrived(std::uint64_t tile, const Result<>& result);
   void is_here(std::uint64_t tile) EBB_REQUIRES(mutex_);
-  Result<> submit_write(std::uint64_t tile, Priority priority);
+  Result<> submit_write(std::uint64_t tile);
   void write_behind(std::uint64_t tile);
   void write_done(std::uint64_t tile, Store::Write write, const Result<>& result);
   // False: it was tried too often.
@@ -190,8 +191,9 @@ class TileCache {
   void wait_until_quiet();
   Result<> copy_tile(std::uint64_t tile, Store& other, std::span<std::byte> room);
 
+  std::vector<std::uint64_t> pending_of_cut() const;
   void write_residents();
-  void write_resident(std::uint64_t tile, Priority priority);
+  void write_resident(std::uint64_t tile);
   void fetch(std::uint64_t tile);
   void guest_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
   void resident_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
@@ -222,6 +224,7 @@ class TileCache {
   std::uint64_t cut_writes_ EBB_GUARDED_BY(mutex_) = 0;       // of the present cut, not yet written
   std::uint64_t resident_writes_ EBB_GUARDED_BY(mutex_) = 0;  // of it, begun and not settled
   std::optional<Error> cut_error_ EBB_GUARDED_BY(mutex_);
+  std::uint64_t changes_ EBB_GUARDED_BY(mutex_) = 0;                  // of residents
   std::map<std::uint64_t, Error> unreadable_ EBB_GUARDED_BY(mutex_);  // guests
   PagerStats stats_ EBB_GUARDED_BY(mutex_);
 };

@@ -1,151 +1,18 @@
-// Streams over a real store on a disk in memory: order, budget, bytes, cuts, errors.
+// Streams over a store: order, budget, bytes, errors.
 #include "ebb/libswap/pager/stream.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstring>
-#include <functional>
-#include <numeric>
 #include <random>
 #include <thread>
 
-#include "ebb/libswap/testing/fault_backend.h"
-#include "ebb/libswap/testing/memory_backend.h"
+#include "tests/libswap/pager/pager_rig.h"
 #include "tests/support/chrome_trace.h"
 
-namespace ebb {
-
+namespace ebb::test {
 namespace {
-
-using libswap::Alone;
-using libswap::Homes;
-using libswap::IoQueue;
-using libswap::Pool;
-using libswap::Store;
-using libswap::Stream;
-using libswap::TileBudget;
-using libswap::TileCache;
-using libswap::TileVisit;
-using Use = libswap::TileCache::Use;
-
-constexpr std::uint64_t kTile = 4096;
-
-// No step of one tile looks like a step of another.
-std::uint64_t first_value(std::uint64_t tile) { return tile * 1000; }
-
-using Visitor = std::function<void(std::uint64_t tile, std::span<std::byte> bytes)>;
-
-struct Rig {
-  std::shared_ptr<libswap::MemoryDisk> disk = libswap::MemoryDisk::create(1u << 28);
-  std::shared_ptr<libswap::FaultPlan> faults = std::make_shared<libswap::FaultPlan>();
-  std::unique_ptr<Pool> pool;
-  std::unique_ptr<IoQueue> io;
-  std::unique_ptr<Store> store;
-  TileBudget budget;
-  libswap::Trace* trace = nullptr;
-  std::vector<std::uint64_t> order;
-  std::unique_ptr<TileCache> cache;
-  std::unique_ptr<Stream> updates;
-
-  Rig(std::uint64_t tiles, std::uint64_t budget_tiles, std::uint32_t slots = 3,
-      libswap::Trace* traced = nullptr, std::uint32_t threads = 1)
-      : trace(traced), order(tiles) {
-    pool = std::move(*Pool::start(threads));
-    io = std::move(*IoQueue::start(
-        libswap::make_fault_backend(libswap::make_memory_backend(disk), faults), {}));
-    Store::Config config{.directory = "/store",
-                         .tile_bytes = kTile,
-                         .block_bytes = kTile,
-                         .slots = slots,
-                         .tiles = tiles,
-                         .manifest_bytes = 1u << 20};
-    config.uuid[0] = std::byte{1};
-    auto created = Store::create(*io, config);
-    EXPECT_TRUE(created) << created.error().message;
-    store = std::move(*created);
-    Alone alone;
-    EXPECT_TRUE(store->recover(alone));
-    std::iota(order.begin(), order.end(), std::uint64_t{0});
-    budget = *TileBudget::divide(tiles, kTile, budget_tiles * kTile);
-    open();
-  }
-  ~Rig() { close(); }
-
-  void open() {
-    cache = std::move(
-        *TileCache::open(*io, *store, *pool, Homes::spread(budget, order), nullptr, trace));
-    updates = std::make_unique<Stream>(*cache, visits(Use::modify), Stream::Repeats::yes);
-  }
-  void close() {
-    updates.reset();
-    cache.reset();
-  }
-  std::uint64_t paged() const { return store->superblock().tiles - budget.resident; }
-
-  std::vector<TileVisit> visits(Use use) const {
-    std::vector<TileVisit> visits;
-    for (const std::uint64_t tile : order) visits.push_back({tile, use});
-    return visits;
-  }
-  // What is left of the stream's round.
-  Result<> rest(Stream& stream, const Visitor& visit) {
-    while (!stream.ended()) {
-      EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-      visit(lease.tile, lease.buffer.bytes());
-      stream.give_back(lease, {});
-    }
-    return cache->settle();
-  }
-  Result<> round(Use use, std::uint64_t step, const Visitor& visit) {
-    Stream stream(*cache, visits(use), Stream::Repeats::no);
-    stream.begin(step);
-    return rest(stream, visit);
-  }
-
-  Result<> create() {
-    return round(Use::create, 0, [](std::uint64_t tile, std::span<std::byte> bytes) {
-      const std::uint64_t value = first_value(tile);
-      std::memcpy(bytes.data(), &value, sizeof value);
-    });
-  }
-  // Adds one to the number in each tile; expects what `step` earlier updates left.
-  Result<> update(std::uint64_t step) {
-    updates->begin(step);
-    return go_on(step);
-  }
-  Result<> go_on(std::uint64_t step) {
-    return rest(*updates, [&](std::uint64_t tile, std::span<std::byte> bytes) {
-      std::uint64_t value = 0;
-      std::memcpy(&value, bytes.data(), sizeof value);
-      EXPECT_EQ(value, first_value(tile) + (step - 1)) << "tile " << tile;
-      ++value;
-      std::memcpy(bytes.data(), &value, sizeof value);
-    });
-  }
-  Result<bool> commit(std::uint64_t step) {
-    EXPECT_TRUE(store->can_cut());
-    store->cut(step);
-    cache->begin_cut();
-    EBB_TRY(cache->finish_cut());
-    Alone alone;
-    EBB_TRY_ASSIGN(const auto settled, store->agree(alone, store->prepare(manifest())));
-    return settled == Store::Settled::committed;
-  }
-  formats::native::Manifest manifest() const {
-    formats::native::Manifest manifest;
-    manifest.states = {"master"};
-    manifest.params = {{"p", {store->superblock().tiles * kTile / 4}, 0}};
-    manifest.groups = {{"adamw", {}}};
-    for (std::uint64_t tile = 0; tile < store->superblock().tiles; ++tile) {
-      formats::native::Tile entry;
-      entry.used_bytes = kTile;
-      entry.segments = {{.first = tile * kTile / 4, .count = kTile / 4}};
-      manifest.tiles.push_back(entry);
-    }
-    return manifest;
-  }
-};
 
 TEST(Pager, SpendsABudgetOnFramesAndResidentTiles) {
   EXPECT_EQ((*TileBudget::divide(10, kTile, 10 * kTile)).resident, 10u);
@@ -166,9 +33,9 @@ TEST(Pager, RefusesABudgetBelowOneTileAndSaysWhatWorks) {
 
 TEST(Pager, SweepsInOrderAndMovesExactlyThePagedTilesForAnyBudget) {
   std::mt19937_64 random(7);
-  for (int round = 0; round < 40; ++round) {
+  for (std::uint32_t round = 0; round < 40; ++round) {
     const std::uint64_t tiles = 1 + random() % 60;
-    Rig rig(tiles, 1 + random() % 20, 3, nullptr, 1 + round % 3);
+    Rig rig(tiles, 1 + random() % 20, {.threads = 1 + round % 3});
     ASSERT_TRUE(rig.create());
     const std::uint64_t before = rig.cache->stats().written_bytes;
     constexpr std::uint64_t kSweeps = 5;
@@ -193,7 +60,7 @@ std::size_t count_of(const std::string& text, const std::string& what) {
 
 TEST(Pager, TheTraceShowsEveryTransferWithItsTileAndBytes) {
   libswap::Trace trace;
-  Rig rig(8, 3, 3, &trace);
+  Rig rig(8, 3, {.trace = &trace});
   ASSERT_TRUE(rig.create());
   ASSERT_TRUE(rig.update(1));
   rig.close();  // write-behind ends with it
@@ -205,53 +72,6 @@ TEST(Pager, TheTraceShowsEveryTransferWithItsTileAndBytes) {
   EXPECT_NE(json.find("{\"bytes of tiles in memory\":" + all + "}"), std::string::npos);
   // The counter ends at nothing under way.
   EXPECT_TRUE(json.ends_with("\"args\":{\"transfers\":0}}\n]}\n")) << json.substr(json.size() - 80);
-}
-
-TEST(Pager, WritesAResidentTileOfACutBeforeItIsModified) {
-  for (const std::uint64_t budget : {1u, 7u, 12u, 30u}) {
-    Rig rig(30, budget);
-    ASSERT_TRUE(rig.create());
-    ASSERT_TRUE(rig.update(1));
-    rig.store->cut(1);
-    rig.cache->begin_cut();
-    // The next step runs while the cut is being written.
-    Result<> finished, prepared;
-    std::thread committer([&] {
-      finished = rig.cache->finish_cut();
-      if (finished) prepared = rig.store->prepare(rig.manifest());
-    });
-    ASSERT_TRUE(rig.update(2));
-    committer.join();
-    ASSERT_TRUE(finished) << finished.error().message;
-    ASSERT_TRUE(prepared) << prepared.error().message;
-    Alone alone;
-    ASSERT_EQ(*rig.store->agree(alone, prepared), Store::Settled::committed);
-    // What recovers is step 1, not step 2.
-    rig.close();
-    rig.store.reset();
-    rig.store = std::move(*Store::open(*rig.io, "/store", Rank{0}, 1));
-    const auto manifest = rig.store->recover(alone);
-    ASSERT_TRUE(manifest) << manifest.error().message;
-    ASSERT_TRUE((*manifest).has_value());
-    EXPECT_EQ((**manifest).step, 1u);
-    rig.open();
-    ASSERT_TRUE(rig.cache->load_residents());
-    ASSERT_TRUE(rig.update(2)) << "finds step 1 in every tile";
-  }
-}
-
-TEST(Pager, ManyCutsUnderWayNeverLoseATile) {
-  Rig rig(25, 8);
-  ASSERT_TRUE(rig.create());
-  for (std::uint64_t step = 1; step <= 30; ++step) {
-    ASSERT_TRUE(rig.update(step));
-    if (step % 3 == 0) {
-      const auto committed = rig.commit(step);
-      ASSERT_TRUE(committed) << committed.error().message;
-      EXPECT_TRUE(*committed);
-    }
-  }
-  EXPECT_EQ(rig.store->committed_generation(), 10u);
 }
 
 // Flips one bit of a tile's newest version on the disk, below store and pager.
@@ -295,47 +115,13 @@ TEST(Pager, VerifiesTheResidentTilesThatItLoads) {
   }
 }
 
-TEST(Pager, AResidentTileThatCouldNotBeWrittenIsWrittenByTheNextCut) {
-  Rig rig(8, 8);
-  ASSERT_TRUE(rig.create());
-  ASSERT_TRUE(*rig.commit(0));
-  ASSERT_TRUE(rig.update(1));
-  rig.faults->add({.on = libswap::FaultOn::write,
-                   .at = 3,
-                   .count = libswap::FaultPlan::kForEver,
-                   .path_part = ".data"});
-  rig.store->cut(1);
-  rig.cache->begin_cut();
-  const auto finished = rig.cache->finish_cut();
-  ASSERT_FALSE(finished);
-  EXPECT_EQ(finished.error().code, Code::io);
-  rig.faults->clear();
-  Alone alone;
-  ASSERT_EQ(*rig.store->agree(alone, finished), Store::Settled::abandoned);
-  ASSERT_TRUE(rig.update(2));
-  ASSERT_TRUE(*rig.commit(2));
-  rig.close();
-  rig.open();
-  ASSERT_TRUE(rig.cache->load_residents());
-  ASSERT_TRUE(rig.update(3)) << "finds step 2 in every tile";
-}
-
-TEST(Pager, AResidentTileWhoseWriteFailsATimeOrTwoIsPartOfItsCut) {
-  Rig rig(8, 8);
-  ASSERT_TRUE(rig.create());
-  ASSERT_TRUE(rig.update(1));
-  rig.faults->add({.on = libswap::FaultOn::write, .at = 3, .count = 2, .path_part = ".data"});
-  ASSERT_TRUE(*rig.commit(1));
-  EXPECT_EQ(rig.cache->stats().retries, 2u);
-}
-
 // Every operation of a round fails once, or until it is asked again after it was given up.
 TEST(Pager, ARoundGoesOnWhereItsReadOrWriteFailed) {
   for (const auto on : {libswap::FaultOn::read, libswap::FaultOn::write})
     for (const std::uint64_t budget : {1u, 2u, 3u, 7u})
       for (const std::uint32_t threads : {1u, 3u})
         for (std::uint64_t at = 0; at < 9; ++at) {
-          Rig rig(9, budget, 3, nullptr, threads);
+          Rig rig(9, budget, {.threads = threads});
           ASSERT_TRUE(rig.create());
           ASSERT_TRUE(rig.update(1));
           rig.faults->add({.on = on, .at = at, .count = libswap::FaultPlan::kForEver});
@@ -378,8 +164,8 @@ TEST(Pager, AReadThatBroughtOtherBytesIsRepeated) {
 // A tile is read as often as the schedule says, and written where it changes.
 TEST(Pager, ARoundMayVisitATileMoreThanOnce) {
   std::mt19937_64 random(3);
-  for (int round = 0; round < 60; ++round) {
-    Rig rig(6, 1 + random() % 5, 3, nullptr, 1 + round % 3);
+  for (std::uint32_t round = 0; round < 60; ++round) {
+    Rig rig(6, 1 + random() % 5, {.threads = 1 + round % 3});
     ASSERT_TRUE(rig.create());
     std::vector<TileVisit> schedule;
     std::uint64_t reads = 0, writes = rig.cache->stats().written_bytes / kTile;
@@ -417,7 +203,7 @@ TEST(Pager, ARoundMayVisitATileMoreThanOnce) {
 // A tile is not written, and its frame serves nobody else, before its user said so.
 TEST(Pager, WhatUsesATileMayEndLongAfterItWasGivenBack) {
   for (const std::uint64_t budget : {2u, 4u}) {
-    Rig rig(8, budget, 3, nullptr, 2);
+    Rig rig(8, budget, {.threads = 2});
     ASSERT_TRUE(rig.create());
     for (std::uint64_t step = 1; step <= 3; ++step) {
       rig.updates->begin(step);
@@ -446,5 +232,4 @@ TEST(Pager, WhatUsesATileMayEndLongAfterItWasGivenBack) {
 }
 
 }  // namespace
-
-}  // namespace ebb
+}  // namespace ebb::test
