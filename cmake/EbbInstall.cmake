@@ -40,8 +40,8 @@ set(EBB_PUBLIC_HEADERS
   libswap/store/store.h libswap/store/store_set.h libswap/sys/process.h libswap/sys/thread.h
   libswap/trace.h libswap/tree/file_tree.h libswap/write/save.h libswap/write/write_checkpoint.h)
 if(EBB_MUON)
-  list(APPEND EBB_PUBLIC_HEADERS libmuon/comm/communicator.h libmuon/spec/spec.h
-    libmuon/step/engine.h libmuon/step/forecast.h)
+  list(APPEND EBB_PUBLIC_HEADERS libmuon/comm/communicator.h libmuon/comm/mpi_ranks.h
+    libmuon/spec/spec.h libmuon/step/engine.h libmuon/step/forecast.h)
 endif()
 install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
   set(headers \"${EBB_PUBLIC_HEADERS}\")

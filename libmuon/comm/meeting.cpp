@@ -39,24 +39,14 @@ Result<> check_round(std::span<const Parcel> parcels, std::size_t rank, std::siz
 Result<> check_exchange(std::span<const Brought> ranks) {
   std::map<std::pair<std::uint32_t, std::uint32_t>, Channel> channels;  // (from, to)
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    EBB_TRY(check_round(ranks[rank].sends, rank, ranks.size(), "sends to"));
-    EBB_TRY(check_round(ranks[rank].receives, rank, ranks.size(), "receives from"));
+    EBB_TRY(check_parcels(ranks[rank], Rank{rank}, static_cast<std::uint32_t>(ranks.size())));
     for (const Parcel& parcel : ranks[rank].sends)
       channels[{rank, index_of(parcel.peer)}].sent.push_back(parcel.bytes);
     for (const Parcel& parcel : ranks[rank].receives)
       channels[{index_of(parcel.peer), rank}].received.push_back(parcel.bytes);
   }
-  for (const auto& [pair, channel] : channels) {
-    const std::string where =
-        compose("exchange from {} to {}: ", rank_text(pair.first), rank_text(pair.second));
-    if (channel.sent.size() != channel.received.size())
-      return Error{Code::layout, compose("{}{} buffers sent, {} expected", where,
-                                         channel.sent.size(), channel.received.size())};
-    for (std::size_t i = 0; i < channel.sent.size(); ++i)
-      if (channel.sent[i] != channel.received[i])
-        return Error{Code::layout, compose("{}buffer {} has {} bytes, expected {}", where, i,
-                                           channel.sent[i], channel.received[i])};
-  }
+  for (const auto& [pair, channel] : channels)
+    EBB_TRY(check_pair(Rank{pair.first}, Rank{pair.second}, channel.sent, channel.received));
   return {};
 }
 
@@ -106,6 +96,25 @@ Result<Decision> decide(std::span<const Brought> ranks) {
       break;
   }
   return decision;
+}
+
+Result<> check_parcels(const Brought& mine, Rank rank, std::uint32_t world) {
+  EBB_TRY(check_round(mine.sends, index_of(rank), world, "sends to"));
+  return check_round(mine.receives, index_of(rank), world, "receives from");
+}
+
+Result<> check_pair(Rank from, Rank to, std::span<const std::uint64_t> sent,
+                    std::span<const std::uint64_t> expected) {
+  const std::string where =
+      compose("exchange from {} to {}: ", rank_text(index_of(from)), rank_text(index_of(to)));
+  if (sent.size() != expected.size())
+    return Error{Code::layout,
+                 compose("{}{} buffers sent, {} expected", where, sent.size(), expected.size())};
+  for (std::size_t i = 0; i < sent.size(); ++i)
+    if (sent[i] != expected[i])
+      return Error{Code::layout, compose("{}buffer {} has {} bytes, expected {}", where, i, sent[i],
+                                         expected[i])};
+  return {};
 }
 
 Error gave_up(Rank rank) { return {Code::peer, rank_text(index_of(rank)) + " gave up"}; }

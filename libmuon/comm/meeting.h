@@ -37,6 +37,12 @@ struct Decision {
 // to another has the size of the k-th that this one receives from it.
 Result<Decision> decide(std::span<const Brought> ranks);
 
+// The same in parts, for ranks that see only what concerns them: what one rank brings to an
+// exchange, and what two of them bring to each other, as buffers' sizes in the order of the calls.
+Result<> check_parcels(const Brought& mine, Rank rank, std::uint32_t world);
+Result<> check_pair(Rank from, Rank to, std::span<const std::uint64_t> sent,
+                    std::span<const std::uint64_t> expected);
+
 // Why a world is over, in words that are the same on every rank.
 Error gave_up(Rank rank);
 Error silent(std::span<const Rank> ranks, Verb verb, std::chrono::milliseconds limit);

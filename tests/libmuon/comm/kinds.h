@@ -3,16 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <thread>
 
-#include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libmuon/comm/message_ranks.h"
+#include "tests/libmuon/comm/any_kind.h"
+#include "tests/libmuon/support/mailboxes.h"
 #include "tests/libmuon/support/socket_ranks.h"
 
 namespace ebb::libmuon {
-
-// Runs on each rank; the rank leaves when it returns.
-using RankBody = std::function<void(Communicator&)>;
 
 struct ThreadKind {
   static void run(std::uint32_t world, std::chrono::milliseconds limit, const RankBody& body) {
@@ -22,6 +20,21 @@ struct ThreadKind {
       threads.emplace_back([&body, &rank] {
         body(*rank);
         rank.reset();
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+// Threads that know each other by messages alone.
+struct MessageKind {
+  static void run(std::uint32_t world, std::chrono::milliseconds limit, const RankBody& body) {
+    auto mailboxes = test::make_mailboxes(world);
+    std::vector<std::thread> threads;
+    for (auto& mailbox : mailboxes)
+      threads.emplace_back([&] {
+        const auto rank = make_message_ranks(std::move(mailbox), limit);
+        ASSERT_TRUE(rank) << rank.error().message;
+        body(**rank);
       });
     for (std::thread& thread : threads) thread.join();
   }
@@ -39,15 +52,6 @@ struct ProcessKind {
   }
 };
 
-template <typename Kind>
-class RanksOfAnyKind : public testing::Test {
- protected:
-  static void on_ranks(std::uint32_t world, const RankBody& body,
-                       std::chrono::milliseconds limit = kPeerLimit) {
-    Kind::run(world, limit, body);
-  }
-};
-
-using Kinds = testing::Types<ThreadKind, ProcessKind>;
+using Kinds = testing::Types<ThreadKind, ProcessKind, MessageKind>;
 
 }  // namespace ebb::libmuon
