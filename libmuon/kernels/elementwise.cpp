@@ -66,6 +66,16 @@ EBB_CLONES void momentum_bf16(const MuonSpec& spec, MomentumFactors f, std::size
   momentum(spec, f, count, g, m, u);
 }
 
+EBB_CLONES void widen_all(std::size_t count, const std::uint16_t* __restrict from,
+                          float* __restrict to) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = formats::bf16_to_f32(from[i]);
+}
+
+EBB_CLONES void narrow_all(std::size_t count, const float* __restrict from,
+                           std::uint16_t* __restrict to) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = formats::f32_to_bf16(from[i]);
+}
+
 EBB_CLONES void apply(float decay, float rate, std::size_t count, const float* __restrict o,
                       float* __restrict w) {
   for (std::size_t i = 0; i < count; ++i) w[i] = decay * w[i] - rate * o[i];
@@ -147,6 +157,16 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
                     std::span<std::uint16_t> m, std::span<float> u) {
   EBB_CHECK(g.size() == m.size() && g.size() == u.size());
   momentum_bf16(spec, factors_of(spec, grad_scale), g.size(), g.data(), m.data(), u.data());
+}
+
+void widen(std::span<const std::uint16_t> from, std::span<float> to) {
+  EBB_CHECK(from.size() == to.size());
+  widen_all(from.size(), from.data(), to.data());
+}
+
+void narrow(std::span<const float> from, std::span<std::uint16_t> to) {
+  EBB_CHECK(from.size() == to.size());
+  narrow_all(from.size(), from.data(), to.data());
 }
 
 void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,

@@ -18,6 +18,23 @@ using libswap::TraceSpan;
 
 // Elementwise work is cut for the pool at a fixed size: bits do not depend on the cut.
 constexpr std::uint64_t kPoolElems = 64u << 10;
+// Of a piece that is widened: on the stack, and in the cache.
+constexpr std::uint64_t kWidened = 4096;
+
+// Calls job(first, values) with pieces of the buffer's elements as fp32, whatever they are kept as:
+// `values` are those from `first` on.
+template <typename Job>
+void in_fp32(const Buffer& buffer, const Job& job) {
+  if (buffer.dtype == DType::f32)
+    return job(std::uint64_t{0}, std::span<const float>(buffer.floats()));
+  std::array<float, kWidened> wide;
+  for (std::uint64_t first = 0; first < buffer.elems; first += wide.size()) {
+    const std::uint64_t count = std::min<std::uint64_t>(wide.size(), buffer.elems - first);
+    const auto values = std::span(wide).first(count);
+    widen(buffer.bf16s().subspan(first, count), values);
+    job(first, std::span<const float>(values));
+  }
+}
 
 class HostKernels : public Kernels {
  public:
@@ -30,7 +47,7 @@ class HostKernels : public Kernels {
   Event look(std::span<const LookRange> ranges, Buffer found, After after) override {
     wait(after, "gradients");
     struct Piece {
-      std::span<const float> values;
+      Buffer g;
       const LookRange* range = nullptr;
     };
     struct Found {
@@ -40,14 +57,15 @@ class HostKernels : public Kernels {
     std::vector<Piece> pieces;
     for (const LookRange& range : ranges)
       for (std::uint64_t first = 0; first < range.g.elems; first += kPoolElems)
-        pieces.push_back(
-            {piece(range.g, first, std::min(kPoolElems, range.g.elems - first)), &range});
+        pieces.push_back({range.g.sub(first, std::min(kPoolElems, range.g.elems - first)), &range});
     std::vector<Found> parts(pieces.size());
     what_.pool.run(pieces.size(), [&](std::size_t i) {
-      const auto& [values, range] = pieces[i];
+      const auto& [g, range] = pieces[i];
       auto& [sum, largest] = parts[i];
-      largest = static_cast<double>(largest_magnitude(values)) / range->limit;
-      if (range->in_norm) sum.add(values);
+      in_fp32(g, [&](std::uint64_t, std::span<const float> values) {
+        largest = std::max(largest, static_cast<double>(largest_magnitude(values)) / range->limit);
+        if (range->in_norm) sum.add(values);
+      });
     });
     ExactSum sum;
     Look all;
@@ -66,9 +84,9 @@ class HostKernels : public Kernels {
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "momentum");
     for (const PrepareRange& range : ranges) {
       const auto prepare_as = [&](const auto m) {
-        in_pieces(m.size(), [&](std::uint64_t first, std::uint64_t count) {
-          momentum_range(*range.spec, grad_scale, piece(range.g, first, count),
-                         m.subspan(first, count), piece(range.u, first, count));
+        in_pieces(range.g, [&](std::uint64_t first, std::span<const float> g) {
+          momentum_range(*range.spec, grad_scale, g, m.subspan(first, g.size()),
+                         piece(range.u, first, g.size()));
         });
       };
       if (range.m.dtype == DType::bf16)
@@ -83,9 +101,18 @@ class HostKernels : public Kernels {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "apply");
     for (const FinishRange& range : ranges)
-      in_pieces(range.w.elems, [&](std::uint64_t first, std::uint64_t count) {
-        const auto w = piece(range.w, first, count);
-        apply_range(*range.spec, range.rows, range.cols, piece(range.o, first, count), w);
+      in_pieces(range.o, [&](std::uint64_t first, std::span<const float> o) {
+        const auto w = piece(range.w, first, o.size());
+        apply_range(*range.spec, range.rows, range.cols, o, w);
+        copy_out(w, range.out, first);
+      });
+    return {};
+  }
+
+  Event hand_out(std::span<const OutRange> ranges, After after) override {
+    wait(after);
+    for (const OutRange& range : ranges)
+      in_pieces(range.w, [&](std::uint64_t first, std::span<const float> w) {
         copy_out(w, range.out, first);
       });
     return {};
@@ -95,10 +122,11 @@ class HostKernels : public Kernels {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "AdamW");
     for (const AdamRange& range : ranges)
-      in_pieces(range.w.elems, [&](std::uint64_t first, std::uint64_t count) {
-        const auto w = piece(range.w, first, count);
-        adamw_range(*range.spec, range.step, grad_scale, piece(range.g, first, count), w,
-                    piece(range.exp_avg, first, count), piece(range.exp_avg_sq, first, count));
+      in_pieces(range.g, [&](std::uint64_t first, std::span<const float> g) {
+        const auto w = piece(range.w, first, g.size());
+        adamw_range(*range.spec, range.step, grad_scale, g, w,
+                    piece(range.exp_avg, first, g.size()),
+                    piece(range.exp_avg_sq, first, g.size()));
         copy_out(w, range.out, first);
       });
     return {};
@@ -121,14 +149,21 @@ class HostKernels : public Kernels {
   }
 
   static void copy_out(std::span<const float> w, const Buffer& out, std::uint64_t first) {
-    if (!out.empty()) std::ranges::copy(w, piece(out, first, w.size()).begin());
+    if (out.empty()) return;
+    if (out.dtype == DType::bf16)
+      narrow(w, out.bf16s().subspan(first, w.size()));
+    else
+      std::ranges::copy(w, piece(out, first, w.size()).begin());
   }
 
+  // As in_fp32(), by the pool.
   template <typename Job>
-  void in_pieces(std::uint64_t count, const Job& job) {
-    what_.pool.run(formats::div_ceil(count, kPoolElems), [&](std::size_t i) {
-      const std::uint64_t first = i * kPoolElems;
-      job(first, std::min(kPoolElems, count - first));
+  void in_pieces(const Buffer& numbers, const Job& job) {
+    what_.pool.run(formats::div_ceil(numbers.elems, kPoolElems), [&](std::size_t i) {
+      const std::uint64_t begin = i * kPoolElems;
+      in_fp32(
+          numbers.sub(begin, std::min(kPoolElems, numbers.elems - begin)),
+          [&](std::uint64_t first, std::span<const float> values) { job(begin + first, values); });
     });
   }
 

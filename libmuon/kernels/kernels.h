@@ -48,6 +48,9 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
                     std::span<float> m, std::span<float> u);
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<std::uint16_t> m, std::span<float> u);
+// From bits of bf16, and to them: rounded to nearest, ties to even. Elementwise.
+void widen(std::span<const std::uint16_t> from, std::span<float> to);
+void narrow(std::span<const float> from, std::span<std::uint16_t> to);
 // w <- (1 - lr wd) w - lr s(rows, cols) o. Elementwise.
 void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
                  std::span<const float> o, std::span<float> w);

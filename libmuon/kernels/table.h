@@ -22,18 +22,23 @@
 namespace ebb::libmuon {
 
 // Elementwise work on one tile is a list of ranges; all buffers of one are equally long, fp32
-// where nothing else is said.
+// where nothing else is said. A trainer's gradients `g` and weights `out` are fp32 or bf16: widened
+// before all else, rounded to nearest even behind all else.
 
 // m <- momentum of m and g; u <- what Newton-Schulz takes (momentum_range). m: fp32 or bf16.
 struct PrepareRange {
   const MuonSpec* spec = nullptr;
   libswap::Buffer g, m, u;
 };
-// w <- w decayed and moved along o (apply_range); `out`: a copy of w, unless it is empty.
+// w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty.
 struct FinishRange {
   const MuonSpec* spec = nullptr;
   std::uint64_t rows = 0, cols = 0;  // of the whole matrix
   libswap::Buffer o, w, out;
+};
+// out <- w, as a step hands it out.
+struct OutRange {
+  libswap::Buffer w, out;
 };
 struct AdamRange {
   const AdamSpec* spec = nullptr;
@@ -48,7 +53,7 @@ struct MatrixBatch {
 };
 // A gradient, or a part of one, before a step.
 struct LookRange {
-  libswap::Buffer g;    // fp32
+  libswap::Buffer g;
   double limit = 1;     // of a magnitude
   bool in_norm = true;  // false: a copy of it is, on another rank
 };
@@ -72,6 +77,7 @@ class Kernels {
   virtual Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) = 0;
   virtual Event orthogonalize(const MatrixBatch& batch, libswap::Buffer workspace, After after) = 0;
   virtual Event finish(std::span<const FinishRange> ranges, After after) = 0;
+  virtual Event hand_out(std::span<const OutRange> ranges, After after) = 0;
   virtual Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) = 0;
 };
 

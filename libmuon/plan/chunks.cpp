@@ -27,11 +27,14 @@ bool holds_whole(const ModelLayout& trainer, std::uint32_t param, std::uint32_t 
 Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   std::map<std::uint32_t, ItemPacker> packers;
   bool staged_somewhere = false;
+  std::uint32_t widest = 0;  // bytes of an element that travels
   const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
   for (std::uint32_t param = 0; param < owners.size(); ++param) {
     if (!plan.muon(param)) continue;
     const std::uint64_t elems = formats::volume(plan.owners().tensors()[param]);
     packers.try_emplace(owners[param], plan.item_elems()).first->second.add(param, {0, elems});
+    widest = std::max(
+        {widest, bytes_of(plan.gradients().dtype(param)), bytes_of(plan.weights().dtype(param))});
     staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
                        !holds_whole(plan.weights(), param, owners[param]);
   }
@@ -39,7 +42,7 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   std::uint64_t longest = 0;
   for (const auto& [owner, packer] : packers) {
     OwnerOrder order(packer.items(), plan.update_bytes() / sizeof(float));
-    longest = std::max(longest, order.length() * sizeof(float));
+    longest = std::max(longest, order.length() * widest);
     lines.emplace(owner, Line{packer.items(), std::move(order)});
   }
   const std::uint64_t chunks =
@@ -127,16 +130,16 @@ FlatRange staged_part(const StatePlan& plan, const ModelLayout& trainer, const T
 
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes) {
   const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
-  std::map<std::uint32_t, std::uint64_t> staged;  // elements, by owner
+  std::map<std::uint32_t, std::uint64_t> staged;  // bytes, by owner
   std::size_t early = 0;
   for (std::size_t piece = 0; piece < chunks.count(); ++piece) {
     bool travels = false;
     for (const Transit& transit : chunks.gradients(chunks.count() - 1 - piece)) {
       const std::uint32_t owner = owners[transit.param];
       if (holds_whole(plan.gradients(), transit.param, owner)) continue;
-      std::uint64_t& elems = staged[owner];
-      elems += transit.range.count;
-      if (elems > bytes / sizeof(float)) return early;
+      std::uint64_t& taken = staged[owner];
+      taken += staged_bytes(plan.gradients().dtype(transit.param), transit.range.count);
+      if (taken > bytes) return early;
       travels = true;
     }
     if (travels) early = piece + 1;
@@ -144,11 +147,16 @@ std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint6
   return early;
 }
 
-std::uint64_t staged_elems(const StatePlan& plan, const ModelLayout& trainer,
+std::uint64_t staged_bytes(DType dtype, std::uint64_t elems) {
+  return formats::align_up(elems * bytes_of(dtype), sizeof(float));
+}
+
+std::uint64_t staged_bytes(const StatePlan& plan, const ModelLayout& trainer,
                            std::span<const Transit> transits) {
-  std::uint64_t elems = 0;
-  for (const Transit& transit : transits) elems += staged_part(plan, trainer, transit).count;
-  return elems;
+  std::uint64_t bytes = 0;
+  for (const Transit& transit : transits)
+    bytes += staged_bytes(trainer.dtype(transit.param), staged_part(plan, trainer, transit).count);
+  return bytes;
 }
 
 }  // namespace ebb::libmuon

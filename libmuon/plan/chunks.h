@@ -60,7 +60,9 @@ FlatRange staged_part(const StatePlan& plan, const ModelLayout& trainer, const T
 // rank: the same number on all ranks.
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes);
 
-std::uint64_t staged_elems(const StatePlan& plan, const ModelLayout& trainer,
+// What a staged part takes: the next one begins where fp32 may.
+std::uint64_t staged_bytes(DType dtype, std::uint64_t elems);
+std::uint64_t staged_bytes(const StatePlan& plan, const ModelLayout& trainer,
                            std::span<const Transit> transits);
 
 }  // namespace ebb::libmuon

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "ebb/formats/core/dtype.h"
 #include "ebb/formats/layout/layout.h"
 #include "ebb/libmuon/plan/axes.h"
 #include "ebb/libmuon/spec/spec.h"
@@ -24,6 +25,9 @@ struct ParamSpec {
   std::string partition = {};
   std::vector<Coordinate> at = {};
   std::vector<DimensionCut> cuts = {};
+  // As the trainer hands the gradient in and wants the weights: fp32 or bf16. They travel as that;
+  // state and arithmetic stay fp32.
+  DType gradient = DType::f32, weight = DType::f32;
 };
 
 struct ModelSpec {

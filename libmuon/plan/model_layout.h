@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "ebb/formats/core/dtype.h"
 #include "ebb/formats/layout/layout.h"
 #include "ebb/libmuon/plan/param_classes.h"
 
@@ -43,6 +45,11 @@ class ModelLayout {
     return formats::volume(layouts_[places_[param].layout].tensors()[places_[param].tensor]);
   }
 
+  // What the elements are kept as where this layout has them; fp32 where nothing was set.
+  DType dtype(std::uint32_t param) const { return dtypes_.empty() ? DType::f32 : dtypes_[param]; }
+  // One a parameter.
+  void set_dtypes(std::vector<DType> dtypes) { dtypes_ = std::move(dtypes); }
+
   // One a class, in their order.
   const std::vector<Layout>& layouts() const { return layouts_; }
   std::uint32_t layout_of(std::uint32_t param) const { return places_[param].layout; }
@@ -59,6 +66,7 @@ class ModelLayout {
   std::vector<Layout> layouts_;
   std::vector<std::uint32_t> partitions_;  // by layout
   std::vector<Place> places_;              // by parameter
+  std::vector<DType> dtypes_;              // by parameter, or none
 };
 
 }  // namespace ebb::libmuon

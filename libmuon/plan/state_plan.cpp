@@ -11,6 +11,13 @@ namespace {
 
 using formats::native::Segment;
 
+Result<> check_dtype(const std::string& param, std::string_view whose, DType dtype) {
+  if (dtype == DType::f32 || dtype == DType::bf16) return {};
+  return Error{Code::unsupported,
+               compose("{}: its {} in {}", param, whose, formats::name_of(dtype)),
+               "fp32 and bf16 are taken"};
+}
+
 Result<> check_params(const ModelSpec& model) {
   std::vector<std::string_view> names;
   for (const ParamSpec& param : model.params) {
@@ -27,6 +34,8 @@ Result<> check_params(const ModelSpec& model) {
           Code::layout,
           what + " is in a Muon group but is no matrix: shape " + formats::to_string(param.shape),
           "put it into an AdamW group"};
+    EBB_TRY(check_dtype(what, "gradient", param.gradient));
+    EBB_TRY(check_dtype(what, "weights", param.weight));
     names.push_back(param.name);
   }
   std::ranges::sort(names);
@@ -125,6 +134,13 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(plan.gradients_, ModelLayout::make(classes, &ParamClass::gradients));
   EBB_TRY_ASSIGN(plan.weights_, ModelLayout::make(classes, &ParamClass::weights));
   EBB_TRY_ASSIGN(plan.shards_, ModelLayout::make(classes, &ParamClass::shards));
+  std::vector<DType> gradients, weights;
+  for (const ParamSpec& param : model.params) {
+    gradients.push_back(param.gradient);
+    weights.push_back(param.weight);
+  }
+  plan.gradients_->set_dtypes(std::move(gradients));
+  plan.weights_->set_dtypes(std::move(weights));
   Layout::Spec owners;
   owners.policy = Policy::layer_wise;
   owners.mesh.shard_world = classes.front().gradients.mesh.world();

@@ -286,9 +286,12 @@ Result<> check_buffer(const EngineConfig& config, Rank rank, std::uint32_t param
     return Error{Code::usage, compose("there is no parameter {}", param)};
   const std::string where = compose("{} of {} on rank {}: ", wanted.what,
                                     config.model.params[param].name, index_of(rank));
-  if (given.dtype != DType::f32)
-    return Error{Code::usage, compose("{}{} elements handed in, where fp32 is wanted", where,
-                                      formats::name_of(given.dtype))};
+  const DType dtype = wanted.layout.dtype(param);
+  if (given.dtype != dtype)
+    return Error{Code::usage,
+                 compose("{}{} elements handed in, where {} is wanted", where,
+                         formats::name_of(given.dtype), formats::name_of(dtype)),
+                 "ParamSpec::gradient and weight say what the trainer has"};
   const std::uint64_t elems = wanted.layout.local_elems(param, rank);
   if (given.elems != elems)
     return Error{Code::layout, compose("{}{} elements handed in, the layout gives this rank {}",

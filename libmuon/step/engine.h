@@ -142,8 +142,9 @@ class Engine {
   // "created", "resumed the store at step 12", "transferred from 4 ranks at step 12", ...
   const std::string& origin() const;
 
-  // Where new weights go, in the weights layout's pieces, fp32; borrowed until destroy. Code::usage
-  // for memory that is not EngineConfig::weights_on.
+  // Where new weights go, in the weights layout's pieces, as ParamSpec::weight says; borrowed until
+  // destroy. Code::usage for elements of another type, or for memory that is not
+  // EngineConfig::weights_on.
   Result<> bind_weights(std::uint32_t param, libswap::Buffer my_pieces);
   Result<> bind_weights(std::uint32_t param, std::span<float> my_pieces) {
     return bind_weights(param, libswap::buffer_of(my_pieces));
@@ -155,10 +156,11 @@ class Engine {
   // snapshot(), all that are about steps, and the destructor wait for its end first.
 
   // The gradient of a parameter, which nobody changes any more: in the gradients layout's pieces,
-  // fp32, borrowed until the step is done, never written. Once a step and parameter: Code::state
-  // for a second one. Code::usage for memory that is not EngineConfig::gradients_on. Any thread, in
-  // any order, also several at once, but not beside calls other than weights_ready(). Waits for no
-  // other rank, unless a step is in flight.
+  // as ParamSpec::gradient says, borrowed until the step is done, never written. Once a step and
+  // parameter: Code::state for a second one. Code::usage for elements of another type, or for
+  // memory that is not EngineConfig::gradients_on. Any thread, in any order, also several at once,
+  // but not beside calls other than weights_ready(). Waits for no other rank, unless a step is in
+  // flight.
   //
   // Behind `ready` the gradient is there, and nobody reads the parameter's weights any more: the
   // engine waits for it.

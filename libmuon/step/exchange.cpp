@@ -29,11 +29,12 @@ std::uint64_t copies(const Part& part) {
 class Load {
  public:
   explicit Load(const ModelLayout& layout) : layout_(layout), held_(layout) {}
-  std::uint64_t with(const Transit& transit, std::uint64_t times) const {
-    return held_.with(transit.param, shard_of(transit), most_of(transit) * times);
+  // Each of its elements counts so much.
+  std::uint64_t with(const Transit& transit, std::uint64_t weight) const {
+    return held_.with(transit.param, shard_of(transit), most_of(transit) * weight);
   }
-  void add(const Transit& transit, std::uint64_t times) {
-    held_.add(transit.param, shard_of(transit), most_of(transit) * times);
+  void add(const Transit& transit, std::uint64_t weight) {
+    held_.add(transit.param, shard_of(transit), most_of(transit) * weight);
   }
 
  private:
@@ -54,6 +55,13 @@ class Load {
 
 Exchange::Exchange(const ModelLayout& from, const ModelLayout& to, Rank self)
     : from_(from), to_(to), self_(self) {}
+
+std::uint64_t Exchange::bytes_of(const Transit& transit) const {
+  const auto element = [&](const ModelLayout& end) {
+    return formats::bytes_of(end.dtype(transit.param));
+  };
+  return transit.range.count * std::min(element(from_), element(to_));
+}
 
 bool Exchange::stays(std::uint32_t param) const {
   const Part from = from_.of(param), to = to_.of(param);
@@ -105,30 +113,30 @@ void Exchange::for_sends(const Transit& transit, const Take& take) const {
 }
 
 std::uint64_t Exchange::sent_bytes(std::span<const Transit> transits) const {
-  std::uint64_t elems = 0;
+  std::uint64_t bytes = 0;
   for (const Transit& transit : transits)
-    for_sends(transit, [&](const Message& send) { elems += send.part.range.count; });
-  return elems * sizeof(float);
+    for_sends(transit, [&](const Message& send) { bytes += bytes_of(send.part); });
+  return bytes;
 }
 
 std::vector<std::vector<Transit>> Exchange::rounds(std::span<const Transit> transits,
                                                    std::uint64_t most_bytes) const {
-  const std::uint64_t most = most_bytes / sizeof(float);
   std::vector<std::vector<Transit>> rounds;
   std::optional<Load> senders, receivers;
   for (Transit rest : transits) {
-    const std::uint64_t sent_each = copies(to_.of(rest.param));
-    const std::uint64_t most_at_once = std::max<std::uint64_t>(1, most / sent_each);
+    const std::uint64_t bytes = bytes_of({rest.param, {0, 1}});
+    const std::uint64_t sent_each = copies(to_.of(rest.param)) * bytes;
+    const std::uint64_t most_at_once = std::max<std::uint64_t>(1, most_bytes / sent_each);
     while (rest.range.count > 0) {
       const Transit part{rest.param, {rest.range.first, std::min(rest.range.count, most_at_once)}};
-      if (rounds.empty() || senders->with(part, sent_each) > most ||
-          receivers->with(part, 1) > most) {
+      if (rounds.empty() || senders->with(part, sent_each) > most_bytes ||
+          receivers->with(part, bytes) > most_bytes) {
         rounds.emplace_back();
         senders.emplace(from_);
         receivers.emplace(to_);
       }
       senders->add(part, sent_each);
-      receivers->add(part, 1);
+      receivers->add(part, bytes);
       rounds.back().push_back(part);
       rest.range = {part.range.first + part.range.count, rest.range.count - part.range.count};
     }
@@ -140,7 +148,7 @@ std::uint64_t Exchange::bounce_bytes(std::span<const Transit> transits,
                                      const Bounced& bounced) const {
   std::uint64_t most = 0;
   for (const std::vector<Transit>& round : rounds(transits, kMostRoundBytes)) {
-    std::uint64_t elems = 0;
+    std::uint64_t bytes = 0;
     std::set<std::pair<std::uint32_t, std::uint64_t>>
         down;  // param, first: once, however many get it
     std::vector<Message> receives;
@@ -148,15 +156,16 @@ std::uint64_t Exchange::bounce_bytes(std::span<const Transit> transits,
     for (const Transit& transit : round) {
       for_sends(transit, [&](const Message& send) {
         const auto& [param, range] = send.part;
-        if (bounced.sent(param) && down.emplace(param, range.first).second) elems += range.count;
+        if (bounced.sent(param) && down.emplace(param, range.first).second)
+          bytes += bytes_of(send.part);
       });
       add_receives(transit, receives, keeps);
     }
     for (const Message& receive : receives)
-      if (bounced.received(receive.part.param)) elems += receive.part.range.count;
-    most = std::max(most, elems);
+      if (bounced.received(receive.part.param)) bytes += bytes_of(receive.part);
+    most = std::max(most, bytes);
   }
-  return most * sizeof(float);
+  return most;
 }
 
 Result<std::uint64_t> Exchange::run(Wire& wire, std::span<const Transit> transits,

@@ -1,6 +1,7 @@
 // Exchange: ranges of parameters from one layout to another, in rounds that no rank is too small
-// for. Gradients-in and weights-out of a chunk are both one of these. fp32 elements. A parameter
-// travels between the ranks that its two layouts give it, no others.
+// for. Gradients-in and weights-out of a chunk are both one of these. A parameter travels between
+// the ranks that its two layouts give it, no others, and as the narrower of what the two keep its
+// elements as: buffers at both ends are of that type.
 //
 // A rank's part of a range is one run of elements in both layouts, so nothing is packed: messages
 // are pieces of the buffers themselves.
@@ -51,6 +52,7 @@ class Exchange {
     Rank peer{};
     Transit part;
   };
+  std::uint64_t bytes_of(const Transit& transit) const;
   template <typename Take>
   void for_sends(const Transit& transit, const Take& take) const;
   // Whether every rank has already what it is to have.

@@ -23,7 +23,7 @@ std::span<const Transit> transits_of(const Chunks& chunks, Kind kind, std::size_
   return kind == Kind::gradients ? chunks.gradients(chunk) : chunks.weights(chunk);
 }
 
-// Elements.
+// Bytes.
 struct Sizes {
   std::uint64_t early = 0;
   std::array<std::uint64_t, kRegions> regions{};
@@ -34,13 +34,13 @@ Sizes sizes_of(const Staging::Needs& needs) {
   const std::size_t first_early = needs.chunks.count() - needs.early;
   for (std::size_t chunk = 0; chunk < needs.chunks.count(); ++chunk)
     for (const Kind kind : kKinds) {
-      const std::uint64_t elems = staged_elems(needs.plan, trainer_of(needs.plan, kind),
+      const std::uint64_t bytes = staged_bytes(needs.plan, trainer_of(needs.plan, kind),
                                                transits_of(needs.chunks, kind, chunk));
       std::uint64_t& region = sizes.regions[region_of(kind, chunk)];
       if (kind == Kind::gradients && chunk >= first_early)
-        sizes.early += elems;
+        sizes.early += bytes;
       else
-        region = std::max(region, elems);
+        region = std::max(region, bytes);
     }
   return sizes;
 }
@@ -49,11 +49,11 @@ Sizes sizes_of(const Staging::Needs& needs) {
 
 std::uint64_t Staging::bytes(const Needs& needs) {
   const Sizes sizes = sizes_of(needs);
-  std::uint64_t elems = sizes.early;
-  for (const std::uint64_t region : sizes.regions) elems += region;
+  std::uint64_t bytes = sizes.early;
+  for (const std::uint64_t region : sizes.regions) bytes += region;
   for (const Kind kind : kKinds)
-    elems += staged_elems(needs.plan, trainer_of(needs.plan, kind), needs.lasting);
-  return elems * sizeof(float);
+    bytes += staged_bytes(needs.plan, trainer_of(needs.plan, kind), needs.lasting);
+  return bytes;
 }
 
 Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
@@ -70,18 +70,19 @@ Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
     used += sizes.regions[region];
   }
   staging.borders_[kRegions] = used;
-  EBB_TRY_ASSIGN(staging.memory_, libswap::allocate(device, used * sizeof(float)));
+  EBB_TRY_ASSIGN(staging.memory_, libswap::allocate(device, used));
   return staging;
 }
 
 std::uint64_t Staging::lay(Kind kind, std::span<const Transit> transits, std::uint64_t used,
                            Places& places) const {
+  const ModelLayout& trainer = trainer_of(*plan_, kind);
   places.clear();
   for (const Transit& transit : transits) {
-    const FlatRange part = staged_part(*plan_, trainer_of(*plan_, kind), transit);
+    const FlatRange part = staged_part(*plan_, trainer, transit);
     if (part.count == 0) continue;
     places.push_back({transit.param, part, used});
-    used += part.count;
+    used += staged_bytes(trainer.dtype(transit.param), part.count);
   }
   std::ranges::sort(places, {}, &Place::param);
   return used;
@@ -102,9 +103,11 @@ libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit
   EBB_CHECK(place != all.end() && place->param == transit.param &&
             transit.range.first >= place->range.first &&
             transit.range.first + transit.range.count <= place->range.first + place->range.count);
+  const DType dtype = trainer_of(*plan_, kind).dtype(transit.param);
+  const std::uint64_t skipped = (transit.range.first - place->range.first) * bytes_of(dtype);
   return memory_.buffer()
-      .as(DType::f32)
-      .sub(place->first + (transit.range.first - place->range.first), transit.range.count);
+      .sub(place->first + skipped, transit.range.count * bytes_of(dtype))
+      .as(dtype);
 }
 
 }  // namespace ebb::libmuon

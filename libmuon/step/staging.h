@@ -1,8 +1,9 @@
 // Staging: room for gradients and new weights on their way that the trainer's own buffers do not
-// hold. AdamW ranges have a place at all times. What travels in chunks shares three regions, whose
-// roles go round: while chunk c is swept, one holds its gradients, one takes its weights, and
-// through the third the weights of c - 1 leave and then the gradients of c + 1 come. The gradients
-// of chunks that come before the step have places of their own. Allocated once.
+// hold, as what the trainer has them as. AdamW ranges have a place at all times. What travels in
+// chunks shares three regions, whose roles go round: while chunk c is swept, one holds its
+// gradients, one takes its weights, and through the third the weights of c - 1 leave and then the
+// gradients of c + 1 come. The gradients of chunks that come before the step have places of their
+// own. Allocated once.
 #pragma once
 
 #include <array>
@@ -40,7 +41,7 @@ class Staging {
   struct Place {
     std::uint32_t param = 0;
     FlatRange range;
-    std::uint64_t first = 0;  // in `memory_`, in elements
+    std::uint64_t first = 0;  // in `memory_`, in bytes
   };
   using Places = std::vector<Place>;  // parameters ascending
   // By kind.
@@ -59,7 +60,7 @@ class Staging {
     if (early(kind, chunk)) return early_[chunk - first_early_];
     return places_[static_cast<std::size_t>(kind)][chunk % 2];
   }
-  // Behind the first `used` elements. Returns how many are used then.
+  // Behind the first `used` bytes. Returns how many are used then.
   std::uint64_t lay(Kind kind, std::span<const Transit> transits, std::uint64_t used,
                     Places& places) const;
 
@@ -69,7 +70,7 @@ class Staging {
   Both<Places> lasting_;
   std::vector<Places> early_;                  // of gradients, by chunk from that one on
   Both<std::array<Places, 2>> places_;         // of chunks, even and odd
-  std::array<std::uint64_t, 4> borders_ = {};  // of the regions, in elements
+  std::array<std::uint64_t, 4> borders_ = {};  // of the regions, in bytes
   libswap::DeviceMemory memory_;
 };
 

@@ -124,15 +124,17 @@ Result<> Sweep::look_to(Stream& stream, std::size_t end) {
   while (stream.position() < end) {
     EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+    libswap::Lift::Visit lift = lift_->begin();
     const Buffer masters =
-        columns_of(entry, lease.buffer)[*parts_.plan.columns().find(entry.visit, kMaster)];
-    std::vector<Event> copies;
+        lift.up(columns_of(entry, lease.buffer)[*parts_.plan.columns().find(entry.visit, kMaster)]);
+    std::vector<Out> out;
+    std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : parts_.plan.spans(entry))
-      if (const Buffer to = ports_.weight({span.param, span.range}); !to.empty())
-        copies.push_back(libswap::copy(masters.sub(span.tile_first, span.range.count), to, {}));
-    const Event copied = libswap::all_of(copies);
-    handed_out_.push_back(copied);
-    stream.give_back(lease, copied);
+      if (const Buffer here = out_of(span, lift, out); !here.empty())
+        ranges.push_back({masters.sub(span.tile_first, span.range.count), here});
+    const Event done = parts_.kernels.hand_out(ranges, lift.ready());
+    stream.give_back(lease, done);
+    end_visit(lift, out, done, done);
   }
   wait_for_weights();
   return {};
@@ -164,13 +166,19 @@ Result<> Sweep::update_tile() {
   const Buffer tile = lift.up(lease.buffer);
   std::vector<Out> out;
   const Event done = work({entry, columns_of(entry, tile), lift}, out);
-  Event last = lift.down(tile, lease.buffer, done);
-  updates_->give_back(lease, last);
+  const Event down = lift.down(tile, lease.buffer, done);
+  updates_->give_back(lease, down);
+  end_visit(lift, out, done, down);
+  return {};
+}
+
+void Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Out>& out, const Event& done,
+                      const Event& tile) {
+  Event last = tile;
   for (const Out& weights : out)
     if (weights.from.data != weights.to.data) last = lift.down(weights.from, weights.to, done);
   lift.end(last);
   if (!last.passed()) handed_out_.push_back(last);
-  return {};
 }
 
 std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile) const {
@@ -233,9 +241,10 @@ void Sweep::orthogonalize(std::uint32_t number, const Event& made) {
   }
 }
 
-Buffer Sweep::out_of(const StatePlan::Span& span, const Visited& visit, std::vector<Out>& out) {
+Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
+                     std::vector<Out>& out) {
   const Buffer to = ports_.weight({span.param, span.range});
-  const Buffer here = visit.lift.room_for(to);
+  const Buffer here = lift.room_for(to);
   if (!to.empty()) out.push_back({here, to});
   return here;
 }
@@ -248,7 +257,7 @@ Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
     const std::uint64_t count = span.range.count;
     ranges.push_back({&spec_of<MuonSpec>(span.param), shape[0], shape[1],
                       update_of(entry.item).sub(entry.first + span.tile_first, count),
-                      visit.columns[0].sub(span.tile_first, count), out_of(span, visit, out)});
+                      visit.columns[0].sub(span.tile_first, count), out_of(span, visit.lift, out)});
   }
   visit.lift.also_behind(orthogonal_[entry.item % 2]);
   return parts_.kernels.finish(ranges, visit.lift.ready());
@@ -262,7 +271,7 @@ Event Sweep::local(const Visited& visit, std::vector<Out>& out) {
     };
     ranges.push_back({&spec_of<AdamSpec>(span.param), ports_.steps_taken(span.param) + 1,
                       visit.lift.up(ports_.gradient({span.param, span.range})), state(0), state(1),
-                      state(2), out_of(span, visit, out)});
+                      state(2), out_of(span, visit.lift, out)});
   }
   return parts_.kernels.adamw(ranges, grad_scale_, visit.lift.ready());
 }

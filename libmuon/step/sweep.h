@@ -85,9 +85,14 @@ class Sweep {
   void orthogonalize(std::uint32_t item, const libswap::Event& made);
   libswap::Buffer update_of(std::uint32_t item) const;
   // Where kernels write the weights of a span; they travel on behind.
-  libswap::Buffer out_of(const StatePlan::Span& span, const Visited& visit, std::vector<Out>& out);
+  libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
+                         std::vector<Out>& out);
   template <typename Spec>
   const Spec& spec_of(std::uint32_t param) const;
+  // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
+  // `tile`.
+  void end_visit(libswap::Lift::Visit& lift, const std::vector<Out>& out,
+                 const libswap::Event& done, const libswap::Event& tile);
   Result<> look_to(libswap::Stream& stream, std::size_t end);
   void wait_for_weights();
 

@@ -174,8 +174,7 @@ TEST(Chunks, AsManyOfTheLastComeEarlyAsHaveRoomOnEveryRank) {
   std::vector<std::uint64_t> staged(c.ranks, 0);
   for (std::size_t chunk = chunks.count(); chunk-- > 0;) {
     for (std::uint32_t rank = 0; rank < c.ranks; ++rank)
-      staged[rank] +=
-          4 * staged_elems(plans[rank], plans[rank].gradients(), chunks.gradients(chunk));
+      staged[rank] += staged_bytes(plans[rank], plans[rank].gradients(), chunks.gradients(chunk));
     need.push_back(std::ranges::max(staged));
   }
   for (const std::uint64_t bytes : {0u, 5000u, 20000u, 60000u, 1u << 30})
@@ -197,11 +196,10 @@ TEST(Chunks, StageNoMoreThanTheirSizeAndATile) {
       const StatePlan plan = plan_of(c, rank);
       const Chunks chunks(plan, c.chunk_bytes);
       for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
-        const std::uint64_t elems = staged_elems(plan, plan.gradients(), chunks.gradients(chunk)) +
-                                    staged_elems(plan, plan.weights(), chunks.weights(chunk));
+        const std::uint64_t bytes = staged_bytes(plan, plan.gradients(), chunks.gradients(chunk)) +
+                                    staged_bytes(plan, plan.weights(), chunks.weights(chunk));
         const std::uint64_t tiles = plan.capacity(Visit::prepare) + plan.capacity(Visit::finish);
-        EXPECT_LE(elems * sizeof(float), c.chunk_bytes + tiles * sizeof(float))
-            << "chunk " << chunk;
+        EXPECT_LE(bytes, c.chunk_bytes + tiles * sizeof(float)) << "chunk " << chunk;
       }
     }
   });

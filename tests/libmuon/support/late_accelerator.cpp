@@ -12,6 +12,7 @@ using libmuon::AdamRange;
 using libmuon::FinishRange;
 using libmuon::LookRange;
 using libmuon::MatrixBatch;
+using libmuon::OutRange;
 using libmuon::PrepareRange;
 using libswap::Buffer;
 using libswap::Event;
@@ -34,6 +35,9 @@ class LateKernels : public libmuon::Kernels {
   }
   Event finish(std::span<const FinishRange> ranges, After after) override {
     return later(after, [this, list = opened(ranges)] { host_->finish(list, {}); });
+  }
+  Event hand_out(std::span<const OutRange> ranges, After after) override {
+    return later(after, [this, list = opened(ranges)] { host_->hand_out(list, {}); });
   }
   Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) override {
     return later(after,
@@ -66,6 +70,7 @@ class LateKernels : public libmuon::Kernels {
     return {range.spec,      range.rows,      range.cols,
             opened(range.o), opened(range.w), opened(range.out)};
   }
+  OutRange opened(const OutRange& range) const { return {opened(range.w), opened(range.out)}; }
   AdamRange opened(const AdamRange& range) const {
     return {range.spec,
             range.step,

@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "ebb/formats/core/bf16.h"
 #include "ebb/libswap/store/store_set.h"
 #include "ebb/libswap/sys/process.h"
 #include "tests/libmuon/support/trainer_buffer.h"
@@ -22,9 +23,9 @@ struct RankRun {
   std::vector<TrainerBuffer> weights, gradients;
   std::jthread coming = {};  // fills gradients
 
-  TrainerBuffer make(libmuon::Side side, std::uint64_t count) const {
+  TrainerBuffer make(libmuon::Side side, std::uint64_t count, DType dtype) const {
     const bool there = side == libmuon::Side::device && setup.accelerator != nullptr;
-    return {there ? &setup.accelerator->device() : nullptr, count};
+    return {there ? &setup.accelerator->device() : nullptr, count, dtype};
   }
 
   std::uint64_t elems(std::size_t param) const {
@@ -38,8 +39,11 @@ struct RankRun {
     std::vector<libswap::EventSource> there(model.params.size());
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
       const FlatRange held = plan.gradients().held(param, plan.rank());
-      for (std::uint64_t i = 0; i < held.count; ++i)
-        values[param].push_back(noise(param, step, held.first + i));
+      for (std::uint64_t i = 0; i < held.count; ++i) {
+        const float value = noise(param, step, held.first + i);
+        values[param].push_back(
+            setup.bf16_gradients ? formats::bf16_to_f32(formats::f32_to_bf16(value)) : value);
+      }
       if (step == poisoned && held.count > 0 && held.first == 0 && param == 3)
         values[param][0] = std::numeric_limits<float>::quiet_NaN();
     }
@@ -71,9 +75,11 @@ struct RankRun {
                    Engine::open(config, ranks, io, directory, noisy_weights, checkpoint));
     const auto& plan = engine->state_plan();
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-      gradients.push_back(
-          make(setup.gradients_on, plan.gradients().local_elems(param, ranks.rank())));
-      weights.push_back(make(setup.weights_on, plan.weights().local_elems(param, ranks.rank())));
+      gradients.push_back(make(setup.gradients_on,
+                               plan.gradients().local_elems(param, ranks.rank()),
+                               model.params[param].gradient));
+      weights.push_back(make(setup.weights_on, plan.weights().local_elems(param, ranks.rank()),
+                             model.params[param].weight));
       EBB_TRY(engine->bind_weights(param, weights[param].buffer()));
     }
     EBB_TRY(engine->install_weights());

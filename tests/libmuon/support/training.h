@@ -28,6 +28,7 @@ struct Training {
   std::uint64_t snapshot_every = 0;  // 0: only where the test asks
   std::uint64_t poison_step = 0;     // one gradient of that step is NaN on one rank
   double max_norm = 0;
+  bool bf16_gradients = false;  // they are numbers of bf16, whatever they are handed in as
   libmuon::Accelerator* accelerator = nullptr;  // of all ranks
   decltype(libmuon::EngineConfig::tiers) tiers = {};
   libmuon::Side gradients_on = libmuon::Side::host, weights_on = libmuon::Side::host;
