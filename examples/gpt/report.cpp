@@ -76,14 +76,10 @@ Typical typical_step(const Outcome& outcome) {
 }
 
 Measured measured_per_step(const Outcome& outcome) {
-  Measured all;
   const auto steps = static_cast<double>(steps_of(outcome));
-  for (const libmuon::EngineStats& engine : outcome.engines) {
-    all.read_bytes += static_cast<double>(engine.read_bytes) / steps;
-    all.written_bytes += static_cast<double>(engine.written_bytes) / steps;
-    all.sent_bytes += static_cast<double>(engine.sent_bytes) / steps;
-  }
-  return all;
+  return {static_cast<double>(outcome.traffic.read_bytes) / steps,
+          static_cast<double>(outcome.traffic.written_bytes) / steps,
+          static_cast<double>(outcome.traffic.sent_bytes) / steps};
 }
 
 std::string plan_text(const Facts& facts) {

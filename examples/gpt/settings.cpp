@@ -94,6 +94,12 @@ constexpr std::array kFlags = {
          .default_value = "4",
          .group = "training",
          .line = "data-parallel ranks, threads of this process"},
+    Flag{.name = "peer-limit",
+         .type = FlagType::count,
+         .metavar = "SECONDS",
+         .default_value = "1800",
+         .group = "training",
+         .line = "how long ranks wait for one that does not answer"},
     Flag{.name = "steps",
          .type = FlagType::count,
          .metavar = "N",
@@ -153,6 +159,7 @@ constexpr tools::Program kProgram = {
 };
 
 constexpr std::uint64_t kMostLayers = 1000;
+constexpr std::uint64_t kMostPeerLimit = 7 * 24 * 3600;
 
 Error usage(std::string message) { return {Code::usage, std::move(message), "gpt-train -h"}; }
 
@@ -207,13 +214,20 @@ Result<SwapPaths> swap_from(const tools::Arguments& arguments) {
 
 const tools::Program& train_program() { return kProgram; }
 
-Result<Settings> settings_from(const tools::Arguments& arguments) {
+Result<Settings> settings_from(const tools::Arguments& arguments,
+                               std::optional<std::uint32_t> world) {
   Settings settings;
   if (!arguments.has("swap")) return usage("--swap DIR is missing: where state is to live");
   EBB_TRY_ASSIGN(settings.swap, swap_from(arguments));
-  const std::uint64_t ranks = arguments.count("ranks").value_or(settings.ranks);
+  const std::uint64_t ranks = arguments.count("ranks").value_or(world.value_or(settings.ranks));
   EBB_TRY(check_ranks(ranks));
+  if (world && ranks != *world)
+    return usage(compose("--ranks {}: there are {} processes, each is a rank", ranks, *world));
   settings.ranks = static_cast<std::uint32_t>(ranks);
+  const std::uint64_t limit = arguments.count("peer-limit").value_or(1800);
+  if (limit == 0 || limit > kMostPeerLimit)
+    return usage(compose("--peer-limit {}: wanted 1 to {} seconds", limit, kMostPeerLimit));
+  settings.peer_limit = std::chrono::seconds(limit);
   settings.steps = arguments.count("steps").value_or(settings.steps);
   const std::uint64_t layers = arguments.count("layers").value_or(settings.layers);
   if (layers == 0 || layers > kMostLayers)

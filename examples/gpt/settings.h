@@ -1,6 +1,7 @@
 // What gpt-train was asked to do: its flags as values.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -44,6 +45,7 @@ struct Settings {
   TrainerState begin;               // of a run that finds no state
   SwapPaths swap;
   std::uint32_t ranks = 4;
+  std::chrono::seconds peer_limit = std::chrono::minutes(30);
   std::uint64_t steps = 150;
   Budget budget;
   std::uint64_t tile_bytes = 64 * 1024;
@@ -60,6 +62,8 @@ struct Settings {
 
 const tools::Program& train_program();
 // Code::usage names the flag and what it takes.
-Result<Settings> settings_from(const tools::Arguments& arguments);
+// `world`: ranks that are there already, as processes; none: as many threads as the flag says.
+Result<Settings> settings_from(const tools::Arguments& arguments,
+                               std::optional<std::uint32_t> world = std::nullopt);
 
 }  // namespace ebb::gpt

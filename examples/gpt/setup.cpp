@@ -104,7 +104,7 @@ std::uint64_t Predicted::memory_total() const {
 }
 
 Result<Predicted> predict(const std::vector<EngineConfig>& engines, const Model& model,
-                          const Corpus& corpus) {
+                          const Corpus& corpus, std::uint32_t processes) {
   Predicted all;
   const auto world = static_cast<std::uint32_t>(engines.size());
   const std::uint64_t vector_bytes = model.elems * sizeof(float);
@@ -128,8 +128,8 @@ Result<Predicted> predict(const std::vector<EngineConfig>& engines, const Model&
       {"gradients and weights on their way", exchange},
       {"weights, a copy a rank", world * vector_bytes},
       {"activations, one sequence a rank", world * Activations<float>::bytes(model)},
-      {"text", corpus.train.size() + corpus.held_out.size()},
-      {"program, libraries and their own", kProgramBytes},
+      {"text", processes * (corpus.train.size() + corpus.held_out.size())},
+      {"program, libraries and their own", processes * kProgramBytes},
   };
   return all;
 }

@@ -42,7 +42,8 @@ struct Predicted {
 
   std::uint64_t memory_total() const;
 };
+// `processes`: that the ranks are in.
 Result<Predicted> predict(const std::vector<libmuon::EngineConfig>& engines, const Model& model,
-                          const Corpus& corpus);
+                          const Corpus& corpus, std::uint32_t processes = 1);
 
 }  // namespace ebb::gpt

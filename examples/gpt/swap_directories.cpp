@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ebb/libswap/store/rank_shares.h"
-#include "examples/gpt/rank_threads.h"
 
 namespace ebb::gpt {
 
@@ -19,23 +18,28 @@ Result<std::vector<fs::path>> directories_of(const SwapPaths& swap, std::uint32_
   return directories;
 }
 
-Result<SwapDirectories> open_swap(libswap::IoQueue& io, const SwapPaths& swap,
-                                  std::uint32_t world) {
+Result<SwapDirectories> open_swap(libswap::IoQueue& io, const SwapPaths& swap, Team& team) {
+  const std::uint32_t world = team.world();
   SwapDirectories opened(world);
   EBB_TRY_ASSIGN(const std::vector<fs::path> own, directories_of(swap, world));
-  EBB_TRY(on_rank_threads(world, [&](libmuon::Communicator& ranks) -> Result<> {
+  EBB_TRY(team.run([&](libmuon::Communicator& ranks) -> Result<> {
     const std::size_t me = formats::index_of(ranks.rank());
     std::vector<fs::path> others = swap.directories;
     std::erase(others, own[me]);
     EBB_TRY_ASSIGN(opened[me], libswap::SwapDirectory::open(io, own[me], ranks, std::move(others)));
     return {};
   }));
-  if (swap.directories.size() > world && !opened.front()->current())
+  if (swap.directories.size() > world && !resumes(opened))
     return Error{Code::usage,
                  compose("--swap names {} directories for {} ranks, and no store lies in any",
                          swap.directories.size(), world),
                  "name at most one for each rank"};
   return opened;
+}
+
+bool resumes(const SwapDirectories& swap) {
+  const auto here = std::ranges::find_if(swap, [](const auto& one) { return one != nullptr; });
+  return here != swap.end() && (*here)->current().has_value();
 }
 
 }  // namespace ebb::gpt

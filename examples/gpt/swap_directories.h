@@ -6,13 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libswap/store/store_set.h"
 #include "examples/gpt/settings.h"
+#include "examples/gpt/team.h"
 
 namespace ebb::gpt {
 
-// By rank.
+// By rank; null for those of other processes.
 using SwapDirectories = std::vector<std::unique_ptr<libswap::SwapDirectory>>;
 
 // By rank: its directory. Each has as many ranks as its weight gives it, neighbours share one. Of
@@ -20,7 +20,10 @@ using SwapDirectories = std::vector<std::unique_ptr<libswap::SwapDirectory>>;
 Result<std::vector<std::filesystem::path>> directories_of(const SwapPaths& swap,
                                                           std::uint32_t world);
 
-// As every rank opens them. Code::usage for more directories than ranks where none holds a store.
-Result<SwapDirectories> open_swap(libswap::IoQueue& io, const SwapPaths& swap, std::uint32_t world);
+// Collective. As every rank of this process opens them. Code::usage for more directories than ranks
+// where none holds a store.
+Result<SwapDirectories> open_swap(libswap::IoQueue& io, const SwapPaths& swap, Team& team);
+// Whether a store lies there; the same on all ranks.
+bool resumes(const SwapDirectories& swap);
 
 }  // namespace ebb::gpt

@@ -9,7 +9,6 @@
 #include "examples/gpt/batches.h"
 #include "examples/gpt/layers.h"
 #include "examples/gpt/loss.h"
-#include "examples/gpt/rank_threads.h"
 #include "examples/gpt/reduce.h"
 #include "examples/gpt/setup.h"
 
@@ -24,18 +23,6 @@ constexpr std::uint64_t kInitialSeed = 1;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// What the steps between two readings did.
-libmuon::EngineStats difference(libmuon::EngineStats after, const libmuon::EngineStats& before) {
-  after.steps -= before.steps;
-  after.read_bytes -= before.read_bytes;
-  after.written_bytes -= before.written_bytes;
-  after.cut_bytes -= before.cut_bytes;
-  after.sent_bytes -= before.sent_bytes;
-  after.stall_read_s -= before.stall_read_s;
-  after.stall_cut_s -= before.stall_cut_s;
-  return after;
 }
 
 class RankTrainer {
@@ -68,6 +55,8 @@ class RankTrainer {
   Result<> tell_stats();
   Result<> finish_state();
   Result<> settle();
+  Result<> add_up(const libmuon::EngineStats& before);
+  Result<> find_longest_stall();
   Result<bool> asked_to_stop();
   void report_progress(const StepTimes& times);
 
@@ -94,6 +83,7 @@ Result<Outcome> RankTrainer::run() {
   EBB_TRY(finish_state());
   EBB_TRY_ASSIGN(outcome_.held_out_loss,
                  held_out_loss(run_.model, weights_, run_.corpus.held_out, ranks_, activations_));
+  EBB_TRY(find_longest_stall());
   outcome_.last_step = engine_->step_count();
   outcome_.generation = engine_->committed_generation();
   outcome_.store = engine_->store_directory().string();
@@ -152,8 +142,7 @@ Result<> RankTrainer::train_steps() {
   }
   EBB_TRY(end_step());
   outcome_.seconds = seconds_since(begin);
-  outcome_.engines = {difference(engine_->stats(), before)};
-  return {};
+  return add_up(before);
 }
 
 Result<> RankTrainer::tell_stats() {
@@ -315,7 +304,9 @@ Result<> RankTrainer::settle() {
   if (!exporter_) return {};
   EBB_TRY(exporter_->advance());
   outcome_.exported = exporter_->finish();
-  EBB_TRY(ranks_.agree(0));  // rank 0 has written; now every rank may unpin
+  // Once rank 0 has written, every rank may unpin; those of other processes hear it here.
+  EBB_TRY_ASSIGN(const std::int64_t written, ranks_.agree(leads() && !exported_.load() ? 0 : 1));
+  if (written == 1) exported_.store(true);
   return exporter_->advance();
 }
 
@@ -337,29 +328,38 @@ void RankTrainer::report_progress(const StepTimes& times) {
   run_.say(line.data());
 }
 
-// Rank 0's view, with what only the others know.
-Outcome together(std::vector<Outcome>& outcomes) {
-  Outcome all = std::move(outcomes[0]);
-  for (std::size_t rank = 1; rank < outcomes.size(); ++rank) {
-    const Outcome& other = outcomes[rank];
-    all.engines.push_back(other.engines.front());
-    all.longest_snapshot_stall_s =
-        std::max(all.longest_snapshot_stall_s, other.longest_snapshot_stall_s);
-  }
-  return all;
+// Of all ranks, by one of them.
+Result<> RankTrainer::add_up(const libmuon::EngineStats& before) {
+  const libmuon::EngineStats after = engine_->stats();
+  std::array<std::int64_t, 3> bytes = {
+      static_cast<std::int64_t>(after.read_bytes - before.read_bytes),
+      static_cast<std::int64_t>(after.written_bytes - before.written_bytes),
+      static_cast<std::int64_t>(after.sent_bytes - before.sent_bytes)};
+  EBB_TRY(ranks_.sum(bytes));
+  outcome_.traffic = {static_cast<std::uint64_t>(bytes[0]), static_cast<std::uint64_t>(bytes[1]),
+                      static_cast<std::uint64_t>(bytes[2])};
+  return {};
+}
+
+Result<> RankTrainer::find_longest_stall() {
+  constexpr double kNanosecond = 1e-9;
+  const auto mine = static_cast<std::int64_t>(outcome_.longest_snapshot_stall_s / kNanosecond);
+  EBB_TRY_ASSIGN(const std::int64_t least, ranks_.agree(-mine));
+  outcome_.longest_snapshot_stall_s = static_cast<double>(-least) * kNanosecond;
+  return {};
 }
 
 }  // namespace
 
-Result<Outcome> train(const Run& run) {
+Result<Outcome> train(const Run& run, Team& team) {
   std::atomic<bool> exported = false;
   std::vector<Outcome> outcomes(run.settings.ranks);
-  EBB_TRY(on_rank_threads(run.settings.ranks, [&](Communicator& ranks) -> Result<> {
+  EBB_TRY(team.run([&](Communicator& ranks) -> Result<> {
     EBB_TRY_ASSIGN(outcomes[formats::index_of(ranks.rank())],
                    RankTrainer(run, ranks, exported).run());
     return {};
   }));
-  return together(outcomes);
+  return std::move(outcomes[0]);
 }
 
 }  // namespace ebb::gpt

@@ -1,4 +1,4 @@
-// Training over rank threads: each computes the gradients of its share of the batch, the slices of
+// Training over ranks: each computes the gradients of its share of the batch, the slices of
 // their mean go to the engine, new weights come back.
 #pragma once
 
@@ -14,11 +14,12 @@
 #include "examples/gpt/settings.h"
 #include "examples/gpt/stats_file.h"
 #include "examples/gpt/swap_directories.h"
+#include "examples/gpt/team.h"
 #include "examples/gpt/text.h"
 
 namespace ebb::gpt {
 
-// What the rank threads of one run share; everything is borrowed.
+// What the ranks of one process share; everything is borrowed.
 struct Run {
   const Settings& settings;
   const Model& model;
@@ -38,17 +39,22 @@ struct StepTimes {
   double engine_s = 0;     // the optimizer's step, the next forward beside it
 };
 
+// Snapshots left out.
+struct Traffic {
+  std::uint64_t read_bytes = 0, written_bytes = 0, sent_bytes = 0;
+};
+
 struct Outcome {
   std::string origin;  // "created at step 0", "resumed ...", of the engine
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
-  double first_loss = 0;                      // of the first batch of this run, nats per byte
-  double train_loss = 0;                      // of the last batch
-  double held_out_loss = 0;                   // at the end
-  double seconds = 0;                         // of all steps, evaluation and opening left out
-  std::vector<StepTimes> steps;               // of rank 0, after the warm-up of two
-  std::vector<libmuon::EngineStats> engines;  // one a rank
-  double longest_snapshot_stall_s = 0;        // one snapshot() call, any rank
+  double first_loss = 0;                // of the first batch of this run, nats per byte
+  double train_loss = 0;                // of the last batch
+  double held_out_loss = 0;             // at the end
+  double seconds = 0;                   // of all steps, evaluation and opening left out
+  std::vector<StepTimes> steps;         // of rank 0, after the warm-up of two
+  Traffic traffic;                      // of all ranks and steps
+  double longest_snapshot_stall_s = 0;  // one snapshot() call, any rank
   std::uint64_t snapshots = 0;
   std::optional<libswap::StepFigures> timeline;  // where it was traced
   std::uint64_t snapshots_put_off = 0;           // while another process read the store
@@ -60,7 +66,7 @@ struct Outcome {
   TrainerState state;         // at the end
 };
 
-// The first error of any rank; the others' "a peer failed" are left out.
-Result<Outcome> train(const Run& run);
+// Collective; see Team::run. Where the team leads, rank 0's view with what only others know.
+Result<Outcome> train(const Run& run, Team& team);
 
 }  // namespace ebb::gpt

@@ -276,8 +276,8 @@ Result<libswap::Event> MessageRank::begin_exchange(std::span<const SendBuffer> s
     mine.receives.push_back({receive.peer, receive.data.size()});
   EBB_TRY_ASSIGN(const std::vector<Said> all, tell(mine));
   EBB_TRY(decide_on(all));
-  const ByteVector refusal = encode(refusal_of(mine, rank(), all));
-  EBB_TRY_ASSIGN(const auto refusals, meet(Verb::exchange, [&](Rank) { return refusal; }));
+  const auto refusal = refusal_of(mine, rank(), all);
+  EBB_TRY_ASSIGN(const auto refusals, meet(Verb::exchange, [&](Rank) { return encode(refusal); }));
   if (auto well = verdict_of(refusals); !well) return parted(std::move(well).error());
   Lanes out(world()), in(world());
   for (const SendBuffer& send : sends) out[index_of(send.peer)].add(send.data.bytes());

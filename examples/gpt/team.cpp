@@ -1,5 +1,6 @@
-#include "examples/gpt/rank_threads.h"
+#include "examples/gpt/team.h"
 
+#include <array>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -8,13 +9,12 @@
 
 namespace ebb::gpt {
 
-Result<> on_rank_threads(std::uint32_t world,
-                         const std::function<Result<>(libmuon::Communicator&)>& body) {
-  auto ranks = libmuon::make_thread_ranks(world);
-  std::vector<Result<>> answers(world);
+Result<> ThreadTeam::run(const RankBody& body) {
+  auto ranks = libmuon::make_thread_ranks(world_, limit_);
+  std::vector<Result<>> answers(world_);
   std::vector<std::thread> threads;
   std::optional<Error> not_started;
-  for (std::size_t rank = 0; rank < world; ++rank) {
+  for (std::size_t rank = 0; rank < world_; ++rank) {
     auto thread = libswap::start_thread([&, rank] {
       answers[rank] = body(*ranks[rank]);
       if (!answers[rank]) ranks[rank]->abort();  // nobody waits for this rank
@@ -33,6 +33,18 @@ Result<> on_rank_threads(std::uint32_t world,
     if (!answer && (first == nullptr || first->code == Code::peer)) first = &answer.error();
   if (first != nullptr) return *first;
   return {};
+}
+
+Result<> ProcessTeam::run(const RankBody& body) {
+  auto answer = body(rank_);
+  if (!answer) rank_.abort();
+  return answer;
+}
+
+Result<std::uint64_t> ProcessTeam::sum(std::uint64_t mine) {
+  std::array<std::int64_t, 1> total{static_cast<std::int64_t>(mine)};
+  EBB_TRY(rank_.sum(total));
+  return static_cast<std::uint64_t>(total[0]);
 }
 
 }  // namespace ebb::gpt
