@@ -4,6 +4,7 @@
 
 #include "ebb/formats/core/compress.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/nearest.h"
 #include "ebb/formats/core/number_text.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/process.h"
@@ -115,7 +116,7 @@ std::vector<std::string> split_list(const std::vector<std::string>& lists) {
 std::optional<std::string> format_meant(std::string name, const std::vector<std::string>& known) {
   for (char& letter : name)
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  if (const auto meant = nearest(name, known)) return meant;
+  if (auto meant = formats::nearest(name, known)) return meant;
   for (const std::string& one : known)
     if (name.size() >= 3 && one.find(name) != std::string::npos) return one;
   return std::nullopt;

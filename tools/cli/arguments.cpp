@@ -4,6 +4,7 @@
 #include <boost/program_options.hpp>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/nearest.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools {
@@ -88,7 +89,8 @@ class ArgumentParser {
     const std::string_view name = std::string_view(option).substr(0, option.find('='));
     Error error = usage(program_, "unknown flag " + printable(name));
     const auto bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-    if (const auto meant = nearest(bare, names)) error.hint = "did you mean --" + *meant + "?";
+    if (const auto meant = formats::nearest(bare, names))
+      error.hint = "did you mean --" + *meant + "?";
     return error;
   }
 
@@ -127,8 +129,8 @@ class ArgumentParser {
     if (std::find(flag.choices.begin(), flag.choices.end(), value) != flag.choices.end()) return {};
     Error error =
         usage(program_, compose("{} takes one of {}{}", name, joined(flag.choices), found));
-    if (const auto meant =
-            nearest(value, std::vector<std::string>(flag.choices.begin(), flag.choices.end())))
+    if (const auto meant = formats::nearest(
+            value, std::vector<std::string>(flag.choices.begin(), flag.choices.end())))
       error.hint = compose("did you mean {} {}?", name, *meant);
     return error;
   }

@@ -44,8 +44,4 @@ std::optional<std::uint64_t> parse_count(std::string_view text);
 // A number with an optional unit: B, K, KB, KiB, ... T. KB is 1000, K and KiB are 1024.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
-// The candidate with the smallest edit distance, if it is near enough to be what was meant.
-std::optional<std::string> nearest(std::string_view text,
-                                   const std::vector<std::string>& candidates);
-
 }  // namespace ebb::tools

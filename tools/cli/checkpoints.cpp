@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/nearest.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
@@ -139,7 +140,7 @@ std::optional<std::string> nearest_name(const fs::path& path) {
   fs::directory_iterator at(folder, code);
   for (const fs::directory_iterator end; !code && at != end; at.increment(code))
     if (names.size() < kMostFolders) names.push_back(at->path().filename().string());
-  const auto name = nearest(path.filename().string(), names);
+  const auto name = formats::nearest(path.filename().string(), names);
   if (!name) return std::nullopt;
   return path.has_parent_path() ? (folder / *name).string() : *name;
 }

@@ -6,6 +6,7 @@
 
 #include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/nearest.h"
 #include "ebb/formats/core/units.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/text.h"
@@ -19,7 +20,7 @@ std::string nearest_hint(const Catalog& catalog, const Selection& selection) {
   if (selection.include.size() != 1) return {};
   std::set<std::string> names;
   for (const TensorEntry& tensor : catalog.tensors) names.insert(tensor.name);
-  const auto near = nearest(selection.include.front(), {names.begin(), names.end()});
+  const auto near = formats::nearest(selection.include.front(), {names.begin(), names.end()});
   return near ? "did you mean " + printable(*near, 200) + "?" : "";
 }
 
