@@ -4,9 +4,11 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "ebb/formats/core/bf16.h"
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/rounding.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -76,9 +78,30 @@ EBB_CLONES void narrow_all(std::size_t count, const float* __restrict from,
   for (std::size_t i = 0; i < count; ++i) to[i] = formats::f32_to_bf16(from[i]);
 }
 
-EBB_CLONES void apply(float decay, float rate, std::size_t count, const float* __restrict o,
-                      float* __restrict w) {
-  for (std::size_t i = 0; i < count; ++i) w[i] = decay * w[i] - rate * o[i];
+// One step's numbers, each rounded to fp32 once: rate (scale O), with a product that is rounded.
+// Weights with w O below `least` are not decayed.
+struct ApplyFactors {
+  float decay, scale, rate, least;
+};
+
+template <Precision kRounded>
+[[gnu::always_inline]] inline void apply_loop(ApplyFactors f, std::size_t count,
+                                              const float* __restrict o, float* __restrict w) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float keep = w[i] * o[i] >= f.least ? f.decay : 1.0f;
+    const float moved = kRounded == Precision::fp32 ? o[i] : rounded<kRounded>(f.scale * o[i]);
+    w[i] = keep * w[i] - f.rate * moved;
+  }
+}
+
+EBB_CLONES void apply_fp32(ApplyFactors f, std::size_t count, const float* o, float* w) {
+  apply_loop<Precision::fp32>(f, count, o, w);
+}
+EBB_CLONES void apply_bf16(ApplyFactors f, std::size_t count, const float* o, float* w) {
+  apply_loop<Precision::bf16>(f, count, o, w);
+}
+EBB_CLONES void apply_fp16(ApplyFactors f, std::size_t count, const float* o, float* w) {
+  apply_loop<Precision::fp16>(f, count, o, w);
 }
 
 // One AdamW step's numbers, each rounded to fp32 once.
@@ -114,10 +137,32 @@ double power(double base, std::uint64_t exponent) {
   return result;
 }
 
-double update_scale(ScaleRule rule, std::uint64_t rows, std::uint64_t cols) {
-  const auto r = static_cast<double>(rows), c = static_cast<double>(cols);
-  return rule == ScaleRule::match_rms_adamw ? 0.2 * std::sqrt(std::max(r, c))
-                                            : std::sqrt(std::max(1.0, r / c));
+// What is left of a weight.
+double kept(const MuonSpec& spec, double scale) {
+  switch (spec.decay) {
+    case Decay::independent:
+      return 1 - spec.weight_decay;
+    case Decay::palm:
+      return 1 - spec.lr * spec.lr * spec.weight_decay;
+    case Decay::cautious_lr2:
+      return 1 - spec.lr * scale * spec.lr * spec.weight_decay;
+    case Decay::decoupled:
+    case Decay::cautious:
+      break;
+  }
+  return 1 - spec.lr * spec.weight_decay;
+}
+
+Precision rounding_of(const MuonSpec& spec) {
+  switch (spec.scale_rounding) {
+    case ScaleRounding::none:
+      break;
+    case ScaleRounding::scaled:
+      return spec.precision;
+    case ScaleRounding::step:
+      return spec.handed;
+  }
+  return Precision::fp32;
 }
 
 // Far below the largest fp32, so that what rounding adds step by step never gets there.
@@ -169,11 +214,24 @@ void narrow(std::span<const float> from, std::span<std::uint16_t> to) {
   narrow_all(from.size(), from.data(), to.data());
 }
 
-void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
-                 std::span<const float> o, std::span<float> w) {
+void apply_range(const MuonSpec& spec, double scale, std::span<const float> o, std::span<float> w) {
   EBB_CHECK(o.size() == w.size());
-  apply(to_float(1 - spec.lr * spec.weight_decay),
-        to_float(spec.lr * update_scale(spec.scale, rows, cols)), o.size(), o.data(), w.data());
+  const bool cautious = spec.decay == Decay::cautious || spec.decay == Decay::cautious_lr2;
+  ApplyFactors factors = {.decay = to_float(kept(spec, scale)),
+                          .scale = 1,
+                          .rate = to_float(spec.lr * scale),
+                          .least = cautious ? 0 : -std::numeric_limits<float>::infinity()};
+  const Precision rounding = rounding_of(spec);
+  if (rounding != Precision::fp32 && spec.scale_rounding == ScaleRounding::scaled) {
+    factors.scale = to_float(scale);
+    factors.rate = to_float(spec.lr);
+  } else if (rounding != Precision::fp32) {
+    factors.scale = std::exchange(factors.rate, 1.0f);
+  }
+  const auto loop = rounding == Precision::bf16   ? apply_bf16
+                    : rounding == Precision::fp16 ? apply_fp16
+                                                  : apply_fp32;
+  loop(factors, o.size(), o.data(), w.data());
 }
 
 void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale,

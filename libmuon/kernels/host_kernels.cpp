@@ -103,7 +103,7 @@ class HostKernels : public Kernels {
     for (const FinishRange& range : ranges)
       in_pieces(range.o, [&](std::uint64_t first, std::span<const float> o) {
         const auto w = piece(range.w, first, o.size());
-        apply_range(*range.spec, range.rows, range.cols, o, w);
+        apply_range(*range.spec, range.scale, o, w);
         copy_out(w, range.out, first);
       });
     return {};
@@ -136,9 +136,9 @@ class HostKernels : public Kernels {
   Event orthogonalize(const MatrixBatch& batch, Buffer workspace, After after) override {
     wait(after);
     Event done;
-    const std::uint64_t elems = batch.rows * batch.cols;
+    const std::uint64_t elems = batch.matrix.span();
     for (std::uint64_t i = 0; i < batch.count; ++i)
-      done = what_.pool.begin(newton_schulz(*batch.spec, batch.rows, batch.cols,
+      done = what_.pool.begin(newton_schulz(*batch.spec, batch.matrix,
                                             piece(batch.u, i * elems, elems), workspace.bytes()));
     return done;
   }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ebb/libmuon/spec/spec.h"
+#include "ebb/libmuon/spec/blocks.h"
 #include "ebb/libswap/pool.h"
 
 namespace ebb::libmuon {
@@ -27,19 +27,20 @@ void gemm(std::uint64_t m, std::uint64_t n, std::uint64_t k, float alpha, Matrix
 // "oneDNN 2.6.3 avx512_core fp32 clones=..." : recorded in the manifest.
 std::string kernel_fingerprint();
 
-// Newton-Schulz of a rows x cols matrix, dense row-major (ld = cols), fp32. In: U; out: O, in the
-// same place. Panels fixed by shape (ADR). `scratch` is used by one call at a time and outlives it.
-libswap::Chain newton_schulz(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
-                             std::span<float> u, std::span<std::byte> scratch);
+// Newton-Schulz of a matrix of fp32 numbers that lies in `u`, row-major. In: U; out: O, in the same
+// place. Panels fixed by shape (ADR). `scratch` is used by one call at a time and outlives it.
+libswap::Chain newton_schulz(const MuonSpec& spec, const Block& block, std::span<float> u,
+                             std::span<std::byte> scratch);
 // The same with scratch of its own, and waits.
-void orthogonalize(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols, std::span<float> u,
+void orthogonalize(const MuonSpec& spec, const Block& block, std::span<float> u,
                    libswap::Pool& pool);
-std::uint64_t newton_schulz_scratch_bytes(std::uint64_t rows, std::uint64_t cols);
+std::uint64_t newton_schulz_scratch_bytes(const MuonSpec& spec, std::uint64_t rows,
+                                          std::uint64_t cols);
 // The most that oneDNN allocates for a product of it: on each thread that computes, beside the
 // scratch, until the product is done.
 std::uint64_t newton_schulz_packing_bytes(std::uint64_t rows, std::uint64_t cols);
 // FLOPs of one call: the planner's cost.
-double newton_schulz_flops(std::uint64_t rows, std::uint64_t cols, std::size_t iterations);
+double newton_schulz_flops(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
 
 // Momentum over a range: m <- ..., u <- (Nesterov blend or m). g is scaled by `grad_scale` first
 // (unscale x clip, one rounding). Elementwise. The second keeps momentum as bits of bf16: widened,
@@ -51,9 +52,8 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
 // From bits of bf16, and to them: rounded to nearest, ties to even. Elementwise.
 void widen(std::span<const std::uint16_t> from, std::span<float> to);
 void narrow(std::span<const float> from, std::span<std::uint16_t> to);
-// w <- (1 - lr wd) w - lr s(rows, cols) o. Elementwise.
-void apply_range(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
-                 std::span<const float> o, std::span<float> w);
+// w <- w decayed, minus lr scale o; rounded on the way as the spec says. Elementwise.
+void apply_range(const MuonSpec& spec, double scale, std::span<const float> o, std::span<float> w);
 // The largest magnitude a scaled gradient may have so that no number of these kernels' state can
 // ever overflow fp32, however many such gradients came before.
 double largest_gradient(const MuonSpec& spec);

@@ -14,7 +14,7 @@
 #include <memory>
 #include <span>
 
-#include "ebb/libmuon/spec/spec.h"
+#include "ebb/libmuon/spec/blocks.h"
 #include "ebb/libswap/device/device.h"
 #include "ebb/libswap/pool.h"
 #include "ebb/libswap/trace.h"
@@ -33,7 +33,7 @@ struct PrepareRange {
 // w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty.
 struct FinishRange {
   const MuonSpec* spec = nullptr;
-  std::uint64_t rows = 0, cols = 0;  // of the whole matrix
+  double scale = 1;
   libswap::Buffer o, w, out;
 };
 // out <- w, as a step hands it out.
@@ -45,10 +45,12 @@ struct AdamRange {
   std::uint64_t step = 0;  // 1-based
   libswap::Buffer g, w, exp_avg, exp_avg_sq, out;
 };
-// `count` matrices of one shape, one behind the other in `u`: each becomes its O in place.
+// `count` matrices of one shape, one behind the other in `u`, or one whose rows lie apart: each
+// becomes its O in place.
 struct MatrixBatch {
   const MuonSpec* spec = nullptr;
-  std::uint64_t rows = 0, cols = 0, count = 1;
+  Block matrix;
+  std::uint64_t count = 1;
   libswap::Buffer u;
 };
 // A gradient, or a part of one, before a step.
@@ -94,7 +96,7 @@ class Accelerator {
   virtual ~Accelerator() = default;
   virtual libswap::Device& device() = 0;
   // Bytes that one orthogonalize() of such a batch needs; one is under way at a time.
-  virtual std::uint64_t workspace_bytes(std::uint64_t rows, std::uint64_t cols,
+  virtual std::uint64_t workspace_bytes(const MuonSpec& spec, const Block& matrix,
                                         std::uint64_t count) const = 0;
   virtual Result<std::unique_ptr<Kernels>> kernels(const KernelsFor& what) = 0;
 };

@@ -54,6 +54,14 @@ struct Transit {
   FlatRange range;
 };
 
+// A parameter's. REQUIRES: it has that optimizer.
+inline const MuonSpec& muon_spec(const ModelSpec& model, std::uint32_t param) {
+  return std::get<MuonSpec>(model.groups[model.params[param].group]);
+}
+inline const AdamSpec& adam_spec(const ModelSpec& model, std::uint32_t param) {
+  return std::get<AdamSpec>(model.groups[model.params[param].group]);
+}
+
 inline bool is_muon(const ModelSpec& model, std::uint32_t param) {
   return std::holds_alternative<MuonSpec>(model.groups[model.params[param].group]);
 }

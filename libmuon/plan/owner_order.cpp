@@ -20,13 +20,17 @@ std::vector<ItemPart> parts_of(const Item& item, FlatRange elems, std::size_t fi
 std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
   std::vector<ItemBatch> batches;
   for (const ItemPart& part : item.parts) {
-    const ParamSpec& param = model.params[part.param];
     if (!is_muon(model, part.param)) return {};
-    const ParamSpec* const before = batches.empty() ? nullptr : &model.params[batches.back().param];
-    if (before != nullptr && before->shape == param.shape && before->group == param.group)
-      ++batches.back().count;
-    else
-      batches.push_back({part.param, 1, part.item_first});
+    const ParamSpec& param = model.params[part.param];
+    for (const Block& block : blocks_of(muon_spec(model, part.param), param.shape)) {
+      ItemBatch* const before = batches.empty() ? nullptr : &batches.back();
+      const bool same = before != nullptr && model.params[before->param].group == param.group &&
+                        before->matrix.alike(block) && block.runs == 1;
+      if (same)
+        ++before->count;
+      else
+        batches.push_back({part.param, block, 1, part.item_first + block.first});
+    }
   }
   return batches;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ebb/libmuon/plan/model.h"
+#include "ebb/libmuon/spec/blocks.h"
 
 namespace ebb::libmuon {
 
@@ -31,10 +32,11 @@ struct Item {
 // The parts of an item's elements; none of them lies before its part `first_part`.
 std::vector<ItemPart> parts_of(const Item& item, FlatRange elems, std::size_t first_part = 0);
 
-// Whole matrices of one shape and group, one behind the other in an item: they may be computed as
-// one batch.
+// Matrices of one shape and group, one behind the other in an item, or one whose rows lie apart:
+// they may be computed as one batch.
 struct ItemBatch {
   std::uint32_t param = 0;  // the first
+  Block matrix;
   std::uint64_t count = 1;
   std::uint64_t item_first = 0;  // where it begins in the item
 };

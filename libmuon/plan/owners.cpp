@@ -40,9 +40,11 @@ class Candidates {
 }  // namespace
 
 double newton_schulz_flops_of(const ModelSpec& model, std::uint32_t param) {
-  const auto& spec = std::get<MuonSpec>(model.groups[model.params[param].group]);
-  const Shape& shape = model.params[param].shape;
-  return newton_schulz_flops(shape[0], shape[1], spec.iterations.size());
+  const MuonSpec& spec = muon_spec(model, param);
+  double flops = 0;
+  for (const Block& block : blocks_of(spec, model.params[param].shape))
+    flops += newton_schulz_flops(spec, block.rows(), block.cols);
+  return flops;
 }
 
 std::vector<std::uint32_t> choose_owners(const ModelSpec& model,

@@ -18,6 +18,23 @@ Result<> check_dtype(const std::string& param, std::string_view whose, DType dty
                "fp32 and bf16 are taken"};
 }
 
+Result<> check_matrix(const ParamSpec& param, const GroupSpec& group) {
+  const auto* const spec = std::get_if<MuonSpec>(&group);
+  if (spec == nullptr) return {};
+  const std::string what = "parameter " + param.name;
+  if (param.shape.size() < 2)
+    return Error{
+        Code::layout,
+        what + " is in a Muon group but is no matrix: shape " + formats::to_string(param.shape),
+        "put it into an AdamW group"};
+  const auto fits = check_split(*spec, param.shape);
+  if (fits) return {};
+  return Error{
+      Code::layout,
+      compose("{}, shape {}: {}", what, formats::to_string(param.shape), fits.error().message),
+      "give it a group whose split fits"};
+}
+
 Result<> check_params(const ModelSpec& model) {
   std::vector<std::string_view> names;
   for (const ParamSpec& param : model.params) {
@@ -29,11 +46,7 @@ Result<> check_params(const ModelSpec& model) {
     if (!elems || *elems == 0)
       return Error{Code::layout,
                    what + " has no elements: shape " + formats::to_string(param.shape)};
-    if (std::holds_alternative<MuonSpec>(model.groups[param.group]) && param.shape.size() != 2)
-      return Error{
-          Code::layout,
-          what + " is in a Muon group but is no matrix: shape " + formats::to_string(param.shape),
-          "put it into an AdamW group"};
+    EBB_TRY(check_matrix(param, model.groups[param.group]));
     EBB_TRY(check_dtype(what, "gradient", param.gradient));
     EBB_TRY(check_dtype(what, "weights", param.weight));
     names.push_back(param.name);

@@ -1,8 +1,10 @@
 #include "ebb/libmuon/spec/spec.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ebb/libmuon/spec/number_text.h"
+#include "ebb/libmuon/spec/presets.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -12,8 +14,17 @@ Error outside(std::string_view setting, double value, std::string_view range) {
           compose("setting {} = {} is outside {}", setting, number_text(value), range)};
 }
 
+Error contradicts(std::string_view setting, std::string why, std::string hint = {}) {
+  return {Code::usage, compose("setting {}: {}", setting, why), std::move(hint)};
+}
+
 Result<> check_not_negative(std::string_view setting, double value) {
   if (!std::isfinite(value) || value < 0) return outside(setting, value, "[0, infinity)");
+  return {};
+}
+
+Result<> check_positive(std::string_view setting, double value) {
+  if (!std::isfinite(value) || !(value > 0)) return outside(setting, value, "(0, infinity)");
   return {};
 }
 
@@ -22,11 +33,66 @@ Result<> check_decay_rate(std::string_view setting, double value) {
   return {};
 }
 
+// A singular value is at most 1 before rounding and may be a little more behind it. Iterations that
+// throw it far beyond 1 from there end in infinity for some matrices.
+Result<> check_growth(const MuonSpec& spec) {
+  if (spec.precision == Precision::fp32) return {};
+  constexpr int kValues = 1024;
+  constexpr double kMost = 4;
+  const double above = spec.precision == Precision::bf16 ? 0x1p-7 : 0x1p-10;
+  for (int i = 1; i <= kValues; ++i) {
+    double x = (1 + above) / spec.norm_factor * i / kValues;
+    for (const Coefficients& step : spec.iterations) {
+      const double square = x * x;
+      x *= double{step.a} + square * (double{step.b} + square * double{step.c});
+      if (!(std::abs(x) <= kMost))
+        return contradicts("precision",
+                           "these iterations grow what rounding leaves above 1, to infinity",
+                           "use precision = fp32, or a norm_factor above 1");
+    }
+  }
+  return {};
+}
+
+Result<> check_form(const MuonSpec& spec) {
+  if (spec.form == Form::standard && !spec.restarts.empty())
+    return contradicts("restarts", "only form = gram restarts");
+  std::uint32_t before = 0;
+  for (const std::uint32_t restart : spec.restarts) {
+    if (restart <= before || restart >= spec.iterations.size())
+      return outside("restarts", restart,
+                     compose("the iterations {} to {} in ascending order", before + 1,
+                             spec.iterations.size() - 1));
+    before = restart;
+  }
+  return {};
+}
+
+Result<> check_roundings(const MuonSpec& spec) {
+  if (spec.handed == Precision::fp16)
+    return contradicts("handed", "fp16 has no room for updates below 6e-8 or above 65504",
+                       "use handed = bf16 or fp32");
+  if (spec.norm_of == NormOf::rounded && spec.precision == Precision::fp16)
+    return contradicts("norm_of", "before it is scaled an update does not fit fp16",
+                       "use norm_of = update");
+  return {};
+}
+
+Result<> check_split(const Split& split) {
+  const bool none = split.kind == Split::Kind::none, heads = split.kind == Split::Kind::heads;
+  if (none != split.sizes.empty() || (heads && split.sizes.size() != 1) ||
+      split.sizes.size() > kMaxParts)
+    return contradicts("split", "wanted none, heads 8, rows 8,4,4 or groups 8,4,4");
+  if (std::ranges::find(split.sizes, 0u) != split.sizes.end())
+    return contradicts("split", "a part of no rows");
+  return {};
+}
+
 }  // namespace
 
 MuonSpec MuonSpec::keller() {
   MuonSpec spec;
-  spec.iterations.assign(5, {.a = 3.4445f, .b = -4.7750f, .c = 2.0315f});
+  spec.iterations = *coefficients("simple", 5);
   return spec;
 }
 
@@ -39,6 +105,8 @@ Result<> validate(const MuonSpec& spec) {
   EBB_TRY(check_decay_rate("beta", spec.beta));
   EBB_TRY(check_not_negative("weight_decay", spec.weight_decay));
   EBB_TRY(check_not_negative("eps", spec.eps));
+  EBB_TRY(check_positive("norm_factor", spec.norm_factor));
+  EBB_TRY(check_not_negative("scale_factor", spec.scale_factor));
   const std::size_t steps = spec.iterations.size();
   if (steps == 0 || steps > kMaxIterations)
     return outside("ns_steps", static_cast<double>(steps), "[1, 32]");
@@ -48,10 +116,10 @@ Result<> validate(const MuonSpec& spec) {
       if (!std::isfinite(value))
         return outside(compose("ns.{}", i + 1), static_cast<double>(value), "the finite numbers");
   }
-  if (spec.precision == Precision::bf16)
-    return Error{Code::unsupported, "setting precision = bf16: this version computes in fp32 only",
-                 "use precision = fp32"};
-  return {};
+  EBB_TRY(check_form(spec));
+  EBB_TRY(check_roundings(spec));
+  EBB_TRY(check_split(spec.split));
+  return check_growth(spec);
 }
 
 Result<> validate(const AdamSpec& spec) {

@@ -1,8 +1,7 @@
-// What an optimizer step means, every choice an explicit value. Presets name the framework they
-// follow.
+// What an optimizer step means, every choice an explicit value (docs/numerics.md has the formulas).
+// Presets are in presets.h.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -12,28 +11,81 @@
 
 namespace ebb::libmuon {
 
-enum class Momentum : std::uint8_t { ema, sum };     // M <- bM + (1-b)G, or M <- bM + G
-enum class Precision : std::uint8_t { fp32, bf16 };  // of Newton-Schulz
-enum class ScaleRule : std::uint8_t { sqrt_max_1_rows_over_cols, match_rms_adamw };
-enum class EpsRule : std::uint8_t { add, clamp };  // X / (||X|| + eps), or X / max(||X||, eps)
+enum class Momentum : std::uint8_t { ema, sum };  // M <- bM + (1-b)G, or M <- bM + G
+// What is taken off a weight: lr wd w, wd w, or lr^2 wd w; lr wd w where w and O agree in sign, and
+// s lr^2 wd w there.
+enum class Decay : std::uint8_t { decoupled, independent, palm, cautious, cautious_lr2 };
+
+// Of Newton-Schulz: what its operands and results are rounded to. Sums are fp32's.
+enum class Precision : std::uint8_t { fp32, bf16, fp16 };
+// Where, in D = bC + a(AB): once, D; or each product and sum, aA before AB, or a(AB) behind it.
+enum class Rounding : std::uint8_t { fused, each, each_product_first };
+// Gram: the iterations work on X X^T, for matrices that are not square.
+enum class Form : std::uint8_t { standard, gram };
+enum class EpsRule : std::uint8_t { add, clamp };      // X / (||X|| + eps), or X / max(||X||, eps)
+enum class NormOf : std::uint8_t { update, rounded };  // of U, or of U rounded to `precision`
+
+// s of a rows x cols matrix.
+enum class ScaleRule : std::uint8_t {
+  sqrt_max_1_rows_over_cols,
+  match_rms_adamw,  // 0.2 sqrt(max(rows, cols))
+  sqrt_max,         // sqrt(max(rows, cols))
+  sqrt_rows_over_cols,
+  one,
+};
+// Of the matrix that Newton-Schulz takes, or of the parameter's last two dimensions.
+enum class ScaleOf : std::uint8_t { matrix, last_two };
+// What is rounded on the way from O to a weight: nothing, sO to `precision`, or lr s O to `handed`.
+enum class ScaleRounding : std::uint8_t { none, scaled, step };
+// Which of a matrix' dimensions `rows` are in `scale`, as frameworks mean it: outputs.
+enum class Orientation : std::uint8_t { rows_out, cols_out };
+
+// More than two dimensions: a stack of matrices of the last two, or one matrix with all but the
+// first as columns; flatten_4: the second from four on, the filters of convolutions.
+enum class Dims : std::uint8_t { stack, flatten, flatten_4 };
+// A matrix' rows, each part by Newton-Schulz of its own: so many equal parts; parts of such sizes;
+// or groups, each of such sizes, where the same parts of all groups are one matrix (q, k, v).
+struct Split {
+  enum class Kind : std::uint8_t { none, heads, rows, groups };
+  Kind kind = Kind::none;
+  std::vector<std::uint32_t> sizes = {};  // of heads: how many
+  bool operator==(const Split&) const = default;
+};
 
 struct Coefficients {
   float a = 0, b = 0, c = 0;
 };
 
+// What is left out is what a store means that does not say it.
 struct MuonSpec {
   double lr = 0.02;
   double beta = 0.95;
   Momentum momentum = Momentum::ema;
   bool nesterov = true;
-  double weight_decay = 0.0;             // decoupled, base lr, applied before the update
+  double weight_decay = 0.0;
+  Decay decay = Decay::decoupled;
+
   std::vector<Coefficients> iterations;  // one per Newton-Schulz step
   double eps = 1e-7;
   EpsRule eps_rule = EpsRule::add;
+  double norm_factor = 1;  // of the norm, before eps
+  NormOf norm_of = NormOf::update;
   Precision precision = Precision::fp32;
-  ScaleRule scale = ScaleRule::sqrt_max_1_rows_over_cols;
+  Rounding rounding = Rounding::fused;
+  Precision handed = Precision::fp32;  // of U and O, beside `precision`: fp32 or bf16
+  Form form = Form::standard;
+  // Gram: before which iterations, counted from 0, X X^T is made anew.
+  std::vector<std::uint32_t> restarts = {};
 
-  // github.com/KellerJordan/Muon: EMA, Nesterov, 5 x (3.4445, -4.7750, 2.0315), eps added.
+  ScaleRule scale = ScaleRule::sqrt_max_1_rows_over_cols;
+  double scale_factor = 1;  // times that
+  ScaleOf scale_of = ScaleOf::matrix;
+  ScaleRounding scale_rounding = ScaleRounding::none;
+  Orientation orientation = Orientation::rows_out;
+  Dims dims = Dims::stack;
+  Split split = {};
+
+  // The preset of that name in fp32.
   static MuonSpec keller();
 };
 
@@ -49,15 +101,18 @@ struct AdamSpec {  // torch.optim.AdamW's formula
 };
 
 constexpr std::size_t kMaxIterations = 32;
+constexpr std::size_t kMaxParts = 4096;  // of a split
 
 // Ranges are checked here: beta in [0,1), lr >= 0, ... Code::usage names the setting and its value;
-// Precision::bf16 is Code::unsupported.
+// coefficients that grow what rounding leaves above 1, which would end in infinity, are refused
+// too.
 Result<> validate(const MuonSpec& spec);
 Result<> validate(const AdamSpec& spec);
 
 // To and from the manifest's GROUPS section: all numbers explicit and exact (the shortest decimal
 // that reads back as the same number). A setting that is missing, unknown or unreadable is
-// Code::unsupported by name; what comes back has passed validate().
+// Code::unsupported by name, with the nearest one that is known; what comes back has passed
+// validate().
 formats::native::Group to_group(const MuonSpec& spec);
 formats::native::Group to_group(const AdamSpec& spec);
 Result<MuonSpec> muon_from(const formats::native::Group& group);

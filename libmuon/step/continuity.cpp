@@ -123,11 +123,15 @@ Result<std::string> compare_groups(const ModelSpec& model, const Catalog& stored
 Result<Catalog> groups_of(const formats::native::Manifest& manifest) {
   Catalog catalog;
   for (const formats::native::Group& group : manifest.groups) {
-    if (group.optimizer == "muon") EBB_TRY(muon_from(group));
+    formats::native::Group whole = group;
+    if (group.optimizer == "muon") {
+      EBB_TRY_ASSIGN(const MuonSpec spec, muon_from(group));
+      whole = to_group(spec);
+    }
     if (group.optimizer == "adamw") EBB_TRY(adam_from(group));
     GroupEntry& entry = catalog.groups.emplace_back();
     entry.optimizer = group.optimizer;
-    for (const auto& [name, text] : group.settings)
+    for (const auto& [name, text] : whole.settings)
       entry.settings.emplace_back(name, Value::of_string(text));
   }
   for (const formats::native::Param& param : manifest.params)

@@ -43,19 +43,21 @@ ComputeRates probe_compute(const ModelSpec& model) {
   libswap::Pool pool;
   for (const ParamSpec& param : model.params) {
     const auto* spec = std::get_if<MuonSpec>(&model.groups[param.group]);
-    if (spec == nullptr || param.shape.size() != 2) continue;
-    const std::pair shape(param.shape[0], param.shape[1]);
-    if (rates.newton_schulz.contains(shape)) continue;
-    auto u = some_numbers(shape.first * shape.second);
-    rates.newton_schulz[shape] =
-        seconds_of([&] { orthogonalize(*spec, shape.first, shape.second, u, pool); });
+    if (spec == nullptr || param.shape.size() < 2 || !check_split(*spec, param.shape)) continue;
+    for (const Block& block : blocks_of(*spec, param.shape)) {
+      const std::pair shape(block.rows(), block.cols);
+      if (rates.newton_schulz.contains(shape)) continue;
+      auto u = some_numbers(block.elems());
+      const Block matrix = Block::matrix(block.rows(), block.cols);
+      rates.newton_schulz[shape] = seconds_of([&] { orthogonalize(*spec, matrix, u, pool); });
+    }
   }
   const auto g = some_numbers(kProbeElems);
   std::vector<float> a(g), b(g), c(kProbeElems, 1.0f);
   const double norm = seconds_of([&] { ExactSum().add(g); });
   const double muon = seconds_of([&] {
     momentum_range(MuonSpec::keller(), 1, g, a, b);
-    apply_range(MuonSpec::keller(), 1, 1, b, c);
+    apply_range(MuonSpec::keller(), 1, b, c);
   });
   const double adam = seconds_of([&] { adamw_range(AdamSpec{}, 1, 1, g, a, b, c); });
   const double crc =
@@ -81,9 +83,10 @@ Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
     for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
       const FlatRange own = plan.own_range(param);
       if (!plan.muon(param) || own.count == 0) continue;
-      const Shape& shape = config.model.params[param].shape;
       seconds += static_cast<double>(own.count) * rates.muon_elem;
-      seconds += rates.newton_schulz.at({shape[0], shape[1]});
+      for (const Block& block :
+           blocks_of(muon_spec(config.model, param), config.model.params[param].shape))
+        seconds += rates.newton_schulz.at({block.rows(), block.cols});
     }
     const auto paged = static_cast<double>(costs.step_read_bytes + costs.step_written_bytes);
     seconds += paged * rates.paged_byte;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/spec/blocks.h"
 
 namespace ebb::libmuon {
 
@@ -25,10 +26,8 @@ template <typename Bytes>
 std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan, const Bytes& bytes) {
   std::uint64_t most = 0;
   for (const Item& item : plan.items())
-    for (const ItemBatch& batch : batches_of(model, item)) {
-      const Shape& shape = model.params[batch.param].shape;
-      most = std::max<std::uint64_t>(most, bytes(shape[0], shape[1], batch.count));
-    }
+    for (const ItemBatch& batch : batches_of(model, item))
+      most = std::max<std::uint64_t>(most, bytes(muon_spec(model, batch.param), batch));
   return most;
 }
 
@@ -41,17 +40,17 @@ Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
   const std::uint64_t updates = plan.order().room() * sizeof(float);
   Workspace need;
   if (accelerator != nullptr) {
-    need.newton_schulz = most_of(model, plan, [&](auto rows, auto cols, auto count) {
-      return accelerator->workspace_bytes(rows, cols, count);
+    need.newton_schulz = most_of(model, plan, [&](const auto& spec, const auto& batch) {
+      return accelerator->workspace_bytes(spec, batch.matrix, batch.count);
     });
     need.device = updates + need.newton_schulz + libswap::Lift::device_bytes(lifted(plan));
     return need;
   }
-  need.newton_schulz = most_of(model, plan, [](auto rows, auto cols, auto) {
-    return newton_schulz_scratch_bytes(rows, cols);
+  need.newton_schulz = most_of(model, plan, [](const auto& spec, const auto& batch) {
+    return newton_schulz_scratch_bytes(spec, batch.matrix.rows(), batch.matrix.cols);
   });
-  const std::uint64_t packing = most_of(model, plan, [](auto rows, auto cols, auto) {
-    return newton_schulz_packing_bytes(rows, cols);
+  const std::uint64_t packing = most_of(model, plan, [](const auto&, const auto& batch) {
+    return newton_schulz_packing_bytes(batch.matrix.rows(), batch.matrix.cols);
   });
   need.host = updates + need.newton_schulz + std::max(threads, 1u) * packing;
   return need;
@@ -203,11 +202,6 @@ Event Sweep::work(const Visited& visit, std::vector<Out>& out) {
   return local(visit, out);
 }
 
-template <typename Spec>
-const Spec& Sweep::spec_of(std::uint32_t param) const {
-  return std::get<Spec>(parts_.model.groups[parts_.model.params[param].group]);
-}
-
 Buffer Sweep::update_of(std::uint32_t item) const {
   return room_.buffer()
       .as(DType::f32)
@@ -219,7 +213,7 @@ Event Sweep::prepare(const Visited& visit) {
   std::vector<PrepareRange> ranges;
   for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
     const std::uint64_t count = span.range.count;
-    ranges.push_back({&spec_of<MuonSpec>(span.param),
+    ranges.push_back({&muon_spec(parts_.model, span.param),
                       visit.lift.up(ports_.gradient({span.param, span.range})),
                       visit.columns[0].sub(span.tile_first, count),
                       update_of(entry.item).sub(entry.first + span.tile_first, count)});
@@ -233,10 +227,9 @@ Event Sweep::prepare(const Visited& visit) {
 void Sweep::orthogonalize(std::uint32_t number, const Event& made) {
   const Item& item = parts_.plan.items()[number];
   for (const ItemBatch& batch : batches_of(parts_.model, item)) {
-    const Shape& shape = parts_.model.params[batch.param].shape;
-    const Buffer u = update_of(number).sub(batch.item_first, batch.count * formats::volume(shape));
+    const Buffer u = update_of(number).sub(batch.item_first, batch.count * batch.matrix.span());
     orthogonal_[number % 2] = parts_.kernels.orthogonalize(
-        {&spec_of<MuonSpec>(batch.param), shape[0], shape[1], batch.count, u}, scratch_.buffer(),
+        {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, u}, scratch_.buffer(),
         {&made, 1});
   }
 }
@@ -253,11 +246,15 @@ Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
   const TileEntry& entry = visit.entry;
   std::vector<FinishRange> ranges;
   for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
-    const Shape& shape = parts_.model.params[span.param].shape;
-    const std::uint64_t count = span.range.count;
-    ranges.push_back({&spec_of<MuonSpec>(span.param), shape[0], shape[1],
-                      update_of(entry.item).sub(entry.first + span.tile_first, count),
-                      visit.columns[0].sub(span.tile_first, count), out_of(span, visit.lift, out)});
+    const MuonSpec& spec = muon_spec(parts_.model, span.param);
+    const Buffer to = out_of(span, visit.lift, out);
+    for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, span.range)) {
+      const std::uint64_t ahead = part.first - span.range.first;
+      const std::uint64_t first = span.tile_first + ahead;
+      ranges.push_back(
+          {&spec, part.scale, update_of(entry.item).sub(entry.first + first, part.count),
+           visit.columns[0].sub(first, part.count), to.empty() ? to : to.sub(ahead, part.count)});
+    }
   }
   visit.lift.also_behind(orthogonal_[entry.item % 2]);
   return parts_.kernels.finish(ranges, visit.lift.ready());
@@ -269,7 +266,7 @@ Event Sweep::local(const Visited& visit, std::vector<Out>& out) {
     const auto state = [&](std::uint64_t number) {
       return visit.columns[number].sub(span.tile_first, span.range.count);
     };
-    ranges.push_back({&spec_of<AdamSpec>(span.param), ports_.steps_taken(span.param) + 1,
+    ranges.push_back({&adam_spec(parts_.model, span.param), ports_.steps_taken(span.param) + 1,
                       visit.lift.up(ports_.gradient({span.param, span.range})), state(0), state(1),
                       state(2), out_of(span, visit.lift, out)});
   }

@@ -87,8 +87,6 @@ class Sweep {
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Out>& out);
-  template <typename Spec>
-  const Spec& spec_of(std::uint32_t param) const;
   // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
   // `tile`.
   void end_visit(libswap::Lift::Visit& lift, const std::vector<Out>& out,

@@ -41,7 +41,7 @@ std::vector<RangeStep> all_steps() {
   steps.push_back([](States& s, std::size_t first, std::size_t count) {
     MuonSpec spec = MuonSpec::keller();
     spec.weight_decay = 0.1;
-    apply_range(spec, 300, 100, std::span(s.g).subspan(first, count),
+    apply_range(spec, std::sqrt(3.0), std::span(s.g).subspan(first, count),
                 std::span(s.a).subspan(first, count));
   });
   steps.push_back([](States& s, std::size_t first, std::size_t count) {
@@ -95,13 +95,52 @@ TEST(Elementwise, TheUpdateIsScaledByTheShapeAndDecayUsesTheBaseRate) {
   const std::vector<float> o = {1.0f};
   const auto after = [&](std::uint64_t rows, std::uint64_t cols) {
     std::vector<float> w = {8.0f};
-    apply_range(spec, rows, cols, o, w);
+    apply_range(spec, scales_of(spec, {rows, cols}, {0, 1}).front().scale, o, w);
     return w[0];
   };
   EXPECT_EQ(after(400, 100), 6.0f - 0.5f);
   EXPECT_EQ(after(100, 400), 6.0f - 0.25f);
   spec.scale = ScaleRule::match_rms_adamw;
   EXPECT_FLOAT_EQ(after(100, 400), 6.0f - 0.25f * 0.2f * 20.0f);
+}
+
+TEST(Elementwise, DecayFollowsItsRule) {
+  MuonSpec spec = MuonSpec::keller();
+  spec.lr = 0.5;
+  spec.weight_decay = 0.5;
+  const auto after = [&](Decay decay, float o) {
+    spec.decay = decay;
+    std::vector<float> w = {8.0f};
+    apply_range(spec, 0.25, std::vector{o}, w);
+    return w[0] + 0.125f * o;
+  };
+  EXPECT_EQ(after(Decay::decoupled, 1), 6.0f);
+  EXPECT_EQ(after(Decay::independent, 1), 4.0f);
+  EXPECT_EQ(after(Decay::palm, 1), 7.0f);
+  EXPECT_EQ(after(Decay::cautious, 1), 6.0f);
+  EXPECT_EQ(after(Decay::cautious, -1), 8.0f) << "against the sign of the weight";
+  EXPECT_EQ(after(Decay::cautious_lr2, 1), 7.75f);
+  EXPECT_EQ(after(Decay::cautious_lr2, -1), 8.0f);
+  EXPECT_EQ(after(Decay::decoupled, -1), 6.0f);
+}
+
+TEST(Elementwise, WhatIsTakenOffIsRoundedWhereTheSpecSaysSo) {
+  MuonSpec spec = MuonSpec::keller();
+  spec.lr = 3;
+  spec.precision = Precision::fp16;
+  spec.handed = Precision::bf16;
+  const auto after = [&](ScaleRounding rounding) {
+    spec.scale_rounding = rounding;
+    std::vector<float> w = {0.0f};
+    apply_range(spec, 5, std::vector{1.0f + 0x1p-11f}, w);
+    return -w[0];
+  };
+  EXPECT_EQ(after(ScaleRounding::none), 15.0f * (1.0f + 0x1p-11f));
+  EXPECT_EQ(after(ScaleRounding::scaled), 3.0f * (5.0f + 0x1p-8f)) << "fp16: in units of 2^-8";
+  EXPECT_EQ(after(ScaleRounding::step), 15.0f) << "bf16: in units of 2^-4";
+  spec.precision = spec.handed = Precision::fp32;
+  for (const auto rounding : {ScaleRounding::scaled, ScaleRounding::step})
+    EXPECT_EQ(after(rounding), after(ScaleRounding::none));
 }
 
 // The number of bf16 next to it, by arithmetic on its value: ties go to the even one.

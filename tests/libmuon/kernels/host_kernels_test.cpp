@@ -85,7 +85,7 @@ TEST(HostKernels, GradientsAndWeightsInBf16GiveTheBitsOfTheSameNumbers) {
                           std::vector<float>& first, std::vector<float>& second) {
       kernels->finish(
           std::vector<FinishRange>{
-              {&muon, 1, count, buffer_of(std::span(u)), buffer_of(std::span(weights)), {}}},
+              {&muon, 1, buffer_of(std::span(u)), buffer_of(std::span(weights)), {}}},
           {});
       kernels->adamw(
           std::vector<AdamRange>{{&adam, 3, gradient, buffer_of(std::span(weights)),

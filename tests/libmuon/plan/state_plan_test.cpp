@@ -245,11 +245,22 @@ TEST(StatePlan, FindsATilesPartsInTimeThatGrowsWithTheModelOnly) {
 
 TEST(StatePlan, RefusesWhatCannotBePlannedByName) {
   ModelSpec model = model_of_many_shapes();
-  model.params.push_back({"cube", {2, 3, 4}, 0});
+  model.params.push_back({"bias", {24}, 0});
   auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
   ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().message,
-            "parameter cube is in a Muon group but is no matrix: shape [2, 3, 4]");
+  EXPECT_EQ(plan.error().message, "parameter bias is in a Muon group but is no matrix: shape [24]");
+
+  model = model_of_many_shapes();
+  model.params.push_back({"qkv", {2, 10, 4}, static_cast<std::uint32_t>(model.groups.size())});
+  MuonSpec split = MuonSpec::keller();
+  split.split = {libmuon::Split::Kind::groups, {2, 1, 1}};
+  model.groups.push_back(split);
+  plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, Code::layout);
+  EXPECT_EQ(
+      plan.error().message,
+      "parameter qkv, shape [2, 10, 4]: its 10 rows are not a multiple of the 4 of the split");
 
   model = model_of_many_shapes();
   model.params.push_back({"a", {2}, 1});

@@ -1,6 +1,9 @@
 // What an optimizer step means, as values and as the manifest's text.
 #include "ebb/libmuon/spec/spec.h"
 
+#include "ebb/libmuon/spec/blocks.h"
+#include "ebb/libmuon/spec/presets.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,12 +67,94 @@ TEST(Spec, ASettingOutOfRangeIsNamedWithItsValue) {
   EXPECT_EQ(checked.error().message, "setting eps = 1e-60 is outside (0, infinity) in fp32");
 }
 
-TEST(Spec, Bf16IsRefusedUntilItExists) {
-  MuonSpec spec = MuonSpec::keller();
-  spec.precision = Precision::bf16;
-  const auto checked = validate(spec);
-  ASSERT_FALSE(checked);
-  EXPECT_EQ(checked.error().code, Code::unsupported);
+TEST(Spec, SettingsThatContradictEachOtherAreRefused) {
+  const auto message_of = [](auto&& change) {
+    MuonSpec spec = *preset("deepspeed");
+    change(spec);
+    const auto checked = validate(spec);
+    return checked ? std::string("fine") : checked.error().message;
+  };
+  EXPECT_EQ(message_of([](MuonSpec&) {}), "fine");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.form = Form::standard; }),
+            "setting restarts: only form = gram restarts");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.restarts = {5}; }),
+            "setting restarts = 5 is outside the iterations 1 to 4 in ascending order");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.restarts = {2, 2}; }),
+            "setting restarts = 2 is outside the iterations 3 to 4 in ascending order");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.norm_of = NormOf::rounded; }),
+            "setting norm_of: before it is scaled an update does not fit fp16");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.handed = Precision::fp16; }),
+            "setting handed: fp16 has no room for updates below 6e-8 or above 65504");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.split = {Split::Kind::heads, {2, 2}}; }),
+            "setting split: wanted none, heads 8, rows 8,4,4 or groups 8,4,4");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.split = {Split::Kind::rows, {2, 0}}; }),
+            "setting split: a part of no rows");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.norm_factor = 0; }),
+            "setting norm_factor = 0 is outside (0, infinity)");
+}
+
+// CANS blows up in bf16 and fp16, not in fp32; a norm that leaves room makes it safe.
+TEST(Spec, IterationsThatGrowWhatRoundingLeavesAboveOneAreRefused) {
+  MuonSpec spec = *preset("emerging");
+  spec.iterations = *coefficients("cans", 7);
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    spec.precision = precision;
+    const auto checked = validate(spec);
+    ASSERT_FALSE(checked);
+    EXPECT_EQ(checked.error().code, Code::usage);
+    EXPECT_NE(checked.error().hint.find("fp32"), std::string::npos);
+  }
+  spec.norm_factor = 1.02;
+  EXPECT_TRUE(validate(spec));
+  spec.norm_factor = 1;
+  spec.precision = Precision::fp32;
+  EXPECT_TRUE(validate(spec));
+}
+
+TEST(Spec, CoefficientsBeyondASetAreItsLastOrBeginAgain) {
+  const auto polar = *coefficients("polar_express", 10);
+  ASSERT_EQ(polar.size(), 10u);
+  EXPECT_EQ(polar[9].a, polar[7].a);
+  const auto quintic = *coefficients("quintic", 7);
+  EXPECT_EQ(quintic[6].b, quintic[1].b);
+  EXPECT_NE(quintic[6].b, quintic[4].b);
+  const auto none = coefficients("polar-express", 5);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().message, "there is no set of coefficients polar-express");
+  EXPECT_EQ(none.error().hint, "did you mean polar_express?");
+}
+
+TEST(Spec, EveryPresetIsASpecThatAGroupHolds) {
+  for (const Preset& one : presets()) {
+    const MuonSpec spec = *preset(one.name);
+    EXPECT_TRUE(validate(spec)) << one.name;
+    const Group group = to_group(spec);
+    const auto back = muon_from(group);
+    ASSERT_TRUE(back) << one.name << ": " << back.error().message;
+    EXPECT_EQ(to_group(*back), group);
+    EXPECT_FALSE(one.source.empty());
+  }
+  EXPECT_EQ(preset("moonligh").error().hint, "did you mean moonlight?");
+  // In fp32 nothing is rounded on the way: those are one.
+  MuonSpec keller = *preset("keller");
+  keller.precision = Precision::fp32;
+  EXPECT_EQ(keller.scale, MuonSpec::keller().scale);
+  EXPECT_EQ(keller.eps, MuonSpec::keller().eps);
+}
+
+// As version 0.1 wrote it.
+TEST(Spec, AStoreWithoutLaterSettingsMeansWhatItMeantThen) {
+  Group group = to_group(MuonSpec::keller());
+  const std::array then = {"lr",  "beta",     "momentum",  "nesterov", "weight_decay",
+                           "eps", "eps_rule", "precision", "scale",    "ns_steps"};
+  std::erase_if(group.settings, [&](const auto& setting) {
+    return !setting.first.starts_with("ns.") &&
+           std::find(then.begin(), then.end(), setting.first) == then.end();
+  });
+  EXPECT_EQ(group.settings.size(), 15u);
+  const auto back = muon_from(group);
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(to_group(*back), to_group(MuonSpec::keller()));
 }
 
 TEST(Spec, AGroupHoldsEveryNumberExactly) {
@@ -81,11 +166,19 @@ TEST(Spec, AGroupHoldsEveryNumberExactly) {
   spec.nesterov = false;
   spec.eps_rule = EpsRule::clamp;
   spec.scale = ScaleRule::match_rms_adamw;
+  spec.decay = Decay::cautious;
+  spec.form = Form::gram;
+  spec.restarts = {1, 3};
+  spec.split = {Split::Kind::groups, {12, 4, 4}};
+  spec.dims = Dims::flatten;
+  spec.norm_factor = 1.02;
   spec.iterations[3].b = std::nextafter(-4.7750f, 0.0f);
   Group group = to_group(spec);
   EXPECT_EQ(group.optimizer, "muon");
   EXPECT_EQ(setting(group, "lr"), "0.30000000000000004");
   EXPECT_EQ(setting(group, "ns.1"), "3.4445,-4.775,2.0315");
+  EXPECT_EQ(setting(group, "restarts"), "1,3");
+  EXPECT_EQ(setting(group, "split"), "groups 12,4,4");
 
   const auto back = muon_from(group);
   ASSERT_TRUE(back) << back.error().message;
@@ -106,13 +199,19 @@ TEST(Spec, AGroupThatIsNotUnderstoodIsRefusedByName) {
     Group group = to_group(MuonSpec::keller());
     change(group);
     const auto spec = muon_from(group);
-    return spec ? std::string("fine") : spec.error().message;
+    if (spec) return std::string("fine");
+    const Error& error = spec.error();
+    return error.hint.empty() ? error.message : error.message + " (" + error.hint + ")";
   };
   const std::string prefix = "group of optimizer muon: setting ";
   EXPECT_EQ(message_of([](Group& g) { g.settings.erase(g.settings.begin()); }),
             prefix + "lr is missing");
-  EXPECT_EQ(message_of([](Group& g) { g.settings.emplace_back("cautious", "yes"); }),
-            prefix + "cautious is unknown or given twice");
+  EXPECT_EQ(message_of([](Group& g) {
+              std::find_if(g.settings.begin(), g.settings.end(), [](const auto& entry) {
+                return entry.first == "restarts";
+              })->first = "restart";
+            }),
+            prefix + "restart is unknown or given twice (did you mean restarts?)");
   EXPECT_EQ(message_of([](Group& g) { g.settings.emplace_back("lr", "1"); }),
             prefix + "lr is unknown or given twice");
   EXPECT_EQ(message_of([](Group& g) { setting(g, "beta") = "0.9x"; }),
@@ -121,6 +220,10 @@ TEST(Spec, AGroupThatIsNotUnderstoodIsRefusedByName) {
             prefix + "momentum = heavy is not ema or sum");
   EXPECT_EQ(message_of([](Group& g) { setting(g, "ns_steps") = "1000000"; }),
             prefix + "ns_steps = 1000000 is not a whole number up to 32");
+  EXPECT_EQ(message_of([](Group& g) { setting(g, "split") = "groups 3,"; }),
+            prefix + "split = groups 3, is not none, heads 8, rows 8,4,4 or groups 8,4,4");
+  EXPECT_EQ(message_of([](Group& g) { setting(g, "form") = "grams"; }),
+            prefix + "form = grams is not standard or gram");
   EXPECT_EQ(message_of([](Group& g) { setting(g, "ns.5") = "1,2"; }),
             prefix + "ns.5 = 1,2 is not three numbers a,b,c");
   EXPECT_EQ(message_of([](Group& g) { setting(g, "ns_steps") = "4"; }),

@@ -67,8 +67,7 @@ class LateKernels : public libmuon::Kernels {
     return {range.spec, opened(range.g), opened(range.m), opened(range.u)};
   }
   FinishRange opened(const FinishRange& range) const {
-    return {range.spec,      range.rows,      range.cols,
-            opened(range.o), opened(range.w), opened(range.out)};
+    return {range.spec, range.scale, opened(range.o), opened(range.w), opened(range.out)};
   }
   OutRange opened(const OutRange& range) const { return {opened(range.w), opened(range.out)}; }
   AdamRange opened(const AdamRange& range) const {
@@ -81,7 +80,7 @@ class LateKernels : public libmuon::Kernels {
             opened(range.out)};
   }
   MatrixBatch opened(const MatrixBatch& batch) const {
-    return {batch.spec, batch.rows, batch.cols, batch.count, opened(batch.u)};
+    return {batch.spec, batch.matrix, batch.count, opened(batch.u)};
   }
   template <typename Range>
   std::vector<Range> opened(std::span<const Range> ranges) const {
@@ -97,9 +96,9 @@ class LateKernels : public libmuon::Kernels {
 
 }  // namespace
 
-std::uint64_t LateAccelerator::workspace_bytes(std::uint64_t rows, std::uint64_t cols,
-                                               std::uint64_t) const {
-  return libmuon::newton_schulz_scratch_bytes(rows, cols);
+std::uint64_t LateAccelerator::workspace_bytes(const libmuon::MuonSpec& spec,
+                                               const libmuon::Block& matrix, std::uint64_t) const {
+  return libmuon::newton_schulz_scratch_bytes(spec, matrix.rows(), matrix.cols);
 }
 
 Result<std::unique_ptr<libmuon::Kernels>> LateAccelerator::kernels(

@@ -1,0 +1,226 @@
+#include "ebb/libmuon/kernels/newton_schulz_run.h"
+
+#include <cmath>
+
+#include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/rounding.h"
+
+namespace ebb::libmuon {
+namespace {
+
+constexpr std::uint64_t kNormChunk = 65536;  // elements of U whose squares are summed at a time
+constexpr std::uint64_t kNormLanes = 16;
+constexpr std::uint64_t kTile = 16;  // side of the squares that transposing moves
+
+// Fixed lanes, so that every vector width adds in the same order.
+EBB_CLONES double sum_of_squares(const float* values, std::uint64_t count) {
+  double lanes[kNormLanes] = {};
+  const std::uint64_t whole = count / kNormLanes * kNormLanes;
+  for (std::uint64_t i = 0; i < whole; i += kNormLanes)
+    for (std::uint64_t lane = 0; lane < kNormLanes; ++lane) {
+      const double value = static_cast<double>(values[i + lane]);
+      lanes[lane] += value * value;
+    }
+  for (std::uint64_t i = whole; i < count; ++i)
+    lanes[i - whole] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  double total = 0;
+  for (const double lane : lanes) total += lane;
+  return total;
+}
+
+// In double: the factor of a tiny matrix does not fit fp32.
+EBB_CLONES void scale_row(double factor, std::uint64_t count, float* row) {
+  for (std::uint64_t i = 0; i < count; ++i)
+    row[i] = static_cast<float>(static_cast<double>(row[i]) * factor);
+}
+
+EBB_CLONES void multiply_row(const float* __restrict from, float factor, std::uint64_t count,
+                             float* __restrict to) {
+  for (std::uint64_t i = 0; i < count; ++i) to[i] = factor * from[i];
+}
+
+EBB_CLONES void add_scaled_row(const float* __restrict from, float factor, std::uint64_t count,
+                               float* __restrict to) {
+  for (std::uint64_t i = 0; i < count; ++i) to[i] += factor * from[i];
+}
+
+template <Precision kPrecision>
+[[gnu::always_inline]] inline void add_rounded(const float* __restrict from, float factor,
+                                               std::uint64_t count, float* __restrict to) {
+  for (std::uint64_t i = 0; i < count; ++i) to[i] += rounded<kPrecision>(factor * from[i]);
+}
+EBB_CLONES void add_rounded_bf16(const float* from, float factor, std::uint64_t count, float* to) {
+  add_rounded<Precision::bf16>(from, factor, count, to);
+}
+EBB_CLONES void add_rounded_fp16(const float* from, float factor, std::uint64_t count, float* to) {
+  add_rounded<Precision::fp16>(from, factor, count, to);
+}
+
+// to(cols x rows) = transposed from(rows x cols). Tiles go through a buffer, so each line of memory
+// is touched once: strides are often multiples of 4 KiB.
+void transpose(const float* from, std::uint64_t from_ld, std::uint64_t rows, std::uint64_t cols,
+               float* to, std::uint64_t to_ld) {
+  float tile[kTile][kTile];
+  for (std::uint64_t r0 = 0; r0 < rows; r0 += kTile)
+    for (std::uint64_t c0 = 0; c0 < cols; c0 += kTile) {
+      const std::uint64_t high = std::min(kTile, rows - r0), wide = std::min(kTile, cols - c0);
+      for (std::uint64_t r = 0; r < high; ++r)
+        std::copy_n(from + (r0 + r) * from_ld + c0, wide, tile[r]);
+      for (std::uint64_t c = 0; c < wide; ++c)
+        for (std::uint64_t r = 0; r < high; ++r) to[(c0 + c) * to_ld + r0 + r] = tile[r][c];
+    }
+}
+
+// A norm as a tensor of the precision has it, but never out of range.
+double rounded_norm(Precision precision, double value) {
+  if (precision == Precision::fp32 || value == 0) return value;
+  constexpr int kBits = 8;  // of bf16
+  int exponent = 0;
+  const double fraction = std::frexp(value, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(fraction, kBits)), exponent - kBits);
+}
+
+}  // namespace
+
+std::uint64_t Run::scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
+  const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
+  const std::uint64_t squares = takes_gram_form(spec, rows, cols) ? 4 : 2;
+  return sizeof(float) * m * (2 * leading_dimension(n) + squares * leading_dimension(m));
+}
+
+Run::Run(const MuonSpec& spec, const Block& block, std::span<float> u, std::span<std::byte> scratch)
+    : spec_(spec),
+      block_(block),
+      tall_(block.rows() > block.cols),
+      m_(std::min(block.rows(), block.cols)),
+      n_(std::max(block.rows(), block.cols)),
+      panels_(m_),
+      x_ld_(leading_dimension(n_)),
+      a_ld_(leading_dimension(m_)),
+      u_(u),
+      sums_(block.runs * chunks_a_run()) {
+  EBB_CHECK(u.size() == block.span());
+  EBB_CHECK(scratch.size() >= scratch_bytes(spec, block.rows(), block.cols));
+  auto* next = reinterpret_cast<float*>(scratch.data());
+  const std::size_t parts = gram_form() ? places_.size() : places_.size() - 2;
+  for (std::size_t i = 0; i < parts; ++i)
+    next = (places_[i] = next) + m_ * ld(static_cast<Part>(i));
+}
+
+std::uint64_t Run::chunks_a_run() const { return formats::div_ceil(run_elems(), kNormChunk); }
+
+void Run::square(std::size_t chunk) {
+  const std::uint64_t first = chunk % chunks_a_run() * kNormChunk;
+  const auto values = u_.subspan(chunk / chunks_a_run() * block_.stride * block_.cols + first,
+                                 std::min(kNormChunk, run_elems() - first));
+  round_all(spec_.handed, values);
+  if (spec_.norm_of == NormOf::rounded) round_all(spec_.precision, values);
+  sums_[chunk] = sum_of_squares(values.data(), values.size());
+}
+
+void Run::decide() {
+  double total = 0;
+  for (const double sum : sums_) total += sum;
+  double norm = std::sqrt(total);
+  alive_ = norm != 0 && std::isfinite(norm);
+  const Precision kept = spec_.norm_of == NormOf::rounded ? spec_.precision : Precision::fp32;
+  norm = rounded_norm(kept, rounded_norm(kept, norm) * spec_.norm_factor);
+  factor_ = 1 / (spec_.eps_rule == EpsRule::add ? rounded_norm(kept, norm + spec_.eps)
+                                                : std::max(norm, rounded_norm(kept, spec_.eps)));
+}
+
+void Run::load(std::size_t panel) {
+  if (!alive_) return;
+  const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
+  if (tall_)
+    for (std::uint64_t i = 0; i < block_.rows(); i += block_.run)
+      transpose(u_row(i) + first, m_, block_.run, end - first, row(Part::x, first) + i, x_ld_);
+  for (std::uint64_t i = first; i < end; ++i) {
+    float* const x = row(Part::x, i);
+    if (!tall_) std::copy_n(u_row(i), n_, x);
+    scale_row(factor_, n_, x);
+    settle(x, n_);
+  }
+}
+
+void Run::store(std::size_t panel) {
+  const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
+  for (std::uint64_t i = first; i < end; ++i) {
+    float* const x = row(Part::x, i);
+    if (!alive_) std::fill_n(x, n_, 0.0f);
+    round_all(spec_.handed, {x, n_});
+    if (!tall_) std::copy_n(x, n_, u_row(i));
+  }
+  if (tall_)
+    for (std::uint64_t i = 0; i < block_.rows(); i += block_.run)
+      transpose(row(Part::x, first) + i, x_ld_, end - first, block_.run, u_row(i) + first, m_);
+}
+
+void Run::settle(float* values, std::uint64_t count) {
+  round_all(spec_.precision, {values, count});
+}
+
+// Over the long side in ascending order.
+void Run::make_gram(std::size_t panel) {
+  if (!alive_) return;
+  const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
+  const float* const x = place(Part::x);
+  for (std::uint64_t k = 0; k < n_; k += kGramPanel)
+    gemm(end - first, end, std::min(kGramPanel, n_ - k), 1.0f, {x + first * x_ld_ + k, x_ld_},
+         {x + k, x_ld_, Transpose::yes}, k == 0 ? 0.0f : 1.0f, row(Part::gram, first), a_ld_);
+  for (std::uint64_t i = first; i < end; ++i) settle(row(Part::gram, i), end);
+}
+
+void Run::add(const Sum& sum, std::size_t panel) {
+  if (!alive_) return;
+  const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
+  const std::uint64_t count = sum.right == Part::x ? n_ : end;
+  MatrixView left = {row(sum.left, first), ld(sum.left)};
+  if (separate() && sum.alpha != 1 && spec_.rounding == Rounding::each) {
+    for (std::uint64_t i = first; i < end; ++i) {
+      multiply_row(row(sum.left, i), sum.alpha, m_, row(Part::y, i));
+      settle(row(Part::y, i), m_);
+    }
+    left = {row(Part::y, first), x_ld_};
+  }
+  gemm(end - first, count, m_, separate() ? 1.0f : sum.alpha, left,
+       {place(sum.right), ld(sum.right)}, 0.0f, row(sum.to, first), ld(sum.to));
+  for (std::uint64_t i = first; i < end; ++i) finish_row(sum, i, count);
+}
+
+void Run::finish_row(const Sum& sum, std::uint64_t index, std::uint64_t count) {
+  float* const to = row(sum.to, index);
+  const float* const from = row(sum.from, index);
+  if (!separate()) {
+    if (sum.beta != 0) add_scaled_row(from, sum.beta, count, to);
+    return settle(to, count);
+  }
+  settle(to, count);
+  if (sum.alpha != 1 && spec_.rounding == Rounding::each_product_first) {
+    scale_row(double{sum.alpha}, count, to);
+    settle(to, count);
+  }
+  if (sum.beta == 0) return;
+  (spec_.precision == Precision::bf16 ? add_rounded_bf16 : add_rounded_fp16)(from, sum.beta, count,
+                                                                             to);
+  settle(to, count);
+}
+
+void Run::add_identity(Part to, Part from, float value, std::size_t panel) {
+  if (!alive_) return;
+  for (std::uint64_t i = panels_.begin(panel); i < panels_.end(panel); ++i) {
+    float* const into = row(to, i);
+    if (to != from) std::copy_n(row(from, i), m_, into);
+    into[i] += value;
+    settle(into + i, 1);
+  }
+}
+
+// Right of the diagonal panels := the transpose of what lies below them.
+void Run::mirror(Part part, std::size_t panel) {
+  if (!alive_) return;
+  const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
+  transpose(row(part, end) + first, a_ld_, m_ - end, end - first, row(part, first) + end, a_ld_);
+}
+
+}  // namespace ebb::libmuon

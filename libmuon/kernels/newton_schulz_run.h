@@ -1,0 +1,110 @@
+// One matrix on its way through Newton-Schulz: its place in the scratch and what is done with it,
+// panel by panel. newton_schulz.cpp puts the stages in order.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <vector>
+
+#include "ebb/formats/core/units.h"
+#include "ebb/libmuon/spec/blocks.h"
+
+namespace ebb::libmuon {
+
+inline constexpr std::uint64_t kGramPanel = 512;  // columns of X added to X X^T at a time
+
+// Leading dimensions are multiples of this.
+inline constexpr std::uint64_t kLdUnit = 16;
+inline std::uint64_t leading_dimension(std::uint64_t cols) {
+  return formats::align_up(cols, kLdUnit);
+}
+
+// The rows of an m-row matrix, cut by m alone.
+struct Panels {
+  std::uint64_t rows;
+  std::uint64_t height;
+
+  explicit Panels(std::uint64_t m) : rows(m) {
+    const std::uint64_t wanted = m < 256 ? 1 : m <= 2048 ? 4 : 8;
+    height = formats::align_up(formats::div_ceil(m, wanted), kLdUnit);
+  }
+  std::uint64_t count() const { return formats::div_ceil(rows, height); }
+  std::uint64_t begin(std::uint64_t panel) const { return panel * height; }
+  std::uint64_t end(std::uint64_t panel) const { return std::min(rows, (panel + 1) * height); }
+};
+
+inline bool takes_gram_form(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
+  return spec.form == Form::gram && rows != cols;
+}
+
+class Run {
+ public:
+  // X and a second one, m x n, m <= n; the others m x m. `gram` is X X^T.
+  enum class Part : std::uint8_t { x, y, gram, q, z, t };
+
+  // `u` is the block's, from its first element to its last. Both are borrowed.
+  Run(const MuonSpec& spec, const Block& block, std::span<float> u, std::span<std::byte> scratch);
+  static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
+
+  const MuonSpec& spec() const { return spec_; }
+  bool gram_form() const { return takes_gram_form(spec_, block_.rows(), block_.cols); }
+  std::size_t panels() const { return panels_.count(); }
+  std::size_t norm_chunks() const { return sums_.size(); }
+
+  // Rounds U as it is handed over and sums its squares; behind all of them, the divisor. A matrix
+  // of zeros, or one that is not finite, gives zeros.
+  void square(std::size_t chunk);
+  void decide();
+  // Cut along the short side: a panel of X is a panel of rows, or of columns, of U.
+  void load(std::size_t panel);
+  void store(std::size_t panel);
+
+  // Below, rows of a panel; of square parts only up to the diagonal panel, until they are mirrored.
+  // Each result is rounded as the spec says.
+
+  void make_gram(std::size_t panel);
+  // to = beta from + alpha left right. `y` is used unless alpha is 1.
+  struct Sum {
+    Part to;
+    float alpha;
+    Part left, right;
+    float beta;
+    Part from;  // of no use where beta is 0
+  };
+  void add(const Sum& sum, std::size_t panel);
+  // to = from + value I.
+  void add_identity(Part to, Part from, float value, std::size_t panel);
+  void mirror(Part part, std::size_t panel);
+
+  void swap(Part a, Part b) { std::swap(place(a), place(b)); }
+
+ private:
+  float*& place(Part part) { return places_[static_cast<std::size_t>(part)]; }
+  float* row(Part part, std::uint64_t index) { return place(part) + index * ld(part); }
+  std::uint64_t ld(Part part) const { return part <= Part::y ? x_ld_ : a_ld_; }
+  bool separate() const {
+    return spec_.precision != Precision::fp32 && spec_.rounding != Rounding::fused;
+  }
+  void settle(float* values, std::uint64_t count);
+  void finish_row(const Sum& sum, std::uint64_t index, std::uint64_t count);
+  std::uint64_t run_elems() const { return block_.run * block_.cols; }
+  std::uint64_t chunks_a_run() const;
+  float* u_row(std::uint64_t index) {
+    return u_.data() + (index / block_.run * block_.stride + index % block_.run) * block_.cols;
+  }
+
+  const MuonSpec spec_;
+  const Block block_;
+  const bool tall_;
+  const std::uint64_t m_, n_;
+  const Panels panels_;
+  const std::uint64_t x_ld_, a_ld_;
+  const std::span<float> u_;
+  std::array<float*, 6> places_{};
+  std::vector<double> sums_;
+  bool alive_ = false;
+  double factor_ = 0;
+};
+
+}  // namespace ebb::libmuon

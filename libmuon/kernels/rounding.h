@@ -1,0 +1,43 @@
+// Numbers of fp32 rounded to those of a narrower type, and kept as fp32: to nearest, ties to even.
+// Without branches, for loops over many.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <span>
+
+#include "ebb/libmuon/spec/spec.h"
+
+namespace ebb::libmuon {
+
+// To so many bits fewer. A carry into the exponent is right, and so is infinity.
+template <int kBits>
+constexpr float without_bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  constexpr std::uint32_t kHalf = (1u << (kBits - 1)) - 1;
+  const std::uint32_t up = bits + kHalf + ((bits >> kBits) & 1u);
+  return std::bit_cast<float>(up & ~((1u << kBits) - 1));
+}
+
+template <Precision kPrecision>
+constexpr float rounded(float value) {
+  if constexpr (kPrecision == Precision::fp32) return value;
+  if constexpr (kPrecision == Precision::bf16)
+    return value != value ? value : without_bits<16>(value);
+  if constexpr (kPrecision == Precision::fp16) {
+    // Below 2^-14 fp16 counts in units of 2^-24, as fp32 does at this number.
+    constexpr float kUnits = 0.75f, kLeast = 0x1p-14f, kMost = 65504.0f, kInfinity = 1.0f / 0.0f;
+    const float size = value < 0 ? -value : value;
+    const float small = (size + kUnits) - kUnits;
+    const float normal = without_bits<13>(size);
+    const float near = size < kLeast ? small : normal > kMost ? kInfinity : normal;
+    return value != value
+               ? value
+               : std::bit_cast<float>(std::bit_cast<std::uint32_t>(near) |
+                                      (std::bit_cast<std::uint32_t>(value) & 0x80000000u));
+  }
+}
+
+void round_all(Precision precision, std::span<float> values);
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,166 @@
+// Newton-Schulz in bf16 and fp16, in Gram form, and of rows that lie apart.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/rounding.h"
+#include "ebb/libmuon/spec/presets.h"
+#include "tests/libmuon/kernels/numbers.h"
+#include "tests/libmuon/kernels/oracle.h"
+
+namespace ebb::libmuon {
+namespace {
+
+using testing::gaussian;
+using testing::oracle;
+using testing::relative_distance;
+using testing::same_bits;
+
+std::vector<float> run(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols,
+                       std::vector<float> u, std::uint32_t threads = 2) {
+  const auto pool = libswap::Pool::start(threads);
+  if (!pool) return {};
+  orthogonalize(spec, Block::matrix(rows, cols), u, **pool);
+  return u;
+}
+
+// The element casts of formats are the other implementation.
+float cast(Precision precision, float value) {
+  const DType to = precision == Precision::bf16 ? DType::bf16 : DType::f16;
+  std::uint16_t bits = 0;
+  float back = 0;
+  formats::cast_floats(DType::f32, std::as_bytes(std::span(&value, 1)), to,
+                       std::as_writable_bytes(std::span(&bits, 1)));
+  formats::cast_floats(to, std::as_bytes(std::span(&bits, 1)), DType::f32,
+                       std::as_writable_bytes(std::span(&back, 1)));
+  return back;
+}
+
+TEST(Rounding, IsTheElementCastOfEveryKindOfNumber) {
+  std::vector<float> values = {0.0f,       -0.0f,      0x1p-14f,
+                               0x1p-25f,   0x1.8p-25f, 65504.0f,
+                               65519.9f,   65520.0f,   std::numeric_limits<float>::infinity(),
+                               0x1.fep127f};
+  for (std::uint64_t i = 0; i < 200'000; ++i) {  // steps through all exponents and ties
+    const float value =
+        std::bit_cast<float>(static_cast<std::uint32_t>(i * 21'473 + 0x1000 * (i % 3)));
+    if (!std::isnan(value)) values.push_back(i % 2 == 0 ? value : -value);
+  }
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    auto rounded = values;
+    round_all(precision, rounded);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(rounded[i]),
+                std::bit_cast<std::uint32_t>(cast(precision, values[i])))
+          << values[i];
+  }
+  std::vector<float> none = {std::numeric_limits<float>::quiet_NaN()};
+  round_all(Precision::fp16, none);
+  EXPECT_TRUE(std::isnan(none[0]));
+}
+
+TEST(Precision, ErrorsAreThoseOfThePrecisionAndResultsItsNumbers) {
+  for (const Rounding rounding : {Rounding::fused, Rounding::each, Rounding::each_product_first})
+    for (const auto& [precision, most] :
+         {std::pair(Precision::bf16, 5e-2), {Precision::fp16, 8e-3}})
+      for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>(96, 160), {264, 130}}) {
+        MuonSpec spec = MuonSpec::keller();
+        spec.precision = precision;
+        spec.rounding = rounding;
+        const auto u = gaussian(rows * cols, 7);
+        const auto o = run(spec, rows, cols, u);
+        const double error = relative_distance(o, oracle(spec, rows, cols, u));
+        EXPECT_LE(error, most);
+        EXPECT_GE(error, most / 50);
+        auto rounded = o;
+        round_all(precision, rounded);
+        EXPECT_TRUE(same_bits(rounded, o));
+      }
+}
+
+TEST(Precision, TheNormMayBeThatOfWhatIsRounded) {
+  MuonSpec spec = *preset("torch");
+  auto u = gaussian(40 * 60, 3);
+  for (float& value : u) value *= 1e-9f;  // below eps: the norm decides the size of O
+  const double least = relative_distance(run(spec, 40, 60, u), oracle(spec, 40, 60, u));
+  EXPECT_LE(least, 2e-2);
+  // An update that bf16 cannot tell from another gives the same O.
+  auto nudged = u;
+  for (float& value : nudged) value = cast(Precision::bf16, value);
+  EXPECT_TRUE(same_bits(run(spec, 40, 60, nudged), run(spec, 40, 60, u)));
+  spec.norm_of = NormOf::update;
+  EXPECT_FALSE(same_bits(run(spec, 40, 60, nudged), run(spec, 40, 60, u)));
+  spec.handed = Precision::bf16;
+  EXPECT_TRUE(same_bits(run(spec, 40, 60, nudged), run(spec, 40, 60, u)));
+}
+
+TEST(GramForm, AgreesWithFp64WithAndWithoutRestarts) {
+  for (const auto& [rows, cols] :
+       {std::pair<std::size_t, std::size_t>(96, 160), {530, 264}, {1, 40}, {40, 1}, {300, 2100}})
+    for (const auto& restarts : {std::vector<std::uint32_t>{}, {2}, {1, 3}, {1, 2, 3, 4}}) {
+      MuonSpec spec = MuonSpec::keller();
+      spec.form = Form::gram;
+      spec.restarts = restarts;
+      const auto u = gaussian(rows * cols, 7);
+      EXPECT_LE(relative_distance(run(spec, rows, cols, u), oracle(spec, rows, cols, u)), 2e-5)
+          << rows << " x " << cols << ", " << restarts.size();
+    }
+}
+
+TEST(GramForm, ASquareMatrixTakesTheStandardForm) {
+  MuonSpec spec = MuonSpec::keller();
+  const auto u = gaussian(64 * 64, 7);
+  const auto standard = run(spec, 64, 64, u);
+  spec.form = Form::gram;
+  EXPECT_TRUE(same_bits(run(spec, 64, 64, u), standard));
+}
+
+TEST(GramForm, BitsDoNotDependOnThreads) {
+  for (const char* name : {"deepspeed", "gram"}) {
+    const MuonSpec spec = *preset(name);
+    const auto u = gaussian(300 * 700, 7);
+    const auto one = run(spec, 300, 700, u, 1);
+    EXPECT_TRUE(same_bits(run(spec, 300, 700, u, 5), one)) << name;
+    EXPECT_LE(relative_distance(one, oracle(spec, 300, 700, u)), 2e-2) << name;
+  }
+}
+
+TEST(GramForm, CountsItsWork) {
+  MuonSpec spec = MuonSpec::keller();
+  spec.form = Form::gram;
+  const double wide = 100.0 * 100 * 400, small = 100.0 * 100 * 100;
+  EXPECT_EQ(newton_schulz_flops(spec, 100, 400), 2 * (2 * wide + 17 * small));
+  spec.restarts = {2};
+  EXPECT_EQ(newton_schulz_flops(spec, 100, 400), 2 * (4 * wide + 14 * small));
+  EXPECT_EQ(newton_schulz_scratch_bytes(spec, 100, 201), 4u * 100 * (2 * 208 + 4 * 112));
+}
+
+TEST(NewtonSchulz, RowsThatLieApartAreAMatrixOfTheirOwn) {
+  const auto pool = libswap::Pool::start(2);
+  ASSERT_TRUE(pool);
+  for (const std::uint64_t cols : {7u, 90u}) {
+    const Block apart = {.cols = cols, .run = 5, .runs = 4, .stride = 9};
+    const auto all = gaussian(apart.span(), 6);
+    std::vector<float> dense, u = all;
+    for (std::uint64_t i = 0; i < all.size(); ++i)
+      if (i / cols % 9 < 5) dense.push_back(all[i]);
+    orthogonalize(MuonSpec::keller(), Block::matrix(20, cols), dense, **pool);
+    orthogonalize(MuonSpec::keller(), apart, u, **pool);
+    std::vector<float> picked;
+    for (std::uint64_t i = 0; i < all.size(); ++i) {
+      if (i / cols % 9 < 5)
+        picked.push_back(u[i]);
+      else
+        ASSERT_EQ(u[i], all[i]) << "not its own";
+    }
+    EXPECT_LE(relative_distance(picked, std::vector<double>(dense.begin(), dense.end())), 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace ebb::libmuon
