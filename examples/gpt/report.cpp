@@ -106,6 +106,32 @@ std::string plan_text(const Facts& facts) {
   return out + table.text();
 }
 
+Beside beside_others(const Facts& facts, const Outcome& outcome) {
+  std::uint64_t matrices = 0;
+  for (const Parameter& parameter : facts.model.parameters)
+    if (parameter.optimizer == Optimizer::muon) matrices += parameter.elems;
+  const std::uint64_t ranks = facts.settings.ranks;
+  // AdamW's: every new weight goes from its shard to all other ranks.
+  const auto gathered = static_cast<double>(sizeof(float) * facts.model.elems * (ranks - 1));
+  return {std::max(0.0, measured_per_step(outcome).sent_bytes - gathered),
+          libmuon::traffic_of_others(matrices, facts.settings.ranks, sizeof(float))};
+}
+
+namespace {
+
+// Nothing where there is nobody to send to.
+std::string traffic_text(const Facts& facts, const Outcome& outcome) {
+  if (facts.settings.ranks == 1) return "";
+  const Beside beside = beside_others(facts, outcome);
+  std::string out = compose("beyond AdamW on the same shards {} were sent a step",
+                            bytes_text(static_cast<std::uint64_t>(beside.ours)));
+  for (const libmuon::OthersTraffic& other : beside.others)
+    out += compose("; {} would send {}, {}", other.system, bytes_text(other.bytes), other.formula);
+  return out + "\n";
+}
+
+}  // namespace
+
 std::string outcome_text(const Facts& facts, const Outcome& outcome) {
   const Typical typical = typical_step(outcome);
   const Measured measured = measured_per_step(outcome);
@@ -120,6 +146,7 @@ std::string outcome_text(const Facts& facts, const Outcome& outcome) {
               bytes(measured.read_bytes), bytes(measured.written_bytes), bytes(measured.sent_bytes),
               milliseconds(typical.engine_s), milliseconds(typical.waited_s),
               milliseconds(typical.step_s()));
+  out += traffic_text(facts, outcome);
   if (outcome.timeline)
     out += compose("{} % of the I/O beside computing, {} % of a step waits for it{}\n",
                    fixed(100 * outcome.timeline->overlap(), 1),
@@ -169,6 +196,11 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
       .number("written_bytes", measured.written_bytes);
   json.count("predicted_sent_bytes", plan.step_sent_bytes)
       .number("sent_bytes", measured.sent_bytes);
+  const Beside beside = beside_others(facts, outcome);
+  json.number("sent_beyond_adamw_bytes", beside.ours)
+      .count("deepspeed_zero12_bytes", beside.others[0].bytes)
+      .count("deepspeed_zero3_bytes", beside.others[1].bytes)
+      .count("megatron_fsdp_bytes", beside.others[2].bytes);
   json.count("predicted_memory_bytes", plan.memory_total());
   json.count("peak_rss_bytes", facts.peak_rss_bytes);
   json.count("snapshots", outcome.snapshots).count("generation", outcome.generation);

@@ -1,10 +1,12 @@
 // What a run says at its end: lines for people, one flat JSON object for programs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "ebb/libmuon/plan/traffic.h"
 #include "examples/gpt/setup.h"
 #include "examples/gpt/train.h"
 
@@ -36,6 +38,14 @@ struct Measured {
   double read_bytes = 0, written_bytes = 0, sent_bytes = 0;
 };
 Measured measured_per_step(const Outcome& outcome);
+
+// What Muon's matrices moved in a step beyond what AdamW would have moved, and what they move in
+// other systems in fp32; of all ranks.
+struct Beside {
+  double ours = 0;
+  std::array<libmuon::OthersTraffic, 3> others;
+};
+Beside beside_others(const Facts& facts, const Outcome& outcome);
 
 std::string plan_text(const Facts& facts);
 std::string outcome_text(const Facts& facts, const Outcome& outcome);

@@ -57,6 +57,30 @@ TEST_F(GptTrain, GivesTheSameBitsForAnyRanksBudgetTileAndPlaceOfResume) {
   EXPECT_EQ(content(swap("loaded")), wanted);
 }
 
+TEST_F(GptTrain, SaysWhatMuonSendsBesideWhatItWouldElsewhere) {
+  const std::string results = folder_ / "results.json";
+  const auto trained =
+      test_support::run_program("gpt-train", {"--swap", swap("sending"), "--steps", "2", "--ranks",
+                                              "3", "--layers", "1", "--json", results});
+  ASSERT_EQ(trained.exit, 0) << trained.err;
+  for (const std::string system : {"DeepSpeed ZeRO-1/2", "DeepSpeed ZeRO-3", "Megatron-FSDP"})
+    EXPECT_NE(trained.out.find("; " + system + " would send "), std::string::npos) << trained.out;
+  std::ifstream file(results);
+  const std::string json{std::istreambuf_iterator<char>(file), {}};
+  const auto value = [&](const std::string& key) {
+    const std::size_t at = json.find("\"" + key + "\": ");
+    return at == std::string::npos ? -1.0 : std::stod(json.substr(at + key.size() + 4));
+  };
+  // One block: four matrices of width x width, two of width x hidden; the wire is fp32.
+  const double matrices = 4 * 128 * 128 + 2 * 128 * 512;
+  EXPECT_EQ(value("deepspeed_zero12_bytes"), 4 * matrices * 2);
+  EXPECT_EQ(value("deepspeed_zero3_bytes"), 16 * matrices * 2);
+  EXPECT_EQ(value("megatron_fsdp_bytes"), 4 * matrices * 2);
+  // Each gradient goes to one owner at most, from where the owner is not.
+  EXPECT_GT(value("sent_beyond_adamw_bytes"), 0);
+  EXPECT_LT(value("sent_beyond_adamw_bytes"), 4 * matrices);
+}
+
 TEST_F(GptTrain, GoesOnWhereSigkillLeftIt) {
   {
     ChildProcess child = start(swap("killed"), "100000");

@@ -1,0 +1,103 @@
+// What a step moves for Muon's matrices, as the engine counts it, beside the least that forming
+// each at one rank can move: (g + w) x (numel - held), and beside what other systems move.
+#include <gtest/gtest.h>
+
+#include "ebb/libmuon/plan/traffic.h"
+#include "tests/libmuon/support/training.h"
+
+namespace ebb {
+namespace {
+
+using libmuon::ModelSpec;
+using libmuon::StatePlan;
+using test::TempDir;
+using test::Training;
+
+std::uint64_t sent_in(const Training& setup, std::uint64_t steps) {
+  const TempDir directory;
+  const auto outcome = train(setup, directory.path(), steps, test::Finish::just_stop);
+  EXPECT_EQ(outcome.error, "");
+  std::uint64_t sent = 0;
+  for (const auto& stats : outcome.stats) sent += stats.sent_bytes;
+  return sent;
+}
+
+// Of all ranks, in one step.
+std::uint64_t counted(const Training& setup) { return (sent_in(setup, 3) - sent_in(setup, 1)) / 2; }
+
+// (g + w) x (numel - held), held by the owner, over all matrices.
+std::uint64_t least(const Training& setup) {
+  const auto config = test::config_of(setup, setup.model);
+  std::uint64_t bytes = 0;
+  for (std::uint32_t rank = 0; rank < setup.ranks; ++rank) {
+    const auto plan = StatePlan::make(config.model, config.partition, config.tile_bytes, Rank{rank},
+                                      config.chunk_bytes);
+    EXPECT_TRUE(plan);
+    for (std::uint32_t param = 0; param < setup.model.params.size(); ++param) {
+      const auto& spec = setup.model.params[param];
+      const std::uint64_t own = (*plan).muon(param) ? (*plan).own_range(param).count : 0;
+      if (own == 0) continue;
+      const std::uint64_t elsewhere = own - (*plan).gradients().held(param, Rank{rank}).count;
+      bytes += (bytes_of(spec.gradient) + bytes_of(spec.weight)) * elsewhere;
+    }
+  }
+  return bytes;
+}
+
+ModelSpec model_in(DType dtype) {
+  ModelSpec model = test::nuisance_model();
+  for (auto& param : model.params) param.gradient = param.weight = dtype;
+  return model;
+}
+
+std::uint64_t muon_elems(const ModelSpec& model) {
+  std::uint64_t elems = 0;
+  for (const auto& param : model.params)
+    if (std::holds_alternative<libmuon::MuonSpec>(model.groups[param.group]))
+      elems += formats::volume(param.shape);
+  return elems;
+}
+
+TEST(Traffic, OfAStepIsTheLeastThatOwnersCanMove) {
+  for (const Policy policy :
+       {Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows, Policy::layer_wise})
+    for (const std::uint32_t ranks : {2u, 3u, 4u})
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Training setup{
+            .ranks = ranks, .gradients = policy, .weights = policy, .model = model_in(dtype)};
+        const auto expected = static_cast<double>(least(setup));
+        EXPECT_NEAR(static_cast<double>(counted(setup)), expected, 0.02 * expected)
+            << name_of(policy) << " on " << ranks << " ranks in " << name_of(dtype);
+      }
+}
+
+// 4Pf/N a rank in bf16, with f = (N - 1) / N.
+TEST(Traffic, OfEvenSplitsIsFourBytesAnElementThatIsElsewhere) {
+  for (const std::uint32_t ranks : {2u, 4u}) {
+    Training setup{.ranks = ranks, .gradients = Policy::zero3, .weights = Policy::zero3};
+    setup.model.params = {{"a", {32, 64}, 0}, {"b", {48, 16}, 0}, {"c", {128, 32}, 0}};
+    for (auto& param : setup.model.params) param.gradient = param.weight = DType::bf16;
+    const auto elems = static_cast<double>(muon_elems(setup.model));
+    const double share = (ranks - 1.0) / ranks;
+    const double wanted = ranks * (4 * elems * share / ranks);
+    EXPECT_NEAR(static_cast<double>(counted(setup)), wanted, 0.02 * wanted);
+  }
+}
+
+TEST(Traffic, IsNothingWhereEveryMatrixIsAtItsOwner) {
+  Training setup{.ranks = 2, .gradients = Policy::layer_wise, .weights = Policy::layer_wise};
+  setup.model.params = {{"a", {32, 64}, 0}, {"b", {32, 64}, 0}};
+  EXPECT_EQ(counted(setup), 0u);
+}
+
+// Research figures of 7e9 elements on 8 ranks, GB a rank.
+TEST(Traffic, OfOthersIsWhatTheirCollectivesMove) {
+  const auto others = libmuon::traffic_of_others(7'000'000'000, 8, 2);
+  const std::array<double, 3> wanted = {12.25e9, 49e9, 12.25e9};
+  for (std::size_t i = 0; i < others.size(); ++i)
+    EXPECT_EQ(static_cast<double>(others[i].bytes) / 8, wanted[i]) << others[i].system;
+  for (const auto& other : libmuon::traffic_of_others(1000, 1, 4)) EXPECT_EQ(other.bytes, 0u);
+}
+
+}  // namespace
+}  // namespace ebb
