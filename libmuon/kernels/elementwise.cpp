@@ -78,6 +78,10 @@ EBB_CLONES void narrow_all(std::size_t count, const float* __restrict from,
   for (std::size_t i = 0; i < count; ++i) to[i] = formats::f32_to_bf16(from[i]);
 }
 
+EBB_CLONES void add_all(std::size_t count, const float* __restrict g, float* __restrict sum) {
+  for (std::size_t i = 0; i < count; ++i) sum[i] += g[i];
+}
+
 // One step's numbers, each rounded to fp32 once: rate (scale O), with a product that is rounded.
 // Weights with w O below `least` are not decayed.
 struct ApplyFactors {
@@ -202,6 +206,11 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
                     std::span<std::uint16_t> m, std::span<float> u) {
   EBB_CHECK(g.size() == m.size() && g.size() == u.size());
   momentum_bf16(spec, factors_of(spec, grad_scale), g.size(), g.data(), m.data(), u.data());
+}
+
+void add_range(std::span<const float> g, std::span<float> sum) {
+  EBB_CHECK(g.size() == sum.size());
+  add_all(g.size(), g.data(), sum.data());
 }
 
 void widen(std::span<const std::uint16_t> from, std::span<float> to) {

@@ -79,6 +79,19 @@ class HostKernels : public Kernels {
     return {};
   }
 
+  Event add(std::span<const AddRange> ranges, After after) override {
+    wait(after, "gradients");
+    for (const AddRange& range : ranges)
+      in_pieces(range.g, [&](std::uint64_t first, std::span<const float> g) {
+        const auto sum = piece(range.sum, first, g.size());
+        if (range.first)
+          std::ranges::copy(g, sum.begin());
+        else
+          add_range(g, sum);
+      });
+    return {};
+  }
+
   Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "momentum");

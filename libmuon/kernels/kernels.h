@@ -49,6 +49,8 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
                     std::span<float> m, std::span<float> u);
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<std::uint16_t> m, std::span<float> u);
+// sum <- sum + g. Elementwise.
+void add_range(std::span<const float> g, std::span<float> sum);
 // From bits of bf16, and to them: rounded to nearest, ties to even. Elementwise.
 void widen(std::span<const std::uint16_t> from, std::span<float> to);
 void narrow(std::span<const float> from, std::span<std::uint16_t> to);

@@ -59,6 +59,11 @@ struct LookRange {
   double limit = 1;     // of a magnitude
   bool in_norm = true;  // false: a copy of it is, on another rank
 };
+// sum <- sum + g; where it is the first, sum <- g.
+struct AddRange {
+  libswap::Buffer g, sum;
+  bool first = false;
+};
 // What is found of all ranges together, as it lies in a device's memory.
 struct Look {
   std::array<std::int64_t, 20> squares{};  // of the norm: limbs of an ExactSum, carried or not
@@ -75,6 +80,7 @@ class Kernels {
 
   // `found`: room for a Look, which is written whole.
   virtual Event look(std::span<const LookRange> ranges, libswap::Buffer found, After after) = 0;
+  virtual Event add(std::span<const AddRange> ranges, After after) = 0;
   // Gradients count `grad_scale` times.
   virtual Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) = 0;
   virtual Event orthogonalize(const MatrixBatch& batch, libswap::Buffer workspace, After after) = 0;

@@ -25,8 +25,8 @@ struct ParamSpec {
   std::string partition = {};
   std::vector<Coordinate> at = {};
   std::vector<DimensionCut> cuts = {};
-  // As the trainer hands the gradient in and wants the weights: fp32 or bf16. They travel as that;
-  // state and arithmetic stay fp32.
+  // As the trainer hands the gradient in and wants the weights: fp32 or bf16. They travel as that,
+  // sums over micro-batches as fp32; state and arithmetic stay fp32.
   DType gradient = DType::f32, weight = DType::f32;
 };
 
@@ -39,10 +39,15 @@ struct ModelSpec {
 // its own issue builds it.
 enum class Placement : std::uint8_t { owner, shard };
 
+// What a gradient is that the trainer hands in, summed over its ranks: the step's, or that of a
+// micro-batch, which the engine adds to those before it (GradientSums).
+enum class HandIn : std::uint8_t { reduced, added };
+
 struct PartitionSpec {
   Layout::Spec gradients;  // how reduced gradients are handed in
   Layout::Spec weights;    // how new weights are handed out
   Placement placement = Placement::owner;
+  HandIn hand_in = HandIn::reduced;
   // Of a world with axes, where gradients and weights may leave their mesh out: cut over all ranks.
   std::vector<Axis> axes = {};
   std::vector<AxisPartition> parts = {};

@@ -149,7 +149,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(plan.shards_, ModelLayout::make(classes, &ParamClass::shards));
   std::vector<DType> gradients, weights;
   for (const ParamSpec& param : model.params) {
-    gradients.push_back(param.gradient);
+    gradients.push_back(partition.hand_in == HandIn::added ? DType::f32 : param.gradient);
     weights.push_back(param.weight);
   }
   plan.gradients_->set_dtypes(std::move(gradients));

@@ -198,8 +198,7 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
                        "open the store again: the last committed generation resumes"};
       return *ended.why;
   }
-  gradient_given.assign(gradient_given.size(), false);
-  early.forget();
+  next_gradients();
   ++step;
   ++stats.steps;
   if (weights_owed) return *weights_owed;

@@ -17,11 +17,6 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   return formats::align_up(encode(manifest).size() + libswap::Blobs::kMostBytes, 4096);
 }
 
-libswap::Device* device_of(const EngineConfig& config, Side side) {
-  return side == Side::device && config.accelerator != nullptr ? &config.accelerator->device()
-                                                               : nullptr;
-}
-
 // Of the trainer's buffers that the communicator does not take, what travels in one round.
 std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
                            Side wire) {
@@ -49,7 +44,8 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
           .staging = Staging::bytes({plan, chunks, adam_ranges(plan), early_chunks}),
           .bounce = bounce_bytes(config, plan, chunks, wire),
           .wire = config.accelerator != nullptr ? wire : Side::host,
-          .look = device_of(config, config.gradients_on) != nullptr ? sizeof(Look) : 0};
+          .sums = config.partition.hand_in == HandIn::added ? GradientSums::bytes(plan) : 0,
+          .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host};
 }
 
 // Tiles of a step that are not resident: all of them, and those that hold weights.
@@ -73,6 +69,11 @@ std::uint64_t device_bytes(const Memory& memory, const libswap::Homes& homes,
 }
 
 }  // namespace
+
+libswap::Device* device_of(const EngineConfig& config, Side side) {
+  return side == Side::device && config.accelerator != nullptr ? &config.accelerator->device()
+                                                               : nullptr;
+}
 
 formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             std::span<const GroupSpec> groups,
@@ -141,6 +142,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   result.workspace_bytes = parts.memory.workspace.host;
   result.device_bytes = device_bytes(parts.memory, parts.homes, config.tile_bytes);
   result.staging_bytes = parts.memory.on_wire();
+  result.gradient_sum_bytes = parts.memory.sums;
   result.memory_bytes = result.frame_bytes + parts.memory.host();
   result.least_budget_bytes = parts.least_budget;
   const Chunks& chunks = parts.chunks;
@@ -210,7 +212,11 @@ Result<> Engine::Impl::make_room() {
   EBB_TRY_ASSIGN(staging, Staging::make({parts.plan, parts.chunks, routes.adam, parts.early_chunks},
                                         device_of(config, memory.wire)));
   EBB_TRY_ASSIGN(bounce, libswap::allocate(nullptr, memory.bounce));
-  EBB_TRY_ASSIGN(look_room, libswap::allocate(device_of(config, config.gradients_on), memory.look));
+  libswap::Device* const gradients_lie = device_of(config, config.gradients_on);
+  EBB_TRY_ASSIGN(look_room, libswap::allocate(gradients_lie, memory.look()));
+  if (config.partition.hand_in == HandIn::added) {
+    EBB_TRY_ASSIGN(sums, GradientSums::make(parts.plan, gradients_lie));
+  }
   return {};
 }
 
@@ -270,86 +276,6 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
 std::uint64_t Engine::step_count() const { return impl_->step; }
 const StatePlan& Engine::state_plan() const { return impl_->parts.plan; }
 const std::string& Engine::origin() const { return impl_->origin; }
-
-namespace {
-
-// What the trainer hands over: `what`, in this layout, on this side.
-struct Wanted {
-  std::string_view what;
-  const ModelLayout& layout;
-  Side side;
-};
-
-Result<> check_buffer(const EngineConfig& config, Rank rank, std::uint32_t param,
-                      const libswap::Buffer& given, const Wanted& wanted) {
-  if (param >= config.model.params.size())
-    return Error{Code::usage, compose("there is no parameter {}", param)};
-  const std::string where = compose("{} of {} on rank {}: ", wanted.what,
-                                    config.model.params[param].name, index_of(rank));
-  const DType dtype = wanted.layout.dtype(param);
-  if (given.dtype != dtype)
-    return Error{Code::usage,
-                 compose("{}{} elements handed in, where {} is wanted", where,
-                         formats::name_of(given.dtype), formats::name_of(dtype)),
-                 "ParamSpec::gradient and weight say what the trainer has"};
-  const std::uint64_t elems = wanted.layout.local_elems(param, rank);
-  if (given.elems != elems)
-    return Error{Code::layout, compose("{}{} elements handed in, the layout gives this rank {}",
-                                       where, given.elems, elems)};
-  const auto name = [](const libswap::Device* device) {
-    return device == nullptr ? std::string("the host") : device->name();
-  };
-  const libswap::Device* const device = device_of(config, wanted.side);
-  if (given.device == device || given.empty()) return {};
-  return Error{Code::usage,
-               compose("{}it lies in the memory of {}, where that of {} is wanted", where,
-                       name(given.device), name(device)),
-               "EngineConfig::gradients_on and weights_on say where the trainer keeps them"};
-}
-
-}  // namespace
-
-Result<> Engine::bind_weights(std::uint32_t param, libswap::Buffer my_pieces) {
-  impl_->end_step();
-  EBB_TRY(impl_->not_stopped());
-  const StatePlan& plan = impl_->parts.plan;
-  EBB_TRY(check_buffer(impl_->config, plan.rank(), param, my_pieces,
-                       {"weights", plan.weights(), impl_->config.weights_on}));
-  impl_->weights[param] = my_pieces;
-  impl_->bound[param] = true;
-  return {};
-}
-
-Result<> Engine::gradient_ready(std::uint32_t param, libswap::Buffer my_pieces,
-                                libswap::Event ready) {
-  return impl_->take_gradient(param, my_pieces, std::move(ready));
-}
-
-Result<> Engine::Impl::take_gradient(std::uint32_t param, libswap::Buffer my_pieces,
-                                     libswap::Event ready) {
-  const libswap::MutexLock lock(handing_in);
-  end_step();
-  EBB_TRY(not_stopped());
-  const StatePlan& plan = parts.plan;
-  EBB_TRY(check_buffer(config, plan.rank(), param, my_pieces,
-                       {"gradient", plan.gradients(), config.gradients_on}));
-  if (gradient_given[param])
-    return Error{Code::state,
-                 compose("parameter {} has its gradient of step {} already",
-                         config.model.params[param].name, step + 1),
-                 "add gradients up before they are handed in"};
-  gradients[param] = my_pieces;
-  gradient_events[param] = std::move(ready);
-  gradient_given[param] = true;
-  flow->ready_early(early.add(param));
-  return {};
-}
-
-void Engine::Impl::forget_gradients() {
-  flow->drop_early();
-  gradient_given.assign(gradient_given.size(), false);
-  early.forget();
-}
 
 Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
   impl_->end_step();

@@ -86,6 +86,7 @@ struct EnginePlan {
   // Gradients and weights on their way through the host: three parts of the size of a chunk's,
   // early ones' and AdamW ranges whole; what the communicator does not take from the device.
   std::uint64_t staging_bytes = 0;
+  std::uint64_t gradient_sum_bytes = 0;  // of HandIn::added; where the gradients lie
   std::uint64_t least_budget_bytes = 0;  // of this model and chunk size
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
@@ -168,6 +169,14 @@ class Engine {
                           libswap::Event ready = {});
   Result<> gradient_ready(std::uint32_t param, std::span<const float> my_pieces) {
     return gradient_ready(param, libswap::buffer_of(my_pieces));
+  }
+  // One of a step's several gradients of a parameter, where HandIn::added says so (Code::usage
+  // elsewhere): as gradient_ready(), which may take the last one and makes the sum ready. Sums that
+  // nobody made ready are when the step begins. `my_pieces` are borrowed until the event passes.
+  Result<libswap::Event> add_gradient(std::uint32_t param, libswap::Buffer my_pieces,
+                                      libswap::Event ready = {});
+  Result<libswap::Event> add_gradient(std::uint32_t param, std::span<const float> my_pieces) {
+    return add_gradient(param, libswap::buffer_of(my_pieces));
   }
   Result<> set_learning_rate(std::uint32_t group, double lr);
   // [C] Every bound parameter needs a gradient (Code::usage names the first that has none), and all

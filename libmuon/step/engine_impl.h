@@ -3,6 +3,7 @@
 //   step.cpp          what is decided before a step  chunk.cpp     gradients in, sweep, weights out
 //   flow.cpp          the threads of a step          sweep.cpp     the state's tiles
 //   early.cpp         gradients that come before it
+//   handing_in.cpp    what the trainer hands over  gradient_sums.cpp  over its micro-batches
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
@@ -29,6 +30,7 @@
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/flow.h"
+#include "ebb/libmuon/step/gradient_sums.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
@@ -44,11 +46,16 @@ struct Memory {
   Sweep::Workspace workspace;
   std::uint64_t staging = 0, bounce = 0;
   Side wire = Side::host;  // where the first lies; the second is the host's
-  std::uint64_t look = 0;  // of the device
+  std::uint64_t sums = 0;  // of gradients
+  Side gradients = Side::host;
   std::uint64_t on_wire() const { return bounce + (wire == Side::host ? staging : 0); }
-  std::uint64_t host() const { return workspace.host + on_wire(); }
+  std::uint64_t look() const { return gradients == Side::device ? sizeof(Look) : 0; }
+  std::uint64_t host() const {
+    return workspace.host + on_wire() + (gradients == Side::host ? sums : 0);
+  }
   std::uint64_t device() const {
-    return workspace.device + look + (wire == Side::device ? staging : 0);
+    return workspace.device + look() + (wire == Side::device ? staging : 0) +
+           (gradients == Side::device ? sums : 0);
   }
 };
 
@@ -63,6 +70,8 @@ struct Prepared {
   libswap::Store::Config store;  // without directory and uuids
 };
 Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire);
+// Of a side; null: the host's.
+libswap::Device* device_of(const EngineConfig& config, Side side);
 formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             std::span<const GroupSpec> groups,
                                             const StatePlan& plan);
@@ -114,6 +123,18 @@ struct Engine::Impl {
   Result<> fill_from_checkpoint(const Beginning& from);
   Result<> agree_all(const Result<>& mine, std::string_view doing);
 
+  // handing_in.cpp
+  Result<> take_gradient(std::uint32_t param, libswap::Buffer my_pieces, libswap::Event ready);
+  Result<libswap::Event> add_gradient(std::uint32_t param, const libswap::Buffer& my_pieces,
+                                      const libswap::Event& ready);
+  Result<> may_hand_in(std::uint32_t param, const libswap::Buffer& my_pieces);
+  bool has_gradient(std::uint32_t param) const;
+  // That work where gradients lie.
+  Kernels& kernels_of_gradients() const;
+  // Those of this step are used, or (the second) were for nothing.
+  void next_gradients();
+  void forget_gradients();
+
   // step.cpp, chunk.cpp
   Result<> check_ready(const StepArgs& args) const;
   Look look();
@@ -122,9 +143,6 @@ struct Engine::Impl {
   // Ends the step in flight, if one is: `step_outcome` is how.
   void end_step();
   Result<StepResult> outcome_of(const Flow::Ended& ended);
-  Result<> take_gradient(std::uint32_t param, libswap::Buffer my_pieces, libswap::Event ready);
-  // They were for nothing: no step has used them.
-  void forget_gradients();
   // [C] Of a chunk, on the flow's meeting thread.
   Result<> gradients_in(std::size_t chunk);
   Result<> gradients_in_early(std::size_t piece);
@@ -189,7 +207,8 @@ struct Engine::Impl {
   std::vector<libswap::Buffer> gradients;       // per parameter, as handed in
   std::vector<libswap::Event> gradient_events;  // per parameter: behind it, it is there
   std::vector<bool> gradient_given;
-  libswap::Mutex handing_in;  // one gradient at a time
+  libswap::Mutex handing_in;         // one gradient at a time
+  std::optional<GradientSums> sums;  // where the engine adds them up
   EarlyGradients early;
   std::vector<libswap::Buffer> weights;  // per parameter, as bound
   std::vector<bool> bound;

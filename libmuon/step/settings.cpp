@@ -51,6 +51,8 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
       {"the number of slots", std::to_string(config.slots)},
       {"the gradients' partition", text_of(config.partition.gradients)},
       {"the weights' partition", text_of(config.partition.weights)},
+      {"gradients over micro-batches",
+       config.partition.hand_in == HandIn::added ? "added here" : "one a step"},
       {"the axes of the world", text_of(config.partition.axes)},
       {"the number of partitions", std::to_string(config.partition.parts.size())},
   };

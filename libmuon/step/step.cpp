@@ -64,7 +64,7 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   EBB_TRY(validate(args));
   for (std::uint32_t i = 0; i < config.model.params.size(); ++i) {
     if (!parts.plan.here(i)) continue;
-    if (!gradient_given[i])
+    if (!has_gradient(i))
       return Error{Code::usage,
                    compose("step {}: parameter {} has no gradient on rank {}", step + 1,
                            config.model.params[i].name, index_of(parts.plan.rank()))};
@@ -80,7 +80,7 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
 Look Engine::Impl::look() {
   Look found;
   const libswap::Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&found, 1)));
-  Kernels& near = config.gradients_on == Side::device ? kernels() : *host_kernels;
+  Kernels& near = kernels_of_gradients();
   const libswap::Buffer there = near.device() == nullptr ? here : look_room.buffer();
   const auto ranges = ranges_of(config.model, gradients, parts.plan);
   for (const libswap::Event& event : gradient_events) pool.help_until(event);

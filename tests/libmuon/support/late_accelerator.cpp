@@ -9,6 +9,7 @@ namespace ebb::test {
 namespace {
 
 using libmuon::AdamRange;
+using libmuon::AddRange;
 using libmuon::FinishRange;
 using libmuon::LookRange;
 using libmuon::MatrixBatch;
@@ -36,6 +37,9 @@ class LateKernels : public libmuon::Kernels {
   Event finish(std::span<const FinishRange> ranges, After after) override {
     return later(after, [this, list = opened(ranges)] { host_->finish(list, {}); });
   }
+  Event add(std::span<const AddRange> ranges, After after) override {
+    return later(after, [this, list = opened(ranges)] { host_->add(list, {}); });
+  }
   Event hand_out(std::span<const OutRange> ranges, After after) override {
     return later(after, [this, list = opened(ranges)] { host_->hand_out(list, {}); });
   }
@@ -62,6 +66,9 @@ class LateKernels : public libmuon::Kernels {
   }
   LookRange opened(const LookRange& range) const {
     return {opened(range.g), range.limit, range.in_norm};
+  }
+  AddRange opened(const AddRange& range) const {
+    return {opened(range.g), opened(range.sum), range.first};
   }
   PrepareRange opened(const PrepareRange& range) const {
     return {range.spec, opened(range.g), opened(range.m), opened(range.u)};

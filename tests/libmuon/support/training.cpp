@@ -32,21 +32,38 @@ struct RankRun {
     return formats::volume(model.params[param].shape);
   }
 
-  Result<> make_gradients(const libmuon::StatePlan& plan, std::uint64_t step, Engine& engine) {
-    const std::uint64_t poisoned = setup.poison_step;
-    coming = {};
-    std::vector<std::vector<float>> values(model.params.size());
-    std::vector<libswap::EventSource> there(model.params.size());
-    for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-      const FlatRange held = plan.gradients().held(param, plan.rank());
-      for (std::uint64_t i = 0; i < held.count; ++i) {
-        const float value = noise(param, step, held.first + i);
-        values[param].push_back(
-            setup.bf16_gradients ? formats::bf16_to_f32(formats::f32_to_bf16(value)) : value);
-      }
-      if (step == poisoned && held.count > 0 && held.first == 0 && param == 3)
-        values[param][0] = std::numeric_limits<float>::quiet_NaN();
+  // What a micro-batch adds to the elements that this rank holds.
+  std::vector<float> part(const libmuon::StatePlan& plan, std::uint32_t param, std::uint64_t step,
+                          std::uint32_t batch) const {
+    const FlatRange held = plan.gradients().held(param, plan.rank());
+    std::vector<float> values;
+    for (std::uint64_t i = 0; i < held.count; ++i) {
+      const float value = noise(param, step + 1000 * batch, held.first + i);
+      values.push_back(setup.bf16_gradients ? formats::bf16_to_f32(formats::f32_to_bf16(value))
+                                            : value);
     }
+    const bool poisoned = step == setup.poison_step && batch == 0;
+    if (poisoned && held.count > 0 && held.first == 0 && param == 3)
+      values[0] = std::numeric_limits<float>::quiet_NaN();
+    return values;
+  }
+
+  std::vector<float> sum_of(const libmuon::StatePlan& plan, std::uint32_t param,
+                            std::uint64_t step) const {
+    std::vector<float> sum = part(plan, param, step, 0);
+    for (std::uint32_t batch = 1; batch < setup.micro_batches; ++batch)
+      std::ranges::transform(part(plan, param, step, batch), sum, sum.begin(),
+                             [](float g, float all) { return all + g; });
+    return sum;
+  }
+
+  Result<> hand_in(const libmuon::StatePlan& plan, std::uint64_t step, Engine& engine) {
+    coming = {};
+    if (setup.hand_in == libmuon::HandIn::added) return add_gradients(plan, step, engine);
+    std::vector<std::vector<float>> values;
+    for (std::uint32_t param = 0; param < model.params.size(); ++param)
+      values.push_back(sum_of(plan, param, step));
+    std::vector<libswap::EventSource> there(model.params.size());
     const auto send = [this, values](std::size_t param) {
       std::ranges::copy(values[param], gradients[param].values().begin());
       return gradients[param].send();
@@ -62,6 +79,23 @@ struct RankRun {
           there[param].pass();
         }
       });
+    return {};
+  }
+
+  // Of every second parameter the last one is said to be the last.
+  Result<> add_gradients(const libmuon::StatePlan& plan, std::uint64_t step, Engine& engine) {
+    for (std::uint32_t batch = 0; batch < setup.micro_batches; ++batch)
+      for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+        TrainerBuffer& buffer = gradients[param];
+        std::ranges::copy(part(plan, param, step, batch), buffer.values().begin());
+        if (batch + 1 == setup.micro_batches && param % 2 == 0) {
+          EBB_TRY(engine.gradient_ready(param, buffer.buffer(), buffer.send()));
+          continue;
+        }
+        EBB_TRY_ASSIGN(const libswap::Event added,
+                       engine.add_gradient(param, buffer.buffer(), buffer.send()));
+        added.wait();  // the next micro-batch has the same buffer
+      }
     return {};
   }
 
@@ -86,7 +120,7 @@ struct RankRun {
     if (rank == 0) outcome.origin = engine->origin();
     std::uint64_t tried = engine->step_count();
     while (tried < last_step) {
-      EBB_TRY(make_gradients(plan, ++tried, *engine));
+      EBB_TRY(hand_in(plan, ++tried, *engine));
       EBB_TRY_ASSIGN(const auto result, engine->step({.max_norm = setup.max_norm}));
       if (rank == 0) outcome.results.push_back(result);
       if (setup.snapshot_every != 0 && tried % setup.snapshot_every == 0) {
@@ -147,20 +181,21 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
       spec.owners.push_back(i % setup.ranks);
     return spec;
   };
-  libmuon::EngineConfig config{
-      .model = model,
-      .partition = {.gradients = layout(setup.gradients), .weights = layout(setup.weights)},
-      .budget_bytes = setup.budget_bytes,
-      .tile_bytes = setup.tile_bytes,
-      .chunk_bytes = setup.chunk_bytes,
-      .early_gradient_bytes = setup.early_gradient_bytes,
-      .slots = setup.slots,
-      .threads = setup.threads,
-      .accelerator = setup.accelerator,
-      .gradients_on = setup.gradients_on,
-      .weights_on = setup.weights_on,
-      .tiers = setup.tiers,
-      .dtypes = setup.dtypes};
+  libmuon::EngineConfig config{.model = model,
+                               .partition = {.gradients = layout(setup.gradients),
+                                             .weights = layout(setup.weights),
+                                             .hand_in = setup.hand_in},
+                               .budget_bytes = setup.budget_bytes,
+                               .tile_bytes = setup.tile_bytes,
+                               .chunk_bytes = setup.chunk_bytes,
+                               .early_gradient_bytes = setup.early_gradient_bytes,
+                               .slots = setup.slots,
+                               .threads = setup.threads,
+                               .accelerator = setup.accelerator,
+                               .gradients_on = setup.gradients_on,
+                               .weights_on = setup.weights_on,
+                               .tiers = setup.tiers,
+                               .dtypes = setup.dtypes};
   add_what_tiles_need_beside(config, setup.wire);
   return config;
 }

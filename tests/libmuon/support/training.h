@@ -28,6 +28,9 @@ struct Training {
   std::uint64_t snapshot_every = 0;  // 0: only where the test asks
   std::uint64_t poison_step = 0;     // one gradient of that step is NaN on one rank
   double max_norm = 0;
+  // A step's gradient is their sum in fp32, in order: by the trainer, or (added) by the engine.
+  std::uint32_t micro_batches = 1;
+  libmuon::HandIn hand_in = libmuon::HandIn::reduced;
   bool bf16_gradients = false;  // they are numbers of bf16, whatever they are handed in as
   libmuon::Accelerator* accelerator = nullptr;  // of all ranks
   decltype(libmuon::EngineConfig::tiers) tiers = {};
