@@ -19,9 +19,9 @@ float widened(std::uint16_t bits) { return formats::bf16_to_f32(bits); }
 void store(float value, float& into) { into = value; }
 void store(float value, std::uint16_t& into) { into = formats::f32_to_bf16(value); }
 
-// One step's numbers, each rounded to fp32 once.
+// One step's numbers, each rounded to fp32 once; `lead` is the gradient's share in U.
 struct MomentumFactors {
-  float scale, beta, blend;
+  float scale, beta, blend, lead;
 };
 
 // U is made of the momentum that is stored: state says everything. M + (1-b)(G - M), not
@@ -39,7 +39,7 @@ template <Momentum kForm, bool kNesterov, typename Stored>
     if constexpr (!kNesterov)
       u[i] = momentum;
     else
-      u[i] = kEma ? momentum + f.blend * (gradient - momentum) : gradient + f.beta * momentum;
+      u[i] = kEma ? momentum + f.lead * (gradient - momentum) : gradient + f.beta * momentum;
   }
 }
 
@@ -83,7 +83,8 @@ EBB_CLONES void add_all(std::size_t count, const float* __restrict g, float* __r
 }
 
 // One step's numbers, each rounded to fp32 once: rate (scale O), with a product that is rounded.
-// Weights with w O below `least` are not decayed.
+// Weights with w O below `least` are not decayed. What is taken off is summed first: its error is
+// that of a small number.
 struct ApplyFactors {
   float decay, scale, rate, least;
 };
@@ -92,9 +93,9 @@ template <Precision kRounded>
 [[gnu::always_inline]] inline void apply_loop(ApplyFactors f, std::size_t count,
                                               const float* __restrict o, float* __restrict w) {
   for (std::size_t i = 0; i < count; ++i) {
-    const float keep = w[i] * o[i] >= f.least ? f.decay : 1.0f;
+    const float decay = w[i] * o[i] >= f.least ? f.decay * w[i] : 0.0f;
     const float moved = kRounded == Precision::fp32 ? o[i] : rounded<kRounded>(f.scale * o[i]);
-    w[i] = keep * w[i] - f.rate * moved;
+    w[i] = w[i] - (decay + f.rate * moved);
   }
 }
 
@@ -106,6 +107,28 @@ EBB_CLONES void apply_bf16(ApplyFactors f, std::size_t count, const float* o, fl
 }
 EBB_CLONES void apply_fp16(ApplyFactors f, std::size_t count, const float* o, float* w) {
   apply_loop<Precision::fp16>(f, count, o, w);
+}
+
+// As a parameter in bf16 would be: rounded behind its decay and behind the step.
+template <Precision kRounded>
+[[gnu::always_inline]] inline void apply_stored_loop(ApplyFactors f, std::size_t count,
+                                                     const float* __restrict o,
+                                                     float* __restrict w) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float decay = w[i] * o[i] >= f.least ? f.decay * w[i] : 0.0f;
+    const float moved = kRounded == Precision::fp32 ? o[i] : rounded<kRounded>(f.scale * o[i]);
+    w[i] = rounded<Precision::bf16>(rounded<Precision::bf16>(w[i] - decay) - f.rate * moved);
+  }
+}
+
+EBB_CLONES void apply_stored_fp32(ApplyFactors f, std::size_t count, const float* o, float* w) {
+  apply_stored_loop<Precision::fp32>(f, count, o, w);
+}
+EBB_CLONES void apply_stored_bf16(ApplyFactors f, std::size_t count, const float* o, float* w) {
+  apply_stored_loop<Precision::bf16>(f, count, o, w);
+}
+EBB_CLONES void apply_stored_fp16(ApplyFactors f, std::size_t count, const float* o, float* w) {
+  apply_stored_loop<Precision::fp16>(f, count, o, w);
 }
 
 // One AdamW step's numbers, each rounded to fp32 once.
@@ -128,7 +151,9 @@ EBB_CLONES void adamw(AdamFactors f, std::size_t count, const float* __restrict 
 float to_float(double value) { return static_cast<float>(value); }
 
 MomentumFactors factors_of(const MuonSpec& spec, float grad_scale) {
-  return {grad_scale, to_float(spec.beta), to_float(1 - spec.beta)};
+  const float beta = to_float(spec.beta), blend = to_float(1 - spec.beta);
+  // torch blends with one minus the rounded number: in bf16, whose ties are many, that is seen.
+  return {grad_scale, beta, blend, spec.handed == Precision::bf16 ? 1 - beta : blend};
 }
 
 // base^exponent by squaring: the same bits with every C library, unlike pow().
@@ -141,20 +166,20 @@ double power(double base, std::uint64_t exponent) {
   return result;
 }
 
-// What is left of a weight.
-double kept(const MuonSpec& spec, double scale) {
+// What is taken off a weight, times the weight.
+double taken_off(const MuonSpec& spec, double scale) {
   switch (spec.decay) {
     case Decay::independent:
-      return 1 - spec.weight_decay;
+      return spec.weight_decay;
     case Decay::palm:
-      return 1 - spec.lr * spec.lr * spec.weight_decay;
+      return spec.lr * spec.lr * spec.weight_decay;
     case Decay::cautious_lr2:
-      return 1 - spec.lr * scale * spec.lr * spec.weight_decay;
+      return spec.lr * scale * spec.lr * spec.weight_decay;
     case Decay::decoupled:
     case Decay::cautious:
       break;
   }
-  return 1 - spec.lr * spec.weight_decay;
+  return spec.lr * spec.weight_decay;
 }
 
 Precision rounding_of(const MuonSpec& spec) {
@@ -226,7 +251,7 @@ void narrow(std::span<const float> from, std::span<std::uint16_t> to) {
 void apply_range(const MuonSpec& spec, double scale, std::span<const float> o, std::span<float> w) {
   EBB_CHECK(o.size() == w.size());
   const bool cautious = spec.decay == Decay::cautious || spec.decay == Decay::cautious_lr2;
-  ApplyFactors factors = {.decay = to_float(kept(spec, scale)),
+  ApplyFactors factors = {.decay = to_float(taken_off(spec, scale)),
                           .scale = 1,
                           .rate = to_float(spec.lr * scale),
                           .least = cautious ? 0 : -std::numeric_limits<float>::infinity()};
@@ -237,9 +262,14 @@ void apply_range(const MuonSpec& spec, double scale, std::span<const float> o, s
   } else if (rounding != Precision::fp32) {
     factors.scale = std::exchange(factors.rate, 1.0f);
   }
-  const auto loop = rounding == Precision::bf16   ? apply_bf16
-                    : rounding == Precision::fp16 ? apply_fp16
-                                                  : apply_fp32;
+  const bool stored = spec.weights == Precision::bf16;
+  // torch adds bf16 to bf16 with a rate in bf16.
+  if (stored && spec.precision == Precision::bf16)
+    factors.rate = rounded<Precision::bf16>(factors.rate);
+  using Loop = void (*)(ApplyFactors, std::size_t, const float*, float*);
+  constexpr Loop kLoops[2][3] = {{apply_fp32, apply_bf16, apply_fp16},
+                                 {apply_stored_fp32, apply_stored_bf16, apply_stored_fp16}};
+  const Loop loop = kLoops[stored ? 1 : 0][static_cast<std::size_t>(rounding)];
   loop(factors, o.size(), o.data(), w.data());
 }
 

@@ -45,7 +45,7 @@ class Stages {
   }
   void symmetric(const Run::Sum& sum) {
     square(sum);
-    mirror(sum.to);
+    if (run_->mirrors()) mirror(sum.to);
   }
   void mirror(Part part) {
     panels([run = run_, part](std::size_t panel) { run->mirror(part, panel); });
@@ -85,18 +85,22 @@ class Stages {
 // fp32: with A = X X^T, Q = aI + bA + cA^2, X <- QX. Others, whose frameworks do so: B = bA + cA^2,
 // X <- aX + BX.
 void standard_form(const MuonSpec& spec, Stages& stages) {
-  const bool whole = spec.precision == Precision::fp32;
   for (const Coefficients& step : spec.iterations) {
     stages.gram();
     stages.square({Part::q, step.c, Part::gram, Part::gram, step.b, Part::gram});
-    if (whole) stages.identity(Part::q, Part::q, step.a);
+    if (spec.precision != Precision::fp32) {
+      stages.advance(Part::q, step.a);
+      continue;
+    }
+    stages.identity(Part::q, Part::q, step.a);
     stages.mirror(Part::q);
-    stages.advance(Part::q, whole ? 0.0f : step.a);
+    stages.advance(Part::q, 0.0f);
   }
 }
 
 // R = X X^T, Z = bR + cR^2; the next X is (aI + Z) X, whose R is (aI + Z) R (aI + Z). Q collects
-// the factors until X is needed: at restarts and at the end.
+// the factors until X is needed: at restarts and at the end. Z always on the left: then what
+// rounding adds to R and to Q is alike.
 void gram_form(const MuonSpec& spec, Stages& stages) {
   const auto restarts = [&](std::size_t i) {
     return std::ranges::find(spec.restarts, i) != spec.restarts.end();
@@ -112,11 +116,11 @@ void gram_form(const MuonSpec& spec, Stages& stages) {
     if (i == 0 || restarts(i)) {
       stages.identity(Part::q, Part::z, a);
     } else {
-      stages.symmetric({Part::t, 1.0f, Part::q, Part::z, a, Part::q});
+      stages.symmetric({Part::t, 1.0f, Part::z, Part::q, a, Part::q});
       stages.swap(Part::t, Part::q);
     }
     if (i + 1 == spec.iterations.size() || restarts(i + 1)) continue;
-    stages.symmetric({Part::t, 1.0f, Part::gram, Part::z, a, Part::gram});
+    stages.symmetric({Part::t, 1.0f, Part::z, Part::gram, a, Part::gram});
     stages.symmetric({Part::gram, 1.0f, Part::z, Part::t, a, Part::t});
   }
   stages.advance(Part::q, 0.0f);
@@ -161,11 +165,12 @@ double newton_schulz_flops(const MuonSpec& spec, std::uint64_t rows, std::uint64
   for (std::uint64_t panel = 0; panel < panels.count(); ++panel)
     lower += static_cast<double>((panels.end(panel) - panels.begin(panel)) * panels.end(panel));
   const auto md = static_cast<double>(m), nd = static_cast<double>(n);
+  const double square = (spec.precision == Precision::fp32 ? lower : md * md) * md;
   const auto steps = static_cast<double>(spec.iterations.size());
-  if (!takes_gram_form(spec, rows, cols)) return 2 * (lower * (nd + md) + md * md * nd) * steps;
+  if (!takes_gram_form(spec, rows, cols)) return 2 * (lower * nd + square + md * md * nd) * steps;
   const auto parts = static_cast<double>(spec.restarts.size() + 1);
   // Of an iteration Z, Q and twice R; the first of a part has no Q to go on with, the last no R.
-  return 2 * (parts * (lower * nd + md * md * nd) + (4 * steps - 3 * parts) * lower * md);
+  return 2 * (parts * (lower * nd + md * md * nd) + (4 * steps - 3 * parts) * square);
 }
 
 }  // namespace ebb::libmuon

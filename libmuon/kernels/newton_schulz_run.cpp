@@ -174,7 +174,7 @@ void Run::make_gram(std::size_t panel) {
 void Run::add(const Sum& sum, std::size_t panel) {
   if (!alive_) return;
   const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
-  const std::uint64_t count = sum.right == Part::x ? n_ : end;
+  const std::uint64_t count = sum.right == Part::x ? n_ : mirrors() ? end : m_;
   MatrixView left = {row(sum.left, first), ld(sum.left)};
   if (separate() && sum.alpha != 1 && spec_.rounding == Rounding::each) {
     for (std::uint64_t i = first; i < end; ++i) {

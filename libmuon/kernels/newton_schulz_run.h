@@ -60,8 +60,9 @@ class Run {
   void load(std::size_t panel);
   void store(std::size_t panel);
 
-  // Below, rows of a panel; of square parts only up to the diagonal panel, until they are mirrored.
-  // Each result is rounded as the spec says.
+  // Below, rows of a panel; of X X^T, and in fp32 of all square parts, only up to the diagonal
+  // panel, until they are mirrored. Each result is rounded as the spec says: what is no more
+  // symmetric then errs less than its mirror image.
 
   void make_gram(std::size_t panel);
   // to = beta from + alpha left right. `y` is used unless alpha is 1.
@@ -76,6 +77,9 @@ class Run {
   // to = from + value I.
   void add_identity(Part to, Part from, float value, std::size_t panel);
   void mirror(Part part, std::size_t panel);
+
+  // Whether square parts that add() makes are to be mirrored.
+  bool mirrors() const { return spec_.precision == Precision::fp32; }
 
   void swap(Part a, Part b) { std::swap(place(a), place(b)); }
 

@@ -192,6 +192,7 @@ Result<> each_muon_setting(Spec& spec, At& at) {
   EBB_TRY(at.later("scale_factor", spec.scale_factor));
   EBB_TRY(at.later("scale_of", spec.scale_of));
   EBB_TRY(at.later("scale_rounding", spec.scale_rounding));
+  EBB_TRY(at.later("weights", spec.weights));
   EBB_TRY(at.later("orientation", spec.orientation));
   EBB_TRY(at.later("dims", spec.dims));
   EBB_TRY(at.later("split", spec.split));

@@ -72,6 +72,9 @@ Result<> check_roundings(const MuonSpec& spec) {
   if (spec.handed == Precision::fp16)
     return contradicts("handed", "fp16 has no room for updates below 6e-8 or above 65504",
                        "use handed = bf16 or fp32");
+  if (spec.weights == Precision::fp16)
+    return contradicts("weights", "fp16 loses what a step takes off them",
+                       "use weights = bf16 or fp32");
   if (spec.norm_of == NormOf::rounded && spec.precision == Precision::fp16)
     return contradicts("norm_of", "before it is scaled an update does not fit fp16",
                        "use norm_of = update");

@@ -81,6 +81,9 @@ struct MuonSpec {
   double scale_factor = 1;  // times that
   ScaleOf scale_of = ScaleOf::matrix;
   ScaleRounding scale_rounding = ScaleRounding::none;
+  // What weights are rounded to behind their decay and behind the step, as a parameter of that type
+  // is: fp32 or bf16. They are kept as fp32 all the same.
+  Precision weights = Precision::fp32;
   Orientation orientation = Orientation::rows_out;
   Dims dims = Dims::stack;
   Split split = {};

@@ -126,7 +126,7 @@ TEST(Columns, MomentumInBf16IsRoundedOnceAStepAndTheUpdateIsMadeOfIt) {
     const bool ema = spec.momentum == libmuon::Momentum::ema;
     const double scale =
         spec.scale == libmuon::ScaleRule::match_rms_adamw ? 0.2 * std::sqrt(20.0) : 1.0;
-    const auto decay = static_cast<float>(1 - spec.lr * spec.weight_decay);
+    const auto decay = static_cast<float>(spec.lr * spec.weight_decay);
     const auto rate = static_cast<float>(spec.lr * scale);
     for (std::uint64_t step = 1; step <= kSteps; ++step) {
       for (std::uint64_t i = 0; i < 240; ++i) {
@@ -137,7 +137,7 @@ TEST(Columns, MomentumInBf16IsRoundedOnceAStepAndTheUpdateIsMadeOfIt) {
       }
       libswap::Pool alone;
       libmuon::orthogonalize(spec, libmuon::Block::matrix(12, 20), u, alone);
-      for (std::size_t i = 0; i < 240; ++i) w[i] = decay * w[i] - rate * u[i];
+      for (std::size_t i = 0; i < 240; ++i) w[i] = w[i] - (decay * w[i] + rate * u[i]);
     }
     EXPECT_EQ(tensors_of(directory.path()).at("only momentum_buffer"), m);
     EXPECT_EQ(outcome.weights, w);
