@@ -7,6 +7,7 @@
 
 #include "ebb/formats/registry.h"
 #include "examples/gpt/batches.h"
+#include "examples/gpt/muon.h"
 #include "tools/cli/paths.h"
 
 namespace ebb::gpt {
@@ -70,6 +71,26 @@ constexpr std::array kFlags = {
          .default_value = "7",
          .group = "training",
          .line = "which sequences are drawn; a run that goes on keeps its own"},
+    Flag{.name = "preset",
+         .type = FlagType::text,
+         .metavar = "NAME",
+         .group = "training",
+         .line = "Muon as a framework means it (default: Keller Jordan's in fp32)"},
+    Flag{.name = "lr",
+         .type = FlagType::text,
+         .metavar = "X",
+         .group = "training",
+         .line = "Muon's learning rate at its highest (default: the preset's)"},
+    Flag{.name = "set",
+         .type = FlagType::text,
+         .metavar = "NAME=VALUE",
+         .group = "training",
+         .line = "another setting of Muon: weight_decay=0.1, precision=fp32",
+         .repeat = tools::Repeat::many},
+    Flag{.name = "list-presets",
+         .type = FlagType::on,
+         .group = "training",
+         .line = "show what each preset sets, and whose it is; nothing is trained"},
     Flag{.name = "loss-scale",
          .type = FlagType::count,
          .metavar = "BITS",
@@ -143,6 +164,8 @@ constexpr std::array kFlags = {
 
 constexpr std::array kExamples = {
     tools::Example{"gpt-train --swap state", "train, or go on where it was killed"},
+    tools::Example{"gpt-train --swap state --preset moonlight --lr 2e-3",
+                   "Muon as Moonlight means it, at another rate"},
     tools::Example{"gpt-train --swap state --ranks 3 --budget all",
                    "go on with other ranks and more memory; the result has the same bits"},
 };
@@ -242,6 +265,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments,
   EBB_TRY_ASSIGN(settings.budget, budget_from(arguments.text("budget").value_or("quarter")));
   settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
   EBB_TRY_ASSIGN(settings.momentum, momentum_from(arguments.text("momentum").value_or("fp32")));
+  EBB_TRY_ASSIGN(settings.muon, muon_from(arguments));
   settings.snapshot_every = arguments.count("snapshot-every").value_or(settings.snapshot_every);
   if (settings.snapshot_every == 0) return usage("--snapshot-every 0: wanted at least 1");
   const std::uint64_t export_step = arguments.count("export-at").value_or(settings.steps / 2);

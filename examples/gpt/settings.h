@@ -10,6 +10,7 @@
 
 #include "ebb/formats/core/dtype.h"
 #include "ebb/formats/core/result.h"
+#include "ebb/libmuon/spec/spec.h"
 #include "examples/gpt/trainer_state.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/program.h"
@@ -50,6 +51,7 @@ struct Settings {
   Budget budget;
   std::uint64_t tile_bytes = 64 * 1024;
   DType momentum = DType::f32;
+  libmuon::MuonSpec muon = libmuon::MuonSpec::keller();
   std::uint64_t snapshot_every = 10;
   std::optional<std::filesystem::path> resume_from;
   std::optional<ExportRequest> exported;

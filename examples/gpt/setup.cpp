@@ -28,9 +28,7 @@ std::uint32_t group_of(Optimizer optimizer) {
   return kFrozenGroup;
 }
 
-libmuon::ModelSpec model_spec(const Model& model) {
-  libmuon::MuonSpec muon = libmuon::MuonSpec::keller();
-  muon.lr = kMuonRate;
+libmuon::ModelSpec model_spec(const Model& model, const libmuon::MuonSpec& muon) {
   libmuon::AdamSpec adam;
   adam.lr = kAdamRate;
   libmuon::ModelSpec spec;
@@ -72,7 +70,7 @@ double schedule(std::uint64_t step) {
 Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const Model& model,
                                                  libswap::Trace* trace) {
   EngineConfig common;
-  common.model = model_spec(model);
+  common.model = model_spec(model, settings.muon);
   const formats::Mesh mesh{.shard_world = settings.ranks, .replicas = 1};
   common.partition.gradients = {.policy = Policy::zero12, .mesh = mesh};
   common.partition.weights = {.policy = Policy::replicated, .mesh = mesh};

@@ -19,8 +19,7 @@ constexpr std::uint32_t kMuonGroup = 0;
 constexpr std::uint32_t kAdamGroup = 1;
 constexpr std::uint32_t kFrozenGroup = 2;  // there where something is frozen
 
-// Both groups' rates are these times schedule(step).
-constexpr double kMuonRate = 0.02;
+// Both groups' rates are Settings::muon's, and this, times schedule(step).
 constexpr double kAdamRate = 0.01;
 // Ten steps of warm-up, full rate to step 60, then linearly down to a twentieth at step 150. A
 // function of the step alone: where training was interrupted, or will end, does not change it.

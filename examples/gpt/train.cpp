@@ -165,7 +165,7 @@ Result<> RankTrainer::one_step() {
 
 Result<> RankTrainer::begin_step(double gradients_s, const ExactLoss& my_loss) {
   const Clock::time_point begin = Clock::now();
-  EBB_TRY(engine_->set_learning_rate(kMuonGroup, kMuonRate * schedule(steps_)));
+  EBB_TRY(engine_->set_learning_rate(kMuonGroup, run_.settings.muon.lr * schedule(steps_)));
   EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(steps_)));
   EBB_TRY_ASSIGN(const libmuon::StepResult result,
                  engine_->begin_step({.inv_scale = 1 / state_.loss_scale.value()}));

@@ -222,4 +222,20 @@ Result<MuonSpec> preset(std::string_view name) {
   return unknown("preset", name, kPresets);
 }
 
+Result<MuonSpec> with_setting(const MuonSpec& spec, std::string_view name, std::string_view value) {
+  formats::native::Group group = to_group(spec);
+  std::vector<std::string> names;
+  for (auto& [known, text] : group.settings) {
+    names.push_back(known);
+    if (known != name) continue;
+    text = value;
+    auto changed = muon_from(group);
+    if (changed) return *std::move(changed);
+    return Error{Code::usage, changed.error().message, changed.error().hint};
+  }
+  const auto meant = formats::nearest(name, names);
+  return Error{Code::usage, compose("Muon has no setting {}", name),
+               meant ? compose("did you mean {}?", *meant) : std::string()};
+}
+
 }  // namespace ebb::libmuon

@@ -27,4 +27,8 @@ std::span<const Preset> presets();
 // Code::usage for another name, with the nearest.
 Result<MuonSpec> preset(std::string_view name);
 
+// The spec with one setting changed, both as a group has them: "weight_decay", "0.1". Code::usage
+// names a setting that there is not, with the nearest, or a value that does not do.
+Result<MuonSpec> with_setting(const MuonSpec& spec, std::string_view name, std::string_view value);
+
 }  // namespace ebb::libmuon

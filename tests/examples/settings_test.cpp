@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ebb/libmuon/spec/presets.h"
+#include "examples/gpt/muon.h"
 #include "examples/gpt/setup.h"
 
 namespace ebb::gpt {
@@ -42,6 +44,13 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
       {{"--swap", "s", "--budget", "half"},
        "--budget half: not a size such as 2MiB, nor quarter, nor all"},
       {{"--swap", "s", "--momentum", "int8"}, "--momentum int8: wanted fp32 or bf16"},
+      {{"--swap", "s", "--preset", "moonligh"}, "--preset: there is no preset moonligh"},
+      {{"--swap", "s", "--lr", "fast"},
+       "--lr fast: group of optimizer muon: setting lr = fast is not a number"},
+      {{"--swap", "s", "--set", "beta"}, "--set beta: wanted NAME=VALUE, as in weight_decay=0.1"},
+      {{"--swap", "s", "--set", "weight_decy=1"},
+       "--set weight_decy=1: Muon has no setting weight_decy"},
+      {{"--swap", "s", "--set", "beta=1"}, "--set beta=1: setting beta = 1 is outside [0, 1)"},
       {{"--swap", "s", "--export", "dcp"}, "--export dcp: wanted FORMAT:DIR, as in dcp:checkpoint"},
       {{"--swap", "s", "--export", "tar:out"},
        "--export tar:out: no format 'tar' that can be written"},
@@ -58,6 +67,27 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
     EXPECT_EQ(settings.error().message, message);
     EXPECT_EQ(settings.error().code, Code::usage);
   }
+}
+
+TEST(Settings, MuonIsAPresetWithWhatIsChangedOfIt) {
+  EXPECT_EQ(libmuon::to_group(parse({"--swap", "s"})->muon),
+            libmuon::to_group(libmuon::MuonSpec::keller()));
+  const auto settings = parse({"--swap", "s", "--preset", "moonlight", "--lr", "0.004", "--set",
+                               "weight_decay=0", "--set", "precision=fp32"});
+  ASSERT_TRUE(settings) << settings.error().message;
+  libmuon::MuonSpec wanted = *libmuon::preset("moonlight");
+  wanted.lr = 0.004;
+  wanted.weight_decay = 0;
+  wanted.precision = libmuon::Precision::fp32;
+  EXPECT_EQ(libmuon::to_group(settings->muon), libmuon::to_group(wanted));
+  EXPECT_EQ(parse({"--swap", "s", "--preset", "moonligh"}).error().hint, "did you mean moonlight?");
+}
+
+TEST(Settings, TheListOfPresetsSaysWhatEachSetsAndWhoseItIs) {
+  const std::string list = preset_list();
+  for (const libmuon::Preset& preset : libmuon::presets())
+    EXPECT_NE(list.find(compose("{}: {}\n", preset.name, preset.source)), std::string::npos);
+  EXPECT_NE(list.find(" momentum=sum nesterov=yes weight_decay=0.1 "), std::string::npos) << list;
 }
 
 TEST(Schedule, WarmsUpStaysAndComesDownByTheStepAlone) {
