@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/libmuon/comm/check_communicator.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/homes.h"
 #include "ebb/libmuon/step/settings.h"
@@ -207,6 +208,11 @@ Result<> Engine::Impl::make_room() {
   if (config.accelerator != nullptr) {
     EBB_TRY_ASSIGN(device_kernels,
                    config.accelerator->kernels({pool, config.trace, parts.plan.rank()}));
+    if (device_kernels == nullptr || device_kernels->device() != &config.accelerator->device())
+      return Error{Code::usage,
+                   compose("the accelerator gives no kernels of its own device, {}",
+                           config.accelerator->device().name()),
+                   "ebb/libmuon/kernels/table.h says what it owes"};
   }
   const Memory& memory = parts.memory;
   EBB_TRY_ASSIGN(staging, Staging::make({parts.plan, parts.chunks, routes.adam, parts.early_chunks},
@@ -249,6 +255,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
     EBB_TRY(impl->make_room());
     return impl;
   };
+  EBB_TRY(check_communicator(ranks));
   auto made = make();
   EBB_TRY(libswap::agree_all(ranks, made ? Result<>() : made.error(), "planning its state"));
   auto settings = settings_of(config, (*made)->parts.plan.columns());
@@ -259,6 +266,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
   EBB_TRY(libswap::same_everywhere(ranks, settings));
   std::unique_ptr<Impl> impl = std::move(*made);
   EBB_TRY_ASSIGN(impl->flow_ranks, ranks.duplicate());
+  EBB_TRY(libswap::agree_all(ranks, check_duplicate(ranks, *impl->flow_ranks), "duplicating"));
   impl->wire.emplace(*impl->flow_ranks, impl->bounce);
   auto flow = Flow::start(*impl->flow_ranks, {.count = impl->parts.early_chunks,
                                               .bring = [self = impl.get()](std::size_t piece) {

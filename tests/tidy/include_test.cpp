@@ -174,6 +174,26 @@ TEST(Tidy, EachThirdPartyLibraryHasItsFolder) {
                   .none());
 }
 
+// The programs that CMake leaves out where there is no MPI; nothing includes CUDA or Python.
+TEST(Tidy, OnlyWhatIsBuiltWithMpiNeedsIt) {
+  const Folders with_mpi = {"libmuon/comm/mpi_ranks.h", "examples/gpt/mpi_main.cpp",
+                            "tests/libmuon/mpi/"};
+  const Folders never = {"cuda", "cublas", "nccl", "torch/", "ATen/", "Python.h", "pybind11"};
+  Offenders offenders;
+  std::size_t users = 0;
+  for (const SourceFile& file : source_files())
+    for (const Include& include : includes_of(file)) {
+      const bool mpi = include.path == "mpi.h" || include.path.ends_with("/mpi_ranks.h");
+      const bool foreign = std::ranges::any_of(
+          never, [&](const std::string& header) { return include.path.starts_with(header); });
+      if (foreign || (mpi && !is_below(file, with_mpi)))
+        offenders.add(file, include.line, include.path);
+      users += mpi ? 1 : 0;
+    }
+  EXPECT_TRUE(offenders.none());
+  EXPECT_GE(users, 3u) << "the test looks for what is not there";
+}
+
 TEST(Tidy, FormatsIsPure) {
   const Folders impure = {"thread",   "mutex",        "condition_variable",
                           "future",   "shared_mutex", "chrono",

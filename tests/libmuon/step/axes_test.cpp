@@ -12,6 +12,7 @@
 #include "ebb/libswap/testing/fault_backend.h"
 #include "ebb/libswap/testing/memory_backend.h"
 #include "tests/libmuon/support/training.h"
+#include "tests/libmuon/support/watched_ranks.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
@@ -138,43 +139,6 @@ std::vector<Case> cases() {
   return all;
 }
 
-// Who sent how many bytes to whom, of all ranks and their duplicates.
-struct Sent {
-  std::mutex mutex;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> bytes;
-
-  std::uint64_t from(std::uint32_t rank) const {
-    std::uint64_t total = 0;
-    for (const auto& [pair, sent] : bytes) total += pair.first == rank ? sent : 0;
-    return total;
-  }
-};
-
-class Watched : public RanksBelow {
- public:
-  Watched(Communicator& below, Sent& sent) : RanksBelow(below), sent_(sent) {}
-  Watched(std::unique_ptr<Communicator> below, Sent& sent)
-      : RanksBelow(std::move(below)), sent_(sent) {}
-
-  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
-                                        std::span<const libmuon::ReceiveBuffer> receives,
-                                        std::span<const libswap::Event> after) override {
-    {
-      const std::lock_guard lock(sent_.mutex);
-      for (const auto& send : sends)
-        sent_.bytes[{index_of(rank()), index_of(send.peer)}] += send.data.size();
-    }
-    return RanksBelow::begin_exchange(sends, receives, after);
-  }
-  Result<std::unique_ptr<Communicator>> duplicate() override {
-    EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());
-    return std::unique_ptr<Communicator>(std::make_unique<Watched>(std::move(below), sent_));
-  }
-
- private:
-  Sent& sent_;
-};
-
 // A trainer that has nothing of the experts of other ranks, and binds and hands in nothing.
 class Trainer {
  public:
@@ -295,7 +259,7 @@ TEST(Axes, AMixtureOfExpertsHasTheBitsOfOneRankOnEveryWorld) {
     const EngineConfig config = config_of(c);
     Sent sent;
     expect_well(world.run([&](Communicator& below) -> Result<> {
-      Watched ranks(below, sent);
+      WatchedDuplicates ranks(below, sent);
       EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config));
       EBB_TRY(expect_steps(trainer, ranks, config, sent, wanted, c.name));
       expect_weights(trainer, wanted, c.name);
@@ -350,7 +314,7 @@ TEST(Axes, NothingOfAnExpertLeavesItsRanks) {
     const EngineConfig config = config_of(c, Dense::without);
     Sent sent;
     expect_well(world.run([&](Communicator& below) -> Result<> {
-      Watched ranks(below, sent);
+      WatchedDuplicates ranks(below, sent);
       EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config));
       EBB_TRY(trainer.step());
       return {};
