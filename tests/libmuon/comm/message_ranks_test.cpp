@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -32,8 +33,10 @@ Result<> any_message(Rank, Rank, std::uint32_t, ByteView) { return {}; }
 
 TEST(MessageRanks, HowEverMuchTravelsNoMessageIsLongerThanTheirLimit) {
   constexpr std::size_t kNumbers = 400'000;  // 3.2 MB
+  std::mutex mutex;
   std::size_t longest = 0, messages = 0;
   const auto measure = [&](Rank, Rank, std::uint32_t, ByteView message) {
+    const std::lock_guard lock(mutex);
     longest = std::max(longest, message.size());
     ++messages;
     return Result<>();
