@@ -138,6 +138,19 @@ TEST_F(GptTrainMpi, AProcessThatStopsIsNamedAndTheJobEnds) {
   EXPECT_NE(said.find(" for 2000 ms, which is the limit"), std::string::npos) << said;
 }
 
+TEST_F(GptTrainMpi, ARankThatFailsSaysWhyAndTheOthersHearOfIt) {
+  const auto begin = Clock::now();
+  const auto refused =
+      train_on(3, {"--swap", swap("fine"), "/proc/no-such-place", swap("fine-too")});
+  EXPECT_NE(refused.exit, 0);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_NE(refused.err.find("rank 1: "), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("/proc/no-such-place"), std::string::npos) << refused.err;
+  for (const std::string rank : {"0", "2"})
+    EXPECT_NE(refused.err.find("rank " + rank + ": another rank failed"), std::string::npos)
+        << refused.err;
+}
+
 TEST_F(GptTrainMpi, ArgumentsThatDifferAreNamedOnEveryProcess) {
   Words words = on_processes(1, "gpt-train-mpi", {"--swap", swap("none"), "--steps", "3"});
   const Words others = on_processes(2, "gpt-train-mpi", {"--swap", swap("none"), "--steps", "4"});

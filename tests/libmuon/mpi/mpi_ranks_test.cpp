@@ -61,6 +61,22 @@ TEST_F(MpiRanks, LeaveTheCallersErrorsAsTheyWere) {
   MPI_Comm_free(&mine);
 }
 
+// A call that MPI refuses is an answer, also where the caller's errors end the job.
+TEST_F(MpiRanks, AreAnsweredTheErrorsOfMpi) {
+  MPI_Comm mine = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &mine);
+  MPI_Comm_set_errhandler(mine, MPI_ERRORS_ARE_FATAL);
+  {
+    const auto transport = mpi::MpiTransport::open(mine, milliseconds(10000));
+    ASSERT_TRUE(transport);
+    const auto refused = (*transport)->send(Rank{99}, 1, ByteVector(8));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::peer);
+    EXPECT_TRUE(refused.error().message.starts_with("MPI_Isend: ")) << refused.error().message;
+  }
+  MPI_Comm_free(&mine);
+}
+
 struct Copies {
   int made = 0, freed = 0;
 };
