@@ -12,6 +12,7 @@
 #include "ebb/libswap/trace.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "examples/gpt/bigram.h"
+#include "examples/gpt/muon.h"
 #include "examples/gpt/report.h"
 #include "examples/gpt/settings.h"
 #include "examples/gpt/setup.h"
@@ -188,8 +189,15 @@ Result<Exit> Job::run() {
 
 }  // namespace
 
-Result<Exit> run_job(tools::Console& console, const Settings& settings, Team& team) {
-  return Job(console, settings, team).run();
+Result<Exit> run_job(tools::Console& console, const tools::Arguments& arguments,
+                     std::optional<std::uint32_t> world, const MakeTeam& make_team) {
+  if (arguments.has("list-presets")) {
+    console.print(preset_list());
+    return Exit::success;
+  }
+  EBB_TRY_ASSIGN(const Settings settings, settings_from(arguments, world));
+  EBB_TRY_ASSIGN(const auto team, make_team(settings));
+  return Job(console, settings, *team).run();
 }
 
 }  // namespace ebb::gpt

@@ -34,14 +34,15 @@ Result<> check_words(const Words& words) {
   return libswap::same_everywhere(*rank, settings);
 }
 
-Result<tools::Exit> train(tools::Console& console, const tools::Arguments& arguments) {
+Result<std::unique_ptr<gpt::Team>> make_team(const gpt::Settings& settings) {
+  EBB_TRY_ASSIGN(auto rank, libmuon::make_mpi_ranks(MPI_COMM_WORLD, settings.peer_limit));
+  return std::unique_ptr<gpt::Team>(std::make_unique<gpt::ProcessTeam>(std::move(rank)));
+}
+
+Result<tools::Exit> work(tools::Console& console, const tools::Arguments& arguments) {
   int world = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &world);
-  EBB_TRY_ASSIGN(const gpt::Settings settings,
-                 gpt::settings_from(arguments, static_cast<std::uint32_t>(world)));
-  EBB_TRY_ASSIGN(const auto rank, libmuon::make_mpi_ranks(MPI_COMM_WORLD, settings.peer_limit));
-  gpt::ProcessTeam team(*rank);
-  return gpt::run_job(console, settings, team);
+  return gpt::run_job(console, arguments, static_cast<std::uint32_t>(world), make_team);
 }
 
 // A moment for every process to say what it has to say and to come to its end. False: one does not.
@@ -61,15 +62,15 @@ bool all_have_ended() {
 
 int program_main(int argc, char** argv) {
   const auto same = check_words(Words(argv + std::min(argc, 1), argv + argc));
-  const auto work = [&](tools::Console& console,
-                        const tools::Arguments& arguments) -> Result<tools::Exit> {
+  const auto named = [&](tools::Console& console,
+                         const tools::Arguments& arguments) -> Result<tools::Exit> {
     int me = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    auto exit = same ? train(console, arguments) : Result<tools::Exit>(same.error());
+    auto exit = same ? work(console, arguments) : Result<tools::Exit>(same.error());
     if (!exit) return std::move(exit).error().within(compose("rank {}", me));
     return exit;
   };
-  return tools::run_program(gpt::train_program(), argc, argv, work);
+  return tools::run_program(gpt::train_program(), argc, argv, named);
 }
 
 }  // namespace ebb

@@ -36,14 +36,14 @@ Result<> ThreadTeam::run(const RankBody& body) {
 }
 
 Result<> ProcessTeam::run(const RankBody& body) {
-  auto answer = body(rank_);
-  if (!answer) rank_.abort();
+  auto answer = body(*rank_);
+  if (!answer) rank_->abort();
   return answer;
 }
 
 Result<std::uint64_t> ProcessTeam::sum(std::uint64_t mine) {
   std::array<std::int64_t, 1> total{static_cast<std::int64_t>(mine)};
-  EBB_TRY(rank_.sum(total));
+  EBB_TRY(rank_->sum(total));
   return static_cast<std::uint64_t>(total[0]);
 }
 

@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
+#include <utility>
 
 #include "ebb/libmuon/comm/communicator.h"
 
@@ -44,16 +46,15 @@ class ThreadTeam : public Team {
 // One rank of a world of processes.
 class ProcessTeam : public Team {
  public:
-  // Borrowed.
-  explicit ProcessTeam(libmuon::Communicator& rank) : rank_(rank) {}
-  std::uint32_t world() const override { return rank_.world(); }
-  std::uint32_t processes() const override { return rank_.world(); }
-  bool leads() const override { return rank_.rank() == Rank{0}; }
+  explicit ProcessTeam(std::unique_ptr<libmuon::Communicator> rank) : rank_(std::move(rank)) {}
+  std::uint32_t world() const override { return rank_->world(); }
+  std::uint32_t processes() const override { return rank_->world(); }
+  bool leads() const override { return rank_->rank() == Rank{0}; }
   Result<> run(const RankBody& body) override;
   Result<std::uint64_t> sum(std::uint64_t mine) override;
 
  private:
-  libmuon::Communicator& rank_;
+  const std::unique_ptr<libmuon::Communicator> rank_;
 };
 
 }  // namespace ebb::gpt

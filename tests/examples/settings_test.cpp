@@ -9,9 +9,10 @@
 namespace ebb::gpt {
 namespace {
 
-Result<Settings> parse(const std::vector<std::string>& words) {
+Result<Settings> parse(const std::vector<std::string>& words,
+                       std::optional<std::uint32_t> world = std::nullopt) {
   EBB_TRY_ASSIGN(const auto invocation, tools::parse_command_line(train_program(), words));
-  return settings_from(invocation.arguments);
+  return settings_from(invocation.arguments, world);
 }
 
 TEST(Settings, DefaultsAreFourRanksAQuarterAndTheLicenceTexts) {
@@ -59,6 +60,7 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
       {{"--swap", "s", "t/", "t"}, "--swap t: named twice"},
       {{"--swap", "s", "t", "--export", "dcp:out"},
        "--export reads one directory, --swap names several"},
+      {{"--swap", "s", "--peer-limit", "0"}, "--peer-limit 0: wanted 1 to 604800 seconds"},
       {{"--swap", "s", "--snapshot-every", "0"}, "--snapshot-every 0: wanted at least 1"},
   };
   for (const auto& [words, message] : cases) {
@@ -67,6 +69,20 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
     EXPECT_EQ(settings.error().message, message);
     EXPECT_EQ(settings.error().code, Code::usage);
   }
+}
+
+TEST(Settings, ProcessesThatAreThereAreTheRanks) {
+  EXPECT_EQ(parse({"--swap", "s"}, 3)->ranks, 3u);
+  EXPECT_EQ(parse({"--swap", "s", "--ranks", "3"}, 3)->ranks, 3u);
+  const auto refused = parse({"--swap", "s", "--ranks", "4"}, 3);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "--ranks 4: there are 3 processes, each is a rank");
+  EXPECT_FALSE(parse({"--swap", "s"}, 5)) << "twelve sequences on five";
+}
+
+TEST(Settings, RanksWaitHalfAnHourUnlessToldOtherwise) {
+  EXPECT_EQ(parse({"--swap", "s"})->peer_limit, std::chrono::minutes(30));
+  EXPECT_EQ(parse({"--swap", "s", "--peer-limit", "20"})->peer_limit, std::chrono::seconds(20));
 }
 
 TEST(Settings, MuonIsAPresetWithWhatIsChangedOfIt) {
