@@ -22,6 +22,16 @@ bool holds_whole(const ModelLayout& trainer, std::uint32_t param, std::uint32_t 
   return trainer.held(param, Rank{owner}).count == trainer.elems(param);
 }
 
+// A parameter's matrices, one behind the other, travel as one range.
+void append(std::vector<Transit>& transits, const Transit& next) {
+  Transit* const last = transits.empty() ? nullptr : &transits.back();
+  if (last != nullptr && last->param == next.param &&
+      last->range.first + last->range.count == next.range.first)
+    last->range.count += next.range.count;
+  else
+    transits.push_back(next);
+}
+
 }  // namespace
 
 Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
@@ -31,8 +41,8 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
   for (std::uint32_t param = 0; param < owners.size(); ++param) {
     if (!plan.muon(param)) continue;
-    const std::uint64_t elems = formats::volume(plan.owners().tensors()[param]);
-    packers.try_emplace(owners[param], plan.item_elems()).first->second.add(param, {0, elems});
+    ItemPacker& packer = packers.try_emplace(owners[param], plan.item_elems()).first->second;
+    for (const FlatRange whole : plan.wholes(param)) packer.add(param, whole);
     widest = std::max(
         {widest, bytes_of(plan.gradients().dtype(param)), bytes_of(plan.weights().dtype(param))});
     staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
@@ -82,7 +92,7 @@ void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
     const std::uint64_t border = (chunk + 1) * line.per_chunk - place;
     const std::uint64_t end = std::min(item.elems, formats::align_up(border, tile_elems));
     for (const ItemPart& part : parts_of(item, {first, end - first}))
-      (chunks_[chunk].*into).push_back({part.param, part.range});
+      append(chunks_[chunk].*into, {part.param, part.range});
     first = end;
   }
 }

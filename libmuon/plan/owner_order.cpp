@@ -22,14 +22,16 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
   for (const ItemPart& part : item.parts) {
     if (!is_muon(model, part.param)) return {};
     const ParamSpec& param = model.params[part.param];
+    const FlatRange& held = part.range;
     for (const Block& block : blocks_of(muon_spec(model, part.param), param.shape)) {
+      if (block.first < held.first || block.first >= held.first + held.count) continue;
       ItemBatch* const before = batches.empty() ? nullptr : &batches.back();
       const bool same = before != nullptr && model.params[before->param].group == param.group &&
                         before->matrix.alike(block) && block.runs == 1;
       if (same)
         ++before->count;
       else
-        batches.push_back({part.param, block, 1, part.item_first + block.first});
+        batches.push_back({part.param, block, 1, part.item_first + block.first - held.first});
     }
   }
   return batches;

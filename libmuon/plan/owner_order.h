@@ -23,7 +23,8 @@ struct ItemPart {
   std::uint64_t item_first = 0;  // where it begins in the item
 };
 
-// What is computed at once: one large matrix or several small ones; or this rank's AdamW ranges.
+// What is computed at once: one large matrix, or several small ones, of one parameter or of more;
+// or this rank's AdamW ranges.
 struct Item {
   std::vector<ItemPart> parts;
   std::uint64_t elems = 0;
@@ -43,8 +44,8 @@ struct ItemBatch {
 // None of an item of AdamW ranges.
 std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item);
 
-// Packs an owner's matrices, in the order of the model: those that are small share an item as long
-// as one tile holds them, so that many of them do not pay a tile each.
+// Packs an owner's matrices (StatePlan::wholes), in the order of the model: those that are small
+// share an item as long as one tile holds them, so that many of them do not pay a tile each.
 class ItemPacker {
  public:
   explicit ItemPacker(std::uint64_t tile_elems) : tile_elems_(tile_elems) {}

@@ -105,7 +105,8 @@ void add_layout(const Layout::Spec& spec, formats::Digest& digest) {
 // What a class beyond the first one adds was never in the digest of a world without axes.
 std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
                         std::span<const ParamClass> classes, std::uint64_t tile_bytes,
-                        const Columns& columns) {
+                        const Columns& columns,
+                        const std::map<std::uint32_t, std::vector<FlatRange>>& wholes) {
   formats::Digest digest;
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {
     digest.add(model.params[i].name);
@@ -120,6 +121,10 @@ std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
   }
   digest.add(tile_bytes);
   add_dtypes(model, columns, digest);
+  for (const auto& [param, ranges] : wholes) {  // none where every parameter is a matrix
+    digest.add(param);
+    for (const FlatRange& range : ranges) digest.add(range.first);
+  }
   return digest.value();
 }
 
@@ -161,12 +166,13 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(Layout matrices, Layout::make(std::move(owners), std::move(shapes)));
   plan.matrices_.emplace(std::move(matrices));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
+  plan.find_wholes(model);
   plan.add_muon_items(model);
   plan.add_adam_item(model);
   plan.adam_line_.emplace(*plan.shards_, plan.muon_);
   plan.lay_tiles();
   plan.order_visits();
-  plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan.columns_);
+  plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan.columns_, plan.wholes_);
   return plan;
 }
 
@@ -194,12 +200,26 @@ bool StatePlan::in_place(std::uint32_t param, const ModelLayout& trainer) const 
   return own.first >= held.first && own.first + own.count <= held.first + held.count;
 }
 
+void StatePlan::find_wholes(const ModelSpec& model) {
+  for (std::uint32_t param = 0; param < muon_.size(); ++param) {
+    if (!muon_[param]) continue;
+    auto ranges = wholes_of(muon_spec(model, param), model.params[param].shape);
+    if (ranges.size() > 1) wholes_.emplace(param, std::move(ranges));
+  }
+}
+
+std::vector<FlatRange> StatePlan::wholes(std::uint32_t param) const {
+  const auto found = wholes_.find(param);
+  if (found != wholes_.end()) return found->second;
+  return {{0, formats::volume(owners().tensors()[param])}};
+}
+
 void StatePlan::add_muon_items(const ModelSpec& model) {
   ItemPacker packer(item_elems());
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     const FlatRange range = muon_[param] ? own_range(param) : FlatRange{};
     if (range.count == 0) continue;
-    packer.add(param, range);
+    for (const FlatRange whole : wholes(param)) packer.add(param, whole);
     flops_ += newton_schulz_flops_of(model, param);
   }
   items_ = packer.items();

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,8 @@ class StatePlan {
   bool here(std::uint32_t param) const;
   std::size_t params() const { return muon_.size(); }
   bool muon(std::uint32_t param) const { return muon_[param]; }
+  // Ranges of a Muon parameter that items hold whole: its matrices, as far as they lie apart.
+  std::vector<FlatRange> wholes(std::uint32_t param) const;
   // The elements of a parameter whose state this rank keeps; count 0 if none.
   FlatRange own_range(std::uint32_t param) const;
   // Whether what this rank holds of it in `trainer` (gradients() or weights()) is all of that.
@@ -94,6 +97,7 @@ class StatePlan {
 
  private:
   explicit StatePlan(Columns columns) : columns_(std::move(columns)) {}
+  void find_wholes(const ModelSpec& model);
   void add_muon_items(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
@@ -105,6 +109,7 @@ class StatePlan {
   std::uint64_t update_bytes_ = 0;
   std::optional<ModelLayout> gradients_, weights_, matrices_, shards_;
   std::vector<bool> muon_;
+  std::map<std::uint32_t, std::vector<FlatRange>> wholes_;  // of those that have more than one
   std::vector<Item> items_;
   std::optional<OwnerOrder> order_;
   std::optional<AdamLine> adam_line_;

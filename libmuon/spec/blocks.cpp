@@ -90,6 +90,18 @@ std::vector<Block> blocks_of(const MuonSpec& spec, const Shape& shape) {
   return blocks;
 }
 
+std::vector<FlatRange> wholes_of(const MuonSpec& spec, const Shape& shape) {
+  std::vector<FlatRange> wholes;
+  if (spec.split.kind == Split::Kind::groups) {  // its blocks lie in one another
+    const Stack stack = stack_of(spec, shape);
+    for (std::uint64_t matrix = 0; matrix < stack.count; ++matrix)
+      wholes.push_back({matrix * stack.elems(), stack.elems()});
+    return wholes;
+  }
+  for (const Block& block : blocks_of(spec, shape)) wholes.push_back({block.first, block.elems()});
+  return wholes;
+}
+
 std::vector<Scaled> scales_of(const MuonSpec& spec, const Shape& shape, FlatRange range) {
   const Stack stack = stack_of(spec, shape);
   const auto parts = parts_of(spec.split, stack.rows);

@@ -35,6 +35,9 @@ Result<> check_split(const MuonSpec& spec, const Shape& shape);
 // In the order of their first elements. REQUIRES, as below: check_split() passes.
 std::vector<Block> blocks_of(const MuonSpec& spec, const Shape& shape);
 
+// The parameter's elements in ranges that hold whole blocks, as short as they may be.
+std::vector<FlatRange> wholes_of(const MuonSpec& spec, const Shape& shape);
+
 // A range of a parameter's elements with one scale s.
 struct Scaled {
   std::uint64_t first = 0, count = 0;

@@ -121,7 +121,7 @@ Result<> check_scale(const MuonSpec& settings, const Shape& shape, const Fields&
   return {};
 }
 
-Result<> take_scale(const Fields& spec, const Case& from, MuonSpec& into) {
+Result<> take_scale(const Fields& spec, MuonSpec& into) {
   EBB_TRY_ASSIGN(const Fields scale, spec.object("scale"));
   const auto text = scale.text("rule");
   if (!text) return text.error();
@@ -134,11 +134,6 @@ Result<> take_scale(const Fields& spec, const Case& from, MuonSpec& into) {
   const auto rounding = scale_rounding(*applied, spec.has("second_moment"));
   if (!rounding) return scale.wrong("applied_to", compose("is \"{}\"", *applied));
   into.scale_rounding = *rounding;
-  if (from.shape().size() > 2 && scale.has("rows")) {
-    EBB_TRY_ASSIGN(const std::uint64_t rows, scale.count("rows"));
-    if (into.dims == libmuon::Dims::flatten && rows != from.shape()[0])
-      into.scale_of = libmuon::ScaleOf::last_two;
-  }
   return {};
 }
 
@@ -185,9 +180,14 @@ Result<MuonSpec> muon_spec_of(const Fields& spec, const Case& from) {
     EBB_TRY_ASSIGN(into.handed, meaning_of(spec, "u_cast", kPrecisions));
   }
   EBB_TRY_ASSIGN(into.split, split_of(spec));
-  EBB_TRY(take_scale(spec, from, into));
+  EBB_TRY(take_scale(spec, into));
   EBB_TRY(libmuon::check_split(into, from.shape()));
-  EBB_TRY(check_scale(into, from.shape(), spec));
+  if (const auto fits = check_scale(into, from.shape(), spec); !fits) {
+    if (from.shape().size() < 3) return fits.error();
+    // As some codes have it for what they flatten: of the tensor's last two dimensions.
+    into.scale_of = libmuon::ScaleOf::last_two;
+    EBB_TRY(check_scale(into, from.shape(), spec));
+  }
   return into;
 }
 

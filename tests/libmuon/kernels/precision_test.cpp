@@ -154,6 +154,58 @@ TEST(GramForm, CountsItsWork) {
   EXPECT_EQ(newton_schulz_scratch_bytes(spec, 100, 201), 4u * 100 * (2 * 208 + 4 * 112));
 }
 
+// One number in each row and column where there is room: all singular values are equal.
+std::vector<float> spread(std::size_t rows, std::size_t cols, float value) {
+  std::vector<float> u(rows * cols);
+  const std::size_t m = std::min(rows, cols);
+  for (std::size_t i = 0; i < m; ++i) u[i * cols + (i * 7 + 3) % cols] = value;
+  return u;
+}
+
+double squares(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float value : values) sum += double{value} * double{value};
+  return sum;
+}
+
+// Of prime sizes, one row, one column, a hundred times as long as wide; tiny and huge.
+TEST(Adversarial, EveryPresetStaysFiniteAndWithinItsBand) {
+  constexpr std::pair<std::size_t, std::size_t> kShapes[] = {{31, 17}, {17, 31}, {29, 29}, {1, 67},
+                                                             {67, 1},  {3, 401}, {1, 1}};
+  for (const Preset& one : presets()) {
+    MuonSpec spec = *preset(one.name);
+    for (const double eps : {spec.eps, 0.0})
+      for (const auto& [rows, cols] : kShapes)
+        for (const float size : {1e-30f, 1e-9f, 1.0f, 1e30f}) {
+          spec.eps = eps;
+          if (eps > 0 && size < 1) continue;  // it decides the size of O
+          auto u = gaussian(rows * cols, 5);
+          for (float& value : u) value *= size;
+          const double m = static_cast<double>(std::min(rows, cols));
+          const double mean = squares(run(spec, rows, cols, u)) / m;
+          EXPECT_GE(mean, 0.4) << one.name << " " << rows << " x " << cols << " of " << size;
+          EXPECT_LE(mean, 1.5) << one.name << " " << rows << " x " << cols << " of " << size;
+        }
+  }
+}
+
+TEST(Adversarial, ZeroAndRankOneAndEqualSingularValues) {
+  for (const Preset& one : presets()) {
+    const MuonSpec spec = *preset(one.name);
+    const std::vector<float> zeros(31 * 17, 0.0f);
+    EXPECT_TRUE(same_bits(run(spec, 31, 17, zeros), zeros)) << one.name;
+    std::vector<float> u(31 * 17);
+    const auto column = gaussian(31, 1), row = gaussian(17, 2);
+    for (std::size_t i = 0; i < u.size(); ++i) u[i] = column[i / 17] * row[i % 17];
+    const double rank_one = squares(run(spec, 31, 17, u));
+    EXPECT_GE(rank_one, 0.4) << one.name;
+    EXPECT_LE(rank_one, 8) << one.name << ": what rounding adds to the other sixteen";
+    const double equal = squares(run(spec, 17, 31, spread(17, 31, 0.3f))) / 17;
+    EXPECT_GE(equal, 0.4) << one.name;
+    EXPECT_LE(equal, 1.5) << one.name;
+  }
+}
+
 TEST(NewtonSchulz, RowsThatLieApartAreAMatrixOfTheirOwn) {
   const auto pool = libswap::Pool::start(2);
   ASSERT_TRUE(pool);

@@ -243,6 +243,33 @@ TEST(StatePlan, FindsATilesPartsInTimeThatGrowsWithTheModelOnly) {
   EXPECT_LT(many, 10 * few + 0.01) << "four times as much to find in " << few << " s";
 }
 
+// Of a tensor of many experts only two updates are in memory at once; those of q, k and v, whose
+// rows lie in one another, are one.
+TEST(StatePlan, TheMatricesOfAStackAreItemsOfTheirOwn) {
+  ModelSpec model;
+  MuonSpec fused = MuonSpec::keller();
+  fused.split = {libmuon::Split::Kind::groups, {4, 2, 2}};
+  model.groups = {MuonSpec::keller(), fused};
+  model.params = {{"experts", {50, 32, 40}, 0}, {"qkv", {2, 48, 20}, 1}};
+  const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ((*plan).order().room(), 2u * 32 * 40);
+  EXPECT_EQ((*plan).items().size(), 50u + 2);
+  std::uint64_t matrices = 0;
+  for (const auto& item : (*plan).items())
+    for (const auto& batch : libmuon::batches_of(model, item)) {
+      EXPECT_EQ(batch.item_first % 20, 0u);
+      matrices += batch.count;
+    }
+  EXPECT_EQ(matrices, 50u + 2 * 3);
+  // Another split puts state in other places.
+  std::get<MuonSpec>(model.groups[0]).dims = libmuon::Dims::flatten;
+  const auto flat = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
+  ASSERT_TRUE(flat);
+  EXPECT_NE((*flat).digest(), (*plan).digest());
+  EXPECT_EQ((*flat).order().room(), 2u * 50 * 32 * 40);
+}
+
 TEST(StatePlan, RefusesWhatCannotBePlannedByName) {
   ModelSpec model = model_of_many_shapes();
   model.params.push_back({"bias", {24}, 0});
