@@ -3,7 +3,8 @@
 // Every rank tells every other what concerns that one and decides for itself: all see enough to
 // decide the same. What is in the caller's buffers travels in copies of at most kMostMessage, so
 // that a transport which goes on late, after a call was given up, never touches the caller's
-// memory.
+// memory. In a round a communicator has four of them on their way out, and of those that come as
+// many as the transport takes at once (MPI: eight): 12 MiB beside what an engine counts.
 #pragma once
 
 #include <chrono>
