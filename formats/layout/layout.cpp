@@ -23,6 +23,7 @@ constexpr std::array kPolicies = {
     NamedPolicy{Policy::zero3, "zero3"},
     NamedPolicy{Policy::rows, "rows"},
     NamedPolicy{Policy::layer_wise, "layer-wise"},
+    NamedPolicy{Policy::uneven_rows, "uneven-rows"},
 };
 
 Error layout_error(std::string message) { return {Code::layout, std::move(message)}; }
@@ -60,6 +61,32 @@ Result<> check_owners(const Layout::Spec& spec, std::size_t tensors) {
   return {};
 }
 
+// A scalar is one row.
+std::uint64_t rows_of(const Shape& shape) { return shape.empty() ? 1 : shape[0]; }
+
+Result<> check_rows(const Layout::Spec& spec, const std::vector<Shape>& tensors) {
+  const std::size_t wanted = spec.policy == Policy::uneven_rows ? tensors.size() : 0;
+  if (spec.rows.size() != wanted)
+    return layout_error(compose("{}: rows of {} tensors given, {} wanted", name_of(spec.policy),
+                                spec.rows.size(), wanted));
+  for (std::size_t t = 0; t < wanted; ++t) {
+    if (spec.rows[t].size() != spec.mesh.shard_world)
+      return layout_error(compose("tensor {}: rows of {} shards given, {} wanted", t,
+                                  spec.rows[t].size(), spec.mesh.shard_world));
+    std::uint64_t rows = 0;
+    bool fits = true;
+    for (const std::uint64_t some : spec.rows[t]) {
+      fits = fits && some <= rows_of(tensors[t]) - rows;
+      if (fits) rows += some;
+    }
+    if (!fits || rows != rows_of(tensors[t]))
+      return layout_error(compose("tensor {} of shape {}: its shards have {} rows of {}", t,
+                                  to_string(tensors[t]), fits ? std::to_string(rows) : "more",
+                                  rows_of(tensors[t])));
+  }
+  return {};
+}
+
 // Splits runs of tensors greedily so that none exceeds `capacity`: the first tensor of each run.
 std::vector<std::uint64_t> runs_within(const std::vector<std::uint64_t>& first,
                                        std::uint64_t capacity) {
@@ -93,6 +120,7 @@ Result<Layout> Layout::sharing(Spec spec, std::shared_ptr<const std::vector<Shap
   EBB_TRY(check_spec(spec));
   EBB_TRY(check_tensors(*tensors));
   EBB_TRY(check_owners(spec, tensors->size()));
+  EBB_TRY(check_rows(spec, *tensors));
   Layout layout;
   layout.spec_ = std::move(spec);
   layout.tensors_ = std::move(tensors);
@@ -105,6 +133,9 @@ Result<Layout> Layout::sharing(Spec spec, std::shared_ptr<const std::vector<Shap
       break;
     case Policy::zero12_boundary:
       layout.lay_boundary();
+      break;
+    case Policy::uneven_rows:
+      layout.lay_uneven();
       break;
     default:
       layout.lay_parts();
@@ -154,14 +185,36 @@ void Layout::lay_boundary() {
   partition_elems_ = align_up(low, spec_.align_elems);
 }
 
+void Layout::lay_uneven() {
+  for (std::size_t t = 0; t < elems_.size(); ++t) {
+    const std::uint64_t rows = rows_of(tensors()[t]);
+    const std::uint64_t row = rows == 0 ? 0 : elems(t) / rows;
+    std::vector<std::uint64_t>& ends = ends_.emplace_back();
+    std::uint64_t end = 0;
+    for (const std::uint64_t some : spec_.rows[t]) ends.push_back(end += some * row);
+  }
+}
+
 // What every shard's buffer reserves for the tensor, padding included.
 std::uint64_t Layout::part_elems(std::size_t tensor) const {
   const Shape& shape = tensors()[tensor];
   const std::uint64_t shards = spec_.mesh.shard_world;
   if (spec_.policy == Policy::zero3) return div_ceil(elems(tensor), shards);
   if (spec_.policy != Policy::rows || elems(tensor) == 0) return elems(tensor);
-  const std::uint64_t rows = shape.empty() ? 1 : shape[0];
+  const std::uint64_t rows = rows_of(shape);
   return div_ceil(rows, shards) * (elems(tensor) / rows);
+}
+
+std::uint64_t Layout::largest_part(std::size_t tensor) const {
+  if (spec_.policy == Policy::zero3 || spec_.policy == Policy::rows)
+    return held_by(tensor, 0).count;  // all shards but the last ones hold as much
+  if (spec_.policy != Policy::uneven_rows) return elems(tensor);
+  std::uint64_t largest = 0, begin = 0;
+  for (const std::uint64_t end : ends_[tensor]) {
+    largest = std::max(largest, end - begin);
+    begin = end;
+  }
+  return largest;
 }
 
 std::optional<std::uint32_t> Layout::shard_of(Rank rank) const {
@@ -201,6 +254,10 @@ FlatRange Layout::held_by(std::size_t tensor, std::uint32_t shard) const {
     case Policy::layer_wise:
       if (spec_.owners[tensor] != shard) end = 0;
       break;
+    case Policy::uneven_rows:
+      begin = shard == 0 ? 0 : ends_[tensor][shard - 1];
+      end = ends_[tensor][shard];
+      break;
   }
   return begin < end ? FlatRange{begin, end - begin} : FlatRange{};
 }
@@ -223,6 +280,13 @@ Layout::ShardSpan Layout::shards_of(std::size_t tensor, FlatRange range) const {
     }
     case Policy::layer_wise:
       return span(spec_.owners[tensor], spec_.owners[tensor]);
+    case Policy::uneven_rows: {
+      const auto shard_with = [&](std::uint64_t element) {
+        const std::vector<std::uint64_t>& ends = ends_[tensor];
+        return static_cast<std::uint64_t>(std::ranges::upper_bound(ends, element) - ends.begin());
+      };
+      return span(shard_with(range.first), shard_with(last));
+    }
     default:
       return span(range.first / part_elems(tensor), last / part_elems(tensor));
   }
@@ -252,6 +316,8 @@ std::uint64_t Layout::buffer_first(std::size_t tensor, Rank rank) const {
       return first_[tensor] + range.first - shard * partition_elems_;
     case Policy::zero12_boundary:
       return first_[tensor] - first_[cut_[shard]];
+    case Policy::uneven_rows:
+      return elems_before(tensor, static_cast<std::uint32_t>(shard));
     default:
       return first_[tensor];
   }
@@ -266,9 +332,18 @@ std::uint64_t Layout::buffer_elems(Rank rank) const {
       return partition_elems_;
     case Policy::layer_wise:
       return shard_elems_[*shard];
+    case Policy::uneven_rows:
+      return elems_before(elems_.size(), *shard);
     default:
       return first_.back();
   }
+}
+
+// Of one shard.
+std::uint64_t Layout::elems_before(std::size_t tensor, std::uint32_t shard) const {
+  std::uint64_t before = 0;
+  for (std::size_t t = 0; t < tensor; ++t) before += held_by(t, shard).count;
+  return before;
 }
 
 std::uint64_t Layout::padding_elems(Rank rank) const {

@@ -1,7 +1,7 @@
 // How a list of tensors is cut over ranks: the partition policies of ZeRO, FSDP and Megatron as
 // pure arithmetic, on a mesh. Sources: DeepSpeed stage_1_and_2.py/stage3.py
 // (zero12, zero12_boundary, zero3), torch DTensor Shard(0) (rows), Megatron layer-wise
-// (layer_wise).
+// (layer_wise), torch FSDP2 with uneven shards and Megatron-FSDP (uneven_rows).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ enum class Policy : std::uint8_t {  // numbers are stored: never renumber
   rows =
       4,  // per tensor: ceil(rows / world) rows a rank (torch.chunk), trailing ranks may be empty;
           // a scalar counts as one row. The buffer pads every part to ceil(rows / world) rows
-  layer_wise = 5,  // whole tensors, owners[tensor] says where
+  layer_wise = 5,   // whole tensors, owners[tensor] says where
+  uneven_rows = 6,  // per tensor: rows[tensor][shard] rows a shard, some may have none; no padding
 };
 std::string_view name_of(Policy policy);                    // "zero12", "zero12-boundary", ...
 std::optional<Policy> policy_named(std::string_view name);  // takes '-' and '_'
@@ -47,6 +48,8 @@ class Layout {
     Mesh mesh = {};
     std::uint64_t align_elems = 1;           // zero12*: partitions start on a multiple of this
     std::vector<std::uint32_t> owners = {};  // layer_wise: a shard index per tensor
+    // uneven_rows: of each tensor, how many rows each shard has; together all of them.
+    std::vector<std::vector<std::uint64_t>> rows = {};
   };
   // Tensors in bucket order. Fails (Code::layout) when the spec cannot hold them, naming which and
   // why.
@@ -61,13 +64,16 @@ class Layout {
   // as for a rank of the world outside of the mesh.
   FlatRange held(std::size_t tensor, Rank rank) const;
   FlatRange held_by(std::size_t tensor, std::uint32_t shard) const;
-  // Shards (whose ranks the mesh knows) that hold something of `range`: [first, last]. REQUIRES:
-  // range not empty, inside the tensor; policy is not replicated.
+  // Shards (whose ranks the mesh knows) that hold something of `range`: [first, last], and maybe
+  // some between them that hold nothing of the tensor. REQUIRES: range not empty, inside the
+  // tensor; policy is not replicated.
   struct ShardSpan {
     std::uint32_t first = 0;
     std::uint32_t last = 0;
   };
   ShardSpan shards_of(std::size_t tensor, FlatRange range) const;
+  // No shard holds more elements of the tensor.
+  std::uint64_t largest_part(std::size_t tensor) const;
 
   // What `rank` holds of `tensor`, ascending in local_first, padding left out; empty if nothing.
   std::vector<Piece> pieces(std::size_t tensor, Rank rank) const;
@@ -84,8 +90,10 @@ class Layout {
   void lay_parts();
   void lay_flat();
   void lay_boundary();
+  void lay_uneven();
   std::uint64_t elems(std::size_t tensor) const { return elems_[tensor]; }
   std::uint64_t part_elems(std::size_t tensor) const;
+  std::uint64_t elems_before(std::size_t tensor, std::uint32_t shard) const;
   std::optional<std::uint32_t> shard_of(Rank rank) const;  // REQUIRES: a rank of the world
 
   Spec spec_;
@@ -95,8 +103,9 @@ class Layout {
   // holders.
   std::vector<std::uint64_t> first_;
   std::vector<std::uint64_t> cut_;  // zero12_boundary: index of the first tensor per shard, + end
-  std::vector<std::uint64_t> shard_elems_;  // layer_wise: elements of each shard's buffer
-  std::uint64_t partition_elems_ = 0;       // zero12*: elements of one partition, padding included
+  std::vector<std::uint64_t> shard_elems_;        // layer_wise: elements of each shard's buffer
+  std::vector<std::vector<std::uint64_t>> ends_;  // uneven_rows: by tensor, of shards, in elements
+  std::uint64_t partition_elems_ = 0;  // zero12*: elements of one partition, padding included
 };
 
 }  // namespace ebb::formats

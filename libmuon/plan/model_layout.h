@@ -29,6 +29,7 @@ class ModelLayout {
     bool replicated() const { return layout.spec().policy == Policy::replicated; }
     FlatRange held(Rank rank) const { return layout.held(tensor, rank); }
     FlatRange held_by(std::uint32_t shard) const { return layout.held_by(tensor, shard); }
+    std::uint64_t largest() const { return layout.largest_part(tensor); }
     // REQUIRES: as Layout::shards_of.
     Layout::ShardSpan shards_of(FlatRange range) const { return layout.shards_of(tensor, range); }
   };

@@ -40,7 +40,7 @@ class Resolver {
     for (const AxisPartition& part : partition_.parts) EBB_TRY(add_part(part));
     class_at(0, 0);
     for (std::uint32_t param = 0; param < model_.params.size(); ++param) EBB_TRY(add_param(param));
-    for (const Part& part : parts_) EBB_TRY(check_owners(part));
+    for (const Part& part : parts_) EBB_TRY(check_lists(part));
     for (ParamClass& one : classes_) {
       one.shards = shards_of(one.gradients);
       one.shapes = shapes_of(one.params);
@@ -161,11 +161,12 @@ class Resolver {
     EBB_TRY_ASSIGN(const std::uint32_t first, first_rank(what, param, *found));
     ParamClass& one = class_at(static_cast<std::uint32_t>(found - parts_.begin()), first);
     const std::uint32_t ordinal = found->params++;
-    const auto take_owner = [&](const Layout::Spec& all, Layout::Spec& own) {
+    const auto take_own = [&](const Layout::Spec& all, Layout::Spec& own) {
       if (ordinal < all.owners.size()) own.owners.push_back(all.owners[ordinal]);
+      if (ordinal < all.rows.size()) own.rows.push_back(all.rows[ordinal]);
     };
-    take_owner(found->gradients, one.gradients);
-    take_owner(found->weights, one.weights);
+    take_own(found->gradients, one.gradients);
+    take_own(found->weights, one.weights);
     one.params.push_back(number);
     return {};
   }
@@ -207,17 +208,24 @@ class Resolver {
       for (Layout::Spec* side : {&one.gradients, &one.weights}) {
         side->mesh.within.first = first;
         side->owners.clear();
+        side->rows.clear();
       }
     }
     return classes_[found->second];
   }
 
-  static Result<> check_owners(const Part& part) {
+  // One for each of the part's parameters.
+  static Result<> check_lists(const Part& part) {
     for (const Layout::Spec* side : {&part.gradients, &part.weights}) {
       const std::size_t wanted = side->policy == Policy::layer_wise ? part.params : 0;
       if (side->owners.size() != wanted)
         return Error{Code::layout, compose("{}: {}: {} owners given, {} wanted", text_of(part),
                                            name_of(side->policy), side->owners.size(), wanted)};
+      const std::size_t rows = side->policy == Policy::uneven_rows ? part.params : 0;
+      if (side->rows.size() != rows)
+        return Error{Code::layout,
+                     compose("{}: {}: rows of {} parameters given, {} wanted", text_of(part),
+                             name_of(side->policy), side->rows.size(), rows)};
     }
     return {};
   }

@@ -96,6 +96,8 @@ void add_layout(const Layout::Spec& spec, formats::Digest& digest) {
   digest.add(spec.mesh.world());
   digest.add(spec.align_elems);
   for (const std::uint32_t owner : spec.owners) digest.add(owner);
+  for (const auto& rows : spec.rows)
+    for (const std::uint64_t some : rows) digest.add(some);
   if (spec.mesh.within.world == 0) return;
   digest.add(spec.mesh.within.first);
   for (const auto& axis : spec.mesh.within.shards)

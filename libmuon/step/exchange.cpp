@@ -12,14 +12,6 @@ namespace {
 
 using Part = ModelLayout::Part;
 
-// The most that one rank holds of a run of `count` elements of a parameter.
-std::uint64_t most_of_a_rank(const Part& part, std::uint64_t count) {
-  const Policy policy = part.layout.spec().policy;
-  if (policy != Policy::zero3 && policy != Policy::rows) return count;
-  // All shards but the last ones hold as much as the first.
-  return std::min(count, part.held_by(0).count);
-}
-
 // How many ranks each element goes to.
 std::uint64_t copies(const Part& part) {
   return part.replicated() ? part.mesh().ranks() : part.mesh().replicas;
@@ -39,7 +31,7 @@ class Load {
 
  private:
   std::uint64_t most_of(const Transit& transit) const {
-    return most_of_a_rank(layout_.of(transit.param), transit.range.count);
+    return std::min(transit.range.count, layout_.of(transit.param).largest());
   }
   std::uint32_t shard_of(const Transit& transit) const {
     const Part part = layout_.of(transit.param);
@@ -71,6 +63,7 @@ bool Exchange::stays(std::uint32_t param) const {
       a.mesh.within.first != b.mesh.within.first || a.mesh.within.shards != b.mesh.within.shards)
     return false;
   if (a.policy == Policy::layer_wise) return a.owners[from.tensor] == b.owners[to.tensor];
+  if (a.policy == Policy::uneven_rows) return a.rows[from.tensor] == b.rows[to.tensor];
   return a.align_elems == b.align_elems;
 }
 

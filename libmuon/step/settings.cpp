@@ -12,6 +12,10 @@ std::string text_of(const Layout::Spec& spec) {
                              spec.mesh.shard_world, spec.mesh.replicas, spec.align_elems);
   if (!spec.owners.empty()) text += ", owners";
   for (const std::uint32_t owner : spec.owners) text += compose(" {}", owner);
+  for (const auto& rows : spec.rows) {
+    text += ", rows";
+    for (const std::uint64_t some : rows) text += compose(" {}", some);
+  }
   const formats::Submesh& within = spec.mesh.within;
   if (within.world == 0) return text;
   text += compose(", from rank {} of {} on", within.first, within.world);

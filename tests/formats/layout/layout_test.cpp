@@ -27,7 +27,7 @@ TEST(Layout, EqualsTheMaterialisedOracleForEveryPolicy) {
   for (const Policy policy : oracle::kEveryPolicy)
     for (int round = 0; round < 300; ++round) {
       const std::vector<Shape> tensors = oracle::awkward_tensors(random);
-      const Layout layout = made(oracle::awkward_spec(random, policy, tensors.size()), tensors);
+      const Layout layout = made(oracle::awkward_spec(random, policy, tensors), tensors);
       for (std::uint32_t r = 0; r < layout.spec().mesh.world(); ++r) {
         const oracle::Buffer wanted = oracle::buffer_of(layout.spec(), tensors, r);
         ASSERT_EQ(oracle::buffer_by_layout(layout, Rank{r}), wanted)
@@ -46,9 +46,7 @@ TEST(Layout, IsThatOfItsShardsWhereverTheirRanksAre) {
       const oracle::Grid grid = oracle::awkward_grid(random);
       const std::vector<Shape> tensors = oracle::awkward_tensors(random);
       Layout::Spec spec{.policy = policy, .mesh = oracle::mesh_of(grid), .align_elems = 2};
-      for (std::size_t t = 0; policy == Policy::layer_wise && t < tensors.size(); ++t)
-        spec.owners.push_back(
-            static_cast<std::uint32_t>(oracle::up_to(random, spec.mesh.shard_world - 1)));
+      oracle::add_lists(random, tensors, spec);
       const Layout layout = made(spec, tensors);
       spec.mesh = {spec.mesh.shard_world, 1};
       const auto places = oracle::places_of(grid);
@@ -67,7 +65,7 @@ TEST(Layout, NamesTheShardsThatHoldARange) {
     if (policy == Policy::replicated) continue;
     for (int round = 0; round < 200; ++round) {
       const std::vector<Shape> tensors = oracle::awkward_tensors(random);
-      const Layout layout = made(oracle::awkward_spec(random, policy, tensors.size()), tensors);
+      const Layout layout = made(oracle::awkward_spec(random, policy, tensors), tensors);
       for (std::size_t t = 0; t < tensors.size(); ++t) {
         const std::uint64_t elems = volume(tensors[t]);
         if (elems == 0) continue;
@@ -76,6 +74,7 @@ TEST(Layout, NamesTheShardsThatHoldARange) {
         const Layout::ShardSpan span = layout.shards_of(t, range);
         for (std::uint32_t s = 0; s < layout.spec().mesh.shard_world; ++s) {
           const FlatRange held = layout.held(t, Rank{s});
+          if (held.count == 0 && policy == Policy::uneven_rows) continue;
           const bool overlaps = held.first < range.first + range.count &&
                                 range.first < held.first + held.count && held.count > 0;
           EXPECT_EQ(overlaps, span.first <= s && s <= span.last);
@@ -156,6 +155,21 @@ TEST(RowShard, CutsAsTorchChunkAndLeavesTrailingRanksShort) {
   EXPECT_EQ(layout.padding_elems(Rank{2}), 3u + 8u + 1u);
 }
 
+TEST(UnevenRows, BeginAtTheSumOfTheRowsBefore) {
+  const Layout layout = made(
+      {.policy = Policy::uneven_rows, .mesh = {3, 1}, .rows = {{5, 0, 3}, {1, 6, 2}, {0, 0, 1}}},
+      {{8, 2}, {9}, {}});
+  EXPECT_EQ(layout.held(0, Rank{0}), (FlatRange{0, 10}));
+  EXPECT_EQ(layout.held(0, Rank{1}), FlatRange{});
+  EXPECT_EQ(layout.held(0, Rank{2}), (FlatRange{10, 6}));
+  EXPECT_EQ(layout.held(1, Rank{1}), (FlatRange{1, 6}));
+  EXPECT_EQ(layout.held(2, Rank{2}), (FlatRange{0, 1}));
+  EXPECT_EQ(layout.buffer_first(1, Rank{2}), 6u);
+  EXPECT_EQ(layout.buffer_elems(Rank{2}), 9u);
+  EXPECT_EQ(layout.padding_elems(Rank{2}), 0u);
+  EXPECT_EQ(layout.largest_part(1), 6u);
+}
+
 TEST(Layout, FrozenTensorsLeaveTheOthersOffsetsAlone) {
   // Only trainable tensors are partitioned, so a frozen one is simply not in the list.
   const std::vector<Shape> trainable = {{7, 3}, {11}};
@@ -187,6 +201,16 @@ TEST(Layout, RefusesWhatCannotBe) {
             "tensor 1: owner 2 of 2 shards");
   EXPECT_EQ(message({.policy = Policy::layer_wise, .mesh = {2, 1}, .owners = {0}}, {{1}, {1}}),
             "layer-wise: 1 owners given, 2 wanted");
+  const auto uneven = [&](std::vector<std::vector<std::uint64_t>> rows) {
+    return message({.policy = Policy::uneven_rows, .mesh = {3, 1}, .rows = std::move(rows)},
+                   {{8, 2}});
+  };
+  EXPECT_EQ(uneven({{5, 0, 3}}), "made");
+  EXPECT_EQ(uneven({{5, 0, 2}}), "tensor 0 of shape [8, 2]: its shards have 7 rows of 8");
+  EXPECT_EQ(uneven({{5, ~std::uint64_t{0}, 4}}),
+            "tensor 0 of shape [8, 2]: its shards have more rows of 8");
+  EXPECT_EQ(uneven({{5, 3}}), "tensor 0: rows of 2 shards given, 3 wanted");
+  EXPECT_EQ(uneven({}), "uneven-rows: rows of 0 tensors given, 1 wanted");
   EXPECT_EQ(message({}, {{1}, {std::uint64_t{1} << 40, std::uint64_t{1} << 40}}),
             "tensor 1 of shape [1099511627776, 1099511627776]: with it there are more than 2^60 "
             "elements");

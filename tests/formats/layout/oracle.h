@@ -88,6 +88,11 @@ inline Buffer buffer_of(const Layout::Spec& spec, const std::vector<Shape>& tens
       first = shard * part;
     } else if (spec.policy == Policy::layer_wise && spec.owners[t] != shard) {
       continue;
+    } else if (spec.policy == Policy::uneven_rows) {
+      const std::uint64_t row =
+          tensors[t].empty() ? 1 : elems({tensors[t].begin() + 1, tensors[t].end()});
+      for (std::uint64_t s = 0; s < shard; ++s) first += spec.rows[t][s] * row;
+      part = spec.rows[t][shard] * row;
     }
     append_padded(buffer, flat, first, part);
   }
@@ -150,20 +155,34 @@ inline std::vector<Shape> awkward_tensors(Random& random) {
   return tensors;
 }
 
-inline Layout::Spec awkward_spec(Random& random, Policy policy, std::size_t tensors) {
+// What each tensor's list of a policy is, on this many shards: owners, or rows, many of them none.
+inline void add_lists(Random& random, const std::vector<Shape>& tensors, Layout::Spec& spec) {
+  for (const Shape& shape : tensors) {
+    const std::uint32_t last = spec.mesh.shard_world - 1;
+    if (spec.policy == Policy::layer_wise)
+      spec.owners.push_back(static_cast<std::uint32_t>(up_to(random, last)));
+    if (spec.policy != Policy::uneven_rows) continue;
+    auto& rows = spec.rows.emplace_back(spec.mesh.shard_world, 0);
+    for (std::uint64_t left = shape.empty() ? 1 : shape[0]; left > 0;) {
+      const std::uint64_t some = 1 + up_to(random, left - 1);
+      rows[up_to(random, last)] += some;
+      left -= some;
+    }
+  }
+}
+
+inline Layout::Spec awkward_spec(Random& random, Policy policy, const std::vector<Shape>& tensors) {
   Layout::Spec spec;
   spec.policy = policy;
   spec.mesh.shard_world = static_cast<std::uint32_t>(1 + up_to(random, 8));
   spec.mesh.replicas = static_cast<std::uint32_t>(1 + up_to(random, 2));
   spec.align_elems = 1 + up_to(random, 4);
-  if (policy == Policy::layer_wise)
-    for (std::size_t t = 0; t < tensors; ++t)
-      spec.owners.push_back(static_cast<std::uint32_t>(up_to(random, spec.mesh.shard_world - 1)));
+  add_lists(random, tensors, spec);
   return spec;
 }
 
 inline constexpr Policy kEveryPolicy[] = {
-    Policy::replicated, Policy::zero12, Policy::zero12_boundary,
-    Policy::zero3,      Policy::rows,   Policy::layer_wise};
+    Policy::replicated, Policy::zero12,     Policy::zero12_boundary, Policy::zero3,
+    Policy::rows,       Policy::layer_wise, Policy::uneven_rows};
 
 }  // namespace ebb::formats::oracle

@@ -91,8 +91,8 @@ TEST(ReshardPlan, BringsEveryPolicyToEveryPolicy) {
     for (const Policy to : oracle::kEveryPolicy)
       for (int round = 0; round < 40; ++round) {
         const std::vector<Shape> tensors = oracle::awkward_tensors(random);
-        const auto a = Layout::make(oracle::awkward_spec(random, from, tensors.size()), tensors);
-        const auto b = Layout::make(oracle::awkward_spec(random, to, tensors.size()), tensors);
+        const auto a = Layout::make(oracle::awkward_spec(random, from, tensors), tensors);
+        const auto b = Layout::make(oracle::awkward_spec(random, to, tensors), tensors);
         ASSERT_TRUE(a && b);
         expect_everything_arrives(*a, *b);
         ASSERT_FALSE(HasFatalFailure()) << name_of(from) << " to " << name_of(to);
@@ -119,7 +119,7 @@ TEST(ReshardPlan, OfALayoutToItselfMovesNothing) {
   Random random(22);
   for (const Policy policy : oracle::kEveryPolicy) {
     const std::vector<Shape> tensors = {{13, 7}, {5}, {}};
-    const auto layout = Layout::make(oracle::awkward_spec(random, policy, 3), tensors);
+    const auto layout = Layout::make(oracle::awkward_spec(random, policy, tensors), tensors);
     ASSERT_TRUE(layout);
     for (const ReshardPlan& plan : plans_of_all_ranks(*layout, *layout)) {
       EXPECT_TRUE(plan.sends.empty());

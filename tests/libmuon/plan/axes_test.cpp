@@ -99,6 +99,29 @@ TEST(Axes, AParameterIsOnTheRanksOfItsPlaceAndOnNoOthers) {
   }
 }
 
+// HSDP with an outer shard: the inner axis cuts first, the outer one what that left, so that the
+// rows of ranks side by side are not.
+TEST(Axes, AnOuterShardCutsWhatTheInnerOneLeft) {
+  const PartitionSpec partition = [] {
+    PartitionSpec all{.gradients = {.policy = Policy::zero12},
+                      .weights = {.policy = Policy::zero12}};
+    all.axes = {{"outer", 2}, {"inner", 3}};
+    const AxisLayout rows{{.policy = Policy::rows}, {"inner", "outer"}};
+    all.parts = {{"hsdp", rows, rows}};
+    return all;
+  }();
+  ModelSpec model;
+  model.groups = {MuonSpec::keller()};
+  model.params = {{"matrix", {12, 5}, 0, "hsdp"}};
+  constexpr std::uint64_t kFirstRow[] = {0, 4, 8, 2, 6, 10};  // rank 3 is inner 0 of outer 1
+  for (std::uint32_t rank = 0; rank < 6; ++rank) {
+    const auto plan = StatePlan::make(model, partition, 4096, Rank{rank}, kRoom);
+    ASSERT_TRUE(plan) << plan.error().message;
+    for (const ModelLayout* side : {&(*plan).gradients(), &(*plan).weights()})
+      EXPECT_EQ(side->held(0, Rank{rank}), (FlatRange{kFirstRow[rank] * 5, 10})) << rank;
+  }
+}
+
 TEST(Axes, EveryElementOfEveryStateLiesOnceOverAllRanks) {
   for (const PartitionSpec& partition : worlds()) {
     const ModelSpec model = mixture(places_of(partition));

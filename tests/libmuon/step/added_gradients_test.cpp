@@ -48,7 +48,7 @@ void expect_the_sums_bits(Training setup, const std::string& what) {
 
 TEST(AddedGradients, GiveTheBitsOfTheirSumInEveryLayout) {
   for (const Policy policy :
-       {Policy::replicated, Policy::zero12, Policy::zero3, Policy::rows, Policy::layer_wise})
+       {Policy::replicated, Policy::zero12, Policy::zero3, Policy::uneven_rows, Policy::layer_wise})
     for (const std::uint32_t batches : {1u, 2u, 5u})
       for (const bool bf16 : {false, true})
         expect_the_sums_bits({.ranks = 3,

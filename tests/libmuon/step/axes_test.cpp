@@ -114,27 +114,21 @@ std::vector<Case> cases() {
   for (const Policy policy : {Policy::zero12, Policy::zero3, Policy::rows})
     for (const std::uint64_t bytes : {1u, 8192u, 256u << 20}) {
       const Layout::Spec cut{.policy = policy, .align_elems = 16};
-      const std::string name = compose("{}, chunks of {}, ", formats::name_of(policy), bytes);
-      all.push_back({name + "expert 2 x data 2",
-                     {{"expert", 2}, {"data", 2}},
-                     {cut, {"expert", "data"}},
-                     {cut, {"data"}},
-                     bytes});
-      all.push_back({name + "expert 4 x data 1",
-                     {{"expert", 4}, {"data", 1}},
-                     {cut, {"expert", "data"}},
-                     {cut, {"data"}},
-                     bytes});
-      all.push_back({name + "expert 2 x replica 2",
-                     {{"expert", 2}, {"replica", 2}},
-                     {cut, {"expert"}, {"replica"}},
-                     {cut, {}, {"replica"}},
-                     bytes});
-      all.push_back({name + "replica 2 x data 2 x expert 2",
-                     {{"replica", 2}, {"data", 2}, {"expert", 2}},
-                     {cut, {"data", "expert"}, {"replica"}},
-                     {cut, {"data"}, {"replica"}},
-                     bytes});
+      const auto add = [&](std::string_view name, std::vector<Axis> axes, AxisLayout dense,
+                           AxisLayout experts) {
+        all.push_back({compose("{}, chunks of {}, {}", formats::name_of(policy), bytes, name),
+                       std::move(axes), std::move(dense), std::move(experts), bytes});
+      };
+      add("expert 2 x data 2", {{"expert", 2}, {"data", 2}}, {cut, {"expert", "data"}},
+          {cut, {"data"}});
+      add("expert 4 x data 1", {{"expert", 4}, {"data", 1}}, {cut, {"expert", "data"}},
+          {cut, {"data"}});
+      add("expert 2 x replica 2", {{"expert", 2}, {"replica", 2}}, {cut, {"expert"}, {"replica"}},
+          {cut, {}, {"replica"}});
+      add("outer 2 x inner 2 x expert 2", {{"outer", 2}, {"inner", 2}, {"expert", 2}},
+          {cut, {"expert", "inner", "outer"}}, {cut, {"inner", "outer"}});
+      add("replica 2 x data 2 x expert 2", {{"replica", 2}, {"data", 2}, {"expert", 2}},
+          {cut, {"data", "expert"}, {"replica"}}, {cut, {"data"}, {"replica"}});
     }
   return all;
 }

@@ -53,7 +53,7 @@ TEST(Engine, GivesTheSameBitsOnAnyNumberOfRanks) {
 
 TEST(Engine, GivesTheSameBitsWhateverTheGradientLayout) {
   for (const Policy policy : {Policy::replicated, Policy::zero12_boundary, Policy::zero3,
-                              Policy::rows, Policy::layer_wise}) {
+                              Policy::rows, Policy::layer_wise, Policy::uneven_rows}) {
     const TempDir directory;
     expect_same_bits(train(Training{.ranks = 3, .gradients = policy}, directory.path(), kSteps),
                      std::string(name_of(policy)));

@@ -13,20 +13,20 @@
 
 #include "ebb/formats/layout/reshard_plan.h"
 #include "ebb/libswap/testing/late_device.h"
+#include "tests/formats/layout/oracle.h"
 #include "tests/libmuon/support/trainer_buffer.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::libmuon {
 namespace {
 
-constexpr std::array kPolicies = {Policy::replicated, Policy::zero12, Policy::zero12_boundary,
-                                  Policy::zero3,      Policy::rows,   Policy::layer_wise};
+using formats::oracle::kEveryPolicy;
+using formats::oracle::Random;
 const std::vector<Shape> kShapes = {{37, 24}, {24}, {96, 8}, {1, 5}, {}, {13, 31}};
 
-Layout layout_of(Policy policy, const formats::Mesh& mesh, std::mt19937& random) {
+Layout layout_of(Policy policy, const formats::Mesh& mesh, Random& random) {
   Layout::Spec spec{.policy = policy, .mesh = mesh, .align_elems = 4};
-  for (std::size_t i = 0; policy == Policy::layer_wise && i < kShapes.size(); ++i)
-    spec.owners.push_back(static_cast<std::uint32_t>(random() % mesh.shard_world));
+  formats::oracle::add_lists(random, kShapes, spec);
   auto made = Layout::make(std::move(spec), kShapes);
   EBB_CHECK(made.has_value());
   return std::move(*made);
@@ -103,7 +103,7 @@ void run_ranks(std::uint32_t world, const std::function<void(Communicator&)>& bo
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<Transit> some_ranges(std::mt19937& random) {
+std::vector<Transit> some_ranges(Random& random) {
   std::vector<Transit> transits;
   for (std::uint32_t param = 0; param < kShapes.size(); ++param) {
     const std::uint64_t elems = formats::volume(kShapes[param]);
@@ -144,10 +144,10 @@ void expect_to_arrive(const ModelLayout& from, const ModelLayout& to,
 }
 
 TEST(Exchange, BringsRangesFromEveryLayoutToEveryOtherInRoundsThatFit) {
-  std::mt19937 random(3);
+  Random random(3);
   for (const formats::Mesh& mesh : {formats::Mesh{1, 1}, {3, 1}, {2, 2}, {1, 4}, {8, 1}})
-    for (const Policy a : kPolicies)
-      for (const Policy b : kPolicies) {
+    for (const Policy a : kEveryPolicy)
+      for (const Policy b : kEveryPolicy) {
         const formats::Mesh whole{mesh.world(), 1};
         const ModelLayout from(layout_of(a, random() % 2 == 0 ? mesh : whole, random));
         const ModelLayout to(layout_of(b, random() % 2 == 0 ? mesh : whole, random));
@@ -184,10 +184,10 @@ TEST(Exchange, OfADevicePassesThroughTheHostsMemory) {
       return Measured::begin_exchange(sends, receives, after);
     }
   };
-  std::mt19937 random(7);
+  Random random(7);
   libswap::LateDevice device(7, 20);
-  for (const Policy a : kPolicies)
-    for (const Policy b : kPolicies) {
+  for (const Policy a : kEveryPolicy)
+    for (const Policy b : kEveryPolicy) {
       const ModelLayout from(layout_of(a, {2, 2}, random)), to(layout_of(b, {4, 1}, random));
       std::vector<Transit> all;
       std::vector<std::vector<bool>> travelled;
@@ -217,7 +217,7 @@ TEST(Exchange, OfADevicePassesThroughTheHostsMemory) {
 }
 
 // Parameters of kShapes, some of them at places of the first axis; matrices are Muon's.
-StatePlan plan_with_places(Policy gradients, Policy weights, std::mt19937& random) {
+StatePlan plan_with_places(Policy gradients, Policy weights, Random& random) {
   ModelSpec model;
   model.groups = {MuonSpec::keller(), AdamSpec{}};
   PartitionSpec partition{.gradients = {.policy = gradients}, .weights = {.policy = weights}};
@@ -238,8 +238,10 @@ StatePlan plan_with_places(Policy gradients, Policy weights, std::mt19937& rando
       param.at = {{"expert", static_cast<std::uint32_t>(random() % 2)}};
     const std::size_t shards = expert ? (copies ? 2 : 4) : 8;
     const auto own = [&](Layout::Spec& spec) {
-      if (spec.policy == Policy::layer_wise)
-        spec.owners.push_back(static_cast<std::uint32_t>(random() % shards));
+      Layout::Spec one{.policy = spec.policy, .mesh = {static_cast<std::uint32_t>(shards), 1}};
+      formats::oracle::add_lists(random, {kShapes[i]}, one);
+      spec.owners.insert(spec.owners.end(), one.owners.begin(), one.owners.end());
+      spec.rows.insert(spec.rows.end(), one.rows.begin(), one.rows.end());
     };
     own(expert ? experts.gradients.layout : partition.gradients);
     own(expert ? experts.weights.layout : partition.weights);
@@ -251,9 +253,9 @@ StatePlan plan_with_places(Policy gradients, Policy weights, std::mt19937& rando
 }
 
 TEST(Exchange, BringsParametersOfDifferentRanksInTheSameRounds) {
-  std::mt19937 random(7);
-  for (const Policy gradients : kPolicies)
-    for (const Policy weights : kPolicies) {
+  Random random(7);
+  for (const Policy gradients : kEveryPolicy)
+    for (const Policy weights : kEveryPolicy) {
       const StatePlan plan = plan_with_places(gradients, weights, random);
       std::vector<Transit> matrices, others;
       for (const Transit& transit : some_ranges(random))
@@ -269,13 +271,13 @@ TEST(Exchange, BringsParametersOfDifferentRanksInTheSameRounds) {
 }
 
 TEST(Exchange, SendsWhatThePlanOfBoxesSends) {
-  std::mt19937 random(5);
+  Random random(5);
   std::vector<Transit> all;
   for (std::uint32_t param = 0; param < kShapes.size(); ++param)
     all.push_back({param, {0, formats::volume(kShapes[param])}});
   for (const formats::Mesh& mesh : {formats::Mesh{3, 1}, {2, 2}, {8, 1}})
-    for (const Policy a : kPolicies)
-      for (const Policy b : kPolicies) {
+    for (const Policy a : kEveryPolicy)
+      for (const Policy b : kEveryPolicy) {
         const Layout from = layout_of(a, mesh, random), to = layout_of(b, mesh, random);
         const ModelLayout all_from(from), all_to(to);
         for (std::uint32_t rank = 0; rank < mesh.world(); ++rank) {

@@ -70,8 +70,8 @@ std::uint64_t muon_elems(const ModelSpec& model) {
 }
 
 TEST(Traffic, OfAStepIsTheLeastThatOwnersCanMove) {
-  for (const Policy policy :
-       {Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows, Policy::layer_wise})
+  for (const Policy policy : {Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows,
+                              Policy::layer_wise, Policy::uneven_rows})
     for (const std::uint32_t ranks : {2u, 3u, 4u})
       for (const DType dtype : {DType::f32, DType::bf16}) {
         const Training setup{

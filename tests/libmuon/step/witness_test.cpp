@@ -57,12 +57,17 @@ std::vector<Cut> cuts() {
   const auto spec = [](Policy policy, std::uint32_t ranks, std::uint32_t copies = 1) {
     return Layout::Spec{.policy = policy, .mesh = {ranks, copies}, .align_elems = 16};
   };
+  Layout::Spec uneven = spec(Policy::uneven_rows, 3);
+  std::vector<Shape> shapes;
+  for (const libmuon::ParamSpec& param : two_groups_each().params) shapes.push_back(param.shape);
+  add_lists(shapes, uneven);
   return {{"alone", spec(Policy::replicated, 1), spec(Policy::replicated, 1)},
           {"DDP", spec(Policy::replicated, 3), spec(Policy::replicated, 3)},
           {"ZeRO-2", spec(Policy::zero12, 3), spec(Policy::replicated, 3)},
           {"ZeRO-2, whole parameters", spec(Policy::zero12_boundary, 2), spec(Policy::zero12, 2)},
           {"ZeRO-3", spec(Policy::zero3, 4), spec(Policy::zero3, 4)},
           {"FSDP2", spec(Policy::rows, 3), spec(Policy::rows, 3)},
+          {"Megatron-FSDP, uneven", uneven, uneven},
           {"HSDP", spec(Policy::zero3, 2, 2), spec(Policy::zero3, 2, 2)},
           {"HSDP, weights whole", spec(Policy::rows, 2, 2), spec(Policy::replicated, 4)}};
 }

@@ -175,10 +175,11 @@ void add_what_tiles_need_beside(libmuon::EngineConfig& config, libmuon::Side wir
 }
 
 libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec& model) {
+  std::vector<Shape> shapes;
+  for (const libmuon::ParamSpec& param : model.params) shapes.push_back(param.shape);
   const auto layout = [&](Policy policy) {
     Layout::Spec spec{.policy = policy, .mesh = {setup.ranks, 1}, .align_elems = 16};
-    for (std::uint32_t i = 0; policy == Policy::layer_wise && i < model.params.size(); ++i)
-      spec.owners.push_back(i % setup.ranks);
+    add_lists(shapes, spec);
     return spec;
   };
   libmuon::EngineConfig config{.model = model,

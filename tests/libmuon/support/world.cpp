@@ -22,6 +22,21 @@ float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
   return static_cast<float>(static_cast<std::int64_t>(x >> 40) - (1 << 23)) * 0x1p-23f;
 }
 
+void add_lists(std::span<const Shape> shapes, Layout::Spec& spec) {
+  const std::uint32_t shards = spec.mesh.shard_world;
+  for (std::uint32_t i = 0; i < shapes.size(); ++i) {
+    if (spec.policy == Policy::layer_wise) spec.owners.push_back(i % shards);
+    if (spec.policy != Policy::uneven_rows) continue;
+    auto& rows = spec.rows.emplace_back(shards, 0);
+    std::uint64_t left = shapes[i].empty() ? 1 : shapes[i][0];
+    for (std::uint32_t shard = i; left > 0; shard += 2) {
+      const std::uint64_t some = shard > i + 4 ? left : formats::div_ceil(left, 3);
+      rows[shard % shards] += some;
+      left -= some;
+    }
+  }
+}
+
 void noisy_weights(std::uint32_t param, FlatRange range, std::span<float> into) {
   for (std::uint64_t i = 0; i < range.count; ++i) into[i] = noise(1000 + param, 0, range.first + i);
 }

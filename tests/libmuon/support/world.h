@@ -80,6 +80,10 @@ class World {
   std::vector<std::unique_ptr<libmuon::Communicator>> ranks_;
 };
 
+// What a policy wants of each parameter: an owner, or rows by shard, of which some have none.
+// REQUIRES: the mesh is set.
+void add_lists(std::span<const Shape> shapes, Layout::Spec& spec);
+
 // One rank's engine with its weights and gradients.
 class RankEngine {
  public:
