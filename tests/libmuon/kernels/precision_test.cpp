@@ -99,6 +99,22 @@ TEST(Precision, TheNormMayBeThatOfWhatIsRounded) {
   EXPECT_TRUE(same_bits(run(spec, 40, 60, nudged), run(spec, 40, 60, u)));
 }
 
+TEST(Precision, EveryPresetInFp32AgreesWithFp64) {
+  for (const Preset& one : presets())
+    for (const auto& [rows, cols] :
+         {std::pair<std::size_t, std::size_t>(96, 160), {130, 61}, {72, 72}}) {
+      MuonSpec spec = *preset(one.name);
+      spec.precision = spec.handed = Precision::fp32;
+      auto u = gaussian(rows * cols, 7);
+      EXPECT_LE(relative_distance(run(spec, rows, cols, u), oracle(spec, rows, cols, u)), 2e-5)
+          << one.name << " " << rows << " x " << cols;
+      for (std::size_t i = 0; i < u.size(); ++i)  // down to a thousandth
+        u[i] *= std::pow(10.0f, -3 * static_cast<float>(i / cols) / static_cast<float>(rows - 1));
+      EXPECT_LE(relative_distance(run(spec, rows, cols, u), oracle(spec, rows, cols, u)), 2e-4)
+          << one.name << " " << rows << " x " << cols << ", decaying";
+    }
+}
+
 TEST(GramForm, AgreesWithFp64WithAndWithoutRestarts) {
   for (const auto& [rows, cols] :
        {std::pair<std::size_t, std::size_t>(96, 160), {530, 264}, {1, 40}, {40, 1}, {300, 2100}})
