@@ -391,7 +391,8 @@ Result<> MessageRank::wait(const Wait& wait) {
     EBB_TRY(world_->still_on(channel_, meeting_));
     EBB_TRY_ASSIGN(const Progress progress, wait.go_on());
     EBB_TRY_ASSIGN(const std::vector<Rank> unsent, world_->unsent(wait.tag));
-    if (progress == Progress::done && unsent.empty()) return {};
+    // Whoever came late finds all there, and behind that, perhaps, that they have given up.
+    if (progress == Progress::done && unsent.empty()) return world_->still_on(channel_, meeting_);
     if (progress == Progress::some) pause.begin_again();
     if (progress == Progress::some && wait.counted == Counted::from_the_last_bytes)
       heard = Clock::now();

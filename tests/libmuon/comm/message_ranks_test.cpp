@@ -176,6 +176,51 @@ TEST(MessageRanks, WhoHasDoneItsPartMayLeaveWhileOthersGoOnInADuplicate) {
   });
 }
 
+// What has come with tag 0, where notices are, is seen at the third look, as some MPIs do it.
+class ThirdLook : public Transport {
+ public:
+  explicit ThirdLook(std::unique_ptr<Transport> below) : below_(std::move(below)) {}
+  Rank rank() const override { return below_->rank(); }
+  std::uint32_t world() const override { return below_->world(); }
+  std::uint32_t tags() const override { return below_->tags(); }
+  Result<> send(Rank to, std::uint32_t tag, ByteVector message) override {
+    return below_->send(to, tag, std::move(message));
+  }
+  Result<std::vector<Rank>> unsent(std::uint32_t tag) override { return below_->unsent(tag); }
+  Result<std::optional<Arrived>> receive(std::uint32_t tag) override {
+    if (tag != 0) return below_->receive(tag);
+    if (held_ && ++looks_ == 3) return std::exchange(held_, std::nullopt);
+    if (!held_) {
+      looks_ = 1;
+      EBB_TRY_ASSIGN(held_, below_->receive(tag));
+    }
+    return std::optional<Arrived>();
+  }
+
+ private:
+  const std::unique_ptr<Transport> below_;
+  std::optional<Arrived> held_;
+  int looks_ = 0;
+};
+
+// The others' words lie there when it comes, and behind them that they have given up.
+TEST(MessageRanks, WhoComesLateIsAnsweredAsTheOthersWereHoweverLateItSeesIt) {
+  on_mailboxes(3, any_message, [](std::unique_ptr<Transport> transport) {
+    const auto ranks =
+        make_message_ranks(std::make_unique<ThirdLook>(std::move(transport)), milliseconds(300));
+    ASSERT_TRUE(ranks);
+    if ((*ranks)->rank() == Rank{1}) std::this_thread::sleep_for(milliseconds(700));
+    for (int again = 0; again < 2; ++again) {
+      const auto answer = (*ranks)->agree(0);
+      ASSERT_FALSE(answer);
+      EXPECT_EQ(answer.error().message,
+                "rank 1 kept the others waiting in agree for 300 ms, which is the limit");
+    }
+    // Until the late one has heard it: who leaves tells nothing new.
+    std::this_thread::sleep_for(milliseconds(600));
+  });
+}
+
 // Rank 1's wire breaks: it says why, the others hear that it is gone.
 TEST(MessageRanks, ATransportThatFailsEndsTheWorldOnAllRanks) {
   std::atomic<bool> broken = false;
