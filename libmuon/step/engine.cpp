@@ -285,18 +285,6 @@ std::uint64_t Engine::step_count() const { return impl_->step; }
 const StatePlan& Engine::state_plan() const { return impl_->parts.plan; }
 const std::string& Engine::origin() const { return impl_->origin; }
 
-Result<> Engine::set_learning_rate(std::uint32_t group, double lr) {
-  impl_->end_step();
-  EBB_TRY(impl_->not_stopped());
-  if (group >= impl_->config.model.groups.size())
-    return Error{Code::usage, compose("there is no group {}", group)};
-  GroupSpec changed = impl_->config.model.groups[group];
-  std::visit([&](auto& spec) { spec.lr = lr; }, changed);
-  EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, changed));
-  impl_->config.model.groups[group] = std::move(changed);
-  return {};
-}
-
 Result<> Engine::set_blob(std::string key, ByteVector bytes) {
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());

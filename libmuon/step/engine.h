@@ -178,6 +178,12 @@ class Engine {
   Result<libswap::Event> add_gradient(std::uint32_t param, std::span<const float> my_pieces) {
     return add_gradient(param, libswap::buffer_of(my_pieces));
   }
+  // A group's optimizer and all of its settings, as a store names them ("lr", "beta", ...).
+  Result<formats::native::Group> group(std::uint32_t group) const;
+  // lr, weight_decay, beta, beta1, beta2 or eps from the next step on; the same on all ranks.
+  // Code::usage for a name that is none of the group's, saying whose it is, or for a value outside
+  // of its range; Code::unsupported for what cannot change while an engine is open.
+  Result<> set(std::uint32_t group, std::string_view name, double value);
   Result<> set_learning_rate(std::uint32_t group, double lr);
   // [C] Every bound parameter needs a gradient (Code::usage names the first that has none), and all
   // ranks the same arguments and learning rates (Code::usage names what differs). After an error

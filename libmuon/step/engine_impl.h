@@ -11,7 +11,7 @@
 //   homes.cpp         where which tile is at home
 //   scattered_store.cpp   a store that no rank reaches whole, as one tree of files
 //   save_to.cpp       to another disk
-//   settings.cpp      what all ranks must be told alike
+//   settings.cpp      what all ranks must be told alike  group_settings.cpp  by name
 //   stored_state.cpp  what of the model a store or checkpoint holds
 //   continuity.cpp    what stored state was trained with
 #pragma once

@@ -83,10 +83,7 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
 std::vector<Setting> settings_of(const StepArgs& args, const ModelSpec& model) {
   std::vector<Setting> settings = {{"inv_scale", number_text(args.inv_scale)},
                                    {"max_norm", number_text(args.max_norm)}};
-  for (std::size_t i = 0; i < model.groups.size(); ++i)
-    settings.push_back(
-        {compose("lr of group {}", i),
-         number_text(std::visit([](const auto& spec) { return spec.lr; }, model.groups[i]))});
+  for (Setting& setting : settings_of_every_step(model)) settings.push_back(std::move(setting));
   return settings;
 }
 
