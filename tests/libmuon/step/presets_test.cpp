@@ -55,11 +55,10 @@ TEST(Presets, OneResultOnEveryPartitionBudgetTileAndNumberOfThreads) {
   ASSERT_FALSE(alone.empty());
   EXPECT_TRUE(std::ranges::all_of(alone, [](float w) { return std::isfinite(w); }));
   EXPECT_EQ(trained({.ranks = 2, .budget_bytes = 4096, .threads = 3}), alone);
-  EXPECT_EQ(trained({.ranks = 3,
-                     .gradients = Policy::zero3,
-                     .chunk_bytes = 4096,
-                     .budget_bytes = 3 * 4096}),
-            alone);
+  EXPECT_EQ(
+      trained(
+          {.ranks = 3, .gradients = Policy::zero3, .chunk_bytes = 4096, .budget_bytes = 3 * 4096}),
+      alone);
   EXPECT_EQ(trained({.ranks = 4,
                      .gradients = Policy::rows,
                      .tile_bytes = 8192,
