@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "ebb/libmuon/spec/spec.h"
@@ -26,7 +27,8 @@ constexpr float rounded(float value) {
     return value != value ? value : without_bits<16>(value);
   if constexpr (kPrecision == Precision::fp16) {
     // Below 2^-14 fp16 counts in units of 2^-24, as fp32 does at this number.
-    constexpr float kUnits = 0.75f, kLeast = 0x1p-14f, kMost = 65504.0f, kInfinity = 1.0f / 0.0f;
+    constexpr float kUnits = 0.75f, kLeast = 0x1p-14f, kMost = 65504.0f;
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
     const float size = value < 0 ? -value : value;
     const float small = (size + kUnits) - kUnits;
     const float normal = without_bits<13>(size);

@@ -14,7 +14,7 @@ Error outside(std::string_view setting, double value, std::string_view range) {
           compose("setting {} = {} is outside {}", setting, number_text(value), range)};
 }
 
-Error contradicts(std::string_view setting, std::string why, std::string hint = {}) {
+Error contradicts(std::string_view setting, const std::string& why, std::string hint = {}) {
   return {Code::usage, compose("setting {}: {}", setting, why), std::move(hint)};
 }
 

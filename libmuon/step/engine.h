@@ -174,7 +174,7 @@ class Engine {
   // elsewhere): as gradient_ready(), which may take the last one and makes the sum ready. Sums that
   // nobody made ready are when the step begins. `my_pieces` are borrowed until the event passes.
   Result<libswap::Event> add_gradient(std::uint32_t param, libswap::Buffer my_pieces,
-                                      libswap::Event ready = {});
+                                      const libswap::Event& ready = {});
   Result<libswap::Event> add_gradient(std::uint32_t param, std::span<const float> my_pieces) {
     return add_gradient(param, libswap::buffer_of(my_pieces));
   }

@@ -61,7 +61,7 @@ Result<> Engine::gradient_ready(std::uint32_t param, libswap::Buffer my_pieces,
 }
 
 Result<libswap::Event> Engine::add_gradient(std::uint32_t param, libswap::Buffer my_pieces,
-                                            libswap::Event ready) {
+                                            const libswap::Event& ready) {
   return impl_->add_gradient(param, my_pieces, ready);
 }
 
