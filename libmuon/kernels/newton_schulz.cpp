@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <memory>
 
+#include "ebb/libmuon/kernels/forms.h"
 #include "ebb/libmuon/kernels/kernels.h"
 
 namespace ebb::libmuon {
 namespace {
-
-using Part = Run::Part;
 
 // oneDNN packs a product's operands in blocks of at most this many elements a side, measured on
 // AVX-512; AVX2 packs half as deep, and where it packs nothing this is too much.
@@ -40,10 +39,10 @@ class Stages {
     triangle([run = run_](std::size_t panel) { run->make_gram(panel); });
     mirror(Part::gram);
   }
-  void square(const Run::Sum& sum) {
+  void square(const Sum& sum) {
     triangle([run = run_, sum](std::size_t panel) { run->add(sum, panel); });
   }
-  void symmetric(const Run::Sum& sum) {
+  void symmetric(const Sum& sum) {
     square(sum);
     if (run_->mirrors()) mirror(sum.to);
   }
@@ -81,50 +80,6 @@ class Stages {
   const std::shared_ptr<Run> run_;
   libswap::Chain chain_;
 };
-
-// fp32: with A = X X^T, Q = aI + bA + cA^2, X <- QX. Others, whose frameworks do so: B = bA + cA^2,
-// X <- aX + BX.
-void standard_form(const MuonSpec& spec, Stages& stages) {
-  for (const Coefficients& step : spec.iterations) {
-    stages.gram();
-    stages.square({Part::q, step.c, Part::gram, Part::gram, step.b, Part::gram});
-    if (spec.precision != Precision::fp32) {
-      stages.advance(Part::q, step.a);
-      continue;
-    }
-    stages.identity(Part::q, Part::q, step.a);
-    stages.mirror(Part::q);
-    stages.advance(Part::q, 0.0f);
-  }
-}
-
-// R = X X^T, Z = bR + cR^2; the next X is (aI + Z) X, whose R is (aI + Z) R (aI + Z). Q collects
-// the factors until X is needed: at restarts and at the end. Z always on the left: then what
-// rounding adds to R and to Q is alike.
-void gram_form(const MuonSpec& spec, Stages& stages) {
-  const auto restarts = [&](std::size_t i) {
-    return std::ranges::find(spec.restarts, i) != spec.restarts.end();
-  };
-  stages.gram();
-  for (std::size_t i = 0; i < spec.iterations.size(); ++i) {
-    const auto [a, b, c] = spec.iterations[i];
-    if (restarts(i)) {
-      stages.advance(Part::q, 0.0f);
-      stages.gram();
-    }
-    stages.symmetric({Part::z, c, Part::gram, Part::gram, b, Part::gram});
-    if (i == 0 || restarts(i)) {
-      stages.identity(Part::q, Part::z, a);
-    } else {
-      stages.symmetric({Part::t, 1.0f, Part::z, Part::q, a, Part::q});
-      stages.swap(Part::t, Part::q);
-    }
-    if (i + 1 == spec.iterations.size() || restarts(i + 1)) continue;
-    stages.symmetric({Part::t, 1.0f, Part::z, Part::gram, a, Part::gram});
-    stages.symmetric({Part::gram, 1.0f, Part::z, Part::t, a, Part::t});
-  }
-  stages.advance(Part::q, 0.0f);
-}
 
 }  // namespace
 

@@ -71,15 +71,6 @@ void transpose(const float* from, std::uint64_t from_ld, std::uint64_t rows, std
     }
 }
 
-// A norm as a tensor of the precision has it, but never out of range.
-double rounded_norm(Precision precision, double value) {
-  if (precision == Precision::fp32 || value == 0) return value;
-  constexpr int kBits = 8;  // of bf16
-  int exponent = 0;
-  const double fraction = std::frexp(value, &exponent);
-  return std::ldexp(std::nearbyint(std::ldexp(fraction, kBits)), exponent - kBits);
-}
-
 }  // namespace
 
 std::uint64_t Run::scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
@@ -121,12 +112,9 @@ void Run::square(std::size_t chunk) {
 void Run::decide() {
   double total = 0;
   for (const double sum : sums_) total += sum;
-  double norm = std::sqrt(total);
+  const double norm = std::sqrt(total);
   alive_ = norm != 0 && std::isfinite(norm);
-  const Precision kept = spec_.norm_of == NormOf::rounded ? spec_.precision : Precision::fp32;
-  norm = rounded_norm(kept, rounded_norm(kept, norm) * spec_.norm_factor);
-  factor_ = 1 / (spec_.eps_rule == EpsRule::add ? rounded_norm(kept, norm + spec_.eps)
-                                                : std::max(norm, rounded_norm(kept, spec_.eps)));
+  factor_ = normalizer(spec_, norm);
 }
 
 void Run::load(std::size_t panel) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/libmuon/kernels/forms.h"
 #include "ebb/libmuon/spec/blocks.h"
 
 namespace ebb::libmuon {
@@ -40,9 +41,6 @@ inline bool takes_gram_form(const MuonSpec& spec, std::uint64_t rows, std::uint6
 
 class Run {
  public:
-  // X and a second one, m x n, m <= n; the others m x m. `gram` is X X^T.
-  enum class Part : std::uint8_t { x, y, gram, q, z, t };
-
   // `u` is the block's, from its first element to its last. Both are borrowed.
   Run(const MuonSpec& spec, const Block& block, std::span<float> u, std::span<std::byte> scratch);
   static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
@@ -65,14 +63,7 @@ class Run {
   // symmetric then errs less than its mirror image.
 
   void make_gram(std::size_t panel);
-  // to = beta from + alpha left right. `y` is used unless alpha is 1.
-  struct Sum {
-    Part to;
-    float alpha;
-    Part left, right;
-    float beta;
-    Part from;  // of no use where beta is 0
-  };
+  // `y` is used unless alpha is 1.
   void add(const Sum& sum, std::size_t panel);
   // to = from + value I.
   void add_identity(Part to, Part from, float value, std::size_t panel);

@@ -40,6 +40,27 @@ constexpr float rounded(float value) {
   }
 }
 
+// A norm as a tensor of the precision has it, but never out of range.
+constexpr double rounded_norm(Precision precision, double value) {
+  if (precision == Precision::fp32 || value == 0) return value;
+  constexpr int kDropped = 45;  // of 52 bits of fp64: bf16 has 7
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  constexpr std::uint64_t kHalf = (std::uint64_t{1} << (kDropped - 1)) - 1;
+  const std::uint64_t up = bits + kHalf + ((bits >> kDropped) & 1u);
+  return std::bit_cast<double>(up & ~((std::uint64_t{1} << kDropped) - 1));
+}
+
+// What U is multiplied with so that it can be orthogonalized. `spec`: MuonSpec, or a device's form
+// of it.
+template <typename Spec>
+constexpr double normalizer(const Spec& spec, double norm) {
+  const Precision kept = spec.norm_of == NormOf::rounded ? spec.precision : Precision::fp32;
+  const double grown = rounded_norm(kept, rounded_norm(kept, norm) * spec.norm_factor);
+  if (spec.eps_rule == EpsRule::add) return 1 / rounded_norm(kept, grown + spec.eps);
+  const double least = rounded_norm(kept, spec.eps);
+  return 1 / (grown < least ? least : grown);
+}
+
 void round_all(Precision precision, std::span<float> values);
 
 }  // namespace ebb::libmuon

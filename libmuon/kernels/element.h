@@ -1,0 +1,71 @@
+// What happens to one element of a step's buffers: one definition, for the loops of the host and
+// for the kernels of a device. Each operation is rounded by itself, so code that uses this must be
+// compiled without contraction, and with IEEE divisions and roots.
+#pragma once
+
+#include <cstdint>
+
+#include "ebb/formats/core/bf16.h"
+#include "ebb/libmuon/kernels/rounding.h"
+
+namespace ebb::libmuon {
+
+// Numbers of one step, each rounded to fp32 once (factors.h). `lead` is the gradient's share in U.
+struct MomentumFactors {
+  float scale = 1, beta = 0, blend = 1, lead = 1;
+};
+// rate (scale O), with a product that is rounded. Weights with w O below `least` are not decayed.
+struct ApplyFactors {
+  float decay = 0, scale = 1, rate = 0, least = 0;
+};
+struct AdamFactors {
+  float scale = 1, decay = 1, blend1 = 1, keep2 = 0, blend2 = 1, inverse_root2 = 1, eps = 0,
+        rate = 0;
+};
+
+// Numbers as they are stored: fp32, or the bits of bf16.
+constexpr float widened(float value) { return value; }
+constexpr float widened(std::uint16_t bits) { return formats::bf16_to_f32(bits); }
+constexpr void store(float value, float& into) { into = value; }
+constexpr void store(float value, std::uint16_t& into) { into = formats::f32_to_bf16(value); }
+
+// The momentum's step; answers U, which is made of the momentum that is stored: state says
+// everything. M + (1-b)(G - M), not bM + (1-b)G: with the constants rounded to fp32 only the former
+// keeps M = G.
+template <Momentum kForm, bool kNesterov, typename Stored>
+constexpr float take_momentum(const MomentumFactors& f, float g, Stored& m) {
+  constexpr bool kEma = kForm == Momentum::ema;
+  const float gradient = f.scale * g;
+  const float old = widened(m);
+  store(kEma ? old + f.blend * (gradient - old) : f.beta * old + gradient, m);
+  const float momentum = widened(m);
+  if constexpr (!kNesterov)
+    return momentum;
+  else
+    return kEma ? momentum + f.lead * (gradient - momentum) : gradient + f.beta * momentum;
+}
+
+// The next weight. What is taken off is summed first: its error is that of a small number. As a
+// parameter in bf16 (kWeights) it would be rounded behind its decay and behind the step.
+template <Precision kStep, Precision kWeights>
+constexpr float applied(const ApplyFactors& f, float o, float w) {
+  const float decay = w * o >= f.least ? f.decay * w : 0.0f;
+  const float moved = kStep == Precision::fp32 ? o : rounded<kStep>(f.scale * o);
+  if constexpr (kWeights == Precision::fp32)
+    return w - (decay + f.rate * moved);
+  else
+    return rounded<kWeights>(rounded<kWeights>(w - decay) - f.rate * moved);
+}
+
+// AdamW's moments and weight; `root` of the new second moment.
+constexpr float adam_first(const AdamFactors& f, float gradient, float m) {
+  return m + f.blend1 * (gradient - m);
+}
+constexpr float adam_second(const AdamFactors& f, float gradient, float v) {
+  return f.keep2 * v + f.blend2 * gradient * gradient;
+}
+constexpr float adam_weight(const AdamFactors& f, float w, float first, float root) {
+  return f.decay * w - f.rate * (first / (root * f.inverse_root2 + f.eps));
+}
+
+}  // namespace ebb::libmuon

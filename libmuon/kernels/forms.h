@@ -1,0 +1,74 @@
+// The two forms of Newton-Schulz as sequences of stages, for whoever computes them: the host's
+// pool, panel by panel, or a device's queue, product by product.
+//
+// `spec`: MuonSpec, or a device's form of it. `stages` has gram(): gram = X X^T, mirrored;
+// square(sum) and symmetric(sum): to = beta from + alpha left right, the second mirrored where the
+// precision asks for it; identity(to, from, value): to = from + value I; mirror(part);
+// advance(left, beta): X = beta X + left X; swap(a, b).
+#pragma once
+
+#include <algorithm>
+
+#include "ebb/libmuon/spec/spec.h"
+
+namespace ebb::libmuon {
+
+// X and a second one, m x n, m <= n; the others m x m. `gram` is X X^T.
+enum class Part : std::uint8_t { x, y, gram, q, z, t };
+
+// to = beta from + alpha left right.
+struct Sum {
+  Part to;
+  float alpha;
+  Part left, right;
+  float beta;
+  Part from;  // of no use where beta is 0
+};
+
+// fp32: with A = X X^T, Q = aI + bA + cA^2, X <- QX. Others, whose frameworks do so: B = bA + cA^2,
+// X <- aX + BX.
+template <typename Spec, typename Stages>
+void standard_form(const Spec& spec, Stages& stages) {
+  for (const Coefficients& step : spec.iterations) {
+    stages.gram();
+    stages.square({Part::q, step.c, Part::gram, Part::gram, step.b, Part::gram});
+    if (spec.precision != Precision::fp32) {
+      stages.advance(Part::q, step.a);
+      continue;
+    }
+    stages.identity(Part::q, Part::q, step.a);
+    stages.mirror(Part::q);
+    stages.advance(Part::q, 0.0f);
+  }
+}
+
+// R = X X^T, Z = bR + cR^2; the next X is (aI + Z) X, whose R is (aI + Z) R (aI + Z). Q collects
+// the factors until X is needed: at restarts and at the end. Z always on the left: then what
+// rounding adds to R and to Q is alike.
+template <typename Spec, typename Stages>
+void gram_form(const Spec& spec, Stages& stages) {
+  const auto restarts = [&](std::size_t i) {
+    return std::ranges::find(spec.restarts, i) != spec.restarts.end();
+  };
+  stages.gram();
+  for (std::size_t i = 0; i < spec.iterations.size(); ++i) {
+    const auto [a, b, c] = spec.iterations[i];
+    if (restarts(i)) {
+      stages.advance(Part::q, 0.0f);
+      stages.gram();
+    }
+    stages.symmetric({Part::z, c, Part::gram, Part::gram, b, Part::gram});
+    if (i == 0 || restarts(i)) {
+      stages.identity(Part::q, Part::z, a);
+    } else {
+      stages.symmetric({Part::t, 1.0f, Part::z, Part::q, a, Part::q});
+      stages.swap(Part::t, Part::q);
+    }
+    if (i + 1 == spec.iterations.size() || restarts(i + 1)) continue;
+    stages.symmetric({Part::t, 1.0f, Part::z, Part::gram, a, Part::gram});
+    stages.symmetric({Part::gram, 1.0f, Part::z, Part::t, a, Part::t});
+  }
+  stages.advance(Part::q, 0.0f);
+}
+
+}  // namespace ebb::libmuon
