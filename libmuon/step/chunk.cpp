@@ -201,8 +201,10 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
   next_gradients();
   ++step;
   ++stats.steps;
-  if (weights_owed) return *weights_owed;
-  return running;
+  if (!weights_owed) return running;
+  Error why = *weights_owed;  // what happened to this step; the next call is out of order
+  why.code = ended.not_out->code;
+  return why;
 }
 
 // All weights, by the chunks of a step.

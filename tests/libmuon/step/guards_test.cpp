@@ -313,6 +313,9 @@ std::vector<float> two_steps(int failing_exchange) {
     EBB_TRY(rank.hand_in(1));
     const auto first = rank.step();
     EXPECT_EQ(first.has_value(), failing_exchange == kNone);
+    if (!first) {
+      EXPECT_EQ(first.error().code, Code::peer) << first.error().message;
+    }
     if (failing_exchange == kGradients) {
       EXPECT_EQ(rank.engine().step_count(), 0u);
       EBB_TRY(rank.step());  // nothing was applied: the same gradients count
