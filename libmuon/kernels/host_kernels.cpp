@@ -97,7 +97,7 @@ class HostKernels : public Kernels {
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "momentum");
     for (const PrepareRange& range : ranges) {
       const auto prepare_as = [&](const auto m) {
-        in_pieces(range.g, [&](std::uint64_t first, std::span<const float> g) {
+        in_pieces_of(range.g, range.u.elems, [&](std::uint64_t first, std::span<const float> g) {
           momentum_range(*range.spec, grad_scale, g, m.subspan(first, g.size()),
                          piece(range.u, first, g.size()));
         });
@@ -135,7 +135,7 @@ class HostKernels : public Kernels {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "AdamW");
     for (const AdamRange& range : ranges)
-      in_pieces(range.g, [&](std::uint64_t first, std::span<const float> g) {
+      in_pieces_of(range.g, range.w.elems, [&](std::uint64_t first, std::span<const float> g) {
         const auto w = piece(range.w, first, g.size());
         adamw_range(*range.spec, range.step, grad_scale, g, w,
                     piece(range.exp_avg, first, g.size()),
@@ -177,6 +177,17 @@ class HostKernels : public Kernels {
       in_fp32(
           numbers.sub(begin, std::min(kPoolElems, numbers.elems - begin)),
           [&](std::uint64_t first, std::span<const float> values) { job(begin + first, values); });
+    });
+  }
+
+  // The same of a gradient, of `elems` zeros where it is empty.
+  template <typename Job>
+  void in_pieces_of(const Buffer& gradient, std::uint64_t elems, const Job& job) {
+    if (!gradient.empty()) return in_pieces(gradient, job);
+    static constexpr std::array<float, kWidened> kZeros = {};
+    what_.pool.run(formats::div_ceil(elems, kWidened), [&](std::size_t i) {
+      const std::uint64_t first = i * kWidened;
+      job(first, std::span(kZeros).first(std::min(kWidened, elems - first)));
     });
   }
 

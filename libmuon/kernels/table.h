@@ -25,7 +25,8 @@ namespace ebb::libmuon {
 // where nothing else is said. A trainer's gradients `g` and weights `out` are fp32 or bf16: widened
 // before all else, rounded to nearest even behind all else.
 
-// m <- momentum of m and g; u <- what Newton-Schulz takes (momentum_range). m: fp32 or bf16.
+// m <- momentum of m and g; u <- what Newton-Schulz takes (momentum_range). m: fp32 or bf16. An
+// empty g is zeros, here and below.
 struct PrepareRange {
   const MuonSpec* spec = nullptr;
   libswap::Buffer g, m, u;

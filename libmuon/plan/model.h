@@ -43,6 +43,12 @@ enum class Placement : std::uint8_t { owner, shard };
 // micro-batch, which the engine adds to those before it (GradientSums).
 enum class HandIn : std::uint8_t { reduced, added };
 
+// What a step does with a parameter that has no gradient in it.
+enum class WithoutGradient : std::uint8_t {
+  untouched,  // nothing: weights, state and its own count of steps stay what they are
+  zero,       // what it does with zeros: momentum and weights decay, AdamW counts the step
+};
+
 struct PartitionSpec {
   Layout::Spec gradients;  // how reduced gradients are handed in
   Layout::Spec weights;    // how new weights are handed out

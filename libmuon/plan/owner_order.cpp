@@ -25,13 +25,15 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
     const FlatRange& held = part.range;
     for (const Block& block : blocks_of(muon_spec(model, part.param), param.shape)) {
       if (block.first < held.first || block.first >= held.first + held.count) continue;
+      const std::uint64_t first = part.item_first + block.first - held.first;
       ItemBatch* const before = batches.empty() ? nullptr : &batches.back();
       const bool same = before != nullptr && model.params[before->param].group == param.group &&
-                        before->matrix.alike(block) && block.runs == 1;
+                        before->matrix.alike(block) && block.runs == 1 &&
+                        before->item_first + before->count * block.span() == first;
       if (same)
         ++before->count;
       else
-        batches.push_back({part.param, block, 1, part.item_first + block.first - held.first});
+        batches.push_back({part.param, block, 1, first});
     }
   }
   return batches;

@@ -25,6 +25,7 @@ Buffer part_of(const Buffer& held, const ModelLayout& trainer, Rank rank, const 
 Buffer Engine::Impl::own_gradient(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
+  if (!absent.has_gradient(param)) return {};
   if (plan.in_place(param, plan.gradients()))
     return part_of(gradients[param], plan.gradients(), plan.rank(), transit);
   return staging->at(Staging::Kind::gradients, chunk, transit);
@@ -81,11 +82,13 @@ Result<> Engine::Impl::gradients_in(std::size_t chunk) {
   return travel_in_step("gradients in", [&]() -> Result<std::uint64_t> {
     std::uint64_t adam = 0, matrices = 0;
     if (chunk == 0) {
-      EBB_TRY_ASSIGN(adam, bring_gradients(routes.gradients_to_shards, routes.adam, chunk));
+      EBB_TRY_ASSIGN(
+          adam, bring_gradients(routes.gradients_to_shards, absent.gradients(routes.adam), chunk));
     }
     if (!came) {
-      EBB_TRY_ASSIGN(matrices, bring_gradients(routes.gradients_to_owners,
-                                               parts.chunks.gradients(chunk), chunk));
+      EBB_TRY_ASSIGN(matrices,
+                     bring_gradients(routes.gradients_to_owners,
+                                     absent.gradients(parts.chunks.gradients(chunk)), chunk));
     }
     return adam + matrices;
   });
@@ -93,9 +96,10 @@ Result<> Engine::Impl::gradients_in(std::size_t chunk) {
 
 Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
   const std::size_t chunk = parts.chunks.count() - 1 - piece;
-  EBB_TRY(travel("gradients in early", [&] {
-    return bring_gradients(routes.gradients_to_owners, parts.chunks.gradients(chunk), chunk);
-  }));
+  EBB_TRY_ASSIGN(const std::vector<Transit> said,
+                 absent.gradients_said(*flow_ranks, parts.chunks.gradients(chunk)));
+  EBB_TRY(travel("gradients in early",
+                 [&] { return bring_gradients(routes.gradients_to_owners, said, chunk); }));
   return {};
 }
 
@@ -107,7 +111,7 @@ Result<> Engine::Impl::weights_out(std::size_t chunk) {
   };
   return travel_in_step("weights out", [&]() -> Result<std::uint64_t> {
     const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-      return exchange.run(*wire, transits, {own, handed_out});
+      return exchange.run(*wire, absent.weights(transits), {own, handed_out});
     };
     EBB_TRY_ASSIGN(const std::uint64_t matrices,
                    bring(routes.weights_from_owners, parts.chunks.weights(chunk)));
@@ -143,7 +147,7 @@ Result<> Engine::Impl::sweep_chunk(std::size_t chunk) {
 void Engine::Impl::begin_update(float grad_scale) {
   const auto update = [this, grad_scale, begun = false]() mutable -> Result<> {
     for (std::size_t chunk = flow->next_to_sweep(); turn_to(chunk); ++chunk) {
-      if (!std::exchange(begun, true)) sweep->begin_update(step + 1, grad_scale);
+      if (!std::exchange(begun, true)) sweep->begin_update(step + 1, grad_scale, absent);
       EBB_TRY(sweep_chunk(chunk));
       flow->swept();
     }
@@ -198,6 +202,7 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
                        "open the store again: the last committed generation resumes"};
       return *ended.why;
   }
+  count_steps();
   next_gradients();
   ++step;
   ++stats.steps;
@@ -205,6 +210,14 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
   Error why = *weights_owed;  // what happened to this step; the next call is out of order
   why.code = ended.not_out->code;
   return why;
+}
+
+// A parameter that was left untouched has not taken this step.
+void Engine::Impl::count_steps() {
+  if (!absent.any_untouched()) return;
+  steps_ahead.resize(config.model.params.size(), 0);
+  for (std::uint32_t param = 0; param < steps_ahead.size(); ++param)
+    if (absent.untouched(param)) --steps_ahead[param];
 }
 
 // All weights, by the chunks of a step.
@@ -220,6 +233,7 @@ Result<> Engine::Impl::install() {
     });
     return goes_on ? all : Result<>();
   };
+  absent.agree_on_none();
   flow->begin({.chunks = parts.chunks.count(),
                .in = [](std::size_t) { return Result<>(); },
                .out = [this](std::size_t chunk) { return weights_out(chunk); },

@@ -15,6 +15,8 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   auto manifest = manifest_template(config.model.params, config.model.groups, plan);
   const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
   for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
+  // A parameter that has no gradient in some step counts its own from there on.
+  for (const ParamSpec& param : config.model.params) manifest.param_steps[param.name] = 0;
   return formats::align_up(encode(manifest).size() + libswap::Blobs::kMostBytes, 4096);
 }
 
@@ -200,6 +202,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       gradient_events(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
       early(parts.plan, parts.chunks, parts.early_chunks),
+      absent(parts.plan),
       weights(engine_config.model.params.size()),
       bound(engine_config.model.params.size(), false),
       last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {}

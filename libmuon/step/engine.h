@@ -178,6 +178,12 @@ class Engine {
   Result<libswap::Event> add_gradient(std::uint32_t param, std::span<const float> my_pieces) {
     return add_gradient(param, libswap::buffer_of(my_pieces));
   }
+  // Instead of a gradient: the parameter has none in this step, as all ranks that hold it must say
+  // alike (Code::usage names the parameter and who says what, all that was handed in is forgotten
+  // then, and nothing has changed). Nothing of it travels in or counts in the norm; what is
+  // untouched is not computed, and does not travel out, either: where its weights are bound they
+  // lie since install_weights() or an earlier step. As gradient_ready() otherwise.
+  Result<> no_gradient(std::uint32_t param, WithoutGradient how);
   // A group's optimizer and all of its settings, as a store names them ("lr", "beta", ...).
   Result<formats::native::Group> group(std::uint32_t group) const;
   // lr, weight_decay, beta, beta1, beta2 or eps from the next step on; the same on all ranks.
@@ -185,10 +191,11 @@ class Engine {
   // of its range; Code::unsupported for what cannot change while an engine is open.
   Result<> set(std::uint32_t group, std::string_view name, double value);
   Result<> set_learning_rate(std::uint32_t group, double lr);
-  // [C] Every bound parameter needs a gradient (Code::usage names the first that has none), and all
-  // ranks the same arguments and learning rates (Code::usage names what differs). After an error
-  // before the state moved, the same gradients can be stepped again. Where the new weights could
-  // not be handed out, Code::state until install_weights() has done that.
+  // [C] Every bound parameter needs a gradient, or that it has none to be said (Code::usage names
+  // the first of which neither is), and all ranks the same arguments and learning rates
+  // (Code::usage names what differs). After an error before the state moved, the same gradients can
+  // be stepped again. Where the new weights could not be handed out, Code::state until
+  // install_weights() has done that.
   //
   // An I/O error in the middle of it, on any rank, stops the step on all: state and gradients stay
   // where they are, the error says what to mend, and nothing but continue_step(), abandon_step(),

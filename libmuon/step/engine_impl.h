@@ -2,7 +2,7 @@
 //   engine.cpp        planning, small calls          open.cpp      create, resume, transfer, load
 //   step.cpp          what is decided before a step  chunk.cpp     gradients in, sweep, weights out
 //   flow.cpp          the threads of a step          sweep.cpp     the state's tiles
-//   early.cpp         gradients that come before it
+//   early.cpp         gradients that come before it  absent_gradients.cpp  that do not come at all
 //   handing_in.cpp    what the trainer hands over  gradient_sums.cpp  over its micro-batches
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
@@ -26,6 +26,7 @@
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/kernels/table.h"
+#include "ebb/libmuon/step/absent_gradients.h"
 #include "ebb/libmuon/step/early.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/exchange.h"
@@ -128,6 +129,9 @@ struct Engine::Impl {
   Result<libswap::Event> add_gradient(std::uint32_t param, const libswap::Buffer& my_pieces,
                                       const libswap::Event& ready);
   Result<> may_hand_in(std::uint32_t param, const libswap::Buffer& my_pieces);
+  Result<> may_hand_in(std::uint32_t param);
+  Result<> take_none(std::uint32_t param, WithoutGradient how);
+  void handed_in(std::uint32_t param, const libswap::Buffer& my_pieces, libswap::Event ready);
   bool has_gradient(std::uint32_t param) const;
   // That work where gradients lie.
   Kernels& kernels_of_gradients() const;
@@ -137,6 +141,7 @@ struct Engine::Impl {
 
   // step.cpp, chunk.cpp
   Result<> check_ready(const StepArgs& args) const;
+  Result<> agree_on_absent();
   Look look();
   Result<StepResult> check_step(const StepArgs& args);
   void begin_update(float grad_scale);
@@ -147,6 +152,7 @@ struct Engine::Impl {
   Result<> gradients_in(std::size_t chunk);
   Result<> gradients_in_early(std::size_t piece);
   Result<> weights_out(std::size_t chunk);
+  void count_steps();
   // How many bytes were sent.
   Result<std::uint64_t> bring_gradients(const Exchange& exchange, std::span<const Transit> transits,
                                         std::size_t chunk);
@@ -202,7 +208,7 @@ struct Engine::Impl {
   std::string notes;  // on what was resumed or loaded, for `origin`
 
   std::uint64_t step = 0;
-  // Per parameter: how many steps it has taken beyond `step`. Empty unless a checkpoint says so.
+  // Per parameter: how many steps it has taken beyond `step`. Empty where each has taken as many.
   std::vector<std::int64_t> steps_ahead;
   std::vector<libswap::Buffer> gradients;       // per parameter, as handed in
   std::vector<libswap::Event> gradient_events;  // per parameter: behind it, it is there
@@ -210,6 +216,7 @@ struct Engine::Impl {
   libswap::Mutex handing_in;         // one gradient at a time
   std::optional<GradientSums> sums;  // where the engine adds them up
   EarlyGradients early;
+  AbsentGradients absent;
   std::vector<libswap::Buffer> weights;  // per parameter, as bound
   std::vector<bool> bound;
   std::vector<std::size_t> last_chunk;  // per parameter: that hands out weights of it

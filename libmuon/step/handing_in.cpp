@@ -65,12 +65,22 @@ Result<libswap::Event> Engine::add_gradient(std::uint32_t param, libswap::Buffer
   return impl_->add_gradient(param, my_pieces, ready);
 }
 
+Result<> Engine::no_gradient(std::uint32_t param, WithoutGradient how) {
+  return impl_->take_none(param, how);
+}
+
 Result<> Engine::Impl::may_hand_in(std::uint32_t param, const libswap::Buffer& my_pieces) {
+  EBB_TRY(may_hand_in(param));
+  const StatePlan& plan = parts.plan;
+  return check_buffer(config, plan.rank(), param, my_pieces,
+                      {"gradient", plan.gradients(), &ParamSpec::gradient, config.gradients_on});
+}
+
+Result<> Engine::Impl::may_hand_in(std::uint32_t param) {
   end_step();
   EBB_TRY(not_stopped());
-  const StatePlan& plan = parts.plan;
-  EBB_TRY(check_buffer(config, plan.rank(), param, my_pieces,
-                       {"gradient", plan.gradients(), &ParamSpec::gradient, config.gradients_on}));
+  if (param >= gradients.size())
+    return Error{Code::usage, compose("there is no parameter {}", param)};
   if (gradient_given[param])
     return Error{Code::state,
                  compose("parameter {} has its gradient of step {} already",
@@ -88,11 +98,30 @@ Result<> Engine::Impl::take_gradient(std::uint32_t param, libswap::Buffer my_pie
     ready = sums->add(kernels_of_gradients(), param, my_pieces, ready);
     my_pieces = sums->of(param);
   }
+  handed_in(param, my_pieces, std::move(ready));
+  return {};
+}
+
+Result<> Engine::Impl::take_none(std::uint32_t param, WithoutGradient how) {
+  const libswap::MutexLock lock(handing_in);
+  EBB_TRY(may_hand_in(param));
+  if (sums && sums->any(param))
+    return Error{Code::state,
+                 compose("parameter {} is said to have no gradient in step {}, of which some was "
+                         "added",
+                         config.model.params[param].name, step + 1),
+                 "gradient_ready() takes the last of a step"};
+  if (parts.plan.here(param)) absent.say(param, how);
+  handed_in(param, {}, {});
+  return {};
+}
+
+void Engine::Impl::handed_in(std::uint32_t param, const libswap::Buffer& my_pieces,
+                             libswap::Event ready) {
   gradients[param] = my_pieces;
   gradient_events[param] = std::move(ready);
   gradient_given[param] = true;
   flow->ready_early(early.add(param));
-  return {};
 }
 
 Result<libswap::Event> Engine::Impl::add_gradient(std::uint32_t param,
@@ -118,6 +147,7 @@ Kernels& Engine::Impl::kernels_of_gradients() const {
 void Engine::Impl::next_gradients() {
   gradient_given.assign(gradient_given.size(), false);
   early.forget();
+  absent.forget();
   if (sums) sums->forget();
 }
 

@@ -182,9 +182,6 @@ Result<std::shared_ptr<libswap::Store>> Engine::Impl::make_store(
     const libswap::SwapDirectory& in, const libswap::SwapDirectory::Entry& fresh,
     const formats::native::Uuid& parent) {
   libswap::Store::Config wanted = parts.store;
-  if (!steps_ahead.empty())
-    for (const ParamSpec& param : config.model.params)
-      wanted.manifest_bytes += param.name.size() + 32;
   EBB_TRY(in.check_space(ranks, libswap::Store::disk_bytes(wanted)));
   wanted.directory = fresh.path;
   wanted.uuid = fresh.uuid;

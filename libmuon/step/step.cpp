@@ -75,6 +75,17 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   return {};
 }
 
+// Where some are absent, on whichever rank. A dispute leaves nothing: what one rank handed in could
+// not be taken back.
+Result<> Engine::Impl::agree_on_absent() {
+  absent.agree_on_none();
+  EBB_TRY_ASSIGN(const std::int64_t none, ranks.agree(absent.any_said() ? 0 : 1));
+  if (none == 1) return {};
+  const Result<> agreed = absent.agree(ranks, config.model);
+  if (!agreed && agreed.error().code == Code::usage) forget_gradients();
+  return agreed;
+}
+
 // Where the gradients lie. Their events are waited for here and not in a queue of the device, in
 // which what they depend on could come behind.
 Look Engine::Impl::look() {
@@ -126,6 +137,7 @@ Result<StepResult> Engine::begin_step(const StepArgs& args) {
   self.step_name = "step";
   EBB_TRY(self.agree_all(self.check_ready(args), "checking its step"));
   EBB_TRY(libswap::same_everywhere(self.ranks, settings_of(args, self.config.model)));
+  EBB_TRY(self.agree_on_absent());
   EBB_TRY(self.settle_snapshot(libswap::Snapshots::Mode::poll));
   EBB_TRY_ASSIGN(self.running, self.check_step(args));
   if (!self.running.skipped) {

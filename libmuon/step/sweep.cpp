@@ -139,9 +139,33 @@ Result<> Sweep::look_to(Stream& stream, std::size_t end) {
   return {};
 }
 
-void Sweep::begin_update(std::uint64_t step, float grad_scale) {
+void Sweep::begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent) {
   grad_scale_ = grad_scale;
-  updates_->begin(step);
+  absent_ = &absent;
+  updates_->begin(step, untouched_tiles());
+}
+
+// A matrix is made of all its tiles, so an item is visited whole or not at all.
+std::vector<std::uint64_t> Sweep::untouched_tiles() const {
+  if (!absent_->any_untouched()) return {};
+  const auto untouched = [&](const auto& part) { return absent_->untouched(part.param); };
+  std::vector<bool> items;
+  for (const Item& item : parts_.plan.items())
+    items.push_back(std::ranges::all_of(item.parts, untouched));
+  std::vector<std::uint64_t> tiles;
+  for (std::uint64_t i = 0; i < parts_.plan.tiles().size(); ++i) {
+    const TileEntry& entry = parts_.plan.tiles()[i];
+    if (items[entry.item] ||
+        (entry.visit == Visit::local && std::ranges::all_of(parts_.plan.spans(entry), untouched)))
+      tiles.push_back(i);
+  }
+  return tiles;
+}
+
+std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
+  std::vector<StatePlan::Span> spans = parts_.plan.spans(entry);
+  std::erase_if(spans, [&](const auto& span) { return absent_->untouched(span.param); });
+  return spans;
 }
 
 Result<> Sweep::update(std::size_t chunk) {
@@ -211,7 +235,7 @@ Buffer Sweep::update_of(std::uint32_t item) const {
 Event Sweep::prepare(const Visited& visit) {
   const TileEntry& entry = visit.entry;
   std::vector<PrepareRange> ranges;
-  for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
+  for (const StatePlan::Span& span : touched(entry)) {
     const std::uint64_t count = span.range.count;
     ranges.push_back({&muon_spec(parts_.model, span.param),
                       visit.lift.up(ports_.gradient({span.param, span.range})),
@@ -225,7 +249,8 @@ Event Sweep::prepare(const Visited& visit) {
 }
 
 void Sweep::orthogonalize(std::uint32_t number, const Event& made) {
-  const Item& item = parts_.plan.items()[number];
+  Item item = parts_.plan.items()[number];
+  std::erase_if(item.parts, [&](const auto& part) { return absent_->untouched(part.param); });
   for (const ItemBatch& batch : batches_of(parts_.model, item)) {
     const Buffer u = update_of(number).sub(batch.item_first, batch.count * batch.matrix.span());
     orthogonal_[number % 2] = parts_.kernels.orthogonalize(
@@ -245,7 +270,7 @@ Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
 Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
   const TileEntry& entry = visit.entry;
   std::vector<FinishRange> ranges;
-  for (const StatePlan::Span& span : parts_.plan.spans(entry)) {
+  for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
     const Buffer to = out_of(span, visit.lift, out);
     for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, span.range)) {
@@ -262,7 +287,7 @@ Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
 
 Event Sweep::local(const Visited& visit, std::vector<Out>& out) {
   std::vector<AdamRange> ranges;
-  for (const StatePlan::Span& span : parts_.plan.spans(visit.entry)) {
+  for (const StatePlan::Span& span : touched(visit.entry)) {
     const auto state = [&](std::uint64_t number) {
       return visit.columns[number].sub(span.tile_first, span.range.count);
     };

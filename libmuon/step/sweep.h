@@ -13,6 +13,7 @@
 
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libmuon/step/absent_gradients.h"
 #include "ebb/libswap/pager/lift.h"
 #include "ebb/libswap/pager/stream.h"
 
@@ -22,6 +23,7 @@ class Sweep {
  public:
   // What a sweep takes from its engine: of ranges that this rank owns, in the present chunk.
   struct Ports {
+    // Empty: zeros.
     std::function<libswap::Buffer(const Transit&)> gradient;
     // Where new weights go; empty: nobody asked for them.
     std::function<libswap::Buffer(const Transit&)> weight;
@@ -54,8 +56,9 @@ class Sweep {
   // Hands out all weights, chunk by chunk: `out` follows each.
   Result<> look(const std::function<Result<>(std::size_t chunk, const Result<>& looked)>& out);
 
-  // Gradients times `grad_scale` into the state, which is at `step` afterwards.
-  void begin_update(std::uint64_t step, float grad_scale);
+  // Gradients times `grad_scale` into the state, which is at `step` afterwards; but for what is
+  // untouched: tiles of nothing else are not visited. `absent` is borrowed until the end.
+  void begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent);
   // To the end of a chunk, or to the first error of the disk: then again, after go_on(), with the
   // same bits. Chunks in ascending order.
   Result<> update(std::size_t chunk);
@@ -84,6 +87,8 @@ class Sweep {
   libswap::Event local(const Visited& visit, std::vector<Out>& out);
   void orthogonalize(std::uint32_t item, const libswap::Event& made);
   libswap::Buffer update_of(std::uint32_t item) const;
+  std::vector<std::uint64_t> untouched_tiles() const;
+  std::vector<StatePlan::Span> touched(const TileEntry& entry) const;
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Out>& out);
@@ -104,6 +109,7 @@ class Sweep {
   libswap::DeviceMemory scratch_;             // of one Newton-Schulz at a time
   std::vector<libswap::Event> handed_out_;    // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;
+  const AbsentGradients* absent_ = nullptr;
 };
 
 }  // namespace ebb::libmuon

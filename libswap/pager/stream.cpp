@@ -1,5 +1,6 @@
 #include "ebb/libswap/pager/stream.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ebb::libswap {
@@ -15,12 +16,15 @@ Stream::Stream(TileCache& cache, std::vector<TileVisit> schedule, Repeats repeat
       reads_.push_back(visit.tile);
 }
 
-void Stream::begin(std::uint64_t step) {
+void Stream::begin(std::uint64_t step, std::vector<std::uint64_t> left_out) {
   EBB_CHECK(ended());
   position_ = 0;
   step_ = step;
+  left_out_ = std::move(left_out);
+  pass_over_what_is_left_out();
   const bool warm = cache_.prefetch_for(reader_) && repeats_ == Repeats::yes;
   if (!warm) cache_.prefetch(reads_);
+  if (!left_out_.empty()) cache_.do_without(left_out_);
   if (repeats_ == Repeats::yes) cache_.prefetch(reads_);  // the next round's
 }
 
@@ -28,7 +32,13 @@ Result<Stream::Lease> Stream::take() {
   EBB_CHECK(!ended());
   const TileVisit& visit = schedule_[position_];
   EBB_TRY_ASSIGN(const Buffer buffer, cache_.acquire(visit.tile, visit.use));
-  return Lease{position_++, visit.tile, buffer};
+  const Lease lease{position_++, visit.tile, buffer};
+  pass_over_what_is_left_out();
+  return lease;
+}
+
+void Stream::pass_over_what_is_left_out() {
+  while (!ended() && std::ranges::binary_search(left_out_, schedule_[position_].tile)) ++position_;
 }
 
 void Stream::give_back(const Lease& lease, const Event& done) {

@@ -34,8 +34,9 @@ class Stream {
   enum class Repeats : std::uint8_t { no, yes };
   Stream(TileCache& cache, std::vector<TileVisit> schedule, Repeats repeats);
 
-  // A round begins; the tiles it changes are at `step` then. REQUIRES: the round before has ended.
-  void begin(std::uint64_t step);
+  // A round begins; the tiles it changes are at `step` then. Visits to those of `left_out`, which
+  // ascend, are not part of it. REQUIRES: the round before has ended.
+  void begin(std::uint64_t step, std::vector<std::uint64_t> left_out = {});
   bool ended() const { return position_ == schedule_.size(); }
   std::size_t position() const { return position_; }  // of the visit that take() gives next
   // The next visit's tile. After an error the same one is the next, once the cache has gone on.
@@ -45,11 +46,14 @@ class Stream {
   void give_back(const Lease& lease, const Event& done);
 
  private:
+  void pass_over_what_is_left_out();
+
   TileCache& cache_;
   const std::uint64_t reader_;
   const std::vector<TileVisit> schedule_;
   std::vector<std::uint64_t> reads_;  // of one round
   const Repeats repeats_;
+  std::vector<std::uint64_t> left_out_;  // of the present round; ascending
   std::size_t position_;
   std::uint64_t step_ = 0;
 };

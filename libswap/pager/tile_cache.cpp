@@ -160,6 +160,24 @@ void TileCache::prefetch(std::span<const std::uint64_t> tiles) {
   start_reads();
 }
 
+void TileCache::do_without(std::span<const std::uint64_t> tiles) {
+  const MutexLock lock(mutex_);
+  std::vector<std::uint64_t> not_begun;
+  std::erase_if(wanted_, [&](std::uint64_t tile) {
+    const bool found = std::ranges::binary_search(tiles, tile);
+    if (found) not_begun.push_back(tile);
+    return found;
+  });
+  std::ranges::sort(not_begun);
+  for (const std::uint64_t number : tiles) {
+    Tile& tile = tiles_[number];
+    if (tile.resident || std::ranges::binary_search(not_begun, number)) continue;
+    if (tile.state == State::reading) tile.unwanted = true;
+    if (tile.state == State::in_memory) leave_memory(tile);
+  }
+  start_reads();
+}
+
 std::uint64_t TileCache::new_reader() {
   const MutexLock lock(mutex_);
   return ++readers_;

@@ -68,6 +68,9 @@ class TileCache {
   // Tiles that are not resident, to be read in this order, each for one acquire(), as frames become
   // free. One that is in use, or still being written, holds back those behind it.
   void prefetch(std::span<const std::uint64_t> tiles);
+  // Whatever was prefetched of these, which ascend, is not acquired: reads that have not begun do
+  // not begin. REQUIRES: none is acquired.
+  void do_without(std::span<const std::uint64_t> tiles);
   // Clients that prefetch tell themselves apart by a number.
   std::uint64_t new_reader();
   // Who prefetches from now on. Unless that is who did before (true), what was prefetched and not

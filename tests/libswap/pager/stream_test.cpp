@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <random>
@@ -197,6 +198,46 @@ TEST(Pager, ARoundMayVisitATileMoreThanOnce) {
     }
     EXPECT_EQ(rig.cache->stats().read_bytes, reads * kTile);
     EXPECT_EQ(rig.cache->stats().written_bytes, writes * kTile);
+  }
+}
+
+// Left-out tiles stay what they are and cost nothing; the rounds that follow have them again.
+TEST(Pager, ARoundMayLeaveTilesOut) {
+  std::mt19937_64 random(11);
+  for (std::uint32_t round = 0; round < 60; ++round) {
+    Rig rig(12, 1 + random() % 8, {.threads = 1 + round % 3});
+    ASSERT_TRUE(rig.create());
+    const std::uint64_t created = rig.cache->stats().written_bytes / kTile;
+    std::array<std::uint64_t, 12> expected{};
+    for (std::uint64_t tile = 0; tile < 12; ++tile) expected[tile] = first_value(tile);
+    std::uint64_t moved = 0;
+    for (std::uint64_t step = 1; step <= 6; ++step) {
+      std::vector<std::uint64_t> left_out, visited;
+      const std::uint64_t few = step == 3 ? 1 : 1 + random() % 4;
+      for (std::uint64_t tile = 0; tile < 12; ++tile) {
+        if (step % 2 == 1 && random() % few == 0)
+          left_out.push_back(tile);
+        else
+          moved += rig.cache->resident(tile) ? 0 : 1;
+      }
+      rig.updates->begin(step, left_out);
+      ASSERT_TRUE(rig.rest(*rig.updates, [&](std::uint64_t tile, std::span<std::byte> bytes) {
+        visited.push_back(tile);
+        std::uint64_t value = 0;
+        std::memcpy(&value, bytes.data(), sizeof value);
+        EXPECT_EQ(value, expected[tile]++);
+        ++value;
+        std::memcpy(bytes.data(), &value, sizeof value);
+      }));
+      EXPECT_EQ(visited.size() + left_out.size(), 12u);
+      for (const std::uint64_t tile : left_out)
+        EXPECT_EQ(std::ranges::find(visited, tile), visited.end());
+      if (step == 4) {
+        ASSERT_TRUE(*rig.commit(step));
+      }
+    }
+    EXPECT_EQ(rig.cache->stats().read_bytes, moved * kTile);
+    EXPECT_EQ(rig.cache->stats().written_bytes, (created + moved) * kTile);
   }
 }
 

@@ -1,0 +1,96 @@
+#include "ebb/libmuon/step/absent_gradients.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ebb/libswap/store/alike.h"
+
+namespace ebb::libmuon {
+
+namespace {
+
+// Of a sum over ranks: those that say untouched are counted in the lower half, zero in the upper.
+constexpr std::int64_t kZero = std::int64_t{1} << 32;
+
+template <typename Keep>
+std::vector<Transit> those(std::span<const Transit> planned, const Keep& keep) {
+  std::vector<Transit> kept;
+  std::ranges::copy_if(planned, std::back_inserter(kept), keep, &Transit::param);
+  return kept;
+}
+
+}  // namespace
+
+AbsentGradients::AbsentGradients(const StatePlan& plan)
+    : plan_(&plan), said_(plan.params(), Answer::has) {}
+
+void AbsentGradients::say(std::uint32_t param, WithoutGradient how) {
+  said_[param] = how == WithoutGradient::zero ? Answer::zero : Answer::untouched;
+  any_said_ = true;
+}
+
+void AbsentGradients::forget() {
+  said_.assign(said_.size(), Answer::has);
+  any_said_ = false;
+  agreed_.clear();
+}
+
+bool AbsentGradients::any_untouched() const {
+  return std::ranges::find(agreed_, Answer::untouched) != agreed_.end();
+}
+
+std::vector<Transit> AbsentGradients::gradients(std::span<const Transit> planned) const {
+  return those(planned, [this](std::uint32_t param) { return has_gradient(param); });
+}
+
+std::vector<Transit> AbsentGradients::weights(std::span<const Transit> planned) const {
+  return those(planned, [this](std::uint32_t param) { return !untouched(param); });
+}
+
+Result<std::vector<AbsentGradients::Answer>> AbsentGradients::ask(
+    Communicator& ranks, std::span<const std::uint32_t> params) const {
+  std::vector<std::int64_t> sums;
+  for (const std::uint32_t param : params)
+    sums.push_back(said_[param] == Answer::has ? 0 : said_[param] == Answer::zero ? kZero : 1);
+  EBB_TRY(ranks.sum(sums));
+  std::vector<Answer> answers;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const auto all = std::int64_t{plan_->gradients().of(params[i]).mesh().ranks()};
+    answers.push_back(sums[i] == 0             ? Answer::has
+                      : sums[i] == all         ? Answer::untouched
+                      : sums[i] == all * kZero ? Answer::zero
+                                               : Answer::disputed);
+  }
+  return answers;
+}
+
+Result<> AbsentGradients::agree(Communicator& ranks, const ModelSpec& model) {
+  std::vector<std::uint32_t> params(said_.size());
+  std::iota(params.begin(), params.end(), 0u);
+  EBB_TRY_ASSIGN(agreed_, ask(ranks, params));
+  const auto disputed = std::ranges::find(agreed_, Answer::disputed);
+  if (disputed == agreed_.end()) return {};
+  const auto param = static_cast<std::uint32_t>(disputed - agreed_.begin());
+  agree_on_none();
+  const libswap::Setting setting{"the gradient of " + model.params[param].name, text_of(param)};
+  return libswap::same_everywhere(ranks, {&setting, 1});
+}
+
+std::string AbsentGradients::text_of(std::uint32_t param) const {
+  if (!plan_->here(param)) return "not held";
+  if (said_[param] == Answer::has) return "handed in";
+  return said_[param] == Answer::zero ? "none, as zero" : "none, untouched";
+}
+
+Result<std::vector<Transit>> AbsentGradients::gradients_said(
+    Communicator& ranks, std::span<const Transit> planned) const {
+  std::vector<std::uint32_t> params;
+  for (const Transit& transit : planned) params.push_back(transit.param);
+  EBB_TRY_ASSIGN(const std::vector<Answer> answers, ask(ranks, params));
+  std::vector<Transit> kept;
+  for (std::size_t i = 0; i < planned.size(); ++i)
+    if (answers[i] == Answer::has) kept.push_back(planned[i]);
+  return kept;
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,59 @@
+// AbsentGradients: which parameters have no gradient in a step, and what the step does with them:
+// as the trainer said on this rank, and as the ranks that hold them have agreed. What has no
+// gradient does not travel to its owner; what is untouched does not travel back either.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libmuon/plan/state_plan.h"
+
+namespace ebb::libmuon {
+
+class AbsentGradients {
+ public:
+  // Borrows the plan.
+  explicit AbsentGradients(const StatePlan& plan);
+
+  // Of the coming step, by this rank: each parameter at most once, one thread at a time.
+  void say(std::uint32_t param, WithoutGradient how);
+  bool any_said() const { return any_said_; }
+
+  // Collective. Until the next agreement the answers below are of this step. Code::usage names the
+  // first parameter of which its ranks do not say the same, and who says what.
+  Result<> agree(Communicator& ranks, const ModelSpec& model);
+  // All parameters have a gradient, as far as the answers go.
+  void agree_on_none() { agreed_.clear(); }
+  // What was said, and agreed, is forgotten.
+  void forget();
+
+  bool has_gradient(std::uint32_t param) const { return answer(param) == Answer::has; }
+  bool untouched(std::uint32_t param) const { return answer(param) == Answer::untouched; }
+  bool any_untouched() const;
+  // Of what is planned to travel: what does.
+  std::vector<Transit> gradients(std::span<const Transit> planned) const;
+  std::vector<Transit> weights(std::span<const Transit> planned) const;
+
+  // Collective, before the step has agreed: gradients of parameters of which every rank that holds
+  // one has it, or has said that there is none. What is disputed stays where it is.
+  Result<std::vector<Transit>> gradients_said(Communicator& ranks,
+                                              std::span<const Transit> planned) const;
+
+ private:
+  enum class Answer : std::uint8_t { has, untouched, zero, disputed };
+  Answer answer(std::uint32_t param) const {
+    return agreed_.empty() ? Answer::has : agreed_[param];
+  }
+  // Of all who hold these; collective.
+  Result<std::vector<Answer>> ask(Communicator& ranks, std::span<const std::uint32_t> params) const;
+  std::string text_of(std::uint32_t param) const;
+
+  const StatePlan* plan_;
+  std::vector<Answer> said_;  // by parameter
+  bool any_said_ = false;
+  std::vector<Answer> agreed_;  // by parameter; empty: all have one
+};
+
+}  // namespace ebb::libmuon

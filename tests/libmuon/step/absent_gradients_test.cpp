@@ -1,0 +1,499 @@
+// Parameters that have no gradient in a step: what stays as it is, what decays, what travels, and
+// what ranks that do not say the same are told.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <optional>
+
+#include "ebb/libswap/queue/io_queue.h"
+#include "tests/libmuon/support/failing_world.h"
+#include "tests/libmuon/support/late_accelerator.h"
+
+namespace ebb::test {
+namespace {
+
+using libmuon::Communicator;
+using libmuon::EngineConfig;
+using libmuon::WithoutGradient;
+
+// Of a parameter in a step: noise of a number, zeros, or that there is none.
+struct Said {
+  std::optional<std::uint64_t> noise;
+  std::optional<WithoutGradient> none;
+};
+using Script = std::function<Said(std::uint32_t param, std::uint64_t step)>;
+
+// Of nuisance_model(): an embedding, a norm, matrices that share an item or fill tiles of their
+// own.
+constexpr std::array<std::uint32_t, 5> kSome = {0, 1, 3, 5, 8};
+bool in_some(std::uint32_t param) { return std::ranges::find(kSome, param) != kSome.end(); }
+
+Said always(std::uint32_t, std::uint64_t step) { return {.noise = step, .none = {}}; }
+
+Result<> hand_in(RankEngine& rank, std::uint64_t step, const Script& script) {
+  const libmuon::StatePlan& plan = rank.engine().state_plan();
+  for (std::uint32_t param = 0; param < plan.params(); ++param) {
+    if (!plan.here(param)) continue;
+    const Said said = script(param, step);
+    if (said.none) {
+      EBB_TRY(rank.engine().no_gradient(param, *said.none));
+      continue;
+    }
+    const FlatRange held = plan.gradients().held(param, plan.rank());
+    auto& gradient = rank.gradients()[param];
+    gradient.assign(held.count, 0.0f);
+    if (said.noise)
+      for (std::uint64_t i = 0; i < held.count; ++i)
+        gradient[i] = noise(param, *said.noise, held.first + i);
+    EBB_TRY(rank.engine().gradient_ready(param, gradient));
+  }
+  return {};
+}
+
+std::unique_ptr<libswap::IoBackend> disk() {
+  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
+  EBB_CHECK(chosen.has_value());
+  return std::move(chosen->backend);
+}
+
+struct Trained {
+  std::map<std::string, std::vector<float>> tensors;
+  std::vector<double> norms;
+  std::uint64_t sent = 0, read = 0, written = 0;  // of all ranks, in the last step
+};
+
+// Where a parameter's weights are bound.
+struct Bound {
+  FlatRange held;
+  std::vector<float> weights;
+};
+
+// Opens what lies in `directory`, steps to `last`, commits. Bound weights are the masters.
+Trained run(const EngineConfig& config, std::uint64_t last, const Script& script,
+            const std::filesystem::path& directory, const libmuon::StepArgs& args = {}) {
+  Trained trained;
+  std::array<libmuon::EngineStats, 4> stats, before;
+  std::array<std::vector<Bound>, 4> bound;
+  World world(disk(), directory, libmuon::world_of(config.partition));
+  expect_well(world.run([&](Communicator& ranks) -> Result<> {
+    const std::uint32_t me = index_of(ranks.rank());
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
+    for (std::uint64_t step = rank.engine().step_count() + 1; step <= last; ++step) {
+      before[me] = rank.engine().stats();
+      EBB_TRY(hand_in(rank, step, script));
+      EBB_TRY_ASSIGN(const auto result, rank.step(args));
+      EXPECT_FALSE(result.skipped);
+      if (me == 0) trained.norms.push_back(result.norm);
+      for (std::uint32_t param = 0; param < config.model.params.size(); ++param)
+        EBB_TRY(rank.engine().weights_ready(param));
+    }
+    stats[me] = rank.engine().stats();
+    for (std::uint32_t param = 0; param < config.model.params.size(); ++param)
+      bound[me].push_back(
+          {rank.engine().state_plan().weights().held(param, ranks.rank()), rank.weights()[param]});
+    EBB_TRY(rank.commit());
+    return {};
+  }));
+  for (std::size_t rank = 0; rank < stats.size(); ++rank) {
+    trained.sent += stats[rank].sent_bytes - before[rank].sent_bytes;
+    trained.read += stats[rank].read_bytes - before[rank].read_bytes;
+    trained.written += stats[rank].written_bytes - before[rank].written_bytes;
+  }
+  trained.tensors = tensors_of(directory);
+  for (const auto& rank : bound)
+    for (std::size_t param = 0; param < rank.size(); ++param) {
+      const auto& master = trained.tensors.at(config.model.params[param].name + " master");
+      const auto first = master.begin() + static_cast<std::ptrdiff_t>(rank[param].held.first);
+      EXPECT_TRUE(std::ranges::equal(rank[param].weights, std::span(first, rank[param].held.count)))
+          << config.model.params[param].name;
+    }
+  return trained;
+}
+
+Trained run(const EngineConfig& config, std::uint64_t last, const Script& script,
+            const libmuon::StepArgs& args = {}) {
+  const TempDir directory;
+  return run(config, last, script, directory.path(), args);
+}
+
+// Of the tensors of parameters for which `which` holds.
+void expect_same(const Trained& a, const Trained& b, const EngineConfig& config,
+                 const std::function<bool(std::uint32_t)>& which, const std::string& what) {
+  for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
+    if (!which(param)) continue;
+    const std::string prefix = config.model.params[param].name + " ";
+    for (const auto& [name, values] : a.tensors)
+      if (name.starts_with(prefix)) {
+        EXPECT_TRUE(values == b.tensors.at(name)) << what << ": " << name;
+      }
+  }
+}
+
+std::vector<std::pair<std::string, EngineConfig>> cases() {
+  std::vector<std::pair<std::string, EngineConfig>> all;
+  const auto add = [&](const Training& setup) {
+    all.emplace_back(compose("{} on {} ranks, chunks of {}", name_of(setup.gradients), setup.ranks,
+                             setup.chunk_bytes),
+                     config_of(setup, setup.model));
+  };
+  add({.ranks = 1, .budget_bytes = kLittle});
+  add({.ranks = 2, .gradients = Policy::replicated, .chunk_bytes = 6000});
+  add({.ranks = 3, .chunk_bytes = 20000, .budget_bytes = kLittle});
+  add({.ranks = 3,
+       .gradients = Policy::zero3,
+       .weights = Policy::zero3,
+       .tile_bytes = 8192,
+       .budget_bytes = kHalf});
+  add({.ranks = 4, .gradients = Policy::uneven_rows, .weights = Policy::layer_wise});
+  add({.ranks = 2,
+       .gradients = Policy::layer_wise,
+       .weights = Policy::layer_wise,
+       .chunk_bytes = 6000,
+       .early_gradient_bytes = 1u << 20,
+       .budget_bytes = kLittle});
+  add({.ranks = 4,
+       .gradients = Policy::zero3,
+       .chunk_bytes = 9000,
+       .early_gradient_bytes = 9000,
+       .threads = 2});
+  return all;
+}
+
+// In step 3. Each parameter goes its own way, so one that takes no part in a step is where it would
+// be had that step not been: its own count of steps included.
+TEST(AbsentGradients, UntouchedParametersDoNotTakePartInTheStep) {
+  const auto left_out = [](std::uint32_t param, std::uint64_t step) -> Said {
+    if (in_some(param) && step == 3) return {.noise = {}, .none = WithoutGradient::untouched};
+    return always(param, step);
+  };
+  const auto without_that_step = [](std::uint32_t param, std::uint64_t step) -> Said {
+    return always(param, in_some(param) && step >= 3 ? step + 1 : step);
+  };
+  for (const auto& [what, config] : cases()) {
+    const Trained two = run(config, 2, always), three = run(config, 3, left_out);
+    expect_same(three, two, config, in_some, what + ", step 3");
+    const Trained five = run(config, 5, left_out);
+    expect_same(five, run(config, 4, without_that_step), config, in_some, what);
+    expect_same(
+        five, run(config, 5, always), config, [](std::uint32_t param) { return !in_some(param); },
+        what + ", the others");
+  }
+}
+
+// Nor do they count in the norm, by which the others are clipped.
+TEST(AbsentGradients, AreThoseOfZerosInTheNormAndWhereTheyAreTakenAsZero) {
+  const auto with = [](const Said& said) {
+    return [said](std::uint32_t param, std::uint64_t step) -> Said {
+      return in_some(param) && step > 1 && step < 4 ? said : always(param, step);
+    };
+  };
+  for (const auto& [what, config] : cases()) {
+    const libmuon::StepArgs args{.inv_scale = 0.5, .max_norm = 3};
+    const Trained zeros = run(config, 4, with({}), args);
+    const Trained zero = run(config, 4, with({.noise = {}, .none = WithoutGradient::zero}), args);
+    EXPECT_TRUE(zero.tensors == zeros.tensors) << what;
+    EXPECT_EQ(zero.norms, zeros.norms) << what;
+    const Trained untouched =
+        run(config, 3, with({.noise = {}, .none = WithoutGradient::untouched}), args);
+    EXPECT_EQ(untouched.norms[1], zeros.norms[1]) << what;
+    EXPECT_EQ(untouched.norms[2], zeros.norms[2]) << what;
+  }
+}
+
+// (g + w) x (numel - held by the owner) of each matrix, in fp32; AdamW's ranges are where they are
+// used.
+std::uint64_t bytes_of_matrices(const EngineConfig& config, bool in, bool out) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t rank = 0; rank < libmuon::world_of(config.partition); ++rank) {
+    const auto plan = libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes,
+                                               Rank{rank}, config.chunk_bytes);
+    EXPECT_TRUE(plan);
+    for (const std::uint32_t param : kSome) {
+      if (!(*plan).muon(param) || (*plan).own_range(param).count == 0) continue;
+      const std::uint64_t all = (*plan).own_range(param).count;
+      if (in) bytes += 4 * (all - (*plan).gradients().local_elems(param, Rank{rank}));
+      if (out) bytes += 4 * (all - (*plan).weights().local_elems(param, Rank{rank}));
+    }
+  }
+  return bytes;
+}
+
+TEST(AbsentGradients, DoNotTravel) {
+  const Training setup{
+      .ranks = 3, .gradients = Policy::zero3, .weights = Policy::zero3, .chunk_bytes = 9000};
+  for (const std::uint64_t room : {std::uint64_t{0}, std::uint64_t{1} << 20}) {
+    Training one = setup;
+    one.early_gradient_bytes = room;
+    const auto config = config_of(one, one.model);
+    const auto sent = [&](std::optional<WithoutGradient> none) {
+      return run(config, 2,
+                 [&](std::uint32_t param, std::uint64_t step) -> Said {
+                   if (!none || !in_some(param)) return always(param, step);
+                   return {.noise = {}, .none = none};
+                 })
+          .sent;
+    };
+    const std::uint64_t all = sent({});
+    EXPECT_EQ(all - sent(WithoutGradient::zero), bytes_of_matrices(config, true, false));
+    EXPECT_EQ(all - sent(WithoutGradient::untouched), bytes_of_matrices(config, true, true));
+  }
+}
+
+// A frozen majority costs no disk: what is paged is the tiles of what is trained.
+TEST(AbsentGradients, TilesOfNothingElseAreNotPaged) {
+  for (const std::uint64_t budget : {kLittle, std::uint64_t{20} * 4096}) {
+    const Training setup{.ranks = 2, .budget_bytes = budget};
+    const auto config = config_of(setup, setup.model);
+    std::uint64_t paged = 0, resident = 0;
+    for (const std::uint32_t rank : {0u, 1u}) {
+      const auto plan = libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes,
+                                                 Rank{rank}, config.chunk_bytes);
+      const auto engine = libmuon::Engine::plan(config, Rank{rank});
+      ASSERT_TRUE(plan && engine);
+      resident += (*engine).split.resident;
+      for (const auto& tile : (*plan).tiles())
+        paged += (*plan).spans(tile).front().param == 5 ? config.tile_bytes : 0;
+    }
+    const auto only = [](std::uint32_t trained) {
+      return [trained](std::uint32_t param, std::uint64_t step) -> Said {
+        if (param == trained || step < 3) return always(param, step);
+        return {.noise = {}, .none = WithoutGradient::untouched};
+      };
+    };
+    const Trained one = run(config, 5, only(5)), none = run(config, 5, only(99));
+    EXPECT_EQ(none.read + none.written, 0u);
+    if (resident == 0) {
+      EXPECT_EQ(one.read, paged);
+      EXPECT_EQ(one.written, paged);
+    }
+    EXPECT_LE(one.read, paged);
+    expect_same(
+        one, run(config, 5, always), config, [](std::uint32_t param) { return param == 5; },
+        "what is trained");
+    expect_same(
+        one, run(config, 2, always), config, [](std::uint32_t param) { return param != 5; },
+        "what is not");
+  }
+}
+
+// A store that was cut in between is resumed, and transferred to other ranks, with each count.
+TEST(AbsentGradients, CountsOfStepsAreStored) {
+  const auto script = [](std::uint32_t param, std::uint64_t step) -> Said {
+    if (in_some(param) && step % 2 == 0) return {.noise = {}, .none = WithoutGradient::untouched};
+    return always(param, step);
+  };
+  const auto on = [](std::uint32_t ranks) {
+    return config_of(Training{.ranks = ranks, .budget_bytes = kLittle}, nuisance_model());
+  };
+  const Trained wanted = run(on(2), 9, script);
+  const TempDir directory;
+  std::uint64_t last = 1;
+  for (const std::uint32_t ranks : {2u, 2u, 3u, 1u}) {  // created, resumed, transferred twice
+    last += 2;
+    const Trained there = run(on(ranks), last, script, directory.path());
+    if (last == 9) {
+      EXPECT_TRUE(there.tensors == wanted.tensors);
+    }
+  }
+  EXPECT_EQ(last, 9u);
+}
+
+// --- beside what else may happen to a step ------------------------------------------------------
+
+Said some_are_not(std::uint32_t param, std::uint64_t step) {
+  if (!in_some(param) || step != 2) return always(param, step);
+  const bool zero = param % 2 == 1;
+  return {.noise = {}, .none = zero ? WithoutGradient::zero : WithoutGradient::untouched};
+}
+
+// Of rank 1, behind three steps; `second` makes the second one, whose gradients are handed in.
+using Second = std::function<Result<>(FailingWorld&, Communicator&, RankEngine&)>;
+std::vector<float> weights_of(const EngineConfig& config, const Second& second) {
+  std::vector<float> weights;
+  FailingWorld failing;
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    EBB_TRY(rank.hand_in(1));
+    EBB_TRY(rank.step());
+    EBB_TRY(second(failing, ranks, rank));
+    EXPECT_EQ(rank.engine().step_count(), 2u);
+    EBB_TRY(rank.hand_in(3));
+    EBB_TRY(rank.step());
+    if (ranks.rank() == Rank{1}) weights = rank.flat_weights();
+    return {};
+  }));
+  return weights;
+}
+
+Result<> plain(FailingWorld&, Communicator&, RankEngine& rank) {
+  EBB_TRY(hand_in(rank, 2, some_are_not));
+  EBB_TRY(rank.step());
+  return {};
+}
+
+EngineConfig little(std::uint64_t room = 0) {
+  EngineConfig config = config_with(kLittle);
+  config.early_gradient_bytes = room;
+  config.budget_bytes = kLittle;
+  add_what_tiles_need_beside(config);
+  return config;
+}
+
+TEST(AbsentGradients, OfAStepThatIsCutAreAbsentWhenItGoesOn) {
+  const auto wanted = weights_of(config_with(kMuch), plain);
+  int stopped = 0;
+  for (const std::uint64_t room : {std::uint64_t{0}, std::uint64_t{9000}, std::uint64_t{1} << 20})
+    for (std::uint64_t at = 0; at < 16; at += 2) {
+      const auto weights =
+          weights_of(little(room),
+                     [&](FailingWorld& failing, Communicator& ranks, RankEngine& rank) -> Result<> {
+                       EBB_TRY(failing.fail_reads(ranks, at));
+                       EBB_TRY(hand_in(rank, 2, some_are_not));
+                       const auto cut = rank.step();
+                       EBB_TRY_ASSIGN(const bool went_on, failing.mend(ranks, rank, cut));
+                       if (went_on && ranks.rank() == Rank{0}) ++stopped;
+                       return {};
+                     });
+      EXPECT_EQ(weights, wanted) << "read " << at << ", room " << room;
+    }
+  EXPECT_GE(stopped, 8);
+}
+
+TEST(AbsentGradients, OfAStepThatIsSkippedOrNotBegunAreForgottenOrStay) {
+  const auto wanted = weights_of(config_with(kMuch), plain);
+  const auto weights =
+      weights_of(little(1u << 20), [&](FailingWorld&, Communicator&, RankEngine& rank) -> Result<> {
+        EBB_TRY(hand_in(rank, 7, [](std::uint32_t param, std::uint64_t step) -> Said {
+          if (param == 2) return always(param, step);
+          return {.noise = {}, .none = WithoutGradient::untouched};
+        }));
+        EBB_TRY_ASSIGN(const auto skipped, rank.step({.inv_scale = 1e38}));
+        EXPECT_TRUE(skipped.skipped);
+        EBB_TRY(hand_in(rank, 2, some_are_not));
+        EXPECT_FALSE(rank.step({.inv_scale = -1}));
+        EBB_TRY(rank.step());
+        return {};
+      });
+  EXPECT_EQ(weights, wanted);
+}
+
+// Installing hands out all weights, whatever the last step left alone.
+TEST(AbsentGradients, WeightsThatAreBoundAnewAreInstalled) {
+  const auto config = little();
+  FailingWorld failing;
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    EBB_TRY(plain(failing, ranks, rank));
+    const auto before = rank.flat_weights();
+    for (auto& weights : rank.weights()) std::ranges::fill(weights, 0.0f);
+    EBB_TRY(rank.engine().install_weights());
+    EXPECT_EQ(rank.flat_weights(), before);
+    return {};
+  }));
+}
+
+TEST(AbsentGradients, AreSaidOnceAndForNothingThatHasOne) {
+  auto config = config_with(kMuch);
+  config.partition.hand_in = libmuon::HandIn::added;
+  FailingWorld failing;
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    rank.make_gradients(1);
+    libmuon::Engine& engine = rank.engine();
+    const auto none = [&](std::uint32_t param) {
+      return engine.no_gradient(param, WithoutGradient::zero);
+    };
+    EBB_TRY(engine.add_gradient(0, rank.gradients()[0]));
+    expect_error(none(0), Code::state, "some was added");
+    EBB_TRY(none(1));
+    expect_error(none(1), Code::state, "twice");
+    expect_error(engine.add_gradient(1, rank.gradients()[1]), Code::state, "there is none");
+    expect_error(none(99), Code::usage, "no such parameter");
+    for (std::uint32_t param = 2; param + 1 < rank.gradients().size(); ++param)
+      EBB_TRY(none(param));
+    const auto forgotten = engine.step({});
+    expect_error(forgotten, Code::usage, "nothing is said of the last");
+    EXPECT_EQ(forgotten.error().message,
+              compose("step 1: parameter head has no gradient on rank {}", index_of(ranks.rank())));
+    EBB_TRY(none(static_cast<std::uint32_t>(rank.gradients().size()) - 1));
+    EBB_TRY(rank.step());
+    return {};
+  }));
+}
+
+// One rank has a gradient, the other has not, or means another thing by it.
+TEST(AbsentGradients, ThatRanksDoNotAgreeOnAreNamedAndNothingHasChanged) {
+  for (const std::uint64_t room : {std::uint64_t{0}, std::uint64_t{1} << 20}) {
+    const auto weights = weights_of(
+        little(room), [&](FailingWorld&, Communicator& ranks, RankEngine& rank) -> Result<> {
+          const auto before = rank.flat_weights();
+          const auto dispute = [&](std::uint32_t me, std::uint32_t param, std::uint64_t) -> Said {
+            if (param == 4) return {.noise = {}, .none = WithoutGradient::zero};
+            if (param != 5 || me == 0) return always(param, 7);
+            return {.noise = {}, .none = WithoutGradient::untouched};
+          };
+          EBB_TRY(hand_in(rank, 2, [&](std::uint32_t param, std::uint64_t step) {
+            return dispute(index_of(ranks.rank()), param, step);
+          }));
+          const auto refused = rank.step();
+          expect_error(refused, Code::usage, "a dispute");
+          EXPECT_EQ(refused.error().message,
+                    "the gradient of blk.0.up is not the same on all ranks: handed in on rank 0; "
+                    "none, untouched on rank 1");
+          EXPECT_EQ(rank.flat_weights(), before);
+          EXPECT_EQ(rank.engine().step_count(), 1u);
+          EBB_TRY(rank.hand_in(2));
+          EBB_TRY(rank.step());
+          return {};
+        });
+    EXPECT_EQ(weights, weights_after(3));
+  }
+}
+
+// Experts of two places; those of the second see no token in a step, of which the ranks of the
+// first say nothing.
+TEST(AbsentGradients, OfAnExpertAreSaidByItsOwnRanks) {
+  const auto config_on = [](std::uint32_t places, std::uint32_t data) {
+    EngineConfig config;
+    config.model.groups = {libmuon::MuonSpec::keller(), libmuon::AdamSpec{.lr = 1e-2}};
+    config.partition = {.gradients = {.policy = Policy::zero12},
+                        .weights = {.policy = Policy::replicated}};
+    config.partition.axes = {{"expert", places}, {"data", data}};
+    const libmuon::AxisLayout over_data{{.policy = Policy::zero3}, {"data"}};
+    config.partition.parts = {{"experts", over_data, over_data}};
+    config.model.params = {{"dense", {48, 24}, 0}, {"norm", {24}, 1}};
+    for (std::uint32_t i = 0; i < 4; ++i)
+      config.model.params.push_back(
+          {compose("up.{}", i), {40, 24}, 0, "experts", {{"expert", i * places / 4}}});
+    config.tile_bytes = 4096;
+    config.chunk_bytes = 6000;
+    config.budget_bytes = 1u << 26;
+    return config;
+  };
+  const auto script = [](std::uint32_t param, std::uint64_t step) -> Said {
+    if (param < 4 || step != 2) return always(param, step);
+    return {.noise = {}, .none = WithoutGradient::untouched};
+  };
+  const Trained wanted = run(config_on(1, 1), 3, script);
+  for (const std::uint32_t data : {1u, 2u}) {
+    const EngineConfig config = config_on(2, data);
+    const Trained trained = run(config, 3, script);
+    EXPECT_TRUE(trained.tensors == wanted.tensors) << data;
+  }
+}
+
+TEST(AbsentGradients, AreAbsentOnADeviceThatIsLate) {
+  const auto wanted = weights_of(config_with(kMuch), plain);
+  for (std::uint64_t seed = 1; seed < 4; ++seed) {
+    LateAccelerator accelerator(seed, 50);
+    EngineConfig config = config_with(kMuch);
+    config.accelerator = &accelerator;
+    EXPECT_EQ(weights_of(config, plain), wanted) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace ebb::test
