@@ -19,7 +19,7 @@ struct Chunks::Line {
 namespace {
 
 bool holds_whole(const ModelLayout& trainer, std::uint32_t param, std::uint32_t owner) {
-  return trainer.held(param, Rank{owner}).count == trainer.elems(param);
+  return !trainer.in_parts() && trainer.held(param, Rank{owner}).count == trainer.elems(param);
 }
 
 // A parameter's matrices, one behind the other, travel as one range.
@@ -43,8 +43,8 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
     if (!plan.muon(param)) continue;
     ItemPacker& packer = packers.try_emplace(owners[param], plan.item_elems()).first->second;
     for (const FlatRange whole : plan.wholes(param)) packer.add(param, whole);
-    widest = std::max(
-        {widest, bytes_of(plan.gradients().dtype(param)), bytes_of(plan.weights().dtype(param))});
+    widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
+                       bytes_of(plan.weights().dtype(param))});
     staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
                        !holds_whole(plan.weights(), param, owners[param]);
   }
@@ -165,7 +165,8 @@ std::uint64_t staged_bytes(const StatePlan& plan, const ModelLayout& trainer,
                            std::span<const Transit> transits) {
   std::uint64_t bytes = 0;
   for (const Transit& transit : transits)
-    bytes += staged_bytes(trainer.dtype(transit.param), staged_part(plan, trainer, transit).count);
+    bytes += staged_bytes(trainer.staged_dtype(transit.param),
+                          staged_part(plan, trainer, transit).count);
   return bytes;
 }
 

@@ -39,9 +39,11 @@ struct ModelSpec {
 // its own issue builds it.
 enum class Placement : std::uint8_t { owner, shard };
 
-// What a gradient is that the trainer hands in, summed over its ranks: the step's, or that of a
-// micro-batch, which the engine adds to those before it (GradientSums).
-enum class HandIn : std::uint8_t { reduced, added };
+// What a gradient is that the trainer hands in. Summed over its ranks: the step's, or that of a
+// micro-batch, which the engine adds to those before it (GradientSums). Partial: of the ranks that
+// the gradients' layout gives the same elements (copies) each has its own part of a sum, which the
+// engine makes (Reduction); an element that lies on one rank alone is the sum.
+enum class HandIn : std::uint8_t { reduced, added, partial };
 
 // What a step does with a parameter that has no gradient in it.
 enum class WithoutGradient : std::uint8_t {

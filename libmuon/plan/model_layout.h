@@ -48,6 +48,11 @@ class ModelLayout {
 
   // What the elements are kept as where this layout has them; fp32 where nothing was set.
   DType dtype(std::uint32_t param) const { return dtypes_.empty() ? DType::f32 : dtypes_[param]; }
+  // As the step stages them: sums of parts in fp32.
+  DType staged_dtype(std::uint32_t param) const { return in_parts_ ? DType::f32 : dtype(param); }
+  // Whether ranks that hold the same elements have parts of a sum (HandIn::partial), not copies.
+  bool in_parts() const { return in_parts_; }
+  void set_in_parts() { in_parts_ = true; }
   // One a parameter.
   void set_dtypes(std::vector<DType> dtypes) { dtypes_ = std::move(dtypes); }
 
@@ -68,6 +73,7 @@ class ModelLayout {
   std::vector<std::uint32_t> partitions_;  // by layout
   std::vector<Place> places_;              // by parameter
   std::vector<DType> dtypes_;              // by parameter, or none
+  bool in_parts_ = false;
 };
 
 }  // namespace ebb::libmuon

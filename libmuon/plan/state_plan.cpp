@@ -160,6 +160,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
     weights.push_back(param.weight);
   }
   plan.gradients_->set_dtypes(std::move(gradients));
+  if (partition.hand_in == HandIn::partial) plan.gradients_->set_in_parts();
   plan.weights_->set_dtypes(std::move(weights));
   Layout::Spec owners;
   owners.policy = Policy::layer_wise;
@@ -197,6 +198,7 @@ bool StatePlan::here(std::uint32_t param) const {
 }
 
 bool StatePlan::in_place(std::uint32_t param, const ModelLayout& trainer) const {
+  if (trainer.in_parts()) return false;
   const FlatRange own = own_range(param);
   const FlatRange held = trainer.held(param, rank_);
   return own.first >= held.first && own.first + own.count <= held.first + held.count;

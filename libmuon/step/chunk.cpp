@@ -77,6 +77,8 @@ Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
 }
 
 Result<> Engine::Impl::gradients_in(std::size_t chunk) {
+  if (partial() && config.partial_sums == PartialSums::kept) return {};
+  if (partial()) return sum_parts(chunk);
   staging->begin(Staging::Kind::gradients, chunk);
   const bool came = chunk + flow->came_early() >= parts.chunks.count();
   return travel_in_step("gradients in", [&]() -> Result<std::uint64_t> {

@@ -40,12 +40,36 @@ std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, co
   return most;
 }
 
+Result<> check_partial(const EngineConfig& config) {
+  if (config.partition.hand_in != HandIn::partial) return {};
+  if (config.early_gradient_bytes > 0)
+    return Error{Code::unsupported,
+                 "partial gradients are added up in the step: none of them travels before it",
+                 "set early_gradient_bytes to 0"};
+  if (device_of(config, config.gradients_on) != nullptr)
+    return Error{Code::unsupported, "partial gradients are added up in the host's memory",
+                 "set gradients_on to Side::host, or hand in what is reduced"};
+  return {};
+}
+
+// The most room that parts of sums take on their way.
+std::uint64_t part_bytes(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks) {
+  if (config.partition.hand_in != HandIn::partial) return 0;
+  const Reductions reductions(plan, config.chunk_bytes);
+  std::uint64_t most = reductions.to_shards.room_bytes(adam_ranges(plan));
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    most = std::max(most, reductions.to_owners.room_bytes(chunks.gradients(chunk)));
+  return most;
+}
+
 // What this rank takes beside tiles.
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
-                           std::size_t early_chunks, Side wire) {
+                           std::size_t lasting_chunks, Side wire) {
+  if (config.partition.hand_in == HandIn::partial) wire = Side::host;
   return {.workspace = Sweep::workspace(config.model, plan, config.accelerator, config.threads),
-          .staging = Staging::bytes({plan, chunks, adam_ranges(plan), early_chunks}),
+          .staging = Staging::bytes({plan, chunks, adam_ranges(plan), lasting_chunks}),
           .bounce = bounce_bytes(config, plan, chunks, wire),
+          .parts = part_bytes(config, plan, chunks),
           .wire = config.accelerator != nullptr ? wire : Side::host,
           .sums = config.partition.hand_in == HandIn::added ? GradientSums::bytes(plan) : 0,
           .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host};
@@ -69,6 +93,22 @@ Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
 std::uint64_t device_bytes(const Memory& memory, const libswap::Homes& homes,
                            std::uint64_t tile_bytes) {
   return memory.device() + homes.count(libswap::Tier::device) * tile_bytes;
+}
+
+// That this rank sends in a step.
+std::uint64_t gradient_bytes(const EngineConfig& config, const StatePlan& plan,
+                             const Chunks& chunks, const Routes& routes) {
+  const auto all = [&](const auto& to_owners, const auto& to_shards) {
+    std::uint64_t bytes = to_shards.sent_bytes(routes.adam);
+    for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+      bytes += to_owners.sent_bytes(chunks.gradients(chunk));
+    return bytes;
+  };
+  if (config.partition.hand_in != HandIn::partial)
+    return all(routes.gradients_to_owners, routes.gradients_to_shards);
+  const Reductions reductions(plan, config.chunk_bytes);
+  const std::uint64_t times = config.partial_sums == PartialSums::made_twice ? 2 : 1;
+  return times * all(reductions.to_owners, reductions.to_shards);
 }
 
 }  // namespace
@@ -103,6 +143,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
     EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
   EBB_TRY_ASSIGN(StatePlan plan, StatePlan::make(config.model, config.partition, config.tile_bytes,
                                                  rank, config.chunk_bytes, config.dtypes));
+  EBB_TRY(check_partial(config));
   if (config.chunk_bytes == 0)
     return Error{Code::usage, "a chunk of 0 bytes holds nothing", "leave the default, 256 MiB"};
   libswap::Store::Config store{.rank = rank,
@@ -116,7 +157,10 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);
   const std::size_t early = early_chunks(plan, chunks, config.early_gradient_bytes);
-  const Memory memory = memory_beside_tiles(config, plan, chunks, early, wire);
+  const bool keeps =
+      config.partition.hand_in == HandIn::partial && config.partial_sums == PartialSums::kept;
+  const std::size_t lasting = keeps ? chunks.count() : early;
+  const Memory memory = memory_beside_tiles(config, plan, chunks, lasting, wire);
   EBB_TRY_ASSIGN(Housing housing, house(config, plan, memory.host()));
   if (const std::uint64_t there = device_bytes(memory, housing.homes, config.tile_bytes);
       there > config.device_budget_bytes)
@@ -129,6 +173,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
                   housing.least_budget,
                   std::move(chunks),
                   early,
+                  lasting,
                   memory,
                   store};
 }
@@ -157,10 +202,9 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   result.install_read_bytes = paged.with_weights * config.tile_bytes;
   const Routes routes(plan);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    result.step_sent_bytes += routes.gradients_to_owners.sent_bytes(chunks.gradients(chunk)) +
-                              routes.weights_from_owners.sent_bytes(chunks.weights(chunk)) +
+    result.step_sent_bytes += routes.weights_from_owners.sent_bytes(chunks.weights(chunk)) +
                               routes.weights_from_shards.sent_bytes(chunks.adam_weights(chunk));
-  result.step_sent_bytes += routes.gradients_to_shards.sent_bytes(routes.adam);
+  result.step_sent_bytes += gradient_bytes(config, plan, chunks, routes);
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
   return result;
@@ -172,6 +216,10 @@ Routes::Routes(const StatePlan& plan)
       gradients_to_shards(plan.gradients(), plan.shards(), plan.rank()),
       weights_from_shards(plan.shards(), plan.weights(), plan.rank()),
       adam(adam_ranges(plan)) {}
+
+Reductions::Reductions(const StatePlan& plan, std::uint64_t most_room)
+    : to_owners(plan.gradients(), plan.matrices(), plan.rank(), most_room),
+      to_shards(plan.gradients(), plan.shards(), plan.rank(), most_room) {}
 
 namespace {
 
@@ -195,9 +243,13 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       directory(&swap_directory),
       parts(std::move(prepared)),
       routes(parts.plan),
+      reductions(partial()
+                     ? std::optional<Reductions>(std::in_place, parts.plan, config.chunk_bytes)
+                     : std::nullopt),
       computing(std::move(own_pool)),
       pool(*computing),
       host_kernels(make_host_kernels({pool, config.trace, parts.plan.rank()})),
+      adding_kernels(make_host_kernels({pool, config.trace, parts.plan.rank()})),
       gradients(engine_config.model.params.size()),
       gradient_events(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
@@ -218,8 +270,10 @@ Result<> Engine::Impl::make_room() {
                    "ebb/libmuon/kernels/table.h says what it owes"};
   }
   const Memory& memory = parts.memory;
-  EBB_TRY_ASSIGN(staging, Staging::make({parts.plan, parts.chunks, routes.adam, parts.early_chunks},
-                                        device_of(config, memory.wire)));
+  EBB_TRY_ASSIGN(staging,
+                 Staging::make({parts.plan, parts.chunks, routes.adam, parts.lasting_chunks},
+                               device_of(config, memory.wire)));
+  EBB_TRY_ASSIGN(part_room, libswap::allocate(nullptr, memory.parts));
   EBB_TRY_ASSIGN(bounce, libswap::allocate(nullptr, memory.bounce));
   libswap::Device* const gradients_lie = device_of(config, config.gradients_on);
   EBB_TRY_ASSIGN(look_room, libswap::allocate(gradients_lie, memory.look()));

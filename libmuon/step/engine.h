@@ -32,6 +32,11 @@ namespace ebb::libmuon {
 // The memory of an accelerator's device, or the host's; without an accelerator both are the host's.
 enum class Side : std::uint8_t { host, device };
 
+// What becomes of the sums that a step has made for its norm, of HandIn::partial: they are made
+// again for the update, chunk by chunk, or kept until then: an fp32 copy of all gradients of what
+// this rank keeps the state of.
+enum class PartialSums : std::uint8_t { made_twice, kept };
+
 struct EngineConfig {
   ModelSpec model;
   PartitionSpec partition;
@@ -42,8 +47,10 @@ struct EngineConfig {
   // Of gradients and new weights that a rank stages for one chunk of a step; the same on all ranks.
   std::uint64_t chunk_bytes = 256u << 20;
   // Room beside that for gradients of a step's last chunks, which travel as soon as they are handed
-  // in on all ranks (gradient_ready()); part of the budget, the same on all ranks.
+  // in on all ranks (gradient_ready()); part of the budget, the same on all ranks. None of
+  // HandIn::partial.
   std::uint64_t early_gradient_bytes = 0;
+  PartialSums partial_sums = PartialSums::made_twice;  // the same on all ranks
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;        // that compute, this rank
   libswap::Trace* trace = nullptr;  // borrowed
@@ -84,7 +91,8 @@ struct EnginePlan {
   std::uint64_t chunks = 0;           // of a step
   std::uint64_t early_chunks = 0;     // of these: whose gradients may travel before it
   // Gradients and weights on their way through the host: three parts of the size of a chunk's,
-  // early ones' and AdamW ranges whole; what the communicator does not take from the device.
+  // early ones', kept sums and AdamW ranges whole; parts of sums on their way; what the
+  // communicator does not take from the device.
   std::uint64_t staging_bytes = 0;
   std::uint64_t gradient_sum_bytes = 0;  // of HandIn::added; where the gradients lie
   std::uint64_t least_budget_bytes = 0;  // of this model and chunk size

@@ -4,6 +4,7 @@
 //   flow.cpp          the threads of a step          sweep.cpp     the state's tiles
 //   early.cpp         gradients that come before it  absent_gradients.cpp  that do not come at all
 //   handing_in.cpp    what the trainer hands over  gradient_sums.cpp  over its micro-batches
+//   reduction.cpp     parts of gradients added up  partial.cpp        in a step
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
@@ -32,6 +33,7 @@
 #include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/flow.h"
 #include "ebb/libmuon/step/gradient_sums.h"
+#include "ebb/libmuon/step/reduction.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
@@ -45,11 +47,11 @@ inline constexpr std::uint64_t kBlockBytes = 256u << 10;  // of a checksum
 // What the budget holds beside tiles; bytes.
 struct Memory {
   Sweep::Workspace workspace;
-  std::uint64_t staging = 0, bounce = 0;
-  Side wire = Side::host;  // where the first lies; the second is the host's
+  std::uint64_t staging = 0, bounce = 0, parts = 0;
+  Side wire = Side::host;  // where the first lies; the others are the host's
   std::uint64_t sums = 0;  // of gradients
   Side gradients = Side::host;
-  std::uint64_t on_wire() const { return bounce + (wire == Side::host ? staging : 0); }
+  std::uint64_t on_wire() const { return bounce + parts + (wire == Side::host ? staging : 0); }
   std::uint64_t look() const { return gradients == Side::device ? sizeof(Look) : 0; }
   std::uint64_t host() const {
     return workspace.host + on_wire() + (gradients == Side::host ? sums : 0);
@@ -67,6 +69,7 @@ struct Prepared {
   std::uint64_t least_budget = 0;  // bytes
   Chunks chunks;
   std::size_t early_chunks = 0;
+  std::size_t lasting_chunks = 0;  // whose staged gradients have a place until they are used
   Memory memory;
   libswap::Store::Config store;  // without directory and uuids
 };
@@ -84,6 +87,12 @@ struct Routes {
   Exchange gradients_to_owners, weights_from_owners;
   Exchange gradients_to_shards, weights_from_shards;
   std::vector<Transit> adam;
+};
+
+// Of HandIn::partial: what gradients travel by instead, added up on their way.
+struct Reductions {
+  Reductions(const StatePlan& plan, std::uint64_t most_room);
+  Reduction to_owners, to_shards;
 };
 class ScatteredStore;
 
@@ -143,7 +152,13 @@ struct Engine::Impl {
   Result<> check_ready(const StepArgs& args) const;
   Result<> agree_on_absent();
   Look look();
+  Look look_at(std::span<const LookRange> ranges, Kernels& near);
   Result<StepResult> check_step(const StepArgs& args);
+  // partial.cpp
+  bool partial() const { return config.partition.hand_in == HandIn::partial; }
+  Result<> sum_parts(std::size_t chunk);
+  std::vector<LookRange> sums_of(std::size_t chunk);
+  Result<Look> look_at_sums();
   void begin_update(float grad_scale);
   // Ends the step in flight, if one is: `step_outcome` is how.
   void end_step();
@@ -196,9 +211,11 @@ struct Engine::Impl {
   libswap::SwapDirectory* directory;  // of the present store
   Prepared parts;
   const Routes routes;
+  const std::optional<Reductions> reductions;
   std::unique_ptr<libswap::Pool> computing;
   libswap::Pool& pool;
   std::unique_ptr<Kernels> host_kernels, device_kernels;  // the second with an accelerator
+  std::unique_ptr<Kernels> adding_kernels;                // of the thread that adds parts up
   Kernels& kernels() const { return device_kernels ? *device_kernels : *host_kernels; }
 
   std::shared_ptr<libswap::Store> store;  // shared with exports
@@ -223,6 +240,7 @@ struct Engine::Impl {
   std::optional<Staging> staging;       // what the trainer's buffers hold lies nowhere else
   libswap::DeviceMemory look_room;      // on the device, where gradients lie there
   libswap::DeviceMemory bounce;         // of the wire
+  libswap::DeviceMemory part_room;      // of parts on their way
   libswap::Blobs blobs;
   std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
   std::optional<Error> stopped;       // a step was cut on some rank by an I/O error

@@ -32,6 +32,11 @@ std::string text_of(const AxisLayout& side) {
   return text;
 }
 
+std::string text_of(HandIn hand_in) {
+  if (hand_in == HandIn::partial) return "partial, over ranks";
+  return hand_in == HandIn::added ? "added over micro-batches" : "reduced";
+}
+
 std::string text_of(const ParamSpec& param) {
   std::string text =
       compose("{} {} in group {}", param.name, formats::to_string(param.shape), param.group);
@@ -55,8 +60,9 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
       {"the number of slots", std::to_string(config.slots)},
       {"the gradients' partition", text_of(config.partition.gradients)},
       {"the weights' partition", text_of(config.partition.weights)},
-      {"gradients over micro-batches",
-       config.partition.hand_in == HandIn::added ? "added here" : "one a step"},
+      {"what gradients are handed in", text_of(config.partition.hand_in)},
+      {"what becomes of partial gradients' sums",
+       config.partial_sums == PartialSums::kept ? "kept" : "made twice"},
       {"the axes of the world", text_of(config.partition.axes)},
       {"the number of partitions", std::to_string(config.partition.parts.size())},
   };

@@ -82,7 +82,7 @@ std::uint64_t Staging::lay(Kind kind, std::span<const Transit> transits, std::ui
     const FlatRange part = staged_part(*plan_, trainer, transit);
     if (part.count == 0) continue;
     places.push_back({transit.param, part, used});
-    used += staged_bytes(trainer.dtype(transit.param), part.count);
+    used += staged_bytes(trainer.staged_dtype(transit.param), part.count);
   }
   std::ranges::sort(places, {}, &Place::param);
   return used;
@@ -103,7 +103,7 @@ libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit
   EBB_CHECK(place != all.end() && place->param == transit.param &&
             transit.range.first >= place->range.first &&
             transit.range.first + transit.range.count <= place->range.first + place->range.count);
-  const DType dtype = trainer_of(*plan_, kind).dtype(transit.param);
+  const DType dtype = trainer_of(*plan_, kind).staged_dtype(transit.param);
   const std::uint64_t skipped = (transit.range.first - place->range.first) * bytes_of(dtype);
   return memory_.buffer()
       .sub(place->first + skipped, transit.range.count * bytes_of(dtype))

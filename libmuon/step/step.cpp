@@ -89,12 +89,14 @@ Result<> Engine::Impl::agree_on_absent() {
 // Where the gradients lie. Their events are waited for here and not in a queue of the device, in
 // which what they depend on could come behind.
 Look Engine::Impl::look() {
+  for (const libswap::Event& event : gradient_events) pool.help_until(event);
+  return look_at(ranges_of(config.model, gradients, parts.plan), kernels_of_gradients());
+}
+
+Look Engine::Impl::look_at(std::span<const LookRange> ranges, Kernels& near) {
   Look found;
   const libswap::Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&found, 1)));
-  Kernels& near = kernels_of_gradients();
   const libswap::Buffer there = near.device() == nullptr ? here : look_room.buffer();
-  const auto ranges = ranges_of(config.model, gradients, parts.plan);
-  for (const libswap::Event& event : gradient_events) pool.help_until(event);
   const libswap::Event done = near.look(ranges, there, {});
   pool.help_until(there.data == here.data ? done : libswap::copy(there, here, done));
   return found;
@@ -102,7 +104,7 @@ Look Engine::Impl::look() {
 
 Result<StepResult> Engine::Impl::check_step(const StepArgs& args) {
   const TraceSpan span(config.trace, parts.plan.rank(), Lane::compute, "exact norm");
-  const Look mine = look();
+  EBB_TRY_ASSIGN(const Look mine, partial() ? look_at_sums() : look());
   ExactSum sum{.limbs = mine.squares};
   sum.carry();
   std::array<std::int64_t, 21> numbers{};

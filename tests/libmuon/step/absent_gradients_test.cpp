@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
-#include <limits>
-#include <optional>
 
 #include "ebb/libswap/queue/io_queue.h"
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/late_accelerator.h"
+#include "tests/libmuon/support/said_gradients.h"
 
 namespace ebb::test {
 namespace {
@@ -18,40 +15,6 @@ namespace {
 using libmuon::Communicator;
 using libmuon::EngineConfig;
 using libmuon::WithoutGradient;
-
-// Of a parameter in a step: noise of a number, zeros, or that there is none.
-struct Said {
-  std::optional<std::uint64_t> noise;
-  std::optional<WithoutGradient> none;
-};
-using Script = std::function<Said(std::uint32_t param, std::uint64_t step)>;
-
-// Of nuisance_model(): an embedding, a norm, matrices that share an item or fill tiles of their
-// own.
-constexpr std::array<std::uint32_t, 5> kSome = {0, 1, 3, 5, 8};
-bool in_some(std::uint32_t param) { return std::ranges::find(kSome, param) != kSome.end(); }
-
-Said always(std::uint32_t, std::uint64_t step) { return {.noise = step, .none = {}}; }
-
-Result<> hand_in(RankEngine& rank, std::uint64_t step, const Script& script) {
-  const libmuon::StatePlan& plan = rank.engine().state_plan();
-  for (std::uint32_t param = 0; param < plan.params(); ++param) {
-    if (!plan.here(param)) continue;
-    const Said said = script(param, step);
-    if (said.none) {
-      EBB_TRY(rank.engine().no_gradient(param, *said.none));
-      continue;
-    }
-    const FlatRange held = plan.gradients().held(param, plan.rank());
-    auto& gradient = rank.gradients()[param];
-    gradient.assign(held.count, 0.0f);
-    if (said.noise)
-      for (std::uint64_t i = 0; i < held.count; ++i)
-        gradient[i] = noise(param, *said.noise, held.first + i);
-    EBB_TRY(rank.engine().gradient_ready(param, gradient));
-  }
-  return {};
-}
 
 std::unique_ptr<libswap::IoBackend> disk() {
   auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
@@ -203,6 +166,23 @@ TEST(AbsentGradients, AreThoseOfZerosInTheNormAndWhereTheyAreTakenAsZero) {
   }
 }
 
+// Some of what one batch of Newton-Schulz would take.
+TEST(AbsentGradients, BesideOthersOfTheirShapeAreNotTakenForThem) {
+  Training setup{.ranks = 2};
+  setup.model.params.clear();
+  for (int i = 0; i < 12; ++i) setup.model.params.push_back({compose("w.{}", i), {8, 8}, 0});
+  const auto config = config_of(setup, setup.model);
+  const auto script = [](std::uint32_t param, std::uint64_t step) -> Said {
+    if (in_some(param) && step == 2) return {.noise = {}, .none = WithoutGradient::untouched};
+    return always(param, step);
+  };
+  const Trained two = run(config, 2, script);
+  expect_same(two, run(config, 1, always), config, in_some, "untouched");
+  expect_same(
+      two, run(config, 2, always), config, [](std::uint32_t param) { return !in_some(param); },
+      "the others");
+}
+
 // (g + w) x (numel - held by the owner) of each matrix, in fp32; AdamW's ranges are where they are
 // used.
 std::uint64_t bytes_of_matrices(const EngineConfig& config, bool in, bool out) {
@@ -301,158 +281,6 @@ TEST(AbsentGradients, CountsOfStepsAreStored) {
   EXPECT_EQ(last, 9u);
 }
 
-// --- beside what else may happen to a step ------------------------------------------------------
-
-Said some_are_not(std::uint32_t param, std::uint64_t step) {
-  if (!in_some(param) || step != 2) return always(param, step);
-  const bool zero = param % 2 == 1;
-  return {.noise = {}, .none = zero ? WithoutGradient::zero : WithoutGradient::untouched};
-}
-
-// Of rank 1, behind three steps; `second` makes the second one, whose gradients are handed in.
-using Second = std::function<Result<>(FailingWorld&, Communicator&, RankEngine&)>;
-std::vector<float> weights_of(const EngineConfig& config, const Second& second) {
-  std::vector<float> weights;
-  FailingWorld failing;
-  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
-    EBB_TRY(rank.hand_in(1));
-    EBB_TRY(rank.step());
-    EBB_TRY(second(failing, ranks, rank));
-    EXPECT_EQ(rank.engine().step_count(), 2u);
-    EBB_TRY(rank.hand_in(3));
-    EBB_TRY(rank.step());
-    if (ranks.rank() == Rank{1}) weights = rank.flat_weights();
-    return {};
-  }));
-  return weights;
-}
-
-Result<> plain(FailingWorld&, Communicator&, RankEngine& rank) {
-  EBB_TRY(hand_in(rank, 2, some_are_not));
-  EBB_TRY(rank.step());
-  return {};
-}
-
-EngineConfig little(std::uint64_t room = 0) {
-  EngineConfig config = config_with(kLittle);
-  config.early_gradient_bytes = room;
-  config.budget_bytes = kLittle;
-  add_what_tiles_need_beside(config);
-  return config;
-}
-
-TEST(AbsentGradients, OfAStepThatIsCutAreAbsentWhenItGoesOn) {
-  const auto wanted = weights_of(config_with(kMuch), plain);
-  int stopped = 0;
-  for (const std::uint64_t room : {std::uint64_t{0}, std::uint64_t{9000}, std::uint64_t{1} << 20})
-    for (std::uint64_t at = 0; at < 16; at += 2) {
-      const auto weights =
-          weights_of(little(room),
-                     [&](FailingWorld& failing, Communicator& ranks, RankEngine& rank) -> Result<> {
-                       EBB_TRY(failing.fail_reads(ranks, at));
-                       EBB_TRY(hand_in(rank, 2, some_are_not));
-                       const auto cut = rank.step();
-                       EBB_TRY_ASSIGN(const bool went_on, failing.mend(ranks, rank, cut));
-                       if (went_on && ranks.rank() == Rank{0}) ++stopped;
-                       return {};
-                     });
-      EXPECT_EQ(weights, wanted) << "read " << at << ", room " << room;
-    }
-  EXPECT_GE(stopped, 8);
-}
-
-TEST(AbsentGradients, OfAStepThatIsSkippedOrNotBegunAreForgottenOrStay) {
-  const auto wanted = weights_of(config_with(kMuch), plain);
-  const auto weights =
-      weights_of(little(1u << 20), [&](FailingWorld&, Communicator&, RankEngine& rank) -> Result<> {
-        EBB_TRY(hand_in(rank, 7, [](std::uint32_t param, std::uint64_t step) -> Said {
-          if (param == 2) return always(param, step);
-          return {.noise = {}, .none = WithoutGradient::untouched};
-        }));
-        EBB_TRY_ASSIGN(const auto skipped, rank.step({.inv_scale = 1e38}));
-        EXPECT_TRUE(skipped.skipped);
-        EBB_TRY(hand_in(rank, 2, some_are_not));
-        EXPECT_FALSE(rank.step({.inv_scale = -1}));
-        EBB_TRY(rank.step());
-        return {};
-      });
-  EXPECT_EQ(weights, wanted);
-}
-
-// Installing hands out all weights, whatever the last step left alone.
-TEST(AbsentGradients, WeightsThatAreBoundAnewAreInstalled) {
-  const auto config = little();
-  FailingWorld failing;
-  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
-    EBB_TRY(plain(failing, ranks, rank));
-    const auto before = rank.flat_weights();
-    for (auto& weights : rank.weights()) std::ranges::fill(weights, 0.0f);
-    EBB_TRY(rank.engine().install_weights());
-    EXPECT_EQ(rank.flat_weights(), before);
-    return {};
-  }));
-}
-
-TEST(AbsentGradients, AreSaidOnceAndForNothingThatHasOne) {
-  auto config = config_with(kMuch);
-  config.partition.hand_in = libmuon::HandIn::added;
-  FailingWorld failing;
-  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
-    rank.make_gradients(1);
-    libmuon::Engine& engine = rank.engine();
-    const auto none = [&](std::uint32_t param) {
-      return engine.no_gradient(param, WithoutGradient::zero);
-    };
-    EBB_TRY(engine.add_gradient(0, rank.gradients()[0]));
-    expect_error(none(0), Code::state, "some was added");
-    EBB_TRY(none(1));
-    expect_error(none(1), Code::state, "twice");
-    expect_error(engine.add_gradient(1, rank.gradients()[1]), Code::state, "there is none");
-    expect_error(none(99), Code::usage, "no such parameter");
-    for (std::uint32_t param = 2; param + 1 < rank.gradients().size(); ++param)
-      EBB_TRY(none(param));
-    const auto forgotten = engine.step({});
-    expect_error(forgotten, Code::usage, "nothing is said of the last");
-    EXPECT_EQ(forgotten.error().message,
-              compose("step 1: parameter head has no gradient on rank {}", index_of(ranks.rank())));
-    EBB_TRY(none(static_cast<std::uint32_t>(rank.gradients().size()) - 1));
-    EBB_TRY(rank.step());
-    return {};
-  }));
-}
-
-// One rank has a gradient, the other has not, or means another thing by it.
-TEST(AbsentGradients, ThatRanksDoNotAgreeOnAreNamedAndNothingHasChanged) {
-  for (const std::uint64_t room : {std::uint64_t{0}, std::uint64_t{1} << 20}) {
-    const auto weights = weights_of(
-        little(room), [&](FailingWorld&, Communicator& ranks, RankEngine& rank) -> Result<> {
-          const auto before = rank.flat_weights();
-          const auto dispute = [&](std::uint32_t me, std::uint32_t param, std::uint64_t) -> Said {
-            if (param == 4) return {.noise = {}, .none = WithoutGradient::zero};
-            if (param != 5 || me == 0) return always(param, 7);
-            return {.noise = {}, .none = WithoutGradient::untouched};
-          };
-          EBB_TRY(hand_in(rank, 2, [&](std::uint32_t param, std::uint64_t step) {
-            return dispute(index_of(ranks.rank()), param, step);
-          }));
-          const auto refused = rank.step();
-          expect_error(refused, Code::usage, "a dispute");
-          EXPECT_EQ(refused.error().message,
-                    "the gradient of blk.0.up is not the same on all ranks: handed in on rank 0; "
-                    "none, untouched on rank 1");
-          EXPECT_EQ(rank.flat_weights(), before);
-          EXPECT_EQ(rank.engine().step_count(), 1u);
-          EBB_TRY(rank.hand_in(2));
-          EBB_TRY(rank.step());
-          return {};
-        });
-    EXPECT_EQ(weights, weights_after(3));
-  }
-}
-
 // Experts of two places; those of the second see no token in a step, of which the ranks of the
 // first say nothing.
 TEST(AbsentGradients, OfAnExpertAreSaidByItsOwnRanks) {
@@ -482,16 +310,6 @@ TEST(AbsentGradients, OfAnExpertAreSaidByItsOwnRanks) {
     const EngineConfig config = config_on(2, data);
     const Trained trained = run(config, 3, script);
     EXPECT_TRUE(trained.tensors == wanted.tensors) << data;
-  }
-}
-
-TEST(AbsentGradients, AreAbsentOnADeviceThatIsLate) {
-  const auto wanted = weights_of(config_with(kMuch), plain);
-  for (std::uint64_t seed = 1; seed < 4; ++seed) {
-    LateAccelerator accelerator(seed, 50);
-    EngineConfig config = config_with(kMuch);
-    config.accelerator = &accelerator;
-    EXPECT_EQ(weights_of(config, plain), wanted) << seed;
   }
 }
 

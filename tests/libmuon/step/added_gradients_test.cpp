@@ -235,7 +235,7 @@ TEST(AddedGradients, AreRefusedWhereTheyCannotBeAdded) {
       return Engine::open(config, ranks, other.world.io(), other.world.swap(), test::noisy_weights,
                           nullptr);
     };
-    refused(open(), Code::usage, "gradients over micro-batches");
+    refused(open(), Code::usage, "what gradients are handed in");
     config.partition.hand_in = HandIn::reduced;
     EBB_TRY_ASSIGN(const auto engine, open());
     refused(engine->add_gradient(0, std::span<const float>()), Code::usage,

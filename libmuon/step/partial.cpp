@@ -1,0 +1,84 @@
+// Gradients that are handed in as parts of a sum over ranks: they are added up for the norm, and
+// for the update once more, unless they are kept.
+#include "ebb/libmuon/step/engine_impl.h"
+
+namespace ebb::libmuon {
+
+using libswap::Buffer;
+
+namespace {
+
+void add(Look& all, const Look& more) {
+  ExactSum sum{.limbs = all.squares}, other{.limbs = more.squares};
+  other.carry();
+  sum.merge(other);
+  all.squares = sum.limbs;
+  all.largest = std::max(all.largest, more.largest);
+}
+
+}  // namespace
+
+Result<> Engine::Impl::sum_parts(std::size_t chunk) {
+  const StatePlan& plan = parts.plan;
+  staging->begin(Staging::Kind::gradients, chunk);
+  const auto part = [&](const Transit& transit) {
+    const std::uint64_t first = plan.gradients().held(transit.param, plan.rank()).first;
+    return gradients[transit.param].sub(transit.range.first - first, transit.range.count);
+  };
+  const auto sum = [&](const Transit& transit) { return own_gradient(transit, chunk); };
+  const auto bring = [&](const Reduction& reduction, std::span<const Transit> planned) {
+    const std::vector<Transit> transits = absent.gradients(planned);
+    for (const Transit& transit : transits) gradient_events[transit.param].wait();
+    return reduction.run(*wire, *adding_kernels, part_room.buffer(), transits, {part, sum});
+  };
+  return travel_in_step("parts of gradients in", [&]() -> Result<std::uint64_t> {
+    std::uint64_t adam = 0;
+    if (chunk == 0) {
+      EBB_TRY_ASSIGN(adam, bring(reductions->to_shards, routes.adam));
+    }
+    EBB_TRY_ASSIGN(const std::uint64_t matrices,
+                   bring(reductions->to_owners, parts.chunks.gradients(chunk)));
+    return adam + matrices;
+  });
+}
+
+// Each element lies at one rank.
+std::vector<LookRange> Engine::Impl::sums_of(std::size_t chunk) {
+  std::vector<LookRange> ranges;
+  const auto add_all = [&](std::span<const Transit> planned) {
+    for (const Transit& transit : absent.gradients(planned)) {
+      const FlatRange own = overlap(parts.plan.own_range(transit.param), transit.range);
+      if (own.count == 0) continue;
+      const double limit =
+          std::visit([](const auto& spec) { return largest_gradient(spec); },
+                     config.model.groups[config.model.params[transit.param].group]);
+      ranges.push_back({own_gradient({transit.param, own}, chunk), limit, true});
+    }
+  };
+  if (chunk == 0) add_all(routes.adam);
+  add_all(parts.chunks.gradients(chunk));
+  return ranges;
+}
+
+// By the chunks of a step: one is looked at while the next comes.
+Result<Look> Engine::Impl::look_at_sums() {
+  Look all;
+  const auto look = [&]() -> Result<> {
+    for (std::size_t chunk = flow->next_to_sweep(); flow->may_sweep(chunk); ++chunk) {
+      add(all, look_at(sums_of(chunk), *host_kernels));
+      flow->swept();
+    }
+    return {};
+  };
+  flow->begin({.chunks = parts.chunks.count(),
+               .in = [this](std::size_t chunk) { return sum_parts(chunk); },
+               .out = [](std::size_t) { return Result<>(); },
+               .sweep = look,
+               .doing = "looking at its gradients"});
+  const Flow::Ended ended = flow->wait();
+  take_over_beside();
+  if (ended.why) return *ended.why;
+  return all;
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,133 @@
+#include "ebb/libmuon/step/reduction.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ebb::libmuon {
+
+using libswap::Buffer;
+
+namespace {
+
+using Part = ModelLayout::Part;
+
+// How many parts an element is the sum of.
+std::uint32_t parts_of_each(const Layout::Spec& spec) {
+  return spec.policy == Policy::replicated ? spec.mesh.ranks() : spec.mesh.replicas;
+}
+
+// The ranks that have parts of what a shard holds, ascending; of a replicated parameter there is
+// one shard, at all of its ranks.
+std::vector<Rank> ranks_of(const Part& part, std::uint32_t shard) {
+  std::vector<Rank> ranks;
+  const formats::Mesh& mesh = part.mesh();
+  for (std::uint32_t copy = 0; copy < mesh.replicas; ++copy) {
+    if (!part.replicated()) ranks.push_back(mesh.rank_of({shard, copy}));
+    for (std::uint32_t i = 0; part.replicated() && i < mesh.shard_world; ++i)
+      ranks.push_back(mesh.rank_of({i, copy}));
+  }
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+}  // namespace
+
+Reduction::Reduction(const ModelLayout& parts, const ModelLayout& sums, Rank self,
+                     std::uint64_t most_room)
+    : parts_(parts), sums_(sums), self_(self), cuts_(parts, sums, self) {
+  std::uint64_t most_parts = 1;
+  for (const Layout& layout : parts.layouts())
+    most_parts = std::max<std::uint64_t>(most_parts, parts_of_each(layout.spec()));
+  most_ = std::min(most_room, kMostRoundBytes) / most_parts;
+}
+
+std::uint64_t Reduction::bytes_of(const Transit& transit) const {
+  return transit.range.count * formats::bytes_of(parts_.dtype(transit.param));
+}
+
+std::vector<std::vector<Transit>> Reduction::rounds(std::span<const Transit> transits) const {
+  return cuts_.rounds(transits, most_);
+}
+
+template <typename Take>
+void Reduction::for_sends(const Transit& transit, const Take& take) const {
+  const FlatRange offered = overlap(parts_.held(transit.param, self_), transit.range);
+  if (offered.count == 0) return;
+  const Part target = sums_.of(transit.param);
+  const Layout::ShardSpan span = target.shards_of(offered);
+  for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
+    const FlatRange part = overlap(target.held_by(shard), offered);
+    const Rank to = target.mesh().rank_of({shard, 0});
+    if (part.count > 0 && to != self_) take(Message{to, {transit.param, part}});
+  }
+}
+
+std::vector<Reduction::Message> Reduction::parts_of(const Transit& transit) const {
+  std::vector<Message> parts;
+  const FlatRange wanted = overlap(sums_.held(transit.param, self_), transit.range);
+  if (wanted.count == 0) return parts;
+  const Part source = parts_.of(transit.param);
+  Layout::ShardSpan span{0, 0};
+  if (!source.replicated()) span = source.shards_of(wanted);
+  for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
+    const FlatRange part = overlap(source.held_by(shard), wanted);
+    if (part.count == 0) continue;
+    const std::size_t first = parts.size();
+    for (const Rank rank : ranks_of(source, shard))
+      parts.push_back({rank, {transit.param, part}, parts.size() == first});
+  }
+  return parts;
+}
+
+std::uint64_t Reduction::sent_bytes(std::span<const Transit> transits) const {
+  std::uint64_t bytes = 0;
+  for (const Transit& transit : transits)
+    for_sends(transit, [&](const Message& send) { bytes += bytes_of(send.part); });
+  return bytes;
+}
+
+std::uint64_t Reduction::room_bytes(std::span<const Transit> transits) const {
+  std::uint64_t most = 0;
+  for (const std::vector<Transit>& round : rounds(transits)) {
+    std::uint64_t bytes = 0;
+    for (const Transit& transit : round)
+      for (const Message& part : parts_of(transit))
+        if (part.peer != self_)
+          bytes += staged_bytes(parts_.dtype(part.part.param), part.part.range.count);
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+Result<std::uint64_t> Reduction::run(Wire& wire, Kernels& kernels, const Buffer& room,
+                                     std::span<const Transit> transits, const Ends& ends) const {
+  std::uint64_t sent = 0;
+  for (const std::vector<Transit>& round : rounds(transits)) {
+    std::vector<SendBuffer> sends;
+    std::vector<ReceiveBuffer> receives;
+    std::vector<AddRange> adds;
+    std::uint64_t used = 0;
+    for (const Transit& transit : round) {
+      for_sends(transit,
+                [&](const Message& send) { sends.push_back({send.peer, ends.part(send.part)}); });
+      for (const Message& one : parts_of(transit)) {
+        const DType dtype = parts_.dtype(one.part.param);
+        Buffer part;
+        if (one.peer == self_) {
+          part = ends.part(one.part);
+        } else {
+          part = room.sub(used, bytes_of(one.part)).as(dtype);
+          used += staged_bytes(dtype, one.part.range.count);
+          receives.push_back({one.peer, part});
+        }
+        adds.push_back({part, ends.sum(one.part), one.first});
+      }
+    }
+    for (const SendBuffer& send : sends) sent += send.data.size();
+    if (wire.world() > 1) EBB_TRY(wire.exchange(std::move(sends), std::move(receives)));
+    kernels.add(adds, {}).wait();
+  }
+  return sent;
+}
+
+}  // namespace ebb::libmuon

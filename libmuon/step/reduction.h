@@ -1,0 +1,54 @@
+// Reduction: gradients of which each rank has a part (HandIn::partial). The parts of a range travel
+// from all ranks that have one to the rank that keeps its state, which adds them up in fp32 in the
+// order of the ranks: done twice, it gives the same bits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "ebb/libmuon/kernels/table.h"
+#include "ebb/libmuon/step/exchange.h"
+
+namespace ebb::libmuon {
+
+class Reduction {
+ public:
+  // Of the host's memory: the part that this rank was handed in, and the sum that it keeps, fp32.
+  struct Ends {
+    std::function<libswap::Buffer(const Transit&)> part, sum;
+  };
+
+  // At most `most_room` bytes of parts are at a rank at once, or an element of each.
+  // REQUIRES: both outlive this; each range of the second lies at one rank.
+  Reduction(const ModelLayout& parts, const ModelLayout& sums, Rank self, std::uint64_t most_room);
+
+  // Collective: the same transits on all ranks. How many bytes this one sent.
+  Result<std::uint64_t> run(Wire& wire, Kernels& kernels, const libswap::Buffer& room,
+                            std::span<const Transit> transits, const Ends& ends) const;
+  // What run() sends from this rank, and takes of its room.
+  std::uint64_t sent_bytes(std::span<const Transit> transits) const;
+  std::uint64_t room_bytes(std::span<const Transit> transits) const;
+
+ private:
+  struct Message {
+    Rank peer{};
+    Transit part;
+    bool first = false;  // of its sum
+  };
+  std::uint64_t bytes_of(const Transit& transit) const;
+  std::vector<std::vector<Transit>> rounds(std::span<const Transit> transits) const;
+  template <typename Take>
+  void for_sends(const Transit& transit, const Take& take) const;
+  // Of what this rank keeps: all parts, its own among them, as they are to be added.
+  std::vector<Message> parts_of(const Transit& transit) const;
+
+  const ModelLayout& parts_;
+  const ModelLayout& sums_;
+  const Rank self_;
+  const Exchange cuts_;     // of the same ranges, where each has one source
+  std::uint64_t most_ = 0;  // bytes that one source may send in a round
+};
+
+}  // namespace ebb::libmuon
