@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "ebb/libmuon/spec/blocks.h"
 #include "ebb/libswap/device/device.h"
@@ -102,6 +103,8 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
   virtual libswap::Device& device() = 0;
+  // What its bits depend on beside values and shapes: recorded in the manifest.
+  virtual std::string fingerprint() const = 0;
   // Bytes that one orthogonalize() of such a batch needs; one is under way at a time.
   virtual std::uint64_t workspace_bytes(const MuonSpec& spec, const Block& matrix,
                                         std::uint64_t count) const = 0;

@@ -13,6 +13,7 @@ namespace {
 
 std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
   auto manifest = manifest_template(config.model.params, config.model.groups, plan);
+  manifest.fingerprint = fingerprint_of(config);
   const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
   for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
   // A parameter that has no gradient in some step counts its own from there on.
@@ -118,11 +119,14 @@ libswap::Device* device_of(const EngineConfig& config, Side side) {
                                                                : nullptr;
 }
 
+std::string fingerprint_of(const EngineConfig& config) {
+  return config.accelerator != nullptr ? config.accelerator->fingerprint() : kernel_fingerprint();
+}
+
 formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             std::span<const GroupSpec> groups,
                                             const StatePlan& plan) {
   formats::native::Manifest manifest;
-  manifest.fingerprint = kernel_fingerprint();
   manifest.states = state_names();
   for (const ParamSpec& param : params)
     manifest.params.push_back({param.name, param.shape, param.group});

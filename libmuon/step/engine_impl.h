@@ -76,6 +76,9 @@ struct Prepared {
 Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire);
 // Of a side; null: the host's.
 libswap::Device* device_of(const EngineConfig& config, Side side);
+// Of the kernels that compute its steps.
+std::string fingerprint_of(const EngineConfig& config);
+// Without a fingerprint.
 formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             std::span<const GroupSpec> groups,
                                             const StatePlan& plan);

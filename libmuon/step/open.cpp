@@ -157,7 +157,7 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   if (const auto passed_over = store->passed_over()) note(*passed_over);
   if (const std::uint32_t slots = store->superblock().slots; slots != config.slots)
     note(compose("it was made with {} slots a tile and keeps them", slots));
-  if (manifest.fingerprint != kernel_fingerprint())
+  if (manifest.fingerprint != fingerprint_of(config))
     note("it was written with other kernels: " + manifest.fingerprint);
   EBB_TRY(open_sweep());
   EBB_TRY(sweep->cache().load_residents());

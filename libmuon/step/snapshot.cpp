@@ -32,8 +32,10 @@ Result<> Engine::Impl::adopt_if_due() {
 
 libswap::Snapshots::MakeManifest Engine::Impl::manifest() const {
   return [groups = config.model.groups, blobs_now = blobs.all(), ahead = steps_ahead,
-          step_now = step, &params = config.model.params, &plan = parts.plan]() mutable {
+          step_now = step, kernels = fingerprint_of(config), &params = config.model.params,
+          &plan = parts.plan]() mutable {
     auto manifest = manifest_template(params, groups, plan);
+    manifest.fingerprint = kernels;
     manifest.blobs = std::move(blobs_now);
     for (std::size_t i = 0; i < ahead.size(); ++i)
       manifest.param_steps[params[i].name] = static_cast<std::int64_t>(step_now) + ahead[i];

@@ -57,6 +57,9 @@ class DeviceMemory {
   Device* device_ = nullptr;
 };
 
+// Memory of the host that a device copies from and to without help, until this goes.
+using Pinned = std::shared_ptr<std::byte>;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -66,6 +69,10 @@ class Device {
   // Between this device's memory and the host's or another device's of its kind, or inside its own.
   // Copies of one direction take place in the order they are asked for.
   virtual Event copy(const Buffer& from, const Buffer& to, const Event& after) = 0;
+  // Makes copies from and to that memory of the host overlap with other work; it may stay as it is.
+  virtual Result<Pinned> pin(std::span<std::byte> /*host*/) { return Pinned(); }
+  // Why it computes and copies no more, for good: its events pass all the same.
+  virtual Result<> status() const { return {}; }
 };
 
 // On `device`, or where that is null, on the host (AlignedBuffer).

@@ -10,6 +10,7 @@
 namespace ebb::libswap {
 
 struct Event::State {
+  std::shared_ptr<const EventOrigin> origin;
   Mutex mutex;
   Condition changed;
   bool passed EBB_GUARDED_BY(mutex) = false;
@@ -36,6 +37,10 @@ void Event::then(std::function<void()> next) const {
   next();
 }
 
+const EventOrigin* Event::origin() const {
+  return state_ == nullptr ? nullptr : state_->origin.get();
+}
+
 Event all_of(std::span<const Event> events) {
   const auto left = std::make_shared<std::atomic<std::size_t>>(events.size() + 1);
   const EventSource all;
@@ -47,7 +52,10 @@ Event all_of(std::span<const Event> events) {
   return all.event();
 }
 
-EventSource::EventSource() { event_.state_ = std::make_shared<Event::State>(); }
+EventSource::EventSource(std::shared_ptr<const EventOrigin> origin) {
+  event_.state_ = std::make_shared<Event::State>();
+  event_.state_->origin = std::move(origin);
+}
 
 void EventSource::pass() const {
   std::vector<std::function<void()>> waiting;

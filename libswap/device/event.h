@@ -9,6 +9,12 @@
 
 namespace ebb::libswap {
 
+// What a device knows an event of its own by, so that its queues can follow it by themselves.
+class EventOrigin {
+ public:
+  virtual ~EventOrigin() = default;
+};
+
 class Event {
  public:
   Event() = default;  // has passed
@@ -17,6 +23,8 @@ class Event {
   void wait() const;
   // Runs `next` once: at once if the event has passed, else on the thread that lets it pass.
   void then(std::function<void()> next) const;
+  // Null: of the host, or of several devices.
+  const EventOrigin* origin() const;
 
  private:
   friend class EventSource;
@@ -30,7 +38,8 @@ Event all_of(std::span<const Event> events);
 // Where an event comes from.
 class EventSource {
  public:
-  EventSource();
+  EventSource() : EventSource(nullptr) {}
+  explicit EventSource(std::shared_ptr<const EventOrigin> origin);
   Event event() const { return event_; }
   void pass() const;  // once
 

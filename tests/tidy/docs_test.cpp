@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 TEST(Tidy, EverySourceIsListedInACMakeLists) {
   Offenders offenders;
   for (const SourceFile& file : source_files()) {
-    if (file.extension() != ".cpp") continue;
+    if (file.extension() != ".cpp" && file.extension() != ".cu") continue;
     bool listed = false;
     fs::path folder = file.path;
     while (!listed && folder.has_relative_path()) {

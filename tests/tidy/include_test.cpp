@@ -27,8 +27,9 @@ TEST(Tidy, IncludesFollowTheStraightLine) {
       {"libswap", {"formats", "libswap"}},
       {"libmuon", {"formats", "libswap", "libmuon"}},
       {"tools", {"formats", "libswap", "tools"}},
+      {"plugins", {"formats", "libswap", "libmuon", "plugins"}},
       {"examples", {"formats", "libswap", "libmuon", "tools", "examples"}},
-      {"tests", {"formats", "libswap", "libmuon", "tools", "examples", "tests"}},
+      {"tests", {"formats", "libswap", "libmuon", "plugins", "tools", "examples", "tests"}},
   };
   Offenders offenders;
   for (const SourceFile& file : source_files()) {
@@ -174,11 +175,33 @@ TEST(Tidy, EachThirdPartyLibraryHasItsFolder) {
                   .none());
 }
 
-// The programs that CMake leaves out where there is no MPI; nothing includes CUDA or Python.
+// What CMake leaves out where there is no nvcc.
+TEST(Tidy, OnlyThePluginAndItsTestsNeedCuda) {
+  const Folders with_cuda = {"plugins/cuda/", "tests/libmuon/cuda/"};
+  const Folders headers = {"cuda", "cublas", "nccl"};
+  Offenders offenders;
+  std::size_t users = 0;
+  for (const SourceFile& file : source_files())
+    for (const Include& include : includes_of(file)) {
+      const bool cuda =
+          !include.quoted && std::ranges::any_of(headers, [&](const std::string& name) {
+            return include.path.starts_with(name);
+          });
+      users += cuda ? 1 : 0;
+      const bool plugin = include.quoted && include.file.starts_with("plugins/");
+      if ((cuda || plugin) && !is_below(file, with_cuda))
+        offenders.add(file, include.line, include.path);
+      if (file.is_cuda() && file.top() != "plugins") offenders.add(file, 1, "a kernel elsewhere");
+    }
+  EXPECT_TRUE(offenders.none());
+  EXPECT_GE(users, 3u) << "the test looks for what is not there";
+}
+
+// The programs that CMake leaves out where there is no MPI; nothing includes Python.
 TEST(Tidy, OnlyWhatIsBuiltWithMpiNeedsIt) {
   const Folders with_mpi = {"libmuon/comm/mpi_ranks.h", "examples/gpt/mpi_main.cpp",
                             "tests/libmuon/mpi/"};
-  const Folders never = {"cuda", "cublas", "nccl", "torch/", "ATen/", "Python.h", "pybind11"};
+  const Folders never = {"torch/", "ATen/", "Python.h", "pybind11"};
   Offenders offenders;
   std::size_t users = 0;
   for (const SourceFile& file : source_files())

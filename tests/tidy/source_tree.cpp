@@ -16,7 +16,8 @@ std::string read_text(const fs::path& path) {
 }
 
 bool is_ours(const fs::path& path) {
-  static const std::vector<std::string> extensions = {".h", ".cpp", ".cmake", ".md", ".txt", ""};
+  static const std::vector<std::string> extensions = {".h",     ".cpp", ".cu",  ".cuh",
+                                                      ".cmake", ".md",  ".txt", ""};
   const std::string extension = path.extension().string();
   return std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
 }
@@ -37,7 +38,7 @@ std::vector<SourceFile> read_all() {
     if (fs::exists(root() / name)) add_file(root() / name, files);
   }
   for (const char* folder : {".ci", "cmake", "docs", "examples", "formats", "libmuon", "libswap",
-                             "packaging", "tests", "tools"}) {
+                             "packaging", "plugins", "tests", "tools"}) {
     if (!fs::exists(root() / folder)) continue;
     fs::recursive_directory_iterator walk(root() / folder);
     for (auto it = begin(walk); it != end(walk); ++it) {

@@ -21,8 +21,9 @@ struct SourceFile {
 
   std::string top() const;        // "formats" of "formats/core/error.h"
   std::string extension() const;  // ".h"
-  bool is_header() const { return extension() == ".h"; }
-  bool is_cpp() const { return is_header() || extension() == ".cpp"; }
+  bool is_header() const { return extension() == ".h" || extension() == ".cuh"; }
+  bool is_cuda() const { return extension() == ".cu" || extension() == ".cuh"; }
+  bool is_cpp() const { return is_header() || is_cuda() || extension() == ".cpp"; }
   bool is_script() const;  // bash, CMake
 };
 

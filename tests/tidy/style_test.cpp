@@ -142,8 +142,8 @@ TEST(Tidy, ThreadsStartInOnePlace) {
 // What those of mutex.h guard is known to clang's thread safety analysis.
 TEST(Tidy, MutexesAreThoseThatTheAnalysisKnows) {
   const auto product = [](const SourceFile& file) {
-    return (file.top() == "formats" || file.top() == "libswap" || file.top() == "libmuon" ||
-            file.top() == "tools") &&
+    return (file.top() == "plugins" || file.top() == "formats" || file.top() == "libswap" ||
+            file.top() == "libmuon" || file.top() == "tools") &&
            file.path != "libswap/sys/mutex.h";
   };
   EXPECT_TRUE(code_matches("\\bstd::((shared_|recursive_|timed_)*mutex|(lock_guard|unique_lock|"

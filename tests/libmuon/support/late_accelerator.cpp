@@ -103,6 +103,8 @@ class LateKernels : public libmuon::Kernels {
 
 }  // namespace
 
+std::string LateAccelerator::fingerprint() const { return libmuon::kernel_fingerprint(); }
+
 std::uint64_t LateAccelerator::workspace_bytes(const libmuon::MuonSpec& spec,
                                                const libmuon::Block& matrix, std::uint64_t) const {
   return libmuon::newton_schulz_scratch_bytes(spec, matrix.rows(), matrix.cols);

@@ -13,6 +13,7 @@ class LateAccelerator : public libmuon::Accelerator {
       : device_(seed, delay_us) {}
 
   libswap::LateDevice& device() override { return device_; }
+  std::string fingerprint() const override;
   std::uint64_t workspace_bytes(const libmuon::MuonSpec& spec, const libmuon::Block& matrix,
                                 std::uint64_t count) const override;
   Result<std::unique_ptr<libmuon::Kernels>> kernels(const libmuon::KernelsFor& what) override;

@@ -1,0 +1,61 @@
+// What the kernels share: how many blocks, and loops over elements. Compiled without contraction:
+// each operation of element.h is rounded by itself, as on the host.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "ebb/libmuon/kernels/element.h"
+#include "plugins/cuda/launch.h"
+
+namespace ebb::cuda {
+
+constexpr unsigned kThreads = 256;
+constexpr unsigned kEach = 4;  // elements a thread has under way
+constexpr std::uint64_t kMostBlocks = 1u << 15;
+
+inline unsigned blocks_for(std::uint64_t elems) {
+  const std::uint64_t wanted = (elems + kThreads * kEach - 1) / (kThreads * kEach);
+  return static_cast<unsigned>(wanted < 1 ? 1 : wanted > kMostBlocks ? kMostBlocks : wanted);
+}
+
+// Calls body(i) for each i below `elems`, neighbours by neighbouring threads.
+template <typename Body>
+__device__ void for_each(std::uint64_t elems, const Body& body) {
+  constexpr std::uint64_t kTile = kThreads * kEach;
+  for (std::uint64_t tile = blockIdx.x * kTile; tile < elems; tile += gridDim.x * kTile) {
+#pragma unroll
+    for (unsigned k = 0; k < kEach; ++k) {
+      const std::uint64_t i = tile + k * kThreads + threadIdx.x;
+      if (i < elems) body(i);
+    }
+  }
+}
+
+// A weight as it is handed out: to one of the two, or to neither.
+struct Out {
+  explicit Out(const libmuon::PlainBuffer& buffer)
+      : wide(buffer.elems != 0 && buffer.dtype == DType::f32 ? static_cast<float*>(buffer.data)
+                                                             : nullptr),
+        narrow(buffer.elems != 0 && buffer.dtype == DType::bf16
+                   ? static_cast<std::uint16_t*>(buffer.data)
+                   : nullptr) {}
+  __device__ void put(std::uint64_t i, float w) const {
+    if (wide != nullptr) wide[i] = w;
+    if (narrow != nullptr) libmuon::store(w, narrow[i]);
+  }
+  float* wide;
+  std::uint16_t* narrow;
+};
+
+// Calls launch(pointer) with the type that the buffer's elements have: fp32, or bits of bf16.
+template <typename Launch>
+void as_stored(const libmuon::PlainBuffer& buffer, const Launch& launch) {
+  if (buffer.dtype == DType::bf16)
+    launch(static_cast<std::uint16_t*>(buffer.data));
+  else
+    launch(static_cast<float*>(buffer.data));
+}
+
+}  // namespace ebb::cuda

@@ -1,0 +1,139 @@
+// Elementwise kernels: one pass over memory each.
+#include "plugins/cuda/elements.cuh"
+
+namespace ebb::cuda {
+namespace {
+
+using libmuon::Momentum;
+using libmuon::Precision;
+
+// Where there is no gradient, it is zero.
+template <typename G>
+__device__ float gradient_at(const G* g, std::uint64_t i) {
+  return g != nullptr ? libmuon::widened(g[i]) : 0.0f;
+}
+
+template <typename G>
+__global__ void __launch_bounds__(kThreads)
+    add_kernel(std::uint64_t elems, const G* __restrict__ g, float* __restrict__ sum, bool first) {
+  for_each(elems, [&](std::uint64_t i) {
+    const float gradient = libmuon::widened(g[i]);
+    sum[i] = first ? gradient : sum[i] + gradient;
+  });
+}
+
+template <Momentum kForm, bool kNesterov, typename G, typename M>
+__global__ void __launch_bounds__(kThreads)
+    prepare_kernel(libmuon::MomentumFactors f, std::uint64_t elems, const G* __restrict__ g,
+                   M* __restrict__ m, float* __restrict__ u) {
+  for_each(elems, [&](std::uint64_t i) {
+    M momentum = m[i];
+    u[i] = libmuon::take_momentum<kForm, kNesterov>(f, gradient_at(g, i), momentum);
+    m[i] = momentum;
+  });
+}
+
+template <Precision kStep, Precision kWeights>
+__global__ void __launch_bounds__(kThreads)
+    finish_kernel(libmuon::ApplyFactors f, std::uint64_t elems, const float* __restrict__ o,
+                  float* __restrict__ w, Out out) {
+  for_each(elems, [&](std::uint64_t i) {
+    const float moved = libmuon::applied<kStep, kWeights>(f, o[i], w[i]);
+    w[i] = moved;
+    out.put(i, moved);
+  });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    hand_out_kernel(std::uint64_t elems, const float* __restrict__ w, Out out) {
+  for_each(elems, [&](std::uint64_t i) { out.put(i, w[i]); });
+}
+
+template <typename G>
+__global__ void __launch_bounds__(kThreads)
+    adamw_kernel(libmuon::AdamFactors f, std::uint64_t elems, const G* __restrict__ g,
+                 float* __restrict__ w, float* __restrict__ exp_avg, float* __restrict__ exp_avg_sq,
+                 Out out) {
+  for_each(elems, [&](std::uint64_t i) {
+    const float gradient = f.scale * gradient_at(g, i);
+    const float first = libmuon::adam_first(f, gradient, exp_avg[i]);
+    const float second = libmuon::adam_second(f, gradient, exp_avg_sq[i]);
+    const float moved = libmuon::adam_weight(f, w[i], first, sqrtf(second));
+    exp_avg[i] = first;
+    exp_avg_sq[i] = second;
+    w[i] = moved;
+    out.put(i, moved);
+  });
+}
+
+float* floats(const libmuon::PlainBuffer& buffer) { return static_cast<float*>(buffer.data); }
+
+template <Momentum kForm, bool kNesterov>
+void prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
+  const std::uint64_t elems = range.m.elems;
+  as_stored(range.g, [&](auto* g) {
+    as_stored(range.m, [&](auto* m) {
+      prepare_kernel<kForm, kNesterov>
+          <<<blocks_for(elems), kThreads, 0, stream>>>(range.factors, elems, g, m, floats(range.u));
+    });
+  });
+}
+
+template <Precision kWeights>
+void finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
+  const std::uint64_t elems = range.o.elems;
+  const auto launch = [&](auto kernel) {
+    kernel<<<blocks_for(elems), kThreads, 0, stream>>>(range.factors, elems, floats(range.o),
+                                                       floats(range.w), Out(range.out));
+  };
+  if (range.step == Precision::fp32) launch(finish_kernel<Precision::fp32, kWeights>);
+  if (range.step == Precision::bf16) launch(finish_kernel<Precision::bf16, kWeights>);
+  if (range.step == Precision::fp16) launch(finish_kernel<Precision::fp16, kWeights>);
+}
+
+}  // namespace
+
+cudaError_t launch_add(const libmuon::PlainAdd& range, cudaStream_t stream) {
+  const std::uint64_t elems = range.g.elems;
+  as_stored(range.g, [&](auto* g) {
+    add_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(elems, g, floats(range.sum),
+                                                           range.first != 0);
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
+  const bool ema = range.form == Momentum::ema, nesterov = range.nesterov != 0;
+  if (ema && nesterov) prepare<Momentum::ema, true>(range, stream);
+  if (ema && !nesterov) prepare<Momentum::ema, false>(range, stream);
+  if (!ema && nesterov) prepare<Momentum::sum, true>(range, stream);
+  if (!ema && !nesterov) prepare<Momentum::sum, false>(range, stream);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
+  if (range.weights == Precision::bf16)
+    finish<Precision::bf16>(range, stream);
+  else
+    finish<Precision::fp32>(range, stream);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream) {
+  const std::uint64_t elems = range.w.elems;
+  hand_out_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(elems, floats(range.w),
+                                                              Out(range.out));
+  return cudaGetLastError();
+}
+
+cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream) {
+  const std::uint64_t elems = range.w.elems;
+  as_stored(range.g, [&](auto* g) {
+    adamw_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(
+        range.factors, elems, g, floats(range.w), floats(range.exp_avg), floats(range.exp_avg_sq),
+        Out(range.out));
+  });
+  return cudaGetLastError();
+}
+
+}  // namespace ebb::cuda

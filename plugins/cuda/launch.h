@@ -1,0 +1,52 @@
+// One function a kernel: gives it to a stream and returns. Where there is no GPU, tests link others
+// of these names, which do the same with the host's kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "ebb/libmuon/kernels/plugin_kernels.h"
+
+namespace ebb::cuda {
+
+cudaError_t launch_look(const libmuon::PlainLook& range, libmuon::Look* found, cudaStream_t stream);
+cudaError_t launch_add(const libmuon::PlainAdd& range, cudaStream_t stream);
+cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stream);
+cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream);
+cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream);
+cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream);
+
+// What a matrix is divided by, as its norm decides. A matrix of zeros, or one that is not finite,
+// is not alive and gives zeros.
+struct Normalizer {
+  double factor = 0;
+  std::uint32_t alive = 0;
+};
+
+// `count` matrices of one shape in Newton-Schulz' precision: rows x cols elements, `ld` from row to
+// row, `step` from matrix to matrix.
+struct Batch {
+  void* data = nullptr;
+  std::uint64_t rows = 0, cols = 0, ld = 0, step = 0, count = 1;
+  libmuon::Precision precision = libmuon::Precision::fp32;
+};
+
+// Sums of the squares of U, a matrix' one behind the other; then what they decide.
+cudaError_t launch_norms(const libmuon::PlainMatrices& matrices, double* sums,
+                         Normalizer* normalizers, cudaStream_t stream);
+std::uint64_t sums_of(const libmuon::PlainMatrices& matrices);
+// X <- U divided, its short side as rows; and back: U <- X.
+cudaError_t launch_load(const libmuon::PlainMatrices& matrices, const Normalizer* normalizers,
+                        const Batch& x, cudaStream_t stream);
+cudaError_t launch_store(const libmuon::PlainMatrices& matrices, const Normalizer* normalizers,
+                         const Batch& x, cudaStream_t stream);
+// to <- factor from, rounded.
+cudaError_t launch_scale(const Batch& from, float factor, const Batch& to, cudaStream_t stream);
+// to <- to + factor from, product and sum rounded.
+cudaError_t launch_add_scaled(const Batch& from, float factor, const Batch& to,
+                              cudaStream_t stream);
+// to <- from + value I, rounded.
+cudaError_t launch_identity(const Batch& from, float value, const Batch& to, cudaStream_t stream);
+// What lies above the diagonal <- what lies below.
+cudaError_t launch_mirror(const Batch& of, cudaStream_t stream);
+
+}  // namespace ebb::cuda

@@ -1,0 +1,17 @@
+// Newton-Schulz of a batch of matrices: the sequences of forms.h as work of one stream.
+#pragma once
+
+#include "plugins/cuda/products.h"
+
+namespace ebb::cuda {
+
+// Most matrices at once: what the workspace is made for.
+inline constexpr std::uint64_t kMostAtOnce = 4096;
+
+std::uint64_t newton_schulz_bytes(const libmuon::PlainMatrices& matrices);
+
+// `workspace`: newton_schulz_bytes() of the device, aligned to 256 bytes.
+Answer newton_schulz(Products& products, const libmuon::PlainMatrices& matrices,
+                     std::byte* workspace, cudaStream_t stream, Why* why);
+
+}  // namespace ebb::cuda

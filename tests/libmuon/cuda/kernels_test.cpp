@@ -1,0 +1,302 @@
+// The plugin's kernels over the stub, beside the host's: elementwise work and the norm to the bit,
+// Newton-Schulz as near as sums in another order are.
+#include <bit>
+#include <limits>
+
+#include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/spec/presets.h"
+#include "tests/libmuon/cuda/plugged.h"
+#include "tests/libmuon/kernels/numbers.h"
+
+namespace ebb::libmuon {
+namespace {
+
+using libswap::Buffer;
+using libswap::buffer_of;
+using libswap::Event;
+using test::Plugged;
+using test::There;
+using testing::gaussian;
+using testing::relative_distance;
+using testing::same_bits;
+
+using Halves = There<std::uint16_t>;
+using Floats = There<float>;
+
+std::vector<std::uint16_t> narrowed(const std::vector<float>& wide) {
+  std::vector<std::uint16_t> bits(wide.size());
+  narrow(wide, bits);
+  return bits;
+}
+
+struct Both {
+  explicit Both(std::uint32_t late_us = 0) : plugged(late_us) {
+    pool = *libswap::Pool::start(2);
+    host = make_host_kernels({*pool});
+    there = *plugged.accelerator().kernels({*pool});
+  }
+  Plugged plugged;
+  std::unique_ptr<libswap::Pool> pool;
+  std::unique_ptr<Kernels> host, there;
+};
+
+template <typename T>
+void expect_same(There<T>& there, const std::vector<T>& host, const Event& done,
+                 const std::string& what) {
+  EXPECT_EQ(std::memcmp(there.back(done).data(), host.data(), host.size() * sizeof(T)), 0) << what;
+}
+
+TEST(CudaKernels, FindTheHostsNormAndTheLargestOfAllGradients) {
+  Both both;
+  for (const std::size_t count : {1u, 63u, 1025u, 70001u}) {
+    auto values = gaussian(count, 1);
+    for (std::size_t i = 0; i < count; i += 7) values[i] *= 1e-30f;
+    Floats g(both.plugged.device(), values, DType::f32);
+    Halves h(both.plugged.device(), narrowed(values), DType::bf16);
+    There<std::byte> found(both.plugged.device(), std::vector<std::byte>(sizeof(Look)), DType::u8);
+    Look host;
+    both.host->look(
+        std::vector<LookRange>{
+            {g.host(), 2.0, true}, {h.host(), 3.0, true}, {g.host(), 1e-3, false}},
+        buffer_of(std::as_writable_bytes(std::span(&host, 1))), {});
+    const Event done = both.there->look(
+        std::vector<LookRange>{
+            {g.buffer(), 2.0, true}, {h.buffer(), 3.0, true}, {g.buffer(), 1e-3, false}},
+        found.buffer(), {});
+    Look there;
+    std::memcpy(&there, found.back(done).data(), sizeof(Look));
+    ExactSum sum{.limbs = there.squares};
+    sum.carry();
+    EXPECT_EQ(sum.limbs, host.squares) << count;
+    EXPECT_EQ(there.largest, host.largest) << count;
+  }
+}
+
+TEST(CudaKernels, PrepareWithTheHostsBits) {
+  Both both(50);
+  for (const char* const name : {"keller", "moonlight", "emerging", "dion", "gram"})
+    for (const std::size_t count : {1u, 1000u, 4097u}) {
+      const MuonSpec spec = *preset(name);
+      Floats g(both.plugged.device(), gaussian(count, 1), DType::f32);
+      Halves g16(both.plugged.device(), narrowed(gaussian(count, 2)), DType::bf16);
+      Floats m(both.plugged.device(), gaussian(count, 3), DType::f32);
+      Halves m16(both.plugged.device(), narrowed(gaussian(count, 4)), DType::bf16);
+      Floats u(both.plugged.device(), std::vector<float>(count), DType::f32),
+          v = {both.plugged.device(), std::vector<float>(count), DType::f32};
+      auto hm = m.here, hu = u.here, hv = v.here;
+      auto hm16 = m16.here;
+      both.host->prepare(
+          std::vector<PrepareRange>{
+              {&spec, g16.host(), buffer_of(std::span(hm)), buffer_of(std::span(hu))},
+              {&spec, g.host(), buffer_of(std::as_writable_bytes(std::span(hm16))).as(DType::bf16),
+               buffer_of(std::span(hv))}},
+          0.37f, {});
+      const Event done = both.there->prepare(
+          std::vector<PrepareRange>{{&spec, g16.buffer(), m.buffer(), u.buffer()},
+                                    {&spec, g.buffer(), m16.buffer(), v.buffer()}},
+          0.37f, {});
+      expect_same(m, hm, done, name);
+      expect_same(m16, hm16, done, name);
+      expect_same(u, hu, done, name);
+      expect_same(v, hv, done, name);
+    }
+}
+
+TEST(CudaKernels, TakeAGradientThatIsNotThereAsZeros) {
+  Both both;
+  auto& device = both.plugged.device();
+  const MuonSpec muon = MuonSpec::keller();
+  const AdamSpec adam;
+  Floats m(device, gaussian(500, 1), DType::f32), u(device, gaussian(500, 2), DType::f32);
+  Floats w(device, gaussian(500, 3), DType::f32), v(device, std::vector<float>(500, 2), DType::f32);
+  auto hm = m.here, hu = u.here, hw = w.here, hv = v.here;
+  const auto step = [&](Kernels& kernels, Buffer mb, Buffer ub, Buffer wb, Buffer vb) {
+    kernels.prepare(std::vector<PrepareRange>{{&muon, {}, mb, ub}}, 0.5f, {});
+    return kernels.adamw(std::vector<AdamRange>{{&adam, 2, {}, wb, mb, vb, {}}}, 0.5f, {});
+  };
+  const auto host = [](std::vector<float>& values) { return buffer_of(std::span(values)); };
+  step(*both.host, host(hm), host(hu), host(hw), host(hv));
+  const Event done = step(*both.there, m.buffer(), u.buffer(), w.buffer(), v.buffer());
+  expect_same(m, hm, done, "moment");
+  expect_same(u, hu, done, "update");
+  expect_same(w, hw, done, "weights");
+  expect_same(v, hv, done, "second moment");
+}
+
+TEST(CudaKernels, FinishAddHandOutAndAdamWithTheHostsBits) {
+  Both both(50);
+  auto& device = both.plugged.device();
+  const AdamSpec adam = AdamSpec::torch();
+  for (MuonSpec spec : {*preset("keller"), *preset("dion"), *preset("gram"), *preset("torch")})
+    for (const Precision weights : {Precision::fp32, Precision::bf16}) {
+      spec.weights = weights;
+      spec.weight_decay = 0.1;
+      const std::size_t count = 3001;
+      Floats o(device, gaussian(count, 1), DType::f32), w(device, gaussian(count, 2), DType::f32);
+      Floats a(device, gaussian(count, 3), DType::f32), v(device, gaussian(count, 4), DType::f32);
+      for (float& value : v.here) value *= value;
+      libswap::copy(v.host(), v.buffer(), {}).wait();
+      Halves g(device, narrowed(gaussian(count, 5)), DType::bf16);
+      Halves out(device, std::vector<std::uint16_t>(count), DType::bf16);
+      Floats wide(device, std::vector<float>(count), DType::f32);
+      auto hw = w.here, ha = a.here, hv = v.here, hwide = wide.here;
+      auto hout = out.here;
+      const auto steps = [&](Kernels& kernels, Buffer ob, Buffer wb, Buffer ab, Buffer vb,
+                             Buffer gb, Buffer outb, Buffer wideb) {
+        Event done = kernels.finish(std::vector<FinishRange>{{&spec, 0.7, ob, wb, outb}}, {});
+        done =
+            kernels.adamw(std::vector<AdamRange>{{&adam, 3, gb, wb, ab, vb, {}}}, 0.37f, {{done}});
+        done = kernels.add(std::vector<AddRange>{{gb, ab, false}}, {{done}});
+        return kernels.hand_out(std::vector<OutRange>{{wb, wideb}}, {{done}});
+      };
+      steps(*both.host, o.host(), buffer_of(std::span(hw)), buffer_of(std::span(ha)),
+            buffer_of(std::span(hv)), g.host(),
+            buffer_of(std::as_writable_bytes(std::span(hout))).as(DType::bf16),
+            buffer_of(std::span(hwide)));
+      const Event done = steps(*both.there, o.buffer(), w.buffer(), a.buffer(), v.buffer(),
+                               g.buffer(), out.buffer(), wide.buffer());
+      expect_same(w, hw, done, "weights");
+      expect_same(a, ha, done, "first moment");
+      expect_same(v, hv, done, "second moment");
+      expect_same(out, hout, done, "weights in bf16");
+      expect_same(wide, hwide, done, "handed out");
+    }
+}
+
+struct Shape {
+  std::uint64_t rows, cols;
+};
+
+std::vector<float> on_host(const MuonSpec& spec, const Block& block, std::vector<float> u,
+                           libswap::Pool& pool) {
+  orthogonalize(spec, block, u, pool);
+  return u;
+}
+
+std::vector<float> on_device(Both& both, const MuonSpec& spec, const Block& block,
+                             const std::vector<float>& u) {
+  const std::uint64_t count = u.size() / block.span();
+  Floats there(both.plugged.device(), u, DType::f32);
+  const auto bytes = both.plugged.accelerator().workspace_bytes(spec, block, count);
+  auto room = both.plugged.device().allocate(bytes);
+  EXPECT_TRUE(room);
+  return there.back(
+      both.there->orthogonalize({&spec, block, count, there.buffer()}, (*room).buffer(), {}));
+}
+
+// Every form, precision and rounding that a framework has. In 16 bits one sum in another order may
+// round to the next number, which the iterations carry on: a few of 2^-8 or 2^-11.
+TEST(CudaKernels, OrthogonalizeAsTheHostDoes) {
+  Both both;
+  for (const Preset& each : presets())
+    for (const Shape shape : {Shape{24, 40}, Shape{40, 24}, Shape{33, 33}, Shape{1, 17}}) {
+      const MuonSpec spec = each.spec();
+      const Block block = Block::matrix(shape.rows, shape.cols);
+      const auto u = gaussian(block.span(), 7);
+      const double near =
+          relative_distance(on_device(both, spec, block, u), on_host(spec, block, u, *both.pool));
+      const double most = spec.precision == Precision::bf16   ? 0.05
+                          : spec.precision == Precision::fp16 ? 0.01
+                                                              : 1e-5;
+      EXPECT_LE(near, most) << each.name << " " << shape.rows << " x " << shape.cols;
+    }
+  MuonSpec fp32 = MuonSpec::keller();
+  for (const Form form : {Form::standard, Form::gram})
+    for (const Shape shape : {Shape{24, 40}, Shape{70, 20}, Shape{33, 33}}) {
+      fp32.form = form;
+      fp32.restarts = {2};
+      const Block block = Block::matrix(shape.rows, shape.cols);
+      const auto u = gaussian(block.span(), 8);
+      EXPECT_LE(
+          relative_distance(on_device(both, fp32, block, u), on_host(fp32, block, u, *both.pool)),
+          2e-6);
+    }
+}
+
+// Parts of q, k and v: rows in runs that lie apart, what lies between them stays.
+TEST(CudaKernels, OrthogonalizeRowsThatLieApart) {
+  Both both;
+  const MuonSpec spec = MuonSpec::keller();
+  const Block block = {.cols = 20, .run = 3, .runs = 4, .stride = 5};
+  const auto u = gaussian(block.span(), 9);
+  const auto there = on_device(both, spec, block, u), host = on_host(spec, block, u, *both.pool);
+  EXPECT_LE(relative_distance(there, host), 2e-6);
+  for (std::uint64_t i = 0; i < u.size(); ++i) {
+    const bool between = i / block.cols % block.stride >= block.run;
+    EXPECT_TRUE(!between || there[i] == u[i]) << i;
+  }
+}
+
+// One matrix alone, or among seven, or among three, which are multiplied one by one.
+TEST(CudaKernels, BitsDoNotDependOnHowManyMatricesAreOrthogonalizedAtOnce) {
+  Both both;
+  for (const MuonSpec& spec : {MuonSpec::keller(), *preset("gram")}) {
+    const Block block = Block::matrix(24, 40);
+    const auto all = gaussian(7 * block.span(), 10);
+    const auto at = [&](const std::vector<float>& of, std::uint64_t i) {
+      return std::vector<float>(of.begin() + static_cast<std::ptrdiff_t>(i * block.span()),
+                                of.begin() + static_cast<std::ptrdiff_t>((i + 1) * block.span()));
+    };
+    const std::uint64_t before = both.plugged.products();
+    const auto seven = on_device(both, spec, block, all);
+    const std::uint64_t together = both.plugged.products() - before;
+    const auto three =
+        on_device(both, spec, block,
+                  {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(3 * block.span())});
+    EXPECT_EQ(both.plugged.products() - before - together, 3 * together);
+    for (std::uint64_t i = 0; i < 7; ++i) {
+      const auto alone = on_device(both, spec, block, at(all, i));
+      EXPECT_TRUE(same_bits(alone, at(seven, i)));
+      if (i < 3) {
+        EXPECT_TRUE(same_bits(alone, at(three, i)));
+      }
+    }
+  }
+}
+
+TEST(CudaKernels, AMatrixOfZerosOrNotFiniteGivesZerosAndItsNeighboursTheirs) {
+  Both both;
+  const MuonSpec spec = MuonSpec::keller();
+  const Block block = Block::matrix(10, 16);
+  const auto one = gaussian(block.span(), 11);
+  for (const float bad : {0.0f, std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> u(block.span(), bad);
+    u.insert(u.end(), one.begin(), one.end());
+    const auto o = on_device(both, spec, block, u);
+    for (std::uint64_t i = 0; i < block.span(); ++i)
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(o[i]), 0u);
+    const auto alone = on_device(both, spec, block, one);
+    EXPECT_TRUE(same_bits(std::span(o).subspan(block.span()), alone));
+  }
+}
+
+TEST(CudaKernels, ThatFailSayWhichWorkItWas) {
+  const MuonSpec spec = MuonSpec::keller();
+  const Block block = Block::matrix(10, 16);
+  const std::vector<std::pair<const char*, std::string>> failures = {
+      {"launch_norms", "norms"},      {"launch_load", "loading"},
+      {"launch_mirror", "mirroring"}, {"cublasLtMatmul", "cublasLtMatmul"},
+      {"launch_store", "storing"},    {"algorithms", "cuBLASLt has no algorithm"}};
+  for (const auto& [function, what] : failures) {
+    Both both;
+    Floats u(both.plugged.device(), gaussian(block.span(), 1), DType::f32);
+    auto room =
+        both.plugged.device().allocate(both.plugged.accelerator().workspace_bytes(spec, block, 1));
+    ASSERT_TRUE(room);
+    both.plugged.fail(function);
+    both.there->orthogonalize({&spec, block, 1, u.buffer()}, (*room).buffer(), {}).wait();
+    const auto status = both.plugged.device().status();
+    ASSERT_FALSE(status) << function;
+    EXPECT_EQ(status.error().code, Code::io);
+    EXPECT_NE(status.error().message.find(what), std::string::npos) << status.error().message;
+  }
+}
+
+TEST(CudaKernels, TheFingerprintNamesTheLibraryAndTheDevice) {
+  Plugged plugged;
+  EXPECT_EQ(plugged.accelerator().fingerprint(),
+            "cuBLASLt 130101 Stub products=whole elementwise=ebb");
+}
+
+}  // namespace
+}  // namespace ebb::libmuon

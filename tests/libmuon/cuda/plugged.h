@@ -1,0 +1,82 @@
+// The plugin over the stub, and what tests ask of the stub.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "ebb/libmuon/kernels/plugin_kernels.h"
+#include "ebb/libswap/sys/shared_library.h"
+#include "tests/libmuon/cuda/stub_control.h"
+
+namespace ebb::test {
+
+class Plugged {
+ public:
+  explicit Plugged(std::uint32_t late_us = 0) {
+    auto opened = libswap::PluginDevice::open(EBB_CUDA_STUB, 0);
+    EBB_CHECK(opened.has_value());
+    device_ = *std::move(opened);
+    auto made = libmuon::make_plugin_accelerator(*device_);
+    EBB_CHECK(made.has_value());
+    accelerator_ = *std::move(made);
+    call(ebb_stub_late, "ebb_stub_late", late_us);
+  }
+  ~Plugged() {
+    fail(nullptr);
+    accelerator_.reset();
+    device_.reset();
+    EXPECT_EQ(allocated(), 0u);
+    EXPECT_EQ(pinned(), 0u);
+    EXPECT_EQ(call(ebb_stub_contexts, "ebb_stub_contexts"), 0u);
+  }
+
+  libswap::PluginDevice& device() { return *device_; }
+  libmuon::Accelerator& accelerator() { return *accelerator_; }
+
+  void fail(const char* function, std::uint32_t calls = 0) {
+    call(ebb_stub_fail, "ebb_stub_fail", function, calls);
+  }
+  std::uint64_t allocated() { return call(ebb_stub_allocated, "ebb_stub_allocated"); }
+  std::uint64_t pinned() { return call(ebb_stub_pinned, "ebb_stub_pinned"); }
+  std::uint64_t products() { return call(ebb_stub_products, "ebb_stub_products"); }
+
+  // A function of the stub's, found in the plugin by its name; the first argument gives its type.
+  template <typename Answer, typename... Arguments, typename... Given>
+  Answer call(Answer (*)(Arguments...), const char* name, Given... arguments) {
+    auto* const function = reinterpret_cast<Answer (*)(Arguments...)>(library_.symbol(name));
+    return function(arguments...);
+  }
+
+ private:
+  libswap::SharedLibrary library_ = *libswap::SharedLibrary::open(EBB_CUDA_STUB);
+  std::unique_ptr<libswap::PluginDevice> device_;
+  std::unique_ptr<libmuon::Accelerator> accelerator_;
+};
+
+// Numbers of the host, and their copy on the device.
+template <typename T>
+struct There {
+  There(libswap::Device& device, std::vector<T> values, DType dtype)
+      : here(std::move(values)),
+        memory(*device.allocate(std::max<std::uint64_t>(here.size(), 1) * sizeof(T))),
+        type(dtype) {
+    libswap::copy(host(), buffer(), {}).wait();
+  }
+  libswap::Buffer host() {
+    return libswap::buffer_of(std::as_writable_bytes(std::span(here))).as(type);
+  }
+  libswap::Buffer buffer() { return memory.buffer().as(type).sub(0, here.size()); }
+  // What the device has behind `done`.
+  const std::vector<T>& back(const libswap::Event& done) {
+    libswap::copy(buffer(), host(), done).wait();
+    return here;
+  }
+
+  std::vector<T> here;
+  libswap::DeviceMemory memory;
+  DType type;
+};
+
+}  // namespace ebb::test

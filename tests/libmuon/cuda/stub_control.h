@@ -1,0 +1,23 @@
+// What tests ask of the stub (stub.h): they load the plugin over it and look these up there.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+// Work begins up to so many microseconds late, and so is its end known.
+void ebb_stub_late(std::uint32_t microseconds);
+// The call of that name after `calls` more fails, and all behind it; a null name: none.
+void ebb_stub_fail(const char* function, std::uint32_t calls);
+// Bytes of the device that are allocated; of the host that are pinned.
+std::uint64_t ebb_stub_allocated();
+std::uint64_t ebb_stub_pinned();
+// How many contexts this thread has pushed and not popped.
+std::uint32_t ebb_stub_contexts();
+// Streams of a trainer's own.
+void* ebb_stub_open_stream();
+void ebb_stub_close_stream(void* stream);
+// Work of such a stream: adds one to `count` elements of the device's memory.
+void ebb_stub_add_one(void* stream, float* numbers, std::uint64_t count);
+// Products that were multiplied matrix by matrix, and how many altogether.
+std::uint64_t ebb_stub_products();
+}

@@ -1,0 +1,1 @@
+extern "C" int ebb_absent() { return 1; }
