@@ -15,16 +15,4 @@ macro(ebb_find_dependencies)
     find_package(Threads REQUIRED)
     pkg_check_modules(EBB_URING REQUIRED IMPORTED_TARGET GLOBAL liburing)
   endif()
-  if("muon" IN_LIST ebb_libraries)
-    find_package(OpenMP REQUIRED COMPONENTS CXX)  # the runtime that oneDNN uses
-    # Debian's dnnl-config.cmake asks for OpenCL's development files, which nothing here uses.
-    find_path(EBB_DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h REQUIRED)
-    find_library(EBB_DNNL_LIBRARY dnnl REQUIRED)
-    mark_as_advanced(EBB_DNNL_INCLUDE_DIR EBB_DNNL_LIBRARY)
-    if(NOT TARGET ebb::dnnl)
-      add_library(ebb::dnnl UNKNOWN IMPORTED GLOBAL)
-      set_target_properties(ebb::dnnl PROPERTIES IMPORTED_LOCATION ${EBB_DNNL_LIBRARY}
-        INTERFACE_INCLUDE_DIRECTORIES ${EBB_DNNL_INCLUDE_DIR})
-    endif()
-  endif()
 endmacro()

@@ -20,7 +20,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_NAME libebb-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_SHLIBDEPS OFF)
 string(JOIN ", " CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
-  "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} (= ${PROJECT_VERSION})" libdnnl-dev libisal-dev
+  "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} (= ${PROJECT_VERSION})" libisal-dev
   libsimdjson-dev libssl-dev liburing-dev libzstd-dev zlib1g-dev)
 set(CPACK_COMPONENT_DEV_DESCRIPTION
   "Optimizer state of large-model training: for developers\n Headers and static libraries of Ebb.")

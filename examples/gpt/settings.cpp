@@ -49,6 +49,12 @@ constexpr std::array kFlags = {
          .default_value = "fp32",
          .group = "state",
          .line = "Muon's momentum is kept as fp32 or bf16; a run may go on with the other"},
+    Flag{.name = "bf16",
+         .type = FlagType::text,
+         .metavar = "HOW",
+         .default_value = "auto",
+         .group = "state",
+         .line = "how precision=bf16 is multiplied: auto, real or emulated; bits depend on it"},
     Flag{.name = "snapshot-every",
          .type = FlagType::count,
          .metavar = "K",
@@ -201,6 +207,14 @@ Result<DType> momentum_from(const std::string& text) {
   return usage("--momentum " + text + ": wanted fp32 or bf16");
 }
 
+Result<std::optional<libmuon::Bf16>> bf16_from(const std::string& text) {
+  using libmuon::Bf16;
+  if (text == "auto") return std::optional<Bf16>();
+  if (text == "real") return std::optional(Bf16::real);
+  if (text == "emulated") return std::optional(Bf16::emulated);
+  return usage("--bf16 " + text + ": wanted auto, real or emulated");
+}
+
 Result<ExportRequest> export_from(const std::string& text, std::uint64_t step) {
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos || colon + 1 == text.size())
@@ -264,6 +278,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments,
   settings.begin.loss_scale.bits = static_cast<std::uint32_t>(bits);
   EBB_TRY_ASSIGN(settings.budget, budget_from(arguments.text("budget").value_or("quarter")));
   settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
+  EBB_TRY_ASSIGN(settings.bf16, bf16_from(arguments.text("bf16").value_or("auto")));
   EBB_TRY_ASSIGN(settings.momentum, momentum_from(arguments.text("momentum").value_or("fp32")));
   EBB_TRY_ASSIGN(settings.muon, muon_from(arguments));
   settings.snapshot_every = arguments.count("snapshot-every").value_or(settings.snapshot_every);

@@ -51,6 +51,7 @@ struct Settings {
   Budget budget;
   std::uint64_t tile_bytes = 64 * 1024;
   DType momentum = DType::f32;
+  std::optional<libmuon::Bf16> bf16;  // as EngineConfig::bf16
   libmuon::MuonSpec muon = libmuon::MuonSpec::keller();
   std::uint64_t snapshot_every = 10;
   std::optional<std::filesystem::path> resume_from;

@@ -12,8 +12,7 @@ namespace {
 using libmuon::EngineConfig;
 using libmuon::EnginePlan;
 
-// Code, libraries, thread stacks, the I/O queue and what oneDNN and malloc keep: measured, rounded
-// up.
+// Code, libraries, thread stacks, the I/O queue and what malloc keeps: measured, rounded up.
 constexpr std::uint64_t kProgramBytes = 96 * formats::MiB;
 
 std::uint32_t group_of(Optimizer optimizer) {
@@ -78,6 +77,7 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
   // Several chunks even of a small model, and room for what backward finishes first.
   common.chunk_bytes = common.early_gradient_bytes = 1u << 20;
   common.dtypes = {{"momentum_buffer", settings.momentum}};
+  common.bf16 = settings.bf16;
   common.trace = trace;
   common.budget_bytes = ~std::uint64_t{0};
 

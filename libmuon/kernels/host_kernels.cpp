@@ -151,7 +151,7 @@ class HostKernels : public Kernels {
     Event done;
     const std::uint64_t elems = batch.matrix.span();
     for (std::uint64_t i = 0; i < batch.count; ++i)
-      done = what_.pool.begin(newton_schulz(*batch.spec, batch.matrix,
+      done = what_.pool.begin(newton_schulz(*batch.spec, batch.bf16, batch.matrix,
                                             piece(batch.u, i * elems, elems), workspace.bytes()));
     return done;
   }

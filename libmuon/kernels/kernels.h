@@ -4,41 +4,47 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "ebb/libmuon/kernels/bf16.h"
+#include "ebb/libmuon/kernels/products.h"
 #include "ebb/libmuon/spec/blocks.h"
 #include "ebb/libswap/pool.h"
 
 namespace ebb::libmuon {
 
 // C (m x n) = alpha * op(A) * op(B) + beta * C, row-major, single-threaded inside, bits a function
-// of the arguments' values, shapes and leading dimensions only. Backed by oneDNN.
-enum class Transpose : std::uint8_t { no, yes };
-struct MatrixView {
-  const float* data;
-  std::uint64_t ld;
-  Transpose transpose = Transpose::no;
-};
+// of the arguments' values and k only.
 void gemm(std::uint64_t m, std::uint64_t n, std::uint64_t k, float alpha, MatrixView a,
           MatrixView b, float beta, float* c, std::uint64_t ldc);
 
-// "oneDNN 2.6.3 avx512_core fp32 clones=..." : recorded in the manifest.
-std::string kernel_fingerprint();
+// Whether this processor has real products of bf16.
+bool has_real_bf16();
+// What is faster here, measured in some 20 ms: real ones only where that pays.
+struct Bf16Choice {
+  Bf16 bf16 = Bf16::emulated;
+  double gain = 0;  // of real products over those of fp32: times their rate; 0: there are none
+};
+Bf16Choice measure_bf16();
+
+// "products=fma bf16=emulated elementwise=clones": recorded in the manifest. nullopt: nothing is
+// multiplied as bf16.
+std::string kernel_fingerprint(std::optional<Bf16> bf16);
+std::optional<Bf16> bf16_in(std::string_view fingerprint);
 
 // Newton-Schulz of a matrix of fp32 numbers that lies in `u`, row-major. In: U; out: O, in the same
 // place. Panels fixed by shape (ADR). `scratch` is used by one call at a time and outlives it.
-libswap::Chain newton_schulz(const MuonSpec& spec, const Block& block, std::span<float> u,
-                             std::span<std::byte> scratch);
+libswap::Chain newton_schulz(const MuonSpec& spec, Bf16 bf16, const Block& block,
+                             std::span<float> u, std::span<std::byte> scratch);
 // The same with scratch of its own, and waits.
-void orthogonalize(const MuonSpec& spec, const Block& block, std::span<float> u,
+void orthogonalize(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
                    libswap::Pool& pool);
 std::uint64_t newton_schulz_scratch_bytes(const MuonSpec& spec, std::uint64_t rows,
                                           std::uint64_t cols);
-// The most that oneDNN allocates for a product of it: on each thread that computes, beside the
-// scratch, until the product is done.
-std::uint64_t newton_schulz_packing_bytes(std::uint64_t rows, std::uint64_t cols);
 // FLOPs of one call: the planner's cost.
 double newton_schulz_flops(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
 

@@ -12,15 +12,6 @@
 namespace ebb::libmuon {
 namespace {
 
-// oneDNN packs a product's operands in blocks of at most this many elements a side, measured on
-// AVX-512; AVX2 packs half as deep, and where it packs nothing this is too much.
-constexpr std::uint64_t kPackedLong = 9984, kPackedShort = 384, kPackedDepth = 384;
-
-std::uint64_t packed_bytes(std::uint64_t rows, std::uint64_t cols, std::uint64_t depth) {
-  return sizeof(float) * std::min(depth, kPackedDepth) *
-         (std::min(cols, kPackedLong) + std::min(rows, kPackedShort));
-}
-
 // Stages of one run, in the order in which they are asked for.
 class Stages {
  public:
@@ -36,10 +27,13 @@ class Stages {
   }
 
   void gram() {
+    chain_.push_back({run_->transposed_slices(),
+                      [run = run_](std::size_t slice) { run->pack_transposed(slice); }});
     triangle([run = run_](std::size_t panel) { run->make_gram(panel); });
     mirror(Part::gram);
   }
   void square(const Sum& sum) {
+    pack(sum.right);
     triangle([run = run_, sum](std::size_t panel) { run->add(sum, panel); });
   }
   void symmetric(const Sum& sum) {
@@ -56,16 +50,22 @@ class Stages {
   }
   // X = beta X + left X.
   void advance(Part left, float beta) {
-    panels([run = run_, left, beta](std::size_t panel) {
-      run->add({Part::y, 1.0f, left, Part::x, beta, Part::x}, panel);
+    const Part next = run_->next_x();
+    pack(Part::x);
+    panels([run = run_, next, left, beta](std::size_t panel) {
+      run->add({next, 1.0f, left, Part::x, beta, Part::x}, panel);
     });
-    swap(Part::x, Part::y);
+    if (next != Part::x) swap(Part::x, next);
   }
   void swap(Part a, Part b) {
     chain_.push_back({1, [run = run_, a, b](std::size_t) { run->swap(a, b); }});
   }
 
  private:
+  void pack(Part part) {
+    chain_.push_back(
+        {run_->slices(), [run = run_, part](std::size_t slice) { run->pack(part, slice); }});
+  }
   void panels(void (Run::*work)(std::size_t)) {
     panels([run = run_, work](std::size_t panel) { ((*run).*work)(panel); });
   }
@@ -88,15 +88,9 @@ std::uint64_t newton_schulz_scratch_bytes(const MuonSpec& spec, std::uint64_t ro
   return Run::scratch_bytes(spec, rows, cols);
 }
 
-std::uint64_t newton_schulz_packing_bytes(std::uint64_t rows, std::uint64_t cols) {
-  const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
-  const std::uint64_t height = Panels(m).height;
-  return std::max(packed_bytes(height, n, m), packed_bytes(height, m, std::min(n, kGramPanel)));
-}
-
-libswap::Chain newton_schulz(const MuonSpec& spec, const Block& block, std::span<float> u,
-                             std::span<std::byte> scratch) {
-  const auto run = std::make_shared<Run>(spec, block, u, scratch);
+libswap::Chain newton_schulz(const MuonSpec& spec, Bf16 bf16, const Block& block,
+                             std::span<float> u, std::span<std::byte> scratch) {
+  const auto run = std::make_shared<Run>(spec, bf16, block, u, scratch);
   Stages stages(run);
   if (run->gram_form())
     gram_form(run->spec(), stages);
@@ -105,10 +99,10 @@ libswap::Chain newton_schulz(const MuonSpec& spec, const Block& block, std::span
   return stages.done();
 }
 
-void orthogonalize(const MuonSpec& spec, const Block& block, std::span<float> u,
+void orthogonalize(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
                    libswap::Pool& pool) {
   std::vector<std::byte> scratch(newton_schulz_scratch_bytes(spec, block.rows(), block.cols));
-  const libswap::Event done = pool.begin(newton_schulz(spec, block, u, scratch));
+  const libswap::Event done = pool.begin(newton_schulz(spec, bf16, block, u, scratch));
   pool.help_until(done);
 }
 

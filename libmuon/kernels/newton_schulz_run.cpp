@@ -39,9 +39,9 @@ EBB_CLONES void multiply_row(const float* __restrict from, float factor, std::ui
   for (std::uint64_t i = 0; i < count; ++i) to[i] = factor * from[i];
 }
 
-EBB_CLONES void add_scaled_row(const float* __restrict from, float factor, std::uint64_t count,
-                               float* __restrict to) {
-  for (std::uint64_t i = 0; i < count; ++i) to[i] += factor * from[i];
+EBB_CLONES void combine_row(const float* __restrict from, float beta, float alpha,
+                            std::uint64_t count, float* __restrict to) {
+  for (std::uint64_t i = 0; i < count; ++i) to[i] = beta * from[i] + alpha * to[i];
 }
 
 template <Precision kPrecision>
@@ -71,16 +71,30 @@ void transpose(const float* from, std::uint64_t from_ld, std::uint64_t rows, std
     }
 }
 
-}  // namespace
-
-std::uint64_t Run::scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
-  const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
-  const std::uint64_t squares = takes_gram_form(spec, rows, cols) ? 4 : 2;
-  return sizeof(float) * m * (2 * leading_dimension(n) + squares * leading_dimension(m));
+const Products& products_for(Precision precision, Bf16 bf16) {
+  const bool real = precision == Precision::bf16 && bf16 == Bf16::real;
+  const Products* const found = products(best_isa(), real ? Operands::bf16 : Operands::fp32);
+  EBB_CHECK(found != nullptr);
+  return *found;
 }
 
-Run::Run(const MuonSpec& spec, const Block& block, std::span<float> u, std::span<std::byte> scratch)
+}  // namespace
+
+// Nobody's precision decides what a plan says of memory but that of the spec: packed as bf16, a
+// matrix takes half of what is there for it.
+std::uint64_t Run::scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
+  const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
+  const std::uint64_t wide = spec.precision == Precision::fp32 ? 1 : 2;
+  const std::uint64_t squares = takes_gram_form(spec, rows, cols) ? 4 : 2;
+  const std::uint64_t packed = std::max(packed_elems(n, m), packed_elems(m, n));
+  return sizeof(float) *
+         (m * (wide * leading_dimension(n) + squares * leading_dimension(m)) + packed);
+}
+
+Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
+         std::span<std::byte> scratch)
     : spec_(spec),
+      products_(products_for(spec.precision, bf16)),
       block_(block),
       tall_(block.rows() > block.cols),
       m_(std::min(block.rows(), block.cols)),
@@ -93,9 +107,12 @@ Run::Run(const MuonSpec& spec, const Block& block, std::span<float> u, std::span
   EBB_CHECK(u.size() == block.span());
   EBB_CHECK(scratch.size() >= scratch_bytes(spec, block.rows(), block.cols));
   auto* next = reinterpret_cast<float*>(scratch.data());
-  const std::size_t parts = gram_form() ? places_.size() : places_.size() - 2;
-  for (std::size_t i = 0; i < parts; ++i)
-    next = (places_[i] = next) + m_ * ld(static_cast<Part>(i));
+  for (const Part part : {Part::x, Part::y, Part::gram, Part::q, Part::z, Part::t}) {
+    if (part == Part::y && next_x() == Part::x) continue;
+    if (part >= Part::z && !gram_form()) break;
+    next = (place(part) = next) + m_ * ld(part);
+  }
+  packed_ = next;
 }
 
 std::uint64_t Run::chunks_a_run() const { return formats::div_ceil(run_elems(), kNormChunk); }
@@ -148,14 +165,19 @@ void Run::settle(float* values, std::uint64_t count) {
   round_all(spec_.precision, {values, count});
 }
 
-// Over the long side in ascending order.
+void Run::pack(Part part, std::size_t slice) {
+  if (alive_) products_.pack({place(part), ld(part)}, cols(part), m_, slice, packed_);
+}
+
+void Run::pack_transposed(std::size_t slice) {
+  if (alive_) products_.pack({place(Part::x), x_ld_, Transpose::yes}, m_, n_, slice, packed_);
+}
+
 void Run::make_gram(std::size_t panel) {
   if (!alive_) return;
   const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
-  const float* const x = place(Part::x);
-  for (std::uint64_t k = 0; k < n_; k += kGramPanel)
-    gemm(end - first, end, std::min(kGramPanel, n_ - k), 1.0f, {x + first * x_ld_ + k, x_ld_},
-         {x + k, x_ld_, Transpose::yes}, k == 0 ? 0.0f : 1.0f, row(Part::gram, first), a_ld_);
+  products_.multiply(end - first, end, n_, {row(Part::x, first), x_ld_}, packed_, m_,
+                     row(Part::gram, first), a_ld_);
   for (std::uint64_t i = first; i < end; ++i) settle(row(Part::gram, i), end);
 }
 
@@ -171,8 +193,8 @@ void Run::add(const Sum& sum, std::size_t panel) {
     }
     left = {row(Part::y, first), x_ld_};
   }
-  gemm(end - first, count, m_, separate() ? 1.0f : sum.alpha, left,
-       {place(sum.right), ld(sum.right)}, 0.0f, row(sum.to, first), ld(sum.to));
+  products_.multiply(end - first, count, m_, left, packed_, cols(sum.right), row(sum.to, first),
+                     ld(sum.to));
   for (std::uint64_t i = first; i < end; ++i) finish_row(sum, i, count);
 }
 
@@ -180,7 +202,7 @@ void Run::finish_row(const Sum& sum, std::uint64_t index, std::uint64_t count) {
   float* const to = row(sum.to, index);
   const float* const from = row(sum.from, index);
   if (!separate()) {
-    if (sum.beta != 0) add_scaled_row(from, sum.beta, count, to);
+    if (sum.alpha != 1 || sum.beta != 0) combine_row(from, sum.beta, sum.alpha, count, to);
     return settle(to, count);
   }
   settle(to, count);

@@ -8,28 +8,26 @@
 #include <vector>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/libmuon/kernels/bf16.h"
 #include "ebb/libmuon/kernels/forms.h"
+#include "ebb/libmuon/kernels/products.h"
 #include "ebb/libmuon/spec/blocks.h"
 
 namespace ebb::libmuon {
 
-inline constexpr std::uint64_t kGramPanel = 512;  // columns of X added to X X^T at a time
-
-// Leading dimensions are multiples of this.
-inline constexpr std::uint64_t kLdUnit = 16;
+// Whole vectors, and an odd number of cache lines: rows of a power of two would share a few sets.
 inline std::uint64_t leading_dimension(std::uint64_t cols) {
-  return formats::align_up(cols, kLdUnit);
+  constexpr std::uint64_t kLine = 16;
+  return formats::align_up(cols, kLine) | kLine;
 }
 
-// The rows of an m-row matrix, cut by m alone.
+// The rows of an m-row matrix, cut for the pool. The higher a panel, the fewer times B is read; the
+// lower, the less is computed right of the diagonal.
 struct Panels {
   std::uint64_t rows;
   std::uint64_t height;
 
-  explicit Panels(std::uint64_t m) : rows(m) {
-    const std::uint64_t wanted = m < 256 ? 1 : m <= 2048 ? 4 : 8;
-    height = formats::align_up(formats::div_ceil(m, wanted), kLdUnit);
-  }
+  explicit Panels(std::uint64_t m) : rows(m), height(m <= 512 ? 64 : 128) {}
   std::uint64_t count() const { return formats::div_ceil(rows, height); }
   std::uint64_t begin(std::uint64_t panel) const { return panel * height; }
   std::uint64_t end(std::uint64_t panel) const { return std::min(rows, (panel + 1) * height); }
@@ -42,7 +40,8 @@ inline bool takes_gram_form(const MuonSpec& spec, std::uint64_t rows, std::uint6
 class Run {
  public:
   // `u` is the block's, from its first element to its last. Both are borrowed.
-  Run(const MuonSpec& spec, const Block& block, std::span<float> u, std::span<std::byte> scratch);
+  Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
+      std::span<std::byte> scratch);
   static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
 
   const MuonSpec& spec() const { return spec_; }
@@ -58,12 +57,18 @@ class Run {
   void load(std::size_t panel);
   void store(std::size_t panel);
 
-  // Below, rows of a panel; of X X^T, and in fp32 of all square parts, only up to the diagonal
-  // panel, until they are mirrored. Each result is rounded as the spec says: what is no more
-  // symmetric then errs less than its mirror image.
+  // The right side of a product, slice by slice; it stays until another is packed. The second: X^T.
+  std::size_t slices() const { return products_.slices(m_); }
+  void pack(Part part, std::size_t slice);
+  std::size_t transposed_slices() const { return products_.slices(n_); }
+  void pack_transposed(std::size_t slice);
+
+  // Below, rows of a panel, with what is packed on the right; of X X^T, and in fp32 of all square
+  // parts, only up to the diagonal panel, until they are mirrored. Each result is rounded as the
+  // spec says: what is no more symmetric then errs less than its mirror image.
 
   void make_gram(std::size_t panel);
-  // `y` is used unless alpha is 1.
+  // `y` is used unless alpha is 1. `to` may be `right`, which is packed, but then not `from`.
   void add(const Sum& sum, std::size_t panel);
   // to = from + value I.
   void add_identity(Part to, Part from, float value, std::size_t panel);
@@ -72,12 +77,16 @@ class Run {
   // Whether square parts that add() makes are to be mirrored.
   bool mirrors() const { return spec_.precision == Precision::fp32; }
 
+  // Where the next X goes.
+  Part next_x() const { return spec_.precision == Precision::fp32 ? Part::x : Part::y; }
+
   void swap(Part a, Part b) { std::swap(place(a), place(b)); }
 
  private:
   float*& place(Part part) { return places_[static_cast<std::size_t>(part)]; }
   float* row(Part part, std::uint64_t index) { return place(part) + index * ld(part); }
   std::uint64_t ld(Part part) const { return part <= Part::y ? x_ld_ : a_ld_; }
+  std::uint64_t cols(Part part) const { return part <= Part::y ? n_ : m_; }
   bool separate() const {
     return spec_.precision != Precision::fp32 && spec_.rounding != Rounding::fused;
   }
@@ -90,6 +99,7 @@ class Run {
   }
 
   const MuonSpec spec_;
+  const Products& products_;
   const Block block_;
   const bool tall_;
   const std::uint64_t m_, n_;
@@ -97,6 +107,7 @@ class Run {
   const std::uint64_t x_ld_, a_ld_;
   const std::span<float> u_;
   std::array<float*, 6> places_{};
+  float* packed_ = nullptr;
   std::vector<double> sums_;
   bool alive_ = false;
   double factor_ = 0;

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 
+#include "ebb/libmuon/kernels/bf16.h"
 #include "ebb/libmuon/spec/blocks.h"
 #include "ebb/libswap/device/device.h"
 #include "ebb/libswap/pool.h"
@@ -53,6 +54,7 @@ struct MatrixBatch {
   const MuonSpec* spec = nullptr;
   Block matrix;
   std::uint64_t count = 1;
+  Bf16 bf16 = Bf16::emulated;  // how the host multiplies it
   libswap::Buffer u;
 };
 // A gradient, or a part of one, before a step.

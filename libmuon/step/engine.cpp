@@ -13,7 +13,7 @@ namespace {
 
 std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
   auto manifest = manifest_template(config.model.params, config.model.groups, plan);
-  manifest.fingerprint = fingerprint_of(config);
+  manifest.fingerprint = fingerprint_of(config, Bf16::emulated);
   const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
   for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
   // A parameter that has no gradient in some step counts its own from there on.
@@ -67,7 +67,7 @@ std::uint64_t part_bytes(const EngineConfig& config, const StatePlan& plan, cons
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
                            std::size_t lasting_chunks, Side wire) {
   if (config.partition.hand_in == HandIn::partial) wire = Side::host;
-  return {.workspace = Sweep::workspace(config.model, plan, config.accelerator, config.threads),
+  return {.workspace = Sweep::workspace(config.model, plan, config.accelerator),
           .staging = Staging::bytes({plan, chunks, adam_ranges(plan), lasting_chunks}),
           .bounce = bounce_bytes(config, plan, chunks, wire),
           .parts = part_bytes(config, plan, chunks),
@@ -119,8 +119,9 @@ libswap::Device* device_of(const EngineConfig& config, Side side) {
                                                                : nullptr;
 }
 
-std::string fingerprint_of(const EngineConfig& config) {
-  return config.accelerator != nullptr ? config.accelerator->fingerprint() : kernel_fingerprint();
+std::string fingerprint_of(const EngineConfig& config, std::optional<Bf16> bf16) {
+  return config.accelerator != nullptr ? config.accelerator->fingerprint()
+                                       : kernel_fingerprint(bf16);
 }
 
 formats::native::Manifest manifest_template(std::span<const ParamSpec> params,

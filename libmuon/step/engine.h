@@ -68,6 +68,12 @@ struct EngineConfig {
   // host's.
   std::map<std::string, libswap::Tier, std::less<>> tiers;
 
+  // How the host multiplies where a group says `precision = bf16`; nullopt: as the store says that
+  // is resumed or transferred, else as rank 0 measures once (origin() says it, the store keeps it).
+  // Bits depend on it. Code::unsupported for real products that some rank's processor has not. The
+  // same on all ranks.
+  std::optional<Bf16> bf16;
+
   // What a state is kept as, by its name; what is not named is fp32. momentum_buffer may be bf16:
   // a quarter of a matrix' state less, rounded once a step (docs/numerics.md). The same on all
   // ranks.
@@ -86,7 +92,7 @@ struct EnginePlan {
   libswap::TileBudget split;
   std::uint64_t memory_bytes = 0;     // all of the following: within the budget
   std::uint64_t frame_bytes = 0;      // frames + resident tiles
-  std::uint64_t workspace_bytes = 0;  // U and O of two matrices, Newton-Schulz scratch, oneDNN's
+  std::uint64_t workspace_bytes = 0;  // U and O of two matrices, Newton-Schulz scratch
   std::uint64_t device_bytes = 0;     // of an accelerator, beside memory_bytes
   std::uint64_t chunks = 0;           // of a step
   std::uint64_t early_chunks = 0;     // of these: whose gradients may travel before it
@@ -117,6 +123,7 @@ struct StepResult {
 // Of all steps, and what the pager counted meanwhile.
 struct EngineStats : libswap::PagerStats {
   std::uint64_t steps = 0, sent_bytes = 0;
+  std::optional<Bf16> bf16;  // how it multiplies as bf16; null: nothing, on the host
   double step_s = 0, compute_s = 0;
   double exchange_s = 0;                // gradients and weights on their way
   double exposed_exchange_s = 0;        // of that, inside a step with no sweep of this rank beside

@@ -17,6 +17,8 @@ std::vector<libswap::Stat> stats_of(const EngineStats& stats) {
       {"engine_snapshot_seconds", kCounter, "Time of the caller in snapshot().", stats.snapshot_s},
       {"engine_snapshots_put_off", kCounter, "Snapshots for which no slot was left.",
        stats.snapshots_put_off},
+      {"engine_real_bf16", libswap::StatKind::gauge,
+       "1: the processor's products of bf16 are used.", std::uint64_t{stats.bf16 == Bf16::real}},
   };
   const libswap::PagerStats& counted = stats;
   const auto pager = libswap::stats_of(counted);

@@ -41,6 +41,7 @@ std::vector<float> some_numbers(std::size_t count) {
 ComputeRates probe_compute(const ModelSpec& model) {
   ComputeRates rates;
   libswap::Pool pool;
+  const Bf16 bf16 = measure_bf16().bf16;
   for (const ParamSpec& param : model.params) {
     const auto* spec = std::get_if<MuonSpec>(&model.groups[param.group]);
     if (spec == nullptr || param.shape.size() < 2 || !check_split(*spec, param.shape)) continue;
@@ -49,7 +50,7 @@ ComputeRates probe_compute(const ModelSpec& model) {
       if (rates.newton_schulz.contains(shape)) continue;
       auto u = some_numbers(block.elems());
       const Block matrix = Block::matrix(block.rows(), block.cols);
-      rates.newton_schulz[shape] = seconds_of([&] { orthogonalize(*spec, matrix, u, pool); });
+      rates.newton_schulz[shape] = seconds_of([&] { orthogonalize(*spec, bf16, matrix, u, pool); });
     }
   }
   const auto g = some_numbers(kProbeElems);

@@ -66,6 +66,9 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
     return from.checkpoint != nullptr ? begin_from(from) : Result<>();
   };
   EBB_TRY(work(scattered.get(), "reading what it begins from", begin));
+  EBB_TRY(choose_bf16(from.checkpoint == nullptr ? std::nullopt
+                                                 : bf16_in(from.checkpoint->catalog().producer)));
+  note(bf16_note);
   EBB_TRY_ASSIGN(const auto fresh, directory->fresh(ranks));
   const auto parent = current ? current->uuid : formats::native::Uuid{};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
@@ -124,7 +127,9 @@ Result<> Engine::Impl::open_sweep() {
       .weight = [this](const Transit& part) { return own_weight(part, swept_chunk); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
-  const Sweep::Parts with{config.model, parts.plan, parts.chunks, pool, kernels(), config.trace};
+  const Sweep::Parts with{config.model, parts.plan, parts.chunks,
+                          pool,         kernels(),  bf16.value_or(Bf16::emulated),
+                          config.trace};
   EBB_TRY_ASSIGN(sweep, Sweep::open(with, io, *store, parts.homes, parts.memory.workspace, ports));
   watch_snapshots();
   return {};
@@ -145,6 +150,7 @@ Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) 
     store.reset();
     return false;
   }
+  EBB_TRY(choose_bf16(bf16_in(manifest->fingerprint)));
   EBB_TRY(together(ranks, "resuming its store", [&] { return take_over(*manifest); }));
   origin =
       compose("resumed the store at step {}{}", step, (notes.empty() ? "" : " (" + notes + ")"));
@@ -157,8 +163,9 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   if (const auto passed_over = store->passed_over()) note(*passed_over);
   if (const std::uint32_t slots = store->superblock().slots; slots != config.slots)
     note(compose("it was made with {} slots a tile and keeps them", slots));
-  if (manifest.fingerprint != fingerprint_of(config))
+  if (manifest.fingerprint != fingerprint_of(config, bf16))
     note("it was written with other kernels: " + manifest.fingerprint);
+  note(bf16_note);
   EBB_TRY(open_sweep());
   EBB_TRY(sweep->cache().load_residents());
   step = resumed_step = manifest.step;
@@ -217,7 +224,9 @@ Result<> Engine::Impl::begin_from(Beginning& from) {
   return {};
 }
 
-void Engine::Impl::note(const std::string& text) { notes += (notes.empty() ? "" : "; ") + text; }
+void Engine::Impl::note(const std::string& text) {
+  if (!text.empty()) notes += (notes.empty() ? "" : "; ") + text;
+}
 
 Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
   return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {

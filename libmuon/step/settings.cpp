@@ -58,6 +58,7 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
       {"the chunk size", std::to_string(config.chunk_bytes)},
       {"the room for early gradients", std::to_string(config.early_gradient_bytes)},
       {"the number of slots", std::to_string(config.slots)},
+      {"how bf16 is multiplied", config.bf16 ? std::string(name_of(*config.bf16)) : "as measured"},
       {"the gradients' partition", text_of(config.partition.gradients)},
       {"the weights' partition", text_of(config.partition.weights)},
       {"what gradients are handed in", text_of(config.partition.hand_in)},

@@ -62,6 +62,7 @@ Result<> Engine::Impl::go_back() {
 EngineStats Engine::Impl::all_stats() const {
   EngineStats all = stats;
   all.pool = pool.stats();
+  all.bf16 = bf16;
   if (!snapshots) return all;
   all.snapshots_put_off += snapshots->put_off();
   all.add(sweep->cache().stats());

@@ -36,7 +36,7 @@ libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), p
 }  // namespace
 
 Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
-                                  const Accelerator* accelerator, std::uint32_t threads) {
+                                  const Accelerator* accelerator) {
   const std::uint64_t updates = plan.order().room() * sizeof(float);
   Workspace need;
   if (accelerator != nullptr) {
@@ -49,10 +49,7 @@ Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
   need.newton_schulz = most_of(model, plan, [](const auto& spec, const auto& batch) {
     return newton_schulz_scratch_bytes(spec, batch.matrix.rows(), batch.matrix.cols);
   });
-  const std::uint64_t packing = most_of(model, plan, [](const auto&, const auto& batch) {
-    return newton_schulz_packing_bytes(batch.matrix.rows(), batch.matrix.cols);
-  });
-  need.host = updates + need.newton_schulz + std::max(threads, 1u) * packing;
+  need.host = updates + need.newton_schulz;
   return need;
 }
 
@@ -254,8 +251,8 @@ void Sweep::orthogonalize(std::uint32_t number, const Event& made) {
   for (const ItemBatch& batch : batches_of(parts_.model, item)) {
     const Buffer u = update_of(number).sub(batch.item_first, batch.count * batch.matrix.span());
     orthogonal_[number % 2] = parts_.kernels.orthogonalize(
-        {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, u}, scratch_.buffer(),
-        {&made, 1});
+        {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, parts_.bf16, u},
+        scratch_.buffer(), {&made, 1});
   }
 }
 

@@ -36,6 +36,7 @@ class Sweep {
     const Chunks& chunks;
     libswap::Pool& pool;
     Kernels& kernels;
+    Bf16 bf16 = Bf16::emulated;
     libswap::Trace* trace = nullptr;
   };
   // What a sweep takes beside its tiles; `device`: of that which computes, where it has its own.
@@ -43,7 +44,7 @@ class Sweep {
     std::uint64_t host = 0, device = 0, newton_schulz = 0;  // bytes; the last is part of one
   };
   static Workspace workspace(const ModelSpec& model, const StatePlan& plan,
-                             const Accelerator* accelerator, std::uint32_t threads);
+                             const Accelerator* accelerator);
   // Of the state in `store`.
   static Result<std::unique_ptr<Sweep>> open(const Parts& parts, libswap::IoQueue& io,
                                              libswap::Store& store, const libswap::Homes& homes,

@@ -69,6 +69,7 @@ Command command_of(const Demo& demo, const TrainingRun& run) {
   add("--budget", run.budget);
   add("--tile", run.tile);
   add("--steps", std::to_string(run.steps));
+  add("--bf16", "emulated");  // the same bits on every machine
   add("--json", run.json(demo));
   command.insert(command.end(), run.more.begin(), run.more.end());
   return command;

@@ -22,6 +22,7 @@ libmuon::EngineConfig config_of(const Rehearsal::Of& of) {
                                .tile_bytes = 4096};
   config.model.groups = {of.group};
   config.model.params = {{"parameter", of.shape, 0}};
+  config.bf16 = of.bf16;
   if (of.dtype == DType::bf16) config.dtypes = {{"momentum_buffer", DType::bf16}};
   return config;
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ebb/libmuon/step/engine.h"
@@ -18,7 +19,8 @@ class Rehearsal {
     Shape shape;
     DType dtype = DType::f32;  // of gradients, weights and momentum
     libmuon::GroupSpec group;
-    std::vector<float> param;  // numbers of `dtype`
+    std::vector<float> param;                // numbers of `dtype`
+    std::optional<libmuon::Bf16> bf16 = {};  // as EngineConfig::bf16
   };
   static Result<std::unique_ptr<Rehearsal>> open(Of of, const std::filesystem::path& folder);
   ~Rehearsal();

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string>
 
+#include "ebb/libmuon/kernels/kernels.h"
 #include "tests/replay/report.h"
 #include "tests/support/program.h"
 
@@ -21,14 +22,17 @@ fs::path fixture(const std::string& name) { return fs::path(EBB_FIXTURES) / "muo
 
 class Cases : public testing::TestWithParam<const char*> {};
 
-// All that it is held to: updates, momentum, Newton-Schulz alone.
+// All that it is held to: updates, momentum, Newton-Schulz alone; however bf16 is multiplied.
 TEST_P(Cases, HoldsToEveryToleranceOfItsOwn) {
   const auto one = Case::open(fixture(GetParam()));
   ASSERT_TRUE(one) << one.error().message;
-  const auto report = replay(*one);
-  ASSERT_TRUE(report) << report.error().message;
-  EXPECT_TRUE((*report).good()) << (*report).text();
-  EXPECT_GE((*report).lines.size(), 12u);
+  for (const libmuon::Bf16 bf16 : {libmuon::Bf16::emulated, libmuon::Bf16::real}) {
+    if (bf16 == libmuon::Bf16::real && !libmuon::has_real_bf16()) continue;
+    const auto report = replay(*one, bf16);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_TRUE((*report).good()) << name_of(bf16) << ":\n" << (*report).text();
+    EXPECT_GE((*report).lines.size(), 12u);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Cases,
@@ -72,7 +76,7 @@ TEST(MuonReplay, ACaseThatIsNoneIsOneSentenceAndExitCodeTwo) {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     return outcome.err;
   };
-  EXPECT_EQ(said(run_program("muon-replay", {})), "usage: muon-replay CASE_DIR\n");
+  EXPECT_EQ(said(run_program("muon-replay", {})), "usage: muon-replay CASE_DIR [real|emulated]\n");
   const ScratchDirectory empty;
   EXPECT_EQ(said(run_program("muon-replay", {empty.path()})),
             "muon-replay: " + empty.path() + " has no case.json\n");

@@ -86,8 +86,9 @@ struct Tolerances {
 
 class MuonRun {
  public:
-  MuonRun(const Case& one, std::string name, Scratch& scratch, Report& report)
-      : case_(one), name_(std::move(name)), scratch_(scratch), report_(report) {}
+  MuonRun(const Case& one, std::string name, std::optional<libmuon::Bf16> bf16, Scratch& scratch,
+          Report& report)
+      : case_(one), name_(std::move(name)), bf16_(bf16), scratch_(scratch), report_(report) {}
 
   Result<> run(const Fields& run) {
     EBB_TRY_ASSIGN(const Fields spec, run.object("spec"));
@@ -132,7 +133,7 @@ class MuonRun {
     EBB_TRY_ASSIGN(start_, case_.tensor("param.0"));
     EBB_TRY_ASSIGN(
         const auto engine,
-        Rehearsal::open({case_.shape(), case_.dtype(), settings, start_}, scratch_.next()));
+        Rehearsal::open({case_.shape(), case_.dtype(), settings, start_, bf16_}, scratch_.next()));
     Witness witness(formula_, case_.shape(), Numbers(start_.begin(), start_.end()));
     std::set<std::uint64_t> steps = tolerances_.steps();
     for (const std::string& run : {name_, std::string("as_is")})
@@ -204,9 +205,9 @@ class MuonRun {
     libmuon::MuonSpec only = newton_schulz_alone(settings);
     // The update of a bf16 parameter is bf16 as it comes; what is made of it is not.
     if (case_.dtype() == DType::bf16) only.handed = libmuon::Precision::fp32;
-    EBB_TRY_ASSIGN(
-        const auto engine,
-        Rehearsal::open({shape, DType::f32, only, std::vector<float>(u.size())}, scratch_.next()));
+    EBB_TRY_ASSIGN(const auto engine,
+                   Rehearsal::open({shape, DType::f32, only, std::vector<float>(u.size()), bf16_},
+                                   scratch_.next()));
     EBB_TRY(engine->step(u));
     const std::uint64_t rows = shape[shape.size() - 2], cols = shape.back();
     Numbers wanted;
@@ -223,6 +224,7 @@ class MuonRun {
 
   const Case& case_;
   const std::string name_;
+  const std::optional<libmuon::Bf16> bf16_;
   Scratch& scratch_;
   Report& report_;
   Tolerances tolerances_;
@@ -290,7 +292,7 @@ std::string Report::text() const {
   return all;
 }
 
-Result<Report> replay(const Case& one) {
+Result<Report> replay(const Case& one, std::optional<libmuon::Bf16> bf16) {
   Report report;
   EBB_TRY_ASSIGN(const auto scratch, Scratch::make());
   EBB_TRY_ASSIGN(const Fields runs, one.file().object("runs"));
@@ -300,7 +302,7 @@ Result<Report> replay(const Case& one) {
   }
   for (const std::string& name : runs.names()) {
     EBB_TRY_ASSIGN(const Fields run, runs.object(name));
-    EBB_TRY(MuonRun(one, name, *scratch, report).run(run));
+    EBB_TRY(MuonRun(one, name, bf16, *scratch, report).run(run));
   }
   return report;
 }

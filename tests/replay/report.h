@@ -1,9 +1,11 @@
 // The runs of a case: what was measured beside what is tolerated.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ebb/libmuon/kernels/bf16.h"
 #include "tests/replay/case.h"
 
 namespace ebb::replay {
@@ -22,7 +24,7 @@ struct Report {
   std::string text() const;
 };
 
-// Errors are of what the case asks (Code::usage), or of the machine.
-Result<Report> replay(const Case& one);
+// `bf16`: as EngineConfig::bf16. Errors are of what the case asks (Code::usage), or of the machine.
+Result<Report> replay(const Case& one, std::optional<libmuon::Bf16> bf16);
 
 }  // namespace ebb::replay

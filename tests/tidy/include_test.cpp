@@ -168,8 +168,6 @@ TEST(Tidy, EachThirdPartyLibraryHasItsFolder) {
                              {"H5", {"tools/hdf5_reader/"}},
                              {"isa-l", {"formats/core/"}},
                              {"openssl/", {"formats/core/"}},
-                             {"oneapi/", {"libmuon/kernels/"}},
-                             {"dnnl", {"libmuon/kernels/"}},
                              {"boost/", {"tools/cli/"}},
                          })
                   .none());

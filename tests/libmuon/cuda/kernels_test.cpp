@@ -169,7 +169,7 @@ struct Shape {
 
 std::vector<float> on_host(const MuonSpec& spec, const Block& block, std::vector<float> u,
                            libswap::Pool& pool) {
-  orthogonalize(spec, block, u, pool);
+  orthogonalize(spec, Bf16::emulated, block, u, pool);
   return u;
 }
 
@@ -180,8 +180,8 @@ std::vector<float> on_device(Both& both, const MuonSpec& spec, const Block& bloc
   const auto bytes = both.plugged.accelerator().workspace_bytes(spec, block, count);
   auto room = both.plugged.device().allocate(bytes);
   EXPECT_TRUE(room);
-  return there.back(
-      both.there->orthogonalize({&spec, block, count, there.buffer()}, (*room).buffer(), {}));
+  return there.back(both.there->orthogonalize({&spec, block, count, Bf16::emulated, there.buffer()},
+                                              (*room).buffer(), {}));
 }
 
 // Every form, precision and rounding that a framework has. In 16 bits one sum in another order may
@@ -284,7 +284,8 @@ TEST(CudaKernels, ThatFailSayWhichWorkItWas) {
         both.plugged.device().allocate(both.plugged.accelerator().workspace_bytes(spec, block, 1));
     ASSERT_TRUE(room);
     both.plugged.fail(function);
-    both.there->orthogonalize({&spec, block, 1, u.buffer()}, (*room).buffer(), {}).wait();
+    both.there->orthogonalize({&spec, block, 1, Bf16::emulated, u.buffer()}, (*room).buffer(), {})
+        .wait();
     const auto status = both.plugged.device().status();
     ASSERT_FALSE(status) << function;
     EXPECT_EQ(status.error().code, Code::io);

@@ -25,7 +25,7 @@ std::vector<float> run(const MuonSpec& spec, Shape shape, std::span<const float>
   const auto pool = libswap::Pool::start(threads);
   if (!pool) return {};
   std::vector<float> o(u.begin(), u.end());
-  orthogonalize(spec, Block::matrix(shape.rows, shape.cols), o, **pool);
+  orthogonalize(spec, Bf16::emulated, Block::matrix(shape.rows, shape.cols), o, **pool);
   return o;
 }
 
@@ -110,8 +110,8 @@ TEST(NewtonSchulz, BitsDependOnNeitherThreadsNorAddressesNorEarlierCalls) {
     // Whatever lies in the scratch.
     std::vector<std::byte> scratch(newton_schulz_scratch_bytes(spec, shape.rows, shape.cols) + 64,
                                    std::byte{0x7f});
-    const libswap::Event done =
-        pool.begin(newton_schulz(spec, Block::matrix(shape.rows, shape.cols), output, scratch));
+    const libswap::Event done = pool.begin(newton_schulz(
+        spec, Bf16::emulated, Block::matrix(shape.rows, shape.cols), output, scratch));
     pool.help_until([&] { return done.passed(); });
     EXPECT_TRUE(same_bits(output, expected)) << shape.rows << " x " << shape.cols;
   }
@@ -178,23 +178,27 @@ TEST(NewtonSchulz, TheScaleOfTheInputDoesNotMatterWithoutEps) {
 
 TEST(NewtonSchulz, CountsItsWorkAndItsMemory) {
   MuonSpec spec = MuonSpec::keller();
-  EXPECT_EQ(newton_schulz_flops(spec, 100, 200),
-            5 * 2 * (2.0 * 100 * 100 * 200 + 1.0 * 100 * 100 * 100));
+  EXPECT_EQ(newton_schulz_flops(spec, 60, 200), 5 * 2 * (2.0 * 60 * 60 * 200 + 1.0 * 60 * 60 * 60));
   EXPECT_EQ(newton_schulz_flops(spec, 512, 2048), newton_schulz_flops(spec, 2048, 512));
-  // Four panels: ten of sixteen blocks of the symmetric products.
+  // Eight panels: 36 of 64 blocks of the symmetric products.
   spec.iterations.resize(1);
   EXPECT_EQ(newton_schulz_flops(spec, 512, 2048),
-            2 * (0.625 * 512 * 512 * (2048 + 512) + 512.0 * 512 * 2048));
-  EXPECT_EQ(newton_schulz_scratch_bytes(spec, 100, 201), 4u * 2 * 100 * (208 + 112));
-  EXPECT_EQ(newton_schulz_packing_bytes(6144, 4096), 4u * 384 * (6144 + 384));
-  EXPECT_EQ(newton_schulz_packing_bytes(256, 16384), 4u * 256 * (9984 + 64));
+            2 * (0.5625 * 512 * 512 * (2048 + 512) + 512.0 * 512 * 2048));
+  // X, X X^T, Q, and X^T packed.
+  EXPECT_EQ(newton_schulz_scratch_bytes(spec, 100, 201), 4u * (100 * (208 + 2 * 112) + 112 * 201));
+  spec.precision = Precision::bf16;  // and the next X
+  EXPECT_EQ(newton_schulz_scratch_bytes(spec, 100, 201),
+            4u * (100 * (2 * 208 + 2 * 112) + 112 * 201));
 }
 
-TEST(Kernels, TheFingerprintNamesTheLibraryItsInstructionsAndThePrecision) {
-  const std::string text = kernel_fingerprint();
-  EXPECT_TRUE(text.starts_with("oneDNN ")) << text;
-  EXPECT_NE(text.find(" fp32 "), std::string::npos) << text;
-  std::printf("%s\n", text.c_str());
+TEST(Kernels, TheFingerprintSaysHowBf16IsMultiplied) {
+  for (const std::optional<Bf16> bf16 :
+       {std::optional<Bf16>(), std::optional(Bf16::emulated), std::optional(Bf16::real)}) {
+    const std::string text = kernel_fingerprint(bf16);
+    EXPECT_TRUE(text.starts_with("products=")) << text;
+    EXPECT_EQ(bf16_in("Ebb, store version 1, " + text), bf16) << text;
+  }
+  EXPECT_EQ(bf16_in("oneDNN 2.6.3 avx512_core fp32 elementwise=clones"), std::nullopt);
 }
 
 }  // namespace

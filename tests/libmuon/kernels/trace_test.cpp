@@ -36,7 +36,7 @@ void follow_muon(const std::string& name, MuonSpec spec, std::uint64_t rows, std
   std::vector<float> m(w.size()), o(w.size());
   for (int step = 1; step <= 20; ++step) {
     momentum_range(spec, 1.0f, trace.gradient(step), m, o);
-    orthogonalize(spec, Block::matrix(rows, cols), o, pool);
+    orthogonalize(spec, Bf16::emulated, Block::matrix(rows, cols), o, pool);
     apply_range(spec, scales_of(spec, {rows, cols}, {0, 1}).front().scale, o, w);
     if (!in_trace(step)) continue;
     const std::string number = std::to_string(step);
@@ -49,7 +49,7 @@ void follow_muon(const std::string& name, MuonSpec spec, std::uint64_t rows, std
               2 * tolerance("fp32", "update." + number + "_vs_fp64"));
   }
   o = trace.tensor("fp32.U.1");
-  orthogonalize(spec, Block::matrix(rows, cols), o, pool);
+  orthogonalize(spec, Bf16::emulated, Block::matrix(rows, cols), o, pool);
   EXPECT_LE(relative_distance(o, trace.tensor("fp32.O.1")),
             2 * tolerance("fp32", "O_given_U_vs_fp64"));
 }

@@ -57,8 +57,7 @@ std::uint64_t status_bytes(const std::string& name) {
 }
 
 // What is resident, if the peak could be made to begin from there. malloc gives back what is freed,
-// before and after: else the engine could take what other tests left, and what oneDNN packs for
-// each product would stay with malloc in several sizes, up to 30 MiB for each computing thread.
+// before and after: else the engine could take what other tests left.
 std::optional<std::uint64_t> begin_peak() {
   ::mallopt(M_MMAP_THRESHOLD, 128 * 1024);  // the default, that now does not grow
   ::malloc_trim(0);

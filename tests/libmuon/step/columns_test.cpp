@@ -136,7 +136,8 @@ TEST(Columns, MomentumInBf16IsRoundedOnceAStepAndTheUpdateIsMadeOfIt) {
         u[i] = spec.nesterov ? blended : m[i];
       }
       libswap::Pool alone;
-      libmuon::orthogonalize(spec, libmuon::Block::matrix(12, 20), u, alone);
+      libmuon::orthogonalize(spec, libmuon::Bf16::emulated, libmuon::Block::matrix(12, 20), u,
+                             alone);
       for (std::size_t i = 0; i < 240; ++i) w[i] = w[i] - (decay * w[i] + rate * u[i]);
     }
     EXPECT_EQ(tensors_of(directory.path()).at("only momentum_buffer"), m);

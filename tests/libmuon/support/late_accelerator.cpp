@@ -87,7 +87,7 @@ class LateKernels : public libmuon::Kernels {
             opened(range.out)};
   }
   MatrixBatch opened(const MatrixBatch& batch) const {
-    return {batch.spec, batch.matrix, batch.count, opened(batch.u)};
+    return {batch.spec, batch.matrix, batch.count, batch.bf16, opened(batch.u)};
   }
   template <typename Range>
   std::vector<Range> opened(std::span<const Range> ranges) const {
@@ -103,7 +103,9 @@ class LateKernels : public libmuon::Kernels {
 
 }  // namespace
 
-std::string LateAccelerator::fingerprint() const { return libmuon::kernel_fingerprint(); }
+std::string LateAccelerator::fingerprint() const {
+  return libmuon::kernel_fingerprint(std::nullopt);
+}
 
 std::uint64_t LateAccelerator::workspace_bytes(const libmuon::MuonSpec& spec,
                                                const libmuon::Block& matrix, std::uint64_t) const {

@@ -196,6 +196,7 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
                                .gradients_on = setup.gradients_on,
                                .weights_on = setup.weights_on,
                                .tiers = setup.tiers,
+                               .bf16 = setup.bf16,
                                .dtypes = setup.dtypes};
   add_what_tiles_need_beside(config, setup.wire);
   return config;

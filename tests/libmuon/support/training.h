@@ -38,6 +38,7 @@ struct Training {
   libmuon::Side wire = libmuon::Side::device;  // host: the ranks take no device's memory
   std::chrono::milliseconds late{0};           // gradients come so long after they are handed in
   libmuon::StateDTypes dtypes = {};
+  std::optional<libmuon::Bf16> bf16 = libmuon::Bf16::emulated;
   libmuon::ModelSpec model = nuisance_model();
 };
 

@@ -1,0 +1,98 @@
+#include "ebb/libmuon/kernels/products.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ebb/formats/core/units.h"
+#include "ebb/libmuon/kernels/kernels.h"
+
+namespace ebb::libmuon {
+namespace {
+
+// What serves products on a set, by operands. Shapes make no difference: each of these was the
+// fastest that was tried for small squares, for panels of wide matrices, and for large ones
+// (docs/performance.md).
+struct Row {
+  Isa isa;
+  const Products* fp32;
+  const Products* bf16;  // null: as fp32, rounded
+};
+constexpr Row kTable[] = {
+    {Isa::plain, &kPlainProducts, nullptr},
+#ifdef EBB_X86_PRODUCTS
+    {Isa::avx2, &kAvx2Products, nullptr},
+    {Isa::avx512, &kAvx512Products, nullptr},
+    {Isa::avx512_bf16, &kAvx512Products, &kBf16Products},
+#endif
+};
+
+bool here(Isa isa) {
+#ifdef EBB_X86_PRODUCTS
+  switch (isa) {
+    case Isa::plain:
+      return true;
+    case Isa::avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case Isa::avx512:
+      return here(Isa::avx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
+    case Isa::avx512_bf16:
+      return here(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
+  }
+#endif
+  return isa == Isa::plain;
+}
+
+}  // namespace
+
+Isa best_isa() {
+  Isa best = Isa::plain;
+  for (const Row& row : kTable)
+    if (here(row.isa)) best = row.isa;
+  return best;
+}
+
+const Products* products(Isa isa, Operands operands) {
+  for (const Row& row : kTable)
+    if (row.isa == isa && here(isa)) return operands == Operands::bf16 ? row.bf16 : row.fp32;
+  return nullptr;
+}
+
+std::uint64_t packed_elems(std::uint64_t n, std::uint64_t k) {
+  constexpr std::uint64_t kWidest = 16;  // a strip is whole vectors
+  return formats::align_up(n, kWidest) * k;
+}
+
+// The whole of B is packed at once.
+void gemm(std::uint64_t m, std::uint64_t n, std::uint64_t k, float alpha, MatrixView a,
+          MatrixView b, float beta, float* c, std::uint64_t ldc) {
+  if (m == 0 || n == 0) return;
+  const Products& with = *products(best_isa(), Operands::fp32);
+  std::vector<float> packed(packed_elems(n, k)), product(m * n);
+  for (std::uint64_t slice = 0; slice < with.slices(k); ++slice)
+    with.pack(b, n, k, slice, packed.data());
+  with.multiply(m, n, k, a, packed.data(), n, product.data(), n);
+  for (std::uint64_t i = 0; i < m; ++i)
+    for (std::uint64_t j = 0; j < n; ++j) {
+      const float made = alpha * product[i * n + j];
+      c[i * ldc + j] = beta == 0 ? made : beta * c[i * ldc + j] + made;
+    }
+}
+
+bool has_real_bf16() { return products(best_isa(), Operands::bf16) != nullptr; }
+
+std::string kernel_fingerprint(std::optional<Bf16> bf16) {
+  const std::string_view products = best_isa() == Isa::plain ? "plain" : "fma";
+  return compose("products={} bf16={} elementwise=" EBB_ELEMENTWISE, products,
+                 bf16 ? name_of(*bf16) : "none");
+}
+
+std::optional<Bf16> bf16_in(std::string_view fingerprint) {
+  for (const Bf16 bf16 : {Bf16::emulated, Bf16::real})
+    if (fingerprint.find(compose(" bf16={} ", name_of(bf16))) != std::string_view::npos)
+      return bf16;
+  return std::nullopt;
+}
+
+}  // namespace ebb::libmuon

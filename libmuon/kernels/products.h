@@ -1,0 +1,54 @@
+// Products of matrices, C = A B, row-major. B is packed first, slice by slice; then rows of C are
+// made, as many at a time as one likes. An element of C is a sum over k in one fixed order (blocks
+// of a fixed depth, ascending, each a chain that begins at zero), so its bits depend on values and
+// k alone: not on threads, addresses, leading dimensions or where C is cut.
+//
+// Which functions serve a processor is a table (products.cpp). All with fused multiply-add give the
+// same bits for fp32. Single-threaded inside; any number of threads, on parts of their own.
+#pragma once
+
+#include <cstdint>
+
+namespace ebb::libmuon {
+
+enum class Transpose : std::uint8_t { no, yes };
+// Borrowed. `ld`: elements from a stored row to the next.
+struct MatrixView {
+  const float* data = nullptr;
+  std::uint64_t ld = 0;
+  Transpose transpose = Transpose::no;
+};
+
+// What operands are multiplied as: as they are, or as bf16, where each must be one of its numbers:
+// products are exact, sums fp32's.
+enum class Operands : std::uint8_t { fp32, bf16 };
+
+struct Products {
+  const char* name;  // of the instruction set
+  Operands operands;
+  std::uint32_t slice;  // rows of B that are packed at a time
+
+  // Slice `number` of B (k x n) into its place in `packed`.
+  void (*pack)(const MatrixView& b, std::uint64_t n, std::uint64_t k, std::uint64_t number,
+               float* packed);
+  // C's first n columns of so many rows of A; `packed` holds a B of `packed_cols` columns.
+  void (*multiply)(std::uint64_t rows, std::uint64_t n, std::uint64_t k, const MatrixView& a,
+                   const float* packed, std::uint64_t packed_cols, float* c, std::uint64_t ldc);
+
+  std::uint64_t slices(std::uint64_t k) const { return (k + slice - 1) / slice; }
+};
+
+// Instruction sets, each including those before it.
+enum class Isa : std::uint8_t { plain, avx2, avx512, avx512_bf16 };
+
+// The best of this processor, and what serves a set; null where it has not what that takes.
+Isa best_isa();
+const Products* products(Isa isa, Operands operands);
+
+// Numbers of 32 bits that a packed B takes at most, of whatever set.
+std::uint64_t packed_elems(std::uint64_t n, std::uint64_t k);
+
+// Of the sets; products.cpp has them in one table.
+extern const Products kPlainProducts, kAvx2Products, kAvx512Products, kBf16Products;
+
+}  // namespace ebb::libmuon

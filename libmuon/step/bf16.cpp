@@ -1,0 +1,51 @@
+// How products of bf16 are made: chosen once, kept with the state, told.
+#include <algorithm>
+
+#include "ebb/libmuon/step/engine_impl.h"
+
+namespace ebb::libmuon {
+namespace {
+
+// A device has its own way.
+bool multiplies_bf16(const EngineConfig& config) {
+  return config.accelerator == nullptr &&
+         std::ranges::any_of(config.model.groups, [](const GroupSpec& group) {
+           const auto* muon = std::get_if<MuonSpec>(&group);
+           return muon != nullptr && muon->precision == Precision::bf16;
+         });
+}
+
+std::string tenths(double value) {
+  const auto all = static_cast<std::uint64_t>(value * 10 + 0.5);
+  return compose("{}.{}", all / 10, all % 10);
+}
+
+}  // namespace
+
+Result<> Engine::Impl::choose_bf16(std::optional<Bf16> kept) {
+  bf16.reset();
+  bf16_note.clear();
+  const bool mine = has_real_bf16();
+  const bool asked = config.bf16 == Bf16::real;
+  EBB_TRY(agree_all(asked && !mine ? Error{Code::unsupported,
+                                           "this processor has no products of bf16 (AVX512_BF16)",
+                                           "leave EngineConfig::bf16 out, or set it to emulated"}
+                                   : Result<>(),
+                    "choosing how bf16 is multiplied"));
+  if (!multiplies_bf16(config)) return {};
+  const std::optional<Bf16> known = config.bf16 ? config.bf16 : kept;
+  const bool measures = !known && parts.plan.rank() == Rank{0};
+  const Bf16Choice measured = measures ? measure_bf16() : Bf16Choice();
+  const bool real = measures ? measured.bf16 == Bf16::real : mine && known != Bf16::emulated;
+  EBB_TRY_ASSIGN(const std::int64_t all, ranks.agree(real ? 1 : 0));
+  bf16 = all == 1 ? Bf16::real : Bf16::emulated;
+  const std::string how = measures          ? tenths(measured.gain) + " times fp32, measured"
+                          : !known          ? "as rank 0 measured"
+                          : config.bf16     ? "as set"
+                          : *known == *bf16 ? "as before"
+                                            : "not every processor has real ones, as before";
+  bf16_note = compose("products of bf16: {}, {}", name_of(*bf16), how);
+  return {};
+}
+
+}  // namespace ebb::libmuon
