@@ -122,6 +122,18 @@ class HostKernels : public Kernels {
     return {};
   }
 
+  Event normalise(std::span<const NormaliseRange> ranges, After after) override {
+    wait(after);
+    const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "second moments");
+    for (const auto& [o, v] : ranges) {
+      const std::uint64_t each = v.elems / o.count;
+      for (std::uint64_t i = 0; i < o.count; ++i)
+        libmuon::normalise(*o.spec, o.matrix, o.at(i).u.floats(), piece(v, i * each, each),
+                           what_.pool);
+    }
+    return {};
+  }
+
   Event hand_out(std::span<const OutRange> ranges, After after) override {
     wait(after);
     for (const OutRange& range : ranges)

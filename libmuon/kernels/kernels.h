@@ -48,6 +48,11 @@ std::uint64_t newton_schulz_scratch_bytes(const MuonSpec& spec, std::uint64_t ro
 // FLOPs of one call: the planner's cost.
 double newton_schulz_flops(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
 
+// O of a matrix, as newton_schulz() leaves it, normalised by its second moments (docs/numerics.md),
+// which are updated first. `v`: one a row, from the block's first row to its last, or one a column.
+void normalise(const MuonSpec& spec, const Block& block, std::span<float> o, std::span<float> v,
+               libswap::Pool& pool);
+
 // Momentum over a range: m <- ..., u <- (Nesterov blend or m). g is scaled by `grad_scale` first
 // (unscale x clip, one rounding). Elementwise. The second keeps momentum as bits of bf16: widened,
 // rounded to nearest even, and u is made of what was rounded.

@@ -12,6 +12,8 @@ constexpr std::uint64_t kNormChunk = 65536;  // elements of U whose squares are 
 constexpr std::uint64_t kNormLanes = 16;
 constexpr std::uint64_t kTile = 16;  // side of the squares that transposing moves
 
+}  // namespace
+
 // Fixed lanes, so that every vector width adds in the same order.
 EBB_CLONES double sum_of_squares(const float* values, std::uint64_t count) {
   double lanes[kNormLanes] = {};
@@ -27,6 +29,8 @@ EBB_CLONES double sum_of_squares(const float* values, std::uint64_t count) {
   for (const double lane : lanes) total += lane;
   return total;
 }
+
+namespace {
 
 // In double: the factor of a tiny matrix does not fit fp32.
 EBB_CLONES void scale_row(double factor, std::uint64_t count, float* row) {

@@ -21,6 +21,9 @@ inline std::uint64_t leading_dimension(std::uint64_t cols) {
   return formats::align_up(cols, kLine) | kLine;
 }
 
+// In fp64; bits depend on the values and their number alone.
+double sum_of_squares(const float* values, std::uint64_t count);
+
 // The rows of an m-row matrix, cut for the pool. The higher a panel, the fewer times B is read; the
 // lower, the less is computed right of the diagonal.
 struct Panels {

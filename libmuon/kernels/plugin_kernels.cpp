@@ -108,6 +108,9 @@ class PluginKernels : public Kernels {
                       range.spec->weights, plain(range.o), plain(range.w), plain(range.out)});
     return later(after, &KernelsTable::finish, std::move(list));
   }
+  Event normalise(std::span<const NormaliseRange> /*ranges*/, After /*after*/) override {
+    EBB_CHECK(false);  // does() has refused it
+  }
   Event hand_out(std::span<const OutRange> ranges, After after) override {
     std::vector<PlainOut> list;
     for (const OutRange& range : ranges) list.push_back({plain(range.w), plain(range.out)});
@@ -176,6 +179,12 @@ class PluginAccelerator : public Accelerator {
     std::array<char, 256> text{};
     table().fingerprint(device_.handle()->device, text.data(), text.size() - 1);
     return text.data();
+  }
+  Result<> does(const MuonSpec& spec) const override {
+    if (spec.second_moment == SecondMoment::none) return {};
+    return Error{Code::unsupported,
+                 compose("{} does not keep second moments yet", device_.name()),
+                 "compute this model on the host, or use second_moment = none"};
   }
   std::uint64_t workspace_bytes(const MuonSpec& spec, const Block& matrix,
                                 std::uint64_t count) const override {

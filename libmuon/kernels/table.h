@@ -56,6 +56,18 @@ struct MatrixBatch {
   std::uint64_t count = 1;
   Bf16 bf16 = Bf16::emulated;  // how the host multiplies it
   libswap::Buffer u;
+
+  // One of them, as a batch of its own.
+  MatrixBatch at(std::uint64_t i) const {
+    return {spec, matrix, 1, bf16, u.sub(i * matrix.span(), matrix.span())};
+  }
+};
+// A batch that has become O, and its second moments `v`, which are updated; O <- O normalised by
+// them (normalise). Those of a matrix are of its rows, from the first to the last, or of its
+// columns (moments_of_rows).
+struct NormaliseRange {
+  MatrixBatch o;
+  libswap::Buffer v;
 };
 // A gradient, or a part of one, before a step.
 struct LookRange {
@@ -88,6 +100,7 @@ class Kernels {
   // Gradients count `grad_scale` times.
   virtual Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) = 0;
   virtual Event orthogonalize(const MatrixBatch& batch, libswap::Buffer workspace, After after) = 0;
+  virtual Event normalise(std::span<const NormaliseRange> ranges, After after) = 0;
   virtual Event finish(std::span<const FinishRange> ranges, After after) = 0;
   virtual Event hand_out(std::span<const OutRange> ranges, After after) = 0;
   virtual Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) = 0;
@@ -107,6 +120,8 @@ class Accelerator {
   virtual libswap::Device& device() = 0;
   // What its bits depend on beside values and shapes: recorded in the manifest.
   virtual std::string fingerprint() const = 0;
+  // Code::unsupported names what of the spec its kernels do not do.
+  virtual Result<> does(const MuonSpec& /*spec*/) const { return {}; }
   // Bytes that one orthogonalize() of such a batch needs; one is under way at a time.
   virtual std::uint64_t workspace_bytes(const MuonSpec& spec, const Block& matrix,
                                         std::uint64_t count) const = 0;

@@ -41,8 +41,10 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
   for (std::uint32_t param = 0; param < owners.size(); ++param) {
     if (!plan.muon(param)) continue;
-    ItemPacker& packer = packers.try_emplace(owners[param], plan.item_elems()).first->second;
-    for (const FlatRange whole : plan.wholes(param)) packer.add(param, whole);
+    ItemPacker& packer =
+        packers.try_emplace(owners[param], plan.item_elems(), plan.capacity(Visit::normalise))
+            .first->second;
+    for (const auto& [range, moments] : plan.wholes(param)) packer.add(param, range, moments);
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
                        bytes_of(plan.weights().dtype(param))});
     staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
@@ -111,16 +113,15 @@ void Chunks::cut_adam(const AdamLine& line) {
 // AdamW tiles belong to the chunk of the matrix' tile before them; without any matrix, to that of
 // their place.
 void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
-  const std::vector<std::uint64_t>& schedule = plan.schedule();
+  const std::vector<ScheduledVisit>& schedule = plan.schedule();
   for (Chunk& one : chunks_) one.visits_end = schedule.size();
   std::uint64_t chunk = 0;
   for (std::size_t i = 0; i < schedule.size(); ++i) {
-    const TileEntry& tile = plan.tiles()[schedule[i]];
     std::uint64_t next = chunk;
     if (own == nullptr)
-      next = plan.place(tile) * count() / plan.adam_line().length();
-    else if (tile.visit != Visit::local)
-      next = own->chunk_at(plan.place(tile));
+      next = plan.place(schedule[i]) * count() / plan.adam_line().length();
+    else if (plan.tiles()[schedule[i].tile].visit != Visit::local)
+      next = own->chunk_at(plan.place(schedule[i]));
     for (; chunk < next; ++chunk) chunks_[chunk].visits_end = i;
   }
 }

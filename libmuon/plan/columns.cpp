@@ -22,7 +22,7 @@ struct Row {
 constexpr Row kRows[] = {
     {"master", Visit::finish, kFp32},    {"momentum_buffer", Visit::prepare, kFp32OrBf16},
     {"master", Visit::local, kFp32},     {"exp_avg", Visit::local, kFp32},
-    {"exp_avg_sq", Visit::local, kFp32},
+    {"exp_avg_sq", Visit::local, kFp32}, {"second_momentum_buffer", Visit::normalise, kFp32},
 };
 
 std::string listed(const std::vector<std::string>& names) {

@@ -18,11 +18,13 @@ namespace ebb::libmuon {
 
 // What a step does at a visit to a tile. A tile holds the states of one kind of visit.
 enum class Visit : std::uint8_t {
-  prepare,  // makes the update of a matrix
-  finish,   // applies it
-  local,    // makes and applies one of its own
+  prepare,    // makes the update of a matrix
+  finish,     // applies it
+  local,      // makes and applies one of its own
+  normalise,  // between the first two: by second moments
 };
-inline constexpr std::array kVisits = {Visit::prepare, Visit::finish, Visit::local};
+inline constexpr std::array kVisits = {Visit::prepare, Visit::finish, Visit::local,
+                                       Visit::normalise};
 constexpr std::size_t index_of(Visit visit) { return static_cast<std::size_t>(visit); }
 
 // Names that other formats know, by number: those of Manifest::states.

@@ -39,9 +39,14 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
   return batches;
 }
 
-void ItemPacker::add(std::uint32_t param, FlatRange range) {
-  if (items_.empty() || items_.back().elems + range.count > tile_elems_) items_.emplace_back();
+void ItemPacker::add(std::uint32_t param, FlatRange range, std::uint64_t moments) {
+  if (items_.empty() || items_.back().elems + range.count > tile_elems_ ||
+      moments_ + moments > tile_moments_) {
+    items_.emplace_back();
+    moments_ = 0;
+  }
   Item& item = items_.back();
+  moments_ += moments;
   item.parts.push_back({param, range, item.elems});
   item.elems += range.count;
 }

@@ -24,7 +24,8 @@ struct ItemPart {
 };
 
 // What is computed at once: one large matrix, or several small ones, of one parameter or of more;
-// or this rank's AdamW ranges.
+// or this rank's AdamW ranges. Of second moments, which are elements of states of their own: all of
+// this rank's.
 struct Item {
   std::vector<ItemPart> parts;
   std::uint64_t elems = 0;
@@ -45,16 +46,19 @@ struct ItemBatch {
 std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item);
 
 // Packs an owner's matrices (StatePlan::wholes), in the order of the model: those that are small
-// share an item as long as one tile holds them, so that many of them do not pay a tile each.
+// share an item as long as one tile holds them, so that many of them do not pay a tile each, and
+// one their second moments.
 class ItemPacker {
  public:
-  explicit ItemPacker(std::uint64_t tile_elems) : tile_elems_(tile_elems) {}
-  void add(std::uint32_t param, FlatRange range);
+  ItemPacker(std::uint64_t tile_elems, std::uint64_t tile_moments)
+      : tile_elems_(tile_elems), tile_moments_(tile_moments) {}
+  void add(std::uint32_t param, FlatRange range, std::uint64_t moments);
   const std::vector<Item>& items() const { return items_; }
 
  private:
-  std::uint64_t tile_elems_;
+  std::uint64_t tile_elems_, tile_moments_;
   std::vector<Item> items_;
+  std::uint64_t moments_ = 0;  // of the last one
 };
 
 class OwnerOrder {

@@ -27,7 +27,8 @@ Result<> check_matrix(const ParamSpec& param, const GroupSpec& group) {
         Code::layout,
         what + " is in a Muon group but is no matrix: shape " + formats::to_string(param.shape),
         "put it into an AdamW group"};
-  const auto fits = check_split(*spec, param.shape);
+  auto fits = check_split(*spec, param.shape);
+  if (fits) fits = check_moments(*spec, param.shape);
   if (fits) return {};
   return Error{
       Code::layout,
@@ -73,15 +74,12 @@ std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>&
   return all;
 }
 
-bool visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
-  return is_muon(model, param) == (visit != Visit::local);
-}
-
 // fp32 adds nothing: stores that knew nothing else have the same digest.
 void add_dtypes(const ModelSpec& model, const Columns& columns, formats::Digest& digest) {
   for (const Visit visit : kVisits) {
     bool used = false;
-    for (std::uint32_t i = 0; i < model.params.size(); ++i) used = used || visits(model, i, visit);
+    for (std::uint32_t i = 0; i < model.params.size(); ++i)
+      used = used || has_visits(model, i, visit);
     for (const Column& column : columns.of(visit)) {
       if (!used || column.dtype == DType::f32) continue;
       digest.add(index_of(visit));
@@ -108,7 +106,8 @@ void add_layout(const Layout::Spec& spec, formats::Digest& digest) {
 std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
                         std::span<const ParamClass> classes, std::uint64_t tile_bytes,
                         const Columns& columns,
-                        const std::map<std::uint32_t, std::vector<FlatRange>>& wholes) {
+                        const std::map<std::uint32_t, std::vector<StatePlan::Whole>>& wholes,
+                        std::span<const StatePlan::Stored> stored) {
   formats::Digest digest;
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {
     digest.add(model.params[i].name);
@@ -123,14 +122,26 @@ std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
   }
   digest.add(tile_bytes);
   add_dtypes(model, columns, digest);
-  for (const auto& [param, ranges] : wholes) {  // none where every parameter is a matrix
+  for (const auto& [param, several] : wholes) {
+    if (several.size() == 1) continue;
     digest.add(param);
-    for (const FlatRange& range : ranges) digest.add(range.first);
+    for (const StatePlan::Whole& whole : several) digest.add(whole.range.first);
+  }
+  for (const auto& [param, shape] : stored.subspan(model.params.size())) {
+    digest.add("second moments");
+    digest.add(param);
+    for (const std::uint64_t extent : shape) digest.add(extent);
   }
   return digest.value();
 }
 
 }  // namespace
+
+bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
+  if (visit == Visit::normalise)
+    return is_muon(model, param) && muon_spec(model, param).second_moment != SecondMoment::none;
+  return is_muon(model, param) == (visit != Visit::local);
+}
 
 Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
                                   std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes,
@@ -169,13 +180,16 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(Layout matrices, Layout::make(std::move(owners), std::move(shapes)));
   plan.matrices_.emplace(std::move(matrices));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
-  plan.find_wholes(model);
+  EBB_TRY(plan.find_wholes(model));
+  plan.find_stored(model);
   plan.add_muon_items(model);
+  plan.add_moments_item(model);
   plan.add_adam_item(model);
   plan.adam_line_.emplace(*plan.shards_, plan.muon_);
   plan.lay_tiles();
   plan.order_visits();
-  plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan.columns_, plan.wholes_);
+  plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan.columns_, plan.wholes_,
+                           plan.stored_);
   return plan;
 }
 
@@ -204,30 +218,58 @@ bool StatePlan::in_place(std::uint32_t param, const ModelLayout& trainer) const 
   return own.first >= held.first && own.first + own.count <= held.first + held.count;
 }
 
-void StatePlan::find_wholes(const ModelSpec& model) {
+Result<> StatePlan::find_wholes(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     if (!muon_[param]) continue;
-    auto ranges = wholes_of(muon_spec(model, param), model.params[param].shape);
-    if (ranges.size() > 1) wholes_.emplace(param, std::move(ranges));
+    const MuonSpec& spec = muon_spec(model, param);
+    const Shape& shape = model.params[param].shape;
+    for (const FlatRange range : wholes_of(spec, shape))
+      wholes_[param].push_back({range, libmuon::moments_of(spec, shape, range).count});
+    const std::uint64_t most = std::ranges::max(wholes_[param], {}, &Whole::moments).moments;
+    if (most > capacity(Visit::normalise))
+      return Error{Code::unsupported,
+                   compose("parameter {}: a matrix of {} second moments, where a tile holds {}",
+                           model.params[param].name, most, capacity(Visit::normalise)),
+                   "give larger tiles"};
   }
+  return {};
 }
 
-std::vector<FlatRange> StatePlan::wholes(std::uint32_t param) const {
-  const auto found = wholes_.find(param);
-  if (found != wholes_.end()) return found->second;
-  return {{0, formats::volume(owners().tensors()[param])}};
+void StatePlan::find_stored(const ModelSpec& model) {
+  for (std::uint32_t param = 0; param < muon_.size(); ++param)
+    stored_.push_back({param, model.params[param].shape});
+  for (std::uint32_t param = 0; param < muon_.size(); ++param)
+    if (has_visits(model, param, Visit::normalise))
+      stored_.push_back({param, moments_shape(muon_spec(model, param), model.params[param].shape)});
 }
 
 void StatePlan::add_muon_items(const ModelSpec& model) {
-  ItemPacker packer(item_elems());
+  ItemPacker packer(item_elems(), capacity(Visit::normalise));
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     const FlatRange range = muon_[param] ? own_range(param) : FlatRange{};
     if (range.count == 0) continue;
-    for (const FlatRange whole : wholes(param)) packer.add(param, whole);
+    for (const Whole& whole : wholes(param)) packer.add(param, whole.range, whole.moments);
     flops_ += newton_schulz_flops_of(model, param);
   }
   items_ = packer.items();
   order_.emplace(items_, update_bytes_ / sizeof(float));
+}
+
+// In the order of the items that they belong to.
+void StatePlan::add_moments_item(const ModelSpec& model) {
+  Item all;
+  for (const Item& item : items_) {
+    const std::uint64_t first = all.elems;
+    for (const ItemPart& part : item.parts) {
+      const FlatRange moments = libmuon::moments_of(muon_spec(model, part.param),
+                                                    model.params[part.param].shape, part.range);
+      if (moments.count == 0) continue;
+      all.parts.push_back({part.param, moments, all.elems});
+      all.elems += moments.count;
+    }
+    moments_.push_back({first, all.elems - first});
+  }
+  if (all.elems > 0) items_.push_back(std::move(all));
 }
 
 void StatePlan::add_adam_item(const ModelSpec& model) {
@@ -242,7 +284,8 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
   if (item.elems > 0) items_.push_back(std::move(item));
 }
 
-// Momentum tiles of an item, then its master tiles; AdamW tiles spread evenly between.
+// Momentum tiles of an item, then its master tiles; behind all of them those of second moments;
+// AdamW tiles spread evenly between.
 void StatePlan::lay_tiles() {
   std::vector<TileEntry> muon_tiles, adam_tiles;
   const auto cut = [&](std::vector<TileEntry>& into, Visit visit, std::uint32_t number) {
@@ -254,40 +297,90 @@ void StatePlan::lay_tiles() {
       into.push_back({visit, number, first, std::min(most, item.elems - first), part});
     }
   };
-  for (std::uint32_t i = 0; i < items_.size(); ++i) {
-    if (adam_elems_ > 0 && i + 1 == items_.size()) {
-      cut(adam_tiles, Visit::local, i);
-    } else {
-      cut(muon_tiles, Visit::prepare, i);
-      cut(muon_tiles, Visit::finish, i);
-    }
+  for (std::uint32_t i = 0; i < order_->items(); ++i) {
+    cut(muon_tiles, Visit::prepare, i);
+    cut(muon_tiles, Visit::finish, i);
   }
+  std::ranges::copy(moments_tiles(), std::back_inserter(muon_tiles));
+  if (adam_elems_ > 0) cut(adam_tiles, Visit::local, static_cast<std::uint32_t>(items_.size()) - 1);
   tiles_ = spread_between(muon_tiles, adam_tiles);
 }
 
-// By the share of its line that lies before a tile. Division rounds both lines alike, so of two
-// shares the smaller never comes behind the larger; of equal ones AdamW's is first.
+// An item's lie in one.
+std::vector<TileEntry> StatePlan::moments_tiles() const {
+  const auto number = static_cast<std::uint32_t>(order_->items());
+  std::vector<TileEntry> tiles;
+  for (const FlatRange& own : moments_) {
+    if (own.count == 0) continue;
+    if (tiles.empty() || tiles.back().count + own.count > capacity(Visit::normalise))
+      tiles.push_back({Visit::normalise, number, own.first, 0, 0});
+    tiles.back().count += own.count;
+  }
+  return tiles;
+}
+
+std::vector<ScheduledVisit> StatePlan::visits_to(std::uint64_t tile) const {
+  const TileEntry& entry = tiles_[tile];
+  if (entry.visit != Visit::normalise) return {{tile, entry.item}};
+  std::vector<ScheduledVisit> visits;
+  for (std::uint32_t item = 0; item < moments_.size(); ++item)
+    if (formats::overlap(moments_[item], {entry.first, entry.count}).count > 0)
+      visits.push_back({tile, item});
+  return visits;
+}
+
+// By the share of its line that lies before a visit. Division rounds both lines alike, so of two
+// shares the smaller never comes behind the larger; of equal ones AdamW's is first, and second
+// moments come before the masters that begin where they do.
 void StatePlan::order_visits() {
-  std::vector<std::pair<double, std::uint64_t>> adam, muon;  // with the share before it, which tile
+  struct Placed {
+    double share = 0;
+    bool masters = false;
+    ScheduledVisit visit;
+    auto key() const { return std::pair(share, masters); }
+  };
+  std::vector<Placed> adam, muon;
   for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
     const bool is_adam = tiles_[i].visit == Visit::local;
     const std::uint64_t length = is_adam ? adam_line_->length() : order_->length();
-    (is_adam ? adam : muon)
-        .emplace_back(static_cast<double>(place(tiles_[i])) / static_cast<double>(length), i);
+    for (const ScheduledVisit& visit : visits_to(i))
+      (is_adam ? adam : muon)
+          .push_back({static_cast<double>(place(visit)) / static_cast<double>(length),
+                      tiles_[i].visit == Visit::finish, visit});
   }
-  std::ranges::sort(muon);
-  std::ranges::sort(adam);
-  std::vector<std::pair<double, std::uint64_t>> all;
-  std::ranges::merge(adam, muon, std::back_inserter(all), {},
-                     &std::pair<double, std::uint64_t>::first,
-                     &std::pair<double, std::uint64_t>::first);
-  for (const auto& [share, tile] : all) schedule_.push_back(tile);
+  std::ranges::sort(muon, {}, &Placed::key);
+  std::ranges::sort(adam, {}, &Placed::key);
+  std::vector<Placed> all;
+  std::ranges::merge(adam, muon, std::back_inserter(all), {}, &Placed::share, &Placed::share);
+  for (const Placed& one : all) schedule_.push_back(one.visit);
 }
 
-std::uint64_t StatePlan::place(const TileEntry& tile) const {
-  if (tile.visit == Visit::local) return tile.first;
-  const bool momentum = tile.visit == Visit::prepare;
-  return (momentum ? order_->momentum(tile.item) : order_->masters(tile.item)) + tile.first;
+std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
+  const TileEntry& tile = tiles_[visit.tile];
+  switch (tile.visit) {
+    case Visit::prepare:
+      return order_->momentum(visit.item) + tile.first;
+    case Visit::finish:
+      return order_->masters(visit.item) + tile.first;
+    case Visit::normalise:
+      return order_->masters(visit.item);
+    case Visit::local:
+      break;
+  }
+  return tile.first;
+}
+
+FlatRange StatePlan::moments_of(const ModelSpec& model, const ScheduledVisit& visit,
+                                const ItemBatch& batch) const {
+  const FlatRange own =
+      libmuon::moments_of(muon_spec(model, batch.param), model.params[batch.param].shape,
+                          {batch.matrix.first, batch.count * batch.matrix.span()});
+  if (own.count == 0) return {};
+  const TileEntry& tile = tiles_[visit.tile];
+  for (const ItemPart& part : items_[tile.item].parts)
+    if (part.param == batch.param && formats::overlap(part.range, {own.first, 1}).count > 0)
+      return {part.item_first + own.first - part.range.first - tile.first, own.count};
+  EBB_CHECK(false);
 }
 
 std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
@@ -298,13 +391,21 @@ std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
   return spans;
 }
 
+std::uint32_t StatePlan::stored_as(std::uint32_t param, Visit visit) const {
+  if (visit != Visit::normalise) return param;
+  const auto moments = std::span(stored_).subspan(muon_.size());
+  const auto found = std::ranges::lower_bound(moments, param, {}, &Stored::param);
+  return static_cast<std::uint32_t>(muon_.size()) +
+         static_cast<std::uint32_t>(found - moments.begin());
+}
+
 std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
   std::vector<Segment> segments;
   const auto offsets = columns_.offsets(tile.visit, tile.count);
   for (std::size_t i = 0; i < offsets.size(); ++i) {
     const Column& column = columns_.of(tile.visit)[i];
     for (const Span& span : spans(tile))
-      segments.push_back({.param = span.param,
+      segments.push_back({.param = stored_as(span.param, tile.visit),
                           .state = column.state,
                           .dtype = column.dtype,
                           .first = span.range.first,

@@ -32,6 +32,15 @@ struct TileEntry {
   std::uint32_t first_part = 0;  // of the item: the one that holds `first`
 };
 
+// Whether a step makes such visits for the parameter: then it has the states of their tiles.
+bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit);
+
+// A visit of a step: to a tile, for an item. A tile of second moments has those of several.
+struct ScheduledVisit {
+  std::uint64_t tile = 0;
+  std::uint32_t item = 0;
+};
+
 class StatePlan {
  public:
   // Fails (Code::layout, Code::usage, Code::unsupported) naming the parameter or the setting.
@@ -59,7 +68,11 @@ class StatePlan {
   std::size_t params() const { return muon_.size(); }
   bool muon(std::uint32_t param) const { return muon_[param]; }
   // Ranges of a Muon parameter that items hold whole: its matrices, as far as they lie apart.
-  std::vector<FlatRange> wholes(std::uint32_t param) const;
+  struct Whole {
+    FlatRange range;
+    std::uint64_t moments = 0;  // second ones
+  };
+  const std::vector<Whole>& wholes(std::uint32_t param) const { return wholes_.at(param); }
   // The elements of a parameter whose state this rank keeps; count 0 if none.
   FlatRange own_range(std::uint32_t param) const;
   // Whether what this rank holds of it in `trainer` (gradients() or weights()) is all of that.
@@ -74,11 +87,14 @@ class StatePlan {
   const OwnerOrder& order() const { return *order_; }
   std::uint64_t update_bytes() const { return update_bytes_; }
   const AdamLine& adam_line() const { return *adam_line_; }  // of all ranks
-  // The tiles that one step visits, in that order: those of matrices by their place on the line of
-  // order(), AdamW's by that on a line of adam_line().length(), which keeps step with it.
-  const std::vector<std::uint64_t>& schedule() const { return schedule_; }
-  // Where a tile begins on its line.
-  std::uint64_t place(const TileEntry& tile) const;
+  // The visits of one step, in that order: those of matrices by their place on the line of order(),
+  // AdamW's by that on a line of adam_line().length(), which keeps step with it.
+  const std::vector<ScheduledVisit>& schedule() const { return schedule_; }
+  // Where a visit is on its line.
+  std::uint64_t place(const ScheduledVisit& visit) const;
+  // Where a batch's second moments lie in their tile; count 0 if it has none.
+  FlatRange moments_of(const ModelSpec& model, const ScheduledVisit& visit,
+                       const ItemBatch& batch) const;
 
   // The parts of a tile: (part, its range inside the parameter, where it begins in the tile).
   struct Span {
@@ -87,6 +103,13 @@ class StatePlan {
     std::uint64_t tile_first = 0;
   };
   std::vector<Span> spans(const TileEntry& tile) const;
+  // What segments call a parameter, by number: the model's parameters, then those of second
+  // moments, which have a shape of their own.
+  struct Stored {
+    std::uint32_t param = 0;  // of the model
+    Shape shape;
+  };
+  const std::vector<Stored>& stored() const { return stored_; }
   std::vector<formats::native::Segment> segments(const TileEntry& tile) const;
 
   std::uint64_t state_bytes() const;   // of this rank
@@ -97,10 +120,15 @@ class StatePlan {
 
  private:
   explicit StatePlan(Columns columns) : columns_(std::move(columns)) {}
-  void find_wholes(const ModelSpec& model);
+  Result<> find_wholes(const ModelSpec& model);
+  void find_stored(const ModelSpec& model);
   void add_muon_items(const ModelSpec& model);
+  void add_moments_item(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
+  std::vector<TileEntry> moments_tiles() const;
+  std::uint32_t stored_as(std::uint32_t param, Visit visit) const;
+  std::vector<ScheduledVisit> visits_to(std::uint64_t tile) const;
   void order_visits();
 
   Columns columns_;
@@ -109,12 +137,14 @@ class StatePlan {
   std::uint64_t update_bytes_ = 0;
   std::optional<ModelLayout> gradients_, weights_, matrices_, shards_;
   std::vector<bool> muon_;
-  std::map<std::uint32_t, std::vector<FlatRange>> wholes_;  // of those that have more than one
+  std::map<std::uint32_t, std::vector<Whole>> wholes_;  // by Muon parameter
+  std::vector<Stored> stored_;
   std::vector<Item> items_;
+  std::vector<FlatRange> moments_;  // by matrices' item: its part of that of second moments
   std::optional<OwnerOrder> order_;
   std::optional<AdamLine> adam_line_;
   std::vector<TileEntry> tiles_;
-  std::vector<std::uint64_t> schedule_;
+  std::vector<ScheduledVisit> schedule_;
   double flops_ = 0;
   std::uint64_t adam_elems_ = 0;
   std::uint64_t digest_ = 0;

@@ -13,10 +13,12 @@ struct Stack {
   std::uint64_t elems() const { return rows * cols; }
 };
 
+bool flattened(const MuonSpec& spec, const Shape& shape) {
+  return spec.dims == Dims::flatten || (spec.dims == Dims::flatten_4 && shape.size() > 3);
+}
+
 Stack stack_of(const MuonSpec& spec, const Shape& shape) {
-  const bool flat =
-      spec.dims == Dims::flatten || (spec.dims == Dims::flatten_4 && shape.size() > 3);
-  const std::size_t first = flat ? 0 : shape.size() - 2;
+  const std::size_t first = flattened(spec, shape) ? 0 : shape.size() - 2;
   const auto product = [&](std::size_t from, std::size_t to) {
     std::uint64_t all = 1;
     for (std::size_t i = from; i < to; ++i) all *= shape[i];
@@ -37,6 +39,12 @@ std::vector<std::uint64_t> parts_of(const Split& split, std::uint64_t rows) {
       return {split.sizes.begin(), split.sizes.end()};
   }
   return {rows};
+}
+
+// Parts of a split have moments of rows (check_moments).
+bool moments_of_rows(const MuonSpec& spec, const Stack& stack) {
+  return spec.split.kind != Split::Kind::none ||
+         moments_of_rows(spec, Block::matrix(stack.rows, stack.cols));
 }
 
 double scale_of(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
@@ -100,6 +108,35 @@ std::vector<FlatRange> wholes_of(const MuonSpec& spec, const Shape& shape) {
   }
   for (const Block& block : blocks_of(spec, shape)) wholes.push_back({block.first, block.elems()});
   return wholes;
+}
+
+bool moments_of_rows(const MuonSpec& spec, const Block& block) {
+  return spec.second_moment == SecondMoment::rows || block.rows() >= block.cols;
+}
+
+Result<> check_moments(const MuonSpec& spec, const Shape& shape) {
+  if (spec.second_moment == SecondMoment::none || spec.split.kind == Split::Kind::none) return {};
+  for (const Block& block : blocks_of(spec, shape))
+    if (!moments_of_rows(spec, block))
+      return Error{Code::layout,
+                   compose("a part of its split, {} x {}, has second moments of columns",
+                           block.rows(), block.cols)};
+  return {};
+}
+
+Shape moments_shape(const MuonSpec& spec, const Shape& shape) {
+  if (spec.second_moment == SecondMoment::none) return {};
+  const Stack stack = stack_of(spec, shape);
+  Shape moments = flattened(spec, shape) ? Shape{stack.rows, stack.cols} : shape;
+  moments[moments.size() - (moments_of_rows(spec, stack) ? 1 : 2)] = 1;
+  return moments;
+}
+
+FlatRange moments_of(const MuonSpec& spec, const Shape& shape, FlatRange whole) {
+  if (spec.second_moment == SecondMoment::none) return {};
+  const Stack stack = stack_of(spec, shape);
+  const std::uint64_t each = moments_of_rows(spec, stack) ? stack.cols : stack.rows;
+  return {whole.first / each, whole.count / each};
 }
 
 std::vector<Scaled> scales_of(const MuonSpec& spec, const Shape& shape, FlatRange range) {

@@ -38,6 +38,17 @@ std::vector<Block> blocks_of(const MuonSpec& spec, const Shape& shape);
 // The parameter's elements in ranges that hold whole blocks, as short as they may be.
 std::vector<FlatRange> wholes_of(const MuonSpec& spec, const Shape& shape);
 
+// Whether second moments of such a matrix are one a row; else they are one a column.
+bool moments_of_rows(const MuonSpec& spec, const Block& block);
+// The state of a parameter's second moments: its rows, dimension by dimension and then a 1, or the
+// columns of each matrix. Empty: its spec keeps none.
+Shape moments_shape(const MuonSpec& spec, const Shape& shape);
+// Of that state, those of a range that holds whole blocks, or of a block from its first row to its
+// last; count 0 if there are none.
+FlatRange moments_of(const MuonSpec& spec, const Shape& shape, FlatRange whole);
+// Code::layout where a split has second moments of columns: their parts are no rows of a state.
+Result<> check_moments(const MuonSpec& spec, const Shape& shape);
+
 // A range of a parameter's elements with one scale s.
 struct Scaled {
   std::uint64_t first = 0, count = 0;

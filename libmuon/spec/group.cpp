@@ -67,6 +67,9 @@ template <>
 constexpr std::array<Word<Orientation>, 2> kWords<Orientation> = {
     {{"rows_out", Orientation::rows_out}, {"cols_out", Orientation::cols_out}}};
 template <>
+constexpr std::array<Word<SecondMoment>, 3> kWords<SecondMoment> = {
+    {{"none", SecondMoment::none}, {"rows", SecondMoment::rows}, {"longer", SecondMoment::longer}}};
+template <>
 constexpr std::array<Word<Dims>, 3> kWords<Dims> = {
     {{"stack", Dims::stack}, {"flatten", Dims::flatten}, {"flatten_4", Dims::flatten_4}}};
 template <>
@@ -196,6 +199,10 @@ Result<> each_muon_setting(Spec& spec, At& at) {
   EBB_TRY(at.later("orientation", spec.orientation));
   EBB_TRY(at.later("dims", spec.dims));
   EBB_TRY(at.later("split", spec.split));
+  EBB_TRY(at.later("second_moment", spec.second_moment));
+  EBB_TRY(at.later("second_beta", spec.second_beta));
+  EBB_TRY(at.later("second_eps", spec.second_eps));
+  EBB_TRY(at.later("second_eps_rule", spec.second_eps_rule));
   EBB_TRY(at.count("ns_steps", spec.iterations));
   for (std::size_t i = 0; i < spec.iterations.size(); ++i)
     EBB_TRY(at(step_name(i), spec.iterations[i]));

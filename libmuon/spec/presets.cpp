@@ -147,6 +147,27 @@ MuonSpec dion() {
   return spec;
 }
 
+MuonSpec normuon() {
+  MuonSpec spec = keller();
+  spec.second_moment = SecondMoment::rows;
+  return spec;
+}
+
+MuonSpec nanogpt() {
+  MuonSpec spec = spec_with("polar_express_safe", 5);
+  spec.lr = 0.023;
+  spec.weight_decay = 1.2;
+  spec.decay = Decay::cautious_lr2;
+  spec.eps = 1e-6;
+  spec.norm_factor = 1.02;
+  spec.norm_of = NormOf::rounded;
+  spec.precision = Precision::bf16;
+  spec.second_moment = SecondMoment::longer;
+  spec.second_beta = 0.9;
+  spec.second_eps_rule = EpsRule::clamp;
+  return spec;
+}
+
 MuonSpec gram() {
   MuonSpec spec = spec_with("polar_express_5", 5);
   spec.lr = 1e-3;
@@ -181,6 +202,9 @@ constexpr std::array kPresets = {
     Preset{"megatron", "Megatron-LM TensorParallelMuon; split = groups q,k,v for fused ones",
            emerging},
     Preset{"dion", "microsoft/dion, Muon with Polar Express", dion},
+    Preset{"normuon", "zichongli5/NorMuon, SingleDeviceNorMuon", normuon},
+    Preset{"nanogpt", "KellerJordan/modded-nanogpt of August 2026, NorMuon with Polar Express",
+           nanogpt},
     Preset{"gram", "Dao-AILab/gram-newton-schulz 0.1.6, Muon", gram},
     Preset{"pytorch_optimizer", "pytorch_optimizer 4.1.0, Muon", pytorch_optimizer},
 };

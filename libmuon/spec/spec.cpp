@@ -81,6 +81,15 @@ Result<> check_roundings(const MuonSpec& spec) {
   return {};
 }
 
+// A smaller eps would let rows of almost nothing grow beyond fp32.
+Result<> check_second_moment(const MuonSpec& spec) {
+  constexpr double kLeast = 1e-20;
+  EBB_TRY(check_decay_rate("second_beta", spec.second_beta));
+  if (!std::isfinite(spec.second_eps) || spec.second_eps < kLeast)
+    return outside("second_eps", spec.second_eps, "[1e-20, infinity)");
+  return {};
+}
+
 Result<> check_split(const Split& split) {
   const bool none = split.kind == Split::Kind::none, heads = split.kind == Split::Kind::heads;
   if (none != split.sizes.empty() || (heads && split.sizes.size() != 1) ||
@@ -122,6 +131,7 @@ Result<> validate(const MuonSpec& spec) {
   EBB_TRY(check_form(spec));
   EBB_TRY(check_roundings(spec));
   EBB_TRY(check_split(spec.split));
+  EBB_TRY(check_second_moment(spec));
   return check_growth(spec);
 }
 

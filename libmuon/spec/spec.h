@@ -40,6 +40,10 @@ enum class ScaleRounding : std::uint8_t { none, scaled, step };
 // Which of a matrix' dimensions `rows` are in `scale`, as frameworks mean it: outputs.
 enum class Orientation : std::uint8_t { rows_out, cols_out };
 
+// Of O, before it is applied: one number for each row, or for each place along the longer side (of
+// a square: for each row). NorMuon's; blocks.h has their shape.
+enum class SecondMoment : std::uint8_t { none, rows, longer };
+
 // More than two dimensions: a stack of matrices of the last two, or one matrix with all but the
 // first as columns; flatten_4: the second from four on, the filters of convolutions.
 enum class Dims : std::uint8_t { stack, flatten, flatten_4 };
@@ -76,6 +80,11 @@ struct MuonSpec {
   Form form = Form::standard;
   // Gram: before which iterations, counted from 0, X X^T is made anew.
   std::vector<std::uint32_t> restarts = {};
+
+  SecondMoment second_moment = SecondMoment::none;
+  double second_beta = 0.95;  // of that, as the next two
+  double second_eps = 1e-10;
+  EpsRule second_eps_rule = EpsRule::add;  // O / (sqrt(V) + eps), or O / sqrt(max(V, eps))
 
   ScaleRule scale = ScaleRule::sqrt_max_1_rows_over_cols;
   double scale_factor = 1;  // times that

@@ -83,7 +83,7 @@ struct Paged {
 
 Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
   Paged paged;
-  for (const std::uint64_t tile : plan.schedule()) {
+  for (const auto& [tile, item] : plan.schedule()) {
     if (homes.tiles[tile] != libswap::Tier::nvme) continue;
     ++paged.all;
     if (plan.holds(plan.tiles()[tile], kMaster)) ++paged.with_weights;
@@ -129,8 +129,8 @@ formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             const StatePlan& plan) {
   formats::native::Manifest manifest;
   manifest.states = state_names();
-  for (const ParamSpec& param : params)
-    manifest.params.push_back({param.name, param.shape, param.group});
+  for (const auto& [param, shape] : plan.stored())
+    manifest.params.push_back({params[param].name, shape, params[param].group});
   for (const GroupSpec& group : groups)
     manifest.groups.push_back(std::visit([](const auto& spec) { return to_group(spec); }, group));
   for (const TileEntry& entry : plan.tiles()) {
@@ -146,6 +146,9 @@ formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
 Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
   for (const GroupSpec& group : config.model.groups)
     EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
+  for (const GroupSpec& group : config.model.groups)
+    if (const auto* muon = std::get_if<MuonSpec>(&group); muon && config.accelerator)
+      EBB_TRY(config.accelerator->does(*muon));
   EBB_TRY_ASSIGN(StatePlan plan, StatePlan::make(config.model, config.partition, config.tile_bytes,
                                                  rank, config.chunk_bytes, config.dtypes));
   EBB_TRY(check_partial(config));

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
+#include <utility>
 
 namespace ebb::libmuon {
 namespace {
@@ -31,20 +34,33 @@ Result<Chosen> chosen(const EngineConfig& config, const Columns& columns) {
   return chosen;
 }
 
-// The tiles whose home is chosen, and those that the budget decides on, in the order of a step.
+// The tiles whose home is chosen, and those that the budget decides on: by how often a step visits
+// them, those first that it visits most, and in its order.
 struct Sorted {
   Homes homes;
-  std::vector<std::uint64_t> open;
+  std::map<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> open;
+
+  void stay(std::uint64_t resident) {
+    for (const auto& [visits, tiles] : open) {
+      const std::uint64_t these = std::min<std::uint64_t>(resident, tiles.size());
+      homes.stay(these, tiles);
+      resident -= these;
+    }
+  }
 };
 
 Sorted sort(const StatePlan& plan, const Chosen& chosen) {
   Sorted sorted;
   sorted.homes.tiles.assign(plan.tiles().size(), Tier::nvme);
-  for (const std::uint64_t number : plan.schedule()) {
-    if (const auto& tier = chosen[index_of(plan.tiles()[number].visit)])
-      sorted.homes.tiles[number] = *tier;
+  std::vector<std::uint64_t> visits(plan.tiles().size());
+  for (const ScheduledVisit& visit : plan.schedule()) ++visits[visit.tile];
+  for (const ScheduledVisit& visit : plan.schedule()) {
+    const std::uint64_t often = std::exchange(visits[visit.tile], 0);
+    if (often == 0) continue;  // its first visit has placed it
+    if (const auto& tier = chosen[index_of(plan.tiles()[visit.tile].visit)])
+      sorted.homes.tiles[visit.tile] = *tier;
     else
-      sorted.open.push_back(number);
+      sorted.open[often].push_back(visit.tile);
   }
   return sorted;
 }
@@ -74,11 +90,12 @@ Result<Housing> house(const EngineConfig& config, const StatePlan& plan,
       config.budget_bytes - beside_tiles - homes.host_tiles() * config.tile_bytes;
   EBB_TRY_ASSIGN(TileBudget split, TileBudget::divide(paged, config.tile_bytes, left));
   // What is to stay on the disk passes through frames, however much room there is.
-  const std::uint64_t must_page = paged - sorted.open.size();
+  std::uint64_t must_page = paged;
+  for (const auto& [visits, tiles] : sorted.open) must_page -= tiles.size();
   if (split.frames == 0)
     split.frames = std::min(must_page, TileBudget::frames_worth_having(config.tile_bytes));
   homes.frames = split.frames;
-  homes.stay(std::min<std::uint64_t>(split.resident, sorted.open.size()), sorted.open);
+  sorted.stay(split.resident);
   return Housing{std::move(homes), least};
 }
 

@@ -15,9 +15,12 @@ namespace ebb::libmuon {
 
 namespace {
 
+// A store may be older than some of our states: it has none of them.
 bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan) {
-  if (manifest.states != state_names() || manifest.tiles.size() != plan.tiles().size())
-    return false;
+  const std::vector<std::string> names = state_names();
+  const bool same_names = manifest.states.size() <= names.size() &&
+                          std::equal(manifest.states.begin(), manifest.states.end(), names.begin());
+  if (!same_names || manifest.tiles.size() != plan.tiles().size()) return false;
   for (std::size_t i = 0; i < manifest.tiles.size(); ++i)
     if (manifest.tiles[i].segments != plan.segments(plan.tiles()[i])) return false;
   return true;
@@ -30,7 +33,8 @@ std::vector<std::string> tile_names(const ModelSpec& model, const StatePlan& pla
   for (const TileEntry& tile : plan.tiles()) {
     const auto segments = plan.segments(tile);
     names.push_back(compose(
-        "{} {}{}", model.params[segments.front().param].name, states[segments.front().state],
+        "{} {}{}", model.params[plan.stored()[segments.front().param].param].name,
+        states[segments.front().state],
         segments.size() == 1 ? std::string() : compose(" and {} more", segments.size() - 1)));
   }
   return names;
@@ -205,7 +209,7 @@ Result<std::shared_ptr<libswap::Store>> Engine::Impl::make_store(
 // All that can be refused without a store is refused before there is one.
 Result<> Engine::Impl::begin_from(Beginning& from) {
   const Catalog& catalog = from.checkpoint->catalog();
-  EBB_TRY_ASSIGN(StoredState stored, find_stored(catalog, config.model, parts.plan.columns()));
+  EBB_TRY_ASSIGN(StoredState stored, find_stored(catalog, config.model, parts.plan));
   from.held = std::move(stored.held);
   if (!from.initial && std::ranges::find(from.held, Held::nothing) != from.held.end())
     return Error{Code::usage, "parameters have no initial weights: " + stored.differences,
@@ -238,7 +242,7 @@ Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
 }
 
 Result<> Engine::Impl::fill_from_checkpoint(const Beginning& from) {
-  StateSource source(*from.checkpoint, config.model, parts.plan.columns(), from.held, from.initial);
+  StateSource source(*from.checkpoint, config.model, parts.plan, from.held, from.initial);
   return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) {
     return source.fill(parts.plan.segments(parts.plan.tiles()[tile]), bytes);
   });

@@ -1,25 +1,23 @@
 #include "ebb/libmuon/step/stored_state.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/libmuon/plan/state_plan.h"
 
 namespace ebb::libmuon {
 namespace {
 
 using StateNames = std::vector<std::string>;
 
-// Those of a matrix, or of another parameter, without the weights.
-StateNames states_of(const Columns& columns, bool muon) {
+// Those of the tiles of such visits, without the weights.
+StateNames states_of(const Columns& columns, Visit visit) {
   const StateNames names = state_names();
   StateNames found;
-  for (const Visit visit : kVisits)
-    for (const Column& column : columns.of(visit))
-      if ((visit != Visit::local) == muon && column.state != kMaster)
-        found.push_back(names[column.state]);
+  for (const Column& column : columns.of(visit))
+    if (column.state != kMaster) found.push_back(names[column.state]);
   return found;
 }
 
@@ -29,16 +27,16 @@ DType dtype_in(const Columns& columns, std::string_view state) {
   return number ? columns.dtype(*number) : DType::f32;
 }
 
-Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, std::string_view state,
-                     const Catalog& catalog) {
+Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, const Shape& shape,
+                     std::string_view state, const Catalog& catalog) {
   const std::string what = compose("{} of {}", state, param.name);
   if (tensor == nullptr)
     return Error{Code::incomplete, compose("the {} checkpoint has no {}", catalog.format, what),
                  "ckpt-inspect --tensors lists what it has"};
-  if (tensor->shape != param.shape)
+  if (tensor->shape != shape)
     return Error{Code::layout,
                  compose("{} has shape {} in the checkpoint, {} in the model", what,
-                         formats::to_string(tensor->shape), formats::to_string(param.shape))};
+                         formats::to_string(tensor->shape), formats::to_string(shape))};
   if (tensor->dtype != DType::f32 && tensor->dtype != DType::bf16)
     return Error{Code::unsupported, compose("{} is stored as {}; F32 and BF16 can be resumed", what,
                                             name_of(tensor->dtype))};
@@ -64,13 +62,19 @@ class Named {
 
 class Comparison {
  public:
-  Comparison(const Catalog& catalog, const ModelSpec& model, const Columns& columns)
+  Comparison(const Catalog& catalog, const ModelSpec& model, const StatePlan& plan)
       : catalog_(catalog),
         model_(model),
-        columns_(columns),
-        muon_states_(states_of(columns, true)),
-        adam_states_(states_of(columns, false)),
+        columns_(plan.columns()),
+        muon_states_(states_of(columns_, Visit::prepare)),
+        adam_states_(states_of(columns_, Visit::local)),
+        moment_states_(states_of(columns_, Visit::normalise)),
         tensors_(catalog) {
+    for (const TensorEntry& tensor : catalog.tensors)
+      has_moments_ =
+          has_moments_ || std::ranges::find(moment_states_, tensor.state) != moment_states_.end();
+    for (const auto& [param, shape] : std::span(plan.stored()).subspan(model.params.size()))
+      moments_.emplace(param, shape);
     for (const GroupEntry& group : catalog.groups)
       trained_.insert(group.params.begin(), group.params.end());
   }
@@ -89,6 +93,7 @@ class Comparison {
     untrained_.append_to(found.differences, "not trained until now");
     to_muon_.append_to(found.differences, "by AdamW until now, by Muon from zero momentum");
     to_adam_.append_to(found.differences, "by Muon until now, by AdamW from zero moments");
+    normalised_.append_to(found.differences, "second moments from zero");
     lost_.append_to(found.differences, "not in the model any more");
     for (const std::string& recast : recasts_)
       found.differences += (found.differences.empty() ? "" : "; ") + recast;
@@ -116,17 +121,27 @@ class Comparison {
     const bool weights = has(param.name, "master");
     const bool untrained = !trained_.contains(param.name) && !has_any(param.name);
     if (!weights && untrained) return new_.add(param.name), Held::nothing;
-    EBB_TRY(check_state(tensors_.find(param.name, "master"), param, "master", catalog_));
+    EBB_TRY(
+        check_state(tensors_.find(param.name, "master"), param, param.shape, "master", catalog_));
     if (untrained) return untrained_.add(param.name), Held::weights;
     if (!has_all(param.name, states_of_kind(muon)) && has_all(param.name, states_of_kind(!muon)))
       return (muon ? to_muon_ : to_adam_).add(param.name), Held::weights;
-    for (const std::string& state : states_of_kind(muon)) {
+    EBB_TRY(check_states(param, param.shape, states_of_kind(muon)));
+    const auto moments = moments_.find(number);
+    if (moments == moments_.end()) return Held::all;
+    if (!has_moments_) return normalised_.add(param.name), Held::all;
+    EBB_TRY(check_states(param, moments->second, moment_states_));
+    return Held::all;
+  }
+
+  Result<> check_states(const ParamSpec& param, const Shape& shape, const StateNames& states) {
+    for (const std::string& state : states) {
       const TensorEntry* const tensor = tensors_.find(param.name, state);
-      EBB_TRY(check_state(tensor, param, state, catalog_));
+      EBB_TRY(check_state(tensor, param, shape, state, catalog_));
       if (const DType ours = dtype_in(columns_, state); tensor->dtype != ours)
         recasts_.insert(compose("{} is {}, was {}", state, name_of(ours), name_of(tensor->dtype)));
     }
-    return Held::all;
+    return {};
   }
 
   // Whatever the source trained and the model has not.
@@ -149,11 +164,13 @@ class Comparison {
   const Catalog& catalog_;
   const ModelSpec& model_;
   const Columns& columns_;
-  const StateNames muon_states_, adam_states_;
+  const StateNames muon_states_, adam_states_, moment_states_;
+  bool has_moments_ = false;                // the catalog
+  std::map<std::uint32_t, Shape> moments_;  // of the model, by parameter
   const TensorIndex tensors_;
   std::set<std::string_view> trained_;  // as its groups say
   std::set<std::string> recasts_;       // states that are kept as another dtype than they were
-  Named new_, untrained_, to_muon_, to_adam_, lost_;
+  Named new_, untrained_, to_muon_, to_adam_, normalised_, lost_;
 };
 
 // Every state in the dtype that the model keeps it as.
@@ -183,38 +200,36 @@ const TensorEntry* TensorIndex::find(std::string_view param, std::string_view st
 }
 
 Result<StoredState> find_stored(const Catalog& catalog, const ModelSpec& model,
-                                const Columns& columns) {
-  return Comparison(catalog, model, columns).run();
+                                const StatePlan& plan) {
+  return Comparison(catalog, model, plan).run();
 }
 
 StateSource::StateSource(const Checkpoint& checkpoint, const ModelSpec& model,
-                         const Columns& columns, std::span<const Held> held,
+                         const StatePlan& plan, std::span<const Held> held,
                          const InitialWeights& initial)
     : checkpoint_(checkpoint),
       model_(model),
+      plan_(plan),
       held_(held),
       initial_(initial),
-      content_(in_our_dtypes(checkpoint, columns)),
+      content_(in_our_dtypes(checkpoint, plan.columns())),
       index_(checkpoint.catalog()) {}
-
-std::uint32_t StateSource::tensor_of(const formats::native::Segment& segment) const {
-  const TensorEntry* tensor = index_.find(model_.params[segment.param].name, names_[segment.state]);
-  EBB_CHECK(tensor != nullptr);
-  return static_cast<std::uint32_t>(tensor - checkpoint_.catalog().tensors.data());
-}
 
 Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
                            std::span<std::byte> tile) {
   std::vector<libswap::Wanted> wanted;
   for (const auto& segment : segments) {
-    const Held held = held_[segment.param];
+    const std::uint32_t param = plan_.stored()[segment.param].param;
+    const Held held = held_[param];
     if (held == Held::nothing && segment.state == kMaster)
-      initial_(segment.param, {segment.first, segment.count}, segment_floats(tile, segment));
+      initial_(param, {segment.first, segment.count}, segment_floats(tile, segment));
     if (held == Held::nothing || (held == Held::weights && segment.state != kMaster)) continue;
-    const std::uint32_t tensor = tensor_of(segment);
-    libswap::want_range(
-        tensor, checkpoint_.catalog().tensors[tensor].shape, {segment.first, segment.count},
-        tile.subspan(segment.offset, segment.count * bytes_of(segment.dtype)), wanted);
+    const TensorEntry* const tensor = index_.find(model_.params[param].name, names_[segment.state]);
+    if (tensor == nullptr) continue;  // find_stored() has told of it
+    libswap::want_range(static_cast<std::uint32_t>(tensor - checkpoint_.catalog().tensors.data()),
+                        tensor->shape, {segment.first, segment.count},
+                        tile.subspan(segment.offset, segment.count * bytes_of(segment.dtype)),
+                        wanted);
   }
   EBB_TRY(loader_.load(wanted));
   return {};

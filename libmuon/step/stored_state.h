@@ -12,6 +12,7 @@
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/native/manifest.h"
+#include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libswap/read/load.h"
 
@@ -29,9 +30,10 @@ struct StoredState {
   std::string differences;  // for people, by kind, dtypes too; "" where there are none
 };
 // Code::incomplete names the first state that is missing of a parameter that was trained;
-// Code::layout one of another shape, or a source that has no parameter of the model.
+// Code::layout one of another shape, or a source that has no parameter of the model. Second moments
+// of which the source has none at all begin at zero.
 Result<StoredState> find_stored(const Catalog& catalog, const ModelSpec& model,
-                                const Columns& columns);
+                                const StatePlan& plan);
 
 // A catalog's tensors by parameter and state. Borrows it.
 class TensorIndex {
@@ -44,20 +46,19 @@ class TensorIndex {
   std::map<std::pair<std::string_view, std::string_view>, const TensorEntry*> tensors_;
 };
 
-// A checkpoint's tensors as a model's states, in their dtypes. Borrows all but the columns.
+// A checkpoint's tensors as a model's states, in their dtypes. Borrows all of it.
 class StateSource {
  public:
   // REQUIRES: `held` is what find_stored() answered; `initial` is there if something is new.
-  StateSource(const Checkpoint& checkpoint, const ModelSpec& model, const Columns& columns,
+  StateSource(const Checkpoint& checkpoint, const ModelSpec& model, const StatePlan& plan,
               std::span<const Held> held, const InitialWeights& initial);
   // REQUIRES: the tile is all zeros.
   Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile);
 
  private:
-  std::uint32_t tensor_of(const formats::native::Segment& segment) const;
-
   const Checkpoint& checkpoint_;
   const ModelSpec& model_;
+  const StatePlan& plan_;
   const std::span<const Held> held_;
   const InitialWeights& initial_;
   const std::vector<std::string> names_ = state_names();

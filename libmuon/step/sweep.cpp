@@ -15,9 +15,9 @@ using libswap::TileVisit;
 
 namespace {
 
-std::vector<TileVisit> visits(const std::vector<std::uint64_t>& tiles, TileCache::Use use) {
+std::vector<TileVisit> visits(const std::vector<ScheduledVisit>& schedule, TileCache::Use use) {
   std::vector<TileVisit> visits;
-  for (const std::uint64_t tile : tiles) visits.push_back({tile, use});
+  for (const ScheduledVisit& visit : schedule) visits.push_back({visit.tile, use});
   return visits;
 }
 
@@ -77,8 +77,10 @@ Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, libswap::IoQueue&
 
 Result<> Sweep::create(std::uint64_t step,
                        const std::function<Result<>(std::uint64_t, std::span<std::byte>)>& fill) {
-  Stream stream(*cache_, visits(parts_.plan.schedule(), TileCache::Use::create),
-                Stream::Repeats::no);
+  std::vector<TileVisit> all;
+  for (std::uint64_t tile = 0; tile < parts_.plan.tiles().size(); ++tile)
+    all.push_back({tile, TileCache::Use::create});
+  Stream stream(*cache_, std::move(all), Stream::Repeats::no);
   stream.begin(step);
   std::vector<std::byte> elsewhere;  // a tile of the host, for those that are at home on the device
   while (!stream.ended()) {
@@ -101,15 +103,15 @@ Result<> Sweep::create(std::uint64_t step,
 Result<> Sweep::look(
     const std::function<Result<>(std::size_t chunk, const Result<>& looked)>& out) {
   const auto& schedule = parts_.plan.schedule();
-  std::vector<std::uint64_t> tiles;
+  std::vector<TileVisit> looks;
   std::vector<std::size_t> ends;  // by chunk
   for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk) {
     for (; i < parts_.chunks.visits_end(chunk); ++i)
-      if (parts_.plan.holds(parts_.plan.tiles()[schedule[i]], kMaster))
-        tiles.push_back(schedule[i]);
-    ends.push_back(tiles.size());
+      if (parts_.plan.holds(parts_.plan.tiles()[schedule[i].tile], kMaster))
+        looks.push_back({schedule[i].tile, TileCache::Use::read});
+    ends.push_back(looks.size());
   }
-  Stream stream(*cache_, visits(tiles, TileCache::Use::read), Stream::Repeats::no);
+  Stream stream(*cache_, std::move(looks), Stream::Repeats::no);
   stream.begin(0);
   for (std::size_t chunk = 0; chunk < ends.size(); ++chunk)
     EBB_TRY(out(chunk, look_to(stream, ends[chunk])));
@@ -152,8 +154,8 @@ std::vector<std::uint64_t> Sweep::untouched_tiles() const {
   std::vector<std::uint64_t> tiles;
   for (std::uint64_t i = 0; i < parts_.plan.tiles().size(); ++i) {
     const TileEntry& entry = parts_.plan.tiles()[i];
-    if (items[entry.item] ||
-        (entry.visit == Visit::local && std::ranges::all_of(parts_.plan.spans(entry), untouched)))
+    const bool apart = entry.visit == Visit::local || entry.visit == Visit::normalise;
+    if (items[entry.item] || (apart && std::ranges::all_of(parts_.plan.spans(entry), untouched)))
       tiles.push_back(i);
   }
   return tiles;
@@ -185,7 +187,8 @@ Result<> Sweep::update_tile() {
   libswap::Lift::Visit lift = lift_->begin();
   const Buffer tile = lift.up(lease.buffer);
   std::vector<Out> out;
-  const Event done = work({entry, columns_of(entry, tile), lift}, out);
+  const ScheduledVisit& scheduled = parts_.plan.schedule()[lease.position];
+  const Event done = work({scheduled, entry, columns_of(entry, tile), lift}, out);
   const Event down = lift.down(tile, lease.buffer, done);
   updates_->give_back(lease, down);
   end_visit(lift, out, done, down);
@@ -215,6 +218,8 @@ Event Sweep::work(const Visited& visit, std::vector<Out>& out) {
   switch (visit.entry.visit) {
     case Visit::prepare:
       return prepare(visit);
+    case Visit::normalise:
+      return normalise(visit);
     case Visit::finish:
       return finish(visit, out);
     case Visit::local:
@@ -246,14 +251,33 @@ Event Sweep::prepare(const Visited& visit) {
 }
 
 void Sweep::orthogonalize(std::uint32_t number, const Event& made) {
+  for (const ItemBatch& batch : touched_batches(number))
+    orthogonal_[number % 2] =
+        parts_.kernels.orthogonalize(matrices(number, batch), scratch_.buffer(), {&made, 1});
+}
+
+std::vector<ItemBatch> Sweep::touched_batches(std::uint32_t number) const {
   Item item = parts_.plan.items()[number];
   std::erase_if(item.parts, [&](const auto& part) { return absent_->untouched(part.param); });
-  for (const ItemBatch& batch : batches_of(parts_.model, item)) {
-    const Buffer u = update_of(number).sub(batch.item_first, batch.count * batch.matrix.span());
-    orthogonal_[number % 2] = parts_.kernels.orthogonalize(
-        {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, parts_.bf16, u},
-        scratch_.buffer(), {&made, 1});
-  }
+  return batches_of(parts_.model, item);
+}
+
+MatrixBatch Sweep::matrices(std::uint32_t item, const ItemBatch& batch) const {
+  return {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, parts_.bf16,
+          update_of(item).sub(batch.item_first, batch.count * batch.matrix.span())};
+}
+
+// Of one item, though the tile may hold those of others.
+Event Sweep::normalise(const Visited& visit) {
+  const std::uint32_t number = visit.scheduled.item;
+  std::vector<NormaliseRange> ranges;
+  for (const ItemBatch& batch : touched_batches(number))
+    if (const auto own = parts_.plan.moments_of(parts_.model, visit.scheduled, batch);
+        own.count > 0)
+      ranges.push_back({matrices(number, batch), visit.columns[0].sub(own.first, own.count)});
+  Event& orthogonal = orthogonal_[number % 2];
+  visit.lift.also_behind(orthogonal);
+  return orthogonal = parts_.kernels.normalise(ranges, visit.lift.ready());
 }
 
 Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,

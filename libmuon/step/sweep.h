@@ -72,6 +72,7 @@ class Sweep {
   Result<> update_tile();
   // A tile that is visited.
   struct Visited {
+    const ScheduledVisit& scheduled;
     const TileEntry& entry;
     std::vector<libswap::Buffer> columns;  // of the table, where kernels work on them
     libswap::Lift::Visit& lift;
@@ -84,12 +85,15 @@ class Sweep {
                                           const libswap::Buffer& tile) const;
   libswap::Event work(const Visited& visit, std::vector<Out>& out);
   libswap::Event prepare(const Visited& visit);
+  libswap::Event normalise(const Visited& visit);
   libswap::Event finish(const Visited& visit, std::vector<Out>& out);
   libswap::Event local(const Visited& visit, std::vector<Out>& out);
   void orthogonalize(std::uint32_t item, const libswap::Event& made);
   libswap::Buffer update_of(std::uint32_t item) const;
   std::vector<std::uint64_t> untouched_tiles() const;
   std::vector<StatePlan::Span> touched(const TileEntry& entry) const;
+  std::vector<ItemBatch> touched_batches(std::uint32_t item) const;
+  MatrixBatch matrices(std::uint32_t item, const ItemBatch& batch) const;
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Out>& out);
@@ -106,7 +110,7 @@ class Sweep {
   std::unique_ptr<libswap::Stream> updates_;
   std::unique_ptr<libswap::Lift> lift_;
   libswap::DeviceMemory room_;                // of updates: U of an item, later its O
-  std::array<libswap::Event, 2> orthogonal_;  // item i uses i % 2: passes when U has become O
+  std::array<libswap::Event, 2> orthogonal_;  // item i uses i % 2: passes when its O may be used
   libswap::DeviceMemory scratch_;             // of one Newton-Schulz at a time
   std::vector<libswap::Event> handed_out_;    // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;

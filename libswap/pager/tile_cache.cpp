@@ -162,16 +162,11 @@ void TileCache::prefetch(std::span<const std::uint64_t> tiles) {
 
 void TileCache::do_without(std::span<const std::uint64_t> tiles) {
   const MutexLock lock(mutex_);
-  std::vector<std::uint64_t> not_begun;
-  std::erase_if(wanted_, [&](std::uint64_t tile) {
-    const bool found = std::ranges::binary_search(tiles, tile);
-    if (found) not_begun.push_back(tile);
-    return found;
-  });
-  std::ranges::sort(not_begun);
+  std::erase_if(wanted_,
+                [&](std::uint64_t tile) { return std::ranges::binary_search(tiles, tile); });
   for (const std::uint64_t number : tiles) {
     Tile& tile = tiles_[number];
-    if (tile.resident || std::ranges::binary_search(not_begun, number)) continue;
+    if (tile.resident || tile.in_use) continue;
     if (tile.state == State::reading) tile.unwanted = true;
     if (tile.state == State::in_memory) leave_memory(tile);
   }
@@ -285,8 +280,10 @@ Result<> TileCache::load_residents() {
 Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
   const bool stays = resident(number);
   if (stays) {
-    wait(&PagerStats::stall_cut_s, "cut",
-         [&]() EBB_REQUIRES(mutex_) { return use == Use::read || !tiles_[number].cut_pending; });
+    wait(&PagerStats::stall_cut_s, "cut", [&]() EBB_REQUIRES(mutex_) {
+      const Tile& tile = tiles_[number];
+      return !tile.in_use && (use == Use::read || !tile.cut_pending);
+    });
   } else if (use == Use::create) {
     wait(&PagerStats::stall_read_s, "frame", [&]() EBB_REQUIRES(mutex_) {
       return !free_frames_.empty() && tiles_[number].state == State::on_disk;

@@ -83,8 +83,8 @@ class TileCache {
     create,  // nothing is read: zeros
   };
   // The tile's bytes, verified, where it is at home or in a frame of the host, until it is
-  // released. Waits, and works for the pool meanwhile. REQUIRES: it is not acquired; unless
-  // resident or created it was prefetched, as the next one.
+  // released. Waits, for its last user too, and works for the pool meanwhile. REQUIRES: if it was
+  // acquired it has been released; unless resident or created it was prefetched, as the next one.
   Result<Buffer> acquire(std::uint64_t tile, Use use);
   // `done` passes when nobody reads or changes the bytes any more.
   void release(std::uint64_t tile, const Event& done);

@@ -49,6 +49,25 @@ Result<Parts> parts_of(const Fields& spec) {
   return parts;
 }
 
+// Which of two words it is: the first?
+Result<bool> is_first(const Fields& fields, std::string_view name, std::string_view first,
+                      std::string_view second) {
+  EBB_TRY_ASSIGN(const std::string text, one_of(fields, name, {first, second}));
+  return text == first;
+}
+
+Result<SecondMoment> second_moment_of(const Fields& spec) {
+  SecondMoment second;
+  if (!spec.has("second_moment")) return second;
+  second.kept = true;
+  EBB_TRY_ASSIGN(const Fields fields, spec.object("second_moment"));
+  EBB_TRY_ASSIGN(second.always_rows, is_first(fields, "reduce", "cols", "longer"));
+  EBB_TRY_ASSIGN(second.beta, fields.number("beta2"));
+  EBB_TRY_ASSIGN(second.eps, fields.number("eps"));
+  EBB_TRY_ASSIGN(second.clamp, is_first(fields, "eps_rule", "clamp", "sqrt+eps"));
+  return second;
+}
+
 // C = A op(B) with A m x k, added to beta C.
 void product(std::size_t m, std::size_t k, std::size_t n, const Numbers& a, const Numbers& b,
              double beta, Numbers& c) {
@@ -99,6 +118,7 @@ Result<Formula> formula_of(const Fields& spec) {
   EBB_TRY_ASSIGN(const Fields scale, spec.object("scale"));
   EBB_TRY_ASSIGN(formula.scale, scale.number("value"));
   EBB_TRY_ASSIGN(formula.parts, parts_of(spec));
+  EBB_TRY_ASSIGN(formula.second, second_moment_of(spec));
   return formula;
 }
 
@@ -122,7 +142,33 @@ Numbers newton_schulz(const NewtonSchulz& ns, std::uint64_t rows, std::uint64_t 
   return tall ? transposed(m, n, x) : x;
 }
 
-Numbers Witness::orthogonal(const Numbers& u) const {
+// Each row, or column, divided by the root of the mean of its squares, as it is on average over the
+// steps; the Frobenius norm is kept.
+Numbers Witness::normalised(std::size_t block, std::size_t rows, std::size_t cols, Numbers o) {
+  const SecondMoment& rule = formula_.second;
+  if (!rule.kept) return o;
+  const bool of_rows = rule.always_rows || rows >= cols;
+  Numbers& v = second_[block];
+  v.resize(of_rows ? rows : cols);
+  const auto of = [&](std::size_t i) { return of_rows ? i / cols : i % cols; };
+  Numbers means(v.size());
+  double before = 0, behind = 0;
+  for (std::size_t i = 0; i < o.size(); ++i) {
+    means[of(i)] += o[i] * o[i] / static_cast<double>(of_rows ? cols : rows);
+    before += o[i] * o[i];
+  }
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] += (1 - rule.beta) * (means[i] - v[i]);
+  for (std::size_t i = 0; i < o.size(); ++i) {
+    const double kept = v[of(i)];
+    o[i] /= rule.clamp ? std::sqrt(std::max(kept, rule.eps)) : std::sqrt(kept) + rule.eps;
+    behind += o[i] * o[i];
+  }
+  const double ratio = std::sqrt(before) / std::max(std::sqrt(behind), rule.eps);
+  for (double& value : o) value *= ratio;
+  return o;
+}
+
+Numbers Witness::orthogonal(const Numbers& u) {
   const bool flat = formula_.flatten;
   const std::size_t first = flat ? 0 : shape_.size() - 2;
   const std::uint64_t rows = shape_[first];
@@ -139,6 +185,7 @@ Numbers Witness::orthogonal(const Numbers& u) const {
         x.insert(x.end(), u.begin() + static_cast<std::ptrdiff_t>(place(row)),
                  u.begin() + static_cast<std::ptrdiff_t>(place(row) + cols));
       x = newton_schulz(formula_.ns, parts[part].size(), cols, std::move(x));
+      x = normalised(matrix * parts.size() + part, parts[part].size(), cols, std::move(x));
       const auto& factors = formula_.parts.factors;
       const double scale = formula_.scale * (factors.empty() ? 1 : factors[part]);
       for (std::size_t i = 0; i < x.size(); ++i)
@@ -148,7 +195,7 @@ Numbers Witness::orthogonal(const Numbers& u) const {
 }
 
 void Witness::step(const std::vector<float>& gradient) {
-  const auto& [lr, b, decay, scale, ema, nesterov, flatten, kind, ns, parts] = formula_;
+  const auto& [lr, b, decay, scale, ema, nesterov, flatten, kind, ns, parts, second] = formula_;
   const double take = ema ? 1 - b : 1;
   Numbers u(param_.size());
   for (std::size_t i = 0; i < u.size(); ++i) {

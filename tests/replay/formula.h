@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,18 @@ struct Parts {
   std::vector<std::uint64_t> sizes;  // of heads: how many
   Numbers factors;                   // of each part's O; empty: 1
 };
+// Of O, one for each row, or for each place along the longer side.
+struct SecondMoment {
+  bool kept = false, always_rows = true, clamp = false;
+  double beta = 0, eps = 0;
+};
 struct Formula {
   double lr = 0, beta = 0, decay = 0, scale = 1;
   bool ema = true, nesterov = true, flatten = false;
   std::string decay_kind;
   NewtonSchulz ns;
   Parts parts;
+  SecondMoment second;
 };
 // Code::usage names a word that is not known.
 Result<Formula> formula_of(const Fields& spec);
@@ -44,11 +51,13 @@ class Witness {
   const Numbers& momentum() const { return momentum_; }
 
  private:
-  Numbers orthogonal(const Numbers& u) const;
+  Numbers orthogonal(const Numbers& u);
+  Numbers normalised(std::size_t block, std::size_t rows, std::size_t cols, Numbers o);
 
   const Formula formula_;
   const Shape shape_;
   Numbers param_, momentum_;
+  std::map<std::size_t, Numbers> second_;  // by block, in the order of the parameter
 };
 
 struct AdamFormula {

@@ -38,7 +38,8 @@ TEST_P(Cases, HoldsToEveryToleranceOfItsOwn) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, Cases,
                          testing::Values("adamw-torch", "dion-flatten-cautious", "gram-eps",
                                          "keller-bf16-tall", "keller-eps", "keller-wide-gauss",
-                                         "moonlight-row-1xN"));
+                                         "moonlight-row-1xN", "nanogpt-wide",
+                                         "normuon-fp32-formula", "normuon-wide-bf16"));
 
 // A case with one text of its case.json changed.
 class Changed {

@@ -145,6 +145,7 @@ class MuonRun {
       if (!steps.contains(step)) continue;
       EBB_TRY(compare_update(step, engine->weights(), witness.param()));
       EBB_TRY(compare_momentum(step, *engine));
+      EBB_TRY(compare_second_moment(step, *engine));
     }
     const auto& last = engine->weights();
     const auto lost = std::ranges::count_if(last, [](float w) { return !std::isfinite(w); });
@@ -191,6 +192,19 @@ class MuonRun {
            limit("momentum_vs_trace"));
       return {};
     }
+    return {};
+  }
+
+  // Told: no case holds anything to it.
+  Result<> compare_second_moment(std::uint64_t step, Rehearsal& engine) {
+    constexpr std::string_view kState = "second_momentum_buffer";
+    const std::string traced = compose("{}.{}.{}", name_, kState, step);
+    if (!case_.has(traced)) return {};
+    EBB_TRY_ASSIGN(const auto theirs, case_.tensor(traced));
+    EBB_TRY_ASSIGN(const auto ours, engine.state(kState));
+    if (theirs.size() != ours.size())
+      return Error{Code::usage, compose("trace.safetensors: {} has another size", traced)};
+    tell(compose("{}.{}_vs_trace", kState, step), distance(ours, theirs), -1);
     return {};
   }
 

@@ -137,6 +137,18 @@ Result<> take_scale(const Fields& spec, MuonSpec& into) {
   return {};
 }
 
+Result<> take_second_moment(const Fields& spec, MuonSpec& into) {
+  if (!spec.has("second_moment")) return {};
+  EBB_TRY_ASSIGN(const Formula formula, formula_of(spec));
+  const SecondMoment& second = formula.second;
+  into.second_moment =
+      second.always_rows ? libmuon::SecondMoment::rows : libmuon::SecondMoment::longer;
+  into.second_beta = second.beta;
+  into.second_eps = second.eps;
+  into.second_eps_rule = second.clamp ? libmuon::EpsRule::clamp : libmuon::EpsRule::add;
+  return {};
+}
+
 Result<libmuon::Split> split_of(const Fields& spec) {
   using Kind = libmuon::Split::Kind;
   EBB_TRY_ASSIGN(const Formula formula, formula_of(spec));
@@ -156,8 +168,6 @@ Result<MuonSpec> muon_spec_of(const Fields& spec, const Case& from) {
   using libmuon::Decay;
   MuonSpec into;
   if (from.shape().size() < 2) return spec.wrong("ns", "is of a parameter that is no matrix");
-  if (spec.has("second_moment"))
-    return spec.wrong("second_moment", "asks for a state that this version does not keep");
   EBB_TRY_ASSIGN(into.lr, spec.number("lr"));
   EBB_TRY_ASSIGN(into.beta, spec.number("momentum"));
   EBB_TRY_ASSIGN(into.momentum, (meaning_of<libmuon::Momentum>(spec, "momentum_convention",
@@ -181,6 +191,7 @@ Result<MuonSpec> muon_spec_of(const Fields& spec, const Case& from) {
   }
   EBB_TRY_ASSIGN(into.split, split_of(spec));
   EBB_TRY(take_scale(spec, into));
+  EBB_TRY(take_second_moment(spec, into));
   EBB_TRY(libmuon::check_split(into, from.shape()));
   if (const auto fits = check_scale(into, from.shape(), spec); !fits) {
     if (from.shape().size() < 3) return fits.error();
@@ -213,6 +224,7 @@ MuonSpec newton_schulz_alone(MuonSpec spec) {
   spec.weights = Precision::fp32;
   spec.dims = libmuon::Dims::stack;
   spec.split = {};
+  spec.second_moment = libmuon::SecondMoment::none;
   return spec;
 }
 

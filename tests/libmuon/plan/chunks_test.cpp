@@ -99,7 +99,7 @@ TEST(Chunks, BringWhatTheVisitsOfTheChunkNeed) {
       for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
         Counts visited[2], travelling[2];
         for (; visit < chunks.visits_end(chunk); ++visit) {
-          const TileEntry& tile = plan.tiles()[schedule[visit]];
+          const TileEntry& tile = plan.tiles()[schedule[visit].tile];
           if (tile.visit == Visit::local) continue;
           for (const auto& span : plan.spans(tile)) {
             const Transit part{span.param, span.range};
@@ -134,7 +134,7 @@ TEST(Chunks, HandOutAdamWRangesOnceAndWhenTheyHaveBeenVisitedWhereverTheyAreKept
           std::size_t visit = 0;
           for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
             for (; visit < chunks.visits_end(chunk); ++visit) {
-              const TileEntry& tile = plan.tiles()[plan.schedule()[visit]];
+              const TileEntry& tile = plan.tiles()[plan.schedule()[visit].tile];
               if (tile.visit != Visit::local) continue;
               for (const auto& span : plan.spans(tile)) {
                 const Transit part{span.param, span.range};

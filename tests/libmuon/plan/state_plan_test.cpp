@@ -52,7 +52,7 @@ Counts count_elements(const ModelSpec& model, std::uint32_t ranks, Policy policy
       for (const auto& segment : (*plan).segments(tile)) {
         EXPECT_LE(segment.offset + segment.count * bytes_of(segment.dtype), tile_bytes);
         auto& held = counts[{segment.param, segment.state}];
-        held.resize(formats::volume(model.params[segment.param].shape));
+        held.resize(formats::volume((*plan).stored()[segment.param].shape));
         for (std::uint64_t i = 0; i < segment.count; ++i) ++held[segment.first + i];
       }
     }
@@ -84,7 +84,7 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
     const auto schedule = (*plan).schedule();
     std::vector<int> visited((*plan).tiles().size());
     std::map<std::pair<Visit, std::uint32_t>, std::uint64_t> elems;
-    for (const std::uint64_t tile : schedule) {
+    for (const auto& [tile, whose] : schedule) {
       ++visited[tile];
       const TileEntry& entry = (*plan).tiles()[tile];
       if (entry.visit == Visit::local) continue;
@@ -103,6 +103,58 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
     }
     for (const int times : visited) EXPECT_EQ(times, 1);
   }
+}
+
+ModelSpec model_with_moments() {
+  ModelSpec model = model_of_many_shapes();
+  model.groups.push_back(MuonSpec::keller());
+  std::get<MuonSpec>(model.groups[0]).second_moment = libmuon::SecondMoment::rows;
+  std::get<MuonSpec>(model.groups[2]).second_moment = libmuon::SecondMoment::longer;
+  model.params.push_back({"wide", {3, 60, 90}, 2});
+  model.params.push_back({"tall", {90, 60}, 2});
+  return model;
+}
+
+TEST(StatePlan, HoldsEverySecondMomentOnceInTheShapeOfItsOwn) {
+  const ModelSpec model = model_with_moments();
+  for (const std::uint32_t ranks : {1u, 2u, 5u})
+    for (const std::uint64_t tile : {4096u, 65536u})
+      for (const StateDTypes& dtypes : {StateDTypes(), kHalfMomentum}) {
+        const Counts counts = count_elements(model, ranks, Policy::zero12, tile, dtypes);
+        EXPECT_EQ(counts.size(), 7u * 3 + 2u * 3);
+        std::uint64_t moments = 0;
+        for (const auto& [key, held] : counts) {
+          for (const int times : held) ASSERT_EQ(times, 1);
+          if (key.first >= model.params.size()) moments += held.size();
+        }
+        EXPECT_EQ(moments, 64u + 100 + 8 + 7 + 1 + 3 * 90 + 90);
+      }
+}
+
+// Behind the last momentum, before the first masters, once for each item that has some.
+TEST(StatePlan, VisitsSecondMomentsBetweenTheMomentumOfAnItemAndItsMasters) {
+  for (const std::uint64_t room : {std::uint64_t{1}, kRoom})
+    for (const std::uint64_t tile_bytes : {4096u, 65536u}) {
+      const auto plan =
+          StatePlan::make(model_with_moments(), over(1, Policy::zero12), tile_bytes, Rank{0}, room);
+      ASSERT_TRUE(plan);
+      std::map<std::uint32_t, std::string> seen;  // by item
+      std::uint64_t tiles = 0;
+      for (const TileEntry& entry : (*plan).tiles())
+        tiles += entry.visit == Visit::normalise ? 1 : 0;
+      EXPECT_EQ(tiles, 1u) << "all of them share it";
+      for (const auto& [tile, item] : (*plan).schedule()) {
+        const Visit visit = (*plan).tiles()[tile].visit;
+        if (visit != Visit::local)
+          seen[item] += visit == Visit::prepare ? "M" : visit == Visit::finish ? "W" : "V";
+      }
+      for (const auto& [item, visits] : seen) {
+        const std::size_t at = visits.find('V');
+        ASSERT_NE(at, visits.npos) << item;
+        EXPECT_EQ(visits.substr(0, at).find('W'), visits.npos) << visits;
+        EXPECT_EQ(visits.substr(at + 1).find_first_not_of('W'), visits.npos) << visits;
+      }
+    }
 }
 
 TEST(StatePlan, PutsSmallMatricesIntoOneItem) {

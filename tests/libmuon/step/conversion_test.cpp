@@ -8,6 +8,7 @@
 
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/registry.h"
+#include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "ebb/libswap/write/write_checkpoint.h"
@@ -54,19 +55,20 @@ std::string convert(const fs::path& from, const fs::path& to, const Into& into) 
 }
 
 // Four steps on two ranks, the conversions one after another, and on to step six on three ranks.
-void expect_the_bits_of_an_uninterrupted_run(const std::vector<Into>& way,
-                                             const libmuon::StateDTypes& dtypes = {}) {
+void expect_the_bits_of_an_uninterrupted_run(const std::vector<Into>& way, Training setup = {}) {
   const TempDir uninterrupted, work;
-  const Outcome reference = train({.dtypes = dtypes}, uninterrupted.path(), kSteps);
+  const Outcome reference = train(setup, uninterrupted.path(), kSteps);
   ASSERT_EQ(reference.error, "");
   fs::path at = work.path() / "start";
-  ASSERT_EQ(train({.ranks = 2, .dtypes = dtypes}, at, kStop).error, "");
+  setup.ranks = 2;
+  ASSERT_EQ(train(setup, at, kStop).error, "");
   for (const Into& into : way) {
     const fs::path next = work.path() / (std::to_string(at.string().size()) + into.format);
     ASSERT_EQ(convert(at, next, into), "") << into.format;
     at = next;
   }
-  const Outcome resumed = train({.ranks = 3, .dtypes = dtypes}, at, kSteps);
+  setup.ranks = 3;
+  const Outcome resumed = train(setup, at, kSteps);
   ASSERT_EQ(resumed.error, "");
   EXPECT_EQ(resumed.origin.substr(0, resumed.origin.find(" (")),
             compose("transferred the store of {} ranks at step {}", way.back().world, kStop));
@@ -89,7 +91,15 @@ TEST(EngineConversion, DeepSpeedAndBackContinuesBitForBit) {
 TEST(EngineConversion, MomentumInBf16ContinuesBitForBitWhateverTheFormatBetween) {
   const libmuon::StateDTypes half = {{"momentum_buffer", DType::bf16}};
   for (const std::string format : {"dcp", "deepspeed", "safetensors", "megatron", "torch", "hdf5"})
-    expect_the_bits_of_an_uninterrupted_run({{format, 1}, {"ebb", 4}}, half);
+    expect_the_bits_of_an_uninterrupted_run({{format, 1}, {"ebb", 4}}, {.dtypes = half});
+}
+
+// A state of another shape than its parameter's.
+TEST(EngineConversion, SecondMomentsContinueBitForBitWhateverTheFormatBetween) {
+  Training setup;
+  setup.model.groups[0] = *libmuon::preset("normuon");
+  for (const std::string format : {"dcp", "safetensors", "torch"})
+    expect_the_bits_of_an_uninterrupted_run({{format, 1}, {"ebb", 4}}, setup);
 }
 
 TEST(EngineConversion, MoreRanksThanTilesAreHarmless) {

@@ -13,6 +13,7 @@ using libmuon::AddRange;
 using libmuon::FinishRange;
 using libmuon::LookRange;
 using libmuon::MatrixBatch;
+using libmuon::NormaliseRange;
 using libmuon::OutRange;
 using libmuon::PrepareRange;
 using libswap::Buffer;
@@ -36,6 +37,9 @@ class LateKernels : public libmuon::Kernels {
   }
   Event finish(std::span<const FinishRange> ranges, After after) override {
     return later(after, [this, list = opened(ranges)] { host_->finish(list, {}); });
+  }
+  Event normalise(std::span<const NormaliseRange> ranges, After after) override {
+    return later(after, [this, list = opened(ranges)] { host_->normalise(list, {}); });
   }
   Event add(std::span<const AddRange> ranges, After after) override {
     return later(after, [this, list = opened(ranges)] { host_->add(list, {}); });
@@ -88,6 +92,9 @@ class LateKernels : public libmuon::Kernels {
   }
   MatrixBatch opened(const MatrixBatch& batch) const {
     return {batch.spec, batch.matrix, batch.count, batch.bf16, opened(batch.u)};
+  }
+  NormaliseRange opened(const NormaliseRange& range) const {
+    return {opened(range.o), opened(range.v)};
   }
   template <typename Range>
   std::vector<Range> opened(std::span<const Range> ranges) const {
