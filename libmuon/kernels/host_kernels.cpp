@@ -125,11 +125,13 @@ class HostKernels : public Kernels {
   Event normalise(std::span<const NormaliseRange> ranges, After after) override {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "second moments");
-    for (const auto& [o, v] : ranges) {
-      const std::uint64_t each = v.elems / o.count;
-      for (std::uint64_t i = 0; i < o.count; ++i)
-        libmuon::normalise(*o.spec, o.matrix, o.at(i).u.floats(), piece(v, i * each, each),
-                           what_.pool);
+    for (const auto& [batch, v] : ranges) {
+      const std::uint64_t each = v.elems / batch.count;
+      for (std::uint64_t i = 0; i < batch.count; ++i) {
+        const MatrixBatch one = batch.at(i);
+        libmuon::normalise(*one.spec, one.matrix, one.u.floats(), piece(v, i * each, each),
+                           what_.pool, spoiled(one));
+      }
     }
     return {};
   }
@@ -161,14 +163,20 @@ class HostKernels : public Kernels {
   Event orthogonalize(const MatrixBatch& batch, Buffer workspace, After after) override {
     wait(after);
     Event done;
-    const std::uint64_t elems = batch.matrix.span();
-    for (std::uint64_t i = 0; i < batch.count; ++i)
-      done = what_.pool.begin(newton_schulz(*batch.spec, batch.bf16, batch.matrix,
-                                            piece(batch.u, i * elems, elems), workspace.bytes()));
+    for (std::uint64_t i = 0; i < batch.count; ++i) {
+      const MatrixBatch one = batch.at(i);
+      done = what_.pool.begin(newton_schulz(*one.spec, one.bf16, one.matrix, one.u.floats(),
+                                            workspace.bytes(), spoiled(one)));
+    }
     return done;
   }
 
  private:
+  static Spoiled spoiled(const MatrixBatch& one) {
+    if (one.spoiled.empty()) return {};
+    EBB_CHECK(one.spoiled.size() == sizeof(std::uint32_t));
+    return {reinterpret_cast<std::uint32_t*>(one.spoiled.bytes().data()), one.number};
+  }
   static std::span<float> piece(const Buffer& buffer, std::uint64_t first, std::uint64_t count) {
     return buffer.floats().subspan(first, count);
   }

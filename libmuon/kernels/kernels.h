@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -36,10 +37,20 @@ Bf16Choice measure_bf16();
 std::string kernel_fingerprint(std::optional<Bf16> bf16);
 std::optional<Bf16> bf16_in(std::string_view fingerprint);
 
+// Where a matrix is said to hold what is not finite: its number is written there.
+struct Spoiled {
+  std::uint32_t* into = nullptr;  // null: nobody asks
+  std::uint32_t number = 1;
+  void tell() const {
+    if (into != nullptr) std::atomic_ref(*into).store(number, std::memory_order_relaxed);
+  }
+};
+
 // Newton-Schulz of a matrix of fp32 numbers that lies in `u`, row-major. In: U; out: O, in the same
 // place. Panels fixed by shape (ADR). `scratch` is used by one call at a time and outlives it.
 libswap::Chain newton_schulz(const MuonSpec& spec, Bf16 bf16, const Block& block,
-                             std::span<float> u, std::span<std::byte> scratch);
+                             std::span<float> u, std::span<std::byte> scratch,
+                             Spoiled spoiled = {});
 // The same with scratch of its own, and waits.
 void orthogonalize(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
                    libswap::Pool& pool);
@@ -51,7 +62,7 @@ double newton_schulz_flops(const MuonSpec& spec, std::uint64_t rows, std::uint64
 // O of a matrix, as newton_schulz() leaves it, normalised by its second moments (docs/numerics.md),
 // which are updated first. `v`: one a row, from the block's first row to its last, or one a column.
 void normalise(const MuonSpec& spec, const Block& block, std::span<float> o, std::span<float> v,
-               libswap::Pool& pool);
+               libswap::Pool& pool, Spoiled spoiled = {});
 
 // Momentum over a range: m <- ..., u <- (Nesterov blend or m). g is scaled by `grad_scale` first
 // (unscale x clip, one rounding). Elementwise. The second keeps momentum as bits of bf16: widened,

@@ -89,8 +89,8 @@ std::uint64_t newton_schulz_scratch_bytes(const MuonSpec& spec, std::uint64_t ro
 }
 
 libswap::Chain newton_schulz(const MuonSpec& spec, Bf16 bf16, const Block& block,
-                             std::span<float> u, std::span<std::byte> scratch) {
-  const auto run = std::make_shared<Run>(spec, bf16, block, u, scratch);
+                             std::span<float> u, std::span<std::byte> scratch, Spoiled spoiled) {
+  const auto run = std::make_shared<Run>(spec, bf16, block, u, scratch, spoiled);
   Stages stages(run);
   if (run->gram_form())
     gram_form(run->spec(), stages);

@@ -96,7 +96,7 @@ std::uint64_t Run::scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::
 }
 
 Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
-         std::span<std::byte> scratch)
+         std::span<std::byte> scratch, Spoiled spoiled)
     : spec_(spec),
       products_(products_for(spec.precision, bf16)),
       block_(block),
@@ -107,6 +107,7 @@ Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u
       x_ld_(leading_dimension(n_)),
       a_ld_(leading_dimension(m_)),
       u_(u),
+      spoiled_(spoiled),
       sums_(block.runs * chunks_a_run()) {
   EBB_CHECK(u.size() == block.span());
   EBB_CHECK(scratch.size() >= scratch_bytes(spec, block.rows(), block.cols));
@@ -135,6 +136,7 @@ void Run::decide() {
   for (const double sum : sums_) total += sum;
   const double norm = std::sqrt(total);
   alive_ = norm != 0 && std::isfinite(norm);
+  if (!std::isfinite(norm)) spoiled_.tell();
   factor_ = normalizer(spec_, norm);
 }
 
@@ -158,6 +160,7 @@ void Run::store(std::size_t panel) {
     float* const x = row(Part::x, i);
     if (!alive_) std::fill_n(x, n_, 0.0f);
     round_all(spec_.handed, {x, n_});
+    if (!std::isfinite(largest_magnitude({x, n_}))) spoiled_.tell();
     if (!tall_) std::copy_n(x, n_, u_row(i));
   }
   if (tall_)

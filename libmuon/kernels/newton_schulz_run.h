@@ -10,6 +10,7 @@
 #include "ebb/formats/core/units.h"
 #include "ebb/libmuon/kernels/bf16.h"
 #include "ebb/libmuon/kernels/forms.h"
+#include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/kernels/products.h"
 #include "ebb/libmuon/spec/blocks.h"
 
@@ -44,7 +45,7 @@ class Run {
  public:
   // `u` is the block's, from its first element to its last. Both are borrowed.
   Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
-      std::span<std::byte> scratch);
+      std::span<std::byte> scratch, Spoiled spoiled);
   static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
 
   const MuonSpec& spec() const { return spec_; }
@@ -109,6 +110,7 @@ class Run {
   const Panels panels_;
   const std::uint64_t x_ld_, a_ld_;
   const std::span<float> u_;
+  const Spoiled spoiled_;
   std::array<float*, 6> places_{};
   float* packed_ = nullptr;
   std::vector<double> sums_;

@@ -56,10 +56,20 @@ struct MatrixBatch {
   std::uint64_t count = 1;
   Bf16 bf16 = Bf16::emulated;  // how the host multiplies it
   libswap::Buffer u;
+  // One u32: `number` + i is written there, by whichever kernel makes it so, where the i-th of them
+  // is not finite; else it stays as it is.
+  libswap::Buffer spoiled = {};
+  std::uint32_t number = 1;
 
   // One of them, as a batch of its own.
   MatrixBatch at(std::uint64_t i) const {
-    return {spec, matrix, 1, bf16, u.sub(i * matrix.span(), matrix.span())};
+    return {spec,
+            matrix,
+            1,
+            bf16,
+            u.sub(i * matrix.span(), matrix.span()),
+            spoiled,
+            number + static_cast<std::uint32_t>(i)};
   }
 };
 // A batch that has become O, and its second moments `v`, which are updated; O <- O normalised by

@@ -150,7 +150,9 @@ void Engine::Impl::begin_update(float grad_scale) {
   const auto update = [this, grad_scale, begun = false]() mutable -> Result<> {
     for (std::size_t chunk = flow->next_to_sweep(); turn_to(chunk); ++chunk) {
       if (!std::exchange(begun, true)) sweep->begin_update(step + 1, grad_scale, absent);
-      EBB_TRY(sweep_chunk(chunk));
+      const Result<> swept = sweep_chunk(chunk);
+      if (sweep->spoiled()) flow->spoil();
+      EBB_TRY(swept);
       flow->swept();
     }
     return {};
@@ -198,6 +200,7 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
                       "continue_step() goes on with it, abandon_step() goes back to the last "
                       "committed generation"};
       return *ended.why;
+    case Flow::Ended::How::spoiled:
     case Flow::Ended::How::apart:
       if (ended.begun)
         broken = Error{Code::state, where + ended.why->message,

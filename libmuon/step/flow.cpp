@@ -9,7 +9,7 @@ namespace ebb::libmuon {
 namespace {
 
 // What a rank says of a chunk; the smallest counts.
-constexpr std::int64_t kSweeping = 0, kFailed = 1, kSwept = 2;
+constexpr std::int64_t kSpoiled = -1, kSweeping = 0, kFailed = 1, kSwept = 2;
 // And of a piece that may come early.
 constexpr std::int64_t kNotReady = 0, kElsewhere = 1, kReady = 2;
 // A rank that is destroyed alone waits no longer than that for others to meet it.
@@ -91,6 +91,7 @@ void Flow::begin(Work work) {
   EBB_CHECK(!under_way_);
   work_ = std::move(work);
   voted_ = came_ = in_ = swept_ = out_ = 0;
+  spoiled_ = false;
   ended_ = {};
   begin_run();
 }
@@ -189,6 +190,11 @@ void Flow::swept() {
   changed_.notify_all();
 }
 
+void Flow::spoil() {
+  const libswap::MutexLock lock(mutex_);
+  spoiled_ = true;
+}
+
 void Flow::rest_sweep() {
   if (sweeps_since_) sweeping_s_ += seconds(Clock::now() - *sweeps_since_);
   sweeps_since_.reset();
@@ -221,8 +227,7 @@ void Flow::run_meetings() {
   changed_.notify_all();
 }
 
-// Whether all ranks have swept all chunks.
-Result<bool> Flow::meet_for_all_chunks() {
+Result<Flow::Ended::How> Flow::meet_for_all_chunks() {
   EBB_TRY(ranks_meet());
   for (; voted_ < work_.chunks; ++voted_) {
     while (came_ < std::min(voted_ + 2, work_.chunks)) {
@@ -233,10 +238,11 @@ Result<bool> Flow::meet_for_all_chunks() {
       changed_.notify_all();
     }
     EBB_TRY_ASSIGN(const std::int64_t all, meet(&Flow::vote));
-    if (all == kFailed) return false;
+    if (all == kSpoiled) return Ended::How::spoiled;
+    if (all == kFailed) return Ended::How::stopped;
     hand_out(voted_);
   }
-  return true;
+  return Ended::How::whole;
 }
 
 // Until nobody's answer is 0; the smallest of them. They meet in every quarter of their limit, and
@@ -267,7 +273,8 @@ Result<std::int64_t> Flow::meet(std::int64_t (Flow::*mine)() const,
 
 std::int64_t Flow::vote() const {
   if (swept_ > voted_) return kSwept;
-  return sweeping_ ? kSweeping : kFailed;
+  if (sweeping_) return kSweeping;
+  return spoiled_ ? kSpoiled : kFailed;
 }
 
 std::int64_t Flow::at_rest() const { return sweeping_ ? 0 : 1; }
@@ -288,14 +295,14 @@ void Flow::hand_out(std::size_t chunk) {
 }
 
 // Of all ranks, where they still meet: whoever is called next finds them all there.
-Flow::Ended Flow::come_to_rest(Result<bool> all) {
+Flow::Ended Flow::come_to_rest(Result<Ended::How> how) {
   {
     const libswap::MutexLock lock(mutex_);
     ending_ = true;
     changed_.notify_all();
   }
-  Result<> met = all ? Result<>() : all.error();
-  if (met && !*all)
+  Result<> met = how ? Result<>() : how.error();
+  if (met && *how != Ended::How::whole)
     if (auto rest = meet(&Flow::at_rest); !rest) met = std::move(rest).error();
   const libswap::MutexLock lock(mutex_);
   while (sweeping_) changed_.wait(mutex_);
@@ -303,8 +310,8 @@ Flow::Ended Flow::come_to_rest(Result<bool> all) {
   if (!met) {
     ended.how = Ended::How::apart;
     ended.why = std::move(met).error();
-  } else if (!*all) {
-    ended.how = Ended::How::stopped;
+  } else if (*how != Ended::How::whole) {
+    ended.how = *how;
     ended.why = sweep_answer_ ? Error{Code::peer, "another rank failed while " + work_.doing,
                                       "its own message says why"}
                               : sweep_answer_.error();

@@ -45,6 +45,7 @@ class Flow {
     enum class How : std::uint8_t {
       whole,
       stopped,  // a sweep failed, on some rank: go_on()
+      spoiled,  // for good, as it said by spoil()
       apart,    // the ranks cannot meet any more
     };
     How how = How::whole;
@@ -81,6 +82,8 @@ class Flow {
   // Waits for its gradients. False: come to rest, or there is no such chunk.
   bool may_sweep(std::size_t chunk);
   void swept();
+  // It is about to fail, and nobody may go on with what it did.
+  void spoil();
   // Seconds that this rank has swept so far. Any thread.
   double sweeping_s() const;
 
@@ -91,7 +94,7 @@ class Flow {
   void begin_run() EBB_REQUIRES(mutex_);
   void run_sweep();
   void run_meetings();
-  Result<bool> meet_for_all_chunks();
+  Result<Ended::How> meet_for_all_chunks();
   Result<std::int64_t> meet(std::int64_t (Flow::*mine)() const,
                             std::chrono::milliseconds slice = {});
   std::int64_t vote() const EBB_REQUIRES(mutex_);
@@ -101,7 +104,7 @@ class Flow {
   Result<bool> bring_early();
   Result<> ranks_meet() const;
   void hand_out(std::size_t chunk);
-  Ended come_to_rest(Result<bool> all);
+  Ended come_to_rest(Result<Ended::How> how);
   void rest_sweep() EBB_REQUIRES(mutex_);
 
   Communicator& ranks_;
@@ -115,7 +118,8 @@ class Flow {
   bool under_way_ EBB_GUARDED_BY(mutex_) = false;
   bool ending_ EBB_GUARDED_BY(mutex_) = false;    // the sweep comes to rest
   bool sweeping_ EBB_GUARDED_BY(mutex_) = false;  // Work::sweep has not returned
-  std::size_t in_ EBB_GUARDED_BY(mutex_) = 0;     // chunks, and so on
+  bool spoiled_ EBB_GUARDED_BY(mutex_) = false;
+  std::size_t in_ EBB_GUARDED_BY(mutex_) = 0;  // chunks, and so on
   std::size_t swept_ EBB_GUARDED_BY(mutex_) = 0;
   std::size_t out_ EBB_GUARDED_BY(mutex_) = 0;
   Result<> sweep_answer_ EBB_GUARDED_BY(mutex_);

@@ -31,6 +31,8 @@ std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan, const Bytes
   return most;
 }
 
+constexpr std::uint64_t kVerdictBytes = 2 * sizeof(std::uint32_t);
+
 libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), plan.tile_elems()}; }
 
 }  // namespace
@@ -43,13 +45,14 @@ Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
     need.newton_schulz = most_of(model, plan, [&](const auto& spec, const auto& batch) {
       return accelerator->workspace_bytes(spec, batch.matrix, batch.count);
     });
-    need.device = updates + need.newton_schulz + libswap::Lift::device_bytes(lifted(plan));
+    need.device =
+        updates + need.newton_schulz + kVerdictBytes + libswap::Lift::device_bytes(lifted(plan));
     return need;
   }
   need.newton_schulz = most_of(model, plan, [](const auto& spec, const auto& batch) {
     return newton_schulz_scratch_bytes(spec, batch.matrix.rows(), batch.matrix.cols);
   });
-  need.host = updates + need.newton_schulz;
+  need.host = updates + need.newton_schulz + kVerdictBytes;
   return need;
 }
 
@@ -72,6 +75,10 @@ Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, libswap::IoQueue&
   EBB_TRY_ASSIGN(sweep->room_,
                  libswap::allocate(device, parts.plan.order().room() * sizeof(float)));
   EBB_TRY_ASSIGN(sweep->scratch_, libswap::allocate(device, workspace.newton_schulz));
+  EBB_TRY_ASSIGN(sweep->verdicts_, libswap::allocate(device, kVerdictBytes));
+  std::array<std::byte, kVerdictBytes> none{};
+  parts.pool.help_until(
+      libswap::copy(libswap::buffer_of(std::span<std::byte>(none)), sweep->verdicts_.buffer(), {}));
   return sweep;
 }
 
@@ -182,6 +189,7 @@ void Sweep::wait_for_weights() {
 void Sweep::go_on() { cache_->go_on(); }
 
 Result<> Sweep::update_tile() {
+  EBB_TRY(check_update(parts_.plan.schedule()[updates_->position()]));
   EBB_TRY_ASSIGN(const Stream::Lease lease, updates_->take());
   const TileEntry& entry = parts_.plan.tiles()[lease.tile];
   libswap::Lift::Visit lift = lift_->begin();
@@ -250,34 +258,68 @@ Event Sweep::prepare(const Visited& visit) {
   return made;
 }
 
-void Sweep::orthogonalize(std::uint32_t number, const Event& made) {
-  for (const ItemBatch& batch : touched_batches(number))
-    orthogonal_[number % 2] =
-        parts_.kernels.orthogonalize(matrices(number, batch), scratch_.buffer(), {&made, 1});
+void Sweep::orthogonalize(std::uint32_t item, const Event& made) {
+  for (const Batch& batch : touched_batches(item))
+    orthogonal_[item % 2] =
+        parts_.kernels.orthogonalize(batch.matrices, scratch_.buffer(), {&made, 1});
 }
 
-std::vector<ItemBatch> Sweep::touched_batches(std::uint32_t number) const {
+std::vector<Sweep::Batch> Sweep::touched_batches(std::uint32_t number) const {
   Item item = parts_.plan.items()[number];
   std::erase_if(item.parts, [&](const auto& part) { return absent_->untouched(part.param); });
-  return batches_of(parts_.model, item);
+  std::vector<Batch> all;
+  std::uint32_t first = 1;  // matrix
+  for (const ItemBatch& batch : batches_of(parts_.model, item)) {
+    const Buffer u = update_of(number).sub(batch.item_first, batch.count * batch.matrix.span());
+    all.push_back({batch,
+                   {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, u,
+                    spoiled_by(number), first}});
+    first += static_cast<std::uint32_t>(batch.count);
+  }
+  return all;
 }
 
-MatrixBatch Sweep::matrices(std::uint32_t item, const ItemBatch& batch) const {
-  return {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, parts_.bf16,
-          update_of(item).sub(batch.item_first, batch.count * batch.matrix.span())};
+Buffer Sweep::spoiled_by(std::uint32_t item) const {
+  return verdicts_.buffer().as(DType::u32).sub(item % 2, 1);
 }
 
 // Of one item, though the tile may hold those of others.
 Event Sweep::normalise(const Visited& visit) {
-  const std::uint32_t number = visit.scheduled.item;
+  const std::uint32_t item = visit.scheduled.item;
   std::vector<NormaliseRange> ranges;
-  for (const ItemBatch& batch : touched_batches(number))
+  for (const auto& [batch, matrices] : touched_batches(item))
     if (const auto own = parts_.plan.moments_of(parts_.model, visit.scheduled, batch);
         own.count > 0)
-      ranges.push_back({matrices(number, batch), visit.columns[0].sub(own.first, own.count)});
-  Event& orthogonal = orthogonal_[number % 2];
+      ranges.push_back({matrices, visit.columns[0].sub(own.first, own.count)});
+  Event& orthogonal = orthogonal_[item % 2];
   visit.lift.also_behind(orthogonal);
   return orthogonal = parts_.kernels.normalise(ranges, visit.lift.ready());
+}
+
+// Before the first of an item's weights moves.
+Result<> Sweep::check_update(const ScheduledVisit& visit) {
+  const TileEntry& entry = parts_.plan.tiles()[visit.tile];
+  if (entry.visit != Visit::finish || entry.first != 0) return {};
+  std::uint32_t number = 0;
+  const Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&number, 1)));
+  parts_.pool.help_until(orthogonal_[visit.item % 2]);
+  parts_.pool.help_until(libswap::copy(spoiled_by(visit.item), here.as(DType::u32), {}));
+  if (number == 0) return {};
+  spoiled_ = true;
+  return Error{Code::state,
+               compose("parameter {}: what Newton-Schulz makes of it is not finite, on rank {}",
+                       owner_of_matrix(visit.item, number), index_of(parts_.plan.rank())),
+               "open the store again: the last committed generation resumes; ckpt-inspect --stats "
+               "shows whether its momentum is finite"};
+}
+
+const std::string& Sweep::owner_of_matrix(std::uint32_t item, std::uint32_t number) const {
+  std::uint64_t first = 0;
+  for (const auto& [batch, matrices] : touched_batches(item))
+    if (number >= matrices.number && number < matrices.number + batch.count)
+      first = batch.item_first + (number - matrices.number) * batch.matrix.span();
+  const auto part = parts_of(parts_.plan.items()[item], {first, 1}).front();
+  return parts_.model.params[part.param].name;
 }
 
 Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,

@@ -61,8 +61,10 @@ class Sweep {
   // untouched: tiles of nothing else are not visited. `absent` is borrowed until the end.
   void begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent);
   // To the end of a chunk, or to the first error of the disk: then again, after go_on(), with the
-  // same bits. Chunks in ascending order.
+  // same bits. Chunks in ascending order. Code::state, and spoiled() from then on, where what
+  // Newton-Schulz made is not finite: it has reached no weight, but there is no going on.
   Result<> update(std::size_t chunk);
+  bool spoiled() const { return spoiled_; }
   void go_on();
 
   libswap::TileCache& cache() { return *cache_; }
@@ -70,6 +72,11 @@ class Sweep {
  private:
   Sweep(const Parts& parts, Ports ports);
   Result<> update_tile();
+  Result<> check_update(const ScheduledVisit& visit);
+  // Whose part of an item's update the matrix of that number is, counted from 1.
+  const std::string& owner_of_matrix(std::uint32_t item, std::uint32_t number) const;
+  // Where kernels say that a matrix of it is not finite.
+  libswap::Buffer spoiled_by(std::uint32_t item) const;
   // A tile that is visited.
   struct Visited {
     const ScheduledVisit& scheduled;
@@ -92,8 +99,12 @@ class Sweep {
   libswap::Buffer update_of(std::uint32_t item) const;
   std::vector<std::uint64_t> untouched_tiles() const;
   std::vector<StatePlan::Span> touched(const TileEntry& entry) const;
-  std::vector<ItemBatch> touched_batches(std::uint32_t item) const;
-  MatrixBatch matrices(std::uint32_t item, const ItemBatch& batch) const;
+  // An item's batches but what is untouched, as kernels take them; matrices are numbered from 1.
+  struct Batch {
+    ItemBatch of;
+    MatrixBatch matrices;
+  };
+  std::vector<Batch> touched_batches(std::uint32_t item) const;
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Out>& out);
@@ -112,7 +123,9 @@ class Sweep {
   libswap::DeviceMemory room_;                // of updates: U of an item, later its O
   std::array<libswap::Event, 2> orthogonal_;  // item i uses i % 2: passes when its O may be used
   libswap::DeviceMemory scratch_;             // of one Newton-Schulz at a time
-  std::vector<libswap::Event> handed_out_;    // of the chunk: not yet seen to have passed
+  libswap::DeviceMemory verdicts_;            // by i % 2: a matrix of item i that is not finite
+  bool spoiled_ = false;
+  std::vector<libswap::Event> handed_out_;  // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;
   const AbsentGradients* absent_ = nullptr;
 };

@@ -91,7 +91,8 @@ class LateKernels : public libmuon::Kernels {
             opened(range.out)};
   }
   MatrixBatch opened(const MatrixBatch& batch) const {
-    return {batch.spec, batch.matrix, batch.count, batch.bf16, opened(batch.u)};
+    return {batch.spec,      batch.matrix,          batch.count, batch.bf16,
+            opened(batch.u), opened(batch.spoiled), batch.number};
   }
   NormaliseRange opened(const NormaliseRange& range) const {
     return {opened(range.o), opened(range.v)};
