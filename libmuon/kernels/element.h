@@ -33,9 +33,8 @@ constexpr void store(float value, std::uint16_t& into) { into = formats::f32_to_
 // everything. M + (1-b)(G - M), not bM + (1-b)G: with the constants rounded to fp32 only the former
 // keeps M = G.
 template <Momentum kForm, bool kNesterov, typename Stored>
-constexpr float take_momentum(const MomentumFactors& f, float g, Stored& m) {
+constexpr float take_scaled(const MomentumFactors& f, float gradient, Stored& m) {
   constexpr bool kEma = kForm == Momentum::ema;
-  const float gradient = f.scale * g;
   const float old = widened(m);
   store(kEma ? old + f.blend * (gradient - old) : f.beta * old + gradient, m);
   const float momentum = widened(m);
@@ -43,6 +42,15 @@ constexpr float take_momentum(const MomentumFactors& f, float g, Stored& m) {
     return momentum;
   else
     return kEma ? momentum + f.lead * (gradient - momentum) : gradient + f.beta * momentum;
+}
+// Of a gradient as it comes; of one to which its weight's decay is added.
+template <Momentum kForm, bool kNesterov, typename Stored>
+constexpr float take_momentum(const MomentumFactors& f, float g, Stored& m) {
+  return take_scaled<kForm, kNesterov>(f, f.scale * g, m);
+}
+template <Momentum kForm, bool kNesterov, typename Stored>
+constexpr float take_decayed(const MomentumFactors& f, float g, float decay, Stored& m) {
+  return take_scaled<kForm, kNesterov>(f, f.scale * g + decay, m);
 }
 
 // The next weight. What is taken off is summed first: its error is that of a small number. As a

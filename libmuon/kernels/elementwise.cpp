@@ -12,10 +12,14 @@ namespace ebb::libmuon {
 namespace {
 
 template <Momentum kForm, bool kNesterov, typename Stored>
-[[gnu::always_inline]] inline void momentum_loop(MomentumFactors f, std::size_t count,
+[[gnu::always_inline]] inline void momentum_loop(Decay decay, MomentumFactors f, std::size_t count,
                                                  const float* __restrict g, Stored* __restrict m,
                                                  float* __restrict u) {
-  for (std::size_t i = 0; i < count; ++i) u[i] = take_momentum<kForm, kNesterov>(f, g[i], m[i]);
+  if (decay == Decay::l2)
+    for (std::size_t i = 0; i < count; ++i)
+      u[i] = take_decayed<kForm, kNesterov>(f, g[i], u[i], m[i]);
+  else
+    for (std::size_t i = 0; i < count; ++i) u[i] = take_momentum<kForm, kNesterov>(f, g[i], m[i]);
 }
 
 template <typename Stored>
@@ -24,13 +28,13 @@ template <typename Stored>
                                             float* u) {
   const bool ema = spec.momentum == Momentum::ema;
   if (spec.nesterov && ema)
-    momentum_loop<Momentum::ema, true>(f, count, g, m, u);
+    momentum_loop<Momentum::ema, true>(spec.decay, f, count, g, m, u);
   else if (spec.nesterov)
-    momentum_loop<Momentum::sum, true>(f, count, g, m, u);
+    momentum_loop<Momentum::sum, true>(spec.decay, f, count, g, m, u);
   else if (ema)
-    momentum_loop<Momentum::ema, false>(f, count, g, m, u);
+    momentum_loop<Momentum::ema, false>(spec.decay, f, count, g, m, u);
   else
-    momentum_loop<Momentum::sum, false>(f, count, g, m, u);
+    momentum_loop<Momentum::sum, false>(spec.decay, f, count, g, m, u);
 }
 
 EBB_CLONES void momentum_fp32(const MuonSpec& spec, MomentumFactors f, std::size_t count,
@@ -41,6 +45,11 @@ EBB_CLONES void momentum_fp32(const MuonSpec& spec, MomentumFactors f, std::size
 EBB_CLONES void momentum_bf16(const MuonSpec& spec, MomentumFactors f, std::size_t count,
                               const float* g, std::uint16_t* m, float* u) {
   momentum(spec, f, count, g, m, u);
+}
+
+EBB_CLONES void multiply_all(std::size_t count, float factor, const float* __restrict from,
+                             float* __restrict to) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = factor * from[i];
 }
 
 EBB_CLONES void widen_all(std::size_t count, const std::uint16_t* __restrict from,
@@ -130,6 +139,11 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
                     std::span<std::uint16_t> m, std::span<float> u) {
   EBB_CHECK(g.size() == m.size() && g.size() == u.size());
   momentum_bf16(spec, momentum_factors(spec, grad_scale), g.size(), g.data(), m.data(), u.data());
+}
+
+void decay_range(const MuonSpec& spec, std::span<const float> w, std::span<float> u) {
+  EBB_CHECK(w.size() == u.size());
+  multiply_all(w.size(), static_cast<float>(spec.weight_decay), w.data(), u.data());
 }
 
 void add_range(std::span<const float> g, std::span<float> sum) {

@@ -28,6 +28,8 @@ double taken_off(const MuonSpec& spec, double scale) {
       return spec.lr * spec.lr * spec.weight_decay;
     case Decay::cautious_lr2:
       return spec.lr * scale * spec.lr * spec.weight_decay;
+    case Decay::l2:
+      return 0;
     case Decay::decoupled:
     case Decay::cautious:
       break;

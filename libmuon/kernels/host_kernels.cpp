@@ -92,6 +92,15 @@ class HostKernels : public Kernels {
     return {};
   }
 
+  Event decay(std::span<const DecayRange> ranges, After after) override {
+    wait(after);
+    for (const DecayRange& range : ranges)
+      in_pieces(range.w, [&](std::uint64_t first, std::span<const float> w) {
+        decay_range(*range.spec, w, piece(range.u, first, w.size()));
+      });
+    return {};
+  }
+
   Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "momentum");

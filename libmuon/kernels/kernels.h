@@ -71,6 +71,9 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
                     std::span<float> m, std::span<float> u);
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<std::uint16_t> m, std::span<float> u);
+// u <- wd w: what momentum_range() then adds to the scaled gradient, where decay is l2.
+// Elementwise.
+void decay_range(const MuonSpec& spec, std::span<const float> w, std::span<float> u);
 // sum <- sum + g. Elementwise.
 void add_range(std::span<const float> g, std::span<float> sum);
 // From bits of bf16, and to them: rounded to nearest, ties to even. Elementwise.

@@ -108,6 +108,9 @@ class PluginKernels : public Kernels {
                       range.spec->weights, plain(range.o), plain(range.w), plain(range.out)});
     return later(after, &KernelsTable::finish, std::move(list));
   }
+  Event decay(std::span<const DecayRange> /*ranges*/, After /*after*/) override {
+    EBB_CHECK(false);  // does() has refused it
+  }
   Event normalise(std::span<const NormaliseRange> /*ranges*/, After /*after*/) override {
     EBB_CHECK(false);  // does() has refused it
   }
@@ -129,6 +132,8 @@ class PluginKernels : public Kernels {
     PlainMatrices matrices = libmuon::plain(*batch.spec, batch.matrix, batch.count);
     EBB_CHECK(batch.u.elems == batch.count * batch.matrix.span() && batch.u.dtype == DType::f32);
     matrices.u = static_cast<float*>(plain(batch.u).data);
+    matrices.spoiled = static_cast<std::uint32_t*>(plain(batch.spoiled).data);
+    matrices.number = batch.number;
     const PlainBuffer room = plain(workspace.as(DType::u8));
     return newton_schulz_->add({after.begin(), after.end()}, [opened = opened_, matrices, room](
                                                                  void* stream, PluginWhy& why) {
@@ -181,10 +186,15 @@ class PluginAccelerator : public Accelerator {
     return text.data();
   }
   Result<> does(const MuonSpec& spec) const override {
-    if (spec.second_moment == SecondMoment::none) return {};
-    return Error{Code::unsupported,
-                 compose("{} does not keep second moments yet", device_.name()),
-                 "compute this model on the host, or use second_moment = none"};
+    if (spec.second_moment != SecondMoment::none)
+      return Error{Code::unsupported,
+                   compose("{} does not keep second moments yet", device_.name()),
+                   "compute this model on the host, or use second_moment = none"};
+    if (spec.decay == Decay::l2)
+      return Error{Code::unsupported,
+                   compose("{} does not add decay to gradients yet", device_.name()),
+                   "compute this model on the host, or use another decay"};
+    return {};
   }
   std::uint64_t workspace_bytes(const MuonSpec& spec, const Block& matrix,
                                 std::uint64_t count) const override {

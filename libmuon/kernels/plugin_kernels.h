@@ -74,6 +74,9 @@ struct PlainMatrices {
   PlainNewtonSchulz spec;
   std::uint64_t cols = 0, run = 0, runs = 1, stride = 0, count = 1;
   float* u = nullptr;
+  // Where the i-th is not finite: `number` + i is written there. Null: nobody asks.
+  std::uint32_t* spoiled = nullptr;
+  std::uint32_t number = 1;
 
   constexpr std::uint64_t rows() const { return run * runs; }
   constexpr std::uint64_t span() const { return ((runs - 1) * stride + run) * cols; }

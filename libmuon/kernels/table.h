@@ -27,8 +27,13 @@ namespace ebb::libmuon {
 // where nothing else is said. A trainer's gradients `g` and weights `out` are fp32 or bf16: widened
 // before all else, rounded to nearest even behind all else.
 
-// m <- momentum of m and g; u <- what Newton-Schulz takes (momentum_range). m: fp32 or bf16. An
-// empty g is zeros, here and below.
+// u <- what decay = l2 adds to the gradient of w (decay_range).
+struct DecayRange {
+  const MuonSpec* spec = nullptr;
+  libswap::Buffer w, u;
+};
+// m <- momentum of m and g, and of what decay() left in u; u <- what Newton-Schulz takes
+// (momentum_range). m: fp32 or bf16. An empty g is zeros, here and below.
 struct PrepareRange {
   const MuonSpec* spec = nullptr;
   libswap::Buffer g, m, u;
@@ -107,6 +112,8 @@ class Kernels {
   // `found`: room for a Look, which is written whole.
   virtual Event look(std::span<const LookRange> ranges, libswap::Buffer found, After after) = 0;
   virtual Event add(std::span<const AddRange> ranges, After after) = 0;
+  // Before prepare() of the same elements, where their spec's decay is l2.
+  virtual Event decay(std::span<const DecayRange> ranges, After after) = 0;
   // Gradients count `grad_scale` times.
   virtual Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) = 0;
   virtual Event orthogonalize(const MatrixBatch& batch, libswap::Buffer workspace, After after) = 0;

@@ -22,7 +22,9 @@ enum class Visit : std::uint8_t {
   finish,     // applies it
   local,      // makes and applies one of its own
   normalise,  // between the first two: by second moments
+  decay,  // before all of them: reads what the second changes, for the first; no tile of its own
 };
+// Of which there are tiles.
 inline constexpr std::array kVisits = {Visit::prepare, Visit::finish, Visit::local,
                                        Visit::normalise};
 constexpr std::size_t index_of(Visit visit) { return static_cast<std::size_t>(visit); }

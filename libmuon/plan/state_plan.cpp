@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "ebb/formats/core/digest.h"
 #include "ebb/libmuon/plan/owners.h"
@@ -252,6 +253,10 @@ void StatePlan::add_muon_items(const ModelSpec& model) {
     flops_ += newton_schulz_flops_of(model, param);
   }
   items_ = packer.items();
+  for (const Item& item : items_)
+    decays_.push_back(std::ranges::any_of(item.parts, [&](const ItemPart& part) {
+      return muon_spec(model, part.param).decay == Decay::l2;
+    }));
   order_.emplace(items_, update_bytes_ / sizeof(float));
 }
 
@@ -321,23 +326,28 @@ std::vector<TileEntry> StatePlan::moments_tiles() const {
 
 std::vector<ScheduledVisit> StatePlan::visits_to(std::uint64_t tile) const {
   const TileEntry& entry = tiles_[tile];
-  if (entry.visit != Visit::normalise) return {{tile, entry.item}};
   std::vector<ScheduledVisit> visits;
-  for (std::uint32_t item = 0; item < moments_.size(); ++item)
-    if (formats::overlap(moments_[item], {entry.first, entry.count}).count > 0)
-      visits.push_back({tile, item});
+  if (entry.visit == Visit::finish && decays_[entry.item])
+    visits.push_back({tile, entry.item, Visit::decay});
+  if (entry.visit != Visit::normalise) visits.push_back({tile, entry.item, entry.visit});
+  if (entry.visit == Visit::normalise)
+    for (std::uint32_t item = 0; item < moments_.size(); ++item)
+      if (formats::overlap(moments_[item], {entry.first, entry.count}).count > 0)
+        visits.push_back({tile, item, Visit::normalise});
   return visits;
 }
 
 // By the share of its line that lies before a visit. Division rounds both lines alike, so of two
-// shares the smaller never comes behind the larger; of equal ones AdamW's is first, and second
-// moments come before the masters that begin where they do.
+// shares the smaller never comes behind the larger; of equal ones AdamW's is first. What decays
+// comes before the momentum that begins where it does, second moments before the masters.
 void StatePlan::order_visits() {
   struct Placed {
     double share = 0;
-    bool masters = false;
     ScheduledVisit visit;
-    auto key() const { return std::pair(share, masters); }
+    auto key() const {
+      const bool last = visit.visit == Visit::prepare || visit.visit == Visit::finish;
+      return std::tuple(share, last, visit.tile);
+    }
   };
   std::vector<Placed> adam, muon;
   for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
@@ -345,8 +355,7 @@ void StatePlan::order_visits() {
     const std::uint64_t length = is_adam ? adam_line_->length() : order_->length();
     for (const ScheduledVisit& visit : visits_to(i))
       (is_adam ? adam : muon)
-          .push_back({static_cast<double>(place(visit)) / static_cast<double>(length),
-                      tiles_[i].visit == Visit::finish, visit});
+          .push_back({static_cast<double>(place(visit)) / static_cast<double>(length), visit});
   }
   std::ranges::sort(muon, {}, &Placed::key);
   std::ranges::sort(adam, {}, &Placed::key);
@@ -356,18 +365,20 @@ void StatePlan::order_visits() {
 }
 
 std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
-  const TileEntry& tile = tiles_[visit.tile];
-  switch (tile.visit) {
+  const std::uint64_t first = tiles_[visit.tile].first;
+  switch (visit.visit) {
+    case Visit::decay:
+      return order_->momentum(visit.item);
     case Visit::prepare:
-      return order_->momentum(visit.item) + tile.first;
-    case Visit::finish:
-      return order_->masters(visit.item) + tile.first;
+      return order_->momentum(visit.item) + first;
     case Visit::normalise:
       return order_->masters(visit.item);
+    case Visit::finish:
+      return order_->masters(visit.item) + first;
     case Visit::local:
       break;
   }
-  return tile.first;
+  return first;
 }
 
 FlatRange StatePlan::moments_of(const ModelSpec& model, const ScheduledVisit& visit,

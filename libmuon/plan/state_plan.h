@@ -35,10 +35,14 @@ struct TileEntry {
 // Whether a step makes such visits for the parameter: then it has the states of their tiles.
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit);
 
-// A visit of a step: to a tile, for an item. A tile of second moments has those of several.
+// A visit of a step: to a tile, for an item. A tile of second moments has those of several; one of
+// masters may be visited twice.
 struct ScheduledVisit {
   std::uint64_t tile = 0;
   std::uint32_t item = 0;
+  Visit visit = Visit::prepare;
+  // Whether the tile is not what it was behind it.
+  bool changes() const { return visit != Visit::decay; }
 };
 
 class StatePlan {
@@ -140,6 +144,7 @@ class StatePlan {
   std::map<std::uint32_t, std::vector<Whole>> wholes_;  // by Muon parameter
   std::vector<Stored> stored_;
   std::vector<Item> items_;
+  std::vector<bool> decays_;        // by matrices' item: gradients need the masters
   std::vector<FlatRange> moments_;  // by matrices' item: its part of that of second moments
   std::optional<OwnerOrder> order_;
   std::optional<AdamLine> adam_line_;

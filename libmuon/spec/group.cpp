@@ -26,11 +26,12 @@ template <>
 constexpr std::array<Word<Momentum>, 2> kWords<Momentum> = {
     {{"ema", Momentum::ema}, {"sum", Momentum::sum}}};
 template <>
-constexpr std::array<Word<Decay>, 5> kWords<Decay> = {{{"decoupled", Decay::decoupled},
+constexpr std::array<Word<Decay>, 6> kWords<Decay> = {{{"decoupled", Decay::decoupled},
                                                        {"independent", Decay::independent},
                                                        {"palm", Decay::palm},
                                                        {"cautious", Decay::cautious},
-                                                       {"cautious_lr2", Decay::cautious_lr2}}};
+                                                       {"cautious_lr2", Decay::cautious_lr2},
+                                                       {"l2", Decay::l2}}};
 template <>
 constexpr std::array<Word<Precision>, 3> kWords<Precision> = {
     {{"fp32", Precision::fp32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}}};

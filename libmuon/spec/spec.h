@@ -13,8 +13,8 @@ namespace ebb::libmuon {
 
 enum class Momentum : std::uint8_t { ema, sum };  // M <- bM + (1-b)G, or M <- bM + G
 // What is taken off a weight: lr wd w, wd w, or lr^2 wd w; lr wd w where w and O agree in sign, and
-// s lr^2 wd w there.
-enum class Decay : std::uint8_t { decoupled, independent, palm, cautious, cautious_lr2 };
+// s lr^2 wd w there. l2: nothing; wd w is added to the gradient, before the momentum.
+enum class Decay : std::uint8_t { decoupled, independent, palm, cautious, cautious_lr2, l2 };
 
 // Of Newton-Schulz: what its operands and results are rounded to. Sums are fp32's.
 enum class Precision : std::uint8_t { fp32, bf16, fp16 };

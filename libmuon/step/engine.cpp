@@ -76,17 +76,20 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
           .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host};
 }
 
-// Tiles of a step that are not resident: all of them, and those that hold weights.
+// Visits of a step to tiles that are not resident: all, those that change them, and those behind
+// which weights are handed out.
 struct Paged {
-  std::uint64_t all = 0, with_weights = 0;
+  std::uint64_t read = 0, written = 0, with_weights = 0;
 };
 
 Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
   Paged paged;
-  for (const auto& [tile, item] : plan.schedule()) {
-    if (homes.tiles[tile] != libswap::Tier::nvme) continue;
-    ++paged.all;
-    if (plan.holds(plan.tiles()[tile], kMaster)) ++paged.with_weights;
+  for (const ScheduledVisit& visit : plan.schedule()) {
+    if (homes.tiles[visit.tile] != libswap::Tier::nvme) continue;
+    ++paged.read;
+    if (!visit.changes()) continue;
+    ++paged.written;
+    if (plan.holds(plan.tiles()[visit.tile], kMaster)) ++paged.with_weights;
   }
   return paged;
 }
@@ -205,8 +208,8 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   result.chunks = chunks.count();
   result.early_chunks = parts.early_chunks;
   result.disk_bytes = libswap::Store::disk_bytes(parts.store);
-  result.step_read_bytes = paged.all * config.tile_bytes;
-  result.step_written_bytes = paged.all * config.tile_bytes;
+  result.step_read_bytes = paged.read * config.tile_bytes;
+  result.step_written_bytes = paged.written * config.tile_bytes;
   result.install_read_bytes = paged.with_weights * config.tile_bytes;
   const Routes routes(plan);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)

@@ -15,8 +15,8 @@ using formats::native::Group;
 namespace {
 
 // No memory is planned by them, and no state means anything else.
-constexpr std::array<std::string_view, 6> kOfEveryStep = {"lr",    "weight_decay", "beta",
-                                                          "beta1", "beta2",        "eps"};
+constexpr std::array<std::string_view, 7> kOfEveryStep = {
+    "lr", "weight_decay", "beta", "second_beta", "beta1", "beta2", "eps"};
 
 // What somebody may look for in a group.
 struct Elsewhere {

@@ -15,9 +15,10 @@ using libswap::TileVisit;
 
 namespace {
 
-std::vector<TileVisit> visits(const std::vector<ScheduledVisit>& schedule, TileCache::Use use) {
+std::vector<TileVisit> visits_of_a_step(const StatePlan& plan) {
   std::vector<TileVisit> visits;
-  for (const ScheduledVisit& visit : schedule) visits.push_back({visit.tile, use});
+  for (const ScheduledVisit& visit : plan.schedule())
+    visits.push_back({visit.tile, visit.changes() ? TileCache::Use::modify : TileCache::Use::read});
   return visits;
 }
 
@@ -69,8 +70,8 @@ Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, libswap::IoQueue&
   std::unique_ptr<Sweep> sweep(new Sweep(parts, std::move(ports)));
   libswap::Device* const device = parts.kernels.device();
   EBB_TRY_ASSIGN(sweep->cache_, TileCache::open(io, store, parts.pool, homes, device, parts.trace));
-  sweep->updates_ = std::make_unique<Stream>(
-      *sweep->cache_, visits(parts.plan.schedule(), TileCache::Use::modify), Stream::Repeats::yes);
+  sweep->updates_ =
+      std::make_unique<Stream>(*sweep->cache_, visits_of_a_step(parts.plan), Stream::Repeats::yes);
   EBB_TRY_ASSIGN(sweep->lift_, libswap::Lift::open(device, parts.pool, lifted(parts.plan)));
   EBB_TRY_ASSIGN(sweep->room_,
                  libswap::allocate(device, parts.plan.order().room() * sizeof(float)));
@@ -114,7 +115,8 @@ Result<> Sweep::look(
   std::vector<std::size_t> ends;  // by chunk
   for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk) {
     for (; i < parts_.chunks.visits_end(chunk); ++i)
-      if (parts_.plan.holds(parts_.plan.tiles()[schedule[i].tile], kMaster))
+      if (schedule[i].changes() &&
+          parts_.plan.holds(parts_.plan.tiles()[schedule[i].tile], kMaster))
         looks.push_back({schedule[i].tile, TileCache::Use::read});
     ends.push_back(looks.size());
   }
@@ -197,7 +199,7 @@ Result<> Sweep::update_tile() {
   std::vector<Out> out;
   const ScheduledVisit& scheduled = parts_.plan.schedule()[lease.position];
   const Event done = work({scheduled, entry, columns_of(entry, tile), lift}, out);
-  const Event down = lift.down(tile, lease.buffer, done);
+  const Event down = scheduled.changes() ? lift.down(tile, lease.buffer, done) : done;
   updates_->give_back(lease, down);
   end_visit(lift, out, done, down);
   return {};
@@ -223,7 +225,9 @@ std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile
 }
 
 Event Sweep::work(const Visited& visit, std::vector<Out>& out) {
-  switch (visit.entry.visit) {
+  switch (visit.scheduled.visit) {
+    case Visit::decay:
+      return decay(visit);
     case Visit::prepare:
       return prepare(visit);
     case Visit::normalise:
@@ -240,6 +244,18 @@ Buffer Sweep::update_of(std::uint32_t item) const {
   return room_.buffer()
       .as(DType::f32)
       .sub(parts_.plan.order().update(item), parts_.plan.items()[item].elems);
+}
+
+Event Sweep::decay(const Visited& visit) {
+  const TileEntry& entry = visit.entry;
+  std::vector<DecayRange> ranges;
+  for (const StatePlan::Span& span : touched(entry)) {
+    const MuonSpec& spec = muon_spec(parts_.model, span.param);
+    if (spec.decay != Decay::l2) continue;
+    ranges.push_back({&spec, visit.columns[0].sub(span.tile_first, span.range.count),
+                      update_of(entry.item).sub(entry.first + span.tile_first, span.range.count)});
+  }
+  return parts_.kernels.decay(ranges, visit.lift.ready());
 }
 
 Event Sweep::prepare(const Visited& visit) {
@@ -272,8 +288,8 @@ std::vector<Sweep::Batch> Sweep::touched_batches(std::uint32_t number) const {
   for (const ItemBatch& batch : batches_of(parts_.model, item)) {
     const Buffer u = update_of(number).sub(batch.item_first, batch.count * batch.matrix.span());
     all.push_back({batch,
-                   {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, u,
-                    spoiled_by(number), first}});
+                   {&muon_spec(parts_.model, batch.param), batch.matrix, batch.count, parts_.bf16,
+                    u, spoiled_by(number), first}});
     first += static_cast<std::uint32_t>(batch.count);
   }
   return all;
@@ -299,7 +315,7 @@ Event Sweep::normalise(const Visited& visit) {
 // Before the first of an item's weights moves.
 Result<> Sweep::check_update(const ScheduledVisit& visit) {
   const TileEntry& entry = parts_.plan.tiles()[visit.tile];
-  if (entry.visit != Visit::finish || entry.first != 0) return {};
+  if (visit.visit != Visit::finish || entry.first != 0) return {};
   std::uint32_t number = 0;
   const Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&number, 1)));
   parts_.pool.help_until(orthogonal_[visit.item % 2]);

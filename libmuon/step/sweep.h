@@ -91,6 +91,7 @@ class Sweep {
   std::vector<libswap::Buffer> columns_of(const TileEntry& entry,
                                           const libswap::Buffer& tile) const;
   libswap::Event work(const Visited& visit, std::vector<Out>& out);
+  libswap::Event decay(const Visited& visit);
   libswap::Event prepare(const Visited& visit);
   libswap::Event normalise(const Visited& visit);
   libswap::Event finish(const Visited& visit, std::vector<Out>& out);

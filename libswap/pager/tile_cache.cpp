@@ -289,8 +289,10 @@ Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
       return !free_frames_.empty() && tiles_[number].state == State::on_disk;
     });
   } else {
-    wait(&PagerStats::stall_read_s, "page-in",
-         [&]() EBB_REQUIRES(mutex_) { return tiles_[number].state == State::in_memory; });
+    wait(&PagerStats::stall_read_s, "page-in", [&]() EBB_REQUIRES(mutex_) {
+      const Tile& tile = tiles_[number];
+      return tile.state == State::in_memory && !tile.in_use;
+    });
   }
   const MutexLock lock(mutex_);
   if (error_) return *error_;

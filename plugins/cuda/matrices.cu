@@ -49,6 +49,13 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(PlainMatrices of, double
   if (lane == 0 && number < per_matrix * of.count) sums[number] = total;
 }
 
+// Any of those that are not finite may be the one that is told.
+__device__ void tell(const PlainMatrices& of, std::uint64_t matrix) {
+  if (of.spoiled != nullptr)
+    *static_cast<volatile std::uint32_t*>(of.spoiled) =
+        of.number + static_cast<std::uint32_t>(matrix);
+}
+
 __global__ void decide_kernel(PlainMatrices of, const double* sums, Normalizer* normalizers) {
   const std::uint64_t matrix = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (matrix >= of.count) return;
@@ -57,6 +64,7 @@ __global__ void decide_kernel(PlainMatrices of, const double* sums, Normalizer* 
   for (std::uint64_t i = 0; i < per_matrix; ++i) total += sums[matrix * per_matrix + i];
   const double norm = sqrt(total);
   normalizers[matrix] = {libmuon::normalizer(of.spec, norm), norm != 0 && isfinite(norm) ? 1u : 0u};
+  if (!isfinite(norm)) tell(of, matrix);
 }
 
 struct Place {
@@ -122,7 +130,9 @@ __global__ void store_kernel(PlainMatrices of, const Normalizer* normalizers, Ba
       [&](Place at) {
         const float value =
             Stored<kPrecision>::widen(from[blockIdx.z * x.step + at.row * x.ld + at.col]);
-        return alive ? rounded(of.spec.handed, value) : 0.0f;
+        const float handed = alive ? rounded(of.spec.handed, value) : 0.0f;
+        if (!isfinite(handed)) tell(of, blockIdx.z);
+        return handed;
       },
       [&](Place at, float value) { of.u[u_index(of, tall ? Place{at.col, at.row} : at)] = value; });
 }

@@ -111,7 +111,7 @@ Result<Formula> formula_of(const Fields& spec) {
   EBB_TRY_ASSIGN(formula.decay, spec.number("weight_decay"));
   EBB_TRY_ASSIGN(formula.decay_kind,
                  one_of(spec, "weight_decay_kind",
-                        {"decoupled", "independent", "palm", "cautious", "cautious_lr2"}));
+                        {"decoupled", "independent", "palm", "cautious", "cautious_lr2", "l2"}));
   EBB_TRY_ASSIGN(formula.flatten, spec.flag("flatten"));
   EBB_TRY_ASSIGN(const Fields ns, spec.object("ns"));
   EBB_TRY_ASSIGN(formula.ns, newton_schulz_of(ns));
@@ -199,7 +199,7 @@ void Witness::step(const std::vector<float>& gradient) {
   const double take = ema ? 1 - b : 1;
   Numbers u(param_.size());
   for (std::size_t i = 0; i < u.size(); ++i) {
-    const double g = double{gradient[i]};
+    const double g = double{gradient[i]} + (kind == "l2" ? decay * param_[i] : 0);
     momentum_[i] = b * momentum_[i] + take * g;
     u[i] = nesterov ? b * momentum_[i] + take * g : momentum_[i];
   }
@@ -209,6 +209,7 @@ void Witness::step(const std::vector<float>& gradient) {
     const bool agree = p * o[i] >= 0;
     double off = lr * decay;
     if (kind == "independent") off = decay;
+    if (kind == "l2") off = 0;
     if (kind == "palm") off = lr * lr * decay;
     if (kind == "cautious_lr2") off = lr * scale * lr * decay;
     if (kind.starts_with("cautious") && !agree) off = 0;

@@ -90,9 +90,9 @@ TEST(MuonReplay, ACaseThatIsNoneIsOneSentenceAndExitCodeTwo) {
             "muon-replay: case.json: runs.as_is.spec.momentum is missing\n");
   EXPECT_EQ(changed("\"momentum\": 0.95", "\"momentum\": 1.5"),
             "muon-replay: setting beta = 1.5 is outside [0, 1)\n");
-  EXPECT_EQ(changed("\"weight_decay_kind\": \"decoupled\"", "\"weight_decay_kind\": \"l2\""),
-            "muon-replay: case.json: runs.as_is.spec.weight_decay_kind is \"l2\"; known are "
-            "decoupled, independent, palm, cautious, cautious_lr2\n");
+  EXPECT_EQ(changed("\"weight_decay_kind\": \"decoupled\"", "\"weight_decay_kind\": \"l3\""),
+            "muon-replay: case.json: runs.as_is.spec.weight_decay_kind is \"l3\"; known are "
+            "decoupled, independent, palm, cautious, cautious_lr2, l2\n");
   EXPECT_EQ(changed("\"value\": 1.0", "\"value\": 1.5"),
             "muon-replay: case.json: runs.as_is.spec.scale is 1.5, its rule gives 1\n");
   EXPECT_EQ(

@@ -180,7 +180,8 @@ Result<MuonSpec> muon_spec_of(const Fields& spec, const Case& from) {
                                                  {"independent", Decay::independent},
                                                  {"palm", Decay::palm},
                                                  {"cautious", Decay::cautious},
-                                                 {"cautious_lr2", Decay::cautious_lr2}})));
+                                                 {"cautious_lr2", Decay::cautious_lr2},
+                                                 {"l2", Decay::l2}})));
   EBB_TRY_ASSIGN(const bool flatten, spec.flag("flatten"));
   into.dims = flatten ? libmuon::Dims::flatten : libmuon::Dims::stack;
   EBB_TRY_ASSIGN(const Fields ns, spec.object("ns"));

@@ -160,6 +160,11 @@ float* matrix_of(const PlainMatrices& of, std::uint64_t number) {
 std::uint64_t index_of(const PlainMatrices& of, std::uint64_t row, std::uint64_t col) {
   return (row / of.run * of.stride + row % of.run) * of.cols + col;
 }
+void tell(const PlainMatrices& of, std::uint64_t matrix) {
+  if (of.spoiled == nullptr) return;
+  *reinterpret_cast<std::uint32_t*>(stub::open(of.spoiled, sizeof(std::uint32_t))) =
+      of.number + static_cast<std::uint32_t>(matrix);
+}
 float taken(const PlainMatrices& of, float value) {
   const float handed = round_to(of.spec.handed, value);
   return of.spec.norm_of == NormOf::rounded ? round_to(of.spec.precision, handed) : handed;
@@ -213,6 +218,7 @@ cudaError_t launch_norms(const PlainMatrices& of, double* sums, Normalizer* norm
       auto* const to =
           reinterpret_cast<Normalizer*>(stub::open(normalizers + number, sizeof(Normalizer)));
       *to = {libmuon::normalizer(of.spec, norm), norm != 0 && std::isfinite(norm) ? 1u : 0u};
+      if (!std::isfinite(norm)) tell(of, number);
     }
   });
 }
@@ -248,7 +254,9 @@ cudaError_t launch_store(const PlainMatrices& of, const Normalizer* normalizers,
       for (std::uint64_t row = 0; row < of.rows(); ++row)
         for (std::uint64_t col = 0; col < of.cols; ++col) {
           const float value = from.get(tall ? col * x.ld + row : row * x.ld + col);
-          u[index_of(of, row, col)] = by.alive != 0 ? round_to(of.spec.handed, value) : 0.0f;
+          const float handed = by.alive != 0 ? round_to(of.spec.handed, value) : 0.0f;
+          if (!std::isfinite(handed)) tell(of, number);
+          u[index_of(of, row, col)] = handed;
         }
     }
   });

@@ -71,6 +71,26 @@ TEST(Elementwise, BitsDoNotDependOnWhereARangeIsCut) {
   }
 }
 
+// wd w, whatever the gradient is scaled by.
+TEST(Elementwise, DecayInTheGradientIsAddedBehindItsScale) {
+  MuonSpec spec = MuonSpec::keller();
+  spec.decay = Decay::l2;
+  spec.weight_decay = 0.5;
+  spec.nesterov = false;
+  spec.momentum = Momentum::sum;
+  spec.beta = 0.25;
+  const std::vector<float> g = {8.0f}, w = {-3.0f};
+  std::vector<float> m = {4.0f}, u = {99.0f};
+  decay_range(spec, w, u);
+  EXPECT_EQ(u[0], -1.5f);
+  momentum_range(spec, 0.5f, g, m, u);
+  EXPECT_EQ(m[0], 0.25f * 4 + (0.5f * 8 - 1.5f));
+  EXPECT_EQ(u[0], m[0]);
+  std::vector<float> moved = w;
+  apply_range(spec, 1, std::vector<float>{2.0f}, moved);
+  EXPECT_EQ(moved[0], -3.0f - static_cast<float>(spec.lr) * 2) << "nothing else is taken off";
+}
+
 TEST(Elementwise, MomentumFollowsItsConventionAndNesterovBlendsTheGradientIn) {
   const std::vector<float> g = {8.0f};
   const auto after = [&](Momentum momentum, bool nesterov) {

@@ -84,7 +84,7 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
     const auto schedule = (*plan).schedule();
     std::vector<int> visited((*plan).tiles().size());
     std::map<std::pair<Visit, std::uint32_t>, std::uint64_t> elems;
-    for (const auto& [tile, whose] : schedule) {
+    for (const auto& [tile, whose, what] : schedule) {
       ++visited[tile];
       const TileEntry& entry = (*plan).tiles()[tile];
       if (entry.visit == Visit::local) continue;
@@ -143,8 +143,7 @@ TEST(StatePlan, VisitsSecondMomentsBetweenTheMomentumOfAnItemAndItsMasters) {
       for (const TileEntry& entry : (*plan).tiles())
         tiles += entry.visit == Visit::normalise ? 1 : 0;
       EXPECT_EQ(tiles, 1u) << "all of them share it";
-      for (const auto& [tile, item] : (*plan).schedule()) {
-        const Visit visit = (*plan).tiles()[tile].visit;
+      for (const auto& [tile, item, visit] : (*plan).schedule()) {
         if (visit != Visit::local)
           seen[item] += visit == Visit::prepare ? "M" : visit == Visit::finish ? "W" : "V";
       }
@@ -155,6 +154,32 @@ TEST(StatePlan, VisitsSecondMomentsBetweenTheMomentumOfAnItemAndItsMasters) {
         EXPECT_EQ(visits.substr(at + 1).find_first_not_of('W'), visits.npos) << visits;
       }
     }
+}
+
+// Masters are read before the momentum of an item in which some decay in the gradient.
+TEST(StatePlan, ReadsTheMastersOfAnItemBeforeItsMomentumWhereTheyDecayInTheGradient) {
+  ModelSpec model = model_of_many_shapes();
+  model.groups.push_back(MuonSpec::keller());
+  std::get<MuonSpec>(model.groups[2]).decay = libmuon::Decay::l2;
+  model.params[2].group = 2;  // b, which has an item of its own
+  const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
+  ASSERT_TRUE(plan);
+  std::map<std::uint32_t, std::string> seen;  // by item
+  for (const auto& [tile, item, visit] : (*plan).schedule())
+    if (visit != Visit::local)
+      seen[item] += visit == Visit::prepare ? "M" : visit == Visit::finish ? "W" : "w";
+  const std::uint32_t tiles = 10;  // of 10,000 elements
+  std::size_t decaying = 0;
+  for (const auto& [item, visits] : seen) {
+    const bool b = (*plan).items()[item].parts.front().param == 2;
+    decaying += b ? 1 : 0;
+    EXPECT_EQ(visits.find('w') != visits.npos, b) << visits;
+    if (b) {
+      EXPECT_EQ(visits,
+                std::string(tiles, 'w') + std::string(tiles, 'M') + std::string(tiles, 'W'));
+    }
+  }
+  EXPECT_EQ(decaying, 1u);
 }
 
 TEST(StatePlan, PutsSmallMatricesIntoOneItem) {

@@ -10,6 +10,7 @@ namespace {
 
 using libmuon::AdamRange;
 using libmuon::AddRange;
+using libmuon::DecayRange;
 using libmuon::FinishRange;
 using libmuon::LookRange;
 using libmuon::MatrixBatch;
@@ -30,6 +31,9 @@ class LateKernels : public libmuon::Kernels {
     return later(after, [this, list = opened(ranges), here = opened(found)] {
       host_->look(list, here, {});
     });
+  }
+  Event decay(std::span<const DecayRange> ranges, After after) override {
+    return later(after, [this, list = opened(ranges)] { host_->decay(list, {}); });
   }
   Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
     return later(
@@ -93,6 +97,9 @@ class LateKernels : public libmuon::Kernels {
   MatrixBatch opened(const MatrixBatch& batch) const {
     return {batch.spec,      batch.matrix,          batch.count, batch.bf16,
             opened(batch.u), opened(batch.spoiled), batch.number};
+  }
+  DecayRange opened(const DecayRange& range) const {
+    return {range.spec, opened(range.w), opened(range.u)};
   }
   NormaliseRange opened(const NormaliseRange& range) const {
     return {opened(range.o), opened(range.v)};
