@@ -14,7 +14,7 @@ constexpr std::size_t kBlock = 1024;  // 2^10 windows of 42 bits sum up exactly 
 constexpr int kWindowBits = 42;
 constexpr int kUnit = -298;         // exponent of a limb's lowest bit
 constexpr std::size_t kShort = 64;  // below: the plain path
-constexpr std::size_t kQuarter = kBlock / 4;
+constexpr std::size_t kPart = kBlock / 8;
 constexpr std::uint32_t kMagnitude = 0x7fffffffu;
 constexpr std::uint32_t kInfinity = 0x7f800000u;
 
@@ -55,38 +55,51 @@ EBB_CLONES std::uint32_t largest_magnitude(const float* values) {
   return largest;
 }
 
-EBB_CLONES void squares_of(const float* __restrict values, double* __restrict squares) {
-  for (std::size_t i = 0; i < kBlock; ++i)
-    squares[i] = static_cast<double>(values[i]) * static_cast<double>(values[i]);
-}
-
 struct Window {
   double sum;          // of what was cut off, exact
   std::uint64_t rest;  // zero if nothing is left of any number
 };
 
 // Cuts each number at the multiples of a power of two that adding and taking away `splitter` rounds
-// to, and leaves the rest. The sums are exact, so their order is free: quarters side by side.
-EBB_CLONES void cut(double splitter, double* __restrict numbers, double* __restrict sums,
-                    std::uint64_t* __restrict rests) {
-  for (std::size_t i = 0; i < kQuarter; ++i) {
-    double* const quarter[] = {numbers + i, numbers + i + kQuarter, numbers + i + 2 * kQuarter,
-                               numbers + i + 3 * kQuarter};
+// to, and leaves the rest in `numbers`. The sums are exact, so their order is free: parts side by
+// side.
+template <typename Numbers>
+[[gnu::always_inline]] inline void cut(double splitter, const Numbers& at, double* numbers,
+                                       double* __restrict sums, std::uint64_t* __restrict rests) {
+  for (std::size_t i = 0; i < kPart; ++i) {
     double sum = 0;
     std::uint64_t rest = 0;
-    for (double* const number : quarter) {
-      const double high = (*number + splitter) - splitter;
-      *number -= high;
+    for (std::size_t part = 0; part < kBlock; part += kPart) {
+      const double number = at(i + part);
+      const double high = (number + splitter) - splitter;
+      const double left = number - high;
+      numbers[i + part] = left;
       sum += high;
-      rest |= std::bit_cast<std::uint64_t>(*number);
+      rest |= std::bit_cast<std::uint64_t>(left);
     }
     sums[i] = sum;
     rests[i] = rest;
   }
 }
 
+EBB_CLONES void cut_squares(double splitter, const float* __restrict values,
+                            double* __restrict numbers, double* __restrict sums,
+                            std::uint64_t* __restrict rests) {
+  const auto square = [values](std::size_t i) __attribute__((always_inline)) {
+    return static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  };
+  cut(splitter, square, numbers, sums, rests);
+}
+
+EBB_CLONES void cut_again(double splitter, double* __restrict numbers, double* __restrict sums,
+                          std::uint64_t* __restrict rests) {
+  const auto number = [numbers](std::size_t i)
+                          __attribute__((always_inline)) { return numbers[i]; };
+  cut(splitter, number, numbers, sums, rests);
+}
+
 EBB_CLONES Window fold(double* __restrict sums, std::uint64_t* __restrict rests) {
-  for (std::size_t half = kQuarter / 2; half >= 8; half /= 2)
+  for (std::size_t half = kPart / 2; half >= 8; half /= 2)
     for (std::size_t i = 0; i < half; ++i) {
       sums[i] += sums[i + half];
       rests[i] |= rests[i + half];
@@ -99,22 +112,30 @@ EBB_CLONES Window fold(double* __restrict sums, std::uint64_t* __restrict rests)
   return window;
 }
 
+// Exact, as std::ldexp() is, but in line. REQUIRES: a normal number.
+double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
+}
+
 // The fast path: a block's squares in windows from the top down; false if a number is not finite.
 bool add_block(Limbs& limbs, const float* values) {
   const std::uint32_t largest = largest_magnitude(values);
   if (largest >= kInfinity) return false;
   if (largest == 0) return true;
   alignas(64) double numbers[kBlock];
-  alignas(64) double sums[kQuarter];
-  alignas(64) std::uint64_t rests[kQuarter];
-  squares_of(values, numbers);
+  alignas(64) double sums[kPart];
+  alignas(64) std::uint64_t rests[kPart];
   // Every square is below 2^top.
   const int top = 2 * (static_cast<int>(std::max(largest >> 23, 1u)) - 126);
   int low = std::max(top - kWindowBits, kUnit);
-  while (true) {
-    cut(std::ldexp(1.5, low + 52), numbers, sums, rests);
+  for (bool first = true;; first = false) {
+    const double splitter = 1.5 * power_of_two(low + 52);
+    if (first)
+      cut_squares(splitter, values, numbers, sums, rests);
+    else
+      cut_again(splitter, numbers, sums, rests);
     const Window window = fold(sums, rests);
-    add_shifted(limbs, static_cast<std::int64_t>(std::ldexp(window.sum, -low)), low - kUnit);
+    add_shifted(limbs, static_cast<std::int64_t>(window.sum * power_of_two(-low)), low - kUnit);
     if (window.rest == 0) return true;
     low = std::max(low - kWindowBits, kUnit);
   }
@@ -146,8 +167,8 @@ void ExactSum::add(std::span<const float> values) {
       // A block with an infinity keeps its finite numbers: that costs nobody but a bad step.
       if (!add_block(limbs, block)) finite &= add_plain(limbs, part);
     }
-    carry();
   }
+  carry();  // a limb holds 2^31 of what a block or a number adds
 }
 
 void ExactSum::merge(const ExactSum& other) {

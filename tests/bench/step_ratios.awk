@@ -7,7 +7,7 @@ BEGIN {
   bytes["torch-adamw"] = bytes["deepspeed-adam"] = 28
 }
 {
-  place = $2 " " $3
+  place = $2 ($1 == "step" ? "-step " : " ") $3
   if (!(place in rounds_of)) { order[++count] = place; what[place] = $1 }
   n = ++rounds_of[place]
   elems[place] = $4
@@ -66,6 +66,7 @@ END {
     place = order[k]
     if (what[place] != "step") continue
     split(place, parts, " ")
+    sub(/-step$/, "", parts[1])
     printf "a step of %s, %.1f million parameters, %s cores\n", parts[1], elems[place] / 1e6, parts[2]
     of_rounds(parts[1] "_step_s", "s", place, 1, "", 0, 1)
     of_rounds(parts[1] "_cpu_s", "s", place, 2, "", 0, 1)
