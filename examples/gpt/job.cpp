@@ -118,7 +118,7 @@ Result<> Job::check_files() const {
 }
 
 Result<Model> Job::make_model() const {
-  EBB_TRY_ASSIGN(Model model, Model::make({.layers = settings_.layers}));
+  EBB_TRY_ASSIGN(Model model, Model::make(settings_.model));
   EBB_TRY(model.freeze(settings_.freeze));
   return model;
 }

@@ -13,20 +13,39 @@ Error about_flag(const std::string& flag, Error error) {
   return error;
 }
 
+using libmuon::GroupSpec;
+
+Result<GroupSpec> optimizer_from(const tools::Arguments& arguments) {
+  const std::string optimizer = arguments.text("optimizer").value_or("muon");
+  const auto preset = arguments.text("preset");
+  if (optimizer == "adamw") {
+    if (preset)
+      return Error{Code::usage, "--preset " + *preset + ": presets are Muon's, not AdamW's",
+                   "leave --optimizer adamw out"};
+    return GroupSpec(libmuon::AdamSpec{.lr = 3e-3});
+  }
+  if (optimizer != "muon")
+    return Error{Code::usage, "--optimizer " + optimizer + ": wanted muon or adamw",
+                 "gpt-train -h"};
+  if (!preset) return GroupSpec(libmuon::MuonSpec::keller());
+  auto named = libmuon::preset(*preset);
+  if (!named) return about_flag("--preset", std::move(named).error());
+  return GroupSpec(*std::move(named));
+}
+
 }  // namespace
 
-Result<libmuon::MuonSpec> muon_from(const tools::Arguments& arguments) {
-  libmuon::MuonSpec muon = libmuon::MuonSpec::keller();
-  if (const auto name = arguments.text("preset")) {
-    auto named = libmuon::preset(*name);
-    if (!named) return about_flag("--preset", std::move(named).error());
-    muon = *std::move(named);
-  }
+Result<GroupSpec> matrices_from(const tools::Arguments& arguments) {
+  EBB_TRY_ASSIGN(GroupSpec spec, optimizer_from(arguments));
   const auto change = [&](const std::string& flag, const std::string& name,
                           const std::string& value) -> Result<> {
-    auto changed = libmuon::with_setting(muon, name, value);
-    if (!changed) return about_flag(flag, std::move(changed).error());
-    muon = *std::move(changed);
+    const auto changed = [&](const auto& one) -> Result<GroupSpec> {
+      EBB_TRY_ASSIGN(auto other, libmuon::with_setting(one, name, value));
+      return GroupSpec(std::move(other));
+    };
+    auto other = std::visit(changed, spec);
+    if (!other) return about_flag(flag, std::move(other).error());
+    spec = *std::move(other);
     return {};
   };
   for (const std::string& text : arguments.texts("set")) {
@@ -37,7 +56,7 @@ Result<libmuon::MuonSpec> muon_from(const tools::Arguments& arguments) {
     EBB_TRY(change("--set " + text, text.substr(0, equal), text.substr(equal + 1)));
   }
   if (const auto rate = arguments.text("lr")) EBB_TRY(change("--lr " + *rate, "lr", *rate));
-  return muon;
+  return spec;
 }
 
 std::string preset_list() {

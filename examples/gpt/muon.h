@@ -1,15 +1,16 @@
-// Which Muon gpt-train trains with: a preset, and what the command line changes of it.
+// What gpt-train steps the matrices of its blocks with: Muon as a preset has it, or AdamW, and what
+// the command line changes of it.
 #pragma once
 
 #include <string>
 
-#include "ebb/libmuon/spec/spec.h"
+#include "ebb/libmuon/plan/model.h"
 #include "tools/cli/arguments.h"
 
 namespace ebb::gpt {
 
-// Of --preset, --lr and --set. Code::usage names the flag.
-Result<libmuon::MuonSpec> muon_from(const tools::Arguments& arguments);
+// Of --optimizer, --preset, --lr and --set. Code::usage names the flag.
+Result<libmuon::GroupSpec> matrices_from(const tools::Arguments& arguments);
 // For people: each preset's source and settings.
 std::string preset_list();
 

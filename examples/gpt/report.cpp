@@ -48,6 +48,15 @@ class FlatJson {  // one key a line, so that a script can grep it
   FlatJson& count(std::string_view key, std::uint64_t value) {
     return raw(key, std::to_string(value));
   }
+  FlatJson& numbers(std::string_view key, const std::vector<double>& values) {
+    std::string all;
+    for (const double value : values) {
+      std::array<char, 64> text{};
+      std::snprintf(text.data(), text.size(), "%s%.17g", all.empty() ? "" : ", ", value);
+      all += text.data();
+    }
+    return raw(key, "[" + all + "]");
+  }
   FlatJson& text(std::string_view key, std::string_view value) {
     return raw(key, tools::JsonWriter().text(value).take());
   }
@@ -107,9 +116,10 @@ std::string plan_text(const Facts& facts) {
 }
 
 Beside beside_others(const Facts& facts, const Outcome& outcome) {
+  const bool is_muon = std::holds_alternative<libmuon::MuonSpec>(facts.settings.matrices);
   std::uint64_t matrices = 0;
   for (const Parameter& parameter : facts.model.parameters)
-    if (parameter.optimizer == Optimizer::muon) matrices += parameter.elems;
+    if (parameter.optimizer == Optimizer::muon && is_muon) matrices += parameter.elems;
   const std::uint64_t ranks = facts.settings.ranks;
   // AdamW's: every new weight goes from its shard to all other ranks.
   const auto gathered = static_cast<double>(sizeof(float) * facts.model.elems * (ranks - 1));
@@ -181,6 +191,7 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
   json.count("stopped", outcome.stopped ? 1 : 0).count("parameters", facts.model.elems);
   json.count("skipped_steps", outcome.skipped).count("sequences", outcome.state.next_sequence);
   json.count("loss_scale_bits", outcome.state.loss_scale.bits);
+  json.numbers("losses", outcome.losses);
   json.number("first_loss", outcome.first_loss).number("train_loss", outcome.train_loss);
   json.number("held_out_loss", outcome.held_out_loss).number("bigram_loss", facts.bigram_loss);
   json.number("seconds", outcome.seconds);

@@ -77,6 +77,12 @@ constexpr std::array kFlags = {
          .default_value = "7",
          .group = "training",
          .line = "which sequences are drawn; a run that goes on keeps its own"},
+    Flag{.name = "optimizer",
+         .type = FlagType::text,
+         .metavar = "NAME",
+         .default_value = "muon",
+         .group = "training",
+         .line = "of the blocks' matrices: muon or adamw; all else is AdamW's"},
     Flag{.name = "preset",
          .type = FlagType::text,
          .metavar = "NAME",
@@ -86,12 +92,12 @@ constexpr std::array kFlags = {
          .type = FlagType::text,
          .metavar = "X",
          .group = "training",
-         .line = "Muon's learning rate at its highest (default: the preset's)"},
+         .line = "the matrices' learning rate at its highest (default: the preset's)"},
     Flag{.name = "set",
          .type = FlagType::text,
          .metavar = "NAME=VALUE",
          .group = "training",
-         .line = "another setting of Muon: weight_decay=0.1, precision=fp32",
+         .line = "another setting of the matrices: weight_decay=0.1, precision=fp32",
          .repeat = tools::Repeat::many},
     Flag{.name = "list-presets",
          .type = FlagType::on,
@@ -109,6 +115,18 @@ constexpr std::array kFlags = {
          .default_value = "4",
          .group = "training",
          .line = "blocks of the model; a run may go on with more or fewer"},
+    Flag{.name = "width",
+         .type = FlagType::count,
+         .metavar = "N",
+         .default_value = "128",
+         .group = "training",
+         .line = "of the model, a multiple of 8; its MLPs have four times as many"},
+    Flag{.name = "sequence",
+         .type = FlagType::count,
+         .metavar = "N",
+         .default_value = "256",
+         .group = "training",
+         .line = "bytes that the model sees at once"},
     Flag{.name = "freeze",
          .type = FlagType::text,
          .metavar = "PATTERN",
@@ -133,6 +151,12 @@ constexpr std::array kFlags = {
          .default_value = "150",
          .group = "training",
          .line = "train until this step"},
+    Flag{.name = "decay-end",
+         .type = FlagType::count,
+         .metavar = "STEP",
+         .default_value = "150",
+         .group = "training",
+         .line = "rates fall from two fifths of this step on, to a twentieth at it"},
     Flag{.name = "export",
          .type = FlagType::text,
          .metavar = "FORMAT:DIR",
@@ -187,7 +211,7 @@ constexpr tools::Program kProgram = {
         "and SIGUSR1, which schedulers send before they take the machine: exit code 0.",
 };
 
-constexpr std::uint64_t kMostLayers = 1000;
+constexpr std::uint64_t kMostLayers = 1000, kMostWidth = 8192, kMostSequence = 8192;
 constexpr std::uint64_t kMostPeerLimit = 7 * 24 * 3600;
 
 Error usage(std::string message) { return {Code::usage, std::move(message), "gpt-train -h"}; }
@@ -223,6 +247,25 @@ Result<ExportRequest> export_from(const std::string& text, std::uint64_t step) {
   if (formats::format_named(wanted.format) == nullptr)
     return usage(compose("--export {}: no format '{}' that can be written", text, wanted.format));
   return wanted;
+}
+
+Result<Config> model_from(const tools::Arguments& arguments) {
+  Config model;
+  const auto size = [&](std::string_view name, std::uint64_t most,
+                        std::uint32_t& value) -> Result<> {
+    const std::uint64_t asked = arguments.count(name).value_or(value);
+    if (asked == 0 || asked > most)
+      return usage(compose("--{} {}: wanted 1 to {}", name, asked, most));
+    value = static_cast<std::uint32_t>(asked);
+    return {};
+  };
+  EBB_TRY(size("layers", kMostLayers, model.layers));
+  EBB_TRY(size("width", kMostWidth, model.width));
+  EBB_TRY(size("sequence", kMostSequence, model.sequence));
+  if (model.width % (2 * model.heads) != 0)
+    return usage(compose("--width {}: not a multiple of {}", model.width, 2 * model.heads));
+  model.hidden = 4 * model.width;
+  return model;
 }
 
 Result<SwapPaths> swap_from(const tools::Arguments& arguments) {
@@ -266,10 +309,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments,
     return usage(compose("--peer-limit {}: wanted 1 to {} seconds", limit, kMostPeerLimit));
   settings.peer_limit = std::chrono::seconds(limit);
   settings.steps = arguments.count("steps").value_or(settings.steps);
-  const std::uint64_t layers = arguments.count("layers").value_or(settings.layers);
-  if (layers == 0 || layers > kMostLayers)
-    return usage(compose("--layers {}: wanted 1 to {}", layers, kMostLayers));
-  settings.layers = static_cast<std::uint32_t>(layers);
+  EBB_TRY_ASSIGN(settings.model, model_from(arguments));
   settings.freeze = arguments.texts("freeze");
   settings.begin.seed = arguments.count("seed").value_or(settings.begin.seed);
   const std::uint64_t bits = arguments.count("loss-scale").value_or(settings.begin.loss_scale.bits);
@@ -280,7 +320,9 @@ Result<Settings> settings_from(const tools::Arguments& arguments,
   settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
   EBB_TRY_ASSIGN(settings.bf16, bf16_from(arguments.text("bf16").value_or("auto")));
   EBB_TRY_ASSIGN(settings.momentum, momentum_from(arguments.text("momentum").value_or("fp32")));
-  EBB_TRY_ASSIGN(settings.muon, muon_from(arguments));
+  EBB_TRY_ASSIGN(settings.matrices, matrices_from(arguments));
+  settings.decay_end = arguments.count("decay-end").value_or(settings.decay_end);
+  if (settings.decay_end == 0) return usage("--decay-end 0: wanted at least 1");
   settings.snapshot_every = arguments.count("snapshot-every").value_or(settings.snapshot_every);
   if (settings.snapshot_every == 0) return usage("--snapshot-every 0: wanted at least 1");
   const std::uint64_t export_step = arguments.count("export-at").value_or(settings.steps / 2);

@@ -10,7 +10,8 @@
 
 #include "ebb/formats/core/dtype.h"
 #include "ebb/formats/core/result.h"
-#include "ebb/libmuon/spec/spec.h"
+#include "ebb/libmuon/plan/model.h"
+#include "examples/gpt/model.h"
 #include "examples/gpt/trainer_state.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/program.h"
@@ -41,7 +42,7 @@ enum class Report : std::uint8_t { off, on };
 
 struct Settings {
   std::optional<std::filesystem::path> text;  // none: the licence texts
-  std::uint32_t layers = 4;
+  Config model;
   std::vector<std::string> freeze;  // patterns of names
   TrainerState begin;               // of a run that finds no state
   SwapPaths swap;
@@ -51,8 +52,9 @@ struct Settings {
   Budget budget;
   std::uint64_t tile_bytes = 64 * 1024;
   DType momentum = DType::f32;
-  std::optional<libmuon::Bf16> bf16;  // as EngineConfig::bf16
-  libmuon::MuonSpec muon = libmuon::MuonSpec::keller();
+  std::optional<libmuon::Bf16> bf16;                          // as EngineConfig::bf16
+  libmuon::GroupSpec matrices = libmuon::MuonSpec::keller();  // what those of the blocks get
+  std::uint64_t decay_end = 150;                              // see schedule()
   std::uint64_t snapshot_every = 10;
   std::optional<std::filesystem::path> resume_from;
   std::optional<ExportRequest> exported;

@@ -18,7 +18,7 @@ constexpr std::uint64_t kProgramBytes = 96 * formats::MiB;
 std::uint32_t group_of(Optimizer optimizer) {
   switch (optimizer) {
     case Optimizer::muon:
-      return kMuonGroup;
+      return kMatrixGroup;
     case Optimizer::adamw:
       return kAdamGroup;
     case Optimizer::frozen:
@@ -27,11 +27,11 @@ std::uint32_t group_of(Optimizer optimizer) {
   return kFrozenGroup;
 }
 
-libmuon::ModelSpec model_spec(const Model& model, const libmuon::MuonSpec& muon) {
+libmuon::ModelSpec model_spec(const Model& model, const libmuon::GroupSpec& matrices) {
   libmuon::AdamSpec adam;
   adam.lr = kAdamRate;
   libmuon::ModelSpec spec;
-  spec.groups = {muon, adam};
+  spec.groups = {matrices, adam};
   for (const Parameter& parameter : model.parameters) {
     spec.params.push_back({parameter.name, parameter.shape, group_of(parameter.optimizer)});
     if (parameter.optimizer == Optimizer::frozen && spec.groups.size() == kFrozenGroup)
@@ -58,18 +58,18 @@ std::uint64_t share_of_budget(const Budget& budget, const EnginePlan& unlimited,
 
 }  // namespace
 
-double schedule(std::uint64_t step) {
-  constexpr double kWarm = 10, kFull = 60, kEnd = 150, kLeast = 0.05;
-  const auto s = static_cast<double>(step);
+double schedule(std::uint64_t step, std::uint64_t end) {
+  constexpr double kWarm = 10, kFull = 0.4, kLeast = 0.05;
+  const auto s = static_cast<double>(step), e = static_cast<double>(end);
   const double up = std::min(1.0, (s + 1) / kWarm);
-  const double down = 1 - (1 - kLeast) * std::clamp((s - kFull) / (kEnd - kFull), 0.0, 1.0);
+  const double down = 1 - (1 - kLeast) * std::clamp((s - kFull * e) / (e - kFull * e), 0.0, 1.0);
   return up * down;
 }
 
 Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const Model& model,
                                                  libswap::Trace* trace) {
   EngineConfig common;
-  common.model = model_spec(model, settings.muon);
+  common.model = model_spec(model, settings.matrices);
   const formats::Mesh mesh{.shard_world = settings.ranks, .replicas = 1};
   common.partition.gradients = {.policy = Policy::zero12, .mesh = mesh};
   common.partition.weights = {.policy = Policy::replicated, .mesh = mesh};

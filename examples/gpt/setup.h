@@ -15,15 +15,15 @@
 namespace ebb::gpt {
 
 // Groups of the engine's model.
-constexpr std::uint32_t kMuonGroup = 0;
+constexpr std::uint32_t kMatrixGroup = 0;
 constexpr std::uint32_t kAdamGroup = 1;
 constexpr std::uint32_t kFrozenGroup = 2;  // there where something is frozen
 
-// Both groups' rates are Settings::muon's, and this, times schedule(step).
+// Both groups' rates are those of Settings::matrices, and this, times schedule(step, decay_end).
 constexpr double kAdamRate = 0.01;
-// Ten steps of warm-up, full rate to step 60, then linearly down to a twentieth at step 150. A
-// function of the step alone: where training was interrupted, or will end, does not change it.
-double schedule(std::uint64_t step);
+// Ten steps of warm-up, full rate to two fifths of `end`, then linearly down to a twentieth at it.
+// A function of both alone: where training was interrupted, or will end, does not change it.
+double schedule(std::uint64_t step, std::uint64_t end);
 
 // Gradients come in `zero12` (reduce.h), weights go to every rank. One rank's budget is its share
 // of Settings::budget, in proportion to its state. Code::no_memory names the smallest that works.

@@ -165,8 +165,10 @@ Result<> RankTrainer::one_step() {
 
 Result<> RankTrainer::begin_step(double gradients_s, const ExactLoss& my_loss) {
   const Clock::time_point begin = Clock::now();
-  EBB_TRY(engine_->set_learning_rate(kMuonGroup, run_.settings.muon.lr * schedule(steps_)));
-  EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * schedule(steps_)));
+  const double now = schedule(steps_, run_.settings.decay_end);
+  const double full = std::visit([](const auto& spec) { return spec.lr; }, run_.settings.matrices);
+  EBB_TRY(engine_->set_learning_rate(kMatrixGroup, full * now));
+  EBB_TRY(engine_->set_learning_rate(kAdamGroup, kAdamRate * now));
   EBB_TRY_ASSIGN(const libmuon::StepResult result,
                  engine_->begin_step({.inv_scale = 1 / state_.loss_scale.value()}));
   EBB_TRY_ASSIGN(const double loss, sum_of_losses(ranks_, my_loss));
@@ -175,6 +177,7 @@ Result<> RankTrainer::begin_step(double gradients_s, const ExactLoss& my_loss) {
   if (result.skipped) return skip();
   state_.loss_scale.went_well();
   outcome_.train_loss = loss / kBatch;
+  outcome_.losses.push_back(outcome_.train_loss);
   if (steps_ == outcome_.first_step) outcome_.first_loss = outcome_.train_loss;
   ++steps_;
   running_ = StepTimes{.gradients_s = gradients_s};

@@ -50,6 +50,7 @@ struct Outcome {
   std::uint64_t last_step = 0;
   double first_loss = 0;                // of the first batch of this run, nats per byte
   double train_loss = 0;                // of the last batch
+  std::vector<double> losses;           // of every batch of this run
   double held_out_loss = 0;             // at the end
   double seconds = 0;                   // of all steps, evaluation and opening left out
   std::vector<StepTimes> steps;         // of rank 0, after the warm-up of two

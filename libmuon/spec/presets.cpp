@@ -246,20 +246,34 @@ Result<MuonSpec> preset(std::string_view name) {
   return unknown("preset", name, kPresets);
 }
 
-Result<MuonSpec> with_setting(const MuonSpec& spec, std::string_view name, std::string_view value) {
+namespace {
+
+// `optimizer`: as people call it. `from` reads a group.
+template <typename Spec>
+Result<Spec> changed(const Spec& spec, std::string_view optimizer, std::string_view name,
+                     std::string_view value, Result<Spec> (*from)(const formats::native::Group&)) {
   formats::native::Group group = to_group(spec);
   std::vector<std::string> names;
   for (auto& [known, text] : group.settings) {
     names.push_back(known);
     if (known != name) continue;
     text = value;
-    auto changed = muon_from(group);
-    if (changed) return *std::move(changed);
-    return Error{Code::usage, changed.error().message, changed.error().hint};
+    auto other = from(group);
+    if (other) return *std::move(other);
+    return Error{Code::usage, other.error().message, other.error().hint};
   }
   const auto meant = formats::nearest(name, names);
-  return Error{Code::usage, compose("Muon has no setting {}", name),
+  return Error{Code::usage, compose("{} has no setting {}", optimizer, name),
                meant ? compose("did you mean {}?", *meant) : std::string()};
+}
+
+}  // namespace
+
+Result<MuonSpec> with_setting(const MuonSpec& spec, std::string_view name, std::string_view value) {
+  return changed(spec, "Muon", name, value, muon_from);
+}
+Result<AdamSpec> with_setting(const AdamSpec& spec, std::string_view name, std::string_view value) {
+  return changed(spec, "AdamW", name, value, adam_from);
 }
 
 }  // namespace ebb::libmuon

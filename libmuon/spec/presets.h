@@ -30,5 +30,6 @@ Result<MuonSpec> preset(std::string_view name);
 // The spec with one setting changed, both as a group has them: "weight_decay", "0.1". Code::usage
 // names a setting that there is not, with the nearest, or a value that does not do.
 Result<MuonSpec> with_setting(const MuonSpec& spec, std::string_view name, std::string_view value);
+Result<AdamSpec> with_setting(const AdamSpec& spec, std::string_view name, std::string_view value);
 
 }  // namespace ebb::libmuon

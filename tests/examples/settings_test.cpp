@@ -51,6 +51,14 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
       {{"--swap", "s", "--set", "beta"}, "--set beta: wanted NAME=VALUE, as in weight_decay=0.1"},
       {{"--swap", "s", "--set", "weight_decy=1"},
        "--set weight_decy=1: Muon has no setting weight_decy"},
+      {{"--swap", "s", "--optimizer", "sgd"}, "--optimizer sgd: wanted muon or adamw"},
+      {{"--swap", "s", "--optimizer", "adamw", "--preset", "torch"},
+       "--preset torch: presets are Muon's, not AdamW's"},
+      {{"--swap", "s", "--optimizer", "adamw", "--set", "beta=0.9"},
+       "--set beta=0.9: AdamW has no setting beta"},
+      {{"--swap", "s", "--width", "12"}, "--width 12: not a multiple of 8"},
+      {{"--swap", "s", "--sequence", "0"}, "--sequence 0: wanted 1 to 8192"},
+      {{"--swap", "s", "--decay-end", "0"}, "--decay-end 0: wanted at least 1"},
       {{"--swap", "s", "--set", "beta=1"}, "--set beta=1: setting beta = 1 is outside [0, 1)"},
       {{"--swap", "s", "--export", "dcp"}, "--export dcp: wanted FORMAT:DIR, as in dcp:checkpoint"},
       {{"--swap", "s", "--export", "tar:out"},
@@ -86,7 +94,7 @@ TEST(Settings, RanksWaitHalfAnHourUnlessToldOtherwise) {
 }
 
 TEST(Settings, MuonIsAPresetWithWhatIsChangedOfIt) {
-  EXPECT_EQ(libmuon::to_group(parse({"--swap", "s"})->muon),
+  EXPECT_EQ(libmuon::to_group(std::get<libmuon::MuonSpec>(parse({"--swap", "s"})->matrices)),
             libmuon::to_group(libmuon::MuonSpec::keller()));
   const auto settings = parse({"--swap", "s", "--preset", "moonlight", "--lr", "0.004", "--set",
                                "weight_decay=0", "--set", "precision=fp32"});
@@ -95,8 +103,20 @@ TEST(Settings, MuonIsAPresetWithWhatIsChangedOfIt) {
   wanted.lr = 0.004;
   wanted.weight_decay = 0;
   wanted.precision = libmuon::Precision::fp32;
-  EXPECT_EQ(libmuon::to_group(settings->muon), libmuon::to_group(wanted));
+  EXPECT_EQ(libmuon::to_group(std::get<libmuon::MuonSpec>(settings->matrices)),
+            libmuon::to_group(wanted));
   EXPECT_EQ(parse({"--swap", "s", "--preset", "moonligh"}).error().hint, "did you mean moonlight?");
+}
+
+TEST(Settings, MatricesMayBeAdamWsWithItsOwnSettings) {
+  const auto settings = parse({"--swap", "s", "--optimizer", "adamw", "--lr", "0.01", "--set",
+                               "beta2=0.99", "--width", "64", "--sequence", "32"});
+  ASSERT_TRUE(settings) << settings.error().message;
+  const auto& adam = std::get<libmuon::AdamSpec>(settings->matrices);
+  EXPECT_EQ(adam.lr, 0.01);
+  EXPECT_EQ(adam.beta2, 0.99);
+  EXPECT_EQ(settings->model.hidden, 256u);
+  EXPECT_EQ(settings->model.sequence, 32u);
 }
 
 TEST(Settings, TheListOfPresetsSaysWhatEachSetsAndWhoseItIs) {
@@ -107,12 +127,14 @@ TEST(Settings, TheListOfPresetsSaysWhatEachSetsAndWhoseItIs) {
 }
 
 TEST(Schedule, WarmsUpStaysAndComesDownByTheStepAlone) {
-  EXPECT_DOUBLE_EQ(schedule(0), 0.1);
-  EXPECT_DOUBLE_EQ(schedule(9), 1.0);
-  EXPECT_DOUBLE_EQ(schedule(60), 1.0);
-  EXPECT_NEAR(schedule(105), 0.525, 1e-12);
-  EXPECT_NEAR(schedule(150), 0.05, 1e-12);
-  EXPECT_NEAR(schedule(100'000), 0.05, 1e-12);
+  EXPECT_DOUBLE_EQ(schedule(0, 150), 0.1);
+  EXPECT_DOUBLE_EQ(schedule(9, 150), 1.0);
+  EXPECT_DOUBLE_EQ(schedule(60, 150), 1.0);
+  EXPECT_NEAR(schedule(105, 150), 0.525, 1e-12);
+  EXPECT_NEAR(schedule(150, 150), 0.05, 1e-12);
+  EXPECT_NEAR(schedule(100'000, 150), 0.05, 1e-12);
+  EXPECT_DOUBLE_EQ(schedule(120, 300), 1.0);
+  EXPECT_NEAR(schedule(300, 300), 0.05, 1e-12);
 }
 
 class Configs : public testing::Test {
