@@ -147,6 +147,10 @@ formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
 }
 
 Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
+  if (config.model.params.empty())
+    return Error{Code::usage, "the model has no parameters: there is nothing to step"};
+  if (config.threads == 0)
+    return Error{Code::usage, "threads = 0: nothing would compute", "leave the default, 1"};
   for (const GroupSpec& group : config.model.groups)
     EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
   for (const GroupSpec& group : config.model.groups)
@@ -354,6 +358,7 @@ const StatePlan& Engine::state_plan() const { return impl_->parts.plan; }
 const std::string& Engine::origin() const { return impl_->origin; }
 
 Result<> Engine::set_blob(std::string key, ByteVector bytes) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("set_blob"));
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   return impl_->blobs.set(std::move(key), std::move(bytes));

@@ -2,10 +2,11 @@
 // that is paged between memory and the store, weights out; snapshots of the store while training
 // goes on.
 //
-// Threading: one thread per engine drives it. Calls marked [C] are collective: all ranks, same
-// order. A step: check (finite, exact norm, agree), then, behind the caller, chunk beside chunk:
-// gradients to owners | local sweep | weights out. Nothing is written before all ranks agreed that
-// the gradient can be stepped.
+// Threading: one thread per engine drives it; a call beside another one is refused (Code::state)
+// and changes nothing. Calls marked [C] are collective: all ranks, same order. A step: check
+// (finite, exact norm, agree), then, behind the caller, chunk beside chunk: gradients to owners |
+// local sweep | weights out. Nothing is written before all ranks agreed that the gradient can be
+// stepped.
 #pragma once
 
 #include <cstdint>

@@ -31,6 +31,7 @@
 #include "ebb/libmuon/step/absent_gradients.h"
 #include "ebb/libmuon/step/early.h"
 #include "ebb/libmuon/step/engine.h"
+#include "ebb/libmuon/step/entry.h"
 #include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/flow.h"
 #include "ebb/libmuon/step/gradient_sums.h"
@@ -241,6 +242,7 @@ struct Engine::Impl {
   std::vector<libswap::Buffer> gradients;       // per parameter, as handed in
   std::vector<libswap::Event> gradient_events;  // per parameter: behind it, it is there
   std::vector<bool> gradient_given;
+  Entry entry;
   libswap::Mutex handing_in;         // one gradient at a time
   std::optional<GradientSums> sums;  // where the engine adds them up
   EarlyGradients early;

@@ -98,6 +98,7 @@ Result<Group> Engine::group(std::uint32_t group) const {
 }
 
 Result<> Engine::set(std::uint32_t group, std::string_view name, double value) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("set"));
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   return change(impl_->config.model, group, name, value);

@@ -45,6 +45,7 @@ Result<> check_buffer(const EngineConfig& config, Rank rank, std::uint32_t param
 }  // namespace
 
 Result<> Engine::bind_weights(std::uint32_t param, libswap::Buffer my_pieces) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("bind_weights"));
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());
   const StatePlan& plan = impl_->parts.plan;
@@ -57,15 +58,18 @@ Result<> Engine::bind_weights(std::uint32_t param, libswap::Buffer my_pieces) {
 
 Result<> Engine::gradient_ready(std::uint32_t param, libswap::Buffer my_pieces,
                                 libswap::Event ready) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.handing_in("gradient_ready"));
   return impl_->take_gradient(param, my_pieces, std::move(ready));
 }
 
 Result<libswap::Event> Engine::add_gradient(std::uint32_t param, libswap::Buffer my_pieces,
                                             const libswap::Event& ready) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.handing_in("add_gradient"));
   return impl_->add_gradient(param, my_pieces, ready);
 }
 
 Result<> Engine::no_gradient(std::uint32_t param, WithoutGradient how) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.handing_in("no_gradient"));
   return impl_->take_none(param, how);
 }
 

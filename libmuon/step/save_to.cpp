@@ -40,6 +40,7 @@ Result<> Engine::Impl::move_to(libswap::SwapDirectory& other) {
 }
 
 Result<> Engine::save_to(libswap::SwapDirectory& other) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("save_to"));
   Impl& self = *impl_;
   self.end_step();
   EBB_TRY(self.agree_all(self.can_save_to(other), "looking for another disk"));

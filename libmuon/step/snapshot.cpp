@@ -60,8 +60,14 @@ Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
   return snapshots->wait();
 }
 
-Result<bool> Engine::snapshot() { return impl_->begin_snapshot(); }
-Result<std::uint64_t> Engine::wait_snapshot() { return impl_->wait_for_snapshot(); }
+Result<bool> Engine::snapshot() {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("snapshot"));
+  return impl_->begin_snapshot();
+}
+Result<std::uint64_t> Engine::wait_snapshot() {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("wait_snapshot"));
+  return impl_->wait_for_snapshot();
+}
 
 PinnedCheckpoint::PinnedCheckpoint(std::shared_ptr<libswap::Store> store,
                                    std::filesystem::path directory, std::uint64_t generation,

@@ -133,6 +133,7 @@ std::uint64_t Engine::Impl::steps_taken(std::uint32_t param) const {
 }
 
 Result<StepResult> Engine::begin_step(const StepArgs& args) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("begin_step"));
   Impl& self = *impl_;
   self.end_step();
   self.step_began = Flow::Clock::now();
@@ -154,6 +155,7 @@ Result<StepResult> Engine::begin_step(const StepArgs& args) {
 }
 
 Result<StepResult> Engine::wait_step() {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("wait_step"));
   impl_->end_step();
   if (!impl_->step_outcome)
     return Error{Code::state, "no step was begun", "begin_step() begins one"};
@@ -172,6 +174,7 @@ Result<> Engine::weights_ready(std::uint32_t param) const {
 }
 
 Result<> Engine::install_weights() {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("install_weights"));
   impl_->end_step();
   EBB_TRY(impl_->agree_all(impl_->not_stopped(), "installing its weights"));
   for (std::uint32_t i = 0; i < impl_->config.model.params.size(); ++i)

@@ -69,18 +69,24 @@ EngineStats Engine::Impl::all_stats() const {
   return all;
 }
 
-Result<StepResult> Engine::continue_step() { return impl_->go_on(); }
+Result<StepResult> Engine::continue_step() {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("continue_step"));
+  return impl_->go_on();
+}
 
 Result<> Engine::abandon_step() {
-  if (Result<> back = impl_->go_back(); !back) {
-    if (impl_->sweep == nullptr) {
-      impl_->broken = Error{
-          Code::state,
-          "this engine could not go back to the last committed generation: " + back.error().message,
-          "open the store again"};
-      impl_->ranks.abort();  // nobody may wait for this rank in a collective it never reaches
+  {
+    EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("abandon_step"));
+    if (Result<> back = impl_->go_back(); !back) {
+      if (impl_->sweep == nullptr) {
+        impl_->broken = Error{Code::state,
+                              "this engine could not go back to the last committed generation: " +
+                                  back.error().message,
+                              "open the store again"};
+        impl_->ranks.abort();  // nobody may wait for this rank in a collective it never reaches
+      }
+      return back;
     }
-    return back;
   }
   return install_weights();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,18 @@ inline Result<> agree_all(Agreement& ranks, const Result<>& mine, std::string_vi
   if (!mine) return mine;
   if (worst == 0)
     return Error{Code::peer, compose("another rank failed while {}", doing),
+                 "its own message says why"};
+  return {};
+}
+
+// The same, and the lowest rank that failed is named.
+inline Result<> agree_all(Ranks& ranks, const Result<>& mine, std::string_view doing) {
+  constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
+  EBB_TRY_ASSIGN(const std::int64_t first,
+                 ranks.agree(mine ? kNone : std::int64_t{formats::index_of(ranks.rank())}));
+  if (!mine) return mine;
+  if (first != kNone)
+    return Error{Code::peer, compose("rank {} failed while {}", first, doing),
                  "its own message says why"};
   return {};
 }
