@@ -107,14 +107,15 @@ class CoveringRank {
   const StatePlan& plan() const { return engine_->state_plan(); }
   bool unlucky() const { return index_of(ranks_.rank()) == leg_.draw % ranks_.world(); }
 
-  // The halves of what is added make what is handed in otherwise: exactly, also in bf16.
+  // The halves of what is added, and the parts of a sum, make what is handed in otherwise: exactly,
+  // also in bf16.
   Result<> hand_in(std::uint64_t step) {
     const bool added = run_.config.partition.hand_in == libmuon::HandIn::added;
     for (std::uint32_t batch = 0; batch < (added ? 2u : 1u); ++batch)
       for (std::uint32_t i = 0; i < params(); ++i) {
         const std::uint32_t param = batch == 0 ? params() - 1 - i : i;
         if (!plan().here(param)) continue;
-        fill(param, step, added ? 0.5f : 1);
+        fill(param, step, added ? 0.5f : part_of_sum());
         if (added && (batch == 0 || param % 2 == 0)) {
           EBB_TRY_ASSIGN(const auto there, engine_->add_gradient(param, gradients_.piece(param)));
           there.wait();
@@ -123,6 +124,13 @@ class CoveringRank {
         }
       }
     return {};
+  }
+  // Of copies: 1, then 1 and -1 by turns, and 0 where that would not add up to 1.
+  float part_of_sum() const {
+    const std::uint32_t copy = index_of(ranks_.rank()) / (run_.ranks / run_.copies);
+    if (run_.config.partition.hand_in != libmuon::HandIn::partial || copy == 0) return 1;
+    if (copy % 2 == 0) return -1;
+    return copy + 1 < run_.copies ? 1 : 0;
   }
   void fill(std::uint32_t param, std::uint64_t step, float scale) {
     const FlatRange held = plan().gradients().held(param, ranks_.rank());

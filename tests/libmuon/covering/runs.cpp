@@ -18,6 +18,7 @@ constexpr std::string_view kPlaces = "expert";  // the axis on which they lie
 
 // Both sides alike, over all ranks, `copies` times.
 void cut(Run& run, Policy policy, std::uint32_t copies = 1) {
+  run.copies = policy == Policy::replicated ? run.ranks : copies;
   Layout::Spec spec{.policy = policy, .mesh = {run.ranks / copies, copies}, .align_elems = 16};
   std::vector<Shape> shapes;
   for (const libmuon::ParamSpec& param : run.config.model.params) shapes.push_back(param.shape);
@@ -29,6 +30,7 @@ std::uint32_t two_if_even(std::uint32_t ranks) { return ranks % 2 == 0 ? 2 : 1; 
 
 // Experts at `places` places, what is dense over all ranks but the copies.
 void cut_experts(Run& run, Policy policy, std::uint32_t copies, std::uint32_t places) {
+  run.copies = copies;
   const std::uint32_t data = run.ranks / copies / places;
   const Layout::Spec spec{.policy = policy, .align_elems = 16};
   auto& partition = run.config.partition;
@@ -80,7 +82,13 @@ std::vector<FactorOfRuns> make_factors() {
        {{"owner", [](Run& run) { run.config.partition.placement = libmuon::Placement::owner; }}}},
       {"gradients",
        {{"reduced", [](Run& run) { run.config.partition.hand_in = HandIn::reduced; }},
-        {"added", [](Run& run) { run.config.partition.hand_in = HandIn::added; }}}},
+        {"added", [](Run& run) { run.config.partition.hand_in = HandIn::added; }},
+        {"in parts", [](Run& run) { run.config.partition.hand_in = HandIn::partial; }},
+        {"in parts, sums kept",
+         [](Run& run) {
+           run.config.partition.hand_in = HandIn::partial;
+           run.config.partial_sums = libmuon::PartialSums::kept;
+         }}}},
       {"ranks are",
        {{"threads", [](Run& run) { run.ranks_are = RanksAre::threads; }},
         {"sockets", [](Run& run) { run.ranks_are = RanksAre::sockets; }},
@@ -147,6 +155,8 @@ Factors factors(Mpi mpi) {
   else
     for (const std::string_view ranks : {"1 rank", "8 ranks"})
       all.never.push_back({over_mpi, choice_named("ranks", ranks)});
+  for (const std::string_view parts : {"in parts", "in parts, sums kept"})
+    all.never.push_back({choice_named("gradients", parts), choice_named("early", "early room")});
   return all;
 }
 

@@ -17,6 +17,7 @@ enum class Budget : std::uint8_t { least, quarter, all };
 
 struct Run {
   std::uint32_t ranks = 1;
+  std::uint32_t copies = 1;  // of each gradient; which a rank has: its number / (ranks / copies)
   RanksAre ranks_are = RanksAre::threads;
   Budget budget = Budget::all;
   libmuon::EngineConfig config;
