@@ -145,19 +145,17 @@ class CoveringRank {
     return {};
   }
 
-  // One rank's disk does not answer until all have stopped; where it has nothing there, none does.
+  // No rank's disk can be read until all have stopped; where nothing is paged, none does.
   Result<> step_that_stops() {
     EBB_TRY(hand_in(engine_->step_count() + 1));
     EBB_TRY(ranks_.agree(0));
-    if (unlucky())
-      faults_.add({.on = libswap::FaultOn::read,
-                   .at = leg_.draw / 8 % 2,
-                   .count = libswap::FaultPlan::kForEver,
-                   .path_part = compose("rank-0000{}-of", index_of(ranks_.rank()))});
+    faults_.add({.on = libswap::FaultOn::read,
+                 .count = libswap::FaultPlan::kForEver,
+                 .path_part = compose("rank-0000{}-of", index_of(ranks_.rank()))});
     EBB_TRY(ranks_.agree(0));
     const auto stopped = engine_->step(kArgs);
     EBB_TRY(ranks_.agree(0));
-    if (unlucky()) faults_.clear();
+    faults_.clear();
     EBB_TRY(ranks_.agree(0));
     if (stopped) return {};
     if (unlucky()) std::ofstream(leg_.directory / "stopped") << stopped.error().message;

@@ -16,7 +16,7 @@ namespace ebb::test {
 enum class Trouble : std::uint8_t {
   none,
   kill,  // a rank's process is killed in the step behind `until`, which is committed
-  stop,  // a rank's disk fails in the last step, which stops on all and is continued
+  stop,  // the disks fail in the last step, which stops on all and is continued
 };
 
 // From what the directory holds to step `until`. Words of a command line, for MPI.

@@ -167,6 +167,13 @@ Run run_of(const Row& row) {
   return run;
 }
 
+Row paged(Row row) {
+  for (const Choice choice :
+       {choice_named("budget", "the least"), choice_named("tiles", "of 4 KiB")})
+    row[choice.factor] = choice.value;
+  return row;
+}
+
 std::string text_of(const Row& row) {
   std::string text;
   for (std::size_t i = 0; i < row.size(); ++i)

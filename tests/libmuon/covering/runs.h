@@ -40,6 +40,8 @@ Factors factors(Mpi mpi);
 
 Run run_of(const Row& row);
 std::string text_of(const Row& row);  // for people
+// The same run with the least memory and the smallest tiles: it pages wherever there is state.
+Row paged(Row row);
 
 // Parameters of all kinds, in groups of Muon and AdamW; uneven sizes, a stack, bf16 and fp32.
 libmuon::ModelSpec model_of_runs();
