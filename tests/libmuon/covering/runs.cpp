@@ -162,6 +162,7 @@ Factors factors(Mpi mpi) {
 
 Run run_of(const Row& row) {
   Run run{.config = {.model = model_of_runs()}};
+  run.config.bf16 = libmuon::Bf16::emulated;  // not what a probe finds: bits depend on it
   for (std::size_t i = 0; i < row.size(); ++i) factors_of_runs()[i].values[row[i]].set(run);
   set_budget(run);
   return run;
