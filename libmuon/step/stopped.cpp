@@ -3,10 +3,19 @@
 
 namespace ebb::libmuon {
 
+namespace {
+
+// What a device that failed has in its memory is nobody's state.
+Result<> device_works(const EngineConfig& config) {
+  return config.accelerator != nullptr ? config.accelerator->device().status() : Result<>();
+}
+
+}  // namespace
+
 Result<> Engine::Impl::not_stopped() const {
   if (broken) return *broken;
   if (stopped) return *stopped;
-  return {};
+  return device_works(config);
 }
 
 // A generation that was pending when the step stopped is settled first: its writes and the step's
@@ -19,6 +28,8 @@ Result<StepResult> Engine::Impl::go_on() {
   else if (!stopped)
     can = Error{Code::state, "no step is stopped: there is nothing to continue",
                 "step() makes the next one"};
+  else
+    can = device_works(config);
   EBB_TRY(agree_all(can, "continuing its step"));
   EBB_TRY(settle_snapshot(libswap::Snapshots::Mode::wait));
   step_began = Flow::Clock::now();
@@ -38,6 +49,8 @@ Result<> Engine::Impl::go_back() {
     can = *broken;
   else if (const auto current = directory->current(); !current)
     can = Error{Code::state, directory->path().string() + " holds no committed generation"};
+  else
+    can = device_works(config);
   EBB_TRY(agree_all(can, "going back"));
   EBB_TRY(settle_snapshot(libswap::Snapshots::Mode::wait));
   // An export reads through the store that would be opened a second time.

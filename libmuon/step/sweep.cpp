@@ -34,6 +34,10 @@ std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan, const Bytes
 
 constexpr std::uint64_t kVerdictBytes = 2 * sizeof(std::uint32_t);
 
+Result<> status_of(const libswap::Device* device) {
+  return device != nullptr ? device->status() : Result<>();
+}
+
 libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), plan.tile_elems()}; }
 
 }  // namespace
@@ -104,6 +108,7 @@ Result<> Sweep::create(std::uint64_t step,
     parts_.pool.help_until(filled);
     stream.give_back(lease, filled);
   }
+  EBB_TRY(status_of(parts_.kernels.device()));
   return cache_->settle();
 }
 
@@ -144,7 +149,7 @@ Result<> Sweep::look_to(Stream& stream, std::size_t end) {
     end_visit(lift, out, done, done);
   }
   wait_for_weights();
-  return {};
+  return status_of(parts_.kernels.device());
 }
 
 void Sweep::begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent) {
@@ -179,6 +184,7 @@ std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
 Result<> Sweep::update(std::size_t chunk) {
   while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(update_tile());
   wait_for_weights();
+  EBB_TRY(status_of(parts_.kernels.device()));
   return updates_->ended() ? cache_->settle() : Result<>();
 }
 

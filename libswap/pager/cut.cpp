@@ -65,7 +65,10 @@ void TileCache::write_residents() {
 
 void TileCache::write_resident(std::uint64_t tile) {
   fetch(tile);
-  const Result<> submitted = submit_write(tile);
+  // A device that failed brought nothing.
+  const Device* const device = device_memory_.buffer().device;
+  Result<> submitted = device != nullptr ? device->status() : Result<>();
+  if (submitted) submitted = submit_write(tile);
   if (submitted) return;
   const MutexLock lock(mutex_);
   resident_written(tile, submitted);

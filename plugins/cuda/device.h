@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ebb/libmuon/comm/plugin_ranks.h"
 #include "ebb/libmuon/kernels/plugin_kernels.h"
 #include "ebb/libswap/device/plugin.h"
 #include "ebb/libswap/sys/mutex.h"
@@ -54,5 +55,6 @@ Answer answer_of(cudaError_t error, const char* doing, Why* why);
 
 extern const libswap::DeviceTable kDeviceTable;
 extern const libmuon::KernelsTable kKernelsTable;
+extern const libmuon::RanksTable kRanksTable;
 
 }  // namespace ebb::cuda

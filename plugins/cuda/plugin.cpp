@@ -6,6 +6,6 @@ extern "C" __attribute__((visibility("default"))) const ebb::libswap::PluginTabl
       .head = {sizeof(ebb::libswap::PluginTables), ebb::libswap::kPluginVersion},
       .device = &ebb::cuda::kDeviceTable,
       .kernels = &ebb::cuda::kKernelsTable.head,
-      .communicator = nullptr};
+      .communicator = &ebb::cuda::kRanksTable.head};
   return &kTables;
 }

@@ -33,7 +33,7 @@ TEST(CudaPlugin, WithoutADriverSaysSoInOneLine) {
                 ": there is no NVIDIA driver, or one that is too old for CUDA 13");
 }
 
-TEST(CudaDevice, ThatIsNotThereIsRefusedByName) {
+TEST(CudaStubDevice, ThatIsNotThereIsRefusedByName) {
   Plugged plugged;
   const auto refused = [&](std::int32_t index) {
     const auto device = PluginDevice::open(EBB_CUDA_STUB, index);
@@ -47,7 +47,7 @@ TEST(CudaDevice, ThatIsNotThereIsRefusedByName) {
   EXPECT_EQ(refused(0), plugin + ": the NVIDIA driver sees no device");
 }
 
-TEST(CudaDevice, NamesItselfAndGivesZeroedMemoryBack) {
+TEST(CudaStubDevice, NamesItselfAndGivesZeroedMemoryBack) {
   Plugged plugged;
   EXPECT_EQ(plugged.device().name(), "Stub 0");
   {
@@ -83,7 +83,7 @@ TEST(CudaDevice, CopiesBehindEventsOfOtherQueuesAndOfTheHost) {
 }
 
 // In an order that a queue which waited on the host, or for a later record, would not keep.
-TEST(CudaDevice, FollowsATrainersStreamAndIsFollowedByIt) {
+TEST(CudaStubDevice, FollowsATrainersStreamAndIsFollowedByIt) {
   Plugged plugged(300);
   const auto stub = [&](auto* function, const char* name, auto... arguments) {
     return plugged.call(function, name, arguments...);
@@ -108,7 +108,7 @@ TEST(CudaDevice, FollowsATrainersStreamAndIsFollowedByIt) {
   stub(ebb_stub_close_stream, "ebb_stub_close_stream", stream);
 }
 
-TEST(CudaDevice, PinsMemoryOfTheHostUntilItIsLetGo) {
+TEST(CudaStubDevice, PinsMemoryOfTheHostUntilItIsLetGo) {
   Plugged plugged;
   auto memory = libswap::AlignedBuffer::allocate(1 << 20);
   ASSERT_TRUE(memory);
@@ -128,7 +128,7 @@ TEST(CudaDevice, PinsMemoryOfTheHostUntilItIsLetGo) {
   EXPECT_TRUE(plugged.device().status()) << "the device works on";
 }
 
-TEST(CudaDevice, WithoutMemorySaysHowMuchWasAskedFor) {
+TEST(CudaStubDevice, WithoutMemorySaysHowMuchWasAskedFor) {
   Plugged plugged;
   plugged.fail("cudaMalloc");
   const auto memory = plugged.device().allocate(4096);
@@ -139,7 +139,7 @@ TEST(CudaDevice, WithoutMemorySaysHowMuchWasAskedFor) {
   EXPECT_TRUE(plugged.device().allocate(4096));
 }
 
-TEST(CudaDevice, TakesMemoryOfATrainersOwnSource) {
+TEST(CudaStubDevice, TakesMemoryOfATrainersOwnSource) {
   Plugged plugged;
   const auto pool = plugged.device().allocate(8192);
   ASSERT_TRUE(pool);
@@ -161,7 +161,7 @@ TEST(CudaDevice, TakesMemoryOfATrainersOwnSource) {
 }
 
 // At any call: every event passes, nothing hangs, and the first reason is the one that is told.
-TEST(CudaDevice, ThatFailsLetsEveryEventPassAndSaysWhy) {
+TEST(CudaStubDevice, ThatFailsLetsEveryEventPassAndSaysWhy) {
   for (const char* const function : {"cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent",
                                      "cudaEventSynchronize", "cudaEventCreateWithFlags"})
     for (const std::uint32_t calls : {0u, 1u, 5u}) {

@@ -243,6 +243,7 @@ TEST(CudaKernels, BitsDoNotDependOnHowManyMatricesAreOrthogonalizedAtOnce) {
     const auto three =
         on_device(both, spec, block,
                   {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(3 * block.span())});
+    // Of the stub; nothing is known of a device's.
     EXPECT_EQ(both.plugged.products() - before - together, 3 * together);
     for (std::uint64_t i = 0; i < 7; ++i) {
       const auto alone = on_device(both, spec, block, at(all, i));
@@ -270,7 +271,7 @@ TEST(CudaKernels, AMatrixOfZerosOrNotFiniteGivesZerosAndItsNeighboursTheirs) {
   }
 }
 
-TEST(CudaKernels, ThatFailSayWhichWorkItWas) {
+TEST(CudaStubKernels, ThatFailSayWhichWorkItWas) {
   const MuonSpec spec = MuonSpec::keller();
   const Block block = Block::matrix(10, 16);
   const std::vector<std::pair<const char*, std::string>> failures = {
@@ -293,7 +294,7 @@ TEST(CudaKernels, ThatFailSayWhichWorkItWas) {
   }
 }
 
-TEST(CudaKernels, TheFingerprintNamesTheLibraryAndTheDevice) {
+TEST(CudaStubKernels, TheFingerprintNamesTheLibraryAndTheDevice) {
   Plugged plugged;
   EXPECT_EQ(plugged.accelerator().fingerprint(),
             "cuBLASLt 130101 Stub products=whole elementwise=ebb");

@@ -1,9 +1,14 @@
-// The plugin over the stub, and what tests ask of the stub.
+// The plugin over the stub, and what tests ask of the stub. Where EBB_CUDA_TEST_PLUGIN names
+// another plugin, it is that one on a real device, of which nothing can be asked: suites whose name
+// has "Stub" in it are not for it (tests/gpu/run).
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ebb/libmuon/kernels/plugin_kernels.h"
@@ -12,10 +17,15 @@
 
 namespace ebb::test {
 
+inline std::string tested_plugin() {
+  const char* const named = std::getenv("EBB_CUDA_TEST_PLUGIN");
+  return named != nullptr ? named : EBB_CUDA_STUB;
+}
+
 class Plugged {
  public:
   explicit Plugged(std::uint32_t late_us = 0) {
-    auto opened = libswap::PluginDevice::open(EBB_CUDA_STUB, 0);
+    auto opened = libswap::PluginDevice::open(tested_plugin(), 0);
     EBB_CHECK(opened.has_value());
     device_ = *std::move(opened);
     auto made = libmuon::make_plugin_accelerator(*device_);
@@ -46,11 +56,11 @@ class Plugged {
   template <typename Answer, typename... Arguments, typename... Given>
   Answer call(Answer (*)(Arguments...), const char* name, Given... arguments) {
     auto* const function = reinterpret_cast<Answer (*)(Arguments...)>(library_.symbol(name));
-    return function(arguments...);
+    return function != nullptr ? function(arguments...) : Answer();
   }
 
  private:
-  libswap::SharedLibrary library_ = *libswap::SharedLibrary::open(EBB_CUDA_STUB);
+  libswap::SharedLibrary library_ = *libswap::SharedLibrary::open(tested_plugin());
   std::unique_ptr<libswap::PluginDevice> device_;
   std::unique_ptr<libmuon::Accelerator> accelerator_;
 };

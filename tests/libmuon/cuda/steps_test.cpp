@@ -1,7 +1,9 @@
 // Whole trainings on the plugin over the stub: wherever state, gradients and weights lie, one
 // result, which is near to the host's.
 #include <cmath>
+#include <thread>
 
+#include "ebb/libmuon/comm/plugin_ranks.h"
 #include "tests/libmuon/cuda/plugged.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
@@ -63,6 +65,69 @@ TEST(CudaSteps, OfAllMixesOfTiersGiveTheBitsOfAllOnTheDevice) {
           .wire = seed % 8 < 4 ? Side::device : Side::host};
       EXPECT_TRUE(train_in_two(setup) == on_device) << "seed " << seed;
     }
+}
+
+// Wherever in a training a device fails: its error on every rank, nobody waits for ever, and what
+// was committed before goes on as if nothing had happened.
+TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
+  Trained undisturbed;
+  {
+    Plugged plugged;
+    undisturbed = train_in_two(all_on_device(plugged.accelerator()));
+  }
+  std::uint64_t stopped = 0;
+  for (const char* const function :
+       {"launch_look", "launch_prepare", "cublasLtMatmul", "launch_finish", "launch_adamw",
+        "cudaMemcpyAsync", "cudaEventSynchronize", "cudaEventRecord"})
+    for (const std::uint32_t calls : {0u, 9u, 60u}) {
+      const TempDir directory;
+      {
+        Plugged plugged(50);
+        Training setup = all_on_device(plugged.accelerator());
+        setup.ranks = 2;
+        setup.snapshot_every = 1;
+        setup.gradients_on = setup.weights_on = Side::host;  // the trainer's own do not fail
+        if (calls == 9) setup.tiers = {{"master", Tier::host}, {"exp_avg", Tier::nvme}};
+        EXPECT_EQ(train(setup, directory.path(), 1).error, "");
+        plugged.fail(function, calls);
+        const auto outcome = train(setup, directory.path(), kSteps);
+        if (outcome.error.empty()) continue;  // it was not called so often
+        EXPECT_NE(outcome.error.find("Stub 0: "), std::string::npos) << outcome.error;
+        ++stopped;
+      }
+      Plugged plugged;
+      Training setup = all_on_device(plugged.accelerator());
+      setup.ranks = 2;
+      const auto outcome = train(setup, directory.path(), kSteps);
+      EXPECT_EQ(outcome.error, "") << function << " after " << calls;
+      EXPECT_TRUE(outcome.weights == undisturbed.weights) << function << " after " << calls;
+    }
+  EXPECT_GE(stopped, 16u);
+}
+
+// Two ranks whose communicator is NCCL's, which the stub joins, and two that are threads.
+TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {
+  Plugged plugged(50);
+  Training setup = all_on_device(plugged.accelerator());
+  setup.ranks = 2;
+  const TempDir directory, threads_directory;
+  const auto wanted = train(setup, threads_directory.path(), kSteps);
+  ASSERT_EQ(wanted.error, "");
+  std::vector<void*> groups(4);
+  for (const std::size_t first : {0u, 2u})
+    plugged.call(ebb_stub_groups, "ebb_stub_groups", 2u, groups.data() + first);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto ranks =
+          libmuon::make_plugin_ranks(plugged.device(), {groups[rank], groups[rank + 2]});
+      ASSERT_TRUE(ranks) << ranks.error().message;
+      const auto outcome = test::train_in_process(setup, **ranks, directory.path(), kSteps);
+      EXPECT_EQ(outcome.error, "");
+      EXPECT_TRUE(rank != 0 || outcome.weights == wanted.weights);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (void* const group : groups) plugged.call(ebb_stub_end_group, "ebb_stub_end_group", group);
 }
 
 // In fp32 the two differ by the order of their sums alone.
