@@ -59,6 +59,7 @@ class Layout {
 
   const Spec& spec() const { return spec_; }
   const std::vector<Shape>& tensors() const { return *tensors_; }
+  std::uint64_t elems(std::size_t tensor) const { return elems_[tensor]; }
 
   // All policies give a rank one flat range of a tensor; its boxes are pieces(). {0, 0} if nothing,
   // as for a rank of the world outside of the mesh.
@@ -91,7 +92,6 @@ class Layout {
   void lay_flat();
   void lay_boundary();
   void lay_uneven();
-  std::uint64_t elems(std::size_t tensor) const { return elems_[tensor]; }
   std::uint64_t part_elems(std::size_t tensor) const;
   std::uint64_t elems_before(std::size_t tensor, std::uint32_t shard) const;
   std::optional<std::uint32_t> shard_of(Rank rank) const;  // REQUIRES: a rank of the world

@@ -27,8 +27,10 @@ class AdamLine {
   std::uint64_t length() const { return length_; }
 
  private:
-  void add_evenly(const ModelLayout& shards, std::uint32_t param, RankLoad& used);
-  void add_shards(const ModelLayout& shards, std::uint32_t param, RankLoad& used);
+  template <typename Take>
+  static void for_ends(const ModelLayout::Part& part, RankLoad& used, const Take& take);
+  void add(const ModelLayout::Part& part, std::uint32_t param, RankLoad& used);
+  void add_slices(const ModelLayout& shards, std::uint32_t param, RankLoad& used);
 
   std::vector<Piece> pieces_;
   std::uint64_t length_ = 0;

@@ -36,15 +36,21 @@ struct AxisLayout {
 };
 
 // Gradients and weights lie on the same axes. Where that are not all, a parameter names its place
-// on the others.
+// on the others, or is cut over one.
 struct AxisPartition {
   std::string name;
   AxisLayout gradients;  // as PartitionSpec's
   AxisLayout weights;
 };
 
-// A dimension of a parameter that is cut over an axis, as tensor parallelism does: each of its
-// ranks has a box of it. Refused until its own issue builds it.
+// A dimension of a parameter that is cut over an axis in equal parts, as tensor parallelism does:
+// each place on the axis has one of them, a slice, which the parameter's partition, that leaves the
+// axis out, cuts on. A matrix is whole all the same where it is orthogonalized: Newton-Schulz of
+// each slice is a Split of its spec.
+//   .axes = {{"data", 4}, {"tensor", 2}},
+//   .parts = {{"linear", {{.policy = Policy::zero3}, {"data"}}, {{.policy = Policy::zero3},
+//              {"data"}}}}
+//   {"layer.0.down", {2048, 8192}, 0, "linear", {}, {{"tensor", 1}}}
 struct DimensionCut {
   std::string axis;
   std::uint32_t dimension = 0;

@@ -18,15 +18,17 @@ struct Chunks::Line {
 
 namespace {
 
-bool holds_whole(const ModelLayout& trainer, std::uint32_t param, std::uint32_t owner) {
-  return !trainer.in_parts() && trainer.held(param, Rank{owner}).count == trainer.elems(param);
+bool at_owner(const StatePlan::OwnRun& run, std::uint32_t param, const ModelLayout& trainer) {
+  return !trainer.in_parts() && trainer.holds({param, run.range}, run.owner);
 }
 
-// A parameter's matrices, one behind the other, travel as one range.
-void append(std::vector<Transit>& transits, const Transit& next) {
+// A parameter's matrices of one owner, one behind the other, travel as one range.
+void append(const StatePlan& plan, std::vector<Transit>& transits, const Transit& next) {
   Transit* const last = transits.empty() ? nullptr : &transits.back();
   if (last != nullptr && last->param == next.param &&
-      last->range.first + last->range.count == next.range.first)
+      last->range.first + last->range.count == next.range.first &&
+      plan.run_of(next.param, last->range.first).range ==
+          plan.run_of(next.param, next.range.first).range)
     last->range.count += next.range.count;
   else
     transits.push_back(next);
@@ -38,17 +40,20 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   std::map<std::uint32_t, ItemPacker> packers;
   bool staged_somewhere = false;
   std::uint32_t widest = 0;  // bytes of an element that travels
-  const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
-  for (std::uint32_t param = 0; param < owners.size(); ++param) {
+  for (std::uint32_t param = 0; param < plan.params(); ++param) {
     if (!plan.muon(param)) continue;
-    ItemPacker& packer =
-        packers.try_emplace(owners[param], plan.item_elems(), plan.capacity(Visit::normalise))
-            .first->second;
-    for (const auto& [range, moments] : plan.wholes(param)) packer.add(param, range, moments);
+    StatePlan::OwnRun run;
+    for (const auto& [range, moments] : plan.wholes(param)) {
+      if (range.first == run.range.first + run.range.count) {
+        run = plan.run_of(param, range.first);
+        staged_somewhere = staged_somewhere || !at_owner(run, param, plan.gradients()) ||
+                           !at_owner(run, param, plan.weights());
+      }
+      packers.try_emplace(index_of(run.owner), plan.item_elems(), plan.capacity(Visit::normalise))
+          .first->second.add(param, range, moments);
+    }
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
                        bytes_of(plan.weights().dtype(param))});
-    staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
-                       !holds_whole(plan.weights(), param, owners[param]);
   }
   std::map<std::uint32_t, Line> lines;
   std::uint64_t longest = 0;
@@ -63,9 +68,8 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   for (auto& [owner, line] : lines) {
     line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));
     for (std::size_t item = 0; item < line.items.size(); ++item) {
-      cut_item(line, item, line.order.momentum(item), plan.capacity(Visit::prepare),
-               &Chunk::gradients);
-      cut_item(line, item, line.order.masters(item), plan.capacity(Visit::finish), &Chunk::weights);
+      cut_item(plan, line, item, Visit::prepare);
+      cut_item(plan, line, item, Visit::finish);
     }
   }
   cut_adam(plan.adam_line());
@@ -85,8 +89,10 @@ void Chunks::drop_idle() {
 }
 
 // Tiles belong to the chunk in which they begin.
-void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
-                      std::uint64_t tile_elems, Transits Chunk::* into) {
+void Chunks::cut_item(const StatePlan& plan, const Line& line, std::size_t number, Visit visit) {
+  const bool brings = visit == Visit::prepare;
+  const std::uint64_t place = brings ? line.order.momentum(number) : line.order.masters(number);
+  const std::uint64_t tile_elems = plan.capacity(visit);
   const Item& item = line.items[number];
   std::uint64_t first = 0;
   while (first < item.elems) {
@@ -94,7 +100,8 @@ void Chunks::cut_item(const Line& line, std::size_t number, std::uint64_t place,
     const std::uint64_t border = (chunk + 1) * line.per_chunk - place;
     const std::uint64_t end = std::min(item.elems, formats::align_up(border, tile_elems));
     for (const ItemPart& part : parts_of(item, {first, end - first}))
-      append(chunks_[chunk].*into, {part.param, part.range});
+      append(plan, brings ? chunks_[chunk].gradients : chunks_[chunk].weights,
+             {part.param, part.range});
     first = end;
   }
 }
@@ -128,27 +135,34 @@ void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
 
 std::vector<Transit> adam_ranges(const StatePlan& plan) {
   std::vector<Transit> ranges;
-  const std::vector<Shape>& shapes = plan.owners().tensors();
-  for (std::uint32_t param = 0; param < shapes.size(); ++param)
-    if (!plan.muon(param)) ranges.push_back({param, {0, formats::volume(shapes[param])}});
+  for (std::uint32_t param = 0; param < plan.params(); ++param)
+    if (!plan.muon(param)) ranges.push_back({param, {0, plan.elems(param)}});
   return ranges;
 }
 
-FlatRange staged_part(const StatePlan& plan, const ModelLayout& trainer, const Transit& transit) {
-  if (plan.in_place(transit.param, trainer)) return {};
-  return formats::overlap(plan.own_range(transit.param), transit.range);
+std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& trainer,
+                                    const Transit& transit) {
+  const auto [param, range] = transit;
+  if (plan.in_place(param, range.first, trainer)) return {};
+  std::vector<FlatRange> parts;
+  if (plan.muon(param)) {
+    if (plan.run_of(param, range.first).owner == plan.rank()) parts.push_back(range);
+    return parts;
+  }
+  for (const FlatRange own : plan.own_ranges(param))
+    if (const FlatRange part = formats::overlap(own, range); part.count > 0) parts.push_back(part);
+  return parts;
 }
 
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes) {
-  const std::vector<std::uint32_t>& owners = plan.owners().spec().owners;
-  std::map<std::uint32_t, std::uint64_t> staged;  // bytes, by owner
+  std::map<Rank, std::uint64_t> staged;  // bytes, by owner
   std::size_t early = 0;
   for (std::size_t piece = 0; piece < chunks.count(); ++piece) {
     bool travels = false;
     for (const Transit& transit : chunks.gradients(chunks.count() - 1 - piece)) {
-      const std::uint32_t owner = owners[transit.param];
-      if (holds_whole(plan.gradients(), transit.param, owner)) continue;
-      std::uint64_t& taken = staged[owner];
+      const StatePlan::OwnRun run = plan.run_of(transit.param, transit.range.first);
+      if (at_owner(run, transit.param, plan.gradients())) continue;
+      std::uint64_t& taken = staged[run.owner];
       taken += staged_bytes(plan.gradients().dtype(transit.param), transit.range.count);
       if (taken > bytes) return early;
       travels = true;
@@ -166,8 +180,8 @@ std::uint64_t staged_bytes(const StatePlan& plan, const ModelLayout& trainer,
                            std::span<const Transit> transits) {
   std::uint64_t bytes = 0;
   for (const Transit& transit : transits)
-    bytes += staged_bytes(trainer.staged_dtype(transit.param),
-                          staged_part(plan, trainer, transit).count);
+    for (const FlatRange part : staged_parts(plan, trainer, transit))
+      bytes += staged_bytes(trainer.staged_dtype(transit.param), part.count);
   return bytes;
 }
 

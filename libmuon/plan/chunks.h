@@ -40,9 +40,8 @@ class Chunks {
     Transits gradients, weights, adam_weights;
     std::size_t visits_end = 0;
   };
-  // An item's elements from `place` on, at borders of tiles of so many.
-  void cut_item(const Line& line, std::size_t item, std::uint64_t place, std::uint64_t tile_elems,
-                Transits Chunk::* into);
+  // What visits of that kind to an item's tiles bring, or hand out.
+  void cut_item(const StatePlan& plan, const Line& line, std::size_t item, Visit visit);
   void cut_adam(const AdamLine& line);
   void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
   void drop_idle();
@@ -54,8 +53,9 @@ class Chunks {
 std::vector<Transit> adam_ranges(const StatePlan& plan);
 
 // What this rank owns of a range in transit and its trainer's buffers, in the layout `trainer`, do
-// not hold: count 0 if nothing. It is staged.
-FlatRange staged_part(const StatePlan& plan, const ModelLayout& trainer, const Transit& transit);
+// not hold, ascending. It is staged.
+std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& trainer,
+                                    const Transit& transit);
 // How many of the last chunks' gradients, all of them on their owners, have room in so many bytes a
 // rank: the same number on all ranks.
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes);

@@ -3,20 +3,38 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
-#include "ebb/libmuon/plan/param_classes.h"
+#include "ebb/libmuon/plan/model_layout.h"
 
 namespace ebb::libmuon {
 
-// Flops of a matrix' Newton-Schulz, one step. REQUIRES: a Muon matrix.
-double newton_schulz_flops_of(const ModelSpec& model, std::uint32_t param);
+// What lies at one owner, whole: a matrix of a parameter, or several whose rows lie in one another.
+struct Whole {
+  FlatRange range;
+  double flops = 0;  // of its Newton-Schulz, one step
+};
+// All of a parameter, in their order. REQUIRES: a Muon parameter.
+std::vector<Whole> wholes_of(const ModelSpec& model, std::uint32_t param);
 
-// By parameter, as a rank of the world; 0 where there is nothing to own. Longest processing time
-// first, onto the least loaded rank of its class: what a rank has of one class counts in all. Ties
-// go to the lower rank. A function of model and classes, the same on all ranks.
-std::vector<std::uint32_t> choose_owners(const ModelSpec& model,
-                                         std::span<const ParamClass> classes);
+// Wholes of one owner that follow each other.
+struct OwnedRun {
+  std::uint32_t param = 0;
+  FlatRange range;
+  std::uint32_t owner = 0;  // a rank of the world; 0 where there is nothing to own
+};
+
+// Where a trainer's elements are before a step and behind it.
+struct TrainerLayouts {
+  const ModelLayout& gradients;
+  const ModelLayout& weights;
+};
+
+// Of all parameters, ascending. A whole costs its share of all Newton-Schulz or of all elements,
+// whichever is larger; a rank's load is what its wholes cost. As long as no load is above 1.05 of
+// the mean, or what no choice of owners undercuts, the owner is who holds the most of it; else the
+// least loaded rank of its class, the largest first. A function of model and layouts, the same on
+// all ranks.
+std::vector<OwnedRun> choose_owners(const ModelSpec& model, const TrainerLayouts& trainer);
 
 }  // namespace ebb::libmuon

@@ -43,7 +43,8 @@ class Resolver {
     for (const Part& part : parts_) EBB_TRY(check_lists(part));
     for (ParamClass& one : classes_) {
       one.shards = shards_of(one.gradients);
-      one.shapes = shapes_of(one.params);
+      if (!one.slices.empty()) fill_slices(one);
+      one.shapes = shapes_of(one);
     }
     return std::move(classes_);
   }
@@ -149,38 +150,73 @@ class Resolver {
   Result<> add_param(std::uint32_t number) {
     const ParamSpec& param = model_.params[number];
     const std::string what = "parameter " + param.name;
-    if (!param.cuts.empty())
-      return Error{Code::unsupported,
-                   compose("{} is cut along dimension {} over axis {}: tensor parallelism is not "
-                           "built yet",
-                           what, param.cuts.front().dimension, param.cuts.front().axis)};
     const auto found = std::ranges::find(parts_, param.partition, &Part::name);
     if (found == parts_.end())
       return usage(compose("{} names partition {}, which is none of PartitionSpec::parts", what,
                            param.partition));
-    EBB_TRY_ASSIGN(const std::uint32_t first, first_rank(what, param, *found));
-    ParamClass& one = class_at(static_cast<std::uint32_t>(found - parts_.begin()), first);
     const std::uint32_t ordinal = found->params++;
-    const auto take_own = [&](const Layout::Spec& all, Layout::Spec& own) {
-      if (ordinal < all.owners.size()) own.owners.push_back(all.owners[ordinal]);
-      if (ordinal < all.rows.size()) own.rows.push_back(all.rows[ordinal]);
-    };
-    take_own(found->gradients, one.gradients);
-    take_own(found->weights, one.weights);
-    one.params.push_back(number);
+    EBB_TRY_ASSIGN(const std::optional<std::size_t> cut, cut_axis(what, param, *found));
+    EBB_TRY_ASSIGN(const std::uint32_t first, first_rank(what, param, *found, cut));
+    const std::uint32_t slices = cut ? partition_.axes[*cut].size : 1;
+    for (std::uint32_t i = 0; i < slices; ++i) {
+      const std::uint32_t ahead = cut ? i * strides_[*cut] : 0;
+      ParamClass& one = class_at(static_cast<std::uint32_t>(found - parts_.begin()), first + ahead);
+      const auto take_own = [&](const Layout::Spec& all, Layout::Spec& own) {
+        if (ordinal < all.owners.size()) own.owners.push_back(all.owners[ordinal]);
+        if (ordinal < all.rows.size()) own.rows.push_back(all.rows[ordinal]);
+      };
+      take_own(found->gradients, one.gradients);
+      take_own(found->weights, one.weights);
+      if (cut) add_slice(one, number, i, slices);
+      one.params.push_back(number);
+    }
     return {};
+  }
+
+  // Parameters that are whole are slices, too, where others of their class are.
+  void add_slice(ParamClass& one, std::uint32_t number, std::uint32_t index, std::uint32_t parts) {
+    const ParamSpec& param = model_.params[number];
+    fill_slices(one);
+    one.slices.push_back(Slice::part(param.shape, param.cuts.front().dimension, index, parts));
+  }
+  void fill_slices(ParamClass& one) const {
+    for (std::size_t i = one.slices.size(); i < one.params.size(); ++i)
+      one.slices.push_back(Slice::run({0, formats::volume(model_.params[one.params[i]].shape)}));
+  }
+
+  // The axis that cuts a parameter before its partition does, if one does.
+  Result<std::optional<std::size_t>> cut_axis(const std::string& what, const ParamSpec& param,
+                                              const Part& part) const {
+    if (param.cuts.empty()) return std::optional<std::size_t>();
+    if (param.cuts.size() > 1)
+      return Error{Code::unsupported, compose("{} is cut over axes {} and {}: one can", what,
+                                              param.cuts[0].axis, param.cuts[1].axis)};
+    const auto& [name, dimension] = param.cuts.front();
+    EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, name));
+    if (part.spans[axis])
+      return usage(compose("{} is cut over axis {}, all of which is spanned by {}", what, name,
+                           text_of(part)),
+                   "give it a partition that leaves the axis out");
+    const std::uint32_t size = partition_.axes[axis].size;
+    if (dimension < param.shape.size() && param.shape[dimension] % size == 0)
+      return std::optional(axis);
+    return Error{Code::layout,
+                 compose("{} of shape {} has no dimension {} that axis {} cuts in {} equal parts",
+                         what, formats::to_string(param.shape), dimension, name, size)};
   }
 
   // The lowest of the ranks that hold the parameter.
   Result<std::uint32_t> first_rank(const std::string& what, const ParamSpec& param,
-                                   const Part& part) const {
+                                   const Part& part, std::optional<std::size_t> cut) const {
     std::vector<bool> known = part.spans;
+    if (cut) known[*cut] = true;
     std::uint32_t first = 0;
     for (const Coordinate& at : param.at) {
       EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, at.axis));
       if (known[axis])
         return usage(compose("{} names a place on axis {}, {}", what, at.axis,
                              part.spans[axis] ? "all of which is spanned by " + text_of(part)
+                             : cut == axis    ? std::string("which cuts it")
                                               : std::string("and another before")));
       const std::uint32_t size = partition_.axes[axis].size;
       if (at.index >= size)
@@ -236,11 +272,14 @@ class Resolver {
     return {.policy = Policy::zero3, .mesh = gradients.mesh.spread()};
   }
 
-  std::shared_ptr<const std::vector<Shape>> shapes_of(
-      const std::vector<std::uint32_t>& params) const {
+  std::shared_ptr<const std::vector<Shape>> shapes_of(const ParamClass& one) const {
     std::vector<Shape> shapes;
-    shapes.reserve(params.size());
-    for (const std::uint32_t param : params) shapes.push_back(model_.params[param].shape);
+    shapes.reserve(one.params.size());
+    for (const std::uint32_t param : one.params) {
+      Shape& shape = shapes.emplace_back(model_.params[param].shape);
+      for (const DimensionCut& cut : model_.params[param].cuts)
+        shape[cut.dimension] /= partition_.axes[*axis_named(cut.axis)].size;
+    }
     return std::make_shared<const std::vector<Shape>>(std::move(shapes));
   }
 

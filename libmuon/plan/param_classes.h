@@ -1,5 +1,6 @@
-// Classes: parameters that are cut alike, on the same ranks. A world without axes has one; a
-// mixture of experts has one of its dense parameters and one for each coordinate of its experts.
+// Classes: parameters, or slices of them, that are cut alike, on the same ranks. A world without
+// axes has one; a mixture of experts has one of its dense parameters and one for each coordinate of
+// its experts; tensor parallelism has one for each coordinate, with its slices.
 // Pure arithmetic, the same on all ranks.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "ebb/libmuon/plan/model.h"
+#include "ebb/libmuon/plan/slice.h"
 
 namespace ebb::libmuon {
 
@@ -21,7 +23,8 @@ struct ParamClass {
   Layout::Spec gradients, weights;
   Layout::Spec shards;                // where AdamW state lies, each element at one rank
   std::vector<std::uint32_t> params;  // ascending
-  std::shared_ptr<const std::vector<Shape>> shapes;  // of those
+  std::vector<Slice> slices;          // of those; none where none is cut
+  std::shared_ptr<const std::vector<Shape>> shapes;  // of what it has of those
 };
 
 // The first one is PartitionSpec's own, with or without parameters. Fails (Code::usage,

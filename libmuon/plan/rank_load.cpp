@@ -13,14 +13,14 @@ std::uint64_t at(const std::map<Key, std::uint64_t>& loads, const Key& key) {
 
 }  // namespace
 
-std::uint64_t RankLoad::with(std::uint32_t param, std::uint32_t shard, std::uint64_t more) const {
-  const std::uint64_t of_others = most_ - at(most_of_, partition_of(param));
-  return of_others + at(loads_, {layout_->layout_of(param), shard}) + more;
+std::uint64_t RankLoad::with(std::uint32_t layout, std::uint32_t shard, std::uint64_t more) const {
+  const std::uint64_t of_others = most_ - at(most_of_, layout_->partition_of(layout));
+  return of_others + at(loads_, {layout, shard}) + more;
 }
 
-std::uint64_t RankLoad::add(std::uint32_t param, std::uint32_t shard, std::uint64_t more) {
-  const std::uint64_t load = loads_[{layout_->layout_of(param), shard}] += more;
-  std::uint64_t& most = most_of_[partition_of(param)];
+std::uint64_t RankLoad::add(std::uint32_t layout, std::uint32_t shard, std::uint64_t more) {
+  const std::uint64_t load = loads_[{layout, shard}] += more;
+  std::uint64_t& most = most_of_[layout_->partition_of(layout)];
   const std::uint64_t of_others = most_ - most;
   most = std::max(most, load);
   most_ = of_others + most;

@@ -14,19 +14,15 @@ class RankLoad {
  public:
   explicit RankLoad(const ModelLayout& layout) : layout_(&layout) {}
 
-  // What a rank then has at most, with so much more for one shard of the parameter's class. Shards
-  // of a class that all have as much are added as its shard 0.
-  std::uint64_t with(std::uint32_t param, std::uint32_t shard, std::uint64_t more) const;
+  // What a rank then has at most, with so much more for one shard of a class, whose layout that is.
+  // Shards of a class that all have as much are added as its shard 0.
+  std::uint64_t with(std::uint32_t layout, std::uint32_t shard, std::uint64_t more) const;
   // Adds it. The same answer.
-  std::uint64_t add(std::uint32_t param, std::uint32_t shard, std::uint64_t more);
+  std::uint64_t add(std::uint32_t layout, std::uint32_t shard, std::uint64_t more);
   // Of any rank.
   std::uint64_t most() const { return most_; }
 
  private:
-  std::uint32_t partition_of(std::uint32_t param) const {
-    return layout_->partition_of(layout_->layout_of(param));
-  }
-
   const ModelLayout* layout_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> loads_;  // by class and shard
   std::map<std::uint32_t, std::uint64_t> most_of_;                          // by partition

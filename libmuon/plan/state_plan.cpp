@@ -120,6 +120,8 @@ std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
     add_layout(one.shards, digest);
     if (&one == &classes.front()) continue;
     for (const std::uint32_t param : one.params) digest.add(param);
+    for (const Slice& slice : one.slices)
+      for (const std::uint64_t number : {slice.first, slice.width}) digest.add(number);
   }
   digest.add(tile_bytes);
   add_dtypes(model, columns, digest);
@@ -154,10 +156,6 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
     return Error{Code::usage, compose("tile size {} is not a multiple of 4096 bytes", tile_bytes)};
   EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
   EBB_TRY(check_params(model));
-  std::vector<Shape> shapes;
-  shapes.reserve(model.params.size());
-  for (const ParamSpec& param : model.params) shapes.push_back(param.shape);
-
   StatePlan plan(std::move(columns));
   plan.rank_ = rank;
   plan.tile_bytes_ = tile_bytes;
@@ -174,12 +172,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   plan.gradients_->set_dtypes(std::move(gradients));
   if (partition.hand_in == HandIn::partial) plan.gradients_->set_in_parts();
   plan.weights_->set_dtypes(std::move(weights));
-  Layout::Spec owners;
-  owners.policy = Policy::layer_wise;
-  owners.mesh.shard_world = classes.front().gradients.mesh.world();
-  owners.owners = choose_owners(model, classes);
-  EBB_TRY_ASSIGN(Layout matrices, Layout::make(std::move(owners), std::move(shapes)));
-  plan.matrices_.emplace(std::move(matrices));
+  EBB_TRY(plan.lay_matrices(model));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
   EBB_TRY(plan.find_wholes(model));
   plan.find_stored(model);
@@ -204,19 +197,50 @@ std::uint64_t StatePlan::item_elems() const {
   return std::max(capacity(Visit::prepare), capacity(Visit::finish));
 }
 
-FlatRange StatePlan::own_range(std::uint32_t param) const {
-  return (muon_[param] ? *matrices_ : *shards_).held(param, rank_);
+Result<> StatePlan::lay_matrices(const ModelSpec& model) {
+  Layout::Spec owners;
+  owners.policy = Policy::layer_wise;
+  owners.mesh.shard_world = gradients_->layouts().front().spec().mesh.world();
+  const std::vector<OwnedRun> owned = choose_owners(model, {*gradients_, *weights_});
+  std::vector<Shape> shapes;
+  std::vector<Transit> runs;
+  owners.owners.reserve(owned.size());
+  shapes.reserve(owned.size());
+  runs.reserve(owned.size());
+  for (const OwnedRun& run : owned) {
+    owners.owners.push_back(run.owner);
+    shapes.push_back({run.range.count});
+    runs.push_back({run.param, run.range});
+  }
+  EBB_TRY_ASSIGN(Layout matrices, Layout::make(std::move(owners), std::move(shapes)));
+  matrices_.emplace(std::move(matrices), runs, model.params.size());
+  return {};
+}
+
+StatePlan::OwnRun StatePlan::run_of(std::uint32_t param, std::uint64_t element) const {
+  const ModelLayout::Part run = matrices_->run_of({param, {element, 1}});
+  return {{run.slice.first, run.slice.elems}, Rank{run.layout.spec().owners[run.tensor]}};
+}
+
+std::vector<FlatRange> StatePlan::own_ranges(std::uint32_t param) const {
+  return (muon_[param] ? *matrices_ : *shards_).runs(param, rank_);
 }
 
 bool StatePlan::here(std::uint32_t param) const {
-  return gradients_->of(param).mesh().place_of(rank_).has_value();
+  return gradients_->part_with(param, rank_).has_value();
 }
 
-bool StatePlan::in_place(std::uint32_t param, const ModelLayout& trainer) const {
+bool StatePlan::in_place(std::uint32_t param, std::uint64_t element,
+                         const ModelLayout& trainer) const {
   if (trainer.in_parts()) return false;
-  const FlatRange own = own_range(param);
-  const FlatRange held = trainer.held(param, rank_);
-  return own.first >= held.first && own.first + own.count <= held.first + held.count;
+  if (muon_[param]) {
+    const OwnRun run = run_of(param, element);
+    return run.owner != rank_ || trainer.holds({param, run.range}, rank_);
+  }
+  const auto own = shards_->part_with(param, rank_), held = trainer.part_with(param, rank_);
+  if (!own || !held) return true;
+  const FlatRange kept = own->held(rank_);
+  return formats::overlap(held->held(rank_), kept).count == kept.count;
 }
 
 Result<> StatePlan::find_wholes(const ModelSpec& model) {
@@ -247,10 +271,14 @@ void StatePlan::find_stored(const ModelSpec& model) {
 void StatePlan::add_muon_items(const ModelSpec& model) {
   ItemPacker packer(item_elems(), capacity(Visit::normalise));
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
-    const FlatRange range = muon_[param] ? own_range(param) : FlatRange{};
-    if (range.count == 0) continue;
-    for (const Whole& whole : wholes(param)) packer.add(param, whole.range, whole.moments);
-    flops_ += newton_schulz_flops_of(model, param);
+    if (!muon_[param]) continue;
+    const std::vector<libmuon::Whole> costs = libmuon::wholes_of(model, param);
+    const std::vector<Whole>& all = wholes(param);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (run_of(param, all[i].range.first).owner != rank_) continue;
+      packer.add(param, all[i].range, all[i].moments);
+      flops_ += costs[i].flops;
+    }
   }
   items_ = packer.items();
   for (const Item& item : items_)
@@ -280,10 +308,11 @@ void StatePlan::add_moments_item(const ModelSpec& model) {
 void StatePlan::add_adam_item(const ModelSpec& model) {
   Item item;
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-    const FlatRange range = muon_[param] ? FlatRange{} : own_range(param);
-    if (range.count == 0) continue;
-    item.parts.push_back({param, range, item.elems});
-    item.elems += range.count;
+    if (muon_[param]) continue;
+    for (const FlatRange range : own_ranges(param)) {
+      item.parts.push_back({param, range, item.elems});
+      item.elems += range.count;
+    }
   }
   adam_elems_ = item.elems;
   if (item.elems > 0) items_.push_back(std::move(item));

@@ -65,8 +65,9 @@ class StatePlan {
   const ModelLayout& gradients() const { return *gradients_; }
   const ModelLayout& weights() const { return *weights_; }
   const ModelLayout& matrices() const { return *matrices_; }  // Muon's, whole at their owners
-  const Layout& owners() const { return matrices_->layouts().front(); }  // by parameter
-  const ModelLayout& shards() const { return *shards_; }                 // of AdamW ranges
+  // Of the runs of matrices that lie at one owner, in the order of parameters.
+  const Layout& owners() const { return matrices_->layouts().front(); }
+  const ModelLayout& shards() const { return *shards_; }  // of AdamW ranges
   // Whether this rank is one of those that hold the parameter: an expert is not everywhere.
   bool here(std::uint32_t param) const;
   std::size_t params() const { return muon_.size(); }
@@ -77,10 +78,19 @@ class StatePlan {
     std::uint64_t moments = 0;  // second ones
   };
   const std::vector<Whole>& wholes(std::uint32_t param) const { return wholes_.at(param); }
-  // The elements of a parameter whose state this rank keeps; count 0 if none.
-  FlatRange own_range(std::uint32_t param) const;
-  // Whether what this rank holds of it in `trainer` (gradients() or weights()) is all of that.
-  bool in_place(std::uint32_t param, const ModelLayout& trainer) const;
+  std::uint64_t elems(std::uint32_t param) const { return gradients_->elems(param); }
+  // Matrices of one owner that follow each other.
+  struct OwnRun {
+    FlatRange range;
+    Rank owner{};
+  };
+  // That of an element of a Muon parameter.
+  OwnRun run_of(std::uint32_t param, std::uint64_t element) const;
+  // The elements of a parameter whose state this rank keeps, ascending.
+  std::vector<FlatRange> own_ranges(std::uint32_t param) const;
+  // Whether this rank's buffer in `trainer` (gradients() or weights()) holds what it keeps the
+  // state of: of a matrix' run that has the element, of all that AdamW has of the parameter.
+  bool in_place(std::uint32_t param, std::uint64_t element, const ModelLayout& trainer) const;
 
   const std::vector<Item>& items() const { return items_; }
   const std::vector<TileEntry>& tiles() const { return tiles_; }
@@ -124,6 +134,7 @@ class StatePlan {
 
  private:
   explicit StatePlan(Columns columns) : columns_(std::move(columns)) {}
+  Result<> lay_matrices(const ModelSpec& model);
   Result<> find_wholes(const ModelSpec& model);
   void find_stored(const ModelSpec& model);
   void add_muon_items(const ModelSpec& model);

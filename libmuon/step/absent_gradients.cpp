@@ -55,7 +55,7 @@ Result<std::vector<AbsentGradients::Answer>> AbsentGradients::ask(
   EBB_TRY(ranks.sum(sums));
   std::vector<Answer> answers;
   for (std::size_t i = 0; i < params.size(); ++i) {
-    const auto all = std::int64_t{plan_->gradients().of(params[i]).mesh().ranks()};
+    const auto all = std::int64_t{plan_->gradients().ranks(params[i])};
     answers.push_back(sums[i] == 0             ? Answer::has
                       : sums[i] == all         ? Answer::untouched
                       : sums[i] == all * kZero ? Answer::zero

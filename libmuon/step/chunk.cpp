@@ -16,8 +16,7 @@ namespace {
 
 // The part of a trainer's buffer of a parameter that holds the range.
 Buffer part_of(const Buffer& held, const ModelLayout& trainer, Rank rank, const Transit& transit) {
-  const std::uint64_t first = trainer.held(transit.param, rank).first;
-  return held.sub(transit.range.first - first, transit.range.count);
+  return held.sub(trainer.place(transit.param, rank, transit.range.first), transit.range.count);
 }
 
 }  // namespace
@@ -26,7 +25,7 @@ Buffer Engine::Impl::own_gradient(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
   if (!absent.has_gradient(param)) return {};
-  if (plan.in_place(param, plan.gradients()))
+  if (plan.in_place(param, transit.range.first, plan.gradients()))
     return part_of(gradients[param], plan.gradients(), plan.rank(), transit);
   return staging->at(Staging::Kind::gradients, chunk, transit);
 }
@@ -34,7 +33,7 @@ Buffer Engine::Impl::own_gradient(const Transit& transit, std::size_t chunk) {
 Buffer Engine::Impl::own_weight(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
-  if (plan.in_place(param, plan.weights()))
+  if (plan.in_place(param, transit.range.first, plan.weights()))
     return bound[param] ? part_of(weights[param], plan.weights(), plan.rank(), transit) : Buffer();
   return staging->at(Staging::Kind::weights, chunk, transit);
 }
@@ -68,7 +67,7 @@ Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
   };
   // Nothing where the trainer's own buffers hold it.
   const auto gathered = [&](const Transit& transit) {
-    return plan.in_place(transit.param, plan.gradients())
+    return plan.in_place(transit.param, transit.range.first, plan.gradients())
                ? Buffer()
                : staging->at(Staging::Kind::gradients, chunk, transit);
   };

@@ -27,11 +27,14 @@ std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, co
   const bool gradients = device_of(config, config.gradients_on) != nullptr;
   const bool weights = device_of(config, config.weights_on) != nullptr;
   if (wire == Side::device || !(gradients || weights)) return 0;
-  const Exchange::Bounced in{.sent = [&](std::uint32_t) { return gradients; },
-                             .received = [](std::uint32_t) { return false; }};
-  const Exchange::Bounced out{
-      .sent = [&](std::uint32_t param) { return weights && plan.in_place(param, plan.weights()); },
-      .received = [&](std::uint32_t) { return weights; }};
+  const Exchange::Bounced in{.sent = [&](const Transit&) { return gradients; },
+                             .received = [](const Transit&) { return false; }};
+  const Exchange::Bounced out{.sent =
+                                  [&](const Transit& part) {
+                                    return weights && plan.in_place(part.param, part.range.first,
+                                                                    plan.weights());
+                                  },
+                              .received = [&](const Transit&) { return weights; }};
   const Routes routes(plan);
   std::uint64_t most = routes.gradients_to_shards.bounce_bytes(routes.adam, in);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
@@ -222,6 +225,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   result.step_sent_bytes += gradient_bytes(config, plan, chunks, routes);
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
+  result.padding_ratio = plan.gradients().padding_ratio();
   return result;
 }
 

@@ -108,6 +108,8 @@ struct EnginePlan {
   std::uint64_t install_read_bytes = 0;  // of install_weights()
   double newton_schulz_flops = 0;        // of one step
   std::uint64_t adam_elems = 0;
+  double padding_ratio =
+      0;  // of the trainer's gradient buffers, all ranks: padding over parameters
 };
 
 struct StepArgs {

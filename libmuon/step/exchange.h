@@ -3,8 +3,8 @@
 // the ranks that its two layouts give it, no others, and as the narrower of what the two keep its
 // elements as: buffers at both ends are of that type.
 //
-// A rank's part of a range is one run of elements in both layouts, so nothing is packed: messages
-// are pieces of the buffers themselves.
+// A message is a run of elements in both layouts, so nothing is packed: messages are pieces of the
+// buffers themselves. Where a dimension but the slowest is cut over ranks, each row is one.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,13 @@ class Exchange {
   struct Ends {
     std::function<libswap::Buffer(const Transit&)> source, target;
   };
-  // Which parameters the communicator does not take: what is sent of them, what is received.
+  // What the communicator does not take of what is sent, of what is received.
   struct Bounced {
-    std::function<bool(std::uint32_t param)> sent, received;
+    std::function<bool(const Transit&)> sent, received;
   };
 
-  // Where the first layout has copies, a rank takes what it holds itself, else the lowest copy.
+  // Where the first layout has copies, a rank takes what it holds itself, else the lowest copy; of
+  // a slice that is replicated, that of the rank that has its own place there.
   // REQUIRES: both outlive this and are of the same parameters and world; where the first is
   // replicated, the second lies on no other ranks.
   Exchange(const ModelLayout& from, const ModelLayout& to, Rank self);
@@ -42,6 +43,10 @@ class Exchange {
   // What a round of run() takes of the wire's bounce, at most.
   std::uint64_t bounce_bytes(std::span<const Transit> transits, const Bounced& bounced) const;
 
+  // Parts of both layouts that have elements of a range in common: take(source, target).
+  template <typename Take>
+  void for_pairs(const Transit& transit, const Take& take) const;
+
   // The transits of each round: cut so that no rank sends or receives more than `most_bytes` in it.
   // Bounds follow from the layouts, tensor by tensor: the same on all ranks.
   std::vector<std::vector<Transit>> rounds(std::span<const Transit> transits,
@@ -52,11 +57,14 @@ class Exchange {
     Rank peer{};
     Transit part;
   };
+  using Part = ModelLayout::Part;
   std::uint64_t bytes_of(const Transit& transit) const;
   template <typename Take>
   void for_sends(const Transit& transit, const Take& take) const;
+  // Who sends what a shard of a part has to a rank that has nothing of it.
+  Rank giver(const Part& source, std::uint32_t shard, std::uint32_t param, Rank to) const;
   // Whether every rank has already what it is to have.
-  bool stays(std::uint32_t param) const;
+  bool stays(const Transit& transit) const;
   // What this rank is to have of it: from others, and from itself.
   void add_receives(const Transit& transit, std::vector<Message>& receives,
                     std::vector<Transit>& keeps) const;
@@ -65,5 +73,14 @@ class Exchange {
   const ModelLayout& to_;
   const Rank self_;
 };
+
+template <typename Take>
+void Exchange::for_pairs(const Transit& transit, const Take& take) const {
+  from_.for_parts(transit, [&](const ModelLayout::Part& source) {
+    to_.for_parts(transit, [&](const ModelLayout::Part& target) {
+      if (meet(source.slice, target.slice)) take(source, target);
+    });
+  });
+}
 
 }  // namespace ebb::libmuon

@@ -81,14 +81,12 @@ Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
                                    config.chunk_bytes, config.dtypes));
     EBB_TRY_ASSIGN(const EnginePlan costs, Engine::plan(config, Rank{rank}));
     double seconds = static_cast<double>(plan.adam_elems()) * rates.adam_elem;
-    for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
-      const FlatRange own = plan.own_range(param);
-      if (!plan.muon(param) || own.count == 0) continue;
-      seconds += static_cast<double>(own.count) * rates.muon_elem;
-      for (const Block& block :
-           blocks_of(muon_spec(config.model, param), config.model.params[param].shape))
-        seconds += rates.newton_schulz.at({block.rows(), block.cols});
-    }
+    for (const Item& item : plan.items())
+      for (const ItemBatch& batch : batches_of(config.model, item)) {
+        const auto count = static_cast<double>(batch.count);
+        seconds += count * static_cast<double>(batch.matrix.elems()) * rates.muon_elem +
+                   count * rates.newton_schulz.at({batch.matrix.rows(), batch.matrix.cols});
+      }
     const auto paged = static_cast<double>(costs.step_read_bytes + costs.step_written_bytes);
     seconds += paged * rates.paged_byte;
     bytes += paged;

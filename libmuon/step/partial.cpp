@@ -22,8 +22,9 @@ Result<> Engine::Impl::sum_parts(std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   staging->begin(Staging::Kind::gradients, chunk);
   const auto part = [&](const Transit& transit) {
-    const std::uint64_t first = plan.gradients().held(transit.param, plan.rank()).first;
-    return gradients[transit.param].sub(transit.range.first - first, transit.range.count);
+    const auto [param, range] = transit;
+    return gradients[param].sub(plan.gradients().place(param, plan.rank(), range.first),
+                                range.count);
   };
   const auto sum = [&](const Transit& transit) { return own_gradient(transit, chunk); };
   const auto bring = [&](const Reduction& reduction, std::span<const Transit> planned) {
@@ -47,12 +48,11 @@ std::vector<LookRange> Engine::Impl::sums_of(std::size_t chunk) {
   std::vector<LookRange> ranges;
   const auto add_all = [&](std::span<const Transit> planned) {
     for (const Transit& transit : absent.gradients(planned)) {
-      const FlatRange own = overlap(parts.plan.own_range(transit.param), transit.range);
-      if (own.count == 0) continue;
       const double limit =
           std::visit([](const auto& spec) { return largest_gradient(spec); },
                      config.model.groups[config.model.params[transit.param].group]);
-      ranges.push_back({own_gradient({transit.param, own}, chunk), limit, true});
+      for (const FlatRange own : staged_parts(parts.plan, parts.plan.gradients(), transit))
+        ranges.push_back({own_gradient({transit.param, own}, chunk), limit, true});
     }
   };
   if (chunk == 0) add_all(routes.adam);

@@ -51,31 +51,38 @@ std::vector<std::vector<Transit>> Reduction::rounds(std::span<const Transit> tra
 
 template <typename Take>
 void Reduction::for_sends(const Transit& transit, const Take& take) const {
-  const FlatRange offered = overlap(parts_.held(transit.param, self_), transit.range);
-  if (offered.count == 0) return;
-  const Part target = sums_.of(transit.param);
-  const Layout::ShardSpan span = target.shards_of(offered);
-  for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
-    const FlatRange part = overlap(target.held_by(shard), offered);
-    const Rank to = target.mesh().rank_of({shard, 0});
-    if (part.count > 0 && to != self_) take(Message{to, {transit.param, part}});
-  }
+  const std::uint32_t param = transit.param;
+  cuts_.for_pairs(transit, [&](const Part& source, const Part& target) {
+    const FlatRange offered = overlap(source.held(self_), source.slice.local(transit.range));
+    if (offered.count == 0) return;
+    const FlatRange there = target.slice.local(source.slice.bounds(offered));
+    if (there.count == 0) return;
+    const Layout::ShardSpan span = target.shards_of(there);
+    for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
+      const Rank to = target.mesh().rank_of({shard, 0});
+      if (to == self_) continue;
+      for_common_runs(source, offered, target, target.held_by(shard),
+                      [&](FlatRange run) { take(Message{to, {param, run}}); });
+    }
+  });
 }
 
 std::vector<Reduction::Message> Reduction::parts_of(const Transit& transit) const {
   std::vector<Message> parts;
-  const FlatRange wanted = overlap(sums_.held(transit.param, self_), transit.range);
-  if (wanted.count == 0) return parts;
-  const Part source = parts_.of(transit.param);
-  Layout::ShardSpan span{0, 0};
-  if (!source.replicated()) span = source.shards_of(wanted);
-  for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
-    const FlatRange part = overlap(source.held_by(shard), wanted);
-    if (part.count == 0) continue;
-    const std::size_t first = parts.size();
-    for (const Rank rank : ranks_of(source, shard))
-      parts.push_back({rank, {transit.param, part}, parts.size() == first});
-  }
+  cuts_.for_pairs(transit, [&](const Part& source, const Part& target) {
+    const FlatRange wanted = overlap(target.held(self_), target.slice.local(transit.range));
+    if (wanted.count == 0) return;
+    const FlatRange offered = source.slice.local(target.slice.bounds(wanted));
+    if (offered.count == 0) return;
+    Layout::ShardSpan span{0, 0};
+    if (!source.replicated()) span = source.shards_of(offered);
+    for (std::uint32_t shard = span.first; shard <= span.last; ++shard)
+      for_common_runs(source, source.held_by(shard), target, wanted, [&](FlatRange run) {
+        const std::size_t first = parts.size();
+        for (const Rank rank : ranks_of(source, shard))
+          parts.push_back({rank, {transit.param, run}, parts.size() == first});
+      });
+  });
   return parts;
 }
 

@@ -42,6 +42,8 @@ std::string text_of(const ParamSpec& param) {
       compose("{} {} in group {}", param.name, formats::to_string(param.shape), param.group);
   if (!param.partition.empty()) text += ", partition " + param.partition;
   for (const Coordinate& at : param.at) text += compose(", {} {}", at.axis, at.index);
+  for (const DimensionCut& cut : param.cuts)
+    text += compose(", dimension {} cut over {}", cut.dimension, cut.axis);
   if (param.gradient != DType::f32) text += compose(", gradient in {}", name_of(param.gradient));
   if (param.weight != DType::f32) text += compose(", weights in {}", name_of(param.weight));
   return text;

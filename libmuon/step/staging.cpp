@@ -79,12 +79,12 @@ std::uint64_t Staging::lay(Kind kind, std::span<const Transit> transits, std::ui
   const ModelLayout& trainer = trainer_of(*plan_, kind);
   places.clear();
   for (const Transit& transit : transits) {
-    const FlatRange part = staged_part(*plan_, trainer, transit);
-    if (part.count == 0) continue;
-    places.push_back({transit.param, part, used});
-    used += staged_bytes(trainer.staged_dtype(transit.param), part.count);
+    for (const FlatRange part : staged_parts(*plan_, trainer, transit)) {
+      places.push_back({transit.param, part, used});
+      used += staged_bytes(trainer.staged_dtype(transit.param), part.count);
+    }
   }
-  std::ranges::sort(places, {}, &Place::param);
+  std::ranges::sort(places, {}, &Place::key);
   return used;
 }
 
@@ -99,9 +99,11 @@ void Staging::begin(Kind kind, std::size_t chunk) {
 libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit) {
   const Places& all =
       plan_->muon(transit.param) ? places(kind, chunk) : lasting_[static_cast<std::size_t>(kind)];
-  const auto place = std::ranges::lower_bound(all, transit.param, {}, &Place::param);
-  EBB_CHECK(place != all.end() && place->param == transit.param &&
-            transit.range.first >= place->range.first &&
+  auto place =
+      std::ranges::upper_bound(all, std::pair(transit.param, transit.range.first), {}, &Place::key);
+  EBB_CHECK(place != all.begin());
+  --place;
+  EBB_CHECK(place->param == transit.param && transit.range.first >= place->range.first &&
             transit.range.first + transit.range.count <= place->range.first + place->range.count);
   const DType dtype = trainer_of(*plan_, kind).staged_dtype(transit.param);
   const std::uint64_t skipped = (transit.range.first - place->range.first) * bytes_of(dtype);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ebb/libmuon/plan/chunks.h"
@@ -34,7 +35,7 @@ class Staging {
   // Places for what the chunk stages: what had them, of two chunks before, is gone. Different
   // chunks may be begun and looked at from different threads.
   void begin(Kind kind, std::size_t chunk);
-  // REQUIRES: inside a range that has its place here (staged_part).
+  // REQUIRES: inside a range that has its place here (staged_parts).
   libswap::Buffer at(Kind kind, std::size_t chunk, const Transit& transit);
 
  private:
@@ -42,8 +43,9 @@ class Staging {
     std::uint32_t param = 0;
     FlatRange range;
     std::uint64_t first = 0;  // in `memory_`, in bytes
+    std::pair<std::uint32_t, std::uint64_t> key() const { return {param, range.first}; }
   };
-  using Places = std::vector<Place>;  // parameters ascending
+  using Places = std::vector<Place>;  // by key
   // By kind.
   template <typename T>
   using Both = std::array<T, 2>;

@@ -22,11 +22,12 @@ struct Copy {
   std::uint32_t count = 1;
 };
 
-Copy copy_of(const ModelLayout::Part& gradient, Rank rank) {
-  const formats::Mesh& mesh = gradient.mesh();
+Copy copy_of(const ModelLayout& gradients, std::uint32_t param, Rank rank) {
+  const auto gradient = gradients.part_with(param, rank);
+  if (!gradient) return {};
+  const formats::Mesh& mesh = gradient->mesh();
   const auto place = mesh.place_of(rank);
-  if (!place) return {};
-  if (gradient.replicated()) return {place->copy * mesh.shard_world + place->shard, mesh.ranks()};
+  if (gradient->replicated()) return {place->copy * mesh.shard_world + place->shard, mesh.ranks()};
   return {place->copy, mesh.replicas};
 }
 
@@ -36,7 +37,7 @@ std::vector<LookRange> ranges_of(const ModelSpec& model, std::span<const libswap
   constexpr std::uint64_t kShares = 64u << 10;  // elements: they are multiples of that
   std::vector<LookRange> ranges;
   for (std::uint32_t param = 0; param < gradients.size(); ++param) {
-    const Copy copy = copy_of(plan.gradients().of(param), plan.rank());
+    const Copy copy = copy_of(plan.gradients(), param, plan.rank());
     const double limit = std::visit([](const auto& spec) { return largest_gradient(spec); },
                                     model.groups[model.params[param].group]);
     const libswap::Buffer& g = gradients[param];

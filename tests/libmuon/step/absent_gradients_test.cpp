@@ -192,8 +192,8 @@ std::uint64_t bytes_of_matrices(const EngineConfig& config, bool in, bool out) {
                                                Rank{rank}, config.chunk_bytes);
     EXPECT_TRUE(plan);
     for (const std::uint32_t param : kSome) {
-      if (!(*plan).muon(param) || (*plan).own_range(param).count == 0) continue;
-      const std::uint64_t all = (*plan).own_range(param).count;
+      if (!(*plan).muon(param) || (*plan).own_ranges(param).empty()) continue;
+      const std::uint64_t all = (*plan).own_ranges(param).front().count;
       if (in) bytes += 4 * (all - (*plan).gradients().local_elems(param, Rank{rank}));
       if (out) bytes += 4 * (all - (*plan).weights().local_elems(param, Rank{rank}));
     }

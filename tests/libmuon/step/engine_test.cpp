@@ -207,7 +207,8 @@ TEST(Engine, MovesExactlyThePredictedBytes) {
     EXPECT_LT(plan.install_read_bytes, plan.step_read_bytes);
     EXPECT_GE(stats.written_bytes, kSteps * plan.step_written_bytes);
     EXPECT_GT(stats.sent_bytes, kSteps * plan.step_sent_bytes);
-    EXPECT_LT(stats.sent_bytes, (kSteps + installs) * plan.step_sent_bytes);
+    // All of them from a rank whose gradients are where they are used.
+    EXPECT_LE(stats.sent_bytes, (kSteps + installs) * plan.step_sent_bytes);
   }
 }
 

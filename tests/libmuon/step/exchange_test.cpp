@@ -198,7 +198,7 @@ TEST(Exchange, OfADevicePassesThroughTheHostsMemory) {
       run_ranks(4, [&](Communicator& below) {
         OnTheHost ranks(below);
         const Exchange exchange(from, to, ranks.rank());
-        const auto any = [](std::uint32_t) { return true; };
+        const auto any = [](const Transit&) { return true; };
         const std::uint64_t bytes = exchange.bounce_bytes(all, {any, any});
         auto bounce = libswap::allocate(nullptr, bytes);
         ASSERT_TRUE(bounce);

@@ -276,7 +276,8 @@ TEST_F(OnOtherRanks, ADirectoryThatNobodyReachesIsNamedWithWhatIsLostAndNothingI
   ASSERT_TRUE(plan);
   std::string all, parts;
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-    const std::uint64_t lost = plan->own_range(param).count;
+    std::uint64_t lost = 0;
+    for (const FlatRange own : plan->own_ranges(param)) lost += own.count;
     std::string& where = lost == formats::volume(model.params[param].shape) ? all : parts;
     if (lost > 0) where += (where.empty() ? " " : ", ") + model.params[param].name;
   }

@@ -86,7 +86,7 @@ void expect_to_stop_before_a_weight_moves(const Ill& ill) {
     const libmuon::StatePlan& plan = rank.engine().state_plan();
     std::uint32_t param = 0;
     while (ill_config(ill).model.params[param].name != ill.param) ++param;
-    const bool mine = plan.own_range(param).count > 0;
+    const bool mine = !plan.own_ranges(param).empty();
     const std::vector<float> weights = rank.weights()[param];
     EBB_TRY(rank.hand_in(1));
     const auto stepped = rank.step();

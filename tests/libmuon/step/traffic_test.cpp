@@ -46,10 +46,12 @@ std::uint64_t least(const Training& setup) {
     EXPECT_TRUE(plan);
     for (std::uint32_t param = 0; param < setup.model.params.size(); ++param) {
       const auto& spec = setup.model.params[param];
-      const std::uint64_t own = (*plan).muon(param) ? (*plan).own_range(param).count : 0;
-      if (own == 0) continue;
-      const std::uint64_t elsewhere = own - (*plan).gradients().held(param, Rank{rank}).count;
-      bytes += (bytes_of(spec.gradient) + bytes_of(spec.weight)) * elsewhere;
+      if (!(*plan).muon(param)) continue;
+      const FlatRange held = (*plan).gradients().held(param, Rank{rank});
+      for (const FlatRange own : (*plan).own_ranges(param)) {
+        const std::uint64_t elsewhere = own.count - formats::overlap(own, held).count;
+        bytes += (bytes_of(spec.gradient) + bytes_of(spec.weight)) * elsewhere;
+      }
     }
   }
   return bytes;
