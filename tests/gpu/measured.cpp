@@ -126,7 +126,8 @@ Result<Measured> measure_newton_schulz(Bench& bench, const std::string& preset, 
   filled.wait();
   Measured measured{compose("{}: {} x {} x {}", preset, count, rows, cols)};
   measured.seconds = least_seconds([&](const Event& after) {
-    return bench.kernels->orthogonalize({&spec, block, count, there}, room.buffer(), {&after, 1});
+    return bench.kernels->orthogonalize(
+        {.spec = &spec, .matrix = block, .count = count, .u = there}, room.buffer(), {&after, 1});
   });
   measured.flops = static_cast<double>(count) * standard_flops(spec, rows, cols);
   EBB_TRY(bench.device->status());

@@ -180,7 +180,7 @@ TEST(Chunks, AsManyOfTheLastComeEarlyAsHaveRoomOnEveryRank) {
       staged[rank] += staged_bytes(plans[rank], plans[rank].gradients(), chunks.gradients(chunk));
     need.push_back(std::ranges::max(staged));
   }
-  for (const std::uint64_t bytes : {0u, 5000u, 20000u, 60000u, 1u << 30})
+  for (const std::uint64_t bytes : {0u, 10000u, 20000u, 60000u, 1u << 30})
     for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
       const std::size_t early =
           early_chunks(plans[rank], Chunks(plans[rank], c.chunk_bytes), bytes);

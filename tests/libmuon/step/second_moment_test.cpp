@@ -63,7 +63,8 @@ Trained trained(Training setup, const std::string& what) {
   EXPECT_EQ(train(setup, directory.path(), kSteps / 2).error, "") << what;
   Trained all{train(setup, directory.path(), kSteps), tensors_of(directory.path())};
   EXPECT_EQ(all.outcome.error, "") << what;
-  EXPECT_EQ(all.outcome.origin, compose("resumed the store at step {}", kSteps / 2)) << what;
+  EXPECT_TRUE(all.outcome.origin.starts_with(compose("resumed the store at step {}", kSteps / 2)))
+      << what << ": " << all.outcome.origin;
   return all;
 }
 
@@ -117,7 +118,8 @@ TEST(SecondMoments, GoOnOnOtherRanksWithTheSameBits) {
   setup.tile_bytes = setup.budget_bytes = 8192;
   const Outcome two = train(setup, directory.path(), kSteps);
   EXPECT_EQ(two.error, "");
-  EXPECT_EQ(two.origin, "transferred the store of 3 ranks at step 2");
+  EXPECT_EQ(two.origin,
+            "transferred the store of 3 ranks at step 2 (products of bf16: emulated, as set)");
   EXPECT_TRUE(two == reference().outcome);
   EXPECT_TRUE(tensors_of(directory.path()) == reference().stored);
 }

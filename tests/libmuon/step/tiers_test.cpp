@@ -157,11 +157,27 @@ Moved moved(Training setup, Tier tier) {
           outcome.plans[0].tiles * setup.tile_bytes};
 }
 
+libmuon::StatePlan plan_of(const Training& setup, std::uint32_t rank) {
+  const auto config = test::config_of(setup, setup.model);
+  auto plan = libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes,
+                                       Rank{rank}, config.chunk_bytes);
+  EXPECT_TRUE(plan);
+  return *std::move(plan);
+}
+
+// Of a step: whether an item's O is finite is a number of 32 bits, and looked at on the host.
+std::uint64_t verdict_bytes(const Training& setup) {
+  std::uint64_t items = 0;
+  for (std::uint32_t rank = 0; rank < setup.ranks; ++rank)
+    items += plan_of(setup, rank).order().items();
+  return items * sizeof(std::uint32_t);
+}
+
 // State at home on the device does not travel; what passes through it is copied once each way.
 TEST(Tiers, MoveWhatIsNotAtHomeOnTheDeviceAndNothingElse) {
   const Moved at_home = moved({}, Tier::device);
   EXPECT_EQ(at_home.up, 3 * model_bytes()) << "gradients up";
-  EXPECT_EQ(at_home.down, 3 * model_bytes()) << "weights down";
+  EXPECT_EQ(at_home.down, 3 * (model_bytes() + verdict_bytes({}))) << "weights down";
   for (const Tier tier : {Tier::host, Tier::nvme}) {
     const Moved passing = moved({}, tier);
     EXPECT_EQ(passing.up, at_home.up + 3 * passing.tile_bytes);
@@ -169,25 +185,24 @@ TEST(Tiers, MoveWhatIsNotAtHomeOnTheDeviceAndNothingElse) {
   }
 }
 
-// Two ranks whose trainers keep gradients and weights on the device. What a step finds of the norm
-// comes down; nothing else where the ranks take the device's memory, else what travels, once.
+// Two ranks whose trainers keep gradients and weights on the device. What a step finds of the norm,
+// and of each O, comes down; nothing else where the ranks take the device's memory, else what
+// travels, once.
 TEST(Tiers, OfATrainerOnTheDeviceMoveNothingOrWhatTravels) {
   const Training setup{.ranks = 2, .gradients_on = Side::device, .weights_on = Side::device};
-  const auto config = test::config_of(setup, setup.model);
   std::uint64_t gathered = 0;  // bytes of gradients that their owners' trainers do not hold whole
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    const auto plan = libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes,
-                                               Rank{rank}, config.chunk_bytes);
-    ASSERT_TRUE(plan);
-    for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
-      const std::uint64_t elems = formats::volume(config.model.params[param].shape);
+    const libmuon::StatePlan plan = plan_of(setup, rank);
+    for (std::uint32_t param = 0; param < plan.params(); ++param) {
+      const std::uint64_t elems = formats::volume(plan.owners().tensors()[param]);
       for (const FlatRange part :
-           libmuon::staged_parts(*plan, (*plan).gradients(), {param, {0, elems}}))
+           libmuon::staged_parts(plan, plan.gradients(), {param, {0, elems}}))
         gathered += part.count * 4;
     }
   }
   ASSERT_GT(gathered, 0u);
-  const std::uint64_t model = model_bytes(), looks = 2 * sizeof(libmuon::Look);
+  const std::uint64_t model = model_bytes(),
+                      looks = 2 * sizeof(libmuon::Look) + verdict_bytes(setup);
   const Moved inside = moved(setup, Tier::device);
   EXPECT_EQ(inside.up, 3 * model) << "the trainer's own gradients";
   EXPECT_EQ(inside.down, 3 * looks);

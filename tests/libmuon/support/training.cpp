@@ -149,6 +149,16 @@ std::uint64_t next_directory() {
   return count++;
 }
 
+// Of the ranks' errors, that of one which failed itself; what the others were told is its echo.
+std::string first_cause(std::span<const std::optional<Error>> errors) {
+  std::string echo;
+  for (const auto& error : errors) {
+    if (error && error->code != Code::peer) return error->message;
+    if (error && echo.empty()) echo = error->message;
+  }
+  return echo;
+}
+
 }  // namespace
 
 libmuon::ModelSpec nuisance_model() {
@@ -216,7 +226,7 @@ Outcome train(const Training& setup, const std::filesystem::path& directory,
   auto ranks = libmuon::make_thread_ranks(setup.ranks);
   if (setup.wire == libmuon::Side::host)
     for (auto& rank : ranks) rank = std::make_unique<HostRanks>(std::move(rank));
-  std::vector<std::string> errors(setup.ranks);
+  std::vector<std::optional<Error>> errors(setup.ranks);
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < setup.ranks; ++rank)
     threads.emplace_back([&, rank] {
@@ -224,13 +234,12 @@ Outcome train(const Training& setup, const std::filesystem::path& directory,
       const auto result =
           run.run(*ranks[rank], **io, **swap, last_step, finish, checkpoint, outcome);
       if (!result) {
-        errors[rank] = result.error().message;
+        errors[rank] = result.error();
         ranks[rank]->abort();
       }
     });
   for (std::thread& thread : threads) thread.join();
-  for (const std::string& error : errors)
-    if (outcome.error.empty()) outcome.error = error;
+  outcome.error = first_cause(errors);
   return outcome;
 }
 
