@@ -48,7 +48,7 @@ constexpr std::array kFlags = {
          .metavar = "DTYPE",
          .default_value = "fp32",
          .group = "state",
-         .line = "Muon's momentum is kept as fp32 or bf16; a run may go on with the other"},
+         .line = "Muon's momentum is kept as fp32, bf16 or int8; a run may go on with another"},
     Flag{.name = "bf16",
          .type = FlagType::text,
          .metavar = "HOW",
@@ -228,7 +228,8 @@ Result<Budget> budget_from(const std::string& text) {
 Result<DType> momentum_from(const std::string& text) {
   if (text == "fp32") return DType::f32;
   if (text == "bf16") return DType::bf16;
-  return usage("--momentum " + text + ": wanted fp32 or bf16");
+  if (text == "int8") return DType::i8;
+  return usage("--momentum " + text + ": wanted fp32, bf16 or int8");
 }
 
 Result<std::optional<libmuon::Bf16>> bf16_from(const std::string& text) {

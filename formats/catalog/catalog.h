@@ -39,6 +39,8 @@ struct TensorEntry {
   DType dtype = DType::f32;
   Shape shape;
   std::vector<Chunk> chunks;
+  // What the format stores, where elements are made of it by more than a copy; `dtype` is of these.
+  std::optional<DType> stored = {};
 };
 
 // How messages call the tensor: its key, else "name (state)"; safe to print.

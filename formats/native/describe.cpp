@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ebb/formats/core/refuse.h"
+#include "ebb/formats/native/block_states.h"
 #include "ebb/formats/native/ebb.h"
 #include "ebb/formats/native/store_model.h"
 #include "ebb/formats/native/survey.h"
@@ -42,9 +43,10 @@ void note_newer(const Survey& survey, std::uint64_t generation, std::vector<std:
   }
 }
 
-// A chunk's holder and tag are the rank and the tile it lies in.
+// A chunk's holder is the rank it lies at; its tag says in which tile, and how it is encoded.
 struct StoreCatalog {
   Catalog catalog;
+  BlockStates blocks;
   std::vector<Superblock> superblocks;   // by rank
   std::vector<std::vector<Tile>> tiles;  // by rank; without their segments
 };
@@ -99,9 +101,10 @@ class StoreCatalogBuilder {
     return {};
   }
 
-  StoreCatalog finish() && {
+  Result<StoreCatalog> finish() && {
     add_model();
     add_blobs();
+    EBB_TRY_ASSIGN(store_.blocks, BlockStates::take(store_.catalog.tensors, store_.catalog));
     return std::move(store_);
   }
 
@@ -120,6 +123,9 @@ class StoreCatalogBuilder {
     } else if (tensor.dtype != segment.dtype) {
       return Error{Code::corrupt, compose("{} is {} and {}", label_of(tensor),
                                           name_of(tensor.dtype), name_of(segment.dtype))};
+    } else if (!tensor.chunks.empty() && encoding_of(tensor.chunks.front()) != segment.encoding) {
+      return Error{Code::corrupt, compose("{} is in encodings {} and {}", label_of(tensor),
+                                          encoding_of(tensor.chunks.front()), segment.encoding)};
     }
     if (segment.count == 0) return {};
     std::uint64_t offset = tile_at + segment.offset;
@@ -130,7 +136,7 @@ class StoreCatalogBuilder {
       chunk.file = 2 * index_of(rank);  // its data file, beside its meta.ebb
       chunk.offset = offset;
       chunk.holder = rank;
-      chunk.tag = tile;
+      chunk.tag = tag_of(tile, segment.encoding);
       offset += chunk.length;
       tensor.chunks.push_back(std::move(chunk));
     }
@@ -196,6 +202,9 @@ class EbbCheckpoint : public Checkpoint {
                       std::span<std::byte> into) const override;
 
  private:
+  // What is stored of it.
+  Result<> read_stored(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
+                       std::span<std::byte> into) const;
   Error mismatch(Error damage) const;
 
   StoreCatalog store_;
@@ -220,14 +229,24 @@ Error EbbCheckpoint::mismatch(Error damage) const {
                        (newest == 0 ? std::string() : compose(", the newest is {}", newest))));
 }
 
-// Whole blocks are read and checked; what is wanted of the first and the last is copied out.
 Result<> EbbCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
                                    std::uint64_t first, std::span<std::byte> into) const {
+  if (encoding_of(chunk) == 0) return read_stored(tensor, chunk, first, into);
+  return store_.blocks.read(*this, tensor, chunk, first, into,
+                            [&](std::uint64_t from, std::span<std::byte> codes) {
+                              return read_stored(tensor, chunk, from, codes);
+                            });
+}
+
+// Whole blocks are read and checked; what is wanted of the first and the last is copied out.
+Result<> EbbCheckpoint::read_stored(const TensorEntry& tensor, const Chunk& chunk,
+                                    std::uint64_t first, std::span<std::byte> into) const {
   const std::uint32_t rank = index_of(chunk.holder);
+  const std::uint64_t number = tile_of(chunk);
   const Superblock& s = store_.superblocks[rank];
-  const Tile& tile = store_.tiles[rank][chunk.tag];
+  const Tile& tile = store_.tiles[rank][number];
   const ByteSource& data = *data_[rank];
-  const std::uint64_t tile_at = tile_offset(s, chunk.tag, tile.slot);
+  const std::uint64_t tile_at = tile_offset(s, number, tile.slot);
   std::uint64_t at = chunk.offset - tile_at + first;  // inside the tile
   ByteVector scratch;
   while (!into.empty()) {
@@ -243,11 +262,11 @@ Result<> EbbCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk
     const std::uint64_t block_at = tile_at + block * s.block_bytes;
     EBB_TRY(data.read(block_at, whole));
     const std::uint32_t crc =
-        block_crc({s.store, s.rank, chunk.tag, tile.slot, block, tile.written_step}, whole);
+        block_crc({s.store, s.rank, number, tile.slot, block, tile.written_step}, whole);
     if (crc != tile.crcs[static_cast<std::size_t>(block)]) {
       Error error = refuse(Code::corrupt, data.name(), block_at,
                            compose("block {} of tile {}, in {}, does not match its checksum", block,
-                                   chunk.tag, label_of(tensor)));
+                                   number, label_of(tensor)));
       error.place.tensor = label_of(tensor);
       error.place.rank = static_cast<std::uint32_t>(index_of(s.rank));
       return mismatch(std::move(error));
@@ -357,8 +376,9 @@ Result<std::unique_ptr<Checkpoint>> describe_chosen(const std::shared_ptr<const 
   }
   held.survey = std::move(survey);
   held.survey.hold.reset();
-  return std::unique_ptr<Checkpoint>(std::make_unique<EbbCheckpoint>(
-      std::move(builder).finish(), std::move(sources), std::move(held)));
+  EBB_TRY_ASSIGN(StoreCatalog store, std::move(builder).finish());
+  return std::unique_ptr<Checkpoint>(
+      std::make_unique<EbbCheckpoint>(std::move(store), std::move(sources), std::move(held)));
 }
 
 // What can change between two looks at a store that nobody holds: a number for each rank.

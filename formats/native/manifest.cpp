@@ -172,35 +172,36 @@ void write_tiles(ByteVector& out, const Manifest& manifest) {
                         tile.used_bytes, tile.written_step));
     for (const Segment& s : tile.segments)
       append_fields(out, std::tuple(s.param, s.state, static_cast<std::uint32_t>(s.dtype),
-                                    std::uint32_t{0}, s.first, s.count, s.offset));
+                                    s.encoding, s.first, s.count, s.offset));
   }
 }
 
-// Encodings of elements that docs/formats/native.md reserves and nothing writes yet. A number's
-// higher bytes are its own.
+// What docs/formats/native.md reserves and nothing writes yet, or does not know.
 std::string encoding_text(std::uint32_t encoding) {
-  constexpr std::string_view kReserved[] = {"block-scaled", "as the low half of fp32"};
-  const std::uint32_t kind = encoding & 0xff;
-  if (kind >= 1 && kind <= std::size(kReserved)) return std::string(kReserved[kind - 1]);
-  return compose("in encoding {}", encoding);
+  return encoding == 2 ? "as the low half of fp32" : compose("in encoding {}", encoding);
 }
 
 Result<> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t used_bytes,
                       Segment& segment) {
-  std::uint32_t dtype_number = 0, encoding = 0;
-  EBB_TRY(wire.numbers("a segment", segment.param, segment.state, dtype_number, encoding,
+  std::uint32_t dtype_number = 0;
+  EBB_TRY(wire.numbers("a segment", segment.param, segment.state, dtype_number, segment.encoding,
                        segment.first, segment.count, segment.offset));
   if (segment.param >= manifest.params.size() || segment.state >= manifest.states.size())
     return wire.corrupt(compose("a segment of parameter {}, state {}; there are {} and {}",
                                 segment.param, segment.state, manifest.params.size(),
                                 manifest.states.size()));
   const Param& param = manifest.params[segment.param];
+  if (segment.encoding != 0 && block_of(segment.encoding) == 0)
+    return wire.error(
+        Code::unsupported,
+        compose("{} of parameter {} is stored {}: written by a newer version of Ebb",
+                manifest.states[segment.state], param.name, encoding_text(segment.encoding)));
+  if (segment.encoding != 0 && dtype_number != static_cast<std::uint32_t>(DType::i8))
+    return wire.error(Code::unsupported,
+                      compose("parameter {} has blocks of dtype number {}, unknown to this version",
+                              param.name, dtype_number));
   const auto dtype =
       dtype_number < 256 ? dtype_numbered(static_cast<std::uint8_t>(dtype_number)) : std::nullopt;
-  if (encoding != 0)
-    return wire.error(Code::unsupported,
-                      compose("{} of parameter {} is stored {}: written by a newer version of Ebb",
-                              manifest.states[segment.state], param.name, encoding_text(encoding)));
   if (!dtype || bits_of(*dtype) % 8 != 0)
     return wire.error(Code::unsupported,
                       compose("parameter {} is stored as dtype number {}, unknown to this version",
@@ -210,7 +211,7 @@ Result<> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t used_b
   if (segment.first > elems || segment.count > elems - segment.first)
     return wire.corrupt(compose("a segment of parameter {} has elements {} + {} of {}", param.name,
                                 segment.first, segment.count, elems));
-  const auto bytes = checked_mul(segment.count, bytes_of(*dtype));
+  const auto bytes = checked_mul(segment.count, bytes_of(segment.dtype));
   if (!bytes || segment.offset > used_bytes || *bytes > used_bytes - segment.offset)
     return wire.corrupt("a segment of parameter " + param.name + " leaves its tile");
   return {};

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -22,6 +23,10 @@ std::string to_string(const Uuid& uuid);  // 32 hex digits
 
 // `count` elements of a parameter's state, elements [first, first+count) of the row-major tensor,
 // stored dense at byte `offset` of the tile.
+//
+// `encoding` says what the elements make: 0, themselves; block_encoding(b), with a scale for each
+// b elements, counted from the parameter's first, the fp32 numbers of the state: codes, of dtype
+// i8. The scales are the state `<state>.scale` of a parameter of the same name.
 struct Segment {
   std::uint32_t param = 0;
   std::uint32_t state = 0;  // index into Manifest::states
@@ -29,8 +34,15 @@ struct Segment {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
   std::uint64_t offset = 0;
+  std::uint32_t encoding = 0;
   bool operator==(const Segment&) const = default;
 };
+constexpr std::uint32_t block_encoding(std::uint32_t elems) { return 1 | elems << 8; }
+// Elements of a block; 0: none of this encoding.
+constexpr std::uint32_t block_of(std::uint32_t encoding) {
+  return (encoding & 0xff) == 1 ? encoding >> 8 : 0;
+}
+inline constexpr std::string_view kScaleOf = ".scale";  // behind the name of a state
 
 struct Tile {
   std::uint8_t slot = 0;

@@ -29,19 +29,28 @@ constexpr float widened(std::uint16_t bits) { return formats::bf16_to_f32(bits);
 constexpr void store(float value, float& into) { into = value; }
 constexpr void store(float value, std::uint16_t& into) { into = formats::f32_to_bf16(value); }
 
-// The momentum's step; answers U, which is made of the momentum that is stored: state says
-// everything. M + (1-b)(G - M), not bM + (1-b)G: with the constants rounded to fp32 only the former
-// keeps M = G.
-template <Momentum kForm, bool kNesterov, typename Stored>
-constexpr float take_scaled(const MomentumFactors& f, float gradient, Stored& m) {
-  constexpr bool kEma = kForm == Momentum::ema;
-  const float old = widened(m);
-  store(kEma ? old + f.blend * (gradient - old) : f.beta * old + gradient, m);
-  const float momentum = widened(m);
+// The next momentum. M + (1-b)(G - M), not bM + (1-b)G: with the constants rounded to fp32 only the
+// former keeps M = G.
+template <Momentum kForm>
+constexpr float next_momentum(const MomentumFactors& f, float gradient, float old) {
+  return kForm == Momentum::ema ? old + f.blend * (gradient - old) : f.beta * old + gradient;
+}
+
+// U, which is made of the momentum that is stored: state says everything.
+template <Momentum kForm, bool kNesterov>
+constexpr float update_of(const MomentumFactors& f, float gradient, float momentum) {
   if constexpr (!kNesterov)
     return momentum;
   else
-    return kEma ? momentum + f.lead * (gradient - momentum) : gradient + f.beta * momentum;
+    return kForm == Momentum::ema ? momentum + f.lead * (gradient - momentum)
+                                  : gradient + f.beta * momentum;
+}
+
+// The momentum's step; answers U.
+template <Momentum kForm, bool kNesterov, typename Stored>
+constexpr float take_scaled(const MomentumFactors& f, float gradient, Stored& m) {
+  store(next_momentum<kForm>(f, gradient, widened(m)), m);
+  return update_of<kForm, kNesterov>(f, gradient, widened(m));
 }
 // Of a gradient as it comes; of one to which its weight's decay is added.
 template <Momentum kForm, bool kNesterov, typename Stored>

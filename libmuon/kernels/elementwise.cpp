@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ebb/formats/core/int8_blocks.h"
+#include "ebb/formats/core/units.h"
 #include "ebb/libmuon/kernels/factors.h"
 #include "ebb/libmuon/kernels/kernels.h"
 
@@ -50,6 +52,54 @@ EBB_CLONES void momentum_bf16(const MuonSpec& spec, MomentumFactors f, std::size
 EBB_CLONES void multiply_all(std::size_t count, float factor, const float* __restrict from,
                              float* __restrict to) {
   for (std::size_t i = 0; i < count; ++i) to[i] = factor * from[i];
+}
+
+// What the momentum takes in lies in U until the scale of the block is known.
+template <Momentum kForm, bool kNesterov>
+[[gnu::always_inline]] inline void momentum_block(Decay decay, MomentumFactors f, std::size_t count,
+                                                  const float* __restrict g,
+                                                  std::int8_t* __restrict codes, float& scale,
+                                                  float* __restrict u) {
+  if (decay == Decay::l2)
+    for (std::size_t i = 0; i < count; ++i) u[i] = f.scale * g[i] + u[i];
+  else
+    for (std::size_t i = 0; i < count; ++i) u[i] = f.scale * g[i];
+  const float before = scale;
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float next = next_momentum<kForm>(f, u[i], formats::int8_value(codes[i], before));
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(next) & 0x7fffffffu);
+  }
+  scale = formats::int8_scale(std::bit_cast<float>(largest));
+  const float now = scale, inverse = formats::int8_inverse(now);
+  for (std::size_t i = 0; i < count; ++i) {
+    const float next = next_momentum<kForm>(f, u[i], formats::int8_value(codes[i], before));
+    codes[i] = formats::int8_code(next, inverse);
+    u[i] = update_of<kForm, kNesterov>(f, u[i], formats::int8_value(codes[i], now));
+  }
+}
+
+template <Momentum kForm, bool kNesterov>
+[[gnu::always_inline]] inline void momentum_blocks(Decay decay, MomentumFactors f,
+                                                   std::span<const float> g, const Int8Blocks& m,
+                                                   float* u) {
+  for (std::size_t first = 0; first < g.size(); first += m.block)
+    momentum_block<kForm, kNesterov>(decay, f, std::min<std::size_t>(m.block, g.size() - first),
+                                     g.data() + first, m.codes.data() + first,
+                                     m.scales[first / m.block], u + first);
+}
+
+EBB_CLONES void momentum_int8(const MuonSpec& spec, MomentumFactors f, std::span<const float> g,
+                              const Int8Blocks& m, float* u) {
+  const bool ema = spec.momentum == Momentum::ema;
+  if (spec.nesterov && ema)
+    momentum_blocks<Momentum::ema, true>(spec.decay, f, g, m, u);
+  else if (spec.nesterov)
+    momentum_blocks<Momentum::sum, true>(spec.decay, f, g, m, u);
+  else if (ema)
+    momentum_blocks<Momentum::ema, false>(spec.decay, f, g, m, u);
+  else
+    momentum_blocks<Momentum::sum, false>(spec.decay, f, g, m, u);
 }
 
 EBB_CLONES void widen_all(std::size_t count, const std::uint16_t* __restrict from,
@@ -116,7 +166,8 @@ EBB_CLONES std::uint32_t largest_bits(const float* values, std::size_t count) {
 
 // |M| <= max |G| for an EMA; for a sum it is at most max |G| / (1 - b), and U = G + bM no more. In
 // bf16 that holds for the next number of bf16, at most 1 + 2^-7 times as large: rounding never
-// passes a number of bf16, and its range is that of fp32.
+// passes a number of bf16, and its range is that of fp32. In int8 it holds for the next number that
+// is 127 scales: the scale of a block whose numbers are no larger is no larger.
 double largest_gradient(const MuonSpec& spec) {
   return spec.momentum == Momentum::sum ? kSafe * (1 - spec.beta) : kSafe;
 }
@@ -139,6 +190,13 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
                     std::span<std::uint16_t> m, std::span<float> u) {
   EBB_CHECK(g.size() == m.size() && g.size() == u.size());
   momentum_bf16(spec, momentum_factors(spec, grad_scale), g.size(), g.data(), m.data(), u.data());
+}
+
+void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g, Int8Blocks m,
+                    std::span<float> u) {
+  EBB_CHECK(m.block > 0 && g.size() == m.codes.size() && g.size() == u.size() &&
+            m.scales.size() == formats::div_ceil(g.size(), m.block));
+  momentum_int8(spec, momentum_factors(spec, grad_scale), g, m, u.data());
 }
 
 void decay_range(const MuonSpec& spec, std::span<const float> w, std::span<float> u) {

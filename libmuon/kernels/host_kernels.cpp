@@ -105,6 +105,10 @@ class HostKernels : public Kernels {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "momentum");
     for (const PrepareRange& range : ranges) {
+      if (range.m.dtype == DType::i8) {
+        prepare_blocks(range, grad_scale);
+        continue;
+      }
       const auto prepare_as = [&](const auto m) {
         in_pieces_of(range.g, range.u.elems, [&](std::uint64_t first, std::span<const float> g) {
           momentum_range(*range.spec, grad_scale, g, m.subspan(first, g.size()),
@@ -188,6 +192,18 @@ class HostKernels : public Kernels {
   }
   static std::span<float> piece(const Buffer& buffer, std::uint64_t first, std::uint64_t count) {
     return buffer.floats().subspan(first, count);
+  }
+
+  // Pieces are whole blocks.
+  void prepare_blocks(const PrepareRange& range, float grad_scale) {
+    EBB_CHECK(range.block > 0 && kWidened % range.block == 0);
+    in_pieces_of(range.g, range.u.elems, [&](std::uint64_t first, std::span<const float> g) {
+      const auto scales =
+          piece(range.scales, first / range.block, formats::div_ceil(g.size(), range.block));
+      momentum_range(*range.spec, grad_scale, g,
+                     {range.m.int8s().subspan(first, g.size()), scales, range.block},
+                     piece(range.u, first, g.size()));
+    });
   }
 
   static void copy_out(std::span<const float> w, const Buffer& out, std::uint64_t first) {

@@ -66,11 +66,20 @@ void normalise(const MuonSpec& spec, const Block& block, std::span<float> o, std
 
 // Momentum over a range: m <- ..., u <- (Nesterov blend or m). g is scaled by `grad_scale` first
 // (unscale x clip, one rounding). Elementwise. The second keeps momentum as bits of bf16: widened,
-// rounded to nearest even, and u is made of what was rounded.
+// rounded to nearest even, and u is made of what was rounded. The third keeps it as int8 in blocks
+// (formats/core/int8_blocks.h), of which the range begins with one, and is elementwise but for the
+// scale of a block.
+struct Int8Blocks {
+  std::span<std::int8_t> codes;
+  std::span<float> scales;
+  std::uint64_t block = 1;
+};
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<float> m, std::span<float> u);
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
                     std::span<std::uint16_t> m, std::span<float> u);
+void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g, Int8Blocks m,
+                    std::span<float> u);
 // u <- wd w: what momentum_range() then adds to the scaled gradient, where decay is l2.
 // Elementwise.
 void decay_range(const MuonSpec& spec, std::span<const float> w, std::span<float> u);

@@ -33,10 +33,13 @@ struct DecayRange {
   libswap::Buffer w, u;
 };
 // m <- momentum of m and g, and of what decay() left in u; u <- what Newton-Schulz takes
-// (momentum_range). m: fp32 or bf16. An empty g is zeros, here and below.
+// (momentum_range). m: fp32, bf16 or i8. An empty g is zeros, here and below.
 struct PrepareRange {
   const MuonSpec* spec = nullptr;
   libswap::Buffer g, m, u;
+  // Of an i8 m: the range begins with a block, and has a scale, fp32, for each of `block` elements.
+  libswap::Buffer scales = {};
+  std::uint64_t block = 1;
 };
 // w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty.
 struct FinishRange {
@@ -135,6 +138,10 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
   virtual libswap::Device& device() = 0;
+  // Of prepare(): fp32 and bf16 are taken by all.
+  virtual bool takes_momentum_in(DType dtype) const {
+    return dtype == DType::f32 || dtype == DType::bf16;
+  }
   // What its bits depend on beside values and shapes: recorded in the manifest.
   virtual std::string fingerprint() const = 0;
   // Code::unsupported names what of the spec its kernels do not do.

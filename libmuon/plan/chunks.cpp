@@ -49,7 +49,7 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
         staged_somewhere = staged_somewhere || !at_owner(run, param, plan.gradients()) ||
                            !at_owner(run, param, plan.weights());
       }
-      packers.try_emplace(index_of(run.owner), plan.item_elems(), plan.capacity(Visit::normalise))
+      packers.try_emplace(index_of(run.owner), plan.item_room())
           .first->second.add(param, range, moments);
     }
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),

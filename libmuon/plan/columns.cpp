@@ -4,6 +4,7 @@
 
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/native/manifest.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 constexpr std::uint64_t kAlign = 64;  // each column begins on a cache line
 
 constexpr std::array kFp32 = {DType::f32};
-constexpr std::array kFp32OrBf16 = {DType::f32, DType::bf16};
+constexpr std::array kFp32OrLess = {DType::f32, DType::bf16, DType::i8};
 
 struct Row {
   std::string_view state;
@@ -20,7 +21,7 @@ struct Row {
 };
 // States are numbered as they first occur, and are at home with the visits of their first row.
 constexpr Row kRows[] = {
-    {"master", Visit::finish, kFp32},    {"momentum_buffer", Visit::prepare, kFp32OrBf16},
+    {"master", Visit::finish, kFp32},    {"momentum_buffer", Visit::prepare, kFp32OrLess},
     {"master", Visit::local, kFp32},     {"exp_avg", Visit::local, kFp32},
     {"exp_avg_sq", Visit::local, kFp32}, {"second_momentum_buffer", Visit::normalise, kFp32},
 };
@@ -73,11 +74,29 @@ Result<Columns> Columns::make(const StateDTypes& dtypes) {
     columns.dtypes_.push_back(dtype);
     columns.homes_.push_back(row.visit);
   }
+  columns.names_ = state_names();
+  std::array<std::vector<Column>, kVisits.size()> scales;
   for (const Row& row : kRows) {
     const std::uint32_t state = *state_number(row.state);
-    columns.by_visit_[index_of(row.visit)].push_back({state, columns.dtypes_[state]});
+    Column column{state, columns.dtypes_[state]};
+    if (column.dtype == DType::i8) {
+      column.encoding = formats::native::block_encoding(kInt8Block);
+      scales[index_of(row.visit)].push_back(
+          {static_cast<std::uint32_t>(columns.names_.size()), DType::f32, kInt8Block});
+      columns.names_.push_back(compose("{}{}", row.state, formats::native::kScaleOf));
+    }
+    columns.by_visit_[index_of(row.visit)].push_back(column);
   }
+  for (const Visit visit : kVisits)
+    std::ranges::copy(scales[index_of(visit)],
+                      std::back_inserter(columns.by_visit_[index_of(visit)]));
   return columns;
+}
+
+std::uint64_t Columns::block(Visit visit) const {
+  std::uint64_t most = 1;
+  for (const Column& column : of(visit)) most = std::max(most, column.block);
+  return most;
 }
 
 std::optional<std::size_t> Columns::find(Visit visit, std::uint32_t state) const {
@@ -87,21 +106,23 @@ std::optional<std::size_t> Columns::find(Visit visit, std::uint32_t state) const
 }
 
 std::uint64_t Columns::capacity(Visit visit, std::uint64_t tile_bytes) const {
-  std::uint64_t all = 0, least = kAlign;
-  for (const Column& column : of(visit)) {
-    all += bytes_of(column.dtype);
+  std::uint64_t least = kAlign;
+  for (const Column& column : of(visit))
     least = std::min<std::uint64_t>(least, bytes_of(column.dtype));
-  }
-  const std::uint64_t aligned = kAlign / least;  // elements: no column of so many needs padding
-  return tile_bytes / all / aligned * aligned;
+  // Elements: no column of a multiple needs padding, none of it has a part of a block.
+  const std::uint64_t whole = std::max(kAlign / least, block(visit));
+  std::uint64_t bytes = 0;  // of so many
+  for (const Column& column : of(visit)) bytes += whole / column.block * bytes_of(column.dtype);
+  return tile_bytes / bytes * whole;
 }
 
-std::vector<std::uint64_t> Columns::offsets(Visit visit, std::uint64_t count) const {
+std::vector<std::uint64_t> Columns::offsets(Visit visit, std::uint64_t count,
+                                            std::uint64_t blocks) const {
   std::vector<std::uint64_t> offsets;
   std::uint64_t end = 0;
   for (const Column& column : of(visit)) {
     offsets.push_back(formats::align_up(end, kAlign));
-    end = offsets.back() + count * bytes_of(column.dtype);
+    end = offsets.back() + (column.in_blocks() ? blocks : count) * bytes_of(column.dtype);
   }
   return offsets;
 }

@@ -38,18 +38,32 @@ Result<std::uint32_t> state_named(std::string_view name, std::string_view given)
 inline constexpr std::uint32_t kMaster = 0;
 
 struct Column {
-  std::uint32_t state = 0;
+  std::uint32_t state = 0;  // of Columns::names()
   DType dtype = DType::f32;
+  std::uint64_t block = 1;     // so many of the parameter's elements to one of the column's
+  std::uint32_t encoding = 0;  // of segments of it (Segment::encoding)
+
+  bool in_blocks() const { return block > 1; }
 };
+
+// Momentum in int8: a scale for so many elements of the parameter, counted from its first. The same
+// in all stores that an engine writes.
+inline constexpr std::uint32_t kInt8Block = 256;
 
 using StateDTypes = std::map<std::string, DType, std::less<>>;  // by state name
 
 class Columns {
  public:
   // What is not named is fp32. Code::unsupported names the state, the dtype and those that work.
+  // A state in i8 has its scales in a column of their own, behind the others of its visits.
   static Result<Columns> make(const StateDTypes& dtypes);
 
+  // Of all columns: state_names(), and the scales of those in blocks.
+  const std::vector<std::string>& names() const { return names_; }
   DType dtype(std::uint32_t state) const { return dtypes_[state]; }
+  // The most elements that have one value of a column between them: a tile of such visits cuts
+  // parameters at multiples of so many.
+  std::uint64_t block(Visit visit) const;
   // Those of a tile of such visits: one behind the other in this order, and kernels' arguments.
   std::span<const Column> of(Visit visit) const { return by_visit_[index_of(visit)]; }
   // Which of them keeps the state, if one does.
@@ -57,14 +71,15 @@ class Columns {
   // The kind of visit whose tiles are at home where the state is said to be.
   Visit home(std::uint32_t state) const { return homes_[state]; }
 
-  // The most elements, each of all its columns, that such a tile holds.
+  // The most elements, each of all its columns, that such a tile holds: as many whole blocks.
   std::uint64_t capacity(Visit visit, std::uint64_t tile_bytes) const;
-  // Where the columns of a tile of `count` elements begin in it; bytes.
-  std::vector<std::uint64_t> offsets(Visit visit, std::uint64_t count) const;
+  // Where the columns of a tile of `count` elements in so many blocks begin in it; bytes.
+  std::vector<std::uint64_t> offsets(Visit visit, std::uint64_t count, std::uint64_t blocks) const;
 
  private:
   Columns() = default;
 
+  std::vector<std::string> names_;
   std::vector<DType> dtypes_;  // by state
   std::vector<Visit> homes_;   // by state
   std::array<std::vector<Column>, kVisits.size()> by_visit_;

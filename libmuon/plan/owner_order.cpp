@@ -40,13 +40,14 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
 }
 
 void ItemPacker::add(std::uint32_t param, FlatRange range, std::uint64_t moments) {
-  if (items_.empty() || items_.back().elems + range.count > tile_elems_ ||
-      moments_ + moments > tile_moments_) {
+  const std::uint64_t takes = formats::align_up(range.count, room_.block);
+  if (items_.empty() || elems_ + takes > room_.elems || moments_ + moments > room_.moments) {
     items_.emplace_back();
-    moments_ = 0;
+    elems_ = moments_ = 0;
   }
-  Item& item = items_.back();
+  elems_ += takes;
   moments_ += moments;
+  Item& item = items_.back();
   item.parts.push_back({param, range, item.elems});
   item.elems += range.count;
 }

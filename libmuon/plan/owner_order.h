@@ -47,18 +47,21 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item);
 
 // Packs an owner's matrices (StatePlan::wholes), in the order of the model: those that are small
 // share an item as long as one tile holds them, so that many of them do not pay a tile each, and
-// one their second moments.
+// one their second moments. Each takes whole blocks of its own there.
 class ItemPacker {
  public:
-  ItemPacker(std::uint64_t tile_elems, std::uint64_t tile_moments)
-      : tile_elems_(tile_elems), tile_moments_(tile_moments) {}
+  // Of a tile: elements, in blocks of so many, and second moments.
+  struct Room {
+    std::uint64_t elems = 0, block = 1, moments = 0;
+  };
+  explicit ItemPacker(const Room& room) : room_(room) {}
   void add(std::uint32_t param, FlatRange range, std::uint64_t moments);
   const std::vector<Item>& items() const { return items_; }
 
  private:
-  std::uint64_t tile_elems_, tile_moments_;
+  Room room_;
   std::vector<Item> items_;
-  std::uint64_t moments_ = 0;  // of the last one
+  std::uint64_t elems_ = 0, moments_ = 0;  // what the last one takes of its room
 };
 
 class OwnerOrder {

@@ -55,7 +55,7 @@ bool is_even(const Part& part) {
 
 class Balance {
  public:
-  Balance(const ModelSpec& model, const TrainerLayouts& trainer)
+  Balance(const ModelSpec& model, const TrainerLayouts& trainer, std::uint64_t block)
       : model_(model),
         trainer_(trainer),
         ranks_(trainer.gradients.layouts().front().spec().mesh.world()) {
@@ -64,7 +64,7 @@ class Balance {
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
       if (!is_muon(model, param)) continue;
       const std::uint32_t of = number_of(layouts_of(param));
-      for (const Whole& whole : wholes_of(model, param)) {
+      for (const Whole& whole : wholes_of(model, param, block)) {
         matrices_.push_back({.param = param, .range = whole.range, .of = of, .cost = whole.flops});
         flops += whole.flops;
         elems += static_cast<double>(whole.range.count);
@@ -344,21 +344,27 @@ class Balance {
 
 }  // namespace
 
-std::vector<Whole> wholes_of(const ModelSpec& model, std::uint32_t param) {
+std::vector<Whole> wholes_of(const ModelSpec& model, std::uint32_t param, std::uint64_t block) {
   const MuonSpec& spec = muon_spec(model, param);
   const Shape& shape = model.params[param].shape;
   std::vector<Whole> wholes;
-  for (const FlatRange range : wholes_of(spec, shape)) wholes.push_back({range});
+  for (const FlatRange range : wholes_of(spec, shape)) {
+    if (wholes.empty() || range.first % block == 0)
+      wholes.push_back({range});
+    else
+      wholes.back().range.count += range.count;
+  }
   std::size_t at = 0;
-  for (const Block& block : blocks_of(spec, shape)) {
-    while (block.first >= wholes[at].range.first + wholes[at].range.count) ++at;
-    wholes[at].flops += newton_schulz_flops(spec, block.rows(), block.cols);
+  for (const Block& matrix : blocks_of(spec, shape)) {
+    while (matrix.first >= wholes[at].range.first + wholes[at].range.count) ++at;
+    wholes[at].flops += newton_schulz_flops(spec, matrix.rows(), matrix.cols);
   }
   return wholes;
 }
 
-std::vector<OwnedRun> choose_owners(const ModelSpec& model, const TrainerLayouts& trainer) {
-  return Balance(model, trainer).run();
+std::vector<OwnedRun> choose_owners(const ModelSpec& model, const TrainerLayouts& trainer,
+                                    std::uint64_t block) {
+  return Balance(model, trainer, block).run();
 }
 
 }  // namespace ebb::libmuon

@@ -10,8 +10,6 @@
 namespace ebb::libmuon {
 namespace {
 
-using formats::native::Segment;
-
 Result<> check_dtype(const std::string& param, std::string_view whose, DType dtype) {
   if (dtype == DType::f32 || dtype == DType::bf16) return {};
   return Error{Code::unsupported,
@@ -130,7 +128,8 @@ std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
     digest.add(param);
     for (const StatePlan::Whole& whole : several) digest.add(whole.range.first);
   }
-  for (const auto& [param, shape] : stored.subspan(model.params.size())) {
+  for (const auto& [param, shape, of] : stored) {
+    if (of != StatePlan::Stored::Of::moments) continue;
     digest.add("second moments");
     digest.add(param);
     for (const std::uint64_t extent : shape) digest.add(extent);
@@ -193,15 +192,18 @@ std::uint64_t StatePlan::tile_elems() const {
   return most;
 }
 
-std::uint64_t StatePlan::item_elems() const {
-  return std::max(capacity(Visit::prepare), capacity(Visit::finish));
+ItemPacker::Room StatePlan::item_room() const {
+  return {.elems = std::max(capacity(Visit::prepare), capacity(Visit::finish)),
+          .block = columns_.block(Visit::prepare),
+          .moments = capacity(Visit::normalise)};
 }
 
 Result<> StatePlan::lay_matrices(const ModelSpec& model) {
   Layout::Spec owners;
   owners.policy = Policy::layer_wise;
   owners.mesh.shard_world = gradients_->layouts().front().spec().mesh.world();
-  const std::vector<OwnedRun> owned = choose_owners(model, {*gradients_, *weights_});
+  const std::vector<OwnedRun> owned =
+      choose_owners(model, {*gradients_, *weights_}, columns_.block(Visit::prepare));
   std::vector<Shape> shapes;
   std::vector<Transit> runs;
   owners.owners.reserve(owned.size());
@@ -244,11 +246,12 @@ bool StatePlan::in_place(std::uint32_t param, std::uint64_t element,
 }
 
 Result<> StatePlan::find_wholes(const ModelSpec& model) {
+  const std::uint64_t block = columns_.block(Visit::prepare);
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     if (!muon_[param]) continue;
     const MuonSpec& spec = muon_spec(model, param);
     const Shape& shape = model.params[param].shape;
-    for (const FlatRange range : wholes_of(spec, shape))
+    for (const auto& [range, flops] : libmuon::wholes_of(model, param, block))
       wholes_[param].push_back({range, libmuon::moments_of(spec, shape, range).count});
     const std::uint64_t most = std::ranges::max(wholes_[param], {}, &Whole::moments).moments;
     if (most > capacity(Visit::normalise))
@@ -262,17 +265,23 @@ Result<> StatePlan::find_wholes(const ModelSpec& model) {
 
 void StatePlan::find_stored(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param)
-    stored_.push_back({param, model.params[param].shape});
+    stored_.push_back({param, model.params[param].shape, Stored::Of::elements});
   for (std::uint32_t param = 0; param < muon_.size(); ++param)
     if (has_visits(model, param, Visit::normalise))
-      stored_.push_back({param, moments_shape(muon_spec(model, param), model.params[param].shape)});
+      stored_.push_back({param, moments_shape(muon_spec(model, param), model.params[param].shape),
+                         Stored::Of::moments});
+  const std::uint64_t block = columns_.block(Visit::prepare);
+  for (std::uint32_t param = 0; param < muon_.size(); ++param)
+    if (muon_[param] && block > 1)
+      stored_.push_back({param, {formats::div_ceil(elems(param), block)}, Stored::Of::scales});
 }
 
 void StatePlan::add_muon_items(const ModelSpec& model) {
-  ItemPacker packer(item_elems(), capacity(Visit::normalise));
+  const ItemPacker::Room room = item_room();
+  ItemPacker packer(room);
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     if (!muon_[param]) continue;
-    const std::vector<libmuon::Whole> costs = libmuon::wholes_of(model, param);
+    const std::vector<libmuon::Whole> costs = libmuon::wholes_of(model, param, room.block);
     const std::vector<Whole>& all = wholes(param);
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (run_of(param, all[i].range.first).owner != rank_) continue;
@@ -421,46 +430,6 @@ FlatRange StatePlan::moments_of(const ModelSpec& model, const ScheduledVisit& vi
     if (part.param == batch.param && formats::overlap(part.range, {own.first, 1}).count > 0)
       return {part.item_first + own.first - part.range.first - tile.first, own.count};
   EBB_CHECK(false);
-}
-
-std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
-  std::vector<Span> spans;
-  for (const ItemPart& part :
-       parts_of(items_[tile.item], {tile.first, tile.count}, tile.first_part))
-    spans.push_back({part.param, part.range, part.item_first - tile.first});
-  return spans;
-}
-
-std::uint32_t StatePlan::stored_as(std::uint32_t param, Visit visit) const {
-  if (visit != Visit::normalise) return param;
-  const auto moments = std::span(stored_).subspan(muon_.size());
-  const auto found = std::ranges::lower_bound(moments, param, {}, &Stored::param);
-  return static_cast<std::uint32_t>(muon_.size()) +
-         static_cast<std::uint32_t>(found - moments.begin());
-}
-
-std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
-  std::vector<Segment> segments;
-  const auto offsets = columns_.offsets(tile.visit, tile.count);
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const Column& column = columns_.of(tile.visit)[i];
-    for (const Span& span : spans(tile))
-      segments.push_back({.param = stored_as(span.param, tile.visit),
-                          .state = column.state,
-                          .dtype = column.dtype,
-                          .first = span.range.first,
-                          .count = span.range.count,
-                          .offset = offsets[i] + span.tile_first * bytes_of(column.dtype)});
-  }
-  return segments;
-}
-
-std::uint64_t StatePlan::state_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const TileEntry& tile : tiles_)
-    for (const Column& column : columns_.of(tile.visit))
-      bytes += tile.count * bytes_of(column.dtype);
-  return bytes;
 }
 
 double StatePlan::newton_schulz_flops() const { return flops_; }

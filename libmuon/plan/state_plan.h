@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -61,7 +62,7 @@ class StatePlan {
   // The most elements of a tile of such visits, of any tile, and of several matrices in an item.
   std::uint64_t capacity(Visit visit) const { return columns_.capacity(visit, tile_bytes_); }
   std::uint64_t tile_elems() const;
-  std::uint64_t item_elems() const;
+  ItemPacker::Room item_room() const;
   const ModelLayout& gradients() const { return *gradients_; }
   const ModelLayout& weights() const { return *weights_; }
   const ModelLayout& matrices() const { return *matrices_; }  // Muon's, whole at their owners
@@ -72,7 +73,8 @@ class StatePlan {
   bool here(std::uint32_t param) const;
   std::size_t params() const { return muon_.size(); }
   bool muon(std::uint32_t param) const { return muon_[param]; }
-  // Ranges of a Muon parameter that items hold whole: its matrices, as far as they lie apart.
+  // Ranges of a Muon parameter that items hold whole: its matrices, as far as they lie apart and
+  // no block of momentum is in two of them.
   struct Whole {
     FlatRange range;
     std::uint64_t moments = 0;  // second ones
@@ -115,13 +117,24 @@ class StatePlan {
     std::uint32_t param = 0;
     FlatRange range;
     std::uint64_t tile_first = 0;
+    std::uint64_t tile_block = 0;  // of its first block, where a column of the tile is in blocks
   };
   std::vector<Span> spans(const TileEntry& tile) const;
+  // Elements of a column in the tile, and where it begins, in bytes.
+  struct Extent {
+    Column column;
+    std::uint64_t offset = 0, elems = 0;
+  };
+  std::vector<Extent> columns_in(const TileEntry& tile) const;
+  // Of a column's elements, counted from its beginning in the tile, those of the span.
+  static FlatRange elems_of(const Span& span, const Column& column);
   // What segments call a parameter, by number: the model's parameters, then those of second
-  // moments, which have a shape of their own.
+  // moments, then those of scales, which have shapes of their own.
   struct Stored {
+    enum class Of : std::uint8_t { elements, moments, scales };
     std::uint32_t param = 0;  // of the model
     Shape shape;
+    Of of = Of::elements;
   };
   const std::vector<Stored>& stored() const { return stored_; }
   std::vector<formats::native::Segment> segments(const TileEntry& tile) const;
@@ -142,7 +155,8 @@ class StatePlan {
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
   std::vector<TileEntry> moments_tiles() const;
-  std::uint32_t stored_as(std::uint32_t param, Visit visit) const;
+  std::uint64_t blocks_in(const TileEntry& tile) const;
+  std::uint32_t stored_as(std::uint32_t param, Stored::Of of) const;
   std::vector<ScheduledVisit> visits_to(std::uint64_t tile) const;
   void order_visits();
 

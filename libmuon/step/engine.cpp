@@ -118,6 +118,17 @@ std::uint64_t gradient_bytes(const EngineConfig& config, const StatePlan& plan,
   return times * all(reductions.to_owners, reductions.to_shards);
 }
 
+// What its kernels could not do must not begin.
+Result<> check_accelerator(const EngineConfig& config, const Columns& columns) {
+  if (config.accelerator == nullptr) return {};
+  const DType dtype = columns.of(Visit::prepare).front().dtype;
+  if (config.accelerator->takes_momentum_in(dtype)) return {};
+  return Error{Code::unsupported,
+               compose("{} does not take momentum_buffer as {}",
+                       config.accelerator->device().name(), formats::name_of(dtype)),
+               "keep it in fp32 or bf16, or compute on the host"};
+}
+
 }  // namespace
 
 libswap::Device* device_of(const EngineConfig& config, Side side) {
@@ -134,8 +145,8 @@ formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             std::span<const GroupSpec> groups,
                                             const StatePlan& plan) {
   formats::native::Manifest manifest;
-  manifest.states = state_names();
-  for (const auto& [param, shape] : plan.stored())
+  manifest.states = plan.columns().names();
+  for (const auto& [param, shape, of] : plan.stored())
     manifest.params.push_back({params[param].name, shape, params[param].group});
   for (const GroupSpec& group : groups)
     manifest.groups.push_back(std::visit([](const auto& spec) { return to_group(spec); }, group));
@@ -162,6 +173,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
   EBB_TRY_ASSIGN(StatePlan plan, StatePlan::make(config.model, config.partition, config.tile_bytes,
                                                  rank, config.chunk_bytes, config.dtypes));
   EBB_TRY(check_partial(config));
+  EBB_TRY(check_accelerator(config, plan.columns()));
   if (config.chunk_bytes == 0)
     return Error{Code::usage, "a chunk of 0 bytes holds nothing", "leave the default, 256 MiB"};
   libswap::Store::Config store{.rank = rank,

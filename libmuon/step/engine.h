@@ -75,9 +75,9 @@ struct EngineConfig {
   // same on all ranks.
   std::optional<Bf16> bf16;
 
-  // What a state is kept as, by its name; what is not named is fp32. momentum_buffer may be bf16:
-  // a quarter of a matrix' state less, rounded once a step (docs/numerics.md). The same on all
-  // ranks.
+  // What a state is kept as, by its name; what is not named is fp32. momentum_buffer may be bf16: a
+  // quarter of a matrix' state less, or i8, in blocks of 256 with a scale each: three eighths less;
+  // rounded once a step (docs/numerics.md has the errors). The same on all ranks.
   StateDTypes dtypes;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 // A store may be older than some of our states: it has none of them.
 bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan) {
-  const std::vector<std::string> names = state_names();
+  const std::vector<std::string>& names = plan.columns().names();
   const bool same_names = manifest.states.size() <= names.size() &&
                           std::equal(manifest.states.begin(), manifest.states.end(), names.begin());
   if (!same_names || manifest.tiles.size() != plan.tiles().size()) return false;

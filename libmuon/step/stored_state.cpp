@@ -1,30 +1,42 @@
 #include "ebb/libmuon/step/stored_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/int8_blocks.h"
 #include "ebb/formats/core/json_text.h"
 
 namespace ebb::libmuon {
+
+using formats::native::Segment;
+
 namespace {
 
 using StateNames = std::vector<std::string>;
 
-// Those of the tiles of such visits, without the weights.
+constexpr std::uint64_t kReadAtOnce = 64u << 10;  // elements that become codes
+
+// Those of the tiles of such visits, without the weights. Scales are none of their own.
 StateNames states_of(const Columns& columns, Visit visit) {
   const StateNames names = state_names();
   StateNames found;
   for (const Column& column : columns.of(visit))
-    if (column.state != kMaster) found.push_back(names[column.state]);
+    if (column.state != kMaster && !column.in_blocks()) found.push_back(names[column.state]);
   return found;
 }
 
-// What it is called in another format may be none of ours: that is read as fp32.
+// What it is called in another format may be none of ours: that is read as fp32, and so is what
+// codes are made of.
 DType dtype_in(const Columns& columns, std::string_view state) {
   const auto number = state_number(state);
   return number ? columns.dtype(*number) : DType::f32;
+}
+DType read_as(const Columns& columns, std::string_view state) {
+  const DType dtype = dtype_in(columns, state);
+  return dtype == DType::i8 ? DType::f32 : dtype;
 }
 
 Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, const Shape& shape,
@@ -73,8 +85,8 @@ class Comparison {
     for (const TensorEntry& tensor : catalog.tensors)
       has_moments_ =
           has_moments_ || std::ranges::find(moment_states_, tensor.state) != moment_states_.end();
-    for (const auto& [param, shape] : std::span(plan.stored()).subspan(model.params.size()))
-      moments_.emplace(param, shape);
+    for (const auto& [param, shape, of] : plan.stored())
+      if (of == StatePlan::Stored::Of::moments) moments_.emplace(param, shape);
     for (const GroupEntry& group : catalog.groups)
       trained_.insert(group.params.begin(), group.params.end());
   }
@@ -138,8 +150,9 @@ class Comparison {
     for (const std::string& state : states) {
       const TensorEntry* const tensor = tensors_.find(param.name, state);
       EBB_TRY(check_state(tensor, param, shape, state, catalog_));
-      if (const DType ours = dtype_in(columns_, state); tensor->dtype != ours)
-        recasts_.insert(compose("{} is {}, was {}", state, name_of(ours), name_of(tensor->dtype)));
+      const DType ours = dtype_in(columns_, state), was = tensor->stored.value_or(tensor->dtype);
+      if (was != ours)
+        recasts_.insert(compose("{} is {}, was {}", state, name_of(ours), name_of(was)));
     }
     return {};
   }
@@ -179,7 +192,7 @@ formats::ContentView in_our_dtypes(const Checkpoint& checkpoint, const Columns& 
   std::vector<formats::MadeOf> made_of;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     TensorEntry& ours = content.tensors.emplace_back(tensor);
-    if (formats::is_floating(tensor.dtype)) ours.dtype = dtype_in(columns, tensor.state);
+    if (formats::is_floating(tensor.dtype)) ours.dtype = read_as(columns, tensor.state);
     made_of.push_back({static_cast<std::uint32_t>(made_of.size())});
   }
   return {checkpoint, std::move(content), std::move(made_of)};
@@ -218,7 +231,9 @@ StateSource::StateSource(const Checkpoint& checkpoint, const ModelSpec& model,
 Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
                            std::span<std::byte> tile) {
   std::vector<libswap::Wanted> wanted;
-  for (const auto& segment : segments) {
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Segment& segment = segments[i];
+    if (segment.state >= names_.size()) continue;  // scales: with their codes, half a list before
     const std::uint32_t param = plan_.stored()[segment.param].param;
     const Held held = held_[param];
     if (held == Held::nothing && segment.state == kMaster)
@@ -226,12 +241,44 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
     if (held == Held::nothing || (held == Held::weights && segment.state != kMaster)) continue;
     const TensorEntry* const tensor = index_.find(model_.params[param].name, names_[segment.state]);
     if (tensor == nullptr) continue;  // find_stored() has told of it
-    libswap::want_range(static_cast<std::uint32_t>(tensor - checkpoint_.catalog().tensors.data()),
-                        tensor->shape, {segment.first, segment.count},
+    if (segment.encoding != 0) {
+      EBB_TRY(fill_blocks(*tensor, segment, segments[i + segments.size() / 2], tile));
+      continue;
+    }
+    libswap::want_range(number_of(*tensor), tensor->shape, {segment.first, segment.count},
                         tile.subspan(segment.offset, segment.count * bytes_of(segment.dtype)),
                         wanted);
   }
   EBB_TRY(loader_.load(wanted));
+  return {};
+}
+
+std::uint32_t StateSource::number_of(const TensorEntry& tensor) const {
+  return static_cast<std::uint32_t>(&tensor - checkpoint_.catalog().tensors.data());
+}
+
+// Read as fp32, some blocks at a time.
+Result<> StateSource::fill_blocks(const TensorEntry& tensor, const Segment& codes,
+                                  const Segment& scales, std::span<std::byte> tile) {
+  const std::uint64_t block = formats::native::block_of(codes.encoding);
+  EBB_CHECK(codes.first % block == 0 && scales.first == codes.first / block);
+  const std::span into(reinterpret_cast<std::int8_t*>(tile.data() + codes.offset), codes.count);
+  const std::uint64_t most = std::max<std::uint64_t>(1, kReadAtOnce / block) * block;
+  std::vector<float> values;
+  for (std::uint64_t first = 0; first < codes.count; first += most) {
+    values.resize(std::min(most, codes.count - first));
+    std::vector<libswap::Wanted> wanted;
+    libswap::want_range(number_of(tensor), tensor.shape, {codes.first + first, values.size()},
+                        std::as_writable_bytes(std::span(values)), wanted);
+    EBB_TRY(loader_.load(wanted));
+    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+      return Error{Code::unsupported,
+                   compose("{} is not finite: int8 cannot hold it", label_of(tensor)),
+                   "keep momentum_buffer in fp32 or bf16"};
+    formats::to_int8_blocks(values, block, into.subspan(first, values.size()),
+                            segment_floats(tile, scales)
+                                .subspan(first / block, formats::div_ceil(values.size(), block)));
+  }
   return {};
 }
 

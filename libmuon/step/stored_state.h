@@ -56,6 +56,10 @@ class StateSource {
   Result<> fill(std::span<const formats::native::Segment> segments, std::span<std::byte> tile);
 
  private:
+  std::uint32_t number_of(const TensorEntry& tensor) const;  // in the catalog
+  Result<> fill_blocks(const TensorEntry& tensor, const formats::native::Segment& codes,
+                       const formats::native::Segment& scales, std::span<std::byte> tile);
+
   const Checkpoint& checkpoint_;
   const ModelSpec& model_;
   const StatePlan& plan_;

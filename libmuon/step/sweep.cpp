@@ -221,12 +221,9 @@ void Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Out>& out, c
 }
 
 std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile) const {
-  const auto columns = parts_.plan.columns().of(entry.visit);
-  const auto offsets = parts_.plan.columns().offsets(entry.visit, entry.count);
   std::vector<Buffer> all;
-  for (std::size_t i = 0; i < columns.size(); ++i)
-    all.push_back(
-        tile.sub(offsets[i], entry.count * bytes_of(columns[i].dtype)).as(columns[i].dtype));
+  for (const auto& [column, offset, elems] : parts_.plan.columns_in(entry))
+    all.push_back(tile.sub(offset, elems * bytes_of(column.dtype)).as(column.dtype));
   return all;
 }
 
@@ -267,12 +264,18 @@ Event Sweep::decay(const Visited& visit) {
 Event Sweep::prepare(const Visited& visit) {
   const TileEntry& entry = visit.entry;
   std::vector<PrepareRange> ranges;
+  const std::span<const Column> columns = parts_.plan.columns().of(entry.visit);
   for (const StatePlan::Span& span : touched(entry)) {
-    const std::uint64_t count = span.range.count;
+    const auto state = [&](std::size_t number) {
+      const FlatRange own = StatePlan::elems_of(span, columns[number]);
+      return visit.columns[number].sub(own.first, own.count);
+    };
     ranges.push_back({&muon_spec(parts_.model, span.param),
-                      visit.lift.up(ports_.gradient({span.param, span.range})),
-                      visit.columns[0].sub(span.tile_first, count),
-                      update_of(entry.item).sub(entry.first + span.tile_first, count)});
+                      visit.lift.up(ports_.gradient({span.param, span.range})), state(0),
+                      update_of(entry.item).sub(entry.first + span.tile_first, span.range.count)});
+    if (columns.size() == 1) continue;
+    ranges.back().scales = state(1);
+    ranges.back().block = columns[1].block;
   }
   const Event made = parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready());
   if (entry.first + entry.count == parts_.plan.items()[entry.item].elems)

@@ -32,6 +32,11 @@ std::span<std::uint16_t> Buffer::bf16s() const {
   return {reinterpret_cast<std::uint16_t*>(data), elems};
 }
 
+std::span<std::int8_t> Buffer::int8s() const {
+  EBB_CHECK(device == nullptr && dtype == DType::i8);
+  return {reinterpret_cast<std::int8_t*>(data), elems};
+}
+
 Buffer buffer_of(std::span<std::byte> host) { return {host.data(), DType::u8, host.size()}; }
 
 Buffer buffer_of(std::span<float> host) {

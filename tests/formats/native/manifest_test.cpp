@@ -274,8 +274,9 @@ TEST(Manifest, AnEncodingThatThisVersionDoesNotKnowIsRefusedByName) {
   constexpr std::size_t kDType = 2, kEncoding = 3;
   const std::string what = "momentum_buffer of parameter h.0.w is stored ";
   const std::string newer = ": written by a newer version of Ebb";
-  EXPECT_EQ(refused(kEncoding, 1), what + "block-scaled" + newer);
-  EXPECT_EQ(refused(kEncoding, 1 | 128 << 8), what + "block-scaled" + newer) << "blocks of 128";
+  EXPECT_EQ(refused(kEncoding, 1), what + "in encoding 1" + newer) << "blocks of nothing";
+  EXPECT_EQ(refused(kEncoding, 1 | 128 << 8),
+            "parameter h.0.w has blocks of dtype number 2, unknown to this version");
   EXPECT_EQ(refused(kEncoding, 2), what + "as the low half of fp32" + newer);
   EXPECT_EQ(refused(kEncoding, 3), what + "in encoding 3" + newer);
   EXPECT_EQ(refused(kEncoding, 1u << 31), what + "in encoding 2147483648" + newer);

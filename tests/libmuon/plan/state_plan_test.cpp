@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ebb/formats/core/digest.h"
+#include "ebb/libmuon/plan/block_borders.h"
 
 namespace ebb {
 
@@ -287,14 +288,97 @@ TEST(StatePlan, RefusesDtypesThatAStateCannotHaveByName) {
   for (const auto& [state, dtype] : {std::pair("master", DType::bf16),
                                      {"exp_avg", DType::bf16},
                                      {"exp_avg_sq", DType::f16},
-                                     {"momentum_buffer", DType::i8}}) {
+                                     {"momentum_buffer", DType::f16}}) {
     const Error error = refused(state, dtype);
     EXPECT_EQ(error.code, Code::unsupported);
     EXPECT_EQ(error.message, compose("{} cannot be kept as {}", state, name_of(dtype)));
   }
   EXPECT_EQ(refused("master", DType::bf16).hint, "master may be F32");
-  EXPECT_EQ(refused("momentum_buffer", DType::i8).hint, "momentum_buffer may be F32 and BF16");
+  EXPECT_EQ(refused("momentum_buffer", DType::f16).hint, "momentum_buffer may be F32, BF16 and I8");
   EXPECT_EQ(refused("momentum", DType::bf16).code, Code::usage);
+}
+
+// Codes and scales of each matrix, from its first block on, whatever else is in its tile.
+TEST(StatePlan, LaysMomentumInInt8AsWholeBlocksAndTheirScales) {
+  ModelSpec model = model_of_many_shapes();
+  MuonSpec split = MuonSpec::keller();
+  split.split = {libmuon::Split::Kind::rows, {5, 2}};
+  MuonSpec normalised = MuonSpec::keller();
+  normalised.second_moment = libmuon::SecondMoment::rows;
+  for (const MuonSpec& spec : {normalised, split}) model.groups.push_back(spec);
+  const auto last = static_cast<std::uint32_t>(model.groups.size() - 1);
+  model.params.push_back({"moments", {6, 9, 11}, last - 1});
+  model.params.push_back({"stack", {6, 16, 48}, 0});  // three blocks each
+  model.params.push_back({"odd", {5, 9, 11}, 0});     // not whole ones: together
+  model.params.push_back({"parts", {7, 60}, last});
+  const StateDTypes int8 = {{"momentum_buffer", DType::i8}};
+  for (const std::uint32_t ranks : {1u, 3u})
+    for (const std::uint64_t tile_bytes : {4096u, 65536u}) {
+      std::map<std::uint32_t, std::vector<int>> codes, scales;  // by parameter
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        const auto plan =
+            StatePlan::make(model, over(ranks, Policy::zero3), tile_bytes, Rank{rank}, kRoom, int8);
+        ASSERT_TRUE(plan);
+        std::uint64_t bytes = 0;
+        for (const TileEntry& tile : (*plan).tiles()) {
+          std::uint64_t end = 0;
+          for (const auto& segment : (*plan).segments(tile)) {
+            EXPECT_GE(segment.offset, end) << "one behind the other";
+            end = segment.offset + segment.count * bytes_of(segment.dtype);
+            EXPECT_LE(end, tile_bytes);
+            bytes += segment.count * bytes_of(segment.dtype);
+            const std::string& state = (*plan).columns().names()[segment.state];
+            const auto& [param, shape, of] = (*plan).stored()[segment.param];
+            EXPECT_EQ(state == "second_momentum_buffer", of == StatePlan::Stored::Of::moments);
+            if (of == StatePlan::Stored::Of::moments) continue;
+            const bool own = segment.param < model.params.size();
+            EXPECT_EQ(state == "momentum_buffer.scale", !own);
+            if (own && state != "momentum_buffer") continue;
+            EXPECT_EQ(segment.encoding, own ? formats::native::block_encoding(256) : 0);
+            EXPECT_EQ(segment.dtype, own ? DType::i8 : DType::f32);
+            EXPECT_TRUE(!own || segment.first % 256 == 0);
+            auto& held = (own ? codes : scales)[param];
+            held.resize(formats::volume(shape));
+            for (std::uint64_t i = 0; i < segment.count; ++i) ++held[segment.first + i];
+          }
+        }
+        EXPECT_EQ((*plan).state_bytes(), bytes);
+      }
+      EXPECT_EQ(codes.size(), scales.size());
+      for (const auto* all : {&codes, &scales})
+        for (const auto& [param, held] : *all)
+          EXPECT_TRUE(std::ranges::all_of(held, [](int times) { return times == 1; })) << param;
+    }
+  const auto plan = StatePlan::make(model, over(1, Policy::zero3), 4096, Rank{0}, kRoom, int8);
+  ASSERT_TRUE(plan);
+  const auto wholes = [&](std::size_t back) {
+    return (*plan).wholes(static_cast<std::uint32_t>(model.params.size() - back)).size();
+  };
+  EXPECT_EQ(wholes(3), 6u);
+  EXPECT_EQ(wholes(2), 1u);
+  EXPECT_EQ(wholes(1), 1u);
+}
+
+TEST(StatePlan, ABorderOfShardsInsideABlockIsRefusedByName) {
+  ModelSpec model;
+  model.groups = {MuonSpec::keller(), AdamSpec{}};
+  model.params = {{"whole", {16, 128}, 0}, {"cut", {15, 100}, 0}, {"norm", {33}, 1}};
+  const std::vector<Shape> shapes = {{16, 128}, {15, 100}, {33}};
+  const auto check = [&](std::uint32_t shards, const StateDTypes& dtypes) {
+    const auto columns = libmuon::Columns::make(dtypes);
+    EXPECT_TRUE(columns);
+    auto layout = Layout::make({.policy = Policy::zero3, .mesh = {shards, 1}}, shapes);
+    EXPECT_TRUE(layout);
+    const Result<> checked =
+        check_block_borders(model, *columns, libmuon::ModelLayout(std::move(*layout)));
+    return checked ? std::string() : checked.error().message;
+  };
+  const StateDTypes int8 = {{"momentum_buffer", DType::i8}};
+  EXPECT_EQ(check(1, int8), "");
+  EXPECT_EQ(check(2, int8),
+            "parameter cut: shard 1 begins with element 750, inside a block of 256 that share a "
+            "scale");
+  EXPECT_EQ(check(2, kHalfMomentum), "");
 }
 
 // As many tiles again, four times as many parameters: the same work for each of them.

@@ -102,6 +102,12 @@ TEST(EngineConversion, SecondMomentsContinueBitForBitWhateverTheFormatBetween) {
     expect_the_bits_of_an_uninterrupted_run({{format, 1}, {"ebb", 4}}, setup);
 }
 
+TEST(EngineConversion, MomentumInInt8ContinuesBitForBitWhateverTheFormatBetween) {
+  const libmuon::StateDTypes int8 = {{"momentum_buffer", DType::i8}};
+  for (const std::string format : {"dcp", "deepspeed", "safetensors", "megatron", "torch", "hdf5"})
+    expect_the_bits_of_an_uninterrupted_run({{format, 1}, {"ebb", 4}}, {.dtypes = int8});
+}
+
 TEST(EngineConversion, MoreRanksThanTilesAreHarmless) {
   expect_the_bits_of_an_uninterrupted_run({{"dcp", 1}, {"ebb", 40}});
 }

@@ -13,6 +13,7 @@ class LateAccelerator : public libmuon::Accelerator {
       : device_(seed, delay_us) {}
 
   libswap::LateDevice& device() override { return device_; }
+  bool takes_momentum_in(DType) const override { return true; }  // as the host's kernels do
   std::string fingerprint() const override;
   std::uint64_t workspace_bytes(const libmuon::MuonSpec& spec, const libmuon::Block& matrix,
                                 std::uint64_t count) const override;
