@@ -47,8 +47,7 @@ TYPED_TEST(Together, WhatFailsOnOneRankFailsOnAllWithTheReasonOnThatOne) {
           });
           ASSERT_FALSE(failed);
           EXPECT_EQ(failed.error().code, mine ? Code::io : Code::peer);
-          EXPECT_EQ(failed.error().message,
-                    mine ? "a bad block" : "rank 2 failed while reading");
+          EXPECT_EQ(failed.error().message, mine ? "a bad block" : "rank 2 failed while reading");
           EXPECT_TRUE(comm.agree(0));
         },
         limit);
