@@ -82,7 +82,8 @@ END {
     }
     of_rounds(parts[1] "_disk_alone_s", "s", place, 9, "", 0, 1)
     of_rounds(parts[1] "_of_its_bound", "", place, 10, place, 1, 1)
-    printf "  bound by %s\n", column(place, 3) > column(place, 9) ? "compute" : "the disk"
+    bound = column(place, 3) > column(place, 9) ? "compute" : "the disk"
+    printf "  bound by %s\n", bound
     if (parts[1] == "muon") muon = place
     else adamw = place
   }
