@@ -4,8 +4,6 @@
 
 namespace ebb::libmuon {
 
-using libswap::Buffer;
-
 namespace {
 
 void add(Look& all, const Look& more) {
