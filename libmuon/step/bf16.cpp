@@ -1,5 +1,6 @@
 // How products of bf16 are made: chosen once, kept with the state, told.
 #include <algorithm>
+#include <cmath>
 
 #include "ebb/libmuon/step/engine_impl.h"
 
@@ -16,7 +17,7 @@ bool multiplies_bf16(const EngineConfig& config) {
 }
 
 std::string tenths(double value) {
-  const auto all = static_cast<std::uint64_t>(value * 10 + 0.5);
+  const auto all = static_cast<std::uint64_t>(std::llround(value * 10));
   return compose("{}.{}", all / 10, all % 10);
 }
 

@@ -100,7 +100,7 @@ void close(void* closed) {
 
 void name(void* device, char* text, std::uint64_t size) {
   const std::string& name = device_of(device).name;
-  std::memcpy(text, name.data(), std::min<std::uint64_t>(size, name.size()));
+  std::copy_n(name.begin(), std::min<std::uint64_t>(size, name.size()), text);
 }
 
 Answer allocate(void* device, std::uint64_t bytes, void** memory, Why* why) {
