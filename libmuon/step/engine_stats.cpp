@@ -10,7 +10,7 @@ std::vector<libswap::Stat> stats_of(const EngineStats& stats) {
       {"engine_step_seconds", kCounter, "Time in steps.", stats.step_s},
       {"engine_compute_seconds", kCounter, "Time in sweeps, waits for tiles left out.",
        stats.compute_s},
-      {"engine_exchange_seconds", kCounter, "Time in exchanges of gradients and weights.",
+      {"engine_exchange_seconds", kCounter, "Time in exchanges of gradients, updates and weights.",
        stats.exchange_s},
       {"engine_sent_bytes", kCounter, "Gradients and weights sent to other ranks.",
        stats.sent_bytes},

@@ -53,6 +53,7 @@ TEST(AddedGradients, GiveTheBitsOfTheirSumInEveryLayout) {
       for (const bool bf16 : {false, true})
         expect_the_sums_bits({.ranks = 3,
                               .gradients = policy,
+                              .placement = test::kPlacements[batches % 2],
                               .chunk_bytes = 20000,
                               .poison_step = 2,
                               .max_norm = 3,
