@@ -115,6 +115,7 @@ class HostKernels : public Kernels {
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "apply");
     for (const FinishRange& range : ranges)
       in_pieces(range.o, [&](std::uint64_t first, std::span<const float> o) {
+        if (range.w.empty()) return apply_to_zeros(range, first, o);
         const auto w = piece(range.w, first, o.size());
         apply_range(*range.spec, range.scale, o, w);
         copy_out(w, range.out, first);
@@ -167,6 +168,18 @@ class HostKernels : public Kernels {
       narrow(w, out.bf16s().subspan(first, w.size()));
     else
       std::ranges::copy(w, piece(out, first, w.size()).begin());
+  }
+
+  static void apply_to_zeros(const FinishRange& range, std::uint64_t first,
+                             std::span<const float> o) {
+    std::array<float, kWidened> w;
+    for (std::uint64_t i = 0; i < o.size(); i += w.size()) {
+      const auto some = o.subspan(i, std::min<std::uint64_t>(w.size(), o.size() - i));
+      const auto from_zero = std::span(w).first(some.size());
+      std::ranges::fill(from_zero, 0.0f);
+      apply_range(*range.spec, range.scale, some, from_zero);
+      copy_out(from_zero, range.out, first + i);
+    }
   }
 
   // As in_fp32(), by the pool.

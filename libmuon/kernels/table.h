@@ -33,7 +33,8 @@ struct PrepareRange {
   const MuonSpec* spec = nullptr;
   libswap::Buffer g, m, u;
 };
-// w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty.
+// w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty. An empty w:
+// out <- what w = 0 would become, which is what is added to any other.
 struct FinishRange {
   const MuonSpec* spec = nullptr;
   double scale = 1;

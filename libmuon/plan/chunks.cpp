@@ -42,7 +42,7 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
   for (std::uint32_t param = 0; param < owners.size(); ++param) {
     if (!plan.muon(param)) continue;
     ItemPacker& packer = packers.try_emplace(owners[param], plan.item_elems()).first->second;
-    for (const FlatRange whole : plan.wholes(param)) packer.add(param, whole);
+    for (const FlatRange whole : plan.wholes(param)) packer.add(param, whole, plan.out(param));
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
                        bytes_of(plan.weights().dtype(param))});
     staged_somewhere = staged_somewhere || !holds_whole(plan.gradients(), param, owners[param]) ||
@@ -74,12 +74,13 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
 
 // A chunk smaller than a tile may have nothing to bring: its visits are the next one's.
 void Chunks::drop_idle() {
-  const std::size_t visits = chunks_.back().visits_end;
+  const Chunk last = chunks_.back();
   std::erase_if(chunks_, [](const Chunk& chunk) {
     return chunk.gradients.empty() && chunk.weights.empty() && chunk.adam_weights.empty();
   });
   if (chunks_.empty()) chunks_.emplace_back();
-  chunks_.back().visits_end = visits;
+  chunks_.back().visits_end = last.visits_end;
+  chunks_.back().hand_outs_end = last.hand_outs_end;
 }
 
 // Tiles belong to the chunk in which they begin.
@@ -113,6 +114,9 @@ void Chunks::cut_adam(const AdamLine& line) {
 void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
   const std::vector<std::uint64_t>& schedule = plan.schedule();
   for (Chunk& one : chunks_) one.visits_end = schedule.size();
+  for (const StatePlan::HandOut& hand_out : plan.hand_outs())
+    for (std::size_t later = own->chunk_at(plan.place(hand_out.part)); later < count(); ++later)
+      ++chunks_[later].hand_outs_end;
   std::uint64_t chunk = 0;
   for (std::size_t i = 0; i < schedule.size(); ++i) {
     const TileEntry& tile = plan.tiles()[schedule[i]];

@@ -32,13 +32,15 @@ class Chunks {
   }
   // Behind the last visit of this rank's schedule that belongs to the chunk.
   std::size_t visits_end(std::size_t chunk) const { return chunks_[chunk].visits_end; }
+  // And of StatePlan::hand_outs().
+  std::size_t hand_outs_end(std::size_t chunk) const { return chunks_[chunk].hand_outs_end; }
 
  private:
   struct Line;
   using Transits = std::vector<Transit>;
   struct Chunk {
     Transits gradients, weights, adam_weights;
-    std::size_t visits_end = 0;
+    std::size_t visits_end = 0, hand_outs_end = 0;
   };
   // An item's elements from `place` on, at borders of tiles of so many.
   void cut_item(const Line& line, std::size_t item, std::uint64_t place, std::uint64_t tile_elems,

@@ -75,6 +75,12 @@ inline const AdamSpec& adam_spec(const ModelSpec& model, std::uint32_t param) {
   return std::get<AdamSpec>(model.groups[model.params[param].group]);
 }
 
+// What a step hands out of a parameter: AdamW always weights.
+inline Out out_of(const GroupSpec& group) {
+  const auto* const muon = std::get_if<MuonSpec>(&group);
+  return muon == nullptr ? Out::weights : muon->out;
+}
+
 inline bool is_muon(const ModelSpec& model, std::uint32_t param) {
   return std::holds_alternative<MuonSpec>(model.groups[model.params[param].group]);
 }

@@ -39,8 +39,9 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
   return batches;
 }
 
-void ItemPacker::add(std::uint32_t param, FlatRange range) {
-  if (items_.empty() || items_.back().elems + range.count > tile_elems_) items_.emplace_back();
+void ItemPacker::add(std::uint32_t param, FlatRange range, Out out) {
+  if (items_.empty() || items_.back().out != out || items_.back().elems + range.count > tile_elems_)
+    items_.emplace_back().out = out;
   Item& item = items_.back();
   item.parts.push_back({param, range, item.elems});
   item.elems += range.count;

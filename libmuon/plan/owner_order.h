@@ -28,6 +28,7 @@ struct ItemPart {
 struct Item {
   std::vector<ItemPart> parts;
   std::uint64_t elems = 0;
+  Out out = Out::weights;  // of all parts
 };
 
 // The parts of an item's elements; none of them lies before its part `first_part`.
@@ -45,11 +46,12 @@ struct ItemBatch {
 std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item);
 
 // Packs an owner's matrices (StatePlan::wholes), in the order of the model: those that are small
-// share an item as long as one tile holds them, so that many of them do not pay a tile each.
+// share an item as long as one tile holds them, so that many of them do not pay a tile each, and
+// those of which there are masters share none with those of which there are none.
 class ItemPacker {
  public:
   explicit ItemPacker(std::uint64_t tile_elems) : tile_elems_(tile_elems) {}
-  void add(std::uint32_t param, FlatRange range);
+  void add(std::uint32_t param, FlatRange range, Out out);
   const std::vector<Item>& items() const { return items_; }
 
  private:

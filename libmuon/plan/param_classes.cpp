@@ -149,6 +149,7 @@ class Resolver {
   Result<> add_param(std::uint32_t number) {
     const ParamSpec& param = model_.params[number];
     const std::string what = "parameter " + param.name;
+    EBB_TRY(check_cut_once(what, param));
     if (!param.cuts.empty())
       return Error{Code::unsupported,
                    compose("{} is cut along dimension {} over axis {}: tensor parallelism is not "
@@ -168,6 +169,21 @@ class Resolver {
     take_own(found->gradients, one.gradients);
     take_own(found->weights, one.weights);
     one.params.push_back(number);
+    return {};
+  }
+
+  // What is cut along an axis by both is not what either takes it for.
+  Result<> check_cut_once(const std::string& what, const ParamSpec& param) const {
+    const auto part = std::ranges::find(parts_, param.partition, &Part::name);
+    if (part == parts_.end()) return {};  // is named later
+    for (const DimensionCut& cut : param.cuts) {
+      EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, cut.axis));
+      if (part->spans[axis])
+        return usage(compose("double sharding of {}: {} lays it over axis {}, and ParamSpec::cuts "
+                             "cuts its dimension {} over the same",
+                             what, text_of(*part), cut.axis, cut.dimension),
+                     "leave one of the two out");
+    }
     return {};
   }
 

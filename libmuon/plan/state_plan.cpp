@@ -114,6 +114,7 @@ std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
     digest.add(model.params[i].name);
     for (const std::uint64_t extent : model.params[i].shape) digest.add(extent);
     digest.add(is_muon(model, i) ? "muon" : "adamw");
+    if (out_of(model.groups[model.params[i].group]) == Out::update) digest.add("no master");
   }
   add_layout(owners.spec(), digest);
   for (const ParamClass& one : classes) {
@@ -169,12 +170,15 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(Layout matrices, Layout::make(std::move(owners), std::move(shapes)));
   plan.matrices_.emplace(std::move(matrices));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
+  for (const ParamSpec& param : model.params)
+    plan.outs_.push_back(out_of(model.groups[param.group]));
   plan.find_wholes(model);
   plan.add_muon_items(model);
   plan.add_adam_item(model);
   plan.adam_line_.emplace(*plan.shards_, plan.muon_);
   plan.lay_tiles();
   plan.order_visits();
+  plan.place_hand_outs();
   plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan.columns_, plan.wholes_);
   return plan;
 }
@@ -223,7 +227,7 @@ void StatePlan::add_muon_items(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     const FlatRange range = muon_[param] ? own_range(param) : FlatRange{};
     if (range.count == 0) continue;
-    for (const FlatRange whole : wholes(param)) packer.add(param, whole);
+    for (const FlatRange whole : wholes(param)) packer.add(param, whole, outs_[param]);
     flops_ += newton_schulz_flops_of(model, param);
   }
   items_ = packer.items();
@@ -242,24 +246,30 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
   if (item.elems > 0) items_.push_back(std::move(item));
 }
 
+std::vector<TileEntry> StatePlan::cut(Visit visit, std::uint32_t number) const {
+  std::vector<TileEntry> tiles;
+  const Item& item = items_[number];
+  const std::uint64_t most = capacity(visit);
+  std::uint32_t part = 0;
+  for (std::uint64_t first = 0; first < item.elems; first += most) {
+    while (item.parts[part].item_first + item.parts[part].range.count <= first) ++part;
+    tiles.push_back({visit, number, first, std::min(most, item.elems - first), part});
+  }
+  return tiles;
+}
+
 // Momentum tiles of an item, then its master tiles; AdamW tiles spread evenly between.
 void StatePlan::lay_tiles() {
   std::vector<TileEntry> muon_tiles, adam_tiles;
-  const auto cut = [&](std::vector<TileEntry>& into, Visit visit, std::uint32_t number) {
-    const Item& item = items_[number];
-    const std::uint64_t most = capacity(visit);
-    std::uint32_t part = 0;
-    for (std::uint64_t first = 0; first < item.elems; first += most) {
-      while (item.parts[part].item_first + item.parts[part].range.count <= first) ++part;
-      into.push_back({visit, number, first, std::min(most, item.elems - first), part});
-    }
+  const auto add = [&](std::vector<TileEntry>& into, Visit visit, std::uint32_t number) {
+    for (const TileEntry& tile : cut(visit, number)) into.push_back(tile);
   };
   for (std::uint32_t i = 0; i < items_.size(); ++i) {
     if (adam_elems_ > 0 && i + 1 == items_.size()) {
-      cut(adam_tiles, Visit::local, i);
+      add(adam_tiles, Visit::local, i);
     } else {
-      cut(muon_tiles, Visit::prepare, i);
-      cut(muon_tiles, Visit::finish, i);
+      add(muon_tiles, Visit::prepare, i);
+      if (items_[i].out == Out::weights) add(muon_tiles, Visit::finish, i);
     }
   }
   tiles_ = spread_between(muon_tiles, adam_tiles);
@@ -282,6 +292,20 @@ void StatePlan::order_visits() {
                      &std::pair<double, std::uint64_t>::first,
                      &std::pair<double, std::uint64_t>::first);
   for (const auto& [share, tile] : all) schedule_.push_back(tile);
+}
+
+void StatePlan::place_hand_outs() {
+  std::vector<std::pair<std::uint64_t, std::size_t>> visits;  // of matrices: place, which visit
+  for (std::size_t i = 0; i < schedule_.size(); ++i)
+    if (const TileEntry& tile = tiles_[schedule_[i]]; tile.visit != Visit::local)
+      visits.emplace_back(place(tile), i);
+  for (std::uint32_t i = 0; i < order_->items(); ++i) {
+    if (items_[i].out == Out::weights) continue;
+    for (const TileEntry& part : cut(Visit::finish, i)) {
+      const auto next = std::ranges::upper_bound(visits, std::pair(place(part), std::size_t{0}));
+      hand_outs_.push_back({part, next == visits.end() ? schedule_.size() : next->second});
+    }
+  }
 }
 
 std::uint64_t StatePlan::place(const TileEntry& tile) const {

@@ -58,6 +58,7 @@ class StatePlan {
   bool here(std::uint32_t param) const;
   std::size_t params() const { return muon_.size(); }
   bool muon(std::uint32_t param) const { return muon_[param]; }
+  Out out(std::uint32_t param) const { return outs_[param]; }
   // Ranges of a Muon parameter that items hold whole: its matrices, as far as they lie apart.
   std::vector<FlatRange> wholes(std::uint32_t param) const;
   // The elements of a parameter whose state this rank keeps; count 0 if none.
@@ -77,7 +78,14 @@ class StatePlan {
   // The tiles that one step visits, in that order: those of matrices by their place on the line of
   // order(), AdamW's by that on a line of adam_line().length(), which keeps step with it.
   const std::vector<std::uint64_t>& schedule() const { return schedule_; }
-  // Where a tile begins on its line.
+  // Updates that are handed out without a tile, as nobody keeps masters of them (Out::update), in
+  // the order of a step: what masters' tiles would hold, where these would be visited.
+  struct HandOut {
+    TileEntry part;
+    std::size_t before = 0;  // which visit of the schedule
+  };
+  const std::vector<HandOut>& hand_outs() const { return hand_outs_; }
+  // Where a tile, or such a part, begins on its line.
   std::uint64_t place(const TileEntry& tile) const;
 
   // The parts of a tile: (part, its range inside the parameter, where it begins in the tile).
@@ -102,6 +110,8 @@ class StatePlan {
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
   void order_visits();
+  std::vector<TileEntry> cut(Visit visit, std::uint32_t item) const;
+  void place_hand_outs();
 
   Columns columns_;
   Rank rank_{};
@@ -109,12 +119,14 @@ class StatePlan {
   std::uint64_t update_bytes_ = 0;
   std::optional<ModelLayout> gradients_, weights_, matrices_, shards_;
   std::vector<bool> muon_;
+  std::vector<Out> outs_;                                   // by parameter
   std::map<std::uint32_t, std::vector<FlatRange>> wholes_;  // of those that have more than one
   std::vector<Item> items_;
   std::optional<OwnerOrder> order_;
   std::optional<AdamLine> adam_line_;
   std::vector<TileEntry> tiles_;
   std::vector<std::uint64_t> schedule_;
+  std::vector<HandOut> hand_outs_;
   double flops_ = 0;
   std::uint64_t adam_elems_ = 0;
   std::uint64_t digest_ = 0;

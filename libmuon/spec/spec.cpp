@@ -81,6 +81,17 @@ Result<> check_roundings(const MuonSpec& spec) {
   return {};
 }
 
+// What is handed out is a function of the gradients alone.
+Result<> check_out(const MuonSpec& spec) {
+  if (spec.out == Out::weights) return {};
+  if (spec.weight_decay != 0)
+    return contradicts("out", "an update has no weights to decay",
+                       "use weight_decay = 0, and decay the masters before the update is added");
+  if (spec.weights != Precision::fp32)
+    return contradicts("out", "an update has no weights to round", "use weights = fp32");
+  return {};
+}
+
 Result<> check_split(const Split& split) {
   const bool none = split.kind == Split::Kind::none, heads = split.kind == Split::Kind::heads;
   if (none != split.sizes.empty() || (heads && split.sizes.size() != 1) ||
@@ -122,6 +133,7 @@ Result<> validate(const MuonSpec& spec) {
   EBB_TRY(check_form(spec));
   EBB_TRY(check_roundings(spec));
   EBB_TRY(check_split(spec.split));
+  EBB_TRY(check_out(spec));
   return check_growth(spec);
 }
 

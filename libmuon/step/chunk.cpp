@@ -105,7 +105,7 @@ Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
   return {};
 }
 
-Result<> Engine::Impl::weights_out(std::size_t chunk) {
+Result<> Engine::Impl::weights_out(std::size_t chunk, const Chosen& chosen) {
   const StatePlan& plan = parts.plan;
   const auto own = [&](const Transit& transit) { return own_weight(transit, chunk); };
   const auto handed_out = [&](const Transit& transit) {
@@ -113,7 +113,7 @@ Result<> Engine::Impl::weights_out(std::size_t chunk) {
   };
   return travel_in_step("weights out", [&]() -> Result<std::uint64_t> {
     const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-      return exchange.run(*wire, absent.weights(transits), {own, handed_out});
+      return exchange.run(*wire, chosen(transits), {own, handed_out});
     };
     EBB_TRY_ASSIGN(const std::uint64_t matrices,
                    bring(routes.weights_from_owners, parts.chunks.weights(chunk)));
@@ -155,10 +155,11 @@ void Engine::Impl::begin_update(float grad_scale) {
     }
     return {};
   };
+  const auto made = [this](std::span<const Transit> planned) { return absent.weights(planned); };
   in_flight = true;
   flow->begin({.chunks = parts.chunks.count(),
                .in = [this](std::size_t chunk) { return gradients_in(chunk); },
-               .out = [this](std::size_t chunk) { return weights_out(chunk); },
+               .out = [this, made](std::size_t chunk) { return weights_out(chunk, made); },
                .sweep = update,
                .doing = "sweeping its state",
                .uses_up_early = true});
@@ -235,10 +236,16 @@ Result<> Engine::Impl::install() {
     });
     return goes_on ? all : Result<>();
   };
-  absent.agree_on_none();
+  const auto kept = [this](std::span<const Transit> planned) {
+    std::vector<Transit> chosen(planned.begin(), planned.end());
+    std::erase_if(chosen, [this](const Transit& transit) {
+      return parts.plan.out(transit.param) == Out::update;
+    });
+    return chosen;
+  };
   flow->begin({.chunks = parts.chunks.count(),
                .in = [](std::size_t) { return Result<>(); },
-               .out = [this](std::size_t chunk) { return weights_out(chunk); },
+               .out = [this, kept](std::size_t chunk) { return weights_out(chunk, kept); },
                .sweep = look,
                .doing = "reading its weights"});
   const Flow::Ended ended = flow->wait();

@@ -158,9 +158,9 @@ class Engine {
   // "created", "resumed the store at step 12", "transferred from 4 ranks at step 12", ...
   const std::string& origin() const;
 
-  // Where new weights go, in the weights layout's pieces, as ParamSpec::weight says; borrowed until
-  // destroy. Code::usage for elements of another type, or for memory that is not
-  // EngineConfig::weights_on.
+  // Where new weights go, or updates (Out::update: only a step that is whole hands them out), in
+  // the weights layout's pieces, as ParamSpec::weight says; borrowed until destroy. Code::usage for
+  // elements of another type, or for memory that is not EngineConfig::weights_on.
   Result<> bind_weights(std::uint32_t param, libswap::Buffer my_pieces);
   Result<> bind_weights(std::uint32_t param, std::span<float> my_pieces) {
     return bind_weights(param, libswap::buffer_of(my_pieces));

@@ -175,7 +175,9 @@ struct Engine::Impl {
   // [C] Of a chunk, on the flow's meeting thread.
   Result<> gradients_in(std::size_t chunk);
   Result<> gradients_in_early(std::size_t piece);
-  Result<> weights_out(std::size_t chunk);
+  // Of what travels behind a chunk: what does now.
+  using Chosen = std::function<std::vector<Transit>(std::span<const Transit>)>;
+  Result<> weights_out(std::size_t chunk, const Chosen& chosen);
   void count_steps();
   // How many bytes were sent.
   Result<std::uint64_t> bring_gradients(const Exchange& exchange, std::span<const Transit> transits,

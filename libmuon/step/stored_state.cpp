@@ -116,7 +116,9 @@ class Comparison {
     const bool weights = has(param.name, "master");
     const bool untrained = !trained_.contains(param.name) && !has_any(param.name);
     if (!weights && untrained) return new_.add(param.name), Held::nothing;
-    EBB_TRY(check_state(tensors_.find(param.name, "master"), param, "master", catalog_));
+    if (out_of(model_.groups[param.group]) == Out::weights) {
+      EBB_TRY(check_state(tensors_.find(param.name, "master"), param, "master", catalog_));
+    }
     if (untrained) return untrained_.add(param.name), Held::weights;
     if (!has_all(param.name, states_of_kind(muon)) && has_all(param.name, states_of_kind(!muon)))
       return (muon ? to_muon_ : to_adam_).add(param.name), Held::weights;

@@ -123,7 +123,7 @@ Result<> Sweep::look_to(Stream& stream, std::size_t end) {
     libswap::Lift::Visit lift = lift_->begin();
     const Buffer masters =
         lift.up(columns_of(entry, lease.buffer)[*parts_.plan.columns().find(entry.visit, kMaster)]);
-    std::vector<Out> out;
+    std::vector<Leaving> out;
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : parts_.plan.spans(entry))
       if (const Buffer here = out_of(span, lift, out); !here.empty())
@@ -139,6 +139,7 @@ Result<> Sweep::look_to(Stream& stream, std::size_t end) {
 void Sweep::begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent) {
   grad_scale_ = grad_scale;
   absent_ = &absent;
+  handed_ = 0;
   updates_->begin(step, untouched_tiles());
 }
 
@@ -166,7 +167,16 @@ std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
 }
 
 Result<> Sweep::update(std::size_t chunk) {
-  while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(update_tile());
+  const auto& hand_outs = parts_.plan.hand_outs();
+  const std::size_t visits = parts_.chunks.visits_end(chunk);
+  const std::size_t handed = parts_.chunks.hand_outs_end(chunk);
+  while (updates_->position() < visits || handed_ < handed) {
+    const bool visit = updates_->position() < visits;
+    if (handed_ < handed && (!visit || hand_outs[handed_].before <= updates_->position()))
+      hand_out(hand_outs[handed_++].part);
+    else
+      EBB_TRY(update_tile());
+  }
   wait_for_weights();
   return updates_->ended() ? cache_->settle() : Result<>();
 }
@@ -184,7 +194,7 @@ Result<> Sweep::update_tile() {
   const TileEntry& entry = parts_.plan.tiles()[lease.tile];
   libswap::Lift::Visit lift = lift_->begin();
   const Buffer tile = lift.up(lease.buffer);
-  std::vector<Out> out;
+  std::vector<Leaving> out;
   const Event done = work({entry, columns_of(entry, tile), lift}, out);
   const Event down = lift.down(tile, lease.buffer, done);
   updates_->give_back(lease, down);
@@ -192,10 +202,10 @@ Result<> Sweep::update_tile() {
   return {};
 }
 
-void Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Out>& out, const Event& done,
-                      const Event& tile) {
+void Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
+                      const Event& done, const Event& tile) {
   Event last = tile;
-  for (const Out& weights : out)
+  for (const Leaving& weights : out)
     if (weights.from.data != weights.to.data) last = lift.down(weights.from, weights.to, done);
   lift.end(last);
   if (!last.passed()) handed_out_.push_back(last);
@@ -211,7 +221,7 @@ std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile
   return all;
 }
 
-Event Sweep::work(const Visited& visit, std::vector<Out>& out) {
+Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
   switch (visit.entry.visit) {
     case Visit::prepare:
       return prepare(visit);
@@ -257,14 +267,14 @@ void Sweep::orthogonalize(std::uint32_t number, const Event& made) {
 }
 
 Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
-                     std::vector<Out>& out) {
+                     std::vector<Leaving>& out) {
   const Buffer to = ports_.weight({span.param, span.range});
   const Buffer here = lift.room_for(to);
   if (!to.empty()) out.push_back({here, to});
   return here;
 }
 
-Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
+Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
   const TileEntry& entry = visit.entry;
   std::vector<FinishRange> ranges;
   for (const StatePlan::Span& span : touched(entry)) {
@@ -273,16 +283,25 @@ Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
     for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, span.range)) {
       const std::uint64_t ahead = part.first - span.range.first;
       const std::uint64_t first = span.tile_first + ahead;
-      ranges.push_back(
-          {&spec, part.scale, update_of(entry.item).sub(entry.first + first, part.count),
-           visit.columns[0].sub(first, part.count), to.empty() ? to : to.sub(ahead, part.count)});
+      ranges.push_back({&spec, part.scale,
+                        update_of(entry.item).sub(entry.first + first, part.count),
+                        visit.columns.empty() ? Buffer() : visit.columns[0].sub(first, part.count),
+                        to.empty() ? to : to.sub(ahead, part.count)});
     }
   }
   visit.lift.also_behind(orthogonal_[entry.item % 2]);
   return parts_.kernels.finish(ranges, visit.lift.ready());
 }
 
-Event Sweep::local(const Visited& visit, std::vector<Out>& out) {
+// As finish(), of what has no tile.
+void Sweep::hand_out(const TileEntry& part) {
+  libswap::Lift::Visit lift = lift_->begin();
+  std::vector<Leaving> out;
+  const Event done = finish({part, {}, lift}, out);
+  end_visit(lift, out, done, done);
+}
+
+Event Sweep::local(const Visited& visit, std::vector<Leaving>& out) {
   std::vector<AdamRange> ranges;
   for (const StatePlan::Span& span : touched(visit.entry)) {
     const auto state = [&](std::uint64_t number) {

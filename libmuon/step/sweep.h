@@ -76,26 +76,27 @@ class Sweep {
     std::vector<libswap::Buffer> columns;  // of the table, where kernels work on them
     libswap::Lift::Visit& lift;
   };
-  // Weights on their way out of a visit.
-  struct Out {
+  // Weights, or updates, on their way out of a visit.
+  struct Leaving {
     libswap::Buffer from, to;
   };
   std::vector<libswap::Buffer> columns_of(const TileEntry& entry,
                                           const libswap::Buffer& tile) const;
-  libswap::Event work(const Visited& visit, std::vector<Out>& out);
+  libswap::Event work(const Visited& visit, std::vector<Leaving>& out);
   libswap::Event prepare(const Visited& visit);
-  libswap::Event finish(const Visited& visit, std::vector<Out>& out);
-  libswap::Event local(const Visited& visit, std::vector<Out>& out);
+  libswap::Event finish(const Visited& visit, std::vector<Leaving>& out);
+  void hand_out(const TileEntry& part);
+  libswap::Event local(const Visited& visit, std::vector<Leaving>& out);
   void orthogonalize(std::uint32_t item, const libswap::Event& made);
   libswap::Buffer update_of(std::uint32_t item) const;
   std::vector<std::uint64_t> untouched_tiles() const;
   std::vector<StatePlan::Span> touched(const TileEntry& entry) const;
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
-                         std::vector<Out>& out);
+                         std::vector<Leaving>& out);
   // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
   // `tile`.
-  void end_visit(libswap::Lift::Visit& lift, const std::vector<Out>& out,
+  void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
                  const libswap::Event& done, const libswap::Event& tile);
   Result<> look_to(libswap::Stream& stream, std::size_t end);
   void wait_for_weights();
@@ -111,6 +112,7 @@ class Sweep {
   std::vector<libswap::Event> handed_out_;    // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;
   const AbsentGradients* absent_ = nullptr;
+  std::size_t handed_ = 0;  // of StatePlan::hand_outs(), in this update
 };
 
 }  // namespace ebb::libmuon

@@ -163,6 +163,22 @@ TEST(CudaKernels, FinishAddHandOutAndAdamWithTheHostsBits) {
     }
 }
 
+TEST(CudaKernels, FinishWithoutWeightsAsTheHostDoes) {
+  Both both(50);
+  auto& device = both.plugged.device();
+  for (MuonSpec spec : {*preset("keller"), *preset("dion")}) {
+    spec.weight_decay = 0;
+    Floats o(device, gaussian(3001, 1), DType::f32);
+    Floats out(device, std::vector<float>(o.here.size()), DType::f32);
+    auto hout = out.here;
+    both.host->finish(
+        std::vector<FinishRange>{{&spec, 0.7, o.host(), {}, buffer_of(std::span(hout))}}, {});
+    const Event done = both.there->finish(
+        std::vector<FinishRange>{{&spec, 0.7, o.buffer(), {}, out.buffer()}}, {});
+    expect_same(out, hout, done, "update");
+  }
+}
+
 struct Shape {
   std::uint64_t rows, cols;
 };

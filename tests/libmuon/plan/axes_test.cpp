@@ -310,9 +310,17 @@ const std::vector<Refused>& refused_worlds() {
        "parameter qkv names a place on axis expert, all of which is spanned by the partition of "
        "all "
        "ranks"},
-      {[](auto& m, auto&) { m.params[1].cuts = {{"data", 1}}; }, Code::unsupported,
-       "parameter qkv is cut along dimension 1 over axis data: tensor parallelism is not built "
-       "yet"},
+      {[](auto& m, auto&) { m.params[1].cuts = {{"data", 1}}; }, Code::usage,
+       "double sharding of parameter qkv: the partition of all ranks lays it over axis data, and "
+       "ParamSpec::cuts cuts its dimension 1 over the same"},
+      {[](auto& m, auto&) { m.params[3].cuts = {{"data", 0}}; }, Code::usage,
+       "double sharding of parameter expert.0.up: partition experts lays it over axis data, and "
+       "ParamSpec::cuts cuts its dimension 0 over the same"},
+      {[](auto& m, auto&) { m.params[3].cuts = {{"date", 0}}; }, Code::usage,
+       "parameter expert.0.up names axis date, which is none of the world's: expert 2 x data 2"},
+      {[](auto& m, auto&) { m.params[3].cuts = {{"expert", 1}}; }, Code::unsupported,
+       "parameter expert.0.up is cut along dimension 1 over axis expert: tensor parallelism is not "
+       "built yet"},
   };
   return all;
 }
