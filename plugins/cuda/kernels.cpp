@@ -1,6 +1,5 @@
 // The table of kernels: a launch for each range, Newton-Schulz for a batch.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "plugins/cuda/launch.h"
@@ -35,7 +34,7 @@ void fingerprint(void* device, char* text, std::uint64_t size) {
   const std::string name = device_of(device).name;
   const std::string all = "cuBLASLt " + std::to_string(version) + " " +
                           name.substr(0, name.rfind(' ')) + " products=whole elementwise=ebb";
-  std::memcpy(text, all.data(), std::min<std::uint64_t>(size, all.size()));
+  std::copy_n(all.begin(), std::min<std::uint64_t>(size, all.size()), text);
 }
 
 std::uint64_t workspace_bytes(const libmuon::PlainMatrices* matrices) {
