@@ -400,6 +400,11 @@ std::string param_steps_json(const std::map<std::string, std::int64_t>& steps) {
   return out + "}";
 }
 
+std::size_t param_step_bytes(std::string_view name) {
+  constexpr auto most = std::numeric_limits<std::int64_t>::min();
+  return compose(", {}: {}", json_string(name), most).size();
+}
+
 Result<Value> read_value_json(std::string_view json, const std::string& where) {
   std::optional<Value> value;
   EBB_TRY(read_document(json, where, [&](dom::element root) {

@@ -25,6 +25,8 @@ std::string values_json(const std::vector<ValueEntry>& values);
 std::string groups_json(const std::vector<GroupEntry>& groups);
 // {parameter: steps, ...}
 std::string param_steps_json(const std::map<std::string, std::int64_t>& steps);
+// The most bytes of it that one parameter takes, whatever its count.
+std::size_t param_step_bytes(std::string_view name);
 
 // `where` begins messages: "state.h5: attribute 'ebb.values'".
 Result<Value> read_value_json(std::string_view json, const std::string& where);

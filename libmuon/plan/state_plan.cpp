@@ -104,9 +104,7 @@ void add_layout(const Layout::Spec& spec, formats::Digest& digest) {
 // What a class beyond the first one adds was never in the digest of a world without axes.
 std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
                         std::span<const ParamClass> classes, std::uint64_t tile_bytes,
-                        const Columns& columns,
-                        const std::map<std::uint32_t, std::vector<StatePlan::Whole>>& wholes,
-                        std::span<const StatePlan::Stored> stored) {
+                        const StatePlan& plan) {
   formats::Digest digest;
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {
     digest.add(model.params[i].name);
@@ -122,14 +120,14 @@ std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
       for (const std::uint64_t number : {slice.first, slice.width}) digest.add(number);
   }
   digest.add(tile_bytes);
-  add_dtypes(model, columns, digest);
-  for (const auto& [param, several] : wholes) {
-    if (several.size() == 1) continue;
+  add_dtypes(model, plan.columns(), digest);
+  for (std::uint32_t param = 0; param < plan.params(); ++param) {
+    if (plan.wholes(param).size() < 2) continue;
     digest.add(param);
-    for (const StatePlan::Whole& whole : several) digest.add(whole.range.first);
+    for (const StatePlan::Whole& whole : plan.wholes(param)) digest.add(whole.range.first);
   }
-  for (const auto& [param, shape, of] : stored) {
-    if (of != StatePlan::Stored::Of::moments) continue;
+  for (const auto& [of, param, shape] : plan.derived()) {
+    if (of != StatePlan::Derived::Of::moments) continue;
     digest.add("second moments");
     digest.add(param);
     for (const std::uint64_t extent : shape) digest.add(extent);
@@ -174,15 +172,14 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY(plan.lay_matrices(model));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
   EBB_TRY(plan.find_wholes(model));
-  plan.find_stored(model);
+  plan.find_derived(model);
   plan.add_muon_items(model);
   plan.add_moments_item(model);
   plan.add_adam_item(model);
   plan.adam_line_.emplace(*plan.shards_, plan.muon_);
   plan.lay_tiles();
   plan.order_visits();
-  plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan.columns_, plan.wholes_,
-                           plan.stored_);
+  plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan);
   return plan;
 }
 
@@ -247,33 +244,37 @@ bool StatePlan::in_place(std::uint32_t param, std::uint64_t element,
 
 Result<> StatePlan::find_wholes(const ModelSpec& model) {
   const std::uint64_t block = columns_.block(Visit::prepare);
+  const auto number = [&] { return static_cast<std::uint32_t>(wholes_.size()); };
+  first_whole_.reserve(muon_.size() + 1);
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
+    first_whole_.push_back(number());
     if (!muon_[param]) continue;
     const MuonSpec& spec = muon_spec(model, param);
     const Shape& shape = model.params[param].shape;
-    for (const auto& [range, flops] : libmuon::wholes_of(model, param, block))
-      wholes_[param].push_back({range, libmuon::moments_of(spec, shape, range).count});
-    const std::uint64_t most = std::ranges::max(wholes_[param], {}, &Whole::moments).moments;
+    std::uint64_t most = 0;
+    for (const auto& [range, flops] : libmuon::wholes_of(model, param, block)) {
+      wholes_.push_back({range, libmuon::moments_of(spec, shape, range).count});
+      most = std::max(most, wholes_.back().moments);
+    }
     if (most > capacity(Visit::normalise))
       return Error{Code::unsupported,
                    compose("parameter {}: a matrix of {} second moments, where a tile holds {}",
                            model.params[param].name, most, capacity(Visit::normalise)),
                    "give larger tiles"};
   }
+  first_whole_.push_back(number());
   return {};
 }
 
-void StatePlan::find_stored(const ModelSpec& model) {
-  for (std::uint32_t param = 0; param < muon_.size(); ++param)
-    stored_.push_back({param, model.params[param].shape, Stored::Of::elements});
+void StatePlan::find_derived(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param)
     if (has_visits(model, param, Visit::normalise))
-      stored_.push_back({param, moments_shape(muon_spec(model, param), model.params[param].shape),
-                         Stored::Of::moments});
+      derived_.push_back({Derived::Of::moments, param,
+                          moments_shape(muon_spec(model, param), model.params[param].shape)});
   const std::uint64_t block = columns_.block(Visit::prepare);
   for (std::uint32_t param = 0; param < muon_.size(); ++param)
     if (muon_[param] && block > 1)
-      stored_.push_back({param, {formats::div_ceil(elems(param), block)}, Stored::Of::scales});
+      derived_.push_back({Derived::Of::scales, param, {formats::div_ceil(elems(param), block)}});
 }
 
 void StatePlan::add_muon_items(const ModelSpec& model) {
@@ -282,7 +283,7 @@ void StatePlan::add_muon_items(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     if (!muon_[param]) continue;
     const std::vector<libmuon::Whole> costs = libmuon::wholes_of(model, param, room.block);
-    const std::vector<Whole>& all = wholes(param);
+    const std::span<const Whole> all = wholes(param);
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (run_of(param, all[i].range.first).owner != rank_) continue;
       packer.add(param, all[i].range, all[i].moments);

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -79,7 +78,10 @@ class StatePlan {
     FlatRange range;
     std::uint64_t moments = 0;  // second ones
   };
-  const std::vector<Whole>& wholes(std::uint32_t param) const { return wholes_.at(param); }
+  std::span<const Whole> wholes(std::uint32_t param) const {
+    return std::span(wholes_).subspan(first_whole_[param],
+                                      first_whole_[param + 1] - first_whole_[param]);
+  }
   std::uint64_t elems(std::uint32_t param) const { return gradients_->elems(param); }
   // Matrices of one owner that follow each other.
   struct OwnRun {
@@ -128,15 +130,19 @@ class StatePlan {
   std::vector<Extent> columns_in(const TileEntry& tile) const;
   // Of a column's elements, counted from its beginning in the tile, those of the span.
   static FlatRange elems_of(const Span& span, const Column& column);
-  // What segments call a parameter, by number: the model's parameters, then those of second
-  // moments, then those of scales, which have shapes of their own.
-  struct Stored {
-    enum class Of : std::uint8_t { elements, moments, scales };
+  // What segments call a parameter, by number, are the model's parameters and behind them these,
+  // which have shapes of their own: those of second moments, then those of scales.
+  struct Derived {
+    enum class Of : std::uint8_t { moments, scales };
+    Of of = Of::moments;
     std::uint32_t param = 0;  // of the model
     Shape shape;
-    Of of = Of::elements;
   };
-  const std::vector<Stored>& stored() const { return stored_; }
+  const std::vector<Derived>& derived() const { return derived_; }
+  // The model's parameter that a segment is of.
+  std::uint32_t param_of(const formats::native::Segment& segment) const {
+    return segment.param < params() ? segment.param : derived_[segment.param - params()].param;
+  }
   std::vector<formats::native::Segment> segments(const TileEntry& tile) const;
 
   std::uint64_t state_bytes() const;   // of this rank
@@ -149,14 +155,14 @@ class StatePlan {
   explicit StatePlan(Columns columns) : columns_(std::move(columns)) {}
   Result<> lay_matrices(const ModelSpec& model);
   Result<> find_wholes(const ModelSpec& model);
-  void find_stored(const ModelSpec& model);
+  void find_derived(const ModelSpec& model);
   void add_muon_items(const ModelSpec& model);
   void add_moments_item(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
   std::vector<TileEntry> moments_tiles() const;
   std::uint64_t blocks_in(const TileEntry& tile) const;
-  std::uint32_t stored_as(std::uint32_t param, Stored::Of of) const;
+  std::uint32_t number_of(std::uint32_t param, Derived::Of of) const;
   std::vector<ScheduledVisit> visits_to(std::uint64_t tile) const;
   void order_visits();
 
@@ -166,8 +172,9 @@ class StatePlan {
   std::uint64_t update_bytes_ = 0;
   std::optional<ModelLayout> gradients_, weights_, matrices_, shards_;
   std::vector<bool> muon_;
-  std::map<std::uint32_t, std::vector<Whole>> wholes_;  // by Muon parameter
-  std::vector<Stored> stored_;
+  std::vector<Whole> wholes_;               // by parameter
+  std::vector<std::uint32_t> first_whole_;  // of a parameter, and one behind the last
+  std::vector<Derived> derived_;
   std::vector<Item> items_;
   std::vector<bool> decays_;        // by matrices' item: gradients need the masters
   std::vector<FlatRange> moments_;  // by matrices' item: its part of that of second moments

@@ -44,26 +44,28 @@ std::vector<StatePlan::Extent> StatePlan::columns_in(const TileEntry& tile) cons
   return extents;
 }
 
-std::uint32_t StatePlan::stored_as(std::uint32_t param, Stored::Of of) const {
-  const auto key = [](const Stored& one) { return std::pair(one.of, one.param); };
-  const auto found = std::ranges::lower_bound(stored_, std::pair(of, param), {}, key);
-  return static_cast<std::uint32_t>(found - stored_.begin());
+std::uint32_t StatePlan::number_of(std::uint32_t param, Derived::Of of) const {
+  const auto key = [](const Derived& one) { return std::pair(one.of, one.param); };
+  const auto found = std::ranges::lower_bound(derived_, std::pair(of, param), {}, key);
+  return static_cast<std::uint32_t>(params() + (found - derived_.begin()));
 }
 
 std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
   std::vector<Segment> segments;
-  const auto own = tile.visit == Visit::normalise ? Stored::Of::moments : Stored::Of::elements;
+  const auto number = [&](std::uint32_t param, const Column& column) {
+    if (column.in_blocks()) return number_of(param, Derived::Of::scales);
+    return tile.visit == Visit::normalise ? number_of(param, Derived::Of::moments) : param;
+  };
   for (const auto& [column, offset, elems] : columns_in(tile))
     for (const Span& span : spans(tile)) {
       const FlatRange held = elems_of(span, column);
-      segments.push_back(
-          {.param = stored_as(span.param, column.in_blocks() ? Stored::Of::scales : own),
-           .state = column.state,
-           .dtype = column.dtype,
-           .first = span.range.first / column.block,
-           .count = held.count,
-           .offset = offset + held.first * bytes_of(column.dtype),
-           .encoding = column.encoding});
+      segments.push_back({.param = number(span.param, column),
+                          .state = column.state,
+                          .dtype = column.dtype,
+                          .first = span.range.first / column.block,
+                          .count = held.count,
+                          .offset = offset + held.first * bytes_of(column.dtype),
+                          .encoding = column.encoding});
     }
   return segments;
 }

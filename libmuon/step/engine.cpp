@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/catalog/value_json.h"
 #include "ebb/libmuon/comm/check_communicator.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/homes.h"
@@ -16,9 +17,12 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   manifest.fingerprint = fingerprint_of(config, Bf16::emulated);
   const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
   for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
-  // A parameter that has no gradient in some step counts its own from there on.
-  for (const ParamSpec& param : config.model.params) manifest.param_steps[param.name] = 0;
-  return formats::align_up(encode(manifest).size() + libswap::Blobs::kMostBytes, 4096);
+  // A parameter that has no gradient in some step counts its own from there on. They are counted
+  // here rather than written: of a large model, they are as much as all else.
+  manifest.param_steps[config.model.params.front().name] = 0;
+  std::uint64_t steps = 0;
+  for (const ParamSpec& param : config.model.params) steps += formats::param_step_bytes(param.name);
+  return formats::align_up(encode(manifest).size() + steps + libswap::Blobs::kMostBytes, 4096);
 }
 
 // Of the trainer's buffers that the communicator does not take, what travels in one round.
@@ -146,7 +150,10 @@ formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             const StatePlan& plan) {
   formats::native::Manifest manifest;
   manifest.states = plan.columns().names();
-  for (const auto& [param, shape, of] : plan.stored())
+  manifest.params.reserve(params.size() + plan.derived().size());
+  for (const ParamSpec& param : params)
+    manifest.params.push_back({param.name, param.shape, param.group});
+  for (const auto& [of, param, shape] : plan.derived())
     manifest.params.push_back({params[param].name, shape, params[param].group});
   for (const GroupSpec& group : groups)
     manifest.groups.push_back(std::visit([](const auto& spec) { return to_group(spec); }, group));

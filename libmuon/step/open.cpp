@@ -33,7 +33,7 @@ std::vector<std::string> tile_names(const ModelSpec& model, const StatePlan& pla
   for (const TileEntry& tile : plan.tiles()) {
     const auto segments = plan.segments(tile);
     names.push_back(compose(
-        "{} {}{}", model.params[plan.stored()[segments.front().param].param].name,
+        "{} {}{}", model.params[plan.param_of(segments.front())].name,
         states[segments.front().state],
         segments.size() == 1 ? std::string() : compose(" and {} more", segments.size() - 1)));
   }

@@ -85,8 +85,8 @@ class Comparison {
     for (const TensorEntry& tensor : catalog.tensors)
       has_moments_ =
           has_moments_ || std::ranges::find(moment_states_, tensor.state) != moment_states_.end();
-    for (const auto& [param, shape, of] : plan.stored())
-      if (of == StatePlan::Stored::Of::moments) moments_.emplace(param, shape);
+    for (const auto& [of, param, shape] : plan.derived())
+      if (of == StatePlan::Derived::Of::moments) moments_.emplace(param, shape);
     for (const GroupEntry& group : catalog.groups)
       trained_.insert(group.params.begin(), group.params.end());
   }
@@ -234,7 +234,7 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
     if (segment.state >= names_.size()) continue;  // scales: with their codes, half a list before
-    const std::uint32_t param = plan_.stored()[segment.param].param;
+    const std::uint32_t param = plan_.param_of(segment);
     const Held held = held_[param];
     if (held == Held::nothing && segment.state == kMaster)
       initial_(param, {segment.first, segment.count}, segment_floats(tile, segment));

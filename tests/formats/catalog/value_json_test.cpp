@@ -79,6 +79,17 @@ TEST(ValueJson, GroupsAndStepsComeBack) {
   EXPECT_EQ(*same, steps);
 }
 
+TEST(ValueJson, AStepCounterTakesNoMoreThanIsSaid) {
+  std::map<std::string, std::int64_t> steps;
+  std::size_t most = 2;  // the braces
+  for (const char* name : {"w", "layer.\"quoted\".w", "a\nb", "\xc3\xa9"}) {
+    steps[name] = std::numeric_limits<std::int64_t>::max();
+    most += formats::param_step_bytes(name);
+    EXPECT_LE(formats::param_steps_json(steps).size(), most);
+    EXPECT_GE(formats::param_steps_json(steps).size() + 2 * steps.size() + 2, most);
+  }
+}
+
 TEST(ValueJson, WhatIsMalformedIsRefusedInOneSentence) {
   for (const char* json : {"", "[", "{}", "[1]", "[[\"k\", [], 1, 2]]", "[[1, [], 1]]",
                            "[[\"k\", [], {\"$bytes\": \"0\"}]]", "[[\"k\", [], {\"$x\": 1}]]",

@@ -242,28 +242,35 @@ EngineConfig qwen3_30b(std::uint32_t places, std::uint32_t data) {
   return config;
 }
 
-// Ten thousand ranks, or nearly so many; one place of the axis is all ranks.
-TEST(PlanMemory, OfTenThousandRanksWithAMixtureOfExpertsIsSixteenMebibytesIn50Milliseconds) {
+// Seconds of CPU, the least of five rounds.
+template <typename Work>
+double seconds_of(const Work& work) {
+  double least = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    const std::clock_t begin = std::clock();
+    work();
+    least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+// Ten thousand ranks, or nearly so many; one place of the axis is all ranks. Time goes by that of
+// writing the model down, 4 ms where the 50 ms that are promised are 12 of it.
+TEST(PlanMemory, OfTenThousandRanksWithAMixtureOfExpertsIsSixteenMebibytesAndThirtyModelsTime) {
   if (kSanitized) GTEST_SKIP() << "sanitizers keep shadows of all memory";
   for (const auto& [places, data] : {std::pair{1u, 10'000u}, {16u, 625u}, {128u, 78u}}) {
     const EngineConfig config = qwen3_30b(places, data);
     ASSERT_EQ(config.model.params.size(), 18'867u);
     const auto before = begin_peak();
     if (!before) GTEST_SKIP() << "this kernel does not forget a peak (/proc/self/clear_refs)";
-    double best = 1e9;
-    for (int round = 0; round < 5; ++round) {
-      const std::clock_t begin = std::clock();
-      const auto plan = Engine::plan(config, Rank{places * data - 1});
-      ASSERT_TRUE(plan) << plan.error().message;
-      best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
-    }
+    const Rank last{places * data - 1};
+    const double plan = seconds_of([&] { ASSERT_TRUE(Engine::plan(config, last)); });
     const std::uint64_t taken = status_bytes("VmHWM:") - *before;
-    EXPECT_LE(best, 0.070);  // 50 ms is the promise, as below
-    // 16 MiB is the promise: since owners are chosen by matrix, and each lists what it stores, it
-    // is 21, to be brought back.
-    EXPECT_LE(taken, 22 * kMiB);
-    std::printf("expert %u x data %u: %.1f ms, %.1f MiB\n", places, data, best * 1e3,
-                static_cast<double>(taken) / kMiB);
+    const double model = seconds_of([&] { qwen3_30b(places, data); });
+    EXPECT_LE(taken, 16 * kMiB);
+    EXPECT_LE(plan, 15 * model);
+    std::printf("expert %u x data %u: %.1f ms, %.1f of its model, %.1f MiB\n", places, data,
+                plan * 1e3, plan / model, static_cast<double>(taken) / kMiB);
   }
 }
 

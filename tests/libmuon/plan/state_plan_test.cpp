@@ -39,6 +39,12 @@ libmuon::PartitionSpec over(std::uint32_t ranks, Policy policy) {
           .weights = {.policy = Policy::replicated, .mesh = {ranks, 1}}};
 }
 
+const Shape& shape_of(const ModelSpec& model, const StatePlan& plan,
+                      const formats::native::Segment& segment) {
+  if (segment.param < model.params.size()) return model.params[segment.param].shape;
+  return plan.derived()[segment.param - model.params.size()].shape;
+}
+
 // (param, state) -> how often each element is held, over all ranks.
 using Counts = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>>;
 
@@ -53,7 +59,7 @@ Counts count_elements(const ModelSpec& model, std::uint32_t ranks, Policy policy
       for (const auto& segment : (*plan).segments(tile)) {
         EXPECT_LE(segment.offset + segment.count * bytes_of(segment.dtype), tile_bytes);
         auto& held = counts[{segment.param, segment.state}];
-        held.resize(formats::volume((*plan).stored()[segment.param].shape));
+        held.resize(formats::volume(shape_of(model, *plan, segment)));
         for (std::uint64_t i = 0; i < segment.count; ++i) ++held[segment.first + i];
       }
     }
@@ -328,17 +334,19 @@ TEST(StatePlan, LaysMomentumInInt8AsWholeBlocksAndTheirScales) {
             EXPECT_LE(end, tile_bytes);
             bytes += segment.count * bytes_of(segment.dtype);
             const std::string& state = (*plan).columns().names()[segment.state];
-            const auto& [param, shape, of] = (*plan).stored()[segment.param];
-            EXPECT_EQ(state == "second_momentum_buffer", of == StatePlan::Stored::Of::moments);
-            if (of == StatePlan::Stored::Of::moments) continue;
             const bool own = segment.param < model.params.size();
+            const bool moments =
+                !own && (*plan).derived()[segment.param - model.params.size()].of ==
+                            StatePlan::Derived::Of::moments;
+            EXPECT_EQ(state == "second_momentum_buffer", moments);
+            if (moments) continue;
             EXPECT_EQ(state == "momentum_buffer.scale", !own);
             if (own && state != "momentum_buffer") continue;
             EXPECT_EQ(segment.encoding, own ? formats::native::block_encoding(256) : 0);
             EXPECT_EQ(segment.dtype, own ? DType::i8 : DType::f32);
             EXPECT_TRUE(!own || segment.first % 256 == 0);
-            auto& held = (own ? codes : scales)[param];
-            held.resize(formats::volume(shape));
+            auto& held = (own ? codes : scales)[(*plan).param_of(segment)];
+            held.resize(formats::volume(shape_of(model, *plan, segment)));
             for (std::uint64_t i = 0; i < segment.count; ++i) ++held[segment.first + i];
           }
         }
