@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "ebb/libmuon/kernels/kernels.h"
@@ -10,11 +11,11 @@
 namespace ebb::libmuon {
 namespace {
 
-constexpr std::size_t kBlock = 1024;  // 2^10 windows of 42 bits sum up exactly in a double
-constexpr int kWindowBits = 42;
-constexpr int kUnit = -298;         // exponent of a limb's lowest bit
-constexpr std::size_t kShort = 64;  // below: the plain path
-constexpr std::size_t kPart = kBlock / 8;
+constexpr std::size_t kBlock = 1024;
+constexpr int kWindowBits = 45;
+constexpr int kUnit = -298;               // exponent of a limb's lowest bit
+constexpr std::size_t kShort = 64;        // below: the plain path
+constexpr std::size_t kMostWindows = 15;  // from 2^256 down to 2^-298, in whole passes
 constexpr std::uint32_t kMagnitude = 0x7fffffffu;
 constexpr std::uint32_t kInfinity = 0x7f800000u;
 
@@ -48,68 +49,75 @@ bool add_plain(Limbs& limbs, std::span<const float> values) {
   return finite;
 }
 
-EBB_CLONES std::uint32_t largest_magnitude(const float* values) {
-  std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < kBlock; ++i)
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(values[i]) & kMagnitude);
-  return largest;
-}
-
-struct Window {
-  double sum;          // of what was cut off, exact
-  std::uint64_t rest;  // zero if nothing is left of any number
+struct Magnitudes {                         // bits of fp32 numbers
+  std::uint32_t largest = 0, smallest = 0;  // the latter of those that are not zero
 };
 
-// Cuts each number at the multiples of a power of two that adding and taking away `splitter` rounds
-// to, and leaves the rest in `numbers`. The sums are exact, so their order is free: parts side by
-// side.
-template <typename Numbers>
-[[gnu::always_inline]] inline void cut(double splitter, const Numbers& at, double* numbers,
-                                       double* __restrict sums, std::uint64_t* __restrict rests) {
-  for (std::size_t i = 0; i < kPart; ++i) {
-    double sum = 0;
-    std::uint64_t rest = 0;
-    for (std::size_t part = 0; part < kBlock; part += kPart) {
-      const double number = at(i + part);
-      const double high = (number + splitter) - splitter;
-      const double left = number - high;
-      numbers[i + part] = left;
-      sum += high;
-      rest |= std::bit_cast<std::uint64_t>(left);
-    }
-    sums[i] = sum;
-    rests[i] = rest;
+EBB_CLONES void find_magnitudes(const float* values, Magnitudes& found) {
+  std::uint32_t largest = 0, smallest = kMagnitude;
+  for (std::size_t i = 0; i < kBlock; ++i) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[i]) & kMagnitude;
+    largest = std::max(largest, magnitude);
+    smallest = std::min(smallest, magnitude - 1);  // a zero's is the largest number
   }
+  found = {largest, smallest + 1};
 }
 
-EBB_CLONES void cut_squares(double splitter, const float* __restrict values,
-                            double* __restrict numbers, double* __restrict sums,
-                            std::uint64_t* __restrict rests) {
-  const auto square = [values](std::size_t i) __attribute__((always_inline)) {
-    return static_cast<double>(values[i]) * static_cast<double>(values[i]);
-  };
-  cut(splitter, square, numbers, sums, rests);
+typedef float Floats __attribute__((vector_size(32)));
+typedef double Doubles __attribute__((vector_size(64)));
+typedef std::int64_t Bits __attribute__((vector_size(64)));
+constexpr std::size_t kSideBySide = sizeof(Doubles) / sizeof(double);
+static_assert((kBlock / kSideBySide << kWindowBits) <= 1ull << 52, "a sum of windows is exact");
+using Sums = std::array<double, kSideBySide>;
+
+// Code that is compiled for several processors takes no vectors as arguments: hence references.
+[[gnu::always_inline]] inline void square(const float* values, Doubles& squares) {
+  Floats some;
+  std::memcpy(&some, values, sizeof some);
+  squares = __builtin_convertvector(some, Doubles);
+  squares *= squares;
 }
 
-EBB_CLONES void cut_again(double splitter, double* __restrict numbers, double* __restrict sums,
-                          std::uint64_t* __restrict rests) {
-  const auto number = [numbers](std::size_t i)
-                          __attribute__((always_inline)) { return numbers[i]; };
-  cut(splitter, number, numbers, sums, rests);
+// Takes from numbers what they have above the bit that adding and taking away `splitter` rounds to.
+[[gnu::always_inline]] inline void take(Doubles& numbers, double splitter, Doubles& taken) {
+  taken = (numbers + splitter) - splitter;
+  numbers -= taken;
 }
 
-EBB_CLONES Window fold(double* __restrict sums, std::uint64_t* __restrict rests) {
-  for (std::size_t half = kPart / 2; half >= 8; half /= 2)
-    for (std::size_t i = 0; i < half; ++i) {
-      sums[i] += sums[i + half];
-      rests[i] |= rests[i + half];
-    }
-  Window window{.sum = 0, .rest = 0};
-  for (std::size_t i = 0; i < 8; ++i) {
-    window.sum += sums[i];
-    window.rest |= rests[i];
+// Squares of a block that end in their second window.
+EBB_CLONES void cut_in_two(const float* values, double splitter, Sums& upper, Sums& lower) {
+  Doubles uppers = {}, lowers = {}, squares, taken;
+  for (std::size_t i = 0; i < kBlock; i += kSideBySide) {
+    __builtin_prefetch(values + i + kBlock);
+    square(values + i, squares);
+    take(squares, splitter, taken);
+    uppers += taken;
+    lowers += squares;
   }
-  return window;
+  std::memcpy(upper.data(), &uppers, sizeof uppers);
+  std::memcpy(lower.data(), &lowers, sizeof lowers);
+}
+
+// Squares of a block in the windows above splitters[skipped..skipped + kAtOnce), less those above
+// the splitters before them; answers zero if nothing is left below.
+constexpr std::size_t kAtOnce = 3;
+EBB_CLONES std::uint64_t cut(const float* values, const double* splitters, std::size_t skipped,
+                             std::array<Sums, kAtOnce>& windows) {
+  Doubles sums[kAtOnce] = {}, squares, taken;
+  Bits rests = {};
+  for (std::size_t i = 0; i < kBlock; i += kSideBySide) {
+    square(values + i, squares);
+    for (std::size_t w = 0; w < skipped; ++w) take(squares, splitters[w], taken);
+    for (std::size_t w = 0; w < kAtOnce; ++w) {
+      take(squares, splitters[skipped + w], taken);
+      sums[w] += taken;
+    }
+    rests |= reinterpret_cast<Bits>(squares);
+  }
+  std::memcpy(&windows, sums, sizeof sums);
+  std::uint64_t rest = 0;
+  for (std::size_t i = 0; i < kSideBySide; ++i) rest |= static_cast<std::uint64_t>(rests[i]);
+  return rest;
 }
 
 // Exact, as std::ldexp() is, but in line. REQUIRES: a normal number.
@@ -117,27 +125,45 @@ double power_of_two(int exponent) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
 }
 
+// limbs += a window's sums, whose lowest bit is 2^low.
+void add_window(Limbs& limbs, const Sums& sums, int low) {
+  const double scale = power_of_two(-low);
+  std::int64_t all = 0;
+  for (const double sum : sums) all += static_cast<std::int64_t>(sum * scale);
+  add_shifted(limbs, all, low - kUnit);
+}
+
 // The fast path: a block's squares in windows from the top down; false if a number is not finite.
 bool add_block(Limbs& limbs, const float* values) {
-  const std::uint32_t largest = largest_magnitude(values);
-  if (largest >= kInfinity) return false;
-  if (largest == 0) return true;
-  alignas(64) double numbers[kBlock];
-  alignas(64) double sums[kPart];
-  alignas(64) std::uint64_t rests[kPart];
-  // Every square is below 2^top.
-  const int top = 2 * (static_cast<int>(std::max(largest >> 23, 1u)) - 126);
-  int low = std::max(top - kWindowBits, kUnit);
-  for (bool first = true;; first = false) {
-    const double splitter = 1.5 * power_of_two(low + 52);
-    if (first)
-      cut_squares(splitter, values, numbers, sums, rests);
-    else
-      cut_again(splitter, numbers, sums, rests);
-    const Window window = fold(sums, rests);
-    add_shifted(limbs, static_cast<std::int64_t>(window.sum * power_of_two(-low)), low - kUnit);
-    if (window.rest == 0) return true;
-    low = std::max(low - kWindowBits, kUnit);
+  Magnitudes found;
+  find_magnitudes(values, found);
+  if (found.largest >= kInfinity) return false;
+  if (found.largest == 0) return true;
+  const auto exponent_of = [](std::uint32_t magnitude) {
+    return static_cast<int>(std::max(magnitude >> 23, 1u));
+  };
+  // Every square is below 2^top and a multiple of 2^bottom.
+  const int top = 2 * (exponent_of(found.largest) - 126);
+  const int bottom = 2 * (exponent_of(found.smallest) - 150);
+  const auto low_of = [top](std::size_t window) {
+    return std::max(top - kWindowBits * static_cast<int>(window + 1), kUnit);
+  };
+  const auto splitter_of = [&](std::size_t window) {
+    return 1.5 * power_of_two(low_of(window) + 52);
+  };
+  std::array<Sums, kAtOnce> windows;
+  if (bottom >= low_of(1)) {
+    cut_in_two(values, splitter_of(0), windows[0], windows[1]);
+    add_window(limbs, windows[0], low_of(0));
+    add_window(limbs, windows[1], low_of(1));
+    return true;
+  }
+  std::array<double, kMostWindows> splitters;
+  for (std::size_t skipped = 0;; skipped += kAtOnce) {
+    for (std::size_t w = skipped; w < skipped + kAtOnce; ++w) splitters[w] = splitter_of(w);
+    const std::uint64_t rest = cut(values, splitters.data(), skipped, windows);
+    for (std::size_t w = 0; w < kAtOnce; ++w) add_window(limbs, windows[w], low_of(skipped + w));
+    if (rest == 0) return true;
   }
 }
 

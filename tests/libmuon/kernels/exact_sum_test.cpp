@@ -58,6 +58,18 @@ TEST(ExactSum, WindowsEqualOneElementAtATimeOnAnyBits) {
   }
 }
 
+// Of every distance between the largest number and the smallest, significands all ones: squares end
+// in the second window, on its border, or below.
+TEST(ExactSum, WindowsEqualOneElementAtATimeWhereverASquareEnds) {
+  const float ones = std::nextafter(2.0f, 0.0f);
+  for (const int top : {127, 0, -60})
+    for (int apart = 0; apart <= 60; ++apart) {
+      std::vector<float> values(2048, std::ldexp(ones, top));
+      for (std::size_t i = 0; i < values.size(); i += 3) values[i] = std::ldexp(ones, top - apart);
+      EXPECT_EQ(at_once(values).limbs, one_by_one(values).limbs) << top << " " << apart;
+    }
+}
+
 TEST(ExactSum, AnyPartitionMergedInAnyOrderGivesTheSameLimbs) {
   auto values = testing::gaussian(20000, 2);
   const auto wild = any_numbers(500, 3);
