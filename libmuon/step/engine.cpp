@@ -311,8 +311,10 @@ Result<> Engine::Impl::make_room() {
   EBB_TRY_ASSIGN(staging,
                  Staging::make({parts.plan, parts.chunks, routes.adam, parts.lasting_chunks},
                                device_of(config, memory.wire)));
-  EBB_TRY_ASSIGN(part_room, libswap::allocate(nullptr, memory.parts));
-  EBB_TRY_ASSIGN(bounce, libswap::allocate(nullptr, memory.bounce));
+  libswap::Device* const computes =
+      config.accelerator != nullptr ? &config.accelerator->device() : nullptr;
+  EBB_TRY_ASSIGN(part_room, libswap::allocate_pinned(computes, memory.parts));
+  EBB_TRY_ASSIGN(bounce, libswap::allocate_pinned(computes, memory.bounce));
   libswap::Device* const gradients_lie = device_of(config, config.gradients_on);
   EBB_TRY_ASSIGN(look_room, libswap::allocate(gradients_lie, memory.look()));
   if (config.partition.hand_in == HandIn::added) {

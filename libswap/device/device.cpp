@@ -62,6 +62,19 @@ Result<DeviceMemory> allocate(Device* device, std::uint64_t bytes) {
   return DeviceMemory({owner, owner->bytes().data()}, bytes, nullptr);
 }
 
+Result<DeviceMemory> allocate_pinned(Device* device, std::uint64_t bytes) {
+  EBB_TRY_ASSIGN(DeviceMemory memory, allocate(nullptr, bytes));
+  if (device == nullptr || bytes == 0) return memory;
+  EBB_TRY_ASSIGN(Pinned pinned, device->pin(memory.buffer().bytes()));
+  struct Both {  // no longer pinned when it is freed
+    DeviceMemory memory;
+    Pinned pinned;
+  };
+  std::byte* const data = memory.buffer().bytes().data();
+  const auto both = std::make_shared<Both>(std::move(memory), std::move(pinned));
+  return DeviceMemory({both, data}, bytes, nullptr);
+}
+
 Event copy(const Buffer& from, const Buffer& to, const Event& after) {
   EBB_CHECK(from.dtype == to.dtype && from.elems == to.elems);
   Device* const device = from.device != nullptr ? from.device : to.device;

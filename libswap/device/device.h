@@ -78,6 +78,8 @@ class Device {
 
 // On `device`, or where that is null, on the host (AlignedBuffer).
 Result<DeviceMemory> allocate(Device* device, std::uint64_t bytes);
+// On the host, pinned for `device` unless that is null.
+Result<DeviceMemory> allocate_pinned(Device* device, std::uint64_t bytes);
 // REQUIRES: same type and length. Where both are the host's, the call waits for `after`, and
 // copies.
 Event copy(const Buffer& from, const Buffer& to, const Event& after);

@@ -19,6 +19,9 @@ Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Po
   const std::uint64_t tile_bytes = cache->tile_bytes_;
   EBB_TRY_ASSIGN(cache->memory_, AlignedBuffer::allocate(homes.host_tiles() * tile_bytes));
   static_cast<void>(io.keep_ready(cache->memory_.bytes(), tile_bytes));  // io_notes says why not
+  if (device != nullptr && homes.host_tiles() > 0) {
+    EBB_TRY_ASSIGN(cache->pinned_, device->pin(cache->memory_.bytes()));
+  }
   if (const std::uint64_t there = homes.count(Tier::device); there > 0) {
     EBB_CHECK(device != nullptr);
     EBB_TRY_ASSIGN(cache->device_memory_, device->allocate(there * tile_bytes));

@@ -209,6 +209,7 @@ class TileCache {
   const std::uint64_t tile_bytes_;
   const Rank rank_;
   AlignedBuffer memory_;  // residents, frames, bounces
+  Pinned pinned_;         // that memory, for the device
   DeviceMemory device_memory_;
 
   mutable Mutex mutex_;

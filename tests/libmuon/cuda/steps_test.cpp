@@ -67,6 +67,24 @@ TEST(CudaSteps, OfAllMixesOfTiersGiveTheBitsOfAllOnTheDevice) {
     }
 }
 
+// What a trainer copies itself is not pinned, nor is what fills tiles of a new store that are on
+// the device; all else is.
+TEST(CudaStubSteps, CopyTilesAndWhatTravelsThroughPinnedMemory) {
+  Plugged plugged;
+  const auto unpinned = [&](const Training& setup) {
+    const std::uint64_t before = plugged.call(ebb_stub_copied_unpinned, "ebb_stub_copied_unpinned");
+    train_in_two(setup);
+    return plugged.call(ebb_stub_copied_unpinned, "ebb_stub_copied_unpinned") - before;
+  };
+  Training setup = all_on_device(plugged.accelerator());
+  setup.ranks = 2;
+  const std::uint64_t on_device = unpinned(setup);
+  setup.budget_bytes = 16 * 4096;
+  setup.wire = Side::host;
+  setup.tiers = {{"master", Tier::nvme}, {"momentum_buffer", Tier::host}};
+  EXPECT_LT(unpinned(setup), on_device);
+}
+
 // Wherever in a training a device fails: its error on every rank, nobody waits for ever, and what
 // was committed before goes on as if nothing had happened.
 TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {

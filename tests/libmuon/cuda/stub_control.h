@@ -11,6 +11,8 @@ void ebb_stub_fail(const char* function, std::uint32_t calls);
 // Bytes of the device that are allocated; of the host that are pinned.
 std::uint64_t ebb_stub_allocated();
 std::uint64_t ebb_stub_pinned();
+// Bytes copied so far between the device and memory of the host that was not pinned.
+std::uint64_t ebb_stub_copied_unpinned();
 // How many contexts this thread has pushed and not popped.
 std::uint32_t ebb_stub_contexts();
 // Streams of a trainer's own.

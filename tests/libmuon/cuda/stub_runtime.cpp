@@ -41,6 +41,7 @@ struct Signal {
 struct State {
   std::mutex mutex;
   std::map<std::uint64_t, std::uint64_t> allocated, pinned;  // address -> bytes
+  std::atomic<std::uint64_t> copied_unpinned = 0;
   std::string failing;
   std::uint32_t calls_left = 0;
   std::atomic<std::uint32_t> late = 0;
@@ -68,6 +69,18 @@ cudaError_t checked(const char* function) {
 std::byte* bytes_at(const void* address, std::uint64_t bytes) {
   const auto value = reinterpret_cast<std::uintptr_t>(address);
   return value >= kMoved ? ebb::stub::open(address, bytes) : reinterpret_cast<std::byte*>(value);
+}
+
+// Whether that is memory of the host outside what is pinned.
+bool unpinned(const void* address, std::uint64_t bytes) {
+  const auto value = reinterpret_cast<std::uintptr_t>(address);
+  if (value >= kMoved) return false;
+  const std::lock_guard lock(state().mutex);
+  const auto& pinned = state().pinned;
+  auto behind = pinned.upper_bound(value);
+  if (behind == pinned.begin()) return true;
+  const auto& [first, size] = *--behind;
+  return value + bytes > first + size;
 }
 
 }  // namespace
@@ -158,6 +171,7 @@ std::uint64_t ebb_stub_allocated() {
   const std::lock_guard lock(state().mutex);
   return sum_of(state().allocated);
 }
+std::uint64_t ebb_stub_copied_unpinned() { return state().copied_unpinned; }
 std::uint64_t ebb_stub_pinned() {
   const std::lock_guard lock(state().mutex);
   return sum_of(state().pinned);
@@ -280,6 +294,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
                             cudaStream_t stream) {
   EBB_CHECK(kind == cudaMemcpyDefault);
   if (const auto error = checked("cudaMemcpyAsync"); error != cudaSuccess) return error;
+  if (unpinned(to, bytes) || unpinned(from, bytes)) state().copied_unpinned += bytes;
   stream->add([=] { std::memcpy(bytes_at(to, bytes), bytes_at(from, bytes), bytes); });
   return cudaSuccess;
 }
