@@ -71,8 +71,19 @@ struct Place {
   std::uint64_t row, col;
 };
 
+__host__ __device__ std::uint64_t squares_of(std::uint64_t side) {
+  return (side + kSide - 1) / kSide;
+}
+
+// Where the square of this block begins. Squares are numbered by x alone, row by row: y ends at
+// 65,535, which a tall matrix passes.
+__device__ Place square_of(std::uint64_t cols) {
+  const std::uint64_t across = squares_of(cols);
+  return {blockIdx.x / across * kSide, blockIdx.x % across * kSide};
+}
+
 // Moves squares between U and X, transposed where U is tall, by way of shared memory: both are read
-// and written along their rows. move(u, x, value): what becomes of one element, as it passes.
+// and written along their rows. load(place) is an element, store(place, element) moves it on.
 template <typename Load, typename Store>
 __device__ void through_square(Place from, Place rows_cols_of_from, bool transposed,
                                const Load& load, const Store& store) {
@@ -107,8 +118,7 @@ __global__ void load_kernel(PlainMatrices of, const Normalizer* normalizers, Bat
   const Normalizer by = normalizers[blockIdx.z];
   auto* const to = static_cast<typename Stored<kPrecision>::type*>(x.data);
   through_square(
-      {std::uint64_t{blockIdx.y} * kSide, std::uint64_t{blockIdx.x} * kSide}, {of.rows(), of.cols},
-      tall,
+      square_of(of.cols), {of.rows(), of.cols}, tall,
       [&](Place at) {
         const double value = static_cast<double>(taken(of, of.u[u_index(of, at)]));
         return by.alive != 0 ? static_cast<float>(value * by.factor) : 0.0f;
@@ -125,8 +135,7 @@ __global__ void store_kernel(PlainMatrices of, const Normalizer* normalizers, Ba
   const bool alive = normalizers[blockIdx.z].alive != 0;
   const auto* const from = static_cast<const typename Stored<kPrecision>::type*>(x.data);
   through_square(
-      {std::uint64_t{blockIdx.y} * kSide, std::uint64_t{blockIdx.x} * kSide}, {x.rows, x.cols},
-      tall,
+      square_of(x.cols), {x.rows, x.cols}, tall,
       [&](Place at) {
         const float value =
             Stored<kPrecision>::widen(from[blockIdx.z * x.step + at.row * x.ld + at.col]);
@@ -183,22 +192,20 @@ __global__ void __launch_bounds__(kThreads) identity_kernel(Batch from, float va
 // A square below the diagonal becomes its mirror image above; on the diagonal its lower half does.
 template <Precision kPrecision>
 __global__ void mirror_kernel(Batch of) {
-  if (blockIdx.x > blockIdx.y) return;
+  const Place square = square_of(of.cols);
+  if (square.col > square.row) return;
   auto* const data = static_cast<Type<kPrecision>*>(of.data) + blockIdx.z * of.step;
   through_square(
-      {std::uint64_t{blockIdx.y} * kSide, std::uint64_t{blockIdx.x} * kSide}, {of.rows, of.cols},
-      true, [&](Place at) { return Stored<kPrecision>::widen(data[at.row * of.ld + at.col]); },
+      square, {of.rows, of.cols}, true,
+      [&](Place at) { return Stored<kPrecision>::widen(data[at.row * of.ld + at.col]); },
       [&](Place at, float value) {
         if (at.row > at.col) data[at.col * of.ld + at.row] = Stored<kPrecision>::narrow(value);
       });
 }
 
-unsigned squares_of(std::uint64_t side) {
-  return static_cast<unsigned>((side + kSide - 1) / kSide);
-}
-
 dim3 squares_of(std::uint64_t rows, std::uint64_t cols, std::uint64_t count) {
-  return {squares_of(cols), squares_of(rows), static_cast<unsigned>(count)};
+  return {static_cast<unsigned>(squares_of(rows) * squares_of(cols)), 1,
+          static_cast<unsigned>(count)};
 }
 
 dim3 rows_of(const Batch& batch) {

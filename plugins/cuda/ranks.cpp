@@ -2,6 +2,7 @@
 #include <nccl.h>
 
 #include <memory>
+#include <thread>
 
 #include "plugins/cuda/device.h"
 
@@ -15,10 +16,13 @@ struct CudaRanks {
 
 CudaRanks& ranks_of(void* ranks) { return *static_cast<CudaRanks*>(ranks); }
 
+// Given to NCCL, if perhaps not yet taken by it.
+bool given_to(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
 Answer answer_of(const CudaRanks& ranks, ncclResult_t result, const char* doing, Why* why) {
   // A communicator that does not block answers later; what comes of it, trouble() and the stream
   // tell.
-  if (result == ncclSuccess || result == ncclInProgress) return Answer::done;
+  if (given_to(result)) return Answer::done;
   const char* const last = ncclGetLastError(ranks.group);
   return because(why, Answer::failed,
                  std::string(doing) + ": " + ncclGetErrorString(result) +
@@ -29,6 +33,7 @@ Answer answer_of(const CudaRanks& ranks, ncclResult_t result, const char* doing,
 // made.
 Answer taken(const CudaRanks& ranks, ncclResult_t result, const char* doing, Why* why) {
   while (result == ncclInProgress) {
+    std::this_thread::yield();
     ncclResult_t state = ncclSuccess;
     result = ncclCommGetAsyncError(ranks.group, &state);
     if (result == ncclSuccess) result = state;
@@ -77,15 +82,14 @@ Answer exchange(void* given, void* stream, const libmuon::PlainMessage* sends,
   const CudaRanks& ranks = ranks_of(given);
   const Current current(ranks.device);
   ncclResult_t result = ncclGroupStart();
-  for (std::uint64_t i = 0; i < send_count && result == ncclSuccess; ++i)
+  for (std::uint64_t i = 0; i < send_count && given_to(result); ++i)
     result = ncclSend(sends[i].data, sends[i].bytes, ncclUint8, static_cast<int>(sends[i].peer),
                       ranks.group, stream_of(stream));
-  for (std::uint64_t i = 0; i < receive_count && result == ncclSuccess; ++i)
+  for (std::uint64_t i = 0; i < receive_count && given_to(result); ++i)
     result = ncclRecv(receives[i].data, receives[i].bytes, ncclUint8,
                       static_cast<int>(receives[i].peer), ranks.group, stream_of(stream));
   const ncclResult_t ended = ncclGroupEnd();
-  return taken(ranks, result != ncclSuccess && result != ncclInProgress ? result : ended,
-               "ncclSend and ncclRecv", why);
+  return taken(ranks, given_to(result) ? ended : result, "ncclSend and ncclRecv", why);
 }
 
 Answer trouble(void* given, Why* why) {

@@ -20,9 +20,10 @@ using test::There;
 // `world` ranks as threads; each has two groups, one for a duplicate.
 class Groups {
  public:
-  Groups(Plugged& plugged, std::uint32_t world) : plugged_(plugged), groups_(2 * world) {
+  Groups(Plugged& plugged, std::uint32_t world, std::uint32_t blocking = 1)
+      : plugged_(plugged), groups_(2 * world) {
     for (const std::uint32_t first : {0u, world})
-      plugged.call(ebb_stub_groups, "ebb_stub_groups", world, groups_.data() + first);
+      plugged.call(ebb_stub_groups, "ebb_stub_groups", world, blocking, groups_.data() + first);
   }
   ~Groups() {
     for (void* const group : groups_)
@@ -52,7 +53,7 @@ class Groups {
 TEST(CudaStubRanks, AgreeSumAndExchangeAsAnyCommunicatorDoes) {
   for (const std::uint32_t world : {1u, 2u, 3u}) {
     Plugged plugged(50);
-    Groups(plugged, world).run([&](Communicator& ranks) {
+    Groups(plugged, world, world % 2).run([&](Communicator& ranks) {
       EXPECT_EQ(ranks.world(), world);
       EXPECT_TRUE(ranks.takes(plugged.device()));
       const auto checked = check_communicator(ranks);
@@ -177,7 +178,7 @@ TEST(CudaStubRanks, OfAnotherDeviceAreRefused) {
   Plugged plugged;
   plugged.fail("ncclCommCuDevice");
   std::array<void*, 1> group{};
-  plugged.call(ebb_stub_groups, "ebb_stub_groups", 1u, group.data());
+  plugged.call(ebb_stub_groups, "ebb_stub_groups", 1u, 1u, group.data());
   const auto ranks = make_plugin_ranks(plugged.device(), {group[0]});
   ASSERT_FALSE(ranks);
   EXPECT_EQ(ranks.error().message, "Stub 0: the communicator is of device 1, not of 0");

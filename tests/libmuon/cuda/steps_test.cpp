@@ -123,7 +123,8 @@ TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
   EXPECT_GE(stopped, 16u);
 }
 
-// Two ranks whose communicator is NCCL's, which the stub joins, and two that are threads.
+// Two ranks whose communicator is NCCL's, which the stub joins and which does not block, and two
+// that are threads.
 TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {
   Plugged plugged(50);
   Training setup = all_on_device(plugged.accelerator());
@@ -133,7 +134,7 @@ TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {
   ASSERT_EQ(wanted.error, "");
   std::vector<void*> groups(4);
   for (const std::size_t first : {0u, 2u})
-    plugged.call(ebb_stub_groups, "ebb_stub_groups", 2u, groups.data() + first);
+    plugged.call(ebb_stub_groups, "ebb_stub_groups", 2u, 0u, groups.data() + first);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {

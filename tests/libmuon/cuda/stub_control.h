@@ -22,8 +22,9 @@ void ebb_stub_close_stream(void* stream);
 void ebb_stub_add_one(void* stream, float* numbers, std::uint64_t count);
 // Products that were multiplied matrix by matrix, and how many altogether.
 std::uint64_t ebb_stub_products();
-// The ncclComm_t of each rank of a new group; ends the waiting in one's; and one itself.
-void ebb_stub_groups(std::uint32_t world, void** groups);
+// The ncclComm_t of each rank of a new group, whose calls answer ncclInProgress unless it blocks;
+// ends the waiting in one's; and one itself.
+void ebb_stub_groups(std::uint32_t world, std::uint32_t blocking, void** groups);
 void ebb_stub_abort(void* group);
 void ebb_stub_end_group(void* group);
 }

@@ -102,16 +102,23 @@ thread_local cudaStream_t grouped_on = nullptr;
 }  // namespace
 
 struct ncclComm {
+  // Of a call that was taken; one that does not block is asked twice for how it went.
+  ncclResult_t taken() {
+    in_progress = blocking ? 0 : 2;
+    return blocking ? ncclSuccess : ncclInProgress;
+  }
   std::shared_ptr<Group> group;
   int rank;
+  bool blocking;
+  int in_progress = 0;
 };
 
 extern "C" {
 
-void ebb_stub_groups(std::uint32_t world, void** groups) {
+void ebb_stub_groups(std::uint32_t world, std::uint32_t blocking, void** groups) {
   const auto group = std::make_shared<Group>(world);
   for (std::uint32_t rank = 0; rank < world; ++rank)
-    groups[rank] = new ncclComm{group, static_cast<int>(rank)};
+    groups[rank] = new ncclComm{group, static_cast<int>(rank), blocking != 0};
 }
 void ebb_stub_abort(void* given) {
   Group& group = *static_cast<ncclComm*>(given)->group;
@@ -135,8 +142,9 @@ ncclResult_t ncclCommCuDevice(ncclComm_t, int* device) {
   *device = ebb::stub::fails("ncclCommCuDevice") ? 1 : 0;
   return ncclSuccess;
 }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* state) {
-  *state = ebb::stub::fails("NCCL") ? ncclRemoteError : ncclSuccess;
+ncclResult_t ncclCommGetAsyncError(ncclComm_t group, ncclResult_t* state) {
+  const bool in_progress = group->in_progress > 0 && --group->in_progress > 0;
+  *state = ebb::stub::fails("NCCL") ? ncclRemoteError : in_progress ? ncclInProgress : ncclSuccess;
   return ncclSuccess;
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type,
@@ -147,7 +155,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
     auto* const numbers = reinterpret_cast<std::int64_t*>(ebb::stub::open(to, count * 8));
     group->group->reduce(group->rank, {numbers, count, operation});
   });
-  return ncclSuccess;
+  return group->taken();
 }
 ncclResult_t ncclGroupStart() {
   in_group = true;
@@ -161,7 +169,7 @@ ncclResult_t ncclSend(const void* data, std::size_t bytes, ncclDataType_t, int p
   grouped_in = group;
   grouped_on = stream;
   grouped.sends.push_back({peer, ebb::stub::open(data, bytes), bytes});
-  return ebb::stub::fails("ncclSend") ? ncclSystemError : ncclSuccess;
+  return ebb::stub::fails("ncclSend") ? ncclSystemError : group->taken();
 }
 ncclResult_t ncclRecv(void* data, std::size_t bytes, ncclDataType_t, int peer, ncclComm_t group,
                       cudaStream_t stream) {
@@ -169,7 +177,7 @@ ncclResult_t ncclRecv(void* data, std::size_t bytes, ncclDataType_t, int peer, n
   grouped_in = group;
   grouped_on = stream;
   grouped.receives.push_back({peer, ebb::stub::open(data, bytes), bytes});
-  return ncclSuccess;
+  return group->taken();
 }
 ncclResult_t ncclGroupEnd() {
   in_group = false;
@@ -177,7 +185,7 @@ ncclResult_t ncclGroupEnd() {
   ebb::stub::enqueue(grouped_on, [round = grouped, group = grouped_in] {
     group->group->exchange(group->rank, round);
   });
-  return ncclSuccess;
+  return grouped_in->taken();
 }
 
 }  // extern "C"
