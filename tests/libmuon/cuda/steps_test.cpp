@@ -5,7 +5,7 @@
 
 #include "ebb/libmuon/comm/plugin_ranks.h"
 #include "tests/libmuon/cuda/plugged.h"
-#include "tests/libmuon/support/training.h"
+#include "tests/libmuon/support/trained.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb {
@@ -16,24 +16,11 @@ using libswap::Tier;
 using test::Plugged;
 using test::TempDir;
 using test::train;
+using test::train_in_two;
+using test::Trained;
 using test::Training;
 
 constexpr std::uint64_t kSteps = 4;
-
-struct Trained {
-  std::vector<float> weights;
-  std::map<std::string, std::vector<float>> stored;
-  bool operator==(const Trained&) const = default;
-};
-
-// Half of the steps, and the rest after a resume.
-Trained train_in_two(const Training& setup) {
-  const TempDir directory;
-  EXPECT_EQ(train(setup, directory.path(), kSteps / 2).error, "");
-  const auto outcome = train(setup, directory.path(), kSteps);
-  EXPECT_EQ(outcome.error, "");
-  return {outcome.weights, test::tensors_of(directory.path())};
-}
 
 Training all_on_device(libmuon::Accelerator& accelerator) {
   return {.accelerator = &accelerator,
@@ -46,8 +33,8 @@ Training all_on_device(libmuon::Accelerator& accelerator) {
 
 TEST(CudaSteps, OfAllMixesOfTiersGiveTheBitsOfAllOnTheDevice) {
   Plugged plugged(50);
-  const Trained on_device = train_in_two(all_on_device(plugged.accelerator()));
-  ASSERT_FALSE(on_device.weights.empty());
+  const Trained on_device = train_in_two(all_on_device(plugged.accelerator()), kSteps);
+  ASSERT_FALSE(on_device.outcome.weights.empty());
   std::uint64_t seed = 0;
   for (const Tier master : {Tier::device, Tier::host, Tier::nvme})
     for (const Tier momentum : {Tier::device, Tier::host, Tier::nvme}) {
@@ -63,7 +50,7 @@ TEST(CudaSteps, OfAllMixesOfTiersGiveTheBitsOfAllOnTheDevice) {
           .gradients_on = seed % 2 == 0 ? Side::device : Side::host,
           .weights_on = seed % 4 < 2 ? Side::device : Side::host,
           .wire = seed % 8 < 4 ? Side::device : Side::host};
-      EXPECT_TRUE(train_in_two(setup) == on_device) << "seed " << seed;
+      EXPECT_TRUE(train_in_two(setup, kSteps) == on_device) << "seed " << seed;
     }
 }
 
@@ -73,7 +60,7 @@ TEST(CudaStubSteps, CopyTilesAndWhatTravelsThroughPinnedMemory) {
   Plugged plugged;
   const auto unpinned = [&](const Training& setup) {
     const std::uint64_t before = plugged.call(ebb_stub_copied_unpinned, "ebb_stub_copied_unpinned");
-    train_in_two(setup);
+    train_in_two(setup, kSteps);
     return plugged.call(ebb_stub_copied_unpinned, "ebb_stub_copied_unpinned") - before;
   };
   Training setup = all_on_device(plugged.accelerator());
@@ -91,7 +78,7 @@ TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
   Trained undisturbed;
   {
     Plugged plugged;
-    undisturbed = train_in_two(all_on_device(plugged.accelerator()));
+    undisturbed = train_in_two(all_on_device(plugged.accelerator()), kSteps);
   }
   std::uint64_t stopped = 0;
   for (const char* const function :
@@ -118,7 +105,7 @@ TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
       setup.ranks = 2;
       const auto outcome = train(setup, directory.path(), kSteps);
       EXPECT_EQ(outcome.error, "") << function << " after " << calls;
-      EXPECT_TRUE(outcome.weights == undisturbed.weights) << function << " after " << calls;
+      EXPECT_TRUE(outcome.weights == undisturbed.outcome.weights) << function << " after " << calls;
     }
   EXPECT_GE(stopped, 16u);
 }
@@ -152,8 +139,8 @@ TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {
 // In fp32 the two differ by the order of their sums alone.
 TEST(CudaSteps, AreNearToTheHosts) {
   Plugged plugged;
-  const auto there = train_in_two(all_on_device(plugged.accelerator())).weights;
-  const auto host = train_in_two({}).weights;
+  const auto there = train_in_two(all_on_device(plugged.accelerator()), kSteps).outcome.weights;
+  const auto host = train_in_two({}, kSteps).outcome.weights;
   ASSERT_EQ(there.size(), host.size());
   double most = 0, largest = 0;
   for (std::size_t i = 0; i < host.size(); ++i) {

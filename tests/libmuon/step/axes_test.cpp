@@ -11,6 +11,7 @@
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/testing/fault_backend.h"
 #include "ebb/libswap/testing/memory_backend.h"
+#include "tests/libmuon/support/said_steps.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/watched_ranks.h"
 #include "tests/libmuon/support/world.h"
@@ -229,22 +230,6 @@ void expect_weights(Trainer& trainer, const Alone& wanted, const std::string& wh
   }
 }
 
-// Every rank's bytes are those that were said, of every step.
-Result<> expect_steps(Trainer& trainer, Communicator& ranks, const EngineConfig& config,
-                      const Sent& sent, const Alone& wanted, const std::string& what) {
-  EBB_TRY_ASSIGN(const auto plan, Engine::plan(config, ranks.rank()));
-  for (std::uint64_t step = 0; step < kSteps; ++step) {
-    EBB_TRY(ranks.agree(0));
-    const std::uint64_t before = sent.from(index_of(ranks.rank()));
-    EBB_TRY(ranks.agree(0));
-    EBB_TRY_ASSIGN(const auto result, trainer.step());
-    EXPECT_EQ(result.norm, wanted.norms[step]) << what;
-    EBB_TRY(ranks.agree(0));
-    EXPECT_EQ(sent.from(index_of(ranks.rank())) - before, plan.step_sent_bytes) << what;
-  }
-  return {};
-}
-
 TEST(Axes, AMixtureOfExpertsHasTheBitsOfOneRankOnEveryWorld) {
   const Alone wanted = alone(kSteps);
   for (const Case& c : cases()) {
@@ -255,7 +240,7 @@ TEST(Axes, AMixtureOfExpertsHasTheBitsOfOneRankOnEveryWorld) {
     expect_well(world.run([&](Communicator& below) -> Result<> {
       WatchedDuplicates ranks(below, sent);
       EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config));
-      EBB_TRY(expect_steps(trainer, ranks, config, sent, wanted, c.name));
+      EBB_TRY(expect_said_steps(trainer, ranks, config, sent, wanted.norms, c.name));
       expect_weights(trainer, wanted, c.name);
       return trainer.commit();
     }),
