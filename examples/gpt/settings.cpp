@@ -55,6 +55,12 @@ constexpr std::array kFlags = {
          .default_value = "auto",
          .group = "state",
          .line = "how precision=bf16 is multiplied: auto, real or emulated; bits depend on it"},
+    Flag{.name = "placement",
+         .type = FlagType::text,
+         .metavar = "WHERE",
+         .default_value = "owner",
+         .group = "state",
+         .line = "Muon's state: whole at each matrix' owner, or on every rank's shard"},
     Flag{.name = "snapshot-every",
          .type = FlagType::count,
          .metavar = "K",
@@ -240,6 +246,12 @@ Result<std::optional<libmuon::Bf16>> bf16_from(const std::string& text) {
   return usage("--bf16 " + text + ": wanted auto, real or emulated");
 }
 
+Result<libmuon::Placement> placement_from(const std::string& text) {
+  for (const auto placement : {libmuon::Placement::owner, libmuon::Placement::shard})
+    if (text == name_of(placement)) return placement;
+  return usage("--placement " + text + ": wanted owner or shard");
+}
+
 Result<ExportRequest> export_from(const std::string& text, std::uint64_t step) {
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos || colon + 1 == text.size())
@@ -321,6 +333,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments,
   settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
   EBB_TRY_ASSIGN(settings.bf16, bf16_from(arguments.text("bf16").value_or("auto")));
   EBB_TRY_ASSIGN(settings.momentum, momentum_from(arguments.text("momentum").value_or("fp32")));
+  EBB_TRY_ASSIGN(settings.placement, placement_from(arguments.text("placement").value_or("owner")));
   EBB_TRY_ASSIGN(settings.matrices, matrices_from(arguments));
   settings.decay_end = arguments.count("decay-end").value_or(settings.decay_end);
   if (settings.decay_end == 0) return usage("--decay-end 0: wanted at least 1");

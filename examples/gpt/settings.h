@@ -52,7 +52,8 @@ struct Settings {
   Budget budget;
   std::uint64_t tile_bytes = 64 * 1024;
   DType momentum = DType::f32;
-  std::optional<libmuon::Bf16> bf16;                          // as EngineConfig::bf16
+  std::optional<libmuon::Bf16> bf16;  // as EngineConfig::bf16
+  libmuon::Placement placement = libmuon::Placement::owner;
   libmuon::GroupSpec matrices = libmuon::MuonSpec::keller();  // what those of the blocks get
   std::uint64_t decay_end = 150;                              // see schedule()
   std::uint64_t snapshot_every = 10;

@@ -73,6 +73,7 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
   const formats::Mesh mesh{.shard_world = settings.ranks, .replicas = 1};
   common.partition.gradients = {.policy = Policy::zero12, .mesh = mesh};
   common.partition.weights = {.policy = Policy::replicated, .mesh = mesh};
+  common.partition.placement = settings.placement;
   common.tile_bytes = settings.tile_bytes;
   // Several chunks even of a small model, and room for what backward finishes first.
   common.chunk_bytes = common.early_gradient_bytes = 1u << 20;

@@ -112,6 +112,29 @@ EBB_CLONES void narrow_all(std::size_t count, const float* __restrict from,
   for (std::size_t i = 0; i < count; ++i) to[i] = formats::f32_to_bf16(from[i]);
 }
 
+// A number of fp16 is one of fp32 2^112 times as small but for its exponent's offset; subnormal
+// ones too.
+EBB_CLONES void widen_all_f16(std::size_t count, const std::uint16_t* __restrict from,
+                              float* __restrict to) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t size = from[i] & 0x7fffu, sign = from[i] & 0x8000u;
+    const auto finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size << 13) * 0x1p112f);
+    const std::uint32_t other = size << 13 | 0x7f800000u;  // infinity, NaN
+    to[i] = std::bit_cast<float>((size < 0x7c00u ? finite : other) | sign << 16);
+  }
+}
+
+EBB_CLONES void narrow_all_f16(std::size_t count, const float* __restrict from,
+                               std::uint16_t* __restrict to) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(rounded<Precision::fp16>(from[i]));
+    const std::uint32_t size = bits & 0x7fffffffu;
+    const auto finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) * 0x1p-112f) >> 13;
+    const std::uint32_t other = 0x7c00u | (size > 0x7f800000u ? 0x200u : 0u);
+    to[i] = static_cast<std::uint16_t>((size < 0x7f800000u ? finite : other) | bits >> 31 << 15);
+  }
+}
+
 EBB_CLONES void add_all(std::size_t count, const float* __restrict g, float* __restrict sum) {
   for (std::size_t i = 0; i < count; ++i) sum[i] += g[i];
 }
@@ -217,6 +240,16 @@ void widen(std::span<const std::uint16_t> from, std::span<float> to) {
 void narrow(std::span<const float> from, std::span<std::uint16_t> to) {
   EBB_CHECK(from.size() == to.size());
   narrow_all(from.size(), from.data(), to.data());
+}
+
+void widen_f16(std::span<const std::uint16_t> from, std::span<float> to) {
+  EBB_CHECK(from.size() == to.size());
+  widen_all_f16(from.size(), from.data(), to.data());
+}
+
+void narrow_f16(std::span<const float> from, std::span<std::uint16_t> to) {
+  EBB_CHECK(from.size() == to.size());
+  narrow_all_f16(from.size(), from.data(), to.data());
 }
 
 void apply_range(const MuonSpec& spec, double scale, std::span<const float> o, std::span<float> w) {

@@ -21,6 +21,25 @@ constexpr std::uint64_t kPoolElems = 64u << 10;
 // Of a piece that is widened: on the stack, and in the cache.
 constexpr std::uint64_t kWidened = 4096;
 
+// Of fp32, bf16 or f16.
+void widen_buffer(const Buffer& from, std::span<float> to) {
+  if (from.dtype == DType::f32)
+    std::ranges::copy(from.floats(), to.begin());
+  else if (from.dtype == DType::f16)
+    widen_f16(from.f16s(), to);
+  else
+    widen(from.bf16s(), to);
+}
+
+void narrow_to(std::span<const float> from, const Buffer& to) {
+  if (to.dtype == DType::f32)
+    std::ranges::copy(from, to.floats().begin());
+  else if (to.dtype == DType::f16)
+    narrow_f16(from, to.f16s());
+  else
+    narrow(from, to.bf16s());
+}
+
 // Calls job(first, values) with pieces of the buffer's elements as fp32, whatever they are kept as:
 // `values` are those from `first` on.
 template <typename Job>
@@ -31,8 +50,21 @@ void in_fp32(const Buffer& buffer, const Job& job) {
   for (std::uint64_t first = 0; first < buffer.elems; first += wide.size()) {
     const std::uint64_t count = std::min<std::uint64_t>(wide.size(), buffer.elems - first);
     const auto values = std::span(wide).first(count);
-    widen(buffer.bf16s().subspan(first, count), values);
+    widen_buffer(buffer.sub(first, count), values);
     job(first, std::span<const float>(values));
+  }
+}
+
+// Calls make(first, values) for pieces of what the buffer is to hold, which are fp32 until it does.
+template <typename Make>
+void out_of_fp32(const Buffer& buffer, const Make& make) {
+  if (buffer.dtype == DType::f32) return make(std::uint64_t{0}, buffer.floats());
+  std::array<float, kWidened> wide;
+  for (std::uint64_t first = 0; first < buffer.elems; first += wide.size()) {
+    const std::uint64_t count = std::min<std::uint64_t>(wide.size(), buffer.elems - first);
+    const auto values = std::span(wide).first(count);
+    make(first, values);
+    narrow_to(values, buffer.sub(first, count));
   }
 }
 
@@ -111,8 +143,10 @@ class HostKernels : public Kernels {
       }
       const auto prepare_as = [&](const auto m) {
         in_pieces_of(range.g, range.u.elems, [&](std::uint64_t first, std::span<const float> g) {
-          momentum_range(*range.spec, grad_scale, g, m.subspan(first, g.size()),
-                         piece(range.u, first, g.size()));
+          out_of_fp32(range.u.sub(first, g.size()), [&](std::uint64_t at, std::span<float> u) {
+            momentum_range(*range.spec, grad_scale, g.subspan(at, u.size()),
+                           m.subspan(first + at, u.size()), u);
+          });
         });
       };
       if (range.m.dtype == DType::bf16)
@@ -178,8 +212,19 @@ class HostKernels : public Kernels {
     Event done;
     for (std::uint64_t i = 0; i < batch.count; ++i) {
       const MatrixBatch one = batch.at(i);
-      done = what_.pool.begin(newton_schulz(*one.spec, one.bf16, one.matrix, one.u.floats(),
-                                            workspace.bytes(), spoiled(one)));
+      libswap::Chain chain;
+      if (!one.in.empty())
+        chain.push_back(in_parallel(one.u.elems, [u = one.u, in = one.in](auto at) {
+          widen_buffer(in.sub(at.first, at.count), u.sub(at.first, at.count).floats());
+        }));
+      for (libswap::Stage& stage : newton_schulz(*one.spec, one.bf16, one.matrix, one.u.floats(),
+                                                 workspace.bytes(), spoiled(one)))
+        chain.push_back(std::move(stage));
+      if (!one.out.empty())
+        chain.push_back(in_parallel(one.u.elems, [u = one.u, out = one.out](auto at) {
+          narrow_to(u.sub(at.first, at.count).floats(), out.sub(at.first, at.count));
+        }));
+      done = what_.pool.begin(std::move(chain));
     }
     return done;
   }
@@ -198,20 +243,26 @@ class HostKernels : public Kernels {
   void prepare_blocks(const PrepareRange& range, float grad_scale) {
     EBB_CHECK(range.block > 0 && kWidened % range.block == 0);
     in_pieces_of(range.g, range.u.elems, [&](std::uint64_t first, std::span<const float> g) {
-      const auto scales =
-          piece(range.scales, first / range.block, formats::div_ceil(g.size(), range.block));
-      momentum_range(*range.spec, grad_scale, g,
-                     {range.m.int8s().subspan(first, g.size()), scales, range.block},
-                     piece(range.u, first, g.size()));
+      out_of_fp32(range.u.sub(first, g.size()), [&](std::uint64_t at, std::span<float> u) {
+        const auto scales = piece(range.scales, (first + at) / range.block,
+                                  formats::div_ceil(u.size(), range.block));
+        momentum_range(*range.spec, grad_scale, g.subspan(at, u.size()),
+                       {range.m.int8s().subspan(first + at, u.size()), scales, range.block}, u);
+      });
     });
   }
 
   static void copy_out(std::span<const float> w, const Buffer& out, std::uint64_t first) {
-    if (out.empty()) return;
-    if (out.dtype == DType::bf16)
-      narrow(w, out.bf16s().subspan(first, w.size()));
-    else
-      std::ranges::copy(w, piece(out, first, w.size()).begin());
+    if (!out.empty()) narrow_to(w, out.sub(first, w.size()));
+  }
+
+  // A stage whose jobs have such pieces of so many elements.
+  template <typename Job>
+  static libswap::Stage in_parallel(std::uint64_t elems, Job job) {
+    return {formats::div_ceil(elems, kPoolElems), [elems, job = std::move(job)](std::size_t i) {
+              const std::uint64_t first = i * kPoolElems;
+              job(formats::FlatRange{first, std::min(kPoolElems, elems - first)});
+            }};
   }
 
   // As in_fp32(), by the pool.

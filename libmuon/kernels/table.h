@@ -33,7 +33,8 @@ struct DecayRange {
   libswap::Buffer w, u;
 };
 // m <- momentum of m and g, and of what decay() left in u; u <- what Newton-Schulz takes
-// (momentum_range). m: fp32, bf16 or i8. An empty g is zeros, here and below.
+// (momentum_range). m: fp32, bf16 or i8; u: fp32, or update_dtype(*spec) where nothing was left in
+// it. An empty g is zeros, here and below.
 struct PrepareRange {
   const MuonSpec* spec = nullptr;
   libswap::Buffer g, m, u;
@@ -41,7 +42,8 @@ struct PrepareRange {
   libswap::Buffer scales = {};
   std::uint64_t block = 1;
 };
-// w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty.
+// w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty. o: fp32, or
+// result_dtype(*spec).
 struct FinishRange {
   const MuonSpec* spec = nullptr;
   double scale = 1;
@@ -57,7 +59,9 @@ struct AdamRange {
   libswap::Buffer g, w, exp_avg, exp_avg_sq, out;
 };
 // `count` matrices of one shape, one behind the other in `u`, or one whose rows lie apart: each
-// becomes its O in place.
+// becomes its O in place. What travels may be narrower (update_dtype, result_dtype): unless they
+// are empty, u is first widened from `in`, and all of it rounded to `out` at last, maybe the same
+// place.
 struct MatrixBatch {
   const MuonSpec* spec = nullptr;
   Block matrix;
@@ -68,16 +72,15 @@ struct MatrixBatch {
   // is not finite; else it stays as it is.
   libswap::Buffer spoiled = {};
   std::uint32_t number = 1;
+  libswap::Buffer in = {}, out = {};
 
   // One of them, as a batch of its own.
   MatrixBatch at(std::uint64_t i) const {
-    return {spec,
-            matrix,
-            1,
-            bf16,
-            u.sub(i * matrix.span(), matrix.span()),
-            spoiled,
-            number + static_cast<std::uint32_t>(i)};
+    const auto its = [&](const libswap::Buffer& all) {
+      return all.empty() ? all : all.sub(i * matrix.span(), matrix.span());
+    };
+    return {spec,    matrix,  1, bf16, its(u), spoiled, number + static_cast<std::uint32_t>(i),
+            its(in), its(out)};
   }
 };
 // A batch that has become O, and its second moments `v`, which are updated; O <- O normalised by
@@ -146,6 +149,8 @@ class Accelerator {
   virtual std::string fingerprint() const = 0;
   // Code::unsupported names what of the spec its kernels do not do.
   virtual Result<> does(const MuonSpec& /*spec*/) const { return {}; }
+  // Whether its kernels take U and O as they travel, where that is narrower than fp32.
+  virtual bool takes_what_travels() const { return false; }
   // Bytes that one orthogonalize() of such a batch needs; one is under way at a time.
   virtual std::uint64_t workspace_bytes(const MuonSpec& spec, const Block& matrix,
                                         std::uint64_t count) const = 0;

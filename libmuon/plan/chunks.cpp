@@ -37,6 +37,29 @@ void append(const StatePlan& plan, std::vector<Transit>& transits, const Transit
 }  // namespace
 
 Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
+  if (plan.placement() == Placement::shard)
+    take_turns(plan);
+  else
+    cut_lines(plan, chunk_bytes);
+}
+
+void Chunks::take_turns(const StatePlan& plan) {
+  const ShardOrder& order = *plan.shard_order();
+  chunks_.resize(order.turns());
+  for (std::size_t chunk = 0; chunk < order.chunks(); ++chunk) {
+    const Transits matrices(order.chunk(chunk).begin(), order.chunk(chunk).end());
+    Chunk& prepares = chunks_[2 * chunk];
+    Chunk& finishes = chunks_[2 * chunk + ShardOrder::kTurnsBetween];
+    prepares.gradients = prepares.updates = finishes.results = finishes.weights = matrices;
+  }
+  cut_adam(plan.adam_line());
+  for (const ScheduledVisit& visit : plan.schedule())
+    ++chunks_[plan.turn(plan.tiles()[visit.tile])].visits_end;
+  for (std::size_t turn = 1; turn < count(); ++turn)
+    chunks_[turn].visits_end += chunks_[turn - 1].visits_end;
+}
+
+void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
   std::map<std::uint32_t, ItemPacker> packers;
   bool staged_somewhere = false;
   std::uint32_t widest = 0;  // bytes of an element that travels
@@ -145,7 +168,7 @@ std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& tr
   const auto [param, range] = transit;
   if (plan.in_place(param, range.first, trainer)) return {};
   std::vector<FlatRange> parts;
-  if (plan.muon(param)) {
+  if (!plan.on_shards(param)) {
     if (plan.run_of(param, range.first).owner == plan.rank()) parts.push_back(range);
     return parts;
   }
@@ -155,6 +178,7 @@ std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& tr
 }
 
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes) {
+  if (plan.placement() == Placement::shard) return 0;
   std::map<Rank, std::uint64_t> staged;  // bytes, by owner
   std::size_t early = 0;
   for (std::size_t piece = 0; piece < chunks.count(); ++piece) {

@@ -4,6 +4,8 @@
 // which chunk. A matrix larger than a chunk is cut, at borders of its owner's tiles: its gradient
 // flows into U tile by tile, its weights out of the masters' tiles.
 //
+// Where state lies on shards, chunks are the turns of ShardOrder.
+//
 // Owners do not depend on chunks. Pure arithmetic, the same on all ranks.
 #pragma once
 
@@ -18,7 +20,8 @@ namespace ebb::libmuon {
 class Chunks {
  public:
   // At most `chunk_bytes` of gradients and weights together are staged by a rank for a chunk, or
-  // those of a tile's elements, where that is more. One chunk where no rank stages any.
+  // those of a tile's elements, where that is more. One chunk where no rank stages any. Turns are
+  // those of the plan, and made for its chunk size.
   Chunks(const StatePlan& plan, std::uint64_t chunk_bytes);
 
   std::size_t count() const { return chunks_.size(); }
@@ -26,6 +29,9 @@ class Chunks {
   // behind.
   std::span<const Transit> gradients(std::size_t chunk) const { return chunks_[chunk].gradients; }
   std::span<const Transit> weights(std::size_t chunk) const { return chunks_[chunk].weights; }
+  // Of turns: whose U goes to the owners behind the chunk, and whose O comes back before it.
+  std::span<const Transit> updates(std::size_t chunk) const { return chunks_[chunk].updates; }
+  std::span<const Transit> results(std::size_t chunk) const { return chunks_[chunk].results; }
   // AdamW's ranges that all who keep them have visited behind the chunk.
   std::span<const Transit> adam_weights(std::size_t chunk) const {
     return chunks_[chunk].adam_weights;
@@ -37,9 +43,11 @@ class Chunks {
   struct Line;
   using Transits = std::vector<Transit>;
   struct Chunk {
-    Transits gradients, weights, adam_weights;
+    Transits gradients, weights, updates, results, adam_weights;
     std::size_t visits_end = 0;
   };
+  void cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes);
+  void take_turns(const StatePlan& plan);
   // What visits of that kind to an item's tiles bring, or hand out.
   void cut_item(const StatePlan& plan, const Line& line, std::size_t item, Visit visit);
   void cut_adam(const AdamLine& line);
@@ -57,7 +65,7 @@ std::vector<Transit> adam_ranges(const StatePlan& plan);
 std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& trainer,
                                     const Transit& transit);
 // How many of the last chunks' gradients, all of them on their owners, have room in so many bytes a
-// rank: the same number on all ranks.
+// rank: the same number on all ranks. None where state lies on shards.
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes);
 
 // What a staged part takes: the next one begins where fp32 may.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -36,9 +37,12 @@ struct ModelSpec {
   std::vector<GroupSpec> groups;
 };
 
-// Where a Muon matrix's state lives. `shard` keeps the trainer's own partition; it is refused until
-// its own issue builds it.
+// Where a Muon matrix's state lives: whole at one rank, or cut as its gradient is, from where
+// updates go to one rank that computes them whole, and back (ShardOrder). The bits are the same.
 enum class Placement : std::uint8_t { owner, shard };
+constexpr std::string_view name_of(Placement placement) {
+  return placement == Placement::owner ? "owner" : "shard";
+}
 
 // What a gradient is that the trainer hands in. Summed over its ranks: the step's, or that of a
 // micro-batch, which the engine adds to those before it (GradientSums). Partial: of the ranks that

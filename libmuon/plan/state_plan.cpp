@@ -4,8 +4,9 @@
 #include <numeric>
 #include <tuple>
 
-#include "ebb/formats/core/digest.h"
+#include "ebb/libmuon/plan/block_borders.h"
 #include "ebb/libmuon/plan/owners.h"
+#include "ebb/libmuon/plan/state_digest.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -58,6 +59,24 @@ Result<> check_params(const ModelSpec& model) {
   return {};
 }
 
+// What wants a matrix whole where its state is, or where its trainer's slices are.
+Result<> check_on_shards(const ModelSpec& model) {
+  for (std::uint32_t i = 0; i < model.params.size(); ++i) {
+    if (!is_muon(model, i)) continue;
+    const ParamSpec& param = model.params[i];
+    const MuonSpec& spec = muon_spec(model, i);
+    std::string_view what;
+    if (spec.second_moment != SecondMoment::none) what = "second moments";
+    if (spec.decay == Decay::l2) what = "decay = l2";
+    if (!param.cuts.empty()) what = "a dimension that an axis cuts";
+    if (what.empty()) continue;
+    return Error{Code::unsupported,
+                 compose("parameter {}: {} where Muon's state lies on shards", param.name, what),
+                 "use Placement::owner"};
+  }
+  return {};
+}
+
 // Both in their own order, the others evenly between the first.
 template <typename T>
 std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>& others) {
@@ -73,68 +92,6 @@ std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>&
   return all;
 }
 
-// fp32 adds nothing: stores that knew nothing else have the same digest.
-void add_dtypes(const ModelSpec& model, const Columns& columns, formats::Digest& digest) {
-  for (const Visit visit : kVisits) {
-    bool used = false;
-    for (std::uint32_t i = 0; i < model.params.size(); ++i)
-      used = used || has_visits(model, i, visit);
-    for (const Column& column : columns.of(visit)) {
-      if (!used || column.dtype == DType::f32) continue;
-      digest.add(index_of(visit));
-      digest.add(column.state);
-      digest.add(static_cast<std::uint64_t>(column.dtype));
-    }
-  }
-}
-
-void add_layout(const Layout::Spec& spec, formats::Digest& digest) {
-  digest.add(static_cast<std::uint64_t>(spec.policy));
-  digest.add(spec.mesh.world());
-  digest.add(spec.align_elems);
-  for (const std::uint32_t owner : spec.owners) digest.add(owner);
-  for (const auto& rows : spec.rows)
-    for (const std::uint64_t some : rows) digest.add(some);
-  if (spec.mesh.within.world == 0) return;
-  digest.add(spec.mesh.within.first);
-  for (const auto& axis : spec.mesh.within.shards)
-    for (const std::uint32_t number : {axis.size, axis.stride}) digest.add(number);
-}
-
-// What a class beyond the first one adds was never in the digest of a world without axes.
-std::uint64_t digest_of(const ModelSpec& model, const Layout& owners,
-                        std::span<const ParamClass> classes, std::uint64_t tile_bytes,
-                        const StatePlan& plan) {
-  formats::Digest digest;
-  for (std::uint32_t i = 0; i < model.params.size(); ++i) {
-    digest.add(model.params[i].name);
-    for (const std::uint64_t extent : model.params[i].shape) digest.add(extent);
-    digest.add(is_muon(model, i) ? "muon" : "adamw");
-  }
-  add_layout(owners.spec(), digest);
-  for (const ParamClass& one : classes) {
-    add_layout(one.shards, digest);
-    if (&one == &classes.front()) continue;
-    for (const std::uint32_t param : one.params) digest.add(param);
-    for (const Slice& slice : one.slices)
-      for (const std::uint64_t number : {slice.first, slice.width}) digest.add(number);
-  }
-  digest.add(tile_bytes);
-  add_dtypes(model, plan.columns(), digest);
-  for (std::uint32_t param = 0; param < plan.params(); ++param) {
-    if (plan.wholes(param).size() < 2) continue;
-    digest.add(param);
-    for (const StatePlan::Whole& whole : plan.wholes(param)) digest.add(whole.range.first);
-  }
-  for (const auto& [of, param, shape] : plan.derived()) {
-    if (of != StatePlan::Derived::Of::moments) continue;
-    digest.add("second moments");
-    digest.add(param);
-    for (const std::uint64_t extent : shape) digest.add(extent);
-  }
-  return digest.value();
-}
-
 }  // namespace
 
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
@@ -146,41 +103,56 @@ bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
 Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
                                   std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes,
                                   const StateDTypes& dtypes) {
-  if (partition.placement == Placement::shard)
-    return Error{Code::unsupported, "placement of Muon state on shards is not built yet",
-                 "use Placement::owner"};
   if (tile_bytes < 4096 || tile_bytes % 4096 != 0)
     return Error{Code::usage, compose("tile size {} is not a multiple of 4096 bytes", tile_bytes)};
   EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
   EBB_TRY(check_params(model));
+  if (partition.placement == Placement::shard) EBB_TRY(check_on_shards(model));
+
   StatePlan plan(std::move(columns));
   plan.rank_ = rank;
   plan.tile_bytes_ = tile_bytes;
   plan.update_bytes_ = update_bytes;
+  plan.placement_ = partition.placement;
   EBB_TRY_ASSIGN(const std::vector<ParamClass> classes, classes_of(model, partition));
-  EBB_TRY_ASSIGN(plan.gradients_, ModelLayout::make(classes, &ParamClass::gradients));
-  EBB_TRY_ASSIGN(plan.weights_, ModelLayout::make(classes, &ParamClass::weights));
-  EBB_TRY_ASSIGN(plan.shards_, ModelLayout::make(classes, &ParamClass::shards));
+  EBB_TRY(plan.lay_out(model, partition, classes));
+  if (plan.placement_ == Placement::shard)
+    EBB_TRY(check_block_borders(model, plan.columns_, *plan.shards_));
+  for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
+  EBB_TRY(plan.find_wholes(model));
+  plan.find_derived(model);
+  plan.count_flops(model);
+  if (plan.placement_ == Placement::shard) {
+    plan.add_shards(model);
+  } else {
+    plan.add_matrices(model);
+    plan.add_moments_item(model);
+  }
+  plan.add_adam_item(model);
+  plan.adam_line_.emplace(*plan.shards_, plan.muon_);
+  plan.lay_tiles();
+  if (plan.placement_ == Placement::shard)
+    plan.order_turns();
+  else
+    plan.order_visits();
+  plan.digest_ = digest_of(model, plan, classes);
+  return plan;
+}
+
+Result<> StatePlan::lay_out(const ModelSpec& model, const PartitionSpec& partition,
+                            std::span<const ParamClass> classes) {
+  EBB_TRY_ASSIGN(gradients_, ModelLayout::make(classes, &ParamClass::gradients));
+  EBB_TRY_ASSIGN(weights_, ModelLayout::make(classes, &ParamClass::weights));
+  EBB_TRY_ASSIGN(shards_, ModelLayout::make(classes, &ParamClass::shards));
   std::vector<DType> gradients, weights;
   for (const ParamSpec& param : model.params) {
     gradients.push_back(partition.hand_in == HandIn::added ? DType::f32 : param.gradient);
     weights.push_back(param.weight);
   }
-  plan.gradients_->set_dtypes(std::move(gradients));
-  if (partition.hand_in == HandIn::partial) plan.gradients_->set_in_parts();
-  plan.weights_->set_dtypes(std::move(weights));
-  EBB_TRY(plan.lay_matrices(model));
-  for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
-  EBB_TRY(plan.find_wholes(model));
-  plan.find_derived(model);
-  plan.add_muon_items(model);
-  plan.add_moments_item(model);
-  plan.add_adam_item(model);
-  plan.adam_line_.emplace(*plan.shards_, plan.muon_);
-  plan.lay_tiles();
-  plan.order_visits();
-  plan.digest_ = digest_of(model, plan.owners(), classes, tile_bytes, plan);
-  return plan;
+  gradients_->set_dtypes(std::move(gradients));
+  if (partition.hand_in == HandIn::partial) gradients_->set_in_parts();
+  weights_->set_dtypes(std::move(weights));
+  return lay_matrices(model);
 }
 
 std::uint64_t StatePlan::tile_elems() const {
@@ -222,7 +194,7 @@ StatePlan::OwnRun StatePlan::run_of(std::uint32_t param, std::uint64_t element) 
 }
 
 std::vector<FlatRange> StatePlan::own_ranges(std::uint32_t param) const {
-  return (muon_[param] ? *matrices_ : *shards_).runs(param, rank_);
+  return (on_shards(param) ? *shards_ : *matrices_).runs(param, rank_);
 }
 
 bool StatePlan::here(std::uint32_t param) const {
@@ -232,7 +204,7 @@ bool StatePlan::here(std::uint32_t param) const {
 bool StatePlan::in_place(std::uint32_t param, std::uint64_t element,
                          const ModelLayout& trainer) const {
   if (trainer.in_parts()) return false;
-  if (muon_[param]) {
+  if (!on_shards(param)) {
     const OwnRun run = run_of(param, element);
     return run.owner != rank_ || trainer.holds({param, run.range}, rank_);
   }
@@ -277,18 +249,21 @@ void StatePlan::find_derived(const ModelSpec& model) {
       derived_.push_back({Derived::Of::scales, param, {formats::div_ceil(elems(param), block)}});
 }
 
-void StatePlan::add_muon_items(const ModelSpec& model) {
-  const ItemPacker::Room room = item_room();
-  ItemPacker packer(room);
+void StatePlan::count_flops(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     if (!muon_[param]) continue;
-    const std::vector<libmuon::Whole> costs = libmuon::wholes_of(model, param, room.block);
-    const std::span<const Whole> all = wholes(param);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (run_of(param, all[i].range.first).owner != rank_) continue;
-      packer.add(param, all[i].range, all[i].moments);
-      flops_ += costs[i].flops;
-    }
+    for (const libmuon::Whole& whole :
+         libmuon::wholes_of(model, param, columns_.block(Visit::prepare)))
+      if (computes(param, whole.range.first)) flops_ += whole.flops;
+  }
+}
+
+void StatePlan::add_matrices(const ModelSpec& model) {
+  ItemPacker packer(item_room());
+  for (std::uint32_t param = 0; param < muon_.size(); ++param) {
+    if (!muon_[param]) continue;
+    for (const auto& [range, moments] : wholes(param))
+      if (computes(param, range.first)) packer.add(param, range, moments);
   }
   items_ = packer.items();
   for (const Item& item : items_)
@@ -313,6 +288,34 @@ void StatePlan::add_moments_item(const ModelSpec& model) {
     moments_.push_back({first, all.elems - first});
   }
   if (all.elems > 0) items_.push_back(std::move(all));
+}
+
+// This rank's part of each bundle that it has some of.
+void StatePlan::add_shards(const ModelSpec& model) {
+  order_.emplace(items_, 0);  // no matrices
+  const auto travelling = [&](DType (*dtype_of)(const MuonSpec&)) {
+    std::vector<DType> dtypes(muon_.size(), DType::f32);
+    for (std::uint32_t i = 0; i < muon_.size(); ++i)
+      if (muon_[i]) dtypes[i] = dtype_of(muon_spec(model, i));
+    ModelLayout layout = *shards_;
+    layout.set_dtypes(std::move(dtypes));
+    return layout;
+  };
+  updates_ = travelling(update_dtype);
+  results_ = travelling(result_dtype);
+  shard_order_.emplace(ShardOrder::From{model, *shards_, *matrices_, item_room(), update_bytes_});
+  for (std::size_t bundle = 0; bundle < shard_order_->bundles(); ++bundle) {
+    Item item;
+    for (const Transit& matrix : shard_order_->bundle(bundle)) {
+      const FlatRange part = formats::overlap(shards_->held(matrix.param, rank_), matrix.range);
+      if (part.count == 0) continue;
+      item.parts.push_back({matrix.param, part, item.elems});
+      item.elems += part.count;
+    }
+    if (item.elems == 0) continue;
+    items_.push_back(std::move(item));
+    bundles_.push_back(bundle);
+  }
 }
 
 void StatePlan::add_adam_item(const ModelSpec& model) {
@@ -341,7 +344,8 @@ void StatePlan::lay_tiles() {
       into.push_back({visit, number, first, std::min(most, item.elems - first), part});
     }
   };
-  for (std::uint32_t i = 0; i < order_->items(); ++i) {
+  const std::size_t matrices = placement_ == Placement::shard ? bundles_.size() : order_->items();
+  for (std::uint32_t i = 0; i < matrices; ++i) {
     cut(muon_tiles, Visit::prepare, i);
     cut(muon_tiles, Visit::finish, i);
   }
@@ -418,6 +422,26 @@ std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
       break;
   }
   return first;
+}
+
+// In a turn AdamW's tiles lie evenly between the others.
+void StatePlan::order_turns() {
+  struct Turn {
+    std::vector<ScheduledVisit> adam, muon;
+  };
+  std::vector<Turn> turns(shard_order_->turns());
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
+    const TileEntry& tile = tiles_[i];
+    Turn& its = turns[turn(tile)];
+    (tile.visit == Visit::local ? its.adam : its.muon).push_back({i, tile.item, tile.visit});
+  }
+  for (const Turn& one : turns)
+    std::ranges::copy(spread_between(one.muon, one.adam), std::back_inserter(schedule_));
+}
+
+std::size_t StatePlan::turn(const TileEntry& tile) const {
+  if (tile.visit != Visit::local) return shard_order_->turn_of(bundles_[tile.item], tile.visit);
+  return tile.first * shard_order_->turns() / adam_line_->length();
 }
 
 FlatRange StatePlan::moments_of(const ModelSpec& model, const ScheduledVisit& visit,

@@ -4,8 +4,9 @@
 // Which tile holds what is stored with the state and compared when it is resumed; the order of a
 // step's visits is not: another one needs no new store.
 //
-// Muon matrices live whole at one rank (choose_owners()); AdamW state lives on the gradient's own
-// shard. What a tile of either holds goes by the table (Columns).
+// Every Muon matrix is computed whole at one rank (choose_owners()), where its state lives too, or
+// that lives on the gradient's own shard (Placement), as AdamW's state does. What a tile of either
+// holds goes by the table (Columns).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "ebb/libmuon/plan/model.h"
 #include "ebb/libmuon/plan/model_layout.h"
 #include "ebb/libmuon/plan/owner_order.h"
+#include "ebb/libmuon/plan/shard_order.h"
 
 namespace ebb::libmuon {
 
@@ -48,8 +50,9 @@ struct ScheduledVisit {
 class StatePlan {
  public:
   // Fails (Code::layout, Code::usage, Code::unsupported) naming the parameter or the setting.
-  // `update_bytes`: room for the updates of two matrices, where they need no more (OwnerOrder); the
-  // same on all ranks. What lies where does not depend on it.
+  // `update_bytes`: room for the updates of two matrices, where they need no more (OwnerOrder), or
+  // for those of a chunk (ShardOrder); the same on all ranks. What lies where does not depend on
+  // it.
   static Result<StatePlan> make(const ModelSpec& model, const PartitionSpec& partition,
                                 std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes,
                                 const StateDTypes& dtypes = {});
@@ -64,10 +67,22 @@ class StatePlan {
   ItemPacker::Room item_room() const;
   const ModelLayout& gradients() const { return *gradients_; }
   const ModelLayout& weights() const { return *weights_; }
+  Placement placement() const { return placement_; }
   const ModelLayout& matrices() const { return *matrices_; }  // Muon's, whole at their owners
   // Of the runs of matrices that lie at one owner, in the order of parameters.
   const Layout& owners() const { return matrices_->layouts().front(); }
-  const ModelLayout& shards() const { return *shards_; }  // of AdamW ranges
+  // Of AdamW ranges, and in Placement::shard of all state.
+  const ModelLayout& shards() const { return *shards_; }
+  bool on_shards(std::uint32_t param) const {
+    return !muon_[param] || placement_ == Placement::shard;
+  }
+  // Of what travels there: U and O.
+  const ModelLayout& updates() const { return updates_ ? *updates_ : *shards_; }
+  const ModelLayout& results() const { return results_ ? *results_ : *shards_; }
+  // Where the state of matrices lives.
+  const ModelLayout& muon_state() const {
+    return placement_ == Placement::shard ? *shards_ : *matrices_;
+  }
   // Whether this rank is one of those that hold the parameter: an expert is not everywhere.
   bool here(std::uint32_t param) const;
   std::size_t params() const { return muon_.size(); }
@@ -90,6 +105,10 @@ class StatePlan {
   };
   // That of an element of a Muon parameter.
   OwnRun run_of(std::uint32_t param, std::uint64_t element) const;
+  // Whether this rank is the one that computes the matrix of such an element.
+  bool computes(std::uint32_t param, std::uint64_t element) const {
+    return run_of(param, element).owner == rank_;
+  }
   // The elements of a parameter whose state this rank keeps, ascending.
   std::vector<FlatRange> own_ranges(std::uint32_t param) const;
   // Whether this rank's buffer in `trainer` (gradients() or weights()) holds what it keeps the
@@ -101,15 +120,20 @@ class StatePlan {
   bool holds(const TileEntry& tile, std::uint32_t state) const {
     return columns_.find(tile.visit, state).has_value();
   }
-  // Of this rank's matrices, which are the first of items().
+  // Of this rank's matrices, which are the first of items(); of none in Placement::shard.
   const OwnerOrder& order() const { return *order_; }
+  // Of all ranks' matrices; of none in Placement::owner.
+  const ShardOrder* shard_order() const { return shard_order_ ? &*shard_order_ : nullptr; }
   std::uint64_t update_bytes() const { return update_bytes_; }
   const AdamLine& adam_line() const { return *adam_line_; }  // of all ranks
   // The visits of one step, in that order: those of matrices by their place on the line of order(),
-  // AdamW's by that on a line of adam_line().length(), which keeps step with it.
+  // AdamW's by that on a line of adam_line().length(), which keeps step with it. In
+  // Placement::shard both by their turn.
   const std::vector<ScheduledVisit>& schedule() const { return schedule_; }
-  // Where a visit is on its line.
+  // Where a visit is on its line. REQUIRES: Placement::owner, or AdamW's.
   std::uint64_t place(const ScheduledVisit& visit) const;
+  // REQUIRES: Placement::shard.
+  std::size_t turn(const TileEntry& tile) const;
   // Where a batch's second moments lie in their tile; count 0 if it has none.
   FlatRange moments_of(const ModelSpec& model, const ScheduledVisit& visit,
                        const ItemBatch& batch) const;
@@ -153,11 +177,15 @@ class StatePlan {
 
  private:
   explicit StatePlan(Columns columns) : columns_(std::move(columns)) {}
+  Result<> lay_out(const ModelSpec& model, const PartitionSpec& partition,
+                   std::span<const ParamClass> classes);
   Result<> lay_matrices(const ModelSpec& model);
   Result<> find_wholes(const ModelSpec& model);
   void find_derived(const ModelSpec& model);
-  void add_muon_items(const ModelSpec& model);
+  void count_flops(const ModelSpec& model);
+  void add_matrices(const ModelSpec& model);
   void add_moments_item(const ModelSpec& model);
+  void add_shards(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
   std::vector<TileEntry> moments_tiles() const;
@@ -165,12 +193,14 @@ class StatePlan {
   std::uint32_t number_of(std::uint32_t param, Derived::Of of) const;
   std::vector<ScheduledVisit> visits_to(std::uint64_t tile) const;
   void order_visits();
+  void order_turns();
 
   Columns columns_;
   Rank rank_{};
   std::uint64_t tile_bytes_ = 0;
   std::uint64_t update_bytes_ = 0;
-  std::optional<ModelLayout> gradients_, weights_, matrices_, shards_;
+  Placement placement_ = Placement::owner;
+  std::optional<ModelLayout> gradients_, weights_, matrices_, shards_, updates_, results_;
   std::vector<bool> muon_;
   std::vector<Whole> wholes_;               // by parameter
   std::vector<std::uint32_t> first_whole_;  // of a parameter, and one behind the last
@@ -179,6 +209,8 @@ class StatePlan {
   std::vector<bool> decays_;        // by matrices' item: gradients need the masters
   std::vector<FlatRange> moments_;  // by matrices' item: its part of that of second moments
   std::optional<OwnerOrder> order_;
+  std::optional<ShardOrder> shard_order_;
+  std::vector<std::size_t> bundles_;  // by item: which of shard_order_
   std::optional<AdamLine> adam_line_;
   std::vector<TileEntry> tiles_;
   std::vector<ScheduledVisit> schedule_;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ebb/formats/core/dtype.h"
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/native/manifest.h"
 
@@ -114,6 +115,11 @@ struct AdamSpec {  // torch.optim.AdamW's formula
 
 constexpr std::size_t kMaxIterations = 32;
 constexpr std::size_t kMaxParts = 4096;  // of a split
+
+// What U and O may travel as without losing a bit: U as what Newton-Schulz first rounds it to, O as
+// what it answers.
+DType update_dtype(const MuonSpec& spec);
+DType result_dtype(const MuonSpec& spec);
 
 // Ranges are checked here: beta in [0,1), lr >= 0, ... Code::usage names the setting and its value;
 // coefficients that grow what rounding leaves above 1, which would end in infinity, are refused

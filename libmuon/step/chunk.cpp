@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libswap/sys/process.h"
 
@@ -95,6 +96,32 @@ Result<> Engine::Impl::gradients_in(std::size_t chunk) {
   });
 }
 
+// However long some rank's takes. What is not finite on one of them comes to none.
+Result<> Engine::Impl::results_in(std::size_t chunk) {
+  if (parts.chunks.results(chunk).empty()) return {};
+  EBB_TRY(together(*flow_ranks, "orthogonalizing", [this] { return updates->made(); }));
+  return travel_in_step("results apart", [&] {
+    return routes.results_apart.run(
+        *wire, absent.weights(parts.chunks.results(chunk)),
+        {[&](const Transit& whole) { return updates->whole(Updates::Kind::result, chunk, whole); },
+         [&](const Transit& part) { return updates->part(Updates::Kind::result, chunk, part); }});
+  });
+}
+
+Result<> Engine::Impl::updates_together(std::size_t chunk) {
+  if (parts.chunks.updates(chunk).empty()) return {};
+  EBB_TRY(travel_in_step("updates together", [&] {
+    return routes.updates_together.run(
+        *wire, absent.weights(parts.chunks.updates(chunk)),
+        {[&](const Transit& part) { return updates->part(Updates::Kind::update, chunk, part); },
+         [&](const Transit& whole) {
+           return updates->whole(Updates::Kind::update, chunk, whole);
+         }});
+  }));
+  updates->orthogonalize(chunk, absent, bf16.value_or(Bf16::emulated));
+  return {};
+}
+
 Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
   const std::size_t chunk = parts.chunks.count() - 1 - piece;
   EBB_TRY_ASSIGN(const std::vector<Transit> said,
@@ -158,8 +185,12 @@ void Engine::Impl::begin_update(float grad_scale) {
   };
   in_flight = true;
   flow->begin({.chunks = parts.chunks.count(),
-               .in = [this](std::size_t chunk) { return gradients_in(chunk); },
+               .in = [this](std::size_t chunk) -> Result<> {
+                 EBB_TRY(gradients_in(chunk));
+                 return results_in(chunk);
+               },
                .out = [this](std::size_t chunk) { return weights_out(chunk); },
+               .between = [this](std::size_t chunk) { return updates_together(chunk); },
                .sweep = update,
                .doing = "sweeping its state",
                .uses_up_early = true});

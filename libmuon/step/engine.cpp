@@ -25,12 +25,14 @@ std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) 
   return formats::align_up(encode(manifest).size() + steps + libswap::Blobs::kMostBytes, 4096);
 }
 
-// Of the trainer's buffers that the communicator does not take, what travels in one round.
+// Of what lies where the communicator does not take it, what travels in one round.
 std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
                            Side wire) {
+  if (wire == Side::device || config.accelerator == nullptr) return 0;
   const bool gradients = device_of(config, config.gradients_on) != nullptr;
   const bool weights = device_of(config, config.weights_on) != nullptr;
-  if (wire == Side::device || !(gradients || weights)) return 0;
+  const auto any = [](const Transit&) { return true; };
+  const Exchange::Bounced both{.sent = any, .received = any};
   const Exchange::Bounced in{.sent = [&](const Transit&) { return gradients; },
                              .received = [](const Transit&) { return false; }};
   const Exchange::Bounced out{.sent =
@@ -44,7 +46,9 @@ std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, co
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
     most = std::max({most, routes.gradients_to_owners.bounce_bytes(chunks.gradients(chunk), in),
                      routes.weights_from_owners.bounce_bytes(chunks.weights(chunk), out),
-                     routes.weights_from_shards.bounce_bytes(chunks.adam_weights(chunk), out)});
+                     routes.weights_from_shards.bounce_bytes(chunks.adam_weights(chunk), out),
+                     routes.updates_together.bounce_bytes(chunks.updates(chunk), both),
+                     routes.results_apart.bounce_bytes(chunks.results(chunk), both)});
   return most;
 }
 
@@ -57,6 +61,22 @@ Result<> check_partial(const EngineConfig& config) {
   if (device_of(config, config.gradients_on) != nullptr)
     return Error{Code::unsupported, "partial gradients are added up in the host's memory",
                  "set gradients_on to Side::host, or hand in what is reduced"};
+  return {};
+}
+
+// Kernels that know fp32 alone would take its bits for other numbers.
+Result<> check_travelling(const EngineConfig& config) {
+  if (config.partition.placement == Placement::owner || config.accelerator == nullptr ||
+      config.accelerator->takes_what_travels())
+    return {};
+  for (std::size_t i = 0; i < config.model.groups.size(); ++i) {
+    const auto* const spec = std::get_if<MuonSpec>(&config.model.groups[i]);
+    if (spec == nullptr || result_dtype(*spec) == DType::f32) continue;
+    return Error{Code::unsupported,
+                 compose("group {}: its updates travel in {}, and the kernels of {} take fp32", i,
+                         name_of(result_dtype(*spec)), config.accelerator->device().name()),
+                 "use Placement::owner"};
+  }
   return {};
 }
 
@@ -80,7 +100,8 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
           .parts = part_bytes(config, plan, chunks),
           .wire = config.accelerator != nullptr ? wire : Side::host,
           .sums = config.partition.hand_in == HandIn::added ? GradientSums::bytes(plan) : 0,
-          .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host};
+          .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host,
+          .updates = Updates::bytes({config.model, plan, chunks, config.accelerator})};
 }
 
 // Visits of a step to tiles that are not resident: all, those that change them, and those behind
@@ -181,6 +202,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
                                                  rank, config.chunk_bytes, config.dtypes));
   EBB_TRY(check_partial(config));
   EBB_TRY(check_accelerator(config, plan.columns()));
+  EBB_TRY(check_travelling(config));
   if (config.chunk_bytes == 0)
     return Error{Code::usage, "a chunk of 0 bytes holds nothing", "leave the default, 256 MiB"};
   libswap::Store::Config store{.rank = rank,
@@ -224,7 +246,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   result.tiles = plan.tiles().size();
   result.split = {result.tiles - parts.homes.count(libswap::Tier::nvme), parts.homes.frames};
   result.frame_bytes = parts.homes.host_tiles() * config.tile_bytes;
-  result.workspace_bytes = parts.memory.workspace.host;
+  result.workspace_bytes = parts.memory.workspace.host + parts.memory.updates.host;
   result.device_bytes = device_bytes(parts.memory, parts.homes, config.tile_bytes);
   result.staging_bytes = parts.memory.on_wire();
   result.gradient_sum_bytes = parts.memory.sums;
@@ -240,7 +262,9 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   const Routes routes(plan);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
     result.step_sent_bytes += routes.weights_from_owners.sent_bytes(chunks.weights(chunk)) +
-                              routes.weights_from_shards.sent_bytes(chunks.adam_weights(chunk));
+                              routes.weights_from_shards.sent_bytes(chunks.adam_weights(chunk)) +
+                              routes.updates_together.sent_bytes(chunks.updates(chunk)) +
+                              routes.results_apart.sent_bytes(chunks.results(chunk));
   result.step_sent_bytes += gradient_bytes(config, plan, chunks, routes);
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
@@ -249,14 +273,16 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
 }
 
 Routes::Routes(const StatePlan& plan)
-    : gradients_to_owners(plan.gradients(), plan.matrices(), plan.rank()),
-      weights_from_owners(plan.matrices(), plan.weights(), plan.rank()),
+    : gradients_to_owners(plan.gradients(), plan.muon_state(), plan.rank()),
+      weights_from_owners(plan.muon_state(), plan.weights(), plan.rank()),
+      updates_together(plan.updates(), plan.matrices(), plan.rank()),
+      results_apart(plan.matrices(), plan.results(), plan.rank()),
       gradients_to_shards(plan.gradients(), plan.shards(), plan.rank()),
       weights_from_shards(plan.shards(), plan.weights(), plan.rank()),
       adam(adam_ranges(plan)) {}
 
 Reductions::Reductions(const StatePlan& plan, std::uint64_t most_room)
-    : to_owners(plan.gradients(), plan.matrices(), plan.rank(), most_room),
+    : to_owners(plan.gradients(), plan.muon_state(), plan.rank(), most_room),
       to_shards(plan.gradients(), plan.shards(), plan.rank(), most_room) {}
 
 namespace {
@@ -297,15 +323,27 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       bound(engine_config.model.params.size(), false),
       last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {}
 
+Result<std::unique_ptr<Kernels>> Engine::Impl::make_kernels() const {
+  const KernelsFor what{pool, config.trace, parts.plan.rank()};
+  if (config.accelerator == nullptr) return make_host_kernels(what);
+  EBB_TRY_ASSIGN(auto kernels, config.accelerator->kernels(what));
+  if (kernels == nullptr || kernels->device() != &config.accelerator->device())
+    return Error{Code::usage,
+                 compose("the accelerator gives no kernels of its own device, {}",
+                         config.accelerator->device().name()),
+                 "ebb/libmuon/kernels/table.h says what it owes"};
+  return kernels;
+}
+
 Result<> Engine::Impl::make_room() {
   if (config.accelerator != nullptr) {
-    EBB_TRY_ASSIGN(device_kernels,
-                   config.accelerator->kernels({pool, config.trace, parts.plan.rank()}));
-    if (device_kernels == nullptr || device_kernels->device() != &config.accelerator->device())
-      return Error{Code::usage,
-                   compose("the accelerator gives no kernels of its own device, {}",
-                           config.accelerator->device().name()),
-                   "ebb/libmuon/kernels/table.h says what it owes"};
+    EBB_TRY_ASSIGN(device_kernels, make_kernels());
+  }
+  if (parts.plan.placement() == Placement::shard) {
+    EBB_TRY_ASSIGN(auto own, make_kernels());
+    EBB_TRY_ASSIGN(updates,
+                   Updates::make({config.model, parts.plan, parts.chunks, config.accelerator}, pool,
+                                 std::move(own)));
   }
   const Memory& memory = parts.memory;
   EBB_TRY_ASSIGN(staging,

@@ -91,12 +91,14 @@ struct EnginePlan {
   std::uint64_t state_bytes = 0;  // all state
   std::uint64_t tiles = 0;
   libswap::TileBudget split;
-  std::uint64_t memory_bytes = 0;     // all of the following: within the budget
-  std::uint64_t frame_bytes = 0;      // frames + resident tiles
-  std::uint64_t workspace_bytes = 0;  // U and O of two matrices, Newton-Schulz scratch
-  std::uint64_t device_bytes = 0;     // of an accelerator, beside memory_bytes
-  std::uint64_t chunks = 0;           // of a step
-  std::uint64_t early_chunks = 0;     // of these: whose gradients may travel before it
+  std::uint64_t memory_bytes = 0;  // all of the following: within the budget
+  std::uint64_t frame_bytes = 0;   // frames + resident tiles
+  // U and O of two matrices, Newton-Schulz scratch; in Placement::shard U and O of a chunk: this
+  // rank's parts, and whole matrices that it computes.
+  std::uint64_t workspace_bytes = 0;
+  std::uint64_t device_bytes = 0;  // of an accelerator, beside memory_bytes
+  std::uint64_t chunks = 0;        // of a step
+  std::uint64_t early_chunks = 0;  // of these: whose gradients may travel before it
   // Gradients and weights on their way through the host: three parts of the size of a chunk's,
   // early ones', kept sums and AdamW ranges whole; parts of sums on their way; what the
   // communicator does not take from the device.

@@ -10,6 +10,7 @@
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
 //   wire.cpp          messages through memory that the communicator takes
+//   updates.cpp       U and O on their way between shards and who computes them
 //   homes.cpp         where which tile is at home
 //   scattered_store.cpp   a store that no rank reaches whole, as one tree of files
 //   save_to.cpp       to another disk
@@ -39,6 +40,7 @@
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
+#include "ebb/libmuon/step/updates.h"
 #include "ebb/libswap/pager/snapshots.h"
 #include "ebb/libswap/store/blobs.h"
 
@@ -53,13 +55,14 @@ struct Memory {
   Side wire = Side::host;  // where the first lies; the others are the host's
   std::uint64_t sums = 0;  // of gradients
   Side gradients = Side::host;
+  Updates::Bytes updates;  // of Placement::shard
   std::uint64_t on_wire() const { return bounce + parts + (wire == Side::host ? staging : 0); }
   std::uint64_t look() const { return gradients == Side::device ? sizeof(Look) : 0; }
   std::uint64_t host() const {
-    return workspace.host + on_wire() + (gradients == Side::host ? sums : 0);
+    return workspace.host + updates.host + on_wire() + (gradients == Side::host ? sums : 0);
   }
   std::uint64_t device() const {
-    return workspace.device + look() + (wire == Side::device ? staging : 0) +
+    return workspace.device + updates.device + look() + (wire == Side::device ? staging : 0) +
            (gradients == Side::device ? sums : 0);
   }
 };
@@ -85,11 +88,13 @@ formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             std::span<const GroupSpec> groups,
                                             const StatePlan& plan);
 
-// Where gradients and new weights travel: matrices to and from their owners, chunk by chunk, and
-// AdamW ranges to and from their shards: gradients whole with the first chunk.
+// Where gradients and new weights travel: matrices to and from who keeps their state, chunk by
+// chunk, and AdamW ranges to and from their shards: gradients whole with the first chunk. In
+// Placement::shard U and O do, too, between shards and who computes them.
 struct Routes {
   explicit Routes(const StatePlan& plan);
   Exchange gradients_to_owners, weights_from_owners;
+  Exchange updates_together, results_apart;
   Exchange gradients_to_shards, weights_from_shards;
   std::vector<Transit> adam;
 };
@@ -108,6 +113,7 @@ struct Engine::Impl {
 
   // engine.cpp
   Result<> make_room();
+  Result<std::unique_ptr<Kernels>> make_kernels() const;  // of what computes
 
   // open.cpp
   Result<> attach(const InitialWeights& initial, const Checkpoint* checkpoint);
@@ -176,6 +182,8 @@ struct Engine::Impl {
   // [C] Of a chunk, on the flow's meeting thread.
   Result<> gradients_in(std::size_t chunk);
   Result<> gradients_in_early(std::size_t piece);
+  Result<> updates_together(std::size_t chunk);
+  Result<> results_in(std::size_t chunk);
   Result<> weights_out(std::size_t chunk);
   void count_steps();
   // How many bytes were sent.
@@ -227,6 +235,8 @@ struct Engine::Impl {
   std::unique_ptr<Kernels> host_kernels, device_kernels;  // the second with an accelerator
   std::unique_ptr<Kernels> adding_kernels;                // of the thread that adds parts up
   Kernels& kernels() const { return device_kernels ? *device_kernels : *host_kernels; }
+
+  std::unique_ptr<Updates> updates;  // in Placement::shard
 
   std::shared_ptr<libswap::Store> store;  // shared with exports
   std::unique_ptr<Sweep> sweep;

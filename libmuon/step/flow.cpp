@@ -240,6 +240,7 @@ Result<Flow::Ended::How> Flow::meet_for_all_chunks() {
     EBB_TRY_ASSIGN(const std::int64_t all, meet(&Flow::vote));
     if (all == kSpoiled) return Ended::How::spoiled;
     if (all == kFailed) return Ended::How::stopped;
+    if (work_.between) EBB_TRY(work_.between(voted_));
     hand_out(voted_);
   }
   return Ended::How::whole;

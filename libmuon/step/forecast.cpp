@@ -81,12 +81,15 @@ Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
                                    config.chunk_bytes, config.dtypes));
     EBB_TRY_ASSIGN(const EnginePlan costs, Engine::plan(config, Rank{rank}));
     double seconds = static_cast<double>(plan.adam_elems()) * rates.adam_elem;
-    for (const Item& item : plan.items())
-      for (const ItemBatch& batch : batches_of(config.model, item)) {
-        const auto count = static_cast<double>(batch.count);
-        seconds += count * static_cast<double>(batch.matrix.elems()) * rates.muon_elem +
-                   count * rates.newton_schulz.at({batch.matrix.rows(), batch.matrix.cols});
-      }
+    for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
+      if (!plan.muon(param)) continue;
+      for (const FlatRange own : plan.own_ranges(param))
+        seconds += static_cast<double>(own.count) * rates.muon_elem;
+      for (const Block& block :
+           blocks_of(muon_spec(config.model, param), config.model.params[param].shape))
+        if (plan.computes(param, block.first))
+          seconds += rates.newton_schulz.at({block.rows(), block.cols});
+    }
     const auto paged = static_cast<double>(costs.step_read_bytes + costs.step_written_bytes);
     seconds += paged * rates.paged_byte;
     bytes += paged;

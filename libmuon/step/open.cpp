@@ -126,11 +126,19 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
 Result<> Engine::Impl::open_sweep() {
   if (config.trace != nullptr)
     config.trace->name_tiles(parts.plan.rank(), tile_names(config.model, parts.plan));
-  const Sweep::Ports ports{
+  Sweep::Ports ports{
       .gradient = [this](const Transit& part) { return own_gradient(part, swept_chunk); },
       .weight = [this](const Transit& part) { return own_weight(part, swept_chunk); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
+  if (updates != nullptr) {
+    ports.update = [this](const Transit& part) {
+      return updates->part(Updates::Kind::update, swept_chunk, part);
+    };
+    ports.result = [this](const Transit& part) {
+      return updates->part(Updates::Kind::result, swept_chunk, part);
+    };
+  }
   const Sweep::Parts with{config.model, parts.plan, parts.chunks,
                           pool,         kernels(),  bf16.value_or(Bf16::emulated),
                           config.trace};

@@ -63,6 +63,7 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
       {"how bf16 is multiplied", config.bf16 ? std::string(name_of(*config.bf16)) : "as measured"},
       {"the gradients' partition", text_of(config.partition.gradients)},
       {"the weights' partition", text_of(config.partition.weights)},
+      {"the placement of Muon's state", std::string(name_of(config.partition.placement))},
       {"what gradients are handed in", text_of(config.partition.hand_in)},
       {"what becomes of partial gradients' sums",
        config.partial_sums == PartialSums::kept ? "kept" : "made twice"},

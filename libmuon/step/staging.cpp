@@ -99,12 +99,12 @@ void Staging::begin(Kind kind, std::size_t chunk) {
 libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit) {
   const Places& all =
       plan_->muon(transit.param) ? places(kind, chunk) : lasting_[static_cast<std::size_t>(kind)];
-  auto place =
+  const auto behind =
       std::ranges::upper_bound(all, std::pair(transit.param, transit.range.first), {}, &Place::key);
-  EBB_CHECK(place != all.begin());
-  --place;
-  EBB_CHECK(place->param == transit.param && transit.range.first >= place->range.first &&
-            transit.range.first + transit.range.count <= place->range.first + place->range.count);
+  EBB_CHECK(behind != all.begin());
+  const auto place = std::prev(behind);
+  EBB_CHECK(place->param == transit.param &&
+            formats::overlap(place->range, transit.range) == transit.range);
   const DType dtype = trainer_of(*plan_, kind).staged_dtype(transit.param);
   const std::uint64_t skipped = (transit.range.first - place->range.first) * bytes_of(dtype);
   return memory_.buffer()

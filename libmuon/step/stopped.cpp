@@ -60,6 +60,7 @@ Result<> Engine::Impl::go_back() {
                                 "finish the export, then go back"},
                     "going back"));
   stats = all_stats();
+  if (updates != nullptr) updates->forget();
   snapshots.reset();
   sweep.reset();
   store.reset();

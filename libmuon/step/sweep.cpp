@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/spec/blocks.h"
+#include "ebb/libmuon/step/newton_schulz_need.h"
 
 namespace ebb::libmuon {
 
@@ -22,16 +22,6 @@ std::vector<TileVisit> visits_of_a_step(const StatePlan& plan) {
   return visits;
 }
 
-// Of this rank's batches of matrices, the one that needs the most.
-template <typename Bytes>
-std::uint64_t most_of(const ModelSpec& model, const StatePlan& plan, const Bytes& bytes) {
-  std::uint64_t most = 0;
-  for (const Item& item : plan.items())
-    for (const ItemBatch& batch : batches_of(model, item))
-      most = std::max<std::uint64_t>(most, bytes(muon_spec(model, batch.param), batch));
-  return most;
-}
-
 constexpr std::uint64_t kVerdictBytes = 2 * sizeof(std::uint32_t);
 
 Result<> status_of(const libswap::Device* device) {
@@ -45,20 +35,12 @@ libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), p
 Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
                                   const Accelerator* accelerator) {
   const std::uint64_t updates = plan.order().room() * sizeof(float);
-  Workspace need;
-  if (accelerator != nullptr) {
-    need.newton_schulz = most_of(model, plan, [&](const auto& spec, const auto& batch) {
-      return accelerator->workspace_bytes(spec, batch.matrix, batch.count);
-    });
-    need.device =
-        updates + need.newton_schulz + kVerdictBytes + libswap::Lift::device_bytes(lifted(plan));
-    return need;
-  }
-  need.newton_schulz = most_of(model, plan, [](const auto& spec, const auto& batch) {
-    return newton_schulz_scratch_bytes(spec, batch.matrix.rows(), batch.matrix.cols);
-  });
-  need.host = updates + need.newton_schulz + kVerdictBytes;
-  return need;
+  const auto matrices = std::span(plan.items()).first(plan.order().items());
+  const std::uint64_t scratch = newton_schulz_need(model, matrices, accelerator);
+  const std::uint64_t all = updates + scratch + kVerdictBytes;
+  if (accelerator != nullptr)
+    return {.device = all + libswap::Lift::device_bytes(lifted(plan)), .newton_schulz = scratch};
+  return {.host = all, .newton_schulz = scratch};
 }
 
 Sweep::Sweep(const Parts& parts, Ports ports) : parts_(parts), ports_(std::move(ports)) {}
@@ -249,6 +231,12 @@ Buffer Sweep::update_of(std::uint32_t item) const {
       .sub(parts_.plan.order().update(item), parts_.plan.items()[item].elems);
 }
 
+Buffer Sweep::update_of(const TileEntry& entry, const StatePlan::Span& span,
+                        const Ports::Piece& piece) const {
+  if (piece) return piece({span.param, span.range});
+  return update_of(entry.item).sub(entry.first + span.tile_first, span.range.count);
+}
+
 Event Sweep::decay(const Visited& visit) {
   const TileEntry& entry = visit.entry;
   std::vector<DecayRange> ranges;
@@ -272,14 +260,14 @@ Event Sweep::prepare(const Visited& visit) {
     };
     ranges.push_back({&muon_spec(parts_.model, span.param),
                       visit.lift.up(ports_.gradient({span.param, span.range})), state(0),
-                      update_of(entry.item).sub(entry.first + span.tile_first, span.range.count)});
+                      update_of(entry, span, ports_.update)});
     if (columns.size() == 1) continue;
     ranges.back().scales = state(1);
     ranges.back().block = columns[1].block;
   }
   const Event made = parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready());
-  if (entry.first + entry.count == parts_.plan.items()[entry.item].elems)
-    orthogonalize(entry.item, made);
+  const bool whole = entry.first + entry.count == parts_.plan.items()[entry.item].elems;
+  if (whole && !ports_.update) orthogonalize(entry.item, made);
   return made;
 }
 
@@ -321,30 +309,26 @@ Event Sweep::normalise(const Visited& visit) {
   return orthogonal = parts_.kernels.normalise(ranges, visit.lift.ready());
 }
 
-// Before the first of an item's weights moves.
+// Before the first of an item's weights moves. What comes back to a shard was looked at before.
 Result<> Sweep::check_update(const ScheduledVisit& visit) {
   const TileEntry& entry = parts_.plan.tiles()[visit.tile];
-  if (visit.visit != Visit::finish || entry.first != 0) return {};
+  if (visit.visit != Visit::finish || entry.first != 0 || ports_.result) return {};
   std::uint32_t number = 0;
   const Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&number, 1)));
   parts_.pool.help_until(orthogonal_[visit.item % 2]);
   parts_.pool.help_until(libswap::copy(spoiled_by(visit.item), here.as(DType::u32), {}));
   if (number == 0) return {};
   spoiled_ = true;
-  return Error{Code::state,
-               compose("parameter {}: what Newton-Schulz makes of it is not finite, on rank {}",
-                       owner_of_matrix(visit.item, number), index_of(parts_.plan.rank())),
-               "open the store again: the last committed generation resumes; ckpt-inspect --stats "
-               "shows whether its momentum is finite"};
+  return not_finite(owner_of_matrix(visit.item, number), parts_.plan.rank());
 }
 
-const std::string& Sweep::owner_of_matrix(std::uint32_t item, std::uint32_t number) const {
+const ParamSpec& Sweep::owner_of_matrix(std::uint32_t item, std::uint32_t number) const {
   std::uint64_t first = 0;
   for (const auto& [batch, matrices] : touched_batches(item))
     if (number >= matrices.number && number < matrices.number + batch.count)
       first = batch.item_first + (number - matrices.number) * batch.matrix.span();
   const auto part = parts_of(parts_.plan.items()[item], {first, 1}).front();
-  return parts_.model.params[part.param].name;
+  return parts_.model.params[part.param];
 }
 
 Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
@@ -361,15 +345,15 @@ Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
   for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
     const Buffer to = out_of(span, visit.lift, out);
+    const Buffer o = update_of(entry, span, ports_.result);
     for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, span.range)) {
       const std::uint64_t ahead = part.first - span.range.first;
-      const std::uint64_t first = span.tile_first + ahead;
-      ranges.push_back(
-          {&spec, part.scale, update_of(entry.item).sub(entry.first + first, part.count),
-           visit.columns[0].sub(first, part.count), to.empty() ? to : to.sub(ahead, part.count)});
+      ranges.push_back({&spec, part.scale, o.sub(ahead, part.count),
+                        visit.columns[0].sub(span.tile_first + ahead, part.count),
+                        to.empty() ? to : to.sub(ahead, part.count)});
     }
   }
-  visit.lift.also_behind(orthogonal_[entry.item % 2]);
+  if (!ports_.result) visit.lift.also_behind(orthogonal_[entry.item % 2]);
   return parts_.kernels.finish(ranges, visit.lift.ready());
 }
 

@@ -3,7 +3,8 @@
 //
 // An update is a stream of tiles: momentum tiles make an item's U, which becomes O in the same
 // place while the tiles of its neighbours are paged, master tiles apply it. There is room for the
-// updates of two items, or of one (OwnerOrder).
+// updates of two items, or of one (OwnerOrder). Where state lies on shards, updates become whole
+// elsewhere (Updates).
 #pragma once
 
 #include <array>
@@ -28,6 +29,10 @@ class Sweep {
     // Where new weights go; empty: nobody asked for them.
     std::function<libswap::Buffer(const Transit&)> weight;
     std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
+    // Where U of a range goes and O of it lies, as they travel; empty where matrices are whole
+    // here.
+    using Piece = std::function<libswap::Buffer(const Transit&)>;
+    Piece update = {}, result = {};
   };
   // All are borrowed; learning rates of the model may change between updates.
   struct Parts {
@@ -74,7 +79,7 @@ class Sweep {
   Result<> update_tile();
   Result<> check_update(const ScheduledVisit& visit);
   // Whose part of an item's update the matrix of that number is, counted from 1.
-  const std::string& owner_of_matrix(std::uint32_t item, std::uint32_t number) const;
+  const ParamSpec& owner_of_matrix(std::uint32_t item, std::uint32_t number) const;
   // Where kernels say that a matrix of it is not finite.
   libswap::Buffer spoiled_by(std::uint32_t item) const;
   // A tile that is visited.
@@ -106,6 +111,8 @@ class Sweep {
     MatrixBatch matrices;
   };
   std::vector<Batch> touched_batches(std::uint32_t item) const;
+  libswap::Buffer update_of(const TileEntry& entry, const StatePlan::Span& span,
+                            const Ports::Piece& piece) const;
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Out>& out);

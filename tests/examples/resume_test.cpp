@@ -72,6 +72,23 @@ TEST_F(GptTrainResumed, FindsItsDataItsGeneratorAndItsLossScaleAgain) {
   EXPECT_EQ(number_in(whole, "sequences"), 12 * (4 + number_in(whole, "skipped_steps")));
 }
 
+TEST_F(GptTrainResumed, StateGoesFromOwnersToShardsAndBackWithTheSameBits) {
+  const auto run = [&](const std::string& name, const std::string& steps,
+                       std::vector<std::string> more) {
+    for (const std::string& word : {std::string("--swap"), swap(name), std::string("--steps"),
+                                    steps, std::string("--layers"), std::string("1")})
+      more.push_back(word);
+    const auto ran = train(more);
+    EXPECT_EQ(ran.exit, 0) << ran.err;
+  };
+  const std::vector<std::string> preset = {"--preset", "torch"};
+  run("owner", "6", preset);
+  for (const auto& [steps, placement, ranks] :
+       {std::array{"2", "shard", "4"}, {"4", "owner", "3"}, {"6", "shard", "2"}})
+    run("moving", steps, {"--preset", "torch", "--placement", placement, "--ranks", ranks});
+  EXPECT_EQ(content(swap("moving")), content(swap("owner")));
+}
+
 TEST_F(GptTrainResumed, ASchedulersSignalsEndItWithASnapshotAndExitCodeZero) {
   for (const int signal : {SIGUSR1, SIGTERM}) {
     const std::string name = std::to_string(signal);

@@ -44,6 +44,7 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
        "--ranks 5: the 12 sequences of a step cannot be shared evenly"},
       {{"--swap", "s", "--budget", "half"},
        "--budget half: not a size such as 2MiB, nor quarter, nor all"},
+      {{"--swap", "s", "--placement", "shards"}, "--placement shards: wanted owner or shard"},
       {{"--swap", "s", "--momentum", "int4"}, "--momentum int4: wanted fp32, bf16 or int8"},
       {{"--swap", "s", "--preset", "moonligh"}, "--preset: there is no preset moonligh"},
       {{"--swap", "s", "--lr", "fast"},

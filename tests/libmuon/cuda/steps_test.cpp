@@ -41,6 +41,7 @@ TEST(CudaSteps, OfAllMixesOfTiersGiveTheBitsOfAllOnTheDevice) {
       const Tier adam = static_cast<Tier>(++seed % 3);
       const Training setup{
           .ranks = 2,
+          .placement = test::kPlacements[seed / 2 % 2],
           .chunk_bytes = seed % 3 == 0 ? 5000u : 1u << 28,
           .budget_bytes = (seed % 2 == 0 ? 16u : 64u) * 4096,
           .threads = 1 + static_cast<std::uint32_t>(seed % 2),
@@ -90,6 +91,7 @@ TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
         Plugged plugged(50);
         Training setup = all_on_device(plugged.accelerator());
         setup.ranks = 2;
+        setup.placement = test::kPlacements[calls % 2];
         setup.snapshot_every = 1;
         setup.gradients_on = setup.weights_on = Side::host;  // the trainer's own do not fail
         if (calls == 9) setup.tiers = {{"master", Tier::host}, {"exp_avg", Tier::nvme}};
@@ -103,6 +105,7 @@ TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
       Plugged plugged;
       Training setup = all_on_device(plugged.accelerator());
       setup.ranks = 2;
+      setup.placement = test::kPlacements[calls % 2];
       const auto outcome = train(setup, directory.path(), kSteps);
       EXPECT_EQ(outcome.error, "") << function << " after " << calls;
       EXPECT_TRUE(outcome.weights == undisturbed.outcome.weights) << function << " after " << calls;

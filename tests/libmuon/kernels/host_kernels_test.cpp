@@ -8,6 +8,7 @@
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/kernels/table.h"
+#include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/kernels/numbers.h"
 
 namespace ebb::libmuon {
@@ -43,6 +44,102 @@ TEST(HostKernels, EveryNumberOfBf16IsWidenedExactlyAndComesBack) {
   std::vector<std::uint16_t> near(between.size());
   narrow(between, near);
   EXPECT_EQ(near, (std::vector<std::uint16_t>{0x3f80, 0x3f82, 0xbf80, 0x7f80}));
+}
+
+// The witness is arithmetic on what a number's bits mean.
+TEST(HostKernels, EveryNumberOfFp16IsWidenedExactlyAndComesBack) {
+  std::vector<std::uint16_t> all(65536), back(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> wide(all.size());
+  widen_f16(all, wide);
+  narrow_f16(wide, back);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const int exponent = static_cast<int>(i >> 10 & 31), fraction = static_cast<int>(i & 1023);
+    double value =
+        std::ldexp(exponent == 0 ? fraction : 1024 + fraction, std::max(exponent, 1) - 25);
+    if (exponent == 31) value = fraction == 0 ? HUGE_VAL : NAN;
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(wide[i]) && (back[i] & 0x7fff) > 0x7c00) << i;
+      continue;
+    }
+    EXPECT_EQ(static_cast<double>(wide[i]), i < 32768 ? value : -value) << i;
+    EXPECT_EQ(std::signbit(wide[i]), i >= 32768) << i;
+    EXPECT_EQ(back[i], all[i]);
+  }
+  const std::vector<float> between = {1 + 0x1p-11f, 1 + 3 * 0x1p-11f, -0x1p-25f,
+                                      3 * 0x1p-25f, 65519.0f,         65520.0f};
+  std::vector<std::uint16_t> near(between.size());
+  narrow_f16(between, near);
+  EXPECT_EQ(near, (std::vector<std::uint16_t>{0x3c00, 0x3c02, 0x8000, 2, 0x7bff, 0x7c00}));
+}
+
+// U and O in fp32 in one place, or as they travel: momentum, Newton-Schulz and the step.
+class Handed {
+ public:
+  Handed(const MuonSpec& spec, const Shape& shape, Kernels& kernels)
+      : spec_(spec), shape_(shape), kernels_(kernels), g_(gaussian(formats::volume(shape), 1)) {}
+
+  std::vector<float> weights(DType update, DType result) const {
+    const std::uint64_t elems = g_.size();
+    auto g = g_, m = gaussian(elems, 2), w = gaussian(elems, 3);
+    std::vector<float> wide(elems), u_bytes(elems), o_bytes(elems);
+    const Buffer room = buffer_of(std::span(wide));
+    const Buffer u = room_for(u_bytes, update), o = room_for(o_bytes, result);
+    const bool in_place = update == DType::f32, answers = result == DType::f32;
+    kernels_.prepare(std::vector<PrepareRange>{{&spec_, buffer_of(std::span(g)),
+                                                buffer_of(std::span(m)), in_place ? room : u}},
+                     0.37f, {});
+    for (const Block& block : blocks_of(spec_, shape_)) {
+      std::vector<std::byte> scratch(newton_schulz_scratch_bytes(spec_, block.rows(), block.cols));
+      const auto part = [&](const Buffer& all) { return all.sub(block.first, block.span()); };
+      kernels_
+          .orthogonalize({.spec = &spec_,
+                          .matrix = block,
+                          .u = part(room),
+                          .in = in_place ? Buffer() : part(u),
+                          .out = answers ? Buffer() : part(in_place ? o : u)},
+                         buffer_of(std::span(scratch)), {})
+          .wait();
+    }
+    const Buffer made = answers ? room : in_place ? o : u;
+    kernels_.finish(std::vector<FinishRange>{{&spec_, 0.5, made, buffer_of(std::span(w)), {}}}, {});
+    return w;
+  }
+
+ private:
+  static Buffer room_for(std::vector<float>& bytes, DType dtype) {
+    const Buffer all = buffer_of(std::as_writable_bytes(std::span(bytes)));
+    return all.sub(0, bytes.size() * formats::bytes_of(dtype)).as(dtype);
+  }
+
+  const MuonSpec& spec_;
+  const Shape shape_;
+  Kernels& kernels_;
+  const std::vector<float> g_;
+};
+
+TEST(HostKernels, UpdatesGiveTheSameBitsAsWhatTheyTravelAs) {
+  const auto pool = libswap::Pool::start(3);  // of which two are workers
+  ASSERT_TRUE(pool);
+  const auto kernels = make_host_kernels({**pool});
+  std::array<int, 3> narrowed{};  // U and O, O, none
+  const Shape shape = {3, 96, 400};
+  for (const Preset& preset : presets())
+    for (const Split& split : {Split{}, Split{Split::Kind::groups, {8, 4, 4}}}) {
+      MuonSpec spec = preset.spec();
+      spec.split = split;
+      if (!check_split(spec, shape)) continue;
+      const DType update = update_dtype(spec), result = result_dtype(spec);
+      const Handed handed(spec, shape, *kernels);
+      EXPECT_TRUE(same_bits(handed.weights(update, result), handed.weights(DType::f32, DType::f32)))
+          << preset.name;
+      ++narrowed[update != DType::f32 ? 0 : result != DType::f32 ? 1 : 2];
+    }
+  EXPECT_GT(narrowed[0], 0);
+  EXPECT_GT(narrowed[1], 0);
+  const MuonSpec fp32 = MuonSpec::keller();
+  EXPECT_EQ(update_dtype(fp32), DType::f32);
+  EXPECT_EQ(result_dtype(fp32), DType::f32);
 }
 
 // One kernel after the other over ranges of awkward lengths, in fp32 and in bf16.

@@ -40,6 +40,7 @@ struct Case {
   std::uint64_t chunk_bytes = 8 * kMiB;
   std::uint64_t budget_bytes = 0;  // of a rank; 0: the least that works
   std::vector<libmuon::ParamSpec> params = {};
+  libmuon::Placement placement = libmuon::Placement::owner;
 };
 
 struct Measured {
@@ -74,7 +75,9 @@ EngineConfig config_of(const Case& c) {
       spec.owners.push_back(i % c.ranks);
     return spec;
   };
-  EngineConfig config{.partition = {.gradients = layout(c.gradients), .weights = layout(c.weights)},
+  EngineConfig config{.partition = {.gradients = layout(c.gradients),
+                                    .weights = layout(c.weights),
+                                    .placement = c.placement},
                       .budget_bytes = c.budget_bytes == 0 ? kAnyBudget : c.budget_bytes,
                       .tile_bytes = 4 * kMiB,
                       .chunk_bytes = c.chunk_bytes,
@@ -207,10 +210,25 @@ TEST(EngineMemory, OfAMatrixWithReplicatedWeightsIsThePlans) {
   run({.ranks = 4, .weights = Policy::replicated, .params = matrices(1, {4096, 6144})});
 }
 
+// U and O travel, the matrices of a chunk lie whole at who computes them.
+TEST(EngineMemory, OfStateOnShardsIsThePlans) {
+  Case c{.ranks = 2,
+         .chunk_bytes = 64 * kMiB,
+         .budget_bytes = 256 * kMiB,
+         .params = matrices(16, {256, 16384}),
+         .placement = libmuon::Placement::shard};
+  c.params.push_back({"embedding", {8192, 1024}, 1});
+  run(c);
+  c.budget_bytes = 0;
+  c.ranks = 4;
+  c.params = matrices(1, {4096, 6144});
+  run(c);
+}
+
 // The 18,867 tensors of qwen3-30b-a3b; its experts on an axis of so many places.
-EngineConfig qwen3_30b(std::uint32_t places, std::uint32_t data) {
+EngineConfig qwen3_30b(std::uint32_t places, std::uint32_t data, libmuon::Placement placement) {
   const Layout::Spec zero3{.policy = Policy::zero3};
-  EngineConfig config{.partition = {.gradients = zero3, .weights = zero3},
+  EngineConfig config{.partition = {.gradients = zero3, .weights = zero3, .placement = placement},
                       .budget_bytes = kAnyBudget};
   config.partition.axes = {{"expert", places}, {"data", data}};
   config.partition.parts = {{"experts", {zero3, {"data"}}, {zero3, {"data"}}}};
@@ -258,20 +276,22 @@ double seconds_of(const Work& work) {
 // writing the model down, 4 ms where the 50 ms that are promised are 12 of it.
 TEST(PlanMemory, OfTenThousandRanksWithAMixtureOfExpertsIsSixteenMebibytesAndThirtyModelsTime) {
   if (kSanitized) GTEST_SKIP() << "sanitizers keep shadows of all memory";
-  for (const auto& [places, data] : {std::pair{1u, 10'000u}, {16u, 625u}, {128u, 78u}}) {
-    const EngineConfig config = qwen3_30b(places, data);
-    ASSERT_EQ(config.model.params.size(), 18'867u);
-    const auto before = begin_peak();
-    if (!before) GTEST_SKIP() << "this kernel does not forget a peak (/proc/self/clear_refs)";
-    const Rank last{places * data - 1};
-    const double plan = seconds_of([&] { ASSERT_TRUE(Engine::plan(config, last)); });
-    const std::uint64_t taken = status_bytes("VmHWM:") - *before;
-    const double model = seconds_of([&] { qwen3_30b(places, data); });
-    EXPECT_LE(taken, 16 * kMiB);
-    EXPECT_LE(plan, 15 * model);
-    std::printf("expert %u x data %u: %.1f ms, %.1f of its model, %.1f MiB\n", places, data,
-                plan * 1e3, plan / model, static_cast<double>(taken) / kMiB);
-  }
+  for (const auto placement : kPlacements)
+    for (const auto& [places, data] : {std::pair{1u, 10'000u}, {16u, 625u}, {128u, 78u}}) {
+      const EngineConfig config = qwen3_30b(places, data, placement);
+      ASSERT_EQ(config.model.params.size(), 18'867u);
+      const auto before = begin_peak();
+      if (!before) GTEST_SKIP() << "this kernel does not forget a peak (/proc/self/clear_refs)";
+      const Rank last{places * data - 1};
+      const double plan = seconds_of([&] { ASSERT_TRUE(Engine::plan(config, last)); });
+      const std::uint64_t taken = status_bytes("VmHWM:") - *before;
+      const double model = seconds_of([&] { qwen3_30b(places, data, placement); });
+      EXPECT_LE(taken, 16 * kMiB);
+      EXPECT_LE(plan, 15 * model);
+      std::printf("expert %u x data %u, placement %s: %.1f ms, %.1f of its model, %.1f MiB\n",
+                  places, data, std::string(name_of(placement)).c_str(), plan * 1e3, plan / model,
+                  static_cast<double>(taken) / kMiB);
+    }
 }
 
 }  // namespace

@@ -97,10 +97,12 @@ void expect_same(const Trained& a, const Trained& b, const EngineConfig& config,
 
 std::vector<std::pair<std::string, EngineConfig>> cases() {
   std::vector<std::pair<std::string, EngineConfig>> all;
-  const auto add = [&](const Training& setup) {
-    all.emplace_back(compose("{} on {} ranks, chunks of {}", name_of(setup.gradients), setup.ranks,
-                             setup.chunk_bytes),
-                     config_of(setup, setup.model));
+  const auto add = [&](Training setup) {
+    for (const auto placement : kPlacements) {
+      setup.placement = placement;
+      all.emplace_back(compose("{}, case {}", name_of(placement), all.size() / 2),
+                       config_of(setup, setup.model));
+    }
   };
   add({.ranks = 1, .budget_bytes = kLittle});
   add({.ranks = 2, .gradients = Policy::replicated, .chunk_bytes = 6000});

@@ -53,6 +53,7 @@ TEST(AddedGradients, GiveTheBitsOfTheirSumInEveryLayout) {
       for (const bool bf16 : {false, true})
         expect_the_sums_bits({.ranks = 3,
                               .gradients = policy,
+                              .placement = test::kPlacements[batches % 2],
                               .chunk_bytes = 20000,
                               .poison_step = 2,
                               .max_norm = 3,
@@ -68,6 +69,7 @@ TEST(AddedGradients, AreAddedWhereTheyLieAndWhenTheyAreThere) {
       for (const std::uint64_t early : {std::uint64_t{0}, std::uint64_t{1} << 20}) {
         LateAccelerator accelerator(++seed, 50);
         expect_the_sums_bits({.ranks = 2,
+                              .placement = test::kPlacements[seed / 2 % 2],
                               .chunk_bytes = 20000,
                               .early_gradient_bytes = early,
                               .micro_batches = 3,
@@ -172,12 +174,12 @@ TEST(AddedGradients, BeginAnewBehindEveryStepThatTookThem) {
 
 // The step that an I/O error cut goes on with the sums that it began with.
 TEST(AddedGradients, StayForAStepThatWasCut) {
-  const auto train_with = [](bool cut) {
+  const auto train_with = [](bool cut, libmuon::Placement placement) {
     std::vector<float> weights;
     test::FailingWorld failing;
     test::expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
       Trainer trainer;
-      trainer.config = test::config_with(test::kLittle);
+      trainer.config = test::config_with(test::kLittle, 3, {}, placement);
       trainer.config.partition.hand_in = HandIn::added;
       EBB_TRY_ASSIGN(const auto plan, [&] {
         auto config = trainer.config;
@@ -205,7 +207,8 @@ TEST(AddedGradients, StayForAStepThatWasCut) {
     }));
     return weights;
   };
-  EXPECT_EQ(train_with(true), train_with(false));
+  const auto wanted = train_with(false, libmuon::Placement::owner);
+  for (const auto placement : test::kPlacements) EXPECT_EQ(train_with(true, placement), wanted);
 }
 
 TEST(AddedGradients, AreRefusedWhereTheyCannotBeAdded) {

@@ -57,6 +57,7 @@ struct Case {
   std::vector<Axis> axes;
   AxisLayout dense, experts;
   std::uint64_t chunk_bytes = 8192;
+  libmuon::Placement placement = libmuon::Placement::owner;
 };
 
 std::uint32_t world_of(const Case& c) {
@@ -82,6 +83,7 @@ EngineConfig config_of(const Case& c, Dense dense = Dense::with) {
                       .tile_bytes = 4096,
                       .chunk_bytes = c.chunk_bytes,
                       .early_gradient_bytes = c.chunk_bytes};
+  config.partition.placement = c.placement;
   config.partition.axes = c.axes;
   config.partition.parts = {{"dense", c.dense, c.dense}, {"experts", c.experts, c.experts}};
   std::uint32_t of_experts = 0;  // four parameters each
@@ -109,16 +111,18 @@ EngineConfig plain_config(std::uint32_t ranks, Policy policy) {
 }
 
 // The three worlds of the experts' axis, and one where its ranks do not lie side by side and all
-// has copies; each policy and chunk size on each.
+// has copies; each policy and chunk size on each, and both placements, turn and turn about.
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Policy policy : {Policy::zero12, Policy::zero3, Policy::rows})
     for (const std::uint64_t bytes : {1u, 8192u, 256u << 20}) {
       const Layout::Spec cut{.policy = policy, .align_elems = 16};
-      const auto add = [&](std::string_view name, std::vector<Axis> axes, AxisLayout dense,
-                           AxisLayout experts) {
-        all.push_back({compose("{}, chunks of {}, {}", formats::name_of(policy), bytes, name),
-                       std::move(axes), std::move(dense), std::move(experts), bytes});
+      const auto add = [&](std::string_view name, const std::vector<Axis>& axes,
+                           const AxisLayout& dense, const AxisLayout& experts) {
+        for (const auto placement : kPlacements)
+          all.push_back({compose("{}, chunks of {}, {}, placement {}", formats::name_of(policy),
+                                 bytes, name, name_of(placement)),
+                         axes, dense, experts, bytes, placement});
       };
       add("expert 2 x data 2", {{"expert", 2}, {"data", 2}}, {cut, {"expert", "data"}},
           {cut, {"data"}});
@@ -252,9 +256,10 @@ TEST(Axes, AMixtureOfExpertsHasTheBitsOfOneRankOnEveryWorld) {
 // A disk fails under an expert's rank and is well again, at every read of the second step.
 TEST(Axes, AStepThatIsCutGoesOnWithTheSameBits) {
   const Alone wanted = alone(kSteps);
-  const Case c = cases()[4];  // strided, in several chunks
   int stopped = 0;
-  for (std::uint64_t at = 0; at < 12; ++at) {
+  for (std::uint64_t number = 0; number < 24; ++number) {
+    const Case c = cases()[8 + number % 2];  // strided, of either placement
+    const std::uint64_t at = number / 2;
     const auto faults = std::make_shared<libswap::FaultPlan>();
     World world(libswap::make_fault_backend(
                     libswap::make_memory_backend(libswap::MemoryDisk::create(1u << 28)), faults),
@@ -282,7 +287,7 @@ TEST(Axes, AStepThatIsCutGoesOnWithTheSameBits) {
     }),
                 c.name);
   }
-  EXPECT_GE(stopped, 4);
+  EXPECT_GE(stopped, 8);
 }
 
 // Without dense parameters nothing at all leaves the ranks of an expert's place.
@@ -319,13 +324,20 @@ TEST(Axes, AStoreGoesFromWorldToWorld) {
                     {{"replica", 2}, {"expert", 2}},
                     {zero3, {"expert"}, {"replica"}},
                     {rows, {}, {"replica"}}};
+  const auto on_shards = [](Case c) {
+    c.placement = libmuon::Placement::shard;
+    return c;
+  };
   const std::vector<std::pair<EngineConfig, std::string>> runs = {
       {config_of(two), "created at step 0"},
       {config_of(two), "resumed the store at step 2"},
       {config_of(one), "transferred the store of 4 ranks at step 4"},
       {plain_config(4, Policy::zero12), "transferred the store of 3 ranks at step 6"},
       {config_of(copies), "transferred the store of 4 ranks at step 8"},
-      {config_of(two), "transferred the store of 4 ranks at step 10"}};
+      {config_of(on_shards(copies)), "transferred the store of 4 ranks at step 10"},
+      {config_of(on_shards(one)), "transferred the store of 4 ranks at step 12"},
+      {config_of(on_shards(one)), "resumed the store at step 14"},
+      {config_of(two), "transferred the store of 3 ranks at step 16"}};
   const Alone wanted = alone(2 * runs.size());
   const TempDir directory;
   World world(disk(), directory.path(), 4);
@@ -369,6 +381,7 @@ TEST(Axes, MoreOfAnExpertThanTheRankHasIsRefused) {
 // Gradients of other ranks' experts never come: the chunks are whole without them.
 TEST(Axes, ChunksAreWholeWithoutTheExpertsOfOtherRanks) {
   for (const Case& c : cases()) {
+    if (c.placement == libmuon::Placement::shard) continue;  // none come early
     const EngineConfig config = config_of(c);
     const auto plan = libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes,
                                                Rank{1}, config.chunk_bytes);

@@ -12,6 +12,7 @@ namespace ebb {
 namespace {
 
 using test::Finish;
+using test::kPlacements;
 using test::Outcome;
 using test::TempDir;
 using test::train;
@@ -44,32 +45,41 @@ TEST(Engine, MovesTheWeights) {
 }
 
 TEST(Engine, GivesTheSameBitsOnAnyNumberOfRanks) {
-  for (const std::uint32_t ranks : {2u, 3u, 4u, 8u}) {
-    const TempDir directory;
-    expect_same_bits(train(Training{.ranks = ranks}, directory.path(), kSteps),
-                     std::to_string(ranks) + " ranks");
-  }
+  for (const auto placement : kPlacements)
+    for (const std::uint32_t ranks : {1u, 2u, 3u, 4u, 8u}) {
+      const TempDir directory;
+      expect_same_bits(
+          train(Training{.ranks = ranks, .placement = placement}, directory.path(), kSteps),
+          compose("{} ranks, placement {}", ranks, name_of(placement)));
+    }
 }
 
 TEST(Engine, GivesTheSameBitsWhateverTheGradientLayout) {
-  for (const Policy policy : {Policy::replicated, Policy::zero12_boundary, Policy::zero3,
-                              Policy::rows, Policy::layer_wise, Policy::uneven_rows}) {
-    const TempDir directory;
-    expect_same_bits(train(Training{.ranks = 3, .gradients = policy}, directory.path(), kSteps),
-                     std::string(name_of(policy)));
-  }
+  for (const auto placement : kPlacements)
+    for (const Policy policy : {Policy::replicated, Policy::zero12_boundary, Policy::zero3,
+                                Policy::rows, Policy::layer_wise, Policy::uneven_rows}) {
+      const TempDir directory;
+      expect_same_bits(train(Training{.ranks = 3, .gradients = policy, .placement = placement},
+                             directory.path(), kSteps),
+                       compose("{}, placement {}", name_of(policy), name_of(placement)));
+    }
 }
 
 TEST(Engine, GivesTheSameBitsUnderAnyBudgetTileAndThreadCount) {
-  for (const std::uint64_t tile : {4096u, 16384u})
-    for (const std::uint64_t tiles : {1u, 3u, 8u})
-      for (const std::uint32_t threads : {1u, 2u}) {
-        const TempDir directory;
-        const Training setup{
-            .ranks = 2, .tile_bytes = tile, .budget_bytes = tiles * tile, .threads = threads};
-        expect_same_bits(train(setup, directory.path(), kSteps),
-                         std::to_string(tiles) + " tiles of " + std::to_string(tile));
-      }
+  for (const auto placement : kPlacements)
+    for (const std::uint64_t tile : {4096u, 16384u})
+      for (const std::uint64_t tiles : {1u, 3u, 8u})
+        for (const std::uint32_t threads : {1u, 2u}) {
+          const TempDir directory;
+          const Training setup{.ranks = 2,
+                               .placement = placement,
+                               .tile_bytes = tile,
+                               .budget_bytes = tiles * tile,
+                               .threads = threads};
+          expect_same_bits(
+              train(setup, directory.path(), kSteps),
+              compose("{} tiles of {}, placement {}", tiles, tile, name_of(placement)));
+        }
 }
 
 // A matrix larger than a chunk, many matrices in one, everything in one.
@@ -86,19 +96,23 @@ TEST(Engine, GivesTheSameBitsForAnyChunkSize) {
                         {3, Policy::zero3},
                         {3, Policy::rows},
                         {8, Policy::zero3}})
-    for (const std::uint64_t chunk : {1u, 5000u}) {
-      const TempDir directory;
-      const Training setup{.ranks = cut.ranks,
-                           .gradients = cut.gradients,
-                           .chunk_bytes = chunk,
-                           .budget_bytes = 6 * 4096,
-                           .threads = 1 + cut.ranks % 2};
-      const Outcome outcome = train(setup, directory.path(), kSteps);
-      expect_same_bits(outcome, compose("{} on {} ranks, chunks of {}", name_of(cut.gradients),
-                                        cut.ranks, chunk));
-      const bool all_here = cut.ranks == 1 || cut.gradients == Policy::replicated;
-      EXPECT_EQ(outcome.plans[0].chunks == 1, all_here) << name_of(cut.gradients);
-    }
+    for (const auto placement : kPlacements)
+      for (const std::uint64_t chunk : {1u, 5000u}) {
+        const TempDir directory;
+        const Training setup{.ranks = cut.ranks,
+                             .gradients = cut.gradients,
+                             .placement = placement,
+                             .chunk_bytes = chunk,
+                             .budget_bytes = 6 * 4096,
+                             .threads = 1 + cut.ranks % 2};
+        const Outcome outcome = train(setup, directory.path(), kSteps);
+        expect_same_bits(
+            outcome, compose("{} on {} ranks, chunks of {}, placement {}", name_of(cut.gradients),
+                             cut.ranks, chunk, name_of(placement)));
+        const bool all_here = cut.ranks == 1 || cut.gradients == Policy::replicated;
+        EXPECT_EQ(outcome.plans[0].chunks == 1, all_here && placement == libmuon::Placement::owner)
+            << name_of(cut.gradients);
+      }
 }
 
 // The weights of one parameter, out of all concatenated.
@@ -117,21 +131,28 @@ std::vector<float> weights_of(const Outcome& outcome, const libmuon::ModelSpec& 
 }
 
 TEST(Engine, GivesTheSameBitsWhereRanksHoldNoRowsAtAll) {
-  const TempDir directory;
-  expect_same_bits(train(Training{.ranks = 8, .gradients = Policy::rows}, directory.path(), kSteps),
-                   "a matrix of one row on eight ranks");
+  for (const auto placement : kPlacements) {
+    const TempDir directory;
+    const Training setup{.ranks = 8, .gradients = Policy::rows, .placement = placement};
+    expect_same_bits(train(setup, directory.path(), kSteps),
+                     compose("one row on eight ranks, placement {}", name_of(placement)));
+  }
 }
 
 TEST(Engine, OneMatrixOnEightRanksEqualsOneRank) {
   libmuon::ModelSpec model;
   model.groups = {libmuon::MuonSpec::keller()};
   model.params = {{"only", {31, 13}, 0}};
-  const TempDir alone, together;
+  const TempDir alone;
   const Outcome one = train(Training{.model = model}, alone.path(), kSteps);
-  const Outcome eight = train(Training{.ranks = 8, .model = model}, together.path(), kSteps);
   ASSERT_EQ(one.error, "");
-  ASSERT_EQ(eight.error, "");
-  EXPECT_TRUE(one == eight);
+  for (const auto placement : kPlacements) {
+    const TempDir together;
+    const Outcome eight = train(Training{.ranks = 8, .placement = placement, .model = model},
+                                together.path(), kSteps);
+    ASSERT_EQ(eight.error, "");
+    EXPECT_TRUE(one == eight) << name_of(placement);
+  }
 }
 
 TEST(Engine, GroupsMayComeInAnyOrder) {
@@ -162,12 +183,13 @@ TEST(Engine, EveryGroupHasItsOwnMomentumAndLearningRate) {
 }
 
 // One group only: the other optimizer has no parameter, no tile and no state.
-Outcome train_and_resume_with(const libmuon::GroupSpec& group) {
+Outcome train_and_resume_with(const libmuon::GroupSpec& group, libmuon::Placement placement) {
   libmuon::ModelSpec model;
   model.groups = {group};
   model.params = {{"a", {20, 12}, 0}, {"b", {12, 30}, 0}};
   const TempDir whole, parts;
-  const Training setup{.ranks = 2, .budget_bytes = 4 * 4096, .model = model};
+  const Training setup{
+      .ranks = 2, .placement = placement, .budget_bytes = 4 * 4096, .model = model};
   const Outcome through = train(setup, whole.path(), kSteps);
   EXPECT_EQ(train(setup, parts.path(), 2).error, "");
   const Outcome resumed = train(setup, parts.path(), kSteps);
@@ -178,47 +200,57 @@ Outcome train_and_resume_with(const libmuon::GroupSpec& group) {
 }
 
 TEST(Engine, TrainsAndResumesWithoutAnyAdamGroup) {
-  const Outcome outcome = train_and_resume_with(libmuon::MuonSpec::keller());
-  for (const libmuon::EnginePlan& plan : outcome.plans) EXPECT_EQ(plan.adam_elems, 0u);
+  for (const auto placement : kPlacements) {
+    const Outcome outcome = train_and_resume_with(libmuon::MuonSpec::keller(), placement);
+    for (const libmuon::EnginePlan& plan : outcome.plans) EXPECT_EQ(plan.adam_elems, 0u);
+  }
 }
 
 TEST(Engine, TrainsAndResumesWithoutAnyMuonGroupAndKeepsNoMomentum) {
-  const Outcome outcome = train_and_resume_with(libmuon::AdamSpec{.lr = 1e-2});
-  std::uint64_t bytes = 0;
-  for (const libmuon::EnginePlan& plan : outcome.plans) {
-    EXPECT_EQ(plan.newton_schulz_flops, 0);
-    bytes += plan.state_bytes;
+  for (const auto placement : kPlacements) {
+    const Outcome outcome = train_and_resume_with(libmuon::AdamSpec{.lr = 1e-2}, placement);
+    std::uint64_t bytes = 0;
+    for (const libmuon::EnginePlan& plan : outcome.plans) {
+      EXPECT_EQ(plan.newton_schulz_flops, 0);
+      bytes += plan.state_bytes;
+    }
+    EXPECT_EQ(bytes, 3 * sizeof(float) * (20 * 12 + 12 * 30));  // master, exp_avg, exp_avg_sq
   }
-  EXPECT_EQ(bytes, 3 * sizeof(float) * (20 * 12 + 12 * 30));  // master, exp_avg, exp_avg_sq
 }
 
 TEST(Engine, MovesExactlyThePredictedBytes) {
-  const TempDir directory;
-  const Training setup{.ranks = 3, .budget_bytes = 4 * 4096};
-  const Outcome outcome = train(setup, directory.path(), kSteps, Finish::just_stop);
-  ASSERT_EQ(outcome.error, "");
-  const std::uint64_t installs = 1;  // install_weights() sends everything out once
-  for (std::size_t rank = 0; rank < outcome.plans.size(); ++rank) {
-    const auto& plan = outcome.plans[rank];
-    const auto& stats = outcome.stats[rank];
-    EXPECT_GT(plan.step_read_bytes, 0u);
-    EXPECT_LE(plan.memory_bytes, test::config_of(setup, setup.model).budget_bytes);
-    EXPECT_EQ(stats.read_bytes, kSteps * plan.step_read_bytes + installs * plan.install_read_bytes);
-    EXPECT_LT(plan.install_read_bytes, plan.step_read_bytes);
-    EXPECT_GE(stats.written_bytes, kSteps * plan.step_written_bytes);
-    EXPECT_GT(stats.sent_bytes, kSteps * plan.step_sent_bytes);
-    // All of them from a rank whose gradients are where they are used.
-    EXPECT_LE(stats.sent_bytes, (kSteps + installs) * plan.step_sent_bytes);
+  for (const auto placement : kPlacements) {
+    const TempDir directory;
+    const Training setup{.ranks = 3, .placement = placement, .budget_bytes = 4 * 4096};
+    const Outcome outcome = train(setup, directory.path(), kSteps, Finish::just_stop);
+    ASSERT_EQ(outcome.error, "");
+    const std::uint64_t installs = 1;  // install_weights() sends everything out once
+    for (std::size_t rank = 0; rank < outcome.plans.size(); ++rank) {
+      const auto& plan = outcome.plans[rank];
+      const auto& stats = outcome.stats[rank];
+      EXPECT_GT(plan.step_read_bytes, 0u);
+      EXPECT_LE(plan.memory_bytes, test::config_of(setup, setup.model).budget_bytes);
+      EXPECT_EQ(stats.read_bytes,
+                kSteps * plan.step_read_bytes + installs * plan.install_read_bytes);
+      EXPECT_LT(plan.install_read_bytes, plan.step_read_bytes);
+      EXPECT_GE(stats.written_bytes, kSteps * plan.step_written_bytes);
+      EXPECT_GT(stats.sent_bytes, kSteps * plan.step_sent_bytes);
+      // All of them from a rank whose gradients are where they are used.
+      EXPECT_LE(stats.sent_bytes, (kSteps + installs) * plan.step_sent_bytes);
+    }
   }
 }
 
 TEST(Engine, ResumesTheStoreWithTheSameBits) {
-  const TempDir directory;
-  const Training setup{.ranks = 2, .budget_bytes = 4 * 4096, .snapshot_every = 1};
-  ASSERT_EQ(train(setup, directory.path(), 3).error, "");
-  const Outcome resumed = train(setup, directory.path(), kSteps);
-  EXPECT_EQ(resumed.origin, "resumed the store at step 3");
-  expect_same_bits(resumed, "resumed");
+  for (const auto placement : kPlacements) {
+    const TempDir directory;
+    const Training setup{
+        .ranks = 2, .placement = placement, .budget_bytes = 4 * 4096, .snapshot_every = 1};
+    ASSERT_EQ(train(setup, directory.path(), 3).error, "");
+    const Outcome resumed = train(setup, directory.path(), kSteps);
+    EXPECT_EQ(resumed.origin, "resumed the store at step 3");
+    expect_same_bits(resumed, compose("resumed, placement {}", name_of(placement)));
+  }
 }
 
 TEST(Engine, LosesOnlyStepsAfterTheLastCommittedGeneration) {
@@ -245,31 +277,40 @@ TEST(Engine, ResumesOnOtherRanksTilesAndBudgetsWithTheSameBits) {
 }
 
 TEST(Engine, SkipsANonFiniteStepOnAllRanksWithoutTouchingState) {
-  const TempDir poisoned_directory, short_directory;
-  const Training setup{.ranks = 3, .budget_bytes = 4 * 4096, .poison_step = 4};
-  const Outcome poisoned = train(setup, poisoned_directory.path(), 4);
+  const TempDir short_directory;
   const Outcome three = train({.ranks = 3}, short_directory.path(), 3);
-  ASSERT_EQ(poisoned.error, "");
-  EXPECT_TRUE(poisoned.results.back().skipped);
-  EXPECT_EQ(poisoned.step, 3u);
-  EXPECT_TRUE(poisoned == three);
+  for (const auto placement : kPlacements) {
+    const TempDir poisoned_directory;
+    const Training setup{
+        .ranks = 3, .placement = placement, .budget_bytes = 4 * 4096, .poison_step = 4};
+    const Outcome poisoned = train(setup, poisoned_directory.path(), 4);
+    ASSERT_EQ(poisoned.error, "");
+    EXPECT_TRUE(poisoned.results.back().skipped);
+    EXPECT_EQ(poisoned.step, 3u);
+    EXPECT_TRUE(poisoned == three);
+  }
 }
 
 TEST(Engine, ClipsByTheExactGlobalNormOnAnyPartition) {
-  const TempDir one_directory, many_directory;
+  const TempDir one_directory;
   const Outcome one = train({.max_norm = 0.5}, one_directory.path(), 3);
-  const Outcome many =
-      train({.ranks = 4, .gradients = Policy::zero3, .max_norm = 0.5}, many_directory.path(), 3);
   ASSERT_EQ(one.error, "");
-  ASSERT_EQ(many.error, "");
-  EXPECT_EQ(one.results.back().norm, many.results.back().norm);
-  EXPECT_LT(one.results.back().clip, 1.0);
-  EXPECT_TRUE(one == many);
+  for (const auto placement : kPlacements) {
+    const TempDir many_directory;
+    const Outcome many =
+        train({.ranks = 4, .gradients = Policy::zero3, .placement = placement, .max_norm = 0.5},
+              many_directory.path(), 3);
+    ASSERT_EQ(many.error, "");
+    EXPECT_EQ(one.results.back().norm, many.results.back().norm);
+    EXPECT_LT(one.results.back().clip, 1.0);
+    EXPECT_TRUE(one == many);
+  }
 }
 
 // The budget counts what a rank needs beside tiles: the smallest one works, a byte less does not.
-TEST(Engine, NamesTheSmallestBudgetThatWorks) {
-  const Training setup{.ranks = 3, .gradients = Policy::rows, .chunk_bytes = 5000};
+void expect_the_smallest_budget(libmuon::Placement placement) {
+  const Training setup{
+      .ranks = 3, .gradients = Policy::rows, .placement = placement, .chunk_bytes = 5000};
   libmuon::EngineConfig config = test::config_of(setup, setup.model);
   for (const std::uint32_t rank : {0u, 1u, 2u}) {
     const auto roomy = libmuon::Engine::plan(config, Rank{rank});
@@ -292,13 +333,8 @@ TEST(Engine, NamesTheSmallestBudgetThatWorks) {
   }
 }
 
-TEST(Engine, RefusesStateOnShardsUntilItIsBuilt) {
-  const auto model = test::nuisance_model();
-  auto config = test::config_of(Training{}, model);
-  config.partition.placement = libmuon::Placement::shard;
-  const auto plan = libmuon::Engine::plan(config, Rank{0});
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().code, Code::unsupported);
+TEST(Engine, NamesTheSmallestBudgetThatWorks) {
+  for (const auto placement : kPlacements) expect_the_smallest_budget(placement);
 }
 
 }  // namespace

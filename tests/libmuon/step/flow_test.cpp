@@ -221,6 +221,29 @@ TEST(Flow, AFailedSweepStopsAllAtThatChunkAndAllGoOnWhereTheyAre) {
     });
 }
 
+// What later chunks are made of is made whatever became of weights; an error of it ends the work.
+TEST(Flow, WhatComesBetweenIsMadeWhateverCouldNotGoOutAndItsErrorEndsTheWork) {
+  for (const std::size_t fails : {std::size_t{2}, kChunks})
+    on_ranks(2, [&](OneRank& rank) {
+      rank.out = [](std::size_t chunk) {
+        return chunk == 1 ? Result<>(Error{Code::peer, "the network broke"}) : Result<>();
+      };
+      Flow::Work work = rank.work();
+      work.between = [&](std::size_t chunk) {
+        rank.log().add(of_chunk("between", chunk));
+        EXPECT_TRUE(rank.log().has(of_chunk("swept", chunk)));
+        EXPECT_FALSE(rank.log().has(of_chunk("out", chunk)));
+        return chunk == fails ? Result<>(Error{Code::peer, "no way"}) : Result<>();
+      };
+      rank.flow->begin(std::move(work));
+      const Flow::Ended ended = rank.flow->wait();
+      EXPECT_EQ(ended.how, fails == kChunks ? How::whole : How::apart);
+      EXPECT_EQ(rank.log().of("between").size(), std::min(fails + 1, kChunks));
+      EXPECT_EQ(rank.log().of("out").size(), 2u);
+      EXPECT_TRUE(ended.not_out);
+    });
+}
+
 // Both fail, in chunks that follow each other: the one that is ahead says so at its own vote.
 TEST(Flow, TwoFailuresAreTwoStops) {
   on_ranks(2, [](OneRank& rank) {

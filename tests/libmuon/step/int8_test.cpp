@@ -10,6 +10,7 @@
 #include "ebb/formats/core/int8_blocks.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/trained.h"
@@ -99,6 +100,44 @@ TEST(Int8, GivesTheSameBitsOnAnyTierAndOnADeviceWhoseEventsComeLate) {
            .accelerator = &accelerator,
            .tiers = {{"momentum_buffer", momentum}, {"master", master}, {"exp_avg", master}}},
           compose("seed {}", seed));
+    }
+}
+
+// Of matrices that every shard cuts between two blocks; those of the last stack share blocks.
+TEST(Int8, GivesTheSameBitsOnShardsThatBeginWithABlock) {
+  MuonSpec stack = MuonSpec::keller(), split = MuonSpec::keller();
+  stack.dims = libmuon::Dims::stack;
+  split.split = {libmuon::Split::Kind::rows, {10, 6}};
+  libmuon::ModelSpec model;
+  model.groups = {stack, split, libmuon::AdamSpec{}, *libmuon::preset("torch")};
+  model.params = {{"big", {96, 128}, 0},   {"norm", {24}, 2},         {"experts", {4, 16, 48}, 0},
+                  {"parts", {16, 192}, 1}, {"rounded", {96, 128}, 3}, {"odd", {16, 3, 64}, 0}};
+  const auto in_two = [&](Training setup) {
+    setup.model = model;
+    setup.dtypes = kInt8;
+    return train_in_two(setup, kSteps);
+  };
+  const Trained wanted = in_two({});
+  std::uint64_t number = 0;
+  for (const auto& [ranks, policy] : {std::pair{1u, Policy::zero12},
+                                      {2u, Policy::zero3},
+                                      {3u, Policy::zero3},
+                                      {4u, Policy::zero3},
+                                      {2u, Policy::rows},
+                                      {3u, Policy::layer_wise},
+                                      {2u, Policy::replicated}})
+    for (const std::uint64_t chunk : {1u, 20000u, 1u << 28}) {
+      LateAccelerator accelerator(++number, 50);
+      const Trained trained = in_two({.ranks = ranks,
+                                      .gradients = policy,
+                                      .placement = libmuon::Placement::shard,
+                                      .tile_bytes = number % 2 == 0 ? 4096u : 16384u,
+                                      .chunk_bytes = chunk,
+                                      .budget_bytes = 3 * 16384,
+                                      .threads = 1 + ranks % 2,
+                                      .accelerator = number % 4 == 0 ? &accelerator : nullptr});
+      const auto what = compose("{} on {} ranks, chunks of {}", name_of(policy), ranks, chunk);
+      EXPECT_TRUE(trained == wanted) << what;
     }
 }
 

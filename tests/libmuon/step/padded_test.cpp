@@ -37,10 +37,11 @@ class Bucket {
   std::vector<float> values_;
 };
 
-TEST(PaddedBuckets, AreReadAndWrittenWhereThePartsLieOnly) {
+void expect_padding_to_stay(libmuon::Placement placement) {
   for (const Policy policy :
        {Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows}) {
-    const Training setup{.ranks = 4, .gradients = policy, .weights = policy, .max_norm = 2};
+    const Training setup{
+        .ranks = 4, .gradients = policy, .weights = policy, .placement = placement, .max_norm = 2};
     const test::TempDir directory;
     const test::Outcome wanted = train(setup, directory.path(), 2);
     ASSERT_EQ(wanted.error, "");
@@ -78,6 +79,10 @@ TEST(PaddedBuckets, AreReadAndWrittenWhereThePartsLieOnly) {
       return {};
     }));
   }
+}
+
+TEST(PaddedBuckets, AreReadAndWrittenWhereThePartsLieOnly) {
+  for (const auto placement : test::kPlacements) expect_padding_to_stay(placement);
 }
 
 }  // namespace

@@ -65,17 +65,32 @@ TEST(Presets, OneResultOnEveryPartitionBudgetTileAndNumberOfThreads) {
                      .budget_bytes = 8192,
                      .threads = 2}),
             alone);
+  for (const std::uint32_t ranks : {1u, 2u, 3u, 5u})
+    for (const Policy policy : {Policy::zero12, Policy::zero3, Policy::rows, Policy::uneven_rows})
+      for (const std::uint64_t chunk : {4096u, 256u << 20})
+        EXPECT_EQ(trained({.ranks = ranks,
+                           .gradients = policy,
+                           .placement = libmuon::Placement::shard,
+                           .chunk_bytes = chunk,
+                           .budget_bytes = 4096,
+                           .threads = 1 + ranks % 2}),
+                  alone)
+            << ranks << " ranks, " << name_of(policy) << ", chunks of " << chunk;
 }
 
 TEST(Presets, StateGoesOnOnOtherRanksWithTheSameBits) {
-  Training setup{.ranks = 3, .budget_bytes = 4096, .model = model_of_many_kinds()};
-  const TempDir directory;
-  ASSERT_EQ(train(setup, directory.path(), 2).error, "");
-  setup.ranks = 2;
-  const Outcome resumed = train(setup, directory.path(), 2 + kSteps, Finish::just_stop);
-  ASSERT_EQ(resumed.error, "");
-  EXPECT_EQ(resumed.step, 2 + kSteps);
-  EXPECT_EQ(resumed.weights, trained({}, 2 + kSteps));
+  const std::vector<float> wanted = trained({}, 2 + kSteps);
+  for (const auto placement : kPlacements) {
+    Training setup{
+        .ranks = 3, .placement = placement, .budget_bytes = 4096, .model = model_of_many_kinds()};
+    const TempDir directory;
+    ASSERT_EQ(train(setup, directory.path(), 2).error, "");
+    setup.ranks = 2;
+    const Outcome resumed = train(setup, directory.path(), 2 + kSteps, Finish::just_stop);
+    ASSERT_EQ(resumed.error, "");
+    EXPECT_EQ(resumed.step, 2 + kSteps);
+    EXPECT_EQ(resumed.weights, wanted);
+  }
 }
 
 // Each setting that is another one is named; learning rates change all the time.

@@ -30,13 +30,14 @@ struct TwoDisks {
   }
   // What another process finds there: the step it resumes at, and the weights it comes to.
   void expect_resumed(libswap::SwapDirectory& directory, std::uint64_t step, std::uint64_t last,
-                      std::uint64_t budget) {
+                      std::uint64_t budget,
+                      libmuon::Placement placement = libmuon::Placement::owner) {
     const auto wanted = weights_after(last);
     failing.faults->clear();
     failing.world.reconnect();
     expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-      EBB_TRY_ASSIGN(auto rank,
-                     RankEngine::open(failing.world.io(), directory, ranks, config_with(budget)));
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world.io(), directory, ranks,
+                                                 config_with(budget, 3, {}, placement)));
       EXPECT_EQ(rank.engine().origin(), compose("resumed the store at step {}", step));
       EBB_TRY(step_to(rank, last));
       if (ranks.rank() == Rank{1}) {
@@ -89,13 +90,15 @@ TEST(SaveTo, GoesOnAfterADiskThatDidNotKeepItsPromise) {
 }
 
 // Wherever the disk began to fail, for good.
-void expect_stopped_steps_go_on(FaultOn on, std::uint64_t budget, std::uint64_t least) {
+void expect_stopped_steps_go_on(FaultOn on, std::uint64_t budget, std::uint64_t least,
+                                libmuon::Placement placement = libmuon::Placement::owner) {
   std::uint64_t stopped = 0;
   for (std::uint64_t at = 0; at < 100; ++at) {
     bool saved = false;
     TwoDisks disks;
     expect_well(disks.failing.world.run([&](Communicator& ranks) -> Result<> {
-      EBB_TRY_ASSIGN(auto rank, RankEngine::open(disks.failing.world, ranks, config_with(budget)));
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(disks.failing.world, ranks,
+                                                 config_with(budget, 3, {}, placement)));
       EBB_TRY(step_to(rank, 1));
       EBB_TRY(disks.break_the_first(ranks, {.on = on, .at = at, .path_part = ""}));
       EBB_TRY(rank.hand_in(2));
@@ -120,7 +123,7 @@ void expect_stopped_steps_go_on(FaultOn on, std::uint64_t budget, std::uint64_t 
     ++stopped;
     disks.other = nullptr;
     disks.other = disks.open("/other");
-    disks.expect_resumed(*disks.other, 2, 3, budget);
+    disks.expect_resumed(*disks.other, 2, 3, budget, placement);
   }
   EXPECT_GE(stopped, least);
 }
@@ -128,9 +131,11 @@ void expect_stopped_steps_go_on(FaultOn on, std::uint64_t budget, std::uint64_t 
 TEST(SaveTo, TakesAStoppedStepAlongWhicheverWriteFailed) {
   expect_stopped_steps_go_on(FaultOn::write, kLittle, 10);
   expect_stopped_steps_go_on(FaultOn::write, kHalf, 5);
+  expect_stopped_steps_go_on(FaultOn::write, kLittle, 10, libmuon::Placement::shard);
 }
 TEST(SaveTo, TakesAStoppedStepAlongWhicheverReadFailed) {
   expect_stopped_steps_go_on(FaultOn::read, kLittle, 10);
+  expect_stopped_steps_go_on(FaultOn::read, kLittle, 10, libmuon::Placement::shard);
 }
 
 TEST(SaveTo, ChecksEveryTileAndChangesNothingWhenOneIsDamaged) {

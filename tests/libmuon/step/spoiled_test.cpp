@@ -64,6 +64,7 @@ TEST(Spoiled, IsToldOfSecondMomentsThatAreNone) {
 struct Ill {
   std::string param;
   libmuon::Accelerator* accelerator = nullptr;
+  libmuon::Placement placement = libmuon::Placement::owner;
 };
 
 // One parameter's matrices grow beyond fp32.
@@ -72,9 +73,12 @@ libmuon::EngineConfig ill_config(const Ill& ill) {
   model.groups.push_back(growing(std::get<MuonSpec>(model.groups[0])));
   if (!ill.param.empty())
     std::ranges::find(model.params, ill.param, &libmuon::ParamSpec::name)->group = 2;
-  return config_of(
-      {.ranks = 2, .chunk_bytes = 20000, .budget_bytes = kLittle, .accelerator = ill.accelerator},
-      model);
+  return config_of({.ranks = 2,
+                    .placement = ill.placement,
+                    .chunk_bytes = 20000,
+                    .budget_bytes = kLittle,
+                    .accelerator = ill.accelerator},
+                   model);
 }
 
 void expect_to_stop_before_a_weight_moves(const Ill& ill) {
@@ -86,7 +90,7 @@ void expect_to_stop_before_a_weight_moves(const Ill& ill) {
     const libmuon::StatePlan& plan = rank.engine().state_plan();
     std::uint32_t param = 0;
     while (ill_config(ill).model.params[param].name != ill.param) ++param;
-    const bool mine = !plan.own_ranges(param).empty();
+    const bool mine = plan.computes(param, 0);
     const std::vector<float> weights = rank.weights()[param];
     EBB_TRY(rank.hand_in(1));
     const auto stepped = rank.step();
@@ -113,8 +117,8 @@ void expect_to_stop_before_a_weight_moves(const Ill& ill) {
   // With settings that do, as if nothing had been.
   failing.world.reopen(2);
   expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank,
-                   RankEngine::open(failing.world, ranks, ill_config({"", ill.accelerator})));
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks,
+                                               ill_config({"", ill.accelerator, ill.placement})));
     EXPECT_EQ(rank.engine().step_count(), 0u);
     EBB_TRY(step_to(rank, 2));
     if (ranks.rank() == Rank{1}) {
@@ -126,13 +130,16 @@ void expect_to_stop_before_a_weight_moves(const Ill& ill) {
 
 // A matrix of many tiles, and small ones that share an item.
 TEST(Spoiled, AStepStopsOnAllRanksBeforeAWeightMoves) {
-  for (const char* param : {"blk.0.qkv", "blk.0.down", "row", "prime"})
-    expect_to_stop_before_a_weight_moves({param});
+  for (const auto placement : kPlacements)
+    for (const char* param : {"blk.0.qkv", "blk.0.down", "row", "prime"})
+      expect_to_stop_before_a_weight_moves({param, nullptr, placement});
 }
 
 TEST(Spoiled, AStepStopsOnADeviceWhoseEventsComeLate) {
-  LateAccelerator accelerator(5, 50);
-  expect_to_stop_before_a_weight_moves({"blk.0.up", &accelerator});
+  for (const auto placement : kPlacements) {
+    LateAccelerator accelerator(5, 50);
+    expect_to_stop_before_a_weight_moves({"blk.0.up", &accelerator, placement});
+  }
 }
 
 }  // namespace

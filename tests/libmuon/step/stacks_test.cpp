@@ -28,23 +28,25 @@ ModelSpec stacks() {
   return model;
 }
 
-TEST(Stacks, OfWhichEveryMatrixHasAnOwnerHaveTheBitsOfOneRank) {
-  const auto setup = [](std::uint32_t ranks, Policy policy, std::uint64_t chunk_bytes) {
+void expect_the_bits_of_one_rank(libmuon::Placement placement) {
+  const auto setup = [placement](std::uint32_t ranks, Policy policy, std::uint64_t chunk_bytes) {
     return Training{.ranks = ranks,
                     .gradients = policy,
                     .weights = Policy::replicated,
+                    .placement = placement,
                     .chunk_bytes = chunk_bytes,
                     .early_gradient_bytes = chunk_bytes,
                     .model = stacks()};
   };
   const TempDir alone;
-  const auto wanted = train(setup(1, Policy::zero12, 8192), alone.path(), 3);
+  const auto wanted = train(Training{.model = stacks()}, alone.path(), 3);
   ASSERT_EQ(wanted.error, "");
   for (const Policy policy : {Policy::zero12, Policy::zero12_boundary, Policy::zero3, Policy::rows,
                               Policy::layer_wise, Policy::uneven_rows, Policy::replicated})
     for (const std::uint32_t ranks : {2u, 3u, 4u}) {
       const TempDir directory;
-      const std::string what = compose("{} on {} ranks", name_of(policy), ranks);
+      const std::string what =
+          compose("{} on {} ranks, placement {}", name_of(policy), ranks, name_of(placement));
       const auto outcome = train(setup(ranks, policy, 2048), directory.path(), 3);
       EXPECT_EQ(outcome.error, "") << what;
       EXPECT_TRUE(outcome == wanted) << what;
@@ -55,6 +57,10 @@ TEST(Stacks, OfWhichEveryMatrixHasAnOwnerHaveTheBitsOfOneRank) {
                   2 * outcome.plans[rank].step_sent_bytes)
             << what;
     }
+}
+
+TEST(Stacks, OfWhichEveryMatrixHasAnOwnerHaveTheBitsOfOneRank) {
+  for (const auto placement : test::kPlacements) expect_the_bits_of_one_rank(placement);
 }
 
 // On other ranks its matrices have other owners: the store is transferred.

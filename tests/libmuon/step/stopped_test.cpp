@@ -47,10 +47,11 @@ struct Cut {
   bool late = false;      // an accelerator computes, and momentum is at home on it
   libmuon::Side trainer = libmuon::Side::host;  // where its gradients and weights lie
   libmuon::StateDTypes dtypes = {};
+  libmuon::Placement placement = libmuon::Placement::owner;
 };
 
 libmuon::EngineConfig config_of(const Cut& cut, LateAccelerator& accelerator) {
-  libmuon::EngineConfig config = config_with(cut.budget, 3, cut.dtypes);
+  libmuon::EngineConfig config = config_with(cut.budget, 3, cut.dtypes, cut.placement);
   if (!cut.late) return config;
   config.accelerator = &accelerator;
   config.gradients_on = config.weights_on = cut.trainer;
@@ -128,13 +129,15 @@ void expect_to_go_on_everywhere(Cut cut, std::uint64_t least) {
 }
 
 TEST(ContinueStep, GivesTheSameBitsWhicheverReadFailed) {
-  for (const std::uint32_t rank : {0u, 1u})
-    expect_to_go_on_everywhere({.on = FaultOn::read, .rank = rank}, 10);
+  for (const auto placement : kPlacements)
+    for (const std::uint32_t rank : {0u, 1u})
+      expect_to_go_on_everywhere({.on = FaultOn::read, .rank = rank, .placement = placement}, 10);
 }
 
 TEST(ContinueStep, GivesTheSameBitsWhicheverWriteFailed) {
-  for (const std::uint32_t rank : {0u, 1u})
-    expect_to_go_on_everywhere({.on = FaultOn::write, .rank = rank}, 10);
+  for (const auto placement : kPlacements)
+    for (const std::uint32_t rank : {0u, 1u})
+      expect_to_go_on_everywhere({.on = FaultOn::write, .rank = rank, .placement = placement}, 10);
 }
 
 // Writes of the cut and of the sweep fail, whichever come; some belong to the step, some cost the
@@ -143,9 +146,13 @@ TEST(ContinueStep, GivesTheSameBitsBesideASnapshotThatFails) {
   const auto wanted = weights_after(4);
   for (const std::uint32_t rank : {0u, 1u})
     for (std::uint64_t at = 0; at < 16; ++at)
-      goes_on_with_the_same_bits(
-          {.on = FaultOn::write, .rank = rank, .at = at, .budget = kHalf, .snapshot = true},
-          wanted);
+      goes_on_with_the_same_bits({.on = FaultOn::write,
+                                  .rank = rank,
+                                  .at = at,
+                                  .budget = kHalf,
+                                  .snapshot = true,
+                                  .placement = kPlacements[at % 2]},
+                                 wanted);
 }
 
 // Copies to and from the device's memory are under way when the disk fails; cuts of what is at home
@@ -153,7 +160,9 @@ TEST(ContinueStep, GivesTheSameBitsBesideASnapshotThatFails) {
 TEST(ContinueStep, GivesTheSameBitsOnADeviceWhoseEventsComeLate) {
   for (const FaultOn on : {FaultOn::read, FaultOn::write})
     for (const auto trainer : {libmuon::Side::host, libmuon::Side::device})
-      expect_to_go_on_everywhere({.on = on, .late = true, .trainer = trainer}, 8);
+      for (const auto placement : kPlacements)
+        expect_to_go_on_everywhere(
+            {.on = on, .late = true, .trainer = trainer, .placement = placement}, 8);
   const auto wanted = weights_after(4);
   for (std::uint64_t at = 0; at < 12; ++at)
     goes_on_with_the_same_bits({.on = FaultOn::write,
@@ -172,6 +181,8 @@ TEST(ContinueStep, GivesTheSameBitsWithMomentumInBf16) {
     for (const std::uint32_t rank : {0u, 1u})
       expect_to_go_on_everywhere({.on = on, .rank = rank, .dtypes = dtypes}, 8);
   expect_to_go_on_everywhere({.on = FaultOn::write, .late = true, .dtypes = dtypes}, 8);
+  expect_to_go_on_everywhere(
+      {.on = FaultOn::read, .dtypes = dtypes, .placement = libmuon::Placement::shard}, 8);
 }
 
 TEST(ContinueStep, IsNotNeededWhereTheDiskIsWellAgainWithinTheRetries) {
@@ -199,8 +210,10 @@ TEST(ContinueStep, IsNotNeededWhereTheDiskIsWellAgainWithinTheRetries) {
 }
 
 // A world in which rank 1's disk stops every step from the second on.
-Result<RankEngine> stopped_in_step_3(FailingWorld& failing, Communicator& ranks) {
-  EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_with(kLittle)));
+Result<RankEngine> stopped_in_step_3(FailingWorld& failing, Communicator& ranks,
+                                     libmuon::Placement placement = libmuon::Placement::owner) {
+  EBB_TRY_ASSIGN(auto rank,
+                 RankEngine::open(failing.world, ranks, config_with(kLittle, 3, {}, placement)));
   EBB_TRY(step_to(rank, 2));
   EBB_TRY(rank.commit());
   EBB_TRY(failing.meanwhile(ranks, [&] {
@@ -244,10 +257,11 @@ TEST(StoppedStep, AnswersNothingButToGoOnOrBack) {
 
 TEST(AbandonStep, GoesBackToTheLastGenerationInTheSameProcess) {
   const auto at_2 = weights_after(2), wanted = weights_after(5);
-  for (const bool mended : {false, true}) {
+  for (const unsigned number : {0u, 1u, 2u, 3u}) {
+    const bool mended = number % 2 == 1;
     FailingWorld failing;
     expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-      EBB_TRY_ASSIGN(auto rank, stopped_in_step_3(failing, ranks));
+      EBB_TRY_ASSIGN(auto rank, stopped_in_step_3(failing, ranks, kPlacements[number / 2]));
       if (mended) {
         EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
         EBB_TRY(rank.engine().continue_step());
@@ -339,12 +353,13 @@ class BrokenNetwork : public RanksBelow {
   std::shared_ptr<State> state_;
 };
 
-TEST(StoppedStep, MustBeReopenedWhereTheRanksCouldNotAgree) {
+void expect_to_be_reopened(libmuon::Placement placement) {
   FailingWorld failing;
   expect_well(failing.world.run([&](Communicator& real) -> Result<> {
     const auto network = std::make_shared<BrokenNetwork::State>();
     BrokenNetwork ranks(real, network);
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_with(kLittle)));
+    EBB_TRY_ASSIGN(auto rank,
+                   RankEngine::open(failing.world, ranks, config_with(kLittle, 3, {}, placement)));
     EBB_TRY(step_to(rank, 1));
     EBB_TRY(rank.hand_in(2));
     network->breaks = true;
@@ -356,6 +371,10 @@ TEST(StoppedStep, MustBeReopenedWhereTheRanksCouldNotAgree) {
     expect_error(rank.engine().abandon_step(), Code::state, "abandon_step");
     return {};
   }));
+}
+
+TEST(StoppedStep, MustBeReopenedWhereTheRanksCouldNotAgree) {
+  for (const auto placement : kPlacements) expect_to_be_reopened(placement);
 }
 
 }  // namespace

@@ -47,10 +47,11 @@ struct Case {
   Policy gradients = Policy::zero3, weights = Policy::zero3;
   std::uint64_t chunk_bytes = 8192;
   bool tensor_first = false;  // of the axes: its ranks lie far apart
+  libmuon::Placement placement = libmuon::Placement::owner;
   std::string text() const {
-    return compose("tensor {} x data {} x replica {}, {} and {}, chunks of {}{}", tensor, data,
-                   replica, name_of(gradients), name_of(weights), chunk_bytes,
-                   tensor_first ? ", tensor first" : "");
+    return compose("tensor {} x data {} x replica {}, {} and {}, chunks of {}{}, placement {}",
+                   tensor, data, replica, name_of(gradients), name_of(weights), chunk_bytes,
+                   tensor_first ? ", tensor first" : "", name_of(placement));
   }
 };
 
@@ -71,8 +72,10 @@ EngineConfig config_of(const Case& c) {
   parts = {
       {"linear", side(c.gradients, {"replica"}), side(c.weights, {"replica"})},
       {"others", side(c.gradients, {"replica", "tensor"}), side(c.weights, {"replica", "tensor"})}};
+  config.partition.placement = c.placement;
   for (ParamSpec& param : config.model.params) {
-    const auto cut = kCuts.find(param.name);
+    const bool whole = c.placement == libmuon::Placement::shard && param.group == 0;
+    const auto cut = whole ? kCuts.end() : kCuts.find(param.name);
     param.partition = cut == kCuts.end() ? "others" : "linear";
     if (cut != kCuts.end()) param.cuts = {{"tensor", cut->second}};
   }
@@ -271,6 +274,22 @@ TEST(TensorParallel, HasTheBitsOfOneRankWithCopies) {
   for (const Policy policy : {Policy::zero3, Policy::zero12, Policy::replicated})
     expect_bits_of_one_rank(
         {.tensor = 2, .data = 2, .replica = 2, .gradients = policy, .weights = policy}, wanted);
+}
+
+// Matrices are whole at every place: the axis cuts what is AdamW's alone.
+TEST(TensorParallel, HasTheBitsOfOneRankBesideMatricesWhoseStateIsOnShards) {
+  const Alone wanted = alone(kSteps);
+  for (const auto& [tensor, data, replica] :
+       {std::array{2u, 1u, 1u}, {2u, 2u, 1u}, {4u, 1u, 1u}, {2u, 2u, 2u}})
+    for (const Policy policy : {Policy::zero3, Policy::rows, Policy::zero12, Policy::replicated})
+      expect_bits_of_one_rank({.tensor = tensor,
+                               .data = data,
+                               .replica = replica,
+                               .gradients = policy,
+                               .weights = policy,
+                               .tensor_first = data == 2,
+                               .placement = libmuon::Placement::shard},
+                              wanted);
 }
 
 // (g + w) x (numel - held) of each matrix, in fp32, where rows of a rank are all it has.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
@@ -83,6 +84,7 @@ TEST(Tiers, OfAllMixesGiveTheSameBits) {
         LateAccelerator accelerator(++seed, 50);
         const Ways ways((seed + seed / 8) % 8);
         const Training setup{.ranks = 2,
+                             .placement = test::kPlacements[seed / 2 % 2],
                              .chunk_bytes = seed % 3 == 0 ? 5000u : 1u << 28,
                              .budget_bytes = (seed % 2 == 0 ? 16u : 64u) * 4096,
                              .slots = 2 + static_cast<std::uint32_t>(seed % 2),
@@ -109,17 +111,18 @@ std::uint64_t model_bytes() {
 // What a plan says of the device's memory is what is allocated there, beside the trainer's own.
 TEST(Tiers, TakeTheDeviceMemoryOfThePlan) {
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme})
-    for (std::uint64_t number = 0; number < 8; ++number) {
-      const Ways ways(number);
+    for (std::uint64_t number = 0; number < 16; ++number) {
+      const Ways ways(number % 8);
       LateAccelerator accelerator(7, 0);
-      const Training setup{
-          .ranks = 2,
-          .chunk_bytes = 20000,
-          .accelerator = &accelerator,
-          .tiers = {{"master", tier}, {"momentum_buffer", tier}, {"exp_avg", tier}},
-          .gradients_on = ways.gradients,
-          .weights_on = ways.weights,
-          .wire = ways.wire};
+      Training setup{.ranks = 2,
+                     .placement = test::kPlacements[number / 8],
+                     .chunk_bytes = 20000,
+                     .accelerator = &accelerator,
+                     .tiers = {{"master", tier}, {"momentum_buffer", tier}, {"exp_avg", tier}},
+                     .gradients_on = ways.gradients,
+                     .weights_on = ways.weights,
+                     .wire = ways.wire};
+      setup.model.groups[0] = *libmuon::preset("keller");  // in bf16
       const TempDir directory;
       const Outcome outcome = train(setup, directory.path(), 2);
       ASSERT_EQ(outcome.error, "");

@@ -63,6 +63,7 @@ TEST(TrainerOnADevice, GetsTheHostsBitsInEveryLayout) {
       for (const Side wire : kSides) {
         LateAccelerator accelerator(++seed, 50);
         setup.accelerator = &accelerator;
+        setup.placement = test::kPlacements[seed / 2 % 2];
         setup.gradients_on = setup.weights_on = Side::device;
         setup.wire = wire;
         setup.early_gradient_bytes = seed % 2 == 0 ? 1u << 20 : 0;

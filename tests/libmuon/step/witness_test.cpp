@@ -50,6 +50,7 @@ libmuon::ModelSpec two_groups_each() {
 struct Cut {
   std::string name;
   Layout::Spec gradients, weights;
+  libmuon::Placement placement = libmuon::Placement::owner;
   std::uint32_t world() const { return gradients.mesh.world(); }
 };
 
@@ -61,23 +62,33 @@ std::vector<Cut> cuts() {
   std::vector<Shape> shapes;
   for (const libmuon::ParamSpec& param : two_groups_each().params) shapes.push_back(param.shape);
   add_lists(shapes, uneven);
-  return {{"alone", spec(Policy::replicated, 1), spec(Policy::replicated, 1)},
-          {"DDP", spec(Policy::replicated, 3), spec(Policy::replicated, 3)},
-          {"ZeRO-2", spec(Policy::zero12, 3), spec(Policy::replicated, 3)},
-          {"ZeRO-2, whole parameters", spec(Policy::zero12_boundary, 2), spec(Policy::zero12, 2)},
-          {"ZeRO-3", spec(Policy::zero3, 4), spec(Policy::zero3, 4)},
-          {"FSDP2", spec(Policy::rows, 3), spec(Policy::rows, 3)},
-          {"Megatron-FSDP, uneven", uneven, uneven},
-          {"HSDP", spec(Policy::zero3, 2, 2), spec(Policy::zero3, 2, 2)},
-          {"HSDP, weights whole", spec(Policy::rows, 2, 2), spec(Policy::replicated, 4)}};
+  std::vector<Cut> all = {
+      {"alone", spec(Policy::replicated, 1), spec(Policy::replicated, 1)},
+      {"DDP", spec(Policy::replicated, 3), spec(Policy::replicated, 3)},
+      {"ZeRO-2", spec(Policy::zero12, 3), spec(Policy::replicated, 3)},
+      {"ZeRO-2, whole parameters", spec(Policy::zero12_boundary, 2), spec(Policy::zero12, 2)},
+      {"ZeRO-3", spec(Policy::zero3, 4), spec(Policy::zero3, 4)},
+      {"FSDP2", spec(Policy::rows, 3), spec(Policy::rows, 3)},
+      {"Megatron-FSDP, uneven", uneven, uneven},
+      {"HSDP", spec(Policy::zero3, 2, 2), spec(Policy::zero3, 2, 2)},
+      {"HSDP, weights whole", spec(Policy::rows, 2, 2), spec(Policy::replicated, 4)}};
+  const std::size_t cuts = all.size();
+  for (std::size_t i = 0; i < cuts; ++i) {
+    Cut on_shards = all[i];
+    on_shards.placement = libmuon::Placement::shard;
+    on_shards.name += ", state on shards";
+    all.push_back(std::move(on_shards));
+  }
+  return all;
 }
 
 libmuon::EngineConfig config_of(const libmuon::ModelSpec& model, const Cut& cut) {
-  libmuon::EngineConfig config{.model = model,
-                               .partition = {.gradients = cut.gradients, .weights = cut.weights},
-                               .budget_bytes = 4 * 4096,
-                               .tile_bytes = 4096,
-                               .chunk_bytes = 8192};
+  libmuon::EngineConfig config{
+      .model = model,
+      .partition = {.gradients = cut.gradients, .weights = cut.weights, .placement = cut.placement},
+      .budget_bytes = 4 * 4096,
+      .tile_bytes = 4096,
+      .chunk_bytes = 8192};
   add_what_tiles_need_beside(config);
   return config;
 }

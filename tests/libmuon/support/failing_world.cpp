@@ -38,8 +38,10 @@ bool goes_on_with_the_same_bits(const libmuon::EngineConfig& config, FaultOn on,
 }  // namespace
 
 libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots,
-                                  const libmuon::StateDTypes& dtypes) {
+                                  const libmuon::StateDTypes& dtypes,
+                                  libmuon::Placement placement) {
   return config_of(Training{.ranks = 2,
+                            .placement = placement,
                             .chunk_bytes = 20000,
                             .budget_bytes = budget,
                             .slots = slots,

@@ -20,7 +20,8 @@ inline constexpr std::uint64_t kHalf = 7 * 4096;  // some of the tiles are resid
 
 // Steps of several chunks.
 libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots = 3,
-                                  const libmuon::StateDTypes& dtypes = {});
+                                  const libmuon::StateDTypes& dtypes = {},
+                                  libmuon::Placement placement = libmuon::Placement::owner);
 
 struct FailingWorld {
   std::shared_ptr<libswap::FaultPlan> faults = std::make_shared<libswap::FaultPlan>();

@@ -96,8 +96,9 @@ class LateKernels : public libmuon::Kernels {
             opened(range.out)};
   }
   MatrixBatch opened(const MatrixBatch& batch) const {
-    return {batch.spec,      batch.matrix,          batch.count, batch.bf16,
-            opened(batch.u), opened(batch.spoiled), batch.number};
+    return {batch.spec,   batch.matrix,     batch.count,
+            batch.bf16,   opened(batch.u),  opened(batch.spoiled),
+            batch.number, opened(batch.in), opened(batch.out)};
   }
   DecayRange opened(const DecayRange& range) const {
     return {range.spec, opened(range.w), opened(range.u)};

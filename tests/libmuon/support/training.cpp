@@ -195,6 +195,7 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
   libmuon::EngineConfig config{.model = model,
                                .partition = {.gradients = layout(setup.gradients),
                                              .weights = layout(setup.weights),
+                                             .placement = setup.placement,
                                              .hand_in = setup.hand_in},
                                .budget_bytes = setup.budget_bytes,
                                .tile_bytes = setup.tile_bytes,

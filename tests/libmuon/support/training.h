@@ -2,6 +2,7 @@
 // step, element) alone, weights replicated. Everything about the partition is a knob.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -15,10 +16,14 @@ namespace ebb::test {
 // Shapes with every nuisance: tall, wide, prime sizes, one row, one element, vectors, a 4-d tensor.
 libmuon::ModelSpec nuisance_model();
 
+// What must not change a bit, to be tried one after the other.
+inline constexpr std::array kPlacements = {libmuon::Placement::owner, libmuon::Placement::shard};
+
 struct Training {
   std::uint32_t ranks = 1;
   Policy gradients = Policy::zero12;
   Policy weights = Policy::replicated;
+  libmuon::Placement placement = libmuon::Placement::owner;
   std::uint64_t tile_bytes = 4096;
   std::uint64_t chunk_bytes = 256u << 20;
   std::uint64_t early_gradient_bytes = 0;

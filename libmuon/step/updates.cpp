@@ -1,0 +1,182 @@
+#include "ebb/libmuon/step/updates.h"
+
+#include <algorithm>
+#include <array>
+
+#include "ebb/libmuon/step/newton_schulz_need.h"
+
+namespace ebb::libmuon {
+
+using libswap::Buffer;
+
+namespace {
+
+constexpr std::uint64_t kAlign = 64;  // a matrix begins on a cache line
+constexpr std::uint64_t kVerdictBytes = sizeof(std::uint32_t);
+
+bool narrow(DType dtype) { return dtype != DType::f32; }
+
+// O lies where U lay.
+bool in_place(const StatePlan& plan, std::uint32_t param) {
+  return bytes_of(plan.updates().dtype(param)) == bytes_of(plan.results().dtype(param));
+}
+
+}  // namespace
+
+Buffer Updates::Room::at(std::size_t turn, const Transit& transit) const {
+  const auto& all = places[turn];
+  const auto behind =
+      std::ranges::upper_bound(all, std::pair(transit.param, transit.range.first), {}, &Place::key);
+  EBB_CHECK(behind != all.begin());
+  const auto place = std::prev(behind);
+  EBB_CHECK(place->param == transit.param &&
+            formats::overlap(place->range, transit.range) == transit.range);
+  const DType dtype = dtypes[transit.param];
+  const std::uint64_t each = bytes_of(dtype);
+  return memory.buffer()
+      .sub(place->first + (transit.range.first - place->range.first) * each,
+           transit.range.count * each)
+      .as(dtype);
+}
+
+Updates::Room Updates::room_of(const Parts& parts, Lists lists, const ModelLayout& layout,
+                               const ModelLayout& types,
+                               const std::function<bool(std::uint32_t)>& wanted) {
+  Room room;
+  room.places.resize(parts.chunks.count());
+  for (std::uint32_t param = 0; param < parts.plan.params(); ++param)
+    room.dtypes.push_back(types.dtype(param));
+  for (std::size_t turn = 0; turn < room.places.size(); ++turn) {
+    std::uint64_t used = 0;
+    for (const Transit& transit : (parts.chunks.*lists)(turn)) {
+      if (wanted && !wanted(transit.param)) continue;
+      for (const FlatRange run : layout.runs(transit.param, parts.plan.rank())) {
+        const FlatRange here = formats::overlap(run, transit.range);
+        if (here.count == 0) continue;
+        room.places[turn].push_back({transit.param, here, used});
+        used = formats::align_up(used + here.count * bytes_of(room.dtypes[transit.param]), kAlign);
+      }
+    }
+    std::ranges::sort(room.places[turn], {}, &Room::Place::key);
+    room.bytes = std::max(room.bytes, used);
+  }
+  return room;
+}
+
+Item Updates::item_of(const Room::Place& place) {
+  return {.parts = {{place.param, place.range, 0}}, .elems = place.range.count};
+}
+
+Updates::Rooms Updates::rooms_of(const Parts& parts) {
+  const StatePlan& plan = parts.plan;
+  Rooms rooms;
+  rooms.part_u = room_of(parts, &Chunks::updates, plan.shards(), plan.updates());
+  rooms.part_o = room_of(parts, &Chunks::results, plan.shards(), plan.results());
+  rooms.whole_u = room_of(parts, &Chunks::updates, plan.matrices(), plan.updates());
+  std::vector<Item> items;
+  for (const auto& places : rooms.whole_u.places)
+    for (const Room::Place& place : places) {
+      items.push_back(item_of(place));
+      if (!narrow(plan.updates().dtype(place.param))) continue;
+      for (const ItemBatch& batch : batches_of(parts.model, items.back()))
+        rooms.wide = std::max(rooms.wide, batch.count * batch.matrix.span() * sizeof(float));
+    }
+  rooms.whole_o = room_of(parts, &Chunks::results, plan.matrices(), plan.results(),
+                          [&](std::uint32_t param) { return !in_place(plan, param); });
+  rooms.scratch = newton_schulz_need(parts.model, items, parts.accelerator);
+  return rooms;
+}
+
+std::uint64_t Updates::Rooms::bytes() const {
+  return part_u.bytes + part_o.bytes + whole_u.bytes + whole_o.bytes + wide + scratch +
+         kVerdictBytes;
+}
+
+Updates::Bytes Updates::bytes(const Parts& parts) {
+  if (parts.plan.placement() == Placement::owner) return {};
+  const std::uint64_t all = rooms_of(parts).bytes();
+  return parts.accelerator != nullptr ? Bytes{.device = all} : Bytes{.host = all};
+}
+
+Result<std::unique_ptr<Updates>> Updates::make(const Parts& parts, libswap::Pool& pool,
+                                               std::unique_ptr<Kernels> kernels) {
+  std::unique_ptr<Updates> updates(new Updates(parts, pool, std::move(kernels)));
+  Rooms& rooms = updates->rooms_;
+  libswap::Device* const device = updates->kernels_->device();
+  for (Room* room : {&rooms.part_u, &rooms.part_o, &rooms.whole_u, &rooms.whole_o}) {
+    EBB_TRY_ASSIGN(room->memory, libswap::allocate(device, room->bytes));
+  }
+  EBB_TRY_ASSIGN(updates->wide_, libswap::allocate(device, rooms.wide));
+  EBB_TRY_ASSIGN(updates->scratch_, libswap::allocate(device, rooms.scratch));
+  EBB_TRY_ASSIGN(updates->verdict_, libswap::allocate(device, kVerdictBytes));
+  updates->forget();
+  return updates;
+}
+
+Updates::~Updates() { wait(); }
+
+Buffer Updates::part(Kind kind, std::size_t turn, const Transit& transit) const {
+  return (kind == Kind::update ? rooms_.part_u : rooms_.part_o).at(turn, transit);
+}
+
+Buffer Updates::whole(Kind kind, std::size_t turn, const Transit& transit) const {
+  const StatePlan& plan = parts_.plan;
+  if (kind == Kind::update) return rooms_.whole_u.at(turn, transit);
+  if (in_place(plan, transit.param))
+    return rooms_.whole_u.at(turn - ShardOrder::kTurnsBetween, transit)
+        .as(plan.results().dtype(transit.param));
+  return rooms_.whole_o.at(turn, transit);
+}
+
+void Updates::orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf16 bf16) {
+  numbered_.clear();
+  std::uint32_t number = 1;
+  for (const Room::Place& place : rooms_.whole_u.places[turn]) {
+    if (absent.untouched(place.param)) continue;
+    for (const ItemBatch& batch : batches_of(parts_.model, item_of(place))) {
+      const std::uint64_t count = batch.count * batch.matrix.span();
+      const Transit range{place.param, {place.range.first + batch.item_first, count}};
+      const Buffer u = whole(Kind::update, turn, range);
+      const Buffer o = whole(Kind::result, turn + ShardOrder::kTurnsBetween, range);
+      MatrixBatch work{.spec = &muon_spec(parts_.model, place.param),
+                       .matrix = batch.matrix,
+                       .count = batch.count,
+                       .bf16 = bf16,
+                       .u = u,
+                       .spoiled = verdict_.buffer().as(DType::u32),
+                       .number = number};
+      number += static_cast<std::uint32_t>(batch.count);
+      numbered_.emplace_back(number, place.param);
+      if (narrow(u.dtype)) {
+        work.in = u;
+        work.u = wide_.buffer().as(DType::f32).sub(0, count);
+      }
+      if (narrow(o.dtype)) work.out = o;
+      made_ = kernels_->orthogonalize(work, scratch_.buffer(), {});
+    }
+  }
+}
+
+void Updates::forget() {
+  wait();
+  std::array<std::byte, kVerdictBytes> none{};
+  pool_.help_until(
+      libswap::copy(libswap::buffer_of(std::span<std::byte>(none)), verdict_.buffer(), {}));
+}
+
+void Updates::wait() { pool_.help_until(std::exchange(made_, {})); }
+
+Result<> Updates::made() {
+  wait();
+  std::uint32_t number = 0;
+  const Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&number, 1)));
+  pool_.help_until(libswap::copy(verdict_.buffer(), here, {}));
+  if (libswap::Device* const device = kernels_->device()) EBB_TRY(device->status());
+  if (number == 0) return {};
+  using Numbered = std::pair<std::uint32_t, std::uint32_t>;
+  const auto whose = std::ranges::upper_bound(numbered_, number, {}, &Numbered::first);
+  EBB_CHECK(whose != numbered_.end());
+  return not_finite(parts_.model.params[whose->second], parts_.plan.rank());
+}
+
+}  // namespace ebb::libmuon
