@@ -56,6 +56,11 @@ Result<GroupSpec> matrices_from(const tools::Arguments& arguments) {
     EBB_TRY(change("--set " + text, text.substr(0, equal), text.substr(equal + 1)));
   }
   if (const auto rate = arguments.text("lr")) EBB_TRY(change("--lr " + *rate, "lr", *rate));
+  const auto* const muon = std::get_if<libmuon::MuonSpec>(&spec);
+  if (muon != nullptr && muon->out == libmuon::Out::update)
+    return about_flag("--set out=update",
+                      {Code::usage, "this trainer has no masters that an update could be added to",
+                       "leave it out: the engine keeps them"});
   return spec;
 }
 

@@ -314,6 +314,14 @@ class Gatherer {
     return most;
   }
 
+  std::string_view why_dropped(const TensorEntry& tensor) const {
+    if (trained_.contains(tensor.name))
+      return ": not of its parameter's shape, DeepSpeed's flat buffers have no place for it";
+    if (!find(tensor.name, "param") && !find(tensor.name, "master"))
+      return ": its parameter has no weights, of which DeepSpeed's optimizer keeps masters";
+    return ": belongs to no parameter of an optimizer group";
+  }
+
   void drop_the_rest() {
     std::set<std::uint32_t> kept;
     for (const OutGroup& group : out_.groups)
@@ -327,12 +335,7 @@ class Gatherer {
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       if (kept.contains(i)) continue;
       const TensorEntry& tensor = content_.tensors[i];
-      const bool odd_shape = trained_.contains(tensor.name);
-      drop(compose(
-          "{} {}{}", label_of(tensor), to_string(tensor.shape),
-          (odd_shape
-               ? ": not of its parameter's shape, DeepSpeed's flat buffers have no place for it"
-               : ": belongs to no parameter of an optimizer group")));
+      drop(compose("{} {}{}", label_of(tensor), to_string(tensor.shape), why_dropped(tensor)));
       plan_.omitted.push_back(i);
     }
   }

@@ -162,6 +162,7 @@ class HostKernels : public Kernels {
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "apply");
     for (const FinishRange& range : ranges)
       in_pieces(range.o, [&](std::uint64_t first, std::span<const float> o) {
+        if (range.w.empty()) return hand_out_update(range, first, o);
         const auto w = piece(range.w, first, o.size());
         apply_range(*range.spec, range.scale, o, w);
         copy_out(w, range.out, first);
@@ -249,6 +250,16 @@ class HostKernels : public Kernels {
         momentum_range(*range.spec, grad_scale, g.subspan(at, u.size()),
                        {range.m.int8s().subspan(first + at, u.size()), scales, range.block}, u);
       });
+    });
+  }
+
+  // Of -0, to which adding anything gives just that: of +0, a zero could lose its sign.
+  static void hand_out_update(const FinishRange& range, std::uint64_t first,
+                              std::span<const float> o) {
+    if (range.out.empty()) return;
+    out_of_fp32(range.out.sub(first, o.size()), [&](std::uint64_t at, std::span<float> update) {
+      std::ranges::fill(update, -0.0f);
+      apply_range(*range.spec, range.scale, o.subspan(at, update.size()), update);
     });
   }
 

@@ -43,7 +43,8 @@ struct PrepareRange {
   std::uint64_t block = 1;
 };
 // w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty. o: fp32, or
-// result_dtype(*spec).
+// result_dtype(*spec). An empty w: out <- what w = -0 would become, which is what is added to any
+// other (Out::update).
 struct FinishRange {
   const MuonSpec* spec = nullptr;
   double scale = 1;

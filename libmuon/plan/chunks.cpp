@@ -54,7 +54,7 @@ void Chunks::take_turns(const StatePlan& plan) {
   }
   cut_adam(plan.adam_line());
   for (const ScheduledVisit& visit : plan.schedule())
-    ++chunks_[plan.turn(plan.tiles()[visit.tile])].visits_end;
+    ++chunks_[plan.turn(plan.entry(visit))].visits_end;
   for (std::size_t turn = 1; turn < count(); ++turn)
     chunks_[turn].visits_end += chunks_[turn - 1].visits_end;
 }
@@ -73,7 +73,7 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
                            !at_owner(run, param, plan.weights());
       }
       packers.try_emplace(index_of(run.owner), plan.item_room())
-          .first->second.add(param, range, moments);
+          .first->second.add(param, range, moments, plan.out(param));
     }
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
                        bytes_of(plan.weights().dtype(param))});
@@ -150,7 +150,7 @@ void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
     std::uint64_t next = chunk;
     if (own == nullptr)
       next = plan.place(schedule[i]) * count() / plan.adam_line().length();
-    else if (plan.tiles()[schedule[i].tile].visit != Visit::local)
+    else if (schedule[i].visit != Visit::local)
       next = own->chunk_at(plan.place(schedule[i]));
     for (; chunk < next; ++chunk) chunks_[chunk].visits_end = i;
   }

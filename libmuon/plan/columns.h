@@ -22,7 +22,8 @@ enum class Visit : std::uint8_t {
   finish,     // applies it
   local,      // makes and applies one of its own
   normalise,  // between the first two: by second moments
-  decay,  // before all of them: reads what the second changes, for the first; no tile of its own
+  decay,     // before all of them: reads what the second changes, for the first; no tile of its own
+  hand_out,  // instead of the second where the trainer keeps the masters; to no tile at all
 };
 // Of which there are tiles.
 inline constexpr std::array kVisits = {Visit::prepare, Visit::finish, Visit::local,

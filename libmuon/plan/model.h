@@ -84,4 +84,9 @@ inline bool is_muon(const ModelSpec& model, std::uint32_t param) {
   return std::holds_alternative<MuonSpec>(model.groups[model.params[param].group]);
 }
 
+// What a step hands out of a parameter: of AdamW's always weights.
+inline Out out_of(const ModelSpec& model, std::uint32_t param) {
+  return is_muon(model, param) ? muon_spec(model, param).out : Out::weights;
+}
+
 }  // namespace ebb::libmuon

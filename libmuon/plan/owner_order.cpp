@@ -39,12 +39,14 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
   return batches;
 }
 
-void ItemPacker::add(std::uint32_t param, FlatRange range, std::uint64_t moments) {
+void ItemPacker::add(std::uint32_t param, FlatRange range, std::uint64_t moments, Out out) {
   const std::uint64_t takes = formats::align_up(range.count, room_.block);
-  if (items_.empty() || elems_ + takes > room_.elems || moments_ + moments > room_.moments) {
+  if (items_.empty() || out_ != out || elems_ + takes > room_.elems ||
+      moments_ + moments > room_.moments) {
     items_.emplace_back();
     elems_ = moments_ = 0;
   }
+  out_ = out;
   elems_ += takes;
   moments_ += moments;
   Item& item = items_.back();

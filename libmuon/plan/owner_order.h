@@ -47,7 +47,8 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item);
 
 // Packs an owner's matrices (StatePlan::wholes), in the order of the model: those that are small
 // share an item as long as one tile holds them, so that many of them do not pay a tile each, and
-// one their second moments. Each takes whole blocks of its own there.
+// one their second moments. Each takes whole blocks of its own there. Those that have masters share
+// none with those that have not.
 class ItemPacker {
  public:
   // Of a tile: elements, in blocks of so many, and second moments.
@@ -55,13 +56,14 @@ class ItemPacker {
     std::uint64_t elems = 0, block = 1, moments = 0;
   };
   explicit ItemPacker(const Room& room) : room_(room) {}
-  void add(std::uint32_t param, FlatRange range, std::uint64_t moments);
+  void add(std::uint32_t param, FlatRange range, std::uint64_t moments, Out out);
   const std::vector<Item>& items() const { return items_; }
 
  private:
   Room room_;
   std::vector<Item> items_;
   std::uint64_t elems_ = 0, moments_ = 0;  // what the last one takes of its room
+  Out out_ = Out::weights;                 // of the last one
 };
 
 class OwnerOrder {

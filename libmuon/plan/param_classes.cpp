@@ -194,9 +194,11 @@ class Resolver {
     const auto& [name, dimension] = param.cuts.front();
     EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, name));
     if (part.spans[axis])
-      return usage(compose("{} is cut over axis {}, all of which is spanned by {}", what, name,
-                           text_of(part)),
-                   "give it a partition that leaves the axis out");
+      return usage(
+          compose("double sharding of {}: {} lays it over axis {}, and ParamSpec::cuts cuts "
+                  "its dimension {} over the same",
+                  what, text_of(part), name, dimension),
+          "give it a partition that leaves the axis out, or no cut");
     const std::uint32_t size = partition_.axes[axis].size;
     if (dimension < param.shape.size() && param.shape[dimension] % size == 0)
       return std::optional(axis);

@@ -122,7 +122,9 @@ void ShardOrder::pack(const From& from) {
     for (const Whole& whole : wholes_of(from.model, param, from.room.block)) {
       const Transit matrix{param, whole.range};
       load.add(matrix, 1);
-      if (bundles_.empty() || from.room.block > 1 || load.most() > from.room.elems) {
+      const bool other = !bundles_.empty() && out_of(from.model, bundles_.back().back().param) !=
+                                                  out_of(from.model, param);
+      if (bundles_.empty() || other || from.room.block > 1 || load.most() > from.room.elems) {
         bundles_.emplace_back();
         load = ShardLoad(from.shards);
         load.add(matrix, 1);

@@ -2,10 +2,10 @@
 // together, and when a step visits what.
 //
 // A bundle is what is laid together: one matrix, or several whose parts fit into one tile on every
-// rank; where momentum is in blocks, one, or several that have a block in common. Bundles follow
-// from shapes and layouts alone. A chunk is some bundles: what any rank gathers of it, and what any
-// stages, is at most the chunk size, or one bundle's. A step takes turns, the same on all ranks,
-// with P a chunk's momentum and F its masters:
+// rank and which all have masters, or none; where momentum is in blocks, one, or several that have
+// a block in common. Bundles follow from shapes and layouts alone. A chunk is some bundles: what
+// any rank gathers of it, and what any stages, is at most the chunk size, or one bundle's. A step
+// takes turns, the same on all ranks, with P a chunk's momentum and F its masters:
 //   P0 -  P1 F0 P2 F1 ... F(n-2) -  F(n-1)
 // Behind its P a chunk's updates go whole to the ranks that compute them; F, three turns later, has
 // them back. Newton-Schulz has the two turns between. AdamW has a share in every turn.

@@ -44,6 +44,7 @@ std::uint64_t digest_of(const ModelSpec& model, const StatePlan& plan,
     digest.add(model.params[i].name);
     for (const std::uint64_t extent : model.params[i].shape) digest.add(extent);
     digest.add(is_muon(model, i) ? "muon" : "adamw");
+    if (out_of(model, i) == Out::update) digest.add("no master");
   }
   if (plan.placement() == Placement::owner)
     add_layout(plan.owners().spec(), digest);

@@ -97,6 +97,7 @@ std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>&
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
   if (visit == Visit::normalise)
     return is_muon(model, param) && muon_spec(model, param).second_moment != SecondMoment::none;
+  if (visit == Visit::finish) return is_muon(model, param) && out_of(model, param) == Out::weights;
   return is_muon(model, param) == (visit != Visit::local);
 }
 
@@ -118,7 +119,10 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY(plan.lay_out(model, partition, classes));
   if (plan.placement_ == Placement::shard)
     EBB_TRY(check_block_borders(model, plan.columns_, *plan.shards_));
-  for (std::uint32_t i = 0; i < model.params.size(); ++i) plan.muon_.push_back(is_muon(model, i));
+  for (std::uint32_t i = 0; i < model.params.size(); ++i) {
+    plan.muon_.push_back(is_muon(model, i));
+    plan.outs_.push_back(out_of(model, i));
+  }
   EBB_TRY(plan.find_wholes(model));
   plan.find_derived(model);
   plan.count_flops(model);
@@ -263,7 +267,7 @@ void StatePlan::add_matrices(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     if (!muon_[param]) continue;
     for (const auto& [range, moments] : wholes(param))
-      if (computes(param, range.first)) packer.add(param, range, moments);
+      if (computes(param, range.first)) packer.add(param, range, moments, out(param));
   }
   items_ = packer.items();
   for (const Item& item : items_)
@@ -331,8 +335,8 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
   if (item.elems > 0) items_.push_back(std::move(item));
 }
 
-// Momentum tiles of an item, then its master tiles; behind all of them those of second moments;
-// AdamW tiles spread evenly between.
+// Momentum tiles of an item, then its master tiles, or what these would hold; behind all of them
+// those of second moments; AdamW tiles spread evenly between.
 void StatePlan::lay_tiles() {
   std::vector<TileEntry> muon_tiles, adam_tiles;
   const auto cut = [&](std::vector<TileEntry>& into, Visit visit, std::uint32_t number) {
@@ -347,7 +351,8 @@ void StatePlan::lay_tiles() {
   const std::size_t matrices = placement_ == Placement::shard ? bundles_.size() : order_->items();
   for (std::uint32_t i = 0; i < matrices; ++i) {
     cut(muon_tiles, Visit::prepare, i);
-    cut(muon_tiles, Visit::finish, i);
+    const bool masters = out(items_[i].parts.front().param) == Out::weights;
+    cut(masters ? muon_tiles : hand_outs_, Visit::finish, i);
   }
   std::ranges::copy(moments_tiles(), std::back_inserter(muon_tiles));
   if (adam_elems_ > 0) cut(adam_tiles, Visit::local, static_cast<std::uint32_t>(items_.size()) - 1);
@@ -388,18 +393,21 @@ void StatePlan::order_visits() {
     double share = 0;
     ScheduledVisit visit;
     auto key() const {
-      const bool last = visit.visit == Visit::prepare || visit.visit == Visit::finish;
-      return std::tuple(share, last, visit.tile);
+      const bool first = visit.visit == Visit::decay || visit.visit == Visit::normalise;
+      return std::tuple(share, !first, visit.tile);
     }
   };
   std::vector<Placed> adam, muon;
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
-    const bool is_adam = tiles_[i].visit == Visit::local;
+  const auto add = [&](const ScheduledVisit& visit) {
+    const bool is_adam = visit.visit == Visit::local;
     const std::uint64_t length = is_adam ? adam_line_->length() : order_->length();
-    for (const ScheduledVisit& visit : visits_to(i))
-      (is_adam ? adam : muon)
-          .push_back({static_cast<double>(place(visit)) / static_cast<double>(length), visit});
-  }
+    (is_adam ? adam : muon)
+        .push_back({static_cast<double>(place(visit)) / static_cast<double>(length), visit});
+  };
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
+    for (const ScheduledVisit& visit : visits_to(i)) add(visit);
+  for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
+    add({i, hand_outs_[i].item, Visit::hand_out});
   std::ranges::sort(muon, {}, &Placed::key);
   std::ranges::sort(adam, {}, &Placed::key);
   std::vector<Placed> all;
@@ -408,7 +416,7 @@ void StatePlan::order_visits() {
 }
 
 std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
-  const std::uint64_t first = tiles_[visit.tile].first;
+  const std::uint64_t first = entry(visit).first;
   switch (visit.visit) {
     case Visit::decay:
       return order_->momentum(visit.item);
@@ -417,6 +425,7 @@ std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
     case Visit::normalise:
       return order_->masters(visit.item);
     case Visit::finish:
+    case Visit::hand_out:
       return order_->masters(visit.item) + first;
     case Visit::local:
       break;
@@ -430,11 +439,13 @@ void StatePlan::order_turns() {
     std::vector<ScheduledVisit> adam, muon;
   };
   std::vector<Turn> turns(shard_order_->turns());
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
-    const TileEntry& tile = tiles_[i];
-    Turn& its = turns[turn(tile)];
-    (tile.visit == Visit::local ? its.adam : its.muon).push_back({i, tile.item, tile.visit});
-  }
+  const auto add = [&](const ScheduledVisit& visit) {
+    Turn& its = turns[turn(entry(visit))];
+    (visit.visit == Visit::local ? its.adam : its.muon).push_back(visit);
+  };
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i) add({i, tiles_[i].item, tiles_[i].visit});
+  for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
+    add({i, hand_outs_[i].item, Visit::hand_out});
   for (const Turn& one : turns)
     std::ranges::copy(spread_between(one.muon, one.adam), std::back_inserter(schedule_));
 }

@@ -38,13 +38,15 @@ struct TileEntry {
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit);
 
 // A visit of a step: to a tile, for an item. A tile of second moments has those of several; one of
-// masters may be visited twice.
+// masters may be visited twice. What is handed out without masters has none: there `tile` counts
+// such visits.
 struct ScheduledVisit {
   std::uint64_t tile = 0;
   std::uint32_t item = 0;
   Visit visit = Visit::prepare;
+  bool has_tile() const { return visit != Visit::hand_out; }
   // Whether the tile is not what it was behind it.
-  bool changes() const { return visit != Visit::decay; }
+  bool changes() const { return has_tile() && visit != Visit::decay; }
 };
 
 class StatePlan {
@@ -87,6 +89,7 @@ class StatePlan {
   bool here(std::uint32_t param) const;
   std::size_t params() const { return muon_.size(); }
   bool muon(std::uint32_t param) const { return muon_[param]; }
+  Out out(std::uint32_t param) const { return outs_[param]; }
   // Ranges of a Muon parameter that items hold whole: its matrices, as far as they lie apart and
   // no block of momentum is in two of them.
   struct Whole {
@@ -130,6 +133,10 @@ class StatePlan {
   // AdamW's by that on a line of adam_line().length(), which keeps step with it. In
   // Placement::shard both by their turn.
   const std::vector<ScheduledVisit>& schedule() const { return schedule_; }
+  // The tile of a visit; where there is none, what one of masters would hold.
+  const TileEntry& entry(const ScheduledVisit& visit) const {
+    return (visit.has_tile() ? tiles_ : hand_outs_)[visit.tile];
+  }
   // Where a visit is on its line. REQUIRES: Placement::owner, or AdamW's.
   std::uint64_t place(const ScheduledVisit& visit) const;
   // REQUIRES: Placement::shard.
@@ -202,6 +209,7 @@ class StatePlan {
   Placement placement_ = Placement::owner;
   std::optional<ModelLayout> gradients_, weights_, matrices_, shards_, updates_, results_;
   std::vector<bool> muon_;
+  std::vector<Out> outs_;                   // by parameter
   std::vector<Whole> wholes_;               // by parameter
   std::vector<std::uint32_t> first_whole_;  // of a parameter, and one behind the last
   std::vector<Derived> derived_;
@@ -213,6 +221,7 @@ class StatePlan {
   std::vector<std::size_t> bundles_;  // by item: which of shard_order_
   std::optional<AdamLine> adam_line_;
   std::vector<TileEntry> tiles_;
+  std::vector<TileEntry> hand_outs_;  // by visit without a tile: what one of masters would hold
   std::vector<ScheduledVisit> schedule_;
   double flops_ = 0;
   std::uint64_t adam_elems_ = 0;

@@ -80,6 +80,9 @@ constexpr std::array<Word<Split::Kind>, 4> kWords<Split::Kind> = {
      {"rows", Split::Kind::rows},
      {"groups", Split::Kind::groups}}};
 template <>
+constexpr std::array<Word<Out>, 2> kWords<Out> = {
+    {{"weights", Out::weights}, {"update", Out::update}}};
+template <>
 constexpr std::array<Word<bool>, 2> kWords<bool> = {{{"no", false}, {"yes", true}}};
 
 template <typename T>
@@ -204,6 +207,7 @@ Result<> each_muon_setting(Spec& spec, At& at) {
   EBB_TRY(at.later("second_beta", spec.second_beta));
   EBB_TRY(at.later("second_eps", spec.second_eps));
   EBB_TRY(at.later("second_eps_rule", spec.second_eps_rule));
+  EBB_TRY(at.later("out", spec.out));
   EBB_TRY(at.count("ns_steps", spec.iterations));
   for (std::size_t i = 0; i < spec.iterations.size(); ++i)
     EBB_TRY(at(step_name(i), spec.iterations[i]));

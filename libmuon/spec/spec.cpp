@@ -81,6 +81,20 @@ Result<> check_roundings(const MuonSpec& spec) {
   return {};
 }
 
+// What is handed out is a function of the gradients alone.
+Result<> check_out(const MuonSpec& spec) {
+  if (spec.out == Out::weights) return {};
+  if (spec.weight_decay != 0)
+    return contradicts("out", "an update has no weights to decay",
+                       "use weight_decay = 0, and decay the masters before the update is added");
+  if (spec.decay == Decay::l2)
+    return contradicts("out", "decay = l2 wants weights, and an update has none",
+                       "use another decay");
+  if (spec.weights != Precision::fp32)
+    return contradicts("out", "an update has no weights to round", "use weights = fp32");
+  return {};
+}
+
 // A smaller eps would let rows of almost nothing grow beyond fp32.
 Result<> check_second_moment(const MuonSpec& spec) {
   constexpr double kLeast = 1e-20;
@@ -142,6 +156,7 @@ Result<> validate(const MuonSpec& spec) {
   EBB_TRY(check_roundings(spec));
   EBB_TRY(check_split(spec.split));
   EBB_TRY(check_second_moment(spec));
+  EBB_TRY(check_out(spec));
   return check_growth(spec);
 }
 

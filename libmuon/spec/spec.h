@@ -57,6 +57,10 @@ struct Split {
   bool operator==(const Split&) const = default;
 };
 
+// What a step hands out where weights are bound: new weights, whose masters the engine keeps, or
+// what the trainer is to add to masters of its own, of which the engine knows nothing.
+enum class Out : std::uint8_t { weights, update };
+
 struct Coefficients {
   float a = 0, b = 0, c = 0;
 };
@@ -97,6 +101,7 @@ struct MuonSpec {
   Orientation orientation = Orientation::rows_out;
   Dims dims = Dims::stack;
   Split split = {};
+  Out out = Out::weights;
 
   // The preset of that name in fp32.
   static MuonSpec keller();

@@ -131,7 +131,7 @@ Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
   return {};
 }
 
-Result<> Engine::Impl::weights_out(std::size_t chunk) {
+Result<> Engine::Impl::weights_out(std::size_t chunk, const Chosen& chosen) {
   const StatePlan& plan = parts.plan;
   const auto own = [&](const Transit& transit) { return own_weight(transit, chunk); };
   const auto handed_out = [&](const Transit& transit) {
@@ -139,7 +139,7 @@ Result<> Engine::Impl::weights_out(std::size_t chunk) {
   };
   return travel_in_step("weights out", [&]() -> Result<std::uint64_t> {
     const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-      return exchange.run(*wire, absent.weights(transits), {own, handed_out});
+      return exchange.run(*wire, chosen(transits), {own, handed_out});
     };
     EBB_TRY_ASSIGN(const std::uint64_t matrices,
                    bring(routes.weights_from_owners, parts.chunks.weights(chunk)));
@@ -183,13 +183,14 @@ void Engine::Impl::begin_update(float grad_scale) {
     }
     return {};
   };
+  const auto made = [this](std::span<const Transit> planned) { return absent.weights(planned); };
   in_flight = true;
   flow->begin({.chunks = parts.chunks.count(),
                .in = [this](std::size_t chunk) -> Result<> {
                  EBB_TRY(gradients_in(chunk));
                  return results_in(chunk);
                },
-               .out = [this](std::size_t chunk) { return weights_out(chunk); },
+               .out = [this, made](std::size_t chunk) { return weights_out(chunk, made); },
                .between = [this](std::size_t chunk) { return updates_together(chunk); },
                .sweep = update,
                .doing = "sweeping its state",
@@ -220,7 +221,10 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
     weights_owed = Error{Code::state,
                          compose("the weights of step {} were not handed out to all ranks: {}",
                                  step + 1, ended.not_out->message),
-                         "install_weights() hands them out"};
+                         hands_out_updates()
+                             ? "updates are handed out once: abandon_step() goes back to the last "
+                               "committed generation, and so must the trainer's masters"
+                             : "install_weights() hands them out"};
   const std::string where = compose("this engine stopped in the middle of step {}: ", step + 1);
   switch (ended.how) {
     case Flow::Ended::How::whole:
@@ -268,10 +272,16 @@ Result<> Engine::Impl::install() {
     });
     return goes_on ? all : Result<>();
   };
-  absent.agree_on_none();
+  const auto kept = [this](std::span<const Transit> planned) {
+    std::vector<Transit> chosen(planned.begin(), planned.end());
+    std::erase_if(chosen, [this](const Transit& transit) {
+      return parts.plan.out(transit.param) == Out::update;
+    });
+    return chosen;
+  };
   flow->begin({.chunks = parts.chunks.count(),
                .in = [](std::size_t) { return Result<>(); },
-               .out = [this](std::size_t chunk) { return weights_out(chunk); },
+               .out = [this, kept](std::size_t chunk) { return weights_out(chunk, kept); },
                .sweep = look,
                .doing = "reading its weights"});
   const Flow::Ended ended = flow->wait();

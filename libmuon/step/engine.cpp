@@ -113,11 +113,11 @@ struct Paged {
 Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
   Paged paged;
   for (const ScheduledVisit& visit : plan.schedule()) {
-    if (homes.tiles[visit.tile] != libswap::Tier::nvme) continue;
+    if (!visit.has_tile() || homes.tiles[visit.tile] != libswap::Tier::nvme) continue;
     ++paged.read;
     if (!visit.changes()) continue;
     ++paged.written;
-    if (plan.holds(plan.tiles()[visit.tile], kMaster)) ++paged.with_weights;
+    if (plan.holds(plan.entry(visit), kMaster)) ++paged.with_weights;
   }
   return paged;
 }

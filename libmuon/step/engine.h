@@ -163,14 +163,15 @@ class Engine {
   // "created", "resumed the store at step 12", "transferred from 4 ranks at step 12", ...
   const std::string& origin() const;
 
-  // Where new weights go, in the weights layout's pieces, as ParamSpec::weight says; borrowed until
-  // destroy. Code::usage for elements of another type, or for memory that is not
-  // EngineConfig::weights_on.
+  // Where new weights go, or updates (Out::update: only a step that is whole hands them out), in
+  // the weights layout's pieces, as ParamSpec::weight says; borrowed until destroy. Code::usage for
+  // elements of another type, or for memory that is not EngineConfig::weights_on.
   Result<> bind_weights(std::uint32_t param, libswap::Buffer my_pieces);
   Result<> bind_weights(std::uint32_t param, std::span<float> my_pieces) {
     return bind_weights(param, libswap::buffer_of(my_pieces));
   }
-  // [C] Fills the bound weights from the state: after open, before the first forward.
+  // [C] Fills the bound weights from the state: after open, before the first forward. Where groups
+  // hand out updates, nothing is put there.
   Result<> install_weights();
 
   // A step is in flight from begin_step() on, until wait_step() or another call: set_...,
@@ -215,7 +216,8 @@ class Engine {
   // the first of which neither is), and all ranks the same arguments and learning rates
   // (Code::usage names what differs). After an error before the state moved, the same gradients can
   // be stepped again. Where the new weights could not be handed out, Code::state until
-  // install_weights() has done that.
+  // install_weights() has done that; where updates are (Out::update), until abandon_step() went
+  // back.
   //
   // An I/O error in the middle of it, on any rank, stops the step on all: state and gradients stay
   // where they are, the error says what to mend, and nothing but continue_step(), abandon_step(),

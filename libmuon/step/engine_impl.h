@@ -184,8 +184,13 @@ struct Engine::Impl {
   Result<> gradients_in_early(std::size_t piece);
   Result<> updates_together(std::size_t chunk);
   Result<> results_in(std::size_t chunk);
-  Result<> weights_out(std::size_t chunk);
+  // Of what travels behind a chunk: what does now.
+  using Chosen = std::function<std::vector<Transit>(std::span<const Transit>)>;
+  Result<> weights_out(std::size_t chunk, const Chosen& chosen);
   void count_steps();
+  // Of some parameter, which no later call can do again.
+  bool hands_out_updates() const;
+  Result<> can_install() const;
   // How many bytes were sent.
   Result<std::uint64_t> bring_gradients(const Exchange& exchange, std::span<const Transit> transits,
                                         std::size_t chunk);

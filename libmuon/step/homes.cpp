@@ -53,8 +53,10 @@ Sorted sort(const StatePlan& plan, const Chosen& chosen) {
   Sorted sorted;
   sorted.homes.tiles.assign(plan.tiles().size(), Tier::nvme);
   std::vector<std::uint64_t> visits(plan.tiles().size());
-  for (const ScheduledVisit& visit : plan.schedule()) ++visits[visit.tile];
+  for (const ScheduledVisit& visit : plan.schedule())
+    if (visit.has_tile()) ++visits[visit.tile];
   for (const ScheduledVisit& visit : plan.schedule()) {
+    if (!visit.has_tile()) continue;
     const std::uint64_t often = std::exchange(visits[visit.tile], 0);
     if (often == 0) continue;  // its first visit has placed it
     if (const auto& tier = chosen[index_of(plan.tiles()[visit.tile].visit)])

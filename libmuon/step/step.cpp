@@ -174,10 +174,22 @@ Result<> Engine::weights_ready(std::uint32_t param) const {
   return impl_->flow->wait_for_out(impl_->last_chunk[param]);
 }
 
+bool Engine::Impl::hands_out_updates() const {
+  for (std::uint32_t i = 0; i < config.model.params.size(); ++i)
+    if (out_of(config.model, i) == Out::update) return true;
+  return false;
+}
+
+Result<> Engine::Impl::can_install() const {
+  EBB_TRY(not_stopped());
+  if (weights_owed && hands_out_updates()) return *weights_owed;
+  return {};
+}
+
 Result<> Engine::install_weights() {
   EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("install_weights"));
   impl_->end_step();
-  EBB_TRY(impl_->agree_all(impl_->not_stopped(), "installing its weights"));
+  EBB_TRY(impl_->agree_all(impl_->can_install(), "installing its weights"));
   for (std::uint32_t i = 0; i < impl_->config.model.params.size(); ++i)
     if (impl_->parts.plan.here(i) && !impl_->bound[i])
       return Error{Code::usage,

@@ -106,6 +106,7 @@ class Comparison {
     to_muon_.append_to(found.differences, "by AdamW until now, by Muon from zero momentum");
     to_adam_.append_to(found.differences, "by Muon until now, by AdamW from zero moments");
     normalised_.append_to(found.differences, "second moments from zero");
+    to_trainer_.append_to(found.differences, "masters left to the trainer");
     lost_.append_to(found.differences, "not in the model any more");
     for (const std::string& recast : recasts_)
       found.differences += (found.differences.empty() ? "" : "; ") + recast;
@@ -133,8 +134,12 @@ class Comparison {
     const bool weights = has(param.name, "master");
     const bool untrained = !trained_.contains(param.name) && !has_any(param.name);
     if (!weights && untrained) return new_.add(param.name), Held::nothing;
-    EBB_TRY(
-        check_state(tensors_.find(param.name, "master"), param, param.shape, "master", catalog_));
+    if (out_of(model_, number) == Out::weights) {
+      EBB_TRY(
+          check_state(tensors_.find(param.name, "master"), param, param.shape, "master", catalog_));
+    } else if (weights) {
+      to_trainer_.add(param.name);
+    }
     if (untrained) return untrained_.add(param.name), Held::weights;
     if (!has_all(param.name, states_of_kind(muon)) && has_all(param.name, states_of_kind(!muon)))
       return (muon ? to_muon_ : to_adam_).add(param.name), Held::weights;
@@ -183,7 +188,7 @@ class Comparison {
   const TensorIndex tensors_;
   std::set<std::string_view> trained_;  // as its groups say
   std::set<std::string> recasts_;       // states that are kept as another dtype than they were
-  Named new_, untrained_, to_muon_, to_adam_, normalised_, lost_;
+  Named new_, untrained_, to_muon_, to_adam_, normalised_, to_trainer_, lost_;
 };
 
 // Every state in the dtype that the model keeps it as.

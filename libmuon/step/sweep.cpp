@@ -18,7 +18,8 @@ namespace {
 std::vector<TileVisit> visits_of_a_step(const StatePlan& plan) {
   std::vector<TileVisit> visits;
   for (const ScheduledVisit& visit : plan.schedule())
-    visits.push_back({visit.tile, visit.changes() ? TileCache::Use::modify : TileCache::Use::read});
+    visits.push_back({visit.has_tile() ? visit.tile : libswap::kNoTile,
+                      visit.changes() ? TileCache::Use::modify : TileCache::Use::read});
   return visits;
 }
 
@@ -102,8 +103,7 @@ Result<> Sweep::look(
   std::vector<std::size_t> ends;  // by chunk
   for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk) {
     for (; i < parts_.chunks.visits_end(chunk); ++i)
-      if (schedule[i].changes() &&
-          parts_.plan.holds(parts_.plan.tiles()[schedule[i].tile], kMaster))
+      if (schedule[i].changes() && parts_.plan.holds(parts_.plan.entry(schedule[i]), kMaster))
         looks.push_back({schedule[i].tile, TileCache::Use::read});
     ends.push_back(looks.size());
   }
@@ -121,7 +121,7 @@ Result<> Sweep::look_to(Stream& stream, std::size_t end) {
     libswap::Lift::Visit lift = lift_->begin();
     const Buffer masters =
         lift.up(columns_of(entry, lease.buffer)[*parts_.plan.columns().find(entry.visit, kMaster)]);
-    std::vector<Out> out;
+    std::vector<Leaving> out;
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : parts_.plan.spans(entry))
       if (const Buffer here = out_of(span, lift, out); !here.empty())
@@ -164,7 +164,7 @@ std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
 }
 
 Result<> Sweep::update(std::size_t chunk) {
-  while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(update_tile());
+  while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit());
   wait_for_weights();
   EBB_TRY(status_of(parts_.kernels.device()));
   return updates_->ended() ? cache_->settle() : Result<>();
@@ -178,25 +178,27 @@ void Sweep::wait_for_weights() {
 
 void Sweep::go_on() { cache_->go_on(); }
 
-Result<> Sweep::update_tile() {
+Result<> Sweep::make_visit() {
   EBB_TRY(check_update(parts_.plan.schedule()[updates_->position()]));
   EBB_TRY_ASSIGN(const Stream::Lease lease, updates_->take());
-  const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+  const ScheduledVisit& scheduled = parts_.plan.schedule()[lease.position];
+  const TileEntry& entry = parts_.plan.entry(scheduled);
   libswap::Lift::Visit lift = lift_->begin();
   const Buffer tile = lift.up(lease.buffer);
-  std::vector<Out> out;
-  const ScheduledVisit& scheduled = parts_.plan.schedule()[lease.position];
-  const Event done = work({scheduled, entry, columns_of(entry, tile), lift}, out);
+  std::vector<Leaving> out;
+  std::vector<Buffer> columns;
+  if (scheduled.has_tile()) columns = columns_of(entry, tile);
+  const Event done = work({scheduled, entry, std::move(columns), lift}, out);
   const Event down = scheduled.changes() ? lift.down(tile, lease.buffer, done) : done;
   updates_->give_back(lease, down);
   end_visit(lift, out, done, down);
   return {};
 }
 
-void Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Out>& out, const Event& done,
-                      const Event& tile) {
+void Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
+                      const Event& done, const Event& tile) {
   Event last = tile;
-  for (const Out& weights : out)
+  for (const Leaving& weights : out)
     if (weights.from.data != weights.to.data) last = lift.down(weights.from, weights.to, done);
   lift.end(last);
   if (!last.passed()) handed_out_.push_back(last);
@@ -209,7 +211,7 @@ std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile
   return all;
 }
 
-Event Sweep::work(const Visited& visit, std::vector<Out>& out) {
+Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
   switch (visit.scheduled.visit) {
     case Visit::decay:
       return decay(visit);
@@ -218,6 +220,7 @@ Event Sweep::work(const Visited& visit, std::vector<Out>& out) {
     case Visit::normalise:
       return normalise(visit);
     case Visit::finish:
+    case Visit::hand_out:
       return finish(visit, out);
     case Visit::local:
       break;
@@ -311,8 +314,8 @@ Event Sweep::normalise(const Visited& visit) {
 
 // Before the first of an item's weights moves. What comes back to a shard was looked at before.
 Result<> Sweep::check_update(const ScheduledVisit& visit) {
-  const TileEntry& entry = parts_.plan.tiles()[visit.tile];
-  if (visit.visit != Visit::finish || entry.first != 0 || ports_.result) return {};
+  const bool applies = visit.visit == Visit::finish || visit.visit == Visit::hand_out;
+  if (!applies || parts_.plan.entry(visit).first != 0 || ports_.result) return {};
   std::uint32_t number = 0;
   const Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&number, 1)));
   parts_.pool.help_until(orthogonal_[visit.item % 2]);
@@ -332,14 +335,15 @@ const ParamSpec& Sweep::owner_of_matrix(std::uint32_t item, std::uint32_t number
 }
 
 Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
-                     std::vector<Out>& out) {
+                     std::vector<Leaving>& out) {
   const Buffer to = ports_.weight({span.param, span.range});
   const Buffer here = lift.room_for(to);
   if (!to.empty()) out.push_back({here, to});
   return here;
 }
 
-Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
+// Of tiles of masters, and of what has none.
+Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
   const TileEntry& entry = visit.entry;
   std::vector<FinishRange> ranges;
   for (const StatePlan::Span& span : touched(entry)) {
@@ -348,16 +352,18 @@ Event Sweep::finish(const Visited& visit, std::vector<Out>& out) {
     const Buffer o = update_of(entry, span, ports_.result);
     for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, span.range)) {
       const std::uint64_t ahead = part.first - span.range.first;
-      ranges.push_back({&spec, part.scale, o.sub(ahead, part.count),
-                        visit.columns[0].sub(span.tile_first + ahead, part.count),
-                        to.empty() ? to : to.sub(ahead, part.count)});
+      const auto some = [&](const Buffer& all, std::uint64_t first) {
+        return all.empty() ? all : all.sub(first + ahead, part.count);
+      };
+      const Buffer w = visit.columns.empty() ? Buffer() : some(visit.columns[0], span.tile_first);
+      ranges.push_back({&spec, part.scale, some(o, 0), w, some(to, 0)});
     }
   }
   if (!ports_.result) visit.lift.also_behind(orthogonal_[entry.item % 2]);
   return parts_.kernels.finish(ranges, visit.lift.ready());
 }
 
-Event Sweep::local(const Visited& visit, std::vector<Out>& out) {
+Event Sweep::local(const Visited& visit, std::vector<Leaving>& out) {
   std::vector<AdamRange> ranges;
   for (const StatePlan::Span& span : touched(visit.entry)) {
     const auto state = [&](std::uint64_t number) {

@@ -2,7 +2,8 @@
 // that computes. No communication.
 //
 // An update is a stream of tiles: momentum tiles make an item's U, which becomes O in the same
-// place while the tiles of its neighbours are paged, master tiles apply it. There is room for the
+// place while the tiles of its neighbours are paged, master tiles apply it; where the trainer keeps
+// the masters it is handed out as it is, in their place in the schedule. There is room for the
 // updates of two items, or of one (OwnerOrder). Where state lies on shards, updates become whole
 // elsewhere (Updates).
 #pragma once
@@ -26,7 +27,7 @@ class Sweep {
   struct Ports {
     // Empty: zeros.
     std::function<libswap::Buffer(const Transit&)> gradient;
-    // Where new weights go; empty: nobody asked for them.
+    // Where new weights or updates go; empty: nobody asked for them.
     std::function<libswap::Buffer(const Transit&)> weight;
     std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
     // Where U of a range goes and O of it lies, as they travel; empty where matrices are whole
@@ -76,31 +77,30 @@ class Sweep {
 
  private:
   Sweep(const Parts& parts, Ports ports);
-  Result<> update_tile();
+  Result<> make_visit();
   Result<> check_update(const ScheduledVisit& visit);
   // Whose part of an item's update the matrix of that number is, counted from 1.
   const ParamSpec& owner_of_matrix(std::uint32_t item, std::uint32_t number) const;
   // Where kernels say that a matrix of it is not finite.
   libswap::Buffer spoiled_by(std::uint32_t item) const;
-  // A tile that is visited.
   struct Visited {
     const ScheduledVisit& scheduled;
     const TileEntry& entry;
-    std::vector<libswap::Buffer> columns;  // of the table, where kernels work on them
+    std::vector<libswap::Buffer> columns;  // of its tile, where kernels work on them
     libswap::Lift::Visit& lift;
   };
-  // Weights on their way out of a visit.
-  struct Out {
+  // Weights, or updates, on their way out of a visit.
+  struct Leaving {
     libswap::Buffer from, to;
   };
   std::vector<libswap::Buffer> columns_of(const TileEntry& entry,
                                           const libswap::Buffer& tile) const;
-  libswap::Event work(const Visited& visit, std::vector<Out>& out);
+  libswap::Event work(const Visited& visit, std::vector<Leaving>& out);
   libswap::Event decay(const Visited& visit);
   libswap::Event prepare(const Visited& visit);
   libswap::Event normalise(const Visited& visit);
-  libswap::Event finish(const Visited& visit, std::vector<Out>& out);
-  libswap::Event local(const Visited& visit, std::vector<Out>& out);
+  libswap::Event finish(const Visited& visit, std::vector<Leaving>& out);
+  libswap::Event local(const Visited& visit, std::vector<Leaving>& out);
   void orthogonalize(std::uint32_t item, const libswap::Event& made);
   libswap::Buffer update_of(std::uint32_t item) const;
   std::vector<std::uint64_t> untouched_tiles() const;
@@ -115,10 +115,10 @@ class Sweep {
                             const Ports::Piece& piece) const;
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
-                         std::vector<Out>& out);
+                         std::vector<Leaving>& out);
   // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
   // `tile`.
-  void end_visit(libswap::Lift::Visit& lift, const std::vector<Out>& out,
+  void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
                  const libswap::Event& done, const libswap::Event& tile);
   Result<> look_to(libswap::Stream& stream, std::size_t end);
   void wait_for_weights();

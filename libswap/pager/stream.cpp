@@ -12,7 +12,8 @@ Stream::Stream(TileCache& cache, std::vector<TileVisit> schedule, Repeats repeat
       repeats_(repeats),
       position_(schedule_.size()) {
   for (const TileVisit& visit : schedule_)
-    if (visit.use != TileCache::Use::create && !cache_.resident(visit.tile))
+    if (visit.tile != kNoTile && visit.use != TileCache::Use::create &&
+        !cache_.resident(visit.tile))
       reads_.push_back(visit.tile);
 }
 
@@ -31,7 +32,10 @@ void Stream::begin(std::uint64_t step, std::vector<std::uint64_t> left_out) {
 Result<Stream::Lease> Stream::take() {
   EBB_CHECK(!ended());
   const TileVisit& visit = schedule_[position_];
-  EBB_TRY_ASSIGN(const Buffer buffer, cache_.acquire(visit.tile, visit.use));
+  Buffer buffer;
+  if (visit.tile != kNoTile) {
+    EBB_TRY_ASSIGN(buffer, cache_.acquire(visit.tile, visit.use));
+  }
   const Lease lease{position_++, visit.tile, buffer};
   pass_over_what_is_left_out();
   return lease;
@@ -42,6 +46,7 @@ void Stream::pass_over_what_is_left_out() {
 }
 
 void Stream::give_back(const Lease& lease, const Event& done) {
+  if (lease.tile == kNoTile) return;
   if (schedule_[lease.position].use == TileCache::Use::read)
     cache_.release(lease.tile, done);
   else

@@ -16,6 +16,9 @@
 
 namespace ebb::libswap {
 
+// Of a place in the schedule where the caller has something to do without a tile.
+inline constexpr std::uint64_t kNoTile = ~std::uint64_t{0};
+
 struct TileVisit {
   std::uint64_t tile = 0;
   TileCache::Use use = TileCache::Use::modify;
@@ -27,7 +30,7 @@ class Stream {
   struct Lease {
     std::size_t position = 0;  // in the schedule
     std::uint64_t tile = 0;
-    Buffer buffer;  // its bytes, there
+    Buffer buffer;  // its bytes, there; none of kNoTile
   };
 
   // Whether the next round of this stream follows this one, with no other stream between.

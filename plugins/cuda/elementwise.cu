@@ -33,13 +33,14 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// Where no weights are kept, they are -0: what they become is added to the trainer's.
 template <Precision kStep, Precision kWeights>
 __global__ void __launch_bounds__(kThreads)
     finish_kernel(libmuon::ApplyFactors f, std::uint64_t elems, const float* __restrict__ o,
                   float* __restrict__ w, Out out) {
   for_each(elems, [&](std::uint64_t i) {
-    const float moved = libmuon::applied<kStep, kWeights>(f, o[i], w[i]);
-    w[i] = moved;
+    const float moved = libmuon::applied<kStep, kWeights>(f, o[i], w != nullptr ? w[i] : -0.0f);
+    if (w != nullptr) w[i] = moved;
     out.put(i, moved);
   });
 }

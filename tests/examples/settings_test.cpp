@@ -61,6 +61,8 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
       {{"--swap", "s", "--sequence", "0"}, "--sequence 0: wanted 1 to 8192"},
       {{"--swap", "s", "--decay-end", "0"}, "--decay-end 0: wanted at least 1"},
       {{"--swap", "s", "--set", "beta=1"}, "--set beta=1: setting beta = 1 is outside [0, 1)"},
+      {{"--swap", "s", "--set", "out=update"},
+       "--set out=update: this trainer has no masters that an update could be added to"},
       {{"--swap", "s", "--export", "dcp"}, "--export dcp: wanted FORMAT:DIR, as in dcp:checkpoint"},
       {{"--swap", "s", "--export", "tar:out"},
        "--export tar:out: no format 'tar' that can be written"},

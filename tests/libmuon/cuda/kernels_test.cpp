@@ -163,6 +163,31 @@ TEST(CudaKernels, FinishAddHandOutAndAdamWithTheHostsBits) {
     }
 }
 
+TEST(CudaKernels, FinishWithoutWeightsAsTheHostDoes) {
+  Both both(50);
+  auto& device = both.plugged.device();
+  for (MuonSpec spec : {*preset("keller"), *preset("gram"), *preset("torch")}) {
+    spec.weight_decay = 0;
+    Floats o(device, gaussian(3001, 1), DType::f32);
+    o.here[7] = 0;
+    libswap::copy(o.host(), o.buffer(), {}).wait();
+    Halves narrow(device, std::vector<std::uint16_t>(o.here.size()), DType::bf16);
+    Floats wide(device, std::vector<float>(o.here.size()), DType::f32);
+    auto hwide = wide.here;
+    auto hnarrow = narrow.here;
+    const auto steps = [&](Kernels& kernels, const Buffer& ob, const Buffer& wideb,
+                           const Buffer& narrowb) {
+      return kernels.finish(
+          std::vector<FinishRange>{{&spec, 0.7, ob, {}, wideb}, {&spec, 0.7, ob, {}, narrowb}}, {});
+    };
+    steps(*both.host, o.host(), buffer_of(std::span(hwide)),
+          buffer_of(std::as_writable_bytes(std::span(hnarrow))).as(DType::bf16));
+    const Event done = steps(*both.there, o.buffer(), wide.buffer(), narrow.buffer());
+    expect_same(wide, hwide, done, "updates");
+    expect_same(narrow, hnarrow, done, "updates in bf16");
+  }
+}
+
 struct Shape {
   std::uint64_t rows, cols;
 };

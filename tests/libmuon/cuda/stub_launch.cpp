@@ -123,7 +123,9 @@ cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stre
 
 cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
   return later(stream, "launch_finish", [=] {
-    const auto o = floats(range.o), w = floats(range.w);
+    const auto o = floats(range.o);
+    std::vector<float> none(range.w.elems == 0 ? o.size() : 0, -0.0f);
+    const auto w = none.empty() ? floats(range.w) : std::span(none);
     EBB_CHECK(o.size() == w.size());
     for (std::uint64_t i = 0; i < o.size(); ++i)
       w[i] = range.weights == Precision::bf16 ? applied<Precision::bf16>(range, o[i], w[i])

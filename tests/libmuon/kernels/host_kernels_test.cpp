@@ -143,6 +143,40 @@ TEST(HostKernels, UpdatesGiveTheSameBitsAsWhatTheyTravelAs) {
 }
 
 // One kernel after the other over ranges of awkward lengths, in fp32 and in bf16.
+// Zeros of both signs among weights and O.
+TEST(HostKernels, WhatIsHandedOutWithoutWeightsMakesOfThemWhatTheyWouldHaveBecome) {
+  constexpr std::size_t kCount = 5000;
+  const std::array<float, 4> zeros = {0.0f, -0.0f, 0.0f, -0.0f};
+  libswap::Pool pool;
+  const auto kernels = make_host_kernels({pool});
+  for (const Preset& each : presets()) {
+    MuonSpec spec = each.spec();
+    spec.weight_decay = 0;
+    spec.weights = Precision::fp32;
+    if (spec.decay == Decay::l2) spec.decay = Decay::decoupled;
+    auto o = gaussian(kCount, 1), w = gaussian(kCount, 2);
+    for (std::size_t i = 0; i < 16; ++i) {
+      o[i] = i % 2 == 0 ? zeros[i / 2 % 2] : o[i];
+      w[i] = zeros[i / 4];
+    }
+    auto kept = w;
+    std::vector<float> update(kCount);
+    std::vector<std::uint16_t> narrow_update(kCount);
+    kernels->finish(
+        std::vector<FinishRange>{
+            {&spec, 0.7, buffer_of(std::span(o)), buffer_of(std::span(w)), {}},
+            {&spec, 0.7, buffer_of(std::span(o)), {}, buffer_of(std::span(update))},
+            {&spec, 0.7, buffer_of(std::span(o)), {}, half(narrow_update)},
+            {&spec, 0.7, buffer_of(std::span(o)), {}, {}}},
+        {});
+    for (std::size_t i = 0; i < kCount; ++i) kept[i] += update[i];
+    EXPECT_TRUE(same_bits(kept, w)) << each.name;
+    std::vector<std::uint16_t> rounded(kCount);
+    narrow(update, rounded);
+    EXPECT_EQ(narrow_update, rounded) << each.name;
+  }
+}
+
 TEST(HostKernels, GradientsAndWeightsInBf16GiveTheBitsOfTheSameNumbers) {
   const auto pool = libswap::Pool::start(2);
   ASSERT_TRUE(pool);

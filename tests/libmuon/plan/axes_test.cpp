@@ -358,8 +358,11 @@ const std::vector<Refused>& refused_worlds() {
 const std::vector<Refused>& refused_cuts() {
   static const std::vector<Refused> all = {
       {[](auto& m, auto&) { m.params[1].cuts = {{"data", 1}}; }, Code::usage,
-       "parameter qkv is cut over axis data, all of which is spanned by the partition of all "
-       "ranks"},
+       "double sharding of parameter qkv: the partition of all ranks lays it over axis data, and "
+       "ParamSpec::cuts cuts its dimension 1 over the same"},
+      {[](auto& m, auto&) { m.params[3].cuts = {{"data", 0}}; }, Code::usage,
+       "double sharding of parameter expert.0.up: partition experts lays it over axis data, and "
+       "ParamSpec::cuts cuts its dimension 0 over the same"},
       {[](auto& m, auto&) { m.params[3].cuts = {{"expert", 1}}; }, Code::usage,
        "parameter expert.0.up names a place on axis expert, which cuts it"},
       {[](auto& m, auto&) { m.params[3].cuts = {{"rack", 1}}; }, Code::usage,

@@ -91,6 +91,21 @@ TEST(Spec, SettingsThatContradictEachOtherAreRefused) {
             "setting split: a part of no rows");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.norm_factor = 0; }),
             "setting norm_factor = 0 is outside (0, infinity)");
+  const auto of_update = [&](const auto& change) {
+    return message_of([&](MuonSpec& s) {
+      s.out = Out::update;
+      s.weight_decay = 0;
+      s.weights = Precision::fp32;
+      change(s);
+    });
+  };
+  EXPECT_EQ(of_update([](MuonSpec&) {}), "fine");
+  EXPECT_EQ(of_update([](MuonSpec& s) { s.weight_decay = 0.1; }),
+            "setting out: an update has no weights to decay");
+  EXPECT_EQ(of_update([](MuonSpec& s) { s.decay = Decay::l2; }),
+            "setting out: decay = l2 wants weights, and an update has none");
+  EXPECT_EQ(of_update([](MuonSpec& s) { s.weights = Precision::bf16; }),
+            "setting out: an update has no weights to round");
 }
 
 // CANS blows up in bf16 and fp16, not in fp32; a norm that leaves room makes it safe.

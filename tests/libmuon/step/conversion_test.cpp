@@ -12,6 +12,7 @@
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "ebb/libswap/write/write_checkpoint.h"
+#include "tests/libmuon/support/keeping_trainer.h"
 #include "tests/libmuon/support/training.h"
 
 namespace ebb {
@@ -106,6 +107,21 @@ TEST(EngineConversion, MomentumInInt8ContinuesBitForBitWhateverTheFormatBetween)
   const libmuon::StateDTypes int8 = {{"momentum_buffer", DType::i8}};
   for (const std::string format : {"dcp", "deepspeed", "safetensors", "megatron", "torch", "hdf5"})
     expect_the_bits_of_an_uninterrupted_run({{format, 1}, {"ebb", 4}}, {.dtypes = int8});
+}
+
+// What a step hands out follows from the momentum, which is all there is of some groups.
+TEST(EngineConversion, AStoreWithoutMastersContinuesBitForBitWhateverTheFormatBetween) {
+  for (const std::string format : {"dcp", "safetensors", "torch", "hdf5", "megatron"})
+    expect_the_bits_of_an_uninterrupted_run({{format, 1}, {"ebb", 4}},
+                                            {.model = test::keeping_model({0, 2})});
+}
+
+TEST(EngineConversion, MomentumWithoutAMasterIsNamedWhereAFormatHasNoPlaceForIt) {
+  const TempDir work;
+  ASSERT_EQ(train({.model = test::keeping_model({2})}, work.path() / "start", 1).error, "");
+  EXPECT_EQ(convert(work.path() / "start", work.path() / "there", {"deepspeed", 2}),
+            "blk.0.up (momentum_buffer) [96, 24]: its parameter has no weights, of which "
+            "DeepSpeed's optimizer keeps masters");
 }
 
 TEST(EngineConversion, MoreRanksThanTilesAreHarmless) {

@@ -17,6 +17,7 @@ namespace ebb::test {
 using libswap::Alone;
 using libswap::Homes;
 using libswap::IoQueue;
+using libswap::kNoTile;
 using libswap::Pool;
 using libswap::Store;
 using libswap::Stream;

@@ -202,6 +202,35 @@ TEST(Pager, ARoundMayVisitATileMoreThanOnce) {
 }
 
 // Left-out tiles stay what they are and cost nothing; the rounds that follow have them again.
+// It moves nothing, and the tiles around it are what they are without.
+TEST(Pager, APlaceInTheScheduleMayHaveNoTile) {
+  for (std::uint64_t frames = 1; frames < 5; ++frames) {
+    Rig rig(6, frames);
+    ASSERT_TRUE(rig.create());
+    const std::uint64_t before = rig.cache->stats().read_bytes;
+    std::vector<TileVisit> schedule = {{kNoTile}, {kNoTile, Use::read}};
+    for (std::uint64_t tile = 0; tile < 6; ++tile) {
+      schedule.push_back({tile, Use::read});
+      schedule.push_back({kNoTile});
+    }
+    Stream stream(*rig.cache, schedule, Stream::Repeats::no);
+    stream.begin(1, {2});
+    std::string seen;
+    while (!stream.ended()) {
+      const auto lease = stream.take();
+      ASSERT_TRUE(lease) << lease.error().message;
+      EXPECT_EQ(lease->buffer.empty(), lease->tile == kNoTile);
+      seen += lease->tile == kNoTile ? "-" : std::to_string(lease->tile);
+      stream.give_back(*lease, {});
+    }
+    EXPECT_EQ(seen, "--0-1--3-4-5-");
+    std::uint64_t paged = 0;
+    for (const std::uint64_t tile : {0u, 1u, 3u, 4u, 5u})
+      paged += rig.cache->resident(tile) ? 0 : 1;
+    EXPECT_EQ(rig.cache->stats().read_bytes - before, paged * kTile);
+  }
+}
+
 TEST(Pager, ARoundMayLeaveTilesOut) {
   std::mt19937_64 random(11);
   for (std::uint32_t round = 0; round < 60; ++round) {
