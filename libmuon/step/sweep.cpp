@@ -359,7 +359,6 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
       ranges.push_back({&spec, part.scale, some(o, 0), w, some(to, 0)});
     }
   }
-  if (!ports_.result) visit.lift.also_behind(orthogonal_[entry.item % 2]);
   return parts_.kernels.finish(ranges, visit.lift.ready());
 }
 
