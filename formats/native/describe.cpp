@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "ebb/formats/core/refuse.h"
-#include "ebb/formats/native/block_states.h"
 #include "ebb/formats/native/ebb.h"
+#include "ebb/formats/native/encoded_states.h"
 #include "ebb/formats/native/store_model.h"
 #include "ebb/formats/native/survey.h"
 
@@ -46,7 +46,7 @@ void note_newer(const Survey& survey, std::uint64_t generation, std::vector<std:
 // A chunk's holder is the rank it lies at; its tag says in which tile, and how it is encoded.
 struct StoreCatalog {
   Catalog catalog;
-  BlockStates blocks;
+  EncodedStates encoded;
   std::vector<Superblock> superblocks;   // by rank
   std::vector<std::vector<Tile>> tiles;  // by rank; without their segments
 };
@@ -104,7 +104,7 @@ class StoreCatalogBuilder {
   Result<StoreCatalog> finish() && {
     add_model();
     add_blobs();
-    EBB_TRY_ASSIGN(store_.blocks, BlockStates::take(store_.catalog.tensors, store_.catalog));
+    EBB_TRY_ASSIGN(store_.encoded, EncodedStates::take(store_.catalog.tensors, store_.catalog));
     return std::move(store_);
   }
 
@@ -232,10 +232,10 @@ Error EbbCheckpoint::mismatch(Error damage) const {
 Result<> EbbCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
                                    std::uint64_t first, std::span<std::byte> into) const {
   if (encoding_of(chunk) == 0) return read_stored(tensor, chunk, first, into);
-  return store_.blocks.read(*this, tensor, chunk, first, into,
-                            [&](std::uint64_t from, std::span<std::byte> codes) {
-                              return read_stored(tensor, chunk, from, codes);
-                            });
+  return store_.encoded.read(*this, tensor, chunk, first, into,
+                             [&](std::uint64_t from, std::span<std::byte> stored) {
+                               return read_stored(tensor, chunk, from, stored);
+                             });
 }
 
 // Whole blocks are read and checked; what is wanted of the first and the last is copied out.

@@ -176,9 +176,10 @@ void write_tiles(ByteVector& out, const Manifest& manifest) {
   }
 }
 
-// What docs/formats/native.md reserves and nothing writes yet, or does not know.
-std::string encoding_text(std::uint32_t encoding) {
-  return encoding == 2 ? "as the low half of fp32" : compose("in encoding {}", encoding);
+// What elements of that encoding are stored as; nullopt: docs/formats/native.md does not know it.
+std::optional<DType> dtype_of_encoding(std::uint32_t encoding) {
+  if (encoding == kLowHalves) return DType::u16;
+  return block_of(encoding) != 0 ? std::optional(DType::i8) : std::nullopt;
 }
 
 Result<> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t used_bytes,
@@ -191,15 +192,17 @@ Result<> read_segment(Wire& wire, const Manifest& manifest, std::uint64_t used_b
                                 segment.param, segment.state, manifest.params.size(),
                                 manifest.states.size()));
   const Param& param = manifest.params[segment.param];
-  if (segment.encoding != 0 && block_of(segment.encoding) == 0)
+  const auto encoded = dtype_of_encoding(segment.encoding);
+  if (segment.encoding != 0 && !encoded)
     return wire.error(
         Code::unsupported,
-        compose("{} of parameter {} is stored {}: written by a newer version of Ebb",
-                manifest.states[segment.state], param.name, encoding_text(segment.encoding)));
-  if (segment.encoding != 0 && dtype_number != static_cast<std::uint32_t>(DType::i8))
-    return wire.error(Code::unsupported,
-                      compose("parameter {} has blocks of dtype number {}, unknown to this version",
-                              param.name, dtype_number));
+        compose("{} of parameter {} is stored in encoding {}: written by a newer version of Ebb",
+                manifest.states[segment.state], param.name, segment.encoding));
+  if (encoded && dtype_number != static_cast<std::uint32_t>(*encoded))
+    return wire.error(
+        Code::unsupported,
+        compose("parameter {} has {} of dtype number {}, unknown to this version", param.name,
+                *encoded == DType::i8 ? "blocks" : "low halves", dtype_number));
   const auto dtype =
       dtype_number < 256 ? dtype_numbered(static_cast<std::uint8_t>(dtype_number)) : std::nullopt;
   if (!dtype || bits_of(*dtype) % 8 != 0)

@@ -26,7 +26,8 @@ std::string to_string(const Uuid& uuid);  // 32 hex digits
 //
 // `encoding` says what the elements make: 0, themselves; block_encoding(b), with a scale for each
 // b elements, counted from the parameter's first, the fp32 numbers of the state: codes, of dtype
-// i8. The scales are the state `<state>.scale` of a parameter of the same name.
+// i8. The scales are the state `<state>.scale` of a parameter of the same name. kLowHalves: low
+// halves of fp32 numbers (halves.h), of dtype u16; the high ones are the parameter's state `param`.
 struct Segment {
   std::uint32_t param = 0;
   std::uint32_t state = 0;  // index into Manifest::states
@@ -43,6 +44,8 @@ constexpr std::uint32_t block_of(std::uint32_t encoding) {
   return (encoding & 0xff) == 1 ? encoding >> 8 : 0;
 }
 inline constexpr std::string_view kScaleOf = ".scale";  // behind the name of a state
+inline constexpr std::uint32_t kLowHalves = 2;
+inline constexpr std::string_view kHighHalves = "param";  // the state
 
 struct Tile {
   std::uint8_t slot = 0;

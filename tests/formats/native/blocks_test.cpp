@@ -90,6 +90,13 @@ TEST(EbbBlocks, StatesInBlocksOfInt8AreReadAsTheNumbersTheyStandFor) {
       const std::size_t at = range->first + i;
       EXPECT_EQ(values[i], static_cast<float>(InBlocks::code(at)) * InBlocks::scale(at / 256));
     }
+    constexpr std::size_t kWithin = 200;  // of a block, and on into the next
+    if (values.size() <= kWithin) continue;
+    std::vector<float> rest(values.size() - kWithin);
+    ASSERT_TRUE((*described)
+                    ->read(tensors[0], chunk, kWithin * sizeof(float),
+                           std::as_writable_bytes(std::span(rest))));
+    EXPECT_TRUE(std::ranges::equal(rest, std::span(values).subspan(kWithin)));
   }
 }
 

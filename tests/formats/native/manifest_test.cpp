@@ -277,7 +277,8 @@ TEST(Manifest, AnEncodingThatThisVersionDoesNotKnowIsRefusedByName) {
   EXPECT_EQ(refused(kEncoding, 1), what + "in encoding 1" + newer) << "blocks of nothing";
   EXPECT_EQ(refused(kEncoding, 1 | 128 << 8),
             "parameter h.0.w has blocks of dtype number 2, unknown to this version");
-  EXPECT_EQ(refused(kEncoding, 2), what + "as the low half of fp32" + newer);
+  EXPECT_EQ(refused(kEncoding, 2),
+            "parameter h.0.w has low halves of dtype number 2, unknown to this version");
   EXPECT_EQ(refused(kEncoding, 3), what + "in encoding 3" + newer);
   EXPECT_EQ(refused(kEncoding, 1u << 31), what + "in encoding 2147483648" + newer);
   EXPECT_EQ(refused(kDType, 24),
