@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ebb/formats/core/halves.h"
 #include "ebb/formats/core/int8_blocks.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/libmuon/kernels/factors.h"
@@ -135,6 +136,19 @@ EBB_CLONES void narrow_all_f16(std::size_t count, const float* __restrict from,
   }
 }
 
+EBB_CLONES void join_all(std::size_t count, const std::uint16_t* __restrict high,
+                         const std::uint16_t* __restrict low, float* __restrict to) {
+  for (std::size_t i = 0; i < count; ++i) to[i] = formats::joined(high[i], low[i]);
+}
+
+EBB_CLONES void split_all(std::size_t count, const float* __restrict from,
+                          std::uint16_t* __restrict high, std::uint16_t* __restrict low) {
+  for (std::size_t i = 0; i < count; ++i) {
+    high[i] = formats::high_half(from[i]);
+    low[i] = formats::low_half(from[i]);
+  }
+}
+
 EBB_CLONES void add_all(std::size_t count, const float* __restrict g, float* __restrict sum) {
   for (std::size_t i = 0; i < count; ++i) sum[i] += g[i];
 }
@@ -250,6 +264,18 @@ void widen_f16(std::span<const std::uint16_t> from, std::span<float> to) {
 void narrow_f16(std::span<const float> from, std::span<std::uint16_t> to) {
   EBB_CHECK(from.size() == to.size());
   narrow_all_f16(from.size(), from.data(), to.data());
+}
+
+void join(std::span<const std::uint16_t> high, std::span<const std::uint16_t> low,
+          std::span<float> to) {
+  EBB_CHECK(high.size() == to.size() && low.size() == to.size());
+  join_all(to.size(), high.data(), low.data(), to.data());
+}
+
+void split(std::span<const float> from, std::span<std::uint16_t> high,
+           std::span<std::uint16_t> low) {
+  EBB_CHECK(high.size() == from.size() && low.size() == from.size());
+  split_all(from.size(), from.data(), high.data(), low.data());
 }
 
 void apply_range(const MuonSpec& spec, double scale, std::span<const float> o, std::span<float> w) {

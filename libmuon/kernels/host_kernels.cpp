@@ -161,11 +161,11 @@ class HostKernels : public Kernels {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "apply");
     for (const FinishRange& range : ranges)
-      in_pieces(range.o, [&](std::uint64_t first, std::span<const float> o) {
-        if (range.w.empty()) return hand_out_update(range, first, o);
-        const auto w = piece(range.w, first, o.size());
-        apply_range(*range.spec, range.scale, o, w);
-        copy_out(w, range.out, first);
+      in_pieces(range.o, [&](std::uint64_t begin, std::span<const float> o) {
+        if (range.w.empty()) return hand_out_update(range, begin, o);
+        change_weights(range, {begin, o.size()}, [&](std::uint64_t first, std::span<float> w) {
+          apply_range(*range.spec, range.scale, o.subspan(first - begin, w.size()), w);
+        });
       });
     return {};
   }
@@ -186,10 +186,15 @@ class HostKernels : public Kernels {
 
   Event hand_out(std::span<const OutRange> ranges, After after) override {
     wait(after);
-    for (const OutRange& range : ranges)
+    for (const OutRange& range : ranges) {
+      if (range.w.dtype == range.out.dtype) {
+        copy_all(range.w, range.out);
+        continue;
+      }
       in_pieces(range.w, [&](std::uint64_t first, std::span<const float> w) {
         copy_out(w, range.out, first);
       });
+    }
     return {};
   }
 
@@ -197,12 +202,12 @@ class HostKernels : public Kernels {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "AdamW");
     for (const AdamRange& range : ranges)
-      in_pieces_of(range.g, range.w.elems, [&](std::uint64_t first, std::span<const float> g) {
-        const auto w = piece(range.w, first, g.size());
-        adamw_range(*range.spec, range.step, grad_scale, g, w,
-                    piece(range.exp_avg, first, g.size()),
-                    piece(range.exp_avg_sq, first, g.size()));
-        copy_out(w, range.out, first);
+      in_pieces_of(range.g, range.w.elems, [&](std::uint64_t begin, std::span<const float> g) {
+        change_weights(range, {begin, g.size()}, [&](std::uint64_t first, std::span<float> w) {
+          adamw_range(*range.spec, range.step, grad_scale, g.subspan(first - begin, w.size()), w,
+                      piece(range.exp_avg, first, w.size()),
+                      piece(range.exp_avg_sq, first, w.size()));
+        });
       });
     return {};
   }
@@ -260,6 +265,33 @@ class HostKernels : public Kernels {
     out_of_fp32(range.out.sub(first, o.size()), [&](std::uint64_t at, std::span<float> update) {
       std::ranges::fill(update, -0.0f);
       apply_range(*range.spec, range.scale, o.subspan(at, update.size()), update);
+    });
+  }
+
+  // Elements `of` of a range's weights through job(first, w), where they lie or joined from halves,
+  // and handed out.
+  template <typename Range, typename Job>
+  static void change_weights(const Range& range, FlatRange of, const Job& job) {
+    if (range.w.dtype == DType::f32) {
+      const auto w = piece(range.w, of.first, of.count);
+      job(of.first, w);
+      return copy_out(w, range.out, of.first);
+    }
+    std::array<float, kWidened> wide;
+    for (std::uint64_t done = 0; done < of.count; done += wide.size()) {
+      const std::uint64_t first = of.first + done;
+      const auto w = std::span(wide).first(std::min<std::uint64_t>(wide.size(), of.count - done));
+      const auto low = range.w.u16s().subspan(first, w.size());
+      join(range.high.bf16s().subspan(first, w.size()), low, w);
+      job(first, w);
+      split(w, range.out.bf16s().subspan(first, w.size()), low);
+    }
+  }
+
+  void copy_all(const Buffer& from, const Buffer& to) {
+    what_.pool.run(formats::div_ceil(from.elems, kPoolElems), [&](std::size_t i) {
+      const std::uint64_t first = i * kPoolElems, count = std::min(kPoolElems, from.elems - first);
+      std::ranges::copy(from.sub(first, count).bytes(), to.sub(first, count).bytes().begin());
     });
   }
 

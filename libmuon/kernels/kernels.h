@@ -91,6 +91,11 @@ void narrow(std::span<const float> from, std::span<std::uint16_t> to);
 // The same with bits of fp16; what is too large for them becomes infinity.
 void widen_f16(std::span<const std::uint16_t> from, std::span<float> to);
 void narrow_f16(std::span<const float> from, std::span<std::uint16_t> to);
+// From halves (halves.h), and to them. Elementwise.
+void join(std::span<const std::uint16_t> high, std::span<const std::uint16_t> low,
+          std::span<float> to);
+void split(std::span<const float> from, std::span<std::uint16_t> high,
+           std::span<std::uint16_t> low);
 // w <- w decayed, minus lr scale o; rounded on the way as the spec says. Elementwise.
 void apply_range(const MuonSpec& spec, double scale, std::span<const float> o, std::span<float> w);
 // The largest magnitude a scaled gradient may have so that no number of these kernels' state can

@@ -25,7 +25,9 @@ namespace ebb::libmuon {
 
 // Elementwise work on one tile is a list of ranges; all buffers of one are equally long, fp32
 // where nothing else is said. A trainer's gradients `g` and weights `out` are fp32 or bf16: widened
-// before all else, rounded to nearest even behind all else.
+// before all else, rounded to nearest even behind all else. Weights `w` are fp32, or u16: low
+// halves of numbers whose high ones are `high`, in bf16 (halves.h); then both are split anew behind
+// all else, and `out` gets the high ones. It may be the memory of `high`.
 
 // u <- what decay = l2 adds to the gradient of w (decay_range).
 struct DecayRange {
@@ -49,8 +51,9 @@ struct FinishRange {
   const MuonSpec* spec = nullptr;
   double scale = 1;
   libswap::Buffer o, w, out;
+  libswap::Buffer high = {};
 };
-// out <- w, as a step hands it out.
+// out <- w, fp32 or what `out` is, as a step hands it out.
 struct OutRange {
   libswap::Buffer w, out;
 };
@@ -58,6 +61,7 @@ struct AdamRange {
   const AdamSpec* spec = nullptr;
   std::uint64_t step = 0;  // 1-based
   libswap::Buffer g, w, exp_avg, exp_avg_sq, out;
+  libswap::Buffer high = {};
 };
 // `count` matrices of one shape, one behind the other in `u`, or one whose rows lie apart: each
 // becomes its O in place. What travels may be narrower (update_dtype, result_dtype): unless they

@@ -42,6 +42,11 @@ std::span<std::uint16_t> Buffer::f16s() const {
   return {reinterpret_cast<std::uint16_t*>(data), elems};
 }
 
+std::span<std::uint16_t> Buffer::u16s() const {
+  EBB_CHECK(device == nullptr && dtype == DType::u16);
+  return {reinterpret_cast<std::uint16_t*>(data), elems};
+}
+
 Buffer buffer_of(std::span<std::byte> host) { return {host.data(), DType::u8, host.size()}; }
 
 Buffer buffer_of(std::span<float> host) {

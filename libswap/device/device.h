@@ -39,6 +39,7 @@ struct Buffer {
   std::span<std::uint16_t> bf16s() const;  // REQUIRES: bf16
   std::span<std::int8_t> int8s() const;    // REQUIRES: i8
   std::span<std::uint16_t> f16s() const;   // REQUIRES: f16
+  std::span<std::uint16_t> u16s() const;   // REQUIRES: u16
 };
 Buffer buffer_of(std::span<std::byte> host);
 Buffer buffer_of(std::span<float> host);
