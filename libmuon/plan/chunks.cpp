@@ -75,8 +75,9 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
       packers.try_emplace(index_of(run.owner), plan.item_room())
           .first->second.add(param, range, moments, plan.out(param));
     }
+    const std::uint32_t ways = plan.columns().in_halves() ? 2 : 1;  // weights come, too
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
-                       bytes_of(plan.weights().dtype(param))});
+                       ways * bytes_of(plan.weights().dtype(param))});
   }
   std::map<std::uint32_t, Line> lines;
   std::uint64_t longest = 0;

@@ -12,6 +12,7 @@ namespace {
 constexpr std::uint64_t kAlign = 64;  // each column begins on a cache line
 
 constexpr std::array kFp32 = {DType::f32};
+constexpr std::array kFp32OrHalves = {DType::f32, DType::u16};
 constexpr std::array kFp32OrLess = {DType::f32, DType::bf16, DType::i8};
 
 struct Row {
@@ -21,9 +22,9 @@ struct Row {
 };
 // States are numbered as they first occur, and are at home with the visits of their first row.
 constexpr Row kRows[] = {
-    {"master", Visit::finish, kFp32},    {"momentum_buffer", Visit::prepare, kFp32OrLess},
-    {"master", Visit::local, kFp32},     {"exp_avg", Visit::local, kFp32},
-    {"exp_avg_sq", Visit::local, kFp32}, {"second_momentum_buffer", Visit::normalise, kFp32},
+    {"master", Visit::finish, kFp32OrHalves}, {"momentum_buffer", Visit::prepare, kFp32OrLess},
+    {"master", Visit::local, kFp32OrHalves},  {"exp_avg", Visit::local, kFp32},
+    {"exp_avg_sq", Visit::local, kFp32},      {"second_momentum_buffer", Visit::normalise, kFp32},
 };
 
 std::string listed(const std::vector<std::string>& names) {
@@ -85,11 +86,16 @@ Result<Columns> Columns::make(const StateDTypes& dtypes) {
           {static_cast<std::uint32_t>(columns.names_.size()), DType::f32, kInt8Block});
       columns.names_.push_back(compose("{}{}", row.state, formats::native::kScaleOf));
     }
+    if (column.dtype == DType::u16) column.encoding = formats::native::kLowHalves;
     columns.by_visit_[index_of(row.visit)].push_back(column);
   }
   for (const Visit visit : kVisits)
     std::ranges::copy(scales[index_of(visit)],
                       std::back_inserter(columns.by_visit_[index_of(visit)]));
+  if (!columns.in_halves()) return columns;
+  columns.by_visit_[index_of(Visit::keep)].push_back(
+      {static_cast<std::uint32_t>(columns.names_.size()), DType::bf16});
+  columns.names_.emplace_back(formats::native::kHighHalves);
   return columns;
 }
 
@@ -106,6 +112,7 @@ std::optional<std::size_t> Columns::find(Visit visit, std::uint32_t state) const
 }
 
 std::uint64_t Columns::capacity(Visit visit, std::uint64_t tile_bytes) const {
+  if (of(visit).empty()) return 0;
   std::uint64_t least = kAlign;
   for (const Column& column : of(visit))
     least = std::min<std::uint64_t>(least, bytes_of(column.dtype));

@@ -22,12 +22,13 @@ enum class Visit : std::uint8_t {
   finish,     // applies it
   local,      // makes and applies one of its own
   normalise,  // between the first two: by second moments
+  keep,      // none of a step's: before a cut, what masters in halves have in the trainer's weights
   decay,     // before all of them: reads what the second changes, for the first; no tile of its own
   hand_out,  // instead of the second where the trainer keeps the masters; to no tile at all
 };
 // Of which there are tiles.
 inline constexpr std::array kVisits = {Visit::prepare, Visit::finish, Visit::local,
-                                       Visit::normalise};
+                                       Visit::normalise, Visit::keep};
 constexpr std::size_t index_of(Visit visit) { return static_cast<std::size_t>(visit); }
 
 // Names that other formats know, by number: those of Manifest::states.
@@ -56,12 +57,18 @@ using StateDTypes = std::map<std::string, DType, std::less<>>;  // by state name
 class Columns {
  public:
   // What is not named is fp32. Code::unsupported names the state, the dtype and those that work.
-  // A state in i8 has its scales in a column of their own, behind the others of its visits.
+  // A state in i8 has its scales in a column of their own, behind the others of its visits. Masters
+  // in u16 are low halves; the high ones, the trainer's weights, are a column of Visit::keep.
   static Result<Columns> make(const StateDTypes& dtypes);
 
-  // Of all columns: state_names(), and the scales of those in blocks.
+  // Of all columns: state_names(), the scales of those in blocks, the high halves of masters.
   const std::vector<std::string>& names() const { return names_; }
   DType dtype(std::uint32_t state) const { return dtypes_[state]; }
+  // Whether it is the masters, or has a half of them.
+  bool of_masters(std::uint32_t state) const {
+    return state == kMaster || (in_halves() && state + 1 == names_.size());
+  }
+  bool in_halves() const { return dtypes_[kMaster] == DType::u16; }  // the masters
   // The most elements that have one value of a column between them: a tile of such visits cuts
   // parameters at multiples of so many.
   std::uint64_t block(Visit visit) const;
@@ -72,7 +79,8 @@ class Columns {
   // The kind of visit whose tiles are at home where the state is said to be.
   Visit home(std::uint32_t state) const { return homes_[state]; }
 
-  // The most elements, each of all its columns, that such a tile holds: as many whole blocks.
+  // The most elements, each of all its columns, that such a tile holds: as many whole blocks. 0:
+  // there are no such tiles.
   std::uint64_t capacity(Visit visit, std::uint64_t tile_bytes) const;
   // Where the columns of a tile of `count` elements in so many blocks begin in it; bytes.
   std::vector<std::uint64_t> offsets(Visit visit, std::uint64_t count, std::uint64_t blocks) const;

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "ebb/libmuon/plan/block_borders.h"
+#include "ebb/libmuon/plan/halves.h"
 #include "ebb/libmuon/plan/owners.h"
 #include "ebb/libmuon/plan/state_digest.h"
 
@@ -95,6 +96,7 @@ std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>&
 }  // namespace
 
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
+  if (visit == Visit::keep) return true;
   if (visit == Visit::normalise)
     return is_muon(model, param) && muon_spec(model, param).second_moment != SecondMoment::none;
   if (visit == Visit::finish) return is_muon(model, param) && out_of(model, param) == Out::weights;
@@ -109,7 +111,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
   EBB_TRY(check_params(model));
   if (partition.placement == Placement::shard) EBB_TRY(check_on_shards(model));
-
+  EBB_TRY(check_halves(model, columns));
   StatePlan plan(std::move(columns));
   plan.rank_ = rank;
   plan.tile_bytes_ = tile_bytes;
@@ -335,28 +337,35 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
   if (item.elems > 0) items_.push_back(std::move(item));
 }
 
+void StatePlan::cut(std::vector<TileEntry>& into, Visit visit, std::uint32_t number) const {
+  const Item& item = items_[number];
+  const std::uint64_t most = capacity(visit);
+  std::uint32_t part = 0;
+  for (std::uint64_t first = 0; first < item.elems; first += most) {
+    while (item.parts[part].item_first + item.parts[part].range.count <= first) ++part;
+    into.push_back({visit, number, first, std::min(most, item.elems - first), part});
+  }
+}
+
 // Momentum tiles of an item, then its master tiles, or what these would hold; behind all of them
-// those of second moments; AdamW tiles spread evenly between.
+// those of second moments; AdamW tiles spread evenly between; at the end what only a cut writes. A
+// matrix' high halves are cut as its low ones are.
 void StatePlan::lay_tiles() {
   std::vector<TileEntry> muon_tiles, adam_tiles;
-  const auto cut = [&](std::vector<TileEntry>& into, Visit visit, std::uint32_t number) {
-    const Item& item = items_[number];
-    const std::uint64_t most = capacity(visit);
-    std::uint32_t part = 0;
-    for (std::uint64_t first = 0; first < item.elems; first += most) {
-      while (item.parts[part].item_first + item.parts[part].range.count <= first) ++part;
-      into.push_back({visit, number, first, std::min(most, item.elems - first), part});
-    }
-  };
-  const std::size_t matrices = placement_ == Placement::shard ? bundles_.size() : order_->items();
+  const auto matrices = static_cast<std::uint32_t>(
+      placement_ == Placement::shard ? bundles_.size() : order_->items());
+  const auto adam_item = static_cast<std::uint32_t>(items_.size()) - 1;
   for (std::uint32_t i = 0; i < matrices; ++i) {
     cut(muon_tiles, Visit::prepare, i);
     const bool masters = out(items_[i].parts.front().param) == Out::weights;
     cut(masters ? muon_tiles : hand_outs_, Visit::finish, i);
   }
   std::ranges::copy(moments_tiles(), std::back_inserter(muon_tiles));
-  if (adam_elems_ > 0) cut(adam_tiles, Visit::local, static_cast<std::uint32_t>(items_.size()) - 1);
+  if (adam_elems_ > 0) cut(adam_tiles, Visit::local, adam_item);
   tiles_ = spread_between(muon_tiles, adam_tiles);
+  if (!columns_.in_halves()) return;
+  for (std::uint32_t i = 0; i < matrices; ++i) cut(tiles_, Visit::keep, i);
+  if (adam_elems_ > 0) cut(tiles_, Visit::keep, adam_item);
 }
 
 // An item's lie in one.
@@ -375,6 +384,7 @@ std::vector<TileEntry> StatePlan::moments_tiles() const {
 std::vector<ScheduledVisit> StatePlan::visits_to(std::uint64_t tile) const {
   const TileEntry& entry = tiles_[tile];
   std::vector<ScheduledVisit> visits;
+  if (entry.visit == Visit::keep) return visits;
   if (entry.visit == Visit::finish && decays_[entry.item])
     visits.push_back({tile, entry.item, Visit::decay});
   if (entry.visit != Visit::normalise) visits.push_back({tile, entry.item, entry.visit});
@@ -428,6 +438,7 @@ std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
     case Visit::hand_out:
       return order_->masters(visit.item) + first;
     case Visit::local:
+    case Visit::keep:
       break;
   }
   return first;
@@ -443,7 +454,8 @@ void StatePlan::order_turns() {
     Turn& its = turns[turn(entry(visit))];
     (visit.visit == Visit::local ? its.adam : its.muon).push_back(visit);
   };
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i) add({i, tiles_[i].item, tiles_[i].visit});
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
+    if (tiles_[i].visit != Visit::keep) add({i, tiles_[i].item, tiles_[i].visit});
   for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
     add({i, hand_outs_[i].item, Visit::hand_out});
   for (const Turn& one : turns)

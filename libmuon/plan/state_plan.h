@@ -123,6 +123,10 @@ class StatePlan {
   bool holds(const TileEntry& tile, std::uint32_t state) const {
     return columns_.find(tile.visit, state).has_value();
   }
+  // Whether weights are handed out of such a tile alone.
+  bool has_weights(const TileEntry& tile) const {
+    return columns_.in_halves() ? tile.visit == Visit::keep : holds(tile, kMaster);
+  }
   // Of this rank's matrices, which are the first of items(); of none in Placement::shard.
   const OwnerOrder& order() const { return *order_; }
   // Of all ranks' matrices; of none in Placement::owner.
@@ -176,7 +180,7 @@ class StatePlan {
   }
   std::vector<formats::native::Segment> segments(const TileEntry& tile) const;
 
-  std::uint64_t state_bytes() const;   // of this rank
+  std::uint64_t state_bytes() const;   // of this rank, in tiles that steps visit
   double newton_schulz_flops() const;  // of this rank, one step
   std::uint64_t adam_elems() const;
   // Equal on all ranks that describe the same state in the same places.
@@ -195,6 +199,7 @@ class StatePlan {
   void add_shards(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
+  void cut(std::vector<TileEntry>& into, Visit visit, std::uint32_t item) const;
   std::vector<TileEntry> moments_tiles() const;
   std::uint64_t blocks_in(const TileEntry& tile) const;
   std::uint32_t number_of(std::uint32_t param, Derived::Of of) const;

@@ -72,9 +72,11 @@ std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
 
 std::uint64_t StatePlan::state_bytes() const {
   std::uint64_t bytes = 0;
-  for (const TileEntry& tile : tiles_)
+  for (const TileEntry& tile : tiles_) {
+    if (tile.visit == Visit::keep) continue;
     for (const Extent& extent : columns_in(tile))
       bytes += extent.elems * bytes_of(extent.column.dtype);
+  }
   return bytes;
 }
 

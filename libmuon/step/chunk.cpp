@@ -35,7 +35,7 @@ Buffer Engine::Impl::own_weight(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
   if (plan.in_place(param, transit.range.first, plan.weights()))
-    return bound[param] ? part_of(weights[param], plan.weights(), plan.rank(), transit) : Buffer();
+    return bound[param] ? bound_weight(transit) : Buffer();
   return staging->at(Staging::Kind::weights, chunk, transit);
 }
 
@@ -132,19 +132,17 @@ Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
 }
 
 Result<> Engine::Impl::weights_out(std::size_t chunk, const Chosen& chosen) {
-  const StatePlan& plan = parts.plan;
   const auto own = [&](const Transit& transit) { return own_weight(transit, chunk); };
-  const auto handed_out = [&](const Transit& transit) {
-    return part_of(weights[transit.param], plan.weights(), plan.rank(), transit);
-  };
+  const auto there = [this](const Transit& transit) { return bound_weight(transit); };
   return travel_in_step("weights out", [&]() -> Result<std::uint64_t> {
     const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-      return exchange.run(*wire, chosen(transits), {own, handed_out});
+      return exchange.run(*wire, chosen(transits), {own, there});
     };
     EBB_TRY_ASSIGN(const std::uint64_t matrices,
                    bring(routes.weights_from_owners, parts.chunks.weights(chunk)));
     EBB_TRY_ASSIGN(const std::uint64_t adam,
                    bring(routes.weights_from_shards, parts.chunks.adam_weights(chunk)));
+    if (handed_out) handed_out->note(chunk, chosen, there);
     return matrices + adam;
   });
 }
@@ -186,7 +184,8 @@ void Engine::Impl::begin_update(float grad_scale) {
   const auto made = [this](std::span<const Transit> planned) { return absent.weights(planned); };
   in_flight = true;
   flow->begin({.chunks = parts.chunks.count(),
-               .in = [this](std::size_t chunk) -> Result<> {
+               .in = [this, made](std::size_t chunk) -> Result<> {
+                 EBB_TRY(highs_in(chunk, made));
                  EBB_TRY(gradients_in(chunk));
                  return results_in(chunk);
                },
@@ -218,13 +217,12 @@ void Engine::Impl::end_step() {
 
 Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
   if (ended.not_out)
-    weights_owed = Error{Code::state,
-                         compose("the weights of step {} were not handed out to all ranks: {}",
-                                 step + 1, ended.not_out->message),
-                         hands_out_updates()
-                             ? "updates are handed out once: abandon_step() goes back to the last "
-                               "committed generation, and so must the trainer's masters"
-                             : "install_weights() hands them out"};
+    // High halves that did not reach the trainer are nowhere else.
+    (in_halves() ? broken : weights_owed) =
+        Error{Code::state,
+              compose("the weights of step {} were not handed out to all ranks: {}", step + 1,
+                      ended.not_out->message),
+              way_back()};
   const std::string where = compose("this engine stopped in the middle of step {}: ", step + 1);
   switch (ended.how) {
     case Flow::Ended::How::whole:
@@ -245,8 +243,9 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
   next_gradients();
   ++step;
   ++stats.steps;
-  if (!weights_owed) return running;
-  Error why = *weights_owed;  // what happened to this step; the next call is out of order
+  if (!ended.not_out) return running;
+  // What happened to this step; the next call is out of order.
+  Error why = in_halves() ? *broken : *weights_owed;
   why.code = ended.not_out->code;
   return why;
 }
@@ -257,39 +256,6 @@ void Engine::Impl::count_steps() {
   steps_ahead.resize(config.model.params.size(), 0);
   for (std::uint32_t param = 0; param < steps_ahead.size(); ++param)
     if (absent.untouched(param)) --steps_ahead[param];
-}
-
-// All weights, by the chunks of a step.
-Result<> Engine::Impl::install() {
-  const auto look = [this]() -> Result<> {
-    bool goes_on = turn_to(0);
-    if (!goes_on) return {};
-    const Result<> all = sweep->look([&](std::size_t chunk, const Result<>& looked) -> Result<> {
-      EBB_TRY(looked);
-      flow->swept();
-      goes_on = chunk + 1 == parts.chunks.count() || turn_to(chunk + 1);
-      return goes_on ? Result<>() : Error{Code::peer, "the ranks have come to rest"};
-    });
-    return goes_on ? all : Result<>();
-  };
-  const auto kept = [this](std::span<const Transit> planned) {
-    std::vector<Transit> chosen(planned.begin(), planned.end());
-    std::erase_if(chosen, [this](const Transit& transit) {
-      return parts.plan.out(transit.param) == Out::update;
-    });
-    return chosen;
-  };
-  flow->begin({.chunks = parts.chunks.count(),
-               .in = [](std::size_t) { return Result<>(); },
-               .out = [this, kept](std::size_t chunk) { return weights_out(chunk, kept); },
-               .sweep = look,
-               .doing = "reading its weights"});
-  const Flow::Ended ended = flow->wait();
-  take_over_beside();
-  if (ended.why) return *ended.why;
-  if (ended.not_out) return *ended.not_out;
-  weights_owed.reset();
-  return {};
 }
 
 }  // namespace ebb::libmuon

@@ -104,10 +104,10 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
           .updates = Updates::bytes({config.model, plan, chunks, config.accelerator})};
 }
 
-// Visits of a step to tiles that are not resident: all, those that change them, and those behind
-// which weights are handed out.
+// Visits of a step to tiles that are not resident: all, and those that change them. Such tiles that
+// weights are handed out of, and those that only a cut writes.
 struct Paged {
-  std::uint64_t read = 0, written = 0, with_weights = 0;
+  std::uint64_t read = 0, written = 0, with_weights = 0, kept = 0;
 };
 
 Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
@@ -115,9 +115,13 @@ Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
   for (const ScheduledVisit& visit : plan.schedule()) {
     if (!visit.has_tile() || homes.tiles[visit.tile] != libswap::Tier::nvme) continue;
     ++paged.read;
-    if (!visit.changes()) continue;
-    ++paged.written;
-    if (plan.holds(plan.entry(visit), kMaster)) ++paged.with_weights;
+    if (visit.changes()) ++paged.written;
+  }
+  for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
+    if (homes.tiles[tile] != libswap::Tier::nvme) continue;
+    const TileEntry& entry = plan.tiles()[tile];
+    if (plan.has_weights(entry)) ++paged.with_weights;
+    if (entry.visit == Visit::keep) ++paged.kept;
   }
   return paged;
 }
@@ -143,9 +147,23 @@ std::uint64_t gradient_bytes(const EngineConfig& config, const StatePlan& plan,
   return times * all(reductions.to_owners, reductions.to_shards);
 }
 
+// Of weights that are the high halves of masters, back to these.
+std::uint64_t high_bytes(const StatePlan& plan, const Chunks& chunks, const Routes& routes) {
+  if (!plan.columns().in_halves()) return 0;
+  std::uint64_t bytes = routes.highs_to_shards.sent_bytes(routes.adam);
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    bytes += routes.highs_to_owners.sent_bytes(chunks.weights(chunk));
+  return bytes;
+}
+
 // What its kernels could not do must not begin.
 Result<> check_accelerator(const EngineConfig& config, const Columns& columns) {
   if (config.accelerator == nullptr) return {};
+  if (columns.in_halves())
+    return Error{Code::unsupported,
+                 compose("{} does not take master as {}", config.accelerator->device().name(),
+                         formats::name_of(columns.dtype(kMaster))),
+                 "keep it in fp32, or compute on the host"};
   const DType dtype = columns.of(Visit::prepare).front().dtype;
   if (config.accelerator->takes_momentum_in(dtype)) return {};
   return Error{Code::unsupported,
@@ -259,13 +277,16 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   result.step_read_bytes = paged.read * config.tile_bytes;
   result.step_written_bytes = paged.written * config.tile_bytes;
   result.install_read_bytes = paged.with_weights * config.tile_bytes;
+  result.snapshot_written_bytes = paged.kept * config.tile_bytes;
   const Routes routes(plan);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
     result.step_sent_bytes += routes.weights_from_owners.sent_bytes(chunks.weights(chunk)) +
                               routes.weights_from_shards.sent_bytes(chunks.adam_weights(chunk)) +
                               routes.updates_together.sent_bytes(chunks.updates(chunk)) +
                               routes.results_apart.sent_bytes(chunks.results(chunk));
-  result.step_sent_bytes += gradient_bytes(config, plan, chunks, routes);
+  result.snapshot_sent_bytes = high_bytes(plan, chunks, routes);
+  result.step_sent_bytes +=
+      gradient_bytes(config, plan, chunks, routes) + result.snapshot_sent_bytes;
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
   result.padding_ratio = plan.gradients().padding_ratio();
@@ -279,6 +300,8 @@ Routes::Routes(const StatePlan& plan)
       results_apart(plan.matrices(), plan.results(), plan.rank()),
       gradients_to_shards(plan.gradients(), plan.shards(), plan.rank()),
       weights_from_shards(plan.shards(), plan.weights(), plan.rank()),
+      highs_to_owners(plan.weights(), plan.muon_state(), plan.rank()),
+      highs_to_shards(plan.weights(), plan.shards(), plan.rank()),
       adam(adam_ranges(plan)) {}
 
 Reductions::Reductions(const StatePlan& plan, std::uint64_t most_room)
@@ -321,7 +344,9 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       absent(parts.plan),
       weights(engine_config.model.params.size()),
       bound(engine_config.model.params.size(), false),
-      last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {}
+      last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {
+  if (in_halves()) handed_out.emplace(parts.chunks, routes.highs_to_owners, routes.highs_to_shards);
+}
 
 Result<std::unique_ptr<Kernels>> Engine::Impl::make_kernels() const {
   const KernelsFor what{pool, config.trace, parts.plan.rank()};

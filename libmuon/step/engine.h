@@ -77,7 +77,10 @@ struct EngineConfig {
 
   // What a state is kept as, by its name; what is not named is fp32. momentum_buffer may be bf16: a
   // quarter of a matrix' state less, or i8, in blocks of 256 with a scale each: three eighths less;
-  // rounded once a step (docs/numerics.md has the errors). The same on all ranks.
+  // rounded once a step (docs/numerics.md has the errors). master may be u16, where all weights are
+  // bf16 and the host computes: the low half of fp32, whose high half is the weight that is bound;
+  // two bytes of a parameter less, with the bits of masters in fp32. The bound weights are state
+  // then: whoever writes them is found out by the next step(), and refused. The same on all ranks.
   StateDTypes dtypes;
 };
 
@@ -88,7 +91,7 @@ using InitialWeights =
 
 // What the engine will take and move, known before anything is allocated; bytes of this rank.
 struct EnginePlan {
-  std::uint64_t state_bytes = 0;  // all state
+  std::uint64_t state_bytes = 0;  // all that steps page
   std::uint64_t tiles = 0;
   libswap::TileBudget split;
   std::uint64_t memory_bytes = 0;  // all of the following: within the budget
@@ -108,7 +111,9 @@ struct EnginePlan {
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
   std::uint64_t install_read_bytes = 0;  // of install_weights()
-  double newton_schulz_flops = 0;        // of one step
+  // Of snapshot() itself, where masters are in halves: their high ones, to their owners and disks.
+  std::uint64_t snapshot_written_bytes = 0, snapshot_sent_bytes = 0;
+  double newton_schulz_flops = 0;  // of one step
   std::uint64_t adam_elems = 0;
   double padding_ratio =
       0;  // of the trainer's gradient buffers, all ranks: padding over parameters
@@ -250,11 +255,11 @@ class Engine {
   Result<> set_blob(std::string key, ByteVector bytes);
   const ByteVector* blob(std::string_view key) const;
 
-  // [C] Marks the present state as a generation and returns at once; false: one is still under way,
-  // or pinned ones leave no room. It becomes durable behind the next steps and is committed at a
-  // later step() or wait_snapshot(). A generation that some rank could not write is abandoned and
-  // training goes on: snapshot_error() says why. After a failed fsync nothing can be committed any
-  // more: Code::state from every step(), snapshot() and wait_snapshot().
+  // [C] Marks the present state as a generation and returns, at once but for the high halves of
+  // masters (snapshot_written_bytes); false: one is still under way, or pinned ones leave no room.
+  // Durable behind the next steps, committed at a later step() or wait_snapshot(). One that some
+  // rank could not write is abandoned, training goes on: snapshot_error() says why. After a failed
+  // fsync none can be committed: Code::state from every step(), snapshot() and wait_snapshot().
   Result<bool> snapshot();
   // [C] Waits until the last snapshot is committed; its generation number, 0 if there was none. Its
   // error if it was abandoned.

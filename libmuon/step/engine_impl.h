@@ -7,6 +7,7 @@
 //   handing_in.cpp    what the trainer hands over  gradient_sums.cpp  over its micro-batches
 //   reduction.cpp     parts of gradients added up  partial.cpp        in a step
 //   stopped.cpp       going on with, or back from, a step that an I/O error cut
+//   high_halves.cpp   where masters are in halves: the weights come back
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
 //   wire.cpp          messages through memory that the communicator takes
@@ -36,6 +37,7 @@
 #include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/flow.h"
 #include "ebb/libmuon/step/gradient_sums.h"
+#include "ebb/libmuon/step/handed_out.h"
 #include "ebb/libmuon/step/reduction.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/stored_state.h"
@@ -96,6 +98,7 @@ struct Routes {
   Exchange gradients_to_owners, weights_from_owners;
   Exchange updates_together, results_apart;
   Exchange gradients_to_shards, weights_from_shards;
+  Exchange highs_to_owners, highs_to_shards;  // where masters are in halves
   std::vector<Transit> adam;
 };
 
@@ -190,6 +193,8 @@ struct Engine::Impl {
   void count_steps();
   // Of some parameter, which no later call can do again.
   bool hands_out_updates() const;
+  // Where weights, or updates, were not handed out to all ranks.
+  std::string way_back() const;
   Result<> can_install() const;
   // How many bytes were sent.
   Result<std::uint64_t> bring_gradients(const Exchange& exchange, std::span<const Transit> transits,
@@ -207,6 +212,21 @@ struct Engine::Impl {
   Result<> install();
 
   std::uint64_t steps_taken(std::uint32_t param) const;
+
+  // high_halves.cpp
+  bool in_halves() const { return parts.plan.columns().in_halves(); }
+  libswap::Buffer bound_weight(const Transit& transit) const;
+  // Of a range that this rank owns: the copy that came, or its part of the trainer's buffer.
+  libswap::Buffer own_high(const Transit& transit, std::size_t chunk);
+  // [C] Of a chunk, on the flow's meeting thread. Nothing where masters are whole, as the next.
+  Result<> highs_in(std::size_t chunk, const Chosen& chosen);
+  // That they are what was handed out.
+  Result<> highs_unchanged() const;
+  // [C] Their tiles hold those of the present step.
+  Result<> keep_highs();
+  // [C] Through all weights, by the chunks of a step.
+  using Walk = std::function<Result<>(const Sweep::Between& between)>;
+  Flow::Ended walk(const Walk& through, Flow::Work work);
 
   // stopped.cpp
   Result<> not_stopped() const;
@@ -264,11 +284,13 @@ struct Engine::Impl {
   AbsentGradients absent;
   std::vector<libswap::Buffer> weights;  // per parameter, as bound
   std::vector<bool> bound;
-  std::vector<std::size_t> last_chunk;  // per parameter: that hands out weights of it
-  std::optional<Staging> staging;       // what the trainer's buffers hold lies nowhere else
-  libswap::DeviceMemory look_room;      // on the device, where gradients lie there
-  libswap::DeviceMemory bounce;         // of the wire
-  libswap::DeviceMemory part_room;      // of parts on their way
+  std::vector<std::size_t> last_chunk;      // per parameter: that hands out weights of it
+  std::optional<HandedOut> handed_out;      // where masters are in halves
+  std::optional<std::uint64_t> highs_kept;  // the step of which their tiles are
+  std::optional<Staging> staging;           // what the trainer's buffers hold lies nowhere else
+  libswap::DeviceMemory look_room;          // on the device, where gradients lie there
+  libswap::DeviceMemory bounce;             // of the wire
+  libswap::DeviceMemory part_room;          // of parts on their way
   libswap::Blobs blobs;
   std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
   std::optional<Error> stopped;       // a step was cut on some rank by an I/O error

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "ebb/libmuon/plan/rank_load.h"
@@ -145,6 +146,22 @@ std::uint64_t Exchange::sent_bytes(std::span<const Transit> transits) const {
   for (const Transit& transit : transits)
     for_sends(transit, [&](const Message& send) { bytes += bytes_of(send.part); });
   return bytes;
+}
+
+std::vector<Transit> Exchange::given(std::span<const Transit> transits) const {
+  std::vector<Transit> all;
+  std::vector<Message> receives;
+  for (const Transit& transit : transits) {
+    for_sends(transit, [&](const Message& send) { all.push_back(send.part); });
+    add_receives(transit, receives, all);
+  }
+  const auto key = [](const Transit& run) {
+    return std::tuple(run.param, run.range.first, run.range.count);
+  };
+  std::ranges::sort(all, {}, key);
+  const auto again = std::ranges::unique(all, {}, key);
+  all.erase(again.begin(), again.end());
+  return all;
 }
 
 std::vector<std::vector<Transit>> Exchange::rounds(std::span<const Transit> transits,

@@ -40,6 +40,8 @@ class Exchange {
   Result<std::uint64_t> run(Wire& wire, std::span<const Transit> transits, const Ends& ends) const;
   // What run() sends from this rank.
   std::uint64_t sent_bytes(std::span<const Transit> transits) const;
+  // What run() takes from this rank, to others and to itself: each run once.
+  std::vector<Transit> given(std::span<const Transit> transits) const;
   // What a round of run() takes of the wire's bounce, at most.
   std::uint64_t bounce_bytes(std::span<const Transit> transits, const Bounced& bounced) const;
 

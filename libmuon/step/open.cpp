@@ -29,7 +29,7 @@ bool same_places(const formats::native::Manifest& manifest, const StatePlan& pla
 // What lies in each tile, for people.
 std::vector<std::string> tile_names(const ModelSpec& model, const StatePlan& plan) {
   std::vector<std::string> names;
-  const auto states = state_names();
+  const auto& states = plan.columns().names();
   for (const TileEntry& tile : plan.tiles()) {
     const auto segments = plan.segments(tile);
     names.push_back(compose(
@@ -117,6 +117,7 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
   EBB_TRY(work(from.scattered, "filling its store", [&] {
     return from.checkpoint != nullptr ? fill_from_checkpoint(from) : fill_from(from.initial);
   }));
+  highs_kept = step;
   EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
   EBB_CHECK(begun);
   EBB_TRY(wait_for_snapshot());
@@ -129,6 +130,7 @@ Result<> Engine::Impl::open_sweep() {
   Sweep::Ports ports{
       .gradient = [this](const Transit& part) { return own_gradient(part, swept_chunk); },
       .weight = [this](const Transit& part) { return own_weight(part, swept_chunk); },
+      .high = [this](const Transit& part) { return own_high(part, swept_chunk); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
   if (updates != nullptr) {
@@ -181,6 +183,7 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   EBB_TRY(open_sweep());
   EBB_TRY(sweep->cache().load_residents());
   step = resumed_step = manifest.step;
+  highs_kept = step;
   set_steps(manifest.param_steps);
   blobs.take(manifest.blobs);
   return {};
@@ -242,9 +245,14 @@ void Engine::Impl::note(const std::string& text) {
 
 Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
   return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
-    for (const auto& segment : parts.plan.segments(parts.plan.tiles()[tile]))
-      if (segment.state == kMaster)
-        initial(segment.param, {segment.first, segment.count}, segment_floats(bytes, segment));
+    for (const auto& segment : parts.plan.segments(parts.plan.tiles()[tile])) {
+      if (!parts.plan.columns().of_masters(segment.state)) continue;
+      EBB_TRY(fill_masters(config.model.params[segment.param].name, segment, bytes,
+                           [&](FlatRange range, std::span<float> into) {
+                             initial(segment.param, range, into);
+                             return Result<>();
+                           }));
+    }
     return {};
   });
 }

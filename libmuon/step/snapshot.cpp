@@ -47,7 +47,8 @@ Result<bool> Engine::Impl::begin_snapshot() {
   end_step();
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
-  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, manifest()));
+  const auto keep = [this] { return keep_highs(); };
+  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, manifest(), keep));
   EBB_TRY(adopt_if_due());
   if (begun) stats.snapshot_s += libswap::seconds_since(begin);
   return begun;

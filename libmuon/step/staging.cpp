@@ -1,16 +1,17 @@
 #include "ebb/libmuon/step/staging.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ebb::libmuon {
 namespace {
 
 using Kind = Staging::Kind;
-constexpr std::array kKinds = {Kind::gradients, Kind::weights};
+constexpr std::array kKinds = {Kind::gradients, Kind::weights};  // with places of AdamW's
 constexpr std::size_t kRegions = 3;
 
 // Weights take the region of the gradients they are made of behind one chunk, and leave theirs to
-// the gradients of the chunk after the next.
+// the gradients of the chunk after the next. High halves lie behind the gradients.
 std::size_t region_of(Kind kind, std::size_t chunk) {
   return (2 * chunk + (kind == Kind::weights ? 1 : 0)) % kRegions;
 }
@@ -23,6 +24,12 @@ std::span<const Transit> transits_of(const Chunks& chunks, Kind kind, std::size_
   return kind == Kind::gradients ? chunks.gradients(chunk) : chunks.weights(chunk);
 }
 
+std::uint64_t chunk_bytes(const Staging::Needs& needs, Kind kind, std::size_t chunk) {
+  if (kind == Kind::highs && !needs.plan.columns().in_halves()) return 0;
+  return staged_bytes(needs.plan, trainer_of(needs.plan, kind),
+                      transits_of(needs.chunks, kind, chunk));
+}
+
 // Bytes.
 struct Sizes {
   std::uint64_t early = 0;
@@ -32,16 +39,16 @@ struct Sizes {
 Sizes sizes_of(const Staging::Needs& needs) {
   Sizes sizes;
   const std::size_t first_early = needs.chunks.count() - needs.early;
-  for (std::size_t chunk = 0; chunk < needs.chunks.count(); ++chunk)
-    for (const Kind kind : kKinds) {
-      const std::uint64_t bytes = staged_bytes(needs.plan, trainer_of(needs.plan, kind),
-                                               transits_of(needs.chunks, kind, chunk));
-      std::uint64_t& region = sizes.regions[region_of(kind, chunk)];
-      if (kind == Kind::gradients && chunk >= first_early)
-        sizes.early += bytes;
-      else
-        region = std::max(region, bytes);
-    }
+  const auto room = [&](Kind kind, std::size_t chunk, std::uint64_t bytes) {
+    std::uint64_t& region = sizes.regions[region_of(kind, chunk)];
+    region = std::max(region, bytes);
+  };
+  for (std::size_t chunk = 0; chunk < needs.chunks.count(); ++chunk) {
+    std::uint64_t comes = chunk_bytes(needs, Kind::gradients, chunk);
+    if (chunk >= first_early) sizes.early += std::exchange(comes, 0);
+    room(Kind::gradients, chunk, comes + chunk_bytes(needs, Kind::highs, chunk));
+    room(Kind::weights, chunk, chunk_bytes(needs, Kind::weights, chunk));
+  }
   return sizes;
 }
 
@@ -60,7 +67,7 @@ Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
   Staging staging(needs);
   std::uint64_t used = 0;
   for (const Kind kind : kKinds)
-    used = staging.lay(kind, needs.lasting, used, staging.lasting_[static_cast<std::size_t>(kind)]);
+    used = staging.lay(kind, needs.lasting, used, staging.lasting(kind));
   for (std::size_t chunk = staging.first_early_; chunk < needs.chunks.count(); ++chunk)
     used = staging.lay(Kind::gradients, needs.chunks.gradients(chunk), used,
                        staging.places(Kind::gradients, chunk));
@@ -91,14 +98,16 @@ std::uint64_t Staging::lay(Kind kind, std::span<const Transit> transits, std::ui
 void Staging::begin(Kind kind, std::size_t chunk) {
   if (early(kind, chunk)) return;
   const std::size_t region = region_of(kind, chunk);
+  std::uint64_t behind = borders_[region];
+  if (kind == Kind::highs && !early(Kind::gradients, chunk))
+    behind += chunk_bytes({*plan_, *chunks_, {}}, Kind::gradients, chunk);
   const std::uint64_t used =
-      lay(kind, transits_of(*chunks_, kind, chunk), borders_[region], places(kind, chunk));
+      lay(kind, transits_of(*chunks_, kind, chunk), behind, places(kind, chunk));
   EBB_CHECK(used <= borders_[region + 1]);
 }
 
 libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit) {
-  const Places& all =
-      plan_->muon(transit.param) ? places(kind, chunk) : lasting_[static_cast<std::size_t>(kind)];
+  const Places& all = plan_->muon(transit.param) ? places(kind, chunk) : lasting(kind);
   const auto behind =
       std::ranges::upper_bound(all, std::pair(transit.param, transit.range.first), {}, &Place::key);
   EBB_CHECK(behind != all.begin());

@@ -2,8 +2,10 @@
 // hold, as what the trainer has them as. AdamW ranges have a place at all times. What travels in
 // chunks shares three regions, whose roles go round: while chunk c is swept, one holds its
 // gradients, one takes its weights, and through the third the weights of c - 1 leave and then the
-// gradients of c + 1 come. The gradients of chunks that come before the step have places of their
-// own. Allocated once.
+// gradients of c + 1 come. Where masters are in halves, the weights that are the high ones come
+// with the gradients, behind them (Kind::highs); AdamW ranges' have their place, which takes the
+// new ones, too. The gradients of chunks that come before the step have places of their own.
+// Allocated once.
 #pragma once
 
 #include <array>
@@ -19,7 +21,7 @@ namespace ebb::libmuon {
 
 class Staging {
  public:
-  enum class Kind : std::uint8_t { gradients, weights };
+  enum class Kind : std::uint8_t { gradients, weights, highs };
 
   struct Needs {
     const StatePlan& plan;  // borrowed, as the next two
@@ -48,7 +50,7 @@ class Staging {
   using Places = std::vector<Place>;  // by key
   // By kind.
   template <typename T>
-  using Both = std::array<T, 2>;
+  using Each = std::array<T, 3>;
 
   explicit Staging(const Needs& needs)
       : plan_(&needs.plan),
@@ -57,6 +59,9 @@ class Staging {
         early_(needs.early) {}
   bool early(Kind kind, std::size_t chunk) const {
     return kind == Kind::gradients && chunk >= first_early_;
+  }
+  Places& lasting(Kind kind) {
+    return lasting_[static_cast<std::size_t>(kind == Kind::highs ? Kind::weights : kind)];
   }
   Places& places(Kind kind, std::size_t chunk) {
     if (early(kind, chunk)) return early_[chunk - first_early_];
@@ -68,10 +73,10 @@ class Staging {
 
   const StatePlan* plan_;
   const Chunks* chunks_;
-  std::size_t first_early_;  // chunk
-  Both<Places> lasting_;
+  std::size_t first_early_;                    // chunk
+  Each<Places> lasting_;                       // of highs: those of weights
   std::vector<Places> early_;                  // of gradients, by chunk from that one on
-  Both<std::array<Places, 2>> places_;         // of chunks, even and odd
+  Each<std::array<Places, 2>> places_;         // of chunks, even and odd
   std::array<std::uint64_t, 4> borders_ = {};  // of the regions, in bytes
   libswap::DeviceMemory memory_;
 };

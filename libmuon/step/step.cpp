@@ -73,7 +73,7 @@ Result<> Engine::Impl::check_ready(const StepArgs& args) const {
       return Error{Code::usage, compose("parameter {} has no weights bound on rank {}",
                                         config.model.params[i].name, index_of(parts.plan.rank()))};
   }
-  return {};
+  return highs_unchanged();
 }
 
 // Where some are absent, on whichever rank. A dispute leaves nothing: what one rank handed in could
@@ -178,6 +178,14 @@ bool Engine::Impl::hands_out_updates() const {
   for (std::uint32_t i = 0; i < config.model.params.size(); ++i)
     if (out_of(config.model, i) == Out::update) return true;
   return false;
+}
+
+std::string Engine::Impl::way_back() const {
+  if (in_halves())
+    return "half of its masters is lost: open the store again, the last generation resumes";
+  return hands_out_updates() ? "updates are handed out once: abandon_step() goes back to the last "
+                               "committed generation, and so must the trainer's masters"
+                             : "install_weights() hands them out";
 }
 
 Result<> Engine::Impl::can_install() const {

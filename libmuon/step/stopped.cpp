@@ -69,6 +69,7 @@ Result<> Engine::Impl::go_back() {
   EBB_CHECK(resumed);  // it was this engine that wrote it
   stopped.reset();
   weights_owed.reset();
+  if (handed_out) handed_out->forget();
   forget_gradients();
   return {};
 }

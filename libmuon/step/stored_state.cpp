@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/halves.h"
 #include "ebb/formats/core/int8_blocks.h"
 #include "ebb/formats/core/json_text.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 using StateNames = std::vector<std::string>;
 
-constexpr std::uint64_t kReadAtOnce = 64u << 10;  // elements that become codes
+constexpr std::uint64_t kReadAtOnce = 64u << 10;  // elements that become codes, or halves
 
 // Those of the tiles of such visits, without the weights. Scales are none of their own.
 StateNames states_of(const Columns& columns, Visit visit) {
@@ -36,7 +37,11 @@ DType dtype_in(const Columns& columns, std::string_view state) {
 }
 DType read_as(const Columns& columns, std::string_view state) {
   const DType dtype = dtype_in(columns, state);
-  return dtype == DType::i8 ? DType::f32 : dtype;
+  return dtype == DType::i8 || dtype == DType::u16 ? DType::f32 : dtype;
+}
+
+bool all_finite(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
 }
 
 Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, const Shape& shape,
@@ -135,8 +140,9 @@ class Comparison {
     const bool untrained = !trained_.contains(param.name) && !has_any(param.name);
     if (!weights && untrained) return new_.add(param.name), Held::nothing;
     if (out_of(model_, number) == Out::weights) {
-      EBB_TRY(
-          check_state(tensors_.find(param.name, "master"), param, param.shape, "master", catalog_));
+      const TensorEntry* const master = tensors_.find(param.name, "master");
+      EBB_TRY(check_state(master, param, param.shape, "master", catalog_));
+      note_halves(*master);
     } else if (weights) {
       to_trainer_.add(param.name);
     }
@@ -160,6 +166,12 @@ class Comparison {
         recasts_.insert(compose("{} is {}, was {}", state, name_of(ours), name_of(was)));
     }
     return {};
+  }
+
+  void note_halves(const TensorEntry& master) {
+    const DType ours = columns_.dtype(kMaster), was = master.stored.value_or(master.dtype);
+    if ((ours == DType::u16) != (was == DType::u16))
+      recasts_.insert(compose("master is {}, was {}", name_of(ours), name_of(was)));
   }
 
   // Whatever the source trained and the model has not.
@@ -238,14 +250,26 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
   std::vector<libswap::Wanted> wanted;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
-    if (segment.state >= names_.size()) continue;  // scales: with their codes, half a list before
+    const bool masters = plan_.columns().of_masters(segment.state);
+    // Scales are made with their codes, half a list before.
+    if (!masters && segment.state >= names_.size()) continue;
     const std::uint32_t param = plan_.param_of(segment);
+    const std::string& name = model_.params[param].name;
     const Held held = held_[param];
-    if (held == Held::nothing && segment.state == kMaster)
-      initial_(param, {segment.first, segment.count}, segment_floats(tile, segment));
-    if (held == Held::nothing || (held == Held::weights && segment.state != kMaster)) continue;
-    const TensorEntry* const tensor = index_.find(model_.params[param].name, names_[segment.state]);
+    if (held == Held::nothing && masters)
+      EBB_TRY(fill_masters(name, segment, tile, [&](FlatRange range, std::span<float> into) {
+        initial_(param, range, into);
+        return Result<>();
+      }));
+    if (held == Held::nothing || (held == Held::weights && !masters)) continue;
+    const TensorEntry* const tensor = index_.find(name, names_[masters ? kMaster : segment.state]);
     if (tensor == nullptr) continue;  // find_stored() has told of it
+    if (masters && segment.dtype != DType::f32) {
+      EBB_TRY(fill_masters(name, segment, tile, [&](FlatRange range, std::span<float> into) {
+        return load(*tensor, range, into);
+      }));
+      continue;
+    }
     if (segment.encoding != 0) {
       EBB_TRY(fill_blocks(*tensor, segment, segments[i + segments.size() / 2], tile));
       continue;
@@ -262,6 +286,13 @@ std::uint32_t StateSource::number_of(const TensorEntry& tensor) const {
   return static_cast<std::uint32_t>(&tensor - checkpoint_.catalog().tensors.data());
 }
 
+Result<> StateSource::load(const TensorEntry& tensor, FlatRange range, std::span<float> into) {
+  std::vector<libswap::Wanted> wanted;
+  libswap::want_range(number_of(tensor), tensor.shape, range, std::as_writable_bytes(into), wanted);
+  EBB_TRY(loader_.load(wanted));
+  return {};
+}
+
 // Read as fp32, some blocks at a time.
 Result<> StateSource::fill_blocks(const TensorEntry& tensor, const Segment& codes,
                                   const Segment& scales, std::span<std::byte> tile) {
@@ -272,17 +303,33 @@ Result<> StateSource::fill_blocks(const TensorEntry& tensor, const Segment& code
   std::vector<float> values;
   for (std::uint64_t first = 0; first < codes.count; first += most) {
     values.resize(std::min(most, codes.count - first));
-    std::vector<libswap::Wanted> wanted;
-    libswap::want_range(number_of(tensor), tensor.shape, {codes.first + first, values.size()},
-                        std::as_writable_bytes(std::span(values)), wanted);
-    EBB_TRY(loader_.load(wanted));
-    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+    EBB_TRY(load(tensor, {codes.first + first, values.size()}, values));
+    if (!all_finite(values))
       return Error{Code::unsupported,
                    compose("{} is not finite: int8 cannot hold it", label_of(tensor)),
                    "keep momentum_buffer in fp32 or bf16"};
     formats::to_int8_blocks(values, block, into.subspan(first, values.size()),
                             segment_floats(tile, scales)
                                 .subspan(first / block, formats::div_ceil(values.size(), block)));
+  }
+  return {};
+}
+
+Result<> fill_masters(const std::string& param, const Segment& segment, std::span<std::byte> tile,
+                      const ReadMasters& read) {
+  if (segment.dtype == DType::f32)
+    return read({segment.first, segment.count}, segment_floats(tile, segment));
+  const auto half = segment.dtype == DType::u16 ? formats::low_half : formats::high_half;
+  auto* into = reinterpret_cast<std::uint16_t*>(tile.data() + segment.offset);
+  std::vector<float> values;
+  for (std::uint64_t first = 0; first < segment.count; first += values.size()) {
+    values.resize(std::min(kReadAtOnce, segment.count - first));
+    EBB_TRY(read({segment.first + first, values.size()}, values));
+    if (!all_finite(values))
+      return Error{Code::unsupported,
+                   compose("master of {} is not finite: it cannot be kept in halves", param),
+                   "keep master in fp32"};
+    into = std::ranges::transform(values, into, half).out;
   }
   return {};
 }

@@ -3,6 +3,7 @@
 // is there is taken, what is not begins anew, and each difference is told.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -57,6 +58,7 @@ class StateSource {
 
  private:
   std::uint32_t number_of(const TensorEntry& tensor) const;  // in the catalog
+  Result<> load(const TensorEntry& tensor, FlatRange range, std::span<float> into);
   Result<> fill_blocks(const TensorEntry& tensor, const formats::native::Segment& codes,
                        const formats::native::Segment& scales, std::span<std::byte> tile);
 
@@ -70,6 +72,12 @@ class StateSource {
   const TensorIndex index_;
   libswap::Loader loader_{content_};
 };
+
+// Fills a segment of masters, or of a half of them, with what `read` says they are.
+// Code::unsupported names the parameter where halves would be of what is not finite.
+using ReadMasters = std::function<Result<>(FlatRange range, std::span<float> into)>;
+Result<> fill_masters(const std::string& param, const formats::native::Segment& segment,
+                      std::span<std::byte> tile, const ReadMasters& read);
 
 // A segment's elements in its tile. REQUIRES: fp32.
 std::span<float> segment_floats(std::span<std::byte> tile, const formats::native::Segment& segment);

@@ -1,6 +1,8 @@
 #include "ebb/libmuon/step/sweep.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "ebb/libmuon/spec/blocks.h"
 #include "ebb/libmuon/step/newton_schulz_need.h"
@@ -95,32 +97,60 @@ Result<> Sweep::create(std::uint64_t step,
   return cache_->settle();
 }
 
-// The tiles with weights, in the order of the schedule: chunks of weights are those of a step.
-Result<> Sweep::look(
-    const std::function<Result<>(std::size_t chunk, const Result<>& looked)>& out) {
-  const auto& schedule = parts_.plan.schedule();
-  std::vector<TileVisit> looks;
-  std::vector<std::size_t> ends;  // by chunk
-  for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk) {
-    for (; i < parts_.chunks.visits_end(chunk); ++i)
-      if (schedule[i].changes() && parts_.plan.holds(parts_.plan.entry(schedule[i]), kMaster))
-        looks.push_back({schedule[i].tile, TileCache::Use::read});
-    ends.push_back(looks.size());
+// By chunk, in the order of the schedule: chunks of weights are those of a step. High halves have
+// tiles of their own, AdamW's in the first chunk: what they travel through is always there.
+std::vector<std::vector<std::uint64_t>> Sweep::tiles_with_weights() const {
+  const StatePlan& plan = parts_.plan;
+  std::vector<std::vector<std::uint64_t>> tiles(parts_.chunks.count());
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> kept;  // by item and element
+  for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
+    const TileEntry& entry = plan.tiles()[tile];
+    if (entry.visit != Visit::keep) continue;
+    kept.emplace(std::pair(entry.item, entry.first), tile);
+    if (!plan.muon(plan.spans(entry).front().param)) tiles.front().push_back(tile);
   }
-  Stream stream(*cache_, std::move(looks), Stream::Repeats::no);
-  stream.begin(0);
+  for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk)
+    for (; i < parts_.chunks.visits_end(chunk); ++i) {
+      const ScheduledVisit& visit = plan.schedule()[i];
+      if (!visit.changes() || !plan.holds(plan.entry(visit), kMaster)) continue;
+      const TileEntry& entry = plan.entry(visit);
+      if (plan.has_weights(entry))
+        tiles[chunk].push_back(visit.tile);
+      else if (entry.visit == Visit::finish)
+        tiles[chunk].push_back(kept.at({entry.item, entry.first}));
+    }
+  return tiles;
+}
+
+Result<> Sweep::walk(TileCache::Use use, std::uint64_t step, const Visiting& visit,
+                     const Between& between) {
+  std::vector<TileVisit> visits;
+  std::vector<std::size_t> ends;  // by chunk
+  for (const auto& tiles : tiles_with_weights()) {
+    for (const std::uint64_t tile : tiles) visits.push_back({tile, use});
+    ends.push_back(visits.size());
+  }
+  Stream stream(*cache_, std::move(visits), Stream::Repeats::no);
+  stream.begin(step);
+  const auto go_to = [&](std::size_t end) -> Result<> {
+    while (stream.position() < end) {
+      EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
+      visit(stream, lease);
+    }
+    wait_for_weights();
+    return status_of(parts_.kernels.device());
+  };
   for (std::size_t chunk = 0; chunk < ends.size(); ++chunk)
-    EBB_TRY(out(chunk, look_to(stream, ends[chunk])));
+    EBB_TRY(between(chunk, go_to(ends[chunk])));
   return {};
 }
 
-Result<> Sweep::look_to(Stream& stream, std::size_t end) {
-  while (stream.position() < end) {
-    EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
+// Masters, or their high halves, are the first column of their tiles.
+Result<> Sweep::look(const Between& between) {
+  const auto look = [&](Stream& stream, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
     libswap::Lift::Visit lift = lift_->begin();
-    const Buffer masters =
-        lift.up(columns_of(entry, lease.buffer)[*parts_.plan.columns().find(entry.visit, kMaster)]);
+    const Buffer masters = lift.up(columns_of(entry, lease.buffer).front());
     std::vector<Leaving> out;
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : parts_.plan.spans(entry))
@@ -129,9 +159,22 @@ Result<> Sweep::look_to(Stream& stream, std::size_t end) {
     const Event done = parts_.kernels.hand_out(ranges, lift.ready());
     stream.give_back(lease, done);
     end_visit(lift, out, done, done);
-  }
-  wait_for_weights();
-  return status_of(parts_.kernels.device());
+  };
+  return walk(TileCache::Use::read, 0, look, between);
+}
+
+Result<> Sweep::keep(std::uint64_t step, const Between& between) {
+  const auto keep = [&](Stream& stream, const Stream::Lease& lease) {
+    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+    const Buffer kept = columns_of(entry, lease.buffer).front();
+    std::vector<OutRange> ranges;
+    for (const StatePlan::Span& span : parts_.plan.spans(entry))
+      ranges.push_back(
+          {ports_.high({span.param, span.range}), kept.sub(span.tile_first, span.range.count)});
+    stream.give_back(lease, parts_.kernels.hand_out(ranges, {}));
+  };
+  EBB_TRY(walk(TileCache::Use::create, step, keep, between));
+  return cache_->settle();
 }
 
 void Sweep::begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent) {
@@ -223,6 +266,7 @@ Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
     case Visit::hand_out:
       return finish(visit, out);
     case Visit::local:
+    case Visit::keep:
       break;
   }
   return local(visit, out);
@@ -342,13 +386,17 @@ Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
   return here;
 }
 
+Buffer Sweep::high_of(const StatePlan::Span& span) const {
+  return parts_.plan.columns().in_halves() ? ports_.high({span.param, span.range}) : Buffer();
+}
+
 // Of tiles of masters, and of what has none.
 Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
   const TileEntry& entry = visit.entry;
   std::vector<FinishRange> ranges;
   for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
-    const Buffer to = out_of(span, visit.lift, out);
+    const Buffer to = out_of(span, visit.lift, out), high = high_of(span);
     const Buffer o = update_of(entry, span, ports_.result);
     for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, span.range)) {
       const std::uint64_t ahead = part.first - span.range.first;
@@ -356,7 +404,7 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
         return all.empty() ? all : all.sub(first + ahead, part.count);
       };
       const Buffer w = visit.columns.empty() ? Buffer() : some(visit.columns[0], span.tile_first);
-      ranges.push_back({&spec, part.scale, some(o, 0), w, some(to, 0)});
+      ranges.push_back({&spec, part.scale, some(o, 0), w, some(to, 0), some(high, 0)});
     }
   }
   return parts_.kernels.finish(ranges, visit.lift.ready());
@@ -370,7 +418,7 @@ Event Sweep::local(const Visited& visit, std::vector<Leaving>& out) {
     };
     ranges.push_back({&adam_spec(parts_.model, span.param), ports_.steps_taken(span.param) + 1,
                       visit.lift.up(ports_.gradient({span.param, span.range})), state(0), state(1),
-                      state(2), out_of(span, visit.lift, out)});
+                      state(2), out_of(span, visit.lift, out), high_of(span)});
   }
   return parts_.kernels.adamw(ranges, grad_scale_, visit.lift.ready());
 }

@@ -29,6 +29,8 @@ class Sweep {
     std::function<libswap::Buffer(const Transit&)> gradient;
     // Where new weights or updates go; empty: nobody asked for them.
     std::function<libswap::Buffer(const Transit&)> weight;
+    // Where the weights are that are the high halves of masters, if these are in halves.
+    std::function<libswap::Buffer(const Transit&)> high;
     std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
     // Where U of a range goes and O of it lies, as they travel; empty where matrices are whole
     // here.
@@ -60,8 +62,13 @@ class Sweep {
   // Fills the tiles of a new store; `fill` gets each tile's number and its zeros.
   Result<> create(std::uint64_t step,
                   const std::function<Result<>(std::uint64_t, std::span<std::byte>)>& fill);
+  // Between two chunks of what goes through all weights.
+  using Between = std::function<Result<>(std::size_t chunk, const Result<>& done)>;
   // Hands out all weights, chunk by chunk: `out` follows each.
-  Result<> look(const std::function<Result<>(std::size_t chunk, const Result<>& looked)>& out);
+  Result<> look(const Between& out);
+  // The high halves of all masters into their tiles, which are at `step` then. REQUIRES: they are
+  // apart.
+  Result<> keep(std::uint64_t step, const Between& next);
 
   // Gradients times `grad_scale` into the state, which is at `step` afterwards; but for what is
   // untouched: tiles of nothing else are not visited. `absent` is borrowed until the end.
@@ -116,11 +123,15 @@ class Sweep {
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Leaving>& out);
+  libswap::Buffer high_of(const StatePlan::Span& span) const;
   // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
   // `tile`.
   void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
                  const libswap::Event& done, const libswap::Event& tile);
-  Result<> look_to(libswap::Stream& stream, std::size_t end);
+  std::vector<std::vector<std::uint64_t>> tiles_with_weights() const;
+  using Visiting = std::function<void(libswap::Stream&, const libswap::Stream::Lease&)>;
+  Result<> walk(libswap::TileCache::Use use, std::uint64_t step, const Visiting& visit,
+                const Between& between);
   void wait_for_weights();
 
   const Parts parts_;

@@ -93,7 +93,8 @@ Result<> Snapshots::cut(std::uint64_t step, MakeManifest manifest) {
   return {};
 }
 
-Result<bool> Snapshots::begin(std::uint64_t step, MakeManifest manifest) {
+Result<bool> Snapshots::begin(std::uint64_t step, MakeManifest manifest,
+                              const std::function<Result<>()>& before_cut) {
   EBB_TRY(settle(Mode::poll));
   EBB_TRY(agree_all(ranks_, store_.usable(), "beginning a snapshot"));
   const bool room = store_.can_cut().has_value();
@@ -102,6 +103,7 @@ Result<bool> Snapshots::begin(std::uint64_t step, MakeManifest manifest) {
     if (!pending_ && !room) ++put_off_;
     return false;
   }
+  if (before_cut) EBB_TRY(before_cut());
   EBB_TRY(cut(step, std::move(manifest)));
   return true;
 }

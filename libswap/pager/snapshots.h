@@ -27,7 +27,10 @@ class Snapshots {
   using MakeManifest = std::function<formats::native::Manifest()>;
   // [C] The cache's present content, at `step`, is to become a generation. False: one is still
   // under way, or readers and pins leave no room. REQUIRES: the cache is settled.
-  Result<bool> begin(std::uint64_t step, MakeManifest manifest);
+  // `before_cut`, if there is one, is called, [C], once nothing else is in the way: what it leaves
+  // in the cache, settled, belongs to the generation.
+  Result<bool> begin(std::uint64_t step, MakeManifest manifest,
+                     const std::function<Result<>()>& before_cut = {});
   enum class Mode : std::uint8_t { poll, wait };
   // [C] Commits the one under way if every rank has written it; a generation that some rank could
   // not write is abandoned. Waits for it if asked to, and where some rank has no slot left for the

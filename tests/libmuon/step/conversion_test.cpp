@@ -124,6 +124,14 @@ TEST(EngineConversion, MomentumWithoutAMasterIsNamedWhereAFormatHasNoPlaceForIt)
             "DeepSpeed's optimizer keeps masters");
 }
 
+// Formats get whole masters, of which both halves come again.
+TEST(EngineConversion, MastersInHalvesContinueBitForBitWhateverTheFormatBetween) {
+  Training setup{.dtypes = {{"master", DType::u16}}};
+  setup.model = test::with_bf16_weights(std::move(setup.model));
+  for (const std::string format : {"dcp", "deepspeed", "safetensors", "megatron", "torch", "hdf5"})
+    expect_the_bits_of_an_uninterrupted_run({{format, 1}, {"ebb", 4}}, setup);
+}
+
 TEST(EngineConversion, MoreRanksThanTilesAreHarmless) {
   expect_the_bits_of_an_uninterrupted_run({{"dcp", 1}, {"ebb", 40}});
 }

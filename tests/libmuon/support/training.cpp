@@ -174,6 +174,11 @@ libmuon::ModelSpec nuisance_model() {
   return model;
 }
 
+libmuon::ModelSpec with_bf16_weights(libmuon::ModelSpec model) {
+  for (libmuon::ParamSpec& param : model.params) param.weight = DType::bf16;
+  return model;
+}
+
 void add_what_tiles_need_beside(libmuon::EngineConfig& config, libmuon::Side wire) {
   const std::uint64_t for_tiles = config.budget_bytes;
   config.budget_bytes = ~std::uint64_t{0};

@@ -15,6 +15,8 @@ namespace ebb::test {
 
 // Shapes with every nuisance: tall, wide, prime sizes, one row, one element, vectors, a 4-d tensor.
 libmuon::ModelSpec nuisance_model();
+// The same model, which wants its weights in bf16.
+libmuon::ModelSpec with_bf16_weights(libmuon::ModelSpec model);
 
 // What must not change a bit, to be tried one after the other.
 inline constexpr std::array kPlacements = {libmuon::Placement::owner, libmuon::Placement::shard};

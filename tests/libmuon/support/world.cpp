@@ -111,11 +111,14 @@ Result<RankEngine> RankEngine::open(libswap::IoQueue& io, libswap::SwapDirectory
     if (config.gradients_on == libmuon::Side::device)
       one.device_gradients_.emplace_back(&config.accelerator->device(),
                                          plan.gradients().local_elems(param, one.rank_));
-    if (config.weights_on == libmuon::Side::host) {
+    const bool on_device = config.weights_on == libmuon::Side::device;
+    const DType dtype = config.model.params[param].weight;
+    if (!on_device && dtype == DType::f32) {
       EBB_TRY(one.engine_->bind_weights(param, weights));
       continue;
     }
-    auto& there = one.device_weights_.emplace_back(&config.accelerator->device(), weights.size());
+    auto& there = one.apart_weights_.emplace_back(
+        on_device ? &config.accelerator->device() : nullptr, weights.size(), dtype);
     EBB_TRY(one.engine_->bind_weights(param, there.buffer()));
   }
   EBB_TRY(one.engine_->install_weights());
@@ -156,8 +159,8 @@ Result<std::uint64_t> RankEngine::commit() {
 }
 
 std::vector<float> RankEngine::flat_weights() {
-  for (std::size_t param = 0; param < device_weights_.size(); ++param)
-    std::ranges::copy(device_weights_[param].fetch(), (*weights_)[param].begin());
+  for (std::size_t param = 0; param < apart_weights_.size(); ++param)
+    std::ranges::copy(apart_weights_[param].fetch(), (*weights_)[param].begin());
   std::vector<float> all;
   for (const auto& weights : *weights_) all.insert(all.end(), weights.begin(), weights.end());
   return all;

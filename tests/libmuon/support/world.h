@@ -105,6 +105,8 @@ class RankEngine {
   libmuon::Engine& engine() { return *engine_; }
   std::vector<std::vector<float>>& weights() { return *weights_; }
   std::vector<std::vector<float>>& gradients() { return gradients_; }
+  // Where weights in bf16 are bound. REQUIRES: all are.
+  TrainerBuffer& bf16_weights(std::uint32_t param) { return apart_weights_[param]; }
   // All weights one after another, from wherever they lie.
   std::vector<float> flat_weights();
 
@@ -114,7 +116,8 @@ class RankEngine {
   std::unique_ptr<std::vector<std::vector<float>>> weights_;  // their addresses are bound
   std::vector<std::vector<float>> gradients_;
   // What lies on the accelerator's device, if it does.
-  std::vector<TrainerBuffer> device_weights_, device_gradients_;
+  std::vector<TrainerBuffer> device_gradients_;
+  std::vector<TrainerBuffer> apart_weights_;  // on that device, or in bf16: all of them
   std::unique_ptr<libmuon::Engine> engine_;
 };
 

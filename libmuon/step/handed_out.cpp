@@ -1,0 +1,50 @@
+#include "ebb/libmuon/step/handed_out.h"
+
+#include <algorithm>
+
+#include "ebb/formats/core/crc32c.h"
+
+namespace ebb::libmuon {
+
+HandedOut::HandedOut(const Chunks& chunks, const Exchange& to_owners, const Exchange& to_shards) {
+  runs_.resize(chunks.count());
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+    for (const Transit& part : to_owners.given(chunks.weights(chunk)))
+      runs_[chunk].push_back({part});
+    for (const Transit& part : to_shards.given(chunks.adam_weights(chunk)))
+      runs_[chunk].push_back({part});
+  }
+}
+
+void HandedOut::note(std::size_t chunk, const Chosen& chosen, const Place& place) {
+  for (Run& run : runs_[chunk]) {
+    if (chosen({&run.part, 1}).empty()) continue;
+    run.crc = formats::crc32c(0, place(run.part).bytes());
+    run.noted = true;
+  }
+}
+
+bool HandedOut::all() const {
+  return std::ranges::all_of(
+      runs_, [](const auto& runs) { return std::ranges::all_of(runs, &Run::noted); });
+}
+
+void HandedOut::forget() {
+  for (auto& runs : runs_)
+    for (Run& run : runs) run.noted = false;
+}
+
+std::optional<std::uint32_t> HandedOut::changed(libswap::Pool& pool, const Place& place) const {
+  std::vector<const Run*> all;
+  for (const auto& runs : runs_)
+    for (const Run& run : runs) all.push_back(&run);
+  std::vector<std::uint8_t> same(all.size());
+  pool.run(all.size(), [&](std::size_t i) {
+    same[i] = formats::crc32c(0, place(all[i]->part).bytes()) == all[i]->crc ? 1 : 0;
+  });
+  const auto found = std::ranges::find(same, 0);
+  if (found == same.end()) return std::nullopt;
+  return all[static_cast<std::size_t>(found - same.begin())]->part.param;
+}
+
+}  // namespace ebb::libmuon

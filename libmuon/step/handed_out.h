@@ -1,0 +1,47 @@
+// HandedOut: what was handed out of weights that are the high halves of masters. They are state,
+// but lie in the trainer's memory, where whoever writes could change what no checksum of the store
+// sees. A rank remembers a checksum of each run that it gives back: of what it owns itself, or
+// sends to the owner.
+//
+// Threading: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libmuon/step/exchange.h"
+#include "ebb/libswap/pool.h"
+
+namespace ebb::libmuon {
+
+class HandedOut {
+ public:
+  // Where a run lies in the trainer's memory of this rank.
+  using Place = std::function<libswap::Buffer(const Transit&)>;
+  using Chosen = std::function<std::vector<Transit>(std::span<const Transit>)>;
+
+  // Nothing yet. Of the weights that come back by these, to matrices' owners and to AdamW's shards.
+  HandedOut(const Chunks& chunks, const Exchange& to_owners, const Exchange& to_shards);
+
+  // A chunk's weights lie where they are bound, as far as they were chosen.
+  void note(std::size_t chunk, const Chosen& chosen, const Place& place);
+  // Whether all were noted since forget().
+  bool all() const;
+  void forget();
+  // The first parameter of which a run is not what was noted. REQUIRES: all().
+  std::optional<std::uint32_t> changed(libswap::Pool& pool, const Place& place) const;
+
+ private:
+  struct Run {
+    Transit part;
+    std::uint32_t crc = 0;
+    bool noted = false;
+  };
+  std::vector<std::vector<Run>> runs_;  // by chunk
+};
+
+}  // namespace ebb::libmuon

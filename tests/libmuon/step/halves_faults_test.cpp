@@ -1,0 +1,370 @@
+// Masters in halves where something is wrong: disks that fail, weights that somebody else wrote,
+// and what is refused.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <limits>
+
+#include "tests/libmuon/support/failing_world.h"
+#include "tests/libmuon/support/in_halves.h"
+#include "tests/libmuon/support/late_accelerator.h"
+#include "tests/libmuon/support/training.h"
+
+namespace ebb::test {
+namespace {
+
+using libmuon::Communicator;
+using libmuon::Placement;
+using libswap::FaultOn;
+using libswap::FaultPlan;
+
+// --- disks that fail, and going back ---
+
+struct Where {
+  Policy weights;
+  Placement placement = Placement::owner;
+};
+constexpr std::array kWhere = {Where{Policy::replicated}, Where{Policy::zero3},
+                               Where{Policy::zero3, Placement::shard}};
+
+libmuon::EngineConfig config_for(const Where& where, std::uint64_t budget,
+                                 std::uint32_t slots = 3) {
+  return config_of(in_halves({.ranks = 2,
+                              .gradients = Policy::zero3,
+                              .weights = where.weights,
+                              .placement = where.placement,
+                              .chunk_bytes = 20000,
+                              .budget_bytes = budget,
+                              .slots = slots}),
+                   model_in_halves());
+}
+
+// A step is cut by the at-th operation of a rank's disk, which is well again when it goes on.
+bool goes_on(FaultOn on, std::uint32_t number, const Where& where, std::uint64_t at) {
+  FailingWorld failing;
+  bool stopped = false;
+  const auto config = config_for(where, kLittle);
+  const auto wanted =
+      handed_out(in_halves({.ranks = 2, .weights = where.weights}), reference(kSteps));
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    EBB_TRY(step_to(rank, 1));
+    EBB_TRY(failing.meanwhile(ranks, [&] {
+      failing.faults->add({.on = on,
+                           .at = at,
+                           .count = FaultPlan::kForEver,
+                           .path_part = compose("rank-0000{}", number)});
+    }));
+    bool cut = false;
+    while (rank.engine().step_count() < kSteps) {  // what could not be written may stop the next
+      if (rank.engine().step_count() + 1 == kSteps)
+        EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+      EBB_TRY(rank.hand_in(rank.engine().step_count() + 1));
+      const auto stepped = rank.step();
+      if (stepped) continue;
+      EBB_TRY(failing.mend(ranks, rank, stepped));
+      cut = true;
+    }
+    EBB_TRY(rank.commit());
+    if (ranks.rank() == Rank{0}) {
+      EXPECT_EQ(rank.flat_weights(), wanted) << at;
+      stopped = cut;
+    }
+    return {};
+  }));
+  failing.world.reopen(2);
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    EXPECT_EQ(rank.engine().step_count(), kSteps);
+    if (ranks.rank() == Rank{0}) {
+      EXPECT_EQ(rank.flat_weights(), wanted) << at;
+    }
+    return {};
+  }));
+  return stopped;
+}
+
+TEST(HalvesFaults, GoOnWithTheSameBitsWhereverAStepWasCut) {
+  for (const Where& where : kWhere)
+    for (const FaultOn on : {FaultOn::read, FaultOn::write})
+      for (const std::uint32_t rank : {0u, 1u}) {
+        std::uint64_t at = 0;
+        while (goes_on(on, rank, where, at) && !testing::Test::HasFailure()) ++at;
+        EXPECT_GE(at, 6u) << name_of(where.weights);
+      }
+}
+
+// A write of a high half that fails costs the snapshot, or the next step waits for it.
+TEST(HalvesFaults, AFailingDiskCostsASnapshotAndNoBit) {
+  for (const Where& where : kWhere)
+    for (std::uint64_t at = 0; at < 8; ++at) {
+      FailingWorld failing;
+      expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+        EBB_TRY_ASSIGN(auto rank,
+                       RankEngine::open(failing.world, ranks, config_for(where, kLittle)));
+        EBB_TRY(step_to(rank, 2));
+        EBB_TRY(failing.meanwhile(ranks, [&] {
+          failing.faults->add({.on = FaultOn::write,
+                               .at = at,
+                               .count = FaultPlan::kForEver,
+                               .path_part = "rank-00001"});
+        }));
+        const auto begun = rank.engine().snapshot();
+        if (begun) {
+          static_cast<void>(rank.engine().wait_snapshot().has_value());
+        }
+        EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+        for (std::uint64_t step = 3; step <= kSteps; ++step) {
+          EBB_TRY(rank.hand_in(step));
+          if (!rank.step()) EBB_TRY(rank.engine().continue_step());
+        }
+        static_cast<void>(rank.engine().wait_snapshot().has_value());
+        EBB_TRY(rank.commit());
+        EXPECT_EQ(rank.engine().committed_step(), kSteps);
+        if (ranks.rank() == Rank{0}) {
+          EXPECT_EQ(
+              rank.flat_weights(),
+              handed_out(in_halves({.ranks = 2, .weights = where.weights}), reference(kSteps)));
+        }
+        return {};
+      }));
+    }
+}
+
+TEST(HalvesFaults, GoBackToTheLastGenerationOrToAnotherDisk) {
+  for (const Where& where : kWhere) {
+    FailingWorld failing;
+    auto other = libswap::SwapDirectory::open(failing.world.io(), "/other");
+    ASSERT_TRUE(other);
+    expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_for(where, kLittle)));
+      EBB_TRY(step_to(rank, 1));
+      EBB_TRY(rank.commit());
+      EBB_TRY(step_to(rank, 3));
+      EBB_TRY(rank.engine().abandon_step());
+      EXPECT_EQ(rank.engine().step_count(), 1u);
+      EBB_TRY(step_to(rank, 2));
+      EBB_TRY(rank.engine().install_weights());  // tiles of high halves are behind
+      EBB_TRY(step_to(rank, 3));
+      EBB_TRY(rank.engine().save_to(**other));
+      EBB_TRY(step_to(rank, kSteps));
+      if (ranks.rank() == Rank{0}) {
+        EXPECT_EQ(rank.flat_weights(),
+                  handed_out(in_halves({.ranks = 2, .weights = where.weights}), reference(kSteps)));
+      }
+      return {};
+    }));
+  }
+}
+
+// From when a test says so the second exchange fails, and no other.
+class LosesOne : public RanksBelow {
+ public:
+  struct State {
+    bool begun = false;
+    int exchanges = 0;
+  };
+  template <typename Below>
+  LosesOne(Below&& below, std::shared_ptr<State> state)
+      : RanksBelow(std::forward<Below>(below)), state_(std::move(state)) {}
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
+    if (state_->begun && ++state_->exchanges == 2) return Error{Code::peer, "the network broke"};
+    return RanksBelow::begin_exchange(sends, receives, after);
+  }
+  Result<std::unique_ptr<Communicator>> duplicate() override {
+    EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());
+    return std::unique_ptr<Communicator>(std::make_unique<LosesOne>(std::move(below), state_));
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// What is handed out first and does not arrive is nowhere else.
+TEST(HalvesFaults, WeightsThatWereNotHandedOutEndTheEngine) {
+  FailingWorld failing;
+  const auto config =
+      config_of(in_halves({.ranks = 2, .gradients = Policy::zero3, .budget_bytes = kLittle}),
+                model_in_halves());
+  expect_well(failing.world.run([&](Communicator& real) -> Result<> {
+    const auto state = std::make_shared<LosesOne::State>();
+    LosesOne ranks(real, state);
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    EBB_TRY(step_to(rank, 1));
+    EBB_TRY(rank.commit());
+    state->begun = true;
+    EBB_TRY(rank.hand_in(2));
+    expect_error(rank.step(), Code::peer, "the step");
+    const auto next = rank.engine().install_weights();
+    expect_error(next, Code::state, "the next call");
+    EXPECT_NE(next.error().hint.find("open the store again"), std::string::npos);
+    return {};
+  }));
+  failing.world.reopen(2);
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    EXPECT_EQ(rank.engine().step_count(), 1u);
+    EBB_TRY(step_to(rank, kSteps));
+    if (ranks.rank() == Rank{0}) {
+      EXPECT_EQ(rank.flat_weights(), handed_out(in_halves({.ranks = 2}), reference(kSteps)));
+    }
+    return {};
+  }));
+}
+
+// --- weights that somebody else wrote ---
+
+TEST(HalvesFaults, AWeightThatWasChangedIsRefusedByNameBeforeAnythingIsWritten) {
+  for (const Where& where : kWhere) {
+    FailingWorld failing;
+    expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_for(where, kLittle)));
+      EBB_TRY(step_to(rank, 2));
+      const bool changes = ranks.rank() == Rank{1};
+      // Of what this rank owns, or of its shard.
+      const libmuon::StatePlan& plan = rank.engine().state_plan();
+      std::uint32_t param = 0;
+      std::uint64_t element = 0;
+      for (std::uint32_t i = 0; i < model_in_halves().params.size(); ++i)
+        for (const FlatRange run : where.weights == Policy::replicated
+                                       ? plan.own_ranges(i)
+                                       : plan.weights().runs(i, Rank{1}))
+          if (run.count > 0) param = i, element = run.first + run.count - 1;
+      const auto flip = [&] {
+        auto bits = rank.bf16_weights(param).buffer().bf16s();
+        bits[plan.weights().place(param, Rank{1}, element)] ^= 1u;
+      };
+      EBB_TRY(rank.hand_in(3));
+      if (changes) flip();
+      const auto said = compose("parameter {}: its weights on rank 1 are not those",
+                                model_in_halves().params[param].name);
+      const auto refuses = [&](const auto& answer) {
+        ASSERT_FALSE(answer);
+        EXPECT_EQ(answer.error().code, changes ? Code::state : Code::peer);
+        EXPECT_EQ(answer.error().message.find(said) != std::string::npos, changes)
+            << answer.error().message;
+      };
+      refuses(rank.step());
+      refuses(rank.engine().snapshot());
+      EXPECT_EQ(rank.engine().step_count(), 2u);
+      if (changes) flip();
+      EBB_TRY(rank.step());  // with the gradients that are there
+      EBB_TRY(step_to(rank, kSteps));
+      if (ranks.rank() == Rank{0}) {
+        EXPECT_EQ(rank.flat_weights(),
+                  handed_out(in_halves({.ranks = 2, .weights = where.weights}), reference(kSteps)));
+      }
+      return {};
+    }));
+  }
+}
+
+TEST(HalvesFaults, NothingIsSteppedBeforeWeightsAreHandedOut) {
+  FailingWorld failing;
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    const auto config = config_for({Policy::replicated}, kLittle);
+    EBB_TRY_ASSIGN(auto engine,
+                   libmuon::Engine::open(config, ranks, failing.world.io(), failing.world.swap(),
+                                         noisy_weights, nullptr));
+    std::vector<TrainerBuffer> weights;
+    const libmuon::StatePlan& plan = engine->state_plan();
+    for (std::uint32_t param = 0; param < model_in_halves().params.size(); ++param) {
+      weights.emplace_back(nullptr, plan.weights().local_elems(param, ranks.rank()), DType::bf16);
+      EBB_TRY(engine->bind_weights(param, weights.back().buffer()));
+      EBB_TRY(engine->no_gradient(param, libmuon::WithoutGradient::zero));
+    }
+    const auto early = engine->step({});
+    expect_error(early, Code::usage, "a step");
+    EXPECT_NE(early.error().message.find("not handed out yet"), std::string::npos);
+    EBB_TRY(engine->install_weights());
+    EBB_TRY(engine->step({}));
+    return {};
+  }));
+}
+
+// What is untouched has no high halves that travel, nor are they handed out.
+TEST(HalvesFaults, OfUntouchedParametersStayWhatTheyAre) {
+  for (const Where& where : kWhere) {
+    const auto weights_in = [&](const libmuon::EngineConfig& config) {
+      FailingWorld world;
+      std::vector<float> found;
+      expect_well(world.world.run([&](Communicator& ranks) -> Result<> {
+        EBB_TRY_ASSIGN(auto rank, RankEngine::open(world.world, ranks, config));
+        for (std::uint64_t step = 1; step <= 3; ++step) {
+          rank.make_gradients(step);
+          for (std::uint32_t param = 0; param < model_in_halves().params.size(); ++param)
+            EBB_TRY((param + step) % 3 == 0
+                        ? rank.engine().no_gradient(param, libmuon::WithoutGradient::untouched)
+                        : rank.engine().gradient_ready(param, rank.gradients()[param]));
+          EBB_TRY(rank.step());
+          EBB_TRY(rank.engine().snapshot());
+        }
+        if (ranks.rank() == Rank{0}) found = rank.flat_weights();
+        return {};
+      }));
+      return found;
+    };
+    auto whole = config_for(where, kLittle);
+    whole.dtypes = {};
+    for (libmuon::ParamSpec& param : whole.model.params) param.weight = DType::f32;
+    std::vector<float> wanted = weights_in(whole);
+    std::ranges::transform(wanted, wanted.begin(), away);
+    EXPECT_EQ(weights_in(config_for(where, kLittle)), wanted);
+  }
+}
+
+// --- refusals ---
+
+std::string refused(const Training& setup) {
+  const TempDir directory;
+  return train(setup, directory.path(), 1).error;
+}
+
+TEST(HalvesFaults, AreRefusedByNameWhereThereAreNone) {
+  Training fp32 = in_halves({});
+  fp32.model.params[3].weight = DType::f32;
+  EXPECT_EQ(
+      refused(fp32),
+      "parameter blk.0.proj: its master as U16, the low half of fp32, wants the other half in "
+      "weights of BF16, and they are F32");
+  Training decayed = in_halves({});
+  std::get<libmuon::MuonSpec>(decayed.model.groups[0]).decay = libmuon::Decay::l2;
+  EXPECT_TRUE(refused(decayed).starts_with(
+      "parameter blk.0.qkv: its master as U16, the low half of fp32, and decay = l2"));
+  Training updates = in_halves({});
+  std::get<libmuon::MuonSpec>(updates.model.groups[0]).weight_decay = 0;
+  std::get<libmuon::MuonSpec>(updates.model.groups[0]).out = libmuon::Out::update;
+  EXPECT_TRUE(refused(updates).starts_with(
+      "parameter blk.0.qkv: its master as U16, the low half of fp32, and out = update"));
+  LateAccelerator accelerator(1, 50);
+  EXPECT_NE(refused(in_halves({.accelerator = &accelerator})).find(" does not take master as U16"),
+            std::string::npos);
+}
+
+TEST(HalvesFaults, OfWhatIsNotFiniteAreRefusedByName) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    FailingWorld failing;
+    const auto initial = [&](std::uint32_t param, FlatRange range, std::span<float> into) {
+      noisy_weights(param, range, into);
+      if (param == 5) into.back() = bad;
+    };
+    for (const auto& answer : failing.world.run([&](Communicator& ranks) -> Result<> {
+           EBB_TRY(libmuon::Engine::open(config_for({Policy::zero3}, kLittle), ranks,
+                                         failing.world.io(), failing.world.swap(), initial,
+                                         nullptr));
+           return {};
+         })) {
+      ASSERT_FALSE(answer);
+      if (answer.error().code == Code::peer) continue;
+      EXPECT_EQ(answer.error().message,
+                "master of blk.0.up is not finite: it cannot be kept in "
+                "halves");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ebb::test
