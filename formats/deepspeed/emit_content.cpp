@@ -225,6 +225,7 @@ class Gatherer {
     out.number = number;
     out.muon = group.optimizer == "muon";
     for (const std::string& name : group.params) {
+      listed_.insert(name);
       const auto master = find(name, "master");
       const auto param = find(name, "param");
       if (!master && !param) continue;  // left out on purpose
@@ -317,7 +318,8 @@ class Gatherer {
   std::string_view why_dropped(const TensorEntry& tensor) const {
     if (trained_.contains(tensor.name))
       return ": not of its parameter's shape, DeepSpeed's flat buffers have no place for it";
-    if (!find(tensor.name, "param") && !find(tensor.name, "master"))
+    if (listed_.contains(tensor.name) && !find(tensor.name, "param") &&
+        !find(tensor.name, "master"))
       return ": its parameter has no weights, of which DeepSpeed's optimizer keeps masters";
     return ": belongs to no parameter of an optimizer group";
   }
@@ -347,7 +349,7 @@ class Gatherer {
   EmitPlan& plan_;
   Content out_;
   std::map<std::string, std::map<std::string, std::uint32_t>> tensors_;  // name -> state -> number
-  std::set<std::string> trained_;
+  std::set<std::string> listed_, trained_;  // of the groups: all, and those that have weights
 };
 
 }  // namespace
