@@ -170,7 +170,7 @@ std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& tr
   if (plan.in_place(param, range.first, trainer)) return {};
   std::vector<FlatRange> parts;
   if (!plan.on_shards(param)) {
-    if (plan.run_of(param, range.first).owner == plan.rank()) parts.push_back(range);
+    if (plan.computes(param, range.first)) parts.push_back(range);
     return parts;
   }
   for (const FlatRange own : plan.own_ranges(param))

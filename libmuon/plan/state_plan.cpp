@@ -127,7 +127,6 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   }
   EBB_TRY(plan.find_wholes(model));
   plan.find_derived(model);
-  plan.count_flops(model);
   if (plan.placement_ == Placement::shard) {
     plan.add_shards(model);
   } else {
@@ -233,6 +232,7 @@ Result<> StatePlan::find_wholes(const ModelSpec& model) {
     for (const auto& [range, flops] : libmuon::wholes_of(model, param, block)) {
       wholes_.push_back({range, libmuon::moments_of(spec, shape, range).count});
       most = std::max(most, wholes_.back().moments);
+      if (computes(param, range.first)) flops_ += flops;
     }
     if (most > capacity(Visit::normalise))
       return Error{Code::unsupported,
@@ -253,15 +253,6 @@ void StatePlan::find_derived(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param)
     if (muon_[param] && block > 1)
       derived_.push_back({Derived::Of::scales, param, {formats::div_ceil(elems(param), block)}});
-}
-
-void StatePlan::count_flops(const ModelSpec& model) {
-  for (std::uint32_t param = 0; param < muon_.size(); ++param) {
-    if (!muon_[param]) continue;
-    for (const libmuon::Whole& whole :
-         libmuon::wholes_of(model, param, columns_.block(Visit::prepare)))
-      if (computes(param, whole.range.first)) flops_ += whole.flops;
-  }
 }
 
 void StatePlan::add_matrices(const ModelSpec& model) {

@@ -193,7 +193,6 @@ class StatePlan {
   Result<> lay_matrices(const ModelSpec& model);
   Result<> find_wholes(const ModelSpec& model);
   void find_derived(const ModelSpec& model);
-  void count_flops(const ModelSpec& model);
   void add_matrices(const ModelSpec& model);
   void add_moments_item(const ModelSpec& model);
   void add_shards(const ModelSpec& model);

@@ -10,6 +10,7 @@
 //   high_halves.cpp   where masters are in halves: the weights come back
 //   snapshot.cpp      cut, background prepare, agreement
 //   staging.cpp       room for a chunk             exchange.cpp  a chunk's gradients and weights
+//   places.cpp        which range lies where in such room
 //   wire.cpp          messages through memory that the communicator takes
 //   updates.cpp       U and O on their way between shards and who computes them
 //   homes.cpp         where which tile is at home

@@ -248,10 +248,7 @@ Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
     for (const auto& segment : parts.plan.segments(parts.plan.tiles()[tile])) {
       if (!parts.plan.columns().of_masters(segment.state)) continue;
       EBB_TRY(fill_masters(config.model.params[segment.param].name, segment, bytes,
-                           [&](FlatRange range, std::span<float> into) {
-                             initial(segment.param, range, into);
-                             return Result<>();
-                           }));
+                           masters_from(initial, segment.param)));
     }
     return {};
   });

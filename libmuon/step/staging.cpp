@@ -108,17 +108,7 @@ void Staging::begin(Kind kind, std::size_t chunk) {
 
 libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit) {
   const Places& all = plan_->muon(transit.param) ? places(kind, chunk) : lasting(kind);
-  const auto behind =
-      std::ranges::upper_bound(all, std::pair(transit.param, transit.range.first), {}, &Place::key);
-  EBB_CHECK(behind != all.begin());
-  const auto place = std::prev(behind);
-  EBB_CHECK(place->param == transit.param &&
-            formats::overlap(place->range, transit.range) == transit.range);
-  const DType dtype = trainer_of(*plan_, kind).staged_dtype(transit.param);
-  const std::uint64_t skipped = (transit.range.first - place->range.first) * bytes_of(dtype);
-  return memory_.buffer()
-      .sub(place->first + skipped, transit.range.count * bytes_of(dtype))
-      .as(dtype);
+  return elements_at(all, transit, trainer_of(*plan_, kind).staged_dtype(transit.param), memory_);
 }
 
 }  // namespace ebb::libmuon

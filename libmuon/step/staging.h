@@ -11,10 +11,10 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libmuon/step/places.h"
 #include "ebb/libswap/device/device.h"
 
 namespace ebb::libmuon {
@@ -41,13 +41,6 @@ class Staging {
   libswap::Buffer at(Kind kind, std::size_t chunk, const Transit& transit);
 
  private:
-  struct Place {
-    std::uint32_t param = 0;
-    FlatRange range;
-    std::uint64_t first = 0;  // in `memory_`, in bytes
-    std::pair<std::uint32_t, std::uint64_t> key() const { return {param, range.first}; }
-  };
-  using Places = std::vector<Place>;  // by key
   // By kind.
   template <typename T>
   using Each = std::array<T, 3>;

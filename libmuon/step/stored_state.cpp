@@ -257,10 +257,7 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
     const std::string& name = model_.params[param].name;
     const Held held = held_[param];
     if (held == Held::nothing && masters)
-      EBB_TRY(fill_masters(name, segment, tile, [&](FlatRange range, std::span<float> into) {
-        initial_(param, range, into);
-        return Result<>();
-      }));
+      EBB_TRY(fill_masters(name, segment, tile, masters_from(initial_, param)));
     if (held == Held::nothing || (held == Held::weights && !masters)) continue;
     const TensorEntry* const tensor = index_.find(name, names_[masters ? kMaster : segment.state]);
     if (tensor == nullptr) continue;  // find_stored() has told of it
@@ -332,6 +329,13 @@ Result<> fill_masters(const std::string& param, const Segment& segment, std::spa
     into = std::ranges::transform(values, into, half).out;
   }
   return {};
+}
+
+ReadMasters masters_from(const InitialWeights& initial, std::uint32_t param) {
+  return [&initial, param](FlatRange range, std::span<float> into) {
+    initial(param, range, into);
+    return Result<>();
+  };
 }
 
 std::span<float> segment_floats(std::span<std::byte> tile,

@@ -24,19 +24,7 @@ bool in_place(const StatePlan& plan, std::uint32_t param) {
 }  // namespace
 
 Buffer Updates::Room::at(std::size_t turn, const Transit& transit) const {
-  const auto& all = places[turn];
-  const auto behind =
-      std::ranges::upper_bound(all, std::pair(transit.param, transit.range.first), {}, &Place::key);
-  EBB_CHECK(behind != all.begin());
-  const auto place = std::prev(behind);
-  EBB_CHECK(place->param == transit.param &&
-            formats::overlap(place->range, transit.range) == transit.range);
-  const DType dtype = dtypes[transit.param];
-  const std::uint64_t each = bytes_of(dtype);
-  return memory.buffer()
-      .sub(place->first + (transit.range.first - place->range.first) * each,
-           transit.range.count * each)
-      .as(dtype);
+  return elements_at(places[turn], transit, dtypes[transit.param], memory);
 }
 
 Updates::Room Updates::room_of(const Parts& parts, Lists lists, const ModelLayout& layout,
@@ -57,13 +45,13 @@ Updates::Room Updates::room_of(const Parts& parts, Lists lists, const ModelLayou
         used = formats::align_up(used + here.count * bytes_of(room.dtypes[transit.param]), kAlign);
       }
     }
-    std::ranges::sort(room.places[turn], {}, &Room::Place::key);
+    std::ranges::sort(room.places[turn], {}, &Place::key);
     room.bytes = std::max(room.bytes, used);
   }
   return room;
 }
 
-Item Updates::item_of(const Room::Place& place) {
+Item Updates::item_of(const Place& place) {
   return {.parts = {{place.param, place.range, 0}}, .elems = place.range.count};
 }
 
@@ -75,7 +63,7 @@ Updates::Rooms Updates::rooms_of(const Parts& parts) {
   rooms.whole_u = room_of(parts, &Chunks::updates, plan.matrices(), plan.updates());
   std::vector<Item> items;
   for (const auto& places : rooms.whole_u.places)
-    for (const Room::Place& place : places) {
+    for (const Place& place : places) {
       items.push_back(item_of(place));
       if (!narrow(plan.updates().dtype(place.param))) continue;
       for (const ItemBatch& batch : batches_of(parts.model, items.back()))
@@ -131,7 +119,7 @@ Buffer Updates::whole(Kind kind, std::size_t turn, const Transit& transit) const
 void Updates::orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf16 bf16) {
   numbered_.clear();
   std::uint32_t number = 1;
-  for (const Room::Place& place : rooms_.whole_u.places[turn]) {
+  for (const Place& place : rooms_.whole_u.places[turn]) {
     if (absent.untouched(place.param)) continue;
     for (const ItemBatch& batch : batches_of(parts_.model, item_of(place))) {
       const std::uint64_t count = batch.count * batch.matrix.span();

@@ -17,6 +17,7 @@
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/step/absent_gradients.h"
+#include "ebb/libmuon/step/places.h"
 
 namespace ebb::libmuon {
 
@@ -56,14 +57,8 @@ class Updates {
  private:
   // Room for ranges, of one chunk at a time.
   struct Room {
-    struct Place {
-      std::uint32_t param = 0;
-      FlatRange range;
-      std::uint64_t first = 0;  // in `memory`, in bytes
-      std::pair<std::uint32_t, std::uint64_t> key() const { return {param, range.first}; }
-    };
-    std::vector<std::vector<Place>> places;  // by turn
-    std::vector<DType> dtypes;               // by parameter
+    std::vector<Places> places;  // by turn
+    std::vector<DType> dtypes;   // by parameter
     std::uint64_t bytes = 0;
     libswap::DeviceMemory memory;
 
@@ -85,7 +80,7 @@ class Updates {
                       const ModelLayout& types,
                       const std::function<bool(std::uint32_t param)>& wanted = {});
   // One matrix range of this rank's.
-  static Item item_of(const Room::Place& place);
+  static Item item_of(const Place& place);
 
   const Parts parts_;
   libswap::Pool& pool_;
