@@ -4,20 +4,13 @@
 #include <cstring>
 
 #include "ebb/formats/native/ebb.h"
-#include "ebb/formats/native/manifest.h"
-#include "ebb/formats/native/store_files.h"
 #include "ebb/formats/registry.h"
-#include "tests/support/source_tree.h"
+#include "tests/formats/native/by_hand.h"
 
 namespace ebb::formats {
 namespace {
 
-using native::Manifest;
-using native::Superblock;
-using native::Tile;
 using test_support::MemoryTree;
-
-constexpr std::uint64_t kBlockBytes = 4096;
 
 // "w" [6, 100] in blocks of 256 codes, cut between its two tiles, and their three scales.
 struct InBlocks {
@@ -26,46 +19,20 @@ struct InBlocks {
   DType dtype = DType::f32;
 
   std::shared_ptr<MemoryTree> tree() const {
-    Superblock s;
-    s.store.fill(std::byte{7});
-    s.tile_bytes = 2 * kBlockBytes;
-    s.block_bytes = kBlockBytes;
-    s.slots = 2;
-    s.tiles = 2;
-    s.region_bytes = 4096;
-    Manifest m;
-    m.store = s.store;
-    m.generation = 1;
-    m.states = {"momentum_buffer", "momentum_buffer.scale"};
-    m.groups = {{"muon", {}}};
-    m.params = {{"w", {6, 100}, 0}, {"w", scales, 0}};
-    Tile one, other;
-    one.used_bytes = other.used_bytes = kBlockBytes;
+    TwoTiles store;
+    native::Manifest& manifest = store.manifest;
+    manifest.states = {"momentum_buffer", "momentum_buffer.scale"};
+    manifest.params = {{"w", {6, 100}, 0}, {"w", scales, 0}};
     const std::uint32_t encoding = native::block_encoding(256);
-    one.segments = {{0, 0, DType::i8, 0, 512, 64, encoding}, {1, 1, dtype, 0, count, 1024}};
-    other.segments = {{0, 0, DType::i8, 512, 88, 0, encoding}};
-    m.tiles = {one, other};
-    ByteVector data = native::encode_data_header(s);
-    data.resize(native::data_file_bytes(s));
+    manifest.tiles[0].segments = {{0, 0, DType::i8, 0, 512, 64, encoding},
+                                  {1, 1, dtype, 0, count, 1024}};
+    manifest.tiles[1].segments = {{0, 0, DType::i8, 512, 88, 0, encoding}};
     for (std::size_t i = 0; i < 600; ++i)
-      data[native::tile_offset(s, i / 512, 0) + (i < 512 ? 64 + i : i - 512)] =
+      (i < 512 ? store.tile(0) + 64 + i : store.tile(1) + i - 512)[0] =
           static_cast<std::byte>(code(i));
     const float values[] = {scale(0), scale(1), scale(2)};
-    std::memcpy(data.data() + native::tile_offset(s, 0, 0) + 1024, values, sizeof(values));
-    for (std::size_t i = 0; i < 2; ++i)
-      m.tiles[i].crcs.push_back(
-          native::block_crc({s.store, s.rank, i, 0, 0, 0},
-                            ByteView(data).subspan(native::tile_offset(s, i, 0), kBlockBytes)));
-    ByteVector meta = encode(s);
-    append_bytes(meta, encode(s));
-    meta.resize(native::meta_file_bytes(s));
-    std::ranges::copy(encode(m), meta.begin() + native::region_offset(s, 1));
-    auto tree = std::make_shared<MemoryTree>("run/swap");
-    const std::string below = native::rank_directory(s.rank, s.world) + "/";
-    tree->add(below + "lock", std::string_view("1\n"));
-    tree->add(below + "meta.ebb", std::move(meta));
-    tree->add(below + native::data_file(s.store, s.rank), std::move(data));
-    return tree;
+    std::memcpy(store.tile(0) + 1024, values, sizeof(values));
+    return std::move(store).tree();
   }
   static int code(std::size_t i) { return static_cast<int>(i * 37 % 255) - 127; }
   static float scale(std::size_t block) { return 0.5f + static_cast<float>(block); }

@@ -5,20 +5,14 @@
 #include <cstring>
 
 #include "ebb/formats/native/ebb.h"
-#include "ebb/formats/native/manifest.h"
-#include "ebb/formats/native/store_files.h"
 #include "ebb/formats/registry.h"
-#include "tests/support/source_tree.h"
+#include "tests/formats/native/by_hand.h"
 
 namespace ebb::formats {
 namespace {
 
-using native::Manifest;
-using native::Superblock;
-using native::Tile;
 using test_support::MemoryTree;
 
-constexpr std::uint64_t kBlockBytes = 4096;
 constexpr std::uint64_t kElems = 600;
 
 // "w" [6, 100]: low halves cut between two tiles, high ones behind the first of these.
@@ -34,51 +28,24 @@ struct InHalves {
   }
 
   std::shared_ptr<MemoryTree> tree() const {
-    Superblock s;
-    s.store.fill(std::byte{7});
-    s.tile_bytes = 2 * kBlockBytes;
-    s.block_bytes = kBlockBytes;
-    s.slots = 2;
-    s.tiles = 2;
-    s.region_bytes = 4096;
-    Manifest m;
-    m.store = s.store;
-    m.generation = 1;
-    m.states = {"master", state};
-    m.groups = {{"muon", {}}};
-    m.params = {{"w", {6, 100}, 0}, {"w", shape, 0}};
-    Tile one, other;
-    one.used_bytes = other.used_bytes = kBlockBytes;
+    TwoTiles store;
+    native::Manifest& manifest = store.manifest;
+    manifest.states = {"master", state};
+    manifest.params = {{"w", {6, 100}, 0}, {"w", shape, 0}};
     const std::uint32_t of_param = shape == Shape{6, 100} ? 0 : 1;
-    one.segments = {{0, 0, DType::u16, 0, 250, 64, 2}, {of_param, 1, high, 0, count, 1024}};
-    other.segments = {{0, 0, DType::u16, 250, 350, 0, 2}};
-    m.tiles = {one, other};
-    ByteVector data = native::encode_data_header(s);
-    data.resize(native::data_file_bytes(s));
-    const auto put = [&](std::uint64_t at, std::uint32_t half) {
-      data[at] = static_cast<std::byte>(half & 0xff);
-      data[at + 1] = static_cast<std::byte>(half >> 8 & 0xff);
+    manifest.tiles[0].segments = {{0, 0, DType::u16, 0, 250, 64, 2},
+                                  {of_param, 1, high, 0, count, 1024}};
+    manifest.tiles[1].segments = {{0, 0, DType::u16, 250, 350, 0, 2}};
+    const auto put = [](std::byte* at, std::uint32_t half) {
+      at[0] = static_cast<std::byte>(half & 0xff);
+      at[1] = static_cast<std::byte>(half >> 8 & 0xff);
     };
     for (std::size_t i = 0; i < kElems; ++i) {
-      const std::uint64_t tile = i < 250 ? 0 : 1;
-      put(native::tile_offset(s, tile, 0) + (tile == 0 ? 64 + 2 * i : 2 * (i - 250)), bits(i));
+      put(i < 250 ? store.tile(0) + 64 + 2 * i : store.tile(1) + 2 * (i - 250), bits(i));
       const bool up = (bits(i) >> 15 & 1) != 0;
-      put(native::tile_offset(s, 0, 0) + 1024 + 2 * i, (bits(i) >> 16) + (up ? 1 : 0));
+      put(store.tile(0) + 1024 + 2 * i, (bits(i) >> 16) + (up ? 1 : 0));
     }
-    for (std::size_t i = 0; i < 2; ++i)
-      m.tiles[i].crcs.push_back(
-          native::block_crc({s.store, s.rank, i, 0, 0, 0},
-                            ByteView(data).subspan(native::tile_offset(s, i, 0), kBlockBytes)));
-    ByteVector meta = encode(s);
-    append_bytes(meta, encode(s));
-    meta.resize(native::meta_file_bytes(s));
-    std::ranges::copy(encode(m), meta.begin() + native::region_offset(s, 1));
-    auto tree = std::make_shared<MemoryTree>("run/swap");
-    const std::string below = native::rank_directory(s.rank, s.world) + "/";
-    tree->add(below + "lock", std::string_view("1\n"));
-    tree->add(below + "meta.ebb", std::move(meta));
-    tree->add(below + native::data_file(s.store, s.rank), std::move(data));
-    return tree;
+    return std::move(store).tree();
   }
 };
 

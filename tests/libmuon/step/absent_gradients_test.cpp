@@ -16,12 +16,6 @@ using libmuon::Communicator;
 using libmuon::EngineConfig;
 using libmuon::WithoutGradient;
 
-std::unique_ptr<libswap::IoBackend> disk() {
-  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
-  EBB_CHECK(chosen.has_value());
-  return std::move(chosen->backend);
-}
-
 struct Trained {
   std::map<std::string, std::vector<float>> tensors;
   std::vector<double> norms;

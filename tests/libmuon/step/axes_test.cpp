@@ -192,12 +192,6 @@ struct Alone {
   std::map<std::string, std::vector<float>> tensors;  // by name and state
 };
 
-std::unique_ptr<libswap::IoBackend> disk() {
-  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
-  EBB_CHECK(chosen.has_value());
-  return std::move(chosen->backend);
-}
-
 void expect_well(const std::vector<Result<>>& answers, const std::string& what) {
   for (const auto& answer : answers) ASSERT_TRUE(answer) << what << ": " << answer.error().message;
 }

@@ -21,12 +21,6 @@ namespace {
 using libmuon::Communicator;
 using libmuon::MuonSpec;
 
-std::unique_ptr<libswap::IoBackend> disk() {
-  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
-  EBB_CHECK(chosen.has_value());
-  return std::move(chosen->backend);
-}
-
 libmuon::ModelSpec two_parameters() {
   libmuon::ModelSpec model;
   model.groups = {MuonSpec::keller(), libmuon::AdamSpec{.lr = 1e-2, .beta2 = 0.999, .eps = 1e-8}};

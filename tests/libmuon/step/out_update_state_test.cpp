@@ -12,6 +12,7 @@
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/keeping_trainer.h"
+#include "tests/libmuon/support/trained.h"
 #include "tests/libmuon/support/watched_ranks.h"
 
 namespace ebb::test {
@@ -22,12 +23,6 @@ using libmuon::Engine;
 using libmuon::EngineConfig;
 using libmuon::MuonSpec;
 using libmuon::Placement;
-
-std::unique_ptr<libswap::IoBackend> disk() {
-  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
-  EBB_CHECK(chosen.has_value());
-  return std::move(chosen->backend);
-}
 
 EngineConfig config_for(const Training& setup) { return config_of(setup, setup.model); }
 
@@ -119,13 +114,6 @@ TEST(OutUpdateState, NothingButAStepHandsOutUpdates) {
 
 // Masters go from run to run at the trainer, momentum in the store, whoever owns it.
 TEST(OutUpdateState, GoesOnOnOtherRanksPlacementsAndChunksWithTheSameBits) {
-  struct Leg {
-    std::uint32_t ranks;
-    Policy policy;
-    Placement placement;
-    std::uint64_t chunk_bytes;
-    std::string origin;
-  };
   const std::vector<Leg> legs = {
       {2, Policy::zero3, Placement::owner, 20000, "created at step 0"},
       {2, Policy::zero3, Placement::owner, 6000, "resumed the store at step 1"},

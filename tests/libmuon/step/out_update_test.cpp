@@ -26,12 +26,6 @@ using libmuon::SecondMoment;
 
 constexpr std::uint64_t kSteps = 3;
 
-std::unique_ptr<libswap::IoBackend> disk() {
-  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
-  EBB_CHECK(chosen.has_value());
-  return std::move(chosen->backend);
-}
-
 // The masters are `wanted`, and so is the state that is stored, which has none of those.
 void expect_trained(const EngineConfig& config, const Tensors& wanted, const std::string& what) {
   const TempDir directory;

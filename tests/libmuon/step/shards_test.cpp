@@ -10,6 +10,7 @@
 #include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/late_accelerator.h"
+#include "tests/libmuon/support/trained.h"
 
 namespace ebb::test {
 namespace {
@@ -228,13 +229,6 @@ TEST(Shards, WhatIsAbandonedBeforeItCameBackIsForgotten) {
 
 // Tiles do not depend on the chunk size; where state lies does on the placement.
 TEST(Shards, StateGoesFromPlacementToPlacementAndRankToRankExactly) {
-  struct Leg {
-    std::uint32_t ranks;
-    Policy policy;
-    Placement placement;
-    std::uint64_t chunk_bytes;
-    std::string origin;
-  };
   const std::vector<Leg> legs = {
       {3, Policy::zero3, Placement::owner, 20000, "created at step 0"},
       {3, Policy::zero3, Placement::shard, 20000, "transferred the store of 3 ranks at step 1"},

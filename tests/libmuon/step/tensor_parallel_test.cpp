@@ -196,12 +196,6 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
 };
 
-std::unique_ptr<libswap::IoBackend> disk() {
-  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
-  EBB_CHECK(chosen.has_value());
-  return std::move(chosen->backend);
-}
-
 void expect_well(const std::vector<Result<>>& answers, const std::string& what) {
   for (const auto& answer : answers) ASSERT_TRUE(answer) << what << ": " << answer.error().message;
 }

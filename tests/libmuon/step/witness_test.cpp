@@ -21,12 +21,6 @@ using libmuon::testing::Trace;
 
 constexpr std::uint64_t kSteps = 4;
 
-std::unique_ptr<libswap::IoBackend> disk() {
-  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
-  EBB_CHECK(chosen.has_value());
-  return std::move(chosen->backend);
-}
-
 // Two groups of each optimizer, shapes of every kind, Newton-Schulz coefficients that change from
 // step to step.
 libmuon::ModelSpec two_groups_each() {

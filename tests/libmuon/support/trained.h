@@ -15,6 +15,15 @@ struct Trained {
   bool operator==(const Trained&) const = default;
 };
 
+// A part of a training, and where its state came from.
+struct Leg {
+  std::uint32_t ranks = 1;
+  Policy policy = Policy::zero3;
+  libmuon::Placement placement = libmuon::Placement::owner;
+  std::uint64_t chunk_bytes = 0;
+  std::string origin;
+};
+
 // Half of the steps, and the rest after a resume.
 Trained train_in_two(const Training& setup, std::uint64_t steps);
 

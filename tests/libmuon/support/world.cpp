@@ -11,6 +11,12 @@
 
 namespace ebb::test {
 
+std::unique_ptr<libswap::IoBackend> disk() {
+  auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
+  EBB_CHECK(chosen.has_value());
+  return std::move(chosen->backend);
+}
+
 using libmuon::Engine;
 
 float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {

@@ -15,6 +15,9 @@
 
 namespace ebb::test {
 
+// The one this machine has.
+std::unique_ptr<libswap::IoBackend> disk();
+
 // In (-1, 1), a function of its three arguments alone.
 float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c);
 
