@@ -5,6 +5,7 @@
 
 #include "tests/demo/demo.h"
 #include "tools/cli/arguments.h"
+#include "tools/cli/text.h"
 
 namespace ebb::demo {
 namespace {
@@ -149,8 +150,7 @@ std::string shell(const Command& command) {
   std::string out;
   for (const std::string& word : command) {
     if (!out.empty()) out += ' ';
-    const bool plain = word.find_first_of(" '\"$*?()&;<>|\\`") == std::string::npos;
-    out += plain && !word.empty() ? word : "'" + word + "'";
+    out += tools::shell_quoted(word);
   }
   return out;
 }

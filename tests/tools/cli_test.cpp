@@ -1,6 +1,7 @@
 // The command line every program shares, as values.
 #include <gtest/gtest.h>
 
+#include "tests/support/program.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/console.h"
 #include "tools/cli/json.h"
@@ -25,6 +26,18 @@ std::string refusal(const std::vector<std::string>& words) {
   if (parsed) return "accepted";
   EXPECT_EQ(parsed.error().code, Code::usage);
   return parsed.error().message + " | " + parsed.error().hint;
+}
+
+// The shell itself says which words it was given.
+TEST(Text, AWordForTheShellIsTheWordThatItGets) {
+  for (const std::string word : {"plain", "", "two words", "it's", "'", "$HOME `x` \\ \"",
+                                 "awk '{print $1}'", "a*b?;&|<>"}) {
+    const auto said =
+        test_support::run_program("/bin/sh", {"-c", "printf '[%s]' " + shell_quoted(word)});
+    EXPECT_EQ(said.exit, 0) << word;
+    EXPECT_EQ(said.out, "[" + word + "]");
+  }
+  EXPECT_EQ(shell_quoted("build/a-1.b"), "build/a-1.b");
 }
 
 TEST(CommandLine, GivesEveryFlagItsValue) {

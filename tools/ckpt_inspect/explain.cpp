@@ -27,15 +27,6 @@ struct Explained {
   std::string hint;   // where there is no command
 };
 
-std::string shell_quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string out = "'";
-  for (const char& c : word) out += c == '\'' ? std::string_view("'\\''") : std::string_view(&c, 1);
-  return out + "'";
-}
-
 // A path beside `source` that is free: what an earlier command made stays.
 std::string beside(const std::string& source, const std::string& ending) {
   std::string path = source + ending;

@@ -49,4 +49,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+// A word of a command, for people to type into a shell.
+std::string shell_quoted(const std::string& word);
+
 }  // namespace ebb::tools
