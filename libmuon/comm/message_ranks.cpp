@@ -1,7 +1,6 @@
 #include "ebb/libmuon/comm/message_ranks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -90,7 +89,7 @@ ByteVector encode(const Brought& brought, Rank to) {
 std::vector<std::uint64_t> numbers_of(formats::ByteReader& in) {
   const auto bytes = in.take(in.number<std::uint64_t>().value() * sizeof(std::uint64_t)).value();
   std::vector<std::uint64_t> numbers(bytes.size() / sizeof(std::uint64_t));
-  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  std::ranges::copy(bytes, std::as_writable_bytes(std::span(numbers)).begin());
   return numbers;
 }
 

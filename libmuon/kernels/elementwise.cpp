@@ -103,6 +103,42 @@ EBB_CLONES void momentum_int8(const MuonSpec& spec, MomentumFactors f, std::span
     momentum_blocks<Momentum::sum, false>(spec.decay, f, g, m, u);
 }
 
+// U once more, of momentum that has taken this step.
+template <Momentum kForm, bool kNesterov, typename Stored>
+[[gnu::always_inline]] inline void update_loop(MomentumFactors f, std::size_t count,
+                                               const float* __restrict g,
+                                               const Stored* __restrict m, float* __restrict u) {
+  for (std::size_t i = 0; i < count; ++i)
+    u[i] = update_of<kForm, kNesterov>(f, f.scale * g[i], widened(m[i]));
+}
+
+template <typename Stored>
+[[gnu::always_inline]] inline void update(const MuonSpec& spec, MomentumFactors f,
+                                          std::size_t count, const float* g, const Stored* m,
+                                          float* u) {
+  if (!spec.nesterov)
+    update_loop<Momentum::ema, false>(f, count, g, m, u);
+  else if (spec.momentum == Momentum::ema)
+    update_loop<Momentum::ema, true>(f, count, g, m, u);
+  else
+    update_loop<Momentum::sum, true>(f, count, g, m, u);
+}
+
+EBB_CLONES void update_fp32(const MuonSpec& spec, MomentumFactors f, std::size_t count,
+                            const float* g, const float* m, float* u) {
+  update(spec, f, count, g, m, u);
+}
+
+EBB_CLONES void update_bf16(const MuonSpec& spec, MomentumFactors f, std::size_t count,
+                            const float* g, const std::uint16_t* m, float* u) {
+  update(spec, f, count, g, m, u);
+}
+
+EBB_CLONES void widen_codes(std::size_t count, float scale, const std::int8_t* __restrict codes,
+                            float* __restrict m) {
+  for (std::size_t i = 0; i < count; ++i) m[i] = formats::int8_value(codes[i], scale);
+}
+
 EBB_CLONES void widen_all(std::size_t count, const std::uint16_t* __restrict from,
                           float* __restrict to) {
   for (std::size_t i = 0; i < count; ++i) to[i] = formats::bf16_to_f32(from[i]);
@@ -189,6 +225,9 @@ EBB_CLONES void adamw(AdamFactors f, std::size_t count, const float* __restrict 
   }
 }
 
+// Of int8 momentum that is widened on the stack.
+constexpr std::size_t kMostBlock = 4096;
+
 // Far below the largest fp32, so that what rounding adds step by step never gets there.
 constexpr double kSafe = 0x1p120;
 
@@ -234,6 +273,31 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
   EBB_CHECK(m.block > 0 && g.size() == m.codes.size() && g.size() == u.size() &&
             m.scales.size() == formats::div_ceil(g.size(), m.block));
   momentum_int8(spec, momentum_factors(spec, grad_scale), g, m, u.data());
+}
+
+void update_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                  std::span<const float> m, std::span<float> u) {
+  EBB_CHECK(g.size() == m.size() && g.size() == u.size());
+  update_fp32(spec, momentum_factors(spec, grad_scale), g.size(), g.data(), m.data(), u.data());
+}
+
+void update_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                  std::span<const std::uint16_t> m, std::span<float> u) {
+  EBB_CHECK(g.size() == m.size() && g.size() == u.size());
+  update_bf16(spec, momentum_factors(spec, grad_scale), g.size(), g.data(), m.data(), u.data());
+}
+
+void update_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                  const Int8Blocks& m, std::span<float> u) {
+  EBB_CHECK(m.block > 0 && m.block <= kMostBlock && g.size() == m.codes.size() &&
+            g.size() == u.size() && m.scales.size() == formats::div_ceil(g.size(), m.block));
+  const MomentumFactors factors = momentum_factors(spec, grad_scale);
+  float wide[kMostBlock];
+  for (std::size_t first = 0; first < g.size(); first += m.block) {
+    const std::size_t count = std::min<std::size_t>(m.block, g.size() - first);
+    widen_codes(count, m.scales[first / m.block], m.codes.data() + first, wide);
+    update_fp32(spec, factors, count, g.data() + first, wide, u.data() + first);
+  }
 }
 
 void decay_range(const MuonSpec& spec, std::span<const float> w, std::span<float> u) {

@@ -8,6 +8,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "ebb/libmuon/spec/spec.h"
 
@@ -42,33 +45,48 @@ void standard_form(const Spec& spec, Stages& stages) {
   }
 }
 
-// R = X X^T, Z = bR + cR^2; the next X is (aI + Z) X, whose R is (aI + Z) R (aI + Z). Q collects
-// the factors until X is needed: at restarts and at the end. Z always on the left: then what
-// rounding adds to R and to Q is alike.
-template <typename Spec, typename Stages>
-void gram_form(const Spec& spec, Stages& stages) {
-  const auto restarts = [&](std::size_t i) {
-    return std::ranges::find(spec.restarts, i) != spec.restarts.end();
-  };
-  stages.gram();
+// Iterations that share a Gram matrix.
+struct GramPart {
+  std::size_t first = 0, end = 0;
+};
+// One more than there are restarts.
+template <typename Spec>
+std::vector<GramPart> gram_parts(const Spec& spec) {
+  std::vector<GramPart> parts;
   for (std::size_t i = 0; i < spec.iterations.size(); ++i) {
+    if (i == 0 || std::ranges::find(spec.restarts, i) != spec.restarts.end())
+      parts.push_back({i, i});
+    parts.back().end = i + 1;
+  }
+  return parts;
+}
+
+// Q of R = X X^T: with Z = bR + cR^2 the next X is (aI + Z) X, whose R is (aI + Z) R (aI + Z); Q
+// collects the factors. Z always on the left: then what rounding adds to R and to Q is alike.
+template <typename Spec, typename Stages>
+void gram_factor(const Spec& spec, const GramPart& part, Stages& stages) {
+  for (std::size_t i = part.first; i < part.end; ++i) {
     const auto [a, b, c] = spec.iterations[i];
-    if (restarts(i)) {
-      stages.advance(Part::q, 0.0f);
-      stages.gram();
-    }
     stages.symmetric({Part::z, c, Part::gram, Part::gram, b, Part::gram});
-    if (i == 0 || restarts(i)) {
+    if (i == part.first) {
       stages.identity(Part::q, Part::z, a);
     } else {
       stages.symmetric({Part::t, 1.0f, Part::z, Part::q, a, Part::q});
       stages.swap(Part::t, Part::q);
     }
-    if (i + 1 == spec.iterations.size() || restarts(i + 1)) continue;
+    if (i + 1 == part.end) continue;
     stages.symmetric({Part::t, 1.0f, Part::z, Part::gram, a, Part::gram});
     stages.symmetric({Part::gram, 1.0f, Part::z, Part::t, a, Part::t});
   }
-  stages.advance(Part::q, 0.0f);
+}
+
+template <typename Spec, typename Stages>
+void gram_form(const Spec& spec, Stages& stages) {
+  for (const GramPart& part : gram_parts(spec)) {
+    stages.gram();
+    gram_factor(spec, part, stages);
+    stages.advance(Part::q, 0.0f);
+  }
 }
 
 }  // namespace ebb::libmuon

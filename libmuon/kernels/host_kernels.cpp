@@ -144,8 +144,12 @@ class HostKernels : public Kernels {
       const auto prepare_as = [&](const auto m) {
         in_pieces_of(range.g, range.u.elems, [&](std::uint64_t first, std::span<const float> g) {
           out_of_fp32(range.u.sub(first, g.size()), [&](std::uint64_t at, std::span<float> u) {
-            momentum_range(*range.spec, grad_scale, g.subspan(at, u.size()),
-                           m.subspan(first + at, u.size()), u);
+            const auto some_g = g.subspan(at, u.size());
+            const auto some_m = m.subspan(first + at, u.size());
+            if (range.again)
+              update_range(*range.spec, grad_scale, some_g, some_m, u);
+            else
+              momentum_range(*range.spec, grad_scale, some_g, some_m, u);
           });
         });
       };
@@ -252,8 +256,12 @@ class HostKernels : public Kernels {
       out_of_fp32(range.u.sub(first, g.size()), [&](std::uint64_t at, std::span<float> u) {
         const auto scales = piece(range.scales, (first + at) / range.block,
                                   formats::div_ceil(u.size(), range.block));
-        momentum_range(*range.spec, grad_scale, g.subspan(at, u.size()),
-                       {range.m.int8s().subspan(first + at, u.size()), scales, range.block}, u);
+        const auto some_g = g.subspan(at, u.size());
+        const Int8Blocks m{range.m.int8s().subspan(first + at, u.size()), scales, range.block};
+        if (range.again)
+          update_range(*range.spec, grad_scale, some_g, m, u);
+        else
+          momentum_range(*range.spec, grad_scale, some_g, m, u);
       });
     });
   }

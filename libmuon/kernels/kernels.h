@@ -80,6 +80,14 @@ void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const floa
                     std::span<std::uint16_t> m, std::span<float> u);
 void momentum_range(const MuonSpec& spec, float grad_scale, std::span<const float> g, Int8Blocks m,
                     std::span<float> u);
+// u <- what momentum_range() made there, of momentum that has taken the step and of the gradient.
+// REQUIRES: no decay was added to it.
+void update_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                  std::span<const float> m, std::span<float> u);
+void update_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                  std::span<const std::uint16_t> m, std::span<float> u);
+void update_range(const MuonSpec& spec, float grad_scale, std::span<const float> g,
+                  const Int8Blocks& m, std::span<float> u);
 // u <- wd w: what momentum_range() then adds to the scaled gradient, where decay is l2.
 // Elementwise.
 void decay_range(const MuonSpec& spec, std::span<const float> w, std::span<float> u);

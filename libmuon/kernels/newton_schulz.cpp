@@ -1,87 +1,14 @@
 // Newton-Schulz on panels fixed by the shape (docs/numerics.md). X lies with its short side as
 // rows, m x n, m <= n; X X^T and its polynomials are symmetric: their lower panels are computed and
 // mirrored.
-#include "ebb/libmuon/kernels/newton_schulz_run.h"
-
 #include <algorithm>
 #include <memory>
 
 #include "ebb/libmuon/kernels/forms.h"
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/stages.h"
 
 namespace ebb::libmuon {
-namespace {
-
-// Stages of one run, in the order in which they are asked for.
-class Stages {
- public:
-  explicit Stages(std::shared_ptr<Run> run) : run_(std::move(run)) {
-    chain_.push_back({run_->norm_chunks(), [run = run_](std::size_t i) { run->square(i); }});
-    chain_.push_back({1, [run = run_](std::size_t) { run->decide(); }});
-    panels(&Run::load);
-  }
-
-  libswap::Chain done() {
-    panels(&Run::store);
-    return std::move(chain_);
-  }
-
-  void gram() {
-    chain_.push_back({run_->transposed_slices(),
-                      [run = run_](std::size_t slice) { run->pack_transposed(slice); }});
-    triangle([run = run_](std::size_t panel) { run->make_gram(panel); });
-    mirror(Part::gram);
-  }
-  void square(const Sum& sum) {
-    pack(sum.right);
-    triangle([run = run_, sum](std::size_t panel) { run->add(sum, panel); });
-  }
-  void symmetric(const Sum& sum) {
-    square(sum);
-    if (run_->mirrors()) mirror(sum.to);
-  }
-  void mirror(Part part) {
-    panels([run = run_, part](std::size_t panel) { run->mirror(part, panel); });
-  }
-  void identity(Part to, Part from, float value) {
-    panels([run = run_, to, from, value](std::size_t panel) {
-      run->add_identity(to, from, value, panel);
-    });
-  }
-  // X = beta X + left X.
-  void advance(Part left, float beta) {
-    const Part next = run_->next_x();
-    pack(Part::x);
-    panels([run = run_, next, left, beta](std::size_t panel) {
-      run->add({next, 1.0f, left, Part::x, beta, Part::x}, panel);
-    });
-    if (next != Part::x) swap(Part::x, next);
-  }
-  void swap(Part a, Part b) {
-    chain_.push_back({1, [run = run_, a, b](std::size_t) { run->swap(a, b); }});
-  }
-
- private:
-  void pack(Part part) {
-    chain_.push_back(
-        {run_->slices(), [run = run_, part](std::size_t slice) { run->pack(part, slice); }});
-  }
-  void panels(void (Run::*work)(std::size_t)) {
-    panels([run = run_, work](std::size_t panel) { ((*run).*work)(panel); });
-  }
-  void panels(std::function<void(std::size_t)> work) {
-    chain_.push_back({run_->panels(), std::move(work)});
-  }
-  // The longest panels first.
-  void triangle(std::function<void(std::size_t)> work) {
-    panels([work = std::move(work), last = run_->panels() - 1](std::size_t i) { work(last - i); });
-  }
-
-  const std::shared_ptr<Run> run_;
-  libswap::Chain chain_;
-};
-
-}  // namespace
 
 std::uint64_t newton_schulz_scratch_bytes(const MuonSpec& spec, std::uint64_t rows,
                                           std::uint64_t cols) {
@@ -92,11 +19,14 @@ libswap::Chain newton_schulz(const MuonSpec& spec, Bf16 bf16, const Block& block
                              std::span<float> u, std::span<std::byte> scratch, Spoiled spoiled) {
   const auto run = std::make_shared<Run>(spec, bf16, block, u, scratch, spoiled);
   Stages stages(run);
+  stages.norm();
+  stages.load();
   if (run->gram_form())
     gram_form(run->spec(), stages);
   else
     standard_form(run->spec(), stages);
-  return stages.done();
+  stages.store();
+  return stages.chain();
 }
 
 void orthogonalize(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,

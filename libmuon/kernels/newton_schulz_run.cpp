@@ -14,9 +14,11 @@ constexpr std::uint64_t kTile = 16;  // side of the squares that transposing mov
 
 }  // namespace
 
+namespace {
+
 // Fixed lanes, so that every vector width adds in the same order.
-EBB_CLONES double sum_of_squares(const float* values, std::uint64_t count) {
-  double lanes[kNormLanes] = {};
+EBB_CLONES void add_squares(const float* __restrict values, std::uint64_t count,
+                            double* __restrict lanes) {
   const std::uint64_t whole = count / kNormLanes * kNormLanes;
   for (std::uint64_t i = 0; i < whole; i += kNormLanes)
     for (std::uint64_t lane = 0; lane < kNormLanes; ++lane) {
@@ -25,10 +27,39 @@ EBB_CLONES double sum_of_squares(const float* values, std::uint64_t count) {
     }
   for (std::uint64_t i = whole; i < count; ++i)
     lanes[i - whole] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+}
+
+double sum_of(std::span<const double> lanes) {
   double total = 0;
   for (const double lane : lanes) total += lane;
   return total;
 }
+
+}  // namespace
+
+double sum_of_squares(const float* values, std::uint64_t count) {
+  std::array<double, kNormLanes> lanes{};
+  add_squares(values, count, lanes.data());
+  return sum_of(lanes);
+}
+
+// Pieces that end inside a group of lanes come element by element.
+void SquareSum::add(std::span<const float> values) {
+  while (!values.empty()) {
+    const std::uint64_t lane = held_ % kNormLanes;
+    const std::uint64_t room = lane == 0 ? kNormChunk - held_ : 1;
+    const auto next = values.first(std::min<std::uint64_t>(room, values.size()));
+    add_squares(next.data(), next.size(), lanes_.data() + lane);
+    values = values.subspan(next.size());
+    held_ += next.size();
+    if (held_ < kNormChunk) continue;
+    chunks_ += sum_of(lanes_);
+    lanes_ = {};
+    held_ = 0;
+  }
+}
+
+double SquareSum::total() const { return held_ == 0 ? chunks_ : chunks_ + sum_of(lanes_); }
 
 namespace {
 
@@ -87,30 +118,54 @@ const Products& products_for(Precision precision, Bf16 bf16) {
 // Nobody's precision decides what a plan says of memory but that of the spec: packed as bf16, a
 // matrix takes half of what is there for it.
 std::uint64_t Run::scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
-  const std::uint64_t m = std::min(rows, cols), n = std::max(rows, cols);
+  return scratch_bytes(spec, {.m = std::min(rows, cols),
+                              .n = std::max(rows, cols),
+                              .gram_form = takes_gram_form(spec, rows, cols)});
+}
+
+// Where factors are rounded, those of m x m pass through a second X.
+std::uint64_t Run::x_leading_dimension(const MuonSpec& spec, const Sides& sides) {
+  const bool factors = spec.precision != Precision::fp32 && spec.rounding == Rounding::each;
+  return leading_dimension(factors ? std::max(sides.m, sides.n) : sides.n);
+}
+
+std::uint64_t Run::scratch_bytes(const MuonSpec& spec, const Sides& sides) {
+  const std::uint64_t m = sides.m, n = sides.n;
   const std::uint64_t wide = spec.precision == Precision::fp32 ? 1 : 2;
-  const std::uint64_t squares = takes_gram_form(spec, rows, cols) ? 4 : 2;
-  const std::uint64_t packed = std::max(packed_elems(n, m), packed_elems(m, n));
-  return sizeof(float) *
-         (m * (wide * leading_dimension(n) + squares * leading_dimension(m)) + packed);
+  const std::uint64_t squares = sides.gram_form ? 4 : 2;
+  const std::uint64_t packed =
+      std::max({packed_elems(n, m), packed_elems(m, n), packed_elems(m, m)});
+  const std::uint64_t row = x_leading_dimension(spec, sides);
+  return sizeof(float) * (m * (wide * row + squares * leading_dimension(m)) + packed);
 }
 
 Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
          std::span<std::byte> scratch, Spoiled spoiled)
+    : Run(spec, bf16, block,
+          {.m = std::min(block.rows(), block.cols),
+           .n = std::max(block.rows(), block.cols),
+           .tall = block.rows() > block.cols,
+           .gram_form = takes_gram_form(spec, block.rows(), block.cols)},
+          scratch, spoiled) {
+  take(block, u);
+  sums_.resize(block.runs * chunks_a_run());
+}
+
+Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, const Sides& sides,
+         std::span<std::byte> scratch, Spoiled spoiled)
     : spec_(spec),
       products_(products_for(spec.precision, bf16)),
       block_(block),
-      tall_(block.rows() > block.cols),
-      m_(std::min(block.rows(), block.cols)),
-      n_(std::max(block.rows(), block.cols)),
+      tall_(sides.tall),
+      gram_form_(sides.gram_form),
+      m_(sides.m),
+      most_n_(sides.n),
+      n_(sides.n),
       panels_(m_),
-      x_ld_(leading_dimension(n_)),
+      x_ld_(x_leading_dimension(spec, sides)),
       a_ld_(leading_dimension(m_)),
-      u_(u),
-      spoiled_(spoiled),
-      sums_(block.runs * chunks_a_run()) {
-  EBB_CHECK(u.size() == block.span());
-  EBB_CHECK(scratch.size() >= scratch_bytes(spec, block.rows(), block.cols));
+      spoiled_(spoiled) {
+  EBB_CHECK(scratch.size() >= scratch_bytes(spec, sides));
   auto* next = reinterpret_cast<float*>(scratch.data());
   for (const Part part : {Part::x, Part::y, Part::gram, Part::q, Part::z, Part::t}) {
     if (part == Part::y && next_x() == Part::x) continue;
@@ -120,21 +175,33 @@ Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u
   packed_ = next;
 }
 
+void Run::take(const Block& block, std::span<float> u) {
+  EBB_CHECK(u.size() == block.span());
+  block_ = block;
+  n_ = tall_ ? block.rows() : block.cols;
+  EBB_CHECK(n_ <= most_n_);
+  u_ = u;
+}
+
 std::uint64_t Run::chunks_a_run() const { return formats::div_ceil(run_elems(), kNormChunk); }
 
 void Run::square(std::size_t chunk) {
   const std::uint64_t first = chunk % chunks_a_run() * kNormChunk;
   const auto values = u_.subspan(chunk / chunks_a_run() * block_.stride * block_.cols + first,
                                  std::min(kNormChunk, run_elems() - first));
-  round_all(spec_.handed, values);
-  if (spec_.norm_of == NormOf::rounded) round_all(spec_.precision, values);
+  round_update(values);
   sums_[chunk] = sum_of_squares(values.data(), values.size());
 }
 
-void Run::decide() {
-  double total = 0;
-  for (const double sum : sums_) total += sum;
-  const double norm = std::sqrt(total);
+void Run::round_update(std::span<float> values) {
+  round_all(spec_.handed, values);
+  if (spec_.norm_of == NormOf::rounded) round_all(spec_.precision, values);
+}
+
+void Run::decide() { decide(sum_of(sums_)); }
+
+void Run::decide(double squares) {
+  const double norm = std::sqrt(squares);
   alive_ = norm != 0 && std::isfinite(norm);
   if (!std::isfinite(norm)) spoiled_.tell();
   factor_ = normalizer(spec_, norm);
@@ -177,14 +244,25 @@ void Run::pack(Part part, std::size_t slice) {
 }
 
 void Run::pack_transposed(std::size_t slice) {
-  if (alive_) products_.pack({place(Part::x), x_ld_, Transpose::yes}, m_, n_, slice, packed_);
+  if (alive_ && slice < products_.slices(n_))
+    products_.pack({place(Part::x), x_ld_, Transpose::yes}, m_, n_, slice, packed_);
 }
 
 void Run::make_gram(std::size_t panel) {
+  sum_gram(panel, false);
+  settle_gram(panel);
+}
+
+void Run::sum_gram(std::size_t panel, bool adds) {
   if (!alive_) return;
   const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
   products_.multiply(end - first, end, n_, {row(Part::x, first), x_ld_}, packed_, m_,
-                     row(Part::gram, first), a_ld_);
+                     row(Part::gram, first), a_ld_, adds);
+}
+
+void Run::settle_gram(std::size_t panel) {
+  if (!alive_) return;
+  const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
   for (std::uint64_t i = first; i < end; ++i) settle(row(Part::gram, i), end);
 }
 
@@ -201,7 +279,7 @@ void Run::add(const Sum& sum, std::size_t panel) {
     left = {row(Part::y, first), x_ld_};
   }
   products_.multiply(end - first, count, m_, left, packed_, cols(sum.right), row(sum.to, first),
-                     ld(sum.to));
+                     ld(sum.to), false);
   for (std::uint64_t i = first; i < end; ++i) finish_row(sum, i, count);
 }
 
@@ -231,6 +309,12 @@ void Run::add_identity(Part to, Part from, float value, std::size_t panel) {
     into[i] += value;
     settle(into + i, 1);
   }
+}
+
+void Run::look_at(Part part) {
+  if (!alive_) return;
+  for (std::uint64_t i = 0; i < m_; ++i)
+    if (!std::isfinite(largest_magnitude({row(part, i), cols(part)}))) return spoiled_.tell();
 }
 
 // Right of the diagonal panels := the transpose of what lies below them.

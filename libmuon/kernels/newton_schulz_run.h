@@ -25,6 +25,18 @@ inline std::uint64_t leading_dimension(std::uint64_t cols) {
 // In fp64; bits depend on the values and their number alone.
 double sum_of_squares(const float* values, std::uint64_t count);
 
+// The sum of an update's squares as decide() makes it, of elements that come bit by bit.
+class SquareSum {
+ public:
+  void add(std::span<const float> values);
+  double total() const;
+
+ private:
+  std::array<double, 16> lanes_{};  // of the chunk that is not whole yet
+  std::uint64_t held_ = 0;          // elements of it
+  double chunks_ = 0;
+};
+
 // The rows of an m-row matrix, cut for the pool. The higher a panel, the fewer times B is read; the
 // lower, the less is computed right of the diagonal.
 struct Panels {
@@ -49,7 +61,7 @@ class Run {
   static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
 
   const MuonSpec& spec() const { return spec_; }
-  bool gram_form() const { return takes_gram_form(spec_, block_.rows(), block_.cols); }
+  bool gram_form() const { return gram_form_; }
   std::size_t panels() const { return panels_.count(); }
   std::size_t norm_chunks() const { return sums_.size(); }
 
@@ -57,6 +69,7 @@ class Run {
   // of zeros, or one that is not finite, gives zeros.
   void square(std::size_t chunk);
   void decide();
+  void decide(double squares);
   // Cut along the short side: a panel of X is a panel of rows, or of columns, of U.
   void load(std::size_t panel);
   void store(std::size_t panel);
@@ -64,7 +77,7 @@ class Run {
   // The right side of a product, slice by slice; it stays until another is packed. The second: X^T.
   std::size_t slices() const { return products_.slices(m_); }
   void pack(Part part, std::size_t slice);
-  std::size_t transposed_slices() const { return products_.slices(n_); }
+  std::size_t transposed_slices() const { return products_.slices(most_n_); }
   void pack_transposed(std::size_t slice);
 
   // Below, rows of a panel, with what is packed on the right; of X X^T, and in fp32 of all square
@@ -72,6 +85,9 @@ class Run {
   // spec says: what is no more symmetric then errs less than its mirror image.
 
   void make_gram(std::size_t panel);
+  // Its two halves. `adds`: to the sum over earlier columns of X.
+  void sum_gram(std::size_t panel, bool adds);
+  void settle_gram(std::size_t panel);
   // `y` is used unless alpha is 1. `to` may be `right`, which is packed, but then not `from`.
   void add(const Sum& sum, std::size_t panel);
   // to = from + value I.
@@ -86,8 +102,23 @@ class Run {
 
   void swap(Part a, Part b) { std::swap(place(a), place(b)); }
 
- private:
+ protected:
+  // How X lies: `m` rows of `n` numbers, the rows of U or, where it is tall, its columns.
+  struct Sides {
+    std::uint64_t m = 0, n = 0;
+    bool tall = false, gram_form = false;
+  };
+  Run(const MuonSpec& spec, Bf16 bf16, const Block& block, const Sides& sides,
+      std::span<std::byte> scratch, Spoiled spoiled);
+  static std::uint64_t scratch_bytes(const MuonSpec& spec, const Sides& sides);
+  static std::uint64_t x_leading_dimension(const MuonSpec& spec, const Sides& sides);
+  // Another panel of rows: the next X.
+  void take(const Block& block, std::span<float> u);
+  void round_update(std::span<float> values);
+  void look_at(Part part);  // tells where it is not finite
   float*& place(Part part) { return places_[static_cast<std::size_t>(part)]; }
+
+ private:
   float* row(Part part, std::uint64_t index) { return place(part) + index * ld(part); }
   std::uint64_t ld(Part part) const { return part <= Part::y ? x_ld_ : a_ld_; }
   std::uint64_t cols(Part part) const { return part <= Part::y ? n_ : m_; }
@@ -104,12 +135,13 @@ class Run {
 
   const MuonSpec spec_;
   const Products& products_;
-  const Block block_;
-  const bool tall_;
-  const std::uint64_t m_, n_;
+  Block block_;
+  const bool tall_, gram_form_;
+  const std::uint64_t m_, most_n_;
+  std::uint64_t n_;  // of the present X
   const Panels panels_;
   const std::uint64_t x_ld_, a_ld_;
-  const std::span<float> u_;
+  std::span<float> u_;
   const Spoiled spoiled_;
   std::array<float*, 6> places_{};
   float* packed_ = nullptr;

@@ -43,7 +43,8 @@ class Loops {
   }
 
   static void multiply(u64 rows, u64 n, u64 k, const MatrixView& a, const float* packed,
-                       u64 packed_cols, float* c, u64 ldc) {
+                       u64 packed_cols, float* c, u64 ldc, bool adds) {
+    static_assert(kSumUnit % (kDepth * kUnit) == 0);
     alignas(64) float left[kBlockRows * kDepth];
     const MatrixView lines = {a.data, a.ld,
                               a.transpose == Transpose::yes ? Transpose::no : Transpose::yes};
@@ -57,7 +58,7 @@ class Loops {
           const u64 width = width_of(packed_cols, column);
           const float* const right = packed + column * units_of(k) + p / kUnit * width;
           block({high, least(kStrip, n - column), units_of(depth), width}, left, right,
-                c + row * ldc + column, ldc, p == 0);
+                c + row * ldc + column, ldc, p == 0 && !adds);
         }
       }
     }

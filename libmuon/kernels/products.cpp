@@ -72,7 +72,7 @@ void gemm(std::uint64_t m, std::uint64_t n, std::uint64_t k, float alpha, Matrix
   std::vector<float> packed(packed_elems(n, k)), product(m * n);
   for (std::uint64_t slice = 0; slice < with.slices(k); ++slice)
     with.pack(b, n, k, slice, packed.data());
-  with.multiply(m, n, k, a, packed.data(), n, product.data(), n);
+  with.multiply(m, n, k, a, packed.data(), n, product.data(), n, false);
   for (std::uint64_t i = 0; i < m; ++i)
     for (std::uint64_t j = 0; j < n; ++j) {
       const float made = alpha * product[i * n + j];

@@ -23,6 +23,9 @@ struct MatrixView {
 // products are exact, sums fp32's.
 enum class Operands : std::uint8_t { fp32, bf16 };
 
+// Where a sum over k may be cut with the bits of the whole: at multiples of so many.
+inline constexpr std::uint64_t kSumUnit = 512;
+
 struct Products {
   const char* name;  // of the instruction set
   Operands operands;
@@ -31,9 +34,11 @@ struct Products {
   // Slice `number` of B (k x n) into its place in `packed`.
   void (*pack)(const MatrixView& b, std::uint64_t n, std::uint64_t k, std::uint64_t number,
                float* packed);
-  // C's first n columns of so many rows of A; `packed` holds a B of `packed_cols` columns.
+  // C's first n columns of so many rows of A; `packed` holds a B of `packed_cols` columns. `adds`:
+  // to what C holds, which is the sum over earlier k; their number is a multiple of kSumUnit.
   void (*multiply)(std::uint64_t rows, std::uint64_t n, std::uint64_t k, const MatrixView& a,
-                   const float* packed, std::uint64_t packed_cols, float* c, std::uint64_t ldc);
+                   const float* packed, std::uint64_t packed_cols, float* c, std::uint64_t ldc,
+                   bool adds);
 
   std::uint64_t slices(std::uint64_t k) const { return (k + slice - 1) / slice; }
 };

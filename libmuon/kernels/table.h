@@ -43,6 +43,9 @@ struct PrepareRange {
   // Of an i8 m: the range begins with a block, and has a scale, fp32, for each of `block` elements.
   libswap::Buffer scales = {};
   std::uint64_t block = 1;
+  // u <- what this step has made of them before, and m stays as it is (update_range). The host's
+  // kernels alone, and not where decay is l2.
+  bool again = false;
 };
 // w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty. o: fp32, or
 // result_dtype(*spec). An empty w: out <- what w = -0 would become, which is what is added to any

@@ -34,6 +34,29 @@ void append(const StatePlan& plan, std::vector<Transit>& transits, const Transit
     transits.push_back(next);
 }
 
+// What of a part is not among them yet; only of what is streamed can there be any.
+std::vector<FlatRange> not_in(std::span<const Transit> transits, const ItemPart& part,
+                              const Streaming& streaming) {
+  std::vector<FlatRange> missing = {part.range};
+  if (!streaming) return missing;
+  for (const Transit& there : transits) {
+    if (there.param != part.param) continue;
+    std::vector<FlatRange> rest;
+    for (const FlatRange& range : missing) {
+      const FlatRange both = formats::overlap(range, there.range);
+      if (both.count == 0) {
+        rest.push_back(range);
+        continue;
+      }
+      const std::uint64_t end = range.first + range.count, behind = both.first + both.count;
+      if (both.first > range.first) rest.push_back({range.first, both.first - range.first});
+      if (end > behind) rest.push_back({behind, end - behind});
+    }
+    missing = std::move(rest);
+  }
+  return missing;
+}
+
 }  // namespace
 
 Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
@@ -66,14 +89,15 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
   for (std::uint32_t param = 0; param < plan.params(); ++param) {
     if (!plan.muon(param)) continue;
     StatePlan::OwnRun run;
-    for (const auto& [range, moments] : plan.wholes(param)) {
+    for (const ItemRange& whole : plan.wholes(param)) {
+      const FlatRange& range = whole.range;
       if (range.first == run.range.first + run.range.count) {
         run = plan.run_of(param, range.first);
         staged_somewhere = staged_somewhere || !at_owner(run, param, plan.gradients()) ||
                            !at_owner(run, param, plan.weights());
       }
       packers.try_emplace(index_of(run.owner), plan.item_room())
-          .first->second.add(param, range, moments, plan.out(param));
+          .first->second.add(param, whole, plan.out(param));
     }
     const std::uint32_t ways = plan.columns().in_halves() ? 2 : 1;  // weights come, too
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
@@ -82,7 +106,7 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
   std::map<std::uint32_t, Line> lines;
   std::uint64_t longest = 0;
   for (const auto& [owner, packer] : packers) {
-    OwnerOrder order(packer.items(), plan.update_bytes() / sizeof(float));
+    OwnerOrder order(packer.items(), plan.update_bytes() / sizeof(float), plan.item_tiles());
     longest = std::max(longest, order.length() * widest);
     lines.emplace(owner, Line{packer.items(), std::move(order)});
   }
@@ -91,10 +115,9 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
   chunks_.resize(chunks);
   for (auto& [owner, line] : lines) {
     line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));
-    for (std::size_t item = 0; item < line.items.size(); ++item) {
-      cut_item(plan, line, item, Visit::prepare);
-      cut_item(plan, line, item, Visit::finish);
-    }
+    for (std::size_t item = 0; item < line.items.size(); ++item)
+      for (const Leg& leg : line.order.legs(line.items[item], item))
+        cut_leg(plan, line, line.items[item], leg);
   }
   cut_adam(plan.adam_line());
   const auto own = lines.find(index_of(plan.rank()));
@@ -112,20 +135,20 @@ void Chunks::drop_idle() {
   chunks_.back().visits_end = visits;
 }
 
-// Tiles belong to the chunk in which they begin.
-void Chunks::cut_item(const StatePlan& plan, const Line& line, std::size_t number, Visit visit) {
-  const bool brings = visit == Visit::prepare;
-  const std::uint64_t place = brings ? line.order.momentum(number) : line.order.masters(number);
-  const std::uint64_t tile_elems = plan.capacity(visit);
-  const Item& item = line.items[number];
-  std::uint64_t first = 0;
-  while (first < item.elems) {
-    const std::uint64_t chunk = line.chunk_at(place + first);
-    const std::uint64_t border = (chunk + 1) * line.per_chunk - place;
-    const std::uint64_t end = std::min(item.elems, formats::align_up(border, tile_elems));
+// Tiles belong to the chunk in which they begin. What several passes need comes once to each chunk.
+void Chunks::cut_leg(const StatePlan& plan, const Line& line, const Item& item, const Leg& leg) {
+  const bool brings = leg.visit != Visit::finish;
+  const std::uint64_t tile_elems = plan.capacity(brings ? Visit::prepare : Visit::finish);
+  const std::uint64_t all = leg.elems.first + leg.elems.count;
+  std::uint64_t first = leg.elems.first;
+  while (first < all) {
+    const std::uint64_t chunk = line.chunk_at(leg.place + first - leg.elems.first);
+    const std::uint64_t border = (chunk + 1) * line.per_chunk - leg.place + leg.elems.first;
+    const std::uint64_t end = std::min(all, formats::align_up(border, tile_elems));
+    Transits& transits = brings ? chunks_[chunk].gradients : chunks_[chunk].weights;
     for (const ItemPart& part : parts_of(item, {first, end - first}))
-      append(plan, brings ? chunks_[chunk].gradients : chunks_[chunk].weights,
-             {part.param, part.range});
+      for (const FlatRange& missing : not_in(transits, part, item.streaming))
+        append(plan, transits, {part.param, missing});
     first = end;
   }
 }

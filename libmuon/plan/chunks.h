@@ -48,8 +48,8 @@ class Chunks {
   };
   void cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes);
   void take_turns(const StatePlan& plan);
-  // What visits of that kind to an item's tiles bring, or hand out.
-  void cut_item(const StatePlan& plan, const Line& line, std::size_t item, Visit visit);
+  // What the visits of a leg bring, or hand out.
+  void cut_leg(const StatePlan& plan, const Line& line, const Item& item, const Leg& leg);
   void cut_adam(const AdamLine& line);
   void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
   void drop_idle();

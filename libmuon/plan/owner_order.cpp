@@ -39,10 +39,11 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item) {
   return batches;
 }
 
-void ItemPacker::add(std::uint32_t param, FlatRange range, std::uint64_t moments, Out out) {
+void ItemPacker::add(std::uint32_t param, const ItemRange& whole, Out out) {
+  const auto& [range, moments, streaming] = whole;
   const std::uint64_t takes = formats::align_up(range.count, room_.block);
   if (items_.empty() || out_ != out || elems_ + takes > room_.elems ||
-      moments_ + moments > room_.moments) {
+      moments_ + moments > room_.moments || streaming || items_.back().streaming) {
     items_.emplace_back();
     elems_ = moments_ = 0;
   }
@@ -50,27 +51,52 @@ void ItemPacker::add(std::uint32_t param, FlatRange range, std::uint64_t moments
   elems_ += takes;
   moments_ += moments;
   Item& item = items_.back();
+  item.streaming = streaming;
   item.parts.push_back({param, range, item.elems});
   item.elems += range.count;
 }
 
-OwnerOrder::OwnerOrder(std::span<const Item> items, std::uint64_t most_room)
-    : momentum_(items.size()), masters_(items.size()) {
+OwnerOrder::OwnerOrder(std::span<const Item> items, std::uint64_t most_room, const TileElems& tiles)
+    : tiles_(tiles), momentum_(items.size()), masters_(items.size()) {
   std::uint64_t largest = 0;
-  for (const Item& item : items) largest = std::max(largest, item.elems);
+  for (const Item& item : items) largest = std::max(largest, item.update_elems());
   const bool two = items.size() > 1 && 2 * largest <= most_room;
   room_ = two ? 2 * largest : largest;
   const auto place = [&](std::vector<std::uint64_t>& places, std::size_t item) {
     places[item] = std::exchange(length_, length_ + items[item].elems);
   };
-  for (std::size_t item = 0; item < items.size(); ++item) {
-    const bool beside = item > 0 && items[item - 1].elems + items[item].elems <= room_;
-    if (item > 0 && !beside) place(masters_, item - 1);
-    place(momentum_, item);
-    if (beside) place(masters_, item - 1);
-    updates_.push_back(item % 2 == 0 ? 0 : room_ - items[item].elems);
+  bool owed = false;  // masters of the item before
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Item& item = items[i];
+    updates_.push_back(i % 2 == 0 ? 0 : room_ - item.update_elems());
+    const bool beside =
+        owed && !item.streaming && items[i - 1].update_elems() + item.update_elems() <= room_;
+    if (owed && !beside) place(masters_, i - 1);
+    if (item.streaming) {
+      momentum_[i] = std::exchange(length_, length_ + (item.streaming.passes + 1) * item.elems);
+    } else {
+      place(momentum_, i);
+      if (beside) place(masters_, i - 1);
+    }
+    owed = !item.streaming;
   }
-  if (!items.empty()) place(masters_, items.size() - 1);
+  if (owed) place(masters_, items.size() - 1);
+}
+
+std::vector<Leg> OwnerOrder::legs(const Item& item, std::size_t number) const {
+  if (item.streaming) return legs_of(item.streaming, item.elems, tiles_, momentum_[number]);
+  return {{Visit::prepare, 1, {0, item.elems}, momentum_[number]},
+          {Visit::finish, 1, {0, item.elems}, masters_[number]}};
+}
+
+std::uint64_t OwnerOrder::place(const Item& item, std::size_t number, Visit visit,
+                                std::uint32_t pass, std::uint64_t element) const {
+  if (!item.streaming) return (visit == Visit::prepare ? momentum_ : masters_)[number] + element;
+  for (const Leg& leg : legs(item, number))
+    if (leg.visit == visit && leg.pass == pass && element >= leg.elems.first &&
+        element < leg.elems.first + leg.elems.count)
+      return leg.place + element - leg.elems.first;
+  EBB_CHECK(false);
 }
 
 }  // namespace ebb::libmuon

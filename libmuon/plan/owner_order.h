@@ -3,6 +3,7 @@
 //   M0 M1 W0 M2 W1 ...   where the updates of two neighbours fit into the room: each has the paging
 //                        of both beside its Newton-Schulz
 //   M0 W0 M1 W1 ...      where they do not
+// One that is streamed has legs of its own in place of M W (Streaming), and shares them with none.
 // A function of the owner's items and one number that all ranks know.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "ebb/libmuon/plan/model.h"
+#include "ebb/libmuon/plan/streaming.h"
 #include "ebb/libmuon/spec/blocks.h"
 
 namespace ebb::libmuon {
@@ -29,6 +31,18 @@ struct ItemPart {
 struct Item {
   std::vector<ItemPart> parts;
   std::uint64_t elems = 0;
+  Streaming streaming = {};
+
+  // Of its U and O, as far as they are there at once.
+  std::uint64_t update_elems() const { return streaming ? streaming.ring() : elems; }
+};
+
+// A range of a Muon parameter that an item holds whole: its matrices, as far as they lie apart and
+// no block of momentum is in two of them.
+struct ItemRange {
+  FlatRange range;
+  std::uint64_t moments = 0;  // second ones
+  Streaming streaming = {};
 };
 
 // The parts of an item's elements; none of them lies before its part `first_part`.
@@ -48,7 +62,7 @@ std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item);
 // Packs an owner's matrices (StatePlan::wholes), in the order of the model: those that are small
 // share an item as long as one tile holds them, so that many of them do not pay a tile each, and
 // one their second moments. Each takes whole blocks of its own there. Those that have masters share
-// none with those that have not.
+// none with those that have not, and what is streamed shares none.
 class ItemPacker {
  public:
   // Of a tile: elements, in blocks of so many, and second moments.
@@ -56,7 +70,7 @@ class ItemPacker {
     std::uint64_t elems = 0, block = 1, moments = 0;
   };
   explicit ItemPacker(const Room& room) : room_(room) {}
-  void add(std::uint32_t param, FlatRange range, std::uint64_t moments, Out out);
+  void add(std::uint32_t param, const ItemRange& whole, Out out);
   const std::vector<Item>& items() const { return items_; }
 
  private:
@@ -69,21 +83,24 @@ class ItemPacker {
 class OwnerOrder {
  public:
   // Room for two of the largest updates, if that is at most `most_room` elements, else for one.
-  OwnerOrder(std::span<const Item> items, std::uint64_t most_room);
+  OwnerOrder(std::span<const Item> items, std::uint64_t most_room, const TileElems& tiles);
 
   std::size_t items() const { return momentum_.size(); }
-  // Of the line: momentum and masters of all items.
+  // Of the line: all legs of all items.
   std::uint64_t length() const { return length_; }
-  // Where on it an item's momentum, or masters, begin.
-  std::uint64_t momentum(std::size_t item) const { return momentum_[item]; }
-  std::uint64_t masters(std::size_t item) const { return masters_[item]; }
+  // Of an item of those that it was made for, in order.
+  std::vector<Leg> legs(const Item& item, std::size_t number) const;
+  // Where on the line the element of a leg of that kind is.
+  std::uint64_t place(const Item& item, std::size_t number, Visit visit, std::uint32_t pass,
+                      std::uint64_t element) const;
 
   // Elements of all updates that are under way at once, and where an item's lies among them.
   std::uint64_t room() const { return room_; }
   std::uint64_t update(std::size_t item) const { return updates_[item]; }
 
  private:
-  std::vector<std::uint64_t> momentum_, masters_, updates_;  // by item
+  TileElems tiles_;
+  std::vector<std::uint64_t> momentum_, masters_, updates_;  // by item; the first: all of its legs
   std::uint64_t length_ = 0;
   std::uint64_t room_ = 0;
 };

@@ -62,7 +62,7 @@ std::uint64_t digest_of(const ModelSpec& model, const StatePlan& plan,
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
     if (plan.wholes(param).size() < 2) continue;
     digest.add(param);
-    for (const StatePlan::Whole& whole : plan.wholes(param)) digest.add(whole.range.first);
+    for (const ItemRange& whole : plan.wholes(param)) digest.add(whole.range.first);
   }
   for (const auto& [of, param, shape] : plan.derived()) {
     if (of != StatePlan::Derived::Of::moments) continue;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "ebb/libmuon/kernels/streamed.h"
 #include "ebb/libmuon/plan/block_borders.h"
 #include "ebb/libmuon/plan/halves.h"
 #include "ebb/libmuon/plan/owners.h"
@@ -105,7 +106,7 @@ bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
 
 Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
                                   std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes,
-                                  const StateDTypes& dtypes) {
+                                  const StateDTypes& dtypes, std::uint64_t stream_above) {
   if (tile_bytes < 4096 || tile_bytes % 4096 != 0)
     return Error{Code::usage, compose("tile size {} is not a multiple of 4096 bytes", tile_bytes)};
   EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
@@ -116,6 +117,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   plan.rank_ = rank;
   plan.tile_bytes_ = tile_bytes;
   plan.update_bytes_ = update_bytes;
+  plan.stream_above_ = stream_above;
   plan.placement_ = partition.placement;
   EBB_TRY_ASSIGN(const std::vector<ParamClass> classes, classes_of(model, partition));
   EBB_TRY(plan.lay_out(model, partition, classes));
@@ -230,7 +232,8 @@ Result<> StatePlan::find_wholes(const ModelSpec& model) {
     const Shape& shape = model.params[param].shape;
     std::uint64_t most = 0;
     for (const auto& [range, flops] : libmuon::wholes_of(model, param, block)) {
-      wholes_.push_back({range, libmuon::moments_of(spec, shape, range).count});
+      wholes_.push_back({range, libmuon::moments_of(spec, shape, range).count,
+                         streaming_of(model, param, range)});
       most = std::max(most, wholes_.back().moments);
       if (computes(param, range.first)) flops_ += flops;
     }
@@ -241,6 +244,16 @@ Result<> StatePlan::find_wholes(const ModelSpec& model) {
                    "give larger tiles"};
   }
   first_whole_.push_back(number());
+  return {};
+}
+
+Streaming StatePlan::streaming_of(const ModelSpec& model, std::uint32_t param,
+                                  const FlatRange& whole) const {
+  if (stream_above_ == kNothingStreamed || whole.count * sizeof(float) <= stream_above_) return {};
+  const MuonSpec& spec = muon_spec(model, param);
+  for (const Block& matrix : blocks_of(spec, model.params[param].shape))
+    if (matrix.first == whole.first && matrix.span() == whole.count && streams(spec, matrix))
+      return libmuon::streaming_of(StreamedMatrix::passes(spec), matrix.cols, item_tiles());
   return {};
 }
 
@@ -259,15 +272,15 @@ void StatePlan::add_matrices(const ModelSpec& model) {
   ItemPacker packer(item_room());
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     if (!muon_[param]) continue;
-    for (const auto& [range, moments] : wholes(param))
-      if (computes(param, range.first)) packer.add(param, range, moments, out(param));
+    for (const ItemRange& whole : wholes(param))
+      if (computes(param, whole.range.first)) packer.add(param, whole, out(param));
   }
   items_ = packer.items();
   for (const Item& item : items_)
     decays_.push_back(std::ranges::any_of(item.parts, [&](const ItemPart& part) {
       return muon_spec(model, part.param).decay == Decay::l2;
     }));
-  order_.emplace(items_, update_bytes_ / sizeof(float));
+  order_.emplace(items_, update_bytes_ / sizeof(float), item_tiles());
 }
 
 // In the order of the items that they belong to.
@@ -289,7 +302,7 @@ void StatePlan::add_moments_item(const ModelSpec& model) {
 
 // This rank's part of each bundle that it has some of.
 void StatePlan::add_shards(const ModelSpec& model) {
-  order_.emplace(items_, 0);  // no matrices
+  order_.emplace(items_, 0, item_tiles());  // no matrices
   const auto travelling = [&](DType (*dtype_of)(const MuonSpec&)) {
     std::vector<DType> dtypes(muon_.size(), DType::f32);
     for (std::uint32_t i = 0; i < muon_.size(); ++i)
@@ -379,6 +392,9 @@ std::vector<ScheduledVisit> StatePlan::visits_to(std::uint64_t tile) const {
   if (entry.visit == Visit::finish && decays_[entry.item])
     visits.push_back({tile, entry.item, Visit::decay});
   if (entry.visit != Visit::normalise) visits.push_back({tile, entry.item, entry.visit});
+  if (entry.visit == Visit::prepare)
+    for (std::uint32_t pass = 2; pass <= items_[entry.item].streaming.passes; ++pass)
+      visits.push_back({tile, entry.item, Visit::again, pass});
   if (entry.visit == Visit::normalise)
     for (std::uint32_t item = 0; item < moments_.size(); ++item)
       if (formats::overlap(moments_[item], {entry.first, entry.count}).count > 0)
@@ -418,16 +434,20 @@ void StatePlan::order_visits() {
 
 std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
   const std::uint64_t first = entry(visit).first;
+  const auto on_line = [&](Visit leg, std::uint64_t element) {
+    return order_->place(items_[visit.item], visit.item, leg, visit.pass, element);
+  };
   switch (visit.visit) {
     case Visit::decay:
-      return order_->momentum(visit.item);
+      return on_line(Visit::prepare, 0);
     case Visit::prepare:
-      return order_->momentum(visit.item) + first;
+    case Visit::again:
+      return on_line(visit.visit, first);
     case Visit::normalise:
-      return order_->masters(visit.item);
+      return on_line(Visit::finish, 0);
     case Visit::finish:
     case Visit::hand_out:
-      return order_->masters(visit.item) + first;
+      return on_line(Visit::finish, first);
     case Visit::local:
     case Visit::keep:
       break;

@@ -38,26 +38,32 @@ struct TileEntry {
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit);
 
 // A visit of a step: to a tile, for an item. A tile of second moments has those of several; one of
-// masters may be visited twice. What is handed out without masters has none: there `tile` counts
-// such visits.
+// masters may be visited twice, one of momentum that is streamed in each pass. What is handed out
+// without masters has none: there `tile` counts such visits.
 struct ScheduledVisit {
   std::uint64_t tile = 0;
   std::uint32_t item = 0;
   Visit visit = Visit::prepare;
+  std::uint32_t pass = 1;  // over what is streamed
   bool has_tile() const { return visit != Visit::hand_out; }
   // Whether the tile is not what it was behind it.
-  bool changes() const { return has_tile() && visit != Visit::decay; }
+  bool changes() const { return has_tile() && visit != Visit::decay && visit != Visit::again; }
 };
+
+// No update is as large.
+inline constexpr std::uint64_t kNothingStreamed = ~std::uint64_t{0};
 
 class StatePlan {
  public:
   // Fails (Code::layout, Code::usage, Code::unsupported) naming the parameter or the setting.
   // `update_bytes`: room for the updates of two matrices, where they need no more (OwnerOrder), or
   // for those of a chunk (ShardOrder); the same on all ranks. What lies where does not depend on
-  // it.
+  // it, nor on `stream_above`: updates that take more bytes, in fp32, are streamed where their
+  // matrix can be (streams()).
   static Result<StatePlan> make(const ModelSpec& model, const PartitionSpec& partition,
                                 std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes,
-                                const StateDTypes& dtypes = {});
+                                const StateDTypes& dtypes = {},
+                                std::uint64_t stream_above = kNothingStreamed);
 
   Rank rank() const { return rank_; }
   std::uint32_t world() const { return owners().spec().mesh.world(); }
@@ -67,6 +73,7 @@ class StatePlan {
   std::uint64_t capacity(Visit visit) const { return columns_.capacity(visit, tile_bytes_); }
   std::uint64_t tile_elems() const;
   ItemPacker::Room item_room() const;
+  TileElems item_tiles() const { return {capacity(Visit::prepare), capacity(Visit::finish)}; }
   const ModelLayout& gradients() const { return *gradients_; }
   const ModelLayout& weights() const { return *weights_; }
   Placement placement() const { return placement_; }
@@ -90,13 +97,7 @@ class StatePlan {
   std::size_t params() const { return muon_.size(); }
   bool muon(std::uint32_t param) const { return muon_[param]; }
   Out out(std::uint32_t param) const { return outs_[param]; }
-  // Ranges of a Muon parameter that items hold whole: its matrices, as far as they lie apart and
-  // no block of momentum is in two of them.
-  struct Whole {
-    FlatRange range;
-    std::uint64_t moments = 0;  // second ones
-  };
-  std::span<const Whole> wholes(std::uint32_t param) const {
+  std::span<const ItemRange> wholes(std::uint32_t param) const {
     return std::span(wholes_).subspan(first_whole_[param],
                                       first_whole_[param + 1] - first_whole_[param]);
   }
@@ -192,6 +193,7 @@ class StatePlan {
                    std::span<const ParamClass> classes);
   Result<> lay_matrices(const ModelSpec& model);
   Result<> find_wholes(const ModelSpec& model);
+  Streaming streaming_of(const ModelSpec& model, std::uint32_t param, const FlatRange& whole) const;
   void find_derived(const ModelSpec& model);
   void add_matrices(const ModelSpec& model);
   void add_moments_item(const ModelSpec& model);
@@ -209,12 +211,12 @@ class StatePlan {
   Columns columns_;
   Rank rank_{};
   std::uint64_t tile_bytes_ = 0;
-  std::uint64_t update_bytes_ = 0;
+  std::uint64_t update_bytes_ = 0, stream_above_ = kNothingStreamed;
   Placement placement_ = Placement::owner;
   std::optional<ModelLayout> gradients_, weights_, matrices_, shards_, updates_, results_;
   std::vector<bool> muon_;
   std::vector<Out> outs_;                   // by parameter
-  std::vector<Whole> wholes_;               // by parameter
+  std::vector<ItemRange> wholes_;           // by parameter
   std::vector<std::uint32_t> first_whole_;  // of a parameter, and one behind the last
   std::vector<Derived> derived_;
   std::vector<Item> items_;

@@ -80,6 +80,17 @@ Result<> check_travelling(const EngineConfig& config) {
   return {};
 }
 
+Result<> check_streaming(const EngineConfig& config) {
+  if (config.stream_above_bytes == kNothingStreamed) return {};
+  std::string_view what;
+  if (config.partition.placement == Placement::shard) what = "Muon's state on shards";
+  if (config.partition.hand_in == HandIn::partial) what = "partial gradients";
+  if (config.accelerator != nullptr) what = "an accelerator";
+  if (what.empty()) return {};
+  return Error{Code::unsupported, compose("matrices are not streamed with {}", what),
+               "leave stream_above_bytes as it is"};
+}
+
 // The most room that parts of sums take on their way.
 std::uint64_t part_bytes(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks) {
   if (config.partition.hand_in != HandIn::partial) return 0;
@@ -216,9 +227,11 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
   for (const GroupSpec& group : config.model.groups)
     if (const auto* muon = std::get_if<MuonSpec>(&group); muon && config.accelerator)
       EBB_TRY(config.accelerator->does(*muon));
-  EBB_TRY_ASSIGN(StatePlan plan, StatePlan::make(config.model, config.partition, config.tile_bytes,
-                                                 rank, config.chunk_bytes, config.dtypes));
+  EBB_TRY_ASSIGN(StatePlan plan,
+                 StatePlan::make(config.model, config.partition, config.tile_bytes, rank,
+                                 config.chunk_bytes, config.dtypes, config.stream_above_bytes));
   EBB_TRY(check_partial(config));
+  EBB_TRY(check_streaming(config));
   EBB_TRY(check_accelerator(config, plan.columns()));
   EBB_TRY(check_travelling(config));
   if (config.chunk_bytes == 0)
@@ -273,6 +286,7 @@ Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire
   const Chunks& chunks = parts.chunks;
   result.chunks = chunks.count();
   result.early_chunks = parts.early_chunks;
+  for (const Item& item : plan.items()) result.streamed_matrices += item.streaming ? 1 : 0;
   result.disk_bytes = libswap::Store::disk_bytes(parts.store);
   result.step_read_bytes = paged.read * config.tile_bytes;
   result.step_written_bytes = paged.written * config.tile_bytes;

@@ -52,6 +52,11 @@ struct EngineConfig {
   // HandIn::partial.
   std::uint64_t early_gradient_bytes = 0;
   PartialSums partial_sums = PartialSums::made_twice;  // the same on all ranks
+  // Updates of matrices that take more than so many bytes, 4 an element, are never whole in memory:
+  // a step passes over their momentum three times, and once more for each restart, and as often
+  // comes their gradient, for the same bits. For tall matrices in Gram form, Placement::owner and
+  // the host's kernels; what cannot be streamed stays whole. The same on all ranks.
+  std::uint64_t stream_above_bytes = kNothingStreamed;
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;        // that compute, this rank
   libswap::Trace* trace = nullptr;  // borrowed
@@ -99,9 +104,10 @@ struct EnginePlan {
   // U and O of two matrices, Newton-Schulz scratch; in Placement::shard U and O of a chunk: this
   // rank's parts, and whole matrices that it computes.
   std::uint64_t workspace_bytes = 0;
-  std::uint64_t device_bytes = 0;  // of an accelerator, beside memory_bytes
-  std::uint64_t chunks = 0;        // of a step
-  std::uint64_t early_chunks = 0;  // of these: whose gradients may travel before it
+  std::uint64_t device_bytes = 0;       // of an accelerator, beside memory_bytes
+  std::uint64_t chunks = 0;             // of a step
+  std::uint64_t early_chunks = 0;       // of these: whose gradients may travel before it
+  std::uint64_t streamed_matrices = 0;  // of this rank's: never whole in its memory
   // Gradients and weights on their way through the host: three parts of the size of a chunk's,
   // early ones', kept sums and AdamW ranges whole; parts of sums on their way; what the
   // communicator does not take from the device.

@@ -78,7 +78,7 @@ Result<Forecast> forecast(const EngineConfig& config, const ComputeRates& rates,
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     EBB_TRY_ASSIGN(const StatePlan plan,
                    StatePlan::make(config.model, config.partition, config.tile_bytes, Rank{rank},
-                                   config.chunk_bytes, config.dtypes));
+                                   config.chunk_bytes, config.dtypes, config.stream_above_bytes));
     EBB_TRY_ASSIGN(const EnginePlan costs, Engine::plan(config, Rank{rank}));
     double seconds = static_cast<double>(plan.adam_elems()) * rates.adam_elem;
     for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {

@@ -3,13 +3,18 @@
 #include <algorithm>
 
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/step/streamed_update.h"
 
 namespace ebb::libmuon {
 
 std::uint64_t newton_schulz_need(const ModelSpec& model, std::span<const Item> items,
                                  const Accelerator* accelerator) {
   std::uint64_t most = 0;
-  for (const Item& item : items)
+  for (const Item& item : items) {
+    if (item.streaming) {
+      most = std::max(most, StreamedUpdate::scratch_bytes(model, item));
+      continue;
+    }
     for (const ItemBatch& batch : batches_of(model, item)) {
       const MuonSpec& spec = muon_spec(model, batch.param);
       const std::uint64_t need =
@@ -18,6 +23,7 @@ std::uint64_t newton_schulz_need(const ModelSpec& model, std::span<const Item> i
               : newton_schulz_scratch_bytes(spec, batch.matrix.rows(), batch.matrix.cols);
       most = std::max(most, need);
     }
+  }
   return most;
 }
 

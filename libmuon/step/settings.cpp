@@ -58,6 +58,7 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
       {"the number of groups", std::to_string(model.groups.size())},
       {"the tile size", std::to_string(config.tile_bytes)},
       {"the chunk size", std::to_string(config.chunk_bytes)},
+      {"what is streamed", std::to_string(config.stream_above_bytes)},
       {"the room for early gradients", std::to_string(config.early_gradient_bytes)},
       {"the number of slots", std::to_string(config.slots)},
       {"how bf16 is multiplied", config.bf16 ? std::string(name_of(*config.bf16)) : "as measured"},

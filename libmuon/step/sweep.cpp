@@ -259,6 +259,7 @@ Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
     case Visit::decay:
       return decay(visit);
     case Visit::prepare:
+    case Visit::again:
       return prepare(visit);
     case Visit::normalise:
       return normalise(visit);
@@ -275,13 +276,36 @@ Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
 Buffer Sweep::update_of(std::uint32_t item) const {
   return room_.buffer()
       .as(DType::f32)
-      .sub(parts_.plan.order().update(item), parts_.plan.items()[item].elems);
+      .sub(parts_.plan.order().update(item), parts_.plan.items()[item].update_elems());
 }
 
-Buffer Sweep::update_of(const TileEntry& entry, const StatePlan::Span& span,
-                        const Ports::Piece& piece) const {
-  if (piece) return piece({span.param, span.range});
-  return update_of(entry.item).sub(entry.first + span.tile_first, span.range.count);
+const Streaming& Sweep::streaming_of(std::uint32_t item) const {
+  return parts_.plan.items()[item].streaming;
+}
+
+// An item that is streamed is one matrix of one parameter.
+std::vector<Sweep::UpdatePiece> Sweep::updates_of(const TileEntry& entry,
+                                                  const StatePlan::Span& span,
+                                                  const Ports::Piece& piece) const {
+  if (piece) return {{span.range, piece({span.param, span.range})}};
+  const FlatRange elems = {entry.first + span.tile_first, span.range.count};
+  if (!streaming_of(entry.item))
+    return {{span.range, update_of(entry.item).sub(elems.first, elems.count)}};
+  std::vector<UpdatePiece> all;
+  for (const auto& [part, update] : streamed_->pieces(elems))
+    all.push_back({{span.range.first + part.first - elems.first, part.count}, update});
+  return all;
+}
+
+void Sweep::begin_streaming(std::uint32_t item) {
+  streamed_.emplace(
+      StreamedUpdate::Of{parts_.model,
+                         parts_.plan.items()[item],
+                         parts_.bf16,
+                         update_of(item),
+                         scratch_.buffer(),
+                         {reinterpret_cast<std::uint32_t*>(spoiled_by(item).bytes().data()), 1}},
+      parts_.pool);
 }
 
 Event Sweep::decay(const Visited& visit) {
@@ -298,21 +322,37 @@ Event Sweep::decay(const Visited& visit) {
 
 Event Sweep::prepare(const Visited& visit) {
   const TileEntry& entry = visit.entry;
+  const Streaming& streaming = streaming_of(entry.item);
+  const FlatRange elems = {entry.first, entry.count};
+  const bool again = visit.scheduled.visit == Visit::again;
+  if (streaming && !again && entry.first == 0) begin_streaming(entry.item);
+  if (streaming) streamed_->settle(elems);
   std::vector<PrepareRange> ranges;
   const std::span<const Column> columns = parts_.plan.columns().of(entry.visit);
   for (const StatePlan::Span& span : touched(entry)) {
-    const auto state = [&](std::size_t number) {
-      const FlatRange own = StatePlan::elems_of(span, columns[number]);
-      return visit.columns[number].sub(own.first, own.count);
-    };
-    ranges.push_back({&muon_spec(parts_.model, span.param),
-                      visit.lift.up(ports_.gradient({span.param, span.range})), state(0),
-                      update_of(entry, span, ports_.update)});
-    if (columns.size() == 1) continue;
-    ranges.back().scales = state(1);
-    ranges.back().block = columns[1].block;
+    const Buffer gradient = visit.lift.up(ports_.gradient({span.param, span.range}));
+    for (const auto& [range, update] : updates_of(entry, span, ports_.update)) {
+      const std::uint64_t ahead = range.first - span.range.first;
+      const auto state = [&](std::size_t number) {
+        const Column& column = columns[number];
+        const FlatRange own = StatePlan::elems_of(span, column);
+        return visit.columns[number].sub(own.first + ahead / column.block,
+                                         formats::div_ceil(range.count, column.block));
+      };
+      ranges.push_back({&muon_spec(parts_.model, span.param),
+                        gradient.empty() ? gradient : gradient.sub(ahead, range.count), state(0),
+                        update});
+      ranges.back().again = again;
+      if (columns.size() == 1) continue;
+      ranges.back().scales = state(1);
+      ranges.back().block = columns[1].block;
+    }
   }
   const Event made = parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready());
+  if (streaming) {
+    streamed_->made(visit.scheduled.pass, elems);
+    return made;
+  }
   const bool whole = entry.first + entry.count == parts_.plan.items()[entry.item].elems;
   if (whole && !ports_.update) orthogonalize(entry.item, made);
   return made;
@@ -356,13 +396,20 @@ Event Sweep::normalise(const Visited& visit) {
   return orthogonal = parts_.kernels.normalise(ranges, visit.lift.ready());
 }
 
-// Before the first of an item's weights moves. What comes back to a shard was looked at before.
+// Before the first of an item's weights moves, or before each of its tiles where O comes with it.
+// What comes back to a shard was looked at before.
 Result<> Sweep::check_update(const ScheduledVisit& visit) {
   const bool applies = visit.visit == Visit::finish || visit.visit == Visit::hand_out;
-  if (!applies || parts_.plan.entry(visit).first != 0 || ports_.result) return {};
+  if (!applies || ports_.result) return {};
+  const TileEntry& entry = parts_.plan.entry(visit);
+  const bool streamed = static_cast<bool>(streaming_of(visit.item));
+  if (entry.first != 0 && !streamed) return {};
   std::uint32_t number = 0;
   const Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&number, 1)));
-  parts_.pool.help_until(orthogonal_[visit.item % 2]);
+  if (streamed)
+    streamed_->settle({entry.first, entry.count});
+  else
+    parts_.pool.help_until(orthogonal_[visit.item % 2]);
   parts_.pool.help_until(libswap::copy(spoiled_by(visit.item), here.as(DType::u32), {}));
   if (number == 0) return {};
   spoiled_ = true;
@@ -370,6 +417,7 @@ Result<> Sweep::check_update(const ScheduledVisit& visit) {
 }
 
 const ParamSpec& Sweep::owner_of_matrix(std::uint32_t item, std::uint32_t number) const {
+  if (streaming_of(item)) return parts_.model.params[parts_.plan.items()[item].parts.front().param];
   std::uint64_t first = 0;
   for (const auto& [batch, matrices] : touched_batches(item))
     if (number >= matrices.number && number < matrices.number + batch.count)
@@ -397,15 +445,16 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
   for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
     const Buffer to = out_of(span, visit.lift, out), high = high_of(span);
-    const Buffer o = update_of(entry, span, ports_.result);
-    for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, span.range)) {
-      const std::uint64_t ahead = part.first - span.range.first;
-      const auto some = [&](const Buffer& all, std::uint64_t first) {
-        return all.empty() ? all : all.sub(first + ahead, part.count);
-      };
-      const Buffer w = visit.columns.empty() ? Buffer() : some(visit.columns[0], span.tile_first);
-      ranges.push_back({&spec, part.scale, some(o, 0), w, some(to, 0), some(high, 0)});
-    }
+    for (const auto& [range, update] : updates_of(entry, span, ports_.result))
+      for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, range)) {
+        const std::uint64_t ahead = part.first - span.range.first;
+        const auto some = [&](const Buffer& all, std::uint64_t first) {
+          return all.empty() ? all : all.sub(first + ahead, part.count);
+        };
+        const Buffer w = visit.columns.empty() ? Buffer() : some(visit.columns[0], span.tile_first);
+        ranges.push_back({&spec, part.scale, update.sub(part.first - range.first, part.count), w,
+                          some(to, 0), some(high, 0)});
+      }
   }
   return parts_.kernels.finish(ranges, visit.lift.ready());
 }

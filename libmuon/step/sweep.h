@@ -4,18 +4,20 @@
 // An update is a stream of tiles: momentum tiles make an item's U, which becomes O in the same
 // place while the tiles of its neighbours are paged, master tiles apply it; where the trainer keeps
 // the masters it is handed out as it is, in their place in the schedule. There is room for the
-// updates of two items, or of one (OwnerOrder). Where state lies on shards, updates become whole
-// elsewhere (Updates).
+// updates of two items, or of one (OwnerOrder), or for a part of one that is streamed. Where state
+// lies on shards, updates become whole elsewhere (Updates).
 #pragma once
 
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/step/absent_gradients.h"
+#include "ebb/libmuon/step/streamed_update.h"
 #include "ebb/libswap/pager/lift.h"
 #include "ebb/libswap/pager/stream.h"
 
@@ -118,8 +120,15 @@ class Sweep {
     MatrixBatch matrices;
   };
   std::vector<Batch> touched_batches(std::uint32_t item) const;
-  libswap::Buffer update_of(const TileEntry& entry, const StatePlan::Span& span,
-                            const Ports::Piece& piece) const;
+  // Where the update of a span lies: in pieces, if it is streamed.
+  struct UpdatePiece {
+    FlatRange range;  // of the parameter
+    libswap::Buffer update;
+  };
+  std::vector<UpdatePiece> updates_of(const TileEntry& entry, const StatePlan::Span& span,
+                                      const Ports::Piece& piece) const;
+  const Streaming& streaming_of(std::uint32_t item) const;
+  void begin_streaming(std::uint32_t item);
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Leaving>& out);
@@ -143,6 +152,7 @@ class Sweep {
   std::array<libswap::Event, 2> orthogonal_;  // item i uses i % 2: passes when its O may be used
   libswap::DeviceMemory scratch_;             // of one Newton-Schulz at a time
   libswap::DeviceMemory verdicts_;            // by i % 2: a matrix of item i that is not finite
+  std::optional<StreamedUpdate> streamed_;    // in all three
   bool spoiled_ = false;
   std::vector<libswap::Event> handed_out_;  // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;

@@ -109,6 +109,9 @@ std::vector<FactorOfRuns> make_factors() {
       {"early",
        {{"no early room", [](Run&) {}},
         {"early room", [](Run& run) { run.config.early_gradient_bytes = 8192; }}}},
+      {"updates",
+       {{"whole updates", [](Run&) {}},
+        {"streamed", [](Run& run) { run.config.stream_above_bytes = 0; }}}},
       {"threads",
        {{"1 thread", [](Run& run) { run.config.threads = 1; }},
         {"2 threads", [](Run& run) { run.config.threads = 2; }},
@@ -157,7 +160,10 @@ Factors factors(Mpi mpi) {
     for (const std::string_view ranks : {"1 rank", "8 ranks"})
       all.never.push_back({over_mpi, choice_named("ranks", ranks)});
   for (const std::string_view parts : {"in parts", "in parts, sums kept"})
-    all.never.push_back({choice_named("gradients", parts), choice_named("early", "early room")});
+    for (const auto& [factor, value] :
+         {std::pair("early", "early room"), std::pair("updates", "streamed")})
+      all.never.push_back({choice_named("gradients", parts), choice_named(factor, value)});
+  all.never.push_back({choice_named("placement", "shard"), choice_named("updates", "streamed")});
   return all;
 }
 
@@ -194,7 +200,7 @@ libmuon::ModelSpec model_of_runs() {
   model.params = {{"emb", {37, 24}, 1},   {"norm", {24}, 3},         {"qkv", {72, 24}, 0},
                   {"proj", {24, 24}, 2},  {"scale", {}, 1},          {"stack", {3, 20, 16}, 2},
                   {"down", {24, 96}, 0},  {"conv", {3, 5, 2, 2}, 3}, {"row", {1, 24}, 0},
-                  {"prime", {31, 13}, 0}, {"head", {37, 24}, 1}};
+                  {"prime", {31, 13}, 0}, {"head", {37, 24}, 1},     {"long", {1100, 3}, 2}};
   for (std::uint32_t expert = 0; expert < kExperts; ++expert) {
     model.params.push_back({compose("expert.{}.up", expert), {40, 24}, 2});
     model.params.push_back({compose("expert.{}.bias", expert), {17}, 1});

@@ -62,7 +62,7 @@ std::vector<float> product(const Products& with, const Sizes& size, const Matrix
     const std::uint64_t step = a.transpose == Transpose::yes ? 1 : a.ld;
     with.multiply(std::min(rows, size.m - first), size.n, size.k,
                   {a.data + first * step, a.ld, a.transpose}, packed.data(), size.n,
-                  c.data() + first * size.n, size.n);
+                  c.data() + first * size.n, size.n, false);
   }
   return c;
 }

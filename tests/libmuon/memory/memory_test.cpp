@@ -41,6 +41,7 @@ struct Case {
   std::uint64_t budget_bytes = 0;  // of a rank; 0: the least that works
   std::vector<libmuon::ParamSpec> params = {};
   libmuon::Placement placement = libmuon::Placement::owner;
+  std::uint64_t stream_above_bytes = libmuon::kNothingStreamed;  // else all is in Gram form
 };
 
 struct Measured {
@@ -81,10 +82,12 @@ EngineConfig config_of(const Case& c) {
                       .budget_bytes = c.budget_bytes == 0 ? kAnyBudget : c.budget_bytes,
                       .tile_bytes = 4 * kMiB,
                       .chunk_bytes = c.chunk_bytes,
+                      .stream_above_bytes = c.stream_above_bytes,
                       .slots = 2,
                       .threads = 2};
   auto muon = libmuon::MuonSpec::keller();
   muon.iterations.resize(1);  // the memory is that of five
+  if (c.stream_above_bytes != libmuon::kNothingStreamed) muon.form = libmuon::Form::gram;
   config.model = {.params = c.params, .groups = {muon, libmuon::AdamSpec{}}};
   return config;
 }
@@ -208,6 +211,19 @@ TEST(EngineMemory, OfAMatrixOfNearlyAGibibyteOnEightRanksIsThePlans) {
 
 TEST(EngineMemory, OfAMatrixWithReplicatedWeightsIsThePlans) {
   run({.ranks = 4, .weights = Policy::replicated, .params = matrices(1, {4096, 6144})});
+}
+
+// As large as that, in a budget of an eighth of it and less.
+TEST(EngineMemory, OfAMatrixThatIsStreamedIsThePlansAndFarBelowTheMatrix) {
+  const Case c{.ranks = 2,
+               .chunk_bytes = 16 * kMiB,
+               .params = matrices(1, {3670016, 64}),
+               .stream_above_bytes = 64 * kMiB};
+  const auto plan = Engine::plan(config_of(c), Rank{0});
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->streamed_matrices, 1u);
+  EXPECT_LT(plan->least_budget_bytes, 3670016 * 64 * sizeof(float) / 8);
+  run(c);
 }
 
 // U and O travel, the matrices of a chunk lie whole at who computes them.

@@ -62,7 +62,7 @@ FlatRange kept(const StatePlan& plan, const Transit& transit) {
 }
 std::uint64_t computed(const StatePlan& plan, const Transit& transit) {
   std::uint64_t elems = 0;
-  for (const auto& [whole, moments] : plan.wholes(transit.param))
+  for (const auto& [whole, moments, streaming] : plan.wholes(transit.param))
     if (plan.computes(transit.param, whole.first))
       elems += formats::overlap(whole, transit.range).count;
   return elems;
@@ -106,7 +106,7 @@ TEST(ShardOrder, BringsUTogetherBehindItsTurnAndOApartBeforeItsOwn) {
         for (const Transit& transit : chunks.updates(turn)) {
           numbers.insert(numbers.end(),
                          {turn, transit.param, transit.range.first, transit.range.count});
-          for (const auto& [whole, moments] : plan.wholes(transit.param)) {
+          for (const auto& [whole, moments, streaming] : plan.wholes(transit.param)) {
             const std::uint64_t here = formats::overlap(whole, transit.range).count;
             EXPECT_TRUE(here == 0 || here == whole.count) << "a slice of " << transit.param;
           }

@@ -91,7 +91,7 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
     const auto schedule = (*plan).schedule();
     std::vector<int> visited((*plan).tiles().size());
     std::map<std::pair<Visit, std::uint32_t>, std::uint64_t> elems;
-    for (const auto& [tile, whose, what] : schedule) {
+    for (const auto& [tile, whose, what, pass] : schedule) {
       ++visited[tile];
       const TileEntry& entry = (*plan).tiles()[tile];
       if (entry.visit == Visit::local) continue;
@@ -150,7 +150,7 @@ TEST(StatePlan, VisitsSecondMomentsBetweenTheMomentumOfAnItemAndItsMasters) {
       for (const TileEntry& entry : (*plan).tiles())
         tiles += entry.visit == Visit::normalise ? 1 : 0;
       EXPECT_EQ(tiles, 1u) << "all of them share it";
-      for (const auto& [tile, item, visit] : (*plan).schedule()) {
+      for (const auto& [tile, item, visit, pass] : (*plan).schedule()) {
         if (visit != Visit::local)
           seen[item] += visit == Visit::prepare ? "M" : visit == Visit::finish ? "W" : "V";
       }
@@ -172,7 +172,7 @@ TEST(StatePlan, ReadsTheMastersOfAnItemBeforeItsMomentumWhereTheyDecayInTheGradi
   const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
   ASSERT_TRUE(plan);
   std::map<std::uint32_t, std::string> seen;  // by item
-  for (const auto& [tile, item, visit] : (*plan).schedule())
+  for (const auto& [tile, item, visit, pass] : (*plan).schedule())
     if (visit != Visit::local)
       seen[item] += visit == Visit::prepare ? "M" : visit == Visit::finish ? "W" : "w";
   const std::uint32_t tiles = 10;  // of 10,000 elements

@@ -190,6 +190,7 @@ TEST(StepGuards, ADescriptionThatDiffersOnOneRankIsNamedBeforeThereIsAStore) {
   refused([](auto& config) { config.model.params[3].shape = {12, 48}; }, "parameter 3");
   refused([](auto& config) { config.model.params.pop_back(); }, "the number of parameters");
   refused([](auto& config) { config.tile_bytes *= 2; }, "the tile size");
+  refused([](auto& config) { config.stream_above_bytes = 1; }, "what is streamed");
   refused([](auto& config) { config.dtypes["momentum_buffer"] = DType::bf16; },
           "the dtype of momentum_buffer");
   refused([](auto& config) { config.partition.weights.policy = Policy::zero3; },

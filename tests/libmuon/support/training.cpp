@@ -206,6 +206,7 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
                                .tile_bytes = setup.tile_bytes,
                                .chunk_bytes = setup.chunk_bytes,
                                .early_gradient_bytes = setup.early_gradient_bytes,
+                               .stream_above_bytes = setup.stream_above_bytes,
                                .slots = setup.slots,
                                .threads = setup.threads,
                                .accelerator = setup.accelerator,

@@ -43,7 +43,8 @@ struct Training {
   decltype(libmuon::EngineConfig::tiers) tiers = {};
   libmuon::Side gradients_on = libmuon::Side::host, weights_on = libmuon::Side::host;
   libmuon::Side wire = libmuon::Side::device;  // host: the ranks take no device's memory
-  std::chrono::milliseconds late{0};           // gradients come so long after they are handed in
+  std::uint64_t stream_above_bytes = libmuon::kNothingStreamed;
+  std::chrono::milliseconds late{0};  // gradients come so long after they are handed in
   libmuon::StateDTypes dtypes = {};
   std::optional<libmuon::Bf16> bf16 = libmuon::Bf16::emulated;
   libmuon::ModelSpec model = nuisance_model();

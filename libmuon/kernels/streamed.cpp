@@ -1,0 +1,115 @@
+#include "ebb/libmuon/kernels/streamed.h"
+
+#include <utility>
+
+#include "ebb/libmuon/kernels/stages.h"
+
+namespace ebb::libmuon {
+
+// A factor Q for each part of the iterations; the last one is the run's own.
+class StreamedMatrix::StreamedRun : public Run {
+ public:
+  StreamedRun(const MuonSpec& spec, Bf16 bf16, const Block& panel, std::span<std::byte> scratch,
+              Spoiled spoiled)
+      : Run(spec, bf16, panel, sides(panel.rows(), panel.cols), scratch, spoiled),
+        cols_(panel.cols),
+        factors_(gram_parts(spec).size()) {
+    auto* next = reinterpret_cast<float*>(scratch.data()) +
+                 Run::scratch_bytes(spec, sides(panel.rows(), cols_)) / sizeof(float);
+    for (float*& factor : factors_) next = (factor = next) + cols_ * leading_dimension(cols_);
+    factors_.back() = place(Part::q);
+  }
+  static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t panel_rows,
+                                     std::uint64_t cols) {
+    return Run::scratch_bytes(spec, sides(panel_rows, cols)) +
+           spec.restarts.size() * cols * leading_dimension(cols) * sizeof(float);
+  }
+
+  std::size_t parts() const { return factors_.size(); }
+
+  void add_squares(std::span<float> u) {
+    round_update(u);
+    squares_.add(u);
+  }
+  // What the passes behind the first need of it.
+  void decide_once() {
+    if (!std::exchange(decided_, true)) decide(squares_.total());
+  }
+  void take_panel(std::span<float> u) { take(Block::matrix(u.size() / cols_, cols_), u); }
+  void round_part(std::size_t part, std::span<float> u) {
+    round_update(u.subspan(part * kRounded, std::min(kRounded, u.size() - part * kRounded)));
+  }
+  static std::size_t rounded_parts(std::span<float> u) {
+    return formats::div_ceil(u.size(), kRounded);
+  }
+  // The factor of a part is made, or used, in this place.
+  void use(std::size_t part) { place(Part::q) = factors_[part]; }
+  void keep(std::size_t part) {
+    look_at(Part::q);
+    factors_[part] = place(Part::q);
+  }
+
+ private:
+  static constexpr std::size_t kRounded = 65536;
+  static Sides sides(std::uint64_t panel_rows, std::uint64_t cols) {
+    return {.m = cols, .n = panel_rows, .tall = true, .gram_form = true};
+  }
+
+  const std::uint64_t cols_;
+  std::vector<float*> factors_;
+  SquareSum squares_;
+  bool decided_ = false;
+};
+
+bool streams(const MuonSpec& spec, const Block& matrix) {
+  return spec.form == Form::gram && matrix.rows() > matrix.cols && matrix.runs == 1 &&
+         spec.decay != Decay::l2 && spec.second_moment == SecondMoment::none;
+}
+
+StreamedMatrix::StreamedMatrix(const MuonSpec& spec, Bf16 bf16, std::uint64_t panel_rows,
+                               std::uint64_t cols, std::span<std::byte> scratch, Spoiled spoiled)
+    : run_(std::make_shared<StreamedRun>(spec, bf16, Block::matrix(panel_rows, cols), scratch,
+                                         spoiled)) {}
+
+StreamedMatrix::~StreamedMatrix() = default;
+
+std::uint64_t StreamedMatrix::scratch_bytes(const MuonSpec& spec, std::uint64_t panel_rows,
+                                            std::uint64_t cols) {
+  return StreamedRun::scratch_bytes(spec, panel_rows, cols);
+}
+
+std::uint32_t StreamedMatrix::passes(const MuonSpec& spec) {
+  return static_cast<std::uint32_t>(gram_parts(spec).size()) + 2;
+}
+
+void StreamedMatrix::add_squares(std::span<float> u) { run_->add_squares(u); }
+
+libswap::Chain StreamedMatrix::next(const Panel& panel) {
+  const std::size_t part = panel.pass - 2;  // whose Gram matrix this is, or one behind the last
+  EBB_CHECK(panel.pass >= 2 && part <= run_->parts());
+  Stages stages(run_);
+  stages.once([run = run_, u = panel.u] {
+    run->decide_once();
+    run->take_panel(u);
+  });
+  stages.jobs(StreamedRun::rounded_parts(panel.u),
+              [run = run_, u = panel.u](std::size_t i) { run->round_part(i, u); });
+  stages.load();
+  for (std::size_t before = 0; before < part; ++before) {
+    stages.once([run = run_, before] { run->use(before); });
+    stages.advance(Part::q, 0.0f);
+  }
+  if (part == run_->parts()) {
+    stages.store();
+    return stages.chain();
+  }
+  stages.sum_gram(!panel.first);
+  if (!panel.last) return stages.chain();
+  stages.settle_gram();
+  stages.once([run = run_, part] { run->use(part); });
+  gram_factor(run_->spec(), gram_parts(run_->spec())[part], stages);
+  stages.once([run = run_, part] { run->keep(part); });
+  return stages.chain();
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,153 @@
+// What a step visits of a matrix whose update is never whole, and in which order.
+#include "ebb/libmuon/plan/streaming.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "ebb/libmuon/plan/chunks.h"
+#include "ebb/libmuon/spec/presets.h"
+
+namespace ebb::libmuon {
+namespace {
+
+constexpr std::uint64_t kTile = 4096;
+
+MuonSpec gram() {
+  MuonSpec spec = *preset("gram");
+  spec.restarts = {2};
+  return spec;
+}
+
+ModelSpec model_to_stream() {
+  return {.params = {{"first", {40, 60}, 0},
+                     {"tall", {2600, 11}, 0},
+                     {"wide", {11, 2600}, 0},
+                     {"second", {700, 3}, 0},
+                     {"square", {50, 50}, 0},
+                     {"stack", {2, 1500, 13}, 0},
+                     {"vector", {9000}, 1}},
+          .groups = {gram(), AdamSpec{}}};
+}
+
+StatePlan plan_of(std::uint64_t above, std::uint32_t ranks = 1, std::uint32_t rank = 0,
+                  const StateDTypes& dtypes = {}) {
+  const Layout::Spec over = {.policy = Policy::zero12, .mesh = {ranks, 1}};
+  auto plan = StatePlan::make(model_to_stream(), {.gradients = over, .weights = over}, kTile,
+                              Rank{rank}, 1u << 20, dtypes, above);
+  EXPECT_TRUE(plan) << plan.error().message;
+  return std::move(*plan);
+}
+
+TEST(Streaming, PanelsAreAsShortAsTilesAndSumsAllow) {
+  EXPECT_EQ(streaming_of(3, 11, {1024, 1024}).panel, 512u * 11);
+  EXPECT_EQ(streaming_of(3, 1, {1024, 2048}).panel, 2048u);
+  EXPECT_EQ(streaming_of(3, 3, {1024, 1600}).panel, 1024u * 3);
+}
+
+// Simulates the ring: no visit takes the room of an element that is still to be applied, and what
+// is applied has been made, whole panel by whole panel.
+TEST(Streaming, TheRingHoldsWhatIsStillToBeApplied) {
+  for (const TileElems tiles : {TileElems{1024, 1024}, {1024, 2048}, {4096, 1000}, {512, 5632}})
+    for (const std::uint64_t elems : {100u, 5632u, 5633u, 28600u, 100000u}) {
+      const Streaming streaming = streaming_of(4, 11, tiles);
+      std::uint64_t made = 0, applied = 0, place = 7;
+      std::map<std::uint32_t, std::uint64_t> passed;
+      for (const Leg& leg : legs_of(streaming, elems, tiles, 7)) {
+        EXPECT_EQ(leg.place, place);
+        place += leg.elems.count;
+        const std::uint64_t end = leg.elems.first + leg.elems.count;
+        const std::uint64_t tile = leg.visit == Visit::finish ? tiles.masters : tiles.momentum;
+        EXPECT_EQ(leg.elems.first % tile, 0u);
+        EXPECT_TRUE(end % tile == 0 || end == elems);
+        if (leg.visit == Visit::finish) {
+          EXPECT_EQ(leg.elems.first, applied);
+          applied = end;
+          EXPECT_TRUE(made == elems || made / streaming.panel * streaming.panel >= applied);
+          continue;
+        }
+        EXPECT_EQ(leg.visit, leg.pass == 1 ? Visit::prepare : Visit::again);
+        EXPECT_EQ(leg.elems.first, std::exchange(passed[leg.pass], end));
+        if (leg.pass < streaming.passes) continue;
+        made = end;
+        EXPECT_LE(made - applied, streaming.ring());
+      }
+      EXPECT_EQ(applied, elems);
+      for (std::uint32_t pass = 1; pass <= streaming.passes; ++pass) EXPECT_EQ(passed[pass], elems);
+      EXPECT_EQ(place, 7 + elems * (streaming.passes + 1));
+    }
+}
+
+TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
+  const StatePlan plan = plan_of(20000);
+  std::map<std::uint64_t, std::map<Visit, std::uint32_t>> visits;
+  for (const ScheduledVisit& visit : plan.schedule()) {
+    const std::uint32_t before = visits[visit.tile][visit.visit]++;
+    if (visit.visit == Visit::again) {
+      EXPECT_EQ(visit.pass, before + 2);
+      EXPECT_TRUE(visits[visit.tile].contains(Visit::prepare));
+      EXPECT_FALSE(visit.changes());
+    }
+  }
+  std::uint32_t streamed = 0;
+  for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
+    const TileEntry& entry = plan.tiles()[tile];
+    const Item& item = plan.items()[entry.item];
+    EXPECT_EQ(visits[tile][entry.visit], 1u);
+    const bool again = item.streaming && entry.visit == Visit::prepare;
+    EXPECT_EQ(visits[tile][Visit::again], again ? 3u : 0u) << tile;
+    streamed += again;
+  }
+  // tall, and each matrix of the stack.
+  EXPECT_EQ(streamed, 28u + 20 + 20);
+}
+
+TEST(Streaming, MovesNoTileAndNeedsNoOtherStore) {
+  const StatePlan whole = plan_of(kNothingStreamed), streamed = plan_of(0);
+  EXPECT_EQ(whole.digest(), streamed.digest());
+  ASSERT_EQ(whole.tiles().size(), streamed.tiles().size());
+  for (std::uint64_t tile = 0; tile < whole.tiles().size(); ++tile)
+    EXPECT_EQ(whole.segments(whole.tiles()[tile]), streamed.segments(streamed.tiles()[tile]));
+}
+
+TEST(Streaming, TakesRoomForARingWhereUpdatesWereWhole) {
+  const StatePlan plan = plan_of(20000);
+  const std::uint64_t ring = 4 * 512 * 13;  // of the stack's matrices, the widest
+  EXPECT_EQ(plan.order().room(), std::max<std::uint64_t>(2 * ring, 2 * 11 * 2600));
+}
+
+// Gradients of each pass come with the chunk of their visits, and never twice in one chunk.
+TEST(Streaming, EachPassHasItsGradientInItsChunks) {
+  for (const std::uint64_t chunk_bytes : {1u, 5000u, 40000u, 1u << 28})
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      const StatePlan plan = plan_of(0, 3, rank);
+      const Chunks chunks(plan, chunk_bytes);
+      std::size_t i = 0;
+      for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
+        const auto held = [&](std::span<const Transit> transits, std::uint32_t param,
+                              std::uint64_t element) {
+          std::uint32_t count = 0;
+          for (const Transit& transit : transits)
+            count += transit.param == param && element >= transit.range.first &&
+                     element < transit.range.first + transit.range.count;
+          return count;
+        };
+        for (; i < chunks.visits_end(chunk); ++i) {
+          const ScheduledVisit& visit = plan.schedule()[i];
+          if (visit.visit == Visit::local) continue;
+          const bool applies = visit.visit == Visit::finish;
+          for (const StatePlan::Span& span : plan.spans(plan.entry(visit)))
+            for (const std::uint64_t element :
+                 {span.range.first, span.range.first + span.range.count - 1})
+              EXPECT_EQ(held(applies ? chunks.weights(chunk) : chunks.gradients(chunk), span.param,
+                             element),
+                        1u)
+                  << "chunk " << chunk << " of " << chunks.count() << ", visit " << i;
+        }
+      }
+      EXPECT_EQ(i, plan.schedule().size());
+    }
+}
+
+}  // namespace
+}  // namespace ebb::libmuon

@@ -1,0 +1,293 @@
+// Matrices whose update is never whole in memory: the bits of those whose update is, whatever
+// happens.
+#include <gtest/gtest.h>
+
+#include "ebb/libmuon/spec/presets.h"
+#include "tests/libmuon/support/failing_world.h"
+#include "tests/libmuon/support/late_accelerator.h"
+#include "tests/libmuon/support/trained.h"
+#include "tests/libmuon/support/training.h"
+
+namespace ebb::test {
+namespace {
+
+using libmuon::Communicator;
+using libmuon::HandIn;
+using libmuon::MuonSpec;
+using libmuon::Placement;
+using libmuon::Precision;
+
+constexpr std::uint64_t kSteps = 4;
+
+MuonSpec gram_of(Precision precision, std::vector<std::uint32_t> restarts) {
+  MuonSpec spec = *libmuon::preset("gram");
+  spec.precision = precision;
+  spec.restarts = std::move(restarts);
+  return spec;
+}
+
+// What is streamed beside what is not: tall matrices of several panels, one of a bit more than one,
+// a stack; wide and square ones, AdamW's.
+libmuon::ModelSpec model_to_stream() {
+  libmuon::ModelSpec model = nuisance_model();
+  const auto group = static_cast<std::uint32_t>(model.groups.size());
+  model.groups.push_back(gram_of(Precision::fp32, {}));
+  model.groups.push_back(gram_of(Precision::bf16, {2}));
+  model.groups.push_back(gram_of(Precision::fp16, {1, 3}));
+  model.params.push_back({"tall", {2600, 11}, group});
+  model.params.push_back({"wide", {11, 2600}, group});
+  model.params.push_back({"stack", {2, 1100, 7}, group + 1});
+  model.params.push_back({"square", {60, 60}, group + 1});
+  model.params.push_back({"taller", {530, 5}, group + 2});
+  return model;
+}
+
+Training to_stream(Training setup) {
+  setup.model = model_to_stream();
+  return setup;
+}
+
+struct Held {
+  std::vector<float> weights;
+  std::map<std::string, std::vector<float>> stored;
+  bool operator==(const Held&) const = default;
+};
+
+Held trained_alone(Training setup) {
+  setup.ranks = 1;
+  setup.stream_above_bytes = libmuon::kNothingStreamed;
+  const TempDir directory;
+  const Outcome outcome = train(setup, directory.path(), kSteps);
+  EXPECT_EQ(outcome.error, "");
+  return {outcome.weights, tensors_of(directory.path())};
+}
+
+void expect_the_bits(const Training& setup, const Held& wanted, const std::string& what) {
+  const Trained trained = train_in_two(setup, kSteps);
+  EXPECT_EQ(trained.outcome.error, "") << what;
+  EXPECT_TRUE(trained.stored == wanted.stored) << what;
+  if (setup.weights == Policy::replicated) {
+    EXPECT_TRUE(trained.outcome.weights == wanted.weights) << what;
+  }
+  std::uint64_t streamed = 0;
+  for (const auto& plan : trained.outcome.plans) streamed += plan.streamed_matrices;
+  EXPECT_GT(streamed, 0u) << what;
+}
+
+TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesInAnyLayout) {
+  struct Layouts {
+    Policy gradients, weights;
+  };
+  const Held wanted = trained_alone(to_stream({}));
+  for (const auto& [gradients, weights] :
+       {Layouts{Policy::zero12, Policy::replicated}, Layouts{Policy::zero3, Policy::zero3},
+        Layouts{Policy::rows, Policy::replicated}, Layouts{Policy::replicated, Policy::layer_wise}})
+    for (const std::uint32_t ranks : {1u, 2u, 3u})
+      for (const std::uint64_t chunk : {1u, 5000u, 1u << 28})
+        expect_the_bits(to_stream({.ranks = ranks,
+                                   .gradients = gradients,
+                                   .weights = weights,
+                                   .tile_bytes = chunk == 5000 ? 8192u : 4096u,
+                                   .chunk_bytes = chunk,
+                                   .early_gradient_bytes = ranks == 3 ? 1u << 20 : 0,
+                                   .budget_bytes = (chunk == 1      ? 1u
+                                                    : chunk == 5000 ? 12u
+                                                                    : 1000u) *
+                                                   8192u,
+                                   .slots = 2 + ranks % 2,
+                                   .threads = 1 + ranks % 2,
+                                   .snapshot_every = ranks % 3,
+                                   .stream_above_bytes = ranks == 2 ? 40000u : 0u}),
+                        wanted,
+                        compose("{} to {} on {} ranks, chunks of {}", name_of(gradients),
+                                name_of(weights), ranks, chunk));
+}
+
+TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesWhateverMomentumIsKeptAs) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i8})
+    for (const bool bf16_weights : {false, true}) {
+      Training setup = to_stream({.ranks = 2, .chunk_bytes = 5000, .budget_bytes = 3 * 4096});
+      setup.dtypes = {{"momentum_buffer", dtype}};
+      if (bf16_weights) {
+        setup.model = with_bf16_weights(setup.model);
+        setup.dtypes["master"] = DType::u16;
+      }
+      const Held wanted = trained_alone(setup);
+      setup.stream_above_bytes = 0;
+      expect_the_bits(setup, wanted, compose("{}, halves {}", name_of(dtype), bf16_weights));
+    }
+}
+
+TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesWhateverASpecSays) {
+  for (const bool nesterov : {false, true})
+    for (const auto momentum : {libmuon::Momentum::ema, libmuon::Momentum::sum})
+      for (const auto out : {libmuon::Out::weights, libmuon::Out::update}) {
+        Training setup = to_stream({.ranks = 2, .chunk_bytes = 9000, .max_norm = 0.5});
+        for (auto& group : setup.model.groups)
+          if (auto* const spec = std::get_if<MuonSpec>(&group);
+              spec && spec->form == libmuon::Form::gram) {
+            spec->nesterov = nesterov;
+            spec->momentum = momentum;
+            spec->out = out;
+            spec->weight_decay = out == libmuon::Out::update ? 0 : 0.1;
+            spec->handed = nesterov ? Precision::bf16 : Precision::fp32;
+          }
+        const Held wanted = trained_alone(setup);
+        setup.stream_above_bytes = 0;
+        expect_the_bits(setup, wanted, "");
+      }
+}
+
+TEST(StreamedSteps, TakeGradientsThatTheEngineAddsUp) {
+  Training setup = to_stream({.ranks = 2, .chunk_bytes = 5000, .micro_batches = 3});
+  const Held wanted = trained_alone(setup);
+  setup.stream_above_bytes = 0;
+  setup.hand_in = HandIn::added;
+  expect_the_bits(setup, wanted, "added");
+}
+
+TEST(StreamedSteps, AreSkippedWholeWhereAGradientIsNotFinite) {
+  Training setup = to_stream({.ranks = 2, .chunk_bytes = 5000, .poison_step = 2});
+  const Held wanted = trained_alone(setup);
+  setup.stream_above_bytes = 0;
+  const TempDir directory;
+  const Outcome outcome = train(setup, directory.path(), kSteps);
+  EXPECT_EQ(outcome.error, "");
+  EXPECT_EQ(std::ranges::count_if(outcome.results, &libmuon::StepResult::skipped), 1);
+  EXPECT_TRUE((Held{outcome.weights, tensors_of(directory.path())} == wanted));
+}
+
+// The order of visits is no part of a store.
+TEST(StreamedSteps, ResumeAStoreOfWholeUpdatesAndBack) {
+  Training setup = to_stream({.ranks = 2});
+  const Held wanted = trained_alone(setup);
+  const TempDir directory;
+  for (std::uint64_t step = 1; step <= kSteps; ++step) {
+    setup.stream_above_bytes = step % 2 == 0 ? 0 : libmuon::kNothingStreamed;
+    const Outcome outcome = train(setup, directory.path(), step);
+    ASSERT_EQ(outcome.error, "");
+    if (step > 1) {
+      EXPECT_NE(outcome.origin.find("resumed the store"), std::string::npos) << outcome.origin;
+    }
+  }
+  EXPECT_TRUE(tensors_of(directory.path()) == wanted.stored);
+}
+
+// Three passes over the momentum of tall, whose gradient comes three times; of each one more for a
+// restart.
+TEST(StreamedSteps, MoveExactlyThePredictedBytesInLessMemory) {
+  libmuon::ModelSpec model;
+  model.groups = {gram_of(Precision::fp32, {})};
+  model.params = {{"tall", {4096, 64}, 0}};  // 256 tiles of momentum, as many of masters
+  for (const std::uint32_t restarts : {0u, 1u}) {
+    if (restarts > 0) model.groups = {gram_of(Precision::fp32, {2})};
+    for (const std::uint32_t ranks : {1u, 2u}) {
+      const auto run = [&](std::uint64_t above) {
+        const TempDir directory;
+        Outcome outcome = train({.ranks = ranks,
+                                 .gradients = Policy::zero3,
+                                 .weights = Policy::zero3,
+                                 .chunk_bytes = 50000,
+                                 .budget_bytes = 4 * 4096,
+                                 .stream_above_bytes = above,
+                                 .model = model},
+                                directory.path(), kSteps, Finish::just_stop);
+        EXPECT_EQ(outcome.error, "");
+        for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+          const auto& plan = outcome.plans[rank];
+          EXPECT_EQ(outcome.stats[rank].read_bytes,
+                    kSteps * plan.step_read_bytes + plan.install_read_bytes);
+          EXPECT_GE(outcome.stats[rank].sent_bytes, kSteps * plan.step_sent_bytes);
+        }
+        return outcome;
+      };
+      const Outcome whole = run(libmuon::kNothingStreamed), streamed = run(0);
+      std::uint64_t read = 0, written = 0, once = 0, thrice = 0;
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        read += streamed.plans[rank].step_read_bytes;
+        written += streamed.plans[rank].step_written_bytes;
+        once += whole.plans[rank].step_sent_bytes;
+        thrice += streamed.plans[rank].step_sent_bytes;
+      }
+      EXPECT_EQ(written, 2 * 256 * 4096u);
+      EXPECT_EQ(read, (4 + restarts) * 256 * 4096u);
+      // Half of the gradient comes from the other rank, and half of the weights go there.
+      const std::uint64_t half = ranks == 1 ? 0 : 4096 * 64 / 2 * 4;
+      EXPECT_EQ(once, 2 * half);
+      EXPECT_EQ(thrice, (4 + restarts) * half);
+      std::uint64_t most_whole = 0, most_streamed = 0;
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        most_whole = std::max(most_whole, whole.plans[rank].workspace_bytes);
+        most_streamed = std::max(most_streamed, streamed.plans[rank].workspace_bytes);
+      }
+      EXPECT_LT(most_streamed * 3, most_whole * 2);
+    }
+  }
+}
+
+TEST(StreamedSteps, AStepCutAnywhereGoesOnWithTheSameBits) {
+  libmuon::ModelSpec model;
+  model.groups = {gram_of(Precision::fp32, {2})};
+  model.params = {{"tall", {2400, 2}, 0}, {"square", {40, 40}, 0}, {"other", {2500, 2}, 0}};
+  expect_cuts_anywhere_go_on(config_of({.ranks = 2,
+                                        .chunk_bytes = 8000,
+                                        .budget_bytes = kLittle,
+                                        .stream_above_bytes = 10000,
+                                        .model = model},
+                                       model),
+                             10);
+}
+
+TEST(StreamedSteps, StopBeforeAWeightMovesWhereTheFactorIsNotFinite) {
+  libmuon::ModelSpec model;
+  MuonSpec ill = gram_of(Precision::fp32, {});
+  for (auto& step : ill.iterations) step.a = 1e20f;
+  model.groups = {ill};
+  model.params = {{"tall", {2600, 3}, 0}};
+  FailingWorld failing;
+  const auto config = config_of({.ranks = 2,
+                                 .chunk_bytes = 8000,
+                                 .budget_bytes = kLittle,
+                                 .stream_above_bytes = 0,
+                                 .model = model},
+                                model);
+  std::vector<float> before, after;
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    if (ranks.rank() == Rank{0}) before = rank.flat_weights();
+    EBB_TRY(rank.hand_in(1));
+    const auto stopped = rank.engine().step({});
+    EXPECT_FALSE(stopped);
+    if (stopped) return {};
+    const bool owner = rank.engine().state_plan().computes(0, 0);
+    if (owner) {
+      EXPECT_EQ(stopped.error().code, Code::state);
+      EXPECT_NE(stopped.error().message.find("parameter tall"), std::string::npos)
+          << stopped.error().message;
+    }
+    if (ranks.rank() == Rank{0}) after = rank.flat_weights();
+    return {};
+  }));
+  EXPECT_EQ(before, after);
+}
+
+TEST(StreamedSteps, AreRefusedWhereTheyCannotBe) {
+  LateAccelerator accelerator(1, 0);
+  struct Refused {
+    Training setup;
+    std::string why;
+  };
+  for (const auto& [setup, why] :
+       {Refused{{.placement = Placement::shard}, "Muon's state on shards"},
+        Refused{{.hand_in = HandIn::partial}, "partial gradients"},
+        Refused{{.accelerator = &accelerator}, "an accelerator"}}) {
+    auto config = config_of(to_stream(setup), model_to_stream());
+    config.stream_above_bytes = 0;
+    const auto plan = libmuon::Engine::plan(config, Rank{0});
+    expect_error(plan, Code::unsupported, why);
+    EXPECT_NE(plan.error().message.find(why), std::string::npos) << plan.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace ebb::test
