@@ -273,7 +273,7 @@ TEST(Axes, AStepThatIsCutGoesOnWithTheSameBits) {
       faults->clear();
       if (!cut) {
         EBB_TRY(trainer.engine().continue_step());
-        stopped += ranks.rank() == Rank{0} ? 1 : 0;
+        if (ranks.rank() == Rank{0}) ++stopped;
       }
       EBB_TRY(trainer.step());
       expect_weights(trainer, wanted, compose("read {}", at));
