@@ -61,6 +61,11 @@ constexpr std::array kFlags = {
          .default_value = "owner",
          .group = "state",
          .line = "Muon's state: whole at each matrix' owner, or on every rank's shard"},
+    Flag{.name = "stream-above",
+         .type = FlagType::size,
+         .metavar = "SIZE",
+         .group = "state",
+         .line = "tall matrices in Gram form whose update is larger are never whole in memory"},
     Flag{.name = "snapshot-every",
          .type = FlagType::count,
          .metavar = "K",
@@ -334,6 +339,8 @@ Result<Settings> settings_from(const tools::Arguments& arguments,
   EBB_TRY_ASSIGN(settings.bf16, bf16_from(arguments.text("bf16").value_or("auto")));
   EBB_TRY_ASSIGN(settings.momentum, momentum_from(arguments.text("momentum").value_or("fp32")));
   EBB_TRY_ASSIGN(settings.placement, placement_from(arguments.text("placement").value_or("owner")));
+  settings.stream_above_bytes =
+      arguments.size("stream-above").value_or(settings.stream_above_bytes);
   EBB_TRY_ASSIGN(settings.matrices, matrices_from(arguments));
   settings.decay_end = arguments.count("decay-end").value_or(settings.decay_end);
   if (settings.decay_end == 0) return usage("--decay-end 0: wanted at least 1");

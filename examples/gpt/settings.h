@@ -54,6 +54,7 @@ struct Settings {
   DType momentum = DType::f32;
   std::optional<libmuon::Bf16> bf16;  // as EngineConfig::bf16
   libmuon::Placement placement = libmuon::Placement::owner;
+  std::uint64_t stream_above_bytes = libmuon::kNothingStreamed;
   libmuon::GroupSpec matrices = libmuon::MuonSpec::keller();  // what those of the blocks get
   std::uint64_t decay_end = 150;                              // see schedule()
   std::uint64_t snapshot_every = 10;

@@ -75,6 +75,7 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
   common.partition.weights = {.policy = Policy::replicated, .mesh = mesh};
   common.partition.placement = settings.placement;
   common.tile_bytes = settings.tile_bytes;
+  common.stream_above_bytes = settings.stream_above_bytes;
   // Several chunks even of a small model, and room for what backward finishes first.
   common.chunk_bytes = common.early_gradient_bytes = 1u << 20;
   common.dtypes = {{"momentum_buffer", settings.momentum}};

@@ -89,6 +89,22 @@ TEST_F(GptTrainResumed, StateGoesFromOwnersToShardsAndBackWithTheSameBits) {
   EXPECT_EQ(content(swap("moving")), content(swap("owner")));
 }
 
+TEST_F(GptTrainResumed, TallMatricesAreStreamedWithTheSameBits) {
+  const auto run = [&](const std::string& name, const std::string& steps,
+                       std::vector<std::string> more) {
+    for (const std::string& word :
+         {std::string("--swap"), swap(name), std::string("--steps"), steps, std::string("--layers"),
+          std::string("1"), std::string("--preset"), std::string("gram")})
+      more.push_back(word);
+    const auto ran = train(more);
+    EXPECT_EQ(ran.exit, 0) << ran.err;
+  };
+  run("whole", "4", {});
+  run("streamed", "2", {"--stream-above", "4KiB", "--ranks", "3"});
+  run("streamed", "4", {"--stream-above", "0", "--ranks", "2", "--budget", "400KiB"});
+  EXPECT_EQ(content(swap("streamed")), content(swap("whole")));
+}
+
 TEST_F(GptTrainResumed, ASchedulersSignalsEndItWithASnapshotAndExitCodeZero) {
   for (const int signal : {SIGUSR1, SIGTERM}) {
     const std::string name = std::to_string(signal);
