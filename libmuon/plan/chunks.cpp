@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace ebb::libmuon {
 
@@ -105,10 +106,11 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
   }
   std::map<std::uint32_t, Line> lines;
   std::uint64_t longest = 0;
-  for (const auto& [owner, packer] : packers) {
-    OwnerOrder order(packer.items(), plan.update_bytes() / sizeof(float), plan.item_tiles());
+  for (auto& [owner, packer] : packers) {
+    std::vector<Item> items = std::move(packer).items();
+    OwnerOrder order(items, plan.update_bytes() / sizeof(float), plan.item_tiles());
     longest = std::max(longest, order.length() * widest);
-    lines.emplace(owner, Line{packer.items(), std::move(order)});
+    lines.emplace(owner, Line{std::move(items), std::move(order)});
   }
   const std::uint64_t chunks =
       staged_somewhere ? std::max<std::uint64_t>(1, div_ceil(longest, chunk_bytes)) : 1;

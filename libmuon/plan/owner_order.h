@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ebb/libmuon/plan/model.h"
@@ -71,7 +72,7 @@ class ItemPacker {
   };
   explicit ItemPacker(const Room& room) : room_(room) {}
   void add(std::uint32_t param, const ItemRange& whole, Out out);
-  const std::vector<Item>& items() const { return items_; }
+  std::vector<Item> items() && { return std::move(items_); }
 
  private:
   Room room_;

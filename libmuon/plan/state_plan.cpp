@@ -275,7 +275,7 @@ void StatePlan::add_matrices(const ModelSpec& model) {
     for (const ItemRange& whole : wholes(param))
       if (computes(param, whole.range.first)) packer.add(param, whole, out(param));
   }
-  items_ = packer.items();
+  items_ = std::move(packer).items();
   for (const Item& item : items_)
     decays_.push_back(std::ranges::any_of(item.parts, [&](const ItemPart& part) {
       return muon_spec(model, part.param).decay == Decay::l2;

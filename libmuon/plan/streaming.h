@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ebb/formats/layout/box.h"
+#include "ebb/libmuon/kernels/products.h"
 #include "ebb/libmuon/plan/columns.h"
 
 namespace ebb::libmuon {
@@ -19,10 +20,11 @@ struct Streaming {
   static constexpr std::uint64_t kPanels = 4;
 
   std::uint32_t passes = 0;  // over the momentum; 0: the update is whole
-  std::uint64_t panel = 0;   // elements, of whole rows
+  std::uint32_t units = 0;   // of a panel: kSumUnit elements each
 
   explicit operator bool() const { return passes > 0; }
-  std::uint64_t ring() const { return kPanels * panel; }
+  std::uint64_t panel() const { return units * kSumUnit; }  // elements, of whole rows
+  std::uint64_t ring() const { return kPanels * panel(); }
 };
 
 // A part of what a step does with an item: visits of that kind to tiles of such elements, which

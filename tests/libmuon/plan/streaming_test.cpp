@@ -40,9 +40,9 @@ StatePlan plan_of(std::uint64_t above, std::uint32_t ranks = 1, std::uint32_t ra
 }
 
 TEST(Streaming, PanelsAreAsShortAsTilesAndSumsAllow) {
-  EXPECT_EQ(streaming_of(3, 11, {1024, 1024}).panel, 512u * 11);
-  EXPECT_EQ(streaming_of(3, 1, {1024, 2048}).panel, 2048u);
-  EXPECT_EQ(streaming_of(3, 3, {1024, 1600}).panel, 1024u * 3);
+  EXPECT_EQ(streaming_of(3, 11, {1024, 1024}).panel(), 512u * 11);
+  EXPECT_EQ(streaming_of(3, 1, {1024, 2048}).panel(), 2048u);
+  EXPECT_EQ(streaming_of(3, 3, {1024, 1600}).panel(), 1024u * 3);
 }
 
 // Simulates the ring: no visit takes the room of an element that is still to be applied, and what
@@ -63,7 +63,7 @@ TEST(Streaming, TheRingHoldsWhatIsStillToBeApplied) {
         if (leg.visit == Visit::finish) {
           EXPECT_EQ(leg.elems.first, applied);
           applied = end;
-          EXPECT_TRUE(made == elems || made / streaming.panel * streaming.panel >= applied);
+          EXPECT_TRUE(made == elems || made / streaming.panel() * streaming.panel() >= applied);
           continue;
         }
         EXPECT_EQ(leg.visit, leg.pass == 1 ? Visit::prepare : Visit::again);
