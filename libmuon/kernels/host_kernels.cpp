@@ -183,6 +183,7 @@ class HostKernels : public Kernels {
         const MatrixBatch one = batch.at(i);
         libmuon::normalise(*one.spec, one.matrix, one.u.floats(), piece(v, i * each, each),
                            what_.pool, spoiled(one));
+        if (!one.out.empty()) narrow_to(one.u.floats(), one.out);
       }
     }
     return {};

@@ -92,8 +92,8 @@ struct MatrixBatch {
   }
 };
 // A batch that has become O, and its second moments `v`, which are updated; O <- O normalised by
-// them (normalise). Those of a matrix are of its rows, from the first to the last, or of its
-// columns (moments_of_rows).
+// them (normalise), and rounded to o.out, unless that is empty. Those of a matrix are of its rows,
+// from the first to the last, or of its columns (moments_of_rows).
 struct NormaliseRange {
   MatrixBatch o;
   libswap::Buffer v;

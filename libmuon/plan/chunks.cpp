@@ -77,8 +77,7 @@ void Chunks::take_turns(const StatePlan& plan) {
     prepares.gradients = prepares.updates = finishes.results = finishes.weights = matrices;
   }
   cut_adam(plan.adam_line());
-  for (const ScheduledVisit& visit : plan.schedule())
-    ++chunks_[plan.turn(plan.entry(visit))].visits_end;
+  for (const ScheduledVisit& visit : plan.schedule()) ++chunks_[plan.turn(visit)].visits_end;
   for (std::size_t turn = 1; turn < count(); ++turn)
     chunks_[turn].visits_end += chunks_[turn - 1].visits_end;
 }

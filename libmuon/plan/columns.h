@@ -24,6 +24,7 @@ enum class Visit : std::uint8_t {
   normalise,  // between the first two: by second moments
   keep,      // none of a step's: before a cut, what masters in halves have in the trainer's weights
   decay,     // before all of them: reads what the second changes, for the first; no tile of its own
+  lend,      // in Placement::shard: reads what normalise writes back, for who computes the matrix
   again,     // behind the first, of its tiles: makes the same update again (Streaming)
   hand_out,  // instead of the second where the trainer keeps the masters; to no tile at all
 };

@@ -48,9 +48,13 @@ class ShardOrder {
   std::span<const Transit> chunk(std::size_t number) const { return chunks_[number]; }
 
   std::size_t turns() const { return chunks_.empty() ? 1 : 2 * chunks_.size() + kTurnsBetween - 1; }
+  std::size_t chunk_of(std::size_t bundle) const { return chunk_of_[bundle]; }
   // Of a bundle's momentum (prepare) or masters (finish).
   std::size_t turn_of(std::size_t bundle, Visit visit) const {
-    return 2 * chunk_of_[bundle] + (visit == Visit::prepare ? 0 : kTurnsBetween);
+    return turn_of_chunk(chunk_of_[bundle], visit);
+  }
+  static std::size_t turn_of_chunk(std::size_t chunk, Visit visit) {
+    return 2 * chunk + (visit == Visit::prepare ? 0 : kTurnsBetween);
   }
 
  private:

@@ -1,8 +1,6 @@
 #include "ebb/libmuon/plan/state_plan.h"
 
 #include <algorithm>
-#include <numeric>
-#include <tuple>
 
 #include "ebb/libmuon/kernels/streamed.h"
 #include "ebb/libmuon/plan/block_borders.h"
@@ -68,7 +66,6 @@ Result<> check_on_shards(const ModelSpec& model) {
     const ParamSpec& param = model.params[i];
     const MuonSpec& spec = muon_spec(model, i);
     std::string_view what;
-    if (spec.second_moment != SecondMoment::none) what = "second moments";
     if (spec.decay == Decay::l2) what = "decay = l2";
     if (!param.cuts.empty()) what = "a dimension that an axis cuts";
     if (what.empty()) continue;
@@ -77,21 +74,6 @@ Result<> check_on_shards(const ModelSpec& model) {
                  "use Placement::owner"};
   }
   return {};
-}
-
-// Both in their own order, the others evenly between the first.
-template <typename T>
-std::vector<T> spread_between(const std::vector<T>& first, const std::vector<T>& others) {
-  std::vector<T> all;
-  all.reserve(first.size() + others.size());
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    all.push_back(first[i]);
-    const std::size_t due = (i + 1) * others.size() / first.size();
-    for (; next < due; ++next) all.push_back(others[next]);
-  }
-  for (; next < others.size(); ++next) all.push_back(others[next]);
-  return all;
 }
 
 }  // namespace
@@ -131,6 +113,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   plan.find_derived(model);
   if (plan.placement_ == Placement::shard) {
     plan.add_shards(model);
+    plan.add_lent_moments(model);
   } else {
     plan.add_matrices(model);
     plan.add_moments_item(model);
@@ -297,6 +280,25 @@ void StatePlan::add_moments_item(const ModelSpec& model) {
     }
     moments_.push_back({first, all.elems - first});
   }
+  moments_item_ = static_cast<std::uint32_t>(items_.size());
+  if (all.elems > 0) items_.push_back(std::move(all));
+}
+
+// Of the matrices that this rank computes, in the order of the model.
+void StatePlan::add_lent_moments(const ModelSpec& model) {
+  Item all;
+  for (std::size_t bundle = 0; bundle < shard_order_->bundles(); ++bundle)
+    for (const Transit& matrix : shard_order_->bundle(bundle)) {
+      if (!computes(matrix.param, matrix.range.first)) continue;
+      const FlatRange moments = libmuon::moments_of(muon_spec(model, matrix.param),
+                                                    model.params[matrix.param].shape, matrix.range);
+      if (moments.count == 0) continue;
+      all.parts.push_back({matrix.param, moments, all.elems});
+      moments_.push_back({all.elems, moments.count});
+      lent_in_.push_back(shard_order_->chunk_of(bundle));
+      all.elems += moments.count;
+    }
+  moments_item_ = static_cast<std::uint32_t>(items_.size());
   if (all.elems > 0) items_.push_back(std::move(all));
 }
 
@@ -339,143 +341,6 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
   }
   adam_elems_ = item.elems;
   if (item.elems > 0) items_.push_back(std::move(item));
-}
-
-void StatePlan::cut(std::vector<TileEntry>& into, Visit visit, std::uint32_t number) const {
-  const Item& item = items_[number];
-  const std::uint64_t most = capacity(visit);
-  std::uint32_t part = 0;
-  for (std::uint64_t first = 0; first < item.elems; first += most) {
-    while (item.parts[part].item_first + item.parts[part].range.count <= first) ++part;
-    into.push_back({visit, number, first, std::min(most, item.elems - first), part});
-  }
-}
-
-// Momentum tiles of an item, then its master tiles, or what these would hold; behind all of them
-// those of second moments; AdamW tiles spread evenly between; at the end what only a cut writes. A
-// matrix' high halves are cut as its low ones are.
-void StatePlan::lay_tiles() {
-  std::vector<TileEntry> muon_tiles, adam_tiles;
-  const auto matrices = static_cast<std::uint32_t>(
-      placement_ == Placement::shard ? bundles_.size() : order_->items());
-  const auto adam_item = static_cast<std::uint32_t>(items_.size()) - 1;
-  for (std::uint32_t i = 0; i < matrices; ++i) {
-    cut(muon_tiles, Visit::prepare, i);
-    const bool masters = out(items_[i].parts.front().param) == Out::weights;
-    cut(masters ? muon_tiles : hand_outs_, Visit::finish, i);
-  }
-  std::ranges::copy(moments_tiles(), std::back_inserter(muon_tiles));
-  if (adam_elems_ > 0) cut(adam_tiles, Visit::local, adam_item);
-  tiles_ = spread_between(muon_tiles, adam_tiles);
-  if (!columns_.in_halves()) return;
-  for (std::uint32_t i = 0; i < matrices; ++i) cut(tiles_, Visit::keep, i);
-  if (adam_elems_ > 0) cut(tiles_, Visit::keep, adam_item);
-}
-
-// An item's lie in one.
-std::vector<TileEntry> StatePlan::moments_tiles() const {
-  const auto number = static_cast<std::uint32_t>(order_->items());
-  std::vector<TileEntry> tiles;
-  for (const FlatRange& own : moments_) {
-    if (own.count == 0) continue;
-    if (tiles.empty() || tiles.back().count + own.count > capacity(Visit::normalise))
-      tiles.push_back({Visit::normalise, number, own.first, 0, 0});
-    tiles.back().count += own.count;
-  }
-  return tiles;
-}
-
-std::vector<ScheduledVisit> StatePlan::visits_to(std::uint64_t tile) const {
-  const TileEntry& entry = tiles_[tile];
-  std::vector<ScheduledVisit> visits;
-  if (entry.visit == Visit::keep) return visits;
-  if (entry.visit == Visit::finish && decays_[entry.item])
-    visits.push_back({tile, entry.item, Visit::decay});
-  if (entry.visit != Visit::normalise) visits.push_back({tile, entry.item, entry.visit});
-  if (entry.visit == Visit::prepare)
-    for (std::uint32_t pass = 2; pass <= items_[entry.item].streaming.passes; ++pass)
-      visits.push_back({tile, entry.item, Visit::again, pass});
-  if (entry.visit == Visit::normalise)
-    for (std::uint32_t item = 0; item < moments_.size(); ++item)
-      if (formats::overlap(moments_[item], {entry.first, entry.count}).count > 0)
-        visits.push_back({tile, item, Visit::normalise});
-  return visits;
-}
-
-// By the share of its line that lies before a visit. Division rounds both lines alike, so of two
-// shares the smaller never comes behind the larger; of equal ones AdamW's is first. What decays
-// comes before the momentum that begins where it does, second moments before the masters.
-void StatePlan::order_visits() {
-  struct Placed {
-    double share = 0;
-    ScheduledVisit visit;
-    auto key() const {
-      const bool first = visit.visit == Visit::decay || visit.visit == Visit::normalise;
-      return std::tuple(share, !first, visit.tile);
-    }
-  };
-  std::vector<Placed> adam, muon;
-  const auto add = [&](const ScheduledVisit& visit) {
-    const bool is_adam = visit.visit == Visit::local;
-    const std::uint64_t length = is_adam ? adam_line_->length() : order_->length();
-    (is_adam ? adam : muon)
-        .push_back({static_cast<double>(place(visit)) / static_cast<double>(length), visit});
-  };
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
-    for (const ScheduledVisit& visit : visits_to(i)) add(visit);
-  for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
-    add({i, hand_outs_[i].item, Visit::hand_out});
-  std::ranges::sort(muon, {}, &Placed::key);
-  std::ranges::sort(adam, {}, &Placed::key);
-  std::vector<Placed> all;
-  std::ranges::merge(adam, muon, std::back_inserter(all), {}, &Placed::share, &Placed::share);
-  for (const Placed& one : all) schedule_.push_back(one.visit);
-}
-
-std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
-  const std::uint64_t first = entry(visit).first;
-  const auto on_line = [&](Visit leg, std::uint64_t element) {
-    return order_->place(items_[visit.item], visit.item, leg, visit.pass, element);
-  };
-  switch (visit.visit) {
-    case Visit::decay:
-      return on_line(Visit::prepare, 0);
-    case Visit::prepare:
-    case Visit::again:
-      return on_line(visit.visit, first);
-    case Visit::normalise:
-      return on_line(Visit::finish, 0);
-    case Visit::finish:
-    case Visit::hand_out:
-      return on_line(Visit::finish, first);
-    case Visit::local:
-    case Visit::keep:
-      break;
-  }
-  return first;
-}
-
-// In a turn AdamW's tiles lie evenly between the others.
-void StatePlan::order_turns() {
-  struct Turn {
-    std::vector<ScheduledVisit> adam, muon;
-  };
-  std::vector<Turn> turns(shard_order_->turns());
-  const auto add = [&](const ScheduledVisit& visit) {
-    Turn& its = turns[turn(entry(visit))];
-    (visit.visit == Visit::local ? its.adam : its.muon).push_back(visit);
-  };
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
-    if (tiles_[i].visit != Visit::keep) add({i, tiles_[i].item, tiles_[i].visit});
-  for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
-    add({i, hand_outs_[i].item, Visit::hand_out});
-  for (const Turn& one : turns)
-    std::ranges::copy(spread_between(one.muon, one.adam), std::back_inserter(schedule_));
-}
-
-std::size_t StatePlan::turn(const TileEntry& tile) const {
-  if (tile.visit != Visit::local) return shard_order_->turn_of(bundles_[tile.item], tile.visit);
-  return tile.first * shard_order_->turns() / adam_line_->length();
 }
 
 FlatRange StatePlan::moments_of(const ModelSpec& model, const ScheduledVisit& visit,

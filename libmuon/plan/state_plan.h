@@ -37,7 +37,8 @@ struct TileEntry {
 // Whether a step makes such visits for the parameter: then it has the states of their tiles.
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit);
 
-// A visit of a step: to a tile, for an item. A tile of second moments has those of several; one of
+// A visit of a step: to a tile, for an item; to second moments in Placement::shard, for a chunk. A
+// tile of second moments has those of several; one of
 // masters may be visited twice, one of momentum that is streamed in each pass. What is handed out
 // without masters has none: there `tile` counts such visits.
 struct ScheduledVisit {
@@ -47,7 +48,9 @@ struct ScheduledVisit {
   std::uint32_t pass = 1;  // over what is streamed
   bool has_tile() const { return visit != Visit::hand_out; }
   // Whether the tile is not what it was behind it.
-  bool changes() const { return has_tile() && visit != Visit::decay && visit != Visit::again; }
+  bool changes() const {
+    return has_tile() && visit != Visit::decay && visit != Visit::again && visit != Visit::lend;
+  }
 };
 
 // No update is as large.
@@ -145,7 +148,7 @@ class StatePlan {
   // Where a visit is on its line. REQUIRES: Placement::owner, or AdamW's.
   std::uint64_t place(const ScheduledVisit& visit) const;
   // REQUIRES: Placement::shard.
-  std::size_t turn(const TileEntry& tile) const;
+  std::size_t turn(const ScheduledVisit& visit) const;
   // Where a batch's second moments lie in their tile; count 0 if it has none.
   FlatRange moments_of(const ModelSpec& model, const ScheduledVisit& visit,
                        const ItemBatch& batch) const;
@@ -197,6 +200,7 @@ class StatePlan {
   void find_derived(const ModelSpec& model);
   void add_matrices(const ModelSpec& model);
   void add_moments_item(const ModelSpec& model);
+  void add_lent_moments(const ModelSpec& model);
   void add_shards(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
@@ -207,6 +211,7 @@ class StatePlan {
   std::vector<ScheduledVisit> visits_to(std::uint64_t tile) const;
   void order_visits();
   void order_turns();
+  std::vector<ScheduledVisit> lending_visits(std::uint64_t tile) const;
 
   Columns columns_;
   Rank rank_{};
@@ -220,8 +225,12 @@ class StatePlan {
   std::vector<std::uint32_t> first_whole_;  // of a parameter, and one behind the last
   std::vector<Derived> derived_;
   std::vector<Item> items_;
-  std::vector<bool> decays_;        // by matrices' item: gradients need the masters
-  std::vector<FlatRange> moments_;  // by matrices' item: its part of that of second moments
+  std::vector<bool> decays_;  // by matrices' item: gradients need the masters
+  // By matrices' item, or in Placement::shard by matrix that is computed here: its part of the item
+  // of second moments; and there the chunk.
+  std::vector<FlatRange> moments_;
+  std::vector<std::size_t> lent_in_;
+  std::uint32_t moments_item_ = 0;
   std::optional<OwnerOrder> order_;
   std::optional<ShardOrder> shard_order_;
   std::vector<std::size_t> bundles_;  // by item: which of shard_order_

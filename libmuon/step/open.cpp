@@ -140,6 +140,9 @@ Result<> Engine::Impl::open_sweep() {
     ports.result = [this](const Transit& part) {
       return updates->part(Updates::Kind::result, swept_chunk, part);
     };
+    ports.moments = [this](const Transit& moments) {
+      return updates->moments(swept_chunk, moments);
+    };
   }
   const Sweep::Parts with{config.model, parts.plan, parts.chunks,
                           pool,         kernels(),  bf16.value_or(Bf16::emulated),

@@ -261,8 +261,10 @@ Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
     case Visit::prepare:
     case Visit::again:
       return prepare(visit);
+    case Visit::lend:
+      return move_moments(visit);
     case Visit::normalise:
-      return normalise(visit);
+      return ports_.moments ? move_moments(visit) : normalise(visit);
     case Visit::finish:
     case Visit::hand_out:
       return finish(visit, out);
@@ -394,6 +396,22 @@ Event Sweep::normalise(const Visited& visit) {
   Event& orthogonal = orthogonal_[item % 2];
   visit.lift.also_behind(orthogonal);
   return orthogonal = parts_.kernels.normalise(ranges, visit.lift.ready());
+}
+
+// To who computes a chunk's matrices, and back.
+Event Sweep::move_moments(const Visited& visit) {
+  Event moved;
+  for (const StatePlan::Span& span : touched(visit.entry)) {
+    const Buffer there = ports_.moments({span.param, span.range});
+    if (there.empty()) continue;
+    const Buffer here = visit.columns[0].sub(span.tile_first, span.range.count);
+    const bool lent = visit.scheduled.visit == Visit::lend;
+    for (const Event& event : visit.lift.ready()) parts_.pool.help_until(event);
+    parts_.pool.help_until(moved);
+    moved = lent ? libswap::copy(here, there, {}) : libswap::copy(there, here, {});
+  }
+  parts_.pool.help_until(moved);
+  return moved;
 }
 
 // Before the first of an item's weights moves, or before each of its tiles where O comes with it.

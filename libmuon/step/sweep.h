@@ -38,6 +38,8 @@ class Sweep {
     // here.
     using Piece = std::function<libswap::Buffer(const Transit&)>;
     Piece update = {}, result = {};
+    // There second moments go with U and come from with O; empty: those of another chunk.
+    Piece moments = {};
   };
   // All are borrowed; learning rates of the model may change between updates.
   struct Parts {
@@ -108,6 +110,7 @@ class Sweep {
   libswap::Event decay(const Visited& visit);
   libswap::Event prepare(const Visited& visit);
   libswap::Event normalise(const Visited& visit);
+  libswap::Event move_moments(const Visited& visit);
   libswap::Event finish(const Visited& visit, std::vector<Leaving>& out);
   libswap::Event local(const Visited& visit, std::vector<Leaving>& out);
   void orthogonalize(std::uint32_t item, const libswap::Event& made);

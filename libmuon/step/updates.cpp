@@ -55,6 +55,27 @@ Item Updates::item_of(const Place& place) {
   return {.parts = {{place.param, place.range, 0}}, .elems = place.range.count};
 }
 
+Updates::Room Updates::moments_room(const Parts& parts, const Room& whole_u) {
+  Room room;
+  room.places.resize(whole_u.places.size());
+  std::uint64_t half = 0;
+  for (std::size_t turn = 0; turn < room.places.size(); ++turn) {
+    std::uint64_t used = 0;
+    for (const Place& whole : whole_u.places[turn]) {
+      const FlatRange moments = moments_of(muon_spec(parts.model, whole.param),
+                                           parts.model.params[whole.param].shape, whole.range);
+      if (moments.count == 0) continue;
+      room.places[turn].push_back({whole.param, moments, used});
+      used = formats::align_up(used + moments.count * sizeof(float), kAlign);
+    }
+    half = std::max(half, used);
+  }
+  for (std::size_t turn = 0; turn < room.places.size(); ++turn)
+    for (Place& place : room.places[turn]) place.first += turn / 2 % 2 * half;
+  room.bytes = 2 * half;
+  return room;
+}
+
 Updates::Rooms Updates::rooms_of(const Parts& parts) {
   const StatePlan& plan = parts.plan;
   Rooms rooms;
@@ -71,13 +92,14 @@ Updates::Rooms Updates::rooms_of(const Parts& parts) {
     }
   rooms.whole_o = room_of(parts, &Chunks::results, plan.matrices(), plan.results(),
                           [&](std::uint32_t param) { return !in_place(plan, param); });
+  rooms.moments = moments_room(parts, rooms.whole_u);
   rooms.scratch = newton_schulz_need(parts.model, items, parts.accelerator);
   return rooms;
 }
 
 std::uint64_t Updates::Rooms::bytes() const {
-  return part_u.bytes + part_o.bytes + whole_u.bytes + whole_o.bytes + wide + scratch +
-         kVerdictBytes;
+  return part_u.bytes + part_o.bytes + whole_u.bytes + whole_o.bytes + moments.bytes + wide +
+         scratch + kVerdictBytes;
 }
 
 Updates::Bytes Updates::bytes(const Parts& parts) {
@@ -91,7 +113,8 @@ Result<std::unique_ptr<Updates>> Updates::make(const Parts& parts, libswap::Pool
   std::unique_ptr<Updates> updates(new Updates(parts, pool, std::move(kernels)));
   Rooms& rooms = updates->rooms_;
   libswap::Device* const device = updates->kernels_->device();
-  for (Room* room : {&rooms.part_u, &rooms.part_o, &rooms.whole_u, &rooms.whole_o}) {
+  for (Room* room :
+       {&rooms.part_u, &rooms.part_o, &rooms.whole_u, &rooms.whole_o, &rooms.moments}) {
     EBB_TRY_ASSIGN(room->memory, libswap::allocate(device, room->bytes));
   }
   EBB_TRY_ASSIGN(updates->wide_, libswap::allocate(device, rooms.wide));
@@ -114,6 +137,17 @@ Buffer Updates::whole(Kind kind, std::size_t turn, const Transit& transit) const
     return rooms_.whole_u.at(turn - ShardOrder::kTurnsBetween, transit)
         .as(plan.results().dtype(transit.param));
   return rooms_.whole_o.at(turn, transit);
+}
+
+// Momentum has even turns, masters odd ones.
+Buffer Updates::moments(std::size_t turn, const Transit& moments) const {
+  const Places& places =
+      rooms_.moments.places[turn % 2 == 0 ? turn : turn - ShardOrder::kTurnsBetween];
+  const bool there = std::ranges::any_of(places, [&](const Place& place) {
+    return place.param == moments.param &&
+           formats::overlap(place.range, moments.range) == moments.range;
+  });
+  return there ? elements_at(places, moments, DType::f32, rooms_.moments.memory) : Buffer();
 }
 
 void Updates::orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf16 bf16) {
@@ -139,8 +173,15 @@ void Updates::orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf1
         work.in = u;
         work.u = wide_.buffer().as(DType::f32).sub(0, count);
       }
-      if (narrow(o.dtype)) work.out = o;
+      const FlatRange moments = moments_of(*work.spec, parts_.model.params[place.param].shape,
+                                           {batch.matrix.first, batch.count * batch.matrix.span()});
+      const Buffer out = narrow(o.dtype) ? o : Buffer();
+      if (moments.count == 0) work.out = out;
       made_ = kernels_->orthogonalize(work, scratch_.buffer(), {});
+      if (moments.count == 0) continue;
+      work.out = out;
+      const NormaliseRange normalised{work, this->moments(turn, {place.param, moments})};
+      made_ = kernels_->normalise({&normalised, 1}, {&made_, 1});
     }
   }
 }

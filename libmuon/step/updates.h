@@ -47,6 +47,10 @@ class Updates {
   libswap::Buffer part(Kind kind, std::size_t turn, const Transit& transit) const;
   libswap::Buffer whole(Kind kind, std::size_t turn, const Transit& transit) const;
 
+  // Of second moments of a matrix that it computes, in the turn of its momentum or of its masters:
+  // from the first until the second they are here. Empty: of no matrix of that turn.
+  libswap::Buffer moments(std::size_t turn, const Transit& moments) const;
+
   // Begins to make O of what was gathered behind the turn.
   void orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf16 bf16);
   // Waits for that. Code::state where what was made is not finite: it must reach no shard.
@@ -66,7 +70,7 @@ class Updates {
   };
   using Lists = std::span<const Transit> (Chunks::*)(std::size_t chunk) const;
   struct Rooms {
-    Room part_u, part_o, whole_u, whole_o;
+    Room part_u, part_o, whole_u, whole_o, moments;
     std::uint64_t wide = 0, scratch = 0;  // bytes
     std::uint64_t bytes() const;
   };
@@ -79,6 +83,8 @@ class Updates {
   static Room room_of(const Parts& parts, Lists lists, const ModelLayout& layout,
                       const ModelLayout& types,
                       const std::function<bool(std::uint32_t param)>& wanted = {});
+  // Twice, since those of a chunk are there until the next ones have come.
+  static Room moments_room(const Parts& parts, const Room& whole_u);
   // One matrix range of this rank's.
   static Item item_of(const Place& place);
 

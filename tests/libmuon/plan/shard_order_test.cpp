@@ -222,11 +222,63 @@ TEST(ShardOrder, RefusesByNameWhatWantsAMatrixWholeWhereItsStateIs) {
   };
   EXPECT_EQ(refusal(MuonSpec::keller()), "");
   for (const char* preset : {"normuon", "nanogpt"})
-    EXPECT_EQ(refusal(*libmuon::preset(preset)),
-              "parameter b: second moments where Muon's state lies on shards");
+    EXPECT_EQ(refusal(*libmuon::preset(preset)), "");
   MuonSpec decayed = MuonSpec::keller();
   decayed.decay = Decay::l2;
   EXPECT_EQ(refusal(decayed), "parameter b: decay = l2 where Muon's state lies on shards");
+}
+
+// Second moments live with who computes their matrix. They go out in the turn of its momentum and
+// come back in that of its masters.
+TEST(ShardOrder, LendsSecondMomentsToWhoComputes) {
+  ModelSpec model = model_of_many_matrices();
+  model.groups[2] = *libmuon::preset("normuon");
+  const Layout::Spec cut{.policy = Policy::zero3, .mesh = {3, 1}};
+  const PartitionSpec partition{.gradients = cut, .weights = cut, .placement = Placement::shard};
+  for (const std::uint64_t chunk_bytes : {1u, 5000u, 1u << 28}) {
+    std::map<std::uint32_t, std::uint64_t> moments;  // by parameter, of all ranks
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      const auto plan = StatePlan::make(model, partition, kTile, Rank{rank}, chunk_bytes);
+      ASSERT_TRUE(plan) << plan.error().message;
+      const ShardOrder& order = *plan->shard_order();
+      std::set<std::pair<std::uint64_t, std::uint32_t>> lent, back;
+      std::size_t last = 0;
+      for (const ScheduledVisit& visit : plan->schedule()) {
+        EXPECT_GE(plan->turn(visit), last);
+        last = plan->turn(visit);
+        if (visit.visit == Visit::lend) {
+          EXPECT_FALSE(visit.changes());
+          EXPECT_EQ(last, 2u * visit.item);
+          EXPECT_TRUE(lent.emplace(visit.tile, visit.item).second);
+        }
+        if (visit.visit == Visit::normalise) {
+          EXPECT_TRUE(visit.changes());
+          EXPECT_EQ(last, 2u * visit.item + ShardOrder::kTurnsBetween);
+          EXPECT_TRUE(back.emplace(visit.tile, visit.item).second);
+        }
+      }
+      EXPECT_EQ(lent, back);
+      for (const TileEntry& tile : plan->tiles())
+        if (tile.visit == Visit::normalise)
+          for (const StatePlan::Span& span : plan->spans(tile))
+            moments[span.param] += span.range.count;
+      for (std::size_t bundle = 0; bundle < order.bundles(); ++bundle)
+        for (const Transit& matrix : order.bundle(bundle)) {
+          if (model.params[matrix.param].group != 2 ||
+              !plan->computes(matrix.param, matrix.range.first))
+            continue;
+          EXPECT_TRUE(std::ranges::any_of(
+              lent, [&](const auto& one) { return one.second == order.chunk_of(bundle); }));
+        }
+    }
+    for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+      const bool has = model.params[param].group == 2;
+      EXPECT_EQ(
+          moments[param],
+          has ? formats::volume(moments_shape(*preset("normuon"), model.params[param].shape)) : 0u)
+          << model.params[param].name;
+    }
+  }
 }
 
 TEST(ShardOrder, RefusesByNameAMatrixThatATensorAxisCuts) {

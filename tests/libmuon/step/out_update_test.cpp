@@ -125,7 +125,6 @@ TEST(OutUpdate, HasTheBitsOfEveryPresetsMasters) {
     spec.weights = libmuon::Precision::fp32;
     if (spec.decay == libmuon::Decay::l2) spec.decay = libmuon::Decay::decoupled;
     for (const auto placement : kPlacements) {
-      if (placement == Placement::shard && spec.second_moment != SecondMoment::none) continue;
       Training setup{.ranks = 2,
                      .gradients = Policy::zero3,
                      .weights = Policy::zero3,

@@ -84,50 +84,63 @@ TEST(SecondMoments, GiveTheSameBitsOnAnyRanksTilesBudgetsAndChunks) {
   for (const std::uint32_t ranks : {1u, 2u, 3u})
     for (const std::uint64_t tile : {4096u, 8192u, 65536u})
       for (const std::uint64_t chunk : {1u, 5000u, 1u << 28})
-        expect_same_bits({.ranks = ranks,
-                          .gradients = ranks == 2 ? Policy::zero3 : Policy::rows,
-                          .tile_bytes = tile,
-                          .chunk_bytes = chunk,
-                          .budget_bytes = (chunk == 1      ? 1
-                                           : chunk == 5000 ? 3
-                                                           : 64) *
-                                          tile,
-                          .threads = 1 + ranks % 2},
-                         compose("{} ranks, tiles of {}, chunks of {}", ranks, tile, chunk));
+        for (const auto placement : kPlacements)
+          expect_same_bits({.ranks = ranks,
+                            .gradients = ranks == 2 ? Policy::zero3 : Policy::rows,
+                            .placement = placement,
+                            .tile_bytes = tile,
+                            .chunk_bytes = chunk,
+                            .budget_bytes = (chunk == 1      ? 1
+                                             : chunk == 5000 ? 3
+                                                             : 64) *
+                                            tile,
+                            .threads = 1 + ranks % 2},
+                           compose("{} ranks, tiles of {}, chunks of {}", ranks, tile, chunk));
 }
 
 TEST(SecondMoments, GiveTheSameBitsOnAnyTierAndOnADeviceWhoseEventsComeLate) {
   std::uint64_t seed = 1;
-  for (const Tier moments : {Tier::device, Tier::host, Tier::nvme}) {
-    LateAccelerator accelerator(++seed, 50);
-    expect_same_bits({.ranks = 2,
-                      .chunk_bytes = seed % 2 == 0 ? 5000u : 1u << 28,
-                      .budget_bytes = 16 * 4096,
-                      .snapshot_every = 1,
-                      .accelerator = &accelerator,
-                      .tiers = {{kState, moments}}},
-                     compose("seed {}", seed));
-  }
+  for (const Tier moments : {Tier::device, Tier::host, Tier::nvme})
+    for (const auto placement : kPlacements) {
+      LateAccelerator accelerator(++seed, 50);
+      expect_same_bits({.ranks = 2,
+                        .placement = placement,
+                        .chunk_bytes = seed % 2 == 0 ? 5000u : 1u << 28,
+                        .budget_bytes = 16 * 4096,
+                        .snapshot_every = 1,
+                        .accelerator = &accelerator,
+                        .tiers = {{kState, moments}}},
+                       compose("seed {}", seed));
+    }
 }
 
 TEST(SecondMoments, GoOnOnOtherRanksWithTheSameBits) {
-  Training setup{.ranks = 3, .budget_bytes = 4096, .model = model_with_moments()};
-  const TempDir directory;
-  ASSERT_EQ(train(setup, directory.path(), 2).error, "");
-  setup.ranks = 2;
-  setup.tile_bytes = setup.budget_bytes = 8192;
-  const Outcome two = train(setup, directory.path(), kSteps);
-  EXPECT_EQ(two.error, "");
-  EXPECT_EQ(two.origin,
-            "transferred the store of 3 ranks at step 2 (products of bf16: emulated, as set)");
-  EXPECT_TRUE(two == reference().outcome);
-  EXPECT_TRUE(tensors_of(directory.path()) == reference().stored);
+  for (const auto first : kPlacements)
+    for (const auto second : kPlacements) {
+      Training setup{
+          .ranks = 3, .placement = first, .budget_bytes = 4096, .model = model_with_moments()};
+      const TempDir directory;
+      ASSERT_EQ(train(setup, directory.path(), 2).error, "");
+      setup.ranks = 2;
+      setup.placement = second;
+      setup.tile_bytes = setup.budget_bytes = 8192;
+      const Outcome two = train(setup, directory.path(), kSteps);
+      EXPECT_EQ(two.error, "");
+      EXPECT_EQ(two.origin,
+                "transferred the store of 3 ranks at step 2 (products of bf16: emulated, as set)");
+      EXPECT_TRUE(two == reference().outcome);
+      EXPECT_TRUE(tensors_of(directory.path()) == reference().stored);
+    }
 }
 
 // Tools see a state of its own shape.
 TEST(SecondMoments, AreDescribedInTheirOwnShape) {
   const TempDir directory;
-  ASSERT_EQ(train({.ranks = 2, .model = model_with_moments()}, directory.path(), 1).error, "");
+  ASSERT_EQ(
+      train({.ranks = 2, .placement = libmuon::Placement::shard, .model = model_with_moments()},
+            directory.path(), 1)
+          .error,
+      "");
   auto tree = libswap::open_tree(directory.path());
   ASSERT_TRUE(tree);
   const auto checkpoint = formats::describe(std::move(*tree));
@@ -166,54 +179,87 @@ TEST(SecondMoments, MoveExactlyThePredictedBytes) {
   EXPECT_EQ(some.step_read_bytes, (6 * 4 - 1) * 4096u) << "and stays before all others";
 }
 
+// On shards the tile is read in the turn of a chunk's momentum, and read and written in that of its
+// masters.
+TEST(SecondMoments, OnShardsMoveExactlyThePredictedBytes) {
+  libmuon::ModelSpec model;
+  model.groups = {spec_of("normuon")};
+  for (int i = 0; i < 6; ++i) model.params.push_back({std::to_string(i), {64, 32}, 0});
+  const TempDir directory;
+  const Outcome outcome = train({.ranks = 2,
+                                 .gradients = Policy::zero3,
+                                 .weights = Policy::zero3,
+                                 .placement = libmuon::Placement::shard,
+                                 .chunk_bytes = 20000,
+                                 .budget_bytes = 4096,
+                                 .model = model},
+                                directory.path(), kSteps, Finish::just_stop);
+  EXPECT_EQ(outcome.error, "");
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const auto& plan = outcome.plans[rank];
+    EXPECT_GT(plan.chunks, 5u);
+    EXPECT_EQ(plan.tiles, 6 * 2 + 1u);
+    EXPECT_EQ(plan.step_read_bytes, (6 * 2 + 3 * 2) * 4096u);
+    EXPECT_EQ(plan.step_written_bytes, (6 * 2 + 3) * 4096u);
+    EXPECT_EQ(outcome.stats[rank].read_bytes,
+              kSteps * plan.step_read_bytes + plan.install_read_bytes);
+  }
+}
+
 // Matrices without a gradient leave their second moments alone, also in a tile that others use; a
 // tile that nobody uses is not paged.
 TEST(SecondMoments, OfWhatIsLeftUntouchedKeepTheirBits) {
-  const libmuon::EngineConfig config = config_of({.budget_bytes = 4096}, model_with_moments());
-  const TempDir directory;
-  World world(std::move(libswap::open_backend(libswap::BackendChoice::automatic)->backend),
-              directory.path(), 1);
-  expect_well(world.run([&](libmuon::Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
-    const auto stored = [&]() -> Result<std::map<std::string, std::vector<float>>> {
-      EBB_TRY(rank.commit());
-      return tensors_of(directory.path());
-    };
-    EBB_TRY(step_to(rank, 2));
-    EBB_TRY_ASSIGN(const auto before, stored());
-    const auto step_without = [&](const std::function<bool(const std::string&)>& none) -> Result<> {
-      rank.make_gradients(3);
-      for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
-        if (none(config.model.params[param].name)) {
-          EBB_TRY(rank.engine().no_gradient(param, libmuon::WithoutGradient::untouched));
-        } else {
-          EBB_TRY(rank.engine().gradient_ready(param, rank.gradients()[param]));
+  for (const auto placement : kPlacements) {
+    const libmuon::EngineConfig config =
+        config_of({.placement = placement, .budget_bytes = 4096}, model_with_moments());
+    const TempDir directory;
+    World world(std::move(libswap::open_backend(libswap::BackendChoice::automatic)->backend),
+                directory.path(), 1);
+    expect_well(world.run([&](libmuon::Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
+      const auto stored = [&]() -> Result<std::map<std::string, std::vector<float>>> {
+        EBB_TRY(rank.commit());
+        return tensors_of(directory.path());
+      };
+      EBB_TRY(step_to(rank, 2));
+      EBB_TRY_ASSIGN(const auto before, stored());
+      const auto step_without =
+          [&](const std::function<bool(const std::string&)>& none) -> Result<> {
+        rank.make_gradients(3);
+        for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
+          if (none(config.model.params[param].name)) {
+            EBB_TRY(rank.engine().no_gradient(param, libmuon::WithoutGradient::untouched));
+          } else {
+            EBB_TRY(rank.engine().gradient_ready(param, rank.gradients()[param]));
+          }
         }
+        EBB_TRY(rank.step());
+        return {};
+      };
+      EBB_TRY(step_without([](const std::string& name) { return name == "row" || name == "qkv"; }));
+      EBB_TRY_ASSIGN(const auto behind, stored());
+      for (const auto& [what, values] : behind) {
+        if (!what.ends_with(kState)) continue;
+        const bool untouched = what.starts_with("row ") || what.starts_with("qkv ");
+        EXPECT_EQ(values == before.at(what), untouched) << what;
       }
-      EBB_TRY(rank.step());
+      const std::uint64_t read = rank.engine().stats().read_bytes;
+      EBB_TRY(step_without([](const std::string& name) { return name != "scale"; }));
+      EXPECT_EQ(rank.engine().stats().read_bytes - read, 4096u) << "one tile of AdamW's";
       return {};
-    };
-    EBB_TRY(step_without([](const std::string& name) { return name == "row" || name == "qkv"; }));
-    EBB_TRY_ASSIGN(const auto behind, stored());
-    for (const auto& [what, values] : behind) {
-      if (!what.ends_with(kState)) continue;
-      const bool untouched = what.starts_with("row ") || what.starts_with("qkv ");
-      EXPECT_EQ(values == before.at(what), untouched) << what;
-    }
-    const std::uint64_t read = rank.engine().stats().read_bytes;
-    EBB_TRY(step_without([](const std::string& name) { return name != "scale"; }));
-    EXPECT_EQ(rank.engine().stats().read_bytes - read, 4096u) << "one tile of AdamW's";
-    return {};
-  }));
+    }));
+  }
 }
 
-libmuon::EngineConfig failing_config() {
-  return config_of({.ranks = 2, .chunk_bytes = 20000, .budget_bytes = kLittle},
-                   model_with_moments());
+libmuon::EngineConfig failing_config(libmuon::Placement placement) {
+  return config_of(
+      {.ranks = 2, .placement = placement, .chunk_bytes = 20000, .budget_bytes = kLittle},
+      model_with_moments());
 }
 
 TEST(SecondMoments, AStepCutAnywhereGoesOnWithTheSameBits) {
-  expect_cuts_anywhere_go_on(failing_config(), 15);
+  for (const auto placement : kPlacements)
+    expect_cuts_anywhere_go_on(failing_config(placement), 15);
 }
 
 TEST(SecondMoments, OfAStateThatHadNoneBeginAtZeroAndAreNamed) {
