@@ -74,7 +74,7 @@ TEST(Pool, AChainDoesItsStagesInOrderAndChainsFollowEachOther) {
     ends.push_back(pool.begin({}));
     pool.help_until([&] { return ends.back().passed(); });
     EXPECT_EQ(done, 20 * 14);
-    for (const Event& end : ends) EXPECT_TRUE(end.passed());
+    for (const Event& end : ends) pool.help_until(end);
   }
 }
 
