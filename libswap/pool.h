@@ -44,8 +44,8 @@ class Pool {
   void run(std::size_t count, const std::function<void(std::size_t)>& job);
   // For some thread, soon; before every chain.
   void post(std::function<void()> job);
-  // Begins at once, behind the chains begun before it; the event passes behind its last stage, maybe
-  // before those of chains that were done before.
+  // Begins at once, behind the chains begun before it; the event passes behind its last stage,
+  // maybe a moment before those of earlier ones.
   Event begin(Chain chain);
 
   // Works on what is queued until `ready` answers true; sleeps while nothing is. What `ready` looks
