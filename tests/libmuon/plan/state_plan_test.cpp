@@ -315,7 +315,9 @@ TEST(StatePlan, LaysMomentumInInt8AsWholeBlocksAndTheirScales) {
   const auto last = static_cast<std::uint32_t>(model.groups.size() - 1);
   model.params.push_back({"moments", {6, 9, 11}, last - 1});
   model.params.push_back({"stack", {6, 16, 48}, 0});  // three blocks each
-  model.params.push_back({"odd", {5, 9, 11}, 0});     // not whole ones: together
+  for (int i = 0; i < 40; ++i)                        // more blocks than their elements would fill
+    model.params.push_back({compose("small.{}", i), {10, 15}, 0});
+  model.params.push_back({"odd", {30, 9, 11}, 0});  // not whole ones: together
   model.params.push_back({"parts", {7, 60}, last});
   const StateDTypes int8 = {{"momentum_buffer", DType::i8}};
   for (const std::uint32_t ranks : {1u, 3u})
@@ -326,6 +328,11 @@ TEST(StatePlan, LaysMomentumInInt8AsWholeBlocksAndTheirScales) {
             StatePlan::make(model, over(ranks, Policy::zero3), tile_bytes, Rank{rank}, kRoom, int8);
         ASSERT_TRUE(plan);
         std::uint64_t bytes = 0;
+        for (std::uint32_t param = 0; param < model.params.size(); ++param)
+          for (const auto& whole : (*plan).wholes(param))
+            EXPECT_EQ(formats::overlap((*plan).run_of(param, whole.range.first).range, whole.range),
+                      whole.range)
+                << "cut between owners";
         for (const TileEntry& tile : (*plan).tiles()) {
           std::uint64_t end = 0;
           for (const auto& segment : (*plan).segments(tile)) {
@@ -362,7 +369,7 @@ TEST(StatePlan, LaysMomentumInInt8AsWholeBlocksAndTheirScales) {
   const auto wholes = [&](std::size_t back) {
     return (*plan).wholes(static_cast<std::uint32_t>(model.params.size() - back)).size();
   };
-  EXPECT_EQ(wholes(3), 6u);
+  EXPECT_EQ(wholes(43), 6u);
   EXPECT_EQ(wholes(2), 1u);
   EXPECT_EQ(wholes(1), 1u);
 }

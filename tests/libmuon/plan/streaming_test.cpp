@@ -48,8 +48,9 @@ TEST(Streaming, PanelsAreAsShortAsTilesAndSumsAllow) {
 // Simulates the ring: no visit takes the room of an element that is still to be applied, and what
 // is applied has been made, whole panel by whole panel.
 TEST(Streaming, TheRingHoldsWhatIsStillToBeApplied) {
-  for (const TileElems tiles : {TileElems{1024, 1024}, {1024, 2048}, {4096, 1000}, {512, 5632}})
-    for (const std::uint64_t elems : {100u, 5632u, 5633u, 28600u, 100000u}) {
+  for (const TileElems tiles :
+       {TileElems{1024, 1024}, {1024, 2048}, {4096, 1000}, {512, 5632}, {5000, 5600}})
+    for (const std::uint64_t elems : {100u, 5632u, 5633u, 28600u, 3000000u}) {
       const Streaming streaming = streaming_of(4, 11, tiles);
       std::uint64_t made = 0, applied = 0, place = 7;
       std::map<std::uint32_t, std::uint64_t> passed;
