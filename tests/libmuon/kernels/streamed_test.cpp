@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/libmuon/kernels/newton_schulz_run.h"
 #include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/kernels/numbers.h"
 
@@ -88,6 +89,22 @@ TEST(Streamed, HasTheBitsOfTheWholeMatrix) {
             << size.rows << " x " << size.cols << ", precision " << static_cast<int>(spec.precision)
             << ", " << spec.restarts.size() << " restarts, bf16 " << name_of(bf16);
       }
+    }
+}
+
+// Chunks of 65,536 elements begin anew, wherever pieces end: lanes that went on would be rounded
+// elsewhere.
+TEST(Streamed, SquaresAreSummedInTheChunksOfAWholeUpdate) {
+  for (const std::uint64_t elems : {1u, 65536u, 400003u})
+    for (const std::uint64_t piece : {7001u, 65536u, 500000u}) {
+      const auto u = gaussian(elems, 11);
+      double whole = 0;
+      for (std::uint64_t first = 0; first < elems; first += 65536)
+        whole += sum_of_squares(u.data() + first, std::min<std::uint64_t>(65536, elems - first));
+      SquareSum sum;
+      for (std::uint64_t first = 0; first < elems; first += piece)
+        sum.add(std::span(u).subspan(first).first(std::min(piece, elems - first)));
+      EXPECT_EQ(sum.total(), whole) << elems << " in pieces of " << piece;
     }
 }
 

@@ -231,6 +231,24 @@ TEST(Chunks, HaveSomethingToBringEach) {
   });
 }
 
+// What of a stack lies at one owner is one range of each message.
+TEST(Chunks, BringTheMatricesOfAStackAtOneOwnerAsOneRange) {
+  ModelSpec model;
+  model.groups = {MuonSpec::keller()};
+  model.params = {{"stack", {24, 16, 12}, 0}, {"other", {40, 20}, 0}};
+  const Layout::Spec cut{.policy = Policy::zero3, .mesh = {3, 1}};
+  const auto plan = StatePlan::make(model, {.gradients = cut, .weights = cut}, 4096, Rank{0}, 1024);
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::uint64_t runs = 1;  // of "other"
+  for (std::uint64_t first = 0; first < plan->elems(0); ++runs)
+    first += plan->run_of(0, first).range.count;
+  ASSERT_LT(runs, 25u);
+  const Chunks chunks(*plan, 1u << 28);
+  ASSERT_EQ(chunks.count(), 1u);
+  EXPECT_EQ(chunks.gradients(0).size(), runs);
+  EXPECT_EQ(chunks.weights(0).size(), runs);
+}
+
 TEST(Chunks, AreOneWhereTheTrainerHoldsEverythingItself) {
   EXPECT_EQ(Chunks(plan_of({.ranks = 1, .chunk_bytes = 1}, 0), 1).count(), 1u);
   const Case all{.ranks = 4, .gradients = Policy::replicated, .weights = Policy::replicated};
