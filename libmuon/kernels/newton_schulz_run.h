@@ -28,12 +28,13 @@ double sum_of_squares(const float* values, std::uint64_t count);
 // The sum of an update's squares as decide() makes it, of elements that come bit by bit.
 class SquareSum {
  public:
+  static constexpr std::uint64_t kLanes = 16;
   void add(std::span<const float> values);
   double total() const;
 
  private:
-  std::array<double, 16> lanes_{};  // of the chunk that is not whole yet
-  std::uint64_t held_ = 0;          // elements of it
+  std::array<double, kLanes> lanes_{};  // of the chunk that is not whole yet
+  std::uint64_t held_ = 0;              // elements of it
   double chunks_ = 0;
 };
 

@@ -57,7 +57,7 @@ void ItemPacker::add(std::uint32_t param, const ItemRange& whole, Out out) {
 }
 
 OwnerOrder::OwnerOrder(std::span<const Item> items, std::uint64_t most_room, const TileElems& tiles)
-    : tiles_(tiles), momentum_(items.size()), masters_(items.size()) {
+    : momentum_(items.size()), masters_(items.size()) {
   std::uint64_t largest = 0;
   for (const Item& item : items) largest = std::max(largest, item.update_elems());
   const bool two = items.size() > 1 && 2 * largest <= most_room;
@@ -73,7 +73,9 @@ OwnerOrder::OwnerOrder(std::span<const Item> items, std::uint64_t most_room, con
         owed && !item.streaming && items[i - 1].update_elems() + item.update_elems() <= room_;
     if (owed && !beside) place(masters_, i - 1);
     if (item.streaming) {
-      momentum_[i] = std::exchange(length_, length_ + (item.streaming.passes + 1) * item.elems);
+      const Leg& last = streamed_.emplace(i, legs_of(item.streaming, item.elems, tiles, length_))
+                            .first->second.back();
+      length_ = last.place + last.elems.count;
     } else {
       place(momentum_, i);
       if (beside) place(masters_, i - 1);
@@ -84,15 +86,17 @@ OwnerOrder::OwnerOrder(std::span<const Item> items, std::uint64_t most_room, con
 }
 
 std::vector<Leg> OwnerOrder::legs(const Item& item, std::size_t number) const {
-  if (item.streaming) return legs_of(item.streaming, item.elems, tiles_, momentum_[number]);
+  if (const auto found = streamed_.find(number); found != streamed_.end()) return found->second;
   return {{Visit::prepare, 1, {0, item.elems}, momentum_[number]},
           {Visit::finish, 1, {0, item.elems}, masters_[number]}};
 }
 
-std::uint64_t OwnerOrder::place(const Item& item, std::size_t number, Visit visit,
-                                std::uint32_t pass, std::uint64_t element) const {
-  if (!item.streaming) return (visit == Visit::prepare ? momentum_ : masters_)[number] + element;
-  for (const Leg& leg : legs(item, number))
+std::uint64_t OwnerOrder::place(std::size_t item, Visit visit, std::uint32_t pass,
+                                std::uint64_t element) const {
+  const auto found = streamed_.find(item);
+  if (found == streamed_.end())
+    return (visit == Visit::prepare ? momentum_ : masters_)[item] + element;
+  for (const Leg& leg : found->second)
     if (leg.visit == visit && leg.pass == pass && element >= leg.elems.first &&
         element < leg.elems.first + leg.elems.count)
       return leg.place + element - leg.elems.first;

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -92,7 +93,7 @@ class OwnerOrder {
   // Of an item of those that it was made for, in order.
   std::vector<Leg> legs(const Item& item, std::size_t number) const;
   // Where on the line the element of a leg of that kind is.
-  std::uint64_t place(const Item& item, std::size_t number, Visit visit, std::uint32_t pass,
+  std::uint64_t place(std::size_t item, Visit visit, std::uint32_t pass,
                       std::uint64_t element) const;
 
   // Elements of all updates that are under way at once, and where an item's lies among them.
@@ -100,8 +101,8 @@ class OwnerOrder {
   std::uint64_t update(std::size_t item) const { return updates_[item]; }
 
  private:
-  TileElems tiles_;
-  std::vector<std::uint64_t> momentum_, masters_, updates_;  // by item; the first: all of its legs
+  std::vector<std::uint64_t> momentum_, masters_, updates_;  // by item
+  std::map<std::size_t, std::vector<Leg>> streamed_;         // those instead of the first two
   std::uint64_t length_ = 0;
   std::uint64_t room_ = 0;
 };

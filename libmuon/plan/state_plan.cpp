@@ -76,6 +76,15 @@ Result<> check_on_shards(const ModelSpec& model) {
   return {};
 }
 
+// Those of matrices, if they have any.
+void append_moments(const ModelSpec& model, const Transit& matrices, Item& all) {
+  const FlatRange moments = moments_of(muon_spec(model, matrices.param),
+                                       model.params[matrices.param].shape, matrices.range);
+  if (moments.count == 0) return;
+  all.parts.push_back({matrices.param, moments, all.elems});
+  all.elems += moments.count;
+}
+
 }  // namespace
 
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
@@ -271,17 +280,10 @@ void StatePlan::add_moments_item(const ModelSpec& model) {
   Item all;
   for (const Item& item : items_) {
     const std::uint64_t first = all.elems;
-    for (const ItemPart& part : item.parts) {
-      const FlatRange moments = libmuon::moments_of(muon_spec(model, part.param),
-                                                    model.params[part.param].shape, part.range);
-      if (moments.count == 0) continue;
-      all.parts.push_back({part.param, moments, all.elems});
-      all.elems += moments.count;
-    }
+    for (const ItemPart& part : item.parts) append_moments(model, {part.param, part.range}, all);
     moments_.push_back({first, all.elems - first});
   }
-  moments_item_ = static_cast<std::uint32_t>(items_.size());
-  if (all.elems > 0) items_.push_back(std::move(all));
+  add_moments(std::move(all));
 }
 
 // Of the matrices that this rank computes, in the order of the model.
@@ -290,14 +292,15 @@ void StatePlan::add_lent_moments(const ModelSpec& model) {
   for (std::size_t bundle = 0; bundle < shard_order_->bundles(); ++bundle)
     for (const Transit& matrix : shard_order_->bundle(bundle)) {
       if (!computes(matrix.param, matrix.range.first)) continue;
-      const FlatRange moments = libmuon::moments_of(muon_spec(model, matrix.param),
-                                                    model.params[matrix.param].shape, matrix.range);
-      if (moments.count == 0) continue;
-      all.parts.push_back({matrix.param, moments, all.elems});
-      moments_.push_back({all.elems, moments.count});
+      const std::uint64_t first = all.elems;
+      append_moments(model, matrix, all);
+      moments_.push_back({first, all.elems - first});
       lent_in_.push_back(shard_order_->chunk_of(bundle));
-      all.elems += moments.count;
     }
+  add_moments(std::move(all));
+}
+
+void StatePlan::add_moments(Item all) {
   moments_item_ = static_cast<std::uint32_t>(items_.size());
   if (all.elems > 0) items_.push_back(std::move(all));
 }

@@ -38,9 +38,9 @@ struct TileEntry {
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit);
 
 // A visit of a step: to a tile, for an item; to second moments in Placement::shard, for a chunk. A
-// tile of second moments has those of several; one of
-// masters may be visited twice, one of momentum that is streamed in each pass. What is handed out
-// without masters has none: there `tile` counts such visits.
+// tile of second moments has those of several; one of masters may be visited twice, one of momentum
+// that is streamed in each pass. What is handed out without masters has none: there `tile` counts
+// such visits.
 struct ScheduledVisit {
   std::uint64_t tile = 0;
   std::uint32_t item = 0;
@@ -201,6 +201,7 @@ class StatePlan {
   void add_matrices(const ModelSpec& model);
   void add_moments_item(const ModelSpec& model);
   void add_lent_moments(const ModelSpec& model);
+  void add_moments(Item all);
   void add_shards(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
@@ -227,7 +228,7 @@ class StatePlan {
   std::vector<Item> items_;
   std::vector<bool> decays_;  // by matrices' item: gradients need the masters
   // By matrices' item, or in Placement::shard by matrix that is computed here: its part of the item
-  // of second moments; and there the chunk.
+  // of second moments, maybe none; and there the chunk.
   std::vector<FlatRange> moments_;
   std::vector<std::size_t> lent_in_;
   std::uint32_t moments_item_ = 0;

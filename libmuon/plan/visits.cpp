@@ -119,7 +119,7 @@ void StatePlan::order_visits() {
 std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
   const std::uint64_t first = entry(visit).first;
   const auto on_line = [&](Visit leg, std::uint64_t element) {
-    return order_->place(items_[visit.item], visit.item, leg, visit.pass, element);
+    return order_->place(visit.item, leg, visit.pass, element);
   };
   switch (visit.visit) {
     case Visit::decay:

@@ -18,6 +18,8 @@ struct Place {
 };
 using Places = std::vector<Place>;  // ascending by key
 
+// That of what holds the range; null if none does.
+const Place* place_of(const Places& places, const Transit& range);
 // The range's elements, which are of that type. REQUIRES: it is inside of one that has a place.
 libswap::Buffer elements_at(const Places& places, const Transit& range, DType dtype,
                             const libswap::DeviceMemory& memory);

@@ -400,18 +400,15 @@ Event Sweep::normalise(const Visited& visit) {
 
 // To who computes a chunk's matrices, and back.
 Event Sweep::move_moments(const Visited& visit) {
-  Event moved;
+  const bool lent = visit.scheduled.visit == Visit::lend;
+  for (const Event& event : visit.lift.ready()) parts_.pool.help_until(event);
   for (const StatePlan::Span& span : touched(visit.entry)) {
     const Buffer there = ports_.moments({span.param, span.range});
     if (there.empty()) continue;
     const Buffer here = visit.columns[0].sub(span.tile_first, span.range.count);
-    const bool lent = visit.scheduled.visit == Visit::lend;
-    for (const Event& event : visit.lift.ready()) parts_.pool.help_until(event);
-    parts_.pool.help_until(moved);
-    moved = lent ? libswap::copy(here, there, {}) : libswap::copy(there, here, {});
+    parts_.pool.help_until(lent ? libswap::copy(here, there, {}) : libswap::copy(there, here, {}));
   }
-  parts_.pool.help_until(moved);
-  return moved;
+  return {};
 }
 
 // Before the first of an item's weights moves, or before each of its tiles where O comes with it.

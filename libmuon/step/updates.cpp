@@ -143,11 +143,8 @@ Buffer Updates::whole(Kind kind, std::size_t turn, const Transit& transit) const
 Buffer Updates::moments(std::size_t turn, const Transit& moments) const {
   const Places& places =
       rooms_.moments.places[turn % 2 == 0 ? turn : turn - ShardOrder::kTurnsBetween];
-  const bool there = std::ranges::any_of(places, [&](const Place& place) {
-    return place.param == moments.param &&
-           formats::overlap(place.range, moments.range) == moments.range;
-  });
-  return there ? elements_at(places, moments, DType::f32, rooms_.moments.memory) : Buffer();
+  if (place_of(places, moments) == nullptr) return {};
+  return elements_at(places, moments, DType::f32, rooms_.moments.memory);
 }
 
 void Updates::orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf16 bf16) {
