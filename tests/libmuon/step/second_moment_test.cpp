@@ -99,9 +99,9 @@ TEST(SecondMoments, GiveTheSameBitsOnAnyRanksTilesBudgetsAndChunks) {
 }
 
 TEST(SecondMoments, GiveTheSameBitsOnAnyTierAndOnADeviceWhoseEventsComeLate) {
-  std::uint64_t seed = 1;
-  for (const Tier moments : {Tier::device, Tier::host, Tier::nvme})
-    for (const auto placement : kPlacements) {
+  for (const auto placement : kPlacements) {
+    std::uint64_t seed = 1;
+    for (const Tier moments : {Tier::device, Tier::host, Tier::nvme}) {
       LateAccelerator accelerator(++seed, 50);
       expect_same_bits({.ranks = 2,
                         .placement = placement,
@@ -112,6 +112,7 @@ TEST(SecondMoments, GiveTheSameBitsOnAnyTierAndOnADeviceWhoseEventsComeLate) {
                         .tiers = {{kState, moments}}},
                        compose("seed {}", seed));
     }
+  }
 }
 
 TEST(SecondMoments, GoOnOnOtherRanksWithTheSameBits) {
@@ -135,25 +136,26 @@ TEST(SecondMoments, GoOnOnOtherRanksWithTheSameBits) {
 
 // Tools see a state of its own shape.
 TEST(SecondMoments, AreDescribedInTheirOwnShape) {
-  const TempDir directory;
-  ASSERT_EQ(
-      train({.ranks = 2, .placement = libmuon::Placement::shard, .model = model_with_moments()},
-            directory.path(), 1)
-          .error,
-      "");
-  auto tree = libswap::open_tree(directory.path());
-  ASSERT_TRUE(tree);
-  const auto checkpoint = formats::describe(std::move(*tree));
-  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-  EXPECT_TRUE(formats::prove_coverage((*checkpoint)->catalog()));
-  std::map<std::string, Shape> shapes;
-  for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors)
-    if (tensor.state == kState) shapes[tensor.name] = tensor.shape;
-  const std::map<std::string, Shape> wanted = {
-      {"blk.0.qkv", {72, 1}},  {"blk.0.up", {96, 1}}, {"blk.0.down", {1, 96}},
-      {"conv", {3, 1}},        {"row", {1, 24}},      {"prime", {31, 1}},
-      {"experts", {3, 1, 26}}, {"qkv", {40, 1}},      {"heads", {24, 1}}};
-  EXPECT_EQ(shapes, wanted);
+  for (const auto placement : kPlacements) {
+    const TempDir directory;
+    ASSERT_EQ(train({.ranks = 2, .placement = placement, .model = model_with_moments()},
+                    directory.path(), 1)
+                  .error,
+              "");
+    auto tree = libswap::open_tree(directory.path());
+    ASSERT_TRUE(tree);
+    const auto checkpoint = formats::describe(std::move(*tree));
+    ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+    EXPECT_TRUE(formats::prove_coverage((*checkpoint)->catalog()));
+    std::map<std::string, Shape> shapes;
+    for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors)
+      if (tensor.state == kState) shapes[tensor.name] = tensor.shape;
+    const std::map<std::string, Shape> wanted = {
+        {"blk.0.qkv", {72, 1}},  {"blk.0.up", {96, 1}}, {"blk.0.down", {1, 96}},
+        {"conv", {3, 1}},        {"row", {1, 24}},      {"prime", {31, 1}},
+        {"experts", {3, 1, 26}}, {"qkv", {40, 1}},      {"heads", {24, 1}}};
+    EXPECT_EQ(shapes, wanted);
+  }
 }
 
 // One tile is visited once a matrix' item, and all of that is in the plan; where there is room it
