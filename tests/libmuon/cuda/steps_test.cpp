@@ -113,6 +113,23 @@ TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
   EXPECT_GE(stopped, 16u);
 }
 
+// The step itself, not the call behind it: what the device did not compute is handed out to nobody.
+TEST(CudaStubSteps, OnADeviceThatFailsAreNotCalledDone) {
+  for (const char* const function : {"launch_prepare", "launch_finish", "launch_adamw"})
+    for (const std::uint64_t chunk : {5000u, 1u << 28}) {
+      const TempDir directory;
+      Plugged plugged;
+      Training setup = all_on_device(plugged.accelerator());
+      setup.chunk_bytes = chunk;
+      setup.weights_on = Side::host;
+      ASSERT_EQ(train(setup, directory.path(), 1).error, "");
+      plugged.fail(function);
+      const auto outcome = train(setup, directory.path(), 2, test::Finish::just_stop);
+      EXPECT_NE(outcome.error.find("Stub 0: "), std::string::npos) << function << outcome.error;
+      EXPECT_TRUE(outcome.results.empty()) << function << " in chunks of " << chunk;
+    }
+}
+
 // Two ranks whose communicator is NCCL's, which the stub joins and which does not block, and two
 // that are threads.
 TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {

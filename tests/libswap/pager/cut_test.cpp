@@ -115,11 +115,16 @@ TEST(Pager, ACutIsWrittenInTheOrderInWhichTheNextRoundChangesIt) {
   EXPECT_EQ(written(trace.to_chrome_json()), rig.order);
 }
 
-// Half of the state is resident, the disk does nothing but the round's reads and writes, and the
-// next round begins with the cut.
-TEST(Pager, ARoundBesideACutHardlyWaitsForTheCut) {
+// Half of the state is resident, the disk does nothing but the round's reads and writes, one of
+// each at a time, and the next round begins with the cut.
+TEST(Pager, ARoundBesideACutWaitsForNoMoreThanTheDisk) {
   constexpr std::uint64_t kTiles = 24, kBudget = 18;
-  Rig rig(kTiles, kBudget, {.threads = 2, .bytes_per_s = 1e6});
+  Rig rig(
+      kTiles, kBudget,
+      {.threads = 2,
+       .bytes_per_s = 5e5,
+       .io = {
+           .chunk_bytes = kTile, .read_bytes_in_flight = kTile, .write_bytes_in_flight = kTile}});
   ASSERT_EQ(rig.budget.resident, kTiles / 2);
   ASSERT_TRUE(rig.create());
   ASSERT_TRUE(rig.update(1));
@@ -132,7 +137,8 @@ TEST(Pager, ARoundBesideACutHardlyWaitsForTheCut) {
   const double seconds = libswap::seconds_since(begin);
   committer.join();
   ASSERT_TRUE(finished) << finished.error().message;
-  EXPECT_LT(rig.cache->stats().stall_cut_s, 0.2 * seconds) << "of " << seconds;
+  // 0.44; 0.73 where the cut's writes stand back behind the round's.
+  EXPECT_LT(rig.cache->stats().stall_cut_s, 0.6 * seconds) << "of " << seconds;
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ struct RigOptions {
   libswap::Trace* trace = nullptr;
   std::uint32_t threads = 1;
   double bytes_per_s = 0;  // of the disk; 0: as fast as memory
+  IoQueue::Options io;
 };
 
 struct Rig {
@@ -57,7 +58,7 @@ struct Rig {
     auto below = libswap::make_fault_backend(libswap::make_memory_backend(disk), faults);
     if (options.bytes_per_s > 0)
       below = libswap::make_paced_backend(std::move(below), {{".data", options.bytes_per_s}});
-    io = std::move(*IoQueue::start(std::move(below), {}));
+    io = std::move(*IoQueue::start(std::move(below), options.io));
     Store::Config config{.directory = "/store",
                          .tile_bytes = kTile,
                          .block_bytes = kTile,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -298,6 +299,34 @@ TEST(Pager, WhatUsesATileMayEndLongAfterItWasGivenBack) {
     }
     ASSERT_TRUE(*rig.commit(3));
     ASSERT_TRUE(rig.update(4));
+  }
+}
+
+// Schedules may come to a tile more than once; one that stays in memory is not read in between.
+TEST(Pager, ATileThatStaysIsTakenAgainOnlyBehindItsLastUse) {
+  constexpr std::uint64_t kTiles = 3;
+  Rig rig(kTiles, kTiles, {.threads = 2});
+  ASSERT_EQ(rig.budget.resident, kTiles);
+  ASSERT_TRUE(rig.create());
+  for (const Use second : {Use::read, Use::modify}) {
+    Stream stream(*rig.cache, {{1, Use::modify}, {1, second}}, Stream::Repeats::no);
+    stream.begin(1);
+    const auto first = stream.take();
+    ASSERT_TRUE(first);
+    const libswap::EventSource done;
+    std::atomic<bool> ended = false;
+    stream.give_back(*first, done.event());
+    std::thread late([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      ended = true;
+      done.pass();
+    });
+    const auto again = stream.take();
+    EXPECT_TRUE(ended);
+    late.join();
+    ASSERT_TRUE(again);
+    stream.give_back(*again, {});
+    ASSERT_TRUE(rig.cache->settle());
   }
 }
 
