@@ -79,8 +79,12 @@ TEST(SeveralPaths, WeightsLetAllDisksBeDoneTogether) {
   const auto evenly = libswap::share_out(kRanks, std::vector<double>{1, 1});
   const auto weighted = libswap::share_out(kRanks, std::vector<double>{3, 1});
   ASSERT_TRUE(evenly && weighted);
-  const Trained even = train_on(disks, *evenly), well = train_on(disks, *weighted);
+  Trained even = train_on(disks, *evenly), well = train_on(disks, *weighted);
   EXPECT_EQ(even.weights, well.weights);
+  for (int again = 0; again < 2; ++again) {  // the best of three: others may use the processor
+    even.seconds = std::min(even.seconds, train_on(disks, *evenly).seconds);
+    well.seconds = std::min(well.seconds, train_on(disks, *weighted).seconds);
+  }
   EXPECT_LT(well.seconds, 0.8 * even.seconds) << well.seconds << " and " << even.seconds;
 }
 
