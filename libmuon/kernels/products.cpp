@@ -1,6 +1,7 @@
 #include "ebb/libmuon/kernels/products.h"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "ebb/formats/core/units.h"
@@ -26,6 +27,8 @@ constexpr Row kTable[] = {
 #endif
 };
 
+std::atomic<Isa> most = Isa::avx512_bf16;
+
 bool here(Isa isa) {
 #ifdef EBB_X86_PRODUCTS
   switch (isa) {
@@ -49,9 +52,11 @@ bool here(Isa isa) {
 Isa best_isa() {
   Isa best = Isa::plain;
   for (const Row& row : kTable)
-    if (here(row.isa)) best = row.isa;
+    if (row.isa <= most && here(row.isa)) best = row.isa;
   return best;
 }
+
+void use_at_most(Isa isa) { most = isa; }
 
 const Products* products(Isa isa, Operands operands) {
   for (const Row& row : kTable)

@@ -48,6 +48,9 @@ enum class Isa : std::uint8_t { plain, avx2, avx512, avx512_bf16 };
 
 // The best of this processor, and what serves a set; null where it has not what that takes.
 Isa best_isa();
+// From now on no better one is used: this processor as a lesser one. Any thread, before all others
+// ask.
+void use_at_most(Isa isa);
 const Products* products(Isa isa, Operands operands);
 
 // Numbers of 32 bits that a packed B takes at most, of whatever set.

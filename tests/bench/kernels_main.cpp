@@ -2,6 +2,7 @@
 // seconds and seconds of CPU. For tests/bench/ns and tests/bench/step, which ask several such
 // processes in turns.
 //   KIND ROWS COLS CORES
+// ebb-kernels [avx2|avx512]: products of no better instruction set than that.
 #include <chrono>
 #include <ctime>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <sstream>
 
 #include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/kernels/products.h"
 #include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
 #include "tests/bench/blas_peers.h"
@@ -224,7 +226,9 @@ class Timer {
 
 }  // namespace
 
-int program_main() {
+int program_main(std::string_view isa) {
+  if (isa == "avx2") libmuon::use_at_most(libmuon::Isa::avx2);
+  if (isa == "avx512") libmuon::use_at_most(libmuon::Isa::avx512);
   Timer timer;
   for (std::string line; std::getline(std::cin, line) && !line.empty();) {
     std::istringstream words(line);
@@ -241,4 +245,4 @@ int program_main() {
 
 }  // namespace ebb::bench
 
-int main() { return ebb::bench::program_main(); }
+int main(int argc, char** argv) { return ebb::bench::program_main(argc > 1 ? argv[1] : ""); }

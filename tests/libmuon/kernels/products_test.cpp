@@ -140,6 +140,26 @@ TEST(Products, TheTableServesEverySet) {
   std::printf("%s\n", products(best_isa(), Operands::fp32)->name);
 }
 
+// A better processor as a lesser one: the bits of fp32 are the same, bf16 is emulated.
+TEST(Products, AreThoseOfALesserProcessorWhereThatIsAsked) {
+  const Isa best = best_isa();
+  if (best < Isa::avx2) GTEST_SKIP() << "no processor that multiplies and adds in one";
+  constexpr std::uint64_t kSide = 70;
+  const std::vector<float> a = gaussian(kSide * kSide, 1);
+  std::vector<float> made[2];
+  for (const Isa isa : {best, Isa::avx2}) {
+    use_at_most(isa);
+    EXPECT_EQ(best_isa(), isa);
+    EXPECT_EQ(has_real_bf16(), isa == Isa::avx512_bf16);
+    std::vector<float>& c = made[isa == best ? 0 : 1];
+    c.resize(a.size());
+    gemm(kSide, kSide, kSide, 1, {a.data(), kSide}, {a.data(), kSide, Transpose::yes}, 0, c.data(),
+         kSide);
+  }
+  use_at_most(best);
+  EXPECT_EQ(made[0], made[1]);
+}
+
 TEST(Products, RealOnesAreTakenOnlyWhereTheyPay) {
   const Bf16Choice choice = measure_bf16();
   std::printf("real products of bf16: %.2f times the rate of fp32\n", choice.gain);
