@@ -144,6 +144,7 @@ class HostKernels : public Kernels {
       const auto prepare_as = [&](const auto m) {
         in_pieces_of(range.g, range.u.elems, [&](std::uint64_t first, std::span<const float> g) {
           out_of_fp32(range.u.sub(first, g.size()), [&](std::uint64_t at, std::span<float> u) {
+            take_decay(range, first + at, u);
             const auto some_g = g.subspan(at, u.size());
             const auto some_m = m.subspan(first + at, u.size());
             if (range.again)
@@ -250,11 +251,16 @@ class HostKernels : public Kernels {
     return buffer.floats().subspan(first, count);
   }
 
+  static void take_decay(const PrepareRange& range, std::uint64_t first, std::span<float> u) {
+    if (!range.decay.empty()) std::ranges::copy(piece(range.decay, first, u.size()), u.begin());
+  }
+
   // Pieces are whole blocks.
   void prepare_blocks(const PrepareRange& range, float grad_scale) {
     EBB_CHECK(range.block > 0 && kWidened % range.block == 0);
     in_pieces_of(range.g, range.u.elems, [&](std::uint64_t first, std::span<const float> g) {
       out_of_fp32(range.u.sub(first, g.size()), [&](std::uint64_t at, std::span<float> u) {
+        take_decay(range, first + at, u);
         const auto scales = piece(range.scales, (first + at) / range.block,
                                   formats::div_ceil(u.size(), range.block));
         const auto some_g = g.subspan(at, u.size());

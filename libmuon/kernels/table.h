@@ -35,14 +35,16 @@ struct DecayRange {
   libswap::Buffer w, u;
 };
 // m <- momentum of m and g, and of what decay() left in u; u <- what Newton-Schulz takes
-// (momentum_range). m: fp32, bf16 or i8; u: fp32, or update_dtype(*spec) where nothing was left in
-// it. An empty g is zeros, here and below.
+// (momentum_range). m: fp32, bf16 or i8; u: fp32 or update_dtype(*spec). An empty g is zeros, here
+// and below.
 struct PrepareRange {
   const MuonSpec* spec = nullptr;
   libswap::Buffer g, m, u;
   // Of an i8 m: the range begins with a block, and has a scale, fp32, for each of `block` elements.
   libswap::Buffer scales = {};
   std::uint64_t block = 1;
+  // Where decay() left what it left, fp32; empty: in u.
+  libswap::Buffer decay = {};
   // u <- what this step has made of them before, and m stays as it is (update_range). The host's
   // kernels alone, and not where decay is l2.
   bool again = false;

@@ -9,7 +9,8 @@
 namespace ebb::libmuon {
 
 // Whether momentum that lies as `shards` has it can be kept as `columns` say. Code::layout names
-// the first parameter with a border inside a block, and both. Pure; O(parameters x shards).
+// the first parameter with a border inside a block, and both. Pure; O(parameters x shards), and of
+// slices O(runs).
 Result<> check_block_borders(const ModelSpec& model, const Columns& columns,
                              const ModelLayout& shards);
 

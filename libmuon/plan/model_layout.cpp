@@ -109,11 +109,15 @@ std::optional<ModelLayout::Part> ModelLayout::part_with(std::uint32_t param, Ran
 }
 
 std::vector<FlatRange> ModelLayout::runs(std::uint32_t param, Rank rank) const {
+  return runs({param, {0, elems(param)}}, rank);
+}
+
+std::vector<FlatRange> ModelLayout::runs(const Transit& transit, Rank rank) const {
   std::vector<FlatRange> runs;
-  for (std::size_t i = 0; i < parts(param); ++i) {
-    const Part one = part(param, i);
-    one.slice.for_runs(one.held(rank), [&](FlatRange run) { runs.push_back(run); });
-  }
+  for_parts(transit, [&](const Part& part) {
+    const FlatRange some = formats::overlap(part.slice.local(transit.range), part.held(rank));
+    part.slice.for_runs(some, [&](FlatRange run) { runs.push_back(run); });
+  });
   return runs;
 }
 

@@ -61,6 +61,8 @@ class ModelLayout {
   // What of the parameter the rank holds, ascending: in a trainer's layout its buffer holds these
   // one behind the other.
   std::vector<FlatRange> runs(std::uint32_t param, Rank rank) const;
+  // What of a range it holds.
+  std::vector<FlatRange> runs(const Transit& transit, Rank rank) const;
   // Whether the rank holds all of a range. Of a trainer's layout, as the next.
   bool holds(const Transit& transit, Rank rank) const;
   // Where in the rank's buffer an element lies. REQUIRES: it holds that.

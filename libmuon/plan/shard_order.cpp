@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "ebb/libmuon/plan/owners.h"
@@ -18,23 +19,24 @@ bool cut_evenly(const ModelLayout::Part& part) {
   return policy == Policy::zero3 || policy == Policy::rows || policy == Policy::uneven_rows;
 }
 
-// The most that any rank has of some ranges. Those of whole parameters that are cut evenly are
-// counted once, others where they lie: never ranks times parameters.
+// The most that any rank has of some ranges. Those of whole parameters, or of slices of them, that
+// are cut evenly are counted once, others where they lie: never ranks times parameters.
 class ShardLoad {
  public:
   explicit ShardLoad(const ModelLayout& shards)
       : shards_(&shards), even_(shards), others_(shards) {}
 
   void add(const Transit& range, std::uint64_t weight) {
-    const ModelLayout::Part part = shards_->of(range.param);
-    if (cut_evenly(part) && range.range.count == shards_->elems(range.param)) {
-      even_.add(part.number, 0, part.largest() * weight);
-      return;
-    }
-    const Layout::ShardSpan span = part.shards_of(range.range);
-    for (std::uint32_t shard = span.first; shard <= span.last; ++shard)
-      others_.add(part.number, shard,
-                  formats::overlap(part.held_by(shard), range.range).count * weight);
+    shards_->for_parts(range, [&](const ModelLayout::Part& part) {
+      const FlatRange some = part.slice.local(range.range);
+      if (cut_evenly(part) && some.count == part.slice.elems) {
+        even_.add(part.number, 0, part.largest() * weight);
+        return;
+      }
+      const Layout::ShardSpan span = part.shards_of(some);
+      for (std::uint32_t shard = span.first; shard <= span.last; ++shard)
+        others_.add(part.number, shard, formats::overlap(part.held_by(shard), some).count * weight);
+    });
   }
   std::uint64_t most() const { return even_.most() + others_.most(); }
 
@@ -56,8 +58,9 @@ struct Widths {
 // beside both.
 Widths widths_of(const MuonSpec& spec) {
   const std::uint64_t update = bytes_of(update_dtype(spec)), result = bytes_of(result_dtype(spec));
+  const std::uint64_t decay = decays_apart(spec) ? sizeof(float) : 0;
   return {.gathered = update + (result == update ? 0 : result),
-          .staged = update + result + 2 * sizeof(float)};
+          .staged = update + result + decay + 2 * sizeof(float)};
 }
 
 // What the ranks gather of some matrices, and what they stage of them.
@@ -110,6 +113,10 @@ std::uint64_t gathered_at_most(const ShardOrder::From& from,
 
 }  // namespace
 
+bool decays_apart(const MuonSpec& spec) {
+  return spec.decay == Decay::l2 && update_dtype(spec) != DType::f32;
+}
+
 ShardOrder::ShardOrder(const From& from) {
   pack(from);
   if (!bundles_.empty()) cut(from);
@@ -139,9 +146,14 @@ void ShardOrder::pack(const From& from) {
 std::vector<std::size_t> ShardOrder::in_order(const From& from) const {
   std::map<std::pair<std::size_t, std::uint32_t>, std::uint64_t> passed;  // elements, by whom
   const auto who = [&](const Transit& matrix) {
-    const ModelLayout::Part part = from.shards.of(matrix.param);
-    if (cut_evenly(part)) return std::pair(std::size_t{0}, owner_of(from, matrix));
-    return std::pair(std::size_t{1} + part.number, part.shards_of(matrix.range).first);
+    std::optional<std::pair<std::size_t, std::uint32_t>> first;
+    from.shards.for_parts(matrix, [&](const ModelLayout::Part& part) {
+      if (first) return;
+      first = {0, owner_of(from, matrix)};
+      if (!cut_evenly(part))
+        first = {1 + part.number, part.shards_of(part.slice.local(matrix.range)).first};
+    });
+    return *first;
   };
   std::vector<std::uint64_t> before;  // by bundle
   for (const auto& bundle : bundles_) {

@@ -7,6 +7,7 @@
 // any rank gathers of it, and what any stages, is at most the chunk size, or one bundle's. A step
 // takes turns, the same on all ranks, with P a chunk's momentum and F its masters:
 //   P0 -  P1 F0 P2 F1 ... F(n-2) -  F(n-1)
+// Masters that decay in the gradient are read in P, before the momentum.
 // Behind its P a chunk's updates go whole to the ranks that compute them; F, three turns later, has
 // them back. Newton-Schulz has the two turns between. AdamW has a share in every turn.
 //
@@ -23,6 +24,9 @@
 #include "ebb/libmuon/plan/owner_order.h"
 
 namespace ebb::libmuon {
+
+// Whether what decay adds to a gradient has room of its own until U is made: U travels narrower.
+bool decays_apart(const MuonSpec& spec);
 
 class ShardOrder {
  public:

@@ -59,23 +59,6 @@ Result<> check_params(const ModelSpec& model) {
   return {};
 }
 
-// What wants a matrix whole where its state is, or where its trainer's slices are.
-Result<> check_on_shards(const ModelSpec& model) {
-  for (std::uint32_t i = 0; i < model.params.size(); ++i) {
-    if (!is_muon(model, i)) continue;
-    const ParamSpec& param = model.params[i];
-    const MuonSpec& spec = muon_spec(model, i);
-    std::string_view what;
-    if (spec.decay == Decay::l2) what = "decay = l2";
-    if (!param.cuts.empty()) what = "a dimension that an axis cuts";
-    if (what.empty()) continue;
-    return Error{Code::unsupported,
-                 compose("parameter {}: {} where Muon's state lies on shards", param.name, what),
-                 "use Placement::owner"};
-  }
-  return {};
-}
-
 // Those of matrices, if they have any.
 void append_moments(const ModelSpec& model, const Transit& matrices, Item& all) {
   const FlatRange moments = moments_of(muon_spec(model, matrices.param),
@@ -83,6 +66,13 @@ void append_moments(const ModelSpec& model, const Transit& matrices, Item& all) 
   if (moments.count == 0) return;
   all.parts.push_back({matrices.param, moments, all.elems});
   all.elems += moments.count;
+}
+
+// Whether some of it decays before its momentum.
+bool decays(const ModelSpec& model, const Item& item) {
+  return std::ranges::any_of(item.parts, [&](const ItemPart& part) {
+    return muon_spec(model, part.param).decay == Decay::l2;
+  });
 }
 
 }  // namespace
@@ -102,7 +92,6 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
     return Error{Code::usage, compose("tile size {} is not a multiple of 4096 bytes", tile_bytes)};
   EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
   EBB_TRY(check_params(model));
-  if (partition.placement == Placement::shard) EBB_TRY(check_on_shards(model));
   EBB_TRY(check_halves(model, columns));
   StatePlan plan(std::move(columns));
   plan.rank_ = rank;
@@ -268,10 +257,7 @@ void StatePlan::add_matrices(const ModelSpec& model) {
       if (computes(param, whole.range.first)) packer.add(param, whole, out(param));
   }
   items_ = std::move(packer).items();
-  for (const Item& item : items_)
-    decays_.push_back(std::ranges::any_of(item.parts, [&](const ItemPart& part) {
-      return muon_spec(model, part.param).decay == Decay::l2;
-    }));
+  for (const Item& item : items_) decays_.push_back(decays(model, item));
   order_.emplace(items_, update_bytes_ / sizeof(float), item_tiles());
 }
 
@@ -322,12 +308,13 @@ void StatePlan::add_shards(const ModelSpec& model) {
   for (std::size_t bundle = 0; bundle < shard_order_->bundles(); ++bundle) {
     Item item;
     for (const Transit& matrix : shard_order_->bundle(bundle)) {
-      const FlatRange part = formats::overlap(shards_->held(matrix.param, rank_), matrix.range);
-      if (part.count == 0) continue;
-      item.parts.push_back({matrix.param, part, item.elems});
-      item.elems += part.count;
+      for (const FlatRange run : shards_->runs(matrix, rank_)) {
+        item.parts.push_back({matrix.param, run, item.elems});
+        item.elems += run.count;
+      }
     }
     if (item.elems == 0) continue;
+    decays_.push_back(decays(model, item));
     items_.push_back(std::move(item));
     bundles_.push_back(bundle);
   }

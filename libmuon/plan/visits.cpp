@@ -140,7 +140,7 @@ std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
   return first;
 }
 
-// In a turn AdamW's tiles lie evenly between the others.
+// In a turn what decays comes first, and AdamW's tiles lie evenly between the others.
 void StatePlan::order_turns() {
   struct Turn {
     std::vector<ScheduledVisit> adam, muon;
@@ -150,6 +150,9 @@ void StatePlan::order_turns() {
     Turn& its = turns[turn(visit)];
     (visit.visit == Visit::local ? its.adam : its.muon).push_back(visit);
   };
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
+    if (tiles_[i].visit == Visit::finish && decays_[tiles_[i].item])
+      add({i, tiles_[i].item, Visit::decay});
   for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
     if (tiles_[i].visit == Visit::normalise)
       std::ranges::for_each(lending_visits(i), add);
@@ -180,7 +183,8 @@ std::size_t StatePlan::turn(const ScheduledVisit& visit) const {
   if (visit.visit == Visit::lend) return ShardOrder::turn_of_chunk(visit.item, Visit::prepare);
   if (visit.visit == Visit::normalise) return ShardOrder::turn_of_chunk(visit.item, Visit::finish);
   const TileEntry& tile = entry(visit);
-  if (tile.visit != Visit::local) return shard_order_->turn_of(bundles_[tile.item], tile.visit);
+  const Visit leg = visit.visit == Visit::decay ? Visit::prepare : tile.visit;
+  if (leg != Visit::local) return shard_order_->turn_of(bundles_[tile.item], leg);
   return tile.first * shard_order_->turns() / adam_line_->length();
 }
 

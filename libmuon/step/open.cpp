@@ -134,6 +134,7 @@ Result<> Engine::Impl::open_sweep() {
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
   if (updates != nullptr) {
+    ports.decay = [this](const Transit& part) { return updates->decay(swept_chunk, part); };
     ports.update = [this](const Transit& part) {
       return updates->part(Updates::Kind::update, swept_chunk, part);
     };

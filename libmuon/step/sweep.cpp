@@ -310,14 +310,19 @@ void Sweep::begin_streaming(std::uint32_t item) {
       parts_.pool);
 }
 
+Buffer Sweep::decay_of(const TileEntry& entry, const StatePlan::Span& span) const {
+  if (ports_.decay) return ports_.decay({span.param, span.range});
+  return update_of(entry.item).sub(entry.first + span.tile_first, span.range.count);
+}
+
 Event Sweep::decay(const Visited& visit) {
   const TileEntry& entry = visit.entry;
   std::vector<DecayRange> ranges;
   for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
     if (spec.decay != Decay::l2) continue;
-    ranges.push_back({&spec, visit.columns[0].sub(span.tile_first, span.range.count),
-                      update_of(entry.item).sub(entry.first + span.tile_first, span.range.count)});
+    ranges.push_back(
+        {&spec, visit.columns[0].sub(span.tile_first, span.range.count), decay_of(entry, span)});
   }
   return parts_.kernels.decay(ranges, visit.lift.ready());
 }
@@ -345,6 +350,8 @@ Event Sweep::prepare(const Visited& visit) {
                         gradient.empty() ? gradient : gradient.sub(ahead, range.count), state(0),
                         update});
       ranges.back().again = again;
+      if (ports_.decay && decays_apart(*ranges.back().spec))
+        ranges.back().decay = decay_of(entry, span).sub(ahead, range.count);
       if (columns.size() == 1) continue;
       ranges.back().scales = state(1);
       ranges.back().block = columns[1].block;

@@ -40,6 +40,8 @@ class Sweep {
     Piece update = {}, result = {};
     // There second moments go with U and come from with O; empty: those of another chunk.
     Piece moments = {};
+    // Where what masters add to the gradient of a range waits for its U; empty: where U goes.
+    Piece decay = {};
   };
   // All are borrowed; learning rates of the model may change between updates.
   struct Parts {
@@ -107,6 +109,7 @@ class Sweep {
   std::vector<libswap::Buffer> columns_of(const TileEntry& entry,
                                           const libswap::Buffer& tile) const;
   libswap::Event work(const Visited& visit, std::vector<Leaving>& out);
+  libswap::Buffer decay_of(const TileEntry& entry, const StatePlan::Span& span) const;
   libswap::Event decay(const Visited& visit);
   libswap::Event prepare(const Visited& visit);
   libswap::Event normalise(const Visited& visit);

@@ -38,9 +38,7 @@ Updates::Room Updates::room_of(const Parts& parts, Lists lists, const ModelLayou
     std::uint64_t used = 0;
     for (const Transit& transit : (parts.chunks.*lists)(turn)) {
       if (wanted && !wanted(transit.param)) continue;
-      for (const FlatRange run : layout.runs(transit.param, parts.plan.rank())) {
-        const FlatRange here = formats::overlap(run, transit.range);
-        if (here.count == 0) continue;
+      for (const FlatRange here : layout.runs(transit, parts.plan.rank())) {
         room.places[turn].push_back({transit.param, here, used});
         used = formats::align_up(used + here.count * bytes_of(room.dtypes[transit.param]), kAlign);
       }
@@ -93,13 +91,17 @@ Updates::Rooms Updates::rooms_of(const Parts& parts) {
   rooms.whole_o = room_of(parts, &Chunks::results, plan.matrices(), plan.results(),
                           [&](std::uint32_t param) { return !in_place(plan, param); });
   rooms.moments = moments_room(parts, rooms.whole_u);
+  rooms.decays =
+      room_of(parts, &Chunks::updates, plan.shards(), plan.shards(),
+              [&](std::uint32_t param) { return decays_apart(muon_spec(parts.model, param)); });
   rooms.scratch = newton_schulz_need(parts.model, items, parts.accelerator);
   return rooms;
 }
 
 std::uint64_t Updates::Rooms::bytes() const {
-  return part_u.bytes + part_o.bytes + whole_u.bytes + whole_o.bytes + moments.bytes + wide +
-         scratch + kVerdictBytes;
+  std::uint64_t bytes = wide + scratch + kVerdictBytes;
+  for (const Room* room : all(*this)) bytes += room->bytes;
+  return bytes;
 }
 
 Updates::Bytes Updates::bytes(const Parts& parts) {
@@ -113,8 +115,7 @@ Result<std::unique_ptr<Updates>> Updates::make(const Parts& parts, libswap::Pool
   std::unique_ptr<Updates> updates(new Updates(parts, pool, std::move(kernels)));
   Rooms& rooms = updates->rooms_;
   libswap::Device* const device = updates->kernels_->device();
-  for (Room* room :
-       {&rooms.part_u, &rooms.part_o, &rooms.whole_u, &rooms.whole_o, &rooms.moments}) {
+  for (Room* room : Rooms::all(rooms)) {
     EBB_TRY_ASSIGN(room->memory, libswap::allocate(device, room->bytes));
   }
   EBB_TRY_ASSIGN(updates->wide_, libswap::allocate(device, rooms.wide));
@@ -137,6 +138,11 @@ Buffer Updates::whole(Kind kind, std::size_t turn, const Transit& transit) const
     return rooms_.whole_u.at(turn - ShardOrder::kTurnsBetween, transit)
         .as(plan.results().dtype(transit.param));
   return rooms_.whole_o.at(turn, transit);
+}
+
+Buffer Updates::decay(std::size_t turn, const Transit& transit) const {
+  const bool apart = decays_apart(muon_spec(parts_.model, transit.param));
+  return (apart ? rooms_.decays : rooms_.part_u).at(turn, transit);
 }
 
 // Momentum has even turns, masters odd ones.

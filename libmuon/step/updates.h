@@ -7,6 +7,7 @@
 // on.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -47,6 +48,10 @@ class Updates {
   libswap::Buffer part(Kind kind, std::size_t turn, const Transit& transit) const;
   libswap::Buffer whole(Kind kind, std::size_t turn, const Transit& transit) const;
 
+  // Of a range on this rank's shard, in the turn of its momentum: what its masters add to its
+  // gradient (Kernels::decay). The place of U, where that is as wide.
+  libswap::Buffer decay(std::size_t turn, const Transit& transit) const;
+
   // Of second moments of a matrix that it computes, in the turn of its momentum or of its masters:
   // from the first until the second they are here. Empty: of no matrix of that turn.
   libswap::Buffer moments(std::size_t turn, const Transit& moments) const;
@@ -70,7 +75,12 @@ class Updates {
   };
   using Lists = std::span<const Transit> (Chunks::*)(std::size_t chunk) const;
   struct Rooms {
-    Room part_u, part_o, whole_u, whole_o, moments;
+    Room part_u, part_o, whole_u, whole_o, moments, decays;
+    template <typename Self>
+    static auto all(Self& self) {
+      return std::array{&self.part_u,  &self.part_o,  &self.whole_u,
+                        &self.whole_o, &self.moments, &self.decays};
+    }
     std::uint64_t wide = 0, scratch = 0;  // bytes
     std::uint64_t bytes() const;
   };

@@ -205,27 +205,39 @@ TEST(ShardOrder, LaysTilesThatDoNotDependOnTheChunkSize) {
   });
 }
 
-// What is whole only at an owner.
-TEST(ShardOrder, RefusesByNameWhatWantsAMatrixWholeWhereItsStateIs) {
-  const auto refusal = [](const GroupSpec& group) {
-    ModelSpec model = model_of_many_matrices();
-    model.groups[2] = group;  // "b" is the first of it
-    const Layout::Spec cut{.policy = Policy::zero3, .mesh = {2, 1}};
-    PartitionSpec partition{.gradients = cut, .weights = cut, .placement = Placement::shard};
-    const auto plan = StatePlan::make(model, partition, kTile, Rank{0}, kTile);
-    partition.placement = Placement::owner;
-    EXPECT_TRUE(StatePlan::make(model, partition, kTile, Rank{0}, kTile));
-    if (plan) return std::string();
-    EXPECT_EQ(plan.error().code, Code::unsupported);
-    EXPECT_EQ(plan.error().hint, "use Placement::owner");
-    return plan.error().message;
-  };
-  EXPECT_EQ(refusal(MuonSpec::keller()), "");
-  for (const char* preset : {"normuon", "nanogpt"})
-    EXPECT_EQ(refusal(*libmuon::preset(preset)), "");
+// Masters that decay in the gradient are read before all momentum of their turn, and are not
+// changed there; the others are visited once.
+TEST(ShardOrder, ReadsWhatDecaysInTheTurnOfItsMomentum) {
+  ModelSpec model = model_of_many_matrices();
   MuonSpec decayed = MuonSpec::keller();
   decayed.decay = Decay::l2;
-  EXPECT_EQ(refusal(decayed), "parameter b: decay = l2 where Muon's state lies on shards");
+  model.groups[2] = decayed;
+  const Layout::Spec cut{.policy = Policy::zero3, .mesh = {3, 1}};
+  const PartitionSpec partition{.gradients = cut, .weights = cut, .placement = Placement::shard};
+  for (const std::uint64_t chunk_bytes : {1u, 5000u, 1u << 28})
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      const auto plan = StatePlan::make(model, partition, kTile, Rank{rank}, chunk_bytes);
+      ASSERT_TRUE(plan) << plan.error().message;
+      std::map<std::uint64_t, std::size_t> read, moved;  // turns, by tile
+      std::optional<std::size_t> preparing;              // the turn whose momentum has begun
+      for (const ScheduledVisit& visit : plan->schedule()) {
+        if (visit.visit == Visit::prepare) preparing = plan->turn(visit);
+        if (visit.visit == Visit::finish) moved[visit.tile] = plan->turn(visit);
+        if (visit.visit != Visit::decay) continue;
+        EXPECT_FALSE(visit.changes());
+        EXPECT_NE(preparing, plan->turn(visit));
+        EXPECT_TRUE(read.emplace(visit.tile, plan->turn(visit)).second);
+      }
+      for (const auto& [tile, turn] : moved) {
+        const auto spans = plan->spans(plan->tiles()[tile]);
+        const bool decays = std::ranges::any_of(
+            spans, [&](const auto& span) { return model.params[span.param].group == 2; });
+        EXPECT_TRUE(!decays || read.contains(tile));
+        EXPECT_TRUE(!read.contains(tile) || read[tile] + ShardOrder::kTurnsBetween == turn);
+      }
+      EXPECT_FALSE(read.empty());
+      EXPECT_LT(read.size(), moved.size());
+    }
 }
 
 // Second moments live with who computes their matrix. They go out in the turn of its momentum and
@@ -281,7 +293,9 @@ TEST(ShardOrder, LendsSecondMomentsToWhoComputes) {
   }
 }
 
-TEST(ShardOrder, RefusesByNameAMatrixThatATensorAxisCuts) {
+// Each element of a matrix that an axis cuts by columns is one rank's, and no rank has more than
+// its share.
+TEST(ShardOrder, CutsAMatrixThatATensorAxisCuts) {
   const AxisLayout cut{{.policy = Policy::zero3}, {"data"}};
   PartitionSpec partition;
   partition.axes = {{"data", 2}, {"tensor", 2}};
@@ -289,14 +303,26 @@ TEST(ShardOrder, RefusesByNameAMatrixThatATensorAxisCuts) {
   partition.placement = Placement::shard;
   ModelSpec model;
   model.groups = {MuonSpec::keller()};
-  model.params = {{"down", {8, 16}, 0, "linear", {}, {{"tensor", 1}}}};
-  const auto refused = StatePlan::make(model, partition, kTile, Rank{0}, kTile);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, Code::unsupported);
-  EXPECT_EQ(refused.error().message,
-            "parameter down: a dimension that an axis cuts where Muon's state lies on shards");
-  partition.placement = Placement::owner;
-  EXPECT_TRUE(StatePlan::make(model, partition, kTile, Rank{0}, kTile));
+  for (int i = 0; i < 3; ++i)
+    model.params.push_back({compose("down{}", i), {8, 16}, 0, "linear", {}, {{"tensor", 1}}});
+  std::vector<std::vector<int>> kept(3, std::vector<int>(8 * 16));
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const auto plan = StatePlan::make(model, partition, kTile, Rank{rank}, kTile);
+    ASSERT_TRUE(plan) << plan.error().message;
+    std::uint64_t elems = 0;
+    for (const TileEntry& tile : plan->tiles()) {
+      if (tile.visit != Visit::prepare) continue;
+      for (const StatePlan::Span& span : plan->spans(tile)) {
+        EXPECT_LE(span.range.first % 16 / 8, rank % 2) << "columns of the other";
+        elems += span.range.count;
+        for (std::uint64_t i = 0; i < span.range.count; ++i)
+          ++kept[span.param][span.range.first + i];
+      }
+    }
+    EXPECT_EQ(elems, 3 * 8 * 16 / 4u);
+    EXPECT_EQ(plan->shard_order()->bundles(), 1u);
+  }
+  for (const auto& param : kept) EXPECT_EQ(std::ranges::count(param, 1), 8 * 16);
 }
 
 // A block of momentum that two shards would share.
@@ -309,6 +335,26 @@ TEST(ShardOrder, RefusesByNameABlockThatShardsCut) {
   EXPECT_EQ(plan.error().code, Code::layout);
   EXPECT_NE(plan.error().message.find("parameter a: shard 1 begins"), std::string::npos)
       << plan.error().message;
+}
+
+TEST(ShardOrder, RefusesByNameABlockThatATensorAxisCuts) {
+  const AxisLayout cut{{.policy = Policy::zero3}, {"data"}};
+  PartitionSpec partition;
+  partition.axes = {{"data", 1}, {"tensor", 2}};
+  partition.parts = {{"linear", cut, cut}};
+  partition.placement = Placement::shard;
+  ModelSpec model;
+  model.groups = {MuonSpec::keller()};
+  const auto refusal = [&](std::uint64_t columns) {
+    model.params = {{"down", {4, columns}, 0, "linear", {}, {{"tensor", 1}}}};
+    const auto plan =
+        StatePlan::make(model, partition, kTile, Rank{0}, kTile, {{"momentum_buffer", DType::i8}});
+    return plan ? std::string() : plan.error().message;
+  };
+  EXPECT_EQ(refusal(1024), "");
+  EXPECT_EQ(refusal(768),
+            "parameter down: shard 0 begins with element 384, inside a block of 256 that share a "
+            "scale");
 }
 
 // Layers of four matrices: each chunk has some for every owner, or, where parameters lie whole on

@@ -81,21 +81,24 @@ TEST(L2Decay, GivesTheSameBitsOnAnyRanksTilesBudgetsAndDevice) {
   };
   const auto alone = trained({});
   ASSERT_FALSE(alone.first.empty());
-  for (const std::uint32_t ranks : {1u, 2u, 3u})
-    for (const std::uint64_t tile : {4096u, 65536u})
-      for (const std::uint64_t tiles : {1u, 5u})
-        EXPECT_TRUE(trained({.ranks = ranks,
-                             .gradients = Policy::zero3,
-                             .tile_bytes = tile,
-                             .chunk_bytes = tiles * 5000,
-                             .budget_bytes = tiles * tile,
-                             .threads = ranks}) == alone)
-            << ranks << " ranks, " << tiles << " tiles of " << tile;
-  for (const std::uint64_t seed : {1u, 2u}) {
+  for (const auto placement : kPlacements)
+    for (const std::uint32_t ranks : {1u, 2u, 3u})
+      for (const std::uint64_t tile : {4096u, 65536u})
+        for (const std::uint64_t tiles : {1u, 5u})
+          EXPECT_TRUE(trained({.ranks = ranks,
+                               .gradients = Policy::zero3,
+                               .placement = placement,
+                               .tile_bytes = tile,
+                               .chunk_bytes = tiles * 5000,
+                               .budget_bytes = tiles * tile,
+                               .threads = ranks}) == alone)
+              << name_of(placement) << ", " << ranks << " ranks, " << tiles << " tiles of " << tile;
+  for (const std::uint64_t seed : {1u, 2u, 3u, 4u}) {
     LateAccelerator accelerator(seed, 50);
     EXPECT_TRUE(trained({.ranks = 2,
+                         .placement = kPlacements[seed / 3],
                          .chunk_bytes = 5000,
-                         .budget_bytes = (seed == 1 ? 1u : 6u) * 4096,
+                         .budget_bytes = (seed % 2 == 1 ? 1u : 6u) * 4096,
                          .snapshot_every = 1,
                          .accelerator = &accelerator}) == alone);
   }
@@ -103,26 +106,29 @@ TEST(L2Decay, GivesTheSameBitsOnAnyRanksTilesBudgetsAndDevice) {
 
 // The masters are read once more, and not written for it.
 TEST(L2Decay, MovesExactlyThePredictedBytes) {
-  libmuon::ModelSpec model;
-  model.groups = {l2_of("keller"), *libmuon::preset("keller")};
-  model.params = {{"a", {64, 64}, 0}, {"b", {64, 64}, 1}, {"c", {32, 64}, 0}};
-  const TempDir directory;
-  const Outcome outcome =
-      train({.budget_bytes = 4096, .model = model}, directory.path(), kSteps, Finish::just_stop);
-  EXPECT_EQ(outcome.error, "");
-  const auto& plan = outcome.plans[0];
-  EXPECT_EQ(plan.step_written_bytes, (4 + 4 + 2) * 2 * 4096u);
-  EXPECT_EQ(plan.step_read_bytes, plan.step_written_bytes + (4 + 2) * 4096u);
-  EXPECT_EQ(outcome.stats[0].read_bytes, kSteps * plan.step_read_bytes + plan.install_read_bytes);
-  EXPECT_EQ(plan.install_read_bytes, (4 + 4 + 2) * 4096u);
-}
-
-libmuon::EngineConfig failing_config() {
-  return config_of({.ranks = 2, .chunk_bytes = 20000, .budget_bytes = kLittle}, mixed_model());
+  for (const auto placement : kPlacements) {
+    libmuon::ModelSpec model;
+    model.groups = {l2_of("keller"), *libmuon::preset("keller")};
+    model.params = {{"a", {64, 64}, 0}, {"b", {64, 64}, 1}, {"c", {32, 64}, 0}};
+    const TempDir directory;
+    const Outcome outcome = train({.placement = placement, .budget_bytes = 4096, .model = model},
+                                  directory.path(), kSteps, Finish::just_stop);
+    EXPECT_EQ(outcome.error, "");
+    const auto& plan = outcome.plans[0];
+    EXPECT_EQ(plan.step_written_bytes, (4 + 4 + 2) * 2 * 4096u);
+    EXPECT_EQ(plan.step_read_bytes, plan.step_written_bytes + (4 + 2) * 4096u);
+    EXPECT_EQ(outcome.stats[0].read_bytes, kSteps * plan.step_read_bytes + plan.install_read_bytes);
+    EXPECT_EQ(plan.install_read_bytes, (4 + 4 + 2) * 4096u);
+  }
 }
 
 TEST(L2Decay, AStepCutAnywhereGoesOnWithTheSameBits) {
-  expect_cuts_anywhere_go_on(failing_config(), 10);
+  for (const auto placement : kPlacements)
+    expect_cuts_anywhere_go_on(
+        config_of(
+            {.ranks = 2, .placement = placement, .chunk_bytes = 20000, .budget_bytes = kLittle},
+            mixed_model()),
+        10);
 }
 
 }  // namespace

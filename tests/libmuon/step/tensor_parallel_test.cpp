@@ -74,8 +74,7 @@ EngineConfig config_of(const Case& c) {
       {"others", side(c.gradients, {"replica", "tensor"}), side(c.weights, {"replica", "tensor"})}};
   config.partition.placement = c.placement;
   for (ParamSpec& param : config.model.params) {
-    const bool whole = c.placement == libmuon::Placement::shard && param.group == 0;
-    const auto cut = whole ? kCuts.end() : kCuts.find(param.name);
+    const auto cut = kCuts.find(param.name);
     param.partition = cut == kCuts.end() ? "others" : "linear";
     if (cut != kCuts.end()) param.cuts = {{"tensor", cut->second}};
   }
@@ -270,12 +269,13 @@ TEST(TensorParallel, HasTheBitsOfOneRankWithCopies) {
         {.tensor = 2, .data = 2, .replica = 2, .gradients = policy, .weights = policy}, wanted);
 }
 
-// Matrices are whole at every place: the axis cuts what is AdamW's alone.
-TEST(TensorParallel, HasTheBitsOfOneRankBesideMatricesWhoseStateIsOnShards) {
+TEST(TensorParallel, HasTheBitsOfOneRankWhereStateIsOnShards) {
   const Alone wanted = alone(kSteps);
   for (const auto& [tensor, data, replica] :
        {std::array{2u, 1u, 1u}, {2u, 2u, 1u}, {4u, 1u, 1u}, {2u, 2u, 2u}})
-    for (const Policy policy : {Policy::zero3, Policy::rows, Policy::zero12, Policy::replicated})
+    for (const Policy policy :
+         {Policy::zero3, Policy::rows, Policy::zero12, Policy::zero12_boundary, Policy::layer_wise,
+          Policy::uneven_rows, Policy::replicated})
       expect_bits_of_one_rank({.tensor = tensor,
                                .data = data,
                                .replica = replica,

@@ -79,8 +79,8 @@ class LateKernels : public libmuon::Kernels {
     return {opened(range.g), opened(range.sum), range.first};
   }
   PrepareRange opened(const PrepareRange& range) const {
-    return {range.spec,      opened(range.g),      opened(range.m),
-            opened(range.u), opened(range.scales), range.block};
+    return {range.spec,           opened(range.g), opened(range.m),    opened(range.u),
+            opened(range.scales), range.block,     opened(range.decay)};
   }
   FinishRange opened(const FinishRange& range) const {
     return {range.spec, range.scale, opened(range.o), opened(range.w), opened(range.out)};
