@@ -9,20 +9,19 @@ namespace ebb::libmuon {
 // A factor Q for each part of the iterations; the last one is the run's own.
 class StreamedMatrix::StreamedRun : public Run {
  public:
-  StreamedRun(const MuonSpec& spec, Bf16 bf16, const Block& panel, std::span<std::byte> scratch,
+  StreamedRun(const MuonSpec& spec, Bf16 bf16, const Panels& panels, std::span<std::byte> scratch,
               Spoiled spoiled)
-      : Run(spec, bf16, panel, sides(panel.rows(), panel.cols), scratch, spoiled),
-        cols_(panel.cols),
+      : Run(spec, bf16, Block::matrix(panels.rows, panels.cols), sides(panels), scratch, spoiled),
+        sides_(sides(panels)),
         factors_(gram_parts(spec).size()) {
-    auto* next = reinterpret_cast<float*>(scratch.data()) +
-                 Run::scratch_bytes(spec, sides(panel.rows(), cols_)) / sizeof(float);
-    for (float*& factor : factors_) next = (factor = next) + cols_ * leading_dimension(cols_);
+    auto* next =
+        reinterpret_cast<float*>(scratch.data()) + Run::scratch_bytes(spec, sides_) / sizeof(float);
+    for (float*& factor : factors_) next = (factor = next) + factor_elems(sides_);
     factors_.back() = place(Part::q);
   }
-  static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t panel_rows,
-                                     std::uint64_t cols) {
-    return Run::scratch_bytes(spec, sides(panel_rows, cols)) +
-           spec.restarts.size() * cols * leading_dimension(cols) * sizeof(float);
+  static std::uint64_t scratch_bytes(const MuonSpec& spec, const Panels& panels) {
+    return Run::scratch_bytes(spec, sides(panels)) +
+           spec.restarts.size() * factor_elems(sides(panels)) * sizeof(float);
   }
 
   std::size_t parts() const { return factors_.size(); }
@@ -35,7 +34,10 @@ class StreamedMatrix::StreamedRun : public Run {
   void decide_once() {
     if (!std::exchange(decided_, true)) decide(squares_.total());
   }
-  void take_panel(std::span<float> u) { take(Block::matrix(u.size() / cols_, cols_), u); }
+  void take_panel(std::span<float> u) {
+    const std::uint64_t along = u.size() / sides_.m;
+    take(sides_.tall ? Block::matrix(along, sides_.m) : Block::matrix(sides_.m, along), u);
+  }
   void round_part(std::size_t part, std::span<float> u) {
     round_update(u.subspan(part * kRounded, std::min(kRounded, u.size() - part * kRounded)));
   }
@@ -51,31 +53,33 @@ class StreamedMatrix::StreamedRun : public Run {
 
  private:
   static constexpr std::size_t kRounded = 65536;
-  static Sides sides(std::uint64_t panel_rows, std::uint64_t cols) {
-    return {.m = cols, .n = panel_rows, .tall = true, .gram_form = true};
+  static Sides sides(const Panels& panels) {
+    if (panels.tall) return {.m = panels.cols, .n = panels.rows, .tall = true, .gram_form = true};
+    return {.m = panels.rows, .n = panels.cols, .tall = false, .gram_form = true};
+  }
+  static std::uint64_t factor_elems(const Sides& sides) {
+    return sides.m * leading_dimension(sides.m);
   }
 
-  const std::uint64_t cols_;
+  const Sides sides_;
   std::vector<float*> factors_;
   SquareSum squares_;
   bool decided_ = false;
 };
 
 bool streams(const MuonSpec& spec, const Block& matrix) {
-  return spec.form == Form::gram && matrix.rows() > matrix.cols && matrix.runs == 1 &&
+  return spec.form == Form::gram && matrix.rows() != matrix.cols && matrix.runs == 1 &&
          spec.decay != Decay::l2 && spec.second_moment == SecondMoment::none;
 }
 
-StreamedMatrix::StreamedMatrix(const MuonSpec& spec, Bf16 bf16, std::uint64_t panel_rows,
-                               std::uint64_t cols, std::span<std::byte> scratch, Spoiled spoiled)
-    : run_(std::make_shared<StreamedRun>(spec, bf16, Block::matrix(panel_rows, cols), scratch,
-                                         spoiled)) {}
+StreamedMatrix::StreamedMatrix(const MuonSpec& spec, Bf16 bf16, const Panels& panels,
+                               std::span<std::byte> scratch, Spoiled spoiled)
+    : run_(std::make_shared<StreamedRun>(spec, bf16, panels, scratch, spoiled)) {}
 
 StreamedMatrix::~StreamedMatrix() = default;
 
-std::uint64_t StreamedMatrix::scratch_bytes(const MuonSpec& spec, std::uint64_t panel_rows,
-                                            std::uint64_t cols) {
-  return StreamedRun::scratch_bytes(spec, panel_rows, cols);
+std::uint64_t StreamedMatrix::scratch_bytes(const MuonSpec& spec, const Panels& panels) {
+  return StreamedRun::scratch_bytes(spec, panels);
 }
 
 std::uint32_t StreamedMatrix::passes(const MuonSpec& spec) {

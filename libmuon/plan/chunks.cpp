@@ -35,6 +35,23 @@ void append(const StatePlan& plan, std::vector<Transit>& transits, const Transit
     transits.push_back(next);
 }
 
+// What of a leg's elements lies in tiles that are visited.
+std::vector<FlatRange> needed(const Item& item, const Leg& leg, FlatRange elems,
+                              std::uint64_t tile_elems) {
+  if (!item.streaming.wide()) return {elems};
+  std::vector<FlatRange> all;
+  const std::uint64_t end = elems.first + elems.count;
+  for (std::uint64_t first = elems.first; first < end; first += tile_elems) {
+    const FlatRange tile = {first, std::min(tile_elems, end - first)};
+    if (!item.streaming.needs(leg.visit, leg.pass, tile, item.elems)) continue;
+    if (!all.empty() && all.back().first + all.back().count == first)
+      all.back().count += tile.count;
+    else
+      all.push_back(tile);
+  }
+  return all;
+}
+
 // What of a part is not among them yet; only of what is streamed can there be any.
 std::vector<FlatRange> not_in(std::span<const Transit> transits, const ItemPart& part,
                               const Streaming& streaming) {
@@ -139,6 +156,7 @@ void Chunks::drop_idle() {
 // Tiles belong to the chunk in which they begin. What several passes need comes once to each chunk.
 void Chunks::cut_leg(const StatePlan& plan, const Line& line, const Item& item, const Leg& leg) {
   const bool brings = leg.visit != Visit::finish;
+  if (!brings && !item.streaming.hands_out(leg.pass)) return;
   const std::uint64_t tile_elems = plan.capacity(brings ? Visit::prepare : Visit::finish);
   const std::uint64_t all = leg.elems.first + leg.elems.count;
   std::uint64_t first = leg.elems.first;
@@ -147,9 +165,10 @@ void Chunks::cut_leg(const StatePlan& plan, const Line& line, const Item& item, 
     const std::uint64_t border = (chunk + 1) * line.per_chunk - leg.place + leg.elems.first;
     const std::uint64_t end = std::min(all, formats::align_up(border, tile_elems));
     Transits& transits = brings ? chunks_[chunk].gradients : chunks_[chunk].weights;
-    for (const ItemPart& part : parts_of(item, {first, end - first}))
-      for (const FlatRange& missing : not_in(transits, part, item.streaming))
-        append(plan, transits, {part.param, missing});
+    for (const FlatRange& some : needed(item, leg, {first, end - first}, tile_elems))
+      for (const ItemPart& part : parts_of(item, some))
+        for (const FlatRange& missing : not_in(transits, part, item.streaming))
+          append(plan, transits, {part.param, missing});
     first = end;
   }
 }

@@ -206,6 +206,7 @@ Result<> StatePlan::find_wholes(const ModelSpec& model) {
   const std::uint64_t block = columns_.block(Visit::prepare);
   const auto number = [&] { return static_cast<std::uint32_t>(wholes_.size()); };
   first_whole_.reserve(muon_.size() + 1);
+  wholes_.reserve(muon_.size());  // most are one
   for (std::uint32_t param = 0; param < muon_.size(); ++param) {
     first_whole_.push_back(number());
     if (!muon_[param]) continue;
@@ -233,9 +234,17 @@ Streaming StatePlan::streaming_of(const ModelSpec& model, std::uint32_t param,
   if (stream_above_ == kNothingStreamed || whole.count * sizeof(float) <= stream_above_) return {};
   const MuonSpec& spec = muon_spec(model, param);
   for (const Block& matrix : blocks_of(spec, model.params[param].shape))
-    if (matrix.first == whole.first && matrix.span() == whole.count && streams(spec, matrix))
-      return libmuon::streaming_of(StreamedMatrix::passes(spec), matrix.cols, item_tiles());
+    if (matrix.first == whole.first && matrix.span() == whole.count && streams(spec, matrix) &&
+        (matrix.rows() > matrix.cols || comes_in_strips(spec, matrix)))
+      return libmuon::streaming_of(StreamedMatrix::passes(spec), matrix, item_tiles());
   return {};
+}
+
+// Masters are whole in their tiles until the last strip is applied, and blocks of momentum lie in
+// one strip.
+bool StatePlan::comes_in_strips(const MuonSpec& spec, const Block& matrix) const {
+  return spec.out == Out::weights && !columns_.in_halves() &&
+         matrix.cols % columns_.block(Visit::prepare) == 0;
 }
 
 void StatePlan::find_derived(const ModelSpec& model) {

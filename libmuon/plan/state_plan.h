@@ -38,9 +38,9 @@ struct TileEntry {
 bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit);
 
 // A visit of a step: to a tile, for an item; to second moments in Placement::shard, for a chunk. A
-// tile of second moments has those of several; one of masters may be visited twice, one of momentum
-// that is streamed in each pass. What is handed out without masters has none: there `tile` counts
-// such visits.
+// tile of second moments has those of several; one of masters may be visited twice, one that is
+// streamed in each pass. What is handed out without masters has none: there `tile` counts such
+// visits.
 struct ScheduledVisit {
   std::uint64_t tile = 0;
   std::uint32_t item = 0;
@@ -131,6 +131,10 @@ class StatePlan {
   bool has_weights(const TileEntry& tile) const {
     return columns_.in_halves() ? tile.visit == Visit::keep : holds(tile, kMaster);
   }
+  // Whether these leave in a visit that moves masters.
+  bool hands_out(const ScheduledVisit& visit) const {
+    return items_[visit.item].streaming.hands_out(visit.pass);
+  }
   // Of this rank's matrices, which are the first of items(); of none in Placement::shard.
   const OwnerOrder& order() const { return *order_; }
   // Of all ranks' matrices; of none in Placement::owner.
@@ -197,6 +201,7 @@ class StatePlan {
   Result<> lay_matrices(const ModelSpec& model);
   Result<> find_wholes(const ModelSpec& model);
   Streaming streaming_of(const ModelSpec& model, std::uint32_t param, const FlatRange& whole) const;
+  bool comes_in_strips(const MuonSpec& spec, const Block& matrix) const;
   void find_derived(const ModelSpec& model);
   void add_matrices(const ModelSpec& model);
   void add_moments_item(const ModelSpec& model);

@@ -75,14 +75,18 @@ std::vector<ScheduledVisit> StatePlan::visits_to(std::uint64_t tile) const {
   if (entry.visit == Visit::keep) return visits;
   if (entry.visit == Visit::finish && decays_[entry.item])
     visits.push_back({tile, entry.item, Visit::decay});
-  if (entry.visit != Visit::normalise) visits.push_back({tile, entry.item, entry.visit});
-  if (entry.visit == Visit::prepare)
-    for (std::uint32_t pass = 2; pass <= items_[entry.item].streaming.passes; ++pass)
-      visits.push_back({tile, entry.item, Visit::again, pass});
+  const Item& item = items_[entry.item];
+  const auto add = [&](Visit visit, std::uint32_t pass) {
+    if (item.streaming.needs(visit, pass, {entry.first, entry.count}, item.elems))
+      visits.push_back({tile, entry.item, visit, pass});
+  };
+  if (entry.visit != Visit::normalise) add(entry.visit, 1);
+  for (std::uint32_t pass = 2; pass <= item.streaming.passes_over(entry.visit); ++pass)
+    add(entry.visit == Visit::prepare ? Visit::again : entry.visit, pass);
   if (entry.visit == Visit::normalise)
-    for (std::uint32_t item = 0; item < moments_.size(); ++item)
-      if (formats::overlap(moments_[item], {entry.first, entry.count}).count > 0)
-        visits.push_back({tile, item, Visit::normalise});
+    for (std::uint32_t owner = 0; owner < moments_.size(); ++owner)
+      if (formats::overlap(moments_[owner], {entry.first, entry.count}).count > 0)
+        visits.push_back({tile, owner, Visit::normalise});
   return visits;
 }
 

@@ -19,24 +19,30 @@ StreamedUpdate::StreamedUpdate(const Of& of, libswap::Pool& pool)
       room_(of.room.as(DType::f32).sub(0, streaming_.ring())),
       pool_(pool),
       matrix_(muon_spec(of.model, of.item.parts.front().param), of.bf16,
-              streaming_.panel() / cols_of(of.model, of.item), cols_of(of.model, of.item),
-              of.scratch.bytes(), of.spoiled) {}
+              panels_of(of.model, of.item), of.scratch.bytes(), of.spoiled) {}
 
 StreamedUpdate::~StreamedUpdate() {
   for (const Event& event : busy_) pool_.help_until(event);
 }
 
-std::uint64_t StreamedUpdate::cols_of(const ModelSpec& model, const Item& item) {
-  return batches_of(model, item).front().matrix.cols;
+StreamedMatrix::Panels StreamedUpdate::panels_of(const ModelSpec& model, const Item& item) {
+  const Block matrix = batches_of(model, item).front().matrix;
+  const Streaming& streaming = item.streaming;
+  if (streaming.wide()) return {matrix.rows(), streaming.strip_cols, false};
+  return {streaming.panel() / matrix.cols, matrix.cols, true};
 }
 
 std::uint64_t StreamedUpdate::scratch_bytes(const ModelSpec& model, const Item& item) {
-  const std::uint64_t cols = cols_of(model, item);
   return StreamedMatrix::scratch_bytes(muon_spec(model, item.parts.front().param),
-                                       item.streaming.panel() / cols, cols);
+                                       panels_of(model, item));
 }
 
-std::vector<StreamedUpdate::Piece> StreamedUpdate::pieces(const FlatRange& elems) const {
+Buffer StreamedUpdate::room_of_strip(std::uint32_t pass) const {
+  return room_.sub(pass % Streaming::kStripsAtOnce * streaming_.panel(),
+                   streaming_.strip_made_in(pass, elems_).elems);
+}
+
+std::vector<StreamedUpdate::Piece> StreamedUpdate::in_ring(const FlatRange& elems) const {
   std::vector<Piece> all;
   for (std::uint64_t first = elems.first; first < end_of(elems);) {
     const std::uint64_t at = first % streaming_.ring();
@@ -47,25 +53,56 @@ std::vector<StreamedUpdate::Piece> StreamedUpdate::pieces(const FlatRange& elems
   return all;
 }
 
-void StreamedUpdate::settle(const FlatRange& elems) {
+std::vector<StreamedUpdate::Piece> StreamedUpdate::pieces(const ScheduledVisit& visit,
+                                                          const FlatRange& elems) const {
+  if (!in_strips(visit)) return in_ring(elems);
+  const Slice strip = streaming_.strip_made_in(pass_of(visit), elems_);
+  const Buffer room = room_of_strip(pass_of(visit));
+  const FlatRange here = strip.local(elems);
+  std::vector<Piece> all;
+  std::uint64_t at = here.first;
+  strip.for_runs(here, [&](FlatRange run) {
+    all.push_back({run, room.sub(at, run.count)});
+    at += run.count;
+  });
+  return all;
+}
+
+void StreamedUpdate::settle(const ScheduledVisit& visit, const FlatRange& elems) {
+  if (in_strips(visit)) {
+    pool_.help_until(event_of_strip(pass_of(visit)));
+    return;
+  }
   const std::uint64_t last = (end_of(elems) - 1) / streaming_.panel();
   for (std::uint64_t panel = elems.first / streaming_.panel(); panel <= last; ++panel)
     pool_.help_until(event_of(panel));
 }
 
-void StreamedUpdate::made(std::uint32_t pass, const FlatRange& elems) {
-  if (pass == 1) {
-    for (const Piece& piece : pieces(elems)) matrix_.add_squares(piece.update.floats());
+void StreamedUpdate::made(const ScheduledVisit& visit, const FlatRange& elems) {
+  if (visit.pass == 1) {
+    for (const Piece& piece : in_ring(elems)) matrix_.add_squares(piece.update.floats());
     return;
   }
+  if (in_strips(visit)) return made_of_strip(visit.pass, elems);
   for (std::uint64_t panel = elems.first / streaming_.panel();
        panel * streaming_.panel() < end_of(elems); ++panel) {
     const std::uint64_t first = panel * streaming_.panel();
     const std::uint64_t end = std::min(elems_, first + streaming_.panel());
     if (end > end_of(elems)) break;
-    const Buffer update = pieces({first, end - first}).front().update;
-    event_of(panel) = pool_.begin(matrix_.next({pass, first == 0, end == elems_, update.floats()}));
+    const Buffer update = in_ring({first, end - first}).front().update;
+    event_of(panel) =
+        pool_.begin(matrix_.next({visit.pass, first == 0, end == elems_, update.floats()}));
   }
+}
+
+// Behind the strip's last element. The matrix knows no strips: its passes are over all of them.
+void StreamedUpdate::made_of_strip(std::uint32_t pass, const FlatRange& elems) {
+  const Slice strip = streaming_.strip_made_in(pass, elems_);
+  if (end_of(strip.local(elems)) < strip.elems) return;
+  const std::uint32_t number = (pass - 2) % streaming_.strips();
+  event_of_strip(pass) =
+      pool_.begin(matrix_.next({2 + (pass - 2) / streaming_.strips(), number == 0,
+                                number + 1 == streaming_.strips(), room_of_strip(pass).floats()}));
 }
 
 }  // namespace ebb::libmuon

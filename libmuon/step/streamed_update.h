@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ebb/libmuon/kernels/streamed.h"
-#include "ebb/libmuon/plan/owner_order.h"
+#include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libswap/device/device.h"
 #include "ebb/libswap/pool.h"
 
@@ -25,29 +25,43 @@ class StreamedUpdate {
   StreamedUpdate(const Of& of, libswap::Pool& pool);
   ~StreamedUpdate();  // waits for what it began
 
-  // Where elements of the item lie now: one piece, or two.
+  // Where those of a visit's elements lie that it makes or applies; of what comes in strips, a
+  // piece of each row.
   struct Piece {
-    FlatRange elems;
+    FlatRange elems;  // of the item
     libswap::Buffer update;
   };
-  std::vector<Piece> pieces(const FlatRange& elems) const;
-  // Waits until O of the elements is there and nobody else uses their room.
-  void settle(const FlatRange& elems);
-  // U of the elements is there: in order, in each pass.
-  void made(std::uint32_t pass, const FlatRange& elems);
+  std::vector<Piece> pieces(const ScheduledVisit& visit, const FlatRange& elems) const;
+  // Waits until O of the visit's elements is there, or nobody else uses their room.
+  void settle(const ScheduledVisit& visit, const FlatRange& elems);
+  // U of the visit's elements is there: in order, in each pass.
+  void made(const ScheduledVisit& visit, const FlatRange& elems);
 
   static std::uint64_t scratch_bytes(const ModelSpec& model, const Item& item);
 
  private:
-  static std::uint64_t cols_of(const ModelSpec& model, const Item& item);
+  static StreamedMatrix::Panels panels_of(const ModelSpec& model, const Item& item);
+  bool in_strips(const ScheduledVisit& visit) const {
+    return streaming_.wide() && visit.visit != Visit::prepare;
+  }
+  // Of a strip.
+  std::uint32_t pass_of(const ScheduledVisit& visit) const {
+    return streaming_.made_in(visit.visit, visit.pass);
+  }
+  libswap::Buffer room_of_strip(std::uint32_t pass) const;
+  std::vector<Piece> in_ring(const FlatRange& elems) const;
+  void made_of_strip(std::uint32_t pass, const FlatRange& elems);
   libswap::Event& event_of(std::uint64_t panel) { return busy_[panel % busy_.size()]; }
+  libswap::Event& event_of_strip(std::uint32_t pass) {
+    return busy_[pass % Streaming::kStripsAtOnce];
+  }
 
   const Streaming streaming_;
   const std::uint64_t elems_;
   const libswap::Buffer room_;
   libswap::Pool& pool_;
   StreamedMatrix matrix_;
-  std::array<libswap::Event, Streaming::kPanels> busy_;  // of the ring's panels
+  std::array<libswap::Event, Streaming::kPanels> busy_;  // of the ring's panels, or strips
 };
 
 }  // namespace ebb::libmuon

@@ -1,7 +1,6 @@
 #include "ebb/libmuon/step/sweep.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "ebb/libmuon/spec/blocks.h"
@@ -26,10 +25,6 @@ std::vector<TileVisit> visits_of_a_step(const StatePlan& plan) {
 }
 
 constexpr std::uint64_t kVerdictBytes = 2 * sizeof(std::uint32_t);
-
-Result<> status_of(const libswap::Device* device) {
-  return device != nullptr ? device->status() : Result<>();
-}
 
 libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), plan.tile_elems()}; }
 
@@ -72,111 +67,6 @@ Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, libswap::IoQueue&
   return sweep;
 }
 
-Result<> Sweep::create(std::uint64_t step,
-                       const std::function<Result<>(std::uint64_t, std::span<std::byte>)>& fill) {
-  std::vector<TileVisit> all;
-  for (std::uint64_t tile = 0; tile < parts_.plan.tiles().size(); ++tile)
-    all.push_back({tile, TileCache::Use::create});
-  Stream stream(*cache_, std::move(all), Stream::Repeats::no);
-  stream.begin(step);
-  std::vector<std::byte> elsewhere;  // a tile of the host, for those that are at home on the device
-  while (!stream.ended()) {
-    EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-    if (lease.buffer.device == nullptr) {
-      EBB_TRY(fill(lease.tile, lease.buffer.bytes()));
-      stream.give_back(lease, {});
-      continue;
-    }
-    elsewhere.assign(lease.buffer.size(), std::byte{0});
-    EBB_TRY(fill(lease.tile, elsewhere));
-    const Event filled = libswap::copy(libswap::buffer_of(std::span(elsewhere)), lease.buffer, {});
-    parts_.pool.help_until(filled);
-    stream.give_back(lease, filled);
-  }
-  EBB_TRY(status_of(parts_.kernels.device()));
-  return cache_->settle();
-}
-
-// By chunk, in the order of the schedule: chunks of weights are those of a step. High halves have
-// tiles of their own, AdamW's in the first chunk: what they travel through is always there.
-std::vector<std::vector<std::uint64_t>> Sweep::tiles_with_weights() const {
-  const StatePlan& plan = parts_.plan;
-  std::vector<std::vector<std::uint64_t>> tiles(parts_.chunks.count());
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> kept;  // by item and element
-  for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
-    const TileEntry& entry = plan.tiles()[tile];
-    if (entry.visit != Visit::keep) continue;
-    kept.emplace(std::pair(entry.item, entry.first), tile);
-    if (!plan.muon(plan.spans(entry).front().param)) tiles.front().push_back(tile);
-  }
-  for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk)
-    for (; i < parts_.chunks.visits_end(chunk); ++i) {
-      const ScheduledVisit& visit = plan.schedule()[i];
-      if (!visit.changes() || !plan.holds(plan.entry(visit), kMaster)) continue;
-      const TileEntry& entry = plan.entry(visit);
-      if (plan.has_weights(entry))
-        tiles[chunk].push_back(visit.tile);
-      else if (entry.visit == Visit::finish)
-        tiles[chunk].push_back(kept.at({entry.item, entry.first}));
-    }
-  return tiles;
-}
-
-Result<> Sweep::walk(TileCache::Use use, std::uint64_t step, const Visiting& visit,
-                     const Between& between) {
-  std::vector<TileVisit> visits;
-  std::vector<std::size_t> ends;  // by chunk
-  for (const auto& tiles : tiles_with_weights()) {
-    for (const std::uint64_t tile : tiles) visits.push_back({tile, use});
-    ends.push_back(visits.size());
-  }
-  Stream stream(*cache_, std::move(visits), Stream::Repeats::no);
-  stream.begin(step);
-  const auto go_to = [&](std::size_t end) -> Result<> {
-    while (stream.position() < end) {
-      EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-      visit(stream, lease);
-    }
-    wait_for_weights();
-    return status_of(parts_.kernels.device());
-  };
-  for (std::size_t chunk = 0; chunk < ends.size(); ++chunk)
-    EBB_TRY(between(chunk, go_to(ends[chunk])));
-  return {};
-}
-
-// Masters, or their high halves, are the first column of their tiles.
-Result<> Sweep::look(const Between& between) {
-  const auto look = [&](Stream& stream, const Stream::Lease& lease) {
-    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
-    libswap::Lift::Visit lift = lift_->begin();
-    const Buffer masters = lift.up(columns_of(entry, lease.buffer).front());
-    std::vector<Leaving> out;
-    std::vector<OutRange> ranges;
-    for (const StatePlan::Span& span : parts_.plan.spans(entry))
-      if (const Buffer here = out_of(span, lift, out); !here.empty())
-        ranges.push_back({masters.sub(span.tile_first, span.range.count), here});
-    const Event done = parts_.kernels.hand_out(ranges, lift.ready());
-    stream.give_back(lease, done);
-    end_visit(lift, out, done, done);
-  };
-  return walk(TileCache::Use::read, 0, look, between);
-}
-
-Result<> Sweep::keep(std::uint64_t step, const Between& between) {
-  const auto keep = [&](Stream& stream, const Stream::Lease& lease) {
-    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
-    const Buffer kept = columns_of(entry, lease.buffer).front();
-    std::vector<OutRange> ranges;
-    for (const StatePlan::Span& span : parts_.plan.spans(entry))
-      ranges.push_back(
-          {ports_.high({span.param, span.range}), kept.sub(span.tile_first, span.range.count)});
-    stream.give_back(lease, parts_.kernels.hand_out(ranges, {}));
-  };
-  EBB_TRY(walk(TileCache::Use::create, step, keep, between));
-  return cache_->settle();
-}
-
 void Sweep::begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent) {
   grad_scale_ = grad_scale;
   absent_ = &absent;
@@ -209,8 +99,13 @@ std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
 Result<> Sweep::update(std::size_t chunk) {
   while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit());
   wait_for_weights();
-  EBB_TRY(status_of(parts_.kernels.device()));
+  EBB_TRY(device_works());
   return updates_->ended() ? cache_->settle() : Result<>();
+}
+
+Result<> Sweep::device_works() const {
+  const libswap::Device* const device = parts_.kernels.device();
+  return device != nullptr ? device->status() : Result<>();
 }
 
 // Behind them all of the chunk's kernels have read its gradients, too.
@@ -286,15 +181,16 @@ const Streaming& Sweep::streaming_of(std::uint32_t item) const {
 }
 
 // An item that is streamed is one matrix of one parameter.
-std::vector<Sweep::UpdatePiece> Sweep::updates_of(const TileEntry& entry,
+std::vector<Sweep::UpdatePiece> Sweep::updates_of(const ScheduledVisit& visit,
                                                   const StatePlan::Span& span,
                                                   const Ports::Piece& piece) const {
   if (piece) return {{span.range, piece({span.param, span.range})}};
+  const TileEntry& entry = parts_.plan.entry(visit);
   const FlatRange elems = {entry.first + span.tile_first, span.range.count};
   if (!streaming_of(entry.item))
     return {{span.range, update_of(entry.item).sub(elems.first, elems.count)}};
   std::vector<UpdatePiece> all;
-  for (const auto& [part, update] : streamed_->pieces(elems))
+  for (const auto& [part, update] : streamed_->pieces(visit, elems))
     all.push_back({{span.range.first + part.first - elems.first, part.count}, update});
   return all;
 }
@@ -333,12 +229,12 @@ Event Sweep::prepare(const Visited& visit) {
   const FlatRange elems = {entry.first, entry.count};
   const bool again = visit.scheduled.visit == Visit::again;
   if (streaming && !again && entry.first == 0) begin_streaming(entry.item);
-  if (streaming) streamed_->settle(elems);
+  if (streaming) streamed_->settle(visit.scheduled, elems);
   std::vector<PrepareRange> ranges;
   const std::span<const Column> columns = parts_.plan.columns().of(entry.visit);
   for (const StatePlan::Span& span : touched(entry)) {
     const Buffer gradient = visit.lift.up(ports_.gradient({span.param, span.range}));
-    for (const auto& [range, update] : updates_of(entry, span, ports_.update)) {
+    for (const auto& [range, update] : updates_of(visit.scheduled, span, ports_.update)) {
       const std::uint64_t ahead = range.first - span.range.first;
       const auto state = [&](std::size_t number) {
         const Column& column = columns[number];
@@ -359,7 +255,7 @@ Event Sweep::prepare(const Visited& visit) {
   }
   const Event made = parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready());
   if (streaming) {
-    streamed_->made(visit.scheduled.pass, elems);
+    streamed_->made(visit.scheduled, elems);
     return made;
   }
   const bool whole = entry.first + entry.count == parts_.plan.items()[entry.item].elems;
@@ -429,7 +325,7 @@ Result<> Sweep::check_update(const ScheduledVisit& visit) {
   std::uint32_t number = 0;
   const Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&number, 1)));
   if (streamed)
-    streamed_->settle({entry.first, entry.count});
+    streamed_->settle(visit, {entry.first, entry.count});
   else
     parts_.pool.help_until(orthogonal_[visit.item % 2]);
   parts_.pool.help_until(libswap::copy(spoiled_by(visit.item), here.as(DType::u32), {}));
@@ -460,14 +356,22 @@ Buffer Sweep::high_of(const StatePlan::Span& span) const {
   return parts_.plan.columns().in_halves() ? ports_.high({span.param, span.range}) : Buffer();
 }
 
-// Of tiles of masters, and of what has none.
+// Of tiles of masters, and of what has none. Those that leave behind the last of several visits do
+// so whole.
 Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
   const TileEntry& entry = visit.entry;
+  const bool in_strips = streaming_of(entry.item).wide();
   std::vector<FinishRange> ranges;
+  std::vector<OutRange> whole;
   for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
-    const Buffer to = out_of(span, visit.lift, out), high = high_of(span);
-    for (const auto& [range, update] : updates_of(entry, span, ports_.result))
+    const bool leaves = parts_.plan.hands_out(visit.scheduled);
+    Buffer to = leaves ? out_of(span, visit.lift, out) : Buffer();
+    const Buffer high = high_of(span);
+    if (in_strips && !to.empty())
+      whole.push_back(
+          {visit.columns[0].sub(span.tile_first, span.range.count), std::exchange(to, Buffer())});
+    for (const auto& [range, update] : updates_of(visit.scheduled, span, ports_.result))
       for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, range)) {
         const std::uint64_t ahead = part.first - span.range.first;
         const auto some = [&](const Buffer& all, std::uint64_t first) {
@@ -478,7 +382,8 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
                           some(to, 0), some(high, 0)});
       }
   }
-  return parts_.kernels.finish(ranges, visit.lift.ready());
+  const Event applied = parts_.kernels.finish(ranges, visit.lift.ready());
+  return whole.empty() ? applied : parts_.kernels.hand_out(whole, {&applied, 1});
 }
 
 Event Sweep::local(const Visited& visit, std::vector<Leaving>& out) {

@@ -131,7 +131,7 @@ class Sweep {
     FlatRange range;  // of the parameter
     libswap::Buffer update;
   };
-  std::vector<UpdatePiece> updates_of(const TileEntry& entry, const StatePlan::Span& span,
+  std::vector<UpdatePiece> updates_of(const ScheduledVisit& visit, const StatePlan::Span& span,
                                       const Ports::Piece& piece) const;
   const Streaming& streaming_of(std::uint32_t item) const;
   void begin_streaming(std::uint32_t item);
@@ -148,6 +148,7 @@ class Sweep {
   Result<> walk(libswap::TileCache::Use use, std::uint64_t step, const Visiting& visit,
                 const Between& between);
   void wait_for_weights();
+  Result<> device_works() const;
 
   const Parts parts_;
   const Ports ports_;

@@ -17,12 +17,37 @@ namespace {
 using testing::gaussian;
 using testing::same_bits;
 
+// `panel`: of a tall one rows, of a wide one columns.
 struct Case {
   std::uint64_t rows, cols, panel;
+  bool tall() const { return rows > cols; }
+  StreamedMatrix::Panels panels() const {
+    return tall() ? StreamedMatrix::Panels{panel, cols, true}
+                  : StreamedMatrix::Panels{rows, panel, false};
+  }
 };
 
-constexpr Case kCases[] = {
-    {1100, 96, 512}, {1537, 130, 512}, {2048, 257, 1024}, {1030, 1, 512}, {1100, 530, 512}};
+constexpr Case kCases[] = {{1100, 96, 512},  {1537, 130, 512}, {2048, 257, 1024}, {1030, 1, 512},
+                           {1100, 530, 512}, {96, 1100, 512},  {130, 1537, 512},  {257, 2048, 1024},
+                           {1, 1030, 512},   {530, 1100, 512}};
+
+// Those of a panel of `whole`, row by row; their place there gets them back.
+std::vector<float> taken(const Case& size, std::vector<float>& whole, std::uint64_t first,
+                         std::vector<float>* back = nullptr) {
+  const std::uint64_t count = std::min(size.panel, std::max(size.rows, size.cols) - first);
+  const std::uint64_t rows = size.tall() ? count : size.rows,
+                      cols = size.tall() ? size.cols : count;
+  std::vector<float> panel(rows * cols);
+  for (std::uint64_t i = 0; i < rows; ++i)
+    for (std::uint64_t j = 0; j < cols; ++j) {
+      float& there = size.tall() ? whole[(first + i) * cols + j] : whole[i * size.cols + first + j];
+      if (back != nullptr)
+        there = (*back)[i * cols + j];
+      else
+        panel[i * cols + j] = there;
+    }
+  return panel;
+}
 
 // U as an engine makes it: anew in every pass, whose kernels may spoil it. Pieces of the first pass
 // end anywhere.
@@ -30,9 +55,9 @@ std::vector<float> streamed(const MuonSpec& spec, Bf16 bf16, const Case& size,
                             const std::vector<float>& u, std::uint32_t* spoiled = nullptr) {
   const auto pool = libswap::Pool::start(3);
   if (!pool) return {};
-  std::vector<std::byte> scratch(StreamedMatrix::scratch_bytes(spec, size.panel, size.cols),
+  std::vector<std::byte> scratch(StreamedMatrix::scratch_bytes(spec, size.panels()),
                                  std::byte{0x7f});
-  StreamedMatrix matrix(spec, bf16, size.panel, size.cols, scratch, {spoiled, 1});
+  StreamedMatrix matrix(spec, bf16, size.panels(), scratch, {spoiled, 1});
   std::vector<float> made;
   for (std::uint64_t first = 0; first < u.size(); first += 7001) {
     std::vector<float> some(
@@ -40,14 +65,14 @@ std::vector<float> streamed(const MuonSpec& spec, Bf16 bf16, const Case& size,
         u.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(u.size(), first + 7001)));
     matrix.add_squares(some);
   }
-  const std::uint64_t step = size.panel * size.cols;
+  const std::uint64_t along = std::max(size.rows, size.cols);
   for (std::uint32_t pass = 2; pass <= StreamedMatrix::passes(spec); ++pass) {
     made = u;
-    for (std::uint64_t first = 0; first < made.size(); first += step) {
-      const auto panel =
-          std::span(made).subspan(first).first(std::min<std::uint64_t>(step, made.size() - first));
-      (*pool)->help_until((*pool)->begin(
-          matrix.next({pass, first == 0, first + panel.size() == made.size(), panel})));
+    for (std::uint64_t first = 0; first < along; first += size.panel) {
+      std::vector<float> panel = taken(size, made, first);
+      (*pool)->help_until(
+          (*pool)->begin(matrix.next({pass, first == 0, first + size.panel >= along, panel})));
+      taken(size, made, first, &panel);
     }
   }
   return made;
@@ -133,9 +158,9 @@ TEST(Streamed, AFactorThatIsNotFiniteIsToldOfBeforeThereIsAResult) {
   MuonSpec spec = MuonSpec::keller();
   spec.form = Form::gram;
   spec.iterations.assign(8, {1e8f, 1e8f, 1e8f});
-  std::vector<std::byte> scratch(StreamedMatrix::scratch_bytes(spec, size.panel, size.cols));
+  std::vector<std::byte> scratch(StreamedMatrix::scratch_bytes(spec, size.panels()));
   std::uint32_t spoiled = 0;
-  StreamedMatrix matrix(spec, Bf16::emulated, size.panel, size.cols, scratch, {&spoiled, 3});
+  StreamedMatrix matrix(spec, Bf16::emulated, size.panels(), scratch, {&spoiled, 3});
   auto u = gaussian(size.panel * size.cols, 5);
   auto squared = u;
   matrix.add_squares(squared);
@@ -144,12 +169,12 @@ TEST(Streamed, AFactorThatIsNotFiniteIsToldOfBeforeThereIsAResult) {
   EXPECT_EQ(spoiled, 3u);
 }
 
-TEST(Streamed, OnlyTallMatricesInGramFormAre) {
+TEST(Streamed, OnlyMatricesInGramFormThatAreNotSquareAre) {
   MuonSpec spec = MuonSpec::keller();
   EXPECT_FALSE(streams(spec, Block::matrix(200, 100)));
   spec.form = Form::gram;
   EXPECT_TRUE(streams(spec, Block::matrix(200, 100)));
-  EXPECT_FALSE(streams(spec, Block::matrix(100, 200)));
+  EXPECT_TRUE(streams(spec, Block::matrix(100, 200)));
   EXPECT_FALSE(streams(spec, Block::matrix(100, 100)));
   EXPECT_FALSE(streams(spec, {.cols = 100, .run = 200, .runs = 2, .stride = 400}));
   MuonSpec decays = spec, moments = spec;

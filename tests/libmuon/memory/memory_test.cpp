@@ -42,6 +42,7 @@ struct Case {
   std::vector<libmuon::ParamSpec> params = {};
   libmuon::Placement placement = libmuon::Placement::owner;
   std::uint64_t stream_above_bytes = libmuon::kNothingStreamed;  // else all is in Gram form
+  std::uint64_t tile_bytes = 4 * kMiB;
 };
 
 struct Measured {
@@ -80,7 +81,7 @@ EngineConfig config_of(const Case& c) {
                                     .weights = layout(c.weights),
                                     .placement = c.placement},
                       .budget_bytes = c.budget_bytes == 0 ? kAnyBudget : c.budget_bytes,
-                      .tile_bytes = 4 * kMiB,
+                      .tile_bytes = c.tile_bytes,
                       .chunk_bytes = c.chunk_bytes,
                       .stream_above_bytes = c.stream_above_bytes,
                       .slots = 2,
@@ -223,6 +224,20 @@ TEST(EngineMemory, OfAMatrixThatIsStreamedIsThePlansAndFarBelowTheMatrix) {
   ASSERT_TRUE(plan) << plan.error().message;
   EXPECT_EQ(plan->streamed_matrices, 1u);
   EXPECT_LT(plan->least_budget_bytes, 3670016 * 64 * sizeof(float) / 8);
+  run(c);
+}
+
+// Two strips of its columns, and what one of them is computed in.
+TEST(EngineMemory, OfAWideMatrixThatIsStreamedIsThePlansAndFarBelowTheMatrix) {
+  const Case c{.ranks = 2,
+               .chunk_bytes = 16 * kMiB,
+               .params = matrices(1, {64, 3670016}),
+               .stream_above_bytes = 64 * kMiB,
+               .tile_bytes = kMiB / 4};
+  const auto plan = Engine::plan(config_of(c), Rank{0});
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->streamed_matrices, 1u);
+  EXPECT_LT(plan->least_budget_bytes, 64 * 3670016 * sizeof(float) / 2);
   run(c);
 }
 

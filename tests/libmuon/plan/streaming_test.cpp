@@ -40,9 +40,25 @@ StatePlan plan_of(std::uint64_t above, std::uint32_t ranks = 1, std::uint32_t ra
 }
 
 TEST(Streaming, PanelsAreAsShortAsTilesAndSumsAllow) {
-  EXPECT_EQ(streaming_of(3, 11, {1024, 1024}).panel(), 512u * 11);
-  EXPECT_EQ(streaming_of(3, 1, {1024, 2048}).panel(), 2048u);
-  EXPECT_EQ(streaming_of(3, 3, {1024, 1600}).panel(), 1024u * 3);
+  EXPECT_EQ(streaming_of(3, Block::matrix(9999, 11), {1024, 1024}).panel(), 512u * 11);
+  EXPECT_EQ(streaming_of(3, Block::matrix(9999, 1), {1024, 2048}).panel(), 2048u);
+  EXPECT_EQ(streaming_of(3, Block::matrix(9999, 3), {1024, 1600}).panel(), 1024u * 3);
+}
+
+// Each of three passes over all is one over each strip, but for the first.
+TEST(Streaming, StripsAreAnEighthOfTheColumnsOrAFewTilesLong) {
+  const auto strips = [](std::uint64_t cols) {
+    return streaming_of(3, Block::matrix(11, cols), {1024, 1024});
+  };
+  EXPECT_EQ(strips(2600).strip_cols, 512u);
+  EXPECT_EQ(strips(2600).strips(), 6u);
+  EXPECT_EQ(strips(2600).panel(), 11u * 512);
+  EXPECT_EQ(strips(2600).passes, 1 + 6 + 6u);
+  EXPECT_EQ(strips(20481).strip_cols, 3072u);
+  EXPECT_EQ(strips(20481).strips(), 7u);
+  EXPECT_EQ(strips(4096000).strip_cols, 4096u);
+  EXPECT_EQ(strips(4096000).strips(), 1000u);
+  EXPECT_FALSE(strips(512)) << "one strip would be all";
 }
 
 // Simulates the ring: no visit takes the room of an element that is still to be applied, and what
@@ -51,7 +67,7 @@ TEST(Streaming, TheRingHoldsWhatIsStillToBeApplied) {
   for (const TileElems tiles :
        {TileElems{1024, 1024}, {1024, 2048}, {4096, 1000}, {512, 5632}, {5000, 5600}})
     for (const std::uint64_t elems : {100u, 5632u, 5633u, 28600u, 3000000u}) {
-      const Streaming streaming = streaming_of(4, 11, tiles);
+      const Streaming streaming = streaming_of(4, Block::matrix(300000, 11), tiles);
       std::uint64_t made = 0, applied = 0, place = 7;
       std::map<std::uint32_t, std::uint64_t> passed;
       for (const Leg& leg : legs_of(streaming, elems, tiles, 7)) {
@@ -79,10 +95,49 @@ TEST(Streaming, TheRingHoldsWhatIsStillToBeApplied) {
     }
 }
 
+// Simulates both rooms of strips: what is applied is the strip that was made for it, whole; no room
+// is taken again before; and every element is made in each pass, and moved once.
+TEST(Streaming, AStripStaysUntilItIsApplied) {
+  for (const std::uint64_t tile : {64u, 1000u, 2600u, 5000u, 100000u}) {
+    constexpr std::uint64_t kRows = 11, kElems = kRows * 2600;
+    const Streaming streaming = streaming_of(4, Block::matrix(kRows, 2600), {tile, tile});
+    std::map<std::uint32_t, std::uint64_t> in_room;      // the pass whose strip is there
+    std::map<std::uint32_t, std::uint64_t> made, moved;  // elements, by pass
+    std::uint64_t place = 7;
+    for (const Leg& leg : legs_of(streaming, kElems, {tile, tile}, 7)) {
+      EXPECT_EQ(leg.place, std::exchange(place, place + leg.elems.count));
+      EXPECT_EQ(leg.elems.first, 0u);
+      EXPECT_EQ(leg.elems.count, kElems);
+      if (leg.visit == Visit::prepare) continue;
+      const std::uint32_t pass = streaming.made_in(leg.visit, leg.pass);
+      const Slice strip = streaming.strip_made_in(pass, kElems);
+      const bool moves = leg.visit == Visit::finish;
+      if (moves) {
+        EXPECT_EQ(in_room[pass % 2], pass);
+        EXPECT_EQ(made[pass], strip.elems);
+      }
+      for (std::uint64_t first = 0; first < kElems; first += tile) {
+        const FlatRange some = {first, std::min(tile, kElems - first)};
+        const std::uint64_t here = strip.local(some).count;
+        const bool needed = streaming.needs(leg.visit, leg.pass, some, kElems);
+        EXPECT_EQ(needed, here > 0 || (moves && streaming.hands_out(leg.pass)));
+        (moves ? moved : made)[pass] += here;
+      }
+      if (!moves) in_room[pass % 2] = pass;
+    }
+    std::uint64_t all_made = 0, all_moved = 0;
+    for (const auto& [pass, elems] : made) all_made += elems;
+    for (const auto& [pass, elems] : moved) all_moved += elems;
+    EXPECT_EQ(all_made, 3 * kElems);
+    EXPECT_EQ(all_moved, kElems);
+  }
+}
+
 TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
   const StatePlan plan = plan_of(20000);
   std::map<std::uint64_t, std::map<Visit, std::uint32_t>> visits;
   for (const ScheduledVisit& visit : plan.schedule()) {
+    if (plan.items()[visit.item].streaming.wide()) continue;
     const std::uint32_t before = visits[visit.tile][visit.visit]++;
     if (visit.visit == Visit::again) {
       EXPECT_EQ(visit.pass, before + 2);
@@ -94,6 +149,7 @@ TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
   for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
     const TileEntry& entry = plan.tiles()[tile];
     const Item& item = plan.items()[entry.item];
+    if (item.streaming.wide()) continue;
     EXPECT_EQ(visits[tile][entry.visit], 1u);
     const bool again = item.streaming && entry.visit == Visit::prepare;
     EXPECT_EQ(visits[tile][Visit::again], again ? 3u : 0u) << tile;
@@ -101,6 +157,32 @@ TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
   }
   // tall, and each matrix of the stack.
   EXPECT_EQ(streamed, 28u + 20 + 20);
+}
+
+// A row of 2,600 is longer than a tile of 1,024: most strips leave most tiles alone. Weights leave
+// once, behind the last.
+TEST(Streaming, AStepVisitsTheTilesOfAWideMatrixForTheStripsThatTheyHave) {
+  const StatePlan plan = plan_of(20000);
+  std::map<std::pair<std::uint64_t, Visit>, std::vector<std::uint32_t>> passes;
+  std::map<std::uint64_t, std::uint32_t> handed_out;
+  std::uint64_t again = 0;
+  for (const ScheduledVisit& visit : plan.schedule()) {
+    const Item& item = plan.items()[visit.item];
+    if (!item.streaming.wide()) continue;
+    auto& before = passes[{visit.tile, visit.visit}];
+    EXPECT_TRUE(before.empty() || before.back() < visit.pass);
+    before.push_back(visit.pass);
+    const TileEntry& entry = plan.entry(visit);
+    EXPECT_TRUE(
+        item.streaming.needs(visit.visit, visit.pass, {entry.first, entry.count}, item.elems));
+    if (visit.visit == Visit::finish) handed_out[visit.tile] += plan.hands_out(visit);
+    if (visit.visit == Visit::again) ++again;
+  }
+  EXPECT_EQ(handed_out.size(), 28u) << "tiles of masters";
+  for (const auto& [tile, times] : handed_out) EXPECT_EQ(times, 1u);
+  // Three passes over six strips.
+  EXPECT_LT(again, 28 * 3 * 6 * 2 / 3u);
+  EXPECT_GE(again, 28 * 3u);
 }
 
 TEST(Streaming, MovesNoTileAndNeedsNoOtherStore) {
@@ -114,7 +196,7 @@ TEST(Streaming, MovesNoTileAndNeedsNoOtherStore) {
 TEST(Streaming, TakesRoomForARingWhereUpdatesWereWhole) {
   const StatePlan plan = plan_of(20000);
   const std::uint64_t ring = 4 * 512 * 13;  // of the stack's matrices, the widest
-  EXPECT_EQ(plan.order().room(), std::max<std::uint64_t>(2 * ring, 2 * 11 * 2600));
+  EXPECT_EQ(plan.order().room(), 2 * ring);
 }
 
 // Gradients of each pass come with the chunk of their visits, and never twice in one chunk.
@@ -137,6 +219,7 @@ TEST(Streaming, EachPassHasItsGradientInItsChunks) {
           const ScheduledVisit& visit = plan.schedule()[i];
           if (visit.visit == Visit::local) continue;
           const bool applies = visit.visit == Visit::finish;
+          if (applies && !plan.hands_out(visit)) continue;
           for (const StatePlan::Span& span : plan.spans(plan.entry(visit)))
             for (const std::uint64_t element :
                  {span.range.first, span.range.first + span.range.count - 1})

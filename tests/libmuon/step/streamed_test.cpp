@@ -27,7 +27,7 @@ MuonSpec gram_of(Precision precision, std::vector<std::uint32_t> restarts) {
 }
 
 // What is streamed beside what is not: tall matrices of several panels, one of a bit more than one,
-// a stack; wide and square ones, AdamW's.
+// a stack; wide ones whose rows are longer than a tile, and shorter; square ones, AdamW's.
 libmuon::ModelSpec model_to_stream() {
   libmuon::ModelSpec model = nuisance_model();
   const auto group = static_cast<std::uint32_t>(model.groups.size());
@@ -35,10 +35,12 @@ libmuon::ModelSpec model_to_stream() {
   model.groups.push_back(gram_of(Precision::bf16, {2}));
   model.groups.push_back(gram_of(Precision::fp16, {1, 3}));
   model.params.push_back({"tall", {2600, 11}, group});
-  model.params.push_back({"wide", {11, 2600}, group});
+  model.params.push_back({"wide", {5, 2600}, group});
   model.params.push_back({"stack", {2, 1100, 7}, group + 1});
   model.params.push_back({"square", {60, 60}, group + 1});
   model.params.push_back({"taller", {530, 5}, group + 2});
+  model.params.push_back({"wider", {4, 1024}, group + 1});
+  model.params.push_back({"short", {9, 600}, group + 2});
   return model;
 }
 
@@ -213,10 +215,71 @@ TEST(StreamedSteps, MoveExactlyThePredictedBytesInLessMemory) {
   }
 }
 
+// 256 tiles of momentum, four to a row, each with parts of two strips of eight. Masters are visited
+// for every strip, and behind the last one all of them.
+TEST(StreamedSteps, OfAWideMatrixMoveExactlyThePredictedBytesInLessMemory) {
+  libmuon::ModelSpec model;
+  model.params = {{"wide", {64, 4096}, 0}};
+  for (const std::uint32_t restarts : {0u, 1u}) {
+    model.groups = {gram_of(Precision::fp32, std::vector<std::uint32_t>(restarts, 2u))};
+    for (const std::uint32_t ranks : {1u, 2u}) {
+      const auto run = [&](std::uint64_t above) {
+        const TempDir directory;
+        Outcome outcome = train({.ranks = ranks,
+                                 .gradients = Policy::zero3,
+                                 .weights = Policy::zero3,
+                                 .chunk_bytes = 50000,
+                                 .budget_bytes = 4 * 4096,
+                                 .stream_above_bytes = above,
+                                 .model = model},
+                                directory.path(), kSteps, Finish::just_stop);
+        EXPECT_EQ(outcome.error, "");
+        for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+          const auto& plan = outcome.plans[rank];
+          EXPECT_EQ(outcome.stats[rank].read_bytes,
+                    kSteps * plan.step_read_bytes + plan.install_read_bytes);
+          EXPECT_GE(outcome.stats[rank].sent_bytes, kSteps * plan.step_sent_bytes);
+        }
+        return outcome;
+      };
+      const Outcome whole = run(libmuon::kNothingStreamed), streamed = run(0);
+      EXPECT_TRUE(whole == streamed);
+      std::uint64_t read = 0, written = 0, sent = 0, least = 0, most = 0;
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        read += streamed.plans[rank].step_read_bytes;
+        written += streamed.plans[rank].step_written_bytes;
+        sent += streamed.plans[rank].step_sent_bytes;
+        most = std::max(most, whole.plans[rank].workspace_bytes);
+        least = std::max(least, streamed.plans[rank].workspace_bytes);
+      }
+      const std::uint64_t masters = 7 * 64 + 256;
+      EXPECT_EQ(written, (256 + masters) * 4096u);
+      EXPECT_EQ(read, (256 + (2 + restarts) * 8 * 64 + masters) * 4096u);
+      // Tiles of two strips come twice in every pass over all strips; half of them from the other.
+      const std::uint64_t half = ranks == 1 ? 0 : 4096 * 64 / 2 * 4;
+      EXPECT_EQ(sent, (1 + (2 + restarts) * 2 + 1) * half);
+      EXPECT_LT(least * 2, most);
+    }
+  }
+}
+
 TEST(StreamedSteps, AStepCutAnywhereGoesOnWithTheSameBits) {
   libmuon::ModelSpec model;
   model.groups = {gram_of(Precision::fp32, {2})};
   model.params = {{"tall", {2400, 2}, 0}, {"square", {40, 40}, 0}, {"other", {2500, 2}, 0}};
+  expect_cuts_anywhere_go_on(config_of({.ranks = 2,
+                                        .chunk_bytes = 8000,
+                                        .budget_bytes = kLittle,
+                                        .stream_above_bytes = 10000,
+                                        .model = model},
+                                       model),
+                             10);
+}
+
+TEST(StreamedSteps, OfWideMatricesCutAnywhereGoOnWithTheSameBits) {
+  libmuon::ModelSpec model;
+  model.groups = {gram_of(Precision::fp32, {2})};
+  model.params = {{"wide", {2, 1500}, 0}, {"square", {40, 40}, 0}, {"short", {6, 600}, 0}};
   expect_cuts_anywhere_go_on(config_of({.ranks = 2,
                                         .chunk_bytes = 8000,
                                         .budget_bytes = kLittle,
