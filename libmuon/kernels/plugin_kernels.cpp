@@ -95,10 +95,13 @@ class PluginKernels : public Kernels {
   }
   Event prepare(std::span<const PrepareRange> ranges, float grad_scale, After after) override {
     std::vector<PlainPrepare> list;
-    for (const PrepareRange& range : ranges)
+    for (const PrepareRange& range : ranges) {
       list.push_back({momentum_factors(*range.spec, grad_scale), range.spec->momentum,
                       range.spec->nesterov ? 1u : 0u, plain(range.g), plain(range.m),
                       plain(range.u)});
+      if (range.spec->decay == Decay::l2)
+        list.back().decay = plain(range.decay.empty() ? range.u : range.decay);
+    }
     return later(after, &KernelsTable::prepare, std::move(list));
   }
   Event finish(std::span<const FinishRange> ranges, After after) override {
@@ -108,8 +111,12 @@ class PluginKernels : public Kernels {
                       range.spec->weights, plain(range.o), plain(range.w), plain(range.out)});
     return later(after, &KernelsTable::finish, std::move(list));
   }
-  Event decay(std::span<const DecayRange> /*ranges*/, After /*after*/) override {
-    EBB_CHECK(false);  // does() has refused it
+  Event decay(std::span<const DecayRange> ranges, After after) override {
+    std::vector<PlainDecay> list;
+    for (const DecayRange& range : ranges)
+      list.push_back(
+          {static_cast<float>(range.spec->weight_decay), plain(range.w), plain(range.u)});
+    return later(after, &KernelsTable::decay, std::move(list));
   }
   Event normalise(std::span<const NormaliseRange> /*ranges*/, After /*after*/) override {
     EBB_CHECK(false);  // does() has refused it
@@ -134,6 +141,8 @@ class PluginKernels : public Kernels {
     matrices.u = static_cast<float*>(plain(batch.u).data);
     matrices.spoiled = static_cast<std::uint32_t*>(plain(batch.spoiled).data);
     matrices.number = batch.number;
+    matrices.in = plain(batch.in);
+    matrices.out = plain(batch.out);
     const PlainBuffer room = plain(workspace.as(DType::u8));
     return newton_schulz_->add({after.begin(), after.end()}, [opened = opened_, matrices, room](
                                                                  void* stream, PluginWhy& why) {
@@ -190,12 +199,9 @@ class PluginAccelerator : public Accelerator {
       return Error{Code::unsupported,
                    compose("{} does not keep second moments yet", device_.name()),
                    "compute this model on the host, or use second_moment = none"};
-    if (spec.decay == Decay::l2)
-      return Error{Code::unsupported,
-                   compose("{} does not add decay to gradients yet", device_.name()),
-                   "compute this model on the host, or use another decay"};
     return {};
   }
+  bool takes_what_travels() const override { return true; }
   std::uint64_t workspace_bytes(const MuonSpec& spec, const Block& matrix,
                                 std::uint64_t count) const override {
     const PlainMatrices matrices = plain(spec, matrix, count);

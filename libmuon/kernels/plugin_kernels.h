@@ -30,11 +30,16 @@ struct PlainAdd {
   PlainBuffer g, sum;
   std::uint32_t first = 0;
 };
+struct PlainDecay {
+  float factor = 0;  // u <- factor w
+  PlainBuffer w, u;
+};
 struct PlainPrepare {
   MomentumFactors factors;
   Momentum form = Momentum::ema;
   std::uint32_t nesterov = 1;
   PlainBuffer g, m, u;
+  PlainBuffer decay;  // what is added to the scaled gradient, maybe the place of u; or nothing
 };
 struct PlainFinish {
   ApplyFactors factors;
@@ -77,12 +82,15 @@ struct PlainMatrices {
   // Where the i-th is not finite: `number` + i is written there. Null: nobody asks.
   std::uint32_t* spoiled = nullptr;
   std::uint32_t number = 1;
+  // All of them, narrower: u is first widened from `in`, and rounded to `out` at last, maybe the
+  // same place; or nothing.
+  PlainBuffer in, out;
 
   constexpr std::uint64_t rows() const { return run * runs; }
   constexpr std::uint64_t span() const { return ((runs - 1) * stride + run) * cols; }
 };
 
-inline constexpr std::uint32_t kKernelsTableVersion = 1;
+inline constexpr std::uint32_t kKernelsTableVersion = 2;
 
 // `stream`: of the device's table. Calls give it work and return.
 struct KernelsTable {
@@ -99,6 +107,8 @@ struct KernelsTable {
   Answer (*look)(void* kernels, void* stream, const PlainLook* ranges, std::uint64_t count,
                  void* found, Why* why);
   Answer (*add)(void* kernels, void* stream, const PlainAdd* ranges, std::uint64_t count, Why* why);
+  Answer (*decay)(void* kernels, void* stream, const PlainDecay* ranges, std::uint64_t count,
+                  Why* why);
   Answer (*prepare)(void* kernels, void* stream, const PlainPrepare* ranges, std::uint64_t count,
                     Why* why);
   Answer (*finish)(void* kernels, void* stream, const PlainFinish* ranges, std::uint64_t count,

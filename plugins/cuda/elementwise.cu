@@ -1,5 +1,8 @@
 // Elementwise kernels: one pass over memory each.
+#include <type_traits>
+
 #include "plugins/cuda/elements.cuh"
+#include "plugins/cuda/precision.cuh"
 
 namespace ebb::cuda {
 namespace {
@@ -22,24 +25,35 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+__global__ void __launch_bounds__(kThreads)
+    decay_kernel(float factor, std::uint64_t elems, const float* __restrict__ w,
+                 float* __restrict__ u) {
+  for_each(elems, [&](std::uint64_t i) { u[i] = factor * w[i]; });
+}
+
+// What decays may lie where U goes.
 template <Momentum kForm, bool kNesterov, typename G, typename M>
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(libmuon::MomentumFactors f, std::uint64_t elems, const G* __restrict__ g,
-                   M* __restrict__ m, float* __restrict__ u) {
+                   M* __restrict__ m, const float* decay, Out u) {
   for_each(elems, [&](std::uint64_t i) {
     M momentum = m[i];
-    u[i] = libmuon::take_momentum<kForm, kNesterov>(f, gradient_at(g, i), momentum);
+    const float gradient = gradient_at(g, i);
+    u.put(i, decay != nullptr
+                 ? libmuon::take_decayed<kForm, kNesterov>(f, gradient, decay[i], momentum)
+                 : libmuon::take_momentum<kForm, kNesterov>(f, gradient, momentum));
     m[i] = momentum;
   });
 }
 
 // Where no weights are kept, they are -0: what they become is added to the trainer's.
-template <Precision kStep, Precision kWeights>
+template <Precision kStep, Precision kWeights, Precision kO>
 __global__ void __launch_bounds__(kThreads)
-    finish_kernel(libmuon::ApplyFactors f, std::uint64_t elems, const float* __restrict__ o,
+    finish_kernel(libmuon::ApplyFactors f, std::uint64_t elems, const Numbers<kO>* __restrict__ o,
                   float* __restrict__ w, Out out) {
   for_each(elems, [&](std::uint64_t i) {
-    const float moved = libmuon::applied<kStep, kWeights>(f, o[i], w != nullptr ? w[i] : -0.0f);
+    const float moved =
+        libmuon::applied<kStep, kWeights>(f, Stored<kO>::widen(o[i]), w != nullptr ? w[i] : -0.0f);
     if (w != nullptr) w[i] = moved;
     out.put(i, moved);
   });
@@ -67,15 +81,37 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+template <Precision kFrom, Precision kTo>
+__global__ void __launch_bounds__(kThreads)
+    convert_kernel(std::uint64_t elems, const Numbers<kFrom>* from, Numbers<kTo>* to) {
+  for_each(elems, [&](std::uint64_t i) {
+    to[i] = Stored<kTo>::narrow(libmuon::rounded<kTo>(Stored<kFrom>::widen(from[i])));
+  });
+}
+
 float* floats(const libmuon::PlainBuffer& buffer) { return static_cast<float*>(buffer.data); }
+
+// Calls launch(pointer, the precision as a constant) of numbers as they are stored.
+template <typename Launch>
+void as_numbers(const libmuon::PlainBuffer& buffer, const Launch& launch) {
+  const auto with = [&](auto precision) {
+    launch(static_cast<Numbers<precision()>*>(buffer.data), precision);
+  };
+  if (buffer.dtype == DType::bf16)
+    with(std::integral_constant<Precision, Precision::bf16>());
+  else if (buffer.dtype == DType::f16)
+    with(std::integral_constant<Precision, Precision::fp16>());
+  else
+    with(std::integral_constant<Precision, Precision::fp32>());
+}
 
 template <Momentum kForm, bool kNesterov>
 void prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
   const std::uint64_t elems = range.m.elems;
   as_stored(range.g, [&](auto* g) {
     as_stored(range.m, [&](auto* m) {
-      prepare_kernel<kForm, kNesterov>
-          <<<blocks_for(elems), kThreads, 0, stream>>>(range.factors, elems, g, m, floats(range.u));
+      prepare_kernel<kForm, kNesterov><<<blocks_for(elems), kThreads, 0, stream>>>(
+          range.factors, elems, g, m, floats(range.decay), Out(range.u));
     });
   });
 }
@@ -83,13 +119,18 @@ void prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
 template <Precision kWeights>
 void finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
   const std::uint64_t elems = range.o.elems;
-  const auto launch = [&](auto kernel) {
-    kernel<<<blocks_for(elems), kThreads, 0, stream>>>(range.factors, elems, floats(range.o),
-                                                       floats(range.w), Out(range.out));
-  };
-  if (range.step == Precision::fp32) launch(finish_kernel<Precision::fp32, kWeights>);
-  if (range.step == Precision::bf16) launch(finish_kernel<Precision::bf16, kWeights>);
-  if (range.step == Precision::fp16) launch(finish_kernel<Precision::fp16, kWeights>);
+  as_numbers(range.o, [&](auto* o, auto precision) {
+    const auto launch = [&](auto kernel) {
+      kernel<<<blocks_for(elems), kThreads, 0, stream>>>(range.factors, elems, o, floats(range.w),
+                                                         Out(range.out));
+    };
+    if (range.step == Precision::fp32)
+      launch(finish_kernel<Precision::fp32, kWeights, precision()>);
+    if (range.step == Precision::bf16)
+      launch(finish_kernel<Precision::bf16, kWeights, precision()>);
+    if (range.step == Precision::fp16)
+      launch(finish_kernel<Precision::fp16, kWeights, precision()>);
+  });
 }
 
 }  // namespace
@@ -100,6 +141,13 @@ cudaError_t launch_add(const libmuon::PlainAdd& range, cudaStream_t stream) {
     add_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(elems, g, floats(range.sum),
                                                            range.first != 0);
   });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_decay(const libmuon::PlainDecay& range, cudaStream_t stream) {
+  const std::uint64_t elems = range.w.elems;
+  decay_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(range.factor, elems, floats(range.w),
+                                                           floats(range.u));
   return cudaGetLastError();
 }
 
@@ -133,6 +181,17 @@ cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream) {
     adamw_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(
         range.factors, elems, g, floats(range.w), floats(range.exp_avg), floats(range.exp_avg_sq),
         Out(range.out));
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_convert(const libmuon::PlainBuffer& from, const libmuon::PlainBuffer& to,
+                           cudaStream_t stream) {
+  as_numbers(from, [&](auto* source, auto of) {
+    as_numbers(to, [&](auto* target, auto as) {
+      convert_kernel<of(), as()>
+          <<<blocks_for(to.elems), kThreads, 0, stream>>>(to.elems, source, target);
+    });
   });
   return cudaGetLastError();
 }

@@ -76,6 +76,13 @@ Answer add(void* kernels, void* stream, const libmuon::PlainAdd* ranges, std::ui
       [&](const libmuon::PlainAdd& range) { return launch_add(range, stream_of(stream)); });
 }
 
+Answer decay(void* kernels, void* stream, const libmuon::PlainDecay* ranges, std::uint64_t count,
+             Why* why) {
+  return for_ranges(
+      kernels, ranges, count, &libmuon::PlainDecay::w, "decay", why,
+      [&](const libmuon::PlainDecay& range) { return launch_decay(range, stream_of(stream)); });
+}
+
 Answer prepare(void* kernels, void* stream, const libmuon::PlainPrepare* ranges,
                std::uint64_t count, Why* why) {
   return for_ranges(
@@ -110,8 +117,16 @@ Answer orthogonalize(void* kernels, void* stream, const libmuon::PlainMatrices* 
     return because(why, Answer::failed, "the workspace of Newton-Schulz is too small");
   CudaKernels& with = kernels_of(kernels);
   const Current current(with.device);
-  return newton_schulz(with.products, *matrices, static_cast<std::byte*>(workspace),
-                       stream_of(stream), why);
+  const libmuon::PlainBuffer u = {matrices->u, matrices->count * matrices->span(), DType::f32};
+  Answer answer = Answer::done;
+  if (matrices->in.elems > 0)
+    answer = answer_of(launch_convert(matrices->in, u, stream_of(stream)), "widening", why);
+  if (answer == Answer::done)
+    answer = newton_schulz(with.products, *matrices, static_cast<std::byte*>(workspace),
+                           stream_of(stream), why);
+  if (answer == Answer::done && matrices->out.elems > 0)
+    answer = answer_of(launch_convert(u, matrices->out, stream_of(stream)), "rounding", why);
+  return answer;
 }
 
 }  // namespace
@@ -124,6 +139,7 @@ const libmuon::KernelsTable kKernelsTable = {
     .workspace_bytes = workspace_bytes,
     .look = look,
     .add = add,
+    .decay = decay,
     .prepare = prepare,
     .finish = finish,
     .hand_out = hand_out,

@@ -10,10 +10,14 @@ namespace ebb::cuda {
 
 cudaError_t launch_look(const libmuon::PlainLook& range, libmuon::Look* found, cudaStream_t stream);
 cudaError_t launch_add(const libmuon::PlainAdd& range, cudaStream_t stream);
+cudaError_t launch_decay(const libmuon::PlainDecay& range, cudaStream_t stream);
 cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stream);
 cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream);
 cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream);
 cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream);
+// to <- from, rounded; one of them fp32, the other that, bf16 or fp16.
+cudaError_t launch_convert(const libmuon::PlainBuffer& from, const libmuon::PlainBuffer& to,
+                           cudaStream_t stream);
 
 // What a matrix is divided by, as its norm decides. A matrix of zeros, or one that is not finite,
 // is not alive and gives zeros.

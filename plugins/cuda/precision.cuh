@@ -32,6 +32,9 @@ struct Stored<libmuon::Precision::fp16> {
   }
 };
 
+template <libmuon::Precision kPrecision>
+using Numbers = typename Stored<kPrecision>::type;
+
 inline __device__ float rounded(libmuon::Precision precision, float value) {
   using libmuon::Precision;
   if (precision == Precision::bf16) return libmuon::rounded<Precision::bf16>(value);

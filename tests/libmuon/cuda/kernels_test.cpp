@@ -102,6 +102,46 @@ TEST(CudaKernels, PrepareWithTheHostsBits) {
     }
 }
 
+// Decay lies where U goes, or apart from a U that travels narrower.
+TEST(CudaKernels, AddDecayToGradientsWithTheHostsBits) {
+  Both both(50);
+  auto& device = both.plugged.device();
+  MuonSpec spec = MuonSpec::keller();
+  spec.decay = Decay::l2;
+  spec.weight_decay = 0.3;
+  for (const Momentum momentum : {Momentum::ema, Momentum::sum})
+    for (const bool nesterov : {false, true}) {
+      spec.momentum = momentum;
+      spec.nesterov = nesterov;
+      constexpr std::size_t kCount = 4097;
+      Floats g(device, gaussian(kCount, 1), DType::f32), w(device, gaussian(kCount, 2), DType::f32);
+      Floats m(device, gaussian(kCount, 3), DType::f32), n(device, gaussian(kCount, 4), DType::f32);
+      Floats u(device, std::vector<float>(kCount), DType::f32);
+      Floats apart(device, std::vector<float>(kCount), DType::f32);
+      Halves narrow(device, std::vector<std::uint16_t>(kCount), DType::bf16);
+      auto hm = m.here, hn = n.here, hu = u.here, hapart = apart.here;
+      auto hnarrow = narrow.here;
+      const auto step = [&](Kernels& kernels, const Buffer& gb, const Buffer& wb, const Buffer& mb,
+                            const Buffer& nb, const Buffer& ub, const Buffer& apartb,
+                            const Buffer& narrowb) {
+        const Event done =
+            kernels.decay(std::vector<DecayRange>{{&spec, wb, ub}, {&spec, wb, apartb}}, {});
+        std::vector<PrepareRange> ranges = {{&spec, gb, mb, ub}, {&spec, gb, nb, narrowb}};
+        ranges[1].decay = apartb;
+        return kernels.prepare(ranges, 0.37f, {{done}});
+      };
+      step(*both.host, g.host(), w.host(), buffer_of(std::span(hm)), buffer_of(std::span(hn)),
+           buffer_of(std::span(hu)), buffer_of(std::span(hapart)),
+           buffer_of(std::as_writable_bytes(std::span(hnarrow))).as(DType::bf16));
+      const Event done = step(*both.there, g.buffer(), w.buffer(), m.buffer(), n.buffer(),
+                              u.buffer(), apart.buffer(), narrow.buffer());
+      expect_same(m, hm, done, "momentum");
+      expect_same(n, hn, done, "momentum of the second");
+      expect_same(u, hu, done, "update");
+      expect_same(narrow, hnarrow, done, "update in bf16");
+    }
+}
+
 TEST(CudaKernels, TakeAGradientThatIsNotThereAsZeros) {
   Both both;
   auto& device = both.plugged.device();
@@ -188,6 +228,26 @@ TEST(CudaKernels, FinishWithoutWeightsAsTheHostDoes) {
   }
 }
 
+// O as it travels.
+TEST(CudaKernels, FinishWithWhatTravelsNarrowerAsTheHostDoes) {
+  Both both(50);
+  auto& device = both.plugged.device();
+  for (const MuonSpec& spec : {*preset("keller"), *preset("deepspeed"), *preset("torch")})
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      std::vector<std::uint16_t> bits = narrowed(gaussian(3001, 1));
+      if (dtype == DType::f16)
+        for (std::uint16_t& one : bits) one = static_cast<std::uint16_t>(one & 0xbbffu);  // finite
+      Halves o(device, bits, dtype);
+      Floats w(device, gaussian(3001, 2), DType::f32);
+      auto hw = w.here;
+      both.host->finish(
+          std::vector<FinishRange>{{&spec, 0.7, o.host(), buffer_of(std::span(hw)), {}}}, {});
+      const Event done = both.there->finish(
+          std::vector<FinishRange>{{&spec, 0.7, o.buffer(), w.buffer(), {}}}, {});
+      expect_same(w, hw, done, name_of(dtype).data());
+    }
+}
+
 struct Shape {
   std::uint64_t rows, cols;
 };
@@ -236,6 +296,37 @@ TEST(CudaKernels, OrthogonalizeAsTheHostDoes) {
           relative_distance(on_device(both, fp32, block, u), on_host(fp32, block, u, *both.pool)),
           2e-6);
     }
+}
+
+// U comes narrower and O leaves so, in the same place or in another; what is between is fp32's.
+TEST(CudaKernels, WidenAndRoundWhatTravels) {
+  Both both;
+  auto& device = both.plugged.device();
+  const Block block = Block::matrix(24, 40);
+  for (const char* const name : {"torch", "deepspeed"}) {
+    const MuonSpec spec = *preset(name);
+    const DType result = result_dtype(spec);
+    const auto bits = narrowed(gaussian(2 * block.span(), 7));
+    std::vector<float> wide(bits.size());
+    widen(bits, wide);
+    Floats u(device, std::vector<float>(bits.size()), DType::f32);
+    Halves in(device, bits, DType::bf16);
+    Halves out(device, std::vector<std::uint16_t>(bits.size()), result);
+    auto room = device.allocate(both.plugged.accelerator().workspace_bytes(spec, block, 2));
+    ASSERT_TRUE(room);
+    MatrixBatch batch{&spec, block, 2, Bf16::emulated, u.buffer()};
+    batch.in = in.buffer();
+    batch.out = out.buffer();
+    const Event done = both.there->orthogonalize(batch, (*room).buffer(), {});
+    const auto o = on_device(both, spec, block, wide);
+    EXPECT_TRUE(same_bits(u.back(done), o)) << name;
+    std::vector<std::uint16_t> rounded(o.size());
+    if (result == DType::bf16)
+      narrow(o, rounded);
+    else
+      narrow_f16(o, rounded);
+    EXPECT_EQ(out.back(done), rounded) << name;
+  }
 }
 
 // Parts of q, k and v: rows in runs that lie apart, what lies between them stays.

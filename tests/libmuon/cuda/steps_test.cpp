@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "ebb/libmuon/comm/plugin_ranks.h"
+#include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/cuda/plugged.h"
 #include "tests/libmuon/support/trained.h"
 #include "tests/libmuon/support/world.h"
@@ -154,6 +155,28 @@ TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {
     });
   for (std::thread& thread : threads) thread.join();
   for (void* const group : groups) plugged.call(ebb_stub_end_group, "ebb_stub_end_group", group);
+}
+
+// U travels in fp32 or bf16, O in fp32, bf16 or fp16; decay in the gradient waits apart from U.
+TEST(CudaSteps, OnShardsGiveTheBitsOfOwnersWhateverTravels) {
+  Plugged plugged(50);
+  libmuon::MuonSpec decays = *libmuon::preset("torch");
+  decays.decay = libmuon::Decay::l2;
+  decays.weight_decay = 0.3;
+  for (const libmuon::MuonSpec& spec : {*libmuon::preset("torch"), *libmuon::preset("deepspeed"),
+                                        *libmuon::preset("emerging"), decays}) {
+    Training setup = all_on_device(plugged.accelerator());
+    setup.model.groups[0] = spec;
+    const Trained wanted = train_in_two(setup, kSteps);
+    EXPECT_EQ(wanted.outcome.error, "");
+    ASSERT_FALSE(wanted.outcome.weights.empty());
+    setup.placement = libmuon::Placement::shard;
+    setup.ranks = 2;
+    setup.chunk_bytes = 5000;
+    setup.tiers = {{"master", Tier::nvme}};
+    setup.budget_bytes = 16 * 4096;
+    EXPECT_TRUE(train_in_two(setup, kSteps) == wanted);
+  }
 }
 
 // In fp32 the two differ by the order of their sums alone.

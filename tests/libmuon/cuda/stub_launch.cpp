@@ -29,12 +29,15 @@ cudaError_t later(cudaStream_t stream, const char* name, std::function<void()> w
   return cudaSuccess;
 }
 
-// A buffer that is fp32 or bf16; an empty one is written to nobody.
+// A buffer that is fp32, bf16 or fp16; an empty one is written to nobody.
 Numbers numbers(const PlainBuffer& buffer) {
-  EBB_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16);
+  EBB_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16 ||
+            buffer.dtype == DType::f16);
   const std::uint64_t size = buffer.dtype == DType::f32 ? 4 : 2;
-  return {stub::open(buffer.data, buffer.elems * size),
-          size == 4 ? Precision::fp32 : Precision::bf16};
+  return {stub::open(buffer.data, buffer.elems * size), size == 4 ? Precision::fp32
+                                                        : buffer.dtype == DType::bf16
+                                                            ? Precision::bf16
+                                                            : Precision::fp16};
 }
 std::span<float> floats(const PlainBuffer& buffer) {
   EBB_CHECK(buffer.dtype == DType::f32);
@@ -60,9 +63,15 @@ std::vector<float> gradient(const PlainBuffer& g, std::uint64_t elems) {
 template <Momentum kForm, bool kNesterov, typename Stored>
 void take(const libmuon::PlainPrepare& range, Stored* m) {
   const auto g = gradient(range.g, range.m.elems);
-  const auto u = floats(range.u);
-  for (std::uint64_t i = 0; i < u.size(); ++i)
-    u[i] = libmuon::take_momentum<kForm, kNesterov>(range.factors, g[i], m[i]);
+  const Numbers u = numbers(range.u);
+  if (range.decay.elems == 0) {
+    for (std::uint64_t i = 0; i < g.size(); ++i)
+      u.put(i, libmuon::take_momentum<kForm, kNesterov>(range.factors, g[i], m[i]));
+    return;
+  }
+  const auto decay = floats(range.decay);
+  for (std::uint64_t i = 0; i < g.size(); ++i)
+    u.put(i, libmuon::take_decayed<kForm, kNesterov>(range.factors, g[i], decay[i], m[i]));
 }
 
 template <typename Stored>
@@ -110,6 +119,14 @@ cudaError_t launch_add(const libmuon::PlainAdd& range, cudaStream_t stream) {
   });
 }
 
+cudaError_t launch_decay(const libmuon::PlainDecay& range, cudaStream_t stream) {
+  return later(stream, "launch_decay", [=] {
+    const auto w = floats(range.w), u = floats(range.u);
+    EBB_CHECK(w.size() == u.size());
+    for (std::uint64_t i = 0; i < u.size(); ++i) u[i] = range.factor * w[i];
+  });
+}
+
 cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
   return later(stream, "launch_prepare", [=] {
     EBB_CHECK(range.m.elems == range.u.elems);
@@ -123,19 +140,27 @@ cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stre
 
 cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
   return later(stream, "launch_finish", [=] {
-    const auto o = floats(range.o);
-    std::vector<float> none(range.w.elems == 0 ? o.size() : 0, -0.0f);
+    const Numbers o = numbers(range.o);
+    std::vector<float> none(range.w.elems == 0 ? range.o.elems : 0, -0.0f);
     const auto w = none.empty() ? floats(range.w) : std::span(none);
-    EBB_CHECK(o.size() == w.size());
-    for (std::uint64_t i = 0; i < o.size(); ++i)
-      w[i] = range.weights == Precision::bf16 ? applied<Precision::bf16>(range, o[i], w[i])
-                                              : applied<Precision::fp32>(range, o[i], w[i]);
+    EBB_CHECK(range.o.elems == w.size());
+    for (std::uint64_t i = 0; i < w.size(); ++i)
+      w[i] = range.weights == Precision::bf16 ? applied<Precision::bf16>(range, o.get(i), w[i])
+                                              : applied<Precision::fp32>(range, o.get(i), w[i]);
     put(range.out, w);
   });
 }
 
 cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream) {
   return later(stream, "launch_hand_out", [=] { put(range.out, floats(range.w)); });
+}
+
+cudaError_t launch_convert(const PlainBuffer& from, const PlainBuffer& to, cudaStream_t stream) {
+  return later(stream, "launch_convert", [=] {
+    EBB_CHECK(from.elems == to.elems);
+    const Numbers source = numbers(from), target = numbers(to);
+    for (std::uint64_t i = 0; i < to.elems; ++i) target.put(i, source.get(i));
+  });
 }
 
 cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream) {
