@@ -236,7 +236,8 @@ Streaming StatePlan::streaming_of(const ModelSpec& model, std::uint32_t param,
   for (const Block& matrix : blocks_of(spec, model.params[param].shape))
     if (matrix.first == whole.first && matrix.span() == whole.count && streams(spec, matrix) &&
         (matrix.rows() > matrix.cols || comes_in_strips(spec, matrix)))
-      return libmuon::streaming_of(StreamedMatrix::passes(spec), matrix, item_tiles());
+      return libmuon::streaming_of(StreamedMatrix::passes(spec), matrix, item_tiles(),
+                                   stream_above_ / sizeof(float));
   return {};
 }
 

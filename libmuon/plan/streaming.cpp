@@ -12,10 +12,13 @@ using formats::div_ceil;
 
 namespace {
 
-Streaming in_strips(std::uint32_t passes, const Block& matrix, std::uint64_t tile_elems) {
-  const std::uint64_t width = align_up(
+Streaming in_strips(std::uint32_t passes, const Block& matrix, std::uint64_t tile_elems,
+                    std::uint64_t room) {
+  const std::uint64_t least = align_up(
       std::min(div_ceil(matrix.cols, Streaming::kMostStrips), Streaming::kTilesLong * tile_elems),
       kSumUnit);
+  const std::uint64_t affordable = room / (Streaming::kStripsAtOnce * matrix.rows());
+  const std::uint64_t width = std::max(least, affordable / kSumUnit * kSumUnit);
   if (matrix.cols <= width || matrix.cols > std::numeric_limits<std::uint32_t>::max()) return {};
   Streaming streaming{.units = static_cast<std::uint32_t>(matrix.rows() * width / kSumUnit),
                       .cols = static_cast<std::uint32_t>(matrix.cols),
@@ -78,9 +81,10 @@ bool Streaming::needs(Visit visit, std::uint32_t pass, FlatRange some, std::uint
   return strip_made_in(made_in(visit, pass), elems).local(some).count > 0;
 }
 
-Streaming streaming_of(std::uint32_t passes, const Block& matrix, const TileElems& tiles) {
+Streaming streaming_of(std::uint32_t passes, const Block& matrix, const TileElems& tiles,
+                       std::uint64_t room) {
   const std::uint64_t tile = std::max(tiles.momentum, tiles.masters);
-  if (matrix.rows() < matrix.cols) return in_strips(passes, matrix, tile);
+  if (matrix.rows() < matrix.cols) return in_strips(passes, matrix, tile, room);
   const std::uint64_t rows = div_ceil(tile, matrix.cols);
   return {passes, static_cast<std::uint32_t>(div_ceil(rows, kSumUnit) * matrix.cols)};
 }

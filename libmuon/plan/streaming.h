@@ -75,8 +75,9 @@ struct TileElems {
 };
 
 // What of a matrix is streamed, in so many passes over all of it: panels as short as its tiles
-// allow, or strips. Nothing where one strip would be all.
-Streaming streaming_of(std::uint32_t passes, const Block& matrix, const TileElems& tiles);
+// allow, or strips, wider where `room` elements hold them. Nothing where one strip would be all.
+Streaming streaming_of(std::uint32_t passes, const Block& matrix, const TileElems& tiles,
+                       std::uint64_t room = 0);
 // In order; they follow each other on the line from `place` on.
 std::vector<Leg> legs_of(const Streaming& streaming, std::uint64_t elems, const TileElems& tiles,
                          std::uint64_t place);

@@ -55,9 +55,9 @@ struct EngineConfig {
   // Updates of matrices that take more than so many bytes, 4 an element, are never whole in memory:
   // a step passes over their momentum three times, and once more for each restart, and as often
   // comes their gradient, for the same bits. Wide ones come in strips of columns, each in passes of
-  // its own, over their masters too. For matrices in Gram form that are not square,
-  // Placement::owner and the host's kernels; what cannot be streamed stays whole
-  // (EnginePlan::streamed_matrices). The same on all ranks.
+  // its own, over their masters too: two strips take so many bytes, or what eight strips need. For
+  // matrices in Gram form that are not square, Placement::owner and the host's kernels; what cannot
+  // be streamed stays whole (EnginePlan::streamed_matrices). The same on all ranks.
   std::uint64_t stream_above_bytes = kNothingStreamed;
   std::uint32_t slots = 3;
   std::uint32_t threads = 1;        // that compute, this rank

@@ -59,6 +59,9 @@ TEST(Streaming, StripsAreAnEighthOfTheColumnsOrAFewTilesLong) {
   EXPECT_EQ(strips(4096000).strip_cols, 4096u);
   EXPECT_EQ(strips(4096000).strips(), 1000u);
   EXPECT_FALSE(strips(512)) << "one strip would be all";
+  const Streaming wider = streaming_of(3, Block::matrix(11, 20481), {1024, 1024}, 120000);
+  EXPECT_EQ(wider.strip_cols, 5120u) << "two of which are 112,640 elements";
+  EXPECT_EQ(wider.strips(), 5u);
 }
 
 // Simulates the ring: no visit takes the room of an element that is still to be applied, and what
