@@ -163,6 +163,37 @@ TEST(StreamedSteps, ResumeAStoreOfWholeUpdatesAndBack) {
   EXPECT_TRUE(tensors_of(directory.path()) == wanted.stored);
 }
 
+// What a step moves by the plan, of all ranks, and the room that one takes at most.
+struct Moved {
+  Outcome outcome;
+  std::uint64_t read = 0, written = 0, sent = 0, workspace = 0;
+};
+
+// All is paged; what is counted is what the plan says.
+Moved moved(const libmuon::ModelSpec& model, std::uint32_t ranks, std::uint64_t above) {
+  const TempDir directory;
+  Moved all{train({.ranks = ranks,
+                   .gradients = Policy::zero3,
+                   .weights = Policy::zero3,
+                   .chunk_bytes = 50000,
+                   .budget_bytes = 4 * 4096,
+                   .stream_above_bytes = above,
+                   .model = model},
+                  directory.path(), kSteps, Finish::just_stop)};
+  EXPECT_EQ(all.outcome.error, "");
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto& plan = all.outcome.plans[rank];
+    const auto& stats = all.outcome.stats[rank];
+    EXPECT_EQ(stats.read_bytes, kSteps * plan.step_read_bytes + plan.install_read_bytes);
+    EXPECT_GE(stats.sent_bytes, kSteps * plan.step_sent_bytes);
+    all.read += plan.step_read_bytes;
+    all.written += plan.step_written_bytes;
+    all.sent += plan.step_sent_bytes;
+    all.workspace = std::max(all.workspace, plan.workspace_bytes);
+  }
+  return all;
+}
+
 // Three passes over the momentum of tall, whose gradient comes three times; of each one more for a
 // restart.
 TEST(StreamedSteps, MoveExactlyThePredictedBytesInLessMemory) {
@@ -172,45 +203,15 @@ TEST(StreamedSteps, MoveExactlyThePredictedBytesInLessMemory) {
   for (const std::uint32_t restarts : {0u, 1u}) {
     if (restarts > 0) model.groups = {gram_of(Precision::fp32, {2})};
     for (const std::uint32_t ranks : {1u, 2u}) {
-      const auto run = [&](std::uint64_t above) {
-        const TempDir directory;
-        Outcome outcome = train({.ranks = ranks,
-                                 .gradients = Policy::zero3,
-                                 .weights = Policy::zero3,
-                                 .chunk_bytes = 50000,
-                                 .budget_bytes = 4 * 4096,
-                                 .stream_above_bytes = above,
-                                 .model = model},
-                                directory.path(), kSteps, Finish::just_stop);
-        EXPECT_EQ(outcome.error, "");
-        for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-          const auto& plan = outcome.plans[rank];
-          EXPECT_EQ(outcome.stats[rank].read_bytes,
-                    kSteps * plan.step_read_bytes + plan.install_read_bytes);
-          EXPECT_GE(outcome.stats[rank].sent_bytes, kSteps * plan.step_sent_bytes);
-        }
-        return outcome;
-      };
-      const Outcome whole = run(libmuon::kNothingStreamed), streamed = run(0);
-      std::uint64_t read = 0, written = 0, once = 0, thrice = 0;
-      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-        read += streamed.plans[rank].step_read_bytes;
-        written += streamed.plans[rank].step_written_bytes;
-        once += whole.plans[rank].step_sent_bytes;
-        thrice += streamed.plans[rank].step_sent_bytes;
-      }
-      EXPECT_EQ(written, 2 * 256 * 4096u);
-      EXPECT_EQ(read, (4 + restarts) * 256 * 4096u);
+      const Moved whole = moved(model, ranks, libmuon::kNothingStreamed);
+      const Moved streamed = moved(model, ranks, 0);
+      EXPECT_EQ(streamed.written, 2 * 256 * 4096u);
+      EXPECT_EQ(streamed.read, (4 + restarts) * 256 * 4096u);
       // Half of the gradient comes from the other rank, and half of the weights go there.
       const std::uint64_t half = ranks == 1 ? 0 : 4096 * 64 / 2 * 4;
-      EXPECT_EQ(once, 2 * half);
-      EXPECT_EQ(thrice, (4 + restarts) * half);
-      std::uint64_t most_whole = 0, most_streamed = 0;
-      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-        most_whole = std::max(most_whole, whole.plans[rank].workspace_bytes);
-        most_streamed = std::max(most_streamed, streamed.plans[rank].workspace_bytes);
-      }
-      EXPECT_LT(most_streamed * 3, most_whole * 2);
+      EXPECT_EQ(whole.sent, 2 * half);
+      EXPECT_EQ(streamed.sent, (4 + restarts) * half);
+      EXPECT_LT(streamed.workspace * 3, whole.workspace * 2);
     }
   }
 }
@@ -223,42 +224,16 @@ TEST(StreamedSteps, OfAWideMatrixMoveExactlyThePredictedBytesInLessMemory) {
   for (const std::uint32_t restarts : {0u, 1u}) {
     model.groups = {gram_of(Precision::fp32, std::vector<std::uint32_t>(restarts, 2u))};
     for (const std::uint32_t ranks : {1u, 2u}) {
-      const auto run = [&](std::uint64_t above) {
-        const TempDir directory;
-        Outcome outcome = train({.ranks = ranks,
-                                 .gradients = Policy::zero3,
-                                 .weights = Policy::zero3,
-                                 .chunk_bytes = 50000,
-                                 .budget_bytes = 4 * 4096,
-                                 .stream_above_bytes = above,
-                                 .model = model},
-                                directory.path(), kSteps, Finish::just_stop);
-        EXPECT_EQ(outcome.error, "");
-        for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-          const auto& plan = outcome.plans[rank];
-          EXPECT_EQ(outcome.stats[rank].read_bytes,
-                    kSteps * plan.step_read_bytes + plan.install_read_bytes);
-          EXPECT_GE(outcome.stats[rank].sent_bytes, kSteps * plan.step_sent_bytes);
-        }
-        return outcome;
-      };
-      const Outcome whole = run(libmuon::kNothingStreamed), streamed = run(0);
-      EXPECT_TRUE(whole == streamed);
-      std::uint64_t read = 0, written = 0, sent = 0, least = 0, most = 0;
-      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-        read += streamed.plans[rank].step_read_bytes;
-        written += streamed.plans[rank].step_written_bytes;
-        sent += streamed.plans[rank].step_sent_bytes;
-        most = std::max(most, whole.plans[rank].workspace_bytes);
-        least = std::max(least, streamed.plans[rank].workspace_bytes);
-      }
+      const Moved whole = moved(model, ranks, libmuon::kNothingStreamed);
+      const Moved streamed = moved(model, ranks, 0);
+      EXPECT_TRUE(whole.outcome == streamed.outcome);
       const std::uint64_t masters = 7 * 64 + 256;
-      EXPECT_EQ(written, (256 + masters) * 4096u);
-      EXPECT_EQ(read, (256 + (2 + restarts) * 8 * 64 + masters) * 4096u);
+      EXPECT_EQ(streamed.written, (256 + masters) * 4096u);
+      EXPECT_EQ(streamed.read, (256 + (2 + restarts) * 8 * 64 + masters) * 4096u);
       // Tiles of two strips come twice in every pass over all strips; half of them from the other.
       const std::uint64_t half = ranks == 1 ? 0 : 4096 * 64 / 2 * 4;
-      EXPECT_EQ(sent, (1 + (2 + restarts) * 2 + 1) * half);
-      EXPECT_LT(least * 2, most);
+      EXPECT_EQ(streamed.sent, (1 + (2 + restarts) * 2 + 1) * half);
+      EXPECT_LT(streamed.workspace * 2, whole.workspace);
     }
   }
 }
