@@ -302,7 +302,7 @@ void update_range(const MuonSpec& spec, float grad_scale, std::span<const float>
 
 void decay_range(const MuonSpec& spec, std::span<const float> w, std::span<float> u) {
   EBB_CHECK(w.size() == u.size());
-  multiply_all(w.size(), static_cast<float>(spec.weight_decay), w.data(), u.data());
+  multiply_all(w.size(), gradient_decay(spec), w.data(), u.data());
 }
 
 void add_range(std::span<const float> g, std::span<float> sum) {

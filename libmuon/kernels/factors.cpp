@@ -45,6 +45,8 @@ MomentumFactors momentum_factors(const MuonSpec& spec, float grad_scale) {
   return {grad_scale, beta, blend, spec.handed == Precision::bf16 ? 1 - beta : blend};
 }
 
+float gradient_decay(const MuonSpec& spec) { return to_float(spec.weight_decay); }
+
 Precision step_rounding(const MuonSpec& spec) {
   switch (spec.scale_rounding) {
     case ScaleRounding::none:

@@ -10,6 +10,8 @@
 namespace ebb::libmuon {
 
 MomentumFactors momentum_factors(const MuonSpec& spec, float grad_scale);
+// What a weight adds to its gradient where decay is l2, times the weight.
+float gradient_decay(const MuonSpec& spec);
 // `scale`: s of the matrix.
 ApplyFactors apply_factors(const MuonSpec& spec, double scale);
 // What the step is rounded to before it is taken off (applied's kStep).

@@ -113,8 +113,10 @@ class Run {
       std::span<std::byte> scratch, Spoiled spoiled);
   static std::uint64_t scratch_bytes(const MuonSpec& spec, const Sides& sides);
   static std::uint64_t x_leading_dimension(const MuonSpec& spec, const Sides& sides);
-  // Another panel of rows: the next X.
+  // The next X.
   void take(const Block& block, std::span<float> u);
+  bool tall() const { return tall_; }
+  std::uint64_t m() const { return m_; }
   void round_update(std::span<float> values);
   void look_at(Part part);  // tells where it is not finite
   float*& place(Part part) { return places_[static_cast<std::size_t>(part)]; }

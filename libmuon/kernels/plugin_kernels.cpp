@@ -114,8 +114,7 @@ class PluginKernels : public Kernels {
   Event decay(std::span<const DecayRange> ranges, After after) override {
     std::vector<PlainDecay> list;
     for (const DecayRange& range : ranges)
-      list.push_back(
-          {static_cast<float>(range.spec->weight_decay), plain(range.w), plain(range.u)});
+      list.push_back({gradient_decay(*range.spec), plain(range.w), plain(range.u)});
     return later(after, &KernelsTable::decay, std::move(list));
   }
   Event normalise(std::span<const NormaliseRange> /*ranges*/, After /*after*/) override {

@@ -12,16 +12,15 @@ class StreamedMatrix::StreamedRun : public Run {
   StreamedRun(const MuonSpec& spec, Bf16 bf16, const Panels& panels, std::span<std::byte> scratch,
               Spoiled spoiled)
       : Run(spec, bf16, Block::matrix(panels.rows, panels.cols), sides(panels), scratch, spoiled),
-        sides_(sides(panels)),
         factors_(gram_parts(spec).size()) {
-    auto* next =
-        reinterpret_cast<float*>(scratch.data()) + Run::scratch_bytes(spec, sides_) / sizeof(float);
-    for (float*& factor : factors_) next = (factor = next) + factor_elems(sides_);
+    auto* next = reinterpret_cast<float*>(scratch.data()) +
+                 Run::scratch_bytes(spec, sides(panels)) / sizeof(float);
+    for (float*& factor : factors_) next = (factor = next) + factor_elems(m());
     factors_.back() = place(Part::q);
   }
   static std::uint64_t scratch_bytes(const MuonSpec& spec, const Panels& panels) {
     return Run::scratch_bytes(spec, sides(panels)) +
-           spec.restarts.size() * factor_elems(sides(panels)) * sizeof(float);
+           spec.restarts.size() * factor_elems(sides(panels).m) * sizeof(float);
   }
 
   std::size_t parts() const { return factors_.size(); }
@@ -35,8 +34,8 @@ class StreamedMatrix::StreamedRun : public Run {
     if (!std::exchange(decided_, true)) decide(squares_.total());
   }
   void take_panel(std::span<float> u) {
-    const std::uint64_t along = u.size() / sides_.m;
-    take(sides_.tall ? Block::matrix(along, sides_.m) : Block::matrix(sides_.m, along), u);
+    const std::uint64_t along = u.size() / m();
+    take(tall() ? Block::matrix(along, m()) : Block::matrix(m(), along), u);
   }
   void round_part(std::size_t part, std::span<float> u) {
     round_update(u.subspan(part * kRounded, std::min(kRounded, u.size() - part * kRounded)));
@@ -57,11 +56,8 @@ class StreamedMatrix::StreamedRun : public Run {
     if (panels.tall) return {.m = panels.cols, .n = panels.rows, .tall = true, .gram_form = true};
     return {.m = panels.rows, .n = panels.cols, .tall = false, .gram_form = true};
   }
-  static std::uint64_t factor_elems(const Sides& sides) {
-    return sides.m * leading_dimension(sides.m);
-  }
+  static std::uint64_t factor_elems(std::uint64_t m) { return m * leading_dimension(m); }
 
-  const Sides sides_;
   std::vector<float*> factors_;
   SquareSum squares_;
   bool decided_ = false;

@@ -215,9 +215,10 @@ class StatePlan {
   std::uint64_t blocks_in(const TileEntry& tile) const;
   std::uint32_t number_of(std::uint32_t param, Derived::Of of) const;
   std::vector<ScheduledVisit> visits_to(std::uint64_t tile) const;
+  std::vector<ScheduledVisit> visits_to_moments(std::uint64_t tile) const;
+  std::vector<ScheduledVisit> lending_visits(std::uint64_t tile) const;
   void order_visits();
   void order_turns();
-  std::vector<ScheduledVisit> lending_visits(std::uint64_t tile) const;
 
   Columns columns_;
   Rank rank_{};

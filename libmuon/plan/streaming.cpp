@@ -70,7 +70,7 @@ void add_panels(const Streaming& streaming, std::uint64_t elems, const TileElems
 }  // namespace
 
 Slice Streaming::strip_made_in(std::uint32_t pass, std::uint64_t elems) const {
-  const std::uint64_t first = std::uint64_t{(pass - 2) % strips()} * strip_cols;
+  const std::uint64_t first = std::uint64_t{strip(pass)} * strip_cols;
   const std::uint64_t width = std::min<std::uint64_t>(strip_cols, cols - first);
   return {first, width, cols, elems / cols * width};
 }

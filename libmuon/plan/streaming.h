@@ -52,7 +52,10 @@ struct Streaming {
   std::uint32_t made_in(Visit visit, std::uint32_t pass) const {
     return visit == Visit::finish ? passes - strips() + pass : pass;
   }
-  // Its strip, of a matrix of so many elements. REQUIRES: the pass is not the first.
+  // Behind the first pass: which strip is made in one, and how many passes over all were before.
+  std::uint32_t strip(std::uint32_t pass) const { return (pass - 2) % strips(); }
+  std::uint32_t rounds_before(std::uint32_t pass) const { return (pass - 2) / strips(); }
+  // That strip, of a matrix of so many elements.
   Slice strip_made_in(std::uint32_t pass, std::uint64_t elems) const;
   // Whether such a visit has anything to do with these elements of the matrix.
   bool needs(Visit visit, std::uint32_t pass, FlatRange some, std::uint64_t elems) const;

@@ -73,6 +73,8 @@ std::vector<ScheduledVisit> StatePlan::visits_to(std::uint64_t tile) const {
   const TileEntry& entry = tiles_[tile];
   std::vector<ScheduledVisit> visits;
   if (entry.visit == Visit::keep) return visits;
+  if (entry.visit == Visit::normalise)
+    return placement_ == Placement::shard ? lending_visits(tile) : visits_to_moments(tile);
   if (entry.visit == Visit::finish && decays_[entry.item])
     visits.push_back({tile, entry.item, Visit::decay});
   const Item& item = items_[entry.item];
@@ -80,13 +82,18 @@ std::vector<ScheduledVisit> StatePlan::visits_to(std::uint64_t tile) const {
     if (item.streaming.needs(visit, pass, {entry.first, entry.count}, item.elems))
       visits.push_back({tile, entry.item, visit, pass});
   };
-  if (entry.visit != Visit::normalise) add(entry.visit, 1);
+  add(entry.visit, 1);
   for (std::uint32_t pass = 2; pass <= item.streaming.passes_over(entry.visit); ++pass)
     add(entry.visit == Visit::prepare ? Visit::again : entry.visit, pass);
-  if (entry.visit == Visit::normalise)
-    for (std::uint32_t owner = 0; owner < moments_.size(); ++owner)
-      if (formats::overlap(moments_[owner], {entry.first, entry.count}).count > 0)
-        visits.push_back({tile, owner, Visit::normalise});
+  return visits;
+}
+
+std::vector<ScheduledVisit> StatePlan::visits_to_moments(std::uint64_t tile) const {
+  const TileEntry& entry = tiles_[tile];
+  std::vector<ScheduledVisit> visits;
+  for (std::uint32_t item = 0; item < moments_.size(); ++item)
+    if (formats::overlap(moments_[item], {entry.first, entry.count}).count > 0)
+      visits.push_back({tile, item, Visit::normalise});
   return visits;
 }
 
@@ -147,26 +154,23 @@ std::uint64_t StatePlan::place(const ScheduledVisit& visit) const {
 // In a turn what decays comes first, and AdamW's tiles lie evenly between the others.
 void StatePlan::order_turns() {
   struct Turn {
-    std::vector<ScheduledVisit> adam, muon;
+    std::vector<ScheduledVisit> adam, decays, muon;
   };
   std::vector<Turn> turns(shard_order_->turns());
   const auto add = [&](const ScheduledVisit& visit) {
     Turn& its = turns[turn(visit)];
-    (visit.visit == Visit::local ? its.adam : its.muon).push_back(visit);
+    (visit.visit == Visit::local   ? its.adam
+     : visit.visit == Visit::decay ? its.decays
+                                   : its.muon)
+        .push_back(visit);
   };
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
-    if (tiles_[i].visit == Visit::finish && decays_[tiles_[i].item])
-      add({i, tiles_[i].item, Visit::decay});
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i) {
-    if (tiles_[i].visit == Visit::normalise)
-      std::ranges::for_each(lending_visits(i), add);
-    else if (tiles_[i].visit != Visit::keep)
-      add({i, tiles_[i].item, tiles_[i].visit});
-  }
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i) std::ranges::for_each(visits_to(i), add);
   for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
     add({i, hand_outs_[i].item, Visit::hand_out});
-  for (const Turn& one : turns)
-    std::ranges::copy(spread_between(one.muon, one.adam), std::back_inserter(schedule_));
+  for (Turn& one : turns) {
+    std::ranges::copy(one.muon, std::back_inserter(one.decays));
+    std::ranges::copy(spread_between(one.decays, one.adam), std::back_inserter(schedule_));
+  }
 }
 
 // Second moments of a chunk's matrices go out with its momentum, and come back with its masters.

@@ -99,9 +99,9 @@ void StreamedUpdate::made(const ScheduledVisit& visit, const FlatRange& elems) {
 void StreamedUpdate::made_of_strip(std::uint32_t pass, const FlatRange& elems) {
   const Slice strip = streaming_.strip_made_in(pass, elems_);
   if (end_of(strip.local(elems)) < strip.elems) return;
-  const std::uint32_t number = (pass - 2) % streaming_.strips();
+  const std::uint32_t number = streaming_.strip(pass);
   event_of_strip(pass) =
-      pool_.begin(matrix_.next({2 + (pass - 2) / streaming_.strips(), number == 0,
+      pool_.begin(matrix_.next({2 + streaming_.rounds_before(pass), number == 0,
                                 number + 1 == streaming_.strips(), room_of_strip(pass).floats()}));
 }
 

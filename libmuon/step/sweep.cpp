@@ -366,11 +366,10 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
   for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
     const bool leaves = parts_.plan.hands_out(visit.scheduled);
-    Buffer to = leaves ? out_of(span, visit.lift, out) : Buffer();
-    const Buffer high = high_of(span);
-    if (in_strips && !to.empty())
-      whole.push_back(
-          {visit.columns[0].sub(span.tile_first, span.range.count), std::exchange(to, Buffer())});
+    const Buffer weights = leaves ? out_of(span, visit.lift, out) : Buffer();
+    if (in_strips && !weights.empty())
+      whole.push_back({visit.columns[0].sub(span.tile_first, span.range.count), weights});
+    const Buffer to = in_strips ? Buffer() : weights, high = high_of(span);
     for (const auto& [range, update] : updates_of(visit.scheduled, span, ports_.result))
       for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, range)) {
         const std::uint64_t ahead = part.first - span.range.first;

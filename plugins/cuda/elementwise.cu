@@ -1,6 +1,4 @@
 // Elementwise kernels: one pass over memory each.
-#include <type_traits>
-
 #include "plugins/cuda/elements.cuh"
 #include "plugins/cuda/precision.cuh"
 
@@ -94,15 +92,12 @@ float* floats(const libmuon::PlainBuffer& buffer) { return static_cast<float*>(b
 // Calls launch(pointer, the precision as a constant) of numbers as they are stored.
 template <typename Launch>
 void as_numbers(const libmuon::PlainBuffer& buffer, const Launch& launch) {
-  const auto with = [&](auto precision) {
+  const Precision stored = buffer.dtype == DType::bf16  ? Precision::bf16
+                           : buffer.dtype == DType::f16 ? Precision::fp16
+                                                        : Precision::fp32;
+  with_precision(stored, [&](auto precision) {
     launch(static_cast<Numbers<precision()>*>(buffer.data), precision);
-  };
-  if (buffer.dtype == DType::bf16)
-    with(std::integral_constant<Precision, Precision::bf16>());
-  else if (buffer.dtype == DType::f16)
-    with(std::integral_constant<Precision, Precision::fp16>());
-  else
-    with(std::integral_constant<Precision, Precision::fp32>());
+  });
 }
 
 template <Momentum kForm, bool kNesterov>
@@ -120,16 +115,10 @@ template <Precision kWeights>
 void finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
   const std::uint64_t elems = range.o.elems;
   as_numbers(range.o, [&](auto* o, auto precision) {
-    const auto launch = [&](auto kernel) {
-      kernel<<<blocks_for(elems), kThreads, 0, stream>>>(range.factors, elems, o, floats(range.w),
-                                                         Out(range.out));
-    };
-    if (range.step == Precision::fp32)
-      launch(finish_kernel<Precision::fp32, kWeights, precision()>);
-    if (range.step == Precision::bf16)
-      launch(finish_kernel<Precision::bf16, kWeights, precision()>);
-    if (range.step == Precision::fp16)
-      launch(finish_kernel<Precision::fp16, kWeights, precision()>);
+    with_precision(range.step, [&](auto step) {
+      finish_kernel<step(), kWeights, precision()><<<blocks_for(elems), kThreads, 0, stream>>>(
+          range.factors, elems, o, floats(range.w), Out(range.out));
+    });
   });
 }
 

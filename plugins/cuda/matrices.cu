@@ -217,11 +217,9 @@ dim3 rows_of(const Batch& batch) {
 
 constexpr dim3 kSquare = {kSide, kHigh, 1};
 
-// Calls launch(kernel of the precision).
-template <typename Kernel, typename Launch>
-cudaError_t of_precision(Precision precision, Kernel fp32, Kernel bf16, Kernel fp16,
-                         const Launch& launch) {
-  launch(precision == Precision::fp32 ? fp32 : precision == Precision::bf16 ? bf16 : fp16);
+template <typename Launch>
+cudaError_t of_precision(Precision precision, const Launch& launch) {
+  with_precision(precision, launch);
   return cudaGetLastError();
 }
 
@@ -244,50 +242,44 @@ cudaError_t launch_norms(const PlainMatrices& matrices, double* sums, Normalizer
 
 cudaError_t launch_load(const PlainMatrices& matrices, const Normalizer* normalizers,
                         const Batch& x, cudaStream_t stream) {
-  return of_precision(
-      x.precision, load_kernel<Precision::fp32>, load_kernel<Precision::bf16>,
-      load_kernel<Precision::fp16>, [&](auto kernel) {
-        kernel<<<squares_of(matrices.rows(), matrices.cols, matrices.count), kSquare, 0, stream>>>(
+  return of_precision(x.precision, [&](auto precision) {
+    load_kernel<precision()>
+        <<<squares_of(matrices.rows(), matrices.cols, matrices.count), kSquare, 0, stream>>>(
             matrices, normalizers, x);
-      });
+  });
 }
 
 cudaError_t launch_store(const PlainMatrices& matrices, const Normalizer* normalizers,
                          const Batch& x, cudaStream_t stream) {
-  return of_precision(x.precision, store_kernel<Precision::fp32>, store_kernel<Precision::bf16>,
-                      store_kernel<Precision::fp16>, [&](auto kernel) {
-                        kernel<<<squares_of(x.rows, x.cols, x.count), kSquare, 0, stream>>>(
-                            matrices, normalizers, x);
-                      });
+  return of_precision(x.precision, [&](auto precision) {
+    store_kernel<precision()>
+        <<<squares_of(x.rows, x.cols, x.count), kSquare, 0, stream>>>(matrices, normalizers, x);
+  });
 }
 
 cudaError_t launch_scale(const Batch& from, float factor, const Batch& to, cudaStream_t stream) {
-  return of_precision(from.precision, scale_kernel<Precision::fp32>, scale_kernel<Precision::bf16>,
-                      scale_kernel<Precision::fp16>, [&](auto kernel) {
-                        kernel<<<rows_of(from), kThreads, 0, stream>>>(from, factor, to);
-                      });
+  return of_precision(from.precision, [&](auto precision) {
+    scale_kernel<precision()><<<rows_of(from), kThreads, 0, stream>>>(from, factor, to);
+  });
 }
 
 cudaError_t launch_add_scaled(const Batch& from, float factor, const Batch& to,
                               cudaStream_t stream) {
-  return of_precision(
-      from.precision, add_scaled_kernel<Precision::fp32>, add_scaled_kernel<Precision::bf16>,
-      add_scaled_kernel<Precision::fp16>,
-      [&](auto kernel) { kernel<<<rows_of(from), kThreads, 0, stream>>>(from, factor, to); });
+  return of_precision(from.precision, [&](auto precision) {
+    add_scaled_kernel<precision()><<<rows_of(from), kThreads, 0, stream>>>(from, factor, to);
+  });
 }
 
 cudaError_t launch_identity(const Batch& from, float value, const Batch& to, cudaStream_t stream) {
-  return of_precision(
-      from.precision, identity_kernel<Precision::fp32>, identity_kernel<Precision::bf16>,
-      identity_kernel<Precision::fp16>,
-      [&](auto kernel) { kernel<<<rows_of(from), kThreads, 0, stream>>>(from, value, to); });
+  return of_precision(from.precision, [&](auto precision) {
+    identity_kernel<precision()><<<rows_of(from), kThreads, 0, stream>>>(from, value, to);
+  });
 }
 
 cudaError_t launch_mirror(const Batch& of, cudaStream_t stream) {
-  return of_precision(of.precision, mirror_kernel<Precision::fp32>, mirror_kernel<Precision::bf16>,
-                      mirror_kernel<Precision::fp16>, [&](auto kernel) {
-                        kernel<<<squares_of(of.rows, of.cols, of.count), kSquare, 0, stream>>>(of);
-                      });
+  return of_precision(of.precision, [&](auto precision) {
+    mirror_kernel<precision()><<<squares_of(of.rows, of.cols, of.count), kSquare, 0, stream>>>(of);
+  });
 }
 
 }  // namespace ebb::cuda

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "ebb/formats/core/bf16.h"
 #include "ebb/libmuon/kernels/rounding.h"
@@ -34,6 +35,15 @@ struct Stored<libmuon::Precision::fp16> {
 
 template <libmuon::Precision kPrecision>
 using Numbers = typename Stored<kPrecision>::type;
+
+// Calls launch(the precision as a constant).
+template <typename Launch>
+void with_precision(libmuon::Precision precision, const Launch& launch) {
+  using libmuon::Precision;
+  if (precision == Precision::fp32) launch(std::integral_constant<Precision, Precision::fp32>());
+  if (precision == Precision::bf16) launch(std::integral_constant<Precision, Precision::bf16>());
+  if (precision == Precision::fp16) launch(std::integral_constant<Precision, Precision::fp16>());
+}
 
 inline __device__ float rounded(libmuon::Precision precision, float value) {
   using libmuon::Precision;
