@@ -23,6 +23,13 @@ struct AdamFactors {
         rate = 0;
 };
 
+// Of second moments: eps is added to roots, or what is below it counts as it.
+struct MomentFactors {
+  float blend = 1;
+  double eps = 0;
+  EpsRule eps_rule = EpsRule::add;
+};
+
 // Numbers as they are stored: fp32, or the bits of bf16.
 constexpr float widened(float value) { return value; }
 constexpr float widened(std::uint16_t bits) { return formats::bf16_to_f32(bits); }
@@ -72,6 +79,23 @@ constexpr float applied(const ApplyFactors& f, float o, float w) {
     return w - (decay + f.rate * moved);
   else
     return rounded<kWeights>(rounded<kWeights>(w - decay) - f.rate * moved);
+}
+
+// The next second moment of `along` elements with such a sum of squares; what those are multiplied
+// with (`root`: of under_root()), and by which ratio more, for O to keep its Frobenius norm. The
+// roots are of sums of squares, before and behind.
+constexpr float next_moment(const MomentFactors& f, double squares, double along, float v) {
+  return v + f.blend * (static_cast<float>(squares / along) - v);
+}
+constexpr double under_root(const MomentFactors& f, double v) {
+  return f.eps_rule == EpsRule::clamp && v < f.eps ? f.eps : v;
+}
+constexpr double moment_step(const MomentFactors& f, double root) {
+  return f.eps_rule == EpsRule::add ? 1 / (root + f.eps) : 1 / root;
+}
+constexpr double kept_norm(const MomentFactors& f, double before, double behind) {
+  if (f.eps_rule == EpsRule::add) return before / (behind + f.eps);
+  return before / (behind < f.eps ? f.eps : behind);
 }
 
 // AdamW's moments and weight; `root` of the new second moment.

@@ -47,6 +47,10 @@ MomentumFactors momentum_factors(const MuonSpec& spec, float grad_scale) {
 
 float gradient_decay(const MuonSpec& spec) { return to_float(spec.weight_decay); }
 
+MomentFactors moment_factors(const MuonSpec& spec) {
+  return {to_float(1 - spec.second_beta), spec.second_eps, spec.second_eps_rule};
+}
+
 Precision step_rounding(const MuonSpec& spec) {
   switch (spec.scale_rounding) {
     case ScaleRounding::none:

@@ -16,6 +16,7 @@ float gradient_decay(const MuonSpec& spec);
 ApplyFactors apply_factors(const MuonSpec& spec, double scale);
 // What the step is rounded to before it is taken off (applied's kStep).
 Precision step_rounding(const MuonSpec& spec);
+MomentFactors moment_factors(const MuonSpec& spec);
 // At 1-based step `step`.
 AdamFactors adam_factors(const AdamSpec& spec, std::uint64_t step, float grad_scale);
 

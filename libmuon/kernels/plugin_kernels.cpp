@@ -47,6 +47,20 @@ PlainMatrices plain(const MuonSpec& spec, const Block& matrix, std::uint64_t cou
           .count = count};
 }
 
+// A choice of rows from which on symmetric products are the device's own, and the other way.
+constexpr std::uint32_t kChoices = 9;  // down to 16 rows
+constexpr std::uint64_t rows_of(std::uint32_t choice) {
+  return choice == 0 ? 0 : std::uint64_t{8192} >> choice;
+}
+constexpr std::uint32_t choice_of(std::uint64_t rows) {
+  for (std::uint32_t choice = kChoices; choice > 0; --choice)
+    if (rows_of(choice) >= rows && rows > 0) return choice;
+  return 0;
+}
+std::string name_of(std::uint32_t choice) {
+  return choice == 0 ? "symmetric=library" : compose("symmetric=own-from-{}", rows_of(choice));
+}
+
 // Shared by the calls that are still to be made: they may outlive the kernels.
 struct OpenKernels {
   explicit OpenKernels(PluginHandle of) : plugin(std::move(of)) {}
@@ -63,7 +77,7 @@ struct OpenKernels {
 
 class PluginKernels : public Kernels {
  public:
-  static Result<std::unique_ptr<Kernels>> open(libswap::PluginDevice& device) {
+  static Result<std::unique_ptr<PluginKernels>> open(libswap::PluginDevice& device) {
     std::unique_ptr<PluginKernels> made(new PluginKernels(device));
     OpenKernels& opened = *made->opened_;
     PluginWhy why;
@@ -71,7 +85,7 @@ class PluginKernels : public Kernels {
         opened.table().open(opened.plugin->device, &opened.kernels, &why), why));
     EBB_TRY_ASSIGN(made->queue_, DeviceQueue::open(opened.plugin));
     EBB_TRY_ASSIGN(made->newton_schulz_, DeviceQueue::open(opened.plugin));
-    return std::unique_ptr<Kernels>(std::move(made));
+    return made;
   }
 
   libswap::Device* device() const override { return &device_; }
@@ -99,6 +113,8 @@ class PluginKernels : public Kernels {
       list.push_back({momentum_factors(*range.spec, grad_scale), range.spec->momentum,
                       range.spec->nesterov ? 1u : 0u, plain(range.g), plain(range.m),
                       plain(range.u)});
+      list.back().scales = plain(range.scales);
+      list.back().block = range.block;
       if (range.spec->decay == Decay::l2)
         list.back().decay = plain(range.decay.empty() ? range.u : range.decay);
     }
@@ -117,8 +133,12 @@ class PluginKernels : public Kernels {
       list.push_back({gradient_decay(*range.spec), plain(range.w), plain(range.u)});
     return later(after, &KernelsTable::decay, std::move(list));
   }
-  Event normalise(std::span<const NormaliseRange> /*ranges*/, After /*after*/) override {
-    EBB_CHECK(false);  // does() has refused it
+  Event normalise(std::span<const NormaliseRange> ranges, After after) override {
+    std::vector<PlainNormalise> list;
+    for (const auto& [batch, v] : ranges)
+      list.push_back({plain(batch), plain(v), moment_factors(*batch.spec),
+                      moments_of_rows(*batch.spec, batch.matrix) ? 1u : 0u});
+    return later(after, &KernelsTable::normalise, std::move(list));
   }
   Event hand_out(std::span<const OutRange> ranges, After after) override {
     std::vector<PlainOut> list;
@@ -133,8 +153,34 @@ class PluginKernels : public Kernels {
                       plain(range.out)});
     return later(after, &KernelsTable::adamw, std::move(list));
   }
-  // On a queue of its own: beside what other buffers need.
+  // On a queue of its own: beside what comes later, but behind all that came before, which may use
+  // the same buffers.
   Event orthogonalize(const MatrixBatch& batch, Buffer workspace, After after) override {
+    const PlainMatrices matrices = plain(batch);
+    const PlainBuffer room = plain(workspace.as(DType::u8));
+    std::vector<Event> behind(after.begin(), after.end());
+    behind.push_back(last_);
+    return newton_schulz_->add(
+        std::move(behind), [opened = opened_, matrices, room](void* stream, PluginWhy& why) {
+          return opened->table().orthogonalize(opened->kernels, stream, &matrices, room.data,
+                                               room.elems, &why);
+        });
+  }
+
+  void choose(std::uint32_t choice) override { choice_ = choice; }
+
+  Result<Accelerator::Choice> measure() {
+    PluginWhy why;
+    std::uint64_t rows = 0;
+    EBB_TRY(opened_->plugin->checked(opened_->table().measure(opened_->kernels, &rows, &why), why));
+    return Accelerator::Choice{choice_of(rows), why.text};
+  }
+
+ private:
+  explicit PluginKernels(libswap::PluginDevice& device)
+      : device_(device), opened_(std::make_shared<OpenKernels>(device.handle())) {}
+
+  PlainMatrices plain(const MatrixBatch& batch) const {
     PlainMatrices matrices = libmuon::plain(*batch.spec, batch.matrix, batch.count);
     EBB_CHECK(batch.u.elems == batch.count * batch.matrix.span() && batch.u.dtype == DType::f32);
     matrices.u = static_cast<float*>(plain(batch.u).data);
@@ -142,17 +188,9 @@ class PluginKernels : public Kernels {
     matrices.number = batch.number;
     matrices.in = plain(batch.in);
     matrices.out = plain(batch.out);
-    const PlainBuffer room = plain(workspace.as(DType::u8));
-    return newton_schulz_->add({after.begin(), after.end()}, [opened = opened_, matrices, room](
-                                                                 void* stream, PluginWhy& why) {
-      return opened->table().orthogonalize(opened->kernels, stream, &matrices, room.data,
-                                           room.elems, &why);
-    });
+    matrices.symmetric_from = rows_of(choice_);
+    return matrices;
   }
-
- private:
-  explicit PluginKernels(libswap::PluginDevice& device)
-      : device_(device), opened_(std::make_shared<OpenKernels>(device.handle())) {}
 
   PlainBuffer plain(const Buffer& buffer) const {
     if (buffer.empty()) return {};
@@ -162,10 +200,11 @@ class PluginKernels : public Kernels {
 
   template <typename Call>
   Event later(After after, Call call) {
-    return queue_->add({after.begin(), after.end()},
-                       [opened = opened_, call = std::move(call)](void* stream, PluginWhy& why) {
-                         return call(*opened, stream, why);
-                       });
+    last_ = queue_->add({after.begin(), after.end()},
+                        [opened = opened_, call = std::move(call)](void* stream, PluginWhy& why) {
+                          return call(*opened, stream, why);
+                        });
+    return last_;
   }
   template <typename Range>
   Event later(After after,
@@ -181,6 +220,8 @@ class PluginKernels : public Kernels {
   libswap::PluginDevice& device_;
   const std::shared_ptr<OpenKernels> opened_;
   std::unique_ptr<DeviceQueue> queue_, newton_schulz_;
+  Event last_;  // of the first queue
+  std::uint32_t choice_ = 0;
 };
 
 class PluginAccelerator : public Accelerator {
@@ -188,17 +229,23 @@ class PluginAccelerator : public Accelerator {
   explicit PluginAccelerator(libswap::PluginDevice& device) : device_(device) {}
 
   libswap::Device& device() override { return device_; }
-  std::string fingerprint() const override {
+  bool takes_momentum_in(DType dtype) const override {
+    return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::i8;
+  }
+  Result<Choice> measure() override {
+    if (!has_symmetric()) return Choice{};
+    EBB_TRY_ASSIGN(const auto kernels, PluginKernels::open(device_));
+    return kernels->measure();
+  }
+  std::string fingerprint(std::uint32_t choice) const override {
     std::array<char, 256> text{};
     table().fingerprint(device_.handle()->device, text.data(), text.size() - 1);
-    return text.data();
+    return std::string(text.data()) + " " + name_of(choice);
   }
-  Result<> does(const MuonSpec& spec) const override {
-    if (spec.second_moment != SecondMoment::none)
-      return Error{Code::unsupported,
-                   compose("{} does not keep second moments yet", device_.name()),
-                   "compute this model on the host, or use second_moment = none"};
-    return {};
+  std::optional<std::uint32_t> choice_in(std::string_view fingerprint) const override {
+    for (std::uint32_t choice = 0; choice <= kChoices; ++choice)
+      if (fingerprint.ends_with(name_of(choice))) return has_symmetric() ? choice : 0;
+    return std::nullopt;
   }
   bool takes_what_travels() const override { return true; }
   std::uint64_t workspace_bytes(const MuonSpec& spec, const Block& matrix,
@@ -207,10 +254,12 @@ class PluginAccelerator : public Accelerator {
     return table().workspace_bytes(&matrices);
   }
   Result<std::unique_ptr<Kernels>> kernels(const KernelsFor& /*what*/) override {
-    return PluginKernels::open(device_);
+    EBB_TRY_ASSIGN(auto opened, PluginKernels::open(device_));
+    return std::unique_ptr<Kernels>(std::move(opened));
   }
 
  private:
+  bool has_symmetric() const { return table().has_symmetric(device_.handle()->device) != 0; }
   const KernelsTable& table() const {
     return *reinterpret_cast<const KernelsTable*>(device_.handle()->tables->kernels);
   }

@@ -20,6 +20,7 @@ struct PlainBuffer {
   void* data = nullptr;
   std::uint64_t elems = 0;
   DType dtype = DType::u8;
+  bool operator==(const PlainBuffer&) const = default;
 };
 struct PlainLook {
   PlainBuffer g;
@@ -39,7 +40,9 @@ struct PlainPrepare {
   Momentum form = Momentum::ema;
   std::uint32_t nesterov = 1;
   PlainBuffer g, m, u;
-  PlainBuffer decay;  // what is added to the scaled gradient, maybe the place of u; or nothing
+  PlainBuffer decay;   // what is added to the scaled gradient, maybe the place of u; or nothing
+  PlainBuffer scales;  // of an m of i8: fp32, one for each `block` elements from the first on
+  std::uint64_t block = 1;
 };
 struct PlainFinish {
   ApplyFactors factors;
@@ -62,6 +65,7 @@ struct Few {
   const T* end() const { return items + count; }
   std::uint64_t size() const { return count; }
   const T& operator[](std::uint64_t i) const { return items[i]; }
+  bool operator==(const Few&) const = default;
 };
 // Newton-Schulz as forms.h and rounding.h read it. A square matrix takes the standard form.
 struct PlainNewtonSchulz {
@@ -73,6 +77,7 @@ struct PlainNewtonSchulz {
   Precision precision = Precision::fp32, handed = Precision::fp32;
   Rounding rounding = Rounding::fused;
   Form form = Form::standard;
+  bool operator==(const PlainNewtonSchulz&) const = default;
 };
 // `count` matrices of such a Block, span elements apart.
 struct PlainMatrices {
@@ -85,12 +90,23 @@ struct PlainMatrices {
   // All of them, narrower: u is first widened from `in`, and rounded to `out` at last, maybe the
   // same place; or nothing.
   PlainBuffer in, out;
+  // Products that are symmetric are the device's own from so many rows on; 0: none.
+  std::uint64_t symmetric_from = 0;
 
   constexpr std::uint64_t rows() const { return run * runs; }
   constexpr std::uint64_t span() const { return ((runs - 1) * stride + run) * cols; }
+  bool operator==(const PlainMatrices&) const = default;
 };
 
-inline constexpr std::uint32_t kKernelsTableVersion = 2;
+// Matrices that have become O, and their second moments `v`, one matrix' behind the other's.
+struct PlainNormalise {
+  PlainMatrices o;  // all but `in`
+  PlainBuffer v;
+  MomentFactors factors;
+  std::uint32_t of_rows = 1;
+};
+
+inline constexpr std::uint32_t kKernelsTableVersion = 3;
 
 // `stream`: of the device's table. Calls give it work and return.
 struct KernelsTable {
@@ -117,9 +133,16 @@ struct KernelsTable {
                      Why* why);
   Answer (*adamw)(void* kernels, void* stream, const PlainAdam* ranges, std::uint64_t count,
                   Why* why);
+  Answer (*normalise)(void* kernels, void* stream, const PlainNormalise* ranges,
+                      std::uint64_t count, Why* why);
   // One call at a time.
   Answer (*orthogonalize)(void* kernels, void* stream, const PlainMatrices* matrices,
                           void* workspace, std::uint64_t bytes, Why* why);
+  // From how many rows on (PlainMatrices::symmetric_from) the device's own symmetric products are
+  // faster than the library's, and right; 0: nowhere, and `why` may say so. Waits, some 100 ms.
+  Answer (*measure)(void* kernels, std::uint64_t* symmetric_from, Why* why);
+  // Whether it has such products.
+  std::uint32_t (*has_symmetric)(void* device);
 };
 
 // Computes steps on `device`, which is borrowed. Code::unsupported where its plugin's table is of

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "ebb/libmuon/kernels/factors.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/kernels/newton_schulz_run.h"
 #include "ebb/libmuon/kernels/rounding.h"
@@ -85,21 +86,17 @@ class Normalising {
   // The new moments, and what each row or column is multiplied by.
   void decide() {
     const auto along = static_cast<double>(of_rows_ ? block_.cols : block_.rows());
-    const auto blend = static_cast<float>(1 - spec_.second_beta);
-    const double eps = spec_.second_eps;
-    const bool add = spec_.second_eps_rule == EpsRule::add;
+    const MomentFactors factors = moment_factors(spec_);
     std::vector<double> steps(sums_.size());
     double before = 0, behind = 0;
     for (std::uint64_t i = 0; i < sums_.size(); ++i) {
       float& v = v_[of_rows_ ? place(i) : i];
-      v += blend * (static_cast<float>(sums_[i] / along) - v);
-      const auto kept = static_cast<double>(v);
-      steps[i] = add ? 1 / (std::sqrt(kept) + eps) : 1 / std::sqrt(std::max(kept, eps));
+      v = next_moment(factors, sums_[i], along, v);
+      steps[i] = moment_step(factors, std::sqrt(under_root(factors, static_cast<double>(v))));
       before += sums_[i];
       behind += sums_[i] * steps[i] * steps[i];
     }
-    const double norm = std::sqrt(behind);
-    const double ratio = std::sqrt(before) / (add ? norm + eps : std::max(norm, eps));
+    const double ratio = kept_norm(factors, std::sqrt(before), std::sqrt(behind));
     for (std::uint64_t i = 0; i < sums_.size(); ++i)
       factors_[i] = static_cast<float>(steps[i] * ratio);
     round_all(spec_.precision, factors_);

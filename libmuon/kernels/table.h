@@ -12,8 +12,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "ebb/libmuon/kernels/bf16.h"
 #include "ebb/libmuon/spec/blocks.h"
@@ -137,6 +139,9 @@ class Kernels {
   virtual Event finish(std::span<const FinishRange> ranges, After after) = 0;
   virtual Event hand_out(std::span<const OutRange> ranges, After after) = 0;
   virtual Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) = 0;
+
+  // Before the first orthogonalize(): what ranks have agreed on (Accelerator::measure).
+  virtual void choose(std::uint32_t /*choice*/) {}
 };
 
 // What kernels compute with and tell of; all borrowed.
@@ -155,8 +160,20 @@ class Accelerator {
   virtual bool takes_momentum_in(DType dtype) const {
     return dtype == DType::f32 || dtype == DType::bf16;
   }
-  // What its bits depend on beside values and shapes: recorded in the manifest.
-  virtual std::string fingerprint() const = 0;
+  // Where it could make a product in two ways, with other bits, and only a measurement can say
+  // which is faster: a number of its own, the larger the more of its own ways. Ranks take the
+  // least. 0: as a device that was never measured.
+  struct Choice {
+    std::uint32_t choice = 0;
+    std::string note;  // of what was found; may be empty
+  };
+  virtual Result<Choice> measure() { return Choice{}; }
+  // What its bits depend on beside values and shapes: recorded in the manifest. And the choice that
+  // such a text names, as far as this device can make it.
+  virtual std::string fingerprint(std::uint32_t choice) const = 0;
+  virtual std::optional<std::uint32_t> choice_in(std::string_view /*fingerprint*/) const {
+    return 0;
+  }
   // Code::unsupported names what of the spec its kernels do not do.
   virtual Result<> does(const MuonSpec& /*spec*/) const { return {}; }
   // Whether its kernels take U and O as they travel, where that is narrower than fp32.

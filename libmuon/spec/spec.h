@@ -63,6 +63,7 @@ enum class Out : std::uint8_t { weights, update };
 
 struct Coefficients {
   float a = 0, b = 0, c = 0;
+  bool operator==(const Coefficients&) const = default;
 };
 
 // What is left out is what a store means that does not say it.

@@ -14,7 +14,7 @@ namespace {
 
 std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
   auto manifest = manifest_template(config.model.params, config.model.groups, plan);
-  manifest.fingerprint = fingerprint_of(config, Bf16::emulated);
+  manifest.fingerprint = fingerprint_of(config, Bf16::emulated, 1);
   const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
   for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
   // A parameter that has no gradient in some step counts its own from there on. They are counted
@@ -190,8 +190,9 @@ libswap::Device* device_of(const EngineConfig& config, Side side) {
                                                                : nullptr;
 }
 
-std::string fingerprint_of(const EngineConfig& config, std::optional<Bf16> bf16) {
-  return config.accelerator != nullptr ? config.accelerator->fingerprint()
+std::string fingerprint_of(const EngineConfig& config, std::optional<Bf16> bf16,
+                           std::uint32_t choice) {
+  return config.accelerator != nullptr ? config.accelerator->fingerprint(choice)
                                        : kernel_fingerprint(bf16);
 }
 

@@ -1,6 +1,6 @@
 // Private to libmuon/step: the parts of an Engine and who calls whom.
 //   engine.cpp        planning, small calls          open.cpp      create, resume, transfer, load
-//   bf16.cpp          how products of bf16 are made
+//   products.cpp      how products are made
 //   step.cpp          what is decided before a step  chunk.cpp     gradients in, sweep, weights out
 //   flow.cpp          the threads of a step          sweep.cpp     the state's tiles
 //   early.cpp         gradients that come before it  absent_gradients.cpp  that do not come at all
@@ -85,7 +85,8 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire);
 // Of a side; null: the host's.
 libswap::Device* device_of(const EngineConfig& config, Side side);
 // Of the kernels that compute its steps.
-std::string fingerprint_of(const EngineConfig& config, std::optional<Bf16> bf16);
+std::string fingerprint_of(const EngineConfig& config, std::optional<Bf16> bf16,
+                           std::uint32_t choice);
 // Without a fingerprint.
 formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             std::span<const GroupSpec> groups,
@@ -148,10 +149,12 @@ struct Engine::Impl {
   Result<> fill_from_checkpoint(const Beginning& from);
   Result<> agree_all(const Result<>& mine, std::string_view doing);
 
-  // bf16.cpp
-  // [C] How products of bf16 are made from now on: as the configuration says, else as the state
-  // `kept` it, else as rank 0 measures.
+  // products.cpp
+  // [C] How products are made from now on: as the configuration says, else as the state's kernels
+  // did (their fingerprint, or nothing), else as is measured.
+  Result<> choose_products(std::string_view kept);
   Result<> choose_bf16(std::optional<Bf16> kept);
+  Result<> choose_of_device(std::string_view kept);
 
   // handing_in.cpp
   Result<> take_gradient(std::uint32_t param, libswap::Buffer my_pieces, libswap::Event ready);
@@ -270,7 +273,8 @@ struct Engine::Impl {
   std::string origin;
   std::string notes;         // on what was resumed or loaded, for `origin`
   std::optional<Bf16> bf16;  // of what the host multiplies so; null: nothing
-  std::string bf16_note;
+  std::uint32_t choice = 0;  // of an accelerator's products
+  std::string products_note;
 
   std::uint64_t step = 0;
   // Per parameter: how many steps it has taken beyond `step`. Empty where each has taken as many.

@@ -70,9 +70,8 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
     return from.checkpoint != nullptr ? begin_from(from) : Result<>();
   };
   EBB_TRY(work(scattered.get(), "reading what it begins from", begin));
-  EBB_TRY(choose_bf16(from.checkpoint == nullptr ? std::nullopt
-                                                 : bf16_in(from.checkpoint->catalog().producer)));
-  note(bf16_note);
+  EBB_TRY(choose_products(from.checkpoint == nullptr ? "" : from.checkpoint->catalog().producer));
+  note(products_note);
   EBB_TRY_ASSIGN(const auto fresh, directory->fresh(ranks));
   const auto parent = current ? current->uuid : formats::native::Uuid{};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
@@ -168,7 +167,7 @@ Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) 
     store.reset();
     return false;
   }
-  EBB_TRY(choose_bf16(bf16_in(manifest->fingerprint)));
+  EBB_TRY(choose_products(manifest->fingerprint));
   EBB_TRY(together(ranks, "resuming its store", [&] { return take_over(*manifest); }));
   origin =
       compose("resumed the store at step {}{}", step, (notes.empty() ? "" : " (" + notes + ")"));
@@ -181,9 +180,9 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   if (const auto passed_over = store->passed_over()) note(*passed_over);
   if (const std::uint32_t slots = store->superblock().slots; slots != config.slots)
     note(compose("it was made with {} slots a tile and keeps them", slots));
-  if (manifest.fingerprint != fingerprint_of(config, bf16))
+  if (manifest.fingerprint != fingerprint_of(config, bf16, choice))
     note("it was written with other kernels: " + manifest.fingerprint);
-  note(bf16_note);
+  note(products_note);
   EBB_TRY(open_sweep());
   EBB_TRY(sweep->cache().load_residents());
   step = resumed_step = manifest.step;

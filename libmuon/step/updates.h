@@ -56,6 +56,9 @@ class Updates {
   // from the first until the second they are here. Empty: of no matrix of that turn.
   libswap::Buffer moments(std::size_t turn, const Transit& moments) const;
 
+  // How its kernels multiply (Kernels::choose).
+  void choose(std::uint32_t choice) { kernels_->choose(choice); }
+
   // Begins to make O of what was gathered behind the turn.
   void orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf16 bf16);
   // Waits for that. Code::state where what was made is not finite: it must reach no shard.

@@ -81,6 +81,8 @@ Answer open(std::int32_t index, void** opened, Why* why) {
   if (const auto error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess)
     return answer_of(error, "cudaGetDeviceProperties", why);
   device->name = std::string(properties.name) + " " + std::to_string(index);
+  device->processors = static_cast<unsigned>(properties.multiProcessorCount);
+  device->hopper = properties.major == 9;
   const Current current(*device);
   if (const auto error = cudaStreamCreateWithFlags(&device->zeroing, cudaStreamNonBlocking);
       error != cudaSuccess)

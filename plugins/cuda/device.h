@@ -23,6 +23,8 @@ using Why = libswap::PluginWhy;
 struct CudaDevice {
   int index = 0;
   std::string name;
+  unsigned processors = 1;
+  bool hopper = false;  // has the instructions of symmetric.cu
   CUcontext context = nullptr;
   CUresult (*push)(CUcontext) = nullptr;
   CUresult (*pop)(CUcontext*) = nullptr;

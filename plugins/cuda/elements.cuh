@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "ebb/libmuon/kernels/element.h"
 #include "plugins/cuda/launch.h"
@@ -48,6 +49,35 @@ struct Out {
   float* wide;
   std::uint16_t* narrow;
 };
+
+// Where there is no gradient, it is zero.
+template <typename G>
+__device__ float gradient_at(const G* g, std::uint64_t i) {
+  return g != nullptr ? libmuon::widened(g[i]) : 0.0f;
+}
+
+// A matrix that is not finite; any of several may be the one that is told.
+inline __device__ void tell(const libmuon::PlainMatrices& of, std::uint64_t matrix) {
+  if (of.spoiled != nullptr)
+    *static_cast<volatile std::uint32_t*>(of.spoiled) =
+        of.number + static_cast<std::uint32_t>(matrix);
+}
+
+// Calls launch(form, whether it is Nesterov's) with both as constants.
+template <typename Launch>
+void in_form(const libmuon::PlainPrepare& range, const Launch& launch) {
+  using libmuon::Momentum;
+  const auto of = [&](auto form) {
+    if (range.nesterov != 0)
+      launch(form, std::true_type());
+    else
+      launch(form, std::false_type());
+  };
+  if (range.form == Momentum::ema)
+    of(std::integral_constant<Momentum, Momentum::ema>());
+  else
+    of(std::integral_constant<Momentum, Momentum::sum>());
+}
 
 // Calls launch(pointer) with the type that the buffer's elements have: fp32, or bits of bf16.
 template <typename Launch>

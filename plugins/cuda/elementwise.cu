@@ -8,12 +8,6 @@ namespace {
 using libmuon::Momentum;
 using libmuon::Precision;
 
-// Where there is no gradient, it is zero.
-template <typename G>
-__device__ float gradient_at(const G* g, std::uint64_t i) {
-  return g != nullptr ? libmuon::widened(g[i]) : 0.0f;
-}
-
 template <typename G>
 __global__ void __launch_bounds__(kThreads)
     add_kernel(std::uint64_t elems, const G* __restrict__ g, float* __restrict__ sum, bool first) {
@@ -141,11 +135,7 @@ cudaError_t launch_decay(const libmuon::PlainDecay& range, cudaStream_t stream) 
 }
 
 cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
-  const bool ema = range.form == Momentum::ema, nesterov = range.nesterov != 0;
-  if (ema && nesterov) prepare<Momentum::ema, true>(range, stream);
-  if (ema && !nesterov) prepare<Momentum::ema, false>(range, stream);
-  if (!ema && nesterov) prepare<Momentum::sum, true>(range, stream);
-  if (!ema && !nesterov) prepare<Momentum::sum, false>(range, stream);
+  in_form(range, [&](auto form, auto nesterov) { prepare<form(), nesterov()>(range, stream); });
   return cudaGetLastError();
 }
 

@@ -12,12 +12,20 @@ cudaError_t launch_look(const libmuon::PlainLook& range, libmuon::Look* found, c
 cudaError_t launch_add(const libmuon::PlainAdd& range, cudaStream_t stream);
 cudaError_t launch_decay(const libmuon::PlainDecay& range, cudaStream_t stream);
 cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stream);
+// Of an m in blocks of i8.
+cudaError_t launch_prepare_blocks(const libmuon::PlainPrepare& range, cudaStream_t stream);
 cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream);
 cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream);
 cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream);
 // to <- from, rounded; one of them fp32, the other that, bf16 or fp16.
 cudaError_t launch_convert(const libmuon::PlainBuffer& from, const libmuon::PlainBuffer& to,
                            cudaStream_t stream);
+
+// Rows or columns whose moments a range has; `sums` and `factors` have room for one of each. At
+// most 65,535 matrices.
+std::uint64_t sides_of(const libmuon::PlainNormalise& range);
+cudaError_t launch_normalise(const libmuon::PlainNormalise& range, double* sums, float* factors,
+                             cudaStream_t stream);
 
 // What a matrix is divided by, as its norm decides. A matrix of zeros, or one that is not finite,
 // is not alive and gives zeros.
@@ -33,6 +41,15 @@ struct Batch {
   std::uint64_t rows = 0, cols = 0, ld = 0, step = 0, count = 1;
   libmuon::Precision precision = libmuon::Precision::fp32;
 };
+
+// to <- alpha left left^T + beta from, rounded once; sums in fp32. `from` is symmetric, and so is
+// what is made, to the bit. bf16 or fp16 on Hopper alone, which has so many `processors`: they
+// change no bit.
+struct Symmetric {
+  Batch left, from, to;
+  float alpha = 1, beta = 0;
+};
+cudaError_t launch_symmetric(const Symmetric& product, unsigned processors, cudaStream_t stream);
 
 // Sums of the squares of U, a matrix' one behind the other; then what they decide.
 cudaError_t launch_norms(const libmuon::PlainMatrices& matrices, double* sums,

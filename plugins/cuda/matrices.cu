@@ -49,13 +49,6 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(PlainMatrices of, double
   if (lane == 0 && number < per_matrix * of.count) sums[number] = total;
 }
 
-// Any of those that are not finite may be the one that is told.
-__device__ void tell(const PlainMatrices& of, std::uint64_t matrix) {
-  if (of.spoiled != nullptr)
-    *static_cast<volatile std::uint32_t*>(of.spoiled) =
-        of.number + static_cast<std::uint32_t>(matrix);
-}
-
 __global__ void decide_kernel(PlainMatrices of, const double* sums, Normalizer* normalizers) {
   const std::uint64_t matrix = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (matrix >= of.count) return;

@@ -69,10 +69,11 @@ class Places {
 // The stages of forms.h. Behind the first that fails nothing more is given to the stream.
 class Stages {
  public:
-  Stages(Products& products, const PlainMatrices& matrices, std::byte* workspace,
+  Stages(const Multiplier& multiplier, const PlainMatrices& matrices, std::byte* workspace,
          cudaStream_t stream, Why* why)
-      : products_(products),
+      : with_(multiplier),
         spec_(matrices.spec),
+        own_(makes_symmetric(matrices)),
         workspace_(workspace),
         stream_(stream),
         why_(why),
@@ -84,7 +85,8 @@ class Stages {
               .from = at(Part::gram),
               .to = at(Part::gram),
               .as = Product::Right::transposed});
-    mirror(Part::gram);
+    if (!own_) mirror(Part::gram);
+    mirrored_ = true;
   }
   // Separate roundings are the host's (newton_schulz_run.cpp), in the same places.
   void square(const Sum& sum) {
@@ -111,8 +113,10 @@ class Stages {
     if (sum.beta != 0)
       run(launch_add_scaled(at(sum.from), sum.beta, at(sum.to), stream_), "rounding a sum");
   }
+  // What rounding makes of it is symmetric in fp32 alone.
   void symmetric(const Sum& sum) {
     square(sum);
+    if (sum.to == Part::gram) mirrored_ = false;
     if (spec_.precision == Precision::fp32) mirror(sum.to);
   }
   void mirror(Part part) { run(launch_mirror(at(part), stream_), "mirroring"); }
@@ -132,25 +136,42 @@ class Stages {
   Answer answer() const { return answer_; }
 
  private:
+  static bool makes_symmetric(const PlainMatrices& matrices) {
+    return matrices.symmetric_from != 0 && matrices.spec.precision != Precision::fp32 &&
+           std::min(matrices.rows(), matrices.cols) >= matrices.symmetric_from;
+  }
   Batch& place(Part part) { return parts_[static_cast<std::size_t>(part)]; }
+  // X X^T, or the square of a matrix that is symmetric to the bit.
+  bool symmetric_to_the_bit(const Product& product) const {
+    return product.left.data == product.right.data &&
+           (product.as == Product::Right::transposed || mirrored_);
+  }
   void multiply(const Product& product) {
-    if (answer_ == Answer::done) answer_ = products_.multiply(product, workspace_, stream_, why_);
+    if (answer_ != Answer::done) return;
+    if (own_ && symmetric_to_the_bit(product))
+      run(launch_symmetric({product.left, product.from, product.to, product.alpha, product.beta},
+                           with_.processors, stream_),
+          "a symmetric product");
+    else
+      answer_ = with_.products.multiply(product, workspace_, stream_, why_);
   }
 
-  Products& products_;
+  const Multiplier& with_;
   const libmuon::PlainNewtonSchulz& spec_;
+  const bool own_;
   std::byte* const workspace_;
   const cudaStream_t stream_;
   Why* const why_;
   std::array<Batch, 6> parts_;
+  bool mirrored_ = false;  // the Gram matrix is symmetric to the bit
   Answer answer_ = Answer::done;
 };
 
-Answer newton_schulz_at_once(Products& products, const PlainMatrices& matrices,
+Answer newton_schulz_at_once(const Multiplier& multiplier, const PlainMatrices& matrices,
                              std::byte* workspace, cudaStream_t stream, Why* why) {
   const Places places(matrices);
   Normalizer* const normalizers = places.normalizers(workspace);
-  Stages stages(products, matrices, workspace, stream, why);
+  Stages stages(multiplier, matrices, workspace, stream, why);
   stages.run(launch_norms(matrices, places.sums(workspace), normalizers, stream), "norms");
   stages.run(launch_load(matrices, normalizers, stages.at(Part::x), stream), "loading");
   if (matrices.spec.form == Form::gram)
@@ -174,11 +195,11 @@ std::uint64_t newton_schulz_bytes(const PlainMatrices& matrices) {
   return Places(part_of(matrices, 0)).bytes();
 }
 
-Answer newton_schulz(Products& products, const PlainMatrices& matrices, std::byte* workspace,
-                     cudaStream_t stream, Why* why) {
+Answer newton_schulz(const Multiplier& multiplier, const PlainMatrices& matrices,
+                     std::byte* workspace, cudaStream_t stream, Why* why) {
   for (std::uint64_t first = 0; first < matrices.count; first += kMostAtOnce) {
     const Answer answer =
-        newton_schulz_at_once(products, part_of(matrices, first), workspace, stream, why);
+        newton_schulz_at_once(multiplier, part_of(matrices, first), workspace, stream, why);
     if (answer != Answer::done) return answer;
   }
   return Answer::done;

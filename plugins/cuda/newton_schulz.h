@@ -10,8 +10,14 @@ inline constexpr std::uint64_t kMostAtOnce = 4096;
 
 std::uint64_t newton_schulz_bytes(const libmuon::PlainMatrices& matrices);
 
+// What products are made with.
+struct Multiplier {
+  Products& products;
+  unsigned processors;  // of the device
+};
+
 // `workspace`: newton_schulz_bytes() of the device, aligned to 256 bytes.
-Answer newton_schulz(Products& products, const libmuon::PlainMatrices& matrices,
+Answer newton_schulz(const Multiplier& multiplier, const libmuon::PlainMatrices& matrices,
                      std::byte* workspace, cudaStream_t stream, Why* why);
 
 }  // namespace ebb::cuda

@@ -41,7 +41,7 @@ void print(const std::vector<Measured>& all) {
 std::string json_of(const Bench& bench, const std::vector<Measured>& all) {
   tools::JsonWriter json;
   json.open_object().put("device", bench.device->name());
-  json.put("fingerprint", bench.accelerator->fingerprint());
+  json.put("fingerprint", bench.accelerator->fingerprint(0));
   json.key("measured").open_list();
   for (const Measured& one : all)
     json.open_object()
@@ -64,7 +64,8 @@ int run(const std::string& plugin, const std::string& file) {
     std::fprintf(stderr, "gpu-check: %s\n", all.error().message.c_str());
     return 1;
   }
-  std::printf("%s, %s\n", bench->device->name().c_str(), bench->accelerator->fingerprint().c_str());
+  std::printf("%s, %s\n", bench->device->name().c_str(),
+              bench->accelerator->fingerprint(0).c_str());
   print(*all);
   std::ofstream(file) << json_of(*bench, *all);
   return 0;

@@ -5,7 +5,7 @@
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/spec/presets.h"
-#include "tests/libmuon/cuda/plugged.h"
+#include "tests/libmuon/cuda/both.h"
 #include "tests/libmuon/kernels/numbers.h"
 
 namespace ebb::libmuon {
@@ -14,37 +14,18 @@ namespace {
 using libswap::Buffer;
 using libswap::buffer_of;
 using libswap::Event;
+using test::Both;
+using test::expect_same;
+using test::Floats;
+using test::Halves;
+using test::narrowed;
+using test::on_device;
+using test::on_host;
 using test::Plugged;
 using test::There;
 using testing::gaussian;
 using testing::relative_distance;
 using testing::same_bits;
-
-using Halves = There<std::uint16_t>;
-using Floats = There<float>;
-
-std::vector<std::uint16_t> narrowed(const std::vector<float>& wide) {
-  std::vector<std::uint16_t> bits(wide.size());
-  narrow(wide, bits);
-  return bits;
-}
-
-struct Both {
-  explicit Both(std::uint32_t late_us = 0) : plugged(late_us) {
-    pool = *libswap::Pool::start(2);
-    host = make_host_kernels({*pool});
-    there = *plugged.accelerator().kernels({*pool});
-  }
-  Plugged plugged;
-  std::unique_ptr<libswap::Pool> pool;
-  std::unique_ptr<Kernels> host, there;
-};
-
-template <typename T>
-void expect_same(There<T>& there, const std::vector<T>& host, const Event& done,
-                 const std::string& what) {
-  EXPECT_EQ(std::memcmp(there.back(done).data(), host.data(), host.size() * sizeof(T)), 0) << what;
-}
 
 TEST(CudaKernels, FindTheHostsNormAndTheLargestOfAllGradients) {
   Both both;
@@ -252,23 +233,6 @@ struct Shape {
   std::uint64_t rows, cols;
 };
 
-std::vector<float> on_host(const MuonSpec& spec, const Block& block, std::vector<float> u,
-                           libswap::Pool& pool) {
-  orthogonalize(spec, Bf16::emulated, block, u, pool);
-  return u;
-}
-
-std::vector<float> on_device(Both& both, const MuonSpec& spec, const Block& block,
-                             const std::vector<float>& u) {
-  const std::uint64_t count = u.size() / block.span();
-  Floats there(both.plugged.device(), u, DType::f32);
-  const auto bytes = both.plugged.accelerator().workspace_bytes(spec, block, count);
-  auto room = both.plugged.device().allocate(bytes);
-  EXPECT_TRUE(room);
-  return there.back(both.there->orthogonalize({&spec, block, count, Bf16::emulated, there.buffer()},
-                                              (*room).buffer(), {}));
-}
-
 // Every form, precision and rounding that a framework has. In 16 bits one sum in another order may
 // round to the next number, which the iterations carry on: a few of 2^-8 or 2^-11.
 TEST(CudaKernels, OrthogonalizeAsTheHostDoes) {
@@ -412,8 +376,8 @@ TEST(CudaStubKernels, ThatFailSayWhichWorkItWas) {
 
 TEST(CudaStubKernels, TheFingerprintNamesTheLibraryAndTheDevice) {
   Plugged plugged;
-  EXPECT_EQ(plugged.accelerator().fingerprint(),
-            "cuBLASLt 130101 Stub products=whole elementwise=ebb");
+  EXPECT_EQ(plugged.accelerator().fingerprint(0),
+            "cuBLASLt 130101 Stub elementwise=ebb symmetric=library");
 }
 
 }  // namespace

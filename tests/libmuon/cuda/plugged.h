@@ -24,7 +24,10 @@ inline std::string tested_plugin() {
 
 class Plugged {
  public:
-  explicit Plugged(std::uint32_t late_us = 0) {
+  // `symmetric_from`: rows from which on the device's own symmetric products are faster; 0: it has
+  // none.
+  explicit Plugged(std::uint32_t late_us = 0, std::uint64_t symmetric_from = 0) {
+    make_symmetric(symmetric_from);
     auto opened = libswap::PluginDevice::open(tested_plugin(), 0);
     EBB_CHECK(opened.has_value());
     device_ = *std::move(opened);
@@ -35,6 +38,7 @@ class Plugged {
   }
   ~Plugged() {
     fail(nullptr);
+    make_symmetric(0);
     accelerator_.reset();
     device_.reset();
     EXPECT_EQ(allocated(), 0u);
@@ -50,6 +54,13 @@ class Plugged {
   }
   std::uint64_t allocated() { return call(ebb_stub_allocated, "ebb_stub_allocated"); }
   std::uint64_t pinned() { return call(ebb_stub_pinned, "ebb_stub_pinned"); }
+  void make_symmetric(std::uint64_t from, bool wrong = false) {
+    call(ebb_stub_symmetric, "ebb_stub_symmetric", from, wrong ? 1u : 0u);
+  }
+  std::uint64_t symmetric_products() {
+    return call(ebb_stub_symmetric_products, "ebb_stub_symmetric_products");
+  }
+  std::uint64_t graphs() { return call(ebb_stub_graphs, "ebb_stub_graphs"); }
   std::uint64_t products() { return call(ebb_stub_products, "ebb_stub_products"); }
 
   // A function of the stub's, found in the plugin by its name; the first argument gives its type.

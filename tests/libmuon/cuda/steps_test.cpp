@@ -1,5 +1,6 @@
 // Whole trainings on the plugin over the stub: wherever state, gradients and weights lie, one
 // result, which is near to the host's.
+#include <atomic>
 #include <cmath>
 #include <thread>
 
@@ -30,6 +31,17 @@ Training all_on_device(libmuon::Accelerator& accelerator) {
                     {"exp_avg", Tier::device}},
           .gradients_on = Side::device,
           .weights_on = Side::device};
+}
+
+// The greatest difference, of the greatest number.
+double apart(const std::vector<float>& a, const std::vector<float>& b) {
+  EBB_CHECK(a.size() == b.size() && !a.empty());
+  double most = 0, largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
+  }
+  return most / largest;
 }
 
 TEST(CudaSteps, OfAllMixesOfTiersGiveTheBitsOfAllOnTheDevice) {
@@ -179,19 +191,106 @@ TEST(CudaSteps, OnShardsGiveTheBitsOfOwnersWhateverTravels) {
   }
 }
 
+// State of more columns than momentum alone, in either placement, wherever it is at home.
+TEST(CudaSteps, WithSecondMomentsAndMomentumInInt8GiveTheBitsOfAllOnTheDevice) {
+  Plugged plugged(50);
+  libmuon::MuonSpec moments = libmuon::MuonSpec::keller();
+  moments.second_moment = libmuon::SecondMoment::rows;
+  for (const libmuon::MuonSpec& spec :
+       {libmuon::MuonSpec::keller(), moments, *libmuon::preset("normuon")})
+    for (const DType momentum : {DType::f32, DType::i8}) {
+      Training setup = all_on_device(plugged.accelerator());
+      setup.model.groups[0] = spec;
+      setup.dtypes = {{"momentum_buffer", momentum}};
+      const Trained wanted = train_in_two(setup, kSteps);
+      ASSERT_EQ(wanted.outcome.error, "");
+      for (const auto placement : {libmuon::Placement::owner, libmuon::Placement::shard}) {
+        // Borders of this model's shards lie inside blocks.
+        if (momentum == DType::i8 && placement == libmuon::Placement::shard) continue;
+        setup.placement = placement;
+        setup.ranks = 2;
+        setup.chunk_bytes = 5000;
+        setup.budget_bytes = 16 * 4096;
+        setup.tiers = {{"master", Tier::host}, {"momentum_buffer", Tier::nvme}};
+        EXPECT_TRUE(train_in_two(setup, kSteps) == wanted)
+            << name_of(momentum) << (placement == libmuon::Placement::shard ? " shards" : "");
+      }
+      const auto host = train_in_two({.dtypes = setup.dtypes, .model = setup.model}, kSteps);
+      EXPECT_LE(apart(wanted.outcome.weights, host.outcome.weights),
+                spec.precision == libmuon::Precision::fp32 ? 1e-5 : 0.05);
+    }
+}
+
+// Which symmetric products are the device's own is the store's to say, once it was measured: bits
+// do not change where a run goes on.
+TEST(CudaStubSteps, MultiplyAsTheStoreSaysAndNoOtherWay) {
+  const TempDir directory;
+  const auto origin = [&](std::uint64_t symmetric_from, std::uint64_t steps) {
+    Plugged plugged(0, symmetric_from);
+    Training setup = all_on_device(plugged.accelerator());
+    setup.model.groups[0] = *libmuon::preset("keller");  // in bf16
+    setup.ranks = 2;
+    const auto outcome = train(setup, directory.path(), steps);
+    EXPECT_EQ(outcome.error, "");
+    return outcome.origin;
+  };
+  EXPECT_EQ(origin(1024, 1), "created at step 0");
+  EXPECT_EQ(origin(512, 2), "resumed the store at step 1");
+  const std::string without = origin(0, 3);
+  EXPECT_NE(without.find("other kernels: cuBLASLt 130101 Stub elementwise=ebb "
+                         "symmetric=own-from-1024"),
+            std::string::npos)
+      << without;
+}
+
+// The plugin's, but that it says what a measurement found on each rank that asks: here one more
+// than the rank before.
+class Measured : public libmuon::Accelerator {
+ public:
+  Measured(libmuon::Accelerator& of, std::uint32_t first) : of_(of), next_(first) {}
+  libswap::Device& device() override { return of_.device(); }
+  Result<Choice> measure() override { return Choice{next_++, ""}; }
+  std::string fingerprint(std::uint32_t choice) const override { return of_.fingerprint(choice); }
+  std::optional<std::uint32_t> choice_in(std::string_view) const override { return std::nullopt; }
+  bool takes_what_travels() const override { return of_.takes_what_travels(); }
+  std::uint64_t workspace_bytes(const libmuon::MuonSpec& spec, const libmuon::Block& matrix,
+                                std::uint64_t count) const override {
+    return of_.workspace_bytes(spec, matrix, count);
+  }
+  Result<std::unique_ptr<libmuon::Kernels>> kernels(const libmuon::KernelsFor& what) override {
+    return of_.kernels(what);
+  }
+
+ private:
+  libmuon::Accelerator& of_;
+  std::atomic<std::uint32_t> next_;
+};
+
+TEST(CudaStubSteps, MultiplyAsAllRanksAgree) {
+  Plugged plugged(0, 16);
+  for (const auto placement : {libmuon::Placement::owner, libmuon::Placement::shard}) {
+    const auto own = [&](std::uint32_t first) {
+      Measured measured(plugged.accelerator(), first);
+      Training setup = all_on_device(measured);
+      setup.model.groups[0] = *libmuon::preset("keller");  // in bf16
+      setup.ranks = 2;
+      setup.placement = placement;
+      const std::uint64_t before = plugged.symmetric_products();
+      const TempDir directory;
+      EXPECT_EQ(train(setup, directory.path(), 1).error, "");
+      return plugged.symmetric_products() - before;
+    };
+    EXPECT_EQ(own(0), 0u);
+    EXPECT_GT(own(9), 0u);  // from 16 rows on, and fewer
+  }
+}
+
 // In fp32 the two differ by the order of their sums alone.
 TEST(CudaSteps, AreNearToTheHosts) {
   Plugged plugged;
   const auto there = train_in_two(all_on_device(plugged.accelerator()), kSteps).outcome.weights;
   const auto host = train_in_two({}, kSteps).outcome.weights;
-  ASSERT_EQ(there.size(), host.size());
-  double most = 0, largest = 0;
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    most = std::max(most, std::abs(static_cast<double>(there[i]) - static_cast<double>(host[i])));
-    largest = std::max(largest, std::abs(static_cast<double>(host[i])));
-  }
-  EXPECT_LE(most, 1e-5 * largest);
-  EXPECT_GT(largest, 0);
+  EXPECT_LE(apart(there, host), 1e-5);
 }
 
 }  // namespace

@@ -19,6 +19,23 @@ std::byte* open(const void* address, std::uint64_t bytes);
 // Gives a stream work.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
+// Up to how many microseconds late a stream is, and what its lateness is drawn with.
+std::uint32_t late();
+std::uint32_t next_seed();
+
+// Of products, as ebb_stub_symmetric() set it: from how many rows on symmetric ones are faster than
+// the library's (0: there are none), and whether they are wrong. A library's takes one unit of the
+// clock, whatever its size.
+struct SymmetricProducts {
+  std::uint64_t faster_from = 0;
+  bool wrong = false;
+};
+SymmetricProducts symmetric();
+double clock();
+void spend(double time);
+// Whether a product of so many multiplications is left out: tests wait for their measurement.
+bool too_large(std::uint64_t multiplications);
+
 // Whether this call of the function is to fail.
 bool fails(const char* function);
 

@@ -22,6 +22,12 @@ void ebb_stub_close_stream(void* stream);
 void ebb_stub_add_one(void* stream, float* numbers, std::uint64_t count);
 // Products that were multiplied matrix by matrix, and how many altogether.
 std::uint64_t ebb_stub_products();
+// Symmetric products of the device's own: from how many rows on they are faster, 0: it has none;
+// and whether they are wrong. Before the device is opened.
+void ebb_stub_symmetric(std::uint64_t faster_from, std::uint32_t wrong);
+// How many of them were made, and how many graphs were launched.
+std::uint64_t ebb_stub_symmetric_products();
+std::uint64_t ebb_stub_graphs();
 // The ncclComm_t of each rank of a new group, whose calls answer ncclInProgress unless it blocks;
 // ends the waiting in one's; and one itself.
 void ebb_stub_groups(std::uint32_t world, std::uint32_t blocking, void** groups);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ebb/formats/core/check.h"
+#include "ebb/formats/core/int8_blocks.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "plugins/cuda/launch.h"
@@ -83,6 +84,13 @@ void prepare(const libmuon::PlainPrepare& range, Stored* m) {
   if (!ema && range.nesterov == 0) take<Momentum::sum, false>(range, m);
 }
 
+float update(const libmuon::PlainPrepare& range, float g, float m) {
+  const bool ema = range.form == Momentum::ema;
+  if (range.nesterov == 0) return m;
+  return ema ? libmuon::update_of<Momentum::ema, true>(range.factors, g, m)
+             : libmuon::update_of<Momentum::sum, true>(range.factors, g, m);
+}
+
 template <Precision kWeights>
 float applied(const libmuon::PlainFinish& range, float o, float w) {
   if (range.step == Precision::bf16)
@@ -135,6 +143,30 @@ cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stre
       prepare(range, reinterpret_cast<std::uint16_t*>(m));
     else
       prepare(range, reinterpret_cast<float*>(m));
+  });
+}
+
+cudaError_t launch_prepare_blocks(const libmuon::PlainPrepare& range, cudaStream_t stream) {
+  return later(stream, "launch_prepare", [=] {
+    EBB_CHECK(range.m.elems == range.u.elems && range.m.dtype == DType::i8);
+    auto* const codes = reinterpret_cast<std::int8_t*>(stub::open(range.m.data, range.m.elems));
+    const auto scales = floats(range.scales);
+    std::vector<float> m(range.m.elems);
+    formats::from_int8_blocks({codes, m.size()}, scales, range.block, 0, m);
+    // What is kept is rounded before U is made of it: of what does not change, and of no decay.
+    std::vector<float> g = gradient(range.g, m.size());
+    const std::span<const float> decay =
+        range.decay.elems == 0 ? std::span<const float>() : floats(range.decay);
+    for (std::uint64_t i = 0; i < m.size(); ++i) {
+      g[i] = range.factors.scale * g[i] + (decay.empty() ? -0.0f : decay[i]);
+      m[i] = range.form == Momentum::ema
+                 ? libmuon::next_momentum<Momentum::ema>(range.factors, g[i], m[i])
+                 : libmuon::next_momentum<Momentum::sum>(range.factors, g[i], m[i]);
+    }
+    formats::to_int8_blocks(m, range.block, {codes, m.size()}, scales);
+    formats::from_int8_blocks({codes, m.size()}, scales, range.block, 0, m);
+    const Numbers u = numbers(range.u);
+    for (std::uint64_t i = 0; i < m.size(); ++i) u.put(i, update(range, g[i], m[i]));
   });
 }
 
@@ -315,6 +347,7 @@ cudaError_t launch_identity(const Batch& from, float value, const Batch& to, cud
 }
 
 cudaError_t launch_mirror(const Batch& of, cudaStream_t stream) {
+  if (stub::too_large(of.rows * of.rows * of.cols * of.count)) return cudaSuccess;
   return later(stream, "launch_mirror", [=] {
     for_places(of, of, [&](Numbers a, auto i, Numbers b, auto, auto row, auto col) {
       if (row > col) b.put(col * of.ld + row, a.get(i));

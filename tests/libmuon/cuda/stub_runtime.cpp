@@ -2,21 +2,18 @@
 #include <cuda.h>
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
-#include <thread>
 
 #include "ebb/formats/core/check.h"
 #include "tests/libmuon/cuda/stub.h"
 #include "tests/libmuon/cuda/stub_control.h"
+#include "tests/libmuon/cuda/stub_stream.h"
 
 namespace {
 
@@ -85,48 +82,10 @@ bool unpinned(const void* address, std::uint64_t bytes) {
 
 }  // namespace
 
-struct CUstream_st {
-  CUstream_st() : thread([this] { loop(); }) {}
-  ~CUstream_st() {
-    {
-      const std::lock_guard lock(mutex);
-      ending = true;
-      changed.notify_all();
-    }
-    thread.join();
-  }
-  void add(std::function<void()> work) {
-    const std::lock_guard lock(mutex);
-    queue.push_back(std::move(work));
-    changed.notify_all();
-  }
-  void loop() {
-    std::minstd_rand random(++state().seed);
-    while (true) {
-      std::function<void()> work;
-      {
-        std::unique_lock lock(mutex);
-        changed.wait(lock, [&] { return ending || !queue.empty(); });
-        if (queue.empty()) return;
-        work = std::move(queue.front());
-        queue.pop_front();
-      }
-      if (const std::uint32_t late = state().late; late != 0)
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % late));
-      work();
-    }
-  }
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::function<void()>> queue;
-  bool ending = false;
-  std::thread thread;
-};
-
 struct CUevent_st {
   std::mutex mutex;
   std::shared_ptr<Signal> signal;  // of its last record
+  double at = 0;                   // by the clock of products
   std::shared_ptr<Signal> last() {
     const std::lock_guard lock(mutex);
     return signal;
@@ -145,6 +104,9 @@ std::byte* open(const void* address, std::uint64_t bytes) {
   EBB_CHECK(first + bytes <= found->first + found->second);
   return reinterpret_cast<std::byte*>(first);
 }
+
+std::uint32_t late() { return state().late; }
+std::uint32_t next_seed() { return ++state().seed; }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) { stream->add(std::move(work)); }
 
@@ -234,6 +196,8 @@ cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "Stub");
+  properties->major = ebb::stub::symmetric().faster_from != 0 ? 9 : 8;
+  properties->multiProcessorCount = 4;
   return cudaSuccess;
 }
 
@@ -312,9 +276,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   {
     const std::lock_guard lock(event->mutex);
     event->signal = signal;
+    event->at = ebb::stub::clock();
   }
   stream->add([signal] { signal->pass(); });
   return checked("cudaEventRecord");
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = static_cast<float>(to->at - from->at);
+  return checked("cudaEventElapsedTime");
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (const auto signal = event->last(); signal != nullptr)

@@ -120,7 +120,7 @@ class LateKernels : public libmuon::Kernels {
 
 }  // namespace
 
-std::string LateAccelerator::fingerprint() const {
+std::string LateAccelerator::fingerprint(std::uint32_t /*choice*/) const {
   return libmuon::kernel_fingerprint(std::nullopt);
 }
 

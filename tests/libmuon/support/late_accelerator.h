@@ -14,7 +14,7 @@ class LateAccelerator : public libmuon::Accelerator {
 
   libswap::LateDevice& device() override { return device_; }
   bool takes_momentum_in(DType) const override { return true; }  // as the host's kernels do
-  std::string fingerprint() const override;
+  std::string fingerprint(std::uint32_t choice) const override;
   bool takes_what_travels() const override { return true; }
   std::uint64_t workspace_bytes(const libmuon::MuonSpec& spec, const libmuon::Block& matrix,
                                 std::uint64_t count) const override;

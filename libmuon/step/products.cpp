@@ -1,4 +1,4 @@
-// How products of bf16 are made: chosen once, kept with the state, told.
+// How products are made: chosen once, kept with the state, told.
 #include <algorithm>
 #include <cmath>
 
@@ -7,13 +7,11 @@
 namespace ebb::libmuon {
 namespace {
 
-// A device has its own way.
-bool multiplies_bf16(const EngineConfig& config) {
-  return config.accelerator == nullptr &&
-         std::ranges::any_of(config.model.groups, [](const GroupSpec& group) {
-           const auto* muon = std::get_if<MuonSpec>(&group);
-           return muon != nullptr && muon->precision == Precision::bf16;
-         });
+bool multiplies(const EngineConfig& config, Precision precision) {
+  return std::ranges::any_of(config.model.groups, [precision](const GroupSpec& group) {
+    const auto* muon = std::get_if<MuonSpec>(&group);
+    return muon != nullptr && muon->precision == precision;
+  });
 }
 
 std::string tenths(double value) {
@@ -23,9 +21,28 @@ std::string tenths(double value) {
 
 }  // namespace
 
+Result<> Engine::Impl::choose_products(std::string_view kept) {
+  products_note.clear();
+  return config.accelerator != nullptr ? choose_of_device(kept) : choose_bf16(bf16_in(kept));
+}
+
+Result<> Engine::Impl::choose_of_device(std::string_view kept) {
+  Accelerator& device = *config.accelerator;
+  const bool narrow = multiplies(config, Precision::bf16) || multiplies(config, Precision::fp16);
+  const std::optional<std::uint32_t> known = device.choice_in(kept);
+  Result<Accelerator::Choice> mine = Accelerator::Choice{known.value_or(0), ""};
+  if (!known && narrow) mine = device.measure();
+  EBB_TRY(agree_all(mine ? Result<>() : mine.error(), "choosing how its device multiplies"));
+  EBB_TRY_ASSIGN(const std::int64_t least, ranks.agree(mine->choice));
+  choice = static_cast<std::uint32_t>(least);
+  products_note = mine->note;
+  device_kernels->choose(choice);
+  if (updates != nullptr) updates->choose(choice);
+  return {};
+}
+
 Result<> Engine::Impl::choose_bf16(std::optional<Bf16> kept) {
   bf16.reset();
-  bf16_note.clear();
   const bool mine = has_real_bf16();
   const bool asked = config.bf16 == Bf16::real;
   EBB_TRY(agree_all(asked && !mine ? Error{Code::unsupported,
@@ -33,7 +50,7 @@ Result<> Engine::Impl::choose_bf16(std::optional<Bf16> kept) {
                                            "leave EngineConfig::bf16 out, or set it to emulated"}
                                    : Result<>(),
                     "choosing how bf16 is multiplied"));
-  if (!multiplies_bf16(config)) return {};
+  if (!multiplies(config, Precision::bf16)) return {};
   const std::optional<Bf16> known = config.bf16 ? config.bf16 : kept;
   const bool measures = !known && parts.plan.rank() == Rank{0};
   const Bf16Choice measured = measures ? measure_bf16() : Bf16Choice();
@@ -45,7 +62,7 @@ Result<> Engine::Impl::choose_bf16(std::optional<Bf16> kept) {
                           : config.bf16     ? "as set"
                           : *known == *bf16 ? "as before"
                                             : "not every processor has real ones, as before";
-  bf16_note = compose("products of bf16: {}, {}", name_of(*bf16), how);
+  products_note = compose("products of bf16: {}, {}", name_of(*bf16), how);
   return {};
 }
 
