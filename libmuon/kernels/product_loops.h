@@ -24,9 +24,10 @@ constexpr u64 kSliceUnits = 64;  // of k: rows of B whose pages are looked up on
 
 constexpr u64 least(u64 a, u64 b) { return a < b ? a : b; }
 
-// `Isa`: Vector of kWidth numbers; kUnit, how many k make a unit: 1, or 2 as bf16; kRows, of C that
-// are summed at a time, a divisor of kWidth; spread(number) to all places; multiply_add(a, b, sum).
-template <typename Isa>
+// `Isa`: Vector of kWidth numbers, Bits of as many; kUnit, how many k make a unit: 1, or 2 as bf16;
+// kRows, of C that are summed at a time, a divisor of kWidth; spread(number) to all places;
+// multiply_add(a, b, sum).
+template <typename Isa, Operands kOperands>
 class Loops {
  public:
   static constexpr u64 kSlice = kSliceUnits * Isa::kUnit;
@@ -67,6 +68,7 @@ class Loops {
  private:
   static constexpr u64 kStrip = kVectors * Isa::kWidth;
   using Vector = typename Isa::Vector;
+  using Bits = typename Isa::Bits;
   static constexpr u64 kWidth = Isa::kWidth, kRows = Isa::kRows, kUnit = Isa::kUnit;
 
   static u64 units_of(u64 k) { return (k + kUnit - 1) / kUnit; }
@@ -120,13 +122,23 @@ class Loops {
 
   // bf16 is the high half of fp32: of a number, and of the next one beside it.
   static Vector pairs(const Vector& even, const Vector& odd) {
-    using Bits = typename Isa::Bits;
     return reinterpret_cast<Vector>((reinterpret_cast<Bits>(even) >> 16) |
                                     (reinterpret_cast<Bits>(odd) & 0xffff0000u));
   }
+  // As numbers enter a product. tf32: to nearest, ties to even (rounding.h); NaN stays as it is.
+  static Vector entering(const Vector& numbers) {
+    if constexpr (kOperands == Operands::tf32) {
+      const auto bits = reinterpret_cast<Bits>(numbers);
+      const auto none = reinterpret_cast<Bits>(numbers != numbers);
+      const Bits near = (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;
+      return reinterpret_cast<Vector>((none & bits) | (~none & near));
+    } else {
+      return numbers;
+    }
+  }
   // kWidth units of numbers in a row.
   static Vector units(const float* from, u64 count) {
-    const Vector a = load(from, count);
+    const Vector a = entering(load(from, count));
     if constexpr (kUnit == 2) {
       const Vector b = count > kWidth ? load(from + kWidth, count - kWidth) : Vector{};
       return pairs(second<0>(a, b, kAll), second<1>(a, b, kAll));
@@ -159,7 +171,7 @@ class Loops {
   }
   static void pack_columns(const float* from, u64 ld, u64 count, u64 k, Place to) {
     for (u64 p = 0; p < k; p += kUnit, to.at += to.width) {
-      Vector line = load(from + p * ld, count);
+      Vector line = entering(load(from + p * ld, count));
       if constexpr (kUnit == 2)
         line = pairs(line, p + 1 < k ? load(from + (p + 1) * ld, count) : Vector{});
       store(line, to.at);
@@ -208,13 +220,14 @@ class Loops {
   }
 };
 
-template <typename Isa>
+template <typename Isa, Operands kOperands>
 constexpr Products products_with(const char* name) {
+  using Made = Loops<Isa, kOperands>;
   return {.name = name,
-          .operands = Isa::kUnit == 1 ? Operands::fp32 : Operands::bf16,
-          .slice = Loops<Isa>::kSlice,
-          .pack = Loops<Isa>::pack,
-          .multiply = Loops<Isa>::multiply};
+          .operands = kOperands,
+          .slice = Made::kSlice,
+          .pack = Made::pack,
+          .multiply = Made::multiply};
 }
 
 }  // namespace

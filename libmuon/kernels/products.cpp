@@ -16,14 +16,20 @@ namespace {
 struct Row {
   Isa isa;
   const Products* fp32;
+  const Products* tf32;
   const Products* bf16;  // null: as fp32, rounded
+
+  const Products* of(Operands operands) const {
+    if (operands == Operands::bf16) return bf16;
+    return operands == Operands::tf32 ? tf32 : fp32;
+  }
 };
 constexpr Row kTable[] = {
-    {Isa::plain, &kPlainProducts, nullptr},
+    {Isa::plain, &kPlainProducts, &kPlainTf32Products, nullptr},
 #ifdef EBB_X86_PRODUCTS
-    {Isa::avx2, &kAvx2Products, nullptr},
-    {Isa::avx512, &kAvx512Products, nullptr},
-    {Isa::avx512_bf16, &kAvx512Products, &kBf16Products},
+    {Isa::avx2, &kAvx2Products, &kAvx2Tf32Products, nullptr},
+    {Isa::avx512, &kAvx512Products, &kAvx512Tf32Products, nullptr},
+    {Isa::avx512_bf16, &kAvx512Products, &kAvx512Tf32Products, &kBf16Products},
 #endif
 };
 
@@ -60,7 +66,7 @@ void use_at_most(Isa isa) { most = isa; }
 
 const Products* products(Isa isa, Operands operands) {
   for (const Row& row : kTable)
-    if (row.isa == isa && here(isa)) return operands == Operands::bf16 ? row.bf16 : row.fp32;
+    if (row.isa == isa && here(isa)) return row.of(operands);
   return nullptr;
 }
 

@@ -19,9 +19,10 @@ struct MatrixView {
   Transpose transpose = Transpose::no;
 };
 
-// What operands are multiplied as: as they are, or as bf16, where each must be one of its numbers:
-// products are exact, sums fp32's.
-enum class Operands : std::uint8_t { fp32, bf16 };
+// What operands are multiplied as: as they are; as bf16, where each must be one of its numbers; or
+// as tf32, to which each is rounded as it is packed. Products of the latter two are exact, sums
+// fp32's.
+enum class Operands : std::uint8_t { fp32, bf16, tf32 };
 
 // Where a sum over k may be cut with the bits of the whole: at multiples of so many.
 inline constexpr std::uint64_t kSumUnit = 512;
@@ -58,5 +59,6 @@ std::uint64_t packed_elems(std::uint64_t n, std::uint64_t k);
 
 // Of the sets; products.cpp has them in one table.
 extern const Products kPlainProducts, kAvx2Products, kAvx512Products, kBf16Products;
+extern const Products kPlainTf32Products, kAvx2Tf32Products, kAvx512Tf32Products;
 
 }  // namespace ebb::libmuon

@@ -19,6 +19,6 @@ struct Avx512Bf16 {
 
 }  // namespace
 
-constinit const Products kBf16Products = products_with<Avx512Bf16>("avx512_bf16");
+constinit const Products kBf16Products = products_with<Avx512Bf16, Operands::bf16>("avx512_bf16");
 
 }  // namespace ebb::libmuon

@@ -14,12 +14,16 @@ EBB_CLONES void round_bf16(float* values, std::size_t count) {
 EBB_CLONES void round_fp16(float* values, std::size_t count) {
   round_loop<Precision::fp16>(values, count);
 }
+EBB_CLONES void round_tf32(float* values, std::size_t count) {
+  round_loop<Precision::tf32>(values, count);
+}
 
 }  // namespace
 
 void round_all(Precision precision, std::span<float> values) {
   if (precision == Precision::bf16) round_bf16(values.data(), values.size());
   if (precision == Precision::fp16) round_fp16(values.data(), values.size());
+  if (precision == Precision::tf32) round_tf32(values.data(), values.size());
 }
 
 }  // namespace ebb::libmuon

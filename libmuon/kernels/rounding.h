@@ -1,5 +1,5 @@
 // Numbers of fp32 rounded to those of a narrower type, and kept as fp32: to nearest, ties to even.
-// Without branches, for loops over many.
+// Without branches, for loops over many. tf32 has fp32's exponents and 10 bits behind the point.
 #pragma once
 
 #include <bit>
@@ -25,6 +25,8 @@ constexpr float rounded(float value) {
   if constexpr (kPrecision == Precision::fp32) return value;
   if constexpr (kPrecision == Precision::bf16)
     return value != value ? value : without_bits<16>(value);
+  if constexpr (kPrecision == Precision::tf32)
+    return value != value ? value : without_bits<13>(value);
   if constexpr (kPrecision == Precision::fp16) {
     // Below 2^-14 fp16 counts in units of 2^-24, as fp32 does at this number.
     constexpr float kUnits = 0.75f, kLeast = 0x1p-14f, kMost = 65504.0f;
@@ -40,9 +42,9 @@ constexpr float rounded(float value) {
   }
 }
 
-// A norm as a tensor of the precision has it, but never out of range.
-constexpr double rounded_norm(Precision precision, double value) {
-  if (precision == Precision::fp32 || value == 0) return value;
+// A norm as a tensor that is kept in it has it, but never out of range.
+constexpr double rounded_norm(Precision kept, double value) {
+  if (kept == Precision::fp32 || value == 0) return value;
   constexpr int kDropped = 45;  // of 52 bits of fp64: bf16 has 7
   const auto bits = std::bit_cast<std::uint64_t>(value);
   constexpr std::uint64_t kHalf = (std::uint64_t{1} << (kDropped - 1)) - 1;

@@ -18,7 +18,7 @@ enum class Momentum : std::uint8_t { ema, sum };  // M <- bM + (1-b)G, or M <- b
 enum class Decay : std::uint8_t { decoupled, independent, palm, cautious, cautious_lr2, l2 };
 
 // Of Newton-Schulz: what its operands and results are rounded to. Sums are fp32's.
-enum class Precision : std::uint8_t { fp32, bf16, fp16 };
+enum class Precision : std::uint8_t { fp32, bf16, fp16, tf32 };
 // Where, in D = bC + a(AB): once, D; or each product and sum, aA before AB, or a(AB) behind it.
 enum class Rounding : std::uint8_t { fused, each, each_product_first };
 // Gram: the iterations work on X X^T, for matrices that are not square.

@@ -18,6 +18,7 @@ cudaDataType_t type_of(libmuon::Precision precision) {
     case libmuon::Precision::fp16:
       return CUDA_R_16F;
     case libmuon::Precision::fp32:
+    case libmuon::Precision::tf32:
       break;
   }
   return CUDA_R_32F;

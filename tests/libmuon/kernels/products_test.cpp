@@ -20,6 +20,7 @@ using testing::relative_distance;
 using testing::same_bits;
 
 constexpr std::array kIsas = {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+constexpr std::array kOperands = {Operands::fp32, Operands::bf16, Operands::tf32};
 
 struct Sizes {
   std::uint64_t m, n, k;
@@ -29,10 +30,10 @@ constexpr std::array kSizes = {Sizes{1, 1, 1},      Sizes{5, 7, 3},      Sizes{3
                                Sizes{130, 97, 513}, Sizes{17, 48, 1100}, Sizes{8, 144, 512},
                                Sizes{129, 16, 257}, Sizes{3, 33, 1025}};
 
-// Each number one of bf16, so that all kernels have the same operands.
-std::vector<float> numbers(std::uint64_t count, std::uint32_t seed) {
+// Each number one of bf16, so that all kernels have the same operands, or of what is said.
+std::vector<float> numbers(std::uint64_t count, std::uint32_t seed, Precision of) {
   auto values = gaussian(count, seed);
-  round_all(Precision::bf16, values);
+  round_all(of, values);
   return values;
 }
 
@@ -40,12 +41,14 @@ struct Operand {
   std::vector<float> values;
   MatrixView view;
   Operand(std::uint64_t rows, std::uint64_t cols, Transpose transpose, std::uint64_t beside,
-          std::uint32_t seed) {
+          std::uint32_t seed, Precision of = Precision::bf16) {
     const bool turned = transpose == Transpose::yes;
     const std::uint64_t ld = (turned ? rows : cols) + beside;
-    values = numbers((turned ? cols : rows) * ld, seed);
+    values = numbers((turned ? cols : rows) * ld, seed, of);
     view = {values.data(), ld, transpose};
   }
+  // Of a copy.
+  MatrixView again() const { return {values.data(), view.ld, view.transpose}; }
   double at(std::uint64_t row, std::uint64_t col) const {
     return static_cast<double>(view.transpose == Transpose::yes ? values[col * view.ld + row]
                                                                 : values[row * view.ld + col]);
@@ -68,11 +71,12 @@ std::vector<float> product(const Products& with, const Sizes& size, const Matrix
 }
 
 template <typename Check>
-void for_each_case(const Check& check) {
+void for_each_case(const Check& check, Precision of = Precision::bf16) {
   for (const Sizes& size : kSizes)
     for (const Transpose left : {Transpose::no, Transpose::yes})
       for (const Transpose right : {Transpose::no, Transpose::yes})
-        check(size, Operand(size.m, size.k, left, 0, 1), Operand(size.k, size.n, right, 0, 2));
+        check(size, Operand(size.m, size.k, left, 0, 1, of),
+              Operand(size.k, size.n, right, 0, 2, of));
 }
 
 TEST(Products, AreThoseOfFp64OnEveryInstructionSet) {
@@ -83,7 +87,7 @@ TEST(Products, AreThoseOfFp64OnEveryInstructionSet) {
         for (std::uint64_t p = 0; p < size.k; ++p)
           expected[i * size.n + j] += a.at(i, p) * b.at(p, j);
     for (const Isa isa : kIsas)
-      for (const Operands operands : {Operands::fp32, Operands::bf16})
+      for (const Operands operands : kOperands)
         if (const Products* with = products(isa, operands); with != nullptr) {
           EXPECT_LE(relative_distance(product(*with, size, a.view, b.view, size.m), expected), 1e-6)
               << with->name << " " << size.m << " x " << size.n << " x " << size.k;
@@ -100,11 +104,30 @@ TEST(Products, InFp32HaveTheSameBitsOnAllSetsWithFusedMultiplyAdds) {
   });
 }
 
+// Each product is exact, so it does not matter whether it is fused with the sum.
+TEST(Products, InTf32AreThoseOfRoundedOperandsOnEverySetWithTheSameBits) {
+  for_each_case(
+      [](const Sizes& size, Operand a, Operand b) {
+        const Products& plain = *products(Isa::plain, Operands::tf32);
+        const auto expected = product(plain, size, a.view, b.view, size.m);
+        for (const Isa isa : kIsas)
+          if (const Products* const with = products(isa, Operands::tf32); with != nullptr) {
+            EXPECT_EQ(with->operands, Operands::tf32);
+            EXPECT_TRUE(same_bits(product(*with, size, a.view, b.view, 5), expected)) << with->name;
+          }
+        round_all(Precision::tf32, a.values);
+        round_all(Precision::tf32, b.values);
+        const Products& fp32 = *products(Isa::plain, Operands::fp32);
+        EXPECT_TRUE(same_bits(product(fp32, size, a.again(), b.again(), size.m), expected));
+      },
+      Precision::fp32);
+}
+
 // Neither does it matter where rows are cut, what lies between them, nor which other columns B has.
 TEST(Products, BitsOfAnElementDependOnItsRowAndItsColumn) {
   const Sizes size{130, 97, 513};
   for (const Isa isa : kIsas)
-    for (const Operands operands : {Operands::fp32, Operands::bf16}) {
+    for (const Operands operands : kOperands) {
       const Products* const with = products(isa, operands);
       if (with == nullptr) continue;
       const Operand a(size.m, size.k, Transpose::no, 0, 1), b(size.k, size.n, Transpose::no, 0, 2);
@@ -133,6 +156,7 @@ TEST(Products, TheTableServesEverySet) {
   for (const Isa isa : kIsas) {
     const bool here = isa <= best_isa();
     EXPECT_EQ(products(isa, Operands::fp32) != nullptr, here);
+    EXPECT_EQ(products(isa, Operands::tf32) != nullptr, here);
     if (const Products* real = products(isa, Operands::bf16)) {
       EXPECT_EQ(real->operands, Operands::bf16);
     }
