@@ -56,7 +56,7 @@ Precision step_rounding(const MuonSpec& spec) {
     case ScaleRounding::none:
       break;
     case ScaleRounding::scaled:
-      return spec.precision;
+      return kept_as(spec.precision);
     case ScaleRounding::step:
       return spec.handed;
   }

@@ -29,7 +29,7 @@ struct Sum {
 };
 
 // fp32: with A = X X^T, Q = aI + bA + cA^2, X <- QX. Others, whose frameworks do so: B = bA + cA^2,
-// X <- aX + BX.
+// X <- aX + BX. So in tf32 aX is of the X that is kept, not of the one that is rounded.
 template <typename Spec, typename Stages>
 void standard_form(const Spec& spec, Stages& stages) {
   for (const Coefficients& step : spec.iterations) {

@@ -108,7 +108,8 @@ void transpose(const float* from, std::uint64_t from_ld, std::uint64_t rows, std
 
 const Products& products_for(Precision precision, Bf16 bf16) {
   const bool real = precision == Precision::bf16 && bf16 == Bf16::real;
-  const Products* const found = products(best_isa(), real ? Operands::bf16 : Operands::fp32);
+  const Operands rounded = precision == Precision::tf32 ? Operands::tf32 : Operands::fp32;
+  const Products* const found = products(best_isa(), real ? Operands::bf16 : rounded);
   EBB_CHECK(found != nullptr);
   return *found;
 }
@@ -125,7 +126,8 @@ std::uint64_t Run::scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::
 
 // Where factors are rounded, those of m x m pass through a second X.
 std::uint64_t Run::x_leading_dimension(const MuonSpec& spec, const Sides& sides) {
-  const bool factors = spec.precision != Precision::fp32 && spec.rounding == Rounding::each;
+  const bool factors =
+      kept_as(spec.precision) != Precision::fp32 && spec.rounding == Rounding::each;
   return leading_dimension(factors ? std::max(sides.m, sides.n) : sides.n);
 }
 
@@ -195,7 +197,7 @@ void Run::square(std::size_t chunk) {
 
 void Run::round_update(std::span<float> values) {
   round_all(spec_.handed, values);
-  if (spec_.norm_of == NormOf::rounded) round_all(spec_.precision, values);
+  if (spec_.norm_of == NormOf::rounded) round_all(kept_as(spec_.precision), values);
 }
 
 void Run::decide() { decide(sum_of(sums_)); }
@@ -236,7 +238,7 @@ void Run::store(std::size_t panel) {
 }
 
 void Run::settle(float* values, std::uint64_t count) {
-  round_all(spec_.precision, {values, count});
+  round_all(kept_as(spec_.precision), {values, count});
 }
 
 void Run::pack(Part part, std::size_t slice) {

@@ -82,8 +82,8 @@ class Run {
   void pack_transposed(std::size_t slice);
 
   // Below, rows of a panel, with what is packed on the right; of X X^T, and in fp32 of all square
-  // parts, only up to the diagonal panel, until they are mirrored. Each result is rounded as the
-  // spec says: what is no more symmetric then errs less than its mirror image.
+  // parts, only up to the diagonal panel, until they are mirrored. Operands or results are rounded
+  // as the spec says: what is no more symmetric then errs less than its mirror image.
 
   void make_gram(std::size_t panel);
   // Its two halves. `adds`: to the sum over earlier columns of X.
@@ -126,7 +126,7 @@ class Run {
   std::uint64_t ld(Part part) const { return part <= Part::y ? x_ld_ : a_ld_; }
   std::uint64_t cols(Part part) const { return part <= Part::y ? n_ : m_; }
   bool separate() const {
-    return spec_.precision != Precision::fp32 && spec_.rounding != Rounding::fused;
+    return kept_as(spec_.precision) != Precision::fp32 && spec_.rounding != Rounding::fused;
   }
   void settle(float* values, std::uint64_t count);
   void finish_row(const Sum& sum, std::uint64_t index, std::uint64_t count);

@@ -56,7 +56,8 @@ constexpr double rounded_norm(Precision kept, double value) {
 // of it.
 template <typename Spec>
 constexpr double normalizer(const Spec& spec, double norm) {
-  const Precision kept = spec.norm_of == NormOf::rounded ? spec.precision : Precision::fp32;
+  const Precision kept =
+      spec.norm_of == NormOf::rounded ? kept_as(spec.precision) : Precision::fp32;
   const double grown = rounded_norm(kept, rounded_norm(kept, norm) * spec.norm_factor);
   if (spec.eps_rule == EpsRule::add) return 1 / rounded_norm(kept, grown + spec.eps);
   const double least = rounded_norm(kept, spec.eps);

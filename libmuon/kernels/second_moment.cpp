@@ -63,7 +63,7 @@ class Normalising {
         scale_by_one(factors_[i], block_.cols, row(i));
       else
         scale_by_each(factors_.data(), block_.cols, row(i));
-      round_all(spec_.precision, {row(i), block_.cols});
+      round_all(kept_as(spec_.precision), {row(i), block_.cols});
       round_all(spec_.handed, {row(i), block_.cols});
       if (!std::isfinite(largest_magnitude({row(i), block_.cols}))) spoiled_.tell();
     });
@@ -99,7 +99,7 @@ class Normalising {
     const double ratio = kept_norm(factors, std::sqrt(before), std::sqrt(behind));
     for (std::uint64_t i = 0; i < sums_.size(); ++i)
       factors_[i] = static_cast<float>(steps[i] * ratio);
-    round_all(spec_.precision, factors_);
+    round_all(kept_as(spec_.precision), factors_);
   }
 
   const MuonSpec& spec_;

@@ -33,8 +33,10 @@ constexpr std::array<Word<Decay>, 6> kWords<Decay> = {{{"decoupled", Decay::deco
                                                        {"cautious_lr2", Decay::cautious_lr2},
                                                        {"l2", Decay::l2}}};
 template <>
-constexpr std::array<Word<Precision>, 3> kWords<Precision> = {
-    {{"fp32", Precision::fp32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}}};
+constexpr std::array<Word<Precision>, 4> kWords<Precision> = {{{"fp32", Precision::fp32},
+                                                               {"bf16", Precision::bf16},
+                                                               {"fp16", Precision::fp16},
+                                                               {"tf32", Precision::tf32}}};
 template <>
 constexpr std::array<Word<Rounding>, 3> kWords<Rounding> = {
     {{"fused", Rounding::fused},

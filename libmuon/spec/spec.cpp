@@ -69,6 +69,10 @@ Result<> check_form(const MuonSpec& spec) {
 }
 
 Result<> check_roundings(const MuonSpec& spec) {
+  for (const auto& [name, kept] : {std::pair("handed", spec.handed), {"weights", spec.weights}})
+    if (kept == Precision::tf32)
+      return contradicts(name, "tf32 is what products take, and nothing is kept in it",
+                         compose("use {} = bf16 or fp32", name));
   if (spec.handed == Precision::fp16)
     return contradicts("handed", "fp16 has no room for updates below 6e-8 or above 65504",
                        "use handed = bf16 or fp32");

@@ -17,14 +17,19 @@ enum class Momentum : std::uint8_t { ema, sum };  // M <- bM + (1-b)G, or M <- b
 // s lr^2 wd w there. l2: nothing; wd w is added to the gradient, before the momentum.
 enum class Decay : std::uint8_t { decoupled, independent, palm, cautious, cautious_lr2, l2 };
 
-// Of Newton-Schulz: what its operands and results are rounded to. Sums are fp32's.
+// Of Newton-Schulz: what its operands and results are rounded to; tf32: the operands of products
+// alone. Sums are fp32's.
 enum class Precision : std::uint8_t { fp32, bf16, fp16, tf32 };
+// What results are rounded to, and kept in.
+constexpr Precision kept_as(Precision precision) {
+  return precision == Precision::tf32 ? Precision::fp32 : precision;
+}
 // Where, in D = bC + a(AB): once, D; or each product and sum, aA before AB, or a(AB) behind it.
 enum class Rounding : std::uint8_t { fused, each, each_product_first };
 // Gram: the iterations work on X X^T, for matrices that are not square.
 enum class Form : std::uint8_t { standard, gram };
 enum class EpsRule : std::uint8_t { add, clamp };      // X / (||X|| + eps), or X / max(||X||, eps)
-enum class NormOf : std::uint8_t { update, rounded };  // of U, or of U rounded to `precision`
+enum class NormOf : std::uint8_t { update, rounded };  // of U, or of U rounded as results are
 
 // s of a rows x cols matrix.
 enum class ScaleRule : std::uint8_t {
@@ -36,7 +41,7 @@ enum class ScaleRule : std::uint8_t {
 };
 // Of the matrix that Newton-Schulz takes, or of the parameter's last two dimensions.
 enum class ScaleOf : std::uint8_t { matrix, last_two };
-// What is rounded on the way from O to a weight: nothing, sO to `precision`, or lr s O to `handed`.
+// What is rounded on the way from O to a weight: nothing, sO as results are, or lr s O to `handed`.
 enum class ScaleRounding : std::uint8_t { none, scaled, step };
 // Which of a matrix' dimensions `rows` are in `scale`, as frameworks mean it: outputs.
 enum class Orientation : std::uint8_t { rows_out, cols_out };

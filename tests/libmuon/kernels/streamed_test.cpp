@@ -86,7 +86,8 @@ std::vector<float> whole(const MuonSpec& spec, Bf16 bf16, const Case& size, std:
 
 std::vector<MuonSpec> gram_specs() {
   std::vector<MuonSpec> specs;
-  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16})
+  for (const Precision precision :
+       {Precision::fp32, Precision::bf16, Precision::fp16, Precision::tf32})
     for (const std::vector<std::uint32_t>& restarts :
          {std::vector<std::uint32_t>{}, {2}, {1, 2, 4}}) {
       MuonSpec spec = MuonSpec::keller();

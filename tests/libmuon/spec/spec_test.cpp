@@ -85,6 +85,10 @@ TEST(Spec, SettingsThatContradictEachOtherAreRefused) {
             "setting norm_of: before it is scaled an update does not fit fp16");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.handed = Precision::fp16; }),
             "setting handed: fp16 has no room for updates below 6e-8 or above 65504");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.handed = Precision::tf32; }),
+            "setting handed: tf32 is what products take, and nothing is kept in it");
+  EXPECT_EQ(message_of([](MuonSpec& s) { s.weights = Precision::tf32; }),
+            "setting weights: tf32 is what products take, and nothing is kept in it");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.split = {Split::Kind::heads, {2, 2}}; }),
             "setting split: wanted none, heads 8, rows 8,4,4 or groups 8,4,4");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.split = {Split::Kind::rows, {2, 0}}; }),
@@ -108,11 +112,11 @@ TEST(Spec, SettingsThatContradictEachOtherAreRefused) {
             "setting out: an update has no weights to round");
 }
 
-// CANS blows up in bf16 and fp16, not in fp32; a norm that leaves room makes it safe.
+// CANS blows up in bf16, fp16 and tf32, not in fp32; a norm that leaves room makes it safe.
 TEST(Spec, IterationsThatGrowWhatRoundingLeavesAboveOneAreRefused) {
   MuonSpec spec = *preset("emerging");
   spec.iterations = *coefficients("cans", 7);
-  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+  for (const Precision precision : {Precision::bf16, Precision::fp16, Precision::tf32}) {
     spec.precision = precision;
     const auto checked = validate(spec);
     ASSERT_FALSE(checked);
@@ -155,6 +159,20 @@ TEST(Spec, EveryPresetIsASpecThatAGroupHolds) {
   keller.precision = Precision::fp32;
   EXPECT_EQ(keller.scale, MuonSpec::keller().scale);
   EXPECT_EQ(keller.eps, MuonSpec::keller().eps);
+}
+
+TEST(Spec, ThePrecisionIsInTheGroupByItsName) {
+  for (const auto& [precision, name] : {std::pair(Precision::fp32, "fp32"),
+                                        {Precision::bf16, "bf16"},
+                                        {Precision::fp16, "fp16"},
+                                        {Precision::tf32, "tf32"}}) {
+    MuonSpec spec = MuonSpec::keller();
+    spec.precision = precision;
+    Group group = to_group(spec);
+    EXPECT_EQ(setting(group, "precision"), name);
+    EXPECT_EQ(muon_from(group)->precision, precision);
+    EXPECT_EQ(with_setting(MuonSpec::keller(), "precision", name)->precision, precision);
+  }
 }
 
 // As version 0.1 wrote it.

@@ -34,6 +34,7 @@ libmuon::ModelSpec model_to_stream() {
   model.groups.push_back(gram_of(Precision::fp32, {}));
   model.groups.push_back(gram_of(Precision::bf16, {2}));
   model.groups.push_back(gram_of(Precision::fp16, {1, 3}));
+  model.groups.push_back(gram_of(Precision::tf32, {2}));
   model.params.push_back({"tall", {2600, 11}, group});
   model.params.push_back({"wide", {5, 2600}, group});
   model.params.push_back({"stack", {2, 1100, 7}, group + 1});
@@ -41,6 +42,7 @@ libmuon::ModelSpec model_to_stream() {
   model.params.push_back({"taller", {530, 5}, group + 2});
   model.params.push_back({"wider", {4, 1024}, group + 1});
   model.params.push_back({"short", {9, 600}, group + 2});
+  model.params.push_back({"tf32", {1100, 6}, group + 3});
   return model;
 }
 
