@@ -131,6 +131,12 @@ MuonSpec emerging() {
   return spec;
 }
 
+MuonSpec emerging_high() {
+  MuonSpec spec = emerging();
+  spec.precision = Precision::tf32;
+  return spec;
+}
+
 MuonSpec dion() {
   MuonSpec spec = spec_with("polar_express_safe", 5);
   spec.lr = 0.01;
@@ -199,6 +205,8 @@ constexpr std::array kPresets = {
     Preset{"deepspeed", "DeepSpeed 0.19.8, ns_method gram", deepspeed},
     Preset{"deepspeed_standard", "DeepSpeed 0.19.8, ns_method standard", keller},
     Preset{"emerging", "NVIDIA Emerging-Optimizers 0.3.0, Muon", emerging},
+    Preset{"emerging_high", "NVIDIA Emerging-Optimizers 0.3.0, Muon, fp32_matmul_prec high",
+           emerging_high},
     Preset{"megatron", "Megatron-LM TensorParallelMuon; split = groups q,k,v for fused ones",
            emerging},
     Preset{"dion", "microsoft/dion, Muon with Polar Express", dion},

@@ -175,6 +175,19 @@ TEST(Spec, ThePrecisionIsInTheGroupByItsName) {
   }
 }
 
+// What torch and Emerging-Optimizers call high: all but the products is fp32, so what travels is.
+TEST(Spec, Tf32IsOfProductsAlone) {
+  MuonSpec high = *preset("emerging_high");
+  EXPECT_EQ(high.precision, Precision::tf32);
+  EXPECT_EQ(update_dtype(high), DType::f32);
+  EXPECT_EQ(result_dtype(high), DType::f32);
+  high.norm_of = NormOf::rounded;
+  EXPECT_EQ(update_dtype(high), DType::f32);
+  high.precision = Precision::bf16;
+  high.norm_of = NormOf::update;
+  EXPECT_EQ(to_group(high), to_group(*preset("emerging")));
+}
+
 // As version 0.1 wrote it.
 TEST(Spec, AStoreWithoutLaterSettingsMeansWhatItMeantThen) {
   Group group = to_group(MuonSpec::keller());

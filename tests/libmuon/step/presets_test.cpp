@@ -29,16 +29,21 @@ MuonSpec spec_of(const char* preset, Split split = {}) {
 libmuon::ModelSpec model_of_many_kinds() {
   MuonSpec cautious = spec_of("dion", {Split::Kind::heads, {4}});
   cautious.decay = libmuon::Decay::cautious;
+  MuonSpec high = spec_of("gram");
+  high.precision = libmuon::Precision::tf32;
   libmuon::ModelSpec model;
   model.groups = {spec_of("gram"),
                   spec_of("keller"),
                   spec_of("megatron", {Split::Kind::groups, {6, 2, 2}}),
                   cautious,
                   spec_of("deepspeed", {Split::Kind::rows, {20, 5, 7}}),
-                  libmuon::AdamSpec{.lr = 1e-2}};
+                  libmuon::AdamSpec{.lr = 1e-2},
+                  spec_of("emerging_high"),
+                  high};
   model.params = {{"experts", {3, 12, 26}, 0}, {"conv", {16, 3, 2, 2}, 1}, {"norm", {24}, 5},
                   {"qkv", {40, 24}, 2},        {"heads", {24, 37}, 3},     {"parts", {32, 19}, 4},
-                  {"square", {20, 20}, 0}};
+                  {"square", {20, 20}, 0},     {"high", {2, 30, 17}, 6},   {"higher", {18, 70}, 7},
+                  {"highest", {21, 21}, 7}};
   return model;
 }
 

@@ -106,8 +106,13 @@ TEST(Traffic, OfStateOnShardsIsTheUpdatesAndTheResultsAsTheyAreRounded) {
     const char* preset;
     double bytes;  // of U and O
   };
-  for (const auto& [preset, bytes] :
-       {Case{"torch", 4}, {"dion", 4}, {"emerging", 6}, {"deepspeed", 6}, {"gram", 4}, {"", 8}})
+  for (const auto& [preset, bytes] : {Case{"torch", 4},
+                                      {"dion", 4},
+                                      {"emerging", 6},
+                                      {"emerging_high", 8},
+                                      {"deepspeed", 6},
+                                      {"gram", 4},
+                                      {"", 8}})
     for (const Policy policy : {Policy::zero3, Policy::rows})
       for (const std::uint32_t ranks : {1u, 2u, 4u}) {
         Training setup{.ranks = ranks,
