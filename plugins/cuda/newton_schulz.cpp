@@ -27,7 +27,8 @@ class Places {
   explicit Places(const PlainMatrices& matrices) {
     const std::uint64_t m = std::min(matrices.rows(), matrices.cols);
     const std::uint64_t n = std::max(matrices.rows(), matrices.cols);
-    const std::uint64_t size = matrices.spec.precision == Precision::fp32 ? 4 : 2;
+    const Precision kept = libmuon::kept_as(matrices.spec.precision);
+    const std::uint64_t size = kept == Precision::fp32 ? 4 : 2;
     normalizers_ = take(kProductWorkspace);
     sums_ = take(matrices.count * sizeof(Normalizer));
     std::uint64_t next = take(sums_of(matrices) * sizeof(double));
@@ -39,7 +40,7 @@ class Places {
               .cols = cols,
               .ld = align_up(cols, kLdUnit),
               .count = matrices.count,
-              .precision = matrices.spec.precision};
+              .precision = kept};
       const std::uint64_t bytes = align_up(m * part.ld * size, kAlign);
       part.step = bytes / size;
       offsets_[i] = next;
@@ -90,7 +91,8 @@ class Stages {
   }
   // Separate roundings are the host's (newton_schulz_run.cpp), in the same places.
   void square(const Sum& sum) {
-    const bool separate = spec_.precision != Precision::fp32 && spec_.rounding != Rounding::fused;
+    const bool separate =
+        libmuon::kept_as(spec_.precision) != Precision::fp32 && spec_.rounding != Rounding::fused;
     if (!separate) {
       const Part from = sum.beta != 0 ? sum.from : sum.to;
       return multiply({.left = at(sum.left),
@@ -137,7 +139,8 @@ class Stages {
 
  private:
   static bool makes_symmetric(const PlainMatrices& matrices) {
-    return matrices.symmetric_from != 0 && matrices.spec.precision != Precision::fp32 &&
+    return matrices.symmetric_from != 0 &&
+           libmuon::kept_as(matrices.spec.precision) != Precision::fp32 &&
            std::min(matrices.rows(), matrices.cols) >= matrices.symmetric_from;
   }
   Batch& place(Part part) { return parts_[static_cast<std::size_t>(part)]; }
@@ -146,8 +149,9 @@ class Stages {
     return product.left.data == product.right.data &&
            (product.as == Product::Right::transposed || mirrored_);
   }
-  void multiply(const Product& product) {
+  void multiply(Product product) {
     if (answer_ != Answer::done) return;
+    if (spec_.precision == Precision::tf32) product.operands = Product::Operands::tf32;
     if (own_ && symmetric_to_the_bit(product))
       run(launch_symmetric({product.left, product.from, product.to, product.alpha, product.beta},
                            with_.processors, stream_),

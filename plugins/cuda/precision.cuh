@@ -45,6 +45,7 @@ void with_precision(libmuon::Precision precision, const Launch& launch) {
   if (precision == Precision::fp16) launch(std::integral_constant<Precision, Precision::fp16>());
 }
 
+// As results of the precision are.
 inline __device__ float rounded(libmuon::Precision precision, float value) {
   using libmuon::Precision;
   if (precision == Precision::bf16) return libmuon::rounded<Precision::bf16>(value);

@@ -18,7 +18,7 @@ cudaDataType_t type_of(libmuon::Precision precision) {
     case libmuon::Precision::fp16:
       return CUDA_R_16F;
     case libmuon::Precision::fp32:
-    case libmuon::Precision::tf32:
+    case libmuon::Precision::tf32:  // is kept so
       break;
   }
   return CUDA_R_32F;
@@ -42,8 +42,11 @@ class Products::Operation {
   Operation& operator=(const Operation&) = delete;
 
   cublasStatus_t describe(const Product& product, Of of) {
-    // fp32 sums of exact products; TF32 only where it is asked for by its own name, and it is not.
-    cublasStatus_t status = cublasLtMatmulDescCreate(&description_, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    // fp32 sums of exact products, but where operands are to be rounded.
+    const cublasComputeType_t compute = product.operands == Product::Operands::tf32
+                                            ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                            : CUBLAS_COMPUTE_32F;
+    cublasStatus_t status = cublasLtMatmulDescCreate(&description_, compute, CUDA_R_32F);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     const cublasOperation_t first =
         product.as == Product::Right::transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -135,8 +138,9 @@ Answer Products::choose(const Product& product, const Key& key, Chosen& chosen, 
 }
 
 Answer Products::multiply(const Product& product, void* workspace, cudaStream_t stream, Why* why) {
-  const Key key = {product.to.precision, product.as,      product.to.rows,  product.to.cols,
-                   product.left.cols,    product.left.ld, product.right.ld, product.to.ld};
+  const Key key = {product.to.precision, product.operands, product.as,
+                   product.to.rows,      product.to.cols,  product.left.cols,
+                   product.left.ld,      product.right.ld, product.to.ld};
   Chosen chosen{};
   if (const Answer answer = choose(product, key, chosen, why); answer != Answer::done)
     return answer;

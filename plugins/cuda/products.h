@@ -16,11 +16,13 @@ namespace ebb::cuda {
 inline constexpr std::uint64_t kProductWorkspace = 32u << 20;  // bytes
 
 // to = beta from + alpha left right^(T), rounded once; sums in fp32. All row-major, of one
-// precision, `count` of them.
+// precision, `count` of them. tf32: operands that are fp32 are rounded as the library does it.
 struct Product {
   enum class Right : std::uint8_t { as_is, transposed };
+  enum class Operands : std::uint8_t { as_kept, tf32 };
   Batch left, right, from, to;
   Right as = Right::as_is;
+  Operands operands = Operands::as_kept;
   float alpha = 1, beta = 0;
 };
 
@@ -36,8 +38,8 @@ class Products {
   Answer multiply(const Product& product, void* workspace, cudaStream_t stream, Why* why);
 
  private:
-  using Key = std::tuple<libmuon::Precision, Product::Right, std::uint64_t, std::uint64_t,
-                         std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
+  using Key = std::tuple<libmuon::Precision, Product::Operands, Product::Right, std::uint64_t,
+                         std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
   struct Chosen {
     cublasLtMatmulAlgo_t algorithm;
   };

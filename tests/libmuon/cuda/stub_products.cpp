@@ -24,6 +24,7 @@ struct Layout {
 };
 struct Description {
   cublasOperation_t a = CUBLAS_OP_N;
+  bool tf32 = false;
 };
 struct Preference {
   std::uint64_t workspace = 0;
@@ -58,9 +59,13 @@ struct Operand {
 
 struct Work {
   cublasOperation_t op;
+  bool tf32;
   float alpha, beta;
   Operand a, b, c, d;
 
+  float operand(float value) const {
+    return tf32 ? ebb::libmuon::rounded<ebb::libmuon::Precision::tf32>(value) : value;
+  }
   // Columns: element (i, j) lies at i + j ld.
   void multiply(std::int64_t number) const {
     const Numbers av = a.of(number), bv = b.of(number), cv = c.of(number), dv = d.of(number);
@@ -71,10 +76,11 @@ struct Work {
     std::vector<float> left(m * k);
     for (std::uint64_t i = 0; i < m; ++i)
       for (std::uint64_t l = 0; l < k; ++l)
-        left[i * k + l] = op == CUBLAS_OP_N ? av.get(i + l * ld(a)) : av.get(l + i * ld(a));
+        left[i * k + l] =
+            operand(op == CUBLAS_OP_N ? av.get(i + l * ld(a)) : av.get(l + i * ld(a)));
     std::vector<float> right(k);
     for (std::uint64_t j = 0; j < n; ++j) {
-      for (std::uint64_t l = 0; l < k; ++l) right[l] = bv.get(l + j * ld(b));
+      for (std::uint64_t l = 0; l < k; ++l) right[l] = operand(bv.get(l + j * ld(b)));
       for (std::uint64_t i = 0; i < m; ++i) {
         float sum = 0;
         for (std::uint64_t l = 0; l < k; ++l) sum += left[i * k + l] * right[l];
@@ -104,8 +110,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description,
                                         cublasComputeType_t compute, cudaDataType_t scale) {
-  EBB_CHECK(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F);
-  *description = reinterpret_cast<cublasLtMatmulDesc_t>(new Description);
+  const bool tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  EBB_CHECK((tf32 || compute == CUBLAS_COMPUTE_32F) && scale == CUDA_R_32F);
+  *description = reinterpret_cast<cublasLtMatmulDesc_t>(new Description{.tf32 = tf32});
   return answer("cublasLtMatmulDescCreate");
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
@@ -206,7 +213,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   if (const auto failed = answer("cublasLtMatmul"); failed != CUBLAS_STATUS_SUCCESS) return failed;
   ++products;
   ebb::stub::open(workspace, workspace_bytes);
-  const Work work = {.op = reinterpret_cast<Description*>(description)->a,
+  const auto& described = *reinterpret_cast<Description*>(description);
+  const Work work = {.op = described.a,
+                     .tf32 = described.tf32,
                      .alpha = *static_cast<const float*>(alpha),
                      .beta = *static_cast<const float*>(beta),
                      .a = {layout_of(a_layout), const_cast<void*>(a)},
