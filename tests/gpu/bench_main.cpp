@@ -1,81 +1,105 @@
-// ebb-gpu-bench PLUGIN JSON: what a GPU does in how long, as a table and as JSON. 3: there is none.
-#include <array>
+// ebb-gpu-bench: what a GPU does in how long, held to goals; for tests/gpu/run.
+//   ebb-gpu-bench PLUGIN
+//       says which GPU there is; exit code 3: there is none
+//   ebb-gpu-bench PLUGIN --json FILE --swap DIRECTORY [--torch FILE] [--small]
+//       measures: tables, and FILE; state is paged to DIRECTORY, where files stay. --torch: what
+//       torch_times.py wrote; --small: next to nothing, and no goal is judged. Exit code 1: wrong
+//       results, or a goal that was missed
 #include <cstdio>
 #include <fstream>
+#include <optional>
+#include <string_view>
 
-#include "tests/gpu/measured.h"
-#include "tools/cli/json.h"
+#include "tests/gpu/goals.h"
+#include "tests/gpu/steps.h"
 
 namespace ebb::gpu {
 namespace {
 
-struct Matrices {
-  const char* preset;
-  std::uint64_t rows, cols, count;
+struct Asked {
+  std::string plugin, json, swap, torch;
+  Scale scale = Scale::full();
 };
-// Two sizes of large matrices, many small ones, and the shapes of a layer of a 7B model.
-constexpr std::array kMatrices = {
-    Matrices{"torch", 4096, 4096, 1},  Matrices{"gram", 4096, 4096, 1},
-    Matrices{"torch", 4096, 11008, 1}, Matrices{"gram", 4096, 11008, 1},
-    Matrices{"torch", 512, 2048, 64},  Matrices{"gram", 512, 2048, 64},
-    Matrices{"torch", 4096, 4096, 4},  Matrices{"torch", 11008, 4096, 3}};
 
-Result<std::vector<Measured>> measure_all(Bench& bench) {
-  EBB_TRY_ASSIGN(std::vector<Measured> all, measure_copies(bench));
-  EBB_TRY_ASSIGN(const auto elementwise, measure_elementwise(bench, 64u << 20));
-  all.insert(all.end(), elementwise.begin(), elementwise.end());
-  for (const auto& [preset, rows, cols, count] : kMatrices) {
-    EBB_TRY_ASSIGN(Measured measured, measure_newton_schulz(bench, preset, rows, cols, count));
-    all.push_back(std::move(measured));
+std::optional<Asked> parse(const std::vector<std::string>& words) {
+  if (words.empty() || words.front().starts_with("-")) return std::nullopt;
+  Asked asked{.plugin = words.front()};
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word == "--small") {
+      asked.scale = Scale::small();
+      continue;
+    }
+    std::string* const value = word == "--json"    ? &asked.json
+                               : word == "--swap"  ? &asked.swap
+                               : word == "--torch" ? &asked.torch
+                                                   : nullptr;
+    if (value == nullptr || ++i == words.size()) return std::nullopt;
+    *value = words[i];
   }
-  return all;
+  if (words.size() > 1 && (asked.json.empty() || asked.swap.empty())) return std::nullopt;
+  return asked;
 }
 
-void print(const std::vector<Measured>& all) {
-  std::printf("%-44s %12s %12s %12s\n", "what", "ms", "GB/s", "TFLOP/s");
-  for (const Measured& one : all)
-    std::printf("%-44s %12.3f %12.0f %12.1f\n", one.what.c_str(), 1e3 * one.seconds,
-                one.bytes / one.seconds / 1e9, one.flops / one.seconds / 1e12);
+Result<Findings> measure(Bench& bench, const Asked& asked) {
+  Findings findings{.device = bench.device->name(),
+                    .fingerprint = bench.accelerator->fingerprint(bench.choice)};
+  if (asked.torch.empty())
+    findings.absent = {{kKeller, "no figures of torch"}, {kGram, "no figures of torch"}};
+  else
+    EBB_TRY(read_torch(asked.torch, asked.scale, findings));
+  EBB_TRY_ASSIGN(findings.moved, measure_copies(bench, asked.scale.copy_bytes));
+  EBB_TRY_ASSIGN(const auto elementwise, measure_elementwise(bench, asked.scale.elems));
+  findings.moved.insert(findings.moved.end(), elementwise.begin(), elementwise.end());
+  for (const Batch& batch : asked.scale.batches())
+    for (const char* const preset : {"torch", "gram"}) {
+      EBB_TRY_ASSIGN(auto found, measure_newton_schulz(bench, preset, batch));
+      findings.orthogonalized.push_back(std::move(found));
+    }
+  add_models(asked.scale, findings);
+  EBB_TRY(measure_steps(bench, asked.scale, asked.swap, findings));
+  return findings;
 }
 
-std::string json_of(const Bench& bench, const std::vector<Measured>& all) {
-  tools::JsonWriter json;
-  json.open_object().put("device", bench.device->name());
-  json.put("fingerprint", bench.accelerator->fingerprint(0));
-  json.key("measured").open_list();
-  for (const Measured& one : all)
-    json.open_object()
-        .put("what", one.what)
-        .put("nanoseconds", static_cast<std::uint64_t>(1e9 * one.seconds))
-        .put("bytes", static_cast<std::uint64_t>(one.bytes))
-        .put("standard_flops", static_cast<std::uint64_t>(one.flops))
-        .close_object();
-  return json.close_list().close_object().take();
+int fail(const formats::Error& error) {
+  std::fprintf(stderr, "gpu-check: %s\n", error.message.c_str());
+  if (!error.hint.empty()) std::fprintf(stderr, "  %s\n", error.hint.c_str());
+  return 1;
 }
 
-int run(const std::string& plugin, const std::string& file) {
-  auto bench = Bench::open(plugin);
+int run(const Asked& asked) {
+  auto bench = Bench::open(asked.plugin);
   if (!bench) {
-    std::fprintf(stderr, "gpu-check: %s\n", bench.error().message.c_str());
+    fail(bench.error());
     return bench.error().code == Code::unsupported ? 3 : 1;
   }
-  const auto all = measure_all(*bench);
-  if (!all) {
-    std::fprintf(stderr, "gpu-check: %s\n", all.error().message.c_str());
-    return 1;
+  if (asked.json.empty()) {
+    std::printf("%s, %s\n", bench->device->name().c_str(),
+                bench->accelerator->fingerprint(bench->choice).c_str());
+    return 0;
   }
-  std::printf("%s, %s\n", bench->device->name().c_str(),
-              bench->accelerator->fingerprint(0).c_str());
-  print(*all);
-  std::ofstream(file) << json_of(*bench, *all);
-  return 0;
+  bench->timed = asked.scale.timed;
+  const auto findings = measure(*bench, asked);
+  if (!findings) return fail(findings.error());
+  const std::vector<Judged> goals = judge(asked.scale, *findings);
+  std::printf("%s\n%s", tables_of(*findings).c_str(), text_of(goals).c_str());
+  std::ofstream file(asked.json);
+  file << json_of(*findings, goals);
+  file.close();
+  if (!file) return fail({Code::io, asked.json + ": cannot be written"});
+  const std::size_t failed = count_failed(goals);
+  if (failed != 0) std::printf("%zu FAILED\n", failed);
+  return failed == 0 ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace ebb::gpu
 
 int main(int count, char** arguments) {
-  if (count == 3) return ebb::gpu::run(arguments[1], arguments[2]);
-  std::fprintf(stderr, "usage: ebb-gpu-bench PLUGIN JSON\n");
+  const auto asked = ebb::gpu::parse({arguments + 1, arguments + count});
+  if (asked) return ebb::gpu::run(*asked);
+  std::fprintf(stderr,
+               "usage: ebb-gpu-bench PLUGIN [--json FILE --swap DIRECTORY [--torch FILE] "
+               "[--small]]\n");
   return 2;
 }

@@ -1,13 +1,13 @@
 #include "tests/gpu/measured.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <functional>
 #include <limits>
 
-#include "ebb/formats/core/units.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/spec/presets.h"
-#include "ebb/libswap/sys/aligned_buffer.h"
 #include "ebb/libswap/sys/process.h"
 
 namespace ebb::gpu {
@@ -18,26 +18,17 @@ using libmuon::MuonSpec;
 using libswap::Buffer;
 using libswap::Event;
 
-constexpr int kRounds = 7, kCalls = 8;
-
 // `call` gives the device work that may begin behind `after`.
-double least_seconds(const std::function<Event(const Event& after)>& call) {
+double least_seconds(const Rounds& timed, const std::function<Event(const Event& after)>& call) {
   double least = std::numeric_limits<double>::infinity();
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < timed.rounds; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     Event last;
-    for (int i = 0; i < kCalls; ++i) last = call(last);
+    for (int i = 0; i < timed.calls; ++i) last = call(last);
     last.wait();
-    least = std::min(least, libswap::seconds_since(begin) / kCalls);
+    least = std::min(least, libswap::seconds_since(begin) / timed.calls);
   }
   return least;
-}
-
-// Standard form with these iterations: what rates are said in, whichever form computed.
-double standard_flops(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
-  const auto m = static_cast<double>(std::min(rows, cols));
-  const auto n = static_cast<double>(std::max(rows, cols));
-  return static_cast<double>(spec.iterations.size()) * (4 * m * m * n + 2 * m * m * m);
 }
 
 }  // namespace
@@ -51,26 +42,32 @@ Result<Bench> Bench::open(const std::string& plugin) {
   return bench;
 }
 
-Result<std::vector<Measured>> measure_copies(Bench& bench) {
-  constexpr std::uint64_t kBytes = 256 * formats::MiB;
-  EBB_TRY_ASSIGN(auto host, libswap::AlignedBuffer::allocate(kBytes));
-  EBB_TRY_ASSIGN(const auto pinned, bench.device->pin(host.bytes()));
-  EBB_TRY_ASSIGN(const auto a, bench.device->allocate(kBytes));
-  EBB_TRY_ASSIGN(const auto b, bench.device->allocate(kBytes));
-  const Buffer here = libswap::buffer_of(host.bytes());
-  const auto timed = [&](const char* what, const Buffer& from, const Buffer& to, double bytes) {
-    return Measured{what, least_seconds([&](const Event& after) { return copy(from, to, after); }),
-                    bytes};
+Result<std::vector<Moved>> measure_copies(Bench& bench, std::uint64_t bytes) {
+  EBB_TRY_ASSIGN(auto source, libswap::allocate_pinned(bench.device.get(), bytes));
+  EBB_TRY_ASSIGN(auto target, libswap::allocate_pinned(bench.device.get(), bytes));
+  EBB_TRY_ASSIGN(const auto a, bench.device->allocate(bytes));
+  EBB_TRY_ASSIGN(const auto b, bench.device->allocate(bytes));
+  const auto copies = [](const Buffer& from, const Buffer& to) {
+    return [=](const Event& after) { return libswap::copy(from, to, after); };
   };
-  constexpr auto kMoved = static_cast<double>(kBytes);
-  std::vector<Measured> all = {timed("copy up, pinned", here, a.buffer(), kMoved),
-                               timed("copy down, pinned", a.buffer(), here, kMoved),
-                               timed("copy inside", a.buffer(), b.buffer(), 2 * kMoved)};
+  const auto up = copies(source.buffer(), a.buffer());
+  const auto down = copies(b.buffer(), target.buffer());
+  const auto moved = static_cast<double>(bytes);
+  constexpr auto kCopy = Moved::Kind::copy;
+  std::vector<Moved> all = {
+      {kCopy, "copy up, pinned", least_seconds(bench.timed, up), moved},
+      {kCopy, "copy down, pinned", least_seconds(bench.timed, down), moved},
+      {kCopy, kBothWays,
+       least_seconds(
+           bench.timed,
+           [&](const Event& after) { return libswap::all_of(std::array{up(after), down(after)}); }),
+       2 * moved},
+      {kCopy, kInside, least_seconds(bench.timed, copies(a.buffer(), b.buffer())), 2 * moved}};
   EBB_TRY(bench.device->status());
   return all;
 }
 
-Result<std::vector<Measured>> measure_elementwise(Bench& bench, std::uint64_t elems) {
+Result<std::vector<Moved>> measure_elementwise(Bench& bench, std::uint64_t elems) {
   EBB_TRY_ASSIGN(const auto memory, bench.device->allocate(elems * 6 * sizeof(float)));
   const Buffer floats = memory.buffer().as(DType::f32);
   const auto part = [&](std::uint64_t number) { return floats.sub(number * elems, elems); };
@@ -89,10 +86,11 @@ Result<std::vector<Measured>> measure_elementwise(Bench& bench, std::uint64_t el
       {&adam, 3, half(0), part(3), part(1), part(2), half(4)}};
   const auto n = static_cast<double>(elems);
   const auto timed = [&](const char* what, double bytes, const auto& call) {
-    return Measured{what, least_seconds([&](const Event& after) { return call(after); }),
-                    bytes * n};
+    return Moved{Moved::Kind::elementwise, what,
+                 least_seconds(bench.timed, [&](const Event& after) { return call(after); }),
+                 bytes * n};
   };
-  std::vector<Measured> all = {
+  std::vector<Moved> all = {
       timed("norm of bf16", 2,
             [&](const Event& after) { return kernels.look(look, found.buffer(), {&after, 1}); }),
       timed("norm of fp32", 4,
@@ -107,31 +105,32 @@ Result<std::vector<Measured>> measure_elementwise(Bench& bench, std::uint64_t el
   return all;
 }
 
-Result<Measured> measure_newton_schulz(Bench& bench, const std::string& preset, std::uint64_t rows,
-                                       std::uint64_t cols, std::uint64_t count) {
+Result<Orthogonalized> measure_newton_schulz(Bench& bench, const std::string& preset,
+                                             const Batch& batch) {
   EBB_TRY_ASSIGN(const MuonSpec spec, libmuon::preset(preset));
-  const auto block = libmuon::Block::matrix(rows, cols);
-  EBB_TRY_ASSIGN(const auto u, bench.device->allocate(count * block.span() * sizeof(float)));
-  EBB_TRY_ASSIGN(const auto room,
-                 bench.device->allocate(bench.accelerator->workspace_bytes(spec, block, count)));
+  const auto block = libmuon::Block::matrix(batch.rows, batch.cols);
+  const std::uint64_t elems = batch.count * block.span();
+  EBB_TRY_ASSIGN(const auto u, bench.device->allocate(elems * sizeof(float)));
+  EBB_TRY_ASSIGN(const auto room, bench.device->allocate(bench.accelerator->workspace_bytes(
+                                      spec, block, batch.count)));
   // Zeros would be quick: numbers of no pattern, from the host.
-  std::vector<float> numbers(count * block.span());
+  std::vector<float> numbers(elems);
   std::uint32_t state = 1;
   for (float& number : numbers) {
     state = state * 1664525u + 1013904223u;
     number = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;
   }
   const Buffer there = u.buffer().as(DType::f32);
-  const Event filled = libswap::copy(libswap::buffer_of(std::span(numbers)), there, {});
-  filled.wait();
-  Measured measured{compose("{}: {} x {} x {}", preset, count, rows, cols)};
-  measured.seconds = least_seconds([&](const Event& after) {
+  libswap::copy(libswap::buffer_of(std::span(numbers)), there, {}).wait();
+  Orthogonalized found{"ebb " + preset, batch.text()};
+  found.seconds = least_seconds(bench.timed, [&](const Event& after) {
     return bench.kernels->orthogonalize(
-        {.spec = &spec, .matrix = block, .count = count, .u = there}, room.buffer(), {&after, 1});
+        {.spec = &spec, .matrix = block, .count = batch.count, .u = there}, room.buffer(),
+        {&after, 1});
   });
-  measured.flops = static_cast<double>(count) * standard_flops(spec, rows, cols);
+  found.flops = standard_flops(batch);
   EBB_TRY(bench.device->status());
-  return measured;
+  return found;
 }
 
 }  // namespace ebb::gpu

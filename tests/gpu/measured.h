@@ -2,35 +2,30 @@
 // call to the event behind the last.
 #pragma once
 
-#include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ebb/libmuon/kernels/plugin_kernels.h"
+#include "tests/gpu/findings.h"
 
 namespace ebb::gpu {
-
-struct Measured {
-  std::string what;
-  double seconds = 0;
-  double bytes = 0, flops = 0;  // moved, and counted in the standard form; zero: not said
-};
 
 // The device, its kernels, and a pool for those of the host that nobody uses.
 struct Bench {
   static Result<Bench> open(const std::string& plugin);
+  Rounds timed;
   std::unique_ptr<libswap::PluginDevice> device;
   std::unique_ptr<libmuon::Accelerator> accelerator;
   std::unique_ptr<libswap::Pool> pool;
   std::unique_ptr<libmuon::Kernels> kernels;
 };
 
-Result<std::vector<Measured>> measure_copies(Bench& bench);
+Result<std::vector<Moved>> measure_copies(Bench& bench, std::uint64_t bytes);
 // Each kernel over `elems` elements.
-Result<std::vector<Measured>> measure_elementwise(Bench& bench, std::uint64_t elems);
-// A preset's Newton-Schulz of `count` matrices.
-Result<Measured> measure_newton_schulz(Bench& bench, const std::string& preset, std::uint64_t rows,
-                                       std::uint64_t cols, std::uint64_t count);
+Result<std::vector<Moved>> measure_elementwise(Bench& bench, std::uint64_t elems);
+// A preset's Newton-Schulz of a batch.
+Result<Orthogonalized> measure_newton_schulz(Bench& bench, const std::string& preset,
+                                             const Batch& batch);
 
 }  // namespace ebb::gpu
