@@ -133,5 +133,55 @@ TEST_F(GpuBench, RefusesWhatItDoesNotKnow) {
     EXPECT_EQ(run_program("ebb-gpu-bench", words).exit, 2);
 }
 
+TEST_F(GpuBench, IsNotRunByTheScriptWhereThereIsNoGpu) {
+  const Outcome run = run_program(std::string(EBB_GPU_CHECK) + "/run",
+                                  {EBB_BIN, scratch_ / "gpu.json", scratch_.path()});
+  if (run.exit == 0 || run.exit == 1) GTEST_SKIP() << "there is a GPU: " << run.out;
+  EXPECT_EQ(run.exit, 3);
+  EXPECT_EQ(run.out, "");
+  EXPECT_EQ(std::ranges::count(run.err, '\n'), 1) << run.err;
+  EXPECT_TRUE(std::filesystem::is_empty(scratch_.path()));
+}
+
+// The script with the stub where it expects the plugin: nothing but figures is left behind, and
+// what fails on the way is its exit code.
+TEST_F(GpuBench, IsRunByTheScriptBetweenThePluginsTestsAndWhatItWrites) {
+  const std::string bin = scratch_ / "bin", swap = scratch_ / "swap";
+  for (const std::string& folder : {bin, swap}) std::filesystem::create_directory(folder);
+  const auto program = [&](const std::string& name, const std::string& line) {
+    const std::string path = bin + "/" + name;
+    std::ofstream(path) << "#!/bin/sh\n" << line << '\n';
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  };
+  std::filesystem::create_symlink(EBB_CUDA_STUB, bin + "/ebb-cuda.so");
+  program("ebb-gpu-bench",
+          "[ $# = 1 ] || set -- \"$@\" --small; exec " EBB_BIN "/ebb-gpu-bench \"$@\"");
+  for (const int tests : {0, 1}) {
+    program("libmuon_cuda_test", "exit " + std::to_string(tests));
+    const Outcome run =
+        run_program(std::string(EBB_GPU_CHECK) + "/run", {bin, scratch_ / "gpu.json", swap});
+    EXPECT_EQ(run.exit, tests) << run.out << run.err;
+    EXPECT_EQ(figures()["steps"].size(), 3u);
+    const std::string tables = text_of_file(scratch_ / "gpu.txt");
+    EXPECT_NE(tables.find("Newton-Schulz"), std::string::npos) << tables;
+    EXPECT_NE(run.out.find(tables), std::string::npos) << run.out;
+    EXPECT_TRUE(std::filesystem::is_empty(swap));
+  }
+}
+
+// What torch is asked for is what it is compared with.
+TEST(GpuBenchTorch, IsAskedForTheShapesThatHaveGoals) {
+  const std::string script = text_of_file(std::string(EBB_GPU_CHECK) + "/torch_times.py");
+  const Scale scale = Scale::full();
+  std::vector<Batch> asked;
+  for (const Scale::Goal& goal : scale.goals) asked.push_back(goal.batch);
+  for (const Batch& batch : scale.of_7b.layer()) asked.push_back(batch);
+  for (const auto& [count, rows, cols] : asked)
+    EXPECT_NE(script.find(formats::compose("({}, {}, {})", count, rows, cols)), std::string::npos)
+        << count << " x " << rows << " x " << cols;
+  for (const char* by : {kKeller, kGram})
+    EXPECT_NE(script.find("\"" + std::string(by) + "\""), std::string::npos) << by;
+}
+
 }  // namespace
 }  // namespace ebb::gpu
