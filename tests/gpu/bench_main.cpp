@@ -41,6 +41,17 @@ std::optional<Asked> parse(const std::vector<std::string>& words) {
   return asked;
 }
 
+Result<> measure_batch(Bench& bench, const Batch& batch, std::vector<Orthogonalized>& all) {
+  std::vector<std::pair<const char*, std::uint32_t>> ways = {{"torch", bench.choice},
+                                                             {"gram", bench.choice}};
+  if (bench.choice != 0) ways.emplace_back("torch", 0);
+  for (const auto& [preset, choice] : ways) {
+    EBB_TRY_ASSIGN(auto found, measure_newton_schulz(bench, preset, batch, choice));
+    all.push_back(std::move(found));
+  }
+  return {};
+}
+
 Result<Findings> measure(Bench& bench, const Asked& asked) {
   Findings findings{.device = bench.device->name(),
                     .fingerprint = bench.accelerator->fingerprint(bench.choice)};
@@ -52,10 +63,7 @@ Result<Findings> measure(Bench& bench, const Asked& asked) {
   EBB_TRY_ASSIGN(const auto elementwise, measure_elementwise(bench, asked.scale.elems));
   findings.moved.insert(findings.moved.end(), elementwise.begin(), elementwise.end());
   for (const Batch& batch : asked.scale.batches())
-    for (const char* const preset : {"torch", "gram"}) {
-      EBB_TRY_ASSIGN(auto found, measure_newton_schulz(bench, preset, batch));
-      findings.orthogonalized.push_back(std::move(found));
-    }
+    EBB_TRY(measure_batch(bench, batch, findings.orthogonalized));
   add_models(asked.scale, findings);
   EBB_TRY(measure_steps(bench, asked.scale, asked.swap, findings));
   return findings;

@@ -29,7 +29,8 @@ struct Orthogonalized {
   double seconds = 0;
   double flops = 0;  // counted in the standard form, whichever form computed
 };
-inline constexpr const char *kKeller = "torch keller, compiled", *kGram = "gram-newton-schulz";
+inline constexpr const char *kKeller = "torch keller, compiled", *kGram = "gram-newton-schulz",
+                            *kLibrary = "torch, all products cuBLASLt's";
 
 // Steps of an engine with all of its state in one place.
 struct Stepped {

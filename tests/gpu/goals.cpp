@@ -39,6 +39,18 @@ void judge_newton_schulz(const Scale& scale, const Findings& findings, std::vect
   goals.push_back(over(findings, kGram, whole, 1));
 }
 
+// Our own symmetric products are used where they are faster: so much may be noise.
+void judge_products(const Scale& scale, const Findings& findings, std::vector<Judged>& goals) {
+  constexpr double kNoSlower = 0.97;
+  for (const auto& [batch, goal] : scale.goals) {
+    const Orthogonalized* const ours = findings.find("ebb torch", batch.text());
+    const Orthogonalized* const library = findings.find(kLibrary, batch.text());
+    if (ours == nullptr || library == nullptr) continue;
+    goals.push_back({compose("Newton-Schulz, {}: products as chosen over cuBLASLt's", batch.text()),
+                     library->seconds / ours->seconds, kNoSlower});
+  }
+}
+
 void judge_elementwise(const Findings& findings, std::vector<Judged>& goals) {
   const Moved* const inside = findings.find_moved(kInside);
   for (const Moved& one : findings.moved) {
@@ -96,6 +108,7 @@ Verdict Judged::verdict() const {
 std::vector<Judged> judge(const Scale& scale, const Findings& findings) {
   std::vector<Judged> goals;
   judge_newton_schulz(scale, findings, goals);
+  judge_products(scale, findings, goals);
   judge_elementwise(findings, goals);
   judge_steps(findings, goals);
   if (scale.judged) return goals;

@@ -24,6 +24,7 @@ Findings good() {
     add("ebb gram", batch, 1);
     add(kKeller, batch, over);
     add(kGram, batch, 1);
+    add(kLibrary, batch, 1.94);
   }
   for (const Batch& batch : scale.of_7b.layer())
     for (const char* by : {"ebb gram", kKeller, kGram})
@@ -75,6 +76,8 @@ TEST(GpuGoals, FailWhereOneIsMissed) {
          "1 x 4096 x 4096: over torch keller");
   failed([&](Findings& all) { theirs(all, kGram, "64 x 512 x 2048") = 0.99; },
          "64 x 512 x 2048: over gram-newton-schulz");
+  failed([&](Findings& all) { theirs(all, kLibrary, "1 x 4096 x 11008") = 1.9; },
+         "1 x 4096 x 11008: products as chosen");
   failed([](Findings& all) { all.moved.back().bytes = 899; }, "momentum: of the rate");
   failed([](Findings& all) { all.steps[1].caller_cpu = 0.0011; }, "state on host: ms");
   failed([](Findings& all) { all.steps[0].io_s = 0.94; }, "the disk's limit");

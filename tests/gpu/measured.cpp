@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <limits>
 
@@ -39,6 +40,9 @@ Result<Bench> Bench::open(const std::string& plugin) {
   EBB_TRY_ASSIGN(bench.accelerator, libmuon::make_plugin_accelerator(*bench.device));
   EBB_TRY_ASSIGN(bench.pool, libswap::Pool::start(1));
   EBB_TRY_ASSIGN(bench.kernels, bench.accelerator->kernels({*bench.pool}));
+  EBB_TRY_ASSIGN(const auto measured, bench.accelerator->measure());
+  bench.choice = measured.choice;
+  if (!measured.note.empty()) std::fprintf(stderr, "gpu-check: %s\n", measured.note.c_str());
   return bench;
 }
 
@@ -106,7 +110,7 @@ Result<std::vector<Moved>> measure_elementwise(Bench& bench, std::uint64_t elems
 }
 
 Result<Orthogonalized> measure_newton_schulz(Bench& bench, const std::string& preset,
-                                             const Batch& batch) {
+                                             const Batch& batch, std::uint32_t choice) {
   EBB_TRY_ASSIGN(const MuonSpec spec, libmuon::preset(preset));
   const auto block = libmuon::Block::matrix(batch.rows, batch.cols);
   const std::uint64_t elems = batch.count * block.span();
@@ -122,13 +126,16 @@ Result<Orthogonalized> measure_newton_schulz(Bench& bench, const std::string& pr
   }
   const Buffer there = u.buffer().as(DType::f32);
   libswap::copy(libswap::buffer_of(std::span(numbers)), there, {}).wait();
-  Orthogonalized found{"ebb " + preset, batch.text()};
+  bench.kernels->choose(choice);
+  const bool library = choice != bench.choice;
+  Orthogonalized found{library ? kLibrary : "ebb " + preset, batch.text()};
   found.seconds = least_seconds(bench.timed, [&](const Event& after) {
     return bench.kernels->orthogonalize(
         {.spec = &spec, .matrix = block, .count = batch.count, .u = there}, room.buffer(),
         {&after, 1});
   });
   found.flops = standard_flops(batch);
+  bench.kernels->choose(bench.choice);
   EBB_TRY(bench.device->status());
   return found;
 }

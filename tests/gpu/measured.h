@@ -19,13 +19,14 @@ struct Bench {
   std::unique_ptr<libmuon::Accelerator> accelerator;
   std::unique_ptr<libswap::Pool> pool;
   std::unique_ptr<libmuon::Kernels> kernels;
+  std::uint32_t choice = 0;  // of products, as the device measured it
 };
 
 Result<std::vector<Moved>> measure_copies(Bench& bench, std::uint64_t bytes);
 // Each kernel over `elems` elements.
 Result<std::vector<Moved>> measure_elementwise(Bench& bench, std::uint64_t elems);
-// A preset's Newton-Schulz of a batch.
+// A preset's Newton-Schulz of a batch, by the products that were chosen, or by the library's alone.
 Result<Orthogonalized> measure_newton_schulz(Bench& bench, const std::string& preset,
-                                             const Batch& batch);
+                                             const Batch& batch, std::uint32_t choice);
 
 }  // namespace ebb::gpu
