@@ -46,20 +46,20 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <Momentum kForm, bool kNesterov>
-void prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
-  as_stored(range.g, [&](auto* g) {
-    blocks_kernel<kForm, kNesterov><<<blocks_for(range.m.elems), kThreads, 0, stream>>>(
-        range.factors, range.m.elems, range.block, g, static_cast<std::int8_t*>(range.m.data),
-        static_cast<float*>(range.scales.data), static_cast<float*>(range.decay.data),
-        Out(range.u));
+cudaError_t prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
+  return as_stored(range.g, [&]<typename G>(G* g) {
+    return start(blocks_kernel<kForm, kNesterov, G>, blocks_for(range.m.elems), kThreads, 0, stream,
+                 range.factors, range.m.elems, range.block, g,
+                 static_cast<std::int8_t*>(range.m.data), static_cast<float*>(range.scales.data),
+                 static_cast<float*>(range.decay.data), Out(range.u));
   });
 }
 
 }  // namespace
 
 cudaError_t launch_prepare_blocks(const libmuon::PlainPrepare& range, cudaStream_t stream) {
-  in_form(range, [&](auto form, auto nesterov) { prepare<form(), nesterov()>(range, stream); });
-  return cudaGetLastError();
+  return in_form(
+      range, [&](auto form, auto nesterov) { return prepare<form(), nesterov()>(range, stream); });
 }
 
 }  // namespace ebb::cuda

@@ -9,6 +9,7 @@
 
 #include "ebb/libmuon/kernels/element.h"
 #include "plugins/cuda/launch.h"
+#include "plugins/cuda/start.cuh"
 
 namespace ebb::cuda {
 
@@ -65,27 +66,20 @@ inline __device__ void tell(const libmuon::PlainMatrices& of, std::uint64_t matr
 
 // Calls launch(form, whether it is Nesterov's) with both as constants.
 template <typename Launch>
-void in_form(const libmuon::PlainPrepare& range, const Launch& launch) {
+cudaError_t in_form(const libmuon::PlainPrepare& range, const Launch& launch) {
   using libmuon::Momentum;
   const auto of = [&](auto form) {
-    if (range.nesterov != 0)
-      launch(form, std::true_type());
-    else
-      launch(form, std::false_type());
+    return range.nesterov != 0 ? launch(form, std::true_type()) : launch(form, std::false_type());
   };
-  if (range.form == Momentum::ema)
-    of(std::integral_constant<Momentum, Momentum::ema>());
-  else
-    of(std::integral_constant<Momentum, Momentum::sum>());
+  return range.form == Momentum::ema ? of(std::integral_constant<Momentum, Momentum::ema>())
+                                     : of(std::integral_constant<Momentum, Momentum::sum>());
 }
 
 // Calls launch(pointer) with the type that the buffer's elements have: fp32, or bits of bf16.
 template <typename Launch>
-void as_stored(const libmuon::PlainBuffer& buffer, const Launch& launch) {
-  if (buffer.dtype == DType::bf16)
-    launch(static_cast<std::uint16_t*>(buffer.data));
-  else
-    launch(static_cast<float*>(buffer.data));
+cudaError_t as_stored(const libmuon::PlainBuffer& buffer, const Launch& launch) {
+  return buffer.dtype == DType::bf16 ? launch(static_cast<std::uint16_t*>(buffer.data))
+                                     : launch(static_cast<float*>(buffer.data));
 }
 
 }  // namespace ebb::cuda

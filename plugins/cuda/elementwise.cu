@@ -85,33 +85,33 @@ float* floats(const libmuon::PlainBuffer& buffer) { return static_cast<float*>(b
 
 // Calls launch(pointer, the precision as a constant) of numbers as they are stored.
 template <typename Launch>
-void as_numbers(const libmuon::PlainBuffer& buffer, const Launch& launch) {
+cudaError_t as_numbers(const libmuon::PlainBuffer& buffer, const Launch& launch) {
   const Precision stored = buffer.dtype == DType::bf16  ? Precision::bf16
                            : buffer.dtype == DType::f16 ? Precision::fp16
                                                         : Precision::fp32;
-  with_precision(stored, [&](auto precision) {
-    launch(static_cast<Numbers<precision()>*>(buffer.data), precision);
+  return with_precision(stored, [&](auto precision) {
+    return launch(static_cast<Numbers<precision()>*>(buffer.data), precision);
   });
 }
 
 template <Momentum kForm, bool kNesterov>
-void prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
+cudaError_t prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
   const std::uint64_t elems = range.m.elems;
-  as_stored(range.g, [&](auto* g) {
-    as_stored(range.m, [&](auto* m) {
-      prepare_kernel<kForm, kNesterov><<<blocks_for(elems), kThreads, 0, stream>>>(
-          range.factors, elems, g, m, floats(range.decay), Out(range.u));
+  return as_stored(range.g, [&]<typename G>(G* g) {
+    return as_stored(range.m, [&]<typename M>(M* m) {
+      return start(prepare_kernel<kForm, kNesterov, G, M>, blocks_for(elems), kThreads, 0, stream,
+                   range.factors, elems, g, m, floats(range.decay), Out(range.u));
     });
   });
 }
 
 template <Precision kWeights>
-void finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
+cudaError_t finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
   const std::uint64_t elems = range.o.elems;
-  as_numbers(range.o, [&](auto* o, auto precision) {
-    with_precision(range.step, [&](auto step) {
-      finish_kernel<step(), kWeights, precision()><<<blocks_for(elems), kThreads, 0, stream>>>(
-          range.factors, elems, o, floats(range.w), Out(range.out));
+  return as_numbers(range.o, [&](auto* o, auto precision) {
+    return with_precision(range.step, [&](auto step) {
+      return start(finish_kernel<step(), kWeights, precision()>, blocks_for(elems), kThreads, 0,
+                   stream, range.factors, elems, o, floats(range.w), Out(range.out));
     });
   });
 }
@@ -120,59 +120,50 @@ void finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
 
 cudaError_t launch_add(const libmuon::PlainAdd& range, cudaStream_t stream) {
   const std::uint64_t elems = range.g.elems;
-  as_stored(range.g, [&](auto* g) {
-    add_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(elems, g, floats(range.sum),
-                                                           range.first != 0);
+  return as_stored(range.g, [&]<typename G>(G* g) {
+    return start(add_kernel<G>, blocks_for(elems), kThreads, 0, stream, elems, g, floats(range.sum),
+                 range.first != 0);
   });
-  return cudaGetLastError();
 }
 
 cudaError_t launch_decay(const libmuon::PlainDecay& range, cudaStream_t stream) {
   const std::uint64_t elems = range.w.elems;
-  decay_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(range.factor, elems, floats(range.w),
-                                                           floats(range.u));
-  return cudaGetLastError();
+  return start(decay_kernel, blocks_for(elems), kThreads, 0, stream, range.factor, elems,
+               floats(range.w), floats(range.u));
 }
 
 cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stream) {
-  in_form(range, [&](auto form, auto nesterov) { prepare<form(), nesterov()>(range, stream); });
-  return cudaGetLastError();
+  return in_form(
+      range, [&](auto form, auto nesterov) { return prepare<form(), nesterov()>(range, stream); });
 }
 
 cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
-  if (range.weights == Precision::bf16)
-    finish<Precision::bf16>(range, stream);
-  else
-    finish<Precision::fp32>(range, stream);
-  return cudaGetLastError();
+  return range.weights == Precision::bf16 ? finish<Precision::bf16>(range, stream)
+                                          : finish<Precision::fp32>(range, stream);
 }
 
 cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream) {
   const std::uint64_t elems = range.w.elems;
-  hand_out_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(elems, floats(range.w),
-                                                              Out(range.out));
-  return cudaGetLastError();
+  return start(hand_out_kernel, blocks_for(elems), kThreads, 0, stream, elems, floats(range.w),
+               Out(range.out));
 }
 
 cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream) {
   const std::uint64_t elems = range.w.elems;
-  as_stored(range.g, [&](auto* g) {
-    adamw_kernel<<<blocks_for(elems), kThreads, 0, stream>>>(
-        range.factors, elems, g, floats(range.w), floats(range.exp_avg), floats(range.exp_avg_sq),
-        Out(range.out));
+  return as_stored(range.g, [&]<typename G>(G* g) {
+    return start(adamw_kernel<G>, blocks_for(elems), kThreads, 0, stream, range.factors, elems, g,
+                 floats(range.w), floats(range.exp_avg), floats(range.exp_avg_sq), Out(range.out));
   });
-  return cudaGetLastError();
 }
 
 cudaError_t launch_convert(const libmuon::PlainBuffer& from, const libmuon::PlainBuffer& to,
                            cudaStream_t stream) {
-  as_numbers(from, [&](auto* source, auto of) {
-    as_numbers(to, [&](auto* target, auto as) {
-      convert_kernel<of(), as()>
-          <<<blocks_for(to.elems), kThreads, 0, stream>>>(to.elems, source, target);
+  return as_numbers(from, [&](auto* source, auto of) {
+    return as_numbers(to, [&](auto* target, auto as) {
+      return start(convert_kernel<of(), as()>, blocks_for(to.elems), kThreads, 0, stream, to.elems,
+                   source, target);
     });
   });
-  return cudaGetLastError();
 }
 
 }  // namespace ebb::cuda

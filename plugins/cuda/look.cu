@@ -141,10 +141,10 @@ cudaError_t launch_look(const libmuon::PlainLook& range, libmuon::Look* found,
   const std::uint64_t elems = range.g.elems;
   // Few blocks, each with many numbers: what a block found is added once.
   const unsigned blocks = blocks_for(elems) < 1024 ? blocks_for(elems) : 1024;
-  as_stored(range.g, [&](auto* g) {
-    look_kernel<<<blocks, kThreads, 0, stream>>>(elems, g, range.limit, range.in_norm != 0, found);
+  return as_stored(range.g, [&]<typename G>(G* g) {
+    return start(look_kernel<G>, blocks, kThreads, 0, stream, elems, g, range.limit,
+                 range.in_norm != 0, found);
   });
-  return cudaGetLastError();
 }
 
 }  // namespace ebb::cuda

@@ -201,6 +201,10 @@ dim3 squares_of(std::uint64_t rows, std::uint64_t cols, std::uint64_t count) {
           static_cast<unsigned>(count)};
 }
 
+unsigned blocks_of(std::uint64_t threads, unsigned a_block) {
+  return static_cast<unsigned>((threads + a_block - 1) / a_block);
+}
+
 dim3 rows_of(const Batch& batch) {
   const std::uint64_t wide = (batch.cols + kThreads - 1) / kThreads;
   const std::uint64_t high = batch.rows < 1024 ? batch.rows : 1024;
@@ -209,12 +213,6 @@ dim3 rows_of(const Batch& batch) {
 }
 
 constexpr dim3 kSquare = {kSide, kHigh, 1};
-
-template <typename Launch>
-cudaError_t of_precision(Precision precision, const Launch& launch) {
-  with_precision(precision, launch);
-  return cudaGetLastError();
-}
 
 }  // namespace
 
@@ -225,53 +223,55 @@ std::uint64_t sums_of(const PlainMatrices& matrices) {
 cudaError_t launch_norms(const PlainMatrices& matrices, double* sums, Normalizer* normalizers,
                          cudaStream_t stream) {
   const std::uint64_t threads = sums_of(matrices) * kNormLanes;
-  sums_kernel<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      matrices, sums);
   constexpr unsigned kDeciders = 32;
-  decide_kernel<<<static_cast<unsigned>((matrices.count + kDeciders - 1) / kDeciders), kDeciders, 0,
-                  stream>>>(matrices, sums, normalizers);
-  return cudaGetLastError();
+  const cudaError_t summed =
+      start(sums_kernel, blocks_of(threads, kThreads), kThreads, 0, stream, matrices, sums);
+  return summed != cudaSuccess ? summed
+                               : start(decide_kernel, blocks_of(matrices.count, kDeciders),
+                                       kDeciders, 0, stream, matrices, sums, normalizers);
 }
 
 cudaError_t launch_load(const PlainMatrices& matrices, const Normalizer* normalizers,
                         const Batch& x, cudaStream_t stream) {
-  return of_precision(x.precision, [&](auto precision) {
-    load_kernel<precision()>
-        <<<squares_of(matrices.rows(), matrices.cols, matrices.count), kSquare, 0, stream>>>(
-            matrices, normalizers, x);
+  return with_precision(x.precision, [&](auto precision) {
+    return start(load_kernel<precision()>,
+                 squares_of(matrices.rows(), matrices.cols, matrices.count), kSquare, 0, stream,
+                 matrices, normalizers, x);
   });
 }
 
 cudaError_t launch_store(const PlainMatrices& matrices, const Normalizer* normalizers,
                          const Batch& x, cudaStream_t stream) {
-  return of_precision(x.precision, [&](auto precision) {
-    store_kernel<precision()>
-        <<<squares_of(x.rows, x.cols, x.count), kSquare, 0, stream>>>(matrices, normalizers, x);
+  return with_precision(x.precision, [&](auto precision) {
+    return start(store_kernel<precision()>, squares_of(x.rows, x.cols, x.count), kSquare, 0, stream,
+                 matrices, normalizers, x);
   });
 }
 
 cudaError_t launch_scale(const Batch& from, float factor, const Batch& to, cudaStream_t stream) {
-  return of_precision(from.precision, [&](auto precision) {
-    scale_kernel<precision()><<<rows_of(from), kThreads, 0, stream>>>(from, factor, to);
+  return with_precision(from.precision, [&](auto precision) {
+    return start(scale_kernel<precision()>, rows_of(from), kThreads, 0, stream, from, factor, to);
   });
 }
 
 cudaError_t launch_add_scaled(const Batch& from, float factor, const Batch& to,
                               cudaStream_t stream) {
-  return of_precision(from.precision, [&](auto precision) {
-    add_scaled_kernel<precision()><<<rows_of(from), kThreads, 0, stream>>>(from, factor, to);
+  return with_precision(from.precision, [&](auto precision) {
+    return start(add_scaled_kernel<precision()>, rows_of(from), kThreads, 0, stream, from, factor,
+                 to);
   });
 }
 
 cudaError_t launch_identity(const Batch& from, float value, const Batch& to, cudaStream_t stream) {
-  return of_precision(from.precision, [&](auto precision) {
-    identity_kernel<precision()><<<rows_of(from), kThreads, 0, stream>>>(from, value, to);
+  return with_precision(from.precision, [&](auto precision) {
+    return start(identity_kernel<precision()>, rows_of(from), kThreads, 0, stream, from, value, to);
   });
 }
 
 cudaError_t launch_mirror(const Batch& of, cudaStream_t stream) {
-  return of_precision(of.precision, [&](auto precision) {
-    mirror_kernel<precision()><<<squares_of(of.rows, of.cols, of.count), kSquare, 0, stream>>>(of);
+  return with_precision(of.precision, [&](auto precision) {
+    return start(mirror_kernel<precision()>, squares_of(of.rows, of.cols, of.count), kSquare, 0,
+                 stream, of);
   });
 }
 

@@ -135,14 +135,17 @@ std::uint64_t sides_of(const PlainNormalise& range) { return sides(range) * rang
 cudaError_t launch_normalise(const PlainNormalise& range, double* sums, float* factors,
                              cudaStream_t stream) {
   const auto count = static_cast<unsigned>(range.o.count);
-  if (range.of_rows != 0)
-    rows_kernel<<<blocks_of(sides_of(range) * kLanes), kThreads, 0, stream>>>(range.o, sums);
-  else
-    cols_kernel<<<dim3(blocks_of(range.o.cols), count), kThreads, 0, stream>>>(range.o, sums);
-  decide_kernel<<<count, kTogether, 0, stream>>>(range, sums, factors);
+  const unsigned wide = blocks_of(range.o.cols);
+  cudaError_t error = range.of_rows != 0
+                          ? start(rows_kernel, blocks_of(sides_of(range) * kLanes), kThreads, 0,
+                                  stream, range.o, sums)
+                          : start(cols_kernel, {wide, count}, kThreads, 0, stream, range.o, sums);
+  if (error == cudaSuccess)
+    error = start(decide_kernel, count, kTogether, 0, stream, range, sums, factors);
   const auto high = static_cast<unsigned>(range.o.rows() < 1024 ? range.o.rows() : 1024);
-  apply_kernel<<<dim3(blocks_of(range.o.cols), high, count), kThreads, 0, stream>>>(range, factors);
-  return cudaGetLastError();
+  if (error == cudaSuccess)
+    error = start(apply_kernel, {wide, high, count}, kThreads, 0, stream, range, factors);
+  return error;
 }
 
 }  // namespace ebb::cuda

@@ -36,13 +36,15 @@ struct Stored<libmuon::Precision::fp16> {
 template <libmuon::Precision kPrecision>
 using Numbers = typename Stored<kPrecision>::type;
 
-// Calls launch(the precision as a constant).
+// Calls launch(the precision that numbers are kept in, as a constant).
 template <typename Launch>
-void with_precision(libmuon::Precision precision, const Launch& launch) {
+cudaError_t with_precision(libmuon::Precision precision, const Launch& launch) {
   using libmuon::Precision;
-  if (precision == Precision::fp32) launch(std::integral_constant<Precision, Precision::fp32>());
-  if (precision == Precision::bf16) launch(std::integral_constant<Precision, Precision::bf16>());
-  if (precision == Precision::fp16) launch(std::integral_constant<Precision, Precision::fp16>());
+  if (precision == Precision::bf16)
+    return launch(std::integral_constant<Precision, Precision::bf16>());
+  if (precision == Precision::fp16)
+    return launch(std::integral_constant<Precision, Precision::fp16>());
+  return launch(std::integral_constant<Precision, Precision::fp32>());
 }
 
 // As results of the precision are.

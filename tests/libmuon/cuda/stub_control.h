@@ -3,6 +3,10 @@
 
 #include <cstdint>
 
+namespace ebb::cuda {
+struct Symmetric;
+}
+
 extern "C" {
 // Work begins up to so many microseconds late, and so is its end known.
 void ebb_stub_late(std::uint32_t microseconds);
@@ -28,6 +32,9 @@ void ebb_stub_symmetric(std::uint64_t faster_from, std::uint32_t wrong);
 // How many of them were made, and how many graphs were launched.
 std::uint64_t ebb_stub_symmetric_products();
 std::uint64_t ebb_stub_graphs();
+// Of kernels that run on the host: a product of the host's memory, as on a device that has so many
+// processors.
+void ebb_emulated_symmetric(const ebb::cuda::Symmetric* product, unsigned processors);
 // The ncclComm_t of each rank of a new group, whose calls answer ncclInProgress unless it blocks;
 // ends the waiting in one's; and one itself.
 void ebb_stub_groups(std::uint32_t world, std::uint32_t blocking, void** groups);

@@ -17,7 +17,11 @@
 
 namespace {
 
-constexpr std::uint64_t kMoved = std::uint64_t{1} << 60;
+// Of the device's addresses, so that the host cannot use them. Where kernels do run on the host: 0.
+#ifndef EBB_STUB_MOVED
+#define EBB_STUB_MOVED (std::uint64_t{1} << 60)
+#endif
+constexpr std::uint64_t kMoved = EBB_STUB_MOVED;
 
 // What an event's record means: passed when the stream has come to it.
 struct Signal {
@@ -63,15 +67,23 @@ cudaError_t checked(const char* function) {
   return ebb::stub::fails(function) ? cudaErrorUnknown : cudaSuccess;
 }
 
+bool of_device(std::uintptr_t address) {
+  if (kMoved != 0) return address >= kMoved;
+  const std::lock_guard lock(state().mutex);
+  auto behind = state().allocated.upper_bound(address);
+  return behind != state().allocated.begin() &&
+         (--behind, address < behind->first + behind->second);
+}
+
 std::byte* bytes_at(const void* address, std::uint64_t bytes) {
   const auto value = reinterpret_cast<std::uintptr_t>(address);
-  return value >= kMoved ? ebb::stub::open(address, bytes) : reinterpret_cast<std::byte*>(value);
+  return of_device(value) ? ebb::stub::open(address, bytes) : reinterpret_cast<std::byte*>(value);
 }
 
 // Whether that is memory of the host outside what is pinned.
 bool unpinned(const void* address, std::uint64_t bytes) {
   const auto value = reinterpret_cast<std::uintptr_t>(address);
-  if (value >= kMoved) return false;
+  if (of_device(value)) return false;
   const std::lock_guard lock(state().mutex);
   const auto& pinned = state().pinned;
   auto behind = pinned.upper_bound(value);

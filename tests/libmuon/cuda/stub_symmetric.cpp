@@ -1,7 +1,6 @@
-// Symmetric products, second moments: by the textbook; and the clock that products take time by.
+// Symmetric products, second moments: by the textbook.
 #include <atomic>
 #include <cmath>
-#include <mutex>
 #include <vector>
 
 #include "ebb/formats/core/check.h"
@@ -10,39 +9,11 @@
 #include "tests/libmuon/cuda/stub_control.h"
 #include "tests/libmuon/cuda/stub_numbers.h"
 
-namespace ebb::stub {
 namespace {
-
-std::mutex mutex;
-SymmetricProducts products;
-double time_spent = 0;
 std::atomic<std::uint64_t> made = 0;
-
 }  // namespace
 
-SymmetricProducts symmetric() {
-  const std::lock_guard lock(mutex);
-  return products;
-}
-double clock() {
-  const std::lock_guard lock(mutex);
-  return time_spent;
-}
-void spend(double time) {
-  const std::lock_guard lock(mutex);
-  time_spent += time;
-}
-bool too_large(std::uint64_t multiplications) { return multiplications > 1u << 26; }
-
-}  // namespace ebb::stub
-
-extern "C" {
-void ebb_stub_symmetric(std::uint64_t faster_from, std::uint32_t wrong) {
-  const std::lock_guard lock(ebb::stub::mutex);
-  ebb::stub::products = {faster_from, wrong != 0};
-}
-std::uint64_t ebb_stub_symmetric_products() { return ebb::stub::made; }
-}
+extern "C" std::uint64_t ebb_stub_symmetric_products() { return made; }
 
 namespace ebb::cuda {
 namespace {
@@ -119,7 +90,7 @@ void normalise(const PlainNormalise& range, float* o, float* v, std::uint64_t nu
 cudaError_t launch_symmetric(const Symmetric& product, unsigned processors, cudaStream_t stream) {
   EBB_CHECK(product.to.precision != Precision::fp32 && processors == 4);
   if (stub::fails("launch_symmetric")) return cudaErrorUnknown;
-  ++stub::made;
+  ++made;
   const auto [faster_from, wrong] = stub::symmetric();
   stub::spend(product.to.rows >= faster_from ? 0.5 : 2);
   const std::uint64_t rows = product.to.rows;
