@@ -77,7 +77,8 @@ void expect_product(Matrix& left, Matrix& from, Matrix& to, float alpha, float b
 }
 
 // Of tiles of 128 rows where there are many processors, of 256 where there is one: 512 rows are
-// four of the first. Numbers behind k and behind the last row are NaN.
+// four of the first. Numbers behind k and behind the last row are NaN; k is long enough for each
+// stage to be used more than once.
 TEST_F(CudaEmulated, SymmetricProductsAreRightInEveryTileAndAtEveryEdge) {
   struct Case {
     std::uint64_t rows, depth, count;
@@ -85,7 +86,7 @@ TEST_F(CudaEmulated, SymmetricProductsAreRightInEveryTileAndAtEveryEdge) {
   };
   for (const auto& [rows, depth, count, beta] :
        {Case{1, 1, 1, 0}, Case{16, 64, 3, 0}, Case{128, 65, 1, 2}, Case{129, 200, 2, 0.5f},
-        Case{300, 7, 2, 0}, Case{500, 130, 1, -1}, Case{512, 16, 1, 0}}) {
+        Case{300, 7, 2, 0}, Case{150, 900, 1, 0}, Case{500, 500, 1, -1}, Case{512, 16, 1, 0}}) {
     SCOPED_TRACE(compose("{} x {} x {}", count, rows, depth));
     Matrix left(rows, depth, count), from(rows, rows, count);
     fill(left);
