@@ -4,10 +4,6 @@
 
 #include "plugins/cuda/precision.cuh"
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define EBB_HOPPER
-#endif
-
 namespace ebb::cuda {
 
 // Bytes behind which the swizzle of shared memory repeats.
@@ -23,8 +19,6 @@ inline __host__ __device__ std::uint64_t described(std::uint32_t address) {
   constexpr std::uint64_t kUnit = 16, kSwizzled = std::uint64_t{1} << 62;
   return (address & 0x3ffffu) / kUnit | std::uint64_t{1} << 16 | kPattern / kUnit << 32 | kSwizzled;
 }
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Shared memory that the launch asked for.
 inline __device__ std::byte* shared_room() {
@@ -88,7 +82,5 @@ __device__ void multiply(float (&sums)[kProductSums], std::uint64_t left, std::u
 
 #undef EBB_PRODUCT
 #undef EBB_EIGHT
-
-#endif
 
 }  // namespace ebb::cuda

@@ -5,7 +5,6 @@
 
 namespace ebb::cuda {
 
-#ifdef __CUDACC__
 // `bytes`: of shared memory, beside what the kernel declares.
 template <typename... Parameters, typename... Arguments>
 cudaError_t start(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, std::size_t bytes,
@@ -19,6 +18,5 @@ cudaError_t start(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, std:
   kernel<<<blocks, threads, bytes, stream>>>(arguments...);
   return cudaGetLastError();
 }
-#endif
 
 }  // namespace ebb::cuda

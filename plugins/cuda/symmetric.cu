@@ -33,7 +33,7 @@ struct Tile {
   }
 };
 
-#ifdef EBB_HOPPER
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constexpr unsigned kPiece = 8;                 // numbers that are copied at once: 16 bytes
 constexpr unsigned kPieces = kDepth / kPiece;  // of a row

@@ -1,4 +1,4 @@
-// The symmetric products of plugins/cuda/symmetric.cu, run on the host (emulated.h): each tile, its
+// The symmetric products of plugins/cuda/symmetric.cu, run on the host (emulated/): each tile, its
 // edges, what lies beside the matrices, and the same bits whichever tiles there are.
 #include <cmath>
 #include <random>

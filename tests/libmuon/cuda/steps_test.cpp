@@ -7,6 +7,7 @@
 #include "ebb/libmuon/comm/plugin_ranks.h"
 #include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/cuda/plugged.h"
+#include "tests/libmuon/support/offloaded_rank.h"
 #include "tests/libmuon/support/trained.h"
 #include "tests/libmuon/support/world.h"
 
@@ -283,6 +284,52 @@ TEST(CudaStubSteps, MultiplyAsAllRanksAgree) {
     EXPECT_EQ(own(0), 0u);
     EXPECT_GT(own(9), 0u);  // from 16 rows on, and fewer
   }
+}
+
+// The host computes for a trainer on the device, which copies a gradient down when it is made and a
+// weight up when it is new. Nothing else crosses: the engine knows of no device.
+TEST(CudaSteps, OfTheHostForATrainerOnTheDeviceMoveOneGradientDownAndOneWeightUp) {
+  Plugged plugged(50);
+  const Training setup{.ranks = 2,
+                       .gradients = Policy::zero12,
+                       .chunk_bytes = 20000,
+                       .budget_bytes = 64 * 4096,
+                       .max_norm = 3,
+                       .tiers = {{"momentum_buffer", Tier::host}}};
+  const TempDir directory;
+  const auto wanted = train(setup, directory.path(), kSteps);
+  ASSERT_EQ(wanted.error, "");
+  std::uint64_t model = 0;
+  for (const auto& param : setup.model.params) model += 4 * formats::volume(param.shape);
+  test::World world(libswap::make_memory_backend(libswap::MemoryDisk::create(test::kMuch)), "/swap",
+                    setup.ranks);
+  const auto make = [&](const libswap::Buffer& to, std::function<void(std::span<float>)> values) {
+    std::vector<float> made(to.elems);
+    values(made);
+    libswap::copy(libswap::buffer_of(std::span(made)), to, {}).wait();
+    return libswap::Event();
+  };
+  std::atomic<std::uint64_t> down = 0, up = 0;
+  test::expect_well(world.run([&](libmuon::Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank,
+                   test::OffloadedRank::open(world, ranks, test::config_of(setup, setup.model),
+                                             plugged.device(), make));
+    for (std::uint64_t step = 0; step < kSteps; ++step) EBB_TRY(rank.step());
+    down += rank.down();
+    up += rank.up();
+    if (ranks.rank() == Rank{0}) {
+      EXPECT_TRUE(rank.weights() == wanted.weights);
+    }
+    EBB_TRY(ranks.agree(0));  // all memory is there until all have counted
+    // Of the stub: gradients and weights are all that the device holds, on both ranks.
+    if (plugged.allocated() != 0) {
+      EXPECT_LE(plugged.allocated(), 3 * model + 256 * 4 * setup.model.params.size());
+    }
+    EBB_TRY(ranks.agree(0));
+    return {};
+  }));
+  EXPECT_EQ(down, kSteps * model) << "each element once a step";
+  EXPECT_EQ(up, kSteps * 2 * model) << "all of them, to both";
 }
 
 // In fp32 the two differ by the order of their sums alone.

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "ebb/formats/core/check.h"
+#include "plugins/cuda/hopper.cuh"
 #include "plugins/cuda/launch.h"
-#include "tests/libmuon/cuda/emulated.h"
-#include "tests/libmuon/cuda/emulated_block.h"
+#include "tests/libmuon/cuda/emulated/block.h"
+#include "tests/libmuon/cuda/emulated/keywords.h"
 #include "tests/libmuon/cuda/stub_control.h"
 #include "tests/libmuon/cuda/stub_stream.h"
 

@@ -1,6 +1,7 @@
 // The plugin's kernels compiled for the host, and run there as a GPU would: blocks one after the
 // other, their threads as fibers that meet at barriers and in warps. Included before all else into
-// each .cu, where it says what the keywords and functions of CUDA mean.
+// each .cu, where it says what the keywords and functions of CUDA mean; beside it are start.cuh and
+// hopper.cuh, in the place of the plugin's.
 //
 // What a GPU may do early or late is done at one end or the other, at random: which thread goes
 // first, when copies come, when products read. So code that only happens to work is found out.
@@ -16,8 +17,6 @@
 #include <cstdint>
 #include <functional>
 
-#include "tests/libmuon/cuda/stub.h"
-
 #undef __global__
 #undef __device__
 #undef __host__
@@ -28,7 +27,6 @@
 #define __host__
 #define __shared__ static  // blocks come one after the other
 #define __launch_bounds__(...)
-#define EBB_HOPPER
 
 namespace ebb::emulated {
 
@@ -115,50 +113,5 @@ namespace ebb::cuda {
 using std::isfinite;
 using std::max;
 using std::sqrt;
-
-template <typename... Parameters, typename... Arguments>
-cudaError_t start(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, std::size_t bytes,
-                  cudaStream_t stream, const Arguments&... arguments) {
-  stub::enqueue(stream,
-                [=] { emulated::run(blocks, threads, bytes, [&] { kernel(arguments...); }); });
-  return cudaSuccess;
-}
-
-// What hopper.cuh says of these.
-std::byte* shared_room();
-std::uint32_t shared_address(const std::byte* room);
-void copy_piece(std::uint32_t to, const void* from, unsigned bytes);
-void end_copies();
-void show_copies();
-void begin_products();
-void end_products();
-
-}  // namespace ebb::cuda
-
-namespace ebb::emulated {
-
-void wait_for_copies(unsigned last);
-void wait_for_products(unsigned last);
-// `widen`: a number of the operands, of its bits.
-void multiply(float* sums, std::uint64_t left, std::uint64_t right, float (*widen)(std::uint16_t));
-
-}  // namespace ebb::emulated
-
-#include "plugins/cuda/precision.cuh"
-
-namespace ebb::cuda {
-
-template <unsigned kLast>
-void wait_for_copies() {
-  emulated::wait_for_copies(kLast);
-}
-template <unsigned kLast>
-void wait_for_products() {
-  emulated::wait_for_products(kLast);
-}
-template <libmuon::Precision kPrecision>
-void multiply(float (&sums)[64], std::uint64_t left, std::uint64_t right) {
-  emulated::multiply(sums, left, right, Stored<kPrecision>::widen);
-}
 
 }  // namespace ebb::cuda

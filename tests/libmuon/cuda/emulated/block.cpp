@@ -1,5 +1,5 @@
 // Blocks, fibers, warps.
-#include "tests/libmuon/cuda/emulated.h"
+#include "tests/libmuon/cuda/emulated/block.h"
 
 #include <ucontext.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ebb/formats/core/check.h"
-#include "tests/libmuon/cuda/emulated_block.h"
+#include "tests/libmuon/cuda/emulated/keywords.h"
 
 namespace ebb::emulated {
 namespace {
