@@ -27,35 +27,29 @@ Answer Graphs::run(const libmuon::PlainMatrices& matrices, const void* workspace
   if (known == nullptr && known_.size() < kMost)
     known_.emplace(matrices.u, Known{matrices, workspace});
   if (known == nullptr || !works_) return give(stream);
-  if (known->graph == nullptr) {
-    const Answer answer = capture(*known, give);
-    if (answer != Answer::done) return answer;
-  }
+  if (known->graph == nullptr) works_ = capture(*known, give);
   if (known->graph == nullptr) return give(stream);
   return answer_of(cudaGraphLaunch(known->graph, stream), "cudaGraphLaunch", why);
 }
 
-// On a stream of its own: other threads may ask for events of the one that works. What a driver
-// does not take as a graph is given plainly from then on; what give() answers is an error as ever.
-Answer Graphs::capture(Known& known, const Give& give) {
-  works_ = (capturing_ != nullptr ||
-            cudaStreamCreateWithFlags(&capturing_, cudaStreamNonBlocking) == cudaSuccess) &&
-           cudaStreamBeginCapture(capturing_, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
-  if (!works_) {
-    static_cast<void>(cudaGetLastError());
-    return Answer::done;
-  }
-  const Answer answer = give(capturing_);
+// On a stream of its own: other threads may ask for events of the one that works. What is not taken
+// as a graph, for whatever reason, is given plainly from then on, and then says what is wrong.
+bool Graphs::capture(Known& known, const Give& give) {
+  cudaError_t error = cudaSuccess;
+  if (capturing_ == nullptr) error = cudaStreamCreateWithFlags(&capturing_, cudaStreamNonBlocking);
+  if (error == cudaSuccess)
+    error = cudaStreamBeginCapture(capturing_, cudaStreamCaptureModeThreadLocal);
   cudaGraph_t graph = nullptr;
-  works_ = cudaStreamEndCapture(capturing_, &graph) == cudaSuccess && graph != nullptr;
-  if (works_ && answer == Answer::done)
-    works_ = cudaGraphInstantiate(&known.graph, graph, 0) == cudaSuccess;
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  if (!works_) {
-    known.graph = nullptr;
-    static_cast<void>(cudaGetLastError());
+  if (error == cudaSuccess) {
+    const Answer answer = give(capturing_);
+    error = cudaStreamEndCapture(capturing_, &graph);
+    if (error == cudaSuccess && answer == Answer::done && graph != nullptr)
+      error = cudaGraphInstantiate(&known.graph, graph, 0);
   }
-  return answer;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (error != cudaSuccess) known.graph = nullptr;
+  static_cast<void>(cudaGetLastError());
+  return known.graph != nullptr;
 }
 
 }  // namespace ebb::cuda

@@ -32,7 +32,7 @@ class Graphs {
   };
 
   Known* find(const libmuon::PlainMatrices& matrices, const void* workspace);
-  Answer capture(Known& known, const Give& give);
+  bool capture(Known& known, const Give& give);
 
   std::multimap<const void*, Known> known_;  // by what they are made of
   cudaStream_t capturing_ = nullptr;         // runs nothing
