@@ -63,7 +63,9 @@ struct EngineConfig {
   std::uint32_t threads = 1;        // that compute, this rank
   libswap::Trace* trace = nullptr;  // borrowed
 
-  // What computes; null: the host. Borrowed.
+  // What computes; null: the host. Borrowed. A new store measures it where products have two ways
+  // to be made (Accelerator::measure), origin() says what went wrong then, and the store keeps the
+  // choice.
   Accelerator* accelerator = nullptr;
   // Where the trainer keeps all of its gradients, and all of its weights.
   Side gradients_on = Side::host, weights_on = Side::host;
