@@ -2,9 +2,7 @@
 #include "plugins/cuda/measure.h"
 
 #include <array>
-#include <cmath>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "ebb/formats/core/bf16.h"
