@@ -129,7 +129,7 @@ class Loops {
   static Vector entering(const Vector& numbers) {
     if constexpr (kOperands == Operands::tf32) {
       const auto bits = reinterpret_cast<Bits>(numbers);
-      const auto none = reinterpret_cast<Bits>(numbers != numbers);
+      const auto none = reinterpret_cast<Bits>((bits & 0x7fffffffu) > 0x7f800000u);
       const Bits near = (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;
       return reinterpret_cast<Vector>((none & bits) | (~none & near));
     } else {
