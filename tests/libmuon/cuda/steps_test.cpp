@@ -244,13 +244,14 @@ TEST(CudaStubSteps, MultiplyAsTheStoreSaysAndNoOtherWay) {
       << without;
 }
 
-// The plugin's, but that it says what a measurement found on each rank that asks: here one more
-// than the rank before.
+// The plugin's, but that one rank's measurement, whichever asks first, finds `first`, and all
+// others own products from 16 rows on.
 class Measured : public libmuon::Accelerator {
  public:
-  Measured(libmuon::Accelerator& of, std::uint32_t first) : of_(of), next_(first) {}
+  static constexpr std::uint32_t kOwn = 9;
+  Measured(libmuon::Accelerator& of, std::uint32_t first) : of_(of), first_(first) {}
   libswap::Device& device() override { return of_.device(); }
-  Result<Choice> measure() override { return Choice{next_++, ""}; }
+  Result<Choice> measure() override { return Choice{asked_.exchange(true) ? kOwn : first_, ""}; }
   std::string fingerprint(std::uint32_t choice) const override { return of_.fingerprint(choice); }
   std::optional<std::uint32_t> choice_in(std::string_view) const override { return std::nullopt; }
   bool takes_what_travels() const override { return of_.takes_what_travels(); }
@@ -264,7 +265,8 @@ class Measured : public libmuon::Accelerator {
 
  private:
   libmuon::Accelerator& of_;
-  std::atomic<std::uint32_t> next_;
+  const std::uint32_t first_;
+  std::atomic<bool> asked_ = false;
 };
 
 TEST(CudaStubSteps, MultiplyAsAllRanksAgree) {
@@ -282,7 +284,7 @@ TEST(CudaStubSteps, MultiplyAsAllRanksAgree) {
       return plugged.symmetric_products() - before;
     };
     EXPECT_EQ(own(0), 0u);
-    EXPECT_GT(own(9), 0u);  // from 16 rows on, and fewer
+    EXPECT_GT(own(Measured::kOwn), 0u);
   }
 }
 
