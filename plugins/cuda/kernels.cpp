@@ -149,15 +149,12 @@ Answer adamw(void* kernels, void* stream, const libmuon::PlainAdam* ranges, std:
       [&](const libmuon::PlainAdam& range) { return launch_adamw(range, stream_of(stream)); });
 }
 
-// Those of `count` matrices from `first` on.
-libmuon::PlainNormalise part_of(const libmuon::PlainNormalise& range, std::uint64_t first,
-                                std::uint64_t count) {
+// As of its matrices.
+libmuon::PlainNormalise part_of(const libmuon::PlainNormalise& range, std::uint64_t first) {
   libmuon::PlainNormalise part = range;
   const std::uint64_t each = range.v.elems / range.o.count;
-  part.o.u += first * range.o.span();
-  part.o.number += static_cast<std::uint32_t>(first);
-  part.o.count = count;
-  part.v = {static_cast<float*>(range.v.data) + first * each, count * each, DType::f32};
+  part.o = cuda::part_of(range.o, first);
+  part.v = {static_cast<float*>(range.v.data) + first * each, part.o.count * each, DType::f32};
   return part;
 }
 
@@ -183,8 +180,7 @@ Answer normalise(void* kernels, void* stream, const libmuon::PlainNormalise* ran
     const libmuon::PlainNormalise& range = ranges[i];
     for (std::uint64_t first = 0; first < range.o.count && answer == Answer::done;
          first += kMostAtOnce)
-      answer = normalise_at_once(
-          with, stream, part_of(range, first, std::min(kMostAtOnce, range.o.count - first)), why);
+      answer = normalise_at_once(with, stream, part_of(range, first), why);
     if (answer == Answer::done && range.o.out.elems > 0)
       answer = answer_of(launch_convert(all_of(range.o), range.o.out, stream_of(stream)),
                          "rounding", why);

@@ -186,14 +186,15 @@ Answer newton_schulz_at_once(const Multiplier& multiplier, const PlainMatrices& 
   return stages.answer();
 }
 
+}  // namespace
+
 PlainMatrices part_of(const PlainMatrices& matrices, std::uint64_t first) {
   PlainMatrices part = matrices;
   part.u += first * matrices.span();
+  part.number += static_cast<std::uint32_t>(first);
   part.count = std::min(kMostAtOnce, matrices.count - first);
   return part;
 }
-
-}  // namespace
 
 std::uint64_t newton_schulz_bytes(const PlainMatrices& matrices) {
   return Places(part_of(matrices, 0)).bytes();

@@ -8,6 +8,9 @@ namespace ebb::cuda {
 // Most matrices at once: what the workspace is made for.
 inline constexpr std::uint64_t kMostAtOnce = 4096;
 
+// As many as that from the first-th on, or what is left.
+libmuon::PlainMatrices part_of(const libmuon::PlainMatrices& matrices, std::uint64_t first);
+
 std::uint64_t newton_schulz_bytes(const libmuon::PlainMatrices& matrices);
 
 // What products are made with.

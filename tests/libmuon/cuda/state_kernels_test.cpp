@@ -171,5 +171,29 @@ TEST(CudaKernels, NormaliseTellsWhichMatrixIsNotFinite) {
   EXPECT_EQ(told.back(both.there->normalise({&range, 1}, {}))[0], 6u);
 }
 
+// More than are computed at once: the number counts from the first of all.
+TEST(CudaKernels, OrthogonalizeTellsWhichOfManyThousandsIsNotFinite) {
+  Both both;
+  auto& device = both.plugged.device();
+  const MuonSpec spec = MuonSpec::keller();
+  const Block block = Block::matrix(1, 2);
+  constexpr std::uint64_t kCount = 4100, kSpoiled = 4098;
+  auto numbers = gaussian(kCount * block.span(), 1);
+  numbers[kSpoiled * block.span()] = std::numeric_limits<float>::infinity();
+  Floats u(device, numbers, DType::f32);
+  There<std::uint32_t> told(device, {0}, DType::u32);
+  const auto room =
+      device.allocate(both.plugged.accelerator().workspace_bytes(spec, block, kCount));
+  ASSERT_TRUE(room);
+  const Event done = both.there->orthogonalize({.spec = &spec,
+                                                .matrix = block,
+                                                .count = kCount,
+                                                .u = u.buffer(),
+                                                .spoiled = told.buffer(),
+                                                .number = 5},
+                                               (*room).buffer(), {});
+  EXPECT_EQ(told.back(done)[0], kSpoiled + 5);
+}
+
 }  // namespace
 }  // namespace ebb::libmuon
