@@ -57,6 +57,11 @@ __device__ float gradient_at(const G* g, std::uint64_t i) {
   return g != nullptr ? libmuon::widened(g[i]) : 0.0f;
 }
 
+// Where a row lies, in rows from the first on.
+inline __device__ std::uint64_t place_of(const libmuon::PlainMatrices& of, std::uint64_t row) {
+  return row / of.run * of.stride + row % of.run;
+}
+
 // A matrix that is not finite; any of several may be the one that is told.
 inline __device__ void tell(const libmuon::PlainMatrices& of, std::uint64_t matrix) {
   if (of.spoiled != nullptr)

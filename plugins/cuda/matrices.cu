@@ -96,8 +96,7 @@ __device__ void through_square(Place from, Place rows_cols_of_from, bool transpo
 }
 
 __device__ std::uint64_t u_index(const PlainMatrices& of, Place at) {
-  return blockIdx.z * of.span() + (at.row / of.run * of.stride + at.row % of.run) * of.cols +
-         at.col;
+  return blockIdx.z * of.span() + place_of(of, at.row) * of.cols + at.col;
 }
 // Of X, which has the short side as rows.
 __device__ std::uint64_t x_index(const Batch& x, Place at, bool tall) {

@@ -14,15 +14,17 @@ constexpr unsigned kTogether = 1024;
 __host__ __device__ std::uint64_t sides(const PlainNormalise& of) {
   return of.of_rows != 0 ? of.o.rows() : of.o.cols;
 }
-__device__ std::uint64_t place(const PlainMatrices& of, std::uint64_t row) {
-  return row / of.run * of.stride + row % of.run;
-}
 __device__ float* row_of(const PlainMatrices& of, std::uint64_t matrix, std::uint64_t row) {
-  return of.u + matrix * of.span() + place(of, row) * of.cols;
+  return of.u + matrix * of.span() + place_of(of, row) * of.cols;
 }
 __device__ float& moment_of(const PlainNormalise& of, std::uint64_t matrix, std::uint64_t i) {
   const std::uint64_t each = of.v.elems / of.o.count;
-  return static_cast<float*>(of.v.data)[matrix * each + (of.of_rows != 0 ? place(of.o, i) : i)];
+  return static_cast<float*>(of.v.data)[matrix * each + (of.of_rows != 0 ? place_of(of.o, i) : i)];
+}
+// What the i-th row or column is multiplied with, by its moment.
+__device__ double step_of(const PlainNormalise& of, std::uint64_t matrix, std::uint64_t i) {
+  const auto v = static_cast<double>(moment_of(of, matrix, i));
+  return libmuon::moment_step(of.factors, sqrt(libmuon::under_root(of.factors, v)));
 }
 __device__ double square(float value) {
   return static_cast<double>(value) * static_cast<double>(value);
@@ -69,9 +71,7 @@ __device__ Norms norms_of(const PlainNormalise& of, std::uint64_t matrix, const 
   for (std::uint64_t first = 0; first < sides(of); first += kTogether) {
     const std::uint64_t i = first + threadIdx.x;
     if (i < sides(of)) {
-      const auto v = static_cast<double>(moment_of(of, matrix, i));
-      const double step =
-          libmuon::moment_step(of.factors, sqrt(libmuon::under_root(of.factors, v)));
+      const double step = step_of(of, matrix, i);
       terms[0][threadIdx.x] = sums[i];
       terms[1][threadIdx.x] = sums[i] * step * step;
     }
@@ -100,12 +100,9 @@ __global__ void __launch_bounds__(kTogether)
   __syncthreads();
   const Norms norms = norms_of(of, matrix, sums);
   const double ratio = libmuon::kept_norm(of.factors, sqrt(norms.before), sqrt(norms.behind));
-  for (std::uint64_t i = threadIdx.x; i < count; i += kTogether) {
-    const auto v = static_cast<double>(moment_of(of, matrix, i));
-    const double step = libmuon::moment_step(of.factors, sqrt(libmuon::under_root(of.factors, v)));
+  for (std::uint64_t i = threadIdx.x; i < count; i += kTogether)
     all_factors[matrix * count + i] =
-        rounded(of.o.spec.precision, static_cast<float>(step * ratio));
-  }
+        rounded(of.o.spec.precision, static_cast<float>(step_of(of, matrix, i) * ratio));
 }
 
 // A matrix by z, its rows by y.
